@@ -1,0 +1,46 @@
+// How `ckpt now PID` and `ckpt stat PID` talk to a preloaded program.
+//
+// There is no socket and no thread in the program while nothing is asked of it. The asker
+//   1. listens on the abstract Unix stream socket "\0ckpt_rt.<cookie as 16 hex digits>" with a
+//      random 64-bit cookie,
+//   2. queues the checkpoint signal to PID with si_code SI_QUEUE and sival_ptr = cookie,
+//   3. the library's agent connects; both ends check the peer's credentials (SO_PEERCRED): the
+//      library requires the asker's uid to be its own effective uid or 0, the asker requires the
+//      peer's pid to be PID,
+//   4. the library sends a ControlHello, the asker a ControlRequest,
+//   5. the library sends text lines "key value\n", values until the end of the line, and closes.
+//      "progress DONE TOTAL" (bytes) may come at any time; the last line is "done" or
+//      "error CODE TEXT" with CODE an ExitCode.
+// The signal's number is CKPT_SIGNAL of PID's environment, else kDefaultCheckpointSignal.
+#pragma once
+
+#include <cstdint>
+
+namespace ckpt {
+
+inline constexpr int kDefaultCheckpointSignal = 60;
+inline constexpr uint32_t kControlMagic = 0x43525443;  // "CTRC"
+inline constexpr uint32_t kControlVersion = 1;
+
+enum class ControlOperation : uint32_t { kCheckpoint = 1, kStat = 2 };
+
+struct ControlHello {
+  uint32_t magic, version;
+  int32_t pid;  // in the program's own pid namespace
+  uint32_t reserved;
+};
+
+struct ControlRequest {
+  uint32_t magic, version;
+  uint32_t operation;  // ControlOperation
+  uint32_t flags;      // 0
+};
+
+// Keys of the answer to kCheckpoint (all integers decimal): image PATH, mode NAME, sequence,
+//   pause_ns, longest_wait_ns, forced_copies, sequential_copies, faults, bytes_memory,
+//   bytes_written, durable_ns, threads, mappings, descriptors, attempts, note TEXT (0..n times)
+// Keys of the answer to kStat: pid, version, directory PATH, mode NAME, mode_reason TEXT, signal,
+//   segment, pool, every_ns, checkpoints, failures, last_image PATH, last_error TEXT,
+//   total_pause_ns, longest_pause_ns
+
+}  // namespace ckpt

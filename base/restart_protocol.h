@@ -1,0 +1,57 @@
+// Between ckpt-restart's restorer and libckpt_rt inside the restored memory.
+//
+// The restorer (freestanding, in a range free in the image) has rebuilt all memory, the mm
+// description, descriptors, cwd, umask and limits, with exactly one thread: the leader, whose tid
+// is the saved pid. It then calls
+//     ProcessRecord::restart_entry(const RestartArgs*)      on a stack inside restorer_range
+// which never returns: it restores signal actions, timers and every thread, and each thread goes on
+// from its signal frame. The library unmaps restorer_range before the program runs.
+//
+// All signals are blocked in the leader when the entry is called; the restorer has unregistered
+// its own rseq area and cleared its own robust list.
+#pragma once
+
+#include <cstdint>
+
+namespace ckpt {
+
+inline constexpr uint32_t kRestartProtocolVersion = 1;
+
+// What ckpt-restart and the library report while they work; each is confirmed by the one that did it.
+enum class RestartStage : uint32_t {
+  kStart = 0,
+  kNamespaces = 1,   // ckpt-restart: user, pid, time namespaces entered
+  kProcess = 2,      // ckpt-restart: process with the old pid exists
+  kDescriptors = 3,  // child: descriptors, cwd, umask, limits
+  kUnmapped = 4,     // restorer: nothing left of ckpt-restart but the restorer
+  kMemory = 5,       // restorer: all mappings made and filled
+  kMm = 6,           // restorer: vdso moved, PR_SET_MM_MAP done
+  kSignals = 7,      // library: signal actions, pending signals
+  kTimers = 8,       // library: itimers, POSIX timers
+  kThreads = 9,      // library: all threads created with their tids
+  kThreadState = 10, // library: every thread restored its own state
+  kGo = 11,          // library: threads released
+};
+
+// Written to RestartArgs::status_fd, one struct by one write(2): progress (error 0) or the failure.
+struct RestartStatus {
+  uint32_t stage;   // RestartStage reached, or in which it failed
+  int32_t error;    // errno, 0 for progress
+  int32_t tid;      // the thread it concerns, or 0
+  uint32_t detail;  // RestartStage::kMemory: index of the mapping; else free
+};
+
+struct RestartArgs {
+  uint32_t protocol;         // kRestartProtocolVersion
+  int32_t status_fd;         // pipe to ckpt-restart; the library closes it after kGo. -1: none
+  uint64_t restorer_start;   // range the library must unmap
+  uint64_t restorer_end;
+  uint64_t restart_state;    // ProcessRecord::restart_state
+  int64_t monotonic_shift_ns;  // new CLOCK_MONOTONIC minus saved, 0 when a time namespace hides it
+  uint32_t time_namespace;   // 1: clocks continue
+  uint32_t new_pid_namespace;
+};
+
+using RestartEntry = void (*)(const RestartArgs*);
+
+}  // namespace ckpt

@@ -1,0 +1,166 @@
+#include "base/settings.h"
+
+#include <string_view>
+
+#include "base/control_protocol.h"
+#include "base/units.h"
+
+namespace ckpt {
+
+namespace {
+
+// Decimal digits at the start of text; rest gets what follows. False on none or overflow.
+bool leading_number(std::string_view text, uint64_t* number, std::string_view* rest) {
+  uint64_t n = 0;
+  size_t i = 0;
+  for (; i < text.size() && text[i] >= '0' && text[i] <= '9'; ++i) {
+    uint64_t digit = static_cast<uint64_t>(text[i] - '0');
+    if (n > (UINT64_MAX - digit) / 10) return false;
+    n = n * 10 + digit;
+  }
+  *number = n;
+  *rest = text.substr(i);
+  return i > 0;
+}
+
+struct NamedMode {
+  const char* name;
+  Mode mode;
+};
+constexpr NamedMode kModes[] = {{"auto", Mode::kAuto},
+                                {"realtime", Mode::kRealtime},
+                                {"sequential", Mode::kSequential},
+                                {"fork", Mode::kFork},
+                                {"concurrent", Mode::kConcurrent},
+                                {"realtime-large", Mode::kRealtimeLarge}};
+
+}  // namespace
+
+const char* mode_name(Mode mode) {
+  for (const auto& m : kModes) {
+    if (m.mode == mode) return m.name;
+  }
+  return "?";
+}
+
+Result<uint64_t> parse_size(const char* name, const char* text) {
+  uint64_t n = 0;
+  std::string_view rest;
+  if (leading_number(text, &n, &rest)) {
+    int shift = -1;
+    if (rest.empty() || rest == "B") shift = 0;
+    else if (rest == "K" || rest == "KiB" || rest == "k") shift = 10;
+    else if (rest == "M" || rest == "MiB" || rest == "m") shift = 20;
+    else if (rest == "G" || rest == "GiB" || rest == "g") shift = 30;
+    if (shift >= 0 && n <= (UINT64_MAX >> shift)) return n << shift;
+  }
+  return make_error(ExitCode::kUsage, 0, "{}='{}' is not a size; use for example 4096, 64K, 64M or 1G",
+                    name, text);
+}
+
+Result<int64_t> parse_duration(const char* name, const char* text) {
+  uint64_t n = 0;
+  std::string_view rest;
+  if (leading_number(text, &n, &rest)) {
+    uint64_t unit = 0;
+    if (rest.empty() || rest == "s") unit = 1'000'000'000;
+    else if (rest == "us") unit = 1'000;
+    else if (rest == "ms") unit = 1'000'000;
+    else if (rest == "m" || rest == "min") unit = 60'000'000'000;
+    else if (rest == "h") unit = 3'600'000'000'000;
+    if (unit != 0 && n <= static_cast<uint64_t>(INT64_MAX) / unit) return static_cast<int64_t>(n * unit);
+  }
+  return make_error(ExitCode::kUsage, 0,
+                    "{}='{}' is not a duration; use for example 250ms, 30s, 5m or 1h", name, text);
+}
+
+Result<Settings> parse_settings(SettingLookup lookup, void* context) {
+  Settings s;
+  auto get = [&](const char* name) -> const char* {
+    const char* v = lookup(name, context);
+    return v != nullptr && *v != '\0' ? v : nullptr;
+  };
+  if (const char* v = get("CKPT_DIR")) {
+    std::string_view dir(v);
+    if (dir.size() >= sizeof(s.directory)) {
+      return make_error(ExitCode::kUsage, 0, "CKPT_DIR is longer than {} bytes; use a shorter path",
+                        sizeof(s.directory) - 1);
+    }
+    dir.copy(s.directory, dir.size());
+  }
+  if (const char* v = get("CKPT_EVERY")) {
+    auto d = parse_duration("CKPT_EVERY", v);
+    if (!d.ok()) return d.error();
+    if (*d != 0 && *d < 1'000'000) {
+      return make_error(ExitCode::kUsage, 0, "CKPT_EVERY='{}' is below the minimum of 1ms; use 0 for never", v);
+    }
+    s.every_ns = *d;
+  }
+  if (const char* v = get("CKPT_MODE")) {
+    bool found = false;
+    for (const auto& m : kModes) {
+      if (std::string_view(v) == m.name) {
+        s.mode = m.mode;
+        found = true;
+      }
+    }
+    if (!found) {
+      return make_error(ExitCode::kUsage, 0,
+                        "CKPT_MODE='{}' is no mode; use auto, realtime, sequential or fork", v);
+    }
+  }
+  if (const char* v = get("CKPT_SEGMENT")) {
+    auto n = parse_size("CKPT_SEGMENT", v);
+    if (!n.ok()) return n.error();
+    if (*n < kPageSize || *n > 64 * kPageSize || (*n & (*n - 1)) != 0) {
+      return make_error(ExitCode::kUsage, 0, "CKPT_SEGMENT='{}' must be a power of two from 4K to 256K", v);
+    }
+    s.segment_bytes = *n;
+  }
+  if (const char* v = get("CKPT_POOL")) {
+    auto n = parse_size("CKPT_POOL", v);
+    if (!n.ok()) return n.error();
+    s.pool_bytes = *n;
+  }
+  if (s.pool_bytes < 16 * s.segment_bytes || s.pool_bytes > (64ull << 30)) {
+    return make_error(ExitCode::kUsage, 0, "CKPT_POOL={} bytes must hold at least 16 segments of {} bytes and at most 64G",
+                      s.pool_bytes, s.segment_bytes);
+  }
+  if (const char* v = get("CKPT_SIGNAL")) {
+    uint64_t n = 0;
+    std::string_view rest;
+    if (!leading_number(v, &n, &rest) || !rest.empty() || n < 1 || n > 64 || n == 9 || n == 19 || n == 32 ||
+        n == 33 || n == 11 || n == 7 || n == 4 || n == 8 || n == 5 || n == 31) {
+      return make_error(ExitCode::kUsage, 0,
+                        "CKPT_SIGNAL='{}' cannot be used; give a number from 34 to 64 that the program does not use", v);
+    }
+    s.signal = static_cast<int>(n);
+  } else {
+    s.signal = kDefaultCheckpointSignal;
+  }
+  if (const char* v = get("CKPT_STOP_TIMEOUT")) {
+    auto d = parse_duration("CKPT_STOP_TIMEOUT", v);
+    if (!d.ok()) return d.error();
+    if (*d < 1'000'000) {
+      return make_error(ExitCode::kUsage, 0, "CKPT_STOP_TIMEOUT='{}' must be at least 1ms", v);
+    }
+    s.stop_timeout_ns = *d;
+  }
+  if (const char* v = get("CKPT_KEEP")) {
+    uint64_t n = 0;
+    std::string_view rest;
+    if (!leading_number(v, &n, &rest) || !rest.empty() || n > UINT32_MAX) {
+      return make_error(ExitCode::kUsage, 0, "CKPT_KEEP='{}' is not a number of images; use 0 to keep all", v);
+    }
+    s.keep = static_cast<uint32_t>(n);
+  }
+  auto flag = [&](const char* name, bool fallback) {
+    const char* v = get(name);
+    return v == nullptr ? fallback : std::string_view(v) != "0";
+  };
+  s.disabled = flag("CKPT_DISABLE", false);
+  s.log = flag("CKPT_LOG", true);
+  return s;
+}
+
+}  // namespace ckpt

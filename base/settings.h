@@ -1,0 +1,38 @@
+// Settings, read once from CKPT_* variables of the environment by the library, and built by `ckpt run`
+// from its options. One parser for both, so that they agree.
+//
+// Owner: base. parse_settings allocates nothing and may run in the preload constructor.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+
+namespace ckpt {
+
+enum class Mode : uint32_t { kAuto = 0, kRealtime, kSequential, kFork, kConcurrent, kRealtimeLarge };
+const char* mode_name(Mode mode);
+
+struct Settings {
+  char directory[1024] = {};           // CKPT_DIR; empty: "ckpt-NAME.PID" in the current directory
+  int64_t every_ns = 0;                // CKPT_EVERY: "30s", "5m", "1h", "250ms"; 0 never
+  Mode mode = Mode::kAuto;             // CKPT_MODE
+  uint64_t segment_bytes = 64 << 10;   // CKPT_SEGMENT: power of two, 4K to 256K
+  uint64_t pool_bytes = 64ull << 20;   // CKPT_POOL: at least 16 segments
+  int signal = 0;                      // CKPT_SIGNAL: number; 0 default
+  int64_t stop_timeout_ns = 2'000'000'000;  // CKPT_STOP_TIMEOUT
+  uint32_t keep = 2;                   // CKPT_KEEP: complete images kept in the directory, 0 all
+  bool disabled = false;               // CKPT_DISABLE=1: preloaded but asleep
+  bool log = true;                     // CKPT_LOG=0: no log file in the image directory
+};
+
+// lookup(name) gives the variable's value or nullptr.
+using SettingLookup = const char* (*)(const char* name, void* context);
+Result<Settings> parse_settings(SettingLookup lookup, void* context);
+
+// "64K", "1M", "2G", "4096" -> bytes. Errors name the setting.
+Result<uint64_t> parse_size(const char* name, const char* text);
+// "250ms", "30s", "5m", "2h", "90" (seconds) -> nanoseconds.
+Result<int64_t> parse_duration(const char* name, const char* text);
+
+}  // namespace ckpt

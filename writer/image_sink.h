@@ -1,0 +1,59 @@
+// The writing half's contract with the checkpoint: where copied segments go.
+//
+// Owner:     writer. One ImageSink is one image being written.
+// Callers:   libckpt_rt's writer thread, inside the victim: no libc that allocates, locks or writes
+//            libc's state; memory only from the Arena given at open().
+// Order:     open, set_meta, append*, commit; or abort at any moment after open.
+#pragma once
+
+#include <span>
+
+#include "base/arena.h"
+#include "base/result.h"
+#include "base/units.h"
+
+namespace ckpt {
+
+// One segment, copied: `data` holds segment-size bytes from `base`; page i is part of the image iff
+// bit i of page_mask is set. Pages that are all zero have been taken out of the mask already.
+struct CopiedSegment {
+  Addr base;
+  uint64_t page_mask;
+  std::byte* data;   // page-aligned, stays valid until released
+  uint32_t buffer;   // the pool's number for it, given back through the release function
+};
+
+// Called by the sink, on the thread that called append/commit/abort, when a buffer's bytes are no
+// longer needed (they are on their way to the device and will not be read from the buffer again).
+using ReleaseBuffer = void (*)(void* context, uint32_t buffer);
+
+struct ImageIdentity {
+  uint8_t run_id[16];   // one run of one program, kept over restarts
+  uint64_t sequence;    // from 1
+  uint64_t parent;      // sequence of the image this is an increment to; 0 full
+  int64_t realtime_ns;  // when it was requested
+};
+
+struct SinkStats {
+  uint64_t bytes_memory = 0;   // pages of memory in the image, bytes
+  uint64_t bytes_written = 0;  // bytes in the file
+};
+
+class ImageSink {
+ public:
+  // Creates "<name>.tmp" in directory dir_fd, mode 0600, exclusively, following no link.
+  virtual Result<void> open(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena,
+                            ReleaseBuffer release, void* context) = 0;
+  // The META section; called once before commit, before or between appends.
+  virtual Result<void> set_meta(std::span<const std::byte> meta) = 0;
+  virtual Result<void> append(std::span<const CopiedSegment> segments) = 0;
+  // Waits for all writes, writes index and trailer, fsync file, rename to name, fsync directory.
+  virtual Result<SinkStats> commit() = 0;
+  // Removes the temporary file. Releases every buffer.
+  virtual void abort() = 0;
+
+ protected:
+  ~ImageSink() = default;
+};
+
+}  // namespace ckpt
