@@ -9,6 +9,10 @@
 //
 // All signals are blocked in the leader when the entry is called; the restorer has unregistered
 // its own rseq area and cleared its own robust list.
+//
+// User and group ids are already the saved ones, as far as allowed. Capabilities are per thread, and
+// clone3 with set_tid needs one: the leader still has CAP_CHECKPOINT_RESTORE, threads inherit it, and
+// every thread gives it up with capset(2) to cap_* below once all threads exist.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +54,9 @@ struct RestartArgs {
   int64_t monotonic_shift_ns;  // new CLOCK_MONOTONIC minus saved, 0 when a time namespace hides it
   uint32_t time_namespace;   // 1: clocks continue
   uint32_t new_pid_namespace;
+  uint32_t set_capabilities;  // 1: every thread calls capset with the three below, before it goes on
+  uint32_t reserved;
+  uint64_t cap_effective, cap_permitted, cap_inheritable;
 };
 
 using RestartEntry = void (*)(const RestartArgs*);

@@ -105,6 +105,8 @@ enum MappingFlag : uint32_t {
   kMapSequential = 1u << 11,
   kMapRandom = 1u << 12,
   kMapFileDeleted = 1u << 13,  // the file has no name any more; contents in a FileContent record
+  kMapPrivate = 1u << 14,      // kinds 4 and 6: MAP_PRIVATE; without it they are MAP_SHARED
+  kMapMayWrite = 1u << 15,     // kind 2: the descriptor behind it was open for writing (VmFlags "mw")
 };
 
 // One for each line of /proc/PID/maps that restart must rebuild, in address order, no overlap.
