@@ -19,31 +19,45 @@ enum class OpenFileKind : uint32_t {
   kMemfd = 6,
   kEventFd = 7,
   kOther = 8,       // cannot be saved: comes back as a descriptor that gives errors, a note says so
+  kFifo = 9,        // a pipe with a name
+  kEpoll = 10,      // details: EpollWatchDetail, one for each watch
+  kTimerFd = 11,    // details: one TimerDetail
+  kSignalFd = 12,   // value: signal mask
+  kInotify = 13,    // details: InotifyWatchDetail, one for each watch
+  kSocketPair = 14, // AF_UNIX, both ends in this process: SocketDetail
+  kListener = 15,   // a listening socket: SocketDetail
 };
 
 enum OpenFileFlag : uint32_t {
   kOpenFileDeleted = 1u << 0,      // has no name any more: contents saved
   kOpenFilePipeReadEnd = 1u << 1,
   kOpenFilePipeWriteEnd = 1u << 2,
+  kOpenFileSemaphore = 1u << 3,    // eventfd with EFD_SEMAPHORE
+  kOpenFileEventsLost = 1u << 4,   // inotify: events were queued and are not in the image
 };
 
 struct OpenFileRecord {
   uint32_t id;          // from 1, unique in the image
   uint32_t kind;        // OpenFileKind
   uint32_t flags;       // OpenFileFlag
-  uint32_t open_flags;  // O_*, as in /proc/PID/fdinfo
+  uint32_t open_flags;  // O_*, as F_GETFL gives them
   uint64_t offset;      // bytes
   uint64_t size;        // bytes at the stop
   uint64_t device, inode, rdev;
+  int64_t mtime_ns;     // of the file at the stop
   uint32_t mode;        // st_mode
   uint32_t seals;       // memfd: F_GET_SEALS
-  int32_t owner;        // F_GETOWN
+  int32_t owner;        // F_GETOWN_EX: pid, 0 none
+  uint32_t owner_type;  // F_OWNER_TID, F_OWNER_PID, F_OWNER_PGRP
   int32_t owner_signal; // F_GETSIG
-  uint64_t object;      // pipes: same for both ends; memfds: as in MappingRecord::object
-  uint64_t value;       // eventfd: counter
   uint32_t pipe_size;   // F_GETPIPE_SZ
+  uint64_t object;      // object_number(device, inode): the same for both ends of a pipe, and for a
+                        // memfd the same as MappingRecord::object
+  uint64_t value;       // eventfd: counter; signalfd: mask; memfd: huge page size in bytes or 0;
+                        // socket pair: object of the other end
   uint32_t path_len;
-  // then: path (of a memfd: its name; of kOther: what /proc/PID/fd says)
+  uint32_t details_len;
+  // then: path (of a memfd: its name; of kOther: what /proc/PID/fd says), details
 };
 
 struct DescriptorRecord {
@@ -57,9 +71,71 @@ struct FileContentRecord {
   uint32_t open_file;  // OpenFileRecord::id, or 0 for a mapping's object
   uint32_t reserved;
   uint64_t object;     // MappingRecord::object when open_file is 0
-  uint64_t offset;     // bytes in the file
+  uint64_t offset;     // bytes in the file; of a packet pipe or socket: number of the message
   uint64_t length;     // bytes that follow
   // then: contents
+};
+
+// Details of an OpenFileRecord: each a DetailHeader and `length` bytes, a multiple of 8.
+enum class OpenFileDetail : uint32_t {
+  kLock = 1,
+  kEpollWatch = 2,
+  kTimer = 3,
+  kInotifyWatch = 4,
+  kSocket = 5,
+};
+
+struct DetailHeader {
+  uint32_t type;    // OpenFileDetail
+  uint32_t length;  // bytes that follow
+};
+
+enum class FileLockKind : uint32_t {
+  kFlock = 0,         // flock(2), of the open file
+  kPosix = 1,         // fcntl(F_SETLK), of the process
+  kOpenFileLock = 2,  // fcntl(F_OFD_SETLK), of the open file
+};
+
+struct LockDetail {
+  uint32_t kind;     // FileLockKind
+  uint32_t write;    // 1 exclusive, 0 shared
+  uint64_t start;    // bytes
+  uint64_t length;   // bytes, 0 to the end of the file
+};
+
+struct EpollWatchDetail {
+  int32_t fd;
+  uint32_t events;   // EPOLL*
+  uint64_t data;
+};
+
+struct TimerDetail {
+  int32_t clock;
+  uint32_t flags;        // of timerfd_settime
+  uint64_t ticks;        // expirations not yet read
+  int64_t remaining_ns;  // 0 disarmed
+  int64_t interval_ns;
+  int64_t clock_ns;      // the clock at the stop
+};
+
+struct InotifyWatchDetail {
+  int32_t watch;
+  uint32_t mask;      // IN_*
+  uint32_t path_len;
+  uint32_t reserved;
+  // then: path, padded to 8
+};
+
+struct SocketDetail {
+  int32_t domain, type, protocol;
+  int32_t backlog;
+  int32_t reuse_address, reuse_port, ipv6_only, keep_alive;
+  int32_t send_buffer, receive_buffer;  // as getsockopt gives them
+  int32_t pass_credentials;
+  uint32_t shut_down;    // bit 0: reading, bit 1: writing
+  uint32_t address_len;  // bound address, 0 none
+  uint32_t reserved;
+  // then: address (struct sockaddr), padded to 8
 };
 
 }  // namespace ckpt
