@@ -1,0 +1,195 @@
+// What the bench programs share: arguments, a pseudo-random generator, a 128-bit checksum, results.
+//
+// Owner:     bench. Header only. These are ordinary programs that know nothing of checkpoints.
+// Callers:   main() and the threads it starts.
+// Never:     anything that depends on time, on the number of processors or on addresses may reach
+//            standard output: two runs with the same arguments print the same bytes.
+#pragma once
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace bench {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitWrongResult = 1;
+inline constexpr int kExitUsage = 64;
+inline constexpr int kExitSystem = 71;
+inline constexpr int kExitIo = 74;
+
+// SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64 bits, so that value number i of a stream is
+// had without its predecessors and every thread can fill its own part.
+inline constexpr uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// A sequential generator on top of mix().
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(mix(seed)) {}
+  uint64_t next() { return mix(state_++); }
+  // In [0, limit), limit > 0, by multiplication (Lemire 2019, without the rejection step: a bias of
+  // limit / 2^64 does not matter here).
+  uint64_t below(uint64_t limit) {
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(next()) * limit) >> 64);
+  }
+
+ private:
+  uint64_t state_;
+};
+
+// XXH3, 128 bits, of all that was fed in, in order.
+class Checksum {
+ public:
+  Checksum() : state_(XXH3_createState()) {
+    if (state_ == nullptr) throw std::bad_alloc();
+    XXH3_128bits_reset(state_);
+  }
+  ~Checksum() { XXH3_freeState(state_); }
+  Checksum(const Checksum&) = delete;
+  Checksum& operator=(const Checksum&) = delete;
+
+  void add(const void* bytes, size_t n) { XXH3_128bits_update(state_, bytes, n); }
+  std::string hex() const {
+    XXH128_hash_t h = XXH3_128bits_digest(state_);
+    return fmt::format("{:016x}{:016x}", h.high64, h.low64);
+  }
+
+ private:
+  XXH3_state_t* state_;
+};
+
+// Calls work(0) … work(threads - 1), each on its own thread, and waits for all.
+inline void run_threads(unsigned threads, const std::function<void(unsigned)>& work) {
+  std::vector<std::thread> others;
+  others.reserve(threads);
+  for (unsigned t = 1; t < threads; ++t) others.emplace_back(work, t);
+  work(0);
+  for (auto& t : others) t.join();
+}
+
+// Item numbers [first, last) of part `part` out of `parts`.
+struct Share {
+  uint64_t first, last;
+};
+inline Share share_of(uint64_t items, unsigned part, unsigned parts) {
+  auto at = [&](unsigned p) {
+    return static_cast<uint64_t>(static_cast<unsigned __int128>(items) * p / parts);
+  };
+  return {at(part), at(part + 1)};
+}
+
+// What every program accepts besides its own arguments.
+struct CommonArguments {
+  unsigned threads = 3;
+  uint64_t seed = 1;
+  bool json = false;
+  bool time = false;
+};
+
+// The lines of a result, printed as "name value" or as one JSON object with the same names.
+class Results {
+ public:
+  template <typename T>
+  void add(const std::string& name, const T& value) {
+    values_[name] = value;
+  }
+  void print(bool json) const {
+    if (json) {
+      fmt::print("{}\n", values_.dump());
+      return;
+    }
+    for (const auto& [name, value] : values_.items()) {
+      fmt::print("{} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
+    }
+  }
+
+ private:
+  nlohmann::ordered_json values_;
+};
+
+// A program: adds its own options in configure(), works in run(), which returns an exit code.
+struct Program {
+  std::string name;
+  std::string description;
+  std::function<void(CLI::App&)> configure;
+  std::function<int(const CommonArguments&, Results&)> run;
+};
+
+// The option takes a size: 4096, 64K, 256M, 1G (powers of 1024).
+inline CLI::Option* add_size(CLI::App& app, const std::string& option, uint64_t& value,
+                             const std::string& description) {
+  return app.add_option(option, value, description)
+      ->transform(CLI::AsSizeValue(false))
+      ->type_name("SIZE")
+      ->capture_default_str();
+}
+
+inline int run_program(const Program& program, int argc, char** argv) {
+  CommonArguments common;
+  CLI::App app(program.description, program.name);
+  app.footer(
+      "Sizes may end in K, M or G (powers of 1024).\n"
+      "The output depends on the arguments alone.\n\n"
+      "Exit codes: 0 done and verified; 1 the result is wrong; 64 wrong arguments; 71 not enough memory or "
+      "threads; 74 the output could not be written.");
+  app.set_version_flag("--version", program.name + " " CKPT_VERSION);
+  app.add_option("-t,--threads", common.threads, "Threads that compute")
+      ->check(CLI::Range(1u, 4096u))
+      ->capture_default_str();
+  app.add_option("--seed", common.seed, "Start of the pseudo-random input")->capture_default_str();
+  app.add_flag("--json", common.json, "Print the result as one JSON object");
+  app.add_flag("--time", common.time, "Print the time it took to standard error");
+  program.configure(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? kExitOk : kExitUsage;
+  }
+  auto start = std::chrono::steady_clock::now();
+  int code = kExitOk;
+  try {
+    Results results;
+    code = program.run(common, results);
+    results.print(common.json);
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "{}: not enough memory; use a smaller size\n", program.name);
+    return kExitSystem;
+  } catch (const std::system_error& e) {
+    fmt::print(stderr, "{}: {}; use fewer --threads\n", program.name, e.what());
+    return kExitSystem;
+  } catch (const std::invalid_argument& e) {
+    fmt::print(stderr, "{}: {}\n", program.name, e.what());
+    return kExitUsage;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "{}: {}\n", program.name, e.what());
+    return kExitIo;
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
+    fmt::print(stderr, "{}: cannot write to standard output\n", program.name);
+    return kExitIo;
+  }
+  if (common.time) {
+    std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    fmt::print(stderr, "{}: {:.3f} s\n", program.name, took.count());
+  }
+  return code;
+}
+
+}  // namespace bench
