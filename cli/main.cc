@@ -1,0 +1,68 @@
+// ckpt: run programs under the checkpointer, ask them for checkpoints, look at images and machines.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "cli/commands.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+constexpr const char* kFooter =
+    "Exit codes: 0 done, 64 wrong arguments, 65 image damaged, 66 not found, 67 no such process or not\n"
+    "preloaded, 69 forbidden by the machine, 70 checkpoint given up, 71 system error, 73 cannot create,\n"
+    "74 write error, 75 timeout, 77 not permitted, 78 cannot be checkpointed. See docs/exit_codes.md.";
+
+// Where the program to run begins in argv: after "--", or at the first word that is neither an option
+// of `ckpt run` nor the value of one. argc if there is none.
+int program_begin(const CLI::App& run, int argc, char** argv, int first) {
+  for (int i = first; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--") == 0) return i;
+    if (argv[i][0] != '-') return i;
+    const CLI::Option* option = run.get_option_no_throw(argv[i]);
+    if (option != nullptr && option->get_items_expected_max() > 0) ++i;
+  }
+  return argc;
+}
+
+int main(int argc, char** argv) {
+  CLI::App app{"Checkpoint unmodified multi-threaded programs while they run, and bring them back.", "ckpt"};
+  app.set_version_flag("--version", "ckpt " CKPT_VERSION);
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  ExitCode exit = ExitCode::kOk;
+  std::vector<std::string> program;
+  CLI::App* run = add_run(app, program, exit);
+  add_now(app, exit);
+  add_stat(app, exit);
+  add_check(app, exit);
+  add_backtrace(app, exit);
+  for (CLI::App* command : app.get_subcommands({})) {
+    command->set_version_flag("--version", "ckpt " CKPT_VERSION);
+  }
+
+  int end = argc;
+  if (argc > 1 && std::strcmp(argv[1], "run") == 0) {
+    end = program_begin(*run, argc, argv, 2);
+    int begin = end < argc && std::strcmp(argv[end], "--") == 0 ? end + 1 : end;
+    program.assign(argv + begin, argv + argc);
+  }
+  try {
+    app.parse(end, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);  // --help, --version
+  } catch (const CLI::ParseError& e) {
+    auto chosen = app.get_subcommands();
+    fmt::print(stderr, "ckpt: {} (see ckpt {}{}--help)\n", e.what(), chosen.empty() ? "" : chosen[0]->get_name(),
+               chosen.empty() ? "" : " ");
+    return static_cast<int>(ExitCode::kUsage);
+  }
+  return static_cast<int>(exit);
+}
+
+}  // namespace
+
+}  // namespace ckpt::cli
+
+int main(int argc, char** argv) { return ckpt::cli::main(argc, argv); }

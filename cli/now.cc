@@ -1,0 +1,90 @@
+// ckpt now: take a checkpoint of a running program, wait until it is durable, say what it cost.
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/settings.h"
+#include "cli/answer_json.h"
+#include "cli/asker.h"
+#include "cli/commands.h"
+#include "cli/failure.h"
+#include "cli/human.h"
+#include "cli/progress.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct Options {
+  std::string pid, timeout;
+  bool json = false;
+};
+
+void print_cost(const Target& t, const Answer& a) {
+  auto line = [](const char* what, const std::string& value) { fmt::print("  {:<24}{}\n", what, value); };
+  fmt::print("checkpoint {} of {} (pid {}) is durable\n", text_of(a, "sequence"), t.name, t.pid);
+  line("image", text_of(a, "image"));
+  line("mode", text_of(a, "mode"));
+  line("threads stood", fmt::format("{} ({})", human_duration(static_cast<int64_t>(number_of(a, "pause_ns"))),
+                                    plural(number_of(a, "threads"), "thread", "threads")));
+  line("longest wait on a page",
+       fmt::format("{} ({})", human_duration(static_cast<int64_t>(number_of(a, "longest_wait_ns"))),
+                   plural(number_of(a, "faults"), "write waited", "writes waited")));
+  line("forced copies", plural(number_of(a, "forced_copies"), "segment", "segments"));
+  line("sequential copies", plural(number_of(a, "sequential_copies"), "segment", "segments"));
+  line("memory in the image",
+       fmt::format("{} ({}, {})", human_bytes(number_of(a, "bytes_memory")),
+                   plural(number_of(a, "mappings"), "mapping", "mappings"),
+                   plural(number_of(a, "descriptors"), "descriptor", "descriptors")));
+  line("bytes written", human_bytes(number_of(a, "bytes_written")));
+  line("time until durable", human_duration(static_cast<int64_t>(number_of(a, "durable_ns"))));
+  if (number_of(a, "attempts") > 1) line("attempts", text_of(a, "attempts"));
+  for (const auto& [key, value] : a) {
+    if (key == "note") line("note", value);
+  }
+}
+
+Result<void> now(const Options& o) {
+  auto pid = parse_pid(o.pid);
+  if (!pid.ok()) return pid.error();
+  AskLimits limits;
+  if (!o.timeout.empty()) {
+    auto timeout = parse_duration("--timeout", o.timeout.c_str());
+    if (!timeout.ok()) return timeout.error();
+    if (*timeout <= 0) return failure(ExitCode::kUsage, "--timeout", "must be more than 0", "give for example 30s");
+    limits = {*timeout, *timeout};
+  }
+  auto target = examine_target(*pid);
+  if (!target.ok()) return target.error();
+  Progress progress(fmt::format("checkpoint of {}", target->name));
+  auto answer = ask(*target, ControlOperation::kCheckpoint, limits,
+                    [&](uint64_t done, uint64_t total) { progress.update(done, total); });
+  progress.clear();
+  if (!answer.ok()) return answer.error();
+  if (o.json) {
+    fmt::print("{}\n", answer_json(*target, *answer).dump(2));
+  } else {
+    print_cost(*target, *answer);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_now(CLI::App& app, ExitCode& exit) {
+  CLI::App* command = app.add_subcommand("now", "take a checkpoint of a running program");
+  auto o = std::make_shared<Options>();
+  command->add_option("PID", o->pid, "process id of the program")->required();
+  command->add_flag("--json", o->json, "print what it cost as JSON: times in ns, sizes in bytes");
+  command->add_option("--timeout", o->timeout, "give up waiting after this time, for example 30s (default: 10s for\n"
+                                               "the program to answer, then as long as it takes)");
+  command->footer(
+      "Exit codes: 0 durable, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not ready,\n"
+      "70 given up (the program goes on), 73 directory cannot be written, 74 write error or disk full,\n"
+      "75 no answer in time, 77 not yours, 78 state that cannot be saved.");
+  command->callback([o, &exit] {
+    auto done = now(*o);
+    exit = done.ok() ? ExitCode::kOk : report(done.error());
+  });
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,19 @@
+// Can this program be preloaded? Looks at the file as execve(2) and the dynamic linker will.
+//
+// Owner: cli. Ordinary code, one thread.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+
+namespace ckpt::cli {
+
+// The file that execvp(3) would run for `name`; kNotFound or kPermission.
+Result<std::string> find_program(const std::string& name);
+
+// Refuses what LD_PRELOAD cannot reach: static, setuid, setgid, with file capabilities, 32-bit or of
+// another machine, not an executable. A script is judged by its interpreter.
+Result<void> check_program(const std::string& path);
+
+}  // namespace ckpt::cli

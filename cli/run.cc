@@ -1,0 +1,136 @@
+// ckpt run: start a program under the checkpointer, after checks that LD_PRELOAD alone cannot make.
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <map>
+#include <memory>
+
+#include "base/settings.h"
+#include "cli/commands.h"
+#include "cli/failure.h"
+#include "cli/preload.h"
+#include "cli/program.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+// Options as text, by the name of the variable that carries them: the library's own parser judges them.
+using SettingTexts = std::map<std::string, std::string>;
+
+const char* lookup_setting(const char* name, void* context) {
+  const auto& texts = *static_cast<const SettingTexts*>(context);
+  auto it = texts.find(name);
+  return it != texts.end() ? it->second.c_str() : getenv(name);
+}
+
+std::string absolute(const std::string& path) {
+  if (path.starts_with('/')) return path;
+  char cwd[PATH_MAX];
+  return getcwd(cwd, sizeof(cwd)) != nullptr ? fmt::format("{}/{}", cwd, path) : path;
+}
+
+// Makes the image directory and its missing parents, 0700, and checks that images can go there.
+Result<void> prepare_directory(const std::string& path) {
+  for (size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1)) {
+    mkdir(path.substr(0, at).c_str(), 0700);
+  }
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return failure(ExitCode::kCannotCreate, path, fmt::format("cannot be created: {}", strerror(errno)),
+                   "name a directory you may write with --dir or CKPT_DIR");
+  }
+  struct stat st;
+  if (stat(path.c_str(), &st) != 0 || !S_ISDIR(st.st_mode)) {
+    return failure(ExitCode::kCannotCreate, path, "is not a directory", "name a directory with --dir or CKPT_DIR");
+  }
+  if (access(path.c_str(), W_OK | X_OK) != 0) {
+    return failure(ExitCode::kCannotCreate, path, fmt::format("cannot be written: {}", strerror(errno)),
+                   "name a directory you may write with --dir or CKPT_DIR");
+  }
+  return {};
+}
+
+// The library prepends itself once; one that is there already stays where it is.
+void set_preload(const std::string& library) {
+  const char* before = getenv("LD_PRELOAD");
+  std::string value = library;
+  if (before != nullptr && *before != '\0') {
+    for (std::string_view rest = before; !rest.empty();) {
+      size_t end = rest.find_first_of(": ");
+      if (rest.substr(0, end) == library) return;
+      rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+    }
+    value = fmt::format("{}:{}", library, before);
+  }
+  setenv("LD_PRELOAD", value.c_str(), 1);
+}
+
+Result<void> start(const std::vector<std::string>& program, SettingTexts& texts) {
+  if (program.empty()) {
+    return failure(ExitCode::kUsage, "run", "no program given", "ckpt run [options] -- PROGRAM [arguments]");
+  }
+  if (auto it = texts.find("CKPT_DIR"); it != texts.end()) it->second = absolute(it->second);
+  auto settings = parse_settings(lookup_setting, &texts);
+  if (!settings.ok()) return settings.error();
+  auto path = find_program(program[0]);
+  if (!path.ok()) return path.error();
+  CKPT_TRY(check_program(*path));
+  auto library = find_library();
+  if (!library.ok()) return library.error();
+  auto loadable = preloadable_path(*library);
+  if (!loadable.ok()) return loadable.error();
+  if (settings->directory[0] != '\0') {
+    CKPT_TRY(prepare_directory(settings->directory));
+  } else if (access(".", W_OK | X_OK) != 0) {
+    return failure(ExitCode::kCannotCreate, "the current directory",
+                   fmt::format("cannot be written, and images go there: {}", strerror(errno)), "name another with --dir");
+  }
+
+  for (const auto& [name, value] : texts) setenv(name.c_str(), value.c_str(), 1);
+  unsetenv("CKPT_DISABLE");  // asked for by name, it is not asleep
+  set_preload(*loadable);
+  std::vector<char*> argv;
+  for (const std::string& word : program) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  execv(path->c_str(), argv.data());
+  int error = errno;
+  return failure(error == EACCES || error == EPERM ? ExitCode::kPermission : ExitCode::kSystem, *path,
+                 fmt::format("cannot be started: {}", strerror(error)), "check the program and its limits");
+}
+
+}  // namespace
+
+CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCode& exit) {
+  CLI::App* command = app.add_subcommand("run", "start a program that can be checkpointed");
+  auto texts = std::make_shared<SettingTexts>();
+  auto option = [&](const char* flag, const char* variable, const char* value, const char* help) {
+    command
+        ->add_option_function<std::string>(
+            flag, [texts, variable](const std::string& text) { (*texts)[variable] = text; }, help)
+        ->option_text(value);
+  };
+  option("--dir", "CKPT_DIR", "DIR", "where images go (default ./ckpt-NAME.PID); made if missing, 0700");
+  option("--every", "CKPT_EVERY", "TIME", "take a checkpoint every TIME: 250ms, 30s, 5m, 1h; 0 never (default)");
+  option("--mode", "CKPT_MODE", "MODE", "auto (default), realtime, sequential or fork");
+  option("--segment", "CKPT_SEGMENT", "SIZE", "unit of copying, a power of two from 4K to 256K (default 64K)");
+  option("--pool", "CKPT_POOL", "SIZE", "extra memory for copies, at least 16 segments (default 64M)");
+  option("--signal", "CKPT_SIGNAL", "N", "signal that the program does not use (default 60)");
+  option("--keep", "CKPT_KEEP", "N", "complete images kept in the directory, 0 all (default 2)");
+  option("--stop-timeout", "CKPT_STOP_TIMEOUT", "TIME", "give a checkpoint up when a thread does not stop (default 2s)");
+  command->footer(
+      "After the options: [--] PROGRAM [ARGUMENTS...]\n"
+      "The same settings work as CKPT_* variables with LD_PRELOAD=libckpt_rt.so alone: libckpt_rt(7).\n"
+      "Exit codes: those of the program once it runs; before that 64 wrong arguments, 66 no such program,\n"
+      "73 directory cannot be written, 77 not permitted, 78 static, setuid, 32-bit or foreign program.");
+  command->callback([&program, texts, &exit] {
+    auto started = start(program, *texts);
+    exit = report(started.error());
+  });
+  return command;
+}
+
+}  // namespace ckpt::cli

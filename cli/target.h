@@ -1,0 +1,36 @@
+// A running program that is to be asked for something: is it there, ours, preloaded, able to answer?
+//
+// Owner: cli. Ordinary code, one thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "base/raii_fd.h"
+#include "base/result.h"
+
+namespace ckpt::cli {
+
+struct Target {
+  pid_t pid = 0;        // in our pid namespace
+  pid_t inner_pid = 0;  // in its own
+  std::string name;     // /proc/PID/comm
+  char state = '?';     // proc(5)
+  int signal = 0;       // the checkpoint signal it listens to
+  std::string library;  // path of its libckpt_rt.so
+  bool other_network = false;  // it is in another network namespace
+  ScopedFd pidfd;       // stays its own when the number is used again
+};
+
+// Everything is checked before a signal may be sent: to a program without a handler for it the
+// checkpoint signal is deadly.
+Result<Target> examine_target(pid_t pid);
+
+// The state letter of /proc/PID/stat now; '\0' when the process is gone.
+char process_state(pid_t pid);
+
+// "17" -> pid; kUsage for anything that is not a positive number.
+Result<pid_t> parse_pid(const std::string& text);
+
+}  // namespace ckpt::cli
