@@ -1,0 +1,243 @@
+#include "libckpt_rt/descriptors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/ioctl.h>
+
+#include "base/clock.h"
+#include "libckpt_rt/descriptors_sample.h"
+
+namespace ckpt {
+namespace {
+
+constexpr size_t kTextBytes = 64 << 10;
+// fdinfo of this many descriptors is held open from prepare to release, for one pread in the stop.
+constexpr uint32_t kMaxProcFiles = 256;
+
+struct SampleJob {
+  const CapturedDescriptor* entries;
+  DescriptorSample* samples;
+  size_t count;
+};
+
+void sample_job(void* argument) {
+  auto* job = static_cast<SampleJob*>(argument);
+  for (size_t i = 0; i < job->count; ++i) sample_own_descriptor(job->entries[i].fd, job->samples[i]);
+}
+
+// Everything that tells one file from another, and a way of opening it from another way.
+bool same_file(const DescriptorSample& a, const DescriptorSample& b) {
+  constexpr uint32_t kFixedFlags = O_ACCMODE | O_PATH | O_DIRECTORY;
+  return a.device == b.device && a.inode == b.inode && a.rdev == b.rdev && a.mode == b.mode &&
+         (a.links == 0) == (b.links == 0) && (a.open_flags & kFixedFlags) == (b.open_flags & kFixedFlags);
+}
+
+// State that no sample shows, and which files share one inode number: looked at again in the stop.
+bool is_volatile(OpenFileKind kind) {
+  switch (kind) {
+    case OpenFileKind::kEventFd:
+    case OpenFileKind::kEpoll:
+    case OpenFileKind::kTimerFd:
+    case OpenFileKind::kSignalFd:
+    case OpenFileKind::kInotify:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+Result<void> DescriptorCapture::arena_full() const {
+  return make_error(ExitCode::kInternal, ENOMEM, "no memory to record the descriptors ({} bytes used)",
+                    arena_->used());
+}
+
+Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
+  release();
+  arena_ = &arena;
+  tid_ = tid;
+  entries_ = ArenaVector<CapturedDescriptor>(arena);
+  order_ = ArenaVector<uint32_t>(arena);
+  contents_ = ArenaVector<Content>(arena);
+  early_contents_ = ArenaVector<Content>(arena);
+  early_ = ArenaVector<EarlyCopy>(arena);
+  notes_ = ArenaVector<Note>(arena);
+  kcmp_refused_ = structure_changed_ = false;
+  open_files_ = 0;
+  auto* text = static_cast<char*>(arena.allocate(kTextBytes));
+  if (text == nullptr) return arena_full();
+  text_ = {text, kTextBytes};
+
+  ArenaVector<int> fds(arena);
+  long r = list_descriptors(tid, fds);
+  if (r == -ENOMEM) return arena_full();
+  if (r < 0) {
+    return make_error(ExitCode::kSystem, static_cast<int>(r),
+                      "cannot list the descriptors of thread {} ({}): is /proc mounted?", tid,
+                      errno_name(static_cast<int>(r)));
+  }
+  if (!entries_.reserve(fds.size() + fds.size() / 8 + 16)) return arena_full();
+  uint32_t proc_files = 0;
+  holds_files_ = true;
+  for (int fd : fds) {
+    CapturedDescriptor d{};
+    d.fd = fd;
+    d.proc_fd = -1;
+    if (!sample_from_outside(tid, fd, text_, arena, d.now)) continue;  // closed since the list was made
+    CKPT_TRY(classify(d));
+    if ((d.kind == OpenFileKind::kRegular || is_volatile(d.kind)) && proc_files < kMaxProcFiles) {
+      long file =
+          sys::call(__NR_openat, AT_FDCWD, TaskPath(tid, "fdinfo", fd).c_str(), O_RDONLY | O_CLOEXEC, 0);
+      d.proc_fd = sys::failed(file) ? -1 : static_cast<int>(file);
+      ++proc_files;
+    }
+    if (!entries_.push_back(d)) return arena_full();
+  }
+  CKPT_TRY(sort_by_open_file());
+  return copy_large_early();
+}
+
+int DescriptorCapture::borrow(int fd) const {
+  if (pidfd_ < 0) return -EBADF;
+  return static_cast<int>(sys::call(__NR_pidfd_getfd, pidfd_, fd, 0));
+}
+
+Result<void> DescriptorCapture::recheck_stopped(int tid, DescriptorExecutor executor) {
+  tid_ = tid;
+  // A pidfd of a thread needs Linux 6.9; the leader's works everywhere.
+  const bool leader = tid == sys::getpid();
+  pidfd_ = static_cast<int>(sys::call(__NR_pidfd_open, tid, leader ? 0 : O_EXCL /* PIDFD_THREAD */));
+  CKPT_TRY(sample_all(executor));
+  CKPT_TRY(find_changes());
+  CKPT_TRY(read_volatile());
+  if (structure_changed_ || kcmp_refused_ || !sharing_unchanged()) CKPT_TRY(sort_by_open_file());
+  number_open_files();
+  decide_kinds();
+  CKPT_TRY(copy_contents_stopped());
+  if (pidfd_ >= 0) sys::call(__NR_close, pidfd_);
+  pidfd_ = -1;
+  return write_notes();
+}
+
+Result<void> DescriptorCapture::sample_all(DescriptorExecutor executor) {
+  // Fresh samples go beside the old ones: both are compared in find_changes().
+  size_t known = entries_.size();
+  ArenaVector<DescriptorSample> fresh(*arena_);
+  DescriptorSample empty{};
+  if (!fresh.reserve(known + 1)) return arena_full();
+  for (size_t i = 0; i < known; ++i) (void)fresh.push_back(empty);
+  if (executor.run != nullptr) {
+    SampleJob job{entries_.data(), fresh.data(), known};
+    executor.run(executor.context, sample_job, &job);
+  } else {
+    for (size_t i = 0; i < known; ++i) {
+      if (!sample_stopped(entries_[i].fd, fresh[i])) fresh[i].error = EBADF;
+    }
+  }
+
+  size_t kept = 0;
+  for (size_t i = 0; i < known; ++i) {
+    CapturedDescriptor d = entries_[i];
+    if (fresh[i].error != 0) {  // closed since prepare
+      structure_changed_ = true;
+      if (d.proc_fd >= 0) sys::call(__NR_close, d.proc_fd);
+      continue;
+    }
+    if (!same_file(d.now, fresh[i])) {
+      d.looked = false;
+      structure_changed_ = true;
+    } else if (d.now.ctime_ns != fresh[i].ctime_ns) {
+      d.named = false;  // a rename changes it: look where the path leads now
+    }
+    d.now = fresh[i];
+    entries_[kept++] = d;
+  }
+  entries_.truncate(kept);
+
+  long count = count_descriptors(tid_);
+  if (count == static_cast<long>(kept) && count != 0) return {};
+  // Some are new (or this kernel does not count): find them, sample them alone.
+  ArenaVector<int> fds(*arena_);
+  long r = list_descriptors(tid_, fds);
+  if (r == -ENOMEM) return arena_full();
+  if (r < 0) {
+    return make_error(ExitCode::kSystem, static_cast<int>(r), "cannot list the descriptors of thread {} ({})",
+                      tid_, errno_name(static_cast<int>(r)));
+  }
+  // /proc lists in ascending order, so did prepare: one walk over both.
+  size_t at = 0;
+  for (int fd : fds) {
+    while (at < kept && entries_[at].fd < fd) ++at;
+    if (at < kept && entries_[at].fd == fd) continue;
+    CapturedDescriptor d{};
+    d.fd = fd;
+    d.proc_fd = -1;
+    if (executor.run != nullptr) {
+      SampleJob job{&d, &d.now, 1};
+      executor.run(executor.context, sample_job, &job);
+      if (d.now.error != 0) continue;
+    } else if (!sample_stopped(fd, d.now)) {
+      continue;
+    }
+    structure_changed_ = true;
+    if (!entries_.push_back(d)) return arena_full();
+  }
+  return {};
+}
+
+bool DescriptorCapture::sample_stopped(int fd, DescriptorSample& sample) {
+  DescriptorSample outside{};
+  if (!sample_from_outside(tid_, fd, text_, *arena_, outside)) return false;
+  // A duplicate shows what /proc does not (bytes queued, owner, seals). Threads stand still, nobody
+  // can miss an end of file because of it.
+  int duplicate = borrow(fd);
+  if (duplicate < 0) {
+    sample = outside;
+    return true;
+  }
+  sample_own_descriptor(duplicate, sample);
+  sample.fd_flags = outside.fd_flags;  // ours always has FD_CLOEXEC
+  sys::call(__NR_close, duplicate);
+  return sample.error == 0;
+}
+
+Result<void> DescriptorCapture::find_changes() {
+  for (auto& d : entries_) {
+    if (!d.looked) {
+      CKPT_TRY(classify(d));
+    } else if (!d.named && (d.kind == OpenFileKind::kRegular || d.kind == OpenFileKind::kDirectory ||
+                            d.kind == OpenFileKind::kFifo)) {
+      CKPT_TRY(read_path(d));
+    }
+  }
+  return {};
+}
+
+Result<void> DescriptorCapture::read_volatile() {
+  for (auto& d : entries_) {
+    if (is_volatile(d.kind)) {
+      OpenFileKind before = d.kind;
+      CKPT_TRY(classify(d));
+      if (d.kind != before) structure_changed_ = true;
+    } else if (d.kind == OpenFileKind::kRegular && (d.proc_fd >= 0 || d.has_locks)) {
+      CKPT_TRY(read_locks(d));
+    }
+  }
+  return {};
+}
+
+void DescriptorCapture::release() {
+  // Once only: the arena may be gone when the destructor comes.
+  if (holds_files_) {
+    for (auto& d : entries_) {
+      if (d.proc_fd >= 0) sys::call(__NR_close, d.proc_fd);
+      d.proc_fd = -1;
+    }
+    holds_files_ = false;
+  }
+  if (pidfd_ >= 0) sys::call(__NR_close, pidfd_);
+  pidfd_ = -1;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,125 @@
+#include <errno.h>
+#include <linux/kcmp.h>
+#include <sys/stat.h>
+
+#include "libckpt_rt/descriptors.h"
+
+// Which descriptors share one open file description. kcmp(2) compares two of them and gives an order
+// that is stable while both are open, so sorting finds all groups in n log n; files of different
+// inodes cannot be the same description and are never asked about.
+
+namespace ckpt {
+namespace {
+
+template <typename T>
+int order_of(T a, T b) {
+  return a < b ? -1 : a > b ? 1 : 0;
+}
+
+}  // namespace
+
+// ask_kernel false: by device and inode only.
+int DescriptorCapture::compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel) {
+  if (int c = order_of(a.now.device, b.now.device)) return c;
+  if (int c = order_of(a.now.inode, b.now.inode)) return c;
+  if (!ask_kernel || a.fd == b.fd) return 0;
+  if (!kcmp_refused_) {
+    long r = sys::call(__NR_kcmp, tid_, tid_, KCMP_FILE, a.fd, b.fd);
+    if (r == 0) return 0;
+    if (r == 1) return -1;
+    if (r == 2) return 1;
+    if (r == -EPERM || r == -ENOSYS || r == -EACCES) {
+      kcmp_refused_ = true;
+    } else {
+      return order_of(a.fd, b.fd);  // closed meanwhile: the program runs, the stop looks again
+    }
+  }
+  // Without kcmp: equal in all that can be seen counts as shared; write_notes() says so.
+  if (int c = order_of(static_cast<int>(a.kind), static_cast<int>(b.kind))) return c;
+  if (int c = order_of(a.now.open_flags, b.now.open_flags)) return c;
+  return order_of(a.now.offset, b.now.offset);
+}
+
+// A merge sort, because it ends whatever the comparison says: while the program runs, answers may
+// contradict each other.
+Result<void> DescriptorCapture::sort_by_open_file() {
+  const size_t n = entries_.size();
+  ArenaVector<uint32_t> spare(*arena_);
+  order_.clear();
+  if (!order_.reserve(n + 1) || !spare.reserve(n + 1)) return arena_full();
+  for (uint32_t i = 0; i < n; ++i) {
+    (void)order_.push_back(i);
+    (void)spare.push_back(i);
+  }
+  uint32_t* from = order_.data();
+  uint32_t* to = spare.data();
+  for (size_t width = 1; width < n; width *= 2) {
+    for (size_t low = 0; low < n; low += 2 * width) {
+      size_t middle = low + width < n ? low + width : n;
+      size_t high = low + 2 * width < n ? low + 2 * width : n;
+      size_t a = low, b = middle;
+      for (size_t k = low; k < high; ++k) {
+        bool left = b == high || (a < middle && compare(entries_[from[a]], entries_[from[b]]) <= 0);
+        to[k] = left ? from[a++] : from[b++];
+      }
+    }
+    uint32_t* t = from;
+    from = to;
+    to = t;
+  }
+  if (n > 0 && from != order_.data()) std::memcpy(order_.data(), from, n * sizeof(uint32_t));
+  for (size_t i = 0; i < n; ++i) {
+    entries_[order_[i]].shares = i > 0 && compare(entries_[order_[i - 1]], entries_[order_[i]]) == 0;
+  }
+  structure_changed_ = false;
+  return {};
+}
+
+// Neighbours still compare as when they were sorted: then, by transitivity, all do.
+bool DescriptorCapture::sharing_unchanged() {
+  if (order_.size() != entries_.size()) return false;
+  for (size_t i = 1; i < order_.size(); ++i) {
+    const auto& before = entries_[order_[i - 1]];
+    const auto& d = entries_[order_[i]];
+    int c = compare(before, d);
+    if (c > 0 || (c == 0) != d.shares) return false;
+  }
+  return true;
+}
+
+void DescriptorCapture::number_open_files() {
+  open_files_ = 0;
+  for (size_t i = 0; i < order_.size(); ++i) {
+    auto& d = entries_[order_[i]];
+    if (!d.shares) ++open_files_;
+    d.open_file = open_files_;
+  }
+}
+
+void DescriptorCapture::decide_kinds() {
+  for (size_t first = 0; first < order_.size();) {
+    size_t end = first + 1;
+    while (end < order_.size() && compare(entries_[order_[first]], entries_[order_[end]], false) == 0) ++end;
+    const auto& head = entries_[order_[first]];
+    const uint32_t type = head.now.mode & S_IFMT;
+    if (type == S_IFIFO || type == S_IFSOCK) {
+      uint32_t ends = 0;
+      bool standard = false;
+      for (size_t i = first; i < end; ++i) {
+        ends |= entries_[order_[i]].flags & (kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd);
+        standard |= entries_[order_[i]].fd <= 2;
+      }
+      const bool both = ends == (kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd);
+      for (size_t i = first; i < end; ++i) {
+        auto& d = entries_[order_[i]];
+        if (d.kind == OpenFileKind::kPipe && !both) d.kind = OpenFileKind::kOther;
+        if (standard && (d.kind == OpenFileKind::kOther || (d.kind == OpenFileKind::kFifo && !both))) {
+          d.kind = OpenFileKind::kStandard;
+        }
+      }
+    }
+    first = end;
+  }
+}
+
+}  // namespace ckpt
