@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Installs what is missing (Debian 12, by apt) and builds into build/.
+# Usage: scripts/setup.sh [--packages-only] [TARGET...]      no target: everything
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+
+packages=(
+  build-essential cmake ninja-build pkg-config git
+  liburing-dev libunwind-dev libjemalloc-dev libxxhash-dev liblz4-dev libzstd-dev libsodium-dev
+  libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev
+  # the programs that the tests checkpoint, and what they are looked at with
+  python3 python3-numpy sqlite3 xz-utils perl gdb procps util-linux
+)
+
+install_missing() {
+  if ! command -v dpkg-query >/dev/null; then
+    say "no dpkg here: taking it that the packages named in scripts/setup.sh are installed"
+    return
+  fi
+  local missing=() package
+  for package in "${packages[@]}"; do
+    # Virtual or never-seen packages make dpkg-query fail: they are missing as well.
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || missing+=("$package")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  say "installing ${missing[*]}"
+  as_root apt-get update -q
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}" </dev/null
+}
+
+configure() {
+  local fresh=()
+  # A clone that was moved has a cache that points to where it was.
+  if [ -f "$build/CMakeCache.txt" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$build/CMakeCache.txt"; then
+    fresh=(--fresh)
+  fi
+  mkdir -p "$build"
+  cmake -S "$root" -B "$build" -G Ninja "${fresh[@]}" >"$build/configure.log" 2>&1 || {
+    cat "$build/configure.log" >&2
+    die "cmake failed; its output is above and in $build/configure.log"
+  }
+}
+
+only_packages=false
+if [ "${1-}" = --packages-only ]; then
+  only_packages=true
+  shift
+fi
+install_missing
+if $only_packages; then exit 0; fi
+say "building into $build"
+configure
+cmake --build "$build" ${1:+--target "$@"}
