@@ -1,0 +1,169 @@
+#include "tests/writer/image_fixture.h"
+#include "writer/image_catalog.h"
+
+namespace ckpt {
+namespace {
+
+class RoundTrip : public ImageTest {};
+
+TEST_F(RoundTrip, MemoryAndMetaComeBack) {
+  TestMemory memory(1000);
+  auto stats = write_image(1, memory);
+  ASSERT_TRUE(stats.ok()) << stats.error().message();
+  EXPECT_EQ(stats->bytes_memory, memory.size);
+  EXPECT_EQ(stats->bytes_written, std::filesystem::file_size(path(name(1))));
+  EXPECT_EQ(released_, segments(memory).size());
+  EXPECT_EQ(files(), 1u);
+
+  auto image = ImageReader::open(path(name(1)));
+  ASSERT_TRUE(image.ok()) << image.error().message();
+  EXPECT_EQ(image->brief().sequence, 1u);
+  EXPECT_EQ(image->meta().process.record.pid, 1234);
+  EXPECT_EQ(image->meta().process.cwd, "/tmp");
+  EXPECT_EQ(image->meta().threads.at(0).name, "prog");
+  auto verified = image->verify_data();
+  ASSERT_TRUE(verified.ok()) << verified.error().message();
+  expect_memory(*image, memory);
+}
+
+TEST_F(RoundTrip, HolesAreNotStored) {
+  TestMemory memory(640);
+  const uint64_t present = 0x8421'0000'ffff'0ff1;
+  for (uint32_t head_blocks : {1u, 2u}) {
+    SinkOptions options;
+    options.chunk_bytes = 64 << 10;
+    options.head_bytes = head_blocks * 4096;
+    auto stats = write_image(head_blocks, memory, present, options);
+    ASSERT_TRUE(stats.ok()) << stats.error().message();
+    auto image = ImageReader::open(path(name(head_blocks)));
+    ASSERT_TRUE(image.ok()) << image.error().message();
+    auto verified = image->verify_data(1);
+    ASSERT_TRUE(verified.ok()) << verified.error().message();
+    expect_memory(*image, memory, present);
+  }
+}
+
+TEST_F(RoundTrip, SegmentsInAnyOrderAndMetaInBetween) {
+  TestMemory memory(200);
+  auto list = segments(memory);
+  std::swap(list[0], list[7]);
+  std::swap(list[3], list[5]);
+  TestMeta meta({{memory.base, memory.base + memory.size}});
+  DirectSink sink;
+  ASSERT_TRUE(sink.open(dir_fd_.get(), name(1).c_str(), identity(1), arena_, count_release, &released_).ok());
+  ASSERT_TRUE(sink.append({list.data(), 4}).ok());
+  ASSERT_TRUE(sink.set_meta(meta.writer.span()).ok());
+  ASSERT_TRUE(sink.append({list.data() + 4, list.size() - 4}).ok());
+  ASSERT_TRUE(sink.commit().ok());
+  auto image = ImageReader::open(path(name(1)));
+  ASSERT_TRUE(image.ok()) << image.error().message();
+  ASSERT_TRUE(image->verify_data().ok());
+  expect_memory(*image, memory);
+}
+
+TEST_F(RoundTrip, CompressedImagesAreSmallerAndTheSame) {
+  TestMemory memory(512);
+  // Half of it compresses, half does not.
+  for (size_t i = 0; i < memory.size / 2; i++) memory.bytes[i] = static_cast<std::byte>(i / 4096);
+  uint64_t sequence = 1;
+  for (Codec codec : {Codec::kLz4, Codec::kZstd}) {
+    SinkOptions options;
+    options.codec = codec;
+    auto stats = write_image(sequence, memory, ~0ull, options);
+    ASSERT_TRUE(stats.ok()) << stats.error().message();
+    EXPECT_LT(stats->bytes_written, memory.size * 6 / 10);
+    auto image = ImageReader::open(path(name(sequence)));
+    ASSERT_TRUE(image.ok()) << image.error().message();
+    auto verified = image->verify_data();
+    ASSERT_TRUE(verified.ok()) << verified.error().message();
+    expect_memory(*image, memory);
+    sequence++;
+  }
+}
+
+TEST_F(RoundTrip, ImageWithoutMemory) {
+  TestMemory memory(16);
+  ASSERT_TRUE(write_image(1, memory, 0).ok());
+  auto image = ImageReader::open(path(name(1)));
+  ASSERT_TRUE(image.ok()) << image.error().message();
+  EXPECT_TRUE(image->extents().empty());
+  EXPECT_TRUE(image->verify_data().ok());
+}
+
+TEST_F(RoundTrip, LargeMetaSpansManyWrites) {
+  TestMemory memory(16);
+  TestMeta meta({{memory.base, memory.base + memory.size}});
+  Arena big;
+  ASSERT_TRUE(big.reserve(64 << 20));
+  MetaWriter writer(big);
+  ProcessRecord process{};
+  process.pid = 1234;
+  process.thread_count = 1;
+  writer.record(RecordType::kProcess, process);
+  writer.record(RecordType::kMm, MmRecord{});
+  ThreadRecord thread{};
+  thread.tid = 1234;
+  writer.record(RecordType::kThread, thread);
+  writer.record(RecordType::kResourceLimits, ResourceLimitsRecord{});
+  OpenFileRecord file{};
+  file.id = 1;
+  file.path_len = 9;
+  writer.record(RecordType::kOpenFile, file, std::string_view("/tmp/gone"));
+  std::string contents(5'000'001, 'x');
+  FileContentRecord content{};
+  content.open_file = 1;
+  content.length = contents.size();
+  writer.record(RecordType::kFileContent, content, std::string_view(contents));
+  writer.finish();
+  ASSERT_TRUE(writer.ok());
+  DirectSink sink;
+  ASSERT_TRUE(sink.open(dir_fd_.get(), name(1).c_str(), identity(1), arena_, count_release, &released_).ok());
+  ASSERT_TRUE(sink.set_meta(writer.span()).ok());
+  ASSERT_TRUE(sink.commit().ok());
+  auto image = ImageReader::open(path(name(1)));
+  ASSERT_TRUE(image.ok()) << image.error().message();
+  ASSERT_EQ(image->meta().contents.size(), 1u);
+  EXPECT_EQ(image->meta().contents[0].bytes.size(), contents.size());
+  EXPECT_TRUE(image->verify_data().ok());
+}
+
+TEST_F(RoundTrip, APageTwiceIsRefused) {
+  TestMemory memory(32);
+  TestMeta meta({{memory.base, memory.base + memory.size}});
+  auto list = segments(memory);
+  list.push_back(list[0]);
+  DirectSink sink;
+  ASSERT_TRUE(sink.open(dir_fd_.get(), name(1).c_str(), identity(1), arena_, count_release, &released_).ok());
+  ASSERT_TRUE(sink.append(list).ok());
+  ASSERT_TRUE(sink.set_meta(meta.writer.span()).ok());
+  auto stats = sink.commit();
+  ASSERT_FALSE(stats.ok());
+  EXPECT_EQ(stats.error().code, ExitCode::kInternal);
+  EXPECT_EQ(files(), 0u);
+}
+
+TEST_F(RoundTrip, AbortLeavesNothing) {
+  TestMemory memory(600);
+  {
+    DirectSink sink;
+    ASSERT_TRUE(
+        sink.open(dir_fd_.get(), name(1).c_str(), identity(1), arena_, count_release, &released_).ok());
+    EXPECT_TRUE(exists(name(1) + ".tmp"));
+    ASSERT_TRUE(sink.append(segments(memory)).ok());
+    sink.abort();
+  }
+  EXPECT_EQ(files(), 0u);
+}
+
+TEST_F(RoundTrip, ModeIsPrivateWhateverTheUmask) {
+  mode_t old = umask(0777);
+  auto stats = write_image(1, TestMemory(1));
+  umask(old);
+  ASSERT_TRUE(stats.ok()) << stats.error().message();
+  struct stat st;
+  ASSERT_EQ(stat(path(name(1)).c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0600u);
+}
+
+}  // namespace
+}  // namespace ckpt

@@ -1,0 +1,32 @@
+// The checksum of images: XXH3, 64 bits, seed 0, inlined so that nothing of a library is called.
+//
+// Owner:     writer. Header only; include it in .cc files only (it is large).
+// Callers:   the victim's writer thread and the reader. No allocation, no state outside the arguments.
+#pragma once
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace ckpt {
+
+inline uint64_t checksum_of(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+// The same over pieces that come one after another.
+class StreamingChecksum {
+ public:
+  StreamingChecksum() { reset(); }
+  void reset() { XXH3_64bits_reset(&state_); }
+  void add(const void* data, size_t bytes) { XXH3_64bits_update(&state_, data, bytes); }
+  uint64_t value() const { return XXH3_64bits_digest(&state_); }
+
+ private:
+  XXH3_state_t state_;
+};
+
+}  // namespace ckpt

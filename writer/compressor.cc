@@ -1,0 +1,57 @@
+#include "writer/compressor.h"
+
+#include <errno.h>
+#define LZ4_STATIC_LINKING_ONLY
+#include <lz4.h>
+#define ZSTD_STATIC_LINKING_ONLY
+#include <zstd.h>
+
+namespace ckpt {
+
+namespace {
+
+constexpr int kLz4Acceleration = 1;
+constexpr int kZstdLevel = 1;  // the disk waits for us above it
+
+}  // namespace
+
+size_t Compressor::workspace_bytes(Codec codec) {
+  switch (codec) {
+    case Codec::kLz4:
+      return static_cast<size_t>(LZ4_sizeofState());
+    case Codec::kZstd:
+      return ZSTD_estimateCCtxSize(kZstdLevel);
+    default:
+      return 0;
+  }
+}
+
+Result<void> Compressor::start(Codec codec, Arena& arena) {
+  codec_ = codec;
+  size_t bytes = workspace_bytes(codec);
+  if (bytes == 0) return {};
+  workspace_ = arena.allocate(bytes, 64);
+  if (workspace_ == nullptr) {
+    return make_error(ExitCode::kInternal, ENOMEM,
+                      "compression memory of {} bytes does not fit into the arena", bytes);
+  }
+  if (codec == Codec::kZstd) {
+    context_ = ZSTD_initStaticCCtx(workspace_, bytes);
+    if (context_ == nullptr) return make_error(ExitCode::kInternal, 0, "zstd refuses its {} bytes", bytes);
+  }
+  return {};
+}
+
+size_t Compressor::compress(std::span<const std::byte> in, std::span<std::byte> out) {
+  if (codec_ == Codec::kLz4) {
+    int n = LZ4_compress_fast_extState(workspace_, reinterpret_cast<const char*>(in.data()),
+                                       reinterpret_cast<char*>(out.data()), static_cast<int>(in.size()),
+                                       static_cast<int>(out.size()), kLz4Acceleration);
+    return n > 0 ? static_cast<size_t>(n) : 0;
+  }
+  size_t n = ZSTD_compressCCtx(static_cast<ZSTD_CCtx*>(context_), out.data(), out.size(), in.data(),
+                               in.size(), kZstdLevel);
+  return ZSTD_isError(n) ? 0 : n;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,310 @@
+#include "writer/direct_sink.h"
+
+#include <errno.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "writer/checksum.h"
+#include "writer/io_error.h"
+
+namespace ckpt {
+
+namespace {
+
+// Memory compressed at once: large enough to compress well, small enough that a reader of one page
+// does not unpack much.
+constexpr uint32_t kCompressedExtentBytes = 256u << 10;
+
+}  // namespace
+
+size_t DirectSink::arena_bytes(const SinkOptions& options, uint64_t memory_bytes) {
+  size_t extents = memory_bytes / (2 * kPageSize) + 64;
+  // A vector that grows leaves its former blocks behind: together less than twice the last one.
+  size_t index = extents * sizeof(IndexEntry) * 4;
+  size_t staging = size_t{options.in_flight} * options.chunk_bytes;
+  return staging + index + Compressor::workspace_bytes(options.codec) + kCompressedExtentBytes + (1u << 20);
+}
+
+Result<void> DirectSink::keep(Result<void> result) {
+  if (!result.ok() && !failed_) {
+    failed_ = true;
+    error_ = result.error();
+  }
+  return result;
+}
+
+Result<void> DirectSink::open(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena,
+                              ReleaseBuffer release, void* context) {
+  release_ = release;
+  context_ = context;
+  failed_ = has_meta_ = false;
+  chunk_.forget();
+  extent_ = {};
+  offset_ = sections_ = chunks_ = memory_bytes_ = 0;
+  index_ = ArenaVector<IndexEntry>(arena);
+  trailer_ = {};
+  auto result = keep(open_all(dir_fd, name, identity, arena));
+  if (!result.ok()) abort();
+  return result;
+}
+
+Result<void> DirectSink::open_all(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena) {
+  CKPT_TRY(file_.create(dir_fd, name, options_.direct));
+  open_ = true;
+  CKPT_TRY(start_queue(arena));
+  CKPT_TRY(compressor_.start(options_.codec, arena));
+  if (options_.codec != Codec::kNone) {
+    raw_ = static_cast<std::byte*>(arena.allocate(kCompressedExtentBytes, kPageSize));
+    if (raw_ == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to compress");
+  }
+  return write_header(identity);
+}
+
+Result<void> DirectSink::start_queue(Arena& arena) {
+  backend_ = options_.backend != nullptr ? options_.backend : &pwritev_;
+  return queue_.start(*backend_, file_.fd(), file_.path(), arena, options_.in_flight, options_.chunk_bytes);
+}
+
+Result<void> DirectSink::write_header(const ImageIdentity& identity) {
+  auto slot = queue_.acquire();
+  if (!slot.ok()) return slot.error();
+  auto& header = *reinterpret_cast<FileHeader*>(queue_.buffer(*slot));
+  header = {};
+  std::memcpy(header.magic, kHeaderMagic, sizeof(header.magic));
+  header.version = kFormatVersion;
+  header.byte_order = kByteOrderMark;
+  header.machine = kMachineX86_64;
+  header.page_size = kPageSize;
+  std::memcpy(header.run_id, identity.run_id, sizeof(header.run_id));
+  header.sequence = identity.sequence;
+  header.parent = identity.parent;
+  header.realtime_ns = identity.realtime_ns;
+  header.checksum =
+      checksum_of({reinterpret_cast<const std::byte*>(&header), offsetof(FileHeader, checksum)});
+  std::memcpy(trailer_.run_id, identity.run_id, sizeof(trailer_.run_id));
+  trailer_.sequence = identity.sequence;
+  trailer_.image_tag = header.checksum;
+  return write_slot(*slot, kBlockSize);
+}
+
+Result<void> DirectSink::write_slot(uint32_t slot, uint32_t bytes) {
+  file_.reserve_until(offset_ + bytes);
+  CKPT_TRY(queue_.write(slot, offset_, bytes));
+  offset_ += bytes;
+  return {};
+}
+
+Result<void> DirectSink::append(std::span<const CopiedSegment> segments) {
+  Result<void> result;
+  if (failed_) result = error_;
+  for (const CopiedSegment& segment : segments) {
+    if (result.ok()) result = keep(add_segment(segment));
+    release_(context_, segment.buffer);
+  }
+  return result;
+}
+
+Result<void> DirectSink::add_segment(const CopiedSegment& segment) {
+  uint64_t mask = segment.page_mask;
+  uint32_t page = 0;
+  while (mask != 0) {
+    uint32_t skip = static_cast<uint32_t>(std::countr_zero(mask));
+    mask >>= skip;
+    page += skip;
+    uint32_t run = static_cast<uint32_t>(std::countr_one(mask));
+    CKPT_TRY(
+        add_run(segment.base.value + page * kPageSize, segment.data + page * kPageSize, run * kPageSize));
+    if (run == 64) break;
+    mask >>= run;
+    page += run;
+  }
+  return {};
+}
+
+Result<void> DirectSink::add_run(uint64_t address, const std::byte* data, uint64_t bytes) {
+  while (bytes > 0) {
+    if (extent_.active && (extent_.address + extent_.length != address || extent_.length == extent_.limit)) {
+      CKPT_TRY(close_extent());
+    }
+    if (!extent_.active) CKPT_TRY(open_extent(address));
+    uint32_t n = static_cast<uint32_t>(std::min<uint64_t>(bytes, extent_.limit - extent_.length));
+    std::memcpy(extent_.bytes + extent_.length, data, n);
+    extent_.length += n;
+    memory_bytes_ += n;
+    address += n;
+    data += n;
+    bytes -= n;
+  }
+  return {};
+}
+
+// Uncompressed pages are gathered where they will be written from; others go through raw_.
+Result<void> DirectSink::open_extent(uint64_t address) {
+  if (options_.codec != Codec::kNone) {
+    extent_ = {true, address, 0, kCompressedExtentBytes, raw_};
+    return {};
+  }
+  CKPT_TRY(make_room(kPageSize));
+  extent_ = {true, address, 0, chunk_.room(), chunk_.next_body()};
+  return {};
+}
+
+Result<void> DirectSink::close_extent() {
+  if (!extent_.active) return {};
+  extent_.active = false;
+  Codec codec = Codec::kNone;
+  uint32_t stored = extent_.length;
+  if (options_.codec != Codec::kNone) {
+    CKPT_TRY(make_room(extent_.length));
+    // Worth it only if it saves a block.
+    size_t n =
+        compressor_.compress({raw_, extent_.length}, {chunk_.next_body(), extent_.length - kBlockSize});
+    if (n > 0) {
+      codec = options_.codec;
+      stored = static_cast<uint32_t>(n);
+    } else {
+      std::memcpy(chunk_.next_body(), raw_, extent_.length);
+    }
+  }
+  uint64_t offset = offset_ + chunk_.next_offset();
+  const ExtentEntry& e = chunk_.add(extent_.address, extent_.length, stored, codec, nullptr);
+  if (!index_.push_back({e.address, offset, e.length, e.stored, e.checksum, e.codec, 0})) {
+    return make_error(ExitCode::kInternal, ENOMEM,
+                      "the index of {} does not fit into its arena after {} extents",
+                      shown_path(file_.path()).text, index_.size());
+  }
+  return {};
+}
+
+Result<void> DirectSink::make_room(uint32_t bytes) {
+  if (chunk_.active() && chunk_.room() >= bytes) return {};
+  CKPT_TRY(flush_chunk());
+  auto slot = queue_.acquire();
+  if (!slot.ok()) return slot.error();
+  chunk_slot_ = *slot;
+  chunk_.begin(queue_.buffer(chunk_slot_), queue_.slot_bytes(), options_.head_bytes);
+  return {};
+}
+
+Result<void> DirectSink::flush_chunk() {
+  if (!chunk_.active()) return {};
+  if (chunk_.empty()) {
+    chunk_.forget();
+    queue_.discard(chunk_slot_);
+    return {};
+  }
+  uint32_t bytes = chunk_.finish(sections_, trailer_.image_tag);
+  sections_++;
+  chunks_++;
+  return write_slot(chunk_slot_, bytes);
+}
+
+Result<void> DirectSink::set_meta(std::span<const std::byte> meta) {
+  if (failed_) return error_;
+  if (has_meta_) return keep(make_error(ExitCode::kInternal, 0, "the META section was given twice"));
+  has_meta_ = true;
+  CKPT_TRY(keep(close_extent()));
+  CKPT_TRY(keep(flush_chunk()));
+  trailer_.meta_offset = offset_;
+  trailer_.meta_bytes = meta.size();
+  return keep(write_section(SectionKind::kMeta, 0, meta, &trailer_.meta_checksum));
+}
+
+Result<void> DirectSink::write_section(SectionKind kind, uint32_t entries, std::span<const std::byte> content,
+                                       uint64_t* checksum) {
+  static const std::byte kZeros[kBlockSize] = {};
+  uint64_t padded = round_up_to_block(content.size());
+  StreamingChecksum sum;
+  sum.add(content.data(), content.size());
+  sum.add(kZeros, padded - content.size());
+  *checksum = sum.value();
+
+  auto slot = queue_.acquire();
+  if (!slot.ok()) return slot.error();
+  std::byte* buffer = queue_.buffer(*slot);
+  std::memset(buffer, 0, kBlockSize);
+  auto& head = *reinterpret_cast<SectionHead*>(buffer);
+  head.kind = static_cast<uint32_t>(kind);
+  head.ordinal = sections_++;
+  head.image_tag = trailer_.image_tag;
+  head.head_bytes = kBlockSize;
+  head.entry_count = entries;
+  head.content_bytes = content.size();
+  head.body_bytes = padded;
+  head.body_checksum = *checksum;
+  seal_section_head(head);
+
+  uint32_t filled = kBlockSize;
+  while (true) {
+    uint32_t n = static_cast<uint32_t>(std::min<uint64_t>(content.size(), queue_.slot_bytes() - filled));
+    if (n > 0) std::memcpy(buffer + filled, content.data(), n);
+    uint32_t end = static_cast<uint32_t>(round_up_to_block(filled + n));
+    std::memset(buffer + filled + n, 0, end - filled - n);
+    CKPT_TRY(write_slot(*slot, end));
+    content = content.subspan(n);
+    if (content.empty()) return {};
+    slot = queue_.acquire();
+    if (!slot.ok()) return slot.error();
+    buffer = queue_.buffer(*slot);
+    filled = 0;
+  }
+}
+
+Result<void> DirectSink::write_index() {
+  std::sort(index_.begin(), index_.end(),
+            [](const IndexEntry& a, const IndexEntry& b) { return a.address < b.address; });
+  for (size_t i = 1; i < index_.size(); i++) {
+    if (index_[i - 1].address + index_[i - 1].length > index_[i].address) {
+      return make_error(ExitCode::kInternal, 0, "the page at {:#x} was copied twice for {}",
+                        index_[i].address, shown_path(file_.path()).text);
+    }
+  }
+  trailer_.index_offset = offset_;
+  trailer_.index_bytes = index_.size() * sizeof(IndexEntry);
+  return write_section(SectionKind::kIndex, static_cast<uint32_t>(index_.size()),
+                       std::as_bytes(std::span<const IndexEntry>(index_.data(), index_.size())),
+                       &trailer_.index_checksum);
+}
+
+Result<SinkStats> DirectSink::commit() {
+  if (failed_) {
+    abort();
+    return error_;
+  }
+  auto stats = commit_all();
+  if (!stats.ok()) (void)keep(stats.error());
+  abort();  // after success there is nothing left to remove
+  return stats;
+}
+
+Result<SinkStats> DirectSink::commit_all() {
+  if (!open_ || !has_meta_) return make_error(ExitCode::kInternal, 0, "commit without open and META");
+  CKPT_TRY(close_extent());
+  CKPT_TRY(flush_chunk());
+  CKPT_TRY(write_index());
+  auto slot = queue_.acquire();
+  if (!slot.ok()) return slot.error();
+  std::memcpy(trailer_.magic, kTrailerMagic, sizeof(trailer_.magic));
+  trailer_.version = kFormatVersion;
+  trailer_.file_bytes = offset_ + kBlockSize;
+  trailer_.section_count = sections_;
+  trailer_.extent_count = index_.size();
+  trailer_.memory_bytes = memory_bytes_;
+  trailer_.checksum =
+      checksum_of({reinterpret_cast<const std::byte*>(&trailer_), offsetof(FileTrailer, checksum)});
+  std::memcpy(queue_.buffer(*slot), &trailer_, kBlockSize);
+  CKPT_TRY(write_slot(*slot, kBlockSize));
+  CKPT_TRY(queue_.drain());
+  CKPT_TRY(file_.publish(*backend_, offset_));
+  return SinkStats{memory_bytes_, offset_};
+}
+
+void DirectSink::abort() {
+  if (!open_) return;
+  open_ = false;
+  queue_.abandon();
+  file_.remove();
+}
+
+}  // namespace ckpt

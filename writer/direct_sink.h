@@ -1,0 +1,100 @@
+// The ImageSink that writes an image file: gathers copied pages into extents and chunks of about
+// 1 MiB in its own staging buffers and writes them with O_DIRECT, several in flight.
+//
+// Owner:     writer. One DirectSink at a time per image; may be opened again after commit or abort.
+// Callers:   one thread (the writer thread), in the victim, with all signals blocked (SIGXFSZ too).
+// Memory:    staging, index and compressor in the arena of open(); arena_bytes() says how much.
+// Buffers:   append() copies: it has released every buffer of its segments when it returns, also on
+//            failure. So a pool of any size is enough, and nothing is held while the device is slow.
+// Pages:     each page at most once in an image; commit() fails if one came twice. Segments may come
+//            in any order; address order makes the longest extents. An extent joins neighbouring
+//            pages of different mappings: a reader must split it where it cares.
+// Failure:   the first error is kept and returned by every later call; abort() (also called by a
+//            failing commit()) removes the temporary file. Nothing is ever left under the final name.
+#pragma once
+
+#include "base/raii_fd.h"
+#include "writer/chunk_builder.h"
+#include "writer/compressor.h"
+#include "writer/image_file.h"
+#include "writer/image_sink.h"
+#include "writer/pwritev_backend.h"
+#include "writer/write_queue.h"
+
+namespace ckpt {
+
+struct SinkOptions {
+  Codec codec = Codec::kNone;
+  FileBackend* backend = nullptr;   // nullptr: the fastest that works here
+  bool direct = true;               // try O_DIRECT
+  uint32_t chunk_bytes = 1u << 20;  // of a whole chunk, a multiple of 4096
+  uint32_t head_bytes = kBlockSize;
+  uint32_t in_flight = 4;  // chunks
+};
+
+class DirectSink final : public ImageSink {
+ public:
+  explicit DirectSink(const SinkOptions& options = {}) : options_(options) {}
+  ~DirectSink() { abort(); }
+  DirectSink(const DirectSink&) = delete;
+  DirectSink& operator=(const DirectSink&) = delete;
+
+  // Capacity for Arena::reserve for an image of up to `memory_bytes` in the worst case (every other
+  // page). Only what is used is touched: a few MiB and 40 bytes for each extent.
+  static size_t arena_bytes(const SinkOptions& options, uint64_t memory_bytes);
+
+  Result<void> open(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena,
+                    ReleaseBuffer release, void* context) override;
+  Result<void> set_meta(std::span<const std::byte> meta) override;
+  Result<void> append(std::span<const CopiedSegment> segments) override;
+  Result<SinkStats> commit() override;
+  void abort() override;
+
+  // "io_uring", "pwritev"; valid after open().
+  const char* backend_name() const { return backend_ != nullptr ? backend_->name() : "none"; }
+
+ private:
+  Result<void> open_all(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena);
+  Result<void> start_queue(Arena& arena);
+  Result<void> write_header(const ImageIdentity& identity);
+  Result<void> add_segment(const CopiedSegment& segment);
+  Result<void> add_run(uint64_t address, const std::byte* data, uint64_t bytes);
+  Result<void> open_extent(uint64_t address);
+  Result<void> close_extent();
+  Result<void> make_room(uint32_t bytes);
+  Result<void> flush_chunk();
+  Result<void> write_slot(uint32_t slot, uint32_t bytes);
+  Result<void> write_section(SectionKind kind, uint32_t entries, std::span<const std::byte> content,
+                             uint64_t* checksum);
+  Result<void> write_index();
+  Result<SinkStats> commit_all();
+  Result<void> keep(Result<void> result);
+
+  struct OpenExtent {
+    bool active;
+    uint64_t address;
+    uint32_t length, limit;
+    std::byte* bytes;
+  };
+
+  SinkOptions options_;
+  PwritevBackend pwritev_;
+  FileBackend* backend_ = nullptr;
+  ImageFile file_;
+  WriteQueue queue_;
+  ChunkBuilder chunk_;
+  Compressor compressor_;
+  ArenaVector<IndexEntry> index_;
+  ReleaseBuffer release_ = nullptr;
+  void* context_ = nullptr;
+  bool open_ = false, has_meta_ = false, failed_ = false;
+  Error error_;
+  uint32_t chunk_slot_ = 0;
+  std::byte* raw_ = nullptr;  // compression: the extent being gathered
+  OpenExtent extent_ = {};
+  uint64_t offset_ = 0;  // in the file, of what is written next
+  uint64_t sections_ = 0, chunks_ = 0, memory_bytes_ = 0;
+  FileTrailer trailer_ = {};
+};
+
+}  // namespace ckpt

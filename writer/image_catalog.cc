@@ -1,0 +1,190 @@
+#include "writer/image_catalog.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <map>
+#include <memory>
+
+#include "base/raii_fd.h"
+#include "writer/image_name.h"
+#include "writer/io_error.h"
+
+namespace ckpt {
+
+namespace {
+
+CatalogEntry examine(int dir_fd, const char* name, const ParsedImageName& parsed) {
+  CatalogEntry entry;
+  entry.file = name;
+  entry.comm = parsed.comm;
+  entry.pid = parsed.pid;
+  entry.temporary = parsed.temporary;
+  entry.sequence = parsed.sequence;
+  ScopedFd fd(openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!fd.valid()) {
+    entry.problem = fmt::format("cannot be opened ({})", errno_name(errno));
+    return entry;
+  }
+  struct stat st;
+  if (fstat(fd.get(), &st) == 0) entry.file_bytes = static_cast<uint64_t>(st.st_size);
+  if (parsed.temporary) {
+    entry.problem = "not finished";
+    return entry;
+  }
+  auto brief = probe_image(fd.get(), name);
+  if (!brief.ok()) {
+    entry.problem = brief.error().message();
+    return entry;
+  }
+  entry.brief = *brief;
+  entry.sequence = brief->sequence;
+  entry.complete = true;
+  return entry;
+}
+
+std::string run_of(const CatalogEntry& e) { return run_id_text(e.brief.run_id); }
+
+Error no_complete_image(const std::string& directory, const std::vector<CatalogEntry>& entries) {
+  ShownPath shown = shown_path(directory.c_str());
+  for (const auto& e : entries) {
+    if (e.temporary) continue;
+    return make_error(ExitCode::kImageDamaged, 0, "{}: no complete image; {}", shown.text, e.problem);
+  }
+  if (!entries.empty()) {
+    return make_error(ExitCode::kNotFound, 0, "{}: no complete image, only {} that were never finished",
+                      shown.text, entries.size());
+  }
+  return make_error(ExitCode::kNotFound, 0, "{}: no images in it; give the directory that CKPT_DIR named",
+                    shown.text);
+}
+
+}  // namespace
+
+std::string run_id_text(const uint8_t run_id[16]) {
+  std::string text;
+  for (int i = 0; i < 16; i++) text += fmt::format("{:02x}", run_id[i]);
+  return text;
+}
+
+Result<ImageCatalog> ImageCatalog::list(const std::string& directory) {
+  ShownPath shown = shown_path(directory.c_str());
+  std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(directory.c_str()), closedir);
+  if (dir == nullptr) {
+    int e = errno;
+    ExitCode code = e == ENOENT || e == ENOTDIR ? ExitCode::kNotFound
+                    : e == EACCES               ? ExitCode::kPermission
+                                                : ExitCode::kIo;
+    return make_error(code, e, "{}: cannot be listed ({}); give a directory of images", shown.text,
+                      errno_name(e));
+  }
+  ImageCatalog catalog;
+  catalog.directory_ = directory;
+  errno = 0;
+  while (const dirent* d = readdir(dir.get())) {
+    ParsedImageName parsed;
+    if (parse_image_name(d->d_name, &parsed)) {
+      catalog.entries_.push_back(examine(dirfd(dir.get()), d->d_name, parsed));
+    }
+    errno = 0;
+  }
+  if (errno != 0) {
+    return make_error(ExitCode::kIo, errno, "{}: cannot be listed ({}); see the kernel log", shown.text,
+                      errno_name(errno));
+  }
+  auto key = [](const CatalogEntry& e) {
+    return std::make_tuple(std::string_view(e.comm), e.pid, e.sequence, std::string_view(e.file));
+  };
+  std::sort(catalog.entries_.begin(), catalog.entries_.end(),
+            [&](const CatalogEntry& a, const CatalogEntry& b) { return key(a) < key(b); });
+  return catalog;
+}
+
+Result<const CatalogEntry*> ImageCatalog::select(const std::string& selector) const {
+  ShownPath shown = shown_path(directory_.c_str());
+  std::map<std::string, std::vector<const CatalogEntry*>> runs;
+  std::map<std::string, std::string> programs;  // comm -> one of its images
+  for (const auto& e : entries_) {
+    if (!e.complete) continue;
+    runs[run_of(e)].push_back(&e);
+    programs.emplace(e.comm, e.file);
+  }
+  if (runs.empty()) return no_complete_image(directory_, entries_);
+  if (programs.size() > 1) {
+    std::string names;
+    for (const auto& [comm, file] : programs) names += (names.empty() ? "" : ", ") + comm + " (" + file + ")";
+    return make_error(ExitCode::kUsage, 0, "{}: images of {} programs: give the file of one: {}", shown.text,
+                      programs.size(), names);
+  }
+  auto newer = [](const CatalogEntry* a, const CatalogEntry* b) {
+    return std::tie(a->brief.realtime_ns, a->sequence) < std::tie(b->brief.realtime_ns, b->sequence);
+  };
+  auto by_sequence = [](const CatalogEntry* a, const CatalogEntry* b) { return a->sequence < b->sequence; };
+  const std::vector<const CatalogEntry*>* run = nullptr;
+  const CatalogEntry* newest = nullptr;
+  for (auto& [id, images] : runs) {
+    std::sort(images.begin(), images.end(), by_sequence);
+    // Within a run the sequence decides: the clock may have been set back.
+    if (newest == nullptr || newer(newest, images.back())) {
+      newest = images.back();
+      run = &images;
+    }
+  }
+  if (selector.empty()) return newest;
+
+  bool back = selector[0] == '-';
+  uint64_t number = 0;
+  const char* first = selector.data() + (back ? 1 : 0);
+  const char* last = selector.data() + selector.size();
+  auto [end, wrong] = std::from_chars(first, last, number);
+  if (wrong != std::errc() || end != last || first == last) {
+    return make_error(ExitCode::kUsage, 0,
+                      "{}@{}: give @SEQUENCE, or @-N for the Nth image before the newest", shown.text,
+                      selector.substr(0, 40));
+  }
+  if (back) {
+    if (number < run->size()) return (*run)[run->size() - 1 - number];
+    return make_error(ExitCode::kNotFound, 0, "{}@-{}: only {} complete images; 'ckpt ls' lists them",
+                      shown.text, number, run->size());
+  }
+  for (const CatalogEntry* e : *run) {
+    if (e->sequence == number) return e;
+  }
+  return make_error(ExitCode::kNotFound, 0,
+                    "{}@{}: no complete image with that sequence ({} to {} are there)", shown.text, number,
+                    run->front()->sequence, run->back()->sequence);
+}
+
+Result<std::string> resolve_image(const std::string& argument) {
+  struct stat st;
+  std::string directory = argument, selector;
+  if (stat(argument.c_str(), &st) != 0) {
+    size_t at = argument.rfind('@');
+    if (at == std::string::npos || at == 0 || stat(argument.substr(0, at).c_str(), &st) != 0) {
+      return make_error(
+          ExitCode::kNotFound, ENOENT,
+          "{}: no such image or directory; give an image, a directory of images, or DIRECTORY@SEQ",
+          shown_path(argument.c_str()).text);
+    }
+    directory = argument.substr(0, at);
+    selector = argument.substr(at + 1);
+    if (selector.empty()) selector = "?";
+  }
+  if (!S_ISDIR(st.st_mode)) {
+    if (selector.empty()) return argument;
+    return make_error(ExitCode::kUsage, 0, "{}: '@' goes with a directory of images, not with a file",
+                      shown_path(argument.c_str()).text);
+  }
+  auto catalog = ImageCatalog::list(directory);
+  if (!catalog.ok()) return catalog.error();
+  auto entry = catalog->select(selector);
+  if (!entry.ok()) return entry.error();
+  return catalog->path_of(**entry);
+}
+
+}  // namespace ckpt

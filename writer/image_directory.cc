@@ -1,0 +1,199 @@
+#include "writer/image_directory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/sys.h"
+#include "writer/directory_scan.h"
+#include "writer/image_probe.h"
+#include "writer/io_error.h"
+
+namespace ckpt {
+
+namespace {
+
+Result<void> check_directory(int fd, const char* path) {
+  struct stat st;
+  long r = sys::call(__NR_newfstatat, fd, "", &st, static_cast<long>(AT_EMPTY_PATH));
+  if (sys::failed(r)) return image_io_error("examine the image directory", path, r);
+  uint32_t user = static_cast<uint32_t>(sys::call(__NR_geteuid));
+  if (st.st_uid != user) {
+    return make_error(
+        ExitCode::kPermission, 0,
+        "image directory {} belongs to user {}, not to {}; set CKPT_DIR to a directory of your own",
+        shown_path(path).text, st.st_uid, user);
+  }
+  if ((st.st_mode & 022) != 0) {
+    return make_error(
+        ExitCode::kPermission, 0,
+        "image directory {} may be written by others (mode {:o}); 'chmod go-w' it, or set CKPT_DIR "
+        "to a directory inside it",
+        shown_path(path).text, st.st_mode & 07777);
+  }
+  r = sys::call(__NR_faccessat2, fd, ".", static_cast<long>(W_OK | X_OK), static_cast<long>(AT_EACCESS));
+  if (r == -ENOSYS) r = 0;  // before Linux 5.8: creating the image will tell
+  if (sys::failed(r)) return image_io_error("write into the image directory", path, r);
+  return {};
+}
+
+bool same_run(const uint8_t a[16], const uint8_t b[16]) { return std::memcmp(a, b, 16) == 0; }
+
+// Entries of one run, by their names.
+template <typename Visit>
+long scan_run(int dir_fd, const uint8_t run_id[16], Visit visit) {
+  uint32_t prefix = run_prefix_of(run_id);
+  return scan_directory(dir_fd, [&](std::string_view name) {
+    ParsedImageName parsed;
+    if (parse_image_name(name, &parsed) && parsed.run_prefix == prefix) visit(name, parsed);
+  });
+}
+
+// Sequence and parent of a complete image of this run.
+bool complete_image(int dir_fd, const char* name, const uint8_t run_id[16], ImageBrief* brief) {
+  long fd = sys::call(__NR_openat, dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
+  if (sys::failed(fd)) return false;
+  ScopedFd file(static_cast<int>(fd));
+  auto probed = probe_image(file.get(), name);
+  if (!probed.ok() || !same_run(probed->run_id, run_id)) return false;
+  *brief = *probed;
+  return true;
+}
+
+// True when it was one and is gone: the header, if already written, must be of this run.
+// What was reserved but not written reads as zeros.
+bool remove_leftover(int dir_fd, const char* name, const uint8_t run_id[16]) {
+  long fd = sys::call(__NR_openat, dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
+  if (sys::failed(fd)) return false;
+  ScopedFd file(static_cast<int>(fd));
+  if (sys::failed(sys::call(__NR_flock, file.get(), static_cast<long>(LOCK_EX | LOCK_NB)))) return false;
+  struct {
+    uint8_t magic[8];
+    uint8_t between[16];
+    uint8_t run_id[16];
+  } start;
+  static_assert(offsetof(FileHeader, run_id) == 24);
+  int error = 0;
+  bool begun = read_exactly(file.get(), &start, sizeof(start), 0, &error) &&
+               std::memcmp(start.magic, kHeaderMagic, sizeof(kHeaderMagic)) == 0;
+  if (begun && !same_run(start.run_id, run_id)) return false;
+  return !sys::failed(sys::call(__NR_unlinkat, dir_fd, name, 0L));
+}
+
+// The newest sequences of complete images, highest first: a fixed number, so that no memory is needed.
+constexpr uint32_t kMostKept = 1024;
+
+struct Newest {
+  uint64_t sequence[kMostKept];
+  uint32_t count = 0, limit = 0;
+
+  void add(uint64_t value) {
+    uint32_t at = count;
+    while (at > 0 && sequence[at - 1] < value) at--;
+    if (at == limit) return;
+    if (count < limit) count++;
+    for (uint32_t i = count - 1; i > at; i--) sequence[i] = sequence[i - 1];
+    sequence[at] = value;
+  }
+};
+
+}  // namespace
+
+Result<ScopedFd> open_image_directory(const char* path) {
+  const long flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  long fd = sys::call(__NR_openat, static_cast<long>(AT_FDCWD), path, flags, 0L);
+  if (fd == -ENOENT) {
+    long made = sys::call(__NR_mkdirat, static_cast<long>(AT_FDCWD), path, 0700L);
+    if (made == -ENOENT) {
+      return make_error(
+          ExitCode::kCannotCreate, ENOENT,
+          "cannot create the image directory {}: the directory above it does not exist; create it "
+          "or set CKPT_DIR",
+          shown_path(path).text);
+    }
+    if (sys::failed(made) && made != -EEXIST) {
+      Error e = image_io_error("create the image directory", path, made);
+      if (e.code == ExitCode::kIo) e.code = ExitCode::kCannotCreate;
+      return e;
+    }
+    fd = sys::call(__NR_openat, static_cast<long>(AT_FDCWD), path, flags, 0L);
+    // The umask may have taken our own rights away.
+    if (!sys::failed(fd)) sys::call(__NR_fchmod, fd, 0700L);
+  }
+  if (fd == -ENOTDIR) {
+    return make_error(ExitCode::kCannotCreate, ENOTDIR,
+                      "image directory {} is not a directory; set CKPT_DIR to one or to a new name",
+                      shown_path(path).text);
+  }
+  if (sys::failed(fd)) {
+    Error e = image_io_error("open the image directory", path, fd);
+    if (e.code == ExitCode::kIo) e.code = ExitCode::kCannotCreate;
+    return e;
+  }
+  ScopedFd directory(static_cast<int>(fd));
+  CKPT_TRY(check_directory(directory.get(), path));
+  return directory;
+}
+
+Result<uint64_t> next_sequence(int dir_fd, const uint8_t run_id[16]) {
+  uint64_t highest = 0;
+  long r = scan_run(dir_fd, run_id, [&](std::string_view, const ParsedImageName& parsed) {
+    if (parsed.sequence > highest) highest = parsed.sequence;
+  });
+  if (sys::failed(r)) {
+    return make_error(ExitCode::kIo, static_cast<int>(-r),
+                      "cannot list the image directory ({}); see CKPT_DIR", errno_name(static_cast<int>(r)));
+  }
+  if (highest == UINT64_MAX) {
+    return make_error(ExitCode::kCannotCreate, 0,
+                      "the image directory holds sequence {}: no number is left; move that file away",
+                      highest);
+  }
+  return highest + 1;
+}
+
+Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep) {
+  Pruned pruned;
+  Newest newest;
+  newest.limit = keep < kMostKept ? keep : kMostKept;
+  bool all = keep == 0 || keep > kMostKept;
+  long r = scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
+    ImageBrief brief;
+    if (parsed.temporary) {
+      if (remove_leftover(dir_fd, name.data(), run_id)) pruned.leftovers++;
+    } else if (complete_image(dir_fd, name.data(), run_id, &brief)) {
+      pruned.kept++;
+      newest.add(brief.sequence);
+    }
+  });
+  if (all || sys::failed(r) || newest.count == 0) return pruned;
+
+  // An increment needs its parent, and that one its own: move the border down until it holds. A chain
+  // is linear, so everything at or above the border stays.
+  uint64_t border = newest.sequence[newest.count - 1];
+  for (bool moved = true; moved;) {
+    moved = false;
+    r = scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
+      ImageBrief brief;
+      if (parsed.temporary || !complete_image(dir_fd, name.data(), run_id, &brief)) return;
+      if (brief.sequence >= border && brief.parent != 0 && brief.parent < border) {
+        border = brief.parent;
+        moved = true;
+      }
+    });
+    if (sys::failed(r)) return pruned;
+  }
+  scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
+    ImageBrief brief;
+    if (parsed.temporary || !complete_image(dir_fd, name.data(), run_id, &brief)) return;
+    if (brief.sequence >= border) return;
+    if (sys::failed(sys::call(__NR_unlinkat, dir_fd, name.data(), 0L))) return;
+    pruned.images++;
+    pruned.kept--;
+  });
+  return pruned;
+}
+
+}  // namespace ckpt

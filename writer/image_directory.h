@@ -1,0 +1,31 @@
+// The directory of images as the victim sees it: made, checked, numbered, pruned.
+//
+// Owner:     writer. Callers: the checkpoint agent, in the victim: raw system calls (getdents64), no
+//            allocation; 24 KiB of stack. Names are made by image_name.h.
+// Never:     touches files that are not images of the given run.
+#pragma once
+
+#include "base/raii_fd.h"
+#include "base/result.h"
+#include "writer/image_name.h"
+
+namespace ckpt {
+
+// Opens the directory, making its last component with mode 0700 if it is missing. Refuses what is no
+// directory, belongs to someone else, may be written by group or others, or cannot be written by us.
+Result<ScopedFd> open_image_directory(const char* path);
+
+// One more than the highest sequence of this run in the directory, unfinished images included.
+Result<uint64_t> next_sequence(int dir_fd, const uint8_t run_id[16]);
+
+struct Pruned {
+  uint32_t images = 0;     // complete images removed
+  uint32_t leftovers = 0;  // ".tmp" of dead writers removed
+  uint32_t kept = 0;       // complete images that stay
+};
+// To be called after a commit. Of the complete images of this run the newest `keep` stay (0: all), and
+// every image that one of them is an increment to. Incomplete ".ckpt" files are left alone and not
+// counted.
+Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep);
+
+}  // namespace ckpt

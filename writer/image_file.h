@@ -1,0 +1,51 @@
+// The file of one image while it is written: created under "<name>.tmp", locked, published last.
+//
+// Owner:     writer. Callers: the writer thread only, in the victim. Raw system calls, no allocation.
+//
+// The lock (flock) tells a file that is being written from what a dead run left behind: it goes with
+// the open file, whatever way the writer ends.
+#pragma once
+
+#include <limits.h>
+
+#include "base/raii_fd.h"
+#include "base/result.h"
+#include "writer/file_backend.h"
+#include "writer/image_name.h"
+
+namespace ckpt {
+
+class ImageFile {
+ public:
+  // Mode 0600 whatever the umask; exclusively; following no link. The leftover ".tmp" of a dead
+  // writer is replaced, that of a living one is an error.
+  Result<void> create(int dir_fd, const char* name, bool want_direct);
+  // Blocks for the file ahead of the writes, in large steps, so that no write has to extend it.
+  // Best effort: what the file system cannot give now, the write itself will report.
+  void reserve_until(uint64_t bytes);
+  // Cuts off what was reserved, syncs, renames to the final name, syncs the directory. On failure the
+  // final name does not exist.
+  Result<void> publish(FileBackend& backend, uint64_t bytes);
+  // Removes the temporary file, if there is one.
+  void remove();
+
+  int fd() const { return fd_.get(); }
+  bool direct() const { return direct_; }  // O_DIRECT is in effect
+  const char* path() const { return path_; }
+
+ private:
+  void find_path(int dir_fd);
+  Result<void> create_exclusively();
+  Result<void> unlink_stale();
+
+  ScopedFd fd_;
+  int dir_fd_ = -1;
+  bool direct_ = false;
+  bool reserving_ = false;
+  uint64_t reserved_ = 0;
+  char name_[sizeof(ImageName::text)] = {};
+  char temporary_[sizeof(ImageName::text) + 4] = {};
+  char path_[PATH_MAX] = {};  // of the final name, for messages
+};
+
+}  // namespace ckpt

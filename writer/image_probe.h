@@ -1,0 +1,33 @@
+// The first look at an image: header and trailer, each checked against itself and the other. Says
+// whether the image is complete; what lies between is checked by the ImageReader.
+//
+// Owner:     writer. Callers: the reader, the catalog, and pruning in the victim: raw system calls,
+//            no allocation, 8 KiB of stack.
+#pragma once
+
+#include "base/result.h"
+#include "writer/image_format.h"
+
+namespace ckpt {
+
+struct ImageBrief {
+  uint32_t version = 0;
+  uint8_t run_id[16] = {};
+  uint64_t sequence = 0;
+  uint64_t parent = 0;
+  int64_t realtime_ns = 0;
+  uint64_t file_bytes = 0;
+  uint64_t image_tag = 0;
+  uint64_t meta_offset = 0, meta_bytes = 0, meta_checksum = 0;
+  uint64_t index_offset = 0, index_bytes = 0, index_checksum = 0;
+  uint64_t section_count = 0, extent_count = 0, memory_bytes = 0;
+};
+
+// `path` is for messages. kImageDamaged: not an image, truncated, damaged. kIncompatible: of another
+// version, architecture or page size. kIo: cannot be read.
+Result<ImageBrief> probe_image(int fd, const char* path);
+
+// pread(2) of exactly `bytes`; false with errno in *error, 0 there at the end of the file.
+bool read_exactly(int fd, void* to, uint64_t bytes, uint64_t offset, int* error);
+
+}  // namespace ckpt

@@ -1,0 +1,72 @@
+// An image as a reader sees it. open() checks header, trailer, index and META against each other and
+// against every rule of the format; verify_data() reads the rest of the file too.
+//
+// Owner:     writer (reader half). Callers: ckpt-restart, ckpt; ordinary C++, one thread.
+// Never:     maps the file (a file cut short under us would be a SIGBUS), trusts a length.
+//
+//     auto image = ImageReader::open("prog.12.ab….000003.ckpt");
+//     if (!image.ok()) … image.error()                     one line, with an exit code
+//     for (const Extent& e : image->extents()) …           address order, no overlap
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/raii_fd.h"
+#include "base/result.h"
+#include "base/units.h"
+#include "writer/image_meta.h"
+#include "writer/image_probe.h"
+
+namespace ckpt {
+
+// Contiguous memory of the saved process and where it is in the file. May span several mappings, of
+// which none is a vdso or library-owned one; always inside mappings.
+struct Extent {
+  Addr address;
+  uint64_t length;     // bytes of memory, whole pages
+  ImageOffset offset;  // multiple of 4096; with Codec::kNone the pages themselves, can be mapped
+  uint64_t stored;     // bytes in the file
+  Codec codec;
+  uint64_t checksum;  // of the stored bytes and their padding to 4096
+};
+
+// Bytes of data checked and bytes in all.
+using VerifyProgress = std::function<void(uint64_t done, uint64_t total)>;
+
+class ImageReader {
+ public:
+  static Result<ImageReader> open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  int fd() const { return fd_.get(); }
+  const ImageBrief& brief() const { return brief_; }
+  const ImageMeta& meta() const { return meta_; }
+  std::span<const Extent> extents() const { return extents_; }
+
+  // The memory of an extent, unpacked, checked against its checksum. out.size() == extent.length.
+  Result<void> read_extent(const Extent& extent, std::span<std::byte> out) const;
+  // Every section, every chunk, every byte. With `threads` (1 or 2) readers; progress is called on
+  // the calling thread.
+  Result<void> verify_data(unsigned threads = 2, const VerifyProgress& progress = {}) const;
+
+ private:
+  Result<void> load_meta();
+  Result<void> load_index();
+  Result<void> check_extents_in_mappings() const;
+  Result<std::unique_ptr<std::byte[]>> load_section(SectionKind kind, uint64_t offset, uint64_t content,
+                                                    uint64_t checksum, SectionHead* head) const;
+  Error damaged(const char* what, uint64_t at) const;
+
+  std::string path_;
+  ScopedFd fd_;
+  ImageBrief brief_;
+  std::unique_ptr<std::byte[]> meta_bytes_;
+  ImageMeta meta_;
+  std::vector<Extent> extents_;
+};
+
+}  // namespace ckpt

@@ -1,0 +1,158 @@
+// ImageReader::verify_data(): walks all sections from the header to the trailer, compares the chunks
+// with the index, and reads every extent.
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "writer/checksum.h"
+#include "writer/image_reader.h"
+#include "writer/io_error.h"
+#include "writer/section_reader.h"
+
+namespace ckpt {
+
+namespace {
+
+constexpr uint64_t kReadBytes = 1u << 20;
+
+// Extents are handed out in file order; the first error, by position, is the one reported.
+class ExtentChecker {
+ public:
+  ExtentChecker(const ImageReader& image, std::vector<const Extent*> order)
+      : image_(image), order_(std::move(order)) {}
+
+  void run(const std::function<void(uint64_t)>& report) {
+    std::unique_ptr<std::byte[]> buffer(new std::byte[kReadBytes]);
+    std::vector<std::byte> memory;
+    while (!failed_.load(std::memory_order_relaxed)) {
+      // relaxed: only the number itself is shared; the extents were there before the threads were.
+      size_t i = next_.fetch_add(1, std::memory_order_relaxed);
+      if (i >= order_.size()) return;
+      auto result = check(*order_[i], buffer.get(), memory);
+      if (!result.ok()) {
+        std::lock_guard lock(mutex_);
+        if (i < failed_at_) {
+          failed_at_ = i;
+          error_ = result.error();
+        }
+        failed_.store(true, std::memory_order_relaxed);
+        return;
+      }
+      uint64_t done = done_.fetch_add(order_[i]->stored, std::memory_order_relaxed) + order_[i]->stored;
+      if (report) report(done);
+    }
+  }
+
+  // After all threads have been joined.
+  Result<void> result() const {
+    if (failed_at_ != SIZE_MAX) return error_;
+    return {};
+  }
+
+ private:
+  Result<void> check(const Extent& extent, std::byte* buffer, std::vector<std::byte>& memory) {
+    if (extent.codec != Codec::kNone) {
+      memory.resize(extent.length);
+      return image_.read_extent(extent, memory);
+    }
+    StreamingChecksum sum;
+    uint64_t at = extent.offset.value, end = at + extent.stored;
+    while (at < end) {
+      uint64_t n = std::min(kReadBytes, end - at);
+      int error = 0;
+      if (!read_exactly(image_.fd(), buffer, n, at, &error)) {
+        return make_error(ExitCode::kIo, error, "{}: cannot be read at byte {} ({}); see the kernel log",
+                          shown_path(image_.path().c_str()).text, at, errno_name(error));
+      }
+      sum.add(buffer, n);
+      at += n;
+    }
+    if (sum.value() == extent.checksum) return {};
+    return make_error(ExitCode::kImageDamaged, 0,
+                      "{}: damaged at byte {}: memory of {:#x} has another checksum; use an older image",
+                      shown_path(image_.path().c_str()).text, extent.offset.value, extent.address.value);
+  }
+
+  const ImageReader& image_;
+  std::vector<const Extent*> order_;
+  std::atomic<size_t> next_{0};
+  std::atomic<uint64_t> done_{0};
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;
+  size_t failed_at_ = SIZE_MAX;
+  Error error_;
+};
+
+bool same(const Extent& a, const ExtentEntry& b, uint64_t offset) {
+  return a.address.value == b.address && a.length == b.length && a.stored == b.stored &&
+         a.checksum == b.checksum && static_cast<uint32_t>(a.codec) == b.codec && a.offset.value == offset &&
+         b.reserved == 0;
+}
+
+}  // namespace
+
+Result<void> ImageReader::verify_data(unsigned threads, const VerifyProgress& progress) const {
+  std::vector<const Extent*> order;
+  order.reserve(extents_.size());
+  for (const Extent& e : extents_) order.push_back(&e);
+  std::sort(order.begin(), order.end(),
+            [](const Extent* a, const Extent* b) { return a->offset < b->offset; });
+
+  SectionReader sections(fd(), path_.c_str(), brief_);
+  uint64_t at = kBlockSize, ordinal = 0, total = 0;
+  size_t next = 0;
+  unsigned metas = 0;
+  while (at < brief_.file_bytes - kBlockSize) {
+    auto section = sections.read_head(at);
+    if (!section.ok()) return section.error();
+    const SectionHead& head = section->head;
+    if (head.ordinal != ordinal++) return damaged("a section is missing or repeated", at);
+    uint64_t body = at + head.head_bytes;
+    switch (static_cast<SectionKind>(head.kind)) {
+      case SectionKind::kMeta:
+        if (at != brief_.meta_offset || metas++ != 0) return damaged("a second META section", at);
+        if (head.entry_count != 0) return damaged("META lists entries", at);
+        break;
+      case SectionKind::kIndex:
+        if (at != brief_.index_offset) return damaged("a second index", at);
+        break;
+      case SectionKind::kChunk: {
+        uint64_t offset = body;
+        for (const ExtentEntry& e : section->extents) {
+          if (next == order.size() || !same(*order[next], e, offset)) {
+            return damaged("a chunk and the index disagree", at);
+          }
+          offset += round_up_to_block(e.stored);
+          total += e.stored;
+          next++;
+        }
+        if (head.body_checksum != 0 || offset != body + head.body_bytes ||
+            head.content_bytes != head.body_bytes) {
+          return damaged("a chunk's length is not that of its extents", at);
+        }
+        break;
+      }
+      default:
+        return damaged("unknown kind of section", at);
+    }
+    at = body + head.body_bytes;
+  }
+  if (metas != 1 || next != order.size() || ordinal != brief_.section_count) {
+    return damaged("sections are missing", at);
+  }
+
+  ExtentChecker checker(*this, std::move(order));
+  std::function<void(uint64_t)> report;
+  if (progress) report = [&](uint64_t done) { progress(done, total); };
+  if (threads > 1) {
+    std::thread helper([&] { checker.run({}); });
+    checker.run(report);
+    helper.join();
+  } else {
+    checker.run(report);
+  }
+  return checker.result();
+}
+
+}  // namespace ckpt

@@ -1,0 +1,57 @@
+// Staging buffers on their way to the file: a bounded number, each either free, being filled, or in
+// flight. Finishes short writes; keeps the first error.
+//
+// Owner:     writer. Callers: the writer thread only, in the victim. Memory from the arena of start().
+// Never:     waits for anything but its own writes.
+//
+//   free --acquire()--> filling --write()--> in flight --reap: all bytes written--> free
+//                                              |   ^
+//                                              +---+ short: the rest is started again
+// After an error every call gives that error; abandon() then brings all slots back to free.
+#pragma once
+
+#include "base/arena.h"
+#include "base/result.h"
+#include "writer/file_backend.h"
+
+namespace ckpt {
+
+class WriteQueue {
+ public:
+  // slot_bytes: a multiple of 4096. `path` is for messages and must outlive the queue.
+  Result<void> start(FileBackend& backend, int fd, const char* path, Arena& arena, uint32_t slots,
+                     uint32_t slot_bytes);
+  // A free slot; waits for a write when there is none.
+  Result<uint32_t> acquire();
+  std::byte* buffer(uint32_t slot) { return staging_ + size_t{slot} * slot_bytes_; }
+  uint32_t slot_bytes() const { return slot_bytes_; }
+  // Starts writing the first `bytes` of an acquired slot at `offset`; gives the slot back when done.
+  Result<void> write(uint32_t slot, uint64_t offset, uint32_t bytes);
+  // Gives back an acquired slot unwritten.
+  void discard(uint32_t slot) { slots_[slot].state = SlotState::kFree; }
+  // Until nothing is in flight.
+  Result<void> drain();
+  // The same, whatever the results; the queue is then stopped. May be called at any time.
+  void abandon();
+
+ private:
+  static constexpr uint32_t kMaxSlots = 64;
+  enum class SlotState : uint8_t { kFree, kFilling, kInFlight };
+  struct Slot {
+    SlotState state;
+    uint32_t bytes, done;
+    uint64_t offset;
+  };
+  Result<void> reap_one();
+  Result<void> resume(uint32_t slot);
+  Result<void> fail(long error);
+
+  FileBackend* backend_ = nullptr;
+  const char* path_ = "";
+  std::byte* staging_ = nullptr;
+  uint32_t slot_count_ = 0, slot_bytes_ = 0, in_flight_ = 0, next_ = 0;
+  long error_ = 0;
+  Slot slots_[kMaxSlots];
+};
+
+}  // namespace ckpt
