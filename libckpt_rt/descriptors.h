@@ -16,10 +16,10 @@
 #include <sys/stat.h>
 
 #include "base/arena.h"
+#include "base/bytes.h"
 #include "base/result.h"
 #include "libckpt_rt/descriptors_proc.h"
 #include "writer/descriptor_records.h"
-#include "writer/meta_writer.h"
 #include "writer/object_number.h"
 
 namespace ckpt {
@@ -90,7 +90,7 @@ class DescriptorCapture {
   Result<void> recheck_stopped(int tid, DescriptorExecutor executor);
   void release();
   // False: the writer's arena is full.
-  bool serialize(MetaWriter& out) const;
+  bool serialize(ByteWriter& out) const;
 
   size_t descriptor_count() const { return entries_.size(); }
   size_t open_file_count() const { return open_files_; }

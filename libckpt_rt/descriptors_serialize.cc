@@ -10,6 +10,22 @@ namespace {
 // A record's length has 32 bits.
 constexpr uint64_t kMaxContentRecord = 1u << 30;
 
+std::span<const std::byte> bytes_of(const char* text, size_t length) {
+  return {reinterpret_cast<const std::byte*>(text), length};
+}
+
+template <typename T>
+void put_record(ByteWriter& out, RecordType type, const T& fixed, std::span<const std::byte> first = {},
+                std::span<const std::byte> second = {}) {
+  const uint64_t length = sizeof(T) + first.size() + second.size();
+  out.put(RecordHeader{static_cast<uint32_t>(type), static_cast<uint32_t>((length + 7) & ~uint64_t{7})});
+  out.put(fixed);
+  out.raw(first.data(), first.size());
+  out.raw(second.data(), second.size());
+  static constexpr std::byte kZeros[8] = {};
+  out.raw(kZeros, static_cast<size_t>(-length & 7));
+}
+
 }  // namespace
 
 Result<void> DescriptorCapture::write_notes() {
@@ -30,7 +46,7 @@ Result<void> DescriptorCapture::write_notes() {
   return {};
 }
 
-bool DescriptorCapture::serialize(MetaWriter& out) const {
+bool DescriptorCapture::serialize(ByteWriter& out) const {
   for (uint32_t i : order_) {
     const auto& d = entries_[i];
     if (!d.shares) {
@@ -55,20 +71,21 @@ bool DescriptorCapture::serialize(MetaWriter& out) const {
       r.value = d.value;
       r.path_len = d.path_len;
       r.details_len = d.details_len;
-      out.record(RecordType::kOpenFile, r, std::string_view(d.path, d.path_len),
+      put_record(out, RecordType::kOpenFile, r, bytes_of(d.path, d.path_len),
                  std::span<const std::byte>(d.details, d.details_len));
     }
-    out.record(RecordType::kDescriptor, DescriptorRecord{d.fd, d.open_file, d.now.fd_flags & FD_CLOEXEC, 0});
+    put_record(out, RecordType::kDescriptor,
+               DescriptorRecord{d.fd, d.open_file, d.now.fd_flags & FD_CLOEXEC, 0});
   }
   for (const auto& c : contents_) {
     for (uint64_t at = 0; at < c.length; at += kMaxContentRecord) {
       const uint64_t n = c.length - at < kMaxContentRecord ? c.length - at : kMaxContentRecord;
-      out.record(RecordType::kFileContent, FileContentRecord{c.open_file, 0, c.object, c.offset + at, n},
+      put_record(out, RecordType::kFileContent, FileContentRecord{c.open_file, 0, c.object, c.offset + at, n},
                  std::span<const std::byte>(c.data + at, n));
     }
   }
   for (const auto& n : notes_) {
-    out.record(RecordType::kNote, NoteRecord{n.severity, n.length}, std::string_view(n.text, n.length));
+    put_record(out, RecordType::kNote, NoteRecord{n.severity, n.length}, bytes_of(n.text, n.length));
   }
   return out.ok();
 }
