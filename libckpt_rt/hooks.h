@@ -1,0 +1,40 @@
+// What the interposed calls ask of the rest of the library. Small on purpose: an interposed call knows
+// nothing of checkpoints but this.
+//
+// Owner:     declared by interposition, defined by the library's start-up (tests define their own).
+// Callers:   threads of the program inside an interposed call, at any moment, also before the library's
+//            constructor ran and inside a signal handler of the program.
+// Never:     allocates, takes a lock of libc, touches errno or TLS.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace ckpt::hooks {
+
+// Number of the signal that stops threads. Constant-initialised to kDefaultCheckpointSignal; set once,
+// while one thread runs.
+extern std::atomic<int> checkpoint_signal;
+
+// Not 0 from a stop until the last segment of that checkpoint is copied. Written while all threads
+// stand still (set) or at any time (cleared).
+extern std::atomic<uint32_t> copy_under_way;
+
+// CLOCK_MONOTONIC of this machine minus the program's own: the sum over all restarts that could not
+// use a time namespace, in ns. Changes only at restart, before threads go on.
+extern std::atomic<int64_t> monotonic_shift_ns;
+
+// The memory [start, start + length) is about to be given back or replaced: returns when all segments
+// of it that the checkpoint under way still needs are copied. Called only while copy_under_way.
+// length may reach beyond the end of memory (SIZE_MAX from 0: everything).
+void before_release(uintptr_t start, size_t length);
+
+// Runs in the child of fork() and _Fork(), in its only thread.
+void in_child_after_fork();
+
+// relaxed: set while the world is stopped, and every thread leaves that stop through a futex or a
+// kernel entry that orders it after the store; a stale "yes" only costs a call.
+inline bool copying() { return copy_under_way.load(std::memory_order_relaxed) != 0; }
+
+}  // namespace ckpt::hooks

@@ -1,0 +1,25 @@
+// New processes: the child of fork() is told that it is one. (A child of clone() without CLONE_VM finds
+// out by its pid; one of vfork() shares our memory until it executes another program.)
+#include <unistd.h>
+
+#include "libckpt_rt/hooks.h"
+#include "libckpt_rt/interpose_abi.h"
+#include "libckpt_rt/interpose_real.h"
+#include "libckpt_rt/preload_rules.h"
+
+using namespace ckpt;
+
+namespace {
+
+// fork(), forkpty(), daemon() and popen() of libc all run the handlers of pthread_atfork(). Children's
+// handlers run in the order of registration: from a constructor of a preloaded library, early.
+[[gnu::constructor(101)]] void watch_forks() { pthread_atfork(nullptr, nullptr, hooks::in_child_after_fork); }
+
+}  // namespace
+
+// Runs no handlers.
+CKPT_INTERPOSE(pid_t, _Fork, void) {
+  pid_t pid = real_function(RealFunction::kUnderscoreFork).as<pid_t()>()();
+  if (pid == 0) hooks::in_child_after_fork();
+  return pid;
+}

@@ -1,0 +1,97 @@
+// Slots through which the handlers of the program are called; see interpose_handlers.h.
+//
+// On entry, as at the entry of any handler: %rdi signal, %rsi siginfo, %rdx ucontext, %rax 0, return
+// address the restorer. Two comparisons decide that nothing of ours is on the frame below, which is so
+// but for the moment after a checkpoint:
+//   - the instruction pointer is not in ckpt_interruptible_syscall from begin to after_program,
+//   - %rcx does not carry the tag that fix_interrupted_call puts into a call it lets start again.
+
+#define UC_RCX 152          // offsetof(ucontext_t, uc_mcontext.gregs[REG_RCX])
+#define UC_RIP 168          // ... gregs[REG_RIP]
+#define SLOTS 256           // kHandlerSlots in interpose_handlers.cc
+
+        .text
+        .p2align 6
+        .globl ckpt_handler_slots
+        .hidden ckpt_handler_slots
+ckpt_handler_slots:
+        .cfi_startproc
+        .set    slot, 0
+        .rept   SLOTS
+        .p2align 4
+        movl    $slot, %eax
+        jmp     ckpt_enter_handler
+        .set    slot, slot + 1
+        .endr
+        .cfi_endproc
+
+        .p2align 6
+        .hidden ckpt_enter_handler
+        .type ckpt_enter_handler, @function
+ckpt_enter_handler:
+        .cfi_startproc
+        leaq    ckpt_handler_targets(%rip), %r10
+        movq    (%r10,%rax,8), %r10
+        movq    UC_RIP(%rdx), %rcx
+        leaq    ckpt_call_begin(%rip), %r8
+        cmpq    %r8, %rcx
+        jb      0f
+        leaq    ckpt_call_after(%rip), %r8
+        cmpq    %r8, %rcx
+        jbe     1f
+0:
+        xorq    ckpt_restart_tag(%rip), %rcx
+        cmpq    UC_RCX(%rdx), %rcx
+        je      1f
+        xorl    %eax, %eax
+        jmpq    *%r10
+1:
+        pushq   %rdi
+        .cfi_adjust_cfa_offset 8
+        pushq   %rsi
+        .cfi_adjust_cfa_offset 8
+        pushq   %rdx
+        .cfi_adjust_cfa_offset 8
+        pushq   %r10
+        .cfi_adjust_cfa_offset 8
+        subq    $8, %rsp
+        .cfi_adjust_cfa_offset 8
+        movq    %rdx, %rsi
+        movl    %eax, %edx
+        call    ckpt_program_handler_begins
+        addq    $8, %rsp
+        .cfi_adjust_cfa_offset -8
+        popq    %r10
+        .cfi_adjust_cfa_offset -8
+        popq    %rdx
+        .cfi_adjust_cfa_offset -8
+        popq    %rsi
+        .cfi_adjust_cfa_offset -8
+        popq    %rdi
+        .cfi_adjust_cfa_offset -8
+        xorl    %eax, %eax
+        jmpq    *%r10
+        .cfi_endproc
+        .size ckpt_enter_handler, . - ckpt_enter_handler
+
+        .section .rodata
+        .p2align 3
+        .globl ckpt_restart_tag
+        .hidden ckpt_restart_tag
+ckpt_restart_tag:
+        .quad   0x9d5bc61f7ae2b3c8      // not canonical for any instruction pointer it is combined with
+
+// The restorer for handlers installed with no restorer of the program's own. Debuggers and unwinders
+// know a signal frame by exactly these bytes, so there is no unwind information and a nop before them.
+        .text
+        .p2align 4
+        nop
+        .globl ckpt_signal_restorer
+        .hidden ckpt_signal_restorer
+        .type ckpt_signal_restorer, @function
+ckpt_signal_restorer:
+        movq    $15, %rax
+        syscall
+        .size ckpt_signal_restorer, . - ckpt_signal_restorer
+
+        .section .note.GNU-stack, "", @progbits

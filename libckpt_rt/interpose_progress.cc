@@ -1,0 +1,198 @@
+// Calls that move bytes and were cut short by the checkpoint's signal: without it they would have gone
+// on. Used by fix_interrupted_call, in the handler: raw system calls only.
+//
+// A result is a part only if the call was of the kind that waits for all of it: a blocking pipe, socket
+// or terminal, written; a socket read with MSG_WAITALL; a memory device read. On such descriptors the
+// kernel returns less only for a signal, an error it will report on the next call, the end of the
+// stream, or a socket's time-out. The next attempt meets the same error or end: then what was done is
+// returned, as it would have been. Errors on sockets are reported once only, so they are left alone.
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/time.h>
+
+#include "base/sys.h"
+#include "libckpt_rt/hooks.h"
+#include "libckpt_rt/interrupted_call.h"
+#include "libckpt_rt/preload_rules.h"
+
+namespace ckpt::progress {
+namespace {
+
+constexpr long kMaxTransfer = 0x7ffff000;  // MAX_RW_COUNT: the kernel moves no more at once
+
+int message_flags(const InterruptibleCall& call) {
+  switch (call.nr) {
+    case __NR_sendto:
+    case __NR_recvfrom:
+    case __NR_sendmmsg:
+    case __NR_recvmmsg:
+      return static_cast<int>(call.args[3]);
+    case __NR_sendmsg:
+    case __NR_recvmsg:
+      return static_cast<int>(call.args[2]);
+    default:
+      return 0;
+  }
+}
+
+bool receives(const InterruptibleCall& call) {
+  return call.nr == __NR_recvfrom || call.nr == __NR_recvmsg || call.nr == __NR_recvmmsg;
+}
+
+bool socket_time_is_up(const InterruptibleCall& call) {
+  bool in = call.timeout_kind == Timeout::kSocketReceive;
+  if (!in && call.timeout_kind != Timeout::kSocketSend) return false;
+  timeval limit{};
+  uint32_t size = sizeof(limit);
+  if (sys::call(__NR_getsockopt, call.args[0], SOL_SOCKET, in ? SO_RCVTIMEO : SO_SNDTIMEO, &limit, &size) !=
+      0) {
+    return false;
+  }
+  int64_t ns = (int64_t{limit.tv_sec} * 1'000'000 + limit.tv_usec) * 1000;
+  return ns != 0 && program_time_in_handler(CLOCK_MONOTONIC) >= call.start_ns + ns;
+}
+
+bool socket_has_error(int fd) {
+  pollfd p{fd, 0, 0};
+  timespec now{};
+  return sys::call(__NR_ppoll, &p, 1L, &now, 0L, 8L) == 1 && (p.revents & POLLERR) != 0;
+}
+
+// recvmmsg that is interrupted after some messages leaves the interruption as the socket's error.
+void forget_interruption(int fd) {
+  int error = 0;
+  uint32_t size = sizeof(error);
+  sys::call(__NR_getsockopt, static_cast<long>(fd), SOL_SOCKET, SO_ERROR, &error, &size);
+}
+
+// Does the kernel wait on this descriptor until all is written?
+bool waits_for_all(const InterruptibleCall& call, int fd) {
+  struct stat st;
+  if (sys::call(__NR_fstat, static_cast<long>(fd), &st) != 0) return false;
+  if (call.progress == Progress::kMemoryDevice) return S_ISCHR(st.st_mode) && major(st.st_rdev) == 1;
+  if (!S_ISFIFO(st.st_mode) && !S_ISSOCK(st.st_mode) && !S_ISCHR(st.st_mode)) return false;
+  long flags = sys::call(__NR_fcntl, static_cast<long>(fd), F_GETFL, 0L);
+  if (flags < 0 || (flags & O_NONBLOCK) != 0) return false;
+  if (!S_ISSOCK(st.st_mode)) return true;
+  int message = message_flags(call);
+  if ((message & MSG_DONTWAIT) != 0) return false;
+  if (receives(call)) {
+    if ((message & MSG_PEEK) != 0) return false;
+    if (call.nr == __NR_recvmmsg) return (message & MSG_WAITFORONE) == 0;
+    if ((message & MSG_WAITALL) == 0) return false;
+  }
+  return !socket_time_is_up(call);
+}
+
+size_t total(const iovec* v, size_t n) {
+  size_t sum = 0;
+  for (size_t i = 0; i < n; ++i) sum += v[i].iov_len;
+  return sum;
+}
+
+}  // namespace
+
+bool next_pieces(InterruptibleCall& call) {
+  VectorScratch& s = *call.scratch;
+  size_t skip = static_cast<size_t>(call.done), n = 0, i = 0;
+  while (i < s.all_count && skip >= s.all[i].iov_len) skip -= s.all[i++].iov_len;
+  for (; i < s.all_count && n < VectorScratch::kPieces; ++i, ++n, skip = 0) {
+    s.pieces[n] = {static_cast<char*>(s.all[i].iov_base) + skip, s.all[i].iov_len - skip};
+  }
+  if (n == 0) return false;
+  if (call.progress == Progress::kMessage) {
+    s.message.msg_iov = s.pieces;
+    s.message.msg_iovlen = n;
+    // Went with the first part.
+    s.message.msg_control = nullptr;
+    s.message.msg_controllen = 0;
+    call.args[1] = reinterpret_cast<long>(&s.message);
+  } else {
+    call.args[1] = reinterpret_cast<long>(s.pieces);
+    call.args[2] = static_cast<long>(n);
+  }
+  return true;
+}
+
+bool take_part_in_handler(InterruptibleCall& call, long result) {
+  if (call.progress == Progress::kNone || call.phase != Phase::kCall) return false;
+  long wanted = 0;
+  switch (call.progress) {
+    case Progress::kNone:
+      return false;
+    case Progress::kBytes:
+    case Progress::kMemoryDevice:
+    case Progress::kMessages:
+      wanted = call.args[2];
+      break;
+    case Progress::kRandom:
+      wanted = call.args[1];
+      break;
+    case Progress::kCount:
+      wanted = call.args[3];
+      break;
+    case Progress::kVector: {
+      auto* v = reinterpret_cast<const iovec*>(call.args[1]);
+      wanted = static_cast<long>(total(v, static_cast<size_t>(call.args[2])));
+      if (call.done == 0) {
+        call.scratch->all = v;
+        call.scratch->all_count = static_cast<size_t>(call.args[2]);
+      }
+      break;
+    }
+    case Progress::kMessage: {
+      auto* m = reinterpret_cast<const msghdr*>(call.args[1]);
+      wanted = static_cast<long>(total(m->msg_iov, m->msg_iovlen));
+      if (call.done == 0) {
+        call.scratch->all = m->msg_iov;
+        call.scratch->all_count = m->msg_iovlen;
+        call.scratch->message = *m;
+      }
+      break;
+    }
+  }
+  // As unsigned: an absurd length is cut by the kernel to the same maximum.
+  if (static_cast<unsigned long>(wanted) > kMaxTransfer) wanted = kMaxTransfer;
+  if (result >= wanted) return false;
+  int fd = static_cast<int>(call.args[0]);
+  if (call.progress != Progress::kRandom) {
+    if (!waits_for_all(call, fd)) return false;
+    if (call.nr == __NR_recvmmsg) {
+      auto* limit = reinterpret_cast<const timespec*>(call.args[4]);
+      if (limit != nullptr && limit->tv_sec == 0 && limit->tv_nsec == 0) return false;
+      forget_interruption(fd);
+    } else if (socket_has_error(fd)) {
+      return false;
+    }
+  }
+  call.done += result;
+  switch (call.progress) {
+    case Progress::kNone:
+      break;
+    case Progress::kBytes:
+    case Progress::kMemoryDevice:
+      call.args[1] += result;
+      call.args[2] -= result;
+      break;
+    case Progress::kRandom:
+      call.args[0] += result;
+      call.args[1] -= result;
+      break;
+    case Progress::kCount:
+      call.args[3] -= result;
+      break;
+    case Progress::kMessages:
+      call.args[1] += result * static_cast<long>(sizeof(mmsghdr));
+      call.args[2] -= result;
+      break;
+    case Progress::kVector:
+    case Progress::kMessage:
+      next_pieces(call);
+      break;
+  }
+  return true;
+}
+
+}  // namespace ckpt::progress

@@ -1,0 +1,164 @@
+// System calls that the kernel never restarts, made so that an interruption by a checkpoint does not
+// show. The argument why nothing is lost or invented stands at the top of interrupted_call.cc.
+//
+// Owner:     interposition. An InterruptibleCall is one system call under way, on the stack of the
+//            thread that makes it (no TLS: threads made by clone(2) may share their parent's).
+// Callers:   run(): a thread of the program. fix_interrupted_call(): the handler of the checkpoint
+//            signal, as the last thing before it returns, and the successor of a thread at restart
+//            before it returns through the saved frame. Calling it earlier as well does no harm.
+// Never:     touches errno, allocates, takes a lock.
+#pragma once
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <ucontext.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "libckpt_rt/hooks.h"
+
+namespace ckpt {
+
+// How the call's timeout is passed, so that a second attempt gets what remains of it.
+enum class Timeout : uint8_t {
+  kNone,
+  kMilliseconds,   // args[timeout_arg] is an int; <= 0 means none or at once
+  kByPointer,      // args[timeout_arg] points to the program's timespec, relative
+  kOwnCopy,        // args[timeout_arg] points to InterruptibleCall::timeout, relative; deadline_ns is set
+  kAbsolute,       // args[timeout_arg] points to the program's timespec, absolute on `clock`
+  kSocketReceive,  // SO_RCVTIMEO of descriptor args[0]
+  kSocketSend,     // SO_SNDTIMEO of descriptor args[0]
+};
+
+// What a call that was cut short has done, so that the rest of it can be done.
+enum class Progress : uint8_t {
+  kNone,
+  kBytes,         // write, send, recv with MSG_WAITALL: args[1] buffer, args[2] length
+  kVector,        // writev: args[1] iovec, args[2] count
+  kMessage,       // sendmsg, recvmsg with MSG_WAITALL: args[1] msghdr
+  kMessages,      // sendmmsg, recvmmsg: args[1] mmsghdr, args[2] count
+  kCount,         // sendfile: args[3] length, the kernel moved the offsets
+  kMemoryDevice,  // read: args[1], args[2], only for /dev/zero, /dev/urandom and their kin
+  kRandom,        // getrandom: args[0] buffer, args[1] length
+};
+
+enum class Resumed : uint32_t {
+  kNo = 0,
+  kRestartable = 1,  // a handler with SA_RESTART lets this call go on
+  kNeverRestarts = 2,
+};
+
+enum class Phase : uint32_t {
+  kCall = 0,
+  kSocketWait = 1,  // the stub waits by ppoll() in place of the call; continue_after_wait() makes the call
+};
+
+// Pieces of a program's iovec array, moved on: the array itself belongs to the program.
+struct VectorScratch {
+  static constexpr size_t kPieces = 16;
+  iovec pieces[kPieces];
+  const iovec* all = nullptr;
+  size_t all_count = 0;
+  msghdr message;
+};
+
+struct KernelMaskArgument {  // last argument of pselect6 and io_pgetevents
+  const uint64_t* mask;
+  size_t size;
+};
+
+struct InterruptibleCall {
+  // Loaded by the stub; the offsets are known to interrupted_call.S.
+  long nr;
+  long args[6];
+
+  Resumed resumed = Resumed::kNo;
+  Phase phase = Phase::kCall;
+  Timeout timeout_kind = Timeout::kNone;
+  Progress progress = Progress::kNone;
+  int8_t timeout_arg = 0;
+  bool has_mask = false;  // `mask` replaces the thread's signal mask during the call
+  clockid_t clock = CLOCK_MONOTONIC;
+  uint64_t mask = 0;
+  int64_t start_ns = 0;  // kByPointer, kMilliseconds, kSocket*: when the call began; see program_time
+  int64_t deadline_ns = kUnknown;
+  long done = 0;  // bytes or messages of earlier parts
+  timespec timeout{};
+  timespec remaining{};        // nanosleep: where the kernel writes it
+  int64_t shift_at_start = 0;  // kAbsolute
+  KernelMaskArgument mask_argument{};
+  VectorScratch* scratch = nullptr;
+  pollfd socket{};
+  long call_nr = 0;  // kSocketWait: the call itself
+  long call_args[6];
+
+  static constexpr int64_t kUnknown = INT64_MIN;
+  static constexpr int64_t kForever = INT64_MAX;
+
+  InterruptibleCall(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0)
+      : nr(number), args{a, b, c, d, e, f} {}
+
+  // Result as the kernel's: -errno on failure. Parts of a partial call are added up.
+  long run();
+
+  void with_milliseconds(int arg);
+  void with_timeout_pointer(int arg, clockid_t timeout_clock = CLOCK_MONOTONIC);
+  void with_own_timeout(int arg, const timespec& relative);
+  void with_absolute_timeout(int arg, clockid_t timeout_clock);
+  void with_socket_timeout(Timeout direction);
+  void with_mask(int arg, const void* kernel_mask);  // removes the checkpoint signal from it
+  void with_packed_mask(int arg, const void* kernel_mask);
+
+ private:
+  long run_rest(long result);
+  long continue_after_wait(long result);
+};
+
+// See above. `frame` is the third argument of the handler.
+void fix_interrupted_call(ucontext_t* frame);
+
+// A call that gives memory back: tell() names the ranges to hooks::before_release, and is called only
+// while a copy is under way. The kernel is entered only if no checkpoint stopped this thread since.
+template <typename Tell>
+long run_releasing_call(Tell&& tell, long nr, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0,
+                        long f = 0);
+
+// A handler of the program is about to run in this thread (interpose_handlers.S): must the call it
+// interrupts end with EINTR although we had made it start again?
+extern "C" void ckpt_program_handler_begins(int signal, ucontext_t* frame, unsigned slot);
+
+namespace progress {  // interpose_progress.cc
+// The call returned `result` > 0 and our signal was there: is it a part, and does the rest remain to be
+// done? Then `call` is ready to do it.
+bool take_part_in_handler(InterruptibleCall& call, long result);
+// The pieces that fitted the scratch are done: prepare the next ones. False: nothing left.
+bool next_pieces(InterruptibleCall& call);
+}  // namespace progress
+
+// Time on `clock` as the program lives it: CLOCK_MONOTONIC does not jump at a restart.
+int64_t program_time_in_handler(clockid_t clock);
+
+extern "C" {
+long ckpt_releasing_syscall(long nr, long a, long b, long c, long d, long e, long f, uint32_t departures);
+// Counts threads that leave the checkpoint's handler; read by the stub.
+extern std::atomic<uint32_t> ckpt_departures;
+}
+
+template <typename Tell>
+long run_releasing_call(Tell&& tell, long nr, long a, long b, long c, long d, long e, long f) {
+  constexpr long kStoppedBefore = -4095;  // no error of the kernel
+  for (;;) {
+    // relaxed: a stop of this thread in between is a change by this very thread, in its handler.
+    uint32_t departures = ckpt_departures.load(std::memory_order_relaxed);
+    if (hooks::copying()) tell();
+    long r = ckpt_releasing_syscall(nr, a, b, c, d, e, f, departures);
+    if (r != kStoppedBefore) return r;
+  }
+}
+
+}  // namespace ckpt

@@ -1,0 +1,133 @@
+#include "tests/interpose/stop_alone.h"
+
+#include <dirent.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <new>
+
+#include "base/clock.h"
+#include "base/control_protocol.h"
+#include "base/sys.h"
+#include "libckpt_rt/hooks.h"
+#include "libckpt_rt/interpose_handlers.h"
+#include "libckpt_rt/interrupted_call.h"
+
+extern "C" const char ckpt_signal_restorer[];
+
+namespace ckpt {
+
+namespace test {
+namespace {
+std::atomic<int64_t> pause_for{0};
+std::atomic<uint64_t> stop_count{0};
+std::atomic<int> release_count{0};
+std::atomic<int> child_count{0};
+Release seen[kMaxReleases];
+}  // namespace
+
+[[gnu::visibility("default")]] std::atomic<void (*)()> in_pause{nullptr};
+
+}  // namespace test
+
+namespace hooks {
+std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
+std::atomic<uint32_t> copy_under_way{0};
+std::atomic<int64_t> monotonic_shift_ns{0};
+void before_release(uintptr_t start, size_t length) {
+  int i = test::release_count.fetch_add(1);
+  if (i < test::kMaxReleases) test::seen[i] = {start, length};
+}
+void in_child_after_fork() { test::child_count.fetch_add(1); }
+}  // namespace hooks
+
+namespace test {
+
+namespace {
+
+void on_stop(int, siginfo_t*, void* context) {
+  auto* frame = static_cast<ucontext_t*>(context);
+  int64_t ns = pause_for.load(std::memory_order_relaxed);
+  if (ns > 0) {
+    timespec pause{ns / 1'000'000'000, ns % 1'000'000'000};
+    sys::call(__NR_nanosleep, &pause, 0L);
+  }
+  if (auto* also = in_pause.load()) also();
+  stop_count.fetch_add(1, std::memory_order_relaxed);
+  fix_interrupted_call(frame);
+}
+
+}  // namespace
+
+#define API [[gnu::visibility("default")]]
+
+API void install_stop_handler(int64_t pause_ns) {
+  pause_for.store(pause_ns);
+  KernelSigaction action{reinterpret_cast<uintptr_t>(on_stop),
+                         SA_SIGINFO | SA_RESTART | SA_ONSTACK | 0x04000000,
+                         reinterpret_cast<uintptr_t>(ckpt_signal_restorer), ~uint64_t{0}};
+  sys::call(__NR_rt_sigaction, kDefaultCheckpointSignal, &action, 0L, 8L);
+}
+
+API void send_stop(pid_t tid) { sys::call(__NR_tgkill, sys::getpid(), tid, kDefaultCheckpointSignal); }
+
+API pid_t this_thread() { return sys::gettid(); }
+
+API uint64_t stops() { return stop_count.load(); }
+
+struct Storm::State {
+  std::atomic<bool> over{false};
+  int64_t gap_ns;
+  pthread_t thread;
+
+  static void* run(void* s) {
+    auto& state = *static_cast<State*>(s);
+    const int self = sys::gettid();
+    unsigned random = 12345;
+    while (!state.over.load()) {
+      DIR* tasks = opendir("/proc/self/task");
+      while (dirent* e = readdir(tasks)) {
+        int tid = atoi(e->d_name);
+        if (tid > 0 && tid != self && rand_r(&random) % 4 != 0) send_stop(tid);
+      }
+      closedir(tasks);
+      int64_t ns = static_cast<int64_t>(rand_r(&random)) % (2 * state.gap_ns);
+      timespec gap{ns / 1'000'000'000, ns % 1'000'000'000};
+      sys::call(__NR_nanosleep, &gap, 0L);
+    }
+    return nullptr;
+  }
+};
+
+API Storm::Storm(int64_t mean_gap_ns) : state_(static_cast<State*>(malloc(sizeof(State)))) {
+  new (state_) State{.over = false, .gap_ns = mean_gap_ns, .thread = {}};
+  pthread_create(&state_->thread, nullptr, State::run, state_);
+}
+
+API Storm::~Storm() {
+  state_->over.store(true);
+  pthread_join(state_->thread, nullptr);
+  free(state_);
+}
+
+API void set_copying(bool on) {
+  if (on) release_count.store(0);
+  hooks::copy_under_way.store(on ? 1 : 0);
+}
+API int releases() { return release_count.load() < kMaxReleases ? release_count.load() : kMaxReleases; }
+API Release release(int i) { return seen[i]; }
+API bool was_released(const void* start, size_t length) {
+  for (int i = 0; i < releases(); ++i) {
+    uintptr_t from = reinterpret_cast<uintptr_t>(start);
+    if (seen[i].start <= from && from + length <= seen[i].start + seen[i].length) return true;
+  }
+  return false;
+}
+API int forks_in_child() { return child_count.load(); }
+API void set_monotonic_shift(int64_t ns) { hooks::monotonic_shift_ns.store(ns); }
+
+}  // namespace test
+}  // namespace ckpt
