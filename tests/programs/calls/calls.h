@@ -1,0 +1,46 @@
+// Calls that wait or that let the kernel write into the program's memory.
+//
+// Owner: tests/programs/calls. Each function is one exercise and returns its result line.
+#pragma once
+
+#include <time.h>
+
+#include "tests/programs/victim.h"
+
+namespace calls {
+
+std::string sleeps(uint64_t iterations);
+std::string polls(uint64_t iterations);
+std::string epolls(uint64_t iterations);
+std::string timed_locks(uint64_t iterations);
+std::string futexes(uint64_t iterations);
+std::string pipes(uint64_t iterations);
+std::string sysv(uint64_t iterations);
+std::string sigwaits(uint64_t iterations);
+std::string sockets(uint64_t iterations);
+std::string children(uint64_t iterations);
+std::string buffers(uint64_t iterations);
+std::string errno_stays(uint64_t iterations);
+
+inline timespec to_timespec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'000}; }
+
+// now on `clock` + ns, for calls that take a moment and not a duration.
+inline timespec moment_after(clockid_t clock, int64_t ns) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return to_timespec(now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec + ns);
+}
+
+// Waits of 1 to 60 ms, the same in every run.
+inline int64_t wait_length(uint64_t n) { return static_cast<int64_t>(1 + n * 17 % 60) * 1'000'000; }
+
+// Runs `call` and requires that it took at least `ns`. `slack` is what the call's clock may be coarser.
+template <typename F>
+void takes_at_least(int64_t ns, const char* what, F&& call, int64_t slack = 0) {
+  int64_t start = victim::now_ns();
+  call();
+  int64_t took = victim::now_ns() - start;
+  victim::require(took + slack >= ns, "{}: {} ns instead of {}", what, took, ns);
+}
+
+}  // namespace calls

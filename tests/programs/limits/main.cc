@@ -1,0 +1,103 @@
+// limits: lives close to its resource limits, and they stay what they are.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "tests/programs/victim.h"
+
+namespace {
+
+using namespace victim;
+
+constexpr rlim_t kDescriptors = 14;
+constexpr uint64_t kSpare = 512ull << 20;  // bytes of address space beyond what there is at the start
+
+void set_limit(__rlimit_resource resource, rlim_t soft) {
+  rlimit limit;
+  require_call(getrlimit(resource, &limit) == 0, "getrlimit");
+  limit.rlim_cur = soft;
+  require_call(setrlimit(resource, &limit) == 0, "setrlimit");
+}
+void require_limit(__rlimit_resource resource, rlim_t soft) {
+  rlimit limit;
+  require_call(getrlimit(resource, &limit) == 0, "getrlimit");
+  require(limit.rlim_cur == soft, "limits: limit {} became {}, not {}", static_cast<int>(resource),
+          limit.rlim_cur, soft);
+}
+
+std::string address_space(uint64_t iterations) {
+  unsigned long pages = 0;
+  std::FILE* statm = std::fopen("/proc/self/statm", "re");
+  require_call(statm != nullptr && std::fscanf(statm, "%lu", &pages) == 1, "/proc/self/statm");
+  std::fclose(statm);
+  const rlim_t limit = pages * kPage + kSpare;
+  set_limit(RLIMIT_AS, limit);
+  constexpr uint64_t kSome = 16 << 20;
+  for (uint64_t n = 0; n < iterations; ++n) {
+    require_limit(RLIMIT_AS, limit);
+    void* p = mmap(nullptr, kSpare + kSome, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    require(p == MAP_FAILED && errno == ENOMEM, "limits: {} bytes beyond the limit were mapped", kSome);
+    std::byte* some = map_pages(kSome / kPage);
+    for (uint64_t i = 0; i < kSome; i += 16 * kPage)
+      word_at(some + i).store(n + i, std::memory_order_relaxed);
+    for (uint64_t i = 0; i < kSome; i += 16 * kPage)
+      require(word_at(some + i).load() == n + i, "limits: memory changed");
+    munmap(some, kSome);
+  }
+  return fmt::format("{} times at the limit", iterations);
+}
+
+std::string descriptors(uint64_t iterations) {
+  set_limit(RLIMIT_NOFILE, kDescriptors);
+  int first = -1;
+  for (uint64_t n = 0; n < iterations; ++n) {
+    require_limit(RLIMIT_NOFILE, kDescriptors);
+    std::vector<int> fds;
+    int fd;
+    while ((fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) fds.push_back(fd);
+    require(errno == EMFILE, "limits: open fails with {}", std::strerror(errno));
+    require(!fds.empty() && fds.back() == static_cast<int>(kDescriptors) - 1,
+            "limits: the last descriptor is {}", fds.empty() ? -1 : fds.back());
+    if (n == 0) first = fds.front();
+    require(fds.front() == first, "limits: the lowest free descriptor was {} and is {}", first, fds.front());
+    for (int open_fd : fds) close(open_fd);
+  }
+  return fmt::format("{} times at the limit", iterations);
+}
+
+std::string others(uint64_t iterations) {
+  set_limit(RLIMIT_STACK, 256 << 10);
+  set_limit(RLIMIT_CORE, 0);
+  set_limit(RLIMIT_MEMLOCK, 64 << 10);
+  set_limit(RLIMIT_SIGPENDING, 32);
+  set_limit(RLIMIT_MSGQUEUE, 4096);
+  for (uint64_t n = 0; n < iterations; ++n) {
+    require_limit(RLIMIT_STACK, 256 << 10);
+    require_limit(RLIMIT_CORE, 0);
+    require_limit(RLIMIT_MEMLOCK, 64 << 10);
+    require_limit(RLIMIT_SIGPENDING, 32);
+    require_limit(RLIMIT_MSGQUEUE, 4096);
+    std::thread([] {
+      volatile std::byte stack[100'000];
+      stack[99'999] = std::byte{1};
+      require(stack[99'999] == std::byte{1}, "limits: the stack changed");
+    }).join();
+  }
+  return fmt::format("{} looks", iterations);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_victim({"limits",
+                     "Lives close to its resource limits.",
+                     {{"address", "little address space", 6'000, address_space},
+                      {"nofile", "few descriptors", 20'000, descriptors},
+                      {"others", "stack, core, locked memory, queued signals", 10'000, others}}},
+                    argc, argv);
+}

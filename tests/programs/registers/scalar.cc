@@ -1,0 +1,113 @@
+#include <cfenv>
+#include <cmath>
+
+#include "tests/programs/registers/registers.h"
+
+namespace registers {
+
+using namespace victim;
+
+namespace {
+constexpr uint64_t kSteps = 1'000'000;  // the loop counts down this often without touching memory
+}
+
+// Eleven registers hold known values while the twelfth counts; carry and direction flags are known too.
+std::string general(uint64_t iterations) {
+  for (uint64_t n = 0; n < iterations; ++n) {
+    uint64_t got[11];
+    asm volatile(
+        "mov %[n], %%rax\n\t"
+        "lea 1(%%rax), %%rbx\n\t"
+        "lea 2(%%rax), %%rcx\n\t"
+        "lea 3(%%rax), %%rdx\n\t"
+        "lea 4(%%rax), %%rsi\n\t"
+        "lea 5(%%rax), %%r8\n\t"
+        "lea 6(%%rax), %%r9\n\t"
+        "lea 7(%%rax), %%r10\n\t"
+        "lea 8(%%rax), %%r11\n\t"
+        "lea 9(%%rax), %%r12\n\t"
+        "lea 10(%%rax), %%r13\n\t"
+        "mov %[steps], %%r14\n\t"
+        "stc\n"
+        "1:\n\t"
+        "dec %%r14\n\t"  // leaves the carry flag alone
+        "jnz 1b\n\t"
+        "adc $0, %%rax\n\t"  // + 1 from the carry that was set before the loop
+        "mov %%rax, (%[got])\n\t"
+        "mov %%rbx, 8(%[got])\n\t"
+        "mov %%rcx, 16(%[got])\n\t"
+        "mov %%rdx, 24(%[got])\n\t"
+        "mov %%rsi, 32(%[got])\n\t"
+        "mov %%r8, 40(%[got])\n\t"
+        "mov %%r9, 48(%[got])\n\t"
+        "mov %%r10, 56(%[got])\n\t"
+        "mov %%r11, 64(%[got])\n\t"
+        "mov %%r12, 72(%[got])\n\t"
+        "mov %%r13, 80(%[got])\n\t"
+        :
+        : [n] "r"(n), [steps] "i"(kSteps), [got] "D"(got)
+        : "rax", "rbx", "rcx", "rdx", "rsi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "cc", "memory");
+    require(got[0] == n + 1, "general: rax holds {}, not {}", got[0], n + 1);
+    for (uint64_t i = 1; i < 11; ++i)
+      require(got[i] == n + i, "general: register {} holds {}, not {}", i, got[i], n + i);
+  }
+  return fmt::format("{} rounds", iterations);
+}
+
+// Eight values on the x87 stack, in extended precision, with a control word of its own.
+std::string x87(uint64_t iterations) {
+  const uint16_t control = 0x0f7f;  // round towards zero, 64-bit mantissa, all exceptions masked
+  for (uint64_t n = 0; n < iterations; ++n) {
+    uint16_t control_before, control_after;
+    int64_t start = static_cast<int64_t>(n);
+    int64_t got[8];
+    asm volatile(
+        "fnstcw %[before]\n\t"
+        "fldcw %[control]\n\t"
+        "fildll %[start]\n\t"
+        "fld1\n\tfadd %%st(1), %%st\n\t"
+        "fld1\n\tfadd %%st(1), %%st\n\t"
+        "fld1\n\tfadd %%st(1), %%st\n\t"
+        "fld1\n\tfadd %%st(1), %%st\n\t"
+        "fld1\n\tfadd %%st(1), %%st\n\t"
+        "fld1\n\tfadd %%st(1), %%st\n\t"
+        "fld1\n\tfadd %%st(1), %%st\n\t"
+        "mov %[steps], %%rcx\n"
+        "1:\n\t"
+        "dec %%rcx\n\t"
+        "jnz 1b\n\t"
+        "fnstcw %[after]\n\t"
+        "fistpll 56(%[got])\n\tfistpll 48(%[got])\n\tfistpll 40(%[got])\n\tfistpll 32(%[got])\n\t"
+        "fistpll 24(%[got])\n\tfistpll 16(%[got])\n\tfistpll 8(%[got])\n\tfistpll (%[got])\n\t"
+        "fldcw %[before]\n\t"
+        : [before] "=m"(control_before), [after] "=m"(control_after)
+        : [control] "m"(control), [start] "m"(start), [steps] "i"(kSteps), [got] "r"(got)
+        : "rcx", "cc", "memory", "st", "st(1)", "st(2)", "st(3)", "st(4)", "st(5)", "st(6)", "st(7)");
+    require(control_after == control, "x87: the control word is {:x}, not {:x}", control_after, control);
+    for (int64_t i = 0; i < 8; ++i)
+      require(got[i] == start + i, "x87: st holds {}, not {}", got[i], start + i);
+  }
+  return fmt::format("{} rounds", iterations);
+}
+
+// Each thread rounds its own way; 1/3 and its like tell which way was used.
+std::string rounding(uint64_t iterations) {
+  const int modes[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+  run_threads(4, [&](unsigned t) {
+    require(std::fesetround(modes[t]) == 0, "rounding: fesetround");
+    volatile double one = 1, three = 3, minus = -1;
+    volatile long double long_one = 1, long_three = 3;
+    const double third = one / three, minus_third = minus / three;
+    const long double long_third = long_one / long_three;
+    for (uint64_t n = 0; n < iterations; ++n) {
+      require(one / three == third && minus / three == minus_third && long_one / long_three == long_third,
+              "rounding: thread {} rounds another way in step {}", t, n);
+      if (n % 64 == 0)
+        require(std::fegetround() == modes[t], "rounding: mode of thread {} is {:x}", t, std::fegetround());
+    }
+    std::fesetround(FE_TONEAREST);
+  });
+  return fmt::format("{} divisions in four modes", 4 * iterations);
+}
+
+}  // namespace registers
