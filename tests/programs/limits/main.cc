@@ -96,8 +96,8 @@ std::string others(uint64_t iterations) {
 int main(int argc, char** argv) {
   return run_victim({"limits",
                      "Lives close to its resource limits.",
-                     {{"address", "little address space", 6'000, address_space},
+                     {{"address", "little address space", 2'000, address_space},
                       {"nofile", "few descriptors", 20'000, descriptors},
-                      {"others", "stack, core, locked memory, queued signals", 10'000, others}}},
+                      {"others", "stack, core, locked memory, queued signals", 3'000, others}}},
                     argc, argv);
 }
