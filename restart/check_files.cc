@@ -1,0 +1,99 @@
+#include "restart/check_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "base/raii_fd.h"
+#include "restart/elf_build_id.h"
+#include "writer/checksum.h"
+
+namespace ckpt {
+namespace {
+
+constexpr const char* kRemedy = "put the old file back (reinstall that version), or take a new checkpoint";
+
+Result<uint64_t> hash_file(int fd, const std::string& path) {
+  constexpr size_t kBuffer = 1 << 20;
+  auto buffer = std::make_unique<std::byte[]>(kBuffer);
+  StreamingChecksum sum;
+  for (uint64_t at = 0;;) {
+    ssize_t n = pread(fd, buffer.get(), kBuffer, static_cast<off_t>(at));
+    if (n < 0) return make_error(ExitCode::kIo, errno, "cannot read {} ({})", path, errno_name(errno));
+    if (n == 0) return sum.value();
+    sum.add(buffer.get(), static_cast<size_t>(n));
+    at += static_cast<uint64_t>(n);
+  }
+}
+
+Result<void> check_unchanged(const ParsedMapping& m, int fd, const std::string& path) {
+  if (!m.build_id.empty()) {
+    auto id = read_build_id(fd);
+    if (id.size() == m.build_id.size() && std::memcmp(id.data(), m.build_id.data(), id.size()) == 0) return {};
+    return make_error(ExitCode::kFileChanged, 0, "{} has changed since the checkpoint (its build id differs): {}", path,
+                      kRemedy);
+  }
+  struct stat st;
+  if (fstat(fd, &st) != 0) return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", path, errno_name(errno));
+  const MappingRecord& r = m.record;
+  if (r.object_size != 0 && static_cast<uint64_t>(st.st_size) != r.object_size) {
+    return make_error(ExitCode::kFileChanged, 0, "{} has changed since the checkpoint (it has {} bytes, had {}): {}", path,
+                      static_cast<uint64_t>(st.st_size), r.object_size, kRemedy);
+  }
+  if (r.file_hash != 0) {
+    auto hash = hash_file(fd, path);
+    if (!hash.ok()) return hash.error();
+    if (*hash == r.file_hash) return {};
+  } else {
+    int64_t mtime = int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
+    if (r.file_mtime_ns == 0 || mtime == r.file_mtime_ns) return {};
+  }
+  return make_error(ExitCode::kFileChanged, 0, "{} has changed since the checkpoint (its {} differs): {}", path,
+                    r.file_hash != 0 ? "content" : "modification time", kRemedy);
+}
+
+Result<void> check_one(const ParsedMapping& m) {
+  auto kind = static_cast<MappingKind>(m.record.kind);
+  std::string path(m.path);
+  ScopedFd fd(open(path.c_str(), (kind == MappingKind::kDevice ? O_PATH : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!fd.valid()) {
+    if (is_shared_memory_file(m) && errno == ENOENT) return {};
+    return make_error(ExitCode::kFileChanged, errno, "{}, which the program had mapped, cannot be opened ({}): {}", path,
+                      errno_name(errno), kRemedy);
+  }
+  if (kind == MappingKind::kDevice) return {};
+  struct stat st;
+  if (fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode)) {
+    return make_error(ExitCode::kFileChanged, 0, "{} is no regular file any more: {}", path, kRemedy);
+  }
+  bool written_by_program = kind == MappingKind::kFileShared && (m.record.flags & kMapMayWrite) != 0;
+  if (written_by_program) return {};
+  return check_unchanged(m, fd.get(), path);
+}
+
+}  // namespace
+
+bool is_shared_memory_file(const ParsedMapping& m) {
+  return m.path.substr(0, 9) == "/dev/shm/" && static_cast<MappingKind>(m.record.kind) == MappingKind::kFileShared;
+}
+
+Result<void> check_mapped_files(const ImageMeta& meta) {
+  std::set<std::tuple<std::string_view, uint32_t>> done;
+  for (const ParsedMapping& m : meta.mappings) {
+    auto kind = static_cast<MappingKind>(m.record.kind);
+    bool from_file = kind == MappingKind::kFilePrivate || kind == MappingKind::kFileShared || kind == MappingKind::kDevice;
+    if (!from_file || (m.record.flags & kMapFileDeleted) != 0) continue;
+    if (!done.emplace(m.path, m.record.kind).second) continue;
+    CKPT_TRY(check_one(m));
+  }
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,60 @@
+#include "restart/layout.h"
+
+#include <sys/personality.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "restart/address_space.h"
+
+namespace ckpt {
+namespace {
+
+// Set for the second execution: the soft limit on the stack before.
+constexpr const char* kDone = "CKPT_RESTART_STACK_LIMIT";
+
+constexpr uint64_t kLeastGap = 128 << 20;  // the kernel's own least distance
+constexpr uint64_t kMostGap = uint64_t{64} << 30;
+
+uint64_t wanted_gap(const ImageMeta& meta) {
+  uint64_t stack = meta.mm.record.start_stack;
+  for (const ParsedMapping& m : meta.mappings) {
+    if (stack < m.record.start || stack >= m.record.end) continue;
+    uint64_t limit = meta.limits.soft[RLIMIT_STACK];
+    uint64_t growth = std::clamp<uint64_t>(limit, kLeastGap, uint64_t{1} << 30);
+    if (m.record.end >= kTaskEnd) return growth;
+    return std::min(kTaskEnd - m.record.end + growth, kMostGap);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void choose_mmap_base(const ImageMeta& meta, char** argv) {
+  rlimit limit{};
+  getrlimit(RLIMIT_STACK, &limit);
+  if (const char* before = std::getenv(kDone); before != nullptr) {
+    limit.rlim_cur = std::min<rlim_t>(std::strtoull(before, nullptr, 10), limit.rlim_max);
+    unsetenv(kDone);
+    setrlimit(RLIMIT_STACK, &limit);
+    return;
+  }
+  uint64_t gap = wanted_gap(meta);
+  if (gap == 0 || gap > limit.rlim_max) return;
+  std::string before = std::to_string(static_cast<uint64_t>(limit.rlim_cur));
+  rlimit raised{gap, limit.rlim_max};
+  int persona = personality(0xffffffff);
+  if (persona < 0 || setrlimit(RLIMIT_STACK, &raised) != 0) return;
+  setenv(kDone, before.c_str(), 1);
+  // Without randomization the limit alone decides.
+  personality(static_cast<unsigned long>(persona) | ADDR_NO_RANDOMIZE);
+  execv("/proc/self/exe", argv);
+  personality(static_cast<unsigned long>(persona));
+  unsetenv(kDone);
+  setrlimit(RLIMIT_STACK, &limit);
+}
+
+}  // namespace ckpt

@@ -1,0 +1,213 @@
+// ckpt-restart: plan and checks, the new process, then its parent until it ends. Stages: docs/restart.md.
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "restart/launch.h"
+#include "restart/layout.h"
+#include "restart/memory_plan.h"
+#include "restart/options.h"
+#include "restart/plan.h"
+#include "restart/process.h"
+#include "restart/stage_text.h"
+#include "restart/supervise.h"
+#include "writer/image_catalog.h"
+
+namespace ckpt {
+namespace {
+
+using Json = nlohmann::json;
+
+// What a restart costs, in nanoseconds since ckpt-restart began.
+struct Costs {
+  int64_t start_ns = now_ns();
+  int64_t checked_ns = 0;
+};
+
+int finish_with_error(const RestartOptions& options, const Error& error) {
+  if (options.json) {
+    Json j{{"ok", false}, {"error", error.message()}, {"exit_code", static_cast<int>(error.code)}};
+    std::fprintf(options.check ? stdout : stderr, "%s\n", j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+  } else {
+    std::fprintf(stderr, "ckpt-restart: %s\n", error.text);
+  }
+  return static_cast<int>(error.code);
+}
+
+void print_note(const RestartOptions& options, const std::string& text) {
+  if (!options.quiet && !options.json) std::fprintf(stderr, "ckpt-restart: note: %s\n", text.c_str());
+}
+
+std::pair<ScopedFd, ScopedFd> make_pipe(int bytes) {
+  int ends[2] = {-1, -1};
+  if (pipe2(ends, O_CLOEXEC) == 0 && bytes > 0) fcntl(ends[1], F_SETPIPE_SZ, bytes);
+  return {ScopedFd(ends[0]), ScopedFd(ends[1])};
+}
+
+// Checks that take long show how far they are, on a terminal.
+VerifyProgress progress_on_terminal(const RestartOptions& options) {
+  if (options.quiet || options.json || isatty(STDERR_FILENO) == 0) return {};
+  return [last = int64_t{0}, begin = now_ns()](uint64_t done, uint64_t total) mutable {
+    constexpr int64_t kPatience = 500'000'000, kStep = 100'000'000;
+    int64_t now = now_ns();
+    if (now - begin < kPatience || now - last < kStep) {
+      if (done == total && last != 0) std::fprintf(stderr, "\r\033[K");
+      return;
+    }
+    last = now;
+    std::fprintf(stderr, "\rckpt-restart: checking the image: %d%%\033[K", static_cast<int>(total == 0 ? 100 : done * 100 / total));
+    if (done == total) std::fprintf(stderr, "\r\033[K");
+  };
+}
+
+Json describe(const RestartPlan& plan) {
+  const ProcessRecord& p = plan.process();
+  return Json{{"image", plan.image->path()},
+              {"sequence", plan.image->brief().sequence},
+              {"pid", p.pid},
+              {"threads", plan.tids.size()},
+              {"mappings", plan.image->meta().mappings.size()},
+              {"memory_bytes", plan.fill.bytes},
+              {"image_bytes", plan.image->brief().file_bytes}};
+}
+
+void report_costs(const RestartOptions& options, const RestartPlan& plan, const Launched& launched, const Outcome& outcome,
+                  const Costs& costs, const std::vector<std::string>& notes) {
+  double check_ms = static_cast<double>(costs.checked_ns - costs.start_ns) / 1e6;
+  double restart_ms = static_cast<double>(outcome.go_ns - costs.start_ns) / 1e6;
+  if (options.json) {
+    Json j = describe(plan);
+    j["ok"] = true;
+    j["outer_pid"] = outcome.outer_pid;
+    j["new_pid_namespace"] = launched.namespaces.new_pid;
+    j["new_user_namespace"] = launched.namespaces.new_user;
+    j["check_ns"] = costs.checked_ns - costs.start_ns;
+    j["restart_ns"] = outcome.go_ns - costs.start_ns;
+    j["notes"] = notes;
+    std::fprintf(stderr, "%s\n", j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+  } else if (options.verbose) {
+    std::fprintf(stderr,
+                 "ckpt-restart: %s: pid %d, %zu threads, %.1f MiB of memory, running after %.1f ms (%.1f ms of it to check "
+                 "the image)\n",
+                 plan.image->path().c_str(), plan.process().pid, plan.tids.size(),
+                 static_cast<double>(plan.fill.bytes) / (1 << 20), restart_ms, check_ms);
+    if (launched.namespaces.new_pid) {
+      std::fprintf(stderr, "ckpt-restart: in a pid namespace of its own (%s); its pid outside is %d\n",
+                   launched.namespaces.reason.c_str(), outcome.outer_pid);
+    }
+  }
+}
+
+struct Running {
+  Launched launched;
+  Outcome outcome;
+};
+
+// One attempt: from the new process's first instruction to the library's release of the threads.
+Result<Outcome> bring_back(const RestartPlan& plan, const NamespaceChoice& choice, std::optional<Supervisor>& supervisor,
+                           Launched& launched_copy) {
+  auto channel = make_report_channel();
+  if (!channel.ok()) return channel.error();
+  auto [ours, theirs] = std::move(*channel);
+  auto [status_read, status_write] = make_pipe(0);
+  constexpr int kFeedPipeBytes = 1 << 20;
+  auto [feed_read, feed_write] = plan.fill.feed.empty() ? std::pair<ScopedFd, ScopedFd>{} : make_pipe(kFeedPipeBytes);
+  if (!status_read.valid() || (!plan.fill.feed.empty() && !feed_read.valid())) {
+    return make_error(ExitCode::kSystem, errno, "no pipe to the new process ({})", errno_name(errno));
+  }
+  LaunchSpec spec;
+  spec.namespaces = choice;
+  spec.pid = plan.process().pid;
+  spec.uid = plan.process().uid[1];
+  spec.gid = plan.process().gid[1];
+  spec.program = [&, status = status_write.get(), feed = feed_read.get()](ReportChannel& report, bool in_new_user) {
+    ProcessSpec process;
+    process.image = plan.image.get();
+    process.fill = &plan.fill;
+    process.vdso = &plan.vdso;
+    process.status_fd = status;
+    process.feed_fd = feed;
+    process.new_pid_namespace = choice.new_pid;
+    process.image_directory = plan.image_directory;
+    become_program(process, report, in_new_user);
+  };
+  auto launched = launch(spec, ours, theirs);
+  if (!launched.ok()) return launched.error();
+  status_write.reset();
+  feed_read.reset();
+  launched_copy.namespaces = launched->namespaces;
+  supervisor.emplace(std::move(*launched), std::move(ours), std::move(status_read),
+                     [&plan](uint32_t index) { return mapping_name(plan.image->meta(), index); });
+  Feeder feeder(*plan.image, plan.fill);
+  if (feed_write.valid()) CKPT_TRY(feeder.start(std::move(feed_write)));
+  auto outcome = supervisor->wait_until_running();
+  auto fed = feeder.join();
+  if (!fed.ok()) return fed.error();  // the cause of whatever the process said
+  return outcome;
+}
+
+int restart(const RestartOptions& options, char** argv) {
+  Costs costs;
+  auto path = resolve_image(options.image);
+  if (!path.ok()) return finish_with_error(options, path.error());
+  auto plan = open_plan(*path, options.trust);
+  if (!plan.ok()) return finish_with_error(options, plan.error());
+  if (!options.check) choose_mmap_base(plan->image->meta(), argv);
+  if (auto r = check_plan(*plan, progress_on_terminal(options)); !r.ok()) return finish_with_error(options, r.error());
+  auto choice = choose_namespaces(plan->tids, options.namespaces);
+  if (!choice.ok()) return finish_with_error(options, choice.error());
+  costs.checked_ns = now_ns();
+
+  if (options.check) {
+    Json j = describe(*plan);
+    j["ok"] = true;
+    j["new_pid_namespace"] = choice->new_pid;
+    j["new_user_namespace"] = choice->new_user;
+    j["notes"] = plan->notes;
+    if (options.json) {
+      std::printf("%s\n", j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    } else {
+      for (const std::string& note : plan->notes) print_note(options, note);
+      if (!options.quiet) std::printf("%s: can be restarted here%s\n", plan->image->path().c_str(), choice->new_pid ? ", in a pid namespace of its own" : "");
+    }
+    return 0;
+  }
+
+  Supervisor::block_signals();
+  std::optional<Supervisor> supervisor;
+  Launched launched;
+  auto outcome = bring_back(*plan, *choice, supervisor, launched);
+  if (!outcome.ok() && outcome.error().sys_errno == EEXIST && !choice->new_pid &&
+      options.namespaces == NamespacePolicy::kAuto) {
+    // Somebody took an id since we looked: nothing of the program has run, so start over in a namespace.
+    choice = choose_namespaces(plan->tids, NamespacePolicy::kAlways);
+    if (!choice.ok()) return finish_with_error(options, choice.error());
+    choice->reason = "a thread id was taken meanwhile";
+    supervisor.reset();
+    outcome = bring_back(*plan, *choice, supervisor, launched);
+  }
+  if (!outcome.ok()) return finish_with_error(options, outcome.error());
+
+  std::vector<std::string> notes = plan->notes;
+  notes.insert(notes.end(), outcome->notes.begin(), outcome->notes.end());
+  for (std::string& line : restorer_note_lines(outcome->restorer_notes)) notes.push_back(std::move(line));
+  for (const std::string& note : notes) print_note(options, note);
+  report_costs(options, *plan, launched, *outcome, costs, notes);
+  if (options.detach) {
+    supervisor->detach();
+    std::printf("%d\n", outcome->outer_pid);
+    return 0;
+  }
+  plan->image.reset();  // its memory and descriptor are not needed for the rest of a long life
+  std::fflush(nullptr);
+  end_like(supervisor->wait_until_ended());
+}
+
+}  // namespace
+}  // namespace ckpt
+
+int main(int argc, char** argv) { return ckpt::restart(ckpt::parse_options(argc, argv), argv); }

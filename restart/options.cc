@@ -1,0 +1,45 @@
+#include "restart/options.h"
+
+#include <CLI/CLI.hpp>
+#include <map>
+
+#include "base/exit_codes.h"
+
+namespace ckpt {
+
+RestartOptions parse_options(int argc, char** argv) {
+  RestartOptions options;
+  CLI::App app{"Bring a checkpointed program back: memory, threads with their ids, descriptors, timers."};
+  app.set_version_flag("--version", "ckpt-restart " CKPT_VERSION);
+  app.add_option("IMAGE", options.image,
+                 "an image, a directory (its newest complete image), DIR@SEQ or DIR@-N (the Nth before the newest)")
+      ->required();
+  app.add_flag("--check,--dry-run", options.check, "check everything a restart needs, start nothing");
+  app.add_flag("--detach", options.detach, "return as soon as the program runs, print its pid");
+  app.add_option("--namespaces", options.namespaces,
+                 "auto: a pid namespace of its own only where the old ids cannot be had; never; always")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, NamespacePolicy>{{"auto", NamespacePolicy::kAuto},
+                                                                                 {"never", NamespacePolicy::kNever},
+                                                                                 {"always", NamespacePolicy::kAlways}}));
+  app.add_flag("--trust", options.trust, "restart an image that somebody else owns or may have written");
+  app.add_flag("--json", options.json, "say what the restart cost as one JSON object (stderr; with --check stdout)");
+  app.add_flag("-q,--quiet", options.quiet, "no notes, only errors");
+  app.add_flag("-v,--verbose", options.verbose, "say what the restart cost, and its stages");
+  app.footer(
+      "Once the program runs, ckpt-restart is its parent: it forwards signals and ends as the program ends\n"
+      "(same exit code, or killed by the same signal). Before that, exit codes:\n"
+      "  64 wrong arguments             65 image damaged or truncated     66 no such image\n"
+      "  68 other version, CPU, kernel  69 ids in use, no namespaces      70 a bug in ckpt-restart\n"
+      "  71 a system call failed        72 a file is missing or changed   74 read or write error\n"
+      "  77 not allowed, not yours      78 the image says it cannot be restarted\n"
+      "Nothing is changed before every checksum and every file the program used has been checked.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    int code = app.exit(e);
+    std::exit(code == 0 ? 0 : static_cast<int>(ExitCode::kUsage));
+  }
+  return options;
+}
+
+}  // namespace ckpt

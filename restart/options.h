@@ -1,0 +1,26 @@
+// The command line of ckpt-restart.
+//
+// Owner: restart. Callers: main().
+#pragma once
+
+#include <string>
+
+#include "restart/namespaces.h"
+
+namespace ckpt {
+
+struct RestartOptions {
+  std::string image;
+  bool check = false;
+  bool detach = false;
+  bool json = false;
+  bool quiet = false;
+  bool verbose = false;
+  bool trust = false;
+  NamespacePolicy namespaces = NamespacePolicy::kAuto;
+};
+
+// Ends the process for --help, --version and mistakes.
+RestartOptions parse_options(int argc, char** argv);
+
+}  // namespace ckpt

@@ -1,0 +1,82 @@
+#include "restart/plan.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "restart/check_files.h"
+#include "restart/check_machine.h"
+#include "restart/descriptors.h"
+#include "restart/memory_plan.h"
+
+namespace ckpt {
+namespace {
+
+// An image is a program: whoever can write it decides what runs.
+Result<void> check_writers(const ImageReader& image) {
+  struct stat st;
+  if (fstat(image.fd(), &st) != 0) {
+    return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", image.path(), errno_name(errno));
+  }
+  if (st.st_uid != geteuid() && st.st_uid != 0) {
+    return make_error(ExitCode::kPermission, 0,
+                      "{} belongs to user {}, who decides what it runs: restart as that user, or with --trust", image.path(),
+                      st.st_uid);
+  }
+  if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return make_error(ExitCode::kPermission, 0,
+                      "{} may be written by others (mode {:o}), who then decide what it runs: chmod go-w, or --trust",
+                      image.path(), st.st_mode & 07777);
+  }
+  return {};
+}
+
+std::string directory_of(const std::string& path) {
+  size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+}  // namespace
+
+Result<RestartPlan> open_plan(const std::string& image_path, bool trust) {
+  auto image = ImageReader::open(image_path);
+  if (!image.ok()) return image.error();
+  if (!trust) CKPT_TRY(check_writers(*image));
+  RestartPlan plan;
+  plan.image = std::make_unique<ImageReader>(std::move(*image));
+  if (plan.image->brief().parent != 0) {
+    return make_error(ExitCode::kIncompatible, 0, "{} is an increment to image {}: this ckpt-restart needs a full image",
+                      image_path, plan.image->brief().parent);
+  }
+  // The program comes back in its own working directory: what is written there later needs a whole path.
+  char* whole = realpath(directory_of(image_path).c_str(), nullptr);
+  plan.image_directory = whole != nullptr ? whole : directory_of(image_path);
+  free(whole);
+  for (const ParsedThread& t : plan.image->meta().threads) plan.tids.push_back(t.record.tid);
+  for (const ParsedNote& n : plan.image->meta().notes) {
+    if (n.severity == 2) {
+      return make_error(ExitCode::kUnsupported, 0, "{} cannot be restarted: {}", image_path, n.text);
+    }
+    if (n.severity == 1) plan.notes.emplace_back(n.text);
+  }
+  return plan;
+}
+
+Result<void> check_plan(RestartPlan& plan, const VerifyProgress& progress) {
+  const ImageMeta& meta = plan.image->meta();
+  auto vdso = find_vdso();
+  if (!vdso.ok()) return vdso.error();
+  plan.vdso = std::move(*vdso);
+  CKPT_TRY(check_machine(*plan.image, plan.vdso));
+  CKPT_TRY(check_mapped_files(meta));
+  DescriptorOptions options;
+  options.image_directory = plan.image_directory;
+  options.sequence = plan.image->brief().sequence;
+  CKPT_TRY(check_descriptors(meta, options));
+  CKPT_TRY(plan.image->verify_data(2, progress));
+  plan.fill = make_fill_plan(*plan.image, [&](uint32_t i) { return takes_image_bytes(meta.mappings[i]); });
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,35 @@
+// Everything that is known and checked before a restart touches anything.
+//
+// Owner:     restart. Callers: main(), one thread.
+// Never:     changes anything: no file, no process.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "restart/fill_plan.h"
+#include "restart/vdso.h"
+#include "writer/image_reader.h"
+
+namespace ckpt {
+
+struct RestartPlan {
+  std::unique_ptr<ImageReader> image;
+  Vdso vdso;
+  FillPlan fill;
+  std::vector<int> tids;         // the pid first
+  std::string image_directory;
+  std::vector<std::string> notes;  // of the image, for the user
+
+  const ProcessRecord& process() const { return image->meta().process.record; }
+};
+
+// Opens the image and checks who may have written it. trust: whoever.
+Result<RestartPlan> open_plan(const std::string& image_path, bool trust);
+
+// Every checksum, the machine, the files.
+Result<void> check_plan(RestartPlan& plan, const VerifyProgress& progress);
+
+}  // namespace ckpt

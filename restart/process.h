@@ -1,0 +1,28 @@
+// The new process, from its first instruction as a copy of ckpt-restart until the restorer takes over.
+//
+// Owner:     restart. Callers: launch(), in the child. Never returns, never prints: what it has to say
+//            goes through the report channel.
+#pragma once
+
+#include <string>
+
+#include "restart/fill_plan.h"
+#include "restart/report.h"
+#include "restart/vdso.h"
+#include "writer/image_reader.h"
+
+namespace ckpt {
+
+struct ProcessSpec {
+  const ImageReader* image = nullptr;
+  const FillPlan* fill = nullptr;
+  const Vdso* vdso = nullptr;
+  int status_fd = -1;  // writing end
+  int feed_fd = -1;    // reading end; -1: nothing is fed
+  bool new_pid_namespace = false;
+  std::string image_directory;  // where tails of files that have grown are kept
+};
+
+[[noreturn]] void become_program(const ProcessSpec& spec, ReportChannel& report, bool in_new_user);
+
+}  // namespace ckpt

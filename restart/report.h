@@ -1,0 +1,70 @@
+// What the processes of one restart tell ckpt-restart: notes and failures in words, and what became
+// of the program.
+//
+// Owner:     restart. One sequenced-packet socket pair: ckpt-restart reads, the init of a new pid
+//            namespace and the program's process (until the restorer runs) write.
+// Callers:   ReportWriter: init and child, one thread each. ReportReader: ckpt-restart.
+// Never:     blocks the writer: a message is one packet, and there are few.
+// The stages that the restorer and the library reach go through another pipe (RestartStatus), since
+// neither can make words.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/raii_fd.h"
+#include "base/restart_protocol.h"
+#include "base/result.h"
+
+namespace ckpt {
+
+enum class ReportKind : uint32_t {
+  kNote = 1,     // text: a line for the user
+  kError = 2,    // text, code: the restart failed
+  kStage = 3,    // value: RestartStage reached
+  kProgram = 4,  // value: the program's pid as it sees itself; with a pidfd
+  kStopped = 5,  // value: signal that stopped the program
+  kEnded = 6,    // value: wait status of the program
+  kProceed = 7,  // to init: the user and group maps are written
+  kDetach = 8,   // to init: live on without ckpt-restart
+};
+
+struct Report {
+  ReportKind kind = ReportKind::kNote;
+  int32_t code = 0;
+  int32_t sys_errno = 0;
+  int32_t value = 0;
+  char text[1024] = {};
+};
+
+class ReportChannel {
+ public:
+  ReportChannel() = default;
+  explicit ReportChannel(ScopedFd fd) : fd_(std::move(fd)) {}
+
+  int fd() const { return fd_.get(); }
+  void close() { fd_.reset(); }
+  void move_to(int fd) {
+    fd_.release();
+    fd_ = ScopedFd(fd);
+  }
+
+  void note(std::string_view text);
+  void error(const Error& error);
+  void send(ReportKind kind, int32_t value, int pidfd = -1);
+
+  // Waits for the next message. nullopt at the end (every writer is gone), or with dont_wait when
+  // there is none. `pidfd` receives a descriptor that came with it.
+  std::optional<Report> receive(ScopedFd* pidfd, bool dont_wait);
+
+ private:
+  ScopedFd fd_;
+};
+
+// Both ends, close-on-exec.
+Result<std::pair<ReportChannel, ReportChannel>> make_report_channel();
+
+}  // namespace ckpt

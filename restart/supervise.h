@@ -1,0 +1,66 @@
+// ckpt-restart while the program comes back and while it runs: stages, notes, signals, the end.
+//
+// Owner:     restart. Callers: ckpt-restart's main thread, after launch().
+// Never:     writes to stdout: that is the program's.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "restart/launch.h"
+#include "restart/report.h"
+
+namespace ckpt {
+
+struct Outcome {
+  RestartStage stage = RestartStage::kStart;  // reached
+  int64_t go_ns = 0;                          // CLOCK_MONOTONIC when the threads were released
+  int outer_pid = 0;                          // the program's pid as we see it
+  std::vector<std::string> notes;
+  uint32_t restorer_notes = 0;  // RestorerNote
+};
+
+class Supervisor {
+ public:
+  // status_fd: the reading end of the RestartStatus pipe. mapping_name: what to call the mapping with
+  // a number in the image, for messages.
+  using MappingName = std::function<std::string(uint32_t index)>;
+  Supervisor(Launched launched, ReportChannel report, ScopedFd status_fd, MappingName mapping_name);
+
+  // Blocks the signals that are forwarded later; before launch(), so that none is missed.
+  static void block_signals();
+  static void unblock_signals_in_child();
+
+  // Until the library has released the threads. The error says in which stage what failed; the
+  // process is gone then.
+  Result<Outcome> wait_until_running();
+
+  // Until the program ends: forwards signals, stops and goes on with it. Returns its wait status.
+  int wait_until_ended();
+
+  // The program goes on without us.
+  void detach();
+
+ private:
+  Result<void> read_stages();
+  void read_reports();
+  void forward_signals();
+  void reap();
+  Error death_error(int status) const;
+  void end_child();
+
+  Launched launched_;
+  ReportChannel report_;
+  ScopedFd status_fd_;
+  MappingName mapping_name_;
+  ScopedFd signals_;
+  Outcome outcome_;
+  std::optional<Error> reported_error_;
+  std::optional<int> ended_;  // the program's wait status
+  bool child_gone_ = false;
+};
+
+// Ends this process the way the program ended: the same exit code, or killed by the same signal.
+[[noreturn]] void end_like(int wait_status);
+
+}  // namespace ckpt

@@ -1,0 +1,31 @@
+// The kernel's vdso and vvar pages: where ckpt-restart has them, and whether they are those of the image.
+//
+// Owner:     restart. Callers: the plan (identity), restart/process.cc (pieces to move); one thread.
+// The vdso reads the vvar pages relative to itself, so all of them move together.
+#pragma once
+
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+
+namespace ckpt {
+
+struct VdsoPiece {
+  AddrRange range;
+  bool code;  // [vdso]; else [vvar] or [vvar_vclock]
+};
+
+struct Vdso {
+  std::vector<VdsoPiece> pieces;  // in address order
+  AddrRange code;                 // of [vdso]
+  uint64_t hash = 0;              // XXH3 of the code pages
+
+  bool present() const { return !code.empty(); }
+  AddrRange whole() const { return present() ? AddrRange{pieces.front().range.start, pieces.back().range.end} : AddrRange{}; }
+};
+
+// Of this process. Without a vdso (vdso=0 on the kernel's command line) present() is false.
+Result<Vdso> find_vdso();
+
+}  // namespace ckpt
