@@ -34,10 +34,8 @@ Result<void> DescriptorCapture::write_notes() {
                   "the kernel refuses kcmp(2): which descriptors share an offset was guessed from equal "
                   "offsets and flags; allow kcmp in the container's seccomp profile"));
   }
-  for (uint32_t i : order_) {
-    const auto& d = entries_[i];
-    if (d.shares) continue;
-    if (d.kind == OpenFileKind::kOther) {
+  for (const auto& d : entries_) {
+    if (!d.shares && d.kind == OpenFileKind::kOther) {
       CKPT_TRY(note(
           1, "descriptor {} ({}) cannot be saved; after restart reading gives end of file and writing EPIPE",
           d.fd, std::string_view(d.path, d.path_len)));

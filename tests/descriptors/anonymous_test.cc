@@ -1,0 +1,175 @@
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "tests/descriptors/harness.h"
+#include "writer/object_number.h"
+
+namespace ckpt::test {
+namespace {
+
+class Anonymous : public testing::TestWithParam<bool> {
+ protected:
+  Anonymous() { trip.executor = GetParam(); }
+  ScratchDirectory dir;
+  RoundTrip trip;
+};
+INSTANTIATE_TEST_SUITE_P(Sampled, Anonymous, testing::Values(true, false), how_sampled);
+
+uint64_t read_counter(int fd) {
+  uint64_t n = 0;
+  VERIFY(read(fd, &n, sizeof(n)) == sizeof(n));
+  return n;
+}
+
+TEST_P(Anonymous, EventFds) {
+  trip.setup = [] {
+    move_to(eventfd(3, 0), 5);
+    move_to(eventfd(2, EFD_SEMAPHORE | EFD_NONBLOCK), 6);
+    move_to(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), 7);
+    dup2(7, 8);
+    uint64_t huge = 0xfffffffffffffffe;
+    move_to(eventfd(0, 0), 9);
+    VERIFY(write(9, &huge, 8) == 8);
+  };
+  trip.before_stop = [] { eventfd_write(5, 10); };
+  trip.verify = [] {
+    VERIFY_EQ(read_counter(5), 13u);
+    VERIFY_EQ(read_counter(6), 1u);
+    VERIFY_EQ(read_counter(6), 1u);
+    VERIFY_EQ(read_some(6, 8), fmt::format("errno {}", EAGAIN));
+    VERIFY_EQ(read_some(7, 8), fmt::format("errno {}", EAGAIN));
+    eventfd_write(8, 4);
+    VERIFY_EQ(read_counter(7), 4u);
+    VERIFY_EQ(read_counter(9), 0xfffffffffffffffeu);
+  };
+  trip.run();
+  EXPECT_TRUE(trip.notes.empty());
+}
+
+TEST_P(Anonymous, ReplacedByAnotherOfTheSameInode) {
+  trip.setup = [] { move_to(eventfd(3, 0), 5); };
+  trip.before_stop = [] {
+    move_to(epoll_create1(0), 5);
+    move_to(eventfd(9, 0), 6);
+  };
+  trip.verify = [] {
+    epoll_event e;
+    VERIFY_EQ(epoll_wait(5, &e, 1, 0), 0);
+    VERIFY_EQ(read_counter(6), 9u);
+  };
+  trip.run();
+}
+
+TEST_P(Anonymous, MemfdsWithContentAndSeals) {
+  trip.setup = [] {
+    move_to(memfd_create("with seals", MFD_ALLOW_SEALING), 5);
+    VERIFY(write(5, "sealed", 6) == 6);
+    VERIFY(ftruncate(5, 100000) == 0);
+    VERIFY(fcntl(5, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_SEAL) == 0);
+    lseek(5, 2, SEEK_SET);
+    move_to(memfd_create("plain", 0), 6);
+    VERIFY(write(6, "plain", 5) == 5);
+    open_at(7, "/proc/self/fd/6", O_RDONLY);
+  };
+  trip.verify = [] {
+    VERIFY_EQ(fcntl(5, F_GET_SEALS), F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_SEAL);
+    VERIFY(write(5, "x", 1) == -1 && errno == EPERM);
+    VERIFY_EQ(lseek(5, 0, SEEK_CUR), 2);
+    VERIFY_EQ(read_some(5, 4), "aled");
+    VERIFY_EQ(lseek(5, 0, SEEK_END), 100000);
+    VERIFY_EQ(fcntl(6, F_GET_SEALS), F_SEAL_SEAL);
+    VERIFY_EQ(read_some(7, 10), "plain");
+    VERIFY(pwrite(6, "P", 1, 0) == 1);
+    lseek(7, 0, SEEK_SET);
+    VERIFY_EQ(read_some(7, 10), "Plain");
+    char link[100] = {};
+    VERIFY(readlink("/proc/self/fd/5", link, 99) > 0);
+    VERIFY_EQ(std::string(link), "/memfd:with seals (deleted)");
+  };
+  trip.run();
+}
+
+TEST_P(Anonymous, TimerFds) {
+  trip.setup = [] {
+    move_to(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK), 5);
+    itimerspec spec{{2, 0}, {1000, 5}};
+    timerfd_settime(5, 0, &spec, nullptr);
+    move_to(timerfd_create(CLOCK_MONOTONIC, 0), 6);
+    spec = {{0, 1000000}, {0, 1}};
+    timerfd_settime(6, 0, &spec, nullptr);
+    pollfd p{6, POLLIN, 0};
+    poll(&p, 1, -1);
+    itimerspec off{};
+    timerfd_gettime(6, &off);
+    move_to(timerfd_create(CLOCK_REALTIME, 0), 7);
+  };
+  trip.verify = [] {
+    itimerspec now;
+    VERIFY(timerfd_gettime(5, &now) == 0);
+    VERIFY_EQ(now.it_interval.tv_sec, 2);
+    VERIFY(now.it_value.tv_sec >= 990 && now.it_value.tv_sec <= 1000);
+    VERIFY_EQ(fcntl(5, F_GETFL) & O_NONBLOCK, O_NONBLOCK);
+    VERIFY(read_counter(6) >= 1);
+    VERIFY(timerfd_gettime(7, &now) == 0 && now.it_value.tv_sec == 0 && now.it_value.tv_nsec == 0);
+  };
+  trip.run();
+  EXPECT_TRUE(trip.notes.empty());
+}
+
+TEST_P(Anonymous, SignalFd) {
+  trip.setup = [] {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    move_to(signalfd(-1, &set, SFD_NONBLOCK), 5);
+  };
+  trip.verify = [] {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGUSR2);
+    sigprocmask(SIG_BLOCK, &set, nullptr);
+    raise(SIGUSR2);
+    VERIFY_EQ(read_some(5, 128), fmt::format("errno {}", EAGAIN));
+    raise(SIGUSR1);
+    VERIFY_EQ(read_some(5, 128).size(), 128u);
+  };
+  trip.run();
+}
+
+TEST_P(Anonymous, Epoll) {
+  trip.setup = [] {
+    move_to(eventfd(0, 0), 5);
+    move_to(epoll_create1(EPOLL_CLOEXEC), 6);
+    fcntl(6, F_SETFD, FD_CLOEXEC);
+    epoll_event e{EPOLLIN | EPOLLET, {.u64 = 0x123456789abcdef0}};
+    VERIFY(epoll_ctl(6, EPOLL_CTL_ADD, 5, &e) == 0);
+    move_to(epoll_create1(0), 7);
+    e = {EPOLLIN, {.u64 = 66}};
+    VERIFY(epoll_ctl(7, EPOLL_CTL_ADD, 6, &e) == 0);
+  };
+  trip.verify = [] {
+    epoll_event e{};
+    VERIFY_EQ(epoll_wait(7, &e, 1, 0), 0);
+    eventfd_write(5, 1);
+    VERIFY_EQ(epoll_wait(7, &e, 1, 0), 1);
+    VERIFY_EQ(uint64_t{e.data.u64}, 66u);
+    VERIFY_EQ(epoll_wait(6, &e, 1, 0), 1);
+    VERIFY_EQ(uint64_t{e.data.u64}, 0x123456789abcdef0u);
+    VERIFY_EQ(epoll_wait(6, &e, 1, 0), 0);  // edge-triggered
+    VERIFY_EQ(fcntl(6, F_GETFD), FD_CLOEXEC);
+  };
+  trip.run();
+  EXPECT_TRUE(trip.lines.empty());
+}
+
+}  // namespace
+}  // namespace ckpt::test

@@ -1,0 +1,224 @@
+#include <fcntl.h>
+#include <pty.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/descriptors/harness.h"
+
+namespace ckpt::test {
+namespace {
+
+class Pipes : public testing::TestWithParam<bool> {
+ protected:
+  Pipes() { trip.executor = GetParam(); }
+  ScratchDirectory dir;
+  RoundTrip trip;
+};
+INSTANTIATE_TEST_SUITE_P(Sampled, Pipes, testing::Values(true, false), how_sampled);
+
+void pipe_at(int read_end, int write_end, int flags = 0) {
+  int fds[2];
+  VERIFY(pipe2(fds, flags) == 0);
+  fds[1] = fcntl(fds[1], F_DUPFD, 100);  // out of the way of read_end
+  close(write_end);
+  move_to(fds[0], read_end);
+  move_to(fds[1], write_end);
+  for (int fd : open_descriptors()) {
+    if (fd > 2 && fd < 5) close(fd);
+  }
+}
+
+TEST_P(Pipes, BytesStayInThem) {
+  trip.setup = [&] {
+    pipe_at(5, 6, O_NONBLOCK);
+    VERIFY(write(6, "hello ", 6) == 6);
+    VERIFY(write(6, "world", 5) == 5);
+    dup2(6, 9);
+    fcntl(9, F_SETFD, FD_CLOEXEC);
+  };
+  trip.after_stop = [&] {
+    VERIFY_EQ(read_some(5, 100), "hello world");  // the capture took nothing
+    VERIFY_EQ(read_some(5, 100), fmt::format("errno {}", EAGAIN));
+  };
+  trip.verify = [&] {
+    VERIFY_EQ(read_some(5, 100), "hello world");
+    VERIFY_EQ(fcntl(5, F_GETFL) & (O_ACCMODE | O_NONBLOCK), O_RDONLY | O_NONBLOCK);
+    VERIFY_EQ(fcntl(6, F_GETFL) & (O_ACCMODE | O_NONBLOCK), O_WRONLY | O_NONBLOCK);
+    VERIFY_EQ(fcntl(9, F_GETFD), FD_CLOEXEC);
+    VERIFY(write(9, "x", 1) == 1);
+    VERIFY_EQ(read_some(5, 100), "x");
+    close(6);
+    VERIFY_EQ(read_some(5, 100), fmt::format("errno {}", EAGAIN));
+    close(9);
+    VERIFY_EQ(read_some(5, 100), "");  // no other write end is left anywhere
+  };
+  trip.run();
+  EXPECT_TRUE(trip.notes.empty());
+}
+
+TEST_P(Pipes, FullAndLarge) {
+  std::string bytes(1 << 20, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 31 + i / 257);
+  trip.setup = [&] {
+    pipe_at(5, 6, O_NONBLOCK);
+    VERIFY(fcntl(6, F_SETPIPE_SZ, 1 << 20) == 1 << 20);
+    VERIFY(write(6, bytes.data(), bytes.size()) == 1 << 20);
+    pipe_at(7, 8, O_NONBLOCK);  // many small writes, read in part
+    for (int i = 0; i < 5000; ++i) VERIFY(write(8, "abc", 3) == 3);
+    read_some(7, 4000);
+  };
+  trip.verify = [&] {
+    VERIFY_EQ(fcntl(5, F_GETPIPE_SZ), 1 << 20);
+    std::string all;
+    while (all.size() < bytes.size()) {
+      std::string some = read_some(5, bytes.size());
+      if (some.empty() || some.starts_with("errno")) break;
+      all += some;
+    }
+    VERIFY(all == bytes);
+    VERIFY_EQ(read_some(7, 20000).size(), 11000u);
+  };
+  trip.run();
+}
+
+TEST_P(Pipes, PacketsKeepTheirBoundaries) {
+  trip.setup = [&] {
+    pipe_at(5, 6, O_DIRECT | O_NONBLOCK);
+    VERIFY(write(6, "first", 5) == 5);
+    VERIFY(write(6, "second one", 10) == 10);
+    VERIFY(write(6, "3", 1) == 1);
+  };
+  trip.verify = [&] {
+    VERIFY_EQ(read_some(5, 100), "first");
+    VERIFY_EQ(read_some(5, 3), "sec");  // the rest of a packet is thrown away
+    VERIFY_EQ(read_some(5, 100), "3");
+    VERIFY(write(6, "ab", 2) == 2 && write(6, "cd", 2) == 2);
+    VERIFY_EQ(read_some(5, 100), "ab");
+  };
+  trip.run();
+}
+
+TEST_P(Pipes, FilledBetweenPrepareAndStop) {
+  trip.setup = [&] { pipe_at(5, 6); };
+  trip.before_stop = [&] {
+    VERIFY(write(6, "late", 4) == 4);
+    int old_read = fcntl(5, F_DUPFD, 50);
+    pipe_at(7, 8);
+    VERIFY(write(8, "new pipe", 8) == 8);
+    close(old_read);
+  };
+  trip.verify = [&] {
+    VERIFY_EQ(read_some(5, 100), "late");
+    VERIFY_EQ(read_some(7, 100), "new pipe");
+  };
+  trip.run();
+}
+
+TEST_P(Pipes, OneEndOnlyGivesErrors) {
+  trip.setup = [&] {
+    pipe_at(5, 6);
+    int keeper = fork();
+    if (keeper == 0) {
+      pause();
+      _exit(0);
+    }
+    close(6);
+    int pair[2];
+    VERIFY(socketpair(AF_INET, SOCK_STREAM, 0, pair) == -1);
+    move_to(socket(AF_INET, SOCK_DGRAM, 0), 8);
+    kill(keeper, SIGKILL);
+  };
+  trip.verify = [&] {
+    signal(SIGPIPE, SIG_IGN);
+    VERIFY_EQ(read_some(5, 10), "");
+    VERIFY_EQ(read_some(8, 10), "");
+    VERIFY(write(8, "x", 1) == -1 && errno == EPIPE);
+  };
+  trip.run();
+  ASSERT_EQ(trip.notes.size(), 2u);
+  EXPECT_NE(trip.notes[0].find("descriptor 5 (pipe:["), std::string::npos) << trip.notes[0];
+}
+
+TEST_P(Pipes, Fifos) {
+  const std::string fifo = dir / "fifo";
+  trip.setup = [&] {
+    mkfifo(fifo.c_str(), 0600);
+    open_at(5, fifo, O_RDONLY | O_NONBLOCK);
+    open_at(6, fifo, O_WRONLY);
+    VERIFY(write(6, "queued", 6) == 6);
+  };
+  trip.verify = [&] {
+    VERIFY_EQ(read_some(5, 100), "queued");
+    VERIFY_EQ(read_some(5, 100), fmt::format("errno {}", EAGAIN));
+    VERIFY_EQ(fcntl(6, F_GETFL) & O_NONBLOCK, 0);
+    close(6);
+    VERIFY_EQ(read_some(5, 100), "");
+  };
+  trip.run();
+}
+
+TEST_P(Pipes, StandardStreamsAreTheRestarters) {
+  const std::string in = dir / "in", out = dir / "out";
+  trip.setup = [] {
+    int fds[2], sync[2];
+    VERIFY(pipe(fds) == 0 && pipe(sync) == 0);
+    if (fork() == 0) {  // has the other ends
+      close(fds[1]);
+      close(sync[1]);
+      char c;
+      VERIFY(read(sync[0], &c, 1) == 0);
+      _exit(0);
+    }
+    close(fds[0]);
+    close(sync[0]);
+    move_to(sync[1], 40);  // cannot be saved
+    move_to(fds[1], 1);
+    dup2(1, 7);
+    open_at(8, "/proc/self/fd/1", O_WRONLY);
+    move_to(socket(AF_UNIX, SOCK_STREAM, 0), 0);
+  };
+  trip.before_restore = [&] {
+    write_file(in, "input");
+    open_at(0, in, O_RDONLY);
+    open_at(1, out, O_WRONLY | O_CREAT);
+  };
+  trip.verify = [&] {
+    VERIFY_EQ(read_some(0, 100), "input");
+    VERIFY(write(1, "a", 1) == 1);
+    VERIFY(write(7, "b", 1) == 1);
+    VERIFY(write(8, "c", 1) == 1);
+  };
+  trip.run();
+  EXPECT_EQ(read_file(out), "abc");
+  EXPECT_EQ(trip.notes.size(), 1u);
+}
+
+TEST_P(Pipes, TerminalsAreTheRestarters) {
+  const std::string out = dir / "out";
+  trip.setup = [&] {
+    int master, slave;
+    VERIFY(openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+    dup2(slave, 0);
+    dup2(slave, 1);
+    dup2(slave, 2);
+    close(master);
+    if (slave > 2) close(slave);
+    dup2(1, 9);
+  };
+  trip.before_restore = [&] {
+    open_at(1, out, O_WRONLY | O_CREAT);
+    close(0);
+  };
+  trip.verify = [&] {
+    VERIFY(write(1, "a", 1) == 1);
+    VERIFY(write(9, "b", 1) == 1);
+    VERIFY_EQ(read_some(0, 1), "");
+  };
+  trip.run();
+  EXPECT_EQ(read_file(out), "ab");
+  EXPECT_EQ(trip.kinds.size(), 1u);
+}
+
+}  // namespace
+}  // namespace ckpt::test
