@@ -209,4 +209,15 @@ struct NoteRecord {
   // then: text
 };
 
+// At most one: what the checkpoint cost the program until the image was about to be committed.
+struct CostRecord {
+  uint32_t mode;  // Mode of base/settings.h
+  uint32_t attempts;
+  int64_t pause_ns;
+  int64_t longest_wait_ns;
+  uint64_t forced_copies, sequential_copies, release_copies, faults;
+  uint64_t bytes_memory;  // 0 where the writer is another process (mode fork)
+  int64_t copied_ns;      // from the request until the last segment was copied
+};
+
 }  // namespace ckpt

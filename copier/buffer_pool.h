@@ -1,0 +1,48 @@
+// The bounded pool of segment-sized buffers (Li, Naughton, Plank 1989, "Real-Time Concurrent
+// Checkpoint with Small Memory") in two classes, which the paper asks for in its conclusion: a
+// reserve that only forced copies may take, so that a thread in a fault hardly ever waits for the
+// disk, and the rest.
+//
+// Owner:     copier. acquire(): copier, fault handler, threads giving memory back. release(): writer.
+// Rule when empty: the sequential copier waits while only the reserve is left; a forced copy waits
+//            only when nothing at all is left. Both waits are counted.
+#pragma once
+
+#include "base/arena.h"
+#include "base/futex.h"
+
+namespace ckpt {
+
+enum class CopyKind { kSequential, kForced };
+
+class BufferPool {
+ public:
+  // Address space for `bytes` of buffers; pages are touched as they are used and given back by trim().
+  [[nodiscard]] bool reserve(size_t bytes, size_t buffer_bytes);
+  void release_memory();
+  void trim();
+  AddrRange range() const { return memory_; }
+  size_t buffers() const { return count_; }
+
+  // Waits for a buffer. Returns its number.
+  uint32_t acquire(CopyKind kind);
+  void release(uint32_t buffer);
+  std::byte* data(uint32_t buffer) const { return memory_.start.as() + buffer * buffer_bytes_; }
+  bool all_free() const { return free_count_.load(std::memory_order_acquire) == count_; }
+
+  uint32_t sequential_waits() const { return sequential_waits_.load(std::memory_order_relaxed); }
+  uint32_t forced_waits() const { return forced_waits_.load(std::memory_order_relaxed); }
+  void reset_counters();
+
+ private:
+  AddrRange memory_{};
+  size_t buffer_bytes_ = 0;
+  uint32_t count_ = 0, reserve_ = 0;
+  FutexLock lock_;              // guards stack_ and changes of free_count_
+  uint32_t* stack_ = nullptr;   // free buffers; the last given back is taken first, it is in the cache
+  FutexWord free_count_{0};
+  FutexWord sequential_waits_{0}, forced_waits_{0};
+  FutexWord waiters_{0};
+};
+
+}  // namespace ckpt

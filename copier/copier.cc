@@ -1,0 +1,132 @@
+#include "copier/copier.h"
+
+#include <bit>
+
+namespace ckpt {
+
+bool page_is_zero(const std::byte* p) {
+  auto* w = reinterpret_cast<const uint64_t*>(p);
+  // Most pages differ in the first words: look there first, then at a cache line at a time.
+  if (w[0] != 0) return false;
+  for (size_t i = 0; i < kPageSize / 8; i += 8) {
+    if ((w[i] | w[i + 1] | w[i + 2] | w[i + 3] | w[i + 4] | w[i + 5] | w[i + 6] | w[i + 7]) != 0) return false;
+  }
+  return true;
+}
+
+bool Copier::read_runs(Segment& s, std::byte* to) {
+  const bool readable = table_.region(s).readable;
+  for (uint64_t left = s.present; left != 0;) {
+    int first = std::countr_zero(left);
+    int count = std::countr_one(left >> first);
+    uint64_t offset = static_cast<uint64_t>(first) * kPageSize;
+    if (memory_.read(to + offset, s.base + offset, static_cast<size_t>(count) * kPageSize, readable) != 0) return false;
+    left &= count + first >= 64 ? 0 : ~0ull << (first + count);
+  }
+  return true;
+}
+
+bool Copier::unprotect_segment(const Segment& s) {
+  if (memory_.unprotect(table_.window(s)) == 0) return true;
+  // Part of the window that never belonged to the image may be gone: ask for just what does.
+  for (uint64_t left = s.present; left != 0;) {
+    int first = std::countr_zero(left);
+    int count = std::countr_one(left >> first);
+    Addr start = s.base + static_cast<uint64_t>(first) * kPageSize;
+    if (memory_.unprotect({start, start + static_cast<uint64_t>(count) * kPageSize}) != 0) return false;
+    left &= count + first >= 64 ? 0 : ~0ull << (first + count);
+  }
+  return true;
+}
+
+void Copier::set_lost(Addr a) {
+  lost_at_.store(a.value, std::memory_order_relaxed);
+  lost_.store(true, std::memory_order_release);
+}
+
+// The caller owns the segment. Order: see segment_table.h.
+void Copier::copy_owned(SegmentId id, CopyKind kind) {
+  Segment& s = table_[id];
+  uint32_t buffer = pool_.acquire(kind);
+  std::byte* data = pool_.data(buffer);
+  bool got_bytes = read_runs(s, data);
+  bool still_ours = unprotect_segment(s);
+  if (!got_bytes || !still_ours) {
+    pool_.release(buffer);
+    set_lost(s.base);
+    table_.lose(id);
+    return;
+  }
+  table_.finish(id);
+  // After finish(): the program need not wait for what follows. `present` is ours alone: readers of
+  // the table look at it only to find segments, and a page found absent needs no copy.
+  uint64_t mask = s.present;
+  for (uint64_t left = mask; left != 0; left &= left - 1) {
+    int page = std::countr_zero(left);
+    if (page_is_zero(data + static_cast<size_t>(page) * kPageSize)) {
+      mask &= ~(1ull << page);
+      counters_.zero_pages.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  if (mask == 0) {
+    pool_.release(buffer);
+    return;
+  }
+  queue_.push({s.base, mask, data, buffer});
+}
+
+bool Copier::run() {
+  for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
+    if (!table_.claim(id)) continue;
+    copy_owned(id, CopyKind::kSequential);
+    counters_.sequential.fetch_add(1, std::memory_order_relaxed);
+  }
+  for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) table_.await_copied(id);
+  return !lost();
+}
+
+void Copier::fault(Addr a) {
+  counters_.faults.fetch_add(1, std::memory_order_relaxed);
+  SegmentId id;
+  Addr page = a.page_down();
+  if (!table_.find(a, &id)) {
+    // Not part of the image (a page of zeros, or newer than the stop): just let the thread write.
+    if (memory_.unprotect({page, page + kPageSize}) != 0) memory_.wake({page, page + kPageSize});
+    return;
+  }
+  if (table_.claim(id)) {
+    copy_owned(id, CopyKind::kForced);
+    counters_.forced.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  // Someone owns it, or it is done. The owner's unprotect wakes the thread, unless the fault was queued
+  // before it and read after it: then the thread waits for a wake-up that has already been.
+  if (table_.state(id) != SegmentState::kCopying) {
+    if (memory_.unprotect({page, page + kPageSize}) != 0) memory_.wake({page, page + kPageSize});
+  }
+}
+
+void Copier::before_release(AddrRange range) {
+  SegmentId id, last;
+  for (table_.find_range(range, &id, &last); id < last; ++id.value) {
+    if (table_.claim(id)) {
+      copy_owned(id, CopyKind::kForced);
+      counters_.released.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      table_.await_copied(id);
+    }
+  }
+}
+
+void Copier::removed(AddrRange range) {
+  SegmentId id, last;
+  for (table_.find_range(range, &id, &last); id < last; ++id.value) {
+    // Copied before the event was read, hence before the memory went; anything else may be torn.
+    if (table_.state(id) != SegmentState::kCopied && table_.window(table_[id]).overlaps(range)) {
+      set_lost(table_[id].base);
+      return;
+    }
+  }
+}
+
+}  // namespace ckpt

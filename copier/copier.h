@@ -1,0 +1,73 @@
+// Copying segments: sequentially in the scan, forced by a fault, or because the program is about to
+// give the memory back. The paper's copier thread, with one owner for each copy (segment_table.h).
+//
+// Owner:     copier. One Copier is one checkpoint's copying.
+// Callers:   run(): the agent. fault(): the fault handler thread. before_release(): a program thread.
+// Never:     touches the program's memory but through ProgramMemory, which reports vanished memory
+//            instead of crashing.
+#pragma once
+
+#include <atomic>
+
+#include "copier/buffer_pool.h"
+#include "copier/filled_queue.h"
+#include "copier/segment_table.h"
+
+namespace ckpt {
+
+// What a copier needs of the process whose memory it copies.
+class ProgramMemory {
+ public:
+  // Bytes [from, from + bytes) to `to`. 0 or -errno: -EFAULT when the memory is not there.
+  virtual long read(std::byte* to, Addr from, size_t bytes, bool readable) = 0;
+  // Makes the pages writable and wakes threads that wait for them. 0; -ENOENT when the range is not
+  // (any more) the memory that was protected.
+  virtual long unprotect(AddrRange range) = 0;
+  virtual void wake(AddrRange range) = 0;
+
+ protected:
+  ~ProgramMemory() = default;
+};
+
+struct CopyCounters {
+  std::atomic<uint64_t> sequential{0}, forced{0}, released{0}, faults{0}, zero_pages{0};
+  std::atomic<uint64_t> longest_wait_ns{0};
+};
+
+class Copier {
+ public:
+  Copier(SegmentTable& table, BufferPool& pool, FilledQueue& queue, ProgramMemory& memory)
+      : table_(table), pool_(pool), queue_(queue), memory_(memory) {}
+
+  // Copies every segment nobody else has. Returns when all are kCopied or one is lost. False: lost.
+  bool run();
+  // A thread wrote to the protected page at `a`: makes it writable, having copied what belongs to the image.
+  void fault(Addr a);
+  // The program will give [range) back when this returns. Copies what is still to be copied.
+  void before_release(AddrRange range);
+  // The program gave memory back without asking (userfaultfd's remove event): lost unless copied.
+  void removed(AddrRange range);
+
+  bool lost() const { return lost_.load(std::memory_order_acquire); }
+  Addr lost_at() const { return Addr{lost_at_.load(std::memory_order_relaxed)}; }
+  CopyCounters& counters() { return counters_; }
+
+ private:
+  void copy_owned(SegmentId id, CopyKind kind);
+  bool read_runs(Segment& s, std::byte* to);
+  bool unprotect_segment(const Segment& s);
+  void set_lost(Addr a);
+
+  SegmentTable& table_;
+  BufferPool& pool_;
+  FilledQueue& queue_;
+  ProgramMemory& memory_;
+  CopyCounters counters_;
+  std::atomic<bool> lost_{false};
+  std::atomic<uint64_t> lost_at_{0};
+};
+
+// True when the page at p holds only zeros.
+bool page_is_zero(const std::byte* p);
+
+}  // namespace ckpt

@@ -1,0 +1,71 @@
+#include "libckpt_rt/agent.h"
+
+#include "libckpt_rt/control.h"
+#include "libckpt_rt/library.h"
+
+namespace ckpt::agent {
+
+namespace {
+
+constexpr uint32_t kRing = 16;
+FutexLock lock;  // held for a few instructions, with all signals blocked
+Request ring[kRing];
+uint32_t head = 0, count = 0;
+bool running = false;
+
+void main_loop(void*) {
+  for (;;) {
+    Request r;
+    {
+      ScopedLock guard(lock);
+      if (count == 0) {
+        // Under the lock: a request that comes after this starts a new agent.
+        running = false;
+        return;
+      }
+      r = ring[head];
+      head = (head + 1) % kRing;
+      --count;
+    }
+    if (r.own != nullptr) {
+      auto result = take_checkpoint();
+      r.own->ok = result.ok();
+      if (result.ok()) r.own->cost = *result;
+      else r.own->error = result.error();
+      r.own->done.store(1, std::memory_order_release);
+      futex_wake(r.own->done);
+    } else if (r.cookie == 0) {
+      (void)take_checkpoint();  // the log and `ckpt stat` tell of a failure
+    } else {
+      serve_asker(r.cookie);
+    }
+  }
+}
+
+}  // namespace
+
+bool request(const Request& r) {
+  ScopedLock guard(lock);
+  // The interval never queues up behind itself.
+  if (r.cookie == 0 && r.own == nullptr && running) return true;
+  if (count == kRing) return false;
+  ring[(head + count) % kRing] = r;
+  ++count;
+  if (running) return true;
+  // The last agent has left its loop; its stack is free when the kernel says so.
+  library.agent.join();
+  if (library.agent.spawn(&main_loop, nullptr, DescriptorTable::kOwnTable) != 0) {
+    --count;
+    return false;
+  }
+  running = true;
+  return true;
+}
+
+void reset() {
+  new (&lock) FutexLock;
+  head = count = 0;
+  running = false;
+}
+
+}  // namespace ckpt::agent

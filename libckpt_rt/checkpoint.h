@@ -1,0 +1,44 @@
+// One checkpoint, from request to durable.
+//
+// Owner:     libckpt_rt. Callers: the agent, one checkpoint at a time.
+//
+//   kPrepare   program running: directory, image file, list of mappings, files' identities, descriptors;
+//              userfaultfd opened, mappings registered
+//   kStop      threads stand (stop_world.h): what changed since, kernel-side state, pages listed, eager
+//              copies made, tracked pages write-protected
+//   kCopy      program running: sequential and forced copies, writer
+//   kCommit    checksums, index, fsync, rename
+//
+// Modes differ in what lies between stop and go:
+//   realtime    protect, go, copy (Li, Naughton, Plank 1989, "small memory")
+//   sequential  write all, go
+//   fork        fork, go; the child writes
+#pragma once
+
+#include "base/result.h"
+#include "base/settings.h"
+
+namespace ckpt {
+
+enum class CheckpointStage : uint32_t { kPrepare, kStop, kCopy, kCommit };
+
+struct CheckpointCost {
+  Mode mode = Mode::kAuto;
+  uint64_t sequence = 0;
+  int64_t pause_ns = 0;         // from the first signal until the threads were released
+  int64_t longest_wait_ns = 0;  // upper bound of the longest wait of a thread on a protected page
+  uint64_t forced_copies = 0, sequential_copies = 0, release_copies = 0, faults = 0;
+  uint64_t bytes_memory = 0, bytes_written = 0;
+  int64_t durable_ns = 0;       // from the request until the rename was synced
+  uint32_t threads = 0, mappings = 0, descriptors = 0, attempts = 0;
+  uint32_t pool_waits_forced = 0, pool_waits_sequential = 0;
+  char image[1400] = {};        // absolute path
+};
+
+// Which mode `auto` means on this machine, and why.
+Mode choose_mode(Mode wanted, Error* why_not_realtime);
+
+// Takes one checkpoint. On failure the program runs on and the newest image is as it was.
+Result<CheckpointCost> take_checkpoint();
+
+}  // namespace ckpt

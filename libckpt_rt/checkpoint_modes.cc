@@ -1,0 +1,200 @@
+// What the modes do between stop and commit.
+
+#include <errno.h>
+#include <linux/sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include <bit>
+
+#include "base/clock.h"
+#include "libckpt_rt/checkpoint_run.h"
+#include "libckpt_rt/library.h"
+#include "libckpt_rt/log.h"
+#include "libckpt_rt/release_guard.h"
+
+namespace ckpt {
+
+Result<void> CheckpointRun::run() {
+  CKPT_TRY(prepare());
+  CKPT_TRY(stop());
+  CKPT_TRY(while_stopped());
+  auto go = [&] {
+    library.world.release();
+    stopped_ = false;
+    cost_.pause_ns = now_ns() - stop_began_ns_;
+  };
+  switch (mode_) {
+    case Mode::kSequential:
+      CKPT_TRY(write_still_memory());
+      go();
+      descriptors_.release();
+      CKPT_TRY(set_meta());
+      return commit();
+    case Mode::kFork: {
+      auto result = finish_fork();  // calls go by itself, between fork and waiting
+      return result;
+    }
+    default:
+      release_guard::open(copier_);
+      go();
+      descriptors_.release();
+      return finish_realtime();
+  }
+}
+
+void CheckpointRun::start_writer(WriterOrder order) {
+  writer_started_ = true;
+  writer_order_.store(static_cast<uint32_t>(order), std::memory_order_release);
+  futex_wake(writer_order_);
+}
+
+void CheckpointRun::writer_entry(void* self) { static_cast<CheckpointRun*>(self)->write_queue(); }
+
+void CheckpointRun::write_queue() {
+  constexpr size_t kBatch = 16, kMost = 64;
+  while (writer_order_.load(std::memory_order_acquire) == static_cast<uint32_t>(WriterOrder::kWait)) {
+    futex_wait(writer_order_, static_cast<uint32_t>(WriterOrder::kWait));
+  }
+  if (writer_order_.load(std::memory_order_acquire) == static_cast<uint32_t>(WriterOrder::kLeave)) return;
+  writer_result_ = sink_.append(eager_.span());
+  CopiedSegment batch[kMost];
+  while (size_t n = queue_.pop(batch, kBatch, kMost)) {
+    if (writer_result_.ok()) {
+      writer_result_ = sink_.append({batch, n});
+    } else {
+      // The disk is full or broken. Threads in faults must not wait for buffers that never come back.
+      for (size_t i = 0; i < n; ++i) pool_.release(batch[i].buffer);
+    }
+  }
+}
+
+Result<void> CheckpointRun::finish_realtime() {
+  start_writer(WriterOrder::kWrite);
+  bool complete = copier_.run();
+  copied_ns_ = now_ns();
+  release_guard::close();
+  protection_.finish();
+  // Both kinds of helpers are out: nobody pushes any more. An event that was read has been acted on.
+  complete = complete && !copier_.lost();
+  queue_.close();
+  library.writer.join();
+  if (!writer_result_.ok()) return writer_result_.error();
+  if (!complete) {
+    memory_vanished_ = true;
+    return make_error(ExitCode::kInternal, EFAULT,
+                      "the program gave memory back at {:#x} before it was copied; the checkpoint was given up",
+                      copier_.lost_at().value);
+  }
+  CKPT_TRY(set_meta());
+  return commit();
+}
+
+Result<void> CheckpointRun::write_still_memory() {
+  // Nobody can write: the sink reads the program's pages in place, without a copy in between.
+  CKPT_TRY(sink_.append(mode_ == Mode::kFork ? eager_.span() : std::span<CopiedSegment>()));
+  std::byte* bounce = nullptr;
+  for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
+    Segment& s = table_[id];
+    const Region& region = table_.region(s);
+    std::byte* data = s.base.as();
+    uint64_t mask = s.present;
+    // Files may be shorter than their mapping, and other mappings unreadable: through the kernel.
+    const Mapping* m = map_.find(table_.window(s).start);
+    const bool file = m != nullptr && m->inode != 0;
+    if (!region.readable || file) {
+      if (bounce == nullptr) bounce = static_cast<std::byte*>(arena_.allocate(table_.segment_bytes(), kPageSize));
+      if (bounce == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to read unreadable pages");
+      for (uint64_t left = mask; left != 0; left &= left - 1) {
+        uint64_t offset = static_cast<uint64_t>(std::countr_zero(left)) * kPageSize;
+        if (still_memory_.read(bounce + offset, s.base + offset, kPageSize, region.readable) != 0) {
+          if (!file) {
+            return make_error(ExitCode::kInternal, EFAULT, "cannot read the program's memory at {:#x}",
+                              s.base.value + offset);
+          }
+          mask &= ~(left & -left);
+        }
+      }
+      data = bounce;
+    }
+    for (uint64_t left = file ? 0 : mask; left != 0; left &= left - 1) {
+      int page = std::countr_zero(left);
+      if (page_is_zero(data + static_cast<size_t>(page) * kPageSize)) mask &= ~(1ull << page);
+    }
+    if (mask == 0) continue;
+    CopiedSegment segment{s.base, mask, data, kNoBuffer};
+    CKPT_TRY(sink_.append({&segment, 1}));
+    ++cost_.sequential_copies;
+    copier_.counters().sequential.fetch_add(1, std::memory_order_relaxed);
+  }
+  copied_ns_ = now_ns();
+  return {};
+}
+
+Result<void> CheckpointRun::finish_fork() {
+  // The child reports through a page that both share.
+  struct Report {
+    bool ok;
+    Error error;
+    uint64_t bytes_memory, bytes_written, sequential;
+  };
+  long page = sys::call(__NR_mmap, 0L, kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1L, 0L);
+  if (sys::failed(page)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the child's report");
+  static_assert(sizeof(Report) <= kPageSize);
+  auto* report = reinterpret_cast<Report*>(page);
+  // No exit signal: the program's wait() does not see a child it did not make.
+  long child = sys::call(__NR_clone, 0L, 0L, 0L, 0L, 0L);
+  if (child == 0) {
+    cost_.pause_ns = now_ns() - stop_began_ns_;
+    auto all = [&]() -> Result<void> {
+      CKPT_TRY(still_memory_.open());  // /proc/self is another process now
+      CKPT_TRY(sink_.open(directory_.get(), image_name_.text, identity_, sink_arena_, &release_buffer, this));
+      CKPT_TRY(write_still_memory());
+      CKPT_TRY(set_meta());
+      return commit();
+    };
+    auto result = all();
+    report->ok = result.ok();
+    if (!result.ok()) report->error = result.error();
+    report->bytes_memory = cost_.bytes_memory;
+    report->bytes_written = cost_.bytes_written;
+    report->sequential = cost_.sequential_copies;
+    sys::call(__NR_exit_group, 0L);
+  }
+  library.world.release();
+  stopped_ = false;
+  cost_.pause_ns = now_ns() - stop_began_ns_;
+  descriptors_.release();
+  Result<void> result;
+  if (sys::failed(child)) {
+    result = make_error(ExitCode::kSystem, static_cast<int>(child), "cannot fork ({}); raise the limits on memory and processes",
+                        errno_name(static_cast<int>(child)));
+  } else {
+    int status = 0;
+    while (sys::call(__NR_wait4, child, &status, __WCLONE, 0L) == -EINTR) {
+    }
+    if (!WIFEXITED(status)) {
+      result = make_error(ExitCode::kInternal, 0, "the child that wrote the image was killed by signal {}", WTERMSIG(status));
+    } else if (!report->ok) {
+      result = report->error;
+    } else {
+      cost_.bytes_memory = report->bytes_memory;
+      cost_.bytes_written = report->bytes_written;
+      cost_.sequential_copies = report->sequential;
+      cost_.durable_ns = now_ns() - requested_ns_;
+    }
+  }
+  sys::call(__NR_munmap, page, kPageSize);
+  return result;
+}
+
+Result<void> CheckpointRun::commit() {
+  auto stats = sink_.commit();
+  if (!stats.ok()) return stats.error();
+  cost_.bytes_memory = stats->bytes_memory;
+  cost_.bytes_written = stats->bytes_written;
+  cost_.durable_ns = now_ns() - requested_ns_;
+  return {};
+}
+
+}  // namespace ckpt

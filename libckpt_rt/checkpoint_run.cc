@@ -1,0 +1,318 @@
+#include "libckpt_rt/checkpoint_run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+#include "base/clock.h"
+#include "libckpt_rt/library.h"
+#include "libckpt_rt/log.h"
+#include "libckpt_rt/task_list.h"
+#include "writer/image_directory.h"
+
+namespace ckpt {
+
+namespace {
+
+Error no_memory(const char* what) {
+  return make_error(ExitCode::kInternal, ENOMEM, "no address space left for {}; raise the limit (ulimit -v)", what);
+}
+
+// Pages the process has in memory, in bytes.
+uint64_t resident_bytes() {
+  char text[256];
+  if (read_small_file("/proc/self/statm", text, sizeof(text)) <= 0) return 0;
+  const char* c = text;
+  while (*c != '\0' && *c != ' ') ++c;
+  uint64_t pages = 0;
+  for (++c; *c >= '0' && *c <= '9'; ++c) pages = pages * 10 + static_cast<uint64_t>(*c - '0');
+  return pages * kPageSize;
+}
+
+}  // namespace
+
+Result<void> StillMemory::open() {
+  memory_file_.reset(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC, 0)));
+  pid_ = sys::getpid();
+  if (memory_file_.valid()) return {};
+  int error = -memory_file_.release();
+  return make_error(ExitCode::kSystem, error, "cannot open /proc/self/mem ({}); mount /proc", errno_name(error));
+}
+
+long StillMemory::read(std::byte* to, Addr from, size_t bytes, bool readable) {
+  if (readable) {
+    iovec local{to, bytes}, remote{from.as<void>(), bytes};
+    if (sys::call(__NR_process_vm_readv, pid_, &local, 1, &remote, 1, 0L) == static_cast<long>(bytes)) return 0;
+  }
+  for (size_t done = 0; done < bytes;) {
+    long n = sys::call(__NR_pread64, memory_file_.get(), to + done, bytes - done, from.value + done);
+    if (n <= 0) return -EFAULT;
+    done += static_cast<size_t>(n);
+  }
+  return 0;
+}
+
+CheckpointRun::CheckpointRun(Mode mode, int64_t requested_ns, CheckpointCost& cost)
+    : mode_(mode),
+      requested_ns_(requested_ns),
+      cost_(cost),
+      map_before_(arena_),
+      map_(arena_),
+      files_(arena_),
+      copier_(table_, pool_, queue_, protection_) {}
+
+CheckpointRun::~CheckpointRun() {
+  // What is left to undo after a failure; after success nothing is.
+  protection_.serve(nullptr);
+  if (!writer_started_) start_writer(WriterOrder::kLeave);
+  library.writer.join();
+  protection_.finish();
+  if (stopped_) library.world.release();
+  sink_.abort();
+  descriptors_.release();
+  pool_.release_memory();
+}
+
+void CheckpointRun::release_buffer(void* self, uint32_t buffer) {
+  if (buffer != kNoBuffer) static_cast<CheckpointRun*>(self)->pool_.release(buffer);
+}
+
+bool CheckpointRun::note(uint32_t severity, const char* text) {
+  log_line(directory_.get(), text);
+  return notes_.push_back({severity, text});
+}
+
+void CheckpointRun::own_ranges() {
+  for (AddrRange r : {library.agent.block(), library.fault_handler.block(), library.writer.block(), arena_.range(),
+                      sink_arena_.range(), pool_.range()}) {
+    if (!r.empty() && !own_.push_back(r)) return;
+  }
+}
+
+Result<void> CheckpointRun::prepare() {
+  // A description of a page run or segment takes up to 64 bytes; half of all pages could be runs.
+  uint64_t resident = resident_bytes();
+  if (!arena_.reserve((64ull << 20) + resident / 32) ||
+      !sink_arena_.reserve(DirectSink::arena_bytes({}, resident + (64ull << 20)))) {
+    return no_memory("the checkpoint's lists");
+  }
+  own_ = ArenaVector<AddrRange>(arena_);
+  eager_ = ArenaVector<CopiedSegment>(arena_);
+  threads_ = ArenaVector<StoppedThread>(arena_);
+  pending_ = ArenaVector<PendingSignalRecord>(arena_);
+  notes_ = ArenaVector<NoteLine>(arena_);
+  if (mode_ == Mode::kRealtime && !pool_.reserve(library.settings.pool_bytes, library.settings.segment_bytes)) {
+    return no_memory("the buffer pool (CKPT_POOL)");
+  }
+
+  auto directory = open_image_directory(library.directory);
+  if (!directory.ok()) return directory.error();
+  directory_ = std::move(*directory);
+  auto sequence = next_sequence(directory_.get(), library.run_id);
+  if (!sequence.ok()) return sequence.error();
+  std::memcpy(identity_.run_id, library.run_id, sizeof(identity_.run_id));
+  identity_.sequence = *sequence;
+  identity_.parent = 0;
+  identity_.realtime_ns = now_ns(CLOCK_REALTIME);
+  cost_.sequence = *sequence;
+  image_name_ = compose_image_name(library.name, library.pid, library.run_id, *sequence);
+  *fmt::format_to_n(cost_.image, sizeof(cost_.image) - 1, "{}/{}", library.directory, image_name_.text).out = '\0';
+  // A forked child opens its own file: what is open here would be shared with it.
+  if (mode_ != Mode::kFork) {
+    CKPT_TRY(sink_.open(directory_.get(), image_name_.text, identity_, sink_arena_, &release_buffer, this));
+  }
+
+  CKPT_TRY(pages_.open(arena_));
+  CKPT_TRY(still_memory_.open());
+  CKPT_TRY(read_process_facts(arena_, facts_));
+  CKPT_TRY(prepare_process_state(arena_, library.process));
+  CKPT_TRY(descriptors_.prepare(arena_, library.pid));
+  own_ranges();
+  CKPT_TRY(map_before_.read(own_.span()));
+  CKPT_TRY(map_before_.read_flags());
+  CKPT_TRY(files_.read(map_before_, arena_));
+  if (mode_ == Mode::kRealtime) {
+    CKPT_TRY(protection_.open());
+    CKPT_TRY(protection_.start(library.fault_handler));
+    long spawned = library.writer.spawn(&CheckpointRun::writer_entry, this, DescriptorTable::kShareWithCaller);
+    if (spawned != 0) {
+      return make_error(ExitCode::kSystem, static_cast<int>(spawned),
+                        "cannot start a thread ({}); raise the limit on processes", errno_name(static_cast<int>(spawned)));
+    }
+    for (const Mapping& m : map_before_.mappings()) {
+      // What cannot be registered shows in the stop, where it is copied instead.
+      if (m.handling == Handling::kTracked && (m.map_flags & kMapHugeTlb) == 0) protection_.add(m.range);
+    }
+  }
+  return {};
+}
+
+Result<void> CheckpointRun::stop() {
+  const bool helpers = mode_ == Mode::kRealtime;
+  int own_tids[] = {sys::gettid(), helpers ? library.fault_handler.tid() : 0, helpers ? library.writer.tid() : 0};
+  StopWorld::Failure failure;
+  stop_began_ns_ = now_ns();
+  auto stopped = library.world.stop(own_tids, library.signal, library.settings.stop_timeout_ns, arena_, failure);
+  if (!stopped.ok()) return stopped.error();
+  stopped_ = true;
+
+  library.stopped_threads = stopped->first;
+  library.leader_exited = stopped->leader_exited;
+  library.world.collect_pending(*stopped, 1ull << (library.signal - 1));
+  if (stopped->leader_exited) {
+    StoppedThread leader{};
+    leader.record.tid = library.pid;
+    leader.record.flags = kThreadLeader | kThreadLeaderExited;
+    if (!threads_.push_back(leader)) return no_memory("the list of threads");
+  }
+  // The leader's record comes first.
+  for (bool leaders : {true, false}) {
+    for (ThreadSlot* s = stopped->first; s != nullptr; s = s->next) {
+      if ((s->tid == library.pid) != leaders) continue;
+      StoppedThread t;
+      describe_thread(*s, library.pid, t);
+      if (!threads_.push_back(t)) return no_memory("the list of threads");
+      for (uint32_t i = 0; i < s->pending_count; ++i) {
+        PendingSignalRecord p{s->pending[i].process_wide ? 0 : s->tid, s->pending[i].signal, {}};
+        std::memcpy(p.info, &s->pending[i].info, sizeof(p.info));
+        if (!pending_.push_back(p)) return no_memory("the list of pending signals");
+      }
+      if (s->pending_overflow) {
+        note(1, "a thread has more pending signals than can be saved: those beyond the first 8 are lost at restart");
+      }
+    }
+  }
+  cost_.threads = static_cast<uint32_t>(threads_.size());
+  return {};
+}
+
+Result<void> CheckpointRun::while_stopped() {
+  CKPT_TRY(map_.read(own_.span()));
+  map_.copy_flags_from(map_before_);
+  cost_.mappings = static_cast<uint32_t>(map_.mappings().size());
+
+  DescriptorExecutor executor;
+  if (library.stopped_threads != nullptr) {
+    executor.context = library.stopped_threads;
+    executor.run = [](void* slot, void (*work)(void*), void* argument) {
+      library.world.run_on(*static_cast<ThreadSlot*>(slot), work, argument);
+    };
+  }
+  CKPT_TRY(descriptors_.recheck_stopped(library.pid, executor));
+  cost_.descriptors = static_cast<uint32_t>(descriptors_.descriptor_count());
+  capture_process_state_stopped(library.process);
+
+  if (mode_ == Mode::kRealtime) {
+    for (Mapping& m : map_.mappings()) {
+      if (m.handling != Handling::kTracked) continue;
+      if ((m.map_flags & kMapHugeTlb) != 0 || protection_.add(m.range) != 0) m.handling = Handling::kEager;
+    }
+  }
+  if (mode_ == Mode::kFork) {
+    // What a forked child does not get a copy of: shared memory, and what the program excluded from fork.
+    for (Mapping& m : map_.mappings()) {
+      if (m.handling == Handling::kSkip) continue;
+      const bool copied_by_fork = !m.shared && (m.map_flags & (kMapDontFork | kMapWipeOnFork)) == 0;
+      m.handling = copied_by_fork ? Handling::kTracked : Handling::kEager;
+    }
+  }
+  CKPT_TRY(list_pages());
+  if (mode_ == Mode::kSequential) return {};
+  CKPT_TRY(copy_eagerly());
+  return mode_ == Mode::kRealtime ? protect() : Result<void>();
+}
+
+Result<void> CheckpointRun::list_pages() {
+  // Runs of every mapping first: the table wants to know how many segments there will be.
+  struct Part {
+    const Mapping* mapping;
+    size_t first, count;
+  };
+  ArenaVector<AddrRange> runs(arena_);
+  ArenaVector<Part> parts(arena_);
+  const uint64_t segment = library.settings.segment_bytes;
+  size_t segments = 0;
+  for (const Mapping& m : map_.mappings()) {
+    if (m.handling == Handling::kSkip) continue;
+    const size_t first = runs.size();
+    CKPT_TRY(pages_.scan(m, runs));
+    if (runs.size() == first) continue;
+    if (!parts.push_back({&m, first, runs.size() - first})) return no_memory("the list of pages");
+    for (const AddrRange& r : runs.span().subspan(first)) {
+      segments += (r.end.value - 1) / segment - r.start.value / segment + 1;
+      if (m.handling == Handling::kEager && !eager_.push_back({r.start, r.size(), nullptr, kNoBuffer})) {
+        return no_memory("the list of pages");
+      }
+    }
+  }
+  if (!table_.reserve(arena_, segment, segments, parts.size()) ||
+      !queue_.reserve(arena_, static_cast<uint32_t>(pool_.buffers() + 1))) {
+    return no_memory("the table of segments");
+  }
+  const bool eager_is_separate = mode_ != Mode::kSequential;
+  for (const Part& p : parts) {
+    if (eager_is_separate && p.mapping->handling == Handling::kEager) continue;
+    if (!table_.add_region({p.mapping->range, (p.mapping->prot & PROT_READ) != 0})) return no_memory("the table of segments");
+    for (size_t i = p.first; i < p.first + p.count; ++i) {
+      if (!table_.add_run(runs[i])) return no_memory("the table of segments");
+    }
+  }
+  return {};
+}
+
+Result<void> CheckpointRun::copy_eagerly() {
+  // list_pages left runs in eager_: base and length (in page_mask). Here they become copied segments.
+  ArenaVector<CopiedSegment> copied(arena_);
+  size_t bytes = 0;
+  for (const CopiedSegment& run : eager_) bytes += run.page_mask;
+  if (bytes == 0) return {};
+  if (!eager_arena_.reserve(bytes)) return no_memory("copies made in the pause");
+  for (const CopiedSegment& run : eager_) {
+    const Mapping* m = map_.find(run.base);
+    const bool readable = m != nullptr && (m->prot & PROT_READ) != 0;
+    for (uint64_t done = 0; done < run.page_mask;) {
+      uint64_t n = run.page_mask - done < 64 * kPageSize ? run.page_mask - done : 64 * kPageSize;
+      auto* to = static_cast<std::byte*>(eager_arena_.allocate(n, kPageSize));
+      if (to == nullptr) return no_memory("copies made in the pause");
+      if (still_memory_.read(to, run.base + done, n, readable) != 0) {
+        // Pages of a file mapping beyond the file's end have no contents to save.
+        if (m != nullptr && m->inode != 0) break;
+        return make_error(ExitCode::kInternal, EFAULT, "cannot read the program's memory at {:#x}", run.base.value + done);
+      }
+      uint64_t mask = 0;
+      for (uint64_t i = 0; i < n / kPageSize; ++i) {
+        if (!page_is_zero(to + i * kPageSize) || (m != nullptr && m->inode != 0)) mask |= 1ull << i;
+      }
+      if (mask != 0 && !copied.push_back({run.base + done, mask, to, kNoBuffer})) return no_memory("the list of pages");
+      done += n;
+    }
+  }
+  eager_ = copied;
+  return {};
+}
+
+Result<void> CheckpointRun::protect() {
+  for (const Mapping& m : map_.mappings()) {
+    if (m.handling == Handling::kTracked) CKPT_TRY(protection_.protect(m.range));
+  }
+  protection_.serve(&copier_);
+  return {};
+}
+
+Result<void> CheckpointRun::set_meta() {
+  cost_.longest_wait_ns = static_cast<int64_t>(copier_.counters().longest_wait_ns.load());
+  cost_.forced_copies = copier_.counters().forced.load();
+  cost_.sequential_copies = copier_.counters().sequential.load();
+  cost_.release_copies = copier_.counters().released.load();
+  cost_.faults = copier_.counters().faults.load();
+  cost_.pool_waits_forced = pool_.forced_waits();
+  cost_.pool_waits_sequential = pool_.sequential_waits();
+  MetaWriter meta(arena_);
+  MetaSources sources{&facts_,         &library.process, &map_,        &files_, &descriptors_, threads_.span(),
+                      pending_.span(), notes_.span(),    &cost_,       copied_ns_ - requested_ns_};
+  CKPT_TRY(write_meta(sources, arena_, meta));
+  return sink_.set_meta(meta.span());
+}
+
+}  // namespace ckpt

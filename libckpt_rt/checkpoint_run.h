@@ -1,0 +1,102 @@
+// The working parts of one attempt at a checkpoint. See checkpoint.h for the stages.
+//
+// Owner:     libckpt_rt, checkpoint*.cc. Callers: the agent.
+#pragma once
+
+#include "copier/filled_queue.h"
+#include "libckpt_rt/checkpoint_meta.h"
+#include "libckpt_rt/page_scan.h"
+#include "libckpt_rt/write_protect.h"
+#include "writer/direct_sink.h"
+
+namespace ckpt {
+
+// Memory of the program at its own addresses, while nobody can change it: in the stop, or in a forked
+// child.
+class StillMemory final : public ProgramMemory {
+ public:
+  Result<void> open();
+  long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
+  long unprotect(AddrRange) override { return 0; }
+  void wake(AddrRange) override {}
+
+ private:
+  ScopedFd memory_file_;
+  int pid_ = 0;
+};
+
+class CheckpointRun {
+ public:
+  static constexpr uint32_t kNoBuffer = UINT32_MAX;
+
+  CheckpointRun(Mode mode, int64_t requested_ns, CheckpointCost& cost);
+  ~CheckpointRun();
+  CheckpointRun(const CheckpointRun&) = delete;
+  CheckpointRun& operator=(const CheckpointRun&) = delete;
+
+  Result<void> run();
+  // The attempt failed because the program gave memory back under our hands: another may succeed.
+  bool memory_vanished() const { return memory_vanished_; }
+
+ private:
+  // checkpoint_run.cc
+  Result<void> prepare();
+  Result<void> stop();
+  Result<void> while_stopped();
+  Result<void> list_pages();
+  Result<void> copy_eagerly();
+  Result<void> protect();
+  void own_ranges();
+  bool note(uint32_t severity, const char* text);
+  Result<void> set_meta();
+
+  // checkpoint_modes.cc
+  Result<void> finish_realtime();
+  Result<void> write_still_memory();
+  Result<void> finish_fork();
+  Result<void> commit();
+  // The writer thread exists from before the stop: a failure to start it must not leave threads in
+  // faults with nobody to empty the pool.
+  enum class WriterOrder : uint32_t { kWait = 0, kWrite = 1, kLeave = 2 };
+  void start_writer(WriterOrder order);
+  static void writer_entry(void* self);
+  void write_queue();
+  static void release_buffer(void* self, uint32_t buffer);
+
+  const Mode mode_;
+  const int64_t requested_ns_;
+  CheckpointCost& cost_;
+  int64_t stop_began_ns_ = 0, copied_ns_ = 0;
+  bool stopped_ = false;
+  bool memory_vanished_ = false;
+
+  Arena arena_;        // lists and records
+  Arena sink_arena_;
+  Arena eager_arena_;  // copies made in the pause
+  BufferPool pool_;
+  ArenaVector<AddrRange> own_;
+  ScopedFd directory_;
+  ImageIdentity identity_{};
+  ImageName image_name_;
+  DirectSink sink_;
+
+  MemoryMap map_before_, map_;
+  MappedFiles files_;
+  ProcessFacts facts_;
+  DescriptorCapture descriptors_;
+  PageScan pages_;
+  StillMemory still_memory_;
+  WriteProtection protection_;
+  SegmentTable table_;
+  FilledQueue queue_;
+  Copier copier_;
+  ArenaVector<CopiedSegment> eager_;
+  ArenaVector<StoppedThread> threads_;
+  ArenaVector<PendingSignalRecord> pending_;
+  ArenaVector<NoteLine> notes_;
+  Result<void> writer_result_;
+  FutexWord writer_order_{static_cast<uint32_t>(WriterOrder::kWait)};
+  bool writer_started_ = false;
+};
+
+}  // namespace ckpt

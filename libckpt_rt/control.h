@@ -1,0 +1,13 @@
+// The library's end of base/control_protocol.h.
+//
+// Owner:     libckpt_rt. Callers: the agent.
+#pragma once
+
+#include <cstdint>
+
+namespace ckpt {
+
+// Connects to the asker behind the cookie, does what it asks and answers. Says nothing to strangers.
+void serve_asker(uint64_t cookie);
+
+}  // namespace ckpt

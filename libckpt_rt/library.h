@@ -1,0 +1,54 @@
+// The library's state inside the program: one object, constant-initialised, in the library's own data,
+// so that an image holds it and a restarted process continues from it.
+//
+// Owner:     libckpt_rt.
+// Callers:   the preload constructor, the signal handler, the agent, the wrappers.
+// Never:     copied lazily: it is written by our own threads while segments are copied, so it is saved
+//            in the pause (memory_map.cc).
+#pragma once
+
+#include <cstdint>
+
+#include "base/settings.h"
+#include "copier/buffer_pool.h"
+#include "copier/copier.h"
+#include "libckpt_rt/process_state.h"
+#include "libckpt_rt/raw_thread.h"
+#include "libckpt_rt/stop_world.h"
+
+namespace ckpt {
+
+struct Statistics {
+  uint64_t checkpoints = 0, failures = 0;
+  int64_t total_pause_ns = 0, longest_pause_ns = 0;
+  char last_image[1200] = {};
+  char last_error[320] = {};
+};
+
+struct Library {
+  bool active = false;  // preloaded, set up, not disabled
+  int pid = 0;          // of the process that set it up; differs in a child that libc did not fork
+  int signal = 0;
+  Settings settings;
+  char directory[1200] = {};  // absolute path of the image directory
+  char name[16] = {};         // of the program, for image names
+  uint8_t run_id[16] = {};
+  uint32_t generation = 0;    // restarts this process has behind it
+  int64_t monotonic_shift_ns = 0;  // CLOCK_MONOTONIC now minus what the program's deadlines assume
+  int interval_timer = -1;    // kernel id of the timer of CKPT_EVERY
+
+  StopWorld world;
+  ProcessState process{};
+  ThreadSlot* stopped_threads = nullptr;  // valid in an image, and at restart
+  bool leader_exited = false;
+
+  RawThread agent, fault_handler, writer;
+  Statistics statistics;
+};
+
+extern Library library;
+
+// A forked child starts afresh: no threads of ours, no request, a run of its own.
+void reset_in_child();
+
+}  // namespace ckpt

@@ -1,0 +1,272 @@
+#include "libckpt_rt/memory_map.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/sysmacros.h>
+
+#include "base/raii_fd.h"
+#include "libckpt_rt/library_range.h"
+#include "writer/object_number.h"
+
+namespace ckpt {
+
+namespace {
+
+// Calls fn(line) for each line of a /proc file; fn returns a Result<void>.
+template <typename Fn>
+Result<void> for_each_line(const char* path, Arena& arena, Fn fn) {
+  constexpr size_t kBuffer = 64 << 10;
+  auto* buffer = static_cast<char*>(arena.allocate(kBuffer));
+  if (buffer == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to read {}", path);
+  ScopedFd fd(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0)));
+  if (!fd.valid()) {
+    int error = -fd.release();
+    return make_error(ExitCode::kSystem, error, "cannot open {} ({}); mount /proc", path, errno_name(error));
+  }
+  size_t have = 0;
+  for (;;) {
+    long n = sys::call(__NR_read, fd.get(), buffer + have, kBuffer - have);
+    if (n < 0) return make_error(ExitCode::kSystem, static_cast<int>(n), "cannot read {}", path);
+    have += static_cast<size_t>(n);
+    std::string_view text(buffer, have);
+    size_t at = 0;
+    for (size_t end; (end = text.find('\n', at)) != std::string_view::npos; at = end + 1) {
+      CKPT_TRY(fn(text.substr(at, end - at)));
+    }
+    have -= at;
+    std::memmove(buffer, buffer + at, have);
+    if (n == 0) return {};
+  }
+}
+
+uint64_t take_hex(std::string_view& s) {
+  uint64_t v = 0;
+  size_t i = 0;
+  for (; i < s.size(); ++i) {
+    char c = s[i];
+    if (c >= '0' && c <= '9') v = v * 16 + static_cast<uint64_t>(c - '0');
+    else if (c >= 'a' && c <= 'f') v = v * 16 + static_cast<uint64_t>(c - 'a' + 10);
+    else break;
+  }
+  s.remove_prefix(i);
+  return v;
+}
+
+uint64_t take_decimal(std::string_view& s) {
+  uint64_t v = 0;
+  size_t i = 0;
+  for (; i < s.size() && s[i] >= '0' && s[i] <= '9'; ++i) v = v * 10 + static_cast<uint64_t>(s[i] - '0');
+  s.remove_prefix(i);
+  return v;
+}
+
+bool starts_with(std::string_view s, std::string_view prefix) { return s.substr(0, prefix.size()) == prefix; }
+bool ends_with(std::string_view s, std::string_view suffix) {
+  return s.size() >= suffix.size() && s.substr(s.size() - suffix.size()) == suffix;
+}
+
+constexpr std::string_view kDeleted = " (deleted)";
+
+}  // namespace
+
+void MemoryMap::classify(Mapping& m) {
+  std::string_view path(m.path, m.path_len);
+  const bool writable = (m.prot & PROT_WRITE) != 0;
+  const bool deleted = ends_with(path, kDeleted);
+  if (path == "[vdso]" || starts_with(path, "[vvar")) {
+    m.kind = MappingKind::kVdso;
+    return;
+  }
+  if (m.inode == 0 && !m.shared) {
+    m.kind = MappingKind::kAnonymous;
+    if (path == "[stack]") m.map_flags |= kMapGrowsDown;
+    // Our own data is written while segments are copied, by the threads that copy them: a fault of
+    // theirs would wait for themselves.
+    m.handling = library_data_range().overlaps(m.range) ? Handling::kEager : Handling::kTracked;
+    m.whole = true;
+    return;
+  }
+  if (starts_with(path, "/dev/zero") && deleted) m.kind = MappingKind::kSharedAnonymous;
+  else if (starts_with(path, "/memfd:")) m.kind = MappingKind::kMemfd;
+  else if (starts_with(path, "/SYSV")) m.kind = MappingKind::kSysV;
+  else if (starts_with(path, "/dev/shm/")) m.kind = m.shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
+  else if (starts_with(path, "/dev/")) m.kind = MappingKind::kDevice;
+  else m.kind = m.shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
+
+  if (!m.shared) {
+    // Pages changed since mapping are anonymous; userfaultfd does not protect file mappings.
+    m.handling = Handling::kEager;
+    if (deleted || m.kind == MappingKind::kMemfd || m.kind == MappingKind::kSharedAnonymous) {
+      // The file cannot be opened again: all of it goes into the image, as anonymous memory.
+      m.kind = MappingKind::kAnonymous;
+      m.map_flags |= kMapFileDeleted;
+      m.whole = true;
+    } else if (m.kind == MappingKind::kDevice) {
+      m.kind = starts_with(path, "/dev/zero") ? MappingKind::kAnonymous : MappingKind::kDevice;
+      m.whole = m.kind == MappingKind::kAnonymous;
+      if (m.kind == MappingKind::kDevice) {
+        m.handling = Handling::kSkip;
+        m.map_flags |= kMapPrivate;
+      }
+    }
+    return;
+  }
+  m.object = object_number(m.device, m.inode);
+  switch (m.kind) {
+    case MappingKind::kSharedAnonymous:
+      m.handling = Handling::kTracked;
+      m.whole = true;
+      break;
+    case MappingKind::kMemfd:
+    case MappingKind::kSysV:
+      // Other processes, or write(2) on the memfd, can change these past our protection.
+      m.handling = Handling::kEager;
+      m.whole = true;
+      break;
+    case MappingKind::kFileShared:
+      if (deleted) m.map_flags |= kMapFileDeleted;
+      m.whole = deleted || starts_with(path, "/dev/shm/");
+      if (writable) m.map_flags |= kMapMayWrite;
+      m.handling = writable || m.whole ? Handling::kEager : Handling::kSkip;
+      break;
+    default:
+      m.handling = Handling::kSkip;
+  }
+}
+
+Result<void> MemoryMap::add_line(std::string_view line, std::span<const AddrRange> own) {
+  // 7ffb5c763000-7ffb5c789000 r--p 00000000 fe:00 326269      /usr/lib/libc.so.6
+  std::string_view s = line;
+  Mapping m;
+  m.range.start = Addr{take_hex(s)};
+  if (s.size() < 2) return {};
+  s.remove_prefix(1);
+  m.range.end = Addr{take_hex(s)};
+  if (s.size() < 6) return make_error(ExitCode::kInternal, 0, "cannot read this line of /proc/self/maps: {}", line);
+  s.remove_prefix(1);
+  m.prot = (s[0] == 'r' ? PROT_READ : 0u) | (s[1] == 'w' ? PROT_WRITE : 0u) | (s[2] == 'x' ? PROT_EXEC : 0u);
+  m.shared = s[3] == 's';
+  s.remove_prefix(5);
+  m.file_offset = take_hex(s);
+  s.remove_prefix(1);
+  uint64_t major = take_hex(s);
+  s.remove_prefix(1);
+  uint64_t minor = take_hex(s);
+  m.device = makedev(static_cast<unsigned>(major), static_cast<unsigned>(minor));  // as stat(2) has it
+  s.remove_prefix(1);
+  m.inode = take_decimal(s);
+  while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
+
+  if (s == "[vsyscall]") return {};
+  for (const AddrRange& r : own) {
+    if (r.start <= m.range.start && m.range.end <= r.end) return {};
+    if (r.overlaps(m.range)) {
+      // The kernel merged a mapping of ours with a neighbour of the program's: cut ours out.
+      Mapping left = m, right = m;
+      left.range.end = r.start;
+      right.range.start = r.end;
+      right.file_offset += right.range.start - m.range.start;
+      for (Mapping* part : {&left, &right}) {
+        if (part->range.empty()) continue;
+        classify(*part);
+        if (!mappings_.push_back(*part)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of mappings");
+      }
+      return {};
+    }
+  }
+  if (!s.empty()) {
+    auto* path = static_cast<char*>(arena_->allocate(s.size() + 1, 1));
+    if (path == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of mappings");
+    std::memcpy(path, s.data(), s.size());
+    path[s.size()] = '\0';
+    m.path = path;
+    m.path_len = static_cast<uint32_t>(s.size());
+  }
+  classify(m);
+  if (m.path == std::string_view("[vdso]")) vdso = m.range;
+  if (starts_with(s, "[vvar")) {
+    if (vvar.empty()) vvar = m.range;
+    vvar.end = m.range.end;
+  }
+  if (!mappings_.push_back(m)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of mappings");
+  return {};
+}
+
+void MemoryMap::find_shared_twice() {
+  // A page mapped at two places can be written through either: protecting one does not protect the
+  // other. Such objects are copied in the pause.
+  for (Mapping& a : mappings_) {
+    if (a.object == 0 || a.handling != Handling::kTracked) continue;
+    for (Mapping& b : mappings_) {
+      if (&a != &b && a.object == b.object) {
+        a.handling = Handling::kEager;
+        break;
+      }
+    }
+  }
+}
+
+Result<void> MemoryMap::read(std::span<const AddrRange> own) {
+  mappings_.clear();
+  vdso = vvar = {};
+  CKPT_TRY(for_each_line("/proc/self/maps", *arena_,
+                         [&](std::string_view line) { return add_line(line, own); }));
+  find_shared_twice();
+  return {};
+}
+
+Result<void> MemoryMap::read_flags() {
+  Mapping* current = nullptr;
+  size_t next = 0;
+  return for_each_line("/proc/self/smaps", *arena_, [&](std::string_view line) -> Result<void> {
+    if (starts_with(line, "VmFlags:") && current != nullptr) {
+      struct Name {
+        const char* name;
+        uint32_t flag;
+      };
+      static constexpr Name kNames[] = {{" gd", kMapGrowsDown}, {" ht", kMapHugeTlb},      {" nr", kMapNoReserve},
+                                        {" lo", kMapLocked},    {" dc", kMapDontFork},     {" dd", kMapDontDump},
+                                        {" wf", kMapWipeOnFork}, {" hg", kMapHugePage},    {" nh", kMapNoHugePage},
+                                        {" mg", kMapMergeable}, {" sr", kMapSequential},   {" rr", kMapRandom},
+                                        {" mw", kMapMayWrite}};
+      for (const Name& n : kNames) {
+        if (line.find(n.name) != std::string_view::npos) current->map_flags |= n.flag;
+      }
+      if ((current->map_flags & kMapHugeTlb) != 0) current->page_size = 2 << 20;
+      return {};
+    }
+    // A header line begins with an address in lower-case hex; every other line with a capital letter.
+    if (line.empty() || (line[0] >= 'A' && line[0] <= 'Z')) return {};
+    std::string_view s = line;
+    Addr start{take_hex(s)};
+    while (next < mappings_.size() && mappings_[next].range.start < start) ++next;
+    current = next < mappings_.size() && mappings_[next].range.start == start ? &mappings_[next] : nullptr;
+    return {};
+  });
+}
+
+void MemoryMap::copy_flags_from(const MemoryMap& earlier) {
+  size_t j = 0;
+  for (Mapping& m : mappings_) {
+    while (j < earlier.mappings_.size() && earlier.mappings_[j].range.end <= m.range.start) ++j;
+    if (j == earlier.mappings_.size()) return;
+    const Mapping& e = earlier.mappings_[j];
+    if (e.range.overlaps(m.range) && e.inode == m.inode && e.shared == m.shared) {
+      m.map_flags |= e.map_flags;
+      m.page_size = e.page_size;
+    }
+  }
+}
+
+const Mapping* MemoryMap::find(Addr a) const {
+  size_t lo = 0, hi = mappings_.size();
+  while (lo < hi) {
+    size_t mid = (lo + hi) / 2;
+    if (mappings_[mid].range.end <= a) lo = mid + 1;
+    else hi = mid;
+  }
+  return lo < mappings_.size() && mappings_[lo].range.contains(a) ? &mappings_[lo] : nullptr;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,138 @@
+#include "libckpt_rt/page_scan.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/ioctl.h>
+
+namespace ckpt {
+
+namespace {
+
+// linux/fs.h of 6.7 and later.
+struct PageRegion {
+  uint64_t start, end, categories;
+};
+struct PagemapScanArg {
+  uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+  uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+constexpr unsigned long kPagemapScan = _IOWR('f', 16, PagemapScanArg);
+constexpr uint64_t kPageIsFile = 1 << 2, kPageIsPresent = 1 << 3, kPageIsSwapped = 1 << 4, kPageIsZero = 1 << 5;
+
+// Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
+constexpr uint64_t kEntryPresent = 1ull << 63, kEntrySwapped = 1ull << 62, kEntryFile = 1ull << 61;
+
+constexpr size_t kBuffer = 64 << 10;
+
+Error no_memory() { return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of pages"); }
+
+}  // namespace
+
+Result<void> PageScan::add(AddrRange run, ArenaVector<AddrRange>& runs) {
+  if (runs.size() > first_ && runs.back().end == run.start) {
+    runs.back().end = run.end;
+    return {};
+  }
+  return runs.push_back(run) ? Result<void>() : no_memory();
+}
+
+Result<void> PageScan::open(Arena& scratch) {
+  buffer_ = static_cast<std::byte*>(scratch.allocate(kBuffer));
+  if (buffer_ == nullptr) return no_memory();
+  pagemap_.reset(static_cast<int>(
+      sys::call(__NR_openat, AT_FDCWD, "/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0)));
+  if (pagemap_.valid()) return {};
+  int error = -pagemap_.release();
+  return make_error(ExitCode::kSystem, error, "cannot open /proc/self/pagemap ({}); mount /proc", errno_name(error));
+}
+
+Result<void> PageScan::scan(const Mapping& m, ArenaVector<AddrRange>& runs) {
+  first_ = runs.size();
+  if (m.shared && m.whole) return scan_shared(m.range, runs);
+  if (!m.shared && m.whole && (m.map_flags & kMapFileDeleted) != 0) {
+    return add(m.range, runs);
+  }
+  const bool anonymous_only = !m.shared && !m.whole;
+  if (have_ioctl_) return scan_by_ioctl(m.range, anonymous_only, runs);
+  return scan_by_read(m.range, anonymous_only, runs);
+}
+
+Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
+                                     ArenaVector<AddrRange>& runs) {
+  constexpr size_t kRegions = kBuffer / sizeof(PageRegion);
+  auto* regions = reinterpret_cast<PageRegion*>(buffer_);
+  uint64_t at = range.start.value;
+  while (at < range.end.value) {
+    PagemapScanArg arg{};
+    arg.size = sizeof(arg);
+    arg.start = at;
+    arg.end = range.end.value;
+    arg.vec = reinterpret_cast<uint64_t>(regions);
+    arg.vec_len = kRegions;
+    // Present or swapped, and not the shared page of zeros, and (changed pages of a file) not the file's.
+    arg.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
+    arg.category_mask = kPageIsZero | (anonymous_only ? kPageIsFile : 0);
+    arg.category_inverted = arg.category_mask;
+    arg.return_mask = kPageIsPresent;
+    long n = sys::call(__NR_ioctl, pagemap_.get(), kPagemapScan, &arg);
+    if (n == -ENOTTY || n == -EINVAL) {
+      have_ioctl_ = false;
+      return scan_by_read({Addr{at}, range.end}, anonymous_only, runs);
+    }
+    if (n < 0) {
+      return make_error(ExitCode::kSystem, static_cast<int>(n), "PAGEMAP_SCAN of {:#x}-{:#x} failed ({})",
+                        range.start.value, range.end.value, errno_name(static_cast<int>(n)));
+    }
+    for (long i = 0; i < n; ++i) {
+      CKPT_TRY(add({Addr{regions[i].start}, Addr{regions[i].end}}, runs));
+    }
+    if (arg.walk_end <= at) break;
+    at = arg.walk_end;
+  }
+  return {};
+}
+
+Result<void> PageScan::scan_by_read(AddrRange range, bool anonymous_only,
+                                    ArenaVector<AddrRange>& runs) {
+  constexpr size_t kEntries = kBuffer / sizeof(uint64_t);
+  auto* entries = reinterpret_cast<uint64_t*>(buffer_);
+  for (Addr at = range.start; at < range.end;) {
+    uint64_t pages = (range.end - at) / kPageSize;
+    if (pages > kEntries) pages = kEntries;
+    long n = sys::call(__NR_pread64, pagemap_.get(), entries, pages * 8, at.value / kPageSize * 8);
+    if (n <= 0) {
+      return make_error(ExitCode::kSystem, static_cast<int>(n), "cannot read /proc/self/pagemap at {:#x} ({})",
+                        at.value, errno_name(static_cast<int>(n)));
+    }
+    for (uint64_t i = 0; i < static_cast<uint64_t>(n) / 8; ++i) {
+      bool exists = (entries[i] & (kEntryPresent | kEntrySwapped)) != 0;
+      if (exists && anonymous_only && (entries[i] & kEntryFile) != 0) exists = false;
+      Addr page = at + i * kPageSize;
+      if (exists) CKPT_TRY(add({page, page + kPageSize}, runs));
+    }
+    at = at + static_cast<uint64_t>(n) / 8 * kPageSize;
+  }
+  return {};
+}
+
+Result<void> PageScan::scan_shared(AddrRange range, ArenaVector<AddrRange>& runs) {
+  constexpr size_t kPages = kBuffer;
+  auto* resident = reinterpret_cast<uint8_t*>(buffer_);
+  for (Addr at = range.start; at < range.end;) {
+    uint64_t pages = (range.end - at) / kPageSize;
+    if (pages > kPages) pages = kPages;
+    long r = sys::call(__NR_mincore, at.value, pages * kPageSize, resident);
+    if (r != 0) {
+      return make_error(ExitCode::kSystem, static_cast<int>(r), "mincore of {:#x}-{:#x} failed ({})", at.value,
+                        range.end.value, errno_name(static_cast<int>(r)));
+    }
+    for (uint64_t i = 0; i < pages; ++i) {
+      Addr page = at + i * kPageSize;
+      if ((resident[i] & 1) != 0) CKPT_TRY(add({page, page + kPageSize}, runs));
+    }
+    at = at + pages * kPageSize;
+  }
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,34 @@
+// Which pages of a mapping exist, without touching them.
+//
+// Owner:     libckpt_rt. Callers: the agent, also while threads stand still.
+// Source:    PAGEMAP_SCAN (Linux 6.7), else /proc/PID/pagemap; mincore(2) for shared memory, whose
+//            pages may exist without being in this process's page tables.
+#pragma once
+
+#include "base/arena.h"
+#include "base/raii_fd.h"
+#include "base/result.h"
+#include "libckpt_rt/memory_map.h"
+
+namespace ckpt {
+
+class PageScan {
+ public:
+  // scratch: 64 KiB of it, used by every scan.
+  Result<void> open(Arena& scratch);
+  // Appends the runs of pages of m that must be in the image, in address order, page-aligned.
+  Result<void> scan(const Mapping& m, ArenaVector<AddrRange>& runs);
+
+ private:
+  Result<void> scan_by_ioctl(AddrRange range, bool anonymous_only, ArenaVector<AddrRange>& runs);
+  Result<void> scan_by_read(AddrRange range, bool anonymous_only, ArenaVector<AddrRange>& runs);
+  Result<void> scan_shared(AddrRange range, ArenaVector<AddrRange>& runs);
+  Result<void> add(AddrRange run, ArenaVector<AddrRange>& runs);
+
+  ScopedFd pagemap_;
+  std::byte* buffer_ = nullptr;
+  size_t first_ = 0;  // runs before this belong to other mappings
+  bool have_ioctl_ = true;
+};
+
+}  // namespace ckpt

@@ -1,0 +1,51 @@
+// What the kernel knows about the process as a whole, apart from memory, threads and descriptors:
+// signal actions, timers, limits, the mm description.
+//
+// Owner:     libckpt_rt. The state lives in the library's data, so the image holds it, and the
+//            library inside a restored process gives it back (restart_entry.cc).
+// Callers:   prepare(): the agent, threads running. capture_stopped(): the agent, threads standing.
+// Source:    rt_sigaction(2), timer_create(2), /proc/PID/timers, prctl(2) PR_SET_MM, proc(5).
+#pragma once
+
+#include "base/arena.h"
+#include "base/bytes.h"
+#include "base/result.h"
+#include "writer/process_records.h"
+
+namespace ckpt {
+
+struct KernelSigaction {  // the kernel's struct sigaction
+  uint64_t handler, flags, restorer, mask;
+};
+
+struct ProcessState {
+  static constexpr int kSignals = 64;
+  static constexpr int kMaxTimers = 256;
+
+  KernelSigaction actions[kSignals];
+  IntervalTimersRecord interval_timers;
+  ResourceLimitsRecord limits;
+  PosixTimerRecord timers[kMaxTimers];
+  uint32_t timer_count;
+  uint32_t membarrier;
+  int64_t realtime_ns, monotonic_ns, boottime_ns;
+  uint64_t brk;
+};
+
+// The part that is read before the stop and does not change in ways a program could notice.
+struct ProcessFacts {
+  ProcessRecord process{};
+  MmRecord mm{};
+  std::string_view cwd, root, comm, exe;
+  std::span<const std::byte> auxv, groups;
+};
+
+Result<void> read_process_facts(Arena& arena, ProcessFacts& facts);
+Result<void> prepare_process_state(Arena& arena, ProcessState& state);  // timers: who they are
+void capture_process_state_stopped(ProcessState& state);
+
+// Restart, in the leader, all signals blocked. The first error, or 0.
+long restore_signal_actions(const ProcessState& state);
+long restore_timers(const ProcessState& state);
+
+}  // namespace ckpt

@@ -1,0 +1,50 @@
+// Threads of our own inside the victim: made by clone(2), unknown to libc.
+//
+// Owner:     libckpt_rt. A RawThread owns its stack and a block that stands in for TLS: %fs points at
+//            it, so that code which reads errno or the stack canary finds memory. It is not a libc
+//            thread: nothing that uses libc's per-thread state (malloc, stdio, locks) may be called.
+// Callers:   spawn() from a signal handler with all signals blocked (the new thread inherits that
+//            mask and never unblocks), or from another RawThread.
+// Descriptors: kOwnTable gives the thread an empty descriptor table, so that the program sees none of
+//            our descriptors and we hold none of its; kShareWithCaller shares the caller's.
+#pragma once
+
+#include "base/futex.h"
+#include "base/units.h"
+
+namespace ckpt {
+
+enum class DescriptorTable { kOwnTable, kShareWithCaller };
+
+class RawThread {
+ public:
+  static constexpr size_t kStackBytes = 256 << 10;
+  static constexpr size_t kTlsBytes = 32 << 10;  // below and above the thread pointer
+  static constexpr size_t kBlockBytes = kPageSize + kStackBytes + 2 * kTlsBytes;
+
+  // Reserves the thread's block (address space only until used). False: no address space left.
+  [[nodiscard]] bool reserve();
+  void release();
+  AddrRange block() const { return {block_, block_ + kBlockBytes}; }
+
+  // Starts fn(arg). 0, or -errno (EAGAIN: limit on processes). The previous run must have ended.
+  long spawn(void (*fn)(void*), void* arg, DescriptorTable table);
+  // Waits until the thread has left its stack for good.
+  void join();
+  // Wakes up as join() does, without waiting: is it running?
+  bool running() const { return alive_.load(std::memory_order_acquire) != 0; }
+  int tid() const { return tid_; }
+  // In a forked child no RawThread exists.
+  void forget() { alive_.store(0, std::memory_order_relaxed); }
+
+ private:
+  struct Start;
+  static void entry(void* start);
+
+  Addr block_{};
+  int tid_ = 0;
+  // The kernel stores 0 here and wakes when the thread is gone (CLONE_CHILD_CLEARTID).
+  FutexWord alive_{0};
+};
+
+}  // namespace ckpt

@@ -1,0 +1,12 @@
+// The handler of the checkpoint signal: a request from outside, the interval timer, or the stop.
+//
+// Owner:     libckpt_rt. Callers: the kernel, on any thread of the program.
+// Never:     touches errno, TLS or libc; all signals are blocked while it runs.
+#pragma once
+
+namespace ckpt {
+
+// Installs the handler. 0 or -errno.
+long install_signal_handler(int signal);
+
+}  // namespace ckpt

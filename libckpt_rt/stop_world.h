@@ -1,0 +1,87 @@
+// Stopping every thread of the program, and letting them go.
+//
+// Owner:     libckpt_rt. One StopWorld, in the library's own data, so that it is part of the image.
+// Callers:   the agent (stop, release); the program's threads in the signal handler (arrive_in_handler).
+// Never:     anything of libc between stop() and release(): a stopped thread may hold any of its locks.
+//
+//                 stop()                         all arrived
+//   kRunning ───────────────► kStopping ───────────────────────► kStopped
+//      ▲                          │ deadline passed                   │
+//      │ inside == 0              ▼ release()                         ▼ release()
+//      └──────────────────── kReleasing ◄─────────────────────────────┘
+//
+// Words, one for each phase, never shared between two:
+//   inside     threads between the first and the last instruction of arrive_in_handler. A new stop
+//              may begin only at 0: until then slots of the last one are on threads' stacks, and a
+//              thread may be about to act on the number of a stop that was aborted.
+//   requested  number of the stop that threads must join. A thread that finds requested == released
+//              came late (after an aborted stop): it returns at once.
+//   arrived    threads that saved themselves. Incremented after the slot is complete and linked.
+//   released   number of the last stop that ended. Threads wait for released >= their stop's number.
+//   turn       what waiting threads sleep on: changes with every release and every order to a slot,
+//              and a thread reads it before it looks for either, so that no wake-up is lost.
+//   done       orders carried out.
+//
+// stop() signals every thread of /proc/self/task that it has not signalled yet, and lists again until
+// a list shows no thread that has not arrived: a thread not yet stopped may create others, but only
+// a thread that has not arrived can, so a list taken after the last arrival is complete.
+#pragma once
+
+#include <signal.h>
+#include <ucontext.h>
+
+#include "base/arena.h"
+#include "base/result.h"
+#include "libckpt_rt/thread_context.h"
+
+namespace ckpt {
+
+class StopWorld {
+ public:
+  struct Stopped {
+    ThreadSlot* first = nullptr;  // linked list through ThreadSlot::next
+    uint32_t count = 0;
+    bool leader_exited = false;
+  };
+  struct Failure {
+    int tid = 0;  // the thread that did not stop, 0 when the reason is another
+  };
+
+  // Stops all threads but those whose tids are given (our own). timeout in ns. On failure everything
+  // runs again and the error names the thread.
+  Result<Stopped> stop(std::span<const int> own_tids, int signal, int64_t timeout_ns, Arena& scratch,
+                       Failure& failure);
+  void release();
+
+  // In the handler of the checkpoint signal. True: the thread stood still and may go on.
+  bool arrive_in_handler(ucontext_t* frame);
+  bool requested() const {
+    return requested_.load(std::memory_order_acquire) != released_.load(std::memory_order_acquire);
+  }
+
+  // One stopped thread calls work(argument) in its handler; returns when it is done. For what only a
+  // thread with the program's descriptor table or signal queue can do.
+  void run_on(ThreadSlot& slot, void (*work)(void*), void* argument);
+
+  // Pending signals of the stopped threads are copied into their slots (threads remain stopped).
+  void collect_pending(const Stopped& stopped, uint64_t our_signal_bit);
+
+  // At restart: the stop in the image is over; no thread is in a handler's waiting part.
+  void reset_after_restart();
+  // In a forked child: only the caller exists.
+  void reset_in_child() { reset_after_restart(); }
+
+ private:
+  void wait_for_release(ThreadSlot& slot, uint32_t stop);
+  void wake_waiting_threads();
+
+  FutexWord inside_{0};
+  FutexWord requested_{0};
+  FutexWord arrived_{0};
+  FutexWord released_{0};
+  FutexWord turn_{0};
+  FutexWord done_{0};
+  std::atomic<ThreadSlot*> slots_{nullptr};
+};
+
+}  // namespace ckpt

@@ -1,0 +1,110 @@
+#include "libckpt_rt/task_list.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <string_view>
+
+#include "base/raii_fd.h"
+#include "base/sys.h"
+
+namespace ckpt {
+
+namespace {
+
+struct KernelDirent {  // struct linux_dirent64
+  uint64_t ino;
+  int64_t off;
+  uint16_t reclen;
+  uint8_t type;
+  char name[];
+};
+
+uint64_t hex_after(std::string_view text, std::string_view key) {
+  size_t at = text.find(key);
+  if (at == std::string_view::npos) return 0;
+  uint64_t v = 0;
+  for (size_t i = at + key.size(); i < text.size(); ++i) {
+    char c = text[i];
+    if (c == ' ' || c == '\t') continue;
+    if (c >= '0' && c <= '9') v = v * 16 + static_cast<uint64_t>(c - '0');
+    else if (c >= 'a' && c <= 'f') v = v * 16 + static_cast<uint64_t>(c - 'a' + 10);
+    else break;
+  }
+  return v;
+}
+
+constexpr unsigned long kWorkerFlags = 0x00000010 /* PF_IO_WORKER */ | 0x00004000 /* PF_USER_WORKER */;
+
+}  // namespace
+
+long read_small_file(const char* path, char* buffer, size_t size) {
+  ScopedFd fd(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0)));
+  if (!fd.valid()) return fd.release();
+  size_t n = 0;
+  while (n < size - 1) {
+    long r = sys::call(__NR_read, fd.get(), buffer + n, size - 1 - n);
+    if (r < 0) return r;
+    if (r == 0) break;
+    n += static_cast<size_t>(r);
+  }
+  buffer[n] = '\0';
+  return static_cast<long>(n);
+}
+
+bool list_tasks(ArenaVector<int>& tids) {
+  tids.clear();
+  ScopedFd dir(static_cast<int>(
+      sys::call(__NR_openat, AT_FDCWD, "/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0)));
+  if (!dir.valid()) {
+    dir.release();
+    return false;
+  }
+  alignas(8) char buffer[4096];
+  for (;;) {
+    long n = sys::call(__NR_getdents64, dir.get(), buffer, sizeof(buffer));
+    if (n < 0) return false;
+    if (n == 0) return true;
+    for (long at = 0; at < n;) {
+      auto* d = reinterpret_cast<KernelDirent*>(buffer + at);
+      at += d->reclen;
+      int tid = 0;
+      for (const char* c = d->name; *c >= '0' && *c <= '9'; ++c) tid = tid * 10 + (*c - '0');
+      if (tid != 0 && !tids.push_back(tid)) return false;
+    }
+  }
+}
+
+bool read_task_facts(int tid, TaskFacts& facts) {
+  char path[64], text[1024];
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/stat", tid).out = '\0';
+  if (read_small_file(path, text, sizeof(text)) <= 0) return false;
+  std::string_view line(text);
+  size_t open = line.find('('), close = line.rfind(')');
+  if (open == std::string_view::npos || close == std::string_view::npos || close + 2 >= line.size()) return false;
+  std::string_view name = line.substr(open + 1, close - open - 1);
+  facts.name[name.copy(facts.name, sizeof(facts.name) - 1)] = '\0';
+  facts.state = line[close + 2];
+  // state is field 3; flags field 9.
+  size_t at = close + 2;
+  for (int field = 3; field < 9 && at != std::string_view::npos; ++field) {
+    at = line.find(' ', at);
+    if (at != std::string_view::npos) ++at;
+  }
+  unsigned long flags = 0;
+  while (at != std::string_view::npos && at < line.size() && line[at] >= '0' && line[at] <= '9') {
+    flags = flags * 10 + static_cast<unsigned long>(line[at++] - '0');
+  }
+  facts.kernel_worker = (flags & kWorkerFlags) != 0;
+  return true;
+}
+
+bool read_pending_masks(int tid, PendingMasks& masks) {
+  char path[64], text[4096];
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/status", tid).out = '\0';
+  if (read_small_file(path, text, sizeof(text)) <= 0) return false;
+  masks.thread = hex_after(text, "SigPnd:");
+  masks.process = hex_after(text, "ShdPnd:");
+  return true;
+}
+
+}  // namespace ckpt

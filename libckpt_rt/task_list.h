@@ -1,0 +1,29 @@
+// The threads of this process, as the kernel lists them, and facts about one of them.
+//
+// Owner: libckpt_rt. Callers: the agent. Never: allocates but from the Arena given.
+#pragma once
+
+#include "base/arena.h"
+
+namespace ckpt {
+
+// tids of /proc/self/task. False: the arena is full or /proc is not there.
+bool list_tasks(ArenaVector<int>& tids);
+
+struct TaskFacts {
+  char state = '?';        // R, S, D, T, Z, X …
+  bool kernel_worker = false;  // an io_uring worker: never runs the program, takes no signals
+  char name[16] = {};
+};
+bool read_task_facts(int tid, TaskFacts& facts);
+
+// SigPnd and ShdPnd of /proc/self/task/TID/status.
+struct PendingMasks {
+  uint64_t thread = 0, process = 0;
+};
+bool read_pending_masks(int tid, PendingMasks& masks);
+
+// Reads a small /proc file whole into buffer, NUL-terminated. Bytes read, or -errno.
+long read_small_file(const char* path, char* buffer, size_t size);
+
+}  // namespace ckpt

@@ -1,0 +1,82 @@
+// What the kernel knows about one thread, saved by that thread inside its signal handler and given
+// back by the thread that takes its place at restart.
+//
+// Owner:     the thread: a ThreadSlot lives in the stack frame of the stop handler, so it is part of
+//            the image like any other memory of the program, and there is no limit on threads.
+// Callers:   save_thread_in_handler: the stopping thread. restore_thread_in_handler: its successor.
+//            In between, while the thread waits, the agent reads the slot.
+// Registers, extended state, signal mask and alternate stack are in the kernel's signal frame
+// (slot.frame), and come back by rt_sigreturn.
+#pragma once
+
+#include <signal.h>
+#include <ucontext.h>
+
+#include <cstdint>
+
+#include "base/futex.h"
+#include "base/units.h"
+
+namespace ckpt {
+
+struct SchedAttr {  // struct sched_attr of sched_setattr(2), first version
+  uint32_t size, policy;
+  uint64_t flags;
+  int32_t nice;
+  uint32_t priority;
+  uint64_t runtime, deadline, period;
+};
+
+struct PendingSignal {
+  int32_t signal;
+  bool process_wide;
+  siginfo_t info;
+};
+
+enum class SlotOrder : uint32_t { kNone = 0, kGiven = 1, kDone = 2 };
+
+struct ThreadSlot {
+  static constexpr int kMaxPending = 8;  // what does not fit stays queued in the running program, and is noted
+
+  ThreadSlot* next = nullptr;  // list of stopped threads, newest first
+  int tid = 0;
+  ucontext_t* frame = nullptr;
+  uint64_t fs_base = 0, gs_base = 0;
+  uint64_t robust_list = 0, robust_list_len = 0;
+  uint64_t clear_child_tid = 0;
+  uint64_t rseq = 0;
+  uint32_t rseq_len = 0, rseq_signature = 0;
+  SchedAttr sched{};
+  uint64_t timer_slack_ns = 0;
+  uint32_t affinity_len = 0;
+  uint8_t affinity[128] = {};
+  char name[16] = {};
+  uint64_t pending_mask = 0;  // rt_sigpending() of this thread: its own and the process's
+
+  // The agent's order to a waiting thread: call work(argument), which makes raw system calls only.
+  FutexWord order{0};
+  void (*work)(void*) = nullptr;
+  void* work_argument = nullptr;
+
+  // For collect_pending_in_handler: fetch the signals of these masks, keep a copy, queue them again.
+  uint64_t collect_private = 0, collect_process = 0;
+  uint32_t pending_count = 0;
+  bool pending_overflow = false;
+  PendingSignal pending[kMaxPending];
+};
+
+void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame);
+void collect_pending_in_handler(ThreadSlot& slot);
+
+// The first thing that could not be restored, or 0. Runs on the thread itself, all signals blocked.
+long restore_thread_in_handler(const ThreadSlot& slot);
+
+// Address, length and signature of the rseq area that libc registers for its threads, relative to
+// the thread pointer; found once in the constructor. length 0: none.
+struct RseqLayout {
+  int64_t offset = 0;
+  uint32_t length = 0;
+};
+extern RseqLayout rseq_layout;
+
+}  // namespace ckpt

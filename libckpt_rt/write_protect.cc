@@ -1,0 +1,160 @@
+#include "libckpt_rt/write_protect.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/uio.h>
+
+#include "base/clock.h"
+#include "base/kernel_caps.h"
+
+namespace ckpt {
+
+Result<void> WriteProtection::open() {
+  UserfaultfdProbe probe;
+  ScopedFd fd(open_userfaultfd(O_CLOEXEC | O_NONBLOCK, &probe));
+  if (!fd.valid() || probe.access != UserfaultfdAccess::kFull) {
+    int error = probe.syscall_error;
+    return make_error(ExitCode::kUnavailable, error,
+                      "full userfaultfd is not allowed here ({}); give CAP_SYS_PTRACE, set "
+                      "vm.unprivileged_userfaultfd=1, or allow /dev/userfaultfd",
+                      errno_name(error));
+  }
+  uffdio_api api{};
+  api.api = UFFD_API;
+  api.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+  long r = sys::call(__NR_ioctl, fd.get(), UFFDIO_API, &api);
+  if (r != 0) {
+    return make_error(ExitCode::kUnavailable, static_cast<int>(r),
+                      "this kernel's userfaultfd cannot write-protect memory ({}); Linux 5.19 or newer is needed",
+                      errno_name(static_cast<int>(r)));
+  }
+  ScopedFd memory(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC, 0)));
+  ScopedFd event(static_cast<int>(sys::call(__NR_eventfd2, 0, EFD_CLOEXEC)));
+  if (!memory.valid() || !event.valid()) {
+    return make_error(ExitCode::kSystem, memory.valid() ? -event.get() : -memory.get(),
+                      "cannot open /proc/self/mem or an eventfd; mount /proc, raise the limit on open files");
+  }
+  uffd_ = std::move(fd);
+  memory_file_ = std::move(memory);
+  stop_event_ = std::move(event);
+  pid_ = sys::getpid();
+  return {};
+}
+
+long WriteProtection::add(AddrRange range) {
+  uffdio_register reg{};
+  reg.range = {range.start.value, range.size()};
+  reg.mode = UFFDIO_REGISTER_MODE_WP;
+  return sys::call(__NR_ioctl, uffd_.get(), UFFDIO_REGISTER, &reg);
+}
+
+long WriteProtection::write_protect(AddrRange range, uint64_t mode) {
+  uffdio_writeprotect wp{};
+  wp.range = {range.start.value, range.size()};
+  wp.mode = mode;
+  // EAGAIN: the address space is changing (an event is on its way to our handler thread, which reads
+  // it at once): nothing was done, the call is made again.
+  long r;
+  while ((r = sys::call(__NR_ioctl, uffd_.get(), UFFDIO_WRITEPROTECT, &wp)) == -EAGAIN) {
+    sys::call(__NR_sched_yield);
+  }
+  return r;
+}
+
+Result<void> WriteProtection::protect(AddrRange range) {
+  long r = write_protect(range, UFFDIO_WRITEPROTECT_MODE_WP);
+  if (r == 0) return {};
+  return make_error(ExitCode::kInternal, static_cast<int>(r), "cannot write-protect {:#x}-{:#x} ({})",
+                    range.start.value, range.end.value, errno_name(static_cast<int>(r)));
+}
+
+long WriteProtection::unprotect(AddrRange range) { return write_protect(range, 0); }
+
+void WriteProtection::wake(AddrRange range) {
+  uffdio_range r{range.start.value, range.size()};
+  sys::call(__NR_ioctl, uffd_.get(), UFFDIO_WAKE, &r);
+}
+
+long WriteProtection::read(std::byte* to, Addr from, size_t bytes, bool readable) {
+  if (readable) {
+    iovec local{to, bytes}, remote{from.as<void>(), bytes};
+    long n = sys::call(__NR_process_vm_readv, pid_, &local, 1, &remote, 1, 0L);
+    if (n == static_cast<long>(bytes)) return 0;
+    // EPERM, ENOSYS: forbidden in this container, or by dumpable; the other way is always open to us.
+  }
+  for (size_t done = 0; done < bytes;) {
+    long n = sys::call(__NR_pread64, memory_file_.get(), to + done, bytes - done, from.value + done);
+    if (n <= 0) return -EFAULT;
+    done += static_cast<size_t>(n);
+  }
+  return 0;
+}
+
+Result<void> WriteProtection::start(RawThread& thread) {
+  thread_ = &thread;
+  copier_.store(nullptr, std::memory_order_relaxed);
+  long r = thread.spawn(&WriteProtection::handler_entry, this, DescriptorTable::kShareWithCaller);
+  if (r == 0) return {};
+  thread_ = nullptr;
+  return make_error(ExitCode::kSystem, static_cast<int>(r), "cannot start a thread ({}); raise the limit on processes",
+                    errno_name(static_cast<int>(r)));
+}
+
+void WriteProtection::handler_entry(void* self) { static_cast<WriteProtection*>(self)->handle_events(); }
+
+void WriteProtection::handle_events() {
+  uffd_msg messages[32];
+  bool stopping = false;
+  int64_t idle_since = 0;
+  for (;;) {
+    long n = sys::call(__NR_read, uffd_.get(), messages, sizeof(messages));
+    if (n <= 0) {
+      if (stopping) return;  // nothing is queued, and what was read has been acted on
+      pollfd fds[2] = {{uffd_.get(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
+      sys::call(__NR_poll, fds, 2, -1);
+      stopping = (fds[1].revents & POLLIN) != 0;
+      idle_since = now_ns();
+      continue;
+    }
+    // These messages came after the last read or the end of the last poll: that bounds from above how
+    // long the threads behind them have waited.
+    const int64_t read_at = now_ns();
+    Copier* copier = copier_.load(std::memory_order_acquire);
+    for (size_t i = 0; i < static_cast<size_t>(n) / sizeof(uffd_msg); ++i) {
+      const uffd_msg& m = messages[i];
+      if (m.event == UFFD_EVENT_PAGEFAULT) {
+        Addr a{m.arg.pagefault.address};
+        if (copier != nullptr) {
+          copier->fault(a);
+          uint64_t waited = static_cast<uint64_t>(now_ns() - idle_since);
+          auto& longest = copier->counters().longest_wait_ns;
+          if (waited > longest.load(std::memory_order_relaxed)) longest.store(waited, std::memory_order_relaxed);
+        } else {
+          unprotect({a.page_down(), a.page_down() + kPageSize});
+        }
+      } else if (m.event == UFFD_EVENT_REMOVE && copier != nullptr) {
+        copier->removed({Addr{m.arg.remove.start}, Addr{m.arg.remove.end}});
+      }
+    }
+    idle_since = read_at;
+  }
+}
+
+void WriteProtection::finish() {
+  if (thread_ != nullptr) {
+    uint64_t one = 1;
+    sys::call(__NR_write, stop_event_.get(), &one, sizeof(one));
+    thread_->join();
+    thread_ = nullptr;
+  }
+  // Closing the last reference takes the protection off every mapping and wakes whoever waits.
+  uffd_.reset();
+  stop_event_.reset();
+  memory_file_.reset();
+}
+
+}  // namespace ckpt
