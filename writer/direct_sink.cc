@@ -62,8 +62,17 @@ Result<void> DirectSink::open_all(int dir_fd, const char* name, const ImageIdent
 }
 
 Result<void> DirectSink::start_queue(Arena& arena) {
-  backend_ = options_.backend != nullptr ? options_.backend : &pwritev_;
-  return queue_.start(*backend_, file_.fd(), file_.path(), arena, options_.in_flight, options_.chunk_bytes);
+  // Buffered writes are copies into the page cache: io_uring could only hand them to a worker.
+  FileBackend* first = options_.uring && file_.direct() ? static_cast<FileBackend*>(&uring_) : &pwritev_;
+  FileBackend* second = first == &pwritev_ ? nullptr : &pwritev_;
+  if (options_.backend != nullptr) {
+    first = options_.backend;
+    second = nullptr;
+  }
+  CKPT_TRY(queue_.start(*first, second, file_.fd(), file_.path(), arena, options_.in_flight,
+                        options_.chunk_bytes));
+  backend_ = queue_.backend();
+  return {};
 }
 
 Result<void> DirectSink::write_header(const ImageIdentity& identity) {

@@ -19,6 +19,7 @@
 #include "writer/image_file.h"
 #include "writer/image_sink.h"
 #include "writer/pwritev_backend.h"
+#include "writer/uring_backend.h"
 #include "writer/write_queue.h"
 
 namespace ckpt {
@@ -27,6 +28,7 @@ struct SinkOptions {
   Codec codec = Codec::kNone;
   FileBackend* backend = nullptr;   // nullptr: the fastest that works here
   bool direct = true;               // try O_DIRECT
+  bool uring = true;                // try io_uring, where O_DIRECT is in effect
   uint32_t chunk_bytes = 1u << 20;  // of a whole chunk, a multiple of 4096
   uint32_t head_bytes = kBlockSize;
   uint32_t in_flight = 4;  // chunks
@@ -50,8 +52,16 @@ class DirectSink final : public ImageSink {
   Result<SinkStats> commit() override;
   void abort() override;
 
-  // "io_uring", "pwritev"; valid after open().
+  // "io_uring", "pwritev"; also after commit or abort.
   const char* backend_name() const { return backend_ != nullptr ? backend_->name() : "none"; }
+  // Writes that io_uring could not start at once and that were made by pwritev instead.
+  uint64_t writes_done_here() const { return uring_.done_here(); }
+  // Mappings that the sink made outside the arena while it is open ("anon_inode:[io_uring]"): whoever
+  // reads the program's maps meanwhile takes them for ours. Empty ranges when there are none.
+  struct OwnMappings {
+    AddrRange ranges[2];
+  };
+  OwnMappings own_mappings() const { return {{uring_.ring_range(), uring_.entries_range()}}; }
 
  private:
   Result<void> open_all(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena);
@@ -79,6 +89,7 @@ class DirectSink final : public ImageSink {
 
   SinkOptions options_;
   PwritevBackend pwritev_;
+  UringBackend uring_;
   FileBackend* backend_ = nullptr;
   ImageFile file_;
   WriteQueue queue_;

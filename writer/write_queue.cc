@@ -8,8 +8,8 @@
 
 namespace ckpt {
 
-Result<void> WriteQueue::start(FileBackend& backend, int fd, const char* path, Arena& arena, uint32_t slots,
-                               uint32_t slot_bytes) {
+Result<void> WriteQueue::start(FileBackend& backend, FileBackend* fallback, int fd, const char* path,
+                               Arena& arena, uint32_t slots, uint32_t slot_bytes) {
   path_ = path;
   slot_bytes_ = slot_bytes;
   slot_count_ = slots < kMaxSlots ? slots : kMaxSlots;
@@ -22,9 +22,14 @@ Result<void> WriteQueue::start(FileBackend& backend, int fd, const char* path, A
     return make_error(ExitCode::kInternal, ENOMEM, "image buffers of {} bytes do not fit into the arena",
                       total);
   }
-  long r = backend.attach(fd, {staging_, total}, slot_count_);
+  FileBackend* chosen = &backend;
+  long r = chosen->attach(fd, {staging_, total}, slot_count_);
+  if (r < 0 && fallback != nullptr) {
+    chosen = fallback;
+    r = chosen->attach(fd, {staging_, total}, slot_count_);
+  }
   if (r < 0) return image_io_error("set up writing of", path_, r);
-  backend_ = &backend;
+  backend_ = chosen;
   return {};
 }
 

@@ -18,9 +18,12 @@ namespace ckpt {
 
 class WriteQueue {
  public:
-  // slot_bytes: a multiple of 4096. `path` is for messages and must outlive the queue.
-  Result<void> start(FileBackend& backend, int fd, const char* path, Arena& arena, uint32_t slots,
-                     uint32_t slot_bytes);
+  // slot_bytes: a multiple of 4096. `fallback` (may be null) serves where `backend` cannot be set up.
+  // `path` is for messages and must outlive the queue.
+  Result<void> start(FileBackend& backend, FileBackend* fallback, int fd, const char* path, Arena& arena,
+                     uint32_t slots, uint32_t slot_bytes);
+  // The one in use; null before start() and after abandon().
+  FileBackend* backend() { return backend_; }
   // A free slot; waits for a write when there is none.
   Result<uint32_t> acquire();
   std::byte* buffer(uint32_t slot) { return staging_ + size_t{slot} * slot_bytes_; }
