@@ -87,7 +87,12 @@ void print_frames(pid_t pid, pid_t tid) {
     unw_word_t ip = 0, offset = 0;
     unw_get_reg(&cursor, UNW_REG_IP, &ip);
     char name[512] = {};
-    if (unw_get_proc_name(&cursor, name, sizeof(name), &offset) == 0) {
+    // In a stripped library the nearest symbol may be that of another function: only the unwind table
+    // says where this one starts.
+    unw_proc_info_t function{};
+    bool named = unw_get_proc_name(&cursor, name, sizeof(name), &offset) == 0 &&
+                 (unw_get_proc_info(&cursor, &function) != 0 || function.start_ip == ip - offset);
+    if (named) {
       fmt::print("  #{:<3}{:#018x} {} + {:#x}\n", frame, ip, demangled(name), offset);
     } else {
       fmt::print("  #{:<3}{:#018x} {}\n", frame, ip, module_offset(pid, ip));

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/failure.h"
 #include "cli/machine.h"
+#include "cli/text_out.h"
 
 namespace ckpt::cli {
 
@@ -35,7 +36,7 @@ void print_text(const KernelCaps& caps, const std::vector<Finding>& findings) {
   fmt::print("mode auto takes: {}\n", automatic_mode(caps));
 }
 
-void print_json(const KernelCaps& caps, const std::vector<Finding>& findings, bool usable) {
+void print_findings(const KernelCaps& caps, const std::vector<Finding>& findings, bool usable) {
   nlohmann::ordered_json json;
   json["usable"] = usable;
   json["mode"] = automatic_mode(caps);
@@ -48,7 +49,7 @@ void print_json(const KernelCaps& caps, const std::vector<Finding>& findings, bo
                                 {"effect", f.effect},
                                 {"remedy", f.remedy}});
   }
-  fmt::print("{}\n", json.dump(2));
+  print_json(json);
 }
 
 ExitCode check(const Options& o) {
@@ -58,7 +59,7 @@ ExitCode check(const Options& o) {
   bool usable =
       std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.level == Level::kMissing; });
   if (o.json) {
-    print_json(caps, findings, usable);
+    print_findings(caps, findings, usable);
   } else {
     print_text(caps, findings);
   }

@@ -17,6 +17,9 @@ namespace ckpt::cli {
 CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCode& exit);
 void add_now(CLI::App& app, ExitCode& exit);
 void add_stat(CLI::App& app, ExitCode& exit);
+void add_ls(CLI::App& app, ExitCode& exit);
+void add_show(CLI::App& app, ExitCode& exit);
+void add_verify(CLI::App& app, ExitCode& exit);
 void add_check(CLI::App& app, ExitCode& exit);
 void add_backtrace(CLI::App& app, ExitCode& exit);
 

@@ -36,6 +36,9 @@ int main(int argc, char** argv) {
   CLI::App* run = add_run(app, program, exit);
   add_now(app, exit);
   add_stat(app, exit);
+  add_ls(app, exit);
+  add_show(app, exit);
+  add_verify(app, exit);
   add_check(app, exit);
   add_backtrace(app, exit);
   for (CLI::App* command : app.get_subcommands({})) {

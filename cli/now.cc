@@ -9,6 +9,7 @@
 #include "cli/failure.h"
 #include "cli/human.h"
 #include "cli/progress.h"
+#include "cli/text_out.h"
 
 namespace ckpt::cli {
 
@@ -61,7 +62,7 @@ Result<void> now(const Options& o) {
   progress.clear();
   if (!answer.ok()) return answer.error();
   if (o.json) {
-    fmt::print("{}\n", answer_json(*target, *answer).dump(2));
+    print_json(answer_json(*target, *answer));
   } else {
     print_cost(*target, *answer);
   }

@@ -47,6 +47,11 @@ Result<void> prepare_directory(const std::string& path) {
   if (stat(path.c_str(), &st) != 0 || !S_ISDIR(st.st_mode)) {
     return failure(ExitCode::kCannotCreate, path, "is not a directory", "name a directory with --dir or CKPT_DIR");
   }
+  // The library refuses these as well: whoever may write there decides what gets restarted.
+  if (st.st_uid != geteuid() || (st.st_mode & 022) != 0) {
+    return failure(ExitCode::kPermission, path, "belongs to someone else, or others may write it",
+                   "chmod go-w it, or name a directory of yours with --dir or CKPT_DIR");
+  }
   if (access(path.c_str(), W_OK | X_OK) != 0) {
     return failure(ExitCode::kCannotCreate, path, fmt::format("cannot be written: {}", strerror(errno)),
                    "name a directory you may write with --dir or CKPT_DIR");

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/failure.h"
 #include "cli/human.h"
+#include "cli/text_out.h"
 
 namespace ckpt::cli {
 
@@ -43,7 +44,7 @@ Result<void> stat(const Options& o) {
   auto answer = ask(*target, ControlOperation::kStat, {10'000'000'000, 10'000'000'000}, nullptr);
   if (!answer.ok()) return answer.error();
   if (o.json) {
-    fmt::print("{}\n", answer_json(*target, *answer).dump(2));
+    print_json(answer_json(*target, *answer));
   } else {
     print_figures(*target, *answer);
   }

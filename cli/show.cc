@@ -1,0 +1,228 @@
+// ckpt show: what is in an image.
+#include <algorithm>
+#include <memory>
+
+#include "base/settings.h"
+#include "cli/commands.h"
+#include "cli/cost.h"
+#include "cli/failure.h"
+#include "cli/human.h"
+#include "cli/record_names.h"
+#include "cli/text_out.h"
+#include "writer/image_catalog.h"
+#include "writer/image_reader.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct Options {
+  std::string image;
+  bool json = false;
+};
+
+using Json = nlohmann::ordered_json;
+
+std::string hex(uint64_t value) { return fmt::format("{:#x}", value); }
+
+bool is_shared(const MappingRecord& m) {
+  auto kind = static_cast<MappingKind>(m.kind);
+  return kind == MappingKind::kFileShared || kind == MappingKind::kSharedAnonymous || kind == MappingKind::kSysV ||
+         ((kind == MappingKind::kMemfd || kind == MappingKind::kDevice) && (m.flags & kMapPrivate) == 0);
+}
+
+// Bytes of memory in the image for each mapping: both lists are in address order.
+std::vector<uint64_t> saved_bytes(const ImageReader& image) {
+  const auto& mappings = image.meta().mappings;
+  std::vector<uint64_t> saved(mappings.size(), 0);
+  size_t at = 0;
+  for (const Extent& e : image.extents()) {
+    uint64_t begin = e.address.value, end = begin + e.length;
+    while (at < mappings.size() && mappings[at].record.end <= begin) ++at;
+    for (size_t i = at; i < mappings.size() && mappings[i].record.start < end; ++i) {
+      saved[i] += std::min(end, mappings[i].record.end) - std::max(begin, mappings[i].record.start);
+    }
+  }
+  return saved;
+}
+
+const char* severity_name(uint32_t severity) {
+  constexpr const char* kNames[] = {"note", "changed after restart", "cannot be restarted"};
+  return severity < 3 ? kNames[severity] : "?";
+}
+
+void heading(std::string_view text) { fmt::print("\n{}\n", text); }
+
+void print_process(const ImageReader& image) {
+  auto line = [](const char* what, const std::string& value) { fmt::print("  {:<24}{}\n", what, value); };
+  const ImageMeta& m = image.meta();
+  const ProcessRecord& p = m.process.record;
+  fmt::print("{}\n", printable(image.path()));
+  line("program", fmt::format("{} ({})", printable(m.process.comm), printable(m.mm.exe_path)));
+  line("pid, parent, session", fmt::format("{}, {}, {}", p.pid, p.ppid, p.sid));
+  line("user, group", fmt::format("{}, {}", p.uid[1], p.gid[1]));
+  line("working directory", printable(m.process.cwd));
+  line("taken", fmt::format("{}, as number {} of run {}", human_time(p.realtime_ns), image.brief().sequence,
+                            run_id_text(image.brief().run_id).substr(0, 8)));
+  if (image.brief().parent != 0) line("increment to", fmt::format("{}", image.brief().parent));
+  line("memory, file", fmt::format("{}, {}", human_bytes(image.brief().memory_bytes), human_bytes(image.brief().file_bytes)));
+  if (auto cost = cost_of(m)) {
+    line("mode", mode_name(static_cast<Mode>(cost->mode)));
+    line("threads stood", human_duration(cost->pause_ns));
+    line("longest wait on a page", human_duration(cost->longest_wait_ns));
+    line("copies", fmt::format("{} forced, {} sequential, {} at release", human_count(cost->forced_copies),
+                               human_count(cost->sequential_copies), human_count(cost->release_copies)));
+    line("copied after", human_duration(cost->copied_ns));
+  }
+  line("checkpoint signal", fmt::format("{}", p.checkpoint_signal));
+  line("library", printable(m.process.library_path));
+}
+
+void print_lists(const ImageReader& image) {
+  const ImageMeta& m = image.meta();
+  heading(plural(m.threads.size(), "thread", "threads"));
+  fmt::print("  {:>8}  {:<16} {:>18}  {:>18}  {:>16}\n", "TID", "NAME", "IP", "SP", "BLOCKED SIGNALS");
+  for (const ParsedThread& t : m.threads) {
+    fmt::print("  {:>8}  {:<16} {:>#18x}  {:>#18x}  {:016x}{}\n", t.record.tid, printable(t.name), t.record.rip,
+               t.record.rsp, t.record.signal_mask, (t.record.flags & kThreadLeaderExited) != 0 ? "  exited" : "");
+  }
+  heading(plural(m.mappings.size(), "mapping", "mappings"));
+  std::vector<uint64_t> saved = saved_bytes(image);
+  fmt::print("  {:<27} {:<4}  {:>9}  {:>9}  {:<16}  {}\n", "ADDRESS", "PROT", "SIZE", "SAVED", "KIND", "PATH");
+  for (size_t i = 0; i < m.mappings.size(); ++i) {
+    const ParsedMapping& x = m.mappings[i];
+    fmt::print("  {:012x}-{:012x}   {:<4}  {:>9}  {:>9}  {:<16}  {}\n", x.record.start, x.record.end,
+               protection_text(x.record.prot, is_shared(x.record)), human_bytes(x.record.end - x.record.start),
+               human_bytes(saved[i]), mapping_kind_name(x.record.kind), printable(x.path));
+  }
+  heading(plural(m.descriptors.size(), "descriptor", "descriptors"));
+  fmt::print("  {:>5}  {:<16}  {:<12}  {:>12}  {}\n", "FD", "KIND", "ACCESS", "OFFSET", "PATH");
+  for (const DescriptorRecord& d : m.descriptors) {
+    const ParsedOpenFile* f = m.open_file(d.open_file);
+    if (f == nullptr) continue;
+    fmt::print("  {:>5}  {:<16}  {:<12}  {:>12}  {}{}\n", d.fd, open_file_kind_name(f->record.kind),
+               access_text(f->record.open_flags), f->record.offset, printable(f->path),
+               (f->record.flags & kOpenFileDeleted) != 0 ? " (deleted, contents saved)" : "");
+  }
+  if (!m.actions.empty()) {
+    heading(plural(m.actions.size(), "signal action", "signal actions"));
+    for (const SignalActionRecord& a : m.actions) {
+      fmt::print("  {:<14} {}\n", signal_text(static_cast<int>(a.signal)), a.handler == 1 ? "ignored" : hex(a.handler));
+    }
+  }
+  if (!m.notes.empty()) heading(plural(m.notes.size(), "note", "notes"));
+  for (const ParsedNote& n : m.notes) fmt::print("  {}: {}\n", severity_name(n.severity), printable(n.text));
+}
+
+Json json_of(const ImageReader& image) {
+  const ImageMeta& m = image.meta();
+  const ProcessRecord& p = m.process.record;
+  Json j;
+  j["image"] = image.path();
+  j["version"] = image.brief().version;
+  j["run_id"] = run_id_text(image.brief().run_id);
+  j["sequence"] = image.brief().sequence;
+  j["parent"] = image.brief().parent;
+  j["realtime_ns"] = p.realtime_ns;
+  j["bytes"] = image.brief().file_bytes;
+  j["bytes_memory"] = image.brief().memory_bytes;
+  j["process"] = {{"program", std::string(m.process.comm)},
+                  {"exe", std::string(m.mm.exe_path)},
+                  {"pid", p.pid},
+                  {"ppid", p.ppid},
+                  {"pgid", p.pgid},
+                  {"sid", p.sid},
+                  {"uid", p.uid[1]},
+                  {"gid", p.gid[1]},
+                  {"cwd", std::string(m.process.cwd)},
+                  {"umask", p.umask},
+                  {"checkpoint_signal", p.checkpoint_signal},
+                  {"library", std::string(m.process.library_path)}};
+  if (auto cost = cost_of(m)) {
+    j["cost"] = {{"mode", mode_name(static_cast<Mode>(cost->mode))},
+                 {"attempts", cost->attempts},
+                 {"pause_ns", cost->pause_ns},
+                 {"longest_wait_ns", cost->longest_wait_ns},
+                 {"forced_copies", cost->forced_copies},
+                 {"sequential_copies", cost->sequential_copies},
+                 {"release_copies", cost->release_copies},
+                 {"faults", cost->faults},
+                 {"copied_ns", cost->copied_ns}};
+  }
+  for (const char* list : {"threads", "mappings", "descriptors", "signals", "notes"}) j[list] = Json::array();
+  for (const ParsedThread& t : m.threads) {
+    j["threads"].push_back({{"tid", t.record.tid},
+                            {"name", std::string(t.name)},
+                            {"ip", hex(t.record.rip)},
+                            {"sp", hex(t.record.rsp)},
+                            {"fs_base", hex(t.record.fs_base)},
+                            {"signal_mask", hex(t.record.signal_mask)},
+                            {"nice", t.record.nice},
+                            {"exited", (t.record.flags & kThreadLeaderExited) != 0}});
+  }
+  std::vector<uint64_t> saved = saved_bytes(image);
+  for (size_t i = 0; i < m.mappings.size(); ++i) {
+    const ParsedMapping& x = m.mappings[i];
+    j["mappings"].push_back({{"start", hex(x.record.start)},
+                             {"end", hex(x.record.end)},
+                             {"protection", protection_text(x.record.prot, is_shared(x.record))},
+                             {"kind", mapping_kind_name(x.record.kind)},
+                             {"bytes", x.record.end - x.record.start},
+                             {"bytes_saved", saved[i]},
+                             {"offset", x.record.file_offset},
+                             {"path", std::string(x.path)}});
+  }
+  for (const DescriptorRecord& d : m.descriptors) {
+    const ParsedOpenFile* f = m.open_file(d.open_file);
+    if (f == nullptr) continue;
+    j["descriptors"].push_back({{"fd", d.fd},
+                                {"open_file", d.open_file},
+                                {"kind", open_file_kind_name(f->record.kind)},
+                                {"access", access_text(f->record.open_flags)},
+                                {"offset", f->record.offset},
+                                {"size", f->record.size},
+                                {"deleted", (f->record.flags & kOpenFileDeleted) != 0},
+                                {"path", std::string(f->path)}});
+  }
+  for (const SignalActionRecord& a : m.actions) {
+    j["signals"].push_back(
+        {{"signal", signal_text(static_cast<int>(a.signal))}, {"handler", a.handler == 1 ? "ignored" : hex(a.handler)}});
+  }
+  for (const ParsedNote& n : m.notes) {
+    j["notes"].push_back({{"severity", severity_name(n.severity)}, {"text", std::string(n.text)}});
+  }
+  return j;
+}
+
+Result<void> show(const Options& o) {
+  auto path = resolve_image(o.image);
+  if (!path.ok()) return path.error();
+  auto image = ImageReader::open(*path);
+  if (!image.ok()) return image.error();
+  if (o.json) {
+    print_json(json_of(*image));
+  } else {
+    print_process(*image);
+    print_lists(*image);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_show(CLI::App& app, ExitCode& exit) {
+  CLI::App* command = app.add_subcommand("show", "show what is in an image");
+  auto o = std::make_shared<Options>();
+  command->add_option("IMAGE", o->image, "an image; DIR for the newest of a directory, DIR@-1 for the one before, DIR@7 for number 7")
+      ->required();
+  command->add_flag("--json", o->json, "print it as JSON: times in ns, sizes in bytes");
+  command->footer(
+      "Exit codes: 0 shown, 64 wrong arguments or several programs in the directory, 65 damaged (or no image at\n"
+      "all), 66 not found, 68 image of another version or architecture, 74 cannot be read, 77 not permitted.");
+  command->callback([o, &exit] {
+    auto done = show(*o);
+    exit = done.ok() ? ExitCode::kOk : report(done.error());
+  });
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,108 @@
+// ckpt verify: is every byte of an image, or of all images of a directory, as it was written?
+#include <sys/stat.h>
+
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/failure.h"
+#include "cli/human.h"
+#include "cli/progress.h"
+#include "cli/text_out.h"
+#include "writer/image_catalog.h"
+#include "writer/image_reader.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct Options {
+  std::string what;
+  bool json = false;
+};
+
+struct Verdict {
+  std::string path;
+  bool ok = false;
+  uint64_t bytes = 0;
+  Error error;
+};
+
+Verdict verify_one(const std::string& path) {
+  Verdict v;
+  v.path = path;
+  auto image = ImageReader::open(path);
+  if (!image.ok()) {
+    v.error = image.error();
+    return v;
+  }
+  v.bytes = image->brief().file_bytes;
+  Progress progress(fmt::format("verifying {}", brief(path)));
+  auto whole = image->verify_data(2, [&](uint64_t done, uint64_t total) { progress.update(done, total); });
+  progress.clear();
+  v.ok = whole.ok();
+  if (!whole.ok()) v.error = whole.error();
+  return v;
+}
+
+Result<std::vector<std::string>> images_of(const std::string& what) {
+  struct stat st;
+  if (stat(what.c_str(), &st) != 0 || !S_ISDIR(st.st_mode)) {
+    auto path = resolve_image(what);
+    if (!path.ok()) return path.error();
+    return std::vector<std::string>{*path};
+  }
+  auto catalog = ImageCatalog::list(what);
+  if (!catalog.ok()) return catalog.error();
+  std::vector<std::string> paths;
+  for (const CatalogEntry& e : catalog->entries()) {
+    // Half an image is no damage while it has its temporary name: nothing restarts it.
+    if (e.temporary) {
+      fmt::print(stderr, "ckpt: {}: unfinished, not verified\n", printable(brief(catalog->path_of(e))));
+    } else {
+      paths.push_back(catalog->path_of(e));
+    }
+  }
+  if (paths.empty()) return failure(ExitCode::kNotFound, what, "holds no images", "name a directory that ckpt ls shows");
+  return paths;
+}
+
+ExitCode verify(const Options& o) {
+  auto paths = images_of(o.what);
+  if (!paths.ok()) return report(paths.error());
+  ExitCode exit = ExitCode::kOk;
+  auto json = nlohmann::ordered_json::array();
+  for (const std::string& path : *paths) {
+    Verdict v = verify_one(path);
+    // The first thing wrong decides the code, but damage outranks what merely cannot be read here.
+    if (!v.ok && (exit == ExitCode::kOk || v.error.code == ExitCode::kImageDamaged)) exit = v.error.code;
+    if (o.json) {
+      nlohmann::ordered_json one{{"image", v.path}, {"ok", v.ok}, {"bytes", v.bytes}};
+      if (!v.ok) {
+        one["code"] = static_cast<int>(v.error.code);
+        one["problem"] = std::string(v.error.message());
+      }
+      json.push_back(std::move(one));
+    } else if (v.ok) {
+      fmt::print("{}: whole ({})\n", printable(v.path), human_bytes(v.bytes));
+    } else {
+      fmt::print(stderr, "ckpt: {}\n", printable(v.error.message()));
+    }
+  }
+  if (o.json) print_json(json);
+  return exit;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, ExitCode& exit) {
+  CLI::App* command = app.add_subcommand("verify", "check every byte of an image against its checksums");
+  auto o = std::make_shared<Options>();
+  command->add_option("IMAGE", o->what, "an image, or a directory for all of its images")->required();
+  command->add_flag("--json", o->json, "print the verdicts as JSON");
+  command->footer(
+      "Exit codes: 0 whole, 64 wrong arguments, 65 damaged (or no image at all), 66 not found, 68 image of another\n"
+      "version or architecture, 74 cannot be read, 77 not permitted.");
+  command->callback([o, &exit] { exit = verify(*o); });
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,52 @@
+"""Arguments, help and version of every subcommand."""
+
+import unittest
+
+from support import *
+
+COMMANDS = ["run", "now", "stat", "ls", "show", "verify", "check", "backtrace"]
+
+
+class Usage(CkptTest):
+    def test_help_names_every_command_and_the_exit_codes(self):
+        result = self.ckpt("--help")
+        self.assertEqual(result.returncode, OK)
+        for command in COMMANDS:
+            self.assertIn(command, result.stdout)
+        self.assertIn("Exit codes:", result.stdout)
+
+    def test_help_and_version_of_each_command(self):
+        for command in COMMANDS:
+            with self.subTest(command):
+                result = self.ckpt(command, "--help")
+                self.assertEqual(result.returncode, OK)
+                self.assertIn("Exit codes:", result.stdout)
+                self.assertRegex(self.ckpt(command, "--version").stdout, r"\Ackpt \d+\.\d+\.\d+\n\Z")
+        self.assertRegex(self.ckpt("--version").stdout, r"\Ackpt \d+\.\d+\.\d+\n\Z")
+
+    def test_wrong_arguments(self):
+        self.refuse(USAGE, "ckpt --help")
+        self.refuse(USAGE, "--help", "frobnicate")
+        self.refuse(USAGE, "--help", "--no-such-option")
+        for command in COMMANDS:
+            with self.subTest(command):
+                self.refuse(USAGE, f"ckpt {command} --help", command, "--no-such-option")
+        for command in ["now", "stat", "show", "verify", "backtrace"]:
+            with self.subTest(command):
+                self.refuse(USAGE, f"ckpt {command} --help", command)
+
+    def test_pids_that_are_none(self):
+        for command in ["now", "stat", "backtrace"]:
+            for pid in ["abc", "0", "12x", "", "99999999999999999999", "1.5"]:
+                with self.subTest(command=command, pid=pid):
+                    self.refuse(USAGE, "is not a process id", command, pid)
+            with self.subTest(command=command, pid="-1"):
+                self.refuse(USAGE, "-1", command, "-1")
+
+    def test_bad_timeout(self):
+        self.refuse(USAGE, "--timeout", "now", "1", "--timeout", "soon")
+        self.refuse(USAGE, "--timeout", "now", "1", "--timeout", "0")
+
+
+if __name__ == "__main__":
+    unittest.main()
