@@ -5,14 +5,17 @@
 #include <sys/ioctl.h>
 
 #include "base/clock.h"
+#include "libckpt_rt/descriptors_note.h"
 #include "libckpt_rt/descriptors_sample.h"
 
 namespace ckpt {
 namespace {
 
 constexpr size_t kTextBytes = 64 << 10;
-// fdinfo of this many descriptors is held open from prepare to release, for one pread in the stop.
-constexpr uint32_t kMaxProcFiles = 256;
+// fdinfo of this many files is held open from prepare to release, for one pread in the stop: it shows
+// their locks. Of further files only those that were locked in prepare are looked at, see
+// note_late_locks(). Counters and the like have as many.
+constexpr uint32_t kMaxProcFiles = 64, kMaxCounters = 1024;
 
 struct SampleJob {
   const CapturedDescriptor* entries;
@@ -22,7 +25,8 @@ struct SampleJob {
 
 void sample_job(void* argument) {
   auto* job = static_cast<SampleJob*>(argument);
-  for (size_t i = 0; i < job->count; ++i) sample_own_descriptor(job->entries[i].fd, job->samples[i]);
+  for (size_t i = 0; i < job->count; ++i)
+    sample_own_descriptor(job->entries[i].fd, job->entries[i].partner, job->samples[i]);
 }
 
 // Everything that tells one file from another, and a way of opening it from another way.
@@ -63,7 +67,7 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   early_contents_ = ArenaVector<Content>(arena);
   early_ = ArenaVector<EarlyCopy>(arena);
   notes_ = ArenaVector<Note>(arena);
-  kcmp_refused_ = structure_changed_ = false;
+  kcmp_refused_ = structure_changed_ = complete_ = false;
   open_files_ = 0;
   auto* text = static_cast<char*>(arena.allocate(kTextBytes));
   if (text == nullptr) return arena_full();
@@ -78,19 +82,22 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
                       errno_name(static_cast<int>(r)));
   }
   if (!entries_.reserve(fds.size() + fds.size() / 8 + 16)) return arena_full();
-  uint32_t proc_files = 0;
+  uint32_t locked_files = 0, counters = 0;
   holds_files_ = true;
   for (int fd : fds) {
     CapturedDescriptor d{};
     d.fd = fd;
-    d.proc_fd = -1;
+    d.proc_fd = d.partner = -1;
     if (!sample_from_outside(tid, fd, text_, arena, d.now)) continue;  // closed since the list was made
     CKPT_TRY(classify(d));
-    if ((d.kind == OpenFileKind::kRegular || is_volatile(d.kind)) && proc_files < kMaxProcFiles) {
+    uint32_t* files = d.kind == OpenFileKind::kRegular ? &locked_files
+                      : is_volatile(d.kind)            ? &counters
+                                                       : nullptr;
+    if (files != nullptr && *files < (files == &counters ? kMaxCounters : kMaxProcFiles)) {
       long file =
           sys::call(__NR_openat, AT_FDCWD, TaskPath(tid, "fdinfo", fd).c_str(), O_RDONLY | O_CLOEXEC, 0);
       d.proc_fd = sys::failed(file) ? -1 : static_cast<int>(file);
-      ++proc_files;
+      ++*files;
     }
     if (!entries_.push_back(d)) return arena_full();
   }
@@ -117,6 +124,7 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, DescriptorExecutor exec
   CKPT_TRY(copy_contents_stopped());
   if (pidfd_ >= 0) sys::call(__NR_close, pidfd_);
   pidfd_ = -1;
+  complete_ = true;
   return write_notes();
 }
 
@@ -172,7 +180,7 @@ Result<void> DescriptorCapture::sample_all(DescriptorExecutor executor) {
     if (at < kept && entries_[at].fd == fd) continue;
     CapturedDescriptor d{};
     d.fd = fd;
-    d.proc_fd = -1;
+    d.proc_fd = d.partner = -1;
     if (executor.run != nullptr) {
       SampleJob job{&d, &d.now, 1};
       executor.run(executor.context, sample_job, &job);
@@ -196,7 +204,7 @@ bool DescriptorCapture::sample_stopped(int fd, DescriptorSample& sample) {
     sample = outside;
     return true;
   }
-  sample_own_descriptor(duplicate, sample);
+  sample_own_descriptor(duplicate, -1, sample);
   sample.fd_flags = outside.fd_flags;  // ours always has FD_CLOEXEC
   sys::call(__NR_close, duplicate);
   return sample.error == 0;
@@ -217,9 +225,7 @@ Result<void> DescriptorCapture::find_changes() {
 Result<void> DescriptorCapture::read_volatile() {
   for (auto& d : entries_) {
     if (is_volatile(d.kind)) {
-      OpenFileKind before = d.kind;
-      CKPT_TRY(classify(d));
-      if (d.kind != before) structure_changed_ = true;
+      CKPT_TRY(read_counter(d));
     } else if (d.kind == OpenFileKind::kRegular && (d.proc_fd >= 0 || d.has_locks)) {
       CKPT_TRY(read_locks(d));
     }
@@ -227,15 +233,46 @@ Result<void> DescriptorCapture::read_volatile() {
   return {};
 }
 
+// All of these have one inode number. fdinfo shows which kind it is, but for those without a single
+// watch; the link says it of all, at four times the price.
+Result<void> DescriptorCapture::read_counter(CapturedDescriptor& d) {
+  FdInfo info;
+  if (d.proc_fd >= 0 && reread_fdinfo(d.proc_fd, text_, *arena_, info) > 0) {
+    const char* mark = d.kind == OpenFileKind::kEventFd    ? "eventfd-count:"
+                       : d.kind == OpenFileKind::kTimerFd  ? "clockid:"
+                       : d.kind == OpenFileKind::kSignalFd ? "sigmask:"
+                                                           : "tfd:";
+    if (info.text.find(mark) != std::string_view::npos) return read_details(d, info);
+  }
+  OpenFileKind before = d.kind;
+  CKPT_TRY(classify(d));
+  if (d.kind != before) structure_changed_ = true;
+  return {};
+}
+
+// A lock that was not there in prepare and is there now, on a file that was not looked at in the stop,
+// was taken just before or just after it: nobody can tell.
+void DescriptorCapture::note_late_locks() {
+  for (auto& d : entries_) {
+    if (d.kind != OpenFileKind::kRegular || d.proc_fd >= 0 || d.has_locks) continue;
+    FdInfo info;
+    if (read_fdinfo(tid_, d.fd, text_, *arena_, info) < 0 || !info.has_locks) continue;
+    (void)note(1, "descriptor {} ({}): a lock taken around the moment of the checkpoint is not restored",
+               d.fd, d.path);
+  }
+}
+
 void DescriptorCapture::release() {
   // Once only: the arena may be gone when the destructor comes.
   if (holds_files_) {
+    if (complete_) note_late_locks();
     for (auto& d : entries_) {
       if (d.proc_fd >= 0) sys::call(__NR_close, d.proc_fd);
       d.proc_fd = -1;
     }
     holds_files_ = false;
   }
+  close_copy_pipe();
   if (pidfd_ >= 0) sys::call(__NR_close, pidfd_);
   pidfd_ = -1;
 }

@@ -42,6 +42,8 @@ struct MappedFileRange {
 // What fstat and fcntl say, from a thread with the program's table or from outside.
 struct DescriptorSample {
   int error;  // errno of fstat, 0 fine
+  int same;   // is the same open file as the partner: 1, 0, or -errno: not known
+  int locks;  // fdinfo shows locks: 1, 0, or -1: not looked at
   uint32_t mode, links;
   uint64_t device, inode, rdev, size;
   int64_t mtime_ns, ctime_ns;
@@ -66,6 +68,7 @@ struct CapturedDescriptor {
   uint32_t path_len;
   const char* path;  // NUL-terminated, in the arena
   bool shares;       // same open file as the one before it in order_
+  int partner;       // fd of the one before it in order_ when that has the same inode, else -1
   bool has_locks;
   bool looked;     // classified: false for what is new since prepare
   bool named;      // the path leads to this very file
@@ -119,6 +122,8 @@ class DescriptorCapture {
   bool sample_stopped(int fd, DescriptorSample& sample);
   Result<void> find_changes();
   Result<void> read_volatile();
+  Result<void> read_counter(CapturedDescriptor& d);
+  void note_late_locks();
   void number_open_files();
   void decide_kinds();
   int borrow(int fd) const;
@@ -138,6 +143,7 @@ class DescriptorCapture {
   Result<void> copy_large_early();
   Result<void> copy_contents_stopped();
   Result<void> copy_pipe(size_t first_in_order);
+  void close_copy_pipe();
   bool is_mapped_writable(uint64_t inode);
   Result<void> copy_file(const CapturedDescriptor& d, ArenaVector<Content>& to);
   bool take_early_copy(const CapturedDescriptor& d);
@@ -164,7 +170,10 @@ class DescriptorCapture {
   bool structure_changed_ = false;
   bool kcmp_refused_ = false;
   bool holds_files_ = false;  // fdinfo files in our table
+  bool complete_ = false;     // recheck_stopped has succeeded
   int pidfd_ = -1;
+  int copy_pipe_[2] = {-1, -1};  // only in the stop
+  uint32_t copy_pipe_size_ = 0;
 };
 
 }  // namespace ckpt

@@ -149,7 +149,7 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
         if (!has_volatile_inodes(fs.f_type)) d.flags |= kOpenFileDeleted;
       }
       d.kind = type == S_IFDIR ? OpenFileKind::kDirectory : OpenFileKind::kRegular;
-      return type == S_IFREG ? read_locks(d) : Result<void>();
+      return type == S_IFREG && d.now.locks != 0 ? read_locks(d) : Result<void>();
     }
     case S_IFIFO:
       d.flags |= pipe_ends(d.now.open_flags);

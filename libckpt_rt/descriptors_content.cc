@@ -180,6 +180,7 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
       entries_[order_[k]].kind = OpenFileKind::kOther;
     }
   }
+  close_copy_pipe();
   return {};
 }
 
@@ -187,60 +188,79 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
 // bytes stay where they are. Packets (O_DIRECT) stay apart: one read gives one.
 Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
   const CapturedDescriptor& head = entries_[order_[first_in_order]];
-  uint32_t ends = 0, packets = 0;
-  uint32_t size = 0;
-  int queued = 0;
-  for (size_t i = first_in_order; i < order_.size() && compare(entries_[order_[i]], head, false) == 0; ++i) {
-    const auto& d = entries_[order_[i]];
+  auto for_all_ends = [&](auto visit) {
+    for (size_t i = first_in_order; i < order_.size() && compare(entries_[order_[i]], head, false) == 0;
+         ++i) {
+      visit(entries_[order_[i]]);
+    }
+  };
+  uint32_t ends = 0, packets = 0, size = 0;
+  int queued = 0, reader = -1;
+  for_all_ends([&](CapturedDescriptor& d) {
     ends |= d.flags;
     if ((d.flags & kOpenFilePipeWriteEnd) != 0) packets |= d.now.open_flags & O_DIRECT;
+    if ((d.flags & kOpenFilePipeReadEnd) != 0) reader = d.fd;
     size = d.now.pipe_size;
     queued = d.now.queued;
-  }
+  });
   auto cannot = [&](long error) {
     return make_error(ExitCode::kIo, static_cast<int>(error), "{}", errno_name(static_cast<int>(error)));
   };
   constexpr uint32_t kBothEnds = kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd;
   if ((ends & kBothEnds) != kBothEnds) return {};  // a FIFO whose other end is elsewhere: so are its bytes
   if (size != 0 && queued == 0) return {};
-  ScopedFd in(open_for_reading(head));
+  ScopedFd in(borrow(reader));
+  if (!in.valid()) in.reset(open_for_reading(head));
   if (!in.valid()) return cannot(in.get());
   if (size == 0) {  // the sample could not tell
     long r = sys::call(__NR_fcntl, in.get(), F_GETPIPE_SZ, 0);
     if (r < 0) return cannot(r);
     size = static_cast<uint32_t>(r);
-    for (size_t i = first_in_order; i < order_.size() && compare(entries_[order_[i]], head, false) == 0;
-         ++i) {
-      entries_[order_[i]].now.pipe_size = size;
-    }
+    for_all_ends([&](CapturedDescriptor& d) { d.now.pipe_size = size; });
     if ((r = sys::call(__NR_ioctl, in.get(), FIONREAD, &queued)) < 0) return cannot(r);
+    if (queued == 0) return {};
   }
-  if (queued == 0) return {};
 
-  int ours[2];
-  long r = sys::call(__NR_pipe2, ours, O_NONBLOCK | O_CLOEXEC);
-  if (r < 0) return cannot(r);
-  ScopedFd out(ours[0]), copy(ours[1]);
-  r = sys::call(__NR_fcntl, copy.get(), F_SETPIPE_SZ, size);
-  if (r < 0) return cannot(r);
-  r = sys::call(__NR_tee, in.get(), copy.get(), INT_MAX, 2 /* SPLICE_F_NONBLOCK */);
-  if (r < 0) return cannot(r);
-  if (r != queued) return cannot(-EIO);
+  // One pipe of ours serves for all: reading it has left it empty.
+  long r = 0;
+  if (copy_pipe_[0] < 0) {
+    if ((r = sys::call(__NR_pipe2, copy_pipe_, O_NONBLOCK | O_CLOEXEC)) < 0) return cannot(r);
+    r = sys::call(__NR_fcntl, copy_pipe_[1], F_GETPIPE_SZ, 0);
+    copy_pipe_size_ = r < 0 ? 0 : static_cast<uint32_t>(r);
+  }
+  if (copy_pipe_size_ < size) {
+    if ((r = sys::call(__NR_fcntl, copy_pipe_[1], F_SETPIPE_SZ, size)) < 0) return cannot(r);
+    copy_pipe_size_ = static_cast<uint32_t>(r);
+  }
   auto* bytes = static_cast<std::byte*>(arena_->allocate(static_cast<size_t>(queued)));
   if (bytes == nullptr) return cannot(-ENOMEM);
+  r = sys::call(__NR_tee, in.get(), copy_pipe_[1], INT_MAX, 2 /* SPLICE_F_NONBLOCK */);
+  if (r < 0) return cannot(r);
+  const bool whole = r == queued;
   const uint64_t object = object_number(head.now.device, head.now.inode);
   uint64_t have = 0, number = 0;
   while (have < static_cast<uint64_t>(queued)) {
-    long n = sys::call(__NR_read, out.get(), bytes + have, static_cast<uint64_t>(queued) - have);
-    if (n <= 0) return cannot(n < 0 ? n : -EIO);
+    long n = sys::call(__NR_read, copy_pipe_[0], bytes + have, static_cast<uint64_t>(queued) - have);
+    if (n <= 0) break;
     if (packets != 0 &&
         !contents_.push_back({head.open_file, object, number++, bytes + have, static_cast<uint64_t>(n)})) {
       return arena_full();
     }
     have += static_cast<uint64_t>(n);
   }
+  if (!whole || have != static_cast<uint64_t>(queued)) {
+    close_copy_pipe();  // bytes may be left in it
+    return cannot(-EIO);
+  }
   if (packets == 0 && !contents_.push_back({head.open_file, object, 0, bytes, have})) return arena_full();
   return {};
+}
+
+void DescriptorCapture::close_copy_pipe() {
+  for (int& fd : copy_pipe_) {
+    if (fd >= 0) sys::call(__NR_close, fd);
+    fd = -1;
+  }
 }
 
 }  // namespace ckpt

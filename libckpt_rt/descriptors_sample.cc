@@ -7,6 +7,8 @@
 namespace ckpt {
 namespace {
 
+constexpr int kDupFdQuery = 1024 + 3;  // F_DUPFD_QUERY of linux/fcntl.h
+
 int64_t to_ns(const timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
 
 void take_stat(const struct stat& st, DescriptorSample& s) {
@@ -23,7 +25,7 @@ void take_stat(const struct stat& st, DescriptorSample& s) {
 
 }  // namespace
 
-void sample_own_descriptor(int fd, DescriptorSample& s) {
+void sample_own_descriptor(int fd, int partner, DescriptorSample& s) {
   struct stat st;
   long r = sys::call(__NR_fstat, fd, &st);
   if (r < 0) {
@@ -34,6 +36,9 @@ void sample_own_descriptor(int fd, DescriptorSample& s) {
   take_stat(st, s);
   s.open_flags = static_cast<uint32_t>(sys::call(__NR_fcntl, fd, F_GETFL, 0));
   s.fd_flags = static_cast<uint32_t>(sys::call(__NR_fcntl, fd, F_GETFD, 0));
+  // Linux 6.10; a third of the price of kcmp(2).
+  s.same = partner < 0 ? -EBADF : static_cast<int>(sys::call(__NR_fcntl, fd, kDupFdQuery, partner));
+  s.locks = -1;
   if ((s.open_flags & O_PATH) != 0) return;
   const uint32_t type = s.mode & S_IFMT;
   if (type == S_IFREG || type == S_IFDIR || type == S_IFBLK) {
@@ -66,6 +71,8 @@ bool sample_from_outside(int tid, int fd, std::span<char> text, Arena& arena, De
   FdInfo info;
   if (read_fdinfo(tid, fd, text, arena, info) < 0) return false;
   s.error = 0;
+  s.same = -EBADF;
+  s.locks = info.has_locks ? 1 : 0;
   take_stat(st, s);
   s.open_flags = info.flags & ~static_cast<uint32_t>(O_CLOEXEC);
   s.fd_flags = (info.flags & O_CLOEXEC) != 0 ? FD_CLOEXEC : 0;

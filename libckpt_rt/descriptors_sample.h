@@ -11,8 +11,9 @@
 
 namespace ckpt {
 
-// sample.error is EBADF when the descriptor is closed.
-void sample_own_descriptor(int fd, DescriptorSample& sample);
+// sample.error is EBADF when the descriptor is closed. partner: -1, or a descriptor of the same table
+// to compare with.
+void sample_own_descriptor(int fd, int partner, DescriptorSample& sample);
 
 // False when it is closed. Leaves out what /proc does not say: seals, queued bytes, owner.
 bool sample_from_outside(int tid, int fd, std::span<char> text, Arena& arena, DescriptorSample& sample);

@@ -69,20 +69,38 @@ Result<void> DescriptorCapture::sort_by_open_file() {
   }
   if (n > 0 && from != order_.data()) std::memcpy(order_.data(), from, n * sizeof(uint32_t));
   for (size_t i = 0; i < n; ++i) {
-    entries_[order_[i]].shares = i > 0 && compare(entries_[order_[i - 1]], entries_[order_[i]]) == 0;
+    auto& d = entries_[order_[i]];
+    const auto* before = i > 0 ? &entries_[order_[i - 1]] : nullptr;
+    d.partner = before != nullptr && compare(*before, d, false) == 0 ? before->fd : -1;
+    d.shares = d.partner >= 0 && compare(*before, d) == 0;
   }
   structure_changed_ = false;
   return {};
 }
 
-// Neighbours still compare as when they were sorted: then, by transitivity, all do.
+// Neighbours still compare as when they were sorted: then, by transitivity, all do. With at most two
+// open files of an inode it is enough to know which neighbours are the same; the sample says that.
 bool DescriptorCapture::sharing_unchanged() {
   if (order_.size() != entries_.size()) return false;
-  for (size_t i = 1; i < order_.size(); ++i) {
-    const auto& before = entries_[order_[i - 1]];
-    const auto& d = entries_[order_[i]];
-    int c = compare(before, d);
-    if (c > 0 || (c == 0) != d.shares) return false;
+  for (size_t first = 0; first < order_.size();) {
+    size_t end = first + 1;
+    uint32_t open_files = 1;
+    bool sampled = true;
+    for (; end < order_.size() && entries_[order_[end]].partner >= 0; ++end) {
+      const auto& d = entries_[order_[end]];
+      if (!d.shares) ++open_files;
+      sampled = sampled && d.now.same >= 0;
+    }
+    for (size_t i = first + 1; i < end; ++i) {
+      const auto& d = entries_[order_[i]];
+      if (sampled && open_files <= 2) {
+        if ((d.now.same == 1) != d.shares) return false;
+      } else {
+        int c = compare(entries_[order_[i - 1]], d);
+        if (c > 0 || (c == 0) != d.shares) return false;
+      }
+    }
+    first = end;
   }
   return true;
 }
