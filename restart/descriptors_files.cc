@@ -50,6 +50,15 @@ bool opened_by_path(const ParsedOpenFile& file) {
   }
 }
 
+int64_t mtime_ns(const struct stat& st) {
+  return int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
+}
+
+// Their times say nothing.
+bool is_made_by_the_kernel(std::string_view path) {
+  return path.starts_with("/proc/") || path.starts_with("/sys/");
+}
+
 std::string base_name(std::string_view path) {
   size_t slash = path.rfind('/');
   return std::string(slash == std::string_view::npos ? path : path.substr(slash + 1));
@@ -138,12 +147,16 @@ Result<void> DescriptorBuilder::cut_grown_files() {
     const std::string path(file.path);
     if (stat(path.c_str(), &st) != 0) continue;  // check() has just opened it
     const uint64_t now = static_cast<uint64_t>(st.st_size);
-    if (!is_writable(r)) {
-      if (now < r.size)
-        say("{} has {} bytes, at the checkpoint it had {}; the program only reads it", path, now, r.size);
-      continue;
+    if (!is_writable(r) && now < r.size) {
+      say("{} has {} bytes, at the checkpoint it had {}; the program only reads it", path, now, r.size);
     }
-    if (now <= r.size || !done.insert(r.object).second) continue;
+    if (now == r.size && mtime_ns(st) != r.mtime_ns && !is_made_by_the_kernel(path) &&
+        done.insert(r.object).second) {
+      say("{} was written since the checkpoint, its length is the same: the program goes on with what it "
+          "holds now",
+          path);
+    }
+    if (!is_writable(r) || now <= r.size || !done.insert(r.object).second) continue;
     ScopedFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY));
     if (!fd.valid()) fd.reset(open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
     if (!fd.valid()) {
@@ -156,6 +169,9 @@ Result<void> DescriptorBuilder::cut_grown_files() {
                         "{} has grown by {} bytes and cannot be cut back ({}): cut it to {} bytes", path,
                         now - r.size, errno_name(errno), r.size);
     }
+    // As it was, so that another restart from this image does not find it changed.
+    timespec times[2] = {{0, UTIME_OMIT}, {r.mtime_ns / 1'000'000'000, r.mtime_ns % 1'000'000'000}};
+    futimens(fd.get(), times);
   }
   return {};
 }

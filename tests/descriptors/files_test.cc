@@ -217,6 +217,20 @@ TEST_P(Files, TailIsCopiedWholeAndNeverOverwritten) {
   EXPECT_EQ(read_file(name + ".2"), tail);
 }
 
+TEST_P(Files, ChangedInPlaceIsSaid) {
+  const std::string a = dir / "a", b = dir / "b";
+  trip.setup = [&] {
+    write_file(a, "0123456789");
+    write_file(b, "0123456789");
+    open_at(5, a, O_RDWR);
+    open_at(6, b, O_RDWR);
+  };
+  trip.meanwhile = [&] { write_file(a, "9876543210"); };
+  trip.run();
+  ASSERT_EQ(trip.lines.size(), 1u);
+  EXPECT_EQ(trip.lines[0].find(a + " was written since the checkpoint"), 0u) << trip.lines[0];
+}
+
 TEST_P(Files, StandardOutputInAFileGoesOnInIt) {
   const std::string out = dir / "out";
   trip.setup = [&] {
