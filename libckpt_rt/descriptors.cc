@@ -156,7 +156,10 @@ Result<void> DescriptorCapture::sample_all(DescriptorExecutor executor) {
       d.looked = false;
       structure_changed_ = true;
     } else if (d.now.ctime_ns != fresh[i].ctime_ns) {
-      d.named = false;  // a rename changes it: look where the path leads now
+      // A rename changes it, and so does a write, which sets the other time as well. After a write the
+      // path can wait until the threads run again.
+      d.path_in_doubt = true;
+      if (fresh[i].ctime_ns != fresh[i].mtime_ns) d.named = false;
     }
     d.now = fresh[i];
     entries_[kept++] = d;
@@ -250,6 +253,16 @@ Result<void> DescriptorCapture::read_counter(CapturedDescriptor& d) {
   return {};
 }
 
+// A file that is elsewhere now had been renamed before the stop or was after it: the new path is good
+// in both cases.
+void DescriptorCapture::refresh_paths() {
+  for (auto& d : entries_) {
+    if (!d.path_in_doubt || !d.named) continue;
+    CapturedDescriptor now = d;
+    if (read_path(now).ok() && now.named) d = now;
+  }
+}
+
 // A lock that was not there in prepare and is there now, on a file that was not looked at in the stop,
 // was taken just before or just after it: nobody can tell.
 void DescriptorCapture::note_late_locks() {
@@ -265,7 +278,10 @@ void DescriptorCapture::note_late_locks() {
 void DescriptorCapture::release() {
   // Once only: the arena may be gone when the destructor comes.
   if (holds_files_) {
-    if (complete_) note_late_locks();
+    if (complete_) {
+      refresh_paths();
+      note_late_locks();
+    }
     for (auto& d : entries_) {
       if (d.proc_fd >= 0) sys::call(__NR_close, d.proc_fd);
       d.proc_fd = -1;

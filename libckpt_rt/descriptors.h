@@ -5,7 +5,7 @@
 //            sampled in the stop by a thread that shares it (Executor). Order:
 //              prepare            program running: list, classify, find which share an open file
 //              recheck_stopped    all threads stand: what changed since, offsets, flags, bytes in pipes
-//              release            program running again: gives up files of ours
+//              release            program running again: last looks that need no stop; gives up files of ours
 //              serialize          program running: OpenFile, Descriptor, FileContent, Note records
 // Never:     holds a duplicate of a descriptor while the program runs: a duplicate of a pipe's end would
 //            hide the end of file from a reader, one of a locked file would keep the lock, one of a
@@ -70,9 +70,10 @@ struct CapturedDescriptor {
   bool shares;       // same open file as the one before it in order_
   int partner;       // fd of the one before it in order_ when that has the same inode, else -1
   bool has_locks;
-  bool looked;     // classified: false for what is new since prepare
-  bool named;      // the path leads to this very file
-  uint64_t value;  // as OpenFileRecord::value
+  bool looked;         // classified: false for what is new since prepare
+  bool named;          // the path leads to this very file
+  bool path_in_doubt;  // may have been renamed since prepare
+  uint64_t value;      // as OpenFileRecord::value
   const std::byte* details;
   uint32_t details_len;
   DescriptorSample now;
@@ -123,6 +124,7 @@ class DescriptorCapture {
   Result<void> find_changes();
   Result<void> read_volatile();
   Result<void> read_counter(CapturedDescriptor& d);
+  void refresh_paths();
   void note_late_locks();
   void number_open_files();
   void decide_kinds();

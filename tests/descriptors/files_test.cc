@@ -86,6 +86,7 @@ TEST_P(Files, ChangesBetweenPrepareAndStop) {
     dup2(10, 11);
     open_at(12, dir / "renamed-from", O_RDWR | O_CREAT);
     open_at(13, dir / "unlinked", O_RDWR | O_CREAT);
+    open_at(14, dir / "renamed-and-written", O_RDWR | O_CREAT);
     VERIFY(write(13, "contents", 8) == 8);
   };
   trip.before_stop = [&] {
@@ -99,6 +100,8 @@ TEST_P(Files, ChangesBetweenPrepareAndStop) {
     fcntl(10, F_SETFL, O_APPEND);
     std::filesystem::rename(dir / "renamed-from", dir / "renamed-to");
     std::filesystem::remove(dir / "unlinked");
+    std::filesystem::rename(dir / "renamed-and-written", dir / "written");
+    VERIFY(write(14, "x", 1) == 1);
   };
   trip.verify = [&] {
     VERIFY_EQ(offset_of(6), 33);
@@ -112,6 +115,7 @@ TEST_P(Files, ChangesBetweenPrepareAndStop) {
     VERIFY_EQ(fcntl(10, F_GETFL) & O_APPEND, O_APPEND);
     VERIFY_EQ(read_some(30, 3), "ccc");
     VERIFY_EQ(std::filesystem::read_symlink("/proc/self/fd/12").string(), dir / "renamed-to");
+    VERIFY_EQ(std::filesystem::read_symlink("/proc/self/fd/14").string(), dir / "written");
     VERIFY_EQ(offset_of(13), 8);
     lseek(13, 0, SEEK_SET);
     VERIFY_EQ(read_some(13, 20), "contents");
