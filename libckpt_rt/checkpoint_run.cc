@@ -88,6 +88,9 @@ void CheckpointRun::own_ranges() {
                       sink_arena_.range(), pool_.range()}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
+  for (AddrRange r : sink_.own_mappings().ranges) {
+    if (!r.empty() && !own_.push_back(r)) return;
+  }
 }
 
 Result<void> CheckpointRun::prepare() {
