@@ -1,0 +1,205 @@
+// The image directory: made, refused, numbered, pruned.
+#include <sys/wait.h>
+
+#include "tests/writer/image_fixture.h"
+#include "writer/image_directory.h"
+
+namespace ckpt {
+namespace {
+
+class Directory : public ImageTest {
+ protected:
+  static void expect_refused(const std::string& directory, ExitCode code, const char* words) {
+    auto opened = open_image_directory(directory.c_str());
+    ASSERT_FALSE(opened.ok()) << directory;
+    EXPECT_EQ(static_cast<int>(opened.error().code), static_cast<int>(code)) << opened.error().message();
+    EXPECT_NE(opened.error().message().find(words), std::string_view::npos) << opened.error().message();
+    EXPECT_NE(opened.error().message().find("CKPT_DIR"), std::string_view::npos) << opened.error().message();
+  }
+  std::vector<uint64_t> sequences() const {
+    std::vector<uint64_t> found;
+    for (uint64_t s = 1; s < 40; s++) {
+      if (exists(name(s))) found.push_back(s);
+    }
+    return found;
+  }
+  void write_images(uint64_t first, uint64_t last) {
+    for (uint64_t s = first; s <= last; s++) ASSERT_TRUE(write_image(s, memory_).ok());
+  }
+  TestMemory memory_{2};
+};
+
+TEST_F(Directory, IsMadePrivate) {
+  mode_t old = umask(0777);
+  auto made = open_image_directory(path("images").c_str());
+  umask(old);
+  ASSERT_TRUE(made.ok()) << made.error().message();
+  struct stat st;
+  ASSERT_EQ(stat(path("images").c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0700u);
+  auto again = open_image_directory(path("images").c_str());
+  EXPECT_TRUE(again.ok());
+}
+
+TEST_F(Directory, RefusesWhatIsNotOurs) {
+  write_file(path("file"), "x");
+  expect_refused(path("file"), ExitCode::kCannotCreate, "not a directory");
+  expect_refused(path("file/images"), ExitCode::kCannotCreate, "not a directory");
+  expect_refused(path("no/images"), ExitCode::kCannotCreate, "directory above");
+  ASSERT_EQ(mkdir(path("open").c_str(), 0700), 0);
+  for (mode_t mode : {0720, 0702, 0777, 01777}) {
+    ASSERT_EQ(chmod(path("open").c_str(), mode), 0);
+    expect_refused(path("open"), ExitCode::kPermission, "written by others");
+  }
+  ASSERT_EQ(chmod(path("open").c_str(), 0755), 0);
+  EXPECT_TRUE(open_image_directory(path("open").c_str()).ok());
+}
+
+// As another user: what belongs to someone else, what may not be written.
+TEST_F(Directory, AsAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to become somebody else";
+  ASSERT_EQ(chmod(directory_.c_str(), 0755), 0);
+  ASSERT_EQ(mkdir(path("theirs").c_str(), 0755), 0);
+  ASSERT_EQ(mkdir(path("locked").c_str(), 0555), 0);
+  ASSERT_EQ(chown(path("locked").c_str(), 65534, 65534), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    if (setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) _exit(2);
+    expect_refused(path("theirs"), ExitCode::kPermission, "belongs to user 0");
+    expect_refused(path("new"), ExitCode::kPermission, "not allowed");
+    expect_refused(path("locked"), ExitCode::kPermission, "not allowed");
+    _exit(HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(Directory, NextSequence) {
+  EXPECT_EQ(*next_sequence(dir_fd_.get(), kRunId), 1u);
+  write_images(1, 3);
+  EXPECT_EQ(*next_sequence(dir_fd_.get(), kRunId), 4u);
+  // A number once begun is not used again, and those of other runs do not count.
+  write_file(path(name(7) + ".tmp"), "");
+  uint8_t other[16] = {9};
+  write_file(path(compose_image_name("prog", 1, other, 50).text), "");
+  write_file(path("prog.1.abcdef01.notes.ckpt"), "");
+  EXPECT_EQ(*next_sequence(dir_fd_.get(), kRunId), 8u);
+  write_file(path(name(UINT64_MAX)), "");
+  EXPECT_FALSE(next_sequence(dir_fd_.get(), kRunId).ok());
+}
+
+TEST_F(Directory, PruneKeepsTheNewest) {
+  write_images(1, 6);
+  auto pruned = prune_images(dir_fd_.get(), kRunId, 2);
+  ASSERT_TRUE(pruned.ok());
+  EXPECT_EQ(pruned->images, 4u);
+  EXPECT_EQ(pruned->kept, 2u);
+  EXPECT_EQ(sequences(), (std::vector<uint64_t>{5, 6}));
+  EXPECT_EQ(prune_images(dir_fd_.get(), kRunId, 1)->images, 1u);
+  EXPECT_EQ(prune_images(dir_fd_.get(), kRunId, 1)->images, 0u);
+  EXPECT_EQ(sequences(), (std::vector<uint64_t>{6}));
+}
+
+TEST_F(Directory, PruneZeroKeepsAll) {
+  write_images(1, 4);
+  auto pruned = prune_images(dir_fd_.get(), kRunId, 0);
+  ASSERT_TRUE(pruned.ok());
+  EXPECT_EQ(pruned->images, 0u);
+  EXPECT_EQ(pruned->kept, 4u);
+}
+
+TEST_F(Directory, PruneCountsOnlyCompleteImages) {
+  write_images(1, 4);
+  for (uint64_t cut : {3, 4}) std::filesystem::resize_file(path(name(cut)), 8192);
+  ASSERT_TRUE(prune_images(dir_fd_.get(), kRunId, 1).ok());
+  // 2 is the newest that restarts; what is damaged stays for its owner to look at.
+  EXPECT_EQ(sequences(), (std::vector<uint64_t>{2, 3, 4}));
+}
+
+TEST_F(Directory, PruneKeepsWhatIncrementsNeed) {
+  write_images(1, 2);
+  ASSERT_TRUE(write_image(3, memory_).ok());
+  ASSERT_TRUE(write_image(4, memory_, ~0ull, {}, 3).ok());
+  ASSERT_TRUE(write_image(5, memory_, ~0ull, {}, 4).ok());
+  ASSERT_TRUE(prune_images(dir_fd_.get(), kRunId, 1).ok());
+  EXPECT_EQ(sequences(), (std::vector<uint64_t>{3, 4, 5}));
+}
+
+TEST_F(Directory, PruneLeavesOthersAlone) {
+  write_images(1, 3);
+  // The same eight digits in the name, another run inside.
+  uint8_t other[16];
+  std::memcpy(other, kRunId, 16);
+  other[15] ^= 1;
+  ImageIdentity id = identity(2);
+  std::memcpy(id.run_id, other, 16);
+  std::string theirs = compose_image_name("else", 99, other, 2).text;
+  arena_.reset();
+  DirectSink sink;
+  TestMeta meta({});
+  ASSERT_TRUE(sink.open(dir_fd_.get(), theirs.c_str(), id, arena_, count_release, &released_).ok());
+  ASSERT_TRUE(sink.set_meta(meta.writer.span()).ok());
+  ASSERT_TRUE(sink.commit().ok());
+  std::filesystem::copy_file(path(theirs), path(theirs + ".tmp"));
+  write_file(path("notes.txt"), "x");
+  std::filesystem::create_directory(path(name(9)));
+  std::filesystem::create_symlink(path("notes.txt"), path(name(8)));
+  ASSERT_TRUE(prune_images(dir_fd_.get(), kRunId, 1).ok());
+  EXPECT_EQ(sequences(), (std::vector<uint64_t>{3, 8, 9}));
+  EXPECT_TRUE(exists(theirs));
+  EXPECT_TRUE(exists(theirs + ".tmp"));
+  EXPECT_TRUE(exists("notes.txt"));
+}
+
+TEST_F(Directory, PruneRemovesLeftoversOfDeadWritersOnly) {
+  write_images(1, 1);
+  std::filesystem::copy_file(path(name(1)), path(name(5) + ".tmp"));
+  write_file(path(name(6) + ".tmp"), "");
+  write_file(path(name(7) + ".tmp"), std::string(8192, '\0'));
+  Arena other;
+  ASSERT_TRUE(other.reserve(64 << 20));
+  DirectSink alive;
+  ASSERT_TRUE(alive.open(dir_fd_.get(), name(9).c_str(), identity(9), other, count_release, &released_).ok());
+  auto pruned = prune_images(dir_fd_.get(), kRunId, 2);
+  ASSERT_TRUE(pruned.ok());
+  EXPECT_EQ(pruned->leftovers, 3u);
+  EXPECT_TRUE(exists(name(9) + ".tmp"));
+  alive.abort();
+  EXPECT_EQ(files(), 1u);
+}
+
+TEST(ImageNames, Compose) {
+  EXPECT_STREQ(compose_image_name("prog", 12, kRunId, 3).text, "prog.12.abcdef01.000003.ckpt");
+  EXPECT_STREQ(compose_image_name("a b/c\nd", 1, kRunId, 1234567).text, "a_b_c_d.1.abcdef01.1234567.ckpt");
+  EXPECT_STREQ(compose_image_name("..", 1, kRunId, 1).text, "_..1.abcdef01.000001.ckpt");
+  EXPECT_STREQ(compose_image_name("", 1, kRunId, 1).text, "_.1.abcdef01.000001.ckpt");
+}
+
+TEST(ImageNames, ParseIsTheInverse) {
+  for (const char* comm : {"prog", "python3.11", "a.1.00000000.b", "_"}) {
+    ParsedImageName parsed;
+    ImageName name = compose_image_name(comm, 77, kRunId, UINT64_MAX);
+    ASSERT_TRUE(parse_image_name(name.text, &parsed)) << name.text;
+    EXPECT_EQ(parsed.comm, comm);
+    EXPECT_EQ(parsed.pid, 77);
+    EXPECT_EQ(parsed.run_prefix, run_prefix_of(kRunId));
+    EXPECT_EQ(parsed.sequence, UINT64_MAX);
+    EXPECT_FALSE(parsed.temporary);
+    std::string temporary = std::string(name.text) + ".tmp";
+    ASSERT_TRUE(parse_image_name(temporary, &parsed));
+    EXPECT_TRUE(parsed.temporary);
+  }
+  ParsedImageName parsed;
+  for (const char* bad :
+       {"", ".ckpt", "prog.ckpt", "prog.12.abcdef01.3.ckpt", "prog.12.abcdef01.000000.ckpt",
+        "prog.12.ABCDEF01.000001.ckpt", "prog.x.abcdef01.000001.ckpt", ".12.abcdef01.000001.ckpt",
+        "prog.12.abcdef01.000001.ckpt.tmp.tmp", "prog.12.abcdef01.99999999999999999999.ckpt",
+        "prog.99999999999.abcdef01.000001.ckpt", "prog.12.abcdef0.000001.ckpt",
+        "prog.12.abcdef01.000001.ckpt~"}) {
+    EXPECT_FALSE(parse_image_name(bad, &parsed)) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace ckpt
