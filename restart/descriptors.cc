@@ -79,6 +79,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
       if (d.open_file == file.record.id) CKPT_TRY(place(parked, d));
     }
   }
+  std::set<uint64_t> sealed;
   for (const auto& file : meta.open_files) {
     int fd = -1;
     for (const auto& d : meta.descriptors) {
@@ -87,10 +88,13 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     if (fd < 0) continue;
     builder.set_owner(file, fd);
     if (kind_of(file) == OpenFileKind::kEpoll) CKPT_TRY(builder.add_watches(file, fd));
-    if (kind_of(file) == OpenFileKind::kMemfd && file.record.seals != 0) {
+    if (kind_of(file) == OpenFileKind::kMemfd && file.record.seals != 0 &&
+        sealed.insert(file.record.object).second) {
+      // Through our own descriptor: the program's may be open only for reading.
+      const int object = options.working->find_object(file.record.object);
       if (options.mapped_objects.count(file.record.object) != 0) {
-        result.pending_seals.push_back({fd, file.record.object, file.record.seals});
-      } else if (fcntl(fd, F_ADD_SEALS, file.record.seals) != 0 && errno != EPERM) {
+        result.pending_seals.push_back({object, file.record.object, file.record.seals});
+      } else if (fcntl(object, F_ADD_SEALS, file.record.seals) != 0) {
         return make_error(ExitCode::kSystem, errno, "{} cannot be sealed again ({})", describe(file, fd),
                           errno_name(errno));
       }

@@ -42,7 +42,7 @@ struct ProcessLock {
 
 // To be added with F_ADD_SEALS when the memfd's mappings are made and filled.
 struct PendingSeals {
-  int fd;  // the program's
+  int fd;  // a working descriptor, open for writing
   uint64_t object;
   uint32_t seals;
 };

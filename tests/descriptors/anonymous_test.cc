@@ -78,6 +78,9 @@ TEST_P(Anonymous, MemfdsWithContentAndSeals) {
     move_to(memfd_create("plain", 0), 6);
     VERIFY(write(6, "plain", 5) == 5);
     open_at(7, "/proc/self/fd/6", O_RDONLY);
+    move_to(memfd_create("read only now", MFD_ALLOW_SEALING), 8);
+    VERIFY(fcntl(8, F_ADD_SEALS, F_SEAL_GROW) == 0);
+    open_at(8, "/proc/self/fd/8", O_RDONLY);
   };
   trip.verify = [] {
     VERIFY_EQ(fcntl(5, F_GET_SEALS), F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_SEAL);
@@ -86,6 +89,7 @@ TEST_P(Anonymous, MemfdsWithContentAndSeals) {
     VERIFY_EQ(read_some(5, 4), "aled");
     VERIFY_EQ(lseek(5, 0, SEEK_END), 100000);
     VERIFY_EQ(fcntl(6, F_GET_SEALS), F_SEAL_SEAL);
+    VERIFY_EQ(fcntl(8, F_GET_SEALS), F_SEAL_GROW);
     VERIFY_EQ(read_some(7, 10), "plain");
     VERIFY(pwrite(6, "P", 1, 0) == 1);
     lseek(7, 0, SEEK_SET);
