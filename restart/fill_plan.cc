@@ -72,17 +72,11 @@ FillPlan make_fill_plan(const ImageReader& image, const std::function<bool(uint3
 
 Result<void> Feeder::start(ScopedFd pipe) {
   pipe_ = std::move(pipe);
-  // Our stack limit may be huge (layout.h), and a thread's stack would be as large.
-  constexpr size_t kStackBytes = 256 << 10;
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackBytes);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  int e = pthread_create(&thread_, &attributes, run, this);
+  int e = pthread_create(&thread_, nullptr, run, this);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
   if (e != 0) return make_error(ExitCode::kSystem, e, "no thread to unpack the image ({})", errno_name(e));
   started_ = true;
   return {};

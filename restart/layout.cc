@@ -1,5 +1,6 @@
 #include "restart/layout.h"
 
+#include <pthread.h>
 #include <sys/personality.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@ namespace {
 // Set for the second execution: the soft limit on the stack before.
 constexpr const char* kDone = "CKPT_RESTART_STACK_LIMIT";
 
+constexpr size_t kThreadStack = 1 << 20;  // bytes
 constexpr uint64_t kLeastGap = 128 << 20;  // the kernel's own least distance
 constexpr uint64_t kMostGap = uint64_t{64} << 30;
 
@@ -40,6 +42,12 @@ void choose_mmap_base(const ImageMeta& meta, char** argv) {
     limit.rlim_cur = std::min<rlim_t>(std::strtoull(before, nullptr, 10), limit.rlim_max);
     unsetenv(kDone);
     setrlimit(RLIMIT_STACK, &limit);
+    // libc has taken the limit of the exec as the size of a thread's stack.
+    pthread_attr_t threads;
+    pthread_attr_init(&threads);
+    pthread_attr_setstacksize(&threads, kThreadStack);
+    pthread_setattr_default_np(&threads);
+    pthread_attr_destroy(&threads);
     return;
   }
   uint64_t gap = wanted_gap(meta);

@@ -28,4 +28,7 @@ struct Vdso {
 // Of this process. Without a vdso (vdso=0 on the kernel's command line) present() is false.
 Result<Vdso> find_vdso();
 
+// Address of a function that the vdso exports, nullptr if it has none of that name.
+void* vdso_symbol(const Vdso& vdso, const char* name);
+
 }  // namespace ckpt

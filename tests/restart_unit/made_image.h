@@ -1,0 +1,58 @@
+// Images made up by hand, and ckpt-restart run on them.
+//
+// Owner: tests/restart_unit.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "guest.h"
+#include "writer/direct_sink.h"
+#include "writer/meta_writer.h"
+
+namespace ckpt {
+
+struct MadeMapping {
+  MappingRecord record{};
+  std::string path;
+  std::vector<std::byte> build_id;
+  std::string bytes;  // from the mapping's start on; pages of zeros are left out
+};
+
+// A guest that runs steps, with whatever mappings a test adds. Addresses are far from everything.
+class MadeImage {
+ public:
+  static constexpr uint64_t kCode = 0x10'0000'0000, kSteps = 0x10'0010'0000, kTexts = 0x10'0020'0000;
+  MadeImage();
+
+  ProcessRecord process{};
+  MmRecord mm{};
+  ResourceLimitsRecord limits{};
+  std::string cwd = "/tmp", exe;
+  std::vector<int> more_threads;
+  Codec codec = Codec::kNone;
+
+  MadeMapping& add(uint64_t start, uint64_t end, uint32_t prot, MappingKind kind, std::string bytes = {});
+  void step(GuestOp op, uint32_t value = 0, uint64_t address = 0, uint64_t length = 0);
+  void cat(const std::string& path) { step(GuestOp::kCat, 0, text(path)); }
+  uint64_t text(const std::string& text);  // address of a copy
+  // Writes the image; path of the file.
+  std::string write(const std::string& directory);
+
+ private:
+  std::vector<MadeMapping> mappings_;
+  std::vector<GuestStep> steps_;
+  std::string texts_;
+};
+
+struct RunResult {
+  int status = 0;  // as waitpid gives it
+  std::string out, err;
+  int exit_code() const;
+};
+RunResult run_restart(std::vector<std::string> arguments, const std::string& input = {});
+
+// A pid that nothing has.
+int free_pid();
+
+}  // namespace ckpt

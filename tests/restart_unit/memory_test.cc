@@ -1,0 +1,199 @@
+// Memory: mapped, filled, protected as it was, at the right places.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "made_image.h"
+#include "restart/vdso.h"
+
+namespace ckpt {
+namespace {
+
+class Memory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/restart_unit.XXXXXX";
+    directory_ = mkdtemp(name);
+  }
+  void TearDown() override {
+    if (!HasFailure()) (void)!system(("rm -rf " + directory_).c_str());
+  }
+  RunResult run(MadeImage& image, std::vector<std::string> options = {}) {
+    image.step(GuestOp::kGo);
+    image.step(GuestOp::kEnd, 7);
+    options.push_back(image.write(directory_));
+    return run_restart(options);
+  }
+  std::string directory_;
+};
+
+std::string pattern(size_t bytes, unsigned seed) {
+  std::string s(bytes, '\0');
+  uint32_t x = seed;
+  for (char& c : s) {
+    x = x * 1664525u + 1013904223u;
+    c = static_cast<char>(x >> 24);
+  }
+  return s;
+}
+
+TEST_F(Memory, EndsLikeTheProgram) {
+  MadeImage image;
+  RunResult r = run(image);
+  EXPECT_EQ(r.exit_code(), 7) << r.err;
+  EXPECT_EQ(r.out, "");
+  EXPECT_EQ(r.err, "");
+}
+
+TEST_F(Memory, AnonymousPagesWithHolesComeBack) {
+  MadeImage image;
+  std::string bytes = pattern(3 << 20, 1);
+  for (size_t page = 5; page < 700; page += 7) bytes.replace(page * 4096, 4096, std::string(4096, '\0'));
+  image.add(0x20'0000'0000, 0x20'0000'0000 + (8 << 20), PROT_READ | PROT_WRITE, MappingKind::kAnonymous, bytes);
+  image.step(GuestOp::kDump, 0, 0x20'0000'0000, 4 << 20);
+  RunResult r = run(image);
+  EXPECT_EQ(r.exit_code(), 7) << r.err;
+  EXPECT_TRUE(r.out == bytes + std::string(1 << 20, '\0'));
+}
+
+TEST_F(Memory, CompressedPagesComeBack) {
+  for (Codec codec : {Codec::kLz4, Codec::kZstd}) {
+    MadeImage image;
+    image.codec = codec;
+    std::string bytes;
+    for (int i = 0; i < 100000; ++i) bytes += "line " + std::to_string(i * 7) + "\n";
+    bytes += pattern(1 << 20, 2);  // and some that cannot be compressed
+    image.add(0x20'0000'0000, 0x20'0000'0000 + (8 << 20), PROT_READ | PROT_WRITE, MappingKind::kAnonymous, bytes);
+    image.step(GuestOp::kDump, 0, 0x20'0000'0000, bytes.size());
+    RunResult r = run(image);
+    EXPECT_EQ(r.exit_code(), 7) << r.err;
+    EXPECT_TRUE(r.out == bytes);
+  }
+}
+
+TEST_F(Memory, MapsAreWhatTheImageSays) {
+  MadeImage image;
+  image.add(0x20'0000'0000, 0x20'0000'2000, PROT_READ, MappingKind::kAnonymous, pattern(8192, 3));
+  image.add(0x20'0000'4000, 0x20'0000'6000, PROT_NONE, MappingKind::kAnonymous, pattern(8192, 4));
+  image.add(0x20'0001'0000, 0x20'0002'0000, PROT_READ | PROT_WRITE, MappingKind::kAnonymous).record.flags = kMapGrowsDown;
+  image.cat("/proc/self/maps");
+  RunResult r = run(image);
+  EXPECT_EQ(r.exit_code(), 7) << r.err;
+  for (const char* line : {"1000000000-1000004000 r-xp", "2000000000-2000002000 r--p", "2000004000-2000006000 ---p",
+                           "2000010000-2000020000 rw-p", "[vdso]", "[vvar]", "700000000000-"}) {
+    EXPECT_NE(r.out.find(line), std::string::npos) << line << " in\n" << r.out;
+  }
+  // The restorer's own range is all that may be there beside it (the library unmaps it).
+  EXPECT_LE(std::count(r.out.begin(), r.out.end(), '\n'), 16) << r.out;
+  EXPECT_EQ(r.out.find("ckpt-restart"), std::string::npos) << r.out;
+}
+
+TEST_F(Memory, VdsoWorksAtItsOldPlace) {
+  MadeImage image;
+  // The symbol's place is the same here, since the vdso is.
+  void* clock = nullptr;
+  {
+    auto vdso = find_vdso();
+    ASSERT_TRUE(vdso.ok());
+    clock = vdso_symbol(*vdso, "__vdso_clock_gettime");
+    ASSERT_NE(clock, nullptr);
+    image.step(GuestOp::kClock, 0,
+               image.process.vdso_start + (reinterpret_cast<uint64_t>(clock) - vdso->code.start.value));
+  }
+  RunResult r = run(image);
+  EXPECT_EQ(r.exit_code(), 7) << r.err;
+  EXPECT_EQ(r.out, "vdso 1 \n");
+}
+
+TEST_F(Memory, WhereCkptRestartItselfIsNothingIsInTheWay) {
+  // The image's memory lies exactly where ckpt-restart's own code, heap, stack and vdso are likely to be.
+  MadeImage image;
+  std::string bytes = pattern(64 << 10, 5);
+  uint64_t places[] = {0x10000, 0x400000, 0x5555'5555'0000, 0x7fff'f7d0'0000, 0x7fff'ff00'0000};
+  for (uint64_t at : places) {
+    image.add(at, at + 0x10'0000, PROT_READ | PROT_WRITE, MappingKind::kAnonymous, bytes);
+    image.step(GuestOp::kDump, 0, at, bytes.size());
+  }
+  RunResult r = run(image);
+  EXPECT_EQ(r.exit_code(), 7) << r.err;
+  std::string all;
+  for (size_t i = 0; i < std::size(places); ++i) all += bytes;
+  EXPECT_TRUE(r.out == all);
+}
+
+TEST_F(Memory, FilesAreMappedAgain) {
+  MadeImage image;
+  std::string path = directory_ + "/file", content = pattern(4 * 4096, 6);
+  int fd = open(path.c_str(), O_RDWR | O_CREAT, 0600);
+  ASSERT_EQ(write(fd, content.data(), content.size()), static_cast<ssize_t>(content.size()));
+  close(fd);
+  // Private: page 1 changed by the program. Shared: page 2 written by it.
+  std::string changed = pattern(4096, 7), written = pattern(4096, 8);
+  auto& p = image.add(0x20'0000'0000, 0x20'0000'3000, PROT_READ, MappingKind::kFilePrivate, std::string(4096, '\0') + changed);
+  p.path = path;
+  auto& s = image.add(0x21'0000'0000, 0x21'0000'1000, PROT_READ | PROT_WRITE, MappingKind::kFileShared, written);
+  s.path = path;
+  s.record.file_offset = 0x3000;
+  s.record.flags = kMapMayWrite;
+  s.record.object_size = content.size();
+  image.step(GuestOp::kDump, 0, 0x20'0000'0000, 0x3000);
+  image.step(GuestOp::kDump, 0, 0x21'0000'0000, 0x1000);
+  image.step(GuestOp::kStore, 'X', 0x21'0000'0000);
+  RunResult r = run(image);
+  EXPECT_EQ(r.exit_code(), 7) << r.err;
+  EXPECT_TRUE(r.out == content.substr(0, 4096) + changed + content.substr(8192, 4096) + written);
+  std::string now(content.size(), '\0');
+  fd = open(path.c_str(), O_RDONLY);
+  ASSERT_EQ(read(fd, now.data(), now.size()), static_cast<ssize_t>(now.size()));
+  close(fd);
+  EXPECT_TRUE(now == content.substr(0, 3 * 4096) + "X" + written.substr(1));
+}
+
+TEST_F(Memory, SharedObjectsStayShared) {
+  for (MappingKind kind : {MappingKind::kSharedAnonymous, MappingKind::kMemfd, MappingKind::kSysV}) {
+    MadeImage image;
+    std::string bytes = pattern(4 * 4096, 9);
+    const char* path = kind == MappingKind::kMemfd             ? "/memfd:thing (deleted)"
+                       : kind == MappingKind::kSharedAnonymous ? "/dev/zero (deleted)"
+                                                               : "/SYSV00000000 (deleted)";
+    auto& whole = image.add(0x20'0000'0000, 0x20'0000'4000, PROT_READ | PROT_WRITE, kind, bytes);
+    auto& part = image.add(0x21'0000'0000, 0x21'0000'2000, PROT_READ, kind);
+    part.record.file_offset = 0x2000;
+    for (MadeMapping* m : {&whole, &part}) {
+      m->path = path;
+      m->record.object = 77;
+      m->record.object_size = 0x4000;
+      m->record.sysv_shmid = 123456;
+      m->record.sysv_mode = 01600;  // removed when the last one leaves
+    }
+    image.step(GuestOp::kStore, 'Y', 0x20'0000'2001);
+    image.step(GuestOp::kDump, 0, 0x21'0000'0000, 0x2000);
+    image.cat("/proc/self/maps");
+    RunResult r = run(image, {"--quiet"});
+    EXPECT_EQ(r.exit_code(), 7) << r.err;
+    std::string expected = bytes.substr(0x2000);
+    expected[1] = 'Y';
+    EXPECT_TRUE(r.out.substr(0, 0x2000) == expected);
+    EXPECT_NE(r.out.find("2100000000-2100002000 r--s 00002000"), std::string::npos) << r.out.substr(0x2000);
+    EXPECT_NE(r.out.find(std::string(path).substr(0, 9)), std::string::npos) << r.out.substr(0x2000);
+  }
+}
+
+TEST_F(Memory, ThousandsOfMappings) {
+  MadeImage image;
+  std::string page = pattern(4096, 10);
+  for (uint64_t i = 0; i < 200; ++i) {
+    uint64_t at = 0x20'0000'0000 + i * 0x2000;
+    image.add(at, at + 0x1000, PROT_READ | (i % 2 != 0 ? PROT_WRITE : 0u), MappingKind::kAnonymous, page);
+  }
+  image.step(GuestOp::kDump, 0, 0x20'0000'0000 + 199 * 0x2000, 4096);
+  RunResult r = run(image);
+  EXPECT_EQ(r.exit_code(), 7) << r.err;
+  EXPECT_TRUE(r.out == page);
+}
+
+}  // namespace
+}  // namespace ckpt
