@@ -29,6 +29,7 @@ class MetaParser {
       ByteReader body(in_.take(header.length));
       if (const char* wrong = one(static_cast<RecordType>(header.type), body)) return damaged(wrong);
     }
+    if (!at_end_) return damaged("no end record");
     if (in_.left() > 0) return damaged("records after the end record");
     if (const char* wrong = check_whole()) return damaged(wrong);
     return std::move(meta_);

@@ -49,7 +49,7 @@ class MetaWriter {
   bool append_records(Write write) {
     return write(bytes_);
   }
-  // The end record; nothing after it.
+  // The end record, without which META is refused; nothing after it.
   void finish() {
     begin(RecordType::kEnd);
     end();

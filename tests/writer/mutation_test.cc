@@ -1,0 +1,45 @@
+// Thousands of spoiled images with fixed seeds: the reader must survive each, and must not take one
+// whose checksums are wrong. The fuzz target (tests/fuzz) does the same without end.
+#include <random>
+
+#include "tests/writer/exercise_reader.h"
+#include "tests/writer/image_fixture.h"
+#include "tests/writer/mutate.h"
+#include "tests/writer/reseal.h"
+
+namespace ckpt {
+namespace {
+
+class Mutation : public ImageTest {};
+
+TEST_F(Mutation, TheReaderSurvives) {
+  int taken = 0, refused = 0;
+  for (Codec codec : {Codec::kNone, Codec::kLz4, Codec::kZstd}) {
+    TestMemory memory(8);
+    std::memset(memory.bytes, 3, memory.size / 2);
+    SinkOptions options;
+    options.codec = codec;
+    options.chunk_bytes = 32 << 10;
+    options.head_bytes = 4096;
+    if (codec != Codec::kNone) options.chunk_bytes = 512 << 10;
+    ASSERT_TRUE(write_image(1, memory, 0b11101101, options).ok());
+    const std::string whole = read_file(path(name(1)));
+    std::filesystem::remove(path(name(1)));
+    for (unsigned seed = 0; seed < 2000; seed++) {
+      SCOPED_TRACE(fmt::format("codec {} seed {}", static_cast<int>(codec), seed));
+      std::mt19937 random(seed);
+      std::string bytes = whole;
+      mutate(bytes, random);
+      if (bytes == whole) continue;
+      ASSERT_FALSE(exercise_reader(bytes));
+      reseal(bytes);
+      // Now it may be an image of other memory, or none: it must not crash.
+      (exercise_reader(bytes) ? taken : refused)++;
+    }
+  }
+  EXPECT_GT(taken, 100);
+  EXPECT_GT(refused, 1000);
+}
+
+}  // namespace
+}  // namespace ckpt
