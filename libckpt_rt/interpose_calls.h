@@ -222,9 +222,11 @@ inline long recvmsg(int fd, msghdr* m, int flags) {
 }
 
 inline long sendmmsg(int fd, mmsghdr* m, unsigned n, int flags) {
+  VectorScratch scratch;
   InterruptibleCall c(__NR_sendmmsg, fd, word(m), n, flags);
   c.with_socket_timeout(Timeout::kSocketSend);
   c.progress = Progress::kMessages;
+  c.scratch = &scratch;
   return c.run();
 }
 

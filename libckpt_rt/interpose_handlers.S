@@ -82,16 +82,17 @@ ckpt_restart_tag:
         .quad   0x9d5bc61f7ae2b3c8      // not canonical for any instruction pointer it is combined with
 
 // The restorer for handlers installed with no restorer of the program's own. Debuggers and unwinders
-// know a signal frame by exactly these bytes, so there is no unwind information and a nop before them.
+// know a signal frame by exactly these bytes and this name, so there is no unwind information and a nop
+// before them.
         .text
         .p2align 4
         nop
-        .globl ckpt_signal_restorer
-        .hidden ckpt_signal_restorer
-        .type ckpt_signal_restorer, @function
-ckpt_signal_restorer:
+        .globl __restore_rt
+        .hidden __restore_rt
+        .type __restore_rt, @function
+__restore_rt:
         movq    $15, %rax
         syscall
-        .size ckpt_signal_restorer, . - ckpt_signal_restorer
+        .size __restore_rt, . - __restore_rt
 
         .section .note.GNU-stack, "", @progbits

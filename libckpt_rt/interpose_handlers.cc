@@ -27,7 +27,7 @@ std::atomic<uint64_t> own_flags, own_mask;
 }  // namespace
 
 extern "C" {
-extern const char ckpt_handler_slots[], ckpt_signal_restorer[];
+extern const char ckpt_handler_slots[], __restore_rt[];
 // Where a slot jumps.
 [[gnu::visibility("hidden")]] std::atomic<uintptr_t> ckpt_handler_targets[kHandlerSlots];
 }
@@ -81,7 +81,7 @@ long sigaction_for_program(int signal, const KernelSigaction* action, KernelSiga
     told.handler = slot_for_handler(told.handler, told.flags);
     told.mask &= ~checkpoint_bit();
     if (told.restorer == 0) {
-      told.restorer = reinterpret_cast<uintptr_t>(ckpt_signal_restorer);
+      told.restorer = reinterpret_cast<uintptr_t>(__restore_rt);
       told.flags |= kSaRestorer;
     }
   }

@@ -92,17 +92,38 @@ size_t total(const iovec* v, size_t n) {
   return sum;
 }
 
+// sendmmsg counts a message of which a part was sent.
+bool sent_in_part(const InterruptibleCall& call, long count) {
+  const mmsghdr& last = reinterpret_cast<const mmsghdr*>(call.args[1])[count - 1];
+  return last.msg_len < total(last.msg_hdr.msg_iov, last.msg_hdr.msg_iovlen);
+}
+
+// The call stands behind that message already.
+void send_rest_of_message(InterruptibleCall& call) {
+  const mmsghdr& last = reinterpret_cast<const mmsghdr*>(call.args[1])[-1];
+  call.scratch->message = last.msg_hdr;
+  call.scratch->all = last.msg_hdr.msg_iov;
+  call.scratch->all_count = last.msg_hdr.msg_iovlen;
+  call.vector_done = last.msg_len;
+  call.call_nr = call.nr;
+  for (int i = 0; i < 6; ++i) call.call_args[i] = call.args[i];
+  call.phase = Phase::kMessageRest;
+  call.nr = __NR_sendmsg;
+  call.args[2] = call.args[3];  // flags
+  next_pieces(call);
+}
+
 }  // namespace
 
 bool next_pieces(InterruptibleCall& call) {
   VectorScratch& s = *call.scratch;
-  size_t skip = static_cast<size_t>(call.done), n = 0, i = 0;
+  size_t skip = call.vector_done, n = 0, i = 0;
   while (i < s.all_count && skip >= s.all[i].iov_len) skip -= s.all[i++].iov_len;
   for (; i < s.all_count && n < VectorScratch::kPieces; ++i, ++n, skip = 0) {
     s.pieces[n] = {static_cast<char*>(s.all[i].iov_base) + skip, s.all[i].iov_len - skip};
   }
   if (n == 0) return false;
-  if (call.progress == Progress::kMessage) {
+  if (call.progress == Progress::kMessage || call.phase == Phase::kMessageRest) {
     s.message.msg_iov = s.pieces;
     s.message.msg_iovlen = n;
     // Went with the first part.
@@ -117,7 +138,14 @@ bool next_pieces(InterruptibleCall& call) {
 }
 
 bool take_part_in_handler(InterruptibleCall& call, long result) {
-  if (call.progress == Progress::kNone || call.phase != Phase::kCall) return false;
+  if (call.progress == Progress::kNone || call.phase == Phase::kSocketWait) return false;
+  if (call.phase == Phase::kMessageRest) {
+    auto* m = reinterpret_cast<const msghdr*>(call.args[1]);
+    if (static_cast<size_t>(result) >= total(m->msg_iov, m->msg_iovlen)) return false;
+    if (socket_has_error(static_cast<int>(call.args[0]))) return false;
+    call.vector_done += static_cast<size_t>(result);
+    return next_pieces(call);
+  }
   long wanted = 0;
   switch (call.progress) {
     case Progress::kNone:
@@ -136,7 +164,7 @@ bool take_part_in_handler(InterruptibleCall& call, long result) {
     case Progress::kVector: {
       auto* v = reinterpret_cast<const iovec*>(call.args[1]);
       wanted = static_cast<long>(total(v, static_cast<size_t>(call.args[2])));
-      if (call.done == 0) {
+      if (call.vector_done == 0) {
         call.scratch->all = v;
         call.scratch->all_count = static_cast<size_t>(call.args[2]);
       }
@@ -145,7 +173,7 @@ bool take_part_in_handler(InterruptibleCall& call, long result) {
     case Progress::kMessage: {
       auto* m = reinterpret_cast<const msghdr*>(call.args[1]);
       wanted = static_cast<long>(total(m->msg_iov, m->msg_iovlen));
-      if (call.done == 0) {
+      if (call.vector_done == 0) {
         call.scratch->all = m->msg_iov;
         call.scratch->all_count = m->msg_iovlen;
         call.scratch->message = *m;
@@ -155,7 +183,8 @@ bool take_part_in_handler(InterruptibleCall& call, long result) {
   }
   // As unsigned: an absurd length is cut by the kernel to the same maximum.
   if (static_cast<unsigned long>(wanted) > kMaxTransfer) wanted = kMaxTransfer;
-  if (result >= wanted) return false;
+  const bool last_in_part = call.nr == __NR_sendmmsg && sent_in_part(call, result);
+  if (result >= wanted && !last_in_part) return false;
   int fd = static_cast<int>(call.args[0]);
   if (call.progress != Progress::kRandom) {
     if (!waits_for_all(call, fd)) return false;
@@ -186,9 +215,11 @@ bool take_part_in_handler(InterruptibleCall& call, long result) {
     case Progress::kMessages:
       call.args[1] += result * static_cast<long>(sizeof(mmsghdr));
       call.args[2] -= result;
+      if (last_in_part) send_rest_of_message(call);
       break;
     case Progress::kVector:
     case Progress::kMessage:
+      call.vector_done += static_cast<size_t>(result);
       next_pieces(call);
       break;
   }

@@ -348,8 +348,11 @@ long InterruptibleCall::run_rest(long result) {
   for (;;) {
     if (phase == Phase::kSocketWait) {
       result = continue_after_wait(result);
-    } else if (result > 0 && scratch != nullptr && done > 0) {
+    } else if (phase == Phase::kMessageRest) {
+      result = continue_after_message(result);
+    } else if (result > 0 && vector_done > 0 && progress != Progress::kMessages) {
       done += result;
+      vector_done += static_cast<size_t>(result);
       if (!progress::next_pieces(*this)) return done;
       result = ckpt_interruptible_syscall(this);
     } else {
@@ -358,6 +361,20 @@ long InterruptibleCall::run_rest(long result) {
   }
   if (done == 0) return result;
   return result > 0 ? done + result : done;
+}
+
+// One more piece of a message went out, or none: `done` messages are counted, with this one.
+long InterruptibleCall::continue_after_message(long result) {
+  if (result > 0) {
+    vector_done += static_cast<size_t>(result);
+    if (progress::next_pieces(*this)) return ckpt_interruptible_syscall(this);
+  }
+  phase = Phase::kCall;
+  nr = call_nr;
+  for (int i = 0; i < 6; ++i) args[i] = call_args[i];
+  reinterpret_cast<mmsghdr*>(args[1])[-1].msg_len = static_cast<unsigned>(vector_done);
+  if (result <= 0 || args[2] == 0) return 0;
+  return ckpt_interruptible_syscall(this);
 }
 
 long InterruptibleCall::continue_after_wait(long result) {

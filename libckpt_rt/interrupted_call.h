@@ -55,7 +55,8 @@ enum class Resumed : uint32_t {
 
 enum class Phase : uint32_t {
   kCall = 0,
-  kSocketWait = 1,  // the stub waits by ppoll() in place of the call; continue_after_wait() makes the call
+  kSocketWait = 1,   // the stub waits by ppoll() in place of the call; continue_after_wait() makes the call
+  kMessageRest = 2,  // the stub sends the rest of a message that sendmmsg sent in part
 };
 
 // Pieces of a program's iovec array, moved on: the array itself belongs to the program.
@@ -87,14 +88,15 @@ struct InterruptibleCall {
   uint64_t mask = 0;
   int64_t start_ns = 0;  // kByPointer, kMilliseconds, kSocket*: when the call began; see program_time
   int64_t deadline_ns = kUnknown;
-  long done = 0;  // bytes or messages of earlier parts
+  long done = 0;           // bytes or messages of earlier parts
+  size_t vector_done = 0;  // kVector, kMessage, kMessageRest: bytes of scratch->all that are moved
   timespec timeout{};
   timespec remaining{};        // nanosleep: where the kernel writes it
   int64_t shift_at_start = 0;  // kAbsolute
   KernelMaskArgument mask_argument{};
   VectorScratch* scratch = nullptr;
   pollfd socket{};
-  long call_nr = 0;  // kSocketWait: the call itself
+  long call_nr = 0;  // kSocketWait, kMessageRest: the call itself
   long call_args[6];
 
   static constexpr int64_t kUnknown = INT64_MIN;
@@ -117,6 +119,7 @@ struct InterruptibleCall {
  private:
   long run_rest(long result);
   long continue_after_wait(long result);
+  long continue_after_message(long result);
 };
 
 // See above. `frame` is the third argument of the handler.
@@ -136,7 +139,7 @@ namespace progress {  // interpose_progress.cc
 // The call returned `result` > 0 and our signal was there: is it a part, and does the rest remain to be
 // done? Then `call` is ready to do it.
 bool take_part_in_handler(InterruptibleCall& call, long result);
-// The pieces that fitted the scratch are done: prepare the next ones. False: nothing left.
+// Prepares the next pieces of scratch->all, from vector_done on. False: nothing left.
 bool next_pieces(InterruptibleCall& call);
 }  // namespace progress
 

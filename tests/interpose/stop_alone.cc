@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <ucontext.h>
@@ -16,7 +17,7 @@
 #include "libckpt_rt/interpose_handlers.h"
 #include "libckpt_rt/interrupted_call.h"
 
-extern "C" const char ckpt_signal_restorer[];
+extern "C" const char __restore_rt[];
 
 namespace ckpt {
 
@@ -68,7 +69,7 @@ API void install_stop_handler(int64_t pause_ns) {
   pause_for.store(pause_ns);
   KernelSigaction action{reinterpret_cast<uintptr_t>(on_stop),
                          SA_SIGINFO | SA_RESTART | SA_ONSTACK | 0x04000000,
-                         reinterpret_cast<uintptr_t>(ckpt_signal_restorer), ~uint64_t{0}};
+                         reinterpret_cast<uintptr_t>(__restore_rt), ~uint64_t{0}};
   sys::call(__NR_rt_sigaction, kDefaultCheckpointSignal, &action, 0L, 8L);
 }
 
@@ -88,12 +89,20 @@ struct Storm::State {
     const int self = sys::gettid();
     unsigned random = 12345;
     while (!state.over.load()) {
+      const uint64_t before = stop_count.load();
+      uint64_t sent = 0;
       DIR* tasks = opendir("/proc/self/task");
       while (dirent* e = readdir(tasks)) {
         int tid = atoi(e->d_name);
-        if (tid > 0 && tid != self && rand_r(&random) % 4 != 0) send_stop(tid);
+        if (tid > 0 && tid != self && rand_r(&random) % 4 != 0) {
+          send_stop(tid);
+          ++sent;
+        }
       }
       closedir(tasks);
+      // As a checkpoint does: not again before all have stood. A thread may have ended meanwhile.
+      const int64_t give_up = now_ns() + 50'000'000;
+      while (stop_count.load() < before + sent && now_ns() < give_up) sched_yield();
       int64_t ns = static_cast<int64_t>(rand_r(&random)) % (2 * state.gap_ns);
       timespec gap{ns / 1'000'000'000, ns % 1'000'000'000};
       sys::call(__NR_nanosleep, &gap, 0L);
