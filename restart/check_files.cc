@@ -59,7 +59,11 @@ Result<void> check_unchanged(const ParsedMapping& m, int fd, const std::string& 
                     r.file_hash != 0 ? "content" : "modification time", kRemedy);
 }
 
-Result<void> check_one(const ParsedMapping& m) {
+bool written_by_program(const ParsedMapping& m) {
+  return static_cast<MappingKind>(m.record.kind) == MappingKind::kFileShared && (m.record.flags & kMapMayWrite) != 0;
+}
+
+Result<void> check_one(const ParsedMapping& m, bool may_differ) {
   auto kind = static_cast<MappingKind>(m.record.kind);
   std::string path(m.path);
   ScopedFd fd(open(path.c_str(), (kind == MappingKind::kDevice ? O_PATH : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
@@ -73,8 +77,7 @@ Result<void> check_one(const ParsedMapping& m) {
   if (fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode)) {
     return make_error(ExitCode::kFileChanged, 0, "{} is no regular file any more: {}", path, kRemedy);
   }
-  bool written_by_program = kind == MappingKind::kFileShared && (m.record.flags & kMapMayWrite) != 0;
-  if (written_by_program) return {};
+  if (may_differ) return {};
   return check_unchanged(m, fd.get(), path);
 }
 
@@ -85,13 +88,17 @@ bool is_shared_memory_file(const ParsedMapping& m) {
 }
 
 Result<void> check_mapped_files(const ImageMeta& meta) {
+  std::set<std::string_view> written;
+  for (const ParsedMapping& m : meta.mappings) {
+    if (written_by_program(m)) written.insert(m.path);
+  }
   std::set<std::tuple<std::string_view, uint32_t>> done;
   for (const ParsedMapping& m : meta.mappings) {
     auto kind = static_cast<MappingKind>(m.record.kind);
     bool from_file = kind == MappingKind::kFilePrivate || kind == MappingKind::kFileShared || kind == MappingKind::kDevice;
     if (!from_file || (m.record.flags & kMapFileDeleted) != 0) continue;
     if (!done.emplace(m.path, m.record.kind).second) continue;
-    CKPT_TRY(check_one(m));
+    CKPT_TRY(check_one(m, written.count(m.path) != 0));
   }
   return {};
 }
