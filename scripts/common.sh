@@ -2,7 +2,7 @@
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-build=$root/build
+build=${CKPT_BUILD_DIR:-$root/build}
 
 say() { printf '== %s\n' "$*"; }
 die() {

@@ -88,7 +88,7 @@ cp -- "$work/checkpointed.out" "$work/killed.out"
 
 say "5. ckpt-restart"
 begin=$(now_ms)
-"$build/bin/ckpt-restart" --time "$work/images" 2>"$work/restart.err" &
+"$build/bin/ckpt-restart" --verbose "$work/images" 2>"$work/restart.err" &
 restart_pid=$!
 status=0
 wait "$restart_pid" || status=$?
@@ -104,6 +104,9 @@ cmp "$work/reference.sorted" "$work/checkpointed.sorted" || die "the sorted reco
 [ ! -s "$work/checkpointed.err" ] || { cat "$work/checkpointed.err"; die "the program printed on standard error"; }
 
 say "identical: standard output, and $(stat -c %s "$work/reference.sorted") bytes of sorted records"
-sed -n 's/^  \(mode\|threads stood\|longest wait\|forced\|sequential\|memory\|bytes\|time until\)/  \1/p' "$work/cost"
-printf '  %-24s%s\n' "uninterrupted run" "$((plain_ms / 1000)).$(printf %03d $((plain_ms % 1000))) s"
-printf '  %-24s%s\n' "restart to the end" "$((restart_total_ms / 1000)).$(printf %03d $((restart_total_ms % 1000))) s"
+seconds() { printf '%d.%03d s' $(($1 / 1000)) $(($1 % 1000)); }
+figure() { printf '  %-24s%s\n' "$1" "$2"; }
+sed -n '/^  image /d; /^  /p' "$work/cost"
+figure "time to restart" "$(sed -n 's/.* running after \(.*\)$/\1/p' "$work/restart.err")"
+figure "uninterrupted run" "$(seconds "$plain_ms")"
+figure "from restart to the end" "$(seconds "$restart_total_ms")"
