@@ -80,8 +80,8 @@ def parse(argv):
 
 def instants_of(arguments, trial, seconds):
     """Seconds from (re)start to checkpoint, for each generation of a trial."""
-    # The last fifth is left alone: the program shall not end before it is killed.
-    usable = 0.8 * seconds
+    # The last third is left alone: the program shall not end before it is killed.
+    usable = 0.67 * seconds
     if arguments.instants is not None:
         return [max(0.0, trial * seconds)] + [usable / arguments.generations / 3] * (arguments.generations - 1)
     chance = random.Random(1000 + trial)
@@ -124,10 +124,20 @@ def summary(trial):
 
 def run_trial(arguments, build, program, settings, reference, base, number):
     """Returns "passed", "failed" or "early", and a line about it."""
+    seconds = reference.seconds
+    while True:
+        verdict, line = run_trial_once(arguments, build, program, settings, reference, base, number, seconds)
+        # On a machine that was busy during the uninterrupted run the program is faster than expected.
+        if verdict != "early" or arguments.instants is not None or seconds < reference.seconds / 8:
+            return verdict, line
+        seconds /= 2
+
+
+def run_trial_once(arguments, build, program, settings, reference, base, number, seconds):
     trial = harness.Trial(build, program, settings, reference, base, number)
     passed = False
     try:
-        instants = instants_of(arguments, number, reference.seconds)
+        instants = instants_of(arguments, number, seconds)
         trial.log(f"instants {instants}")
         trial.run_undisturbed(instants) if arguments.no_kill else trial.run_killed(instants)
         passed = True

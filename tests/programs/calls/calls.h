@@ -22,13 +22,14 @@ std::string children(uint64_t iterations);
 std::string buffers(uint64_t iterations);
 std::string errno_stays(uint64_t iterations);
 
+inline int64_t to_ns(const timespec& ts) { return ts.tv_sec * int64_t{1'000'000'000} + ts.tv_nsec; }
 inline timespec to_timespec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'000}; }
 
 // now on `clock` + ns, for calls that take a moment and not a duration.
 inline timespec moment_after(clockid_t clock, int64_t ns) {
   timespec now;
   clock_gettime(clock, &now);
-  return to_timespec(now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec + ns);
+  return to_timespec(to_ns(now) + ns);
 }
 
 // Waits of 1 to 60 ms, the same in every run.

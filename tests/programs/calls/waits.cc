@@ -155,26 +155,23 @@ std::string timed_locks(uint64_t iterations) {
     for (uint64_t n = 0; n < iterations; ++n) {
       int64_t ns = wait_length(n + 7 * t);
       timespec real = moment_after(CLOCK_REALTIME, ns), monotonic = moment_after(CLOCK_MONOTONIC, ns);
-      // The real-time clock may be adjusted while we wait: then only the result counts.
-      int64_t at_least = t == 0 || t == 1 ? ns / 2 : ns;
       const char* names[] = {"sem_timedwait", "pthread_mutex_timedlock", "pthread_cond_timedwait",
                              "sem_clockwait"};
-      takes_at_least(
-          at_least, names[t],
-          [&] {
-            int error = 0;
-            if (t == 0) error = sem_timedwait(&semaphore, &real) == 0 ? 0 : errno;
-            if (t == 1) error = pthread_mutex_timedlock(&held, &real);
-            if (t == 2) {
-              pthread_mutex_lock(&for_condition);
-              do error = pthread_cond_timedwait(&condition, &for_condition, &monotonic);
-              while (error == 0);
-              pthread_mutex_unlock(&for_condition);
-            }
-            if (t == 3) error = sem_clockwait(&semaphore, CLOCK_MONOTONIC, &monotonic) == 0 ? 0 : errno;
-            require(error == ETIMEDOUT, "{}: {}", names[t], std::strerror(error));
-          },
-          100'000);
+      int error = 0;
+      if (t == 0) error = sem_timedwait(&semaphore, &real) == 0 ? 0 : errno;
+      if (t == 1) error = pthread_mutex_timedlock(&held, &real);
+      if (t == 2) {
+        pthread_mutex_lock(&for_condition);
+        do error = pthread_cond_timedwait(&condition, &for_condition, &monotonic);
+        while (error == 0);
+        pthread_mutex_unlock(&for_condition);
+      }
+      if (t == 3) error = sem_clockwait(&semaphore, CLOCK_MONOTONIC, &monotonic) == 0 ? 0 : errno;
+      require(error == ETIMEDOUT, "{}: {}", names[t], std::strerror(error));
+      // The moment has come, on the clock that it was given for.
+      int64_t early = t < 2 ? to_ns(real) - to_ns(moment_after(CLOCK_REALTIME, 0))
+                            : to_ns(monotonic) - to_ns(moment_after(CLOCK_MONOTONIC, 0));
+      require(early <= 0, "{}: {} ns too early", names[t], early);
     }
   });
   pthread_mutex_unlock(&held);
