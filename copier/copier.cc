@@ -50,6 +50,7 @@ void Copier::copy_owned(SegmentId id, CopyKind kind) {
   uint32_t buffer = pool_.acquire(kind);
   std::byte* data = pool_.data(buffer);
   bool got_bytes = read_runs(s, data);
+  if (got_bytes) table_.saved(id);
   bool still_ours = unprotect_segment(s);
   if (!got_bytes || !still_ours) {
     pool_.release(buffer);
@@ -101,7 +102,7 @@ void Copier::fault(Addr a) {
   }
   // Someone owns it, or it is done. The owner's unprotect wakes the thread, unless the fault was queued
   // before it and read after it: then the thread waits for a wake-up that has already been.
-  if (table_.state(id) != SegmentState::kCopying) {
+  if (table_.state(id) >= SegmentState::kCopied) {
     if (memory_.unprotect({page, page + kPageSize}) != 0) memory_.wake({page, page + kPageSize});
   }
 }
@@ -121,8 +122,9 @@ void Copier::before_release(AddrRange range) {
 void Copier::removed(AddrRange range) {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
-    // Copied before the event was read, hence before the memory went; anything else may be torn.
-    if (table_.state(id) != SegmentState::kCopied && table_.window(table_[id]).overlaps(range)) {
+    // Saved before the event was read, hence before the memory went; anything else may be torn.
+    SegmentState state = table_.state(id);
+    if (state != SegmentState::kSaved && state != SegmentState::kCopied && table_.window(table_[id]).overlaps(range)) {
       set_lost(table_[id].base);
       return;
     }

@@ -80,6 +80,11 @@ bool SegmentTable::claim(SegmentId id) {
       std::memory_order_relaxed);
 }
 
+void SegmentTable::saved(SegmentId id) {
+  // release: whoever finds the segment saved may let the memory go; our reads of it come before.
+  segments_[id.value].state.store(static_cast<uint32_t>(SegmentState::kSaved), std::memory_order_release);
+}
+
 void SegmentTable::leave_copying(SegmentId id, SegmentState state) {
   // seq_cst against await_copied(): either it sees the new state, or we see that it waits.
   segments_[id.value].state.store(static_cast<uint32_t>(state), std::memory_order_seq_cst);
@@ -89,7 +94,7 @@ void SegmentTable::leave_copying(SegmentId id, SegmentState state) {
 void SegmentTable::await_copied(SegmentId id) {
   FutexWord& state = segments_[id.value].state;
   waiters_.fetch_add(1, std::memory_order_seq_cst);
-  for (uint32_t s; (s = state.load(std::memory_order_seq_cst)) <= static_cast<uint32_t>(SegmentState::kCopying);) {
+  for (uint32_t s; (s = state.load(std::memory_order_seq_cst)) <= static_cast<uint32_t>(SegmentState::kSaved);) {
     futex_wait(state, s);
   }
   waiters_.fetch_sub(1, std::memory_order_relaxed);

@@ -6,18 +6,18 @@
 //            - threads of the program that are about to give memory back (release guard).
 // Never:     a segment is copied twice, or written by the program before it was copied.
 //
-//   kProtected ──claim()──► kCopying ──finish()──► kCopied     bytes safe in a buffer, pages writable
-//                               └─────lose()─────► kLost       memory vanished before it was copied:
-//                                                              the checkpoint is given up
+//   kProtected ──claim()──► kCopying ──saved()──► kSaved ──finish()──► kCopied
+//                               └────────lose()─────┴──────► kLost
 // kProtected: its pages are write-protected (or the world stands still); nobody has changed a byte
 //             since the stop. Anyone may claim().
 // kCopying:   exactly one thread, the one whose claim() returned true, reads the pages. The pages are
 //             still protected, so a program thread that writes one sleeps in its fault.
-// kCopied:    the owner has 1. read the bytes, 2. unprotected the pages, 3. stored kCopied, in this
-//             order. 2 before 3: who sees kCopied may rely on the pages being writable. 1 before 2:
-//             once unprotected, the bytes are the program's again. Success of 2 also proves that the
-//             mapping is still the one that was protected, since only that is registered with our
-//             userfaultfd: a failure means that the bytes read in 1 may be anybody's, hence kLost.
+// kSaved:     the bytes are in a buffer. The pages may go now, but are still protected.
+// kCopied:    the owner has unprotected the pages: who sees kCopied may rely on their being writable.
+//             Success of that also proves that the mapping is still the one that was protected, since
+//             only that is registered with our userfaultfd: a failure means that the bytes read may
+//             be anybody's, hence kLost.
+// kLost:      memory vanished before it was copied: the checkpoint is given up.
 // A thread that needs a segment in kCopying waits in await_copied(); the faulting thread itself does
 // not wait here but in the kernel, where the owner's step 2 wakes it.
 #pragma once
@@ -28,7 +28,7 @@
 
 namespace ckpt {
 
-enum class SegmentState : uint32_t { kProtected = 0, kCopying = 1, kCopied = 2, kLost = 3 };
+enum class SegmentState : uint32_t { kProtected = 0, kCopying = 1, kSaved = 2, kCopied = 3, kLost = 4 };
 
 struct Segment {
   Addr base;               // aligned to the segment size
@@ -65,6 +65,7 @@ class SegmentTable {
   AddrRange window(const Segment& s) const;
 
   [[nodiscard]] bool claim(SegmentId id);
+  void saved(SegmentId id);
   void finish(SegmentId id) { leave_copying(id, SegmentState::kCopied); }
   void lose(SegmentId id) { leave_copying(id, SegmentState::kLost); }
   // Returns when the segment is kCopied or kLost.

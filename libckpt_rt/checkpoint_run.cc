@@ -85,7 +85,7 @@ bool CheckpointRun::note(uint32_t severity, const char* text) {
 
 void CheckpointRun::own_ranges() {
   for (AddrRange r : {library.agent.block(), library.fault_handler.block(), library.writer.block(), arena_.range(),
-                      sink_arena_.range(), pool_.range()}) {
+                      sink_arena_.range(), pool_.range(), protection_.own_range()}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
   for (AddrRange r : sink_.own_mappings().ranges) {
@@ -131,13 +131,15 @@ Result<void> CheckpointRun::prepare() {
   CKPT_TRY(read_process_facts(arena_, facts_));
   CKPT_TRY(prepare_process_state(arena_, library.process));
   CKPT_TRY(descriptors_.prepare(arena_, library.pid));
+  if (mode_ == Mode::kRealtime) {
+    CKPT_TRY(protection_.open());
+    CKPT_TRY(protection_.start(library.fault_handler));
+  }
   own_ranges();
   CKPT_TRY(map_before_.read(own_.span()));
   CKPT_TRY(map_before_.read_flags());
   CKPT_TRY(files_.read(map_before_, arena_));
   if (mode_ == Mode::kRealtime) {
-    CKPT_TRY(protection_.open());
-    CKPT_TRY(protection_.start(library.fault_handler));
     long spawned = library.writer.spawn(&CheckpointRun::writer_entry, this, DescriptorTable::kShareWithCaller);
     if (spawned != 0) {
       return make_error(ExitCode::kSystem, static_cast<int>(spawned),
@@ -154,9 +156,9 @@ Result<void> CheckpointRun::prepare() {
 Result<void> CheckpointRun::stop() {
   const bool helpers = mode_ == Mode::kRealtime;
   int own_tids[] = {sys::gettid(), helpers ? library.fault_handler.tid() : 0, helpers ? library.writer.tid() : 0};
-  StopWorld::Failure failure;
+  int stuck = 0;
   stop_began_ns_ = now_ns();
-  auto stopped = library.world.stop(own_tids, library.signal, library.settings.stop_timeout_ns, arena_, failure);
+  auto stopped = library.world.stop(own_tids, library.signal, library.settings.stop_timeout_ns, arena_, &stuck);
   if (!stopped.ok()) return stopped.error();
   stopped_ = true;
 

@@ -10,13 +10,10 @@
 #include "base/arena.h"
 #include "base/bytes.h"
 #include "base/result.h"
+#include "libckpt_rt/kernel_sigaction.h"
 #include "writer/process_records.h"
 
 namespace ckpt {
-
-struct KernelSigaction {  // the kernel's struct sigaction
-  uint64_t handler, flags, restorer, mask;
-};
 
 struct ProcessState {
   static constexpr int kSignals = 64;

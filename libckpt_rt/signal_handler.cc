@@ -13,11 +13,8 @@ namespace ckpt {
 
 namespace {
 
-#ifndef SA_RESTORER
-#define SA_RESTORER 0x04000000
-#endif
-
-void on_checkpoint_signal(int, siginfo_t* info, void* context) {
+void on_checkpoint_signal(int, void* information, void* context) {
+  auto* info = static_cast<siginfo_t*>(information);
   auto* frame = static_cast<ucontext_t*>(context);
   // A child made behind libc's back, or one that still shares our memory (vfork): not its business.
   if (library.pid != sys::getpid()) return;
@@ -33,16 +30,23 @@ void on_checkpoint_signal(int, siginfo_t* info, void* context) {
 
 }  // namespace
 
-long install_signal_handler(int signal) {
-  // SA_ONSTACK: a coroutine's stack may be too small for a frame. SA_RESTART: what the kernel can
-  // restart, it restarts; the rest is interrupted_call.h's. All signals blocked: a handler of the
-  // program must not run on top of a stopped thread.
+#ifndef SA_RESTORER
+#define SA_RESTORER 0x04000000
+#endif
+
+KernelSigaction make_own_action(void (*handler)(int, void*, void*)) {
   KernelSigaction action{};
-  action.handler = reinterpret_cast<uint64_t>(&on_checkpoint_signal);
+  action.handler = reinterpret_cast<uint64_t>(handler);
   action.flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART | SA_RESTORER;
   action.restorer = reinterpret_cast<uint64_t>(&ckpt_sigreturn_trampoline);
+  // A handler of the program must not run on top of a stopped thread.
   action.mask = ~0ull;
-  return sys::call(__NR_rt_sigaction, signal, &action, 0L, 8L);
+  return action;
+}
+
+long install_signal_handler(int signal) {
+  KernelSigaction action = make_own_action(&on_checkpoint_signal);
+  return kernel_sigaction(signal, &action, nullptr);
 }
 
 }  // namespace ckpt

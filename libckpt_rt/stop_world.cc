@@ -3,6 +3,8 @@
 #include <errno.h>
 
 #include "base/clock.h"
+#include "libckpt_rt/interrupted_call.h"
+#include "libckpt_rt/library.h"
 #include "libckpt_rt/task_list.h"
 
 namespace ckpt {
@@ -62,77 +64,159 @@ void StopWorld::wake_waiting_threads() {
   futex_wake(turn_);
 }
 
+// One stop() over all its attempts.
+struct StopWorld::Try {
+  std::span<const int> own_tids;
+  int signal, pid;
+  int64_t deadline;
+  ArenaVector<int> tasks, signalled, by_libc_signal, ignored;
+  int missing = 0;  // a thread that has not arrived
+  Error error;
+
+  bool excluded(int tid) const { return contains(own_tids, tid) || contains(ignored.span(), tid); }
+};
+
+bool StopWorld::is_stop_by_libc_signal(const siginfo_t& info) const {
+  return info.si_code == SI_QUEUE && info.si_value.sival_ptr == this;
+}
+
+void StopWorld::borrow_libc_signal() {
+  if (borrowed_) return;
+  KernelSigaction ours = make_own_action([](int signal, void* info, void* frame) {
+    auto* i = static_cast<siginfo_t*>(info);
+    auto* f = static_cast<ucontext_t*>(frame);
+    StopWorld& world = library.world;
+    if (world.is_stop_by_libc_signal(*i)) {
+      if (world.arrive_in_handler(f)) fix_interrupted_call(f);
+    } else if (world.libc_action_.handler > 1) {
+      // Another thread calls setuid() in this very moment: libc's handler does what it is asked.
+      reinterpret_cast<SignalHandler>(world.libc_action_.handler)(signal, info, frame);
+    }
+  });
+  borrowed_ = kernel_sigaction(kSetxidSignal, &ours, &libc_action_) == 0;
+}
+
+void StopWorld::return_libc_signal() {
+  // Not back to the default action: a signal of ours that is still queued would end the program.
+  if (!borrowed_ || libc_action_.handler <= 1) return;
+  kernel_sigaction(kSetxidSignal, &libc_action_, nullptr);
+  borrowed_ = false;
+}
+
 Result<StopWorld::Stopped> StopWorld::stop(std::span<const int> own_tids, int signal, int64_t timeout_ns,
-                                           Arena& scratch, Failure& failure) {
-  while (uint32_t n = inside_.load(std::memory_order_seq_cst)) futex_wait(inside_, n);
-  arrived_.store(0, std::memory_order_relaxed);
-  slots_.store(nullptr, std::memory_order_relaxed);
-  // release: handlers that see the new number see the words above as well.
-  requested_.store(released_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-
-  const int pid = sys::getpid();
-  const int64_t deadline = now_ns() + timeout_ns;
-  ArenaVector<int> tasks(scratch), signalled(scratch), ignored(scratch);
-  auto give_up = [&](ExitCode code, int error, int tid, const char* what) {
-    release();
-    failure.tid = tid;
-    TaskFacts facts;
-    if (tid != 0) read_task_facts(tid, facts);
-    return tid != 0 ? make_error(code, error, "thread {} ({}, state {}) {}", tid, facts.name, facts.state, what)
-                    : make_error(code, error, "{}", what);
-  };
-
+                                           Arena& scratch, int* stuck) {
+  Try t{own_tids, signal, sys::getpid(), now_ns() + timeout_ns, ArenaVector<int>(scratch), ArenaVector<int>(scratch),
+        ArenaVector<int>(scratch), ArenaVector<int>(scratch), 0, {}};
+  *stuck = 0;
   for (;;) {
-    if (!list_tasks(tasks)) return give_up(ExitCode::kSystem, 0, 0, "cannot list /proc/self/task; mount /proc");
-    // Which of the listed threads have arrived? What arrives after this count shows in the next round.
-    uint32_t arrived = arrived_.load(std::memory_order_acquire);
-    uint32_t waiting_for = 0;
-    int missing = 0;
-    for (int tid : tasks) {
-      if (contains(own_tids, tid) || contains(ignored.span(), tid)) continue;
-      bool here = false;
-      for (ThreadSlot* s = slots_.load(std::memory_order_acquire); s != nullptr; s = s->next) {
-        here = here || s->tid == tid;
-      }
-      if (here) continue;
-      if (!contains(signalled.span(), tid)) {
-        long r = sys::call(__NR_tgkill, pid, tid, signal);
-        if (r == -ESRCH) continue;  // has exited
-        if (r == -EAGAIN) {
-          // RLIMIT_SIGPENDING: the queue of the user is full. Wait for room, as long as we may.
-          missing = tid;
-          ++waiting_for;
-          continue;
-        }
-        if (r != 0) return give_up(ExitCode::kSystem, static_cast<int>(r), tid, "cannot be signalled");
-        if (!signalled.push_back(tid)) return give_up(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
-      }
-      missing = tid;
-      ++waiting_for;
-    }
-    if (waiting_for == 0) break;
-    timespec nap{0, 1'000'000};
-    if (futex_wait(arrived_, arrived, &nap) != -ETIMEDOUT) continue;
-    // Nobody came for a millisecond: is it a thread that never will? The exited leader of a program
-    // whose main thread called pthread_exit, and the kernel's io_uring workers, take no signals.
-    for (int tid : tasks) {
-      if (contains(own_tids, tid) || contains(ignored.span(), tid)) continue;
-      TaskFacts facts;
-      if (!read_task_facts(tid, facts)) continue;
-      if ((tid == pid && facts.state == 'Z') || facts.kernel_worker) {
-        if (!ignored.push_back(tid)) return give_up(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
-      }
-    }
-    if (now_ns() > deadline) {
-      return give_up(ExitCode::kTimeout, 0, missing,
-                     "did not stop in time; the program goes on, try again or raise CKPT_STOP_TIMEOUT");
+    Attempt attempt = try_stop(t);
+    return_libc_signal();
+    if (attempt == Attempt::kStopped) break;
+    if (attempt == Attempt::kFailed) *stuck = t.missing;
+    release();
+    if (attempt == Attempt::kFailed) return t.error;
+    // The thread goes on now that its lock's holder does: wait until it takes signals again or is gone.
+    SignalMasks masks;
+    while (read_signal_masks(t.missing, masks) && (masks.blocked >> (signal - 1) & 1) != 0 && now_ns() < t.deadline) {
+      sys::call(__NR_sched_yield);
     }
   }
   Stopped stopped;
   stopped.first = slots_.load(std::memory_order_acquire);
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) ++stopped.count;
-  stopped.leader_exited = contains(ignored.span(), pid);
+  stopped.leader_exited = contains(t.ignored.span(), t.pid);
   return stopped;
+}
+
+StopWorld::Attempt StopWorld::try_stop(Try& t) {
+  while (uint32_t n = inside_.load(std::memory_order_seq_cst)) futex_wait(inside_, n);
+  arrived_.store(0, std::memory_order_relaxed);
+  slots_.store(nullptr, std::memory_order_relaxed);
+  // release: handlers that see the new number see the words above as well.
+  requested_.store(released_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  t.signalled.clear();
+  t.by_libc_signal.clear();
+
+  auto fail = [&](ExitCode code, int error, int tid, const char* what) {
+    TaskFacts facts;
+    t.missing = tid;
+    if (tid != 0) read_task_facts(tid, facts);
+    t.error = tid != 0 ? make_error(code, error, "thread {} ({}, state {}) {}", tid,
+                                    static_cast<const char*>(facts.name), facts.state, what)
+                       : make_error(code, error, "{}", what);
+    return Attempt::kFailed;
+  };
+  for (;;) {
+    if (!list_tasks(t.tasks)) return fail(ExitCode::kSystem, 0, 0, "cannot list /proc/self/task; mount /proc");
+    // Which of the listed threads have arrived? What arrives after this count shows in the next round.
+    uint32_t arrived = arrived_.load(std::memory_order_acquire);
+    t.missing = 0;
+    for (int tid : t.tasks) {
+      if (t.excluded(tid)) continue;
+      bool here = false;
+      for (ThreadSlot* s = slots_.load(std::memory_order_acquire); s != nullptr; s = s->next) {
+        here = here || s->tid == tid;
+      }
+      if (here) continue;
+      if (!contains(t.signalled.span(), tid)) {
+        long r = sys::call(__NR_tgkill, t.pid, tid, t.signal);
+        if (r == -ESRCH) continue;  // has exited
+        // EAGAIN: RLIMIT_SIGPENDING, the queue of the user is full. It is tried again next round.
+        if (r != 0 && r != -EAGAIN) return fail(ExitCode::kSystem, static_cast<int>(r), tid, "cannot be signalled");
+        if (r == 0 && !t.signalled.push_back(tid)) {
+          return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
+        }
+      }
+      t.missing = tid;
+    }
+    if (t.missing == 0) return Attempt::kStopped;
+    timespec nap{0, 1'000'000};
+    if (futex_wait(arrived_, arrived, &nap) != -ETIMEDOUT) continue;
+    Attempt attempt = look_at_stalled(t);
+    if (attempt == Attempt::kBehindLock) return attempt;
+    if (attempt == Attempt::kFailed) return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
+    if (now_ns() > t.deadline) {
+      return fail(ExitCode::kTimeout, 0, t.missing,
+                  "did not stop in time; the program goes on, try again or raise CKPT_STOP_TIMEOUT");
+    }
+  }
+}
+
+// Nobody arrived for a millisecond. Why not? kStopped here means: keep waiting.
+StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
+  const uint64_t ours = 1ull << (t.signal - 1), setxid = 1ull << (kSetxidSignal - 1);
+  int behind_lock = 0;
+  for (int tid : t.tasks) {
+    if (t.excluded(tid)) continue;
+    bool here = false;
+    for (ThreadSlot* s = slots_.load(std::memory_order_acquire); s != nullptr; s = s->next) here = here || s->tid == tid;
+    if (here) continue;
+    TaskFacts facts;
+    SignalMasks masks;
+    if (!read_task_facts(tid, facts) || !read_signal_masks(tid, masks)) continue;
+    // The leader of a program whose main thread called pthread_exit, and the kernel's io_uring
+    // workers, never run the program and take no signals.
+    if ((tid == t.pid && facts.state == 'Z') || facts.kernel_worker) {
+      if (!t.ignored.push_back(tid)) return Attempt::kFailed;
+    } else if ((masks.blocked & ours) == 0) {
+      continue;  // busy in the kernel; it will come
+    } else if ((masks.blocked & setxid) == 0) {
+      if (contains(t.by_libc_signal.span(), tid)) continue;
+      if (!t.by_libc_signal.push_back(tid)) return Attempt::kFailed;
+      borrow_libc_signal();
+      siginfo_t info{};
+      info.si_signo = kSetxidSignal;
+      info.si_code = SI_QUEUE;
+      info.si_pid = t.pid;
+      info.si_value.sival_ptr = this;
+      sys::call(__NR_rt_tgsigqueueinfo, t.pid, tid, kSetxidSignal, &info);
+    } else if (facts.state == 'S') {
+      behind_lock = tid;
+    }
+  }
+  if (behind_lock == 0) return Attempt::kStopped;
+  t.missing = behind_lock;
+  return now_ns() > t.deadline ? Attempt::kStopped : Attempt::kBehindLock;
 }
 
 void StopWorld::release() {
@@ -146,8 +230,8 @@ void StopWorld::collect_pending(const Stopped& stopped, uint64_t our_signal_bit)
   bool process_done = false;
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
     if ((s->pending_mask & ~our_signal_bit) == 0) continue;
-    PendingMasks masks;
-    if (!read_pending_masks(s->tid, masks)) continue;
+    SignalMasks masks;
+    if (!read_signal_masks(s->tid, masks)) continue;
     s->collect_private = masks.thread & ~our_signal_bit;
     s->collect_process = process_done ? 0 : masks.process & ~our_signal_bit;
     process_done = true;

@@ -22,6 +22,14 @@
 //              and a thread reads it before it looks for either, so that no wake-up is lost.
 //   done       orders carried out.
 //
+// Threads that do not take the signal:
+//   - Threads inside libc that block every signal for a moment (creation, exit, posix_spawn) take it
+//     when they are through. One of them may wait for a lock of libc that a thread which we have
+//     already stopped holds: it would never be through. Then all are released, the one that waited is
+//     awaited, and the stop begins again.
+//   - libc's own helper threads (SIGEV_THREAD timers) block every signal but SIGCANCEL and SIGSETXID,
+//     which no program can block. They are stopped by SIGSETXID, whose action is ours meanwhile.
+//
 // stop() signals every thread of /proc/self/task that it has not signalled yet, and lists again until
 // a list shows no thread that has not arrived: a thread not yet stopped may create others, but only
 // a thread that has not arrived can, so a list taken after the last arrival is complete.
@@ -32,6 +40,7 @@
 
 #include "base/arena.h"
 #include "base/result.h"
+#include "libckpt_rt/kernel_sigaction.h"
 #include "libckpt_rt/thread_context.h"
 
 namespace ckpt {
@@ -43,14 +52,9 @@ class StopWorld {
     uint32_t count = 0;
     bool leader_exited = false;
   };
-  struct Failure {
-    int tid = 0;  // the thread that did not stop, 0 when the reason is another
-  };
-
   // Stops all threads but those whose tids are given (our own). timeout in ns. On failure everything
-  // runs again and the error names the thread.
-  Result<Stopped> stop(std::span<const int> own_tids, int signal, int64_t timeout_ns, Arena& scratch,
-                       Failure& failure);
+  // runs again and the error names the thread; *stuck is its tid, or 0 when the reason is another.
+  Result<Stopped> stop(std::span<const int> own_tids, int signal, int64_t timeout_ns, Arena& scratch, int* stuck);
   void release();
 
   // In the handler of the checkpoint signal. True: the thread stood still and may go on.
@@ -71,7 +75,17 @@ class StopWorld {
   // In a forked child: only the caller exists.
   void reset_in_child() { reset_after_restart(); }
 
+  // In the handler of SIGSETXID. True: it was the stop; false: libc's own business.
+  bool is_stop_by_libc_signal(const siginfo_t& info) const;
+
  private:
+  enum class Attempt { kStopped, kBehindLock, kFailed };
+  struct Try;
+  Attempt try_stop(Try& t);
+  Attempt look_at_stalled(Try& t);
+  void borrow_libc_signal();
+  void return_libc_signal();
+
   void wait_for_release(ThreadSlot& slot, uint32_t stop);
   void wake_waiting_threads();
 
@@ -82,6 +96,10 @@ class StopWorld {
   FutexWord turn_{0};
   FutexWord done_{0};
   std::atomic<ThreadSlot*> slots_{nullptr};
+  KernelSigaction libc_action_{};
+  bool borrowed_ = false;
 };
+
+inline constexpr int kSetxidSignal = 33;  // glibc's SIGSETXID
 
 }  // namespace ckpt

@@ -98,12 +98,13 @@ bool read_task_facts(int tid, TaskFacts& facts) {
   return true;
 }
 
-bool read_pending_masks(int tid, PendingMasks& masks) {
+bool read_signal_masks(int tid, SignalMasks& masks) {
   char path[64], text[4096];
   *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/status", tid).out = '\0';
   if (read_small_file(path, text, sizeof(text)) <= 0) return false;
   masks.thread = hex_after(text, "SigPnd:");
   masks.process = hex_after(text, "ShdPnd:");
+  masks.blocked = hex_after(text, "SigBlk:");
   return true;
 }
 

@@ -17,11 +17,12 @@ struct TaskFacts {
 };
 bool read_task_facts(int tid, TaskFacts& facts);
 
-// SigPnd and ShdPnd of /proc/self/task/TID/status.
-struct PendingMasks {
-  uint64_t thread = 0, process = 0;
+// SigPnd, ShdPnd and SigBlk of /proc/self/task/TID/status. False: the thread is gone.
+struct SignalMasks {
+  uint64_t thread = 0, process = 0;  // pending
+  uint64_t blocked = 0;
 };
-bool read_pending_masks(int tid, PendingMasks& masks);
+bool read_signal_masks(int tid, SignalMasks& masks);
 
 // Reads a small /proc file whole into buffer, NUL-terminated. Bytes read, or -errno.
 long read_small_file(const char* path, char* buffer, size_t size);

@@ -56,13 +56,16 @@ long WriteProtection::write_protect(AddrRange range, uint64_t mode) {
   uffdio_writeprotect wp{};
   wp.range = {range.start.value, range.size()};
   wp.mode = mode;
-  // EAGAIN: the address space is changing (an event is on its way to our handler thread, which reads
-  // it at once): nothing was done, the call is made again.
+  // EAGAIN: the address space is changing, nothing was done.
   long r;
   while ((r = sys::call(__NR_ioctl, uffd_.get(), UFFDIO_WRITEPROTECT, &wp)) == -EAGAIN) {
-    sys::call(__NR_sched_yield);
+    if (!on_handler_thread() || !read_messages()) sys::call(__NR_sched_yield);
   }
   return r;
+}
+
+bool WriteProtection::on_handler_thread() const {
+  return thread_ != nullptr && thread_->block().contains(Addr::of(__builtin_frame_address(0)));
 }
 
 Result<void> WriteProtection::protect(AddrRange range) {
@@ -96,8 +99,13 @@ long WriteProtection::read(std::byte* to, Addr from, size_t bytes, bool readable
 
 Result<void> WriteProtection::start(RawThread& thread) {
   thread_ = &thread;
+  if (!backlog_memory_.reserve(kMaxWaiting * sizeof(Waiting))) {
+    return make_error(ExitCode::kInternal, ENOMEM, "no address space left for the list of faults; raise the limit (ulimit -v)");
+  }
+  backlog_ = static_cast<Waiting*>(backlog_memory_.allocate(kMaxWaiting * sizeof(Waiting)));
+  backlog_head_ = backlog_count_ = 0;
   copier_.store(nullptr, std::memory_order_relaxed);
-  long r = thread.spawn(&WriteProtection::handler_entry, this, DescriptorTable::kShareWithCaller);
+  long r = thread_->spawn(&WriteProtection::handler_entry, this, DescriptorTable::kShareWithCaller);
   if (r == 0) return {};
   thread_ = nullptr;
   return make_error(ExitCode::kSystem, static_cast<int>(r), "cannot start a thread ({}); raise the limit on processes",
@@ -106,41 +114,56 @@ Result<void> WriteProtection::start(RawThread& thread) {
 
 void WriteProtection::handler_entry(void* self) { static_cast<WriteProtection*>(self)->handle_events(); }
 
+// Takes what is queued: acts on events, puts faults into the backlog. False: there was nothing.
+bool WriteProtection::read_messages() {
+  constexpr uint32_t kMost = 32;
+  uffd_msg messages[kMost];
+  const uint32_t room = kMaxWaiting - backlog_count_;
+  if (room == 0) return false;
+  long n = sys::call(__NR_read, uffd_.get(), messages, sizeof(uffd_msg) * (room < kMost ? room : kMost));
+  if (n <= 0) return false;
+  // These messages came after the last read or the end of the last poll: that bounds from above how
+  // long the threads behind them have waited.
+  const int64_t since = empty_since_ns_;
+  empty_since_ns_ = now_ns();
+  Copier* copier = copier_.load(std::memory_order_acquire);
+  for (size_t i = 0; i < static_cast<size_t>(n) / sizeof(uffd_msg); ++i) {
+    const uffd_msg& m = messages[i];
+    if (m.event == UFFD_EVENT_PAGEFAULT) {
+      backlog_[(backlog_head_ + backlog_count_++) % kMaxWaiting] = {Addr{m.arg.pagefault.address}, since};
+    } else if (m.event == UFFD_EVENT_REMOVE && copier != nullptr) {
+      copier->removed({Addr{m.arg.remove.start}, Addr{m.arg.remove.end}});
+    }
+  }
+  return true;
+}
+
 void WriteProtection::handle_events() {
-  uffd_msg messages[32];
   bool stopping = false;
-  int64_t idle_since = 0;
+  empty_since_ns_ = now_ns();
   for (;;) {
-    long n = sys::call(__NR_read, uffd_.get(), messages, sizeof(messages));
-    if (n <= 0) {
+    if (backlog_count_ == 0 && !read_messages()) {
       if (stopping) return;  // nothing is queued, and what was read has been acted on
       pollfd fds[2] = {{uffd_.get(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
       sys::call(__NR_poll, fds, 2, -1);
       stopping = (fds[1].revents & POLLIN) != 0;
-      idle_since = now_ns();
+      empty_since_ns_ = now_ns();
       continue;
     }
-    // These messages came after the last read or the end of the last poll: that bounds from above how
-    // long the threads behind them have waited.
-    const int64_t read_at = now_ns();
-    Copier* copier = copier_.load(std::memory_order_acquire);
-    for (size_t i = 0; i < static_cast<size_t>(n) / sizeof(uffd_msg); ++i) {
-      const uffd_msg& m = messages[i];
-      if (m.event == UFFD_EVENT_PAGEFAULT) {
-        Addr a{m.arg.pagefault.address};
-        if (copier != nullptr) {
-          copier->fault(a);
-          uint64_t waited = static_cast<uint64_t>(now_ns() - idle_since);
-          auto& longest = copier->counters().longest_wait_ns;
-          if (waited > longest.load(std::memory_order_relaxed)) longest.store(waited, std::memory_order_relaxed);
-        } else {
-          unprotect({a.page_down(), a.page_down() + kPageSize});
-        }
-      } else if (m.event == UFFD_EVENT_REMOVE && copier != nullptr) {
-        copier->removed({Addr{m.arg.remove.start}, Addr{m.arg.remove.end}});
+    while (backlog_count_ != 0) {
+      Waiting w = backlog_[backlog_head_];
+      backlog_head_ = (backlog_head_ + 1) % kMaxWaiting;
+      --backlog_count_;
+      Copier* copier = copier_.load(std::memory_order_acquire);
+      if (copier == nullptr) {
+        unprotect({w.address.page_down(), w.address.page_down() + kPageSize});
+        continue;
       }
+      copier->fault(w.address);
+      uint64_t waited = static_cast<uint64_t>(now_ns() - w.since_ns);
+      auto& longest = copier->counters().longest_wait_ns;
+      if (waited > longest.load(std::memory_order_relaxed)) longest.store(waited, std::memory_order_relaxed);
     }
-    idle_since = read_at;
   }
 }
 

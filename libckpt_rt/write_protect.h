@@ -10,8 +10,13 @@
 // registration (UFFD_FEATURE_EVENT_REMAP is not asked for), and unprotect() of it fails with ENOENT.
 // madvise(DONTNEED, FREE, REMOVE) keeps the registration: for these the kernel sends a remove event and
 // makes the caller wait until we have read it, before the pages go (UFFD_FEATURE_EVENT_REMOVE).
+//
+// While such an event is on its way, UFFDIO_WRITEPROTECT fails with EAGAIN. Only the handler thread
+// reads events: when it meets EAGAIN itself it reads what there is, acts on the events and puts the
+// faults aside, or it would wait for itself.
 #pragma once
 
+#include "base/arena.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "base/units.h"
@@ -24,7 +29,7 @@ class WriteProtection final : public ProgramMemory {
  public:
   // kUnavailable: this machine does not allow full userfaultfd; the error says what would.
   Result<void> open();
-  bool active() const { return uffd_.valid(); }
+  AddrRange own_range() const { return backlog_memory_.range(); }
   // -EINVAL: the kernel cannot protect this mapping. Adding again what is added is fine.
   long add(AddrRange range);
   Result<void> protect(AddrRange range);
@@ -44,12 +49,25 @@ class WriteProtection final : public ProgramMemory {
  private:
   static void handler_entry(void* self);
   void handle_events();
+  bool read_messages();
+  bool on_handler_thread() const;
   long write_protect(AddrRange range, uint64_t mode);
 
   ScopedFd uffd_, stop_event_, memory_file_;
   RawThread* thread_ = nullptr;
   std::atomic<Copier*> copier_{nullptr};
   int pid_ = 0;
+
+  // The handler thread's: faults read and not yet served. No thread has more than one.
+  static constexpr uint32_t kMaxWaiting = 32 << 10;
+  struct Waiting {
+    Addr address;
+    int64_t since_ns;
+  };
+  Arena backlog_memory_;
+  Waiting* backlog_ = nullptr;
+  uint32_t backlog_head_ = 0, backlog_count_ = 0;
+  int64_t empty_since_ns_ = 0;
 };
 
 }  // namespace ckpt
