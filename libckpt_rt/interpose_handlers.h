@@ -11,15 +11,9 @@
 
 #include <cstdint>
 
-namespace ckpt {
+#include "libckpt_rt/kernel_sigaction.h"
 
-// struct sigaction as the kernel has it.
-struct KernelSigaction {
-  uintptr_t handler;
-  uint64_t flags;
-  uintptr_t restorer;
-  uint64_t mask;
-};
+namespace ckpt {
 
 // What to tell the kernel for a program's handler (SIG_DFL and SIG_IGN are themselves), and back.
 uintptr_t slot_for_handler(uintptr_t handler, uint64_t flags);

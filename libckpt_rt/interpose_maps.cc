@@ -18,7 +18,9 @@ struct MapsLine {
 
 const char* number(const char* p, const char* end, unsigned base, uint64_t& value) {
   for (value = 0; p < end; ++p) {
-    unsigned digit = static_cast<unsigned>(*p >= 'a' ? *p - 'a' + 10 : *p - '0');
+    unsigned digit = base;
+    if (*p >= '0' && *p <= '9') digit = static_cast<unsigned>(*p - '0');
+    if (*p >= 'a' && *p <= 'f') digit = static_cast<unsigned>(*p - 'a') + 10;
     if (digit >= base) break;
     value = value * base + digit;
   }

@@ -128,10 +128,9 @@ API void set_copying(bool on) {
 }
 API int releases() { return release_count.load() < kMaxReleases ? release_count.load() : kMaxReleases; }
 API Release release(int i) { return seen[i]; }
-API bool was_released(const void* start, size_t length) {
+API bool was_released(uintptr_t start, size_t length) {
   for (int i = 0; i < releases(); ++i) {
-    uintptr_t from = reinterpret_cast<uintptr_t>(start);
-    if (seen[i].start <= from && from + length <= seen[i].start + seen[i].length) return true;
+    if (seen[i].start <= start && start + length <= seen[i].start + seen[i].length) return true;
   }
   return false;
 }

@@ -41,7 +41,10 @@ inline constexpr int kMaxReleases = 4096;
 void set_copying(bool on);
 int releases();  // since set_copying(true), at most kMaxReleases
 Release release(int i);
-bool was_released(const void* start, size_t length);
+bool was_released(uintptr_t start, size_t length);
+inline bool was_released(const void* start, size_t length) {
+  return was_released(reinterpret_cast<uintptr_t>(start), length);
+}
 int forks_in_child();
 void set_monotonic_shift(int64_t ns);
 // Called in the handler, between the pause and fix_interrupted_call; may be null.
