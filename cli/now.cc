@@ -10,6 +10,7 @@
 #include "cli/human.h"
 #include "cli/progress.h"
 #include "cli/text_out.h"
+#include "writer/image_reader.h"
 
 namespace ckpt::cli {
 
@@ -44,6 +45,18 @@ void print_cost(const Target& t, const Answer& a) {
   }
 }
 
+// What comes back changed, or cannot: said now, not only when it is too late. The image has it in words.
+void add_notes(Answer* answer) {
+  for (const auto& [key, value] : *answer) {
+    if (key == "note") return;
+  }
+  auto image = ImageReader::open(text_of(*answer, "image"));
+  if (!image.ok()) return;  // of another mount namespace, or pruned meanwhile
+  for (const ParsedNote& n : image->meta().notes) {
+    if (n.severity > 0) answer->emplace_back("note", printable(n.text));
+  }
+}
+
 Result<void> now(const Options& o) {
   auto pid = parse_pid(o.pid);
   if (!pid.ok()) return pid.error();
@@ -61,6 +74,7 @@ Result<void> now(const Options& o) {
                     [&](uint64_t done, uint64_t total) { progress.update(done, total); });
   progress.clear();
   if (!answer.ok()) return answer.error();
+  add_notes(&*answer);
   if (o.json) {
     print_json(answer_json(*target, *answer));
   } else {

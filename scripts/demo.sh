@@ -58,6 +58,16 @@ wait_for_round() {  # file, round, pid
   done
 }
 mkfifo "$work/clock"
+# Replaces this (sub)shell by a program that inherits nothing but its standard streams: whatever else
+# this script was started with is not part of what is shown.
+exec_alone() {
+  local fd
+  for fd in /proc/"$BASHPID"/fd/*; do
+    fd=${fd##*/}
+    if [ "$fd" -gt 2 ]; then eval "exec $fd>&-"; fi
+  done
+  exec "$@"
+}
 
 say "1. the uninterrupted run: mergesort, $threads threads, $size of records, $rounds rounds"
 begin=$(now_ms)
@@ -67,13 +77,13 @@ cat "$work/reference.out"
 
 say "2. the same with LD_PRELOAD=libckpt_rt.so, in the background"
 mkdir -m 0700 "$work/images"
-LD_PRELOAD=$library CKPT_DIR=$work/images "${sort_command[@]}" --output "$work/checkpointed.sorted" \
-  >"$work/checkpointed.out" 2>"$work/checkpointed.err" &
+(exec_alone env LD_PRELOAD="$library" CKPT_DIR="$work/images" "${sort_command[@]}" \
+  --output "$work/checkpointed.sorted") </dev/null >"$work/checkpointed.out" 2>"$work/checkpointed.err" &
 pid=$!
 wait_for_round "$work/checkpointed.out" 1 "$pid"
 
 say "3. ckpt now $pid, while it sorts at full speed"
-"$build/bin/ckpt" now "$pid" | tee "$work/cost"
+"$build/bin/ckpt" now --timeout 300s "$pid" | tee "$work/cost"
 
 say "4. kill -9 $pid"
 kill -9 "$pid"
