@@ -43,7 +43,7 @@ const char* open_file_kind_name(uint32_t kind) {
     case OpenFileKind::kSignalFd: return "signalfd";
     case OpenFileKind::kInotify: return "inotify";
     case OpenFileKind::kSocketPair: return "socket pair";
-    case OpenFileKind::kListener: return "listening socket";
+    case OpenFileKind::kSocket: return "socket without a connection";
   }
   return "?";
 }

@@ -120,6 +120,7 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, DescriptorExecutor exec
   CKPT_TRY(read_volatile());
   if (structure_changed_ || kcmp_refused_ || !sharing_unchanged()) CKPT_TRY(sort_by_open_file());
   number_open_files();
+  CKPT_TRY(look_at_sockets_stopped());
   decide_kinds();
   CKPT_TRY(copy_contents_stopped());
   if (pidfd_ >= 0) sys::call(__NR_close, pidfd_);

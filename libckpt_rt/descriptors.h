@@ -141,6 +141,11 @@ class DescriptorCapture {
   bool sharing_unchanged();
   int compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel = true);
 
+  // descriptors_sockets.cc
+  Result<void> look_at_sockets_stopped();
+  Result<void> look_at_socket(CapturedDescriptor& d, int socket, int diag);
+  Result<void> copy_messages(CapturedDescriptor& d);
+
   // descriptors_content.cc
   Result<void> copy_large_early();
   Result<void> copy_contents_stopped();

@@ -164,6 +164,8 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     const size_t before = contents_.size();
     if (d.kind == OpenFileKind::kPipe || d.kind == OpenFileKind::kFifo) {
       copied = copy_pipe(i);
+    } else if (d.kind == OpenFileKind::kSocketPair) {
+      copied = copy_messages(d);
     } else if (d.kind == OpenFileKind::kMemfd ||
                (d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0)) {
       if (d.now.size == 0 || take_early_copy(d)) continue;

@@ -154,6 +154,10 @@ Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
       return make_signalfd(file);
     case OpenFileKind::kEpoll:
       return make_epoll(file);
+    case OpenFileKind::kSocketPair:
+      return make_socket_pair(file);
+    case OpenFileKind::kSocket:
+      return make_socket(file);
     default:
       return make_placeholder(file);
   }
@@ -215,6 +219,8 @@ void DescriptorBuilder::finish() {
   pipes_.clear();
   for (auto& [object, fd] : fifo_holders_) close(fd);
   fifo_holders_.clear();
+  for (auto& [object, fd] : socket_ends_) close(fd);
+  socket_ends_.clear();
 }
 
 }  // namespace ckpt

@@ -57,6 +57,10 @@ class DescriptorBuilder {
   Result<ScopedFd> make_fifo(const ParsedOpenFile& file);
   Result<void> refill_pipe(const ParsedOpenFile& file, int write_end);
   Result<ScopedFd> open_terminal(const ParsedOpenFile& file);
+  // descriptors_sockets.cc
+  Result<ScopedFd> make_socket_pair(const ParsedOpenFile& file);
+  Result<void> send_messages(const ParsedOpenFile& file, uint64_t receiver, int sender);
+  Result<ScopedFd> make_socket(const ParsedOpenFile& file);
   // descriptors_anonymous.cc
   Result<ScopedFd> make_eventfd(const ParsedOpenFile& file);
   Result<ScopedFd> make_timerfd(const ParsedOpenFile& file);
@@ -74,6 +78,7 @@ class DescriptorBuilder {
   int standard_[3] = {-1, -1, -1};        // the restarter's, parked
   std::map<uint64_t, PipeEnds> pipes_;    // by object
   std::map<uint64_t, int> fifo_holders_;  // by object, open for reading and writing
+  std::map<uint64_t, int> socket_ends_;   // by object, parked
 };
 
 // All details of one type: visit(const Struct&, the bytes after the struct).

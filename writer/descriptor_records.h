@@ -24,8 +24,8 @@ enum class OpenFileKind : uint32_t {
   kTimerFd = 11,    // details: one TimerDetail
   kSignalFd = 12,   // value: signal mask
   kInotify = 13,    // details: InotifyWatchDetail, one for each watch
-  kSocketPair = 14, // AF_UNIX, both ends in this process: SocketDetail
-  kListener = 15,   // a listening socket: SocketDetail
+  kSocketPair = 14, // AF_UNIX, both ends in this process, or the other end gone: SocketDetail
+  kSocket = 15,     // without a connection: listening, bound or neither, or for datagrams: SocketDetail
 };
 
 enum OpenFileFlag : uint32_t {
@@ -54,7 +54,7 @@ struct OpenFileRecord {
   uint64_t object;      // object_number(device, inode): the same for both ends of a pipe, and for a
                         // memfd the same as MappingRecord::object
   uint64_t value;       // eventfd: counter; signalfd: mask; memfd: huge page size in bytes or 0;
-                        // socket pair: object of the other end
+                        // socket pair: object of the other end, 0 when that is gone
   uint32_t path_len;
   uint32_t details_len;
   // then: path (of a memfd: its name; of kOther: what /proc/PID/fd says), details
@@ -128,14 +128,14 @@ struct InotifyWatchDetail {
 
 struct SocketDetail {
   int32_t domain, type, protocol;
-  int32_t backlog;
+  int32_t backlog;       // of listen(2), -1 not listening
   int32_t reuse_address, reuse_port, ipv6_only, keep_alive;
   int32_t send_buffer, receive_buffer;  // as getsockopt gives them
   int32_t pass_credentials;
   uint32_t shut_down;    // bit 0: reading, bit 1: writing
   uint32_t address_len;  // bound address, 0 none
-  uint32_t reserved;
-  // then: address (struct sockaddr), padded to 8
+  uint32_t peer_len;     // address that datagrams go to, 0 none
+  // then: address, peer (struct sockaddr), padded to 8 together
 };
 
 }  // namespace ckpt

@@ -124,9 +124,7 @@ TEST_P(Pipes, OneEndOnlyGivesErrors) {
       _exit(0);
     }
     close(6);
-    int pair[2];
-    VERIFY(socketpair(AF_INET, SOCK_STREAM, 0, pair) == -1);
-    move_to(socket(AF_INET, SOCK_DGRAM, 0), 8);
+    move_to(socket(AF_NETLINK, SOCK_RAW, 0), 8);
     kill(keeper, SIGKILL);
   };
   trip.verify = [&] {
@@ -161,11 +159,12 @@ TEST_P(Pipes, Fifos) {
 TEST_P(Pipes, StandardStreamsAreTheRestarters) {
   const std::string in = dir / "in", out = dir / "out";
   trip.setup = [] {
-    int fds[2], sync[2];
-    VERIFY(pipe(fds) == 0 && pipe(sync) == 0);
+    int fds[2], sync[2], pair[2];
+    VERIFY(pipe(fds) == 0 && pipe(sync) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
     if (fork() == 0) {  // has the other ends
       close(fds[1]);
       close(sync[1]);
+      close(pair[0]);
       char c;
       VERIFY(read(sync[0], &c, 1) == 0);
       _exit(0);
@@ -174,9 +173,10 @@ TEST_P(Pipes, StandardStreamsAreTheRestarters) {
     close(sync[0]);
     move_to(sync[1], 40);  // cannot be saved
     move_to(fds[1], 1);
-    dup2(1, 7);
-    open_at(8, "/proc/self/fd/1", O_WRONLY);
-    move_to(socket(AF_UNIX, SOCK_STREAM, 0), 0);
+    dup2(1, 47);
+    open_at(48, "/proc/self/fd/1", O_WRONLY);
+    close(pair[1]);
+    move_to(pair[0], 0);
   };
   trip.before_restore = [&] {
     write_file(in, "input");
@@ -186,8 +186,8 @@ TEST_P(Pipes, StandardStreamsAreTheRestarters) {
   trip.verify = [&] {
     VERIFY_EQ(read_some(0, 100), "input");
     VERIFY(write(1, "a", 1) == 1);
-    VERIFY(write(7, "b", 1) == 1);
-    VERIFY(write(8, "c", 1) == 1);
+    VERIFY(write(47, "b", 1) == 1);
+    VERIFY(write(48, "c", 1) == 1);
   };
   trip.run();
   EXPECT_EQ(read_file(out), "abc");
