@@ -164,7 +164,7 @@ Result<void> CheckpointRun::stop() {
 
   library.stopped_threads = stopped->first;
   library.leader_exited = stopped->leader_exited;
-  library.world.collect_pending(*stopped, 1ull << (library.signal - 1));
+  library.world.collect_pending(*stopped, 1ull << (library.signal - 1), library.pending);
   if (stopped->leader_exited) {
     StoppedThread leader{};
     leader.record.tid = library.pid;
@@ -178,16 +178,15 @@ Result<void> CheckpointRun::stop() {
       StoppedThread t;
       describe_thread(*s, library.pid, t);
       if (!threads_.push_back(t)) return no_memory("the list of threads");
-      for (uint32_t i = 0; i < s->pending_count; ++i) {
-        PendingSignalRecord p{s->pending[i].process_wide ? 0 : s->tid, s->pending[i].signal, {}};
-        std::memcpy(p.info, &s->pending[i].info, sizeof(p.info));
-        if (!pending_.push_back(p)) return no_memory("the list of pending signals");
-      }
-      if (s->pending_overflow) {
-        note(1, "a thread has more pending signals than can be saved: those beyond the first 8 are lost at restart");
-      }
     }
   }
+  for (uint32_t i = 0; i < library.pending.count; ++i) {
+    const PendingSignal& saved = library.pending.list[i];
+    PendingSignalRecord p{saved.tid, saved.signal, {}};
+    std::memcpy(p.info, &saved.info, sizeof(p.info));
+    if (!pending_.push_back(p)) return no_memory("the list of pending signals");
+  }
+  if (library.pending.overflow) note(1, "more than 4096 signals are pending: those beyond are lost at restart");
   cost_.threads = static_cast<uint32_t>(threads_.size());
   return {};
 }

@@ -41,6 +41,7 @@ struct Library {
   ProcessState process{};
   ThreadSlot* stopped_threads = nullptr;  // valid in an image, and at restart
   bool leader_exited = false;
+  PendingSignals pending;
 
   RawThread agent, fault_handler, writer;
   Statistics statistics;

@@ -96,6 +96,7 @@ void thread_main(void* arg) {
 void release_all() {
   sys::call(__NR_munmap, restart.args.restorer_start, restart.args.restorer_end - restart.args.restorer_start);
   await(restart.ready, restart.threads);
+  queue_again(library.pending, 0);
   report(RestartStage::kThreadState, 0, 0);
   report(RestartStage::kGo, 0, 0);
   if (restart.args.status_fd >= 0) sys::call(__NR_close, restart.args.status_fd);

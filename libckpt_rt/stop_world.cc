@@ -226,7 +226,14 @@ void StopWorld::release() {
   wake_waiting_threads();
 }
 
-void StopWorld::collect_pending(const Stopped& stopped, uint64_t our_signal_bit) {
+void StopWorld::collect_pending(const Stopped& stopped, uint64_t our_signal_bit, PendingSignals& pending) {
+  pending.count = 0;
+  pending.overflow = false;
+  const int pid = sys::getpid();
+  ThreadSlot* leader = stopped.first;
+  for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
+    if (s->tid == pid) leader = s;
+  }
   bool process_done = false;
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
     if ((s->pending_mask & ~our_signal_bit) == 0) continue;
@@ -236,7 +243,14 @@ void StopWorld::collect_pending(const Stopped& stopped, uint64_t our_signal_bit)
     s->collect_process = process_done ? 0 : masks.process & ~our_signal_bit;
     process_done = true;
     if ((s->collect_private | s->collect_process) == 0) continue;
-    run_on(*s, [](void* slot) { collect_pending_in_handler(*static_cast<ThreadSlot*>(slot)); }, s);
+    s->pending = &pending;
+    struct Again {
+      PendingSignals* pending;
+      uint32_t from;
+    } again{&pending, pending.count};
+    // No thread of the program runs meanwhile, so nobody can miss what is out of its queue.
+    run_on(*s, [](void* slot) { take_pending_in_handler(*static_cast<ThreadSlot*>(slot)); }, s);
+    run_on(*leader, [](void* a) { queue_again(*static_cast<Again*>(a)->pending, static_cast<Again*>(a)->from); }, &again);
   }
 }
 

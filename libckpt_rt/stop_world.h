@@ -67,8 +67,8 @@ class StopWorld {
   // thread with the program's descriptor table or signal queue can do.
   void run_on(ThreadSlot& slot, void (*work)(void*), void* argument);
 
-  // Pending signals of the stopped threads are copied into their slots (threads remain stopped).
-  void collect_pending(const Stopped& stopped, uint64_t our_signal_bit);
+  // Pending signals of the stopped threads and of the process are listed, and stay pending.
+  void collect_pending(const Stopped& stopped, uint64_t our_signal_bit, PendingSignals& pending);
 
   // At restart: the stop in the image is over; no thread is in a handler's waiting part.
   void reset_after_restart();

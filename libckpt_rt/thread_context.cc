@@ -57,36 +57,35 @@ void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
   sys::call(__NR_rt_sigpending, &slot.pending_mask, kSigsetBytes);
 }
 
-void collect_pending_in_handler(ThreadSlot& slot) {
-  // Fetch all first and queue all again afterwards, so that nothing is fetched twice. No thread of
-  // the program runs meanwhile, so nobody can miss what is out of the queue for this moment.
+void take_pending_in_handler(ThreadSlot& slot) {
   const timespec kNow{0, 0};
-  uint32_t first = slot.pending_count;
   uint64_t private_left = slot.collect_private;
-  for (uint64_t wanted = slot.collect_private | slot.collect_process; wanted != 0;) {
-    if (slot.pending_count == ThreadSlot::kMaxPending) {
-      slot.pending_overflow = true;
-      break;
-    }
-    PendingSignal& p = slot.pending[slot.pending_count];
+  const uint64_t wanted = slot.collect_private | slot.collect_process;
+  PendingSignals& all = *slot.pending;
+  while (all.count < PendingSignals::kMost) {
+    PendingSignal& p = all.list[all.count];
     long sig = sys::call(__NR_rt_sigtimedwait, &wanted, &p.info, &kNow, kSigsetBytes);
-    if (sig <= 0) break;
+    if (sig <= 0) return;
     uint64_t bit = 1ull << (sig - 1);
     // The kernel gives a thread's own signals before those of the process; of a standard signal there
     // is at most one of each. Real-time signals that are pending on both are taken as the thread's.
-    p.process_wide = (private_left & bit) == 0;
+    p.tid = (private_left & bit) != 0 ? slot.tid : 0;
     if (sig < SIGRTMIN) private_left &= ~bit;
     p.signal = static_cast<int32_t>(sig);
-    slot.pending_count++;
+    ++all.count;
   }
+  all.overflow = true;
+}
+
+void queue_again(const PendingSignals& pending, uint32_t from) {
   int pid = sys::getpid();
-  for (uint32_t i = first; i < slot.pending_count; ++i) {
-    PendingSignal& p = slot.pending[i];
-    if (p.process_wide) {
-      sys::call(__NR_rt_sigqueueinfo, pid, p.signal, &p.info);
-    } else {
-      sys::call(__NR_rt_tgsigqueueinfo, pid, slot.tid, p.signal, &p.info);
-    }
+  for (uint32_t i = from; i < pending.count; ++i) {
+    const PendingSignal& p = pending.list[i];
+    long r = p.tid == 0 ? sys::call(__NR_rt_sigqueueinfo, pid, p.signal, &p.info)
+                        : sys::call(__NR_rt_tgsigqueueinfo, pid, p.tid, p.signal, &p.info);
+    if (r != -EPERM) continue;
+    if (p.tid == 0) sys::call(__NR_kill, pid, p.signal);
+    else sys::call(__NR_tgkill, pid, p.tid, p.signal);
   }
 }
 
@@ -106,15 +105,6 @@ long restore_thread_in_handler(const ThreadSlot& slot) {
   // scheduling are restored as far as they go.
   if (slot.affinity_len != 0) sys::call(__NR_sched_setaffinity, 0L, slot.affinity_len, slot.affinity);
   if (slot.sched.size != 0) sys::call(__NR_sched_setattr, 0L, &slot.sched, 0L);
-  int pid = sys::getpid();
-  for (uint32_t i = 0; i < slot.pending_count; ++i) {
-    const PendingSignal& p = slot.pending[i];
-    if (p.process_wide) {
-      check(sys::call(__NR_rt_sigqueueinfo, pid, p.signal, &p.info));
-    } else {
-      check(sys::call(__NR_rt_tgsigqueueinfo, pid, slot.tid, p.signal, &p.info));
-    }
-  }
   return first_error;
 }
 

@@ -28,16 +28,22 @@ struct SchedAttr {  // struct sched_attr of sched_setattr(2), first version
 };
 
 struct PendingSignal {
+  int32_t tid;  // 0: of the process
   int32_t signal;
-  bool process_wide;
   siginfo_t info;
+};
+
+// Signals that were pending at the stop, in the order of their queues.
+struct PendingSignals {
+  static constexpr uint32_t kMost = 4096;
+  uint32_t count = 0;
+  bool overflow = false;
+  PendingSignal list[kMost] = {};
 };
 
 enum class SlotOrder : uint32_t { kNone = 0, kGiven = 1, kDone = 2 };
 
 struct ThreadSlot {
-  static constexpr int kMaxPending = 8;  // what does not fit stays queued in the running program, and is noted
-
   ThreadSlot* next = nullptr;  // list of stopped threads, newest first
   int tid = 0;
   ucontext_t* frame = nullptr;
@@ -58,17 +64,21 @@ struct ThreadSlot {
   void (*work)(void*) = nullptr;
   void* work_argument = nullptr;
 
-  // For collect_pending_in_handler: fetch the signals of these masks, keep a copy, queue them again.
+  // For take_pending_in_handler: the signals to take out of the queues, and where to put them.
   uint64_t collect_private = 0, collect_process = 0;
-  uint32_t pending_count = 0;
-  bool pending_overflow = false;
-  PendingSignal pending[kMaxPending];
+  PendingSignals* pending = nullptr;
 };
 
 void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame);
-void collect_pending_in_handler(ThreadSlot& slot);
+// Takes the slot's pending signals out of the queues (only the thread itself can) …
+void take_pending_in_handler(ThreadSlot& slot);
+// … and puts them back as they were, the sender included. Only the leader may say who sent a signal
+// (rt_sigqueueinfo(2): the caller's tid must be the process id). From another thread the signals come
+// back as sent by the process itself.
+void queue_again(const PendingSignals& pending, uint32_t from);
 
 // The first thing that could not be restored, or 0. Runs on the thread itself, all signals blocked.
+// Pending signals are the leader's to restore.
 long restore_thread_in_handler(const ThreadSlot& slot);
 
 // Address, length and signature of the rseq area that libc registers for its threads, relative to
