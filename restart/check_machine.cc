@@ -1,15 +1,32 @@
 #include "restart/check_machine.h"
 
-#include <sys/utsname.h>
+#include <sys/mman.h>
 
 #include <cstring>
 
 #include "base/cpu_features.h"
 #include "base/restart_protocol.h"
 #include "restart/address_space.h"
+#include "restart/memory_plan.h"
+#include "restart/old_vdso.h"
 
 namespace ckpt {
 namespace {
+
+// The library's entry and state must be where memory will be.
+Result<void> check_entry(const ImageReader& image) {
+  const ProcessRecord& p = image.meta().process.record;
+  bool entry = false, state = false;
+  for (const ParsedMapping& m : image.meta().mappings) {
+    if (!is_rebuilt(m)) continue;
+    auto inside = [&](uint64_t at) { return m.record.start <= at && at < m.record.end; };
+    if (inside(p.restart_entry)) entry = (m.record.prot & PROT_EXEC) != 0;
+    if (inside(p.restart_state)) state = (m.record.prot & PROT_READ) != 0;
+  }
+  if (entry && state) return {};
+  return make_error(ExitCode::kImageDamaged, 0, "{}: the library's entry for restart ({:#x}) is in no code of the image",
+                    image.path(), p.restart_entry);
+}
 
 Result<void> check_processor(const ParsedProcess& process) {
   uint64_t ours = read_xfeatures();
@@ -50,16 +67,9 @@ Result<void> check_machine(const ImageReader& image, const Vdso& ours) {
                       "that came with it",
                       p.restart_protocol, kRestartProtocolVersion);
   }
+  CKPT_TRY(check_entry(image));
   CKPT_TRY(check_processor(process));
-  bool had_vdso = p.vdso_end > p.vdso_start;
-  if (had_vdso != ours.present() || (had_vdso && p.vdso_hash != ours.hash)) {
-    utsname here{};
-    uname(&here);
-    return make_error(ExitCode::kIncompatible, 0,
-                      "the image was taken under another kernel: its vdso (the kernel's code in every program) is {:016x}, "
-                      "that of {} here is {:016x}; restart under the kernel of the checkpoint",
-                      p.vdso_hash, here.release, ours.hash);
-  }
+  if (is_other_vdso(image.meta(), ours)) CKPT_TRY(check_other_vdso(image.meta(), ours));
   for (const ParsedMapping& m : image.meta().mappings) {
     if (m.record.end > kTaskEnd && static_cast<MappingKind>(m.record.kind) != MappingKind::kLibraryOwned) {
       return make_error(ExitCode::kIncompatible, 0,

@@ -78,7 +78,7 @@ Json describe(const RestartPlan& plan) {
 void report_costs(const RestartOptions& options, const RestartPlan& plan, const Launched& launched, const Outcome& outcome,
                   const Costs& costs, const std::vector<std::string>& notes) {
   double check_ms = static_cast<double>(costs.checked_ns - costs.start_ns) / 1e6;
-  double restart_ms = static_cast<double>(outcome.go_ns - costs.start_ns) / 1e6;
+  double restart_ms = static_cast<double>(outcome.go_ns() - costs.start_ns) / 1e6;
   if (options.json) {
     Json j = describe(plan);
     j["ok"] = true;
@@ -86,7 +86,11 @@ void report_costs(const RestartOptions& options, const RestartPlan& plan, const 
     j["new_pid_namespace"] = launched.namespaces.new_pid;
     j["new_user_namespace"] = launched.namespaces.new_user;
     j["check_ns"] = costs.checked_ns - costs.start_ns;
-    j["restart_ns"] = outcome.go_ns - costs.start_ns;
+    j["restart_ns"] = outcome.go_ns() - costs.start_ns;
+    Json& stages = j["stages_ns"];
+    for (size_t i = 0; i < kRestartStages; ++i) {
+      if (outcome.stage_ns[i] != 0) stages[stage_name(static_cast<RestartStage>(i))] = outcome.stage_ns[i] - costs.start_ns;
+    }
     j["notes"] = notes;
     std::fprintf(stderr, "%s\n", j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
   } else if (options.verbose) {

@@ -34,6 +34,9 @@
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
 #endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14
+#endif
 #ifndef MREMAP_MAYMOVE
 #define MREMAP_MAYMOVE 1
 #define MREMAP_FIXED 2
@@ -63,7 +66,8 @@ constexpr int kErrnoNoSys = 38;
 constexpr int kErrnoIo = 5;
 constexpr int kExitSystem = 71;
 constexpr uint32_t kMaxIovecs = 256;
-constexpr uint64_t kMaxBatchBytes = 64u << 20;
+constexpr uint64_t kMaxBatchBytes = 2u << 20;   // what a processor's cache may still hold when it is filled
+constexpr uint64_t kPopulateFrom = 64u << 10;
 
 void report(const RestorerArgs& a, RestartStage stage, RestorerStep step, long error, uint32_t detail) {
   RestartStatus status{static_cast<uint32_t>(stage), static_cast<int32_t>(-error), static_cast<int32_t>(step),
@@ -125,6 +129,17 @@ void map_one(const RestorerArgs& a, const RestorerMapping& m, uint32_t& notes) {
   advise(m.start, length, m.flags & kMapNoHugePage, MADV_NOHUGEPAGE, notes);
 }
 
+void place_code(const RestorerArgs& a, const RestorerCode& code) {
+  if (code.length == 0) return;
+  long r = call(__NR_mmap, code.address, code.length, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0L);
+  if (!failed(r)) {
+    memcpy(reinterpret_cast<void*>(code.address), code.bytes, code.length);
+    r = call(__NR_mprotect, code.address, code.length, PROT_READ | PROT_EXEC);
+  }
+  if (failed(r)) fail(a, RestartStage::kUnmapped, RestorerStep::kMoveVdso, r);
+}
+
 uint32_t mapping_at(const RestorerArgs& a, uint64_t address) {
   uint32_t low = 0, high = a.mapping_count;
   while (low < high) {
@@ -144,6 +159,12 @@ void fill_batch(const RestorerArgs& a, const RestorerFill* fills, uint32_t count
   for (uint32_t i = 0; i < count; ++i) {
     vectors[i].iov_base = reinterpret_cast<void*>(fills[i].address);
     vectors[i].iov_len = fills[i].length;
+  }
+  // One call that makes many pages costs a quarter less than a fault for each. Refused: they fault.
+  for (uint32_t i = 0; i < count; ++i) {
+    if (fills[i].length >= kPopulateFrom) {
+      call(__NR_madvise, fills[i].address, fills[i].length, MADV_POPULATE_WRITE);
+    }
   }
   bool feed = fills[0].image_offset == kFromFeed;
   RestorerStep step = feed ? RestorerStep::kFillFromFeed : RestorerStep::kFillFromImage;
@@ -238,6 +259,7 @@ extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(Restorer
   move_vdso(a, false);
   unmap_everything_else(a);
   move_vdso(a, true);
+  place_code(a, a.old_vdso);
   report(a, RestartStage::kUnmapped, RestorerStep::kNone, 0, 0);
 
   for (uint32_t i = 0; i < a.mapping_count; ++i) map_one(a, a.mappings[i], notes);

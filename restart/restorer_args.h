@@ -47,6 +47,12 @@ struct RestorerVdsoPiece {
 };
 inline constexpr uint32_t kMaxVdsoPieces = 6;
 
+// Bytes made by ckpt-restart that go to memory of their own: the old vdso with its jumps.
+struct RestorerCode {
+  uint64_t address, length;  // length 0: none
+  const void* bytes;
+};
+
 struct RestorerLimit {
   uint32_t resource, reserved;
   uint64_t soft, hard;
@@ -105,6 +111,7 @@ struct RestorerArgs {
   uint32_t mapping_count;
   uint64_t fill_count;
   RestorerVdsoPiece vdso[kMaxVdsoPieces];
+  RestorerCode old_vdso;
   const RestorerMapping* mappings;
   const RestorerFill* fills;
 

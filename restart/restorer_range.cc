@@ -14,6 +14,7 @@
 #include "base/sys.h"
 #include "restart/address_space.h"
 #include "restart/credentials.h"
+#include "restart/old_vdso.h"
 #include "restart/restorer_blob.h"
 
 #ifndef MAP_FIXED_NOREPLACE
@@ -38,21 +39,33 @@ Result<void> RestorerRange::reserve(uint64_t view_bytes) {
   std::vector<AddrRange> taken;
   for (const ParsedMapping& m : meta.mappings) taken.push_back({{m.record.start}, {m.record.end}});
   const ProcessRecord& p = meta.process.record;
+  // Where the vdso goes with what belongs to it, and where the image's own was.
+  uint64_t before_code = vdso_.code.start - vdso_.whole().start;
+  bool other = is_other_vdso(meta, vdso_);
   if (vdso_.present()) {
-    // Where the vdso and what belongs to it go, whatever its size here.
-    taken.push_back({{p.vdso_start - (vdso_.code.start - vdso_.whole().start)},
-                     {p.vdso_start + (vdso_.whole().end - vdso_.code.start)}});
+    taken.push_back({{p.vdso_start - before_code}, {p.vdso_start + (vdso_.whole().end - vdso_.code.start)}});
   }
+  taken.push_back({{p.vvar_start}, {p.vvar_end}});
+  taken.push_back({{p.vdso_start}, {p.vdso_end}});
   auto own = own_mappings();
   if (!own.ok()) return own.error();
   for (const OwnMapping& m : *own) taken.push_back(m.range);
+
+  vdso_code_ = p.vdso_start;
+  if (other && vdso_.present()) {
+    auto place = find_room(taken, vdso_.whole().size(), kMargin, Addr{kLowest});
+    if (!place.ok()) return place.error();
+    vdso_code_ = place->value + before_code;
+    taken.push_back({*place, *place + vdso_.whole().size()});
+  }
 
   uint64_t code = pages(restorer_blob().size());
   uint64_t lists = pages(sizeof(RestorerArgs) + meta.mappings.size() * sizeof(RestorerMapping) +
                          fill_.fills.size() * sizeof(RestorerFill) +
                          std::min<uint64_t>(meta.process.groups.size(), kMostGroups) * sizeof(uint32_t) +
                          descriptors_.locks.size() * sizeof(RestorerLock) +
-                         descriptors_.pending_seals.size() * sizeof(RestorerSeal) + meta.mm.auxv.size() + 8 * 64);
+                         descriptors_.pending_seals.size() * sizeof(RestorerSeal) + meta.mm.auxv.size() +
+                         (other ? saved_vdso_code(meta).size() : 0) + 9 * 64);
   uint64_t parking = pages(vdso_.whole().size());
   uint64_t total = code + lists + kStackBytes + parking + pages(view_bytes);
   auto room = find_room(std::move(taken), total, kMargin, Addr{kLowest});
@@ -138,11 +151,15 @@ Result<void> RestorerRange::plan_vdso() {
     return make_error(ExitCode::kIncompatible, 0, "this kernel's vdso has {} parts, more than {}", vdso_.pieces.size(),
                       kMaxVdsoPieces);
   }
-  uint64_t saved_code = image_.meta().process.record.vdso_start;
   for (const VdsoPiece& piece : vdso_.pieces) {
     uint64_t into = piece.range.start - vdso_.whole().start;
     uint64_t from_code = vdso_.code.start - piece.range.start;  // wraps for what lies above; so does the sum
-    a.vdso[a.vdso_count++] = {piece.range.start.value, parking_ + into, saved_code - from_code, piece.range.size()};
+    a.vdso[a.vdso_count++] = {piece.range.start.value, parking_ + into, vdso_code_ - from_code, piece.range.size()};
+  }
+  const ImageMeta& meta = image_.meta();
+  if (is_other_vdso(meta, vdso_)) {
+    auto code = redirect_vdso(saved_vdso_code(meta), vdso_, Addr{vdso_code_});
+    a.old_vdso = {meta.process.record.vdso_start, code.size(), place(code.data(), code.size())};
   }
   return {};
 }

@@ -50,6 +50,7 @@ class RestorerRange {
   uint64_t start_ = 0, end_ = 0;
   uint64_t lists_ = 0, lists_end_ = 0;  // next free byte of the lists, and where they end
   uint64_t stack_top_ = 0, parking_ = 0, views_ = 0;
+  uint64_t vdso_code_ = 0;  // where our vdso's code goes
   RestorerArgs* args_ = nullptr;
 };
 

@@ -100,14 +100,18 @@ Result<void> Supervisor::read_stages() {
     if (n != static_cast<ssize_t>(sizeof(status))) break;
     auto stage = static_cast<RestartStage>(status.stage);
     if (status.error != 0) return stage_error(status, mapping_name_);
-    outcome_.stage = stage;
+    reached(stage);
     if (stage == RestartStage::kMm) outcome_.restorer_notes = status.detail;
-    if (stage == RestartStage::kGo) {
-      outcome_.go_ns = now_ns();
-      status_fd_.reset();
-    }
+    if (stage == RestartStage::kGo) status_fd_.reset();
   }
   return {};
+}
+
+void Supervisor::reached(RestartStage stage) {
+  auto i = static_cast<size_t>(stage);
+  if (i >= kRestartStages) return;
+  if (outcome_.stage < stage) outcome_.stage = stage;
+  outcome_.stage_ns[i] = now_ns();
 }
 
 void Supervisor::read_reports() {
@@ -126,9 +130,7 @@ void Supervisor::read_reports() {
         }
         break;
       case ReportKind::kStage:
-        if (outcome_.stage < static_cast<RestartStage>(report->value)) {
-          outcome_.stage = static_cast<RestartStage>(report->value);
-        }
+        reached(static_cast<RestartStage>(report->value));
         break;
       case ReportKind::kProgram:
         launched_.pidfd = std::move(pidfd);

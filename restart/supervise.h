@@ -12,9 +12,13 @@
 
 namespace ckpt {
 
+inline constexpr size_t kRestartStages = static_cast<size_t>(RestartStage::kGo) + 1;
+
 struct Outcome {
+  int64_t go_ns() const { return stage_ns[kRestartStages - 1]; }
+
   RestartStage stage = RestartStage::kStart;  // reached
-  int64_t go_ns = 0;                          // CLOCK_MONOTONIC when the threads were released
+  int64_t stage_ns[kRestartStages] = {};      // CLOCK_MONOTONIC when each was reported; 0 never
   int outer_pid = 0;                          // the program's pid as we see it
   std::vector<std::string> notes;
   uint32_t restorer_notes = 0;  // RestorerNote
@@ -43,6 +47,7 @@ class Supervisor {
 
  private:
   Result<void> read_stages();
+  void reached(RestartStage stage);
   void read_reports();
   void forward_signals();
   void reap();

@@ -25,52 +25,54 @@ Result<Vdso> find_vdso() {
 
 namespace {
 
-// The dynamic symbols of an ELF image in memory. The vdso is the kernel's own: its structure is trusted.
-struct SymbolTable {
-  const Elf64_Sym* symbols = nullptr;
-  const char* names = nullptr;
-  size_t count = 0;
-  uint64_t bias = 0;
-};
+// Reads structs out of an ELF image in memory, where file offsets are offsets from its start.
+class ElfBytes {
+ public:
+  explicit ElfBytes(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  template <typename T>
+  bool read(uint64_t at, T& value) const {
+    if (at > bytes_.size() || bytes_.size() - at < sizeof(T)) return false;
+    std::memcpy(&value, bytes_.data() + at, sizeof(T));
+    return true;
+  }
+  std::string text(uint64_t at) const {
+    std::string s;
+    for (char c = 0; read(at, c) && c != '\0'; ++at) s += c;
+    return s;
+  }
 
-SymbolTable symbols_of(uint64_t start) {
-  SymbolTable table;
-  auto* elf = reinterpret_cast<const Elf64_Ehdr*>(start);
-  auto* parts = reinterpret_cast<const Elf64_Phdr*>(start + elf->e_phoff);
-  const Elf64_Dyn* dynamic = nullptr;
-  bool have_bias = false;
-  for (int i = 0; i < elf->e_phnum; ++i) {
-    if (parts[i].p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const Elf64_Dyn*>(start + parts[i].p_offset);
-    if (parts[i].p_type == PT_LOAD && !have_bias) {
-      table.bias = start + parts[i].p_offset - parts[i].p_vaddr;
-      have_bias = true;
-    }
-  }
-  for (; dynamic != nullptr && dynamic->d_tag != DT_NULL; ++dynamic) {
-    uint64_t at = dynamic->d_un.d_ptr + table.bias;
-    if (dynamic->d_tag == DT_SYMTAB) table.symbols = reinterpret_cast<const Elf64_Sym*>(at);
-    if (dynamic->d_tag == DT_STRTAB) table.names = reinterpret_cast<const char*>(at);
-    // The string table follows the symbols.
-  }
-  if (table.symbols != nullptr && table.names != nullptr) {
-    auto symbols = reinterpret_cast<uint64_t>(table.symbols), names = reinterpret_cast<uint64_t>(table.names);
-    if (names > symbols) table.count = (names - symbols) / sizeof(Elf64_Sym);
-  }
-  return table;
-}
+ private:
+  std::span<const std::byte> bytes_;
+};
 
 }  // namespace
 
-void* vdso_symbol(const Vdso& vdso, const char* name) {
-  if (!vdso.present()) return nullptr;
-  SymbolTable table = symbols_of(vdso.code.start.value);
-  for (size_t i = 0; i < table.count; ++i) {
-    const Elf64_Sym& s = table.symbols[i];
-    if (s.st_shndx != SHN_UNDEF && std::strcmp(table.names + s.st_name, name) == 0) {
-      return reinterpret_cast<void*>(table.bias + s.st_value);
-    }
+std::vector<VdsoSymbol> vdso_symbols(std::span<const std::byte> code) {
+  ElfBytes elf(code);
+  Elf64_Ehdr head;
+  if (!elf.read(0, head) || std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return {};
+  uint64_t bias = 0, dynamic = 0;  // addresses in the file minus offsets
+  for (int i = head.e_phnum - 1; i >= 0; --i) {
+    Elf64_Phdr part;
+    if (!elf.read(head.e_phoff + static_cast<unsigned>(i) * sizeof(part), part)) return {};
+    if (part.p_type == PT_DYNAMIC) dynamic = part.p_offset;
+    if (part.p_type == PT_LOAD) bias = part.p_vaddr - part.p_offset;
   }
-  return nullptr;
+  uint64_t symbols = 0, names = 0;
+  Elf64_Dyn entry;
+  for (uint64_t at = dynamic; dynamic != 0 && elf.read(at, entry) && entry.d_tag != DT_NULL; at += sizeof(entry)) {
+    if (entry.d_tag == DT_SYMTAB) symbols = entry.d_un.d_ptr - bias;
+    if (entry.d_tag == DT_STRTAB) names = entry.d_un.d_ptr - bias;
+  }
+  std::vector<VdsoSymbol> result;
+  // As ld lays it out, the strings follow the symbols.
+  Elf64_Sym symbol;
+  for (uint64_t at = symbols; symbols != 0 && at + sizeof(symbol) <= names && elf.read(at, symbol); at += sizeof(symbol)) {
+    if (symbol.st_shndx == SHN_UNDEF || ELF64_ST_TYPE(symbol.st_info) != STT_FUNC) continue;
+    uint64_t offset = symbol.st_value - bias;
+    if (offset < code.size()) result.push_back({elf.text(names + symbol.st_name), offset, symbol.st_size});
+  }
+  return result;
 }
 
 }  // namespace ckpt

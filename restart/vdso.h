@@ -4,6 +4,8 @@
 // The vdso reads the vvar pages relative to itself, so all of them move together.
 #pragma once
 
+#include <span>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -28,7 +30,13 @@ struct Vdso {
 // Of this process. Without a vdso (vdso=0 on the kernel's command line) present() is false.
 Result<Vdso> find_vdso();
 
-// Address of a function that the vdso exports, nullptr if it has none of that name.
-void* vdso_symbol(const Vdso& vdso, const char* name);
+struct VdsoSymbol {
+  std::string name;
+  uint64_t offset;  // bytes from the start of the code pages
+  uint64_t size;
+};
+
+// The functions that a vdso exports. `code` may be anything: what does not parse has none.
+std::vector<VdsoSymbol> vdso_symbols(std::span<const std::byte> code);
 
 }  // namespace ckpt

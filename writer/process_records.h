@@ -90,6 +90,10 @@ enum class MappingKind : uint32_t {
   kLibraryOwned = 8,     // libckpt_rt's own working memory: not saved, not mapped at restart
 };
 
+// FileContentRecord::object of the vdso's code pages (open_file 0), so that the image can be restarted
+// under another kernel. Optional. No object_number() is this one's: inode and device would have to hash to it.
+inline constexpr uint64_t kVdsoContentObject = 0x766473'6f2d636f64;
+
 enum MappingFlag : uint32_t {
   kMapGrowsDown = 1u << 0,
   kMapHugeTlb = 1u << 1,

@@ -153,6 +153,10 @@ std::string MadeImage::write(const std::string& directory) {
     meta.record(RecordType::kOpenFile, file, std::string_view("pipe:1"));
     meta.record(RecordType::kDescriptor, DescriptorRecord{fd, file.id, 0, 0});
   }
+  if (!vdso_code.empty()) {
+    FileContentRecord content{0, 0, kVdsoContentObject, 0, vdso_code.size()};
+    meta.record(RecordType::kFileContent, content, std::string_view(vdso_code));
+  }
   meta.record(RecordType::kResourceLimits, limits);
   meta.finish();
   abort_unless(meta.ok(), "meta");

@@ -31,6 +31,7 @@ class MadeImage {
   std::string cwd = "/tmp", exe;
   std::vector<int> more_threads;
   Codec codec = Codec::kNone;
+  std::string vdso_code;  // saved with the image; empty: not
 
   MadeMapping& add(uint64_t start, uint64_t end, uint32_t prot, MappingKind kind, std::string bytes = {});
   void step(GuestOp op, uint32_t value = 0, uint64_t address = 0, uint64_t length = 0);

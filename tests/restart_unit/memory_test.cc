@@ -91,21 +91,54 @@ TEST_F(Memory, MapsAreWhatTheImageSays) {
   EXPECT_EQ(r.out.find("ckpt-restart"), std::string::npos) << r.out;
 }
 
+uint64_t clock_gettime_offset(const Vdso& vdso) {
+  for (const VdsoSymbol& s : vdso_symbols({vdso.code.start.as<const std::byte>(), vdso.code.size()})) {
+    if (s.name == "__vdso_clock_gettime") return s.offset;
+  }
+  ADD_FAILURE() << "no __vdso_clock_gettime";
+  return 0;
+}
+
 TEST_F(Memory, VdsoWorksAtItsOldPlace) {
   MadeImage image;
-  // The symbol's place is the same here, since the vdso is.
-  void* clock = nullptr;
-  {
-    auto vdso = find_vdso();
-    ASSERT_TRUE(vdso.ok());
-    clock = vdso_symbol(*vdso, "__vdso_clock_gettime");
-    ASSERT_NE(clock, nullptr);
-    image.step(GuestOp::kClock, 0,
-               image.process.vdso_start + (reinterpret_cast<uint64_t>(clock) - vdso->code.start.value));
-  }
+  auto vdso = find_vdso();
+  ASSERT_TRUE(vdso.ok());
+  image.step(GuestOp::kClock, 0, image.process.vdso_start + clock_gettime_offset(*vdso));
   RunResult r = run(image);
   EXPECT_EQ(r.exit_code(), 7) << r.err;
   EXPECT_EQ(r.out, "vdso 1 \n");
+}
+
+TEST_F(Memory, AnotherKernelsVdsoLeadsToOurs) {
+  auto vdso = find_vdso();
+  ASSERT_TRUE(vdso.ok());
+  std::string code(vdso->code.start.as<const char>(), vdso->code.size());
+  uint64_t offset = clock_gettime_offset(*vdso);
+  code[offset + 40] ^= 1;  // what the old function did no longer matters
+  code[code.size() - 1] ^= 1;
+  for (bool lacking : {false, true}) {
+    std::string saved = code;
+    if (lacking) {
+      // A function that this kernel does not know by its name, but knows as a system call.
+      size_t at = saved.find("__vdso_getcpu");
+      ASSERT_NE(at, std::string::npos);
+      std::memcpy(saved.data() + at, "__vdso_nobody", 13);
+    }
+    MadeImage image;
+    image.vdso_code = saved;
+    image.process.vdso_hash ^= 1;
+    image.step(GuestOp::kClock, 0, image.process.vdso_start + offset);
+    image.cat("/proc/self/maps");
+    RunResult r = run(image);
+    if (lacking) {
+      EXPECT_EQ(r.exit_code(), 68) << r.err;
+      EXPECT_NE(r.err.find("__vdso_nobody"), std::string::npos) << r.err;
+    } else {
+      EXPECT_EQ(r.exit_code(), 7) << r.err;
+      EXPECT_EQ(r.out.substr(0, 8), "vdso 1 \n") << r.out;
+      EXPECT_NE(r.out.find("[vdso]"), std::string::npos) << r.out;
+    }
+  }
 }
 
 TEST_F(Memory, WhereCkptRestartItselfIsNothingIsInTheWay) {
