@@ -61,8 +61,8 @@ struct ckpt_rt_result {
 };
 
 enum ckpt_rt_callback_kind {
-  CKPT_RT_BEFORE_CHECKPOINT = 1, /* before the threads are stopped */
-  CKPT_RT_AFTER_CHECKPOINT = 2,  /* after they were released, or the checkpoint was given up */
+  CKPT_RT_BEFORE_CHECKPOINT = 1, /* all threads stand, nothing is saved yet: what it does is in the image */
+  CKPT_RT_AFTER_CHECKPOINT = 2,  /* the image is fixed, the threads are about to be released */
   CKPT_RT_AFTER_RESTART = 3      /* in a restarted process, before any thread goes on */
 };
 

@@ -12,6 +12,7 @@ FutexLock lock;  // held for a few instructions, with all signals blocked
 Request ring[kRing];
 uint32_t head = 0, count = 0;
 bool running = false;
+OwnRequest* answering = nullptr;  // in an image: who waits for this very checkpoint
 
 void main_loop(void*) {
   for (;;) {
@@ -28,7 +29,9 @@ void main_loop(void*) {
       --count;
     }
     if (r.own != nullptr) {
+      answering = r.own;
       auto result = take_checkpoint();
+      answering = nullptr;
       r.own->ok = result.ok();
       if (result.ok()) r.own->cost = *result;
       else r.own->error = result.error();
@@ -62,10 +65,16 @@ bool request(const Request& r) {
   return true;
 }
 
-void reset() {
+void reset(uint32_t generation) {
   new (&lock) FutexLock;
   head = count = 0;
   running = false;
+  if (generation != 0 && answering != nullptr) {
+    answering->ok = true;
+    answering->restarted = generation;
+    answering->done.store(1, std::memory_order_release);
+  }
+  answering = nullptr;
 }
 
 }  // namespace ckpt::agent

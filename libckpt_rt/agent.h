@@ -17,6 +17,7 @@ namespace ckpt::agent {
 struct OwnRequest {
   FutexWord done{0};
   bool ok = false;
+  uint32_t restarted = 0;  // the answer comes in a restarted process: its generation
   CheckpointCost cost;
   Error error;
 };
@@ -28,6 +29,8 @@ struct Request {
 
 // Queues the request and starts the agent if there is none. False: the queue is full.
 bool request(const Request& request);
-void reset();  // restart, forked child: no agent exists
+// Restart, forked child: no agent exists. In a restart the request that the image was taken for is
+// answered.
+void reset(uint32_t generation);
 
 }  // namespace ckpt::agent

@@ -20,6 +20,7 @@ Result<void> CheckpointRun::run() {
   CKPT_TRY(stop());
   CKPT_TRY(while_stopped());
   auto go = [&] {
+    run_callbacks(CKPT_RT_AFTER_CHECKPOINT, library.stopped_threads);
     library.world.release();
     stopped_ = false;
     cost_.pause_ns = now_ns() - stop_began_ns_;
@@ -161,6 +162,7 @@ Result<void> CheckpointRun::finish_fork() {
     report->sequential = cost_.sequential_copies;
     sys::call(__NR_exit_group, 0L);
   }
+  run_callbacks(CKPT_RT_AFTER_CHECKPOINT, library.stopped_threads);
   library.world.release();
   stopped_ = false;
   cost_.pause_ns = now_ns() - stop_began_ns_;

@@ -6,6 +6,8 @@
 #include <sys/uio.h>
 
 #include "base/clock.h"
+#include "libckpt_rt/critical_section.h"
+#include "libckpt_rt/excluded_memory.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/log.h"
 #include "libckpt_rt/task_list.h"
@@ -153,14 +155,33 @@ Result<void> CheckpointRun::prepare() {
   return {};
 }
 
+void CheckpointRun::run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot) {
+  if (slot == nullptr || !callbacks::any(kind)) return;
+  library.world.run_on(*slot, [](void* k) { callbacks::run(*static_cast<ckpt_rt_callback_kind*>(k)); }, &kind);
+}
+
 Result<void> CheckpointRun::stop() {
   const bool helpers = mode_ == Mode::kRealtime;
   int own_tids[] = {sys::gettid(), helpers ? library.fault_handler.tid() : 0, helpers ? library.writer.tid() : 0};
   int stuck = 0;
-  stop_began_ns_ = now_ns();
-  auto stopped = library.world.stop(own_tids, library.signal, library.settings.stop_timeout_ns, arena_, &stuck);
-  if (!stopped.ok()) return stopped.error();
-  stopped_ = true;
+  const int64_t deadline = now_ns() + library.settings.stop_timeout_ns;
+  StopWorld::Stopped stopped_threads;
+  for (;;) {
+    stop_began_ns_ = now_ns();
+    auto stopped = library.world.stop(own_tids, library.signal, library.settings.stop_timeout_ns, arena_, &stuck);
+    if (!stopped.ok()) return stopped.error();
+    stopped_threads = *stopped;
+    stopped_ = true;
+    if (critical_section::none_inside()) break;
+    library.world.release();
+    stopped_ = false;
+    if (!critical_section::await_none(deadline)) {
+      return make_error(ExitCode::kTimeout, 0,
+                        "a thread stayed in its critical section (ckpt_rt_enter_critical) longer than CKPT_STOP_TIMEOUT");
+    }
+  }
+  const StopWorld::Stopped* stopped = &stopped_threads;
+  run_callbacks(CKPT_RT_BEFORE_CHECKPOINT, stopped->first);
 
   library.stopped_threads = stopped->first;
   library.leader_exited = stopped->leader_exited;
@@ -227,6 +248,20 @@ Result<void> CheckpointRun::while_stopped() {
   return mode_ == Mode::kRealtime ? protect() : Result<void>();
 }
 
+Result<void> CheckpointRun::leave_out_excluded(ArenaVector<AddrRange>& runs, size_t first) {
+  // Nearly always there is nothing excluded, and the runs stay as they are.
+  for (size_t i = first; i < runs.size(); ++i) {
+    AddrRange out = excluded_memory::next_excluded(runs[i]);
+    if (out.empty()) continue;
+    AddrRange rest{out.end, runs[i].end};
+    runs[i].end = out.start;
+    if (!rest.empty() && !runs.push_back(rest)) return no_memory("the list of pages");
+    // Address order: the rest belongs right behind what it was cut from.
+    for (size_t j = runs.size() - 1; !rest.empty() && j > i + 1; --j) std::swap(runs[j], runs[j - 1]);
+  }
+  return {};
+}
+
 Result<void> CheckpointRun::list_pages() {
   // Runs of every mapping first: the table wants to know how many segments there will be.
   struct Part {
@@ -243,6 +278,7 @@ Result<void> CheckpointRun::list_pages() {
     CKPT_TRY(pages_.scan(m, runs));
     if (runs.size() == first) continue;
     if (!parts.push_back({&m, first, runs.size() - first})) return no_memory("the list of pages");
+    CKPT_TRY(leave_out_excluded(runs, first));
     for (const AddrRange& r : runs.span().subspan(first)) {
       segments += (r.end.value - 1) / segment - r.start.value / segment + 1;
       if (m.handling == Handling::kEager && !eager_.push_back({r.start, r.size(), nullptr, kNoBuffer})) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "copier/filled_queue.h"
+#include "libckpt_rt/callbacks.h"
 #include "libckpt_rt/checkpoint_meta.h"
 #include "libckpt_rt/page_scan.h"
 #include "libckpt_rt/write_protect.h"
@@ -44,6 +45,8 @@ class CheckpointRun {
   Result<void> stop();
   Result<void> while_stopped();
   Result<void> list_pages();
+  Result<void> leave_out_excluded(ArenaVector<AddrRange>& runs, size_t first);
+  void run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot);
   Result<void> copy_eagerly();
   Result<void> protect();
   void own_ranges();

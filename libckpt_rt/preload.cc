@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/control_protocol.h"
 #include "libckpt_rt/agent.h"
+#include "libckpt_rt/critical_section.h"
 #include "libckpt_rt/hooks.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/library_range.h"
@@ -147,7 +148,8 @@ void reset_in_child() {
   library.agent.forget();
   library.fault_handler.forget();
   library.writer.forget();
-  agent::reset();
+  agent::reset(0);
+  critical_section::reset_in_child();
   release_guard::reset();
   library.statistics = {};
   library.generation = 0;

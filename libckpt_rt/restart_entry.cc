@@ -5,6 +5,7 @@
 #include <linux/sched.h>
 
 #include "libckpt_rt/agent.h"
+#include "libckpt_rt/callbacks.h"
 #include "libckpt_rt/hooks.h"
 #include "libckpt_rt/interrupted_call.h"
 #include "libckpt_rt/library.h"
@@ -97,6 +98,7 @@ void release_all() {
   sys::call(__NR_munmap, restart.args.restorer_start, restart.args.restorer_end - restart.args.restorer_start);
   await(restart.ready, restart.threads);
   queue_again(library.pending, 0);
+  callbacks::run(CKPT_RT_AFTER_RESTART);
   report(RestartStage::kThreadState, 0, 0);
   report(RestartStage::kGo, 0, 0);
   if (restart.args.status_fd >= 0) sys::call(__NR_close, restart.args.status_fd);
@@ -142,9 +144,9 @@ ThreadSlot* create_threads() {
 
 void reset_library() {
   library.world.reset_after_restart();
-  agent::reset();
   release_guard::reset();
   ++library.generation;
+  agent::reset(library.generation);
   library.monotonic_shift_ns += restart.args.monotonic_shift_ns;
   hooks::monotonic_shift_ns.store(library.monotonic_shift_ns, std::memory_order_relaxed);
   // Our working memory is not part of an image: new blocks for the threads that will be needed.
