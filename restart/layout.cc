@@ -2,11 +2,13 @@
 
 #include <pthread.h>
 #include <sys/personality.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "restart/address_space.h"
@@ -42,6 +44,7 @@ void choose_mmap_base(const ImageMeta& meta, char** argv) {
     limit.rlim_cur = std::min<rlim_t>(std::strtoull(before, nullptr, 10), limit.rlim_max);
     unsetenv(kDone);
     setrlimit(RLIMIT_STACK, &limit);
+    prctl(PR_SET_NAME, "ckpt-restart");  // not "exe"
     // libc has taken the limit of the exec as the size of a thread's stack.
     pthread_attr_t threads;
     pthread_attr_init(&threads);
@@ -51,7 +54,12 @@ void choose_mmap_base(const ImageMeta& meta, char** argv) {
     return;
   }
   uint64_t gap = wanted_gap(meta);
-  if (gap == 0 || gap > limit.rlim_max) return;
+  if (gap == 0 || gap > limit.rlim_max) gap = std::min<uint64_t>(limit.rlim_cur, limit.rlim_max);
+  // A preloaded libckpt_rt.so would take checkpoints of ckpt-restart. The program has its own.
+  const char* preload = std::getenv("LD_PRELOAD");
+  bool preloaded = preload != nullptr && std::strstr(preload, "libckpt_rt") != nullptr;
+  if (gap == limit.rlim_cur && !preloaded) return;
+  if (preloaded) unsetenv("LD_PRELOAD");
   std::string before = std::to_string(static_cast<uint64_t>(limit.rlim_cur));
   rlimit raised{gap, limit.rlim_max};
   int persona = personality(0xffffffff);

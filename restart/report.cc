@@ -70,6 +70,7 @@ std::optional<Report> ReportChannel::receive(ScopedFd* pidfd, bool dont_wait) {
   do {
     n = recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC | (dont_wait ? MSG_DONTWAIT : 0));
   } while (n < 0 && errno == EINTR);
+  if (n == 0) fd_.reset();
   if (n != static_cast<ssize_t>(sizeof(report))) return std::nullopt;
   report.text[sizeof(report.text) - 1] = '\0';
   cmsghdr* head = CMSG_FIRSTHDR(&message);

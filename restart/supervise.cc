@@ -81,14 +81,11 @@ Result<Outcome> Supervisor::wait_until_running() {
     }
     pollfd wait_for[3] = {
         {status_fd_.get(), POLLIN, 0}, {report_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
-    // Ends of file stay ready: from then on only the child's end matters, which SIGCHLD tells.
-    if (!status_fd_.valid()) wait_for[0].fd = -1;
-    if (report_.fd() < 0) wait_for[1].fd = -1;
+    // Both are closed (-1) at their ends: from then on only the child's end matters, which SIGCHLD tells.
     if (poll(wait_for, 3, -1) < 0 && errno != EINTR) {
       return make_error(ExitCode::kSystem, errno, "poll failed ({})", errno_name(errno));
     }
     if (wait_for[2].revents != 0) forward_signals();
-    if ((wait_for[1].revents & POLLIN) == 0 && (wait_for[1].revents & POLLHUP) != 0) report_.close();
   }
 }
 
@@ -219,7 +216,6 @@ int Supervisor::wait_until_ended() {
     pollfd wait_for[2] = {{report_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
     if (poll(wait_for, 2, -1) < 0 && errno != EINTR) return SIGKILL;
     if (wait_for[1].revents != 0) forward_signals();
-    if ((wait_for[0].revents & POLLIN) == 0 && (wait_for[0].revents & POLLHUP) != 0) report_.close();
   }
 }
 

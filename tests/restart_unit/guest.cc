@@ -103,6 +103,11 @@ extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(const Re
       case GuestOp::kGo:
         go(a);
         break;
+      case GuestOp::kSleep: {
+        timespec pause{step->value / 1000, step->value % 1000 * 1'000'000};
+        call(__NR_nanosleep, &pause, 0L);
+        break;
+      }
       case GuestOp::kClock: {
         timespec now{}, direct{};
         auto clock = reinterpret_cast<int (*)(int, timespec*)>(step->address);

@@ -18,6 +18,7 @@ enum class GuestOp : uint32_t {
   kWait = 6,   // read one byte from descriptor 0
   kStore = 7,  // the byte `value` to `address`
   kGo = 8,     // what the library does: unmap the restorer, report kGo, close the status pipe
+  kSleep = 10,  // value milliseconds
   kClock = 9,  // calls the vdso's clock_gettime at `address`, "vdso 1\n" when it works
 };
 

@@ -188,6 +188,23 @@ TEST_F(Process, OpenDescriptorsAreTheProgramsOnly) {
   image = MadeImage();
 }
 
+TEST_F(Process, WaitingCostsNothing) {
+  for (const char* namespaces : {"auto", "always"}) {
+    MadeImage image;
+    image.step(GuestOp::kGo);
+    image.step(GuestOp::kSleep, 1000);
+    auto cpu_ms = [] {
+      rusage u{};
+      getrusage(RUSAGE_CHILDREN, &u);
+      return (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000 + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1000;
+    };
+    auto before = cpu_ms();
+    RunResult r = run(image, {"--namespaces", namespaces});
+    EXPECT_EQ(r.exit_code(), 7) << r.err;
+    EXPECT_LT(cpu_ms() - before, 300) << "ckpt-restart or its init waits by turning";
+  }
+}
+
 TEST_F(Process, CostsAsJson) {
   MadeImage image;
   RunResult r = run(image, {"--json"});
