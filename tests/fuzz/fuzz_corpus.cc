@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "writer/descriptor_records.h"
 #include "writer/direct_sink.h"
 #include "writer/meta_writer.h"
 
