@@ -94,7 +94,7 @@ void add_now(CLI::App& app, ExitCode& exit) {
                                                "the program to answer, then as long as it takes)");
   command->footer(
       "Exit codes: 0 durable, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not ready,\n"
-      "70 given up (the program goes on), 73 directory cannot be written, 74 write error or disk full,\n"
+      "70 given up (the program goes on), 73 directory cannot be made, 74 write error or disk full,\n"
       "75 no answer in time, 77 not yours, 78 state that cannot be saved.");
   command->callback([o, &exit] {
     auto done = now(*o);

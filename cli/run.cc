@@ -34,13 +34,18 @@ std::string absolute(const std::string& path) {
   return getcwd(cwd, sizeof(cwd)) != nullptr ? fmt::format("{}/{}", cwd, path) : path;
 }
 
+// As the library judges it: what is forbidden is a matter of permission, the rest cannot be created.
+ExitCode code_of(int error) {
+  return error == EACCES || error == EPERM ? ExitCode::kPermission : ExitCode::kCannotCreate;
+}
+
 // Makes the image directory and its missing parents, 0700, and checks that images can go there.
 Result<void> prepare_directory(const std::string& path) {
   for (size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1)) {
     mkdir(path.substr(0, at).c_str(), 0700);
   }
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return failure(ExitCode::kCannotCreate, path, fmt::format("cannot be created: {}", strerror(errno)),
+    return failure(code_of(errno), path, fmt::format("cannot be created: {}", strerror(errno)),
                    "name a directory you may write with --dir or CKPT_DIR");
   }
   struct stat st;
@@ -53,7 +58,7 @@ Result<void> prepare_directory(const std::string& path) {
                    "chmod go-w it, or name a directory of yours with --dir or CKPT_DIR");
   }
   if (access(path.c_str(), W_OK | X_OK) != 0) {
-    return failure(ExitCode::kCannotCreate, path, fmt::format("cannot be written: {}", strerror(errno)),
+    return failure(code_of(errno), path, fmt::format("cannot be written: {}", strerror(errno)),
                    "name a directory you may write with --dir or CKPT_DIR");
   }
   return {};
@@ -91,7 +96,7 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts)
   if (settings->directory[0] != '\0') {
     CKPT_TRY(prepare_directory(settings->directory));
   } else if (access(".", W_OK | X_OK) != 0) {
-    return failure(ExitCode::kCannotCreate, "the current directory",
+    return failure(code_of(errno), "the current directory",
                    fmt::format("cannot be written, and images go there: {}", strerror(errno)), "name another with --dir");
   }
 
@@ -130,7 +135,7 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
       "After the options: [--] PROGRAM [ARGUMENTS...]\n"
       "The same settings work as CKPT_* variables with LD_PRELOAD=libckpt_rt.so alone: libckpt_rt(7).\n"
       "Exit codes: those of the program once it runs; before that 64 wrong arguments, 66 no such program,\n"
-      "73 directory cannot be written, 77 not permitted, 78 static, setuid, 32-bit or foreign program.");
+      "73 directory cannot be made, 77 not permitted, 78 static, setuid, 32-bit or foreign program.");
   command->callback([&program, texts, &exit] {
     auto started = start(program, *texts);
     exit = report(started.error());

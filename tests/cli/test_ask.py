@@ -184,6 +184,7 @@ class WrongAnswers(CkptTest):
 class Backtrace(CkptTest):
     def test_own_child(self):
         with self.program() as p:
+            wait_for_state(p.pid, "S")  # it has said that it is ready, and goes to wait for its input
             result = self.ckpt("backtrace", p.pid)
             self.assertEqual((result.returncode, result.stderr), (OK, ""))
             self.assertIn(f"of process {p.pid}: state S", result.stdout)
@@ -193,6 +194,7 @@ class Backtrace(CkptTest):
     def test_one_thread(self):
         with self.program() as p:
             tid = max(int(t) for t in os.listdir(f"/proc/{p.pid}/task"))
+            wait_for_state(tid, "S")
             result = self.ckpt("backtrace", p.pid, tid)
             self.assertRegex(result.stdout, r"#\d+ .*::serve\(void\*\)")
 

@@ -84,8 +84,8 @@ class Refusals(CkptTest):
             os.chown(self.path("locked"), 65534, 65534)
             os.chmod(self.directory, 0o711)
             kwargs["preexec_fn"] = as_nobody
-        self.refuse(CANNOT_CREATE, self.path("locked"), "run", "--dir", self.path("locked"), "--", "true", **kwargs)
-        self.refuse(CANNOT_CREATE, "--dir", "run", "--", "true", cwd=self.path("locked"), **kwargs)
+        self.refuse(PERMISSION, self.path("locked"), "run", "--dir", self.path("locked"), "--", "true", **kwargs)
+        self.refuse(PERMISSION, "--dir", "run", "--", "true", cwd=self.path("locked"), **kwargs)
 
 
 class Starts(CkptTest):
