@@ -1,10 +1,16 @@
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <filesystem>
 
 #include "tests/descriptors/harness.h"
@@ -90,6 +96,54 @@ TEST_P(Unchanged, NothingIsHeldBetweenPrepareAndStop) {
     VERIFY_EQ(WEXITSTATUS(status), 0);
   };
   trip.run();
+}
+
+// As some containers have it: neither comparing nor duplicating descriptors of others is allowed.
+void refuse_kcmp_and_getfd() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_kcmp, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_pidfd_getfd, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog filter{5, program};
+  VERIFY(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  VERIFY(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+}
+
+TEST_P(Unchanged, WithoutKcmpAndPidfdGetfd) {
+  trip.setup = [&] {
+    write_file(dir / "a", "0123456789");
+    open_at(5, dir / "a", O_RDONLY);
+    dup2(5, 6);
+    lseek(5, 4, SEEK_SET);
+    open_at(7, dir / "a", O_RDONLY);
+    int fds[2];
+    VERIFY(pipe(fds) == 0);
+    move_to(fcntl(fds[1], F_DUPFD, 50), 21);
+    close(fds[1]);
+    move_to(fds[0], 20);
+    VERIFY(write(21, "bytes", 5) == 5);
+    open_at(30, dir / "gone", O_RDWR | O_CREAT);
+    VERIFY(write(30, "contents", 8) == 8);
+    std::filesystem::remove(dir / "gone");
+    move_to(socket(AF_INET, SOCK_DGRAM, 0), 40);
+    refuse_kcmp_and_getfd();
+  };
+  trip.verify = [&] {
+    lseek(6, 8, SEEK_SET);
+    VERIFY_EQ(lseek(5, 0, SEEK_CUR), 8);
+    VERIFY_EQ(lseek(7, 0, SEEK_CUR), 0);
+    VERIFY_EQ(read_some(20, 100), "bytes");
+    VERIFY_EQ(lseek(30, 0, SEEK_SET), 0);
+    VERIFY_EQ(read_some(30, 100), "contents");
+    VERIFY_EQ(read_some(40, 100), "");
+  };
+  trip.run();
+  ASSERT_EQ(trip.notes.size(), 2u);
+  EXPECT_NE(trip.notes[0].find("the kernel refuses kcmp(2)"), std::string::npos) << trip.notes[0];
+  EXPECT_EQ(trip.notes[1].find("descriptor 40 (socket:["), 0u) << trip.notes[1];
 }
 
 TEST_P(Unchanged, AccessTimeOfNamedFilesStays) {
