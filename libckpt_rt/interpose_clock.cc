@@ -4,19 +4,20 @@
 #include <link.h>
 #include <sys/auxv.h>
 
-#include <atomic>
 #include <cstring>
 
-#include "base/sys.h"
-#include "libckpt_rt/hooks.h"
 #include "libckpt_rt/preload_rules.h"
 
 namespace ckpt {
+
+namespace clock_internal {
+constinit std::atomic<ClockGettime> vdso_clock_gettime{nullptr};
+constinit std::atomic<int64_t> coarse_tick_ns{10'000'000};  // the longest a kernel has (CONFIG_HZ=100)
+}  // namespace clock_internal
+
 namespace {
 
-using ClockGettime = int (*)(clockid_t, timespec*);
-std::atomic<ClockGettime> vdso_clock_gettime{nullptr};
-std::atomic<int64_t> coarse_tick_ns{10'000'000};  // the longest a kernel has (CONFIG_HZ=100)
+using namespace clock_internal;
 
 ClockGettime find_in_vdso(const char* wanted) {
   uintptr_t base = getauxval(AT_SYSINFO_EHDR);
@@ -56,27 +57,6 @@ ClockGettime find_in_vdso(const char* wanted) {
   vdso_clock_gettime.store(find_in_vdso("__vdso_clock_gettime"), std::memory_order_relaxed);
 }
 
-inline int64_t read_clock(clockid_t clock) {
-  timespec ts{};
-  ClockGettime f = vdso_clock_gettime.load(std::memory_order_relaxed);
-  if (f == nullptr) {
-    sys::call(__NR_clock_gettime, static_cast<long>(clock), &ts);
-  } else {
-    f(clock, &ts);
-  }
-  return int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec;
-}
-
 }  // namespace
-
-int64_t program_time(clockid_t clock) {
-  int64_t now = read_clock(clock);
-  return clock == CLOCK_MONOTONIC ? now - hooks::monotonic_shift_ns.load(std::memory_order_relaxed) : now;
-}
-
-int64_t program_time_rounded_up() {
-  return read_clock(CLOCK_MONOTONIC_COARSE) + coarse_tick_ns.load(std::memory_order_relaxed) -
-         hooks::monotonic_shift_ns.load(std::memory_order_relaxed);
-}
 
 }  // namespace ckpt

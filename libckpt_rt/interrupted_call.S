@@ -1,10 +1,11 @@
 // The one place where interruptible system calls are made, so that the checkpoint's handler knows from
 // the instruction pointer alone where such a call stands.
 //
-// long ckpt_interruptible_syscall(InterruptibleCall*)
-//   %rbx holds the call from `begin` on. Between `begin` and `enter` nothing is decided but by
-//   registers that `begin` loads, so setting the instruction pointer to `begin` starts the call anew
-//   with whatever the InterruptibleCall says by then.
+// ckpt_interruptible_syscall: entered by a jump with the InterruptibleCall in %rbx and the address to go on
+// at in %r12 (InterruptibleCall::enter); returns by a jump, result in %rax. Not by call and ret: the
+// first ret after a system call is mispredicted, and so is every further one.
+//   Between `begin` and `enter` nothing is decided but by registers that `begin` loads, so setting the
+//   instruction pointer to `begin` starts the call anew with whatever the InterruptibleCall says by then.
 //   `after` and `after_program` differ so that an interruption which belongs to a handler of the program
 //   is not taken for ours when our signal arrives before the next instruction.
 
@@ -15,10 +16,8 @@
         .type ckpt_interruptible_syscall, @function
 ckpt_interruptible_syscall:
         .cfi_startproc
-        pushq   %rbx
-        .cfi_adjust_cfa_offset 8
-        .cfi_rel_offset %rbx, 0
-        movq    %rdi, %rbx
+        .cfi_def_cfa %rsp, 0
+        .cfi_register %rip, %r12
         .globl ckpt_call_begin
         .hidden ckpt_call_begin
 ckpt_call_begin:
@@ -40,45 +39,37 @@ ckpt_call_after:
         .globl ckpt_call_after_program
         .hidden ckpt_call_after_program
 ckpt_call_after_program:
-        popq    %rbx
-        .cfi_adjust_cfa_offset -8
-        .cfi_restore %rbx
-        ret
+        jmpq    *%r12
         .cfi_endproc
         .size ckpt_interruptible_syscall, . - ckpt_interruptible_syscall
 
-// long ckpt_releasing_syscall(long nr, long a, long b, long c, long d, long e, long f, uint32_t departures)
-//   Enters the kernel only if the thread was not stopped since it read ckpt_departures: either the
-//   counter differs, or the handler finds the thread from `begin` to `enter` and sends it to `stopped`.
+// ckpt_releasing_syscall: entered by a jump with a system call's number and arguments in their registers,
+// in %ebx what ckpt_departures was before the checkpoint was told, in %r12 where to go on.
+//   Enters the kernel only if the thread was not stopped since: either the counter differs, or the handler
+//   finds the thread from `begin` to `enter` and sends it to `stopped`.
         .p2align 6
         .globl ckpt_releasing_syscall
         .hidden ckpt_releasing_syscall
         .type ckpt_releasing_syscall, @function
 ckpt_releasing_syscall:
         .cfi_startproc
+        .cfi_def_cfa %rsp, 0
+        .cfi_register %rip, %r12
         .globl ckpt_release_begin
         .hidden ckpt_release_begin
 ckpt_release_begin:
-        movl    16(%rsp), %eax
-        cmpl    ckpt_departures(%rip), %eax
+        cmpl    ckpt_departures(%rip), %ebx
         jne     ckpt_release_stopped
-        movq    %rdi, %rax
-        movq    %rsi, %rdi
-        movq    %rdx, %rsi
-        movq    %rcx, %rdx
-        movq    %r8, %r10
-        movq    %r9, %r8
-        movq    8(%rsp), %r9
         .globl ckpt_release_enter
         .hidden ckpt_release_enter
 ckpt_release_enter:
         syscall
-        ret
+        jmpq    *%r12
         .globl ckpt_release_stopped
         .hidden ckpt_release_stopped
 ckpt_release_stopped:
         movq    $-4095, %rax
-        ret
+        jmpq    *%r12
         .cfi_endproc
         .size ckpt_releasing_syscall, . - ckpt_releasing_syscall
 

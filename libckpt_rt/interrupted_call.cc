@@ -80,7 +80,6 @@
 #include "libckpt_rt/preload_rules.h"
 
 extern "C" {
-long ckpt_interruptible_syscall(ckpt::InterruptibleCall*);
 extern const char ckpt_call_begin[], ckpt_call_enter[], ckpt_call_after[], ckpt_call_after_program[];
 extern const char ckpt_release_begin[], ckpt_release_enter[], ckpt_release_stopped[];
 extern const uint64_t ckpt_restart_tag;
@@ -141,7 +140,11 @@ void renew_timeout(InterruptibleCall& call, bool kernel_has_read_it) {
       argument = reinterpret_cast<long>(&call.timeout);
       return;
     case Timeout::kOwnCopy:
-      if (argument == 0 || call.deadline_ns == InterruptibleCall::kForever) return;
+      // The kernel has written into it what remained when we interrupted the call.
+      if (call.deadline_ns == InterruptibleCall::kUnknown) {
+        call.deadline_ns = add_timespec(program_time_in_handler(call.clock), call.timeout);
+      }
+      if (call.deadline_ns == InterruptibleCall::kForever) return;
       set_time_left(call);
       return;
     case Timeout::kAbsolute: {
@@ -300,7 +303,10 @@ void fix_interrupted_call(ucontext_t* frame) {
     } else {
       const bool entered =
           ip == address(ckpt_call_enter) && static_cast<uint64_t>(r[REG_RCX]) == address(ckpt_call_after);
-      if (entered && unslotted_handler_waits(frame, blocked_in_call, true)) {
+      // Entered before, and not yet again: what ends it then is what would have ended it.
+      if ((entered || call.resumed != Resumed::kNo) &&
+          unslotted_handler_waits(frame, blocked_in_call, call.resumed != Resumed::kNeverRestarts)) {
+        call.resumed = Resumed::kNo;
         r[REG_RAX] = -EINTR;
         r[REG_RIP] = static_cast<greg_t>(address(ckpt_call_after_program));
         return;
@@ -335,13 +341,6 @@ extern "C" void ckpt_program_handler_begins(int signal, ucontext_t* frame, unsig
   }
 }
 
-long InterruptibleCall::run() {
-  long result = ckpt_interruptible_syscall(this);
-  if (__builtin_expect(resumed != Resumed::kNo || done != 0 || phase != Phase::kCall, 0))
-    return run_rest(result);
-  return result;
-}
-
 // A checkpoint was here. What remains is not in the handler's power: the call after a socket became
 // ready, and more pieces of a vector than fit the scratch.
 long InterruptibleCall::run_rest(long result) {
@@ -354,7 +353,7 @@ long InterruptibleCall::run_rest(long result) {
       done += result;
       vector_done += static_cast<size_t>(result);
       if (!progress::next_pieces(*this)) return done;
-      result = ckpt_interruptible_syscall(this);
+      result = enter();
     } else {
       break;
     }
@@ -367,72 +366,24 @@ long InterruptibleCall::run_rest(long result) {
 long InterruptibleCall::continue_after_message(long result) {
   if (result > 0) {
     vector_done += static_cast<size_t>(result);
-    if (progress::next_pieces(*this)) return ckpt_interruptible_syscall(this);
+    if (progress::next_pieces(*this)) return enter();
   }
   phase = Phase::kCall;
   nr = call_nr;
   for (int i = 0; i < 6; ++i) args[i] = call_args[i];
   reinterpret_cast<mmsghdr*>(args[1])[-1].msg_len = static_cast<unsigned>(vector_done);
   if (result <= 0 || args[2] == 0) return 0;
-  return ckpt_interruptible_syscall(this);
+  return enter();
 }
 
 long InterruptibleCall::continue_after_wait(long result) {
   phase = Phase::kCall;
   nr = call_nr;
   for (int i = 0; i < 6; ++i) args[i] = call_args[i];
-  if (result > 0) return ckpt_interruptible_syscall(this);
+  if (result > 0) return enter();
   if (result < 0) return result;
   if (nr != __NR_connect) return -EAGAIN;
   return reinterpret_cast<const sockaddr*>(args[1])->sa_family == AF_UNIX ? -EAGAIN : -EINPROGRESS;
-}
-
-void InterruptibleCall::with_milliseconds(int arg) {
-  timeout_arg = static_cast<int8_t>(arg);
-  timeout_kind = Timeout::kMilliseconds;
-  if (static_cast<int>(args[arg]) > 0) start_ns = program_time(CLOCK_MONOTONIC);
-}
-
-void InterruptibleCall::with_timeout_pointer(int arg, clockid_t timeout_clock) {
-  timeout_arg = static_cast<int8_t>(arg);
-  timeout_kind = Timeout::kByPointer;
-  clock = timeout_clock;
-  if (args[arg] != 0) start_ns = program_time(timeout_clock);
-}
-
-void InterruptibleCall::with_own_timeout(int arg, const timespec& relative) {
-  timeout_arg = static_cast<int8_t>(arg);
-  timeout_kind = Timeout::kOwnCopy;
-  timeout = relative;
-  args[arg] = reinterpret_cast<long>(&timeout);
-  bool waits = relative.tv_sec > 0 || relative.tv_nsec > 0;
-  deadline_ns = waits ? add_timespec(program_time(CLOCK_MONOTONIC), relative) : kForever;
-}
-
-void InterruptibleCall::with_absolute_timeout(int arg, clockid_t timeout_clock) {
-  if (timeout_clock != CLOCK_MONOTONIC) return;
-  timeout_arg = static_cast<int8_t>(arg);
-  timeout_kind = Timeout::kAbsolute;
-  shift_at_start = hooks::monotonic_shift_ns.load(std::memory_order_relaxed);
-}
-
-void InterruptibleCall::with_socket_timeout(Timeout direction) {
-  timeout_kind = direction;
-  start_ns = program_time_rounded_up();
-}
-
-void InterruptibleCall::with_mask(int arg, const void* kernel_mask) {
-  if (kernel_mask == nullptr) return;
-  has_mask = true;
-  int signal = hooks::checkpoint_signal.load(std::memory_order_relaxed);
-  mask = *static_cast<const uint64_t*>(kernel_mask) & ~(uint64_t{1} << (signal - 1));
-  args[arg] = reinterpret_cast<long>(&mask);
-}
-
-void InterruptibleCall::with_packed_mask(int arg, const void* kernel_mask) {
-  with_mask(arg, kernel_mask);
-  mask_argument = {has_mask ? &mask : nullptr, 8};
-  args[arg] = reinterpret_cast<long>(&mask_argument);
 }
 
 }  // namespace ckpt

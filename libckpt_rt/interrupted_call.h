@@ -21,6 +21,8 @@
 #include <cstdint>
 
 #include "libckpt_rt/hooks.h"
+#include "libckpt_rt/interpose_clock.h"
+#include "libckpt_rt/interpose_mask.h"
 
 namespace ckpt {
 
@@ -29,7 +31,7 @@ enum class Timeout : uint8_t {
   kNone,
   kMilliseconds,   // args[timeout_arg] is an int; <= 0 means none or at once
   kByPointer,      // args[timeout_arg] points to the program's timespec, relative
-  kOwnCopy,        // args[timeout_arg] points to InterruptibleCall::timeout, relative; deadline_ns is set
+  kOwnCopy,        // args[timeout_arg] points to InterruptibleCall::timeout, relative; the kernel updates it
   kAbsolute,       // args[timeout_arg] points to the program's timespec, absolute on `clock`
   kSocketReceive,  // SO_RCVTIMEO of descriptor args[0]
   kSocketSend,     // SO_SNDTIMEO of descriptor args[0]
@@ -47,13 +49,13 @@ enum class Progress : uint8_t {
   kRandom,        // getrandom: args[0] buffer, args[1] length
 };
 
-enum class Resumed : uint32_t {
+enum class Resumed : uint8_t {
   kNo = 0,
   kRestartable = 1,  // a handler with SA_RESTART lets this call go on
   kNeverRestarts = 2,
 };
 
-enum class Phase : uint32_t {
+enum class Phase : uint8_t {
   kCall = 0,
   kSocketWait = 1,   // the stub waits by ppoll() in place of the call; continue_after_wait() makes the call
   kMessageRest = 2,  // the stub sends the rest of a message that sendmmsg sent in part
@@ -78,6 +80,8 @@ struct InterruptibleCall {
   long nr;
   long args[6];
 
+  // Beyond these, only what a call uses is given a value: setting all of it would cost as much as a
+  // tenth of a short system call.
   Resumed resumed = Resumed::kNo;
   Phase phase = Phase::kCall;
   Timeout timeout_kind = Timeout::kNone;
@@ -85,18 +89,19 @@ struct InterruptibleCall {
   int8_t timeout_arg = 0;
   bool has_mask = false;  // `mask` replaces the thread's signal mask during the call
   clockid_t clock = CLOCK_MONOTONIC;
-  uint64_t mask = 0;
-  int64_t start_ns = 0;  // kByPointer, kMilliseconds, kSocket*: when the call began; see program_time
   int64_t deadline_ns = kUnknown;
   long done = 0;           // bytes or messages of earlier parts
   size_t vector_done = 0;  // kVector, kMessage, kMessageRest: bytes of scratch->all that are moved
-  timespec timeout{};
-  timespec remaining{};        // nanosleep: where the kernel writes it
-  int64_t shift_at_start = 0;  // kAbsolute
-  KernelMaskArgument mask_argument{};
-  VectorScratch* scratch = nullptr;
-  pollfd socket{};
-  long call_nr = 0;  // kSocketWait, kMessageRest: the call itself
+
+  int64_t start_ns;  // kByPointer, kMilliseconds, kSocket*: when the call began; see program_time
+  uint64_t mask;
+  int64_t shift_at_start;  // kAbsolute
+  VectorScratch* scratch;  // kVector, kMessage, kMessages when sending
+  timespec timeout;
+  timespec remaining;  // nanosleep: where the kernel writes it
+  KernelMaskArgument mask_argument;
+  pollfd socket;
+  long call_nr;  // kSocketWait, kMessageRest: the call itself
   long call_args[6];
 
   static constexpr int64_t kUnknown = INT64_MIN;
@@ -106,17 +111,66 @@ struct InterruptibleCall {
       : nr(number), args{a, b, c, d, e, f} {}
 
   // Result as the kernel's: -errno on failure. Parts of a partial call are added up.
-  long run();
+  long run() {
+    long result = enter();
+    if (__builtin_expect(resumed != Resumed::kNo || done != 0, 0)) return run_rest(result);
+    return result;
+  }
 
-  void with_milliseconds(int arg);
-  void with_timeout_pointer(int arg, clockid_t timeout_clock = CLOCK_MONOTONIC);
-  void with_own_timeout(int arg, const timespec& relative);
-  void with_absolute_timeout(int arg, clockid_t timeout_clock);
-  void with_socket_timeout(Timeout direction);
-  void with_mask(int arg, const void* kernel_mask);  // removes the checkpoint signal from it
-  void with_packed_mask(int arg, const void* kernel_mask);
+  // Each says how one argument behaves; in line, because every call begins with them.
+  void with_milliseconds(int arg) {
+    timeout_arg = static_cast<int8_t>(arg);
+    timeout_kind = Timeout::kMilliseconds;
+    if (static_cast<int>(args[arg]) > 0) start_ns = program_time_rounded_up();
+  }
+  void with_timeout_pointer(int arg, clockid_t timeout_clock = CLOCK_MONOTONIC) {
+    timeout_arg = static_cast<int8_t>(arg);
+    timeout_kind = Timeout::kByPointer;
+    clock = timeout_clock;
+    if (args[arg] != 0) start_ns = program_time(timeout_clock);
+  }
+  void with_own_timeout(int arg, const timespec& relative) {
+    timeout_kind = Timeout::kOwnCopy;
+    timeout = relative;
+    args[arg] = reinterpret_cast<long>(&timeout);
+  }
+  void with_absolute_timeout(int arg, clockid_t timeout_clock) {
+    if (timeout_clock != CLOCK_MONOTONIC) return;
+    timeout_arg = static_cast<int8_t>(arg);
+    timeout_kind = Timeout::kAbsolute;
+    shift_at_start = hooks::monotonic_shift_ns.load(std::memory_order_relaxed);
+  }
+  void with_socket_timeout(Timeout direction) {
+    timeout_kind = direction;
+    start_ns = program_time_rounded_up();
+  }
+  // Removes the checkpoint signal from it.
+  void with_mask(int arg, const void* kernel_mask) {
+    if (kernel_mask == nullptr) return;
+    has_mask = true;
+    mask = *static_cast<const uint64_t*>(kernel_mask) & ~checkpoint_bit();
+    args[arg] = reinterpret_cast<long>(&mask);
+  }
+  void with_packed_mask(int arg, const void* kernel_mask) {
+    if (kernel_mask == nullptr) return;
+    with_mask(arg, kernel_mask);
+    mask_argument = {&mask, 8};
+    args[arg] = reinterpret_cast<long>(&mask_argument);
+  }
 
  private:
+  // One attempt, by the stub.
+  long enter() {
+    long result;
+    asm volatile(
+        "leaq 1f(%%rip), %%r12\n\t"
+        "jmp ckpt_interruptible_syscall\n"
+        "1:"
+        : "=a"(result)
+        : "b"(this)
+        : "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "cc", "memory");
+    return result;
+  }
   long run_rest(long result);
   long continue_after_wait(long result);
   long continue_after_message(long result);
@@ -147,7 +201,6 @@ bool next_pieces(InterruptibleCall& call);
 int64_t program_time_in_handler(clockid_t clock);
 
 extern "C" {
-long ckpt_releasing_syscall(long nr, long a, long b, long c, long d, long e, long f, uint32_t departures);
 // Counts threads that leave the checkpoint's handler; read by the stub.
 extern std::atomic<uint32_t> ckpt_departures;
 }
@@ -159,7 +212,17 @@ long run_releasing_call(Tell&& tell, long nr, long a, long b, long c, long d, lo
     // relaxed: a stop of this thread in between is a change by this very thread, in its handler.
     uint32_t departures = ckpt_departures.load(std::memory_order_relaxed);
     if (hooks::copying()) tell();
-    long r = ckpt_releasing_syscall(nr, a, b, c, d, e, f, departures);
+    long r = nr;
+    register long r10 asm("r10") = d;
+    register long r8 asm("r8") = e;
+    register long r9 asm("r9") = f;
+    asm volatile(
+        "leaq 1f(%%rip), %%r12\n\t"
+        "jmp ckpt_releasing_syscall\n"
+        "1:"
+        : "+a"(r)
+        : "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9), "b"(departures)
+        : "rcx", "r11", "r12", "cc", "memory");
     if (r != kStoppedBefore) return r;
   }
 }
