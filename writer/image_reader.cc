@@ -114,6 +114,11 @@ Result<void> ImageReader::load_meta() {
 }
 
 Result<void> ImageReader::load_index() {
+  // Before memory is asked for: each extent has at least a block of its own in the file.
+  if (brief_.extent_count > brief_.file_bytes / kBlockSize ||
+      brief_.extent_count * sizeof(IndexEntry) != brief_.index_bytes) {
+    return damaged("the index has another size than the trailer says", brief_.index_offset);
+  }
   SectionHead head;
   auto bytes = load_section(SectionKind::kIndex, brief_.index_offset, brief_.index_bytes,
                             brief_.index_checksum, &head);
@@ -122,8 +127,7 @@ Result<void> ImageReader::load_index() {
     return damaged("the index is not the last section", brief_.index_offset);
   }
   uint64_t count = brief_.extent_count;
-  if (head.entry_count != count || count * sizeof(IndexEntry) != brief_.index_bytes ||
-      head.ordinal + 1 != brief_.section_count) {
+  if (head.entry_count != count || head.ordinal + 1 != brief_.section_count) {
     return damaged("the index has another size than the trailer says", brief_.index_offset);
   }
   extents_.reserve(count);

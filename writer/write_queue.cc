@@ -1,7 +1,9 @@
 #include "writer/write_queue.h"
 
 #include <errno.h>
+#include <fcntl.h>
 
+#include "base/sys.h"
 #include "base/units.h"
 #include "writer/image_format.h"
 #include "writer/io_error.h"
@@ -15,7 +17,10 @@ Result<void> WriteQueue::start(FileBackend& backend, FileBackend* fallback, int 
   slot_count_ = slots < kMaxSlots ? slots : kMaxSlots;
   in_flight_ = next_ = 0;
   error_ = 0;
-  for (uint32_t i = 0; i < slot_count_; i++) slots_[i] = {SlotState::kFree, 0, 0, 0};
+  fd_ = fd;
+  long flags = sys::call(__NR_fcntl, fd, static_cast<long>(F_GETFL));
+  direct_ = !sys::failed(flags) && (flags & O_DIRECT) != 0;
+  for (uint32_t i = 0; i < slot_count_; i++) slots_[i] = {SlotState::kFree, false, 0, 0, 0};
   size_t total = size_t{slot_count_} * slot_bytes_;
   staging_ = static_cast<std::byte*>(arena.allocate(total, kPageSize));
   if (staging_ == nullptr) {
@@ -54,9 +59,18 @@ Result<uint32_t> WriteQueue::acquire() {
 }
 
 Result<void> WriteQueue::write(uint32_t slot, uint64_t offset, uint32_t bytes) {
-  slots_[slot] = {SlotState::kFilling, bytes, 0, offset};
+  slots_[slot] = {SlotState::kFilling, false, bytes, 0, offset};
   if (error_ != 0) return fail(error_);
   return resume(slot);
+}
+
+// Writes in flight keep the way they were started with; each that is refused comes here.
+bool WriteQueue::give_up_direct(long error) {
+  if (error != -EINVAL || !direct_) return false;
+  long flags = sys::call(__NR_fcntl, fd_, static_cast<long>(F_GETFL));
+  if (sys::failed(flags)) return false;
+  if ((flags & O_DIRECT) == 0) return true;
+  return !sys::failed(sys::call(__NR_fcntl, fd_, static_cast<long>(F_SETFL), flags & ~long{O_DIRECT}));
 }
 
 Result<void> WriteQueue::resume(uint32_t slot) {
@@ -76,6 +90,10 @@ Result<void> WriteQueue::reap_one() {
   in_flight_--;
   Slot& s = slots_[got.slot];
   s.state = SlotState::kFree;
+  if (give_up_direct(got.result) && !s.buffered) {
+    s.buffered = true;
+    return resume(got.slot);
+  }
   if (got.result < 0) return fail(got.result);
   // With O_DIRECT the rest must start at a block again: bytes of a block written in part are
   // written once more.

@@ -7,6 +7,7 @@
 //   free --acquire()--> filling --write()--> in flight --reap: all bytes written--> free
 //                                              |   ^
 //                                              +---+ short: the rest is started again
+// A file system that took O_DIRECT but refuses the writes (EINVAL) gets the same write buffered.
 // After an error every call gives that error; abandon() then brings all slots back to free.
 #pragma once
 
@@ -42,14 +43,18 @@ class WriteQueue {
   enum class SlotState : uint8_t { kFree, kFilling, kInFlight };
   struct Slot {
     SlotState state;
+    bool buffered;  // has been started again without O_DIRECT: a second EINVAL means something else
     uint32_t bytes, done;
     uint64_t offset;
   };
   Result<void> reap_one();
   Result<void> resume(uint32_t slot);
+  bool give_up_direct(long error);
   Result<void> fail(long error);
 
   FileBackend* backend_ = nullptr;
+  int fd_ = -1;
+  bool direct_ = false;
   const char* path_ = "";
   std::byte* staging_ = nullptr;
   uint32_t slot_count_ = 0, slot_bytes_ = 0, in_flight_ = 0, next_ = 0;

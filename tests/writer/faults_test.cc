@@ -109,6 +109,24 @@ TEST_F(Faults, ShortWritesAreFinished) {
   }
 }
 
+// O_DIRECT was taken at open, and the write is refused: some file systems learn it only then.
+TEST_F(Faults, DirectWritesRefused) {
+  int writes = writes_of_one_image();
+  for (int at = 0; at < writes; at++) {
+    PwritevBackend real;
+    auto stats = write_faulty(real, {Fault::kFail, at, EINVAL});
+    ASSERT_TRUE(stats.ok()) << stats.error().message();
+    auto image = ImageReader::open(path(name(2)));
+    ASSERT_TRUE(image.ok()) << image.error().message();
+    ASSERT_TRUE(image->verify_data().ok());
+    std::filesystem::remove(path(name(2)));
+  }
+  PwritevBackend real;
+  auto always = write_faulty(real, {Fault::kFail, -1, EINVAL});
+  ASSERT_FALSE(always.ok());
+  EXPECT_EQ(files(), 1u);
+}
+
 TEST_F(Faults, WhenMadeDurable) {
   for (Fault::Kind kind : {Fault::kFailSync, Fault::kFailDirSync}) {
     for (int error : {EIO, ENOSPC, EDQUOT}) {
