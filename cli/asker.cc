@@ -37,9 +37,12 @@ Error no_answer(const Target& t, int64_t waited_ns) {
   char state = process_state(t.pid);
   std::string what = fmt::format("did not answer within {:.3g} s", static_cast<double>(waited_ns) / 1e9);
   const char* remedy = "see the log in its image directory, or give it longer with --timeout";
-  if (state == 'T' || state == 't') {
+  if (state == 'T') {
     what += ": it is stopped";
     remedy = "continue it with kill -CONT";
+  } else if (state == 't') {
+    what += ": a debugger holds it";
+    remedy = "let the debugger continue it";
   } else if (state == 'D') {
     what += ": it waits for a device (state D)";
   }

@@ -121,10 +121,10 @@ Result<Target> examine_target(pid_t pid) {
   if (t.state == 'Z' || t.state == 'X') {
     return failure(ExitCode::kNoProcess, label, "has exited already (zombie)", "start it again, or restart an image");
   }
-  if (t.state == 'T' || t.state == 't') {
-    return failure(ExitCode::kUnavailable, label,
-                   t.state == 'T' ? "is stopped and cannot answer" : "is held by a debugger and cannot answer",
-                   t.state == 'T' ? fmt::format("continue it: kill -CONT {}", pid) : "let the debugger continue it");
+  // 't' may be a tracer's stop of a moment: such a program is asked, and may not answer in time.
+  if (t.state == 'T') {
+    return failure(ExitCode::kUnavailable, label, "is stopped and cannot answer",
+                   fmt::format("continue it: kill -CONT {}", pid));
   }
   if (status_value(status, "Kthread") == "1" || status_value(status, "VmSize").empty()) {
     return failure(ExitCode::kNoProcess, label, "is a kernel thread", "give the id of a program");
