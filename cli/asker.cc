@@ -115,6 +115,10 @@ Result<int> accept_program(const Target& t, int listener, const AskLimits& limit
   int64_t deadline = now_ns() + limits.answer_ns;
   while (true) {
     Waited w = wait_readable(t, listener, deadline);
+    if (w == Waited::kTimeout && limits.total_ns == 0 && checkpoint_under_way(t.pid)) {
+      deadline = now_ns() + limits.answer_ns;
+      continue;
+    }
     if (w != Waited::kReadable) return wait_failure(t, w, limits.answer_ns);
     ScopedFd peer(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
     if (!peer.valid()) {
@@ -136,7 +140,7 @@ class Stream {
 
   Result<void> exactly(void* out, size_t n) {
     while (buffer_.size() < n) {
-      auto got = more(started_ns_ + limits_.answer_ns, limits_.answer_ns);
+      auto got = more(accepted_ns_ + limits_.answer_ns, limits_.answer_ns);
       if (!got.ok()) return got.error();
       if (!*got) return hung_up();
     }
@@ -184,7 +188,7 @@ class Stream {
   const Target& target_;
   int fd_;
   const AskLimits& limits_;
-  int64_t started_ns_;
+  int64_t started_ns_, accepted_ns_ = now_ns();
   std::string buffer_;
 };
 

@@ -17,8 +17,10 @@
 namespace ckpt::cli {
 
 struct AskLimits {
-  int64_t answer_ns = 10'000'000'000;  // until the program says hello
-  int64_t total_ns = 0;                // until the answer is complete; 0: as long as it takes
+  // Until the program says hello. Without total_ns it has longer while it takes a checkpoint for
+  // someone else: requests are served one after another.
+  int64_t answer_ns = 10'000'000'000;
+  int64_t total_ns = 0;  // until the answer is complete; 0: as long as it takes
 };
 
 // "key value" in the order of arrival; keys may repeat ("note").

@@ -41,7 +41,7 @@ Result<void> stat(const Options& o) {
   if (!pid.ok()) return pid.error();
   auto target = examine_target(*pid);
   if (!target.ok()) return target.error();
-  auto answer = ask(*target, ControlOperation::kStat, {10'000'000'000, 10'000'000'000}, nullptr);
+  auto answer = ask(*target, ControlOperation::kStat, {}, nullptr);
   if (!answer.ok()) return answer.error();
   if (o.json) {
     print_json(answer_json(*target, *answer));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -93,6 +94,16 @@ char process_state(pid_t pid) {
   if (!read_proc(pid, "stat", &stat)) return '\0';
   size_t paren = stat.rfind(')');
   return paren != std::string::npos && paren + 2 < stat.size() ? stat[paren + 2] : '\0';
+}
+
+bool checkpoint_under_way(pid_t pid) {
+  std::error_code ignored;
+  for (const auto& task : std::filesystem::directory_iterator(proc_path(pid, "task"), ignored)) {
+    std::ifstream comm(task.path() / "comm");
+    std::string name;
+    if (std::getline(comm, name) && name == "ckpt_rt") return true;  // RawThread's name
+  }
+  return false;
 }
 
 Result<Target> examine_target(pid_t pid) {

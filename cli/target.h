@@ -30,6 +30,9 @@ Result<Target> examine_target(pid_t pid);
 // The state letter of /proc/PID/stat now; '\0' when the process is gone.
 char process_state(pid_t pid);
 
+// The library is at work in it: a checkpoint is being taken, and requests wait for their turn.
+bool checkpoint_under_way(pid_t pid);
+
 // "17" -> pid; kUsage for anything that is not a positive number.
 Result<pid_t> parse_pid(const std::string& text);
 
