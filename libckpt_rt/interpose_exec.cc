@@ -37,7 +37,9 @@ class ScopedBlockedSignal {
   }
 
  private:
-  static uint64_t bit() { return 1ull << (ckpt::hooks::checkpoint_signal.load(std::memory_order_relaxed) - 1); }
+  static uint64_t bit() {
+    return 1ull << (ckpt::hooks::checkpoint_signal.load(std::memory_order_relaxed) - 1);
+  }
   uint64_t before_ = 0;
 };
 
@@ -72,15 +74,15 @@ int exec_search(const char* file, char* const argv[], char* const envp[]) {
 }
 
 // execl and its kin: the arguments up to the null pointer as an array on the stack, as libc has it.
-#define CKPT_COLLECT_ARGUMENTS(first)                             \
-  va_list list;                                                   \
-  size_t count = 1;                                               \
-  va_start(list, first);                                          \
-  while (va_arg(list, char*) != nullptr) ++count;                 \
-  va_end(list);                                                   \
+#define CKPT_COLLECT_ARGUMENTS(first)                                               \
+  va_list list;                                                                     \
+  size_t count = 1;                                                                 \
+  va_start(list, first);                                                            \
+  while (va_arg(list, char*) != nullptr) ++count;                                   \
+  va_end(list);                                                                     \
   auto** argv = static_cast<char**>(__builtin_alloca((count + 1) * sizeof(char*))); \
-  va_start(list, first);                                          \
-  argv[0] = const_cast<char*>(first);                             \
+  va_start(list, first);                                                            \
+  argv[0] = const_cast<char*>(first);                                               \
   for (size_t i = 1; i <= count; ++i) argv[i] = va_arg(list, char*)
 
 }  // namespace
@@ -90,12 +92,17 @@ int exec_search(const char* file, char* const argv[], char* const envp[]) {
 CKPT_EXPORT int execve(const char* path, char* const argv[], char* const envp[]) noexcept {
   return exec_path(path, argv, envp);
 }
-CKPT_EXPORT int execv(const char* path, char* const argv[]) noexcept { return exec_path(path, argv, environ); }
-CKPT_EXPORT int execvp(const char* file, char* const argv[]) noexcept { return exec_search(file, argv, environ); }
+CKPT_EXPORT int execv(const char* path, char* const argv[]) noexcept {
+  return exec_path(path, argv, environ);
+}
+CKPT_EXPORT int execvp(const char* file, char* const argv[]) noexcept {
+  return exec_search(file, argv, environ);
+}
 CKPT_EXPORT int execvpe(const char* file, char* const argv[], char* const envp[]) noexcept {
   return exec_search(file, argv, envp);
 }
-CKPT_EXPORT int execveat(int directory, const char* path, char* const argv[], char* const envp[], int flags) noexcept {
+CKPT_EXPORT int execveat(int directory, const char* path, char* const argv[], char* const envp[],
+                         int flags) noexcept {
   return exec_at(directory, path, argv, envp, flags);
 }
 CKPT_EXPORT int fexecve(int fd, char* const argv[], char* const envp[]) noexcept {

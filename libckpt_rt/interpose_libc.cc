@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "libckpt_rt/interpose_abi.h"
+#include "libckpt_rt/interpose_clock.h"
 #include "libckpt_rt/preload_rules.h"
 
 // The interposed functions, by the names under which they are exported.
@@ -103,5 +104,10 @@ bool redirect_libc() {
 }
 
 bool libc_is_redirected() { return redirected; }
+
+void interposition_after_restart() {
+  reset_clock();
+  redirect_libc();
+}
 
 }  // namespace ckpt

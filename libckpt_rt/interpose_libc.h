@@ -20,4 +20,8 @@ bool redirect_libc();
 // Of the last attempt.
 bool libc_is_redirected();
 
+// All that interposition must do in a restored process: redirect_libc, reset_clock. By the leader, before
+// other threads exist.
+void interposition_after_restart();
+
 }  // namespace ckpt

@@ -18,6 +18,8 @@ enum class RealFunction : unsigned {
   kSetcontext,
   kSwapcontext,
   kDlclose,
+  kAioSuspend,
+  kGaiSuspend,
   kCount,
 };
 

@@ -93,7 +93,8 @@ struct InterruptibleCall {
   long done = 0;           // bytes or messages of earlier parts
   size_t vector_done = 0;  // kVector, kMessage, kMessageRest: bytes of scratch->all that are moved
 
-  int64_t start_ns;  // kByPointer, kMilliseconds, kSocket*: when the call began; see program_time
+  int64_t start_ns;  // kByPointer: when the call began; see program_time
+  BeginMark begin;   // kMilliseconds, kSocket*: the same
   uint64_t mask;
   int64_t shift_at_start;  // kAbsolute
   VectorScratch* scratch;  // kVector, kMessage, kMessages when sending
@@ -121,7 +122,7 @@ struct InterruptibleCall {
   void with_milliseconds(int arg) {
     timeout_arg = static_cast<int8_t>(arg);
     timeout_kind = Timeout::kMilliseconds;
-    if (static_cast<int>(args[arg]) > 0) start_ns = program_time_rounded_up();
+    if (static_cast<int>(args[arg]) > 0) begin = begin_mark();
   }
   void with_timeout_pointer(int arg, clockid_t timeout_clock = CLOCK_MONOTONIC) {
     timeout_arg = static_cast<int8_t>(arg);
@@ -142,7 +143,7 @@ struct InterruptibleCall {
   }
   void with_socket_timeout(Timeout direction) {
     timeout_kind = direction;
-    start_ns = program_time_rounded_up();
+    begin = begin_mark();
   }
   // Removes the checkpoint signal from it.
   void with_mask(int arg, const void* kernel_mask) {

@@ -15,6 +15,7 @@
 #include "base/sys.h"
 #include "libckpt_rt/hooks.h"
 #include "libckpt_rt/interpose_handlers.h"
+#include "libckpt_rt/interpose_unblock.h"
 #include "libckpt_rt/interrupted_call.h"
 
 extern "C" const char __restore_rt[];
@@ -134,6 +135,7 @@ API bool was_released(uintptr_t start, size_t length) {
   }
   return false;
 }
+API long unblock(pid_t tid) { return unblock_in_thread(tid); }
 API int forks_in_child() { return child_count.load(); }
 API void set_monotonic_shift(int64_t ns) { hooks::monotonic_shift_ns.store(ns); }
 

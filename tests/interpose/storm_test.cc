@@ -1,5 +1,6 @@
 // Every interposed call with a timeout, in a thread of its own, while stops rain on all of them: no
 // EINTR, and never shorter than asked.
+#include <aio.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -24,6 +25,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -193,6 +195,20 @@ std::vector<Waiter> waiters() {
                  } while (r == 0);
                  pthread_mutex_unlock(&lock);
                  return r;
+               }});
+  w.push_back({"aio_suspend", EAGAIN, [](int64_t ns) {
+                 static char c;
+                 static aiocb request{};
+                 static std::once_flag once;
+                 std::call_once(once, [] {
+                   request.aio_fildes = pipes[0];
+                   request.aio_buf = &c;
+                   request.aio_nbytes = 1;
+                   EXPECT_EQ(aio_read(&request), 0);
+                 });
+                 const aiocb* list[] = {&request};
+                 timespec t = spec(ns);
+                 return error_or_zero(aio_suspend(list, 1, &t));
                }});
   // The kernel measures socket timeouts in ticks, the first of which has begun already.
   constexpr int64_t kTick = 10'000'000;
