@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "base/sys.h"
 #include "libckpt_rt/hooks.h"
 #include "libckpt_rt/interpose_handlers.h"
+#include "libckpt_rt/interpose_mask.h"
 #include "libckpt_rt/interpose_unblock.h"
 #include "libckpt_rt/interrupted_call.h"
 
@@ -80,6 +82,21 @@ API pid_t this_thread() { return sys::gettid(); }
 
 API uint64_t stops() { return stop_count.load(); }
 
+// Threads of libc's own may have the signal blocked.
+void unblock_all() {
+  DIR* tasks = opendir("/proc/self/task");
+  while (dirent* e = readdir(tasks)) {
+    char path[64], line[256];
+    unsigned long long blocked = 0;
+    snprintf(path, sizeof(path), "/proc/self/task/%.16s/status", e->d_name);
+    FILE* f = fopen(path, "r");
+    while (f != nullptr && fgets(line, sizeof(line), f) != nullptr) sscanf(line, "SigBlk: %llx", &blocked);
+    if (f != nullptr) fclose(f);
+    if ((blocked & checkpoint_bit()) != 0) unblock_in_thread(atoi(e->d_name));
+  }
+  closedir(tasks);
+}
+
 struct Storm::State {
   std::atomic<bool> over{false};
   int64_t gap_ns;
@@ -104,6 +121,7 @@ struct Storm::State {
       // As a checkpoint does: not again before all have stood. A thread may have ended meanwhile.
       const int64_t give_up = now_ns() + 50'000'000;
       while (stop_count.load() < before + sent && now_ns() < give_up) sched_yield();
+      if (stop_count.load() < before + sent) unblock_all();
       int64_t ns = static_cast<int64_t>(rand_r(&random)) % (2 * state.gap_ns);
       timespec gap{ns / 1'000'000'000, ns % 1'000'000'000};
       sys::call(__NR_nanosleep, &gap, 0L);
