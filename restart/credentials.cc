@@ -47,16 +47,17 @@ void plan_limits(const ImageMeta& meta, RestorerArgs& args, ReportChannel& repor
     uint64_t soft = meta.limits.soft[i], hard = meta.limits.hard[i];
     rlimit64 now{};
     if (sys::failed(sys::call(__NR_prlimit64, 0L, i, 0L, &now))) continue;
-    if (hard > now.rlim_max) {
-      rlimit64 raised{now.rlim_cur, hard};
-      if (sys::failed(sys::call(__NR_prlimit64, 0L, i, &raised, 0L))) {
-        if (soft > now.rlim_max) {
-          report.note(fmt::format("the limit {} was {}, here it cannot be more than {}", limit_name(i), soft,
-                                  static_cast<uint64_t>(now.rlim_max)));
-        }
-        hard = now.rlim_max;
-        soft = std::min<uint64_t>(soft, hard);
+    // What the program was allowed, its restart is: both limits rise now and fall in the restorer.
+    rlimit64 raised{std::max<uint64_t>(now.rlim_cur, soft), std::max<uint64_t>(now.rlim_max, hard)};
+    if (sys::failed(sys::call(__NR_prlimit64, 0L, i, &raised, 0L))) {
+      if (soft > now.rlim_max) {
+        report.note(fmt::format("the limit {} was {}, here it cannot be more than {}", limit_name(i), soft,
+                                static_cast<uint64_t>(now.rlim_max)));
       }
+      hard = std::min<uint64_t>(hard, now.rlim_max);
+      soft = std::min<uint64_t>(soft, hard);
+      raised = {std::max<uint64_t>(now.rlim_cur, soft), now.rlim_max};
+      sys::call(__NR_prlimit64, 0L, i, &raised, 0L);
     }
     args.limits[args.limit_count++] = {i, 0, soft, hard};
   }

@@ -185,7 +185,8 @@ int restart(const RestartOptions& options, char** argv) {
   std::optional<Supervisor> supervisor;
   Launched launched;
   auto outcome = bring_back(*plan, *choice, supervisor, launched);
-  if (!outcome.ok() && outcome.error().sys_errno == EEXIST && !choice->new_pid &&
+  if (!outcome.ok() && outcome.error().code == ExitCode::kUnavailable && outcome.error().sys_errno == EEXIST &&
+      !choice->new_pid &&
       options.namespaces == NamespacePolicy::kAuto) {
     // Somebody took an id since we looked: nothing of the program has run, so start over in a namespace.
     choice = choose_namespaces(plan->tids, NamespacePolicy::kAlways);

@@ -12,8 +12,8 @@
 //      must not lie where the image maps something else, and its own place may be taken until then;
 //   3. map, writable where something is filled in; fill; only then the saved protection;
 //   4. mm description: after unmapping, since exe can change only when the old one is not mapped;
-//   5. limits after memory, credentials after everything that may need a right, time last of all, so
-//      that the saved process misses as little of it as possible.
+//   5. limits after memory; then time, so that the saved process misses as little of it as possible;
+//      credentials last, since all of this may need a right.
 #include "restart/restorer_args.h"
 
 #include <asm/mman.h>

@@ -159,6 +159,23 @@ TEST_F(Process, LimitsUmaskAndDirectoryComeBack) {
   EXPECT_NE(r.out.find(std::string("guest\0", 6)), std::string::npos) << r.out;
 }
 
+TEST_F(Process, MayUseWhatItWasAllowedNotWhatTheRestarterIs) {
+  MadeImage image;
+  image.limits.soft[RLIMIT_AS] = image.limits.hard[RLIMIT_AS] = RLIM_INFINITY;
+  uint64_t at = 0x20'0000'0000;
+  image.add(at, at + (uint64_t{8} << 30), PROT_READ, MappingKind::kAnonymous);
+  image.step(GuestOp::kGo);
+  image.step(GuestOp::kEnd, 7);
+  std::string path = image.write(directory_);
+  rlimit before{};
+  getrlimit(RLIMIT_AS, &before);
+  rlimit small{uint64_t{1} << 30, before.rlim_max};
+  setrlimit(RLIMIT_AS, &small);
+  RunResult r = run_restart({path});
+  setrlimit(RLIMIT_AS, &before);
+  EXPECT_EQ(r.exit_code(), 7) << r.err;
+}
+
 TEST_F(Process, ASignalThatKillsItKillsCkptRestart) {
   for (const char* namespaces : {"auto", "always"}) {
     MadeImage image;
