@@ -1,6 +1,5 @@
 // The checkpoint signal is not there for the program: it cannot be blocked, caught, ignored, waited for
 // or read, and what the program reads back is what it would see without us.
-#include <dirent.h>
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -9,13 +8,11 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/select.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <ucontext.h>
 
 #include <vector>
@@ -305,55 +302,6 @@ TEST_F(Hiding, JumpsAndContextsDoNotBlockIt) {
   }
   EXPECT_EQ(times.load(), 2);
   EXPECT_FALSE(ours_is_blocked());
-}
-
-uint64_t blocked_of(pid_t tid) {
-  char path[64], line[256];
-  snprintf(path, sizeof(path), "/proc/self/task/%d/status", tid);
-  unsigned long long mask = 0;
-  if (FILE* f = fopen(path, "r")) {
-    while (fgets(line, sizeof(line), f) != nullptr) sscanf(line, "SigBlk: %llx", &mask);
-    fclose(f);
-  }
-  return mask;
-}
-
-// The helper thread of SIGEV_THREAD timers begins with all signals blocked but libc's own.
-TEST_F(Hiding, ThreadsOfLibcAreUnblocked) {
-  static std::atomic<int> ticks{0};
-  sigevent event{};
-  event.sigev_notify = SIGEV_THREAD;
-  event.sigev_notify_function = [](sigval) { ++ticks; };
-  timer_t timer;
-  ASSERT_EQ(timer_create(CLOCK_MONOTONIC, &event, &timer), 0);
-  itimerspec every{};
-  every.it_value = every.it_interval = {0, 2'000'000};
-  ASSERT_EQ(timer_settime(timer, 0, &every, nullptr), 0);
-  while (ticks.load() < 3) usleep(1000);
-  pid_t helper = 0;
-  DIR* tasks = opendir("/proc/self/task");
-  while (dirent* e = readdir(tasks)) {
-    int tid = atoi(e->d_name);
-    if (tid > 0 && (blocked_of(tid) >> (kOurs - 1) & 1) != 0) helper = tid;
-  }
-  closedir(tasks);
-  ASSERT_NE(helper, 0);
-  uint64_t before = stops();
-  send_stop(helper);
-  usleep(10'000);
-  EXPECT_EQ(stops(), before);
-  ASSERT_EQ(unblock(helper), 0);
-  int64_t until = now() + 2'000'000'000;
-  while (stops() == before && now() < until) usleep(100);
-  EXPECT_EQ(stops(), before + 1);
-  EXPECT_EQ(blocked_of(helper) >> (kOurs - 1) & 1, 0u);
-  // The timer ticks on, and setuid still reaches all threads.
-  int then = ticks;
-  while (ticks.load() < then + 3) usleep(1000);
-  EXPECT_EQ(setuid(getuid()), 0);
-  ASSERT_EQ(unblock(helper), 0);
-  EXPECT_EQ(setuid(getuid()), 0);
-  timer_delete(timer);
 }
 
 TEST_F(Hiding, BsdCallsKeepTheirMeaning) {

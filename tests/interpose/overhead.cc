@@ -13,6 +13,7 @@
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <x86intrin.h>
 
 #include <algorithm>
 
@@ -131,6 +132,45 @@ void run_all() {
       [&] { real_syscall(SYS_tgkill, getpid(), tid, SIGUSR2); });
 }
 
+long raw_getppid() {
+  long r;
+  asm volatile("syscall" : "=a"(r) : "a"(SYS_getppid) : "rcx", "r11", "memory");
+  return r;
+}
+[[gnu::noinline]] long one_return() { return raw_getppid(); }
+[[gnu::noinline]] long two_returns() {
+  long r = one_return();
+  asm volatile("" ::: "memory");
+  return r;
+}
+
+template <typename Call>
+double best_of(Call&& call) {
+  double best = 1e9;
+  for (int i = 0; i < 150; ++i) best = std::min(best, time_of(call));
+  return best;
+}
+
+// The costs that decided how the stub is entered and how time is read.
+void run_parts() {
+  double in_line = best_of([] { raw_getppid(); });
+  double once = best_of([] { one_return(); });
+  double twice = best_of([] { two_returns(); });
+  printf("the first return after a system call %.1f ns, the second %.1f ns\n", once - in_line, twice - once);
+  timespec ts;
+  volatile uint64_t counter;
+  printf("clock %.1f ns, coarse clock %.1f ns, time stamp counter %.1f ns\n",
+         best_of([&] { clock_gettime(CLOCK_MONOTONIC, &ts); }),
+         best_of([&] { clock_gettime(CLOCK_MONOTONIC_COARSE, &ts); }), best_of([&] { counter = __rdtsc(); }));
+  (void)counter;
+  int64_t lag = 0;
+  for (int i = 0; i < 10'000'000; ++i) {
+    int64_t coarse = now(CLOCK_MONOTONIC_COARSE);
+    lag = std::max(lag, now() - coarse);
+  }
+  printf("the coarse clock lagged by up to %.1f ms\n", static_cast<double>(lag) / 1e6);
+}
+
 int run() {
   if (pipe(pipes) != 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) return 1;
   (void)!::write(pipes[1], "x", 1);
@@ -140,6 +180,7 @@ int run() {
   epoll_event event{};
   event.events = EPOLLIN;
   epoll_ctl(epoll, EPOLL_CTL_ADD, pipes[0], &event);
+  run_parts();
   printf("one thread, ns a call\n");
   run_all();
   std::thread([] {}).join();

@@ -17,7 +17,6 @@
 #include "libckpt_rt/hooks.h"
 #include "libckpt_rt/interpose_handlers.h"
 #include "libckpt_rt/interpose_mask.h"
-#include "libckpt_rt/interpose_unblock.h"
 #include "libckpt_rt/interrupted_call.h"
 
 extern "C" const char __restore_rt[];
@@ -45,6 +44,8 @@ void before_release(uintptr_t start, size_t length) {
   int i = test::release_count.fetch_add(1);
   if (i < test::kMaxReleases) test::seen[i] = {start, length};
 }
+void begin_exec() {}
+void end_exec() {}
 void in_child_after_fork() { test::child_count.fetch_add(1); }
 }  // namespace hooks
 
@@ -82,19 +83,26 @@ API pid_t this_thread() { return sys::gettid(); }
 
 API uint64_t stops() { return stop_count.load(); }
 
-// Threads of libc's own may have the signal blocked.
-void unblock_all() {
+bool takes_stops(int tid) {
+  char path[64], line[256];
+  unsigned long long blocked = 0;
+  snprintf(path, sizeof(path), "/proc/self/task/%d/status", tid);
+  FILE* f = fopen(path, "r");
+  while (f != nullptr && fgets(line, sizeof(line), f) != nullptr) sscanf(line, "SigBlk: %llx", &blocked);
+  if (f != nullptr) fclose(f);
+  return (blocked & checkpoint_bit()) == 0;
+}
+
+// The one thread of libc's own (POSIX aio) that has the signal blocked, or 0.
+int find_stuck(int self) {
+  int found = 0;
   DIR* tasks = opendir("/proc/self/task");
   while (dirent* e = readdir(tasks)) {
-    char path[64], line[256];
-    unsigned long long blocked = 0;
-    snprintf(path, sizeof(path), "/proc/self/task/%.16s/status", e->d_name);
-    FILE* f = fopen(path, "r");
-    while (f != nullptr && fgets(line, sizeof(line), f) != nullptr) sscanf(line, "SigBlk: %llx", &blocked);
-    if (f != nullptr) fclose(f);
-    if ((blocked & checkpoint_bit()) != 0) unblock_in_thread(atoi(e->d_name));
+    int tid = atoi(e->d_name);
+    if (tid > 0 && tid != self && !takes_stops(tid)) found = tid;
   }
   closedir(tasks);
+  return found;
 }
 
 struct Storm::State {
@@ -106,13 +114,14 @@ struct Storm::State {
     auto& state = *static_cast<State*>(s);
     const int self = sys::gettid();
     unsigned random = 12345;
+    int stuck = 0;
     while (!state.over.load()) {
       const uint64_t before = stop_count.load();
       uint64_t sent = 0;
       DIR* tasks = opendir("/proc/self/task");
       while (dirent* e = readdir(tasks)) {
         int tid = atoi(e->d_name);
-        if (tid > 0 && tid != self && rand_r(&random) % 4 != 0) {
+        if (tid > 0 && tid != self && tid != stuck && rand_r(&random) % 4 != 0) {
           send_stop(tid);
           ++sent;
         }
@@ -121,7 +130,7 @@ struct Storm::State {
       // As a checkpoint does: not again before all have stood. A thread may have ended meanwhile.
       const int64_t give_up = now_ns() + 50'000'000;
       while (stop_count.load() < before + sent && now_ns() < give_up) sched_yield();
-      if (stop_count.load() < before + sent) unblock_all();
+      if (stop_count.load() < before + sent) stuck = find_stuck(self);
       int64_t ns = static_cast<int64_t>(rand_r(&random)) % (2 * state.gap_ns);
       timespec gap{ns / 1'000'000'000, ns % 1'000'000'000};
       sys::call(__NR_nanosleep, &gap, 0L);
@@ -153,7 +162,6 @@ API bool was_released(uintptr_t start, size_t length) {
   }
   return false;
 }
-API long unblock(pid_t tid) { return unblock_in_thread(tid); }
 API int forks_in_child() { return child_count.load(); }
 API void set_monotonic_shift(int64_t ns) { hooks::monotonic_shift_ns.store(ns); }
 

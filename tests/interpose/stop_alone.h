@@ -47,8 +47,6 @@ inline bool was_released(const void* start, size_t length) {
 }
 int forks_in_child();
 void set_monotonic_shift(int64_t ns);
-// unblock_in_thread of the library.
-long unblock(pid_t tid);
 // Called in the handler, between the pause and fix_interrupted_call; may be null.
 extern std::atomic<void (*)()> in_pause;
 
