@@ -96,6 +96,18 @@ char process_state(pid_t pid) {
   return paren != std::string::npos && paren + 2 < stat.size() ? stat[paren + 2] : '\0';
 }
 
+// "task/TID/" of a thread that has not exited; empty when there is none.
+std::string live_thread(pid_t pid) {
+  std::error_code ignored;
+  for (const auto& task : std::filesystem::directory_iterator(proc_path(pid, "task"), ignored)) {
+    std::string name = "task/" + task.path().filename().string() + "/", status;
+    if (!read_proc(pid, (name + "status").c_str(), &status)) continue;
+    std::string state = status_value(status, "State");
+    if (!state.empty() && state[0] != 'Z' && state[0] != 'X') return name;
+  }
+  return {};
+}
+
 bool checkpoint_under_way(pid_t pid) {
   std::error_code ignored;
   for (const auto& task : std::filesystem::directory_iterator(proc_path(pid, "task"), ignored)) {
@@ -129,6 +141,14 @@ Result<Target> examine_target(pid_t pid) {
     return failure(ExitCode::kPermission, label, fmt::format("belongs to user {}", effective),
                    "ask as that user or as root");
   }
+  // A process whose main thread called pthread_exit looks like a zombie; its other threads run on.
+  std::string of_thread;
+  if (t.state == 'Z') {
+    of_thread = live_thread(pid);
+    if (!of_thread.empty() && read_proc(pid, (of_thread + "status").c_str(), &status)) {
+      t.state = status_value(status, "State")[0];
+    }
+  }
   if (t.state == 'Z' || t.state == 'X') {
     return failure(ExitCode::kNoProcess, label, "has exited already (zombie)", "start it again, or restart an image");
   }
@@ -145,7 +165,8 @@ Result<Target> examine_target(pid_t pid) {
   t.inner_pid = inner_pid.ok() ? *inner_pid : pid;
 
   std::string maps, environment;
-  if (!read_proc(pid, "maps", &maps) || !read_proc(pid, "environ", &environment)) {
+  if (!read_proc(pid, (of_thread + "maps").c_str(), &maps) ||
+      !read_proc(pid, (of_thread + "environ").c_str(), &environment)) {
     int error = errno;
     if (process_state(pid) == '\0') return gone(pid);
     return failure(ExitCode::kPermission, label, fmt::format("its memory map cannot be read: {}", strerror(error)),

@@ -45,11 +45,13 @@ void Copier::set_lost(Addr a) {
 }
 
 // The caller owns the segment. Order: see segment_table.h.
-void Copier::copy_owned(SegmentId id, CopyKind kind) {
+void Copier::copy_owned(SegmentId id, uint32_t buffer) {
   Segment& s = table_[id];
-  uint32_t buffer = pool_.acquire(kind);
   std::byte* data = pool_.data(buffer);
   bool got_bytes = read_runs(s, data);
+  // An event that was read before our bytes were finds the segment in kCopying, and loses it; one that
+  // is read later lets memory go whose bytes we have.
+  memory_.settle_events();
   if (got_bytes) table_.saved(id);
   bool still_ours = unprotect_segment(s);
   if (!got_bytes || !still_ours) {
@@ -77,11 +79,18 @@ void Copier::copy_owned(SegmentId id, CopyKind kind) {
 }
 
 bool Copier::run() {
+  // The buffer comes first: a claimed segment must not wait for the disk, nor a thread that faults on it.
+  constexpr uint32_t kNone = UINT32_MAX;
+  uint32_t spare = kNone;
   for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
+    if (table_.state(id) != SegmentState::kProtected) continue;
+    if (spare == kNone) spare = pool_.acquire(CopyKind::kSequential);
     if (!table_.claim(id)) continue;
-    copy_owned(id, CopyKind::kSequential);
+    copy_owned(id, spare);
+    spare = kNone;
     counters_.sequential.fetch_add(1, std::memory_order_relaxed);
   }
+  if (spare != kNone) pool_.release(spare);
   for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) table_.await_copied(id);
   return !lost();
 }
@@ -96,7 +105,7 @@ void Copier::fault(Addr a) {
     return;
   }
   if (table_.claim(id)) {
-    copy_owned(id, CopyKind::kForced);
+    copy_owned(id, pool_.acquire(CopyKind::kForced));
     counters_.forced.fetch_add(1, std::memory_order_relaxed);
     return;
   }
@@ -111,7 +120,7 @@ void Copier::before_release(AddrRange range) {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (table_.claim(id)) {
-      copy_owned(id, CopyKind::kForced);
+      copy_owned(id, pool_.acquire(CopyKind::kForced));
       counters_.released.fetch_add(1, std::memory_order_relaxed);
     } else {
       table_.await_copied(id);

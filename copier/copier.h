@@ -24,6 +24,8 @@ class ProgramMemory {
   // (any more) the memory that was protected.
   virtual long unprotect(AddrRange range) = 0;
   virtual void wake(AddrRange range) = 0;
+  // Every remove event that was read before this call has reached Copier::removed() when it returns.
+  virtual void settle_events() {}
 
  protected:
   ~ProgramMemory() = default;
@@ -53,7 +55,7 @@ class Copier {
   CopyCounters& counters() { return counters_; }
 
  private:
-  void copy_owned(SegmentId id, CopyKind kind);
+  void copy_owned(SegmentId id, uint32_t buffer);
   bool read_runs(Segment& s, std::byte* to);
   bool unprotect_segment(const Segment& s);
   void set_lost(Addr a);

@@ -53,14 +53,18 @@ void CheckpointRun::start_writer(WriterOrder order) {
 void CheckpointRun::writer_entry(void* self) { static_cast<CheckpointRun*>(self)->write_queue(); }
 
 void CheckpointRun::write_queue() {
-  constexpr size_t kBatch = 16, kMost = 64;
+  constexpr size_t kMost = 64;
+  // The sequential copier can fill three quarters of the pool, less the one buffer in its hand: a batch
+  // must never be more than that, or each would wait for the other.
+  const size_t quarter = pool_.buffers() / 4;
+  const size_t wanted = quarter < 1 ? 1 : quarter > 16 ? 16 : quarter;
   while (writer_order_.load(std::memory_order_acquire) == static_cast<uint32_t>(WriterOrder::kWait)) {
     futex_wait(writer_order_, static_cast<uint32_t>(WriterOrder::kWait));
   }
   if (writer_order_.load(std::memory_order_acquire) == static_cast<uint32_t>(WriterOrder::kLeave)) return;
   writer_result_ = sink_.append(eager_.span());
   CopiedSegment batch[kMost];
-  while (size_t n = queue_.pop(batch, kBatch, kMost)) {
+  while (size_t n = queue_.pop(batch, wanted, kMost)) {
     if (writer_result_.ok()) {
       writer_result_ = sink_.append({batch, n});
     } else {

@@ -24,7 +24,7 @@ Error no_memory(const char* what) {
 // Pages the process has in memory, in bytes.
 uint64_t resident_bytes() {
   char text[256];
-  if (read_small_file("/proc/self/statm", text, sizeof(text)) <= 0) return 0;
+  if (read_small_file("/proc/thread-self/statm", text, sizeof(text)) <= 0) return 0;
   const char* c = text;
   while (*c != '\0' && *c != ' ') ++c;
   uint64_t pages = 0;
@@ -35,8 +35,7 @@ uint64_t resident_bytes() {
 }  // namespace
 
 Result<void> StillMemory::open() {
-  memory_file_.reset(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC, 0)));
-  pid_ = sys::getpid();
+  memory_file_.reset(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/mem", O_RDONLY | O_CLOEXEC, 0)));
   if (memory_file_.valid()) return {};
   int error = -memory_file_.release();
   return make_error(ExitCode::kSystem, error, "cannot open /proc/self/mem ({}); mount /proc", errno_name(error));
@@ -45,7 +44,7 @@ Result<void> StillMemory::open() {
 long StillMemory::read(std::byte* to, Addr from, size_t bytes, bool readable) {
   if (readable) {
     iovec local{to, bytes}, remote{from.as<void>(), bytes};
-    if (sys::call(__NR_process_vm_readv, pid_, &local, 1, &remote, 1, 0L) == static_cast<long>(bytes)) return 0;
+    if (sys::call(__NR_process_vm_readv, sys::gettid(), &local, 1, &remote, 1, 0L) == static_cast<long>(bytes)) return 0;
   }
   for (size_t done = 0; done < bytes;) {
     long n = sys::call(__NR_pread64, memory_file_.get(), to + done, bytes - done, from.value + done);
@@ -93,6 +92,11 @@ void CheckpointRun::own_ranges() {
   for (AddrRange r : sink_.own_mappings().ranges) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
+  if (mode_ == Mode::kFork) return;
+  // A child that the program forks meanwhile has no use for these and would keep them for ever.
+  for (AddrRange r : {arena_.range(), sink_arena_.range(), protection_.own_range()}) {
+    if (!r.empty()) sys::call(__NR_madvise, r.start.value, r.size(), MADV_DONTFORK);
+  }
 }
 
 Result<void> CheckpointRun::prepare() {
@@ -130,8 +134,6 @@ Result<void> CheckpointRun::prepare() {
 
   CKPT_TRY(pages_.open(arena_));
   CKPT_TRY(still_memory_.open());
-  CKPT_TRY(read_process_facts(arena_, facts_));
-  CKPT_TRY(prepare_process_state(arena_, library.process));
   CKPT_TRY(descriptors_.prepare(arena_, library.pid));
   if (mode_ == Mode::kRealtime) {
     CKPT_TRY(protection_.open());
@@ -224,8 +226,18 @@ Result<void> CheckpointRun::while_stopped() {
       library.world.run_on(*static_cast<ThreadSlot*>(slot), work, argument);
     };
   }
-  CKPT_TRY(descriptors_.recheck_stopped(library.pid, executor));
+  // The leader may have exited; any stopped thread shows the same descriptors, directory and ids.
+  const int tid = library.stopped_threads != nullptr ? library.stopped_threads->tid : library.pid;
+  ArenaVector<MappedFileRange> mapped(arena_);
+  for (const Mapping& m : map_.mappings()) {
+    if (!m.shared || !m.whole || m.handling == Handling::kSkip || m.inode == 0) continue;
+    if (!mapped.push_back({m.device, m.inode, m.file_offset, m.range.size()})) return no_memory("the list of mappings");
+  }
+  descriptors_.skip_mapped(mapped.span());
+  CKPT_TRY(descriptors_.recheck_stopped(tid, executor));
   cost_.descriptors = static_cast<uint32_t>(descriptors_.descriptor_count());
+  CKPT_TRY(read_process_facts(arena_, tid, facts_));
+  CKPT_TRY(prepare_process_state(arena_, library.process));
   capture_process_state_stopped(library.process);
 
   if (mode_ == Mode::kRealtime) {
@@ -315,14 +327,24 @@ Result<void> CheckpointRun::copy_eagerly() {
       uint64_t n = run.page_mask - done < 64 * kPageSize ? run.page_mask - done : 64 * kPageSize;
       auto* to = static_cast<std::byte*>(eager_arena_.allocate(n, kPageSize));
       if (to == nullptr) return no_memory("copies made in the pause");
+      const bool file = m != nullptr && m->inode != 0;
+      uint64_t have = ~0ull;
       if (still_memory_.read(to, run.base + done, n, readable) != 0) {
-        // Pages of a file mapping beyond the file's end have no contents to save.
-        if (m != nullptr && m->inode != 0) break;
-        return make_error(ExitCode::kInternal, EFAULT, "cannot read the program's memory at {:#x}", run.base.value + done);
+        // Pages of a file mapping beyond the file's end do not exist; those before it do.
+        have = 0;
+        for (uint64_t i = 0; i < n / kPageSize; ++i) {
+          if (still_memory_.read(to + i * kPageSize, run.base + done + i * kPageSize, kPageSize, readable) == 0) {
+            have |= 1ull << i;
+          } else if (!file) {
+            return make_error(ExitCode::kInternal, EFAULT, "cannot read the program's memory at {:#x}",
+                              run.base.value + done + i * kPageSize);
+          }
+        }
       }
       uint64_t mask = 0;
       for (uint64_t i = 0; i < n / kPageSize; ++i) {
-        if (!page_is_zero(to + i * kPageSize) || (m != nullptr && m->inode != 0)) mask |= 1ull << i;
+        // A page of zeros in a file mapping differs from the file: it must be in the image.
+        if ((have >> i & 1) != 0 && (file || !page_is_zero(to + i * kPageSize))) mask |= 1ull << i;
       }
       if (mask != 0 && !copied.push_back({run.base + done, mask, to, kNoBuffer})) return no_memory("the list of pages");
       done += n;

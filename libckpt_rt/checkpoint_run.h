@@ -23,7 +23,6 @@ class StillMemory final : public ProgramMemory {
 
  private:
   ScopedFd memory_file_;
-  int pid_ = 0;
 };
 
 class CheckpointRun {

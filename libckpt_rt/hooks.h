@@ -30,6 +30,11 @@ extern std::atomic<int64_t> monotonic_shift_ns;
 // length may reach beyond the end of memory (SIZE_MAX from 0: everything).
 void before_release(uintptr_t start, size_t length);
 
+// Around exec: the thread has our signal blocked and is about to become another program, where no
+// signal of ours may reach it. end_exec only when exec failed.
+void begin_exec();
+void end_exec();
+
 // Runs in the child of fork() and _Fork(), in its only thread.
 void in_child_after_fork();
 

@@ -28,12 +28,13 @@ class ScopedBlockedSignal {
  public:
   ScopedBlockedSignal() {
     uint64_t ours = bit();
+    ckpt::hooks::begin_exec();  // before the mask: who finds the signal blocked finds the reason
     ckpt::sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &ours, &before_, 8L);
   }
   ~ScopedBlockedSignal() {
-    if ((before_ & bit()) != 0) return;
     uint64_t ours = bit();
-    ckpt::sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
+    if ((before_ & ours) == 0) ckpt::sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
+    ckpt::hooks::end_exec();
   }
 
  private:

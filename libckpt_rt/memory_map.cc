@@ -87,7 +87,7 @@ void MemoryMap::classify(Mapping& m) {
     m.whole = true;
     return;
   }
-  if (starts_with(path, "/dev/zero") && deleted) m.kind = MappingKind::kSharedAnonymous;
+  if ((starts_with(path, "/dev/zero") && deleted) || starts_with(path, "[anon_shmem:")) m.kind = MappingKind::kSharedAnonymous;
   else if (starts_with(path, "/memfd:")) m.kind = MappingKind::kMemfd;
   else if (starts_with(path, "/SYSV")) m.kind = MappingKind::kSysV;
   else if (starts_with(path, "/dev/shm/")) m.kind = m.shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
@@ -159,22 +159,6 @@ Result<void> MemoryMap::add_line(std::string_view line, std::span<const AddrRang
   while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
 
   if (s == "[vsyscall]") return {};
-  for (const AddrRange& r : own) {
-    if (r.start <= m.range.start && m.range.end <= r.end) return {};
-    if (r.overlaps(m.range)) {
-      // The kernel merged a mapping of ours with a neighbour of the program's: cut ours out.
-      Mapping left = m, right = m;
-      left.range.end = r.start;
-      right.range.start = r.end;
-      right.file_offset += right.range.start - m.range.start;
-      for (Mapping* part : {&left, &right}) {
-        if (part->range.empty()) continue;
-        classify(*part);
-        if (!mappings_.push_back(*part)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of mappings");
-      }
-      return {};
-    }
-  }
   if (!s.empty()) {
     auto* path = static_cast<char*>(arena_->allocate(s.size() + 1, 1));
     if (path == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of mappings");
@@ -183,13 +167,31 @@ Result<void> MemoryMap::add_line(std::string_view line, std::span<const AddrRang
     m.path = path;
     m.path_len = static_cast<uint32_t>(s.size());
   }
-  classify(m);
   if (m.path == std::string_view("[vdso]")) vdso = m.range;
   if (starts_with(s, "[vvar")) {
     if (vvar.empty()) vvar = m.range;
     vvar.end = m.range.end;
   }
-  if (!mappings_.push_back(m)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of mappings");
+  return add_without(m, own);
+}
+
+// The kernel merges mappings of ours with each other and with neighbours of the program's: every range
+// of ours is cut out.
+Result<void> MemoryMap::add_without(const Mapping& m, std::span<const AddrRange> own) {
+  for (size_t i = 0; i < own.size(); ++i) {
+    const AddrRange& r = own[i];
+    if (!r.overlaps(m.range)) continue;
+    Mapping left = m, right = m;
+    left.range.end = r.start;
+    right.range.start = r.end;
+    right.file_offset += right.range.start - m.range.start;
+    if (!left.range.empty()) CKPT_TRY(add_without(left, own.subspan(i + 1)));
+    if (!right.range.empty()) CKPT_TRY(add_without(right, own.subspan(i + 1)));
+    return {};
+  }
+  Mapping kept = m;
+  classify(kept);
+  if (!mappings_.push_back(kept)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of mappings");
   return {};
 }
 
@@ -210,7 +212,7 @@ void MemoryMap::find_shared_twice() {
 Result<void> MemoryMap::read(std::span<const AddrRange> own) {
   mappings_.clear();
   vdso = vvar = {};
-  CKPT_TRY(for_each_line("/proc/self/maps", *arena_,
+  CKPT_TRY(for_each_line("/proc/thread-self/maps", *arena_,
                          [&](std::string_view line) { return add_line(line, own); }));
   find_shared_twice();
   return {};
@@ -219,7 +221,7 @@ Result<void> MemoryMap::read(std::span<const AddrRange> own) {
 Result<void> MemoryMap::read_flags() {
   Mapping* current = nullptr;
   size_t next = 0;
-  return for_each_line("/proc/self/smaps", *arena_, [&](std::string_view line) -> Result<void> {
+  return for_each_line("/proc/thread-self/smaps", *arena_, [&](std::string_view line) -> Result<void> {
     if (starts_with(line, "VmFlags:") && current != nullptr) {
       struct Name {
         const char* name;

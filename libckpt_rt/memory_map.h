@@ -59,6 +59,7 @@ class MemoryMap {
 
  private:
   Result<void> add_line(std::string_view line, std::span<const AddrRange> own);
+  Result<void> add_without(const Mapping& m, std::span<const AddrRange> own);
   void classify(Mapping& m);
   void find_shared_twice();
 

@@ -47,6 +47,15 @@ void before_release(uintptr_t start, size_t length) {
   release_guard::before_release({Addr{start}, Addr{end}});
 }
 
+void begin_exec() {
+  // In a child of vfork this is the parent's memory, and a stop does not look for the child.
+  if (library.pid == sys::getpid()) library.world.begin_exec(sys::gettid());
+}
+
+void end_exec() {
+  if (library.pid == sys::getpid()) library.world.end_exec(sys::gettid());
+}
+
 void in_child_after_fork() { reset_in_child(); }
 }  // namespace hooks
 

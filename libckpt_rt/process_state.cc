@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/capability.h>
 #include <linux/membarrier.h>
 #include <signal.h>
@@ -90,16 +91,22 @@ void read_stat_fields(std::string_view stat, MmRecord& mm) {
 
 }  // namespace
 
-Result<void> read_process_facts(Arena& arena, ProcessFacts& facts) {
+Result<void> read_process_facts(Arena& arena, int tid, ProcessFacts& facts) {
   constexpr size_t kText = 64 << 10;
   auto* text = static_cast<char*>(arena.allocate(kText));
   if (text == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
   ProcessRecord& p = facts.process;
   p.pid = sys::getpid();
 
-  // /proc/self is the process as its leader sees it: our own thread has another cwd and umask.
-  long n = read_small_file("/proc/self/status", text, kText);
-  if (n <= 0) return make_error(ExitCode::kSystem, static_cast<int>(n), "cannot read /proc/self/status; mount /proc");
+  // Not our own thread's: its directory and umask are a copy from when it was started. Not
+  // /proc/self either: that is the leader, which may have exited.
+  char path[64];
+  auto of_thread = [&](const char* name) {
+    *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/{}", tid, name).out = '\0';
+    return static_cast<const char*>(path);
+  };
+  long n = read_small_file(of_thread("status"), text, kText);
+  if (n <= 0) return make_error(ExitCode::kSystem, static_cast<int>(n), "cannot read /proc/self/task/TID/status; mount /proc");
   std::string_view status(text, static_cast<size_t>(n));
   uint64_t v[64];
   if (numbers(line_of(status, "PPid:"), 10, v, 1) == 1) p.ppid = static_cast<int32_t>(v[0]);
@@ -115,10 +122,13 @@ Result<void> read_process_facts(Arena& arena, ProcessFacts& facts) {
   if (numbers(line_of(status, "CapEff:"), 16, v, 1) == 1) p.cap_effective = v[0];
   if (numbers(line_of(status, "CapBnd:"), 16, v, 1) == 1) p.cap_bounding = v[0];
   if (numbers(line_of(status, "CapAmb:"), 16, v, 1) == 1) p.cap_ambient = v[0];
-  size_t groups = numbers(line_of(status, "Groups:"), 10, v, 64);
-  auto* group_ids = static_cast<uint32_t*>(arena.allocate(64 * sizeof(uint32_t)));
+  constexpr size_t kMostGroups = 8192;  // the status text above holds no more
+  auto* groups_read = static_cast<uint64_t*>(arena.allocate(kMostGroups * sizeof(uint64_t)));
+  if (groups_read == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
+  size_t groups = numbers(line_of(status, "Groups:"), 10, groups_read, kMostGroups);
+  auto* group_ids = static_cast<uint32_t*>(arena.allocate(kMostGroups * sizeof(uint32_t)));
   if (group_ids == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
-  for (size_t i = 0; i < groups; ++i) group_ids[i] = static_cast<uint32_t>(v[i]);
+  for (size_t i = 0; i < groups; ++i) group_ids[i] = static_cast<uint32_t>(groups_read[i]);
   facts.groups = std::as_bytes(std::span(group_ids, groups));
   p.group_count = static_cast<uint32_t>(groups);
 
@@ -132,15 +142,15 @@ Result<void> read_process_facts(Arena& arena, ProcessFacts& facts) {
   p.thp_disable = thp > 0 ? 1 : 0;
   p.xfeatures = read_xfeatures();
 
-  n = read_small_file("/proc/self/stat", text, kText);
+  n = read_small_file(of_thread("stat"), text, kText);
   if (n > 0) read_stat_fields({text, static_cast<size_t>(n)}, facts.mm);
   auto* auxv = static_cast<char*>(arena.allocate(4096));
-  n = auxv == nullptr ? -ENOMEM : read_small_file("/proc/self/auxv", auxv, 4096);
+  n = auxv == nullptr ? -ENOMEM : read_small_file(of_thread("auxv"), auxv, 4096);
   if (n > 0) facts.auxv = std::as_bytes(std::span(auxv, static_cast<size_t>(n)));
 
-  facts.cwd = read_link(arena, "/proc/self/cwd");
-  facts.root = read_link(arena, "/proc/self/root");
-  facts.exe = read_link(arena, "/proc/self/exe");
+  facts.cwd = read_link(arena, of_thread("cwd"));
+  facts.root = read_link(arena, of_thread("root"));
+  facts.exe = read_link(arena, of_thread("exe"));
   auto* comm = static_cast<char*>(arena.allocate(32));
   n = comm == nullptr ? -ENOMEM : read_small_file("/proc/self/comm", comm, 32);
   if (n > 0) facts.comm = {comm, static_cast<size_t>(n) - 1};
@@ -246,7 +256,9 @@ long restore_timers(const ProcessState& state) {
   for (int which = 0; which < 3; ++which) {
     itimerval t{};
     int64_t us = state.interval_timers.remaining_ns[which] / 1000, step = state.interval_timers.interval_ns[which] / 1000;
-    if (us == 0) continue;
+    if (us == 0 && step == 0) continue;
+    // An interval timer whose signal is still pending shows nothing remaining; it is not disarmed.
+    if (us == 0) us = 1;
     t.it_value = {us / 1'000'000, us % 1'000'000};
     t.it_interval = {step / 1'000'000, step % 1'000'000};
     long r = sys::call(__NR_setitimer, which, &t, 0L);
@@ -273,7 +285,8 @@ long restore_timers(const ProcessState& state) {
     }
     if (r != 0) return r;
     itimerspec when{};
-    when.it_value = {t.remaining_ns / 1'000'000'000, t.remaining_ns % 1'000'000'000};
+    const int64_t remaining = t.remaining_ns == 0 && t.interval_ns != 0 ? 1 : t.remaining_ns;
+    when.it_value = {remaining / 1'000'000'000, remaining % 1'000'000'000};
     when.it_interval = {t.interval_ns / 1'000'000'000, t.interval_ns % 1'000'000'000};
     r = sys::call(__NR_timer_settime, id, 0, &when, 0L);
     if (r != 0) return r;

@@ -3,7 +3,7 @@
 //
 // Owner:     libckpt_rt. The state lives in the library's data, so the image holds it, and the
 //            library inside a restored process gives it back (restart_entry.cc).
-// Callers:   prepare(): the agent, threads running. capture_stopped(): the agent, threads standing.
+// Callers:   the agent, threads standing: all of it must be of one instant.
 // Source:    rt_sigaction(2), timer_create(2), /proc/PID/timers, prctl(2) PR_SET_MM, proc(5).
 #pragma once
 
@@ -29,7 +29,7 @@ struct ProcessState {
   uint64_t brk;
 };
 
-// The part that is read before the stop and does not change in ways a program could notice.
+// What only tools and ckpt-restart need, and the library does not.
 struct ProcessFacts {
   ProcessRecord process{};
   MmRecord mm{};
@@ -37,7 +37,8 @@ struct ProcessFacts {
   std::span<const std::byte> auxv, groups;
 };
 
-Result<void> read_process_facts(Arena& arena, ProcessFacts& facts);
+// All three with the threads standing. tid: a thread of the program.
+Result<void> read_process_facts(Arena& arena, int tid, ProcessFacts& facts);
 Result<void> prepare_process_state(Arena& arena, ProcessState& state);  // timers: who they are
 void capture_process_state_stopped(ProcessState& state);
 

@@ -43,6 +43,12 @@ void RawThread::entry(void* start) {
     sys::call(__NR_close_range, 0L, UINT_MAX, CLOSE_RANGE_UNSHARE);
   }
   sys::call(__NR_prctl, PR_SET_NAME, "ckpt_rt");
+  // The thread that took the request may be pinned, or have a real-time priority: not for us.
+  uint8_t everywhere[128];
+  std::memset(everywhere, 0xff, sizeof(everywhere));
+  sys::call(__NR_sched_setaffinity, 0L, sizeof(everywhere), everywhere);
+  int normal_priority = 0;
+  sys::call(__NR_sched_setscheduler, 0L, 0L /* SCHED_OTHER */, &normal_priority);
   s.fn(s.arg);
 }
 

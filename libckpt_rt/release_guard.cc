@@ -1,6 +1,7 @@
 #include "libckpt_rt/release_guard.h"
 
 #include "libckpt_rt/hooks.h"
+#include "libckpt_rt/library.h"
 
 namespace ckpt::release_guard {
 
@@ -10,7 +11,8 @@ FutexWord inside{0};
 }  // namespace
 
 void before_release(AddrRange range) {
-  if (range.empty()) return;
+  // A child that libc did not fork has our state but none of our threads.
+  if (range.empty() || library.pid != sys::getpid()) return;
   // seq_cst with close(): either it sees us inside, or we see that the copier is gone.
   inside.fetch_add(1, std::memory_order_seq_cst);
   if (Copier* copier = active.load(std::memory_order_seq_cst)) copier->before_release(range);

@@ -80,6 +80,30 @@ bool StopWorld::is_stop_by_libc_signal(const siginfo_t& info) const {
   return info.si_code == SI_QUEUE && info.si_value.sival_ptr == this;
 }
 
+void StopWorld::begin_exec(int tid) {
+  for (;;) {
+    for (std::atomic<int>& slot : in_exec_) {
+      int free = 0;
+      // seq_cst: before the signal is blocked, so that whoever finds it blocked finds this.
+      if (slot.compare_exchange_strong(free, tid, std::memory_order_seq_cst)) return;
+    }
+    sys::call(__NR_sched_yield);
+  }
+}
+
+void StopWorld::end_exec(int tid) {
+  for (std::atomic<int>& slot : in_exec_) {
+    if (slot.load(std::memory_order_relaxed) == tid) slot.store(0, std::memory_order_release);
+  }
+}
+
+bool StopWorld::is_in_exec(int tid) const {
+  for (const std::atomic<int>& slot : in_exec_) {
+    if (slot.load(std::memory_order_seq_cst) == tid) return true;
+  }
+  return false;
+}
+
 void StopWorld::borrow_libc_signal() {
   if (borrowed_) return;
   KernelSigaction ours = make_own_action([](int signal, void* info, void* frame) {
@@ -148,6 +172,9 @@ StopWorld::Attempt StopWorld::try_stop(Try& t) {
   };
   for (;;) {
     if (!list_tasks(t.tasks)) return fail(ExitCode::kSystem, 0, 0, "cannot list /proc/self/task; mount /proc");
+    if (!contains(t.tasks.span(), sys::gettid())) {
+      return fail(ExitCode::kUnavailable, 0, 0, "/proc belongs to another pid namespace; mount one for this namespace");
+    }
     // Which of the listed threads have arrived? What arrives after this count shows in the next round.
     uint32_t arrived = arrived_.load(std::memory_order_acquire);
     t.missing = 0;
@@ -200,6 +227,8 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
       if (!t.ignored.push_back(tid)) return Attempt::kFailed;
     } else if ((masks.blocked & ours) == 0) {
       continue;  // busy in the kernel; it will come
+    } else if (is_in_exec(tid)) {
+      continue;
     } else if ((masks.blocked & setxid) == 0) {
       if (contains(t.by_libc_signal.span(), tid)) continue;
       if (!t.by_libc_signal.push_back(tid)) return Attempt::kFailed;
@@ -270,6 +299,7 @@ void StopWorld::reset_after_restart() {
     w->store(0, std::memory_order_relaxed);
   }
   slots_.store(nullptr, std::memory_order_relaxed);
+  for (std::atomic<int>& slot : in_exec_) slot.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace ckpt

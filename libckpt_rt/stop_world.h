@@ -75,6 +75,10 @@ class StopWorld {
   // In a forked child: only the caller exists.
   void reset_in_child() { reset_after_restart(); }
 
+  // A thread inside exec takes no signal of ours: it comes back, or exec takes all threads with it.
+  void begin_exec(int tid);
+  void end_exec(int tid);
+
   // In the handler of SIGSETXID. True: it was the stop; false: libc's own business.
   bool is_stop_by_libc_signal(const siginfo_t& info) const;
 
@@ -83,6 +87,7 @@ class StopWorld {
   struct Try;
   Attempt try_stop(Try& t);
   Attempt look_at_stalled(Try& t);
+  bool is_in_exec(int tid) const;
   void borrow_libc_signal();
   void return_libc_signal();
 
@@ -96,6 +101,8 @@ class StopWorld {
   FutexWord turn_{0};
   FutexWord done_{0};
   std::atomic<ThreadSlot*> slots_{nullptr};
+  static constexpr int kMostInExec = 16;  // more wait for a place, and make a stop wait for them
+  std::atomic<int> in_exec_[kMostInExec] = {};
   KernelSigaction libc_action_{};
   bool borrowed_ = false;
 };

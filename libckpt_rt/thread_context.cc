@@ -81,6 +81,14 @@ void queue_again(const PendingSignals& pending, uint32_t from) {
   int pid = sys::getpid();
   for (uint32_t i = from; i < pending.count; ++i) {
     const PendingSignal& p = pending.list[i];
+    // Taking a timer's signal armed the timer again, so besides our copy it may queue one of its own:
+    // of one timer's signals only the first goes back, or every checkpoint would add one.
+    bool again = false;
+    for (uint32_t j = from; p.info.si_code == SI_TIMER && j < i; ++j) {
+      const siginfo_t& other = pending.list[j].info;
+      again = again || (other.si_code == SI_TIMER && other.si_timerid == p.info.si_timerid);
+    }
+    if (again) continue;
     long r = p.tid == 0 ? sys::call(__NR_rt_sigqueueinfo, pid, p.signal, &p.info)
                         : sys::call(__NR_rt_tgsigqueueinfo, pid, p.tid, p.signal, &p.info);
     if (r != -EPERM) continue;

@@ -32,7 +32,7 @@ Result<void> WriteProtection::open() {
                       "this kernel's userfaultfd cannot write-protect memory ({}); Linux 5.19 or newer is needed",
                       errno_name(static_cast<int>(r)));
   }
-  ScopedFd memory(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC, 0)));
+  ScopedFd memory(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/mem", O_RDONLY | O_CLOEXEC, 0)));
   ScopedFd event(static_cast<int>(sys::call(__NR_eventfd2, 0, EFD_CLOEXEC)));
   if (!memory.valid() || !event.valid()) {
     return make_error(ExitCode::kSystem, memory.valid() ? -event.get() : -memory.get(),
@@ -41,7 +41,6 @@ Result<void> WriteProtection::open() {
   uffd_ = std::move(fd);
   memory_file_ = std::move(memory);
   stop_event_ = std::move(event);
-  pid_ = sys::getpid();
   return {};
 }
 
@@ -85,7 +84,7 @@ void WriteProtection::wake(AddrRange range) {
 long WriteProtection::read(std::byte* to, Addr from, size_t bytes, bool readable) {
   if (readable) {
     iovec local{to, bytes}, remote{from.as<void>(), bytes};
-    long n = sys::call(__NR_process_vm_readv, pid_, &local, 1, &remote, 1, 0L);
+    long n = sys::call(__NR_process_vm_readv, sys::gettid(), &local, 1, &remote, 1, 0L);
     if (n == static_cast<long>(bytes)) return 0;
     // EPERM, ENOSYS: forbidden in this container, or by dumpable; the other way is always open to us.
   }
@@ -95,6 +94,12 @@ long WriteProtection::read(std::byte* to, Addr from, size_t bytes, bool readable
     done += static_cast<size_t>(n);
   }
   return 0;
+}
+
+void WriteProtection::settle_events() {
+  if (on_handler_thread()) return;
+  // The handler neither waits nor copies between read and act: it is a matter of a few instructions.
+  while ((reading_.load(std::memory_order_seq_cst) & 1) != 0) sys::call(__NR_sched_yield);
 }
 
 Result<void> WriteProtection::start(RawThread& thread) {
@@ -120,8 +125,13 @@ bool WriteProtection::read_messages() {
   uffd_msg messages[kMost];
   const uint32_t room = kMaxWaiting - backlog_count_;
   if (room == 0) return false;
+  // seq_cst with settle_events(): the read itself lets the program's madvise go on.
+  reading_.fetch_add(1, std::memory_order_seq_cst);
   long n = sys::call(__NR_read, uffd_.get(), messages, sizeof(uffd_msg) * (room < kMost ? room : kMost));
-  if (n <= 0) return false;
+  if (n <= 0) {
+    reading_.fetch_add(1, std::memory_order_seq_cst);
+    return false;
+  }
   // These messages came after the last read or the end of the last poll: that bounds from above how
   // long the threads behind them have waited.
   const int64_t since = empty_since_ns_;
@@ -135,6 +145,7 @@ bool WriteProtection::read_messages() {
       copier->removed({Addr{m.arg.remove.start}, Addr{m.arg.remove.end}});
     }
   }
+  reading_.fetch_add(1, std::memory_order_seq_cst);
   return true;
 }
 

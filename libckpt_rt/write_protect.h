@@ -45,6 +45,7 @@ class WriteProtection final : public ProgramMemory {
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
   long unprotect(AddrRange range) override;
   void wake(AddrRange range) override;
+  void settle_events() override;
 
  private:
   static void handler_entry(void* self);
@@ -56,7 +57,8 @@ class WriteProtection final : public ProgramMemory {
   ScopedFd uffd_, stop_event_, memory_file_;
   RawThread* thread_ = nullptr;
   std::atomic<Copier*> copier_{nullptr};
-  int pid_ = 0;
+  // Odd while the handler thread reads messages and has not acted on their events yet.
+  std::atomic<uint32_t> reading_{0};
 
   // The handler thread's: faults read and not yet served. No thread has more than one.
   static constexpr uint32_t kMaxWaiting = 32 << 10;
