@@ -96,21 +96,18 @@ void reset_clock() {
   counter_is_clock.store(kernel_trusts_counter(), std::memory_order_relaxed);
 }
 
-int64_t elapsed_in_handler(BeginMark mark) {
-  int64_t elapsed;
-  if ((mark & kCounterMark) != 0) {
-    const uint64_t counter = mark & ~kCounterMark;
-    const Reading now = read_both();
-    // From before a restart: of another machine's counter.
-    if (counter < first.counter || counter >= now.counter) return 0;
-    double ns_per_count =
-        static_cast<double>(now.ns - first.ns) / static_cast<double>(now.counter - first.counter);
-    elapsed = static_cast<int64_t>(static_cast<double>(now.counter - counter) * ns_per_count);
-    elapsed -= elapsed / 1024 + 2000;
-  } else {
-    elapsed = program_time(CLOCK_MONOTONIC) - static_cast<int64_t>(mark);
-  }
-  return elapsed > 0 ? elapsed : 0;
+int64_t begin_in_handler(BeginMark mark) {
+  if ((mark & kCounterMark) == 0) return static_cast<int64_t>(mark);
+  const uint64_t counter = mark & ~kCounterMark;
+  // One reading for both: time that passes between two would be taken off the program's timeout.
+  const Reading now = read_both();
+  // From before a restart: of another machine's counter.
+  if (counter < first.counter || counter >= now.counter) return now.ns;
+  double ns_per_count =
+      static_cast<double>(now.ns - first.ns) / static_cast<double>(now.counter - first.counter);
+  auto elapsed = static_cast<int64_t>(static_cast<double>(now.counter - counter) * ns_per_count);
+  elapsed -= elapsed / 1024 + 2000;
+  return elapsed > 0 ? now.ns - elapsed : now.ns;
 }
 
 }  // namespace ckpt

@@ -1,7 +1,7 @@
 // The time when a call with a timeout begins, at the price of a function call, or less.
 //
 // Owner:     interposition. Callers: program_time, begin_mark: any thread, at any moment; before the
-//            constructor ran a system call takes the vdso's place. elapsed_in_handler: handlers.
+//            constructor ran a system call takes the vdso's place. begin_in_handler: handlers.
 //            reset_clock: the constructor, and the leader at restart.
 // Never:     goes through libc's clock_gettime: a program may replace that by another clock.
 //
@@ -57,8 +57,8 @@ inline BeginMark begin_mark() {
   return static_cast<BeginMark>(program_time(CLOCK_MONOTONIC));
 }
 
-// ns since the mark, or a little less; 0 for a mark from before a restart.
-int64_t elapsed_in_handler(BeginMark mark);
+// program_time at the mark, or a little later; now, for a mark from before a restart.
+int64_t begin_in_handler(BeginMark mark);
 
 // Takes the first reading. Raw system calls only.
 void reset_clock();

@@ -51,7 +51,7 @@ bool socket_time_is_up(const InterruptibleCall& call) {
     return false;
   }
   int64_t ns = (int64_t{limit.tv_sec} * 1'000'000 + limit.tv_usec) * 1000;
-  return ns != 0 && elapsed_in_handler(call.begin) >= ns;
+  return ns != 0 && program_time_in_handler(CLOCK_MONOTONIC) >= begin_in_handler(call.begin) + ns;
 }
 
 bool socket_has_error(int fd) {

@@ -124,8 +124,7 @@ void renew_timeout(InterruptibleCall& call, bool kernel_has_read_it) {
     case Timeout::kMilliseconds:
       if (static_cast<int>(argument) <= 0 && call.deadline_ns == InterruptibleCall::kUnknown) return;
       if (call.deadline_ns == InterruptibleCall::kUnknown) {
-        call.deadline_ns = program_time_in_handler(CLOCK_MONOTONIC) - elapsed_in_handler(call.begin) +
-                           int64_t{static_cast<int>(argument)} * 1'000'000;
+        call.deadline_ns = begin_in_handler(call.begin) + int64_t{static_cast<int>(argument)} * 1'000'000;
       }
       argument = (time_left(call.deadline_ns, call.clock) + 999'999) / 1'000'000;
       return;
@@ -172,8 +171,7 @@ void wait_for_socket(InterruptibleCall& call) {
                      &size);
   if (r != 0 || (limit.tv_sec == 0 && limit.tv_usec == 0)) return;
   timespec ts{limit.tv_sec, limit.tv_usec * 1000};
-  call.deadline_ns =
-      add_timespec(program_time_in_handler(CLOCK_MONOTONIC) - elapsed_in_handler(call.begin), ts);
+  call.deadline_ns = add_timespec(begin_in_handler(call.begin), ts);
   call.clock = CLOCK_MONOTONIC;
   set_time_left(call);
   call.call_nr = call.nr;
