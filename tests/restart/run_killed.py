@@ -18,6 +18,7 @@ import shutil
 import sys
 import tempfile
 
+sys.dont_write_bytecode = True  # the source directory stays as it is
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "support"))
 import harness  # noqa: E402

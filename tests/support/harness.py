@@ -252,6 +252,8 @@ class Trial:
         if not said["ok"]:
             raise Failure(f"ckpt-restart: exit {said['exit_code']}: {said['error']}")
         self.restarts.append(said)
+        if said["outer_pid"] <= 1:
+            raise Failure(f"ckpt-restart says that the program has pid {said['outer_pid']} out here")
         self.pid = said["outer_pid"]
         self.states.append(count_state(self.pid))
 
