@@ -62,7 +62,6 @@ namespace {
 using sys::call;
 using sys::failed;
 
-constexpr int kErrnoNoSys = 38;
 constexpr int kErrnoIo = 5;
 constexpr int kExitSystem = 71;
 constexpr uint32_t kMaxIovecs = 256;

@@ -214,7 +214,11 @@ int Supervisor::wait_until_ended() {
     reap();
     if (ended_) return *ended_;
     pollfd wait_for[2] = {{report_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
-    if (poll(wait_for, 2, -1) < 0 && errno != EINTR) return SIGKILL;
+    if (poll(wait_for, 2, -1) < 0 && errno != EINTR) {
+      // Out of memory, perhaps: the end can be waited for without.
+      siginfo_t ignored;
+      waitid(P_PID, static_cast<id_t>(launched_.child), &ignored, WEXITED | WNOWAIT);
+    }
     if (wait_for[1].revents != 0) forward_signals();
   }
 }
