@@ -10,6 +10,8 @@
 #include "libckpt_rt/excluded_memory.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/log.h"
+#include "libckpt_rt/restart_entry.h"
+#include "libckpt_rt/stuck_thread.h"
 #include "libckpt_rt/task_list.h"
 #include "writer/image_directory.h"
 
@@ -171,7 +173,13 @@ Result<void> CheckpointRun::stop() {
   for (;;) {
     stop_began_ns_ = now_ns();
     auto stopped = library.world.stop(own_tids, library.signal, library.settings.stop_timeout_ns, arena_, &stuck);
-    if (!stopped.ok()) return stopped.error();
+    if (!stopped.ok()) {
+      const Mapping* own = map_before_.find(Addr::of(reinterpret_cast<const void*>(&ckpt_restart_entry)));
+      if (stuck != 0 && own != nullptr && library.settings.log) {
+        log_backtrace(directory_.get(), {own->path, own->path_len}, library.pid, stuck, arena_);
+      }
+      return stopped.error();
+    }
     stopped_threads = *stopped;
     stopped_ = true;
     if (critical_section::none_inside()) break;

@@ -1,5 +1,6 @@
 #include "libckpt_rt/control.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -120,7 +121,12 @@ void serve_asker(uint64_t cookie) {
   ControlHello hello{kControlMagic, kControlVersion, library.pid, 0};
   if (sys::call(__NR_sendto, fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL, 0L, 0L) != sizeof(hello)) return;
   ControlRequest request{};
-  if (sys::call(__NR_recvfrom, fd.get(), &request, sizeof(request), MSG_WAITALL, 0L, 0L) != sizeof(request)) return;
+  // With a receive timeout the kernel does not restart a call that a stop of the process (SIGSTOP, a
+  // tracer) interrupts; nothing of the request has been taken then.
+  long got;
+  while ((got = sys::call(__NR_recvfrom, fd.get(), &request, sizeof(request), MSG_WAITALL, 0L, 0L)) == -EINTR) {
+  }
+  if (got != sizeof(request)) return;
   Answer answer(fd.get());
   if (request.magic != kControlMagic || request.version != kControlVersion) {
     answer.line("error {} this library speaks version {} of the control protocol; use the ckpt that came with it",

@@ -7,6 +7,7 @@
 #include "libckpt_rt/agent.h"
 #include "libckpt_rt/callbacks.h"
 #include "libckpt_rt/hooks.h"
+#include "libckpt_rt/interpose_libc.h"
 #include "libckpt_rt/interrupted_call.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/release_guard.h"
@@ -167,6 +168,7 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   for (FutexWord* w : {&restart.created, &restart.ready, &restart.go}) w->store(0, std::memory_order_relaxed);
   if (args->protocol != kRestartProtocolVersion) fail(RestartStage::kSignals, -EPROTO, 0);
   reset_library();
+  interposition_after_restart();
   long r = restore_signal_actions(library.process);
   if (r != 0) fail(RestartStage::kSignals, r, 0);
   report(RestartStage::kSignals, 0, 0);

@@ -16,6 +16,8 @@ namespace {
 void on_checkpoint_signal(int, void* information, void* context) {
   auto* info = static_cast<siginfo_t*>(information);
   auto* frame = static_cast<ucontext_t*>(context);
+  // Before the image is taken: what a second attempt at the call needs is worked out now.
+  fix_interrupted_call(frame);
   // A child made behind libc's back, or one that still shares our memory (vfork): not its business.
   if (library.pid != sys::getpid()) return;
   if (info->si_code == SI_TKILL) {

@@ -111,6 +111,7 @@ void StopWorld::borrow_libc_signal() {
     auto* f = static_cast<ucontext_t*>(frame);
     StopWorld& world = library.world;
     if (world.is_stop_by_libc_signal(*i)) {
+      fix_interrupted_call(f);
       if (world.arrive_in_handler(f)) fix_interrupted_call(f);
     } else if (world.libc_action_.handler > 1) {
       // Another thread calls setuid() in this very moment: libc's handler does what it is asked.

@@ -1,0 +1,63 @@
+#include "libckpt_rt/stuck_thread.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/sched.h>
+#include <sys/wait.h>
+
+#include "base/raii_fd.h"
+#include "libckpt_rt/log.h"
+
+extern "C" long ckpt_clone_thread(unsigned long flags, void* stack_top, int* parent_tid, void* child_tid,
+                                  void* tls, void (*fn)(void*), void* arg);
+
+namespace ckpt {
+
+namespace {
+
+struct Command {
+  int output;
+  char path[1100], pid[16], tid[16];
+};
+
+// In the child, on a stack of its own, sharing our memory until it executes.
+void run_command(void* argument) {
+  auto* c = static_cast<Command*>(argument);
+  char name[] = "ckpt", verb[] = "backtrace";
+  char* const argv[] = {name, verb, c->pid, c->tid, nullptr};
+  char* const envp[] = {nullptr};  // above all not our LD_PRELOAD
+  sys::call(__NR_dup3, c->output, 1, 0);
+  sys::call(__NR_dup3, c->output, 2, 0);
+  sys::call(__NR_execve, static_cast<const char*>(c->path), argv, envp);
+  sys::call(__NR_exit_group, 127);
+}
+
+}  // namespace
+
+void log_backtrace(int dir_fd, std::string_view library_path, int pid, int tid, Arena& arena) {
+  constexpr size_t kStack = 32 << 10;
+  auto* stack = static_cast<std::byte*>(arena.allocate(kStack, 64));
+  auto* command = static_cast<Command*>(arena.allocate(sizeof(Command)));
+  size_t slash = library_path.rfind('/');
+  if (stack == nullptr || command == nullptr || slash == std::string_view::npos) return;
+  ScopedFd log(static_cast<int>(sys::call(__NR_openat, dir_fd, "ckpt_rt.log",
+                                          O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)));
+  if (!log.valid()) {
+    log.release();
+    return;
+  }
+  *fmt::format_to_n(command->path, sizeof(command->path) - 1, "{}/../bin/ckpt", library_path.substr(0, slash)).out = '\0';
+  *fmt::format_to_n(command->pid, sizeof(command->pid) - 1, "{}", pid).out = '\0';
+  *fmt::format_to_n(command->tid, sizeof(command->tid) - 1, "{}", tid).out = '\0';
+  command->output = log.get();
+  // CLONE_VFORK: we go on when the child has executed or is gone, so the shared memory is ours again.
+  long child = ckpt_clone_thread(CLONE_VM | CLONE_VFORK, stack + kStack, nullptr, nullptr, nullptr, &run_command, command);
+  if (sys::failed(child)) return;
+  int status = 0;
+  while (sys::call(__NR_wait4, child, &status, __WCLONE, 0L) == -EINTR) {
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 127) log_format(dir_fd, "no backtrace: {} cannot be run", command->path);
+}
+
+}  // namespace ckpt
