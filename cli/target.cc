@@ -160,7 +160,7 @@ Result<Target> examine_target(pid_t pid) {
   if (status_value(status, "Kthread") == "1" || status_value(status, "VmSize").empty()) {
     return failure(ExitCode::kNoProcess, label, "is a kernel thread", "give the id of a program");
   }
-  std::string inner = last_word(status_value(status, "NSpid"));
+  std::string inner = last_word(status_value(status, "NStgid"));
   auto inner_pid = parse_pid(inner);
   t.inner_pid = inner_pid.ok() ? *inner_pid : pid;
 
