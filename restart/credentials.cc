@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
+#include <string>
 
 #include "base/sys.h"
 
@@ -63,6 +65,18 @@ void plan_limits(const ImageMeta& meta, RestorerArgs& args, ReportChannel& repor
   }
 }
 
+namespace {
+
+// A user namespace made without privilege forbids setgroups(2) for good (user_namespaces(7)); the groups
+// are then those of the user who made it.
+bool may_set_groups() {
+  std::ifstream file("/proc/self/setgroups");
+  std::string word;
+  return !(file >> word) || word != "deny";
+}
+
+}  // namespace
+
 void plan_credentials(const ImageMeta& meta, bool in_new_user, RestorerArgs& args, ReportChannel& report) {
   const ProcessRecord& p = meta.process.record;
   uid_t r, e, s;
@@ -75,7 +89,7 @@ void plan_credentials(const ImageMeta& meta, bool in_new_user, RestorerArgs& arg
   bool may_set = !in_new_user && (own.effective & kSetIds) == kSetIds;
   if (may_set) {
     args.change_ids = 1;
-    args.set_groups = 1;
+    args.set_groups = may_set_groups() ? 1 : 0;
     for (int i = 0; i < 4; ++i) {
       args.uid[i] = p.uid[i];
       args.gid[i] = p.gid[i];
