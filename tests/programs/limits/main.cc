@@ -1,4 +1,5 @@
 // limits: lives close to its resource limits, and they stay what they are.
+#include <mutex>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -30,11 +31,16 @@ void require_limit(__rlimit_resource resource, rlim_t soft) {
           limit.rlim_cur, soft);
 }
 
+// Held while one exercise opens files: the other one counts free descriptors.
+std::mutex opening;
+
 std::string address_space(uint64_t iterations) {
+  std::unique_lock alone(opening);
   unsigned long pages = 0;
   std::FILE* statm = std::fopen("/proc/self/statm", "re");
   require_call(statm != nullptr && std::fscanf(statm, "%lu", &pages) == 1, "/proc/self/statm");
   std::fclose(statm);
+  alone.unlock();
   const rlim_t limit = pages * kPage + kSpare;
   set_limit(RLIMIT_AS, limit);
   constexpr uint64_t kSome = 16 << 20;
@@ -57,6 +63,7 @@ std::string descriptors(uint64_t iterations) {
   int first = -1;
   for (uint64_t n = 0; n < iterations; ++n) {
     require_limit(RLIMIT_NOFILE, kDescriptors);
+    std::lock_guard alone(opening);
     std::vector<int> fds;
     int fd;
     while ((fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) fds.push_back(fd);
