@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/kernel_caps.h"
 #include "libckpt_rt/checkpoint_run.h"
+#include "libckpt_rt/futex_words.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/log.h"
 #include "writer/image_directory.h"
@@ -27,6 +28,7 @@ Result<CheckpointCost> take_checkpoint() {
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
   Mode mode = choose_mode(library.settings.mode, nullptr);
+  if (mode == Mode::kRealtime && futex_words::overflow()) mode = Mode::kFork;
   for (uint32_t attempt = 1;; ++attempt) {
     CheckpointCost cost;
     cost.attempts = attempt;

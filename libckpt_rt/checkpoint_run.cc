@@ -5,9 +5,12 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "libckpt_rt/critical_section.h"
 #include "libckpt_rt/excluded_memory.h"
+#include "libckpt_rt/futex_words.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/log.h"
 #include "libckpt_rt/restart_entry.h"
@@ -110,6 +113,7 @@ Result<void> CheckpointRun::prepare() {
   }
   own_ = ArenaVector<AddrRange>(arena_);
   eager_ = ArenaVector<CopiedSegment>(arena_);
+  futex_pages_ = ArenaVector<Addr>(arena_);
   threads_ = ArenaVector<StoppedThread>(arena_);
   pending_ = ArenaVector<PendingSignalRecord>(arena_);
   notes_ = ArenaVector<NoteLine>(arena_);
@@ -253,6 +257,9 @@ Result<void> CheckpointRun::while_stopped() {
       if (m.handling != Handling::kTracked) continue;
       if ((m.map_flags & kMapHugeTlb) != 0 || protection_.add(m.range) != 0) m.handling = Handling::kEager;
     }
+    if (!futex_words::collect(library.stopped_threads, still_memory_, futex_pages_)) {
+      return no_memory("the list of futexes");
+    }
   }
   if (mode_ == Mode::kFork) {
     // What a forked child does not get a copy of: shared memory, and what the program excluded from fork.
@@ -282,6 +289,34 @@ Result<void> CheckpointRun::leave_out_excluded(ArenaVector<AddrRange>& runs, siz
   return {};
 }
 
+// Calls part(range) for what lies between futex pages and page(address) for each futex page in `range`.
+template <typename Part, typename Page>
+Result<void> CheckpointRun::split_at_futex_pages(AddrRange range, Part&& part, Page&& page) {
+  Addr from = range.start;
+  for (const Addr* p = std::lower_bound(futex_pages_.begin(), futex_pages_.end(), range.start);
+       p != futex_pages_.end() && *p < range.end; ++p) {
+    if (from < *p) CKPT_TRY(part(AddrRange{from, *p}));
+    CKPT_TRY(page(*p));
+    from = *p + kPageSize;
+  }
+  return from < range.end ? part(AddrRange{from, range.end}) : Result<void>();
+}
+
+// Pages that are not protected are copied in the pause.
+Result<void> CheckpointRun::take_out_futex_pages(ArenaVector<AddrRange>& runs, size_t first) {
+  if (futex_pages_.empty()) return {};
+  ArenaVector<AddrRange> rest(arena_);
+  for (const AddrRange& run : runs.span().subspan(first)) {
+    CKPT_TRY(split_at_futex_pages(
+        run, [&](AddrRange part) { return rest.push_back(part) ? Result<void>() : no_memory("the list of pages"); },
+        [&](Addr page) {
+          return eager_.push_back({page, kPageSize, nullptr, kNoBuffer}) ? Result<void>() : no_memory("the list of pages");
+        }));
+  }
+  runs.truncate(first);
+  return runs.append(rest.data(), rest.size()) ? Result<void>() : no_memory("the list of pages");
+}
+
 Result<void> CheckpointRun::list_pages() {
   // Runs of every mapping first: the table wants to know how many segments there will be.
   struct Part {
@@ -297,8 +332,9 @@ Result<void> CheckpointRun::list_pages() {
     const size_t first = runs.size();
     CKPT_TRY(pages_.scan(m, runs));
     if (runs.size() == first) continue;
-    if (!parts.push_back({&m, first, runs.size() - first})) return no_memory("the list of pages");
     CKPT_TRY(leave_out_excluded(runs, first));
+    if (m.handling == Handling::kTracked) CKPT_TRY(take_out_futex_pages(runs, first));
+    if (!parts.push_back({&m, first, runs.size() - first})) return no_memory("the list of pages");
     for (const AddrRange& r : runs.span().subspan(first)) {
       segments += (r.end.value - 1) / segment - r.start.value / segment + 1;
       if (m.handling == Handling::kEager && !eager_.push_back({r.start, r.size(), nullptr, kNoBuffer})) {
@@ -364,7 +400,9 @@ Result<void> CheckpointRun::copy_eagerly() {
 
 Result<void> CheckpointRun::protect() {
   for (const Mapping& m : map_.mappings()) {
-    if (m.handling == Handling::kTracked) CKPT_TRY(protection_.protect(m.range));
+    if (m.handling != Handling::kTracked) continue;
+    CKPT_TRY(split_at_futex_pages(
+        m.range, [&](AddrRange part) { return protection_.protect(part); }, [](Addr) { return Result<void>(); }));
   }
   protection_.serve(&copier_);
   return {};

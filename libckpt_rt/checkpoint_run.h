@@ -45,6 +45,9 @@ class CheckpointRun {
   Result<void> while_stopped();
   Result<void> list_pages();
   Result<void> leave_out_excluded(ArenaVector<AddrRange>& runs, size_t first);
+  template <typename Part, typename Page>
+  Result<void> split_at_futex_pages(AddrRange range, Part&& part, Page&& page);
+  Result<void> take_out_futex_pages(ArenaVector<AddrRange>& runs, size_t first);
   void run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot);
   Result<void> copy_eagerly();
   Result<void> protect();
@@ -93,6 +96,7 @@ class CheckpointRun {
   FilledQueue queue_;
   Copier copier_;
   ArenaVector<CopiedSegment> eager_;
+  ArenaVector<Addr> futex_pages_;  // never protected (futex_words.h)
   ArenaVector<StoppedThread> threads_;
   ArenaVector<PendingSignalRecord> pending_;
   ArenaVector<NoteLine> notes_;

@@ -20,6 +20,7 @@ enum class RealFunction : unsigned {
   kDlclose,
   kAioSuspend,
   kGaiSuspend,
+  kPthreadMutexInit,
   kCount,
 };
 

@@ -1,6 +1,10 @@
 // syscall(2) with the numbers that libc's names above stand for. No cancellation points, as in libc.
+#include <linux/futex.h>
+#include <sys/mman.h>
+
 #include <array>
 
+#include "libckpt_rt/futex_words.h"
 #include "libckpt_rt/interpose_abi.h"
 #include "libckpt_rt/interpose_calls.h"
 #include "libckpt_rt/interpose_handlers.h"
@@ -125,6 +129,23 @@ long plain(long nr, long a, long b, long c, long d, long e, long f) {
   return InterruptibleCall(nr, a, b, c, d, e, f).run();
 }
 
+// The word may lie on a page that the checkpoint under way protects: it was not known at its stop.
+bool make_writable(long word) {
+  return sys::call(__NR_madvise, word & ~static_cast<long>(kPageSize - 1), kPageSize, long{MADV_POPULATE_WRITE}) == 0;
+}
+
+long futex_written_by_kernel(long a, long b, long c, long d, long e, long f) {
+  futex_words::note_word(pointer<void>(a));
+  const int command = static_cast<int>(b) & FUTEX_CMD_MASK;
+  const bool second = command == FUTEX_WAKE_OP || command == FUTEX_CMP_REQUEUE_PI || command == FUTEX_WAIT_REQUEUE_PI;
+  if (second) futex_words::note_word(pointer<void>(e));
+  for (;;) {
+    long r = calls::futex(pointer<uint32_t>(a), static_cast<int>(b), static_cast<uint32_t>(c), pointer<timespec>(d),
+                          pointer<uint32_t>(e), static_cast<uint32_t>(f));
+    if (r != -EFAULT || !hooks::copying() || !make_writable(a) || (second && !make_writable(e))) return r;
+  }
+}
+
 // futex_wait(2), futex_waitv(2): absolute timeouts on the clock that an argument names.
 long absolute_futex(long nr, int timeout_arg, long clock, long a, long b, long c, long d, long e, long f) {
   InterruptibleCall call(nr, a, b, c, d, e, f);
@@ -185,6 +206,7 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return calls::io_pgetevents(a, b, c, pointer<void>(d), pointer<timespec>(e),
                                   pointer<KernelMaskArgument>(f));
     case __NR_futex:
+      if (futex_words::written_by_kernel(static_cast<uint32_t>(b))) return futex_written_by_kernel(a, b, c, d, e, f);
       return calls::futex(pointer<uint32_t>(a), ib, static_cast<uint32_t>(c), pointer<timespec>(d),
                           pointer<uint32_t>(e), static_cast<uint32_t>(f));
     case __NR_futex_waitv:

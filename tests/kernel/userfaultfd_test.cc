@@ -3,10 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/futex.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -97,6 +100,49 @@ TEST_F(UserfaultfdTest, AWriteByTheKernelWaitsToo) {
   caller.join();
   EXPECT_EQ(got, 1);  // neither EFAULT nor EINTR
   EXPECT_EQ(memory_[0], 'z');
+}
+
+// Where the kernel changes a futex itself, it cannot wait for a fault.
+TEST_F(UserfaultfdTest, FutexesThatTheKernelWritesFailWithEfault) {
+  if (!full_) return;
+  auto* word = reinterpret_cast<uint32_t*>(memory_);
+  *word = 0;
+  auto futex = [&](int operation, long value3) {
+    errno = 0;
+    syscall(SYS_futex, word, operation | FUTEX_PRIVATE_FLAG, 0, nullptr, word, value3);
+    return errno;
+  };
+  protect(true);
+  EXPECT_EQ(futex(FUTEX_LOCK_PI, 0), EFAULT);
+  EXPECT_EQ(futex(FUTEX_WAKE_OP, FUTEX_OP(FUTEX_OP_ADD, 1, FUTEX_OP_CMP_EQ, 0)), EFAULT);
+  protect(false);
+  EXPECT_EQ(futex(FUTEX_LOCK_PI, 0), 0);
+  protect(true);
+  EXPECT_EQ(futex(FUTEX_UNLOCK_PI, 0), EFAULT);
+  protect(false);
+  EXPECT_EQ(futex(FUTEX_UNLOCK_PI, 0), 0);
+}
+
+TEST_F(UserfaultfdTest, TheDeathOfARobustMutexsOwnerIsNotMarked) {
+  if (!full_) return;
+  auto* mutex = reinterpret_cast<pthread_mutex_t*>(memory_);
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(mutex, &attributes);
+  for (bool protected_at_exit : {false, true}) {
+    std::thread owner([&] {
+      pthread_mutex_lock(mutex);
+      if (protected_at_exit) protect(true);
+    });
+    owner.join();
+    protect(false);
+    EXPECT_EQ(pthread_mutex_trylock(mutex), protected_at_exit ? EBUSY : EOWNERDEAD);
+    if (!protected_at_exit) {
+      pthread_mutex_consistent(mutex);
+      pthread_mutex_unlock(mutex);
+    }
+  }
 }
 
 TEST_F(UserfaultfdTest, ReadsDoNotFault) {

@@ -44,4 +44,12 @@ void takes_at_least(int64_t ns, const char* what, F&& call, int64_t slack = 0) {
   victim::require(took + slack >= ns, "{}: {} ns instead of {}", what, took, ns);
 }
 
+// Runs `call`, which waits until `moment`, and requires that the moment has come.
+template <typename F>
+void lasts_until(clockid_t clock, const timespec& moment, const char* what, F&& call) {
+  call();
+  int64_t early = to_ns(moment) - to_ns(moment_after(clock, 0));
+  victim::require(early <= 0, "{}: {} ns too early", what, early);
+}
+
 }  // namespace calls

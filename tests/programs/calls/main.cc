@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
         {"timedlocks", "sem_timedwait, cond and mutex with time limit", 40, timed_locks},
         {"futexes", "FUTEX_WAIT by syscall()", 40, futexes},
         {"pipes", "read from an empty pipe, write to a full one", 120, pipes},
-        {"sysv", "semop, semtimedop, msgrcv, msgsnd", 60, sysv},
+        {"sysv", "semop, semtimedop, msgrcv, msgsnd", 60, sysv, false},
         {"sigwaits", "sigtimedwait", 40, sigwaits},
         {"sockets", "recv, accept with a time limit", 40, sockets, false},
         {"children", "waitpid", 40, children, false},

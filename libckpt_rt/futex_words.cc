@@ -1,0 +1,132 @@
+#include "libckpt_rt/futex_words.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "libckpt_rt/checkpoint_run.h"
+
+#ifndef FUTEX_LOCK_PI2
+#define FUTEX_LOCK_PI2 13
+#endif
+
+namespace ckpt::futex_words {
+
+namespace {
+
+// Addresses; that of a mutex has bit 0 set, and is dropped when the mutex is no more one of these kinds.
+constexpr uint32_t kMost = 16 << 10;
+constexpr uint64_t kIsMutex = 1;
+constinit std::atomic<uint64_t> noted[kMost];
+constinit std::atomic<uint32_t> highest{0};  // entries from here on were never used
+constinit std::atomic<bool> full{false};
+
+constexpr int kRobust = 16, kInherits = 32;  // glibc's bits of __kind
+
+void note(uint64_t entry) {
+  for (uint32_t i = 0; i < kMost; ++i) {
+    uint64_t seen = noted[i].load(std::memory_order_relaxed);
+    if (seen == entry) return;
+    // relaxed: read by the agent only after this thread stood still.
+    if (seen != 0 || !noted[i].compare_exchange_strong(seen, entry, std::memory_order_relaxed)) continue;
+    uint32_t top = highest.load(std::memory_order_relaxed);
+    while (top <= i && !highest.compare_exchange_weak(top, i + 1, std::memory_order_relaxed)) {
+    }
+    return;
+  }
+  full.store(true, std::memory_order_relaxed);
+}
+
+bool read(StillMemory& memory, uint64_t from, void* to, size_t bytes) {
+  return memory.read(static_cast<std::byte*>(to), Addr{from}, bytes, true) == 0;
+}
+
+[[nodiscard]] bool add(ArenaVector<Addr>& pages, uint64_t word) { return pages.push_back(Addr{word}.page_down()); }
+
+// The list of robust mutexes that the thread holds, and the one it is taking or letting go.
+[[nodiscard]] bool add_robust_list(const ThreadSlot& thread, StillMemory& memory, ArenaVector<Addr>& pages) {
+  constexpr int kLongest = 2048;  // ROBUST_LIST_LIMIT: the kernel looks no further either
+  struct Head {
+    uint64_t next;
+    int64_t offset;
+    uint64_t pending;
+  } head;
+  if (thread.robust_list == 0 || !read(memory, thread.robust_list, &head, sizeof(head))) return true;
+  const uint64_t offset = static_cast<uint64_t>(head.offset);
+  if (head.pending != 0 && !add(pages, (head.pending & ~1ull) + offset)) return false;
+  uint64_t entry = head.next;
+  for (int i = 0; i < kLongest; ++i) {
+    const uint64_t at = entry & ~1ull;  // bit 0: priority-inheriting
+    if (at == thread.robust_list || at == 0) return true;
+    if (!add(pages, at + offset)) return false;
+    if (!read(memory, at, &entry, sizeof(entry))) return true;
+  }
+  return true;
+}
+
+// A futex call in which the stop interrupted the thread, or that is its next instruction.
+[[nodiscard]] bool add_call(const ThreadSlot& thread, StillMemory& memory, ArenaVector<Addr>& pages) {
+  const greg_t* r = thread.frame->uc_mcontext.gregs;
+  uint16_t instruction = 0;
+  constexpr uint16_t kSyscallInstruction = 0x050f;
+  if (r[REG_RAX] != __NR_futex || !written_by_kernel(static_cast<uint32_t>(r[REG_RSI]))) return true;
+  if (!read(memory, static_cast<uint64_t>(r[REG_RIP]), &instruction, sizeof(instruction))) return true;
+  if (instruction != kSyscallInstruction) return true;
+  return add(pages, static_cast<uint64_t>(r[REG_RDI])) && add(pages, static_cast<uint64_t>(r[REG_R8]));
+}
+
+}  // namespace
+
+bool written_by_kernel(uint32_t operation) {
+  switch (operation & FUTEX_CMD_MASK) {
+    case FUTEX_LOCK_PI:
+    case FUTEX_LOCK_PI2:
+    case FUTEX_TRYLOCK_PI:
+    case FUTEX_UNLOCK_PI:
+    case FUTEX_WAIT_REQUEUE_PI:
+    case FUTEX_CMP_REQUEUE_PI:
+    case FUTEX_WAKE_OP:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void note_mutex(const void* mutex) {
+  if ((static_cast<const pthread_mutex_t*>(mutex)->__data.__kind & (kRobust | kInherits)) == 0) return;
+  note(reinterpret_cast<uint64_t>(mutex) | kIsMutex);
+}
+
+void note_word(const void* word) {
+  uint64_t address = reinterpret_cast<uint64_t>(word) & ~3ull;
+  if (address != 0) note(address);
+}
+
+bool overflow() { return full.load(std::memory_order_relaxed); }
+
+bool collect(const ThreadSlot* stopped, StillMemory& memory, ArenaVector<Addr>& pages) {
+  for (uint32_t i = 0; i < highest.load(std::memory_order_relaxed); ++i) {
+    uint64_t entry = noted[i].load(std::memory_order_relaxed);
+    if (entry == 0) continue;
+    uint64_t word = entry & ~kIsMutex;
+    if ((entry & kIsMutex) != 0) {
+      pthread_mutex_t mutex;
+      if (!read(memory, word, &mutex, sizeof(mutex)) || mutex.__data.__kind < 0 ||
+          (mutex.__data.__kind & (kRobust | kInherits)) == 0) {
+        noted[i].store(0, std::memory_order_relaxed);
+        continue;
+      }
+    }
+    if (!add(pages, word)) return false;
+  }
+  for (const ThreadSlot* s = stopped; s != nullptr; s = s->next) {
+    if (!add_robust_list(*s, memory, pages) || !add_call(*s, memory, pages)) return false;
+  }
+  std::sort(pages.begin(), pages.end());
+  pages.truncate(static_cast<size_t>(std::unique(pages.begin(), pages.end()) - pages.begin()));
+  return true;
+}
+
+}  // namespace ckpt::futex_words

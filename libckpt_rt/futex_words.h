@@ -1,0 +1,40 @@
+// Words that the kernel itself changes: futexes of priority-inheriting and of robust mutexes, and
+// FUTEX_WAKE_OP. It cannot wait there for a fault of userfaultfd: on a protected page LOCK_PI, UNLOCK_PI
+// and WAKE_OP fail with EFAULT, upon which libc aborts the program, and the mark that the owner of a
+// robust mutex has died is not made at all (docs/kernel_notes.md). So their pages are never protected.
+//
+// How they are known, at a stop:
+//   - PI and robust mutexes that pthread_mutex_init made in this process (note_mutex), words that the
+//     program names in syscall(SYS_futex, …) (note_word);
+//   - the mutexes that stopped threads hold or are taking: their robust lists;
+//   - the words of futex calls that stopped threads are in, or about to enter.
+// What remains is a PI mutex that another process made, in shared memory, and that is not contended at
+// the stop: whoever takes it writes the word from user space first, and so makes the page writable.
+//
+// Owner:     libckpt_rt. Callers: note_*: threads of the program. collect: the agent, while threads
+//            stand still.
+// Never:     note_* allocate, take a lock, touch errno.
+#pragma once
+
+#include "base/arena.h"
+#include "libckpt_rt/thread_context.h"
+
+namespace ckpt {
+
+class StillMemory;
+
+namespace futex_words {
+
+// Does the operation of futex(2) write to a word in the kernel?
+bool written_by_kernel(uint32_t operation);
+
+void note_mutex(const void* mutex);
+void note_word(const void* word);
+// More were noted than there is room for: pages cannot be told apart, the program must not be protected.
+bool overflow();
+
+// The pages, sorted, each once. False: no room in the arena.
+[[nodiscard]] bool collect(const ThreadSlot* stopped, StillMemory& memory, ArenaVector<Addr>& pages);
+
+}  // namespace futex_words
+}  // namespace ckpt
