@@ -26,8 +26,10 @@ bool Copier::read_runs(Segment& s, std::byte* to) {
   return true;
 }
 
+// False: some of its pages, if it has any, are not the memory that was protected.
 bool Copier::unprotect_segment(const Segment& s) {
   if (memory_.unprotect(table_.window(s)) == 0) return true;
+  if (s.present == 0) return false;
   // Part of the window that never belonged to the image may be gone: ask for just what does.
   for (uint64_t left = s.present; left != 0;) {
     int first = std::countr_zero(left);
@@ -39,7 +41,8 @@ bool Copier::unprotect_segment(const Segment& s) {
   return true;
 }
 
-void Copier::set_lost(Addr a) {
+void Copier::set_lost(Addr a, const char* how) {
+  lost_how_.store(how, std::memory_order_relaxed);
   lost_at_.store(a.value, std::memory_order_relaxed);
   lost_.store(true, std::memory_order_release);
 }
@@ -56,7 +59,7 @@ void Copier::copy_owned(SegmentId id, uint32_t buffer) {
   bool still_ours = unprotect_segment(s);
   if (!got_bytes || !still_ours) {
     pool_.release(buffer);
-    set_lost(s.base);
+    set_lost(s.base, got_bytes ? "it is not the memory that was protected" : "it cannot be read");
     table_.lose(id);
     return;
   }
@@ -83,7 +86,7 @@ bool Copier::run() {
   constexpr uint32_t kNone = UINT32_MAX;
   uint32_t spare = kNone;
   for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
-    if (table_.state(id) != SegmentState::kProtected) continue;
+    if (table_[id].present == 0 || table_.state(id) != SegmentState::kProtected) continue;
     if (spare == kNone) spare = pool_.acquire(CopyKind::kSequential);
     if (!table_.claim(id)) continue;
     copy_owned(id, spare);
@@ -91,7 +94,9 @@ bool Copier::run() {
     counters_.sequential.fetch_add(1, std::memory_order_relaxed);
   }
   if (spare != kNone) pool_.release(spare);
-  for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) table_.await_copied(id);
+  for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
+    if (table_[id].present != 0) table_.await_copied(id);
+  }
   return !lost();
 }
 
@@ -100,11 +105,17 @@ void Copier::fault(Addr a) {
   SegmentId id;
   Addr page = a.page_down();
   if (!table_.find(a, &id)) {
-    // Not part of the image (a page of zeros, or newer than the stop): just let the thread write.
+    // In no segment: just let the thread write.
     if (memory_.unprotect({page, page + kPageSize}) != 0) memory_.wake({page, page + kPageSize});
     return;
   }
   if (table_.claim(id)) {
+    if (table_[id].present == 0) {
+      // Memory that the program begins to use after the stop.
+      if (!unprotect_segment(table_[id])) memory_.wake(table_.window(table_[id]));
+      table_.finish(id);
+      return;
+    }
     copy_owned(id, pool_.acquire(CopyKind::kForced));
     counters_.forced.fetch_add(1, std::memory_order_relaxed);
     return;
@@ -116,15 +127,25 @@ void Copier::fault(Addr a) {
   }
 }
 
+bool Copier::holds(AddrRange range) const {
+  SegmentId id, last;
+  for (table_.find_range(range, &id, &last); id < last; ++id.value) {
+    if (table_[id].present != 0 && table_.state(id) < SegmentState::kCopied) return true;
+  }
+  return false;
+}
+
 void Copier::before_release(AddrRange range) {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
+    if (table_[id].present == 0) continue;
     if (table_.claim(id)) {
       copy_owned(id, pool_.acquire(CopyKind::kForced));
       counters_.released.fetch_add(1, std::memory_order_relaxed);
-    } else {
-      table_.await_copied(id);
     }
+    // Not await_copied(): the owner may wait for us to read an event.
+    while (table_.state(id) < SegmentState::kCopied) memory_.meanwhile();
+    memory_.meanwhile();
   }
 }
 
@@ -133,8 +154,8 @@ void Copier::removed(AddrRange range) {
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     // Saved before the event was read, hence before the memory went; anything else may be torn.
     SegmentState state = table_.state(id);
-    if (state != SegmentState::kSaved && state != SegmentState::kCopied && table_.window(table_[id]).overlaps(range)) {
-      set_lost(table_[id].base);
+    if (table_[id].present != 0 && state != SegmentState::kSaved && state != SegmentState::kCopied && table_.window(table_[id]).overlaps(range)) {
+      set_lost(table_[id].base, "it was given back unannounced");
       return;
     }
   }

@@ -2,7 +2,8 @@
 // give the memory back. The paper's copier thread, with one owner for each copy (segment_table.h).
 //
 // Owner:     copier. One Copier is one checkpoint's copying.
-// Callers:   run(): the agent. fault(): the fault handler thread. before_release(): a program thread.
+// Callers:   run(): the agent. fault(), before_release(), removed(): the thread that serves faults.
+//            holds(): any thread.
 // Never:     touches the program's memory but through ProgramMemory, which reports vanished memory
 //            instead of crashing.
 #pragma once
@@ -26,6 +27,8 @@ class ProgramMemory {
   virtual void wake(AddrRange range) = 0;
   // Every remove event that was read before this call has reached Copier::removed() when it returns.
   virtual void settle_events() {}
+  // Between two segments of a long before_release(): others may be waiting for the caller.
+  virtual void meanwhile() {}
 
  protected:
   ~ProgramMemory() = default;
@@ -45,6 +48,8 @@ class Copier {
   bool run();
   // A thread wrote to the protected page at `a`: makes it writable, having copied what belongs to the image.
   void fault(Addr a);
+  // Is anything of range still to be copied?
+  bool holds(AddrRange range) const;
   // The program will give [range) back when this returns. Copies what is still to be copied.
   void before_release(AddrRange range);
   // The program gave memory back without asking (userfaultfd's remove event): lost unless copied.
@@ -52,13 +57,14 @@ class Copier {
 
   bool lost() const { return lost_.load(std::memory_order_acquire); }
   Addr lost_at() const { return Addr{lost_at_.load(std::memory_order_relaxed)}; }
+  const char* lost_how() const { return lost_how_.load(std::memory_order_relaxed); }
   CopyCounters& counters() { return counters_; }
 
  private:
   void copy_owned(SegmentId id, uint32_t buffer);
   bool read_runs(Segment& s, std::byte* to);
   bool unprotect_segment(const Segment& s);
-  void set_lost(Addr a);
+  void set_lost(Addr a, const char* how);
 
   SegmentTable& table_;
   BufferPool& pool_;
@@ -67,6 +73,7 @@ class Copier {
   CopyCounters counters_;
   std::atomic<bool> lost_{false};
   std::atomic<uint64_t> lost_at_{0};
+  std::atomic<const char*> lost_how_{""};
 };
 
 // True when the page at p holds only zeros.

@@ -15,25 +15,75 @@ bool SegmentTable::reserve(Arena& arena, uint64_t segment_bytes, size_t capacity
 
 bool SegmentTable::add_region(const Region& region) { return regions_.push_back(region); }
 
-bool SegmentTable::add_run(AddrRange run) {
+bool SegmentTable::add(AddrRange pages, bool present) {
   const auto region = static_cast<uint32_t>(regions_.size() - 1);
-  for (Addr at = run.start; at < run.end;) {
+  for (Addr at = pages.start; at < pages.end;) {
     Addr base{at.value & ~(segment_bytes_ - 1)};
-    Addr end = base + segment_bytes_ < run.end ? base + segment_bytes_ : run.end;
-    uint64_t first = (at - base) / kPageSize, count = (end - at) / kPageSize;
-    uint64_t mask = (count == 64 ? ~0ull : (1ull << count) - 1) << first;
-    if (size_ > 0 && segments_[size_ - 1].base == base && segments_[size_ - 1].region == region) {
-      segments_[size_ - 1].present |= mask;
-    } else {
+    AddrRange part{at, base + segment_bytes_ < pages.end ? base + segment_bytes_ : pages.end};
+    if (size_ == 0 || segments_[size_ - 1].base != base || segments_[size_ - 1].region != region) {
       if (size_ == capacity_) return false;
       Segment* s = new (&segments_[size_]) Segment;
       s->base = base;
-      s->present = mask;
       s->region = region;
       ++size_;
     }
-    at = end;
+    if (present) segments_[size_ - 1].present |= page_mask(base, part);
+    at = part.end;
   }
+  return true;
+}
+
+bool SegmentTable::add_run(AddrRange run) { return add(run, true); }
+bool SegmentTable::add_window(AddrRange window) { return add(window, false); }
+
+uint64_t SegmentTable::page_mask(Addr base, AddrRange pages) const {
+  const uint64_t from = pages.start < base ? 0 : (pages.start - base) / kPageSize;
+  const uint64_t to = pages.end > base + segment_bytes_ ? segment_bytes_ / kPageSize : (pages.end - base) / kPageSize;
+  const uint64_t count = to - from;
+  return (count == 64 ? ~0ull : (1ull << count) - 1) << from;
+}
+
+void SegmentTable::set_present(AddrRange run) {
+  SegmentId id, last;
+  for (find_range(run, &id, &last); id < last; ++id.value) {
+    AddrRange w = window(segments_[id.value]);
+    AddrRange part{run.start > w.start ? run.start : w.start, run.end < w.end ? run.end : w.end};
+    if (!part.empty()) segments_[id.value].present |= page_mask(segments_[id.value].base, part);
+  }
+}
+
+void SegmentTable::clear_present(AddrRange run) {
+  SegmentId id, last;
+  for (find_range(run, &id, &last); id < last; ++id.value) {
+    AddrRange w = window(segments_[id.value]);
+    AddrRange part{run.start > w.start ? run.start : w.start, run.end < w.end ? run.end : w.end};
+    if (!part.empty()) segments_[id.value].present &= ~page_mask(segments_[id.value].base, part);
+  }
+}
+
+bool SegmentTable::is_present(Addr page) const {
+  SegmentId id;
+  return find(page, &id) && (segments_[id.value].present >> ((page - segments_[id.value].base) / kPageSize) & 1) != 0;
+}
+
+bool SegmentTable::merge(Arena& arena, const SegmentTable& other) {
+  if (other.size_ == 0) return true;
+  auto* all = static_cast<Segment*>(arena.allocate((size_ + other.size_) * sizeof(Segment), 64));
+  if (all == nullptr) return false;
+  const auto shift = static_cast<uint32_t>(regions_.size());
+  if (!regions_.append(other.regions_.data(), other.regions_.size())) return false;
+  for (size_t i = 0, j = 0, n = 0; n < size_ + other.size_; ++n) {
+    // Where both have a segment with one base, the regions in it are in either order: so are the segments.
+    const bool ours = j == other.size_ || (i < size_ && segments_[i].base <= other.segments_[j].base);
+    const Segment& from = ours ? segments_[i++] : other.segments_[j++];
+    Segment* s = new (&all[n]) Segment;
+    s->base = from.base;
+    s->present = from.present;
+    s->region = ours ? from.region : from.region + shift;
+    s->state.store(from.state.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
+  segments_ = all;
+  size_ = capacity_ = size_ + other.size_;
   return true;
 }
 
@@ -58,18 +108,29 @@ void SegmentTable::find_range(AddrRange range, SegmentId* first, SegmentId* last
 }
 
 bool SegmentTable::find(Addr a, SegmentId* id) const {
-  Addr page = a.page_down();
-  SegmentId first, last;
-  find_range({page, page + kPageSize}, &first, &last);
-  for (; first < last; ++first.value) {
-    const Segment& s = segments_[first.value];
-    if (s.base <= page && ((s.present >> ((page - s.base) / kPageSize)) & 1) != 0) {
-      *id = first;
-      return true;
-    }
+  SegmentId last;
+  for (find_range({a, a + 1}, id, &last); *id < last; ++id->value) {
+    if (window(segments_[id->value]).contains(a)) return true;
   }
   return false;
 }
+
+bool SegmentTable::change(SegmentId id, SegmentState from, SegmentState to) {
+  auto expected = static_cast<uint32_t>(from);
+  // acq_rel: neither side's protecting or unprotecting moves across.
+  return segments_[id.value].state.compare_exchange_strong(expected, static_cast<uint32_t>(to),
+                                                           std::memory_order_acq_rel, std::memory_order_relaxed);
+}
+
+bool SegmentTable::written(SegmentId id) { return change(id, SegmentState::kProtected, SegmentState::kWritten); }
+
+bool SegmentTable::unsettled(SegmentId id) {
+  return segments_[id.value].state.exchange(static_cast<uint32_t>(SegmentState::kUnsettled),
+                                            std::memory_order_acq_rel) ==
+         static_cast<uint32_t>(SegmentState::kProtected);
+}
+
+bool SegmentTable::protect(SegmentId id) { return change(id, SegmentState::kWritten, SegmentState::kProtected); }
 
 bool SegmentTable::claim(SegmentId id) {
   uint32_t expected = static_cast<uint32_t>(SegmentState::kProtected);

@@ -6,10 +6,20 @@
 //            - threads of the program that are about to give memory back (release guard).
 // Never:     a segment is copied twice, or written by the program before it was copied.
 //
+// Ahead of the stop, while the program runs and nothing is copied yet (libckpt_rt/arming.h):
+//
+//   kWritten ◄──written()── kProtected          kUnsettled: until the stop, whatever happens
+//      └───────protect()────────►▲
+//
+// From the stop on, where every segment is made kProtected:
+//
 //   kProtected ──claim()──► kCopying ──saved()──► kSaved ──finish()──► kCopied
 //                               └────────lose()─────┴──────► kLost
 // kProtected: its pages are write-protected (or the world stands still); nobody has changed a byte
 //             since the stop. Anyone may claim().
+// kWritten:   ahead of the stop: a thread wrote to it, it is unprotected, and `present` may be out of date.
+// kUnsettled: ahead of the stop: protection of it proves nothing, since the program is giving its pages
+//             back, or has replaced the mapping; looked at again in the stop.
 // kCopying:   exactly one thread, the one whose claim() returned true, reads the pages. The pages are
 //             still protected, so a program thread that writes one sleeps in its fault.
 // kSaved:     the bytes are in a buffer. The pages may go now, but are still protected.
@@ -18,6 +28,7 @@
 //             only that is registered with our userfaultfd: a failure means that the bytes read may
 //             be anybody's, hence kLost.
 // kLost:      memory vanished before it was copied: the checkpoint is given up.
+// A segment without pages stays kProtected until somebody writes to it: then it is unprotected, and kCopied.
 // A thread that needs a segment in kCopying waits in await_copied(); the faulting thread itself does
 // not wait here but in the kernel, where the owner's step 2 wakes it.
 #pragma once
@@ -28,7 +39,15 @@
 
 namespace ckpt {
 
-enum class SegmentState : uint32_t { kProtected = 0, kCopying = 1, kSaved = 2, kCopied = 3, kLost = 4 };
+enum class SegmentState : uint32_t {
+  kUnsettled = 0,
+  kWritten = 1,
+  kProtected = 2,
+  kCopying = 3,
+  kSaved = 4,
+  kCopied = 5,
+  kLost = 6
+};
 
 struct Segment {
   Addr base;               // aligned to the segment size
@@ -41,6 +60,7 @@ struct Segment {
 struct Region {
   AddrRange range;
   bool readable = true;   // PROT_READ, else only /proc/self/mem can read it
+  bool shared = false;
 };
 
 class SegmentTable {
@@ -50,19 +70,44 @@ class SegmentTable {
   [[nodiscard]] bool reserve(Arena& arena, uint64_t segment_bytes, size_t capacity, size_t regions);
   // Runs must come in address order. False: more than the capacity.
   [[nodiscard]] bool add_region(const Region& region);
-  [[nodiscard]] bool add_run(AddrRange run);  // of the region added last
+  [[nodiscard]] bool add_run(AddrRange run);  // pages that exist, of the region added last
+  // Segments of the region added last, none of whose pages is known to exist. False: as above.
+  [[nodiscard]] bool add_window(AddrRange window);
+  // The pages of run exist, as far as they are in segments of the table.
+  void set_present(AddrRange run);
+  bool is_present(Addr page) const;
+  // They do not, or do not belong to the image.
+  void clear_present(AddrRange run);
+  // Segments that an empty table needs for `run`.
+  static size_t segments_of(AddrRange run, uint64_t segment_bytes) {
+    return run.empty() ? 0 : (run.end.value - 1) / segment_bytes - run.start.value / segment_bytes + 1;
+  }
+  // Takes all of `other`, in address order: both have come from the same arena, and no region of one
+  // overlaps one of the other. False: no room.
+  [[nodiscard]] bool merge(Arena& arena, const SegmentTable& other);
 
   size_t size() const { return size_; }
   Segment& operator[](SegmentId id) { return segments_[id.value]; }
   const Region& region(const Segment& s) const { return regions_[s.region]; }
+  std::span<Region> regions() { return regions_.span(); }
   uint64_t segment_bytes() const { return segment_bytes_; }
 
-  // The segment that holds the page at `a`, if that page existed at the stop.
+  // The segment in whose window `a` lies.
   bool find(Addr a, SegmentId* id) const;
   // [first, last) of the segments that may overlap range.
   void find_range(AddrRange range, SegmentId* first, SegmentId* last) const;
   // The segment's window cut to its region.
   AddrRange window(const Segment& s) const;
+
+  // Ahead of the stop. written(), unsettled(): the thread that serves faults, after it has unprotected
+  // the segment; the result says whether it was kProtected. protect(): the agent, before it protects it,
+  // so that a fault in between is not forgotten; false if it was not kWritten.
+  bool written(SegmentId id);
+  bool unsettled(SegmentId id);
+  bool protect(SegmentId id);
+  // While nobody else looks.
+  void set_written(SegmentId id) { set(id, SegmentState::kWritten); }
+  void set_protected(SegmentId id) { set(id, SegmentState::kProtected); }
 
   [[nodiscard]] bool claim(SegmentId id);
   void saved(SegmentId id);
@@ -75,6 +120,14 @@ class SegmentTable {
   }
 
  private:
+  [[nodiscard]] bool add(AddrRange pages, bool present);
+  // Bits of the pages that lie in the segment at base.
+  uint64_t page_mask(Addr base, AddrRange pages) const;
+  bool change(SegmentId id, SegmentState from, SegmentState to);
+  void set(SegmentId id, SegmentState state) {
+    // relaxed: published by what publishes the table.
+    segments_[id.value].state.store(static_cast<uint32_t>(state), std::memory_order_relaxed);
+  }
   void leave_copying(SegmentId id, SegmentState state);
 
   Segment* segments_ = nullptr;

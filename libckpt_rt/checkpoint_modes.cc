@@ -39,6 +39,7 @@ Result<void> CheckpointRun::run() {
     default:
       release_guard::open(copier_);
       go();
+      log_stop();
       descriptors_.release();
       return finish_realtime();
   }
@@ -79,6 +80,7 @@ Result<void> CheckpointRun::finish_realtime() {
   bool complete = copier_.run();
   copied_ns_ = now_ns();
   release_guard::close();
+  take_protection_off();
   protection_.finish();
   // Both kinds of helpers are out: nobody pushes any more. An event that was read has been acted on.
   complete = complete && !copier_.lost();
@@ -88,8 +90,8 @@ Result<void> CheckpointRun::finish_realtime() {
   if (!complete) {
     memory_vanished_ = true;
     return make_error(ExitCode::kInternal, EFAULT,
-                      "the program gave memory back at {:#x} before it was copied; the checkpoint was given up",
-                      copier_.lost_at().value);
+                      "memory at {:#x} went before it was copied ({}); the checkpoint was given up",
+                      copier_.lost_at().value, copier_.lost_how());
   }
   CKPT_TRY(set_meta());
   return commit();

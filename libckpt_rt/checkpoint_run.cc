@@ -11,6 +11,7 @@
 #include "libckpt_rt/critical_section.h"
 #include "libckpt_rt/excluded_memory.h"
 #include "libckpt_rt/futex_words.h"
+#include "libckpt_rt/interpose_gate.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/log.h"
 #include "libckpt_rt/restart_entry.h"
@@ -66,6 +67,7 @@ CheckpointRun::CheckpointRun(Mode mode, int64_t requested_ns, CheckpointCost& co
       map_before_(arena_),
       map_(arena_),
       files_(arena_),
+      arming_(protection_, pages_, table_),
       copier_(table_, pool_, queue_, protection_) {}
 
 CheckpointRun::~CheckpointRun() {
@@ -87,6 +89,20 @@ void CheckpointRun::release_buffer(void* self, uint32_t buffer) {
 bool CheckpointRun::note(uint32_t severity, const char* text) {
   log_line(directory_.get(), text);
   return notes_.push_back({severity, text});
+}
+
+void CheckpointRun::ends(StopPart part) { stop_part_ends_ns_[part] = now_ns(); }
+
+void CheckpointRun::log_stop() {
+  int64_t us[kStopParts];
+  for (int64_t i = 0, before = stop_began_ns_; i < kStopParts; before = stop_part_ends_ns_[i++]) {
+    us[i] = stop_part_ends_ns_[i] == 0 ? 0 : (stop_part_ends_ns_[i] - before) / 1000;
+  }
+  log_format(directory_.get(),
+             "stop {} us: threads {}, mappings {}, descriptors {}, process {}, protection {}, copies {}; ahead of it "
+             "{} passes, {} faults",
+             cost_.pause_ns / 1000, us[kThreads], us[kMappings], us[kDescriptors], us[kProcess], us[kProtection],
+             us[kCopies], arming_.passes(), arming_.faults());
 }
 
 void CheckpointRun::own_ranges() {
@@ -143,7 +159,8 @@ Result<void> CheckpointRun::prepare() {
   CKPT_TRY(descriptors_.prepare(arena_, library.pid));
   if (mode_ == Mode::kRealtime) {
     CKPT_TRY(protection_.open());
-    CKPT_TRY(protection_.start(library.fault_handler));
+    CKPT_TRY(arming_.prepare(arena_, library.settings.segment_bytes));
+    CKPT_TRY(protection_.start(library.fault_handler, arming_, copier_.counters()));
   }
   own_ranges();
   CKPT_TRY(map_before_.read(own_.span()));
@@ -155,12 +172,37 @@ Result<void> CheckpointRun::prepare() {
       return make_error(ExitCode::kSystem, static_cast<int>(spawned),
                         "cannot start a thread ({}); raise the limit on processes", errno_name(static_cast<int>(spawned)));
     }
-    for (const Mapping& m : map_before_.mappings()) {
-      // What cannot be registered shows in the stop, where it is copied instead.
-      if (m.handling == Handling::kTracked && (m.map_flags & kMapHugeTlb) == 0) protection_.add(m.range);
-    }
+    return protect_ahead();
   }
   return {};
+}
+
+Result<void> CheckpointRun::protect_ahead() {
+  if (!protection_.can_protect_ahead()) return {};
+  // The second round is for what was mapped during the first: it is as short as there is little.
+  for (int round = 0; round < 2; ++round) {
+    MemoryMap now(arena_);
+    {
+      MappingsHeld held;
+      if (!held.sure()) return {};  // all of it in the stop, then
+      CKPT_TRY(now.read(own_.span()));
+      now.copy_flags_from(map_before_);
+      now.copy_huge_pages_eagerly();
+      arming_.add(now.mappings());
+    }
+    CKPT_TRY(arming_.run(now.mappings()));
+  }
+  return {};
+}
+
+// Mapping by mapping, exactly as they are now: a registration that ends in the middle of one would cut it.
+void CheckpointRun::take_protection_off() {
+  MappingsHeld held;
+  MemoryMap now(arena_);
+  if (!held.sure() || !now.read(own_.span()).ok()) return;  // the descriptor's end will do it
+  for (const Mapping& m : now.mappings()) {
+    if (m.handling == Handling::kTracked) protection_.remove(m.range);
+  }
 }
 
 void CheckpointRun::run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot) {
@@ -223,12 +265,14 @@ Result<void> CheckpointRun::stop() {
   }
   if (library.pending.overflow) note(1, "more than 4096 signals are pending: those beyond are lost at restart");
   cost_.threads = static_cast<uint32_t>(threads_.size());
+  ends(kThreads);
   return {};
 }
 
 Result<void> CheckpointRun::while_stopped() {
   CKPT_TRY(map_.read(own_.span()));
   map_.copy_flags_from(map_before_);
+  ends(kMappings);
   cost_.mappings = static_cast<uint32_t>(map_.mappings().size());
 
   DescriptorExecutor executor;
@@ -248,19 +292,13 @@ Result<void> CheckpointRun::while_stopped() {
   descriptors_.skip_mapped(mapped.span());
   CKPT_TRY(descriptors_.recheck_stopped(tid, executor));
   cost_.descriptors = static_cast<uint32_t>(descriptors_.descriptor_count());
+  ends(kDescriptors);
   CKPT_TRY(read_process_facts(arena_, tid, facts_));
   CKPT_TRY(prepare_process_state(arena_, library.process));
   capture_process_state_stopped(library.process);
+  ends(kProcess);
 
-  if (mode_ == Mode::kRealtime) {
-    for (Mapping& m : map_.mappings()) {
-      if (m.handling != Handling::kTracked) continue;
-      if ((m.map_flags & kMapHugeTlb) != 0 || protection_.add(m.range) != 0) m.handling = Handling::kEager;
-    }
-    if (!futex_words::collect(library.stopped_threads, still_memory_, futex_pages_)) {
-      return no_memory("the list of futexes");
-    }
-  }
+  if (mode_ == Mode::kRealtime) return settle_protection();
   if (mode_ == Mode::kFork) {
     // What a forked child does not get a copy of: shared memory, and what the program excluded from fork.
     for (Mapping& m : map_.mappings()) {
@@ -270,9 +308,46 @@ Result<void> CheckpointRun::while_stopped() {
     }
   }
   CKPT_TRY(list_pages());
-  if (mode_ == Mode::kSequential) return {};
+  return mode_ == Mode::kSequential ? Result<void>() : copy_eagerly();
+}
+
+// The last thing in the stop: what was written since it was protected is protected again, and from here on
+// nobody writes to the program's memory without a fault, we ourselves not at all.
+Result<void> CheckpointRun::settle_protection() {
+  if (!futex_words::collect(library.stopped_threads, still_memory_, futex_pages_)) return no_memory("the list of futexes");
+  if (!queue_.reserve(arena_, static_cast<uint32_t>(pool_.buffers() + 1))) return no_memory("the queue of buffers");
+  map_.copy_huge_pages_eagerly();
+  ArenaVector<AddrRange> runs(arena_);
+  for (const Mapping& m : map_.mappings()) {
+    if (m.handling == Handling::kEager) CKPT_TRY(pages_.scan(m, runs));
+  }
+  WriteProtection::Serving serving(protection_);
+  CKPT_TRY(arming_.settle(map_.mappings(), runs));
+  CKPT_TRY(leave_out_excluded(runs, 0));
+  for (const Mapping& m : map_.mappings()) {
+    if (m.handling != Handling::kTracked) continue;
+    for (AddrRange out, rest = m.range; !(out = excluded_memory::next_excluded(rest)).empty(); rest.start = out.end) {
+      arming_.release(out);
+    }
+  }
+  for (Addr page : futex_pages_) {
+    if (!table_.is_present(page)) continue;
+    if (!runs.push_back({page, page + kPageSize})) return no_memory("the list of pages");
+    arming_.release({page, page + kPageSize});
+  }
+  CKPT_TRY(add_eager(runs.span()));
+  ends(kProtection);
   CKPT_TRY(copy_eagerly());
-  return mode_ == Mode::kRealtime ? protect() : Result<void>();
+  protection_.serve(&copier_);
+  ends(kCopies);
+  return {};
+}
+
+Result<void> CheckpointRun::add_eager(std::span<const AddrRange> runs) {
+  for (const AddrRange& r : runs) {
+    if (!eager_.push_back({r.start, r.size(), nullptr, kNoBuffer})) return no_memory("the list of pages");
+  }
+  return {};
 }
 
 Result<void> CheckpointRun::leave_out_excluded(ArenaVector<AddrRange>& runs, size_t first) {
@@ -287,34 +362,6 @@ Result<void> CheckpointRun::leave_out_excluded(ArenaVector<AddrRange>& runs, siz
     for (size_t j = runs.size() - 1; !rest.empty() && j > i + 1; --j) std::swap(runs[j], runs[j - 1]);
   }
   return {};
-}
-
-// Calls part(range) for what lies between futex pages and page(address) for each futex page in `range`.
-template <typename Part, typename Page>
-Result<void> CheckpointRun::split_at_futex_pages(AddrRange range, Part&& part, Page&& page) {
-  Addr from = range.start;
-  for (const Addr* p = std::lower_bound(futex_pages_.begin(), futex_pages_.end(), range.start);
-       p != futex_pages_.end() && *p < range.end; ++p) {
-    if (from < *p) CKPT_TRY(part(AddrRange{from, *p}));
-    CKPT_TRY(page(*p));
-    from = *p + kPageSize;
-  }
-  return from < range.end ? part(AddrRange{from, range.end}) : Result<void>();
-}
-
-// Pages that are not protected are copied in the pause.
-Result<void> CheckpointRun::take_out_futex_pages(ArenaVector<AddrRange>& runs, size_t first) {
-  if (futex_pages_.empty()) return {};
-  ArenaVector<AddrRange> rest(arena_);
-  for (const AddrRange& run : runs.span().subspan(first)) {
-    CKPT_TRY(split_at_futex_pages(
-        run, [&](AddrRange part) { return rest.push_back(part) ? Result<void>() : no_memory("the list of pages"); },
-        [&](Addr page) {
-          return eager_.push_back({page, kPageSize, nullptr, kNoBuffer}) ? Result<void>() : no_memory("the list of pages");
-        }));
-  }
-  runs.truncate(first);
-  return runs.append(rest.data(), rest.size()) ? Result<void>() : no_memory("the list of pages");
 }
 
 Result<void> CheckpointRun::list_pages() {
@@ -333,14 +380,9 @@ Result<void> CheckpointRun::list_pages() {
     CKPT_TRY(pages_.scan(m, runs));
     if (runs.size() == first) continue;
     CKPT_TRY(leave_out_excluded(runs, first));
-    if (m.handling == Handling::kTracked) CKPT_TRY(take_out_futex_pages(runs, first));
     if (!parts.push_back({&m, first, runs.size() - first})) return no_memory("the list of pages");
-    for (const AddrRange& r : runs.span().subspan(first)) {
-      segments += (r.end.value - 1) / segment - r.start.value / segment + 1;
-      if (m.handling == Handling::kEager && !eager_.push_back({r.start, r.size(), nullptr, kNoBuffer})) {
-        return no_memory("the list of pages");
-      }
-    }
+    for (const AddrRange& r : runs.span().subspan(first)) segments += SegmentTable::segments_of(r, segment);
+    if (m.handling == Handling::kEager) CKPT_TRY(add_eager(runs.span().subspan(first)));
   }
   if (!table_.reserve(arena_, segment, segments, parts.size()) ||
       !queue_.reserve(arena_, static_cast<uint32_t>(pool_.buffers() + 1))) {
@@ -395,16 +437,6 @@ Result<void> CheckpointRun::copy_eagerly() {
     }
   }
   eager_ = copied;
-  return {};
-}
-
-Result<void> CheckpointRun::protect() {
-  for (const Mapping& m : map_.mappings()) {
-    if (m.handling != Handling::kTracked) continue;
-    CKPT_TRY(split_at_futex_pages(
-        m.range, [&](AddrRange part) { return protection_.protect(part); }, [](Addr) { return Result<void>(); }));
-  }
-  protection_.serve(&copier_);
   return {};
 }
 

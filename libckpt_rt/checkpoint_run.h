@@ -41,16 +41,16 @@ class CheckpointRun {
  private:
   // checkpoint_run.cc
   Result<void> prepare();
+  Result<void> protect_ahead();
+  void take_protection_off();
   Result<void> stop();
   Result<void> while_stopped();
   Result<void> list_pages();
+  Result<void> settle_protection();
+  Result<void> add_eager(std::span<const AddrRange> runs);
   Result<void> leave_out_excluded(ArenaVector<AddrRange>& runs, size_t first);
-  template <typename Part, typename Page>
-  Result<void> split_at_futex_pages(AddrRange range, Part&& part, Page&& page);
-  Result<void> take_out_futex_pages(ArenaVector<AddrRange>& runs, size_t first);
   void run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot);
   Result<void> copy_eagerly();
-  Result<void> protect();
   void own_ranges();
   bool note(uint32_t severity, const char* text);
   Result<void> set_meta();
@@ -72,6 +72,11 @@ class CheckpointRun {
   const int64_t requested_ns_;
   CheckpointCost& cost_;
   int64_t stop_began_ns_ = 0, copied_ns_ = 0;
+  // Where the time of the stop goes: the end of each part. For the log.
+  enum StopPart { kThreads, kMappings, kDescriptors, kProcess, kProtection, kCopies, kStopParts };
+  int64_t stop_part_ends_ns_[kStopParts] = {};
+  void ends(StopPart part);
+  void log_stop();
   bool stopped_ = false;
   bool memory_vanished_ = false;
 
@@ -93,6 +98,7 @@ class CheckpointRun {
   StillMemory still_memory_;
   WriteProtection protection_;
   SegmentTable table_;
+  Arming arming_;
   FilledQueue queue_;
   Copier copier_;
   ArenaVector<CopiedSegment> eager_;

@@ -1,16 +1,13 @@
 #include "libckpt_rt/futex_words.h"
 
-#include <linux/futex.h>
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
 
 #include "libckpt_rt/checkpoint_run.h"
-
-#ifndef FUTEX_LOCK_PI2
-#define FUTEX_LOCK_PI2 13
-#endif
+#include "libckpt_rt/hooks.h"
 
 namespace ckpt::futex_words {
 
@@ -25,16 +22,27 @@ constinit std::atomic<bool> full{false};
 
 constexpr int kRobust = 16, kInherits = 32;  // glibc's bits of __kind
 
+constinit std::atomic<uint64_t> held_start{0}, held_end{0};
+
+void note_first_time(uint64_t entry) {
+  // seq_cst with Hold: either it finds what we noted, or we find that it holds.
+  const uint64_t word = entry & ~kIsMutex;
+  while (word >= held_start.load(std::memory_order_seq_cst) && word < held_end.load(std::memory_order_seq_cst)) {
+    sys::call(__NR_sched_yield);
+  }
+  if (hooks::memory_registered.load(std::memory_order_seq_cst) == 0) return;
+  sys::call(__NR_madvise, word & ~(kPageSize - 1), kPageSize, long{MADV_POPULATE_WRITE});
+}
+
 void note(uint64_t entry) {
   for (uint32_t i = 0; i < kMost; ++i) {
     uint64_t seen = noted[i].load(std::memory_order_relaxed);
     if (seen == entry) return;
-    // relaxed: read by the agent only after this thread stood still.
-    if (seen != 0 || !noted[i].compare_exchange_strong(seen, entry, std::memory_order_relaxed)) continue;
+    if (seen != 0 || !noted[i].compare_exchange_strong(seen, entry, std::memory_order_seq_cst)) continue;
     uint32_t top = highest.load(std::memory_order_relaxed);
-    while (top <= i && !highest.compare_exchange_weak(top, i + 1, std::memory_order_relaxed)) {
+    while (top <= i && !highest.compare_exchange_weak(top, i + 1, std::memory_order_seq_cst)) {
     }
-    return;
+    return note_first_time(entry);
   }
   full.store(true, std::memory_order_relaxed);
 }
@@ -79,21 +87,6 @@ bool read(StillMemory& memory, uint64_t from, void* to, size_t bytes) {
 
 }  // namespace
 
-bool written_by_kernel(uint32_t operation) {
-  switch (operation & FUTEX_CMD_MASK) {
-    case FUTEX_LOCK_PI:
-    case FUTEX_LOCK_PI2:
-    case FUTEX_TRYLOCK_PI:
-    case FUTEX_UNLOCK_PI:
-    case FUTEX_WAIT_REQUEUE_PI:
-    case FUTEX_CMP_REQUEUE_PI:
-    case FUTEX_WAKE_OP:
-      return true;
-    default:
-      return false;
-  }
-}
-
 void note_mutex(const void* mutex) {
   if ((static_cast<const pthread_mutex_t*>(mutex)->__data.__kind & (kRobust | kInherits)) == 0) return;
   note(reinterpret_cast<uint64_t>(mutex) | kIsMutex);
@@ -102,6 +95,22 @@ void note_mutex(const void* mutex) {
 void note_word(const void* word) {
   uint64_t address = reinterpret_cast<uint64_t>(word) & ~3ull;
   if (address != 0) note(address);
+}
+
+Hold::Hold(AddrRange range) {
+  held_start.store(range.start.value, std::memory_order_relaxed);
+  held_end.store(range.end.value, std::memory_order_seq_cst);
+}
+
+Hold::~Hold() { held_end.store(0, std::memory_order_seq_cst); }
+
+void reset_hold() { held_end.store(0, std::memory_order_relaxed); }
+
+bool noted_in(AddrRange range) {
+  for (uint32_t i = 0; i < highest.load(std::memory_order_seq_cst); ++i) {
+    if (range.contains(Addr{noted[i].load(std::memory_order_seq_cst) & ~kIsMutex})) return true;
+  }
+  return false;
 }
 
 bool overflow() { return full.load(std::memory_order_relaxed); }

@@ -11,13 +11,23 @@
 // What remains is a PI mutex that another process made, in shared memory, and that is not contended at
 // the stop: whoever takes it writes the word from user space first, and so makes the page writable.
 //
-// Owner:     libckpt_rt. Callers: note_*: threads of the program. collect: the agent, while threads
-//            stand still.
+// Ahead of the stop (arming.h) only what was noted is known, and it is known in time: the agent names the
+// range that it is about to protect (Hold) and then looks for noted words in it; a thread notes its word,
+// waits while a Hold covers it, and makes the page writable. Whoever comes second sees the other.
+//
+// Owner:     libckpt_rt. Callers: note_*: threads of the program. Hold, collect: the agent, the latter
+//            while threads stand still.
 // Never:     note_* allocate, take a lock, touch errno.
 #pragma once
 
+#include <linux/futex.h>
+
 #include "base/arena.h"
 #include "libckpt_rt/thread_context.h"
+
+#ifndef FUTEX_LOCK_PI2
+#define FUTEX_LOCK_PI2 13
+#endif
 
 namespace ckpt {
 
@@ -26,12 +36,36 @@ class StillMemory;
 namespace futex_words {
 
 // Does the operation of futex(2) write to a word in the kernel?
-bool written_by_kernel(uint32_t operation);
+inline bool written_by_kernel(uint32_t operation) {
+  switch (operation & FUTEX_CMD_MASK) {
+    case FUTEX_LOCK_PI:
+    case FUTEX_LOCK_PI2:
+    case FUTEX_TRYLOCK_PI:
+    case FUTEX_UNLOCK_PI:
+    case FUTEX_WAIT_REQUEUE_PI:
+    case FUTEX_CMP_REQUEUE_PI:
+    case FUTEX_WAKE_OP:
+      return true;
+    default:
+      return false;
+  }
+}
 
 void note_mutex(const void* mutex);
 void note_word(const void* word);
 // More were noted than there is room for: pages cannot be told apart, the program must not be protected.
 bool overflow();
+
+class Hold {
+ public:
+  explicit Hold(AddrRange range);
+  ~Hold();
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+};
+// Was a word in the range noted?
+bool noted_in(AddrRange range);
+void reset_hold();  // restart, forked child
 
 // The pages, sorted, each once. False: no room in the arena.
 [[nodiscard]] bool collect(const ThreadSlot* stopped, StillMemory& memory, ArenaVector<Addr>& pages);

@@ -30,6 +30,15 @@ extern std::atomic<int64_t> monotonic_shift_ns;
 // length may reach beyond the end of memory (SIZE_MAX from 0: everything).
 void before_release(uintptr_t start, size_t length);
 
+// Not 0 while a checkpoint has registered memory with the kernel, which may have cut mappings of the program in two.
+extern std::atomic<uint32_t> memory_registered;
+// Undoes that for [start, start + length). May be called at any time.
+void forget(uintptr_t start, size_t length);
+
+// A mutex, or a futex, that the kernel itself may write to (futex_words.h).
+void note_mutex(const void* mutex);
+void note_futex(const void* word);
+
 // Around exec: the thread has our signal blocked and is about to become another program, where no
 // signal of ours may reach it. end_exec only when exec failed.
 void begin_exec();

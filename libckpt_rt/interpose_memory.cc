@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "libckpt_rt/interpose_abi.h"
+#include "libckpt_rt/interpose_gate.h"
 #include "libckpt_rt/interrupted_call.h"
 #include "libckpt_rt/preload_rules.h"
 
@@ -40,6 +41,7 @@ void release_file(int fd) {
 }  // namespace
 
 long munmap(void* start, size_t length) {
+  MappingChange change;
   return run_releasing_call([=] { hooks::before_release(at(start), length); }, __NR_munmap, word(start),
                             word(length));
 }
@@ -55,14 +57,24 @@ long mremap(void* start, size_t old_length, size_t new_length, int flags, void* 
     }
     if ((flags & MREMAP_FIXED) != 0) hooks::before_release(at(new_start), new_length);
   };
-  return run_releasing_call(tell, __NR_mremap, word(start), word(old_length), word(new_length), flags,
-                            word(new_start));
+  MappingChange change;
+  for (;;) {
+    // relaxed: as in run_releasing_call().
+    const uint32_t departures = ckpt_departures.load(std::memory_order_relaxed);
+    if (hooks::copying()) tell();
+    // Registration keeps mappings apart that would be one, and mremap takes one only (or, since Linux
+    // 6.17, moves a part of them before it fails with EFAULT).
+    if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) hooks::forget(at(start), old_length);
+    long r = call_unless_stopped(departures, __NR_mremap, word(start), word(old_length), word(new_length), flags,
+                                 word(new_start));
+    if (r != kStoppedBefore) return r;
+  }
 }
 
 long mmap(void* start, size_t length, int protection, int flags, int fd, long offset) {
-  auto tell = [=] {
-    if ((flags & MAP_FIXED) != 0) hooks::before_release(at(start), length);
-  };
+  auto tell = [=] { hooks::before_release(at(start), length); };
+  if ((flags & MAP_FIXED) == 0) return sys::call(__NR_mmap, start, length, long{protection}, long{flags}, long{fd}, offset);
+  MappingChange change;
   return run_releasing_call(tell, __NR_mmap, word(start), word(length), protection, flags, fd, offset);
 }
 
@@ -104,6 +116,7 @@ long remap_file_pages(void* start, size_t length, int protection, size_t page_of
 }
 
 long brk(void* end) {
+  MappingChange change;
   auto tell = [=] {
     uintptr_t before = static_cast<uintptr_t>(sys::call(__NR_brk, 0L));
     if (end != nullptr && at(end) < before) hooks::before_release(at(end), before - at(end));

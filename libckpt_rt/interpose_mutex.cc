@@ -1,7 +1,7 @@
 // pthread_mutex_init: a priority-inheriting or robust mutex is a word that the kernel changes (futex_words.h).
 #include <pthread.h>
 
-#include "libckpt_rt/futex_words.h"
+#include "libckpt_rt/hooks.h"
 #include "libckpt_rt/interpose_abi.h"
 #include "libckpt_rt/interpose_real.h"
 
@@ -11,6 +11,6 @@ CKPT_INTERPOSE(int, pthread_mutex_init, pthread_mutex_t* mutex, const pthread_mu
   using Init = int(pthread_mutex_t*, const pthread_mutexattr_t*);
   int error = real_function(RealFunction::kPthreadMutexInit).as<Init>()(mutex, attributes);
   // Without attributes it is of neither kind.
-  if (error == 0 && attributes != nullptr) futex_words::note_mutex(mutex);
+  if (error == 0 && attributes != nullptr) hooks::note_mutex(mutex);
   return error;
 }

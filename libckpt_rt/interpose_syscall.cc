@@ -135,10 +135,10 @@ bool make_writable(long word) {
 }
 
 long futex_written_by_kernel(long a, long b, long c, long d, long e, long f) {
-  futex_words::note_word(pointer<void>(a));
+  hooks::note_futex(pointer<void>(a));
   const int command = static_cast<int>(b) & FUTEX_CMD_MASK;
   const bool second = command == FUTEX_WAKE_OP || command == FUTEX_CMP_REQUEUE_PI || command == FUTEX_WAIT_REQUEUE_PI;
-  if (second) futex_words::note_word(pointer<void>(e));
+  if (second) hooks::note_futex(pointer<void>(e));
   for (;;) {
     long r = calls::futex(pointer<uint32_t>(a), static_cast<int>(b), static_cast<uint32_t>(c), pointer<timespec>(d),
                           pointer<uint32_t>(e), static_cast<uint32_t>(f));

@@ -206,24 +206,33 @@ extern "C" {
 extern std::atomic<uint32_t> ckpt_departures;
 }
 
+inline constexpr long kStoppedBefore = -4095;  // no error of the kernel
+
+// One system call, entered only if no checkpoint has stopped this thread since it read `departures` from
+// ckpt_departures; else kStoppedBefore.
+inline long call_unless_stopped(uint32_t departures, long nr, long a = 0, long b = 0, long c = 0, long d = 0,
+                                long e = 0, long f = 0) {
+  long r = nr;
+  register long r10 asm("r10") = d;
+  register long r8 asm("r8") = e;
+  register long r9 asm("r9") = f;
+  asm volatile(
+      "leaq 1f(%%rip), %%r12\n\t"
+      "jmp ckpt_releasing_syscall\n"
+      "1:"
+      : "+a"(r)
+      : "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9), "b"(departures)
+      : "rcx", "r11", "r12", "cc", "memory");
+  return r;
+}
+
 template <typename Tell>
 long run_releasing_call(Tell&& tell, long nr, long a, long b, long c, long d, long e, long f) {
-  constexpr long kStoppedBefore = -4095;  // no error of the kernel
   for (;;) {
     // relaxed: a stop of this thread in between is a change by this very thread, in its handler.
-    uint32_t departures = ckpt_departures.load(std::memory_order_relaxed);
+    const uint32_t departures = ckpt_departures.load(std::memory_order_relaxed);
     if (hooks::copying()) tell();
-    long r = nr;
-    register long r10 asm("r10") = d;
-    register long r8 asm("r8") = e;
-    register long r9 asm("r9") = f;
-    asm volatile(
-        "leaq 1f(%%rip), %%r12\n\t"
-        "jmp ckpt_releasing_syscall\n"
-        "1:"
-        : "+a"(r)
-        : "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9), "b"(departures)
-        : "rcx", "r11", "r12", "cc", "memory");
+    long r = call_unless_stopped(departures, nr, a, b, c, d, e, f);
     if (r != kStoppedBefore) return r;
   }
 }

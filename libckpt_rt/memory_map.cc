@@ -248,6 +248,12 @@ Result<void> MemoryMap::read_flags() {
   });
 }
 
+void MemoryMap::copy_huge_pages_eagerly() {
+  for (Mapping& m : mappings_) {
+    if (m.handling == Handling::kTracked && (m.map_flags & kMapHugeTlb) != 0) m.handling = Handling::kEager;
+  }
+}
+
 void MemoryMap::copy_flags_from(const MemoryMap& earlier) {
   size_t j = 0;
   for (Mapping& m : mappings_) {

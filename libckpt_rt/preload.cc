@@ -19,6 +19,8 @@
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/library_range.h"
 #include "libckpt_rt/log.h"
+#include "libckpt_rt/futex_words.h"
+#include "libckpt_rt/interpose_gate.h"
 #include "libckpt_rt/release_guard.h"
 #include "libckpt_rt/signal_handler.h"
 #include "libckpt_rt/task_list.h"
@@ -40,12 +42,18 @@ constinit Library library;
 namespace hooks {
 constinit std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
 constinit std::atomic<uint32_t> copy_under_way{0};
+constinit std::atomic<uint32_t> memory_registered{0};
 constinit std::atomic<int64_t> monotonic_shift_ns{0};
 
 void before_release(uintptr_t start, size_t length) {
   uintptr_t end = start + length < start ? UINTPTR_MAX : start + length;
   release_guard::before_release({Addr{start}, Addr{end}});
 }
+
+void forget(uintptr_t start, size_t length) { release_guard::forget({Addr{start}, Addr{start} + length}); }
+
+void note_mutex(const void* mutex) { futex_words::note_mutex(mutex); }
+void note_futex(const void* word) { futex_words::note_word(word); }
 
 void begin_exec() {
   // In a child of vfork this is the parent's memory, and a stop does not look for the child.
@@ -159,7 +167,9 @@ void reset_in_child() {
   library.writer.forget();
   agent::reset(0);
   critical_section::reset_in_child();
-  release_guard::reset();
+  release_guard::reset_in_child();
+  reset_gate_in_child();
+  futex_words::reset_hold();
   library.statistics = {};
   library.generation = 0;
   if (!library.active) return;

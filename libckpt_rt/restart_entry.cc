@@ -10,6 +10,8 @@
 #include "libckpt_rt/interpose_libc.h"
 #include "libckpt_rt/interrupted_call.h"
 #include "libckpt_rt/library.h"
+#include "libckpt_rt/futex_words.h"
+#include "libckpt_rt/interpose_gate.h"
 #include "libckpt_rt/release_guard.h"
 
 extern "C" {
@@ -145,7 +147,9 @@ ThreadSlot* create_threads() {
 
 void reset_library() {
   library.world.reset_after_restart();
-  release_guard::reset();
+  release_guard::reset_after_restart();
+  reset_gate_after_restart();
+  futex_words::reset_hold();
   ++library.generation;
   agent::reset(library.generation);
   library.monotonic_shift_ns += restart.args.monotonic_shift_ns;

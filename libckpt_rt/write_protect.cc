@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/userfaultfd.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
@@ -10,10 +9,11 @@
 
 #include "base/clock.h"
 #include "base/kernel_caps.h"
+#include "libckpt_rt/release_guard.h"
 
 namespace ckpt {
 
-Result<void> WriteProtection::open() {
+Result<ScopedFd> WriteProtection::open_with(uint64_t features) {
   UserfaultfdProbe probe;
   ScopedFd fd(open_userfaultfd(O_CLOEXEC | O_NONBLOCK, &probe));
   if (!fd.valid() || probe.access != UserfaultfdAccess::kFull) {
@@ -25,20 +25,30 @@ Result<void> WriteProtection::open() {
   }
   uffdio_api api{};
   api.api = UFFD_API;
-  api.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+  api.features = features;
   long r = sys::call(__NR_ioctl, fd.get(), UFFDIO_API, &api);
   if (r != 0) {
     return make_error(ExitCode::kUnavailable, static_cast<int>(r),
                       "this kernel's userfaultfd cannot write-protect memory ({}); Linux 5.19 or newer is needed",
                       errno_name(static_cast<int>(r)));
   }
+  return fd;
+}
+
+Result<void> WriteProtection::open() {
+  constexpr uint64_t kNeeded =
+      UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+  auto fd = open_with(kNeeded | UFFD_FEATURE_EVENT_UNMAP | kUffdFeatureWpUnpopulated);
+  can_protect_ahead_ = fd.ok();
+  if (!fd.ok()) fd = open_with(kNeeded);
+  if (!fd.ok()) return fd.error();
   ScopedFd memory(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/mem", O_RDONLY | O_CLOEXEC, 0)));
   ScopedFd event(static_cast<int>(sys::call(__NR_eventfd2, 0, EFD_CLOEXEC)));
   if (!memory.valid() || !event.valid()) {
     return make_error(ExitCode::kSystem, memory.valid() ? -event.get() : -memory.get(),
                       "cannot open /proc/self/mem or an eventfd; mount /proc, raise the limit on open files");
   }
-  uffd_ = std::move(fd);
+  uffd_ = std::move(*fd);
   memory_file_ = std::move(memory);
   stop_event_ = std::move(event);
   return {};
@@ -51,6 +61,19 @@ long WriteProtection::add(AddrRange range) {
   return sys::call(__NR_ioctl, uffd_.get(), UFFDIO_REGISTER, &reg);
 }
 
+void WriteProtection::remove(AddrRange range) {
+  constexpr uint64_t kAtOnce = 512 << 20;
+  for (Addr at = range.start; at < range.end; at = at + kAtOnce) {
+    uffdio_range piece{at.value, range.end - at < kAtOnce ? range.end - at : kAtOnce};
+    sys::call(__NR_ioctl, uffd_.get(), UFFDIO_UNREGISTER, &piece);
+  }
+}
+
+void WriteProtection::forget(AddrRange range) {
+  remove({range.start.page_down(), range.end.page_up()});
+  if (Arming* arming = arming_.load(std::memory_order_acquire)) arming->removed(range);
+}
+
 long WriteProtection::write_protect(AddrRange range, uint64_t mode) {
   uffdio_writeprotect wp{};
   wp.range = {range.start.value, range.size()};
@@ -58,20 +81,14 @@ long WriteProtection::write_protect(AddrRange range, uint64_t mode) {
   // EAGAIN: the address space is changing, nothing was done.
   long r;
   while ((r = sys::call(__NR_ioctl, uffd_.get(), UFFDIO_WRITEPROTECT, &wp)) == -EAGAIN) {
-    if (!on_handler_thread() || !read_messages()) sys::call(__NR_sched_yield);
+    const bool serving = on_handler_thread() || agent_serves_.load(std::memory_order_relaxed);
+    if (!serving || !read_messages()) sys::call(__NR_sched_yield);
   }
   return r;
 }
 
 bool WriteProtection::on_handler_thread() const {
   return thread_ != nullptr && thread_->block().contains(Addr::of(__builtin_frame_address(0)));
-}
-
-Result<void> WriteProtection::protect(AddrRange range) {
-  long r = write_protect(range, UFFDIO_WRITEPROTECT_MODE_WP);
-  if (r == 0) return {};
-  return make_error(ExitCode::kInternal, static_cast<int>(r), "cannot write-protect {:#x}-{:#x} ({})",
-                    range.start.value, range.end.value, errno_name(static_cast<int>(r)));
 }
 
 long WriteProtection::unprotect(AddrRange range) { return write_protect(range, 0); }
@@ -102,16 +119,50 @@ void WriteProtection::settle_events() {
   while ((reading_.load(std::memory_order_seq_cst) & 1) != 0) sys::call(__NR_sched_yield);
 }
 
-Result<void> WriteProtection::start(RawThread& thread) {
+WriteProtection::Serving::Serving(WriteProtection& protection) : protection_(protection) {
+  protection_.serving_.lock();
+  protection_.agent_serves_.store(true, std::memory_order_relaxed);
+  protection_.serve_all();
+}
+
+WriteProtection::Serving::~Serving() {
+  // What was read and put aside meanwhile: the handler thread would not hear of it.
+  protection_.serve_all();
+  protection_.agent_serves_.store(false, std::memory_order_relaxed);
+  protection_.serving_.unlock();
+}
+
+void WriteProtection::serve(Copier* copier) {
+  arming_.store(nullptr, std::memory_order_release);
+  copier_.store(copier, std::memory_order_release);
+}
+
+void WriteProtection::meanwhile() {
+  if (!read_messages() && !serve_backlog()) sys::call(__NR_sched_yield);
+}
+
+Result<void> WriteProtection::start(RawThread& thread, Arming& arming, CopyCounters& counters) {
   thread_ = &thread;
-  if (!backlog_memory_.reserve(kMaxWaiting * sizeof(Waiting))) {
+  arming_.store(&arming, std::memory_order_release);
+  counters_ = &counters;
+  if (!own_memory_.reserve(kPageSize + kMaxWaiting * sizeof(Waiting))) {
     return make_error(ExitCode::kInternal, ENOMEM, "no address space left for the list of faults; raise the limit (ulimit -v)");
   }
-  backlog_ = static_cast<Waiting*>(backlog_memory_.allocate(kMaxWaiting * sizeof(Waiting)));
+  bell_ = Addr::of(own_memory_.allocate(kPageSize, kPageSize));
+  backlog_ = static_cast<Waiting*>(own_memory_.allocate(kMaxWaiting * sizeof(Waiting)));
+  if (long r = add({bell_, bell_ + kPageSize}); r != 0) {
+    thread_ = nullptr;
+    return make_error(ExitCode::kSystem, static_cast<int>(r), "cannot register memory with userfaultfd ({})",
+                      errno_name(static_cast<int>(r)));
+  }
   backlog_head_ = backlog_count_ = 0;
+  empty_since_ns_ = now_ns();
   copier_.store(nullptr, std::memory_order_relaxed);
   long r = thread_->spawn(&WriteProtection::handler_entry, this, DescriptorTable::kShareWithCaller);
-  if (r == 0) return {};
+  if (r == 0) {
+    release_guard::begin(bell_);
+    return {};
+  }
   thread_ = nullptr;
   return make_error(ExitCode::kSystem, static_cast<int>(r), "cannot start a thread ({}); raise the limit on processes",
                     errno_name(static_cast<int>(r)));
@@ -136,56 +187,80 @@ bool WriteProtection::read_messages() {
   // long the threads behind them have waited.
   const int64_t since = empty_since_ns_;
   empty_since_ns_ = now_ns();
-  Copier* copier = copier_.load(std::memory_order_acquire);
   for (size_t i = 0; i < static_cast<size_t>(n) / sizeof(uffd_msg); ++i) {
     const uffd_msg& m = messages[i];
     if (m.event == UFFD_EVENT_PAGEFAULT) {
       backlog_[(backlog_head_ + backlog_count_++) % kMaxWaiting] = {Addr{m.arg.pagefault.address}, since};
-    } else if (m.event == UFFD_EVENT_REMOVE && copier != nullptr) {
-      copier->removed({Addr{m.arg.remove.start}, Addr{m.arg.remove.end}});
+    } else if (m.event == UFFD_EVENT_REMOVE || m.event == UFFD_EVENT_UNMAP) {
+      const AddrRange range{Addr{m.arg.remove.start}, Addr{m.arg.remove.end}};
+      if (range.start == bell_) rung_ = true;
+      if (Arming* arming = arming_.load(std::memory_order_acquire)) arming->removed(range);
+      // What was unmapped before it was copied fails to be unprotected: that is proof enough.
+      Copier* copier = copier_.load(std::memory_order_acquire);
+      if (copier != nullptr && m.event == UFFD_EVENT_REMOVE) copier->removed(range);
     }
   }
   reading_.fetch_add(1, std::memory_order_seq_cst);
   return true;
 }
 
+bool WriteProtection::serve_backlog() {
+  if (backlog_count_ == 0) return false;
+  while (backlog_count_ != 0) {
+    const Waiting w = backlog_[backlog_head_];
+    backlog_head_ = (backlog_head_ + 1) % kMaxWaiting;
+    --backlog_count_;
+    if (Copier* copier = copier_.load(std::memory_order_acquire)) {
+      copier->fault(w.address);
+    } else if (Arming* arming = arming_.load(std::memory_order_acquire)) {
+      arming->fault(w.address);
+    } else {
+      unprotect({w.address.page_down(), w.address.page_down() + kPageSize});
+    }
+    const auto waited = static_cast<uint64_t>(now_ns() - w.since_ns);
+    auto& longest = counters_->longest_wait_ns;
+    if (waited > longest.load(std::memory_order_relaxed)) longest.store(waited, std::memory_order_relaxed);
+  }
+  return true;
+}
+
+bool WriteProtection::serve_releases() {
+  if (!rung_) return false;
+  rung_ = false;
+  release_guard::serve(*this);
+  return true;
+}
+
+void WriteProtection::serve_all() {
+  while (serve_backlog() || read_messages() || serve_releases()) {
+  }
+}
+
 void WriteProtection::handle_events() {
   bool stopping = false;
-  empty_since_ns_ = now_ns();
   for (;;) {
-    if (backlog_count_ == 0 && !read_messages()) {
-      if (stopping) return;  // nothing is queued, and what was read has been acted on
-      pollfd fds[2] = {{uffd_.get(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
-      sys::call(__NR_poll, fds, 2, -1);
-      stopping = (fds[1].revents & POLLIN) != 0;
+    {
+      ScopedLock guard(serving_);
+      if (stopping && backlog_count_ == 0 && !rung_ && !read_messages()) return;
       empty_since_ns_ = now_ns();
-      continue;
+      serve_all();
     }
-    while (backlog_count_ != 0) {
-      Waiting w = backlog_[backlog_head_];
-      backlog_head_ = (backlog_head_ + 1) % kMaxWaiting;
-      --backlog_count_;
-      Copier* copier = copier_.load(std::memory_order_acquire);
-      if (copier == nullptr) {
-        unprotect({w.address.page_down(), w.address.page_down() + kPageSize});
-        continue;
-      }
-      copier->fault(w.address);
-      uint64_t waited = static_cast<uint64_t>(now_ns() - w.since_ns);
-      auto& longest = copier->counters().longest_wait_ns;
-      if (waited > longest.load(std::memory_order_relaxed)) longest.store(waited, std::memory_order_relaxed);
-    }
+    // What was read has been acted on, and nothing was queued.
+    pollfd fds[2] = {{uffd_.get(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
+    sys::call(__NR_poll, fds, 2, -1);
+    stopping = (fds[1].revents & POLLIN) != 0;
   }
 }
 
 void WriteProtection::finish() {
   if (thread_ != nullptr) {
+    release_guard::end();
     uint64_t one = 1;
     sys::call(__NR_write, stop_event_.get(), &one, sizeof(one));
     thread_->join();
     thread_ = nullptr;
   }
-  // Closing the last reference takes the protection off every mapping and wakes whoever waits.
+  // Takes off what is left, and wakes whoever waits.
   uffd_.reset();
   stop_event_.reset();
   memory_file_.reset();

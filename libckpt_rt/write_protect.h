@@ -11,16 +11,25 @@
 // madvise(DONTNEED, FREE, REMOVE) keeps the registration: for these the kernel sends a remove event and
 // makes the caller wait until we have read it, before the pages go (UFFD_FEATURE_EVENT_REMOVE).
 //
-// While such an event is on its way, UFFDIO_WRITEPROTECT fails with EAGAIN. Only the handler thread
-// reads events: when it meets EAGAIN itself it reads what there is, acts on the events and puts the
-// faults aside, or it would wait for itself.
+// While such an event is on its way, UFFDIO_WRITEPROTECT fails with EAGAIN. Only who serves reads events:
+// when it meets EAGAIN itself it reads what there is, acts on the events and puts the faults aside, or it
+// would wait for itself.
+//
+// Serving is the handler thread's business, under a lock. Ahead of the stop (arming.h) the agent takes the
+// lock where it must not be disturbed, and in the stop it takes over: it serves what there is and decides
+// undisturbed. From the stop to the end of the copying the handler thread serves alone, and may wait for a
+// buffer while it holds the lock.
 #pragma once
 
+#include <linux/userfaultfd.h>
+
 #include "base/arena.h"
+#include "base/futex.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "copier/copier.h"
+#include "libckpt_rt/arming.h"
 #include "libckpt_rt/raw_thread.h"
 
 namespace ckpt {
@@ -29,44 +38,76 @@ class WriteProtection final : public ProgramMemory {
  public:
   // kUnavailable: this machine does not allow full userfaultfd; the error says what would.
   Result<void> open();
-  AddrRange own_range() const { return backlog_memory_.range(); }
-  // -EINVAL: the kernel cannot protect this mapping. Adding again what is added is fine.
+  AddrRange own_range() const { return own_memory_.range(); }
+  // The kernel protects holes and tells what is unmapped (Linux 6.4): protection ahead of the stop can be trusted.
+  bool can_protect_ahead() const { return can_protect_ahead_; }
+  // -EINVAL, -EBUSY: the kernel cannot protect this mapping. Adding again what is added is fine.
   long add(AddrRange range);
-  Result<void> protect(AddrRange range);
+  // The kernel takes it for ordinary memory again; in pieces, for nobody can map memory or fault meanwhile.
+  void remove(AddrRange range);
+  // The same on behalf of a thread that asks for it, ahead of the stop or of what is copied. For who serves.
+  void forget(AddrRange range);
+  long protect(AddrRange range) { return write_protect(range, UFFDIO_WRITEPROTECT_MODE_WP); }
 
-  // Starts the thread that serves faults, before the first add(): events may come from then on.
-  Result<void> start(RawThread& thread);
-  // Faults go to this copier from now on.
-  void serve(Copier* copier) { copier_.store(copier, std::memory_order_release); }
+  // Starts the thread that serves faults, before the first add(): events may come from then on. They go to
+  // `arming`.
+  Result<void> start(RawThread& thread, Arming& arming, CopyCounters& counters);
+  // Faults and events go to this copier from now on, or nowhere (then faults are just let go).
+  void serve(Copier* copier);
   // Every event that was read has been acted on when this returns; waiting threads are woken, all
-  // protection is gone.
+  // protection is gone (the kernel takes it off all at once, unless remove() has before).
   void finish();
+
+  // The lock, with everything that was queued when it was taken served.
+  class Serving {
+   public:
+    explicit Serving(WriteProtection& protection);
+    ~Serving();
+    Serving(const Serving&) = delete;
+    Serving& operator=(const Serving&) = delete;
+
+   private:
+    WriteProtection& protection_;
+  };
 
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
   long unprotect(AddrRange range) override;
   void wake(AddrRange range) override;
   void settle_events() override;
+  void meanwhile() override;
 
  private:
   static void handler_entry(void* self);
   void handle_events();
+  // Both with the lock held. False: there was nothing.
   bool read_messages();
+  bool serve_backlog();
+  bool serve_releases();
+  void serve_all();
   bool on_handler_thread() const;
   long write_protect(AddrRange range, uint64_t mode);
+  Result<ScopedFd> open_with(uint64_t features);
 
   ScopedFd uffd_, stop_event_, memory_file_;
+  bool can_protect_ahead_ = false;
   RawThread* thread_ = nullptr;
-  std::atomic<Copier*> copier_{nullptr};
+  FutexLock serving_;
+  std::atomic<bool> agent_serves_{false};  // the agent holds the lock
+  std::atomic<Arming*> arming_{nullptr};  // until the stop
+  std::atomic<Copier*> copier_{nullptr};  // from the stop on
+  CopyCounters* counters_ = nullptr;
   // Odd while the handler thread reads messages and has not acted on their events yet.
   std::atomic<uint32_t> reading_{0};
 
-  // The handler thread's: faults read and not yet served. No thread has more than one.
+  // Under the lock: faults read and not yet served. No thread has more than one.
   static constexpr uint32_t kMaxWaiting = 32 << 10;
   struct Waiting {
     Addr address;
     int64_t since_ns;
   };
-  Arena backlog_memory_;
+  Arena own_memory_;
+  Addr bell_{};        // a page whose giving back means: look at release_guard's requests
+  bool rung_ = false;
   Waiting* backlog_ = nullptr;
   uint32_t backlog_head_ = 0, backlog_count_ = 0;
   int64_t empty_since_ns_ = 0;

@@ -39,6 +39,10 @@ Release seen[kMaxReleases];
 namespace hooks {
 std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
 std::atomic<uint32_t> copy_under_way{0};
+std::atomic<uint32_t> memory_registered{0};
+void forget(uintptr_t, size_t) {}
+void note_mutex(const void*) {}
+void note_futex(const void*) {}
 std::atomic<int64_t> monotonic_shift_ns{0};
 void before_release(uintptr_t start, size_t length) {
   int i = test::release_count.fetch_add(1);

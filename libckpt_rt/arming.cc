@@ -1,0 +1,332 @@
+#include "libckpt_rt/arming.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "libckpt_rt/futex_words.h"
+#include "libckpt_rt/write_protect.h"
+
+namespace ckpt {
+
+namespace {
+
+constexpr uint64_t kBlock = 2 << 20;       // bytes described by one page of page tables
+constexpr uint64_t kAtOnce = 4 << 20;      // bytes protected by one call: mmap() of the program waits for it
+constexpr size_t kFew = 32;                // segments that the stop can protect in no time
+constexpr uint32_t kMostPasses = 16;
+constexpr uint64_t kFewBytes = 256 << 10;  // memory outside of the table that is copied in the pause
+
+Error no_memory() { return make_error(ExitCode::kInternal, ENOMEM, "no address space left for the table of segments; raise the limit (ulimit -v)"); }
+
+Error cannot_protect(AddrRange r, long error) {
+  return make_error(ExitCode::kInternal, static_cast<int>(error), "cannot write-protect {:#x}-{:#x} ({})", r.start.value,
+                    r.end.value, errno_name(static_cast<int>(error)));
+}
+
+AddrRange common(AddrRange a, AddrRange b) {
+  return {a.start > b.start ? a.start : b.start, a.end < b.end ? a.end : b.end};
+}
+
+// The mapping that holds `a`, or the next one.
+size_t mapping_at(std::span<const Mapping> map, Addr a) {
+  auto ends_before = [](const Mapping& m, Addr at) { return m.range.end <= at; };
+  return static_cast<size_t>(std::lower_bound(map.begin(), map.end(), a, ends_before) - map.begin());
+}
+
+}  // namespace
+
+Result<void> Arming::prepare(Arena& arena, uint64_t segment_bytes) {
+  arena_ = &arena;
+  segment_bytes_ = segment_bytes;
+  covered_ = ArenaVector<Covered>(arena);
+  runs_ = ArenaVector<AddrRange>(arena);
+  written_ = taken_ = unsettled_ = ArenaVector<uint32_t>(arena);
+  return table_.reserve(arena, segment_bytes, 0, 0) ? Result<void>() : no_memory();
+}
+
+void Arming::fault(Addr a) {
+  ++faults_;
+  SegmentId id;
+  const AddrRange page{a.page_down(), a.page_down() + kPageSize};
+  if (!table_.find(a, &id)) {
+    if (protection_.unprotect(page) != 0) protection_.wake(page);
+    return;
+  }
+  AddrRange window = table_.window(table_[id]);
+  if (protection_.unprotect(window) != 0) {
+    protection_.wake(window);
+    removed(window);
+  } else if (table_.written(id)) {
+    [[maybe_unused]] bool fits = written_.push_back(id.value);
+  }
+}
+
+void Arming::removed(AddrRange range) {
+  SegmentId id, last;
+  for (table_.find_range(range, &id, &last); id < last; ++id.value) {
+    if (!table_.window(table_[id]).overlaps(range) || table_.state(id) == SegmentState::kUnsettled) continue;
+    table_.unsettled(id);
+    [[maybe_unused]] bool fits = unsettled_.push_back(id.value);
+  }
+}
+
+Result<void> Arming::list_pages(AddrRange range, bool shared) {
+  Mapping part;
+  part.range = range;
+  part.shared = shared;
+  part.whole = true;
+  runs_.clear();
+  return pages_.scan(part, runs_);
+}
+
+void Arming::add(std::span<Mapping> map) {
+  for (Mapping& m : map) {
+    if (m.handling == Handling::kTracked && protection_.add(m.range) != 0) m.handling = Handling::kEager;
+  }
+}
+
+Result<void> Arming::run(std::span<const Mapping> map) {
+  CKPT_TRY(cover(map));
+  size_t before = SIZE_MAX;
+  for (uint32_t passes = 0, worse = 0; passes < kMostPasses && worse < 3; ++passes) {
+    size_t left;
+    {
+      WriteProtection::Serving serving(protection_);
+      left = written_.size();
+    }
+    if (left <= kFew) break;
+    if (left >= before - before / 8) ++worse;
+    before = left;
+    CKPT_TRY(pass());
+  }
+  return {};
+}
+
+Result<void> Arming::cover(std::span<const Mapping> map) {
+  ArenaVector<AddrRange> blocks(*arena_);
+  size_t c = 0;
+  for (const Mapping& m : map) {
+    if (m.handling != Handling::kTracked) continue;
+    while (c < covered_.size() && covered_[c].range.end <= m.range.start) ++c;
+    Addr from = m.range.start;
+    for (size_t i = c; from < m.range.end; ++i) {
+      const bool more = i < covered_.size() && covered_[i].range.start < m.range.end;
+      AddrRange rest{from, more ? covered_[i].range.start : m.range.end};
+      if (rest.start < rest.end) CKPT_TRY(find_blocks(m, rest, blocks));
+      if (!more) break;
+      from = covered_[i].range.end;
+    }
+  }
+  return add_to_table(blocks.span(), map);
+}
+
+// Parts of `rest` worth protecting now: those in which pages exist.
+Result<void> Arming::find_blocks(const Mapping& m, AddrRange rest, ArenaVector<AddrRange>& blocks) {
+  // Locks that other processes made may lie in it; there is no harm in looking at a little memory in the stop.
+  constexpr uint64_t kLittle = 64 << 20;
+  if (m.shared && m.range.size() <= kLittle) return {};
+  if (m.shared) return blocks.push_back(rest) ? Result<void>() : no_memory();
+  CKPT_TRY(list_pages(rest, false));
+  for (const AddrRange& run : runs_) {
+    AddrRange block{Addr{run.start.value & ~(kBlock - 1)}, Addr{(run.end.value + kBlock - 1) & ~(kBlock - 1)}};
+    block = common(block, rest);
+    if (!blocks.empty() && blocks.back().end >= block.start && blocks.back().end > rest.start) {
+      if (blocks.back().end < block.end) blocks.back().end = block.end;
+    } else if (!blocks.push_back(block)) {
+      return no_memory();
+    }
+  }
+  return {};
+}
+
+Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<const Mapping> map) {
+  if (blocks.empty()) return {};
+  size_t segments = 0;
+  for (const AddrRange& b : blocks) segments += SegmentTable::segments_of(b, segment_bytes_);
+  SegmentTable added;
+  if (!added.reserve(*arena_, segment_bytes_, segments, blocks.size())) return no_memory();
+  for (const AddrRange& b : blocks) {
+    const Mapping& m = map[mapping_at(map, b.start)];
+    if (!added.add_region({b, (m.prot & PROT_READ) != 0, m.shared}) || !added.add_window(b)) return no_memory();
+    if (!covered_.push_back({b, static_cast<uint32_t>(table_.regions().size() + added.regions().size() - 1)})) return no_memory();
+  }
+  std::sort(covered_.begin(), covered_.end(), [](const Covered& a, const Covered& b) { return a.range.start < b.range.start; });
+  for (SegmentId id{0}; id.value < added.size(); ++id.value) added.set_written(id);
+
+  // Segments get new numbers: the lists are made anew.
+  const size_t size = table_.size() + segments;
+  ArenaVector<uint32_t> written(*arena_), taken(*arena_), unsettled(*arena_);
+  if (!written.reserve(size) || !taken.reserve(size) || !unsettled.reserve(size)) return no_memory();
+  WriteProtection::Serving serving(protection_);
+  if (!table_.merge(*arena_, added)) return no_memory();
+  for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
+    SegmentState state = table_.state(id);
+    if (state == SegmentState::kProtected) continue;
+    if (!(state == SegmentState::kWritten ? written : unsettled).push_back(id.value)) return no_memory();
+  }
+  written_ = written;
+  taken_ = taken;
+  unsettled_ = unsettled;
+  return {};
+}
+
+Result<void> Arming::pass() {
+  ++passes_;
+  {
+    WriteProtection::Serving serving(protection_);
+    std::swap(written_, taken_);
+  }
+  std::sort(taken_.begin(), taken_.end());
+  for (size_t i = 0; i < taken_.size();) {
+    SegmentId id{taken_[i++]};
+    if (!table_.protect(id)) continue;
+    const SegmentId first = id;
+    AddrRange range = table_.window(table_[id]);
+    const uint32_t region = table_[id].region;
+    while (i < taken_.size() && taken_[i] == id.value + 1 && table_[SegmentId{taken_[i]}].region == region &&
+           range.end.value % kAtOnce != 0 && table_.protect(SegmentId{taken_[i]})) {
+      id.value = taken_[i++];
+      range.end = table_.window(table_[id]).end;
+    }
+    if (!protect_now(first, id, range)) continue;
+    CKPT_TRY(list_pages(range, table_.region(table_[first]).shared));
+    table_.clear_present(range);
+    for (const AddrRange& run : runs_) table_.set_present(run);
+  }
+  taken_.clear();
+  return {};
+}
+
+// False: the segments stay as they are until the stop, being unmapped in part, or words of futexes lie there.
+bool Arming::protect_now(SegmentId first, SegmentId last, AddrRange range) {
+  {
+    futex_words::Hold hold(range);
+    if (!futex_words::noted_in(range)) {
+      if (protection_.protect(range) == 0) return true;
+    } else if (first < last) {
+      // One by one: most of them have none.
+      for (SegmentId id = first; id <= last; ++id.value) {
+        AddrRange window = table_.window(table_[id]);
+        if (!futex_words::noted_in(window) && protection_.protect(window) == 0) continue;
+        leave_for_stop(window);
+      }
+      return true;
+    }
+  }
+  leave_for_stop(range);
+  return false;
+}
+
+void Arming::leave_for_stop(AddrRange range) {
+  WriteProtection::Serving serving(protection_);
+  removed(range);
+}
+
+Result<void> Arming::settle(std::span<Mapping> map, ArenaVector<AddrRange>& eager) {
+  // What faults and events have left.
+  if (!written_.append(unsettled_.data(), unsettled_.size())) return no_memory();
+  std::sort(written_.begin(), written_.end());
+  for (size_t i = 0; i < written_.size();) {
+    SegmentId id{written_[i++]};
+    AddrRange range = table_.window(table_[id]);
+    table_.set_protected(id);
+    while (i < written_.size() && written_[i] == id.value + 1 &&
+           table_.window(table_[SegmentId{written_[i]}]).start == range.end) {
+      id.value = written_[i++];
+      table_.set_protected(id);
+      range.end = table_.window(table_[id]).end;
+    }
+    table_.clear_present(range);
+    for (size_t m = mapping_at(map, range.start); m < map.size() && map[m].range.start < range.end; ++m) {
+      if (map[m].handling != Handling::kTracked) continue;
+      AddrRange part = common(map[m].range, range);
+      CKPT_TRY(list_pages(part, map[m].shared));
+      if (runs_.empty()) continue;
+      if (long r = protection_.protect(part); r != 0) {
+        // Mapped anew in this place.
+        if (protection_.add(map[m].range) != 0) {
+          if (!eager.append(runs_.data(), runs_.size())) return no_memory();
+          continue;
+        }
+        if ((r = protection_.protect(part)) != 0) return cannot_protect(part, r);
+      }
+      for (const AddrRange& run : runs_) table_.set_present(run);
+    }
+  }
+  CKPT_TRY(settle_covered(map));
+  return settle_rest(map, eager);
+}
+
+// Covered memory whose mapping is gone, or is of another kind now, has no pages for the image here.
+Result<void> Arming::settle_covered(std::span<const Mapping> map) {
+  size_t m = 0;
+  for (const Covered& c : covered_) {
+    while (m < map.size() && map[m].range.end <= c.range.start) ++m;
+    Addr from = c.range.start;
+    for (size_t i = m; from < c.range.end; ++i) {
+      const bool more = i < map.size() && map[i].range.start < c.range.end;
+      if (more && map[i].handling != Handling::kTracked) continue;
+      AddrRange gone{from, more ? map[i].range.start : c.range.end};
+      if (gone.start < gone.end) table_.clear_present(gone);
+      if (!more) break;
+      if ((map[i].prot & PROT_READ) == 0) table_.regions()[c.region].readable = false;
+      from = map[i].range.end;
+    }
+  }
+  return {};
+}
+
+// Memory outside of the table.
+Result<void> Arming::settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>& eager) {
+  struct Run {
+    AddrRange range;
+    size_t mapping;
+  };
+  ArenaVector<Run> found(*arena_);
+  uint64_t bytes = 0;
+  size_t segments = 0, c = 0;
+  for (size_t i = 0; i < map.size(); ++i) {
+    const Mapping& m = map[i];
+    if (m.handling != Handling::kTracked) continue;
+    while (c < covered_.size() && covered_[c].range.end <= m.range.start) ++c;
+    Addr from = m.range.start;
+    for (size_t j = c; from < m.range.end; ++j) {
+      const bool more = j < covered_.size() && covered_[j].range.start < m.range.end;
+      AddrRange rest{from, more ? covered_[j].range.start : m.range.end};
+      if (rest.start < rest.end) {
+        CKPT_TRY(list_pages(rest, m.shared));
+        for (const AddrRange& run : runs_) {
+          bytes += run.size();
+          segments += SegmentTable::segments_of(run, segment_bytes_);
+          if (!found.push_back({run, i})) return no_memory();
+        }
+      }
+      if (!more) break;
+      from = covered_[j].range.end;
+    }
+  }
+  SegmentTable added;
+  if (bytes > kFewBytes && !added.reserve(*arena_, segment_bytes_, segments, found.size())) return no_memory();
+  size_t registered = SIZE_MAX;
+  for (const Run& run : found) {
+    Mapping& m = map[run.mapping];
+    if (bytes > kFewBytes && registered != run.mapping && protection_.add(m.range) == 0) registered = run.mapping;
+    if (registered != run.mapping) {
+      if (!eager.push_back(run.range)) return no_memory();
+      continue;
+    }
+    if (long r = protection_.protect(run.range); r != 0) return cannot_protect(run.range, r);
+    if (!added.add_region({run.range, (m.prot & PROT_READ) != 0, m.shared}) || !added.add_run(run.range)) return no_memory();
+  }
+  return table_.merge(*arena_, added) ? Result<void>() : no_memory();
+}
+
+void Arming::release(AddrRange pages) {
+  table_.clear_present(pages);
+  // Where it was not protected there is nothing to undo.
+  protection_.unprotect(pages);
+}
+
+}  // namespace ckpt

@@ -1,0 +1,97 @@
+// Protection ahead of the stop: memory is write-protected while the program runs, so that in the stop
+// only what changed since has to be protected, whatever the size of the memory.
+//
+// The protocol
+// ============
+// 1. cover(): for all tracked memory, what exists is found block by block (2 MiB, what one page of page
+//    tables describes) and gets segments in the table, kWritten and without known pages. The rest of a
+//    mapping, in which nothing exists yet, stays outside: it costs nothing, neither time nor page tables.
+// 2. pass(): every kWritten segment is set to kProtected, then protected, then its pages are listed. In
+//    this order: a page that comes into being after the listing was protected as a hole
+//    (UFFD_FEATURE_WP_UNPOPULATED) and faults.
+// 3. A thread that writes to a protected page sleeps in a fault until the serving thread has unprotected the
+//    segment and then, again in this order, set it to kWritten. In whatever order the two threads meet, a
+//    segment in kProtected is protected, and `present` names its pages.
+// 4. Passes go on until few segments are kWritten, or it does not get better; memory that appeared
+//    meanwhile is covered as well.
+// 5. The stop. settle(): kWritten and kUnsettled segments are protected and listed for good, and what
+//    is outside is looked at: pages that exist there now are protected and listed too.
+//
+// Protection that the kernel drops without a word
+// -----------------------------------------------
+// madvise(DONTNEED, FREE, REMOVE) drops it with the pages, at some time after its event was read;
+// munmap, mmap over what is there, and mremap take the registration away before their event is read. Such
+// segments are kUnsettled: not protected again before the stop. In the stop every thread is out of its
+// system calls, every event has been read (a caller that gives memory back waits for that), so nothing
+// changes any more: what is mapped there now is registered, protected and listed like new memory. (A
+// segment that is kUnsettled is not looked at by passes, so that no pass can bless it in between.)
+//
+// Owner:     libckpt_rt. One Arming is one checkpoint's. Its table is the checkpoint's table.
+// Callers:   fault, removed: whoever serves faults (write_protect.h). The rest: the agent.
+// Never:     touches protected memory.
+#pragma once
+
+#include "copier/segment_table.h"
+#include "libckpt_rt/memory_map.h"
+#include "libckpt_rt/page_scan.h"
+
+namespace ckpt {
+
+class WriteProtection;
+
+class Arming {
+ public:
+  Arming(WriteProtection& protection, PageScan& pages, SegmentTable& table)
+      : protection_(protection), pages_(pages), table_(table) {}
+
+  Result<void> prepare(Arena& arena, uint64_t segment_bytes);
+  // While the program runs. add() registers what `map` tracks, whole mappings; what cannot be becomes kEager.
+  // The caller holds mappings (interpose_gate.h) from before the map was read. run() protects what is not
+  // covered yet, and what was written.
+  void add(std::span<Mapping> map);
+  Result<void> run(std::span<const Mapping> map);
+
+  // In the stop, while the caller serves faults. Runs of tracked memory that are to be copied in the pause,
+  // being few or not protectable, are added to `eager`.
+  Result<void> settle(std::span<Mapping> map, ArenaVector<AddrRange>& eager);
+  // Pages that are not to be protected after all; their being in the image is the caller's business.
+  void release(AddrRange pages);
+
+  void fault(Addr a);
+  void removed(AddrRange range);
+
+  uint64_t faults() const { return faults_; }
+  uint32_t passes() const { return passes_; }
+
+ private:
+  // A part of a mapping whose segments are in the table. In address order, disjoint.
+  struct Covered {
+    AddrRange range;
+    uint32_t region;
+  };
+
+  Result<void> cover(std::span<const Mapping> map);
+  Result<void> find_blocks(const Mapping& m, AddrRange rest, ArenaVector<AddrRange>& blocks);
+  Result<void> add_to_table(std::span<const AddrRange> blocks, std::span<const Mapping> map);
+  Result<void> pass();
+  bool protect_now(SegmentId first, SegmentId last, AddrRange range);
+  void leave_for_stop(AddrRange range);
+  Result<void> settle_covered(std::span<const Mapping> map);
+  Result<void> settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>& eager);
+  Result<void> list_pages(AddrRange range, bool shared);
+
+  WriteProtection& protection_;
+  PageScan& pages_;
+  SegmentTable& table_;
+  Arena* arena_ = nullptr;
+  uint64_t segment_bytes_ = 0;
+  ArenaVector<Covered> covered_;
+  ArenaVector<AddrRange> runs_;  // of one listing
+  // Indices into the table, each at most once: appended by whoever serves faults, taken by the agent
+  // under the serving lock. Their capacity is the table's size.
+  ArenaVector<uint32_t> written_, taken_, unsettled_;
+  uint64_t faults_ = 0;
+  uint32_t passes_ = 0;
+};
+
+}  // namespace ckpt
