@@ -76,6 +76,10 @@ class SegmentTable {
   // The pages of run exist, as far as they are in segments of the table.
   void set_present(AddrRange run);
   bool is_present(Addr page) const;
+  // What `present` is when every page of the window exists.
+  uint64_t all_pages(SegmentId id) const {
+    return page_mask(segments_[id.value].base, window(segments_[id.value]));
+  }
   // They do not, or do not belong to the image.
   void clear_present(AddrRange run);
   // Segments that an empty table needs for `run`.

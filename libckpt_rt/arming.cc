@@ -14,7 +14,8 @@ namespace {
 
 constexpr uint64_t kBlock = 2 << 20;       // bytes described by one page of page tables
 constexpr uint64_t kAtOnce = 4 << 20;      // bytes protected by one call: mmap() of the program waits for it
-constexpr size_t kFew = 32;                // segments that the stop can protect in no time
+constexpr size_t kBatch = 32;              // segments protected while faults wait
+constexpr size_t kFew = 64;                // segments that the stop can protect in no time
 constexpr uint32_t kMostPasses = 16;
 constexpr uint64_t kFewBytes = 256 << 10;  // memory outside of the table that is copied in the pause
 
@@ -174,28 +175,38 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
 
 Result<void> Arming::pass() {
   ++passes_;
-  {
-    WriteProtection::Serving serving(protection_);
-    std::swap(written_, taken_);
-  }
+  WriteProtection::Serving serving(protection_);
+  std::swap(written_, taken_);
   std::sort(taken_.begin(), taken_.end());
+  // Between two batches every thread that waits is served, once: however fast threads write, each of them
+  // undoes one segment of a batch, and passes get ahead.
   for (size_t i = 0; i < taken_.size();) {
-    SegmentId id{taken_[i++]};
-    if (!table_.protect(id)) continue;
-    const SegmentId first = id;
-    AddrRange range = table_.window(table_[id]);
-    const uint32_t region = table_[id].region;
-    while (i < taken_.size() && taken_[i] == id.value + 1 && table_[SegmentId{taken_[i]}].region == region &&
-           range.end.value % kAtOnce != 0 && table_.protect(SegmentId{taken_[i]})) {
-      id.value = taken_[i++];
-      range.end = table_.window(table_[id]).end;
-    }
-    if (!protect_now(first, id, range)) continue;
-    CKPT_TRY(list_pages(range, table_.region(table_[first]).shared));
-    table_.clear_present(range);
-    for (const AddrRange& run : runs_) table_.set_present(run);
+    protection_.serve_waiting();
+    for (const size_t batch = i + kBatch; i < taken_.size() && i < batch;) CKPT_TRY(protect_next(i));
   }
   taken_.clear();
+  return {};
+}
+
+// taken_[i] and those behind it that lie side by side.
+Result<void> Arming::protect_next(size_t& i) {
+  SegmentId id{taken_[i++]};
+  if (!table_.protect(id)) return {};
+  const SegmentId first = id;
+  AddrRange range = table_.window(table_[id]);
+  const uint32_t region = table_[id].region;
+  bool all_exist = table_[id].present == table_.all_pages(id);
+  while (i < taken_.size() && taken_[i] == id.value + 1 && table_[SegmentId{taken_[i]}].region == region &&
+         range.end.value % kAtOnce != 0 && table_.protect(SegmentId{taken_[i]})) {
+    id.value = taken_[i++];
+    range.end = table_.window(table_[id]).end;
+    all_exist = all_exist && table_[id].present == table_.all_pages(id);
+  }
+  // Pages that go are announced, and leave their segment kUnsettled.
+  if (!protect_now(first, id, range) || all_exist) return {};
+  CKPT_TRY(list_pages(range, table_.region(table_[first]).shared));
+  table_.clear_present(range);
+  for (const AddrRange& run : runs_) table_.set_present(run);
   return {};
 }
 
@@ -210,18 +221,13 @@ bool Arming::protect_now(SegmentId first, SegmentId last, AddrRange range) {
       for (SegmentId id = first; id <= last; ++id.value) {
         AddrRange window = table_.window(table_[id]);
         if (!futex_words::noted_in(window) && protection_.protect(window) == 0) continue;
-        leave_for_stop(window);
+        removed(window);
       }
       return true;
     }
   }
-  leave_for_stop(range);
-  return false;
-}
-
-void Arming::leave_for_stop(AddrRange range) {
-  WriteProtection::Serving serving(protection_);
   removed(range);
+  return false;
 }
 
 Result<void> Arming::settle(std::span<Mapping> map, ArenaVector<AddrRange>& eager) {

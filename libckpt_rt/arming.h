@@ -75,7 +75,7 @@ class Arming {
   Result<void> add_to_table(std::span<const AddrRange> blocks, std::span<const Mapping> map);
   Result<void> pass();
   bool protect_now(SegmentId first, SegmentId last, AddrRange range);
-  void leave_for_stop(AddrRange range);
+  Result<void> protect_next(size_t& i);
   Result<void> settle_covered(std::span<const Mapping> map);
   Result<void> settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>& eager);
   Result<void> list_pages(AddrRange range, bool shared);

@@ -58,6 +58,11 @@ class WriteProtection final : public ProgramMemory {
   // protection is gone (the kernel takes it off all at once, unless remove() has before).
   void finish();
 
+  // With the lock held: serves those who wait now, not those who wait again when it is done.
+  void serve_waiting() {
+    read_messages();
+    serve_backlog();
+  }
   // The lock, with everything that was queued when it was taken served.
   class Serving {
    public:
