@@ -23,7 +23,7 @@ Result<void> CheckpointRun::run() {
     run_callbacks(CKPT_RT_AFTER_CHECKPOINT, library.stopped_threads);
     library.world.release();
     stopped_ = false;
-    cost_.pause_ns = now_ns() - stop_began_ns_;
+    cost_.pause_ns = library.world.resumed_ns(now_ns()) - stop_began_ns_;
   };
   switch (mode_) {
     case Mode::kSequential:
@@ -171,7 +171,7 @@ Result<void> CheckpointRun::finish_fork() {
   run_callbacks(CKPT_RT_AFTER_CHECKPOINT, library.stopped_threads);
   library.world.release();
   stopped_ = false;
-  cost_.pause_ns = now_ns() - stop_began_ns_;
+  cost_.pause_ns = library.world.resumed_ns(now_ns()) - stop_began_ns_;
   descriptors_.release();
   Result<void> result;
   if (sys::failed(child)) {

@@ -8,6 +8,8 @@
 #include <climits>
 #include <cstring>
 
+#include "libckpt_rt/thread_context.h"
+
 // raw_thread.S: clone(2) whose child calls fn(arg) on the new stack and exits.
 extern "C" long ckpt_clone_thread(unsigned long flags, void* stack_top, int* parent_tid, void* child_tid,
                                   void* tls, void (*fn)(void*), void* arg);
@@ -49,6 +51,13 @@ void RawThread::entry(void* start) {
   sys::call(__NR_sched_setaffinity, 0L, sizeof(everywhere), everywhere);
   int normal_priority = 0;
   sys::call(__NR_sched_setscheduler, 0L, 0L /* SCHED_OTHER */, &normal_priority);
+  // Threads of the program wait for us: a short slice (Linux 6.12) is served early.
+  SchedAttr attributes{};
+  attributes.size = sizeof(attributes);
+  if (sys::call(__NR_sched_getattr, 0L, &attributes, sizeof(attributes), 0L) == 0) {
+    attributes.runtime = 100'000;  // ns
+    sys::call(__NR_sched_setattr, 0L, &attributes, 0L);
+  }
   s.fn(s.arg);
 }
 

@@ -2,6 +2,8 @@
 
 #include <errno.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "libckpt_rt/interrupted_call.h"
 #include "libckpt_rt/library.h"
@@ -35,10 +37,16 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame) {
       slot.next = head;
       // release: the agent that reads the list's head sees complete slots.
     } while (!slots_.compare_exchange_weak(head, &slot, std::memory_order_release, std::memory_order_relaxed));
-    // release: whoever counts this arrival sees the slot linked.
-    arrived_.fetch_add(1, std::memory_order_release);
-    futex_wake(arrived_, 1);
+    // release: whoever counts this arrival sees the slot linked. seq_cst with try_stop(): either we see for how
+    // many it waits, or it sees us counted.
+    if (arrived_.fetch_add(1, std::memory_order_seq_cst) + 1 >= awaited_.load(std::memory_order_seq_cst)) {
+      futex_wake(arrived_, 1);
+    }
     wait_for_release(slot, stop);
+    const int64_t now = now_ns();
+    int64_t last = last_left_ns_.load(std::memory_order_relaxed);
+    while (last < now && !last_left_ns_.compare_exchange_weak(last, now, std::memory_order_relaxed)) {
+    }
   }
   // The slot's last use is above: with inside_ at 0 the agent may begin another stop.
   if (inside_.fetch_sub(1, std::memory_order_release) == 1) futex_wake(inside_, 1);
@@ -69,11 +77,21 @@ struct StopWorld::Try {
   std::span<const int> own_tids;
   int signal, pid;
   int64_t deadline;
-  ArenaVector<int> tasks, signalled, by_libc_signal, ignored;
+  ArenaVector<int> tasks, here, signalled, by_libc_signal, ignored;  // the first three sorted
   int missing = 0;  // a thread that has not arrived
   Error error;
 
   bool excluded(int tid) const { return contains(own_tids, tid) || contains(ignored.span(), tid); }
+  static bool in(const ArenaVector<int>& sorted, int tid) { return std::binary_search(sorted.begin(), sorted.end(), tid); }
+  // The threads of the list that begins at `newest`.
+  [[nodiscard]] bool look_who_is_here(const ThreadSlot* newest) {
+    here.clear();
+    for (const ThreadSlot* s = newest; s != nullptr; s = s->next) {
+      if (!here.push_back(s->tid)) return false;
+    }
+    std::sort(here.begin(), here.end());
+    return true;
+  }
 };
 
 bool StopWorld::is_stop_by_libc_signal(const siginfo_t& info) const {
@@ -131,7 +149,7 @@ void StopWorld::return_libc_signal() {
 Result<StopWorld::Stopped> StopWorld::stop(std::span<const int> own_tids, int signal, int64_t timeout_ns,
                                            Arena& scratch, int* stuck) {
   Try t{own_tids, signal, sys::getpid(), now_ns() + timeout_ns, ArenaVector<int>(scratch), ArenaVector<int>(scratch),
-        ArenaVector<int>(scratch), ArenaVector<int>(scratch), 0, {}};
+        ArenaVector<int>(scratch), ArenaVector<int>(scratch), ArenaVector<int>(scratch), 0, {}};
   *stuck = 0;
   for (;;) {
     Attempt attempt = try_stop(t);
@@ -156,6 +174,8 @@ Result<StopWorld::Stopped> StopWorld::stop(std::span<const int> own_tids, int si
 StopWorld::Attempt StopWorld::try_stop(Try& t) {
   while (uint32_t n = inside_.load(std::memory_order_seq_cst)) futex_wait(inside_, n);
   arrived_.store(0, std::memory_order_relaxed);
+  last_left_ns_.store(0, std::memory_order_relaxed);
+  awaited_.store(UINT32_MAX, std::memory_order_relaxed);
   slots_.store(nullptr, std::memory_order_relaxed);
   // release: handlers that see the new number see the words above as well.
   requested_.store(released_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
@@ -171,22 +191,22 @@ StopWorld::Attempt StopWorld::try_stop(Try& t) {
                        : make_error(code, error, "{}", what);
     return Attempt::kFailed;
   };
+  int64_t last_arrival_ns = now_ns();
   for (;;) {
     if (!list_tasks(t.tasks)) return fail(ExitCode::kSystem, 0, 0, "cannot list /proc/self/task; mount /proc");
     if (!contains(t.tasks.span(), sys::gettid())) {
       return fail(ExitCode::kUnavailable, 0, 0, "/proc belongs to another pid namespace; mount one for this namespace");
     }
-    // Which of the listed threads have arrived? What arrives after this count shows in the next round.
-    uint32_t arrived = arrived_.load(std::memory_order_acquire);
+    // Which of the listed threads have arrived? What arrives later shows in the next round.
+    if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) {
+      return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
+    }
+    const size_t signalled_before = t.signalled.size();
+    uint32_t missing = 0;
     t.missing = 0;
     for (int tid : t.tasks) {
-      if (t.excluded(tid)) continue;
-      bool here = false;
-      for (ThreadSlot* s = slots_.load(std::memory_order_acquire); s != nullptr; s = s->next) {
-        here = here || s->tid == tid;
-      }
-      if (here) continue;
-      if (!contains(t.signalled.span(), tid)) {
+      if (t.excluded(tid) || Try::in(t.here, tid)) continue;
+      if (!std::binary_search(t.signalled.begin(), t.signalled.begin() + signalled_before, tid)) {
         long r = sys::call(__NR_tgkill, t.pid, tid, t.signal);
         if (r == -ESRCH) continue;  // has exited
         // EAGAIN: RLIMIT_SIGPENDING, the queue of the user is full. It is tried again next round.
@@ -196,10 +216,15 @@ StopWorld::Attempt StopWorld::try_stop(Try& t) {
         }
       }
       t.missing = tid;
+      ++missing;
     }
     if (t.missing == 0) return Attempt::kStopped;
-    timespec nap{0, 1'000'000};
-    if (futex_wait(arrived_, arrived, &nap) != -ETIMEDOUT) continue;
+    std::sort(t.signalled.begin(), t.signalled.end());
+    // The next look is worth it when all of them are here, or after a while: some may have exited.
+    constexpr int64_t kStalledNs = 1'000'000;
+    if (await_arrivals(static_cast<uint32_t>(t.here.size()) + missing)) last_arrival_ns = now_ns();
+    if (now_ns() - last_arrival_ns < kStalledNs) continue;
+    last_arrival_ns = now_ns();
     Attempt attempt = look_at_stalled(t);
     if (attempt == Attempt::kBehindLock) return attempt;
     if (attempt == Attempt::kFailed) return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
@@ -210,15 +235,27 @@ StopWorld::Attempt StopWorld::try_stop(Try& t) {
   }
 }
 
+// Returns when so many have arrived, or nobody does for a while. False: nobody has.
+bool StopWorld::await_arrivals(uint32_t count) {
+  constexpr timespec kWhile{0, 200'000};
+  // seq_cst: see arrive_in_handler.
+  awaited_.store(count, std::memory_order_seq_cst);
+  const uint32_t first = arrived_.load(std::memory_order_seq_cst);
+  for (uint32_t arrived = first; arrived < count; arrived = arrived_.load(std::memory_order_seq_cst)) {
+    if (futex_wait(arrived_, arrived, &kWhile) == -ETIMEDOUT && arrived_.load(std::memory_order_relaxed) == arrived) {
+      return arrived != first;
+    }
+  }
+  return true;
+}
+
 // Nobody arrived for a millisecond. Why not? kStopped here means: keep waiting.
 StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
   const uint64_t ours = 1ull << (t.signal - 1), setxid = 1ull << (kSetxidSignal - 1);
   int behind_lock = 0;
+  if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) return Attempt::kFailed;
   for (int tid : t.tasks) {
-    if (t.excluded(tid)) continue;
-    bool here = false;
-    for (ThreadSlot* s = slots_.load(std::memory_order_acquire); s != nullptr; s = s->next) here = here || s->tid == tid;
-    if (here) continue;
+    if (t.excluded(tid) || Try::in(t.here, tid)) continue;
     TaskFacts facts;
     SignalMasks masks;
     if (!read_task_facts(tid, facts) || !read_signal_masks(tid, masks)) continue;
@@ -254,6 +291,12 @@ void StopWorld::release() {
   // memory while it stood still.
   released_.store(requested_.load(std::memory_order_relaxed), std::memory_order_seq_cst);
   wake_waiting_threads();
+}
+
+int64_t StopWorld::resumed_ns(int64_t now) const {
+  if (inside_.load(std::memory_order_acquire) != 0) return now;
+  const int64_t last = last_left_ns_.load(std::memory_order_relaxed);
+  return last != 0 && last < now ? last : now;
 }
 
 void StopWorld::collect_pending(const Stopped& stopped, uint64_t our_signal_bit, PendingSignals& pending) {

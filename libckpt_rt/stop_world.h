@@ -17,6 +17,7 @@
 //   requested  number of the stop that threads must join. A thread that finds requested == released
 //              came late (after an aborted stop): it returns at once.
 //   arrived    threads that saved themselves. Incremented after the slot is complete and linked.
+//   awaited    how many arrivals are worth waking the agent for.
 //   released   number of the last stop that ended. Threads wait for released >= their stop's number.
 //   turn       what waiting threads sleep on: changes with every release and every order to a slot,
 //              and a thread reads it before it looks for either, so that no wake-up is lost.
@@ -56,6 +57,9 @@ class StopWorld {
   // runs again and the error names the thread; *stuck is its tid, or 0 when the reason is another.
   Result<Stopped> stop(std::span<const int> own_tids, int signal, int64_t timeout_ns, Arena& scratch, int* stuck);
   void release();
+  // When everybody could go on: the moment at which the last thread left, if all have left before `now`
+  // (the agent may be the one that waits for a processor after release()), else `now`.
+  int64_t resumed_ns(int64_t now) const;
 
   // In the handler of the checkpoint signal. True: the thread stood still and may go on.
   bool arrive_in_handler(ucontext_t* frame);
@@ -86,6 +90,7 @@ class StopWorld {
   enum class Attempt { kStopped, kBehindLock, kFailed };
   struct Try;
   Attempt try_stop(Try& t);
+  bool await_arrivals(uint32_t count);
   Attempt look_at_stalled(Try& t);
   bool is_in_exec(int tid) const;
   void borrow_libc_signal();
@@ -97,10 +102,12 @@ class StopWorld {
   FutexWord inside_{0};
   FutexWord requested_{0};
   FutexWord arrived_{0};
+  FutexWord awaited_{0};
   FutexWord released_{0};
   FutexWord turn_{0};
   FutexWord done_{0};
   std::atomic<ThreadSlot*> slots_{nullptr};
+  std::atomic<int64_t> last_left_ns_{0};
   static constexpr int kMostInExec = 16;  // more wait for a place, and make a stop wait for them
   std::atomic<int> in_exec_[kMostInExec] = {};
   KernelSigaction libc_action_{};
