@@ -27,6 +27,14 @@ inline long futex_wake(FutexWord& word, int count = INT_MAX) {
   return sys::call(__NR_futex, &word, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, count, 0L, 0L, 0L);
 }
 
+// The same for one of several groups of waiters: a wake reaches those whose bits it names.
+inline long futex_wait_as(FutexWord& word, uint32_t expected, uint32_t bits) {
+  return sys::call(__NR_futex, &word, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, expected, nullptr, 0L, bits);
+}
+inline long futex_wake_those(FutexWord& word, uint32_t bits) {
+  return sys::call(__NR_futex, &word, FUTEX_WAKE_BITSET | FUTEX_PRIVATE_FLAG, INT_MAX, 0L, 0L, bits);
+}
+
 // The three-state mutex of Drepper, "Futexes are tricky", section 5: 0 free, 1 held, 2 contended.
 class FutexLock {
  public:

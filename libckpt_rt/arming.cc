@@ -17,6 +17,7 @@ constexpr uint64_t kAtOnce = 4 << 20;      // bytes protected by one call: mmap(
 constexpr size_t kBatch = 32;              // segments protected while faults wait
 constexpr size_t kFew = 64;                // segments that the stop can protect in no time
 constexpr uint32_t kMostPasses = 16;
+constexpr uint64_t kOpenBytes = 32 << 10;  // in a segment with pages that are not protected
 constexpr uint64_t kFewBytes = 256 << 10;  // memory outside of the table that is copied in the pause
 
 Error no_memory() { return make_error(ExitCode::kInternal, ENOMEM, "no address space left for the table of segments; raise the limit (ulimit -v)"); }
@@ -48,7 +49,7 @@ Result<void> Arming::prepare(Arena& arena, uint64_t segment_bytes) {
 }
 
 void Arming::fault(Addr a) {
-  ++faults_;
+  faults_.fetch_add(1, std::memory_order_relaxed);
   SegmentId id;
   const AddrRange page{a.page_down(), a.page_down() + kPageSize};
   if (!table_.find(a, &id)) {
@@ -88,8 +89,12 @@ void Arming::add(std::span<Mapping> map) {
   }
 }
 
-Result<void> Arming::run(std::span<const Mapping> map) {
+Result<void> Arming::run(std::span<const Mapping> map, std::span<const Addr> stacks) {
   CKPT_TRY(cover(map));
+  {
+    WriteProtection::Serving serving(protection_);
+    for (Addr a : stacks) removed({a.page_down(), a.page_down() + kPageSize});
+  }
   size_t before = SIZE_MAX;
   for (uint32_t passes = 0, worse = 0; passes < kMostPasses && worse < 3; ++passes) {
     size_t left;
@@ -128,7 +133,8 @@ Result<void> Arming::find_blocks(const Mapping& m, AddrRange rest, ArenaVector<A
   // Locks that other processes made may lie in it; there is no harm in looking at a little memory in the stop.
   constexpr uint64_t kLittle = 64 << 20;
   if (m.shared && m.range.size() <= kLittle) return {};
-  if (m.shared) return blocks.push_back(rest) ? Result<void>() : no_memory();
+  // Little memory is covered whether it exists or not, so that nobody need look at it in the stop.
+  if (m.shared || rest.size() <= kBlock) return blocks.push_back(rest) ? Result<void>() : no_memory();
   CKPT_TRY(list_pages(rest, false));
   for (const AddrRange& run : runs_) {
     AddrRange block{Addr{run.start.value & ~(kBlock - 1)}, Addr{(run.end.value + kBlock - 1) & ~(kBlock - 1)}};
@@ -230,39 +236,50 @@ bool Arming::protect_now(SegmentId first, SegmentId last, AddrRange range) {
   return false;
 }
 
-Result<void> Arming::settle(std::span<Mapping> map, ArenaVector<AddrRange>& eager) {
+Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager) {
   // What faults and events have left.
   if (!written_.append(unsettled_.data(), unsettled_.size())) return no_memory();
   std::sort(written_.begin(), written_.end());
+  auto holds_open = [&](AddrRange range) {
+    const Addr* page = std::lower_bound(open.data(), open.data() + open.size(), range.start);
+    return page != open.data() + open.size() && *page < range.end;
+  };
   for (size_t i = 0; i < written_.size();) {
     SegmentId id{written_[i++]};
     AddrRange range = table_.window(table_[id]);
+    const bool opens = holds_open(range);
     table_.set_protected(id);
-    while (i < written_.size() && written_[i] == id.value + 1 &&
-           table_.window(table_[SegmentId{written_[i]}]).start == range.end) {
+    while (!opens && i < written_.size() && written_[i] == id.value + 1 &&
+           table_.window(table_[SegmentId{written_[i]}]).start == range.end &&
+           !holds_open(table_.window(table_[SegmentId{written_[i]}]))) {
       id.value = written_[i++];
       table_.set_protected(id);
       range.end = table_.window(table_[id]).end;
     }
     table_.clear_present(range);
     for (size_t m = mapping_at(map, range.start); m < map.size() && map[m].range.start < range.end; ++m) {
-      if (map[m].handling != Handling::kTracked) continue;
-      AddrRange part = common(map[m].range, range);
-      CKPT_TRY(list_pages(part, map[m].shared));
-      if (runs_.empty()) continue;
-      if (long r = protection_.protect(part); r != 0) {
-        // Mapped anew in this place.
-        if (protection_.add(map[m].range) != 0) {
-          if (!eager.append(runs_.data(), runs_.size())) return no_memory();
-          continue;
-        }
-        if ((r = protection_.protect(part)) != 0) return cannot_protect(part, r);
-      }
-      for (const AddrRange& run : runs_) table_.set_present(run);
+      if (map[m].handling == Handling::kTracked) CKPT_TRY(settle_part(map[m], common(map[m].range, range), opens, eager));
     }
   }
   CKPT_TRY(settle_covered(map));
   return settle_rest(map, eager);
+}
+
+Result<void> Arming::settle_part(const Mapping& m, AddrRange part, bool opens, ArenaVector<AddrRange>& eager) {
+  CKPT_TRY(list_pages(part, m.shared));
+  if (runs_.empty()) return {};
+  uint64_t bytes = 0;
+  for (const AddrRange& run : runs_) bytes += run.size();
+  // The end of a stack, mostly: to copy it costs no more than to protect it, and spares its thread a fault.
+  bool copied = opens && bytes <= kOpenBytes;
+  if (!copied && protection_.protect(part) != 0) {
+    // Mapped anew in this place.
+    copied = protection_.add(m.range) != 0;
+    if (long r = copied ? 0 : protection_.protect(part); r != 0) return cannot_protect(part, r);
+  }
+  if (copied) return eager.append(runs_.data(), runs_.size()) ? Result<void>() : no_memory();
+  for (const AddrRange& run : runs_) table_.set_present(run);
+  return {};
 }
 
 // Covered memory whose mapping is gone, or is of another kind now, has no pages for the image here.

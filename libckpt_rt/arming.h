@@ -47,20 +47,21 @@ class Arming {
   Result<void> prepare(Arena& arena, uint64_t segment_bytes);
   // While the program runs. add() registers what `map` tracks, whole mappings; what cannot be becomes kEager.
   // The caller holds mappings (interpose_gate.h) from before the map was read. run() protects what is not
-  // covered yet, and what was written.
+  // covered yet, and what was written. stacks: where threads stand: left alone, since the signal that
+  // stops them writes there.
   void add(std::span<Mapping> map);
-  Result<void> run(std::span<const Mapping> map);
+  Result<void> run(std::span<const Mapping> map, std::span<const Addr> stacks);
 
-  // In the stop, while the caller serves faults. Runs of tracked memory that are to be copied in the pause,
+  // In the stop, while the caller serves faults. open: pages that will be released, sorted. Runs of tracked memory that are to be copied in the pause,
   // being few or not protectable, are added to `eager`.
-  Result<void> settle(std::span<Mapping> map, ArenaVector<AddrRange>& eager);
+  Result<void> settle(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager);
   // Pages that are not to be protected after all; their being in the image is the caller's business.
   void release(AddrRange pages);
 
   void fault(Addr a);
   void removed(AddrRange range);
 
-  uint64_t faults() const { return faults_; }
+  uint64_t faults() const { return faults_.load(std::memory_order_relaxed); }
   uint32_t passes() const { return passes_; }
 
  private:
@@ -76,6 +77,7 @@ class Arming {
   Result<void> pass();
   bool protect_now(SegmentId first, SegmentId last, AddrRange range);
   Result<void> protect_next(size_t& i);
+  Result<void> settle_part(const Mapping& m, AddrRange part, bool opens, ArenaVector<AddrRange>& eager);
   Result<void> settle_covered(std::span<const Mapping> map);
   Result<void> settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>& eager);
   Result<void> list_pages(AddrRange range, bool shared);
@@ -90,7 +92,7 @@ class Arming {
   // Indices into the table, each at most once: appended by whoever serves faults, taken by the agent
   // under the serving lock. Their capacity is the table's size.
   ArenaVector<uint32_t> written_, taken_, unsettled_;
-  uint64_t faults_ = 0;
+  std::atomic<uint64_t> faults_{0};
   uint32_t passes_ = 0;
 };
 

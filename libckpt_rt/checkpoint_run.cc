@@ -99,10 +99,10 @@ void CheckpointRun::log_stop() {
     us[i] = stop_part_ends_ns_[i] == 0 ? 0 : (stop_part_ends_ns_[i] - before) / 1000;
   }
   log_format(directory_.get(),
-             "stop {} us: threads {}, mappings {}, descriptors {}, process {}, protection {}, copies {}; ahead of it "
-             "{} passes, {} faults",
+             "stop {} us: threads {}, mappings {}, descriptors {}, process {}, protection {}, copies {}; {} faults; ahead "
+             "of it {} passes, {} faults",
              cost_.pause_ns / 1000, us[kThreads], us[kMappings], us[kDescriptors], us[kProcess], us[kProtection],
-             us[kCopies], arming_.passes(), arming_.faults());
+             us[kCopies], arming_.faults() - faults_ahead_, arming_.passes(), faults_ahead_);
 }
 
 void CheckpointRun::own_ranges() {
@@ -129,7 +129,7 @@ Result<void> CheckpointRun::prepare() {
   }
   own_ = ArenaVector<AddrRange>(arena_);
   eager_ = ArenaVector<CopiedSegment>(arena_);
-  futex_pages_ = ArenaVector<Addr>(arena_);
+  open_pages_ = ArenaVector<Addr>(arena_);
   threads_ = ArenaVector<StoppedThread>(arena_);
   pending_ = ArenaVector<PendingSignalRecord>(arena_);
   notes_ = ArenaVector<NoteLine>(arena_);
@@ -190,8 +190,29 @@ Result<void> CheckpointRun::protect_ahead() {
       now.copy_huge_pages_eagerly();
       arming_.add(now.mappings());
     }
-    CKPT_TRY(arming_.run(now.mappings()));
+    ArenaVector<Addr> stacks(arena_);
+    if (!list_stack_pointers(arena_, stacks)) return no_memory("the list of threads");
+    CKPT_TRY(arming_.run(now.mappings(), stacks.span()));
+    if (round == 1) CKPT_TRY(prepare_eager_copies(now, stacks.size()));
   }
+  return {};
+}
+
+// Memory for copies made in the pause, touched ahead of it. More is taken in the pause if this is not enough.
+Result<void> CheckpointRun::prepare_eager_copies(const MemoryMap& map, size_t threads) {
+  constexpr uint64_t kStack = 12 << 10, kMost = 64 << 20;  // bytes
+  ArenaVector<AddrRange> runs(arena_);
+  for (const Mapping& m : map.mappings()) {
+    if (m.handling == Handling::kEager) CKPT_TRY(pages_.scan(m, runs));
+  }
+  uint64_t bytes = (1 << 20) + threads * kStack;
+  for (const AddrRange& r : runs) bytes += r.size();
+  if (bytes > kMost) bytes = kMost;
+  if (!eager_arena_.reserve(bytes)) return no_memory("copies made in the pause");
+  const AddrRange ours = eager_arena_.range();
+  if (!own_.push_back(ours)) return no_memory("the checkpoint's lists");
+  sys::call(__NR_madvise, ours.start.value, ours.size(), MADV_DONTFORK);
+  sys::call(__NR_madvise, ours.start.value, ours.size(), MADV_POPULATE_WRITE);
   return {};
 }
 
@@ -212,6 +233,7 @@ void CheckpointRun::run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot) 
 
 Result<void> CheckpointRun::stop() {
   const bool helpers = mode_ == Mode::kRealtime;
+  faults_ahead_ = arming_.faults();
   int own_tids[] = {sys::gettid(), helpers ? library.fault_handler.tid() : 0, helpers ? library.writer.tid() : 0};
   int stuck = 0;
   const int64_t deadline = now_ns() + library.settings.stop_timeout_ns;
@@ -314,7 +336,11 @@ Result<void> CheckpointRun::while_stopped() {
 // The last thing in the stop: what was written since it was protected is protected again, and from here on
 // nobody writes to the program's memory without a fault, we ourselves not at all.
 Result<void> CheckpointRun::settle_protection() {
-  if (!futex_words::collect(library.stopped_threads, still_memory_, futex_pages_)) return no_memory("the list of futexes");
+  if (!add_stack_pages() || !futex_words::collect(library.stopped_threads, still_memory_, open_pages_)) {
+    return no_memory("the list of pages that are not protected");
+  }
+  std::sort(open_pages_.begin(), open_pages_.end());
+  open_pages_.truncate(static_cast<size_t>(std::unique(open_pages_.begin(), open_pages_.end()) - open_pages_.begin()));
   if (!queue_.reserve(arena_, static_cast<uint32_t>(pool_.buffers() + 1))) return no_memory("the queue of buffers");
   map_.copy_huge_pages_eagerly();
   ArenaVector<AddrRange> runs(arena_);
@@ -322,7 +348,7 @@ Result<void> CheckpointRun::settle_protection() {
     if (m.handling == Handling::kEager) CKPT_TRY(pages_.scan(m, runs));
   }
   WriteProtection::Serving serving(protection_);
-  CKPT_TRY(arming_.settle(map_.mappings(), runs));
+  CKPT_TRY(arming_.settle(map_.mappings(), open_pages_.span(), runs));
   CKPT_TRY(leave_out_excluded(runs, 0));
   for (const Mapping& m : map_.mappings()) {
     if (m.handling != Handling::kTracked) continue;
@@ -330,7 +356,7 @@ Result<void> CheckpointRun::settle_protection() {
       arming_.release(out);
     }
   }
-  for (Addr page : futex_pages_) {
+  for (Addr page : open_pages_) {
     if (!table_.is_present(page)) continue;
     if (!runs.push_back({page, page + kPageSize})) return no_memory("the list of pages");
     arming_.release({page, page + kPageSize});
@@ -341,6 +367,22 @@ Result<void> CheckpointRun::settle_protection() {
   protection_.serve(&copier_);
   ends(kCopies);
   return {};
+}
+
+// Where a thread stands in our handler, and where it will go on: it writes there at once.
+bool CheckpointRun::add_stack_pages() {
+  constexpr uint64_t kBelow = 2 << 10, kMost = 32 << 10;  // bytes
+  for (const ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next) {
+    const Addr low = Addr{Addr::of(s).value - kBelow}.page_down();
+    const Addr goes_on = Addr{static_cast<uint64_t>(s->frame->uc_mcontext.gregs[REG_RSP])}.page_down();
+    // With an alternate signal stack these are far apart.
+    const Addr high = goes_on >= low && goes_on - low <= kMost ? goes_on : low + kPageSize;
+    for (Addr a = low; a <= high; a = a + kPageSize) {
+      if (!open_pages_.push_back(a)) return false;
+    }
+    if (high != goes_on && !open_pages_.push_back(goes_on)) return false;
+  }
+  return true;
 }
 
 Result<void> CheckpointRun::add_eager(std::span<const AddrRange> runs) {
@@ -405,7 +447,11 @@ Result<void> CheckpointRun::copy_eagerly() {
   size_t bytes = 0;
   for (const CopiedSegment& run : eager_) bytes += run.page_mask;
   if (bytes == 0) return {};
-  if (!eager_arena_.reserve(bytes)) return no_memory("copies made in the pause");
+  // Each piece is allocated on a page of its own.
+  if (bytes > eager_arena_.range().size()) {
+    eager_arena_.release();
+    if (!eager_arena_.reserve(bytes)) return no_memory("copies made in the pause");
+  }
   for (const CopiedSegment& run : eager_) {
     const Mapping* m = map_.find(run.base);
     const bool readable = m != nullptr && (m->prot & PROT_READ) != 0;

@@ -43,10 +43,12 @@ class CheckpointRun {
   Result<void> prepare();
   Result<void> protect_ahead();
   void take_protection_off();
+  Result<void> prepare_eager_copies(const MemoryMap& map, size_t threads);
   Result<void> stop();
   Result<void> while_stopped();
   Result<void> list_pages();
   Result<void> settle_protection();
+  [[nodiscard]] bool add_stack_pages();
   Result<void> add_eager(std::span<const AddrRange> runs);
   Result<void> leave_out_excluded(ArenaVector<AddrRange>& runs, size_t first);
   void run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot);
@@ -75,6 +77,7 @@ class CheckpointRun {
   // Where the time of the stop goes: the end of each part. For the log.
   enum StopPart { kThreads, kMappings, kDescriptors, kProcess, kProtection, kCopies, kStopParts };
   int64_t stop_part_ends_ns_[kStopParts] = {};
+  uint64_t faults_ahead_ = 0;
   void ends(StopPart part);
   void log_stop();
   bool stopped_ = false;
@@ -102,7 +105,7 @@ class CheckpointRun {
   FilledQueue queue_;
   Copier copier_;
   ArenaVector<CopiedSegment> eager_;
-  ArenaVector<Addr> futex_pages_;  // never protected (futex_words.h)
+  ArenaVector<Addr> open_pages_;  // copied in the pause and not protected: futexes (futex_words.h), ends of stacks
   ArenaVector<StoppedThread> threads_;
   ArenaVector<PendingSignalRecord> pending_;
   ArenaVector<NoteLine> notes_;

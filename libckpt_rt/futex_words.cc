@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <atomic>
 
 #include "libckpt_rt/checkpoint_run.h"
@@ -133,8 +132,6 @@ bool collect(const ThreadSlot* stopped, StillMemory& memory, ArenaVector<Addr>& 
   for (const ThreadSlot* s = stopped; s != nullptr; s = s->next) {
     if (!add_robust_list(*s, memory, pages) || !add_call(*s, memory, pages)) return false;
   }
-  std::sort(pages.begin(), pages.end());
-  pages.truncate(static_cast<size_t>(std::unique(pages.begin(), pages.end()) - pages.begin()));
   return true;
 }
 

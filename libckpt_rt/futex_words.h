@@ -67,7 +67,7 @@ class Hold {
 bool noted_in(AddrRange range);
 void reset_hold();  // restart, forked child
 
-// The pages, sorted, each once. False: no room in the arena.
+// Appends the pages. False: no room in the arena.
 [[nodiscard]] bool collect(const ThreadSlot* stopped, StillMemory& memory, ArenaVector<Addr>& pages);
 
 }  // namespace futex_words

@@ -63,13 +63,16 @@ void StopWorld::wait_for_release(ThreadSlot& slot, uint32_t stop) {
       done_.fetch_add(1, std::memory_order_release);
       futex_wake(done_, 1);
     }
-    futex_wait(turn_, turn);
+    futex_wait_as(turn_, turn, group_of(slot));
   }
 }
 
-void StopWorld::wake_waiting_threads() {
+// An order need not wake every thread there is.
+uint32_t StopWorld::group_of(const ThreadSlot& slot) { return 1u << (static_cast<uint32_t>(slot.tid) % 32); }
+
+void StopWorld::wake_waiting_threads(uint32_t groups) {
   turn_.fetch_add(1, std::memory_order_release);
-  futex_wake(turn_);
+  futex_wake_those(turn_, groups);
 }
 
 // One stop() over all its attempts.
@@ -290,7 +293,7 @@ void StopWorld::release() {
   // seq_cst: see arrive_in_handler. As a release it also publishes everything done to the program's
   // memory while it stood still.
   released_.store(requested_.load(std::memory_order_relaxed), std::memory_order_seq_cst);
-  wake_waiting_threads();
+  wake_waiting_threads(~0u);
 }
 
 int64_t StopWorld::resumed_ns(int64_t now) const {
@@ -332,7 +335,7 @@ void StopWorld::run_on(ThreadSlot& slot, void (*work)(void*), void* argument) {
   slot.work_argument = argument;
   uint32_t before = done_.load(std::memory_order_acquire);
   slot.order.store(static_cast<uint32_t>(SlotOrder::kGiven), std::memory_order_release);
-  wake_waiting_threads();
+  wake_waiting_threads(group_of(slot));
   // The word changes once, by the thread that carried out this order.
   while (done_.load(std::memory_order_acquire) == before) futex_wait(done_, before);
   slot.order.store(static_cast<uint32_t>(SlotOrder::kNone), std::memory_order_relaxed);

@@ -97,7 +97,8 @@ class StopWorld {
   void return_libc_signal();
 
   void wait_for_release(ThreadSlot& slot, uint32_t stop);
-  void wake_waiting_threads();
+  static uint32_t group_of(const ThreadSlot& slot);
+  void wake_waiting_threads(uint32_t groups);
 
   FutexWord inside_{0};
   FutexWord requested_{0};

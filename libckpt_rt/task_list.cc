@@ -108,4 +108,22 @@ bool read_signal_masks(int tid, SignalMasks& masks) {
   return true;
 }
 
+bool list_stack_pointers(Arena& arena, ArenaVector<Addr>& stack_pointers) {
+  ArenaVector<int> tids(arena);
+  if (!list_tasks(tids)) return false;
+  for (int tid : tids) {
+    char path[64], text[256];
+    *fmt::format_to(path, "/proc/self/task/{}/syscall", tid) = '\0';
+    const long n = read_small_file(path, text, sizeof(text));
+    if (n <= 0 || (text[0] != '-' && (text[0] < '0' || text[0] > '9'))) continue;  // gone, or "running"
+    // "NR ARGUMENTS SP PC", all but NR in hex.
+    std::string_view line(text, static_cast<size_t>(n));
+    const size_t last = line.rfind(' ');
+    const size_t before = last == line.npos ? last : line.rfind(' ', last - 1);
+    if (before == line.npos) continue;
+    if (!stack_pointers.push_back(Addr{hex_after(line.substr(before, last - before), " 0x")})) return false;
+  }
+  return true;
+}
+
 }  // namespace ckpt

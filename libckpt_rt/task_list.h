@@ -10,6 +10,9 @@ namespace ckpt {
 // tids of /proc/self/task. False: the arena is full or /proc is not there.
 bool list_tasks(ArenaVector<int>& tids);
 
+// Where the stacks of threads end that are in a system call now: of the others nobody can tell. False: as above.
+bool list_stack_pointers(Arena& arena, ArenaVector<Addr>& stack_pointers);
+
 struct TaskFacts {
   char state = '?';        // R, S, D, T, Z, X …
   bool kernel_worker = false;  // an io_uring worker: never runs the program, takes no signals
