@@ -110,8 +110,10 @@ class SegmentTable {
   bool unsettled(SegmentId id);
   bool protect(SegmentId id);
   // While nobody else looks.
-  void set_written(SegmentId id) { set(id, SegmentState::kWritten); }
-  void set_protected(SegmentId id) { set(id, SegmentState::kProtected); }
+  void set(SegmentId id, SegmentState state) {
+    // relaxed: published by what publishes the table.
+    segments_[id.value].state.store(static_cast<uint32_t>(state), std::memory_order_relaxed);
+  }
 
   [[nodiscard]] bool claim(SegmentId id);
   void saved(SegmentId id);
@@ -128,10 +130,6 @@ class SegmentTable {
   // Bits of the pages that lie in the segment at base.
   uint64_t page_mask(Addr base, AddrRange pages) const;
   bool change(SegmentId id, SegmentState from, SegmentState to);
-  void set(SegmentId id, SegmentState state) {
-    // relaxed: published by what publishes the table.
-    segments_[id.value].state.store(static_cast<uint32_t>(state), std::memory_order_relaxed);
-  }
   void leave_copying(SegmentId id, SegmentState state);
 
   Segment* segments_ = nullptr;

@@ -45,7 +45,8 @@ Result<void> Arming::prepare(Arena& arena, uint64_t segment_bytes) {
   covered_ = ArenaVector<Covered>(arena);
   runs_ = ArenaVector<AddrRange>(arena);
   written_ = taken_ = unsettled_ = ArenaVector<uint32_t>(arena);
-  return table_.reserve(arena, segment_bytes, 0, 0) ? Result<void>() : no_memory();
+  early_ = ArenaVector<AddrRange>(arena);
+  return table_.reserve(arena, segment_bytes, 0, 0) && early_.reserve(kMostEarly) ? Result<void>() : no_memory();
 }
 
 void Arming::fault(Addr a) {
@@ -66,6 +67,7 @@ void Arming::fault(Addr a) {
 }
 
 void Arming::removed(AddrRange range) {
+  if (round_began_ && (early_.size() == kMostEarly || !early_.push_back(range))) early_overflow_ = true;
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (!table_.window(table_[id]).overlaps(range) || table_.state(id) == SegmentState::kUnsettled) continue;
@@ -81,6 +83,21 @@ Result<void> Arming::list_pages(AddrRange range, bool shared) {
   part.whole = true;
   runs_.clear();
   return pages_.scan(part, runs_);
+}
+
+void Arming::begin_round() {
+  WriteProtection::Serving serving(protection_);
+  early_.clear();
+  early_overflow_ = false;
+  round_began_ = true;
+}
+
+void Arming::keep(std::span<Mapping> map, std::span<const Mapping> again) {
+  size_t i = 0;
+  for (Mapping& m : map) {
+    while (i < again.size() && again[i].range.start < m.range.start) ++i;
+    if (i == again.size() || again[i].range != m.range) m.handling = Handling::kEager;
+  }
 }
 
 void Arming::add(std::span<Mapping> map) {
@@ -149,7 +166,6 @@ Result<void> Arming::find_blocks(const Mapping& m, AddrRange rest, ArenaVector<A
 }
 
 Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<const Mapping> map) {
-  if (blocks.empty()) return {};
   size_t segments = 0;
   for (const AddrRange& b : blocks) segments += SegmentTable::segments_of(b, segment_bytes_);
   SegmentTable added;
@@ -160,7 +176,7 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
     if (!covered_.push_back({b, static_cast<uint32_t>(table_.regions().size() + added.regions().size() - 1)})) return no_memory();
   }
   std::sort(covered_.begin(), covered_.end(), [](const Covered& a, const Covered& b) { return a.range.start < b.range.start; });
-  for (SegmentId id{0}; id.value < added.size(); ++id.value) added.set_written(id);
+  for (SegmentId id{0}; id.value < added.size(); ++id.value) added.set(id, SegmentState::kWritten);
 
   // Segments get new numbers: the lists are made anew.
   const size_t size = table_.size() + segments;
@@ -168,6 +184,14 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
   if (!written.reserve(size) || !taken.reserve(size) || !unsettled.reserve(size)) return no_memory();
   WriteProtection::Serving serving(protection_);
   if (!table_.merge(*arena_, added)) return no_memory();
+  round_began_ = false;
+  for (SegmentId id{0}; early_overflow_ && id.value < table_.size(); ++id.value) table_.set(id, SegmentState::kUnsettled);
+  for (const AddrRange& r : early_) {
+    SegmentId id, last;
+    for (table_.find_range(r, &id, &last); id < last; ++id.value) {
+      if (table_.window(table_[id]).overlaps(r)) table_.set(id, SegmentState::kUnsettled);
+    }
+  }
   for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
     SegmentState state = table_.state(id);
     if (state == SegmentState::kProtected) continue;
@@ -240,6 +264,8 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
   // What faults and events have left.
   if (!written_.append(unsettled_.data(), unsettled_.size())) return no_memory();
   std::sort(written_.begin(), written_.end());
+  // Written first, and unsettled later: it is in both lists.
+  written_.truncate(static_cast<size_t>(std::unique(written_.begin(), written_.end()) - written_.begin()));
   auto holds_open = [&](AddrRange range) {
     const Addr* page = std::lower_bound(open.data(), open.data() + open.size(), range.start);
     return page != open.data() + open.size() && *page < range.end;
@@ -248,12 +274,12 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
     SegmentId id{written_[i++]};
     AddrRange range = table_.window(table_[id]);
     const bool opens = holds_open(range);
-    table_.set_protected(id);
+    table_.set(id, SegmentState::kProtected);
     while (!opens && i < written_.size() && written_[i] == id.value + 1 &&
            table_.window(table_[SegmentId{written_[i]}]).start == range.end &&
            !holds_open(table_.window(table_[SegmentId{written_[i]}]))) {
       id.value = written_[i++];
-      table_.set_protected(id);
+      table_.set(id, SegmentState::kProtected);
       range.end = table_.window(table_[id]).end;
     }
     table_.clear_present(range);

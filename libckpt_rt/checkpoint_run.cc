@@ -185,10 +185,15 @@ Result<void> CheckpointRun::protect_ahead() {
     {
       MappingsHeld held;
       if (!held.sure()) return {};  // all of it in the stop, then
+      arming_.begin_round();
       CKPT_TRY(now.read(own_.span()));
       now.copy_flags_from(map_before_);
       now.copy_huge_pages_eagerly();
       arming_.add(now.mappings());
+      // The gate does not hold a program that makes its system calls itself.
+      MemoryMap again(arena_);
+      CKPT_TRY(again.read(own_.span()));
+      arming_.keep(now.mappings(), again.mappings());
     }
     ArenaVector<Addr> stacks(arena_);
     if (!list_stack_pointers(arena_, stacks)) return no_memory("the list of threads");
