@@ -25,7 +25,7 @@ Result<void> WriteProtection::open() {
   }
   uffdio_api api{};
   api.api = UFFD_API;
-  api.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+  api.features = kUffdFeaturesOfRealtime;
   long r = sys::call(__NR_ioctl, fd.get(), UFFDIO_API, &api);
   if (r != 0) {
     return make_error(ExitCode::kUnavailable, static_cast<int>(r),
