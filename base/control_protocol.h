@@ -5,11 +5,12 @@
 //      random 64-bit cookie,
 //   2. queues the checkpoint signal to PID with si_code SI_QUEUE and sival_ptr = cookie,
 //   3. the library's agent connects; both ends check the peer's credentials (SO_PEERCRED): the
-//      library requires the asker's uid to be its own effective uid or 0, the asker requires the
-//      peer's pid to be PID,
+//      library requires the asker's uid to be its own effective uid or 0 (root of another user
+//      namespace has neither here, so root listens as PID's user), the asker requires the peer's pid to
+//      be PID,
 //   4. the library sends a ControlHello, the asker a ControlRequest,
 //   5. the library sends text lines "key value\n", values until the end of the line, and closes.
-//      "progress DONE TOTAL" (bytes) may come at any time; the last line is "done" or
+//      "progress DONE TOTAL" (bytes of memory, while the image is written) may come at any time; the last line is "done" or
 //      "error CODE TEXT" with CODE an ExitCode.
 // The signal's number is CKPT_SIGNAL of PID's environment, else kDefaultCheckpointSignal.
 #pragma once

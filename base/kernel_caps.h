@@ -8,6 +8,8 @@
 // Quirks and kernel versions behind each: docs/kernel_notes.md.
 #pragma once
 
+#include <linux/userfaultfd.h>
+
 #include <cstdint>
 
 namespace ckpt {
@@ -17,6 +19,10 @@ inline constexpr uint64_t kUffdFeatureWpUnpopulated = 1u << 13;  // Linux 6.4
 inline constexpr uint64_t kUffdFeaturePoison = 1u << 14;         // Linux 6.6
 inline constexpr uint64_t kUffdFeatureWpAsync = 1u << 15;        // Linux 6.7
 inline constexpr uint64_t kUffdFeatureMove = 1u << 16;           // Linux 6.8
+
+// What mode realtime asks of UFFDIO_API, no more and no less (libckpt_rt/write_protect.cc). Linux 5.19.
+inline constexpr uint64_t kUffdFeaturesOfRealtime =
+    UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
 
 enum class UserfaultfdAccess : uint32_t {
   kNone = 0,          // no userfaultfd at all
@@ -34,6 +40,10 @@ struct UserfaultfdProbe {
   int syscall_error = 0;    // errno of the full userfaultfd(2), 0 if it worked
   int device_error = 0;     // errno of opening /dev/userfaultfd, 0 if it worked or was not needed
   int user_mode_error = 0;  // errno with UFFD_USER_MODE_ONLY, 0 if it worked or was not needed
+
+  bool allows_realtime() const {
+    return access == UserfaultfdAccess::kFull && (features & kUffdFeaturesOfRealtime) == kUffdFeaturesOfRealtime;
+  }
 };
 
 // Tries full access by system call, then by /dev/userfaultfd, then user mode only. UFFDIO_API has not

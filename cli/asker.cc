@@ -91,6 +91,20 @@ sockaddr_un address_of(uint64_t cookie, socklen_t* length) {
   return address;
 }
 
+// The credentials that the program checks are those of the process at its listen(2). Root is root in its
+// own user namespace only: a program that was restarted into another sees a user without a name. So we
+// listen as the program's own user, which is what root may do.
+bool listen_as_user_of(const Target& t, int listener) {
+  const uid_t own = geteuid();
+  // A root without that right asks as itself, and is known where it shares the namespace.
+  const bool other = own == 0 && t.uid != own && seteuid(t.uid) == 0;
+  const bool listens = listen(listener, 4) == 0;
+  const int error = errno;
+  if (other && seteuid(own) != 0) return false;
+  errno = error;
+  return listens;
+}
+
 Result<void> queue_signal(const Target& t, uint64_t cookie) {
   siginfo_t info{};
   info.si_signo = t.signal;
@@ -230,8 +244,7 @@ Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits&
   socklen_t length = 0;
   sockaddr_un address = address_of(cookie, &length);
   if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return system_error(t, "bind");
-  // The credentials that the program checks are those of the process that calls listen(2): ours.
-  if (listen(listener.get(), 4) != 0) return system_error(t, "listen");
+  if (!listen_as_user_of(t, listener.get())) return system_error(t, "listen");
 
   CKPT_TRY(queue_signal(t, cookie));
   auto accepted = accept_program(t, listener.get(), limits);

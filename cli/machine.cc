@@ -50,6 +50,7 @@ std::string feature_list(uint64_t features) {
                               {UFFD_FEATURE_WP_HUGETLBFS_SHMEM, "shared memory"},
                               {kUffdFeatureWpUnpopulated, "holes"},
                               {UFFD_FEATURE_EVENT_REMAP, "remap events"},
+                              {UFFD_FEATURE_EVENT_REMOVE, "remove events"},
                               {UFFD_FEATURE_THREAD_ID, "thread ids"},
                               {UFFD_FEATURE_SIGBUS, "sigbus"},
                               {kUffdFeatureWpAsync, "async"}};
@@ -69,11 +70,11 @@ Finding userfaultfd_finding(const UserfaultfdProbe& p) {
                  : have_capability(kCapSysPtrace)     ? "full, by CAP_SYS_PTRACE"
                                                       : "full, by vm.unprivileged_userfaultfd=1";
       f.detail += ": " + feature_list(p.features);
-      if ((p.features & UFFD_FEATURE_PAGEFAULT_FLAG_WP) == 0) {
+      if (!p.allows_realtime()) {
         f.level = Level::kLimited;
-        f.detail += "; no write protection";
+        f.detail += "; lacking: " + feature_list(kUffdFeaturesOfRealtime & ~p.features);
         f.effect = "checkpoints take mode fork";
-        f.remedy = "use Linux 5.7 or later";
+        f.remedy = "use Linux 5.19 or later";
       }
       return f;
     case UserfaultfdAccess::kUserModeOnly:
@@ -152,10 +153,7 @@ Finding ptrace_finding(const KernelCaps& caps) {
 }  // namespace
 
 const char* automatic_mode(const KernelCaps& caps) {
-  return caps.userfaultfd.access == UserfaultfdAccess::kFull &&
-                 (caps.userfaultfd.features & UFFD_FEATURE_PAGEFAULT_FLAG_WP) != 0
-             ? "realtime"
-             : "fork";
+  return caps.userfaultfd.allows_realtime() ? "realtime" : "fork";
 }
 
 std::vector<Finding> describe_machine(const KernelCaps& caps) {

@@ -114,6 +114,14 @@ void print_lists(const ImageReader& image) {
   for (const ParsedNote& n : m.notes) fmt::print("  {}: {}\n", severity_name(n.severity), printable(n.text));
 }
 
+// Of the vdso's code, for a restart under another kernel.
+uint64_t vdso_bytes(const ImageMeta& m) {
+  for (const ParsedFileContent& c : m.contents) {
+    if (c.record.open_file == 0 && c.record.object == kVdsoContentObject) return c.record.length;
+  }
+  return 0;
+}
+
 Json json_of(const ImageReader& image) {
   const ImageMeta& m = image.meta();
   const ProcessRecord& p = m.process.record;
@@ -137,7 +145,8 @@ Json json_of(const ImageReader& image) {
                   {"cwd", std::string(m.process.cwd)},
                   {"umask", p.umask},
                   {"checkpoint_signal", p.checkpoint_signal},
-                  {"library", std::string(m.process.library_path)}};
+                  {"library", std::string(m.process.library_path)},
+                  {"vdso_bytes_saved", vdso_bytes(m)}};
   if (auto cost = cost_of(m)) {
     j["cost"] = {{"mode", mode_name(static_cast<Mode>(cost->mode))},
                  {"attempts", cost->attempts},

@@ -141,6 +141,7 @@ Result<Target> examine_target(pid_t pid) {
     return failure(ExitCode::kPermission, label, fmt::format("belongs to user {}", effective),
                    "ask as that user or as root");
   }
+  t.uid = effective;
   // A process whose main thread called pthread_exit looks like a zombie; its other threads run on.
   std::string of_thread;
   if (t.state == 'Z') {

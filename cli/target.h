@@ -18,6 +18,7 @@ struct Target {
   std::string name;     // /proc/PID/comm
   char state = '?';     // proc(5)
   int signal = 0;       // the checkpoint signal it listens to
+  unsigned uid = 0;     // its effective user, as we see it
   std::string library;  // path of its libckpt_rt.so
   bool other_network = false;  // it is in another network namespace
   ScopedFd pidfd;       // stays its own when the number is used again

@@ -1,5 +1,6 @@
 #include "copier/segment_table.h"
 
+#include <bit>
 #include <new>
 
 namespace ckpt {
@@ -64,6 +65,12 @@ void SegmentTable::clear_present(AddrRange run) {
 bool SegmentTable::is_present(Addr page) const {
   SegmentId id;
   return find(page, &id) && (segments_[id.value].present >> ((page - segments_[id.value].base) / kPageSize) & 1) != 0;
+}
+
+uint64_t SegmentTable::present_bytes() const {
+  uint64_t pages = 0;
+  for (size_t i = 0; i < size_; ++i) pages += static_cast<uint64_t>(std::popcount(segments_[i].present));
+  return pages * kPageSize;
 }
 
 bool SegmentTable::merge(Arena& arena, const SegmentTable& other) {

@@ -76,6 +76,7 @@ class SegmentTable {
   // The pages of run exist, as far as they are in segments of the table.
   void set_present(AddrRange run);
   bool is_present(Addr page) const;
+  uint64_t present_bytes() const;
   // What `present` is when every page of the window exists.
   uint64_t all_pages(SegmentId id) const {
     return page_mask(segments_[id.value].base, window(segments_[id.value]));

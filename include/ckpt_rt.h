@@ -38,6 +38,7 @@ enum {
 
 /* What a checkpoint cost. Set `size` to sizeof(struct ckpt_rt_result) before the call: the library
  * fills in no more than that, so that a program built against an older header goes on working.
+ * In a restarted process `restarted` alone has a value: the image was fixed before the rest was known.
  * Times in nanoseconds, sizes in bytes. */
 struct ckpt_rt_result {
   size_t size;

@@ -1,5 +1,8 @@
 #include "libckpt_rt/agent.h"
 
+#include <cstring>
+
+#include "libckpt_rt/checkpoint_progress.h"
 #include "libckpt_rt/control.h"
 #include "libckpt_rt/library.h"
 
@@ -45,30 +48,62 @@ void main_loop(void*) {
   }
 }
 
+void count_failure_locked(const Error& error) {
+  library.statistics.failures++;
+  std::memcpy(library.statistics.last_error, error.text, sizeof(library.statistics.last_error));
+}
+
 }  // namespace
 
 bool request(const Request& r) {
   ScopedLock guard(lock);
   // The interval never queues up behind itself.
   if (r.cookie == 0 && r.own == nullptr && running) return true;
-  if (count == kRing) return false;
+  if (count == kRing) {
+    count_failure_locked(make_error(ExitCode::kUnavailable, 0,
+                                    "a request was refused: {} are waiting already; ask less often", kRing));
+    return false;
+  }
   ring[(head + count) % kRing] = r;
   ++count;
   if (running) return true;
   // The last agent has left its loop; its stack is free when the kernel says so.
   library.agent.join();
-  if (library.agent.spawn(&main_loop, nullptr, DescriptorTable::kOwnTable) != 0) {
+  if (long error = library.agent.spawn(&main_loop, nullptr, DescriptorTable::kOwnTable); error != 0) {
     --count;
+    count_failure_locked(make_error(ExitCode::kUnavailable, static_cast<int>(error),
+                                    "a request was refused: cannot start a thread ({}); raise the limit on processes",
+                                    errno_name(static_cast<int>(error))));
     return false;
   }
   running = true;
   return true;
 }
 
+void count_success(const CheckpointCost& cost) {
+  ScopedLock guard(lock);
+  Statistics& s = library.statistics;
+  s.checkpoints++;
+  s.total_pause_ns += cost.pause_ns;
+  if (cost.pause_ns > s.longest_pause_ns) s.longest_pause_ns = cost.pause_ns;
+  std::memcpy(s.last_image, cost.image, sizeof(s.last_image));
+}
+
+void count_failure(const Error& error) {
+  ScopedLock guard(lock);
+  count_failure_locked(error);
+}
+
+Statistics statistics() {
+  ScopedLock guard(lock);
+  return library.statistics;
+}
+
 void reset(uint32_t generation) {
   new (&lock) FutexLock;
   head = count = 0;
   running = false;
+  checkpoint_progress::tell(-1);  // the socket was the agent's
   if (generation != 0 && answering != nullptr) {
     answering->ok = true;
     answering->restarted = generation;

@@ -3,13 +3,15 @@
 // Owner:     libckpt_rt.
 // Callers:   request(): the signal handler, or any thread with all signals blocked (the agent inherits
 //            the mask of the thread that starts it).
-// Requests queue up in a small ring; what does not fit is refused by silence (the asker times out).
+// Requests queue up in a small ring. What does not fit, or finds no thread to serve it, is counted as
+// failed with its reason; the asker is not told, it times out.
 #pragma once
 
 #include <cstdint>
 
 #include "base/futex.h"
 #include "libckpt_rt/checkpoint.h"
+#include "libckpt_rt/statistics.h"
 
 namespace ckpt::agent {
 
@@ -27,8 +29,12 @@ struct Request {
   OwnRequest* own = nullptr;
 };
 
-// Queues the request and starts the agent if there is none. False: the queue is full.
+// Queues the request and starts the agent if there is none. False: it was refused, and counted.
 bool request(const Request& request);
+// What `ckpt stat` shows: counted by the agent, and by whoever had to refuse a request.
+void count_success(const CheckpointCost& cost);
+void count_failure(const Error& error);
+Statistics statistics();
 // Restart, forked child: no agent exists. In a restart the request that the image was taken for is
 // answered.
 void reset(uint32_t generation);

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/kernel_caps.h"
+#include "libckpt_rt/agent.h"
 #include "libckpt_rt/checkpoint_run.h"
 #include "libckpt_rt/futex_words.h"
 #include "libckpt_rt/library.h"
@@ -13,8 +14,12 @@ namespace ckpt {
 Mode choose_mode(Mode wanted, Error* why_not_realtime) {
   if (wanted == Mode::kSequential || wanted == Mode::kFork) return wanted;
   UserfaultfdProbe probe = probe_userfaultfd();
-  if (probe.access == UserfaultfdAccess::kFull) return Mode::kRealtime;
-  if (why_not_realtime != nullptr) {
+  if (probe.allows_realtime()) return Mode::kRealtime;
+  if (why_not_realtime != nullptr && probe.access == UserfaultfdAccess::kFull) {
+    *why_not_realtime = make_error(ExitCode::kUnavailable, 0,
+                                   "this kernel's userfaultfd cannot write-protect all memory: using mode fork; "
+                                   "Linux 5.19 or newer can");
+  } else if (why_not_realtime != nullptr) {
     *why_not_realtime = make_error(ExitCode::kUnavailable, probe.syscall_error,
                                    "full userfaultfd is not allowed here ({}): using mode fork; `ckpt check` says how to change that",
                                    errno_name(probe.syscall_error));
@@ -36,10 +41,7 @@ Result<CheckpointCost> take_checkpoint() {
     CheckpointRun run(mode, requested, cost);
     auto result = run.run();
     if (result.ok()) {
-      library.statistics.checkpoints++;
-      library.statistics.total_pause_ns += cost.pause_ns;
-      if (cost.pause_ns > library.statistics.longest_pause_ns) library.statistics.longest_pause_ns = cost.pause_ns;
-      std::memcpy(library.statistics.last_image, cost.image, sizeof(library.statistics.last_image));
+      agent::count_success(cost);
       auto directory = open_image_directory(library.directory);
       if (directory.ok()) {
         auto pruned = prune_images(directory->get(), library.run_id, library.settings.keep);
@@ -55,8 +57,7 @@ Result<CheckpointCost> take_checkpoint() {
       if (attempt + 1 == kAttempts) mode = Mode::kFork;
       continue;
     }
-    library.statistics.failures++;
-    std::memcpy(library.statistics.last_error, result.error().text, sizeof(library.statistics.last_error));
+    agent::count_failure(result.error());
     return result.error();
   }
 }

@@ -159,6 +159,11 @@ Result<void> write_meta(const MetaSources& s, Arena&, MetaWriter& meta) {
   for (const Mapping& m : s.map->mappings()) {
     if (!m.is_vdso_part()) write_mapping(s, m, meta);
   }
+  if (!s.map->vdso.empty()) {
+    // Under another kernel the saved code is led to that kernel's own (restart/old_vdso.cc).
+    std::span code(s.map->vdso.start.as<const std::byte>(), s.map->vdso.size());
+    meta.record(RecordType::kFileContent, FileContentRecord{0, 0, kVdsoContentObject, 0, code.size()}, code);
+  }
   for (const StoppedThread& t : s.threads) {
     meta.record(RecordType::kThread, t.record, std::string_view(t.name, t.record.name_len),
                 std::as_bytes(std::span(t.affinity, t.record.affinity_len)));

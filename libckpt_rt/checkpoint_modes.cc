@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "base/clock.h"
+#include "libckpt_rt/checkpoint_progress.h"
 #include "libckpt_rt/checkpoint_run.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/log.h"
@@ -76,6 +77,9 @@ void CheckpointRun::write_queue() {
 }
 
 Result<void> CheckpointRun::finish_realtime() {
+  uint64_t bytes = table_.present_bytes();
+  for (const CopiedSegment& s : eager_) bytes += static_cast<uint64_t>(std::popcount(s.page_mask)) * kPageSize;
+  checkpoint_progress::expect(bytes);
   start_writer(WriterOrder::kWrite);
   bool complete = copier_.run();
   copied_ns_ = now_ns();

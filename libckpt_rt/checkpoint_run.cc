@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "libckpt_rt/checkpoint_progress.h"
 #include "libckpt_rt/critical_section.h"
 #include "libckpt_rt/excluded_memory.h"
 #include "libckpt_rt/futex_words.h"
@@ -83,7 +84,10 @@ CheckpointRun::~CheckpointRun() {
 }
 
 void CheckpointRun::release_buffer(void* self, uint32_t buffer) {
-  if (buffer != kNoBuffer) static_cast<CheckpointRun*>(self)->pool_.release(buffer);
+  auto& run = *static_cast<CheckpointRun*>(self);
+  if (buffer != kNoBuffer) run.pool_.release(buffer);
+  checkpoint_progress::written(run.sink_.memory_bytes() +
+                               run.copier_.counters().zero_pages.load(std::memory_order_relaxed) * kPageSize);
 }
 
 bool CheckpointRun::note(uint32_t severity, const char* text) {
@@ -140,6 +144,9 @@ Result<void> CheckpointRun::prepare() {
   auto directory = open_image_directory(library.directory);
   if (!directory.ok()) return directory.error();
   directory_ = std::move(*directory);
+  if (uint32_t removed = remove_dead_leftovers(directory_.get()); removed > 0) {
+    log_format(directory_.get(), "removed {} unfinished images of processes that are gone", removed);
+  }
   auto sequence = next_sequence(directory_.get(), library.run_id);
   if (!sequence.ok()) return sequence.error();
   std::memcpy(identity_.run_id, library.run_id, sizeof(identity_.run_id));
@@ -420,7 +427,7 @@ Result<void> CheckpointRun::list_pages() {
   ArenaVector<AddrRange> runs(arena_);
   ArenaVector<Part> parts(arena_);
   const uint64_t segment = library.settings.segment_bytes;
-  size_t segments = 0;
+  size_t segments = 0, bytes = 0;
   for (const Mapping& m : map_.mappings()) {
     if (m.handling == Handling::kSkip) continue;
     const size_t first = runs.size();
@@ -428,9 +435,13 @@ Result<void> CheckpointRun::list_pages() {
     if (runs.size() == first) continue;
     CKPT_TRY(leave_out_excluded(runs, first));
     if (!parts.push_back({&m, first, runs.size() - first})) return no_memory("the list of pages");
-    for (const AddrRange& r : runs.span().subspan(first)) segments += SegmentTable::segments_of(r, segment);
+    for (const AddrRange& r : runs.span().subspan(first)) {
+      bytes += r.size();
+      segments += SegmentTable::segments_of(r, segment);
+    }
     if (m.handling == Handling::kEager) CKPT_TRY(add_eager(runs.span().subspan(first)));
   }
+  checkpoint_progress::expect(bytes);
   if (!table_.reserve(arena_, segment, segments, parts.size()) ||
       !queue_.reserve(arena_, static_cast<uint32_t>(pool_.buffers() + 1))) {
     return no_memory("the table of segments");

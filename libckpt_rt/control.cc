@@ -10,7 +10,9 @@
 
 #include "base/control_protocol.h"
 #include "base/raii_fd.h"
+#include "libckpt_rt/agent.h"
 #include "libckpt_rt/checkpoint.h"
+#include "libckpt_rt/checkpoint_progress.h"
 #include "libckpt_rt/library.h"
 
 namespace ckpt {
@@ -64,8 +66,10 @@ bool connect_to_asker(uint64_t cookie, ScopedFd& out) {
   return true;
 }
 
-void answer_checkpoint(Answer& answer) {
+void answer_checkpoint(Answer& answer, int fd) {
+  checkpoint_progress::tell(fd);
   auto result = take_checkpoint();
+  checkpoint_progress::tell(-1);
   if (!result.ok()) {
     answer.line("error {} {}", static_cast<int>(result.error().code), result.error().message());
     return;
@@ -93,6 +97,7 @@ void answer_stat(Answer& answer) {
   Error why;
   Mode mode = choose_mode(library.settings.mode, &why);
   const Settings& s = library.settings;
+  const Statistics statistics = agent::statistics();
   answer.line("pid {}", library.pid);
   answer.line("version {}", CKPT_VERSION);
   answer.line("directory {}", static_cast<const char*>(library.directory));
@@ -104,12 +109,12 @@ void answer_stat(Answer& answer) {
   answer.line("segment {}", s.segment_bytes);
   answer.line("pool {}", s.pool_bytes);
   answer.line("every_ns {}", s.every_ns);
-  answer.line("checkpoints {}", library.statistics.checkpoints);
-  answer.line("failures {}", library.statistics.failures);
-  answer.line("last_image {}", static_cast<const char*>(library.statistics.last_image));
-  answer.line("last_error {}", static_cast<const char*>(library.statistics.last_error));
-  answer.line("total_pause_ns {}", library.statistics.total_pause_ns);
-  answer.line("longest_pause_ns {}", library.statistics.longest_pause_ns);
+  answer.line("checkpoints {}", statistics.checkpoints);
+  answer.line("failures {}", statistics.failures);
+  answer.line("last_image {}", static_cast<const char*>(statistics.last_image));
+  answer.line("last_error {}", static_cast<const char*>(statistics.last_error));
+  answer.line("total_pause_ns {}", statistics.total_pause_ns);
+  answer.line("longest_pause_ns {}", statistics.longest_pause_ns);
   answer.line("done");
 }
 
@@ -132,7 +137,7 @@ void serve_asker(uint64_t cookie) {
     answer.line("error {} this library speaks version {} of the control protocol; use the ckpt that came with it",
                 static_cast<int>(ExitCode::kIncompatible), kControlVersion);
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kCheckpoint)) {
-    answer_checkpoint(answer);
+    answer_checkpoint(answer, fd.get());
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kStat)) {
     answer_stat(answer);
   } else {

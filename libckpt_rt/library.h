@@ -14,16 +14,10 @@
 #include "copier/copier.h"
 #include "libckpt_rt/process_state.h"
 #include "libckpt_rt/raw_thread.h"
+#include "libckpt_rt/statistics.h"
 #include "libckpt_rt/stop_world.h"
 
 namespace ckpt {
-
-struct Statistics {
-  uint64_t checkpoints = 0, failures = 0;
-  int64_t total_pause_ns = 0, longest_pause_ns = 0;
-  char last_image[1200] = {};
-  char last_error[320] = {};
-};
 
 struct Library {
   bool active = false;  // preloaded, set up, not disabled

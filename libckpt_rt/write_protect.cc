@@ -36,11 +36,9 @@ Result<ScopedFd> WriteProtection::open_with(uint64_t features) {
 }
 
 Result<void> WriteProtection::open() {
-  constexpr uint64_t kNeeded =
-      UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
-  auto fd = open_with(kNeeded | UFFD_FEATURE_EVENT_UNMAP | kUffdFeatureWpUnpopulated);
+  auto fd = open_with(kUffdFeaturesOfRealtime | UFFD_FEATURE_EVENT_UNMAP | kUffdFeatureWpUnpopulated);
   can_protect_ahead_ = fd.ok();
-  if (!fd.ok()) fd = open_with(kNeeded);
+  if (!fd.ok()) fd = open_with(kUffdFeaturesOfRealtime);
   if (!fd.ok()) return fd.error();
   ScopedFd memory(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/mem", O_RDONLY | O_CLOEXEC, 0)));
   ScopedFd event(static_cast<int>(sys::call(__NR_eventfd2, 0, EFD_CLOEXEC)));

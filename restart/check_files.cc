@@ -34,18 +34,19 @@ Result<uint64_t> hash_file(int fd, const std::string& path) {
 }
 
 Result<void> check_unchanged(const ParsedMapping& m, int fd, const std::string& path) {
+  struct stat st;
+  if (fstat(fd, &st) != 0) return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", path, errno_name(errno));
+  const MappingRecord& r = m.record;
+  // Before the build id: a file that was cut or grown has it still.
+  if (r.object_size != 0 && static_cast<uint64_t>(st.st_size) != r.object_size) {
+    return make_error(ExitCode::kFileChanged, 0, "{} has changed since the checkpoint (it has {} bytes, had {}): {}", path,
+                      static_cast<uint64_t>(st.st_size), r.object_size, kRemedy);
+  }
   if (!m.build_id.empty()) {
     auto id = read_build_id(fd);
     if (id.size() == m.build_id.size() && std::memcmp(id.data(), m.build_id.data(), id.size()) == 0) return {};
     return make_error(ExitCode::kFileChanged, 0, "{} has changed since the checkpoint (its build id differs): {}", path,
                       kRemedy);
-  }
-  struct stat st;
-  if (fstat(fd, &st) != 0) return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", path, errno_name(errno));
-  const MappingRecord& r = m.record;
-  if (r.object_size != 0 && static_cast<uint64_t>(st.st_size) != r.object_size) {
-    return make_error(ExitCode::kFileChanged, 0, "{} has changed since the checkpoint (it has {} bytes, had {}): {}", path,
-                      static_cast<uint64_t>(st.st_size), r.object_size, kRemedy);
   }
   if (r.file_hash != 0) {
     auto hash = hash_file(fd, path);

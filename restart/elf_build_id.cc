@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 namespace ckpt {
 namespace {
@@ -13,7 +14,7 @@ bool read_at(int fd, void* to, size_t bytes, uint64_t offset) {
   return pread(fd, to, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
 }
 
-std::vector<std::byte> find_in_notes(const std::vector<std::byte>& notes, uint64_t align) {
+std::span<const std::byte> find_in_notes(std::span<const std::byte> notes, uint64_t align) {
   if (align != 8) align = 4;
   auto round_up = [&](uint64_t n) { return (n + align - 1) & ~(align - 1); };
   for (uint64_t at = 0; at + sizeof(Elf64_Nhdr) <= notes.size();) {
@@ -24,7 +25,7 @@ std::vector<std::byte> find_in_notes(const std::vector<std::byte>& notes, uint64
     uint64_t next = body + round_up(head.n_descsz);
     if (body + head.n_descsz > notes.size()) break;
     if (head.n_type == NT_GNU_BUILD_ID && head.n_namesz == 4 && std::memcmp(&notes[name], "GNU", 4) == 0) {
-      return {notes.begin() + static_cast<long>(body), notes.begin() + static_cast<long>(body + head.n_descsz)};
+      return notes.subspan(body, head.n_descsz);
     }
     at = next;
   }
@@ -46,7 +47,7 @@ std::vector<std::byte> read_build_id(int fd) {
     if (part.p_type != PT_NOTE || part.p_filesz > kMostNotes) continue;
     std::vector<std::byte> notes(part.p_filesz);
     if (!read_at(fd, notes.data(), notes.size(), part.p_offset)) continue;
-    if (auto id = find_in_notes(notes, part.p_align); !id.empty()) return id;
+    if (auto id = find_in_notes(notes, part.p_align); !id.empty()) return {id.begin(), id.end()};
   }
   return {};
 }

@@ -52,6 +52,8 @@ class DirectSink final : public ImageSink {
   Result<SinkStats> commit() override;
   void abort() override;
 
+  // Appended so far, bytes.
+  uint64_t memory_bytes() const { return memory_bytes_; }
   // "io_uring", "pwritev"; also after commit or abort.
   const char* backend_name() const { return backend_ != nullptr ? backend_->name() : "none"; }
   // Writes that io_uring could not start at once and that were made by pwritev instead.

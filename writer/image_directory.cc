@@ -62,12 +62,17 @@ bool complete_image(int dir_fd, const char* name, const uint8_t run_id[16], Imag
   return true;
 }
 
-// True when it was one and is gone: the header, if already written, must be of this run.
+// True when it was one and is gone: the header, if already written, must be of this run (nullptr: of any).
 // What was reserved but not written reads as zeros.
-bool remove_leftover(int dir_fd, const char* name, const uint8_t run_id[16]) {
+bool remove_leftover(int dir_fd, const char* name, const uint8_t* run_id) {
   long fd = sys::call(__NR_openat, dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
   if (sys::failed(fd)) return false;
   ScopedFd file(static_cast<int>(fd));
+  struct stat st;
+  long r = sys::call(__NR_newfstatat, file.get(), "", &st, static_cast<long>(AT_EMPTY_PATH));
+  if (sys::failed(r) || !S_ISREG(st.st_mode) || st.st_uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) {
+    return false;
+  }
   if (sys::failed(sys::call(__NR_flock, file.get(), static_cast<long>(LOCK_EX | LOCK_NB)))) return false;
   struct {
     uint8_t magic[8];
@@ -76,9 +81,14 @@ bool remove_leftover(int dir_fd, const char* name, const uint8_t run_id[16]) {
   } start;
   static_assert(offsetof(FileHeader, run_id) == 24);
   int error = 0;
-  bool begun = read_exactly(file.get(), &start, sizeof(start), 0, &error) &&
-               std::memcmp(start.magic, kHeaderMagic, sizeof(kHeaderMagic)) == 0;
-  if (begun && !same_run(start.run_id, run_id)) return false;
+  bool filled = read_exactly(file.get(), &start, sizeof(start), 0, &error);
+  bool begun = filled && std::memcmp(start.magic, kHeaderMagic, sizeof(kHeaderMagic)) == 0;
+  if (run_id == nullptr) {
+    const uint8_t none[sizeof(start.magic)] = {};
+    if (!begun && st.st_size != 0 && !(filled && std::memcmp(start.magic, none, sizeof(none)) == 0)) return false;
+  } else if (begun && !same_run(start.run_id, run_id)) {
+    return false;
+  }
   return !sys::failed(sys::call(__NR_unlinkat, dir_fd, name, 0L));
 }
 
@@ -152,6 +162,16 @@ Result<uint64_t> next_sequence(int dir_fd, const uint8_t run_id[16]) {
                       highest);
   }
   return highest + 1;
+}
+
+uint32_t remove_dead_leftovers(int dir_fd) {
+  uint32_t removed = 0;
+  scan_directory(dir_fd, [&](std::string_view name) {
+    ParsedImageName parsed;
+    if (!parse_image_name(name, &parsed) || !parsed.temporary) return;
+    if (remove_leftover(dir_fd, name.data(), nullptr)) removed++;
+  });
+  return removed;
 }
 
 Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep) {

@@ -18,6 +18,13 @@ Result<ScopedFd> open_image_directory(const char* path);
 // One more than the highest sequence of this run in the directory, unfinished images included.
 Result<uint64_t> next_sequence(int dir_fd, const uint8_t run_id[16]);
 
+// Removes what writers that are gone left behind: ".tmp" files of any run that belong to our user, are
+// images (or were to become one), and whose writer's lock (image_file.h) is free. Returns how many. A
+// process id says nothing here: it may be another process's by now, or another machine's. Where flock(2)
+// does not reach the other machines (NFS mounted with local_lock), one of them may lose the checkpoint
+// that it is writing: its rename fails, and its older images stay.
+uint32_t remove_dead_leftovers(int dir_fd);
+
 struct Pruned {
   uint32_t images = 0;     // complete images removed
   uint32_t leftovers = 0;  // ".tmp" of dead writers removed

@@ -63,14 +63,21 @@ Result<void> ImageFile::create(int dir_fd, const char* name, bool want_direct) {
 
 Result<void> ImageFile::create_exclusively() {
   const long flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  long fd = sys::call(__NR_openat, dir_fd_, temporary_, flags, 0600L);
-  if (fd == -EEXIST) {
-    CKPT_TRY(unlink_stale());
-    fd = sys::call(__NR_openat, dir_fd_, temporary_, flags, 0600L);
+  for (;;) {
+    long fd = sys::call(__NR_openat, dir_fd_, temporary_, flags, 0600L);
+    if (fd == -EEXIST) {
+      CKPT_TRY(unlink_stale());
+      fd = sys::call(__NR_openat, dir_fd_, temporary_, flags, 0600L);
+    }
+    if (sys::failed(fd)) return image_io_error("create", path_, fd);
+    fd_.reset(static_cast<int>(fd));
+    // Another program that tidies the directory (remove_dead_leftovers) may have found the file before it
+    // was locked. It holds the lock until it has removed the name: then it is for us to begin again.
+    sys::call(__NR_flock, fd_.get(), static_cast<long>(LOCK_EX));
+    struct stat st;
+    long r = sys::call(__NR_newfstatat, fd_.get(), "", &st, static_cast<long>(AT_EMPTY_PATH));
+    if (sys::failed(r) || st.st_nlink != 0) break;
   }
-  if (sys::failed(fd)) return image_io_error("create", path_, fd);
-  fd_.reset(static_cast<int>(fd));
-  sys::call(__NR_flock, fd_.get(), static_cast<long>(LOCK_EX | LOCK_NB));
   long r = sys::call(__NR_fchmod, fd_.get(), 0600L);  // the umask may have taken bits away
   if (sys::failed(r)) {
     remove();

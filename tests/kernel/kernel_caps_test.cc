@@ -4,9 +4,11 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/userfaultfd.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,6 +17,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "base/raii_fd.h"
 #include "base/result.h"
 
 namespace ckpt {
@@ -108,6 +111,27 @@ TEST_F(KernelCapsTest, UserfaultfdSaysWhatGaveIt) {
   if (p.access != UserfaultfdAccess::kNone) {
     EXPECT_NE(p.features & UFFD_FEATURE_PAGEFAULT_FLAG_WP, 0u);
   }
+}
+
+// What mode auto and `ckpt check` go by is what the kernel says to the very features that the library asks for.
+TEST_F(KernelCapsTest, RealtimeNeedsAllOfItsFeatures) {
+  UserfaultfdProbe p = probe_userfaultfd();
+  ScopedFd fd(open_userfaultfd(O_CLOEXEC, nullptr));
+  uffdio_api api{};
+  api.api = UFFD_API;
+  api.features = kUffdFeaturesOfRealtime;
+  const bool granted = fd.valid() && ioctl(fd.get(), UFFDIO_API, &api) == 0;
+  EXPECT_EQ(p.allows_realtime(), granted && p.access == UserfaultfdAccess::kFull);
+  p.access = UserfaultfdAccess::kFull;
+  p.features = ~uint64_t{0};
+  EXPECT_TRUE(p.allows_realtime());
+  for (uint64_t bit = 1; bit != 0; bit <<= 1) {
+    p.features = ~bit;
+    EXPECT_EQ(p.allows_realtime(), (kUffdFeaturesOfRealtime & bit) == 0) << bit;
+  }
+  p.features = ~uint64_t{0};
+  p.access = UserfaultfdAccess::kUserModeOnly;
+  EXPECT_FALSE(p.allows_realtime());
 }
 
 // The same process, with its rights given up: the answers of someone who is not root.

@@ -1,8 +1,14 @@
 // The image directory: made, refused, numbered, pruned.
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+
+#include <atomic>
+#include <thread>
 
 #include "tests/writer/image_fixture.h"
 #include "writer/image_directory.h"
+#include "writer/image_file.h"
 
 namespace ckpt {
 namespace {
@@ -167,6 +173,60 @@ TEST_F(Directory, PruneRemovesLeftoversOfDeadWritersOnly) {
   EXPECT_TRUE(exists(name(9) + ".tmp"));
   alive.abort();
   EXPECT_EQ(files(), 1u);
+}
+
+// Whatever run they are of: the next checkpoint into the directory tidies it.
+TEST_F(Directory, LeftoversOfAnyDeadWriterAreRemoved) {
+  write_images(1, 1);
+  const uint8_t other[16] = {9, 9, 9};
+  auto of_other = [&](uint64_t sequence) {
+    return std::string(compose_image_name("else", 99, other, sequence).text) + ".tmp";
+  };
+  std::filesystem::copy_file(path(name(1)), path(of_other(1)));
+  write_file(path(of_other(2)), "");
+  write_file(path(of_other(3)), std::string(8192, '\0'));
+  // Not ours to remove: no image inside, not a file, a link, somebody else's, still being written.
+  write_file(path(of_other(4)), std::string(8192, 'x'));
+  write_file(path(of_other(5)), "x");
+  std::filesystem::create_directory(path(of_other(6)));
+  std::filesystem::create_symlink(path(name(1)), path(of_other(7)));
+  write_file(path("notes.tmp"), "");
+  uint32_t theirs = 0;
+  if (geteuid() == 0) {
+    write_file(path(of_other(8)), "");
+    ASSERT_EQ(chown(path(of_other(8)).c_str(), 65534, 65534), 0);
+    theirs = 1;
+  }
+  Arena arena;
+  ASSERT_TRUE(arena.reserve(64 << 20));
+  DirectSink alive;
+  ASSERT_TRUE(alive.open(dir_fd_.get(), name(9).c_str(), identity(9), arena, count_release, &released_).ok());
+  EXPECT_EQ(remove_dead_leftovers(dir_fd_.get()), 3u);
+  EXPECT_FALSE(exists(of_other(1)) || exists(of_other(2)) || exists(of_other(3)));
+  EXPECT_EQ(files(), 7u + theirs);
+  EXPECT_EQ(remove_dead_leftovers(dir_fd_.get()), 0u);
+  alive.abort();
+}
+
+// A writer that begins while others tidy: it has its file, under its name, whoever was first.
+TEST_F(Directory, ANewFileIsNotTakenForALeftover) {
+  std::atomic<bool> over{false};
+  std::thread tidy([&] {
+    ScopedFd directory(open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    while (!over) remove_dead_leftovers(directory.get());
+  });
+  for (uint64_t s = 1; s <= 300; ++s) {
+    ImageFile file;
+    auto made = file.create(dir_fd_.get(), name(s).c_str(), false);
+    ASSERT_TRUE(made.ok()) << made.error().message();
+    struct stat by_name, by_fd;
+    ASSERT_EQ(stat(path(name(s) + ".tmp").c_str(), &by_name), 0) << s;
+    ASSERT_EQ(fstat(file.fd(), &by_fd), 0);
+    ASSERT_EQ(by_name.st_ino, by_fd.st_ino);
+    file.remove();
+  }
+  over = true;
+  tidy.join();
 }
 
 TEST(ImageNames, Compose) {

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Builds and tests with AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer, one after another.
+# Not part of what every change must pass: it takes three builds. Usage: scripts/sanitize.sh [asan|ubsan|tsan...]
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+
+"$root/scripts/setup.sh" --packages-only
+cd -- "$root"
+[ $# -gt 0 ] || set -- asan ubsan tsan
+for preset; do
+  say "$preset: building into build-$preset"
+  cmake --preset "$preset" >/dev/null
+  cmake --build --preset "$preset"
+  say "$preset: running the tests"
+  ctest --preset "$preset" --no-tests=error
+done

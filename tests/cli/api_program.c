@@ -1,0 +1,154 @@
+/* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, stuck, critical, exec N.
+ * Plain C: the header is for such programs. */
+#define _GNU_SOURCE
+#define CKPT_RT_OPTIONAL
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "include/ckpt_rt.h"
+
+static void fail(const char* what) {
+  perror(what);
+  exit(1);
+}
+
+/* Answers each line with its number until the input ends. "leave" leaves the critical section. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static int may_leave = 0, left = 0, ready = 0;
+
+static void answer_lines(void) {
+  char line[64];
+  int n = 0;
+  puts("up");
+  fflush(stdout);
+  while (fgets(line, sizeof(line), stdin) != NULL) {
+    if (strcmp(line, "leave\n") == 0) {
+      pthread_mutex_lock(&lock);
+      may_leave = 1;
+      pthread_cond_broadcast(&changed);
+      while (!left) pthread_cond_wait(&changed, &lock);
+      pthread_mutex_unlock(&lock);
+    }
+    printf("%d\n", ++n);
+    fflush(stdout);
+  }
+}
+
+static void be_ready(void) {
+  pthread_mutex_lock(&lock);
+  ready = 1;
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+}
+
+static void start(void* (*body)(void*)) {
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, body, NULL) != 0) fail("pthread_create");
+  pthread_mutex_lock(&lock);
+  while (!ready) pthread_cond_wait(&changed, &lock);
+  pthread_mutex_unlock(&lock);
+}
+
+/* Behind the back of every interposed function. */
+static long raw_call(long nr, long a, long b, long c, long d) {
+  long result;
+  register long r10 __asm__("r10") = d;
+  __asm__ volatile("syscall" : "=a"(result) : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+  return result;
+}
+
+static void* stubborn(void* none) {
+  uint64_t all = ~(uint64_t)0;
+  struct timespec day = {86400, 0};
+  pthread_setname_np(pthread_self(), "stubborn");
+  be_ready();
+  raw_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, 0, 8);
+  for (;;) raw_call(SYS_nanosleep, (long)&day, 0, 0, 0);
+  return none;
+}
+
+static void* critical(void* none) {
+  if (ckpt_rt_enter_critical() != CKPT_RT_OK) fail("enter");
+  be_ready();
+  pthread_mutex_lock(&lock);
+  while (!may_leave) pthread_cond_wait(&changed, &lock);
+  pthread_mutex_unlock(&lock);
+  if (ckpt_rt_leave_critical() != CKPT_RT_OK) fail("leave");
+  pthread_mutex_lock(&lock);
+  left = 1;
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+  return none;
+}
+
+static int calls[4];
+static void count(enum ckpt_rt_callback_kind kind, void* context) { ((int*)context)[kind]++; }
+static void never(enum ckpt_rt_callback_kind kind, void* context) {
+  (void)kind;
+  (void)context;
+  abort();
+}
+
+static void api(void) {
+  const size_t page = 4096;
+  char* memory = mmap(NULL, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  struct ckpt_rt_result result = {.size = sizeof(result)}, small = {.size = 4};
+  if (memory == MAP_FAILED) fail("mmap");
+  memset(memory, 'x', 4 * page);
+  printf("active %d restarted %u\n", ckpt_rt_is_active(), ckpt_rt_restarted());
+  printf("small %d\n", ckpt_rt_checkpoint(&small));
+  printf("enter %d", ckpt_rt_enter_critical());
+  printf(" inside %d", ckpt_rt_checkpoint(NULL));
+  printf(" leave %d", ckpt_rt_leave_critical());
+  printf(" again %d\n", ckpt_rt_leave_critical());
+  for (int kind = CKPT_RT_BEFORE_CHECKPOINT; kind <= CKPT_RT_AFTER_RESTART; ++kind) {
+    if (ckpt_rt_add_callback(kind, count, calls) != CKPT_RT_OK) fail("add");
+    if (ckpt_rt_add_callback(kind, never, NULL) != CKPT_RT_OK) fail("add");
+    if (ckpt_rt_remove_callback(kind, never, NULL) != CKPT_RT_OK) fail("remove");
+  }
+  printf("remove again %d\n", ckpt_rt_remove_callback(CKPT_RT_AFTER_RESTART, never, NULL));
+  /* Whole pages only: the second and the third; then the third comes back in. */
+  if (ckpt_rt_exclude(memory + 1, 3 * page) != CKPT_RT_OK) fail("exclude");
+  if (ckpt_rt_include(memory + 2 * page, 1) != CKPT_RT_OK) fail("include");
+  fflush(stdout);
+  int returned = ckpt_rt_checkpoint(&result);
+  printf("returned %d restarted %u %u sequence %d before %d after %d restart %d memory", returned, result.restarted,
+         ckpt_rt_restarted(), (int)result.sequence, calls[1], calls[2], calls[3]);
+  for (int i = 0; i < 4; ++i) printf(" %d", memory[(size_t)i * page]);
+  printf(" error '%s'\n", result.error);
+}
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  if (strcmp(argv[1], "api") == 0) {
+    api();
+  } else if (strcmp(argv[1], "stuck") == 0) {
+    start(stubborn);
+    answer_lines();
+  } else if (strcmp(argv[1], "critical") == 0) {
+    start(critical);
+    answer_lines();
+  } else if (strcmp(argv[1], "exec") == 0 && argc == 3) {
+    int left_to_do = atoi(argv[2]);
+    if (left_to_do > 0) {
+      char text[16];
+      snprintf(text, sizeof(text), "%d", left_to_do - 1);
+      argv[2] = text;
+      execv("/proc/self/exe", argv);
+      fail("exec");
+    }
+    answer_lines();
+  } else {
+    return 2;
+  }
+  return 0;
+}

@@ -1,0 +1,141 @@
+#include "copier/buffer_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace ckpt {
+namespace {
+
+constexpr size_t kBytes = 4 * kPageSize;
+
+TEST(BufferPool, HandsOutEveryBufferOnce) {
+  BufferPool pool;
+  ASSERT_TRUE(pool.reserve(16 * kBytes + kBytes - 1, kBytes));
+  EXPECT_EQ(pool.buffers(), 16u);
+  EXPECT_TRUE(pool.all_free());
+  std::set<uint32_t> numbers;
+  for (uint32_t i = 0; i < 16; ++i) {
+    uint32_t b = pool.acquire(CopyKind::kForced);
+    ASSERT_TRUE(numbers.insert(b).second) << b;
+    std::memset(pool.data(b), static_cast<int>(b), kBytes);
+  }
+  for (uint32_t b : numbers) {
+    for (size_t i = 0; i < kBytes; ++i) ASSERT_EQ(pool.data(b)[i], std::byte{static_cast<unsigned char>(b)});
+    ASSERT_TRUE(pool.range().contains(Addr::of(pool.data(b))));
+  }
+  EXPECT_FALSE(pool.all_free());
+  for (uint32_t b : numbers) pool.release(b);
+  EXPECT_TRUE(pool.all_free());
+  EXPECT_EQ(pool.forced_waits(), 0u);
+  pool.release_memory();
+}
+
+TEST(BufferPool, KeepsAQuarterForForcedCopies) {
+  BufferPool pool;
+  ASSERT_TRUE(pool.reserve(16 * kBytes, kBytes));
+  std::vector<uint32_t> taken;
+  for (int i = 0; i < 12; ++i) taken.push_back(pool.acquire(CopyKind::kSequential));
+  EXPECT_EQ(pool.sequential_waits(), 0u);
+  std::atomic<int> got{-1};
+  std::thread copier([&] { got = static_cast<int>(pool.acquire(CopyKind::kSequential)); });
+  while (pool.sequential_waits() == 0 && got == -1) std::this_thread::yield();
+  EXPECT_EQ(got.load(), -1) << "a buffer of the reserve";
+  // The reserve is there for faults, while the sequential copier waits, and for them alone.
+  for (int i = 0; i < 4; ++i) taken.push_back(pool.acquire(CopyKind::kForced));
+  EXPECT_EQ(pool.forced_waits(), 0u);
+  EXPECT_EQ(got.load(), -1);
+  // Four come back: still only the reserve is free. The fifth is the copier's.
+  for (int i = 0; i < 4; ++i) {
+    pool.release(taken.back());
+    taken.pop_back();
+  }
+  EXPECT_EQ(got.load(), -1);
+  pool.release(taken.back());
+  taken.pop_back();
+  copier.join();
+  EXPECT_EQ(pool.sequential_waits(), 1u) << "one wait, however often it was woken";
+  pool.release(static_cast<uint32_t>(got.load()));
+  for (uint32_t b : taken) pool.release(b);
+  EXPECT_TRUE(pool.all_free());
+  pool.reset_counters();
+  EXPECT_EQ(pool.sequential_waits(), 0u);
+  pool.release_memory();
+}
+
+// Both kinds sleep on one word: the one buffer that comes back must reach the forced copy, which alone
+// may take it.
+TEST(BufferPool, ABufferReachesTheForcedCopyBesideASequentialOne) {
+  BufferPool pool;
+  ASSERT_TRUE(pool.reserve(4 * kBytes, kBytes));
+  for (int round = 0; round < 300; ++round) {
+    pool.reset_counters();
+    uint32_t all[4];
+    for (uint32_t& b : all) b = pool.acquire(CopyKind::kForced);
+    std::atomic<bool> sequential_done{false};
+    std::thread sequential([&] {
+      uint32_t b = pool.acquire(CopyKind::kSequential);
+      sequential_done = true;
+      pool.release(b);
+    });
+    std::atomic<int> forced_got{-1};
+    std::thread forced([&] { forced_got = static_cast<int>(pool.acquire(CopyKind::kForced)); });
+    while (pool.sequential_waits() == 0 || pool.forced_waits() == 0) std::this_thread::yield();
+    pool.release(all[0]);
+    forced.join();
+    ASSERT_EQ(forced_got.load(), static_cast<int>(all[0]));
+    ASSERT_FALSE(sequential_done.load());
+    for (int i = 1; i < 4; ++i) pool.release(all[i]);
+    pool.release(static_cast<uint32_t>(forced_got.load()));
+    sequential.join();
+    ASSERT_TRUE(pool.all_free());
+  }
+  pool.release_memory();
+}
+
+TEST(BufferPool, NobodySleepsOnWhileBuffersAreFree) {
+  BufferPool pool;
+  ASSERT_TRUE(pool.reserve(5 * kBytes, kBytes));
+  std::vector<int> holder(pool.buffers(), 0);  // a data race if two hold one buffer
+  std::atomic<int> strange{0};
+  std::vector<std::thread> threads;
+  for (int t = 1; t <= 6; ++t) {
+    threads.emplace_back([&, t] {
+      unsigned random = static_cast<unsigned>(t);
+      for (int i = 0; i < 4000; ++i) {
+        uint32_t b = pool.acquire(t % 2 == 0 ? CopyKind::kForced : CopyKind::kSequential);
+        if (holder[b] != 0) ++strange;
+        holder[b] = t;
+        if (rand_r(&random) % 8 == 0) std::this_thread::yield();
+        if (holder[b] != t) ++strange;
+        holder[b] = 0;
+        pool.release(b);
+      }
+    });
+  }
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(strange.load(), 0);
+  EXPECT_TRUE(pool.all_free());
+  pool.release_memory();
+}
+
+TEST(BufferPool, GivesItsPagesBack) {
+  BufferPool pool;
+  ASSERT_TRUE(pool.reserve(4 * kBytes, kBytes));
+  uint32_t b = pool.acquire(CopyKind::kForced);
+  std::memset(pool.data(b), 1, kBytes);
+  pool.release(b);
+  pool.trim();
+  ASSERT_EQ(pool.acquire(CopyKind::kForced), b) << "the free list is not given back";
+  EXPECT_EQ(pool.data(b)[0], std::byte{0});
+  pool.release(b);
+  pool.release_memory();
+  EXPECT_TRUE(pool.range().empty());
+  BufferPool impossible;
+  EXPECT_FALSE(impossible.reserve(1ull << 60, kBytes));
+}
+
+}  // namespace
+}  // namespace ckpt

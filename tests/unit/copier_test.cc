@@ -1,0 +1,342 @@
+// Threads that write at full speed, threads that give memory back, the sequential copier, the fault
+// handler and the writer, on a model of memory: every page is in the image once, as it was at the stop.
+#include "copier/copier.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/unit/model_memory.h"
+
+namespace ckpt {
+namespace {
+
+using test::ModelMemory;
+using test::value_of;
+
+constexpr size_t kPerSegment = 16;  // pages
+
+// One checkpoint of a ModelMemory.
+class Rig {
+ public:
+  Rig(size_t pages, size_t buffers) : memory(pages), copier(table, pool, queue, memory), copies_(pages) {
+    EXPECT_TRUE(arena_.reserve(1 << 20));
+    EXPECT_TRUE(table.reserve(arena_, kPerSegment * kPageSize, pages / kPerSegment + 64, 64));
+    EXPECT_TRUE(pool.reserve(buffers * kPerSegment * kPageSize, kPerSegment * kPageSize));
+    EXPECT_TRUE(queue.reserve(arena_, static_cast<uint32_t>(buffers) + 1));
+  }
+  ~Rig() {
+    finish();
+    pool.release_memory();
+  }
+  Rig(const Rig&) = delete;
+  Rig& operator=(const Rig&) = delete;
+
+  void region(size_t first, size_t count) { EXPECT_TRUE(table.add_region({memory.pages(first, count)})); }
+  // Pages of the region added last that exist; their values are those of the image.
+  void present(size_t first, size_t count) {
+    EXPECT_TRUE(table.add_run(memory.pages(first, count)));
+    for (size_t i = first; i < first + count; ++i) expected_.push_back(i);
+  }
+  // The end of the stop.
+  void go() {
+    for (size_t i : expected_) at_stop_.push_back(*memory.page(i).as<uint64_t>());
+    for (size_t i = 0; i < memory.size(); ++i) memory.protect(i);
+    memory.serve(copier);
+    writer_ = std::thread([this] {
+      CopiedSegment batch[8];
+      const size_t wanted = std::max<size_t>(1, std::min<size_t>(8, pool.buffers() / 4));
+      while (size_t n = queue.pop(batch, wanted, 8)) {
+        for (size_t i = 0; i < n; ++i) take(batch[i]);
+      }
+    });
+  }
+  // All copying is over.
+  void finish() {
+    memory.stop_serving();
+    if (!writer_.joinable()) return;
+    queue.close();
+    writer_.join();
+  }
+  void expect_image_of_the_stop() {
+    finish();
+    std::vector<int> should(memory.size());
+    for (size_t n = 0; n < expected_.size(); ++n) {
+      size_t i = expected_[n];
+      should[i] = at_stop_[n] == 0 ? 0 : 1;  // zero pages are not stored
+      if (copies_[i].count == 1) {
+        ASSERT_EQ(copies_[i].value, at_stop_[n]) << "page " << i;
+      }
+    }
+    for (size_t i = 0; i < memory.size(); ++i) ASSERT_EQ(copies_[i].count, should[i]) << "page " << i;
+    auto& c = copier.counters();
+    ASSERT_EQ(c.sequential + c.forced + c.released, table.size());
+    for (SegmentId id{0}; id.value < table.size(); ++id.value) {
+      ASSERT_EQ(table.state(id), SegmentState::kCopied);
+    }
+    ASSERT_TRUE(pool.all_free());
+  }
+
+  ModelMemory memory;
+  SegmentTable table;
+  BufferPool pool;
+  FilledQueue queue;
+  Copier copier;
+
+ private:
+  void take(const CopiedSegment& s) {
+    for (size_t p = 0; p < kPerSegment; ++p) {
+      if ((s.page_mask >> p & 1) == 0) continue;
+      auto& copy = copies_[(s.base - memory.base()) / kPageSize + p];
+      ++copy.count;
+      copy.value = value_of(s.data + p * kPageSize);
+    }
+    pool.release(s.buffer);
+  }
+
+  struct Copy {
+    int count = 0;
+    uint64_t value = 0;
+  };
+  Arena arena_;
+  std::vector<size_t> expected_;
+  std::vector<uint64_t> at_stop_;
+  std::vector<Copy> copies_;
+  std::thread writer_;
+};
+
+// 64 pages in four segments, page i with the value i + 1.
+void fill_simple(Rig& rig) {
+  for (size_t i = 0; i < 64; ++i) rig.memory.set(i, i + 1);
+  rig.region(0, 64);
+  rig.present(0, 64);
+}
+
+TEST(Copier, CopiesInTurnWhatNobodyTouches) {
+  Rig rig(64, 16);
+  fill_simple(rig);
+  rig.go();
+  EXPECT_TRUE(rig.copier.run());
+  rig.expect_image_of_the_stop();
+  EXPECT_EQ(rig.copier.counters().sequential, 4u);
+  for (size_t i = 0; i < 64; ++i) EXPECT_FALSE(rig.memory.is_protected(i));
+}
+
+TEST(Copier, AWriteIsAForcedCopyOfItsSegmentFirst) {
+  Rig rig(64, 16);
+  fill_simple(rig);
+  rig.go();
+  ASSERT_TRUE(rig.memory.write(20, 999));
+  rig.table.await_copied({1});
+  EXPECT_TRUE(rig.memory.is_protected(15));
+  EXPECT_FALSE(rig.memory.is_protected(16)) << "the whole segment is writable";
+  ASSERT_TRUE(rig.memory.write(31, 999));
+  EXPECT_TRUE(rig.copier.run());
+  rig.expect_image_of_the_stop();
+  EXPECT_EQ(rig.copier.counters().sequential, 3u);
+  EXPECT_EQ(rig.copier.counters().forced, 1u);
+  EXPECT_EQ(rig.copier.counters().faults, 1u) << "the second write found its segment writable";
+}
+
+TEST(Copier, MemoryIsCopiedBeforeItIsGivenBack) {
+  Rig rig(64, 16);
+  fill_simple(rig);
+  rig.go();
+  rig.copier.before_release(rig.memory.pages(15, 2));  // two segments
+  rig.memory.give_back(15, 2);
+  EXPECT_EQ(rig.copier.counters().released, 2u);
+  EXPECT_TRUE(rig.copier.run());
+  rig.expect_image_of_the_stop();
+}
+
+// The thread that gives memory back finds another one in the middle of copying it.
+TEST(Copier, MemoryIsNotGivenBackWhileAnotherCopiesIt) {
+  Rig rig(64, 16);
+  fill_simple(rig);
+  rig.go();
+  std::atomic<bool> asks{false}, copied{false}, too_early{false};
+  std::thread giver;
+  rig.memory.after_read = [&](Addr a) {
+    if (a != rig.memory.page(32)) return;
+    giver = std::thread([&] {
+      asks = true;
+      rig.copier.before_release(rig.memory.pages(33, 2));
+      if (!copied) too_early = true;
+      rig.memory.give_back(33, 2);
+    });
+    while (!asks) std::this_thread::yield();
+    // Time for it to return if it does not wait.
+    for (int i = 0; i < 200; ++i) std::this_thread::yield();
+  };
+  rig.memory.before_unprotect = [&](AddrRange r) {
+    if (r.start == rig.memory.page(32)) copied = true;
+  };
+  EXPECT_TRUE(rig.copier.run());
+  giver.join();
+  EXPECT_FALSE(too_early.load());
+  rig.expect_image_of_the_stop();
+}
+
+TEST(Copier, AWriteOutsideTheImageUnprotectsThePageAlone) {
+  Rig rig(64, 16);
+  for (size_t i = 0; i < 64; ++i) rig.memory.set(i, i + 1);
+  rig.region(0, 32);
+  rig.present(0, 8);
+  rig.present(9, 23);
+  rig.go();
+  ASSERT_TRUE(rig.memory.write(40, 7)) << "newer than the stop";
+  ASSERT_TRUE(rig.memory.write(8, 7)) << "no page at the stop, in a segment that has others";
+  EXPECT_TRUE(rig.memory.is_protected(41));
+  EXPECT_TRUE(rig.memory.is_protected(9));
+  EXPECT_TRUE(rig.copier.run());
+  rig.expect_image_of_the_stop();
+  EXPECT_EQ(rig.copier.counters().forced, 0u);
+}
+
+TEST(Copier, WhatIsBesideTheImageMayBeGone) {
+  Rig rig(64, 16);
+  for (size_t i = 0; i < 64; ++i) rig.memory.set(i, i + 1);
+  rig.region(0, 64);
+  rig.present(0, 3);
+  rig.present(5, 59);
+  rig.memory.give_back(3, 2);
+  rig.go();
+  EXPECT_TRUE(rig.copier.run());
+  rig.expect_image_of_the_stop();
+}
+
+TEST(Copier, VanishedMemoryLosesTheCheckpointAndNobodyWaitsForIt) {
+  Rig rig(64, 4);
+  fill_simple(rig);
+  rig.memory.give_back(37, 1);
+  rig.go();
+  EXPECT_FALSE(rig.copier.run());
+  EXPECT_TRUE(rig.copier.lost());
+  EXPECT_EQ(rig.copier.lost_at(), rig.memory.page(32));
+  EXPECT_EQ(rig.table.state({2}), SegmentState::kLost);
+  rig.copier.before_release(rig.memory.pages(32, 16));
+  rig.finish();
+  EXPECT_TRUE(rig.pool.all_free());
+}
+
+// Memory that was read and went before it was unprotected may have been another's when it was read.
+TEST(Copier, MemoryThatGoesBetweenReadingAndUnprotectingIsLost) {
+  Rig rig(64, 16);
+  fill_simple(rig);
+  rig.go();
+  rig.memory.after_read = [&](Addr a) {
+    if (a == rig.memory.page(16)) rig.memory.give_back(16, 1);
+  };
+  EXPECT_FALSE(rig.copier.run());
+  EXPECT_EQ(rig.copier.lost_at(), rig.memory.page(16));
+  rig.finish();
+  EXPECT_TRUE(rig.pool.all_free());
+}
+
+// A remove event (madvise) finds a segment in each of its states.
+TEST(Copier, ARemoveEventLosesWhatIsNotSaved) {
+  struct {
+    const char* when;
+    bool lost;
+  } cases[] = {{"before", true}, {"reading", true}, {"settling", true}, {"saved", false}, {"copied", false}};
+  for (auto& c : cases) {
+    Rig rig(64, 16);
+    fill_simple(rig);
+    rig.go();
+    const AddrRange removed = rig.memory.pages(33, 2);
+    bool once = true;
+    auto remove = [&](bool here) {
+      if (here && std::exchange(once, false)) rig.copier.removed(removed);
+    };
+    std::string when = c.when;
+    if (when == "before") rig.copier.removed(removed);
+    if (when == "reading") rig.memory.after_read = [&](Addr a) { remove(a == rig.memory.page(32)); };
+    if (when == "settling")
+      rig.memory.in_settle = [&] { remove(rig.table.state({2}) == SegmentState::kCopying); };
+    if (when == "saved") {
+      rig.memory.before_unprotect = [&](AddrRange r) {
+        EXPECT_TRUE(r.start != rig.memory.page(32) || rig.table.state({2}) == SegmentState::kSaved);
+        remove(r.start == rig.memory.page(32));
+      };
+    }
+    bool complete = rig.copier.run();
+    if (when == "copied") rig.copier.removed(removed);
+    EXPECT_EQ(rig.copier.lost(), c.lost) << c.when;
+    if (c.lost) {
+      EXPECT_FALSE(complete && !rig.copier.lost()) << c.when;
+      rig.finish();
+    } else {
+      EXPECT_TRUE(complete) << c.when;
+      rig.expect_image_of_the_stop();
+    }
+  }
+}
+
+// All at once, many times, from different memories. `buffers`: small pools make everyone wait.
+void race(unsigned seed, size_t buffers) {
+  constexpr size_t kPages = 512;
+  std::mt19937 random(seed);
+  Rig rig(kPages, buffers);
+  for (size_t i = 0; i < kPages; ++i) rig.memory.set(i, random() % 8 == 0 ? 0 : i + 1'000'000);
+  for (size_t at = random() % 5; at + 40 < kPages;) {
+    size_t size = 20 + random() % 150;
+    if (at + size > kPages) size = kPages - at;
+    rig.region(at, size);
+    for (size_t p = at; p < at + size;) {
+      size_t run = std::min<size_t>(1 + random() % 30, at + size - p);
+      if (random() % 4 != 0) rig.present(p, run);
+      p += run;
+    }
+    at += size + random() % 9;
+  }
+  rig.go();
+  std::atomic<bool> over{false};
+  std::atomic<int> started{0};
+  std::vector<std::thread> program;
+  for (unsigned t = 0; t < 3; ++t) {
+    program.emplace_back([&, t] {
+      std::mt19937 mine(seed * 10 + t);
+      for (uint64_t n = 0; !over || n < 200; ++n) {
+        rig.memory.write(mine() % kPages, (uint64_t{t} << 32) + n + 5'000'000);
+        if (n == 0) ++started;
+      }
+    });
+  }
+  program.emplace_back([&] {
+    std::mt19937 mine(seed * 10 + 9);
+    for (int n = 0; n < 12; ++n) {
+      size_t count = 1 + mine() % 24, first = mine() % (kPages - count);
+      rig.copier.before_release(rig.memory.pages(first, count));
+      rig.memory.give_back(first, count);
+      if (n == 0) ++started;
+      std::this_thread::yield();
+    }
+  });
+  // The threads of the program are in it when copying in turn begins.
+  while (started < 4) std::this_thread::yield();
+  EXPECT_TRUE(rig.copier.run());
+  over = true;
+  for (auto& t : program) t.join();
+  rig.expect_image_of_the_stop();
+}
+
+TEST(Copier, AllAtOnce) {
+  for (unsigned seed = 1; seed <= 25 && !HasFailure(); ++seed) race(seed, 32);
+}
+
+TEST(Copier, AllAtOnceThroughASmallPool) {
+  for (unsigned seed = 101; seed <= 125 && !HasFailure(); ++seed) race(seed, 4);
+}
+
+TEST(Copier, KnowsAPageOfZeros) {
+  alignas(8) std::byte page[kPageSize] = {};
+  EXPECT_TRUE(page_is_zero(page));
+  for (size_t at : {size_t{0}, size_t{7}, size_t{8}, size_t{63}, size_t{64}, size_t{2048}, kPageSize - 1}) {
+    page[at] = std::byte{1};
+    EXPECT_FALSE(page_is_zero(page)) << at;
+    page[at] = std::byte{0};
+  }
+}
+
+}  // namespace
+}  // namespace ckpt

@@ -1,0 +1,165 @@
+#include "base/settings.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+
+#include "base/control_protocol.h"
+
+namespace ckpt {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Result<Settings> parse(const Variables& variables) {
+  return parse_settings(
+      [](const char* name, void* context) -> const char* {
+        auto& all = *static_cast<const Variables*>(context);
+        auto found = all.find(name);
+        return found == all.end() ? nullptr : found->second.c_str();
+      },
+      const_cast<Variables*>(&variables));
+}
+
+TEST(Settings, DefaultsAreThoseOfTheReadme) {
+  auto s = parse({});
+  ASSERT_TRUE(s.ok());
+  EXPECT_STREQ(s->directory, "");
+  EXPECT_EQ(s->every_ns, 0);
+  EXPECT_EQ(s->mode, Mode::kAuto);
+  EXPECT_EQ(s->segment_bytes, 64u << 10);
+  EXPECT_EQ(s->pool_bytes, 64u << 20);
+  EXPECT_EQ(s->signal, kDefaultCheckpointSignal);
+  EXPECT_EQ(s->stop_timeout_ns, 2'000'000'000);
+  EXPECT_EQ(s->keep, 2u);
+  EXPECT_TRUE(s->log);
+  EXPECT_FALSE(s->disabled);
+}
+
+TEST(Settings, AllOfThem) {
+  auto s = parse({{"CKPT_DIR", "/images"},
+                  {"CKPT_EVERY", "250ms"},
+                  {"CKPT_MODE", "sequential"},
+                  {"CKPT_SEGMENT", "4K"},
+                  {"CKPT_POOL", "64K"},
+                  {"CKPT_SIGNAL", "40"},
+                  {"CKPT_STOP_TIMEOUT", "1m"},
+                  {"CKPT_KEEP", "0"},
+                  {"CKPT_DISABLE", "1"},
+                  {"CKPT_LOG", "0"}});
+  ASSERT_TRUE(s.ok()) << s.error().message();
+  EXPECT_STREQ(s->directory, "/images");
+  EXPECT_EQ(s->every_ns, 250'000'000);
+  EXPECT_EQ(s->mode, Mode::kSequential);
+  EXPECT_EQ(s->segment_bytes, 4096u);
+  EXPECT_EQ(s->pool_bytes, 65536u);
+  EXPECT_EQ(s->signal, 40);
+  EXPECT_EQ(s->stop_timeout_ns, 60'000'000'000);
+  EXPECT_EQ(s->keep, 0u);
+  EXPECT_TRUE(s->disabled);
+  EXPECT_FALSE(s->log);
+}
+
+TEST(Settings, AnEmptyValueIsNone) {
+  auto s = parse({{"CKPT_DIR", ""}, {"CKPT_EVERY", ""}, {"CKPT_POOL", ""}, {"CKPT_DISABLE", ""}});
+  ASSERT_TRUE(s.ok());
+  EXPECT_FALSE(s->disabled);
+  EXPECT_EQ(s->pool_bytes, 64u << 20);
+}
+
+TEST(Settings, EachWrongValueIsNamedWithARemedy) {
+  const Variables wrong[] = {{{"CKPT_DIR", std::string(1024, 'd')}},
+                             {{"CKPT_EVERY", "soon"}},
+                             {{"CKPT_EVERY", "10us"}},
+                             {{"CKPT_EVERY", "-5s"}},
+                             {{"CKPT_EVERY", "99999999999999999999s"}},
+                             {{"CKPT_EVERY", "9999999999999h"}},
+                             {{"CKPT_MODE", "Realtime"}},
+                             {{"CKPT_SEGMENT", "2K"}},
+                             {{"CKPT_SEGMENT", "512K"}},
+                             {{"CKPT_SEGMENT", "12K"}},
+                             {{"CKPT_SEGMENT", "64X"}},
+                             {{"CKPT_POOL", "1"}},
+                             {{"CKPT_POOL", "65G"}},
+                             {{"CKPT_POOL", "18446744073709551615G"}},
+                             {{"CKPT_SIGNAL", "9"}},
+                             {{"CKPT_SIGNAL", "11"}},
+                             {{"CKPT_SIGNAL", "33"}},
+                             {{"CKPT_SIGNAL", "65"}},
+                             {{"CKPT_SIGNAL", "60x"}},
+                             {{"CKPT_STOP_TIMEOUT", "0"}},
+                             {{"CKPT_STOP_TIMEOUT", "fast"}},
+                             {{"CKPT_KEEP", "-1"}},
+                             {{"CKPT_KEEP", "4294967296"}},
+                             {{"CKPT_KEEP", "two"}}};
+  for (const Variables& v : wrong) {
+    auto s = parse(v);
+    ASSERT_FALSE(s.ok()) << v.begin()->first << "=" << v.begin()->second;
+    std::string text(s.error().message());
+    EXPECT_EQ(s.error().code, ExitCode::kUsage);
+    EXPECT_NE(text.find(v.begin()->first), std::string::npos) << text;
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  }
+}
+
+TEST(Settings, SizesAndDurationsHaveTheirUnits) {
+  struct {
+    const char* text;
+    uint64_t bytes;
+  } sizes[] = {{"0", 0},       {"4096", 4096},   {"1B", 1},        {"64K", 65536},
+               {"64k", 65536}, {"64KiB", 65536}, {"2M", 2u << 20}, {"3GiB", 3ull << 30}};
+  for (auto& s : sizes) {
+    auto parsed = parse_size("X", s.text);
+    ASSERT_TRUE(parsed.ok()) << s.text;
+    EXPECT_EQ(*parsed, s.bytes);
+  }
+  struct {
+    const char* text;
+    int64_t ns;
+  } durations[] = {{"90", 90'000'000'000},   {"1s", 1'000'000'000},   {"5us", 5000},
+                   {"250ms", 250'000'000},   {"2m", 120'000'000'000}, {"2min", 120'000'000'000},
+                   {"1h", 3'600'000'000'000}};
+  for (auto& d : durations) {
+    auto parsed = parse_duration("X", d.text);
+    ASSERT_TRUE(parsed.ok()) << d.text;
+    EXPECT_EQ(*parsed, d.ns);
+  }
+  for (const char* bad : {"", " ", "K", "1 K", "1KB", "0x10", "1e3", "+1", "1.5G", "ms", "1d"}) {
+    EXPECT_FALSE(parse_size("X", bad).ok()) << bad;
+    EXPECT_FALSE(parse_duration("X", bad).ok()) << bad;
+  }
+  EXPECT_TRUE(parse_size("X", "18446744073709551615").ok());
+  EXPECT_FALSE(parse_size("X", "18446744073709551616").ok());
+}
+
+// Whatever the text, there is an answer, and what is accepted keeps the documented bounds.
+TEST(Settings, AnyTextIsAnswered) {
+  const char* names[] = {"CKPT_DIR",  "CKPT_EVERY",  "CKPT_MODE",         "CKPT_SEGMENT",
+                         "CKPT_POOL", "CKPT_SIGNAL", "CKPT_STOP_TIMEOUT", "CKPT_KEEP"};
+  const char alphabet[] = "0123456789kKmMgGhsuin B-./autoforkx\xff\n";
+  std::mt19937 random(4711);
+  for (int i = 0; i < 20'000; ++i) {
+    Variables v;
+    for (const char* name : names) {
+      if (random() % 2 != 0) continue;
+      std::string text(random() % 8, ' ');
+      for (char& c : text) c = alphabet[random() % (sizeof(alphabet) - 1)];
+      v[name] = text;
+    }
+    auto s = parse(v);
+    if (!s.ok()) {
+      ASSERT_FALSE(s.error().message().empty());
+      continue;
+    }
+    ASSERT_GE(s->pool_bytes, 16 * s->segment_bytes);
+    ASSERT_EQ(s->segment_bytes & (s->segment_bytes - 1), 0u);
+    ASSERT_TRUE(s->every_ns == 0 || s->every_ns >= 1'000'000);
+    ASSERT_GE(s->stop_timeout_ns, 1'000'000);
+    ASSERT_TRUE(s->signal >= 1 && s->signal <= 64);
+  }
+}
+
+}  // namespace
+}  // namespace ckpt
