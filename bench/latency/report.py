@@ -19,6 +19,9 @@ import matplotlib.pyplot as plt  # noqa: E402
 COLOURS = {"realtime": "#0072b2", "sequential": "#d55e00", "fork": "#009e73", "concurrent": "#cc79a7",
            "realtime-large": "#e69f00", "plain-fork": "#777777", "criu": "#56b4e9", "none": "#bbbbbb"}
 WORDS = {"none": "no checkpoint", "plain-fork": "plain fork()", "criu": "CRIU"}
+# What an error of somebody else's tool means.
+KNOWN = {"Unexpected rt vDSO area bounds": "Linux 6.13 and later have the mapping [vvar_vclock] between [vvar] and [vdso], which "
+                                          "this version of CRIU takes for damage (CRIU issue 2532); CRIU 4.1 or later is needed."}
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -343,7 +346,7 @@ def stand(page, results):
     for (name,), c in family(results, "rival", 1):
         if "error" in c:
             page.text(f"<b>{html.escape(word(name))}</b> could not be measured here: <span class='error'>"
-                      f"{html.escape(c['error'])}</span>")
+                      f"{html.escape(c['error'])}</span> " + " ".join(m for e, m in KNOWN.items() if e in c["error"]))
 
 
 def quiet(page, results):
