@@ -10,6 +10,10 @@ results=$build/latency
 mkdir -p "$results"
 "$root/scripts/setup.sh" --bench ckpt_latency
 
+# What an interrupted measurement leaves behind.
+trap 'rm -rf -- "$results"/latency.?????? "$results"/latency.disk' EXIT
+trap 'exit 130' INT TERM
+
 say "measuring (images in $results)"
 status=0
 "$build/bench/latency" --images "$results" --benchmark_out="$results/latency.json" --benchmark_out_format=json "$@" ||
