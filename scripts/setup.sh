@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing (Debian 12, by apt) and builds into build/.
-# Usage: scripts/setup.sh [--packages-only] [TARGET...]      no target: everything
+# Usage: scripts/setup.sh [--packages-only] [--bench] [TARGET...]      no target: everything
+#        --bench: also what scripts/latency.sh draws with and compares with
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 packages=(
@@ -10,6 +11,7 @@ packages=(
   # the programs that the tests checkpoint, and what they are looked at with
   python3 python3-numpy sqlite3 xz-utils perl gdb procps util-linux
 )
+bench_packages=(python3-matplotlib criu)
 
 install_missing() {
   if ! command -v dpkg-query >/dev/null; then
@@ -41,10 +43,14 @@ configure() {
 }
 
 only_packages=false
-if [ "${1-}" = --packages-only ]; then
-  only_packages=true
+while true; do
+  case ${1-} in
+    --packages-only) only_packages=true ;;
+    --bench) packages+=("${bench_packages[@]}") ;;
+    *) break ;;
+  esac
   shift
-fi
+done
 install_missing
 if $only_packages; then exit 0; fi
 say "building into $build"

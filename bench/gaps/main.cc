@@ -1,84 +1,62 @@
-// gaps: threads that write memory without rest and look at the clock at every step. What stops them,
-// a checkpoint, a page fault or the scheduler, shows as a gap between two steps.
+// gaps: threads that work on memory and look at the clock at every step. What stops them, a checkpoint,
+// a page fault or the scheduler, shows as a gap between two steps.
 //
 // Unlike the other programs here, its output is a measurement.
-#include <algorithm>
-#include <array>
 #include <atomic>
-#include <bit>
+#include <csignal>
+#include <fstream>
+#include <map>
+#include <memory>
 
 #include "bench/common.h"
+#include "bench/gaps/loads.h"
+#include "bench/gaps/surroundings.h"
 
 namespace bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr uint64_t kPage = 4096;
-
 struct Arguments {
   uint64_t size = uint64_t{256} << 20;
   double seconds = 5;
+  Load load = Load::kPage;
+  unsigned waiting = 0, descriptors = 0, mappings = 0;
+  std::string record;
+  int64_t record_from_ns = 3000;
 };
 
-// Counts of gaps in classes that are 1/16 of a power of two wide: 6 % is exact enough.
-class Histogram {
- public:
-  void add(uint64_t ns) {
-    ++counts_[class_of(ns)];
-    ++total_;
-    sum_ += ns;
-    largest_ = std::max(largest_, ns);
-  }
-  void add(const Histogram& other) {
-    for (size_t i = 0; i < counts_.size(); ++i) counts_[i] += other.counts_[i];
-    total_ += other.total_;
-    sum_ += other.sum_;
-    largest_ = std::max(largest_, other.largest_);
-  }
-  // The least value (upper end of its class) that `share` of all gaps do not exceed, in ns.
-  uint64_t percentile(double share) const {
-    auto wanted = static_cast<uint64_t>(share * static_cast<double>(total_));
-    uint64_t seen = 0;
-    for (size_t i = 0; i < counts_.size(); ++i) {
-      seen += counts_[i];
-      if (seen > wanted) return std::min(end_of(i), largest_);
-    }
-    return largest_;
-  }
-  // Sum of the gaps in classes from `ns` on, approximately, in ns.
-  uint64_t time_in_gaps_from(uint64_t ns) const {
-    uint64_t time = 0;
-    for (size_t i = class_of(ns); i < counts_.size(); ++i) time += counts_[i] * end_of(i);
-    return time;
-  }
-  uint64_t total() const { return total_; }
-  uint64_t largest() const { return largest_; }
+volatile std::sig_atomic_t stop = 0;
 
- private:
-  static constexpr unsigned kFine = 16;
-  static size_t class_of(uint64_t ns) {
-    if (ns < kFine) return ns;
-    unsigned power = static_cast<unsigned>(std::bit_width(ns)) - 1;  // 4 or more
-    return (power - 3) * kFine + ((ns >> (power - 4)) & (kFine - 1));
+void write_record(const std::string& path, const std::vector<std::unique_ptr<Recorder>>& recorders) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  auto put = [&](const void* p, size_t n) {
+    file.write(static_cast<const char*>(p), static_cast<std::streamsize>(n));
+  };
+  for (const auto& r : recorders) {
+    RecordHeader header = r->header();
+    put(&header, sizeof(header));
+    put(r->gaps().data(), r->gaps().size() * sizeof(Gap));
+    put(r->ticks().data(), r->ticks().size() * sizeof(Tick));
   }
-  static uint64_t end_of(size_t i) {
-    if (i < kFine) return i;
-    uint64_t power = i / kFine + 3, fine = i % kFine;
-    return ((kFine + fine + 1) << (power - 4)) - 1;
-  }
-
-  std::array<uint64_t, 62 * kFine> counts_{};
-  uint64_t total_ = 0, sum_ = 0, largest_ = 0;
-};
+  file.close();
+  if (!file) throw std::runtime_error(fmt::format("cannot write {}", path));
+}
 
 int run(const Arguments& arguments, const CommonArguments& common, Results& results) {
-  uint64_t pages = std::max<uint64_t>(arguments.size / kPage / common.threads, 1);
-  std::vector<Histogram> histograms(common.threads);
+  constexpr uint64_t kPageWords = 4096 / sizeof(uint64_t);
+  // Every thread needs a page of its own, and a sort two records.
+  uint64_t pages = std::max<uint64_t>(arguments.size / 4096, common.threads);
+  std::vector<uint64_t> memory(pages * kPageWords, 1);
+  Surroundings surroundings;
+  surroundings.open_descriptors(arguments.descriptors);
+  surroundings.make_mappings(arguments.mappings);
+  surroundings.start_waiting_threads(arguments.waiting);
+
+  const int64_t end = clock_ns() + static_cast<int64_t>(arguments.seconds * 1e9);
+  const int64_t record_from = arguments.record.empty() ? 0 : arguments.record_from_ns;
+  std::vector<std::unique_ptr<Recorder>> recorders(common.threads);
   std::atomic<unsigned> ready{0};
   run_threads(common.threads, [&](unsigned t) {
-    std::vector<std::byte> memory(pages * kPage, std::byte{1});
-    // Everybody has touched its memory before anybody measures.
+    // Everybody is there before anybody measures.
     ready.fetch_add(1);
     while (ready.load() < common.threads) std::this_thread::yield();
     if (t == 0) {
@@ -86,20 +64,12 @@ int run(const Arguments& arguments, const CommonArguments& common, Results& resu
       fmt::print("ready\n");
       std::fflush(stdout);
     }
-    Random random(common.seed + t);
-    auto end = Clock::now() +
-               std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(arguments.seconds));
-    auto last = Clock::now();
-    while (last < end) {
-      auto* word = reinterpret_cast<volatile uint64_t*>(memory.data() + random.below(pages) * kPage);
-      *word = *word + 1;
-      auto now = Clock::now();
-      histograms[t].add(static_cast<uint64_t>((now - last).count()));
-      last = now;
-    }
+    recorders[t] = std::make_unique<Recorder>(end, record_from, stop);
+    run_load(arguments.load, memory, t, common.threads, common.seed, *recorders[t]);
   });
   Histogram all;
-  for (const Histogram& h : histograms) all.add(h);
+  for (const auto& r : recorders) all.add(r->histogram());
+  if (!arguments.record.empty()) write_record(arguments.record, recorders);
   results.add("steps", all.total());
   for (auto [name, share] : {std::pair{"p50_ns", 0.5},
                              {"p99_ns", 0.99},
@@ -123,14 +93,39 @@ int main(int argc, char** argv) {
   bench::Program program;
   program.name = "gaps";
   program.description =
-      "Writes memory without rest and reports the gaps between its steps as percentiles (a measurement).";
+      "Works on memory without rest and reports the gaps between its steps as percentiles (a measurement).\n"
+      "Ends after --seconds, or at SIGTERM.";
   program.configure = [&](CLI::App& app) {
-    bench::add_size(app, "-s,--size", arguments.size, "Bytes written by all threads together");
+    const std::map<std::string, bench::Load> loads{{"idle", bench::Load::kIdle},
+                                                   {"page", bench::Load::kPage},
+                                                   {"uniform", bench::Load::kUniform},
+                                                   {"server", bench::Load::kServer},
+                                                   {"sort", bench::Load::kSort}};
+    bench::add_size(app, "-s,--size", arguments.size, "Bytes of memory of all threads together");
     app.add_option("--seconds", arguments.seconds, "Duration")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
+    app.add_option("--load", arguments.load,
+                   "A step: idle: nothing; page: a word of a random page of the thread's own;\n"
+                   "uniform: a word anywhere; server: a request to a table, one in ten writes;\n"
+                   "sort: 64 records of a merge sort (default page)")
+        ->transform(CLI::CheckedTransformer(loads).description(""))
+        ->type_name("LOAD");
+    app.add_option("--waiting", arguments.waiting, "Further threads, which wait")
+        ->check(CLI::Range(0u, 30000u));
+    app.add_option("--descriptors", arguments.descriptors, "Descriptors to keep open")
+        ->check(CLI::Range(0u, 1000000u));
+    app.add_option("--mappings", arguments.mappings, "Mappings to have")->check(CLI::Range(0u, 1000000u));
+    app.add_option("--record", arguments.record, "Write long gaps and progress to this file (binary)")
+        ->type_name("FILE");
+    app.add_option("--record-from", arguments.record_from_ns, "Gaps recorded, in ns and longer")
+        ->check(CLI::Range(int64_t{1}, INT64_MAX))
+        ->capture_default_str();
   };
   program.run = [&](const bench::CommonArguments& common, bench::Results& results) {
+    struct sigaction action {};
+    action.sa_handler = [](int) { bench::stop = 1; };
+    sigaction(SIGTERM, &action, nullptr);
     return bench::run(arguments, common, results);
   };
   return bench::run_program(program, argc, argv);

@@ -1,0 +1,145 @@
+// Costs besides the pause.
+//
+//   preloaded/WORK   work lost while no checkpoint is taken: preloaded against not
+//   memory/METHOD    memory beyond the program's own during a checkpoint
+//   rate/METHOD      checkpoints a second of a small program
+//   disk/write       what the disk does without us
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "bench/latency/cgroup.h"
+#include "bench/latency/statistics.h"
+#include "bench/latency/suite.h"
+
+namespace latency {
+namespace {
+
+double preloaded(benchmark::State& state, const Arguments& a, const std::string& work,
+                 const std::string& operations) {
+  const std::vector<std::string> command{a.places.program("busy"), "--work",   work,
+                                         "--operations",           operations, "--threads",
+                                         std::to_string(a.threads)};
+  std::vector<double> percent, plain;
+  for (unsigned i = 0; i < (a.quick ? 3 : 11); ++i) {
+    double seconds[2];
+    for (bool with : {i % 2 == 0, i % 2 != 0}) {
+      Child child(a.places, command, {.method = with ? a.modes.front() : kNone});
+      child.finish();
+      seconds[with] = child.seconds();
+    }
+    plain.push_back(seconds[0]);
+    percent.push_back((seconds[1] / seconds[0] - 1) * 100);
+  }
+  set_median(state, "lost_percent", percent);
+  set_median(state, "plain_s", plain);
+  return median(plain);
+}
+
+double memory(benchmark::State& state, const Arguments& a, const std::string& method) {
+  std::string why;
+  auto group = Cgroup::make(&why);
+  if (!group) throw Unavailable(why);
+  std::vector<double> extra;
+  {
+    Child child(a.places,
+                {a.places.program("gaps"), "--load", "uniform", "--size", "256M", "--threads",
+                 std::to_string(a.threads), "--seconds", "3600"},
+                {.method = method, .cgroup_join_file = group->join_file()});
+    child.read_until("ready");
+    for (unsigned i = 0; i < (a.quick ? 2 : 5); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      const uint64_t before = group->anonymous();
+      std::atomic<bool> done{false};
+      uint64_t most = before;
+      std::thread watcher([&] {
+        for (; !done.load(); std::this_thread::sleep_for(std::chrono::milliseconds(2))) {
+          most = std::max(most, group->anonymous());
+        }
+      });
+      struct Join {
+        std::atomic<bool>& flag;
+        std::thread& thread;
+        ~Join() {
+          flag.store(true);
+          thread.join();
+        }
+      };
+      {
+        Join join{done, watcher};
+        child.checkpoint();
+      }
+      extra.push_back(static_cast<double>(most - before));
+    }
+  }
+  set_median(state, "extra_MiB", extra, 1 << 20);
+  state.counters["program_MiB"] = 256;
+  return 0;
+}
+
+double rate(benchmark::State& state, const Arguments& a, const std::string& method) {
+  Child child(
+      a.places,
+      {a.places.program("gaps"), "--load", "idle", "--size", "1M", "--threads", "1", "--seconds", "3600"},
+      {.method = method});
+  child.read_until("ready");
+  std::vector<double> seconds;
+  const int64_t begin = now_ns(), end = begin + (a.quick ? 1'000'000'000 : 5'000'000'000);
+  while (now_ns() < end) seconds.push_back(child.checkpoint().seconds());
+  state.counters["per_second"] =
+      static_cast<double>(seconds.size()) / (static_cast<double>(now_ns() - begin) / 1e9);
+  set_median(state, "checkpoint_ms", seconds, 1e-3);
+  return median(seconds);
+}
+
+double disk_write(benchmark::State& state, const Arguments& a) {
+  constexpr size_t kBlock = 4 << 20, kBlocks = 64;
+  std::unique_ptr<void, void (*)(void*)> block(std::aligned_alloc(4096, kBlock), std::free);
+  std::memset(block.get(), 0x5a, kBlock);
+  const std::string path = a.places.images + "/latency.disk";
+  std::vector<double> speeds;
+  for (unsigned i = 0; i < 3; ++i) {
+    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0600);
+    if (fd < 0)
+      throw Unavailable(fmt::format("cannot write {} with O_DIRECT: {}", path, std::strerror(errno)));
+    unlink(path.c_str());
+    const int64_t begin = now_ns();
+    bool ok = true;
+    for (size_t n = 0; n < kBlocks && ok; ++n)
+      ok = write(fd, block.get(), kBlock) == static_cast<ssize_t>(kBlock);
+    ok = ok && fsync(fd) == 0;
+    const double seconds = static_cast<double>(now_ns() - begin) / 1e9;
+    close(fd);
+    if (!ok) throw Failure(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+    speeds.push_back(kBlock * kBlocks / seconds);
+  }
+  set_median(state, "MB_per_s", speeds, 1e6);
+  return kBlock * kBlocks / median(speeds);
+}
+
+}  // namespace
+
+void add_quiet(const Arguments& a) {
+  add("disk/write", [&a](benchmark::State& s) { return disk_write(s, a); });
+  for (auto [work, operations] :
+       {std::pair{"allocate", "30000000"}, {"syscalls", "2000000"}, {"compute", "1500000000"}}) {
+    add(fmt::format("preloaded/{}", work),
+        [&a, work = std::string(work), operations = std::string(operations)](benchmark::State& s) {
+          return preloaded(s, a, work, operations);
+        });
+  }
+  std::vector<std::string> methods = a.modes;
+  methods.push_back(kPlainFork);
+  for (const auto& m : methods) add("memory/" + m, [&a, m](benchmark::State& s) { return memory(s, a, m); });
+  for (const auto& m : methods) add("rate/" + m, [&a, m](benchmark::State& s) { return rate(s, a, m); });
+}
+
+}  // namespace latency

@@ -1,0 +1,114 @@
+// A copy of program memory into a buffer, handed to whoever does it: the CPU at once, or a device that
+// works through a queue on its own (dma_copy_engine.h).
+//
+// Owner:     copier. One engine serves one checkpoint at a time or many (multiprogrammed).
+// Callers:   submit(): any copying thread. resync(): a thread that needs one of the copies now.
+//            CopyListener::copied(): called by the engine, on its thread or within submit().
+// Never:     allocates, takes a lock of libc, touches the program's memory but through SourceMemory.
+//
+// Every accepted copy is completed exactly once, by one of two: copied() is called, or a resync()
+// returns kCommitted or kAborted to its caller, who then does what copied() would have done. A resync()
+// that returns kDone leaves it to copied(), which may still be running on another thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/units.h"
+
+namespace ckpt {
+
+// Where copies come from. Same contract as ProgramMemory::read in copier.h.
+class SourceMemory {
+ public:
+  // Bytes [from, from + bytes) to `to`. 0 or -errno: -EFAULT when the memory is not there.
+  virtual long read(std::byte* to, Addr from, size_t bytes, bool readable) = 0;
+
+ protected:
+  ~SourceMemory() = default;
+};
+
+// Page i of the source (4 KiB each, the last may be shorter) goes to to + i * kPageSize if bit i of
+// `pages` is set.
+struct CopyRequest {
+  uint64_t cookie;  // for the listener; means nothing to the engine
+  Addr from;
+  std::byte* to;
+  uint32_t bytes;  // 1 to 64 pages
+  uint64_t pages;
+  bool readable;
+};
+
+// Forced copies overtake sequential ones.
+enum class CopyPriority : uint32_t { kForced = 0, kSequential = 1 };
+
+struct CopyTicket {
+  uint64_t value = 0;
+};
+
+enum class Resync {
+  kDone,       // complete or failed: copied() was called, or is about to be
+  kCommitted,  // was far enough: the caller's CPU finished the rest, the bytes are in the buffer
+  kAborted,    // was not: nobody touches source or buffer any more, what the buffer holds is void
+  kFailed,     // the CPU could not finish it: the memory is not there
+};
+
+class CopyListener {
+ public:
+  // result: 0, or -errno of SourceMemory::read.
+  virtual void copied(uint64_t cookie, long result) = 0;
+
+ protected:
+  ~CopyListener() = default;
+};
+
+class CopyEngine {
+ public:
+  // False: the queue is full, nothing was accepted; copy by other means, or later.
+  [[nodiscard]] virtual bool submit(const CopyRequest& request, CopyPriority priority,
+                                    CopyTicket* ticket) = 0;
+  // Settles one copy now and leaves all others alone. Aborts it when less than `threshold` percent of
+  // it is done, else finishes it: 0 never aborts, 101 always does.
+  [[nodiscard]] virtual Resync resync(CopyTicket ticket, uint32_t threshold) = 0;
+
+ protected:
+  ~CopyEngine() = default;
+};
+
+// Calls copy(page offset, bytes) for each run of pages; stops at the first result that is not 0.
+template <typename Copy>
+long for_each_run(const CopyRequest& request, Copy copy) {
+  const uint64_t pages = (request.bytes + kPageSize - 1) / kPageSize;
+  for (uint64_t page = 0; page < pages; ++page) {
+    if ((request.pages >> page & 1) == 0) continue;
+    uint64_t end = page + 1;
+    while (end < pages && (request.pages >> end & 1) != 0) ++end;
+    const uint64_t first = page * kPageSize;
+    const uint64_t last = end * kPageSize < request.bytes ? end * kPageSize : request.bytes;
+    if (long result = copy(first, last - first); result != 0) return result;
+    page = end;
+  }
+  return 0;
+}
+
+// The caller's own CPU: done when submit() returns.
+class CpuCopyEngine final : public CopyEngine {
+ public:
+  CpuCopyEngine(SourceMemory& memory, CopyListener& listener) : memory_(memory), listener_(listener) {}
+
+  [[nodiscard]] bool submit(const CopyRequest& request, CopyPriority, CopyTicket* ticket) override {
+    *ticket = {};
+    listener_.copied(request.cookie, for_each_run(request, [&](uint64_t offset, uint64_t bytes) {
+                       return memory_.read(request.to + offset, request.from + offset, bytes,
+                                           request.readable);
+                     }));
+    return true;
+  }
+  [[nodiscard]] Resync resync(CopyTicket, uint32_t) override { return Resync::kDone; }
+
+ private:
+  SourceMemory& memory_;
+  CopyListener& listener_;
+};
+
+}  // namespace ckpt
