@@ -66,15 +66,16 @@ std::vector<std::string> default_directories(const std::string& where) {
 }
 
 void print_table(const std::vector<Row>& rows) {
-  fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:<10}  {}\n", "SEQ", "PROGRAM", "PID", "AGE", "SIZE",
-             "PAUSE", "STATE", "IMAGE");
+  fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:>9}  {:<10}  {:<10}  {}\n", "SEQ", "PROGRAM", "PID", "AGE", "MEMORY",
+             "SIZE", "PAUSE", "MODE", "STATE", "IMAGE");
   int64_t now = now_ns(CLOCK_REALTIME);
   for (const Row& r : rows) {
     const CatalogEntry& e = r.entry;
-    fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:<10}  {}\n", e.sequence, printable(e.comm), e.pid,
+    fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:>9}  {:<10}  {:<10}  {}\n", e.sequence, printable(e.comm), e.pid,
                e.complete ? human_duration(std::max<int64_t>(now - e.brief.realtime_ns, 0)) : "-",
-               human_bytes(e.file_bytes), r.cost ? human_duration(r.cost->pause_ns) : "-", state_of(e),
-               printable(r.path));
+               e.complete ? human_bytes(e.brief.memory_bytes) : "-", human_bytes(e.file_bytes),
+               r.cost ? human_duration(r.cost->pause_ns) : "-", r.cost ? mode_name(static_cast<Mode>(r.cost->mode)) : "-",
+               state_of(e), printable(r.path));
     if (!e.complete && !e.temporary) fmt::print("{:>5}  {}\n", "", printable(e.problem));
   }
 }
