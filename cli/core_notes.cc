@@ -12,9 +12,9 @@ namespace ckpt::cli {
 
 namespace {
 
-constexpr uint32_t kExtendedMagic1 = 0x46505853;    // FP_XSTATE_MAGIC1 of asm/sigcontext.h
-constexpr size_t kSoftwareBytes = 464;              // where the kernel notes the size in a signal frame
-constexpr uint32_t kLargestState = 64u << 10;       // AMX needs 11 KiB
+constexpr uint32_t kExtendedMagic1 = 0x46505853;  // FP_XSTATE_MAGIC1 of asm/sigcontext.h
+constexpr size_t kSoftwareBytes = 464;            // where the kernel notes the size in a signal frame
+constexpr uint32_t kLargestState = 64u << 10;     // AMX needs 11 KiB
 
 // struct _fpx_sw_bytes of asm/sigcontext.h.
 struct SoftwareBytes {
@@ -145,7 +145,8 @@ class Builder {
     info.pr_ppid = p.ppid;
     info.pr_pgrp = p.pgid;
     info.pr_sid = p.sid;
-    std::memcpy(info.pr_fname, meta_.process.comm.data(), std::min(meta_.process.comm.size(), sizeof(info.pr_fname) - 1));
+    std::memcpy(info.pr_fname, meta_.process.comm.data(),
+                std::min(meta_.process.comm.size(), sizeof(info.pr_fname) - 1));
     const MmRecord& mm = meta_.mm.record;
     if (mm.arg_start < mm.arg_end) {
       char args[sizeof(info.pr_psargs)] = {};
@@ -166,7 +167,9 @@ class Builder {
   std::string mapped_files() const {
     std::string table, names;
     uint64_t count = 0;
-    auto put = [](std::string& to, uint64_t value) { to.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
+    auto put = [](std::string& to, uint64_t value) {
+      to.append(reinterpret_cast<const char*>(&value), sizeof(value));
+    };
     for (const ParsedMapping& m : meta_.mappings) {
       auto kind = static_cast<MappingKind>(m.record.kind);
       if ((kind != MappingKind::kFilePrivate && kind != MappingKind::kFileShared) || m.path.empty()) continue;
@@ -189,6 +192,8 @@ class Builder {
 
 }  // namespace
 
-Result<CoreNotes> make_core_notes(const ImageMeta& meta, SavedMemory& memory) { return Builder(meta, memory).build(); }
+Result<CoreNotes> make_core_notes(const ImageMeta& meta, SavedMemory& memory) {
+  return Builder(meta, memory).build();
+}
 
 }  // namespace ckpt::cli

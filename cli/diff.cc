@@ -55,20 +55,25 @@ void print_text(const ImageDiff& d) {
                m.path.empty() ? mapping_kind_name(m.kind) : printable(m.path), printable(text));
   }
   for (const DescriptorDiff& f : d.descriptors) {
-    fmt::print("{} descriptor {} {} {}: {}\n", mark(f.change), f.fd, open_file_kind_name(f.kind), printable(f.path),
-               f.what.empty() ? change_name(f.change) : printable(joined(f.what)));
+    fmt::print("{} descriptor {} {} {}: {}\n", mark(f.change), f.fd, open_file_kind_name(f.kind),
+               printable(f.path), f.what.empty() ? change_name(f.change) : printable(joined(f.what)));
   }
   if (d.pages_different != 0) {
     fmt::print("{} of memory differ\n", human_bytes(d.pages_different * kPageSize));
   }
 }
 
-Json json_of(const ImageDiff& d, const ImageReader& a, const ImageReader& b) {
-  Json j{{"a", a.path()}, {"b", b.path()}, {"same", d.same()}, {"pages_different", d.pages_different},
-         {"bytes_different", d.pages_different * kPageSize}, {"process", d.process}};
+Json json_of(const ImageDiff& d, const ImageChain& a, const ImageChain& b) {
+  Json j{{"a", a.path()},
+         {"b", b.path()},
+         {"same", d.same()},
+         {"pages_different", d.pages_different},
+         {"bytes_different", d.pages_different * kPageSize},
+         {"process", d.process}};
   for (const char* list : {"threads", "mappings", "descriptors"}) j[list] = Json::array();
   for (const ThreadDiff& t : d.threads) {
-    j["threads"].push_back({{"tid", t.tid}, {"name", t.name}, {"change", change_name(t.change)}, {"what", t.what}});
+    j["threads"].push_back(
+        {{"tid", t.tid}, {"name", t.name}, {"change", change_name(t.change)}, {"what", t.what}});
   }
   for (const MappingDiff& m : d.mappings) {
     j["mappings"].push_back({{"start", fmt::format("{:#x}", m.start)},
@@ -90,10 +95,10 @@ Json json_of(const ImageDiff& d, const ImageReader& a, const ImageReader& b) {
   return j;
 }
 
-Result<ImageReader> open_image(const std::string& argument) {
+Result<ImageChain> open_image(const std::string& argument) {
   auto path = resolve_image(argument);
   if (!path.ok()) return path.error();
-  return ImageReader::open(*path);
+  return ImageChain::open(*path);
 }
 
 Result<ExitCode> diff(const Options& o) {
@@ -124,7 +129,8 @@ void add_diff(CLI::App& app, ExitCode& exit) {
   command->footer(
       "Threads, mappings and descriptors that came (+), went (-) or changed (!), and how many pages of each\n"
       "mapping differ. Clocks, timers and costs are not compared.\n"
-      "Exit codes: 0 the same, 1 different, 64 wrong arguments, 65 damaged (or no image at all), 66 not found,\n"
+      "Exit codes: 0 the same, 1 different, 64 wrong arguments, 65 damaged (or no image at all), 66 not "
+      "found,\n"
       "68 image of another version or architecture, 74 cannot be read, 77 not permitted.");
   command->callback([o, &exit] {
     auto done = diff(*o);

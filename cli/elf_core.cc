@@ -79,8 +79,8 @@ std::vector<Segment> plan_segments(const ImageMeta& meta, const SavedMemory& mem
 }
 
 Error cannot_write(const std::string& path, int error) {
-  return failure(error == ENOSPC || error == EFBIG || error == EIO ? ExitCode::kIo : ExitCode::kCannotCreate, path,
-                 fmt::format("cannot be written: {}", errno_name(error)), "name another file with -o");
+  return failure(error == ENOSPC || error == EFBIG || error == EIO ? ExitCode::kIo : ExitCode::kCannotCreate,
+                 path, fmt::format("cannot be written: {}", errno_name(error)), "name another file with -o");
 }
 
 // Written under a name of its own, renamed when whole, removed otherwise.
@@ -125,7 +125,7 @@ class NewFile {
 
 class CoreWriter {
  public:
-  CoreWriter(const ImageReader& image, SavedMemory& memory, const CoreProgress& progress)
+  CoreWriter(const ImageChain& image, SavedMemory& memory, const CoreProgress& progress)
       : image_(image), memory_(memory), progress_(progress) {}
 
   Result<CoreSize> write(const std::string& path) {
@@ -225,7 +225,7 @@ class CoreWriter {
     head_.append(reinterpret_cast<const char*>(&value), sizeof(value));
   }
 
-  const ImageReader& image_;
+  const ImageChain& image_;
   SavedMemory& memory_;
   const CoreProgress& progress_;
   std::vector<Segment> segments_;
@@ -236,7 +236,7 @@ class CoreWriter {
 
 }  // namespace
 
-Result<CoreSize> write_core(const ImageReader& image, SavedMemory& memory, const std::string& path,
+Result<CoreSize> write_core(const ImageChain& image, SavedMemory& memory, const std::string& path,
                             const CoreProgress& progress) {
   return CoreWriter(image, memory, progress).write(path);
 }

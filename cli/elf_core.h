@@ -22,7 +22,7 @@ struct CoreSize {
 using CoreProgress = std::function<void(uint64_t done, uint64_t total)>;
 
 // Mode 0600, as the image: it holds the same secrets. A file of that name is replaced.
-Result<CoreSize> write_core(const ImageReader& image, SavedMemory& memory, const std::string& path,
+Result<CoreSize> write_core(const ImageChain& image, SavedMemory& memory, const std::string& path,
                             const CoreProgress& progress);
 
 }  // namespace ckpt::cli

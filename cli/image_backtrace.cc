@@ -29,7 +29,8 @@ std::string_view base_name(std::string_view path) {
 std::string demangled(const char* symbol) {
   std::string name(symbol, std::strcspn(symbol, "@"));  // "read@@GLIBC_2.2.5"
   int status = 0;
-  std::unique_ptr<char, decltype(&free)> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), free);
+  std::unique_ptr<char, decltype(&free)> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status),
+                                              free);
   return status == 0 && text ? text.get() : name;
 }
 
@@ -58,9 +59,9 @@ const char* another_file(int fd, const ParsedMapping& m) {
 }  // namespace
 
 struct ImageBacktrace::Session {
-  Session(const ImageReader& i, SavedMemory& m) : image(i), memory(m) {}
+  Session(const ImageChain& i, SavedMemory& m) : image(i), memory(m) {}
 
-  const ImageReader& image;
+  const ImageChain& image;
   SavedMemory& memory;
   std::map<std::string, ScopedFd, std::less<>> files;  // of mapped files, opened when first wanted
   Dwfl_Callbacks callbacks{};
@@ -153,7 +154,7 @@ struct ImageBacktrace::Session {
   }
 };
 
-ImageBacktrace::ImageBacktrace(const ImageReader& image, SavedMemory& memory)
+ImageBacktrace::ImageBacktrace(const ImageChain& image, SavedMemory& memory)
     : session_(new Session(image, memory)) {
   elf_version(EV_CURRENT);
   Session& s = *session_;
@@ -167,7 +168,8 @@ ImageBacktrace::ImageBacktrace(const ImageReader& image, SavedMemory& memory)
   s.dwfl.reset(dwfl_begin(&s.callbacks));
   if (!s.dwfl) return;
   report_modules();
-  s.attached = dwfl_attach_state(s.dwfl.get(), nullptr, image.meta().process.record.pid, &s.thread_callbacks, &s);
+  s.attached =
+      dwfl_attach_state(s.dwfl.get(), nullptr, image.meta().process.record.pid, &s.thread_callbacks, &s);
 }
 
 ImageBacktrace::~ImageBacktrace() = default;
@@ -190,8 +192,8 @@ void ImageBacktrace::report_modules() {
     int file = s.file_of(m);
     const char* wrong = file < 0 ? "cannot be opened" : another_file(file, m);
     ScopedFd own(wrong == nullptr ? dup(file) : -1);
-    if (wrong == nullptr &&
-        dwfl_report_elf(s.dwfl.get(), path.c_str(), path.c_str(), own.get(), m.record.start, false) == nullptr) {
+    if (wrong == nullptr && dwfl_report_elf(s.dwfl.get(), path.c_str(), path.c_str(), own.get(),
+                                            m.record.start, false) == nullptr) {
       wrong = dwfl_errmsg(-1);
     }
     if (wrong != nullptr) {

@@ -15,17 +15,17 @@ namespace ckpt::cli {
 
 struct Frame {
   uint64_t ip = 0;
-  std::string function;     // demangled; empty if unknown
-  uint64_t offset = 0;      // into the function
-  std::string module;       // file name without directories, or ""
+  std::string function;  // demangled; empty if unknown
+  uint64_t offset = 0;   // into the function
+  std::string module;    // file name without directories, or ""
   uint64_t module_offset = 0;
-  std::string source;       // "file.c:12", where there is debugging information
+  std::string source;  // "file.c:12", where there is debugging information
 };
 
 class ImageBacktrace {
  public:
   // Image and memory must outlive this.
-  ImageBacktrace(const ImageReader& image, SavedMemory& memory);
+  ImageBacktrace(const ImageChain& image, SavedMemory& memory);
   ~ImageBacktrace();
   ImageBacktrace(const ImageBacktrace&) = delete;
   ImageBacktrace& operator=(const ImageBacktrace&) = delete;

@@ -17,9 +17,13 @@ constexpr size_t kCompareBytes = 1u << 20;
 
 class Comparer {
  public:
-  Comparer(const ImageReader& a, const ImageReader& b, const DiffProgress& progress)
-      : a_(a.meta()), b_(b.meta()), a_memory_(a), b_memory_(b), progress_(progress),
-        total_(a.brief().memory_bytes + b.brief().memory_bytes) {}
+  Comparer(const ImageChain& a, const ImageChain& b, const DiffProgress& progress)
+      : a_(a.meta()),
+        b_(b.meta()),
+        a_memory_(a),
+        b_memory_(b),
+        progress_(progress),
+        total_(a.memory_bytes() + b.memory_bytes()) {}
 
   Result<ImageDiff> compare() {
     compare_process();
@@ -52,7 +56,8 @@ class Comparer {
     auto same_signal = [](const PendingSignalRecord& x, const PendingSignalRecord& y) {
       return x.tid == y.tid && x.signal == y.signal;
     };
-    if (!std::equal(a_.pending.begin(), a_.pending.end(), b_.pending.begin(), b_.pending.end(), same_signal)) {
+    if (!std::equal(a_.pending.begin(), a_.pending.end(), b_.pending.begin(), b_.pending.end(),
+                    same_signal)) {
       out.push_back("pending signals");
     }
   }
@@ -60,7 +65,8 @@ class Comparer {
   static bool same_registers(const ThreadRecord& x, const ThreadRecord& y) {
     static_assert(offsetof(ThreadRecord, signal_mask) == offsetof(ThreadRecord, eflags) + 8);
     return x.fs_base == y.fs_base && x.gs_base == y.gs_base &&
-           std::memcmp(&x.rax, &y.rax, offsetof(ThreadRecord, signal_mask) - offsetof(ThreadRecord, rax)) == 0;
+           std::memcmp(&x.rax, &y.rax, offsetof(ThreadRecord, signal_mask) - offsetof(ThreadRecord, rax)) ==
+               0;
   }
 
   void compare_threads() {
@@ -115,7 +121,8 @@ class Comparer {
         continue;
       }
       const OpenFileRecord &r = f->record, &s = g->record;
-      if (r.kind != s.kind || f->path != g->path || r.device != s.device || r.inode != s.inode) d.what.push_back("another file");
+      if (r.kind != s.kind || f->path != g->path || r.device != s.device || r.inode != s.inode)
+        d.what.push_back("another file");
       if (x->fd_flags != y->fd_flags || r.open_flags != s.open_flags) d.what.push_back("flags");
       if (r.offset != s.offset) d.what.push_back(fmt::format("offset {} -> {}", r.offset, s.offset));
       if (r.size != s.size) d.what.push_back(fmt::format("size {} -> {}", r.size, s.size));
@@ -142,7 +149,8 @@ class Comparer {
       if (x == nullptr || y == nullptr) {
         d.change = x == nullptr ? Change::kAdded : Change::kRemoved;
         SavedMemory& memory = x == nullptr ? b_memory_ : a_memory_;
-        for (const AddrRange& run : memory.stored_in({{d.start}, {d.end}})) d.pages_different += run.size() / kPageSize;
+        for (const AddrRange& run : memory.stored_in({{d.start}, {d.end}}))
+          d.pages_different += run.size() / kPageSize;
         diff_.mappings.push_back(d);
         continue;
       }
@@ -166,17 +174,20 @@ class Comparer {
     return kind == MappingKind::kFilePrivate || kind == MappingKind::kFileShared;
   }
 
-  static void describe_change(const ParsedMapping& x, const ParsedMapping& y, std::vector<std::string>* what) {
+  static void describe_change(const ParsedMapping& x, const ParsedMapping& y,
+                              std::vector<std::string>* what) {
     const MappingRecord &r = x.record, &s = y.record;
     uint64_t before = r.end - r.start, after = s.end - s.start;
     if (before != after) what->push_back(fmt::format("size {} -> {}", before, after));
-    if (r.prot != s.prot) what->push_back(fmt::format("protection {} -> {}", protection_text(r.prot, false).substr(0, 3),
-                                                      protection_text(s.prot, false).substr(0, 3)));
+    if (r.prot != s.prot)
+      what->push_back(fmt::format("protection {} -> {}", protection_text(r.prot, false).substr(0, 3),
+                                  protection_text(s.prot, false).substr(0, 3)));
     if (r.kind != s.kind || x.path != y.path || r.object != s.object) what->push_back("another object");
     if (r.file_offset != s.file_offset) what->push_back("offset");
     if (r.flags != s.flags) what->push_back("flags");
     if (is_file(x) && is_file(y) && x.path == y.path &&
-        (r.device != s.device || r.inode != s.inode || r.file_hash != s.file_hash || r.file_mtime_ns != s.file_mtime_ns ||
+        (r.device != s.device || r.inode != s.inode || r.file_hash != s.file_hash ||
+         r.file_mtime_ns != s.file_mtime_ns ||
          !std::equal(x.build_id.begin(), x.build_id.end(), y.build_id.begin(), y.build_id.end()))) {
       what->push_back("the file itself");
     }
@@ -239,7 +250,7 @@ class Comparer {
 
 }  // namespace
 
-Result<ImageDiff> compare_images(const ImageReader& a, const ImageReader& b, const DiffProgress& progress) {
+Result<ImageDiff> compare_images(const ImageChain& a, const ImageChain& b, const DiffProgress& progress) {
   return Comparer(a, b, progress).compare();
 }
 

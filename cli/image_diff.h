@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "writer/image_reader.h"
+#include "writer/image_chain.h"
 
 namespace ckpt::cli {
 
@@ -27,9 +27,9 @@ struct MappingDiff {
   std::string path;
   uint32_t kind;
   Change change;
-  std::vector<std::string> what;   // of kChanged: "size 4096 -> 8192", "protection", "file"
-  uint64_t pages = 0;              // that both have
-  uint64_t pages_different = 0;    // of these; of kAdded and kRemoved: pages in the image
+  std::vector<std::string> what;  // of kChanged: "size 4096 -> 8192", "protection", "file"
+  uint64_t pages = 0;             // that both have
+  uint64_t pages_different = 0;   // of these; of kAdded and kRemoved: pages in the image
 };
 
 struct DescriptorDiff {
@@ -53,6 +53,6 @@ struct ImageDiff {
 // Bytes of memory compared so far, and in all.
 using DiffProgress = std::function<void(uint64_t done, uint64_t total)>;
 
-Result<ImageDiff> compare_images(const ImageReader& a, const ImageReader& b, const DiffProgress& progress);
+Result<ImageDiff> compare_images(const ImageChain& a, const ImageChain& b, const DiffProgress& progress);
 
 }  // namespace ckpt::cli

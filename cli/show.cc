@@ -11,7 +11,7 @@
 #include "cli/record_names.h"
 #include "cli/text_out.h"
 #include "writer/image_catalog.h"
-#include "writer/image_reader.h"
+#include "writer/image_chain.h"
 
 namespace ckpt::cli {
 
@@ -39,12 +39,13 @@ struct Saved {
   uint64_t memory = 0, file = 0;
 };
 
-std::vector<Saved> saved_bytes(const ImageReader& image) {
+std::vector<Saved> saved_bytes(const ImageChain& image) {
   const auto& mappings = image.meta().mappings;
   std::vector<Saved> saved(mappings.size());
   size_t at = 0;
-  for (const Extent& e : image.extents()) {
-    uint64_t begin = e.address.value, end = begin + e.length;
+  for (const MemoryPiece& p : image.pieces()) {
+    uint64_t begin = p.address.value, end = begin + p.length;
+    const Extent& e = image.extent_of(p);
     while (at < mappings.size() && mappings[at].record.end <= begin) ++at;
     for (size_t i = at; i < mappings.size() && mappings[i].record.start < end; ++i) {
       uint64_t bytes = std::min(end, mappings[i].record.end) - std::max(begin, mappings[i].record.start);
@@ -62,7 +63,7 @@ const char* severity_name(uint32_t severity) {
 
 void heading(std::string_view text) { fmt::print("\n{}\n", text); }
 
-void print_process(const ImageReader& image) {
+void print_process(const ImageChain& image) {
   auto line = [](const char* what, const std::string& value) { fmt::print("  {:<24}{}\n", what, value); };
   const ImageMeta& m = image.meta();
   const ProcessRecord& p = m.process.record;
@@ -73,11 +74,15 @@ void print_process(const ImageReader& image) {
   line("working directory", printable(m.process.cwd));
   line("taken", fmt::format("{}, as number {} of run {}", human_time(p.realtime_ns), image.brief().sequence,
                             run_id_text(image.brief().run_id).substr(0, 8)));
-  if (image.brief().parent != 0) line("increment to", fmt::format("{}", image.brief().parent));
   uint64_t pages = 0;
-  for (const Extent& e : image.extents()) pages += round_up_to_block(e.stored);
-  uint64_t index = image.brief().index_bytes, description = image.brief().meta_bytes;
-  line("memory, file", fmt::format("{}, {}", human_bytes(image.brief().memory_bytes), human_bytes(image.brief().file_bytes)));
+  for (const Extent& e : image.newest().extents()) pages += round_up_to_block(e.stored);
+  uint64_t index = image.brief().index_bytes + image.brief().inherited_bytes, description = image.brief().meta_bytes;
+  line("memory, file", fmt::format("{}, {}", human_bytes(image.memory_bytes()), human_bytes(image.brief().file_bytes)));
+  if (image.size() > 1) {
+    line("increment to", fmt::format("number {}, {}", image.brief().parent.sequence, printable(image.brief().parent.name)));
+    line("chain", fmt::format("{}, {}; {} of the memory are in this one", plural(image.size(), "image", "images"),
+                              human_bytes(image.file_bytes()), human_bytes(image.brief().memory_bytes)));
+  }
   line("of the file", fmt::format("{} memory, {} description, {} index, {} frame and padding", human_bytes(pages),
                                   human_bytes(description), human_bytes(index),
                                   human_bytes(image.brief().file_bytes - pages - description - index)));
@@ -106,7 +111,7 @@ std::string frame_text(const Frame& f) {
   return printable(text);
 }
 
-void print_threads(const ImageReader& image, size_t frames) {
+void print_threads(const ImageChain& image, size_t frames) {
   SavedMemory memory(image);
   ImageBacktrace backtrace(image, memory);
   const auto& threads = image.meta().threads;
@@ -124,7 +129,7 @@ void print_threads(const ImageReader& image, size_t frames) {
   }
 }
 
-void print_lists(const ImageReader& image) {
+void print_lists(const ImageChain& image) {
   const ImageMeta& m = image.meta();
   heading(plural(m.mappings.size(), "mapping", "mappings"));
   std::vector<Saved> saved = saved_bytes(image);
@@ -155,7 +160,7 @@ void print_lists(const ImageReader& image) {
   for (const ParsedNote& n : m.notes) fmt::print("  {}: {}\n", severity_name(n.severity), printable(n.text));
 }
 
-Json json_of(const ImageReader& image, size_t frames) {
+Json json_of(const ImageChain& image, size_t frames) {
   const ImageMeta& m = image.meta();
   const ProcessRecord& p = m.process.record;
   Json j;
@@ -163,10 +168,21 @@ Json json_of(const ImageReader& image, size_t frames) {
   j["version"] = image.brief().version;
   j["run_id"] = run_id_text(image.brief().run_id);
   j["sequence"] = image.brief().sequence;
-  j["parent"] = image.brief().parent;
+  j["parent"] = image.brief().parent.sequence;
+  j["chain"] = Json::array();
+  for (size_t i = 0; i < image.size(); ++i) {
+    const ImageReader& one = image.image(i);
+    uint64_t used = 0;
+    for (const MemoryPiece& piece : image.pieces()) used += piece.image == i ? piece.length : 0;
+    j["chain"].push_back({{"image", one.path()},
+                          {"sequence", one.brief().sequence},
+                          {"bytes", one.brief().file_bytes},
+                          {"bytes_memory", one.brief().memory_bytes},
+                          {"bytes_used", used}});
+  }
   j["realtime_ns"] = p.realtime_ns;
   j["bytes"] = image.brief().file_bytes;
-  j["bytes_memory"] = image.brief().memory_bytes;
+  j["bytes_memory"] = image.memory_bytes();
   j["process"] = {{"program", std::string(m.process.comm)},
                   {"exe", std::string(m.mm.exe_path)},
                   {"pid", p.pid},
@@ -252,7 +268,7 @@ Json json_of(const ImageReader& image, size_t frames) {
 Result<void> show(const Options& o) {
   auto path = resolve_image(o.image);
   if (!path.ok()) return path.error();
-  auto image = ImageReader::open(*path);
+  auto image = ImageChain::open(*path);
   if (!image.ok()) return image.error();
   if (o.json) {
     print_json(json_of(*image, o.frames));

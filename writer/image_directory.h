@@ -7,6 +7,7 @@
 
 #include "base/raii_fd.h"
 #include "base/result.h"
+#include "writer/image_format.h"
 #include "writer/image_name.h"
 
 namespace ckpt {
@@ -18,6 +19,13 @@ Result<ScopedFd> open_image_directory(const char* path);
 // One more than the highest sequence of this run in the directory, unfinished images included.
 Result<uint64_t> next_sequence(int dir_fd, const uint8_t run_id[16]);
 
+// May the next image be an increment to this one? Not when the chain would have more than `most` images,
+// or when the increments below take more than the full image: from there on a full one is no worse.
+bool chain_may_grow(const ParentImage& parent, uint32_t most);
+
+// Is the parent still there, complete and the one that is meant, and are its own? Two blocks of each are read.
+bool parent_is_whole(int dir_fd, const uint8_t run_id[16], const ParentImage& parent);
+
 struct Pruned {
   uint32_t images = 0;     // complete images removed
   uint32_t leftovers = 0;  // ".tmp" of dead writers removed
@@ -25,7 +33,7 @@ struct Pruned {
 };
 // To be called after a commit. Of the complete images of this run the newest `keep` stay (0: all), and
 // every image that one of them is an increment to. Incomplete ".ckpt" files are left alone and not
-// counted.
+// counted; increments whose parents are gone are not counted either.
 Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep);
 
 }  // namespace ckpt

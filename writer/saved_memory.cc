@@ -9,10 +9,10 @@ namespace {
 
 constexpr size_t kRemembered = 8;  // extents: enough for the stacks that a backtrace walks
 
-// The first extent that ends after `at`.
-std::span<const Extent>::iterator first_after(std::span<const Extent> extents, Addr at) {
-  return std::upper_bound(extents.begin(), extents.end(), at,
-                          [](Addr a, const Extent& e) { return a < e.address + e.length; });
+// The first piece that ends after `at`.
+std::span<const MemoryPiece>::iterator first_after(std::span<const MemoryPiece> pieces, Addr at) {
+  return std::upper_bound(pieces.begin(), pieces.end(), at,
+                          [](Addr a, const MemoryPiece& p) { return a < p.address + p.length; });
 }
 
 }  // namespace
@@ -25,9 +25,9 @@ const ParsedMapping* mapping_at(const ImageMeta& meta, Addr at) {
 
 std::vector<AddrRange> SavedMemory::stored_in(AddrRange range) const {
   std::vector<AddrRange> runs;
-  auto extents = image_.extents();
-  for (auto e = first_after(extents, range.start); e != extents.end() && e->address < range.end; ++e) {
-    Addr start = std::max(e->address, range.start), end = std::min(e->address + e->length, range.end);
+  auto pieces = image_.pieces();
+  for (auto p = first_after(pieces, range.start); p != pieces.end() && p->address < range.end; ++p) {
+    Addr start = std::max(p->address, range.start), end = std::min(p->address + p->length, range.end);
     if (!runs.empty() && runs.back().end == start) {
       runs.back().end = end;
     } else {
@@ -37,14 +37,15 @@ std::vector<AddrRange> SavedMemory::stored_in(AddrRange range) const {
   return runs;
 }
 
-Result<const std::byte*> SavedMemory::unpack(const Extent& extent) {
+Result<const std::byte*> SavedMemory::unpack(const MemoryPiece& piece) {
+  const Extent& extent = image_.extent_of(piece);
   for (auto it = recent_.begin(); it != recent_.end(); ++it) {
     if (it->extent != &extent) continue;
     recent_.splice(recent_.begin(), recent_, it);
     return static_cast<const std::byte*>(it->bytes.data());
   }
   Unpacked fresh{&extent, std::vector<std::byte>(extent.length)};
-  CKPT_TRY(image_.read_extent(extent, fresh.bytes));
+  CKPT_TRY(image_.image(piece.image).read_extent(extent, fresh.bytes));
   recent_.push_front(std::move(fresh));
   if (recent_.size() > kRemembered) recent_.pop_back();
   return static_cast<const std::byte*>(recent_.front().bytes.data());
@@ -53,12 +54,12 @@ Result<const std::byte*> SavedMemory::unpack(const Extent& extent) {
 Result<void> SavedMemory::read(Addr at, std::span<std::byte> out) {
   std::memset(out.data(), 0, out.size());
   Addr end = at + out.size();
-  auto extents = image_.extents();
-  for (auto e = first_after(extents, at); e != extents.end() && e->address < end; ++e) {
-    Addr from = std::max(e->address, at), to = std::min(e->address + e->length, end);
-    auto bytes = unpack(*e);
+  auto pieces = image_.pieces();
+  for (auto p = first_after(pieces, at); p != pieces.end() && p->address < end; ++p) {
+    Addr from = std::max(p->address, at), to = std::min(p->address + p->length, end);
+    auto bytes = unpack(*p);
     if (!bytes.ok()) return bytes.error();
-    std::memcpy(out.data() + (from - at), *bytes + (from - e->address), to - from);
+    std::memcpy(out.data() + (from - at), *bytes + p->into + (from - p->address), to - from);
   }
   return {};
 }
@@ -72,7 +73,8 @@ void add_missing(std::vector<SavedMemory::Contents>& have, const SavedMemory::Co
   auto take = [&](Addr to) {
     if (to <= at) return;
     uint64_t into = at - fresh.range.start;
-    missing.push_back({{at, to}, fresh.from + into, fresh.bytes.empty() ? Blob{} : fresh.bytes.subspan(into, to - at)});
+    missing.push_back(
+        {{at, to}, fresh.from + into, fresh.bytes.empty() ? Blob{} : fresh.bytes.subspan(into, to - at)});
   };
   for (const auto& c : have) {
     if (c.range.end <= at) continue;
@@ -111,7 +113,8 @@ std::vector<SavedMemory::Contents> SavedMemory::contents_of(const ParsedMapping&
     uint64_t begin = std::max(first, c.record.offset), end = std::min(last, c.record.offset + c.bytes.size());
     if (begin >= end) continue;
     Addr here{r.start + (begin - first)};
-    add_missing(all, {{here, here + (end - begin)}, here, c.bytes.subspan(begin - c.record.offset, end - begin)});
+    add_missing(all,
+                {{here, here + (end - begin)}, here, c.bytes.subspan(begin - c.record.offset, end - begin)});
   }
   return all;
 }

@@ -11,14 +11,14 @@
 
 #include "base/result.h"
 #include "base/units.h"
-#include "writer/image_reader.h"
+#include "writer/image_chain.h"
 
 namespace ckpt {
 
 class SavedMemory {
  public:
   // The image must outlive this.
-  explicit SavedMemory(const ImageReader& image) : image_(image) {}
+  explicit SavedMemory(const ImageChain& image) : image_(image) {}
 
   // The pages of `range` whose contents are in the image, as runs in address order. The others were
   // never touched, all zero, or are those of the file that is mapped there.
@@ -42,9 +42,9 @@ class SavedMemory {
     const Extent* extent;
     std::vector<std::byte> bytes;
   };
-  Result<const std::byte*> unpack(const Extent& extent);
+  Result<const std::byte*> unpack(const MemoryPiece& piece);
 
-  const ImageReader& image_;
+  const ImageChain& image_;
   std::list<Unpacked> recent_;  // newest first, a few
 };
 

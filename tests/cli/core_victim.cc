@@ -42,7 +42,8 @@ void* worker(void* argument) {
   char name[16];
   std::snprintf(name, sizeof(name), "worker %d", number);
   pthread_setname_np(pthread_self(), name);
-  if (number == kThreads) return reinterpret_cast<void*>(static_cast<intptr_t>(spins_here(0x1122334455667788)));
+  if (number == kThreads)
+    return reinterpret_cast<void*>(static_cast<intptr_t>(spins_here(0x1122334455667788)));
   return reinterpret_cast<void*>(static_cast<intptr_t>(waits_here(number)));
 }
 
@@ -57,7 +58,9 @@ int main() {
   if (sparse == MAP_FAILED || memory_file < 0 || ftruncate(memory_file, 8192) != 0) return 1;
   sparse += kSparse / sizeof(*sparse) - 1;
   *sparse = 77;
-  auto map_shared = [&] { return static_cast<char*>(mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, memory_file, 0)); };
+  auto map_shared = [&] {
+    return static_cast<char*>(mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, memory_file, 0));
+  };
   shared_text = map_shared();
   shared_alias = map_shared();
   std::strcpy(shared_text, "mapped twice");
