@@ -1,4 +1,6 @@
 // ckpt compact: makes a full image of an increment and its parents.
+#include <signal.h>
+
 #include <memory>
 
 #include "cli/commands.h"
@@ -37,6 +39,7 @@ Result<void> compact(const Options& o) {
     auto directory =
         open_image_directory(slash == std::string::npos ? "." : path->substr(0, slash + 1).c_str());
     if (!directory.ok()) return directory.error();
+    signal(SIGXFSZ, SIG_IGN);  // an error like any other
     Progress progress(fmt::format("compacting {}", brief(*path)));
     auto stats = rewrite_as_full(*image, directory->get(), name.c_str(),
                                  [&](uint64_t done, uint64_t total) { progress.update(done, total); });

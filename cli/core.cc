@@ -1,4 +1,6 @@
 // ckpt core: an image as an ELF core file.
+#include <signal.h>
+
 #include <memory>
 
 #include "cli/commands.h"
@@ -25,6 +27,7 @@ Result<void> core(const Options& o) {
   std::string output = o.output;
   if (output.empty())
     output = fmt::format("core.{}.{}", image->meta().process.record.pid, image->brief().sequence);
+  signal(SIGXFSZ, SIG_IGN);  // an error like any other
   SavedMemory memory(*image);
   Progress progress(fmt::format("writing {}", brief(output)));
   auto size = write_core(*image, memory, output,

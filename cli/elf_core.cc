@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -94,6 +95,11 @@ class NewFile {
   NewFile& operator=(const NewFile&) = delete;
 
   Result<void> create() {
+    struct stat st;
+    // rename(2) would put a file in the place of a device.
+    if (stat(path_.c_str(), &st) == 0 && !S_ISREG(st.st_mode)) {
+      return failure(ExitCode::kUsage, path_, "is there and no regular file", "name another with -o");
+    }
     unlink(temporary_.c_str());
     fd_.reset(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!fd_.valid()) return cannot_write(path_, errno);

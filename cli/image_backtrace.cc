@@ -76,7 +76,10 @@ struct ImageBacktrace::Session {
     auto it = files.find(m.path);
     if (it == files.end()) {
       std::string path(m.path);
-      int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+      // To open a device may do something; what the image calls a file need not be one here.
+      struct stat st;
+      bool file = stat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode);
+      int fd = file ? open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1;
       it = files.emplace(std::move(path), ScopedFd(fd)).first;
     }
     return it->second.get();

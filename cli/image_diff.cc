@@ -132,13 +132,14 @@ class Comparer {
     }
   }
 
-  // Where the kernel looks for a mapping's neighbour: stacks grow down, everything else up.
-  static uint64_t anchor(const ParsedMapping& m) {
-    return (m.record.flags & kMapGrowsDown) != 0 || m.path == "[stack]" ? m.record.end : m.record.start;
+  // The end that stays where it is when a mapping grows: stacks grow down, everything else up.
+  static std::pair<uint64_t, bool> anchor(const ParsedMapping& m) {
+    bool down = (m.record.flags & kMapGrowsDown) != 0 || m.path == "[stack]";
+    return {down ? m.record.end : m.record.start, down};
   }
 
   Result<void> compare_mappings() {
-    std::map<uint64_t, std::pair<const ParsedMapping*, const ParsedMapping*>> mappings;
+    std::map<std::pair<uint64_t, bool>, std::pair<const ParsedMapping*, const ParsedMapping*>> mappings;
     for (const auto& m : a_.mappings) mappings[anchor(m)].first = &m;
     for (const auto& m : b_.mappings) mappings[anchor(m)].second = &m;
     for (const auto& [at, pair] : mappings) {

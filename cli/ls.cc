@@ -13,7 +13,7 @@
 #include "cli/human.h"
 #include "cli/text_out.h"
 #include "writer/image_catalog.h"
-#include "writer/image_chain.h"
+#include "writer/image_reader.h"
 
 namespace ckpt::cli {
 
@@ -46,7 +46,7 @@ void add_rows(const ImageCatalog& catalog, std::vector<Row>* rows) {
   for (const CatalogEntry& e : catalog.entries()) {
     Row row{catalog.path_of(e), e, std::nullopt};
     if (e.complete) {
-      auto image = ImageChain::open(row.path);
+      auto image = ImageReader::open(row.path);
       if (image.ok()) {
         row.cost = cost_of(image->meta());
       } else {

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import resource
 import shutil
 import sys
 import unittest
@@ -83,6 +84,13 @@ class CoreFile(CkptTest):
             self.assertEqual(f.read(4), b"\x7fELF")
         self.assertFalse(os.path.exists(self.path("core.1234.3.tmp")))
         self.refuse(CANNOT_CREATE, "/nowhere/core", "core", image, "-o", "/nowhere/core")
+        # Not even root gets a file in the place of a device or directory.
+        os.mkfifo(self.path("fifo"))
+        for there in ("fifo", "."):
+            self.refuse(USAGE, "no regular file", "core", image, "-o", self.path(there))
+        os.unlink(self.path("fifo"))
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+        self.refuse(IO, self.path("core"), "core", image, "-o", self.path("core"), preexec_fn=limit)
         with open(image, "r+b") as f:
             f.seek(0x5000)
             f.write(b"\xff\xff")

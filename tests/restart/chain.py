@@ -4,6 +4,7 @@ renamed or collected. The chain is made of full images by comparing them (make_c
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import unittest
 
 BUILD = os.environ["CKPT_BUILD"]
 CKPT, RESTART, MAKE_CHAIN = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart", "make_chain"))
-OK, DAMAGED, NOT_FOUND = 0, 65, 66
+OK, DAMAGED, NOT_FOUND, IO = 0, 65, 66, 74
 
 # Each line of input is a step: writes here and there, gives memory back and takes it again at the same place,
 # makes pages zero. The answer depends on all of its memory.
@@ -152,6 +153,16 @@ class Chain(unittest.TestCase):
         self.ckpt("gc", self.images, "--keep", "1")
         self.assertEqual(self.kinds(), {STEPS: 0})
         self.comes_back(self.images, STEPS)
+
+    def test_no_room_to_compact(self):
+        before = {e.name: e.stat().st_size for e in os.scandir(self.images)}
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        done = subprocess.run([CKPT, "compact", self.images], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, env=environment(), preexec_fn=limit)
+        self.assertEqual(done.returncode, IO, done.stderr)
+        self.assertRegex(done.stderr, r"\Ackpt: [^\n]+\n\Z")
+        self.assertEqual({e.name: e.stat().st_size for e in os.scandir(self.images)}, before)
+        self.ckpt("verify", self.images)
 
     def test_gc_keeps_parents(self):
         self.ckpt("gc", self.images, "--keep", "2")
