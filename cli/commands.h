@@ -20,6 +20,10 @@ void add_stat(CLI::App& app, ExitCode& exit);
 void add_ls(CLI::App& app, ExitCode& exit);
 void add_show(CLI::App& app, ExitCode& exit);
 void add_verify(CLI::App& app, ExitCode& exit);
+void add_diff(CLI::App& app, ExitCode& exit);
+void add_core(CLI::App& app, ExitCode& exit);
+void add_gc(CLI::App& app, ExitCode& exit);
+void add_compact(CLI::App& app, ExitCode& exit);
 void add_check(CLI::App& app, ExitCode& exit);
 void add_backtrace(CLI::App& app, ExitCode& exit);
 

@@ -36,6 +36,12 @@ const char* state_of(const CatalogEntry& e) {
   return e.complete ? "complete" : "damaged";
 }
 
+// What it needs to be restored, besides itself.
+std::string kind_of(const CatalogEntry& e) {
+  if (!e.complete) return "-";
+  return e.brief.parent.sequence == 0 ? "full" : fmt::format("+{}", e.brief.parent.sequence);
+}
+
 void add_rows(const ImageCatalog& catalog, std::vector<Row>* rows) {
   for (const CatalogEntry& e : catalog.entries()) {
     Row row{catalog.path_of(e), e, std::nullopt};
@@ -66,15 +72,16 @@ std::vector<std::string> default_directories(const std::string& where) {
 }
 
 void print_table(const std::vector<Row>& rows) {
-  fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:<10}  {}\n", "SEQ", "PROGRAM", "PID", "AGE", "SIZE",
-             "PAUSE", "STATE", "IMAGE");
+  fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:>9}  {:<10}  {:<5}  {:<10}  {}\n", "SEQ", "PROGRAM", "PID", "AGE", "MEMORY",
+             "SIZE", "PAUSE", "MODE", "KIND", "STATE", "IMAGE");
   int64_t now = now_ns(CLOCK_REALTIME);
   for (const Row& r : rows) {
     const CatalogEntry& e = r.entry;
-    fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:<10}  {}\n", e.sequence, printable(e.comm), e.pid,
+    fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:>9}  {:<10}  {:<5}  {:<10}  {}\n", e.sequence, printable(e.comm), e.pid,
                e.complete ? human_duration(std::max<int64_t>(now - e.brief.realtime_ns, 0)) : "-",
-               human_bytes(e.file_bytes), r.cost ? human_duration(r.cost->pause_ns) : "-", state_of(e),
-               printable(r.path));
+               e.complete ? human_bytes(e.brief.memory_bytes) : "-", human_bytes(e.file_bytes),
+               r.cost ? human_duration(r.cost->pause_ns) : "-", r.cost ? mode_name(static_cast<Mode>(r.cost->mode)) : "-",
+               kind_of(e), state_of(e), printable(r.path));
     if (!e.complete && !e.temporary) fmt::print("{:>5}  {}\n", "", printable(e.problem));
   }
 }
@@ -94,6 +101,7 @@ void print_rows_json(const std::vector<Row>& rows) {
       one["run_id"] = run_id_text(e.brief.run_id);
       one["realtime_ns"] = e.brief.realtime_ns;
       one["bytes_memory"] = e.brief.memory_bytes;
+      one["parent"] = e.brief.parent.sequence;
     }
     if (r.cost) {
       one["mode"] = mode_name(static_cast<Mode>(r.cost->mode));
@@ -133,8 +141,9 @@ void add_ls(CLI::App& app, ExitCode& exit) {
                       "directory of images (default: the current one); its ckpt-NAME.PID directories too");
   command->add_flag("--json", o->json, "print the list as JSON: times in ns, sizes in bytes");
   command->footer(
+      "KIND: full, or +N: an increment to number N, without which it cannot be restored. MEMORY: in this file.\n"
       "STATE: complete; unfinished (being written, or left by a writer that died); damaged. A complete image has\n"
-      "a valid header, description and end; ckpt verify reads every byte.\n"
+      "a valid header, description and end, and so have its parents; ckpt verify reads every byte.\n"
       "Exit codes: 0 listed (even if there are none), 64 wrong arguments, 66 no such directory, 77 not permitted.");
   command->callback([o, &exit] {
     auto done = ls(*o);

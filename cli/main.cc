@@ -39,6 +39,10 @@ int main(int argc, char** argv) {
   add_ls(app, exit);
   add_show(app, exit);
   add_verify(app, exit);
+  add_diff(app, exit);
+  add_core(app, exit);
+  add_gc(app, exit);
+  add_compact(app, exit);
   add_check(app, exit);
   add_backtrace(app, exit);
   for (CLI::App* command : app.get_subcommands({})) {

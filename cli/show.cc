@@ -7,10 +7,11 @@
 #include "cli/cost.h"
 #include "cli/failure.h"
 #include "cli/human.h"
+#include "cli/image_backtrace.h"
 #include "cli/record_names.h"
 #include "cli/text_out.h"
 #include "writer/image_catalog.h"
-#include "writer/image_reader.h"
+#include "writer/image_chain.h"
 
 namespace ckpt::cli {
 
@@ -19,6 +20,7 @@ namespace {
 struct Options {
   std::string image;
   bool json = false;
+  size_t frames = 16;
 };
 
 using Json = nlohmann::ordered_json;
@@ -31,16 +33,24 @@ bool is_shared(const MappingRecord& m) {
          ((kind == MappingKind::kMemfd || kind == MappingKind::kDevice) && (m.flags & kMapPrivate) == 0);
 }
 
-// Bytes of memory in the image for each mapping: both lists are in address order.
-std::vector<uint64_t> saved_bytes(const ImageReader& image) {
+// Bytes of memory in the image for each mapping, and what they take in the file: both lists are in
+// address order. An extent of several mappings costs each its share.
+struct Saved {
+  uint64_t memory = 0, file = 0;
+};
+
+std::vector<Saved> saved_bytes(const ImageChain& image) {
   const auto& mappings = image.meta().mappings;
-  std::vector<uint64_t> saved(mappings.size(), 0);
+  std::vector<Saved> saved(mappings.size());
   size_t at = 0;
-  for (const Extent& e : image.extents()) {
-    uint64_t begin = e.address.value, end = begin + e.length;
+  for (const MemoryPiece& p : image.pieces()) {
+    uint64_t begin = p.address.value, end = begin + p.length;
+    const Extent& e = image.extent_of(p);
     while (at < mappings.size() && mappings[at].record.end <= begin) ++at;
     for (size_t i = at; i < mappings.size() && mappings[i].record.start < end; ++i) {
-      saved[i] += std::min(end, mappings[i].record.end) - std::max(begin, mappings[i].record.start);
+      uint64_t bytes = std::min(end, mappings[i].record.end) - std::max(begin, mappings[i].record.start);
+      saved[i].memory += bytes;
+      saved[i].file += e.stored * bytes / e.length;
     }
   }
   return saved;
@@ -53,7 +63,7 @@ const char* severity_name(uint32_t severity) {
 
 void heading(std::string_view text) { fmt::print("\n{}\n", text); }
 
-void print_process(const ImageReader& image) {
+void print_process(const ImageChain& image) {
   auto line = [](const char* what, const std::string& value) { fmt::print("  {:<24}{}\n", what, value); };
   const ImageMeta& m = image.meta();
   const ProcessRecord& p = m.process.record;
@@ -64,8 +74,18 @@ void print_process(const ImageReader& image) {
   line("working directory", printable(m.process.cwd));
   line("taken", fmt::format("{}, as number {} of run {}", human_time(p.realtime_ns), image.brief().sequence,
                             run_id_text(image.brief().run_id).substr(0, 8)));
-  if (image.brief().parent != 0) line("increment to", fmt::format("{}", image.brief().parent));
-  line("memory, file", fmt::format("{}, {}", human_bytes(image.brief().memory_bytes), human_bytes(image.brief().file_bytes)));
+  uint64_t pages = 0;
+  for (const Extent& e : image.newest().extents()) pages += round_up_to_block(e.stored);
+  uint64_t index = image.brief().index_bytes + image.brief().inherited_bytes, description = image.brief().meta_bytes;
+  line("memory, file", fmt::format("{}, {}", human_bytes(image.memory_bytes()), human_bytes(image.brief().file_bytes)));
+  if (image.size() > 1) {
+    line("increment to", fmt::format("number {}, {}", image.brief().parent.sequence, printable(image.brief().parent.name)));
+    line("chain", fmt::format("{}, {}; {} of the memory are in this one", plural(image.size(), "image", "images"),
+                              human_bytes(image.file_bytes()), human_bytes(image.brief().memory_bytes)));
+  }
+  line("of the file", fmt::format("{} memory, {} description, {} index, {} frame and padding", human_bytes(pages),
+                                  human_bytes(description), human_bytes(index),
+                                  human_bytes(image.brief().file_bytes - pages - description - index)));
   if (auto cost = cost_of(m)) {
     line("mode", mode_name(static_cast<Mode>(cost->mode)));
     line("threads stood", human_duration(cost->pause_ns));
@@ -78,22 +98,48 @@ void print_process(const ImageReader& image) {
   line("library", printable(m.process.library_path));
 }
 
-void print_lists(const ImageReader& image) {
-  const ImageMeta& m = image.meta();
-  heading(plural(m.threads.size(), "thread", "threads"));
-  fmt::print("  {:>8}  {:<16} {:>18}  {:>18}  {:>16}\n", "TID", "NAME", "IP", "SP", "BLOCKED SIGNALS");
-  for (const ParsedThread& t : m.threads) {
-    fmt::print("  {:>8}  {:<16} {:>#18x}  {:>#18x}  {:016x}{}\n", t.record.tid, printable(t.name), t.record.rip,
-               t.record.rsp, t.record.signal_mask, (t.record.flags & kThreadLeaderExited) != 0 ? "  exited" : "");
+const char* thread_state(const ParsedThread& t, ImageBacktrace& backtrace) {
+  if ((t.record.flags & kThreadLeaderExited) != 0) return "exited";
+  return backtrace.was_in_system_call(t) ? "in a call" : "running";
+}
+
+std::string frame_text(const Frame& f) {
+  std::string text = f.function.empty() ? f.module.empty() ? "?" : fmt::format("{}+{:#x}", f.module, f.module_offset)
+                                        : fmt::format("{} + {:#x}", f.function, f.offset);
+  if (!f.function.empty() && !f.module.empty()) text += fmt::format(" ({})", f.module);
+  if (!f.source.empty()) text += fmt::format(" at {}", f.source);
+  return printable(text);
+}
+
+void print_threads(const ImageChain& image, size_t frames) {
+  SavedMemory memory(image);
+  ImageBacktrace backtrace(image, memory);
+  const auto& threads = image.meta().threads;
+  heading(plural(threads.size(), "thread", "threads"));
+  fmt::print("  {:>8}  {:<16} {:<9}  {:>18}  {:>16}\n", "TID", "NAME", "STATE", "SP", "BLOCKED SIGNALS");
+  for (const ParsedThread& t : threads) {
+    fmt::print("  {:>8}  {:<16} {:<9}  {:>#18x}  {:016x}\n", t.record.tid, printable(t.name), thread_state(t, backtrace),
+               t.record.rsp, t.record.signal_mask);
+    if (frames == 0) continue;
+    size_t number = 0;
+    for (const Frame& f : backtrace.of(t, frames)) fmt::print("    #{:<3}{:#018x} {}\n", number++, f.ip, frame_text(f));
   }
+  for (const std::string& file : backtrace.left_out()) {
+    fmt::print("  no names from {}\n", printable(file));
+  }
+}
+
+void print_lists(const ImageChain& image) {
+  const ImageMeta& m = image.meta();
   heading(plural(m.mappings.size(), "mapping", "mappings"));
-  std::vector<uint64_t> saved = saved_bytes(image);
-  fmt::print("  {:<27} {:<4}  {:>9}  {:>9}  {:<16}  {}\n", "ADDRESS", "PROT", "SIZE", "SAVED", "KIND", "PATH");
+  std::vector<Saved> saved = saved_bytes(image);
+  fmt::print("  {:<27} {:<4}  {:>9}  {:>9}  {:>9}  {:<16}  {}\n", "ADDRESS", "PROT", "SIZE", "SAVED", "IN FILE", "KIND",
+             "PATH");
   for (size_t i = 0; i < m.mappings.size(); ++i) {
     const ParsedMapping& x = m.mappings[i];
-    fmt::print("  {:012x}-{:012x}   {:<4}  {:>9}  {:>9}  {:<16}  {}\n", x.record.start, x.record.end,
+    fmt::print("  {:012x}-{:012x}   {:<4}  {:>9}  {:>9}  {:>9}  {:<16}  {}\n", x.record.start, x.record.end,
                protection_text(x.record.prot, is_shared(x.record)), human_bytes(x.record.end - x.record.start),
-               human_bytes(saved[i]), mapping_kind_name(x.record.kind), printable(x.path));
+               human_bytes(saved[i].memory), human_bytes(saved[i].file), mapping_kind_name(x.record.kind), printable(x.path));
   }
   heading(plural(m.descriptors.size(), "descriptor", "descriptors"));
   fmt::print("  {:>5}  {:<16}  {:<12}  {:>12}  {}\n", "FD", "KIND", "ACCESS", "OFFSET", "PATH");
@@ -122,7 +168,7 @@ uint64_t vdso_bytes(const ImageMeta& m) {
   return 0;
 }
 
-Json json_of(const ImageReader& image) {
+Json json_of(const ImageChain& image, size_t frames) {
   const ImageMeta& m = image.meta();
   const ProcessRecord& p = m.process.record;
   Json j;
@@ -130,10 +176,21 @@ Json json_of(const ImageReader& image) {
   j["version"] = image.brief().version;
   j["run_id"] = run_id_text(image.brief().run_id);
   j["sequence"] = image.brief().sequence;
-  j["parent"] = image.brief().parent;
+  j["parent"] = image.brief().parent.sequence;
+  j["chain"] = Json::array();
+  for (size_t i = 0; i < image.size(); ++i) {
+    const ImageReader& one = image.image(i);
+    uint64_t used = 0;
+    for (const MemoryPiece& piece : image.pieces()) used += piece.image == i ? piece.length : 0;
+    j["chain"].push_back({{"image", one.path()},
+                          {"sequence", one.brief().sequence},
+                          {"bytes", one.brief().file_bytes},
+                          {"bytes_memory", one.brief().memory_bytes},
+                          {"bytes_used", used}});
+  }
   j["realtime_ns"] = p.realtime_ns;
   j["bytes"] = image.brief().file_bytes;
-  j["bytes_memory"] = image.brief().memory_bytes;
+  j["bytes_memory"] = image.memory_bytes();
   j["process"] = {{"program", std::string(m.process.comm)},
                   {"exe", std::string(m.mm.exe_path)},
                   {"pid", p.pid},
@@ -159,17 +216,30 @@ Json json_of(const ImageReader& image) {
                  {"copied_ns", cost->copied_ns}};
   }
   for (const char* list : {"threads", "mappings", "descriptors", "signals", "notes"}) j[list] = Json::array();
+  SavedMemory memory(image);
+  ImageBacktrace backtrace(image, memory);
   for (const ParsedThread& t : m.threads) {
+    Json stack = Json::array();
+    for (const Frame& f : backtrace.of(t, frames)) {
+      stack.push_back({{"ip", hex(f.ip)},
+                       {"function", f.function},
+                       {"offset", f.offset},
+                       {"module", f.module},
+                       {"module_offset", f.module_offset},
+                       {"source", f.source}});
+    }
     j["threads"].push_back({{"tid", t.record.tid},
                             {"name", std::string(t.name)},
+                            {"state", thread_state(t, backtrace)},
                             {"ip", hex(t.record.rip)},
                             {"sp", hex(t.record.rsp)},
                             {"fs_base", hex(t.record.fs_base)},
                             {"signal_mask", hex(t.record.signal_mask)},
                             {"nice", t.record.nice},
-                            {"exited", (t.record.flags & kThreadLeaderExited) != 0}});
+                            {"exited", (t.record.flags & kThreadLeaderExited) != 0},
+                            {"backtrace", std::move(stack)}});
   }
-  std::vector<uint64_t> saved = saved_bytes(image);
+  std::vector<Saved> saved = saved_bytes(image);
   for (size_t i = 0; i < m.mappings.size(); ++i) {
     const ParsedMapping& x = m.mappings[i];
     j["mappings"].push_back({{"start", hex(x.record.start)},
@@ -177,7 +247,8 @@ Json json_of(const ImageReader& image) {
                              {"protection", protection_text(x.record.prot, is_shared(x.record))},
                              {"kind", mapping_kind_name(x.record.kind)},
                              {"bytes", x.record.end - x.record.start},
-                             {"bytes_saved", saved[i]},
+                             {"bytes_saved", saved[i].memory},
+                             {"bytes_in_file", saved[i].file},
                              {"offset", x.record.file_offset},
                              {"path", std::string(x.path)}});
   }
@@ -206,12 +277,13 @@ Json json_of(const ImageReader& image) {
 Result<void> show(const Options& o) {
   auto path = resolve_image(o.image);
   if (!path.ok()) return path.error();
-  auto image = ImageReader::open(*path);
+  auto image = ImageChain::open(*path);
   if (!image.ok()) return image.error();
   if (o.json) {
-    print_json(json_of(*image));
+    print_json(json_of(*image, o.frames));
   } else {
     print_process(*image);
+    print_threads(*image, o.frames);
     print_lists(*image);
   }
   return {};
@@ -225,7 +297,9 @@ void add_show(CLI::App& app, ExitCode& exit) {
   command->add_option("IMAGE", o->image, "an image; DIR for the newest of a directory, DIR@-1 for the one before, DIR@7 for number 7")
       ->required();
   command->add_flag("--json", o->json, "print it as JSON: times in ns, sizes in bytes");
+  command->add_option("--frames", o->frames, "innermost calls shown of each thread, 0 none (default 16)");
   command->footer(
+      "STATE: in a call (it waited in the kernel), running, exited (a main thread that ended before the others).\n"
       "Exit codes: 0 shown, 64 wrong arguments or several programs in the directory, 65 damaged (or no image at\n"
       "all), 66 not found, 68 image of another version or architecture, 74 cannot be read, 77 not permitted.");
   command->callback([o, &exit] {

@@ -9,7 +9,7 @@
 #include "cli/progress.h"
 #include "cli/text_out.h"
 #include "writer/image_catalog.h"
-#include "writer/image_reader.h"
+#include "writer/image_chain.h"
 
 namespace ckpt::cli {
 
@@ -27,17 +27,19 @@ struct Verdict {
   Error error;
 };
 
-Verdict verify_one(const std::string& path) {
+// Parents too, unless these are verified for themselves.
+Verdict verify_one(const std::string& path, bool parents) {
   Verdict v;
   v.path = path;
-  auto image = ImageReader::open(path);
+  auto image = ImageChain::open(path);
   if (!image.ok()) {
     v.error = image.error();
     return v;
   }
-  v.bytes = image->brief().file_bytes;
+  v.bytes = parents ? image->file_bytes() : image->brief().file_bytes;
   Progress progress(fmt::format("verifying {}", brief(path)));
-  auto whole = image->verify_data(2, [&](uint64_t done, uint64_t total) { progress.update(done, total); });
+  auto report = [&](uint64_t done, uint64_t total) { progress.update(done, total); };
+  auto whole = parents ? image->verify_all(2, report) : image->newest().verify_data(2, report);
   progress.clear();
   v.ok = whole.ok();
   if (!whole.ok()) v.error = whole.error();
@@ -71,8 +73,10 @@ ExitCode verify(const Options& o) {
   if (!paths.ok()) return report(paths.error());
   ExitCode exit = ExitCode::kOk;
   auto json = nlohmann::ordered_json::array();
+  struct stat st;
+  const bool directory = stat(o.what.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
   for (const std::string& path : *paths) {
-    Verdict v = verify_one(path);
+    Verdict v = verify_one(path, !directory);
     // The first thing wrong decides the code, but damage outranks what merely cannot be read here.
     if (!v.ok && (exit == ExitCode::kOk || v.error.code == ExitCode::kImageDamaged)) exit = v.error.code;
     if (o.json) {
@@ -97,7 +101,7 @@ ExitCode verify(const Options& o) {
 void add_verify(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("verify", "check every byte of an image against its checksums");
   auto o = std::make_shared<Options>();
-  command->add_option("IMAGE", o->what, "an image, or a directory for all of its images")->required();
+  command->add_option("IMAGE", o->what, "an image with its parents, or a directory for all of its images")->required();
   command->add_flag("--json", o->json, "print the verdicts as JSON");
   command->footer(
       "Exit codes: 0 whole, 64 wrong arguments, 65 damaged (or no image at all), 66 not found, 68 image of another\n"

@@ -151,7 +151,7 @@ Result<void> CheckpointRun::prepare() {
   if (!sequence.ok()) return sequence.error();
   std::memcpy(identity_.run_id, library.run_id, sizeof(identity_.run_id));
   identity_.sequence = *sequence;
-  identity_.parent = 0;
+  identity_.parent = {};
   identity_.realtime_ns = now_ns(CLOCK_REALTIME);
   cost_.sequence = *sequence;
   image_name_ = compose_image_name(library.name, library.pid, library.run_id, *sequence);

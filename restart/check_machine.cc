@@ -14,7 +14,7 @@ namespace ckpt {
 namespace {
 
 // The library's entry and state must be where memory will be.
-Result<void> check_entry(const ImageReader& image) {
+Result<void> check_entry(const ImageChain& image) {
   const ProcessRecord& p = image.meta().process.record;
   bool entry = false, state = false;
   for (const ParsedMapping& m : image.meta().mappings) {
@@ -58,7 +58,7 @@ Result<void> check_processor(const ParsedProcess& process) {
 
 }  // namespace
 
-Result<void> check_machine(const ImageReader& image, const Vdso& ours) {
+Result<void> check_machine(const ImageChain& image, const Vdso& ours) {
   const ParsedProcess& process = image.meta().process;
   const ProcessRecord& p = process.record;
   if (p.restart_protocol != kRestartProtocolVersion) {

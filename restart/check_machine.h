@@ -5,10 +5,10 @@
 
 #include "base/result.h"
 #include "restart/vdso.h"
-#include "writer/image_reader.h"
+#include "writer/image_chain.h"
 
 namespace ckpt {
 
-Result<void> check_machine(const ImageReader& image, const Vdso& ours);
+Result<void> check_machine(const ImageChain& image, const Vdso& ours);
 
 }  // namespace ckpt

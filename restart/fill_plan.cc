@@ -5,31 +5,33 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <tuple>
 
 namespace ckpt {
 namespace {
 
 class Builder {
  public:
-  Builder(const ImageReader& image, const std::function<bool(uint32_t)>& wanted) : image_(image), wanted_(wanted) {
+  Builder(const ImageChain& image, const std::function<bool(uint32_t)>& wanted) : image_(image), wanted_(wanted) {
     plan_.filled.assign(image.meta().mappings.size(), 0);
   }
 
   FillPlan build() {
-    auto extents = image_.extents();
-    for (uint32_t i = 0; i < extents.size(); ++i) add_extent(i, extents[i]);
-    std::sort(stored_.begin(), stored_.end(),
-              [](const RestorerFill& a, const RestorerFill& b) { return a.image_offset < b.image_offset; });
+    for (const MemoryPiece& p : image_.pieces()) add(p);
+    std::sort(stored_.begin(), stored_.end(), [](const RestorerFill& a, const RestorerFill& b) {
+      return std::tie(a.image, a.image_offset) < std::tie(b.image, b.image_offset);
+    });
+    join_neighbours();
     plan_.fills = std::move(stored_);
     plan_.fills.insert(plan_.fills.end(), fed_.begin(), fed_.end());
     return std::move(plan_);
   }
 
  private:
-  // An extent may span mappings: one piece for each run of wanted ones.
-  void add_extent(uint32_t number, const Extent& e) {
+  // It may span mappings: one fill for each run of wanted ones.
+  void add(const MemoryPiece& p) {
     const auto& mappings = image_.meta().mappings;
-    uint64_t at = e.address.value, end = at + e.length;
+    uint64_t at = p.address.value, end = at + p.length;
     while (next_ < mappings.size() && mappings[next_].record.end <= at) ++next_;
     uint64_t piece_start = 0, piece_end = 0;
     for (size_t m = next_; m < mappings.size() && mappings[m].record.start < end; ++m) {
@@ -37,27 +39,45 @@ class Builder {
       uint64_t from = std::max(at, mappings[m].record.start), to = std::min(end, mappings[m].record.end);
       plan_.filled[m] = 1;
       if (from != piece_end) {
-        add_piece(number, e, piece_start, piece_end);
+        add_part(p, piece_start, piece_end);
         piece_start = from;
       }
       piece_end = to;
     }
-    add_piece(number, e, piece_start, piece_end);
+    add_part(p, piece_start, piece_end);
   }
 
-  void add_piece(uint32_t number, const Extent& e, uint64_t start, uint64_t end) {
+  void add_part(const MemoryPiece& p, uint64_t start, uint64_t end) {
     if (end <= start) return;
-    uint64_t into = start - e.address.value;
+    const Extent& e = image_.extent_of(p);
+    uint64_t into = p.into + (start - p.address.value);
     plan_.bytes += end - start;
     if (e.codec == Codec::kNone) {
-      stored_.push_back({start, end - start, e.offset.value + into});
+      stored_.push_back({start, end - start, e.offset.value + into, p.image});
     } else {
-      fed_.push_back({start, end - start, kFromFeed});
-      plan_.feed.push_back({number, into, end - start});
+      fed_.push_back({start, end - start, kFromFeed, p.image});
+      plan_.feed.push_back({p.image, p.extent, into, end - start});
     }
   }
 
-  const ImageReader& image_;
+  // Extents are cut small for the sake of increments; what is together in file and memory is one read.
+  void join_neighbours() {
+    size_t n = 0;
+    for (const RestorerFill& f : stored_) {
+      if (n > 0) {
+        RestorerFill& last = stored_[n - 1];
+        if (last.image == f.image && last.address + last.length == f.address &&
+            last.image_offset + last.length == f.image_offset) {
+          last.length += f.length;
+          continue;
+        }
+      }
+      stored_[n++] = f;
+    }
+    stored_.resize(n);
+  }
+
+  const ImageChain& image_;
   const std::function<bool(uint32_t)>& wanted_;
   FillPlan plan_;
   std::vector<RestorerFill> stored_, fed_;
@@ -66,7 +86,7 @@ class Builder {
 
 }  // namespace
 
-FillPlan make_fill_plan(const ImageReader& image, const std::function<bool(uint32_t)>& wanted) {
+FillPlan make_fill_plan(const ImageChain& image, const std::function<bool(uint32_t)>& wanted) {
   return Builder(image, wanted).build();
 }
 
@@ -91,13 +111,14 @@ void* Feeder::run(void* self) {
 
 Result<void> Feeder::feed_all() {
   std::vector<std::byte> memory;
-  uint32_t have = ~0u;
+  const Extent* have = nullptr;
   for (const FeedPiece& piece : plan_.feed) {
-    const Extent& extent = image_.extents()[piece.extent];
-    if (piece.extent != have) {
+    const ImageReader& image = image_.image(piece.image);
+    const Extent& extent = image.extents()[piece.extent];
+    if (&extent != have) {
       memory.resize(extent.length);
-      CKPT_TRY(image_.read_extent(extent, memory));
-      have = piece.extent;
+      CKPT_TRY(image.read_extent(extent, memory));
+      have = &extent;
     }
     for (uint64_t at = 0; at < piece.length;) {
       ssize_t n = write(pipe_.get(), &memory[piece.offset + at], piece.length - at);

@@ -72,7 +72,8 @@ Json describe(const RestartPlan& plan) {
               {"threads", plan.tids.size()},
               {"mappings", plan.image->meta().mappings.size()},
               {"memory_bytes", plan.fill.bytes},
-              {"image_bytes", plan.image->brief().file_bytes}};
+              {"images", plan.image->size()},
+              {"image_bytes", plan.image->file_bytes()}};
 }
 
 void report_costs(const RestartOptions& options, const RestartPlan& plan, const Launched& launched, const Outcome& outcome,

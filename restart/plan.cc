@@ -12,7 +12,7 @@
 namespace ckpt {
 namespace {
 
-// An image is a program: whoever can write it decides what runs.
+// An image is a program: whoever can write it, or an image below it, decides what runs.
 Result<void> check_writers(const ImageReader& image) {
   struct stat st;
   if (fstat(image.fd(), &st) != 0) {
@@ -40,15 +40,11 @@ std::string directory_of(const std::string& path) {
 }  // namespace
 
 Result<RestartPlan> open_plan(const std::string& image_path, bool trust) {
-  auto image = ImageReader::open(image_path);
+  auto image = ImageChain::open(image_path);
   if (!image.ok()) return image.error();
-  if (!trust) CKPT_TRY(check_writers(*image));
+  for (size_t i = 0; i < image->size() && !trust; ++i) CKPT_TRY(check_writers(image->image(i)));
   RestartPlan plan;
-  plan.image = std::make_unique<ImageReader>(std::move(*image));
-  if (plan.image->brief().parent != 0) {
-    return make_error(ExitCode::kIncompatible, 0, "{} is an increment to image {}: this ckpt-restart needs a full image",
-                      image_path, plan.image->brief().parent);
-  }
+  plan.image = std::make_unique<ImageChain>(std::move(*image));
   // The program comes back in its own working directory: what is written there later needs a whole path.
   char* whole = realpath(directory_of(image_path).c_str(), nullptr);
   plan.image_directory = whole != nullptr ? whole : directory_of(image_path);
@@ -74,7 +70,7 @@ Result<void> check_plan(RestartPlan& plan, const VerifyProgress& progress) {
   options.image_directory = plan.image_directory;
   options.sequence = plan.image->brief().sequence;
   CKPT_TRY(check_descriptors(meta, options));
-  CKPT_TRY(plan.image->verify_data(2, progress));
+  CKPT_TRY(plan.image->verify_used(2, progress));
   plan.fill = make_fill_plan(*plan.image, [&](uint32_t i) { return takes_image_bytes(meta.mappings[i]); });
   return {};
 }

@@ -11,12 +11,12 @@
 
 #include "restart/fill_plan.h"
 #include "restart/vdso.h"
-#include "writer/image_reader.h"
+#include "writer/image_chain.h"
 
 namespace ckpt {
 
 struct RestartPlan {
-  std::unique_ptr<ImageReader> image;
+  std::unique_ptr<ImageChain> image;
   Vdso vdso;
   FillPlan fill;
   std::vector<int> tids;         // the pid first

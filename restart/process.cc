@@ -36,7 +36,8 @@ void reset_signals() {
 
 struct OwnFds {
   WorkingFds working;
-  int status = -1, image = -1, feed = -1, exe = -1;
+  int status = -1, feed = -1, exe = -1;
+  std::vector<int> images;  // as in the chain
 };
 
 Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFds& fds) {
@@ -51,7 +52,10 @@ Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFd
   CKPT_TRY(park(report.fd(), channel, "messages"));
   report.move_to(channel);
   CKPT_TRY(park(spec.status_fd, fds.status, "stages"));
-  CKPT_TRY(park(spec.image->fd(), fds.image, "the image"));
+  for (size_t i = 0; i < spec.image->size(); ++i) {
+    fds.images.push_back(-1);
+    CKPT_TRY(park(spec.image->image(i).fd(), fds.images.back(), "an image"));
+  }
   if (spec.feed_fd >= 0) CKPT_TRY(park(spec.feed_fd, fds.feed, "unpacked memory"));
   // Whatever else ckpt-restart was started with is not the program's.
   if (fds.working.first() > 3) close_range(3, static_cast<unsigned>(fds.working.first()) - 1, 0);
@@ -128,7 +132,9 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   CKPT_TRY(memory.build(fds.working, report));
 
   RestorerArgs& args = range.args();
-  args.image_fd = fds.image;
+  static_assert(kMaxImages == kMaxChainLength + 1);
+  std::fill(std::begin(args.image_fds), std::end(args.image_fds), -1);
+  std::copy(fds.images.begin(), fds.images.end(), args.image_fds);
   args.feed_fd = fds.feed;
   args.exe_fd = fds.exe;
   args.first_working_fd = static_cast<uint32_t>(fds.working.first());

@@ -9,12 +9,12 @@
 #include "restart/fill_plan.h"
 #include "restart/report.h"
 #include "restart/vdso.h"
-#include "writer/image_reader.h"
+#include "writer/image_chain.h"
 
 namespace ckpt {
 
 struct ProcessSpec {
-  const ImageReader* image = nullptr;
+  const ImageChain* image = nullptr;
   const FillPlan* fill = nullptr;
   const Vdso* vdso = nullptr;
   int status_fd = -1;  // writing end

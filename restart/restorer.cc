@@ -152,7 +152,7 @@ uint32_t mapping_at(const RestorerArgs& a, uint64_t address) {
   return low < a.mapping_count ? a.mappings[low].index : 0;
 }
 
-// Reads `count` fills whose bytes follow each other in the image.
+// Reads `count` fills whose bytes follow each other in one image.
 void fill_batch(const RestorerArgs& a, const RestorerFill* fills, uint32_t count) {
   iovec vectors[kMaxIovecs];
   for (uint32_t i = 0; i < count; ++i) {
@@ -171,7 +171,7 @@ void fill_batch(const RestorerArgs& a, const RestorerFill* fills, uint32_t count
   uint32_t first = 0;
   while (first < count) {
     long n = feed ? call(__NR_readv, a.feed_fd, &vectors[first], count - first)
-                  : call(__NR_preadv, a.image_fd, &vectors[first], count - first, offset, 0L);
+                  : call(__NR_preadv, a.image_fds[fills[0].image], &vectors[first], count - first, offset, 0L);
     if (n == 0) n = -kErrnoIo;  // the image is shorter than its index says, or the feeder died
     if (failed(n)) {
       fail(a, RestartStage::kMemory, step, n, mapping_at(a, reinterpret_cast<uint64_t>(vectors[first].iov_base)));
@@ -195,7 +195,8 @@ void fill_memory(const RestorerArgs& a) {
     while (n < kMaxIovecs && i + n < a.fill_count && bytes < kMaxBatchBytes) {
       const RestorerFill& next = a.fills[i + n];
       bool together = first->image_offset == kFromFeed ? next.image_offset == kFromFeed
-                                                       : next.image_offset == first->image_offset + bytes;
+                                                       : next.image == first->image &&
+                                                             next.image_offset == first->image_offset + bytes;
       if (!together) break;
       bytes += next.length;
       ++n;

@@ -33,11 +33,13 @@ struct RestorerMapping {
   uint32_t reserved;
 };
 
-// Bytes of the image that go to memory. In the order in which they are read.
+// Bytes of the images that go to memory. In the order in which they are read.
 struct RestorerFill {
   uint64_t address, length;
   uint64_t image_offset;  // kFromFeed: the bytes come decompressed through the feed pipe
+  uint64_t image;         // of the chain, index into RestorerArgs::image_fds
 };
+inline constexpr uint32_t kMaxImages = 256;  // kMaxChainLength and the image itself
 inline constexpr uint64_t kFromFeed = ~uint64_t{0};
 
 // One of [vvar], [vvar_vclock], [vdso]: first out of the way, into the restorer range, then to where
@@ -115,7 +117,7 @@ struct RestorerArgs {
   const RestorerMapping* mappings;
   const RestorerFill* fills;
 
-  int32_t image_fd;
+  int32_t image_fds[kMaxImages];  // -1 behind the last
   int32_t feed_fd;          // -1: nothing is compressed
   int32_t time_offsets_fd;  // /proc/self/timens_offsets of our new time namespace; -1: none
   int32_t time_ns_fd;       // the namespace itself

@@ -16,13 +16,13 @@
 #include "restart/report.h"
 #include "restart/restorer_args.h"
 #include "restart/vdso.h"
-#include "writer/image_reader.h"
+#include "writer/image_chain.h"
 
 namespace ckpt {
 
 class RestorerRange {
  public:
-  RestorerRange(const ImageReader& image, const FillPlan& fill, const Vdso& vdso, const RestoredDescriptors& descriptors)
+  RestorerRange(const ImageChain& image, const FillPlan& fill, const Vdso& vdso, const RestoredDescriptors& descriptors)
       : image_(image), fill_(fill), vdso_(vdso), descriptors_(descriptors) {}
 
   // Finds and reserves the range, with `view_bytes` for shared objects.
@@ -43,7 +43,7 @@ class RestorerRange {
   void describe_own_rseq();
   Result<void> plan_vdso();
 
-  const ImageReader& image_;
+  const ImageChain& image_;
   const FillPlan& fill_;
   const Vdso& vdso_;
   const RestoredDescriptors& descriptors_;

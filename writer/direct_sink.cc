@@ -12,6 +12,10 @@ namespace ckpt {
 
 namespace {
 
+// Uncompressed extents end at multiples of this: when increments replace part of an image's memory, what
+// is left of it can be checked and read without the rest. Segments are not larger.
+constexpr uint64_t kExtentBytes = 64u << 10;
+
 // Memory compressed at once: large enough to compress well, small enough that a reader of one page
 // does not unpack much.
 constexpr uint32_t kCompressedExtentBytes = 256u << 10;
@@ -21,7 +25,7 @@ constexpr uint32_t kCompressedExtentBytes = 256u << 10;
 size_t DirectSink::arena_bytes(const SinkOptions& options, uint64_t memory_bytes) {
   size_t extents = memory_bytes / (2 * kPageSize) + 64;
   // A vector that grows leaves its former blocks behind: together less than twice the last one.
-  size_t index = extents * sizeof(IndexEntry) * 4;
+  size_t index = extents * (sizeof(IndexEntry) + sizeof(InheritedRun)) * 4;
   size_t staging = size_t{options.in_flight} * options.chunk_bytes;
   return staging + index + Compressor::workspace_bytes(options.codec) + kCompressedExtentBytes + (1u << 20);
 }
@@ -43,6 +47,8 @@ Result<void> DirectSink::open(int dir_fd, const char* name, const ImageIdentity&
   extent_ = {};
   offset_ = sections_ = chunks_ = memory_bytes_ = 0;
   index_ = ArenaVector<IndexEntry>(arena);
+  inherited_ = ArenaVector<InheritedRun>(arena);
+  parent_ = identity.parent;
   trailer_ = {};
   auto result = keep(open_all(dir_fd, name, identity, arena));
   if (!result.ok()) abort();
@@ -50,7 +56,14 @@ Result<void> DirectSink::open(int dir_fd, const char* name, const ImageIdentity&
 }
 
 Result<void> DirectSink::open_all(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena) {
+  const ParentImage& parent = identity.parent;
+  if (parent.sequence != 0 && (parent.sequence >= identity.sequence || parent.chain_length == 0 ||
+                               parent.chain_length > kMaxChainLength)) {
+    return make_error(ExitCode::kInternal, 0, "image {} cannot be an increment to image {} of a chain of {}",
+                      identity.sequence, parent.sequence, parent.chain_length);
+  }
   CKPT_TRY(file_.create(dir_fd, name, options_.direct));
+  std::strncpy(name_.text, name, sizeof(name_.text) - 1);
   open_ = true;
   CKPT_TRY(start_queue(arena));
   CKPT_TRY(compressor_.start(options_.codec, arena));
@@ -87,8 +100,8 @@ Result<void> DirectSink::write_header(const ImageIdentity& identity) {
   header.page_size = kPageSize;
   std::memcpy(header.run_id, identity.run_id, sizeof(header.run_id));
   header.sequence = identity.sequence;
-  header.parent = identity.parent;
   header.realtime_ns = identity.realtime_ns;
+  header.parent = identity.parent;
   header.checksum =
       checksum_of({reinterpret_cast<const std::byte*>(&header), offsetof(FileHeader, checksum)});
   std::memcpy(trailer_.run_id, identity.run_id, sizeof(trailer_.run_id));
@@ -155,7 +168,9 @@ Result<void> DirectSink::open_extent(uint64_t address) {
     return {};
   }
   CKPT_TRY(make_room(kPageSize));
-  extent_ = {true, address, 0, chunk_.room(), chunk_.next_body()};
+  uint32_t limit =
+      static_cast<uint32_t>(std::min<uint64_t>(chunk_.room(), kExtentBytes - address % kExtentBytes));
+  extent_ = {true, address, 0, limit, chunk_.next_body()};
   return {};
 }
 
@@ -260,15 +275,62 @@ Result<void> DirectSink::write_section(SectionKind kind, uint32_t entries, std::
   }
 }
 
+Result<void> DirectSink::inherit(std::span<const AddrRange> runs) {
+  if (failed_) return error_;
+  if (parent_.sequence == 0) return keep(make_error(ExitCode::kInternal, 0, "a full image inherits nothing"));
+  for (const AddrRange& run : runs) {
+    if (run.empty()) continue;
+    if (inherited_.size() > 0) {
+      InheritedRun& last = inherited_[inherited_.size() - 1];
+      if (last.address + last.length == run.start.value) {
+        last.length += run.size();
+        continue;
+      }
+    }
+    if (!inherited_.push_back({run.start.value, run.size()})) {
+      return keep(make_error(ExitCode::kInternal, ENOMEM,
+                             "the inherited memory of {} does not fit into its arena after {} runs",
+                             shown_path(file_.path()).text, inherited_.size()));
+    }
+  }
+  return {};
+}
+
+Error DirectSink::copied_twice(uint64_t address) const {
+  return make_error(ExitCode::kInternal, 0, "the page at {:#x} was copied or inherited twice for {}", address,
+                    shown_path(file_.path()).text);
+}
+
+// When the index has been sorted: both are in address order then.
+Result<void> DirectSink::write_inherited() {
+  if (parent_.sequence == 0) return {};
+  std::sort(inherited_.begin(), inherited_.end(),
+            [](const InheritedRun& a, const InheritedRun& b) { return a.address < b.address; });
+  size_t e = 0;
+  for (size_t i = 0; i < inherited_.size(); i++) {
+    const InheritedRun& run = inherited_[i];
+    if (i > 0 && inherited_[i - 1].address + inherited_[i - 1].length > run.address)
+      return copied_twice(run.address);
+    while (e < index_.size() && index_[e].address + index_[e].length <= run.address) e++;
+    if (e < index_.size() && index_[e].address < run.address + run.length)
+      return copied_twice(index_[e].address);
+  }
+  trailer_.inherited_offset = offset_;
+  trailer_.inherited_bytes = inherited_.size() * sizeof(InheritedRun);
+  return write_section(SectionKind::kInherited, static_cast<uint32_t>(inherited_.size()),
+                       std::as_bytes(std::span<const InheritedRun>(inherited_.data(), inherited_.size())),
+                       &trailer_.inherited_checksum);
+}
+
 Result<void> DirectSink::write_index() {
   std::sort(index_.begin(), index_.end(),
             [](const IndexEntry& a, const IndexEntry& b) { return a.address < b.address; });
   for (size_t i = 1; i < index_.size(); i++) {
     if (index_[i - 1].address + index_[i - 1].length > index_[i].address) {
-      return make_error(ExitCode::kInternal, 0, "the page at {:#x} was copied twice for {}",
-                        index_[i].address, shown_path(file_.path()).text);
+      return copied_twice(index_[i].address);
     }
   }
+  CKPT_TRY(write_inherited());
   trailer_.index_offset = offset_;
   trailer_.index_bytes = index_.size() * sizeof(IndexEntry);
   return write_section(SectionKind::kIndex, static_cast<uint32_t>(index_.size()),
@@ -305,8 +367,19 @@ Result<SinkStats> DirectSink::commit_all() {
   std::memcpy(queue_.buffer(*slot), &trailer_, kBlockSize);
   CKPT_TRY(write_slot(*slot, kBlockSize));
   CKPT_TRY(queue_.drain());
-  CKPT_TRY(file_.publish(*backend_, offset_));
-  return SinkStats{memory_bytes_, offset_};
+  CKPT_TRY(file_.publish(*backend_, offset_, options_.replace));
+  return SinkStats{memory_bytes_, offset_, as_parent()};
+}
+
+ParentImage DirectSink::as_parent() const {
+  ParentImage me{};
+  me.sequence = trailer_.sequence;
+  me.state = trailer_.meta_checksum;
+  me.full_bytes = parent_.sequence == 0 ? offset_ : parent_.full_bytes;
+  me.chain_bytes = parent_.chain_bytes + offset_;
+  me.chain_length = parent_.chain_length + 1;
+  std::memcpy(me.name, name_.text, sizeof(me.name));
+  return me;
 }
 
 void DirectSink::abort() {

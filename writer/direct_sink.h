@@ -32,6 +32,7 @@ struct SinkOptions {
   uint32_t chunk_bytes = 1u << 20;  // of a whole chunk, a multiple of 4096
   uint32_t head_bytes = kBlockSize;
   uint32_t in_flight = 4;  // chunks
+  bool replace = false;    // an image of this name, in one step, instead of refusing to
 };
 
 class DirectSink final : public ImageSink {
@@ -48,6 +49,7 @@ class DirectSink final : public ImageSink {
   Result<void> open(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena,
                     ReleaseBuffer release, void* context) override;
   Result<void> set_meta(std::span<const std::byte> meta) override;
+  Result<void> inherit(std::span<const AddrRange> runs) override;
   Result<void> append(std::span<const CopiedSegment> segments) override;
   Result<SinkStats> commit() override;
   void abort() override;
@@ -78,7 +80,10 @@ class DirectSink final : public ImageSink {
   Result<void> write_slot(uint32_t slot, uint32_t bytes);
   Result<void> write_section(SectionKind kind, uint32_t entries, std::span<const std::byte> content,
                              uint64_t* checksum);
+  Result<void> write_inherited();
   Result<void> write_index();
+  Error copied_twice(uint64_t address) const;
+  ParentImage as_parent() const;
   Result<SinkStats> commit_all();
   Result<void> keep(Result<void> result);
 
@@ -98,6 +103,7 @@ class DirectSink final : public ImageSink {
   ChunkBuilder chunk_;
   Compressor compressor_;
   ArenaVector<IndexEntry> index_;
+  ArenaVector<InheritedRun> inherited_;
   ReleaseBuffer release_ = nullptr;
   void* context_ = nullptr;
   bool open_ = false, has_meta_ = false, failed_ = false;
@@ -107,6 +113,8 @@ class DirectSink final : public ImageSink {
   OpenExtent extent_ = {};
   uint64_t offset_ = 0;  // in the file, of what is written next
   uint64_t sections_ = 0, chunks_ = 0, memory_bytes_ = 0;
+  ParentImage parent_ = {};
+  ImageName name_;
   FileTrailer trailer_ = {};
 };
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include <algorithm>
 #include <charconv>
@@ -48,6 +49,29 @@ CatalogEntry examine(int dir_fd, const char* name, const ParsedImageName& parsed
   return entry;
 }
 
+// Without its parents an increment is no image.
+void check_parents(std::vector<CatalogEntry>& entries) {
+  std::vector<CatalogEntry*> by_sequence;
+  for (auto& e : entries) {
+    if (e.complete) by_sequence.push_back(&e);
+  }
+  std::sort(by_sequence.begin(), by_sequence.end(),
+            [](const CatalogEntry* a, const CatalogEntry* b) { return a->sequence < b->sequence; });
+  for (CatalogEntry* e : by_sequence) {
+    const ParentImage& parent = e->brief.parent;
+    if (parent.sequence == 0) continue;
+    bool found = std::any_of(by_sequence.begin(), by_sequence.end(), [&](const CatalogEntry* p) {
+      return p->complete && p->sequence == parent.sequence && p->brief.meta_checksum == parent.state &&
+             std::memcmp(p->brief.run_id, e->brief.run_id, sizeof(p->brief.run_id)) == 0;
+    });
+    if (found) continue;
+    e->complete = false;
+    e->problem =
+        fmt::format("{}: an increment to {}, which is missing, incomplete or another image; bring it back",
+                    e->file, parent.name);
+  }
+}
+
 std::string run_of(const CatalogEntry& e) { return run_id_text(e.brief.run_id); }
 
 Error no_complete_image(const std::string& directory, const std::vector<CatalogEntry>& entries) {
@@ -62,6 +86,29 @@ Error no_complete_image(const std::string& directory, const std::vector<CatalogE
   }
   return make_error(ExitCode::kNotFound, 0, "{}: no images in it; give the directory that CKPT_DIR named",
                     shown.text);
+}
+
+// "2026-11-21", "2026-11-21T10:00", "2026-11-21T10:00:30", with a Z for UTC. The end of what is named, in
+// nanoseconds since 1970: with T10:00 the whole of that minute is meant.
+bool parse_time(const std::string& text, int64_t* end_ns) {
+  struct {
+    const char* format;
+    int64_t seconds;  // that it names
+  } const kForms[] = {{"%Y-%m-%dT%H:%M:%S", 1}, {"%Y-%m-%dT%H:%M", 60}, {"%Y-%m-%d", 86400}};
+  for (const auto& form : kForms) {
+    tm parts{};
+    const char* rest = strptime(text.c_str(), form.format, &parts);
+    if (rest == nullptr) continue;
+    bool utc = *rest == 'Z';
+    if (rest[utc ? 1 : 0] != '\0') continue;
+    parts.tm_isdst = -1;
+    time_t seconds = utc ? timegm(&parts) : mktime(&parts);
+    int64_t end = static_cast<int64_t>(seconds) + form.seconds;
+    if (__builtin_mul_overflow(end, int64_t{1'000'000'000}, end_ns))
+      *end_ns = end < 0 ? INT64_MIN : INT64_MAX;
+    return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -102,6 +149,7 @@ Result<ImageCatalog> ImageCatalog::list(const std::string& directory) {
   };
   std::sort(catalog.entries_.begin(), catalog.entries_.end(),
             [&](const CatalogEntry& a, const CatalogEntry& b) { return key(a) < key(b); });
+  check_parents(catalog.entries_);
   return catalog;
 }
 
@@ -137,6 +185,19 @@ Result<const CatalogEntry*> ImageCatalog::select(const std::string& selector) co
   }
   if (selector.empty()) return newest;
 
+  int64_t end_ns = 0;
+  if (parse_time(selector, &end_ns)) {
+    const CatalogEntry *found = nullptr, *oldest = nullptr;
+    for (const auto& [id, images] : runs) {
+      for (const CatalogEntry* e : images) {
+        if (oldest == nullptr || newer(e, oldest)) oldest = e;
+        if (e->brief.realtime_ns < end_ns && (found == nullptr || newer(found, e))) found = e;
+      }
+    }
+    if (found != nullptr) return found;
+    return make_error(ExitCode::kNotFound, 0, "{}@{}: no complete image is that old; the oldest is {}",
+                      shown.text, selector, oldest->file);
+  }
   bool back = selector[0] == '-';
   uint64_t number = 0;
   const char* first = selector.data() + (back ? 1 : 0);
@@ -144,8 +205,8 @@ Result<const CatalogEntry*> ImageCatalog::select(const std::string& selector) co
   auto [end, wrong] = std::from_chars(first, last, number);
   if (wrong != std::errc() || end != last || first == last) {
     return make_error(ExitCode::kUsage, 0,
-                      "{}@{}: give @SEQUENCE, or @-N for the Nth image before the newest", shown.text,
-                      selector.substr(0, 40));
+                      "{}@{}: give @SEQUENCE, @-N for the Nth image before the newest, or @2026-11-21T10:00",
+                      shown.text, selector.substr(0, 40));
   }
   if (back) {
     if (number < run->size()) return (*run)[run->size() - 1 - number];
@@ -166,10 +227,10 @@ Result<std::string> resolve_image(const std::string& argument) {
   if (stat(argument.c_str(), &st) != 0) {
     size_t at = argument.rfind('@');
     if (at == std::string::npos || at == 0 || stat(argument.substr(0, at).c_str(), &st) != 0) {
-      return make_error(
-          ExitCode::kNotFound, ENOENT,
-          "{}: no such image or directory; give an image, a directory of images, or DIRECTORY@SEQ",
-          shown_path(argument.c_str()).text);
+      return make_error(ExitCode::kNotFound, ENOENT,
+                        "{}: no such image or directory; give an image, a directory of images, or "
+                        "DIRECTORY@SEQ, @-N, @TIME",
+                        shown_path(argument.c_str()).text);
     }
     directory = argument.substr(0, at);
     selector = argument.substr(at + 1);

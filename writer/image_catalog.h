@@ -17,7 +17,7 @@ struct CatalogEntry {
   std::string comm;        // from the name
   int pid = 0;             // from the name
   bool temporary = false;  // ".tmp": being written, or left behind
-  bool complete = false;   // header and trailer are valid (not: every byte; see ImageReader)
+  bool complete = false;   // header and trailer are valid, its parents' too (not: every byte; see ImageReader)
   std::string problem;     // why it is not complete
   uint64_t sequence = 0;   // from the header when complete, else from the name
   uint64_t file_bytes = 0;
@@ -37,7 +37,8 @@ class ImageCatalog {
   std::string path_of(const CatalogEntry& entry) const { return directory_ + "/" + entry.file; }
 
   // The complete image that `selector` means: "" the newest, "-N" the Nth before it, "SEQ" the one
-  // with that sequence. Several runs of one program: the run with the newest image. Several programs:
+  // with that sequence, "2026-11-21T10:00" (local time; seconds, or the time of day, may be left out or a
+  // Z be added for UTC) the newest taken by then, of any run. Several runs of one program: the run with the newest image. Several programs:
   // kUsage, listing them. None complete: kNotFound, or kImageDamaged when there are damaged ones.
   Result<const CatalogEntry*> select(const std::string& selector) const;
 
@@ -46,8 +47,8 @@ class ImageCatalog {
   std::vector<CatalogEntry> entries_;
 };
 
-// What a user may give: an image file, a directory, "DIRECTORY@-N", "DIRECTORY@SEQ". The path of the
-// image file. A name that exists as it stands is taken as it stands, "@" or not.
+// What a user may give: an image file, a directory, "DIRECTORY@-N", "DIRECTORY@SEQ", "DIRECTORY@TIME".
+// The path of the image file. A name that exists as it stands is taken as it stands, "@" or not.
 Result<std::string> resolve_image(const std::string& argument);
 
 }  // namespace ckpt

@@ -62,6 +62,20 @@ bool complete_image(int dir_fd, const char* name, const uint8_t run_id[16], Imag
   return true;
 }
 
+bool is_whole_parent(int dir_fd, const uint8_t run_id[16], const ParentImage& parent, ImageBrief* brief) {
+  return complete_image(dir_fd, parent.name, run_id, brief) && brief->sequence == parent.sequence &&
+         brief->meta_checksum == parent.state;
+}
+
+// Are all images there that this one is an increment to? Sequences fall, so the walk ends.
+bool chain_is_whole(int dir_fd, const uint8_t run_id[16], ImageBrief brief) {
+  while (brief.parent.sequence != 0) {
+    ParentImage parent = brief.parent;
+    if (!is_whole_parent(dir_fd, run_id, parent, &brief)) return false;
+  }
+  return true;
+}
+
 // True when it was one and is gone: the header, if already written, must be of this run (nullptr: of any).
 // What was reserved but not written reads as zeros.
 bool remove_leftover(int dir_fd, const char* name, const uint8_t* run_id) {
@@ -174,6 +188,17 @@ uint32_t remove_dead_leftovers(int dir_fd) {
   return removed;
 }
 
+bool chain_may_grow(const ParentImage& parent, uint32_t most) {
+  if (parent.sequence == 0 || parent.chain_length > kMaxChainLength || parent.chain_length >= most)
+    return false;
+  return parent.chain_bytes - parent.full_bytes <= parent.full_bytes;
+}
+
+bool parent_is_whole(int dir_fd, const uint8_t run_id[16], const ParentImage& parent) {
+  ImageBrief brief;
+  return is_whole_parent(dir_fd, run_id, parent, &brief) && chain_is_whole(dir_fd, run_id, brief);
+}
+
 Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep) {
   Pruned pruned;
   Newest newest;
@@ -183,7 +208,8 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep)
     ImageBrief brief;
     if (parsed.temporary) {
       if (remove_leftover(dir_fd, name.data(), run_id)) pruned.leftovers++;
-    } else if (complete_image(dir_fd, name.data(), run_id, &brief)) {
+    } else if (complete_image(dir_fd, name.data(), run_id, &brief) && chain_is_whole(dir_fd, run_id, brief)) {
+      // One whose parents are gone cannot be restored: it must not push out one that can.
       pruned.kept++;
       newest.add(brief.sequence);
     }
@@ -198,8 +224,8 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep)
     r = scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
       ImageBrief brief;
       if (parsed.temporary || !complete_image(dir_fd, name.data(), run_id, &brief)) return;
-      if (brief.sequence >= border && brief.parent != 0 && brief.parent < border) {
-        border = brief.parent;
+      if (brief.sequence >= border && brief.parent.sequence != 0 && brief.parent.sequence < border) {
+        border = brief.parent.sequence;
         moved = true;
       }
     });
@@ -209,9 +235,10 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep)
     ImageBrief brief;
     if (parsed.temporary || !complete_image(dir_fd, name.data(), run_id, &brief)) return;
     if (brief.sequence >= border) return;
+    bool counted = chain_is_whole(dir_fd, run_id, brief);
     if (sys::failed(sys::call(__NR_unlinkat, dir_fd, name.data(), 0L))) return;
     pruned.images++;
-    pruned.kept--;
+    if (counted) pruned.kept--;
   });
   return pruned;
 }

@@ -7,6 +7,7 @@
 
 #include "base/raii_fd.h"
 #include "base/result.h"
+#include "writer/image_format.h"
 #include "writer/image_name.h"
 
 namespace ckpt {
@@ -25,6 +26,13 @@ Result<uint64_t> next_sequence(int dir_fd, const uint8_t run_id[16]);
 // that it is writing: its rename fails, and its older images stay.
 uint32_t remove_dead_leftovers(int dir_fd);
 
+// May the next image be an increment to this one? Not when the chain would have more than `most` images,
+// or when the increments below take more than the full image: from there on a full one is no worse.
+bool chain_may_grow(const ParentImage& parent, uint32_t most);
+
+// Is the parent still there, complete and the one that is meant, and are its own? Two blocks of each are read.
+bool parent_is_whole(int dir_fd, const uint8_t run_id[16], const ParentImage& parent);
+
 struct Pruned {
   uint32_t images = 0;     // complete images removed
   uint32_t leftovers = 0;  // ".tmp" of dead writers removed
@@ -32,7 +40,7 @@ struct Pruned {
 };
 // To be called after a commit. Of the complete images of this run the newest `keep` stay (0: all), and
 // every image that one of them is an increment to. Incomplete ".ckpt" files are left alone and not
-// counted.
+// counted; increments whose parents are gone are not counted either.
 Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep);
 
 }  // namespace ckpt

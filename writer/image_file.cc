@@ -113,19 +113,21 @@ void ImageFile::reserve_until(uint64_t bytes) {
   }
 }
 
-Result<void> ImageFile::publish(FileBackend& backend, uint64_t bytes) {
+Result<void> ImageFile::publish(FileBackend& backend, uint64_t bytes, bool replace) {
   // Also after a failed reservation: it may have left blocks behind the end.
   long r = sys::call(__NR_ftruncate, fd_.get(), bytes);
   if (sys::failed(r)) return image_io_error("set the length of", path_, r);
   r = backend.sync(fd_.get());
   if (sys::failed(r)) return image_io_error("make durable (fsync)", path_, r);
-  r = rename_to_new(dir_fd_, temporary_, name_);
+  r = replace ? sys::call(__NR_renameat, dir_fd_, temporary_, dir_fd_, name_)
+              : rename_to_new(dir_fd_, temporary_, name_);
   if (sys::failed(r)) return image_io_error("rename the finished .tmp to", path_, r);
   temporary_[0] = '\0';
   r = backend.sync(dir_fd_);
   if (sys::failed(r)) {
-    // Nobody may count on a name that the next power failure can take back.
-    sys::call(__NR_unlinkat, dir_fd_, name_, 0L);
+    // Nobody may count on a name that the next power failure can take back. Where it replaced another,
+    // that one comes back then, and both are complete.
+    if (!replace) sys::call(__NR_unlinkat, dir_fd_, name_, 0L);
     return image_io_error("make durable (fsync of the directory)", path_, r);
   }
   fd_.reset();

@@ -23,9 +23,10 @@ class ImageFile {
   // Blocks for the file ahead of the writes, in large steps, so that no write has to extend it.
   // Best effort: what the file system cannot give now, the write itself will report.
   void reserve_until(uint64_t bytes);
-  // Cuts off what was reserved, syncs, renames to the final name, syncs the directory. On failure the
-  // final name does not exist.
-  Result<void> publish(FileBackend& backend, uint64_t bytes);
+  // Cuts off what was reserved, syncs, renames to the final name, syncs the directory. On failure there is
+  // no file of the final name, or, with `replace`, the old or the new one, complete. What has that
+  // name already is an error without `replace`.
+  Result<void> publish(FileBackend& backend, uint64_t bytes, bool replace = false);
   // Removes the temporary file, if there is one.
   void remove();
 

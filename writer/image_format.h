@@ -1,8 +1,9 @@
 // The bytes of an image file. Grammar and a worked example: docs/image_format.md.
 //
-//   image   = header section* index trailer            every part starts at a multiple of 4096
+//   image   = header section* [inherited] index trailer   every part starts at a multiple of 4096
 //   header  = FileHeader                               first block of the file
 //   section = SectionHead entries zeros, then the body exactly one META, any number of CHUNKs
+//   inherited = a section that only increments have: the memory that is as in the parent
 //   index   = a section too, the last one: every extent of every chunk in address order
 //   trailer = FileTrailer                              last block of the file
 //
@@ -22,11 +23,12 @@
 namespace ckpt {
 
 // Grows with every change that an older reader could misread. The reader takes exactly this one.
-inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kFormatVersion = 2;
 
 inline constexpr uint64_t kBlockSize = 4096;                // bytes; everything in the file is aligned to it
 inline constexpr uint64_t kMaxCompressedExtent = 4u << 20;  // bytes of memory in one compressed extent
 inline constexpr uint32_t kMaxHeadBytes = 1u << 20;         // of a section
+inline constexpr uint32_t kMaxChainLength = 255;            // images below an increment
 
 // Not text, and broken by every transfer that changes line ends or strips bit 7.
 inline constexpr uint8_t kHeaderMagic[8] = {0x89, 'C', 'K', 'P', 'T', '\r', '\n', 0x1a};
@@ -37,7 +39,20 @@ inline constexpr uint32_t kMachineX86_64 = 62;  // EM_X86_64 of elf.h
 
 enum class Codec : uint32_t { kNone = 0, kLz4 = 1, kZstd = 2 };
 
-enum class SectionKind : uint32_t { kMeta = 1, kChunk = 2, kIndex = 3 };
+enum class SectionKind : uint32_t { kMeta = 1, kChunk = 2, kIndex = 3, kInherited = 4 };
+
+// The image that an increment is to. It is known by run, sequence and state, not by its name: a file of
+// that name that says something else about the process is not it. So an image may be written anew with
+// the same contents (compacted, encrypted) below those that are increments to it.
+struct ParentImage {
+  uint64_t sequence;      // 0: none, the image is full, and all of this is 0
+  uint64_t state;         // the parent's FileTrailer::meta_checksum
+  uint64_t full_bytes;    // length of the full image at the end of the chain, when this was written
+  uint64_t chain_bytes;   // of all images below, the full one included
+  uint32_t chain_length;  // images below, at most kMaxChainLength
+  uint32_t reserved;
+  char name[96];  // of the parent's file, in the same directory; NUL-terminated, zeros behind
+};
 
 struct FileHeader {
   uint8_t magic[8];     // kHeaderMagic
@@ -47,9 +62,9 @@ struct FileHeader {
   uint32_t page_size;   // bytes
   uint8_t run_id[16];   // one run of one program, kept over restarts
   uint64_t sequence;    // from 1
-  uint64_t parent;      // sequence of the image this is an increment to; 0: full
   int64_t realtime_ns;  // CLOCK_REALTIME when the checkpoint was requested
-  uint8_t zeros[4024];
+  ParentImage parent;
+  uint8_t zeros[3896];
   uint64_t checksum;  // of the 4088 bytes before; also the tag of this image in its other parts
 };
 
@@ -60,7 +75,7 @@ struct SectionHead {
   uint64_t ordinal;        // sections before this one in the file
   uint64_t image_tag;      // FileHeader::checksum
   uint32_t head_bytes;     // this struct, entries and zeros; a multiple of 4096
-  uint32_t entry_count;    // CHUNK: extents; INDEX: IndexEntries in the body; META: 0
+  uint32_t entry_count;    // CHUNK: extents; INDEX, INHERITED: entries in the body; META: 0
   uint64_t content_bytes;  // of the body without the zeros at its end
   uint64_t body_bytes;     // content_bytes rounded up to 4096
   uint64_t body_checksum;  // of body_bytes; CHUNK: 0, each extent has its own
@@ -88,6 +103,14 @@ struct IndexEntry {
   uint32_t reserved;
 };
 
+// Memory of an increment that is as in its parent: what that one has for it, or inherits itself; zeros
+// where no image of the chain has anything. Pages that are neither here nor in an extent were given back
+// since the parent, or are zero: they are not taken from it.
+struct InheritedRun {
+  uint64_t address;  // page-aligned
+  uint64_t length;   // bytes, a multiple of 4096, not 0
+};
+
 struct FileTrailer {
   uint8_t magic[8];  // kTrailerMagic
   uint32_t version;  // kFormatVersion
@@ -104,14 +127,18 @@ struct FileTrailer {
   uint64_t index_checksum;
   uint64_t section_count;  // with META and INDEX
   uint64_t extent_count;
-  uint64_t memory_bytes;  // sum of the extents' lengths
-  uint8_t zeros[3960];
+  uint64_t memory_bytes;      // sum of the extents' lengths
+  uint64_t inherited_offset;  // of INHERITED's SectionHead; these three are 0 in a full image
+  uint64_t inherited_bytes;
+  uint64_t inherited_checksum;
+  uint8_t zeros[3936];
   uint64_t checksum;  // of the 4088 bytes before
 };
 
 static_assert(sizeof(FileHeader) == kBlockSize && offsetof(FileHeader, checksum) == 4088);
 static_assert(sizeof(FileTrailer) == kBlockSize && offsetof(FileTrailer, checksum) == 4088);
 static_assert(sizeof(SectionHead) == 64 && sizeof(ExtentEntry) == 32 && sizeof(IndexEntry) == 40);
+static_assert(sizeof(ParentImage) == 136 && sizeof(InheritedRun) == 16);
 static_assert(std::is_trivially_copyable_v<FileHeader> && std::is_trivially_copyable_v<FileTrailer>);
 
 constexpr uint64_t round_up_to_block(uint64_t bytes) { return (bytes + kBlockSize - 1) & ~(kBlockSize - 1); }

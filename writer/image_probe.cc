@@ -6,6 +6,7 @@
 
 #include "base/sys.h"
 #include "writer/checksum.h"
+#include "writer/image_name.h"
 #include "writer/io_error.h"
 
 namespace ckpt {
@@ -36,6 +37,18 @@ Error incompatible(const char* path, const char* what, uint64_t has, uint64_t wa
   return make_error(ExitCode::kIncompatible, 0,
                     "{}: image of {} {}, this ckpt_rt reads {}; use the ckpt_rt that wrote it",
                     shown_path(path).text, what, has, wants);
+}
+
+// Of an image with this sequence. The name must lead to a file beside it and nowhere else.
+bool possible_parent(const ParentImage& parent, uint64_t sequence) {
+  if (parent.sequence == 0) return all_zero(reinterpret_cast<const uint8_t*>(&parent), sizeof(parent));
+  size_t n = strnlen(parent.name, sizeof(parent.name));
+  ParsedImageName parsed;
+  return parent.sequence < sequence && parent.chain_length > 0 && parent.chain_length <= kMaxChainLength &&
+         parent.reserved == 0 && n < sizeof(parent.name) &&
+         all_zero(reinterpret_cast<const uint8_t*>(parent.name) + n, sizeof(parent.name) - n) &&
+         parse_image_name({parent.name, n}, &parsed) && !parsed.temporary &&
+         std::string_view(parent.name, n).find('/') == std::string_view::npos;
 }
 
 // A complete image's last block, or why it is none.
@@ -80,7 +93,7 @@ Result<void> check_header(const FileHeader& header, const char* path) {
     return incompatible(path, "ELF machine", header.machine, kMachineX86_64);
   }
   if (header.page_size != kBlockSize) return incompatible(path, "page size", header.page_size, kBlockSize);
-  if (header.sequence == 0 || header.parent >= header.sequence) {
+  if (header.sequence == 0 || !possible_parent(header.parent, header.sequence)) {
     return damaged(path, "its place in the sequence of images is impossible");
   }
   if (!all_zero(header.zeros, sizeof(header.zeros))) {
@@ -161,6 +174,9 @@ Result<ImageBrief> probe_image(int fd, const char* path) {
   brief.index_offset = trailer.index_offset;
   brief.index_bytes = trailer.index_bytes;
   brief.index_checksum = trailer.index_checksum;
+  brief.inherited_offset = trailer.inherited_offset;
+  brief.inherited_bytes = trailer.inherited_bytes;
+  brief.inherited_checksum = trailer.inherited_checksum;
   brief.section_count = trailer.section_count;
   brief.extent_count = trailer.extent_count;
   brief.memory_bytes = trailer.memory_bytes;

@@ -14,12 +14,13 @@ struct ImageBrief {
   uint32_t version = 0;
   uint8_t run_id[16] = {};
   uint64_t sequence = 0;
-  uint64_t parent = 0;
+  ParentImage parent{};
   int64_t realtime_ns = 0;
   uint64_t file_bytes = 0;
   uint64_t image_tag = 0;
   uint64_t meta_offset = 0, meta_bytes = 0, meta_checksum = 0;
   uint64_t index_offset = 0, index_bytes = 0, index_checksum = 0;
+  uint64_t inherited_offset = 0, inherited_bytes = 0, inherited_checksum = 0;
   uint64_t section_count = 0, extent_count = 0, memory_bytes = 0;
 };
 

@@ -44,7 +44,7 @@ Error ImageReader::damaged(const char* what, uint64_t at) const {
                     shown_path(path_.c_str()).text, at, what);
 }
 
-Result<ImageReader> ImageReader::open(const std::string& path) {
+Result<ImageReader> ImageReader::open(const std::string& path, ImageParts parts) {
   // O_NONBLOCK: a FIFO of that name must not hold us up before it is refused.
   long fd = sys::call(__NR_openat, static_cast<long>(AT_FDCWD), path.c_str(),
                       O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0L);
@@ -65,8 +65,10 @@ Result<ImageReader> ImageReader::open(const std::string& path) {
   if (!brief.ok()) return brief.error();
   image.brief_ = *brief;
   CKPT_TRY(image.load_index());
+  CKPT_TRY(image.load_inherited());
+  if (parts == ImageParts::kMemory) return image;
   CKPT_TRY(image.load_meta());
-  CKPT_TRY(image.check_extents_in_mappings());
+  CKPT_TRY(image.check_in_mappings());
   return image;
 }
 
@@ -151,23 +153,68 @@ Result<void> ImageReader::load_index() {
   return {};
 }
 
-Result<void> ImageReader::check_extents_in_mappings() const {
-  size_t m = 0;
+Result<void> ImageReader::load_inherited() {
+  const ImageBrief& b = brief_;
+  if (b.parent.sequence == 0) {
+    if ((b.inherited_offset | b.inherited_bytes | b.inherited_checksum) != 0) {
+      return damaged("a full image inherits memory", b.inherited_offset);
+    }
+    return {};
+  }
+  // Before memory is asked for: it lies in the file.
+  if (b.inherited_bytes > b.file_bytes || b.inherited_bytes % sizeof(InheritedRun) != 0) {
+    return damaged("the inherited memory has an impossible size", b.inherited_offset);
+  }
+  SectionHead head;
+  auto bytes = load_section(SectionKind::kInherited, b.inherited_offset, b.inherited_bytes,
+                            b.inherited_checksum, &head);
+  if (!bytes.ok()) return bytes.error();
+  uint64_t count = b.inherited_bytes / sizeof(InheritedRun);
+  if (head.entry_count != count)
+    return damaged("the inherited memory has another size than its head says", b.inherited_offset);
+  inherited_.reserve(count);
+  size_t e = 0;
+  for (uint64_t i = 0; i < count; i++) {
+    InheritedRun run;
+    std::memcpy(&run, bytes->get() + i * sizeof(run), sizeof(run));
+    if (run.length == 0 || (run.address | run.length) % kBlockSize != 0 ||
+        run.address > UINT64_MAX - run.length) {
+      return damaged("inherited memory has an impossible address or length", b.inherited_offset);
+    }
+    AddrRange range{{run.address}, {run.address + run.length}};
+    if (!inherited_.empty() && inherited_.back().end > range.start) {
+      return damaged("inherited memory overlaps or is out of order", b.inherited_offset);
+    }
+    while (e < extents_.size() && extents_[e].address + extents_[e].length <= range.start) e++;
+    if (e < extents_.size() && extents_[e].address < range.end) {
+      return damaged("memory is inherited and in the image too", b.inherited_offset);
+    }
+    inherited_.push_back(range);
+  }
+  return {};
+}
+
+// Both lists are in address order.
+Result<void> ImageReader::check_in_mappings() const {
   const auto& mappings = meta_.mappings;
-  for (const Extent& extent : extents_) {
-    uint64_t at = extent.address.value, end = at + extent.length;
+  auto check = [&](size_t* m, uint64_t at, uint64_t end) -> Result<void> {
     while (at < end) {
-      while (m < mappings.size() && mappings[m].record.end <= at) m++;
-      bool inside = m < mappings.size() && mappings[m].record.start <= at;
-      if (!inside || mappings[m].record.kind == static_cast<uint32_t>(MappingKind::kVdso) ||
-          mappings[m].record.kind == static_cast<uint32_t>(MappingKind::kLibraryOwned)) {
+      while (*m < mappings.size() && mappings[*m].record.end <= at) ++*m;
+      bool inside = *m < mappings.size() && mappings[*m].record.start <= at;
+      if (!inside || mappings[*m].record.kind == static_cast<uint32_t>(MappingKind::kVdso) ||
+          mappings[*m].record.kind == static_cast<uint32_t>(MappingKind::kLibraryOwned)) {
         return make_error(ExitCode::kImageDamaged, 0,
                           "{}: damaged: memory at {:#x} belongs to no saved mapping; use an older image",
                           shown_path(path_.c_str()).text, at);
       }
-      at = mappings[m].record.end;
+      at = mappings[*m].record.end;
     }
-  }
+    return {};
+  };
+  size_t m = 0;
+  for (const Extent& e : extents_) CKPT_TRY(check(&m, e.address.value, e.address.value + e.length));
+  m = 0;
+  for (const AddrRange& run : inherited_) CKPT_TRY(check(&m, run.start.value, run.end.value));
   return {};
 }
 

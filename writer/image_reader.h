@@ -4,6 +4,8 @@
 // Owner:     writer (reader half). Callers: ckpt-restart, ckpt; ordinary C++, one thread.
 // Never:     maps the file (a file cut short under us would be a SIGBUS), trusts a length.
 //
+// One file: of an increment only what it holds itself. A process is read through an ImageChain.
+//
 //     auto image = ImageReader::open("prog.12.ab….000003.ckpt");
 //     if (!image.ok()) … image.error()                     one line, with an exit code
 //     for (const Extent& e : image->extents()) …           address order, no overlap
@@ -34,18 +36,25 @@ struct Extent {
   uint64_t checksum;  // of the stored bytes and their padding to 4096
 };
 
+// What open() reads of a file: everything, or, of a parent, all but the description of the process.
+enum class ImageParts { kAll, kMemory };
+
 // Bytes of data checked and bytes in all.
 using VerifyProgress = std::function<void(uint64_t done, uint64_t total)>;
 
 class ImageReader {
  public:
-  static Result<ImageReader> open(const std::string& path);
+  static Result<ImageReader> open(const std::string& path, ImageParts parts = ImageParts::kAll);
 
   const std::string& path() const { return path_; }
   int fd() const { return fd_.get(); }
   const ImageBrief& brief() const { return brief_; }
   const ImageMeta& meta() const { return meta_; }
+  // The META section as it is in the file.
+  std::span<const std::byte> meta_bytes() const { return {meta_bytes_.get(), brief_.meta_bytes}; }
   std::span<const Extent> extents() const { return extents_; }
+  // Memory that is as in the parent; in address order, no overlap, none of it in an extent.
+  std::span<const AddrRange> inherited() const { return inherited_; }
 
   // The memory of an extent, unpacked, checked against its checksum. out.size() == extent.length.
   Result<void> read_extent(const Extent& extent, std::span<std::byte> out) const;
@@ -56,7 +65,8 @@ class ImageReader {
  private:
   Result<void> load_meta();
   Result<void> load_index();
-  Result<void> check_extents_in_mappings() const;
+  Result<void> load_inherited();
+  Result<void> check_in_mappings() const;
   Result<std::unique_ptr<std::byte[]>> load_section(SectionKind kind, uint64_t offset, uint64_t content,
                                                     uint64_t checksum, SectionHead* head) const;
   Error damaged(const char* what, uint64_t at) const;
@@ -67,6 +77,15 @@ class ImageReader {
   std::unique_ptr<std::byte[]> meta_bytes_;
   ImageMeta meta_;
   std::vector<Extent> extents_;
+  std::vector<AddrRange> inherited_;
 };
+
+// Reads extents, of any images, in the order given, and compares their checksums.
+struct ExtentOfImage {
+  const ImageReader* image;
+  const Extent* extent;
+};
+Result<void> check_extents(std::vector<ExtentOfImage> extents, unsigned threads,
+                           const VerifyProgress& progress);
 
 }  // namespace ckpt

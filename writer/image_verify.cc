@@ -16,11 +16,11 @@ namespace {
 
 constexpr uint64_t kReadBytes = 1u << 20;
 
-// Extents are handed out in file order; the first error, by position, is the one reported.
+// Extents are handed out in the order given, which is that of the files; the first error, by position, is the
+// one reported.
 class ExtentChecker {
  public:
-  ExtentChecker(const ImageReader& image, std::vector<const Extent*> order)
-      : image_(image), order_(std::move(order)) {}
+  explicit ExtentChecker(std::vector<ExtentOfImage> order) : order_(std::move(order)) {}
 
   void run(const std::function<void(uint64_t)>& report) {
     std::unique_ptr<std::byte[]> buffer(new std::byte[kReadBytes]);
@@ -29,7 +29,7 @@ class ExtentChecker {
       // relaxed: only the number itself is shared; the extents were there before the threads were.
       size_t i = next_.fetch_add(1, std::memory_order_relaxed);
       if (i >= order_.size()) return;
-      auto result = check(*order_[i], buffer.get(), memory);
+      auto result = check(*order_[i].image, *order_[i].extent, buffer.get(), memory);
       if (!result.ok()) {
         std::lock_guard lock(mutex_);
         if (i < failed_at_) {
@@ -39,7 +39,8 @@ class ExtentChecker {
         failed_.store(true, std::memory_order_relaxed);
         return;
       }
-      uint64_t done = done_.fetch_add(order_[i]->stored, std::memory_order_relaxed) + order_[i]->stored;
+      uint64_t stored = order_[i].extent->stored;
+      uint64_t done = done_.fetch_add(stored, std::memory_order_relaxed) + stored;
       if (report) report(done);
     }
   }
@@ -51,19 +52,20 @@ class ExtentChecker {
   }
 
  private:
-  Result<void> check(const Extent& extent, std::byte* buffer, std::vector<std::byte>& memory) {
+  static Result<void> check(const ImageReader& image, const Extent& extent, std::byte* buffer,
+                            std::vector<std::byte>& memory) {
     if (extent.codec != Codec::kNone) {
       memory.resize(extent.length);
-      return image_.read_extent(extent, memory);
+      return image.read_extent(extent, memory);
     }
     StreamingChecksum sum;
     uint64_t at = extent.offset.value, end = at + extent.stored;
     while (at < end) {
       uint64_t n = std::min(kReadBytes, end - at);
       int error = 0;
-      if (!read_exactly(image_.fd(), buffer, n, at, &error)) {
+      if (!read_exactly(image.fd(), buffer, n, at, &error)) {
         return make_error(ExitCode::kIo, error, "{}: cannot be read at byte {} ({}); see the kernel log",
-                          shown_path(image_.path().c_str()).text, at, errno_name(error));
+                          shown_path(image.path().c_str()).text, at, errno_name(error));
       }
       sum.add(buffer, n);
       at += n;
@@ -71,11 +73,10 @@ class ExtentChecker {
     if (sum.value() == extent.checksum) return {};
     return make_error(ExitCode::kImageDamaged, 0,
                       "{}: damaged at byte {}: memory of {:#x} has another checksum; use an older image",
-                      shown_path(image_.path().c_str()).text, extent.offset.value, extent.address.value);
+                      shown_path(image.path().c_str()).text, extent.offset.value, extent.address.value);
   }
 
-  const ImageReader& image_;
-  std::vector<const Extent*> order_;
+  std::vector<ExtentOfImage> order_;
   std::atomic<size_t> next_{0};
   std::atomic<uint64_t> done_{0};
   std::atomic<bool> failed_{false};
@@ -93,6 +94,14 @@ bool same(const Extent& a, const ExtentEntry& b, uint64_t offset) {
 }  // namespace
 
 Result<void> ImageReader::verify_data(unsigned threads, const VerifyProgress& progress) const {
+  if (meta_bytes_ == nullptr) {  // opened as a parent
+    SectionHead head;
+    auto bytes =
+        load_section(SectionKind::kMeta, brief_.meta_offset, brief_.meta_bytes, brief_.meta_checksum, &head);
+    if (!bytes.ok()) return bytes.error();
+    auto meta = parse_meta({bytes->get(), brief_.meta_bytes}, path_.c_str());
+    if (!meta.ok()) return meta.error();
+  }
   std::vector<const Extent*> order;
   order.reserve(extents_.size());
   for (const Extent& e : extents_) order.push_back(&e);
@@ -100,7 +109,7 @@ Result<void> ImageReader::verify_data(unsigned threads, const VerifyProgress& pr
             [](const Extent* a, const Extent* b) { return a->offset < b->offset; });
 
   SectionReader sections(fd(), path_.c_str(), brief_);
-  uint64_t at = kBlockSize, ordinal = 0, total = 0;
+  uint64_t at = kBlockSize, ordinal = 0;
   size_t next = 0;
   unsigned metas = 0;
   while (at < brief_.file_bytes - kBlockSize) {
@@ -114,6 +123,9 @@ Result<void> ImageReader::verify_data(unsigned threads, const VerifyProgress& pr
         if (at != brief_.meta_offset || metas++ != 0) return damaged("a second META section", at);
         if (head.entry_count != 0) return damaged("META lists entries", at);
         break;
+      case SectionKind::kInherited:
+        if (at != brief_.inherited_offset) return damaged("inherited memory where the trailer has none", at);
+        break;
       case SectionKind::kIndex:
         if (at != brief_.index_offset) return damaged("a second index", at);
         break;
@@ -124,7 +136,6 @@ Result<void> ImageReader::verify_data(unsigned threads, const VerifyProgress& pr
             return damaged("a chunk and the index disagree", at);
           }
           offset += round_up_to_block(e.stored);
-          total += e.stored;
           next++;
         }
         if (head.body_checksum != 0 || offset != body + head.body_bytes ||
@@ -142,7 +153,17 @@ Result<void> ImageReader::verify_data(unsigned threads, const VerifyProgress& pr
     return damaged("sections are missing", at);
   }
 
-  ExtentChecker checker(*this, std::move(order));
+  std::vector<ExtentOfImage> extents;
+  extents.reserve(order.size());
+  for (const Extent* e : order) extents.push_back({this, e});
+  return check_extents(std::move(extents), threads, progress);
+}
+
+Result<void> check_extents(std::vector<ExtentOfImage> extents, unsigned threads,
+                           const VerifyProgress& progress) {
+  uint64_t total = 0;
+  for (const ExtentOfImage& e : extents) total += e.extent->stored;
+  ExtentChecker checker(std::move(extents));
   std::function<void(uint64_t)> report;
   if (progress) report = [&](uint64_t done) { progress(done, total); };
   if (threads > 1) {

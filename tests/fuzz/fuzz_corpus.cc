@@ -86,8 +86,11 @@ bool write_one(int dir_fd, const char* name, Codec codec, bool rich, uint32_t he
   for (size_t i = 0; i < sizeof(pages); i++) pages[i] = static_cast<std::byte>(i * i >> 12);
   CopiedSegment segment{{0x10000}, 0b1011'0111'1110'1101, pages, 0};
   ImageIdentity identity{};
-  identity.sequence = 2;
-  identity.parent = rich ? 1 : 0;
+  identity.sequence = rich ? 2 : 1;  // the plain one is a parent for the others
+  if (rich) {
+    identity.parent.sequence = identity.parent.chain_length = 1;
+    std::strcpy(identity.parent.name, "prog.1.00000000.000001.ckpt");
+  }
   DirectSink sink(options);
   auto give_meta = [&] { return sink.set_meta(meta.span()).ok(); };
   if (!sink.open(
@@ -96,6 +99,8 @@ bool write_one(int dir_fd, const char* name, Codec codec, bool rich, uint32_t he
     return false;
   if (!meta_last && !give_meta()) return false;
   if (!sink.append({&segment, 1}).ok()) return false;
+  AddrRange unchanged{{0x11000}, {0x12000}};  // a page that the segment does not bring
+  if (rich && !sink.inherit({&unchanged, 1}).ok()) return false;
   if (meta_last && !give_meta()) return false;
   return sink.commit().ok();
 }

@@ -164,7 +164,7 @@ std::string MadeImage::write(const std::string& directory) {
   static uint64_t sequence = 0;
   std::string name = fmt::format("guest.{}.abcdef01.{:06}.ckpt", process.pid, ++sequence);
   ScopedFd dir(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  ImageIdentity identity{{0xab, 0xcd, 0xef, 0x01}, sequence, 0, process.realtime_ns};
+  ImageIdentity identity{{0xab, 0xcd, 0xef, 0x01}, sequence, process.realtime_ns, {}};
   DirectSink sink(options);
   auto release = [](void*, uint32_t) {};
   abort_unless(sink.open(dir.get(), name.c_str(), identity, arena, release, nullptr).ok(), "open");

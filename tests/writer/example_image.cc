@@ -123,9 +123,9 @@ void describe_header(Description& d) {
   d.integer(4, "page_size");
   d.raw(16, "run_id");
   d.integer(8, "sequence");
-  d.integer(8, "parent", false, "full");
   d.integer(8, "realtime_ns");
-  d.zeros(4024, "to the checksum");
+  d.zeros(sizeof(ParentImage), "parent: this image is full");
+  d.zeros(sizeof(FileHeader::zeros), "to the checksum");
   d.integer(8, "checksum", true, "of 000000-000ff7; the image's tag");
 }
 
@@ -161,7 +161,10 @@ void describe_trailer(Description& d) {
   d.integer(8, "section_count");
   d.integer(8, "extent_count");
   d.integer(8, "memory_bytes");
-  d.zeros(3960, "to the checksum");
+  d.integer(8, "inherited_offset", false, "full");
+  d.integer(8, "inherited_bytes");
+  d.integer(8, "inherited_checksum");
+  d.zeros(sizeof(FileTrailer::zeros), "to the checksum");
   d.integer(8, "checksum", true, "of the 4088 bytes before");
 }
 

@@ -98,7 +98,11 @@ class ImageTest : public ::testing::Test {
     ImageIdentity id{};
     std::memcpy(id.run_id, kRunId, sizeof(kRunId));
     id.sequence = sequence;
-    id.parent = parent;
+    if (parent != 0) {
+      id.parent.sequence = parent;
+      id.parent.chain_length = 1;
+      std::strncpy(id.parent.name, name(parent).c_str(), sizeof(id.parent.name) - 1);
+    }
     id.realtime_ns = 1'700'000'000'000'000'000 + static_cast<int64_t>(sequence);
     return id;
   }
@@ -132,8 +136,13 @@ class ImageTest : public ::testing::Test {
     arena_.reset();
     DirectSink sink(options);
     TestMeta meta({{memory.base, memory.base + memory.size}});
-    CKPT_TRY(sink.open(dir_fd_.get(), name(sequence).c_str(), identity(sequence, parent), arena_,
-                       count_release, &released_));
+    ImageIdentity id = identity(sequence, parent);
+    if (parent != 0) {
+      auto brief = ImageReader::open(path(name(parent)));
+      if (!brief.ok()) return brief.error();
+      id.parent.state = brief->brief().meta_checksum;
+    }
+    CKPT_TRY(sink.open(dir_fd_.get(), name(sequence).c_str(), id, arena_, count_release, &released_));
     CKPT_TRY(sink.append(segments(memory, present)));
     CKPT_TRY(sink.set_meta(meta.writer.span()));
     return sink.commit();

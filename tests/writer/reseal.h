@@ -57,6 +57,7 @@ inline void reseal(std::string& image) {
       put(at + offsetof(SectionHead, body_checksum), sum);
       if (at == trailer.meta_offset) trailer.meta_checksum = sum;
       if (at == trailer.index_offset) trailer.index_checksum = sum;
+      if (at == trailer.inherited_offset) trailer.inherited_checksum = sum;
     }
     put(at + offsetof(SectionHead, image_tag), tag);
     put(at + offsetof(SectionHead, head_checksum), 0);

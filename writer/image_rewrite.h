@@ -1,0 +1,19 @@
+// Writes an image anew: the memory of a whole chain as one full image, with the same identity and the
+// same description of the process. Those that are increments to it do not notice: a parent is known by
+// what it says, not by its bytes.
+//
+// Owner:     writer (both halves). Callers: ckpt compact; ordinary C++, one thread.
+// Never:     touches the old file before the new one is durable; rename(2) then replaces it. Whenever
+//            this is interrupted, one of the two is there, complete.
+#pragma once
+
+#include "writer/direct_sink.h"
+#include "writer/image_chain.h"
+
+namespace ckpt {
+
+// Under the image's own name in its directory. Progress: bytes of memory.
+Result<SinkStats> rewrite_as_full(const ImageChain& image, int dir_fd, const char* name,
+                                  const VerifyProgress& progress);
+
+}  // namespace ckpt
