@@ -53,7 +53,12 @@ TEST_F(Table, RegionsThatShareAWindowHaveSegmentsOfTheirOwn) {
   EXPECT_EQ(id.value, 0u);
   ASSERT_TRUE(table_.find(pages(38, 1).start, &id));
   EXPECT_EQ(id.value, 1u);
-  EXPECT_FALSE(table_.find(pages(36, 1).start, &id)) << "in the region, but no page at the stop";
+  // In a window, though no page at the stop; outside of every region.
+  ASSERT_TRUE(table_.find(pages(36, 1).start, &id));
+  EXPECT_EQ(id.value, 1u);
+  EXPECT_FALSE(table_.is_present(pages(36, 1).start));
+  EXPECT_TRUE(table_.is_present(pages(37, 1).start));
+  EXPECT_FALSE(table_.find(pages(40, 1).start, &id));
 }
 
 TEST_F(Table, SixtyFourPagesFillAMask) {
@@ -95,9 +100,13 @@ TEST_F(Table, FindsWhatAPlainSearchFinds) {
   }
   for (uint64_t p = 0; p < 2000; ++p) {
     SegmentId id;
-    bool found = table_.find(pages(p, 1).start + 4095, &id);
-    ASSERT_EQ(found, present[p]) << p;
-    if (found) {
+    ASSERT_EQ(table_.is_present(pages(p, 1).start), present[p]) << p;
+    bool in_a_window = false;
+    for (SegmentId other{0}; other.value < table_.size(); ++other.value) {
+      in_a_window = in_a_window || table_.window(table_[other]).contains(pages(p, 1).start);
+    }
+    ASSERT_EQ(table_.find(pages(p, 1).start + 4095, &id), in_a_window) << p;
+    if (in_a_window) {
       ASSERT_TRUE(table_.window(table_[id]).contains(pages(p, 1).start));
     }
   }
@@ -111,6 +120,32 @@ TEST_F(Table, FindsWhatAPlainSearchFinds) {
       }
     }
   }
+}
+
+// Ahead of the stop: who unprotects is told whether there was a protection to count on.
+TEST_F(Table, WhatIsWrittenAheadOfTheStopIsProtectedAgain) {
+  ASSERT_TRUE(table_.reserve(arena_, kSegment, 4, 1));
+  ASSERT_TRUE(table_.add_region({pages(0, 32)}));
+  ASSERT_TRUE(table_.add_window(pages(0, 32)));
+  SegmentId a{0}, b{1};
+  EXPECT_EQ(table_[a].present, 0u);
+  EXPECT_EQ(table_.all_pages(a), 0xffffu);
+  EXPECT_FALSE(table_.protect(a)) << "it is";
+  EXPECT_TRUE(table_.written(a));
+  EXPECT_FALSE(table_.written(a));
+  EXPECT_EQ(table_.state(a), SegmentState::kWritten);
+  EXPECT_TRUE(table_.protect(a));
+  EXPECT_EQ(table_.state(a), SegmentState::kProtected);
+  EXPECT_TRUE(table_.unsettled(b));
+  EXPECT_FALSE(table_.protect(b)) << "until the stop, whatever happens";
+  EXPECT_EQ(table_.state(b), SegmentState::kUnsettled);
+  table_.set_present(pages(3, 20));
+  EXPECT_EQ(table_.present_bytes(), 20 * kPageSize);
+  table_.clear_present(pages(10, 10));
+  EXPECT_EQ(table_.present_bytes(), 10 * kPageSize);
+  EXPECT_TRUE(table_.is_present(pages(9, 1).start));
+  EXPECT_FALSE(table_.is_present(pages(10, 1).start));
+  EXPECT_TRUE(table_.is_present(pages(20, 1).start));
 }
 
 TEST_F(Table, OneOfManyThreadsClaimsEachSegment) {
