@@ -135,6 +135,15 @@ bool Copier::holds(AddrRange range) const {
   return false;
 }
 
+bool Copier::shared_range(size_t i, AddrRange* range) const {
+  for (const Region& r : table_.regions()) {
+    if (!r.shared || i-- != 0) continue;
+    *range = r.range;
+    return true;
+  }
+  return false;
+}
+
 void Copier::before_release(AddrRange range) {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {

@@ -50,6 +50,8 @@ class Copier {
   void fault(Addr a);
   // Is anything of range still to be copied?
   bool holds(AddrRange range) const;
+  // The i-th of the regions that are shared memory; false when there are no more.
+  bool shared_range(size_t i, AddrRange* range) const;
   // The program will give [range) back when this returns. Copies what is still to be copied.
   void before_release(AddrRange range);
   // The program gave memory back without asking (userfaultfd's remove event): lost unless copied.

@@ -93,6 +93,7 @@ class SegmentTable {
 
   size_t size() const { return size_; }
   Segment& operator[](SegmentId id) { return segments_[id.value]; }
+  const Segment& operator[](SegmentId id) const { return segments_[id.value]; }
   const Region& region(const Segment& s) const { return regions_[s.region]; }
   std::span<Region> regions() { return regions_.span(); }
   uint64_t segment_bytes() const { return segment_bytes_; }

@@ -59,7 +59,8 @@ void Arming::fault(Addr a) {
   }
   AddrRange window = table_.window(table_[id]);
   if (protection_.unprotect(window) != 0) {
-    protection_.wake(window);
+    // Not all of the window is registered; the kernel stops at the first part that is not.
+    if (protection_.unprotect(page) != 0) protection_.wake(page);
     removed(window);
   } else if (table_.written(id)) {
     [[maybe_unused]] bool fits = written_.push_back(id.value);
@@ -67,7 +68,7 @@ void Arming::fault(Addr a) {
 }
 
 void Arming::removed(AddrRange range) {
-  if (round_began_ && (early_.size() == kMostEarly || !early_.push_back(range))) early_overflow_ = true;
+  if (!in_table(range) && (early_.size() == kMostEarly || !early_.push_back(range))) early_overflow_ = true;
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (!table_.window(table_[id]).overlaps(range) || table_.state(id) == SegmentState::kUnsettled) continue;
@@ -85,11 +86,14 @@ Result<void> Arming::list_pages(AddrRange range, bool shared) {
   return pages_.scan(part, runs_);
 }
 
-void Arming::begin_round() {
-  WriteProtection::Serving serving(protection_);
-  early_.clear();
-  early_overflow_ = false;
-  round_began_ = true;
+bool Arming::in_table(AddrRange range) const {
+  SegmentId id, last;
+  Addr reached = range.start;
+  for (table_.find_range(range, &id, &last); id < last; ++id.value) {
+    AddrRange window = table_.window(table_[id]);
+    if (window.start <= reached && window.end > reached) reached = window.end;
+  }
+  return reached >= range.end;
 }
 
 void Arming::keep(std::span<Mapping> map, std::span<const Mapping> again) {
@@ -184,7 +188,6 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
   if (!written.reserve(size) || !taken.reserve(size) || !unsettled.reserve(size)) return no_memory();
   WriteProtection::Serving serving(protection_);
   if (!table_.merge(*arena_, added)) return no_memory();
-  round_began_ = false;
   for (SegmentId id{0}; early_overflow_ && id.value < table_.size(); ++id.value) table_.set(id, SegmentState::kUnsettled);
   for (const AddrRange& r : early_) {
     SegmentId id, last;

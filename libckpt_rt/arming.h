@@ -45,12 +45,11 @@ class Arming {
       : protection_(protection), pages_(pages), table_(table) {}
 
   Result<void> prepare(Arena& arena, uint64_t segment_bytes);
-  // While the program runs, in this order, the first three while the caller holds mappings (interpose_gate.h):
-  // begin_round(), then the map is read. add() registers what it tracks, whole mappings; what cannot be
+  // While the program runs, in this order, the first two while the caller holds mappings (interpose_gate.h)
+  // from before the map was read. add() registers what it tracks, whole mappings; what cannot be
   // becomes kEager. keep() compares with the map read once more: what is not the same any more becomes kEager.
   // run() protects what is not covered yet, and what was written. stacks: where threads stand: left alone,
   // since the signal that stops them writes there.
-  void begin_round();
   void add(std::span<Mapping> map);
   void keep(std::span<Mapping> map, std::span<const Mapping> again);
   Result<void> run(std::span<const Mapping> map, std::span<const Addr> stacks);
@@ -95,10 +94,12 @@ class Arming {
   // Indices into the table, each at most once: appended by whoever serves faults, taken by the agent
   // under the serving lock. Their capacity is the table's size.
   ArenaVector<uint32_t> written_, taken_, unsettled_;
-  // What removed() was told since the round began: the memory may be about to get its segments.
+  // What removed() was told of memory that is in no segment: it may be about to get some, and the kernel
+  // takes its pages away at any time after the event.
   static constexpr size_t kMostEarly = 8192;
   ArenaVector<AddrRange> early_;
-  bool round_began_ = false, early_overflow_ = false;
+  bool early_overflow_ = false;
+  bool in_table(AddrRange range) const;
   std::atomic<uint64_t> faults_{0};
   uint32_t passes_ = 0;
 };

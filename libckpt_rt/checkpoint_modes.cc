@@ -39,6 +39,8 @@ Result<void> CheckpointRun::run() {
     }
     default:
       release_guard::open(copier_);
+      // A callback may write more than the pool holds.
+      start_writer(WriterOrder::kWrite);
       go();
       log_stop();
       descriptors_.release();
@@ -80,7 +82,6 @@ Result<void> CheckpointRun::finish_realtime() {
   uint64_t bytes = table_.present_bytes();
   for (const CopiedSegment& s : eager_) bytes += static_cast<uint64_t>(std::popcount(s.page_mask)) * kPageSize;
   checkpoint_progress::expect(bytes);
-  start_writer(WriterOrder::kWrite);
   bool complete = copier_.run();
   copied_ns_ = now_ns();
   release_guard::close();

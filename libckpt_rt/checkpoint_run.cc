@@ -28,15 +28,31 @@ Error no_memory(const char* what) {
   return make_error(ExitCode::kInternal, ENOMEM, "no address space left for {}; raise the limit (ulimit -v)", what);
 }
 
-// Pages the process has in memory, in bytes.
-uint64_t resident_bytes() {
+// Bytes of memory that the process has mapped, and that it has in memory.
+struct MemorySize {
+  uint64_t mapped = 0, resident = 0;
+};
+MemorySize memory_size() {
   char text[256];
-  if (read_small_file("/proc/thread-self/statm", text, sizeof(text)) <= 0) return 0;
+  if (read_small_file("/proc/thread-self/statm", text, sizeof(text)) <= 0) return {};
   const char* c = text;
-  while (*c != '\0' && *c != ' ') ++c;
-  uint64_t pages = 0;
-  for (++c; *c >= '0' && *c <= '9'; ++c) pages = pages * 10 + static_cast<uint64_t>(*c - '0');
-  return pages * kPageSize;
+  auto number = [&] {
+    uint64_t pages = 0;
+    for (; *c >= '0' && *c <= '9'; ++c) pages = pages * 10 + static_cast<uint64_t>(*c - '0');
+    if (*c == ' ') ++c;
+    return pages * kPageSize;
+  };
+  MemorySize size;
+  size.mapped = number();
+  size.resident = number();
+  return size;
+}
+
+// The most that tables of segments can take: for each piece of a block of 2 MiB in which a page exists, three times
+// (the table, what is added to it, and both merged).
+uint64_t table_bytes(const MemorySize& memory, uint64_t segment) {
+  const uint64_t blocks = memory.resident / kPageSize < memory.mapped >> 21 ? memory.resident / kPageSize : memory.mapped >> 21;
+  return (blocks + 1024) * ((2 << 20) / segment) * 3 * (sizeof(Segment) + 3 * sizeof(uint32_t));
 }
 
 }  // namespace
@@ -74,10 +90,11 @@ CheckpointRun::CheckpointRun(Mode mode, int64_t requested_ns, CheckpointCost& co
 CheckpointRun::~CheckpointRun() {
   // What is left to undo after a failure; after success nothing is.
   protection_.serve(nullptr);
+  // Before anything that waits for threads of the program: faults are still let go.
+  if (stopped_) library.world.release();
   if (!writer_started_) start_writer(WriterOrder::kLeave);
   library.writer.join();
   protection_.finish();
-  if (stopped_) library.world.release();
   sink_.abort();
   descriptors_.release();
   pool_.release_memory();
@@ -126,8 +143,9 @@ void CheckpointRun::own_ranges() {
 
 Result<void> CheckpointRun::prepare() {
   // A description of a page run or segment takes up to 64 bytes; half of all pages could be runs.
-  uint64_t resident = resident_bytes();
-  if (!arena_.reserve((64ull << 20) + resident / 32) ||
+  const MemorySize memory = memory_size();
+  const uint64_t resident = memory.resident;
+  if (!arena_.reserve((64ull << 20) + resident / 32 + table_bytes(memory, library.settings.segment_bytes)) ||
       !sink_arena_.reserve(DirectSink::arena_bytes({}, resident + (64ull << 20)))) {
     return no_memory("the checkpoint's lists");
   }
@@ -192,10 +210,9 @@ Result<void> CheckpointRun::protect_ahead() {
     {
       MappingsHeld held;
       if (!held.sure()) return {};  // all of it in the stop, then
-      arming_.begin_round();
       CKPT_TRY(now.read(own_.span()));
       now.copy_flags_from(map_before_);
-      now.copy_huge_pages_eagerly();
+      now.copy_special_pages_eagerly();
       arming_.add(now.mappings());
       // The gate does not hold a program that makes its system calls itself.
       MemoryMap again(arena_);
@@ -354,7 +371,7 @@ Result<void> CheckpointRun::settle_protection() {
   std::sort(open_pages_.begin(), open_pages_.end());
   open_pages_.truncate(static_cast<size_t>(std::unique(open_pages_.begin(), open_pages_.end()) - open_pages_.begin()));
   if (!queue_.reserve(arena_, static_cast<uint32_t>(pool_.buffers() + 1))) return no_memory("the queue of buffers");
-  map_.copy_huge_pages_eagerly();
+  map_.copy_special_pages_eagerly();
   ArenaVector<AddrRange> runs(arena_);
   for (const Mapping& m : map_.mappings()) {
     if (m.handling == Handling::kEager) CKPT_TRY(pages_.scan(m, runs));

@@ -39,6 +39,10 @@ void forget(uintptr_t start, size_t length);
 void note_mutex(const void* mutex);
 void note_futex(const void* word);
 
+// The program has had children: they share its shared memory. before_fork(): it is about to have one.
+extern std::atomic<bool> has_forked;
+void before_fork();
+
 // Around exec: the thread has our signal blocked and is about to become another program, where no
 // signal of ours may reach it. end_exec only when exec failed.
 void begin_exec();

@@ -1,5 +1,7 @@
 #include "libckpt_rt/interpose_gate.h"
 
+#include <errno.h>
+
 #include "base/clock.h"
 
 namespace ckpt {
@@ -14,13 +16,20 @@ void MappingChange::enter() {
   // acquire, with the release of the one who held: what it registered is registered.
   while ((gate.fetch_add(1, std::memory_order_acquire) & kHeld) != 0) {
     leave();
+    // A child made by a bare clone(2) while the gate was held has nobody who opens it.
+    constexpr timespec kLongest{1, 0};
     const uint32_t now = gate.load(std::memory_order_acquire);
-    if ((now & kHeld) != 0) futex_wait(gate, now);
+    if ((now & kHeld) != 0 && futex_wait(gate, now, &kLongest) == -ETIMEDOUT) gate.fetch_and(~kHeld);
   }
 }
 
 void MappingChange::leave() {
-  if (gate.fetch_sub(1, std::memory_order_release) == (kHeld | 1)) futex_wake(gate);
+  uint32_t now = gate.load(std::memory_order_relaxed);
+  do {
+    // In a child that a signal handler forked inside.
+    if ((now & ~kHeld) == 0) return;
+  } while (!gate.compare_exchange_weak(now, now - 1, std::memory_order_release, std::memory_order_relaxed));
+  if (now == (kHeld | 1)) futex_wake(gate);
 }
 
 MappingsHeld::MappingsHeld() {

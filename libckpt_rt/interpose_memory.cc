@@ -79,6 +79,11 @@ long mmap(void* start, size_t length, int protection, int flags, int fd, long of
 }
 
 long madvise(void* start, size_t length, int advice) {
+  if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) {
+    // Pages that the kernel may take at any time later lose their protection then, and no event says so.
+    if (advice == MADV_FREE) advice = MADV_DONTNEED;
+    if (advice == kMadvGuardInstall || advice == kMadvGuardInstall + 1) hooks::forget(at(start), length);
+  }
   auto tell = [=] {
     if (drops_pages(advice)) hooks::before_release(at(start), length);
   };

@@ -6,6 +6,7 @@
 #include <sys/sysmacros.h>
 
 #include "base/raii_fd.h"
+#include "libckpt_rt/hooks.h"
 #include "libckpt_rt/library_range.h"
 #include "writer/object_number.h"
 
@@ -115,7 +116,8 @@ void MemoryMap::classify(Mapping& m) {
   m.object = object_number(m.device, m.inode);
   switch (m.kind) {
     case MappingKind::kSharedAnonymous:
-      m.handling = Handling::kTracked;
+      // Children write to it past our protection.
+      m.handling = hooks::has_forked.load(std::memory_order_relaxed) ? Handling::kEager : Handling::kTracked;
       m.whole = true;
       break;
     case MappingKind::kMemfd:
@@ -248,9 +250,9 @@ Result<void> MemoryMap::read_flags() {
   });
 }
 
-void MemoryMap::copy_huge_pages_eagerly() {
+void MemoryMap::copy_special_pages_eagerly() {
   for (Mapping& m : mappings_) {
-    if (m.handling == Handling::kTracked && (m.map_flags & kMapHugeTlb) != 0) m.handling = Handling::kEager;
+    if (m.handling == Handling::kTracked && (m.map_flags & (kMapHugeTlb | kMapMergeable)) != 0) m.handling = Handling::kEager;
   }
 }
 

@@ -50,8 +50,8 @@ class MemoryMap {
   // The flags of /proc/self/smaps (DONTFORK, hugetlb, …) for the mappings read. Walks page tables:
   // before the stop only. Mappings that appeared since have no flags.
   Result<void> read_flags();
-  // userfaultfd protects huge pages of hugetlbfs only as a whole.
-  void copy_huge_pages_eagerly();
+  // userfaultfd protects huge pages of hugetlbfs only as a whole, and loses the protection of what KSM merges.
+  void copy_special_pages_eagerly();
   void copy_flags_from(const MemoryMap& earlier);
 
   std::span<Mapping> mappings() { return mappings_.span(); }

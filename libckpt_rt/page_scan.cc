@@ -19,6 +19,7 @@ struct PagemapScanArg {
 };
 constexpr unsigned long kPagemapScan = _IOWR('f', 16, PagemapScanArg);
 constexpr uint64_t kPageIsFile = 1 << 2, kPageIsPresent = 1 << 3, kPageIsSwapped = 1 << 4, kPageIsZero = 1 << 5;
+constexpr uint64_t kPageIsGuard = 1 << 8;  // Linux 6.15
 
 // Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
 constexpr uint64_t kEntryPresent = 1ull << 63, kEntrySwapped = 1ull << 62, kEntryFile = 1ull << 61;
@@ -42,6 +43,8 @@ Result<void> PageScan::open(Arena& scratch) {
   if (buffer_ == nullptr) return no_memory();
   pagemap_.reset(static_cast<int>(
       sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC, 0)));
+  struct sysinfo memory {};
+  swapping_ = sys::call(__NR_sysinfo, &memory) != 0 || memory.totalswap != memory.freeswap;
   if (pagemap_.valid()) return {};
   int error = -pagemap_.release();
   return make_error(ExitCode::kSystem, error, "cannot open /proc/self/pagemap ({}); mount /proc", errno_name(error));
@@ -71,11 +74,16 @@ Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
     arg.vec = reinterpret_cast<uint64_t>(regions);
     arg.vec_len = kRegions;
     // Present or swapped, and not the shared page of zeros, and (changed pages of a file) not the file's.
-    arg.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
-    arg.category_mask = kPageIsZero | (anonymous_only ? kPageIsFile : 0);
+    // Marks of the kernel in place of a page, for a guard or for the protection of a hole, count as swapped.
+    arg.category_anyof_mask = kPageIsPresent | (swapping_ ? kPageIsSwapped : 0);
+    arg.category_mask = kPageIsZero | (anonymous_only ? kPageIsFile : 0) | (knows_guards_ ? kPageIsGuard : 0);
     arg.category_inverted = arg.category_mask;
     arg.return_mask = kPageIsPresent;
     long n = sys::call(__NR_ioctl, pagemap_.get(), kPagemapScan, &arg);
+    if (n == -EINVAL && knows_guards_) {
+      knows_guards_ = false;
+      continue;
+    }
     if (n == -ENOTTY || n == -EINVAL) {
       have_ioctl_ = false;
       return scan_by_read({Addr{at}, range.end}, anonymous_only, runs);
@@ -106,7 +114,7 @@ Result<void> PageScan::scan_by_read(AddrRange range, bool anonymous_only,
                         at.value, errno_name(static_cast<int>(n)));
     }
     for (uint64_t i = 0; i < static_cast<uint64_t>(n) / 8; ++i) {
-      bool exists = (entries[i] & (kEntryPresent | kEntrySwapped)) != 0;
+      bool exists = (entries[i] & (kEntryPresent | (swapping_ ? kEntrySwapped : 0))) != 0;
       if (exists && anonymous_only && (entries[i] & kEntryFile) != 0) exists = false;
       Addr page = at + i * kPageSize;
       if (exists) CKPT_TRY(add({page, page + kPageSize}, runs));

@@ -29,6 +29,8 @@ class PageScan {
   std::byte* buffer_ = nullptr;
   size_t first_ = 0;  // runs before this belong to other mappings
   bool have_ioctl_ = true;
+  bool knows_guards_ = true;  // the kernel tells guard pages from swapped ones
+  bool swapping_ = true;      // some memory of this machine is in swap
 };
 
 }  // namespace ckpt

@@ -43,6 +43,13 @@ namespace hooks {
 constinit std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
 constinit std::atomic<uint32_t> copy_under_way{0};
 constinit std::atomic<uint32_t> memory_registered{0};
+constinit std::atomic<bool> has_forked{false};
+
+void before_fork() {
+  has_forked.store(true, std::memory_order_seq_cst);
+  if (copying()) release_guard::before_sharing();
+}
+
 constinit std::atomic<int64_t> monotonic_shift_ns{0};
 
 void before_release(uintptr_t start, size_t length) {

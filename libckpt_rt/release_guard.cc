@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include "base/clock.h"
+
 #include "libckpt_rt/hooks.h"
 #include "libckpt_rt/interrupted_call.h"
 #include "libckpt_rt/library.h"
@@ -71,11 +73,25 @@ void ask_if(Wish wish, AddrRange range, Wanted&& wanted) {
   // seq_cst with close() and end(): either they see us inside, or we see that it is over.
   inside.fetch_add(1, std::memory_order_seq_cst);
   if (wanted()) ask(wish, range);
-  if (inside.fetch_sub(1, std::memory_order_release) == 1) futex_wake(inside);
+  uint32_t now = inside.load(std::memory_order_relaxed);
+  do {
+    // In a child that a signal handler forked inside.
+    if (now == 0) return;
+  } while (!inside.compare_exchange_weak(now, now - 1, std::memory_order_release, std::memory_order_relaxed));
+  if (now == 1) futex_wake(inside);
 }
 
+// A thread that left by siglongjmp, from a signal handler in the middle, never comes back: it is not waited for
+// longer than anyone who asks can take.
 void wait_until_nobody_asks() {
-  while (uint32_t n = inside.load(std::memory_order_seq_cst)) futex_wait(inside, n);
+  constexpr int64_t kPatienceNs = 10'000'000'000;
+  const int64_t deadline = now_ns() + kPatienceNs;
+  uint32_t n;
+  for (int64_t left; (n = inside.load(std::memory_order_seq_cst)) != 0 && (left = deadline - now_ns()) > 0;) {
+    const timespec limit{left / 1'000'000'000, left % 1'000'000'000};
+    futex_wait(inside, n, &limit);
+  }
+  if (n != 0) inside.compare_exchange_strong(n, 0, std::memory_order_relaxed);
 }
 }  // namespace
 
@@ -88,6 +104,21 @@ void before_release(AddrRange range) {
 
 void forget(AddrRange range) {
   ask_if(Wish::kForget, range, [] { return hooks::memory_registered.load(std::memory_order_seq_cst) != 0; });
+}
+
+void before_sharing() {
+  // Every request is one range: shared anonymous memory of one process is a handful of mappings.
+  for (size_t i = 0;; ++i) {
+    AddrRange range{};
+    bool more = false;
+    ask_if(Wish::kCopy, {Addr{0}, Addr{1}}, [&] {
+      const Copier* copier = active.load(std::memory_order_seq_cst);
+      more = copier != nullptr && copier->shared_range(i, &range);
+      return false;
+    });
+    if (!more) return;
+    before_release(range);
+  }
 }
 
 void begin(Addr bell_page) {

@@ -23,6 +23,8 @@ namespace release_guard {
 
 void before_release(AddrRange range);
 void forget(AddrRange range);
+// Shared memory gets another owner: what is still to be copied of it is copied before that.
+void before_sharing();
 
 // Memory is registered from now on, and somebody serves. bell: the page to give back.
 void begin(Addr bell);

@@ -193,9 +193,7 @@ bool WriteProtection::read_messages() {
       const AddrRange range{Addr{m.arg.remove.start}, Addr{m.arg.remove.end}};
       if (range.start == bell_) rung_ = true;
       if (Arming* arming = arming_.load(std::memory_order_acquire)) arming->removed(range);
-      // What was unmapped before it was copied fails to be unprotected: that is proof enough.
-      Copier* copier = copier_.load(std::memory_order_acquire);
-      if (copier != nullptr && m.event == UFFD_EVENT_REMOVE) copier->removed(range);
+      if (Copier* copier = copier_.load(std::memory_order_acquire)) copier->removed(range);
     }
   }
   reading_.fetch_add(1, std::memory_order_seq_cst);

@@ -40,6 +40,8 @@ namespace hooks {
 std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
 std::atomic<uint32_t> copy_under_way{0};
 std::atomic<uint32_t> memory_registered{0};
+std::atomic<bool> has_forked{false};
+void before_fork() {}
 void forget(uintptr_t, size_t) {}
 void note_mutex(const void*) {}
 void note_futex(const void*) {}
