@@ -39,6 +39,7 @@ Result<void> CheckpointRun::run() {
     }
     default:
       release_guard::open(copier_);
+      expect_progress();
       // A callback may write more than the pool holds.
       start_writer(WriterOrder::kWrite);
       go();
@@ -46,6 +47,12 @@ Result<void> CheckpointRun::run() {
       descriptors_.release();
       return finish_realtime();
   }
+}
+
+void CheckpointRun::expect_progress() {
+  uint64_t bytes = table_.present_bytes();
+  for (const CopiedSegment& s : eager_) bytes += static_cast<uint64_t>(std::popcount(s.page_mask)) * kPageSize;
+  checkpoint_progress::expect(bytes);
 }
 
 void CheckpointRun::start_writer(WriterOrder order) {
@@ -79,9 +86,6 @@ void CheckpointRun::write_queue() {
 }
 
 Result<void> CheckpointRun::finish_realtime() {
-  uint64_t bytes = table_.present_bytes();
-  for (const CopiedSegment& s : eager_) bytes += static_cast<uint64_t>(std::popcount(s.page_mask)) * kPageSize;
-  checkpoint_progress::expect(bytes);
   bool complete = copier_.run();
   copied_ns_ = now_ns();
   release_guard::close();

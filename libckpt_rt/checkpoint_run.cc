@@ -410,6 +410,8 @@ bool CheckpointRun::add_stack_pages() {
       if (!open_pages_.push_back(a)) return false;
     }
     if (high != goes_on && !open_pages_.push_back(goes_on)) return false;
+    // What the kernel writes when the thread exits; it does not wait for a fault then.
+    if (s->clear_child_tid != 0 && !open_pages_.push_back(Addr{s->clear_child_tid}.page_down())) return false;
   }
   return true;
 }

@@ -58,6 +58,7 @@ class CheckpointRun {
   Result<void> set_meta();
 
   // checkpoint_modes.cc
+  void expect_progress();
   Result<void> finish_realtime();
   Result<void> write_still_memory();
   Result<void> finish_fork();

@@ -12,9 +12,10 @@ namespace ckpt::futex_words {
 
 namespace {
 
-// Addresses; that of a mutex has bit 0 set, and is dropped when the mutex is no more one of these kinds.
+// Addresses; that of a mutex has bit 0 set, and is dropped when the mutex is no more one of these kinds. That of
+// an exiting thread has bit 1 set, and is dropped at the next stop.
 constexpr uint32_t kMost = 16 << 10;
-constexpr uint64_t kIsMutex = 1;
+constexpr uint64_t kIsMutex = 1, kIsExit = 2, kTags = 3;
 constinit std::atomic<uint64_t> noted[kMost];
 constinit std::atomic<uint32_t> highest{0};  // entries from here on were never used
 constinit std::atomic<bool> full{false};
@@ -25,7 +26,7 @@ constinit std::atomic<uint64_t> held_start{0}, held_end{0};
 
 void note_first_time(uint64_t entry) {
   // seq_cst with Hold: either it finds what we noted, or we find that it holds.
-  const uint64_t word = entry & ~kIsMutex;
+  const uint64_t word = entry & ~kTags;
   while (word >= held_start.load(std::memory_order_seq_cst) && word < held_end.load(std::memory_order_seq_cst)) {
     sys::call(__NR_sched_yield);
   }
@@ -96,6 +97,11 @@ void note_word(const void* word) {
   if (address != 0) note(address);
 }
 
+void note_exit(const void* word) {
+  uint64_t address = reinterpret_cast<uint64_t>(word) & ~3ull;
+  if (address != 0) note(address | kIsExit);
+}
+
 Hold::Hold(AddrRange range) {
   held_start.store(range.start.value, std::memory_order_relaxed);
   held_end.store(range.end.value, std::memory_order_seq_cst);
@@ -107,7 +113,7 @@ void reset_hold() { held_end.store(0, std::memory_order_relaxed); }
 
 bool noted_in(AddrRange range) {
   for (uint32_t i = 0; i < highest.load(std::memory_order_seq_cst); ++i) {
-    if (range.contains(Addr{noted[i].load(std::memory_order_seq_cst) & ~kIsMutex})) return true;
+    if (range.contains(Addr{noted[i].load(std::memory_order_seq_cst) & ~kTags})) return true;
   }
   return false;
 }
@@ -118,7 +124,11 @@ bool collect(const ThreadSlot* stopped, StillMemory& memory, ArenaVector<Addr>& 
   for (uint32_t i = 0; i < highest.load(std::memory_order_relaxed); ++i) {
     uint64_t entry = noted[i].load(std::memory_order_relaxed);
     if (entry == 0) continue;
-    uint64_t word = entry & ~kIsMutex;
+    uint64_t word = entry & ~kTags;
+    if ((entry & kIsExit) != 0) {
+      noted[i].store(0, std::memory_order_relaxed);
+      continue;
+    }
     if ((entry & kIsMutex) != 0) {
       pthread_mutex_t mutex;
       if (!read(memory, word, &mutex, sizeof(mutex)) || mutex.__data.__kind < 0 ||

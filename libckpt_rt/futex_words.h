@@ -3,9 +3,12 @@
 // and WAKE_OP fail with EFAULT, upon which libc aborts the program, and the mark that the owner of a
 // robust mutex has died is not made at all (docs/kernel_notes.md). So their pages are never protected.
 //
+// The same holds for the word that it clears when a thread exits: pthread_join() would never return.
+//
 // How they are known, at a stop:
 //   - PI and robust mutexes that pthread_mutex_init made in this process (note_mutex), words that the
 //     program names in syscall(SYS_futex, …) (note_word);
+//   - words of threads that are about to exit (note_exit); those of all stopped threads are in their slots;
 //   - the mutexes that stopped threads hold or are taking: their robust lists;
 //   - the words of futex calls that stopped threads are in, or about to enter.
 // What remains is a PI mutex that another process made, in shared memory, and that is not contended at
@@ -53,6 +56,7 @@ inline bool written_by_kernel(uint32_t operation) {
 
 void note_mutex(const void* mutex);
 void note_word(const void* word);
+void note_exit(const void* word);  // until the next stop
 // More were noted than there is room for: pages cannot be told apart, the program must not be protected.
 bool overflow();
 

@@ -38,6 +38,8 @@ void forget(uintptr_t start, size_t length);
 // A mutex, or a futex, that the kernel itself may write to (futex_words.h).
 void note_mutex(const void* mutex);
 void note_futex(const void* word);
+// The word that the kernel clears when the calling thread exits, which it is about to do.
+void note_exit(const void* word);
 
 // The program has had children: they share its shared memory. before_fork(): it is about to have one.
 extern std::atomic<bool> has_forked;

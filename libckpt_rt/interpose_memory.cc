@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
 
@@ -31,6 +32,13 @@ long word(T value) {
 bool drops_pages(int advice) {
   return advice == MADV_DONTNEED || advice == MADV_FREE || advice == MADV_REMOVE ||
          advice == MADV_DONTNEED_LOCKED || advice == kMadvGuardInstall;
+}
+
+// libc gives back what a thread has used of its stack as the last thing before it exits.
+bool is_below_own_stack(uintptr_t end) {
+  constexpr uintptr_t kNear = 64 << 10;
+  const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  return end <= here && here - end < kNear;
 }
 
 void release_file(int fd) {
@@ -82,6 +90,11 @@ long madvise(void* start, size_t length, int advice) {
   if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) {
     // Pages that the kernel may take at any time later lose their protection then, and no event says so.
     if (advice == MADV_FREE) advice = MADV_DONTNEED;
+    if (advice == MADV_DONTNEED && is_below_own_stack(at(start) + length)) {
+      void* cleared_at_exit = nullptr;
+      sys::call(__NR_prctl, long{PR_GET_TID_ADDRESS}, &cleared_at_exit, 0L, 0L, 0L);
+      hooks::note_exit(cleared_at_exit);
+    }
     if (advice == kMadvGuardInstall || advice == kMadvGuardInstall + 1) hooks::forget(at(start), length);
   }
   auto tell = [=] {

@@ -60,6 +60,7 @@ void before_release(uintptr_t start, size_t length) {
 void forget(uintptr_t start, size_t length) { release_guard::forget({Addr{start}, Addr{start} + length}); }
 
 void note_mutex(const void* mutex) { futex_words::note_mutex(mutex); }
+void note_exit(const void* word) { futex_words::note_exit(word); }
 void note_futex(const void* word) { futex_words::note_word(word); }
 
 void begin_exec() {

@@ -45,6 +45,7 @@ void before_fork() {}
 void forget(uintptr_t, size_t) {}
 void note_mutex(const void*) {}
 void note_futex(const void*) {}
+void note_exit(const void*) {}
 std::atomic<int64_t> monotonic_shift_ns{0};
 void before_release(uintptr_t start, size_t length) {
   int i = test::release_count.fetch_add(1);
