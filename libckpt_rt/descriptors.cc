@@ -219,7 +219,8 @@ Result<void> DescriptorCapture::find_changes() {
     if (!d.looked) {
       CKPT_TRY(classify(d));
     } else if (!d.named && (d.kind == OpenFileKind::kRegular || d.kind == OpenFileKind::kDirectory ||
-                            d.kind == OpenFileKind::kFifo)) {
+                            d.kind == OpenFileKind::kFifo || d.kind == OpenFileKind::kDevice ||
+                            d.kind == OpenFileKind::kTerminal)) {
       CKPT_TRY(read_path(d));
     }
   }

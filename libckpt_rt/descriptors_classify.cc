@@ -87,6 +87,7 @@ uint32_t pipe_ends(uint32_t open_flags) {
 // this very file.
 Result<void> DescriptorCapture::read_path(CapturedDescriptor& d) {
   long n = read_link(tid_, d.fd, text_.data(), 8192);
+  if (n == -ENOENT) d.looked = false;  // closed, perhaps for a moment: the stop looks again
   std::string_view link = n < 0 ? std::string_view("(path too long)") : std::string_view(text_.data(), n);
   d.named = false;
   if (link.starts_with('/')) {
