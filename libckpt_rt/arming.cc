@@ -306,7 +306,10 @@ Result<void> Arming::settle_part(const Mapping& m, AddrRange part, bool opens, A
     copied = protection_.add(m.range) != 0;
     if (long r = copied ? 0 : protection_.protect(part); r != 0) return cannot_protect(part, r);
   }
-  if (copied) return eager.append(runs_.data(), runs_.size()) ? Result<void>() : no_memory();
+  if (copied) {
+    protection_.unprotect(part);  // what was unsettled may still be protected
+    return eager.append(runs_.data(), runs_.size()) ? Result<void>() : no_memory();
+  }
   for (const AddrRange& run : runs_) table_.set_present(run);
   return {};
 }

@@ -44,7 +44,7 @@ Result<void> PageScan::open(Arena& scratch) {
   pagemap_.reset(static_cast<int>(
       sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC, 0)));
   struct sysinfo memory {};
-  swapping_ = sys::call(__NR_sysinfo, &memory) != 0 || memory.totalswap != memory.freeswap;
+  swapping_ = sys::call(__NR_sysinfo, &memory) != 0 || memory.totalswap != 0;
   if (pagemap_.valid()) return {};
   int error = -pagemap_.release();
   return make_error(ExitCode::kSystem, error, "cannot open /proc/self/pagemap ({}); mount /proc", errno_name(error));
@@ -126,8 +126,7 @@ Result<void> PageScan::scan_by_read(AddrRange range, bool anonymous_only,
 
 Result<void> PageScan::scan_shared(AddrRange range, ArenaVector<AddrRange>& runs) {
   // mincore does not see pages in swap: when there may be some, every page is read (zeros are dropped).
-  struct sysinfo memory {};
-  if (sys::call(__NR_sysinfo, &memory) != 0 || memory.totalswap != memory.freeswap) return add(range, runs);
+  if (swapping_) return add(range, runs);
   constexpr size_t kPages = kBuffer;
   auto* resident = reinterpret_cast<uint8_t*>(buffer_);
   for (Addr at = range.start; at < range.end;) {

@@ -30,7 +30,7 @@ class PageScan {
   size_t first_ = 0;  // runs before this belong to other mappings
   bool have_ioctl_ = true;
   bool knows_guards_ = true;  // the kernel tells guard pages from swapped ones
-  bool swapping_ = true;      // some memory of this machine is in swap
+  bool swapping_ = true;      // this machine has swap: memory may go there at any time
 };
 
 }  // namespace ckpt

@@ -62,6 +62,7 @@ class WriteProtection final : public ProgramMemory {
   void serve_waiting() {
     read_messages();
     serve_backlog();
+    serve_releases();
   }
   // The lock, with everything that was queued when it was taken served.
   class Serving {
