@@ -99,7 +99,14 @@ Result<void> Supervisor::read_stages() {
     if (status.error != 0) return stage_error(status, mapping_name_);
     reached(stage);
     if (stage == RestartStage::kMm) outcome_.restorer_notes = status.detail;
-    if (stage == RestartStage::kGo) status_fd_.reset();
+    if (stage == RestartStage::kGo) {
+      // The process closes its end next, before any of its threads goes on: whoever looks at it after us sees
+      // its own descriptors only. (A child of an after-restart callback may hold the pipe longer.)
+      constexpr int kLongestMs = 1000;
+      pollfd closed{status_fd_.get(), POLLIN, 0};
+      poll(&closed, 1, kLongestMs);
+      status_fd_.reset();
+    }
   }
   return {};
 }
