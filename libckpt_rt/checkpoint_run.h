@@ -12,6 +12,10 @@
 
 namespace ckpt {
 
+inline Error no_memory(const char* what) {
+  return make_error(ExitCode::kInternal, ENOMEM, "no address space left for {}; raise the limit (ulimit -v)", what);
+}
+
 // Memory of the program at its own addresses, while nobody can change it: in the stop, or in a forked
 // child.
 class StillMemory final : public ProgramMemory {
@@ -41,14 +45,9 @@ class CheckpointRun {
  private:
   // checkpoint_run.cc
   Result<void> prepare();
-  Result<void> protect_ahead();
-  void take_protection_off();
-  Result<void> prepare_eager_copies(const MemoryMap& map, size_t threads);
   Result<void> stop();
   Result<void> while_stopped();
   Result<void> list_pages();
-  Result<void> settle_protection();
-  [[nodiscard]] bool add_stack_pages();
   Result<void> add_eager(std::span<const AddrRange> runs);
   Result<void> leave_out_excluded(ArenaVector<AddrRange>& runs, size_t first);
   void run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot);
@@ -56,6 +55,13 @@ class CheckpointRun {
   void own_ranges();
   bool note(uint32_t severity, const char* text);
   Result<void> set_meta();
+
+  // checkpoint_protection.cc
+  Result<void> protect_ahead();
+  Result<void> prepare_eager_copies(const MemoryMap& map, size_t threads);
+  Result<void> settle_protection();
+  [[nodiscard]] bool add_stack_pages();
+  void take_protection_off();
 
   // checkpoint_modes.cc
   void expect_progress();
