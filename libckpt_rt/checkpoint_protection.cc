@@ -9,6 +9,7 @@
 #include "libckpt_rt/futex_words.h"
 #include "libckpt_rt/interpose_gate.h"
 #include "libckpt_rt/library.h"
+#include "libckpt_rt/log.h"
 #include "libckpt_rt/task_list.h"
 
 namespace ckpt {
@@ -20,7 +21,10 @@ Result<void> CheckpointRun::protect_ahead() {
     MemoryMap now(arena_);
     {
       MappingsHeld held;
-      if (!held.sure()) return {};  // all of it in the stop, then
+      if (!held.sure()) {
+        log_line(directory_.get(), "a call that changes mappings did not end: memory is protected in the stop, which lasts longer");
+        return {};
+      }
       CKPT_TRY(now.read(own_.span()));
       now.copy_flags_from(map_before_);
       now.copy_special_pages_eagerly();

@@ -1,4 +1,4 @@
-/* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, stuck, critical, exec N.
+/* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, flood, stuck, critical, exec N.
  * Plain C: the header is for such programs. */
 #define _GNU_SOURCE
 #define CKPT_RT_OPTIONAL
@@ -127,10 +127,38 @@ static void api(void) {
   printf(" error '%s'\n", result.error);
 }
 
+/* Memory with a guard region in it, all of which a callback overwrites before the threads go on: more than the
+ * pool holds. */
+enum { kFloodBytes = 24 << 20 };
+static void flood(enum ckpt_rt_callback_kind kind, void* memory) {
+  (void)kind;
+  memset(memory, 'y', kFloodBytes);
+}
+
+static void flood_api(void) {
+  enum { kGuardInstall = 102 }; /* MADV_GUARD_INSTALL, Linux 6.13 */
+  const size_t page = 4096;
+  char* memory = mmap(NULL, kFloodBytes + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) fail("mmap");
+  memset(memory, 'x', kFloodBytes + 2 * page);
+  madvise(memory + kFloodBytes, page, kGuardInstall);
+  if (ckpt_rt_add_callback(CKPT_RT_AFTER_CHECKPOINT, flood, memory) != CKPT_RT_OK) fail("add");
+  struct ckpt_rt_result result = {.size = sizeof(result)};
+  int returned = ckpt_rt_checkpoint(&result);
+  size_t old = 0, new = 0;
+  for (size_t i = 0; i < kFloodBytes; ++i) {
+    old += memory[i] == 'x';
+    new += memory[i] == 'y';
+  }
+  printf("returned %d restarted %u old %zu new %zu\n", returned, ckpt_rt_restarted(), old, new);
+}
+
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
   if (strcmp(argv[1], "api") == 0) {
     api();
+  } else if (strcmp(argv[1], "flood") == 0) {
+    flood_api();
   } else if (strcmp(argv[1], "stuck") == 0) {
     start(stubborn);
     answer_lines();

@@ -319,6 +319,17 @@ class Api(RealTest):
                                      "restart 1 memory 120 0 120 120 error ''\n")
 
 
+    def test_callback_that_writes_more_than_the_pool_holds(self):
+        size = 24 << 20
+        with open(self.path("out"), "wb") as out:
+            subprocess.run([CKPT, "run", "--dir", self.path("images"), "--pool", "1M", "--", API, "flood"], stdout=out, check=True,
+                           stdin=subprocess.DEVNULL, env=clean_environment(), timeout=60)
+        self.assertEqual(contents(self.path("out")), f"returned 0 restarted 0 old 0 new {size}\n")
+        result = self.restart(self.path("images"))
+        self.assertEqual(result.returncode, OK, result.stderr)
+        self.assertEqual(contents(self.path("out")), f"returned 0 restarted 1 old {size} new 0\n")
+
+
 class OtherNamespace(RealTest):
     @unittest.skipUnless(ROOT, "asks as root for somebody else's program")
     def test_root_asks_a_program_in_a_user_namespace_of_its_own(self):
