@@ -154,6 +154,15 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
     }
     s.keep = static_cast<uint32_t>(n);
   }
+  if (const char* v = get("CKPT_INCREMENTS")) {
+    uint64_t n = 0;
+    std::string_view rest;
+    if (!leading_number(v, &n, &rest) || !rest.empty() || n > kMaxIncrements) {
+      return make_error(ExitCode::kUsage, 0, "CKPT_INCREMENTS='{}' is not a number from 0 to {}; 0 makes every image a full one", v,
+                        kMaxIncrements);
+    }
+    s.increments = static_cast<uint32_t>(n);
+  }
   auto flag = [&](const char* name, bool fallback) {
     const char* v = get(name);
     return v == nullptr ? fallback : std::string_view(v) != "0";

@@ -13,6 +13,8 @@ namespace ckpt {
 enum class Mode : uint32_t { kAuto = 0, kRealtime, kSequential, kFork, kConcurrent, kRealtimeLarge };
 const char* mode_name(Mode mode);
 
+inline constexpr uint32_t kMaxIncrements = 254;
+
 struct Settings {
   char directory[1024] = {};           // CKPT_DIR; empty: "ckpt-NAME.PID" in the current directory
   int64_t every_ns = 0;                // CKPT_EVERY: "30s", "5m", "1h", "250ms"; 0 never
@@ -22,6 +24,7 @@ struct Settings {
   int signal = 0;                      // CKPT_SIGNAL: number; 0 default
   int64_t stop_timeout_ns = 2'000'000'000;  // CKPT_STOP_TIMEOUT
   uint32_t keep = 2;                   // CKPT_KEEP: complete images kept in the directory, 0 all
+  uint32_t increments = 0;             // CKPT_INCREMENTS: most images that build on one full image
   bool disabled = false;               // CKPT_DISABLE=1: preloaded but asleep
   bool log = true;                     // CKPT_LOG=0: no log file in the image directory
 };

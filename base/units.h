@@ -35,6 +35,10 @@ struct AddrRange {
   constexpr bool empty() const { return end <= start; }
   constexpr bool contains(Addr a) const { return start <= a && a < end; }
   constexpr bool overlaps(const AddrRange& o) const { return start < o.end && o.start < end; }
+  // What lies in both; empty if nothing does.
+  constexpr AddrRange common(const AddrRange& o) const {
+    return {start > o.start ? start : o.start, end < o.end ? end : o.end};
+  }
 };
 
 // Index into the segment table of one checkpoint.

@@ -14,16 +14,26 @@ bool page_is_zero(const std::byte* p) {
   return true;
 }
 
-bool Copier::read_runs(Segment& s, std::byte* to) {
-  const bool readable = table_.region(s).readable;
+namespace {
+
+// Calls use(run) for each run of pages that exist, until it returns false; what it returned last.
+template <typename Use>
+bool each_run(const Segment& s, Use&& use) {
   for (uint64_t left = s.present; left != 0;) {
-    int first = std::countr_zero(left);
-    int count = std::countr_one(left >> first);
-    uint64_t offset = static_cast<uint64_t>(first) * kPageSize;
-    if (memory_.read(to + offset, s.base + offset, static_cast<size_t>(count) * kPageSize, readable) != 0) return false;
+    const int first = std::countr_zero(left);
+    const int count = std::countr_one(left >> first);
+    const Addr start = s.base + static_cast<uint64_t>(first) * kPageSize;
+    if (!use(AddrRange{start, start + static_cast<uint64_t>(count) * kPageSize})) return false;
     left &= count + first >= 64 ? 0 : ~0ull << (first + count);
   }
   return true;
+}
+
+}  // namespace
+
+bool Copier::read_runs(Segment& s, std::byte* to) {
+  const bool readable = table_.region(s).readable;
+  return each_run(s, [&](AddrRange run) { return memory_.read(to + (run.start - s.base), run.start, run.size(), readable) == 0; });
 }
 
 // False: some of its pages, if it has any, are not the memory that was protected.
@@ -31,14 +41,11 @@ bool Copier::unprotect_segment(const Segment& s) {
   if (memory_.unprotect(table_.window(s)) == 0) return true;
   if (s.present == 0) return false;
   // Part of the window that never belonged to the image may be gone: ask for just what does.
-  for (uint64_t left = s.present; left != 0;) {
-    int first = std::countr_zero(left);
-    int count = std::countr_one(left >> first);
-    Addr start = s.base + static_cast<uint64_t>(first) * kPageSize;
-    if (memory_.unprotect({start, start + static_cast<uint64_t>(count) * kPageSize}) != 0) return false;
-    left &= count + first >= 64 ? 0 : ~0ull << (first + count);
-  }
-  return true;
+  return each_run(s, [&](AddrRange run) { return memory_.unprotect(run) == 0; });
+}
+
+bool Copier::is_still_protected(const Segment& s) {
+  return each_run(s, [&](AddrRange run) { return memory_.still_protected(run) == 0; });
 }
 
 void Copier::set_lost(Addr a, const char* how) {
@@ -48,7 +55,7 @@ void Copier::set_lost(Addr a, const char* how) {
 }
 
 // The caller owns the segment. Order: see segment_table.h.
-void Copier::copy_owned(SegmentId id, uint32_t buffer) {
+void Copier::copy_owned(SegmentId id, uint32_t buffer, bool keep) {
   Segment& s = table_[id];
   std::byte* data = pool_.data(buffer);
   bool got_bytes = read_runs(s, data);
@@ -56,15 +63,17 @@ void Copier::copy_owned(SegmentId id, uint32_t buffer) {
   // is read later lets memory go whose bytes we have.
   memory_.settle_events();
   if (got_bytes) table_.saved(id);
-  bool still_ours = unprotect_segment(s);
+  // Asking before keep(): an event that is read in between is one that want()s the segment.
+  const bool kept = keep && got_bytes && !s.open && is_still_protected(s) && table_.keep(id);
+  const bool still_ours = kept || unprotect_segment(s);
   if (!got_bytes || !still_ours) {
     pool_.release(buffer);
     set_lost(s.base, got_bytes ? "it is not the memory that was protected" : "it cannot be read");
     table_.lose(id);
     return;
   }
-  table_.finish(id);
-  // After finish(): the program need not wait for what follows. `present` is ours alone: readers of
+  if (!kept) table_.finish(id);
+  // After that: the program need not wait for what follows. `present` is ours alone: readers of
   // the table look at it only to find segments, and a page found absent needs no copy.
   uint64_t mask = s.present;
   for (uint64_t left = mask; left != 0; left &= left - 1) {
@@ -81,21 +90,21 @@ void Copier::copy_owned(SegmentId id, uint32_t buffer) {
   queue_.push({s.base, mask, data, buffer});
 }
 
-bool Copier::run() {
+bool Copier::run(bool keep) {
   // The buffer comes first: a claimed segment must not wait for the disk, nor a thread that faults on it.
   constexpr uint32_t kNone = UINT32_MAX;
   uint32_t spare = kNone;
   for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
-    if (table_[id].present == 0 || table_.state(id) != SegmentState::kProtected) continue;
+    if (!to_copy(id) || table_.state(id) != SegmentState::kProtected) continue;
     if (spare == kNone) spare = pool_.acquire(CopyKind::kSequential);
     if (!table_.claim(id)) continue;
-    copy_owned(id, spare);
+    copy_owned(id, spare, keep);
     spare = kNone;
     counters_.sequential.fetch_add(1, std::memory_order_relaxed);
   }
   if (spare != kNone) pool_.release(spare);
   for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
-    if (table_[id].present != 0) table_.await_copied(id);
+    if (to_copy(id)) table_.await_copied(id);
   }
   return !lost();
 }
@@ -110,8 +119,8 @@ void Copier::fault(Addr a) {
     return;
   }
   if (table_.claim(id)) {
-    if (table_[id].present == 0) {
-      // Memory that the program begins to use after the stop.
+    if (!to_copy(id)) {
+      // Memory that the program begins to use after the stop, or that the image before has.
       if (!unprotect_segment(table_[id])) memory_.wake(table_.window(table_[id]));
       table_.finish(id);
       return;
@@ -122,7 +131,9 @@ void Copier::fault(Addr a) {
   }
   // Someone owns it, or it is done. The owner's unprotect wakes the thread, unless the fault was queued
   // before it and read after it: then the thread waits for a wake-up that has already been.
-  if (table_.state(id) >= SegmentState::kCopied) {
+  const SegmentState state = table_.want(id);
+  if (state == SegmentState::kKept && unprotect_segment(table_[id])) return;
+  if (state >= SegmentState::kCopied) {
     if (memory_.unprotect({page, page + kPageSize}) != 0) memory_.wake({page, page + kPageSize});
   }
 }
@@ -130,7 +141,7 @@ void Copier::fault(Addr a) {
 bool Copier::holds(AddrRange range) const {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
-    if (table_[id].present != 0 && table_.state(id) < SegmentState::kCopied) return true;
+    if (to_copy(id) && table_.state(id) < SegmentState::kCopied) return true;
   }
   return false;
 }
@@ -147,7 +158,7 @@ bool Copier::shared_range(size_t i, AddrRange* range) const {
 void Copier::before_release(AddrRange range) {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
-    if (table_[id].present == 0) continue;
+    if (!to_copy(id)) continue;
     if (table_.claim(id)) {
       copy_owned(id, pool_.acquire(CopyKind::kForced));
       counters_.released.fetch_add(1, std::memory_order_relaxed);
@@ -161,12 +172,17 @@ void Copier::before_release(AddrRange range) {
 void Copier::removed(AddrRange range) {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
-    // Saved before the event was read, hence before the memory went; anything else may be torn.
-    SegmentState state = table_.state(id);
-    if (table_[id].present != 0 && state != SegmentState::kSaved && state != SegmentState::kCopied && table_.window(table_[id]).overlaps(range)) {
-      set_lost(table_[id].base, "it was given back unannounced");
-      return;
+    if (!table_.window(table_[id]).overlaps(range)) continue;
+    // Whatever its state: from here on its protection proves nothing.
+    const SegmentState state = table_.want(id);
+    if (!to_copy(id)) {
+      if (table_.claim(id)) table_.finish(id);
+      continue;
     }
+    // Saved before the event was read, hence before the memory went; anything else may be torn.
+    if (state == SegmentState::kSaved || state == SegmentState::kCopied || state == SegmentState::kKept) continue;
+    set_lost(table_[id].base, "it was given back unannounced");
+    return;
   }
 }
 

@@ -24,6 +24,8 @@ class ProgramMemory {
   // Makes the pages writable and wakes threads that wait for them. 0; -ENOENT when the range is not
   // (any more) the memory that was protected.
   virtual long unprotect(AddrRange range) = 0;
+  // Is the range still the memory that was protected, all of it? 0 or -ENOENT, as unprotect().
+  virtual long still_protected(AddrRange range) = 0;
   virtual void wake(AddrRange range) = 0;
   // Every remove event that was read before this call has reached Copier::removed() when it returns.
   virtual void settle_events() {}
@@ -44,8 +46,9 @@ class Copier {
   Copier(SegmentTable& table, BufferPool& pool, FilledQueue& queue, ProgramMemory& memory)
       : table_(table), pool_(pool), queue_(queue), memory_(memory) {}
 
-  // Copies every segment nobody else has. Returns when all are kCopied or one is lost. False: lost.
-  bool run();
+  // Copies every segment nobody else has. Returns when all are kCopied or kKept, or one is lost. False: lost.
+  // keep: what nobody writes to stays protected.
+  bool run(bool keep = false);
   // A thread wrote to the protected page at `a`: makes it writable, having copied what belongs to the image.
   void fault(Addr a);
   // Is anything of range still to be copied?
@@ -63,9 +66,11 @@ class Copier {
   CopyCounters& counters() { return counters_; }
 
  private:
-  void copy_owned(SegmentId id, uint32_t buffer);
+  void copy_owned(SegmentId id, uint32_t buffer, bool keep = false);
+  bool to_copy(SegmentId id) const { return table_[id].present != 0 && !table_[id].in_parent; }
   bool read_runs(Segment& s, std::byte* to);
   bool unprotect_segment(const Segment& s);
+  bool is_still_protected(const Segment& s);
   void set_lost(Addr a, const char* how);
 
   SegmentTable& table_;

@@ -67,9 +67,11 @@ bool SegmentTable::is_present(Addr page) const {
   return find(page, &id) && (segments_[id.value].present >> ((page - segments_[id.value].base) / kPageSize) & 1) != 0;
 }
 
-uint64_t SegmentTable::present_bytes() const {
+uint64_t SegmentTable::bytes_to_copy() const {
   uint64_t pages = 0;
-  for (size_t i = 0; i < size_; ++i) pages += static_cast<uint64_t>(std::popcount(segments_[i].present));
+  for (size_t i = 0; i < size_; ++i) {
+    if (!segments_[i].in_parent) pages += static_cast<uint64_t>(std::popcount(segments_[i].present));
+  }
   return pages * kPageSize;
 }
 
@@ -87,11 +89,20 @@ bool SegmentTable::merge(Arena& arena, const SegmentTable& other) {
     s->base = from.base;
     s->present = from.present;
     s->region = ours ? from.region : from.region + shift;
+    s->in_parent = from.in_parent;
+    s->open = from.open;
     s->state.store(from.state.load(std::memory_order_relaxed), std::memory_order_relaxed);
   }
   segments_ = all;
   size_ = capacity_ = size_ + other.size_;
   return true;
+}
+
+void SegmentTable::replace_by(const SegmentTable& other) {
+  segments_ = other.segments_;
+  size_ = other.size_;
+  capacity_ = other.capacity_;
+  regions_ = other.regions_;
 }
 
 AddrRange SegmentTable::window(const Segment& s) const {
@@ -150,7 +161,32 @@ bool SegmentTable::claim(SegmentId id) {
 
 void SegmentTable::saved(SegmentId id) {
   // release: whoever finds the segment saved may let the memory go; our reads of it come before.
-  segments_[id.value].state.store(static_cast<uint32_t>(SegmentState::kSaved), std::memory_order_release);
+  // An addition: want() may have left its mark.
+  static_assert(static_cast<uint32_t>(SegmentState::kSaved) == static_cast<uint32_t>(SegmentState::kCopying) + 1);
+  segments_[id.value].state.fetch_add(1, std::memory_order_release);
+}
+
+bool SegmentTable::keep(SegmentId id) {
+  auto expected = static_cast<uint32_t>(SegmentState::kSaved);
+  // seq_cst: as in leave_copying(), and against want(): it marks the segment before, or finds it kKept.
+  if (!segments_[id.value].state.compare_exchange_strong(expected, static_cast<uint32_t>(SegmentState::kKept),
+                                                         std::memory_order_seq_cst)) {
+    return false;
+  }
+  if (waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(segments_[id.value].state);
+  return true;
+}
+
+SegmentState SegmentTable::want(SegmentId id) {
+  FutexWord& word = segments_[id.value].state;
+  uint32_t now = word.load(std::memory_order_acquire);
+  for (;;) {
+    const auto state = static_cast<SegmentState>(now & ~kWanted);
+    uint32_t wanted = now;
+    if (state == SegmentState::kCopying || state == SegmentState::kSaved) wanted = now | kWanted;
+    if (state == SegmentState::kKept) wanted = static_cast<uint32_t>(SegmentState::kCopied);
+    if (wanted == now || word.compare_exchange_weak(now, wanted, std::memory_order_seq_cst)) return state;
+  }
 }
 
 void SegmentTable::leave_copying(SegmentId id, SegmentState state) {
@@ -162,7 +198,7 @@ void SegmentTable::leave_copying(SegmentId id, SegmentState state) {
 void SegmentTable::await_copied(SegmentId id) {
   FutexWord& state = segments_[id.value].state;
   waiters_.fetch_add(1, std::memory_order_seq_cst);
-  for (uint32_t s; (s = state.load(std::memory_order_seq_cst)) <= static_cast<uint32_t>(SegmentState::kSaved);) {
+  for (uint32_t s; ((s = state.load(std::memory_order_seq_cst)) & ~kWanted) <= static_cast<uint32_t>(SegmentState::kSaved);) {
     futex_wait(state, s);
   }
   waiters_.fetch_sub(1, std::memory_order_relaxed);

@@ -1,6 +1,6 @@
 // The segments of one checkpoint and the state machine that decides who copies each of them, once.
 //
-// Owner:     copier. Built by the agent while threads stand still; afterwards shared by
+// Owner:     copier. Built by the agent, at the latest while threads stand still; afterwards shared by
 //            - the copier (agent thread) in its sequential scan,
 //            - the fault handler thread, for forced copies,
 //            - threads of the program that are about to give memory back (release guard).
@@ -13,7 +13,8 @@
 //
 // From the stop on, where every segment is made kProtected:
 //
-//   kProtected ──claim()──► kCopying ──saved()──► kSaved ──finish()──► kCopied
+//   kProtected ──claim()──► kCopying ──saved()──► kSaved ──finish()──► kCopied ◄─┐
+//                               │                   ├─────keep()─────► kKept ────┘ give_up_keeping()
 //                               └────────lose()─────┴──────► kLost
 // kProtected: its pages are write-protected (or the world stands still); nobody has changed a byte
 //             since the stop. Anyone may claim().
@@ -27,8 +28,13 @@
 //             Success of that also proves that the mapping is still the one that was protected, since
 //             only that is registered with our userfaultfd: a failure means that the bytes read may
 //             be anybody's, hence kLost.
+// kKept:      copied, and protected still: nobody has changed a byte since the stop. So the next checkpoint
+//             need not copy it (Segment::in_parent). Whoever writes to it makes it kCopied. A thread that
+//             writes to it before that, in kCopying or kSaved, sleeps in a fault that only the owner can end:
+//             it says so (want()), and keep() fails.
 // kLost:      memory vanished before it was copied: the checkpoint is given up.
 // A segment without pages stays kProtected until somebody writes to it: then it is unprotected, and kCopied.
+// So does one whose pages are all in the image before (in_parent): it is neither claimed nor copied.
 // A thread that needs a segment in kCopying waits in await_copied(); the faulting thread itself does
 // not wait here but in the kernel, where the owner's step 2 wakes it.
 #pragma once
@@ -46,13 +52,17 @@ enum class SegmentState : uint32_t {
   kCopying = 3,
   kSaved = 4,
   kCopied = 5,
-  kLost = 6
+  kLost = 6,
+  kKept = 7
 };
 
 struct Segment {
   Addr base;               // aligned to the segment size
   uint64_t present = 0;    // bit i: page i existed at the stop and belongs to this mapping
   uint32_t region = 0;     // index into regions
+  // Set while the agent serves faults; looked at by everybody from the stop to the end of the copying.
+  bool in_parent = false;  // nobody wrote to it since the last stop: an increment need not have it
+  bool open = false;       // not all of it is protected: it cannot be kKept
   std::atomic<uint32_t> state{static_cast<uint32_t>(SegmentState::kProtected)};
 };
 
@@ -76,7 +86,8 @@ class SegmentTable {
   // The pages of run exist, as far as they are in segments of the table.
   void set_present(AddrRange run);
   bool is_present(Addr page) const;
-  uint64_t present_bytes() const;
+  // Of pages that an image must have: not of those in_parent.
+  uint64_t bytes_to_copy() const;
   // What `present` is when every page of the window exists.
   uint64_t all_pages(SegmentId id) const {
     return page_mask(segments_[id.value].base, window(segments_[id.value]));
@@ -90,11 +101,14 @@ class SegmentTable {
   // Takes all of `other`, in address order: both have come from the same arena, and no region of one
   // overlaps one of the other. False: no room.
   [[nodiscard]] bool merge(Arena& arena, const SegmentTable& other);
+  // Becomes `other`, which must not be used any more.
+  void replace_by(const SegmentTable& other);
 
   size_t size() const { return size_; }
   Segment& operator[](SegmentId id) { return segments_[id.value]; }
   const Segment& operator[](SegmentId id) const { return segments_[id.value]; }
   const Region& region(const Segment& s) const { return regions_[s.region]; }
+  const Region& region(uint32_t index) const { return regions_[index]; }
   std::span<Region> regions() { return regions_.span(); }
   uint64_t segment_bytes() const { return segment_bytes_; }
 
@@ -120,17 +134,23 @@ class SegmentTable {
   [[nodiscard]] bool claim(SegmentId id);
   void saved(SegmentId id);
   void finish(SegmentId id) { leave_copying(id, SegmentState::kCopied); }
+  // The owner, instead of finish(): the pages stay protected. False: a thread waits for them.
+  [[nodiscard]] bool keep(SegmentId id);
+  // The pages must not stay protected: for one who is in kCopying or kSaved its owner will see to it, one in
+  // kKept becomes kCopied. The state before that.
+  SegmentState want(SegmentId id);
   void lose(SegmentId id) { leave_copying(id, SegmentState::kLost); }
   // Returns when the segment is kCopied or kLost.
   void await_copied(SegmentId id);
   SegmentState state(SegmentId id) const {
-    return static_cast<SegmentState>(segments_[id.value].state.load(std::memory_order_acquire));
+    return static_cast<SegmentState>(segments_[id.value].state.load(std::memory_order_acquire) & ~kWanted);
   }
 
  private:
   [[nodiscard]] bool add(AddrRange pages, bool present);
   // Bits of the pages that lie in the segment at base.
   uint64_t page_mask(Addr base, AddrRange pages) const;
+  static constexpr uint32_t kWanted = 1u << 31;  // beside kCopying, kSaved: want()
   bool change(SegmentId id, SegmentState from, SegmentState to);
   void leave_copying(SegmentId id, SegmentState state);
 

@@ -1,35 +1,93 @@
 #include "libckpt_rt/agent.h"
 
+#include <errno.h>
+#include <signal.h>
+#include <sys/stat.h>
+
 #include <cstring>
 
 #include "libckpt_rt/checkpoint_progress.h"
 #include "libckpt_rt/control.h"
 #include "libckpt_rt/library.h"
+#include "libckpt_rt/task_list.h"
+#include "libckpt_rt/watch.h"
 
 namespace ckpt::agent {
 
 namespace {
 
 constexpr uint32_t kRing = 16;
+
+// Whom files belong to, and what may be opened.
+struct Credentials {
+  uint32_t user[3] = {}, group[3] = {};
+  static Credentials of_this_thread() {
+    Credentials c;
+    sys::call(__NR_getresuid, &c.user[0], &c.user[1], &c.user[2]);
+    sys::call(__NR_getresgid, &c.group[0], &c.group[1], &c.group[2]);
+    return c;
+  }
+  friend bool operator==(const Credentials&, const Credentials&) = default;
+};
+
 FutexLock lock;  // held for a few instructions, with all signals blocked
 Request ring[kRing];
 uint32_t head = 0, count = 0;
 bool running = false;
+bool waiting = false;            // the agent has nothing to do but to keep a watch
+uint32_t absences = 0;           // Absence: an agent that is there leaves, none is started
+Credentials started_as;          // the agent's
 OwnRequest* answering = nullptr;  // in an image: who waits for this very checkpoint
+FutexWord orders{0};             // changes when an agent that waits has to look
+
+void give_orders() {
+  orders.fetch_add(1, std::memory_order_release);
+  futex_wake(orders);
+}
+
+// The agent and the thread that serves faults must not keep a process alive whose own threads are gone. (exit_group
+// ends ours as well; this is about programs whose threads end one by one, without libc.)
+bool program_lives() {
+  struct stat tasks {};
+  if (sys::call(__NR_stat, "/proc/self/task", &tasks) != 0) return true;
+  constexpr uint64_t kOurs = 2, kDotAndDotDot = 2;
+  if (tasks.st_nlink > kOurs + kDotAndDotDot + 1) return true;
+  TaskFacts leader;
+  return !read_task_facts(library.pid, leader) || (leader.state != 'Z' && leader.state != 'X');
+}
+
+void wait_for_orders(uint32_t seen) {
+  constexpr timespec kLongest{1, 0};
+  if (futex_wait(orders, seen, &kLongest) == -ETIMEDOUT && !program_lives()) Watch::end_kept();
+}
 
 void main_loop(void*) {
   for (;;) {
     Request r;
+    const uint32_t seen = orders.load(std::memory_order_acquire);
+    bool leave = false;
     {
       ScopedLock guard(lock);
-      if (count == 0) {
+      leave = absences != 0;
+      if (!Watch::is_kept() && (leave || count == 0)) {
         // Under the lock: a request that comes after this starts a new agent.
-        running = false;
+        running = waiting = false;
         return;
       }
-      r = ring[head];
-      head = (head + 1) % kRing;
-      --count;
+      waiting = leave || count == 0;
+      if (!waiting) {
+        r = ring[head];
+        head = (head + 1) % kRing;
+        --count;
+      }
+    }
+    if (leave) {
+      Watch::end_kept();
+      continue;
+    }
+    if (waiting) {
+      wait_for_orders(seen);
+      continue;
     }
     if (r.own != nullptr) {
       answering = r.own;
@@ -53,22 +111,11 @@ void count_failure_locked(const Error& error) {
   std::memcpy(library.statistics.last_error, error.text, sizeof(library.statistics.last_error));
 }
 
-}  // namespace
-
-bool request(const Request& r) {
-  ScopedLock guard(lock);
-  // The interval never queues up behind itself.
-  if (r.cookie == 0 && r.own == nullptr && running) return true;
-  if (count == kRing) {
-    count_failure_locked(make_error(ExitCode::kUnavailable, 0,
-                                    "a request was refused: {} are waiting already; ask less often", kRing));
-    return false;
-  }
-  ring[(head + count) % kRing] = r;
-  ++count;
-  if (running) return true;
+// False: it could not be started, and the request that came last is refused.
+bool start_locked() {
   // The last agent has left its loop; its stack is free when the kernel says so.
   library.agent.join();
+  started_as = Credentials::of_this_thread();
   if (long error = library.agent.spawn(&main_loop, nullptr, DescriptorTable::kOwnTable); error != 0) {
     --count;
     count_failure_locked(make_error(ExitCode::kUnavailable, static_cast<int>(error),
@@ -78,6 +125,64 @@ bool request(const Request& r) {
   }
   running = true;
   return true;
+}
+
+// An agent that waits leaves now.
+void send_away_locked() {
+  ++absences;
+  give_orders();
+  lock.unlock();
+  library.agent.join();
+  lock.lock();
+  --absences;
+}
+
+}  // namespace
+
+bool request(const Request& r) {
+  ScopedLock guard(lock);
+  // The interval never queues up behind itself.
+  if (r.cookie == 0 && r.own == nullptr && running && !waiting) return true;
+  if (count == kRing) {
+    count_failure_locked(make_error(ExitCode::kUnavailable, 0,
+                                    "a request was refused: {} are waiting already; ask less often", kRing));
+    return false;
+  }
+  ring[(head + count) % kRing] = r;
+  ++count;
+  if (running && waiting && started_as != Credentials::of_this_thread()) {
+    // The program has other rights by now: a new agent, for this one shall not do what the program must not. It
+    // stops nobody while it waits, so it can be waited for.
+    send_away_locked();
+  }
+  if (running) give_orders();
+  return running || absences != 0 || start_locked();
+}
+
+Absence::Absence() {
+  const uint64_t all = ~0ull;
+  sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &mask_, 8L);
+  bool leaves;
+  {
+    ScopedLock guard(lock);
+    ++absences;
+    leaves = running;
+    if (leaves) give_orders();
+  }
+  // It may be in the middle of a checkpoint, and stop this thread.
+  sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &mask_, 0L, 8L);
+  if (leaves) library.agent.join();
+}
+
+Absence::~Absence() {
+  const uint64_t all = ~0ull;
+  sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &mask_, 8L);
+  {
+    ScopedLock guard(lock);
+    if (absences != 0) --absences;
+    if (absences == 0 && count != 0 && !running) start_locked();
+  }
+  sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &mask_, 0L, 8L);
 }
 
 void count_success(const CheckpointCost& cost) {
@@ -101,8 +206,8 @@ Statistics statistics() {
 
 void reset(uint32_t generation) {
   new (&lock) FutexLock;
-  head = count = 0;
-  running = false;
+  head = count = absences = 0;
+  running = waiting = false;
   checkpoint_progress::tell(-1);  // the socket was the agent's
   if (generation != 0 && answering != nullptr) {
     answering->ok = true;

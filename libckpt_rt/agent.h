@@ -1,4 +1,5 @@
-// The agent: the thread that exists while a request is being served and no longer.
+// The agent: the thread that exists while a request is being served and, unless it keeps a watch (watch.h),
+// no longer.
 //
 // Owner:     libckpt_rt.
 // Callers:   request(): the signal handler, or any thread with all signals blocked (the agent inherits
@@ -31,6 +32,18 @@ struct Request {
 
 // Queues the request and starts the agent if there is none. False: it was refused, and counted.
 bool request(const Request& request);
+// While it lives no thread of ours exists, for calls that a program with one thread only may make (unshare, setns):
+// what is under way is waited for, and what is requested meanwhile done afterwards.
+class Absence {
+ public:
+  Absence();
+  ~Absence();
+  Absence(const Absence&) = delete;
+  Absence& operator=(const Absence&) = delete;
+
+ private:
+  uint64_t mask_ = 0;
+};
 // What `ckpt stat` shows: counted by the agent, and by whoever had to refuse a request.
 void count_success(const CheckpointCost& cost);
 void count_failure(const Error& error);

@@ -20,15 +20,9 @@ constexpr uint32_t kMostPasses = 16;
 constexpr uint64_t kOpenBytes = 32 << 10;  // in a segment with pages that are not protected
 constexpr uint64_t kFewBytes = 256 << 10;  // memory outside of the table that is copied in the pause
 
-Error no_memory() { return make_error(ExitCode::kInternal, ENOMEM, "no address space left for the table of segments; raise the limit (ulimit -v)"); }
-
 Error cannot_protect(AddrRange r, long error) {
   return make_error(ExitCode::kInternal, static_cast<int>(error), "cannot write-protect {:#x}-{:#x} ({})", r.start.value,
                     r.end.value, errno_name(static_cast<int>(error)));
-}
-
-AddrRange common(AddrRange a, AddrRange b) {
-  return {a.start > b.start ? a.start : b.start, a.end < b.end ? a.end : b.end};
 }
 
 // The mapping that holds `a`, or the next one.
@@ -45,8 +39,8 @@ Result<void> Arming::prepare(Arena& arena, uint64_t segment_bytes) {
   covered_ = ArenaVector<Covered>(arena);
   runs_ = ArenaVector<AddrRange>(arena);
   written_ = taken_ = unsettled_ = ArenaVector<uint32_t>(arena);
-  early_ = ArenaVector<AddrRange>(arena);
-  return table_.reserve(arena, segment_bytes, 0, 0) && early_.reserve(kMostEarly) ? Result<void>() : no_memory();
+  early_ = suspects_ = ArenaVector<AddrRange>(arena);
+  return table_.reserve(arena, segment_bytes, 0, 0) && early_.reserve(kMostEarly) ? Result<void>() : no_memory_for_segments();
 }
 
 void Arming::fault(Addr a) {
@@ -63,16 +57,21 @@ void Arming::fault(Addr a) {
     if (protection_.unprotect(page) != 0) protection_.wake(page);
     removed(window);
   } else if (table_.written(id)) {
+    table_[id].in_parent = false;
     [[maybe_unused]] bool fits = written_.push_back(id.value);
   }
 }
 
 void Arming::removed(AddrRange range) {
-  if (!in_table(range) && (early_.size() == kMostEarly || !early_.push_back(range))) early_overflow_ = true;
+  if (!in_table(range) && (early_.empty() || early_.back() != range) &&
+      (early_.size() == kMostEarly || !early_.push_back(range))) {
+    early_overflow_ = true;
+  }
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (!table_.window(table_[id]).overlaps(range) || table_.state(id) == SegmentState::kUnsettled) continue;
     table_.unsettled(id);
+    table_[id].in_parent = false;
     [[maybe_unused]] bool fits = unsettled_.push_back(id.value);
   }
 }
@@ -155,15 +154,15 @@ Result<void> Arming::find_blocks(const Mapping& m, AddrRange rest, ArenaVector<A
   constexpr uint64_t kLittle = 64 << 20;
   if (m.shared && m.range.size() <= kLittle) return {};
   // Little memory is covered whether it exists or not, so that nobody need look at it in the stop.
-  if (m.shared || rest.size() <= kBlock) return blocks.push_back(rest) ? Result<void>() : no_memory();
+  if (m.shared || rest.size() <= kBlock) return blocks.push_back(rest) ? Result<void>() : no_memory_for_segments();
   CKPT_TRY(list_pages(rest, false));
   for (const AddrRange& run : runs_) {
     AddrRange block{Addr{run.start.value & ~(kBlock - 1)}, Addr{(run.end.value + kBlock - 1) & ~(kBlock - 1)}};
-    block = common(block, rest);
+    block = block.common(rest);
     if (!blocks.empty() && blocks.back().end >= block.start && blocks.back().end > rest.start) {
       if (blocks.back().end < block.end) blocks.back().end = block.end;
     } else if (!blocks.push_back(block)) {
-      return no_memory();
+      return no_memory_for_segments();
     }
   }
   return {};
@@ -173,11 +172,11 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
   size_t segments = 0;
   for (const AddrRange& b : blocks) segments += SegmentTable::segments_of(b, segment_bytes_);
   SegmentTable added;
-  if (!added.reserve(*arena_, segment_bytes_, segments, blocks.size())) return no_memory();
+  if (!added.reserve(*arena_, segment_bytes_, segments, blocks.size())) return no_memory_for_segments();
   for (const AddrRange& b : blocks) {
     const Mapping& m = map[mapping_at(map, b.start)];
-    if (!added.add_region({b, (m.prot & PROT_READ) != 0, m.shared}) || !added.add_window(b)) return no_memory();
-    if (!covered_.push_back({b, static_cast<uint32_t>(table_.regions().size() + added.regions().size() - 1)})) return no_memory();
+    if (!added.add_region({b, (m.prot & PROT_READ) != 0, m.shared}) || !added.add_window(b)) return no_memory_for_segments();
+    if (!covered_.push_back({b, static_cast<uint32_t>(table_.regions().size() + added.regions().size() - 1)})) return no_memory_for_segments();
   }
   std::sort(covered_.begin(), covered_.end(), [](const Covered& a, const Covered& b) { return a.range.start < b.range.start; });
   for (SegmentId id{0}; id.value < added.size(); ++id.value) added.set(id, SegmentState::kWritten);
@@ -185,9 +184,9 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
   // Segments get new numbers: the lists are made anew.
   const size_t size = table_.size() + segments;
   ArenaVector<uint32_t> written(*arena_), taken(*arena_), unsettled(*arena_);
-  if (!written.reserve(size) || !taken.reserve(size) || !unsettled.reserve(size)) return no_memory();
+  if (!written.reserve(size) || !taken.reserve(size) || !unsettled.reserve(size)) return no_memory_for_segments();
   WriteProtection::Serving serving(protection_);
-  if (!table_.merge(*arena_, added)) return no_memory();
+  if (!table_.merge(*arena_, added)) return no_memory_for_segments();
   for (SegmentId id{0}; early_overflow_ && id.value < table_.size(); ++id.value) table_.set(id, SegmentState::kUnsettled);
   for (const AddrRange& r : early_) {
     SegmentId id, last;
@@ -198,7 +197,7 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
   for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
     SegmentState state = table_.state(id);
     if (state == SegmentState::kProtected) continue;
-    if (!(state == SegmentState::kWritten ? written : unsettled).push_back(id.value)) return no_memory();
+    if (!(state == SegmentState::kWritten ? written : unsettled).push_back(id.value)) return no_memory_for_segments();
   }
   written_ = written;
   taken_ = taken;
@@ -264,8 +263,9 @@ bool Arming::protect_now(SegmentId first, SegmentId last, AddrRange range) {
 }
 
 Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager) {
+  CKPT_TRY(settle_suspects());
   // What faults and events have left.
-  if (!written_.append(unsettled_.data(), unsettled_.size())) return no_memory();
+  if (!written_.append(unsettled_.data(), unsettled_.size())) return no_memory_for_segments();
   std::sort(written_.begin(), written_.end());
   // Written first, and unsettled later: it is in both lists.
   written_.truncate(static_cast<size_t>(std::unique(written_.begin(), written_.end()) - written_.begin()));
@@ -286,9 +286,14 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
       range.end = table_.window(table_[id]).end;
     }
     table_.clear_present(range);
+    uint64_t tracked = 0;
     for (size_t m = mapping_at(map, range.start); m < map.size() && map[m].range.start < range.end; ++m) {
-      if (map[m].handling == Handling::kTracked) CKPT_TRY(settle_part(map[m], common(map[m].range, range), opens, eager));
+      if (map[m].handling != Handling::kTracked) continue;
+      const AddrRange part = map[m].range.common(range);
+      tracked += part.size();
+      CKPT_TRY(settle_part(map[m], part, opens, eager));
     }
+    if (tracked != range.size()) mark_open(range);
   }
   CKPT_TRY(settle_covered(map));
   return settle_rest(map, eager);
@@ -296,7 +301,10 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
 
 Result<void> Arming::settle_part(const Mapping& m, AddrRange part, bool opens, ArenaVector<AddrRange>& eager) {
   CKPT_TRY(list_pages(part, m.shared));
-  if (runs_.empty()) return {};
+  if (runs_.empty()) {
+    mark_open(part);  // not worth a call now
+    return {};
+  }
   uint64_t bytes = 0;
   for (const AddrRange& run : runs_) bytes += run.size();
   // The end of a stack, mostly: to copy it costs no more than to protect it, and spares its thread a fault.
@@ -308,7 +316,8 @@ Result<void> Arming::settle_part(const Mapping& m, AddrRange part, bool opens, A
   }
   if (copied) {
     protection_.unprotect(part);  // what was unsettled may still be protected
-    return eager.append(runs_.data(), runs_.size()) ? Result<void>() : no_memory();
+    mark_open(part);
+    return eager.append(runs_.data(), runs_.size()) ? Result<void>() : no_memory_for_segments();
   }
   for (const AddrRange& run : runs_) table_.set_present(run);
   return {};
@@ -324,7 +333,10 @@ Result<void> Arming::settle_covered(std::span<const Mapping> map) {
       const bool more = i < map.size() && map[i].range.start < c.range.end;
       if (more && map[i].handling != Handling::kTracked) continue;
       AddrRange gone{from, more ? map[i].range.start : c.range.end};
-      if (gone.start < gone.end) table_.clear_present(gone);
+      if (gone.start < gone.end) {
+        table_.clear_present(gone);
+        mark_open(gone);
+      }
       if (!more) break;
       if ((map[i].prot & PROT_READ) == 0) table_.regions()[c.region].readable = false;
       from = map[i].range.end;
@@ -355,7 +367,7 @@ Result<void> Arming::settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>&
         for (const AddrRange& run : runs_) {
           bytes += run.size();
           segments += SegmentTable::segments_of(run, segment_bytes_);
-          if (!found.push_back({run, i})) return no_memory();
+          if (!found.push_back({run, i})) return no_memory_for_segments();
         }
       }
       if (!more) break;
@@ -363,23 +375,24 @@ Result<void> Arming::settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>&
     }
   }
   SegmentTable added;
-  if (bytes > kFewBytes && !added.reserve(*arena_, segment_bytes_, segments, found.size())) return no_memory();
+  if (bytes > kFewBytes && !added.reserve(*arena_, segment_bytes_, segments, found.size())) return no_memory_for_segments();
   size_t registered = SIZE_MAX;
   for (const Run& run : found) {
     Mapping& m = map[run.mapping];
     if (bytes > kFewBytes && registered != run.mapping && protection_.add(m.range) == 0) registered = run.mapping;
     if (registered != run.mapping) {
-      if (!eager.push_back(run.range)) return no_memory();
+      if (!eager.push_back(run.range)) return no_memory_for_segments();
       continue;
     }
     if (long r = protection_.protect(run.range); r != 0) return cannot_protect(run.range, r);
-    if (!added.add_region({run.range, (m.prot & PROT_READ) != 0, m.shared}) || !added.add_run(run.range)) return no_memory();
+    if (!added.add_region({run.range, (m.prot & PROT_READ) != 0, m.shared}) || !added.add_run(run.range)) return no_memory_for_segments();
   }
-  return table_.merge(*arena_, added) ? Result<void>() : no_memory();
+  return table_.merge(*arena_, added) ? Result<void>() : no_memory_for_segments();
 }
 
 void Arming::release(AddrRange pages) {
   table_.clear_present(pages);
+  mark_open(pages);
   // Where it was not protected there is nothing to undo.
   protection_.unprotect(pages);
 }

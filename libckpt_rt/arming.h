@@ -26,10 +26,22 @@
 // changes any more: what is mapped there now is registered, protected and listed like new memory. (A
 // segment that is kUnsettled is not looked at by passes, so that no pass can bless it in between.)
 //
-// Owner:     libckpt_rt. One Arming is one checkpoint's. Its table is the checkpoint's table.
+// From one checkpoint to the next
+// -------------------------------
+// Where increments are wanted all of this stays when the copying is over (watch.h). resume(): what was copied
+// without anybody writing to it is kProtected, and `in_parent`; the rest is kWritten. Faults and events go
+// on as before. The next checkpoint begins with renew(): a new table, in which memory that is not tracked any
+// more has no segments, and what was kUnsettled becomes kWritten, for the calls that took it away are over -
+// or, in a program that makes them without libc, may not be: so the stop asks the kernel whether the
+// segments concerned are protected, holes included. check() does the same for all that is kProtected, ahead of the
+// stop: what moves memory and tells nobody (a bare mremap, shmat) is found out there.
+//
+// Owner:     libckpt_rt. One Arming is one checkpoint's, or one watch's. Its table is the checkpoint's table.
 // Callers:   fault, removed: whoever serves faults (write_protect.h). The rest: the agent.
 // Never:     touches protected memory.
 #pragma once
+
+#include <errno.h>
 
 #include "copier/segment_table.h"
 #include "libckpt_rt/memory_map.h"
@@ -38,6 +50,10 @@
 namespace ckpt {
 
 class WriteProtection;
+
+inline Error no_memory_for_segments() {
+  return make_error(ExitCode::kInternal, ENOMEM, "no address space left for the table of segments; raise the limit (ulimit -v)");
+}
 
 class Arming {
  public:
@@ -53,6 +69,13 @@ class Arming {
   void add(std::span<Mapping> map);
   void keep(std::span<Mapping> map, std::span<const Mapping> again);
   Result<void> run(std::span<const Mapping> map, std::span<const Addr> stacks);
+
+  // The next checkpoint, with an arena of its own; the former one is free then. map: as now. full: nothing is in_parent.
+  Result<void> renew(Arena& arena, std::span<const Mapping> map, bool full);
+  // Finds what is taken for protected and is not, and leaves it to the stop; how many segments that were.
+  Result<size_t> check();
+  // The copying is over. Called while the caller serves faults; from then on they come here again.
+  Result<void> resume();
 
   // In the stop, while the caller serves faults. open: pages that will be released, sorted. Runs of tracked memory that are to be copied in the pause,
   // being few or not protectable, are added to `eager`.
@@ -80,6 +103,8 @@ class Arming {
   bool protect_now(SegmentId first, SegmentId last, AddrRange range);
   Result<void> protect_next(size_t& i);
   Result<void> settle_part(const Mapping& m, AddrRange part, bool opens, ArenaVector<AddrRange>& eager);
+  Result<void> settle_suspects();
+  Result<size_t> check_range(AddrRange range);
   Result<void> settle_covered(std::span<const Mapping> map);
   Result<void> settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>& eager);
   Result<void> list_pages(AddrRange range, bool shared);
@@ -94,12 +119,17 @@ class Arming {
   // Indices into the table, each at most once: appended by whoever serves faults, taken by the agent
   // under the serving lock. Their capacity is the table's size.
   ArenaVector<uint32_t> written_, taken_, unsettled_;
+  // Segments that were kUnsettled at renew(): where the stop asks the kernel.
+  ArenaVector<AddrRange> suspects_;
+  bool suspect_all_ = false;
   // What removed() was told of memory that is in no segment: it may be about to get some, and the kernel
   // takes its pages away at any time after the event.
   static constexpr size_t kMostEarly = 8192;
   ArenaVector<AddrRange> early_;
   bool early_overflow_ = false;
   bool in_table(AddrRange range) const;
+  // Not all of it is protected, whatever its state.
+  void mark_open(AddrRange range);
   std::atomic<uint64_t> faults_{0};
   uint32_t passes_ = 0;
 };

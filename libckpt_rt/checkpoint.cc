@@ -38,22 +38,38 @@ Result<CheckpointCost> take_checkpoint() {
     CheckpointCost cost;
     cost.attempts = attempt;
     cost.mode = mode;
-    CheckpointRun run(mode, requested, cost);
-    auto result = run.run();
+    if (mode != Mode::kRealtime) Watch::end_kept();
+    Watch* watch = Watch::take();
+    if (watch == nullptr) {
+      const Error error = no_memory_for_segments();
+      agent::count_failure(error);
+      return error;
+    }
+    Result<void> result;
+    bool vanished, keeps_watch;
+    {
+      CheckpointRun run(mode, requested, cost, *watch);
+      result = run.run();
+      vanished = run.memory_vanished();
+      keeps_watch = run.keeps_watch();
+    }
+    if (keeps_watch) watch->keep();
+    else watch->end();
     if (result.ok()) {
       agent::count_success(cost);
       auto directory = open_image_directory(library.directory);
       if (directory.ok()) {
         auto pruned = prune_images(directory->get(), library.run_id, library.settings.keep);
         if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
-        log_format(directory->get(), "image {} mode {} pause {} us, durable after {} ms, {} bytes", cost.image,
-                   mode_name(mode), cost.pause_ns / 1000, cost.durable_ns / 1'000'000, cost.bytes_written);
+        log_format(directory->get(), "image {} mode {}{} pause {} us, durable after {} ms, {} bytes", cost.image,
+                   mode_name(mode), cost.parent_sequence == 0 ? "" : ", an increment,", cost.pause_ns / 1000,
+                   cost.durable_ns / 1'000'000, cost.bytes_written);
       }
       return cost;
     }
     auto directory = open_image_directory(library.directory);
     if (directory.ok()) log_line(directory->get(), result.error().message());
-    if (run.memory_vanished() && attempt < kAttempts) {
+    if (vanished && attempt < kAttempts) {
       if (attempt + 1 == kAttempts) mode = Mode::kFork;
       continue;
     }

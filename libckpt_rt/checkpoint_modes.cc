@@ -50,7 +50,7 @@ Result<void> CheckpointRun::run() {
 }
 
 void CheckpointRun::expect_progress() {
-  uint64_t bytes = table_.present_bytes();
+  uint64_t bytes = table_.bytes_to_copy();
   for (const CopiedSegment& s : eager_) bytes += static_cast<uint64_t>(std::popcount(s.page_mask)) * kPageSize;
   checkpoint_progress::expect(bytes);
 }
@@ -86,16 +86,22 @@ void CheckpointRun::write_queue() {
 }
 
 Result<void> CheckpointRun::finish_realtime() {
-  bool complete = copier_.run();
+  bool complete = copier_.run(keep_watch_);
   copied_ns_ = now_ns();
+  const Result<void> inherited = inherit_unwritten();
   release_guard::close();
-  take_protection_off();
-  protection_.finish();
-  // Both kinds of helpers are out: nobody pushes any more. An event that was read has been acted on.
+  Result<void> resumed;
+  if (keep_watch_) {
+    resumed = watch_.resume();
+  } else {
+    take_protection_off();
+    protection_.finish();
+  }
+  // Nobody pushes any more. An event that was read has been acted on.
   complete = complete && !copier_.lost();
   queue_.close();
   library.writer.join();
-  if (!writer_result_.ok()) return writer_result_.error();
+  for (const Result<void>& part : {writer_result_, inherited, resumed}) CKPT_TRY(part);
   if (!complete) {
     memory_vanished_ = true;
     return make_error(ExitCode::kInternal, EFAULT,
@@ -103,7 +109,10 @@ Result<void> CheckpointRun::finish_realtime() {
                       copier_.lost_at().value, copier_.lost_how());
   }
   CKPT_TRY(set_meta());
-  return commit();
+  if (identity_.parent.sequence != 0) CKPT_TRY(sink_.inherit(inherited_.span()));
+  CKPT_TRY(commit());
+  kept_ = keep_watch_;
+  return {};
 }
 
 Result<void> CheckpointRun::write_still_memory() {
@@ -211,6 +220,7 @@ Result<void> CheckpointRun::commit() {
   cost_.bytes_memory = stats->bytes_memory;
   cost_.bytes_written = stats->bytes_written;
   cost_.durable_ns = now_ns() - requested_ns_;
+  watch_.parent = stats->as_parent;
   return {};
 }
 

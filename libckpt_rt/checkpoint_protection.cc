@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "libckpt_rt/checkpoint_run.h"
 #include "libckpt_rt/excluded_memory.h"
@@ -11,8 +12,35 @@
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/log.h"
 #include "libckpt_rt/task_list.h"
+#include "writer/image_directory.h"
 
 namespace ckpt {
+
+// The image that this one is an increment to, if it can be one.
+void CheckpointRun::choose_parent() {
+  identity_.parent = {};
+  const ParentImage& parent = watch_.parent;
+  if (parent.sequence == 0 || !chain_may_grow(parent, library.settings.increments + 1)) return;
+  if (parent_is_whole(directory_.get(), library.run_id, parent)) identity_.parent = parent;
+}
+
+// Pages that the program has not written to since the stop of the parent.
+Result<void> CheckpointRun::inherit_unwritten() {
+  if (identity_.parent.sequence == 0) return {};
+  for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
+    const Segment& s = table_[id];
+    if (!s.in_parent) continue;
+    for (uint64_t left = s.present; left != 0;) {
+      const int first = std::countr_zero(left), count = std::countr_one(left >> first);
+      const Addr start = s.base + static_cast<uint64_t>(first) * kPageSize;
+      const Addr end = start + static_cast<uint64_t>(count) * kPageSize;
+      if (!inherited_.empty() && inherited_.back().end == start) inherited_.back().end = end;
+      else if (!inherited_.push_back({start, end})) return no_memory("the list of pages");
+      left &= count + first >= 64 ? 0 : ~0ull << (first + count);
+    }
+  }
+  return {};
+}
 
 Result<void> CheckpointRun::protect_ahead() {
   if (!protection_.can_protect_ahead()) return {};
@@ -28,11 +56,17 @@ Result<void> CheckpointRun::protect_ahead() {
       CKPT_TRY(now.read(own_.span()));
       now.copy_flags_from(map_before_);
       now.copy_special_pages_eagerly();
+      if (round == 0 && watch_.is_renewed()) CKPT_TRY(watch_.renew(now.mappings(), identity_.parent.sequence == 0));
       arming_.add(now.mappings());
       // The gate does not hold a program that makes its system calls itself.
       MemoryMap again(arena_);
       CKPT_TRY(again.read(own_.span()));
       arming_.keep(now.mappings(), again.mappings());
+    }
+    if (round == 0 && watch_.is_renewed()) {
+      auto found = arming_.check();
+      if (!found.ok()) return found.error();
+      if (*found != 0) log_format(directory_.get(), "{} segments lost their protection unseen; they are looked at in the stop", *found);
     }
     ArenaVector<Addr> stacks(arena_);
     if (!list_stack_pointers(arena_, stacks)) return no_memory("the list of threads");

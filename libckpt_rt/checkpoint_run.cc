@@ -69,24 +69,27 @@ long StillMemory::read(std::byte* to, Addr from, size_t bytes, bool readable) {
   return 0;
 }
 
-CheckpointRun::CheckpointRun(Mode mode, int64_t requested_ns, CheckpointCost& cost)
+CheckpointRun::CheckpointRun(Mode mode, int64_t requested_ns, CheckpointCost& cost, Watch& watch)
     : mode_(mode),
       requested_ns_(requested_ns),
       cost_(cost),
       map_before_(arena_),
       map_(arena_),
       files_(arena_),
-      arming_(protection_, pages_, table_),
+      watch_(watch),
+      protection_(watch.protection),
+      table_(watch.table),
+      arming_(watch.arming),
       copier_(table_, pool_, queue_, protection_) {}
 
 CheckpointRun::~CheckpointRun() {
   // What is left to undo after a failure; after success nothing is.
-  protection_.serve(nullptr);
+  if (!kept_) protection_.serve(nullptr);
   // Before anything that waits for threads of the program: faults are still let go.
   if (stopped_) library.world.release();
   if (!writer_started_) start_writer(WriterOrder::kLeave);
   library.writer.join();
-  protection_.finish();
+  if (!kept_) protection_.finish();
   sink_.abort();
   descriptors_.release();
   pool_.release_memory();
@@ -120,29 +123,33 @@ void CheckpointRun::log_stop() {
 
 void CheckpointRun::own_ranges() {
   for (AddrRange r : {library.agent.block(), library.fault_handler.block(), library.writer.block(), arena_.range(),
-                      sink_arena_.range(), pool_.range(), protection_.own_range()}) {
+                      sink_arena_.range(), pool_.range()}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
+  const size_t watch = own_.size();
+  watch_.own_ranges(own_);
+  const size_t watch_end = own_.size();
   for (AddrRange r : sink_.own_mappings().ranges) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
   if (mode_ == Mode::kFork) return;
   // A child that the program forks meanwhile has no use for these and would keep them for ever.
-  for (AddrRange r : {arena_.range(), sink_arena_.range(), protection_.own_range()}) {
-    if (!r.empty()) sys::call(__NR_madvise, r.start.value, r.size(), MADV_DONTFORK);
-  }
+  for (AddrRange r : {arena_.range(), sink_arena_.range()}) sys::call(__NR_madvise, r.start.value, r.size(), MADV_DONTFORK);
+  for (size_t i = watch; i < watch_end; ++i) sys::call(__NR_madvise, own_[i].start.value, own_[i].size(), MADV_DONTFORK);
 }
 
 Result<void> CheckpointRun::prepare() {
   // A description of a page run or segment takes up to 64 bytes; half of all pages could be runs.
   const MemorySize memory = memory_size();
   const uint64_t resident = memory.resident;
-  if (!arena_.reserve((64ull << 20) + resident / 32 + table_bytes(memory, library.settings.segment_bytes)) ||
+  const uint64_t for_table = table_bytes(memory, library.settings.segment_bytes);
+  if (!arena_.reserve((64ull << 20) + resident / 32 + for_table) ||
       !sink_arena_.reserve(DirectSink::arena_bytes({}, resident + (64ull << 20)))) {
     return no_memory("the checkpoint's lists");
   }
   own_ = ArenaVector<AddrRange>(arena_);
   eager_ = ArenaVector<CopiedSegment>(arena_);
+  inherited_ = ArenaVector<AddrRange>(arena_);
   open_pages_ = ArenaVector<Addr>(arena_);
   threads_ = ArenaVector<StoppedThread>(arena_);
   pending_ = ArenaVector<PendingSignalRecord>(arena_);
@@ -161,7 +168,8 @@ Result<void> CheckpointRun::prepare() {
   if (!sequence.ok()) return sequence.error();
   std::memcpy(identity_.run_id, library.run_id, sizeof(identity_.run_id));
   identity_.sequence = *sequence;
-  identity_.parent = {};
+  choose_parent();
+  cost_.parent_sequence = identity_.parent.sequence;
   identity_.realtime_ns = now_ns(CLOCK_REALTIME);
   cost_.sequence = *sequence;
   image_name_ = compose_image_name(library.name, library.pid, library.run_id, *sequence);
@@ -175,9 +183,8 @@ Result<void> CheckpointRun::prepare() {
   CKPT_TRY(still_memory_.open());
   CKPT_TRY(descriptors_.prepare(arena_, library.pid));
   if (mode_ == Mode::kRealtime) {
-    CKPT_TRY(protection_.open());
-    CKPT_TRY(arming_.prepare(arena_, library.settings.segment_bytes));
-    CKPT_TRY(protection_.start(library.fault_handler, arming_, copier_.counters()));
+    CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_table));
+    keep_watch_ = library.settings.increments != 0 && protection_.can_protect_ahead();
   }
   own_ranges();
   CKPT_TRY(map_before_.read(own_.span()));

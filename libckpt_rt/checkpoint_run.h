@@ -7,7 +7,7 @@
 #include "libckpt_rt/callbacks.h"
 #include "libckpt_rt/checkpoint_meta.h"
 #include "libckpt_rt/page_scan.h"
-#include "libckpt_rt/write_protect.h"
+#include "libckpt_rt/watch.h"
 #include "writer/direct_sink.h"
 
 namespace ckpt {
@@ -23,6 +23,7 @@ class StillMemory final : public ProgramMemory {
   Result<void> open();
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
   long unprotect(AddrRange) override { return 0; }
+  long still_protected(AddrRange) override { return 0; }
   void wake(AddrRange) override {}
 
  private:
@@ -33,7 +34,7 @@ class CheckpointRun {
  public:
   static constexpr uint32_t kNoBuffer = UINT32_MAX;
 
-  CheckpointRun(Mode mode, int64_t requested_ns, CheckpointCost& cost);
+  CheckpointRun(Mode mode, int64_t requested_ns, CheckpointCost& cost, Watch& watch);
   ~CheckpointRun();
   CheckpointRun(const CheckpointRun&) = delete;
   CheckpointRun& operator=(const CheckpointRun&) = delete;
@@ -41,6 +42,8 @@ class CheckpointRun {
   Result<void> run();
   // The attempt failed because the program gave memory back under our hands: another may succeed.
   bool memory_vanished() const { return memory_vanished_; }
+  // The watch goes on: the next checkpoint may be an increment to this one. Otherwise it has to be ended.
+  bool keeps_watch() const { return kept_; }
 
  private:
   // checkpoint_run.cc
@@ -57,7 +60,9 @@ class CheckpointRun {
   Result<void> set_meta();
 
   // checkpoint_protection.cc
+  void choose_parent();
   Result<void> protect_ahead();
+  Result<void> inherit_unwritten();
   Result<void> prepare_eager_copies(const MemoryMap& map, size_t threads);
   Result<void> settle_protection();
   [[nodiscard]] bool add_stack_pages();
@@ -89,6 +94,8 @@ class CheckpointRun {
   void log_stop();
   bool stopped_ = false;
   bool memory_vanished_ = false;
+  bool keep_watch_ = false;  // increments are wanted, and can be had
+  bool kept_ = false;
 
   Arena arena_;        // lists and records
   Arena sink_arena_;
@@ -106,12 +113,14 @@ class CheckpointRun {
   DescriptorCapture descriptors_;
   PageScan pages_;
   StillMemory still_memory_;
-  WriteProtection protection_;
-  SegmentTable table_;
-  Arming arming_;
+  Watch& watch_;
+  WriteProtection& protection_;
+  SegmentTable& table_;
+  Arming& arming_;
   FilledQueue queue_;
   Copier copier_;
   ArenaVector<CopiedSegment> eager_;
+  ArenaVector<AddrRange> inherited_;  // what the parent has
   ArenaVector<Addr> open_pages_;  // copied in the pause and not protected: futexes (futex_words.h), ends of stacks
   ArenaVector<StoppedThread> threads_;
   ArenaVector<PendingSignalRecord> pending_;

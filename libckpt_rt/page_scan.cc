@@ -7,18 +7,19 @@
 
 namespace ckpt {
 
-namespace {
-
 // linux/fs.h of 6.7 and later.
-struct PageRegion {
-  uint64_t start, end, categories;
-};
 struct PagemapScanArg {
   uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
   uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
 };
+
+namespace {
+
+struct PageRegion {
+  uint64_t start, end, categories;
+};
 constexpr unsigned long kPagemapScan = _IOWR('f', 16, PagemapScanArg);
-constexpr uint64_t kPageIsFile = 1 << 2, kPageIsPresent = 1 << 3, kPageIsSwapped = 1 << 4, kPageIsZero = 1 << 5;
+constexpr uint64_t kPageIsWritten = 1 << 1, kPageIsFile = 1 << 2, kPageIsPresent = 1 << 3, kPageIsSwapped = 1 << 4, kPageIsZero = 1 << 5;
 constexpr uint64_t kPageIsGuard = 1 << 8;  // Linux 6.15
 
 // Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
@@ -61,32 +62,56 @@ Result<void> PageScan::scan(const Mapping& m, ArenaVector<AddrRange>& runs) {
   return scan_by_read(m.range, anonymous_only, runs);
 }
 
+long PageScan::scan_next(PagemapScanArg& arg, uint64_t& at, uint64_t end) {
+  arg.size = sizeof(arg);
+  arg.start = at;
+  arg.end = end;
+  arg.vec = reinterpret_cast<uint64_t>(buffer_);
+  arg.vec_len = kBuffer / sizeof(PageRegion);
+  const long n = sys::call(__NR_ioctl, pagemap_.get(), kPagemapScan, &arg);
+  if (n >= 0) at = arg.walk_end <= at ? end : arg.walk_end;
+  return n;
+}
+
+Result<void> PageScan::scan_protected(AddrRange range, ArenaVector<AddrRange>& runs) {
+  first_ = runs.size();
+  auto* regions = reinterpret_cast<const PageRegion*>(buffer_);
+  for (uint64_t at = range.start.value; at < range.end.value;) {
+    PagemapScanArg arg{};
+    // What is there and was not written since it was protected: the kernel's mark for a hole counts as swapped.
+    arg.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
+    arg.category_mask = arg.category_inverted = kPageIsWritten;
+    arg.return_mask = kPageIsPresent;
+    const long n = scan_next(arg, at, range.end.value);
+    if (n < 0) {
+      return make_error(ExitCode::kUnavailable, static_cast<int>(n), "PAGEMAP_SCAN cannot tell what is protected ({})",
+                        errno_name(static_cast<int>(n)));
+    }
+    for (long i = 0; i < n; ++i) CKPT_TRY(add({Addr{regions[i].start}, Addr{regions[i].end}}, runs));
+  }
+  return {};
+}
+
 Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
                                      ArenaVector<AddrRange>& runs) {
-  constexpr size_t kRegions = kBuffer / sizeof(PageRegion);
-  auto* regions = reinterpret_cast<PageRegion*>(buffer_);
-  uint64_t at = range.start.value;
-  while (at < range.end.value) {
+  auto* regions = reinterpret_cast<const PageRegion*>(buffer_);
+  for (uint64_t at = range.start.value; at < range.end.value;) {
     PagemapScanArg arg{};
-    arg.size = sizeof(arg);
-    arg.start = at;
-    arg.end = range.end.value;
-    arg.vec = reinterpret_cast<uint64_t>(regions);
-    arg.vec_len = kRegions;
     // Present or swapped, and not the shared page of zeros, and (changed pages of a file) not the file's.
     // Marks of the kernel in place of a page, for a guard or for the protection of a hole, count as swapped.
     arg.category_anyof_mask = kPageIsPresent | (swapping_ ? kPageIsSwapped : 0);
     arg.category_mask = kPageIsZero | (anonymous_only ? kPageIsFile : 0) | (knows_guards_ ? kPageIsGuard : 0);
     arg.category_inverted = arg.category_mask;
     arg.return_mask = kPageIsPresent;
-    long n = sys::call(__NR_ioctl, pagemap_.get(), kPagemapScan, &arg);
+    const uint64_t from = at;
+    const long n = scan_next(arg, at, range.end.value);
     if (n == -EINVAL && knows_guards_) {
       knows_guards_ = false;
       continue;
     }
     if (n == -ENOTTY || n == -EINVAL) {
       have_ioctl_ = false;
-      return scan_by_read({Addr{at}, range.end}, anonymous_only, runs);
+      return scan_by_read({Addr{from}, range.end}, anonymous_only, runs);
     }
     if (n < 0) {
       return make_error(ExitCode::kSystem, static_cast<int>(n), "PAGEMAP_SCAN of {:#x}-{:#x} failed ({})",
@@ -95,8 +120,6 @@ Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
     for (long i = 0; i < n; ++i) {
       CKPT_TRY(add({Addr{regions[i].start}, Addr{regions[i].end}}, runs));
     }
-    if (arg.walk_end <= at) break;
-    at = arg.walk_end;
   }
   return {};
 }

@@ -18,9 +18,14 @@ class PageScan {
   Result<void> open(Arena& scratch);
   // Appends the runs of pages of m that must be in the image, in address order, page-aligned.
   Result<void> scan(const Mapping& m, ArenaVector<AddrRange>& runs);
+  // Appends the runs of [range) that userfaultfd protects, holes included, in address order. kUnavailable:
+  // this kernel cannot tell (PAGEMAP_SCAN is missing).
+  Result<void> scan_protected(AddrRange range, ArenaVector<AddrRange>& runs);
 
  private:
   Result<void> scan_by_ioctl(AddrRange range, bool anonymous_only, ArenaVector<AddrRange>& runs);
+  // One call, from `at` on: how many of the regions in buffer_ it filled, or -errno; `at` is where it ended.
+  long scan_next(struct PagemapScanArg& arg, uint64_t& at, uint64_t end);
   Result<void> scan_by_read(AddrRange range, bool anonymous_only, ArenaVector<AddrRange>& runs);
   Result<void> scan_shared(AddrRange range, ArenaVector<AddrRange>& runs);
   Result<void> add(AddrRange run, ArenaVector<AddrRange>& runs);

@@ -24,6 +24,7 @@
 #include "libckpt_rt/release_guard.h"
 #include "libckpt_rt/signal_handler.h"
 #include "libckpt_rt/task_list.h"
+#include "libckpt_rt/watch.h"
 #include "writer/image_directory.h"
 
 // Bounds of this object, by the linker.
@@ -178,6 +179,7 @@ void reset_in_child() {
   release_guard::reset_in_child();
   reset_gate_in_child();
   futex_words::reset_hold();
+  Watch::forget_kept();
   library.statistics = {};
   library.generation = 0;
   if (!library.active) return;

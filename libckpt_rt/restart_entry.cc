@@ -13,6 +13,7 @@
 #include "libckpt_rt/futex_words.h"
 #include "libckpt_rt/interpose_gate.h"
 #include "libckpt_rt/release_guard.h"
+#include "libckpt_rt/watch.h"
 
 extern "C" {
 long ckpt_clone3_thread(void* clone_args, size_t size, void (*fn)(void*), void* arg);
@@ -150,6 +151,7 @@ void reset_library() {
   release_guard::reset_after_restart();
   reset_gate_after_restart();
   futex_words::reset_hold();
+  Watch::forget_kept();
   ++library.generation;
   agent::reset(library.generation);
   library.monotonic_shift_ns += restart.args.monotonic_shift_ns;

@@ -135,6 +135,17 @@ void WriteProtection::serve(Copier* copier) {
   copier_.store(copier, std::memory_order_release);
 }
 
+void WriteProtection::serve(Arming& arming) {
+  copier_.store(nullptr, std::memory_order_release);
+  arming_.store(&arming, std::memory_order_release);
+  counters_ = &no_counters_;
+}
+
+void WriteProtection::count_into(CopyCounters& counters) {
+  Serving serving(*this);
+  counters_ = &counters;
+}
+
 void WriteProtection::meanwhile() {
   if (!read_messages() && !serve_backlog()) sys::call(__NR_sched_yield);
 }

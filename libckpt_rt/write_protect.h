@@ -1,6 +1,6 @@
 // Write protection of the program's memory by userfaultfd, and the thread that serves the faults.
 //
-// Owner:     libckpt_rt. One WriteProtection is one checkpoint's userfaultfd.
+// Owner:     libckpt_rt. One WriteProtection is one userfaultfd: one checkpoint's, or one watch's (watch.h).
 // Callers:   the agent: open, add, protect, serve, finish. The handler thread runs inside serve().
 // Never:     the handler thread and the copier touch protected memory themselves; all they use lies
 //            in ranges of our own or is copied through the kernel.
@@ -54,6 +54,10 @@ class WriteProtection final : public ProgramMemory {
   Result<void> start(RawThread& thread, Arming& arming, CopyCounters& counters);
   // Faults and events go to this copier from now on, or nowhere (then faults are just let go).
   void serve(Copier* copier);
+  // To `arming` again. Called by who serves.
+  void serve(Arming& arming);
+  // Of the checkpoint under way.
+  void count_into(CopyCounters& counters);
   // Every event that was read has been acted on when this returns; waiting threads are woken, all
   // protection is gone (the kernel takes it off all at once, unless remove() has before).
   void finish();
@@ -78,6 +82,7 @@ class WriteProtection final : public ProgramMemory {
 
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
   long unprotect(AddrRange range) override;
+  long still_protected(AddrRange range) override { return protect(range); }
   void wake(AddrRange range) override;
   void settle_events() override;
   void meanwhile() override;
@@ -101,7 +106,8 @@ class WriteProtection final : public ProgramMemory {
   std::atomic<bool> agent_serves_{false};  // the agent holds the lock
   std::atomic<Arming*> arming_{nullptr};  // until the stop
   std::atomic<Copier*> copier_{nullptr};  // from the stop on
-  CopyCounters* counters_ = nullptr;
+  CopyCounters no_counters_;
+  CopyCounters* counters_ = &no_counters_;
   // Odd while the handler thread reads messages and has not acted on their events yet.
   std::atomic<uint32_t> reading_{0};
 

@@ -66,6 +66,21 @@ class Rig {
       ASSERT_EQ(table.state(id), SegmentState::kCopied);
     }
   }
+  // What is said to be as it was at the stop is so, and stays so until somebody is told: it is protected.
+  size_t expect_kept_to_be_untouched() {
+    size_t kept = 0;
+    for (size_t n = 0; n < expected_.size(); ++n) {
+      SegmentId id;
+      const size_t i = expected_[n];
+      EXPECT_TRUE(table.find(memory.page(i), &id));
+      if (table.state(id) != SegmentState::kKept) continue;
+      ++kept;
+      EXPECT_TRUE(memory.is_protected(i)) << "page " << i;
+      EXPECT_FALSE(memory.is_gone(i)) << "page " << i;
+      EXPECT_EQ(value_of(memory.page(i).as()), at_stop_[n]) << "page " << i;
+    }
+    return kept;
+  }
   void expect_pages_of_the_stop() {
     finish();
     std::vector<int> should(memory.size());
@@ -292,8 +307,88 @@ TEST(Copier, ARemoveEventLosesWhatIsNotSaved) {
   }
 }
 
+TEST(Copier, WhatIsKeptStaysProtectedUntilItIsWritten) {
+  Rig rig(64, 16);
+  fill_simple(rig);
+  rig.go();
+  EXPECT_TRUE(rig.copier.run(true));
+  EXPECT_EQ(rig.expect_kept_to_be_untouched(), 64u);
+  ASSERT_TRUE(rig.memory.write(20, 999));
+  EXPECT_EQ(rig.table.state({1}), SegmentState::kCopied);
+  EXPECT_EQ(rig.expect_kept_to_be_untouched(), 48u);
+  rig.expect_pages_of_the_stop();
+  EXPECT_EQ(rig.copier.counters().forced, 0u);
+}
+
+TEST(Copier, WhatTheParentHasIsNotCopied) {
+  Rig rig(64, 16);
+  for (size_t i = 0; i < 64; ++i) rig.memory.set(i, i + 1);
+  rig.region(0, 64);
+  rig.present(0, 16);
+  ASSERT_TRUE(rig.table.add_run(rig.memory.pages(16, 16)));
+  rig.table[{1}].in_parent = true;
+  rig.present(32, 32);
+  rig.go();
+  ASSERT_TRUE(rig.memory.write(20, 999)) << "nobody copies it first";
+  EXPECT_FALSE(rig.copier.holds(rig.memory.pages(16, 16)));
+  EXPECT_TRUE(rig.copier.run(true));
+  EXPECT_EQ(rig.table.state({1}), SegmentState::kCopied);
+  rig.expect_pages_of_the_stop();
+}
+
+TEST(Copier, WhatIsNotProtectedInFullIsNotKept) {
+  Rig rig(64, 16);
+  fill_simple(rig);
+  rig.table[{2}].open = true;
+  rig.go();
+  EXPECT_TRUE(rig.copier.run(true));
+  EXPECT_EQ(rig.table.state({2}), SegmentState::kCopied);
+  EXPECT_FALSE(rig.memory.is_protected(32));
+  EXPECT_EQ(rig.expect_kept_to_be_untouched(), 48u);
+}
+
+// A thread writes, or the kernel tells that memory goes, at each moment of a copy that would be kept.
+TEST(Copier, WhatIsWantedInTheMiddleOfItsCopyIsNotKept) {
+  for (bool write : {true, false}) {
+    for (std::string when : {"reading", "settling", "asking", "kept"}) {
+      Rig rig(64, 16);
+      fill_simple(rig);
+      rig.go();
+      std::thread writer;
+      bool once = true;
+      auto disturb = [&](bool here) {
+        if (!here || !std::exchange(once, false)) return;
+        if (!write) return rig.copier.removed(rig.memory.pages(33, 2));
+        writer = std::thread([&] { EXPECT_TRUE(rig.memory.write(33, 999)); });
+        while (rig.copier.counters().faults == 0) std::this_thread::yield();
+        // Served, or about to be: it is the segment's state that it looks at.
+        for (int i = 0; i < 200; ++i) std::this_thread::yield();
+      };
+      if (when == "reading") rig.memory.after_read = [&](Addr a) { disturb(a == rig.memory.page(32)); };
+      if (when == "settling") {
+        rig.memory.in_settle = [&] { disturb(rig.table.state({2}) == SegmentState::kCopying); };
+      }
+      if (when == "asking") {
+        rig.memory.after_still_protected = [&](AddrRange r) { disturb(r.start == rig.memory.page(32)); };
+      }
+      const bool complete = rig.copier.run(true);
+      if (when == "kept") disturb(true);
+      if (writer.joinable()) writer.join();
+      if (!write && (when == "reading" || when == "settling")) {
+        EXPECT_TRUE(rig.copier.lost()) << when;
+        rig.finish();
+        continue;
+      }
+      EXPECT_TRUE(complete) << when;
+      EXPECT_EQ(rig.table.state({2}), SegmentState::kCopied) << when << (write ? ", write" : ", removed");
+      EXPECT_EQ(rig.expect_kept_to_be_untouched(), 48u) << when;
+      rig.expect_pages_of_the_stop();
+    }
+  }
+}
+
 // All at once, many times, from different memories. `buffers`: small pools make everyone wait.
-void race(unsigned seed, size_t buffers) {
+void race(unsigned seed, size_t buffers, bool keep = false) {
   constexpr size_t kPages = 512;
   std::mt19937 random(seed);
   Rig rig(kPages, buffers);
@@ -328,16 +423,19 @@ void race(unsigned seed, size_t buffers) {
       size_t count = 1 + mine() % 24, first = mine() % (kPages - count);
       rig.copier.before_release(rig.memory.pages(first, count));
       rig.memory.give_back(first, count);
+      if (keep) rig.copier.removed(rig.memory.pages(first, count));
       if (n == 0) ++started;
       std::this_thread::yield();
     }
   });
   // The threads of the program are in it when copying in turn begins.
   while (started < 4) std::this_thread::yield();
-  EXPECT_TRUE(rig.copier.run());
+  EXPECT_TRUE(rig.copier.run(keep));
   over = true;
   for (auto& t : program) t.join();
-  rig.expect_image_of_the_stop();
+  if (!keep) return rig.expect_image_of_the_stop();
+  rig.expect_pages_of_the_stop();
+  rig.expect_kept_to_be_untouched();
 }
 
 TEST(Copier, AllAtOnce) {
@@ -346,6 +444,10 @@ TEST(Copier, AllAtOnce) {
 
 TEST(Copier, AllAtOnceThroughASmallPool) {
   for (unsigned seed = 101; seed <= 125 && !HasFailure(); ++seed) race(seed, 4);
+}
+
+TEST(Copier, AllAtOnceAndKept) {
+  for (unsigned seed = 201; seed <= 240 && !HasFailure(); ++seed) race(seed, seed % 2 == 0 ? 32 : 4, true);
 }
 
 TEST(Copier, KnowsAPageOfZeros) {

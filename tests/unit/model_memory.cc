@@ -102,6 +102,15 @@ long ModelMemory::unprotect(AddrRange range) {
   return 0;
 }
 
+long ModelMemory::still_protected(AddrRange range) {
+  for (Addr a = range.start; a < range.end; a = a + kPageSize) {
+    if (pages_[index(a)].gone) return -ENOENT;
+    EXPECT_TRUE(is_protected(index(a))) << "page " << index(a);
+  }
+  if (after_still_protected) after_still_protected(range);
+  return 0;
+}
+
 void ModelMemory::wake(AddrRange range) {
   for (Addr a = range.start; a < range.end; a = a + kPageSize) {
     Page& p = pages_[index(a)];

@@ -44,16 +44,18 @@ class ModelMemory final : public ProgramMemory {
   // The pages go, as by munmap: anybody's bytes are there afterwards.
   void give_back(size_t first, size_t count);
   bool is_protected(size_t i) const { return pages_[i].is_protected.load() != 0; }
+  bool is_gone(size_t i) const { return pages_[i].gone; }
 
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
   long unprotect(AddrRange range) override;
+  long still_protected(AddrRange range) override;
   void wake(AddrRange range) override;
   void settle_events() override;
 
   // Called where they are named, on the copying thread.
   std::function<void(Addr)> after_read;
   std::function<void()> in_settle;
-  std::function<void(AddrRange)> before_unprotect;
+  std::function<void(AddrRange)> before_unprotect, after_still_protected;
 
  private:
   struct Page {

@@ -140,9 +140,9 @@ TEST_F(Table, WhatIsWrittenAheadOfTheStopIsProtectedAgain) {
   EXPECT_FALSE(table_.protect(b)) << "until the stop, whatever happens";
   EXPECT_EQ(table_.state(b), SegmentState::kUnsettled);
   table_.set_present(pages(3, 20));
-  EXPECT_EQ(table_.present_bytes(), 20 * kPageSize);
+  EXPECT_EQ(table_.bytes_to_copy(), 20 * kPageSize);
   table_.clear_present(pages(10, 10));
-  EXPECT_EQ(table_.present_bytes(), 10 * kPageSize);
+  EXPECT_EQ(table_.bytes_to_copy(), 10 * kPageSize);
   EXPECT_TRUE(table_.is_present(pages(9, 1).start));
   EXPECT_FALSE(table_.is_present(pages(10, 1).start));
   EXPECT_TRUE(table_.is_present(pages(20, 1).start));
