@@ -38,7 +38,7 @@ struct ControlRequest {
 };
 
 // Keys of the answer to kCheckpoint (all integers decimal): image PATH, mode NAME, sequence,
-//   pause_ns, longest_wait_ns, forced_copies, sequential_copies, faults, bytes_memory,
+//   parent_sequence (0: a full image), pause_ns, longest_wait_ns, forced_copies, sequential_copies, faults, bytes_memory,
 //   bytes_written, durable_ns, threads, mappings, descriptors, attempts, note TEXT (0..n times)
 // Keys of the answer to kStat: pid, version, directory PATH, mode NAME, mode_reason TEXT, signal,
 //   segment, pool, every_ns, checkpoints, failures, last_image PATH, last_error TEXT,

@@ -26,6 +26,7 @@ void print_cost(const Target& t, const Answer& a) {
   fmt::print("checkpoint {} of {} (pid {}) is durable\n", text_of(a, "sequence"), t.name, t.pid);
   line("image", text_of(a, "image"));
   line("mode", text_of(a, "mode"));
+  if (const uint64_t parent = number_of(a, "parent_sequence"); parent != 0) line("increment to", fmt::format("{}", parent));
   line("threads stood", fmt::format("{} ({})", human_duration(static_cast<int64_t>(number_of(a, "pause_ns"))),
                                     plural(number_of(a, "threads"), "thread", "threads")));
   line("longest wait on a page",

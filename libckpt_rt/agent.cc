@@ -35,10 +35,24 @@ Request ring[kRing];
 uint32_t head = 0, count = 0;
 bool running = false;
 bool waiting = false;            // the agent has nothing to do but to keep a watch
-uint32_t absences = 0;           // Absence: an agent that is there leaves, none is started
+uint32_t absences = 0;           // not 0: an agent that is there leaves, none is started
 Credentials started_as;          // the agent's
 OwnRequest* answering = nullptr;  // in an image: who waits for this very checkpoint
 FutexWord orders{0};             // changes when an agent that waits has to look
+
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    const uint64_t all = ~0ull;
+    sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before_, 8L);
+  }
+  ~SignalsBlocked() { sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &before_, 0L, 8L); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  uint64_t before_ = 0;
+};
 
 void give_orders() {
   orders.fetch_add(1, std::memory_order_release);
@@ -159,30 +173,24 @@ bool request(const Request& r) {
   return running || absences != 0 || start_locked();
 }
 
-Absence::Absence() {
-  const uint64_t all = ~0ull;
-  sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &mask_, 8L);
+void begin_absence() {
   bool leaves;
   {
+    SignalsBlocked blocked;
     ScopedLock guard(lock);
     ++absences;
     leaves = running;
     if (leaves) give_orders();
   }
-  // It may be in the middle of a checkpoint, and stop this thread.
-  sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &mask_, 0L, 8L);
+  // Signals are open again: it may be in the middle of a checkpoint, and stop this thread.
   if (leaves) library.agent.join();
 }
 
-Absence::~Absence() {
-  const uint64_t all = ~0ull;
-  sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &mask_, 8L);
-  {
-    ScopedLock guard(lock);
-    if (absences != 0) --absences;
-    if (absences == 0 && count != 0 && !running) start_locked();
-  }
-  sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &mask_, 0L, 8L);
+void end_absence() {
+  SignalsBlocked blocked;
+  ScopedLock guard(lock);
+  if (absences != 0) --absences;  // after a restart there is none
+  if (absences == 0 && count != 0 && !running) start_locked();
 }
 
 void count_success(const CheckpointCost& cost) {

@@ -2,7 +2,8 @@
 // no longer.
 //
 // Owner:     libckpt_rt.
-// Callers:   request(): the signal handler, or any thread with all signals blocked (the agent inherits
+// Callers:   begin_absence(), end_absence(): any thread of the program.
+//            request(): the signal handler, or any thread with all signals blocked (the agent inherits
 //            the mask of the thread that starts it).
 // Requests queue up in a small ring. What does not fit, or finds no thread to serve it, is counted as
 // failed with its reason; the asker is not told, it times out.
@@ -32,18 +33,10 @@ struct Request {
 
 // Queues the request and starts the agent if there is none. False: it was refused, and counted.
 bool request(const Request& request);
-// While it lives no thread of ours exists, for calls that a program with one thread only may make (unshare, setns):
-// what is under way is waited for, and what is requested meanwhile done afterwards.
-class Absence {
- public:
-  Absence();
-  ~Absence();
-  Absence(const Absence&) = delete;
-  Absence& operator=(const Absence&) = delete;
-
- private:
-  uint64_t mask_ = 0;
-};
+// Between the two no thread of ours exists, for calls that only a program of one thread may make (unshare, setns):
+// what is under way is waited for, and what is requested meanwhile is done afterwards.
+void begin_absence();
+void end_absence();
 // What `ckpt stat` shows: counted by the agent, and by whoever had to refuse a request.
 void count_success(const CheckpointCost& cost);
 void count_failure(const Error& error);

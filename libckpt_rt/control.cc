@@ -78,6 +78,7 @@ void answer_checkpoint(Answer& answer, int fd) {
   answer.line("image {}", c.image);
   answer.line("mode {}", mode_name(c.mode));
   answer.line("sequence {}", c.sequence);
+  answer.line("parent_sequence {}", c.parent_sequence);
   answer.line("pause_ns {}", c.pause_ns);
   answer.line("longest_wait_ns {}", c.longest_wait_ns);
   answer.line("forced_copies {}", c.forced_copies + c.release_copies);

@@ -45,6 +45,10 @@ void note_exit(const void* word);
 extern std::atomic<bool> has_forked;
 void before_fork();
 
+// Between the two no thread of ours exists.
+void begin_alone();
+void end_alone();
+
 // Around exec: the thread has our signal blocked and is about to become another program, where no
 // signal of ours may reach it. end_exec only when exec failed.
 void begin_exec();

@@ -237,4 +237,8 @@ inline long recvmmsg(int fd, mmsghdr* m, unsigned n, int flags, timespec* timeou
   return c.run();
 }
 
+// No thread of ours exists meanwhile.
+long unshare(int flags);
+long setns(int fd, int kind);
+
 }  // namespace ckpt::calls

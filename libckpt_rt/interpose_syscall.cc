@@ -81,6 +81,8 @@ constexpr auto kRouted = [] {
                  __NR_fallocate,
                  __NR_process_madvise,
                  __NR_remap_file_pages,
+                 __NR_unshare,
+                 __NR_setns,
                  __NR_io_uring_enter}) {
     table[static_cast<size_t>(nr)] = 1;
   }
@@ -279,6 +281,10 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return calls::fallocate(ia, ib, c, d);
     case __NR_process_madvise:
       return calls::process_madvise(ia, pointer<void>(b), uc, id, static_cast<unsigned>(e));
+    case __NR_unshare:
+      return calls::unshare(ia);
+    case __NR_setns:
+      return calls::setns(ia, ib);
     case __NR_remap_file_pages:
       return calls::remap_file_pages(pointer<void>(a), ub, ic, ud, static_cast<int>(e));
     default:

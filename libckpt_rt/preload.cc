@@ -64,6 +64,14 @@ void note_mutex(const void* mutex) { futex_words::note_mutex(mutex); }
 void note_exit(const void* word) { futex_words::note_exit(word); }
 void note_futex(const void* word) { futex_words::note_word(word); }
 
+// A child that libc did not fork has our state but none of our threads.
+void begin_alone() {
+  if (library.pid == sys::getpid()) agent::begin_absence();
+}
+void end_alone() {
+  if (library.pid == sys::getpid()) agent::end_absence();
+}
+
 void begin_exec() {
   // In a child of vfork this is the parent's memory, and a stop does not look for the child.
   if (library.pid == sys::getpid()) library.world.begin_exec(sys::gettid());

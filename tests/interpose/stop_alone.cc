@@ -51,6 +51,8 @@ void before_release(uintptr_t start, size_t length) {
   int i = test::release_count.fetch_add(1);
   if (i < test::kMaxReleases) test::seen[i] = {start, length};
 }
+void begin_alone() {}
+void end_alone() {}
 void begin_exec() {}
 void end_exec() {}
 void in_child_after_fork() { test::child_count.fetch_add(1); }

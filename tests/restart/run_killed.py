@@ -48,6 +48,8 @@ def parse(argv):
     parser.add_argument("--mode", default="auto", help="comma-separated: auto, realtime, sequential, fork")
     parser.add_argument("--segment", default="", help="CKPT_SEGMENT")
     parser.add_argument("--pool", default="", help="CKPT_POOL")
+    parser.add_argument("--increments", type=int, default=0, help="before each kill so many checkpoints more, which may be "
+                        "increments")
     parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="another variable")
     parser.add_argument("--namespaces", default="auto", choices=["auto", "never", "always"], help="for ckpt-restart")
     parser.add_argument("--without-time-namespace", action="store_true", help="restart where there can be none")
@@ -101,6 +103,8 @@ def command_of(arguments, name, mode, trial):
     for option in ("segment", "pool"):
         if getattr(arguments, option):
             words += [f"--{option}", getattr(arguments, option)]
+    if arguments.increments:
+        words += ["--increments", str(arguments.increments)]
     for setting in arguments.setting:
         words += ["--setting", setting]
     if arguments.namespaces != "auto":
@@ -118,6 +122,9 @@ def summary(trial):
         return "/".join(f"{cost.get(key, 0) / 1e6:.2f}" for cost in trial.costs)
     text = f"{len(trial.costs)} checkpoints, {trial.costs[-1].get('mode')}, pause {milliseconds('pause_ns')} ms, " \
            f"longest wait {milliseconds('longest_wait_ns')} ms"
+    increments = sum(1 for cost in trial.costs if cost.get("parent_sequence"))
+    if increments:
+        text += f", {increments} increments"
     if trial.restarts:
         text += f", restart {'/'.join(str(round(r['restart_ns'] / 1e6)) for r in trial.restarts)} ms"
     return text
@@ -183,7 +190,7 @@ def main(argv):
             continue
         settings = harness.Settings(segment=arguments.segment, pool=arguments.pool, namespaces=arguments.namespaces,
                                     without_time_namespace=arguments.without_time_namespace, long=arguments.long,
-                                    environment=dict(s.split("=", 1) for s in arguments.setting))
+                                    increments=arguments.increments, environment=dict(s.split("=", 1) for s in arguments.setting))
         reference_directory = os.path.join(base, f"{name}.reference")
         reference = harness.run_reference(build, program, settings, reference_directory)
         if reference.exit_code != 0:

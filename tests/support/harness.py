@@ -55,6 +55,7 @@ class Settings:
     namespaces: str = "auto"
     without_time_namespace: bool = False
     long: bool = False
+    increments: int = 0
     environment: dict = dataclasses.field(default_factory=dict)
 
 
@@ -166,6 +167,8 @@ class Trial:
         env["CKPT_MODE"] = self.settings.mode
         if self.settings.segment:
             env["CKPT_SEGMENT"] = self.settings.segment
+        if self.settings.increments:
+            env["CKPT_INCREMENTS"] = str(self.settings.increments)
         if self.settings.pool:
             env["CKPT_POOL"] = self.settings.pool
         argv = self.program.command(self.build.directory, self.settings.long)
@@ -295,6 +298,11 @@ class Trial:
             if self.ended():
                 raise EndedEarly()
             self.checkpoint()
+            for _ in range(self.settings.increments):
+                self.sleep(self.random.choice([0.0, 0.02, 0.1]))
+                if self.ended():
+                    raise EndedEarly()
+                self.checkpoint()
             # What the program does now must leave no trace.
             self.sleep(self.random.choice([0.0, 0.01, 0.1]))
             if self.ended():

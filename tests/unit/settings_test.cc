@@ -34,6 +34,7 @@ TEST(Settings, DefaultsAreThoseOfTheReadme) {
   EXPECT_EQ(s->signal, kDefaultCheckpointSignal);
   EXPECT_EQ(s->stop_timeout_ns, 2'000'000'000);
   EXPECT_EQ(s->keep, 2u);
+  EXPECT_EQ(s->increments, 0u);
   EXPECT_TRUE(s->log);
   EXPECT_FALSE(s->disabled);
 }
@@ -47,6 +48,7 @@ TEST(Settings, AllOfThem) {
                   {"CKPT_SIGNAL", "40"},
                   {"CKPT_STOP_TIMEOUT", "1m"},
                   {"CKPT_KEEP", "0"},
+                  {"CKPT_INCREMENTS", "254"},
                   {"CKPT_DISABLE", "1"},
                   {"CKPT_LOG", "0"}});
   ASSERT_TRUE(s.ok()) << s.error().message();
@@ -58,6 +60,7 @@ TEST(Settings, AllOfThem) {
   EXPECT_EQ(s->signal, 40);
   EXPECT_EQ(s->stop_timeout_ns, 60'000'000'000);
   EXPECT_EQ(s->keep, 0u);
+  EXPECT_EQ(s->increments, 254u);
   EXPECT_TRUE(s->disabled);
   EXPECT_FALSE(s->log);
 }
@@ -93,7 +96,10 @@ TEST(Settings, EachWrongValueIsNamedWithARemedy) {
                              {{"CKPT_STOP_TIMEOUT", "fast"}},
                              {{"CKPT_KEEP", "-1"}},
                              {{"CKPT_KEEP", "4294967296"}},
-                             {{"CKPT_KEEP", "two"}}};
+                             {{"CKPT_KEEP", "two"}},
+                             {{"CKPT_INCREMENTS", "255"}},
+                             {{"CKPT_INCREMENTS", "-1"}},
+                             {{"CKPT_INCREMENTS", "few"}}};
   for (const Variables& v : wrong) {
     auto s = parse(v);
     ASSERT_FALSE(s.ok()) << v.begin()->first << "=" << v.begin()->second;
@@ -137,7 +143,7 @@ TEST(Settings, SizesAndDurationsHaveTheirUnits) {
 // Whatever the text, there is an answer, and what is accepted keeps the documented bounds.
 TEST(Settings, AnyTextIsAnswered) {
   const char* names[] = {"CKPT_DIR",  "CKPT_EVERY",  "CKPT_MODE",         "CKPT_SEGMENT",
-                         "CKPT_POOL", "CKPT_SIGNAL", "CKPT_STOP_TIMEOUT", "CKPT_KEEP"};
+                         "CKPT_POOL", "CKPT_SIGNAL", "CKPT_STOP_TIMEOUT", "CKPT_KEEP", "CKPT_INCREMENTS"};
   const char alphabet[] = "0123456789kKmMgGhsuin B-./autoforkx\xff\n";
   std::mt19937 random(4711);
   for (int i = 0; i < 20'000; ++i) {

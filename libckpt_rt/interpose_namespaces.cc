@@ -1,0 +1,29 @@
+// unshare(2) and setns(2): to enter a user namespace, among others, is only for a process of one thread.
+#include "base/sys.h"
+#include "libckpt_rt/hooks.h"
+#include "libckpt_rt/interpose_abi.h"
+#include "libckpt_rt/interpose_calls.h"
+#include "libckpt_rt/preload_rules.h"
+
+namespace ckpt::calls {
+
+long unshare(int flags) {
+  hooks::begin_alone();
+  const long r = sys::call(__NR_unshare, long{flags});
+  hooks::end_alone();
+  return r;
+}
+
+long setns(int fd, int kind) {
+  hooks::begin_alone();
+  const long r = sys::call(__NR_setns, long{fd}, long{kind});
+  hooks::end_alone();
+  return r;
+}
+
+}  // namespace ckpt::calls
+
+using namespace ckpt;
+
+CKPT_INTERPOSE(int, unshare, int flags) { return to_errno<int>(calls::unshare(flags)); }
+CKPT_INTERPOSE(int, setns, int fd, int kind) { return to_errno<int>(calls::setns(fd, kind)); }
