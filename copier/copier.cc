@@ -173,7 +173,8 @@ void Copier::removed(AddrRange range) {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (!table_.window(table_[id]).overlaps(range)) continue;
-    // Whatever its state: from here on its protection proves nothing.
+    // Whatever its state: from here on its protection proves nothing. relaxed: looked at when no event can come.
+    table_[id].given_back.store(true, std::memory_order_relaxed);
     const SegmentState state = table_.want(id);
     if (!to_copy(id)) {
       if (table_.claim(id)) table_.finish(id);

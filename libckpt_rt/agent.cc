@@ -60,19 +60,20 @@ void give_orders() {
 }
 
 // The agent and the thread that serves faults must not keep a process alive whose own threads are gone. (exit_group
-// ends ours as well; this is about programs whose threads end one by one, without libc.)
-bool program_lives() {
+// ends ours as well; this is about programs whose threads end one by one, without libc.) Its status is that of the
+// first thread, which is the last of most such programs; that of others is nowhere to be read.
+void end_with_the_program() {
   struct stat tasks {};
-  if (sys::call(__NR_stat, "/proc/self/task", &tasks) != 0) return true;
+  if (sys::call(__NR_stat, "/proc/self/task", &tasks) != 0) return;
   constexpr uint64_t kOurs = 2, kDotAndDotDot = 2;
-  if (tasks.st_nlink > kOurs + kDotAndDotDot + 1) return true;
+  if (tasks.st_nlink > kOurs + kDotAndDotDot + 1) return;
   TaskFacts leader;
-  return !read_task_facts(library.pid, leader) || (leader.state != 'Z' && leader.state != 'X');
+  if (read_task_facts(library.pid, leader) && leader.state == 'Z') sys::call(__NR_exit_group, leader.wait_status >> 8);
 }
 
 void wait_for_orders(uint32_t seen) {
   constexpr timespec kLongest{1, 0};
-  if (futex_wait(orders, seen, &kLongest) == -ETIMEDOUT && !program_lives()) Watch::end_kept();
+  if (futex_wait(orders, seen, &kLongest) == -ETIMEDOUT) end_with_the_program();
 }
 
 void main_loop(void*) {

@@ -23,7 +23,11 @@ Result<void> Arming::resume() {
   for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
     Segment& s = table_[id];
     const SegmentState state = table_.state(id);
-    if (!s.open && (state == SegmentState::kKept || state == SegmentState::kProtected)) {
+    if (s.given_back.exchange(false, std::memory_order_relaxed)) {
+      table_.set(id, SegmentState::kUnsettled);
+      s.in_parent = s.open = false;
+      if (!unsettled_.push_back(id.value)) return no_memory_for_segments();
+    } else if (!s.open && (state == SegmentState::kKept || state == SegmentState::kProtected)) {
       table_.set(id, SegmentState::kProtected);
       // Others may write to shared memory past our protection.
       s.in_parent = !table_.region(s).shared;

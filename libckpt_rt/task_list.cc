@@ -95,6 +95,9 @@ bool read_task_facts(int tid, TaskFacts& facts) {
     flags = flags * 10 + static_cast<unsigned long>(line[at++] - '0');
   }
   facts.kernel_worker = (flags & kWorkerFlags) != 0;
+  // exit_code is the last field.
+  const size_t last = line.rfind(' ');
+  for (size_t i = last + 1; i < line.size() && line[i] >= '0' && line[i] <= '9'; ++i) facts.wait_status = facts.wait_status * 10 + (line[i] - '0');
   return true;
 }
 

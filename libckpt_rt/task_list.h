@@ -16,6 +16,7 @@ bool list_stack_pointers(Arena& arena, ArenaVector<Addr>& stack_pointers);
 struct TaskFacts {
   char state = '?';        // R, S, D, T, Z, X …
   bool kernel_worker = false;  // an io_uring worker: never runs the program, takes no signals
+  int wait_status = 0;         // of one that has exited, as wait(2) tells it
   char name[16] = {};
 };
 bool read_task_facts(int tid, TaskFacts& facts);

@@ -1,14 +1,18 @@
-/* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, flood, stuck, critical, exec N.
+/* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, flood, increments, alone, last,
+ * drop, stuck, critical, exec N.
  * Plain C: the header is for such programs. */
 #define _GNU_SOURCE
 #define CKPT_RT_OPTIONAL
+#include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -153,12 +157,75 @@ static void flood_api(void) {
   printf("returned %d restarted %u old %zu new %zu\n", returned, ckpt_rt_restarted(), old, new);
 }
 
+static struct ckpt_rt_result take(void) {
+  struct ckpt_rt_result result = {.size = sizeof(result)};
+  if (ckpt_rt_checkpoint(&result) != CKPT_RT_OK) fail(result.error);
+  return result;
+}
+
+/* Checkpoints with a little written between them, then what memory holds. */
+static void increments(void) {
+  enum { kPages = 4096, kPage = 4096 };
+  char* memory = mmap(NULL, kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) fail("mmap");
+  memset(memory, 'a', kPages * kPage);
+  for (int i = 0; i < 4; ++i) {
+    memory[i * kPage] = (char)('b' + i);
+    if (i == 2) madvise(memory + 100 * kPage, 50 * kPage, MADV_DONTNEED);
+    if (i == 3) memset(memory + 120 * kPage, 'z', kPage);
+    struct ckpt_rt_result result = take();
+    if (result.restarted != 0) {
+      size_t zeros = 0, as = 0, zs = 0;
+      for (size_t at = 4 * kPage; at < kPages * kPage; ++at) {
+        zeros += memory[at] == 0;
+        as += memory[at] == 'a';
+        zs += memory[at] == 'z';
+      }
+      printf("image %d: %c%c%c%c zeros %zu a %zu z %zu\n", i + 1, memory[0], memory[kPage], memory[2 * kPage],
+             memory[3 * kPage], zeros / kPage, as / kPage, zs / kPage);
+      return;
+    }
+    printf("%llu ", (unsigned long long)result.bytes_memory >> 20);
+  }
+  printf("MiB\n");
+}
+
+static int tasks(void) {
+  struct stat status;
+  return stat("/proc/self/task", &status) == 0 ? (int)status.st_nlink - 2 : -1;
+}
+
+/* A call that only a process of one thread may make. */
+static void alone(void) {
+  take();
+  int before = tasks();
+  int entered = unshare(CLONE_NEWUSER);
+  printf("%d threads, then unshare %s, %d thread\n", before, entered == 0 ? "worked" : strerror(errno), tasks());
+}
+
+/* Rights that were given up are not used by anybody on our behalf. */
+static void drop(void) {
+  take();
+  if (setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) fail("setresuid");
+  struct ckpt_rt_result result = {.size = sizeof(result)};
+  printf("returned %d\n", ckpt_rt_checkpoint(&result));
+}
+
 int main(int argc, char** argv) {
   if (argc < 2) return 2;
   if (strcmp(argv[1], "api") == 0) {
     api();
   } else if (strcmp(argv[1], "flood") == 0) {
     flood_api();
+  } else if (strcmp(argv[1], "increments") == 0) {
+    increments();
+  } else if (strcmp(argv[1], "alone") == 0) {
+    alone();
+  } else if (strcmp(argv[1], "last") == 0) {
+    take();
+    syscall(SYS_exit, 7); /* of the only thread: no exit_group */
+  } else if (strcmp(argv[1], "drop") == 0) {
+    drop();
   } else if (strcmp(argv[1], "stuck") == 0) {
     start(stubborn);
     answer_lines();

@@ -1,0 +1,73 @@
+"""Increments: what they hold, what a restart of each finds, and the threads that wait between checkpoints."""
+
+import unittest
+
+from support import *
+
+RESTART = os.path.join(os.path.dirname(CKPT), "ckpt-restart")
+API = os.path.join(os.path.dirname(CKPT), "..", "tests", "cli", "cli_api_program")
+
+class Increments(CkptTest):
+    def setUp(self):
+        super().setUp()
+        findings = {f["id"]: f for f in json.loads(self.ckpt("check", "--json").stdout)["findings"]}
+        if findings["userfaultfd"]["level"] != "ok":
+            self.skipTest("needs full userfaultfd")
+
+    def run_api(self, word, *options):
+        """What the program prints, to a file: a pipe to us would not come back."""
+        with open(self.path("out"), "wb") as out:
+            result = subprocess.run([CKPT, "run", "--dir", self.path("images"), "--keep", "0", *options, "--", API, word],
+                                    stdout=out, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=clean_environment(),
+                                    timeout=60, check=False)
+        with open(self.path("out"), encoding="utf-8") as out:
+            return result.returncode, out.read()
+
+    def restart(self, which):
+        with open(self.path("out"), "wb"):
+            pass
+        result = subprocess.run([RESTART, which], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                env=clean_environment(), timeout=60, check=False)
+        self.assertEqual(result.returncode, OK, result.stderr)
+        with open(self.path("out"), encoding="utf-8") as out:
+            return out.read().strip("\0")
+
+    def parents(self):
+        return [one["parent"] for one in load(self.ckpt("ls", self.path("images"), "--json"))]
+
+    def test_hold_what_was_written_since(self):
+        code, said = self.run_api("increments", "--increments", "8")
+        self.assertEqual(code, OK)
+        sizes = [int(n) for n in said.split()[:-1]]
+        self.assertGreaterEqual(sizes[0], 16)
+        for size in sizes[1:]:
+            self.assertLess(size, 4, "an increment has a few pages of the 16 MiB")
+        self.assertEqual(self.parents(), [0, 1, 2, 3])
+        self.assertEqual(self.ckpt("verify", self.path("images")).returncode, OK)
+        for number, expected in [(1, "baaa zeros 0 a 4092 z 0"), (2, "bcaa zeros 0 a 4092 z 0"),
+                                 (3, "bcda zeros 50 a 4042 z 0"), (4, "bcde zeros 49 a 4042 z 1")]:
+            with self.subTest(number):
+                self.assertIn(f"image {number}: {expected}\n", self.restart(f"{self.path('images')}@{number}"))
+
+    def test_chain_has_an_end(self):
+        for option, expected in [("0", [0] * 4), ("1", [0, 1, 0, 3]), ("2", [0, 1, 2, 0])]:
+            with self.subTest(option):
+                shutil.rmtree(self.path("images"), ignore_errors=True)
+                self.assertEqual(self.run_api("increments", "--increments", option)[0], OK)
+                self.assertEqual(self.parents(), expected)
+
+    def test_nothing_of_ours_is_there_for_calls_that_must_be_alone(self):
+        code, said = self.run_api("alone", "--increments", "3")
+        self.assertEqual((code, said), (OK, "3 threads, then unshare worked, 1 thread\n"))
+
+    def test_process_ends_with_its_last_thread(self):
+        self.assertEqual(self.run_api("last", "--increments", "3")[0], 7)
+
+    @unittest.skipUnless(ROOT, "gives up rights")
+    def test_rights_that_were_given_up_are_not_used(self):
+        code, said = self.run_api("drop", "--increments", "3")
+        self.assertEqual((code, said), (OK, f"returned {PERMISSION}\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()
