@@ -106,7 +106,7 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
     }
     if (!found) {
       return make_error(ExitCode::kUsage, 0,
-                        "CKPT_MODE='{}' is no mode; use auto, realtime, sequential or fork", v);
+                        "CKPT_MODE='{}' is no mode; use auto, realtime, realtime-large, concurrent, sequential or fork", v);
     }
   }
   if (const char* v = get("CKPT_SEGMENT")) {

@@ -125,7 +125,7 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   };
   option("--dir", "CKPT_DIR", "DIR", "where images go (default ./ckpt-NAME.PID); made if missing, 0700");
   option("--every", "CKPT_EVERY", "TIME", "take a checkpoint every TIME: 250ms, 30s, 5m, 1h; 0 never (default)");
-  option("--mode", "CKPT_MODE", "MODE", "auto (default), realtime, sequential or fork");
+  option("--mode", "CKPT_MODE", "MODE", "auto (default), realtime, realtime-large, concurrent, sequential or fork");
   option("--segment", "CKPT_SEGMENT", "SIZE", "unit of copying, a power of two from 4K to 256K (default 64K)");
   option("--pool", "CKPT_POOL", "SIZE", "extra memory for copies, at least 16 segments (default 64M)");
   option("--signal", "CKPT_SIGNAL", "N", "signal that the program does not use (default 60)");

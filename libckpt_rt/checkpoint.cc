@@ -12,9 +12,9 @@
 namespace ckpt {
 
 Mode choose_mode(Mode wanted, Error* why_not_realtime) {
-  if (wanted == Mode::kSequential || wanted == Mode::kFork) return wanted;
+  if (wanted != Mode::kAuto && !protects_memory(wanted)) return wanted;
   UserfaultfdProbe probe = probe_userfaultfd();
-  if (probe.allows_realtime()) return Mode::kRealtime;
+  if (probe.allows_realtime()) return wanted == Mode::kAuto ? Mode::kRealtime : wanted;
   if (why_not_realtime != nullptr && probe.access == UserfaultfdAccess::kFull) {
     *why_not_realtime = make_error(ExitCode::kUnavailable, 0,
                                    "this kernel's userfaultfd cannot write-protect all memory: using mode fork; "
@@ -33,12 +33,12 @@ Result<CheckpointCost> take_checkpoint() {
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
   Mode mode = choose_mode(library.settings.mode, nullptr);
-  if (mode == Mode::kRealtime && futex_words::overflow()) mode = Mode::kFork;
+  if (protects_memory(mode) && futex_words::overflow()) mode = Mode::kFork;
   for (uint32_t attempt = 1;; ++attempt) {
     CheckpointCost cost;
     cost.attempts = attempt;
     cost.mode = mode;
-    if (mode != Mode::kRealtime) Watch::end_kept();
+    if (!protects_memory(mode)) Watch::end_kept();
     Watch* watch = Watch::take();
     if (watch == nullptr) {
       const Error error = no_memory_for_segments();

@@ -13,6 +13,8 @@
 //   realtime    protect, go, copy (Li, Naughton, Plank 1989, "small memory")
 //   sequential  write all, go
 //   fork        fork, go; the child writes
+//   concurrent      copy all to memory, go, write (the paper's "concurrent")
+//   realtime-large  as realtime, with a pool that all of memory fits in, written when all is copied ("large memory")
 #pragma once
 
 #include "base/result.h"
@@ -35,6 +37,9 @@ struct CheckpointCost {
   uint32_t pool_waits_forced = 0, pool_waits_sequential = 0;
   char image[1400] = {};        // absolute path
 };
+
+// The modes that write-protect memory and copy it while the program runs.
+inline bool protects_memory(Mode mode) { return mode == Mode::kRealtime || mode == Mode::kRealtimeLarge; }
 
 // Which mode `auto` means on this machine, and why.
 Mode choose_mode(Mode wanted, Error* why_not_realtime);

@@ -33,6 +33,13 @@ Result<void> CheckpointRun::run() {
       descriptors_.release();
       CKPT_TRY(set_meta());
       return commit();
+    case Mode::kConcurrent:
+      copied_ns_ = now_ns();
+      go();
+      descriptors_.release();
+      CKPT_TRY(sink_.append(eager_.span()));
+      CKPT_TRY(set_meta());
+      return commit();
     case Mode::kFork: {
       auto result = finish_fork();  // calls go by itself, between fork and waiting
       return result;
@@ -40,8 +47,9 @@ Result<void> CheckpointRun::run() {
     default:
       release_guard::open(copier_);
       expect_progress();
-      // A callback may write more than the pool holds.
-      start_writer(WriterOrder::kWrite);
+      // A callback may write more than the pool holds. In mode realtime-large it cannot, but for memory that came
+      // while protection was under way.
+      if (mode_ == Mode::kRealtime || table_.size() > pool_.buffers() / 4 * 3) start_writer(WriterOrder::kWrite);
       go();
       log_stop();
       descriptors_.release();
@@ -88,6 +96,7 @@ void CheckpointRun::write_queue() {
 Result<void> CheckpointRun::finish_realtime() {
   bool complete = copier_.run(keep_watch_);
   copied_ns_ = now_ns();
+  if (!writer_started_) start_writer(WriterOrder::kWrite);
   const Result<void> inherited = inherit_unwritten();
   release_guard::close();
   Result<void> resumed;

@@ -40,11 +40,15 @@ MemorySize memory_size() {
   return size;
 }
 
-// The most that tables of segments can take: for each piece of a block of 2 MiB in which a page exists, three times
-// (the table, what is added to it, and both merged).
-uint64_t table_bytes(const MemorySize& memory, uint64_t segment) {
+// Pieces of blocks of 2 MiB in which a page exists.
+uint64_t most_segments(const MemorySize& memory, uint64_t segment) {
   const uint64_t blocks = memory.resident / kPageSize < memory.mapped >> 21 ? memory.resident / kPageSize : memory.mapped >> 21;
-  return (blocks + 1024) * ((2 << 20) / segment) * 3 * (sizeof(Segment) + 3 * sizeof(uint32_t));
+  return (blocks + 1024) * ((2 << 20) / segment);
+}
+
+// The most that tables of segments can take: three times (the table, what is added to it, and both merged).
+uint64_t table_bytes(const MemorySize& memory, uint64_t segment) {
+  return most_segments(memory, segment) * 3 * (sizeof(Segment) + 3 * sizeof(uint32_t));
 }
 
 }  // namespace
@@ -154,9 +158,12 @@ Result<void> CheckpointRun::prepare() {
   threads_ = ArenaVector<StoppedThread>(arena_);
   pending_ = ArenaVector<PendingSignalRecord>(arena_);
   notes_ = ArenaVector<NoteLine>(arena_);
-  if (mode_ == Mode::kRealtime && !pool_.reserve(library.settings.pool_bytes, library.settings.segment_bytes)) {
-    return no_memory("the buffer pool (CKPT_POOL)");
-  }
+  const uint64_t segment = library.settings.segment_bytes;
+  uint64_t pool_bytes = library.settings.pool_bytes;
+  // A buffer for every segment, and the reserve, which copies in order do not use.
+  if (mode_ == Mode::kRealtimeLarge) pool_bytes += most_segments(memory, segment) * segment / 3 * 4;
+  if (protects_memory(mode_) && !pool_.reserve(pool_bytes, segment)) return no_memory("the buffer pool (CKPT_POOL)");
+  if (mode_ == Mode::kConcurrent) CKPT_TRY(prepare_copy_of_all(resident));
 
   auto directory = open_image_directory(library.directory);
   if (!directory.ok()) return directory.error();
@@ -182,7 +189,7 @@ Result<void> CheckpointRun::prepare() {
   CKPT_TRY(pages_.open(arena_));
   CKPT_TRY(still_memory_.open());
   CKPT_TRY(descriptors_.prepare(arena_, library.pid));
-  if (mode_ == Mode::kRealtime) {
+  if (protects_memory(mode_)) {
     CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_table));
     keep_watch_ = library.settings.increments != 0 && protection_.can_protect_ahead();
   }
@@ -190,7 +197,7 @@ Result<void> CheckpointRun::prepare() {
   CKPT_TRY(map_before_.read(own_.span()));
   CKPT_TRY(map_before_.read_flags());
   CKPT_TRY(files_.read(map_before_, arena_));
-  if (mode_ == Mode::kRealtime) {
+  if (protects_memory(mode_)) {
     long spawned = library.writer.spawn(&CheckpointRun::writer_entry, this, DescriptorTable::kShareWithCaller);
     if (spawned != 0) {
       return make_error(ExitCode::kSystem, static_cast<int>(spawned),
@@ -201,13 +208,28 @@ Result<void> CheckpointRun::prepare() {
   return {};
 }
 
+// Room for a copy of all memory, touched ahead of the pause in which the copy is made.
+Result<void> CheckpointRun::prepare_copy_of_all(uint64_t resident) {
+  if (!eager_arena_.reserve(resident + resident / 16 + (16 << 20)) || !own_.push_back(eager_arena_.range())) {
+    return no_memory("a copy of all memory (mode concurrent)");
+  }
+  const AddrRange ours = eager_arena_.range();
+  sys::call(__NR_madvise, ours.start.value, ours.size(), MADV_DONTFORK);
+  if (const long r = sys::call(__NR_madvise, ours.start.value, resident, MADV_POPULATE_WRITE); r != 0 && r != -EINVAL) {
+    return make_error(ExitCode::kUnavailable, static_cast<int>(r),
+                      "no memory for a second copy of all memory, {} MiB ({}); mode concurrent needs it, realtime does not",
+                      resident >> 20, errno_name(static_cast<int>(r)));
+  }
+  return {};
+}
+
 void CheckpointRun::run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot) {
   if (slot == nullptr || !callbacks::any(kind)) return;
   library.world.run_on(*slot, [](void* k) { callbacks::run(*static_cast<ckpt_rt_callback_kind*>(k)); }, &kind);
 }
 
 Result<void> CheckpointRun::stop() {
-  const bool helpers = mode_ == Mode::kRealtime;
+  const bool helpers = protects_memory(mode_);
   faults_ahead_ = arming_.faults();
   int own_tids[] = {sys::gettid(), helpers ? library.fault_handler.tid() : 0, helpers ? library.writer.tid() : 0};
   int stuck = 0;
@@ -295,7 +317,12 @@ Result<void> CheckpointRun::while_stopped() {
   capture_process_state_stopped(library.process);
   ends(kProcess);
 
-  if (mode_ == Mode::kRealtime) return settle_protection();
+  if (protects_memory(mode_)) return settle_protection();
+  if (mode_ == Mode::kConcurrent) {
+    for (Mapping& m : map_.mappings()) {
+      if (m.handling != Handling::kSkip) m.handling = Handling::kEager;
+    }
+  }
   if (mode_ == Mode::kFork) {
     // What a forked child does not get a copy of: shared memory, and what the program excluded from fork.
     for (Mapping& m : map_.mappings()) {

@@ -51,6 +51,7 @@ class CheckpointRun {
   Result<void> stop();
   Result<void> while_stopped();
   Result<void> list_pages();
+  Result<void> prepare_copy_of_all(uint64_t resident);
   Result<void> add_eager(std::span<const AddrRange> runs);
   Result<void> leave_out_excluded(ArenaVector<AddrRange>& runs, size_t first);
   void run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot);
