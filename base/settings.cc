@@ -34,6 +34,34 @@ constexpr NamedMode kModes[] = {{"auto", Mode::kAuto},
                                 {"concurrent", Mode::kConcurrent},
                                 {"realtime-large", Mode::kRealtimeLarge}};
 
+bool parse_engine(std::string_view text, Settings& s) {
+  if (text == "cpu") return true;
+  if (text.substr(0, 3) != "dma") return false;
+  s.dma = true;
+  text.remove_prefix(3);
+  if (text.empty()) return true;
+  if (text[0] != ':') return false;
+  text.remove_prefix(1);
+  char rate[32] = {};
+  const size_t colon = text.find(':');
+  const std::string_view first = text.substr(0, colon);
+  if (first.empty() || first.size() >= sizeof(rate)) return false;
+  first.copy(rate, sizeof(rate) - 1);
+  auto bytes = parse_size("CKPT_ENGINE", rate);
+  if (!bytes.ok()) return false;
+  s.dma_bytes_per_second = *bytes;
+  if (colon == text.npos) return true;
+  uint64_t percent = 0;
+  std::string_view rest;
+  char threshold[8] = {};
+  text.remove_prefix(colon + 1);
+  if (text.size() >= sizeof(threshold)) return false;
+  text.copy(threshold, sizeof(threshold) - 1);
+  if (!leading_number(threshold, &percent, &rest) || !rest.empty() || percent > 101) return false;
+  s.dma_threshold = static_cast<uint32_t>(percent);
+  return true;
+}
+
 }  // namespace
 
 const char* mode_name(Mode mode) {
@@ -153,6 +181,12 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
       return make_error(ExitCode::kUsage, 0, "CKPT_KEEP='{}' is not a number of images; use 0 to keep all", v);
     }
     s.keep = static_cast<uint32_t>(n);
+  }
+  if (const char* v = get("CKPT_ENGINE")) {
+    if (!parse_engine(v, s)) {
+      return make_error(ExitCode::kUsage, 0, "CKPT_ENGINE='{}' is no copy engine; use cpu, dma, dma:RATE or dma:RATE:PERCENT, "
+                        "for example dma:800M:50", v);
+    }
   }
   if (const char* v = get("CKPT_INCREMENTS")) {
     uint64_t n = 0;

@@ -24,6 +24,9 @@ struct Settings {
   int signal = 0;                      // CKPT_SIGNAL: number; 0 default
   int64_t stop_timeout_ns = 2'000'000'000;  // CKPT_STOP_TIMEOUT
   uint32_t keep = 2;                   // CKPT_KEEP: complete images kept in the directory, 0 all
+  bool dma = false;                    // CKPT_ENGINE: "cpu", or "dma[:RATE[:THRESHOLD]]", the emulated device
+  uint64_t dma_bytes_per_second = 0;   // RATE; 0: as fast as the CPU copies
+  uint32_t dma_threshold = 50;         // THRESHOLD, percent: Copier::use()
   uint32_t increments = 0;             // CKPT_INCREMENTS: most images that build on one full image
   bool disabled = false;               // CKPT_DISABLE=1: preloaded but asleep
   bool log = true;                     // CKPT_LOG=0: no log file in the image directory

@@ -129,6 +129,7 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   option("--segment", "CKPT_SEGMENT", "SIZE", "unit of copying, a power of two from 4K to 256K (default 64K)");
   option("--pool", "CKPT_POOL", "SIZE", "extra memory for copies, at least 16 segments (default 64M)");
   option("--signal", "CKPT_SIGNAL", "N", "signal that the program does not use (default 60)");
+  option("--engine", "CKPT_ENGINE", "E", "what copies in order: cpu (default), or an emulated device, dma[:RATE[:PERCENT]]");
   option("--increments", "CKPT_INCREMENTS", "N", "images in a row that have only what was written since the one before (default 0)");
   option("--keep", "CKPT_KEEP", "N", "complete images kept in the directory, 0 all (default 2)");
   option("--stop-timeout", "CKPT_STOP_TIMEOUT", "TIME", "give a checkpoint up when a thread does not stop (default 2s)");

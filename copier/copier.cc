@@ -58,7 +58,12 @@ void Copier::set_lost(Addr a, const char* how) {
 void Copier::copy_owned(SegmentId id, uint32_t buffer, bool keep) {
   Segment& s = table_[id];
   std::byte* data = pool_.data(buffer);
-  bool got_bytes = read_runs(s, data);
+  complete(id, buffer, read_runs(s, data), keep);
+}
+
+void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep) {
+  Segment& s = table_[id];
+  std::byte* data = pool_.data(buffer);
   // An event that was read before our bytes were finds the segment in kCopying, and loses it; one that
   // is read later lets memory go whose bytes we have.
   memory_.settle_events();
@@ -90,19 +95,82 @@ void Copier::copy_owned(SegmentId id, uint32_t buffer, bool keep) {
   queue_.push({s.base, mask, data, buffer});
 }
 
+// False: the queue is full.
+bool Copier::hand_over(CopyEngine& engine, SegmentId id, uint32_t buffer) {
+  {
+    ScopedLock guard(queued_lock_);
+    if (queued_count_ == kMostQueued) return false;
+    queued_[queued_count_++] = {id, buffer, {}};
+  }
+  const Segment& s = table_[id];
+  CopyTicket ticket;
+  const CopyRequest request{id.value | uint64_t{buffer} << 32, s.base, pool_.data(buffer),
+                            static_cast<uint32_t>(table_.segment_bytes()), s.present, table_.region(s).readable};
+  const bool accepted = engine.submit(request, CopyPriority::kSequential, &ticket);
+  {
+    ScopedLock guard(queued_lock_);
+    for (uint32_t i = 0; i < queued_count_; ++i) {
+      if (queued_[i].id != id) continue;  // it may be done by now
+      if (accepted) queued_[i].ticket = ticket;
+      else queued_[i] = queued_[--queued_count_];
+      break;
+    }
+  }
+  if (accepted && table_.is_wanted(id)) take_back(id);
+  return accepted;
+}
+
+// Somebody needs the segment: if the engine has it, and not all of it yet, it is completed here and now.
+void Copier::take_back(SegmentId id) {
+  Queued queued{};
+  {
+    ScopedLock guard(queued_lock_);
+    for (uint32_t i = 0; i < queued_count_; ++i) {
+      if (queued_[i].id == id) queued = queued_[i];
+    }
+  }
+  if (queued.ticket.value == 0) return;
+  const Resync outcome = engine_.load(std::memory_order_acquire)->resync(queued.ticket, threshold_);
+  if (outcome == Resync::kDone) return;
+  const bool got_bytes = outcome == Resync::kCommitted ||
+                         (outcome == Resync::kAborted && read_runs(table_[id], pool_.data(queued.buffer)));
+  copied(id.value | uint64_t{queued.buffer} << 32, got_bytes ? 0 : -1);
+}
+
+void Copier::copied(uint64_t cookie, long result) {
+  const SegmentId id{static_cast<uint32_t>(cookie)};
+  {
+    ScopedLock guard(queued_lock_);
+    for (uint32_t i = 0; i < queued_count_; ++i) {
+      if (queued_[i].id == id) {
+        queued_[i] = queued_[--queued_count_];
+        break;
+      }
+    }
+  }
+  complete(id, static_cast<uint32_t>(cookie >> 32), result == 0, keep_);
+  completed_.fetch_add(1, std::memory_order_release);
+  futex_wake(completed_);
+}
+
 bool Copier::run(bool keep) {
-  // The buffer comes first: a claimed segment must not wait for the disk, nor a thread that faults on it.
+  keep_ = keep;
+  CopyEngine* const engine = engine_.load(std::memory_order_relaxed);
+  // Buffer and place in the queue come first: a claimed segment must not wait for the disk, nor a thread that faults on it.
   constexpr uint32_t kNone = UINT32_MAX;
   uint32_t spare = kNone;
   for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
     if (!to_copy(id) || table_.state(id) != SegmentState::kProtected) continue;
     if (spare == kNone) spare = pool_.acquire(CopyKind::kSequential);
+    await_queued(kMostQueued - 1);
     if (!table_.claim(id)) continue;
-    copy_owned(id, spare, keep);
+    // The engine may still be passing over what was taken back from it.
+    if (engine == nullptr || !hand_over(*engine, id, spare)) copy_owned(id, spare, keep);
     spare = kNone;
     counters_.sequential.fetch_add(1, std::memory_order_relaxed);
   }
   if (spare != kNone) pool_.release(spare);
+  await_queued(0);
   for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
     if (to_copy(id)) table_.await_copied(id);
   }
@@ -132,9 +200,22 @@ void Copier::fault(Addr a) {
   // Someone owns it, or it is done. The owner's unprotect wakes the thread, unless the fault was queued
   // before it and read after it: then the thread waits for a wake-up that has already been.
   const SegmentState state = table_.want(id);
+  if (state == SegmentState::kCopying) take_back(id);
   if (state == SegmentState::kKept && unprotect_segment(table_[id])) return;
   if (state >= SegmentState::kCopied) {
     if (memory_.unprotect({page, page + kPageSize}) != 0) memory_.wake({page, page + kPageSize});
+  }
+}
+
+// Until the engine has no more copies than that.
+void Copier::await_queued(uint32_t most) {
+  for (;;) {
+    const uint32_t before = completed_.load(std::memory_order_acquire);
+    {
+      ScopedLock guard(queued_lock_);
+      if (queued_count_ <= most) return;
+    }
+    futex_wait(completed_, before);
   }
 }
 
@@ -164,7 +245,10 @@ void Copier::before_release(AddrRange range) {
       counters_.released.fetch_add(1, std::memory_order_relaxed);
     }
     // Not await_copied(): the owner may wait for us to read an event.
-    while (table_.state(id) < SegmentState::kCopied) memory_.meanwhile();
+    while (table_.state(id) < SegmentState::kCopied) {
+      take_back(id);
+      memory_.meanwhile();
+    }
     memory_.meanwhile();
   }
 }

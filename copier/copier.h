@@ -1,8 +1,13 @@
 // Copying segments: sequentially in the scan, forced by a fault, or because the program is about to
 // give the memory back. The paper's copier thread, with one owner for each copy (segment_table.h).
 //
+// Copies in order can be handed to a copy engine, many at a time. Such a segment is kCopying, and the engine owns it,
+// until it says that it is done; who needs the segment before that re-synchronises with just this copy, and owns it
+// if the engine lets go of it. (A thread marks the segment as wanted and then looks for its ticket; run() notes the
+// ticket and then looks for the mark: one of the two finds the other.)
+//
 // Owner:     copier. One Copier is one checkpoint's copying.
-// Callers:   run(): the agent. fault(), before_release(), removed(): the thread that serves faults.
+// Callers:   run(), use(): the agent. copied(): the engine's thread. fault(), before_release(), removed(): the thread that serves faults.
 //            holds(): any thread.
 // Never:     touches the program's memory but through ProgramMemory, which reports vanished memory
 //            instead of crashing.
@@ -11,16 +16,15 @@
 #include <atomic>
 
 #include "copier/buffer_pool.h"
+#include "copier/copy_engine.h"
 #include "copier/filled_queue.h"
 #include "copier/segment_table.h"
 
 namespace ckpt {
 
 // What a copier needs of the process whose memory it copies.
-class ProgramMemory {
+class ProgramMemory : public SourceMemory {
  public:
-  // Bytes [from, from + bytes) to `to`. 0 or -errno: -EFAULT when the memory is not there.
-  virtual long read(std::byte* to, Addr from, size_t bytes, bool readable) = 0;
   // Makes the pages writable and wakes threads that wait for them. 0; -ENOENT when the range is not
   // (any more) the memory that was protected.
   virtual long unprotect(AddrRange range) = 0;
@@ -41,11 +45,18 @@ struct CopyCounters {
   std::atomic<uint64_t> longest_wait_ns{0};
 };
 
-class Copier {
+class Copier final : private CopyListener {
  public:
   Copier(SegmentTable& table, BufferPool& pool, FilledQueue& queue, ProgramMemory& memory)
       : table_(table), pool_(pool), queue_(queue), memory_(memory) {}
 
+  // From now on copies in order go through `engine`, whose listener is listener(). A copy that somebody needs before the
+  // engine has done `threshold` percent of it is taken back and made here, else it is finished here.
+  void use(CopyEngine& engine, uint32_t threshold) {
+    threshold_ = threshold;
+    engine_.store(&engine, std::memory_order_release);
+  }
+  CopyListener& listener() { return *this; }
   // Copies every segment nobody else has. Returns when all are kCopied or kKept, or one is lost. False: lost.
   // keep: what nobody writes to stays protected.
   bool run(bool keep = false);
@@ -67,6 +78,12 @@ class Copier {
 
  private:
   void copy_owned(SegmentId id, uint32_t buffer, bool keep = false);
+  // What comes after reading: the caller has become the owner again.
+  void complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep);
+  bool hand_over(CopyEngine& engine, SegmentId id, uint32_t buffer);
+  void take_back(SegmentId id);
+  void await_queued(uint32_t most);
+  void copied(uint64_t cookie, long result) override;
   bool to_copy(SegmentId id) const { return table_[id].present != 0 && !table_[id].in_parent; }
   bool read_runs(Segment& s, std::byte* to);
   bool unprotect_segment(const Segment& s);
@@ -81,6 +98,21 @@ class Copier {
   std::atomic<bool> lost_{false};
   std::atomic<uint64_t> lost_at_{0};
   std::atomic<const char*> lost_how_{""};
+
+  // Copies that an engine has.
+  struct Queued {
+    SegmentId id;
+    uint32_t buffer;
+    CopyTicket ticket;  // value 0: about to be known
+  };
+  static constexpr uint32_t kMostQueued = 64;
+  std::atomic<CopyEngine*> engine_{nullptr};
+  uint32_t threshold_ = 0;
+  bool keep_ = false;
+  FutexLock queued_lock_;  // leaf: guards the two
+  Queued queued_[kMostQueued];
+  uint32_t queued_count_ = 0;
+  FutexWord completed_{0};  // copies of the engine
 };
 
 // True when the page at p holds only zeros.

@@ -140,6 +140,7 @@ class SegmentTable {
   // The pages must not stay protected: for one who is in kCopying or kSaved its owner will see to it, one in
   // kKept becomes kCopied. The state before that.
   SegmentState want(SegmentId id);
+  bool is_wanted(SegmentId id) const { return (segments_[id.value].state.load(std::memory_order_seq_cst) & kWanted) != 0; }
   void lose(SegmentId id) { leave_copying(id, SegmentState::kLost); }
   // Returns when the segment is kCopied or kLost.
   void await_copied(SegmentId id);

@@ -63,6 +63,20 @@ void CheckpointRun::expect_progress() {
   checkpoint_progress::expect(bytes);
 }
 
+// The device that copies in order are handed to (CKPT_ENGINE=dma). Without it they are made by the agent.
+bool CheckpointRun::start_engine() {
+  DmaSettings settings;
+  settings.most_bytes = static_cast<uint32_t>(library.settings.segment_bytes);
+  settings.speed.bytes_per_second = library.settings.dma_bytes_per_second;
+  engine_.emplace(protection_, copier_.listener(), settings);
+  if (!engine_->reserve(arena_)) return false;
+  const long r = library.engine.spawn([](void* engine) { static_cast<DmaCopyEngine*>(engine)->run(); }, &*engine_,
+                                      DescriptorTable::kShareWithCaller);
+  if (r != 0) return false;
+  copier_.use(*engine_, library.settings.dma_threshold);
+  return true;
+}
+
 void CheckpointRun::start_writer(WriterOrder order) {
   writer_started_ = true;
   writer_order_.store(static_cast<uint32_t>(order), std::memory_order_release);
@@ -94,7 +108,12 @@ void CheckpointRun::write_queue() {
 }
 
 Result<void> CheckpointRun::finish_realtime() {
+  const bool by_engine = library.settings.dma && start_engine();
   bool complete = copier_.run(keep_watch_);
+  if (by_engine) {
+    engine_->stop();
+    library.engine.join();
+  }
   copied_ns_ = now_ns();
   if (!writer_started_) start_writer(WriterOrder::kWrite);
   const Result<void> inherited = inherit_unwritten();

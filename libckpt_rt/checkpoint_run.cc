@@ -126,7 +126,7 @@ void CheckpointRun::log_stop() {
 }
 
 void CheckpointRun::own_ranges() {
-  for (AddrRange r : {library.agent.block(), library.fault_handler.block(), library.writer.block(), arena_.range(),
+  for (AddrRange r : {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(), arena_.range(),
                       sink_arena_.range(), pool_.range()}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }

@@ -3,6 +3,9 @@
 // Owner:     libckpt_rt, checkpoint*.cc. Callers: the agent.
 #pragma once
 
+#include <optional>
+
+#include "copier/dma_copy_engine.h"
 #include "copier/filled_queue.h"
 #include "libckpt_rt/callbacks.h"
 #include "libckpt_rt/checkpoint_meta.h"
@@ -78,6 +81,7 @@ class CheckpointRun {
   // The writer thread exists from before the stop: a failure to start it must not leave threads in
   // faults with nobody to empty the pool.
   enum class WriterOrder : uint32_t { kWait = 0, kWrite = 1, kLeave = 2 };
+  bool start_engine();
   void start_writer(WriterOrder order);
   static void writer_entry(void* self);
   void write_queue();
@@ -120,6 +124,7 @@ class CheckpointRun {
   Arming& arming_;
   FilledQueue queue_;
   Copier copier_;
+  std::optional<DmaCopyEngine> engine_;
   ArenaVector<CopiedSegment> eager_;
   ArenaVector<AddrRange> inherited_;  // what the parent has
   ArenaVector<Addr> open_pages_;  // copied in the pause and not protected: futexes (futex_words.h), ends of stacks

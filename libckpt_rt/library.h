@@ -37,7 +37,7 @@ struct Library {
   bool leader_exited = false;
   PendingSignals pending;
 
-  RawThread agent, fault_handler, writer;
+  RawThread agent, fault_handler, writer, engine;
   Statistics statistics;
 };
 

@@ -165,7 +165,10 @@ __attribute__((constructor)) void start() {
   hooks::checkpoint_signal.store(library.signal, std::memory_order_relaxed);
   name_directory();
   new_run_id();
-  if (!library.agent.reserve() || !library.fault_handler.reserve() || !library.writer.reserve()) return;
+  if (!library.agent.reserve() || !library.fault_handler.reserve() || !library.writer.reserve() ||
+      (library.settings.dma && !library.engine.reserve())) {
+    return;
+  }
   if (install_signal_handler(library.signal) != 0) return;
   // A parent may have left our signal blocked: unblock it, for this thread and those it will create.
   uint64_t ours = 1ull << (library.signal - 1);
@@ -182,6 +185,7 @@ void reset_in_child() {
   library.agent.forget();
   library.fault_handler.forget();
   library.writer.forget();
+  library.engine.forget();
   agent::reset(0);
   critical_section::reset_in_child();
   release_guard::reset_in_child();

@@ -157,9 +157,9 @@ void reset_library() {
   library.monotonic_shift_ns += restart.args.monotonic_shift_ns;
   hooks::monotonic_shift_ns.store(library.monotonic_shift_ns, std::memory_order_relaxed);
   // Our working memory is not part of an image: new blocks for the threads that will be needed.
-  for (RawThread* t : {&library.agent, &library.fault_handler, &library.writer}) {
+  for (RawThread* t : {&library.agent, &library.fault_handler, &library.writer, &library.engine}) {
     t->forget();
-    if (!t->reserve()) fail(RestartStage::kSignals, -ENOMEM, 0);
+    if ((t != &library.engine || library.settings.dma) && !t->reserve()) fail(RestartStage::kSignals, -ENOMEM, 0);
   }
 }
 

@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <random>
+
+#include "copier/dma_copy_engine.h"
 
 #include "tests/unit/model_memory.h"
 
@@ -20,7 +23,7 @@ constexpr size_t kPerSegment = 16;  // pages
 class Rig {
  public:
   Rig(size_t pages, size_t buffers) : memory(pages), copier(table, pool, queue, memory), copies_(pages) {
-    EXPECT_TRUE(arena_.reserve(1 << 20));
+    EXPECT_TRUE(arena_.reserve(4 << 20));
     EXPECT_TRUE(table.reserve(arena_, kPerSegment * kPageSize, pages / kPerSegment + 64, 64));
     EXPECT_TRUE(pool.reserve(buffers * kPerSegment * kPageSize, kPerSegment * kPageSize));
     EXPECT_TRUE(queue.reserve(arena_, static_cast<uint32_t>(buffers) + 1));
@@ -94,6 +97,8 @@ class Rig {
     for (size_t i = 0; i < memory.size(); ++i) ASSERT_EQ(copies_[i].count, should[i]) << "page " << i;
     ASSERT_TRUE(pool.all_free());
   }
+
+  Arena& arena() { return arena_; }
 
   ModelMemory memory;
   SegmentTable table;
@@ -388,7 +393,8 @@ TEST(Copier, WhatIsWantedInTheMiddleOfItsCopyIsNotKept) {
 }
 
 // All at once, many times, from different memories. `buffers`: small pools make everyone wait.
-void race(unsigned seed, size_t buffers, bool keep = false) {
+// threshold: of an emulated device that makes the copies in order; none: they are made by the copier.
+void race(unsigned seed, size_t buffers, bool keep = false, std::optional<uint32_t> threshold = {}) {
   constexpr size_t kPages = 512;
   std::mt19937 random(seed);
   Rig rig(kPages, buffers);
@@ -430,7 +436,23 @@ void race(unsigned seed, size_t buffers, bool keep = false) {
   });
   // The threads of the program are in it when copying in turn begins.
   while (started < 4) std::this_thread::yield();
+  std::optional<DmaCopyEngine> engine;
+  std::thread device;
+  if (threshold) {
+    DmaSettings settings;
+    settings.most_bytes = kPerSegment * kPageSize;
+    settings.slots = 8;
+    engine.emplace(rig.memory, rig.copier.listener(), settings);
+    ASSERT_TRUE(engine->reserve(rig.arena()));
+    device = std::thread([&] { engine->run(); });
+    rig.copier.use(*engine, *threshold);
+  }
   EXPECT_TRUE(rig.copier.run(keep));
+  if (threshold) {
+    engine->stop();
+    device.join();
+    EXPECT_GT(engine->counters().accepted, 0u);
+  }
   over = true;
   for (auto& t : program) t.join();
   if (!keep) return rig.expect_image_of_the_stop();
@@ -448,6 +470,31 @@ TEST(Copier, AllAtOnceThroughASmallPool) {
 
 TEST(Copier, AllAtOnceAndKept) {
   for (unsigned seed = 201; seed <= 240 && !HasFailure(); ++seed) race(seed, seed % 2 == 0 ? 32 : 4, true);
+}
+
+TEST(Copier, AllAtOnceThroughADevice) {
+  for (unsigned seed = 301; seed <= 340 && !HasFailure(); ++seed) {
+    race(seed, seed % 2 == 0 ? 32 : 4, seed % 3 == 0, seed % 4 == 0 ? 0 : seed % 4 == 1 ? 101 : 50);
+  }
+}
+
+// Memory that is gone when the device comes to it: nobody waits for ever.
+TEST(Copier, ADeviceThatCannotReadLosesTheCheckpoint) {
+  Rig rig(64, 16);
+  fill_simple(rig);
+  rig.memory.give_back(37, 1);
+  rig.go();
+  DmaCopyEngine engine(rig.memory, rig.copier.listener(), {});
+  ASSERT_TRUE(engine.reserve(rig.arena()));
+  std::thread device([&] { engine.run(); });
+  rig.copier.use(engine, 50);
+  EXPECT_FALSE(rig.copier.run());
+  rig.copier.before_release(rig.memory.pages(32, 16));
+  engine.stop();
+  device.join();
+  EXPECT_EQ(rig.table.state({2}), SegmentState::kLost);
+  rig.finish();
+  EXPECT_TRUE(rig.pool.all_free());
 }
 
 TEST(Copier, KnowsAPageOfZeros) {

@@ -35,6 +35,7 @@ TEST(Settings, DefaultsAreThoseOfTheReadme) {
   EXPECT_EQ(s->stop_timeout_ns, 2'000'000'000);
   EXPECT_EQ(s->keep, 2u);
   EXPECT_EQ(s->increments, 0u);
+  EXPECT_FALSE(s->dma);
   EXPECT_TRUE(s->log);
   EXPECT_FALSE(s->disabled);
 }
@@ -49,6 +50,7 @@ TEST(Settings, AllOfThem) {
                   {"CKPT_STOP_TIMEOUT", "1m"},
                   {"CKPT_KEEP", "0"},
                   {"CKPT_INCREMENTS", "254"},
+                  {"CKPT_ENGINE", "dma:800M:30"},
                   {"CKPT_DISABLE", "1"},
                   {"CKPT_LOG", "0"}});
   ASSERT_TRUE(s.ok()) << s.error().message();
@@ -61,6 +63,9 @@ TEST(Settings, AllOfThem) {
   EXPECT_EQ(s->stop_timeout_ns, 60'000'000'000);
   EXPECT_EQ(s->keep, 0u);
   EXPECT_EQ(s->increments, 254u);
+  EXPECT_TRUE(s->dma);
+  EXPECT_EQ(s->dma_bytes_per_second, 800ull << 20);
+  EXPECT_EQ(s->dma_threshold, 30u);
   EXPECT_TRUE(s->disabled);
   EXPECT_FALSE(s->log);
 }
@@ -98,6 +103,11 @@ TEST(Settings, EachWrongValueIsNamedWithARemedy) {
                              {{"CKPT_KEEP", "4294967296"}},
                              {{"CKPT_KEEP", "two"}},
                              {{"CKPT_INCREMENTS", "255"}},
+                             {{"CKPT_ENGINE", "gpu"}},
+                             {{"CKPT_ENGINE", "dma:"}},
+                             {{"CKPT_ENGINE", "dma800M"}},
+                             {{"CKPT_ENGINE", "dma:1G:102"}},
+                             {{"CKPT_ENGINE", "dma:1G:"}},
                              {{"CKPT_INCREMENTS", "-1"}},
                              {{"CKPT_INCREMENTS", "few"}}};
   for (const Variables& v : wrong) {
@@ -143,7 +153,7 @@ TEST(Settings, SizesAndDurationsHaveTheirUnits) {
 // Whatever the text, there is an answer, and what is accepted keeps the documented bounds.
 TEST(Settings, AnyTextIsAnswered) {
   const char* names[] = {"CKPT_DIR",  "CKPT_EVERY",  "CKPT_MODE",         "CKPT_SEGMENT",
-                         "CKPT_POOL", "CKPT_SIGNAL", "CKPT_STOP_TIMEOUT", "CKPT_KEEP", "CKPT_INCREMENTS"};
+                         "CKPT_POOL", "CKPT_SIGNAL", "CKPT_STOP_TIMEOUT", "CKPT_KEEP", "CKPT_INCREMENTS", "CKPT_ENGINE"};
   const char alphabet[] = "0123456789kKmMgGhsuin B-./autoforkx\xff\n";
   std::mt19937 random(4711);
   for (int i = 0; i < 20'000; ++i) {
