@@ -337,6 +337,7 @@ TEST(Copier, WhatTheParentHasIsNotCopied) {
   ASSERT_TRUE(rig.memory.write(20, 999)) << "nobody copies it first";
   EXPECT_FALSE(rig.copier.holds(rig.memory.pages(16, 16)));
   EXPECT_TRUE(rig.copier.run(true));
+  rig.table.await_copied({1});
   EXPECT_EQ(rig.table.state({1}), SegmentState::kCopied);
   rig.expect_pages_of_the_stop();
 }
