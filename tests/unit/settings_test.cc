@@ -34,6 +34,7 @@ TEST(Settings, DefaultsAreThoseOfTheReadme) {
   EXPECT_EQ(s->signal, kDefaultCheckpointSignal);
   EXPECT_EQ(s->stop_timeout_ns, 2'000'000'000);
   EXPECT_EQ(s->keep, 2u);
+  EXPECT_EQ(s->compress.kind, Compression::kNone);
   EXPECT_TRUE(s->log);
   EXPECT_FALSE(s->disabled);
 }
@@ -47,6 +48,7 @@ TEST(Settings, AllOfThem) {
                   {"CKPT_SIGNAL", "40"},
                   {"CKPT_STOP_TIMEOUT", "1m"},
                   {"CKPT_KEEP", "0"},
+                  {"CKPT_COMPRESS", "zstd:7"},
                   {"CKPT_DISABLE", "1"},
                   {"CKPT_LOG", "0"}});
   ASSERT_TRUE(s.ok()) << s.error().message();
@@ -58,8 +60,22 @@ TEST(Settings, AllOfThem) {
   EXPECT_EQ(s->signal, 40);
   EXPECT_EQ(s->stop_timeout_ns, 60'000'000'000);
   EXPECT_EQ(s->keep, 0u);
+  EXPECT_EQ(s->compress.kind, Compression::kZstd);
+  EXPECT_EQ(s->compress.level, 7);
   EXPECT_TRUE(s->disabled);
   EXPECT_FALSE(s->log);
+}
+
+TEST(Settings, EachCompression) {
+  for (Compression kind : {Compression::kNone, Compression::kLz4, Compression::kZstd, Compression::kAuto}) {
+    auto c = parse_compression("CKPT_COMPRESS", compression_name(kind));
+    ASSERT_TRUE(c.ok()) << compression_name(kind);
+    EXPECT_EQ(c->kind, kind);
+    EXPECT_EQ(c->level, kDefaultZstdLevel);
+  }
+  for (const char* wrong : {"gzip", "zstd:", "zstd:0", "zstd:20", "zstd:-1", "zstd:1x", "lz4:3", "auto:1", "LZ4"}) {
+    EXPECT_FALSE(parse_compression("CKPT_COMPRESS", wrong).ok()) << wrong;
+  }
 }
 
 TEST(Settings, AnEmptyValueIsNone) {
@@ -77,6 +93,8 @@ TEST(Settings, EachWrongValueIsNamedWithARemedy) {
                              {{"CKPT_EVERY", "99999999999999999999s"}},
                              {{"CKPT_EVERY", "9999999999999h"}},
                              {{"CKPT_MODE", "Realtime"}},
+                             {{"CKPT_COMPRESS", "best"}},
+                             {{"CKPT_COMPRESS", "zstd:22"}},
                              {{"CKPT_SEGMENT", "2K"}},
                              {{"CKPT_SEGMENT", "512K"}},
                              {{"CKPT_SEGMENT", "12K"}},
