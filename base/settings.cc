@@ -62,6 +62,15 @@ bool parse_engine(std::string_view text, Settings& s) {
   return true;
 }
 
+struct NamedCompression {
+  const char* name;
+  Compression kind;
+};
+constexpr NamedCompression kCompressions[] = {{"none", Compression::kNone},
+                                              {"lz4", Compression::kLz4},
+                                              {"zstd", Compression::kZstd},
+                                              {"auto", Compression::kAuto}};
+
 }  // namespace
 
 const char* mode_name(Mode mode) {
@@ -69,6 +78,32 @@ const char* mode_name(Mode mode) {
     if (m.mode == mode) return m.name;
   }
   return "?";
+}
+
+const char* compression_name(Compression kind) {
+  for (const auto& c : kCompressions) {
+    if (c.kind == kind) return c.name;
+  }
+  return "?";
+}
+
+Result<CompressionSetting> parse_compression(const char* name, const char* text) {
+  std::string_view word(text);
+  const size_t colon = word.find(':');
+  for (const auto& c : kCompressions) {
+    if (word.substr(0, colon) != c.name) continue;
+    CompressionSetting setting{c.kind, kDefaultZstdLevel};
+    if (colon == std::string_view::npos) return setting;
+    uint64_t level = 0;
+    std::string_view rest;
+    if (c.kind == Compression::kZstd && leading_number(word.substr(colon + 1), &level, &rest) && rest.empty() &&
+        level >= 1 && level <= uint64_t{kMostZstdLevel}) {
+      setting.level = static_cast<int>(level);
+      return setting;
+    }
+  }
+  return make_error(ExitCode::kUsage, 0, "{}='{}' is no compression; use none, lz4, zstd, zstd:1 to zstd:{} or auto",
+                    name, text, kMostZstdLevel);
 }
 
 Result<uint64_t> parse_size(const char* name, const char* text) {
@@ -115,6 +150,14 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
                         sizeof(s.directory) - 1);
     }
     dir.copy(s.directory, dir.size());
+  }
+  if (const char* v = get("CKPT_TO")) {
+    std::string_view to(v);
+    if (to.size() >= sizeof(s.to)) {
+      return make_error(ExitCode::kUsage, 0, "CKPT_TO is longer than {} bytes; put the commands into a script",
+                        sizeof(s.to) - 1);
+    }
+    to.copy(s.to, to.size());
   }
   if (const char* v = get("CKPT_EVERY")) {
     auto d = parse_duration("CKPT_EVERY", v);
@@ -173,6 +216,11 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
       return make_error(ExitCode::kUsage, 0, "CKPT_STOP_TIMEOUT='{}' must be at least 1ms", v);
     }
     s.stop_timeout_ns = *d;
+  }
+  if (const char* v = get("CKPT_COMPRESS")) {
+    auto c = parse_compression("CKPT_COMPRESS", v);
+    if (!c.ok()) return c.error();
+    s.compress = *c;
   }
   if (const char* v = get("CKPT_KEEP")) {
     uint64_t n = 0;

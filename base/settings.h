@@ -15,14 +15,27 @@ const char* mode_name(Mode mode);
 
 inline constexpr uint32_t kMaxIncrements = 254;
 
+// How memory is stored: kAuto measures while it writes whether lz4 makes an image durable sooner.
+enum class Compression : uint32_t { kNone = 0, kLz4, kZstd, kAuto };
+inline constexpr int kDefaultZstdLevel = 1, kMostZstdLevel = 19;
+struct CompressionSetting {
+  Compression kind = Compression::kNone;
+  int level = kDefaultZstdLevel;  // of zstd, 1 to kMostZstdLevel
+};
+// "none", "lz4", "zstd", "zstd:LEVEL", "auto". Errors name the setting.
+Result<CompressionSetting> parse_compression(const char* name, const char* text);
+const char* compression_name(Compression kind);
+
 struct Settings {
   char directory[1024] = {};           // CKPT_DIR; empty: "ckpt-NAME.PID" in the current directory
+  char to[2048] = {};                  // CKPT_TO: shell command that gets each image; empty: a file of the directory
   int64_t every_ns = 0;                // CKPT_EVERY: "30s", "5m", "1h", "250ms"; 0 never
   Mode mode = Mode::kAuto;             // CKPT_MODE
   uint64_t segment_bytes = 64 << 10;   // CKPT_SEGMENT: power of two, 4K to 256K
   uint64_t pool_bytes = 64ull << 20;   // CKPT_POOL: at least 16 segments
   int signal = 0;                      // CKPT_SIGNAL: number; 0 default
   int64_t stop_timeout_ns = 2'000'000'000;  // CKPT_STOP_TIMEOUT
+  CompressionSetting compress;         // CKPT_COMPRESS
   uint32_t keep = 2;                   // CKPT_KEEP: complete images kept in the directory, 0 all
   bool dma = false;                    // CKPT_ENGINE: "cpu", or "dma[:RATE[:THRESHOLD]]", the emulated device
   uint64_t dma_bytes_per_second = 0;   // RATE; 0: as fast as the CPU copies

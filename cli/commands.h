@@ -23,6 +23,7 @@ void add_verify(CLI::App& app, ExitCode& exit);
 void add_diff(CLI::App& app, ExitCode& exit);
 void add_core(CLI::App& app, ExitCode& exit);
 void add_gc(CLI::App& app, ExitCode& exit);
+void add_cat(CLI::App& app, ExitCode& exit);
 void add_compact(CLI::App& app, ExitCode& exit);
 void add_check(CLI::App& app, ExitCode& exit);
 void add_backtrace(CLI::App& app, ExitCode& exit);

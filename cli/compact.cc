@@ -41,7 +41,10 @@ Result<void> compact(const Options& o) {
     if (!directory.ok()) return directory.error();
     signal(SIGXFSZ, SIG_IGN);  // an error like any other
     Progress progress(fmt::format("compacting {}", brief(*path)));
-    auto stats = rewrite_as_full(*image, directory->get(), name.c_str(),
+    SinkOptions options;
+    options.codec = codec_of(*image);
+    options.replace = true;
+    auto stats = rewrite_as_full(*image, options, directory->get(), name.c_str(),
                                  [&](uint64_t done, uint64_t total) { progress.update(done, total); });
     progress.clear();
     if (!stats.ok()) return stats.error();

@@ -43,6 +43,7 @@ int main(int argc, char** argv) {
   add_core(app, exit);
   add_gc(app, exit);
   add_compact(app, exit);
+  add_cat(app, exit);
   add_check(app, exit);
   add_backtrace(app, exit);
   for (CLI::App* command : app.get_subcommands({})) {

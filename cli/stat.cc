@@ -29,6 +29,12 @@ void print_figures(const Target& t, const Answer& a) {
   line("checkpoint signal", text_of(a, "signal"));
   line("segment, pool",
        fmt::format("{}, {}", human_bytes(number_of(a, "segment")), human_bytes(number_of(a, "pool"))));
+  if (std::string level = text_of(a, "compress_level"); !level.empty()) {
+    line("compression", fmt::format("{}, level {}", text_of(a, "compress"), level));
+  } else {
+    line("compression", text_of(a, "compress"));
+  }
+  if (std::string to = text_of(a, "to"); !to.empty()) line("images go to", to);
   line("interval", number_of(a, "every_ns") == 0 ? "none" : time("every_ns"));
   line("checkpoints", fmt::format("{} taken, {} given up", text_of(a, "checkpoints"), text_of(a, "failures")));
   line("threads stood", fmt::format("{} longest, {} in all", time("longest_pause_ns"), time("total_pause_ns")));

@@ -201,7 +201,7 @@ Result<void> CheckpointRun::finish_fork() {
     cost_.pause_ns = now_ns() - stop_began_ns_;
     auto all = [&]() -> Result<void> {
       CKPT_TRY(still_memory_.open());  // /proc/self is another process now
-      CKPT_TRY(sink_.open(directory_.get(), image_name_.text, identity_, sink_arena_, &release_buffer, this));
+      CKPT_TRY(open_sink());
       CKPT_TRY(write_still_memory());
       CKPT_TRY(set_meta());
       return commit();

@@ -19,6 +19,7 @@ namespace ckpt {
 // The image that this one is an increment to, if it can be one.
 void CheckpointRun::choose_parent() {
   identity_.parent = {};
+  if (library.settings.to[0] != '\0') return;  // whoever gets it need not have another
   const ParentImage& parent = watch_.parent;
   if (parent.sequence == 0 || !chain_may_grow(parent, library.settings.increments + 1)) return;
   if (parent_is_whole(directory_.get(), library.run_id, parent)) identity_.parent = parent;

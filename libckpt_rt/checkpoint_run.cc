@@ -40,6 +40,13 @@ MemorySize memory_size() {
   return size;
 }
 
+SinkOptions image_options(ImageOutput* command = nullptr) {
+  SinkOptions options;
+  if (library.settings.to[0] != '\0') options.output = command;
+  set_compression(options, library.settings.compress);
+  return options;
+}
+
 // Pieces of blocks of 2 MiB in which a page exists.
 uint64_t most_segments(const MemorySize& memory, uint64_t segment) {
   const uint64_t blocks = memory.resident / kPageSize < memory.mapped >> 21 ? memory.resident / kPageSize : memory.mapped >> 21;
@@ -77,6 +84,7 @@ CheckpointRun::CheckpointRun(Mode mode, int64_t requested_ns, CheckpointCost& co
     : mode_(mode),
       requested_ns_(requested_ns),
       cost_(cost),
+      sink_(image_options(&command_)),
       map_before_(arena_),
       map_(arena_),
       files_(arena_),
@@ -148,7 +156,7 @@ Result<void> CheckpointRun::prepare() {
   const uint64_t resident = memory.resident;
   const uint64_t for_table = table_bytes(memory, library.settings.segment_bytes);
   if (!arena_.reserve((64ull << 20) + resident / 32 + for_table) ||
-      !sink_arena_.reserve(DirectSink::arena_bytes({}, resident + (64ull << 20)))) {
+      !sink_arena_.reserve(DirectSink::arena_bytes(image_options(), resident + (64ull << 20)))) {
     return no_memory("the checkpoint's lists");
   }
   own_ = ArenaVector<AddrRange>(arena_);
@@ -173,6 +181,7 @@ Result<void> CheckpointRun::prepare() {
   }
   auto sequence = next_sequence(directory_.get(), library.run_id);
   if (!sequence.ok()) return sequence.error();
+  if (library.settings.to[0] != '\0') library.last_streamed = *sequence = std::max(*sequence, library.last_streamed + 1);
   std::memcpy(identity_.run_id, library.run_id, sizeof(identity_.run_id));
   identity_.sequence = *sequence;
   choose_parent();
@@ -180,10 +189,14 @@ Result<void> CheckpointRun::prepare() {
   identity_.realtime_ns = now_ns(CLOCK_REALTIME);
   cost_.sequence = *sequence;
   image_name_ = compose_image_name(library.name, library.pid, library.run_id, *sequence);
-  *fmt::format_to_n(cost_.image, sizeof(cost_.image) - 1, "{}/{}", library.directory, image_name_.text).out = '\0';
+  if (library.settings.to[0] != '\0') {
+    *fmt::format_to_n(cost_.image, sizeof(cost_.image) - 1, "{}", image_name_.text).out = '\0';
+  } else {
+    *fmt::format_to_n(cost_.image, sizeof(cost_.image) - 1, "{}/{}", library.directory, image_name_.text).out = '\0';
+  }
   // A forked child opens its own file: what is open here would be shared with it.
   if (mode_ != Mode::kFork) {
-    CKPT_TRY(sink_.open(directory_.get(), image_name_.text, identity_, sink_arena_, &release_buffer, this));
+    CKPT_TRY(open_sink());
   }
 
   CKPT_TRY(pages_.open(arena_));
@@ -221,6 +234,13 @@ Result<void> CheckpointRun::prepare_copy_of_all(uint64_t resident) {
                       resident >> 20, errno_name(static_cast<int>(r)));
   }
   return {};
+}
+
+Result<void> CheckpointRun::open_sink() {
+  if (library.settings.to[0] != '\0') {
+    CKPT_TRY(command_.start(library.settings.to, image_name_.text, identity_, directory_.get(), sink_arena_));
+  }
+  return sink_.open(directory_.get(), image_name_.text, identity_, sink_arena_, &release_buffer, this);
 }
 
 void CheckpointRun::run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot) {

@@ -9,6 +9,7 @@
 #include "copier/filled_queue.h"
 #include "libckpt_rt/callbacks.h"
 #include "libckpt_rt/checkpoint_meta.h"
+#include "libckpt_rt/image_command.h"
 #include "libckpt_rt/page_scan.h"
 #include "libckpt_rt/watch.h"
 #include "writer/direct_sink.h"
@@ -51,6 +52,7 @@ class CheckpointRun {
  private:
   // checkpoint_run.cc
   Result<void> prepare();
+  Result<void> open_sink();
   Result<void> stop();
   Result<void> while_stopped();
   Result<void> list_pages();
@@ -110,6 +112,7 @@ class CheckpointRun {
   ScopedFd directory_;
   ImageIdentity identity_{};
   ImageName image_name_;
+  ImageCommand command_;
   DirectSink sink_;
 
   MemoryMap map_before_, map_;

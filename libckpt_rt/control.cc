@@ -109,6 +109,9 @@ void answer_stat(Answer& answer) {
   answer.line("signal {}", library.signal);
   answer.line("segment {}", s.segment_bytes);
   answer.line("pool {}", s.pool_bytes);
+  answer.line("compress {}", compression_name(s.compress.kind));
+  if (s.compress.kind == Compression::kZstd) answer.line("compress_level {}", s.compress.level);
+  if (s.to[0] != '\0') answer.line("to {}", static_cast<const char*>(s.to));
   answer.line("every_ns {}", s.every_ns);
   answer.line("checkpoints {}", statistics.checkpoints);
   answer.line("failures {}", statistics.failures);

@@ -29,6 +29,7 @@ struct Library {
   uint8_t run_id[16] = {};
   uint32_t generation = 0;    // restarts this process has behind it
   int64_t monotonic_shift_ns = 0;  // CLOCK_MONOTONIC now minus what the program's deadlines assume
+  uint64_t last_streamed = 0;  // sequence of the newest image that went to CKPT_TO's command
   int interval_timer = -1;    // kernel id of the timer of CKPT_EVERY
 
   StopWorld world;

@@ -16,6 +16,7 @@
 #include "libckpt_rt/agent.h"
 #include "libckpt_rt/critical_section.h"
 #include "libckpt_rt/hooks.h"
+#include "libckpt_rt/image_command.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/library_range.h"
 #include "libckpt_rt/log.h"
@@ -163,6 +164,7 @@ __attribute__((constructor)) void start() {
   if (library.settings.disabled) return;
   library.signal = library.settings.signal;
   hooks::checkpoint_signal.store(library.signal, std::memory_order_relaxed);
+  if (library.settings.to[0] != '\0') keep_command_environment(environ);
   name_directory();
   new_run_id();
   if (!library.agent.reserve() || !library.fault_handler.reserve() || !library.writer.reserve() ||

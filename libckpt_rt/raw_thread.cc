@@ -10,10 +10,6 @@
 
 #include "libckpt_rt/thread_context.h"
 
-// raw_thread.S: clone(2) whose child calls fn(arg) on the new stack and exits.
-extern "C" long ckpt_clone_thread(unsigned long flags, void* stack_top, int* parent_tid, void* child_tid,
-                                  void* tls, void (*fn)(void*), void* arg);
-
 namespace ckpt {
 
 // Lives at the low end of the stack block while the thread starts.

@@ -12,6 +12,10 @@
 #include "base/futex.h"
 #include "base/units.h"
 
+// raw_thread.S: clone(2) whose child calls fn(arg) on the new stack and exits.
+extern "C" long ckpt_clone_thread(unsigned long flags, void* stack_top, int* parent_tid, void* child_tid,
+                                  void* tls, void (*fn)(void*), void* arg);
+
 namespace ckpt {
 
 enum class DescriptorTable { kOwnTable, kShareWithCaller };

@@ -8,9 +8,7 @@
 
 #include "base/raii_fd.h"
 #include "libckpt_rt/log.h"
-
-extern "C" long ckpt_clone_thread(unsigned long flags, void* stack_top, int* parent_tid, void* child_tid,
-                                  void* tls, void (*fn)(void*), void* arg);
+#include "libckpt_rt/raw_thread.h"
 
 namespace ckpt {
 

@@ -16,6 +16,7 @@
 #include "restart/stage_text.h"
 #include "restart/supervise.h"
 #include "writer/image_catalog.h"
+#include "writer/image_spool.h"
 
 namespace ckpt {
 namespace {
@@ -162,6 +163,9 @@ int restart(const RestartOptions& options, char** argv) {
   auto plan = open_plan(*path, options.trust);
   if (!plan.ok()) return finish_with_error(options, plan.error());
   if (!options.check) choose_mmap_base(plan->image->meta(), argv);
+  if (*path == "-") {
+    if (auto r = leave_standard_input(); !r.ok()) return finish_with_error(options, r.error());
+  }
   if (auto r = check_plan(*plan, progress_on_terminal(options)); !r.ok()) return finish_with_error(options, r.error());
   auto choice = choose_namespaces(plan->tids, options.namespaces);
   if (!choice.ok()) return finish_with_error(options, choice.error());

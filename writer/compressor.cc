@@ -11,24 +11,35 @@ namespace ckpt {
 namespace {
 
 constexpr int kLz4Acceleration = 1;
-constexpr int kZstdLevel = 1;  // the disk waits for us above it
+
+// zstd has parameters of its own for small inputs, and the smaller ones do not always need less.
+size_t zstd_bytes(int level) {
+  size_t most = 0;
+  for (unsigned long long input : {16ull << 10, 128ull << 10, 256ull << 10}) {
+    static_assert(Compressor::kMaxInput == 256u << 10);
+    size_t n = ZSTD_estimateCCtxSize_usingCParams(ZSTD_getCParams(level, input, 0));
+    if (n > most) most = n;
+  }
+  return most;
+}
 
 }  // namespace
 
-size_t Compressor::workspace_bytes(Codec codec) {
+size_t Compressor::workspace_bytes(Codec codec, int level) {
   switch (codec) {
     case Codec::kLz4:
       return static_cast<size_t>(LZ4_sizeofState());
     case Codec::kZstd:
-      return ZSTD_estimateCCtxSize(kZstdLevel);
+      return zstd_bytes(level);
     default:
       return 0;
   }
 }
 
-Result<void> Compressor::start(Codec codec, Arena& arena) {
+Result<void> Compressor::start(Codec codec, int level, Arena& arena) {
   codec_ = codec;
-  size_t bytes = workspace_bytes(codec);
+  level_ = level;
+  size_t bytes = workspace_bytes(codec, level);
   if (bytes == 0) return {};
   workspace_ = arena.allocate(bytes, 64);
   if (workspace_ == nullptr) {
@@ -50,7 +61,7 @@ size_t Compressor::compress(std::span<const std::byte> in, std::span<std::byte> 
     return n > 0 ? static_cast<size_t>(n) : 0;
   }
   size_t n = ZSTD_compressCCtx(static_cast<ZSTD_CCtx*>(context_), out.data(), out.size(), in.data(),
-                               in.size(), kZstdLevel);
+                               in.size(), level_);
   return ZSTD_isError(n) ? 0 : n;
 }
 

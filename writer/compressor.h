@@ -13,15 +13,17 @@ namespace ckpt {
 
 class Compressor {
  public:
-  // Bytes of arena that start() takes for this codec.
-  static size_t workspace_bytes(Codec codec);
-  Result<void> start(Codec codec, Arena& arena);
+  // Bytes of arena that start() takes for this codec; `level` is zstd's, of extents up to kMaxInput.
+  static size_t workspace_bytes(Codec codec, int level);
+  Result<void> start(Codec codec, int level, Arena& arena);
+  static constexpr size_t kMaxInput = 256u << 10;  // bytes compressed at once
   // Bytes written to `out`, or 0 when they would not fit there.
   size_t compress(std::span<const std::byte> in, std::span<std::byte> out);
   Codec codec() const { return codec_; }
 
  private:
   Codec codec_ = Codec::kNone;
+  int level_ = 1;
   void* workspace_ = nullptr;
   void* context_ = nullptr;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/clock.h"
 #include "writer/checksum.h"
 #include "writer/io_error.h"
 
@@ -18,24 +19,30 @@ constexpr uint64_t kExtentBytes = 64u << 10;
 
 // Memory compressed at once: large enough to compress well, small enough that a reader of one page
 // does not unpack much.
-constexpr uint32_t kCompressedExtentBytes = 256u << 10;
+constexpr uint32_t kCompressedExtentBytes = Compressor::kMaxInput;
 
 }  // namespace
+
+void set_compression(SinkOptions& options, const CompressionSetting& setting) {
+  const Compression kind = setting.kind;
+  options.codec = kind == Compression::kNone ? Codec::kNone : kind == Compression::kZstd ? Codec::kZstd : Codec::kLz4;
+  options.level = setting.level;
+  options.adaptive = kind == Compression::kAuto;
+}
 
 size_t DirectSink::arena_bytes(const SinkOptions& options, uint64_t memory_bytes) {
   size_t extents = memory_bytes / (2 * kPageSize) + 64;
   // A vector that grows leaves its former blocks behind: together less than twice the last one.
   size_t index = extents * (sizeof(IndexEntry) + sizeof(InheritedRun)) * 4;
   size_t staging = size_t{options.in_flight} * options.chunk_bytes;
-  return staging + index + Compressor::workspace_bytes(options.codec) + kCompressedExtentBytes + (1u << 20);
+  return staging + index + Compressor::workspace_bytes(options.codec, options.level) + kCompressedExtentBytes + (1u << 20);
 }
 
 Result<void> DirectSink::keep(Result<void> result) {
-  if (!result.ok() && !failed_) {
-    failed_ = true;
-    error_ = result.error();
-  }
-  return result;
+  if (result.ok()) return result;
+  if (!failed_) error_ = open_ ? output_->explain(result.error()) : result.error();
+  failed_ = true;
+  return error_;
 }
 
 Result<void> DirectSink::open(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena,
@@ -62,11 +69,12 @@ Result<void> DirectSink::open_all(int dir_fd, const char* name, const ImageIdent
     return make_error(ExitCode::kInternal, 0, "image {} cannot be an increment to image {} of a chain of {}",
                       identity.sequence, parent.sequence, parent.chain_length);
   }
-  CKPT_TRY(file_.create(dir_fd, name, options_.direct));
+  if (options_.output == nullptr) CKPT_TRY(file_.create(dir_fd, name, options_.direct));
+  output_ = options_.output != nullptr ? options_.output : &file_;
   std::strncpy(name_.text, name, sizeof(name_.text) - 1);
   open_ = true;
   CKPT_TRY(start_queue(arena));
-  CKPT_TRY(compressor_.start(options_.codec, arena));
+  CKPT_TRY(compressor_.start(options_.codec, options_.level, arena));
   if (options_.codec != Codec::kNone) {
     raw_ = static_cast<std::byte*>(arena.allocate(kCompressedExtentBytes, kPageSize));
     if (raw_ == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to compress");
@@ -76,15 +84,19 @@ Result<void> DirectSink::open_all(int dir_fd, const char* name, const ImageIdent
 
 Result<void> DirectSink::start_queue(Arena& arena) {
   // Buffered writes are copies into the page cache: io_uring could only hand them to a worker.
-  FileBackend* first = options_.uring && file_.direct() ? static_cast<FileBackend*>(&uring_) : &pwritev_;
+  FileBackend* first = options_.uring && output_->direct() ? static_cast<FileBackend*>(&uring_) : &pwritev_;
   FileBackend* second = first == &pwritev_ ? nullptr : &pwritev_;
-  if (options_.backend != nullptr) {
-    first = options_.backend;
+  if (FileBackend* only = options_.backend != nullptr ? options_.backend : output_->only_backend()) {
+    first = only;
     second = nullptr;
   }
-  CKPT_TRY(queue_.start(*first, second, file_.fd(), file_.path(), arena, options_.in_flight,
+  CKPT_TRY(queue_.start(*first, second, output_->fd(), output_->path(), arena, options_.in_flight,
                         options_.chunk_bytes));
   backend_ = queue_.backend();
+  gauge_.start(backend_->overlaps());
+  chunk_began_ns_ = now_ns();
+  waited_ns_ = 0;
+  memory_told_ = 0;
   return {};
 }
 
@@ -111,10 +123,20 @@ Result<void> DirectSink::write_header(const ImageIdentity& identity) {
 }
 
 Result<void> DirectSink::write_slot(uint32_t slot, uint32_t bytes) {
-  file_.reserve_until(offset_ + bytes);
+  output_->reserve_until(offset_ + bytes);
+  const int64_t before = options_.adaptive ? now_ns() : 0;
   CKPT_TRY(queue_.write(slot, offset_, bytes));
+  if (options_.adaptive) waited_ns_ += now_ns() - before;
   offset_ += bytes;
   return {};
+}
+
+Result<uint32_t> DirectSink::acquire_slot() {
+  if (!options_.adaptive) return queue_.acquire();
+  const int64_t before = now_ns();
+  auto slot = queue_.acquire();
+  waited_ns_ += now_ns() - before;
+  return slot;
 }
 
 Result<void> DirectSink::append(std::span<const CopiedSegment> segments) {
@@ -163,14 +185,14 @@ Result<void> DirectSink::add_run(uint64_t address, const std::byte* data, uint64
 
 // Uncompressed pages are gathered where they will be written from; others go through raw_.
 Result<void> DirectSink::open_extent(uint64_t address) {
-  if (options_.codec != Codec::kNone) {
-    extent_ = {true, address, 0, kCompressedExtentBytes, raw_};
+  if (options_.codec != Codec::kNone && (!options_.adaptive || gauge_.compress_next())) {
+    extent_ = {true, true, address, 0, kCompressedExtentBytes, raw_};
     return {};
   }
   CKPT_TRY(make_room(kPageSize));
   uint32_t limit =
       static_cast<uint32_t>(std::min<uint64_t>(chunk_.room(), kExtentBytes - address % kExtentBytes));
-  extent_ = {true, address, 0, limit, chunk_.next_body()};
+  extent_ = {true, false, address, 0, limit, chunk_.next_body()};
   return {};
 }
 
@@ -179,8 +201,9 @@ Result<void> DirectSink::close_extent() {
   extent_.active = false;
   Codec codec = Codec::kNone;
   uint32_t stored = extent_.length;
-  if (options_.codec != Codec::kNone) {
+  if (extent_.pack) {
     CKPT_TRY(make_room(extent_.length));
+    const int64_t before = options_.adaptive ? now_ns() : 0;
     // Worth it only if it saves a block.
     size_t n =
         compressor_.compress({raw_, extent_.length}, {chunk_.next_body(), extent_.length - kBlockSize});
@@ -190,13 +213,14 @@ Result<void> DirectSink::close_extent() {
     } else {
       std::memcpy(chunk_.next_body(), raw_, extent_.length);
     }
+    if (options_.adaptive) gauge_.compressed(extent_.length, stored, now_ns() - before);
   }
   uint64_t offset = offset_ + chunk_.next_offset();
   const ExtentEntry& e = chunk_.add(extent_.address, extent_.length, stored, codec, nullptr);
   if (!index_.push_back({e.address, offset, e.length, e.stored, e.checksum, e.codec, 0})) {
     return make_error(ExitCode::kInternal, ENOMEM,
                       "the index of {} does not fit into its arena after {} extents",
-                      shown_path(file_.path()).text, index_.size());
+                      shown_path(output_->path()).text, index_.size());
   }
   return {};
 }
@@ -204,7 +228,7 @@ Result<void> DirectSink::close_extent() {
 Result<void> DirectSink::make_room(uint32_t bytes) {
   if (chunk_.active() && chunk_.room() >= bytes) return {};
   CKPT_TRY(flush_chunk());
-  auto slot = queue_.acquire();
+  auto slot = acquire_slot();
   if (!slot.ok()) return slot.error();
   chunk_slot_ = *slot;
   chunk_.begin(queue_.buffer(chunk_slot_), queue_.slot_bytes(), options_.head_bytes);
@@ -221,7 +245,15 @@ Result<void> DirectSink::flush_chunk() {
   uint32_t bytes = chunk_.finish(sections_, trailer_.image_tag);
   sections_++;
   chunks_++;
-  return write_slot(chunk_slot_, bytes);
+  CKPT_TRY(write_slot(chunk_slot_, bytes));
+  if (options_.adaptive) {
+    const int64_t now = now_ns();
+    gauge_.wrote(bytes, memory_bytes_ - memory_told_, now - chunk_began_ns_, waited_ns_);
+    memory_told_ = memory_bytes_;
+    chunk_began_ns_ = now;
+    waited_ns_ = 0;
+  }
+  return {};
 }
 
 Result<void> DirectSink::set_meta(std::span<const std::byte> meta) {
@@ -290,7 +322,7 @@ Result<void> DirectSink::inherit(std::span<const AddrRange> runs) {
     if (!inherited_.push_back({run.start.value, run.size()})) {
       return keep(make_error(ExitCode::kInternal, ENOMEM,
                              "the inherited memory of {} does not fit into its arena after {} runs",
-                             shown_path(file_.path()).text, inherited_.size()));
+                             shown_path(output_->path()).text, inherited_.size()));
     }
   }
   return {};
@@ -298,7 +330,7 @@ Result<void> DirectSink::inherit(std::span<const AddrRange> runs) {
 
 Error DirectSink::copied_twice(uint64_t address) const {
   return make_error(ExitCode::kInternal, 0, "the page at {:#x} was copied or inherited twice for {}", address,
-                    shown_path(file_.path()).text);
+                    shown_path(output_->path()).text);
 }
 
 // When the index has been sorted: both are in address order then.
@@ -346,6 +378,7 @@ Result<SinkStats> DirectSink::commit() {
   auto stats = commit_all();
   if (!stats.ok()) (void)keep(stats.error());
   abort();  // after success there is nothing left to remove
+  if (failed_) return error_;
   return stats;
 }
 
@@ -367,7 +400,7 @@ Result<SinkStats> DirectSink::commit_all() {
   std::memcpy(queue_.buffer(*slot), &trailer_, kBlockSize);
   CKPT_TRY(write_slot(*slot, kBlockSize));
   CKPT_TRY(queue_.drain());
-  CKPT_TRY(file_.publish(*backend_, offset_, options_.replace));
+  CKPT_TRY(output_->publish(*backend_, offset_, options_.replace));
   return SinkStats{memory_bytes_, offset_, as_parent()};
 }
 
@@ -386,7 +419,7 @@ void DirectSink::abort() {
   if (!open_) return;
   open_ = false;
   queue_.abandon();
-  file_.remove();
+  output_->remove();
 }
 
 }  // namespace ckpt

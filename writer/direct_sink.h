@@ -14,7 +14,9 @@
 #pragma once
 
 #include "base/raii_fd.h"
+#include "base/settings.h"
 #include "writer/chunk_builder.h"
+#include "writer/compression_gauge.h"
 #include "writer/compressor.h"
 #include "writer/image_file.h"
 #include "writer/image_sink.h"
@@ -26,7 +28,10 @@ namespace ckpt {
 
 struct SinkOptions {
   Codec codec = Codec::kNone;
+  int level = 1;                    // of zstd
+  bool adaptive = false;            // compress only where that is sooner (compression_gauge.h)
   FileBackend* backend = nullptr;   // nullptr: the fastest that works here
+  ImageOutput* output = nullptr;    // ready to be written to; nullptr: a file of the directory given to open()
   bool direct = true;               // try O_DIRECT
   bool uring = true;                // try io_uring, where O_DIRECT is in effect
   uint32_t chunk_bytes = 1u << 20;  // of a whole chunk, a multiple of 4096
@@ -34,6 +39,9 @@ struct SinkOptions {
   uint32_t in_flight = 4;  // chunks
   bool replace = false;    // an image of this name, in one step, instead of refusing to
 };
+
+// codec, level and adaptive, as a setting says it.
+void set_compression(SinkOptions& options, const CompressionSetting& setting);
 
 class DirectSink final : public ImageSink {
  public:
@@ -76,6 +84,7 @@ class DirectSink final : public ImageSink {
   Result<void> open_extent(uint64_t address);
   Result<void> close_extent();
   Result<void> make_room(uint32_t bytes);
+  Result<uint32_t> acquire_slot();
   Result<void> flush_chunk();
   Result<void> write_slot(uint32_t slot, uint32_t bytes);
   Result<void> write_section(SectionKind kind, uint32_t entries, std::span<const std::byte> content,
@@ -89,6 +98,7 @@ class DirectSink final : public ImageSink {
 
   struct OpenExtent {
     bool active;
+    bool pack;  // gathered in raw_, to be compressed
     uint64_t address;
     uint32_t length, limit;
     std::byte* bytes;
@@ -99,9 +109,13 @@ class DirectSink final : public ImageSink {
   UringBackend uring_;
   FileBackend* backend_ = nullptr;
   ImageFile file_;
+  ImageOutput* output_ = &file_;
   WriteQueue queue_;
   ChunkBuilder chunk_;
   Compressor compressor_;
+  CompressionGauge gauge_;
+  int64_t chunk_began_ns_ = 0, waited_ns_ = 0;  // for the gauge: since the last chunk
+  uint64_t memory_told_ = 0;                    // bytes of memory that the gauge knows of
   ArenaVector<IndexEntry> index_;
   ArenaVector<InheritedRun> inherited_;
   ReleaseBuffer release_ = nullptr;

@@ -38,6 +38,8 @@ class FileBackend {
   // Undoes attach(). No write is in flight.
   virtual void detach() = 0;
   virtual const char* name() const = 0;
+  // Started writes go on while the caller does something else.
+  virtual bool overlaps() const { return false; }
 
  protected:
   ~FileBackend() = default;

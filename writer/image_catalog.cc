@@ -222,6 +222,7 @@ Result<const CatalogEntry*> ImageCatalog::select(const std::string& selector) co
 }
 
 Result<std::string> resolve_image(const std::string& argument) {
+  if (argument == "-") return argument;
   struct stat st;
   std::string directory = argument, selector;
   if (stat(argument.c_str(), &st) != 0) {

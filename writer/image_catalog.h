@@ -48,7 +48,7 @@ class ImageCatalog {
 };
 
 // What a user may give: an image file, a directory, "DIRECTORY@-N", "DIRECTORY@SEQ", "DIRECTORY@TIME".
-// The path of the image file. A name that exists as it stands is taken as it stands, "@" or not.
+// The path of the image file. "-", standard input, is left as it is. A name that exists as it stands is taken as it stands, "@" or not.
 Result<std::string> resolve_image(const std::string& argument);
 
 }  // namespace ckpt

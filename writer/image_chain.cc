@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "writer/image_name.h"
+#include "writer/image_spool.h"
 #include "writer/io_error.h"
 
 namespace ckpt {
@@ -37,6 +38,18 @@ std::vector<AddrRange> intersection(const std::vector<AddrRange>& a, std::span<c
     }
   }
   return both;
+}
+
+Result<ImageReader> from_standard_input() {
+  auto file = spool_standard_input();
+  if (!file.ok()) return file.error();
+  auto image = ImageReader::adopt(std::move(*file), kStandardInput);
+  if (image.ok() && image->brief().parent.sequence != 0) {
+    return make_error(ExitCode::kNotFound, ENOENT,
+                      "{}: an increment to {}, which a stream does not bring; send it with 'ckpt cat', which makes it full",
+                      kStandardInput, image->brief().parent.name);
+  }
+  return image;
 }
 
 }  // namespace
@@ -77,7 +90,7 @@ Result<ImageReader> ImageChain::find_parent(const ImageReader& child) const {
 
 Result<ImageChain> ImageChain::open(const std::string& path) {
   ImageChain chain;
-  auto image = ImageReader::open(path);
+  auto image = path == "-" ? from_standard_input() : ImageReader::open(path);
   if (!image.ok()) return image.error();
   chain.images_.push_back(std::move(*image));
   while (chain.images_.back().brief().parent.sequence != 0) {

@@ -28,7 +28,7 @@ struct MemoryPiece {
 class ImageChain {
  public:
   // The image and all of its parents, which are looked for beside it: by the name they had, then by
-  // their contents.
+  // their contents. "-" is a full image from standard input (image_spool.h).
   static Result<ImageChain> open(const std::string& path);
 
   // 0 is the image that was asked for; the last is a full one.

@@ -10,29 +10,29 @@
 
 #include "base/raii_fd.h"
 #include "base/result.h"
-#include "writer/file_backend.h"
+#include "writer/image_output.h"
 #include "writer/image_name.h"
 
 namespace ckpt {
 
-class ImageFile {
+class ImageFile final : public ImageOutput {
  public:
   // Mode 0600 whatever the umask; exclusively; following no link. The leftover ".tmp" of a dead
   // writer is replaced, that of a living one is an error.
   Result<void> create(int dir_fd, const char* name, bool want_direct);
   // Blocks for the file ahead of the writes, in large steps, so that no write has to extend it.
   // Best effort: what the file system cannot give now, the write itself will report.
-  void reserve_until(uint64_t bytes);
+  void reserve_until(uint64_t bytes) override;
   // Cuts off what was reserved, syncs, renames to the final name, syncs the directory. On failure there is
   // no file of the final name, or, with `replace`, the old or the new one, complete. What has that
   // name already is an error without `replace`.
-  Result<void> publish(FileBackend& backend, uint64_t bytes, bool replace = false);
+  Result<void> publish(FileBackend& backend, uint64_t bytes, bool replace) override;
   // Removes the temporary file, if there is one.
-  void remove();
+  void remove() override;
 
-  int fd() const { return fd_.get(); }
-  bool direct() const { return direct_; }  // O_DIRECT is in effect
-  const char* path() const { return path_; }
+  int fd() const override { return fd_.get(); }
+  bool direct() const override { return direct_; }
+  const char* path() const override { return path_; }
 
  private:
   void find_path(int dir_fd);

@@ -58,9 +58,13 @@ Result<ImageReader> ImageReader::open(const std::string& path, ImageParts parts)
                       "{}: cannot be opened ({}); images belong to the user who ran the program",
                       shown_path(path.c_str()).text, errno_name(static_cast<int>(fd)));
   }
+  return adopt(ScopedFd(static_cast<int>(fd)), path, parts);
+}
+
+Result<ImageReader> ImageReader::adopt(ScopedFd fd, const std::string& path, ImageParts parts) {
   ImageReader image;
   image.path_ = path;
-  image.fd_.reset(static_cast<int>(fd));
+  image.fd_ = std::move(fd);
   auto brief = probe_image(image.fd(), path.c_str());
   if (!brief.ok()) return brief.error();
   image.brief_ = *brief;

@@ -45,6 +45,8 @@ using VerifyProgress = std::function<void(uint64_t done, uint64_t total)>;
 class ImageReader {
  public:
   static Result<ImageReader> open(const std::string& path, ImageParts parts = ImageParts::kAll);
+  // The same of a file that is open already; `name` is for messages.
+  static Result<ImageReader> adopt(ScopedFd fd, const std::string& name, ImageParts parts = ImageParts::kAll);
 
   const std::string& path() const { return path_; }
   int fd() const { return fd_.get(); }

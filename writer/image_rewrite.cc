@@ -14,14 +14,6 @@ struct FreePages {
   void operator()(std::byte* p) const { std::free(p); }
 };
 
-// What the images of the chain use, if they use one.
-Codec codec_of(const ImageChain& image) {
-  for (const MemoryPiece& p : image.pieces()) {
-    if (image.extent_of(p).codec != Codec::kNone) return image.extent_of(p).codec;
-  }
-  return Codec::kNone;
-}
-
 Result<void> copy_memory(const ImageChain& image, DirectSink& sink, const VerifyProgress& progress) {
   std::unique_ptr<std::byte, FreePages> pages(static_cast<std::byte*>(std::aligned_alloc(kPageSize, kStep)));
   std::vector<std::byte> memory;
@@ -50,12 +42,16 @@ Result<void> copy_memory(const ImageChain& image, DirectSink& sink, const Verify
 
 }  // namespace
 
-Result<SinkStats> rewrite_as_full(const ImageChain& image, int dir_fd, const char* name,
+Codec codec_of(const ImageChain& image) {
+  for (const MemoryPiece& p : image.pieces()) {
+    if (image.extent_of(p).codec != Codec::kNone) return image.extent_of(p).codec;
+  }
+  return Codec::kNone;
+}
+
+Result<SinkStats> rewrite_as_full(const ImageChain& image, const SinkOptions& options, int dir_fd, const char* name,
                                   const VerifyProgress& progress) {
   const ImageBrief& brief = image.brief();
-  SinkOptions options;
-  options.codec = codec_of(image);
-  options.replace = true;
   Arena arena;
   // Reserved, not used: pages come when they are touched.
   if (!arena.reserve(DirectSink::arena_bytes(options, image.memory_bytes()))) {

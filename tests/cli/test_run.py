@@ -13,7 +13,7 @@ class Refusals(CkptTest):
         self.refuse(USAGE, "no program given", "run", "--dir", self.directory, "--")
 
     def test_settings_are_checked_before_anything_starts(self):
-        for option, value in [("--every", "5 parsecs"), ("--every", "1us"), ("--mode", "magic"), ("--segment", "65"),
+        for option, value in [("--every", "5 parsecs"), ("--every", "1us"), ("--mode", "magic"), ("--segment", "65"), ("--compress", "zip"),
                               ("--segment", "512K"), ("--pool", "1K"), ("--signal", "9"), ("--signal", "sixty"),
                               ("--keep", "-2"), ("--keep", "many"), ("--stop-timeout", "0")]:
             with self.subTest(option=option, value=value):

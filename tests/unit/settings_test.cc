@@ -36,6 +36,7 @@ TEST(Settings, DefaultsAreThoseOfTheReadme) {
   EXPECT_EQ(s->keep, 2u);
   EXPECT_EQ(s->increments, 0u);
   EXPECT_FALSE(s->dma);
+  EXPECT_EQ(s->compress.kind, Compression::kNone);
   EXPECT_TRUE(s->log);
   EXPECT_FALSE(s->disabled);
 }
@@ -51,6 +52,7 @@ TEST(Settings, AllOfThem) {
                   {"CKPT_KEEP", "0"},
                   {"CKPT_INCREMENTS", "254"},
                   {"CKPT_ENGINE", "dma:800M:30"},
+                  {"CKPT_COMPRESS", "zstd:7"},
                   {"CKPT_DISABLE", "1"},
                   {"CKPT_LOG", "0"}});
   ASSERT_TRUE(s.ok()) << s.error().message();
@@ -66,8 +68,22 @@ TEST(Settings, AllOfThem) {
   EXPECT_TRUE(s->dma);
   EXPECT_EQ(s->dma_bytes_per_second, 800ull << 20);
   EXPECT_EQ(s->dma_threshold, 30u);
+  EXPECT_EQ(s->compress.kind, Compression::kZstd);
+  EXPECT_EQ(s->compress.level, 7);
   EXPECT_TRUE(s->disabled);
   EXPECT_FALSE(s->log);
+}
+
+TEST(Settings, EachCompression) {
+  for (Compression kind : {Compression::kNone, Compression::kLz4, Compression::kZstd, Compression::kAuto}) {
+    auto c = parse_compression("CKPT_COMPRESS", compression_name(kind));
+    ASSERT_TRUE(c.ok()) << compression_name(kind);
+    EXPECT_EQ(c->kind, kind);
+    EXPECT_EQ(c->level, kDefaultZstdLevel);
+  }
+  for (const char* wrong : {"gzip", "zstd:", "zstd:0", "zstd:20", "zstd:-1", "zstd:1x", "lz4:3", "auto:1", "LZ4"}) {
+    EXPECT_FALSE(parse_compression("CKPT_COMPRESS", wrong).ok()) << wrong;
+  }
 }
 
 TEST(Settings, AnEmptyValueIsNone) {
@@ -85,6 +101,8 @@ TEST(Settings, EachWrongValueIsNamedWithARemedy) {
                              {{"CKPT_EVERY", "99999999999999999999s"}},
                              {{"CKPT_EVERY", "9999999999999h"}},
                              {{"CKPT_MODE", "Realtime"}},
+                             {{"CKPT_COMPRESS", "best"}},
+                             {{"CKPT_COMPRESS", "zstd:22"}},
                              {{"CKPT_SEGMENT", "2K"}},
                              {{"CKPT_SEGMENT", "512K"}},
                              {{"CKPT_SEGMENT", "12K"}},
