@@ -66,7 +66,9 @@ LazyMemory::LazyMemory(const ImageChain& image, const LazyPlan& plan) : image_(i
     const LazyPiece& p = plan.pieces[i];
     return std::tuple(p.image, image.image(p.image).extents()[p.extent].offset.value, p.into);
   };
-  std::sort(by_file_.begin(), by_file_.end(), [&](uint32_t a, uint32_t b) { return place(a) < place(b); });
+  auto before = [&](uint32_t a, uint32_t b) { return place(a) < place(b); };
+  // Mostly the writer has gone through memory in order.
+  if (!std::is_sorted(by_file_.begin(), by_file_.end(), before)) std::sort(by_file_.begin(), by_file_.end(), before);
   job_of_piece_.resize(by_file_.size());
   for (uint32_t i = 0; i < by_file_.size(); ++i) {
     const LazyPiece& p = plan.pieces[by_file_[i]];
@@ -76,6 +78,7 @@ LazyMemory::LazyMemory(const ImageChain& image, const LazyPlan& plan) : image_(i
     jobs_.back().last = i + 1;
     job_of_piece_[by_file_[i]] = static_cast<uint32_t>(jobs_.size() - 1);
   }
+  for (const LazyPiece& p : plan.pieces) all_.add({p.address, p.address + p.length});
 }
 
 LazyMemory::~LazyMemory() = default;
@@ -86,7 +89,7 @@ Result<void> LazyMemory::start(ScopedFd uffd, Addr gate) {
   if (!bell_.valid()) return make_error(ExitCode::kSystem, errno, "no eventfd ({})", errno_name(errno));
   Space& space = spaces_.emplace_back();
   space.uffd = std::move(uffd);
-  for (const LazyPiece& p : plan_.pieces) space.pending.add({p.address, p.address + p.length});
+  space.pending = std::move(all_);
   return {};
 }
 

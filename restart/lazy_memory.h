@@ -92,6 +92,7 @@ class LazyMemory {
   std::vector<uint32_t> by_file_;     // pieces, in the order of image and file
   std::vector<uint32_t> job_of_piece_;
   std::vector<Job> jobs_;
+  PendingPages all_;                  // until start()
 
   mutable std::mutex lock_;
   std::condition_variable idle_;

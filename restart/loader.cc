@@ -162,6 +162,8 @@ void Loader::run(const ImageChain& image, const LazyPlan& plan, ScopedFd socket,
 
 // False: the new process ended before there was anything to do.
 Result<bool> Loader::load(const ImageChain& image, const LazyPlan& plan, int socket) {
+  // While the new process is being made. Until the process ends: see LazyMemory::run().
+  LazyMemory& memory = *new LazyMemory(image, plan);
   LoaderHello hello{};
   int fds[2] = {-1, -1};
   if (!meet_process(socket, hello, fds)) return false;
@@ -177,7 +179,6 @@ Result<bool> Loader::load(const ImageChain& image, const LazyPlan& plan, int soc
                       errno_name(static_cast<int>(guard_process.pid)));
   }
   close(guard_process.pidfd);
-  LazyMemory& memory = *new LazyMemory(image, plan);  // until the process ends: see run()
   CKPT_TRY(memory.start(std::move(uffd), Addr{hello.gate}));
   uint64_t registered = 0;
   if (read(socket, &registered, sizeof(registered)) != static_cast<ssize_t>(sizeof(registered))) return false;

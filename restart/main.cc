@@ -171,9 +171,14 @@ int restart(const RestartOptions& options, char** argv) {
   Costs costs;
   auto path = resolve_image(options.image);
   if (!path.ok()) return finish_with_error(options, path.error());
+  if (!options.check) {
+    // May begin again from main(): without the list of all memory, which is long.
+    auto description = ImageReader::open(*path, ImageParts::kDescription);
+    if (!description.ok()) return finish_with_error(options, description.error());
+    choose_mmap_base(description->meta(), argv);
+  }
   auto plan = open_plan(*path, options.trust);
   if (!plan.ok()) return finish_with_error(options, plan.error());
-  if (!options.check) choose_mmap_base(plan->image->meta(), argv);
   auto choice = choose_namespaces(plan->tids, options.namespaces);
   // In a user namespace of its own the process may not have the userfaultfd that lazy memory needs.
   const bool confined = choice.ok() && choice->new_user;

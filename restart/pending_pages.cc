@@ -13,7 +13,7 @@ void PendingPages::add(AddrRange range) {
       return;
     }
   }
-  home_[range.start] = {range.end, range.start};
+  home_.insert_or_assign(home_.end(), range.start, Run{range.end, range.start});
 }
 
 // Takes `range` out; what it was goes to `out`.

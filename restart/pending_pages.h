@@ -21,7 +21,7 @@ class PendingPages {
     uint64_t length;
   };
 
-  void add(AddrRange range);  // where it was
+  void add(AddrRange range);  // where it was; in address order
   // Loaded, or given back by the program: nothing waits there any more.
   void remove(AddrRange range);
   // mremap(2): what waits in `from` waits at `to` instead, and nothing else there.

@@ -114,6 +114,7 @@ void ImageChain::merge() {
     }
     wanted = intersection(wanted, images_[i].inherited());
   }
+  if (size() == 1) return;  // in that order already
   std::sort(pieces_.begin(), pieces_.end(),
             [](const MemoryPiece& a, const MemoryPiece& b) { return a.address < b.address; });
 }

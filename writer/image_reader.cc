@@ -64,6 +64,10 @@ Result<ImageReader> ImageReader::open(const std::string& path, ImageParts parts)
   auto brief = probe_image(image.fd(), path.c_str());
   if (!brief.ok()) return brief.error();
   image.brief_ = *brief;
+  if (parts == ImageParts::kDescription) {
+    CKPT_TRY(image.load_meta());
+    return image;
+  }
   CKPT_TRY(image.load_index());
   CKPT_TRY(image.load_inherited());
   if (parts == ImageParts::kMemory) return image;

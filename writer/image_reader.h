@@ -36,8 +36,8 @@ struct Extent {
   uint64_t checksum;  // of the stored bytes and their padding to 4096
 };
 
-// What open() reads of a file: everything, or, of a parent, all but the description of the process.
-enum class ImageParts { kAll, kMemory };
+// What open() reads of a file: everything, or, of a parent, all but the description of the process, or nothing but that.
+enum class ImageParts { kAll, kMemory, kDescription };
 
 // Bytes of data checked and bytes in all.
 using VerifyProgress = std::function<void(uint64_t done, uint64_t total)>;
