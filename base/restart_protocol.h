@@ -19,7 +19,7 @@
 
 namespace ckpt {
 
-inline constexpr uint32_t kRestartProtocolVersion = 1;
+inline constexpr uint32_t kRestartProtocolVersion = 2;
 
 // What ckpt-restart and the library report while they work; each is confirmed by the one that did it.
 enum class RestartStage : uint32_t {
@@ -57,6 +57,9 @@ struct RestartArgs {
   uint32_t set_capabilities;  // 1: every thread calls capset with the three below, before it goes on
   uint32_t reserved;
   uint64_t cap_effective, cap_permitted, cap_inheritable;
+  // A page behind the restorer range, 0 when all memory is there: who reads it waits until all memory is
+  // there. The library keeps it until it has done so; a checkpoint cannot be taken before.
+  uint64_t loading_gate;
 };
 
 using RestartEntry = void (*)(const RestartArgs*);

@@ -6,6 +6,7 @@
 #include "libckpt_rt/checkpoint_run.h"
 #include "libckpt_rt/futex_words.h"
 #include "libckpt_rt/library.h"
+#include "libckpt_rt/loading.h"
 #include "libckpt_rt/log.h"
 #include "writer/image_directory.h"
 
@@ -32,6 +33,7 @@ Result<CheckpointCost> take_checkpoint() {
   // kernel's own copy-on-write takes the snapshot: slower, but nothing can spoil it.
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
+  loading::await_end();
   Mode mode = choose_mode(library.settings.mode, nullptr);
   if (protects_memory(mode) && futex_words::overflow()) mode = Mode::kFork;
   for (uint32_t attempt = 1;; ++attempt) {

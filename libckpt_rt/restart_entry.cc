@@ -10,6 +10,7 @@
 #include "libckpt_rt/interpose_libc.h"
 #include "libckpt_rt/interrupted_call.h"
 #include "libckpt_rt/library.h"
+#include "libckpt_rt/loading.h"
 #include "libckpt_rt/futex_words.h"
 #include "libckpt_rt/interpose_gate.h"
 #include "libckpt_rt/release_guard.h"
@@ -147,6 +148,7 @@ ThreadSlot* create_threads() {
 }
 
 void reset_library() {
+  loading::begin(restart.args.loading_gate);
   library.world.reset_after_restart();
   release_guard::reset_after_restart();
   reset_gate_after_restart();

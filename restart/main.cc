@@ -16,6 +16,7 @@
 #include "restart/stage_text.h"
 #include "restart/supervise.h"
 #include "writer/image_catalog.h"
+#include "writer/image_chain.h"
 #include "writer/image_spool.h"
 
 namespace ckpt {
@@ -72,19 +73,21 @@ Json describe(const RestartPlan& plan) {
               {"pid", p.pid},
               {"threads", plan.tids.size()},
               {"mappings", plan.image->meta().mappings.size()},
-              {"memory_bytes", plan.fill.bytes},
+              {"memory_bytes", plan.fill.bytes + plan.lazy.bytes},
+              {"lazy_bytes", plan.lazy.bytes},
               {"images", plan.image->size()},
               {"image_bytes", plan.image->file_bytes()}};
 }
 
-void report_costs(const RestartOptions& options, const RestartPlan& plan, const Launched& launched, const Outcome& outcome,
-                  const Costs& costs, const std::vector<std::string>& notes) {
+void report_costs(const RestartOptions& options, const RestartPlan& plan, const Loader& loader, const Launched& launched,
+                  const Outcome& outcome, const Costs& costs, const std::vector<std::string>& notes) {
   double check_ms = static_cast<double>(costs.checked_ns - costs.start_ns) / 1e6;
   double restart_ms = static_cast<double>(outcome.go_ns() - costs.start_ns) / 1e6;
   if (options.json) {
     Json j = describe(plan);
     j["ok"] = true;
     j["outer_pid"] = outcome.outer_pid;
+    if (loader.started()) j["loader_pid"] = loader.pid();
     j["new_pid_namespace"] = launched.namespaces.new_pid;
     j["new_user_namespace"] = launched.namespaces.new_user;
     j["check_ns"] = costs.checked_ns - costs.start_ns;
@@ -100,7 +103,11 @@ void report_costs(const RestartOptions& options, const RestartPlan& plan, const 
                  "ckpt-restart: %s: pid %d, %zu threads, %.1f MiB of memory, running after %.1f ms (%.1f ms of it to check "
                  "the image)\n",
                  plan.image->path().c_str(), plan.process().pid, plan.tids.size(),
-                 static_cast<double>(plan.fill.bytes) / (1 << 20), restart_ms, check_ms);
+                 static_cast<double>(plan.fill.bytes + plan.lazy.bytes) / (1 << 20), restart_ms, check_ms);
+    if (plan.lazy.any()) {
+      std::fprintf(stderr, "ckpt-restart: %.1f MiB of it are loaded while it runs, by process %d\n",
+                   static_cast<double>(plan.lazy.bytes) / (1 << 20), loader.pid());
+    }
     if (launched.namespaces.new_pid) {
       std::fprintf(stderr, "ckpt-restart: in a pid namespace of its own (%s); its pid outside is %d\n",
                    launched.namespaces.reason.c_str(), outcome.outer_pid);
@@ -114,8 +121,10 @@ struct Running {
 };
 
 // One attempt: from the new process's first instruction to the library's release of the threads.
-Result<Outcome> bring_back(const RestartPlan& plan, const NamespaceChoice& choice, std::optional<Supervisor>& supervisor,
-                           Launched& launched_copy) {
+Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& plan, const NamespaceChoice& choice,
+                           std::optional<Supervisor>& supervisor, Loader& loader, Launched& launched_copy) {
+  // First of all: what it does not know of it does not keep open.
+  if (plan.lazy.any()) CKPT_TRY(loader.start(*plan.image, plan.lazy, {options.quiet, options.json}));
   auto channel = make_report_channel();
   if (!channel.ok()) return channel.error();
   auto [ours, theirs] = std::move(*channel);
@@ -134,9 +143,11 @@ Result<Outcome> bring_back(const RestartPlan& plan, const NamespaceChoice& choic
     ProcessSpec process;
     process.image = plan.image.get();
     process.fill = &plan.fill;
+    process.lazy = &plan.lazy;
     process.vdso = &plan.vdso;
     process.status_fd = status;
     process.feed_fd = feed;
+    process.loader_fd = loader.process_fd();
     process.new_pid_namespace = choice.new_pid;
     process.image_directory = plan.image_directory;
     become_program(process, report, in_new_user);
@@ -145,9 +156,11 @@ Result<Outcome> bring_back(const RestartPlan& plan, const NamespaceChoice& choic
   if (!launched.ok()) return launched.error();
   status_write.reset();
   feed_read.reset();
+  loader.give_up_process_end();
   launched_copy.namespaces = launched->namespaces;
   supervisor.emplace(std::move(*launched), std::move(ours), std::move(status_read),
-                     [&plan](uint32_t index) { return mapping_name(plan.image->meta(), index); });
+                     [&plan](uint32_t index) { return mapping_name(plan.image->meta(), index); },
+                     loader.started() ? &loader : nullptr);
   Feeder feeder(*plan.image, plan.fill);
   if (feed_write.valid()) CKPT_TRY(feeder.start(std::move(feed_write)));
   auto outcome = supervisor->wait_until_running();
@@ -160,14 +173,27 @@ int restart(const RestartOptions& options, char** argv) {
   Costs costs;
   auto path = resolve_image(options.image);
   if (!path.ok()) return finish_with_error(options, path.error());
+  if (!options.check) {
+    // May begin again from main(): without the list of all memory, which is long.
+    auto description = *path == "-" ? open_standard_input(ImageParts::kDescription) : ImageReader::open(*path, ImageParts::kDescription);
+    if (!description.ok()) return finish_with_error(options, description.error());
+    choose_mmap_base(description->meta(), argv);
+  }
   auto plan = open_plan(*path, options.trust);
   if (!plan.ok()) return finish_with_error(options, plan.error());
-  if (!options.check) choose_mmap_base(plan->image->meta(), argv);
   if (*path == "-") {
     if (auto r = leave_standard_input(); !r.ok()) return finish_with_error(options, r.error());
   }
-  if (auto r = check_plan(*plan, progress_on_terminal(options)); !r.ok()) return finish_with_error(options, r.error());
   auto choice = choose_namespaces(plan->tids, options.namespaces);
+  // In a user namespace of its own the process may not have the userfaultfd that lazy memory needs.
+  const bool confined = choice.ok() && choice->new_user;
+  const bool eager = options.check || confined;
+  if (confined && options.loading == Loading::kLazy) {
+    plan->notes.push_back("all memory is loaded before the program runs: it comes back in a user namespace of its own");
+  }
+  if (auto r = check_plan(*plan, eager ? Loading::kEager : options.loading, progress_on_terminal(options)); !r.ok()) {
+    return finish_with_error(options, r.error());
+  }
   if (!choice.ok()) return finish_with_error(options, choice.error());
   costs.checked_ns = now_ns();
 
@@ -187,9 +213,10 @@ int restart(const RestartOptions& options, char** argv) {
   }
 
   Supervisor::block_signals();
+  Loader loader;
   std::optional<Supervisor> supervisor;
   Launched launched;
-  auto outcome = bring_back(*plan, *choice, supervisor, launched);
+  auto outcome = bring_back(options, *plan, *choice, supervisor, loader, launched);
   if (!outcome.ok() && outcome.error().code == ExitCode::kUnavailable && outcome.error().sys_errno == EEXIST &&
       !choice->new_pid &&
       options.namespaces == NamespacePolicy::kAuto) {
@@ -197,8 +224,11 @@ int restart(const RestartOptions& options, char** argv) {
     choice = choose_namespaces(plan->tids, NamespacePolicy::kAlways);
     if (!choice.ok()) return finish_with_error(options, choice.error());
     choice->reason = "a thread id was taken meanwhile";
+    if (choice->new_user && plan->lazy.any()) {
+      if (auto r = load_eagerly(*plan, progress_on_terminal(options)); !r.ok()) return finish_with_error(options, r.error());
+    }
     supervisor.reset();
-    outcome = bring_back(*plan, *choice, supervisor, launched);
+    outcome = bring_back(options, *plan, *choice, supervisor, loader, launched);
   }
   if (!outcome.ok()) return finish_with_error(options, outcome.error());
 
@@ -206,7 +236,7 @@ int restart(const RestartOptions& options, char** argv) {
   notes.insert(notes.end(), outcome->notes.begin(), outcome->notes.end());
   for (std::string& line : restorer_note_lines(outcome->restorer_notes)) notes.push_back(std::move(line));
   for (const std::string& note : notes) print_note(options, note);
-  report_costs(options, *plan, launched, *outcome, costs, notes);
+  report_costs(options, *plan, loader, launched, *outcome, costs, notes);
   if (options.detach) {
     supervisor->detach();
     std::printf("%d\n", outcome->outer_pid);
@@ -214,7 +244,15 @@ int restart(const RestartOptions& options, char** argv) {
   }
   plan->image.reset();  // its memory and descriptor are not needed for the rest of a long life
   std::fflush(nullptr);
-  end_like(supervisor->wait_until_ended());
+  int status = supervisor->wait_until_ended([&] {
+    if (options.json) {
+      std::fprintf(stderr, "%s\n", loader.loaded_text(true).c_str());
+    } else {
+      print_note(options, loader.loaded_text(false));
+    }
+  });
+  if (loader.error()) return finish_with_error(options, *loader.error());
+  end_like(status);
 }
 
 }  // namespace

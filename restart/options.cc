@@ -22,6 +22,10 @@ RestartOptions parse_options(int argc, char** argv) {
       ->transform(CLI::CheckedTransformer(std::map<std::string, NamespacePolicy>{{"auto", NamespacePolicy::kAuto},
                                                                                  {"never", NamespacePolicy::kNever},
                                                                                  {"always", NamespacePolicy::kAlways}}));
+  bool eager = false, lazy = false;
+  auto* eager_flag = app.add_flag("--eager", eager, "check and load all memory before the program runs");
+  auto* lazy_flag = app.add_flag("--lazy", lazy, "let it run at once and load its memory meanwhile (default: for large images, as root)");
+  eager_flag->excludes(lazy_flag);
   app.add_flag("--trust", options.trust, "restart an image that somebody else owns or may have written");
   app.add_flag("--json", options.json, "say what the restart cost as one JSON object (stderr; with --check stdout)");
   app.add_flag("-q,--quiet", options.quiet, "no notes, only errors");
@@ -33,13 +37,17 @@ RestartOptions parse_options(int argc, char** argv) {
       "  68 other version, CPU, kernel  69 ids in use, no namespaces      70 a bug in ckpt-restart\n"
       "  71 a system call failed        72 a file is missing or changed   74 read or write error\n"
       "  77 not allowed, not yours      78 the image says it cannot be restarted\n"
-      "Nothing is changed before every checksum and every file the program used has been checked.");
+      "Nothing is changed before the image's description and every file the program used have been checked.\n"
+      "Every byte of memory is checked before the program gets it: with --eager before it runs, else when it\n"
+      "needs it; a damaged one kills the program (65).");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     int code = app.exit(e);
     std::exit(code == 0 ? 0 : static_cast<int>(ExitCode::kUsage));
   }
+  if (eager) options.loading = Loading::kEager;
+  if (lazy) options.loading = Loading::kLazy;
   return options;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "restart/namespaces.h"
+#include "restart/plan.h"
 
 namespace ckpt {
 
@@ -18,6 +19,7 @@ struct RestartOptions {
   bool verbose = false;
   bool trust = false;
   NamespacePolicy namespaces = NamespacePolicy::kAuto;
+  Loading loading = Loading::kAuto;
 };
 
 // Ends the process for --help, --version and mistakes.

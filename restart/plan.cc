@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "restart/check_files.h"
 #include "restart/check_machine.h"
 #include "restart/descriptors.h"
@@ -59,7 +61,39 @@ Result<RestartPlan> open_plan(const std::string& image_path, bool trust) {
   return plan;
 }
 
-Result<void> check_plan(RestartPlan& plan, const VerifyProgress& progress) {
+namespace {
+
+// The checksums of what the restorer reads. Of lazy memory the loader checks each extent before it gives it away.
+Result<void> check_eager_extents(const RestartPlan& plan, const VerifyProgress& progress) {
+  const auto& mappings = plan.image->meta().mappings;
+  std::vector<ExtentOfImage> extents;
+  size_t m = 0;
+  for (const MemoryPiece& p : plan.image->pieces()) {
+    while (mappings[m].record.end <= p.address.value) ++m;
+    bool all_lazy = true;
+    for (size_t i = m; i < mappings.size() && mappings[i].record.start < (p.address + p.length).value; ++i) {
+      all_lazy = all_lazy && plan.lazy.lazy(i);
+    }
+    if (!all_lazy) extents.push_back({&plan.image->image(p.image), &plan.image->extent_of(p)});
+  }
+  auto place = [](const ExtentOfImage& e) { return std::pair(e.image, e.extent->offset); };
+  std::sort(extents.begin(), extents.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  extents.erase(std::unique(extents.begin(), extents.end(), [&](const auto& a, const auto& b) { return place(a) == place(b); }),
+                extents.end());
+  return check_extents(std::move(extents), 2, progress);
+}
+
+}  // namespace
+
+Result<void> load_eagerly(RestartPlan& plan, const VerifyProgress& progress) {
+  const ImageMeta& meta = plan.image->meta();
+  plan.lazy = {};
+  CKPT_TRY(plan.image->verify_used(2, progress));
+  plan.fill = make_fill_plan(*plan.image, [&](uint32_t i) { return takes_image_bytes(meta.mappings[i]); });
+  return {};
+}
+
+Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress& progress) {
   const ImageMeta& meta = plan.image->meta();
   auto vdso = find_vdso();
   if (!vdso.ok()) return vdso.error();
@@ -70,8 +104,19 @@ Result<void> check_plan(RestartPlan& plan, const VerifyProgress& progress) {
   options.image_directory = plan.image_directory;
   options.sequence = plan.image->brief().sequence;
   CKPT_TRY(check_descriptors(meta, options));
-  CKPT_TRY(plan.image->verify_used(2, progress));
-  plan.fill = make_fill_plan(*plan.image, [&](uint32_t i) { return takes_image_bytes(meta.mappings[i]); });
+  if (loading == Loading::kEager) return load_eagerly(plan, progress);
+  LazyPlan lazy = make_lazy_plan(*plan.image);
+  if (!lazy.any() || (loading == Loading::kAuto && lazy.bytes < kLazyFrom)) return load_eagerly(plan, progress);
+  if (auto allowed = probe_lazy(); !allowed.ok()) {
+    if (loading == Loading::kLazy) {
+      plan.notes.push_back(fmt::format("all memory is loaded before the program runs: {}", allowed.error().text));
+    }
+    return load_eagerly(plan, progress);
+  }
+  plan.lazy = std::move(lazy);
+  CKPT_TRY(check_eager_extents(plan, progress));
+  plan.fill = make_fill_plan(
+      *plan.image, [&](uint32_t i) { return !plan.lazy.lazy(i) && takes_image_bytes(meta.mappings[i]); });
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "restart/fill_plan.h"
+#include "restart/lazy_plan.h"
 #include "restart/vdso.h"
 #include "writer/image_chain.h"
 
@@ -19,6 +20,7 @@ struct RestartPlan {
   std::unique_ptr<ImageChain> image;
   Vdso vdso;
   FillPlan fill;
+  LazyPlan lazy;  // what is not in `fill`, for it is loaded while the program runs
   std::vector<int> tids;         // the pid first
   std::string image_directory;
   std::vector<std::string> notes;  // of the image, for the user
@@ -29,7 +31,13 @@ struct RestartPlan {
 // Opens the image and checks who may have written it. trust: whoever.
 Result<RestartPlan> open_plan(const std::string& image_path, bool trust);
 
-// Every checksum, the machine, the files.
-Result<void> check_plan(RestartPlan& plan, const VerifyProgress& progress);
+enum class Loading { kAuto, kEager, kLazy };
+
+// The machine, the files, and every checksum of what is loaded before the program runs. kAuto: lazily where
+// that is allowed and worth it. kLazy: where it is allowed, else a note.
+Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress& progress);
+
+// All of it before the program runs, after all.
+Result<void> load_eagerly(RestartPlan& plan, const VerifyProgress& progress);
 
 }  // namespace ckpt

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "restart/descriptors.h"
+#include "restart/loader.h"
 #include "restart/memory_plan.h"
 #include "restart/namespaces.h"
 #include "restart/restorer_range.h"
@@ -37,6 +38,7 @@ void reset_signals() {
 struct OwnFds {
   WorkingFds working;
   int status = -1, feed = -1, exe = -1;
+  int loader = -1, userfaultfd = -1;
   std::vector<int> images;  // as in the chain
 };
 
@@ -57,6 +59,7 @@ Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFd
     CKPT_TRY(park(spec.image->image(i).fd(), fds.images.back(), "an image"));
   }
   if (spec.feed_fd >= 0) CKPT_TRY(park(spec.feed_fd, fds.feed, "unpacked memory"));
+  if (spec.loader_fd >= 0) CKPT_TRY(park(spec.loader_fd, fds.loader, "the loader"));
   // Whatever else ckpt-restart was started with is not the program's.
   if (fds.working.first() > 3) close_range(3, static_cast<unsigned>(fds.working.first()) - 1, 0);
   return {};
@@ -104,6 +107,16 @@ Result<TimeNamespace> continue_time(OwnFds& fds, ReportChannel& report) {
   return time;
 }
 
+// The loader knows the process before the restorer registers anything.
+Result<void> prepare_lazy_memory(OwnFds& fds, const RestorerRange& range) {
+  auto uffd = open_lazy_userfaultfd();
+  if (!uffd.ok()) return uffd.error();
+  auto parked = fds.working.park(ScopedFd(*uffd), "a userfaultfd");
+  if (!parked.ok()) return parked.error();
+  fds.userfaultfd = *parked;
+  return introduce_to_loader(fds.loader, fds.userfaultfd, range.gate());
+}
+
 Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool in_new_user) {
   const ImageMeta& meta = spec.image->meta();
   OwnFds fds;
@@ -125,17 +138,20 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   if (!time.ok()) return time.error();
   fds.exe = open_exe(meta, fds);
 
-  RestorerRange range(*spec.image, *spec.fill, *spec.vdso, *descriptors);
+  RestorerRange range(*spec.image, *spec.fill, *spec.lazy, *spec.vdso, *descriptors);
   CKPT_TRY(range.reserve(objects.view_bytes()));
   CKPT_TRY(objects.make(range.views_at(), fds.working, report));
   MemoryPlan memory(meta, *spec.fill, objects);
   CKPT_TRY(memory.build(fds.working, report));
+  if (fds.loader >= 0) CKPT_TRY(prepare_lazy_memory(fds, range));
 
   RestorerArgs& args = range.args();
   static_assert(kMaxImages == kMaxChainLength + 1);
   std::fill(std::begin(args.image_fds), std::end(args.image_fds), -1);
   std::copy(fds.images.begin(), fds.images.end(), args.image_fds);
   args.feed_fd = fds.feed;
+  args.loader_fd = fds.loader;
+  args.userfaultfd = fds.userfaultfd;
   args.exe_fd = fds.exe;
   args.first_working_fd = static_cast<uint32_t>(fds.working.first());
   args.time_offsets_fd = time->offsets.release();

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "restart/fill_plan.h"
+#include "restart/lazy_plan.h"
 #include "restart/report.h"
 #include "restart/vdso.h"
 #include "writer/image_chain.h"
@@ -16,9 +17,11 @@ namespace ckpt {
 struct ProcessSpec {
   const ImageChain* image = nullptr;
   const FillPlan* fill = nullptr;
+  const LazyPlan* lazy = nullptr;
   const Vdso* vdso = nullptr;
   int status_fd = -1;  // writing end
   int feed_fd = -1;    // reading end; -1: nothing is fed
+  int loader_fd = -1;  // socket; -1: nothing is lazy
   bool new_pid_namespace = false;
   std::string image_directory;  // where tails of files that have grown are kept
 };

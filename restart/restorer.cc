@@ -23,6 +23,8 @@
 #include <linux/prctl.h>
 #include <linux/rseq.h>
 #include <linux/securebits.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 
 #include <sys/uio.h>
 
@@ -224,6 +226,27 @@ void finish_one(const RestorerArgs& a, const RestorerMapping& m, uint32_t& notes
   }
 }
 
+// From here on a page that is missing is the loader's business. What it must bring before anything else of the
+// program runs is there when it has answered.
+void register_lazy(const RestorerArgs& a) {
+  for (uint64_t i = 0; i < a.lazy_count; ++i) {
+    const RestorerLazyRange& range = a.lazy[i];
+    // A huge page of a neighbour that has been filled may reach into it.
+    call(__NR_madvise, range.start, range.length, MADV_DONTNEED);
+    uffdio_register r{};
+    r.range.start = range.start;
+    r.range.len = range.length;
+    r.mode = UFFDIO_REGISTER_MODE_MISSING;
+    long error = call(__NR_ioctl, a.userfaultfd, UFFDIO_REGISTER, &r);
+    if (failed(error)) fail(a, RestartStage::kMemory, RestorerStep::kRegister, error, mapping_at(a, range.start));
+  }
+  if (a.lazy_count == 0) return;
+  uint64_t registered = 1;
+  long n = call(__NR_write, a.loader_fd, &registered, sizeof(registered));
+  if (n == sizeof(registered)) n = call(__NR_read, a.loader_fd, &registered, sizeof(registered));
+  if (n != sizeof(registered)) fail(a, RestartStage::kMemory, RestorerStep::kFirstPages, n < 0 ? n : -kErrnoIo);
+}
+
 uint32_t describe_mm(const RestorerArgs& a) {
   prctl_mm_map map{};
   map.start_code = a.start_code;
@@ -268,6 +291,7 @@ extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(Restorer
   for (uint32_t i = 0; i < a.seal_count; ++i) {
     if (failed(call(__NR_fcntl, a.seals[i].fd, F_ADD_SEALS, a.seals[i].seals))) notes |= kNoteSealRefused;
   }
+  register_lazy(a);
   report(a, RestartStage::kMemory, RestorerStep::kNone, 0, 0);
 
   notes |= describe_mm(a);

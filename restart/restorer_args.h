@@ -42,6 +42,11 @@ struct RestorerFill {
 inline constexpr uint32_t kMaxImages = 256;  // kMaxChainLength and the image itself
 inline constexpr uint64_t kFromFeed = ~uint64_t{0};
 
+// Memory that the loader brings when it is touched, registered with its userfaultfd.
+struct RestorerLazyRange {
+  uint64_t start, length;
+};
+
 // One of [vvar], [vvar_vclock], [vdso]: first out of the way, into the restorer range, then to where
 // the saved process had it.
 struct RestorerVdsoPiece {
@@ -85,6 +90,8 @@ enum class RestorerStep : int32_t {
   kProtect = 6,
   kMemoryMap = 7,   // PR_SET_MM_MAP
   kCredentials = 8,
+  kRegister = 9,    // UFFDIO_REGISTER
+  kFirstPages = 10, // the loader's answer
 };
 
 // What could not be brought back as it was, without being fatal: RestartStatus::detail of kMm.
@@ -112,6 +119,8 @@ struct RestorerArgs {
   uint32_t vdso_count;
   uint32_t mapping_count;
   uint64_t fill_count;
+  uint64_t lazy_count;
+  const RestorerLazyRange* lazy;
   RestorerVdsoPiece vdso[kMaxVdsoPieces];
   RestorerCode old_vdso;
   const RestorerMapping* mappings;
@@ -119,6 +128,8 @@ struct RestorerArgs {
 
   int32_t image_fds[kMaxImages];  // -1 behind the last
   int32_t feed_fd;          // -1: nothing is compressed
+  int32_t loader_fd;        // socket to the loader; -1: nothing is lazy
+  int32_t userfaultfd;      // -1: the same
   int32_t time_offsets_fd;  // /proc/self/timens_offsets of our new time namespace; -1: none
   int32_t time_ns_fd;       // the namespace itself
   uint32_t first_working_fd;  // every descriptor from here on is closed, but for the status pipe

@@ -62,12 +62,13 @@ Result<void> RestorerRange::reserve(uint64_t view_bytes) {
   uint64_t code = pages(restorer_blob().size());
   uint64_t lists = pages(sizeof(RestorerArgs) + meta.mappings.size() * sizeof(RestorerMapping) +
                          fill_.fills.size() * sizeof(RestorerFill) +
+                         (lazy_.registered.size() + 1) * sizeof(RestorerLazyRange) +
                          std::min<uint64_t>(meta.process.groups.size(), kMostGroups) * sizeof(uint32_t) +
                          descriptors_.locks.size() * sizeof(RestorerLock) +
                          descriptors_.pending_seals.size() * sizeof(RestorerSeal) + meta.mm.auxv.size() +
-                         (other ? saved_vdso_code(meta).size() : 0) + 9 * 64);
+                         (other ? saved_vdso_code(meta).size() : 0) + 10 * 64);
   uint64_t parking = pages(vdso_.whole().size());
-  uint64_t total = code + lists + kStackBytes + parking + pages(view_bytes);
+  uint64_t total = code + lists + kStackBytes + parking + pages(view_bytes) + (lazy_.any() ? kPageSize : 0);
   auto room = find_room(std::move(taken), total, kMargin, Addr{kLowest});
   if (!room.ok()) return room.error();
   start_ = room->value;
@@ -88,6 +89,10 @@ Result<void> RestorerRange::reserve(uint64_t view_bytes) {
   stack_top_ = stack + kStackBytes;
   parking_ = stack_top_;
   views_ = parking_ + parking;
+  if (lazy_.any()) {
+    gate_ = end_ - kPageSize;
+    mprotect(reinterpret_cast<void*>(gate_), kPageSize, PROT_READ);
+  }
   return {};
 }
 
@@ -113,6 +118,7 @@ Result<void> RestorerRange::fill_in(const std::vector<RestorerMapping>& mappings
   a.mappings = place(mappings.data(), mappings.size());
   a.fill_count = fill_.fills.size();
   a.fills = place(fill_.fills.data(), fill_.fills.size());
+  describe_lazy();
   CKPT_TRY(plan_vdso());
   describe_own_rseq();
   describe_mm();
@@ -140,9 +146,19 @@ Result<void> RestorerRange::fill_in(const std::vector<RestorerMapping>& mappings
   a.entry = p.restart_entry;
   a.library.protocol = kRestartProtocolVersion;
   a.library.restorer_start = start_;
-  a.library.restorer_end = end_;
+  a.library.restorer_end = gate_ != 0 ? gate_ : end_;
+  a.library.loading_gate = gate_;
   a.library.restart_state = p.restart_state;
   return {};
+}
+
+void RestorerRange::describe_lazy() {
+  if (!lazy_.any()) return;
+  std::vector<RestorerLazyRange> ranges;
+  for (const AddrRange& r : lazy_.registered) ranges.push_back({r.start.value, r.size()});
+  ranges.push_back({gate_, kPageSize});
+  args_->lazy_count = ranges.size();
+  args_->lazy = place(ranges.data(), ranges.size());
 }
 
 Result<void> RestorerRange::plan_vdso() {

@@ -62,6 +62,12 @@ Error restorer_error(const RestartStatus& s, const std::function<std::string(uin
     case RestorerStep::kCredentials:
       return make_error(ExitCode::kPermission, s.error,
                         "cannot become the saved user and groups ({}): restart as that user, or as root", name);
+    case RestorerStep::kRegister:
+      return make_error(ExitCode::kSystem, s.error, "cannot register {} with userfaultfd ({}); restart with --eager",
+                        mapping_name(s.detail), name);
+    case RestorerStep::kFirstPages:
+      return make_error(ExitCode::kSystem, s.error, "the process that loads the memory has ended ({}); restart with --eager",
+                        name);
     case RestorerStep::kMemoryMap:
     case RestorerStep::kNone:
       break;

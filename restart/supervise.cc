@@ -43,11 +43,12 @@ void send_signal(int pidfd, int signal, siginfo_t* info) {
 
 }  // namespace
 
-Supervisor::Supervisor(Launched launched, ReportChannel report, ScopedFd status_fd, MappingName mapping_name)
+Supervisor::Supervisor(Launched launched, ReportChannel report, ScopedFd status_fd, MappingName mapping_name, Loader* loader)
     : launched_(std::move(launched)),
       report_(std::move(report)),
       status_fd_(std::move(status_fd)),
-      mapping_name_(std::move(mapping_name)) {
+      mapping_name_(std::move(mapping_name)),
+      loader_(loader) {
   sigset_t set = watched_signals();
   signals_ = ScopedFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   fcntl(status_fd_.get(), F_SETFL, O_NONBLOCK);
@@ -72,6 +73,11 @@ Result<Outcome> Supervisor::wait_until_running() {
     }
     if (outcome_.stage == RestartStage::kGo) return outcome_;
     reap();
+    watch_loader();
+    if (loader_ != nullptr && loader_->error()) {
+      end_child();
+      return *loader_->error();
+    }
     if (child_gone_ || ended_) {
       read_reports();
       if (reported_error_) return *reported_error_;
@@ -79,10 +85,12 @@ Result<Outcome> Supervisor::wait_until_running() {
       if (outcome_.stage == RestartStage::kGo) return outcome_;  // ran and ended already
       return death_error(ended_.value_or(0));
     }
-    pollfd wait_for[3] = {
-        {status_fd_.get(), POLLIN, 0}, {report_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
+    pollfd wait_for[4] = {{status_fd_.get(), POLLIN, 0},
+                          {report_.fd(), POLLIN, 0},
+                          {signals_.get(), POLLIN, 0},
+                          {loader_ != nullptr ? loader_->pidfd() : -1, POLLIN, 0}};
     // Both are closed (-1) at their ends: from then on only the child's end matters, which SIGCHLD tells.
-    if (poll(wait_for, 3, -1) < 0 && errno != EINTR) {
+    if (poll(wait_for, 4, -1) < 0 && errno != EINTR) {
       return make_error(ExitCode::kSystem, errno, "poll failed ({})", errno_name(errno));
     }
     if (wait_for[2].revents != 0) forward_signals();
@@ -194,6 +202,13 @@ void Supervisor::reap() {
   }
 }
 
+void Supervisor::watch_loader() {
+  if (loader_ == nullptr || loader_->pidfd() < 0) return;
+  loader_->reap();
+  // The guard does it too; but both may have been killed.
+  if (loader_->error()) send_signal(launched_.pidfd.get(), SIGKILL, nullptr);
+}
+
 Error Supervisor::death_error(int status) const {
   const char* after = stage_name(outcome_.stage);
   if (WIFSIGNALED(status)) {
@@ -215,13 +230,20 @@ void Supervisor::end_child() {
   child_gone_ = true;
 }
 
-int Supervisor::wait_until_ended() {
-  for (;;) {
+int Supervisor::wait_until_ended(const std::function<void()>& loaded) {
+  for (bool said = false;;) {
     read_reports();
     reap();
+    watch_loader();
+    if (loader_ != nullptr && loader_->loaded() && !said) {
+      said = true;
+      loaded();
+    }
     if (ended_) return *ended_;
-    pollfd wait_for[2] = {{report_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
-    if (poll(wait_for, 2, -1) < 0 && errno != EINTR) {
+    pollfd wait_for[3] = {{report_.fd(), POLLIN, 0},
+                          {signals_.get(), POLLIN, 0},
+                          {loader_ != nullptr ? loader_->pidfd() : -1, POLLIN, 0}};
+    if (poll(wait_for, 3, -1) < 0 && errno != EINTR) {
       // Out of memory, perhaps: the end can be waited for without.
       siginfo_t ignored;
       waitid(P_PID, static_cast<id_t>(launched_.child), &ignored, WEXITED | WNOWAIT);
@@ -232,6 +254,7 @@ int Supervisor::wait_until_ended() {
 
 void Supervisor::detach() {
   if (launched_.through_init) report_.send(ReportKind::kDetach, 0);
+  if (loader_ != nullptr) loader_->detach();
 }
 
 void end_like(int wait_status) {

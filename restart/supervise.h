@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "restart/launch.h"
+#include "restart/loader.h"
 #include "restart/report.h"
 
 namespace ckpt {
@@ -29,7 +30,8 @@ class Supervisor {
   // status_fd: the reading end of the RestartStatus pipe. mapping_name: what to call the mapping with
   // a number in the image, for messages.
   using MappingName = std::function<std::string(uint32_t index)>;
-  Supervisor(Launched launched, ReportChannel report, ScopedFd status_fd, MappingName mapping_name);
+  // loader: nullptr when all memory is there before the program runs.
+  Supervisor(Launched launched, ReportChannel report, ScopedFd status_fd, MappingName mapping_name, Loader* loader);
 
   // Blocks the signals that are forwarded later; before launch(), so that none is missed.
   static void block_signals();
@@ -39,8 +41,9 @@ class Supervisor {
   // process is gone then.
   Result<Outcome> wait_until_running();
 
-  // Until the program ends: forwards signals, stops and goes on with it. Returns its wait status.
-  int wait_until_ended();
+  // Until the program ends: forwards signals, stops and goes on with it. Returns its wait status. `loaded` is
+  // called when all memory of a lazy restart is there. If it could not be had, the loader has the error.
+  int wait_until_ended(const std::function<void()>& loaded);
 
   // The program goes on without us.
   void detach();
@@ -51,6 +54,7 @@ class Supervisor {
   void read_reports();
   void forward_signals();
   void reap();
+  void watch_loader();
   Error death_error(int status) const;
   void end_child();
 
@@ -58,6 +62,7 @@ class Supervisor {
   ReportChannel report_;
   ScopedFd status_fd_;
   MappingName mapping_name_;
+  Loader* loader_;
   ScopedFd signals_;
   Outcome outcome_;
   std::optional<Error> reported_error_;

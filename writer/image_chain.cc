@@ -40,10 +40,12 @@ std::vector<AddrRange> intersection(const std::vector<AddrRange>& a, std::span<c
   return both;
 }
 
-Result<ImageReader> from_standard_input() {
+}  // namespace
+
+Result<ImageReader> open_standard_input(ImageParts parts) {
   auto file = spool_standard_input();
   if (!file.ok()) return file.error();
-  auto image = ImageReader::adopt(std::move(*file), kStandardInput);
+  auto image = ImageReader::adopt(std::move(*file), kStandardInput, parts);
   if (image.ok() && image->brief().parent.sequence != 0) {
     return make_error(ExitCode::kNotFound, ENOENT,
                       "{}: an increment to {}, which a stream does not bring; send it with 'ckpt cat', which makes it full",
@@ -51,8 +53,6 @@ Result<ImageReader> from_standard_input() {
   }
   return image;
 }
-
-}  // namespace
 
 Result<ImageReader> ImageChain::find_parent(const ImageReader& child) const {
   const ParentImage& parent = child.brief().parent;
@@ -90,7 +90,7 @@ Result<ImageReader> ImageChain::find_parent(const ImageReader& child) const {
 
 Result<ImageChain> ImageChain::open(const std::string& path) {
   ImageChain chain;
-  auto image = path == "-" ? from_standard_input() : ImageReader::open(path);
+  auto image = path == "-" ? open_standard_input(ImageParts::kAll) : ImageReader::open(path);
   if (!image.ok()) return image.error();
   chain.images_.push_back(std::move(*image));
   while (chain.images_.back().brief().parent.sequence != 0) {
@@ -127,6 +127,7 @@ void ImageChain::merge() {
     }
     wanted = intersection(wanted, images_[i].inherited());
   }
+  if (size() == 1) return;  // in that order already
   std::sort(pieces_.begin(), pieces_.end(),
             [](const MemoryPiece& a, const MemoryPiece& b) { return a.address < b.address; });
 }

@@ -62,4 +62,7 @@ class ImageChain {
   uint64_t memory_bytes_ = 0;
 };
 
+// The image that comes from standard input (image_spool.h); it cannot be an increment.
+Result<ImageReader> open_standard_input(ImageParts parts);
+
 }  // namespace ckpt

@@ -68,6 +68,10 @@ Result<ImageReader> ImageReader::adopt(ScopedFd fd, const std::string& path, Ima
   auto brief = probe_image(image.fd(), path.c_str());
   if (!brief.ok()) return brief.error();
   image.brief_ = *brief;
+  if (parts == ImageParts::kDescription) {
+    CKPT_TRY(image.load_meta());
+    return image;
+  }
   CKPT_TRY(image.load_index());
   CKPT_TRY(image.load_inherited());
   if (parts == ImageParts::kMemory) return image;
@@ -243,21 +247,28 @@ Result<void> ImageReader::read_extent(const Extent& extent, std::span<std::byte>
     return make_error(ExitCode::kIo, error, "{}: cannot be read at byte {} ({}); see the kernel log",
                       shown_path(path_.c_str()).text, extent.offset.value, errno_name(error));
   }
-  if (checksum_of({to, padded}) != extent.checksum) {
+  auto memory = open_extent(extent, {to, padded}, out);
+  if (!memory.ok()) return memory.error();
+  return {};
+}
+
+Result<const std::byte*> ImageReader::open_extent(const Extent& extent, std::span<const std::byte> stored,
+                                                  std::span<std::byte> out) const {
+  if (checksum_of(stored) != extent.checksum) {
     return damaged("checksum of the memory is wrong", extent.offset.value);
   }
-  if (extent.codec == Codec::kNone) return {};
+  if (extent.codec == Codec::kNone) return stored.data();
   uint64_t got = 0;
   if (extent.codec == Codec::kLz4) {
-    int n = LZ4_decompress_safe(reinterpret_cast<const char*>(to), reinterpret_cast<char*>(out.data()),
+    int n = LZ4_decompress_safe(reinterpret_cast<const char*>(stored.data()), reinterpret_cast<char*>(out.data()),
                                 static_cast<int>(extent.stored), static_cast<int>(out.size()));
     got = n < 0 ? 0 : static_cast<uint64_t>(n);
   } else {
-    size_t n = ZSTD_decompress(out.data(), out.size(), to, extent.stored);
+    size_t n = ZSTD_decompress(out.data(), out.size(), stored.data(), extent.stored);
     got = ZSTD_isError(n) ? 0 : n;
   }
   if (got != extent.length) return damaged("compressed memory cannot be unpacked", extent.offset.value);
-  return {};
+  return static_cast<const std::byte*>(out.data());
 }
 
 }  // namespace ckpt

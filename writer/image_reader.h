@@ -36,8 +36,8 @@ struct Extent {
   uint64_t checksum;  // of the stored bytes and their padding to 4096
 };
 
-// What open() reads of a file: everything, or, of a parent, all but the description of the process.
-enum class ImageParts { kAll, kMemory };
+// What open() reads of a file: everything, or, of a parent, all but the description of the process, or nothing but that.
+enum class ImageParts { kAll, kMemory, kDescription };
 
 // Bytes of data checked and bytes in all.
 using VerifyProgress = std::function<void(uint64_t done, uint64_t total)>;
@@ -60,6 +60,10 @@ class ImageReader {
 
   // The memory of an extent, unpacked, checked against its checksum. out.size() == extent.length.
   Result<void> read_extent(const Extent& extent, std::span<std::byte> out) const;
+  // The same for who has read the file itself: `stored` are the extent's bytes with their padding. Returns
+  // its memory, which is in `stored` or, when it had to be unpacked, in `out` (of extent.length bytes then).
+  Result<const std::byte*> open_extent(const Extent& extent, std::span<const std::byte> stored,
+                                       std::span<std::byte> out) const;
   // Every section, every chunk, every byte. With `threads` (1 or 2) readers; progress is called on
   // the calling thread.
   Result<void> verify_data(unsigned threads = 2, const VerifyProgress& progress = {}) const;

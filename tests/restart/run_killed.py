@@ -52,6 +52,8 @@ def parse(argv):
                         "increments")
     parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="another variable")
     parser.add_argument("--namespaces", default="auto", choices=["auto", "never", "always"], help="for ckpt-restart")
+    parser.add_argument("--restart-option", action="append", default=[], metavar="OPTION", help="for ckpt-restart, such as "
+                        "--restart-option=--lazy")
     parser.add_argument("--without-time-namespace", action="store_true", help="restart where there can be none")
     parser.add_argument("--no-kill", action="store_true", help="take checkpoints only; the program must notice nothing")
     parser.add_argument("--checkpoints", type=int, default=10, help="with --no-kill: at most this many")
@@ -109,6 +111,7 @@ def command_of(arguments, name, mode, trial):
         words += ["--setting", setting]
     if arguments.namespaces != "auto":
         words += ["--namespaces", arguments.namespaces]
+    words += [f"--restart-option={option}" for option in arguments.restart_option]
     if arguments.no_kill:
         words += ["--checkpoints", str(arguments.checkpoints)]
     for option in ("without_time_namespace", "no_kill", "long"):
@@ -189,6 +192,7 @@ def main(argv):
             counts["failed"] += 1
             continue
         settings = harness.Settings(segment=arguments.segment, pool=arguments.pool, namespaces=arguments.namespaces,
+                                    restart_options=arguments.restart_option,
                                     without_time_namespace=arguments.without_time_namespace, long=arguments.long,
                                     increments=arguments.increments, environment=dict(s.split("=", 1) for s in arguments.setting))
         reference_directory = os.path.join(base, f"{name}.reference")

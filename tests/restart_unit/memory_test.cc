@@ -74,6 +74,32 @@ TEST_F(Memory, CompressedPagesComeBack) {
   }
 }
 
+TEST_F(Memory, LazyPagesComeBackWhenTheyAreTouched) {
+  for (Codec codec : {Codec::kNone, Codec::kLz4, Codec::kZstd}) {
+    MadeImage image;
+    image.codec = codec;
+    std::string bytes;
+    for (int i = 0; i < 100000; ++i) bytes += "line " + std::to_string(i * 7) + "\n";
+    bytes.resize(2 << 20);
+    bytes += pattern(3 << 20, 2);
+    for (size_t page = 300; page < 1000; page += 7) bytes.replace(page * 4096, 4096, std::string(4096, '\0'));
+    // Two mappings side by side: extents may reach from one into the other. Read only, and with a hole at the end.
+    uint64_t at = 0x20'0000'0000;
+    size_t middle = (3 << 20) + 8192;
+    image.add(at, at + middle, PROT_READ | PROT_WRITE, MappingKind::kAnonymous, bytes.substr(0, middle));
+    image.add(at + middle, at + (8 << 20), PROT_READ, MappingKind::kAnonymous, bytes.substr(middle));
+    image.step(GuestOp::kGo);
+    image.step(GuestOp::kStore, 'X', at + 5);
+    image.step(GuestOp::kDump, 0, at, 8 << 20);
+    RunResult r = run(image, {"--lazy", "--quiet"});
+    EXPECT_EQ(r.exit_code(), 7) << r.err;
+    EXPECT_EQ(r.err, "");
+    bytes[5] = 'X';
+    bytes.resize(8 << 20);
+    EXPECT_TRUE(r.out == bytes);
+  }
+}
+
 TEST_F(Memory, MapsAreWhatTheImageSays) {
   MadeImage image;
   image.add(0x20'0000'0000, 0x20'0000'2000, PROT_READ, MappingKind::kAnonymous, pattern(8192, 3));

@@ -53,6 +53,7 @@ class Settings:
     segment: str = ""
     pool: str = ""
     namespaces: str = "auto"
+    restart_options: list = dataclasses.field(default_factory=list)
     without_time_namespace: bool = False
     long: bool = False
     increments: int = 0
@@ -228,7 +229,7 @@ class Trial:
             raise Failure("the killed program, or ckpt-restart above it, does not end") from None
 
     def restart(self):
-        argv = [self.build.restart, "--json", "--namespaces", self.settings.namespaces, self.images]
+        argv = [self.build.restart, "--json", "--namespaces", self.settings.namespaces, *self.settings.restart_options, self.images]
         if self.settings.without_time_namespace:
             # In a user namespace that may have no time namespaces.
             argv = ["unshare", "--user", "--map-root-user", "sh", "-c",

@@ -1,0 +1,38 @@
+// Reads of image files by whoever loads memory while the program runs: from the page cache what is there,
+// past it what is not, since it is read once.
+//
+// Owner:     restart. Callers: any thread of the loader process.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "base/raii_fd.h"
+#include "writer/image_chain.h"
+
+namespace ckpt {
+
+class StoredBytes {
+ public:
+  explicit StoredBytes(const ImageChain& image);
+  ~StoredBytes();
+  StoredBytes(const StoredBytes&) = delete;
+  StoredBytes& operator=(const StoredBytes&) = delete;
+
+  // offset, out.size() and out.data(): multiples of 4096.
+  Result<void> read(uint32_t image, uint64_t offset, std::span<std::byte> out) const;
+
+ private:
+  struct File {
+    ScopedFd direct;         // not valid: the file system has no O_DIRECT
+    void* view = nullptr;    // mapped for mincore(2) only
+    uint64_t bytes = 0;
+  };
+  bool cached(const File& file, uint64_t offset, size_t bytes) const;
+
+  const ImageChain& image_;
+  std::vector<File> files_;
+};
+
+}  // namespace ckpt
