@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "libckpt_rt/futex_words.h"
+#include "libckpt_rt/thread_context.h"
 #include "libckpt_rt/write_protect.h"
 
 namespace ckpt {
@@ -114,7 +115,7 @@ Result<void> Arming::run(std::span<const Mapping> map, std::span<const Addr> sta
   CKPT_TRY(cover(map));
   {
     WriteProtection::Serving serving(protection_);
-    for (Addr a : stacks) removed({a.page_down(), a.page_down() + kPageSize});
+    for (Addr a : stacks) removed({Addr{a.value - kHandlerStackBytes}.page_down(), a.page_down() + kPageSize});
   }
   size_t before = SIZE_MAX;
   for (uint32_t passes = 0, worse = 0; passes < kMostPasses && worse < 3; ++passes) {
@@ -287,27 +288,40 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
     }
     table_.clear_present(range);
     for (size_t m = mapping_at(map, range.start); m < map.size() && map[m].range.start < range.end; ++m) {
-      if (map[m].handling == Handling::kTracked) CKPT_TRY(settle_part(map[m], common(map[m].range, range), opens, eager));
+      if (map[m].handling == Handling::kTracked) CKPT_TRY(settle_part(map[m], common(map[m].range, range), opens ? open : std::span<const Addr>(), eager));
     }
   }
   CKPT_TRY(settle_covered(map));
   return settle_rest(map, eager);
 }
 
-Result<void> Arming::settle_part(const Mapping& m, AddrRange part, bool opens, ArenaVector<AddrRange>& eager) {
+// Are those of the open pages that lie in `part` among the pages just listed?
+bool Arming::exist(std::span<const Addr> open, AddrRange part) const {
+  const AddrRange* run = runs_.begin();
+  for (auto page = std::lower_bound(open.begin(), open.end(), part.start); page != open.end() && *page < part.end; ++page) {
+    while (run != runs_.end() && run->end <= *page) ++run;
+    if (run == runs_.end() || *page < run->start) return false;
+  }
+  return true;
+}
+
+// open: the pages that will be released, if there are any around here.
+Result<void> Arming::settle_part(const Mapping& m, AddrRange part, std::span<const Addr> open, ArenaVector<AddrRange>& eager) {
   CKPT_TRY(list_pages(part, m.shared));
   if (runs_.empty()) return {};
   uint64_t bytes = 0;
   for (const AddrRange& run : runs_) bytes += run.size();
   // The end of a stack, mostly: to copy it costs no more than to protect it, and spares its thread a fault.
-  bool copied = opens && bytes <= kOpenBytes;
+  bool copied = !open.empty() && bytes <= kOpenBytes;
   if (!copied && protection_.protect(part) != 0) {
     // Mapped anew in this place.
     copied = protection_.add(m.range) != 0;
     if (long r = copied ? 0 : protection_.protect(part); r != 0) return cannot_protect(part, r);
   }
   if (copied) {
-    protection_.unprotect(part);  // what was unsettled may still be protected
+    // What was unsettled may still be protected. Where no page that exists is, a protected hole does no harm, unless
+    // the kernel writes there.
+    if (pages_.saw_protected() || !exist(open, part)) protection_.unprotect(part);
     return eager.append(runs_.data(), runs_.size()) ? Result<void>() : no_memory();
   }
   for (const AddrRange& run : runs_) table_.set_present(run);

@@ -15,7 +15,7 @@
 namespace ckpt {
 
 Result<void> CheckpointRun::protect_ahead() {
-  if (!protection_.can_protect_ahead()) return {};
+  if (!protection_.can_protect_ahead()) return get_ready();
   // The second round is for what was mapped during the first: it is as short as there is little.
   for (int round = 0; round < 2; ++round) {
     MemoryMap now(arena_);
@@ -23,7 +23,7 @@ Result<void> CheckpointRun::protect_ahead() {
       MappingsHeld held;
       if (!held.sure()) {
         log_line(directory_.get(), "a call that changes mappings did not end: memory is protected in the stop, which lasts longer");
-        return {};
+        return get_ready();
       }
       CKPT_TRY(now.read(own_.span()));
       now.copy_flags_from(map_before_);
@@ -35,9 +35,14 @@ Result<void> CheckpointRun::protect_ahead() {
       arming_.keep(now.mappings(), again.mappings());
     }
     ArenaVector<Addr> stacks(arena_);
-    if (!list_stack_pointers(arena_, stacks)) return no_memory("the list of threads");
+    busy_.clear();
+    if (!list_stack_pointers(arena_, stacks, busy_)) return no_memory("the list of threads");
+    if (round == 1) {
+      CKPT_TRY(prepare_eager_copies(now, stacks.size()));
+      CKPT_TRY(get_ready());
+    }
+    // The last thing: what is written from here on is protected in the stop.
     CKPT_TRY(arming_.run(now.mappings(), stacks.span()));
-    if (round == 1) CKPT_TRY(prepare_eager_copies(now, stacks.size()));
   }
   return {};
 }

@@ -18,6 +18,7 @@ struct PagemapScanArg {
   uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
 };
 constexpr unsigned long kPagemapScan = _IOWR('f', 16, PagemapScanArg);
+constexpr uint64_t kPageIsWritten = 1 << 1;  // not protected by userfaultfd
 constexpr uint64_t kPageIsFile = 1 << 2, kPageIsPresent = 1 << 3, kPageIsSwapped = 1 << 4, kPageIsZero = 1 << 5;
 constexpr uint64_t kPageIsGuard = 1 << 8;  // Linux 6.15
 
@@ -52,6 +53,7 @@ Result<void> PageScan::open(Arena& scratch) {
 
 Result<void> PageScan::scan(const Mapping& m, ArenaVector<AddrRange>& runs) {
   first_ = runs.size();
+  saw_protected_ = true;
   if (m.shared && m.whole) return scan_shared(m.range, runs);
   if (!m.shared && m.whole && (m.map_flags & kMapFileDeleted) != 0) {
     return add(m.range, runs);
@@ -66,6 +68,7 @@ Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
   constexpr size_t kRegions = kBuffer / sizeof(PageRegion);
   auto* regions = reinterpret_cast<PageRegion*>(buffer_);
   uint64_t at = range.start.value;
+  saw_protected_ = false;
   while (at < range.end.value) {
     PagemapScanArg arg{};
     arg.size = sizeof(arg);
@@ -78,7 +81,7 @@ Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
     arg.category_anyof_mask = kPageIsPresent | (swapping_ ? kPageIsSwapped : 0);
     arg.category_mask = kPageIsZero | (anonymous_only ? kPageIsFile : 0) | (knows_guards_ ? kPageIsGuard : 0);
     arg.category_inverted = arg.category_mask;
-    arg.return_mask = kPageIsPresent;
+    arg.return_mask = kPageIsPresent | kPageIsWritten;
     long n = sys::call(__NR_ioctl, pagemap_.get(), kPagemapScan, &arg);
     if (n == -EINVAL && knows_guards_) {
       knows_guards_ = false;
@@ -86,6 +89,7 @@ Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
     }
     if (n == -ENOTTY || n == -EINVAL) {
       have_ioctl_ = false;
+      saw_protected_ = true;
       return scan_by_read({Addr{at}, range.end}, anonymous_only, runs);
     }
     if (n < 0) {
@@ -93,6 +97,7 @@ Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
                         range.start.value, range.end.value, errno_name(static_cast<int>(n)));
     }
     for (long i = 0; i < n; ++i) {
+      if ((regions[i].categories & kPageIsWritten) == 0) saw_protected_ = true;
       CKPT_TRY(add({Addr{regions[i].start}, Addr{regions[i].end}}, runs));
     }
     if (arg.walk_end <= at) break;
