@@ -67,6 +67,11 @@ bool SegmentTable::is_present(Addr page) const {
   return find(page, &id) && (segments_[id.value].present >> ((page - segments_[id.value].base) / kPageSize) & 1) != 0;
 }
 
+bool SegmentTable::has_pages_around(Addr page) const {
+  SegmentId id;
+  return find(page, &id) && segments_[id.value].present != 0;
+}
+
 uint64_t SegmentTable::bytes_to_copy() const {
   uint64_t pages = 0;
   for (size_t i = 0; i < size_; ++i) {
@@ -140,9 +145,14 @@ bool SegmentTable::change(SegmentId id, SegmentState from, SegmentState to) {
                                                            std::memory_order_acq_rel, std::memory_order_relaxed);
 }
 
-bool SegmentTable::written(SegmentId id) { return change(id, SegmentState::kProtected, SegmentState::kWritten); }
+bool SegmentTable::written(SegmentId id) {
+  if (!change(id, SegmentState::kProtected, SegmentState::kWritten)) return false;
+  segments_[id.value].in_parent = false;
+  return true;
+}
 
 bool SegmentTable::unsettled(SegmentId id) {
+  segments_[id.value].in_parent = false;
   return segments_[id.value].state.exchange(static_cast<uint32_t>(SegmentState::kUnsettled),
                                             std::memory_order_acq_rel) ==
          static_cast<uint32_t>(SegmentState::kProtected);

@@ -87,6 +87,7 @@ class SegmentTable {
   // The pages of run exist, as far as they are in segments of the table.
   void set_present(AddrRange run);
   bool is_present(Addr page) const;
+  bool has_pages_around(Addr page) const;  // in its segment
   // Of pages that an image must have: not of those in_parent.
   uint64_t bytes_to_copy() const;
   // What `present` is when every page of the window exists.
@@ -130,6 +131,7 @@ class SegmentTable {
   void set(SegmentId id, SegmentState state) {
     // relaxed: published by what publishes the table.
     segments_[id.value].state.store(static_cast<uint32_t>(state), std::memory_order_relaxed);
+    if (state == SegmentState::kUnsettled || state == SegmentState::kWritten) segments_[id.value].in_parent = false;
   }
 
   [[nodiscard]] bool claim(SegmentId id);

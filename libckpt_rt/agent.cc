@@ -175,16 +175,17 @@ bool request(const Request& r) {
 }
 
 void begin_absence() {
-  bool leaves;
   {
     SignalsBlocked blocked;
     ScopedLock guard(lock);
     ++absences;
-    leaves = running;
-    if (leaves) give_orders();
+    if (running) give_orders();
   }
   // Signals are open again: it may be in the middle of a checkpoint, and stop this thread.
-  if (leaves) library.agent.join();
+  for (RawThread* t : {&library.agent, &library.fault_handler, &library.writer, &library.engine}) {
+    t->join();
+    t->await_gone();
+  }
 }
 
 void end_absence() {

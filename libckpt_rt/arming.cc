@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "libckpt_rt/futex_words.h"
+#include "libckpt_rt/thread_context.h"
 #include "libckpt_rt/write_protect.h"
 
 namespace ckpt {
@@ -57,7 +58,6 @@ void Arming::fault(Addr a) {
     if (protection_.unprotect(page) != 0) protection_.wake(page);
     removed(window);
   } else if (table_.written(id)) {
-    table_[id].in_parent = false;
     [[maybe_unused]] bool fits = written_.push_back(id.value);
   }
 }
@@ -71,7 +71,6 @@ void Arming::removed(AddrRange range) {
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (!table_.window(table_[id]).overlaps(range) || table_.state(id) == SegmentState::kUnsettled) continue;
     table_.unsettled(id);
-    table_[id].in_parent = false;
     [[maybe_unused]] bool fits = unsettled_.push_back(id.value);
   }
 }
@@ -113,7 +112,7 @@ Result<void> Arming::run(std::span<const Mapping> map, std::span<const Addr> sta
   CKPT_TRY(cover(map));
   {
     WriteProtection::Serving serving(protection_);
-    for (Addr a : stacks) removed({a.page_down(), a.page_down() + kPageSize});
+    for (Addr a : stacks) removed({Addr{a.value - kHandlerStackBytes}.page_down(), a.page_down() + kPageSize});
   }
   size_t before = SIZE_MAX;
   for (uint32_t passes = 0, worse = 0; passes < kMostPasses && worse < 3; ++passes) {
@@ -291,7 +290,7 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
       if (map[m].handling != Handling::kTracked) continue;
       const AddrRange part = map[m].range.common(range);
       tracked += part.size();
-      CKPT_TRY(settle_part(map[m], part, opens, eager));
+      CKPT_TRY(settle_part(map[m], part, opens ? open : std::span<const Addr>(), eager));
     }
     if (tracked != range.size()) mark_open(range);
   }
@@ -299,7 +298,18 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
   return settle_rest(map, eager);
 }
 
-Result<void> Arming::settle_part(const Mapping& m, AddrRange part, bool opens, ArenaVector<AddrRange>& eager) {
+// Are those of the open pages that lie in `part` among the pages just listed?
+bool Arming::exist(std::span<const Addr> open, AddrRange part) const {
+  const AddrRange* run = runs_.begin();
+  for (auto page = std::lower_bound(open.begin(), open.end(), part.start); page != open.end() && *page < part.end; ++page) {
+    while (run != runs_.end() && run->end <= *page) ++run;
+    if (run == runs_.end() || *page < run->start) return false;
+  }
+  return true;
+}
+
+// open: the pages that will be released, if there are any around here.
+Result<void> Arming::settle_part(const Mapping& m, AddrRange part, std::span<const Addr> open, ArenaVector<AddrRange>& eager) {
   CKPT_TRY(list_pages(part, m.shared));
   if (runs_.empty()) {
     mark_open(part);  // not worth a call now
@@ -308,14 +318,16 @@ Result<void> Arming::settle_part(const Mapping& m, AddrRange part, bool opens, A
   uint64_t bytes = 0;
   for (const AddrRange& run : runs_) bytes += run.size();
   // The end of a stack, mostly: to copy it costs no more than to protect it, and spares its thread a fault.
-  bool copied = opens && bytes <= kOpenBytes;
+  bool copied = !open.empty() && bytes <= kOpenBytes;
   if (!copied && protection_.protect(part) != 0) {
     // Mapped anew in this place.
     copied = protection_.add(m.range) != 0;
     if (long r = copied ? 0 : protection_.protect(part); r != 0) return cannot_protect(part, r);
   }
   if (copied) {
-    protection_.unprotect(part);  // what was unsettled may still be protected
+    // What was unsettled may still be protected. Where no page that exists is, a protected hole does no harm, unless
+    // the kernel writes there.
+    if (pages_.saw_protected() || !exist(open, part)) protection_.unprotect(part);
     mark_open(part);
     return eager.append(runs_.data(), runs_.size()) ? Result<void>() : no_memory_for_segments();
   }

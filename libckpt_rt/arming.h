@@ -102,9 +102,10 @@ class Arming {
   Result<void> pass();
   bool protect_now(SegmentId first, SegmentId last, AddrRange range);
   Result<void> protect_next(size_t& i);
-  Result<void> settle_part(const Mapping& m, AddrRange part, bool opens, ArenaVector<AddrRange>& eager);
   Result<void> settle_suspects();
   Result<size_t> check_range(AddrRange range);
+  Result<void> settle_part(const Mapping& m, AddrRange part, std::span<const Addr> open, ArenaVector<AddrRange>& eager);
+  bool exist(std::span<const Addr> open, AddrRange part) const;
   Result<void> settle_covered(std::span<const Mapping> map);
   Result<void> settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>& eager);
   Result<void> list_pages(AddrRange range, bool shared);

@@ -23,17 +23,19 @@ Result<void> Arming::resume() {
   for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
     Segment& s = table_[id];
     const SegmentState state = table_.state(id);
+    // Others may write to shared memory, or give it back, past our protection: what is known of it is of no use.
+    const bool shared = table_.region(s).shared;
+    if (shared) s.present = 0;
     if (s.given_back.exchange(false, std::memory_order_relaxed)) {
       table_.set(id, SegmentState::kUnsettled);
-      s.in_parent = s.open = false;
+      s.open = false;
       if (!unsettled_.push_back(id.value)) return no_memory_for_segments();
-    } else if (!s.open && (state == SegmentState::kKept || state == SegmentState::kProtected)) {
+    } else if (!s.open && !shared && (state == SegmentState::kKept || state == SegmentState::kProtected)) {
       table_.set(id, SegmentState::kProtected);
-      // Others may write to shared memory past our protection.
-      s.in_parent = !table_.region(s).shared;
+      s.in_parent = true;
     } else {
       table_.set(id, SegmentState::kWritten);
-      s.in_parent = s.open = false;
+      s.open = false;
       if (!written_.push_back(id.value)) return no_memory_for_segments();
     }
   }
@@ -150,7 +152,6 @@ Result<size_t> Arming::check_range(AddrRange range) {
     const bool all = run < runs_.size() && runs_[run].start <= window.start && window.end <= runs_[run].end;
     if (all || table_.state(id) != SegmentState::kProtected) continue;
     table_.unsettled(id);
-    table_[id].in_parent = false;
     if (!unsettled_.push_back(id.value)) return no_memory_for_segments();
     ++found;
   }

@@ -44,15 +44,20 @@ Result<void> CheckpointRun::inherit_unwritten() {
 }
 
 Result<void> CheckpointRun::protect_ahead() {
-  if (!protection_.can_protect_ahead()) return {};
+  if (!protection_.can_protect_ahead()) return get_ready();
   // The second round is for what was mapped during the first: it is as short as there is little.
   for (int round = 0; round < 2; ++round) {
     MemoryMap now(arena_);
     {
       MappingsHeld held;
+      if (!held.sure() && round == 0 && watch_.is_renewed()) {
+        // What is in the table now is of the last checkpoint. Once more, then, from nothing.
+        memory_vanished_ = true;
+        return make_error(ExitCode::kInternal, 0, "a call that changes mappings did not end: a full image is taken instead");
+      }
       if (!held.sure()) {
         log_line(directory_.get(), "a call that changes mappings did not end: memory is protected in the stop, which lasts longer");
-        return {};
+        return get_ready();
       }
       CKPT_TRY(now.read(own_.span()));
       now.copy_flags_from(map_before_);
@@ -70,9 +75,14 @@ Result<void> CheckpointRun::protect_ahead() {
       if (*found != 0) log_format(directory_.get(), "{} segments lost their protection unseen; they are looked at in the stop", *found);
     }
     ArenaVector<Addr> stacks(arena_);
-    if (!list_stack_pointers(arena_, stacks)) return no_memory("the list of threads");
+    busy_.clear();
+    if (!list_stack_pointers(arena_, stacks, busy_)) return no_memory("the list of threads");
+    if (round == 1) {
+      CKPT_TRY(prepare_eager_copies(now, stacks.size()));
+      CKPT_TRY(get_ready());
+    }
+    // The last thing: what is written from here on is protected in the stop.
     CKPT_TRY(arming_.run(now.mappings(), stacks.span()));
-    if (round == 1) CKPT_TRY(prepare_eager_copies(now, stacks.size()));
   }
   return {};
 }
@@ -129,7 +139,11 @@ Result<void> CheckpointRun::settle_protection() {
     }
   }
   for (Addr page : open_pages_) {
-    if (!table_.is_present(page)) continue;
+    if (!table_.is_present(page)) {
+      // A hole beside pages that are protected: the kernel must be able to write there all the same.
+      if (table_.has_pages_around(page)) arming_.release({page, page + kPageSize});
+      continue;
+    }
     if (!runs.push_back({page, page + kPageSize})) return no_memory("the list of pages");
     arming_.release({page, page + kPageSize});
   }

@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "libckpt_rt/checkpoint_progress.h"
 #include "libckpt_rt/critical_section.h"
@@ -78,6 +80,16 @@ long StillMemory::read(std::byte* to, Addr from, size_t bytes, bool readable) {
     done += static_cast<size_t>(n);
   }
   return 0;
+}
+
+size_t StillMemory::read_many(std::span<const iovec> to, std::span<const iovec> from) {
+  if (to.empty()) return 0;
+  long n = sys::call(__NR_process_vm_readv, sys::gettid(), to.data(), to.size(), from.data(), from.size(), 0L);
+  size_t pieces = 0;
+  for (size_t have = n > 0 ? static_cast<size_t>(n) : 0; pieces < to.size() && have >= to[pieces].iov_len; ++pieces) {
+    have -= to[pieces].iov_len;
+  }
+  return pieces;
 }
 
 CheckpointRun::CheckpointRun(Mode mode, int64_t requested_ns, CheckpointCost& cost, Watch& watch)
@@ -164,6 +176,7 @@ Result<void> CheckpointRun::prepare() {
   inherited_ = ArenaVector<AddrRange>(arena_);
   open_pages_ = ArenaVector<Addr>(arena_);
   threads_ = ArenaVector<StoppedThread>(arena_);
+  busy_ = ArenaVector<int>(arena_);
   pending_ = ArenaVector<PendingSignalRecord>(arena_);
   notes_ = ArenaVector<NoteLine>(arena_);
   const uint64_t segment = library.settings.segment_bytes;
@@ -203,8 +216,8 @@ Result<void> CheckpointRun::prepare() {
   CKPT_TRY(still_memory_.open());
   CKPT_TRY(descriptors_.prepare(arena_, library.pid));
   if (protects_memory(mode_)) {
-    CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_table));
-    keep_watch_ = library.settings.increments != 0 && protection_.can_protect_ahead();
+    CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_table + resident / 32));
+    keep_watch_ = library.settings.increments != 0 && library.settings.to[0] == '\0' && watch_.can_be_kept();
   }
   own_ranges();
   CKPT_TRY(map_before_.read(own_.span()));
@@ -218,7 +231,7 @@ Result<void> CheckpointRun::prepare() {
     }
     return protect_ahead();
   }
-  return {};
+  return get_ready();
 }
 
 // Room for a copy of all memory, touched ahead of the pause in which the copy is made.
@@ -248,6 +261,18 @@ void CheckpointRun::run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot) 
   library.world.run_on(*slot, [](void* k) { callbacks::run(*static_cast<ckpt_rt_callback_kind*>(k)); }, &kind);
 }
 
+// What the stop needs and the program can run beside.
+Result<void> CheckpointRun::get_ready() {
+  CKPT_TRY(map_.read_ahead(own_.span()));
+  const auto threads = static_cast<size_t>(std::max(count_tasks(), 1l));
+  if (!threads_.reserve(threads + 16)) return no_memory("the list of threads");
+  // What the stop adds to the lists: a page that is touched for the first time costs a microsecond or two.
+  constexpr size_t kAlways = 512 << 10, kThread = 1 << 10, kDescriptor = 512, kMost = 64 << 20;  // bytes
+  arena_.populate(std::min(kMost, kAlways + threads * kThread + descriptors_.descriptor_count() * kDescriptor +
+                                      map_.mappings().size() * sizeof(Mapping)));
+  return {};
+}
+
 Result<void> CheckpointRun::stop() {
   const bool helpers = protects_memory(mode_);
   faults_ahead_ = arming_.faults();
@@ -256,8 +281,8 @@ Result<void> CheckpointRun::stop() {
   const int64_t deadline = now_ns() + library.settings.stop_timeout_ns;
   StopWorld::Stopped stopped_threads;
   for (;;) {
-    stop_began_ns_ = now_ns();
-    auto stopped = library.world.stop(own_tids, library.signal, library.settings.stop_timeout_ns, arena_, &stuck);
+    auto stopped = library.world.stop(own_tids, busy_.span(), library.signal, library.settings.stop_timeout_ns, arena_,
+                                      &stuck);
     if (!stopped.ok()) {
       const Mapping* own = map_before_.find(Addr::of(reinterpret_cast<const void*>(&ckpt_restart_entry)));
       if (stuck != 0 && own != nullptr && library.settings.log) {
@@ -266,6 +291,7 @@ Result<void> CheckpointRun::stop() {
       return stopped.error();
     }
     stopped_threads = *stopped;
+    stop_began_ns_ = stopped->began_ns;
     stopped_ = true;
     if (critical_section::none_inside()) break;
     library.world.release();
@@ -308,21 +334,48 @@ Result<void> CheckpointRun::stop() {
   return {};
 }
 
-Result<void> CheckpointRun::while_stopped() {
-  CKPT_TRY(map_.read(own_.span()));
-  map_.copy_flags_from(map_before_);
-  ends(kMappings);
-  cost_.mappings = static_cast<uint32_t>(map_.mappings().size());
-
+// Two of them, if there are: one for the processor that waits, one for ours when the agent waits itself.
+DescriptorExecutor CheckpointRun::on_stopped_threads() {
+  constexpr uint32_t kSamplers = 2;
   DescriptorExecutor executor;
-  if (library.stopped_threads != nullptr) {
-    executor.context = library.stopped_threads;
-    executor.run = [](void* slot, void (*work)(void*), void* argument) {
-      library.world.run_on(*static_cast<ThreadSlot*>(slot), work, argument);
-    };
-  }
+  executor.context = nullptr;
+  executor.run = [](void*, void (*work)(void*), void* argument) {
+    library.world.run_on(*library.world.alone(0), work, argument);
+  };
+  executor.start = [](void*, void (*work)(void*), void* argument) {
+    for (uint32_t i = 0; i < kSamplers; ++i) {
+      if (ThreadSlot* slot = library.world.alone(i)) library.world.start_on(*slot, work, argument);
+    }
+  };
+  executor.await = [](void*) {
+    for (uint32_t i = 0; i < kSamplers; ++i) {
+      if (ThreadSlot* slot = library.world.alone(i)) library.world.await(*slot);
+    }
+  };
+  return executor;
+}
+
+Result<void> CheckpointRun::while_stopped() {
   // The leader may have exited; any stopped thread shows the same descriptors, directory and ids.
   const int tid = library.stopped_threads != nullptr ? library.stopped_threads->tid : library.pid;
+  DescriptorExecutor executor;
+  if (library.stopped_threads != nullptr) executor = on_stopped_threads();
+  struct Sampling {
+    DescriptorCapture& descriptors;
+    ~Sampling() { descriptors.await_samples(); }
+  } sampling{descriptors_};
+  CKPT_TRY(descriptors_.begin_sampling(tid, executor));
+
+  CKPT_TRY(map_.read_again(own_.span()));
+  map_.copy_flags_from(map_before_);
+  cost_.mappings = static_cast<uint32_t>(map_.mappings().size());
+  if (keep_watch_ && map_.has_pinned_pages()) keep_watch_ = false;
+  ends(kMappings);
+  CKPT_TRY(read_process_facts(arena_, tid, facts_));
+  CKPT_TRY(prepare_process_state(arena_, library.process));
+  capture_process_state_stopped(library.process);
+  ends(kProcess);
+
   ArenaVector<MappedFileRange> mapped(arena_);
   for (const Mapping& m : map_.mappings()) {
     if (!m.shared || !m.whole || m.handling == Handling::kSkip || m.inode == 0) continue;
@@ -332,10 +385,6 @@ Result<void> CheckpointRun::while_stopped() {
   CKPT_TRY(descriptors_.recheck_stopped(tid, executor));
   cost_.descriptors = static_cast<uint32_t>(descriptors_.descriptor_count());
   ends(kDescriptors);
-  CKPT_TRY(read_process_facts(arena_, tid, facts_));
-  CKPT_TRY(prepare_process_state(arena_, library.process));
-  capture_process_state_stopped(library.process);
-  ends(kProcess);
 
   if (protects_memory(mode_)) return settle_protection();
   if (mode_ == Mode::kConcurrent) {
@@ -426,37 +475,61 @@ Result<void> CheckpointRun::copy_eagerly() {
     eager_arena_.release();
     if (!eager_arena_.reserve(bytes)) return no_memory("copies made in the pause");
   }
+  constexpr size_t kAtOnce = 64;
+  EagerCopy pieces[kAtOnce];
+  iovec to[kAtOnce], from[kAtOnce];
+  size_t count = 0;
+  auto take = [&]() -> Result<void> {
+    const size_t read = StillMemory::read_many({to, count}, {from, count});
+    for (size_t i = 0; i < count; ++i) CKPT_TRY(take_eager_copy(pieces[i], i < read, copied));
+    count = 0;
+    return {};
+  };
   for (const CopiedSegment& run : eager_) {
     const Mapping* m = map_.find(run.base);
-    const bool readable = m != nullptr && (m->prot & PROT_READ) != 0;
+    const bool readable = m != nullptr && (m->prot & PROT_READ) != 0, file = m != nullptr && m->inode != 0;
     for (uint64_t done = 0; done < run.page_mask;) {
       uint64_t n = run.page_mask - done < 64 * kPageSize ? run.page_mask - done : 64 * kPageSize;
-      auto* to = static_cast<std::byte*>(eager_arena_.allocate(n, kPageSize));
-      if (to == nullptr) return no_memory("copies made in the pause");
-      const bool file = m != nullptr && m->inode != 0;
-      uint64_t have = ~0ull;
-      if (still_memory_.read(to, run.base + done, n, readable) != 0) {
-        // Pages of a file mapping beyond the file's end do not exist; those before it do.
-        have = 0;
-        for (uint64_t i = 0; i < n / kPageSize; ++i) {
-          if (still_memory_.read(to + i * kPageSize, run.base + done + i * kPageSize, kPageSize, readable) == 0) {
-            have |= 1ull << i;
-          } else if (!file) {
-            return make_error(ExitCode::kInternal, EFAULT, "cannot read the program's memory at {:#x}",
-                              run.base.value + done + i * kPageSize);
-          }
-        }
-      }
-      uint64_t mask = 0;
-      for (uint64_t i = 0; i < n / kPageSize; ++i) {
-        // A page of zeros in a file mapping differs from the file: it must be in the image.
-        if ((have >> i & 1) != 0 && (file || !page_is_zero(to + i * kPageSize))) mask |= 1ull << i;
-      }
-      if (mask != 0 && !copied.push_back({run.base + done, mask, to, kNoBuffer})) return no_memory("the list of pages");
+      auto* buffer = static_cast<std::byte*>(eager_arena_.allocate(n, kPageSize));
+      if (buffer == nullptr) return no_memory("copies made in the pause");
+      const EagerCopy piece{run.base + done, n, buffer, readable, file};
       done += n;
+      if (!readable) {
+        CKPT_TRY(take_eager_copy(piece, false, copied));
+        continue;
+      }
+      to[count] = {buffer, n};
+      from[count] = {piece.from.as<void>(), n};
+      pieces[count++] = piece;
+      if (count == kAtOnce) CKPT_TRY(take());
     }
   }
+  CKPT_TRY(take());
   eager_ = copied;
+  return {};
+}
+
+Result<void> CheckpointRun::take_eager_copy(const EagerCopy& copy, bool read, ArenaVector<CopiedSegment>& copied) {
+  const uint64_t pages = copy.bytes / kPageSize;
+  uint64_t have = ~0ull;
+  if (!read && still_memory_.read(copy.to, copy.from, copy.bytes, copy.readable) != 0) {
+    // Pages of a file mapping beyond the file's end do not exist; those before it do.
+    have = 0;
+    for (uint64_t i = 0; i < pages; ++i) {
+      if (still_memory_.read(copy.to + i * kPageSize, copy.from + i * kPageSize, kPageSize, copy.readable) == 0) {
+        have |= 1ull << i;
+      } else if (!copy.file) {
+        return make_error(ExitCode::kInternal, EFAULT, "cannot read the program's memory at {:#x}",
+                          copy.from.value + i * kPageSize);
+      }
+    }
+  }
+  uint64_t mask = 0;
+  for (uint64_t i = 0; i < pages; ++i) {
+    // A page of zeros in a file mapping differs from the file: it must be in the image.
+    if ((have >> i & 1) != 0 && (copy.file || !page_is_zero(copy.to + i * kPageSize))) mask |= 1ull << i;
+  }
+  if (mask != 0 && !copied.push_back({copy.from, mask, copy.to, kNoBuffer})) return no_memory("the list of pages");
   return {};
 }
 

@@ -3,6 +3,8 @@
 // Owner:     libckpt_rt, checkpoint*.cc. Callers: the agent.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <optional>
 
 #include "copier/dma_copy_engine.h"
@@ -26,6 +28,9 @@ class StillMemory final : public ProgramMemory {
  public:
   Result<void> open();
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
+  // Readable memory piece by piece, by one call for all: a third of the price of one for each. Returns how many pieces
+  // were read whole, from the first on; the next one needs a look at it alone.
+  static size_t read_many(std::span<const iovec> to, std::span<const iovec> from);
   long unprotect(AddrRange) override { return 0; }
   long still_protected(AddrRange) override { return 0; }
   void wake(AddrRange) override {}
@@ -53,14 +58,24 @@ class CheckpointRun {
   // checkpoint_run.cc
   Result<void> prepare();
   Result<void> open_sink();
+  Result<void> get_ready();
   Result<void> stop();
+  DescriptorExecutor on_stopped_threads();
   Result<void> while_stopped();
   Result<void> list_pages();
   Result<void> prepare_copy_of_all(uint64_t resident);
   Result<void> add_eager(std::span<const AddrRange> runs);
   Result<void> leave_out_excluded(ArenaVector<AddrRange>& runs, size_t first);
+  // At most 64 pages on their way into eager_.
+  struct EagerCopy {
+    Addr from;
+    uint64_t bytes;
+    std::byte* to;
+    bool readable, file;
+  };
   void run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot);
   Result<void> copy_eagerly();
+  Result<void> take_eager_copy(const EagerCopy& copy, bool read, ArenaVector<CopiedSegment>& copied);
   void own_ranges();
   bool note(uint32_t severity, const char* text);
   Result<void> set_meta();
@@ -94,7 +109,7 @@ class CheckpointRun {
   CheckpointCost& cost_;
   int64_t stop_began_ns_ = 0, copied_ns_ = 0;
   // Where the time of the stop goes: the end of each part. For the log.
-  enum StopPart { kThreads, kMappings, kDescriptors, kProcess, kProtection, kCopies, kStopParts };
+  enum StopPart { kThreads, kMappings, kProcess, kDescriptors, kProtection, kCopies, kStopParts };
   int64_t stop_part_ends_ns_[kStopParts] = {};
   uint64_t faults_ahead_ = 0;
   void ends(StopPart part);
@@ -132,6 +147,7 @@ class CheckpointRun {
   ArenaVector<AddrRange> inherited_;  // what the parent has
   ArenaVector<Addr> open_pages_;  // copied in the pause and not protected: futexes (futex_words.h), ends of stacks
   ArenaVector<StoppedThread> threads_;
+  ArenaVector<int> busy_;  // threads that ran just ahead of the stop
   ArenaVector<PendingSignalRecord> pending_;
   ArenaVector<NoteLine> notes_;
   Result<void> writer_result_;

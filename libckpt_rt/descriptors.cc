@@ -17,18 +17,6 @@ constexpr size_t kTextBytes = 64 << 10;
 // note_late_locks(). Counters and the like have as many.
 constexpr uint32_t kMaxProcFiles = 64, kMaxCounters = 1024;
 
-struct SampleJob {
-  const CapturedDescriptor* entries;
-  DescriptorSample* samples;
-  size_t count;
-};
-
-void sample_job(void* argument) {
-  auto* job = static_cast<SampleJob*>(argument);
-  for (size_t i = 0; i < job->count; ++i)
-    sample_own_descriptor(job->entries[i].fd, job->entries[i].partner, job->samples[i]);
-}
-
 // Everything that tells one file from another, and a way of opening it from another way.
 bool same_file(const DescriptorSample& a, const DescriptorSample& b) {
   constexpr uint32_t kFixedFlags = O_ACCMODE | O_PATH | O_DIRECTORY;
@@ -67,7 +55,7 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   early_contents_ = ArenaVector<Content>(arena);
   early_ = ArenaVector<EarlyCopy>(arena);
   notes_ = ArenaVector<Note>(arena);
-  kcmp_refused_ = structure_changed_ = complete_ = false;
+  kcmp_refused_ = structure_changed_ = complete_ = sampling_ = false;
   open_files_ = 0;
   auto* text = static_cast<char*>(arena.allocate(kTextBytes));
   if (text == nullptr) return arena_full();
@@ -88,6 +76,7 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
     CapturedDescriptor d{};
     d.fd = fd;
     d.proc_fd = d.partner = -1;
+    d.eventfd_id = -1;
     if (!sample_from_outside(tid, fd, text_, arena, d.now)) continue;  // closed since the list was made
     CKPT_TRY(classify(d));
     uint32_t* files = d.kind == OpenFileKind::kRegular ? &locked_files
@@ -111,14 +100,18 @@ int DescriptorCapture::borrow(int fd) const {
 }
 
 Result<void> DescriptorCapture::recheck_stopped(int tid, DescriptorExecutor executor) {
-  tid_ = tid;
-  // A pidfd of a thread needs Linux 6.9; the leader's works everywhere.
-  const bool leader = tid == sys::getpid();
-  pidfd_ = static_cast<int>(sys::call(__NR_pidfd_open, tid, leader ? 0 : O_EXCL /* PIDFD_THREAD */));
-  CKPT_TRY(sample_all(executor));
+  if (!sampling_) CKPT_TRY(begin_sampling(tid, executor));
+  CKPT_TRY(look_from_agent());
+  await_samples();
+  CKPT_TRY(take_samples(executor));
   CKPT_TRY(find_changes());
   CKPT_TRY(read_volatile());
-  if (structure_changed_ || kcmp_refused_ || !sharing_unchanged()) CKPT_TRY(sort_by_open_file());
+  if (!structure_changed_ && !kcmp_refused_) {
+    auto unchanged = sharing_unchanged();
+    if (!unchanged.ok()) return unchanged.error();
+    structure_changed_ = !*unchanged;
+  }
+  if (structure_changed_ || kcmp_refused_) CKPT_TRY(sort_by_open_file());
   number_open_files();
   CKPT_TRY(look_at_sockets_stopped());
   decide_kinds();
@@ -129,25 +122,75 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, DescriptorExecutor exec
   return write_notes();
 }
 
-Result<void> DescriptorCapture::sample_all(DescriptorExecutor executor) {
-  // Fresh samples go beside the old ones: both are compared in find_changes().
-  size_t known = entries_.size();
-  ArenaVector<DescriptorSample> fresh(*arena_);
-  DescriptorSample empty{};
-  if (!fresh.reserve(known + 1)) return arena_full();
-  for (size_t i = 0; i < known; ++i) (void)fresh.push_back(empty);
-  if (executor.run != nullptr) {
-    SampleJob job{entries_.data(), fresh.data(), known};
-    executor.run(executor.context, sample_job, &job);
-  } else {
-    for (size_t i = 0; i < known; ++i) {
-      if (!sample_stopped(entries_[i].fd, fresh[i])) fresh[i].error = EBADF;
+void DescriptorCapture::SampleJob::run(void* argument) {
+  constexpr size_t kAtOnce = 32;
+  auto& job = *static_cast<SampleJob*>(argument);
+  for (;;) {
+    // relaxed: whose turn it is; what is sampled is published by the executor's end.
+    const size_t from = job.next.fetch_add(kAtOnce, std::memory_order_relaxed);
+    if (from >= job.count) return;
+    for (size_t i = from; i < job.count && i < from + kAtOnce; ++i) {
+      const CapturedDescriptor& d = job.entries[i];
+      sample_own_descriptor(d.fd, d.asks_partner ? d.partner : -1, job.samples[i]);
     }
   }
+}
 
+Result<void> DescriptorCapture::begin_sampling(int tid, DescriptorExecutor executor) {
+  tid_ = tid;
+  // A pidfd of a thread needs Linux 6.9; the leader's works everywhere.
+  const bool leader = tid == sys::getpid();
+  pidfd_ = static_cast<int>(sys::call(__NR_pidfd_open, tid, leader ? 0 : O_EXCL /* PIDFD_THREAD */));
+  // Fresh samples go beside the old ones: both are compared in take_samples().
+  const size_t known = entries_.size();
+  fresh_ = ArenaVector<DescriptorSample>(*arena_);
+  DescriptorSample empty{};
+  if (!fresh_.reserve(known + 1)) return arena_full();
+  for (size_t i = 0; i < known; ++i) (void)fresh_.push_back(empty);
+  job_.entries = entries_.data();
+  job_.samples = fresh_.data();
+  job_.count = known;
+  job_.next.store(0, std::memory_order_relaxed);
+  sampling_ = true;
+  executor_ = executor;
+  if (executor.start != nullptr) {
+    executor.start(executor.context, &SampleJob::run, &job_);
+  } else if (executor.run != nullptr) {
+    executor.run(executor.context, &SampleJob::run, &job_);
+  } else {
+    for (size_t i = 0; i < known; ++i) {
+      if (!sample_stopped(entries_[i].fd, fresh_[i])) fresh_[i].error = EBADF;
+    }
+  }
+  return {};
+}
+
+void DescriptorCapture::await_samples() {
+  if (sampling_ && executor_.start != nullptr) executor_.await(executor_.context);
+  sampling_ = false;
+}
+
+// While others sample: what does not need their answers.
+Result<void> DescriptorCapture::look_from_agent() {
+  for (auto& d : entries_) {
+    if (!d.looked || d.proc_fd < 0) continue;
+    if (is_volatile(d.kind)) {
+      CKPT_TRY(read_counter(d));
+    } else if (d.kind == OpenFileKind::kRegular) {
+      CKPT_TRY(read_locks(d));
+      d.read_again = true;
+    }
+  }
+  if (!kcmp_refused_) check_order_stopped();
+  return {};
+}
+
+Result<void> DescriptorCapture::take_samples(DescriptorExecutor executor) {
+  const size_t known = entries_.size();
+  ArenaVector<DescriptorSample>& fresh = fresh_;
   size_t kept = 0;
   for (size_t i = 0; i < known; ++i) {
-    CapturedDescriptor d = entries_[i];
+    CapturedDescriptor& d = entries_[i];
     if (fresh[i].error != 0) {  // closed since prepare
       structure_changed_ = true;
       if (d.proc_fd >= 0) sys::call(__NR_close, d.proc_fd);
@@ -163,7 +206,9 @@ Result<void> DescriptorCapture::sample_all(DescriptorExecutor executor) {
       if (fresh[i].ctime_ns != fresh[i].mtime_ns) d.named = false;
     }
     d.now = fresh[i];
-    entries_[kept++] = d;
+    d.read_again = d.read_again && d.looked;
+    if (kept != i) entries_[kept] = d;
+    ++kept;
   }
   entries_.truncate(kept);
 
@@ -185,9 +230,10 @@ Result<void> DescriptorCapture::sample_all(DescriptorExecutor executor) {
     CapturedDescriptor d{};
     d.fd = fd;
     d.proc_fd = d.partner = -1;
+    d.eventfd_id = -1;
     if (executor.run != nullptr) {
-      SampleJob job{&d, &d.now, 1};
-      executor.run(executor.context, sample_job, &job);
+      SampleJob job{&d, &d.now, 1, {}};
+      executor.run(executor.context, &SampleJob::run, &job);
       if (d.now.error != 0) continue;
     } else if (!sample_stopped(fd, d.now)) {
       continue;
@@ -229,8 +275,11 @@ Result<void> DescriptorCapture::find_changes() {
 
 Result<void> DescriptorCapture::read_volatile() {
   for (auto& d : entries_) {
+    if (d.read_again) continue;
     if (is_volatile(d.kind)) {
-      CKPT_TRY(read_counter(d));
+      OpenFileKind before = d.kind;
+      CKPT_TRY(classify(d));
+      if (d.kind != before) structure_changed_ = true;
     } else if (d.kind == OpenFileKind::kRegular && (d.proc_fd >= 0 || d.has_locks)) {
       CKPT_TRY(read_locks(d));
     }
@@ -242,17 +291,15 @@ Result<void> DescriptorCapture::read_volatile() {
 // watch; the link says it of all, at four times the price.
 Result<void> DescriptorCapture::read_counter(CapturedDescriptor& d) {
   FdInfo info;
-  if (d.proc_fd >= 0 && reread_fdinfo(d.proc_fd, text_, *arena_, info) > 0) {
-    const char* mark = d.kind == OpenFileKind::kEventFd    ? "eventfd-count:"
-                       : d.kind == OpenFileKind::kTimerFd  ? "clockid:"
-                       : d.kind == OpenFileKind::kSignalFd ? "sigmask:"
-                                                           : "tfd:";
-    if (info.text.find(mark) != std::string_view::npos) return read_details(d, info);
-  }
-  OpenFileKind before = d.kind;
-  CKPT_TRY(classify(d));
-  if (d.kind != before) structure_changed_ = true;
-  return {};
+  if (reread_fdinfo(d.proc_fd, text_, *arena_, info) <= 0) return {};
+  const char* mark = d.kind == OpenFileKind::kEventFd    ? "eventfd-count:"
+                     : d.kind == OpenFileKind::kTimerFd  ? "clockid:"
+                     : d.kind == OpenFileKind::kSignalFd ? "sigmask:"
+                                                         : "tfd:";
+  if (info.text.find(mark) == std::string_view::npos) return {};
+  d.read_again = true;
+  d.eventfd_id = info.eventfd_id;
+  return read_details(d, info);
 }
 
 // A file that is elsewhere now had been renamed before the stop or was after it: the new path is good
@@ -278,6 +325,7 @@ void DescriptorCapture::note_late_locks() {
 }
 
 void DescriptorCapture::release() {
+  await_samples();
   // Once only: the arena may be gone when the destructor comes.
   if (holds_files_) {
     if (complete_) {

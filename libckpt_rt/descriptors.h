@@ -4,6 +4,8 @@
 // Callers:   the agent, whose descriptor table is its own: the program's is seen through /proc, and
 //            sampled in the stop by a thread that shares it (Executor). Order:
 //              prepare            program running: list, classify, find which share an open file
+//              begin_sampling     all threads stand: threads of the program begin to sample, while the agent does
+//                                 what it likes, also what only it can do: recheck_stopped begins with that
 //              recheck_stopped    all threads stand: what changed since, offsets, flags, bytes in pipes
 //              release            program running again: last looks that need no stop; gives up files of ours
 //              serialize          program running: OpenFile, Descriptor, FileContent, Note records
@@ -14,6 +16,8 @@
 #pragma once
 
 #include <sys/stat.h>
+
+#include <atomic>
 
 #include "base/arena.h"
 #include "base/bytes.h"
@@ -28,9 +32,12 @@ namespace ckpt {
 // done: a stopped thread in its handler, or a thread of ours made with CLONE_FILES. `work` makes raw
 // system calls only and needs 1 KiB of stack. run == nullptr: there is none; everything is then read
 // from outside, at 10 µs a descriptor instead of 1.
+// start, await: the same without waiting, on several such threads at once if there are; or nullptr.
 struct DescriptorExecutor {
   void (*run)(void* context, void (*work)(void*), void* argument) = nullptr;
   void* context = nullptr;
+  void (*start)(void* context, void (*work)(void*), void* argument) = nullptr;
+  void (*await)(void* context) = nullptr;
 };
 
 // A range of a memfd or deleted file that the memory half of the image saves (it is mapped shared).
@@ -69,8 +76,12 @@ struct CapturedDescriptor {
   const char* path;  // NUL-terminated, in the arena
   bool shares;       // same open file as the one before it in order_
   int partner;       // fd of the one before it in order_ when that has the same inode, else -1
+  bool asks_partner;     // the sample is to say whether both are the same open file
   bool has_locks;
   bool looked;         // classified: false for what is new since prepare
+  bool read_again;       // fdinfo was read in the stop, and fits the kind
+  bool in_order;         // kcmp(2) says in the stop about it and the one before it in order_ what it said before
+  int64_t eventfd_id;    // the kernel's number of an eventfd, unlike that of any other; -1: not known
   bool named;          // the path leads to this very file
   bool path_in_doubt;  // may have been renamed since prepare
   uint64_t value;      // as OpenFileRecord::value
@@ -91,7 +102,10 @@ class DescriptorCapture {
   Result<void> prepare(Arena& arena, int tid);
   // What another part of the image saves; call before recheck_stopped. The span must stay valid.
   void skip_mapped(std::span<const MappedFileRange> ranges) { mapped_ = ranges; }
+  Result<void> begin_sampling(int tid, DescriptorExecutor executor);
   Result<void> recheck_stopped(int tid, DescriptorExecutor executor);
+  // For who gives up after begin_sampling: before threads run again.
+  void await_samples();
   void release();
   // False: the writer's arena is full.
   bool serialize(ByteWriter& out) const;
@@ -118,8 +132,18 @@ class DescriptorCapture {
     size_t first, count;  // in early_contents_
   };
 
+  // Threads that sample take descriptors from it until none is left.
+  struct SampleJob {
+    const CapturedDescriptor* entries;
+    DescriptorSample* samples;
+    size_t count;
+    std::atomic<size_t> next;
+    static void run(void* job);
+  };
+
   // descriptors.cc
-  Result<void> sample_all(DescriptorExecutor executor);
+  Result<void> look_from_agent();
+  Result<void> take_samples(DescriptorExecutor executor);
   bool sample_stopped(int fd, DescriptorSample& sample);
   Result<void> find_changes();
   Result<void> read_volatile();
@@ -138,7 +162,11 @@ class DescriptorCapture {
 
   // descriptors_sharing.cc: order_ by device, inode and open file.
   Result<void> sort_by_open_file();
-  bool sharing_unchanged();
+  void decide_who_asks();
+  void check_order_stopped();
+  Result<bool> sharing_unchanged();
+  template <typename Fn>
+  void for_each_group(Fn fn);
   int compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel = true);
 
   // descriptors_sockets.cc
@@ -174,6 +202,10 @@ class DescriptorCapture {
   std::span<const MappedFileRange> mapped_;
   std::span<char> text_;  // scratch for fdinfo and links
   uint32_t open_files_ = 0;
+  DescriptorExecutor executor_;      // while it samples
+  ArenaVector<DescriptorSample> fresh_;
+  SampleJob job_{};
+  bool sampling_ = false;
   bool structure_changed_ = false;
   bool kcmp_refused_ = false;
   bool holds_files_ = false;  // fdinfo files in our table

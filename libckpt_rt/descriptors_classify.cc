@@ -180,10 +180,18 @@ Result<void> DescriptorCapture::read_locks(CapturedDescriptor& d) {
 
 // Turns the lines of fdinfo that belong to one kind into details.
 Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo& info) {
+  d.has_locks = info.has_locks;
+  if (d.kind == OpenFileKind::kEventFd) {
+    d.value = info.eventfd_count;
+    d.flags &= ~static_cast<uint32_t>(kOpenFileSemaphore);
+    if (info.eventfd_semaphore > 0) d.flags |= kOpenFileSemaphore;
+    d.details = nullptr;
+    d.details_len = 0;
+    return {};
+  }
   ByteWriter out(*arena_);
   TimerDetail timer{};
   bool has_timer = false;
-  d.has_locks = info.has_locks;
   std::string_view text = info.text, line;
   while (next_line(text, line)) {
     uint64_t a = 0, b = 0, c = 0;
@@ -231,11 +239,6 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
   if (!out.ok()) return arena_full();
   d.details = out.span().data();
   d.details_len = static_cast<uint32_t>(out.size());
-  if (d.kind == OpenFileKind::kEventFd) {
-    d.value = info.eventfd_count;
-    d.flags &= ~static_cast<uint32_t>(kOpenFileSemaphore);
-    if (info.eventfd_semaphore > 0) d.flags |= kOpenFileSemaphore;
-  }
   if (d.kind == OpenFileKind::kSignalFd) d.value = info.signal_mask;
   return {};
 }

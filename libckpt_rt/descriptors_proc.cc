@@ -20,19 +20,24 @@ struct LinuxDirent {  // struct linux_dirent64
 void parse_fdinfo(std::string_view text, FdInfo& info) {
   info.text = text;
   std::string_view line;
+  auto number = [&](std::string_view key, int base, uint64_t& value) {
+    return line.starts_with(key) && number_after(line, key, base, value);
+  };
   while (next_line(text, line)) {
     uint64_t value = 0;
-    if (number_after(line, "pos:", 10, value)) {
+    if (number("pos:", 10, value)) {
       info.position = static_cast<int64_t>(value);
-    } else if (number_after(line, "flags:", 8, value)) {
+    } else if (number("flags:", 8, value)) {
       info.flags = static_cast<uint32_t>(value);
     } else if (line.starts_with("lock:")) {
       info.has_locks = true;
-    } else if (number_after(line, "eventfd-count:", 16, value)) {
+    } else if (number("eventfd-count:", 16, value)) {
       info.eventfd_count = value;
-    } else if (number_after(line, "eventfd-semaphore:", 10, value)) {
+    } else if (number("eventfd-id:", 10, value)) {
+      info.eventfd_id = static_cast<int64_t>(value);
+    } else if (number("eventfd-semaphore:", 10, value)) {
       info.eventfd_semaphore = static_cast<int>(value);
-    } else if (number_after(line, "sigmask:", 16, value)) {
+    } else if (number("sigmask:", 16, value)) {
       info.signal_mask = value;
     }
   }

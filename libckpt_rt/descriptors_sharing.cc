@@ -2,6 +2,8 @@
 #include <linux/kcmp.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "libckpt_rt/descriptors.h"
 
 // Which descriptors share one open file description. kcmp(2) compares two of them and gives an order
@@ -14,6 +16,11 @@ namespace {
 template <typename T>
 int order_of(T a, T b) {
   return a < b ? -1 : a > b ? 1 : 0;
+}
+
+// An eventfd has a number that no other has as long as it exists, and no second open file.
+bool known_by_number(const CapturedDescriptor& d) {
+  return d.kind == OpenFileKind::kEventFd && d.eventfd_id >= 0;
 }
 
 }  // namespace
@@ -74,35 +81,84 @@ Result<void> DescriptorCapture::sort_by_open_file() {
     d.partner = before != nullptr && compare(*before, d, false) == 0 ? before->fd : -1;
     d.shares = d.partner >= 0 && compare(*before, d) == 0;
   }
+  decide_who_asks();
   structure_changed_ = false;
   return {};
 }
 
-// Neighbours still compare as when they were sorted: then, by transitivity, all do. With at most two
-// open files of an inode it is enough to know which neighbours are the same; the sample says that.
-bool DescriptorCapture::sharing_unchanged() {
-  if (order_.size() != entries_.size()) return false;
+// The part of order_ with one inode number.
+template <typename Fn>
+void DescriptorCapture::for_each_group(Fn fn) {
   for (size_t first = 0; first < order_.size();) {
     size_t end = first + 1;
-    uint32_t open_files = 1;
-    bool sampled = true;
-    for (; end < order_.size() && entries_[order_[end]].partner >= 0; ++end) {
-      const auto& d = entries_[order_[end]];
-      if (!d.shares) ++open_files;
-      sampled = sampled && d.now.same >= 0;
-    }
-    for (size_t i = first + 1; i < end; ++i) {
-      const auto& d = entries_[order_[i]];
-      if (sampled && open_files <= 2) {
-        if ((d.now.same == 1) != d.shares) return false;
-      } else {
-        int c = compare(entries_[order_[i - 1]], d);
-        if (c > 0 || (c == 0) != d.shares) return false;
-      }
-    }
+    while (end < order_.size() && entries_[order_[end]].partner >= 0) ++end;
+    fn(first, end);
     first = end;
   }
-  return true;
+}
+
+// With at most two open files of an inode it is enough to know which neighbours are the same; the sample says that.
+void DescriptorCapture::decide_who_asks() {
+  for_each_group([&](size_t first, size_t end) {
+    uint32_t open_files = 1;
+    for (size_t i = first + 1; i < end; ++i) open_files += !entries_[order_[i]].shares;
+    for (size_t i = first; i < end; ++i) entries_[order_[i]].asks_partner = i > first && open_files <= 2;
+  });
+}
+
+// With more: neighbours still compare as when they were sorted; then, by transitivity, all do. This is the dear part,
+// and needs nobody's samples. The kinds of anonymous files have one inode number in common.
+void DescriptorCapture::check_order_stopped() {
+  for_each_group([&](size_t first, size_t end) {
+    const CapturedDescriptor* before = nullptr;
+    bool neighbours = false;
+    for (size_t i = first; i < end; ++i) {
+      CapturedDescriptor& d = entries_[order_[i]];
+      d.in_order = true;
+      if (d.asks_partner) continue;
+      if (known_by_number(d)) {
+        neighbours = false;
+        continue;
+      }
+      // After others of another kind it cannot be the open file of its neighbour.
+      if (d.shares && !neighbours) d.in_order = false;
+      if (before != nullptr && d.in_order) {
+        const int c = compare(*before, d);
+        d.in_order = c <= 0 && (c == 0) == d.shares;
+      }
+      before = &d;
+      neighbours = true;
+    }
+  });
+}
+
+Result<bool> DescriptorCapture::sharing_unchanged() {
+  if (order_.size() != entries_.size()) return false;
+  ArenaVector<int64_t> numbers(*arena_);
+  bool unchanged = true, room = true;
+  for_each_group([&](size_t first, size_t end) {
+    numbers.clear();
+    for (size_t i = first; i < end; ++i) {
+      const CapturedDescriptor& d = entries_[order_[i]];
+      const CapturedDescriptor* before = i > first ? &entries_[order_[i - 1]] : nullptr;
+      if (d.asks_partner && d.now.same >= 0) {
+        unchanged = unchanged && (d.now.same == 1) == d.shares;
+      } else if (d.asks_partner) {  // Linux before 6.10
+        const int c = compare(*before, d);
+        unchanged = unchanged && c <= 0 && (c == 0) == d.shares;
+      } else if (!known_by_number(d)) {
+        unchanged = unchanged && d.in_order;
+      } else if (d.shares) {
+        unchanged = unchanged && before != nullptr && known_by_number(*before) && before->eventfd_id == d.eventfd_id;
+      } else {
+        room = room && numbers.push_back(d.eventfd_id);
+      }
+    }
+    std::sort(numbers.begin(), numbers.end());
+    unchanged = unchanged && std::adjacent_find(numbers.begin(), numbers.end()) == numbers.end();
+  });
+  if (!room) return arena_full().error();
+  return unchanged;
 }
 
 void DescriptorCapture::number_open_files() {

@@ -44,7 +44,14 @@ void note(uint64_t entry) {
     }
     return note_first_time(entry);
   }
-  full.store(true, std::memory_order_relaxed);
+  if ((entry & kIsExit) == 0) return full.store(true, std::memory_order_relaxed);
+  // Of all threads that have exited since the last stop, this takes the place of one that did long ago.
+  static constinit std::atomic<uint32_t> turn{0};
+  for (uint32_t n = 0; n < kMost; ++n) {
+    std::atomic<uint64_t>& place = noted[turn.fetch_add(1, std::memory_order_relaxed) % kMost];
+    uint64_t seen = place.load(std::memory_order_relaxed);
+    if ((seen & kIsExit) != 0 && place.compare_exchange_strong(seen, entry, std::memory_order_seq_cst)) return note_first_time(entry);
+  }
 }
 
 bool read(StillMemory& memory, uint64_t from, void* to, size_t bytes) {
@@ -53,15 +60,16 @@ bool read(StillMemory& memory, uint64_t from, void* to, size_t bytes) {
 
 [[nodiscard]] bool add(ArenaVector<Addr>& pages, uint64_t word) { return pages.push_back(Addr{word}.page_down()); }
 
+struct RobustListHead {
+  uint64_t next;
+  int64_t offset;
+  uint64_t pending;
+};
+
 // The list of robust mutexes that the thread holds, and the one it is taking or letting go.
-[[nodiscard]] bool add_robust_list(const ThreadSlot& thread, StillMemory& memory, ArenaVector<Addr>& pages) {
+[[nodiscard]] bool add_robust_list(const ThreadSlot& thread, const RobustListHead& head, StillMemory& memory,
+                                   ArenaVector<Addr>& pages) {
   constexpr int kLongest = 2048;  // ROBUST_LIST_LIMIT: the kernel looks no further either
-  struct Head {
-    uint64_t next;
-    int64_t offset;
-    uint64_t pending;
-  } head;
-  if (thread.robust_list == 0 || !read(memory, thread.robust_list, &head, sizeof(head))) return true;
   const uint64_t offset = static_cast<uint64_t>(head.offset);
   if (head.pending != 0 && !add(pages, (head.pending & ~1ull) + offset)) return false;
   uint64_t entry = head.next;
@@ -70,6 +78,28 @@ bool read(StillMemory& memory, uint64_t from, void* to, size_t bytes) {
     if (at == thread.robust_list || at == 0) return true;
     if (!add(pages, at + offset)) return false;
     if (!read(memory, at, &entry, sizeof(entry))) return true;
+  }
+  return true;
+}
+
+// Those of all threads from `s` on, as many as are read at once; `s` is the first of the rest then.
+[[nodiscard]] bool add_robust_lists(const ThreadSlot*& s, StillMemory& memory, ArenaVector<Addr>& pages) {
+  constexpr size_t kAtOnce = 64;
+  RobustListHead heads[kAtOnce];
+  const ThreadSlot* threads[kAtOnce];
+  iovec to[kAtOnce], from[kAtOnce];
+  size_t count = 0;
+  for (; s != nullptr && count < kAtOnce; s = s->next) {
+    if (s->robust_list == 0) continue;
+    threads[count] = s;
+    to[count] = {&heads[count], sizeof(heads[count])};
+    from[count] = {reinterpret_cast<void*>(s->robust_list), sizeof(heads[count])};
+    ++count;
+  }
+  const size_t have = StillMemory::read_many({to, count}, {from, count});
+  for (size_t i = 0; i < count; ++i) {
+    if (i >= have && !read(memory, threads[i]->robust_list, &heads[i], sizeof(heads[i]))) continue;
+    if (!add_robust_list(*threads[i], heads[i], memory, pages)) return false;
   }
   return true;
 }
@@ -140,7 +170,10 @@ bool collect(const ThreadSlot* stopped, StillMemory& memory, ArenaVector<Addr>& 
     if (!add(pages, word)) return false;
   }
   for (const ThreadSlot* s = stopped; s != nullptr; s = s->next) {
-    if (!add_robust_list(*s, memory, pages) || !add_call(*s, memory, pages)) return false;
+    if (!add_call(*s, memory, pages)) return false;
+  }
+  for (const ThreadSlot* s = stopped; s != nullptr;) {
+    if (!add_robust_lists(s, memory, pages)) return false;
   }
   return true;
 }

@@ -240,5 +240,6 @@ inline long recvmmsg(int fd, mmsghdr* m, unsigned n, int flags, timespec* timeou
 // No thread of ours exists meanwhile.
 long unshare(int flags);
 long setns(int fd, int kind);
+long seccomp(unsigned operation, unsigned flags, void* argument);
 
 }  // namespace ckpt::calls

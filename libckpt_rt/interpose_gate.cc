@@ -7,19 +7,19 @@
 namespace ckpt {
 
 namespace {
-// Threads inside, and a bit while the agent holds it.
-constexpr uint32_t kHeld = 1u << 31;
+// Threads inside, and a bit while the agent holds it, another while it is barred.
+constexpr uint32_t kHeld = 1u << 31, kBarred = 1u << 30, kShut = kHeld | kBarred;
 constinit FutexWord gate{0};
 }  // namespace
 
 void MappingChange::enter() {
   // acquire, with the release of the one who held: what it registered is registered.
-  while ((gate.fetch_add(1, std::memory_order_acquire) & kHeld) != 0) {
+  while ((gate.fetch_add(1, std::memory_order_acquire) & kShut) != 0) {
     leave();
     // A child made by a bare clone(2) while the gate was held has nobody who opens it.
     constexpr timespec kLongest{1, 0};
     const uint32_t now = gate.load(std::memory_order_acquire);
-    if ((now & kHeld) != 0 && futex_wait(gate, now, &kLongest) == -ETIMEDOUT) gate.fetch_and(~kHeld);
+    if ((now & kShut) != 0 && futex_wait(gate, now, &kLongest) == -ETIMEDOUT) gate.fetch_and(~kShut);
   }
 }
 
@@ -27,19 +27,19 @@ void MappingChange::leave() {
   uint32_t now = gate.load(std::memory_order_relaxed);
   do {
     // In a child that a signal handler forked inside.
-    if ((now & ~kHeld) == 0) return;
+    if ((now & ~kShut) == 0) return;
   } while (!gate.compare_exchange_weak(now, now - 1, std::memory_order_release, std::memory_order_relaxed));
-  if (now == (kHeld | 1)) futex_wake(gate);
+  if ((now & kHeld) != 0 && (now & ~kShut) == 1) futex_wake(gate);
 }
 
 MappingsHeld::MappingsHeld() {
   const int64_t deadline = now_ns() + kPatienceNs;
   uint32_t now = gate.fetch_or(kHeld, std::memory_order_acq_rel) | kHeld;
-  for (int64_t left; now != kHeld && (left = deadline - now_ns()) > 0; now = gate.load(std::memory_order_acquire)) {
+  for (int64_t left; (now & ~kShut) != 0 && (left = deadline - now_ns()) > 0; now = gate.load(std::memory_order_acquire)) {
     const timespec limit{0, left};
     futex_wait(gate, now, &limit);
   }
-  sure_ = now == kHeld;
+  sure_ = (now & ~kShut) == 0;
 }
 
 MappingsHeld::~MappingsHeld() {
@@ -47,7 +47,14 @@ MappingsHeld::~MappingsHeld() {
   futex_wake(gate);
 }
 
+MappingsBarred::MappingsBarred() { gate.fetch_or(kBarred, std::memory_order_acquire); }
+
+MappingsBarred::~MappingsBarred() {
+  gate.fetch_and(~kBarred, std::memory_order_release);
+  futex_wake(gate);
+}
+
 void reset_gate_in_child() { gate.store(0, std::memory_order_relaxed); }
-void reset_gate_after_restart() { gate.fetch_and(~kHeld, std::memory_order_relaxed); }
+void reset_gate_after_restart() { gate.fetch_and(~kShut, std::memory_order_relaxed); }
 
 }  // namespace ckpt

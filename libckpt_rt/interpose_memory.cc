@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <sys/mman.h>
+
+#include <optional>
 #include <sys/prctl.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
@@ -100,6 +102,8 @@ long madvise(void* start, size_t length, int advice) {
   auto tell = [=] {
     if (drops_pages(advice)) hooks::before_release(at(start), length);
   };
+  std::optional<MappingChange> change;
+  if (drops_pages(advice) && hooks::memory_registered.load(std::memory_order_relaxed) != 0) change.emplace();
   return run_releasing_call(tell, __NR_madvise, word(start), word(length), advice);
 }
 
@@ -111,6 +115,8 @@ long process_madvise(int pidfd, const void* ranges, size_t n, int advice, unsign
       hooks::before_release(at(range[i].iov_base), range[i].iov_len);
     }
   };
+  std::optional<MappingChange> change;
+  if (drops_pages(advice) && hooks::memory_registered.load(std::memory_order_relaxed) != 0) change.emplace();
   return run_releasing_call(tell, __NR_process_madvise, pidfd, word(ranges), word(n), advice, flags);
 }
 

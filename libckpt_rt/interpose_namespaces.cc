@@ -1,4 +1,8 @@
-// unshare(2) and setns(2): to enter a user namespace, among others, is only for a process of one thread.
+// unshare(2) and setns(2): to enter a user namespace, among others, is only for a process of one thread. seccomp(2)
+// with SECCOMP_FILTER_FLAG_TSYNC: a filter for all threads would reach ours, which do what the program may have
+// forbidden itself. (libc has no function of that name.)
+#include <linux/seccomp.h>
+
 #include "base/sys.h"
 #include "libckpt_rt/hooks.h"
 #include "libckpt_rt/interpose_abi.h"
@@ -18,6 +22,14 @@ long setns(int fd, int kind) {
   hooks::begin_alone();
   const long r = sys::call(__NR_setns, long{fd}, long{kind});
   hooks::end_alone();
+  return r;
+}
+
+long seccomp(unsigned operation, unsigned flags, void* argument) {
+  const bool of_all_threads = operation == SECCOMP_SET_MODE_FILTER && (flags & SECCOMP_FILTER_FLAG_TSYNC) != 0;
+  if (of_all_threads) hooks::begin_alone();
+  const long r = sys::call(__NR_seccomp, long{operation}, long{flags}, argument);
+  if (of_all_threads) hooks::end_alone();
   return r;
 }
 

@@ -82,6 +82,7 @@ constexpr auto kRouted = [] {
                  __NR_process_madvise,
                  __NR_remap_file_pages,
                  __NR_unshare,
+                 __NR_seccomp,
                  __NR_setns,
                  __NR_io_uring_enter}) {
     table[static_cast<size_t>(nr)] = 1;
@@ -283,6 +284,8 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return calls::process_madvise(ia, pointer<void>(b), uc, id, static_cast<unsigned>(e));
     case __NR_unshare:
       return calls::unshare(ia);
+    case __NR_seccomp:
+      return calls::seccomp(static_cast<unsigned>(a), static_cast<unsigned>(b), pointer<void>(c));
     case __NR_setns:
       return calls::setns(ia, ib);
     case __NR_remap_file_pages:

@@ -5,39 +5,73 @@
 #include <sys/mman.h>
 #include <sys/sysmacros.h>
 
+#include <algorithm>
+
 #include "base/raii_fd.h"
 #include "libckpt_rt/hooks.h"
 #include "libckpt_rt/library_range.h"
+#include "libckpt_rt/text_change.h"
 #include "writer/object_number.h"
 
 namespace ckpt {
 
 namespace {
 
-// Calls fn(line) for each line of a /proc file; fn returns a Result<void>.
+Error no_memory() { return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of mappings"); }
+
+// Calls fn(line) for each whole line; fn returns a Result<void>. *whole: how much of the text they were.
 template <typename Fn>
-Result<void> for_each_line(const char* path, Arena& arena, Fn fn) {
+Result<void> for_each_line(std::string_view text, size_t* whole, Fn fn) {
+  *whole = 0;
+  for (size_t end; (end = text.find('\n', *whole)) != std::string_view::npos; *whole = end + 1) {
+    CKPT_TRY(fn(text.substr(*whole, end - *whole)));
+  }
+  return {};
+}
+
+Result<ScopedFd> open_file(const char* path) {
+  ScopedFd fd(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0)));
+  if (fd.valid()) return fd;
+  int error = -fd.release();
+  return make_error(ExitCode::kSystem, error, "cannot open {} ({}); mount /proc", path, errno_name(error));
+}
+
+// The same for each line of a /proc file.
+template <typename Fn>
+Result<void> for_each_line_of(const char* path, Arena& arena, Fn fn) {
   constexpr size_t kBuffer = 64 << 10;
   auto* buffer = static_cast<char*>(arena.allocate(kBuffer));
   if (buffer == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to read {}", path);
-  ScopedFd fd(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0)));
-  if (!fd.valid()) {
-    int error = -fd.release();
-    return make_error(ExitCode::kSystem, error, "cannot open {} ({}); mount /proc", path, errno_name(error));
-  }
-  size_t have = 0;
+  auto fd = open_file(path);
+  if (!fd.ok()) return fd.error();
+  size_t have = 0, whole;
   for (;;) {
-    long n = sys::call(__NR_read, fd.get(), buffer + have, kBuffer - have);
+    long n = sys::call(__NR_read, fd->get(), buffer + have, kBuffer - have);
     if (n < 0) return make_error(ExitCode::kSystem, static_cast<int>(n), "cannot read {}", path);
     have += static_cast<size_t>(n);
-    std::string_view text(buffer, have);
-    size_t at = 0;
-    for (size_t end; (end = text.find('\n', at)) != std::string_view::npos; at = end + 1) {
-      CKPT_TRY(fn(text.substr(at, end - at)));
-    }
-    have -= at;
-    std::memmove(buffer, buffer + at, have);
+    CKPT_TRY(for_each_line({buffer, have}, &whole, fn));
+    have -= whole;
+    std::memmove(buffer, buffer + whole, have);
     if (n == 0) return {};
+  }
+}
+
+constexpr const char* kMaps = "/proc/thread-self/maps";
+
+// Reads the text of all mappings. False in *fits: there is more than room for it.
+Result<std::string_view> read_maps(std::span<char> room, bool* fits) {
+  auto fd = open_file(kMaps);
+  if (!fd.ok()) return fd.error();
+  *fits = true;
+  for (size_t have = 0;;) {
+    if (have == room.size()) {
+      *fits = false;
+      return std::string_view();
+    }
+    long n = sys::call(__NR_read, fd->get(), room.data() + have, room.size() - have);
+    if (n < 0) return make_error(ExitCode::kSystem, static_cast<int>(n), "cannot read {}", kMaps);
+    if (n == 0) return std::string_view(room.data(), have);
+    have += static_cast<size_t>(n);
   }
 }
 
@@ -163,7 +197,7 @@ Result<void> MemoryMap::add_line(std::string_view line, std::span<const AddrRang
   if (s == "[vsyscall]") return {};
   if (!s.empty()) {
     auto* path = static_cast<char*>(arena_->allocate(s.size() + 1, 1));
-    if (path == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of mappings");
+    if (path == nullptr) return no_memory();
     std::memcpy(path, s.data(), s.size());
     path[s.size()] = '\0';
     m.path = path;
@@ -193,37 +227,103 @@ Result<void> MemoryMap::add_without(const Mapping& m, std::span<const AddrRange>
   }
   Mapping kept = m;
   classify(kept);
-  if (!mappings_.push_back(kept)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of mappings");
-  return {};
+  return mappings_.push_back(kept) ? Result<void>() : no_memory();
 }
 
-void MemoryMap::find_shared_twice() {
+Result<void> MemoryMap::find_shared_twice() {
   // A page mapped at two places can be written through either: protecting one does not protect the
   // other. Such objects are copied in the pause.
-  for (Mapping& a : mappings_) {
-    if (a.object == 0 || a.handling != Handling::kTracked) continue;
-    for (Mapping& b : mappings_) {
-      if (&a != &b && a.object == b.object) {
-        a.handling = Handling::kEager;
-        break;
-      }
-    }
+  ArenaVector<uint64_t> objects(*arena_);
+  for (const Mapping& m : mappings_) {
+    if (m.object != 0 && !objects.push_back(m.object)) return no_memory();
   }
+  std::sort(objects.begin(), objects.end());
+  for (Mapping& m : mappings_) {
+    if (m.object == 0 || m.handling != Handling::kTracked) continue;
+    const uint64_t* first = std::lower_bound(objects.begin(), objects.end(), m.object);
+    if (first + 1 != objects.end() && first[1] == m.object) m.handling = Handling::kEager;
+  }
+  return {};
 }
 
 Result<void> MemoryMap::read(std::span<const AddrRange> own) {
   mappings_.clear();
   vdso = vvar = {};
-  CKPT_TRY(for_each_line("/proc/thread-self/maps", *arena_,
-                         [&](std::string_view line) { return add_line(line, own); }));
-  find_shared_twice();
-  return {};
+  CKPT_TRY(for_each_line_of(kMaps, *arena_, [&](std::string_view line) { return add_line(line, own); }));
+  return find_shared_twice();
+}
+
+Result<void> MemoryMap::take_text(std::string_view text, std::span<const AddrRange> own) {
+  mappings_.clear();
+  vdso = vvar = {};
+  size_t whole;
+  CKPT_TRY(for_each_line(text, &whole, [&](std::string_view line) { return add_line(line, own); }));
+  return find_shared_twice();
+}
+
+Result<void> MemoryMap::read_ahead(std::span<const AddrRange> own) {
+  bool fits = false;
+  for (size_t size = 256 << 10; !fits; size *= 2) {
+    constexpr size_t kMore = 64 << 10;
+    auto* text = static_cast<char*>(arena_->allocate(size));
+    if (text == nullptr) return no_memory();
+    had_forked_ = hooks::has_forked.load(std::memory_order_relaxed);
+    auto read = read_maps({text, size}, &fits);
+    if (!read.ok()) return read.error();
+    if (!fits) continue;
+    auto* again = static_cast<char*>(arena_->allocate(read->size() + kMore));
+    if (again == nullptr) return no_memory();
+    std::memset(again, 0, read->size() + kMore);  // touched now, not in the stop
+    text_ = *read;
+    room_ = {again, read->size() + kMore};
+  }
+  own_count_ = own.size();
+  return take_text(text_, own);
+}
+
+Result<void> MemoryMap::read_again(std::span<const AddrRange> own) {
+  bool fits = false;
+  auto text = read_maps(room_, &fits);
+  if (!text.ok()) return text.error();
+  if (!fits) return read(own);
+  // What a line is made into depends on these as well.
+  const bool comparable = own.size() == own_count_ && had_forked_ == hooks::has_forked.load(std::memory_order_relaxed);
+  return comparable ? take_changes(*text, own) : take_text(*text, own);
+}
+
+Result<void> MemoryMap::take_changes(std::string_view text, std::span<const AddrRange> own) {
+  const TextChange change = find_change(text_, text);
+  if (change.none(text_, text)) return {};
+  std::string_view gone = text_.substr(change.start, change.before_end - change.start);
+  std::string_view added = text.substr(change.start, change.after_end - change.start);
+  // [vdso] and [vvar] stand for more than a mapping.
+  if (gone.find("[v") != gone.npos || added.find("[v") != added.npos) return take_text(text, own);
+
+  // What a line was made into lies where the line says, and both are in address order.
+  auto index_of_line = [&](size_t at) {
+    std::string_view rest = text_.substr(at);
+    if (rest.empty()) return mappings_.size();
+    const Addr start{take_hex(rest)};
+    return static_cast<size_t>(
+        std::lower_bound(mappings_.begin(), mappings_.end(), start,
+                         [](const Mapping& m, Addr a) { return m.range.start < a; }) -
+        mappings_.begin());
+  };
+  const size_t first = index_of_line(change.start), last = index_of_line(change.before_end);
+  const ArenaVector<Mapping> before = mappings_;
+  mappings_ = ArenaVector<Mapping>(*arena_);
+  if (!mappings_.reserve(before.size() + 64) || !mappings_.append(before.data(), first)) return no_memory();
+  size_t whole;
+  CKPT_TRY(for_each_line(added, &whole, [&](std::string_view line) { return add_line(line, own); }));
+  if (!mappings_.append(before.data() + last, before.size() - last)) return no_memory();
+  // An object that is mapped once now and was mapped twice stays as it was: to copy it in the pause is never wrong.
+  return find_shared_twice();
 }
 
 Result<void> MemoryMap::read_flags() {
   Mapping* current = nullptr;
   size_t next = 0;
-  return for_each_line("/proc/thread-self/smaps", *arena_, [&](std::string_view line) -> Result<void> {
+  return for_each_line_of("/proc/thread-self/smaps", *arena_, [&](std::string_view line) -> Result<void> {
     if (starts_with(line, "VmFlags:") && current != nullptr) {
       struct Name {
         const char* name;
@@ -254,6 +354,16 @@ void MemoryMap::copy_special_pages_eagerly() {
   for (Mapping& m : mappings_) {
     if (m.handling == Handling::kTracked && (m.map_flags & (kMapHugeTlb | kMapMergeable)) != 0) m.handling = Handling::kEager;
   }
+}
+
+bool MemoryMap::has_pinned_pages() const {
+  for (const Mapping& m : mappings_) {
+    const std::string_view path(m.path, m.path_len);
+    for (std::string_view holder : {"anon_inode:[io_uring]", "/[aio]", "/dev/infiniband/", "/dev/vfio/", "/dev/nvidia"}) {
+      if (path.substr(0, holder.size()) == holder) return true;
+    }
+  }
+  return false;
 }
 
 void MemoryMap::copy_flags_from(const MemoryMap& earlier) {

@@ -47,11 +47,18 @@ class MemoryMap {
 
   // own: ranges that belong to the library and are neither saved nor rebuilt.
   Result<void> read(std::span<const AddrRange> own);
+  // The same in two steps, of which the second, in the stop, is short: it takes apart only those lines of the kernel's
+  // text that have changed since the first. Nothing else is trusted: the text is read whole.
+  Result<void> read_ahead(std::span<const AddrRange> own);
+  Result<void> read_again(std::span<const AddrRange> own);
   // The flags of /proc/self/smaps (DONTFORK, hugetlb, …) for the mappings read. Walks page tables:
   // before the stop only. Mappings that appeared since have no flags.
   Result<void> read_flags();
   // userfaultfd protects huge pages of hugetlbfs only as a whole, and loses the protection of what KSM merges.
   void copy_special_pages_eagerly();
+  // Is there a ring or context of asynchronous reading, or a device that reads memory itself? They write to pages that
+  // they hold without a fault, at any time.
+  bool has_pinned_pages() const;
   void copy_flags_from(const MemoryMap& earlier);
 
   std::span<Mapping> mappings() { return mappings_.span(); }
@@ -62,11 +69,18 @@ class MemoryMap {
  private:
   Result<void> add_line(std::string_view line, std::span<const AddrRange> own);
   Result<void> add_without(const Mapping& m, std::span<const AddrRange> own);
+  Result<void> take_text(std::string_view text, std::span<const AddrRange> own);
+  Result<void> take_changes(std::string_view text, std::span<const AddrRange> own);
   void classify(Mapping& m);
-  void find_shared_twice();
+  Result<void> find_shared_twice();
 
   Arena* arena_;
   ArenaVector<Mapping> mappings_;
+  // From read_ahead: what was read, room for reading it again, and what else mappings_ was made of.
+  std::string_view text_;
+  std::span<char> room_;
+  size_t own_count_ = 0;
+  bool had_forked_ = false;
 };
 
 }  // namespace ckpt

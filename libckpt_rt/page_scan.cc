@@ -19,7 +19,8 @@ struct PageRegion {
   uint64_t start, end, categories;
 };
 constexpr unsigned long kPagemapScan = _IOWR('f', 16, PagemapScanArg);
-constexpr uint64_t kPageIsWritten = 1 << 1, kPageIsFile = 1 << 2, kPageIsPresent = 1 << 3, kPageIsSwapped = 1 << 4, kPageIsZero = 1 << 5;
+constexpr uint64_t kPageIsWritten = 1 << 1;  // not protected by userfaultfd
+constexpr uint64_t kPageIsFile = 1 << 2, kPageIsPresent = 1 << 3, kPageIsSwapped = 1 << 4, kPageIsZero = 1 << 5;
 constexpr uint64_t kPageIsGuard = 1 << 8;  // Linux 6.15
 
 // Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
@@ -53,6 +54,7 @@ Result<void> PageScan::open(Arena& scratch) {
 
 Result<void> PageScan::scan(const Mapping& m, ArenaVector<AddrRange>& runs) {
   first_ = runs.size();
+  saw_protected_ = true;
   if (m.shared && m.whole) return scan_shared(m.range, runs);
   if (!m.shared && m.whole && (m.map_flags & kMapFileDeleted) != 0) {
     return add(m.range, runs);
@@ -94,6 +96,7 @@ Result<void> PageScan::scan_protected(AddrRange range, ArenaVector<AddrRange>& r
 
 Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
                                      ArenaVector<AddrRange>& runs) {
+  saw_protected_ = false;
   auto* regions = reinterpret_cast<const PageRegion*>(buffer_);
   for (uint64_t at = range.start.value; at < range.end.value;) {
     PagemapScanArg arg{};
@@ -102,7 +105,7 @@ Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
     arg.category_anyof_mask = kPageIsPresent | (swapping_ ? kPageIsSwapped : 0);
     arg.category_mask = kPageIsZero | (anonymous_only ? kPageIsFile : 0) | (knows_guards_ ? kPageIsGuard : 0);
     arg.category_inverted = arg.category_mask;
-    arg.return_mask = kPageIsPresent;
+    arg.return_mask = kPageIsPresent | kPageIsWritten;
     const uint64_t from = at;
     const long n = scan_next(arg, at, range.end.value);
     if (n == -EINVAL && knows_guards_) {
@@ -111,6 +114,7 @@ Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
     }
     if (n == -ENOTTY || n == -EINVAL) {
       have_ioctl_ = false;
+      saw_protected_ = true;
       return scan_by_read({Addr{from}, range.end}, anonymous_only, runs);
     }
     if (n < 0) {
@@ -118,6 +122,7 @@ Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
                         range.start.value, range.end.value, errno_name(static_cast<int>(n)));
     }
     for (long i = 0; i < n; ++i) {
+      if ((regions[i].categories & kPageIsWritten) == 0) saw_protected_ = true;
       CKPT_TRY(add({Addr{regions[i].start}, Addr{regions[i].end}}, runs));
     }
   }

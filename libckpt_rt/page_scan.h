@@ -21,6 +21,8 @@ class PageScan {
   // Appends the runs of [range) that userfaultfd protects, holes included, in address order. kUnavailable:
   // this kernel cannot tell (PAGEMAP_SCAN is missing).
   Result<void> scan_protected(AddrRange range, ArenaVector<AddrRange>& runs);
+  // Was any page of the last scan write-protected by userfaultfd, as far as one can tell?
+  bool saw_protected() const { return saw_protected_; }
 
  private:
   Result<void> scan_by_ioctl(AddrRange range, bool anonymous_only, ArenaVector<AddrRange>& runs);
@@ -33,6 +35,7 @@ class PageScan {
   ScopedFd pagemap_;
   std::byte* buffer_ = nullptr;
   size_t first_ = 0;  // runs before this belong to other mappings
+  bool saw_protected_ = true;
   bool have_ioctl_ = true;
   bool knows_guards_ = true;  // the kernel tells guard pages from swapped ones
   bool swapping_ = true;      // this machine has swap: memory may go there at any time

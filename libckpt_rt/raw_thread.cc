@@ -78,6 +78,12 @@ long RawThread::spawn(void (*fn)(void*), void* arg, DescriptorTable table) {
   return 0;
 }
 
+void RawThread::await_gone() {
+  // Its id cannot belong to another thread so soon: the kernel gives them out in a circle.
+  while (tid_ != 0 && sys::call(__NR_tgkill, sys::getpid(), tid_, 0) == 0) sys::call(__NR_sched_yield);
+  tid_ = 0;
+}
+
 void RawThread::join() {
   while (uint32_t v = alive_.load(std::memory_order_acquire)) {
     // Not FUTEX_PRIVATE: the kernel's wake at thread exit is a shared one.

@@ -35,11 +35,16 @@ class RawThread {
   long spawn(void (*fn)(void*), void* arg, DescriptorTable table);
   // Waits until the thread has left its stack for good.
   void join();
+  // After join(): until the kernel does not count it any more, which is a moment later.
+  void await_gone();
   // Wakes up as join() does, without waiting: is it running?
   bool running() const { return alive_.load(std::memory_order_acquire) != 0; }
   int tid() const { return tid_; }
   // In a forked child no RawThread exists.
-  void forget() { alive_.store(0, std::memory_order_relaxed); }
+  void forget() {
+    alive_.store(0, std::memory_order_relaxed);
+    tid_ = 0;
+  }
 
  private:
   struct Start;

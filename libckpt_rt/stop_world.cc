@@ -31,6 +31,10 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame) {
   bool joins = stop != released_.load(std::memory_order_seq_cst);
   if (joins) {
     ThreadSlot slot;
+    // relaxed: the number means nothing but itself.
+    const uint32_t number = entered_.fetch_add(1, std::memory_order_relaxed);
+    slot.group = group_of(number);
+    if (number < kAlone) alone_[number] = &slot;
     save_thread_in_handler(slot, frame);
     ThreadSlot* head = slots_.load(std::memory_order_relaxed);
     do {
@@ -63,12 +67,14 @@ void StopWorld::wait_for_release(ThreadSlot& slot, uint32_t stop) {
       done_.fetch_add(1, std::memory_order_release);
       futex_wake(done_, 1);
     }
-    futex_wait_as(turn_, turn, group_of(slot));
+    futex_wait_as(turn_, turn, slot.group);
   }
 }
 
-// An order need not wake every thread there is.
-uint32_t StopWorld::group_of(const ThreadSlot& slot) { return 1u << (static_cast<uint32_t>(slot.tid) % 32); }
+// An order need not wake every thread there is. The first to arrive are groups of their own.
+uint32_t StopWorld::group_of(uint32_t number) {
+  return number < kAlone ? 1u << number : 1u << (kAlone + number % (32 - kAlone));
+}
 
 void StopWorld::wake_waiting_threads(uint32_t groups) {
   turn_.fetch_add(1, std::memory_order_release);
@@ -77,14 +83,23 @@ void StopWorld::wake_waiting_threads(uint32_t groups) {
 
 // One stop() over all its attempts.
 struct StopWorld::Try {
-  std::span<const int> own_tids;
+  std::span<const int> own_tids, busy;
   int signal, pid;
   int64_t deadline;
   ArenaVector<int> tasks, here, signalled, by_libc_signal, ignored;  // the first three sorted
   int missing = 0;  // a thread that has not arrived
+  int64_t began_ns = 0;
   Error error;
 
   bool excluded(int tid) const { return contains(own_tids, tid) || contains(ignored.span(), tid); }
+  // With so many threads standing, are there no others?
+  bool is_everybody(uint32_t arrived) const {
+    // Workers of the kernel come and go by themselves.
+    if (!ignored.empty()) return false;
+    long own = 0;
+    for (int tid : own_tids) own += tid != 0;
+    return count_tasks() == own + static_cast<long>(arrived);
+  }
   static bool in(const ArenaVector<int>& sorted, int tid) { return std::binary_search(sorted.begin(), sorted.end(), tid); }
   // The threads of the list that begins at `newest`.
   [[nodiscard]] bool look_who_is_here(const ThreadSlot* newest) {
@@ -149,10 +164,12 @@ void StopWorld::return_libc_signal() {
   borrowed_ = false;
 }
 
-Result<StopWorld::Stopped> StopWorld::stop(std::span<const int> own_tids, int signal, int64_t timeout_ns,
-                                           Arena& scratch, int* stuck) {
-  Try t{own_tids, signal, sys::getpid(), now_ns() + timeout_ns, ArenaVector<int>(scratch), ArenaVector<int>(scratch),
-        ArenaVector<int>(scratch), ArenaVector<int>(scratch), ArenaVector<int>(scratch), 0, {}};
+Result<StopWorld::Stopped> StopWorld::stop(std::span<const int> own_tids, std::span<const int> busy, int signal,
+                                           int64_t timeout_ns, Arena& scratch, int* stuck) {
+  constexpr size_t kMostBusy = 64;  // it is asked of every thread whether it is one of them
+  const ArenaVector<int> none(scratch);
+  Try t{own_tids, busy.size() < kMostBusy ? busy : busy.first(kMostBusy), signal, sys::getpid(), now_ns() + timeout_ns,
+        none, none, none, none, none, 0, 0, {}};
   *stuck = 0;
   for (;;) {
     Attempt attempt = try_stop(t);
@@ -171,15 +188,18 @@ Result<StopWorld::Stopped> StopWorld::stop(std::span<const int> own_tids, int si
   stopped.first = slots_.load(std::memory_order_acquire);
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) ++stopped.count;
   stopped.leader_exited = contains(t.ignored.span(), t.pid);
+  stopped.began_ns = t.began_ns;
   return stopped;
 }
 
 StopWorld::Attempt StopWorld::try_stop(Try& t) {
   while (uint32_t n = inside_.load(std::memory_order_seq_cst)) futex_wait(inside_, n);
+  entered_.store(0, std::memory_order_relaxed);
   arrived_.store(0, std::memory_order_relaxed);
   last_left_ns_.store(0, std::memory_order_relaxed);
   awaited_.store(UINT32_MAX, std::memory_order_relaxed);
   slots_.store(nullptr, std::memory_order_relaxed);
+  for (ThreadSlot*& slot : alone_) slot = nullptr;
   // release: handlers that see the new number see the words above as well.
   requested_.store(released_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   t.signalled.clear();
@@ -195,6 +215,7 @@ StopWorld::Attempt StopWorld::try_stop(Try& t) {
     return Attempt::kFailed;
   };
   int64_t last_arrival_ns = now_ns();
+  t.began_ns = 0;
   for (;;) {
     if (!list_tasks(t.tasks)) return fail(ExitCode::kSystem, 0, 0, "cannot list /proc/self/task; mount /proc");
     if (!contains(t.tasks.span(), sys::gettid())) {
@@ -207,25 +228,30 @@ StopWorld::Attempt StopWorld::try_stop(Try& t) {
     const size_t signalled_before = t.signalled.size();
     uint32_t missing = 0;
     t.missing = 0;
-    for (int tid : t.tasks) {
-      if (t.excluded(tid) || Try::in(t.here, tid)) continue;
-      if (!std::binary_search(t.signalled.begin(), t.signalled.begin() + signalled_before, tid)) {
-        long r = sys::call(__NR_tgkill, t.pid, tid, t.signal);
-        if (r == -ESRCH) continue;  // has exited
-        // EAGAIN: RLIMIT_SIGPENDING, the queue of the user is full. It is tried again next round.
-        if (r != 0 && r != -EAGAIN) return fail(ExitCode::kSystem, static_cast<int>(r), tid, "cannot be signalled");
-        if (r == 0 && !t.signalled.push_back(tid)) {
-          return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
+    if (t.began_ns == 0) t.began_ns = now_ns();
+    for (bool busy : {true, false}) {
+      for (int tid : t.tasks) {
+        if (contains(t.busy, tid) != busy || t.excluded(tid) || Try::in(t.here, tid)) continue;
+        if (!std::binary_search(t.signalled.begin(), t.signalled.begin() + signalled_before, tid)) {
+          long r = sys::call(__NR_tgkill, t.pid, tid, t.signal);
+          if (r == -ESRCH) continue;  // has exited
+          // EAGAIN: RLIMIT_SIGPENDING, the queue of the user is full. It is tried again next round.
+          if (r != 0 && r != -EAGAIN) return fail(ExitCode::kSystem, static_cast<int>(r), tid, "cannot be signalled");
+          if (r == 0 && !t.signalled.push_back(tid)) {
+            return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
+          }
         }
+        t.missing = tid;
+        ++missing;
       }
-      t.missing = tid;
-      ++missing;
     }
     if (t.missing == 0) return Attempt::kStopped;
     std::sort(t.signalled.begin(), t.signalled.end());
     // The next look is worth it when all of them are here, or after a while: some may have exited.
     constexpr int64_t kStalledNs = 1'000'000;
     if (await_arrivals(static_cast<uint32_t>(t.here.size()) + missing)) last_arrival_ns = now_ns();
+    // acquire: whom the number counts is linked (arrive_in_handler).
+    if (t.is_everybody(arrived_.load(std::memory_order_acquire))) return Attempt::kStopped;
     if (now_ns() - last_arrival_ns < kStalledNs) continue;
     last_arrival_ns = now_ns();
     Attempt attempt = look_at_stalled(t);
@@ -330,14 +356,20 @@ void StopWorld::collect_pending(const Stopped& stopped, uint64_t our_signal_bit,
   }
 }
 
-void StopWorld::run_on(ThreadSlot& slot, void (*work)(void*), void* argument) {
+void StopWorld::start_on(ThreadSlot& slot, void (*work)(void*), void* argument) {
   slot.work = work;
   slot.work_argument = argument;
-  uint32_t before = done_.load(std::memory_order_acquire);
   slot.order.store(static_cast<uint32_t>(SlotOrder::kGiven), std::memory_order_release);
-  wake_waiting_threads(group_of(slot));
-  // The word changes once, by the thread that carried out this order.
-  while (done_.load(std::memory_order_acquire) == before) futex_wait(done_, before);
+  wake_waiting_threads(slot.group);
+}
+
+void StopWorld::await(ThreadSlot& slot) {
+  for (;;) {
+    // Before the look at the order: done_ changes after it.
+    const uint32_t before = done_.load(std::memory_order_acquire);
+    if (slot.order.load(std::memory_order_acquire) == static_cast<uint32_t>(SlotOrder::kDone)) break;
+    futex_wait(done_, before);
+  }
   slot.order.store(static_cast<uint32_t>(SlotOrder::kNone), std::memory_order_relaxed);
 }
 
@@ -346,6 +378,7 @@ void StopWorld::reset_after_restart() {
     w->store(0, std::memory_order_relaxed);
   }
   slots_.store(nullptr, std::memory_order_relaxed);
+  for (ThreadSlot*& slot : alone_) slot = nullptr;
   for (std::atomic<int>& slot : in_exec_) slot.store(0, std::memory_order_relaxed);
 }
 

@@ -16,6 +16,7 @@
 //              thread may be about to act on the number of a stop that was aborted.
 //   requested  number of the stop that threads must join. A thread that finds requested == released
 //              came late (after an aborted stop): it returns at once.
+//   entered    numbers the threads as they come in: the first few can be called one by one (run_on).
 //   arrived    threads that saved themselves. Incremented after the slot is complete and linked.
 //   awaited    how many arrivals are worth waking the agent for.
 //   released   number of the last stop that ended. Threads wait for released >= their stop's number.
@@ -33,7 +34,12 @@
 //
 // stop() signals every thread of /proc/self/task that it has not signalled yet, and lists again until
 // a list shows no thread that has not arrived: a thread not yet stopped may create others, but only
-// a thread that has not arrived can, so a list taken after the last arrival is complete.
+// a thread that has not arrived can, so a list taken after the last arrival is complete. The kernel's count
+// of threads proves the same for a fraction of the price: those that have arrived and our own are alive, so
+// if there are no more than these, there is no other.
+//
+// Threads that are busy are signalled first: they keep processors from those that wait and must come, and
+// they fault on protected memory as long as they run.
 #pragma once
 
 #include <signal.h>
@@ -52,10 +58,13 @@ class StopWorld {
     ThreadSlot* first = nullptr;  // linked list through ThreadSlot::next
     uint32_t count = 0;
     bool leader_exited = false;
+    int64_t began_ns = 0;  // when the first thread was signalled
   };
-  // Stops all threads but those whose tids are given (our own). timeout in ns. On failure everything
-  // runs again and the error names the thread; *stuck is its tid, or 0 when the reason is another.
-  Result<Stopped> stop(std::span<const int> own_tids, int signal, int64_t timeout_ns, Arena& scratch, int* stuck);
+  // Stops all threads but those whose tids are given (our own, or 0), which must not exit meanwhile. `busy`: those
+  // to be signalled first, a mere hint. timeout in ns. On failure everything runs again and the error names the
+  // thread; *stuck is its tid, or 0 when the reason is another.
+  Result<Stopped> stop(std::span<const int> own_tids, std::span<const int> busy, int signal, int64_t timeout_ns,
+                       Arena& scratch, int* stuck);
   void release();
   // When everybody could go on: the moment at which the last thread left, if all have left before `now`
   // (the agent may be the one that waits for a processor after release()), else `now`.
@@ -69,7 +78,17 @@ class StopWorld {
 
   // One stopped thread calls work(argument) in its handler; returns when it is done. For what only a
   // thread with the program's descriptor table or signal queue can do.
-  void run_on(ThreadSlot& slot, void (*work)(void*), void* argument);
+  void run_on(ThreadSlot& slot, void (*work)(void*), void* argument) {
+    start_on(slot, work, argument);
+    await(slot);
+  }
+  // In two steps: several threads can work at the same time. Each start_on must be followed by its await before the
+  // next order to that thread, before its memory is looked at for the image, and before release().
+  void start_on(ThreadSlot& slot, void (*work)(void*), void* argument);
+  void await(ThreadSlot& slot);
+  // The threads that arrived first: each can be woken without waking others. nullptr: there are fewer.
+  static constexpr uint32_t kAlone = 8;
+  ThreadSlot* alone(uint32_t i) const { return alone_[i]; }
 
   // Pending signals of the stopped threads and of the process are listed, and stay pending.
   void collect_pending(const Stopped& stopped, uint64_t our_signal_bit, PendingSignals& pending);
@@ -97,17 +116,19 @@ class StopWorld {
   void return_libc_signal();
 
   void wait_for_release(ThreadSlot& slot, uint32_t stop);
-  static uint32_t group_of(const ThreadSlot& slot);
+  static uint32_t group_of(uint32_t number);
   void wake_waiting_threads(uint32_t groups);
 
   FutexWord inside_{0};
   FutexWord requested_{0};
+  FutexWord entered_{0};
   FutexWord arrived_{0};
   FutexWord awaited_{0};
   FutexWord released_{0};
   FutexWord turn_{0};
   FutexWord done_{0};
   std::atomic<ThreadSlot*> slots_{nullptr};
+  ThreadSlot* alone_[kAlone] = {};  // each written by its thread before it is counted in arrived_
   std::atomic<int64_t> last_left_ns_{0};
   static constexpr int kMostInExec = 16;  // more wait for a place, and make a stop wait for them
   std::atomic<int> in_exec_[kMostInExec] = {};

@@ -1,6 +1,7 @@
 #include "libckpt_rt/task_list.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <fmt/format.h>
 #include <string_view>
 
@@ -74,6 +75,13 @@ bool list_tasks(ArenaVector<int>& tids) {
   }
 }
 
+long count_tasks() {
+  // The directory has one link for each thread besides its own two (proc(5)).
+  struct stat st;
+  if (sys::call(__NR_newfstatat, AT_FDCWD, "/proc/self/task", &st, 0) != 0) return -1;
+  return static_cast<long>(st.st_nlink) - 2;
+}
+
 bool read_task_facts(int tid, TaskFacts& facts) {
   char path[64], text[1024];
   *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/stat", tid).out = '\0';
@@ -111,14 +119,18 @@ bool read_signal_masks(int tid, SignalMasks& masks) {
   return true;
 }
 
-bool list_stack_pointers(Arena& arena, ArenaVector<Addr>& stack_pointers) {
+bool list_stack_pointers(Arena& arena, ArenaVector<Addr>& stack_pointers, ArenaVector<int>& busy) {
   ArenaVector<int> tids(arena);
   if (!list_tasks(tids)) return false;
   for (int tid : tids) {
     char path[64], text[256];
     *fmt::format_to(path, "/proc/self/task/{}/syscall", tid) = '\0';
     const long n = read_small_file(path, text, sizeof(text));
-    if (n <= 0 || (text[0] != '-' && (text[0] < '0' || text[0] > '9'))) continue;  // gone, or "running"
+    if (n <= 0) continue;  // gone
+    // "running", or "-1 SP PC" of a thread that waits in a fault.
+    const bool running = text[0] == 'r', faulting = text[0] == '-';
+    if ((running || faulting) && !busy.push_back(tid)) return false;
+    if (!faulting && (text[0] < '0' || text[0] > '9')) continue;
     // "NR ARGUMENTS SP PC", all but NR in hex.
     std::string_view line(text, static_cast<size_t>(n));
     const size_t last = line.rfind(' ');

@@ -10,8 +10,12 @@ namespace ckpt {
 // tids of /proc/self/task. False: the arena is full or /proc is not there.
 bool list_tasks(ArenaVector<int>& tids);
 
-// Where the stacks of threads end that are in a system call now: of the others nobody can tell. False: as above.
-bool list_stack_pointers(Arena& arena, ArenaVector<Addr>& stack_pointers);
+// How many there are, zombies included; -1: /proc is not there.
+long count_tasks();
+
+// Where the stacks of threads end that are in a system call now: of the others, which are busy, nobody can tell.
+// False: as above.
+bool list_stack_pointers(Arena& arena, ArenaVector<Addr>& stack_pointers, ArenaVector<int>& busy);
 
 struct TaskFacts {
   char state = '?';        // R, S, D, T, Z, X …

@@ -59,6 +59,7 @@ struct ThreadSlot {
   char name[16] = {};
   uint64_t pending_mask = 0;  // rt_sigpending() of this thread: its own and the process's
 
+  uint32_t group = 0;  // what it waits as (StopWorld)
   // The agent's order to a waiting thread: call work(argument), which makes raw system calls only.
   FutexWord order{0};
   void (*work)(void*) = nullptr;
@@ -80,6 +81,9 @@ void queue_again(const PendingSignals& pending, uint32_t from);
 // The first thing that could not be restored, or 0. Runs on the thread itself, all signals blocked.
 // Pending signals are the leader's to restore.
 long restore_thread_in_handler(const ThreadSlot& slot);
+
+// What the handler and the kernel's frame under it take of a stack, at most as far as we know: a hint.
+inline constexpr uint64_t kHandlerStackBytes = 8 << 10;
 
 // Address, length and signature of the rseq area that libc registers for its threads, relative to
 // the thread pointer; found once in the constructor. length 0: none.

@@ -35,7 +35,9 @@ void Watch::end() {
 
 Result<void> Watch::begin(RawThread& handler, CopyCounters& counters, uint64_t segment_bytes, uint64_t table_bytes) {
   Arena& next = arenas_[++checkpoints_ % 2];
-  if (!next.reserve(bytes(table_bytes))) return no_memory_for_segments();
+  // Segments that are there, though their memory may be gone, take room as well.
+  table_bytes += table.size() * 3 * (sizeof(Segment) + 3 * sizeof(uint32_t));
+  if (!next.reserve(kAlways + table_bytes)) return no_memory_for_segments();
   if (is_renewed()) {
     protection.count_into(counters);
     return {};
@@ -44,7 +46,10 @@ Result<void> Watch::begin(RawThread& handler, CopyCounters& counters, uint64_t s
   CKPT_TRY(pages_.open(scratch_));
   CKPT_TRY(protection.open());
   CKPT_TRY(arming.prepare(next, segment_bytes));
-  return protection.start(handler, arming, counters);
+  CKPT_TRY(protection.start(handler, arming, counters));
+  ArenaVector<AddrRange> runs(next);
+  can_be_kept_ = protection.can_protect_ahead() && pages_.scan_protected(scratch_.range(), runs).ok();
+  return {};
 }
 
 Result<void> Watch::renew(std::span<const Mapping> map, bool full) {

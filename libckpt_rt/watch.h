@@ -31,8 +31,11 @@ class Watch {
   // Takes all protection off; *this is gone.
   void end();
 
-  // A checkpoint begins. The first one opens the userfaultfd and starts the thread that serves it.
+  // A checkpoint begins. The first one opens the userfaultfd and starts the thread that serves it. table_bytes: room for
+  // segments and the lists of pages.
   Result<void> begin(RawThread& handler, CopyCounters& counters, uint64_t segment_bytes, uint64_t table_bytes);
+  // Protection can be asked for: without that nothing is worth keeping.
+  bool can_be_kept() const { return can_be_kept_; }
   // Has been through a checkpoint.
   bool is_renewed() const { return checkpoints_ > 1; }
   // Of a watch that is_renewed(): see Arming.
@@ -42,8 +45,6 @@ class Watch {
 
   // Ranges that are ours.
   void own_ranges(ArenaVector<AddrRange>& own) const;
-  // Address space that the tables take.
-  static uint64_t bytes(uint64_t table_bytes) { return (8 << 20) + table_bytes; }
 
   SegmentTable table;
   WriteProtection protection;
@@ -58,6 +59,8 @@ class Watch {
   Arena scratch_;
   PageScan pages_;
   uint32_t checkpoints_ = 0;
+  bool can_be_kept_ = false;
+  static constexpr uint64_t kAlways = 64 << 20;  // address space for the lists of mappings
 };
 
 }  // namespace ckpt

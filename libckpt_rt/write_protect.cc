@@ -7,8 +7,11 @@
 #include <sys/ioctl.h>
 #include <sys/uio.h>
 
+#include <optional>
+
 #include "base/clock.h"
 #include "base/kernel_caps.h"
+#include "libckpt_rt/interpose_gate.h"
 #include "libckpt_rt/release_guard.h"
 
 namespace ckpt {
@@ -70,6 +73,7 @@ void WriteProtection::remove(AddrRange range) {
 void WriteProtection::forget(AddrRange range) {
   remove({range.start.page_down(), range.end.page_up()});
   if (Arming* arming = arming_.load(std::memory_order_acquire)) arming->removed(range);
+  if (Copier* copier = copier_.load(std::memory_order_acquire)) copier->removed(range);
 }
 
 long WriteProtection::write_protect(AddrRange range, uint64_t mode) {
@@ -77,9 +81,12 @@ long WriteProtection::write_protect(AddrRange range, uint64_t mode) {
   wp.range = {range.start.value, range.size()};
   wp.mode = mode;
   // EAGAIN: the address space is changing, nothing was done.
+  constexpr uint32_t kPatience = 16;
+  std::optional<MappingsBarred> barred;
   long r;
-  while ((r = sys::call(__NR_ioctl, uffd_.get(), UFFDIO_WRITEPROTECT, &wp)) == -EAGAIN) {
+  for (uint32_t tries = 0; (r = sys::call(__NR_ioctl, uffd_.get(), UFFDIO_WRITEPROTECT, &wp)) == -EAGAIN; ++tries) {
     const bool serving = on_handler_thread() || agent_serves_.load(std::memory_order_relaxed);
+    if (serving && tries == kPatience) barred.emplace();
     if (!serving || !read_messages()) sys::call(__NR_sched_yield);
   }
   return r;

@@ -54,6 +54,42 @@ TEST_P(Anonymous, EventFds) {
   EXPECT_TRUE(trip.notes.empty());
 }
 
+// Between the look ahead and the stop, objects go and others come under the same numbers: of the same kind, of the same
+// inode number, in the same state. Many of each, so that their order is what is compared.
+TEST_P(Anonymous, ManyReplacedByTheirOwnKind) {
+  constexpr int kFirst = 40, kCount = 12;
+  trip.setup = [] {
+    for (int i = 0; i < kCount; ++i) move_to(eventfd(static_cast<unsigned>(i), EFD_NONBLOCK), kFirst + i);
+    move_to(epoll_create1(0), 60);
+    move_to(epoll_create1(0), 61);
+    move_to(timerfd_create(CLOCK_MONOTONIC, 0), 62);
+  };
+  trip.before_stop = [] {
+    // Anew, in another order, so that numbers and addresses are used again.
+    for (int i = 0; i < kCount; ++i) close(kFirst + i);
+    for (int i = kCount - 1; i >= 0; --i) move_to(eventfd(static_cast<unsigned>(100 + i), EFD_NONBLOCK), kFirst + i);
+    // Two that were apart are one now, and are no neighbours; epolls as well.
+    dup2(kFirst + 2, kFirst + 9);
+    dup2(60, 63);
+    dup2(61, 60);
+  };
+  trip.verify = [] {
+    for (int i = 0; i < kCount; ++i) {
+      if (i != 2 && i != 9) VERIFY_EQ(read_counter(kFirst + i), static_cast<uint64_t>(100 + i));
+    }
+    VERIFY_EQ(read_counter(kFirst + 9), 102u);
+    VERIFY_EQ(read_some(kFirst + 2, 8), fmt::format("errno {}", EAGAIN));
+    // 60 and 61 are one epoll, 63 is another.
+    epoll_event watch{EPOLLIN, {.u32 = 7}}, seen{};
+    eventfd_write(kFirst, 1);
+    VERIFY_EQ(epoll_ctl(60, EPOLL_CTL_ADD, kFirst, &watch), 0);
+    VERIFY_EQ(epoll_wait(61, &seen, 1, 0), 1);
+    VERIFY_EQ(epoll_wait(63, &seen, 1, 0), 0);
+  };
+  trip.run();
+  EXPECT_TRUE(trip.notes.empty());
+}
+
 TEST_P(Anonymous, ReplacedByAnotherOfTheSameInode) {
   trip.setup = [] { move_to(eventfd(3, 0), 5); };
   trip.before_stop = [] {

@@ -22,6 +22,37 @@ class Files : public testing::TestWithParam<bool> {
 };
 INSTANTIATE_TEST_SUITE_P(Sampled, Files, testing::Values(true, false), how_sampled);
 
+// Many open files of one inode: which descriptors share one changes after the look ahead, between any two of them.
+TEST_P(Files, SharingChangesBeforeTheStop) {
+  const std::string path = dir / "f";
+  constexpr int kFirst = 40, kCount = 9;
+  trip.setup = [&] {
+    write_file(path, "0123456789");
+    for (int i = 0; i < kCount; ++i) open_at(kFirst + i, path, O_RDONLY);
+    dup2(kFirst, kFirst + kCount);
+  };
+  trip.before_stop = [&] {
+    // All at the same offset, so that nothing but the kernel's comparison can tell.
+    dup2(kFirst + 1, kFirst + 7);
+    open_at(kFirst + kCount, path, O_RDONLY);
+    dup2(kFirst + 4, kFirst + 3);
+  };
+  trip.verify = [] {
+    auto moves = [](int a, int b) {
+      lseek(a, 0, SEEK_SET);
+      lseek(b, 0, SEEK_SET);
+      return lseek(a, 5, SEEK_SET) == 5 && lseek(b, 0, SEEK_CUR) == 5;
+    };
+    for (int a = kFirst; a <= kFirst + kCount; ++a) {
+      for (int b = a + 1; b <= kFirst + kCount; ++b) {
+        const bool one = (a == kFirst + 1 && b == kFirst + 7) || (a == kFirst + 3 && b == kFirst + 4);
+        VERIFY_EQ(moves(a, b), one);
+      }
+    }
+  };
+  trip.run();
+}
+
 TEST_P(Files, OffsetFlagsAndCloseOnExec) {
   const std::string a = dir / "a";
   trip.setup = [&] {

@@ -51,14 +51,15 @@ struct Server {
   std::atomic<int> state{0};  // 1 work to do, 2 done, 3 end
   void (*work)(void*) = nullptr;
   void* argument = nullptr;
-  static void run(void* self, void (*work)(void*), void* argument) {
-    auto* s = static_cast<Server*>(self);
-    s->work = work;
-    s->argument = argument;
-    s->state = 1;
-    s->state.notify_all();
-    s->state.wait(1);
-    s->state = 0;
+  void give(void (*order)(void*), void* its_argument) {
+    work = order;
+    argument = its_argument;
+    state = 1;
+    state.notify_all();
+  }
+  void await() {
+    state.wait(1);
+    state = 0;
   }
   void serve() {
     for (;;) {
@@ -78,6 +79,24 @@ struct Server {
   }
 };
 
+// What stopped threads do: one of them alone, or both at once.
+struct Servers {
+  Server one, other;
+  static Servers& of(void* self) { return *static_cast<Servers*>(self); }
+  static void run(void* self, void (*work)(void*), void* argument) {
+    of(self).one.give(work, argument);
+    of(self).one.await();
+  }
+  static void start(void* self, void (*work)(void*), void* argument) {
+    of(self).one.give(work, argument);
+    of(self).other.give(work, argument);
+  }
+  static void await(void* self) {
+    of(self).one.await();
+    of(self).other.await();
+  }
+};
+
 void put_frame_of_meta(MetaWriter& meta) {
   ProcessRecord process{};
   process.pid = getpid();
@@ -91,7 +110,8 @@ void put_frame_of_meta(MetaWriter& meta) {
 }
 
 void capture(RoundTrip& trip) {
-  Server server;
+  Servers servers;
+  std::thread other([&] { servers.other.serve(); });
   int pid = getpid();
   std::string error;
   std::atomic<bool> half{false}, go_on{false};
@@ -107,8 +127,9 @@ void capture(RoundTrip& trip) {
     half.notify_all();
     go_on.wait(false);
     DescriptorExecutor executor;
-    if (trip.executor) executor = {&Server::run, &server};
-    auto rechecked = c.recheck_stopped(pid, executor);
+    if (trip.executor) executor = {&Servers::run, &servers, &Servers::start, &Servers::await};
+    auto rechecked = c.begin_sampling(pid, executor);
+    if (rechecked) rechecked = c.recheck_stopped(pid, executor);
     if (!rechecked) error = rechecked.error().message();
     c.release();
     MetaWriter meta(arena);
@@ -123,14 +144,16 @@ void capture(RoundTrip& trip) {
     for (int fd = 0; fd < 1024; ++fd) {
       if (fstat(fd, &st) == 0) error = fmt::format("descriptor {} of the capture is still open", fd);
     }
-    server.end();
+    servers.one.end();
+    servers.other.end();
   });
   half.wait(false);
   if (trip.before_stop) trip.before_stop();
   go_on = true;
   go_on.notify_all();
-  server.serve();
+  servers.one.serve();
   agent.join();
+  other.join();
   if (!error.empty()) put_line(shared->error, sizeof(shared->error), error);
   if (trip.after_stop) trip.after_stop();
 }
