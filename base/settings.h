@@ -34,6 +34,7 @@ struct Settings {
   int signal = 0;                      // CKPT_SIGNAL: number; 0 default
   int64_t stop_timeout_ns = 2'000'000'000;  // CKPT_STOP_TIMEOUT
   CompressionSetting compress;         // CKPT_COMPRESS
+  char key_file[1024] = {};            // CKPT_KEY_FILE: images are encrypted with its key; empty: they are not
   uint32_t keep = 2;                   // CKPT_KEEP: complete images kept in the directory, 0 all
   bool disabled = false;               // CKPT_DISABLE=1: preloaded but asleep
   bool log = true;                     // CKPT_LOG=0: no log file in the image directory

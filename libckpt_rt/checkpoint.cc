@@ -44,7 +44,7 @@ Result<CheckpointCost> take_checkpoint() {
       agent::count_success(cost);
       auto directory = open_image_directory(library.directory);
       if (directory.ok()) {
-        auto pruned = prune_images(directory->get(), library.run_id, library.settings.keep);
+        auto pruned = prune_images(directory->get(), library.run_id, library.settings.keep, run.key());
         if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
         log_format(directory->get(), "image {} mode {} pause {} us, durable after {} ms, {} bytes", cost.image,
                    mode_name(mode), cost.pause_ns / 1000, cost.durable_ns / 1'000'000, cost.bytes_written);

@@ -42,6 +42,8 @@ class CheckpointRun {
   Result<void> run();
   // The attempt failed because the program gave memory back under our hands: another may succeed.
   bool memory_vanished() const { return memory_vanished_; }
+  // Of CKPT_KEY_FILE, or nullptr.
+  const ImageKey* key() const { return key_; }
 
  private:
   // checkpoint_run.cc
@@ -102,6 +104,7 @@ class CheckpointRun {
   ImageName image_name_;
   ImageCommand command_;
   DirectSink sink_;
+  ImageKey* key_ = nullptr;  // in arena_, which no image holds; wiped at the end
 
   MemoryMap map_before_, map_;
   MappedFiles files_;

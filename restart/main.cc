@@ -17,6 +17,7 @@
 #include "restart/supervise.h"
 #include "writer/image_catalog.h"
 #include "writer/image_spool.h"
+#include "writer/reading_key.h"
 
 namespace ckpt {
 namespace {
@@ -158,6 +159,7 @@ Result<Outcome> bring_back(const RestartPlan& plan, const NamespaceChoice& choic
 
 int restart(const RestartOptions& options, char** argv) {
   Costs costs;
+  if (auto r = use_key_file(options.key_file); !r.ok()) return finish_with_error(options, r.error());
   auto path = resolve_image(options.image);
   if (!path.ok()) return finish_with_error(options, path.error());
   auto plan = open_plan(*path, options.trust);
@@ -213,6 +215,7 @@ int restart(const RestartOptions& options, char** argv) {
     return 0;
   }
   plan->image.reset();  // its memory and descriptor are not needed for the rest of a long life
+  forget_reading_key();
   std::fflush(nullptr);
   end_like(supervisor->wait_until_ended());
 }

@@ -11,6 +11,7 @@ namespace ckpt {
 
 struct RestartOptions {
   std::string image;
+  std::string key_file;
   bool check = false;
   bool detach = false;
   bool json = false;
