@@ -41,7 +41,7 @@ struct ControlRequest {
 //   parent_sequence (0: a full image), pause_ns, longest_wait_ns, forced_copies, sequential_copies, faults, bytes_memory,
 //   bytes_written, durable_ns, threads, mappings, descriptors, attempts, note TEXT (0..n times)
 // Keys of the answer to kStat: pid, version, directory PATH, mode NAME, mode_reason TEXT, signal,
-//   segment, pool, compress NAME, compress_level (of zstd), to COMMAND (if set), every_ns, checkpoints, failures, last_image PATH, last_error TEXT,
+//   segment, pool, compress NAME, compress_level (of zstd), to COMMAND (if set), key_file PATH (if set), every_ns, checkpoints, failures, last_image PATH, last_error TEXT,
 //   total_pause_ns, longest_pause_ns
 
 }  // namespace ckpt

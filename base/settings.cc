@@ -222,6 +222,14 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
     if (!c.ok()) return c.error();
     s.compress = *c;
   }
+  if (const char* v = get("CKPT_KEY_FILE")) {
+    std::string_view file(v);
+    if (file.size() >= sizeof(s.key_file)) {
+      return make_error(ExitCode::kUsage, 0, "CKPT_KEY_FILE is longer than {} bytes; use a shorter path",
+                        sizeof(s.key_file) - 1);
+    }
+    file.copy(s.key_file, file.size());
+  }
   if (const char* v = get("CKPT_KEEP")) {
     uint64_t n = 0;
     std::string_view rest;

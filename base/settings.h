@@ -36,6 +36,7 @@ struct Settings {
   int signal = 0;                      // CKPT_SIGNAL: number; 0 default
   int64_t stop_timeout_ns = 2'000'000'000;  // CKPT_STOP_TIMEOUT
   CompressionSetting compress;         // CKPT_COMPRESS
+  char key_file[1024] = {};            // CKPT_KEY_FILE: images are encrypted with its key; empty: they are not
   uint32_t keep = 2;                   // CKPT_KEEP: complete images kept in the directory, 0 all
   bool dma = false;                    // CKPT_ENGINE: "cpu", or "dma[:RATE[:THRESHOLD]]", the emulated device
   uint64_t dma_bytes_per_second = 0;   // RATE; 0: as fast as the CPU copies

@@ -6,9 +6,11 @@
 
 #include "cli/commands.h"
 #include "cli/failure.h"
+#include "cli/key_option.h"
 #include "cli/progress.h"
 #include "writer/image_catalog.h"
 #include "writer/image_rewrite.h"
+#include "writer/reading_key.h"
 #include "writer/image_stream.h"
 
 namespace ckpt::cli {
@@ -39,6 +41,7 @@ Result<void> cat(const Options& o) {
   signal(SIGXFSZ, SIG_IGN);
   ImageStream output(STDOUT_FILENO, "standard output");
   options.output = &output;
+  options.key = reading_key();
   Progress progress(fmt::format("sending {}", brief(image->path())));
   auto stats = rewrite_as_full(*image, options, -1, "", [&](uint64_t done, uint64_t total) { progress.update(done, total); });
   progress.clear();
@@ -61,6 +64,7 @@ void add_cat(CLI::App& app, ExitCode& exit) {
       ->required();
   command->add_option("--compress", o->compress, "none, lz4, zstd, zstd:1 to zstd:19, or auto (default: as it is)")
       ->option_text("HOW");
+  add_key_option(command);
   command->footer(
       "An increment is sent as a full image. Every byte is checked on the way: when something is wrong the image\n"
       "ends early and is refused by whoever reads it.\n"

@@ -6,12 +6,14 @@
 #include "cli/commands.h"
 #include "cli/failure.h"
 #include "cli/human.h"
+#include "cli/key_option.h"
 #include "cli/progress.h"
 #include "cli/text_out.h"
 #include "writer/image_catalog.h"
 #include "writer/image_directory.h"
 #include "writer/image_name.h"
 #include "writer/image_rewrite.h"
+#include "writer/reading_key.h"
 
 namespace ckpt::cli {
 
@@ -44,6 +46,7 @@ Result<void> compact(const Options& o) {
     SinkOptions options;
     options.codec = codec_of(*image);
     options.replace = true;
+    options.key = reading_key();
     auto stats = rewrite_as_full(*image, options, directory->get(), name.c_str(),
                                  [&](uint64_t done, uint64_t total) { progress.update(done, total); });
     progress.clear();
@@ -72,6 +75,7 @@ void add_compact(CLI::App& app, ExitCode& exit) {
           "an image; DIR for the newest of a directory, DIR@-1 for the one before, DIR@7 for number 7")
       ->required();
   command->add_flag("--json", o->json, "print what became of it as JSON");
+  add_key_option(command);
   command->footer(
       "The new file replaces the old one when it is durable, in one step: whenever this is interrupted, the "
       "image\n"

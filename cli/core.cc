@@ -7,6 +7,7 @@
 #include "cli/elf_core.h"
 #include "cli/failure.h"
 #include "cli/human.h"
+#include "cli/key_option.h"
 #include "cli/progress.h"
 #include "cli/text_out.h"
 #include "writer/image_catalog.h"
@@ -52,6 +53,7 @@ void add_core(CLI::App& app, ExitCode& exit) {
       ->required();
   command->add_option("-o,--output", o->output,
                       "the file to write (default: core.PID.SEQUENCE in the current directory)");
+  add_key_option(command);
   command->footer(
       "All threads with all registers, and all memory that the image holds; holes take no space. Code and "
       "other\n"

@@ -5,6 +5,7 @@
 #include "cli/failure.h"
 #include "cli/human.h"
 #include "cli/image_diff.h"
+#include "cli/key_option.h"
 #include "cli/progress.h"
 #include "cli/record_names.h"
 #include "cli/text_out.h"
@@ -126,6 +127,7 @@ void add_diff(CLI::App& app, ExitCode& exit) {
   command->add_option("A", o->a, "an image, DIR, DIR@-1 or DIR@7")->required();
   command->add_option("B", o->b, "another one, usually a later one")->required();
   command->add_flag("--json", o->json, "print the differences as JSON");
+  add_key_option(command);
   command->footer(
       "Threads, mappings and descriptors that came (+), went (-) or changed (!), and how many pages of each\n"
       "mapping differ. Clocks, timers and costs are not compared.\n"

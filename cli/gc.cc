@@ -7,9 +7,11 @@
 #include "cli/commands.h"
 #include "cli/failure.h"
 #include "cli/human.h"
+#include "cli/key_option.h"
 #include "cli/text_out.h"
 #include "writer/image_catalog.h"
 #include "writer/image_directory.h"
+#include "writer/reading_key.h"
 
 namespace ckpt::cli {
 
@@ -37,7 +39,7 @@ Result<void> gc(const Options& o) {
   Pruned all;
   for (const CatalogEntry& e : before->entries()) {
     if (!e.complete || !runs.insert(run_id_text(e.brief.run_id)).second) continue;
-    auto pruned = prune_images(directory->get(), e.brief.run_id, o.keep);
+    auto pruned = prune_images(directory->get(), e.brief.run_id, o.keep, reading_key());
     if (!pruned.ok()) return pruned.error();
     all.images += pruned->images;
     all.leftovers += pruned->leftovers;
@@ -70,6 +72,7 @@ void add_gc(CLI::App& app, ExitCode& exit) {
                    "complete images of each run that stay, 0 all (then only leftovers of dead writers go)")
       ->required();
   command->add_flag("--json", o->json, "print what was removed as JSON");
+  add_key_option(command);
   command->footer(
       "The newest images stay, and every image that one of them is an increment to. Damaged ones are left "
       "alone;\n"

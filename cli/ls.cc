@@ -11,6 +11,7 @@
 #include "cli/cost.h"
 #include "cli/failure.h"
 #include "cli/human.h"
+#include "cli/key_option.h"
 #include "cli/text_out.h"
 #include "writer/image_catalog.h"
 #include "writer/image_reader.h"
@@ -33,7 +34,7 @@ struct Row {
 
 const char* state_of(const CatalogEntry& e) {
   if (e.temporary) return "unfinished";
-  return e.complete ? "complete" : "damaged";
+  return e.complete ? "complete" : e.locked ? "locked" : "damaged";
 }
 
 // What it needs to be restored, besides itself.
@@ -140,6 +141,7 @@ void add_ls(CLI::App& app, ExitCode& exit) {
   command->add_option("DIR", o->directory,
                       "directory of images (default: the current one); its ckpt-NAME.PID directories too");
   command->add_flag("--json", o->json, "print the list as JSON: times in ns, sizes in bytes");
+  add_key_option(command);
   command->footer(
       "KIND: full, or +N: an increment to number N, without which it cannot be restored. MEMORY: in this file.\n"
       "STATE: complete; unfinished (being written, or left by a writer that died); damaged. A complete image has\n"

@@ -60,6 +60,8 @@ int main(int argc, char** argv) {
     app.parse(end, argv);
   } catch (const CLI::Success& e) {
     return app.exit(e);  // --help, --version
+  } catch (const CLI::RuntimeError& e) {
+    return e.get_exit_code();  // said already
   } catch (const CLI::ParseError& e) {
     auto chosen = app.get_subcommands();
     fmt::print(stderr, "ckpt: {} (see ckpt {}{}--help)\n", e.what(), chosen.empty() ? "" : chosen[0]->get_name(),

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/failure.h"
 #include "cli/human.h"
+#include "cli/key_option.h"
 #include "cli/progress.h"
 #include "cli/text_out.h"
 #include "writer/image_reader.h"
@@ -93,6 +94,7 @@ void add_now(CLI::App& app, ExitCode& exit) {
   command->add_flag("--json", o->json, "print what it cost as JSON: times in ns, sizes in bytes");
   command->add_option("--timeout", o->timeout, "give up waiting after this time, for example 30s (default: 10s for\n"
                                                "the program to answer, then as long as it takes)");
+  add_key_option(command);
   command->footer(
       "Exit codes: 0 durable, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not ready,\n"
       "70 given up (the program goes on), 73 directory cannot be made, 74 write error or disk full,\n"

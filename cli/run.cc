@@ -14,6 +14,7 @@
 #include "cli/failure.h"
 #include "cli/preload.h"
 #include "cli/program.h"
+#include "writer/image_key.h"
 
 namespace ckpt::cli {
 
@@ -83,9 +84,17 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts)
   if (program.empty()) {
     return failure(ExitCode::kUsage, "run", "no program given", "ckpt run [options] -- PROGRAM [arguments]");
   }
-  if (auto it = texts.find("CKPT_DIR"); it != texts.end()) it->second = absolute(it->second);
+  for (const char* name : {"CKPT_DIR", "CKPT_KEY_FILE"}) {
+    if (auto it = texts.find(name); it != texts.end() && !it->second.empty()) it->second = absolute(it->second);
+  }
   auto settings = parse_settings(lookup_setting, &texts);
   if (!settings.ok()) return settings.error();
+  if (settings->key_file[0] != '\0') {
+    ImageKey key;
+    prepare_ciphers();
+    CKPT_TRY(read_key_file(settings->key_file, key));
+    wipe(&key, sizeof(key));
+  }
   auto path = find_program(program[0]);
   if (!path.ok()) return path.error();
   CKPT_TRY(check_program(*path));
@@ -130,6 +139,7 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   option("--segment", "CKPT_SEGMENT", "SIZE", "unit of copying, a power of two from 4K to 256K (default 64K)");
   option("--pool", "CKPT_POOL", "SIZE", "extra memory for copies, at least 16 segments (default 64M)");
   option("--compress", "CKPT_COMPRESS", "HOW", "none (default), lz4, zstd, zstd:1 to zstd:19, or auto: where it is sooner");
+  option("--key-file", "CKPT_KEY_FILE", "FILE", "encrypt images with its key: 32 random bytes, or 64 hexadecimal digits");
   option("--signal", "CKPT_SIGNAL", "N", "signal that the program does not use (default 60)");
   option("--engine", "CKPT_ENGINE", "E", "what copies in order: cpu (default), or an emulated device, dma[:RATE[:PERCENT]]");
   option("--increments", "CKPT_INCREMENTS", "N", "images in a row that have only what was written since the one before (default 0)");

@@ -8,6 +8,7 @@
 #include "cli/failure.h"
 #include "cli/human.h"
 #include "cli/image_backtrace.h"
+#include "cli/key_option.h"
 #include "cli/record_names.h"
 #include "cli/text_out.h"
 #include "writer/image_catalog.h"
@@ -298,6 +299,7 @@ void add_show(CLI::App& app, ExitCode& exit) {
       ->required();
   command->add_flag("--json", o->json, "print it as JSON: times in ns, sizes in bytes");
   command->add_option("--frames", o->frames, "innermost calls shown of each thread, 0 none (default 16)");
+  add_key_option(command);
   command->footer(
       "STATE: in a call (it waited in the kernel), running, exited (a main thread that ended before the others).\n"
       "Exit codes: 0 shown, 64 wrong arguments or several programs in the directory, 65 damaged (or no image at\n"

@@ -35,6 +35,7 @@ void print_figures(const Target& t, const Answer& a) {
     line("compression", text_of(a, "compress"));
   }
   if (std::string to = text_of(a, "to"); !to.empty()) line("images go to", to);
+  if (std::string key = text_of(a, "key_file"); !key.empty()) line("encrypted with", key);
   line("interval", number_of(a, "every_ns") == 0 ? "none" : time("every_ns"));
   line("checkpoints", fmt::format("{} taken, {} given up", text_of(a, "checkpoints"), text_of(a, "failures")));
   line("threads stood", fmt::format("{} longest, {} in all", time("longest_pause_ns"), time("total_pause_ns")));

@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/failure.h"
 #include "cli/human.h"
+#include "cli/key_option.h"
 #include "cli/progress.h"
 #include "cli/text_out.h"
 #include "writer/image_catalog.h"
@@ -103,6 +104,7 @@ void add_verify(CLI::App& app, ExitCode& exit) {
   auto o = std::make_shared<Options>();
   command->add_option("IMAGE", o->what, "an image with its parents, or a directory for all of its images")->required();
   command->add_flag("--json", o->json, "print the verdicts as JSON");
+  add_key_option(command);
   command->footer(
       "Exit codes: 0 whole, 64 wrong arguments, 65 damaged (or no image at all), 66 not found, 68 image of another\n"
       "version or architecture, 74 cannot be read, 77 not permitted.");

@@ -28,6 +28,20 @@ Mode choose_mode(Mode wanted, Error* why_not_realtime) {
   return Mode::kFork;
 }
 
+namespace {
+
+void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
+  auto directory = open_image_directory(library.directory);
+  if (!directory.ok()) return;
+  auto pruned = prune_images(directory->get(), library.run_id, library.settings.keep, key);
+  if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
+  log_format(directory->get(), "image {} mode {}{} pause {} us, durable after {} ms, {} bytes", cost.image,
+             mode_name(cost.mode), cost.parent_sequence == 0 ? "" : ", an increment,", cost.pause_ns / 1000,
+             cost.durable_ns / 1'000'000, cost.bytes_written);
+}
+
+}  // namespace
+
 Result<CheckpointCost> take_checkpoint() {
   // A program that gives much memory back while it is copied can spoil an attempt. After two, the
   // kernel's own copy-on-write takes the snapshot: slower, but nothing can spoil it.
@@ -54,19 +68,12 @@ Result<CheckpointCost> take_checkpoint() {
       result = run.run();
       vanished = run.memory_vanished();
       keeps_watch = run.keeps_watch();
+      if (result.ok()) prune_and_log(cost, run.key());
     }
     if (keeps_watch) watch->keep();
     else watch->end();
     if (result.ok()) {
       agent::count_success(cost);
-      auto directory = open_image_directory(library.directory);
-      if (directory.ok()) {
-        auto pruned = prune_images(directory->get(), library.run_id, library.settings.keep);
-        if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
-        log_format(directory->get(), "image {} mode {}{} pause {} us, durable after {} ms, {} bytes", cost.image,
-                   mode_name(mode), cost.parent_sequence == 0 ? "" : ", an increment,", cost.pause_ns / 1000,
-                   cost.durable_ns / 1'000'000, cost.bytes_written);
-      }
       return cost;
     }
     auto directory = open_image_directory(library.directory);

@@ -117,6 +117,7 @@ CheckpointRun::~CheckpointRun() {
   sink_.abort();
   descriptors_.release();
   pool_.release_memory();
+  if (key_ != nullptr) wipe(key_, sizeof(*key_));
 }
 
 void CheckpointRun::release_buffer(void* self, uint32_t buffer) {
@@ -189,6 +190,12 @@ Result<void> CheckpointRun::prepare() {
   auto directory = open_image_directory(library.directory);
   if (!directory.ok()) return directory.error();
   directory_ = std::move(*directory);
+  if (library.key_file[0] != '\0') {
+    key_ = static_cast<ImageKey*>(arena_.allocate(sizeof(ImageKey)));
+    if (key_ == nullptr) return no_memory("the key");
+    CKPT_TRY(read_key_file(library.key_file, *key_));
+    sink_.set_key(key_);
+  }
   if (uint32_t removed = remove_dead_leftovers(directory_.get()); removed > 0) {
     log_format(directory_.get(), "removed {} unfinished images of processes that are gone", removed);
   }

@@ -53,6 +53,8 @@ class CheckpointRun {
   bool memory_vanished() const { return memory_vanished_; }
   // The watch goes on: the next checkpoint may be an increment to this one. Otherwise it has to be ended.
   bool keeps_watch() const { return kept_; }
+  // Of CKPT_KEY_FILE, or nullptr.
+  const ImageKey* key() const { return key_; }
 
  private:
   // checkpoint_run.cc
@@ -129,6 +131,7 @@ class CheckpointRun {
   ImageName image_name_;
   ImageCommand command_;
   DirectSink sink_;
+  ImageKey* key_ = nullptr;  // in arena_, which no image holds; wiped at the end
 
   MemoryMap map_before_, map_;
   MappedFiles files_;

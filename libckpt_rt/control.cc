@@ -112,6 +112,7 @@ void answer_stat(Answer& answer) {
   answer.line("compress {}", compression_name(s.compress.kind));
   if (s.compress.kind == Compression::kZstd) answer.line("compress_level {}", s.compress.level);
   if (s.to[0] != '\0') answer.line("to {}", static_cast<const char*>(s.to));
+  if (library.key_file[0] != '\0') answer.line("key_file {}", static_cast<const char*>(library.key_file));
   answer.line("every_ns {}", s.every_ns);
   answer.line("checkpoints {}", statistics.checkpoints);
   answer.line("failures {}", statistics.failures);

@@ -25,6 +25,7 @@ struct Library {
   int signal = 0;
   Settings settings;
   char directory[1200] = {};  // absolute path of the image directory
+  char key_file[2100] = {};   // absolute path of CKPT_KEY_FILE; the key itself is never here
   char name[16] = {};         // of the program, for image names
   uint8_t run_id[16] = {};
   uint32_t generation = 0;    // restarts this process has behind it

@@ -27,6 +27,7 @@
 #include "libckpt_rt/task_list.h"
 #include "libckpt_rt/watch.h"
 #include "writer/image_directory.h"
+#include "writer/image_key.h"
 
 // Bounds of this object, by the linker.
 extern "C" {
@@ -128,6 +129,19 @@ void name_directory() {
   }
 }
 
+void name_key_file() {
+  const char* wanted = library.settings.key_file;
+  if (wanted[0] == '\0') return;
+  char cwd[1024] = {};
+  if (wanted[0] != '/') {
+    long n = sys::call(__NR_getcwd, cwd, sizeof(cwd));
+    if (n <= 0) cwd[0] = '\0';
+    strcat(cwd, "/");
+  }
+  *fmt::format_to_n(library.key_file, sizeof(library.key_file) - 1, "{}{}", static_cast<const char*>(cwd), wanted).out = '\0';
+  prepare_ciphers();
+}
+
 void arm_interval_timer() {
   if (library.settings.every_ns == 0) return;
   sigevent event{};
@@ -164,6 +178,7 @@ __attribute__((constructor)) void start() {
   if (library.settings.disabled) return;
   library.signal = library.settings.signal;
   hooks::checkpoint_signal.store(library.signal, std::memory_order_relaxed);
+  name_key_file();
   if (library.settings.to[0] != '\0') keep_command_environment(environ);
   name_directory();
   new_run_id();

@@ -52,7 +52,7 @@ class Builder {
     const Extent& e = image_.extent_of(p);
     uint64_t into = p.into + (start - p.address.value);
     plan_.bytes += end - start;
-    if (e.codec == Codec::kNone) {
+    if (e.codec == Codec::kNone && image_.image(p.image).stored_plainly()) {
       stored_.push_back({start, end - start, e.offset.value + into, p.image});
     } else {
       fed_.push_back({start, end - start, kFromFeed, p.image});

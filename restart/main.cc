@@ -18,6 +18,7 @@
 #include "writer/image_catalog.h"
 #include "writer/image_chain.h"
 #include "writer/image_spool.h"
+#include "writer/reading_key.h"
 
 namespace ckpt {
 namespace {
@@ -171,6 +172,7 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
 
 int restart(const RestartOptions& options, char** argv) {
   Costs costs;
+  if (auto r = use_key_file(options.key_file); !r.ok()) return finish_with_error(options, r.error());
   auto path = resolve_image(options.image);
   if (!path.ok()) return finish_with_error(options, path.error());
   if (!options.check) {
@@ -187,7 +189,13 @@ int restart(const RestartOptions& options, char** argv) {
   auto choice = choose_namespaces(plan->tids, options.namespaces);
   // In a user namespace of its own the process may not have the userfaultfd that lazy memory needs.
   const bool confined = choice.ok() && choice->new_user;
-  const bool eager = options.check || confined;
+  // What a thread that waits needs must be in the file as it is in memory, or nearly so.
+  bool sealed = false;
+  for (size_t i = 0; i < plan->image->size(); ++i) sealed |= !plan->image->image(i).stored_plainly();
+  const bool eager = options.check || confined || sealed;
+  if (sealed && options.loading == Loading::kLazy) {
+    plan->notes.push_back("all memory is loaded before the program runs: the image is encrypted");
+  }
   if (confined && options.loading == Loading::kLazy) {
     plan->notes.push_back("all memory is loaded before the program runs: it comes back in a user namespace of its own");
   }
@@ -243,6 +251,7 @@ int restart(const RestartOptions& options, char** argv) {
     return 0;
   }
   plan->image.reset();  // its memory and descriptor are not needed for the rest of a long life
+  forget_reading_key();
   std::fflush(nullptr);
   int status = supervisor->wait_until_ended([&] {
     if (options.json) {

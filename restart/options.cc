@@ -27,6 +27,7 @@ RestartOptions parse_options(int argc, char** argv) {
   auto* lazy_flag = app.add_flag("--lazy", lazy, "let it run at once and load its memory meanwhile (default: for large images, as root)");
   eager_flag->excludes(lazy_flag);
   app.add_flag("--trust", options.trust, "restart an image that somebody else owns or may have written");
+  app.add_option("--key-file", options.key_file, "the key of an encrypted image (default: CKPT_KEY_FILE)")->option_text("FILE");
   app.add_flag("--json", options.json, "say what the restart cost as one JSON object (stderr; with --check stdout)");
   app.add_flag("-q,--quiet", options.quiet, "no notes, only errors");
   app.add_flag("-v,--verbose", options.verbose, "say what the restart cost, and its stages");

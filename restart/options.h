@@ -12,6 +12,7 @@ namespace ckpt {
 
 struct RestartOptions {
   std::string image;
+  std::string key_file;
   bool check = false;
   bool detach = false;
   bool json = false;

@@ -7,16 +7,17 @@ namespace {
 // What must be won: below that, noise would switch it on and off.
 constexpr double kWorthwhile = 0.95;
 
+// Of times: a turn of another process on the processor counts with all that it took.
 void average(double& value, double sample, bool first) { value = first ? sample : value + (sample - value) / 4; }
 
 }  // namespace
 
 bool CompressionGauge::pays() const {
   auto time = [&](double compressing, double left) {
-    const double here = else_ + compressing, writing = left / device_;
+    const double here = else_ + compressing, writing = left * device_;
     return !overlapped_ ? here + writing : here > writing ? here : writing;
   };
-  return time(1 / compressor_, left_) < time(0, 1) * kWorthwhile;
+  return time(compressor_, left_) < time(0, 1) * kWorthwhile;
 }
 
 bool CompressionGauge::compress_next() {
@@ -31,7 +32,7 @@ bool CompressionGauge::compress_next() {
 void CompressionGauge::compressed(uint64_t bytes, uint64_t stored, int64_t ns) {
   const bool first = compressor_ == 0;
   compressing_ns_ += ns;
-  average(compressor_, static_cast<double>(bytes) / static_cast<double>(ns > 0 ? ns : 1), first);
+  average(compressor_, static_cast<double>(ns > 0 ? ns : 1) / static_cast<double>(bytes), first);
   average(left_, static_cast<double>(stored) / static_cast<double>(bytes), first);
   if (pays()) {
     next_rest_ = kFirstRest;
@@ -58,7 +59,7 @@ void CompressionGauge::wrote(uint64_t bytes, uint64_t memory, int64_t period_ns,
   blind_chunks_ = 0;
   if (samples_ < kSamples) ++samples_;
   const int64_t busy = overlapped_ ? period_ns : waited_ns;
-  average(device_, static_cast<double>(bytes) / static_cast<double>(busy), device_ == 0);
+  average(device_, static_cast<double>(busy) / static_cast<double>(bytes), device_ == 0);
 }
 
 }  // namespace ckpt

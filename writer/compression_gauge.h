@@ -43,7 +43,7 @@ class CompressionGauge {
   static constexpr uint32_t kBlindChunks = 128;  // without a sample, until it is looked at again
 
   bool overlapped_ = true;
-  double device_ = 0, compressor_ = 0;  // bytes per ns; 0 not known
+  double device_ = 0, compressor_ = 0;  // ns for each byte: averages of times, not of rates; 0 not known
   double left_ = 1;                     // stored bytes for each byte of memory
   double else_ = 0;                     // ns for each byte of memory
   int64_t compressing_ns_ = 0;          // since the last chunk

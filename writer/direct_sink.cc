@@ -34,7 +34,8 @@ size_t DirectSink::arena_bytes(const SinkOptions& options, uint64_t memory_bytes
   size_t extents = memory_bytes / (2 * kPageSize) + 64;
   // A vector that grows leaves its former blocks behind: together less than twice the last one.
   size_t index = extents * (sizeof(IndexEntry) + sizeof(InheritedRun)) * 4;
-  size_t staging = size_t{options.in_flight} * options.chunk_bytes;
+  // With a key: what is gathered, and what is encrypted from it.
+  size_t staging = (size_t{options.in_flight} + 1) * options.chunk_bytes;
   return staging + index + Compressor::workspace_bytes(options.codec, options.level) + kCompressedExtentBytes + (1u << 20);
 }
 
@@ -79,6 +80,11 @@ Result<void> DirectSink::open_all(int dir_fd, const char* name, const ImageIdent
     raw_ = static_cast<std::byte*>(arena.allocate(kCompressedExtentBytes, kPageSize));
     if (raw_ == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to compress");
   }
+  if (options_.key != nullptr) {
+    plain_ = static_cast<std::byte*>(arena.allocate(options_.chunk_bytes, kPageSize));
+    if (plain_ == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to encrypt");
+    CKPT_TRY(sealer_.start(*options_.key, identity.run_id, queue_, *output_));
+  }
   return write_header(identity);
 }
 
@@ -101,9 +107,9 @@ Result<void> DirectSink::start_queue(Arena& arena) {
 }
 
 Result<void> DirectSink::write_header(const ImageIdentity& identity) {
-  auto slot = queue_.acquire();
+  auto slot = acquire_slot();
   if (!slot.ok()) return slot.error();
-  auto& header = *reinterpret_cast<FileHeader*>(queue_.buffer(*slot));
+  auto& header = *reinterpret_cast<FileHeader*>(slot_buffer(*slot));
   header = {};
   std::memcpy(header.magic, kHeaderMagic, sizeof(header.magic));
   header.version = kFormatVersion;
@@ -122,16 +128,22 @@ Result<void> DirectSink::write_header(const ImageIdentity& identity) {
   return write_slot(*slot, kBlockSize);
 }
 
-Result<void> DirectSink::write_slot(uint32_t slot, uint32_t bytes) {
-  output_->reserve_until(offset_ + bytes);
+Result<void> DirectSink::write_slot(uint32_t slot, uint32_t bytes, bool last) {
   const int64_t before = options_.adaptive ? now_ns() : 0;
-  CKPT_TRY(queue_.write(slot, offset_, bytes));
+  if (options_.key != nullptr) {
+    CKPT_TRY(sealer_.add({plain_, bytes}, last));
+  } else {
+    output_->reserve_until(offset_ + bytes);
+    CKPT_TRY(queue_.write(slot, offset_, bytes));
+  }
   if (options_.adaptive) waited_ns_ += now_ns() - before;
   offset_ += bytes;
   return {};
 }
 
+// With a key there is one buffer, free again when it has been encrypted: the slots are the sealer's.
 Result<uint32_t> DirectSink::acquire_slot() {
+  if (options_.key != nullptr) return uint32_t{0};
   if (!options_.adaptive) return queue_.acquire();
   const int64_t before = now_ns();
   auto slot = queue_.acquire();
@@ -231,7 +243,7 @@ Result<void> DirectSink::make_room(uint32_t bytes) {
   auto slot = acquire_slot();
   if (!slot.ok()) return slot.error();
   chunk_slot_ = *slot;
-  chunk_.begin(queue_.buffer(chunk_slot_), queue_.slot_bytes(), options_.head_bytes);
+  chunk_.begin(slot_buffer(chunk_slot_), queue_.slot_bytes(), options_.head_bytes);
   return {};
 }
 
@@ -239,7 +251,7 @@ Result<void> DirectSink::flush_chunk() {
   if (!chunk_.active()) return {};
   if (chunk_.empty()) {
     chunk_.forget();
-    queue_.discard(chunk_slot_);
+    if (options_.key == nullptr) queue_.discard(chunk_slot_);
     return {};
   }
   uint32_t bytes = chunk_.finish(sections_, trailer_.image_tag);
@@ -276,9 +288,9 @@ Result<void> DirectSink::write_section(SectionKind kind, uint32_t entries, std::
   sum.add(kZeros, padded - content.size());
   *checksum = sum.value();
 
-  auto slot = queue_.acquire();
+  auto slot = acquire_slot();
   if (!slot.ok()) return slot.error();
-  std::byte* buffer = queue_.buffer(*slot);
+  std::byte* buffer = slot_buffer(*slot);
   std::memset(buffer, 0, kBlockSize);
   auto& head = *reinterpret_cast<SectionHead*>(buffer);
   head.kind = static_cast<uint32_t>(kind);
@@ -300,9 +312,9 @@ Result<void> DirectSink::write_section(SectionKind kind, uint32_t entries, std::
     CKPT_TRY(write_slot(*slot, end));
     content = content.subspan(n);
     if (content.empty()) return {};
-    slot = queue_.acquire();
+    slot = acquire_slot();
     if (!slot.ok()) return slot.error();
-    buffer = queue_.buffer(*slot);
+    buffer = slot_buffer(*slot);
     filled = 0;
   }
 }
@@ -387,7 +399,7 @@ Result<SinkStats> DirectSink::commit_all() {
   CKPT_TRY(close_extent());
   CKPT_TRY(flush_chunk());
   CKPT_TRY(write_index());
-  auto slot = queue_.acquire();
+  auto slot = acquire_slot();
   if (!slot.ok()) return slot.error();
   std::memcpy(trailer_.magic, kTrailerMagic, sizeof(trailer_.magic));
   trailer_.version = kFormatVersion;
@@ -397,11 +409,12 @@ Result<SinkStats> DirectSink::commit_all() {
   trailer_.memory_bytes = memory_bytes_;
   trailer_.checksum =
       checksum_of({reinterpret_cast<const std::byte*>(&trailer_), offsetof(FileTrailer, checksum)});
-  std::memcpy(queue_.buffer(*slot), &trailer_, kBlockSize);
-  CKPT_TRY(write_slot(*slot, kBlockSize));
+  std::memcpy(slot_buffer(*slot), &trailer_, kBlockSize);
+  CKPT_TRY(write_slot(*slot, kBlockSize, true));
   CKPT_TRY(queue_.drain());
-  CKPT_TRY(output_->publish(*backend_, offset_, options_.replace));
-  return SinkStats{memory_bytes_, offset_, as_parent()};
+  const uint64_t file_bytes = options_.key != nullptr ? sealer_.file_bytes() : offset_;
+  CKPT_TRY(output_->publish(*backend_, file_bytes, options_.replace));
+  return SinkStats{memory_bytes_, file_bytes, as_parent()};
 }
 
 ParentImage DirectSink::as_parent() const {

@@ -19,6 +19,7 @@
 #include "writer/compression_gauge.h"
 #include "writer/compressor.h"
 #include "writer/image_file.h"
+#include "writer/image_sealer.h"
 #include "writer/image_sink.h"
 #include "writer/pwritev_backend.h"
 #include "writer/uring_backend.h"
@@ -32,6 +33,7 @@ struct SinkOptions {
   bool adaptive = false;            // compress only where that is sooner (compression_gauge.h)
   FileBackend* backend = nullptr;   // nullptr: the fastest that works here
   ImageOutput* output = nullptr;    // ready to be written to; nullptr: a file of the directory given to open()
+  const ImageKey* key = nullptr;    // encrypt with it; it must outlive the image
   bool direct = true;               // try O_DIRECT
   bool uring = true;                // try io_uring, where O_DIRECT is in effect
   uint32_t chunk_bytes = 1u << 20;  // of a whole chunk, a multiple of 4096
@@ -62,6 +64,9 @@ class DirectSink final : public ImageSink {
   Result<SinkStats> commit() override;
   void abort() override;
 
+  // Before open(): encrypt with it. It must outlive the image.
+  void set_key(const ImageKey* key) { options_.key = key; }
+
   // Appended so far, bytes.
   uint64_t memory_bytes() const { return memory_bytes_; }
   // "io_uring", "pwritev"; also after commit or abort.
@@ -85,8 +90,9 @@ class DirectSink final : public ImageSink {
   Result<void> close_extent();
   Result<void> make_room(uint32_t bytes);
   Result<uint32_t> acquire_slot();
+  std::byte* slot_buffer(uint32_t slot) { return options_.key != nullptr ? plain_ : queue_.buffer(slot); }
   Result<void> flush_chunk();
-  Result<void> write_slot(uint32_t slot, uint32_t bytes);
+  Result<void> write_slot(uint32_t slot, uint32_t bytes, bool last = false);
   Result<void> write_section(SectionKind kind, uint32_t entries, std::span<const std::byte> content,
                              uint64_t* checksum);
   Result<void> write_inherited();
@@ -123,6 +129,8 @@ class DirectSink final : public ImageSink {
   bool open_ = false, has_meta_ = false, failed_ = false;
   Error error_;
   uint32_t chunk_slot_ = 0;
+  ImageSealer sealer_;
+  std::byte* plain_ = nullptr;  // encryption: what is gathered, before it goes to the sealer
   std::byte* raw_ = nullptr;  // compression: the extent being gathered
   OpenExtent extent_ = {};
   uint64_t offset_ = 0;  // in the file, of what is written next

@@ -15,6 +15,7 @@
 #include "base/raii_fd.h"
 #include "writer/image_name.h"
 #include "writer/io_error.h"
+#include "writer/reading_key.h"
 
 namespace ckpt {
 
@@ -38,8 +39,9 @@ CatalogEntry examine(int dir_fd, const char* name, const ParsedImageName& parsed
     entry.problem = "not finished";
     return entry;
   }
-  auto brief = probe_image(fd.get(), name);
+  auto brief = probe_image(fd.get(), name, reading_key());
   if (!brief.ok()) {
+    entry.locked = brief.error().code == ExitCode::kPermission;
     entry.problem = brief.error().message();
     return entry;
   }
@@ -78,7 +80,8 @@ Error no_complete_image(const std::string& directory, const std::vector<CatalogE
   ShownPath shown = shown_path(directory.c_str());
   for (const auto& e : entries) {
     if (e.temporary) continue;
-    return make_error(ExitCode::kImageDamaged, 0, "{}: no complete image; {}", shown.text, e.problem);
+    return make_error(e.locked ? ExitCode::kPermission : ExitCode::kImageDamaged, 0, "{}: no complete image; {}", shown.text,
+                      e.problem);
   }
   if (!entries.empty()) {
     return make_error(ExitCode::kNotFound, 0, "{}: no complete image, only {} that were never finished",

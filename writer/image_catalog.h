@@ -18,6 +18,7 @@ struct CatalogEntry {
   int pid = 0;             // from the name
   bool temporary = false;  // ".tmp": being written, or left behind
   bool complete = false;   // header and trailer are valid, its parents' too (not: every byte; see ImageReader)
+  bool locked = false;     // encrypted and without the key, or the other way round: nobody knows whether it is complete
   std::string problem;     // why it is not complete
   uint64_t sequence = 0;   // from the header when complete, else from the name
   uint64_t file_bytes = 0;

@@ -58,6 +58,7 @@ Result<ImageReader> ImageChain::find_parent(const ImageReader& child) const {
   const ParentImage& parent = child.brief().parent;
   const std::string directory = directory_of(child.path()), wanted = directory + "/" + parent.name;
   auto image = ImageReader::open(wanted, ImageParts::kMemory);
+  // A key is for both or for neither (image_bytes.h): an encrypted image has no plain parent, nor the other way round.
   if (image.ok() && is_parent(image->brief(), child.brief())) return image;
   if (!image.ok() && image.error().code != ExitCode::kNotFound) return image;
   // Renamed, or another program's under its name: its contents tell.

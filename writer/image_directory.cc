@@ -52,26 +52,26 @@ long scan_run(int dir_fd, const uint8_t run_id[16], Visit visit) {
 }
 
 // Sequence and parent of a complete image of this run.
-bool complete_image(int dir_fd, const char* name, const uint8_t run_id[16], ImageBrief* brief) {
+bool complete_image(int dir_fd, const char* name, const uint8_t run_id[16], const ImageKey* key, ImageBrief* brief) {
   long fd = sys::call(__NR_openat, dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
   if (sys::failed(fd)) return false;
   ScopedFd file(static_cast<int>(fd));
-  auto probed = probe_image(file.get(), name);
+  auto probed = probe_image(file.get(), name, key);
   if (!probed.ok() || !same_run(probed->run_id, run_id)) return false;
   *brief = *probed;
   return true;
 }
 
-bool is_whole_parent(int dir_fd, const uint8_t run_id[16], const ParentImage& parent, ImageBrief* brief) {
-  return complete_image(dir_fd, parent.name, run_id, brief) && brief->sequence == parent.sequence &&
+bool is_whole_parent(int dir_fd, const uint8_t run_id[16], const ImageKey* key, const ParentImage& parent, ImageBrief* brief) {
+  return complete_image(dir_fd, parent.name, run_id, key, brief) && brief->sequence == parent.sequence &&
          brief->meta_checksum == parent.state;
 }
 
 // Are all images there that this one is an increment to? Sequences fall, so the walk ends.
-bool chain_is_whole(int dir_fd, const uint8_t run_id[16], ImageBrief brief) {
+bool chain_is_whole(int dir_fd, const uint8_t run_id[16], const ImageKey* key, ImageBrief brief) {
   while (brief.parent.sequence != 0) {
     ParentImage parent = brief.parent;
-    if (!is_whole_parent(dir_fd, run_id, parent, &brief)) return false;
+    if (!is_whole_parent(dir_fd, run_id, key, parent, &brief)) return false;
   }
   return true;
 }
@@ -194,12 +194,12 @@ bool chain_may_grow(const ParentImage& parent, uint32_t most) {
   return parent.chain_bytes - parent.full_bytes <= parent.full_bytes;
 }
 
-bool parent_is_whole(int dir_fd, const uint8_t run_id[16], const ParentImage& parent) {
+bool parent_is_whole(int dir_fd, const uint8_t run_id[16], const ParentImage& parent, const ImageKey* key) {
   ImageBrief brief;
-  return is_whole_parent(dir_fd, run_id, parent, &brief) && chain_is_whole(dir_fd, run_id, brief);
+  return is_whole_parent(dir_fd, run_id, key, parent, &brief) && chain_is_whole(dir_fd, run_id, key, brief);
 }
 
-Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep) {
+Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep, const ImageKey* key) {
   Pruned pruned;
   Newest newest;
   newest.limit = keep < kMostKept ? keep : kMostKept;
@@ -208,7 +208,7 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep)
     ImageBrief brief;
     if (parsed.temporary) {
       if (remove_leftover(dir_fd, name.data(), run_id)) pruned.leftovers++;
-    } else if (complete_image(dir_fd, name.data(), run_id, &brief) && chain_is_whole(dir_fd, run_id, brief)) {
+    } else if (complete_image(dir_fd, name.data(), run_id, key, &brief) && chain_is_whole(dir_fd, run_id, key, brief)) {
       // One whose parents are gone cannot be restored: it must not push out one that can.
       pruned.kept++;
       newest.add(brief.sequence);
@@ -223,7 +223,7 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep)
     moved = false;
     r = scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
       ImageBrief brief;
-      if (parsed.temporary || !complete_image(dir_fd, name.data(), run_id, &brief)) return;
+      if (parsed.temporary || !complete_image(dir_fd, name.data(), run_id, key, &brief)) return;
       if (brief.sequence >= border && brief.parent.sequence != 0 && brief.parent.sequence < border) {
         border = brief.parent.sequence;
         moved = true;
@@ -233,9 +233,9 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep)
   }
   scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
     ImageBrief brief;
-    if (parsed.temporary || !complete_image(dir_fd, name.data(), run_id, &brief)) return;
+    if (parsed.temporary || !complete_image(dir_fd, name.data(), run_id, key, &brief)) return;
     if (brief.sequence >= border) return;
-    bool counted = chain_is_whole(dir_fd, run_id, brief);
+    bool counted = chain_is_whole(dir_fd, run_id, key, brief);
     if (sys::failed(sys::call(__NR_unlinkat, dir_fd, name.data(), 0L))) return;
     pruned.images++;
     if (counted) pruned.kept--;

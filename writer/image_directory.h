@@ -1,13 +1,14 @@
 // The directory of images as the victim sees it: made, checked, numbered, pruned.
 //
 // Owner:     writer. Callers: the checkpoint agent, in the victim: raw system calls (getdents64), no
-//            allocation; 24 KiB of stack. Names are made by image_name.h.
+//            allocation; 48 KiB of stack. Names are made by image_name.h.
 // Never:     touches files that are not images of the given run.
 #pragma once
 
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "writer/image_format.h"
+#include "writer/image_key.h"
 #include "writer/image_name.h"
 
 namespace ckpt {
@@ -31,7 +32,8 @@ uint32_t remove_dead_leftovers(int dir_fd);
 bool chain_may_grow(const ParentImage& parent, uint32_t most);
 
 // Is the parent still there, complete and the one that is meant, and are its own? Two blocks of each are read.
-bool parent_is_whole(int dir_fd, const uint8_t run_id[16], const ParentImage& parent);
+// Here and below `key` is that of encrypted images: those of another, or without one, do not count.
+bool parent_is_whole(int dir_fd, const uint8_t run_id[16], const ParentImage& parent, const ImageKey* key = nullptr);
 
 struct Pruned {
   uint32_t images = 0;     // complete images removed
@@ -41,6 +43,6 @@ struct Pruned {
 // To be called after a commit. Of the complete images of this run the newest `keep` stay (0: all), and
 // every image that one of them is an increment to. Incomplete ".ckpt" files are left alone and not
 // counted; increments whose parents are gone are not counted either.
-Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep);
+Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep, const ImageKey* key = nullptr);
 
 }  // namespace ckpt

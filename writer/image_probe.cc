@@ -120,7 +120,7 @@ bool read_exactly(int fd, void* to, uint64_t bytes, uint64_t offset, int* error)
   return true;
 }
 
-Result<ImageBrief> probe_image(int fd, const char* path) {
+Result<ImageBrief> probe_image(int fd, const char* path, const ImageKey* key, ImageBytes* bytes) {
   struct stat st;
   long r = sys::call(__NR_newfstatat, fd, "", &st, static_cast<long>(AT_EMPTY_PATH));
   if (sys::failed(r)) {
@@ -136,12 +136,12 @@ Result<ImageBrief> probe_image(int fd, const char* path) {
     return make_error(ExitCode::kImageDamaged, 0, "{}: empty; use an older image of this program",
                       shown_path(path).text);
   }
+  auto opened = ImageBytes::open(fd, size, key, path);
+  if (!opened.ok()) return opened.error();
+  const ImageBytes& image = *opened;
+  size = image.size();
   FileHeader header{};
-  int error = 0;
-  if (!read_exactly(fd, &header, size < kBlockSize ? size : kBlockSize, 0, &error) && error != 0) {
-    return make_error(ExitCode::kIo, error, "{}: cannot be read ({}); see the kernel log",
-                      shown_path(path).text, errno_name(error));
-  }
+  CKPT_TRY(image.read(&header, size < kBlockSize ? size : kBlockSize, 0, path));
   bool magic = std::memcmp(header.magic, kHeaderMagic, sizeof(kHeaderMagic)) == 0;
   if (magic && size < kSmallestImage) {
     return make_error(ExitCode::kImageDamaged, 0,
@@ -155,13 +155,12 @@ Result<ImageBrief> probe_image(int fd, const char* path) {
                       shown_path(path).text, size);
   }
   FileTrailer trailer;
-  if (!read_exactly(fd, &trailer, kBlockSize, size - kBlockSize, &error)) {
-    return make_error(ExitCode::kIo, error, "{}: its end cannot be read ({}); see the kernel log",
-                      shown_path(path).text, errno_name(error));
-  }
+  CKPT_TRY(image.read(&trailer, kBlockSize, size - kBlockSize, path));
   CKPT_TRY(check_trailer(header, trailer, size, path));
   ImageBrief brief;
+  if (bytes != nullptr) *bytes = image;
   brief.version = header.version;
+  brief.encrypted = image.sealed();
   std::memcpy(brief.run_id, header.run_id, sizeof(brief.run_id));
   brief.sequence = header.sequence;
   brief.parent = header.parent;

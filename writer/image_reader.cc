@@ -10,6 +10,7 @@
 #include "base/sys.h"
 #include "writer/checksum.h"
 #include "writer/io_error.h"
+#include "writer/reading_key.h"
 #include "writer/section_reader.h"
 
 namespace ckpt {
@@ -65,7 +66,7 @@ Result<ImageReader> ImageReader::adopt(ScopedFd fd, const std::string& path, Ima
   ImageReader image;
   image.path_ = path;
   image.fd_ = std::move(fd);
-  auto brief = probe_image(image.fd(), path.c_str());
+  auto brief = probe_image(image.fd(), path.c_str(), reading_key(), &image.bytes_);
   if (!brief.ok()) return brief.error();
   image.brief_ = *brief;
   if (parts == ImageParts::kDescription) {
@@ -83,7 +84,7 @@ Result<ImageReader> ImageReader::adopt(ScopedFd fd, const std::string& path, Ima
 Result<std::unique_ptr<std::byte[]>> ImageReader::load_section(SectionKind kind, uint64_t offset,
                                                                uint64_t content, uint64_t checksum,
                                                                SectionHead* head) const {
-  SectionReader sections(fd(), path_.c_str(), brief_);
+  SectionReader sections(bytes_, path_.c_str(), brief_);
   auto read = sections.read_head(offset);
   if (!read.ok()) return read.error();
   *head = read->head;
@@ -97,11 +98,7 @@ Result<std::unique_ptr<std::byte[]>> ImageReader::load_section(SectionKind kind,
     return make_error(ExitCode::kSystem, ENOMEM, "{}: no memory for a section of {} bytes; free some",
                       shown_path(path_.c_str()).text, head->body_bytes);
   }
-  int error = 0;
-  if (!read_exactly(fd(), bytes.get(), head->body_bytes, body, &error)) {
-    return make_error(ExitCode::kIo, error, "{}: cannot be read at byte {} ({}); see the kernel log",
-                      shown_path(path_.c_str()).text, body, errno_name(error));
-  }
+  CKPT_TRY(bytes_.read(bytes.get(), head->body_bytes, body, path_.c_str()));
   if (checksum_of({bytes.get(), head->body_bytes}) != checksum) {
     return damaged("checksum of a section is wrong", body);
   }
@@ -242,11 +239,7 @@ Result<void> ImageReader::read_extent(const Extent& extent, std::span<std::byte>
     }
     to = packed.get();
   }
-  int error = 0;
-  if (!read_exactly(fd(), to, padded, extent.offset.value, &error)) {
-    return make_error(ExitCode::kIo, error, "{}: cannot be read at byte {} ({}); see the kernel log",
-                      shown_path(path_.c_str()).text, extent.offset.value, errno_name(error));
-  }
+  CKPT_TRY(bytes_.read(to, padded, extent.offset.value, path_.c_str()));
   auto memory = open_extent(extent, {to, padded}, out);
   if (!memory.ok()) return memory.error();
   return {};

@@ -2,6 +2,7 @@
 // against every rule of the format; verify_data() reads the rest of the file too.
 //
 // Owner:     writer (reader half). Callers: ckpt-restart, ckpt; ordinary C++, one thread.
+// Encrypted: with the key of reading_key.h; without one only plain images are opened.
 // Never:     maps the file (a file cut short under us would be a SIGBUS), trusts a length.
 //
 // One file: of an increment only what it holds itself. A process is read through an ImageChain.
@@ -50,6 +51,9 @@ class ImageReader {
 
   const std::string& path() const { return path_; }
   int fd() const { return fd_.get(); }
+  const ImageBytes& bytes() const { return bytes_; }
+  // Offsets of extents are offsets in the file: uncompressed memory can be read and mapped from there.
+  bool stored_plainly() const { return !bytes_.sealed(); }
   const ImageBrief& brief() const { return brief_; }
   const ImageMeta& meta() const { return meta_; }
   // The META section as it is in the file.
@@ -79,6 +83,7 @@ class ImageReader {
 
   std::string path_;
   ScopedFd fd_;
+  ImageBytes bytes_;
   ImageBrief brief_;
   std::unique_ptr<std::byte[]> meta_bytes_;
   ImageMeta meta_;

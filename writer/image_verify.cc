@@ -62,11 +62,7 @@ class ExtentChecker {
     uint64_t at = extent.offset.value, end = at + extent.stored;
     while (at < end) {
       uint64_t n = std::min(kReadBytes, end - at);
-      int error = 0;
-      if (!read_exactly(image.fd(), buffer, n, at, &error)) {
-        return make_error(ExitCode::kIo, error, "{}: cannot be read at byte {} ({}); see the kernel log",
-                          shown_path(image.path().c_str()).text, at, errno_name(error));
-      }
+      CKPT_TRY(image.bytes().read(buffer, n, at, image.path().c_str()));
       sum.add(buffer, n);
       at += n;
     }
@@ -108,7 +104,7 @@ Result<void> ImageReader::verify_data(unsigned threads, const VerifyProgress& pr
   std::sort(order.begin(), order.end(),
             [](const Extent* a, const Extent* b) { return a->offset < b->offset; });
 
-  SectionReader sections(fd(), path_.c_str(), brief_);
+  SectionReader sections(bytes_, path_.c_str(), brief_);
   uint64_t at = kBlockSize, ordinal = 0;
   size_t next = 0;
   unsigned metas = 0;

@@ -22,20 +22,15 @@ Result<ReadSection> SectionReader::read_head(uint64_t offset) const {
   }
   ReadSection section;
   SectionHead& head = section.head;
-  int error = 0;
-  if (!read_exactly(fd_, &head, sizeof(head), offset, &error)) {
-    return make_error(ExitCode::kIo, error, "{}: cannot be read at byte {} ({}); see the kernel log",
-                      shown_path(path_).text, offset, errno_name(error));
-  }
+  std::vector<std::byte> bytes(kBlockSize);
+  CKPT_TRY(bytes_.read(bytes.data(), kBlockSize, offset, path_));
+  std::memcpy(&head, bytes.data(), sizeof(head));
   if (head.magic != kSectionMagic || head.head_bytes < kBlockSize || head.head_bytes > kMaxHeadBytes ||
       head.head_bytes % kBlockSize != 0 || head.head_bytes > end - offset) {
     return damaged("no section starts here", offset);
   }
-  std::vector<std::byte> bytes(head.head_bytes);
-  if (!read_exactly(fd_, bytes.data(), bytes.size(), offset, &error)) {
-    return make_error(ExitCode::kIo, error, "{}: cannot be read at byte {} ({}); see the kernel log",
-                      shown_path(path_).text, offset, errno_name(error));
-  }
+  bytes.resize(head.head_bytes);
+  CKPT_TRY(bytes_.read(bytes.data(), bytes.size(), offset, path_));
   std::memset(bytes.data() + offsetof(SectionHead, head_checksum), 0, sizeof(head.head_checksum));
   if (checksum_of(bytes) != head.head_checksum)
     return damaged("checksum of a section's head is wrong", offset);

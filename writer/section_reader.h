@@ -18,12 +18,13 @@ struct ReadSection {
 
 class SectionReader {
  public:
-  SectionReader(int fd, const char* path, const ImageBrief& brief) : fd_(fd), path_(path), brief_(brief) {}
+  SectionReader(const ImageBytes& bytes, const char* path, const ImageBrief& brief)
+      : bytes_(bytes), path_(path), brief_(brief) {}
   Result<ReadSection> read_head(uint64_t offset) const;
 
  private:
   Error damaged(const char* what, uint64_t at) const;
-  int fd_;
+  const ImageBytes& bytes_;
   const char* path_;
   const ImageBrief& brief_;
 };

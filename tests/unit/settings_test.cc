@@ -37,6 +37,8 @@ TEST(Settings, DefaultsAreThoseOfTheReadme) {
   EXPECT_EQ(s->increments, 0u);
   EXPECT_FALSE(s->dma);
   EXPECT_EQ(s->compress.kind, Compression::kNone);
+  EXPECT_STREQ(s->to, "");
+  EXPECT_STREQ(s->key_file, "");
   EXPECT_TRUE(s->log);
   EXPECT_FALSE(s->disabled);
 }
@@ -53,6 +55,8 @@ TEST(Settings, AllOfThem) {
                   {"CKPT_INCREMENTS", "254"},
                   {"CKPT_ENGINE", "dma:800M:30"},
                   {"CKPT_COMPRESS", "zstd:7"},
+                  {"CKPT_TO", "cat > \"$CKPT_IMAGE_NAME\""},
+                  {"CKPT_KEY_FILE", "keys/mine"},
                   {"CKPT_DISABLE", "1"},
                   {"CKPT_LOG", "0"}});
   ASSERT_TRUE(s.ok()) << s.error().message();
@@ -70,6 +74,8 @@ TEST(Settings, AllOfThem) {
   EXPECT_EQ(s->dma_threshold, 30u);
   EXPECT_EQ(s->compress.kind, Compression::kZstd);
   EXPECT_EQ(s->compress.level, 7);
+  EXPECT_STREQ(s->to, "cat > \"$CKPT_IMAGE_NAME\"");
+  EXPECT_STREQ(s->key_file, "keys/mine");
   EXPECT_TRUE(s->disabled);
   EXPECT_FALSE(s->log);
 }
@@ -102,6 +108,8 @@ TEST(Settings, EachWrongValueIsNamedWithARemedy) {
                              {{"CKPT_EVERY", "9999999999999h"}},
                              {{"CKPT_MODE", "Realtime"}},
                              {{"CKPT_COMPRESS", "best"}},
+                             {{"CKPT_TO", std::string(2048, 'c')}},
+                             {{"CKPT_KEY_FILE", std::string(1024, 'k')}},
                              {{"CKPT_COMPRESS", "zstd:22"}},
                              {{"CKPT_SEGMENT", "2K"}},
                              {{"CKPT_SEGMENT", "512K"}},

@@ -1,7 +1,7 @@
 // How fast images are written: the sink with each back end against plain sequential O_DIRECT writes of
 // the same size. Not a test; prints one line for each.
 // Half of each block of 256 bytes is zero: memory that compresses about 2:1, quickly.
-//     sink_speed DIRECTORY [MiB] [MiB of one chunk] [chunks in flight] [none|lz4|zstd[:LEVEL]|auto]
+//     sink_speed DIRECTORY [MiB] [MiB of one chunk] [chunks in flight] [none|lz4|zstd[:LEVEL]|auto] [KEY FILE]
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -118,7 +118,8 @@ void sink(const std::string& dir, std::byte* data, size_t bytes, ckpt::SinkOptio
 int main(int argc, char** argv) {
   if (argc < 2) {
     std::fprintf(stderr,
-                 "usage: %s DIRECTORY [MiB] [MiB of one chunk] [chunks in flight] [none|lz4|zstd[:LEVEL]|auto]\n",
+                 "usage: %s DIRECTORY [MiB] [MiB of one chunk] [chunks in flight] [none|lz4|zstd[:LEVEL]|auto] "
+                 "[KEY FILE]\n",
                  argv[0]);
     return 64;
   }
@@ -132,6 +133,16 @@ int main(int argc, char** argv) {
     return 64;
   }
   ckpt::set_compression(options, *compression);
+  ckpt::ImageKey key;
+  if (argc > 6) {
+    ckpt::prepare_ciphers();
+    auto read = ckpt::read_key_file(argv[6], key);
+    if (!read.ok()) {
+      std::fprintf(stderr, "%s\n", read.error().text);
+      return 64;
+    }
+    options.key = &key;
+  }
   auto* data = static_cast<std::byte*>(std::aligned_alloc(1 << 21, bytes));
   uint32_t x = 1;
   for (size_t i = 0; i < bytes; i += 4) {
