@@ -138,10 +138,11 @@ LazyPlan make_lazy_plan(const ImageChain& image) {
     plan.bytes += bytes[m];
   }
   size_t m = 0;
-  for (const LazyPiece& p : pieces) {
+  std::erase_if(pieces, [&](const LazyPiece& p) {
     while (mappings[m].record.end <= p.address.value) ++m;
-    if (plan.mappings[m]) plan.pieces.push_back(p);
-  }
+    return !plan.mappings[m];
+  });
+  plan.pieces = std::move(pieces);  // of gigabytes it is long
   if (!plan.any()) return plan;
   plan.registered = watched_ranges(plan.pieces, image.meta());
   plan.first = needed_first(image);

@@ -114,6 +114,7 @@ Result<ImageChain> ImageChain::open(const std::string& path) {
 // extents hold; what it says is unchanged since its parent is wanted of that one.
 void ImageChain::merge() {
   std::vector<AddrRange> wanted{{{0}, {UINT64_MAX}}};
+  pieces_.reserve(newest().extents().size());
   for (uint32_t i = 0; i < images_.size() && !wanted.empty(); i++) {
     auto extents = images_[i].extents();
     size_t w = 0;

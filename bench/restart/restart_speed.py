@@ -71,7 +71,7 @@ def image_of(directory):
 
 def make_image(build, mib, directory):
     child = subprocess.Popen([f"{build}/bin/ckpt", "run", "--dir", directory, "--", "/usr/bin/python3", "-c", PROGRAM, str(mib)],
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment())
     try:
         assert child.stdout.readline() == b"up\n"
         subprocess.run([f"{build}/bin/ckpt", "now", "--timeout", "10min", str(child.pid)], check=True, stdout=subprocess.DEVNULL)

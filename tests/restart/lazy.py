@@ -196,6 +196,7 @@ class Lazy(unittest.TestCase):
         self.assertGreater(said["lazy_bytes"], PAGES * 4096 * 0.9)
         self.loader = said["loader_pid"]
         self.pid = said["outer_pid"]
+        self.in_namespace = said["new_pid_namespace"]
         return program
 
     def release(self):
@@ -360,7 +361,10 @@ class Lazy(unittest.TestCase):
         program = self.restart()
         self.assertEqual(program.ask("check(range(0, 16))"), "good")
         os.kill(self.loader, signal.SIGKILL)
-        self.assertEqual(program.ask("check()"), "")
+        try:
+            self.assertEqual(program.ask("check()"), "")
+        except BrokenPipeError:
+            pass  # it was killed before it could be asked
         code, errors = program.end()
         self.assertEqual(code, 71)
         self.assertRegex(errors, r"\A\{[^\n]*was killed[^\n]*\n\Z")
@@ -395,6 +399,8 @@ class Lazy(unittest.TestCase):
     def test_restarter_killed(self):
         # An orphan, like after an eager restart; the loader finishes, and says so.
         program = self.restart()
+        if self.in_namespace:
+            self.skipTest("its old id is taken: in a namespace of its own it ends with ckpt-restart")
         program.child.kill()
         program.child.wait()
         program.child.returncode = 0
