@@ -242,7 +242,9 @@ class PowerLoss : public ImageTest {
     durable(3);
     auto chain = ImageChain::open(path(name(3)));
     if (!chain.ok() || chain->size() != 2) return 5;
-    if (!rewrite_as_full(*chain, dir_fd_.get(), name(3).c_str(), {}).ok()) return 6;
+    SinkOptions in_place;
+    in_place.replace = true;
+    if (!rewrite_as_full(*chain, in_place, dir_fd_.get(), name(3).c_str(), {}).ok()) return 6;
     durable(3);
     auto pruned = prune_images(dir_fd_.get(), kRunId, 1);
     return pruned.ok() && pruned->images == 1 ? 0 : 7;
