@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cstring>
+#include <string_view>
 
 #include "libckpt_rt/checkpoint_progress.h"
 #include "libckpt_rt/control.h"
@@ -18,25 +19,12 @@ namespace {
 
 constexpr uint32_t kRing = 16;
 
-// Whom files belong to, and what may be opened.
-struct Credentials {
-  uint32_t user[3] = {}, group[3] = {};
-  static Credentials of_this_thread() {
-    Credentials c;
-    sys::call(__NR_getresuid, &c.user[0], &c.user[1], &c.user[2]);
-    sys::call(__NR_getresgid, &c.group[0], &c.group[1], &c.group[2]);
-    return c;
-  }
-  friend bool operator==(const Credentials&, const Credentials&) = default;
-};
-
 FutexLock lock;  // held for a few instructions, with all signals blocked
 Request ring[kRing];
 uint32_t head = 0, count = 0;
 bool running = false;
 bool waiting = false;            // the agent has nothing to do but to keep a watch
 uint32_t absences = 0;           // not 0: an agent that is there leaves, none is started
-Credentials started_as;          // the agent's
 OwnRequest* answering = nullptr;  // in an image: who waits for this very checkpoint
 FutexWord orders{0};             // changes when an agent that waits has to look
 
@@ -71,6 +59,43 @@ void end_with_the_program() {
   if (read_task_facts(library.pid, leader) && leader.state == 'Z') sys::call(__NR_exit_group, leader.wait_status >> 8);
 }
 
+// From one key of a status file to another, or nothing.
+std::string_view lines_between(const char* text, std::string_view first, std::string_view behind) {
+  const std::string_view all(text);
+  const size_t from = all.find(first), to = all.find(behind);
+  return from == all.npos || to == all.npos || to < from ? std::string_view() : all.substr(from, to - from);
+}
+
+// An agent that has waited has the rights of the moment when it was started. The program may have given some up since:
+// user, groups, capabilities, the root of its files.
+bool has_rights_of_the_program() {
+  char path[64], ours[4096], theirs[4096];
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/status", library.pid).out = '\0';
+  if (read_small_file("/proc/thread-self/status", ours, sizeof(ours)) <= 0 || read_small_file(path, theirs, sizeof(theirs)) <= 0) {
+    return false;
+  }
+  if (lines_between(ours, "\nUid:", "\nFDSize:") != lines_between(theirs, "\nUid:", "\nFDSize:") ||
+      lines_between(ours, "\nGroups:", "\nNStgid:") != lines_between(theirs, "\nGroups:", "\nNStgid:") ||
+      lines_between(ours, "\nCapInh:", "\nNoNewPrivs:") != lines_between(theirs, "\nCapInh:", "\nNoNewPrivs:")) {
+    return false;
+  }
+  struct stat root {}, our_root {};
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/root/.", library.pid).out = '\0';
+  // A first thread that has exited has no root any more.
+  if (sys::call(__NR_stat, path, &root) != 0 || sys::call(__NR_stat, "/", &our_root) != 0) return true;
+  return root.st_dev == our_root.st_dev && root.st_ino == our_root.st_ino;
+}
+
+// By a thread of the program, which has the rights that count: our signal makes one call request().
+void start_successor() {
+  siginfo_t info{};
+  info.si_signo = library.signal;
+  info.si_code = SI_QUEUE;
+  info.si_pid = library.pid;
+  info.si_value.sival_ptr = reinterpret_cast<void*>(kStartAgent);
+  sys::call(__NR_rt_sigqueueinfo, library.pid, library.signal, &info);
+}
+
 void wait_for_orders(uint32_t seen) {
   constexpr timespec kLongest{1, 0};
   if (futex_wait(orders, seen, &kLongest) == -ETIMEDOUT) end_with_the_program();
@@ -80,7 +105,7 @@ void main_loop(void*) {
   for (;;) {
     Request r;
     const uint32_t seen = orders.load(std::memory_order_acquire);
-    bool leave = false;
+    bool leave = false, stale = false;
     {
       ScopedLock guard(lock);
       leave = absences != 0;
@@ -90,7 +115,9 @@ void main_loop(void*) {
         return;
       }
       waiting = leave || count == 0;
-      if (!waiting) {
+      if (!waiting && Watch::is_kept() && !has_rights_of_the_program()) {
+        stale = true;
+      } else if (!waiting) {
         r = ring[head];
         head = (head + 1) % kRing;
         --count;
@@ -99,6 +126,15 @@ void main_loop(void*) {
     if (leave) {
       Watch::end_kept();
       continue;
+    }
+    if (stale) {
+      Watch::end_kept();
+      {
+        ScopedLock guard(lock);
+        running = false;
+      }
+      start_successor();
+      return;
     }
     if (waiting) {
       wait_for_orders(seen);
@@ -130,7 +166,6 @@ void count_failure_locked(const Error& error) {
 bool start_locked() {
   // The last agent has left its loop; its stack is free when the kernel says so.
   library.agent.join();
-  started_as = Credentials::of_this_thread();
   if (long error = library.agent.spawn(&main_loop, nullptr, DescriptorTable::kOwnTable); error != 0) {
     --count;
     count_failure_locked(make_error(ExitCode::kUnavailable, static_cast<int>(error),
@@ -142,20 +177,11 @@ bool start_locked() {
   return true;
 }
 
-// An agent that waits leaves now.
-void send_away_locked() {
-  ++absences;
-  give_orders();
-  lock.unlock();
-  library.agent.join();
-  lock.lock();
-  --absences;
-}
-
 }  // namespace
 
 bool request(const Request& r) {
   ScopedLock guard(lock);
+  if (r.cookie == kStartAgent) return running || absences != 0 || count == 0 || start_locked();
   // The interval never queues up behind itself.
   if (r.cookie == 0 && r.own == nullptr && running && !waiting) return true;
   if (count == kRing) {
@@ -165,11 +191,6 @@ bool request(const Request& r) {
   }
   ring[(head + count) % kRing] = r;
   ++count;
-  if (running && waiting && started_as != Credentials::of_this_thread()) {
-    // The program has other rights by now: a new agent, for this one shall not do what the program must not. It
-    // stops nobody while it waits, so it can be waited for.
-    send_away_locked();
-  }
   if (running) give_orders();
   return running || absences != 0 || start_locked();
 }

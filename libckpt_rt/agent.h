@@ -31,6 +31,8 @@ struct Request {
   OwnRequest* own = nullptr;
 };
 
+// A cookie that asks for nothing: an agent is started if there is something to do and nobody to do it.
+inline constexpr uint64_t kStartAgent = 1;
 // Queues the request and starts the agent if there is none. False: it was refused, and counted.
 bool request(const Request& request);
 // Between the two no thread of ours exists, for calls that only a program of one thread may make (unshare, setns):

@@ -1,9 +1,10 @@
-/* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, flood, increments, alone, last,
- * drop, stuck, critical, exec N.
+/* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, flood, increments, shared,
+ * given-back, ring, alone, last, drop, stuck, critical, exec N.
  * Plain C: the header is for such programs. */
 #define _GNU_SOURCE
 #define CKPT_RT_OPTIONAL
 #include <errno.h>
+#include <linux/io_uring.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -190,6 +191,78 @@ static void increments(void) {
   printf("MiB\n");
 }
 
+/* A number that says what memory holds. */
+static uint64_t sum_of(const uint64_t* words, size_t bytes) {
+  uint64_t sum = 1;
+  for (size_t i = 0; i < bytes / sizeof(*words); ++i) sum = sum * 31 + words[i];
+  return sum;
+}
+
+static _Atomic int moving = 1;
+static void* move(void* memory) {
+  /* In place: nothing changes for the program, but its registration goes. */
+  while (moving) mremap(memory, 80 << 20, 80 << 20, 0);
+  return NULL;
+}
+
+/* Shared memory that is registered ahead of the stop, and forgotten in the middle of its copy. */
+static void shared(void) {
+  enum { kBytes = 80 << 20 };
+  uint64_t* memory = mmap(NULL, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) fail("mmap");
+  for (size_t i = 0; i < kBytes / 8; i += 1024) memory[i] = i;
+  pthread_t mover;
+  pthread_create(&mover, NULL, move, memory);
+  for (uint64_t n = 1; n <= 4; ++n) {
+    for (size_t i = n * 512; i < kBytes / 8; i += 8192) memory[i] += n;
+    uint64_t before = sum_of(memory, kBytes);
+    struct ckpt_rt_result result = take();
+    if (n == 2) {
+      moving = 0;
+      pthread_join(mover, NULL);
+    }
+    if (result.restarted != 0) {
+      printf("image %llu: %s\n", (unsigned long long)n, sum_of(memory, kBytes) == before ? "as it was" : "different");
+      return;
+    }
+  }
+}
+
+/* More calls that give memory back than are remembered, in memory that is not in use yet. */
+static void given_back(void) {
+  const size_t page = 4096, room = 4ul << 30, used = 8 << 20;
+  char* memory = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) fail("mmap");
+  memset(memory, 'a', used);
+  for (int n = 1; n <= 3; ++n) {
+    struct ckpt_rt_result result = take();
+    size_t as = 0, ns = 0;
+    for (size_t i = 0; i < used; ++i) {
+      as += memory[i] == 'a';
+      ns += memory[i] == '0' + n - 1;
+    }
+    if (result.restarted != 0) {
+      printf("image %d: a %zu new %zu\n", n, as / page, ns / page);
+      return;
+    }
+    for (size_t i = 0; i < 9000; ++i) madvise(memory + used + (i * 37 + 11) * page, page, MADV_DONTNEED);
+    memset(memory + used / 2, '0' + n, 10 * page);
+    memory[used + (size_t)n * (64 << 20)] = 'b'; /* another part of it comes into use */
+  }
+}
+
+/* Who has a ring may have memory written to by the kernel, unseen. */
+static void ring(void) {
+  struct io_uring_params parameters = {0};
+  int fd = (int)syscall(SYS_io_uring_setup, 4, &parameters);
+  if (fd < 0) {
+    printf("no rings here\n");
+    return;
+  }
+  if (mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQ_RING) == MAP_FAILED) fail("mmap");
+  for (int i = 0; i < 3; ++i) take();
+}
+
 static int tasks(void) {
   struct stat status;
   return stat("/proc/self/task", &status) == 0 ? (int)status.st_nlink - 2 : -1;
@@ -219,6 +292,12 @@ int main(int argc, char** argv) {
     flood_api();
   } else if (strcmp(argv[1], "increments") == 0) {
     increments();
+  } else if (strcmp(argv[1], "shared") == 0) {
+    shared();
+  } else if (strcmp(argv[1], "given-back") == 0) {
+    given_back();
+  } else if (strcmp(argv[1], "ring") == 0) {
+    ring();
   } else if (strcmp(argv[1], "alone") == 0) {
     alone();
   } else if (strcmp(argv[1], "last") == 0) {

@@ -56,6 +56,26 @@ class Increments(CkptTest):
                 self.assertEqual(self.run_api("increments", "--increments", option)[0], OK)
                 self.assertEqual(self.parents(), expected)
 
+    def test_shared_memory_that_is_forgotten_while_it_is_copied(self):
+        self.assertEqual(self.run_api("shared", "--increments", "8")[0], OK)
+        for number in range(1, 5):
+            with self.subTest(number):
+                self.assertIn(f"image {number}: as it was\n", self.restart(f"{self.path('images')}@{number}"))
+
+    def test_memory_given_back_without_end(self):
+        self.assertEqual(self.run_api("given-back", "--increments", "8")[0], OK)
+        self.assertEqual(self.parents(), [0, 1, 2])
+        for number, expected in [(1, "a 2048 new 0"), (2, "a 2038 new 10"), (3, "a 2038 new 10")]:
+            with self.subTest(number):
+                self.assertIn(f"image {number}: {expected}\n", self.restart(f"{self.path('images')}@{number}"))
+
+    def test_none_where_the_kernel_writes_unseen(self):
+        code, said = self.run_api("ring", "--increments", "8")
+        self.assertEqual(code, OK)
+        if said.startswith("no rings"):
+            self.skipTest("io_uring is not allowed")
+        self.assertEqual(self.parents(), [0, 0, 0])
+
     def test_nothing_of_ours_is_there_for_calls_that_must_be_alone(self):
         code, said = self.run_api("alone", "--increments", "3")
         self.assertEqual((code, said), (OK, "3 threads, then unshare worked, 1 thread\n"))
