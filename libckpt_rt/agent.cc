@@ -105,7 +105,7 @@ void main_loop(void*) {
   for (;;) {
     Request r;
     const uint32_t seen = orders.load(std::memory_order_acquire);
-    bool leave = false, stale = false;
+    bool leave = false;
     {
       ScopedLock guard(lock);
       leave = absences != 0;
@@ -115,19 +115,16 @@ void main_loop(void*) {
         return;
       }
       waiting = leave || count == 0;
-      if (!waiting && Watch::is_kept() && !has_rights_of_the_program()) {
-        stale = true;
-      } else if (!waiting) {
-        r = ring[head];
-        head = (head + 1) % kRing;
-        --count;
-      }
     }
     if (leave) {
       Watch::end_kept();
       continue;
     }
-    if (stale) {
+    if (waiting) {
+      wait_for_orders(seen);
+      continue;
+    }
+    if (Watch::is_kept() && !has_rights_of_the_program()) {
       Watch::end_kept();
       {
         ScopedLock guard(lock);
@@ -136,9 +133,12 @@ void main_loop(void*) {
       start_successor();
       return;
     }
-    if (waiting) {
-      wait_for_orders(seen);
-      continue;
+    {
+      // Only the agent takes requests out: there still is one.
+      ScopedLock guard(lock);
+      r = ring[head];
+      head = (head + 1) % kRing;
+      --count;
     }
     if (r.own != nullptr) {
       answering = r.own;

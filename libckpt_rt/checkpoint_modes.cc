@@ -109,6 +109,9 @@ void CheckpointRun::write_queue() {
 
 Result<void> CheckpointRun::finish_realtime() {
   const bool by_engine = library.settings.dma && start_engine();
+  if (library.settings.dma && !by_engine) {
+    log_line(directory_.get(), "the emulated device could not be started: copies are made by the processor; raise the limit on processes");
+  }
   bool complete = copier_.run(keep_watch_);
   if (by_engine) {
     engine_->stop();

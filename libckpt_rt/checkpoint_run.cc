@@ -225,6 +225,9 @@ Result<void> CheckpointRun::prepare() {
   if (protects_memory(mode_)) {
     CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_table + resident / 32));
     keep_watch_ = library.settings.increments != 0 && library.settings.to[0] == '\0' && watch_.can_be_kept();
+    if (library.settings.increments != 0 && !watch_.can_be_kept()) {
+      log_line(directory_.get(), "no increments: this kernel cannot tell what is protected (PAGEMAP_SCAN, Linux 6.7); images are full");
+    }
   }
   own_ranges();
   CKPT_TRY(map_before_.read(own_.span()));
