@@ -1,5 +1,5 @@
-// Calls that move bytes and were cut short by the checkpoint's signal: without it they would have gone
-// on. Used by fix_interrupted_call, in the handler: raw system calls only.
+// Calls that move bytes and were cut short by the checkpoint's signal, or by one that nobody handles: without
+// us they would have gone on. Used in the handler: raw system calls only.
 //
 // A result is a part only if the call was of the kind that waits for all of it: a blocking pipe, socket
 // or terminal, written; a socket read with MSG_WAITALL; a memory device read. On such descriptors the
@@ -67,23 +67,21 @@ void forget_interruption(int fd) {
   sys::call(__NR_getsockopt, static_cast<long>(fd), SOL_SOCKET, SO_ERROR, &error, &size);
 }
 
-// Does the kernel wait on this descriptor until all is written?
+// Does the kernel wait on this descriptor until all is written, or read?
 bool waits_for_all(const InterruptibleCall& call, int fd) {
+  const int message = message_flags(call);
+  if ((message & MSG_DONTWAIT) != 0) return false;
+  if (receives(call)) {
+    if ((message & MSG_PEEK) != 0) return false;
+    if (call.nr == __NR_recvmmsg ? (message & MSG_WAITFORONE) != 0 : (message & MSG_WAITALL) == 0) return false;
+  }
   struct stat st;
   if (sys::call(__NR_fstat, static_cast<long>(fd), &st) != 0) return false;
   if (call.progress == Progress::kMemoryDevice) return S_ISCHR(st.st_mode) && major(st.st_rdev) == 1;
   if (!S_ISFIFO(st.st_mode) && !S_ISSOCK(st.st_mode) && !S_ISCHR(st.st_mode)) return false;
   long flags = sys::call(__NR_fcntl, static_cast<long>(fd), F_GETFL, 0L);
   if (flags < 0 || (flags & O_NONBLOCK) != 0) return false;
-  if (!S_ISSOCK(st.st_mode)) return true;
-  int message = message_flags(call);
-  if ((message & MSG_DONTWAIT) != 0) return false;
-  if (receives(call)) {
-    if ((message & MSG_PEEK) != 0) return false;
-    if (call.nr == __NR_recvmmsg) return (message & MSG_WAITFORONE) == 0;
-    if ((message & MSG_WAITALL) == 0) return false;
-  }
-  return !socket_time_is_up(call);
+  return !S_ISSOCK(st.st_mode) || !socket_time_is_up(call);
 }
 
 size_t total(const iovec* v, size_t n) {
@@ -137,47 +135,37 @@ bool next_pieces(InterruptibleCall& call) {
   return true;
 }
 
-bool take_part_in_handler(InterruptibleCall& call, long result) {
+bool is_part(InterruptibleCall& call, long result) {
   if (call.progress == Progress::kNone || call.phase == Phase::kSocketWait) return false;
   if (call.phase == Phase::kMessageRest) {
     auto* m = reinterpret_cast<const msghdr*>(call.args[1]);
-    if (static_cast<size_t>(result) >= total(m->msg_iov, m->msg_iovlen)) return false;
-    if (socket_has_error(static_cast<int>(call.args[0]))) return false;
-    call.vector_done += static_cast<size_t>(result);
-    return next_pieces(call);
+    return static_cast<size_t>(result) < total(m->msg_iov, m->msg_iovlen) &&
+           !socket_has_error(static_cast<int>(call.args[0]));
   }
   long wanted = 0;
   switch (call.progress) {
     case Progress::kNone:
       return false;
-    case Progress::kBytes:
     case Progress::kMemoryDevice:
+    case Progress::kRandom:
+      // The kernel looks for signals when it is through with a page.
+      if (result % 4096 != 0) return false;
+      wanted = call.progress == Progress::kRandom ? call.args[1] : call.args[2];
+      break;
+    case Progress::kBytes:
     case Progress::kMessages:
       wanted = call.args[2];
-      break;
-    case Progress::kRandom:
-      wanted = call.args[1];
       break;
     case Progress::kCount:
       wanted = call.args[3];
       break;
-    case Progress::kVector: {
-      auto* v = reinterpret_cast<const iovec*>(call.args[1]);
-      wanted = static_cast<long>(total(v, static_cast<size_t>(call.args[2])));
-      if (call.vector_done == 0) {
-        call.scratch->all = v;
-        call.scratch->all_count = static_cast<size_t>(call.args[2]);
-      }
+    case Progress::kVector:
+      wanted = static_cast<long>(
+          total(reinterpret_cast<const iovec*>(call.args[1]), static_cast<size_t>(call.args[2])));
       break;
-    }
     case Progress::kMessage: {
       auto* m = reinterpret_cast<const msghdr*>(call.args[1]);
       wanted = static_cast<long>(total(m->msg_iov, m->msg_iovlen));
-      if (call.vector_done == 0) {
-        call.scratch->all = m->msg_iov;
-        call.scratch->all_count = m->msg_iovlen;
-        call.scratch->message = *m;
-      }
       break;
     }
   }
@@ -185,17 +173,22 @@ bool take_part_in_handler(InterruptibleCall& call, long result) {
   if (static_cast<unsigned long>(wanted) > kMaxTransfer) wanted = kMaxTransfer;
   const bool last_in_part = call.nr == __NR_sendmmsg && sent_in_part(call, result);
   if (result >= wanted && !last_in_part) return false;
+  if (call.progress == Progress::kRandom) return true;
   int fd = static_cast<int>(call.args[0]);
-  if (call.progress != Progress::kRandom) {
-    if (!waits_for_all(call, fd)) return false;
-    if (call.nr == __NR_recvmmsg) {
-      auto* limit = reinterpret_cast<const timespec*>(call.args[4]);
-      if (limit != nullptr && limit->tv_sec == 0 && limit->tv_nsec == 0) return false;
-      forget_interruption(fd);
-    } else if (socket_has_error(fd)) {
-      return false;
-    }
+  if (!waits_for_all(call, fd)) return false;
+  if (call.nr != __NR_recvmmsg) return !socket_has_error(fd);
+  auto* limit = reinterpret_cast<const timespec*>(call.args[4]);
+  return limit == nullptr || limit->tv_sec != 0 || limit->tv_nsec != 0;
+}
+
+void take_part(InterruptibleCall& call, long result) {
+  if (call.phase == Phase::kMessageRest) {
+    call.vector_done += static_cast<size_t>(result);
+    next_pieces(call);
+    return;
   }
+  if (call.nr == __NR_recvmmsg) forget_interruption(static_cast<int>(call.args[0]));
+  const bool last_in_part = call.nr == __NR_sendmmsg && sent_in_part(call, result);
   call.done += result;
   switch (call.progress) {
     case Progress::kNone:
@@ -218,12 +211,24 @@ bool take_part_in_handler(InterruptibleCall& call, long result) {
       if (last_in_part) send_rest_of_message(call);
       break;
     case Progress::kVector:
+      if (call.vector_done == 0) {
+        call.scratch->all = reinterpret_cast<const iovec*>(call.args[1]);
+        call.scratch->all_count = static_cast<size_t>(call.args[2]);
+      }
+      call.vector_done += static_cast<size_t>(result);
+      next_pieces(call);
+      break;
     case Progress::kMessage:
+      if (call.vector_done == 0) {
+        auto* m = reinterpret_cast<const msghdr*>(call.args[1]);
+        call.scratch->all = m->msg_iov;
+        call.scratch->all_count = m->msg_iovlen;
+        call.scratch->message = *m;
+      }
       call.vector_done += static_cast<size_t>(result);
       next_pieces(call);
       break;
   }
-  return true;
 }
 
 }  // namespace ckpt::progress

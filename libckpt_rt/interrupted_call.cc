@@ -51,6 +51,18 @@
 //                         finds a ready descriptor first, as the first would have.
 //   S in neither          cases 1 to 4.
 //
+// Signals that nobody handles
+// ---------------------------
+// A signal whose action is to be ignored (SIGCHLD, SIGWINCH, SIGURG by default) vanishes where it is sent, but
+// not if the thread it is sent to has it blocked: then it is queued, another thread that has it not blocked
+// is woken, its call ends, and there is no handler to run. Our mask blocks everything, so while a thread is in
+// our handler this happens to its neighbours: those that have not stood yet, and those that go on already.
+// Their calls are made again: EINTR at `after` although no handler of the program took the pointer away
+// (`handled`), and parts likewise. At any time, not only near a stop: a thread may rest for long between the
+// kernel's entry to our handler and its first instruction, and between the last and the kernel's return. What
+// this hides beyond what we cause: a few calls end with EINTR after SIGCONT or a debugger's stop (signal(7)).
+// Where the program has handlers without a slot it cannot be known whether one ran: the call ends.
+//
 // Cancellation: the wrappers run the stub with asynchronous cancellation (interpose_abi.h). libc's
 // signal for it is pending behind our mask and acts on the return, on the frame at `begin`.
 //
@@ -208,6 +220,36 @@ bool unslotted_handler_waits(const ucontext_t* frame, uint64_t blocked_in_call, 
   return false;
 }
 
+// Has the program a handler of which it is not seen when it runs? (libc's own two restart what they interrupt, or
+// are none of the program's business.)
+bool has_unslotted_handler() {
+  constexpr int kLibcCancel = 32, kLibcSetxid = 33;
+  for (int signal = 1; signal <= 64; ++signal) {
+    if (signal == kLibcCancel || signal == kLibcSetxid) continue;
+    if (signal == hooks::checkpoint_signal.load(std::memory_order_relaxed)) continue;
+    KernelSigaction action{};
+    if (sys::call(__NR_rt_sigaction, long{signal}, 0L, &action, 8L) != 0) continue;
+    if (action.handler > 1 && !is_handler_slot(action.handler)) return true;
+  }
+  return false;
+}
+
+void prepare_again(InterruptibleCall& call) {
+  call.resumed = Resumed::kNeverRestarts;
+  if (call.phase == Phase::kCall &&
+      (call.timeout_kind == Timeout::kSocketReceive || call.timeout_kind == Timeout::kSocketSend)) {
+    wait_for_socket(call);
+  }
+  renew_timeout(call, true);
+}
+
+void end_by_program(InterruptibleCall& call, greg_t* r) {
+  call.resumed = Resumed::kNo;
+  call.handled = true;
+  r[REG_RAX] = -EINTR;
+  r[REG_RIP] = static_cast<greg_t>(address(ckpt_call_after_program));
+}
+
 // Calls that a handler without SA_RESTART ends with EINTR while one with it restarts them; not those
 // that the kernel restarts after any handler (clone, FUTEX_LOCK_PI).
 bool ends_without_sa_restart(uint64_t nr, uint64_t second_argument) {
@@ -286,16 +328,13 @@ void fix_interrupted_call(ucontext_t* frame) {
       const long result = r[REG_RAX];
       if (result == -EINTR) {
         if (unslotted_handler_waits(frame, blocked_in_call, false)) {
+          call.handled = true;
           r[REG_RIP] = static_cast<greg_t>(address(ckpt_call_after_program));
           return;
         }
-        call.resumed = Resumed::kNeverRestarts;
-        if (call.phase == Phase::kCall &&
-            (call.timeout_kind == Timeout::kSocketReceive || call.timeout_kind == Timeout::kSocketSend)) {
-          wait_for_socket(call);
-        }
-        renew_timeout(call, true);
-      } else if (result > 0 && progress::take_part_in_handler(call, result)) {
+        prepare_again(call);
+      } else if (result > 0 && progress::is_part(call, result)) {
+        progress::take_part(call, result);
         call.resumed = Resumed::kNeverRestarts;
       } else {
         return;
@@ -306,9 +345,7 @@ void fix_interrupted_call(ucontext_t* frame) {
       // Entered before, and not yet again: what ends it then is what would have ended it.
       if ((entered || call.resumed != Resumed::kNo) &&
           unslotted_handler_waits(frame, blocked_in_call, call.resumed != Resumed::kNeverRestarts)) {
-        call.resumed = Resumed::kNo;
-        r[REG_RAX] = -EINTR;
-        r[REG_RIP] = static_cast<greg_t>(address(ckpt_call_after_program));
+        end_by_program(call, r);
         return;
       }
       if (entered && call.resumed == Resumed::kNo) call.resumed = Resumed::kRestartable;
@@ -325,20 +362,40 @@ void fix_interrupted_call(ucontext_t* frame) {
 extern "C" void ckpt_program_handler_begins(int signal, ucontext_t* frame, unsigned slot) {
   greg_t* r = frame->uc_mcontext.gregs;
   const uint64_t ip = static_cast<uint64_t>(r[REG_RIP]);
+  InterruptibleCall& call = *reinterpret_cast<InterruptibleCall*>(r[REG_RBX]);  // if in the stub
   if (ip == address(ckpt_call_after)) {
+    call.handled = true;
     r[REG_RIP] = static_cast<greg_t>(address(ckpt_call_after_program));
   } else if (ip >= address(ckpt_call_begin) && ip <= address(ckpt_call_enter)) {
-    InterruptibleCall& call = *reinterpret_cast<InterruptibleCall*>(r[REG_RBX]);
     if (call.resumed == Resumed::kNo) return;
     if (call.has_mask && ((call.mask >> (signal - 1)) & 1) != 0) return;
     if (call.resumed == Resumed::kRestartable && slot_restarts(slot)) return;
-    call.resumed = Resumed::kNo;
-    r[REG_RAX] = -EINTR;
-    r[REG_RIP] = static_cast<greg_t>(address(ckpt_call_after_program));
+    end_by_program(call, r);
   } else if (!slot_restarts(slot)) {  // the tag
     r[REG_RAX] = -EINTR;
     r[REG_RIP] = static_cast<greg_t>(ip + 2);
   }
+}
+
+bool InterruptibleCall::goes_on_by_itself(long result) {
+  if (handled) return false;
+  if (result == -EINTR) {
+    if (has_unslotted_handler()) return false;
+    prepare_again(*this);
+    return true;
+  }
+  // The error that recvmmsg leaves in the socket is not told from a real one. A short read is as a rule no part,
+  // and to find that out takes a system call: where it is rare, and so little is read in one go that
+  // a signal hardly falls into it, none is made.
+  constexpr long kPipeBytes = 64 << 10;
+  if (progress == Progress::kMemoryDevice &&
+      (args[2] <= kPipeBytes || ckpt_departures.load(std::memory_order_relaxed) == 0)) {
+    return false;
+  }
+  if (nr == __NR_recvmmsg || !progress::is_part(*this, result) || has_unslotted_handler()) return false;
+  progress::take_part(*this, result);
+  resumed = Resumed::kNeverRestarts;
+  return true;
 }
 
 // A checkpoint was here. What remains is not in the handler's power: the call after a socket became
@@ -353,7 +410,7 @@ long InterruptibleCall::run_rest(long result) {
       done += result;
       vector_done += static_cast<size_t>(result);
       if (!progress::next_pieces(*this)) return done;
-      result = enter();
+      result = attempt();
     } else {
       break;
     }
@@ -366,21 +423,21 @@ long InterruptibleCall::run_rest(long result) {
 long InterruptibleCall::continue_after_message(long result) {
   if (result > 0) {
     vector_done += static_cast<size_t>(result);
-    if (progress::next_pieces(*this)) return enter();
+    if (progress::next_pieces(*this)) return attempt();
   }
   phase = Phase::kCall;
   nr = call_nr;
   for (int i = 0; i < 6; ++i) args[i] = call_args[i];
   reinterpret_cast<mmsghdr*>(args[1])[-1].msg_len = static_cast<unsigned>(vector_done);
   if (result <= 0 || args[2] == 0) return 0;
-  return enter();
+  return attempt();
 }
 
 long InterruptibleCall::continue_after_wait(long result) {
   phase = Phase::kCall;
   nr = call_nr;
   for (int i = 0; i < 6; ++i) args[i] = call_args[i];
-  if (result > 0) return enter();
+  if (result > 0) return attempt();
   if (result < 0) return result;
   if (nr != __NR_connect) return -EAGAIN;
   return reinterpret_cast<const sockaddr*>(args[1])->sa_family == AF_UNIX ? -EAGAIN : -EINPROGRESS;

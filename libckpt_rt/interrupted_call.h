@@ -9,6 +9,7 @@
 // Never:     touches errno, allocates, takes a lock.
 #pragma once
 
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -88,6 +89,7 @@ struct InterruptibleCall {
   Progress progress = Progress::kNone;
   int8_t timeout_arg = 0;
   bool has_mask = false;  // `mask` replaces the thread's signal mask during the call
+  bool handled = false;   // a handler of the program ended the call
   clockid_t clock = CLOCK_MONOTONIC;
   int64_t deadline_ns = kUnknown;
   long done = 0;           // bytes or messages of earlier parts
@@ -113,7 +115,7 @@ struct InterruptibleCall {
 
   // Result as the kernel's: -errno on failure. Parts of a partial call are added up.
   long run() {
-    long result = enter();
+    long result = attempt();
     if (__builtin_expect(resumed != Resumed::kNo || done != 0, 0)) return run_rest(result);
     return result;
   }
@@ -160,7 +162,19 @@ struct InterruptibleCall {
   }
 
  private:
-  // One attempt, by the stub.
+  // The call, again and again while signals that nobody handles end it.
+  long attempt() {
+    long result = enter();
+    while (__builtin_expect(may_be_cut_short(result), 0) && goes_on_by_itself(result)) result = enter();
+    return result;
+  }
+  bool may_be_cut_short(long result) const {
+    if (result <= 0) return result == -EINTR;
+    const bool counts_bytes = progress == Progress::kBytes || progress == Progress::kMemoryDevice;
+    return counts_bytes ? result < args[2] : progress != Progress::kNone;
+  }
+  bool goes_on_by_itself(long result);
+  // By the stub.
   long enter() {
     long result;
     asm volatile(
@@ -191,9 +205,11 @@ long run_releasing_call(Tell&& tell, long nr, long a = 0, long b = 0, long c = 0
 extern "C" void ckpt_program_handler_begins(int signal, ucontext_t* frame, unsigned slot);
 
 namespace progress {  // interpose_progress.cc
-// The call returned `result` > 0 and our signal was there: is it a part, and does the rest remain to be
-// done? Then `call` is ready to do it.
-bool take_part_in_handler(InterruptibleCall& call, long result);
+// The call returned `result` > 0 where a signal may have cut it short: is it a part, and does the rest remain
+// to be done?
+bool is_part(InterruptibleCall& call, long result);
+// Then: `call` does the rest when it is made again.
+void take_part(InterruptibleCall& call, long result);
 // Prepares the next pieces of scratch->all, from vector_done on. False: nothing left.
 bool next_pieces(InterruptibleCall& call);
 }  // namespace progress

@@ -159,6 +159,38 @@ API Storm::~Storm() {
   free(state_);
 }
 
+struct IgnoredSignals::State {
+  std::atomic<bool> over{false};
+  pthread_t thread;
+
+  static void* run(void* s) {
+    auto& state = *static_cast<State*>(s);
+    unsigned random = 54321;
+    for (int signals[] = {SIGCHLD, SIGWINCH, SIGURG}; !state.over.load();) {
+      kill(sys::getpid(), signals[rand_r(&random) % 3]);
+      timespec gap{0, static_cast<int64_t>(rand_r(&random)) % 100'000};
+      sys::call(__NR_nanosleep, &gap, 0L);
+    }
+    return nullptr;
+  }
+};
+
+API IgnoredSignals::IgnoredSignals() : state_(static_cast<State*>(malloc(sizeof(State)))) {
+  new (state_) State{.over = false, .thread = {}};
+  // None of them is to be given to this thread.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_create(&state_->thread, nullptr, State::run, state_);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+API IgnoredSignals::~IgnoredSignals() {
+  state_->over.store(true);
+  pthread_join(state_->thread, nullptr);
+  free(state_);
+}
+
 API void set_copying(bool on) {
   if (on) release_count.store(0);
   hooks::copy_under_way.store(on ? 1 : 0);

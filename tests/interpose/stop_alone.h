@@ -32,6 +32,17 @@ class Storm {
   State* state_;
 };
 
+// Sends the process signals that nobody handles, without rest, from construction to destruction.
+class IgnoredSignals {
+ public:
+  IgnoredSignals();
+  ~IgnoredSignals();
+
+ private:
+  struct State;
+  State* state_;
+};
+
 // What the hooks saw.
 struct Release {
   uintptr_t start;

@@ -26,6 +26,7 @@
 #include <chrono>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -231,7 +232,7 @@ std::vector<Waiter> waiters() {
   return w;
 }
 
-TEST(Storm, TimedCallsAreNeitherInterruptedNorShort) {
+void timed_calls_are_neither_interrupted_nor_short(bool ignored_signals) {
   install_stop_handler(100'000);
   // SIGUSR2 is waited for, so it must be blocked in all threads.
   sigset_t usr2;
@@ -276,6 +277,8 @@ TEST(Storm, TimedCallsAreNeitherInterruptedNorShort) {
   uint64_t stops_before = stops();
   {
     Storm storm(200'000);
+    std::optional<IgnoredSignals> signals;
+    if (ignored_signals) signals.emplace();
     std::this_thread::sleep_for(std::chrono::seconds(run_seconds()));
     over = true;
     for (auto& t : threads) t.join();
@@ -291,7 +294,12 @@ TEST(Storm, TimedCallsAreNeitherInterruptedNorShort) {
   EXPECT_GT(stops() - stops_before, 1000u);
 }
 
-TEST(Storm, BlockingCallsEndByWhatTheyWaitFor) {
+TEST(Storm, TimedCallsAreNeitherInterruptedNorShort) { timed_calls_are_neither_interrupted_nor_short(false); }
+
+// While a thread is in our handler, what is sent to it and ignored wakes others.
+TEST(Storm, NorByIgnoredSignals) { timed_calls_are_neither_interrupted_nor_short(true); }
+
+void blocking_calls_end_by_what_they_wait_for(bool ignored_signals) {
   install_stop_handler(50'000);
   int p[2], s[2];
   ASSERT_EQ(pipe(p), 0);
@@ -354,6 +362,8 @@ TEST(Storm, BlockingCallsEndByWhatTheyWaitFor) {
   each_round([&](int) { return gap(), sem_post(&sem) == 0; });
   {
     Storm storm(100'000);
+    std::optional<IgnoredSignals> signals;
+    if (ignored_signals) signals.emplace();
     for (auto& t : threads) t.join();
   }
   EXPECT_EQ(errors.load(), 0);
@@ -363,6 +373,9 @@ TEST(Storm, BlockingCallsEndByWhatTheyWaitFor) {
   msgctl(queue, IPC_RMID, nullptr);
   semctl(sems, 0, IPC_RMID);
 }
+
+TEST(Storm, BlockingCallsEndByWhatTheyWaitFor) { blocking_calls_end_by_what_they_wait_for(false); }
+TEST(Storm, AndNotByIgnoredSignals) { blocking_calls_end_by_what_they_wait_for(true); }
 
 // A restart on a machine whose CLOCK_MONOTONIC is ahead by 30 ms takes nothing off a sleep.
 TEST(Storm, SleepGoesOnWhereTheClockWas) {
