@@ -3,8 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
 
 #include "base/sys.h"
 #include "writer/io_error.h"
@@ -13,7 +17,8 @@ namespace ckpt {
 
 namespace {
 
-constexpr uint64_t kReserveStep = 64ull << 20;  // bytes
+// Bytes. As much again as there is: what is too much is given back in the end, and that is not free.
+constexpr uint64_t kLeastReserved = 4ull << 20, kMostReserved = 64ull << 20;
 
 long rename_to_new(int dir_fd, const char* from, const char* to) {
   long r = sys::call(__NR_renameat2, dir_fd, from, dir_fd, to, static_cast<long>(RENAME_NOREPLACE));
@@ -57,7 +62,10 @@ Result<void> ImageFile::create(int dir_fd, const char* name, bool want_direct) {
     // Some file systems refuse O_DIRECT at open; asking afterwards keeps the file that we have.
     direct_ = !sys::failed(sys::call(__NR_fcntl, fd_.get(), static_cast<long>(F_SETFL), O_DIRECT));
   }
-  reserving_ = direct_;
+  struct statfs fs;
+  const bool in_memory = !sys::failed(sys::call(__NR_fstatfs, fd_.get(), &fs)) && fs.f_type == TMPFS_MAGIC;
+  // What is reserved there is memory, and is filled with zeros.
+  reserving_ = direct_ && !in_memory;
   return {};
 }
 
@@ -104,7 +112,8 @@ Result<void> ImageFile::unlink_stale() {
 
 void ImageFile::reserve_until(uint64_t bytes) {
   if (!reserving_ || bytes <= reserved_) return;
-  uint64_t want = (bytes + kReserveStep - 1) / kReserveStep * kReserveStep;
+  const uint64_t step = std::clamp(reserved_, kLeastReserved, kMostReserved);
+  const uint64_t want = (bytes + step - 1) / step * step;
   long r = sys::call(__NR_fallocate, fd_.get(), 0L, reserved_, want - reserved_);
   if (sys::failed(r)) {
     reserving_ = false;
