@@ -139,8 +139,21 @@ long remap_file_pages(void* start, size_t length, int protection, size_t page_of
                             word(page_offset), flags);
 }
 
+// What the heap grows by joins its mapping only if that is not registered. Once it is a mapping of its own and used,
+// the two are never joined again; so it is the last page that stays behind, until the next registration.
+void let_heap_grow(uintptr_t end) {
+  static std::atomic<uint32_t> forgotten_at{0};
+  const uint32_t registered = hooks::memory_registered.load(std::memory_order_relaxed);
+  if (registered == 0 || forgotten_at.load(std::memory_order_relaxed) == registered) return;
+  const auto before = static_cast<uintptr_t>(sys::call(__NR_brk, 0L));
+  if (end <= before) return;
+  hooks::forget(before - 1, 1);
+  forgotten_at.store(registered, std::memory_order_relaxed);
+}
+
 long brk(void* end) {
   MappingChange change;
+  if (end != nullptr) let_heap_grow(at(end));
   auto tell = [=] {
     uintptr_t before = static_cast<uintptr_t>(sys::call(__NR_brk, 0L));
     if (end != nullptr && at(end) < before) hooks::before_release(at(end), before - at(end));

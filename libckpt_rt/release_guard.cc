@@ -126,6 +126,11 @@ void begin(Addr bell_page) {
   hooks::memory_registered.store(1, std::memory_order_seq_cst);
 }
 
+void note_registration() {
+  // Never 0. Between begin() and end() it is the agent's.
+  if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) hooks::memory_registered.fetch_add(2);
+}
+
 void open(Copier& copier) {
   active.store(&copier, std::memory_order_seq_cst);
   hooks::copy_under_way.store(1, std::memory_order_relaxed);  // the release of the threads publishes it

@@ -28,6 +28,8 @@ void before_sharing();
 
 // Memory is registered from now on, and somebody serves. bell: the page to give back.
 void begin(Addr bell);
+// Something else was registered. Called by the agent.
+void note_registration();
 // From the stop on, until close(): ask this copier.
 void open(Copier& copier);
 // The bell rang: does what is requested.

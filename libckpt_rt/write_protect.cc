@@ -59,7 +59,9 @@ long WriteProtection::add(AddrRange range) {
   uffdio_register reg{};
   reg.range = {range.start.value, range.size()};
   reg.mode = UFFDIO_REGISTER_MODE_WP;
-  return sys::call(__NR_ioctl, uffd_.get(), UFFDIO_REGISTER, &reg);
+  const long r = sys::call(__NR_ioctl, uffd_.get(), UFFDIO_REGISTER, &reg);
+  if (r == 0) release_guard::note_registration();
+  return r;
 }
 
 void WriteProtection::remove(AddrRange range) {

@@ -1,5 +1,5 @@
 /* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, flood, increments, shared,
- * given-back, ring, alone, last, drop, stuck, critical, exec N.
+ * growth, given-back, ring, alone, last, drop, stuck, critical, exec N.
  * Plain C: the header is for such programs. */
 #define _GNU_SOURCE
 #define CKPT_RT_OPTIONAL
@@ -191,6 +191,19 @@ static void increments(void) {
   printf("MiB\n");
 }
 
+/* How many mappings a heap has that grows between checkpoints. */
+static void growth(void) {
+  for (int i = 0; i < 12; ++i) {
+    if (memset(sbrk(0x21000), 'h', 0x21000) == NULL) fail("sbrk");
+    take();
+  }
+  int heaps = 0;
+  char line[512];
+  FILE* maps = fopen("/proc/self/maps", "r");
+  while (fgets(line, sizeof(line), maps) != NULL) heaps += strstr(line, "[heap]") != NULL;
+  printf("%d\n", heaps);
+}
+
 /* A number that says what memory holds. */
 static uint64_t sum_of(const uint64_t* words, size_t bytes) {
   uint64_t sum = 1;
@@ -292,6 +305,8 @@ int main(int argc, char** argv) {
     flood_api();
   } else if (strcmp(argv[1], "increments") == 0) {
     increments();
+  } else if (strcmp(argv[1], "growth") == 0) {
+    growth();
   } else if (strcmp(argv[1], "shared") == 0) {
     shared();
   } else if (strcmp(argv[1], "given-back") == 0) {

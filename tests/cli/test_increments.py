@@ -69,6 +69,11 @@ class Increments(CkptTest):
             with self.subTest(number):
                 self.assertIn(f"image {number}: {expected}\n", self.restart(f"{self.path('images')}@{number}"))
 
+    def test_heap_that_grows_stays_one_mapping(self):
+        code, said = self.run_api("growth", "--increments", "20")
+        self.assertEqual(code, OK)
+        self.assertLessEqual(int(said), 2, "the heap, and what it grew by since the last checkpoint")
+
     def test_none_where_the_kernel_writes_unseen(self):
         code, said = self.run_api("ring", "--increments", "8")
         self.assertEqual(code, OK)
