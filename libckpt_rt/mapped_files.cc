@@ -6,16 +6,12 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "base/raii_fd.h"
+#include "writer/file_hash.h"
 
 namespace ckpt {
 
 namespace {
-
-constexpr uint64_t kHashWhole = 64ull << 20, kHashPart = 1ull << 20;
 
 // Reads up to `bytes` at `offset`; how many there were.
 size_t read_at(int fd, void* to, size_t bytes, uint64_t offset) {
@@ -54,28 +50,6 @@ void read_build_id(int fd, std::span<std::byte> buffer, FileIdentity& id) {
   }
 }
 
-uint64_t hash_file(int fd, uint64_t size, std::span<std::byte> buffer) {
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
-  auto add = [&](uint64_t from, uint64_t to) {
-    while (from < to) {
-      size_t want = to - from < buffer.size() ? to - from : buffer.size();
-      size_t n = read_at(fd, buffer.data(), want, from);
-      if (n == 0) return;
-      XXH3_64bits_update(&state, buffer.data(), n);
-      from += n;
-    }
-  };
-  if (size <= kHashWhole) {
-    add(0, size);
-  } else {
-    add(0, kHashPart);
-    add(size - kHashPart, size);
-  }
-  uint64_t h = XXH3_64bits_digest(&state);
-  return h == 0 ? 1 : h;
-}
-
 }  // namespace
 
 const FileIdentity* MappedFiles::find(const Mapping& m) const {
@@ -103,7 +77,11 @@ Result<void> MappedFiles::read(const MemoryMap& map, Arena& scratch) {
       id.mtime_ns = st.st_mtim.tv_sec * 1'000'000'000L + st.st_mtim.tv_nsec;
       read_build_id(fd.get(), buffer, id);
       // A shared writable mapping is the program's own data: it changes.
-      if (id.build_id_len == 0 && (!m.shared || (m.prot & PROT_WRITE) == 0)) id.hash = hash_file(fd.get(), id.size, buffer);
+      if (id.build_id_len == 0 && (!m.shared || (m.prot & PROT_WRITE) == 0)) {
+        id.hash = hash_of_file(id.size, buffer, [&](void* to, size_t bytes, uint64_t offset) {
+          return read_at(fd.get(), to, bytes, offset);
+        });
+      }
     } else if (!fd.valid()) {
       fd.release();
     }

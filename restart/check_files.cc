@@ -13,24 +13,29 @@
 
 #include "base/raii_fd.h"
 #include "restart/elf_build_id.h"
-#include "writer/checksum.h"
+#include "writer/file_hash.h"
 
 namespace ckpt {
 namespace {
 
 constexpr const char* kRemedy = "put the old file back (reinstall that version), or take a new checkpoint";
 
-Result<uint64_t> hash_file(int fd, const std::string& path) {
+Result<uint64_t> hash_file(int fd, uint64_t size, const std::string& path) {
   constexpr size_t kBuffer = 1 << 20;
   auto buffer = std::make_unique<std::byte[]>(kBuffer);
-  StreamingChecksum sum;
-  for (uint64_t at = 0;;) {
-    ssize_t n = pread(fd, buffer.get(), kBuffer, static_cast<off_t>(at));
-    if (n < 0) return make_error(ExitCode::kIo, errno, "cannot read {} ({})", path, errno_name(errno));
-    if (n == 0) return sum.value();
-    sum.add(buffer.get(), static_cast<size_t>(n));
-    at += static_cast<uint64_t>(n);
-  }
+  int error = 0;
+  const uint64_t hash = hash_of_file(size, {buffer.get(), kBuffer}, [&](std::byte* to, size_t bytes, uint64_t offset) {
+    size_t done = 0;
+    while (done < bytes) {
+      ssize_t n = pread(fd, to + done, bytes - done, static_cast<off_t>(offset + done));
+      if (n < 0) error = errno;
+      if (n <= 0) break;
+      done += static_cast<size_t>(n);
+    }
+    return done;
+  });
+  if (error != 0) return make_error(ExitCode::kIo, error, "cannot read {} ({})", path, errno_name(error));
+  return hash;
 }
 
 Result<void> check_unchanged(const ParsedMapping& m, int fd, const std::string& path) {
@@ -48,16 +53,20 @@ Result<void> check_unchanged(const ParsedMapping& m, int fd, const std::string& 
     return make_error(ExitCode::kFileChanged, 0, "{} has changed since the checkpoint (its build id differs): {}", path,
                       kRemedy);
   }
+  const auto size = static_cast<uint64_t>(st.st_size);
+  bool same_content = true;
   if (r.file_hash != 0) {
-    auto hash = hash_file(fd, path);
+    auto hash = hash_file(fd, size, path);
     if (!hash.ok()) return hash.error();
-    if (*hash == r.file_hash) return {};
-  } else {
-    int64_t mtime = int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
+    same_content = *hash == r.file_hash;
+  }
+  if (same_content) {
+    if (r.file_hash != 0 && size <= kHashedWhole) return {};
+    const int64_t mtime = int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
     if (r.file_mtime_ns == 0 || mtime == r.file_mtime_ns) return {};
   }
   return make_error(ExitCode::kFileChanged, 0, "{} has changed since the checkpoint (its {} differs): {}", path,
-                    r.file_hash != 0 ? "content" : "modification time", kRemedy);
+                    same_content ? "modification time" : "content", kRemedy);
 }
 
 bool written_by_program(const ParsedMapping& m) {

@@ -125,7 +125,7 @@ struct MappingRecord {
   uint64_t object;       // mappings of one shared object (kinds 3, 4, 5) have the same number; else 0
   uint64_t object_size;  // bytes, of a shared object or file at the stop
   int64_t file_mtime_ns;
-  uint64_t file_hash;    // xxh3 of the file when it has no build id (see build_id_len), else 0
+  uint64_t file_hash;    // when it has no build id (see build_id_len), else 0; of what: file_hash.h
   int32_t sysv_shmid, sysv_key;
   uint32_t sysv_mode;
   uint32_t path_len;     // of the file; the memfd's name; else 0 or the [name]

@@ -288,6 +288,22 @@ class Images(RealTest):
         shutil.copy("/bin/true", own)
         self.refused_restart(FILE_CHANGED, [own], path)
 
+    def test_changed_mapped_data(self):
+        """Files without a build id: small ones are known by all of their content, large ones by pieces and time."""
+        program = "import mmap\nf = open({!r}, 'rb')\nm = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n" + COUNTER
+        for megabytes, changed in [(1, 500_000), (70, 10), (70, (35 << 20) + 12345), (70, (70 << 20) - 1)]:
+            with self.subTest(megabytes=megabytes, changed=changed):
+                data = self.path("data")
+                with open(data, "wb") as f:
+                    f.write(bytes(range(256)) * (megabytes << 12))
+                path = self.image(argv=["/usr/bin/python3", "-c", program.format(data)])
+                result = self.restart("--check", path)
+                self.assertEqual(result.returncode, OK, result.stderr)
+                with open(data, "r+b") as f:
+                    f.seek(changed)
+                    f.write(b"!")
+                self.refused_restart(FILE_CHANGED, [data, "has changed"], "--check", path)
+
     def test_ids_in_use_and_no_namespaces_allowed(self):
         with self.running() as child:
             path = self.take(child)["image"]
