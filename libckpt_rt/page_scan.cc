@@ -5,6 +5,8 @@
 #include <sys/ioctl.h>
 #include <sys/sysinfo.h>
 
+#include <algorithm>
+
 namespace ckpt {
 
 // linux/fs.h of 6.7 and later.
@@ -71,7 +73,11 @@ long PageScan::scan_next(PagemapScanArg& arg, uint64_t& at, uint64_t end) {
   arg.vec = reinterpret_cast<uint64_t>(buffer_);
   arg.vec_len = kBuffer / sizeof(PageRegion);
   const long n = sys::call(__NR_ioctl, pagemap_.get(), kPagemapScan, &arg);
-  if (n >= 0) at = arg.walk_end <= at ? end : arg.walk_end;
+  if (n < 0) return n;
+  // The kernel collects 512 regions at a time and says in walk_end where it began with the last of them, also when it
+  // went on from there to the end: what it has returned tells how far it came.
+  const bool all = static_cast<uint64_t>(n) < arg.vec_len;
+  at = all ? end : std::max<uint64_t>(arg.walk_end, reinterpret_cast<const PageRegion*>(buffer_)[n - 1].end);
   return n;
 }
 

@@ -1,0 +1,62 @@
+// Pages that exist are listed once each, in order, however many runs they make.
+#include "libckpt_rt/page_scan.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+namespace ckpt {
+namespace {
+
+class PageScanTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(arena.reserve(64 << 20));
+    ASSERT_TRUE(scan.open(arena).ok());
+  }
+  void TearDown() override { munmap(memory, bytes); }
+
+  // `pages`, of which every `step`-th is written to.
+  Mapping map(size_t pages, size_t step) {
+    bytes = pages * kPageSize;
+    memory = static_cast<char*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    madvise(memory, bytes, MADV_NOHUGEPAGE);
+    for (size_t i = 0; i < pages; i += step) memory[i * kPageSize] = 1;
+    Mapping m;
+    m.range = {Addr::of(memory), Addr::of(memory) + bytes};
+    m.whole = true;
+    return m;
+  }
+
+  Arena arena;
+  PageScan scan;
+  char* memory = nullptr;
+  size_t bytes = 0;
+};
+
+// 511 to 513: what the kernel collects at a time; 2731: more than it gives to one call.
+TEST_F(PageScanTest, ListsEachRunOnce) {
+  for (size_t runs : {1, 2, 511, 512, 513, 1024, 1025, 2048, 2730, 2731, 2732, 5460, 5461, 8192, 20'000}) {
+    SCOPED_TRACE(runs);
+    const Mapping m = map(runs * 2, 2);
+    ArenaVector<AddrRange> found(arena);
+    ASSERT_TRUE(scan.scan(m, found).ok());
+    ASSERT_EQ(found.size(), runs);
+    for (size_t i = 0; i < runs; ++i) {
+      ASSERT_EQ(found[i].start, m.range.start + i * 2 * kPageSize);
+      ASSERT_EQ(found[i].size(), kPageSize);
+    }
+    munmap(memory, bytes);
+  }
+}
+
+TEST_F(PageScanTest, RunsAreAsLongAsTheyAre) {
+  const Mapping m = map(3000, 3);
+  for (size_t i = 0; i < 3000; i += 6) memory[(i + 1) * kPageSize] = 1;
+  ArenaVector<AddrRange> found(arena);
+  ASSERT_TRUE(scan.scan(m, found).ok());
+  ASSERT_EQ(found.size(), 1000u);
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i].size(), (i % 2 == 0 ? 2 : 1) * kPageSize);
+}
+
+}  // namespace
+}  // namespace ckpt
