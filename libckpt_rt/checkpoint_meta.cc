@@ -152,11 +152,23 @@ void write_mapping(const MetaSources& s, const Mapping& m, MetaWriter& meta) {
   meta.record(RecordType::kMapping, r, path, build_id);
 }
 
+// Would the kernel have made one mapping of the two? It does not where one is registered with a userfaultfd while the
+// other comes into being; what a restart maps shall not be in more and more pieces.
+bool could_be_one(const Mapping& m, const Mapping& next) {
+  return m.range.end == next.range.start && m.kind == MappingKind::kAnonymous && next.kind == m.kind && !m.shared &&
+         !next.shared && next.prot == m.prot && next.map_flags == m.map_flags && next.page_size == m.page_size &&
+         (m.map_flags & kMapGrowsDown) == 0 &&
+         std::string_view(m.path, m.path_len) == std::string_view(next.path, next.path_len);
+}
+
 }  // namespace
 
 Result<void> write_meta(const MetaSources& s, Arena&, MetaWriter& meta) {
   write_process(s, meta);
-  for (const Mapping& m : s.map->mappings()) {
+  const auto mappings = s.map->mappings();
+  for (size_t i = 0; i < mappings.size(); ++i) {
+    Mapping m = mappings[i];
+    while (i + 1 < mappings.size() && could_be_one(m, mappings[i + 1])) m.range.end = mappings[++i].range.end;
     if (!m.is_vdso_part()) write_mapping(s, m, meta);
   }
   if (!s.map->vdso.empty()) {

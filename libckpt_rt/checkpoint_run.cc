@@ -181,10 +181,15 @@ Result<void> CheckpointRun::prepare() {
   pending_ = ArenaVector<PendingSignalRecord>(arena_);
   notes_ = ArenaVector<NoteLine>(arena_);
   const uint64_t segment = library.settings.segment_bytes;
-  uint64_t pool_bytes = library.settings.pool_bytes;
   // A buffer for every segment, and the reserve, which copies in order do not use.
-  if (mode_ == Mode::kRealtimeLarge) pool_bytes += most_segments(memory, segment) * segment / 3 * 4;
-  if (protects_memory(mode_) && !pool_.reserve(pool_bytes, segment)) return no_memory("the buffer pool (CKPT_POOL)");
+  const uint64_t pool_bytes = library.settings.pool_bytes + most_segments(memory, segment) * segment / 3 * 4;
+  if (mode_ == Mode::kRealtimeLarge && !pool_.reserve(pool_bytes, segment)) {
+    note(1, "no address space for a pool as large as memory (ulimit -v): mode realtime instead of realtime-large");
+    cost_.mode = mode_ = Mode::kRealtime;
+  }
+  if (mode_ == Mode::kRealtime && !pool_.reserve(library.settings.pool_bytes, segment)) {
+    return no_memory("the buffer pool (CKPT_POOL)");
+  }
   if (mode_ == Mode::kConcurrent) CKPT_TRY(prepare_copy_of_all(resident));
 
   auto directory = open_image_directory(library.directory);

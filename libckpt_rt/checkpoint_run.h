@@ -106,7 +106,7 @@ class CheckpointRun {
   void write_queue();
   static void release_buffer(void* self, uint32_t buffer);
 
-  const Mode mode_;
+  Mode mode_;
   const int64_t requested_ns_;
   CheckpointCost& cost_;
   int64_t stop_began_ns_ = 0, copied_ns_ = 0;

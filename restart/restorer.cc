@@ -229,6 +229,15 @@ void finish_one(const RestorerArgs& a, const RestorerMapping& m, uint32_t& notes
 // From here on a page that is missing is the loader's business. What it must bring before anything else of the
 // program runs is there when it has answered.
 void register_lazy(const RestorerArgs& a) {
+  // Registering a part of a mapping cuts it. The kernel joins the parts again when all is loaded if they have an anon_vma
+  // in common, which a mapping gets with its first page: so before it is cut.
+  int64_t page_in = -1;
+  for (uint64_t i = 0; i < a.lazy_count; ++i) {
+    const int64_t mapping = mapping_at(a, a.lazy[i].start);
+    if (mapping == page_in) continue;
+    page_in = mapping;
+    call(__NR_madvise, a.lazy[i].start, 4096UL, MADV_POPULATE_WRITE);  // dropped below
+  }
   for (uint64_t i = 0; i < a.lazy_count; ++i) {
     const RestorerLazyRange& range = a.lazy[i];
     // A huge page of a neighbour that has been filled may reach into it.

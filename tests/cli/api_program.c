@@ -1,5 +1,5 @@
 /* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, flood, increments, shared,
- * growth, given-back, ring, alone, last, drop, stuck, critical, exec N.
+ * placed, growth, given-back, ring, alone, last, drop, stuck, critical, exec N.
  * Plain C: the header is for such programs. */
 #define _GNU_SOURCE
 #define CKPT_RT_OPTIONAL
@@ -191,6 +191,43 @@ static void increments(void) {
   printf("MiB\n");
 }
 
+/* Memory that comes and goes while checkpoints are taken, wherever the kernel puts it. */
+enum { kPlaces = 512, kPlaceWords = (2 << 20) / 8 };
+static uint64_t* places[kPlaces];
+static pthread_mutex_t places_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void* move_places(void* none) {
+  be_ready();
+  for (unsigned i = 0;; i = (i + 1) % kPlaces) {
+    pthread_mutex_lock(&places_lock);
+    for (unsigned at = 0; i == 0 && at < kPlaces && places[at] != NULL; ++at) {
+      munmap(places[at], kPlaceWords * 8);
+      places[at] = NULL;
+    }
+    places[i] = mmap(NULL, kPlaceWords * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    places[i][0] = places[i][kPlaceWords - 1] = (uintptr_t)places[i];
+    pthread_mutex_unlock(&places_lock);
+  }
+  return none;
+}
+
+static void placed(void) {
+  start(move_places);
+  for (int i = 0; i < 6; ++i) {
+    const int restarted = take().restarted;
+    pthread_mutex_lock(&places_lock);
+    for (unsigned at = 0; at < kPlaces; ++at) {
+      const uint64_t* p = places[at];
+      if (p != NULL && (p[0] != (uintptr_t)p || p[kPlaceWords - 1] != (uintptr_t)p)) fail("memory is lost");
+    }
+    pthread_mutex_unlock(&places_lock);
+    if (restarted != 0) {
+      printf("image %d: all there\n", i + 1);
+      return;
+    }
+  }
+}
+
 /* How many mappings a heap has that grows between checkpoints. */
 static void growth(void) {
   for (int i = 0; i < 12; ++i) {
@@ -305,6 +342,8 @@ int main(int argc, char** argv) {
     flood_api();
   } else if (strcmp(argv[1], "increments") == 0) {
     increments();
+  } else if (strcmp(argv[1], "placed") == 0) {
+    placed();
   } else if (strcmp(argv[1], "growth") == 0) {
     growth();
   } else if (strcmp(argv[1], "shared") == 0) {

@@ -69,6 +69,12 @@ class Increments(CkptTest):
             with self.subTest(number):
                 self.assertIn(f"image {number}: {expected}\n", self.restart(f"{self.path('images')}@{number}"))
 
+    def test_what_is_mapped_while_a_checkpoint_is_taken(self):
+        self.assertEqual(self.run_api("placed", "--increments", "8")[0], OK)
+        for number in range(1, 7):
+            with self.subTest(number):
+                self.assertIn(f"image {number}: all there\n", self.restart(f"{self.path('images')}@{number}"))
+
     def test_heap_that_grows_stays_one_mapping(self):
         code, said = self.run_api("growth", "--increments", "20")
         self.assertEqual(code, OK)
