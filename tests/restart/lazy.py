@@ -319,6 +319,24 @@ class Lazy(unittest.TestCase):
         program.end()
         self.good_to_the_end(self.restart(image=image))
 
+    def test_mappings_are_joined_again(self):
+        """Loading takes a mapping with holes apart: only what is to come is watched."""
+        program = self.restart(hold=False)
+        self.assertEqual(program.said()["event"], "loaded")
+        for first in range(100, 3700, 600):
+            self.assertEqual(program.ask("drop(%d, 400)" % first), "done")
+        mappings = len(read_text("/proc/%d/maps" % self.pid).splitlines())
+        image = subprocess.run([CKPT, "now", "--json", str(self.pid)], check=True, capture_output=True).stdout
+        os.kill(self.pid, signal.SIGKILL)
+        program.end()
+        program = self.restart(image=json.loads(image)["image"])
+        self.assertGreater(len(read_text("/proc/%d/maps" % self.pid).splitlines()), mappings + 4)
+        self.release()
+        self.assertEqual(program.said()["event"], "loaded")
+        self.assertLessEqual(len(read_text("/proc/%d/maps" % self.pid).splitlines()), mappings)
+        self.assertEqual(program.ask("check()"), "good")
+        self.assertEqual(program.end(), (0, ""))
+
     def test_generations(self):
         image = None
         for _ in range(5):

@@ -127,11 +127,17 @@ def describe_process(pid):
     return "\n".join(lines) + "\n"
 
 
-def count_state(pid):
-    """Threads, descriptors and mappings of a process."""
+def count_state(pid, loading=False):
+    """Threads, descriptors and mappings of a process. loading: anonymous mappings side by side count as one, as they will
+    be when all is loaded."""
     try:
+        mappings, end_before = 0, None
         with open(f"/proc/{pid}/maps", encoding="ascii", errors="replace") as maps:
-            mappings = sum(1 for _ in maps)
+            for line in maps:
+                (start, end), *rest = line.split()[0].split("-"), *line.split()[1:]
+                joined = loading and rest[3] == "0" and (start, rest) == end_before
+                mappings += not joined
+                end_before = (end, rest)
         return {"threads": len(os.listdir(f"/proc/{pid}/task")), "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
                 "mappings": mappings}
     except OSError:
@@ -259,7 +265,7 @@ class Trial:
         if said["outer_pid"] <= 1:
             raise Failure(f"ckpt-restart says that the program has pid {said['outer_pid']} out here")
         self.pid = said["outer_pid"]
-        self.states.append(count_state(self.pid))
+        self.states.append(count_state(self.pid, loading=said["lazy_bytes"] > 0))
 
     def describe_children(self):
         text = ""
