@@ -90,6 +90,8 @@ struct StopWorld::Try {
   int missing = 0;  // a thread that has not arrived
   int64_t began_ns = 0;
   Error error;
+  int stalled = 0;  // one that was missing when nobody arrived any more, and how long it had run then
+  int64_t stalled_ran_ns = 0;
 
   bool excluded(int tid) const { return contains(own_tids, tid) || contains(ignored.span(), tid); }
   // With so many threads standing, are there no others?
@@ -169,7 +171,7 @@ Result<StopWorld::Stopped> StopWorld::stop(std::span<const int> own_tids, std::s
   constexpr size_t kMostBusy = 64;  // it is asked of every thread whether it is one of them
   const ArenaVector<int> none(scratch);
   Try t{own_tids, busy.size() < kMostBusy ? busy : busy.first(kMostBusy), signal, sys::getpid(), now_ns() + timeout_ns,
-        none, none, none, none, none, 0, 0, {}};
+        none, none, none, none, none, 0, 0, {}, 0, 0};
   *stuck = 0;
   for (;;) {
     Attempt attempt = try_stop(t);
@@ -258,8 +260,11 @@ StopWorld::Attempt StopWorld::try_stop(Try& t) {
     if (attempt == Attempt::kBehindLock) return attempt;
     if (attempt == Attempt::kFailed) return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
     if (now_ns() > t.deadline) {
+      // One that has not run at all waits for a processor: too many others do.
+      const bool ran = t.stalled != t.missing || processor_time_ns(t.missing) != t.stalled_ran_ns;
       return fail(ExitCode::kTimeout, 0, t.missing,
-                  "did not stop in time; the program goes on, try again or raise CKPT_STOP_TIMEOUT");
+                  ran ? "did not stop in time; the program goes on, try again or raise CKPT_STOP_TIMEOUT"
+                      : "did not run at all in the time to stop; the program goes on, try again or raise CKPT_STOP_TIMEOUT");
     }
   }
 }
@@ -282,6 +287,10 @@ bool StopWorld::await_arrivals(uint32_t count) {
 StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
   const uint64_t ours = 1ull << (t.signal - 1), setxid = 1ull << (kSetxidSignal - 1);
   int behind_lock = 0;
+  if (t.stalled != t.missing) {
+    t.stalled = t.missing;
+    t.stalled_ran_ns = processor_time_ns(t.missing);
+  }
   if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) return Attempt::kFailed;
   for (int tid : t.tasks) {
     if (t.excluded(tid) || Try::in(t.here, tid)) continue;
@@ -298,14 +307,15 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
       continue;
     } else if ((masks.blocked & setxid) == 0) {
       if (contains(t.by_libc_signal.span(), tid)) continue;
-      if (!t.by_libc_signal.push_back(tid)) return Attempt::kFailed;
       borrow_libc_signal();
       siginfo_t info{};
       info.si_signo = kSetxidSignal;
       info.si_code = SI_QUEUE;
       info.si_pid = t.pid;
       info.si_value.sival_ptr = this;
-      sys::call(__NR_rt_tgsigqueueinfo, t.pid, tid, kSetxidSignal, &info);
+      // EAGAIN, as above: it is tried again at the next look.
+      const long r = sys::call(__NR_rt_tgsigqueueinfo, t.pid, tid, kSetxidSignal, &info);
+      if (r == 0 && !t.by_libc_signal.push_back(tid)) return Attempt::kFailed;
     } else if (facts.state == 'S') {
       behind_lock = tid;
     }

@@ -109,6 +109,15 @@ bool read_task_facts(int tid, TaskFacts& facts) {
   return true;
 }
 
+int64_t processor_time_ns(int tid) {
+  char path[64], text[128];
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/schedstat", tid).out = '\0';
+  if (read_small_file(path, text, sizeof(text)) <= 0) return -1;
+  int64_t ns = 0;
+  for (const char* p = text; *p >= '0' && *p <= '9'; ++p) ns = ns * 10 + (*p - '0');
+  return ns;
+}
+
 bool read_signal_masks(int tid, SignalMasks& masks) {
   char path[64], text[4096];
   *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/status", tid).out = '\0';

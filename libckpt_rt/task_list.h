@@ -25,6 +25,9 @@ struct TaskFacts {
 };
 bool read_task_facts(int tid, TaskFacts& facts);
 
+// How long it has run, in ns; -1: the thread is gone, or the kernel does not say (schedstat).
+int64_t processor_time_ns(int tid);
+
 // SigPnd, ShdPnd and SigBlk of /proc/self/task/TID/status. False: the thread is gone.
 struct SignalMasks {
   uint64_t thread = 0, process = 0;  // pending
