@@ -168,8 +168,10 @@ Result<void> CheckpointRun::prepare() {
   const MemorySize memory = memory_size();
   const uint64_t resident = memory.resident;
   const uint64_t for_table = table_bytes(memory, library.settings.segment_bytes);
+  // Until the stop the program goes on, and what is swapped out is in no figure.
+  const uint64_t most_saved = std::min(memory.mapped + (64ull << 20), resident + (4ull << 30));
   if (!arena_.reserve((64ull << 20) + resident / 32 + for_table) ||
-      !sink_arena_.reserve(DirectSink::arena_bytes(image_options(), resident + (64ull << 20)))) {
+      !sink_arena_.reserve(DirectSink::arena_bytes(image_options(), most_saved))) {
     return no_memory("the checkpoint's lists");
   }
   own_ = ArenaVector<AddrRange>(arena_);

@@ -31,9 +31,12 @@ void set_compression(SinkOptions& options, const CompressionSetting& setting) {
 }
 
 size_t DirectSink::arena_bytes(const SinkOptions& options, uint64_t memory_bytes) {
-  size_t extents = memory_bytes / (2 * kPageSize) + 64;
-  // A vector that grows leaves its former blocks behind: together less than twice the last one.
-  size_t index = extents * (sizeof(IndexEntry) + sizeof(InheritedRun)) * 4;
+  // Each page may have no neighbour: an extent, or an inherited run, which is smaller.
+  const size_t entries = memory_bytes / kPageSize + 64;
+  // A vector has room for up to twice of what is in it, and leaves its former blocks behind when it grows:
+  // together less than the last one.
+  const size_t index = entries * sizeof(IndexEntry) * 4;
+  static_assert(sizeof(InheritedRun) <= sizeof(IndexEntry));
   // With a key: what is gathered, and what is encrypted from it.
   size_t staging = (size_t{options.in_flight} + 1) * options.chunk_bytes;
   return staging + index + Compressor::workspace_bytes(options.codec, options.level) + kCompressedExtentBytes + (1u << 20);

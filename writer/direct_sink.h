@@ -52,8 +52,8 @@ class DirectSink final : public ImageSink {
   DirectSink(const DirectSink&) = delete;
   DirectSink& operator=(const DirectSink&) = delete;
 
-  // Capacity for Arena::reserve for an image of up to `memory_bytes` in the worst case (every other
-  // page). Only what is used is touched: a few MiB and 40 bytes for each extent.
+  // Capacity for Arena::reserve for an image of up to `memory_bytes` of pages, inherited ones included, in the
+  // worst case: each alone. Only what is used is touched: a few MiB and 40 bytes for each extent.
   static size_t arena_bytes(const SinkOptions& options, uint64_t memory_bytes);
 
   Result<void> open(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena,
