@@ -21,6 +21,9 @@ constexpr uint64_t kExtentBytes = 64u << 10;
 // does not unpack much.
 constexpr uint32_t kCompressedExtentBytes = Compressor::kMaxInput;
 
+// How often it is asked whether a helper pays.
+constexpr uint32_t kExtentsLookedAt = 8;
+
 }  // namespace
 
 void set_compression(SinkOptions& options, const CompressionSetting& setting) {
@@ -99,8 +102,9 @@ Result<void> DirectSink::start_queue(Arena& arena) {
                         options_.chunk_bytes));
   backend_ = queue_.backend();
   gauge_.start(backend_->overlaps());
-  chunk_began_ns_ = now_ns();
+  chunk_began_ns_ = packing_since_ns_ = now_ns();
   waited_ns_ = packing_ns_ = 0;
+  packed_ = 0;
   memory_told_ = 0;
   return {};
 }
@@ -226,6 +230,7 @@ Result<void> DirectSink::add_packed() {
   const CompressionCrew::Extent& e = crew_.oldest();
   const int64_t took = now_ns() - before;
   packing_ns_ += took;
+  if (++packed_ == kExtentsLookedAt) consider_helper(before + took);
   const bool packed = e.stored > 0;
   const uint32_t stored = packed ? e.stored : e.length;
   // One that is tried alone says what several would cost; when they are at work, the writer's time does.
@@ -236,6 +241,14 @@ Result<void> DirectSink::add_packed() {
   CKPT_TRY(list_extent(chunk_.add(e.address, e.length, stored, packed ? options_.codec : Codec::kNone, &e.checksum), offset));
   crew_.retired();
   return {};
+}
+
+// Has the writer mostly compressed? Then neither memory that arrives nor the device holds it up, and a helper pays.
+void DirectSink::consider_helper(int64_t now) {
+  if (packing_ns_ > (now - packing_since_ns_) / 2) crew_.add_helper();
+  packing_since_ns_ = now;
+  packing_ns_ = 0;
+  packed_ = 0;
 }
 
 Result<void> DirectSink::close_all_extents() {
@@ -271,14 +284,12 @@ Result<void> DirectSink::flush_chunk() {
   sections_++;
   chunks_++;
   CKPT_TRY(write_slot(chunk_slot_, bytes));
-  if (compressing()) {
+  if (options_.adaptive) {
     const int64_t now = now_ns();
-    if (options_.adaptive) gauge_.wrote(bytes, memory_bytes_ - memory_told_, now - chunk_began_ns_, waited_ns_);
-    // The writer mostly compresses: neither memory that arrives nor the device holds it up, so a helper pays.
-    if (packing_ns_ > (now - chunk_began_ns_) / 2) crew_.add_helper();
+    gauge_.wrote(bytes, memory_bytes_ - memory_told_, now - chunk_began_ns_, waited_ns_);
     memory_told_ = memory_bytes_;
     chunk_began_ns_ = now;
-    waited_ns_ = packing_ns_ = 0;
+    waited_ns_ = 0;
   }
   return {};
 }

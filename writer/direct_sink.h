@@ -90,6 +90,7 @@ class DirectSink final : public ImageSink {
   Result<void> open_extent(uint64_t address);
   Result<void> close_extent();
   Result<void> add_packed();
+  void consider_helper(int64_t now);
   Result<void> close_all_extents();
   Result<void> list_extent(const ExtentEntry& entry, uint64_t offset);
   bool compressing() const { return options_.codec != Codec::kNone; }
@@ -126,7 +127,9 @@ class DirectSink final : public ImageSink {
   CompressionCrew crew_;
   CompressionGauge gauge_;
   int64_t chunk_began_ns_ = 0, waited_ns_ = 0;  // for the gauge: since the last chunk
-  int64_t packing_ns_ = 0;                      // since the last chunk: what the crew took of the writer's time
+  // Compression, since it was asked whether a helper pays: extents, what they took of the writer's time, and when.
+  uint32_t packed_ = 0;
+  int64_t packing_ns_ = 0, packing_since_ns_ = 0;
   uint64_t memory_told_ = 0;                    // bytes of memory that the gauge knows of
   ArenaVector<IndexEntry> index_;
   ArenaVector<InheritedRun> inherited_;
