@@ -82,7 +82,8 @@ bool CompressionCrew::work_on_any(Compressor& compressor, uint32_t& at) {
     Job& job = jobs_[at];
     uint32_t ready = static_cast<uint32_t>(State::kReady);
     // acquire: pairs with submit(). One of several who try gets it.
-    if (!job.state.compare_exchange_strong(ready, static_cast<uint32_t>(State::kTaken), std::memory_order_acquire)) {
+    if (!job.state.compare_exchange_strong(ready, static_cast<uint32_t>(State::kTaken),
+                                           std::memory_order_acquire)) {
       continue;
     }
     compress(compressor, job);

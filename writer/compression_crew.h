@@ -8,9 +8,10 @@
 //
 //   kFree --submit()--> kReady --claim: writer or helper--> kTaken --> kDone --retired()--> kFree
 //                                    (compare-exchange)
-// The writer never waits while there is a job that nobody has claimed: it does that one. So without helpers all
-// is done by the writer, one extent at a time, and a helper that gets no processor delays no more than its own.
-// One thread touches a job's buffers at a time: the writer while it is kFree or kDone, else who claimed it.
+// The writer never waits while there is a job that nobody has claimed: it does that one. So without helpers
+// all is done by the writer, one extent at a time, and a helper that gets no processor delays no more than
+// its own. One thread touches a job's buffers at a time: the writer while it is kFree or kDone, else who
+// claimed it.
 #pragma once
 
 #include "base/futex.h"
@@ -26,11 +27,11 @@ class CompressionCrew {
   struct Extent {
     uint64_t address;
     uint32_t length;
-    std::byte* raw;            // Compressor::kMaxInput bytes, on a page
-    std::byte* packed;         // the same, compressed; zeros up to a block
-    uint32_t stored = 0;       // bytes in `packed`; 0: it does not become a block shorter
-    uint64_t checksum = 0;     // of them and the zeros
-    int64_t ns = 0;            // that compressing took
+    std::byte* raw;         // Compressor::kMaxInput bytes, on a page
+    std::byte* packed;      // the same, compressed; zeros up to a block
+    uint32_t stored = 0;    // bytes in `packed`; 0: it does not become a block shorter
+    uint64_t checksum = 0;  // of them and the zeros
+    int64_t ns = 0;         // that compressing took
   };
 
   static size_t arena_bytes(Codec codec, int level, const HelperThreads* helpers);

@@ -1,5 +1,5 @@
-// Threads that a DirectSink may have beside its own, for compression. Who opens the sink knows how they are made:
-// in the victim they are not libc's.
+// Threads that a DirectSink may have beside its own, for compression. Who opens the sink knows how they are
+// made: in the victim they are not libc's.
 //
 // Owner:     who opens the sink; it outlives the sink. Callers: the writer thread.
 #pragma once

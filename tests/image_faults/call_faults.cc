@@ -115,14 +115,15 @@ class Tracer {
     if (it == pending_.end()) return true;
     const Pending pending = it->second;
     pending_.erase(it);
-    if (pending.fail) set_register(tid, offsetof(user_regs_struct, rax), static_cast<uint64_t>(-fault_.error));
+    if (pending.fail)
+      set_register(tid, offsetof(user_regs_struct, rax), static_cast<uint64_t>(-fault_.error));
     if (pending.vector != 0) poke(pending.vector, pending.length);
     return pending.kill ? kill_all() : true;
   }
 
   static bool brings_bytes(long number) {
-    return number == __NR_pwritev || number == __NR_pwrite64 || number == __NR_write || number == __NR_fallocate ||
-           number == __NR_fsync || number == __NR_io_uring_enter;
+    return number == __NR_pwritev || number == __NR_pwrite64 || number == __NR_write ||
+           number == __NR_fallocate || number == __NR_fsync || number == __NR_io_uring_enter;
   }
 
   bool counts(pid_t tid, const __ptrace_syscall_info& info) {
@@ -161,7 +162,8 @@ class Tracer {
     char target[PATH_MAX];
     const std::string link = "/proc/" + std::to_string(tid) + "/fd/" + std::to_string(static_cast<int>(fd));
     const ssize_t n = readlink(link.c_str(), target, sizeof(target));
-    return n > 0 && std::string(target, static_cast<size_t>(n)).compare(0, directory_.size(), directory_) == 0;
+    return n > 0 &&
+           std::string(target, static_cast<size_t>(n)).compare(0, directory_.size(), directory_) == 0;
   }
 
   bool shorten(long number, const __ptrace_syscall_info& info, Pending& pending) {
@@ -196,13 +198,15 @@ std::string all_of(int fd) {
   std::string text;
   char buffer[4096];
   off_t at = 0;
-  for (ssize_t n; (n = pread(fd, buffer, sizeof(buffer), at)) > 0; at += n) text.append(buffer, static_cast<size_t>(n));
+  for (ssize_t n; (n = pread(fd, buffer, sizeof(buffer), at)) > 0; at += n)
+    text.append(buffer, static_cast<size_t>(n));
   return text;
 }
 
 }  // namespace
 
-CallOutcome run_with_fault(const std::string& directory, const std::function<int()>& body, const CallFault& fault) {
+CallOutcome run_with_fault(const std::string& directory, const std::function<int()>& body,
+                           const CallFault& fault) {
   const int said = memfd_create("said", MFD_CLOEXEC);
   fflush(stdout);
   fflush(stderr);

@@ -1,5 +1,5 @@
-// Runs something in a process of its own and makes one of the system calls by which it changes a directory fail, or
-// stop half-way, or be its last. No seam in the code is needed: the calls are changed by ptrace(2).
+// Runs something in a process of its own and makes one of the system calls by which it changes a directory
+// fail, or stop half-way, or be its last. No seam in the code is needed: the calls are changed by ptrace(2).
 #pragma once
 
 #include <sys/types.h>
@@ -34,7 +34,8 @@ struct CallOutcome {
 };
 
 // Calls count when they change `directory` or what is in it, and io_uring's own always do.
-CallOutcome run_with_fault(const std::string& directory, const std::function<int()>& body, const CallFault& fault);
+CallOutcome run_with_fault(const std::string& directory, const std::function<int()>& body,
+                           const CallFault& fault);
 
 // "pwritev", for messages.
 std::string call_name(long number);

@@ -1,9 +1,11 @@
-// At every system call that changes the image directory, in turn: an error, half a write, the death of the process.
-// Writing a full image, writing an increment, `ckpt compact`, `ckpt gc`; with io_uring and pwritev, compressed and
-// encrypted. Whatever happens, a restart of the directory takes a complete image, no older than the newest before;
-// an error is one line with its documented code and leaves nothing behind; and the next attempt succeeds.
+// At every system call that changes the image directory, in turn: an error, half a write, the death of the
+// process. Writing a full image, writing an increment, `ckpt compact`, `ckpt gc`; with io_uring and pwritev,
+// compressed and encrypted. Whatever happens, a restart of the directory takes a complete image, no older
+// than the newest before; an error is one line with its documented code and leaves nothing behind; and the
+// next attempt succeeds.
 //
-// CKPT_SWEEP=long: every error at every call (the target `sweep`); otherwise errors take turns over the calls.
+// CKPT_SWEEP=long: every error at every call (the target `sweep`); otherwise errors take turns over the
+// calls.
 #include <sys/file.h>
 #include <sys/resource.h>
 
@@ -48,7 +50,8 @@ class ImageFaults : public ImageTest, public ::testing::WithParamInterface<Varia
     options_.in_flight = 3;
     for (TestMemory* memory : {&first_, &second_}) {
       // Half of each page compresses.
-      for (size_t at = 0; at < memory->size; at += 4096) std::memset(memory->bytes + at, memory->bytes[at] == std::byte{0}, 2048);
+      for (size_t at = 0; at < memory->size; at += 4096)
+        std::memset(memory->bytes + at, memory->bytes[at] == std::byte{0}, 2048);
     }
     if (GetParam().encrypted) {
       prepare_ciphers();
@@ -126,7 +129,8 @@ class ImageFaults : public ImageTest, public ::testing::WithParamInterface<Varia
   }
   size_t leftovers() const {
     size_t n = 0;
-    for (const auto& file : std::filesystem::directory_iterator(work_)) n += file.path().extension() == ".tmp";
+    for (const auto& file : std::filesystem::directory_iterator(work_))
+      n += file.path().extension() == ".tmp";
     return n;
   }
   // A dead process is a writer until the kernel has ended its ring: some time after its death.
@@ -148,14 +152,16 @@ class ImageFaults : public ImageTest, public ::testing::WithParamInterface<Varia
     ASSERT_TRUE(verified.ok()) << verified.error().message();
     std::vector<std::byte> got(first_.size);
     ASSERT_TRUE(SavedMemory(*image).read(Addr{first_.base}, got).ok());
-    ASSERT_TRUE(got == memory_of(image->brief().sequence)) << "other memory in image " << image->brief().sequence;
+    ASSERT_TRUE(got == memory_of(image->brief().sequence))
+        << "other memory in image " << image->brief().sequence;
   }
 
-  void expect_survives(const std::function<int()>& body, const CallFault& fault, const std::vector<long>& calls,
-                       uint64_t before, uint64_t after) {
+  void expect_survives(const std::function<int()>& body, const CallFault& fault,
+                       const std::vector<long>& calls, uint64_t before, uint64_t after) {
     const long call = calls[static_cast<size_t>(fault.at)];
-    SCOPED_TRACE(fmt::format("{}: fault {} error {} at call {} of {}, {}", GetParam().name, static_cast<int>(fault.kind),
-                             errno_name(fault.error), fault.at, calls.size(), call_name(call)));
+    SCOPED_TRACE(fmt::format("{}: fault {} error {} at call {} of {}, {}", GetParam().name,
+                             static_cast<int>(fault.kind), errno_name(fault.error), fault.at, calls.size(),
+                             call_name(call)));
     start_again();
     const CallOutcome outcome = run_with_fault(work_, body, fault);
     if (outcome.exit_code == 0) {
@@ -189,12 +195,14 @@ class ImageFaults : public ImageTest, public ::testing::WithParamInterface<Varia
   }
 
   // `before`, `after`: the newest image that must be there.
-  void sweep(const std::function<int()>& body, uint64_t before, uint64_t after, std::initializer_list<long> must_see) {
+  void sweep(const std::function<int()>& body, uint64_t before, uint64_t after,
+             std::initializer_list<long> must_see) {
     start_again();
     const CallOutcome whole = run_with_fault(work_, body, {});
     ASSERT_EQ(whole.exit_code, 0) << whole.said;
     expect_restorable(after);
-    for (long call : must_see) ASSERT_NE(std::count(whole.calls.begin(), whole.calls.end(), call), 0) << call_name(call);
+    for (long call : must_see)
+      ASSERT_NE(std::count(whole.calls.begin(), whole.calls.end(), call), 0) << call_name(call);
     int tried = 0;
     for (int at = 0; at < static_cast<int>(whole.calls.size()); at++) {
       for (CallFault::Kind kind : {CallFault::kFail, CallFault::kFailOn}) {
@@ -205,7 +213,8 @@ class ImageFaults : public ImageTest, public ::testing::WithParamInterface<Varia
           if (HasFatalFailure()) return;
         }
       }
-      for (CallFault::Kind kind : {CallFault::kShort, CallFault::kTorn, CallFault::kKillBefore, CallFault::kKillAfter}) {
+      for (CallFault::Kind kind :
+           {CallFault::kShort, CallFault::kTorn, CallFault::kKillBefore, CallFault::kKillAfter}) {
         expect_survives(body, {kind, at, 0}, whole.calls, before, after);
         if (HasFatalFailure()) return;
       }
@@ -224,7 +233,8 @@ class ImageFaults : public ImageTest, public ::testing::WithParamInterface<Varia
 };
 
 TEST_P(ImageFaults, FullImage) {
-  sweep([this] { return write_next(false); }, 1, 2, {__NR_openat, __NR_fsync, __NR_renameat2, __NR_ftruncate});
+  sweep([this] { return write_next(false); }, 1, 2,
+        {__NR_openat, __NR_fsync, __NR_renameat2, __NR_ftruncate});
 }
 
 TEST_P(ImageFaults, Increment) {
@@ -235,7 +245,11 @@ TEST_P(ImageFaults, Increment) {
 TEST_P(ImageFaults, Compact) {
   increment_ = true;
   ASSERT_TRUE(write_image(2, second_, kWritten, options_, 1).ok());
-  sweep([this] { return ckpt({"compact", work_}); }, 2, 2, {__NR_openat, __NR_fsync, __NR_renameat, __NR_ftruncate});
+  sweep(
+      [this] {
+        return ckpt({"compact", work_});
+      },
+      2, 2, {__NR_openat, __NR_fsync, __NR_renameat, __NR_ftruncate});
 }
 
 TEST_P(ImageFaults, Prune) {
@@ -258,18 +272,18 @@ TEST_P(ImageFaults, FileSizeLimit) {
   for (uint64_t limit = 0; limit <= bytes; limit += long_sweep() ? 512 : 4096) {
     SCOPED_TRACE(limit);
     start_again();
-    const CallOutcome outcome = run_with_fault(
-        work_,
-        [&] {
-          rlimit r{limit, RLIM_INFINITY};
-          // Of the process, so that not even the test's own output may grow: it has none.
-          setrlimit(RLIMIT_FSIZE, &r);
-          auto stats = write_next(false);
-          r.rlim_cur = RLIM_INFINITY;
-          setrlimit(RLIMIT_FSIZE, &r);
-          return stats;
-        },
-        {});
+    const CallOutcome outcome = run_with_fault(work_,
+                                               [&] {
+                                                 rlimit r{limit, RLIM_INFINITY};
+                                                 // Of the process, so that not even the test's own output may
+                                                 // grow: it has none.
+                                                 setrlimit(RLIMIT_FSIZE, &r);
+                                                 auto stats = write_next(false);
+                                                 r.rlim_cur = RLIM_INFINITY;
+                                                 setrlimit(RLIMIT_FSIZE, &r);
+                                                 return stats;
+                                               },
+                                               {});
     EXPECT_EQ(outcome.exit_code, limit >= bytes ? 0 : static_cast<int>(ExitCode::kIo));
     expect_restorable(limit >= bytes ? 2 : 1);
     EXPECT_EQ(leftovers(), 0u);

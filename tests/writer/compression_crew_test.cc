@@ -36,7 +36,8 @@ class Crew : public ImageTest {
  protected:
   Crew() {
     // Of each page a part compresses, and of some none: extents of every kind.
-    for (size_t at = 0; at < memory_.size; at += 4096) std::memset(memory_.bytes + at, 7, at / 4096 % 300 < 200 ? 4096 - at % 3900 : 0);
+    for (size_t at = 0; at < memory_.size; at += 4096)
+      std::memset(memory_.bytes + at, 7, at / 4096 % 300 < 200 ? 4096 - at % 3900 : 0);
   }
   static SinkOptions with(HelperThreads* helpers, Codec codec) {
     SinkOptions options;
@@ -100,8 +101,8 @@ TEST_F(Crew, ErrorsEndItWithoutLeavingThreads) {
   }
 }
 
-// The crew by itself: what is submitted comes out in the same order, compressed, with `helpers` of which each may
-// or may not get a processor.
+// The crew by itself: what is submitted comes out in the same order, compressed, with `helpers` of which each
+// may or may not get a processor.
 void use_crew(HelperThreads& helpers, uint32_t add) {
   Arena arena;
   ASSERT_TRUE(arena.reserve(CompressionCrew::arena_bytes(Codec::kLz4, 1, &helpers)));
