@@ -42,8 +42,9 @@ MemorySize memory_size() {
   return size;
 }
 
-SinkOptions image_options(ImageOutput* command = nullptr) {
+SinkOptions image_options(HelperThreads* helpers, ImageOutput* command) {
   SinkOptions options;
+  options.helpers = helpers;
   if (library.settings.to[0] != '\0') options.output = command;
   set_compression(options, library.settings.compress);
   return options;
@@ -96,7 +97,7 @@ CheckpointRun::CheckpointRun(Mode mode, int64_t requested_ns, CheckpointCost& co
     : mode_(mode),
       requested_ns_(requested_ns),
       cost_(cost),
-      sink_(image_options(&command_)),
+      sink_(image_options(&compression_threads_, &command_)),
       map_before_(arena_),
       map_(arena_),
       files_(arena_),
@@ -168,8 +169,10 @@ Result<void> CheckpointRun::prepare() {
   const MemorySize memory = memory_size();
   const uint64_t resident = memory.resident;
   const uint64_t for_table = table_bytes(memory, library.settings.segment_bytes);
+  // Until the stop the program goes on, and what is swapped out is in no figure.
+  const uint64_t most_saved = std::min(memory.mapped + (64ull << 20), resident + (4ull << 30));
   if (!arena_.reserve((64ull << 20) + resident / 32 + for_table) ||
-      !sink_arena_.reserve(DirectSink::arena_bytes(image_options(), resident + (64ull << 20)))) {
+      !sink_arena_.reserve(DirectSink::arena_bytes(image_options(&compression_threads_, &command_), most_saved))) {
     return no_memory("the checkpoint's lists");
   }
   own_ = ArenaVector<AddrRange>(arena_);

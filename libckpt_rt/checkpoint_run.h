@@ -11,6 +11,7 @@
 #include "copier/filled_queue.h"
 #include "libckpt_rt/callbacks.h"
 #include "libckpt_rt/checkpoint_meta.h"
+#include "libckpt_rt/compression_threads.h"
 #include "libckpt_rt/image_command.h"
 #include "libckpt_rt/page_scan.h"
 #include "libckpt_rt/watch.h"
@@ -130,6 +131,7 @@ class CheckpointRun {
   ImageIdentity identity_{};
   ImageName image_name_;
   ImageCommand command_;
+  CompressionThreads compression_threads_;
   DirectSink sink_;
   ImageKey* key_ = nullptr;  // in arena_, which no image holds; wiped at the end
 

@@ -29,9 +29,9 @@ bool CompressionGauge::compress_next() {
   return true;
 }
 
-void CompressionGauge::compressed(uint64_t bytes, uint64_t stored, int64_t ns) {
+void CompressionGauge::compressed(uint64_t bytes, uint64_t stored, int64_t ns, int64_t writers_ns) {
   const bool first = compressor_ == 0;
-  compressing_ns_ += ns;
+  compressing_ns_ += writers_ns;
   average(compressor_, static_cast<double>(ns > 0 ? ns : 1) / static_cast<double>(bytes), first);
   average(left_, static_cast<double>(stored) / static_cast<double>(bytes), first);
   if (pays()) {

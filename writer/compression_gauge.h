@@ -25,8 +25,9 @@ class CompressionGauge {
 
   // Shall the next extent be compressed?
   bool compress_next();
-  // One was: bytes before and after (the same when it could not be), and the time it took.
-  void compressed(uint64_t bytes, uint64_t stored, int64_t ns);
+  // One was: bytes before and after (the same when it could not be), the time it costs when there are several at
+  // once, and what it took of the writer's.
+  void compressed(uint64_t bytes, uint64_t stored, int64_t ns, int64_t writers_ns);
   // A chunk of `bytes` was handed to the device, `memory` bytes before compression: the time since the last,
   // and how much of it the writer waited.
   void wrote(uint64_t bytes, uint64_t memory, int64_t period_ns, int64_t waited_ns);

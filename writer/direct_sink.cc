@@ -21,6 +21,9 @@ constexpr uint64_t kExtentBytes = 64u << 10;
 // does not unpack much.
 constexpr uint32_t kCompressedExtentBytes = Compressor::kMaxInput;
 
+// How often it is asked whether a helper pays.
+constexpr uint32_t kExtentsLookedAt = 8;
+
 }  // namespace
 
 void set_compression(SinkOptions& options, const CompressionSetting& setting) {
@@ -31,12 +34,15 @@ void set_compression(SinkOptions& options, const CompressionSetting& setting) {
 }
 
 size_t DirectSink::arena_bytes(const SinkOptions& options, uint64_t memory_bytes) {
-  size_t extents = memory_bytes / (2 * kPageSize) + 64;
-  // A vector that grows leaves its former blocks behind: together less than twice the last one.
-  size_t index = extents * (sizeof(IndexEntry) + sizeof(InheritedRun)) * 4;
+  // Each page may have no neighbour: an extent, or an inherited run, which is smaller.
+  const size_t entries = memory_bytes / kPageSize + 64;
+  // A vector has room for up to twice of what is in it, and leaves its former blocks behind when it grows:
+  // together less than the last one.
+  const size_t index = entries * sizeof(IndexEntry) * 4;
+  static_assert(sizeof(InheritedRun) <= sizeof(IndexEntry));
   // With a key: what is gathered, and what is encrypted from it.
   size_t staging = (size_t{options.in_flight} + 1) * options.chunk_bytes;
-  return staging + index + Compressor::workspace_bytes(options.codec, options.level) + kCompressedExtentBytes + (1u << 20);
+  return staging + index + CompressionCrew::arena_bytes(options.codec, options.level, options.helpers) + (1u << 20);
 }
 
 Result<void> DirectSink::keep(Result<void> result) {
@@ -74,12 +80,8 @@ Result<void> DirectSink::open_all(int dir_fd, const char* name, const ImageIdent
   output_ = options_.output != nullptr ? options_.output : &file_;
   std::strncpy(name_.text, name, sizeof(name_.text) - 1);
   open_ = true;
+  CKPT_TRY(crew_.start(options_.codec, options_.level, options_.helpers, arena));
   CKPT_TRY(start_queue(arena));
-  CKPT_TRY(compressor_.start(options_.codec, options_.level, arena));
-  if (options_.codec != Codec::kNone) {
-    raw_ = static_cast<std::byte*>(arena.allocate(kCompressedExtentBytes, kPageSize));
-    if (raw_ == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to compress");
-  }
   if (options_.key != nullptr) {
     plain_ = static_cast<std::byte*>(arena.allocate(options_.chunk_bytes, kPageSize));
     if (plain_ == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to encrypt");
@@ -100,8 +102,9 @@ Result<void> DirectSink::start_queue(Arena& arena) {
                         options_.chunk_bytes));
   backend_ = queue_.backend();
   gauge_.start(backend_->overlaps());
-  chunk_began_ns_ = now_ns();
-  waited_ns_ = 0;
+  chunk_began_ns_ = packing_since_ns_ = now_ns();
+  waited_ns_ = packing_ns_ = 0;
+  packed_ = 0;
   memory_told_ = 0;
   return {};
 }
@@ -195,10 +198,11 @@ Result<void> DirectSink::add_run(uint64_t address, const std::byte* data, uint64
   return {};
 }
 
-// Uncompressed pages are gathered where they will be written from; others go through raw_.
+// Uncompressed pages are gathered where they will be written from; others go through the crew.
 Result<void> DirectSink::open_extent(uint64_t address) {
-  if (options_.codec != Codec::kNone && (!options_.adaptive || gauge_.compress_next())) {
-    extent_ = {true, true, address, 0, kCompressedExtentBytes, raw_};
+  if (compressing() && (!options_.adaptive || gauge_.compress_next())) {
+    if (crew_.full()) CKPT_TRY(add_packed());
+    extent_ = {true, true, address, 0, kCompressedExtentBytes, crew_.raw()};
     return {};
   }
   CKPT_TRY(make_room(kPageSize));
@@ -211,30 +215,52 @@ Result<void> DirectSink::open_extent(uint64_t address) {
 Result<void> DirectSink::close_extent() {
   if (!extent_.active) return {};
   extent_.active = false;
-  Codec codec = Codec::kNone;
-  uint32_t stored = extent_.length;
   if (extent_.pack) {
-    CKPT_TRY(make_room(extent_.length));
-    const int64_t before = options_.adaptive ? now_ns() : 0;
-    // Worth it only if it saves a block.
-    size_t n =
-        compressor_.compress({raw_, extent_.length}, {chunk_.next_body(), extent_.length - kBlockSize});
-    if (n > 0) {
-      codec = options_.codec;
-      stored = static_cast<uint32_t>(n);
-    } else {
-      std::memcpy(chunk_.next_body(), raw_, extent_.length);
-    }
-    if (options_.adaptive) gauge_.compressed(extent_.length, stored, now_ns() - before);
+    crew_.submit(extent_.address, extent_.length);
+    // Nobody else works on it: no use in waiting.
+    return crew_.helpers() == 0 ? add_packed() : Result<void>();
   }
-  uint64_t offset = offset_ + chunk_.next_offset();
-  const ExtentEntry& e = chunk_.add(extent_.address, extent_.length, stored, codec, nullptr);
-  if (!index_.push_back({e.address, offset, e.length, e.stored, e.checksum, e.codec, 0})) {
-    return make_error(ExitCode::kInternal, ENOMEM,
-                      "the index of {} does not fit into its arena after {} extents",
-                      shown_path(output_->path()).text, index_.size());
-  }
+  const uint64_t offset = offset_ + chunk_.next_offset();
+  return list_extent(chunk_.add(extent_.address, extent_.length, extent_.length, Codec::kNone, nullptr), offset);
+}
+
+// The crew's oldest extent goes into a chunk.
+Result<void> DirectSink::add_packed() {
+  const int64_t before = now_ns();
+  const CompressionCrew::Extent& e = crew_.oldest();
+  const int64_t took = now_ns() - before;
+  packing_ns_ += took;
+  if (++packed_ == kExtentsLookedAt) consider_helper(before + took);
+  const bool packed = e.stored > 0;
+  const uint32_t stored = packed ? e.stored : e.length;
+  // One that is tried alone says what several would cost; when they are at work, the writer's time does.
+  if (options_.adaptive) gauge_.compressed(e.length, stored, std::max(took, e.ns / (1 + crew_.most_helpers())), took);
+  CKPT_TRY(make_room(static_cast<uint32_t>(round_up_to_block(stored))));
+  std::memcpy(chunk_.next_body(), packed ? e.packed : e.raw, stored);
+  const uint64_t offset = offset_ + chunk_.next_offset();
+  CKPT_TRY(list_extent(chunk_.add(e.address, e.length, stored, packed ? options_.codec : Codec::kNone, &e.checksum), offset));
+  crew_.retired();
   return {};
+}
+
+// Has the writer mostly compressed? Then neither memory that arrives nor the device holds it up, and a helper pays.
+void DirectSink::consider_helper(int64_t now) {
+  if (packing_ns_ > (now - packing_since_ns_) / 2) crew_.add_helper();
+  packing_since_ns_ = now;
+  packing_ns_ = 0;
+  packed_ = 0;
+}
+
+Result<void> DirectSink::close_all_extents() {
+  CKPT_TRY(close_extent());
+  while (!crew_.empty()) CKPT_TRY(add_packed());
+  return {};
+}
+
+Result<void> DirectSink::list_extent(const ExtentEntry& e, uint64_t offset) {
+  if (index_.push_back({e.address, offset, e.length, e.stored, e.checksum, e.codec, 0})) return {};
+  return make_error(ExitCode::kInternal, ENOMEM, "the index of {} does not fit into its arena after {} extents",
+                    shown_path(output_->path()).text, index_.size());
 }
 
 Result<void> DirectSink::make_room(uint32_t bytes) {
@@ -272,7 +298,7 @@ Result<void> DirectSink::set_meta(std::span<const std::byte> meta) {
   if (failed_) return error_;
   if (has_meta_) return keep(make_error(ExitCode::kInternal, 0, "the META section was given twice"));
   has_meta_ = true;
-  CKPT_TRY(keep(close_extent()));
+  CKPT_TRY(keep(close_all_extents()));
   CKPT_TRY(keep(flush_chunk()));
   trailer_.meta_offset = offset_;
   trailer_.meta_bytes = meta.size();
@@ -396,7 +422,7 @@ Result<SinkStats> DirectSink::commit() {
 
 Result<SinkStats> DirectSink::commit_all() {
   if (!open_ || !has_meta_) return make_error(ExitCode::kInternal, 0, "commit without open and META");
-  CKPT_TRY(close_extent());
+  CKPT_TRY(close_all_extents());
   CKPT_TRY(flush_chunk());
   CKPT_TRY(write_index());
   auto slot = acquire_slot();
@@ -431,6 +457,7 @@ ParentImage DirectSink::as_parent() const {
 void DirectSink::abort() {
   if (!open_) return;
   open_ = false;
+  crew_.stop();
   queue_.abandon();
   output_->remove();
 }

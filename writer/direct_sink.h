@@ -17,7 +17,7 @@
 #include "base/settings.h"
 #include "writer/chunk_builder.h"
 #include "writer/compression_gauge.h"
-#include "writer/compressor.h"
+#include "writer/compression_crew.h"
 #include "writer/image_file.h"
 #include "writer/image_sealer.h"
 #include "writer/image_sink.h"
@@ -33,6 +33,7 @@ struct SinkOptions {
   bool adaptive = false;            // compress only where that is sooner (compression_gauge.h)
   FileBackend* backend = nullptr;   // nullptr: the fastest that works here
   ImageOutput* output = nullptr;    // ready to be written to; nullptr: a file of the directory given to open()
+  HelperThreads* helpers = nullptr;  // for compression, as many as pay; nullptr: none
   const ImageKey* key = nullptr;    // encrypt with it; it must outlive the image
   bool direct = true;               // try O_DIRECT
   bool uring = true;                // try io_uring, where O_DIRECT is in effect
@@ -52,8 +53,8 @@ class DirectSink final : public ImageSink {
   DirectSink(const DirectSink&) = delete;
   DirectSink& operator=(const DirectSink&) = delete;
 
-  // Capacity for Arena::reserve for an image of up to `memory_bytes` in the worst case (every other
-  // page). Only what is used is touched: a few MiB and 40 bytes for each extent.
+  // Capacity for Arena::reserve for an image of up to `memory_bytes` of pages, inherited ones included, in the
+  // worst case: each alone. Only what is used is touched: a few MiB and 40 bytes for each extent.
   static size_t arena_bytes(const SinkOptions& options, uint64_t memory_bytes);
 
   Result<void> open(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena,
@@ -88,6 +89,11 @@ class DirectSink final : public ImageSink {
   Result<void> add_run(uint64_t address, const std::byte* data, uint64_t bytes);
   Result<void> open_extent(uint64_t address);
   Result<void> close_extent();
+  Result<void> add_packed();
+  void consider_helper(int64_t now);
+  Result<void> close_all_extents();
+  Result<void> list_extent(const ExtentEntry& entry, uint64_t offset);
+  bool compressing() const { return options_.codec != Codec::kNone; }
   Result<void> make_room(uint32_t bytes);
   Result<uint32_t> acquire_slot();
   std::byte* slot_buffer(uint32_t slot) { return options_.key != nullptr ? plain_ : queue_.buffer(slot); }
@@ -104,7 +110,7 @@ class DirectSink final : public ImageSink {
 
   struct OpenExtent {
     bool active;
-    bool pack;  // gathered in raw_, to be compressed
+    bool pack;  // gathered for the crew, to be compressed
     uint64_t address;
     uint32_t length, limit;
     std::byte* bytes;
@@ -118,9 +124,12 @@ class DirectSink final : public ImageSink {
   ImageOutput* output_ = &file_;
   WriteQueue queue_;
   ChunkBuilder chunk_;
-  Compressor compressor_;
+  CompressionCrew crew_;
   CompressionGauge gauge_;
   int64_t chunk_began_ns_ = 0, waited_ns_ = 0;  // for the gauge: since the last chunk
+  // Compression, since it was asked whether a helper pays: extents, what they took of the writer's time, and when.
+  uint32_t packed_ = 0;
+  int64_t packing_ns_ = 0, packing_since_ns_ = 0;
   uint64_t memory_told_ = 0;                    // bytes of memory that the gauge knows of
   ArenaVector<IndexEntry> index_;
   ArenaVector<InheritedRun> inherited_;
@@ -131,7 +140,6 @@ class DirectSink final : public ImageSink {
   uint32_t chunk_slot_ = 0;
   ImageSealer sealer_;
   std::byte* plain_ = nullptr;  // encryption: what is gathered, before it goes to the sealer
-  std::byte* raw_ = nullptr;  // compression: the extent being gathered
   OpenExtent extent_ = {};
   uint64_t offset_ = 0;  // in the file, of what is written next
   uint64_t sections_ = 0, chunks_ = 0, memory_bytes_ = 0;

@@ -51,6 +51,11 @@ long scan_run(int dir_fd, const uint8_t run_id[16], Visit visit) {
   });
 }
 
+Error cannot_list(long r) {
+  return make_error(ExitCode::kIo, static_cast<int>(-r), "cannot list the image directory ({}); see CKPT_DIR",
+                    errno_name(static_cast<int>(r)));
+}
+
 // Sequence and parent of a complete image of this run.
 bool complete_image(int dir_fd, const char* name, const uint8_t run_id[16], const ImageKey* key, ImageBrief* brief) {
   long fd = sys::call(__NR_openat, dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
@@ -166,10 +171,7 @@ Result<uint64_t> next_sequence(int dir_fd, const uint8_t run_id[16]) {
   long r = scan_run(dir_fd, run_id, [&](std::string_view, const ParsedImageName& parsed) {
     if (parsed.sequence > highest) highest = parsed.sequence;
   });
-  if (sys::failed(r)) {
-    return make_error(ExitCode::kIo, static_cast<int>(-r),
-                      "cannot list the image directory ({}); see CKPT_DIR", errno_name(static_cast<int>(r)));
-  }
+  if (sys::failed(r)) return cannot_list(r);
   if (highest == UINT64_MAX) {
     return make_error(ExitCode::kCannotCreate, 0,
                       "the image directory holds sequence {}: no number is left; move that file away",
@@ -214,7 +216,8 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
       newest.add(brief.sequence);
     }
   });
-  if (all || sys::failed(r) || newest.count == 0) return pruned;
+  if (sys::failed(r)) return cannot_list(r);
+  if (all || newest.count == 0) return pruned;
 
   // An increment needs its parent, and that one its own: move the border down until it holds. A chain
   // is linear, so everything at or above the border stays.
@@ -229,17 +232,26 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
         moved = true;
       }
     });
-    if (sys::failed(r)) return pruned;
+    if (sys::failed(r)) return cannot_list(r);
   }
-  scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
+  // What can be removed is, also when something else cannot.
+  Result<void> removed;
+  r = scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
     ImageBrief brief;
     if (parsed.temporary || !complete_image(dir_fd, name.data(), run_id, key, &brief)) return;
     if (brief.sequence >= border) return;
     bool counted = chain_is_whole(dir_fd, run_id, key, brief);
-    if (sys::failed(sys::call(__NR_unlinkat, dir_fd, name.data(), 0L))) return;
+    const long gone = sys::call(__NR_unlinkat, dir_fd, name.data(), 0L);
+    if (sys::failed(gone)) {
+      // Not there: another program that prunes was faster.
+      if (gone != -ENOENT && removed.ok()) removed = image_io_error("remove the old image", name.data(), gone);
+      return;
+    }
     pruned.images++;
     if (counted) pruned.kept--;
   });
+  if (sys::failed(r)) return cannot_list(r);
+  if (!removed.ok()) return removed.error();
   return pruned;
 }
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 namespace ckpt {
 
@@ -12,6 +15,26 @@ constexpr uint64_t kStep = 64 * kPageSize;  // what one CopiedSegment can hold
 
 struct FreePages {
   void operator()(std::byte* p) const { std::free(p); }
+};
+
+class Helpers final : public HelperThreads {
+ public:
+  uint32_t most() const override { return std::max(1u, std::thread::hardware_concurrency()) - 1; }
+  bool start(void (*fn)(void*), void* arg) override {
+    try {
+      threads_.emplace_back(fn, arg);
+      return true;
+    } catch (const std::system_error&) {
+      return false;
+    }
+  }
+  void join() override {
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+ private:
+  std::vector<std::thread> threads_;
 };
 
 Result<void> copy_memory(const ImageChain& image, DirectSink& sink, const VerifyProgress& progress) {
@@ -49,9 +72,12 @@ Codec codec_of(const ImageChain& image) {
   return Codec::kNone;
 }
 
-Result<SinkStats> rewrite_as_full(const ImageChain& image, const SinkOptions& options, int dir_fd, const char* name,
+Result<SinkStats> rewrite_as_full(const ImageChain& image, const SinkOptions& wanted, int dir_fd, const char* name,
                                   const VerifyProgress& progress) {
   const ImageBrief& brief = image.brief();
+  Helpers helpers;
+  SinkOptions options = wanted;
+  if (options.helpers == nullptr) options.helpers = &helpers;
   Arena arena;
   // Reserved, not used: pages come when they are touched.
   if (!arena.reserve(DirectSink::arena_bytes(options, image.memory_bytes()))) {

@@ -7,12 +7,9 @@
 #include <fstream>
 #include <string>
 
-#include "tests/writer/mutate.h"
-#include "tests/writer/reseal.h"
+#include "tests/fuzz/image_mutator.h"
 #include "writer/image_chain.h"
 #include "writer/saved_memory.h"
-
-extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 
 namespace {
 
@@ -46,15 +43,9 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 }
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-  std::mt19937 random(seed);
-  if (random() % 3 == 0) size = LLVMFuzzerMutate(data, size, max_size);
-  std::string bytes(reinterpret_cast<const char*>(data), size);
-  ckpt::mutate(bytes, random);
-  if (random() % 8 != 0) adopt(bytes);
-  ckpt::reseal(bytes);
-  size = std::min(bytes.size(), max_size);
-  std::memcpy(data, bytes.data(), size);
-  return size;
+  return ckpt::mutate_image(data, size, max_size, seed, [](std::string& bytes, std::mt19937& random) {
+    if (random() % 8 != 0) adopt(bytes);
+  });
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -229,6 +229,19 @@ TEST_F(Chain, EveryFlippedByteIsSeen) {
   }
 }
 
+TEST_F(Chain, EveryLengthIsRefused) {
+  two_images();
+  for (uint64_t cut : {2, 1}) {
+    const std::string whole = read_file(path(name(cut)));
+    for (size_t n = whole.size(); n-- > 0;) {
+      ASSERT_EQ(truncate(path(name(cut)).c_str(), static_cast<off_t>(n)), 0);
+      ASSERT_FALSE(ImageChain::open(path(name(2))).ok()) << "image " << cut << " length " << n;
+    }
+    write_file(path(name(cut)), whole);
+    ASSERT_TRUE(ImageChain::open(path(name(2)))->verify_all(1).ok());
+  }
+}
+
 // What no later image replaces must be whole for a restart; the rest only for verify.
 TEST_F(Chain, DamageInWhatIsReplaced) {
   Model first, second;

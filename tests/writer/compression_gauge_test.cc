@@ -30,7 +30,7 @@ struct Simulated {
         tries++;
         if (left < 1) compressed += n;
         stored += uint64_t(double(n) * left);
-        gauge.compressed(n, uint64_t(double(n) * left), int64_t(ns));
+        gauge.compressed(n, uint64_t(double(n) * left), int64_t(ns), int64_t(ns));
       } else {
         stored += n;
       }

@@ -70,6 +70,25 @@ TEST_F(Faults, AtEveryWrite) {
   expect_previous_image_whole();
 }
 
+// Errors that arrive later, while other writes are on their way.
+TEST_F(Faults, AtEveryWriteOfTheRing) {
+  int writes = writes_of_one_image();
+  for (Fault::Kind kind : {Fault::kRefuse, Fault::kFail, Fault::kTorn, Fault::kNothing}) {
+    for (int error : {ENOSPC, EIO, EDQUOT}) {
+      for (int at = 0; at < writes; at++) {
+        SCOPED_TRACE(fmt::format("kind {} error {} write {}", static_cast<int>(kind), error, at));
+        UringBackend ring;
+        auto stats = write_faulty(ring, {kind, at, error});
+        ASSERT_FALSE(stats.ok());
+        if (stats.error().message().find("set up") != std::string_view::npos) GTEST_SKIP();
+        EXPECT_EQ(stats.error().code, ExitCode::kIo);
+        ASSERT_EQ(files(), 1u);
+      }
+    }
+  }
+  expect_previous_image_whole();
+}
+
 TEST_F(Faults, BuffersComeBackWhateverHappens) {
   int writes = writes_of_one_image();
   for (int at = 0; at < writes; at++) {

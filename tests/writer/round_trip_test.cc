@@ -26,6 +26,58 @@ TEST_F(RoundTrip, MemoryAndMetaComeBack) {
   expect_memory(*image, memory);
 }
 
+// Says that all has been written.
+class NoWrites final : public FileBackend {
+ public:
+  long attach(int, std::span<std::byte>, uint32_t) override { return 0; }
+  long write(const WriteRequest& request) override {
+    done_ = {request.slot, request.bytes};
+    return 0;
+  }
+  WriteResult wait() override { return done_; }
+  long sync(int) override { return 0; }
+  void detach() override {}
+  const char* name() const override { return "none"; }
+
+ private:
+  WriteResult done_ = {};
+};
+
+// As many pages as arena_bytes() was told, none with a neighbour; one more than the vectors have room for without
+// growing, with each of them.
+TEST_F(RoundTrip, PagesWithoutNeighboursFitIntoTheArena) {
+  const TestMemory memory(64);
+  for (uint64_t pages : {131'072 + 1, 65'536 + 1, 300'000}) {
+    for (bool increment : {false, true}) {
+      NoWrites backend;
+      SinkOptions options;
+      options.backend = &backend;
+      options.in_flight = 1;
+      Arena arena;
+      ASSERT_TRUE(arena.reserve(DirectSink::arena_bytes(options, pages * kPageSize)));
+      DirectSink sink(options);
+      auto opened = sink.open(dir_fd_.get(), name(2).c_str(), identity(2, increment ? 1 : 0), arena, count_release, &released_);
+      ASSERT_TRUE(opened.ok()) << opened.error().message();
+      for (uint64_t page = 0; page < pages; page++) {
+        const Addr at{memory.base + 2 * page * kPageSize};
+        if (increment && page % 8 != 0) {
+          const AddrRange run{at, at + kPageSize};
+          ASSERT_TRUE(sink.inherit({&run, 1}).ok()) << page;
+          continue;
+        }
+        const CopiedSegment one{at, 1, memory.bytes, 0};
+        auto appended = sink.append({&one, 1});
+        ASSERT_TRUE(appended.ok()) << page << ": " << appended.error().message();
+      }
+      TestMeta meta({{memory.base, memory.base + 2 * pages * kPageSize}});
+      ASSERT_TRUE(sink.set_meta(meta.writer.span()).ok());
+      auto stats = sink.commit();
+      ASSERT_TRUE(stats.ok()) << stats.error().message();
+      std::filesystem::remove(path(name(2)));
+    }
+  }
+}
+
 TEST_F(RoundTrip, HolesAreNotStored) {
   TestMemory memory(640);
   const uint64_t present = 0x8421'0000'ffff'0ff1;

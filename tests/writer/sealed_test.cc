@@ -1,4 +1,5 @@
 // Encrypted images: what is changed, moved, cut or of another image is refused, and so is another key.
+#include "tests/writer/exercise_reader.h"
 #include "tests/writer/image_fixture.h"
 #include "writer/image_chain.h"
 #include "writer/reading_key.h"
@@ -135,15 +136,31 @@ TEST_F(Sealed, AnyByteChanged) {
   ASSERT_TRUE(write_image(1, TestMemory(3), ~0ull, options_).ok());
   const std::string whole = read_file(path(name(1)));
   ASSERT_TRUE(check(whole).ok());
-  for (size_t at = 0; at < whole.size(); at += at < 128 || at + kBlockSize >= whole.size() ? 1 : 61) {
-    std::string bytes = whole;
-    bytes[at] = static_cast<char>(bytes[at] ^ 0x10);
-    auto result = check(bytes);
+  ScopedFd file = file_in_memory(whole);
+  const std::string in_memory = "/proc/self/fd/" + std::to_string(file.get());
+  for (size_t at = 0; at < whole.size(); at++) {
+    const char byte = static_cast<char>(whole[at] ^ (at % 2 == 0 ? 0x10 : 0xff));
+    ASSERT_EQ(pwrite(file.get(), &byte, 1, static_cast<off_t>(at)), 1);
+    auto image = ImageReader::open(in_memory);
+    auto result = image.ok() ? image->verify_data(1) : Result<void>(image.error());
     ASSERT_FALSE(result.ok()) << at;
     // Whether it is an encrypted image at all is said by its first twelve bytes.
     if (at >= 12) {
-      EXPECT_EQ(result.error().code, ExitCode::kImageDamaged) << at << ": " << result.error().message();
+      ASSERT_EQ(result.error().code, ExitCode::kImageDamaged) << at << ": " << result.error().message();
     }
+    ASSERT_EQ(pwrite(file.get(), &whole[at], 1, static_cast<off_t>(at)), 1);
+  }
+  ASSERT_TRUE(exercise_reader(file));
+}
+
+TEST_F(Sealed, EveryLengthIsRefused) {
+  ASSERT_TRUE(write_image(1, TestMemory(3), ~0ull, options_).ok());
+  const std::string whole = read_file(path(name(1)));
+  ScopedFd file = file_in_memory(whole);
+  ASSERT_TRUE(exercise_reader(file));
+  for (size_t n = whole.size(); n-- > 0;) {
+    ASSERT_EQ(ftruncate(file.get(), static_cast<off_t>(n)), 0);
+    ASSERT_FALSE(exercise_reader(file)) << n;
   }
 }
 

@@ -1,7 +1,7 @@
 // How fast images are written: the sink with each back end against plain sequential O_DIRECT writes of
 // the same size. Not a test; prints one line for each.
 // Half of each block of 256 bytes is zero: memory that compresses about 2:1, quickly.
-//     sink_speed DIRECTORY [MiB] [MiB of one chunk] [chunks in flight] [none|lz4|zstd[:LEVEL]|auto] [KEY FILE]
+//     sink_speed DIRECTORY [MiB] [MiB of one chunk] [chunks in flight] [none|lz4|zstd[:LEVEL]|auto] [KEY FILE or ''] [most helpers]
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -13,6 +13,7 @@
 #include <cstring>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "writer/direct_sink.h"
@@ -71,6 +72,24 @@ void plain(const std::string& dir, std::byte* data, size_t bytes) {
   unlink(file.c_str());
 }
 
+class Helpers final : public ckpt::HelperThreads {
+ public:
+  explicit Helpers(uint32_t most) : most_(most) {}
+  uint32_t most() const override { return most_; }
+  bool start(void (*fn)(void*), void* arg) override {
+    threads_.emplace_back(fn, arg);
+    return true;
+  }
+  void join() override {
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+ private:
+  uint32_t most_;
+  std::vector<std::thread> threads_;
+};
+
 void sink(const std::string& dir, std::byte* data, size_t bytes, ckpt::SinkOptions options) {
   int dir_fd = open(dir.c_str(), O_RDONLY | O_DIRECTORY);
   ckpt::Arena arena;
@@ -119,7 +138,7 @@ int main(int argc, char** argv) {
   if (argc < 2) {
     std::fprintf(stderr,
                  "usage: %s DIRECTORY [MiB] [MiB of one chunk] [chunks in flight] [none|lz4|zstd[:LEVEL]|auto] "
-                 "[KEY FILE]\n",
+                 "[KEY FILE or ''] [most helpers, 1]\n",
                  argv[0]);
     return 64;
   }
@@ -134,7 +153,7 @@ int main(int argc, char** argv) {
   }
   ckpt::set_compression(options, *compression);
   ckpt::ImageKey key;
-  if (argc > 6) {
+  if (argc > 6 && argv[6][0] != '\0') {
     ckpt::prepare_ciphers();
     auto read = ckpt::read_key_file(argv[6], key);
     if (!read.ok()) {
@@ -143,6 +162,8 @@ int main(int argc, char** argv) {
     }
     options.key = &key;
   }
+  Helpers helpers(argc > 7 ? static_cast<uint32_t>(std::strtoul(argv[7], nullptr, 10)) : 1);
+  options.helpers = &helpers;
   auto* data = static_cast<std::byte*>(std::aligned_alloc(1 << 21, bytes));
   uint32_t x = 1;
   for (size_t i = 0; i < bytes; i += 4) {

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""How fast images are written, and what they cost, beside plain writing on the same disk in the same run:
+
+  full        request to durable of a full image, against O_DIRECT writes of 1 MiB of as many bytes, and fsync
+  processor   of the program while its image is written, for each GiB
+  lz4         request to durable of memory that compresses 2:1, with lz4 and auto, against without
+  increment   size and time after 1 % of the memory was written, against the full image
+  chain       restart from a full image and 20 increments, against one full image of the same instant
+
+  image_speed.py BUILD                                      4 GiB, 3 rounds
+  image_speed.py BUILD --mib 256 --rounds 1 --directory /mnt/disk
+
+Needs as much memory, and three times as much disk; removes what it wrote. The figures say something on a machine that
+does nothing else: it prints the load average. Exit code 1 when a bar is missed."""
+
+import argparse
+import json
+import mmap
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+# Of each page the first part is noise, the rest one byte. A line with a number: writes to so many segments of 64 KiB.
+PROGRAM = """
+import mmap, os, random, sys
+size, noise = int(sys.argv[1]) << 20, int(sys.argv[2])
+rng = random.Random(1)
+table = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, size, 4096):
+    table[at:at + 4096] = os.urandom(noise) + bytes([at >> 12 & 255]) * (4096 - noise)
+print('up', flush=True)
+for line in sys.stdin:
+    for i in rng.sample(range(size >> 16), int(line)): table[i << 16:(i << 16) + 65536] = os.urandom(65536)
+    print('done', flush=True)
+"""
+MISSED = []
+
+
+def environment():
+    return {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+
+
+class Program:
+    def __init__(self, build, directory, mib, noise, *options):
+        self.build, self.directory = build, directory
+        self.child = subprocess.Popen(
+            [f"{build}/bin/ckpt", "run", "--dir", directory, *options, "--", "/usr/bin/python3", "-c", PROGRAM, str(mib), str(noise)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment())
+        assert self.child.stdout.readline() == b"up\n"
+
+    def processor(self):
+        """Seconds, of all threads, ours too."""
+        with open(f"/proc/{self.child.pid}/stat", encoding="ascii") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def checkpoint(self):
+        """Seconds until durable, bytes, processor seconds."""
+        before = self.processor()
+        said = subprocess.run([f"{self.build}/bin/ckpt", "now", "--json", "--timeout", "10min", str(self.child.pid)], check=True,
+                              capture_output=True, env=environment())
+        cost = json.loads(said.stdout)
+        return cost["durable_ns"] / 1e9, cost["bytes_written"], self.processor() - before
+
+    def write(self, segments):
+        self.child.stdin.write(f"{segments}\n".encode())
+        self.child.stdin.flush()
+        assert self.child.stdout.readline() == b"done\n"
+
+    def end(self):
+        self.child.kill()
+        self.child.communicate()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def plain_write(directory, size):
+    """Seconds."""
+    path = os.path.join(directory, "plain")
+    buffer = mmap.mmap(-1, 1 << 20)
+    buffer.write(os.urandom(1 << 20))
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, 0o600)
+    begin = time.monotonic()
+    for at in range(0, size >> 20 << 20, 1 << 20):
+        os.pwritev(fd, [buffer], at)
+    os.fsync(fd)
+    took = time.monotonic() - begin
+    os.close(fd)
+    os.unlink(path)
+    return took
+
+
+def restart_seconds(build, directory):
+    for name in os.listdir(directory):
+        fd = os.open(os.path.join(directory, name), os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+    child = subprocess.Popen([f"{build}/bin/ckpt-restart", "--json", "--eager", directory], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    line = child.stderr.readline()
+    child.communicate()  # its input ends, and so does the program
+    return json.loads(line)["restart_ns"] / 1e9
+
+
+def report(what, values, bar, kept):
+    """values: one figure for each round; the median counts."""
+    median = statistics.median(values)
+    if not kept(median):
+        MISSED.append(what)
+    print(f"| {what} | {', '.join(f'{v:.3g}' for v in values)} | {bar} | {'kept' if kept(median) else 'MISSED'} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build")
+    parser.add_argument("--mib", type=int, default=4096, help="memory of the program")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--directory", help="on the disk to measure (default: TMPDIR)")
+    arguments = parser.parse_args()
+    build, mib = os.path.abspath(arguments.build), arguments.mib
+    here = tempfile.mkdtemp(prefix="ckpt-image-speed-", dir=arguments.directory)
+    print(f"{time.strftime('%Y-%m-%d')}, Linux {platform.release()}, {os.cpu_count()} CPUs, {mib} MiB, load average {os.getloadavg()[0]:.1f}")
+    print("| figure | each round | bar | |\n| --- | --- | --- | --- |")
+    try:
+        rates, processor = [], []
+        with Program(build, f"{here}/full", mib, 4096, "--keep", "1") as program:
+            for _ in range(arguments.rounds):
+                seconds, size, cpu = program.checkpoint()
+                rates.append(plain_write(here, size) / seconds)
+                processor.append(cpu / (size / 2**30))
+        report("full image: rate, of plain writing", rates, "0.90 or more", lambda v: v >= 0.9)
+        report("processor seconds for each GiB", processor, "0.5 or less", lambda v: v <= 0.5)
+
+        times = {}
+        for how in ("none", "lz4", "auto"):
+            with Program(build, f"{here}/{how}", mib, 2048, "--keep", "1", "--compress", how) as program:
+                times[how] = [program.checkpoint()[0] for _ in range(arguments.rounds)]
+        for how in ("lz4", "auto"):
+            report(f"2:1 memory: time with {how}, of that without", [a / b for a, b in zip(times[how], times["none"])], "below 1",
+                   lambda v: v < 1)
+
+        with Program(build, f"{here}/chain", mib, 4096, "--keep", "0", "--increments", "20") as program:
+            full_seconds, full_bytes, _ = program.checkpoint()
+            sizes, seconds = [], []
+            for _ in range(20):
+                program.write((mib << 4) // 100)
+                took, size, _ = program.checkpoint()
+                sizes.append(size / full_bytes)
+                seconds.append(took / full_seconds)
+            program.end()
+            report("increment after 1 %: size, of the full image", sizes, "0.013 or less", lambda v: v <= 0.013)
+            report("increment after 1 %: time, of the full image", seconds, "0.03 or less", lambda v: v <= 0.03)
+            chain = [restart_seconds(build, program.directory) for _ in range(arguments.rounds)]
+            subprocess.run([f"{build}/bin/ckpt", "compact", program.directory], check=True, stdout=subprocess.DEVNULL, env=environment())
+            full = [restart_seconds(build, program.directory) for _ in range(arguments.rounds)]
+            report("restart of full + 20 increments, of one full image", [a / b for a, b in zip(chain, full)], "1.3 or less",
+                   lambda v: v <= 1.3)
+    finally:
+        shutil.rmtree(here, ignore_errors=True)
+    return 1 if MISSED else 0
+
+
+sys.exit(main())

@@ -1,0 +1,85 @@
+// Extents on their way through compression: by the writer thread, and by as many helpers as pay.
+//
+// Owner:     writer. Memory from the arena of start(), fixed. No allocation, no libc state, no I/O.
+// Callers:   the writer thread; run_helper() is what helpers do.
+// Never:     keeps extents from going to the file in the order in which they were submitted.
+//
+// A ring of jobs. The writer fills the one behind the newest, and takes out the oldest:
+//
+//   kFree --submit()--> kReady --claim: writer or helper--> kTaken --> kDone --retired()--> kFree
+//                                    (compare-exchange)
+// The writer never waits while there is a job that nobody has claimed: it does that one. So without helpers
+// all is done by the writer, one extent at a time, and a helper that gets no processor delays no more than
+// its own. One thread touches a job's buffers at a time: the writer while it is kFree or kDone, else who
+// claimed it.
+#pragma once
+
+#include "base/futex.h"
+#include "writer/compressor.h"
+#include "writer/helper_threads.h"
+
+namespace ckpt {
+
+class CompressionCrew {
+ public:
+  static constexpr uint32_t kMostHelpers = 7;
+
+  struct Extent {
+    uint64_t address;
+    uint32_t length;
+    std::byte* raw;         // Compressor::kMaxInput bytes, on a page
+    std::byte* packed;      // the same, compressed; zeros up to a block
+    uint32_t stored = 0;    // bytes in `packed`; 0: it does not become a block shorter
+    uint64_t checksum = 0;  // of them and the zeros
+    int64_t ns = 0;         // that compressing took
+  };
+
+  static size_t arena_bytes(Codec codec, int level, const HelperThreads* helpers);
+  // helpers may be null.
+  Result<void> start(Codec codec, int level, HelperThreads* helpers, Arena& arena);
+
+  bool full() const { return count_ == job_count_; }
+  bool empty() const { return count_ == 0; }
+  // Where the next extent is gathered. Not full().
+  std::byte* raw() { return jobs_[(first_ + count_) % job_count_].extent.raw; }
+  // What was gathered there goes on its way.
+  void submit(uint64_t address, uint32_t length);
+  // The oldest, compressed; valid until retired(). Not empty().
+  const Extent& oldest();
+  void retired();
+
+  // One more helper, if there may be one.
+  void add_helper();
+  uint32_t helpers() const { return helper_count_; }
+  uint32_t most_helpers() const { return most_helpers_; }
+  // Forgets all extents; the helpers are gone when it returns. Any number of times.
+  void stop();
+
+ private:
+  enum class State : uint32_t { kFree, kReady, kTaken, kDone };
+  struct Job {
+    FutexWord state{0};
+    Extent extent{};
+  };
+  struct Helper {
+    CompressionCrew* crew;
+    Compressor compressor;
+  };
+  static constexpr uint32_t kMostJobs = 2 * (kMostHelpers + 1);
+
+  static void run_helper(void* helper);
+  bool work_on_any(Compressor& compressor, uint32_t& at);
+  static void compress(Compressor& compressor, Job& job);
+
+  Job jobs_[kMostJobs];
+  uint32_t job_count_ = 0, first_ = 0, count_ = 0;
+  Compressor mine_;
+  Helper helper_[kMostHelpers];
+  uint32_t helper_count_ = 0, most_helpers_ = 0;
+  HelperThreads* threads_ = nullptr;
+  // Counts submissions; a helper that found nothing sleeps until it has changed.
+  FutexWord news_{0};
+  std::atomic<bool> over_{false};
+};
+
+}  // namespace ckpt
