@@ -253,6 +253,12 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
     }
     s.increments = static_cast<uint32_t>(n);
   }
+  if (const char* v = get("CKPT_HEAP")) {
+    if (std::string_view(v) != "libc" && std::string_view(v) != "jemalloc") {
+      return make_error(ExitCode::kUsage, 0, "CKPT_HEAP='{}' is no heap; use libc or jemalloc", v);
+    }
+    s.heap = std::string_view(v) == "libc" ? Heap::kLibc : Heap::kJemalloc;
+  }
   auto flag = [&](const char* name, bool fallback) {
     const char* v = get(name);
     return v == nullptr ? fallback : std::string_view(v) != "0";

@@ -26,6 +26,9 @@ struct CompressionSetting {
 Result<CompressionSetting> parse_compression(const char* name, const char* text);
 const char* compression_name(Compression kind);
 
+// What malloc is: kJemalloc is libckpt_heap.so, which `ckpt run` preloads.
+enum class Heap : uint32_t { kLibc = 0, kJemalloc };
+
 struct Settings {
   char directory[1024] = {};           // CKPT_DIR; empty: "ckpt-NAME.PID" in the current directory
   char to[2048] = {};                  // CKPT_TO: shell command that gets each image; empty: a file of the directory
@@ -42,6 +45,7 @@ struct Settings {
   uint64_t dma_bytes_per_second = 0;   // RATE; 0: as fast as the CPU copies
   uint32_t dma_threshold = 50;         // THRESHOLD, percent: Copier::use()
   uint32_t increments = 0;             // CKPT_INCREMENTS: most images that build on one full image
+  Heap heap = Heap::kLibc;             // CKPT_HEAP: "libc", "jemalloc"
   bool disabled = false;               // CKPT_DISABLE=1: preloaded but asleep
   bool log = true;                     // CKPT_LOG=0: no log file in the image directory
 };

@@ -246,6 +246,7 @@ Result<void> CheckpointRun::finish_fork() {
 }
 
 Result<void> CheckpointRun::commit() {
+  log_heap();
   auto stats = sink_.commit();
   if (!stats.ok()) return stats.error();
   cost_.bytes_memory = stats->bytes_memory;

@@ -11,6 +11,7 @@
 #include "libckpt_rt/checkpoint_progress.h"
 #include "libckpt_rt/critical_section.h"
 #include "libckpt_rt/excluded_memory.h"
+#include "libckpt_rt/heap_extents.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/log.h"
 #include "libckpt_rt/restart_entry.h"
@@ -146,6 +147,20 @@ void CheckpointRun::log_stop() {
              us[kCopies], arming_.faults() - faults_ahead_, arming_.passes(), faults_ahead_);
 }
 
+void CheckpointRun::log_heap() {
+  if (heap_extents::preloaded()) {
+    uint64_t bytes = 0;
+    for (const AddrRange& r : free_heap_) bytes += r.size();
+    log_format(directory_.get(), "heap: {} KiB of free pages are not saved", bytes >> 10);
+    if (const uint64_t outside = heap_extents::bytes_outside(); outside != 0) {
+      log_format(directory_.get(), "heap: {} KiB lie outside of its regions, being larger than one or for want of address space (ulimit -v)",
+                 outside >> 10);
+    }
+  } else if (library.settings.heap == Heap::kJemalloc) {
+    log_line(directory_.get(), "CKPT_HEAP=jemalloc, but the heap is libc's: put libckpt_heap.so into LD_PRELOAD, or use ckpt run");
+  }
+}
+
 void CheckpointRun::own_ranges() {
   for (AddrRange r : {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(), arena_.range(),
                       sink_arena_.range(), pool_.range()}) {
@@ -174,7 +189,7 @@ Result<void> CheckpointRun::prepare() {
   }
   own_ = ArenaVector<AddrRange>(arena_);
   eager_ = ArenaVector<CopiedSegment>(arena_);
-  inherited_ = ArenaVector<AddrRange>(arena_);
+  inherited_ = free_heap_ = ArenaVector<AddrRange>(arena_);
   open_pages_ = ArenaVector<Addr>(arena_);
   threads_ = ArenaVector<StoppedThread>(arena_);
   busy_ = ArenaVector<int>(arena_);
@@ -396,6 +411,7 @@ Result<void> CheckpointRun::while_stopped() {
   cost_.descriptors = static_cast<uint32_t>(descriptors_.descriptor_count());
   ends(kDescriptors);
 
+  CKPT_TRY(list_free_heap());
   if (protects_memory(mode_)) return settle_protection();
   if (mode_ == Mode::kConcurrent) {
     for (Mapping& m : map_.mappings()) {
@@ -435,6 +451,11 @@ Result<void> CheckpointRun::leave_out_excluded(ArenaVector<AddrRange>& runs, siz
   return {};
 }
 
+Result<void> CheckpointRun::list_free_heap() {
+  if (!heap_extents::collect_free(still_memory_, arena_, free_heap_)) return no_memory("the list of free memory");
+  return {};
+}
+
 Result<void> CheckpointRun::list_pages() {
   // Runs of every mapping first: the table wants to know how many segments there will be.
   struct Part {
@@ -451,6 +472,7 @@ Result<void> CheckpointRun::list_pages() {
     CKPT_TRY(pages_.scan(m, runs));
     if (runs.size() == first) continue;
     CKPT_TRY(leave_out_excluded(runs, first));
+    if (!heap_extents::leave_out(free_heap_.span(), runs, first)) return no_memory("the list of pages");
     if (!parts.push_back({&m, first, runs.size() - first})) return no_memory("the list of pages");
     for (const AddrRange& r : runs.span().subspan(first)) {
       bytes += r.size();
