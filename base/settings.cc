@@ -62,6 +62,13 @@ bool parse_engine(std::string_view text, Settings& s) {
   return true;
 }
 
+struct NamedOrder {
+  const char* name;
+  Order order;
+};
+constexpr NamedOrder kOrders[] = {
+    {"address", Order::kAddress}, {"follow", Order::kFollow}, {"hot", Order::kHot}, {"cold", Order::kCold}};
+
 struct NamedCompression {
   const char* name;
   Compression kind;
@@ -76,6 +83,13 @@ constexpr NamedCompression kCompressions[] = {{"none", Compression::kNone},
 const char* mode_name(Mode mode) {
   for (const auto& m : kModes) {
     if (m.mode == mode) return m.name;
+  }
+  return "?";
+}
+
+const char* order_name(Order order) {
+  for (const auto& o : kOrders) {
+    if (o.order == order) return o.name;
   }
   return "?";
 }
@@ -252,6 +266,15 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
                         kMaxIncrements);
     }
     s.increments = static_cast<uint32_t>(n);
+  }
+  if (const char* v = get("CKPT_ORDER")) {
+    bool found = false;
+    for (const auto& o : kOrders) {
+      if (std::string_view(v) != o.name) continue;
+      s.order = o.order;
+      found = true;
+    }
+    if (!found) return make_error(ExitCode::kUsage, 0, "CKPT_ORDER='{}' is no order; use address, follow, hot or cold", v);
   }
   if (const char* v = get("CKPT_HEAP")) {
     if (std::string_view(v) != "libc" && std::string_view(v) != "jemalloc") {

@@ -26,6 +26,10 @@ struct CompressionSetting {
 Result<CompressionSetting> parse_compression(const char* name, const char* text);
 const char* compression_name(Compression kind);
 
+// In which order segments are copied: copier/copy_order.h.
+enum class Order : uint32_t { kAddress = 0, kFollow, kHot, kCold };
+const char* order_name(Order order);
+
 // What malloc is: kJemalloc is libckpt_heap.so, which `ckpt run` preloads.
 enum class Heap : uint32_t { kLibc = 0, kJemalloc };
 
@@ -45,6 +49,7 @@ struct Settings {
   uint64_t dma_bytes_per_second = 0;   // RATE; 0: as fast as the CPU copies
   uint32_t dma_threshold = 50;         // THRESHOLD, percent: Copier::use()
   uint32_t increments = 0;             // CKPT_INCREMENTS: most images that build on one full image
+  Order order = Order::kAddress;       // CKPT_ORDER: "address", "follow", "hot", "cold"
   Heap heap = Heap::kLibc;             // CKPT_HEAP: "libc", "jemalloc"
   bool disabled = false;               // CKPT_DISABLE=1: preloaded but asleep
   bool log = true;                     // CKPT_LOG=0: no log file in the image directory

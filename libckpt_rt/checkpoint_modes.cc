@@ -112,6 +112,7 @@ Result<void> CheckpointRun::finish_realtime() {
   if (library.settings.dma && !by_engine) {
     log_line(directory_.get(), "the emulated device could not be started: copies are made by the processor; raise the limit on processes");
   }
+  copier_.set_order(library.settings.order);
   bool complete = copier_.run(keep_watch_);
   if (by_engine) {
     engine_->stop();

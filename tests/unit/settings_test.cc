@@ -40,6 +40,7 @@ TEST(Settings, DefaultsAreThoseOfTheReadme) {
   EXPECT_STREQ(s->to, "");
   EXPECT_STREQ(s->key_file, "");
   EXPECT_EQ(s->heap, Heap::kLibc);
+  EXPECT_EQ(s->order, Order::kAddress);
   EXPECT_TRUE(s->log);
   EXPECT_FALSE(s->disabled);
 }
@@ -59,6 +60,7 @@ TEST(Settings, AllOfThem) {
                   {"CKPT_TO", "cat > \"$CKPT_IMAGE_NAME\""},
                   {"CKPT_KEY_FILE", "keys/mine"},
                   {"CKPT_HEAP", "jemalloc"},
+                  {"CKPT_ORDER", "cold"},
                   {"CKPT_DISABLE", "1"},
                   {"CKPT_LOG", "0"}});
   ASSERT_TRUE(s.ok()) << s.error().message();
@@ -71,6 +73,7 @@ TEST(Settings, AllOfThem) {
   EXPECT_EQ(s->stop_timeout_ns, 60'000'000'000);
   EXPECT_EQ(s->keep, 0u);
   EXPECT_EQ(s->heap, Heap::kJemalloc);
+  EXPECT_EQ(s->order, Order::kCold);
   EXPECT_EQ(s->increments, 254u);
   EXPECT_TRUE(s->dma);
   EXPECT_EQ(s->dma_bytes_per_second, 800ull << 20);
@@ -139,7 +142,8 @@ TEST(Settings, EachWrongValueIsNamedWithARemedy) {
                              {{"CKPT_ENGINE", "dma:1G:"}},
                              {{"CKPT_INCREMENTS", "-1"}},
                              {{"CKPT_INCREMENTS", "few"}},
-                             {{"CKPT_HEAP", "tcmalloc"}}};
+                             {{"CKPT_HEAP", "tcmalloc"}},
+                             {{"CKPT_ORDER", "random"}}};
   for (const Variables& v : wrong) {
     auto s = parse(v);
     ASSERT_FALSE(s.ok()) << v.begin()->first << "=" << v.begin()->second;
