@@ -194,11 +194,13 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
                         "CKPT_MODE='{}' is no mode; use auto, realtime, realtime-large, concurrent, sequential or fork", v);
     }
   }
-  if (const char* v = get("CKPT_SEGMENT")) {
+  if (const char* v = get("CKPT_SEGMENT"); v != nullptr && std::string_view(v) == "auto") {
+    s.segment_auto = true;
+  } else if (v != nullptr) {
     auto n = parse_size("CKPT_SEGMENT", v);
     if (!n.ok()) return n.error();
     if (*n < kPageSize || *n > 64 * kPageSize || (*n & (*n - 1)) != 0) {
-      return make_error(ExitCode::kUsage, 0, "CKPT_SEGMENT='{}' must be a power of two from 4K to 256K", v);
+      return make_error(ExitCode::kUsage, 0, "CKPT_SEGMENT='{}' must be a power of two from 4K to 256K, or auto", v);
     }
     s.segment_bytes = *n;
   }

@@ -66,7 +66,7 @@ void CheckpointRun::expect_progress() {
 // The device that copies in order are handed to (CKPT_ENGINE=dma). Without it they are made by the agent.
 bool CheckpointRun::start_engine() {
   DmaSettings settings;
-  settings.most_bytes = static_cast<uint32_t>(library.settings.segment_bytes);
+  settings.most_bytes = static_cast<uint32_t>(segment_bytes_);
   settings.speed.bytes_per_second = library.settings.dma_bytes_per_second;
   engine_.emplace(protection_, copier_.listener(), settings);
   if (!engine_->reserve(arena_)) return false;
@@ -144,6 +144,12 @@ Result<void> CheckpointRun::finish_realtime() {
   if (identity_.parent.sequence != 0) CKPT_TRY(sink_.inherit(inherited_.span()));
   CKPT_TRY(commit());
   kept_ = keep_watch_;
+  if (library.settings.segment_auto) {
+    library.segment_bytes = next_segment(segment_bytes_, copier_.counters().forced, copier_.counters().sequential);
+    log_format(directory_.get(), "segments of {} KiB; {} of {} copied by force; next {}", segment_bytes_ >> 10,
+               copier_.counters().forced.load(), copier_.counters().forced + copier_.counters().sequential,
+               library.segment_bytes >> 10);
+  }
   return {};
 }
 

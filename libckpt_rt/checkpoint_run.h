@@ -9,6 +9,7 @@
 
 #include "copier/dma_copy_engine.h"
 #include "copier/filled_queue.h"
+#include "copier/segment_size.h"
 #include "libckpt_rt/callbacks.h"
 #include "libckpt_rt/checkpoint_meta.h"
 #include "libckpt_rt/image_command.h"
@@ -60,6 +61,7 @@ class CheckpointRun {
   // checkpoint_run.cc
   Result<void> prepare();
   Result<void> open_sink();
+  uint64_t choose_segment(uint64_t resident) const;
   Result<void> get_ready();
   Result<void> stop();
   DescriptorExecutor on_stopped_threads();
@@ -118,6 +120,7 @@ class CheckpointRun {
   void ends(StopPart part);
   void log_stop();
   void log_heap();
+  uint64_t segment_bytes_ = 0;
   bool stopped_ = false;
   bool memory_vanished_ = false;
   bool keep_watch_ = false;  // increments are wanted, and can be had

@@ -184,6 +184,15 @@ TEST(Settings, SizesAndDurationsHaveTheirUnits) {
   EXPECT_FALSE(parse_size("X", "18446744073709551616").ok());
 }
 
+TEST(Settings, TheSizeOfSegmentsCanBeLeftToUs) {
+  auto s = parse({{"CKPT_SEGMENT", "auto"}});
+  ASSERT_TRUE(s.ok());
+  EXPECT_TRUE(s->segment_auto);
+  EXPECT_EQ(s->segment_bytes, 64u << 10);
+  EXPECT_FALSE(parse({{"CKPT_SEGMENT", "automatic"}}).ok());
+  EXPECT_FALSE(parse({})->segment_auto);
+}
+
 // Whatever the text, there is an answer, and what is accepted keeps the documented bounds.
 TEST(Settings, AnyTextIsAnswered) {
   const char* names[] = {"CKPT_DIR",  "CKPT_EVERY",  "CKPT_MODE",         "CKPT_SEGMENT",
