@@ -9,7 +9,7 @@
 //   - where it was less than one in 32, whoever waits has written to one place: half, so that it waits for less;
 //   - never more segments than 1,048,576 (a table of 32 MiB) as long as there is a larger size; never less than 4 KiB, more than
 //     256 KiB (the pages that Segment::present can name), or more than the pool has sixteen of.
-// While increments follow one another the size stays: what is protected is known by segment.
+// With increments the first choice stays: what is protected from one checkpoint to the next is known by segment.
 //
 // Owner: copier. Header only, no state.
 #pragma once

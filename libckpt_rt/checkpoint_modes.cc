@@ -144,7 +144,8 @@ Result<void> CheckpointRun::finish_realtime() {
   if (identity_.parent.sequence != 0) CKPT_TRY(sink_.inherit(inherited_.span()));
   CKPT_TRY(commit());
   kept_ = keep_watch_;
-  if (library.settings.segment_auto) {
+  // While a watch is kept the size stays: what is protected is known by segment.
+  if (library.settings.segment_auto && !keep_watch_) {
     library.segment_bytes = next_segment(segment_bytes_, copier_.counters().forced, copier_.counters().sequential);
     log_format(directory_.get(), "segments of {} KiB; {} of {} copied by force; next {}", segment_bytes_ >> 10,
                copier_.counters().forced.load(), copier_.counters().forced + copier_.counters().sequential,
