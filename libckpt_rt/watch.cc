@@ -53,15 +53,16 @@ Result<void> Watch::begin(RawThread& handler, CopyCounters& counters, uint64_t s
 }
 
 Result<void> Watch::renew(std::span<const Mapping> map, bool full) {
-  CKPT_TRY(arming.renew(arenas_[checkpoints_ % 2], map, full));
-  arenas_[(checkpoints_ + 1) % 2].release();
-  return {};
+  return arming.renew(arenas_[checkpoints_ % 2], map, full);
 }
 
 Result<void> Watch::resume() {
   WriteProtection::Serving serving(protection);
   CKPT_TRY(arming.resume());
   protection.serve(arming);
+  // Not before the stop is over: own_ranges() has named it as ours, and what the program maps where it was would be left
+  // out of the image.
+  arenas_[(checkpoints_ + 1) % 2].release();
   return {};
 }
 
