@@ -39,7 +39,7 @@ struct Settings {
   int64_t every_ns = 0;                // CKPT_EVERY: "30s", "5m", "1h", "250ms"; 0 never
   Mode mode = Mode::kAuto;             // CKPT_MODE
   uint64_t segment_bytes = 64 << 10;   // CKPT_SEGMENT: power of two, 4K to 256K, or "auto"
-  bool segment_auto = false;           // CKPT_SEGMENT=auto: copier/segment_size.h; segment_bytes is that of the first checkpoint
+  bool segment_auto = false;           // CKPT_SEGMENT=auto: copier/segment_size.h chooses segment_bytes anew each time
   uint64_t pool_bytes = 64ull << 20;   // CKPT_POOL: at least 16 segments
   int signal = 0;                      // CKPT_SIGNAL: number; 0 default
   int64_t stop_timeout_ns = 2'000'000'000;  // CKPT_STOP_TIMEOUT

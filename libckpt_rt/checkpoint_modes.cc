@@ -66,7 +66,7 @@ void CheckpointRun::expect_progress() {
 // The device that copies in order are handed to (CKPT_ENGINE=dma). Without it they are made by the agent.
 bool CheckpointRun::start_engine() {
   DmaSettings settings;
-  settings.most_bytes = static_cast<uint32_t>(segment_bytes_);
+  settings.most_bytes = static_cast<uint32_t>(library.settings.segment_bytes);
   settings.speed.bytes_per_second = library.settings.dma_bytes_per_second;
   engine_.emplace(protection_, copier_.listener(), settings);
   if (!engine_->reserve(arena_)) return false;
@@ -146,10 +146,11 @@ Result<void> CheckpointRun::finish_realtime() {
   kept_ = keep_watch_;
   // While a watch is kept the size stays: what is protected is known by segment.
   if (library.settings.segment_auto && !keep_watch_) {
-    library.segment_bytes = next_segment(segment_bytes_, copier_.counters().forced, copier_.counters().sequential);
-    log_format(directory_.get(), "segments of {} KiB; {} of {} copied by force; next {}", segment_bytes_ >> 10,
-               copier_.counters().forced.load(), copier_.counters().forced + copier_.counters().sequential,
-               library.segment_bytes >> 10);
+    const uint64_t forced = copier_.counters().forced, in_order = copier_.counters().sequential;
+    uint64_t& bytes = library.settings.segment_bytes;
+    log_format(directory_.get(), "segments of {} KiB; {} of {} copied by force; next {} KiB", bytes >> 10, forced, forced + in_order,
+               next_segment(bytes, forced, in_order) >> 10);
+    bytes = next_segment(bytes, forced, in_order);
   }
   return {};
 }

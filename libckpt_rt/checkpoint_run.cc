@@ -178,19 +178,20 @@ void CheckpointRun::own_ranges() {
   for (size_t i = watch; i < watch_end; ++i) sys::call(__NR_madvise, own_[i].start.value, own_[i].size(), MADV_DONTFORK);
 }
 
-uint64_t CheckpointRun::choose_segment(uint64_t resident) const {
-  const Settings& settings = library.settings;
-  if (!settings.segment_auto) return settings.segment_bytes;
-  if (const uint64_t kept = watch_.table.segment_bytes(); kept != 0) return kept;
-  return bounded_segment(library.segment_bytes != 0 ? library.segment_bytes : settings.segment_bytes, resident, settings.pool_bytes);
+// settings.segment_bytes is the size of this checkpoint from here on.
+void CheckpointRun::choose_segment(uint64_t resident) {
+  Settings& settings = library.settings;
+  if (!settings.segment_auto) return;
+  const uint64_t kept = watch_.table.segment_bytes();
+  settings.segment_bytes = kept != 0 ? kept : bounded_segment(settings.segment_bytes, resident, settings.pool_bytes);
 }
 
 Result<void> CheckpointRun::prepare() {
   // A description of a page run or segment takes up to 64 bytes; half of all pages could be runs.
   const MemorySize memory = memory_size();
   const uint64_t resident = memory.resident;
-  segment_bytes_ = choose_segment(resident);
-  const uint64_t for_table = table_bytes(memory, segment_bytes_);
+  choose_segment(resident);
+  const uint64_t for_table = table_bytes(memory, library.settings.segment_bytes);
   if (!arena_.reserve((64ull << 20) + resident / 32 + for_table) ||
       !sink_arena_.reserve(DirectSink::arena_bytes(image_options(), resident + (64ull << 20)))) {
     return no_memory("the checkpoint's lists");
@@ -203,7 +204,7 @@ Result<void> CheckpointRun::prepare() {
   busy_ = ArenaVector<int>(arena_);
   pending_ = ArenaVector<PendingSignalRecord>(arena_);
   notes_ = ArenaVector<NoteLine>(arena_);
-  const uint64_t segment = segment_bytes_;
+  const uint64_t segment = library.settings.segment_bytes;
   uint64_t pool_bytes = library.settings.pool_bytes;
   // A buffer for every segment, and the reserve, which copies in order do not use.
   if (mode_ == Mode::kRealtimeLarge) pool_bytes += most_segments(memory, segment) * segment / 3 * 4;
@@ -246,7 +247,7 @@ Result<void> CheckpointRun::prepare() {
   CKPT_TRY(still_memory_.open());
   CKPT_TRY(descriptors_.prepare(arena_, library.pid));
   if (protects_memory(mode_)) {
-    CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), segment_bytes_, for_table + resident / 32));
+    CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_table + resident / 32));
     keep_watch_ = library.settings.increments != 0 && library.settings.to[0] == '\0' && watch_.can_be_kept();
     if (library.settings.increments != 0 && !watch_.can_be_kept()) {
       log_line(directory_.get(), "no increments: this kernel cannot tell what is protected (PAGEMAP_SCAN, Linux 6.7); images are full");
@@ -472,7 +473,7 @@ Result<void> CheckpointRun::list_pages() {
   };
   ArenaVector<AddrRange> runs(arena_);
   ArenaVector<Part> parts(arena_);
-  const uint64_t segment = segment_bytes_;
+  const uint64_t segment = library.settings.segment_bytes;
   size_t segments = 0, bytes = 0;
   for (const Mapping& m : map_.mappings()) {
     if (m.handling == Handling::kSkip) continue;

@@ -61,7 +61,7 @@ class CheckpointRun {
   // checkpoint_run.cc
   Result<void> prepare();
   Result<void> open_sink();
-  uint64_t choose_segment(uint64_t resident) const;
+  void choose_segment(uint64_t resident);
   Result<void> get_ready();
   Result<void> stop();
   DescriptorExecutor on_stopped_threads();
@@ -120,7 +120,6 @@ class CheckpointRun {
   void ends(StopPart part);
   void log_stop();
   void log_heap();
-  uint64_t segment_bytes_ = 0;
   bool stopped_ = false;
   bool memory_vanished_ = false;
   bool keep_watch_ = false;  // increments are wanted, and can be had

@@ -107,7 +107,7 @@ void answer_stat(Answer& answer) {
                                 : s.mode == mode      ? "as set"
                                                       : "the best this machine allows");
   answer.line("signal {}", library.signal);
-  answer.line("segment {}", library.segment_bytes != 0 ? library.segment_bytes : s.segment_bytes);
+  answer.line("segment {}", s.segment_bytes);
   answer.line("pool {}", s.pool_bytes);
   answer.line("compress {}", compression_name(s.compress.kind));
   if (s.compress.kind == Compression::kZstd) answer.line("compress_level {}", s.compress.level);

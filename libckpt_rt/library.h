@@ -31,7 +31,6 @@ struct Library {
   uint32_t generation = 0;    // restarts this process has behind it
   int64_t monotonic_shift_ns = 0;  // CLOCK_MONOTONIC now minus what the program's deadlines assume
   uint64_t last_streamed = 0;  // sequence of the newest image that went to CKPT_TO's command
-  uint64_t segment_bytes = 0;  // of the next checkpoint, where CKPT_SEGMENT=auto has chosen; 0: as the settings say
   int interval_timer = -1;    // kernel id of the timer of CKPT_EVERY
 
   StopWorld world;

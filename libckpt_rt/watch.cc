@@ -37,6 +37,7 @@ Result<void> Watch::begin(RawThread& handler, CopyCounters& counters, uint64_t s
   Arena& next = arenas_[++checkpoints_ % 2];
   // Segments that are there, though their memory may be gone, take room as well.
   table_bytes += table.size() * 3 * (sizeof(Segment) + 3 * sizeof(uint32_t));
+  next.release();
   if (!next.reserve(kAlways + table_bytes)) return no_memory_for_segments();
   if (is_renewed()) {
     protection.count_into(counters);
@@ -53,16 +54,17 @@ Result<void> Watch::begin(RawThread& handler, CopyCounters& counters, uint64_t s
 }
 
 Result<void> Watch::renew(std::span<const Mapping> map, bool full) {
-  return arming.renew(arenas_[checkpoints_ % 2], map, full);
+  CKPT_TRY(arming.renew(arenas_[checkpoints_ % 2], map, full));
+  // Its address range stays until the next checkpoint: until the end of this one it is known as ours, and what the
+  // program would map there would be missing in the image.
+  arenas_[(checkpoints_ + 1) % 2].reset();
+  return {};
 }
 
 Result<void> Watch::resume() {
   WriteProtection::Serving serving(protection);
   CKPT_TRY(arming.resume());
   protection.serve(arming);
-  // Not before the stop is over: own_ranges() has named it as ours, and what the program maps where it was would be left
-  // out of the image.
-  arenas_[(checkpoints_ + 1) % 2].release();
   return {};
 }
 
