@@ -62,6 +62,13 @@ bool parse_engine(std::string_view text, Settings& s) {
   return true;
 }
 
+struct NamedOrder {
+  const char* name;
+  Order order;
+};
+constexpr NamedOrder kOrders[] = {
+    {"address", Order::kAddress}, {"follow", Order::kFollow}, {"hot", Order::kHot}, {"cold", Order::kCold}};
+
 struct NamedCompression {
   const char* name;
   Compression kind;
@@ -76,6 +83,13 @@ constexpr NamedCompression kCompressions[] = {{"none", Compression::kNone},
 const char* mode_name(Mode mode) {
   for (const auto& m : kModes) {
     if (m.mode == mode) return m.name;
+  }
+  return "?";
+}
+
+const char* order_name(Order order) {
+  for (const auto& o : kOrders) {
+    if (o.order == order) return o.name;
   }
   return "?";
 }
@@ -180,11 +194,13 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
                         "CKPT_MODE='{}' is no mode; use auto, realtime, realtime-large, concurrent, sequential or fork", v);
     }
   }
-  if (const char* v = get("CKPT_SEGMENT")) {
+  if (const char* v = get("CKPT_SEGMENT"); v != nullptr && std::string_view(v) == "auto") {
+    s.segment_auto = true;
+  } else if (v != nullptr) {
     auto n = parse_size("CKPT_SEGMENT", v);
     if (!n.ok()) return n.error();
     if (*n < kPageSize || *n > 64 * kPageSize || (*n & (*n - 1)) != 0) {
-      return make_error(ExitCode::kUsage, 0, "CKPT_SEGMENT='{}' must be a power of two from 4K to 256K", v);
+      return make_error(ExitCode::kUsage, 0, "CKPT_SEGMENT='{}' must be a power of two from 4K to 256K, or auto", v);
     }
     s.segment_bytes = *n;
   }
@@ -252,6 +268,21 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
                         kMaxIncrements);
     }
     s.increments = static_cast<uint32_t>(n);
+  }
+  if (const char* v = get("CKPT_ORDER")) {
+    bool found = false;
+    for (const auto& o : kOrders) {
+      if (std::string_view(v) != o.name) continue;
+      s.order = o.order;
+      found = true;
+    }
+    if (!found) return make_error(ExitCode::kUsage, 0, "CKPT_ORDER='{}' is no order; use address, follow, hot or cold", v);
+  }
+  if (const char* v = get("CKPT_HEAP")) {
+    if (std::string_view(v) != "libc" && std::string_view(v) != "jemalloc") {
+      return make_error(ExitCode::kUsage, 0, "CKPT_HEAP='{}' is no heap; use libc or jemalloc", v);
+    }
+    s.heap = std::string_view(v) == "libc" ? Heap::kLibc : Heap::kJemalloc;
   }
   auto flag = [&](const char* name, bool fallback) {
     const char* v = get(name);

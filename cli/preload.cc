@@ -41,14 +41,14 @@ Result<void> make_private_directory(const std::string& path) {
 
 }  // namespace
 
-Result<std::string> find_library() {
+Result<std::string> find_library(const std::string& name) {
   std::string bin = own_directory();
-  for (const char* relative : {"/../lib/libckpt_rt.so", "/../" CKPT_LIBDIR "/libckpt_rt.so"}) {
+  for (const char* relative : {"/../lib/", "/../" CKPT_LIBDIR "/"}) {
     char real[PATH_MAX];
-    if (realpath((bin + relative).c_str(), real) != nullptr) return std::string(real);
+    if (realpath((bin + relative + name).c_str(), real) != nullptr) return std::string(real);
   }
-  return failure(ExitCode::kNotFound, "libckpt_rt.so", fmt::format("not found beside {}", brief(bin)),
-                 "build the target ckpt_rt, or install again");
+  return failure(ExitCode::kNotFound, name, fmt::format("not found beside {}", brief(bin)),
+                 "build all targets, or install again");
 }
 
 Result<std::string> preloadable_path(const std::string& library) {
@@ -60,7 +60,7 @@ Result<std::string> preloadable_path(const std::string& library) {
   CKPT_TRY(make_private_directory(base));
   std::string directory = fmt::format("{}/{:016x}", base, XXH3_64bits(library.data(), library.size()));
   CKPT_TRY(make_private_directory(directory));
-  std::string link = directory + "/libckpt_rt.so";
+  std::string link = directory + library.substr(library.rfind('/'));
   // Under a name of our own first, then renamed: two `ckpt run` at once must not meet half a link.
   std::string fresh = fmt::format("{}.{}", link, getpid());
   if (symlink(library.c_str(), fresh.c_str()) != 0 || rename(fresh.c_str(), link.c_str()) != 0) {

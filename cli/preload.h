@@ -10,7 +10,7 @@
 namespace ckpt::cli {
 
 // The library that belongs to this very command: beside it, as built or as installed.
-Result<std::string> find_library();
+Result<std::string> find_library(const std::string& name);
 
 // A path of the library that LD_PRELOAD can hold. The dynamic linker separates at spaces and colons and
 // knows no quoting, so a path with either is reached through a symbolic link in a private directory

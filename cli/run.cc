@@ -65,19 +65,30 @@ Result<void> prepare_directory(const std::string& path) {
   return {};
 }
 
-// The library prepends itself once; one that is there already stays where it is.
-void set_preload(const std::string& library) {
-  const char* before = getenv("LD_PRELOAD");
-  std::string value = library;
-  if (before != nullptr && *before != '\0') {
-    for (std::string_view rest = before; !rest.empty();) {
-      size_t end = rest.find_first_of(": ");
-      if (rest.substr(0, end) == library) return;
-      rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-    }
-    value = fmt::format("{}:{}", library, before);
+bool is_preloaded(std::string_view list, std::string_view library) {
+  while (!list.empty()) {
+    size_t end = list.find_first_of(": ");
+    if (list.substr(0, end) == library) return true;
+    list.remove_prefix(end == std::string_view::npos ? list.size() : end + 1);
   }
+  return false;
+}
+
+// The library prepends itself once; one that is there already stays where it is. The heap goes to the end: an allocator
+// that is preloaded otherwise is the one that the user wants.
+void set_preload(const std::string& library, const std::string& heap) {
+  const char* before = getenv("LD_PRELOAD");
+  std::string value = before == nullptr ? "" : before;
+  if (!is_preloaded(value, library)) value = value.empty() ? library : fmt::format("{}:{}", library, value);
+  if (!heap.empty() && !is_preloaded(value, heap)) value = fmt::format("{}:{}", value, heap);
   setenv("LD_PRELOAD", value.c_str(), 1);
+}
+
+// What is to be preloaded, by a path that LD_PRELOAD can hold.
+Result<std::string> preloadable(const char* name) {
+  auto library = find_library(name);
+  if (!library.ok()) return library.error();
+  return preloadable_path(*library);
 }
 
 Result<void> start(const std::vector<std::string>& program, SettingTexts& texts) {
@@ -98,10 +109,11 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts)
   auto path = find_program(program[0]);
   if (!path.ok()) return path.error();
   CKPT_TRY(check_program(*path));
-  auto library = find_library();
+  auto library = preloadable("libckpt_rt.so");
   if (!library.ok()) return library.error();
-  auto loadable = preloadable_path(*library);
-  if (!loadable.ok()) return loadable.error();
+  Result<std::string> heap = std::string();
+  if (settings->heap == Heap::kJemalloc) heap = preloadable("libckpt_heap.so");
+  if (!heap.ok()) return heap.error();
   if (settings->directory[0] != '\0') {
     CKPT_TRY(prepare_directory(settings->directory));
   } else if (access(".", W_OK | X_OK) != 0) {
@@ -111,7 +123,7 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts)
 
   for (const auto& [name, value] : texts) setenv(name.c_str(), value.c_str(), 1);
   unsetenv("CKPT_DISABLE");  // asked for by name, it is not asleep
-  set_preload(*loadable);
+  set_preload(*library, *heap);
   std::vector<char*> argv;
   for (const std::string& word : program) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -136,7 +148,7 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   option("--to", "CKPT_TO", "COMMAND", "a shell command that gets each image on its standard input, instead of a file");
   option("--every", "CKPT_EVERY", "TIME", "take a checkpoint every TIME: 250ms, 30s, 5m, 1h; 0 never (default)");
   option("--mode", "CKPT_MODE", "MODE", "auto (default), realtime, realtime-large, concurrent, sequential or fork");
-  option("--segment", "CKPT_SEGMENT", "SIZE", "unit of copying, a power of two from 4K to 256K (default 64K)");
+  option("--segment", "CKPT_SEGMENT", "SIZE", "unit of copying, a power of two from 4K to 256K (default 64K), or auto");
   option("--pool", "CKPT_POOL", "SIZE", "extra memory for copies, at least 16 segments (default 64M)");
   option("--compress", "CKPT_COMPRESS", "HOW", "none (default), lz4, zstd, zstd:1 to zstd:19, or auto: where it is sooner");
   option("--key-file", "CKPT_KEY_FILE", "FILE", "encrypt images with its key: 32 random bytes, or 64 hexadecimal digits");
@@ -144,6 +156,8 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   option("--engine", "CKPT_ENGINE", "E", "what copies in order: cpu (default), or an emulated device, dma[:RATE[:PERCENT]]");
   option("--increments", "CKPT_INCREMENTS", "N", "images in a row that have only what was written since the one before (default 0)");
   option("--keep", "CKPT_KEEP", "N", "complete images kept in the directory, 0 all (default 2)");
+  option("--order", "CKPT_ORDER", "ORDER", "in which memory is copied: address (default), follow, hot or cold");
+  option("--heap", "CKPT_HEAP", "HEAP", "what malloc is: libc (default), or jemalloc, whose free memory is not saved");
   option("--stop-timeout", "CKPT_STOP_TIMEOUT", "TIME", "give a checkpoint up when a thread does not stop (default 2s)");
   command->footer(
       "After the options: [--] PROGRAM [ARGUMENTS...]\n"

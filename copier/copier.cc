@@ -159,7 +159,8 @@ bool Copier::run(bool keep) {
   // Buffer and place in the queue come first: a claimed segment must not wait for the disk, nor a thread that faults on it.
   constexpr uint32_t kNone = UINT32_MAX;
   uint32_t spare = kNone;
-  for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
+  scan_.begin(order_);
+  for (SegmentId id; !lost() && scan_.next(&id);) {
     if (!to_copy(id) || table_.state(id) != SegmentState::kProtected) continue;
     if (spare == kNone) spare = pool_.acquire(CopyKind::kSequential);
     await_queued(kMostQueued - 1);
@@ -195,6 +196,7 @@ void Copier::fault(Addr a) {
     }
     copy_owned(id, pool_.acquire(CopyKind::kForced));
     counters_.forced.fetch_add(1, std::memory_order_relaxed);
+    scan_.faulted(id);
     return;
   }
   // Someone owns it, or it is done. The owner's unprotect wakes the thread, unless the fault was queued

@@ -17,6 +17,7 @@
 
 #include "copier/buffer_pool.h"
 #include "copier/copy_engine.h"
+#include "copier/copy_order.h"
 #include "copier/filled_queue.h"
 #include "copier/segment_table.h"
 
@@ -48,7 +49,7 @@ struct CopyCounters {
 class Copier final : private CopyListener {
  public:
   Copier(SegmentTable& table, BufferPool& pool, FilledQueue& queue, ProgramMemory& memory)
-      : table_(table), pool_(pool), queue_(queue), memory_(memory) {}
+      : table_(table), pool_(pool), queue_(queue), memory_(memory), scan_(table) {}
 
   // From now on copies in order go through `engine`, whose listener is listener(). A copy that somebody needs before the
   // engine has done `threshold` percent of it is taken back and made here, else it is finished here.
@@ -57,6 +58,8 @@ class Copier final : private CopyListener {
     engine_.store(&engine, std::memory_order_release);
   }
   CopyListener& listener() { return *this; }
+  // Of run(); by address unless said.
+  void set_order(Order order) { order_ = order; }
   // Copies every segment nobody else has. Returns when all are kCopied or kKept, or one is lost. False: lost.
   // keep: what nobody writes to stays protected.
   bool run(bool keep = false);
@@ -95,6 +98,8 @@ class Copier final : private CopyListener {
   FilledQueue& queue_;
   ProgramMemory& memory_;
   CopyCounters counters_;
+  Order order_ = Order::kAddress;
+  CopyOrder scan_;
   std::atomic<bool> lost_{false};
   std::atomic<uint64_t> lost_at_{0};
   std::atomic<const char*> lost_how_{""};

@@ -96,6 +96,7 @@ bool SegmentTable::merge(Arena& arena, const SegmentTable& other) {
     s->region = ours ? from.region : from.region + shift;
     s->in_parent = from.in_parent;
     s->open = from.open;
+    s->heat = from.heat;
     s->state.store(from.state.load(std::memory_order_relaxed), std::memory_order_relaxed);
   }
   segments_ = all;
@@ -147,7 +148,9 @@ bool SegmentTable::change(SegmentId id, SegmentState from, SegmentState to) {
 
 bool SegmentTable::written(SegmentId id) {
   if (!change(id, SegmentState::kProtected, SegmentState::kWritten)) return false;
-  segments_[id.value].in_parent = false;
+  Segment& s = segments_[id.value];
+  s.in_parent = false;
+  if (s.heat != UINT8_MAX) ++s.heat;
   return true;
 }
 

@@ -63,6 +63,9 @@ struct Segment {
   // Set while the agent serves faults; looked at by everybody from the stop to the end of the copying.
   bool in_parent = false;  // nobody wrote to it since the last stop: an increment need not have it
   bool open = false;       // not all of it is protected: it cannot be kKept
+  // How often it was written ahead of the stop, as far as that was seen: a hint for the order of copying. Changed by who
+  // serves faults until the stop, read after it.
+  uint8_t heat = 0;
   std::atomic<bool> given_back{false};  // since the stop; its pages may go, with their protection, at any time
   std::atomic<uint32_t> state{static_cast<uint32_t>(SegmentState::kProtected)};
 };

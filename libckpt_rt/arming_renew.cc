@@ -86,6 +86,7 @@ Result<void> Arming::renew(Arena& arena, std::span<const Mapping> map, bool full
       }
       s.present = table_[same].present;
       s.in_parent = table_[same].in_parent && !full;
+      s.heat = state == SegmentState::kWritten ? 1 : 0;
       table.set(id, state);
       break;
     }

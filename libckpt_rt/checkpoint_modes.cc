@@ -112,6 +112,7 @@ Result<void> CheckpointRun::finish_realtime() {
   if (library.settings.dma && !by_engine) {
     log_line(directory_.get(), "the emulated device could not be started: copies are made by the processor; raise the limit on processes");
   }
+  copier_.set_order(library.settings.order);
   bool complete = copier_.run(keep_watch_);
   if (by_engine) {
     engine_->stop();
@@ -143,6 +144,14 @@ Result<void> CheckpointRun::finish_realtime() {
   if (identity_.parent.sequence != 0) CKPT_TRY(sink_.inherit(inherited_.span()));
   CKPT_TRY(commit());
   kept_ = keep_watch_;
+  // While a watch is kept the size stays: what is protected is known by segment.
+  if (library.settings.segment_auto && !keep_watch_) {
+    const uint64_t forced = copier_.counters().forced, in_order = copier_.counters().sequential;
+    uint64_t& bytes = library.settings.segment_bytes;
+    log_format(directory_.get(), "segments of {} KiB; {} of {} copied by force; next {} KiB", bytes >> 10, forced, forced + in_order,
+               next_segment(bytes, forced, in_order) >> 10);
+    bytes = next_segment(bytes, forced, in_order);
+  }
   return {};
 }
 
@@ -246,6 +255,7 @@ Result<void> CheckpointRun::finish_fork() {
 }
 
 Result<void> CheckpointRun::commit() {
+  log_heap();
   auto stats = sink_.commit();
   if (!stats.ok()) return stats.error();
   cost_.bytes_memory = stats->bytes_memory;

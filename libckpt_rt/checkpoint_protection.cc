@@ -8,6 +8,7 @@
 #include "libckpt_rt/checkpoint_run.h"
 #include "libckpt_rt/excluded_memory.h"
 #include "libckpt_rt/futex_words.h"
+#include "libckpt_rt/heap_extents.h"
 #include "libckpt_rt/interpose_gate.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/log.h"
@@ -132,6 +133,9 @@ Result<void> CheckpointRun::settle_protection() {
   WriteProtection::Serving serving(protection_);
   CKPT_TRY(arming_.settle(map_.mappings(), open_pages_.span(), runs));
   CKPT_TRY(leave_out_excluded(runs, 0));
+  if (!heap_extents::leave_out(free_heap_.span(), runs, 0)) return no_memory("the list of pages");
+  // They stay protected: who writes to one makes its segment writable, as with any page that was not there at the stop.
+  for (const AddrRange& free : free_heap_) table_.clear_present(free);
   for (const Mapping& m : map_.mappings()) {
     if (m.handling != Handling::kTracked) continue;
     for (AddrRange out, rest = m.range; !(out = excluded_memory::next_excluded(rest)).empty(); rest.start = out.end) {

@@ -11,6 +11,7 @@
 #include "libckpt_rt/checkpoint_progress.h"
 #include "libckpt_rt/critical_section.h"
 #include "libckpt_rt/excluded_memory.h"
+#include "libckpt_rt/heap_extents.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/log.h"
 #include "libckpt_rt/restart_entry.h"
@@ -147,6 +148,20 @@ void CheckpointRun::log_stop() {
              us[kCopies], arming_.faults() - faults_ahead_, arming_.passes(), faults_ahead_);
 }
 
+void CheckpointRun::log_heap() {
+  if (heap_extents::preloaded()) {
+    uint64_t bytes = 0;
+    for (const AddrRange& r : free_heap_) bytes += r.size();
+    log_format(directory_.get(), "heap: {} KiB of free pages are not saved", bytes >> 10);
+    if (const uint64_t outside = heap_extents::bytes_outside(); outside != 0) {
+      log_format(directory_.get(), "heap: {} KiB lie outside of its regions, being larger than one or for want of address space (ulimit -v)",
+                 outside >> 10);
+    }
+  } else if (library.settings.heap == Heap::kJemalloc) {
+    log_line(directory_.get(), "CKPT_HEAP=jemalloc, but the heap is libc's: put libckpt_heap.so into LD_PRELOAD, or use ckpt run");
+  }
+}
+
 void CheckpointRun::own_ranges() {
   for (AddrRange r : {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(), arena_.range(),
                       sink_arena_.range(), pool_.range()}) {
@@ -164,10 +179,19 @@ void CheckpointRun::own_ranges() {
   for (size_t i = watch; i < watch_end; ++i) sys::call(__NR_madvise, own_[i].start.value, own_[i].size(), MADV_DONTFORK);
 }
 
+// settings.segment_bytes is the size of this checkpoint from here on.
+void CheckpointRun::choose_segment(uint64_t resident) {
+  Settings& settings = library.settings;
+  if (!settings.segment_auto) return;
+  const uint64_t kept = watch_.table.segment_bytes();
+  settings.segment_bytes = kept != 0 ? kept : bounded_segment(settings.segment_bytes, resident, settings.pool_bytes);
+}
+
 Result<void> CheckpointRun::prepare() {
   // A description of a page run or segment takes up to 64 bytes; half of all pages could be runs.
   const MemorySize memory = memory_size();
   const uint64_t resident = memory.resident;
+  choose_segment(resident);
   const uint64_t for_table = table_bytes(memory, library.settings.segment_bytes);
   // Until the stop the program goes on, and what is swapped out is in no figure.
   const uint64_t most_saved = std::min(memory.mapped + (64ull << 20), resident + (4ull << 30));
@@ -177,7 +201,7 @@ Result<void> CheckpointRun::prepare() {
   }
   own_ = ArenaVector<AddrRange>(arena_);
   eager_ = ArenaVector<CopiedSegment>(arena_);
-  inherited_ = ArenaVector<AddrRange>(arena_);
+  inherited_ = free_heap_ = ArenaVector<AddrRange>(arena_);
   open_pages_ = ArenaVector<Addr>(arena_);
   threads_ = ArenaVector<StoppedThread>(arena_);
   busy_ = ArenaVector<int>(arena_);
@@ -404,6 +428,7 @@ Result<void> CheckpointRun::while_stopped() {
   cost_.descriptors = static_cast<uint32_t>(descriptors_.descriptor_count());
   ends(kDescriptors);
 
+  CKPT_TRY(list_free_heap());
   if (protects_memory(mode_)) return settle_protection();
   if (mode_ == Mode::kConcurrent) {
     for (Mapping& m : map_.mappings()) {
@@ -443,6 +468,11 @@ Result<void> CheckpointRun::leave_out_excluded(ArenaVector<AddrRange>& runs, siz
   return {};
 }
 
+Result<void> CheckpointRun::list_free_heap() {
+  if (!heap_extents::collect_free(still_memory_, arena_, free_heap_)) return no_memory("the list of free memory");
+  return {};
+}
+
 Result<void> CheckpointRun::list_pages() {
   // Runs of every mapping first: the table wants to know how many segments there will be.
   struct Part {
@@ -459,6 +489,7 @@ Result<void> CheckpointRun::list_pages() {
     CKPT_TRY(pages_.scan(m, runs));
     if (runs.size() == first) continue;
     CKPT_TRY(leave_out_excluded(runs, first));
+    if (!heap_extents::leave_out(free_heap_.span(), runs, first)) return no_memory("the list of pages");
     if (!parts.push_back({&m, first, runs.size() - first})) return no_memory("the list of pages");
     for (const AddrRange& r : runs.span().subspan(first)) {
       bytes += r.size();

@@ -9,6 +9,7 @@
 
 #include "copier/dma_copy_engine.h"
 #include "copier/filled_queue.h"
+#include "copier/segment_size.h"
 #include "libckpt_rt/callbacks.h"
 #include "libckpt_rt/checkpoint_meta.h"
 #include "libckpt_rt/compression_threads.h"
@@ -61,6 +62,7 @@ class CheckpointRun {
   // checkpoint_run.cc
   Result<void> prepare();
   Result<void> open_sink();
+  void choose_segment(uint64_t resident);
   Result<void> get_ready();
   Result<void> stop();
   DescriptorExecutor on_stopped_threads();
@@ -69,6 +71,7 @@ class CheckpointRun {
   Result<void> prepare_copy_of_all(uint64_t resident);
   Result<void> add_eager(std::span<const AddrRange> runs);
   Result<void> leave_out_excluded(ArenaVector<AddrRange>& runs, size_t first);
+  Result<void> list_free_heap();
   // At most 64 pages on their way into eager_.
   struct EagerCopy {
     Addr from;
@@ -117,6 +120,7 @@ class CheckpointRun {
   uint64_t faults_ahead_ = 0;
   void ends(StopPart part);
   void log_stop();
+  void log_heap();
   bool stopped_ = false;
   bool memory_vanished_ = false;
   bool keep_watch_ = false;  // increments are wanted, and can be had
@@ -150,6 +154,7 @@ class CheckpointRun {
   std::optional<DmaCopyEngine> engine_;
   ArenaVector<CopiedSegment> eager_;
   ArenaVector<AddrRange> inherited_;  // what the parent has
+  ArenaVector<AddrRange> free_heap_;  // pages whose content nobody needs, as of the stop
   ArenaVector<Addr> open_pages_;  // copied in the pause and not protected: futexes (futex_words.h), ends of stacks
   ArenaVector<StoppedThread> threads_;
   ArenaVector<int> busy_;  // threads that ran just ahead of the stop

@@ -4,7 +4,7 @@
 // halves, once touched, are never joined again.
 //
 // Owner:     interposition. In the library's own data: a restarted process finds its threads inside as they were.
-// Callers:   MappingChange: threads of the program, around munmap, mremap, brk, MAP_FIXED, and madvise where memory is registered. MappingsHeld: the agent.
+// Callers:   MappingChange: threads of the program, around munmap, mremap, brk, mprotect, MAP_FIXED, and madvise where memory is registered. MappingsHeld: the agent.
 // Never:     waits for ever: a thread that left a wrapper by siglongjmp, or a signal handler that unmaps
 //            memory in the middle of one, must not stop the program. After kPatienceNs the agent goes without.
 #pragma once

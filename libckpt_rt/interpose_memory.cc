@@ -125,6 +125,7 @@ long mprotect(void* start, size_t length, int protection) {
   auto tell = [=] {
     if ((protection & PROT_READ) == 0) hooks::before_release(at(start), length);
   };
+  MappingChange change;  // heaps grow so
   return run_releasing_call(tell, __NR_mprotect, word(start), word(length), protection);
 }
 

@@ -111,6 +111,10 @@ Child::Child(const Places& places, const std::vector<std::string>& command, Setu
                    "CKPT_KEEP=1"};
     if (!setup_.segment.empty()) environment.push_back("CKPT_SEGMENT=" + setup_.segment);
     if (!setup_.pool.empty()) environment.push_back("CKPT_POOL=" + setup_.pool);
+    for (const std::string& setting : setup_.settings) {
+      environment.push_back(setting);
+      if (setting == "CKPT_HEAP=jemalloc") environment.front() += ":" + places.heap();
+    }
   }
   std::vector<std::string> with_directory = command;
   for (auto& word : with_directory) {

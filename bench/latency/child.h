@@ -23,6 +23,7 @@ struct Places {
   std::string build;
   std::string images;
   std::string library() const { return build + "/lib/libckpt_rt.so"; }
+  std::string heap() const { return build + "/lib/libckpt_heap.so"; }
   std::string plain_fork() const { return build + "/bench/libplain_fork.so"; }
   std::string ckpt() const { return build + "/bin/ckpt"; }
   std::string program(const std::string& name) const { return build + "/bench/" + name; }
@@ -49,6 +50,7 @@ struct Setup {
   std::string segment = {};           // CKPT_SEGMENT; empty: the default
   std::string pool = {};              // CKPT_POOL
   std::string cgroup_join_file = {};  // the program joins this cgroup before it starts
+  std::vector<std::string> settings = {};  // more of the environment: "CKPT_HEAP=jemalloc"
 };
 
 struct Checkpoint {

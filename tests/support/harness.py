@@ -36,6 +36,10 @@ class Build:
         return f"{self.directory}/lib/libckpt_rt.so"
 
     @property
+    def heap(self):
+        return f"{self.directory}/lib/libckpt_heap.so"
+
+    @property
     def ckpt(self):
         return f"{self.directory}/bin/ckpt"
 
@@ -170,6 +174,8 @@ class Trial:
         env = plain_environment(self.program)
         env.update(self.settings.environment)
         env["LD_PRELOAD"] = self.build.library
+        if env.get("CKPT_HEAP") == "jemalloc":
+            env["LD_PRELOAD"] += f":{self.build.heap}"
         env["CKPT_DIR"] = self.images
         env["CKPT_MODE"] = self.settings.mode
         if self.settings.segment:

@@ -394,6 +394,7 @@ TEST(Copier, WhatIsWantedInTheMiddleOfItsCopyIsNotKept) {
 }
 
 // All at once, many times, from different memories. `buffers`: small pools make everyone wait.
+// The order of copying is another for each seed.
 // threshold: of an emulated device that makes the copies in order; none: they are made by the copier.
 // handed_over grows by the copies that the device accepted.
 void race(unsigned seed, size_t buffers, bool keep = false, std::optional<uint32_t> threshold = {},
@@ -413,6 +414,8 @@ void race(unsigned seed, size_t buffers, bool keep = false, std::optional<uint32
     }
     at += size + random() % 9;
   }
+  for (SegmentId id{0}; id.value < rig.table.size(); ++id.value) rig.table[id].heat = static_cast<uint8_t>(random() % 3);
+  rig.copier.set_order(static_cast<Order>(seed % 4));
   rig.go();
   std::atomic<bool> over{false};
   std::atomic<int> started{0};

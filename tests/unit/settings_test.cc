@@ -39,6 +39,8 @@ TEST(Settings, DefaultsAreThoseOfTheReadme) {
   EXPECT_EQ(s->compress.kind, Compression::kNone);
   EXPECT_STREQ(s->to, "");
   EXPECT_STREQ(s->key_file, "");
+  EXPECT_EQ(s->heap, Heap::kLibc);
+  EXPECT_EQ(s->order, Order::kAddress);
   EXPECT_TRUE(s->log);
   EXPECT_FALSE(s->disabled);
 }
@@ -57,6 +59,8 @@ TEST(Settings, AllOfThem) {
                   {"CKPT_COMPRESS", "zstd:7"},
                   {"CKPT_TO", "cat > \"$CKPT_IMAGE_NAME\""},
                   {"CKPT_KEY_FILE", "keys/mine"},
+                  {"CKPT_HEAP", "jemalloc"},
+                  {"CKPT_ORDER", "cold"},
                   {"CKPT_DISABLE", "1"},
                   {"CKPT_LOG", "0"}});
   ASSERT_TRUE(s.ok()) << s.error().message();
@@ -68,6 +72,8 @@ TEST(Settings, AllOfThem) {
   EXPECT_EQ(s->signal, 40);
   EXPECT_EQ(s->stop_timeout_ns, 60'000'000'000);
   EXPECT_EQ(s->keep, 0u);
+  EXPECT_EQ(s->heap, Heap::kJemalloc);
+  EXPECT_EQ(s->order, Order::kCold);
   EXPECT_EQ(s->increments, 254u);
   EXPECT_TRUE(s->dma);
   EXPECT_EQ(s->dma_bytes_per_second, 800ull << 20);
@@ -135,7 +141,9 @@ TEST(Settings, EachWrongValueIsNamedWithARemedy) {
                              {{"CKPT_ENGINE", "dma:1G:102"}},
                              {{"CKPT_ENGINE", "dma:1G:"}},
                              {{"CKPT_INCREMENTS", "-1"}},
-                             {{"CKPT_INCREMENTS", "few"}}};
+                             {{"CKPT_INCREMENTS", "few"}},
+                             {{"CKPT_HEAP", "tcmalloc"}},
+                             {{"CKPT_ORDER", "random"}}};
   for (const Variables& v : wrong) {
     auto s = parse(v);
     ASSERT_FALSE(s.ok()) << v.begin()->first << "=" << v.begin()->second;
@@ -174,6 +182,15 @@ TEST(Settings, SizesAndDurationsHaveTheirUnits) {
   }
   EXPECT_TRUE(parse_size("X", "18446744073709551615").ok());
   EXPECT_FALSE(parse_size("X", "18446744073709551616").ok());
+}
+
+TEST(Settings, TheSizeOfSegmentsCanBeLeftToUs) {
+  auto s = parse({{"CKPT_SEGMENT", "auto"}});
+  ASSERT_TRUE(s.ok());
+  EXPECT_TRUE(s->segment_auto);
+  EXPECT_EQ(s->segment_bytes, 64u << 10);
+  EXPECT_FALSE(parse({{"CKPT_SEGMENT", "automatic"}}).ok());
+  EXPECT_FALSE(parse({})->segment_auto);
 }
 
 // Whatever the text, there is an answer, and what is accepted keeps the documented bounds.
