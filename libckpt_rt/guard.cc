@@ -78,6 +78,10 @@ void change_stack_below(ThreadRecord& record, const KernelStack& stack) {
   resume(record, frame, kTrap);
 }
 
+// Is what the kernel has another action than what the program wants? Where it is the same it is not set again: to set
+// SIG_DFL drops a pending SIGURG or SIGCHLD.
+bool is_changed(int signal, const KernelSigaction& wanted) { return wanted.handler > 1 || (window.forced & bit(signal)) != 0; }
+
 // 0: the thread has no rseq area, or the one that the stop knows of.
 long has_unknown_rseq() {
   struct rseq area {};
@@ -150,7 +154,7 @@ void open_stopped(Copier& copier, const Faults& faults) {
     action = {};
     if (signal == SIGKILL || signal == SIGSTOP || signal == library.signal || library.world.has_borrowed(signal)) continue;
     kernel_sigaction(signal, nullptr, &action);
-    install(signal, action);
+    if (is_changed(signal, action)) install(signal, action);
   }
   window.open.fetch_add(1, std::memory_order_release);  // the release of the threads publishes it
 }
@@ -158,7 +162,7 @@ void open_stopped(Copier& copier, const Faults& faults) {
 void close_stopped() {
   for (int signal = 1; signal <= 64; ++signal) {
     if (signal == SIGKILL || signal == SIGSTOP || signal == library.signal || library.world.has_borrowed(signal)) continue;
-    kernel_sigaction(signal, &window.actions[signal], nullptr);
+    if (is_changed(signal, window.actions[signal])) kernel_sigaction(signal, &window.actions[signal], nullptr);
   }
   window.copier = nullptr;
   window.open.fetch_add(1, std::memory_order_release);
@@ -237,7 +241,6 @@ void wait_until_closed(ThreadRecord& record, ucontext_t* frame) {
 }
 
 void resume(ThreadRecord& record, ucontext_t* frame, uint8_t selector) {
-  if (selector == kTrap) send_held(record);
   record.selector.store(selector, std::memory_order_relaxed);
   // The kernel looks for the frame at rsp - 8. rt_sigreturn from gate 0 is not trapped.
   asm volatile(
@@ -252,6 +255,15 @@ void resume(ThreadRecord& record, ucontext_t* frame, uint8_t selector) {
 bool back_out(ThreadRecord& record, ucontext_t* frame) {
   greg_t* r = frame->uc_mcontext.gregs;
   const auto ip = static_cast<uint64_t>(r[REG_RIP]);
+  if (ip - window.gates < kGateBytes) {
+    // About to return from a handler of the program: what prepare_signal_return() has put into that frame comes out again.
+    auto* below = reinterpret_cast<ucontext_t*>(r[REG_RSP]);
+    kernel_stack(below) = record.program_stack;
+    kernel_mask(below) |= record.virtual_mask;
+    r[REG_RIP] = static_cast<greg_t>(record.return_to - 2);
+    r[REG_RAX] = __NR_rt_sigreturn;
+    return false;
+  }
   if (ip != gate_of(record) && ip != gate_of(record) + 2) return false;
   const bool returned = ip != gate_of(record);
   r[REG_RIP] = static_cast<greg_t>(returned ? record.return_to : record.return_to - 2);

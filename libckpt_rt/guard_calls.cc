@@ -158,7 +158,7 @@ constexpr uint16_t kSilent[] = {
     __NR_renameat2, __NR_link, __NR_linkat, __NR_symlink, __NR_symlinkat, __NR_mknod, __NR_mknodat, __NR_truncate,
     __NR_ftruncate, __NR_fallocate, __NR_chdir, __NR_fchdir, __NR_umask, __NR_utimensat, __NR_futimesat, __NR_utimes,
     __NR_sync, __NR_fsync, __NR_fdatasync, __NR_syncfs, __NR_sync_file_range, __NR_readahead, __NR_fadvise64, __NR_flock,
-    __NR_pidfd_open, __NR_pidfd_send_signal, __NR_kcmp, __NR_futex_waitv, __NR_setxattr, __NR_lsetxattr,
+    __NR_pidfd_open, __NR_pidfd_send_signal, __NR_kcmp, __NR_setxattr, __NR_lsetxattr,
     __NR_fsetxattr, __NR_removexattr, __NR_lremovexattr, __NR_fremovexattr, __NR_exit_group,
     __NR_setuid, __NR_setgid, __NR_setreuid, __NR_setregid, __NR_setresuid, __NR_setresgid, __NR_setgroups,
     __NR_setfsuid, __NR_setfsgid, __NR_capset,
@@ -339,10 +339,21 @@ Verdict select_outputs(const long* args, Outputs& out) {
 }
 
 Verdict futex_outputs(const long* args, Outputs& out) {
-  if (futex_words::written_by_kernel(static_cast<uint32_t>(args[1]))) {
+  const auto operation = static_cast<uint32_t>(args[1]);
+  // A futex that may be shared is known by its page, which the kernel takes hold of as if to write, even in FUTEX_WAIT.
+  if (futex_words::written_by_kernel(operation) || (operation & FUTEX_PRIVATE_FLAG) == 0) {
     out.add(args[0], 4);
     out.add(args[4], 4);
   }
+  return Verdict::kPass;
+}
+
+Verdict futex_waitv_outputs(const long* args, Outputs& out) {
+  futex_waitv waiters[128];  // FUTEX_WAITV_MAX
+  const auto count = static_cast<uint32_t>(args[1]);
+  if (count > std::size(waiters)) return Verdict::kPass;  // EINVAL
+  if (!copy_in(waiters, static_cast<uint64_t>(args[0]), count * sizeof(waiters[0]))) return Verdict::kPass;
+  for (uint32_t i = 0; i < count; ++i) out.add(static_cast<long>(waiters[i].uaddr), 4);
   return Verdict::kPass;
 }
 
@@ -375,6 +386,7 @@ Verdict special_outputs(long nr, const long* args, Outputs& out) {
     case __NR_select:
     case __NR_pselect6: return select_outputs(args, out);
     case __NR_futex: return futex_outputs(args, out);
+    case __NR_futex_waitv: return futex_waitv_outputs(args, out);
     case __NR_close:
     case __NR_close_range:
     case __NR_dup2:

@@ -49,6 +49,7 @@ void on_system_call(int signal, siginfo_t* info, void* context) {
 
   if (info->si_arch == kX86_64 && nr == __NR_rt_sigreturn) {
     prepare_signal_return(record, frame);
+    record.return_to = static_cast<uint64_t>(r[REG_RIP]);
     r[REG_RIP] = static_cast<greg_t>(window.gates);
     resume(record, frame, kTrap);
   }
@@ -57,6 +58,7 @@ void on_system_call(int signal, siginfo_t* info, void* context) {
     result = make_here(record, frame, nr, args);
     if (result != kWait) {
       r[REG_RAX] = result;
+      send_held(record);
       resume(record, frame, kTrap);
     }
   }
@@ -67,6 +69,7 @@ void on_system_call(int signal, siginfo_t* info, void* context) {
     record.call_has_mask = mask_of_call(nr, args, &record.call_mask);
     record.return_to = static_cast<uint64_t>(r[REG_RIP]);
     r[REG_RIP] = static_cast<greg_t>(gate_of(record));
+    send_held(record);
     resume(record, frame, kTrap);
   }
   // The instruction runs again when nothing is protected any more.

@@ -59,12 +59,15 @@ void set_default(int signal) {
   resume(record, frame, kTrap);
 }
 
-[[noreturn]] void deliver(ThreadRecord& record, int signal, siginfo_t* info, ucontext_t* frame) {
-  if (record_of(reinterpret_cast<void*>(frame->uc_mcontext.gregs[REG_RSP])) != nullptr) {
-    if (info->si_code <= 0) {
-      hold(record, *info);
-      resume(record, frame, kLetThrough);
-    }
+[[noreturn]] void deliver(ThreadRecord& record, int signal, siginfo_t* info, ucontext_t* frame, uint8_t selector) {
+  const auto ip = static_cast<uint64_t>(frame->uc_mcontext.gregs[REG_RIP]);
+  const bool inside = record_of(reinterpret_cast<void*>(frame->uc_mcontext.gregs[REG_RSP])) != nullptr;
+  // Sent while the thread is in a handler of ours, or at its very end: it comes with the next system call.
+  if (info->si_code <= 0 && (inside || (signal == window.faults.signal && ip - window.gates < kGateBytes))) {
+    hold(record, *info);
+    resume(record, frame, selector);
+  }
+  if (inside) {
     // A fault in a handler of ours that is the program's own doing: a stack that has no room. The kernel would end it as well.
     set_default(signal);
     resume(record, frame, kLetThrough);
@@ -151,7 +154,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   const uint8_t selector = record.selector.exchange(kLetThrough, std::memory_order_relaxed);
   if (!is_ours(record, signal, info)) {
     record.found_copied = 0;
-    deliver(record, signal, info, frame);
+    deliver(record, signal, info, frame, selector);
   }
   const int64_t since = now_ns();
   const Addr page = Addr::of(info->si_addr).page_down();
@@ -170,7 +173,7 @@ void on_program_signal(int signal, siginfo_t* info, void* context) {
   record.selector.store(kLetThrough, std::memory_order_relaxed);
   const uint64_t fault = bit(window.faults.signal);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &fault, 0L, 8L);
-  deliver(record, signal, info, frame);
+  deliver(record, signal, info, frame, kTrap);
 }
 
 // What the kernel is told when the program wants `wanted`.
