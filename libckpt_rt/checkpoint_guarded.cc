@@ -82,9 +82,6 @@ Result<void> CheckpointRun::protect_for_guard() {
     table_.clear_present(table_.window(s));
     table_.set(id, SegmentState::kCopied);
   }
-  CKPT_TRY(copy_eagerly());
-  ends(kCopies);
-
   // Segments side by side are protected at once.
   constexpr uint64_t kAtOnce = 8 << 20;
   auto next_run = [this](SegmentId& id, AddrRange* run) {
@@ -111,6 +108,8 @@ Result<void> CheckpointRun::protect_for_guard() {
     }
   }
   ends(kProtection);
+  CKPT_TRY(copy_eagerly());
+  ends(kCopies);
   return {};
 }
 
