@@ -36,7 +36,7 @@ class GuardedMemory final : public ProgramMemory {
   void end_stopped(ThreadSlot* thread);
 
   guard::Faults faults() const;
-  // Mappings more than there were that protection makes at once, for `runs` protected pieces.
+  // mprotect cuts mappings: does vm.max_map_count leave room for so many protected pieces?
   static bool has_room_for(size_t runs, size_t mappings);
 
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
