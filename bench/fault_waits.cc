@@ -1,7 +1,7 @@
-// What a write costs that meets a protected page: an ordinary program that writes one word in each piece of 64 KiB of its
-// memory, in random order and at rest in between, and prints the longest, the 99.9th percentile and the median of
-// those writes that took longer than a write does without us. Run it under each CKPT_FAULTS with CKPT_EVERY
-// (docs/fault_back_ends.md).
+// What a write costs that meets a protected page: an ordinary program that writes one word in each piece of
+// 64 KiB of its memory, in random order and at rest in between, and prints the longest, the 99.9th percentile
+// and the median of those writes that took longer than a write does without us. Run it under each CKPT_FAULTS
+// with CKPT_EVERY (docs/fault_back_ends.md).
 //
 //   fault_waits [MEGABYTES [SECONDS]]
 #include <algorithm>
@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
     std::printf("no write waited\n");
     return 0;
   }
-  std::printf("%zu writes waited: median %.1f us, 99.9%% %.1f us, longest %.1f us\n", waits.size(), waits[waits.size() / 2],
-              waits[waits.size() * 999 / 1000], waits.back());
+  std::printf("%zu writes waited: median %.1f us, 99.9%% %.1f us, longest %.1f us\n", waits.size(),
+              waits[waits.size() / 2], waits[waits.size() * 999 / 1000], waits.back());
   return 0;
 }

@@ -1,4 +1,5 @@
-// What CheckpointRun does with a fault back end whose faults are handled in the thread itself (docs/fault_back_ends.md).
+// What CheckpointRun does with a fault back end whose faults are handled in the thread itself
+// (docs/fault_back_ends.md).
 #include <errno.h>
 
 #include <algorithm>
@@ -16,12 +17,14 @@ namespace ckpt {
 
 Error CheckpointRun::refuse(const char* why) {
   refused_ = true;
-  return make_error(ExitCode::kUnavailable, 0, "CKPT_FAULTS={} cannot be used for this program: {}; another way is taken",
+  return make_error(ExitCode::kUnavailable, 0,
+                    "CKPT_FAULTS={} cannot be used for this program: {}; another way is taken",
                     fault_back_end_name(back_end_), why);
 }
 
 Result<void> CheckpointRun::prepare_guard() {
-  if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT)) return refuse("it has functions that run in the stop (ckpt_rt_callback)");
+  if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT))
+    return refuse("it has functions that run in the stop (ckpt_rt_callback)");
   auto prepared = guard::prepare();
   refused_ = !prepared.ok();
   return prepared;
@@ -89,8 +92,9 @@ Result<void> CheckpointRun::protect_for_guard() {
     if (id.value == table_.size()) return false;
     *run = table_.window(table_[id]);
     const uint32_t region = table_[id].region;
-    while (++id.value < table_.size() && table_.state(id) == SegmentState::kProtected && table_[id].region == region &&
-           table_.window(table_[id]).start == run->end && run->size() < kAtOnce) {
+    while (++id.value < table_.size() && table_.state(id) == SegmentState::kProtected &&
+           table_[id].region == region && table_.window(table_[id]).start == run->end &&
+           run->size() < kAtOnce) {
       run->end = table_.window(table_[id]).end;
     }
     return true;
@@ -103,8 +107,8 @@ Result<void> CheckpointRun::protect_for_guard() {
   }
   for (SegmentId id{0}; next_run(id, &run);) {
     if (const long r = guarded_.protect(run); r != 0) {
-      return make_error(ExitCode::kInternal, static_cast<int>(r), "cannot write-protect {:#x}-{:#x} ({})", run.start.value,
-                        run.end.value, errno_name(static_cast<int>(r)));
+      return make_error(ExitCode::kInternal, static_cast<int>(r), "cannot write-protect {:#x}-{:#x} ({})",
+                        run.start.value, run.end.value, errno_name(static_cast<int>(r)));
     }
   }
   ends(kProtection);
@@ -121,14 +125,17 @@ void CheckpointRun::close_guard() {
   int own_tids[] = {sys::gettid(), library.writer.tid()};
   for (bool logged = false;; scratch.release()) {
     int stuck = 0;
-    // Unlike other failures this one cannot be passed on: threads would stay under guard, which costs time and no more.
+    // Unlike other failures this one cannot be passed on: threads would stay under guard, which costs time
+    // and no more.
     if (!scratch.reserve(16 << 20)) {
       sys::call(__NR_sched_yield);
       continue;
     }
-    auto stopped = library.world.stop(own_tids, {}, library.signal, library.settings.stop_timeout_ns, scratch, &stuck);
+    auto stopped =
+        library.world.stop(own_tids, {}, library.signal, library.settings.stop_timeout_ns, scratch, &stuck);
     if (!stopped.ok()) {
-      if (!logged) log_format(directory_.get(), "the guard stays open a while: {}", stopped.error().message());
+      if (!logged)
+        log_format(directory_.get(), "the guard stays open a while: {}", stopped.error().message());
       logged = true;
       continue;
     }
@@ -138,10 +145,12 @@ void CheckpointRun::close_guard() {
     const int64_t pause = library.world.resumed_ns(now_ns()) - stopped->began_ns;
     const guard::Counters c = guard::counters();
     log_format(directory_.get(),
-               "faults {}: {} faults, longest {} us; {} system calls passed the guard, {} waited for its end, longest {} us; {} "
+               "faults {}: {} faults, longest {} us; {} system calls passed the guard, {} waited for its "
+               "end, longest {} us; {} "
                "signals; the stop that ends it {} us",
-               fault_back_end_name(back_end_), copier_.counters().faults.load(), copier_.counters().longest_wait_ns.load() / 1000,
-               c.calls, c.waited, c.longest_wait_ns / 1000, c.signals, pause / 1000);
+               fault_back_end_name(back_end_), copier_.counters().faults.load(),
+               copier_.counters().longest_wait_ns.load() / 1000, c.calls, c.waited, c.longest_wait_ns / 1000,
+               c.signals, pause / 1000);
     return;
   }
 }

@@ -13,9 +13,9 @@
 #include "libckpt_rt/guard_record.h"
 #include "libckpt_rt/interrupted_call.h"
 #include "libckpt_rt/library.h"
+#include "libckpt_rt/preload_rules.h"
 #include "libckpt_rt/signal_handler.h"
 #include "libckpt_rt/thread_context.h"
-#include "libckpt_rt/preload_rules.h"
 
 extern "C" {
 [[noreturn]] void ckpt_call_on_stack(void* stack_top, void (*fn)(void*), void* arg);
@@ -34,15 +34,17 @@ constexpr uint64_t kAllSignals = ~0ull;
 uint64_t bit(int signal) { return 1ull << (signal - 1); }
 
 long set_dispatch(ThreadRecord& record, bool on) {
-  if (on) return sys::call(__NR_prctl, kSetDispatch, 1L, window.gates, window.gates_end - window.gates, &record.selector);
+  if (on)
+    return sys::call(__NR_prctl, kSetDispatch, 1L, window.gates, window.gates_end - window.gates,
+                     &record.selector);
   return sys::call(__NR_prctl, kSetDispatch, 0L, 0L, 0L, 0L);
 }
 
 void unblock(uint64_t signals) { sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &signals, 0L, 8L); }
 void block_all() { sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &kAllSignals, 0L, 8L); }
 
-// sigaltstack(2) while the thread is on the stack that is to be replaced: the kernel looks at nothing but the stack
-// pointer. (Up to Linux 6.11 the end of a handler could do it; since then a frame on the stack cannot.)
+// sigaltstack(2) while the thread is on the stack that is to be replaced: the kernel looks at nothing but the
+// stack pointer. (Up to Linux 6.11 the end of a handler could do it; since then a frame on the stack cannot.)
 void change_stack_below(ThreadRecord& record, const KernelStack& stack) {
   long r = __NR_sigaltstack;
   asm volatile(
@@ -55,8 +57,8 @@ void change_stack_below(ThreadRecord& record, const KernelStack& stack) {
       : "rcx", "r11", "r12", "memory");
 }
 
-// The thread was stopped, the guard has been opened, and it has not run since. It is on the stack of its record now:
-// from here on it may write to protected memory.
+// The thread was stopped, the guard has been opened, and it has not run since. It is on the stack of its
+// record now: from here on it may write to protected memory.
 [[noreturn]] void enlist(void* argument) {
   auto* frame = static_cast<ucontext_t*>(argument);
   ThreadRecord& record = *record_of(&argument);
@@ -78,9 +80,11 @@ void change_stack_below(ThreadRecord& record, const KernelStack& stack) {
   resume(record, frame, kTrap);
 }
 
-// Is what the kernel has another action than what the program wants? Where it is the same it is not set again: to set
-// SIG_DFL drops a pending SIGURG or SIGCHLD.
-bool is_changed(int signal, const KernelSigaction& wanted) { return wanted.handler > 1 || (window.forced & bit(signal)) != 0; }
+// Is what the kernel has another action than what the program wants? Where it is the same it is not set
+// again: to set SIG_DFL drops a pending SIGURG or SIGCHLD.
+bool is_changed(int signal, const KernelSigaction& wanted) {
+  return wanted.handler > 1 || (window.forced & bit(signal)) != 0;
+}
 
 // 0: the thread has no rseq area, or the one that the stop knows of.
 long has_unknown_rseq() {
@@ -96,9 +100,11 @@ Result<void> prepare() {
   if (window.memory.size() != 0) return {};
   constexpr uint64_t kGates = ((kMostThreads + 1) * kGateBytes + kPageSize - 1) & ~(kPageSize - 1);
   constexpr uint64_t kBytes = kMostThreads * kBlockBytes + kBlockBytes + kGates;
-  const long p = sys::call(__NR_mmap, 0L, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
+  const long p = sys::call(__NR_mmap, 0L, kBytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
   if (sys::failed(p)) {
-    return make_error(ExitCode::kUnavailable, static_cast<int>(p), "no address space for the guard; raise the limit (ulimit -v)");
+    return make_error(ExitCode::kUnavailable, static_cast<int>(p),
+                      "no address space for the guard; raise the limit (ulimit -v)");
   }
   const auto start = static_cast<uint64_t>(p);
   const uint64_t blocks = (start + kGates + kBlockBytes - 1) & ~(kBlockBytes - 1);
@@ -115,8 +121,8 @@ Result<void> prepare() {
   }
   if (const long r = sys::call(__NR_mprotect, start, kGates, PROT_READ | PROT_EXEC); r != 0) {
     sys::call(__NR_munmap, start, kBytes);
-    return make_error(ExitCode::kUnavailable, static_cast<int>(r), "this system does not let a program make code ({})",
-                      errno_name(static_cast<int>(r)));
+    return make_error(ExitCode::kUnavailable, static_cast<int>(r),
+                      "this system does not let a program make code ({})", errno_name(static_cast<int>(r)));
   }
   window.gates = start;
   window.gates_end = start + kGates;
@@ -133,12 +139,15 @@ const char* refuses(const ThreadSlot* stopped) {
     ++threads;
     if (s->rseq != 0) continue;
     long unknown = 0;
-    library.world.run_on(const_cast<ThreadSlot&>(*s), [](void* answer) { *static_cast<long*>(answer) = has_unknown_rseq(); }, &unknown);
+    library.world.run_on(
+        const_cast<ThreadSlot&>(*s), [](void* answer) { *static_cast<long*>(answer) = has_unknown_rseq(); },
+        &unknown);
     if (unknown != 0) return "a thread has restartable sequences that libc does not know of";
   }
   if (threads > kMostThreads) return "it has more than 4096 threads";
   KernelSigaction action{};
-  if (kernel_sigaction(SIGSYS, nullptr, &action) != 0 || action.handler != 0) return "it handles or ignores SIGSYS itself";
+  if (kernel_sigaction(SIGSYS, nullptr, &action) != 0 || action.handler != 0)
+    return "it handles or ignores SIGSYS itself";
   return nullptr;
 }
 
@@ -152,7 +161,9 @@ void open_stopped(Copier& copier, const Faults& faults) {
   for (int signal = 1; signal <= 64; ++signal) {
     KernelSigaction& action = window.actions[signal];
     action = {};
-    if (signal == SIGKILL || signal == SIGSTOP || signal == library.signal || library.world.has_borrowed(signal)) continue;
+    if (signal == SIGKILL || signal == SIGSTOP || signal == library.signal ||
+        library.world.has_borrowed(signal))
+      continue;
     kernel_sigaction(signal, nullptr, &action);
     if (is_changed(signal, action)) install(signal, action);
   }
@@ -161,8 +172,11 @@ void open_stopped(Copier& copier, const Faults& faults) {
 
 void close_stopped() {
   for (int signal = 1; signal <= 64; ++signal) {
-    if (signal == SIGKILL || signal == SIGSTOP || signal == library.signal || library.world.has_borrowed(signal)) continue;
-    if (is_changed(signal, window.actions[signal])) kernel_sigaction(signal, &window.actions[signal], nullptr);
+    if (signal == SIGKILL || signal == SIGSTOP || signal == library.signal ||
+        library.world.has_borrowed(signal))
+      continue;
+    if (is_changed(signal, window.actions[signal]))
+      kernel_sigaction(signal, &window.actions[signal], nullptr);
   }
   window.copier = nullptr;
   window.open.fetch_add(1, std::memory_order_release);
@@ -235,7 +249,8 @@ void wait_until_closed(ThreadRecord& record, ucontext_t* frame) {
   while (!record.left) futex_wait(window.open, seen);
   const int64_t waited = now_ns() - since;
   int64_t longest = window.longest_wait_ns.load(std::memory_order_relaxed);
-  while (longest < waited && !window.longest_wait_ns.compare_exchange_weak(longest, waited, std::memory_order_relaxed)) {
+  while (longest < waited &&
+         !window.longest_wait_ns.compare_exchange_weak(longest, waited, std::memory_order_relaxed)) {
   }
   if (frame != nullptr) take_guard_off(record, frame);
 }
@@ -256,7 +271,8 @@ bool back_out(ThreadRecord& record, ucontext_t* frame) {
   greg_t* r = frame->uc_mcontext.gregs;
   const auto ip = static_cast<uint64_t>(r[REG_RIP]);
   if (ip - window.gates < kGateBytes) {
-    // About to return from a handler of the program: what prepare_signal_return() has put into that frame comes out again.
+    // About to return from a handler of the program: what prepare_signal_return() has put into that frame
+    // comes out again.
     auto* below = reinterpret_cast<ucontext_t*>(r[REG_RSP]);
     kernel_stack(below) = record.program_stack;
     kernel_mask(below) |= record.virtual_mask;
@@ -276,13 +292,15 @@ bool make_writable(AddrRange range) { return window.copier->make_writable(range)
 
 bool copy_in(void* to, uint64_t from, size_t bytes) {
   iovec local{to, bytes}, remote{reinterpret_cast<void*>(from), bytes};
-  return sys::call(__NR_process_vm_readv, sys::gettid(), &local, 1, &remote, 1, 0L) == static_cast<long>(bytes);
+  return sys::call(__NR_process_vm_readv, sys::gettid(), &local, 1, &remote, 1, 0L) ==
+         static_cast<long>(bytes);
 }
 
 bool copy_out(uint64_t to, const void* from, size_t bytes) {
   if (!make_writable({Addr{to}, Addr{to} + bytes})) return false;
   iovec local{const_cast<void*>(from), bytes}, remote{reinterpret_cast<void*>(to), bytes};
-  return sys::call(__NR_process_vm_writev, sys::gettid(), &local, 1, &remote, 1, 0L) == static_cast<long>(bytes);
+  return sys::call(__NR_process_vm_writev, sys::gettid(), &local, 1, &remote, 1, 0L) ==
+         static_cast<long>(bytes);
 }
 
 void hold(ThreadRecord& record, const siginfo_t& info) {

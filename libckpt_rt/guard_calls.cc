@@ -141,27 +141,147 @@ constexpr Call kCalls[] = {
 };
 
 constexpr uint16_t kSilent[] = {
-    __NR_write, __NR_pwrite64, __NR_writev, __NR_pwritev, __NR_pwritev2, __NR_open, __NR_openat, __NR_creat,
-    __NR_lseek, __NR_access, __NR_faccessat, __NR_faccessat2, __NR_sched_yield, __NR_msync,
-    __NR_munlock, __NR_membarrier, __NR_dup, __NR_socket, __NR_bind, __NR_listen, __NR_connect, __NR_shutdown,
-    __NR_setsockopt, __NR_sendto, __NR_sendmsg, __NR_tee, __NR_epoll_create, __NR_epoll_create1, __NR_epoll_ctl,
-    __NR_eventfd, __NR_eventfd2, __NR_signalfd, __NR_signalfd4, __NR_timerfd_create, __NR_inotify_init,
-    __NR_inotify_init1, __NR_inotify_add_watch, __NR_inotify_rm_watch, __NR_memfd_create, __NR_alarm, __NR_clock_settime,
-    __NR_setrlimit, __NR_getpid, __NR_gettid, __NR_getppid, __NR_getuid, __NR_geteuid, __NR_getgid, __NR_getegid,
-    __NR_getpgid, __NR_getpgrp, __NR_getsid, __NR_setsid, __NR_setpgid, __NR_getpriority, __NR_setpriority,
-    __NR_sched_setaffinity, __NR_sched_setscheduler, __NR_sched_getscheduler, __NR_sched_setparam, __NR_sched_setattr,
-    __NR_sched_get_priority_max, __NR_sched_get_priority_min, __NR_set_robust_list, __NR_rt_sigqueueinfo,
-    __NR_rt_tgsigqueueinfo, __NR_rt_sigsuspend, __NR_kill, __NR_tkill, __NR_tgkill, __NR_pause, __NR_timer_getoverrun, __NR_timer_delete,
-    __NR_semget, __NR_semop, __NR_semtimedop, __NR_msgget, __NR_msgsnd, __NR_shmget, __NR_mq_open, __NR_mq_unlink,
-    __NR_mq_timedsend, __NR_mq_notify, __NR_chmod, __NR_fchmod, __NR_fchmodat, __NR_chown, __NR_fchown, __NR_lchown,
-    __NR_fchownat, __NR_mkdir, __NR_mkdirat, __NR_rmdir, __NR_unlink, __NR_unlinkat, __NR_rename, __NR_renameat,
-    __NR_renameat2, __NR_link, __NR_linkat, __NR_symlink, __NR_symlinkat, __NR_mknod, __NR_mknodat, __NR_truncate,
-    __NR_ftruncate, __NR_fallocate, __NR_chdir, __NR_fchdir, __NR_umask, __NR_utimensat, __NR_futimesat, __NR_utimes,
-    __NR_sync, __NR_fsync, __NR_fdatasync, __NR_syncfs, __NR_sync_file_range, __NR_readahead, __NR_fadvise64, __NR_flock,
-    __NR_pidfd_open, __NR_pidfd_send_signal, __NR_kcmp, __NR_setxattr, __NR_lsetxattr,
-    __NR_fsetxattr, __NR_removexattr, __NR_lremovexattr, __NR_fremovexattr, __NR_exit_group,
-    __NR_setuid, __NR_setgid, __NR_setreuid, __NR_setregid, __NR_setresuid, __NR_setresgid, __NR_setgroups,
-    __NR_setfsuid, __NR_setfsgid, __NR_capset,
+    __NR_write,
+    __NR_pwrite64,
+    __NR_writev,
+    __NR_pwritev,
+    __NR_pwritev2,
+    __NR_open,
+    __NR_openat,
+    __NR_creat,
+    __NR_lseek,
+    __NR_access,
+    __NR_faccessat,
+    __NR_faccessat2,
+    __NR_sched_yield,
+    __NR_msync,
+    __NR_munlock,
+    __NR_membarrier,
+    __NR_dup,
+    __NR_socket,
+    __NR_bind,
+    __NR_listen,
+    __NR_connect,
+    __NR_shutdown,
+    __NR_setsockopt,
+    __NR_sendto,
+    __NR_sendmsg,
+    __NR_tee,
+    __NR_epoll_create,
+    __NR_epoll_create1,
+    __NR_epoll_ctl,
+    __NR_eventfd,
+    __NR_eventfd2,
+    __NR_signalfd,
+    __NR_signalfd4,
+    __NR_timerfd_create,
+    __NR_inotify_init,
+    __NR_inotify_init1,
+    __NR_inotify_add_watch,
+    __NR_inotify_rm_watch,
+    __NR_memfd_create,
+    __NR_alarm,
+    __NR_clock_settime,
+    __NR_setrlimit,
+    __NR_getpid,
+    __NR_gettid,
+    __NR_getppid,
+    __NR_getuid,
+    __NR_geteuid,
+    __NR_getgid,
+    __NR_getegid,
+    __NR_getpgid,
+    __NR_getpgrp,
+    __NR_getsid,
+    __NR_setsid,
+    __NR_setpgid,
+    __NR_getpriority,
+    __NR_setpriority,
+    __NR_sched_setaffinity,
+    __NR_sched_setscheduler,
+    __NR_sched_getscheduler,
+    __NR_sched_setparam,
+    __NR_sched_setattr,
+    __NR_sched_get_priority_max,
+    __NR_sched_get_priority_min,
+    __NR_set_robust_list,
+    __NR_rt_sigqueueinfo,
+    __NR_rt_tgsigqueueinfo,
+    __NR_rt_sigsuspend,
+    __NR_kill,
+    __NR_tkill,
+    __NR_tgkill,
+    __NR_pause,
+    __NR_timer_getoverrun,
+    __NR_timer_delete,
+    __NR_semget,
+    __NR_semop,
+    __NR_semtimedop,
+    __NR_msgget,
+    __NR_msgsnd,
+    __NR_shmget,
+    __NR_mq_open,
+    __NR_mq_unlink,
+    __NR_mq_timedsend,
+    __NR_mq_notify,
+    __NR_chmod,
+    __NR_fchmod,
+    __NR_fchmodat,
+    __NR_chown,
+    __NR_fchown,
+    __NR_lchown,
+    __NR_fchownat,
+    __NR_mkdir,
+    __NR_mkdirat,
+    __NR_rmdir,
+    __NR_unlink,
+    __NR_unlinkat,
+    __NR_rename,
+    __NR_renameat,
+    __NR_renameat2,
+    __NR_link,
+    __NR_linkat,
+    __NR_symlink,
+    __NR_symlinkat,
+    __NR_mknod,
+    __NR_mknodat,
+    __NR_truncate,
+    __NR_ftruncate,
+    __NR_fallocate,
+    __NR_chdir,
+    __NR_fchdir,
+    __NR_umask,
+    __NR_utimensat,
+    __NR_futimesat,
+    __NR_utimes,
+    __NR_sync,
+    __NR_fsync,
+    __NR_fdatasync,
+    __NR_syncfs,
+    __NR_sync_file_range,
+    __NR_readahead,
+    __NR_fadvise64,
+    __NR_flock,
+    __NR_pidfd_open,
+    __NR_pidfd_send_signal,
+    __NR_kcmp,
+    __NR_setxattr,
+    __NR_lsetxattr,
+    __NR_fsetxattr,
+    __NR_removexattr,
+    __NR_lremovexattr,
+    __NR_fremovexattr,
+    __NR_exit_group,
+    __NR_setuid,
+    __NR_setgid,
+    __NR_setreuid,
+    __NR_setregid,
+    __NR_setresuid,
+    __NR_setresgid,
+    __NR_setgroups,
+    __NR_setfsuid,
+    __NR_setfsgid,
+    __NR_capset,
 };
 
 // Where each call stands in kCalls, worked out by the compiler.
@@ -226,19 +346,26 @@ class Outputs {
     const long at = args[o.argument];
     const auto of = static_cast<uint64_t>(args[o.of]);
     switch (o.size) {
-      case Size::kNone: return;
-      case Size::kBytes: return add(at, o.n);
-      case Size::kArgument: return add(at, of + o.n < of ? ~0ull : of + o.n);
-      case Size::kElements: return add(at, (of & 0xffffffff) * o.n);
-      case Size::kVector: return vector(static_cast<uint64_t>(at), of);
-      case Size::kMessage: return message(at);
+      case Size::kNone:
+        return;
+      case Size::kBytes:
+        return add(at, o.n);
+      case Size::kArgument:
+        return add(at, of + o.n < of ? ~0ull : of + o.n);
+      case Size::kElements:
+        return add(at, (of & 0xffffffff) * o.n);
+      case Size::kVector:
+        return vector(static_cast<uint64_t>(at), of);
+      case Size::kMessage:
+        return message(at);
       case Size::kMessages:
         for (uint64_t i = 0; i < (of & 0xffffffff) && i < 1024 && ok_; ++i) {
           message(at + static_cast<long>(i * sizeof(mmsghdr)));
           add(at + static_cast<long>(i * sizeof(mmsghdr)), sizeof(mmsghdr));
         }
         return;
-      case Size::kByPointer: return by_pointer(at, args[o.of]);
+      case Size::kByPointer:
+        return by_pointer(at, args[o.of]);
     }
   }
 
@@ -249,12 +376,18 @@ class Outputs {
 
 Verdict ioctl_outputs(const long* args, Outputs& out) {
   switch (static_cast<uint32_t>(args[1])) {
-    case TCGETS: out.add(args[2], 60); break;
-    case TIOCGWINSZ: out.add(args[2], 8); break;
+    case TCGETS:
+      out.add(args[2], 60);
+      break;
+    case TIOCGWINSZ:
+      out.add(args[2], 8);
+      break;
     case FIONREAD:
     case TIOCOUTQ:
     case TIOCGPGRP:
-    case TIOCGSID: out.add(args[2], 4); break;
+    case TIOCGSID:
+      out.add(args[2], 4);
+      break;
     case TCSETS:
     case TCSETSW:
     case TCSETSF:
@@ -264,8 +397,10 @@ Verdict ioctl_outputs(const long* args, Outputs& out) {
     case FIONBIO:
     case FIOASYNC:
     case FIOCLEX:
-    case FIONCLEX: break;
-    default: return Verdict::kWait;
+    case FIONCLEX:
+      break;
+    default:
+      return Verdict::kWait;
   }
   return Verdict::kPass;
 }
@@ -273,8 +408,12 @@ Verdict ioctl_outputs(const long* args, Outputs& out) {
 Verdict fcntl_outputs(const long* args, Outputs& out) {
   switch (static_cast<int>(args[1])) {
     case F_GETLK:
-    case F_OFD_GETLK: out.add(args[2], 32); break;
-    case F_GETOWN_EX: out.add(args[2], 8); break;
+    case F_OFD_GETLK:
+      out.add(args[2], 32);
+      break;
+    case F_GETOWN_EX:
+      out.add(args[2], 8);
+      break;
     case F_DUPFD:
     case F_DUPFD_CLOEXEC:
     case F_GETFD:
@@ -293,8 +432,10 @@ Verdict fcntl_outputs(const long* args, Outputs& out) {
     case F_GETPIPE_SZ:
     case F_SETPIPE_SZ:
     case F_ADD_SEALS:
-    case F_GET_SEALS: break;
-    default: return Verdict::kWait;
+    case F_GET_SEALS:
+      break;
+    default:
+      return Verdict::kWait;
   }
   return Verdict::kPass;
 }
@@ -302,8 +443,12 @@ Verdict fcntl_outputs(const long* args, Outputs& out) {
 Verdict prctl_outputs(const long* args, Outputs& out) {
   constexpr long kSetVma = 0x53564d41;
   switch (args[0]) {
-    case PR_GET_NAME: out.add(args[1], 16); break;
-    case PR_GET_PDEATHSIG: out.add(args[1], 4); break;
+    case PR_GET_NAME:
+      out.add(args[1], 16);
+      break;
+    case PR_GET_PDEATHSIG:
+      out.add(args[1], 4);
+      break;
     case PR_SET_NAME:
     case PR_SET_PDEATHSIG:
     case PR_GET_DUMPABLE:
@@ -312,8 +457,10 @@ Verdict prctl_outputs(const long* args, Outputs& out) {
     case PR_GET_NO_NEW_PRIVS:
     case PR_GET_KEEPCAPS:
     case PR_CAPBSET_READ:
-    case kSetVma: break;
-    default: return Verdict::kWait;
+    case kSetVma:
+      break;
+    default:
+      return Verdict::kWait;
   }
   return Verdict::kPass;
 }
@@ -326,7 +473,8 @@ Verdict mremap_outputs(const long* args, Outputs& out) {
 
 Verdict brk_outputs(const long* args, Outputs& out) {
   const long now = sys::call(__NR_brk, 0L);
-  if (args[0] != 0 && args[0] < now) out.add(args[0] & ~long{kPageSize - 1}, static_cast<uint64_t>(now - args[0]) + kPageSize);
+  if (args[0] != 0 && args[0] < now)
+    out.add(args[0] & ~long{kPageSize - 1}, static_cast<uint64_t>(now - args[0]) + kPageSize);
   return Verdict::kPass;
 }
 
@@ -340,7 +488,8 @@ Verdict select_outputs(const long* args, Outputs& out) {
 
 Verdict futex_outputs(const long* args, Outputs& out) {
   const auto operation = static_cast<uint32_t>(args[1]);
-  // A futex that may be shared is known by its page, which the kernel takes hold of as if to write, even in FUTEX_WAIT.
+  // A futex that may be shared is known by its page, which the kernel takes hold of as if to write, even in
+  // FUTEX_WAIT.
   if (futex_words::written_by_kernel(operation) || (operation & FUTEX_PRIVATE_FLAG) == 0) {
     out.add(args[0], 4);
     out.add(args[4], 4);
@@ -363,16 +512,20 @@ Verdict descriptor_call(long nr, const long* args) {
   if (ours < 0) return Verdict::kPass;
   if (nr == __NR_close_range) {
     const auto first = static_cast<uint32_t>(args[0]), last = static_cast<uint32_t>(args[1]);
-    return static_cast<uint32_t>(ours) >= first && static_cast<uint32_t>(ours) <= last ? Verdict::kWait : Verdict::kPass;
+    return static_cast<uint32_t>(ours) >= first && static_cast<uint32_t>(ours) <= last ? Verdict::kWait
+                                                                                       : Verdict::kPass;
   }
   return static_cast<int>(args[nr == __NR_close ? 0 : 1]) == ours ? Verdict::kWait : Verdict::kPass;
 }
 
 Verdict special_outputs(long nr, const long* args, Outputs& out) {
   switch (nr) {
-    case __NR_ioctl: return ioctl_outputs(args, out);
-    case __NR_fcntl: return fcntl_outputs(args, out);
-    case __NR_prctl: return prctl_outputs(args, out);
+    case __NR_ioctl:
+      return ioctl_outputs(args, out);
+    case __NR_fcntl:
+      return fcntl_outputs(args, out);
+    case __NR_prctl:
+      return prctl_outputs(args, out);
     case __NR_arch_prctl:
       if (args[0] != 0x1003 && args[0] != 0x1002) return Verdict::kWait;  // ARCH_GET_FS, ARCH_SET_FS
       if (args[0] == 0x1003) out.add(args[1], 8);
@@ -380,18 +533,27 @@ Verdict special_outputs(long nr, const long* args, Outputs& out) {
     case __NR_mmap:
       if ((args[3] & MAP_FIXED) != 0) out.add(args[0], static_cast<uint64_t>(args[1]));
       return Verdict::kPass;
-    case __NR_mincore: out.add(args[2], static_cast<uint64_t>(args[1]) / kPageSize + 1); return Verdict::kPass;
-    case __NR_mremap: return mremap_outputs(args, out);
-    case __NR_brk: return brk_outputs(args, out);
+    case __NR_mincore:
+      out.add(args[2], static_cast<uint64_t>(args[1]) / kPageSize + 1);
+      return Verdict::kPass;
+    case __NR_mremap:
+      return mremap_outputs(args, out);
+    case __NR_brk:
+      return brk_outputs(args, out);
     case __NR_select:
-    case __NR_pselect6: return select_outputs(args, out);
-    case __NR_futex: return futex_outputs(args, out);
-    case __NR_futex_waitv: return futex_waitv_outputs(args, out);
+    case __NR_pselect6:
+      return select_outputs(args, out);
+    case __NR_futex:
+      return futex_outputs(args, out);
+    case __NR_futex_waitv:
+      return futex_waitv_outputs(args, out);
     case __NR_close:
     case __NR_close_range:
     case __NR_dup2:
-    case __NR_dup3: return descriptor_call(nr, args);
-    default: return Verdict::kWait;
+    case __NR_dup3:
+      return descriptor_call(nr, args);
+    default:
+      return Verdict::kWait;
   }
 }
 
@@ -414,14 +576,21 @@ Verdict each_output(long nr, const long* args, const Visitor& visitor) {
 bool mask_of_call(long nr, const long* args, uint64_t* mask) {
   uint64_t at = 0;
   switch (nr) {
-    case __NR_rt_sigsuspend: at = static_cast<uint64_t>(args[0]); break;
-    case __NR_ppoll: at = static_cast<uint64_t>(args[3]); break;
+    case __NR_rt_sigsuspend:
+      at = static_cast<uint64_t>(args[0]);
+      break;
+    case __NR_ppoll:
+      at = static_cast<uint64_t>(args[3]);
+      break;
     case __NR_epoll_pwait:
-    case __NR_epoll_pwait2: at = static_cast<uint64_t>(args[4]); break;
+    case __NR_epoll_pwait2:
+      at = static_cast<uint64_t>(args[4]);
+      break;
     case __NR_pselect6:
       if (args[5] == 0 || !copy_in(&at, static_cast<uint64_t>(args[5]), sizeof(at))) return false;
       break;
-    default: return false;
+    default:
+      return false;
   }
   return at != 0 && copy_in(mask, at, sizeof(*mask));
 }

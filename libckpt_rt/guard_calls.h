@@ -1,7 +1,8 @@
 // What the kernel writes to in each system call: the table of the guard.
 //
-// A call that is not in the table, or of which its arguments do not tell where it writes, waits until the guard is
-// closed. So a missing line costs time and never truth; a wrong line would cost a program its EFAULT.
+// A call that is not in the table, or of which its arguments do not tell where it writes, waits until the
+// guard is closed. So a missing line costs time and never truth; a wrong line would cost a program its
+// EFAULT.
 //
 // Owner:     libckpt_rt. Callers: guard_dispatch.cc, in a handler of the guard.
 // Source:    the manual page of each call, and the kernel's copy_to_user in it.
@@ -12,7 +13,7 @@
 namespace ckpt::guard {
 
 enum class Verdict {
-  kPass,    // all that it writes to was given to `visit`
+  kPass,  // all that it writes to was given to `visit`
   kWait,
 };
 

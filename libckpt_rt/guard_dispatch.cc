@@ -1,10 +1,11 @@
 // A system call of the program while the guard is open: the kernel raises SIGSYS in its place.
 //
-// What the call will write to is made writable, and the thread goes on at its gate, which is the same instruction at an
-// address that is not trapped, with all registers as they were, and a jump back. So a call waits in the kernel as it
-// would without us: on the program's own stack, with its own mask, no frame of ours on any stack and no state but
-// the address behind the instruction. What was made writable stays so until the next stop, and a stop or a handler of
-// the program finds the thread as if it stood at its own instruction (back_out()).
+// What the call will write to is made writable, and the thread goes on at its gate, which is the same
+// instruction at an address that is not trapped, with all registers as they were, and a jump back. So a call
+// waits in the kernel as it would without us: on the program's own stack, with its own mask, no frame of ours
+// on any stack and no state but the address behind the instruction. What was made writable stays so until the
+// next stop, and a stop or a handler of the program finds the thread as if it stood at its own instruction
+// (back_out()).
 #include <errno.h>
 #include <sys/syscall.h>
 
@@ -17,8 +18,8 @@ namespace ckpt::guard {
 
 namespace {
 
-constexpr int kUserDispatch = 2;             // SYS_USER_DISPATCH
-constexpr unsigned kX86_64 = 0xc000003e;     // AUDIT_ARCH_X86_64
+constexpr int kUserDispatch = 2;          // SYS_USER_DISPATCH
+constexpr unsigned kX86_64 = 0xc000003e;  // AUDIT_ARCH_X86_64
 
 // Made here, without entering the kernel at the program's place.
 bool is_about_signals(long nr) {
@@ -27,9 +28,12 @@ bool is_about_signals(long nr) {
 
 long make_here(ThreadRecord& record, ucontext_t* frame, long nr, const long* args) {
   switch (nr) {
-    case __NR_rt_sigprocmask: return change_mask(record, frame, args);
-    case __NR_rt_sigaction: return change_action(args);
-    default: return change_stack(record, frame, args);
+    case __NR_rt_sigprocmask:
+      return change_mask(record, frame, args);
+    case __NR_rt_sigaction:
+      return change_action(args);
+    default:
+      return change_stack(record, frame, args);
   }
 }
 

@@ -1,9 +1,9 @@
 // Signals while the guard is open: faults, and those of the program.
 //
-// Every handler runs on our alternate stack first, which is never protected, so that the kernel can always push its
-// frame. One of the program's is then delivered by us as the kernel would have: the frame is moved to the stack on which the
-// program expects it, with the program's mask and alternate stack in it, and the handler is entered with the registers
-// and the mask that the kernel would have given it.
+// Every handler runs on our alternate stack first, which is never protected, so that the kernel can always
+// push its frame. One of the program's is then delivered by us as the kernel would have: the frame is moved
+// to the stack on which the program expects it, with the program's mask and alternate stack in it, and the
+// handler is entered with the registers and the mask that the kernel would have given it.
 #include <errno.h>
 #include <sys/mman.h>
 
@@ -49,7 +49,8 @@ void set_default(int signal) {
   kernel_sigaction(signal, &none, nullptr);
 }
 
-// The kernel does what it does with a signal that has no handler: for a fault, when the instruction runs again.
+// The kernel does what it does with a signal that has no handler: for a fault, when the instruction runs
+// again.
 [[noreturn]] void leave_to_kernel(ThreadRecord& record, int signal, siginfo_t* info, ucontext_t* frame) {
   set_default(signal);
   if (info->si_code <= 0 || signal == SIGSYS) {
@@ -59,7 +60,8 @@ void set_default(int signal) {
   resume(record, frame, kTrap);
 }
 
-[[noreturn]] void deliver(ThreadRecord& record, int signal, siginfo_t* info, ucontext_t* frame, uint8_t selector) {
+[[noreturn]] void deliver(ThreadRecord& record, int signal, siginfo_t* info, ucontext_t* frame,
+                          uint8_t selector) {
   const auto ip = static_cast<uint64_t>(frame->uc_mcontext.gregs[REG_RIP]);
   const bool inside = record_of(reinterpret_cast<void*>(frame->uc_mcontext.gregs[REG_RSP])) != nullptr;
   // Sent while the thread is in a handler of ours, or at its very end: it comes with the next system call.
@@ -68,7 +70,8 @@ void set_default(int signal) {
     resume(record, frame, selector);
   }
   if (inside) {
-    // A fault in a handler of ours that is the program's own doing: a stack that has no room. The kernel would end it as well.
+    // A fault in a handler of ours that is the program's own doing: a stack that has no room. The kernel
+    // would end it as well.
     set_default(signal);
     resume(record, frame, kLetThrough);
   }
@@ -90,7 +93,8 @@ void set_default(int signal) {
     resume(record, frame, kTrap);
   }
   if (action.handler == 1 && sent) resume(record, frame, kTrap);
-  if (action.handler <= 1 || (record.virtual_mask & bit(signal)) != 0) leave_to_kernel(record, signal, info, frame);
+  if (action.handler <= 1 || (record.virtual_mask & bit(signal)) != 0)
+    leave_to_kernel(record, signal, info, frame);
 
   const auto sp = static_cast<uint64_t>(r[REG_RSP]);
   const KernelStack stack = record.program_stack;
@@ -194,7 +198,8 @@ void install(int signal, const KernelSigaction& wanted) {
 }
 
 bool on_stack(const KernelStack& stack, uint64_t sp) {
-  return (stack.flags & kAutodisarm) == 0 && stack.bytes != 0 && sp > stack.start && sp - stack.start <= stack.bytes;
+  return (stack.flags & kAutodisarm) == 0 && stack.bytes != 0 && sp > stack.start &&
+         sp - stack.start <= stack.bytes;
 }
 
 long set_program_stack(ThreadRecord& record, const KernelStack& wanted, uint64_t sp) {
@@ -217,8 +222,9 @@ long change_stack(ThreadRecord& record, ucontext_t* frame, const long* args) {
   KernelStack wanted{};
   if (args[0] != 0 && !copy_in(&wanted, static_cast<uint64_t>(args[0]), sizeof(wanted))) return -EFAULT;
   KernelStack before = record.program_stack;
-  before.flags = (before.flags & kAutodisarm) |
-                 (before.bytes == 0 ? SS_DISABLE : on_stack(record.program_stack, sp) ? SS_ONSTACK : 0);
+  before.flags = (before.flags & kAutodisarm) | (before.bytes == 0                    ? SS_DISABLE
+                                                 : on_stack(record.program_stack, sp) ? SS_ONSTACK
+                                                                                      : 0);
   if (args[0] != 0) {
     const long r = set_program_stack(record, wanted, sp);
     if (r != 0) return r;
@@ -234,10 +240,17 @@ long change_mask(ThreadRecord& record, ucontext_t* frame, const long* args) {
     uint64_t set = 0, after = before;
     if (!copy_in(&set, static_cast<uint64_t>(args[1]), sizeof(set))) return -EFAULT;
     switch (static_cast<int>(args[0])) {
-      case SIG_BLOCK: after |= set; break;
-      case SIG_UNBLOCK: after &= ~set; break;
-      case SIG_SETMASK: after = set; break;
-      default: return -EINVAL;
+      case SIG_BLOCK:
+        after |= set;
+        break;
+      case SIG_UNBLOCK:
+        after &= ~set;
+        break;
+      case SIG_SETMASK:
+        after = set;
+        break;
+      default:
+        return -EINVAL;
     }
     after &= ~kUnblockable;
     record.virtual_mask = after & window.forced;
@@ -250,7 +263,8 @@ long change_action(const long* args) {
   const int signal = static_cast<int>(args[0]);
   if (args[3] != 8 || signal < 1 || signal > 64 || signal == SIGKILL || signal == SIGSTOP) return -EINVAL;
   // The program may handle SIGSYS when the guard needs it no more.
-  if (args[1] != 0 && (signal == SIGSYS || signal == library.signal || library.world.has_borrowed(signal))) return kWait;
+  if (args[1] != 0 && (signal == SIGSYS || signal == library.signal || library.world.has_borrowed(signal)))
+    return kWait;
   KernelSigaction wanted{}, before;
   if (args[1] != 0 && !copy_in(&wanted, static_cast<uint64_t>(args[1]), sizeof(wanted))) return -EFAULT;
   {
@@ -265,7 +279,8 @@ long change_action(const long* args) {
   return args[2] == 0 || copy_out(static_cast<uint64_t>(args[2]), &before, sizeof(before)) ? 0 : -EFAULT;
 }
 
-// The program returns from a handler: what the kernel will restore is what it must have while the guard is open.
+// The program returns from a handler: what the kernel will restore is what it must have while the guard is
+// open.
 void prepare_signal_return(ThreadRecord& record, ucontext_t* frame) {
   const auto at = static_cast<uint64_t>(frame->uc_mcontext.gregs[REG_RSP]);
   // Only this much of it is the kernel's.
@@ -274,7 +289,8 @@ void prepare_signal_return(ThreadRecord& record, ucontext_t* frame) {
   auto* context = reinterpret_cast<ucontext_t*>(bytes);
   record.virtual_mask = kernel_mask(context) & window.forced;
   kernel_mask(context) &= ~window.forced;
-  set_program_stack(record, kernel_stack(context), static_cast<uint64_t>(context->uc_mcontext.gregs[REG_RSP]));
+  set_program_stack(record, kernel_stack(context),
+                    static_cast<uint64_t>(context->uc_mcontext.gregs[REG_RSP]));
   kernel_stack(context) = stack_of(record);
   copy_out(at, bytes, kContextBytes);
 }

@@ -21,10 +21,11 @@ namespace ckpt {
 
 namespace {
 
-constexpr int kBusAddressError = 2;      // BUS_ADRERR
-constexpr int kSegvAccessError = 2;      // SEGV_ACCERR
+constexpr int kBusAddressError = 2;  // BUS_ADRERR
+constexpr int kSegvAccessError = 2;  // SEGV_ACCERR
 
-// On a thread of the program. High up, where the program's own do not come: those begin at the lowest free number.
+// On a thread of the program. High up, where the program's own do not come: those begin at the lowest free
+// number.
 void open_in_program(void* answer) {
   auto& fd = *static_cast<long*>(answer);
   fd = sys::call(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
@@ -59,7 +60,8 @@ Result<void> GuardedMemory::open_userfaultfd_of(ThreadSlot* thread) {
   }
   program_fd_ = static_cast<int>(fd);
   // A pidfd of a thread needs Linux 6.9; the leader's works everywhere.
-  ScopedFd process(static_cast<int>(sys::call(__NR_pidfd_open, thread->tid, thread->tid == library.pid ? 0 : O_EXCL)));
+  ScopedFd process(
+      static_cast<int>(sys::call(__NR_pidfd_open, thread->tid, thread->tid == library.pid ? 0 : O_EXCL)));
   long ours = process.valid() ? sys::call(__NR_pidfd_getfd, process.get(), program_fd_, 0) : process.get();
   if (!sys::failed(ours)) agent_fd_ = ScopedFd(static_cast<int>(ours));
   uffdio_api api{};
@@ -69,16 +71,19 @@ Result<void> GuardedMemory::open_userfaultfd_of(ThreadSlot* thread) {
   if (!sys::failed(ours)) return {};
   end_stopped(thread);
   return make_error(ExitCode::kUnavailable, static_cast<int>(ours),
-                    "this kernel's userfaultfd cannot raise a signal for a write, or not be shared ({})", errno_name(static_cast<int>(ours)));
+                    "this kernel's userfaultfd cannot raise a signal for a write, or not be shared ({})",
+                    errno_name(static_cast<int>(ours)));
 }
 
-Result<void> GuardedMemory::begin_stopped(FaultBackEnd back_end, ThreadSlot* thread, Arena& arena, std::span<Mapping> map) {
+Result<void> GuardedMemory::begin_stopped(FaultBackEnd back_end, ThreadSlot* thread, Arena& arena,
+                                          std::span<Mapping> map) {
   back_end_ = back_end;
   parts_ = ArenaVector<Part>(arena);
   if (back_end == FaultBackEnd::kInThread) CKPT_TRY(open_userfaultfd_of(thread));
   for (Mapping& m : map) {
     if (m.handling != Handling::kTracked) continue;
-    // What other processes write to, or only /proc/self/mem can read, is no business of the program's threads.
+    // What other processes write to, or only /proc/self/mem can read, is no business of the program's
+    // threads.
     if (m.shared || (m.prot & PROT_READ) == 0) m.handling = Handling::kEager;
     if (m.handling == Handling::kTracked && back_end == FaultBackEnd::kInThread) {
       uffdio_register reg{};
@@ -86,7 +91,8 @@ Result<void> GuardedMemory::begin_stopped(FaultBackEnd back_end, ThreadSlot* thr
       reg.mode = UFFDIO_REGISTER_MODE_WP;
       if (sys::call(__NR_ioctl, agent_fd_.get(), UFFDIO_REGISTER, &reg) != 0) m.handling = Handling::kEager;
     }
-    if (m.handling == Handling::kTracked && !parts_.push_back({m.range, m.prot})) return no_memory("the list of mappings");
+    if (m.handling == Handling::kTracked && !parts_.push_back({m.range, m.prot}))
+      return no_memory("the list of mappings");
   }
   return {};
 }
@@ -112,14 +118,16 @@ long GuardedMemory::change(AddrRange range, bool writable) const {
     const Part* part = std::upper_bound(parts_.begin(), parts_.end(), range.start, after);
     if (part == parts_.begin() || !(--part)->range.contains(range.start)) return -ENOENT;
     if ((part->prot & PROT_WRITE) == 0) return 0;
-    return sys::call(__NR_mprotect, range.start.value, range.size(), writable ? part->prot : part->prot & ~uint32_t{PROT_WRITE});
+    return sys::call(__NR_mprotect, range.start.value, range.size(),
+                     writable ? part->prot : part->prot & ~uint32_t{PROT_WRITE});
   }
   const bool agent = library.agent.block().contains(Addr::of(__builtin_frame_address(0)));
   uffdio_writeprotect wp{};
   wp.range = {range.start.value, range.size()};
   wp.mode = writable ? 0 : UFFDIO_WRITEPROTECT_MODE_WP;
   long r;
-  while ((r = sys::call(__NR_ioctl, agent ? agent_fd_.get() : program_fd_, UFFDIO_WRITEPROTECT, &wp)) == -EAGAIN) {
+  while ((r = sys::call(__NR_ioctl, agent ? agent_fd_.get() : program_fd_, UFFDIO_WRITEPROTECT, &wp)) ==
+         -EAGAIN) {
     sys::call(__NR_sched_yield);
   }
   return r;
@@ -130,7 +138,10 @@ long GuardedMemory::unprotect(AddrRange range) { return change(range, true); }
 
 long GuardedMemory::read(std::byte* to, Addr from, size_t bytes, bool) {
   iovec local{to, bytes}, remote{from.as<void>(), bytes};
-  return sys::call(__NR_process_vm_readv, sys::gettid(), &local, 1, &remote, 1, 0L) == static_cast<long>(bytes) ? 0 : -EFAULT;
+  return sys::call(__NR_process_vm_readv, sys::gettid(), &local, 1, &remote, 1, 0L) ==
+                 static_cast<long>(bytes)
+             ? 0
+             : -EFAULT;
 }
 
 void GuardedMemory::end_running() {

@@ -1,6 +1,7 @@
 // Protection whose faults are handled by the thread that writes: the fault back ends in-thread and mprotect.
 //
-//   in-thread   a userfaultfd with UFFD_FEATURE_SIGBUS. It is in the program's descriptor table, at a high number, as
+//   in-thread   a userfaultfd with UFFD_FEATURE_SIGBUS. It is in the program's descriptor table, at a high
+//   number, as
 //               long as the guard is open: the thread that faults unprotects by it.
 //   mprotect    PROT_WRITE is taken away from mappings and given back piece by piece.
 //
@@ -8,8 +9,8 @@
 // between protecting and writing. Both may be used under the guard only (guard.h).
 //
 // Owner:     one checkpoint.
-// Callers:   begin_stopped, protect, end_*: the agent. unprotect, read: also threads of the program, in handlers.
-// Never:     allocates after begin_stopped.
+// Callers:   begin_stopped, protect, end_*: the agent. unprotect, read: also threads of the program, in
+// handlers. Never:     allocates after begin_stopped.
 #pragma once
 
 #include "base/arena.h"
@@ -54,8 +55,8 @@ class GuardedMemory final : public ProgramMemory {
 
   FaultBackEnd back_end_ = FaultBackEnd::kHandler;
   int program_fd_ = -1;
-  ScopedFd agent_fd_;         // the same userfaultfd in the agent's table
-  ArenaVector<Part> parts_;   // in address order
+  ScopedFd agent_fd_;        // the same userfaultfd in the agent's table
+  ArenaVector<Part> parts_;  // in address order
 };
 
 }  // namespace ckpt

@@ -1,5 +1,5 @@
-// What the exercises of the victim "guarded" share: memory of which nobody has written for a while, so that in a
-// checkpoint the kernel is the first to write to it.
+// What the exercises of the victim "guarded" share: memory of which nobody has written for a while, so that
+// in a checkpoint the kernel is the first to write to it.
 //
 // Owner: tests/programs. Callers: the exercises of guarded/.
 #pragma once
@@ -13,7 +13,8 @@ namespace guarded {
 // Many pages, handed out one place after another: a place comes again only after all others.
 class Field {
  public:
-  explicit Field(uint64_t pages, uint64_t seed) : bytes_(pages * victim::kPage), memory_(victim::map_pages(pages)), random_(seed) {
+  explicit Field(uint64_t pages, uint64_t seed)
+      : bytes_(pages * victim::kPage), memory_(victim::map_pages(pages)), random_(seed) {
     std::memset(memory_, 0x5a, bytes_);
   }
   // Not aligned; `size` bytes.

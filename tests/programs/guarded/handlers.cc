@@ -83,17 +83,22 @@ std::string heap_stacks(uint64_t iterations) {
     const stack_t wanted{memory + n % kStacks * kStackBytes, 0, kStackBytes};
     stack_t found{};
     require_call(sigaltstack(&wanted, nullptr) == 0 && sigaltstack(nullptr, &found) == 0, "sigaltstack");
-    require(found.ss_sp == wanted.ss_sp && found.ss_size == kStackBytes && found.ss_flags == 0, "heap_stacks: another alternate stack");
+    require(found.ss_sp == wanted.ss_sp && found.ss_size == kStackBytes && found.ss_flags == 0,
+            "heap_stacks: another alternate stack");
     send(kOnAlternate, n);
-    require(on_alternate.count.load() == n + 1 && on_alternate.value == n, "heap_stacks: {} of {} came", on_alternate.count.load(), n + 1);
+    require(on_alternate.count.load() == n + 1 && on_alternate.value == n, "heap_stacks: {} of {} came",
+            on_alternate.count.load(), n + 1);
     auto* begin = static_cast<std::byte*>(wanted.ss_sp);
-    require(on_alternate.stack > begin && on_alternate.stack < begin + kStackBytes && on_alternate.in_alternate,
-            "heap_stacks: the handler did not run on its stack");
+    require(
+        on_alternate.stack > begin && on_alternate.stack < begin + kStackBytes && on_alternate.in_alternate,
+        "heap_stacks: the handler did not run on its stack");
     send(kOnStack, ~n);
-    require(on_stack.count.load() == n + 1 && on_stack.value == ~n, "heap_stacks: {} of {} came", on_stack.count.load(), n + 1);
+    require(on_stack.count.load() == n + 1 && on_stack.value == ~n, "heap_stacks: {} of {} came",
+            on_stack.count.load(), n + 1);
     require(!on_stack.in_alternate && (on_stack.stack < begin || on_stack.stack >= begin + kStackBytes),
             "heap_stacks: the handler ran on the alternate stack");
-    require(on_alternate.itself_blocked && on_stack.itself_blocked, "heap_stacks: a handler's own signal was not blocked");
+    require(on_alternate.itself_blocked && on_stack.itself_blocked,
+            "heap_stacks: a handler's own signal was not blocked");
   }
   const stack_t none{nullptr, SS_DISABLE, 0};
   require_call(sigaltstack(&none, nullptr) == 0, "sigaltstack");
@@ -134,7 +139,8 @@ std::string coroutines(uint64_t iterations) {
   ring = new Ring;
   std::byte* stacks = map_pages(Ring::kMembers * kStackBytes / kPage);
   std::memset(stacks, 0x33, Ring::kMembers * kStackBytes);
-  install(42, [](int, siginfo_t*, void*) { ring->signals.fetch_add(1); }, 0);
+  install(
+      42, [](int, siginfo_t*, void*) { ring->signals.fetch_add(1); }, 0);
   allow({42}, SIG_UNBLOCK);
   ring->left = iterations;
   for (unsigned i = 0; i < Ring::kMembers; ++i) {
@@ -157,7 +163,8 @@ std::atomic<uint64_t> repaired{0};
 
 // A write to a page of its own: gives the right back and returns to the instruction.
 void repair(int signal, siginfo_t* info, void*) {
-  require(signal == SIGSEGV && info->si_code == SEGV_ACCERR, "repairs: signal {} code {}", signal, info->si_code);
+  require(signal == SIGSEGV && info->si_code == SEGV_ACCERR, "repairs: signal {} code {}", signal,
+          info->si_code);
   auto* at = static_cast<std::byte*>(info->si_addr);
   require(at >= broken_page && at < broken_page + kPage, "repairs: {} instead of {}", static_cast<void*>(at),
           static_cast<void*>(broken_page));
@@ -182,11 +189,15 @@ std::string repairs(uint64_t iterations) {
   beyond = static_cast<std::byte*>(mapped) + kPage;
   static int short_file;
   short_file = file;
-  install(SIGBUS, [](int, siginfo_t* info, void*) {
-    require(info->si_code == BUS_ADRERR && info->si_addr == beyond, "repairs: a SIGBUS at {}", info->si_addr);
-    ftruncate(short_file, 2 * kPage);
-    buses.fetch_add(1);
-  }, 0);
+  install(
+      SIGBUS,
+      [](int, siginfo_t* info, void*) {
+        require(info->si_code == BUS_ADRERR && info->si_addr == beyond, "repairs: a SIGBUS at {}",
+                info->si_addr);
+        ftruncate(short_file, 2 * kPage);
+        buses.fetch_add(1);
+      },
+      0);
   for (uint64_t n = 0; n < iterations; ++n) {
     broken_page = memory + mix(n) % kPages * kPage;
     require_call(mprotect(broken_page, kPage, PROT_READ) == 0, "mprotect");
@@ -195,7 +206,8 @@ std::string repairs(uint64_t iterations) {
     require(word_at(broken_page + 8 * (n % 512)).load() == n, "repairs: the write is lost");
     if (n % 16 == 0) {
       word_at(beyond).store(n + 1);
-      require(buses.load() == n / 16 + 1 && word_at(beyond).load() == n + 1, "repairs: {} SIGBUS", buses.load());
+      require(buses.load() == n / 16 + 1 && word_at(beyond).load() == n + 1, "repairs: {} SIGBUS",
+              buses.load());
       require_call(ftruncate(file, kPage) == 0, "ftruncate");
     }
   }
@@ -214,8 +226,9 @@ std::string masks(uint64_t iterations) {
     memory[mix(n) % (kPages * kPage)] = static_cast<std::byte>(n);  // a fault, with SIGSYS blocked
     sigset_t now;
     require_zero(pthread_sigmask(SIG_BLOCK, nullptr, &now), "pthread_sigmask");
-    require(sigismember(&now, SIGSYS) == 1 && sigismember(&now, SIGBUS) == 0 && sigismember(&now, SIGURG) == 1,
-            "masks: another mask is in place");
+    require(
+        sigismember(&now, SIGSYS) == 1 && sigismember(&now, SIGBUS) == 0 && sigismember(&now, SIGURG) == 1,
+        "masks: another mask is in place");
     if (n % 8 != 0) continue;
     send(SIGURG, n);
     sigset_t wanted;

@@ -61,7 +61,9 @@ std::string reads(uint64_t iterations) {
     const std::byte behind = p[size];
     switch (n % 5) {
       case 0:
-        require_call(lseek(file, 0, SEEK_SET) == 0 && syscall(SYS_read, file, p, size) == static_cast<long>(size), "raw read");
+        require_call(
+            lseek(file, 0, SEEK_SET) == 0 && syscall(SYS_read, file, p, size) == static_cast<long>(size),
+            "raw read");
         require(all(p, size, 0), "reads: not zeros");
         break;
       case 1:
@@ -80,7 +82,8 @@ std::string reads(uint64_t iterations) {
         require_call(write(pipe_ends[1], sent.data(), few) == static_cast<ssize_t>(few), "write");
         const iovec pieces[2] = {{p, few / 2}, {p + few / 2, few - few / 2}};
         const bool vector = n % 2 == 0;
-        require_call((vector ? readv(pipe_ends[0], pieces, 2) : read(pipe_ends[0], p, few)) == static_cast<ssize_t>(few),
+        require_call((vector ? readv(pipe_ends[0], pieces, 2) : read(pipe_ends[0], p, few)) ==
+                         static_cast<ssize_t>(few),
                      "read of a pipe");
         require(std::memcmp(p, sent.data(), few) == 0, "reads: a pipe gave other bytes");
         break;
@@ -107,29 +110,52 @@ std::string facts(uint64_t iterations) {
         require_call(syscall(SYS_newfstatat, AT_FDCWD, "/", s, 0) == 0 && S_ISDIR(s->st_mode), "stat");
         break;
       }
-      case 1: require_call(statx(AT_FDCWD, "/", 0, STATX_ALL, field.place_for<struct statx>()) == 0, "statx"); break;
-      case 2: require_call(statfs("/", field.place_for<struct statfs>()) == 0, "statfs"); break;
-      case 3: require_call(uname(field.place_for<utsname>()) == 0, "uname"); break;
-      case 4: require_call(syscall(SYS_clock_gettime, CLOCK_REALTIME, field.place_for<timespec>()) == 0, "clock_gettime"); break;
-      case 5: require_call(getrusage(RUSAGE_SELF, field.place_for<rusage>()) == 0, "getrusage"); break;
-      case 6: require_call(getrlimit(RLIMIT_STACK, field.place_for<rlimit>()) == 0, "getrlimit"); break;
-      case 7: require_call(sysinfo(field.place_for<struct sysinfo>()) == 0, "sysinfo"); break;
-      case 8: require_call(getcwd(field.place_for<char>(4096), 4096) != nullptr, "getcwd"); break;
-      case 9: require_call(readlink("/proc/self/exe", field.place_for<char>(4096), 4096) > 0, "readlink"); break;
+      case 1:
+        require_call(statx(AT_FDCWD, "/", 0, STATX_ALL, field.place_for<struct statx>()) == 0, "statx");
+        break;
+      case 2:
+        require_call(statfs("/", field.place_for<struct statfs>()) == 0, "statfs");
+        break;
+      case 3:
+        require_call(uname(field.place_for<utsname>()) == 0, "uname");
+        break;
+      case 4:
+        require_call(syscall(SYS_clock_gettime, CLOCK_REALTIME, field.place_for<timespec>()) == 0,
+                     "clock_gettime");
+        break;
+      case 5:
+        require_call(getrusage(RUSAGE_SELF, field.place_for<rusage>()) == 0, "getrusage");
+        break;
+      case 6:
+        require_call(getrlimit(RLIMIT_STACK, field.place_for<rlimit>()) == 0, "getrlimit");
+        break;
+      case 7:
+        require_call(sysinfo(field.place_for<struct sysinfo>()) == 0, "sysinfo");
+        break;
+      case 8:
+        require_call(getcwd(field.place_for<char>(4096), 4096) != nullptr, "getcwd");
+        break;
+      case 9:
+        require_call(readlink("/proc/self/exe", field.place_for<char>(4096), 4096) > 0, "readlink");
+        break;
       case 10: {
         auto* ends = field.place_for<int>(2);
         require_call(pipe2(ends, O_CLOEXEC) == 0 && close(ends[0]) == 0 && close(ends[1]) == 0, "pipe2");
         break;
       }
-      case 11: require_call(sched_getaffinity(0, 128, field.place_for<cpu_set_t>()) == 0, "sched_getaffinity"); break;
+      case 11:
+        require_call(sched_getaffinity(0, 128, field.place_for<cpu_set_t>()) == 0, "sched_getaffinity");
+        break;
       case 12: {
-        auto *ruid = field.place_for<uid_t>(), *euid = field.place_for<uid_t>(), *suid = field.place_for<uid_t>();
+        auto *ruid = field.place_for<uid_t>(), *euid = field.place_for<uid_t>(),
+             *suid = field.place_for<uid_t>();
         require_call(getresuid(ruid, euid, suid) == 0 && *ruid == getuid(), "getresuid");
         break;
       }
       default: {
         const int directory = open("/proc/self", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        require_call(directory >= 0 && syscall(SYS_getdents64, directory, field.place(8192), 8192) > 0, "getdents64");
+        require_call(directory >= 0 && syscall(SYS_getdents64, directory, field.place(8192), 8192) > 0,
+                     "getdents64");
         close(directory);
       }
     }
@@ -181,7 +207,8 @@ std::string messages(uint64_t iterations) {
       auto* length = field.place_for<socklen_t>();
       *length = 128;
       require_call(recvfrom(pair[1], p, size, 0, reinterpret_cast<sockaddr*>(field.place(128)), length) ==
-                       static_cast<ssize_t>(size), "recvfrom");
+                       static_cast<ssize_t>(size),
+                   "recvfrom");
     }
     require(std::memcmp(p, sent.data(), size) == 0, "messages: other bytes came");
   }
@@ -205,7 +232,8 @@ std::string waits(uint64_t iterations) {
         auto* fds = field.place_for<pollfd>(3);
         for (int i = 0; i < 3; ++i) fds[i] = {i == 1 ? event : -1, POLLIN, static_cast<short>(-1)};
         require_call(poll(fds, 3, ready ? -1 : 1) == (ready ? 1 : 0), "poll");
-        require(fds[1].revents == (ready ? POLLIN : 0) && fds[0].revents == 0, "waits: poll said something else");
+        require(fds[1].revents == (ready ? POLLIN : 0) && fds[0].revents == 0,
+                "waits: poll said something else");
         break;
       }
       case 1: {
@@ -220,7 +248,8 @@ std::string waits(uint64_t iterations) {
         FD_SET(event, in);
         auto* time = field.place_for<timeval>();
         *time = {0, 1000};
-        require_call(select(event + 1, in, nullptr, nullptr, ready ? nullptr : time) == (ready ? 1 : 0), "select");
+        require_call(select(event + 1, in, nullptr, nullptr, ready ? nullptr : time) == (ready ? 1 : 0),
+                     "select");
         auto* left = field.place_for<timespec>();
         const timespec nap{0, 1000};
         require_call(nanosleep(&nap, left) == 0, "nanosleep");
@@ -233,7 +262,8 @@ std::string waits(uint64_t iterations) {
     *from = 0;
     const uint32_t before = *to;
     const long add_one = FUTEX_OP(FUTEX_OP_ADD, 1, FUTEX_OP_CMP_EQ, 0);
-    require_call(syscall(SYS_futex, from, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 1, 1L, to, add_one) >= 0, "futex");
+    require_call(syscall(SYS_futex, from, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 1, 1L, to, add_one) >= 0,
+                 "futex");
     require(*to == before + 1, "waits: the futex is {}", *to);
   }
   close(event);
@@ -252,7 +282,8 @@ std::string library(uint64_t iterations) {
     for (unsigned i = 0; i < 3000; ++i) {
       unsigned long a = 0;
       unsigned b = 0;
-      require(fscanf(f, "%lu %u", &a, &b) == 2 && a == n && b == i, "library: line {} of {} is {} {}", i, n, a, b);
+      require(fscanf(f, "%lu %u", &a, &b) == 2 && a == n && b == i, "library: line {} of {} is {} {}", i, n,
+              a, b);
     }
     fclose(f);
     DIR* directory = opendir("/proc/self/fd");
@@ -285,7 +316,8 @@ std::string children(uint64_t iterations) {
     if (n % 2 == 0) {
       auto* status = field.place_for<int>();
       require_call(wait4(child, status, 0, field.place_for<rusage>()) == child, "wait4");
-      require(WIFEXITED(*status) && WEXITSTATUS(*status) == static_cast<int>(n % 100), "children: status {:x}", *status);
+      require(WIFEXITED(*status) && WEXITSTATUS(*status) == static_cast<int>(n % 100),
+              "children: status {:x}", *status);
     } else {
       auto* info = field.place_for<siginfo_t>();
       require_call(waitid(P_PID, static_cast<id_t>(child), info, WEXITED) == 0, "waitid");

@@ -4,7 +4,8 @@ int main(int argc, char** argv) {
   using namespace guarded;
   return victim::run_victim(
       {"guarded",
-       "Lets the kernel write to memory that nobody has written to: one EFAULT, lost byte or wrong signal ends it.",
+       "Lets the kernel write to memory that nobody has written to: one EFAULT, lost byte or wrong signal "
+       "ends it.",
        {{"reads", "read, readv, pread, getrandom into buffers of every size", 40'000, reads},
         {"facts", "calls that fill in structures", 12'000, facts},
         {"messages", "recvmsg and recvfrom with control data and addresses", 20'000, messages, false},
