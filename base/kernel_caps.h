@@ -44,6 +44,11 @@ struct UserfaultfdProbe {
   bool allows_realtime() const {
     return access == UserfaultfdAccess::kFull && (features & kUffdFeaturesOfRealtime) == kUffdFeaturesOfRealtime;
   }
+  // Faults handled by the thread that writes: no right is needed.
+  bool allows_in_thread() const {
+    constexpr uint64_t kNeeded = UFFD_FEATURE_SIGBUS | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+    return access != UserfaultfdAccess::kNone && (features & kNeeded) == kNeeded;
+  }
 };
 
 // Tries full access by system call, then by /dev/userfaultfd, then user mode only. UFFDIO_API has not

@@ -34,6 +34,15 @@ constexpr NamedMode kModes[] = {{"auto", Mode::kAuto},
                                 {"concurrent", Mode::kConcurrent},
                                 {"realtime-large", Mode::kRealtimeLarge}};
 
+struct NamedBackEnd {
+  const char* name;
+  FaultBackEnd back_end;
+};
+constexpr NamedBackEnd kBackEnds[] = {{"auto", FaultBackEnd::kAuto},
+                                      {"handler", FaultBackEnd::kHandler},
+                                      {"in-thread", FaultBackEnd::kInThread},
+                                      {"mprotect", FaultBackEnd::kMprotect}};
+
 bool parse_engine(std::string_view text, Settings& s) {
   if (text == "cpu") return true;
   if (text.substr(0, 3) != "dma") return false;
@@ -90,6 +99,13 @@ const char* mode_name(Mode mode) {
 const char* order_name(Order order) {
   for (const auto& o : kOrders) {
     if (o.order == order) return o.name;
+  }
+  return "?";
+}
+
+const char* fault_back_end_name(FaultBackEnd back_end) {
+  for (const auto& b : kBackEnds) {
+    if (b.back_end == back_end) return b.name;
   }
   return "?";
 }
@@ -192,6 +208,19 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
     if (!found) {
       return make_error(ExitCode::kUsage, 0,
                         "CKPT_MODE='{}' is no mode; use auto, realtime, realtime-large, concurrent, sequential or fork", v);
+    }
+  }
+  if (const char* v = get("CKPT_FAULTS")) {
+    bool found = false;
+    for (const auto& b : kBackEnds) {
+      if (std::string_view(v) == b.name) {
+        s.faults = b.back_end;
+        found = true;
+      }
+    }
+    if (!found) {
+      return make_error(ExitCode::kUsage, 0, "CKPT_FAULTS='{}' is no way to handle faults; use auto, handler, in-thread or mprotect",
+                        v);
     }
   }
   if (const char* v = get("CKPT_SEGMENT"); v != nullptr && std::string_view(v) == "auto") {

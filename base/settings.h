@@ -33,11 +33,16 @@ const char* order_name(Order order);
 // What malloc is: kJemalloc is libckpt_heap.so, which `ckpt run` preloads.
 enum class Heap : uint32_t { kLibc = 0, kJemalloc };
 
+// Who handles a write to a protected page (docs/fault_back_ends.md): a thread of ours, or the thread that writes.
+enum class FaultBackEnd : uint32_t { kAuto = 0, kHandler, kInThread, kMprotect };
+const char* fault_back_end_name(FaultBackEnd back_end);
+
 struct Settings {
   char directory[1024] = {};           // CKPT_DIR; empty: "ckpt-NAME.PID" in the current directory
   char to[2048] = {};                  // CKPT_TO: shell command that gets each image; empty: a file of the directory
   int64_t every_ns = 0;                // CKPT_EVERY: "30s", "5m", "1h", "250ms"; 0 never
   Mode mode = Mode::kAuto;             // CKPT_MODE
+  FaultBackEnd faults = FaultBackEnd::kAuto;  // CKPT_FAULTS
   uint64_t segment_bytes = 64 << 10;   // CKPT_SEGMENT: power of two, 4K to 256K, or "auto"
   bool segment_auto = false;           // CKPT_SEGMENT=auto: copier/segment_size.h chooses segment_bytes anew each time
   uint64_t pool_bytes = 64ull << 20;   // CKPT_POOL: at least 16 segments

@@ -148,6 +148,7 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   option("--to", "CKPT_TO", "COMMAND", "a shell command that gets each image on its standard input, instead of a file");
   option("--every", "CKPT_EVERY", "TIME", "take a checkpoint every TIME: 250ms, 30s, 5m, 1h; 0 never (default)");
   option("--mode", "CKPT_MODE", "MODE", "auto (default), realtime, realtime-large, concurrent, sequential or fork");
+  option("--faults", "CKPT_FAULTS", "WHO", "who handles writes to memory being copied: auto (default), handler, in-thread or mprotect");
   option("--segment", "CKPT_SEGMENT", "SIZE", "unit of copying, a power of two from 4K to 256K (default 64K), or auto");
   option("--pool", "CKPT_POOL", "SIZE", "extra memory for copies, at least 16 segments (default 64M)");
   option("--compress", "CKPT_COMPRESS", "HOW", "none (default), lz4, zstd, zstd:1 to zstd:19, or auto: where it is sooner");

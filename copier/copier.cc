@@ -209,6 +209,55 @@ void Copier::fault(Addr a) {
   }
 }
 
+bool Copier::make_writable(AddrRange range) {
+  bool writable = true;
+  SegmentId id, last;
+  for (table_.find_range(range, &id, &last); id < last; ++id.value) {
+    Segment& s = table_[id];
+    if (!table_.window(s).overlaps(range)) continue;
+    if (table_.claim(id)) {
+      if (to_copy(id)) {
+        copy_owned(id, pool_.acquire(CopyKind::kForced));
+        counters_.forced.fetch_add(1, std::memory_order_relaxed);
+      } else if (unprotect_segment(s)) {
+        table_.finish(id);
+      } else {
+        table_.lose(id);
+      }
+    } else if (table_.state(id) < SegmentState::kCopied) {
+      table_.await_copied(id);
+    }
+    // Lost, perhaps because it could not be unprotected: once more, for the program must go on.
+    if (table_.state(id) == SegmentState::kLost) writable = memory_.unprotect(table_.window(s)) == 0 && writable;
+  }
+  return writable;
+}
+
+bool Copier::tracks(Addr page, bool* copied) const {
+  SegmentId id;
+  if (!table_.find(page, &id)) return false;
+  *copied = table_.state(id) >= SegmentState::kCopied;
+  return true;
+}
+
+void Copier::note_fault(uint64_t waited_ns) {
+  counters_.faults.fetch_add(1, std::memory_order_relaxed);
+  uint64_t longest = counters_.longest_wait_ns.load(std::memory_order_relaxed);
+  while (longest < waited_ns && !counters_.longest_wait_ns.compare_exchange_weak(longest, waited_ns, std::memory_order_relaxed)) {
+  }
+}
+
+void Copier::unprotect_rest() {
+  for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
+    if (table_.claim(id)) {
+      memory_.unprotect(table_.window(table_[id]));
+      table_.finish(id);
+    } else if (table_.state(id) == SegmentState::kLost) {
+      memory_.unprotect(table_.window(table_[id]));
+    }
+  }
+}
+
 // Until the engine has no more copies than that.
 void Copier::await_queued(uint32_t most) {
   for (;;) {

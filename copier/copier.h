@@ -8,7 +8,7 @@
 //
 // Owner:     copier. One Copier is one checkpoint's copying.
 // Callers:   run(), use(): the agent. copied(): the engine's thread. fault(), before_release(), removed(): the thread that serves faults.
-//            holds(): any thread.
+//            holds(), make_writable(), tracks(), note_fault(): any thread.
 // Never:     touches the program's memory but through ProgramMemory, which reports vanished memory
 //            instead of crashing.
 #pragma once
@@ -73,6 +73,15 @@ class Copier final : private CopyListener {
   void before_release(AddrRange range);
   // The program gave memory back without asking (userfaultfd's remove event): lost unless copied.
   void removed(AddrRange range);
+
+  // Without a thread that serves faults (libckpt_rt/guard.h): what a fault, or a system call that writes, needs done, by
+  // the very thread. Copies what belongs to the image, waits for copies under way. False: it cannot be made writable.
+  bool make_writable(AddrRange range);
+  // Is the page in a segment? copied: and was it made writable already?
+  bool tracks(Addr page, bool* copied) const;
+  void note_fault(uint64_t waited_ns);
+  // After run(): what nobody has made writable.
+  void unprotect_rest();
 
   bool lost() const { return lost_.load(std::memory_order_acquire); }
   Addr lost_at() const { return Addr{lost_at_.load(std::memory_order_relaxed)}; }

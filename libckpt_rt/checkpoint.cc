@@ -42,13 +42,32 @@ void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
 
 }  // namespace
 
+// The fault back end that is wanted, if this machine has it and no attempt in this process has found it unfit.
+FaultBackEnd choose_back_end(bool refused) {
+  const FaultBackEnd wanted = library.settings.faults;
+  const bool in_thread = wanted == FaultBackEnd::kInThread;
+  if ((!in_thread && wanted != FaultBackEnd::kMprotect) || refused) return FaultBackEnd::kHandler;
+  const Mode mode = library.settings.mode;
+  if (mode != Mode::kAuto && !protects_memory(mode)) return FaultBackEnd::kHandler;
+  const char* why = nullptr;
+  if (library.settings.dma) why = "CKPT_ENGINE=dma needs the thread that handles faults";
+  if (in_thread && !probe_userfaultfd().allows_in_thread()) why = "userfaultfd is not allowed here, or cannot raise signals";
+  if (why == nullptr) return wanted;
+  auto directory = open_image_directory(library.directory);
+  if (directory.ok()) log_format(directory->get(), "CKPT_FAULTS={} is not used: {}", fault_back_end_name(wanted), why);
+  return FaultBackEnd::kHandler;
+}
+
 Result<CheckpointCost> take_checkpoint() {
   // A program that gives much memory back while it is copied can spoil an attempt. After two, the
   // kernel's own copy-on-write takes the snapshot: slower, but nothing can spoil it.
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
   loading::await_end();
+  static bool back_end_refused = false;  // the agent's alone
+  FaultBackEnd back_end = choose_back_end(back_end_refused);
   Mode mode = choose_mode(library.settings.mode, nullptr);
+  if (back_end != FaultBackEnd::kHandler) mode = library.settings.mode == Mode::kAuto ? Mode::kRealtime : library.settings.mode;
   if (protects_memory(mode) && futex_words::overflow()) mode = Mode::kFork;
   for (uint32_t attempt = 1;; ++attempt) {
     CheckpointCost cost;
@@ -62,12 +81,14 @@ Result<CheckpointCost> take_checkpoint() {
       return error;
     }
     Result<void> result;
-    bool vanished, keeps_watch;
+    bool vanished, keeps_watch, refused;
     {
-      CheckpointRun run(mode, requested, cost, *watch);
+      if (!protects_memory(mode)) back_end = FaultBackEnd::kHandler;
+      CheckpointRun run(mode, back_end, requested, cost, *watch);
       result = run.run();
       vanished = run.memory_vanished();
       keeps_watch = run.keeps_watch();
+      refused = run.refused();
       if (result.ok()) prune_and_log(cost, run.key());
     }
     if (keeps_watch) watch->keep();
@@ -78,6 +99,12 @@ Result<CheckpointCost> take_checkpoint() {
     }
     auto directory = open_image_directory(library.directory);
     if (directory.ok()) log_line(directory->get(), result.error().message());
+    if (refused) {
+      back_end_refused = true;
+      back_end = FaultBackEnd::kHandler;
+      mode = choose_mode(library.settings.mode, nullptr);
+      continue;
+    }
     if (vanished && attempt < kAttempts) {
       if (attempt + 1 == kAttempts) mode = Mode::kFork;
       continue;

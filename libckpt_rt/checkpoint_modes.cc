@@ -45,7 +45,7 @@ Result<void> CheckpointRun::run() {
       return result;
     }
     default:
-      release_guard::open(copier_);
+      if (!is_guarded()) release_guard::open(copier_);
       expect_progress();
       // A callback may write more than the pool holds. In mode realtime-large it cannot, but for memory that came
       // while protection was under way.
@@ -121,10 +121,12 @@ Result<void> CheckpointRun::finish_realtime() {
   copied_ns_ = now_ns();
   if (!writer_started_) start_writer(WriterOrder::kWrite);
   const Result<void> inherited = inherit_unwritten();
-  release_guard::close();
+  if (!is_guarded()) release_guard::close();
   Result<void> resumed;
   if (keep_watch_) {
     resumed = watch_.resume();
+  } else if (is_guarded()) {
+    close_guard();
   } else {
     take_protection_off();
     protection_.finish();

@@ -94,8 +94,9 @@ size_t StillMemory::read_many(std::span<const iovec> to, std::span<const iovec> 
   return pieces;
 }
 
-CheckpointRun::CheckpointRun(Mode mode, int64_t requested_ns, CheckpointCost& cost, Watch& watch)
+CheckpointRun::CheckpointRun(Mode mode, FaultBackEnd back_end, int64_t requested_ns, CheckpointCost& cost, Watch& watch)
     : mode_(mode),
+      back_end_(back_end),
       requested_ns_(requested_ns),
       cost_(cost),
       sink_(image_options(&compression_threads_, &command_)),
@@ -106,7 +107,7 @@ CheckpointRun::CheckpointRun(Mode mode, int64_t requested_ns, CheckpointCost& co
       protection_(watch.protection),
       table_(watch.table),
       arming_(watch.arming),
-      copier_(table_, pool_, queue_, protection_) {}
+      copier_(table_, pool_, queue_, is_guarded() ? static_cast<ProgramMemory&>(guarded_) : protection_) {}
 
 CheckpointRun::~CheckpointRun() {
   // What is left to undo after a failure; after success nothing is.
@@ -164,7 +165,7 @@ void CheckpointRun::log_heap() {
 
 void CheckpointRun::own_ranges() {
   for (AddrRange r : {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(), arena_.range(),
-                      sink_arena_.range(), pool_.range()}) {
+                      sink_arena_.range(), pool_.range(), guard::own_range()}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
   const size_t watch = own_.size();
@@ -254,7 +255,9 @@ Result<void> CheckpointRun::prepare() {
   CKPT_TRY(pages_.open(arena_));
   CKPT_TRY(still_memory_.open());
   CKPT_TRY(descriptors_.prepare(arena_, library.pid));
-  if (protects_memory(mode_)) {
+  if (is_guarded()) {
+    CKPT_TRY(prepare_guard());
+  } else if (protects_memory(mode_)) {
     CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_table + resident / 32));
     keep_watch_ = library.settings.increments != 0 && library.settings.to[0] == '\0' && watch_.can_be_kept();
     if (library.settings.increments != 0 && !watch_.can_be_kept()) {
@@ -271,7 +274,7 @@ Result<void> CheckpointRun::prepare() {
       return make_error(ExitCode::kSystem, static_cast<int>(spawned),
                         "cannot start a thread ({}); raise the limit on processes", errno_name(static_cast<int>(spawned)));
     }
-    return protect_ahead();
+    return is_guarded() ? get_ready_for_guard() : protect_ahead();
   }
   return get_ready();
 }
@@ -429,6 +432,7 @@ Result<void> CheckpointRun::while_stopped() {
   ends(kDescriptors);
 
   CKPT_TRY(list_free_heap());
+  if (is_guarded()) return settle_guarded();
   if (protects_memory(mode_)) return settle_protection();
   if (mode_ == Mode::kConcurrent) {
     for (Mapping& m : map_.mappings()) {

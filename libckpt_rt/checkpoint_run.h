@@ -13,6 +13,7 @@
 #include "libckpt_rt/callbacks.h"
 #include "libckpt_rt/checkpoint_meta.h"
 #include "libckpt_rt/compression_threads.h"
+#include "libckpt_rt/guarded_memory.h"
 #include "libckpt_rt/image_command.h"
 #include "libckpt_rt/page_scan.h"
 #include "libckpt_rt/watch.h"
@@ -45,7 +46,7 @@ class CheckpointRun {
  public:
   static constexpr uint32_t kNoBuffer = UINT32_MAX;
 
-  CheckpointRun(Mode mode, int64_t requested_ns, CheckpointCost& cost, Watch& watch);
+  CheckpointRun(Mode mode, FaultBackEnd back_end, int64_t requested_ns, CheckpointCost& cost, Watch& watch);
   ~CheckpointRun();
   CheckpointRun(const CheckpointRun&) = delete;
   CheckpointRun& operator=(const CheckpointRun&) = delete;
@@ -53,6 +54,8 @@ class CheckpointRun {
   Result<void> run();
   // The attempt failed because the program gave memory back under our hands: another may succeed.
   bool memory_vanished() const { return memory_vanished_; }
+  // The attempt failed because its fault back end cannot serve this program: nothing happened to it.
+  bool refused() const { return refused_; }
   // The watch goes on: the next checkpoint may be an increment to this one. Otherwise it has to be ended.
   bool keeps_watch() const { return kept_; }
   // Of CKPT_KEY_FILE, or nullptr.
@@ -95,6 +98,15 @@ class CheckpointRun {
   [[nodiscard]] bool add_stack_pages();
   void take_protection_off();
 
+  // checkpoint_guarded.cc
+  bool is_guarded() const { return back_end_ == FaultBackEnd::kInThread || back_end_ == FaultBackEnd::kMprotect; }
+  Error refuse(const char* why);
+  Result<void> prepare_guard();
+  Result<void> get_ready_for_guard();
+  Result<void> settle_guarded();
+  Result<void> protect_for_guard();
+  void close_guard();
+
   // checkpoint_modes.cc
   void expect_progress();
   Result<void> finish_realtime();
@@ -111,6 +123,7 @@ class CheckpointRun {
   static void release_buffer(void* self, uint32_t buffer);
 
   Mode mode_;
+  const FaultBackEnd back_end_;
   const int64_t requested_ns_;
   CheckpointCost& cost_;
   int64_t stop_began_ns_ = 0, copied_ns_ = 0;
@@ -123,6 +136,7 @@ class CheckpointRun {
   void log_heap();
   bool stopped_ = false;
   bool memory_vanished_ = false;
+  bool refused_ = false;
   bool keep_watch_ = false;  // increments are wanted, and can be had
   bool kept_ = false;
 
@@ -147,6 +161,7 @@ class CheckpointRun {
   StillMemory still_memory_;
   Watch& watch_;
   WriteProtection& protection_;
+  GuardedMemory guarded_;
   SegmentTable& table_;
   Arming& arming_;
   FilledQueue queue_;

@@ -22,6 +22,7 @@
 #include "libckpt_rt/log.h"
 #include "libckpt_rt/futex_words.h"
 #include "libckpt_rt/interpose_gate.h"
+#include "libckpt_rt/guard.h"
 #include "libckpt_rt/release_guard.h"
 #include "libckpt_rt/signal_handler.h"
 #include "libckpt_rt/task_list.h"
@@ -206,6 +207,7 @@ void reset_in_child() {
   agent::reset(0);
   critical_section::reset_in_child();
   release_guard::reset_in_child();
+  guard::reset(true);
   reset_gate_in_child();
   futex_words::reset_hold();
   Watch::forget_kept();

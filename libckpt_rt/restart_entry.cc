@@ -13,6 +13,7 @@
 #include "libckpt_rt/loading.h"
 #include "libckpt_rt/futex_words.h"
 #include "libckpt_rt/interpose_gate.h"
+#include "libckpt_rt/guard.h"
 #include "libckpt_rt/release_guard.h"
 #include "libckpt_rt/watch.h"
 
@@ -151,6 +152,7 @@ void reset_library() {
   loading::begin(restart.args.loading_gate);
   library.world.reset_after_restart();
   release_guard::reset_after_restart();
+  guard::reset(false);
   reset_gate_after_restart();
   futex_words::reset_hold();
   Watch::forget_kept();

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "libckpt_rt/guard.h"
 #include "libckpt_rt/interrupted_call.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/task_list.h"
@@ -148,13 +149,20 @@ void StopWorld::borrow_libc_signal() {
     auto* i = static_cast<siginfo_t*>(info);
     auto* f = static_cast<ucontext_t*>(frame);
     StopWorld& world = library.world;
+    guard::Handler under_guard(f);
+    bool stood = false;
     if (world.is_stop_by_libc_signal(*i)) {
       fix_interrupted_call(f);
-      if (world.arrive_in_handler(f)) fix_interrupted_call(f);
-    } else if (world.libc_action_.handler > 1) {
+      stood = world.arrive_in_handler(f);
+      under_guard.leave(stood);
+      if (stood) fix_interrupted_call(f);
+      return;
+    }
+    if (world.libc_action_.handler > 1) {
       // Another thread calls setuid() in this very moment: libc's handler does what it is asked.
       reinterpret_cast<SignalHandler>(world.libc_action_.handler)(signal, info, frame);
     }
+    under_guard.leave(false);
   });
   borrowed_ = kernel_sigaction(kSetxidSignal, &ours, &libc_action_) == 0;
 }

@@ -102,6 +102,9 @@ class StopWorld {
   void begin_exec(int tid);
   void end_exec(int tid);
 
+  // The signal's action is ours for now, or for good.
+  bool has_borrowed(int signal) const;
+
   // In the handler of SIGSETXID. True: it was the stop; false: libc's own business.
   bool is_stop_by_libc_signal(const siginfo_t& info) const;
 
@@ -137,5 +140,7 @@ class StopWorld {
 };
 
 inline constexpr int kSetxidSignal = 33;  // glibc's SIGSETXID
+
+inline bool StopWorld::has_borrowed(int signal) const { return borrowed_ && signal == kSetxidSignal; }
 
 }  // namespace ckpt

@@ -49,6 +49,7 @@ TEST(Settings, AllOfThem) {
   auto s = parse({{"CKPT_DIR", "/images"},
                   {"CKPT_EVERY", "250ms"},
                   {"CKPT_MODE", "sequential"},
+                  {"CKPT_FAULTS", "in-thread"},
                   {"CKPT_SEGMENT", "4K"},
                   {"CKPT_POOL", "64K"},
                   {"CKPT_SIGNAL", "40"},
@@ -67,6 +68,7 @@ TEST(Settings, AllOfThem) {
   EXPECT_STREQ(s->directory, "/images");
   EXPECT_EQ(s->every_ns, 250'000'000);
   EXPECT_EQ(s->mode, Mode::kSequential);
+  EXPECT_EQ(s->faults, FaultBackEnd::kInThread);
   EXPECT_EQ(s->segment_bytes, 4096u);
   EXPECT_EQ(s->pool_bytes, 65536u);
   EXPECT_EQ(s->signal, 40);
@@ -113,6 +115,7 @@ TEST(Settings, EachWrongValueIsNamedWithARemedy) {
                              {{"CKPT_EVERY", "99999999999999999999s"}},
                              {{"CKPT_EVERY", "9999999999999h"}},
                              {{"CKPT_MODE", "Realtime"}},
+                             {{"CKPT_FAULTS", "thread"}},
                              {{"CKPT_COMPRESS", "best"}},
                              {{"CKPT_TO", std::string(2048, 'c')}},
                              {{"CKPT_KEY_FILE", std::string(1024, 'k')}},

@@ -1,0 +1,74 @@
+// The guard: from a stop until the copying is over, no system call of the program meets a protected page.
+//
+// The fault back ends in-thread and mprotect need it: with them the kernel cannot wait for a fault that it
+// takes on the program's behalf, it fails the call, or kills the thread when it was a signal's frame.
+// docs/fault_back_ends.md has the protocol and the argument why nothing is left that the kernel writes to.
+//
+// Owner:     libckpt_rt, one in the process. Open from the end of a stop to the next stop, which exists to
+// close it. Callers:   prepare, open_stopped, close_stopped: the agent, the last two while all threads stand
+// in the handler of the
+//            stop. Handler: a thread of the program in a handler of ours, first and last thing.
+// Never:     in an image: it is opened after the image's instant and gone before the next.
+#pragma once
+
+#include <signal.h>
+#include <ucontext.h>
+
+#include "base/result.h"
+#include "base/units.h"
+
+namespace ckpt {
+
+class Copier;
+struct ThreadSlot;
+
+namespace guard {
+
+struct ThreadRecord;
+
+// What the memory of the program is protected with.
+struct Faults {
+  int signal = 0;                   // SIGBUS or SIGSEGV: raised by a write to a protected page
+  int code = 0;                     // its si_code
+  int descriptor = -1;              // in the program's table, while the guard is open; -1: none
+  bool (*usable_here)() = nullptr;  // in a thread of the program: can it unprotect?
+};
+
+// Memory for what threads need, and code in it. Ahead of the stop. Errors say what forbids it.
+Result<void> prepare();
+AddrRange own_range();
+// In the stop: is there anything about these threads that the guard cannot serve? nullptr, or what.
+const char* refuses(const ThreadSlot* stopped);
+// In the stop, before anything is protected; after it the actions of all signals are the guard's.
+void open_stopped(Copier& copier, const Faults& faults);
+// In the next stop, when nothing is protected any more.
+void close_stopped();
+
+struct Counters {
+  uint64_t calls, waited,
+      signals;              // system calls that passed; those that waited for the end; signals of the program
+  int64_t longest_wait_ns;  // of `waited`
+};
+Counters counters();
+
+// Restart, forked child: it is closed.
+void reset(bool keep_memory);
+
+// A handler of ours, of the checkpoint signal: from its first to its last instruction.
+class Handler {
+ public:
+  explicit Handler(ucontext_t* frame);
+  // stood: the thread was part of a stop. Returns only if the thread is not under guard when the handler
+  // returns.
+  void leave(bool stood);
+  Handler(const Handler&) = delete;
+  Handler& operator=(const Handler&) = delete;
+
+ private:
+  ucontext_t* frame_;
+  ThreadRecord* record_;
+  uint8_t selector_ = 0;
+};
+
+}  // namespace guard
+}  // namespace ckpt

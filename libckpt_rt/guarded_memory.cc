@@ -1,0 +1,164 @@
+#include "libckpt_rt/guarded_memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+
+#include "base/sys.h"
+#include "libckpt_rt/checkpoint_run.h"
+#include "libckpt_rt/guard_record.h"
+#include "libckpt_rt/library.h"
+#include "libckpt_rt/task_list.h"
+
+namespace ckpt {
+
+namespace {
+
+constexpr int kBusAddressError = 2;  // BUS_ADRERR
+constexpr int kSegvAccessError = 2;  // SEGV_ACCERR
+
+// On a thread of the program. High up, where the program's own do not come: those begin at the lowest free
+// number.
+void open_in_program(void* answer) {
+  auto& fd = *static_cast<long*>(answer);
+  fd = sys::call(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+  if (sys::failed(fd)) return;
+  rlimit limit{};
+  uint64_t from = 1000;
+  if (sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, 0L, &limit) == 0 && limit.rlim_cur < from + 16) {
+    from = limit.rlim_cur > 16 ? limit.rlim_cur - 16 : 0;
+  }
+  const long high = sys::call(__NR_fcntl, fd, F_DUPFD_CLOEXEC, from);
+  if (sys::failed(high)) return;
+  sys::call(__NR_close, fd);
+  fd = high;
+}
+
+void close_in_program(void* fd) { sys::call(__NR_close, *static_cast<int*>(fd)); }
+
+// Threads can have descriptor tables of their own. Any address will do.
+bool has_descriptor_here() {
+  uffdio_range range{guard::window.gates, kPageSize};
+  return sys::call(__NR_ioctl, guard::window.faults.descriptor, UFFDIO_WAKE, &range) == 0;
+}
+
+}  // namespace
+
+Result<void> GuardedMemory::open_userfaultfd_of(ThreadSlot* thread) {
+  long fd = -EPERM;
+  library.world.run_on(*thread, &open_in_program, &fd);
+  if (sys::failed(fd)) {
+    return make_error(ExitCode::kUnavailable, static_cast<int>(fd), "userfaultfd is not allowed here ({})",
+                      errno_name(static_cast<int>(fd)));
+  }
+  program_fd_ = static_cast<int>(fd);
+  // A pidfd of a thread needs Linux 6.9; the leader's works everywhere.
+  ScopedFd process(
+      static_cast<int>(sys::call(__NR_pidfd_open, thread->tid, thread->tid == library.pid ? 0 : O_EXCL)));
+  long ours = process.valid() ? sys::call(__NR_pidfd_getfd, process.get(), program_fd_, 0) : process.get();
+  if (!sys::failed(ours)) agent_fd_ = ScopedFd(static_cast<int>(ours));
+  uffdio_api api{};
+  api.api = UFFD_API;
+  api.features = UFFD_FEATURE_SIGBUS | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+  if (!sys::failed(ours)) ours = sys::call(__NR_ioctl, agent_fd_.get(), UFFDIO_API, &api);
+  if (!sys::failed(ours)) return {};
+  end_stopped(thread);
+  return make_error(ExitCode::kUnavailable, static_cast<int>(ours),
+                    "this kernel's userfaultfd cannot raise a signal for a write, or not be shared ({})",
+                    errno_name(static_cast<int>(ours)));
+}
+
+Result<void> GuardedMemory::begin_stopped(FaultBackEnd back_end, ThreadSlot* thread, Arena& arena,
+                                          std::span<Mapping> map) {
+  back_end_ = back_end;
+  parts_ = ArenaVector<Part>(arena);
+  if (back_end == FaultBackEnd::kInThread) CKPT_TRY(open_userfaultfd_of(thread));
+  for (Mapping& m : map) {
+    if (m.handling != Handling::kTracked) continue;
+    // What other processes write to, or only /proc/self/mem can read, is no business of the program's
+    // threads.
+    if (m.shared || (m.prot & PROT_READ) == 0) m.handling = Handling::kEager;
+    if (m.handling == Handling::kTracked && back_end == FaultBackEnd::kInThread) {
+      uffdio_register reg{};
+      reg.range = {m.range.start.value, m.range.size()};
+      reg.mode = UFFDIO_REGISTER_MODE_WP;
+      if (sys::call(__NR_ioctl, agent_fd_.get(), UFFDIO_REGISTER, &reg) != 0) m.handling = Handling::kEager;
+    }
+    if (m.handling == Handling::kTracked && !parts_.push_back({m.range, m.prot}))
+      return no_memory("the list of mappings");
+  }
+  return {};
+}
+
+bool GuardedMemory::has_room_for(size_t runs, size_t mappings) {
+  char text[32] = {};
+  uint64_t most = 0;
+  if (read_small_file("/proc/sys/vm/max_map_count", text, sizeof(text)) <= 0) return runs < 16384;
+  for (const char* c = text; *c >= '0' && *c <= '9'; ++c) most = most * 10 + static_cast<uint64_t>(*c - '0');
+  // Each piece that is given back may cut one in three.
+  return mappings + 2 * runs < most / 2;
+}
+
+guard::Faults GuardedMemory::faults() const {
+  if (back_end_ == FaultBackEnd::kMprotect) return {SIGSEGV, kSegvAccessError, -1, [] { return true; }};
+  return {SIGBUS, kBusAddressError, program_fd_, &has_descriptor_here};
+}
+
+// In an mprotect of one mapping, or by the descriptor of whose table this thread has.
+long GuardedMemory::change(AddrRange range, bool writable) const {
+  if (back_end_ == FaultBackEnd::kMprotect) {
+    auto after = [](Addr a, const Part& p) { return a < p.range.start; };
+    const Part* part = std::upper_bound(parts_.begin(), parts_.end(), range.start, after);
+    if (part == parts_.begin() || !(--part)->range.contains(range.start)) return -ENOENT;
+    if ((part->prot & PROT_WRITE) == 0) return 0;
+    return sys::call(__NR_mprotect, range.start.value, range.size(),
+                     writable ? part->prot : part->prot & ~uint32_t{PROT_WRITE});
+  }
+  const bool agent = library.agent.block().contains(Addr::of(__builtin_frame_address(0)));
+  uffdio_writeprotect wp{};
+  wp.range = {range.start.value, range.size()};
+  wp.mode = writable ? 0 : UFFDIO_WRITEPROTECT_MODE_WP;
+  long r;
+  while ((r = sys::call(__NR_ioctl, agent ? agent_fd_.get() : program_fd_, UFFDIO_WRITEPROTECT, &wp)) ==
+         -EAGAIN) {
+    sys::call(__NR_sched_yield);
+  }
+  return r;
+}
+
+long GuardedMemory::protect(AddrRange range) { return change(range, false); }
+long GuardedMemory::unprotect(AddrRange range) { return change(range, true); }
+
+long GuardedMemory::read(std::byte* to, Addr from, size_t bytes, bool) {
+  iovec local{to, bytes}, remote{from.as<void>(), bytes};
+  return sys::call(__NR_process_vm_readv, sys::gettid(), &local, 1, &remote, 1, 0L) ==
+                 static_cast<long>(bytes)
+             ? 0
+             : -EFAULT;
+}
+
+void GuardedMemory::end_running() {
+  if (back_end_ != FaultBackEnd::kInThread) return;
+  constexpr uint64_t kAtOnce = 512 << 20;
+  for (const Part& part : parts_) {
+    for (Addr at = part.range.start; at < part.range.end; at = at + kAtOnce) {
+      uffdio_range piece{at.value, part.range.end - at < kAtOnce ? part.range.end - at : kAtOnce};
+      sys::call(__NR_ioctl, agent_fd_.get(), UFFDIO_UNREGISTER, &piece);
+    }
+  }
+}
+
+void GuardedMemory::end_stopped(ThreadSlot* thread) {
+  if (program_fd_ >= 0 && thread != nullptr) library.world.run_on(*thread, &close_in_program, &program_fd_);
+  program_fd_ = -1;
+  agent_fd_.reset();
+}
+
+}  // namespace ckpt
