@@ -44,6 +44,16 @@ Result<void> CheckpointRun::inherit_unwritten() {
   return {};
 }
 
+// The program may have mapped something else there by the time that its mappings are read again.
+void CheckpointRun::disown(Arena& arena) {
+  for (size_t i = own_.size(); i-- > 0;) {
+    if (own_[i].start != arena.range().start) continue;
+    own_[i] = own_.back();
+    own_.truncate(own_.size() - 1);
+  }
+  arena.release();
+}
+
 Result<void> CheckpointRun::protect_ahead() {
   if (!protection_.can_protect_ahead()) return get_ready();
   // The second round is for what was mapped during the first: it is as short as there is little.
@@ -63,7 +73,10 @@ Result<void> CheckpointRun::protect_ahead() {
       CKPT_TRY(now.read(own_.span()));
       now.copy_flags_from(map_before_);
       now.copy_special_pages_eagerly();
-      if (round == 0 && watch_.is_renewed()) CKPT_TRY(watch_.renew(now.mappings(), identity_.parent.sequence == 0));
+      if (round == 0 && watch_.is_renewed()) {
+        CKPT_TRY(watch_.renew(now.mappings(), identity_.parent.sequence == 0));
+        disown(watch_.former_lists());
+      }
       arming_.add(now.mappings());
       // The gate does not hold a program that makes its system calls itself.
       MemoryMap again(arena_);

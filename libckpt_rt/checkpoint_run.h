@@ -86,6 +86,7 @@ class CheckpointRun {
   Result<void> copy_eagerly();
   Result<void> take_eager_copy(const EagerCopy& copy, bool read, ArenaVector<CopiedSegment>& copied);
   void own_ranges();
+  void disown(Arena& arena);
   bool note(uint32_t severity, const char* text);
   Result<void> set_meta();
 

@@ -37,7 +37,6 @@ Result<void> Watch::begin(RawThread& handler, CopyCounters& counters, uint64_t s
   Arena& next = arenas_[++checkpoints_ % 2];
   // Segments that are there, though their memory may be gone, take room as well.
   table_bytes += table.size() * 3 * (sizeof(Segment) + 3 * sizeof(uint32_t));
-  next.release();
   if (!next.reserve(kAlways + table_bytes)) return no_memory_for_segments();
   if (is_renewed()) {
     protection.count_into(counters);
@@ -54,11 +53,7 @@ Result<void> Watch::begin(RawThread& handler, CopyCounters& counters, uint64_t s
 }
 
 Result<void> Watch::renew(std::span<const Mapping> map, bool full) {
-  CKPT_TRY(arming.renew(arenas_[checkpoints_ % 2], map, full));
-  // Its address range stays until the next checkpoint: until the end of this one it is known as ours, and what the
-  // program would map there would be missing in the image.
-  arenas_[(checkpoints_ + 1) % 2].reset();
-  return {};
+  return arming.renew(arenas_[checkpoints_ % 2], map, full);
 }
 
 Result<void> Watch::resume() {

@@ -38,8 +38,10 @@ class Watch {
   bool can_be_kept() const { return can_be_kept_; }
   // Has been through a checkpoint.
   bool is_renewed() const { return checkpoints_ > 1; }
-  // Of a watch that is_renewed(): see Arming.
+  // Of a watch that is_renewed(): see Arming. Then the former checkpoint's lists are of no use any more; what the program
+  // maps in their place when they are released must not be taken for ours.
   Result<void> renew(std::span<const Mapping> map, bool full);
+  Arena& former_lists() { return arenas_[(checkpoints_ + 1) % 2]; }
   // All is copied: what comes now is kept track of for the next checkpoint. Waits for nothing but the thread that serves.
   Result<void> resume();
 
