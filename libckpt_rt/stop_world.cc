@@ -48,6 +48,9 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame) {
       futex_wake(arrived_, 1);
     }
     wait_for_release(slot, stop);
+    uint64_t pending = ~0ull;
+    sys::call(__NR_rt_sigpending, &pending, sizeof(pending));
+    if ((pending & ~slot.pending_mask) != 0) signalled_late_.store(slot.tid, std::memory_order_relaxed);
     const int64_t now = now_ns();
     int64_t last = last_left_ns_.load(std::memory_order_relaxed);
     while (last < now && !last_left_ns_.compare_exchange_weak(last, now, std::memory_order_relaxed)) {
@@ -207,6 +210,7 @@ StopWorld::Attempt StopWorld::try_stop(Try& t) {
   entered_.store(0, std::memory_order_relaxed);
   arrived_.store(0, std::memory_order_relaxed);
   last_left_ns_.store(0, std::memory_order_relaxed);
+  signalled_late_.store(0, std::memory_order_relaxed);
   awaited_.store(UINT32_MAX, std::memory_order_relaxed);
   slots_.store(nullptr, std::memory_order_relaxed);
   for (ThreadSlot*& slot : alone_) slot = nullptr;
@@ -346,7 +350,7 @@ int64_t StopWorld::resumed_ns(int64_t now) const {
   return last != 0 && last < now ? last : now;
 }
 
-void StopWorld::collect_pending(const Stopped& stopped, uint64_t our_signal_bit, PendingSignals& pending) {
+void StopWorld::collect_pending(const Stopped& stopped, const Look& look, PendingSignals& pending) {
   pending.count = 0;
   pending.overflow = false;
   const int pid = sys::getpid();
@@ -354,14 +358,19 @@ void StopWorld::collect_pending(const Stopped& stopped, uint64_t our_signal_bit,
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
     if (s->tid == pid) leader = s;
   }
-  bool process_done = false;
+  // Our threads have every signal blocked and none of their own: what is pending for the agent is the process's.
+  uint64_t process = 0;
+  sys::call(__NR_rt_sigpending, &process, sizeof(process));
+  process &= ~look.except;
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
-    if ((s->pending_mask & ~our_signal_bit) == 0) continue;
+    s->collect_private = 0;
     SignalMasks masks;
-    if (!read_signal_masks(s->tid, masks)) continue;
-    s->collect_private = masks.thread & ~our_signal_bit;
-    s->collect_process = process_done ? 0 : masks.process & ~our_signal_bit;
-    process_done = true;
+    if ((look.at_all || (s->pending_mask & ~look.except) != 0 || timers_name_thread(look.timers, s->tid)) &&
+        read_signal_masks(s->tid, masks)) {
+      s->collect_private = masks.thread & ~look.except;
+    }
+    s->pending_mask = look.at_all ? ~0ull : s->collect_private | process | look.except;
+    s->collect_process = s == stopped.first ? process : 0;
     if ((s->collect_private | s->collect_process) == 0) continue;
     s->pending = &pending;
     struct Again {
@@ -372,6 +381,17 @@ void StopWorld::collect_pending(const Stopped& stopped, uint64_t our_signal_bit,
     run_on(*s, [](void* slot) { take_pending_in_handler(*static_cast<ThreadSlot*>(slot)); }, s);
     run_on(*leader, [](void* a) { queue_again(*static_cast<Again*>(a)->pending, static_cast<Again*>(a)->from); }, &again);
   }
+}
+
+int StopWorld::signalled_late(int64_t deadline_ns) {
+  // acquire: what the last one to leave has seen.
+  while (uint32_t n = inside_.load(std::memory_order_acquire)) {
+    const int64_t left = deadline_ns - now_ns();
+    if (left <= 0) return -1;
+    const timespec wait{left / 1'000'000'000, left % 1'000'000'000};
+    futex_wait(inside_, n, &wait);
+  }
+  return signalled_late_.load(std::memory_order_relaxed);
 }
 
 void StopWorld::start_on(ThreadSlot& slot, void (*work)(void*), void* argument) {

@@ -38,6 +38,12 @@
 // of threads proves the same for a fraction of the price: those that have arrived and our own are alive, so
 // if there are no more than these, there is no other.
 //
+// Signals to threads. A thread that has not arrived yet may send a signal to one that has (pthread_kill): it is pending
+// there, and the image must have it. Only the kernel's text about each thread shows that (SigPnd), which is too dear
+// for many. So each thread notes what is pending when it arrives, and looks again when it leaves: no news, nothing was
+// missed. News may be of later than the stop, but that cannot be told: the checkpoint is taken again, and from then on
+// every thread is looked at in the stop. What is pending on the process is looked at when all have arrived, always.
+//
 // Threads that are busy are signalled first: they keep processors from those that wait and must come, and
 // they fault on protected memory as long as they run.
 #pragma once
@@ -48,6 +54,7 @@
 #include "base/arena.h"
 #include "base/result.h"
 #include "libckpt_rt/kernel_sigaction.h"
+#include "libckpt_rt/process_timers.h"
 #include "libckpt_rt/thread_context.h"
 
 namespace ckpt {
@@ -91,7 +98,15 @@ class StopWorld {
   ThreadSlot* alone(uint32_t i) const { return alone_[i]; }
 
   // Pending signals of the stopped threads and of the process are listed, and stay pending.
-  void collect_pending(const Stopped& stopped, uint64_t our_signal_bit, PendingSignals& pending);
+  struct Look {
+    uint64_t except;               // signals that are ours
+    const ProcessTimers& timers;   // threads that one of these names are looked at
+    bool at_all;                   // at every thread: 11 µs each; see "Signals to threads" above
+  };
+  void collect_pending(const Stopped& stopped, const Look& look, PendingSignals& pending);
+  // After release(): a thread that was sent a signal between its arrival and its leaving, 0 when there is none, or -1
+  // when not all have left in time. For one stop without at_all.
+  int signalled_late(int64_t deadline_ns);
 
   // At restart: the stop in the image is over; no thread is in a handler's waiting part.
   void reset_after_restart();
@@ -133,6 +148,7 @@ class StopWorld {
   std::atomic<ThreadSlot*> slots_{nullptr};
   ThreadSlot* alone_[kAlone] = {};  // each written by its thread before it is counted in arrived_
   std::atomic<int64_t> last_left_ns_{0};
+  std::atomic<int> signalled_late_{0};
   static constexpr int kMostInExec = 16;  // more wait for a place, and make a stop wait for them
   std::atomic<int> in_exec_[kMostInExec] = {};
   KernelSigaction libc_action_{};
