@@ -191,9 +191,10 @@ Result<StopWorld::Stopped> StopWorld::stop(std::span<const int> own_tids, std::s
     if (attempt == Attempt::kFailed) *stuck = t.missing;
     release();
     if (attempt == Attempt::kFailed) return t.error;
-    // The thread goes on now that its lock's holder does: wait until it takes signals again or is gone.
+    // The thread goes on now that its lock's holder does: wait until it takes one of the signals that stop it, or is gone.
+    const uint64_t either = 1ull << (signal - 1) | 1ull << (kSetxidSignal - 1);
     SignalMasks masks;
-    while (read_signal_masks(t.missing, masks) && (masks.blocked >> (signal - 1) & 1) != 0 && now_ns() < t.deadline) {
+    while (read_signal_masks(t.missing, masks) && (masks.blocked & either) == either && now_ns() < t.deadline) {
       sys::call(__NR_sched_yield);
     }
   }
@@ -333,6 +334,9 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
     }
   }
   if (behind_lock == 0) return Attempt::kStopped;
+  // Or it has just arrived: whoever stands in our handler looks the same.
+  if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) return Attempt::kFailed;
+  if (Try::in(t.here, behind_lock)) return Attempt::kStopped;
   t.missing = behind_lock;
   return now_ns() > t.deadline ? Attempt::kStopped : Attempt::kBehindLock;
 }
