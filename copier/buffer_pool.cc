@@ -2,21 +2,28 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+
 namespace ckpt {
+
+namespace {
+constexpr size_t kHugePage = 2 << 20;  // bytes
+}
 
 bool BufferPool::reserve(size_t bytes, size_t buffer_bytes) {
   size_t count = bytes / buffer_bytes;
   size_t table = (count * sizeof(uint32_t) + kPageSize - 1) & ~(kPageSize - 1);
-  size_t total = count * buffer_bytes + table;
+  size_t total = count * buffer_bytes + table + kHugePage;
   long p = sys::call(__NR_mmap, 0L, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
   if (sys::failed(p)) return false;
   memory_ = {Addr{static_cast<uint64_t>(p)}, Addr{static_cast<uint64_t>(p) + total}};
   // A child of the program has no use for it, and fork must not copy its page tables.
   sys::call(__NR_madvise, p, total, MADV_DONTFORK);
+  buffers_ = Addr{(static_cast<uint64_t>(p) + kHugePage - 1) & ~(kHugePage - 1)};
   buffer_bytes_ = buffer_bytes;
   count_ = static_cast<uint32_t>(count);
   reserve_ = count_ / 4;
-  stack_ = (memory_.start + count * buffer_bytes).as<uint32_t>();
+  stack_ = (buffers_ + count * buffer_bytes).as<uint32_t>();
   for (uint32_t i = 0; i < count_; ++i) stack_[i] = count_ - 1 - i;
   free_count_.store(count_, std::memory_order_release);
   reset_counters();
@@ -30,7 +37,19 @@ void BufferPool::release_memory() {
 }
 
 void BufferPool::trim() {
-  if (!memory_.empty()) sys::call(__NR_madvise, memory_.start.value, count_ * buffer_bytes_, MADV_DONTNEED);
+  if (!memory_.empty()) sys::call(__NR_madvise, buffers_.value, count_ * buffer_bytes_, MADV_DONTNEED);
+}
+
+void BufferPool::limit_sequential(size_t buffers) {
+  if (buffers < count_ - reserve_) reserve_ = count_ - static_cast<uint32_t>(buffers);
+}
+
+void BufferPool::populate(size_t bytes) {
+  const size_t all = count_ * buffer_bytes_;
+  bytes = std::min((bytes + kPageSize - 1) & ~(kPageSize - 1), all & ~(kPageSize - 1));
+  // Best effort: where there are no huge pages ordinary ones do, and what cannot be touched now is touched when it is used.
+  sys::call(__NR_madvise, buffers_.value, bytes, MADV_HUGEPAGE);
+  sys::call(__NR_madvise, buffers_.value, bytes, MADV_POPULATE_WRITE);
 }
 
 void BufferPool::reset_counters() {
@@ -38,20 +57,26 @@ void BufferPool::reset_counters() {
   forced_waits_.store(0, std::memory_order_relaxed);
 }
 
+// free: how many there were.
+bool BufferPool::take(uint32_t keep, uint32_t* buffer, uint32_t* free) {
+  ScopedLock lock(lock_);
+  *free = free_count_.load(std::memory_order_relaxed);
+  if (*free <= keep) return false;
+  *buffer = stack_[*free - 1];
+  free_count_.store(*free - 1, std::memory_order_relaxed);
+  return true;
+}
+
+bool BufferPool::try_acquire(CopyKind kind, uint32_t* buffer) {
+  uint32_t free;
+  return take(kept_from(kind), buffer, &free);
+}
+
 uint32_t BufferPool::acquire(CopyKind kind) {
-  const uint32_t keep = kind == CopyKind::kForced ? 0 : reserve_;
   bool waited = false;
   for (;;) {
-    uint32_t free;
-    {
-      ScopedLock lock(lock_);
-      free = free_count_.load(std::memory_order_relaxed);
-      if (free > keep) {
-        uint32_t buffer = stack_[free - 1];
-        free_count_.store(free - 1, std::memory_order_relaxed);
-        return buffer;
-      }
-    }
+    uint32_t free, buffer;
+    if (take(kept_from(kind), &buffer, &free)) return buffer;
     if (!waited) (kind == CopyKind::kForced ? forced_waits_ : sequential_waits_).fetch_add(1, std::memory_order_relaxed);
     waited = true;
     // seq_cst against release(): either it sees us waiting or futex_wait sees the new count.

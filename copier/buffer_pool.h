@@ -19,6 +19,12 @@ class BufferPool {
  public:
   // Address space for `bytes` of buffers; pages are touched as they are used and given back by trim().
   [[nodiscard]] bool reserve(size_t bytes, size_t buffer_bytes);
+  // Touches the buffers that are used first, `bytes` of them, ahead of their use. They lie in huge pages, where the machine
+  // has them to spare: fewer and longer requests are made of what lies side by side. The others are left alone: to clear
+  // a huge page may take milliseconds, and whoever is the first to need a buffer in it would wait for that.
+  void populate(size_t bytes);
+  // Copies in order leave the other buffers alone: a few are used again and again, and stay in the cache.
+  void limit_sequential(size_t buffers);
   void release_memory();
   void trim();
   AddrRange range() const { return memory_; }
@@ -26,8 +32,10 @@ class BufferPool {
 
   // Waits for a buffer. Returns its number.
   uint32_t acquire(CopyKind kind);
+  // Without waiting; false: there is none.
+  [[nodiscard]] bool try_acquire(CopyKind kind, uint32_t* buffer);
   void release(uint32_t buffer);
-  std::byte* data(uint32_t buffer) const { return memory_.start.as() + buffer * buffer_bytes_; }
+  std::byte* data(uint32_t buffer) const { return buffers_.as() + buffer * buffer_bytes_; }
   bool all_free() const { return free_count_.load(std::memory_order_acquire) == count_; }
 
   uint32_t sequential_waits() const { return sequential_waits_.load(std::memory_order_relaxed); }
@@ -36,6 +44,11 @@ class BufferPool {
 
  private:
   AddrRange memory_{};
+  Addr buffers_{};
+  // Free buffers that are not for copies of this kind.
+  uint32_t kept_from(CopyKind kind) const { return kind == CopyKind::kForced ? 0 : reserve_; }
+  bool take(uint32_t keep, uint32_t* buffer, uint32_t* free);
+
   size_t buffer_bytes_ = 0;
   uint32_t count_ = 0, reserve_ = 0;
   FutexLock lock_;              // guards stack_ and changes of free_count_

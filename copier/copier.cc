@@ -63,7 +63,6 @@ void Copier::copy_owned(SegmentId id, uint32_t buffer, bool keep) {
 
 void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep) {
   Segment& s = table_[id];
-  std::byte* data = pool_.data(buffer);
   // An event that was read before our bytes were finds the segment in kCopying, and loses it; one that
   // is read later lets memory go whose bytes we have.
   memory_.settle_events();
@@ -78,8 +77,14 @@ void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep) 
     return;
   }
   if (!kept) table_.finish(id);
-  // After that: the program need not wait for what follows. `present` is ours alone: readers of
-  // the table look at it only to find segments, and a page found absent needs no copy.
+  hand_in(id, buffer);
+}
+
+// After the segment is writable: the program need not wait for this. `present` is ours alone: readers of
+// the table look at it only to find segments, and a page found absent needs no copy.
+void Copier::hand_in(SegmentId id, uint32_t buffer) {
+  const Segment& s = table_[id];
+  std::byte* data = pool_.data(buffer);
   uint64_t mask = s.present;
   for (uint64_t left = mask; left != 0; left &= left - 1) {
     int page = std::countr_zero(left);
@@ -93,6 +98,54 @@ void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep) 
     return;
   }
   queue_.push({s.base, mask, data, buffer});
+}
+
+void Copier::copy_in_batch(SegmentId id, uint32_t buffer) {
+  Segment& s = table_[id];
+  const AddrRange window = table_.window(s);
+  if (batch_count_ != 0 && (id.value != batch_first_.value + batch_count_ || window.start != batch_range_.end ||
+                            s.region != table_[batch_first_].region)) {
+    end_batch();
+  }
+  if (!read_runs(s, pool_.data(buffer))) return complete(id, buffer, false, false);
+  memory_.settle_events();  // as in complete()
+  table_.saved(id);
+  if (batch_count_ == 0) {
+    batch_first_ = id;
+    batch_range_ = window;
+  }
+  batch_range_.end = window.end;
+  batch_buffers_[batch_count_++] = buffer;
+  // Who found it kSaved lets it go himself; who was earlier has left the mark.
+  if (table_.is_wanted(id)) let_go(id);
+  if (batch_count_ == kMostInBatch || batch_range_.size() >= kBatchBytes) end_batch();
+}
+
+// Saved in a batch: somebody waits for it. Success proves what it proves in complete(); a failure is for the owner to find.
+void Copier::let_go(SegmentId id) {
+  if (!keep_ && unprotect_segment(table_[id])) table_.settle(id);
+}
+
+void Copier::end_batch() {
+  if (batch_count_ == 0) return;
+  const bool all = batch_count_ > 1 && memory_.unprotect_many(batch_range_) == 0;
+  SegmentId id = batch_first_;
+  bool lost[kMostInBatch];
+  for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
+    lost[i] = !all && table_.state(id) == SegmentState::kSaved && !unprotect_segment(table_[id]);
+    if (lost[i]) {
+      set_lost(table_[id].base, "it is not the memory that was protected");
+      table_.lose(id);
+    } else {
+      table_.finish(id);
+    }
+  }
+  id = batch_first_;
+  for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
+    if (lost[i]) pool_.release(batch_buffers_[i]);
+    else hand_in(id, batch_buffers_[i]);
+  }
+  batch_count_ = 0;
 }
 
 // False: the queue is full.
@@ -162,14 +215,19 @@ bool Copier::run(bool keep) {
   scan_.begin(order_);
   for (SegmentId id; !lost() && scan_.next(&id);) {
     if (!to_copy(id) || table_.state(id) != SegmentState::kProtected) continue;
-    if (spare == kNone) spare = pool_.acquire(CopyKind::kSequential);
+    if (spare == kNone && !pool_.try_acquire(CopyKind::kSequential, &spare)) {
+      end_batch();
+      spare = pool_.acquire(CopyKind::kSequential);
+    }
     await_queued(kMostQueued - 1);
     if (!table_.claim(id)) continue;
     // The engine may still be passing over what was taken back from it.
-    if (engine == nullptr || !hand_over(*engine, id, spare)) copy_owned(id, spare, keep);
+    if (engine == nullptr && !keep) copy_in_batch(id, spare);
+    else if (engine == nullptr || !hand_over(*engine, id, spare)) copy_owned(id, spare, keep);
     spare = kNone;
     counters_.sequential.fetch_add(1, std::memory_order_relaxed);
   }
+  end_batch();
   if (spare != kNone) pool_.release(spare);
   await_queued(0);
   for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
@@ -203,6 +261,7 @@ void Copier::fault(Addr a) {
   // before it and read after it: then the thread waits for a wake-up that has already been.
   const SegmentState state = table_.want(id);
   if (state == SegmentState::kCopying) take_back(id);
+  if (state == SegmentState::kSaved) let_go(id);
   if (state == SegmentState::kKept && unprotect_segment(table_[id])) return;
   if (state >= SegmentState::kCopied) {
     if (memory_.unprotect({page, page + kPageSize}) != 0) memory_.wake({page, page + kPageSize});
@@ -224,7 +283,8 @@ bool Copier::make_writable(AddrRange range) {
       } else {
         table_.lose(id);
       }
-    } else if (table_.state(id) < SegmentState::kCopied) {
+    } else if (table_.want(id) < SegmentState::kCopied) {
+      if (table_.state(id) == SegmentState::kSaved) let_go(id);
       table_.await_copied(id);
     }
     // Lost, perhaps because it could not be unprotected: once more, for the program must go on.
@@ -296,8 +356,9 @@ void Copier::before_release(AddrRange range) {
       counters_.released.fetch_add(1, std::memory_order_relaxed);
     }
     // Not await_copied(): the owner may wait for us to read an event.
-    while (table_.state(id) < SegmentState::kCopied) {
-      take_back(id);
+    for (SegmentState state; (state = table_.state(id)) < SegmentState::kCopied;) {
+      if (state == SegmentState::kSaved) let_go(id);
+      else take_back(id);
       memory_.meanwhile();
     }
     memory_.meanwhile();

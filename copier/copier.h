@@ -29,6 +29,8 @@ class ProgramMemory : public SourceMemory {
   // Makes the pages writable and wakes threads that wait for them. 0; -ENOENT when the range is not
   // (any more) the memory that was protected.
   virtual long unprotect(AddrRange range) = 0;
+  // The same for several segments at once: 0 only if all of the range is mapped, too. (The kernel passes over holes.)
+  virtual long unprotect_many(AddrRange range) { return unprotect(range); }
   // Is the range still the memory that was protected, all of it? 0 or -ENOENT, as unprotect().
   virtual long still_protected(AddrRange range) = 0;
   virtual void wake(AddrRange range) = 0;
@@ -90,6 +92,12 @@ class Copier final : private CopyListener {
 
  private:
   void copy_owned(SegmentId id, uint32_t buffer, bool keep = false);
+  // Copied in order, and writable only when end_batch() has said so to the kernel, once for all: a call for each would
+  // cost as much as the copy. Whoever needs one before that lets it go himself (let_go).
+  void copy_in_batch(SegmentId id, uint32_t buffer);
+  void end_batch();
+  void let_go(SegmentId id);
+  void hand_in(SegmentId id, uint32_t buffer);
   // What comes after reading: the caller has become the owner again.
   void complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep);
   bool hand_over(CopyEngine& engine, SegmentId id, uint32_t buffer);
@@ -112,6 +120,14 @@ class Copier final : private CopyListener {
   std::atomic<bool> lost_{false};
   std::atomic<uint64_t> lost_at_{0};
   std::atomic<const char*> lost_how_{""};
+
+  // Neighbours that are kSaved.
+  static constexpr uint32_t kMostInBatch = 64;
+  static constexpr uint64_t kBatchBytes = 1 << 20;
+  SegmentId batch_first_{0};
+  uint32_t batch_count_ = 0;
+  AddrRange batch_range_{};
+  uint32_t batch_buffers_[kMostInBatch];
 
   // Copies that an engine has.
   struct Queued {

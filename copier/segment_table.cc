@@ -179,6 +179,17 @@ void SegmentTable::saved(SegmentId id) {
   segments_[id.value].state.fetch_add(1, std::memory_order_release);
 }
 
+void SegmentTable::settle(SegmentId id) {
+  FutexWord& word = segments_[id.value].state;
+  uint32_t now = word.load(std::memory_order_acquire);
+  while ((now & ~kWanted) == static_cast<uint32_t>(SegmentState::kSaved)) {
+    // seq_cst: as in leave_copying().
+    if (!word.compare_exchange_weak(now, static_cast<uint32_t>(SegmentState::kCopied), std::memory_order_seq_cst)) continue;
+    if (waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(word);
+    return;
+  }
+}
+
 bool SegmentTable::keep(SegmentId id) {
   auto expected = static_cast<uint32_t>(SegmentState::kSaved);
   // seq_cst: as in leave_copying(), and against want(): it marks the segment before, or finds it kKept.

@@ -14,6 +14,7 @@
 // From the stop on, where every segment is made kProtected:
 //
 //   kProtected ──claim()──► kCopying ──saved()──► kSaved ──finish()──► kCopied ◄─┐
+//                               │                   ├─────settle()───────────────┤
 //                               │                   ├─────keep()─────► kKept ────┘ give_up_keeping()
 //                               └────────lose()─────┴──────► kLost
 // kProtected: its pages are write-protected (or the world stands still); nobody has changed a byte
@@ -23,7 +24,9 @@
 //             back, or has replaced the mapping; looked at again in the stop.
 // kCopying:   exactly one thread, the one whose claim() returned true, reads the pages. The pages are
 //             still protected, so a program thread that writes one sleeps in its fault.
-// kSaved:     the bytes are in a buffer. The pages may go now, but are still protected.
+// kSaved:     the bytes are in a buffer. The pages may go now, but are still protected. The copier leaves several
+//             segments so, to unprotect them by one call; whoever needs one of them before that unprotects it
+//             himself and settle()s it. (Not where segments are to be kept.)
 // kCopied:    the owner has unprotected the pages: who sees kCopied may rely on their being writable.
 //             Success of that also proves that the mapping is still the one that was protected, since
 //             only that is registered with our userfaultfd: a failure means that the bytes read may
@@ -140,6 +143,8 @@ class SegmentTable {
   [[nodiscard]] bool claim(SegmentId id);
   void saved(SegmentId id);
   void finish(SegmentId id) { leave_copying(id, SegmentState::kCopied); }
+  // Anybody who has unprotected it: kCopied, if it was kSaved.
+  void settle(SegmentId id);
   // The owner, instead of finish(): the pages stay protected. False: a thread waits for them.
   [[nodiscard]] bool keep(SegmentId id);
   // The pages must not stay protected: for one who is in kCopying or kSaved its owner will see to it, one in

@@ -107,12 +107,19 @@ void CheckpointRun::write_queue() {
   }
 }
 
+// The copier need not be far ahead of a disk that it waits for in the end. What fits into the pool is copied at once.
+void CheckpointRun::limit_copies_ahead() {
+  const uint64_t segment = table_.segment_bytes();
+  if (mode_ == Mode::kRealtime && table_.bytes_to_copy() > pool_.buffers() * segment / 4 * 3) pool_.limit_sequential(kAheadBytes / segment);
+}
+
 Result<void> CheckpointRun::finish_realtime() {
   const bool by_engine = library.settings.dma && start_engine();
   if (library.settings.dma && !by_engine) {
     log_line(directory_.get(), "the emulated device could not be started: copies are made by the processor; raise the limit on processes");
   }
   copier_.set_order(library.settings.order);
+  limit_copies_ahead();
   bool complete = copier_.run(keep_watch_);
   if (by_engine) {
     engine_->stop();

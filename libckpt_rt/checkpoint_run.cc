@@ -219,6 +219,12 @@ Result<void> CheckpointRun::prepare() {
     return no_memory("the buffer pool (CKPT_POOL)");
   }
   if (mode_ == Mode::kConcurrent) CKPT_TRY(prepare_copy_of_all(resident));
+  // What is appended are buffers of the pool, and copies made in the pause, which stay to the end. The writer takes
+  // another batch only when it has a quarter of the pool: a quarter held leaves that, and what forced copies may use.
+  if (mode_ == Mode::kRealtime || mode_ == Mode::kRealtimeLarge) {
+    sink_.hold_buffers(std::min(pool_.buffers() / 4, static_cast<size_t>(kHeldBytes / segment)));
+    pool_.populate(std::min(resident, kAheadBytes));
+  }
 
   auto directory = open_image_directory(library.directory);
   if (!directory.ok()) return directory.error();

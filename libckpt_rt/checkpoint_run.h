@@ -45,6 +45,9 @@ class StillMemory final : public ProgramMemory {
 class CheckpointRun {
  public:
   static constexpr uint32_t kNoBuffer = UINT32_MAX;
+  // How far copies in order go ahead of the disk, and how much of that the writer may hold, bytes: what is left is more
+  // than the batch that it waits for.
+  static constexpr uint64_t kAheadBytes = 12 << 20, kHeldBytes = 6 << 20;
 
   CheckpointRun(Mode mode, FaultBackEnd back_end, int64_t requested_ns, CheckpointCost& cost, Watch& watch);
   ~CheckpointRun();
@@ -111,6 +114,7 @@ class CheckpointRun {
 
   // checkpoint_modes.cc
   void expect_progress();
+  void limit_copies_ahead();
   Result<void> finish_realtime();
   Result<void> write_still_memory();
   Result<void> finish_fork();

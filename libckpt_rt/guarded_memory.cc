@@ -136,6 +136,11 @@ long GuardedMemory::change(AddrRange range, bool writable) const {
 long GuardedMemory::protect(AddrRange range) { return change(range, false); }
 long GuardedMemory::unprotect(AddrRange range) { return change(range, true); }
 
+long GuardedMemory::unprotect_many(AddrRange range) {
+  const long r = unprotect(range);
+  return r == 0 && !is_mapped(range) ? -ENOENT : r;
+}
+
 long GuardedMemory::read(std::byte* to, Addr from, size_t bytes, bool) {
   iovec local{to, bytes}, remote{from.as<void>(), bytes};
   return sys::call(__NR_process_vm_readv, sys::gettid(), &local, 1, &remote, 1, 0L) ==

@@ -42,6 +42,7 @@ class GuardedMemory final : public ProgramMemory {
 
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
   long unprotect(AddrRange range) override;
+  long unprotect_many(AddrRange range) override;
   long still_protected(AddrRange) override { return -1; }
   void wake(AddrRange) override {}
 

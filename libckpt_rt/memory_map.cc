@@ -389,4 +389,7 @@ const Mapping* MemoryMap::find(Addr a) const {
   return lo < mappings_.size() && mappings_[lo].range.contains(a) ? &mappings_[lo] : nullptr;
 }
 
+// Nothing is written: MS_ASYNC only looks for holes.
+bool is_mapped(AddrRange range) { return sys::call(__NR_msync, range.start.value, range.size(), static_cast<long>(MS_ASYNC)) == 0; }
+
 }  // namespace ckpt

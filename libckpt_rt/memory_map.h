@@ -83,4 +83,7 @@ class MemoryMap {
   bool had_forked_ = false;
 };
 
+// Is all of the range mapped, whatever it is? Changes nothing.
+bool is_mapped(AddrRange range);
+
 }  // namespace ckpt

@@ -100,6 +100,11 @@ bool WriteProtection::on_handler_thread() const {
 
 long WriteProtection::unprotect(AddrRange range) { return write_protect(range, 0); }
 
+long WriteProtection::unprotect_many(AddrRange range) {
+  const long r = unprotect(range);
+  return r == 0 && !is_mapped(range) ? -ENOENT : r;
+}
+
 void WriteProtection::wake(AddrRange range) {
   uffdio_range r{range.start.value, range.size()};
   sys::call(__NR_ioctl, uffd_.get(), UFFDIO_WAKE, &r);

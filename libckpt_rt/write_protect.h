@@ -82,6 +82,7 @@ class WriteProtection final : public ProgramMemory {
 
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
   long unprotect(AddrRange range) override;
+  long unprotect_many(AddrRange range) override;
   long still_protected(AddrRange range) override { return protect(range); }
   void wake(AddrRange range) override;
   void settle_events() override;

@@ -21,6 +21,9 @@ constexpr uint64_t kExtentBytes = 64u << 10;
 // does not unpack much.
 constexpr uint32_t kCompressedExtentBytes = Compressor::kMaxInput;
 
+// Runs of pages shorter than this are copied to their neighbours: an entry of the index and a piece of a request cost more.
+constexpr uint32_t kWorthHolding = 32u << 10;
+
 // How often it is asked whether a helper pays.
 constexpr uint32_t kExtentsLookedAt = 8;
 
@@ -41,7 +44,7 @@ size_t DirectSink::arena_bytes(const SinkOptions& options, uint64_t memory_bytes
   const size_t index = entries * sizeof(IndexEntry) * 4;
   static_assert(sizeof(InheritedRun) <= sizeof(IndexEntry));
   // With a key: what is gathered, and what is encrypted from it.
-  size_t staging = (size_t{options.in_flight} + 1) * options.chunk_bytes;
+  size_t staging = (size_t{options.in_flight} + 1) * options.chunk_bytes + options.in_flight * sizeof(Held);
   return staging + index + CompressionCrew::arena_bytes(options.codec, options.level, options.helpers) + (1u << 20);
 }
 
@@ -106,7 +109,22 @@ Result<void> DirectSink::start_queue(Arena& arena) {
   waited_ns_ = packing_ns_ = 0;
   packed_ = 0;
   memory_told_ = 0;
+  hold_ = 0;
+  if (compressing() || options_.key != nullptr || !output_->direct() || !backend_->gathers()) return {};
+  hold_ = static_cast<uint32_t>(std::min<size_t>(options_.held_buffers / options_.in_flight, kMostHeld));
+  if (hold_ == 0) return {};
+  auto* held = static_cast<Held*>(arena.allocate(options_.in_flight * sizeof(Held)));
+  if (held == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to hold buffers");
+  held_ = {held, options_.in_flight};
+  for (Held& slot : held_) slot.count = 0;
+  queue_.on_free([](void* self, uint32_t slot) { static_cast<DirectSink*>(self)->release_held(slot); }, this);
   return {};
+}
+
+void DirectSink::release_held(uint32_t slot) {
+  Held& held = held_[slot];
+  for (uint32_t i = 0; i < held.count; ++i) release_(context_, held.buffers[i]);
+  held.count = 0;
 }
 
 Result<void> DirectSink::write_header(const ImageIdentity& identity) {
@@ -131,13 +149,13 @@ Result<void> DirectSink::write_header(const ImageIdentity& identity) {
   return write_slot(*slot, kBlockSize);
 }
 
-Result<void> DirectSink::write_slot(uint32_t slot, uint32_t bytes, bool last) {
+Result<void> DirectSink::write_slot(uint32_t slot, uint32_t bytes, bool last, uint32_t pieces) {
   const int64_t before = options_.adaptive ? now_ns() : 0;
   if (options_.key != nullptr) {
     CKPT_TRY(sealer_.add({plain_, bytes}, last));
   } else {
     output_->reserve_until(offset_ + bytes);
-    CKPT_TRY(queue_.write(slot, offset_, bytes));
+    CKPT_TRY(pieces != 0 ? queue_.write_pieces(slot, offset_, pieces) : queue_.write(slot, offset_, bytes));
   }
   if (options_.adaptive) waited_ns_ += now_ns() - before;
   offset_ += bytes;
@@ -158,10 +176,51 @@ Result<void> DirectSink::append(std::span<const CopiedSegment> segments) {
   Result<void> result;
   if (failed_) result = error_;
   for (const CopiedSegment& segment : segments) {
-    if (result.ok()) result = keep(add_segment(segment));
-    release_(context_, segment.buffer);
+    bool held = false;
+    if (result.ok()) result = keep(hold_ != 0 ? add_held(segment, &held) : add_segment(segment));
+    if (!held) release_(context_, segment.buffer);
   }
   return result;
+}
+
+// All of a segment goes into one chunk, so that its buffer is released with that.
+Result<void> DirectSink::add_held(const CopiedSegment& segment, bool* held) {
+  const uint64_t mask = segment.page_mask;
+  const auto runs = static_cast<uint32_t>(std::popcount(mask & ~(mask << 1)));
+  const auto bytes = static_cast<uint32_t>(std::popcount(mask)) * static_cast<uint32_t>(kPageSize);
+  const uint32_t extents = runs + static_cast<uint32_t>(64 * kPageSize / kExtentBytes);  // a run is cut at each such address
+  if (bytes < kWorthHolding || bytes + options_.head_bytes > queue_.slot_bytes()) return add_segment(segment);
+  CKPT_TRY(close_extent());
+  // With one run all of it is held: it is long enough.
+  if (!chunk_.active() || !chunk_.has_room(extents, bytes, runs == 1)) {
+    CKPT_TRY(flush_chunk());
+    CKPT_TRY(make_room(bytes));
+  }
+  if (held_[chunk_slot_].count == hold_ || !chunk_.has_room(extents, bytes, runs == 1)) return add_segment(segment);
+  for (uint64_t left = mask; left != 0;) {
+    const auto page = static_cast<uint32_t>(std::countr_zero(left)), count = static_cast<uint32_t>(std::countr_one(left >> page));
+    left &= count + page >= 64 ? 0 : ~0ull << (page + count);
+    uint64_t address = segment.base.value + page * kPageSize;
+    const std::byte* data = segment.data + page * kPageSize;
+    uint64_t rest = count * kPageSize;
+    if (rest < kWorthHolding) {
+      CKPT_TRY(add_run(address, data, rest));
+      continue;
+    }
+    CKPT_TRY(close_extent());
+    for (uint32_t n; rest > 0; address += n, data += n, rest -= n) {
+      n = static_cast<uint32_t>(std::min<uint64_t>(rest, kExtentBytes - address % kExtentBytes));
+      const uint64_t offset = offset_ + chunk_.next_offset();
+      if (!*held) {
+        Held& slot = held_[chunk_slot_];
+        slot.buffers[slot.count++] = segment.buffer;
+        *held = true;
+      }
+      CKPT_TRY(list_extent(chunk_.add_held(address, n, data), offset));
+      memory_bytes_ += n;
+    }
+  }
+  return {};
 }
 
 Result<void> DirectSink::add_segment(const CopiedSegment& segment) {
@@ -269,7 +328,8 @@ Result<void> DirectSink::make_room(uint32_t bytes) {
   auto slot = acquire_slot();
   if (!slot.ok()) return slot.error();
   chunk_slot_ = *slot;
-  chunk_.begin(slot_buffer(chunk_slot_), queue_.slot_bytes(), options_.head_bytes);
+  chunk_.begin(slot_buffer(chunk_slot_), queue_.slot_bytes(), options_.head_bytes,
+               hold_ != 0 ? queue_.pieces(chunk_slot_) : std::span<iovec>());
   return {};
 }
 
@@ -280,10 +340,11 @@ Result<void> DirectSink::flush_chunk() {
     if (options_.key == nullptr) queue_.discard(chunk_slot_);
     return {};
   }
+  const uint32_t pieces = chunk_.pieces();
   uint32_t bytes = chunk_.finish(sections_, trailer_.image_tag);
   sections_++;
   chunks_++;
-  CKPT_TRY(write_slot(chunk_slot_, bytes));
+  CKPT_TRY(write_slot(chunk_slot_, bytes, false, pieces));
   if (options_.adaptive) {
     const int64_t now = now_ns();
     gauge_.wrote(bytes, memory_bytes_ - memory_told_, now - chunk_began_ns_, waited_ns_);
@@ -459,6 +520,8 @@ void DirectSink::abort() {
   open_ = false;
   crew_.stop();
   queue_.abandon();
+  for (uint32_t slot = 0; slot < held_.size(); ++slot) release_held(slot);
+  held_ = {};
   output_->remove();
 }
 

@@ -5,7 +5,9 @@
 // Callers:   one thread (the writer thread), in the victim, with all signals blocked (SIGXFSZ too).
 // Memory:    staging, index and compressor in the arena of open(); arena_bytes() says how much.
 // Buffers:   append() copies: it has released every buffer of its segments when it returns, also on
-//            failure. So a pool of any size is enough, and nothing is held while the device is slow.
+//            failure. So a pool of any size is enough, and nothing is held while the device is slow. After hold_buffers()
+//            long runs of pages are written from where they are, without a copy, and so many buffers at most are kept
+//            until they are written, or abort() was called.
 // Pages:     each page at most once in an image; commit() fails if one came twice. Segments may come
 //            in any order; address order makes the longest extents. An extent joins neighbouring
 //            pages of different mappings: a reader must split it where it cares.
@@ -40,7 +42,8 @@ struct SinkOptions {
   uint32_t chunk_bytes = 1u << 20;  // of a whole chunk, a multiple of 4096
   uint32_t head_bytes = kBlockSize;
   uint32_t in_flight = 4;  // chunks
-  bool replace = false;    // an image of this name, in one step, instead of refusing to
+  size_t held_buffers = 0;  // see DirectSink::hold_buffers()
+  bool replace = false;     // an image of this name, in one step, instead of refusing to
 };
 
 // codec, level and adaptive, as a setting says it.
@@ -68,6 +71,10 @@ class DirectSink final : public ImageSink {
   // Before open(): encrypt with it. It must outlive the image.
   void set_key(const ImageKey* key) { options_.key = key; }
 
+  // Before open(): what is appended stays as it is until it is released, which may be later than append(). Where that is
+  // of use (pages are not changed on their way, and the output can gather them) at most so many are held at a time.
+  void hold_buffers(size_t most) { options_.held_buffers = most; }
+
   // Appended so far, bytes.
   uint64_t memory_bytes() const { return memory_bytes_; }
   // "io_uring", "pwritev"; also after commit or abort.
@@ -86,7 +93,9 @@ class DirectSink final : public ImageSink {
   Result<void> start_queue(Arena& arena);
   Result<void> write_header(const ImageIdentity& identity);
   Result<void> add_segment(const CopiedSegment& segment);
+  Result<void> add_held(const CopiedSegment& segment, bool* held);
   Result<void> add_run(uint64_t address, const std::byte* data, uint64_t bytes);
+  void release_held(uint32_t slot);
   Result<void> open_extent(uint64_t address);
   Result<void> close_extent();
   Result<void> add_packed();
@@ -98,7 +107,7 @@ class DirectSink final : public ImageSink {
   Result<uint32_t> acquire_slot();
   std::byte* slot_buffer(uint32_t slot) { return options_.key != nullptr ? plain_ : queue_.buffer(slot); }
   Result<void> flush_chunk();
-  Result<void> write_slot(uint32_t slot, uint32_t bytes, bool last = false);
+  Result<void> write_slot(uint32_t slot, uint32_t bytes, bool last = false, uint32_t pieces = 0);
   Result<void> write_section(SectionKind kind, uint32_t entries, std::span<const std::byte> content,
                              uint64_t* checksum);
   Result<void> write_inherited();
@@ -136,8 +145,16 @@ class DirectSink final : public ImageSink {
   ReleaseBuffer release_ = nullptr;
   void* context_ = nullptr;
   bool open_ = false, has_meta_ = false, failed_ = false;
+  uint32_t hold_ = 0;  // by each slot, at most
   Error error_;
   uint32_t chunk_slot_ = 0;
+  // Buffers to be released when a slot is written.
+  static constexpr uint32_t kMostHeld = 256;
+  struct Held {
+    uint32_t count;
+    uint32_t buffers[kMostHeld];
+  };
+  std::span<Held> held_;  // by slot
   ImageSealer sealer_;
   std::byte* plain_ = nullptr;  // encryption: what is gathered, before it goes to the sealer
   OpenExtent extent_ = {};

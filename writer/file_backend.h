@@ -4,8 +4,10 @@
 // Callers:   the writer thread only, in the victim: no allocation, no libc state, no exceptions.
 // Contract:  write() starts a write and may return before it is done; wait() gives each started
 //            write back exactly once, in any order. A result may be short: the WriteQueue writes
-//            the rest. data, bytes and offset are multiples of 4096.
+//            the rest. data, bytes and offset are multiples of 4096, and so is each of the pieces.
 #pragma once
+
+#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +20,8 @@ struct WriteRequest {
   const std::byte* data;  // inside the staging memory given to attach()
   uint32_t bytes;
   uint64_t offset;
+  // Not empty: the bytes lie in these, one after another, and not at `data`. Only for who gathers().
+  std::span<const iovec> pieces = {};
 };
 
 struct WriteResult {
@@ -40,6 +44,8 @@ class FileBackend {
   virtual const char* name() const = 0;
   // Started writes go on while the caller does something else.
   virtual bool overlaps() const { return false; }
+  // Takes requests that consist of pieces. The list, too, stays where it is until the write is done.
+  virtual bool gathers() const { return false; }
 
  protected:
   ~FileBackend() = default;

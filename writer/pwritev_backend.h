@@ -15,6 +15,7 @@ class PwritevBackend final : public FileBackend {
   long sync(int fd) override;
   void detach() override;
   const char* name() const override { return "pwritev"; }
+  bool gathers() const override { return true; }
 
  private:
   static constexpr uint32_t kMaxInFlight = 64;

@@ -44,7 +44,7 @@ long UringBackend::attach(int fd, std::span<std::byte> staging, uint32_t in_flig
   limit_ = in_flight;
   done_count_ = 0;
   done_here_ = 0;
-  for (WriteRequest& request : started_) request.data = nullptr;
+  for (WriteRequest& request : started_) request.bytes = 0;
   return 0;
 }
 
@@ -56,7 +56,9 @@ long UringBackend::write(const WriteRequest& request) {
     finish(request.slot, write_here(request));
     return 0;
   }
-  if (registered_) {
+  if (!request.pieces.empty()) {
+    io_uring_prep_writev(entry, fd_, request.pieces.data(), static_cast<unsigned>(request.pieces.size()), request.offset);
+  } else if (registered_) {
     io_uring_prep_write_fixed(entry, fd_, request.data, request.bytes, request.offset, 0);
   } else {
     io_uring_prep_write(entry, fd_, request.data, request.bytes, request.offset);
@@ -83,7 +85,7 @@ WriteResult UringBackend::wait() {
     if (r < 0) {
       // The ring itself is broken; the writes it holds cannot be told apart any more.
       for (uint32_t slot = 0; slot < limit_; slot++) {
-        if (started_[slot].data != nullptr) finish(slot, r);
+        if (started_[slot].bytes != 0) finish(slot, r);
       }
       break;
     }
@@ -95,14 +97,15 @@ WriteResult UringBackend::wait() {
     finish(static_cast<uint32_t>(slot), result);
   }
   WriteResult got = done_[--done_count_];
-  started_[got.slot].data = nullptr;
+  started_[got.slot].bytes = 0;
   return got;
 }
 
 long UringBackend::write_here(const WriteRequest& request) {
   done_here_++;
   iovec piece{const_cast<std::byte*>(request.data), request.bytes};
-  return sys::call(__NR_pwritev, fd_, &piece, 1L, request.offset, 0L);
+  const std::span<const iovec> pieces = request.pieces.empty() ? std::span<const iovec>(&piece, 1) : request.pieces;
+  return sys::call(__NR_pwritev, fd_, pieces.data(), pieces.size(), request.offset, 0L);
 }
 
 long UringBackend::sync(int fd) { return sys::call(__NR_fsync, fd); }

@@ -25,6 +25,7 @@ class UringBackend final : public FileBackend {
   void detach() override;
   const char* name() const override { return "io_uring"; }
   bool overlaps() const override { return true; }
+  bool gathers() const override { return true; }
 
   // The two mappings of the ring ("anon_inode:[io_uring]"), empty when not attached: they are ours,
   // not the program's.

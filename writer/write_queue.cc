@@ -20,7 +20,7 @@ Result<void> WriteQueue::start(FileBackend& backend, FileBackend* fallback, int 
   fd_ = fd;
   long flags = sys::call(__NR_fcntl, fd, static_cast<long>(F_GETFL));
   direct_ = !sys::failed(flags) && (flags & O_DIRECT) != 0;
-  for (uint32_t i = 0; i < slot_count_; i++) slots_[i] = {SlotState::kFree, false, 0, 0, 0};
+  for (uint32_t i = 0; i < slot_count_; i++) slots_[i] = {SlotState::kFree, false, 0, 0, 0, 0, 0};
   size_t total = size_t{slot_count_} * slot_bytes_;
   staging_ = static_cast<std::byte*>(arena.allocate(total, kPageSize));
   if (staging_ == nullptr) {
@@ -35,7 +35,18 @@ Result<void> WriteQueue::start(FileBackend& backend, FileBackend* fallback, int 
   }
   if (r < 0) return image_io_error("set up writing of", path_, r);
   backend_ = chosen;
+  most_pieces_ = 0;
+  on_free_ = nullptr;
+  if (chosen->gathers()) {
+    pieces_ = static_cast<iovec*>(arena.allocate(size_t{slot_count_} * kMostPieces * sizeof(iovec)));
+    if (pieces_ != nullptr) most_pieces_ = kMostPieces;
+  }
   return {};
+}
+
+void WriteQueue::free(uint32_t slot) {
+  slots_[slot].state = SlotState::kFree;
+  if (on_free_ != nullptr) on_free_(context_, slot);
 }
 
 Result<void> WriteQueue::fail(long error) {
@@ -59,9 +70,31 @@ Result<uint32_t> WriteQueue::acquire() {
 }
 
 Result<void> WriteQueue::write(uint32_t slot, uint64_t offset, uint32_t bytes) {
-  slots_[slot] = {SlotState::kFilling, false, bytes, 0, offset};
+  slots_[slot] = {SlotState::kFilling, false, bytes, 0, offset, 0, 0};
   if (error_ != 0) return fail(error_);
   return resume(slot);
+}
+
+Result<void> WriteQueue::write_pieces(uint32_t slot, uint64_t offset, uint32_t count) {
+  uint32_t bytes = 0;
+  for (const iovec& piece : pieces(slot).first(count)) bytes += static_cast<uint32_t>(piece.iov_len);
+  slots_[slot] = {SlotState::kFilling, false, bytes, 0, offset, 0, count};
+  if (error_ != 0) return fail(error_);
+  return resume(slot);
+}
+
+// So many more bytes of the slot are written.
+void WriteQueue::skip(uint32_t slot, uint32_t bytes) {
+  Slot& s = slots_[slot];
+  s.done += bytes;
+  for (; s.piece < s.piece_end && bytes > 0;) {
+    iovec& piece = pieces(slot)[s.piece];
+    const auto n = bytes < piece.iov_len ? bytes : static_cast<uint32_t>(piece.iov_len);
+    piece.iov_base = static_cast<std::byte*>(piece.iov_base) + n;
+    piece.iov_len -= n;
+    bytes -= n;
+    if (piece.iov_len == 0) ++s.piece;
+  }
 }
 
 // Writes in flight keep the way they were started with; each that is refused comes here.
@@ -75,9 +108,11 @@ bool WriteQueue::give_up_direct(long error) {
 
 Result<void> WriteQueue::resume(uint32_t slot) {
   Slot& s = slots_[slot];
-  long r = backend_->write({slot, buffer(slot) + s.done, s.bytes - s.done, s.offset + s.done});
+  const std::span<const iovec> rest = pieces(slot).subspan(s.piece, s.piece_end - s.piece);
+  const std::byte* data = s.piece_end == 0 ? buffer(slot) + s.done : nullptr;
+  long r = backend_->write({slot, data, s.bytes - s.done, s.offset + s.done, rest});
   if (r < 0) {
-    s.state = SlotState::kFree;
+    free(slot);
     return fail(r);
   }
   s.state = SlotState::kInFlight;
@@ -89,21 +124,22 @@ Result<void> WriteQueue::reap_one() {
   WriteResult got = backend_->wait();
   in_flight_--;
   Slot& s = slots_[got.slot];
-  s.state = SlotState::kFree;
   if (give_up_direct(got.result) && !s.buffered) {
     s.buffered = true;
     return resume(got.slot);
   }
-  if (got.result < 0) return fail(got.result);
+  uint64_t whole = 0;
+  long error = got.result < 0 ? got.result : 0;
   // With O_DIRECT the rest must start at a block again: bytes of a block written in part are
   // written once more.
-  uint64_t whole = static_cast<uint64_t>(got.result) & ~(kBlockSize - 1);
-  if (whole > s.bytes - s.done) return fail(-EIO);
-  s.done += static_cast<uint32_t>(whole);
-  if (s.done == s.bytes) return {};
+  if (error == 0) whole = static_cast<uint64_t>(got.result) & ~(kBlockSize - 1);
+  if (whole > s.bytes - s.done) error = -EIO;
   // A write that took nothing and named no reason: the kernel does this at the end of a device.
-  if (whole == 0) return fail(-ENOSPC);
-  return resume(got.slot);
+  if (error == 0 && whole == 0) error = -ENOSPC;
+  if (error == 0) skip(got.slot, static_cast<uint32_t>(whole));
+  if (error == 0 && s.done < s.bytes) return resume(got.slot);
+  free(got.slot);
+  return error == 0 ? Result<void>() : fail(error);
 }
 
 Result<void> WriteQueue::drain() {
@@ -115,8 +151,9 @@ Result<void> WriteQueue::drain() {
 void WriteQueue::abandon() {
   if (backend_ == nullptr) return;
   while (in_flight_ > 0) {
-    backend_->wait();
+    const WriteResult got = backend_->wait();
     in_flight_--;
+    free(got.slot);
   }
   backend_->detach();
   backend_ = nullptr;

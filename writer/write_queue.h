@@ -7,6 +7,8 @@
 //   free --acquire()--> filling --write()--> in flight --reap: all bytes written--> free
 //                                              |   ^
 //                                              +---+ short: the rest is started again
+// What is written lies in the slot's own buffer, or in pieces there and elsewhere: those are not touched any more
+// when the slot has come back (on_free).
 // A file system that took O_DIRECT but refuses the writes (EINVAL) gets the same write buffered.
 // After an error every call gives that error; abandon() then brings all slots back to free.
 #pragma once
@@ -31,6 +33,15 @@ class WriteQueue {
   uint32_t slot_bytes() const { return slot_bytes_; }
   // Starts writing the first `bytes` of an acquired slot at `offset`; gives the slot back when done.
   Result<void> write(uint32_t slot, uint64_t offset, uint32_t bytes);
+  // The same with what lies in the first `count` of pieces(slot), each a multiple of 4096.
+  Result<void> write_pieces(uint32_t slot, uint64_t offset, uint32_t count);
+  // Room for them; none if the back end cannot gather.
+  std::span<iovec> pieces(uint32_t slot) { return {pieces_ + size_t{slot} * most_pieces_, most_pieces_}; }
+  // Called with each slot that was written, or could not be, and is free again.
+  void on_free(void (*function)(void* context, uint32_t slot), void* context) {
+    on_free_ = function;
+    context_ = context;
+  }
   // Gives back an acquired slot unwritten.
   void discard(uint32_t slot) { slots_[slot].state = SlotState::kFree; }
   // Until nothing is in flight.
@@ -40,15 +51,19 @@ class WriteQueue {
 
  private:
   static constexpr uint32_t kMaxSlots = 64;
+  static constexpr uint32_t kMostPieces = 256;
   enum class SlotState : uint8_t { kFree, kFilling, kInFlight };
   struct Slot {
     SlotState state;
     bool buffered;  // has been started again without O_DIRECT: a second EINVAL means something else
     uint32_t bytes, done;
     uint64_t offset;
+    uint32_t piece, piece_end;  // those not yet written; none: the bytes lie in the slot's buffer
   };
   Result<void> reap_one();
   Result<void> resume(uint32_t slot);
+  void skip(uint32_t slot, uint32_t bytes);
+  void free(uint32_t slot);
   bool give_up_direct(long error);
   Result<void> fail(long error);
 
@@ -57,6 +72,10 @@ class WriteQueue {
   bool direct_ = false;
   const char* path_ = "";
   std::byte* staging_ = nullptr;
+  iovec* pieces_ = nullptr;
+  uint32_t most_pieces_ = 0;  // of a slot
+  void (*on_free_)(void*, uint32_t) = nullptr;
+  void* context_ = nullptr;
   uint32_t slot_count_ = 0, slot_bytes_ = 0, in_flight_ = 0, next_ = 0;
   long error_ = 0;
   Slot slots_[kMaxSlots];

@@ -7,6 +7,9 @@
   increment   size and time after 1 % of the memory was written, against the full image
   chain       restart from a full image and 20 increments, against one full image of the same instant
 
+The program computes on one processor all the while, also during the plain writing; --idle: it waits. What it computes
+is not in the processor time.
+
   image_speed.py BUILD                                      4 GiB, 3 rounds
   image_speed.py BUILD --mib 256 --rounds 1 --directory /mnt/disk
 
@@ -26,9 +29,14 @@ import tempfile
 import time
 
 # Of each page the first part is noise, the rest one byte. A line with a number: writes to so many segments of 64 KiB.
+# A second thread computes, if it is told to.
 PROGRAM = """
-import mmap, os, random, sys
-size, noise = int(sys.argv[1]) << 20, int(sys.argv[2])
+import mmap, os, random, sys, threading
+size, noise, computes = int(sys.argv[1]) << 20, int(sys.argv[2]), sys.argv[3] == 'computing'
+def compute():
+    x = 1
+    while True: x = x * 48271 % 2147483647
+if computes: threading.Thread(target=compute, daemon=True).start()
 rng = random.Random(1)
 table = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for at in range(0, size, 4096):
@@ -46,18 +54,26 @@ def environment():
 
 
 class Program:
+    computes = True
+
     def __init__(self, build, directory, mib, noise, *options):
         self.build, self.directory = build, directory
         self.child = subprocess.Popen(
-            [f"{build}/bin/ckpt", "run", "--dir", directory, *options, "--", "/usr/bin/python3", "-c", PROGRAM, str(mib), str(noise)],
+            [f"{build}/bin/ckpt", "run", "--dir", directory, *options, "--", "/usr/bin/python3", "-c", PROGRAM, str(mib), str(noise), "computing" if self.computes else "idle"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment())
         assert self.child.stdout.readline() == b"up\n"
+        self.computing = [tid for tid in os.listdir(f"/proc/{self.child.pid}/task") if tid != str(self.child.pid)]
+        assert len(self.computing) == self.computes
 
     def processor(self):
-        """Seconds, of all threads, ours too."""
-        with open(f"/proc/{self.child.pid}/stat", encoding="ascii") as stat:
-            fields = stat.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Seconds, of all threads, ours too, but not of the one that computes."""
+
+        def used(of):
+            with open(f"/proc/{self.child.pid}/{of}", encoding="ascii") as stat:
+                fields = stat.read().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+        return used("stat") - sum(used(f"task/{tid}/stat") for tid in self.computing)
 
     def checkpoint(self):
         """Seconds until durable, bytes, processor seconds."""
@@ -125,11 +141,13 @@ def main():
     parser.add_argument("build")
     parser.add_argument("--mib", type=int, default=4096, help="memory of the program")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--idle", action="store_true", help="the program does not compute meanwhile")
     parser.add_argument("--directory", help="on the disk to measure (default: TMPDIR)")
     arguments = parser.parse_args()
     build, mib = os.path.abspath(arguments.build), arguments.mib
+    Program.computes = not arguments.idle
     here = tempfile.mkdtemp(prefix="ckpt-image-speed-", dir=arguments.directory)
-    print(f"{time.strftime('%Y-%m-%d')}, Linux {platform.release()}, {os.cpu_count()} CPUs, {mib} MiB, load average {os.getloadavg()[0]:.1f}")
+    print(f"{time.strftime('%Y-%m-%d')}, Linux {platform.release()}, {os.cpu_count()} CPUs, {mib} MiB, program {'idle' if arguments.idle else 'computing'}, load average {os.getloadavg()[0]:.1f}")
     print("| figure | each round | bar | |\n| --- | --- | --- | --- |")
     try:
         rates, processor = [], []

@@ -192,7 +192,7 @@ TEST(Copier, MemoryIsNotGivenBackWhileAnotherCopiesIt) {
     for (int i = 0; i < 200; ++i) std::this_thread::yield();
   };
   rig.memory.before_unprotect = [&](AddrRange r) {
-    if (r.start == rig.memory.page(32)) copied = true;
+    if (r.contains(rig.memory.page(32))) copied = true;
   };
   EXPECT_TRUE(rig.copier.run());
   giver.join();
@@ -295,8 +295,8 @@ TEST(Copier, ARemoveEventLosesWhatIsNotSaved) {
       rig.memory.in_settle = [&] { remove(rig.table.state({2}) == SegmentState::kCopying); };
     if (when == "saved") {
       rig.memory.before_unprotect = [&](AddrRange r) {
-        EXPECT_TRUE(r.start != rig.memory.page(32) || rig.table.state({2}) == SegmentState::kSaved);
-        remove(r.start == rig.memory.page(32));
+        EXPECT_TRUE(!r.contains(rig.memory.page(32)) || rig.table.state({2}) == SegmentState::kSaved);
+        remove(r.contains(rig.memory.page(32)));
       };
     }
     bool complete = rig.copier.run();
@@ -310,6 +310,60 @@ TEST(Copier, ARemoveEventLosesWhatIsNotSaved) {
       rig.expect_image_of_the_stop();
     }
   }
+}
+
+TEST(Copier, AWriteToWhatIsSavedDoesNotWaitForTheOthers) {
+  Rig rig(64, 16);
+  fill_simple(rig);
+  rig.go();
+  bool written = false;
+  rig.memory.after_read = [&](Addr a) {
+    if (a != rig.memory.page(48)) return;
+    EXPECT_EQ(rig.table.state({1}), SegmentState::kSaved);
+    written = rig.memory.write(20, 999);  // on this thread: the copier waits for it
+    EXPECT_EQ(rig.table.state({0}), SegmentState::kSaved);
+    EXPECT_TRUE(rig.memory.is_protected(0));
+  };
+  EXPECT_TRUE(rig.copier.run());
+  EXPECT_TRUE(written);
+  rig.expect_image_of_the_stop();
+  EXPECT_EQ(rig.copier.counters().sequential, 4u);
+}
+
+TEST(Copier, WhatIsSavedMayGoBeforeTheOthersAreCopied) {
+  for (bool announced : {true, false}) {
+    Rig rig(64, 16);
+    fill_simple(rig);
+    rig.go();
+    rig.memory.after_read = [&](Addr a) {
+      if (a != rig.memory.page(48)) return;
+      EXPECT_EQ(rig.table.state({1}), SegmentState::kSaved);
+      if (announced) rig.copier.before_release(rig.memory.pages(16, 16));
+      rig.memory.give_back(16, 16);
+    };
+    // Unannounced, nothing proves that it was not another's when it was read.
+    EXPECT_EQ(rig.copier.run(), announced);
+    if (announced) {
+      rig.expect_image_of_the_stop();
+    } else {
+      EXPECT_EQ(rig.copier.lost_at(), rig.memory.page(16));
+      rig.finish();
+      EXPECT_TRUE(rig.pool.all_free());
+    }
+  }
+}
+
+// A buffer for each segment but those of the batch itself: who waits for a buffer has nothing left to unprotect.
+TEST(Copier, NothingStaysSavedWhileItWaitsForABuffer) {
+  Rig rig(64, 4);  // three for copies in order
+  fill_simple(rig);
+  rig.go();
+  std::vector<size_t> ends;
+  rig.memory.before_unprotect = [&](AddrRange r) { ends.push_back((r.end - rig.memory.base()) / kPageSize); };
+  EXPECT_TRUE(rig.copier.run());
+  rig.expect_image_of_the_stop();
+  ASSERT_FALSE(ends.empty());
+  EXPECT_EQ(ends.front(), 48u);
 }
 
 TEST(Copier, WhatIsKeptStaysProtectedUntilItIsWritten) {

@@ -12,7 +12,8 @@
 namespace ckpt {
 namespace {
 
-class Faults : public ImageTest {
+// With each way to write: pages copied into chunks, and pages written from where they are.
+class Faults : public ImageTest, public ::testing::WithParamInterface<bool> {
  protected:
   void SetUp() override {
     ImageTest::SetUp();
@@ -22,8 +23,9 @@ class Faults : public ImageTest {
   SinkOptions small(FileBackend& backend) const {
     SinkOptions options;
     options.backend = &backend;
-    options.chunk_bytes = 64 << 10;
+    options.chunk_bytes = GetParam() ? 128 << 10 : 64 << 10;
     options.in_flight = 3;
+    options.held_buffers = GetParam() ? 64 : 0;
     return options;
   }
   void expect_previous_image_whole() {
@@ -47,10 +49,10 @@ class Faults : public ImageTest {
     return write_image(2, memory_, ~0ull, small(faulty));
   }
 
-  TestMemory memory_{100};
+  TestMemory memory_{160};
 };
 
-TEST_F(Faults, AtEveryWrite) {
+TEST_P(Faults, AtEveryWrite) {
   int writes = writes_of_one_image();
   ASSERT_GT(writes, 8);
   size_t released = released_;
@@ -72,7 +74,7 @@ TEST_F(Faults, AtEveryWrite) {
 }
 
 // Errors that arrive later, while other writes are on their way.
-TEST_F(Faults, AtEveryWriteOfTheRing) {
+TEST_P(Faults, AtEveryWriteOfTheRing) {
   if (!probe_io_uring().ok()) GTEST_SKIP() << "io_uring is not allowed here";
   int writes = writes_of_one_image();
   for (Fault::Kind kind : {Fault::kRefuse, Fault::kFail, Fault::kTorn, Fault::kNothing}) {
@@ -90,7 +92,7 @@ TEST_F(Faults, AtEveryWriteOfTheRing) {
   expect_previous_image_whole();
 }
 
-TEST_F(Faults, BuffersComeBackWhateverHappens) {
+TEST_P(Faults, BuffersComeBackWhateverHappens) {
   int writes = writes_of_one_image();
   for (int at = 0; at < writes; at++) {
     PwritevBackend real;
@@ -102,14 +104,17 @@ TEST_F(Faults, BuffersComeBackWhateverHappens) {
     if (!opened.ok()) continue;
     auto list = segments(memory_);
     (void)sink.append(list);  // may fail or not: the fault may come later
+    if (!GetParam()) {
+      EXPECT_EQ(released_, list.size());
+    }
+    sink.abort();
+    sink.abort();
     EXPECT_EQ(released_, list.size());
-    sink.abort();
-    sink.abort();
   }
   EXPECT_EQ(files(), 1u);
 }
 
-TEST_F(Faults, ShortWritesAreFinished) {
+TEST_P(Faults, ShortWritesAreFinished) {
   for (bool uring : {false, true}) {
     if (uring && !probe_io_uring().ok()) GTEST_SKIP() << "io_uring is not allowed here";
     for (Fault::Kind kind : {Fault::kShort, Fault::kOddShort}) {
@@ -129,7 +134,7 @@ TEST_F(Faults, ShortWritesAreFinished) {
 }
 
 // O_DIRECT was taken at open, and the write is refused: some file systems learn it only then.
-TEST_F(Faults, DirectWritesRefused) {
+TEST_P(Faults, DirectWritesRefused) {
   int writes = writes_of_one_image();
   for (int at = 0; at < writes; at++) {
     PwritevBackend real;
@@ -146,7 +151,7 @@ TEST_F(Faults, DirectWritesRefused) {
   EXPECT_EQ(files(), 1u);
 }
 
-TEST_F(Faults, WhenMadeDurable) {
+TEST_P(Faults, WhenMadeDurable) {
   for (Fault::Kind kind : {Fault::kFailSync, Fault::kFailDirSync}) {
     for (int error : {EIO, ENOSPC, EDQUOT}) {
       PwritevBackend real;
@@ -161,7 +166,7 @@ TEST_F(Faults, WhenMadeDurable) {
 
 // Death of the process at every write: what it left behind is no image, and does not keep the next
 // one from being written.
-TEST_F(Faults, KilledAtEveryWrite) {
+TEST_P(Faults, KilledAtEveryWrite) {
   int writes = writes_of_one_image();
   for (int at = -2; at < writes; at++) {
     SCOPED_TRACE(at);
@@ -192,7 +197,7 @@ TEST_F(Faults, KilledAtEveryWrite) {
   expect_previous_image_whole();
 }
 
-TEST_F(Faults, FileSizeLimit) {
+TEST_P(Faults, FileSizeLimit) {
   pid_t child = fork();
   if (child == 0) {
     rlimit limit{200 << 10, RLIM_INFINITY};
@@ -217,7 +222,7 @@ TEST_F(Faults, FileSizeLimit) {
 }
 
 // A file system that is really full: a tmpfs in a mount namespace of the child's own.
-TEST_F(Faults, FullFileSystem) {
+TEST_P(Faults, FullFileSystem) {
   pid_t child = fork();
   if (child == 0) {
     if ((geteuid() != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ||
@@ -241,7 +246,7 @@ TEST_F(Faults, FullFileSystem) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-TEST_F(Faults, TheNameIsTaken) {
+TEST_P(Faults, TheNameIsTaken) {
   write_file(path(name(2)), "mine");
   auto stats = write_image(2, memory_);
   ASSERT_FALSE(stats.ok());
@@ -250,13 +255,13 @@ TEST_F(Faults, TheNameIsTaken) {
   EXPECT_EQ(files(), 2u);
 }
 
-TEST_F(Faults, LeftoverOfADeadRunIsReplaced) {
+TEST_P(Faults, LeftoverOfADeadRunIsReplaced) {
   write_file(path(name(2) + ".tmp"), std::string(100000, 'x'));
   ASSERT_TRUE(write_image(2, memory_).ok());
   EXPECT_EQ(files(), 2u);
 }
 
-TEST_F(Faults, LinkInPlaceOfTheTemporaryFileIsNotFollowed) {
+TEST_P(Faults, LinkInPlaceOfTheTemporaryFileIsNotFollowed) {
   write_file(path("victim"), "precious");
   std::filesystem::create_symlink(path("victim"), path(name(2) + ".tmp"));
   ASSERT_TRUE(write_image(2, memory_).ok());
@@ -264,7 +269,7 @@ TEST_F(Faults, LinkInPlaceOfTheTemporaryFileIsNotFollowed) {
   EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(path(name(2)))));
 }
 
-TEST_F(Faults, TemporaryFileOfALivingWriterIsRespected) {
+TEST_P(Faults, TemporaryFileOfALivingWriterIsRespected) {
   Arena other;
   ASSERT_TRUE(other.reserve(64 << 20));
   DirectSink first;
@@ -278,7 +283,7 @@ TEST_F(Faults, TemporaryFileOfALivingWriterIsRespected) {
   EXPECT_EQ(files(), 1u);
 }
 
-TEST_F(Faults, ArenaTooSmall) {
+TEST_P(Faults, ArenaTooSmall) {
   Arena little;
   ASSERT_TRUE(little.reserve(1 << 20));
   DirectSink sink;
@@ -287,6 +292,9 @@ TEST_F(Faults, ArenaTooSmall) {
   EXPECT_EQ(opened.error().code, ExitCode::kInternal);
   EXPECT_EQ(files(), 1u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Buffers, Faults, ::testing::Bool(),
+                         [](const ::testing::TestParamInfo<bool>& how) { return how.param ? "held" : "copied"; });
 
 }  // namespace
 }  // namespace ckpt

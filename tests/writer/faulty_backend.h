@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "writer/pwritev_backend.h"
 
 namespace ckpt {
@@ -46,6 +49,7 @@ class FaultyBackend final : public FileBackend {
     writes_++;
     if (!now) return real_.write(request);
     WriteRequest part = request;
+    std::vector<iovec>& pieces = pieces_[request.slot];
     switch (fault_.kind) {
       case Fault::kRefuse:
         return -fault_.error;
@@ -57,6 +61,7 @@ class FaultyBackend final : public FileBackend {
       case Fault::kShort:
         // A single block cannot be halved: the write is whole then.
         part.bytes = request.bytes / 8192 * 4096;
+        if (!request.pieces.empty()) part.pieces = pieces = first(request.pieces, part.bytes);
         return real_.write(part.bytes == 0 ? request : part);
       case Fault::kOddShort: {
         uint32_t n = request.bytes > 4096 ? request.bytes / 2 + 77 : request.bytes;
@@ -87,8 +92,18 @@ class FaultyBackend final : public FileBackend {
   }
   void detach() override { real_.detach(); }
   const char* name() const override { return "faulty"; }
+  bool gathers() const override { return real_.gathers(); }
 
  private:
+  static std::vector<iovec> first(std::span<const iovec> pieces, size_t bytes) {
+    std::vector<iovec> list;
+    for (iovec piece : pieces) {
+      piece.iov_len = std::min(piece.iov_len, bytes);
+      bytes -= piece.iov_len;
+      if (piece.iov_len != 0) list.push_back(piece);
+    }
+    return list;
+  }
   long answer(const WriteRequest& request, long result) {
     answer_[answers_++] = {request.slot, result};
     return 0;
@@ -97,7 +112,9 @@ class FaultyBackend final : public FileBackend {
     // Buffered: what is torn need not keep to blocks.
     int fd = ::open(torn_path, O_WRONLY);
     if (fd < 0) return;
-    if (pwrite(fd, request.data, bytes, static_cast<off_t>(request.offset)) < 0) perror("pwrite");
+    const std::vector<iovec> part =
+        request.pieces.empty() ? std::vector<iovec>{{const_cast<std::byte*>(request.data), bytes}} : first(request.pieces, bytes);
+    if (pwritev(fd, part.data(), static_cast<int>(part.size()), static_cast<off_t>(request.offset)) < 0) perror("pwritev");
     close(fd);
   }
 
@@ -110,6 +127,7 @@ class FaultyBackend final : public FileBackend {
   int writes_ = 0, syncs_ = 0;
   int answers_ = 0;
   WriteResult answer_[64];
+  std::vector<iovec> pieces_[64];  // by slot
 };
 
 }  // namespace ckpt

@@ -1,3 +1,4 @@
+#include "base/kernel_caps.h"
 #include "tests/writer/image_fixture.h"
 #include "writer/image_catalog.h"
 
@@ -111,6 +112,88 @@ TEST_F(RoundTrip, SegmentsInAnyOrderAndMetaInBetween) {
   ASSERT_TRUE(image.ok()) << image.error().message();
   ASSERT_TRUE(image->verify_data().ok());
   expect_memory(*image, memory);
+}
+
+// Buffers that are held are overwritten as soon as they are released.
+TEST_F(RoundTrip, HeldBuffersAreReleasedOnceAndWhenTheyAreWritten) {
+  struct Pool {
+    std::byte* bytes;
+    size_t segment_bytes;
+    std::vector<int> released;
+  };
+  constexpr uint64_t kMasks[] = {~0ull, 0xffff'ffff'ffff'ff00, 0xfff0'0000'ffff'0ff1, 0x0000'0000'ffff'0000, 0x8421'0000'0000'0001};
+  for (bool uring : {false, true}) {
+    if (uring && !probe_io_uring().ok()) GTEST_SKIP() << "io_uring is not allowed here";
+    for (uint32_t pages : {4u, 16u, 64u}) {
+      for (uint64_t present : kMasks) {
+        for (size_t most : {size_t{3}, size_t{200}}) {
+          SCOPED_TRACE(fmt::format("uring {}, segments of {} pages, present {:#x}, {} held", uring, pages, present, most));
+          const TestMemory memory(1500);
+          TestMemory buffers(1500);
+          Pool pool{buffers.bytes, pages * kPageSize, {}};
+          SinkOptions options;
+          options.uring = uring;
+          options.in_flight = 3;
+          options.chunk_bytes = 512 << 10;
+          options.held_buffers = most;
+          std::vector<CopiedSegment> list;
+          for (size_t page = 0; page < 1500; page += pages) {
+            uint64_t mask = 0;
+            for (size_t i = 0; i < pages && page + i < 1500; i++) mask |= (present >> ((page + i) % 64) & 1) << i;
+            list.push_back({{memory.base + page * kPageSize}, mask, buffers.bytes + page * kPageSize,
+                            static_cast<uint32_t>(list.size())});
+          }
+          pool.released.resize(list.size());
+          auto release = [](void* context, uint32_t buffer) {
+            auto& p = *static_cast<Pool*>(context);
+            p.released[buffer]++;
+            const size_t bytes = std::min(p.segment_bytes, 1500 * kPageSize - buffer * p.segment_bytes);
+            std::memset(p.bytes + buffer * p.segment_bytes, 0xee, bytes);
+          };
+          arena_.reset();
+          DirectSink sink(options);
+          ASSERT_TRUE(sink.open(dir_fd_.get(), name(1).c_str(), identity(1), arena_, release, &pool).ok());
+          ASSERT_TRUE(sink.append(list).ok());
+          TestMeta meta({{memory.base, memory.base + memory.size}});
+          ASSERT_TRUE(sink.set_meta(meta.writer.span()).ok());
+          ASSERT_TRUE(sink.commit().ok());
+          EXPECT_EQ(pool.released, std::vector<int>(list.size(), 1));
+          auto image = ImageReader::open(path(name(1)));
+          ASSERT_TRUE(image.ok()) << image.error().message();
+          auto verified = image->verify_data(1);
+          ASSERT_TRUE(verified.ok()) << verified.error().message();
+          expect_memory(*image, memory, present);
+          std::filesystem::remove(path(name(1)));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(RoundTrip, NoMoreBuffersAreHeldThanAllowed) {
+  const ScopedFd direct(::open(path("direct").c_str(), O_WRONLY | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
+  if (!direct.valid()) GTEST_SKIP() << "no O_DIRECT here: nothing is held";
+  const TestMemory memory(640);
+  for (size_t most : {size_t{0}, size_t{2}, size_t{4}, size_t{8}, size_t{100}}) {
+    SinkOptions options;
+    options.in_flight = 4;
+    options.uring = false;
+    options.held_buffers = most;
+    arena_.reset();
+    released_ = 0;
+    DirectSink sink(options);
+    ASSERT_TRUE(sink.open(dir_fd_.get(), name(1).c_str(), identity(1), arena_, count_release, &released_).ok());
+    const auto list = segments(memory);
+    size_t held = 0;
+    for (size_t i = 0; i < list.size(); ++i) {
+      ASSERT_TRUE(sink.append({&list[i], 1}).ok());
+      held = std::max(held, i + 1 - released_);
+    }
+    EXPECT_LE(held, most);
+    EXPECT_EQ(held == 0, most < options.in_flight) << most;
+    sink.abort();
+    EXPECT_EQ(released_, list.size());
+  }
 }
 
 TEST_F(RoundTrip, CompressedImagesAreSmallerAndTheSame) {
