@@ -68,7 +68,9 @@ class ImageReader {
   // its memory, which is in `stored` or, when it had to be unpacked, in `out` (of extent.length bytes then).
   Result<const std::byte*> open_extent(const Extent& extent, std::span<const std::byte> stored,
                                        std::span<std::byte> out) const;
-  // Every section, every chunk, every byte. With `threads` (1 or 2) readers; progress is called on
+  // Every section and every chunk's list, but not META, which open() has checked, and no memory.
+  Result<void> verify_sections() const;
+  // That, and every byte. With `threads` (1 or 2) readers; progress is called on
   // the calling thread.
   Result<void> verify_data(unsigned threads = 2, const VerifyProgress& progress = {}) const;
 
@@ -79,6 +81,7 @@ class ImageReader {
   Result<void> check_in_mappings() const;
   Result<std::unique_ptr<std::byte[]>> load_section(SectionKind kind, uint64_t offset, uint64_t content,
                                                     uint64_t checksum, SectionHead* head) const;
+  std::vector<const Extent*> extents_by_place() const;
   Error damaged(const char* what, uint64_t at) const;
 
   std::string path_;

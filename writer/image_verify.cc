@@ -1,5 +1,5 @@
-// ImageReader::verify_data(): walks all sections from the header to the trailer, compares the chunks
-// with the index, and reads every extent.
+// ImageReader::verify_sections() walks all sections from the header to the trailer and compares the chunks with the
+// index; verify_data() reads every extent too.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -89,21 +89,17 @@ bool same(const Extent& a, const ExtentEntry& b, uint64_t offset) {
 
 }  // namespace
 
-Result<void> ImageReader::verify_data(unsigned threads, const VerifyProgress& progress) const {
-  if (meta_bytes_ == nullptr) {  // opened as a parent
-    SectionHead head;
-    auto bytes =
-        load_section(SectionKind::kMeta, brief_.meta_offset, brief_.meta_bytes, brief_.meta_checksum, &head);
-    if (!bytes.ok()) return bytes.error();
-    auto meta = parse_meta({bytes->get(), brief_.meta_bytes}, path_.c_str());
-    if (!meta.ok()) return meta.error();
-  }
+std::vector<const Extent*> ImageReader::extents_by_place() const {
   std::vector<const Extent*> order;
   order.reserve(extents_.size());
   for (const Extent& e : extents_) order.push_back(&e);
   std::sort(order.begin(), order.end(),
             [](const Extent* a, const Extent* b) { return a->offset < b->offset; });
+  return order;
+}
 
+Result<void> ImageReader::verify_sections() const {
+  const std::vector<const Extent*> order = extents_by_place();
   SectionReader sections(bytes_, path_.c_str(), brief_);
   uint64_t at = kBlockSize, ordinal = 0;
   size_t next = 0;
@@ -148,10 +144,22 @@ Result<void> ImageReader::verify_data(unsigned threads, const VerifyProgress& pr
   if (metas != 1 || next != order.size() || ordinal != brief_.section_count) {
     return damaged("sections are missing", at);
   }
+  return {};
+}
 
+Result<void> ImageReader::verify_data(unsigned threads, const VerifyProgress& progress) const {
+  if (meta_bytes_ == nullptr) {  // opened as a parent
+    SectionHead head;
+    auto bytes =
+        load_section(SectionKind::kMeta, brief_.meta_offset, brief_.meta_bytes, brief_.meta_checksum, &head);
+    if (!bytes.ok()) return bytes.error();
+    auto meta = parse_meta({bytes->get(), brief_.meta_bytes}, path_.c_str());
+    if (!meta.ok()) return meta.error();
+  }
+  CKPT_TRY(verify_sections());
   std::vector<ExtentOfImage> extents;
-  extents.reserve(order.size());
-  for (const Extent* e : order) extents.push_back({this, e});
+  extents.reserve(extents_.size());
+  for (const Extent* e : extents_by_place()) extents.push_back({this, e});
   return check_extents(std::move(extents), threads, progress);
 }
 
