@@ -26,7 +26,7 @@ class Builder {
     if (plan_.all) add_unwanted();
     // Mostly the writer has gone through memory in order.
     auto before = [](const Part& a, const Part& b) {
-      return std::tie(a.image, a.offset, a.into) < std::tie(b.image, b.offset, b.into);
+      return std::tie(a.image, a.offset, a.extent, a.into) < std::tie(b.image, b.offset, b.extent, b.into);
     };
     if (!std::is_sorted(parts_.begin(), parts_.end(), before)) std::sort(parts_.begin(), parts_.end(), before);
     for (const Part& p : parts_) place(p);
@@ -76,7 +76,9 @@ class Builder {
 
   void place(const Part& p) {
     const Extent& e = image_.image(p.image).extents()[p.extent];
-    const bool again = plan_.any() && plan_.batches.back().image == p.image && plan_.extents.back().extent == p.extent;
+    // The same extent, or one that repeats it: read once, and copied to each of its places.
+    const bool again = plan_.any() && plan_.batches.back().image == p.image &&
+                       image_.image(p.image).extents()[plan_.extents.back().extent].same_place(e);
     if (!again) {
       const bool packed = e.codec != Codec::kNone;
       if (!fits(p, e)) {
@@ -95,7 +97,8 @@ class Builder {
   bool fits(const Part& p, const Extent& e) const {
     if (!plan_.any()) return false;
     const FillBatch& b = plan_.batches.back();
-    return b.image == p.image && (b.packed || e.codec == Codec::kNone) && p.offset - (b.offset + b.stored) <= kMostGap &&
+    return b.image == p.image && (b.packed || e.codec == Codec::kNone) && p.offset >= b.offset + b.stored &&
+           p.offset - (b.offset + b.stored) <= kMostGap &&
            p.offset + padded(e.stored) - b.offset <= kBatchBytes && b.memory + e.length <= kBatchBytes;
   }
 
