@@ -1,15 +1,10 @@
-// Which bytes of the images go where, and who brings them: the restorer reads what is stored as it is,
-// ckpt-restart unpacks the rest and feeds it through a pipe in the same order.
+// Which bytes of the images go where before the program runs, in the order in which they are read.
 //
-// Owner:     restart. Callers: ckpt-restart builds the plan before the new process exists, so that both
-//            have the same; the feeder runs on a thread of ckpt-restart.
-// A pipe and not process_vm_writev: it needs no right over the new process, in any namespace.
+// Owner:     restart. Callers: ckpt-restart builds the plan before the new process exists, so that both have the same:
+//            the Feeder reads, checks and unpacks a batch, the restorer copies it to its places.
 #pragma once
 
-#include <pthread.h>
-
 #include <functional>
-#include <optional>
 #include <vector>
 
 #include "restart/restorer_args.h"
@@ -17,44 +12,36 @@
 
 namespace ckpt {
 
-struct FeedPiece {
-  uint32_t image, extent;  // as in MemoryPiece
-  uint64_t offset;         // bytes into the extent's memory
-  uint64_t length;
+// An extent of a batch.
+struct FeedExtent {
+  uint32_t extent;  // as in MemoryPiece
+  uint64_t at;      // bytes into the batch: where its memory comes to lie
+};
+
+// What is read at once, checked, and handed over together: neighbours in one file.
+struct FillBatch {
+  uint32_t image;              // of the chain
+  bool packed;                 // unpacked one behind the other; else all lie in the batch as in the file
+  uint64_t offset, stored;     // in the file
+  uint64_t memory;             // bytes of the batch
+  uint64_t first_extent, extents;  // of FillPlan::extents
+  uint64_t first_fill, fills;      // of FillPlan::fills; none: it is only checked
 };
 
 struct FillPlan {
-  std::vector<RestorerFill> fills;  // stored ones in the order of image and file, then the fed ones
-  std::vector<FeedPiece> feed;      // the fed ones, in the same order
-  uint64_t bytes = 0;
-  std::vector<uint32_t> filled;     // per mapping of the image: 1 when something goes into it
+  std::vector<FillBatch> batches;
+  std::vector<FeedExtent> extents;
+  std::vector<RestorerFill> fills;
+  uint64_t bytes = 0;            // that are filled in
+  uint64_t largest_batch = 0;    // bytes of memory
+  bool all = false;              // every byte of the (full) image is checked on the way, whether it is wanted or not
+  std::vector<uint32_t> filled;  // per mapping of the image: 1 when something goes into it
+
+  bool any() const { return !batches.empty(); }
 };
 
-// wanted(i): does mapping i of the image take its bytes from the image?
-FillPlan make_fill_plan(const ImageChain& image, const std::function<bool(uint32_t)>& wanted);
-
-// Unpacks on a thread of its own, all signals blocked, and closes the pipe at the end.
-class Feeder {
- public:
-  Feeder(const ImageChain& image, const FillPlan& plan) : image_(image), plan_(plan) {}
-  ~Feeder() { (void)join(); }
-  Feeder(const Feeder&) = delete;
-  Feeder& operator=(const Feeder&) = delete;
-
-  Result<void> start(ScopedFd pipe);
-  // After the pipe's other end is closed or all is read. The error that stopped the feeder, if any.
-  Result<void> join();
-
- private:
-  static void* run(void* self);
-  Result<void> feed_all();
-
-  const ImageChain& image_;
-  const FillPlan& plan_;
-  ScopedFd pipe_;
-  pthread_t thread_{};
-  bool started_ = false;
-  std::optional<Error> error_;
-};
+// wanted(i): does mapping i of the image take its bytes from the image? all: the image is a full one, and each of its
+// extents is checked.
+FillPlan make_fill_plan(const ImageChain& image, bool all, const std::function<bool(uint32_t)>& wanted);
 
 }  // namespace ckpt

@@ -19,6 +19,7 @@ namespace {
 
 constexpr uint64_t kBatchBytes = 512u << 10;  // of one read by a loader
 constexpr uint64_t kMostGap = 64u << 10;      // that is read along: the head of a chunk, what is not wanted
+constexpr size_t kMostJobs = 256;             // of one read: memory that repeats is any number of extents in one place
 
 uint64_t padded(uint64_t bytes) { return (bytes + kPageSize - 1) & ~(kPageSize - 1); }
 
@@ -64,7 +65,7 @@ LazyMemory::LazyMemory(const ImageChain& image, const LazyPlan& plan) : image_(i
   for (uint32_t i = 0; i < by_file_.size(); ++i) by_file_[i] = i;
   auto place = [&](uint32_t i) {
     const LazyPiece& p = plan.pieces[i];
-    return std::tuple(p.image, image.image(p.image).extents()[p.extent].offset.value, p.into);
+    return std::tuple(p.image, image.image(p.image).extents()[p.extent].offset.value, p.extent, p.into);
   };
   auto before = [&](uint32_t a, uint32_t b) { return place(a) < place(b); };
   // Mostly the writer has gone through memory in order.
@@ -260,24 +261,29 @@ bool LazyMemory::wanted(const Space& space, const Job& job) const {
 Result<void> LazyMemory::load(Space& space, const Job* jobs, size_t count, Buffers& buffers) {
   auto extent_of = [&](const Job& j) -> const Extent& { return image_.image(j.image).extents()[j.extent]; };
   const Extent& first = extent_of(jobs[0]);
-  const Extent& last = extent_of(jobs[count - 1]);
-  const uint64_t begin = first.offset.value, end = last.offset.value + padded(last.stored);
+  const uint64_t begin = first.offset.value;
+  uint64_t end = begin;
+  for (size_t i = 0; i < count; ++i) end = std::max(end, extent_of(jobs[i]).offset.value + padded(extent_of(jobs[i]).stored));
   auto stored = buffers.stored(end - begin);
   if (!stored.ok()) return stored.error();
   CKPT_TRY(stored_.read(jobs[0].image, begin, *stored));
+  const std::byte* memory = nullptr;
   for (size_t i = 0; i < count; ++i) {
     const Extent& e = extent_of(jobs[i]);
-    std::span<std::byte> unpacked;
-    if (e.codec != Codec::kNone) {
-      auto room = buffers.memory(e.length);
-      if (!room.ok()) return room.error();
-      unpacked = *room;
+    if (i == 0 || !e.same_place(extent_of(jobs[i - 1]))) {
+      std::span<std::byte> unpacked;
+      if (e.codec != Codec::kNone) {
+        auto room = buffers.memory(e.length);
+        if (!room.ok()) return room.error();
+        unpacked = *room;
+      }
+      auto opened = image_.image(jobs[i].image)
+                        .open_extent(e, stored->subspan(e.offset.value - begin, padded(e.stored)), unpacked);
+      if (!opened.ok()) return opened.error();
+      memory = *opened;
     }
-    auto memory = image_.image(jobs[i].image)
-                      .open_extent(e, stored->subspan(e.offset.value - begin, padded(e.stored)), unpacked);
-    if (!memory.ok()) return memory.error();
     std::lock_guard guard(lock_);
-    CKPT_TRY(put_job(space, jobs[i], *memory));
+    CKPT_TRY(put_job(space, jobs[i], memory));
   }
   return {};
 }
@@ -355,9 +361,9 @@ void LazyMemory::load_everything() {
       if (!wanted(*space, job)) continue;
       const Extent& e = image_.image(job.image).extents()[job.extent];
       const uint64_t at = e.offset.value, to = at + padded(e.stored);
-      if (!batch.empty() && (job.image != batch[0].image || at > end + kMostGap || to - begin > kBatchBytes)) break;
-      if (batch.empty()) begin = at;
-      end = to;
+      if (!batch.empty() && (job.image != batch[0].image || at > end + kMostGap || to - begin > kBatchBytes || batch.size() == kMostJobs)) break;
+      if (batch.empty()) begin = end = at;
+      end = std::max(end, to);
       batch.push_back(job);
     }
     if (batch.empty()) {

@@ -45,16 +45,16 @@ void print_note(const RestartOptions& options, const std::string& text) {
   if (!options.quiet && !options.json) std::fprintf(stderr, "ckpt-restart: note: %s\n", text.c_str());
 }
 
-std::pair<ScopedFd, ScopedFd> make_pipe(int bytes) {
+std::pair<ScopedFd, ScopedFd> make_pipe() {
   int ends[2] = {-1, -1};
-  if (pipe2(ends, O_CLOEXEC) == 0 && bytes > 0) fcntl(ends[1], F_SETPIPE_SZ, bytes);
+  (void)!pipe2(ends, O_CLOEXEC);
   return {ScopedFd(ends[0]), ScopedFd(ends[1])};
 }
 
 // Checks that take long show how far they are, on a terminal.
-VerifyProgress progress_on_terminal(const RestartOptions& options) {
+VerifyProgress progress_on_terminal(const RestartOptions& options, const char* what) {
   if (options.quiet || options.json || isatty(STDERR_FILENO) == 0) return {};
-  return [last = int64_t{0}, begin = now_ns()](uint64_t done, uint64_t total) mutable {
+  return [what, last = int64_t{0}, begin = now_ns()](uint64_t done, uint64_t total) mutable {
     constexpr int64_t kPatience = 500'000'000, kStep = 100'000'000;
     int64_t now = now_ns();
     if (now - begin < kPatience || now - last < kStep) {
@@ -62,7 +62,7 @@ VerifyProgress progress_on_terminal(const RestartOptions& options) {
       return;
     }
     last = now;
-    std::fprintf(stderr, "\rckpt-restart: checking the image: %d%%\033[K", static_cast<int>(total == 0 ? 100 : done * 100 / total));
+    std::fprintf(stderr, "\rckpt-restart: %s the image: %d%%\033[K", what, static_cast<int>(total == 0 ? 100 : done * 100 / total));
     if (done == total) std::fprintf(stderr, "\r\033[K");
   };
 }
@@ -129,25 +129,25 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
   auto channel = make_report_channel();
   if (!channel.ok()) return channel.error();
   auto [ours, theirs] = std::move(*channel);
-  auto [status_read, status_write] = make_pipe(0);
-  constexpr int kFeedPipeBytes = 1 << 20;
-  auto [feed_read, feed_write] = plan.fill.feed.empty() ? std::pair<ScopedFd, ScopedFd>{} : make_pipe(kFeedPipeBytes);
-  if (!status_read.valid() || (!plan.fill.feed.empty() && !feed_read.valid())) {
+  auto [status_read, status_write] = make_pipe();
+  if (!status_read.valid()) {
     return make_error(ExitCode::kSystem, errno, "no pipe to the new process ({})", errno_name(errno));
   }
+  Feeder feeder(*plan.image, plan.fill);
+  if (feeder.wanted()) CKPT_TRY(feeder.prepare());
   LaunchSpec spec;
   spec.namespaces = choice;
   spec.pid = plan.process().pid;
   spec.uid = plan.process().uid[1];
   spec.gid = plan.process().gid[1];
-  spec.program = [&, status = status_write.get(), feed = feed_read.get()](ReportChannel& report, bool in_new_user) {
+  spec.program = [&, status = status_write.get(), feed = feeder.process_fds()](ReportChannel& report, bool in_new_user) {
     ProcessSpec process;
     process.image = plan.image.get();
     process.fill = &plan.fill;
     process.lazy = &plan.lazy;
     process.vdso = &plan.vdso;
     process.status_fd = status;
-    process.feed_fd = feed;
+    process.feed = feed;
     process.loader_fd = loader.process_fd();
     process.new_pid_namespace = choice.new_pid;
     process.image_directory = plan.image_directory;
@@ -156,14 +156,12 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
   auto launched = launch(spec, ours, theirs);
   if (!launched.ok()) return launched.error();
   status_write.reset();
-  feed_read.reset();
   loader.give_up_process_end();
   launched_copy.namespaces = launched->namespaces;
   supervisor.emplace(std::move(*launched), std::move(ours), std::move(status_read),
                      [&plan](uint32_t index) { return mapping_name(plan.image->meta(), index); },
                      loader.started() ? &loader : nullptr);
-  Feeder feeder(*plan.image, plan.fill);
-  if (feed_write.valid()) CKPT_TRY(feeder.start(std::move(feed_write)));
+  if (feeder.wanted()) CKPT_TRY(feeder.start(progress_on_terminal(options, "loading")));
   auto outcome = supervisor->wait_until_running();
   auto fed = feeder.join();
   if (!fed.ok()) return fed.error();  // the cause of whatever the process said
@@ -192,14 +190,14 @@ int restart(const RestartOptions& options, char** argv) {
   // What a thread that waits needs must be in the file as it is in memory, or nearly so.
   bool sealed = false;
   for (size_t i = 0; i < plan->image->size(); ++i) sealed |= !plan->image->image(i).stored_plainly();
-  const bool eager = options.check || confined || sealed;
+  const Loading loading = options.check ? Loading::kNone : confined || sealed ? Loading::kEager : options.loading;
   if (sealed && options.loading == Loading::kLazy) {
     plan->notes.push_back("all memory is loaded before the program runs: the image is encrypted");
   }
   if (confined && options.loading == Loading::kLazy) {
     plan->notes.push_back("all memory is loaded before the program runs: it comes back in a user namespace of its own");
   }
-  if (auto r = check_plan(*plan, eager ? Loading::kEager : options.loading, progress_on_terminal(options)); !r.ok()) {
+  if (auto r = check_plan(*plan, loading, progress_on_terminal(options, "checking")); !r.ok()) {
     return finish_with_error(options, r.error());
   }
   if (!choice.ok()) return finish_with_error(options, choice.error());
@@ -233,7 +231,7 @@ int restart(const RestartOptions& options, char** argv) {
     if (!choice.ok()) return finish_with_error(options, choice.error());
     choice->reason = "a thread id was taken meanwhile";
     if (choice->new_user && plan->lazy.any()) {
-      if (auto r = load_eagerly(*plan, progress_on_terminal(options)); !r.ok()) return finish_with_error(options, r.error());
+      if (auto r = load_eagerly(*plan, progress_on_terminal(options, "checking")); !r.ok()) return finish_with_error(options, r.error());
     }
     supervisor.reset();
     outcome = bring_back(options, *plan, *choice, supervisor, loader, launched);

@@ -63,18 +63,24 @@ Result<RestartPlan> open_plan(const std::string& image_path, bool trust) {
 
 namespace {
 
-// The checksums of what the restorer reads. Of lazy memory the loader checks each extent before it gives it away.
-Result<void> check_eager_extents(const RestartPlan& plan, const VerifyProgress& progress) {
+// Others see what is put there, and keep it whatever becomes of the restart.
+bool is_of_others(const ParsedMapping& m) {
+  const auto kind = static_cast<MappingKind>(m.record.kind);
+  return kind == MappingKind::kFileShared || kind == MappingKind::kSysV;
+}
+
+// The Feeder checks what it brings while it brings it; by then it must not be too late.
+Result<void> check_what_others_see(const RestartPlan& plan, const VerifyProgress& progress) {
   const auto& mappings = plan.image->meta().mappings;
   std::vector<ExtentOfImage> extents;
   size_t m = 0;
   for (const MemoryPiece& p : plan.image->pieces()) {
     while (mappings[m].record.end <= p.address.value) ++m;
-    bool all_lazy = true;
+    bool seen = false;
     for (size_t i = m; i < mappings.size() && mappings[i].record.start < (p.address + p.length).value; ++i) {
-      all_lazy = all_lazy && plan.lazy.lazy(i);
+      seen = seen || (is_of_others(mappings[i]) && takes_image_bytes(mappings[i]));
     }
-    if (!all_lazy) extents.push_back({&plan.image->image(p.image), &plan.image->extent_of(p)});
+    if (seen) extents.push_back({&plan.image->image(p.image), &plan.image->extent_of(p)});
   }
   auto place = [](const ExtentOfImage& e) { return std::pair(e.image, e.extent->offset); };
   std::sort(extents.begin(), extents.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
@@ -88,8 +94,9 @@ Result<void> check_eager_extents(const RestartPlan& plan, const VerifyProgress& 
 Result<void> load_eagerly(RestartPlan& plan, const VerifyProgress& progress) {
   const ImageMeta& meta = plan.image->meta();
   plan.lazy = {};
-  CKPT_TRY(plan.image->verify_used(2, progress));
-  plan.fill = make_fill_plan(*plan.image, [&](uint32_t i) { return takes_image_bytes(meta.mappings[i]); });
+  CKPT_TRY(check_what_others_see(plan, progress));
+  plan.fill = make_fill_plan(*plan.image, plan.image->size() == 1,
+                             [&](uint32_t i) { return takes_image_bytes(meta.mappings[i]); });
   return {};
 }
 
@@ -104,7 +111,8 @@ Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress
   options.image_directory = plan.image_directory;
   options.sequence = plan.image->brief().sequence;
   CKPT_TRY(check_descriptors(meta, options));
-  if (loading == Loading::kEager) return load_eagerly(plan, progress);
+  if (loading == Loading::kNone) CKPT_TRY(plan.image->verify_used(2, progress));
+  if (loading == Loading::kNone || loading == Loading::kEager) return load_eagerly(plan, progress);
   LazyPlan lazy = make_lazy_plan(*plan.image);
   if (!lazy.any() || (loading == Loading::kAuto && lazy.bytes < kLazyFrom)) return load_eagerly(plan, progress);
   if (auto allowed = probe_lazy(); !allowed.ok()) {
@@ -114,9 +122,9 @@ Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress
     return load_eagerly(plan, progress);
   }
   plan.lazy = std::move(lazy);
-  CKPT_TRY(check_eager_extents(plan, progress));
+  CKPT_TRY(check_what_others_see(plan, progress));
   plan.fill = make_fill_plan(
-      *plan.image, [&](uint32_t i) { return !plan.lazy.lazy(i) && takes_image_bytes(meta.mappings[i]); });
+      *plan.image, false, [&](uint32_t i) { return !plan.lazy.lazy(i) && takes_image_bytes(meta.mappings[i]); });
   return {};
 }
 

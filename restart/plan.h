@@ -31,10 +31,11 @@ struct RestartPlan {
 // Opens the image and checks who may have written it. trust: whoever.
 Result<RestartPlan> open_plan(const std::string& image_path, bool trust);
 
-enum class Loading { kAuto, kEager, kLazy };
+enum class Loading { kAuto, kEager, kLazy, kNone };
 
-// The machine, the files, and every checksum of what is loaded before the program runs. kAuto: lazily where
-// that is allowed and worth it. kLazy: where it is allowed, else a note.
+// The machine, the files, and the checksums of what others than the program will see; those of the rest are compared while it
+// is loaded. kAuto: lazily where that is allowed and worth it. kLazy: where it is allowed, else a note. kNone: it is not
+// loaded, and all is checked here.
 Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress& progress);
 
 // All of it before the program runs, after all.

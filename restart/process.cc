@@ -37,9 +37,9 @@ void reset_signals() {
 
 struct OwnFds {
   WorkingFds working;
-  int status = -1, feed = -1, exe = -1;
+  int status = -1, exe = -1;
+  FeedFds feed;
   int loader = -1, userfaultfd = -1;
-  std::vector<int> images;  // as in the chain
 };
 
 Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFds& fds) {
@@ -54,11 +54,11 @@ Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFd
   CKPT_TRY(park(report.fd(), channel, "messages"));
   report.move_to(channel);
   CKPT_TRY(park(spec.status_fd, fds.status, "stages"));
-  for (size_t i = 0; i < spec.image->size(); ++i) {
-    fds.images.push_back(-1);
-    CKPT_TRY(park(spec.image->image(i).fd(), fds.images.back(), "an image"));
+  if (spec.feed.ring >= 0) {
+    CKPT_TRY(park(spec.feed.ring, fds.feed.ring, "memory"));
+    CKPT_TRY(park(spec.feed.orders, fds.feed.orders, "memory"));
+    CKPT_TRY(park(spec.feed.emptied, fds.feed.emptied, "memory"));
   }
-  if (spec.feed_fd >= 0) CKPT_TRY(park(spec.feed_fd, fds.feed, "unpacked memory"));
   if (spec.loader_fd >= 0) CKPT_TRY(park(spec.loader_fd, fds.loader, "the loader"));
   // Whatever else ckpt-restart was started with is not the program's.
   if (fds.working.first() > 3) close_range(3, static_cast<unsigned>(fds.working.first()) - 1, 0);
@@ -146,10 +146,10 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   if (fds.loader >= 0) CKPT_TRY(prepare_lazy_memory(fds, range));
 
   RestorerArgs& args = range.args();
-  static_assert(kMaxImages == kMaxChainLength + 1);
-  std::fill(std::begin(args.image_fds), std::end(args.image_fds), -1);
-  std::copy(fds.images.begin(), fds.images.end(), args.image_fds);
-  args.feed_fd = fds.feed;
+  args.ring_fd = fds.feed.ring;
+  args.orders_fd = fds.feed.orders;
+  args.emptied_fd = fds.feed.emptied;
+  args.slot_bytes = spec.feed.slot_bytes;
   args.loader_fd = fds.loader;
   args.userfaultfd = fds.userfaultfd;
   args.exe_fd = fds.exe;

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "restart/feeder.h"
 #include "restart/fill_plan.h"
 #include "restart/lazy_plan.h"
 #include "restart/report.h"
@@ -20,7 +21,7 @@ struct ProcessSpec {
   const LazyPlan* lazy = nullptr;
   const Vdso* vdso = nullptr;
   int status_fd = -1;  // writing end
-  int feed_fd = -1;    // reading end; -1: nothing is fed
+  FeedFds feed;        // none: nothing is filled in
   int loader_fd = -1;  // socket; -1: nothing is lazy
   bool new_pid_namespace = false;
   std::string image_directory;  // where tails of files that have grown are kept

@@ -67,7 +67,6 @@ using sys::failed;
 constexpr int kErrnoIo = 5;
 constexpr int kExitSystem = 71;
 constexpr uint32_t kMaxIovecs = 256;
-constexpr uint64_t kMaxBatchBytes = 2u << 20;   // what a processor's cache may still hold when it is filled
 constexpr uint64_t kPopulateFrom = 64u << 10;
 
 void report(const RestorerArgs& a, RestartStage stage, RestorerStep step, long error, uint32_t detail) {
@@ -154,29 +153,24 @@ uint32_t mapping_at(const RestorerArgs& a, uint64_t address) {
   return low < a.mapping_count ? a.mappings[low].index : 0;
 }
 
-// Reads `count` fills whose bytes follow each other in one image.
-void fill_batch(const RestorerArgs& a, const RestorerFill* fills, uint32_t count) {
+// Copies `count` fills whose bytes follow each other in the ring.
+void fill_together(const RestorerArgs& a, const RestorerFill* fills, uint32_t count, uint64_t offset) {
   iovec vectors[kMaxIovecs];
   for (uint32_t i = 0; i < count; ++i) {
     vectors[i].iov_base = reinterpret_cast<void*>(fills[i].address);
     vectors[i].iov_len = fills[i].length;
-  }
-  // One call that makes many pages costs a quarter less than a fault for each. Refused: they fault.
-  for (uint32_t i = 0; i < count; ++i) {
+    // One call that makes many pages costs a quarter less than a fault for each. Refused: they fault.
     if (fills[i].length >= kPopulateFrom) {
       call(__NR_madvise, fills[i].address, fills[i].length, MADV_POPULATE_WRITE);
     }
   }
-  bool feed = fills[0].image_offset == kFromFeed;
-  RestorerStep step = feed ? RestorerStep::kFillFromFeed : RestorerStep::kFillFromImage;
-  uint64_t offset = fills[0].image_offset;
   uint32_t first = 0;
   while (first < count) {
-    long n = feed ? call(__NR_readv, a.feed_fd, &vectors[first], count - first)
-                  : call(__NR_preadv, a.image_fds[fills[0].image], &vectors[first], count - first, offset, 0L);
-    if (n == 0) n = -kErrnoIo;  // the image is shorter than its index says, or the feeder died
+    long n = call(__NR_preadv, a.ring_fd, &vectors[first], count - first, offset, 0L);
+    if (n == 0) n = -kErrnoIo;  // the ring is shorter than ckpt-restart said
     if (failed(n)) {
-      fail(a, RestartStage::kMemory, step, n, mapping_at(a, reinterpret_cast<uint64_t>(vectors[first].iov_base)));
+      const auto at = reinterpret_cast<uint64_t>(vectors[first].iov_base);
+      fail(a, RestartStage::kMemory, RestorerStep::kFill, n, mapping_at(a, at));
     }
     offset += static_cast<uint64_t>(n);
     for (uint64_t left = static_cast<uint64_t>(n); left > 0 && first < count;) {
@@ -189,22 +183,27 @@ void fill_batch(const RestorerArgs& a, const RestorerFill* fills, uint32_t count
   }
 }
 
+// Batches come in any order. At the last one every byte has been compared with its checksum.
 void fill_memory(const RestorerArgs& a) {
-  for (uint64_t i = 0; i < a.fill_count;) {
-    const RestorerFill* first = &a.fills[i];
-    uint64_t bytes = first->length;
-    uint32_t n = 1;
-    while (n < kMaxIovecs && i + n < a.fill_count && bytes < kMaxBatchBytes) {
-      const RestorerFill& next = a.fills[i + n];
-      bool together = first->image_offset == kFromFeed ? next.image_offset == kFromFeed
-                                                       : next.image == first->image &&
-                                                             next.image_offset == first->image_offset + bytes;
-      if (!together) break;
-      bytes += next.length;
-      ++n;
+  for (;;) {
+    FillOrder order;
+    long n = call(__NR_read, a.orders_fd, &order, sizeof(order));
+    // ckpt-restart found damage, or died.
+    if (n != sizeof(order)) fail(a, RestartStage::kMemory, RestorerStep::kFillOrders, n < 0 ? n : -kErrnoIo);
+    if (order.last != 0) return;
+    const RestorerFill* fills = &a.fills[order.first];
+    for (uint64_t i = 0; i < order.count;) {
+      uint32_t together = 1;
+      while (i + together < order.count && together < kMaxIovecs &&
+             fills[i + together].from == fills[i + together - 1].from + fills[i + together - 1].length) {
+        ++together;
+      }
+      fill_together(a, &fills[i], together, order.slot * a.slot_bytes + fills[i].from);
+      i += together;
     }
-    fill_batch(a, first, n);
-    i += n;
+    const auto slot = static_cast<uint8_t>(order.slot);
+    n = call(__NR_write, a.emptied_fd, &slot, sizeof(slot));
+    if (n != sizeof(slot)) fail(a, RestartStage::kMemory, RestorerStep::kFillOrders, n < 0 ? n : -kErrnoIo);
   }
 }
 
@@ -295,7 +294,7 @@ extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(Restorer
   report(a, RestartStage::kUnmapped, RestorerStep::kNone, 0, 0);
 
   for (uint32_t i = 0; i < a.mapping_count; ++i) map_one(a, a.mappings[i], notes);
-  fill_memory(a);
+  if (a.ring_fd >= 0) fill_memory(a);
   for (uint32_t i = 0; i < a.mapping_count; ++i) finish_one(a, a.mappings[i], notes);
   for (uint32_t i = 0; i < a.seal_count; ++i) {
     if (failed(call(__NR_fcntl, a.seals[i].fd, F_ADD_SEALS, a.seals[i].seals))) notes |= kNoteSealRefused;

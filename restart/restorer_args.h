@@ -33,14 +33,18 @@ struct RestorerMapping {
   uint32_t reserved;
 };
 
-// Bytes of the images that go to memory. In the order in which they are read.
+// Bytes of a batch that go to memory.
 struct RestorerFill {
   uint64_t address, length;
-  uint64_t image_offset;  // kFromFeed: the bytes come decompressed through the feed pipe
-  uint64_t image;         // of the chain, index into RestorerArgs::image_fds
+  uint64_t from;  // bytes into the batch
 };
-inline constexpr uint32_t kMaxImages = 256;  // kMaxChainLength and the image itself
-inline constexpr uint64_t kFromFeed = ~uint64_t{0};
+
+// From ckpt-restart, through a pipe: a batch lies in a slot of the ring, checked and unpacked. When the restorer has copied it
+// away, it writes the slot's number, one byte, to another pipe. The last order has no fills: everything has been checked.
+struct FillOrder {
+  uint64_t first, count;  // of RestorerArgs::fills
+  uint32_t slot, last;
+};
 
 // Memory that the loader brings when it is touched, registered with its userfaultfd.
 struct RestorerLazyRange {
@@ -85,8 +89,8 @@ enum class RestorerStep : int32_t {
   kMoveVdso = 1,
   kUnmap = 2,
   kMapMemory = 3,
-  kFillFromImage = 4,
-  kFillFromFeed = 5,
+  kFill = 4,        // copying from the ring
+  kFillOrders = 5,  // waiting for what to copy
   kProtect = 6,
   kMemoryMap = 7,   // PR_SET_MM_MAP
   kCredentials = 8,
@@ -118,7 +122,7 @@ struct RestorerArgs {
 
   uint32_t vdso_count;
   uint32_t mapping_count;
-  uint64_t fill_count;
+  uint64_t slot_bytes;
   uint64_t lazy_count;
   const RestorerLazyRange* lazy;
   RestorerVdsoPiece vdso[kMaxVdsoPieces];
@@ -126,8 +130,9 @@ struct RestorerArgs {
   const RestorerMapping* mappings;
   const RestorerFill* fills;
 
-  int32_t image_fds[kMaxImages];  // -1 behind the last
-  int32_t feed_fd;          // -1: nothing is compressed
+  int32_t ring_fd;          // a memfd: slots of slot_bytes; -1: nothing is filled in
+  int32_t orders_fd;        // FillOrders come from here
+  int32_t emptied_fd;       // slots go back through here
   int32_t loader_fd;        // socket to the loader; -1: nothing is lazy
   int32_t userfaultfd;      // -1: the same
   int32_t time_offsets_fd;  // /proc/self/timens_offsets of our new time namespace; -1: none

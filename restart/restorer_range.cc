@@ -116,7 +116,6 @@ Result<void> RestorerRange::fill_in(const std::vector<RestorerMapping>& mappings
   a.stack_top = stack_top_;
   a.mapping_count = static_cast<uint32_t>(mappings.size());
   a.mappings = place(mappings.data(), mappings.size());
-  a.fill_count = fill_.fills.size();
   a.fills = place(fill_.fills.data(), fill_.fills.size());
   describe_lazy();
   CKPT_TRY(plan_vdso());

@@ -52,10 +52,12 @@ Error restorer_error(const RestartStatus& s, const std::function<std::string(uin
     case RestorerStep::kMapMemory:
       return make_error(ExitCode::kSystem, s.error, "cannot map {} ({}): {}", mapping_name(s.detail), name,
                         memory_remedy(s.error));
-    case RestorerStep::kFillFromImage:
-    case RestorerStep::kFillFromFeed:
+    case RestorerStep::kFill:
       return make_error(ExitCode::kIo, s.error, "cannot load the memory of {} ({}): {}", mapping_name(s.detail), name,
                         memory_remedy(s.error));
+    case RestorerStep::kFillOrders:
+      return make_error(ExitCode::kIo, s.error, "the image's memory does not arrive in the new process ({}): was ckpt-restart killed?",
+                        name);
     case RestorerStep::kProtect:
       return make_error(ExitCode::kSystem, s.error, "cannot protect {} as it was ({}): {}", mapping_name(s.detail), name,
                         memory_remedy(s.error));

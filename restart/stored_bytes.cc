@@ -16,6 +16,10 @@ namespace ckpt {
 StoredBytes::StoredBytes(const ImageChain& image) : image_(image) {
   for (size_t i = 0; i < image.size(); ++i) {
     File file;
+    if (!image.image(i).stored_plainly()) {
+      files_.push_back(std::move(file));
+      continue;
+    }
     const std::string path = fmt::format("/proc/self/fd/{}", image.image(i).fd());
     file.direct = ScopedFd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
     // Reading ahead would fill the cache with what comes next, and so go on for ever past O_DIRECT.
@@ -43,6 +47,9 @@ bool StoredBytes::cached(const File& file, uint64_t offset, size_t bytes) const 
 
 Result<void> StoredBytes::read(uint32_t image, uint64_t offset, std::span<std::byte> out) const {
   const File& file = files_[image];
+  if (const ImageReader& reader = image_.image(image); !reader.stored_plainly()) {
+    return reader.bytes().read(out.data(), out.size(), offset, reader.path().c_str());
+  }
   if (file.direct.valid() && !cached(file, offset, out.size())) {
     ssize_t n = pread(file.direct.get(), out.data(), out.size(), static_cast<off_t>(offset));
     if (n == static_cast<ssize_t>(out.size())) return {};

@@ -1,7 +1,7 @@
-// Reads of image files by whoever loads memory while the program runs: from the page cache what is there,
-// past it what is not, since it is read once.
+// Reads of image files by whoever loads memory: from the page cache what is there, past it what is not, since it is
+// read once; what is encrypted through its cipher.
 //
-// Owner:     restart. Callers: any thread of the loader process.
+// Owner:     restart. Callers: any thread of the loader process; threads of the Feeder.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class StoredBytes {
 
  private:
   struct File {
-    ScopedFd direct;         // not valid: the file system has no O_DIRECT
+    ScopedFd direct;         // not valid: the file system has no O_DIRECT, or the file is encrypted
     void* view = nullptr;    // mapped for mincore(2) only
     uint64_t bytes = 0;
   };

@@ -50,9 +50,9 @@ const ExtentEntry& ChunkBuilder::list(const ExtentEntry& entry, const std::byte*
   return *listed;
 }
 
-const ExtentEntry& ChunkBuilder::add_held(uint64_t address, uint32_t length, const std::byte* data) {
+const ExtentEntry& ChunkBuilder::add_held(uint64_t address, const std::byte* data, uint32_t length, uint64_t checksum) {
   has_held_ = true;
-  return list({address, length, length, checksum_of({data, length}), static_cast<uint32_t>(Codec::kNone), 0}, data, length);
+  return list({address, length, length, checksum, static_cast<uint32_t>(Codec::kNone), 0}, data, length);
 }
 
 const ExtentEntry& ChunkBuilder::add(uint64_t address, uint32_t length, uint32_t stored, Codec codec,

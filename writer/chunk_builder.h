@@ -30,7 +30,7 @@ class ChunkBuilder {
   const ExtentEntry& add(uint64_t address, uint32_t length, uint32_t stored, Codec codec,
                          const uint64_t* checksum);
   // Lists an extent of whole pages that lies at `data`, and stays there until it is written.
-  const ExtentEntry& add_held(uint64_t address, uint32_t length, const std::byte* data);
+  const ExtentEntry& add_held(uint64_t address, const std::byte* data, uint32_t length, uint64_t checksum);
   // How many pieces there are; 0: all lies in the buffer.
   uint32_t pieces() const { return has_held_ ? piece_count_ : 0; }
   // Completes the head. Bytes to write from the buffer's start.

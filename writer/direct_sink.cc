@@ -45,7 +45,7 @@ size_t DirectSink::arena_bytes(const SinkOptions& options, uint64_t memory_bytes
   static_assert(sizeof(InheritedRun) <= sizeof(IndexEntry));
   // With a key: what is gathered, and what is encrypted from it.
   size_t staging = (size_t{options.in_flight} + 1) * options.chunk_bytes + options.in_flight * sizeof(Held);
-  return staging + index + CompressionCrew::arena_bytes(options.codec, options.level, options.helpers) + (1u << 20);
+  return staging + index + RepeatedSegments::arena_bytes() + CompressionCrew::arena_bytes(options.codec, options.level, options.helpers) + (1u << 20);
 }
 
 Result<void> DirectSink::keep(Result<void> result) {
@@ -89,6 +89,10 @@ Result<void> DirectSink::open_all(int dir_fd, const char* name, const ImageIdent
     plain_ = static_cast<std::byte*>(arena.allocate(options_.chunk_bytes, kPageSize));
     if (plain_ == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to encrypt");
     CKPT_TRY(sealer_.start(*options_.key, identity.run_id, queue_, *output_));
+  }
+  // A stream cannot be read back, and what is encrypted would have to be decrypted for it.
+  if (output_ == &file_ && options_.key == nullptr && !repeated_.start(file_.fd(), index_, arena)) {
+    return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to find repeated memory");
   }
   return write_header(identity);
 }
@@ -189,14 +193,17 @@ Result<void> DirectSink::add_held(const CopiedSegment& segment, bool* held) {
   const auto runs = static_cast<uint32_t>(std::popcount(mask & ~(mask << 1)));
   const auto bytes = static_cast<uint32_t>(std::popcount(mask)) * static_cast<uint32_t>(kPageSize);
   const uint32_t extents = runs + static_cast<uint32_t>(64 * kPageSize / kExtentBytes);  // a run is cut at each such address
-  if (bytes < kWorthHolding || bytes + options_.head_bytes > queue_.slot_bytes()) return add_segment(segment);
+  // Short runs between the long ones begin extents in the buffer, for which there must be room for a whole one (open_extent).
+  const uint32_t room = bytes + (runs == 1 ? 0 : static_cast<uint32_t>(kExtentBytes));
+  if (bytes < kWorthHolding || room + options_.head_bytes > queue_.slot_bytes()) return add_segment(segment);
   CKPT_TRY(close_extent());
   // With one run all of it is held: it is long enough.
-  if (!chunk_.active() || !chunk_.has_room(extents, bytes, runs == 1)) {
+  if (!chunk_.active() || !chunk_.has_room(extents, room, runs == 1)) {
     CKPT_TRY(flush_chunk());
-    CKPT_TRY(make_room(bytes));
+    CKPT_TRY(make_room(room));
   }
-  if (held_[chunk_slot_].count == hold_ || !chunk_.has_room(extents, bytes, runs == 1)) return add_segment(segment);
+  if (held_[chunk_slot_].count == hold_ || !chunk_.has_room(extents, room, runs == 1)) return add_segment(segment);
+  const uint32_t chunk = chunk_slot_;
   for (uint64_t left = mask; left != 0;) {
     const auto page = static_cast<uint32_t>(std::countr_zero(left)), count = static_cast<uint32_t>(std::countr_one(left >> page));
     left &= count + page >= 64 ? 0 : ~0ull << (page + count);
@@ -210,14 +217,21 @@ Result<void> DirectSink::add_held(const CopiedSegment& segment, bool* held) {
     CKPT_TRY(close_extent());
     for (uint32_t n; rest > 0; address += n, data += n, rest -= n) {
       n = static_cast<uint32_t>(std::min<uint64_t>(rest, kExtentBytes - address % kExtentBytes));
+      memory_bytes_ += n;
+      const std::span<const std::byte> bytes_of(data, n);
+      const uint64_t checksum = checksum_of(bytes_of);
+      auto repeated = list_repeated({address, n, n, checksum, static_cast<uint32_t>(Codec::kNone), 0}, bytes_of);
+      if (!repeated.ok()) return repeated.error();
+      if (*repeated) continue;
+      // The buffer would be given back with the first of two chunks.
+      if (chunk_slot_ != chunk) return make_error(ExitCode::kInternal, 0, "a segment of {} came into two chunks", shown_path(output_->path()).text);
       const uint64_t offset = offset_ + chunk_.next_offset();
       if (!*held) {
         Held& slot = held_[chunk_slot_];
         slot.buffers[slot.count++] = segment.buffer;
         *held = true;
       }
-      CKPT_TRY(list_extent(chunk_.add_held(address, n, data), offset));
-      memory_bytes_ += n;
+      CKPT_TRY(list_extent(chunk_.add_held(address, data, n, checksum), offset, bytes_of));
     }
   }
   return {};
@@ -264,7 +278,9 @@ Result<void> DirectSink::open_extent(uint64_t address) {
     extent_ = {true, true, address, 0, kCompressedExtentBytes, crew_.raw()};
     return {};
   }
-  CKPT_TRY(make_room(kPageSize));
+  // Where repeated ones are looked for, no extent is cut short by a chunk's end: it would not be like its equals.
+  const uint64_t whole = kExtentBytes - address % kExtentBytes;
+  CKPT_TRY(make_room(repeated_.active() && whole <= queue_.slot_bytes() - options_.head_bytes ? static_cast<uint32_t>(whole) : kPageSize));
   uint32_t limit =
       static_cast<uint32_t>(std::min<uint64_t>(chunk_.room(), kExtentBytes - address % kExtentBytes));
   extent_ = {true, false, address, 0, limit, chunk_.next_body()};
@@ -279,8 +295,13 @@ Result<void> DirectSink::close_extent() {
     // Nobody else works on it: no use in waiting.
     return crew_.helpers() == 0 ? add_packed() : Result<void>();
   }
+  const std::span<const std::byte> bytes(extent_.bytes, extent_.length);
+  const uint64_t checksum = checksum_of(bytes);
+  auto repeated = list_repeated({extent_.address, extent_.length, extent_.length, checksum, 0, 0}, bytes);
+  if (!repeated.ok()) return repeated.error();
+  if (*repeated) return {};
   const uint64_t offset = offset_ + chunk_.next_offset();
-  return list_extent(chunk_.add(extent_.address, extent_.length, extent_.length, Codec::kNone, nullptr), offset);
+  return list_extent(chunk_.add(extent_.address, extent_.length, extent_.length, Codec::kNone, &checksum), offset, bytes);
 }
 
 // The crew's oldest extent goes into a chunk.
@@ -294,10 +315,16 @@ Result<void> DirectSink::add_packed() {
   const uint32_t stored = packed ? e.stored : e.length;
   // One that is tried alone says what several would cost; when they are at work, the writer's time does.
   if (options_.adaptive) gauge_.compressed(e.length, stored, std::max(took, e.ns / (1 + crew_.most_helpers())), took);
-  CKPT_TRY(make_room(static_cast<uint32_t>(round_up_to_block(stored))));
-  std::memcpy(chunk_.next_body(), packed ? e.packed : e.raw, stored);
-  const uint64_t offset = offset_ + chunk_.next_offset();
-  CKPT_TRY(list_extent(chunk_.add(e.address, e.length, stored, packed ? options_.codec : Codec::kNone, &e.checksum), offset));
+  const Codec codec = packed ? options_.codec : Codec::kNone;
+  const std::span<const std::byte> bytes(packed ? e.packed : e.raw, round_up_to_block(stored));
+  auto repeated = list_repeated({e.address, e.length, stored, e.checksum, static_cast<uint32_t>(codec), 0}, bytes);
+  if (!repeated.ok()) return repeated.error();
+  if (!*repeated) {
+    CKPT_TRY(make_room(static_cast<uint32_t>(bytes.size())));
+    std::memcpy(chunk_.next_body(), bytes.data(), stored);
+    const uint64_t offset = offset_ + chunk_.next_offset();
+    CKPT_TRY(list_extent(chunk_.add(e.address, e.length, stored, codec, &e.checksum), offset, bytes));
+  }
   crew_.retired();
   return {};
 }
@@ -316,8 +343,25 @@ Result<void> DirectSink::close_all_extents() {
   return {};
 }
 
-Result<void> DirectSink::list_extent(const ExtentEntry& e, uint64_t offset) {
-  if (index_.push_back({e.address, offset, e.length, e.stored, e.checksum, e.codec, 0})) return {};
+// An extent is listed in the chunk that holds it and in the index, a repeated one in the index only.
+Result<bool> DirectSink::list_repeated(const ExtentEntry& e, std::span<const std::byte> bytes) {
+  if (!repeated_.active()) return false;
+  IndexEntry entry{e.address, 0, e.length, e.stored, e.checksum, e.codec, 0};
+  entry.offset = repeated_.candidate(entry);
+  if (entry.offset == 0 || !repeated_.same(entry.offset, bytes, queue_.written_from(entry.offset, offset_))) return false;
+  CKPT_TRY(list_entry(entry));
+  memory_told_ += e.length;  // the gauge learns nothing from it
+  return true;
+}
+
+Result<void> DirectSink::list_extent(const ExtentEntry& e, uint64_t offset, std::span<const std::byte> bytes) {
+  CKPT_TRY(list_entry({e.address, offset, e.length, e.stored, e.checksum, e.codec, 0}));
+  if (repeated_.active()) repeated_.remember(bytes);
+  return {};
+}
+
+Result<void> DirectSink::list_entry(const IndexEntry& entry) {
+  if (index_.push_back(entry)) return {};
   return make_error(ExitCode::kInternal, ENOMEM, "the index of {} does not fit into its arena after {} extents",
                     shown_path(output_->path()).text, index_.size());
 }
@@ -519,6 +563,7 @@ void DirectSink::abort() {
   if (!open_) return;
   open_ = false;
   crew_.stop();
+  repeated_.stop();
   queue_.abandon();
   for (uint32_t slot = 0; slot < held_.size(); ++slot) release_held(slot);
   held_ = {};

@@ -24,6 +24,7 @@
 #include "writer/image_sealer.h"
 #include "writer/image_sink.h"
 #include "writer/pwritev_backend.h"
+#include "writer/repeated_segments.h"
 #include "writer/uring_backend.h"
 #include "writer/write_queue.h"
 
@@ -101,7 +102,9 @@ class DirectSink final : public ImageSink {
   Result<void> add_packed();
   void consider_helper(int64_t now);
   Result<void> close_all_extents();
-  Result<void> list_extent(const ExtentEntry& entry, uint64_t offset);
+  Result<bool> list_repeated(const ExtentEntry& entry, std::span<const std::byte> bytes);
+  Result<void> list_extent(const ExtentEntry& entry, uint64_t offset, std::span<const std::byte> bytes);
+  Result<void> list_entry(const IndexEntry& entry);
   bool compressing() const { return options_.codec != Codec::kNone; }
   Result<void> make_room(uint32_t bytes);
   Result<uint32_t> acquire_slot();
@@ -134,6 +137,7 @@ class DirectSink final : public ImageSink {
   WriteQueue queue_;
   ChunkBuilder chunk_;
   CompressionCrew crew_;
+  RepeatedSegments repeated_;
   CompressionGauge gauge_;
   int64_t chunk_began_ns_ = 0, waited_ns_ = 0;  // for the gauge: since the last chunk
   // Compression, since it was asked whether a helper pays: extents, what they took of the writer's time, and when.

@@ -4,7 +4,8 @@
 //   header  = FileHeader                               first block of the file
 //   section = SectionHead entries zeros, then the body exactly one META, any number of CHUNKs
 //   inherited = a section that only increments have: the memory that is as in the parent
-//   index   = a section too, the last one: every extent of every chunk in address order
+//   index   = a section too, the last one: every extent of every chunk in address order, and memory that repeats
+//             the bytes of one
 //   trailer = FileTrailer                              last block of the file
 //
 // The file is written front to back, never seeking: it can be a stream. It is complete iff its last
@@ -22,8 +23,8 @@
 
 namespace ckpt {
 
-// Grows with every change that an older reader could misread. The reader takes exactly this one.
-inline constexpr uint32_t kFormatVersion = 2;
+// Grows with every change that an older reader could misread. The reader takes exactly this one. (3: sealed_format.h)
+inline constexpr uint32_t kFormatVersion = 4;
 
 inline constexpr uint64_t kBlockSize = 4096;                // bytes; everything in the file is aligned to it
 inline constexpr uint64_t kMaxCompressedExtent = 4u << 20;  // bytes of memory in one compressed extent
@@ -93,6 +94,8 @@ struct ExtentEntry {
   uint32_t reserved;  // 0
 };
 
+// Of a chunk's extent; or of other memory with the same bytes: all but the address is then as in that extent's entry. Several may
+// repeat the same one.
 struct IndexEntry {
   uint64_t address;
   uint64_t offset;  // of the stored bytes in the file

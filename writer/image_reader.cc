@@ -121,8 +121,8 @@ Result<void> ImageReader::load_meta() {
 }
 
 Result<void> ImageReader::load_index() {
-  // Before memory is asked for: each extent has at least a block of its own in the file.
-  if (brief_.extent_count > brief_.file_bytes / kBlockSize ||
+  // Before memory is asked for: the list lies in the file.
+  if (brief_.extent_count > brief_.file_bytes / sizeof(IndexEntry) ||
       brief_.extent_count * sizeof(IndexEntry) != brief_.index_bytes) {
     return damaged("the index has another size than the trailer says", brief_.index_offset);
   }

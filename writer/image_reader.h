@@ -26,7 +26,8 @@
 
 namespace ckpt {
 
-// Contiguous memory of the saved process and where it is in the file. May span several mappings, of
+// Contiguous memory of the saved process and where it is in the file. Several may have the same place: memory that
+// repeats. May span several mappings, of
 // which none is a vdso or library-owned one; always inside mappings.
 struct Extent {
   Addr address;
@@ -35,6 +36,11 @@ struct Extent {
   uint64_t stored;     // bytes in the file
   Codec codec;
   uint64_t checksum;  // of the stored bytes and their padding to 4096
+
+  // One repeats the other. In a file that lies, what overlaps need not.
+  bool same_place(const Extent& o) const {
+    return offset == o.offset && length == o.length && stored == o.stored && codec == o.codec && checksum == o.checksum;
+  }
 };
 
 // What open() reads of a file: everything, or, of a parent, all but the description of the process, or nothing but that.
@@ -68,7 +74,9 @@ class ImageReader {
   // its memory, which is in `stored` or, when it had to be unpacked, in `out` (of extent.length bytes then).
   Result<const std::byte*> open_extent(const Extent& extent, std::span<const std::byte> stored,
                                        std::span<std::byte> out) const;
-  // Every section, every chunk, every byte. With `threads` (1 or 2) readers; progress is called on
+  // Every section and every chunk's list, but not META, which open() has checked, and no memory.
+  Result<void> verify_sections() const;
+  // That, and every byte. With `threads` (1 or 2) readers; progress is called on
   // the calling thread.
   Result<void> verify_data(unsigned threads = 2, const VerifyProgress& progress = {}) const;
 
@@ -79,6 +87,7 @@ class ImageReader {
   Result<void> check_in_mappings() const;
   Result<std::unique_ptr<std::byte[]>> load_section(SectionKind kind, uint64_t offset, uint64_t content,
                                                     uint64_t checksum, SectionHead* head) const;
+  std::vector<const Extent*> extents_by_place() const;  // in the order of the file, then of addresses
   Error damaged(const char* what, uint64_t at) const;
 
   std::string path_;
@@ -91,7 +100,8 @@ class ImageReader {
   std::vector<AddrRange> inherited_;
 };
 
-// Reads extents, of any images, in the order given, and compares their checksums.
+// Reads extents, of any images, in the order given, and compares their checksums. Neighbours in the list that lie in the same
+// place are read once.
 struct ExtentOfImage {
   const ImageReader* image;
   const Extent* extent;

@@ -1,9 +1,10 @@
-// ImageReader::verify_data(): walks all sections from the header to the trailer, compares the chunks
-// with the index, and reads every extent.
+// ImageReader::verify_sections() walks all sections from the header to the trailer and compares the chunks with the
+// index; verify_data() reads every extent too.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <thread>
+#include <tuple>
 
 #include "writer/checksum.h"
 #include "writer/image_reader.h"
@@ -81,29 +82,31 @@ class ExtentChecker {
   Error error_;
 };
 
-bool same(const Extent& a, const ExtentEntry& b, uint64_t offset) {
-  return a.address.value == b.address && a.length == b.length && a.stored == b.stored &&
-         a.checksum == b.checksum && static_cast<uint32_t>(a.codec) == b.codec && a.offset.value == offset &&
-         b.reserved == 0;
+bool same_bytes(const Extent& a, const ExtentEntry& b) {
+  return a.length == b.length && a.stored == b.stored && a.checksum == b.checksum && static_cast<uint32_t>(a.codec) == b.codec;
+}
+
+// Each of them is in the file once. What lies there and says something else of it stays in the list.
+void leave_out_repeated(std::vector<ExtentOfImage>& extents) {
+  auto same = [](const ExtentOfImage& a, const ExtentOfImage& b) {
+    return a.image == b.image && a.extent->same_place(*b.extent);
+  };
+  extents.erase(std::unique(extents.begin(), extents.end(), same), extents.end());
 }
 
 }  // namespace
 
-Result<void> ImageReader::verify_data(unsigned threads, const VerifyProgress& progress) const {
-  if (meta_bytes_ == nullptr) {  // opened as a parent
-    SectionHead head;
-    auto bytes =
-        load_section(SectionKind::kMeta, brief_.meta_offset, brief_.meta_bytes, brief_.meta_checksum, &head);
-    if (!bytes.ok()) return bytes.error();
-    auto meta = parse_meta({bytes->get(), brief_.meta_bytes}, path_.c_str());
-    if (!meta.ok()) return meta.error();
-  }
+std::vector<const Extent*> ImageReader::extents_by_place() const {
   std::vector<const Extent*> order;
   order.reserve(extents_.size());
   for (const Extent& e : extents_) order.push_back(&e);
   std::sort(order.begin(), order.end(),
-            [](const Extent* a, const Extent* b) { return a->offset < b->offset; });
+            [](const Extent* a, const Extent* b) { return std::tie(a->offset, a->address) < std::tie(b->offset, b->address); });
+  return order;
+}
 
+Result<void> ImageReader::verify_sections() const {
+  const std::vector<const Extent*> order = extents_by_place();
   SectionReader sections(bytes_, path_.c_str(), brief_);
   uint64_t at = kBlockSize, ordinal = 0;
   size_t next = 0;
@@ -128,11 +131,14 @@ Result<void> ImageReader::verify_data(unsigned threads, const VerifyProgress& pr
       case SectionKind::kChunk: {
         uint64_t offset = body;
         for (const ExtentEntry& e : section->extents) {
-          if (next == order.size() || !same(*order[next], e, offset)) {
-            return damaged("a chunk and the index disagree", at);
+          // The extent itself, and memory that repeats it.
+          bool listed = false;
+          for (; next < order.size() && order[next]->offset.value == offset; next++) {
+            if (!same_bytes(*order[next], e)) return damaged("a chunk and the index disagree", at);
+            listed = listed || order[next]->address.value == e.address;
           }
+          if (!listed || e.reserved != 0) return damaged("a chunk and the index disagree", at);
           offset += round_up_to_block(e.stored);
-          next++;
         }
         if (head.body_checksum != 0 || offset != body + head.body_bytes ||
             head.content_bytes != head.body_bytes) {
@@ -148,15 +154,28 @@ Result<void> ImageReader::verify_data(unsigned threads, const VerifyProgress& pr
   if (metas != 1 || next != order.size() || ordinal != brief_.section_count) {
     return damaged("sections are missing", at);
   }
+  return {};
+}
 
+Result<void> ImageReader::verify_data(unsigned threads, const VerifyProgress& progress) const {
+  if (meta_bytes_ == nullptr) {  // opened as a parent
+    SectionHead head;
+    auto bytes =
+        load_section(SectionKind::kMeta, brief_.meta_offset, brief_.meta_bytes, brief_.meta_checksum, &head);
+    if (!bytes.ok()) return bytes.error();
+    auto meta = parse_meta({bytes->get(), brief_.meta_bytes}, path_.c_str());
+    if (!meta.ok()) return meta.error();
+  }
+  CKPT_TRY(verify_sections());
   std::vector<ExtentOfImage> extents;
-  extents.reserve(order.size());
-  for (const Extent* e : order) extents.push_back({this, e});
+  extents.reserve(extents_.size());
+  for (const Extent* e : extents_by_place()) extents.push_back({this, e});
   return check_extents(std::move(extents), threads, progress);
 }
 
 Result<void> check_extents(std::vector<ExtentOfImage> extents, unsigned threads,
                            const VerifyProgress& progress) {
+  leave_out_repeated(extents);
   uint64_t total = 0;
   for (const ExtentOfImage& e : extents) total += e.extent->stored;
   ExtentChecker checker(std::move(extents));

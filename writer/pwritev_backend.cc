@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <sys/uio.h>
 
+#include <algorithm>
+
 #include "base/sys.h"
 
 namespace ckpt {
@@ -25,7 +27,13 @@ long PwritevBackend::write(const WriteRequest& request) {
   return 0;
 }
 
-WriteResult PwritevBackend::wait() { return done_[--done_count_]; }
+// The oldest first: what is known to be written can be read back.
+WriteResult PwritevBackend::wait() {
+  const WriteResult oldest = done_[0];
+  std::copy(done_ + 1, done_ + done_count_, done_);
+  done_count_--;
+  return oldest;
+}
 
 long PwritevBackend::sync(int fd) { return sys::call(__NR_fsync, fd); }
 

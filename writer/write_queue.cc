@@ -142,6 +142,14 @@ Result<void> WriteQueue::reap_one() {
   return error == 0 ? Result<void>() : fail(error);
 }
 
+uint64_t WriteQueue::written_from(uint64_t offset, uint64_t end) const {
+  for (uint32_t i = 0; i < slot_count_; i++) {
+    const Slot& s = slots_[i];
+    if (s.state == SlotState::kInFlight && s.offset + s.bytes > offset && s.offset < end) end = s.offset;
+  }
+  return end;
+}
+
 Result<void> WriteQueue::drain() {
   while (in_flight_ > 0) CKPT_TRY(reap_one());
   if (error_ != 0) return fail(error_);

@@ -44,6 +44,8 @@ class WriteQueue {
   }
   // Gives back an acquired slot unwritten.
   void discard(uint32_t slot) { slots_[slot].state = SlotState::kFree; }
+  // Of what was given to write() up to `end`: how far the file has it all, from this offset on.
+  uint64_t written_from(uint64_t offset, uint64_t end) const;
   // Until nothing is in flight.
   Result<void> drain();
   // The same, whatever the results; the queue is then stopped. May be called at any time.

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """How long a restart takes: until the program's first own instruction, until all of its memory is there, and
-what the same disk gives to plain reading of the image (O_DIRECT, 1 MiB at a time, one after another).
+what the same disk gives to plain reading of the image (O_DIRECT, 1 MiB at a time, one after another). MiB/s: of the file.
 
   restart_speed.py BUILD                        256 MiB and 1 GiB
   restart_speed.py BUILD --mib 256,8192 --rounds 3 --directory /mnt/disk
+  restart_speed.py BUILD --mib 1024 --compress none,lz4,zstd --random 40 --restart eager
 
 The program has a table of that size in private memory, of which each page is another. It waits for a line of
 input, which is there already: its answer is what "answers" counts. Nothing of the image is in the page cache.
@@ -25,14 +26,17 @@ import time
 
 PROGRAM = """
 import mmap, os, sys
-size = int(sys.argv[1]) << 20
+size, random = int(sys.argv[1]) << 20, int(sys.argv[2]) * 4096 // 100
 table = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 noise = os.urandom(1 << 20)
-for at in range(0, size, 1 << 20): table[at:at + (1 << 20)] = at.to_bytes(8, 'little') + noise[8:]
+rest = [noise[i:i + random - 8].ljust(4088, b'.') for i in range(0, 1 << 20, 4096)]
+def part(at):
+    return b''.join((at + 4096 * i).to_bytes(8, 'little') + rest[i] for i in range(256))
+for at in range(0, size, 1 << 20): table[at:at + (1 << 20)] = part(at)
 print('up', flush=True)
 for line in sys.stdin:
     if line == 'all\\n':
-        bad = [at for at in range(0, size, 1 << 20) if table[at:at + (1 << 20)] != at.to_bytes(8, 'little') + noise[8:]]
+        bad = [at for at in range(0, size, 1 << 20) if table[at:at + (1 << 20)] != part(at)]
         print('BAD' if bad else 'good', flush=True)
     else:
         print('here', flush=True)
@@ -69,9 +73,9 @@ def image_of(directory):
     return next(os.path.join(directory, n) for n in os.listdir(directory) if n.endswith(".ckpt"))
 
 
-def make_image(build, mib, directory):
-    child = subprocess.Popen([f"{build}/bin/ckpt", "run", "--dir", directory, "--", "/usr/bin/python3", "-c", PROGRAM, str(mib)],
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment())
+def make_image(build, mib, directory, compress, random):
+    child = subprocess.Popen([f"{build}/bin/ckpt", "run", "--dir", directory, "--compress", compress, "--",
+                              "/usr/bin/python3", "-c", PROGRAM, str(mib), str(random)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment())
     try:
         assert child.stdout.readline() == b"up\n"
         subprocess.run([f"{build}/bin/ckpt", "now", "--timeout", "10min", str(child.pid)], check=True, stdout=subprocess.DEVNULL)
@@ -115,17 +119,20 @@ def main():
     parser.add_argument("--mib", default="256,1024", help="sizes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--directory", help="on the disk to measure (default: TMPDIR)")
+    parser.add_argument("--compress", default="none", help="of the images: none, lz4, zstd; several with commas")
+    parser.add_argument("--random", type=int, default=100, help="percent of each page that cannot be compressed")
     parser.add_argument("--fifo", action="store_true", help="the restart at real-time priority (chrt -f 1)")
+    parser.add_argument("--restart", default="lazy,eager", type=lambda text: [f"--{t}" for t in text.split(",")])
     arguments = parser.parse_args()
     prefix = ["chrt", "-f", "1"] if arguments.fifo else []
     print(f"{time.strftime('%Y-%m-%d')}, Linux {platform.release()}, {os.cpu_count()} CPUs, load average {os.getloadavg()[0]:.1f}")
-    print("| MiB | restart | first instruction ms | answers ms | all loaded ms | MiB/s | of plain reading |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for mib in (int(m) for m in arguments.mib.split(",")):
+    print("| MiB | image | restart | first instruction ms | answers ms | all loaded ms | MiB/s | of plain reading |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for mib, compress in ((int(m), c) for m in arguments.mib.split(",") for c in arguments.compress.split(",")):
         directory = tempfile.mkdtemp(prefix="ckpt-restart-speed-", dir=arguments.directory)
         try:
-            image = make_image(arguments.build, mib, directory)
-            for option in ("--lazy", "--eager"):
+            image = make_image(arguments.build, mib, directory, compress, arguments.random)
+            for option in arguments.restart:
                 rows, rates = [], []
                 for _ in range(arguments.rounds):
                     forget(image)
@@ -139,7 +146,7 @@ def main():
                     rates.append((rate, plain))
                 columns = [", ".join(f"{row[name]:.0f}" for row in rows) for name in rows[0]]
                 share = statistics.median(rate / plain for rate, plain in rates)
-                print(f"| {mib} | {option[2:]} | " + " | ".join(columns) +
+                print(f"| {mib} | {compress} | {option[2:]} | " + " | ".join(columns) +
                       " | " + ", ".join(f"{rate:.0f}" for rate, _ in rates) +
                       " | " + f"{share:.0%} of " + ", ".join(f"{plain:.0f}" for _, plain in rates) + " |", flush=True)
         finally:

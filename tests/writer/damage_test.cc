@@ -111,7 +111,7 @@ TEST_F(Damage, ImagesFromElsewhere) {
     size_t at;
     uint32_t value;
     const char* words;
-  } cases[] = {{offsetof(FileHeader, version), 1, "format version 1, this ckpt_rt reads 2"},
+  } cases[] = {{offsetof(FileHeader, version), 1, "format version 1, this ckpt_rt reads 4"},
                {offsetof(FileHeader, byte_order), 0x04030201, "byte order"},
                {offsetof(FileHeader, machine), 183, "ELF machine 183"},
                {offsetof(FileHeader, page_size), 65536, "page size 65536"}};
