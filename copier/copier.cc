@@ -123,7 +123,7 @@ void Copier::copy_in_batch(SegmentId id, uint32_t buffer) {
 
 // Saved in a batch: somebody waits for it. Success proves what it proves in complete(); a failure is for the owner to find.
 void Copier::let_go(SegmentId id) {
-  if (!keep_ && unprotect_segment(table_[id])) table_.settle(id);
+  if (in_batches_.load(std::memory_order_relaxed) && unprotect_segment(table_[id])) table_.settle(id);
 }
 
 void Copier::end_batch() {
@@ -208,6 +208,8 @@ void Copier::copied(uint64_t cookie, long result) {
 
 bool Copier::run(bool keep) {
   keep_ = keep;
+  const bool in_batches = !keep && engine_.load(std::memory_order_relaxed) == nullptr && memory_.may_unprotect_late();
+  in_batches_.store(in_batches, std::memory_order_relaxed);
   CopyEngine* const engine = engine_.load(std::memory_order_relaxed);
   // Buffer and place in the queue come first: a claimed segment must not wait for the disk, nor a thread that faults on it.
   constexpr uint32_t kNone = UINT32_MAX;
@@ -222,7 +224,7 @@ bool Copier::run(bool keep) {
     await_queued(kMostQueued - 1);
     if (!table_.claim(id)) continue;
     // The engine may still be passing over what was taken back from it.
-    if (engine == nullptr && !keep) copy_in_batch(id, spare);
+    if (in_batches) copy_in_batch(id, spare);
     else if (engine == nullptr || !hand_over(*engine, id, spare)) copy_owned(id, spare, keep);
     spare = kNone;
     counters_.sequential.fetch_add(1, std::memory_order_relaxed);

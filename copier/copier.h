@@ -31,6 +31,9 @@ class ProgramMemory : public SourceMemory {
   virtual long unprotect(AddrRange range) = 0;
   // The same for several segments at once: 0 only if all of the range is mapped, too. (The kernel passes over holes.)
   virtual long unprotect_many(AddrRange range) { return unprotect(range); }
+  // May unprotect() come late, when another thread has unprotected the same and the program has gone on with it? Not where
+  // it changes what the program itself sets.
+  virtual bool may_unprotect_late() const { return true; }
   // Is the range still the memory that was protected, all of it? 0 or -ENOENT, as unprotect().
   virtual long still_protected(AddrRange range) = 0;
   virtual void wake(AddrRange range) = 0;
@@ -139,6 +142,8 @@ class Copier final : private CopyListener {
   std::atomic<CopyEngine*> engine_{nullptr};
   uint32_t threshold_ = 0;
   bool keep_ = false;
+  // Segments are made writable in batches, and by others than their owners. relaxed: false is always right.
+  std::atomic<bool> in_batches_{false};
   FutexLock queued_lock_;  // leaf: guards the two
   Queued queued_[kMostQueued];
   uint32_t queued_count_ = 0;

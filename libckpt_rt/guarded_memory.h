@@ -43,6 +43,8 @@ class GuardedMemory final : public ProgramMemory {
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
   long unprotect(AddrRange range) override;
   long unprotect_many(AddrRange range) override;
+  // By mprotect: the program may have taken the right to write since, and would get it back.
+  bool may_unprotect_late() const override { return back_end_ != FaultBackEnd::kMprotect; }
   long still_protected(AddrRange) override { return -1; }
   void wake(AddrRange) override {}
 
