@@ -36,14 +36,18 @@ size, noise, computes = int(sys.argv[1]) << 20, int(sys.argv[2]), sys.argv[3] ==
 def compute():
     x = 1
     while True: x = x * 48271 % 2147483647
-if computes: threading.Thread(target=compute, daemon=True).start()
 rng = random.Random(1)
 table = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for at in range(0, size, 4096):
     table[at:at + 4096] = os.urandom(noise) + bytes([at >> 12 & 255]) * (4096 - noise)
+new = os.urandom(65536)
+if computes: threading.Thread(target=compute, daemon=True).start()
 print('up', flush=True)
 for line in sys.stdin:
-    for i in rng.sample(range(size >> 16), int(line)): table[i << 16:(i << 16) + 65536] = os.urandom(65536)
+    # Not from urandom each time: whoever lets go of the interpreter waits for the other thread to do so.
+    for i in rng.sample(range(size >> 16), int(line)):
+        new = new[1:] + new[:1]
+        table[i << 16:(i << 16) + 65536] = new
     print('done', flush=True)
 """
 MISSED = []

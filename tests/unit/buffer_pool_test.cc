@@ -33,6 +33,31 @@ TEST(BufferPool, HandsOutEveryBufferOnce) {
   pool.release_memory();
 }
 
+TEST(BufferPool, CopiesInOrderKeepToTheirLimitAndUseTheSameBuffers) {
+  BufferPool pool;
+  ASSERT_TRUE(pool.reserve(16 * kBytes, kBytes));
+  pool.populate(5 * kBytes);
+  pool.limit_sequential(14);  // more than three quarters: nothing to limit
+  uint32_t buffer = 0;
+  std::vector<uint32_t> taken;
+  while (pool.try_acquire(CopyKind::kSequential, &buffer)) taken.push_back(buffer);
+  EXPECT_EQ(taken.size(), 12u);
+  for (uint32_t b : taken) pool.release(b);
+  pool.limit_sequential(5);
+  const std::set<uint32_t> most_recent(taken.end() - 5, taken.end());
+  taken.clear();
+  while (pool.try_acquire(CopyKind::kSequential, &buffer)) taken.push_back(buffer);
+  EXPECT_EQ(std::set<uint32_t>(taken.begin(), taken.end()), most_recent);
+  std::set<uint32_t> forced;
+  while (pool.try_acquire(CopyKind::kForced, &buffer)) forced.insert(buffer);
+  EXPECT_EQ(forced.size(), 11u);
+  EXPECT_EQ(pool.sequential_waits() + pool.forced_waits(), 0u);
+  for (uint32_t b : taken) pool.release(b);
+  for (uint32_t b : forced) pool.release(b);
+  EXPECT_TRUE(pool.all_free());
+  pool.release_memory();
+}
+
 TEST(BufferPool, KeepsAQuarterForForcedCopies) {
   BufferPool pool;
   ASSERT_TRUE(pool.reserve(16 * kBytes, kBytes));
