@@ -115,7 +115,7 @@ class Repeated(unittest.TestCase):
         self.assertEqual(program.ask("put(100, 400, 2)"), "done")
         second = self.take(program)
         self.kill(program)
-        self.assertEqual(json.loads(self.run_(CKPT, "show", "--json", second))["parent"]["sequence"], 1)
+        self.assertEqual(json.loads(self.run_(CKPT, "show", "--json", second))["parent"], 1)
         self.run_(CKPT, "verify", self.images)
         self.comes_back(second)
         self.run_(CKPT, "diff", first, second)
