@@ -1,6 +1,8 @@
 // ckpt show: what is in an image.
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <set>
 
 #include "base/settings.h"
 #include "cli/commands.h"
@@ -35,7 +37,7 @@ bool is_shared(const MappingRecord& m) {
 }
 
 // Bytes of memory in the image for each mapping, and what they take in the file: both lists are in
-// address order. An extent of several mappings costs each its share.
+// address order. An extent of several mappings costs each its share; memory that repeats another's costs nothing.
 struct Saved {
   uint64_t memory = 0, file = 0;
 };
@@ -43,15 +45,17 @@ struct Saved {
 std::vector<Saved> saved_bytes(const ImageChain& image) {
   const auto& mappings = image.meta().mappings;
   std::vector<Saved> saved(mappings.size());
+  std::map<std::pair<uint32_t, uint64_t>, uint32_t> first;  // extent at a place of an image
   size_t at = 0;
   for (const MemoryPiece& p : image.pieces()) {
     uint64_t begin = p.address.value, end = begin + p.length;
     const Extent& e = image.extent_of(p);
+    const bool repeats = first.try_emplace({p.image, e.offset.value}, p.extent).first->second != p.extent;
     while (at < mappings.size() && mappings[at].record.end <= begin) ++at;
     for (size_t i = at; i < mappings.size() && mappings[i].record.start < end; ++i) {
       uint64_t bytes = std::min(end, mappings[i].record.end) - std::max(begin, mappings[i].record.start);
       saved[i].memory += bytes;
-      saved[i].file += e.stored * bytes / e.length;
+      if (!repeats) saved[i].file += e.stored * bytes / e.length;
     }
   }
   return saved;
@@ -76,7 +80,10 @@ void print_process(const ImageChain& image) {
   line("taken", fmt::format("{}, as number {} of run {}", human_time(p.realtime_ns), image.brief().sequence,
                             run_id_text(image.brief().run_id).substr(0, 8)));
   uint64_t pages = 0;
-  for (const Extent& e : image.newest().extents()) pages += round_up_to_block(e.stored);
+  std::set<uint64_t> places;
+  for (const Extent& e : image.newest().extents()) {
+    if (places.insert(e.offset.value).second) pages += round_up_to_block(e.stored);
+  }
   uint64_t index = image.brief().index_bytes + image.brief().inherited_bytes, description = image.brief().meta_bytes;
   line("memory, file", fmt::format("{}, {}", human_bytes(image.memory_bytes()), human_bytes(image.brief().file_bytes)));
   if (image.size() > 1) {

@@ -137,6 +137,11 @@ FeedFds Feeder::process_fds() const {
   return {ring_fd_.get(), orders_read_.get(), emptied_write_.get(), slot_bytes_};
 }
 
+void Feeder::give_up_our_ends() {
+  orders_write_.reset();
+  emptied_read_.reset();
+}
+
 Result<void> Feeder::start(VerifyProgress progress) {
   progress_ = std::move(progress);
   for (const FillBatch& batch : plan_.batches) total_ += batch.stored;

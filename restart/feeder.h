@@ -42,6 +42,8 @@ class Feeder {
   // Before the new process is there.
   Result<void> prepare();
   FeedFds process_fds() const;
+  // In the new process: as long as it had them, it would never learn that we are gone.
+  void give_up_our_ends();
   // When it is there: on threads of their own, all signals blocked. Progress: bytes of the files, on one of them.
   Result<void> start(VerifyProgress progress);
   // When the new process has come to its end or has all of it. The error that stopped the feeder, if any.

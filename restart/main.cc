@@ -141,6 +141,7 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
   spec.uid = plan.process().uid[1];
   spec.gid = plan.process().gid[1];
   spec.program = [&, status = status_write.get(), feed = feeder.process_fds()](ReportChannel& report, bool in_new_user) {
+    feeder.give_up_our_ends();
     ProcessSpec process;
     process.image = plan.image.get();
     process.fill = &plan.fill;
