@@ -235,6 +235,15 @@ ProbeResult probe_kcmp() {
   return {same == 0 ? 0 : EPROTO};
 }
 
+ProbeResult probe_syscall_dispatch() {
+  constexpr int kSetDispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH of linux/prctl.h
+  constexpr long kOff = 0, kOn = 1;
+  char selector = 0;  // SYSCALL_DISPATCH_FILTER_ALLOW
+  const long r = sys::call(__NR_prctl, kSetDispatch, kOn, 0L, 0L, &selector);
+  if (r == 0) sys::call(__NR_prctl, kSetDispatch, kOff, 0L, 0L, 0L);
+  return result_of(r);
+}
+
 ProbeResult probe_set_mm_map() {
   return in_child([] { return set_mm_map(false); });
 }
@@ -282,6 +291,7 @@ KernelCaps probe_kernel_caps() {
   caps.set_tid_in_namespace = probe_set_tid_in_namespace();
   caps.pidfd_getfd = probe_pidfd_getfd();
   caps.kcmp = probe_kcmp();
+  caps.syscall_dispatch = probe_syscall_dispatch();
   caps.set_mm_map = probe_set_mm_map();
   caps.set_exe = probe_set_exe();
   caps.ptrace_child = probe_ptrace_child();

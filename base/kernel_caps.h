@@ -74,6 +74,7 @@ ProbeResult probe_set_tid();         // clone3(2) with set_tid in the present pi
 ProbeResult probe_set_tid_in_namespace();  // the same in a new user and pid namespace
 ProbeResult probe_pidfd_getfd();     // a descriptor taken from a child
 ProbeResult probe_kcmp();            // KCMP_FILE on one's own descriptors
+ProbeResult probe_syscall_dispatch();  // Syscall User Dispatch (prctl(2)), Linux 5.11
 ProbeResult probe_set_mm_map();      // prctl(PR_SET_MM, PR_SET_MM_MAP) with one's own values
 ProbeResult probe_set_exe();         // and with an exe_fd, which needs CAP_CHECKPOINT_RESTORE
 ProbeResult probe_ptrace_child();    // a child is seized
@@ -82,7 +83,7 @@ ProbeResult probe_direct_io(const char* directory);  // O_DIRECT write of a name
 struct KernelCaps {
   UserfaultfdProbe userfaultfd;
   ProbeResult pagemap_scan, io_uring, user_namespace, pid_namespace, time_namespace;
-  ProbeResult set_tid, set_tid_in_namespace, pidfd_getfd, kcmp, set_mm_map, set_exe, ptrace_child;
+  ProbeResult set_tid, set_tid_in_namespace, pidfd_getfd, kcmp, syscall_dispatch, set_mm_map, set_exe, ptrace_child;
 };
 KernelCaps probe_kernel_caps();
 

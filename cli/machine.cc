@@ -150,6 +150,22 @@ Finding ptrace_finding(const KernelCaps& caps) {
   return f;
 }
 
+// Which of CKPT_FAULTS can be had here.
+Finding back_ends_finding(const KernelCaps& caps) {
+  Finding f{"fault_back_ends", "fault back ends (CKPT_FAULTS)", Level::kGood, "", "", ""};
+  if (caps.userfaultfd.allows_realtime()) f.detail = "handler (auto)";
+  if (caps.syscall_dispatch.ok()) {
+    if (caps.userfaultfd.allows_in_thread()) f.detail += f.detail.empty() ? "in-thread" : ", in-thread";
+    f.detail += f.detail.empty() ? "mprotect" : ", mprotect";
+  } else {
+    f.level = Level::kLimited;
+    f.detail += fmt::format("{}not in-thread, mprotect: {}", f.detail.empty() ? "" : "; ", why(caps.syscall_dispatch.error));
+    f.effect = "faults are handled by a thread of the library only";
+    f.remedy = "use Linux 5.11 or later with Syscall User Dispatch";
+  }
+  return f;
+}
+
 }  // namespace
 
 const char* automatic_mode(const KernelCaps& caps) {
@@ -165,6 +181,7 @@ std::vector<Finding> describe_machine(const KernelCaps& caps) {
                  fmt::format("{} {} {}", system.sysname, system.release, system.machine),
                  x86 ? "" : "images cannot be taken or restarted here", x86 ? "" : "use 64-bit x86 Linux"});
   all.push_back(userfaultfd_finding(caps.userfaultfd));
+  all.push_back(back_ends_finding(caps));
   all.push_back(simple("pagemap_scan", "PAGEMAP_SCAN", caps.pagemap_scan, Level::kLimited,
                        "memory is searched for written pages more slowly", "use Linux 6.7 or later"));
   all.push_back(simple("io_uring", "io_uring", caps.io_uring, Level::kLimited, "images are written by pwrite",

@@ -157,6 +157,12 @@ void print_lists(const ImageChain& image) {
       fmt::print("  {:<14} {}\n", signal_text(static_cast<int>(a.signal)), a.handler == 1 ? "ignored" : hex(a.handler));
     }
   }
+  if (!m.pending.empty()) {
+    heading(plural(m.pending.size(), "pending signal", "pending signals"));
+    for (const PendingSignalRecord& s : m.pending) {
+      fmt::print("  {:<14} of {}\n", signal_text(s.signal), s.tid == 0 ? "the process" : fmt::format("thread {}", s.tid));
+    }
+  }
   if (!m.notes.empty()) heading(plural(m.notes.size(), "note", "notes"));
   for (const ParsedNote& n : m.notes) fmt::print("  {}: {}\n", severity_name(n.severity), printable(n.text));
 }
@@ -216,7 +222,7 @@ Json json_of(const ImageChain& image, size_t frames) {
                  {"faults", cost->faults},
                  {"copied_ns", cost->copied_ns}};
   }
-  for (const char* list : {"threads", "mappings", "descriptors", "signals", "notes"}) j[list] = Json::array();
+  for (const char* list : {"threads", "mappings", "descriptors", "signals", "pending", "notes"}) j[list] = Json::array();
   SavedMemory memory(image);
   ImageBacktrace backtrace(image, memory);
   for (const ParsedThread& t : m.threads) {
@@ -269,6 +275,7 @@ Json json_of(const ImageChain& image, size_t frames) {
     j["signals"].push_back(
         {{"signal", signal_text(static_cast<int>(a.signal))}, {"handler", a.handler == 1 ? "ignored" : hex(a.handler)}});
   }
+  for (const PendingSignalRecord& s : m.pending) j["pending"].push_back({{"signal", signal_text(s.signal)}, {"tid", s.tid}});
   for (const ParsedNote& n : m.notes) {
     j["notes"].push_back({{"severity", severity_name(n.severity)}, {"text", std::string(n.text)}});
   }

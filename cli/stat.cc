@@ -26,6 +26,8 @@ void print_figures(const Target& t, const Answer& a) {
   line("image directory", text_of(a, "directory"));
   std::string reason = text_of(a, "mode_reason");
   line("mode", reason.empty() ? text_of(a, "mode") : fmt::format("{} ({})", text_of(a, "mode"), reason));
+  if (std::string faults = text_of(a, "faults"); !faults.empty()) line("faults handled by", faults);
+  if (std::string why = text_of(a, "faults_reason"); !why.empty()) line("", why);
   line("checkpoint signal", text_of(a, "signal"));
   line("segment, pool",
        fmt::format("{}, {}", human_bytes(number_of(a, "segment")), human_bytes(number_of(a, "pool"))));

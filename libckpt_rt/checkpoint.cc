@@ -12,6 +12,9 @@
 
 namespace ckpt {
 
+namespace {
+
+// What `auto` means on this machine, and why.
 Mode choose_mode(Mode wanted, Error* why_not_realtime) {
   if (wanted != Mode::kAuto && !protects_memory(wanted)) return wanted;
   UserfaultfdProbe probe = probe_userfaultfd();
@@ -28,8 +31,6 @@ Mode choose_mode(Mode wanted, Error* why_not_realtime) {
   return Mode::kFork;
 }
 
-namespace {
-
 void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
   auto directory = open_image_directory(library.directory);
   if (!directory.ok()) return;
@@ -40,22 +41,37 @@ void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
              cost.durable_ns / 1'000'000, cost.bytes_written);
 }
 
-}  // namespace
+// An attempt has found the back end that is set unfit for this process. The agent's alone.
+bool back_end_refused = false;
 
-// The fault back end that is wanted, if this machine has it and no attempt in this process has found it unfit.
-FaultBackEnd choose_back_end(bool refused) {
+FaultBackEnd choose_back_end(const char*& why) {
   const FaultBackEnd wanted = library.settings.faults;
   const bool in_thread = wanted == FaultBackEnd::kInThread;
-  if ((!in_thread && wanted != FaultBackEnd::kMprotect) || refused) return FaultBackEnd::kHandler;
+  if (!in_thread && wanted != FaultBackEnd::kMprotect) return FaultBackEnd::kHandler;
   const Mode mode = library.settings.mode;
-  if (mode != Mode::kAuto && !protects_memory(mode)) return FaultBackEnd::kHandler;
-  const char* why = nullptr;
-  if (library.settings.dma) why = "CKPT_ENGINE=dma needs the thread that handles faults";
-  if (in_thread && !probe_userfaultfd().allows_in_thread()) why = "userfaultfd is not allowed here, or cannot raise signals";
-  if (why == nullptr) return wanted;
-  auto directory = open_image_directory(library.directory);
-  if (directory.ok()) log_format(directory->get(), "CKPT_FAULTS={} is not used: {}", fault_back_end_name(wanted), why);
-  return FaultBackEnd::kHandler;
+  if (mode != Mode::kAuto && !protects_memory(mode)) {
+    why = "this mode protects no memory";
+  } else if (library.settings.dma) {
+    why = "CKPT_ENGINE=dma needs the thread that handles faults";
+  } else if (in_thread && !probe_userfaultfd().allows_in_thread()) {
+    why = "userfaultfd is not allowed here, or cannot raise signals";
+  } else if (back_end_refused) {
+    why = "a checkpoint of this program was refused by it, see the log";
+  }
+  return why == nullptr ? wanted : FaultBackEnd::kHandler;
+}
+
+}  // namespace
+
+Way choose_way(Error* why_not_realtime) {
+  Way way;
+  way.back_end = choose_back_end(way.why);
+  const Mode wanted = library.settings.mode;
+  // The others need no right to full userfaultfd.
+  way.mode = way.back_end == FaultBackEnd::kHandler ? choose_mode(wanted, why_not_realtime)
+             : wanted == Mode::kAuto                ? Mode::kRealtime
+                                                    : wanted;
+  return way;
 }
 
 Result<CheckpointCost> take_checkpoint() {
@@ -64,10 +80,11 @@ Result<CheckpointCost> take_checkpoint() {
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
   loading::await_end();
-  static bool back_end_refused = false;  // the agent's alone
-  FaultBackEnd back_end = choose_back_end(back_end_refused);
-  Mode mode = choose_mode(library.settings.mode, nullptr);
-  if (back_end != FaultBackEnd::kHandler) mode = library.settings.mode == Mode::kAuto ? Mode::kRealtime : library.settings.mode;
+  auto [mode, back_end, why] = choose_way(nullptr);
+  if (why != nullptr) {
+    auto directory = open_image_directory(library.directory);
+    if (directory.ok()) log_format(directory->get(), "CKPT_FAULTS={} is not used: {}", fault_back_end_name(library.settings.faults), why);
+  }
   if (protects_memory(mode) && futex_words::overflow()) mode = Mode::kFork;
   for (uint32_t attempt = 1;; ++attempt) {
     CheckpointCost cost;
@@ -101,8 +118,9 @@ Result<CheckpointCost> take_checkpoint() {
     if (directory.ok()) log_line(directory->get(), result.error().message());
     if (refused) {
       back_end_refused = true;
-      back_end = FaultBackEnd::kHandler;
-      mode = choose_mode(library.settings.mode, nullptr);
+      const Way next = choose_way(nullptr);
+      back_end = next.back_end;
+      mode = next.mode;
       continue;
     }
     if (vanished && attempt < kAttempts) {

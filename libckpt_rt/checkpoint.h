@@ -41,8 +41,14 @@ struct CheckpointCost {
 // The modes that write-protect memory and copy it while the program runs.
 inline bool protects_memory(Mode mode) { return mode == Mode::kRealtime || mode == Mode::kRealtimeLarge; }
 
-// Which mode `auto` means on this machine, and why.
-Mode choose_mode(Mode wanted, Error* why_not_realtime);
+// In which mode the next checkpoint is taken, and where faults are handled. The settings decide, and what this machine
+// allows. why_not_realtime: what keeps `auto` from realtime; why: what keeps from the back end that is set, or nullptr.
+struct Way {
+  Mode mode;
+  FaultBackEnd back_end;
+  const char* why = nullptr;
+};
+Way choose_way(Error* why_not_realtime);
 
 // Takes one checkpoint. On failure the program runs on and the newest image is as it was.
 Result<CheckpointCost> take_checkpoint();

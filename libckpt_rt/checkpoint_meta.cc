@@ -101,7 +101,7 @@ void write_process(const MetaSources& s, MetaWriter& meta) {
   mm.exe_path_len = static_cast<uint32_t>(s.facts->exe.size());
   meta.record(RecordType::kMm, mm, s.facts->auxv, s.facts->exe);
   meta.record(RecordType::kResourceLimits, s.state->limits);
-  meta.record(RecordType::kIntervalTimers, s.state->interval_timers);
+  meta.record(RecordType::kIntervalTimers, s.state->timers.interval);
 }
 
 void write_mapping(const MetaSources& s, const Mapping& m, MetaWriter& meta) {
@@ -185,8 +185,8 @@ Result<void> write_meta(const MetaSources& s, Arena&, MetaWriter& meta) {
     if (a.handler == 0 && a.flags == 0) continue;
     meta.record(RecordType::kSignalAction, SignalActionRecord{sig, 0, a.handler, a.flags, a.restorer, a.mask});
   }
-  for (uint32_t i = 0; i < s.state->timer_count; ++i) {
-    if (s.state->timers[i].id >= 0) meta.record(RecordType::kPosixTimer, s.state->timers[i]);
+  for (uint32_t i = 0; i < s.state->timers.count; ++i) {
+    if (s.state->timers.list[i].id >= 0) meta.record(RecordType::kPosixTimer, s.state->timers.list[i]);
   }
   for (const PendingSignalRecord& p : s.pending) meta.record(RecordType::kPendingSignal, p);
   for (const NoteLine& n : s.notes) {

@@ -203,6 +203,14 @@ Result<void> CheckpointRun::finish_realtime() {
                       "memory at {:#x} went before it was copied ({}); the checkpoint was given up",
                       copier_.lost_at().value, copier_.lost_how());
   }
+  // Most have left long ago.
+  if (const int late = library.world.signalled_late(now_ns() + library.settings.stop_timeout_ns); late != 0) {
+    library.look_at_signals = true;
+    memory_vanished_ = true;
+    return late < 0 ? make_error(ExitCode::kTimeout, 0, "a thread has not gone on since the stop; the checkpoint is taken again")
+                    : make_error(ExitCode::kInternal, 0,
+                                 "thread {} was sent a signal when it stood still already; the checkpoint is taken again", late);
+  }
   CKPT_TRY(set_meta());
   if (identity_.parent.sequence != 0) CKPT_TRY(sink_.inherit(inherited_.span()));
   CKPT_TRY(commit());

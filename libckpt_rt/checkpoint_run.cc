@@ -371,7 +371,7 @@ Result<void> CheckpointRun::stop() {
 
   library.stopped_threads = stopped->first;
   library.leader_exited = stopped->leader_exited;
-  library.world.collect_pending(*stopped, 1ull << (library.signal - 1), library.pending);
+  CKPT_TRY(collect_signals(*stopped));
   if (stopped->leader_exited) {
     StoppedThread leader{};
     leader.record.tid = library.pid;
@@ -396,6 +396,22 @@ Result<void> CheckpointRun::stop() {
   if (library.pending.overflow) note(1, "more than 4096 signals are pending: those beyond are lost at restart");
   cost_.threads = static_cast<uint32_t>(threads_.size());
   ends(kThreads);
+  return {};
+}
+
+// Pending signals and timers: one is what becomes of the other.
+Result<void> CheckpointRun::collect_signals(const StopWorld::Stopped& stopped) {
+  // In other modes the image may be complete before anybody has left, and the pause is long anyway.
+  const bool look_at_all = !protects_memory(mode_) || library.look_at_signals;
+  ProcessTimers& timers = library.process.timers;
+  auto* before = static_cast<TimersLeft*>(arena_.allocate(sizeof(TimersLeft)));
+  if (before == nullptr) return no_memory("the list of timers");
+  CKPT_TRY(list_timers(arena_, timers));
+  read_timers(timers);
+  note_left(timers, *before);
+  library.world.collect_pending(stopped, {1ull << (library.signal - 1), timers, look_at_all}, library.pending);
+  read_timers(timers);
+  add_expired(timers, *before, library.signal, library.pending);
   return {};
 }
 
@@ -437,7 +453,6 @@ Result<void> CheckpointRun::while_stopped() {
   if (keep_watch_ && map_.has_pinned_pages()) keep_watch_ = false;
   ends(kMappings);
   CKPT_TRY(read_process_facts(arena_, tid, facts_));
-  CKPT_TRY(prepare_process_state(arena_, library.process));
   capture_process_state_stopped(library.process);
   ends(kProcess);
 

@@ -69,6 +69,7 @@ class CheckpointRun {
   void choose_segment(uint64_t resident);
   Result<void> get_ready();
   Result<void> stop();
+  Result<void> collect_signals(const StopWorld::Stopped& stopped);
   DescriptorExecutor on_stopped_threads();
   Result<void> while_stopped();
   Result<void> list_pages();

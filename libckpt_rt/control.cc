@@ -96,7 +96,7 @@ void answer_checkpoint(Answer& answer, int fd) {
 
 void answer_stat(Answer& answer) {
   Error why;
-  Mode mode = choose_mode(library.settings.mode, &why);
+  const auto [mode, back_end, why_not_set] = choose_way(&why);
   const Settings& s = library.settings;
   const Statistics statistics = agent::statistics();
   answer.line("pid {}", library.pid);
@@ -106,6 +106,8 @@ void answer_stat(Answer& answer) {
   answer.line("mode_reason {}", why.text[0] != '\0' ? why.text
                                 : s.mode == mode      ? "as set"
                                                       : "the best this machine allows");
+  if (protects_memory(mode)) answer.line("faults {}", fault_back_end_name(back_end));
+  if (why_not_set != nullptr) answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(s.faults), why_not_set);
   answer.line("signal {}", library.signal);
   answer.line("segment {}", s.segment_bytes);
   answer.line("pool {}", s.pool_bytes);

@@ -38,6 +38,7 @@ struct Library {
   ThreadSlot* stopped_threads = nullptr;  // valid in an image, and at restart
   bool leader_exited = false;
   PendingSignals pending;
+  bool look_at_signals = false;  // of every thread in each stop: its threads send each other signals (stop_world.h)
 
   RawThread agent, fault_handler, writer, engine;
   Statistics statistics;

@@ -13,52 +13,16 @@
 
 #include "base/clock.h"
 #include "base/cpu_features.h"
+#include "libckpt_rt/proc_text.h"
 #include "libckpt_rt/task_list.h"
 
 #ifndef MEMBARRIER_CMD_GET_REGISTRATIONS
 #define MEMBARRIER_CMD_GET_REGISTRATIONS (1 << 9)
 #endif
-// linux/prctl.h of 6.15 and later: timer_create takes the id to use from *timerid.
-#ifndef PR_TIMER_CREATE_RESTORE_IDS
-#define PR_TIMER_CREATE_RESTORE_IDS 77
-#endif
 
 namespace ckpt {
 
 namespace {
-
-// The text after "key" up to the end of its line.
-std::string_view line_of(std::string_view text, std::string_view key) {
-  size_t at = text.find(key);
-  if (at == std::string_view::npos) return {};
-  at += key.size();
-  size_t end = text.find('\n', at);
-  return text.substr(at, end == std::string_view::npos ? end : end - at);
-}
-
-// Numbers of a line in the given base, separated by anything else.
-size_t numbers(std::string_view line, unsigned base, uint64_t* out, size_t max) {
-  size_t count = 0;
-  bool in_number = false, negative = false;
-  for (char c : line) {
-    unsigned digit = c >= '0' && c <= '9' ? static_cast<unsigned>(c - '0')
-                     : c >= 'a' && c <= 'f' ? static_cast<unsigned>(c - 'a' + 10) : 99u;
-    if (digit < base) {
-      if (!in_number) {
-        if (count == max) return count;
-        out[count++] = 0;
-        in_number = true;
-      }
-      out[count - 1] = out[count - 1] * base + digit;
-    } else {
-      if (in_number && negative) out[count - 1] = -out[count - 1];
-      in_number = false;
-      negative = c == '-';
-    }
-  }
-  if (in_number && negative) out[count - 1] = -out[count - 1];
-  return count;
-}
 
 std::string_view read_link(Arena& arena, const char* path) {
   constexpr size_t kMost = 4096;
@@ -157,73 +121,9 @@ Result<void> read_process_facts(Arena& arena, int tid, ProcessFacts& facts) {
   return {};
 }
 
-Result<void> prepare_process_state(Arena& arena, ProcessState& state) {
-  state.timer_count = 0;
-  constexpr size_t kText = 64 << 10;
-  auto* text = static_cast<char*>(arena.allocate(kText));
-  if (text == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the timers");
-  long n = read_small_file("/proc/self/timers", text, kText);
-  std::string_view all(text, n > 0 ? static_cast<size_t>(n) : 0);
-  // ID: 1 / signal: 60/00007ffd / notify: signal/pid.2634 / ClockID: 1
-  for (size_t at = 0; (at = all.find("ID: ", at)) != std::string_view::npos;) {
-    if (at > 0 && all[at - 1] != '\n') {
-      at += 4;
-      continue;
-    }
-    size_t next = all.find("\nID: ", at);
-    std::string_view one = all.substr(at, next == std::string_view::npos ? next : next + 1 - at);
-    at += 4;
-    if (state.timer_count == ProcessState::kMaxTimers) {
-      return make_error(ExitCode::kUnsupported, 0, "the program has more than {} POSIX timers", ProcessState::kMaxTimers);
-    }
-    PosixTimerRecord& t = state.timers[state.timer_count];
-    t = {};
-    uint64_t v[2] = {};
-    numbers(line_of(one, "ID: "), 10, v, 1);
-    t.id = static_cast<int32_t>(v[0]);
-    std::string_view signal = line_of(one, "signal: ");
-    numbers(signal, 10, v, 1);
-    t.signal = static_cast<int32_t>(v[0]);
-    size_t slash = signal.find('/');
-    if (slash != std::string_view::npos) {
-      numbers(signal.substr(slash + 1), 16, v, 1);
-      t.value = v[0];
-    }
-    std::string_view notify = line_of(one, "notify: ");
-    if (notify.substr(0, 6) == "signal") t.notify = SIGEV_SIGNAL;
-    else if (notify.substr(0, 4) == "none") t.notify = SIGEV_NONE;
-    else t.notify = SIGEV_THREAD;
-    size_t tid = notify.find("/tid.");
-    if (tid != std::string_view::npos) {
-      t.notify |= SIGEV_THREAD_ID;
-      numbers(notify.substr(tid + 5), 10, v, 1);
-      t.notify_tid = static_cast<int32_t>(v[0]);
-    }
-    numbers(line_of(one, "ClockID: "), 10, v, 1);
-    t.clock = static_cast<int32_t>(v[0]);
-    ++state.timer_count;
-  }
-  return {};
-}
-
 void capture_process_state_stopped(ProcessState& state) {
   for (int sig = 1; sig <= ProcessState::kSignals; ++sig) {
     sys::call(__NR_rt_sigaction, sig, 0L, &state.actions[sig - 1], 8L);
-  }
-  for (int which = 0; which < 3; ++which) {
-    itimerval t{};
-    sys::call(__NR_getitimer, which, &t);
-    state.interval_timers.remaining_ns[which] = (t.it_value.tv_sec * 1'000'000L + t.it_value.tv_usec) * 1000;
-    state.interval_timers.interval_ns[which] = (t.it_interval.tv_sec * 1'000'000L + t.it_interval.tv_usec) * 1000;
-  }
-  for (uint32_t i = 0; i < state.timer_count; ++i) {
-    itimerspec t{};
-    if (sys::call(__NR_timer_gettime, state.timers[i].id, &t) != 0) {
-      state.timers[i].id = -1;  // deleted since prepare
-      continue;
-    }
-    state.timers[i].remaining_ns = t.it_value.tv_sec * 1'000'000'000L + t.it_value.tv_nsec;
-    state.timers[i].interval_ns = t.it_interval.tv_sec * 1'000'000'000L + t.it_interval.tv_nsec;
   }
   for (uint32_t i = 0; i < 16; ++i) {
     rlimit64 l{};
@@ -249,49 +149,6 @@ long restore_signal_actions(const ProcessState& state) {
   for (uint32_t bit = 0; bit < 32; ++bit) {
     if ((state.membarrier & (1u << bit)) != 0) sys::call(__NR_membarrier, 1 << bit, 0, 0);
   }
-  return 0;
-}
-
-long restore_timers(const ProcessState& state) {
-  for (int which = 0; which < 3; ++which) {
-    itimerval t{};
-    int64_t us = state.interval_timers.remaining_ns[which] / 1000, step = state.interval_timers.interval_ns[which] / 1000;
-    if (us == 0 && step == 0) continue;
-    // An interval timer whose signal is still pending shows nothing remaining; it is not disarmed.
-    if (us == 0) us = 1;
-    t.it_value = {us / 1'000'000, us % 1'000'000};
-    t.it_interval = {step / 1'000'000, step % 1'000'000};
-    long r = sys::call(__NR_setitimer, which, &t, 0L);
-    if (r != 0) return r;
-  }
-  const bool by_id = sys::call(__NR_prctl, PR_TIMER_CREATE_RESTORE_IDS, 1, 0, 0, 0) == 0;
-  for (uint32_t i = 0; i < state.timer_count; ++i) {
-    const PosixTimerRecord& t = state.timers[i];
-    if (t.id < 0) continue;
-    sigevent event{};
-    event.sigev_notify = t.notify;
-    event.sigev_signo = t.signal;
-    event.sigev_value.sival_ptr = reinterpret_cast<void*>(t.value);
-    event._sigev_un._tid = t.notify_tid;
-    int id = t.id;
-    long r = 0;
-    // Without the newer prctl the kernel counts ids up: make timers until it reaches the one that the
-    // program knows.
-    for (;;) {
-      r = sys::call(__NR_timer_create, t.clock, &event, &id);
-      if (r != 0 || id == t.id || by_id) break;
-      sys::call(__NR_timer_delete, id);
-      if (id > t.id) return -EEXIST;
-    }
-    if (r != 0) return r;
-    itimerspec when{};
-    const int64_t remaining = t.remaining_ns == 0 && t.interval_ns != 0 ? 1 : t.remaining_ns;
-    when.it_value = {remaining / 1'000'000'000, remaining % 1'000'000'000};
-    when.it_interval = {t.interval_ns / 1'000'000'000, t.interval_ns % 1'000'000'000};
-    r = sys::call(__NR_timer_settime, id, 0, &when, 0L);
-    if (r != 0) return r;
-  }
-  if (by_id) sys::call(__NR_prctl, PR_TIMER_CREATE_RESTORE_IDS, 0, 0, 0, 0);
   return 0;
 }
 

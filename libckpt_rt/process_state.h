@@ -11,19 +11,17 @@
 #include "base/bytes.h"
 #include "base/result.h"
 #include "libckpt_rt/kernel_sigaction.h"
+#include "libckpt_rt/process_timers.h"
 #include "writer/process_records.h"
 
 namespace ckpt {
 
 struct ProcessState {
   static constexpr int kSignals = 64;
-  static constexpr int kMaxTimers = 256;
 
   KernelSigaction actions[kSignals];
-  IntervalTimersRecord interval_timers;
   ResourceLimitsRecord limits;
-  PosixTimerRecord timers[kMaxTimers];
-  uint32_t timer_count;
+  ProcessTimers timers;
   uint32_t membarrier;
   int64_t realtime_ns, monotonic_ns, boottime_ns;
   uint64_t brk;
@@ -37,13 +35,11 @@ struct ProcessFacts {
   std::span<const std::byte> auxv, groups;
 };
 
-// All three with the threads standing. tid: a thread of the program.
+// Both with the threads standing. tid: a thread of the program.
 Result<void> read_process_facts(Arena& arena, int tid, ProcessFacts& facts);
-Result<void> prepare_process_state(Arena& arena, ProcessState& state);  // timers: who they are
-void capture_process_state_stopped(ProcessState& state);
+void capture_process_state_stopped(ProcessState& state);  // all but the timers: process_timers.h
 
 // Restart, in the leader, all signals blocked. The first error, or 0.
 long restore_signal_actions(const ProcessState& state);
-long restore_timers(const ProcessState& state);
 
 }  // namespace ckpt

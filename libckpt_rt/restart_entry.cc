@@ -184,7 +184,7 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   report(RestartStage::kSignals, 0, 0);
   ThreadSlot* leader = create_threads();
   report(RestartStage::kThreads, 0, 0);
-  r = restore_timers(library.process);
+  r = restore_timers(library.process.timers);
   if (r != 0) fail(RestartStage::kTimers, r, 0);
   report(RestartStage::kTimers, 0, 0);
   restart.created.store(1, std::memory_order_release);

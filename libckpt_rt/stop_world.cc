@@ -74,6 +74,9 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
       // release: who sees the last one gone sees when.
       if (workers_.fetch_sub(1, std::memory_order_release) == 1) futex_wake(workers_, 1);
     }
+    uint64_t pending = ~0ull;
+    sys::call(__NR_rt_sigpending, &pending, sizeof(pending));
+    if ((pending & ~slot.pending_mask) != 0) signalled_late_.store(slot.tid, std::memory_order_relaxed);
   }
   // The slot's last use is above: with inside_ at 0 the agent may begin another stop.
   if (inside_.fetch_sub(1, std::memory_order_release) == 1) futex_wake(inside_, 1);
@@ -210,9 +213,10 @@ Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int
     if (attempt == Attempt::kFailed) *stuck = t.missing;
     release();
     if (attempt == Attempt::kFailed) return t.error;
-    // The thread goes on now that its lock's holder does: wait until it takes signals again or is gone.
+    // The thread goes on now that its lock's holder does: wait until it takes one of the signals that stop it, or is gone.
+    const uint64_t either = 1ull << (call.signal - 1) | 1ull << (kSetxidSignal - 1);
     SignalMasks masks;
-    while (read_signal_masks(t.missing, masks) && (masks.blocked >> (call.signal - 1) & 1) != 0 && now_ns() < t.deadline) {
+    while (read_signal_masks(t.missing, masks) && (masks.blocked & either) == either && now_ns() < t.deadline) {
       sys::call(__NR_sched_yield);
     }
     t.waiting = {};
@@ -235,6 +239,7 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
   for (std::atomic<int64_t>* when : {&worker_stood_ns_, &last_worker_left_ns_, &last_left_ns_}) {
     when->store(0, std::memory_order_relaxed);
   }
+  signalled_late_.store(0, std::memory_order_relaxed);
   awaited_.store(UINT32_MAX, std::memory_order_relaxed);
   slots_.store(nullptr, std::memory_order_relaxed);
   for (ThreadSlot*& slot : alone_) slot = nullptr;
@@ -384,6 +389,9 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
     }
   }
   if (behind_lock == 0) return Attempt::kStopped;
+  // Or it has just arrived: whoever stands in our handler looks the same.
+  if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) return Attempt::kFailed;
+  if (Try::in(t.here, behind_lock)) return Attempt::kStopped;
   t.missing = behind_lock;
   return now_ns() > t.deadline ? Attempt::kStopped : Attempt::kBehindLock;
 }
@@ -422,7 +430,7 @@ bool StopWorld::all_left(int64_t* last_ns) const {
   return true;
 }
 
-void StopWorld::collect_pending(const Stopped& stopped, uint64_t our_signal_bit, PendingSignals& pending) {
+void StopWorld::collect_pending(const Stopped& stopped, const Look& look, PendingSignals& pending) {
   pending.count = 0;
   pending.overflow = false;
   const int pid = sys::getpid();
@@ -430,14 +438,19 @@ void StopWorld::collect_pending(const Stopped& stopped, uint64_t our_signal_bit,
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
     if (s->tid == pid) leader = s;
   }
-  bool process_done = false;
+  // Our threads have every signal blocked and none of their own: what is pending for the agent is the process's.
+  uint64_t process = 0;
+  sys::call(__NR_rt_sigpending, &process, sizeof(process));
+  process &= ~look.except;
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
-    if ((s->pending_mask & ~our_signal_bit) == 0) continue;
+    s->collect_private = 0;
     SignalMasks masks;
-    if (!read_signal_masks(s->tid, masks)) continue;
-    s->collect_private = masks.thread & ~our_signal_bit;
-    s->collect_process = process_done ? 0 : masks.process & ~our_signal_bit;
-    process_done = true;
+    if ((look.at_all || (s->pending_mask & ~look.except) != 0 || timers_name_thread(look.timers, s->tid)) &&
+        read_signal_masks(s->tid, masks)) {
+      s->collect_private = masks.thread & ~look.except;
+    }
+    s->pending_mask = look.at_all ? ~0ull : s->collect_private | process | look.except;
+    s->collect_process = s == stopped.first ? process : 0;
     if ((s->collect_private | s->collect_process) == 0) continue;
     s->pending = &pending;
     struct Again {
@@ -448,6 +461,17 @@ void StopWorld::collect_pending(const Stopped& stopped, uint64_t our_signal_bit,
     run_on(*s, [](void* slot) { take_pending_in_handler(*static_cast<ThreadSlot*>(slot)); }, s);
     run_on(*leader, [](void* a) { queue_again(*static_cast<Again*>(a)->pending, static_cast<Again*>(a)->from); }, &again);
   }
+}
+
+int StopWorld::signalled_late(int64_t deadline_ns) {
+  // acquire: what the last one to leave has seen.
+  while (uint32_t n = inside_.load(std::memory_order_acquire)) {
+    const int64_t left = deadline_ns - now_ns();
+    if (left <= 0) return -1;
+    const timespec wait{left / 1'000'000'000, left % 1'000'000'000};
+    futex_wait(inside_, n, &wait);
+  }
+  return signalled_late_.load(std::memory_order_relaxed);
 }
 
 void StopWorld::start_on(ThreadSlot& slot, void (*work)(void*), void* argument) {

@@ -47,10 +47,16 @@
 // work on, and the pause begins when the others are signalled. It begins earlier if one that was taken
 // for waiting was not: a thread sees in its signal frame whether it interrupted a call (was_waiting), says so when it
 // arrives (workers), and then the rest are signalled at once. On the way back the workers are woken first, and the
-// others when these are gone. For all of them together the stop is as long as it was; a thread that waits and gets
-// work just then stands for all of it, as before: Stopped::called_ns is when that began.
+// others when these are gone. A thread that waits and gets work just then stands for all of that, longer than if all
+// were stopped at once, since workers keep processors from those that come and go: from Stopped::called_ns on.
 // Nothing depends on who is taken for what but the time: a thread that is stopped ahead has just taken a signal
 // whose handler lasts, and everybody is counted at the end.
+//
+// Signals to threads. A thread that has not arrived yet may send a signal to one that has (pthread_kill): it is pending
+// there, and the image must have it. Only the kernel's text about each thread shows that (SigPnd), which is too dear
+// for many. So each thread notes what is pending when it arrives, and looks again when it leaves: no news, nothing was
+// missed. News may be of later than the stop, but that cannot be told: the checkpoint is taken again, and from then on
+// every thread is looked at in the stop. What is pending on the process is looked at when all have arrived, always.
 #pragma once
 
 #include <errno.h>
@@ -60,6 +66,7 @@
 #include "base/arena.h"
 #include "base/result.h"
 #include "libckpt_rt/kernel_sigaction.h"
+#include "libckpt_rt/process_timers.h"
 #include "libckpt_rt/thread_context.h"
 
 namespace ckpt {
@@ -123,7 +130,15 @@ class StopWorld {
   ThreadSlot* alone(uint32_t i) const { return alone_[i]; }
 
   // Pending signals of the stopped threads and of the process are listed, and stay pending.
-  void collect_pending(const Stopped& stopped, uint64_t our_signal_bit, PendingSignals& pending);
+  struct Look {
+    uint64_t except;               // signals that are ours
+    const ProcessTimers& timers;   // threads that one of these names are looked at
+    bool at_all;                   // at every thread: 11 µs each; see "Signals to threads" above
+  };
+  void collect_pending(const Stopped& stopped, const Look& look, PendingSignals& pending);
+  // After release(): a thread that was sent a signal between its arrival and its leaving, 0 when there is none, or -1
+  // when not all have left in time. For one stop without at_all.
+  int signalled_late(int64_t deadline_ns);
 
   // At restart: the stop in the image is over; no thread is in a handler's waiting part.
   void reset_after_restart();
@@ -170,6 +185,7 @@ class StopWorld {
   ThreadSlot* alone_[kAlone] = {};  // each written by its thread before it is counted in arrived_
   // Of this stop, or 0: when the first worker stood, when the last worker left, when the last thread left.
   std::atomic<int64_t> worker_stood_ns_{0}, last_worker_left_ns_{0}, last_left_ns_{0};
+  std::atomic<int> signalled_late_{0};
   static constexpr int kMostInExec = 16;  // more wait for a place, and make a stop wait for them
   std::atomic<int> in_exec_[kMostInExec] = {};
   KernelSigaction libc_action_{};

@@ -57,7 +57,8 @@ struct ThreadSlot {
   uint32_t affinity_len = 0;
   uint8_t affinity[128] = {};
   char name[16] = {};
-  uint64_t pending_mask = 0;  // rt_sigpending() of this thread: its own and the process's
+  // rt_sigpending() of this thread, its own and the process's; from collect_pending on, what it need not report.
+  uint64_t pending_mask = 0;
 
   uint32_t group = 0;  // what it waits as (StopWorld)
   // The agent's order to a waiting thread: call work(argument), which makes raw system calls only.

@@ -70,6 +70,7 @@ TEST_F(KernelCapsTest, SetTidInNamespace) {
 }
 TEST_F(KernelCapsTest, PidfdGetfd) { expect(probe_pidfd_getfd(), {EPERM, ENOSYS}); }
 TEST_F(KernelCapsTest, Kcmp) { expect(probe_kcmp(), {EPERM, ENOSYS}); }
+TEST_F(KernelCapsTest, SyscallDispatch) { expect(probe_syscall_dispatch(), {EINVAL, EPERM}); }
 TEST_F(KernelCapsTest, SetMmMap) { expect(probe_set_mm_map(), {EINVAL, EPERM}); }
 TEST_F(KernelCapsTest, SetExe) { expect(probe_set_exe(), {EINVAL, EPERM}); }
 TEST_F(KernelCapsTest, PtraceChild) { expect(probe_ptrace_child(), {EPERM, ENOSYS}); }

@@ -131,21 +131,10 @@ def describe_process(pid):
     return "\n".join(lines) + "\n"
 
 
-def count_state(pid, loading=False):
-    """Threads, descriptors and mappings of a process. loading: anonymous mappings side by side count as one, as they will
-    be when all is loaded."""
-    try:
-        mappings, end_before = 0, None
-        with open(f"/proc/{pid}/maps", encoding="ascii", errors="replace") as maps:
-            for line in maps:
-                (start, end), *rest = line.split()[0].split("-"), *line.split()[1:]
-                joined = loading and rest[3] == "0" and (start, rest) == end_before
-                mappings += not joined
-                end_before = (end, rest)
-        return {"threads": len(os.listdir(f"/proc/{pid}/task")), "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
-                "mappings": mappings}
-    except OSError:
-        return None
+def our_threads(pid):
+    """How many threads of a process are ours."""
+    names = [read_text(f"/proc/{pid}/task/{tid}/comm") for tid in os.listdir(f"/proc/{pid}/task")]
+    return names.count("ckpt_rt\n")
 
 
 class Trial:
@@ -161,7 +150,7 @@ class Trial:
         self.pid = 0         # the program, as seen from here
         self.costs = []      # what ckpt now said, one for each checkpoint
         self.restarts = []   # what ckpt-restart said
-        self.states = []     # count_state() after each restart
+        self.killed = []     # those of self.costs after which the program was killed
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -230,6 +219,7 @@ class Trial:
 
     def kill(self):
         self.log(f"kill -9 {self.pid}")
+        self.killed.append(self.costs[-1])
         try:
             os.kill(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -271,7 +261,11 @@ class Trial:
         if said["outer_pid"] <= 1:
             raise Failure(f"ckpt-restart says that the program has pid {said['outer_pid']} out here")
         self.pid = said["outer_pid"]
-        self.states.append(count_state(self.pid, loading=said["lazy_bytes"] > 0))
+        try:
+            if said["lazy_bytes"] == 0 and our_threads(self.pid) != 0:
+                raise Failure("threads of ours are left after a restart")
+        except OSError:
+            pass  # the program has ended, or a thread has
 
     def describe_children(self):
         text = ""
@@ -324,7 +318,7 @@ class Trial:
             if self.program.absence:
                 time.sleep(self.program.absence)
             self.restart()
-        if self.program.steady and len(self.states) > 1:
+        if self.program.steady:
             self.require_no_growth()
         self.finish()
 
@@ -344,13 +338,15 @@ class Trial:
         self.finish()
 
     def require_no_growth(self):
-        first, last = self.states[0], self.states[-1]
-        if first is None or last is None:
-            return
-        self.log(f"states after restart: {self.states}")
-        for what in ("threads", "descriptors", "mappings"):
-            if last[what] > first[what]:
-                raise Failure(f"after {len(self.states)} restarts there are {last[what]} {what}, after the first {first[what]}")
+        """The images say what there was at each stop. They are compared where the program was equally far: with as many
+        threads."""
+        last = self.killed[-1]
+        alike = [cost for cost in self.killed if cost["threads"] == last["threads"]]
+        for what in ("descriptors", "mappings"):
+            counts = [cost[what] for cost in alike]
+            self.log(f"{what} in images of {last['threads']} threads: {counts}")
+            if counts[-1] > counts[0]:
+                raise Failure(f"after {len(self.killed)} restarts there are {counts[-1]} {what}, before the first {counts[0]}")
 
     def clean_up(self):
         if self.pid and self.child is not None and self.child.poll() is None:

@@ -98,6 +98,8 @@ def all_programs():
         _victim("heap"),
         _victim("locks", small=60, long=400),
         _victim("signals"),
+        _victim("pingpong", "pingpong", small=150, long=1000, program="signals"),
+        _victim("oneshots", "oneshots", small=150, long=1500, program="signals"),
         _victim("guarded"),
         _victim("all-guarded", program="guarded", restartable=False),
         _victim("threads", small=60, long=400),

@@ -18,6 +18,8 @@ int main(int argc, char** argv) {
                               {"masks", "the signal mask of each thread stays", 200'000, masks},
                               {"itimers", "interval timers tick on", 120, interval_timers},
                               {"ptimers", "POSIX timers of each kind expire once each", 60, posix_timers},
-                              {"suspends", "sigsuspend and sigwait", 4'000, suspends}}},
+                              {"suspends", "sigsuspend and sigwait", 4'000, suspends},
+                              {"pingpong", "pairs of threads signal each other without rest", 10'000, pingpong},
+                              {"oneshots", "timers that expire once, armed again at once", 4'000, one_shots}}},
                             argc, argv);
 }

@@ -1,0 +1,69 @@
+"""Fault back ends that a program cannot have: another way is taken, and it is said."""
+
+import glob
+
+from support import *
+
+PROGRAM = os.environ["CKPT_REFUSED_PROGRAM"]
+
+
+class Faults(CkptTest):
+    def taken(self, back_end, *command, **variables):
+        """Two checkpoints of a program that answers lines. What ckpt stat says then, and the log."""
+        images = self.path("images")
+        child = subprocess.Popen([CKPT, "run", "--dir", images, "--faults", back_end, "--", *command],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environment(**variables))
+        self.addCleanup(child.communicate)
+        self.addCleanup(child.kill)
+        if child.stdout.readline() != b"up\n":
+            self.assertEqual(child.wait(), 77)
+            self.skipTest("not to be had here")
+        for n in (1, 2):
+            cost = load(self.ckpt("now", child.pid, "--json"))
+            self.assertEqual(cost["sequence"], n)
+            self.assertEqual(self.ckpt("verify", cost["image"]).returncode, OK)
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            self.assertEqual(child.stdout.readline(), b"%d\n" % n)
+        log = "".join(open(path, encoding="utf-8").read() for path in glob.glob(f"{images}/*.log"))
+        return load(self.ckpt("stat", child.pid, "--json")), log
+
+    def refused(self, way, reason, **variables):
+        said, log = self.taken("mprotect", PROGRAM, way, **variables)
+        self.assertIn("mprotect is not used: a checkpoint of this program was refused by it", said["faults_reason"])
+        self.assertNotEqual(said.get("faults"), "mprotect")
+        # Once: the second checkpoint does not try again.
+        self.assertEqual(log.count(f"CKPT_FAULTS=mprotect cannot be used for this program: {reason}"), 1, log)
+
+    def test_as_set(self):
+        said, log = self.taken("mprotect", "/usr/bin/python3", "-c", "import sys\nprint('up', flush=True)\n"
+                               "for i, _ in enumerate(sys.stdin): print(i + 1, flush=True)")
+        self.assertEqual((said["mode"], said["faults"]), ("realtime", "mprotect"))
+        self.assertNotIn("faults_reason", said)
+        self.assertNotIn("cannot be used", log)
+
+    def test_functions_in_the_stop(self):
+        self.refused("callback", "it has functions that run in the stop")
+
+    def test_ring(self):
+        self.refused("ring", "a ring, an asynchronous read or a device writes to its memory")
+
+    def test_sigsys(self):
+        self.refused("sigsys", "it handles or ignores SIGSYS itself")
+
+    def test_restartable_sequences_of_its_own(self):
+        self.refused("rseq", "a thread has restartable sequences", GLIBC_TUNABLES="glibc.pthread.rseq=0")
+
+    def test_scattered_memory(self):
+        self.refused("mappings", "its memory is scattered over too many mappings")
+
+    def test_mode_without_faults(self):
+        said, _ = self.taken("mprotect", "/usr/bin/env", "CKPT_MODE=fork", "/usr/bin/python3", "-c",
+                             "import sys\nprint('up', flush=True)\nfor i, _ in enumerate(sys.stdin): print(i + 1, flush=True)")
+        self.assertEqual(said["mode"], "fork")
+        self.assertNotIn("faults", said)
+        self.assertIn("this mode protects no memory", said["faults_reason"])
+
+
+if __name__ == "__main__":
+    unittest.main()
