@@ -46,7 +46,7 @@ struct ckpt_rt_result {
                                  the n-th restart, from this very image */
   uint32_t attempts;          /* 1, more if a checkpoint had to be given up and taken again */
   uint64_t sequence;          /* number of the image, from 1 */
-  int64_t pause_ns;           /* how long the threads stood */
+  int64_t pause_ns;           /* how long the threads that worked stood; if none did, all */
   int64_t longest_wait_ns;    /* longest wait of a thread on a protected page */
   int64_t durable_ns;         /* from request until the image was durable */
   uint64_t forced_copies;     /* segments copied because a thread wanted to write them */

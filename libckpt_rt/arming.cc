@@ -18,6 +18,7 @@ constexpr uint64_t kAtOnce = 4 << 20;      // bytes protected by one call: mmap(
 constexpr size_t kBatch = 32;              // segments protected while faults wait
 constexpr size_t kFew = 64;                // segments that the stop can protect in no time
 constexpr uint32_t kMostPasses = 16;
+constexpr uint64_t kGap = 256 << 10;       // bytes between two segments that one call protects, the gap again, in the stop
 constexpr uint64_t kOpenBytes = 32 << 10;  // in a segment with pages that are not protected
 constexpr uint64_t kFewBytes = 256 << 10;  // memory outside of the table that is copied in the pause
 
@@ -127,6 +128,14 @@ Result<void> Arming::run(std::span<const Mapping> map, std::span<const Addr> sta
     CKPT_TRY(pass());
   }
   return {};
+}
+
+Result<void> Arming::catch_up() {
+  {
+    WriteProtection::Serving serving(protection_);
+    if (written_.size() <= kFew) return {};
+  }
+  return pass();
 }
 
 Result<void> Arming::cover(std::span<const Mapping> map) {
@@ -272,9 +281,34 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
     const Addr* page = std::lower_bound(open.data(), open.data() + open.size(), range.start);
     return page != open.data() + open.size() && *page < range.end;
   };
+  // Written to, and as complete as before: pages that go are announced. Only its protection is missing.
+  auto is_whole = [&](SegmentId id) {
+    return table_.state(id) == SegmentState::kWritten && table_[id].present == table_.all_pages(id);
+  };
   for (size_t i = 0; i < written_.size();) {
-    SegmentId id{written_[i++]};
+    SegmentId id{written_[i]};
     AddrRange range = table_.window(table_[id]);
+    if (is_whole(id) && !holds_open(range)) {
+      // With those that follow, across some that are protected: every call has its price.
+      size_t end = i + 1;
+      for (; end < written_.size(); ++end) {
+        const SegmentId next{written_[end]};
+        const AddrRange window = table_.window(table_[next]);
+        if (!is_whole(next) || table_[next].region != table_[id].region || window.start - range.end > kGap ||
+            holds_open({range.end, window.end})) {
+          break;
+        }
+        range.end = window.end;
+      }
+      const size_t m = mapping_at(map, range.start);
+      if (m < map.size() && map[m].handling == Handling::kTracked && map[m].range.common(range) == range &&
+          protection_.protect(range) == 0) {
+        for (; i < end; ++i) table_.set(SegmentId{written_[i]}, SegmentState::kProtected);
+        continue;
+      }
+      range = table_.window(table_[id]);
+    }
+    ++i;
     const bool opens = holds_open(range);
     table_.set(id, SegmentState::kProtected);
     while (!opens && i < written_.size() && written_[i] == id.value + 1 &&

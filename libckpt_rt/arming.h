@@ -69,6 +69,8 @@ class Arming {
   void add(std::span<Mapping> map);
   void keep(std::span<Mapping> map, std::span<const Mapping> again);
   Result<void> run(std::span<const Mapping> map, std::span<const Addr> stacks);
+  // Once more what was written since run(), if it is much: just ahead of the stop.
+  Result<void> catch_up();
 
   // The next checkpoint, with an arena of its own; the former one is free then. map: as now. full: nothing is in_parent.
   Result<void> renew(Arena& arena, std::span<const Mapping> map, bool full);

@@ -32,8 +32,8 @@ Result<void> CheckpointRun::prepare_guard() {
 
 Result<void> CheckpointRun::get_ready_for_guard() {
   ArenaVector<Addr> stacks(arena_);
-  busy_.clear();
-  if (!list_stack_pointers(arena_, stacks, busy_)) return no_memory("the list of threads");
+  waiting_.clear();
+  if (!list_waiting(arena_, stacks, waiting_)) return no_memory("the list of threads");
   // Memory that went since the map was read cannot be looked at. Room is then made in the pause.
   [[maybe_unused]] const Result<void> prepared = prepare_eager_copies(map_before_, stacks.size());
   return get_ready();
@@ -132,7 +132,7 @@ void CheckpointRun::close_guard() {
       continue;
     }
     auto stopped =
-        library.world.stop(own_tids, {}, library.signal, library.settings.stop_timeout_ns, scratch, &stuck);
+        library.world.stop({own_tids, {}, library.signal, library.settings.stop_timeout_ns}, scratch, &stuck);
     if (!stopped.ok()) {
       if (!logged)
         log_format(directory_.get(), "the guard stays open a while: {}", stopped.error().message());

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include <bit>
+#include <cstring>
 
 #include "base/clock.h"
 #include "libckpt_rt/checkpoint_progress.h"
@@ -49,12 +50,17 @@ Result<void> CheckpointRun::run() {
       expect_progress();
       // A callback may write more than the pool holds. In mode realtime-large it cannot, but for memory that came
       // while protection was under way.
-      if (mode_ == Mode::kRealtime || table_.size() > pool_.buffers() / 4 * 3) start_writer(WriterOrder::kWrite);
+      if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT) && writes_at_once()) start_writer(WriterOrder::kWrite);
       go();
-      log_stop();
+      // Else it would only keep a processor from those who go on.
+      if (!writer_started_ && writes_at_once()) start_writer(WriterOrder::kWrite);
       descriptors_.release();
       return finish_realtime();
   }
+}
+
+bool CheckpointRun::writes_at_once() const {
+  return mode_ == Mode::kRealtime || table_.size() > pool_.buffers() / 4 * 3;
 }
 
 void CheckpointRun::expect_progress() {
@@ -79,8 +85,50 @@ bool CheckpointRun::start_engine() {
 
 void CheckpointRun::start_writer(WriterOrder order) {
   writer_started_ = true;
+  if (writer_processors_bytes_ != 0) {
+    sys::call(__NR_sched_setaffinity, library.writer.tid(), writer_processors_bytes_, writer_processors_);
+  }
   writer_order_.store(static_cast<uint32_t>(order), std::memory_order_release);
   futex_wake(writer_order_);
+}
+
+// The scheduler likes to wake a thread where it ran last or where it is woken, and does not look for an idle
+// processor after threads that kept all of them busy: it is told to stay away from the agent's. Should that one be
+// busy with something else after all, the agent does the work itself.
+Beside CheckpointRun::writer_beside() {
+  if (!writer_spawned_ || library.writer.tid() == 0) return {};
+  const long bytes = sys::call(__NR_sched_getaffinity, library.writer.tid(), sizeof(writer_processors_), writer_processors_);
+  writer_processors_bytes_ = bytes > 0 ? static_cast<uint32_t>(bytes) : 0;
+  int processors = 0;
+  for (uint32_t i = 0; i < writer_processors_bytes_; ++i) processors += std::popcount(writer_processors_[i]);
+  if (processors < 2) return {};
+  Beside beside;
+  beside.context = this;
+  beside.start = [](void* self, void (*work)(void*), void* argument) {
+    auto& run = *static_cast<CheckpointRun*>(self);
+    run.writer_work_ = work;
+    run.writer_work_argument_ = argument;
+    unsigned here = 0;
+    uint8_t others[sizeof(run.writer_processors_)];
+    std::memcpy(others, run.writer_processors_, sizeof(others));
+    if (sys::call(__NR_getcpu, &here, 0L, 0L) == 0 && here / 8 < run.writer_processors_bytes_) {
+      others[here / 8] = static_cast<uint8_t>(others[here / 8] & ~(1u << here % 8));
+      sys::call(__NR_sched_setaffinity, library.writer.tid(), run.writer_processors_bytes_, others);
+    }
+    run.writer_order_.store(static_cast<uint32_t>(WriterOrder::kHelp), std::memory_order_release);
+    futex_wake(run.writer_order_);
+  };
+  beside.await = [](void* self) {
+    auto& run = *static_cast<CheckpointRun*>(self);
+    uint32_t order = static_cast<uint32_t>(WriterOrder::kHelp);
+    if (run.writer_order_.compare_exchange_strong(order, static_cast<uint32_t>(WriterOrder::kWait), std::memory_order_acquire)) {
+      return run.writer_work_(run.writer_work_argument_);  // it has not begun
+    }
+    while ((order = run.writer_order_.load(std::memory_order_acquire)) == static_cast<uint32_t>(WriterOrder::kHelping)) {
+      futex_wait(run.writer_order_, order);
+    }
+  };
+  return beside;
 }
 
 void CheckpointRun::writer_entry(void* self) { static_cast<CheckpointRun*>(self)->write_queue(); }
@@ -91,10 +139,22 @@ void CheckpointRun::write_queue() {
   // must never be more than that, or each would wait for the other.
   const size_t quarter = pool_.buffers() / 4;
   const size_t wanted = quarter < 1 ? 1 : quarter > 16 ? 16 : quarter;
-  while (writer_order_.load(std::memory_order_acquire) == static_cast<uint32_t>(WriterOrder::kWait)) {
-    futex_wait(writer_order_, static_cast<uint32_t>(WriterOrder::kWait));
+  for (;;) {
+    // acquire: the work and its argument, and what the agent wrote before.
+    uint32_t order = writer_order_.load(std::memory_order_acquire);
+    if (order == static_cast<uint32_t>(WriterOrder::kLeave)) return;
+    if (order == static_cast<uint32_t>(WriterOrder::kWrite)) break;
+    if (order == static_cast<uint32_t>(WriterOrder::kWait)) {
+      futex_wait(writer_order_, order);
+      continue;
+    }
+    // The agent may take the order back until here.
+    if (!writer_order_.compare_exchange_strong(order, static_cast<uint32_t>(WriterOrder::kHelping), std::memory_order_acquire)) continue;
+    writer_work_(writer_work_argument_);
+    // release: what the work did is seen by the agent, which gives no other order before it sees this.
+    writer_order_.store(static_cast<uint32_t>(WriterOrder::kWait), std::memory_order_release);
+    futex_wake(writer_order_);
   }
-  if (writer_order_.load(std::memory_order_acquire) == static_cast<uint32_t>(WriterOrder::kLeave)) return;
   writer_result_ = sink_.append(eager_.span());
   CopiedSegment batch[kMost];
   while (size_t n = queue_.pop(batch, wanted, kMost)) {
@@ -126,6 +186,7 @@ Result<void> CheckpointRun::finish_realtime() {
     library.engine.join();
   }
   copied_ns_ = now_ns();
+  log_stop();
   if (!writer_started_) start_writer(WriterOrder::kWrite);
   const Result<void> inherited = inherit_unwritten();
   if (!is_guarded()) release_guard::close();

@@ -89,8 +89,8 @@ Result<void> CheckpointRun::protect_ahead() {
       if (*found != 0) log_format(directory_.get(), "{} segments lost their protection unseen; they are looked at in the stop", *found);
     }
     ArenaVector<Addr> stacks(arena_);
-    busy_.clear();
-    if (!list_stack_pointers(arena_, stacks, busy_)) return no_memory("the list of threads");
+    waiting_.clear();
+    if (!list_waiting(arena_, stacks, waiting_)) return no_memory("the list of threads");
     if (round == 1) {
       CKPT_TRY(prepare_eager_copies(now, stacks.size()));
       CKPT_TRY(get_ready());

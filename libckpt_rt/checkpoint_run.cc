@@ -142,10 +142,13 @@ void CheckpointRun::log_stop() {
   for (int64_t i = 0, before = stop_began_ns_; i < kStopParts; before = stop_part_ends_ns_[i++]) {
     us[i] = stop_part_ends_ns_[i] == 0 ? 0 : (stop_part_ends_ns_[i] - before) / 1000;
   }
+  // All have left, or one that waited still waits for a processor.
+  int64_t last = 0;
+  if (!library.world.all_left(&last)) last = now_ns();
   log_format(directory_.get(),
-             "stop {} us: threads {}, mappings {}, descriptors {}, process {}, protection {}, copies {}; {} faults; ahead "
+             "stop {} us (of those that waited {}): threads {}, mappings {}, descriptors {}, process {}, protection {}, copies {}; {} faults; ahead "
              "of it {} passes, {} faults",
-             cost_.pause_ns / 1000, us[kThreads], us[kMappings], us[kDescriptors], us[kProcess], us[kProtection],
+             cost_.pause_ns / 1000, (last - stop_called_ns_) / 1000, us[kThreads], us[kMappings], us[kDescriptors], us[kProcess], us[kProtection],
              us[kCopies], arming_.faults() - faults_ahead_, arming_.passes(), faults_ahead_);
 }
 
@@ -205,7 +208,7 @@ Result<void> CheckpointRun::prepare() {
   inherited_ = free_heap_ = ArenaVector<AddrRange>(arena_);
   open_pages_ = ArenaVector<Addr>(arena_);
   threads_ = ArenaVector<StoppedThread>(arena_);
-  busy_ = ArenaVector<int>(arena_);
+  waiting_ = ArenaVector<int>(arena_);
   pending_ = ArenaVector<PendingSignalRecord>(arena_);
   notes_ = ArenaVector<NoteLine>(arena_);
   const uint64_t segment = library.settings.segment_bytes;
@@ -280,6 +283,7 @@ Result<void> CheckpointRun::prepare() {
       return make_error(ExitCode::kSystem, static_cast<int>(spawned),
                         "cannot start a thread ({}); raise the limit on processes", errno_name(static_cast<int>(spawned)));
     }
+    writer_spawned_ = true;
     return is_guarded() ? get_ready_for_guard() : protect_ahead();
   }
   return get_ready();
@@ -315,6 +319,7 @@ void CheckpointRun::run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot) 
 // What the stop needs and the program can run beside.
 Result<void> CheckpointRun::get_ready() {
   CKPT_TRY(map_.read_ahead(own_.span()));
+  beside_ = writer_beside();
   const auto threads = static_cast<size_t>(std::max(count_tasks(), 1l));
   if (!threads_.reserve(threads + 16)) return no_memory("the list of threads");
   // What the stop adds to the lists: a page that is touched for the first time costs a microsecond or two.
@@ -326,14 +331,26 @@ Result<void> CheckpointRun::get_ready() {
 
 Result<void> CheckpointRun::stop() {
   const bool helpers = protects_memory(mode_);
-  faults_ahead_ = arming_.faults();
   int own_tids[] = {sys::gettid(), helpers ? library.fault_handler.tid() : 0, helpers ? library.writer.tid() : 0};
+  StopWorld::Call call{own_tids, waiting_.span(), library.signal, library.settings.stop_timeout_ns};
+  struct Meanwhile {
+    Arming& arming;
+    Result<void> result;
+    uint64_t faults;
+  } meanwhile{arming_, {}, arming_.faults()};
+  if (helpers && !is_guarded()) {
+    call.argument = &meanwhile;
+    call.meanwhile = [](void* argument) {
+      auto& m = *static_cast<Meanwhile*>(argument);
+      if (m.result.ok()) m.result = m.arming.catch_up();
+      m.faults = m.arming.faults();
+    };
+  }
   int stuck = 0;
   const int64_t deadline = now_ns() + library.settings.stop_timeout_ns;
   StopWorld::Stopped stopped_threads;
   for (;;) {
-    auto stopped = library.world.stop(own_tids, busy_.span(), library.signal, library.settings.stop_timeout_ns, arena_,
-                                      &stuck);
+    auto stopped = library.world.stop(call, arena_, &stuck);
     if (!stopped.ok()) {
       const Mapping* own = map_before_.find(Addr::of(reinterpret_cast<const void*>(&ckpt_restart_entry)));
       if (stuck != 0 && own != nullptr && library.settings.log) {
@@ -342,6 +359,7 @@ Result<void> CheckpointRun::stop() {
       return stopped.error();
     }
     stopped_threads = *stopped;
+    stop_called_ns_ = stopped->called_ns;
     stop_began_ns_ = stopped->began_ns;
     stopped_ = true;
     if (critical_section::none_inside()) break;
@@ -352,6 +370,8 @@ Result<void> CheckpointRun::stop() {
                         "a thread stayed in its critical section (ckpt_rt_enter_critical) longer than CKPT_STOP_TIMEOUT");
     }
   }
+  faults_ahead_ = meanwhile.faults;
+  CKPT_TRY(std::move(meanwhile.result));
   const StopWorld::Stopped* stopped = &stopped_threads;
   run_callbacks(CKPT_RT_BEFORE_CHECKPOINT, stopped->first);
 
@@ -433,7 +453,7 @@ Result<void> CheckpointRun::while_stopped() {
   } sampling{descriptors_};
   CKPT_TRY(descriptors_.begin_sampling(tid, executor));
 
-  CKPT_TRY(map_.read_again(own_.span()));
+  CKPT_TRY(map_.read_again(own_.span(), beside_));
   map_.copy_flags_from(map_before_);
   cost_.mappings = static_cast<uint32_t>(map_.mappings().size());
   if (keep_watch_ && map_.has_pinned_pages()) keep_watch_ = false;

@@ -10,6 +10,7 @@
 #include "copier/dma_copy_engine.h"
 #include "copier/filled_queue.h"
 #include "copier/segment_size.h"
+#include "libckpt_rt/beside.h"
 #include "libckpt_rt/callbacks.h"
 #include "libckpt_rt/checkpoint_meta.h"
 #include "libckpt_rt/compression_threads.h"
@@ -121,9 +122,13 @@ class CheckpointRun {
   Result<void> commit();
   // The writer thread exists from before the stop: a failure to start it must not leave threads in
   // faults with nobody to empty the pool.
-  enum class WriterOrder : uint32_t { kWait = 0, kWrite = 1, kLeave = 2 };
+  enum class WriterOrder : uint32_t { kWait = 0, kWrite = 1, kLeave = 2, kHelp = 3, kHelping = 4 };
   bool start_engine();
+  bool writes_at_once() const;
   void start_writer(WriterOrder order);
+  // Until then it can help in the stop, on another processor than the agent's, if there are both.
+  Beside writer_beside();
+  Beside beside_{};
   static void writer_entry(void* self);
   void write_queue();
   static void release_buffer(void* self, uint32_t buffer);
@@ -132,7 +137,7 @@ class CheckpointRun {
   const FaultBackEnd back_end_;
   const int64_t requested_ns_;
   CheckpointCost& cost_;
-  int64_t stop_began_ns_ = 0, copied_ns_ = 0;
+  int64_t stop_called_ns_ = 0, stop_began_ns_ = 0, copied_ns_ = 0;
   // Where the time of the stop goes: the end of each part. For the log.
   enum StopPart { kThreads, kMappings, kProcess, kDescriptors, kProtection, kCopies, kStopParts };
   int64_t stop_part_ends_ns_[kStopParts] = {};
@@ -178,12 +183,17 @@ class CheckpointRun {
   ArenaVector<AddrRange> free_heap_;  // pages whose content nobody needs, as of the stop
   ArenaVector<Addr> open_pages_;  // copied in the pause and not protected: futexes (futex_words.h), ends of stacks
   ArenaVector<StoppedThread> threads_;
-  ArenaVector<int> busy_;  // threads that ran just ahead of the stop
+  ArenaVector<int> waiting_;  // threads that waited just ahead of the stop
   ArenaVector<PendingSignalRecord> pending_;
   ArenaVector<NoteLine> notes_;
   Result<void> writer_result_;
   FutexWord writer_order_{static_cast<uint32_t>(WriterOrder::kWait)};
   bool writer_started_ = false;
+  bool writer_spawned_ = false;
+  uint8_t writer_processors_[1024] = {};  // the mask of those it may run on
+  uint32_t writer_processors_bytes_ = 0;
+  void (*writer_work_)(void*) = nullptr;
+  void* writer_work_argument_ = nullptr;
 };
 
 }  // namespace ckpt

@@ -56,25 +56,6 @@ Result<void> for_each_line_of(const char* path, Arena& arena, Fn fn) {
   }
 }
 
-constexpr const char* kMaps = "/proc/thread-self/maps";
-
-// Reads the text of all mappings. False in *fits: there is more than room for it.
-Result<std::string_view> read_maps(std::span<char> room, bool* fits) {
-  auto fd = open_file(kMaps);
-  if (!fd.ok()) return fd.error();
-  *fits = true;
-  for (size_t have = 0;;) {
-    if (have == room.size()) {
-      *fits = false;
-      return std::string_view();
-    }
-    long n = sys::call(__NR_read, fd->get(), room.data() + have, room.size() - have);
-    if (n < 0) return make_error(ExitCode::kSystem, static_cast<int>(n), "cannot read {}", kMaps);
-    if (n == 0) return std::string_view(room.data(), have);
-    have += static_cast<size_t>(n);
-  }
-}
-
 uint64_t take_hex(std::string_view& s) {
   uint64_t v = 0;
   size_t i = 0;
@@ -249,7 +230,7 @@ Result<void> MemoryMap::find_shared_twice() {
 Result<void> MemoryMap::read(std::span<const AddrRange> own) {
   mappings_.clear();
   vdso = vvar = {};
-  CKPT_TRY(for_each_line_of(kMaps, *arena_, [&](std::string_view line) { return add_line(line, own); }));
+  CKPT_TRY(for_each_line_of("/proc/thread-self/maps", *arena_, [&](std::string_view line) { return add_line(line, own); }));
   return find_shared_twice();
 }
 
@@ -262,28 +243,15 @@ Result<void> MemoryMap::take_text(std::string_view text, std::span<const AddrRan
 }
 
 Result<void> MemoryMap::read_ahead(std::span<const AddrRange> own) {
-  bool fits = false;
-  for (size_t size = 256 << 10; !fits; size *= 2) {
-    constexpr size_t kMore = 64 << 10;
-    auto* text = static_cast<char*>(arena_->allocate(size));
-    if (text == nullptr) return no_memory();
-    had_forked_ = hooks::has_forked.load(std::memory_order_relaxed);
-    auto read = read_maps({text, size}, &fits);
-    if (!read.ok()) return read.error();
-    if (!fits) continue;
-    auto* again = static_cast<char*>(arena_->allocate(read->size() + kMore));
-    if (again == nullptr) return no_memory();
-    std::memset(again, 0, read->size() + kMore);  // touched now, not in the stop
-    text_ = *read;
-    room_ = {again, read->size() + kMore};
-  }
+  had_forked_ = hooks::has_forked.load(std::memory_order_relaxed);
+  CKPT_TRY(text_.read_ahead(*arena_));
   own_count_ = own.size();
-  return take_text(text_, own);
+  return take_text(text_.ahead(), own);
 }
 
-Result<void> MemoryMap::read_again(std::span<const AddrRange> own) {
+Result<void> MemoryMap::read_again(std::span<const AddrRange> own, const Beside& beside) {
   bool fits = false;
-  auto text = read_maps(room_, &fits);
+  auto text = text_.read_again(beside, &fits);
   if (!text.ok()) return text.error();
   if (!fits) return read(own);
   // What a line is made into depends on these as well.
@@ -292,16 +260,17 @@ Result<void> MemoryMap::read_again(std::span<const AddrRange> own) {
 }
 
 Result<void> MemoryMap::take_changes(std::string_view text, std::span<const AddrRange> own) {
-  const TextChange change = find_change(text_, text);
-  if (change.none(text_, text)) return {};
-  std::string_view gone = text_.substr(change.start, change.before_end - change.start);
+  const std::string_view earlier = text_.ahead();
+  const TextChange change = find_change(earlier, text);
+  if (change.none(earlier, text)) return {};
+  std::string_view gone = earlier.substr(change.start, change.before_end - change.start);
   std::string_view added = text.substr(change.start, change.after_end - change.start);
   // [vdso] and [vvar] stand for more than a mapping.
   if (gone.find("[v") != gone.npos || added.find("[v") != added.npos) return take_text(text, own);
 
   // What a line was made into lies where the line says, and both are in address order.
   auto index_of_line = [&](size_t at) {
-    std::string_view rest = text_.substr(at);
+    std::string_view rest = earlier.substr(at);
     if (rest.empty()) return mappings_.size();
     const Addr start{take_hex(rest)};
     return static_cast<size_t>(

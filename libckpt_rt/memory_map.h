@@ -12,6 +12,7 @@
 #include "base/arena.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "libckpt_rt/maps_text.h"
 #include "writer/process_records.h"
 
 namespace ckpt {
@@ -50,7 +51,7 @@ class MemoryMap {
   // The same in two steps, of which the second, in the stop, is short: it takes apart only those lines of the kernel's
   // text that have changed since the first. Nothing else is trusted: the text is read whole.
   Result<void> read_ahead(std::span<const AddrRange> own);
-  Result<void> read_again(std::span<const AddrRange> own);
+  Result<void> read_again(std::span<const AddrRange> own, const Beside& beside = {});
   // The flags of /proc/self/smaps (DONTFORK, hugetlb, …) for the mappings read. Walks page tables:
   // before the stop only. Mappings that appeared since have no flags.
   Result<void> read_flags();
@@ -76,9 +77,8 @@ class MemoryMap {
 
   Arena* arena_;
   ArenaVector<Mapping> mappings_;
-  // From read_ahead: what was read, room for reading it again, and what else mappings_ was made of.
-  std::string_view text_;
-  std::span<char> room_;
+  // From read_ahead: what was read, and what else mappings_ was made of.
+  MapsText text_;
   size_t own_count_ = 0;
   bool had_forked_ = false;
 };

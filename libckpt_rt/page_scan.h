@@ -27,7 +27,7 @@ class PageScan {
  private:
   Result<void> scan_by_ioctl(AddrRange range, bool anonymous_only, ArenaVector<AddrRange>& runs);
   // One call, from `at` on: how many of the regions in buffer_ it filled, or -errno; `at` is where it ended.
-  long scan_next(struct PagemapScanArg& arg, uint64_t& at, uint64_t end);
+  long scan_next(struct PagemapScanArg& arg, uint64_t& at, uint64_t end, bool first);
   Result<void> scan_by_read(AddrRange range, bool anonymous_only, ArenaVector<AddrRange>& runs);
   Result<void> scan_shared(AddrRange range, ArenaVector<AddrRange>& runs);
   Result<void> add(AddrRange run, ArenaVector<AddrRange>& runs);

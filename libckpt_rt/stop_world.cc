@@ -21,9 +21,22 @@ bool contains(std::span<const int> tids, int tid) {
   return false;
 }
 
+// relaxed in both: what orders them is the word by which the thread is counted.
+void note_first(std::atomic<int64_t>& first, int64_t now) {
+  int64_t seen = first.load(std::memory_order_relaxed);
+  while ((seen == 0 || seen > now) && !first.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
+  }
+}
+
+void note_last(std::atomic<int64_t>& last, int64_t now) {
+  int64_t seen = last.load(std::memory_order_relaxed);
+  while (seen < now && !last.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
+  }
+}
+
 }  // namespace
 
-bool StopWorld::arrive_in_handler(ucontext_t* frame) {
+bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
   // seq_cst, with release() and the check in stop(): either the agent sees us inside, or we see that
   // the stop it gave up is released. With less, both could look at the other's old word.
   inside_.fetch_add(1, std::memory_order_seq_cst);
@@ -36,6 +49,11 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame) {
     const uint32_t number = entered_.fetch_add(1, std::memory_order_relaxed);
     slot.group = group_of(number);
     if (number < kAlone) alone_[number] = &slot;
+    if (!waited) {
+      // Before arrived_: the agent that counts this thread finds it here.
+      workers_.fetch_add(1, std::memory_order_relaxed);
+      note_first(worker_stood_ns_, now_ns());
+    }
     save_thread_in_handler(slot, frame);
     ThreadSlot* head = slots_.load(std::memory_order_relaxed);
     do {
@@ -43,25 +61,29 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame) {
       // release: the agent that reads the list's head sees complete slots.
     } while (!slots_.compare_exchange_weak(head, &slot, std::memory_order_release, std::memory_order_relaxed));
     // release: whoever counts this arrival sees the slot linked. seq_cst with try_stop(): either we see for how
-    // many it waits, or it sees us counted.
-    if (arrived_.fetch_add(1, std::memory_order_seq_cst) + 1 >= awaited_.load(std::memory_order_seq_cst)) {
+    // many it waits, or it sees us counted. The same for a worker and ahead_, in await_waiting().
+    if (arrived_.fetch_add(1, std::memory_order_seq_cst) + 1 >= awaited_.load(std::memory_order_seq_cst) ||
+        (!waited && ahead_.load(std::memory_order_seq_cst))) {
       futex_wake(arrived_, 1);
     }
-    wait_for_release(slot, stop);
+    wait_for_release(slot, stop, waited ? slot.group : slot.group | kWorkers);
+    const int64_t now = now_ns();
+    note_last(last_left_ns_, now);
+    if (!waited) {
+      note_last(last_worker_left_ns_, now);
+      // release: who sees the last one gone sees when.
+      if (workers_.fetch_sub(1, std::memory_order_release) == 1) futex_wake(workers_, 1);
+    }
     uint64_t pending = ~0ull;
     sys::call(__NR_rt_sigpending, &pending, sizeof(pending));
     if ((pending & ~slot.pending_mask) != 0) signalled_late_.store(slot.tid, std::memory_order_relaxed);
-    const int64_t now = now_ns();
-    int64_t last = last_left_ns_.load(std::memory_order_relaxed);
-    while (last < now && !last_left_ns_.compare_exchange_weak(last, now, std::memory_order_relaxed)) {
-    }
   }
   // The slot's last use is above: with inside_ at 0 the agent may begin another stop.
   if (inside_.fetch_sub(1, std::memory_order_release) == 1) futex_wake(inside_, 1);
   return joins;
 }
 
-void StopWorld::wait_for_release(ThreadSlot& slot, uint32_t stop) {
+void StopWorld::wait_for_release(ThreadSlot& slot, uint32_t stop, uint32_t groups) {
   for (;;) {
     uint32_t turn = turn_.load(std::memory_order_acquire);
     if (static_cast<int32_t>(released_.load(std::memory_order_acquire) - stop) >= 0) return;
@@ -71,13 +93,14 @@ void StopWorld::wait_for_release(ThreadSlot& slot, uint32_t stop) {
       done_.fetch_add(1, std::memory_order_release);
       futex_wake(done_, 1);
     }
-    futex_wait_as(turn_, turn, slot.group);
+    futex_wait_as(turn_, turn, groups);
   }
 }
 
 // An order need not wake every thread there is. The first to arrive are groups of their own.
 uint32_t StopWorld::group_of(uint32_t number) {
-  return number < kAlone ? 1u << number : 1u << (kAlone + number % (32 - kAlone));
+  constexpr uint32_t kGroups = 31;  // without kWorkers
+  return number < kAlone ? 1u << number : 1u << (kAlone + number % (kGroups - kAlone));
 }
 
 void StopWorld::wake_waiting_threads(uint32_t groups) {
@@ -87,12 +110,12 @@ void StopWorld::wake_waiting_threads(uint32_t groups) {
 
 // One stop() over all its attempts.
 struct StopWorld::Try {
-  std::span<const int> own_tids, busy;
+  std::span<const int> own_tids, waiting;
   int signal, pid;
   int64_t deadline;
-  ArenaVector<int> tasks, here, signalled, by_libc_signal, ignored;  // the first three sorted
+  ArenaVector<int> tasks, here, signalled, wanted, by_libc_signal, ignored;  // the first three sorted
   int missing = 0;  // a thread that has not arrived
-  int64_t began_ns = 0;
+  int64_t called_ns = 0, began_ns = 0;
   Error error;
   int stalled = 0;  // one that was missing when nobody arrived any more, and how long it had run then
   int64_t stalled_ran_ns = 0;
@@ -155,8 +178,9 @@ void StopWorld::borrow_libc_signal() {
     guard::Handler under_guard(f);
     bool stood = false;
     if (world.is_stop_by_libc_signal(*i)) {
+      const bool waited = was_waiting(*f);
       fix_interrupted_call(f);
-      stood = world.arrive_in_handler(f);
+      stood = world.arrive_in_handler(f, waited);
       under_guard.leave(stood);
       if (stood) fix_interrupted_call(f);
       return;
@@ -177,40 +201,44 @@ void StopWorld::return_libc_signal() {
   borrowed_ = false;
 }
 
-Result<StopWorld::Stopped> StopWorld::stop(std::span<const int> own_tids, std::span<const int> busy, int signal,
-                                           int64_t timeout_ns, Arena& scratch, int* stuck) {
-  constexpr size_t kMostBusy = 64;  // it is asked of every thread whether it is one of them
+Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int* stuck) {
   const ArenaVector<int> none(scratch);
-  Try t{own_tids, busy.size() < kMostBusy ? busy : busy.first(kMostBusy), signal, sys::getpid(), now_ns() + timeout_ns,
-        none, none, none, none, none, 0, 0, {}, 0, 0};
+  Try t{call.own_tids, call.waiting, call.signal, sys::getpid(), now_ns() + call.timeout_ns,
+        none, none, none, none, none, none, 0, 0, 0, {}, 0, 0};
   *stuck = 0;
   for (;;) {
-    Attempt attempt = try_stop(t);
+    Attempt attempt = try_stop(t, call);
     return_libc_signal();
     if (attempt == Attempt::kStopped) break;
     if (attempt == Attempt::kFailed) *stuck = t.missing;
     release();
     if (attempt == Attempt::kFailed) return t.error;
     // The thread goes on now that its lock's holder does: wait until it takes one of the signals that stop it, or is gone.
-    const uint64_t either = 1ull << (signal - 1) | 1ull << (kSetxidSignal - 1);
+    const uint64_t either = 1ull << (call.signal - 1) | 1ull << (kSetxidSignal - 1);
     SignalMasks masks;
     while (read_signal_masks(t.missing, masks) && (masks.blocked & either) == either && now_ns() < t.deadline) {
       sys::call(__NR_sched_yield);
     }
+    t.waiting = {};
   }
   Stopped stopped;
   stopped.first = slots_.load(std::memory_order_acquire);
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) ++stopped.count;
   stopped.leader_exited = contains(t.ignored.span(), t.pid);
-  stopped.began_ns = t.began_ns;
+  stopped.called_ns = t.called_ns;
+  // relaxed: all have arrived.
+  const int64_t stood = worker_stood_ns_.load(std::memory_order_relaxed);
+  stopped.began_ns = stood == 0 ? t.called_ns : std::min(stood, t.began_ns);
   return stopped;
 }
 
-StopWorld::Attempt StopWorld::try_stop(Try& t) {
+StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
   while (uint32_t n = inside_.load(std::memory_order_seq_cst)) futex_wait(inside_, n);
   entered_.store(0, std::memory_order_relaxed);
   arrived_.store(0, std::memory_order_relaxed);
-  last_left_ns_.store(0, std::memory_order_relaxed);
+  for (std::atomic<int64_t>* when : {&worker_stood_ns_, &last_worker_left_ns_, &last_left_ns_}) {
+    when->store(0, std::memory_order_relaxed);
+  }
   signalled_late_.store(0, std::memory_order_relaxed);
   awaited_.store(UINT32_MAX, std::memory_order_relaxed);
   slots_.store(nullptr, std::memory_order_relaxed);
@@ -230,8 +258,8 @@ StopWorld::Attempt StopWorld::try_stop(Try& t) {
     return Attempt::kFailed;
   };
   int64_t last_arrival_ns = now_ns();
-  t.began_ns = 0;
-  for (;;) {
+  t.called_ns = t.began_ns = 0;
+  for (bool ahead = !t.waiting.empty();; ahead = false) {
     if (!list_tasks(t.tasks)) return fail(ExitCode::kSystem, 0, 0, "cannot list /proc/self/task; mount /proc");
     if (!contains(t.tasks.span(), sys::gettid())) {
       return fail(ExitCode::kUnavailable, 0, 0, "/proc belongs to another pid namespace; mount one for this namespace");
@@ -240,28 +268,41 @@ StopWorld::Attempt StopWorld::try_stop(Try& t) {
     if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) {
       return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
     }
-    const size_t signalled_before = t.signalled.size();
+    t.wanted.clear();
     uint32_t missing = 0;
     t.missing = 0;
-    if (t.began_ns == 0) t.began_ns = now_ns();
-    for (bool busy : {true, false}) {
-      for (int tid : t.tasks) {
-        if (contains(t.busy, tid) != busy || t.excluded(tid) || Try::in(t.here, tid)) continue;
-        if (!std::binary_search(t.signalled.begin(), t.signalled.begin() + signalled_before, tid)) {
-          long r = sys::call(__NR_tgkill, t.pid, tid, t.signal);
-          if (r == -ESRCH) continue;  // has exited
-          // EAGAIN: RLIMIT_SIGPENDING, the queue of the user is full. It is tried again next round.
-          if (r != 0 && r != -EAGAIN) return fail(ExitCode::kSystem, static_cast<int>(r), tid, "cannot be signalled");
-          if (r == 0 && !t.signalled.push_back(tid)) {
-            return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
-          }
-        }
+    for (int tid : t.tasks) {
+      if (t.excluded(tid) || Try::in(t.here, tid)) continue;
+      if (ahead && !std::binary_search(t.waiting.begin(), t.waiting.end(), tid)) continue;
+      if (std::binary_search(t.signalled.begin(), t.signalled.end(), tid)) {
         t.missing = tid;
         ++missing;
+      } else if (!t.wanted.push_back(tid)) {
+        return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
       }
     }
-    if (t.missing == 0) return Attempt::kStopped;
+    int64_t& first = ahead ? t.called_ns : t.began_ns;
+    if (first == 0) first = now_ns();
+    if (t.called_ns == 0) t.called_ns = first;
+    for (int tid : t.wanted) {
+      long r = sys::call(__NR_tgkill, t.pid, tid, t.signal);
+      if (r == -ESRCH) continue;  // has exited
+      // EAGAIN: RLIMIT_SIGPENDING, the queue of the user is full. It is tried again next round.
+      if (r != 0 && r != -EAGAIN) return fail(ExitCode::kSystem, static_cast<int>(r), tid, "cannot be signalled");
+      if (r == 0 && !t.signalled.push_back(tid)) {
+        return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
+      }
+      t.missing = tid;
+      ++missing;
+    }
     std::sort(t.signalled.begin(), t.signalled.end());
+    if (ahead) {
+      await_waiting(missing);
+      // relaxed: a hint.
+      if (call.meanwhile != nullptr && worker_stood_ns_.load(std::memory_order_relaxed) == 0) call.meanwhile(call.argument);
+      continue;
+    }
+    if (t.missing == 0) return Attempt::kStopped;
     // The next look is worth it when all of them are here, or after a while: some may have exited.
     constexpr int64_t kStalledNs = 1'000'000;
     if (await_arrivals(static_cast<uint32_t>(t.here.size()) + missing)) last_arrival_ns = now_ns();
@@ -294,6 +335,20 @@ bool StopWorld::await_arrivals(uint32_t count) {
     }
   }
   return true;
+}
+
+// Returns when so many have arrived, when nobody does for a while, or when a worker has, who should not stand for long.
+void StopWorld::await_waiting(uint32_t count) {
+  // seq_cst in all: see arrive_in_handler.
+  ahead_.store(true, std::memory_order_seq_cst);
+  awaited_.store(count, std::memory_order_seq_cst);
+  for (;;) {
+    constexpr timespec kWhile{0, 500'000};
+    const uint32_t arrived = arrived_.load(std::memory_order_seq_cst);
+    if (arrived >= count || worker_stood_ns_.load(std::memory_order_relaxed) != 0) break;
+    if (futex_wait(arrived_, arrived, &kWhile) == -ETIMEDOUT && arrived_.load(std::memory_order_relaxed) == arrived) break;
+  }
+  ahead_.store(false, std::memory_order_relaxed);
 }
 
 // Nobody arrived for a millisecond. Why not? kStopped here means: keep waiting.
@@ -345,13 +400,34 @@ void StopWorld::release() {
   // seq_cst: see arrive_in_handler. As a release it also publishes everything done to the program's
   // memory while it stood still.
   released_.store(requested_.load(std::memory_order_relaxed), std::memory_order_seq_cst);
+  if (workers_.load(std::memory_order_relaxed) != 0) {
+    wake_waiting_threads(kWorkers);
+    // The others' wake-ups would keep processors from them. It is for a moment only, since nothing depends on it.
+    constexpr int64_t kMomentNs = 1'000'000;
+    const int64_t until = now_ns() + kMomentNs;
+    for (;;) {
+      const uint32_t left = workers_.load(std::memory_order_acquire);
+      const int64_t rest = until - now_ns();
+      if (left == 0 || rest <= 0) break;
+      const timespec timeout{0, rest};
+      futex_wait(workers_, left, &timeout);
+    }
+  }
   wake_waiting_threads(~0u);
 }
 
 int64_t StopWorld::resumed_ns(int64_t now) const {
-  if (inside_.load(std::memory_order_acquire) != 0) return now;
-  const int64_t last = last_left_ns_.load(std::memory_order_relaxed);
-  return last != 0 && last < now ? last : now;
+  int64_t last = 0;
+  if (worker_stood_ns_.load(std::memory_order_relaxed) == 0) return all_left(&last) && last != 0 && last < now ? last : now;
+  if (workers_.load(std::memory_order_acquire) != 0) return now;
+  last = last_worker_left_ns_.load(std::memory_order_relaxed);
+  return last < now ? last : now;
+}
+
+bool StopWorld::all_left(int64_t* last_ns) const {
+  if (inside_.load(std::memory_order_acquire) != 0) return false;
+  *last_ns = last_left_ns_.load(std::memory_order_relaxed);
+  return true;
 }
 
 void StopWorld::collect_pending(const Stopped& stopped, const Look& look, PendingSignals& pending) {
@@ -416,10 +492,11 @@ void StopWorld::await(ThreadSlot& slot) {
 }
 
 void StopWorld::reset_after_restart() {
-  for (FutexWord* w : {&inside_, &requested_, &arrived_, &released_, &turn_, &done_}) {
+  for (FutexWord* w : {&inside_, &requested_, &arrived_, &released_, &turn_, &done_, &workers_}) {
     w->store(0, std::memory_order_relaxed);
   }
   slots_.store(nullptr, std::memory_order_relaxed);
+  ahead_.store(false, std::memory_order_relaxed);
   for (ThreadSlot*& slot : alone_) slot = nullptr;
   for (std::atomic<int>& slot : in_exec_) slot.store(0, std::memory_order_relaxed);
 }

@@ -23,6 +23,8 @@
 //   turn       what waiting threads sleep on: changes with every release and every order to a slot,
 //              and a thread reads it before it looks for either, so that no wake-up is lost.
 //   done       orders carried out.
+//   workers    threads inside that the signal found at work, not waiting in the kernel.
+//   ahead      only those that wait have been signalled: a worker that comes now is worth waking the agent for.
 //
 // Threads that do not take the signal:
 //   - Threads inside libc that block every signal for a moment (creation, exit, posix_spawn) take it
@@ -38,16 +40,26 @@
 // of threads proves the same for a fraction of the price: those that have arrived and our own are alive, so
 // if there are no more than these, there is no other.
 //
+// Those that wait go first
+// ------------------------
+// A thread that sleeps in the kernel loses nothing by standing in our handler instead, and there may be a thousand
+// of them, at 10 us each to come and 7 to go. So those that were seen waiting are signalled ahead, while the others
+// work on, and the pause begins when the others are signalled. It begins earlier if one that was taken
+// for waiting was not: a thread sees in its signal frame whether it interrupted a call (was_waiting), says so when it
+// arrives (workers), and then the rest are signalled at once. On the way back the workers are woken first, and the
+// others when these are gone. A thread that waits and gets work just then stands for all of that, longer than if all
+// were stopped at once, since workers keep processors from those that come and go: from Stopped::called_ns on.
+// Nothing depends on who is taken for what but the time: a thread that is stopped ahead has just taken a signal
+// whose handler lasts, and everybody is counted at the end.
+//
 // Signals to threads. A thread that has not arrived yet may send a signal to one that has (pthread_kill): it is pending
 // there, and the image must have it. Only the kernel's text about each thread shows that (SigPnd), which is too dear
 // for many. So each thread notes what is pending when it arrives, and looks again when it leaves: no news, nothing was
 // missed. News may be of later than the stop, but that cannot be told: the checkpoint is taken again, and from then on
 // every thread is looked at in the stop. What is pending on the process is looked at when all have arrived, always.
-//
-// Threads that are busy are signalled first: they keep processors from those that wait and must come, and
-// they fault on protected memory as long as they run.
 #pragma once
 
+#include <errno.h>
 #include <signal.h>
 #include <ucontext.h>
 
@@ -65,20 +77,40 @@ class StopWorld {
     ThreadSlot* first = nullptr;  // linked list through ThreadSlot::next
     uint32_t count = 0;
     bool leader_exited = false;
-    int64_t began_ns = 0;  // when the first thread was signalled
+    int64_t called_ns = 0;  // when the first thread was signalled
+    int64_t began_ns = 0;   // when the first that worked was, or stood; if none did, called_ns
   };
-  // Stops all threads but those whose tids are given (our own, or 0), which must not exit meanwhile. `busy`: those
-  // to be signalled first, a mere hint. timeout in ns. On failure everything runs again and the error names the
-  // thread; *stuck is its tid, or 0 when the reason is another.
-  Result<Stopped> stop(std::span<const int> own_tids, std::span<const int> busy, int signal, int64_t timeout_ns,
-                       Arena& scratch, int* stuck);
+  struct Call {
+    std::span<const int> own_tids;  // not stopped (our own, or 0); they must not exit meanwhile
+    std::span<const int> waiting;   // to be stopped ahead of the others: sorted, a mere hint
+    int signal;
+    int64_t timeout_ns;
+    // Called when those stand and the others still run, to do what should be as late as possible. May be nullptr.
+    void (*meanwhile)(void*) = nullptr;
+    void* argument = nullptr;
+  };
+  // Stops all threads. On failure everything runs again and the error names the thread; *stuck is its tid, or 0 when
+  // the reason is another.
+  Result<Stopped> stop(const Call& call, Arena& scratch, int* stuck);
   void release();
-  // When everybody could go on: the moment at which the last thread left, if all have left before `now`
-  // (the agent may be the one that waits for a processor after release()), else `now`.
+  // When everybody who worked could go on: the moment at which the last of them left, if all have left before `now`
+  // (the agent may be the one that waits for a processor after release()), else `now`. If nobody worked: the same of
+  // all threads.
   int64_t resumed_ns(int64_t now) const;
+  // Whether all threads have left, and when the last did.
+  bool all_left(int64_t* last_ns) const;
 
-  // In the handler of the checkpoint signal. True: the thread stood still and may go on.
-  bool arrive_in_handler(ucontext_t* frame);
+  // In the handler of the checkpoint signal. True: the thread stood still and may go on. waited: was_waiting(), taken
+  // before anything is changed in the frame.
+  bool arrive_in_handler(ucontext_t* frame, bool waited);
+  // Did the signal find the thread in a system call that it cut short? The kernel leaves the address behind the
+  // instruction in rcx; it goes back to the instruction to make the call again, or gives EINTR. A processor with FRED
+  // need not leave it there: then all threads count as workers if one comes ahead, and the pause as the whole.
+  static bool was_waiting(const ucontext_t& frame) {
+    const greg_t* r = frame.uc_mcontext.gregs;
+    constexpr greg_t kInstruction = 2;  // bytes
+    return r[REG_RCX] == r[REG_RIP] + kInstruction || (r[REG_RCX] == r[REG_RIP] && r[REG_RAX] == -EINTR);
+  }
   bool requested() const {
     return requested_.load(std::memory_order_acquire) != released_.load(std::memory_order_acquire);
   }
@@ -126,14 +158,16 @@ class StopWorld {
  private:
   enum class Attempt { kStopped, kBehindLock, kFailed };
   struct Try;
-  Attempt try_stop(Try& t);
+  Attempt try_stop(Try& t, const Call& call);
   bool await_arrivals(uint32_t count);
+  void await_waiting(uint32_t count);
   Attempt look_at_stalled(Try& t);
   bool is_in_exec(int tid) const;
   void borrow_libc_signal();
   void return_libc_signal();
 
-  void wait_for_release(ThreadSlot& slot, uint32_t stop);
+  void wait_for_release(ThreadSlot& slot, uint32_t stop, uint32_t groups);
+  static constexpr uint32_t kWorkers = 1u << 31;  // a group besides the thread's own
   static uint32_t group_of(uint32_t number);
   void wake_waiting_threads(uint32_t groups);
 
@@ -145,9 +179,12 @@ class StopWorld {
   FutexWord released_{0};
   FutexWord turn_{0};
   FutexWord done_{0};
+  FutexWord workers_{0};
+  std::atomic<bool> ahead_{false};
   std::atomic<ThreadSlot*> slots_{nullptr};
   ThreadSlot* alone_[kAlone] = {};  // each written by its thread before it is counted in arrived_
-  std::atomic<int64_t> last_left_ns_{0};
+  // Of this stop, or 0: when the first worker stood, when the last worker left, when the last thread left.
+  std::atomic<int64_t> worker_stood_ns_{0}, last_worker_left_ns_{0}, last_left_ns_{0};
   std::atomic<int> signalled_late_{0};
   static constexpr int kMostInExec = 16;  // more wait for a place, and make a stop wait for them
   std::atomic<int> in_exec_[kMostInExec] = {};

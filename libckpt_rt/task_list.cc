@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <fmt/format.h>
+
+#include <algorithm>
 #include <string_view>
 
 #include "base/raii_fd.h"
@@ -128,7 +130,7 @@ bool read_signal_masks(int tid, SignalMasks& masks) {
   return true;
 }
 
-bool list_stack_pointers(Arena& arena, ArenaVector<Addr>& stack_pointers, ArenaVector<int>& busy) {
+bool list_waiting(Arena& arena, ArenaVector<Addr>& stack_pointers, ArenaVector<int>& waiting) {
   ArenaVector<int> tids(arena);
   if (!list_tasks(tids)) return false;
   for (int tid : tids) {
@@ -137,9 +139,9 @@ bool list_stack_pointers(Arena& arena, ArenaVector<Addr>& stack_pointers, ArenaV
     const long n = read_small_file(path, text, sizeof(text));
     if (n <= 0) continue;  // gone
     // "running", or "-1 SP PC" of a thread that waits in a fault.
-    const bool running = text[0] == 'r', faulting = text[0] == '-';
-    if ((running || faulting) && !busy.push_back(tid)) return false;
-    if (!faulting && (text[0] < '0' || text[0] > '9')) continue;
+    const bool faulting = text[0] == '-', in_call = text[0] >= '0' && text[0] <= '9';
+    if (!faulting && !in_call) continue;
+    if (in_call && !waiting.push_back(tid)) return false;
     // "NR ARGUMENTS SP PC", all but NR in hex.
     std::string_view line(text, static_cast<size_t>(n));
     const size_t last = line.rfind(' ');
@@ -147,6 +149,7 @@ bool list_stack_pointers(Arena& arena, ArenaVector<Addr>& stack_pointers, ArenaV
     if (before == line.npos) continue;
     if (!stack_pointers.push_back(Addr{hex_after(line.substr(before, last - before), " 0x")})) return false;
   }
+  std::sort(waiting.begin(), waiting.end());
   return true;
 }
 

@@ -13,9 +13,9 @@ bool list_tasks(ArenaVector<int>& tids);
 // How many there are, zombies included; -1: /proc is not there.
 long count_tasks();
 
-// Where the stacks of threads end that are in a system call now: of the others, which are busy, nobody can tell.
-// False: as above.
-bool list_stack_pointers(Arena& arena, ArenaVector<Addr>& stack_pointers, ArenaVector<int>& busy);
+// Threads that wait in a system call now, sorted, and where the stacks of those in one end: of the others, which are
+// busy, nobody can tell. False: as above.
+bool list_waiting(Arena& arena, ArenaVector<Addr>& stack_pointers, ArenaVector<int>& waiting);
 
 struct TaskFacts {
   char state = '?';        // R, S, D, T, Z, X …

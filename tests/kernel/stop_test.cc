@@ -1,16 +1,21 @@
 // What a stop takes the kernel's word for (docs/kernel_notes.md).
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <barrier>
 #include <fstream>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "libckpt_rt/stop_world.h"
 
 namespace {
 
@@ -58,6 +63,61 @@ TEST(StopTest, AnEventfdHasANumberThatNoOtherHas) {
   EXPECT_EQ(eventfd_number(twin), eventfd_number(fds[3]));
   close(twin);
   for (int fd : fds) close(fd);
+}
+
+// With FRED the processor need not leave the address behind the instruction in rcx.
+bool call_leaves_address() {
+  unsigned long address = 0, result = SYS_getpid, behind;
+  asm volatile("syscall\n1: lea 1b(%%rip), %2" : "+c"(address), "+a"(result), "=r"(behind) : : "r11", "memory");
+  return address == behind;
+}
+
+std::atomic<int> seen_waiting;
+std::atomic<bool> goes_on;
+int ends[2];
+
+// What the frame says of a thread that gets a signal in `work`, or in the system call named there. finish() ends it.
+int waiting_in(void (*work)(), long call, void (*finish)()) {
+  struct sigaction action {}, before;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  action.sa_sigaction = [](int, siginfo_t*, void* frame) {
+    seen_waiting = ckpt::StopWorld::was_waiting(*static_cast<ucontext_t*>(frame)) ? 1 : 0;
+  };
+  sigaction(SIGUSR1, &action, &before);
+  seen_waiting = -1;
+  goes_on = true;
+  std::atomic<int> tid{0};
+  std::thread thread([&] {
+    tid = static_cast<int>(syscall(SYS_gettid));
+    work();
+  });
+  while (tid == 0) std::this_thread::yield();
+  for (std::string now; call >= 0 && now != std::to_string(call); std::this_thread::yield()) {
+    std::ifstream("/proc/self/task/" + std::to_string(tid) + "/syscall") >> now;
+  }
+  syscall(SYS_tgkill, getpid(), tid.load(), SIGUSR1);
+  while (seen_waiting < 0) std::this_thread::yield();
+  finish();
+  thread.join();
+  sigaction(SIGUSR1, &before, nullptr);
+  return seen_waiting;
+}
+
+TEST(StopTest, ASignalFrameTellsWhetherItsThreadWaited) {
+  auto works = [] {
+    while (goes_on) {
+    }
+  };
+  EXPECT_EQ(waiting_in(works, -1, [] { goes_on = false; }), 0);
+  if (!call_leaves_address()) GTEST_SKIP() << "this processor keeps rcx in a system call (FRED)";
+  EXPECT_EQ(waiting_in([] { syscall(SYS_pause); }, SYS_pause, [] {}), 1);  // ends with EINTR
+  ASSERT_EQ(pipe(ends), 0);
+  auto reads = [] {
+    char byte;
+    EXPECT_EQ(read(ends[0], &byte, 1), 0);
+  };
+  EXPECT_EQ(waiting_in(reads, SYS_read, [] { close(ends[1]); }), 1);  // is made again
+  close(ends[0]);
 }
 
 }  // namespace

@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <random>
+#include <thread>
 
+#include "base/futex.h"
 #include "libckpt_rt/hooks.h"
 #include "libckpt_rt/library_range.h"
 
@@ -20,20 +23,25 @@ namespace {
 
 constexpr size_t kMany = 600;  // mappings: their text is longer than what the kernel gives at once
 
-class ReadAgain : public testing::Test {
+// Whether another thread reads the second half.
+class ReadAgain : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     hooks::has_forked = false;
-    ASSERT_TRUE(arena.reserve(64 << 20));
+    ASSERT_TRUE(arena.reserve(1 << 30));
     // Memory of ours, which is left out of all lists: what they are compared for.
     own.push_back(arena.range());
     base = map(kMany * 2 * kPageSize, PROT_NONE);
-    for (size_t i = 0; i < kMany; ++i) protect(i, PROT_READ | PROT_WRITE);
+    make_many(0, kMany);
   }
   void TearDown() override { syscall(SYS_munmap, base, kMany * 2 * kPageSize); }
 
   static char* map(size_t bytes, int prot, int flags = MAP_PRIVATE | MAP_ANONYMOUS) {
     return reinterpret_cast<char*>(syscall(SYS_mmap, 0, bytes, prot, flags, -1, 0));
+  }
+  void make_many(size_t i, size_t n) {
+    syscall(SYS_mmap, at(i), n * 2 * kPageSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    for (size_t end = i + n; i < end; ++i) protect(i, PROT_READ | PROT_WRITE);
   }
   char* at(size_t i) { return base + i * 2 * kPageSize; }
   void protect(size_t i, int prot) { ASSERT_EQ(syscall(SYS_mprotect, at(i), kPageSize, prot), 0); }
@@ -41,7 +49,8 @@ class ReadAgain : public testing::Test {
   // Nothing is allocated by libc between the two, so that they see the same.
   void compare() {
     MemoryMap now(arena);
-    ASSERT_TRUE(again.read_again(own).ok());
+    if (GetParam()) helper = std::thread([this] { help(); });
+    ASSERT_TRUE(again.read_again(own, GetParam() ? beside() : Beside{}).ok());
     ASSERT_TRUE(now.read(own).ok());
     ASSERT_EQ(again.mappings().size(), now.mappings().size());
     for (size_t i = 0; i < now.mappings().size(); ++i) {
@@ -59,6 +68,40 @@ class ReadAgain : public testing::Test {
     }
     EXPECT_EQ(again.vdso, now.vdso);
     EXPECT_EQ(again.vvar, now.vvar);
+    if (!GetParam()) return;
+    order = kLeave;
+    futex_wake(order);
+    helper.join();
+    order = kNone;
+  }
+
+  // A thread that waits for work. It is started and joined outside of what is compared: its stack is a mapping.
+  enum : uint32_t { kNone, kWork, kDone, kLeave };
+  void help() {
+    for (uint32_t o; (o = order.load()) != kLeave;) {
+      if (o != kWork) {
+        futex_wait(order, o);
+        continue;
+      }
+      work(argument);
+      ++helped;
+      order = kDone;
+      futex_wake(order);
+    }
+  }
+  Beside beside() {
+    return {this,
+            [](void* self, void (*what)(void*), void* with) {
+              auto& t = *static_cast<ReadAgain*>(self);
+              t.work = what;
+              t.argument = with;
+              t.order = kWork;
+              futex_wake(t.order);
+            },
+            [](void* self) {
+              auto& t = *static_cast<ReadAgain*>(self);
+              while (t.order == kWork) futex_wait(t.order, kWork);
+            }};
   }
   void read_ahead() { ASSERT_TRUE(again.read_ahead(own).ok()); }
 
@@ -66,20 +109,28 @@ class ReadAgain : public testing::Test {
   std::vector<AddrRange> own;
   MemoryMap again{arena};
   char* base = nullptr;
+  std::thread helper;
+  FutexWord order{kNone};
+  void (*work)(void*) = nullptr;
+  void* argument = nullptr;
+  unsigned helped = 0;
 };
 
-TEST_F(ReadAgain, NothingChanged) {
+INSTANTIATE_TEST_SUITE_P(, ReadAgain, testing::Bool(),
+                         [](const auto& two) { return two.param ? "ByTwo" : "ByOne"; });
+
+TEST_P(ReadAgain, NothingChanged) {
   read_ahead();
   compare();
 }
 
-TEST_F(ReadAgain, Protected) {
+TEST_P(ReadAgain, Protected) {
   read_ahead();
   protect(kMany / 2, PROT_READ);
   compare();
 }
 
-TEST_F(ReadAgain, ChangedAtManyPlaces) {
+TEST_P(ReadAgain, ChangedAtManyPlaces) {
   read_ahead();
   for (size_t i : {size_t{0}, size_t{7}, kMany / 2, kMany - 1}) protect(i, PROT_READ | PROT_EXEC);
   syscall(SYS_munmap, at(20), kPageSize);
@@ -87,7 +138,7 @@ TEST_F(ReadAgain, ChangedAtManyPlaces) {
   compare();
 }
 
-TEST_F(ReadAgain, MappedAndUnmapped) {
+TEST_P(ReadAgain, MappedAndUnmapped) {
   char* gone = map(3 * kPageSize, PROT_READ, MAP_SHARED | MAP_ANONYMOUS);
   read_ahead();
   syscall(SYS_munmap, gone, 3 * kPageSize);
@@ -96,7 +147,7 @@ TEST_F(ReadAgain, MappedAndUnmapped) {
   syscall(SYS_munmap, come, 5 * kPageSize);
 }
 
-TEST_F(ReadAgain, ReplacedByItsLike) {
+TEST_P(ReadAgain, ReplacedByItsLike) {
   char* object = map(2 * kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS);
   read_ahead();
   // Only the inode tells them apart.
@@ -105,7 +156,7 @@ TEST_F(ReadAgain, ReplacedByItsLike) {
   syscall(SYS_munmap, object, 2 * kPageSize);
 }
 
-TEST_F(ReadAgain, SharedTwice) {
+TEST_P(ReadAgain, SharedTwice) {
   char* object = map(2 * kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS);
   read_ahead();
   long second = syscall(SYS_mremap, object, 0, 2 * kPageSize, MREMAP_MAYMOVE);
@@ -115,7 +166,7 @@ TEST_F(ReadAgain, SharedTwice) {
   syscall(SYS_munmap, second, 2 * kPageSize);
 }
 
-TEST_F(ReadAgain, SharedWithAChildSince) {
+TEST_P(ReadAgain, SharedWithAChildSince) {
   char* object = map(2 * kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS);
   read_ahead();
   hooks::has_forked = true;
@@ -123,7 +174,7 @@ TEST_F(ReadAgain, SharedWithAChildSince) {
   syscall(SYS_munmap, object, 2 * kPageSize);
 }
 
-TEST_F(ReadAgain, ManyMoreThanThereWasRoomFor) {
+TEST_P(ReadAgain, ManyMoreThanThereWasRoomFor) {
   read_ahead();
   constexpr size_t kMore = 3000;
   char* more = map(kMore * 2 * kPageSize, PROT_NONE);
@@ -132,6 +183,39 @@ TEST_F(ReadAgain, ManyMoreThanThereWasRoomFor) {
   }
   compare();
   syscall(SYS_munmap, more, kMore * 2 * kPageSize);
+}
+
+// Wherever the two readers meet: it is somewhere among these mappings.
+TEST_P(ReadAgain, AnyChangeAtAnyPlace) {
+  std::mt19937 random(1);
+  constexpr unsigned kRounds = 200;
+  for (unsigned round = 0; round < kRounds; ++round) {
+    if (round % 8 == 0) make_many(0, kMany);
+    read_ahead();
+    for (unsigned changes = random() % 4; changes != 0; --changes) {
+      const size_t i = random() % kMany, n = random() % 2 == 0 ? 1 : 1 + random() % (kMany - i);
+      const size_t bytes = n * 2 * kPageSize;
+      switch (random() % 4) {
+        case 0:
+          syscall(SYS_munmap, at(i), bytes);
+          break;
+        case 1:  // joined
+          syscall(SYS_mmap, at(i), bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+          break;
+        case 2:
+          make_many(i, n);
+          break;
+        default:  // grown into what lies before it
+          if (i == 0) break;
+          syscall(SYS_mmap, at(i) - kPageSize, 2 * kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+      }
+    }
+    compare();
+    if (HasFatalFailure()) return;
+  }
+  if (GetParam()) {
+    EXPECT_GT(helped, kRounds / 2);
+  }
 }
 
 }  // namespace
