@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -41,6 +42,16 @@ MemorySize memory_size() {
   size.mapped = number();
   size.resident = number();
   return size;
+}
+
+// Address space for lists whose length is not known ahead: as much as anybody will need, unless there is a limit, of which
+// the program wants the most for itself.
+uint64_t list_bytes(const MemorySize& memory) {
+  constexpr uint64_t kLeast = 8 << 20, kMost = 64 << 20;
+  rlimit64 limit{};
+  if (sys::call(__NR_prlimit64, 0L, RLIMIT_AS, 0L, &limit) != 0 || limit.rlim_cur == RLIM64_INFINITY) return kMost;
+  const uint64_t left = limit.rlim_cur > memory.mapped ? limit.rlim_cur - memory.mapped : 0;
+  return std::clamp(left / 32, kLeast, kMost);
 }
 
 SinkOptions image_options(HelperThreads* helpers, ImageOutput* command) {
@@ -199,7 +210,8 @@ Result<void> CheckpointRun::prepare() {
   const uint64_t for_table = table_bytes(memory, library.settings.segment_bytes);
   // Until the stop the program goes on, and what is swapped out is in no figure.
   const uint64_t most_saved = std::min(memory.mapped + (64ull << 20), resident + (4ull << 30));
-  if (!arena_.reserve((64ull << 20) + resident / 32 + for_table) ||
+  const uint64_t for_lists = list_bytes(memory);
+  if (!arena_.reserve(for_lists + resident / 32 + for_table) ||
       !sink_arena_.reserve(DirectSink::arena_bytes(image_options(&compression_threads_, &command_), most_saved))) {
     return no_memory("the checkpoint's lists");
   }
@@ -267,7 +279,7 @@ Result<void> CheckpointRun::prepare() {
   if (is_guarded()) {
     CKPT_TRY(prepare_guard());
   } else if (protects_memory(mode_)) {
-    CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_table + resident / 32));
+    CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_lists + for_table + resident / 32));
     keep_watch_ = library.settings.increments != 0 && library.settings.to[0] == '\0' && watch_.can_be_kept();
     if (library.settings.increments != 0 && !watch_.can_be_kept()) {
       log_line(directory_.get(), "no increments: this kernel cannot tell what is protected (PAGEMAP_SCAN, Linux 6.7); images are full");

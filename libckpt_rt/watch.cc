@@ -33,11 +33,11 @@ void Watch::end() {
   sys::call(__NR_munmap, this, sizeof(Watch));
 }
 
-Result<void> Watch::begin(RawThread& handler, CopyCounters& counters, uint64_t segment_bytes, uint64_t table_bytes) {
+Result<void> Watch::begin(RawThread& handler, CopyCounters& counters, uint64_t segment_bytes, uint64_t list_bytes) {
   Arena& next = arenas_[++checkpoints_ % 2];
   // Segments that are there, though their memory may be gone, take room as well.
-  table_bytes += table.size() * 3 * (sizeof(Segment) + 3 * sizeof(uint32_t));
-  if (!next.reserve(kAlways + table_bytes)) return no_memory_for_segments();
+  list_bytes += table.size() * 3 * (sizeof(Segment) + 3 * sizeof(uint32_t));
+  if (!next.reserve(list_bytes)) return no_memory_for_segments();
   if (is_renewed()) {
     protection.count_into(counters);
     return {};

@@ -33,7 +33,7 @@ class Watch {
 
   // A checkpoint begins. The first one opens the userfaultfd and starts the thread that serves it. table_bytes: room for
   // segments and the lists of pages.
-  Result<void> begin(RawThread& handler, CopyCounters& counters, uint64_t segment_bytes, uint64_t table_bytes);
+  Result<void> begin(RawThread& handler, CopyCounters& counters, uint64_t segment_bytes, uint64_t list_bytes);
   // Protection can be asked for: without that nothing is worth keeping.
   bool can_be_kept() const { return can_be_kept_; }
   // Has been through a checkpoint.
@@ -62,7 +62,6 @@ class Watch {
   PageScan pages_;
   uint32_t checkpoints_ = 0;
   bool can_be_kept_ = false;
-  static constexpr uint64_t kAlways = 64 << 20;  // address space for the lists of mappings
 };
 
 }  // namespace ckpt

@@ -62,7 +62,7 @@ Result<void> DirectSink::open(int dir_fd, const char* name, const ImageIdentity&
   failed_ = has_meta_ = false;
   chunk_.forget();
   extent_ = {};
-  offset_ = sections_ = chunks_ = memory_bytes_ = 0;
+  offset_ = sections_ = chunks_ = memory_bytes_ = repeated_bytes_ = 0;
   index_ = ArenaVector<IndexEntry>(arena);
   inherited_ = ArenaVector<InheritedRun>(arena);
   parent_ = identity.parent;
@@ -351,6 +351,7 @@ Result<bool> DirectSink::list_repeated(const ExtentEntry& e, std::span<const std
   if (entry.offset == 0 || !repeated_.same(entry.offset, bytes, queue_.written_from(entry.offset, offset_))) return false;
   CKPT_TRY(list_entry(entry));
   memory_told_ += e.length;  // the gauge learns nothing from it
+  repeated_bytes_ += round_up_to_block(e.stored);
   return true;
 }
 
@@ -552,8 +553,9 @@ ParentImage DirectSink::as_parent() const {
   ParentImage me{};
   me.sequence = trailer_.sequence;
   me.state = trailer_.meta_checksum;
-  me.full_bytes = parent_.sequence == 0 ? offset_ : parent_.full_bytes;
-  me.chain_bytes = parent_.chain_bytes + offset_;
+  const uint64_t bytes = offset_ + repeated_bytes_;
+  me.full_bytes = parent_.sequence == 0 ? bytes : parent_.full_bytes;
+  me.chain_bytes = parent_.chain_bytes + bytes;
   me.chain_length = parent_.chain_length + 1;
   std::memcpy(me.name, name_.text, sizeof(me.name));
   return me;

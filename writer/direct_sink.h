@@ -164,6 +164,7 @@ class DirectSink final : public ImageSink {
   OpenExtent extent_ = {};
   uint64_t offset_ = 0;  // in the file, of what is written next
   uint64_t sections_ = 0, chunks_ = 0, memory_bytes_ = 0;
+  uint64_t repeated_bytes_ = 0;  // that need not be stored again
   ParentImage parent_ = {};
   ImageName name_;
   FileTrailer trailer_ = {};

@@ -48,6 +48,7 @@ enum class SectionKind : uint32_t { kMeta = 1, kChunk = 2, kIndex = 3, kInherite
 struct ParentImage {
   uint64_t sequence;      // 0: none, the image is full, and all of this is 0
   uint64_t state;         // the parent's FileTrailer::meta_checksum
+  // Repeated memory counts each time: an image without it must not look small beside its increments.
   uint64_t full_bytes;    // length of the full image at the end of the chain, when this was written
   uint64_t chain_bytes;   // of all images below, the full one included
   uint32_t chain_length;  // images below, at most kMaxChainLength
