@@ -121,11 +121,21 @@ Result<void> CheckpointRun::prepare_eager_copies(const MemoryMap& map, size_t th
 
 // Mapping by mapping, exactly as they are now: a registration that ends in the middle of one would cut it.
 void CheckpointRun::take_protection_off() {
-  MappingsHeld held;
   MemoryMap now(arena_);
-  if (!held.sure() || !now.read(own_.span()).ok()) return;  // the descriptor's end will do it
+  {
+    MappingsHeld held;
+    if (!held.sure() || !now.read(own_.span()).ok()) return;  // the descriptor's end will do it
+  }
+  // The program comes in between: it takes milliseconds for each GiB. Who changes a mapping then has it forgotten first.
   for (const Mapping& m : now.mappings()) {
-    if (m.handling == Handling::kTracked) protection_.remove(m.range);
+    if (m.handling != Handling::kTracked) continue;
+    for (AddrRange rest = m.range; !rest.empty();) {
+      const uint64_t bytes = std::min(rest.size(), WriteProtection::kRemovedAtOnce);
+      MappingsHeld held;
+      if (!held.sure()) return;
+      protection_.remove({rest.start, rest.start + bytes});
+      rest.start = rest.start + bytes;
+    }
   }
 }
 

@@ -15,6 +15,7 @@
 #include "libckpt_rt/heap_extents.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/log.h"
+#include "libckpt_rt/memory_advice.h"
 #include "libckpt_rt/restart_entry.h"
 #include "libckpt_rt/stuck_thread.h"
 #include "libckpt_rt/task_list.h"
@@ -287,7 +288,7 @@ Result<void> CheckpointRun::prepare() {
   }
   own_ranges();
   CKPT_TRY(map_before_.read(own_.span()));
-  CKPT_TRY(map_before_.read_flags());
+  CKPT_TRY(memory_advice::find_flags(map_before_, resident));
   CKPT_TRY(files_.read(map_before_, arena_));
   if (protects_memory(mode_)) {
     long spawned = library.writer.spawn(&CheckpointRun::writer_entry, this, DescriptorTable::kShareWithCaller);

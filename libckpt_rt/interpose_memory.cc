@@ -13,6 +13,7 @@
 #include "libckpt_rt/interpose_abi.h"
 #include "libckpt_rt/interpose_gate.h"
 #include "libckpt_rt/interrupted_call.h"
+#include "libckpt_rt/memory_advice.h"
 #include "libckpt_rt/preload_rules.h"
 
 #ifndef MADV_DONTNEED_LOCKED
@@ -83,12 +84,19 @@ long mremap(void* start, size_t old_length, size_t new_length, int flags, void* 
 
 long mmap(void* start, size_t length, int protection, int flags, int fd, long offset) {
   auto tell = [=] { hooks::before_release(at(start), length); };
-  if ((flags & MAP_FIXED) == 0) return sys::call(__NR_mmap, start, length, long{protection}, long{flags}, long{fd}, offset);
-  MappingChange change;
-  return run_releasing_call(tell, __NR_mmap, word(start), word(length), protection, flags, fd, offset);
+  long r;
+  if ((flags & MAP_FIXED) == 0) {
+    r = sys::call(__NR_mmap, start, length, long{protection}, long{flags}, long{fd}, offset);
+  } else {
+    MappingChange change;
+    r = run_releasing_call(tell, __NR_mmap, word(start), word(length), protection, flags, fd, offset);
+  }
+  if (!sys::failed(r)) memory_advice::note_mapping(Addr{static_cast<uint64_t>(r)}, length, flags);
+  return r;
 }
 
 long madvise(void* start, size_t length, int advice) {
+  memory_advice::note(Addr::of(start), length, advice);
   if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) {
     // Pages that the kernel may take at any time later lose their protection then, and no event says so.
     if (advice == MADV_FREE) advice = MADV_DONTNEED;
@@ -108,6 +116,7 @@ long madvise(void* start, size_t length, int advice) {
 }
 
 long process_madvise(int pidfd, const void* ranges, size_t n, int advice, unsigned flags) {
+  // Only advice that leaves the flags alone is allowed there.
   auto tell = [=] {
     // Of another process: told for nothing, which does no harm.
     auto* range = static_cast<const iovec*>(ranges);

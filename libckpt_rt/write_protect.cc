@@ -65,9 +65,8 @@ long WriteProtection::add(AddrRange range) {
 }
 
 void WriteProtection::remove(AddrRange range) {
-  constexpr uint64_t kAtOnce = 512 << 20;
-  for (Addr at = range.start; at < range.end; at = at + kAtOnce) {
-    uffdio_range piece{at.value, range.end - at < kAtOnce ? range.end - at : kAtOnce};
+  for (Addr at = range.start; at < range.end; at = at + kRemovedAtOnce) {
+    uffdio_range piece{at.value, range.end - at < kRemovedAtOnce ? range.end - at : kRemovedAtOnce};
     sys::call(__NR_ioctl, uffd_.get(), UFFDIO_UNREGISTER, &piece);
   }
 }

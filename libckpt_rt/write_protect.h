@@ -45,6 +45,7 @@ class WriteProtection final : public ProgramMemory {
   long add(AddrRange range);
   // The kernel takes it for ordinary memory again; in pieces, for nobody can map memory or fault meanwhile.
   void remove(AddrRange range);
+  static constexpr uint64_t kRemovedAtOnce = 64 << 20;
   // The same on behalf of a thread that asks for it, ahead of the stop or of what is copied. For who serves.
   void forget(AddrRange range);
   long protect(AddrRange range) { return write_protect(range, UFFDIO_WRITEPROTECT_MODE_WP); }
