@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 
 #include "libckpt_rt/interpose_abi.h"
+#include "libckpt_rt/interpose_advice.h"
 #include "libckpt_rt/interpose_gate.h"
 #include "libckpt_rt/interrupted_call.h"
-#include "libckpt_rt/memory_advice.h"
 #include "libckpt_rt/preload_rules.h"
 
 #ifndef MADV_DONTNEED_LOCKED

@@ -3,13 +3,11 @@
 // Only /proc/self/smaps tells the flags of a mapping, and it counts the pages of each under the lock that mmap, munmap and brk
 // wait for: 35 ms for each GiB. So it is read of small programs, where that is nothing, and where flags are known to be set
 // that change what memory means (DONTFORK, WIPEONFORK, MERGEABLE, locked, huge pages of hugetlbfs, …). Otherwise flags
-// that only say how memory is used (HUGEPAGE, SEQUENTIAL, NORESERVE, …) come from what was noted here.
+// that only say how memory is used (HUGEPAGE, SEQUENTIAL, NORESERVE, …) come from what was noted (interpose_advice.h).
 //
 // Not seen: flags that the program sets by system call instructions of its own, in a program of more than kSmallBytes.
 //
-// Owner:     libckpt_rt; in the library's data, so that an image has it. Callers: note*: the program's threads, in
-//            interposed calls; the others: the agent, while the program runs.
-// Never:     takes a lock, allocates, writes errno.
+// Owner: libckpt_rt. Callers: the agent, while the program runs.
 #pragma once
 
 #include "libckpt_rt/memory_map.h"
@@ -18,10 +16,6 @@ namespace ckpt::memory_advice {
 
 // Memory in use below which smaps is read all the same.
 inline constexpr uint64_t kSmallBytes = 32 << 20;
-
-// madvise(2) has been or will be called; mmap(2) has given this.
-void note(Addr start, size_t length, int advice);
-void note_mapping(Addr start, size_t length, int mmap_flags);
 
 // The flags of all mappings, one way or the other. resident: bytes of memory that the program has.
 Result<void> find_flags(MemoryMap& map, uint64_t resident);

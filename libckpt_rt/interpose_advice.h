@@ -1,0 +1,30 @@
+// Flags that the program gives its mappings, noted when it does. What they are for: memory_advice.h.
+//
+// Owner:     interposition; in the library's data, so that an image has it. Callers: note*: the program's threads, in
+//            interposed calls; the others: the agent.
+// Never:     takes a lock, allocates, writes errno.
+#pragma once
+
+#include <atomic>
+#include <span>
+
+#include "base/arena.h"
+
+namespace ckpt::memory_advice {
+
+// madvise(2) will be called; mmap(2) has given this.
+void note(Addr start, size_t length, int advice);
+void note_mapping(Addr start, size_t length, int mmap_flags);
+
+// One use of a flag. Written once; `set` and `cleared` are MappingFlags.
+struct Note {
+  AddrRange range;
+  uint32_t set, cleared;
+  std::atomic<bool> complete;
+};
+// In the order in which they were given.
+std::span<const Note> notes();
+// There may be flags that are in no note.
+bool kernel_must_be_asked();
+
+}  // namespace ckpt::memory_advice
