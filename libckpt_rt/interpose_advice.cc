@@ -68,6 +68,19 @@ void note(Addr start, size_t length, int advice) {
   }
 }
 
+void note_unplaced(int advice) {
+  switch (advice) {
+    case MADV_HUGEPAGE:
+    case MADV_NOHUGEPAGE:
+    case MADV_SEQUENTIAL:
+    case MADV_RANDOM:
+    case MADV_NORMAL:
+      ask_kernel.store(true, std::memory_order_relaxed);
+      return;
+    default: return note({}, 0, advice);  // these need no place
+  }
+}
+
 void note_mapping(Addr start, size_t length, int flags) {
   if ((flags & (MAP_GROWSDOWN | MAP_LOCKED | MAP_HUGETLB)) != 0 || (flags & MAP_TYPE) == MAP_DROPPABLE) {
     ask_kernel.store(true, std::memory_order_relaxed);

@@ -116,7 +116,8 @@ long madvise(void* start, size_t length, int advice) {
 }
 
 long process_madvise(int pidfd, const void* ranges, size_t n, int advice, unsigned flags) {
-  // Only advice that leaves the flags alone is allowed there.
+  // Of the process itself any advice is allowed since Linux 6.13. Where it is given is for the kernel to read.
+  memory_advice::note_unplaced(advice);
   auto tell = [=] {
     // Of another process: told for nothing, which does no harm.
     auto* range = static_cast<const iovec*>(ranges);
