@@ -1,6 +1,5 @@
 // ckpt backtrace: what one thread of any process is doing. libckpt_rt runs it when a thread does not
 // stop in time; it is then a child of the program it looks at.
-#include <cxxabi.h>
 #include <elf.h>
 #include <errno.h>
 #include <libunwind-ptrace.h>
@@ -16,6 +15,7 @@
 
 #include "base/clock.h"
 #include "cli/commands.h"
+#include "cli/demangle.h"
 #include "cli/failure.h"
 #include "cli/target.h"
 
@@ -68,12 +68,6 @@ std::string module_offset(pid_t pid, uint64_t address) {
   return "no mapping";
 }
 
-std::string demangled(const char* name) {
-  int status = 0;
-  std::unique_ptr<char, decltype(&free)> text(abi::__cxa_demangle(name, nullptr, nullptr, &status), free);
-  return status == 0 && text ? text.get() : name;
-}
-
 void print_frames(pid_t pid, pid_t tid) {
   std::unique_ptr<void, decltype(&_UPT_destroy)> remote(_UPT_create(tid), _UPT_destroy);
   unw_addr_space_t space = unw_create_addr_space(&_UPT_accessors, 0);
@@ -93,7 +87,7 @@ void print_frames(pid_t pid, pid_t tid) {
     bool named = unw_get_proc_name(&cursor, name, sizeof(name), &offset) == 0 &&
                  (unw_get_proc_info(&cursor, &function) != 0 || function.start_ip == ip - offset);
     if (named) {
-      fmt::print("  #{:<3}{:#018x} {} + {:#x}\n", frame, ip, demangled(name), offset);
+      fmt::print("  #{:<3}{:#018x} {} + {:#x}\n", frame, ip, function_name(name), offset);
     } else {
       fmt::print("  #{:<3}{:#018x} {}\n", frame, ip, module_offset(pid, ip));
     }

@@ -1,6 +1,5 @@
 #include "cli/image_backtrace.h"
 
-#include <cxxabi.h>
 #include <elfutils/libdwelf.h>
 #include <elfutils/libdwfl.h>
 #include <fcntl.h>
@@ -14,6 +13,7 @@
 #include <map>
 
 #include "base/raii_fd.h"
+#include "cli/demangle.h"
 #include "cli/failure.h"
 #include "cli/saved_vdso.h"
 
@@ -24,14 +24,6 @@ namespace {
 std::string_view base_name(std::string_view path) {
   size_t slash = path.rfind('/');
   return slash == std::string_view::npos ? path : path.substr(slash + 1);
-}
-
-std::string demangled(const char* symbol) {
-  std::string name(symbol, std::strcspn(symbol, "@"));  // "read@@GLIBC_2.2.5"
-  int status = 0;
-  std::unique_ptr<char, decltype(&free)> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status),
-                                              free);
-  return status == 0 && text ? text.get() : name;
 }
 
 bool is_file(const ParsedMapping& m) {
@@ -145,7 +137,7 @@ struct ImageBacktrace::Session {
     const char* name = dwfl_module_addrinfo(module, inside, &offset, &symbol, nullptr, nullptr, nullptr);
     // Stripped libraries know their exported functions only: far behind one of these is another.
     if (name != nullptr && (symbol.st_size == 0 || offset < symbol.st_size)) {
-      f.function = demangled(name);
+      f.function = function_name(name);
       f.offset = offset + (exact ? 0 : 1);
     }
     int line = 0;
