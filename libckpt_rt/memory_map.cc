@@ -83,6 +83,7 @@ bool ends_with(std::string_view s, std::string_view suffix) {
 }
 
 constexpr std::string_view kDeleted = " (deleted)";
+constexpr uint64_t kSmallFile = 64 << 10;  // bytes: read whole in the stop, perhaps from its disk
 
 }  // namespace
 
@@ -145,6 +146,11 @@ void MemoryMap::classify(Mapping& m) {
       if (deleted) m.map_flags |= kMapFileDeleted;
       m.whole = deleted || starts_with(path, "/dev/shm/");
       if (writable) m.map_flags |= kMapMayWrite;
+      // The figures that a runtime shares with its tools, in a file that the tools remove when its process is gone.
+      if (writable && !m.whole && m.file_offset == 0 && m.range.size() <= kSmallFile) {
+        m.whole = true;
+        m.map_flags |= kMapWhole;
+      }
       m.handling = writable || m.whole ? Handling::kEager : Handling::kSkip;
       break;
     default:

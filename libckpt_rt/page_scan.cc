@@ -2,10 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <sys/sysinfo.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace ckpt {
 
@@ -58,7 +60,7 @@ Result<void> PageScan::open(Arena& scratch) {
 Result<void> PageScan::scan(const Mapping& m, ArenaVector<AddrRange>& runs) {
   first_ = runs.size();
   saw_protected_ = true;
-  if (m.shared && m.whole) return scan_shared(m.range, runs);
+  if (m.shared && m.whole) return scan_shared(m, runs);
   if (!m.shared && m.whole && (m.map_flags & kMapFileDeleted) != 0) {
     return add(m.range, runs);
   }
@@ -160,9 +162,46 @@ Result<void> PageScan::scan_by_read(AddrRange range, bool anonymous_only,
   return {};
 }
 
-Result<void> PageScan::scan_shared(AddrRange range, ArenaVector<AddrRange>& runs) {
-  // mincore does not see pages in swap: when there may be some, every page is read (zeros are dropped).
-  if (swapping_) return add(range, runs);
+Result<void> PageScan::scan_shared(const Mapping& m, ArenaVector<AddrRange>& runs) {
+  // To read a page of these that does not exist takes one of the machine's.
+  const std::string_view path(m.path, m.path_len);
+  const bool huge = m.page_size > kPageSize || path.starts_with("/anon_hugepage");
+  const bool on_disk = m.kind == MappingKind::kFileShared && !path.starts_with("/dev/shm/");
+  if (huge || (!on_disk && !swapping_)) return scan_resident(m.range, runs);
+  bool known = false;
+  CKPT_TRY(scan_data(m, runs, &known));
+  return known ? Result<void>() : add(m.range, runs);
+}
+
+Result<void> PageScan::scan_data(const Mapping& m, ArenaVector<AddrRange>& runs, bool* known) {
+  if (m.inode == 0) return {};
+  const size_t before = runs.size();
+  char name[64];
+  *fmt::format_to_n(name, sizeof(name) - 1, "/proc/self/map_files/{:x}-{:x}", m.range.start.value, m.range.end.value).out = '\0';
+  ScopedFd file(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0)));
+  if (!file.valid()) {
+    file.release();
+    return {};
+  }
+  const auto first = static_cast<long>(m.file_offset), end = first + static_cast<long>(m.range.size());
+  for (long at = first; at < end;) {
+    const long data = sys::call(__NR_lseek, file.get(), at, SEEK_DATA);
+    if (data == -ENXIO) break;  // no more until its end
+    const long hole = data >= at ? sys::call(__NR_lseek, file.get(), data, SEEK_HOLE) : -EINVAL;
+    if (hole <= data) {
+      runs.truncate(before);
+      return {};
+    }
+    const uint64_t from = static_cast<uint64_t>(std::min(data, end) - first), to = static_cast<uint64_t>(std::min(hole, end) - first);
+    const AddrRange run{(m.range.start + from).page_down(), (m.range.start + to).page_up()};
+    if (!run.empty()) CKPT_TRY(add(run, runs));
+    at = hole;
+  }
+  *known = true;
+  return {};
+}
+
+Result<void> PageScan::scan_resident(AddrRange range, ArenaVector<AddrRange>& runs) {
   constexpr size_t kPages = kBuffer;
   auto* resident = reinterpret_cast<uint8_t*>(buffer_);
   for (Addr at = range.start; at < range.end;) {

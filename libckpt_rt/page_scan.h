@@ -1,8 +1,9 @@
 // Which pages of a mapping exist, without touching them.
 //
 // Owner:     libckpt_rt. Callers: the agent, also while threads stand still.
-// Source:    PAGEMAP_SCAN (Linux 6.7), else /proc/PID/pagemap; mincore(2) for shared memory, whose
-//            pages may exist without being in this process's page tables.
+// Source:    PAGEMAP_SCAN (Linux 6.7), else /proc/PID/pagemap. Pages of shared memory may exist without being in this
+//            process's page tables: mincore(2) tells those that are in memory. Others are in swap or, of a file,
+//            on its disk: lseek(2) tells, to root; else every page counts as one that exists.
 #pragma once
 
 #include "base/arena.h"
@@ -29,7 +30,10 @@ class PageScan {
   // One call, from `at` on: how many of the regions in buffer_ it filled, or -errno; `at` is where it ended.
   long scan_next(struct PagemapScanArg& arg, uint64_t& at, uint64_t end, bool first);
   Result<void> scan_by_read(AddrRange range, bool anonymous_only, ArenaVector<AddrRange>& runs);
-  Result<void> scan_shared(AddrRange range, ArenaVector<AddrRange>& runs);
+  Result<void> scan_shared(const Mapping& m, ArenaVector<AddrRange>& runs);
+  Result<void> scan_resident(AddrRange range, ArenaVector<AddrRange>& runs);
+  // *known: the object behind the mapping can be opened and asked.
+  Result<void> scan_data(const Mapping& m, ArenaVector<AddrRange>& runs, bool* known);
   Result<void> add(AddrRange run, ArenaVector<AddrRange>& runs);
 
   ScopedFd pagemap_;

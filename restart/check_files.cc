@@ -13,6 +13,7 @@
 
 #include "base/raii_fd.h"
 #include "restart/elf_build_id.h"
+#include "restart/vanished_file.h"
 #include "writer/file_hash.h"
 
 namespace ckpt {
@@ -78,7 +79,7 @@ Result<void> check_one(const ParsedMapping& m, bool may_differ) {
   std::string path(m.path);
   ScopedFd fd(open(path.c_str(), (kind == MappingKind::kDevice ? O_PATH : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) {
-    if (is_shared_memory_file(m) && errno == ENOENT) return {};
+    if (errno == ENOENT && can_be_made_again(m)) return {};
     return make_error(ExitCode::kFileChanged, errno, "{}, which the program had mapped, cannot be opened ({}): {}", path,
                       errno_name(errno), kRemedy);
   }
@@ -92,10 +93,6 @@ Result<void> check_one(const ParsedMapping& m, bool may_differ) {
 }
 
 }  // namespace
-
-bool is_shared_memory_file(const ParsedMapping& m) {
-  return m.path.substr(0, 9) == "/dev/shm/" && static_cast<MappingKind>(m.record.kind) == MappingKind::kFileShared;
-}
 
 Result<void> check_mapped_files(const ImageMeta& meta) {
   std::set<std::string_view> written;

@@ -15,7 +15,4 @@ namespace ckpt {
 // The first difference, as kFileChanged naming the file.
 Result<void> check_mapped_files(const ImageMeta& meta);
 
-// Files that restart makes again when they are gone: POSIX shared memory, all of whose pages the image has.
-bool is_shared_memory_file(const ParsedMapping& mapping);
-
 }  // namespace ckpt

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "restart/check_files.h"
+#include "restart/vanished_file.h"
 
 namespace ckpt {
 namespace {
@@ -107,8 +107,8 @@ Result<int> MemoryPlan::open_file(const ParsedMapping& m, WorkingFds& fds, Repor
   const std::string& path = known->first.first;
   int flags = (write ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   ScopedFd fd(open(path.c_str(), flags));
-  if (!fd.valid() && errno == ENOENT && is_shared_memory_file(m)) {
-    auto made = create_shared_memory_file(m, path);
+  if (!fd.valid() && errno == ENOENT && can_be_made_again(m)) {
+    auto made = make_again(m, meta_.process.record);
     if (!made.ok()) return made.error();
     report.note(fmt::format("{} was gone: made again with what the program had mapped of it", path));
     fd = ScopedFd(*made);
@@ -136,18 +136,6 @@ Result<int> MemoryPlan::open_file(const ParsedMapping& m, WorkingFds& fds, Repor
   auto parked = fds.park(std::move(fd), path.c_str());
   if (parked.ok()) known->second = *parked;
   return parked;
-}
-
-Result<int> MemoryPlan::create_shared_memory_file(const ParsedMapping& m, const std::string& path) {
-  ScopedFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(m.record.object_size)) != 0) {
-    return make_error(ExitCode::kFileChanged, errno, "{} is gone and cannot be made again ({})", path, errno_name(errno));
-  }
-  const ProcessRecord& p = meta_.process.record;
-  if (geteuid() == 0 && fchown(fd.get(), p.uid[1], p.gid[1]) != 0) {
-    return make_error(ExitCode::kFileChanged, errno, "{} cannot be given to its owner ({})", path, errno_name(errno));
-  }
-  return fd.release();
 }
 
 }  // namespace ckpt

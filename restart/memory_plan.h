@@ -35,7 +35,6 @@ class MemoryPlan {
 
  private:
   Result<int> open_file(const ParsedMapping& m, WorkingFds& fds, ReportChannel& report);
-  Result<int> create_shared_memory_file(const ParsedMapping& m, const std::string& path);
 
   const ImageMeta& meta_;
   const FillPlan& fill_;

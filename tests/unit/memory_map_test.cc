@@ -49,7 +49,12 @@ class ReadAgain : public testing::TestWithParam<bool> {
   // Nothing is allocated by libc between the two, so that they see the same.
   void compare() {
     MemoryMap now(arena);
-    if (GetParam()) helper = std::thread([this] { help(); });
+    if (GetParam()) {
+      order = kStarts;
+      helper = std::thread([this] { help(); });
+      // A sanitizer's runtime maps memory for the new thread, from within it.
+      while (order == kStarts) futex_wait(order, kStarts);
+    }
     ASSERT_TRUE(again.read_again(own, GetParam() ? beside() : Beside{}).ok());
     ASSERT_TRUE(now.read(own).ok());
     ASSERT_EQ(again.mappings().size(), now.mappings().size());
@@ -76,8 +81,10 @@ class ReadAgain : public testing::TestWithParam<bool> {
   }
 
   // A thread that waits for work. It is started and joined outside of what is compared: its stack is a mapping.
-  enum : uint32_t { kNone, kWork, kDone, kLeave };
+  enum : uint32_t { kNone, kStarts, kWork, kDone, kLeave };
   void help() {
+    order = kNone;
+    futex_wake(order);
     for (uint32_t o; (o = order.load()) != kLeave;) {
       if (o != kWork) {
         futex_wait(order, o);

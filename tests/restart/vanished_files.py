@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Mapped files that have lost their name before the checkpoint, or between it and the restart."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+BUILD = os.environ["CKPT_BUILD"]
+CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
+OK, FILE_CHANGED = 0, 72
+
+START = """
+import ctypes, mmap, os, sys, time, zlib
+def wait():
+    print('up', flush=True)
+    while not os.path.exists('go'):
+        time.sleep(0.005)
+"""
+
+# A file without a name, of which nothing is in memory.
+NAMELESS = START + """
+f = open('data', 'w+b')
+f.write(os.urandom(3 << 20))
+f.truncate((5 << 20) + 1000)  # with a hole, and an end within a page
+f.seek(4 << 20)
+f.write(b'behind the hole')
+f.flush()
+before = zlib.crc32(mmap.mmap(f.fileno(), 0))
+m = mmap.mmap(f.fileno(), 0)
+os.unlink('data')
+os.fsync(f.fileno())
+os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+if sys.argv[1] == 'closed':
+    f.close()
+wait()
+print(before == zlib.crc32(m), len(m), flush=True)
+"""
+
+# As a runtime does that shows figures to its tools.
+FIGURES = START + """
+os.mkdir('figures', 0o755)
+f = open('figures/of_this', 'w+b')
+f.truncate(32768)
+libc = ctypes.CDLL(None)  # mmap.mmap() would keep a descriptor
+libc.mmap.restype = ctypes.c_void_p
+m = (ctypes.c_char * 32768).from_address(libc.mmap(None, ctypes.c_size_t(32768), 3, mmap.MAP_SHARED, f.fileno(), ctypes.c_long(0)))
+f.close()
+m[0:5] = b'hello'
+m[30000] = b'7'
+m[20000] = b'\\0'
+before = zlib.crc32(m)
+wait()
+same = before == zlib.crc32(m)
+m[1] = b'9'
+print(same, open('figures/of_this', 'rb').read() == m[:], oct(os.stat('figures/of_this').st_mode), flush=True)
+"""
+
+
+def environment():
+    return {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+
+
+class VanishedFiles(unittest.TestCase):
+    def setUp(self):
+        # On a disk: /tmp may be in memory.
+        self.directory = tempfile.mkdtemp(prefix="ckpt-vanished-", dir=BUILD)
+        self.addCleanup(shutil.rmtree, self.directory)
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def killed(self, program, *arguments):
+        """Starts it, checkpoints it when it is up, kills it."""
+        with open(self.path("out"), "w") as out:
+            child = subprocess.Popen([CKPT, "run", "--dir", self.path("images"), "--", "/usr/bin/python3", "-c", program, *arguments],
+                                     stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, cwd=self.directory, env=environment())
+        try:
+            while child.poll() is None and "up" not in self.output():
+                time.sleep(0.005)
+            taken = subprocess.run([CKPT, "now", str(child.pid)], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+            self.assertEqual(taken.returncode, OK, taken.stdout)
+        finally:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+
+    def output(self):
+        with open(self.path("out")) as out:
+            return out.read()
+
+    def restart(self, code=OK):
+        open(self.path("go"), "w").close()
+        done = subprocess.run([RESTART, self.path("images")], cwd=self.directory, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=60)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stderr.decode()
+
+    def test_nameless_on_its_disk(self):
+        for descriptor in ("open", "closed"):
+            with self.subTest(descriptor=descriptor):
+                self.killed(NAMELESS, descriptor)
+                self.restart()
+                self.assertEqual(self.output(), f"up\nTrue {(5 << 20) + 1000}\n")
+                shutil.rmtree(self.path("images"))
+                os.unlink(self.path("go"))
+
+    def figures_after(self, what):
+        self.killed(FIGURES)
+        what()
+        noted = self.restart()
+        words = self.output().split()
+        self.assertEqual(words[:3], ["up", "True", "True"])
+        return noted, words[3]
+
+    def test_small_file_that_is_there(self):
+        self.assertNotIn("made again", self.figures_after(lambda: None)[0])
+
+    def test_small_file_that_is_gone(self):
+        noted, mode = self.figures_after(lambda: os.unlink(self.path("figures/of_this")))
+        self.assertIn("figures/of_this was gone: made again", noted)
+        self.assertEqual(mode, "0o100600")
+
+    def test_with_its_directory(self):
+        self.assertIn("made again", self.figures_after(lambda: shutil.rmtree(self.path("figures")))[0])
+
+    def test_not_where_others_may_write(self):
+        self.killed(FIGURES)
+        os.unlink(self.path("figures/of_this"))
+        os.chmod(self.path("figures"), 0o777)
+        self.assertIn("others may write", self.restart(FILE_CHANGED))
+        self.assertEqual(os.listdir(self.path("figures")), [])
+
+    def test_not_through_a_link(self):
+        self.killed(FIGURES)
+        os.rename(self.path("figures"), self.path("elsewhere"))
+        os.unlink(self.path("elsewhere/of_this"))
+        os.symlink("elsewhere", self.path("figures"))
+        self.assertIn("figures", self.restart(FILE_CHANGED))
+        self.assertEqual(os.listdir(self.path("elsewhere")), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
