@@ -129,6 +129,7 @@ CheckpointRun::~CheckpointRun() {
   if (!writer_started_) start_writer(WriterOrder::kLeave);
   library.writer.join();
   if (!kept_) protection_.finish();
+  watch_.look_up_in(nullptr);
   sink_.abort();
   descriptors_.release();
   pool_.release_memory();
@@ -288,6 +289,7 @@ Result<void> CheckpointRun::prepare() {
   }
   own_ranges();
   CKPT_TRY(map_before_.read(own_.span()));
+  watch_.look_up_in(&map_before_);
   CKPT_TRY(memory_advice::find_flags(map_before_, resident));
   CKPT_TRY(files_.read(map_before_, arena_));
   if (protects_memory(mode_)) {
@@ -468,6 +470,7 @@ Result<void> CheckpointRun::while_stopped() {
 
   CKPT_TRY(map_.read_again(own_.span(), beside_));
   map_.copy_flags_from(map_before_);
+  watch_.look_up_in(&map_);
   cost_.mappings = static_cast<uint32_t>(map_.mappings().size());
   if (keep_watch_ && map_.has_pinned_pages()) keep_watch_ = false;
   ends(kMappings);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/sysinfo.h>
 
 #include <algorithm>
@@ -32,6 +33,11 @@ constexpr uint64_t kEntryPresent = 1ull << 63, kEntrySwapped = 1ull << 62, kEntr
 
 constexpr size_t kBuffer = 64 << 10;
 constexpr size_t kFewRegions = 32;
+
+bool swap_is_empty() {
+  struct sysinfo memory {};
+  return sys::call(__NR_sysinfo, &memory) == 0 && memory.freeswap == memory.totalswap;
+}
 
 Error no_memory() { return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of pages"); }
 
@@ -168,13 +174,21 @@ Result<void> PageScan::scan_shared(const Mapping& m, ArenaVector<AddrRange>& run
   const bool huge = m.page_size > kPageSize || path.starts_with("/anon_hugepage");
   const bool on_disk = m.kind == MappingKind::kFileShared && !path.starts_with("/dev/shm/");
   if (huge || (!on_disk && !swapping_)) return scan_resident(m.range, runs);
+  const Mapping* whole = m.inode != 0 ? &m : map_ != nullptr ? map_->find(m.range.start) : nullptr;
   bool known = false;
-  CKPT_TRY(scan_data(m, runs, &known));
-  return known ? Result<void>() : add(m.range, runs);
+  if (whole != nullptr && whole->shared && m.range.end <= whole->range.end) CKPT_TRY(scan_data(*whole, m.range, runs, &known));
+  if (known) return {};
+  // Asked again, since pages may go there meanwhile.
+  const size_t before = runs.size();
+  if (!on_disk && swap_is_empty()) {
+    CKPT_TRY(scan_resident(m.range, runs));
+    if (swap_is_empty()) return {};
+    runs.truncate(before);
+  }
+  return add(m.range, runs);
 }
 
-Result<void> PageScan::scan_data(const Mapping& m, ArenaVector<AddrRange>& runs, bool* known) {
-  if (m.inode == 0) return {};
+Result<void> PageScan::scan_data(const Mapping& m, AddrRange part, ArenaVector<AddrRange>& runs, bool* known) {
   const size_t before = runs.size();
   char name[64];
   *fmt::format_to_n(name, sizeof(name) - 1, "/proc/self/map_files/{:x}-{:x}", m.range.start.value, m.range.end.value).out = '\0';
@@ -183,7 +197,9 @@ Result<void> PageScan::scan_data(const Mapping& m, ArenaVector<AddrRange>& runs,
     file.release();
     return {};
   }
-  const auto first = static_cast<long>(m.file_offset), end = first + static_cast<long>(m.range.size());
+  struct stat st {};
+  if (sys::call(__NR_fstat, file.get(), &st) != 0 || st.st_ino != m.inode || st.st_dev != m.device) return {};
+  const auto first = static_cast<long>(m.file_offset + (part.start - m.range.start)), end = first + static_cast<long>(part.size());
   for (long at = first; at < end;) {
     const long data = sys::call(__NR_lseek, file.get(), at, SEEK_DATA);
     if (data == -ENXIO) break;  // no more until its end
@@ -193,7 +209,7 @@ Result<void> PageScan::scan_data(const Mapping& m, ArenaVector<AddrRange>& runs,
       return {};
     }
     const uint64_t from = static_cast<uint64_t>(std::min(data, end) - first), to = static_cast<uint64_t>(std::min(hole, end) - first);
-    const AddrRange run{(m.range.start + from).page_down(), (m.range.start + to).page_up()};
+    const AddrRange run{(part.start + from).page_down(), (part.start + to).page_up()};
     if (!run.empty()) CKPT_TRY(add(run, runs));
     at = hole;
   }

@@ -3,7 +3,7 @@
 // Owner:     libckpt_rt. Callers: the agent, also while threads stand still.
 // Source:    PAGEMAP_SCAN (Linux 6.7), else /proc/PID/pagemap. Pages of shared memory may exist without being in this
 //            process's page tables: mincore(2) tells those that are in memory. Others are in swap or, of a file,
-//            on its disk: lseek(2) tells, to root; else every page counts as one that exists.
+//            on its disk: lseek(2) tells, to root; else every page counts as one that exists, if anything is in swap.
 #pragma once
 
 #include "base/arena.h"
@@ -17,6 +17,8 @@ class PageScan {
  public:
   // scratch: 64 KiB of it, used by every scan.
   Result<void> open(Arena& scratch);
+  // Parts of shared memory are looked up in this list; nullptr: in none. It must stay until another is named.
+  void look_up_in(const MemoryMap* map) { map_ = map; }
   // Appends the runs of pages of m that must be in the image, in address order, page-aligned.
   Result<void> scan(const Mapping& m, ArenaVector<AddrRange>& runs);
   // Appends the runs of [range) that userfaultfd protects, holes included, in address order. kUnavailable:
@@ -32,11 +34,12 @@ class PageScan {
   Result<void> scan_by_read(AddrRange range, bool anonymous_only, ArenaVector<AddrRange>& runs);
   Result<void> scan_shared(const Mapping& m, ArenaVector<AddrRange>& runs);
   Result<void> scan_resident(AddrRange range, ArenaVector<AddrRange>& runs);
-  // *known: the object behind the mapping can be opened and asked.
-  Result<void> scan_data(const Mapping& m, ArenaVector<AddrRange>& runs, bool* known);
+  // *known: the object behind m, whose part is asked for, can be opened and asked.
+  Result<void> scan_data(const Mapping& m, AddrRange part, ArenaVector<AddrRange>& runs, bool* known);
   Result<void> add(AddrRange run, ArenaVector<AddrRange>& runs);
 
   ScopedFd pagemap_;
+  const MemoryMap* map_ = nullptr;
   std::byte* buffer_ = nullptr;
   size_t first_ = 0;  // runs before this belong to other mappings
   bool saw_protected_ = true;

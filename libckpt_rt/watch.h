@@ -45,6 +45,8 @@ class Watch {
   // All is copied: what comes now is kept track of for the next checkpoint. Waits for nothing but the thread that serves.
   Result<void> resume();
 
+  // Where memory is looked up, see PageScan: the list as it is, until another is named.
+  void look_up_in(const MemoryMap* map) { pages_.look_up_in(map); }
   // Ranges that are ours.
   void own_ranges(ArenaVector<AddrRange>& own) const;
 
