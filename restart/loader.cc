@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "restart/clone.h"
+#include "restart/packet.h"
 #include "restart/refuse_pages.h"
 
 namespace ckpt {
@@ -32,18 +33,10 @@ bool has_ended(int pidfd) {
 
 // The descriptors and the message of introduce_to_loader(). False: the new process has ended before.
 bool meet_process(int socket, LoaderHello& hello, int (&fds)[2]) {
-  iovec vector{&hello, sizeof(hello)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(fds))] = {};
-  msghdr message{};
-  message.msg_iov = &vector;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof(hello))) return false;
-  cmsghdr* head = CMSG_FIRSTHDR(&message);
-  if (head == nullptr || head->cmsg_type != SCM_RIGHTS || head->cmsg_len != CMSG_LEN(sizeof(fds))) return false;
-  std::memcpy(fds, CMSG_DATA(head), sizeof(fds));
-  return true;
+  if (receive_packet(socket, std::as_writable_bytes(std::span(&hello, 1)), fds, false) != Received::kMessage) return false;
+  if (fds[1] >= 0) return true;
+  ScopedFd(fds[0]).reset();
+  return false;
 }
 
 // Nothing of ckpt-restart's but what has to be said: who reads the program's output to its end must not wait for us.
@@ -80,23 +73,12 @@ Result<void> introduce_to_loader(int socket, int uffd, uint64_t gate) {
   if (!self.valid()) {
     return make_error(ExitCode::kSystem, -self.release(), "no pidfd of the new process; restart with --eager");
   }
-  int fds[2] = {uffd, self.get()};
-  LoaderHello hello{gate};
-  iovec vector{&hello, sizeof(hello)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(fds))] = {};
-  msghdr message{};
-  message.msg_iov = &vector;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof(fds));
-  std::memcpy(CMSG_DATA(head), fds, sizeof(fds));
-  if (sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(hello))) return {};
-  return make_error(ExitCode::kSystem, errno, "the process that loads the memory is gone ({}); restart with --eager",
-                    errno_name(errno));
+  const int fds[2] = {uffd, self.get()};
+  const LoaderHello hello{gate};
+  const int sent = send_packet(socket, std::as_bytes(std::span(&hello, 1)), fds);
+  if (sent == 0) return {};
+  return make_error(ExitCode::kSystem, -sent, "the process that loads the memory is gone ({}); restart with --eager",
+                    errno_name(-sent));
 }
 
 Result<void> Loader::start(const ImageChain& image, const LazyPlan& plan, LoaderOptions options) {

@@ -13,16 +13,9 @@ namespace ckpt {
 
 namespace {
 
-// Uncompressed extents end at multiples of this: when increments replace part of an image's memory, what
-// is left of it can be checked and read without the rest. Segments are not larger.
-constexpr uint64_t kExtentBytes = 64u << 10;
-
 // Memory compressed at once: large enough to compress well, small enough that a reader of one page
 // does not unpack much.
 constexpr uint32_t kCompressedExtentBytes = Compressor::kMaxInput;
-
-// Runs of pages shorter than this are copied to their neighbours: an entry of the index and a piece of a request cost more.
-constexpr uint32_t kWorthHolding = 32u << 10;
 
 // How often it is asked whether a helper pays.
 constexpr uint32_t kExtentsLookedAt = 8;
@@ -44,7 +37,7 @@ size_t DirectSink::arena_bytes(const SinkOptions& options, uint64_t memory_bytes
   const size_t index = entries * sizeof(IndexEntry) * 4;
   static_assert(sizeof(InheritedRun) <= sizeof(IndexEntry));
   // With a key: what is gathered, and what is encrypted from it.
-  size_t staging = (size_t{options.in_flight} + 1) * options.chunk_bytes + options.in_flight * sizeof(Held);
+  size_t staging = (size_t{options.in_flight} + 1) * options.chunk_bytes + HeldBuffers::arena_bytes(options.in_flight);
   return staging + index + RepeatedSegments::arena_bytes() + CompressionCrew::arena_bytes(options.codec, options.level, options.helpers) + (1u << 20);
 }
 
@@ -113,22 +106,12 @@ Result<void> DirectSink::start_queue(Arena& arena) {
   waited_ns_ = packing_ns_ = 0;
   packed_ = 0;
   memory_told_ = 0;
-  hold_ = 0;
-  if (compressing() || options_.key != nullptr || !output_->direct() || !backend_->gathers()) return {};
-  hold_ = static_cast<uint32_t>(std::min<size_t>(options_.held_buffers / options_.in_flight, kMostHeld));
-  if (hold_ == 0) return {};
-  auto* held = static_cast<Held*>(arena.allocate(options_.in_flight * sizeof(Held)));
-  if (held == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to hold buffers");
-  held_ = {held, options_.in_flight};
-  for (Held& slot : held_) slot.count = 0;
-  queue_.on_free([](void* self, uint32_t slot) { static_cast<DirectSink*>(self)->release_held(slot); }, this);
+  // Pages that are changed on their way are in a buffer of ours.
+  const bool as_they_are = !compressing() && options_.key == nullptr;
+  if (!as_they_are || !output_->direct() || !backend_->gathers()) return {};
+  CKPT_TRY(held_.start(options_.in_flight, options_.held_buffers, release_, context_, arena));
+  if (held_.active()) queue_.on_free([](void* self, uint32_t slot) { static_cast<DirectSink*>(self)->held_.let_go(slot); }, this);
   return {};
-}
-
-void DirectSink::release_held(uint32_t slot) {
-  Held& held = held_[slot];
-  for (uint32_t i = 0; i < held.count; ++i) release_(context_, held.buffers[i]);
-  held.count = 0;
 }
 
 Result<void> DirectSink::write_header(const ImageIdentity& identity) {
@@ -181,60 +164,10 @@ Result<void> DirectSink::append(std::span<const CopiedSegment> segments) {
   if (failed_) result = error_;
   for (const CopiedSegment& segment : segments) {
     bool held = false;
-    if (result.ok()) result = keep(hold_ != 0 ? add_held(segment, &held) : add_segment(segment));
+    if (result.ok()) result = keep(held_.active() ? add_held(segment, &held) : add_segment(segment));
     if (!held) release_(context_, segment.buffer);
   }
   return result;
-}
-
-// All of a segment goes into one chunk, so that its buffer is released with that.
-Result<void> DirectSink::add_held(const CopiedSegment& segment, bool* held) {
-  const uint64_t mask = segment.page_mask;
-  const auto runs = static_cast<uint32_t>(std::popcount(mask & ~(mask << 1)));
-  const auto bytes = static_cast<uint32_t>(std::popcount(mask)) * static_cast<uint32_t>(kPageSize);
-  const uint32_t extents = runs + static_cast<uint32_t>(64 * kPageSize / kExtentBytes);  // a run is cut at each such address
-  // Short runs between the long ones begin extents in the buffer, for which there must be room for a whole one (open_extent).
-  const uint32_t room = bytes + (runs == 1 ? 0 : static_cast<uint32_t>(kExtentBytes));
-  if (bytes < kWorthHolding || room + options_.head_bytes > queue_.slot_bytes()) return add_segment(segment);
-  CKPT_TRY(close_extent());
-  // With one run all of it is held: it is long enough.
-  if (!chunk_.active() || !chunk_.has_room(extents, room, runs == 1)) {
-    CKPT_TRY(flush_chunk());
-    CKPT_TRY(make_room(room));
-  }
-  if (held_[chunk_slot_].count == hold_ || !chunk_.has_room(extents, room, runs == 1)) return add_segment(segment);
-  const uint32_t chunk = chunk_slot_;
-  for (uint64_t left = mask; left != 0;) {
-    const auto page = static_cast<uint32_t>(std::countr_zero(left)), count = static_cast<uint32_t>(std::countr_one(left >> page));
-    left &= count + page >= 64 ? 0 : ~0ull << (page + count);
-    uint64_t address = segment.base.value + page * kPageSize;
-    const std::byte* data = segment.data + page * kPageSize;
-    uint64_t rest = count * kPageSize;
-    if (rest < kWorthHolding) {
-      CKPT_TRY(add_run(address, data, rest));
-      continue;
-    }
-    CKPT_TRY(close_extent());
-    for (uint32_t n; rest > 0; address += n, data += n, rest -= n) {
-      n = static_cast<uint32_t>(std::min<uint64_t>(rest, kExtentBytes - address % kExtentBytes));
-      memory_bytes_ += n;
-      const std::span<const std::byte> bytes_of(data, n);
-      const uint64_t checksum = checksum_of(bytes_of);
-      auto repeated = list_repeated({address, n, n, checksum, static_cast<uint32_t>(Codec::kNone), 0}, bytes_of);
-      if (!repeated.ok()) return repeated.error();
-      if (*repeated) continue;
-      // The buffer would be given back with the first of two chunks.
-      if (chunk_slot_ != chunk) return make_error(ExitCode::kInternal, 0, "a segment of {} came into two chunks", shown_path(output_->path()).text);
-      const uint64_t offset = offset_ + chunk_.next_offset();
-      if (!*held) {
-        Held& slot = held_[chunk_slot_];
-        slot.buffers[slot.count++] = segment.buffer;
-        *held = true;
-      }
-      CKPT_TRY(list_extent(chunk_.add_held(address, data, n, checksum), offset, bytes_of));
-    }
-  }
-  return {};
 }
 
 Result<void> DirectSink::add_segment(const CopiedSegment& segment) {
@@ -374,7 +307,7 @@ Result<void> DirectSink::make_room(uint32_t bytes) {
   if (!slot.ok()) return slot.error();
   chunk_slot_ = *slot;
   chunk_.begin(slot_buffer(chunk_slot_), queue_.slot_bytes(), options_.head_bytes,
-               hold_ != 0 ? queue_.pieces(chunk_slot_) : std::span<iovec>());
+               held_.active() ? queue_.pieces(chunk_slot_) : std::span<iovec>());
   return {};
 }
 
@@ -567,8 +500,7 @@ void DirectSink::abort() {
   crew_.stop();
   repeated_.stop();
   queue_.abandon();
-  for (uint32_t slot = 0; slot < held_.size(); ++slot) release_held(slot);
-  held_ = {};
+  held_.stop();
   output_->remove();
 }
 

@@ -20,6 +20,7 @@
 #include "writer/chunk_builder.h"
 #include "writer/compression_gauge.h"
 #include "writer/compression_crew.h"
+#include "writer/held_buffers.h"
 #include "writer/image_file.h"
 #include "writer/image_sealer.h"
 #include "writer/image_sink.h"
@@ -90,13 +91,16 @@ class DirectSink final : public ImageSink {
   OwnMappings own_mappings() const { return {{uring_.ring_range(), uring_.entries_range()}}; }
 
  private:
+  // Uncompressed extents end at multiples of this: when increments replace part of an image's memory, what
+  // is left of it can be checked and read without the rest. Segments are not larger.
+  static constexpr uint64_t kExtentBytes = 64u << 10;
+
   Result<void> open_all(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena);
   Result<void> start_queue(Arena& arena);
   Result<void> write_header(const ImageIdentity& identity);
   Result<void> add_segment(const CopiedSegment& segment);
   Result<void> add_held(const CopiedSegment& segment, bool* held);
   Result<void> add_run(uint64_t address, const std::byte* data, uint64_t bytes);
-  void release_held(uint32_t slot);
   Result<void> open_extent(uint64_t address);
   Result<void> close_extent();
   Result<void> add_packed();
@@ -149,16 +153,9 @@ class DirectSink final : public ImageSink {
   ReleaseBuffer release_ = nullptr;
   void* context_ = nullptr;
   bool open_ = false, has_meta_ = false, failed_ = false;
-  uint32_t hold_ = 0;  // by each slot, at most
   Error error_;
   uint32_t chunk_slot_ = 0;
-  // Buffers to be released when a slot is written.
-  static constexpr uint32_t kMostHeld = 256;
-  struct Held {
-    uint32_t count;
-    uint32_t buffers[kMostHeld];
-  };
-  std::span<Held> held_;  // by slot
+  HeldBuffers held_;
   ImageSealer sealer_;
   std::byte* plain_ = nullptr;  // encryption: what is gathered, before it goes to the sealer
   OpenExtent extent_ = {};
