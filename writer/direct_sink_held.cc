@@ -15,7 +15,8 @@ constexpr uint32_t kWorthHolding = 32u << 10;
 
 }  // namespace
 
-// All of a segment goes into one chunk, so that its buffer is released with that.
+// All of a segment goes into one chunk, so that its buffer is released with that; none of it is compressed: that would need
+// room in a chunk, for what was to be compressed before too.
 Result<void> DirectSink::add_held(const CopiedSegment& segment, bool* held) {
   const uint64_t mask = segment.page_mask;
   const auto runs = static_cast<uint32_t>(std::popcount(mask & ~(mask << 1)));
@@ -39,13 +40,14 @@ Result<void> DirectSink::add_held(const CopiedSegment& segment, bool* held) {
     const std::byte* data = segment.data + page * kPageSize;
     uint64_t rest = count * kPageSize;
     if (rest < kWorthHolding) {
-      CKPT_TRY(add_run(address, data, rest));
+      CKPT_TRY(add_run(address, data, rest, false));
       continue;
     }
     CKPT_TRY(close_extent());
     for (uint32_t n; rest > 0; address += n, data += n, rest -= n) {
       n = static_cast<uint32_t>(std::min<uint64_t>(rest, kExtentBytes - address % kExtentBytes));
       memory_bytes_ += n;
+      gauge_.left_alone();
       const std::span<const std::byte> bytes_of(data, n);
       const uint64_t checksum = checksum_of(bytes_of);
       auto repeated = list_repeated({address, n, n, checksum, static_cast<uint32_t>(Codec::kNone), 0}, bytes_of);
