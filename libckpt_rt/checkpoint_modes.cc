@@ -167,10 +167,12 @@ void CheckpointRun::write_queue() {
   }
 }
 
-// The copier need not be far ahead of a disk that it waits for in the end. What fits into the pool is copied at once.
+// The copier need not be far ahead of a disk that it waits for in the end. What fits into the pool is copied at once; but not
+// of an increment, which is small, and for which to touch more buffers takes longer than to write from the same ones again.
 void CheckpointRun::limit_copies_ahead() {
   const uint64_t segment = table_.segment_bytes();
-  if (mode_ == Mode::kRealtime && table_.bytes_to_copy() > pool_.buffers() * segment / 4 * 3) pool_.limit_sequential(kAheadBytes / segment);
+  const bool fits = table_.bytes_to_copy() <= pool_.buffers() * segment / 4 * 3;
+  if (mode_ == Mode::kRealtime && (!fits || identity_.parent.sequence != 0)) pool_.limit_sequential(kAheadBytes / segment);
 }
 
 Result<void> CheckpointRun::finish_realtime() {

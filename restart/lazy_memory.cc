@@ -60,11 +60,11 @@ class LazyMemory::Buffers {
   Buffer stored_, memory_;
 };
 
-LazyMemory::LazyMemory(const ImageChain& image, const LazyPlan& plan) : image_(image), plan_(plan), stored_(image) {
-  by_file_.resize(plan.pieces.size());
+LazyMemory::LazyMemory(const ImageChain& image, const LazyPlan& plan) : image_(image), plan_(plan), stored_(image), pieces_(lazy_pieces(image, plan)) {
+  by_file_.resize(pieces_.size());
   for (uint32_t i = 0; i < by_file_.size(); ++i) by_file_[i] = i;
   auto place = [&](uint32_t i) {
-    const LazyPiece& p = plan.pieces[i];
+    const MemoryPiece& p = pieces_[i];
     return std::tuple(p.image, image.image(p.image).extents()[p.extent].offset.value, p.extent, p.into);
   };
   auto before = [&](uint32_t a, uint32_t b) { return place(a) < place(b); };
@@ -72,14 +72,14 @@ LazyMemory::LazyMemory(const ImageChain& image, const LazyPlan& plan) : image_(i
   if (!std::is_sorted(by_file_.begin(), by_file_.end(), before)) std::sort(by_file_.begin(), by_file_.end(), before);
   job_of_piece_.resize(by_file_.size());
   for (uint32_t i = 0; i < by_file_.size(); ++i) {
-    const LazyPiece& p = plan.pieces[by_file_[i]];
+    const MemoryPiece& p = pieces_[by_file_[i]];
     if (jobs_.empty() || jobs_.back().image != p.image || jobs_.back().extent != p.extent) {
       jobs_.push_back({p.image, p.extent, i, i});
     }
     jobs_.back().last = i + 1;
     job_of_piece_[by_file_[i]] = static_cast<uint32_t>(jobs_.size() - 1);
   }
-  for (const LazyPiece& p : plan.pieces) all_.add({p.address, p.address + p.length});
+  for (const MemoryPiece& p : pieces_) all_.add({p.address, p.address + p.length});
 }
 
 LazyMemory::~LazyMemory() = default;
@@ -114,9 +114,9 @@ LoadingCost LazyMemory::cost() const {
 }
 
 size_t LazyMemory::job_of(Addr saved) const {
-  auto p = std::upper_bound(plan_.pieces.begin(), plan_.pieces.end(), saved,
-                            [](Addr a, const LazyPiece& piece) { return a < piece.address; });
-  return job_of_piece_[static_cast<size_t>(p - plan_.pieces.begin()) - 1];
+  auto p = std::upper_bound(pieces_.begin(), pieces_.end(), saved,
+                            [](Addr a, const MemoryPiece& piece) { return a < piece.address; });
+  return job_of_piece_[static_cast<size_t>(p - pieces_.begin()) - 1];
 }
 
 void LazyMemory::wake(Space& space, Addr page) {
@@ -227,7 +227,7 @@ Result<void> LazyMemory::put(Space& space, Addr to, const std::byte* from, uint6
 
 Result<void> LazyMemory::put_job(Space& space, const Job& job, const std::byte* memory) {
   for (uint32_t i = job.first; i < job.last; ++i) {
-    const LazyPiece& p = plan_.pieces[by_file_[i]];
+    const MemoryPiece& p = pieces_[by_file_[i]];
     const AddrRange saved{p.address, p.address + p.length};
     // Once, unless the program changes its address space just now.
     for (;;) {
@@ -252,7 +252,7 @@ Result<void> LazyMemory::put_job(Space& space, const Job& job, const std::byte* 
 
 bool LazyMemory::wanted(const Space& space, const Job& job) const {
   for (uint32_t i = job.first; i < job.last; ++i) {
-    const LazyPiece& p = plan_.pieces[by_file_[i]];
+    const MemoryPiece& p = pieces_[by_file_[i]];
     if (!space.pending.parts_of({p.address, p.address + p.length}).empty()) return true;
   }
   return false;

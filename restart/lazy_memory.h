@@ -89,6 +89,7 @@ class LazyMemory {
   const ImageChain& image_;
   const LazyPlan& plan_;
   StoredBytes stored_;
+  const std::vector<MemoryPiece> pieces_;
   std::vector<uint32_t> by_file_;     // pieces, in the order of image and file
   std::vector<uint32_t> job_of_piece_;
   std::vector<Job> jobs_;

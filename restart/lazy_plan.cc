@@ -25,15 +25,26 @@ constexpr size_t kMostRanges = 2048;       // each splits a mapping while memory
 constexpr uint64_t kEvents =
     UFFD_FEATURE_EVENT_FORK | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_EVENT_UNMAP;
 
-// Bytes in the image for each mapping that may be lazy, else 0.
-std::vector<uint64_t> stored_bytes(const ImageChain& image, std::span<const LazyPiece> pieces) {
+// Calls use(mapping, piece) for all pieces, cut at the borders of mappings.
+template <typename Use>
+void each_piece(const ImageChain& image, Use&& use) {
   const auto& mappings = image.meta().mappings;
-  std::vector<uint64_t> bytes(mappings.size(), 0);
   size_t m = 0;
-  for (const LazyPiece& p : pieces) {
-    while (mappings[m].record.end <= p.address.value) ++m;
-    bytes[m] += p.length;
+  for (const MemoryPiece& p : image.pieces()) {
+    for (Addr at = p.address, end = at + p.length; at < end;) {
+      while (mappings[m].record.end <= at.value) ++m;
+      const Addr to = std::min(end, Addr{mappings[m].record.end});
+      const auto skipped = static_cast<uint32_t>(at - p.address);
+      use(m, MemoryPiece{at, static_cast<uint32_t>(to - at), p.into + skipped, p.image, p.extent});
+      at = to;
+    }
   }
+}
+
+// Bytes in the image for each mapping.
+std::vector<uint64_t> stored_bytes(const ImageChain& image) {
+  std::vector<uint64_t> bytes(image.meta().mappings.size(), 0);
+  each_piece(image, [&](size_t m, const MemoryPiece& p) { bytes[m] += p.length; });
   return bytes;
 }
 
@@ -44,36 +55,19 @@ bool may_be_lazy(const ParsedMapping& m) {
   return m.record.kind == static_cast<uint32_t>(MappingKind::kAnonymous) && (m.record.flags & kNot) == 0;
 }
 
-// All pieces, cut at the borders of mappings.
-std::vector<LazyPiece> cut_pieces(const ImageChain& image) {
-  const auto& mappings = image.meta().mappings;
-  std::vector<LazyPiece> pieces;
-  pieces.reserve(image.pieces().size());
-  size_t m = 0;
-  for (const MemoryPiece& p : image.pieces()) {
-    for (Addr at = p.address, end = at + p.length; at < end;) {
-      while (mappings[m].record.end <= at.value) ++m;
-      Addr to = std::min(end, Addr{mappings[m].record.end});
-      pieces.push_back({at, to - at, p.image, p.extent, p.into + (at - p.address)});
-      at = to;
-    }
-  }
-  return pieces;
-}
-
-std::vector<AddrRange> watched_ranges(std::span<const LazyPiece> pieces, const ImageMeta& meta) {
+std::vector<AddrRange> watched_ranges(const ImageChain& image, const LazyPlan& plan) {
   for (uint64_t gap = kLeastGap;; gap *= 2) {
     std::vector<AddrRange> ranges;
-    size_t m = 0, last = SIZE_MAX;
-    for (const LazyPiece& p : pieces) {
-      while (meta.mappings[m].record.end <= p.address.value) ++m;
+    size_t last = SIZE_MAX;
+    each_piece(image, [&](size_t m, const MemoryPiece& p) {
+      if (!plan.lazy(m)) return;
       if (last == m && p.address - ranges.back().end < gap) {
         ranges.back().end = p.address + p.length;
       } else {
         ranges.push_back({p.address, p.address + p.length});
         last = m;
       }
-    }
+    });
     if (ranges.size() <= kMostRanges || gap >= uint64_t{1} << 47) return ranges;
   }
 }
@@ -124,8 +118,7 @@ std::vector<Addr> needed_first(const ImageChain& image) {
 LazyPlan make_lazy_plan(const ImageChain& image) {
   LazyPlan plan;
   const auto& mappings = image.meta().mappings;
-  std::vector<LazyPiece> pieces = cut_pieces(image);
-  std::vector<uint64_t> bytes = stored_bytes(image, pieces);
+  const std::vector<uint64_t> bytes = stored_bytes(image);
   plan.mappings.assign(mappings.size(), false);
   uint64_t small = 0;
   for (size_t m = 0; m < mappings.size(); ++m) {
@@ -137,16 +130,19 @@ LazyPlan make_lazy_plan(const ImageChain& image) {
     plan.mappings[m] = true;
     plan.bytes += bytes[m];
   }
-  size_t m = 0;
-  std::erase_if(pieces, [&](const LazyPiece& p) {
-    while (mappings[m].record.end <= p.address.value) ++m;
-    return !plan.mappings[m];
-  });
-  plan.pieces = std::move(pieces);  // of gigabytes it is long
   if (!plan.any()) return plan;
-  plan.registered = watched_ranges(plan.pieces, image.meta());
+  plan.registered = watched_ranges(image, plan);
   plan.first = needed_first(image);
   return plan;
+}
+
+std::vector<MemoryPiece> lazy_pieces(const ImageChain& image, const LazyPlan& plan) {
+  std::vector<MemoryPiece> pieces;
+  pieces.reserve(image.pieces().size());
+  each_piece(image, [&](size_t m, const MemoryPiece& p) {
+    if (plan.lazy(m)) pieces.push_back(p);
+  });
+  return pieces;
 }
 
 Result<int> open_lazy_userfaultfd() {

@@ -12,22 +12,13 @@
 
 namespace ckpt {
 
-// Part of an extent, inside one mapping.
-struct LazyPiece {
-  Addr address;
-  uint64_t length;
-  uint32_t image, extent;  // as in MemoryPiece
-  uint64_t into;           // bytes into the extent's memory
-};
-
 struct LazyPlan {
   std::vector<bool> mappings;         // per mapping of the image: it is loaded lazily; empty: none is
-  std::vector<LazyPiece> pieces;      // in address order
   std::vector<AddrRange> registered;  // what the userfaultfd watches: the pieces and small gaps between them
   std::vector<Addr> first;            // must be there before the program runs
   uint64_t bytes = 0;
 
-  bool any() const { return !pieces.empty(); }
+  bool any() const { return bytes != 0; }
   bool lazy(size_t mapping) const { return mapping < mappings.size() && mappings[mapping]; }
 };
 
@@ -35,6 +26,10 @@ struct LazyPlan {
 inline constexpr uint64_t kLazyFrom = 64u << 20;  // bytes
 
 LazyPlan make_lazy_plan(const ImageChain& image);
+
+// What is loaded lazily, in address order, each piece inside one mapping. Of gigabytes the list is long: only the loader makes it,
+// while the new process is being made.
+std::vector<MemoryPiece> lazy_pieces(const ImageChain& image, const LazyPlan& plan);
 
 // The kernel and our rights allow it: userfaultfd for faults of the kernel too, with all events.
 Result<void> probe_lazy();

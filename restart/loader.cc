@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "restart/clone.h"
+#include "restart/packet.h"
 #include "restart/refuse_pages.h"
 
 namespace ckpt {
@@ -32,18 +33,10 @@ bool has_ended(int pidfd) {
 
 // The descriptors and the message of introduce_to_loader(). False: the new process has ended before.
 bool meet_process(int socket, LoaderHello& hello, int (&fds)[2]) {
-  iovec vector{&hello, sizeof(hello)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(fds))] = {};
-  msghdr message{};
-  message.msg_iov = &vector;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof(hello))) return false;
-  cmsghdr* head = CMSG_FIRSTHDR(&message);
-  if (head == nullptr || head->cmsg_type != SCM_RIGHTS || head->cmsg_len != CMSG_LEN(sizeof(fds))) return false;
-  std::memcpy(fds, CMSG_DATA(head), sizeof(fds));
-  return true;
+  if (receive_packet(socket, std::as_writable_bytes(std::span(&hello, 1)), fds, false) != Received::kMessage) return false;
+  if (fds[1] >= 0) return true;
+  ScopedFd(fds[0]).reset();
+  return false;
 }
 
 // Nothing of ckpt-restart's but what has to be said: who reads the program's output to its end must not wait for us.
@@ -66,6 +59,7 @@ struct Loader::State {
   std::atomic<uint32_t> outcome{kLoading};
   std::atomic<uint32_t> detached{0};
   std::atomic<uint32_t> noticed{0};  // ckpt-restart has seen the loader's end, and says what it was
+  std::atomic<int> program{-1};      // a pidfd, of the loader's descriptors
   int64_t began_ns = 0, ended_ns = 0;
   LoadingCost cost;
   Error error;
@@ -80,23 +74,12 @@ Result<void> introduce_to_loader(int socket, int uffd, uint64_t gate) {
   if (!self.valid()) {
     return make_error(ExitCode::kSystem, -self.release(), "no pidfd of the new process; restart with --eager");
   }
-  int fds[2] = {uffd, self.get()};
-  LoaderHello hello{gate};
-  iovec vector{&hello, sizeof(hello)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(fds))] = {};
-  msghdr message{};
-  message.msg_iov = &vector;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* head = CMSG_FIRSTHDR(&message);
-  head->cmsg_level = SOL_SOCKET;
-  head->cmsg_type = SCM_RIGHTS;
-  head->cmsg_len = CMSG_LEN(sizeof(fds));
-  std::memcpy(CMSG_DATA(head), fds, sizeof(fds));
-  if (sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(hello))) return {};
-  return make_error(ExitCode::kSystem, errno, "the process that loads the memory is gone ({}); restart with --eager",
-                    errno_name(errno));
+  const int fds[2] = {uffd, self.get()};
+  const LoaderHello hello{gate};
+  const int sent = send_packet(socket, std::as_bytes(std::span(&hello, 1)), fds);
+  if (sent == 0) return {};
+  return make_error(ExitCode::kSystem, -sent, "the process that loads the memory is gone ({}); restart with --eager",
+                    errno_name(-sent));
 }
 
 Result<void> Loader::start(const ImageChain& image, const LazyPlan& plan, LoaderOptions options) {
@@ -162,23 +145,24 @@ void Loader::run(const ImageChain& image, const LazyPlan& plan, ScopedFd socket,
 
 // False: the new process ended before there was anything to do.
 Result<bool> Loader::load(const ImageChain& image, const LazyPlan& plan, int socket) {
-  // While the new process is being made. Until the process ends: see LazyMemory::run().
-  LazyMemory& memory = *new LazyMemory(image, plan);
-  LoaderHello hello{};
-  int fds[2] = {-1, -1};
-  if (!meet_process(socket, hello, fds)) return false;
-  ScopedFd uffd(fds[0]);
-  const int program = fds[1];
   const int self = pidfd_of(getpid());
   if (self < 0) return make_error(ExitCode::kSystem, -self, "no pidfd of the loader ({})", errno_name(self));
+  // Before there are lists, of which it would get a copy.
   CloneResult guard_process = clone_process(CLONE_FILES, 0);
-  if (guard_process.pid == 0) guard(self, program);
+  if (guard_process.pid == 0) guard(self);
   if (sys::failed(guard_process.pid)) {
     return make_error(ExitCode::kUnavailable, static_cast<int>(guard_process.pid),
                       "no process to watch the loader ({}); raise ulimit -u, or restart with --eager",
                       errno_name(static_cast<int>(guard_process.pid)));
   }
   close(guard_process.pidfd);
+  // While the new process is being made. Until the process ends: see LazyMemory::run().
+  LazyMemory& memory = *new LazyMemory(image, plan);
+  LoaderHello hello{};
+  int fds[2] = {-1, -1};
+  if (!meet_process(socket, hello, fds)) return false;
+  ScopedFd uffd(fds[0]);
+  state_->program.store(fds[1], std::memory_order_release);
   CKPT_TRY(memory.start(std::move(uffd), Addr{hello.gate}));
   uint64_t registered = 0;
   if (read(socket, &registered, sizeof(registered)) != static_cast<ssize_t>(sizeof(registered))) return false;
@@ -192,14 +176,17 @@ Result<bool> Loader::load(const ImageChain& image, const LazyPlan& plan, int soc
 }
 
 // Shares the loader's descriptors, has a copy of its memory, and may use no lock of libc's.
-void Loader::guard(int loader, int program) {
+void Loader::guard(int loader) {
   prctl(PR_SET_NAME, "ckpt-guard");
   pollfd ended{loader, POLLIN, 0};
   while (poll(&ended, 1, -1) < 0) {
   }
   const uint32_t outcome = state_->outcome.load(std::memory_order_acquire);
   if (outcome == kLoaded || outcome == kNoProgram) _exit(0);
-  sys::call(__NR_pidfd_send_signal, program, SIGKILL, 0L, 0L);
+  // The loader has come this far with it, or there is nothing that could miss a page.
+  if (const int program = state_->program.load(std::memory_order_acquire); program >= 0) {
+    sys::call(__NR_pidfd_send_signal, program, SIGKILL, 0L, 0L);
+  }
   if (outcome == kLoading && must_speak()) {
     static constexpr char kLine[] =
         "ckpt-restart: the process that loads the program's memory was killed: the program was killed too, for the rest "

@@ -59,7 +59,7 @@ class Loader {
   struct State;
   [[noreturn]] void run(const ImageChain& image, const LazyPlan& plan, ScopedFd socket, LoaderOptions options);
   Result<bool> load(const ImageChain& image, const LazyPlan& plan, int socket);
-  [[noreturn]] void guard(int loader, int program);
+  [[noreturn]] void guard(int loader);
   bool must_speak() const;
 
   State* state_ = nullptr;  // shared by the three processes

@@ -178,6 +178,7 @@ int restart(const RestartOptions& options, char** argv) {
     // May begin again from main(): without the list of all memory, which is long.
     auto description = *path == "-" ? open_standard_input(ImageParts::kDescription) : ImageReader::open(*path, ImageParts::kDescription);
     if (!description.ok()) return finish_with_error(options, description.error());
+    description->read_ahead();
     choose_mmap_base(description->meta(), argv);
   }
   auto plan = open_plan(*path, options.trust);

@@ -72,13 +72,15 @@ bool is_of_others(const ParsedMapping& m) {
 // The Feeder checks what it brings while it brings it; by then it must not be too late.
 Result<void> check_what_others_see(const RestartPlan& plan, const VerifyProgress& progress) {
   const auto& mappings = plan.image->meta().mappings;
+  auto seen_by_others = [](const ParsedMapping& mapping) { return is_of_others(mapping) && takes_image_bytes(mapping); };
+  if (std::none_of(mappings.begin(), mappings.end(), seen_by_others)) return {};
   std::vector<ExtentOfImage> extents;
   size_t m = 0;
   for (const MemoryPiece& p : plan.image->pieces()) {
     while (mappings[m].record.end <= p.address.value) ++m;
     bool seen = false;
     for (size_t i = m; i < mappings.size() && mappings[i].record.start < (p.address + p.length).value; ++i) {
-      seen = seen || (is_of_others(mappings[i]) && takes_image_bytes(mappings[i]));
+      seen = seen || seen_by_others(mappings[i]);
     }
     if (seen) extents.push_back({&plan.image->image(p.image), &plan.image->extent_of(p)});
   }

@@ -20,15 +20,6 @@ bool CompressionGauge::pays() const {
   return time(compressor_, left_) < time(0, 1) * kWorthwhile;
 }
 
-bool CompressionGauge::compress_next() {
-  if (samples_ < kSamples) return false;
-  if (rest_ > 0) {
-    --rest_;
-    return false;
-  }
-  return true;
-}
-
 void CompressionGauge::compressed(uint64_t bytes, uint64_t stored, int64_t ns, int64_t writers_ns) {
   const bool first = compressor_ == 0;
   compressing_ns_ += writers_ns;

@@ -24,7 +24,11 @@ class CompressionGauge {
   void start(bool overlapped) { *this = CompressionGauge(overlapped); }
 
   // Shall the next extent be compressed?
-  bool compress_next();
+  bool compress_next() const { return samples_ >= kSamples && rest_ == 0; }
+  // It was not.
+  void left_alone() {
+    if (samples_ >= kSamples && rest_ > 0) --rest_;
+  }
   // One was: bytes before and after (the same when it could not be), the time it costs when there are several at
   // once, and what it took of the writer's.
   void compressed(uint64_t bytes, uint64_t stored, int64_t ns, int64_t writers_ns);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "base/clock.h"
 #include "writer/checksum.h"
 #include "writer/io_error.h"
 
@@ -13,16 +12,9 @@ namespace ckpt {
 
 namespace {
 
-// Uncompressed extents end at multiples of this: when increments replace part of an image's memory, what
-// is left of it can be checked and read without the rest. Segments are not larger.
-constexpr uint64_t kExtentBytes = 64u << 10;
-
 // Memory compressed at once: large enough to compress well, small enough that a reader of one page
 // does not unpack much.
 constexpr uint32_t kCompressedExtentBytes = Compressor::kMaxInput;
-
-// Runs of pages shorter than this are copied to their neighbours: an entry of the index and a piece of a request cost more.
-constexpr uint32_t kWorthHolding = 32u << 10;
 
 // How often it is asked whether a helper pays.
 constexpr uint32_t kExtentsLookedAt = 8;
@@ -44,7 +36,7 @@ size_t DirectSink::arena_bytes(const SinkOptions& options, uint64_t memory_bytes
   const size_t index = entries * sizeof(IndexEntry) * 4;
   static_assert(sizeof(InheritedRun) <= sizeof(IndexEntry));
   // With a key: what is gathered, and what is encrypted from it.
-  size_t staging = (size_t{options.in_flight} + 1) * options.chunk_bytes + options.in_flight * sizeof(Held);
+  size_t staging = (size_t{options.in_flight} + 1) * options.chunk_bytes + HeldBuffers::arena_bytes(options.in_flight);
   return staging + index + RepeatedSegments::arena_bytes() + CompressionCrew::arena_bytes(options.codec, options.level, options.helpers) + (1u << 20);
 }
 
@@ -109,26 +101,16 @@ Result<void> DirectSink::start_queue(Arena& arena) {
                         options_.chunk_bytes));
   backend_ = queue_.backend();
   gauge_.start(backend_->overlaps());
-  chunk_began_ns_ = packing_since_ns_ = now_ns();
-  waited_ns_ = packing_ns_ = 0;
+  chunk_began_ns_ = packing_since_ns_ = options_.clock();
+  waited_ns_ = packing_ns_ = gathering_ns_ = 0;
   packed_ = 0;
   memory_told_ = 0;
-  hold_ = 0;
-  if (compressing() || options_.key != nullptr || !output_->direct() || !backend_->gathers()) return {};
-  hold_ = static_cast<uint32_t>(std::min<size_t>(options_.held_buffers / options_.in_flight, kMostHeld));
-  if (hold_ == 0) return {};
-  auto* held = static_cast<Held*>(arena.allocate(options_.in_flight * sizeof(Held)));
-  if (held == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to hold buffers");
-  held_ = {held, options_.in_flight};
-  for (Held& slot : held_) slot.count = 0;
-  queue_.on_free([](void* self, uint32_t slot) { static_cast<DirectSink*>(self)->release_held(slot); }, this);
+  // Pages that are changed on their way are in a buffer of ours. Adaptive: most are not.
+  const bool as_they_are = (!compressing() || options_.adaptive) && options_.key == nullptr;
+  if (!as_they_are || !output_->direct() || !backend_->gathers()) return {};
+  CKPT_TRY(held_.start(options_.in_flight, options_.held_buffers, release_, context_, arena));
+  if (held_.active()) queue_.on_free([](void* self, uint32_t slot) { static_cast<DirectSink*>(self)->held_.let_go(slot); }, this);
   return {};
-}
-
-void DirectSink::release_held(uint32_t slot) {
-  Held& held = held_[slot];
-  for (uint32_t i = 0; i < held.count; ++i) release_(context_, held.buffers[i]);
-  held.count = 0;
 }
 
 Result<void> DirectSink::write_header(const ImageIdentity& identity) {
@@ -154,14 +136,14 @@ Result<void> DirectSink::write_header(const ImageIdentity& identity) {
 }
 
 Result<void> DirectSink::write_slot(uint32_t slot, uint32_t bytes, bool last, uint32_t pieces) {
-  const int64_t before = options_.adaptive ? now_ns() : 0;
+  const int64_t before = options_.adaptive ? options_.clock() : 0;
   if (options_.key != nullptr) {
     CKPT_TRY(sealer_.add({plain_, bytes}, last));
   } else {
     output_->reserve_until(offset_ + bytes);
     CKPT_TRY(pieces != 0 ? queue_.write_pieces(slot, offset_, pieces) : queue_.write(slot, offset_, bytes));
   }
-  if (options_.adaptive) waited_ns_ += now_ns() - before;
+  if (options_.adaptive) waited_ns_ += options_.clock() - before;
   offset_ += bytes;
   return {};
 }
@@ -170,9 +152,9 @@ Result<void> DirectSink::write_slot(uint32_t slot, uint32_t bytes, bool last, ui
 Result<uint32_t> DirectSink::acquire_slot() {
   if (options_.key != nullptr) return uint32_t{0};
   if (!options_.adaptive) return queue_.acquire();
-  const int64_t before = now_ns();
+  const int64_t before = options_.clock();
   auto slot = queue_.acquire();
-  waited_ns_ += now_ns() - before;
+  waited_ns_ += options_.clock() - before;
   return slot;
 }
 
@@ -181,60 +163,20 @@ Result<void> DirectSink::append(std::span<const CopiedSegment> segments) {
   if (failed_) result = error_;
   for (const CopiedSegment& segment : segments) {
     bool held = false;
-    if (result.ok()) result = keep(hold_ != 0 ? add_held(segment, &held) : add_segment(segment));
+    if (result.ok()) result = keep(add(segment, &held));
     if (!held) release_(context_, segment.buffer);
   }
   return result;
 }
 
-// All of a segment goes into one chunk, so that its buffer is released with that.
-Result<void> DirectSink::add_held(const CopiedSegment& segment, bool* held) {
-  const uint64_t mask = segment.page_mask;
-  const auto runs = static_cast<uint32_t>(std::popcount(mask & ~(mask << 1)));
-  const auto bytes = static_cast<uint32_t>(std::popcount(mask)) * static_cast<uint32_t>(kPageSize);
-  const uint32_t extents = runs + static_cast<uint32_t>(64 * kPageSize / kExtentBytes);  // a run is cut at each such address
-  // Short runs between the long ones begin extents in the buffer, for which there must be room for a whole one (open_extent).
-  const uint32_t room = bytes + (runs == 1 ? 0 : static_cast<uint32_t>(kExtentBytes));
-  if (bytes < kWorthHolding || room + options_.head_bytes > queue_.slot_bytes()) return add_segment(segment);
-  CKPT_TRY(close_extent());
-  // With one run all of it is held: it is long enough.
-  if (!chunk_.active() || !chunk_.has_room(extents, room, runs == 1)) {
-    CKPT_TRY(flush_chunk());
-    CKPT_TRY(make_room(room));
+Result<void> DirectSink::add(const CopiedSegment& segment, bool* held) {
+  if (!held_.active()) return add_segment(segment);
+  if (extent_.active && extent_.pack) {
+    const uint64_t address = segment.base.value + static_cast<uint64_t>(std::countr_zero(segment.page_mask)) * kPageSize;
+    if (extent_.address + extent_.length == address && extent_.length < extent_.limit) return add_segment(segment);
+    CKPT_TRY(close_extent());  // what it gave decides about the next
   }
-  if (held_[chunk_slot_].count == hold_ || !chunk_.has_room(extents, room, runs == 1)) return add_segment(segment);
-  const uint32_t chunk = chunk_slot_;
-  for (uint64_t left = mask; left != 0;) {
-    const auto page = static_cast<uint32_t>(std::countr_zero(left)), count = static_cast<uint32_t>(std::countr_one(left >> page));
-    left &= count + page >= 64 ? 0 : ~0ull << (page + count);
-    uint64_t address = segment.base.value + page * kPageSize;
-    const std::byte* data = segment.data + page * kPageSize;
-    uint64_t rest = count * kPageSize;
-    if (rest < kWorthHolding) {
-      CKPT_TRY(add_run(address, data, rest));
-      continue;
-    }
-    CKPT_TRY(close_extent());
-    for (uint32_t n; rest > 0; address += n, data += n, rest -= n) {
-      n = static_cast<uint32_t>(std::min<uint64_t>(rest, kExtentBytes - address % kExtentBytes));
-      memory_bytes_ += n;
-      const std::span<const std::byte> bytes_of(data, n);
-      const uint64_t checksum = checksum_of(bytes_of);
-      auto repeated = list_repeated({address, n, n, checksum, static_cast<uint32_t>(Codec::kNone), 0}, bytes_of);
-      if (!repeated.ok()) return repeated.error();
-      if (*repeated) continue;
-      // The buffer would be given back with the first of two chunks.
-      if (chunk_slot_ != chunk) return make_error(ExitCode::kInternal, 0, "a segment of {} came into two chunks", shown_path(output_->path()).text);
-      const uint64_t offset = offset_ + chunk_.next_offset();
-      if (!*held) {
-        Held& slot = held_[chunk_slot_];
-        slot.buffers[slot.count++] = segment.buffer;
-        *held = true;
-      }
-      CKPT_TRY(list_extent(chunk_.add_held(address, data, n, checksum), offset, bytes_of));
-    }
-  }
-  return {};
+  return packs_next() ? add_segment(segment) : add_held(segment, held);
 }
 
 Result<void> DirectSink::add_segment(const CopiedSegment& segment) {
@@ -245,8 +187,7 @@ Result<void> DirectSink::add_segment(const CopiedSegment& segment) {
     mask >>= skip;
     page += skip;
     uint32_t run = static_cast<uint32_t>(std::countr_one(mask));
-    CKPT_TRY(
-        add_run(segment.base.value + page * kPageSize, segment.data + page * kPageSize, run * kPageSize));
+    CKPT_TRY(add_run(segment.base.value + page * kPageSize, segment.data + page * kPageSize, run * kPageSize, true));
     if (run == 64) break;
     mask >>= run;
     page += run;
@@ -254,14 +195,17 @@ Result<void> DirectSink::add_segment(const CopiedSegment& segment) {
   return {};
 }
 
-Result<void> DirectSink::add_run(uint64_t address, const std::byte* data, uint64_t bytes) {
+Result<void> DirectSink::add_run(uint64_t address, const std::byte* data, uint64_t bytes, bool may_pack) {
   while (bytes > 0) {
     if (extent_.active && (extent_.address + extent_.length != address || extent_.length == extent_.limit)) {
       CKPT_TRY(close_extent());
     }
-    if (!extent_.active) CKPT_TRY(open_extent(address));
+    if (!extent_.active) CKPT_TRY(open_extent(address, may_pack));
     uint32_t n = static_cast<uint32_t>(std::min<uint64_t>(bytes, extent_.limit - extent_.length));
+    const bool only_to_pack = held_.active() && extent_.pack;
+    const int64_t before = only_to_pack ? options_.clock() : 0;
     std::memcpy(extent_.bytes + extent_.length, data, n);
+    if (only_to_pack) gathering_ns_ += options_.clock() - before;
     extent_.length += n;
     memory_bytes_ += n;
     address += n;
@@ -272,12 +216,13 @@ Result<void> DirectSink::add_run(uint64_t address, const std::byte* data, uint64
 }
 
 // Uncompressed pages are gathered where they will be written from; others go through the crew.
-Result<void> DirectSink::open_extent(uint64_t address) {
-  if (compressing() && (!options_.adaptive || gauge_.compress_next())) {
+Result<void> DirectSink::open_extent(uint64_t address, bool may_pack) {
+  if (may_pack && packs_next()) {
     if (crew_.full()) CKPT_TRY(add_packed());
     extent_ = {true, true, address, 0, kCompressedExtentBytes, crew_.raw()};
     return {};
   }
+  gauge_.left_alone();
   // Where repeated ones are looked for, no extent is cut short by a chunk's end: it would not be like its equals.
   const uint64_t whole = kExtentBytes - address % kExtentBytes;
   CKPT_TRY(make_room(repeated_.active() && whole <= queue_.slot_bytes() - options_.head_bytes ? static_cast<uint32_t>(whole) : kPageSize));
@@ -306,15 +251,18 @@ Result<void> DirectSink::close_extent() {
 
 // The crew's oldest extent goes into a chunk.
 Result<void> DirectSink::add_packed() {
-  const int64_t before = now_ns();
+  const int64_t before = options_.clock();
   const CompressionCrew::Extent& e = crew_.oldest();
-  const int64_t took = now_ns() - before;
+  const int64_t took = options_.clock() - before;
   packing_ns_ += took;
   if (++packed_ == kExtentsLookedAt) consider_helper(before + took);
   const bool packed = e.stored > 0;
   const uint32_t stored = packed ? e.stored : e.length;
   // One that is tried alone says what several would cost; when they are at work, the writer's time does.
-  if (options_.adaptive) gauge_.compressed(e.length, stored, std::max(took, e.ns / (1 + crew_.most_helpers())), took);
+  if (options_.adaptive) {
+    gauge_.compressed(e.length, stored, std::max(took, e.ns / (1 + crew_.most_helpers())) + gathering_ns_, took + gathering_ns_);
+    gathering_ns_ = 0;
+  }
   const Codec codec = packed ? options_.codec : Codec::kNone;
   const std::span<const std::byte> bytes(packed ? e.packed : e.raw, round_up_to_block(stored));
   auto repeated = list_repeated({e.address, e.length, stored, e.checksum, static_cast<uint32_t>(codec), 0}, bytes);
@@ -374,7 +322,7 @@ Result<void> DirectSink::make_room(uint32_t bytes) {
   if (!slot.ok()) return slot.error();
   chunk_slot_ = *slot;
   chunk_.begin(slot_buffer(chunk_slot_), queue_.slot_bytes(), options_.head_bytes,
-               hold_ != 0 ? queue_.pieces(chunk_slot_) : std::span<iovec>());
+               held_.active() ? queue_.pieces(chunk_slot_) : std::span<iovec>());
   return {};
 }
 
@@ -391,7 +339,7 @@ Result<void> DirectSink::flush_chunk() {
   chunks_++;
   CKPT_TRY(write_slot(chunk_slot_, bytes, false, pieces));
   if (options_.adaptive) {
-    const int64_t now = now_ns();
+    const int64_t now = options_.clock();
     gauge_.wrote(bytes, memory_bytes_ - memory_told_, now - chunk_began_ns_, waited_ns_);
     memory_told_ = memory_bytes_;
     chunk_began_ns_ = now;
@@ -567,8 +515,7 @@ void DirectSink::abort() {
   crew_.stop();
   repeated_.stop();
   queue_.abandon();
-  for (uint32_t slot = 0; slot < held_.size(); ++slot) release_held(slot);
-  held_ = {};
+  held_.stop();
   output_->remove();
 }
 

@@ -7,7 +7,7 @@
 // Buffers:   append() copies: it has released every buffer of its segments when it returns, also on
 //            failure. So a pool of any size is enough, and nothing is held while the device is slow. After hold_buffers()
 //            long runs of pages are written from where they are, without a copy, and so many buffers at most are kept
-//            until they are written, or abort() was called.
+//            until they are written, or abort() was called. What is to be compressed is copied all the same.
 // Pages:     each page at most once in an image; commit() fails if one came twice. Segments may come
 //            in any order; address order makes the longest extents. An extent joins neighbouring
 //            pages of different mappings: a reader must split it where it cares.
@@ -15,11 +15,13 @@
 //            failing commit()) removes the temporary file. Nothing is ever left under the final name.
 #pragma once
 
+#include "base/clock.h"
 #include "base/raii_fd.h"
 #include "base/settings.h"
 #include "writer/chunk_builder.h"
 #include "writer/compression_gauge.h"
 #include "writer/compression_crew.h"
+#include "writer/held_buffers.h"
 #include "writer/image_file.h"
 #include "writer/image_sealer.h"
 #include "writer/image_sink.h"
@@ -45,6 +47,7 @@ struct SinkOptions {
   uint32_t in_flight = 4;  // chunks
   size_t held_buffers = 0;  // see DirectSink::hold_buffers()
   bool replace = false;     // an image of this name, in one step, instead of refusing to
+  int64_t (*clock)() = [] { return now_ns(); };  // of the gauge
 };
 
 // codec, level and adaptive, as a setting says it.
@@ -73,7 +76,7 @@ class DirectSink final : public ImageSink {
   void set_key(const ImageKey* key) { options_.key = key; }
 
   // Before open(): what is appended stays as it is until it is released, which may be later than append(). Where that is
-  // of use (pages are not changed on their way, and the output can gather them) at most so many are held at a time.
+  // of use (pages are not always changed on their way, and the output can gather them) at most so many are held at a time.
   void hold_buffers(size_t most) { options_.held_buffers = most; }
 
   // Appended so far, bytes.
@@ -90,14 +93,18 @@ class DirectSink final : public ImageSink {
   OwnMappings own_mappings() const { return {{uring_.ring_range(), uring_.entries_range()}}; }
 
  private:
+  // Uncompressed extents end at multiples of this: when increments replace part of an image's memory, what
+  // is left of it can be checked and read without the rest. Segments are not larger.
+  static constexpr uint64_t kExtentBytes = 64u << 10;
+
   Result<void> open_all(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena);
   Result<void> start_queue(Arena& arena);
   Result<void> write_header(const ImageIdentity& identity);
+  Result<void> add(const CopiedSegment& segment, bool* held);
   Result<void> add_segment(const CopiedSegment& segment);
   Result<void> add_held(const CopiedSegment& segment, bool* held);
-  Result<void> add_run(uint64_t address, const std::byte* data, uint64_t bytes);
-  void release_held(uint32_t slot);
-  Result<void> open_extent(uint64_t address);
+  Result<void> add_run(uint64_t address, const std::byte* data, uint64_t bytes, bool may_pack);
+  Result<void> open_extent(uint64_t address, bool may_pack);
   Result<void> close_extent();
   Result<void> add_packed();
   void consider_helper(int64_t now);
@@ -106,6 +113,7 @@ class DirectSink final : public ImageSink {
   Result<void> list_extent(const ExtentEntry& entry, uint64_t offset, std::span<const std::byte> bytes);
   Result<void> list_entry(const IndexEntry& entry);
   bool compressing() const { return options_.codec != Codec::kNone; }
+  bool packs_next() const { return compressing() && (!options_.adaptive || gauge_.compress_next()); }
   Result<void> make_room(uint32_t bytes);
   Result<uint32_t> acquire_slot();
   std::byte* slot_buffer(uint32_t slot) { return options_.key != nullptr ? plain_ : queue_.buffer(slot); }
@@ -140,6 +148,7 @@ class DirectSink final : public ImageSink {
   RepeatedSegments repeated_;
   CompressionGauge gauge_;
   int64_t chunk_began_ns_ = 0, waited_ns_ = 0;  // for the gauge: since the last chunk
+  int64_t gathering_ns_ = 0;                    // copies that only compression needs, since the last extent that was
   // Compression, since it was asked whether a helper pays: extents, what they took of the writer's time, and when.
   uint32_t packed_ = 0;
   int64_t packing_ns_ = 0, packing_since_ns_ = 0;
@@ -149,16 +158,9 @@ class DirectSink final : public ImageSink {
   ReleaseBuffer release_ = nullptr;
   void* context_ = nullptr;
   bool open_ = false, has_meta_ = false, failed_ = false;
-  uint32_t hold_ = 0;  // by each slot, at most
   Error error_;
   uint32_t chunk_slot_ = 0;
-  // Buffers to be released when a slot is written.
-  static constexpr uint32_t kMostHeld = 256;
-  struct Held {
-    uint32_t count;
-    uint32_t buffers[kMostHeld];
-  };
-  std::span<Held> held_;  // by slot
+  HeldBuffers held_;
   ImageSealer sealer_;
   std::byte* plain_ = nullptr;  // encryption: what is gathered, before it goes to the sealer
   OpenExtent extent_ = {};

@@ -123,7 +123,7 @@ void ImageChain::merge() {
       while (w < wanted.size() && wanted[w].end <= start) w++;
       for (size_t at = w; at < wanted.size() && wanted[at].start < end; at++) {
         Addr from = std::max(start, wanted[at].start), to = std::min(end, wanted[at].end);
-        pieces_.push_back({from, to - from, i, e, from - start});
+        pieces_.push_back({from, static_cast<uint32_t>(to - from), static_cast<uint32_t>(from - start), i, e});
         memory_bytes_ += to - from;
       }
     }

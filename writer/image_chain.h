@@ -19,10 +19,10 @@ namespace ckpt {
 // the chain that does.
 struct MemoryPiece {
   Addr address;
-  uint64_t length;  // bytes, whole pages
+  uint32_t length;  // bytes, whole pages
+  uint32_t into;    // bytes into the extent's memory
   uint32_t image;   // of the chain
   uint32_t extent;  // of that image
-  uint64_t into;    // bytes into the extent's memory
 };
 
 class ImageChain {

@@ -5,6 +5,7 @@
 #include <lz4.h>
 #include <zstd.h>
 
+#include <algorithm>
 #include <new>
 
 #include "base/sys.h"
@@ -81,6 +82,16 @@ Result<ImageReader> ImageReader::adopt(ScopedFd fd, const std::string& path, Ima
   return image;
 }
 
+void ImageReader::read_ahead() const {
+  constexpr uint64_t kStep = 1u << 20;   // bytes: of more at once the kernel takes the first part
+  constexpr uint64_t kMost = 64u << 20;  // whatever the trailer says, which nobody has compared with the rest
+  if (!stored_plainly() || brief_.index_offset > brief_.file_bytes) return;
+  const uint64_t first = brief_.index_offset, end = first + std::min({kMost, brief_.file_bytes - first, brief_.index_bytes + 2 * kBlockSize});
+  for (uint64_t at = first; at < end; at += kStep) {
+    posix_fadvise(fd(), static_cast<off_t>(at), static_cast<off_t>(kStep), POSIX_FADV_WILLNEED);
+  }
+}
+
 Result<std::unique_ptr<std::byte[]>> ImageReader::load_section(SectionKind kind, uint64_t offset,
                                                                uint64_t content, uint64_t checksum,
                                                                SectionHead* head) const {
@@ -137,24 +148,22 @@ Result<void> ImageReader::load_index() {
   if (head.entry_count != count || head.ordinal + 1 != brief_.section_count) {
     return damaged("the index has another size than the trailer says", brief_.index_offset);
   }
-  extents_.reserve(count);
-  uint64_t memory = 0;
-  for (uint64_t i = 0; i < count; i++) {
-    IndexEntry e;
-    std::memcpy(&e, bytes->get() + i * sizeof(e), sizeof(e));
+  // Checked as what they are in the file, used as what they mean.
+  const std::span<const IndexEntry> entries(reinterpret_cast<const IndexEntry*>(bytes->get()), count);
+  uint64_t memory = 0, end = 0;
+  for (const IndexEntry& e : entries) {
     if (const char* wrong = impossible_extent(e)) return damaged(wrong, brief_.index_offset);
-    if (!extents_.empty() && extents_.back().address + extents_.back().length > Addr{e.address}) {
-      return damaged("extents overlap or are out of order", brief_.index_offset);
-    }
+    if (e.address < end) return damaged("extents overlap or are out of order", brief_.index_offset);
     uint64_t padded = round_up_to_block(e.stored);
     if (e.offset < kBlockSize || e.offset > brief_.index_offset || padded > brief_.index_offset - e.offset) {
       return damaged("an extent lies outside the data of the file", brief_.index_offset);
     }
-    extents_.push_back(
-        {{e.address}, e.length, {e.offset}, e.stored, static_cast<Codec>(e.codec), e.checksum});
+    end = e.address + e.length;
     memory += e.length;
   }
   if (memory != brief_.memory_bytes) return damaged("the index covers other memory than the trailer says", 0);
+  index_bytes_ = std::move(*bytes);
+  extents_ = {reinterpret_cast<const Extent*>(index_bytes_.get()), count};
   return {};
 }
 

@@ -26,22 +26,28 @@
 
 namespace ckpt {
 
-// Contiguous memory of the saved process and where it is in the file. Several may have the same place: memory that
+// Contiguous memory of the saved process and where it is in the file: an entry of the index as it lies there (IndexEntry), for
+// of gigabytes there are many. Several may have the same place: memory that
 // repeats. May span several mappings, of
 // which none is a vdso or library-owned one; always inside mappings.
 struct Extent {
   Addr address;
-  uint64_t length;     // bytes of memory, whole pages
   ImageOffset offset;  // multiple of 4096; with Codec::kNone the pages themselves, can be mapped
-  uint64_t stored;     // bytes in the file
+  uint32_t length;     // bytes of memory, whole pages
+  uint32_t stored;     // bytes in the file
+  uint64_t checksum;   // of the stored bytes and their padding to 4096
   Codec codec;
-  uint64_t checksum;  // of the stored bytes and their padding to 4096
+  uint32_t reserved;
 
   // One repeats the other. In a file that lies, what overlaps need not.
   bool same_place(const Extent& o) const {
     return offset == o.offset && length == o.length && stored == o.stored && codec == o.codec && checksum == o.checksum;
   }
 };
+
+static_assert(sizeof(Extent) == sizeof(IndexEntry) && offsetof(Extent, offset) == offsetof(IndexEntry, offset) &&
+              offsetof(Extent, length) == offsetof(IndexEntry, length) && offsetof(Extent, stored) == offsetof(IndexEntry, stored) &&
+              offsetof(Extent, checksum) == offsetof(IndexEntry, checksum) && offsetof(Extent, codec) == offsetof(IndexEntry, codec));
 
 // What open() reads of a file: everything, or, of a parent, all but the description of the process, or nothing but that.
 enum class ImageParts { kAll, kMemory, kDescription };
@@ -67,6 +73,9 @@ class ImageReader {
   std::span<const Extent> extents() const { return extents_; }
   // Memory that is as in the parent; in address order, no overlap, none of it in an extent.
   std::span<const AddrRange> inherited() const { return inherited_; }
+
+  // Somebody will open() it with all its parts: what of it is long starts on its way into the page cache.
+  void read_ahead() const;
 
   // The memory of an extent, unpacked, checked against its checksum. out.size() == extent.length.
   Result<void> read_extent(const Extent& extent, std::span<std::byte> out) const;
@@ -96,7 +105,8 @@ class ImageReader {
   ImageBrief brief_;
   std::unique_ptr<std::byte[]> meta_bytes_;
   ImageMeta meta_;
-  std::vector<Extent> extents_;
+  std::unique_ptr<std::byte[]> index_bytes_;
+  std::span<const Extent> extents_;  // there
   std::vector<AddrRange> inherited_;
 };
 

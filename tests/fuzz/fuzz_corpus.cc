@@ -72,7 +72,8 @@ void describe(MetaWriter& meta, bool rich) {
   meta.finish();
 }
 
-bool write_one(int dir_fd, const char* name, Codec codec, bool rich, uint32_t head_bytes, bool meta_last) {
+// repeats: four runs of the same bytes. The second comes before the first is written; the others are in the index only.
+bool write_one(int dir_fd, const char* name, Codec codec, bool rich, uint32_t head_bytes, bool meta_last, bool repeats = false) {
   SinkOptions options;
   options.codec = codec;
   options.uring = false;
@@ -83,8 +84,11 @@ bool write_one(int dir_fd, const char* name, Codec codec, bool rich, uint32_t he
   MetaWriter meta(meta_arena);
   describe(meta, rich);
   alignas(4096) static std::byte pages[16 * 4096];
-  for (size_t i = 0; i < sizeof(pages); i++) pages[i] = static_cast<std::byte>(i * i >> 12);
-  CopiedSegment segment{{0x10000}, 0b1011'0111'1110'1101, pages, 0};
+  for (size_t i = 0; i < sizeof(pages); i++) {
+    const size_t n = repeats ? i % (3 * 4096) : i;
+    pages[i] = static_cast<std::byte>(n * n >> 12);
+  }
+  CopiedSegment segment{{0x10000}, repeats ? 0b0000'0110'1101'1011u : 0b1011'0111'1110'1101u, pages, 0};
   ImageIdentity identity{};
   identity.sequence = rich ? 2 : 1;  // the plain one is a parent for the others
   if (rich) {
@@ -99,10 +103,11 @@ bool write_one(int dir_fd, const char* name, Codec codec, bool rich, uint32_t he
     return false;
   if (!meta_last && !give_meta()) return false;
   if (!sink.append({&segment, 1}).ok()) return false;
-  AddrRange unchanged{{0x11000}, {0x12000}};  // a page that the segment does not bring
+  AddrRange unchanged{{repeats ? 0x12000u : 0x11000u}, {repeats ? 0x13000u : 0x12000u}};  // a page that the segment does not bring
   if (rich && !sink.inherit({&unchanged, 1}).ok()) return false;
   if (meta_last && !give_meta()) return false;
-  return sink.commit().ok();
+  auto stats = sink.commit();
+  return stats.ok() && repeats == (stats->as_parent.chain_bytes > stats->bytes_written);
 }
 
 }  // namespace
@@ -116,12 +121,14 @@ int main(int argc, char** argv) {
   }
   mkdir(argv[1], 0700);
   int dir_fd = open(argv[1], O_RDONLY | O_DIRECTORY);
-  for (const char* old : {"plain", "rich", "lz4", "zstd", "heads"}) unlinkat(dir_fd, old, 0);
+  for (const char* old : {"plain", "rich", "lz4", "zstd", "heads", "repeated", "repeated_lz4"}) unlinkat(dir_fd, old, 0);
   bool ok = ckpt::write_one(dir_fd, "plain", Codec::kNone, false, 4096, false) &&
             ckpt::write_one(dir_fd, "rich", Codec::kNone, true, 4096, true) &&
             ckpt::write_one(dir_fd, "lz4", Codec::kLz4, true, 4096, false) &&
             ckpt::write_one(dir_fd, "zstd", Codec::kZstd, false, 4096, true) &&
-            ckpt::write_one(dir_fd, "heads", Codec::kNone, true, 8192, false);
+            ckpt::write_one(dir_fd, "heads", Codec::kNone, true, 8192, false) &&
+            ckpt::write_one(dir_fd, "repeated", Codec::kNone, false, 4096, false, true) &&
+            ckpt::write_one(dir_fd, "repeated_lz4", Codec::kLz4, true, 4096, true, true);
   if (!ok) std::fprintf(stderr, "%s: cannot write the corpus; is it writable?\n", argv[1]);
   return ok ? 0 : 74;
 }

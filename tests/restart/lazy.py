@@ -12,9 +12,8 @@ import tempfile
 import time
 import unittest
 
-BUILD = os.environ["CKPT_BUILD"]
-CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
-DAMAGED, IO = 65, 74
+from stepped_program import CKPT, DAMAGED, IO, RESTART, Program
+
 PAGES = 4096  # of the program's table
 
 # A table of PAGES pages, each of which begins with its number. Each line of input is a step, each answered by a line.
@@ -89,11 +88,6 @@ for line in sys.stdin:
 """ % PAGES
 
 
-def environment(**more):
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
-    return {**clean, **more}
-
-
 def read_text(path):
     with open(path, encoding="utf-8", errors="replace") as f:
         return f.read()
@@ -105,34 +99,6 @@ def stat_of(pid):
         return read_text("/proc/%s/stat" % pid).rsplit(")", 1)[1].split()[:2]
     except OSError:
         return None
-
-
-class Program:
-    """A restarted program, or the first one."""
-
-    def __init__(self, argv, **more):
-        self.child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                      env=environment(**more))
-
-    def ask(self, step):
-        self.child.stdin.write(step.encode() + b"\n")
-        self.child.stdin.flush()
-        return self.child.stdout.readline().decode().strip()
-
-    def said(self):
-        """The next JSON object that ckpt-restart prints."""
-        line = self.child.stderr.readline()
-        assert line.startswith(b"{"), line + self.child.stderr.read()
-        return json.loads(line)
-
-    def end(self):
-        """Its input ends, so does it."""
-        self.child.stdin.close()
-        code = self.child.wait(60)
-        errors = self.child.stderr.read().decode()
-        self.child.stdout.close()
-        self.child.stderr.close()
-        return code, errors
 
 
 def ended(pid):

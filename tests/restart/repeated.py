@@ -10,9 +10,8 @@ import subprocess
 import tempfile
 import unittest
 
-BUILD = os.environ["CKPT_BUILD"]
-CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
-DAMAGED = 65
+from stepped_program import CKPT, DAMAGED, RESTART, Program, environment
+
 PARTS, PART = 1024, 1 << 16  # 64 MiB
 
 # Part n holds pattern n % 5 (one is zeros), but for those that were written.
@@ -37,29 +36,6 @@ for line in sys.stdin: print(eval(line) or 'done', flush=True)
 """ % (PARTS, PART)
 
 
-def environment():
-    return {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
-
-
-class Program:
-    def __init__(self, *argv):
-        self.child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                      env=environment())
-
-    def ask(self, step):
-        self.child.stdin.write(step.encode() + b"\n")
-        self.child.stdin.flush()
-        return self.child.stdout.readline().decode().strip()
-
-    def end(self):
-        self.child.stdin.close()
-        code = self.child.wait(60)
-        errors = self.child.stderr.read().decode()
-        self.child.stdout.close()
-        self.child.stderr.close()
-        return code, errors
-
-
 class Repeated(unittest.TestCase):
     def setUp(self):
         self.directory = tempfile.mkdtemp(prefix="ckpt-repeated-")
@@ -72,7 +48,7 @@ class Repeated(unittest.TestCase):
         return done.stdout
 
     def start(self, *options):
-        program = Program(CKPT, "run", "--dir", self.images, *options, "--", "/usr/bin/python3", "-c", PROGRAM)
+        program = Program([CKPT, "run", "--dir", self.images, *options, "--", "/usr/bin/python3", "-c", PROGRAM])
         self.addCleanup(program.child.kill)
         self.assertEqual(program.child.stdout.readline(), b"up\n")
         return program
@@ -87,7 +63,7 @@ class Repeated(unittest.TestCase):
     def comes_back(self, image):
         for option in ("--eager", "--lazy"):
             with self.subTest(option=option, image=image):
-                program = Program(RESTART, "--quiet", option, image)
+                program = Program([RESTART, "--quiet", option, image])
                 self.addCleanup(program.child.kill)
                 self.assertEqual(program.ask("check()"), "good")
                 # What was one place in the image is not one in memory.

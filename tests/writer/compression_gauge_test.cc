@@ -32,6 +32,7 @@ struct Simulated {
         stored += uint64_t(double(n) * left);
         gauge.compressed(n, uint64_t(double(n) * left), int64_t(ns), int64_t(ns));
       } else {
+        gauge.left_alone();
         stored += n;
       }
       if (stored < kChunk) continue;
