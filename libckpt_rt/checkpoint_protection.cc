@@ -101,26 +101,6 @@ Result<void> CheckpointRun::protect_ahead() {
   return {};
 }
 
-// Memory for copies made in the pause, touched ahead of it. More is taken in the pause if this is not enough.
-Result<void> CheckpointRun::prepare_eager_copies(const MemoryMap& map, size_t threads) {
-  constexpr uint64_t kStack = 12 << 10, kMost = 64 << 20;  // bytes
-  ArenaVector<AddrRange> runs(arena_);
-  for (const Mapping& m : map.mappings()) {
-    if (m.handling != Handling::kEager) continue;
-    // One that went since the map was read needs no room, and must not cost the checkpoint.
-    [[maybe_unused]] const Result<void> scanned = pages_.scan(m, runs);
-  }
-  uint64_t bytes = (1 << 20) + threads * kStack;
-  for (const AddrRange& r : runs) bytes += r.size();
-  if (bytes > kMost) bytes = kMost;
-  if (!eager_arena_.reserve(bytes)) return no_memory("copies made in the pause");
-  const AddrRange ours = eager_arena_.range();
-  if (!own_.push_back(ours)) return no_memory("the checkpoint's lists");
-  sys::call(__NR_madvise, ours.start.value, ours.size(), MADV_DONTFORK);
-  sys::call(__NR_madvise, ours.start.value, ours.size(), MADV_POPULATE_WRITE);
-  return {};
-}
-
 // Mapping by mapping, exactly as they are now: a registration that ends in the middle of one would cut it.
 void CheckpointRun::take_protection_off() {
   MemoryMap now(arena_);

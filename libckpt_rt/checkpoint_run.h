@@ -3,8 +3,6 @@
 // Owner:     libckpt_rt, checkpoint*.cc. Callers: the agent.
 #pragma once
 
-#include <sys/uio.h>
-
 #include <optional>
 
 #include "copier/dma_copy_engine.h"
@@ -17,6 +15,7 @@
 #include "libckpt_rt/guarded_memory.h"
 #include "libckpt_rt/image_command.h"
 #include "libckpt_rt/page_scan.h"
+#include "libckpt_rt/still_memory.h"
 #include "libckpt_rt/watch.h"
 #include "writer/direct_sink.h"
 
@@ -25,23 +24,6 @@ namespace ckpt {
 inline Error no_memory(const char* what) {
   return make_error(ExitCode::kInternal, ENOMEM, "no address space left for {}; raise the limit (ulimit -v)", what);
 }
-
-// Memory of the program at its own addresses, while nobody can change it: in the stop, or in a forked
-// child.
-class StillMemory final : public ProgramMemory {
- public:
-  Result<void> open();
-  long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
-  // Readable memory piece by piece, by one call for all: a third of the price of one for each. Returns how many pieces
-  // were read whole, from the first on; the next one needs a look at it alone.
-  static size_t read_many(std::span<const iovec> to, std::span<const iovec> from);
-  long unprotect(AddrRange) override { return 0; }
-  long still_protected(AddrRange) override { return 0; }
-  void wake(AddrRange) override {}
-
- private:
-  ScopedFd memory_file_;
-};
 
 class CheckpointRun {
  public:
@@ -71,15 +53,29 @@ class CheckpointRun {
   Result<void> open_sink();
   void choose_segment(uint64_t resident);
   Result<void> get_ready();
+  void own_ranges();
+  void disown(Arena& arena);
+  bool note(uint32_t severity, const char* text);
+  Result<void> set_meta();
+
+  // checkpoint_stop.cc
   Result<void> stop();
   Result<void> collect_signals(const StopWorld::Stopped& stopped);
   DescriptorExecutor on_stopped_threads();
   Result<void> while_stopped();
+  void run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot);
+
+  // checkpoint_pages.cc
   Result<void> list_pages();
-  Result<void> prepare_copy_of_all(uint64_t resident);
-  Result<void> add_eager(std::span<const AddrRange> runs);
   Result<void> leave_out_excluded(ArenaVector<AddrRange>& runs, size_t first);
   Result<void> list_free_heap();
+  void log_heap();
+
+  // checkpoint_copies.cc
+  Result<void> prepare_copy_of_all(uint64_t resident);
+  Result<void> prepare_eager_copies(const MemoryMap& map, size_t threads);
+  Result<void> add_eager(std::span<const AddrRange> runs);
+  Result<void> copy_eagerly();
   // At most 64 pages on their way into eager_.
   struct EagerCopy {
     Addr from;
@@ -87,19 +83,12 @@ class CheckpointRun {
     std::byte* to;
     bool readable, file;
   };
-  void run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot);
-  Result<void> copy_eagerly();
   Result<void> take_eager_copy(const EagerCopy& copy, bool read, ArenaVector<CopiedSegment>& copied);
-  void own_ranges();
-  void disown(Arena& arena);
-  bool note(uint32_t severity, const char* text);
-  Result<void> set_meta();
 
   // checkpoint_protection.cc
   void choose_parent();
   Result<void> protect_ahead();
   Result<void> inherit_unwritten();
-  Result<void> prepare_eager_copies(const MemoryMap& map, size_t threads);
   Result<void> settle_protection();
   [[nodiscard]] bool add_stack_pages();
   void take_protection_off();
@@ -144,7 +133,6 @@ class CheckpointRun {
   uint64_t faults_ahead_ = 0;
   void ends(StopPart part);
   void log_stop();
-  void log_heap();
   bool stopped_ = false;
   bool memory_vanished_ = false;
   bool refused_ = false;

@@ -5,8 +5,8 @@
 
 #include <atomic>
 
-#include "libckpt_rt/checkpoint_run.h"
 #include "libckpt_rt/hooks.h"
+#include "libckpt_rt/still_memory.h"
 
 namespace ckpt::futex_words {
 

@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "base/heap_protocol.h"
-#include "libckpt_rt/checkpoint_run.h"
+#include "libckpt_rt/still_memory.h"
 
 extern "C" __attribute__((weak)) ckpt::HeapInterface ckpt_heap_v1;
 

@@ -1,0 +1,200 @@
+// The stop: threads, and what is looked at while they stand.
+#include <errno.h>
+
+#include "base/clock.h"
+#include "libckpt_rt/checkpoint_run.h"
+#include "libckpt_rt/critical_section.h"
+#include "libckpt_rt/library.h"
+#include "libckpt_rt/log.h"
+#include "libckpt_rt/restart_entry.h"
+#include "libckpt_rt/stuck_thread.h"
+
+namespace ckpt {
+
+void CheckpointRun::run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot) {
+  if (slot == nullptr || !callbacks::any(kind)) return;
+  library.world.run_on(*slot, [](void* k) { callbacks::run(*static_cast<ckpt_rt_callback_kind*>(k)); }, &kind);
+}
+
+Result<void> CheckpointRun::stop() {
+  const bool helpers = protects_memory(mode_);
+  int own_tids[] = {sys::gettid(), helpers ? library.fault_handler.tid() : 0, helpers ? library.writer.tid() : 0};
+  StopWorld::Call call{own_tids, waiting_.span(), library.signal, library.settings.stop_timeout_ns};
+  struct Meanwhile {
+    Arming& arming;
+    Result<void> result;
+    uint64_t faults;
+  } meanwhile{arming_, {}, arming_.faults()};
+  if (helpers && !is_guarded()) {
+    call.argument = &meanwhile;
+    call.meanwhile = [](void* argument) {
+      auto& m = *static_cast<Meanwhile*>(argument);
+      if (m.result.ok()) m.result = m.arming.catch_up();
+      m.faults = m.arming.faults();
+    };
+  }
+  int stuck = 0;
+  const int64_t deadline = now_ns() + library.settings.stop_timeout_ns;
+  StopWorld::Stopped stopped_threads;
+  for (;;) {
+    auto stopped = library.world.stop(call, arena_, &stuck);
+    if (!stopped.ok()) {
+      const Mapping* own = map_before_.find(Addr::of(reinterpret_cast<const void*>(&ckpt_restart_entry)));
+      if (stuck != 0 && own != nullptr && library.settings.log) {
+        log_backtrace(directory_.get(), {own->path, own->path_len}, library.pid, stuck, arena_);
+      }
+      return stopped.error();
+    }
+    stopped_threads = *stopped;
+    stop_called_ns_ = stopped->called_ns;
+    stop_began_ns_ = stopped->began_ns;
+    stopped_ = true;
+    if (critical_section::none_inside()) break;
+    library.world.release();
+    stopped_ = false;
+    if (!critical_section::await_none(deadline)) {
+      return make_error(ExitCode::kTimeout, 0,
+                        "a thread stayed in its critical section (ckpt_rt_enter_critical) longer than CKPT_STOP_TIMEOUT");
+    }
+  }
+  faults_ahead_ = meanwhile.faults;
+  CKPT_TRY(std::move(meanwhile.result));
+  const StopWorld::Stopped* stopped = &stopped_threads;
+  run_callbacks(CKPT_RT_BEFORE_CHECKPOINT, stopped->first);
+
+  library.stopped_threads = stopped->first;
+  library.leader_exited = stopped->leader_exited;
+  CKPT_TRY(collect_signals(*stopped));
+  if (stopped->leader_exited) {
+    StoppedThread leader{};
+    leader.record.tid = library.pid;
+    leader.record.flags = kThreadLeader | kThreadLeaderExited;
+    if (!threads_.push_back(leader)) return no_memory("the list of threads");
+  }
+  // The leader's record comes first.
+  for (bool leaders : {true, false}) {
+    for (ThreadSlot* s = stopped->first; s != nullptr; s = s->next) {
+      if ((s->tid == library.pid) != leaders) continue;
+      StoppedThread t;
+      describe_thread(*s, library.pid, t);
+      if (!threads_.push_back(t)) return no_memory("the list of threads");
+    }
+  }
+  for (uint32_t i = 0; i < library.pending.count; ++i) {
+    const PendingSignal& saved = library.pending.list[i];
+    PendingSignalRecord p{saved.tid, saved.signal, {}};
+    std::memcpy(p.info, &saved.info, sizeof(p.info));
+    if (!pending_.push_back(p)) return no_memory("the list of pending signals");
+  }
+  if (library.pending.overflow) note(1, "more than 4096 signals are pending: those beyond are lost at restart");
+  cost_.threads = static_cast<uint32_t>(threads_.size());
+  ends(kThreads);
+  return {};
+}
+
+// Pending signals and timers: one is what becomes of the other.
+Result<void> CheckpointRun::collect_signals(const StopWorld::Stopped& stopped) {
+  // In other modes the image may be complete before anybody has left, and the pause is long anyway.
+  const bool look_at_all = !protects_memory(mode_) || library.look_at_signals;
+  ProcessTimers& timers = library.process.timers;
+  auto* before = static_cast<TimersLeft*>(arena_.allocate(sizeof(TimersLeft)));
+  if (before == nullptr) return no_memory("the list of timers");
+  CKPT_TRY(list_timers(arena_, timers));
+  read_timers(timers);
+  note_left(timers, *before);
+  library.world.collect_pending(stopped, {1ull << (library.signal - 1), timers, look_at_all}, library.pending);
+  read_timers(timers);
+  add_expired(timers, *before, library.signal, library.pending);
+  return {};
+}
+
+// Two of them, if there are: one for the processor that waits, one for ours when the agent waits itself.
+DescriptorExecutor CheckpointRun::on_stopped_threads() {
+  constexpr uint32_t kSamplers = 2;
+  DescriptorExecutor executor;
+  executor.context = nullptr;
+  executor.run = [](void*, void (*work)(void*), void* argument) {
+    library.world.run_on(*library.world.alone(0), work, argument);
+  };
+  executor.start = [](void*, void (*work)(void*), void* argument) {
+    for (uint32_t i = 0; i < kSamplers; ++i) {
+      if (ThreadSlot* slot = library.world.alone(i)) library.world.start_on(*slot, work, argument);
+    }
+  };
+  executor.await = [](void*) {
+    for (uint32_t i = 0; i < kSamplers; ++i) {
+      if (ThreadSlot* slot = library.world.alone(i)) library.world.await(*slot);
+    }
+  };
+  return executor;
+}
+
+Result<void> CheckpointRun::while_stopped() {
+  // The leader may have exited; any stopped thread shows the same descriptors, directory and ids.
+  const int tid = library.stopped_threads != nullptr ? library.stopped_threads->tid : library.pid;
+  DescriptorExecutor executor;
+  if (library.stopped_threads != nullptr) executor = on_stopped_threads();
+  struct Sampling {
+    DescriptorCapture& descriptors;
+    ~Sampling() { descriptors.await_samples(); }
+  } sampling{descriptors_};
+  CKPT_TRY(descriptors_.begin_sampling(tid, executor));
+
+  CKPT_TRY(map_.read_again(own_.span(), beside_));
+  map_.copy_flags_from(map_before_);
+  watch_.look_up_in(&map_);
+  cost_.mappings = static_cast<uint32_t>(map_.mappings().size());
+  if (keep_watch_ && map_.has_pinned_pages()) keep_watch_ = false;
+  ends(kMappings);
+  CKPT_TRY(read_process_facts(arena_, tid, facts_));
+  capture_process_state_stopped(library.process);
+  ends(kProcess);
+
+  ArenaVector<MappedFileRange> mapped(arena_);
+  for (const Mapping& m : map_.mappings()) {
+    if (!m.shared || !m.whole || m.handling == Handling::kSkip || m.inode == 0) continue;
+    if (!mapped.push_back({m.device, m.inode, m.file_offset, m.range.size()})) return no_memory("the list of mappings");
+  }
+  descriptors_.skip_mapped(mapped.span());
+  CKPT_TRY(descriptors_.recheck_stopped(tid, executor));
+  cost_.descriptors = static_cast<uint32_t>(descriptors_.descriptor_count());
+  ends(kDescriptors);
+
+  CKPT_TRY(list_free_heap());
+  if (is_guarded()) return settle_guarded();
+  if (protects_memory(mode_)) return settle_protection();
+  if (mode_ == Mode::kConcurrent) {
+    for (Mapping& m : map_.mappings()) {
+      if (m.handling != Handling::kSkip) m.handling = Handling::kEager;
+    }
+  }
+  if (mode_ == Mode::kFork) {
+    // What a forked child does not get a copy of: shared memory, and what the program excluded from fork.
+    for (Mapping& m : map_.mappings()) {
+      if (m.handling == Handling::kSkip) continue;
+      const bool copied_by_fork = !m.shared && (m.map_flags & (kMapDontFork | kMapWipeOnFork)) == 0;
+      m.handling = copied_by_fork ? Handling::kTracked : Handling::kEager;
+    }
+  }
+  CKPT_TRY(list_pages());
+  return mode_ == Mode::kSequential ? Result<void>() : copy_eagerly();
+}
+
+void CheckpointRun::ends(StopPart part) { stop_part_ends_ns_[part] = now_ns(); }
+
+void CheckpointRun::log_stop() {
+  int64_t us[kStopParts];
+  for (int64_t i = 0, before = stop_began_ns_; i < kStopParts; before = stop_part_ends_ns_[i++]) {
+    us[i] = stop_part_ends_ns_[i] == 0 ? 0 : (stop_part_ends_ns_[i] - before) / 1000;
+  }
+  // All have left, or one that waited still waits for a processor.
+  int64_t last = 0;
+  if (!library.world.all_left(&last)) last = now_ns();
+  log_format(directory_.get(),
+             "stop {} us (of those that waited {}): threads {}, mappings {}, descriptors {}, process {}, protection {}, copies {}; {} faults; ahead "
+             "of it {} passes, {} faults",
+             cost_.pause_ns / 1000, (last - stop_called_ns_) / 1000, us[kThreads], us[kMappings], us[kDescriptors], us[kProcess], us[kProtection],
+             us[kCopies], arming_.faults() - faults_ahead_, arming_.passes(), faults_ahead_);
+}
+
+}  // namespace ckpt
