@@ -88,12 +88,12 @@ Result<void> Loader::start(const ImageChain& image, const LazyPlan& plan, Loader
   pid_ = 0;
   error_.reset();
   image_path_ = image.path();
-  if (state_ == nullptr) {
-    void* shared = mmap(nullptr, sizeof(State), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED) return make_error(ExitCode::kSystem, errno, "no shared memory ({})", errno_name(errno));
-    state_ = static_cast<State*>(shared);
-  }
-  new (state_) State;
+  // New for each attempt: the guard of one before may still look at its own.
+  if (state_ != nullptr) munmap(state_, sizeof(State));
+  state_ = nullptr;
+  void* shared = mmap(nullptr, sizeof(State), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) return make_error(ExitCode::kSystem, errno, "no shared memory ({})", errno_name(errno));
+  state_ = new (shared) State;
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return make_error(ExitCode::kSystem, errno, "no socket pair for the loader ({})", errno_name(errno));

@@ -340,7 +340,8 @@ Result<void> DirectSink::flush_chunk() {
   CKPT_TRY(write_slot(chunk_slot_, bytes, false, pieces));
   if (options_.adaptive) {
     const int64_t now = options_.clock();
-    gauge_.wrote(bytes, memory_bytes_ - memory_told_, now - chunk_began_ns_, waited_ns_);
+    // What helpers still have and will be found repeated is told already.
+    gauge_.wrote(bytes, memory_bytes_ - std::min(memory_told_, memory_bytes_), now - chunk_began_ns_, waited_ns_);
     memory_told_ = memory_bytes_;
     chunk_began_ns_ = now;
     waited_ns_ = 0;
