@@ -118,12 +118,14 @@ CheckpointRun::CheckpointRun(Mode mode, FaultBackEnd back_end, int64_t requested
       watch_(watch),
       protection_(watch.protection),
       table_(watch.table),
-      arming_(watch.arming),
+      guarded_arming_(guarded_, pages_, table_),
+      arming_(is_guarded() ? guarded_arming_ : watch.arming),
       copier_(table_, pool_, queue_, is_guarded() ? static_cast<ProgramMemory&>(guarded_) : protection_) {}
 
 CheckpointRun::~CheckpointRun() {
   // What is left to undo after a failure; after success nothing is.
   if (!kept_) protection_.serve(nullptr);
+  undo_guard();
   // Before anything that waits for threads of the program: faults are still let go.
   if (stopped_) library.world.release();
   if (!writer_started_) start_writer(WriterOrder::kLeave);
@@ -180,7 +182,7 @@ void CheckpointRun::log_heap() {
 
 void CheckpointRun::own_ranges() {
   for (AddrRange r : {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(), arena_.range(),
-                      sink_arena_.range(), pool_.range(), guard::own_range()}) {
+                      sink_arena_.range(), pool_.range(), guard::own_range(), guarded_arena_.range()}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
   const size_t watch = own_.size();
@@ -191,7 +193,7 @@ void CheckpointRun::own_ranges() {
   }
   if (mode_ == Mode::kFork) return;
   // A child that the program forks meanwhile has no use for these and would keep them for ever.
-  for (AddrRange r : {arena_.range(), sink_arena_.range()}) sys::call(__NR_madvise, r.start.value, r.size(), MADV_DONTFORK);
+  for (AddrRange r : {arena_.range(), sink_arena_.range(), guarded_arena_.range()}) sys::call(__NR_madvise, r.start.value, r.size(), MADV_DONTFORK);
   for (size_t i = watch; i < watch_end; ++i) sys::call(__NR_madvise, own_[i].start.value, own_[i].size(), MADV_DONTFORK);
 }
 
@@ -278,7 +280,7 @@ Result<void> CheckpointRun::prepare() {
   CKPT_TRY(still_memory_.open());
   CKPT_TRY(descriptors_.prepare(arena_, library.pid));
   if (is_guarded()) {
-    CKPT_TRY(prepare_guard());
+    CKPT_TRY(prepare_guard(for_lists + for_table + resident / 32));
   } else if (protects_memory(mode_)) {
     CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_lists + for_table + resident / 32));
     keep_watch_ = library.settings.increments != 0 && library.settings.to[0] == '\0' && watch_.can_be_kept();
@@ -351,7 +353,8 @@ Result<void> CheckpointRun::stop() {
     Result<void> result;
     uint64_t faults;
   } meanwhile{arming_, {}, arming_.faults()};
-  if (helpers && !is_guarded()) {
+  ahead_ = is_guarded() ? guard_open_ : helpers;
+  if (ahead_) {
     call.argument = &meanwhile;
     call.meanwhile = [](void* argument) {
       auto& m = *static_cast<Meanwhile*>(argument);
@@ -384,11 +387,12 @@ Result<void> CheckpointRun::stop() {
     }
   }
   faults_ahead_ = meanwhile.faults;
-  CKPT_TRY(std::move(meanwhile.result));
   const StopWorld::Stopped* stopped = &stopped_threads;
+  library.stopped_threads = stopped->first;
+  if (guard_open_) leave_guard_stopped(stopped->first);
+  CKPT_TRY(std::move(meanwhile.result));
   run_callbacks(CKPT_RT_BEFORE_CHECKPOINT, stopped->first);
 
-  library.stopped_threads = stopped->first;
   library.leader_exited = stopped->leader_exited;
   CKPT_TRY(collect_signals(*stopped));
   if (stopped->leader_exited) {

@@ -19,7 +19,9 @@
 
 namespace ckpt {
 
+class Arming;
 class Copier;
+class GuardedMemory;
 struct ThreadSlot;
 
 namespace guard {
@@ -39,10 +41,15 @@ Result<void> prepare();
 AddrRange own_range();
 // In the stop: is there anything about these threads that the guard cannot serve? nullptr, or what.
 const char* refuses(const ThreadSlot* stopped);
-// In the stop, before anything is protected; after it the actions of all signals are the guard's.
-void open_stopped(Copier& copier, const Faults& faults);
-// In the next stop, when nothing is protected any more.
+// In a stop, before anything is protected; after it the actions of all signals are the guard's. arming: protection goes on
+// while threads run, up to the next stop; nullptr: what is protected now is all.
+void open_stopped(Copier& copier, const Faults& faults, Arming* arming, GuardedMemory* memory);
+// In the next stop. Of a guard that was open ahead of it, it may be opened again in the same stop.
 void close_stopped();
+void reopen_stopped(Copier& copier);
+// After the stop: returns when so many threads, all that stood, can handle faults. Before that one is still in the handler of
+// the stop, with the signal blocked.
+void await_enlisted(uint32_t threads);
 
 struct Counters {
   uint64_t calls, waited,
@@ -53,6 +60,10 @@ Counters counters();
 
 // Restart, forked child: it is closed.
 void reset(bool keep_memory);
+
+// Handler of a stop, first thing: of a guard that is open ahead of it a thread that stands leaves no trace. It stands on the
+// program's own stack then, as it would without a guard, and this does not return.
+void stand_without_guard(ucontext_t* frame);
 
 // A handler of ours, of the checkpoint signal: from its first to its last instruction.
 class Handler {
