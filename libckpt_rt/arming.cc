@@ -367,7 +367,7 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
     if (tracked != range.size()) mark_open(range);
   }
   CKPT_TRY(settle_covered(map));
-  return settle_rest(map, eager);
+  return settle_rest(map, open, eager);
 }
 
 // Are those of the open pages that lie in `part` among the pages just listed?
@@ -390,7 +390,9 @@ Result<void> Arming::settle_part(const Mapping& m, AddrRange part, std::span<con
   uint64_t bytes = 0;
   for (const AddrRange& run : runs_) bytes += run.size();
   // The end of a stack, mostly: to copy it costs no more than to protect it, and spares its thread a fault.
-  bool copied = !open.empty() && bytes <= kOpenBytes;
+  // (A thread that has been counted may still be on its way to sleep: where nobody serves its fault its stack must not be
+  // protected for an instant.)
+  bool copied = !open.empty() && (bytes <= kOpenBytes || !protection_.kernel_waits());
   if (!copied && protection_.protect(part) != 0) {
     // Mapped anew in this place.
     copied = protection_.add(m.range) != 0;
@@ -430,7 +432,7 @@ Result<void> Arming::settle_covered(std::span<const Mapping> map) {
 }
 
 // Memory outside of the table.
-Result<void> Arming::settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>& eager) {
+Result<void> Arming::settle_rest(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager) {
   struct Run {
     AddrRange range;
     size_t mapping;
@@ -438,6 +440,11 @@ Result<void> Arming::settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>&
   ArenaVector<Run> found(*arena_);
   uint64_t bytes = 0;
   size_t segments = 0, c = 0;
+  auto take = [&](AddrRange run, size_t mapping) {
+    bytes += run.size();
+    segments += SegmentTable::segments_of(run, segment_bytes_);
+    return run.empty() || found.push_back({run, mapping});
+  };
   for (size_t i = 0; i < map.size(); ++i) {
     const Mapping& m = map[i];
     if (m.handling != Handling::kTracked) continue;
@@ -449,9 +456,18 @@ Result<void> Arming::settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>&
       if (rest.start < rest.end) {
         CKPT_TRY(list_pages(rest, m.shared));
         for (const AddrRange& run : runs_) {
-          bytes += run.size();
-          segments += SegmentTable::segments_of(run, segment_bytes_);
-          if (!found.push_back({run, i})) return no_memory_for_segments();
+          AddrRange left = run;
+          if (!protection_.kernel_waits()) {
+            // Segments with pages that will be released are copied whole, as in settle_part().
+            for (auto page = std::lower_bound(open.begin(), open.end(), run.start); page != open.end() && *page < run.end; ++page) {
+              if (*page < left.start) continue;
+              const Addr base{page->value & ~(segment_bytes_ - 1)};
+              const AddrRange around = AddrRange{base, base + segment_bytes_}.common(left);
+              if (!take({left.start, around.start}, i) || !eager.push_back(around)) return no_memory_for_segments();
+              left.start = around.end;
+            }
+          }
+          if (!take(left, i)) return no_memory_for_segments();
         }
       }
       if (!more) break;

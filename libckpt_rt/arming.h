@@ -119,7 +119,7 @@ class Arming {
   Result<void> settle_part(const Mapping& m, AddrRange part, std::span<const Addr> open, ArenaVector<AddrRange>& eager);
   bool exist(std::span<const Addr> open, AddrRange part) const;
   Result<void> settle_covered(std::span<const Mapping> map);
-  Result<void> settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>& eager);
+  Result<void> settle_rest(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager);
   Result<void> list_pages(AddrRange range, bool shared);
 
   ArmedMemory& protection_;

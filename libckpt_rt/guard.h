@@ -1,14 +1,14 @@
-// The guard: from a stop until the copying is over, no system call of the program meets a protected page.
+// The guard: from before memory is protected until the copying is over, no system call of the program meets a protected page.
 //
 // The fault back ends in-thread and mprotect need it: with them the kernel cannot wait for a fault that it
 // takes on the program's behalf, it fails the call, or kills the thread when it was a signal's frame.
 // docs/fault_back_ends.md has the protocol and the argument why nothing is left that the kernel writes to.
 //
-// Owner:     libckpt_rt, one in the process. Open from the end of a stop to the next stop, which exists to
-// close it. Callers:   prepare, open_stopped, close_stopped: the agent, the last two while all threads stand
-// in the handler of the
-//            stop. Handler: a thread of the program in a handler of ours, first and last thing.
-// Never:     in an image: it is opened after the image's instant and gone before the next.
+// Owner:     libckpt_rt, one in the process. Open from the end of a stop to the next stop; of one that is open ahead of the
+//            checkpoint's stop nothing is left at the image's instant, after which it is opened again.
+// Callers:   await_enlisted, prepare, *_stopped: the agent, the last while all threads stand in the handler of the
+//            stop. Handler, stand_without_guard: a thread of the program in a handler of ours.
+// Never:     in an image.
 #pragma once
 
 #include <signal.h>
