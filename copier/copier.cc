@@ -280,10 +280,10 @@ bool Copier::make_writable(AddrRange range) {
       if (to_copy(id)) {
         copy_owned(id, pool_.acquire(CopyKind::kForced));
         counters_.forced.fetch_add(1, std::memory_order_relaxed);
-      } else if (unprotect_segment(s)) {
-        table_.finish(id);
       } else {
-        table_.lose(id);
+        // Memory that the image does not have. Part of the window may be another mapping by now.
+        unprotect_segment(s);
+        table_.finish(id);
       }
     } else if (table_.want(id) < SegmentState::kCopied) {
       if (table_.state(id) == SegmentState::kSaved) let_go(id);
@@ -304,6 +304,10 @@ bool Copier::tracks(Addr page, bool* copied) const {
 
 void Copier::note_fault(uint64_t waited_ns) {
   counters_.faults.fetch_add(1, std::memory_order_relaxed);
+  note_wait(waited_ns);
+}
+
+void Copier::note_wait(uint64_t waited_ns) {
   uint64_t longest = counters_.longest_wait_ns.load(std::memory_order_relaxed);
   while (longest < waited_ns && !counters_.longest_wait_ns.compare_exchange_weak(longest, waited_ns, std::memory_order_relaxed)) {
   }

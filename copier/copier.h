@@ -85,6 +85,7 @@ class Copier final : private CopyListener {
   // Is the page in a segment? copied: and was it made writable already?
   bool tracks(Addr page, bool* copied) const;
   void note_fault(uint64_t waited_ns);
+  void note_wait(uint64_t waited_ns);
   // After run(): what nobody has made writable.
   void unprotect_rest();
 

@@ -7,7 +7,6 @@
 
 #include "libckpt_rt/futex_words.h"
 #include "libckpt_rt/thread_context.h"
-#include "libckpt_rt/write_protect.h"
 
 namespace ckpt {
 
@@ -15,7 +14,6 @@ namespace {
 
 constexpr uint64_t kBlock = 2 << 20;       // bytes described by one page of page tables
 constexpr uint64_t kAtOnce = 4 << 20;      // bytes protected by one call: mmap() of the program waits for it
-constexpr size_t kBatch = 32;              // segments protected while faults wait
 constexpr size_t kFew = 64;                // segments that the stop can protect in no time
 constexpr uint32_t kMostPasses = 16;
 constexpr uint64_t kGap = 256 << 10;       // bytes between two segments that one call protects, the gap again, in the stop
@@ -68,12 +66,37 @@ void Arming::removed(AddrRange range) {
       (early_.size() == kMostEarly || !early_.push_back(range))) {
     early_overflow_ = true;
   }
+  unsettle(range);
+}
+
+void Arming::unsettle(AddrRange range) {
+  AddrRange open{};  // segments side by side that were protected
+  auto unprotect = [&] {
+    if (!open.empty()) protection_.unprotect(open);
+    open = {};
+  };
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
-    if (!table_.window(table_[id]).overlaps(range) || table_.state(id) == SegmentState::kUnsettled) continue;
-    table_.unsettled(id);
+    const AddrRange window = table_.window(table_[id]);
+    if (!window.overlaps(range) || table_.state(id) == SegmentState::kUnsettled) continue;
+    const bool was_protected = table_.unsettled(id);
     [[maybe_unused]] bool fits = unsettled_.push_back(id.value);
+    if (!was_protected || protection_.kernel_waits()) continue;
+    if (window.start != open.end || open.size() >= kAtOnce) unprotect();
+    if (open.empty()) open = window;
+    open.end = window.end;
   }
+  unprotect();
+}
+
+void Arming::open_for_kernel(AddrRange range) { unsettle(range); }
+
+bool Arming::fault_in_thread(Addr page, bool* was_writable) {
+  SegmentId id;
+  if (!table_.find(page, &id)) return false;
+  *was_writable = table_.state(id) != SegmentState::kProtected;
+  if (!*was_writable) fault(page);
+  return true;
 }
 
 Result<void> Arming::list_pages(AddrRange range, bool shared) {
@@ -112,14 +135,14 @@ void Arming::add(std::span<Mapping> map) {
 Result<void> Arming::run(std::span<const Mapping> map, std::span<const Addr> stacks) {
   CKPT_TRY(cover(map));
   {
-    WriteProtection::Serving serving(protection_);
+    ArmedMemory::Serving serving(protection_);
     for (Addr a : stacks) removed({Addr{a.value - kHandlerStackBytes}.page_down(), a.page_down() + kPageSize});
   }
   size_t before = SIZE_MAX;
   for (uint32_t passes = 0, worse = 0; passes < kMostPasses && worse < 3; ++passes) {
     size_t left;
     {
-      WriteProtection::Serving serving(protection_);
+      ArmedMemory::Serving serving(protection_);
       left = written_.size();
     }
     if (left <= kFew) break;
@@ -132,7 +155,7 @@ Result<void> Arming::run(std::span<const Mapping> map, std::span<const Addr> sta
 
 Result<void> Arming::catch_up() {
   {
-    WriteProtection::Serving serving(protection_);
+    ArmedMemory::Serving serving(protection_);
     if (written_.size() <= kFew) return {};
   }
   return pass();
@@ -193,15 +216,30 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
   const size_t size = table_.size() + segments;
   ArenaVector<uint32_t> written(*arena_), taken(*arena_), unsettled(*arena_);
   if (!written.reserve(size) || !taken.reserve(size) || !unsettled.reserve(size)) return no_memory_for_segments();
-  WriteProtection::Serving serving(protection_);
+  ArmedMemory::Serving serving(protection_);
   if (!table_.merge(*arena_, added)) return no_memory_for_segments();
-  for (SegmentId id{0}; early_overflow_ && id.value < table_.size(); ++id.value) table_.set(id, SegmentState::kUnsettled);
+  for (SegmentId id{0}; early_overflow_ && id.value < table_.size(); ++id.value) {
+    if (table_.state(id) == SegmentState::kProtected && !protection_.kernel_waits()) protection_.unprotect(table_.window(table_[id]));
+    table_.set(id, SegmentState::kUnsettled);
+  }
   for (const AddrRange& r : early_) {
     SegmentId id, last;
     for (table_.find_range(r, &id, &last); id < last; ++id.value) {
-      if (table_.window(table_[id]).overlaps(r)) table_.set(id, SegmentState::kUnsettled);
+      if (!table_.window(table_[id]).overlaps(r)) continue;
+      if (table_.state(id) == SegmentState::kProtected && !protection_.kernel_waits()) protection_.unprotect(table_.window(table_[id]));
+      table_.set(id, SegmentState::kUnsettled);
     }
   }
+  protection_.each_busy(
+      [](void* table, AddrRange range) {
+        auto& t = *static_cast<SegmentTable*>(table);
+        SegmentId id, last;
+        for (t.find_range(range, &id, &last); id < last; ++id.value) {
+          // Of what is protected already open_for_kernel() was told in time.
+          if (t.window(t[id]).overlaps(range) && t.state(id) == SegmentState::kWritten) t.set(id, SegmentState::kUnsettled);
+        }
+      },
+      &table_);
   for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
     SegmentState state = table_.state(id);
     if (state == SegmentState::kProtected) continue;
@@ -215,14 +253,14 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
 
 Result<void> Arming::pass() {
   ++passes_;
-  WriteProtection::Serving serving(protection_);
+  ArmedMemory::Serving serving(protection_);
   std::swap(written_, taken_);
   std::sort(taken_.begin(), taken_.end());
   // Between two batches every thread that waits is served, once: however fast threads write, each of them
   // undoes one segment of a batch, and passes get ahead.
   for (size_t i = 0; i < taken_.size();) {
     protection_.serve_waiting();
-    for (const size_t batch = i + kBatch; i < taken_.size() && i < batch;) CKPT_TRY(protect_next(i));
+    for (const size_t batch = i + protection_.batch(); i < taken_.size() && i < batch;) CKPT_TRY(protect_next(i));
   }
   taken_.clear();
   return {};
@@ -329,7 +367,7 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
     if (tracked != range.size()) mark_open(range);
   }
   CKPT_TRY(settle_covered(map));
-  return settle_rest(map, eager);
+  return settle_rest(map, open, eager);
 }
 
 // Are those of the open pages that lie in `part` among the pages just listed?
@@ -352,7 +390,9 @@ Result<void> Arming::settle_part(const Mapping& m, AddrRange part, std::span<con
   uint64_t bytes = 0;
   for (const AddrRange& run : runs_) bytes += run.size();
   // The end of a stack, mostly: to copy it costs no more than to protect it, and spares its thread a fault.
-  bool copied = !open.empty() && bytes <= kOpenBytes;
+  // (A thread that has been counted may still be on its way to sleep: where nobody serves its fault its stack must not be
+  // protected for an instant.)
+  bool copied = !open.empty() && (bytes <= kOpenBytes || !protection_.kernel_waits());
   if (!copied && protection_.protect(part) != 0) {
     // Mapped anew in this place.
     copied = protection_.add(m.range) != 0;
@@ -392,7 +432,7 @@ Result<void> Arming::settle_covered(std::span<const Mapping> map) {
 }
 
 // Memory outside of the table.
-Result<void> Arming::settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>& eager) {
+Result<void> Arming::settle_rest(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager) {
   struct Run {
     AddrRange range;
     size_t mapping;
@@ -400,6 +440,11 @@ Result<void> Arming::settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>&
   ArenaVector<Run> found(*arena_);
   uint64_t bytes = 0;
   size_t segments = 0, c = 0;
+  auto take = [&](AddrRange run, size_t mapping) {
+    bytes += run.size();
+    segments += SegmentTable::segments_of(run, segment_bytes_);
+    return run.empty() || found.push_back({run, mapping});
+  };
   for (size_t i = 0; i < map.size(); ++i) {
     const Mapping& m = map[i];
     if (m.handling != Handling::kTracked) continue;
@@ -411,9 +456,18 @@ Result<void> Arming::settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>&
       if (rest.start < rest.end) {
         CKPT_TRY(list_pages(rest, m.shared));
         for (const AddrRange& run : runs_) {
-          bytes += run.size();
-          segments += SegmentTable::segments_of(run, segment_bytes_);
-          if (!found.push_back({run, i})) return no_memory_for_segments();
+          AddrRange left = run;
+          if (!protection_.kernel_waits()) {
+            // Segments with pages that will be released are copied whole, as in settle_part().
+            for (auto page = std::lower_bound(open.begin(), open.end(), run.start); page != open.end() && *page < run.end; ++page) {
+              if (*page < left.start) continue;
+              const Addr base{page->value & ~(segment_bytes_ - 1)};
+              const AddrRange around = AddrRange{base, base + segment_bytes_}.common(left);
+              if (!take({left.start, around.start}, i) || !eager.push_back(around)) return no_memory_for_segments();
+              left.start = around.end;
+            }
+          }
+          if (!take(left, i)) return no_memory_for_segments();
         }
       }
       if (!more) break;

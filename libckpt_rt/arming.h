@@ -36,20 +36,26 @@
 // segments concerned are protected, holes included. check() does the same for all that is kProtected, ahead of the
 // stop: what moves memory and tells nobody (a bare mremap, shmat) is found out there.
 //
+// Where the thread that writes handles its faults (guard.h)
+// ---------------------------------------------------------
+// The kernel does not wait for a fault that it takes on the program's behalf. So what it may write to is made kUnsettled
+// before each system call (open_for_kernel), and for a thread's own stores the thread itself does what 3. says
+// (fault_in_thread): docs/fault_back_ends.md. There kWritten and kUnsettled mean that nothing of the segment is protected.
+//
 // Owner:     libckpt_rt. One Arming is one checkpoint's, or one watch's. Its table is the checkpoint's table.
-// Callers:   fault, removed: whoever serves faults (write_protect.h). The rest: the agent.
+// Callers:   fault, removed: whoever serves faults (write_protect.h). open_for_kernel, fault_in_thread: threads of the
+//            program under guard, with the lock (guard_ahead.cc). The rest: the agent.
 // Never:     touches protected memory.
 #pragma once
 
 #include <errno.h>
 
 #include "copier/segment_table.h"
+#include "libckpt_rt/armed_memory.h"
 #include "libckpt_rt/memory_map.h"
 #include "libckpt_rt/page_scan.h"
 
 namespace ckpt {
-
-class WriteProtection;
 
 inline Error no_memory_for_segments() {
   return make_error(ExitCode::kInternal, ENOMEM, "no address space left for the table of segments; raise the limit (ulimit -v)");
@@ -57,7 +63,7 @@ inline Error no_memory_for_segments() {
 
 class Arming {
  public:
-  Arming(WriteProtection& protection, PageScan& pages, SegmentTable& table)
+  Arming(ArmedMemory& protection, PageScan& pages, SegmentTable& table)
       : protection_(protection), pages_(pages), table_(table) {}
 
   Result<void> prepare(Arena& arena, uint64_t segment_bytes);
@@ -87,6 +93,10 @@ class Arming {
 
   void fault(Addr a);
   void removed(AddrRange range);
+  // The range is writable, and stays so until the stop.
+  void open_for_kernel(AddrRange range);
+  // A thread's own store faulted at the page. False: it is in no segment. was_writable: there was nothing to do.
+  bool fault_in_thread(Addr page, bool* was_writable);
 
   uint64_t faults() const { return faults_.load(std::memory_order_relaxed); }
   uint32_t passes() const { return passes_; }
@@ -109,10 +119,10 @@ class Arming {
   Result<void> settle_part(const Mapping& m, AddrRange part, std::span<const Addr> open, ArenaVector<AddrRange>& eager);
   bool exist(std::span<const Addr> open, AddrRange part) const;
   Result<void> settle_covered(std::span<const Mapping> map);
-  Result<void> settle_rest(std::span<Mapping> map, ArenaVector<AddrRange>& eager);
+  Result<void> settle_rest(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager);
   Result<void> list_pages(AddrRange range, bool shared);
 
-  WriteProtection& protection_;
+  ArmedMemory& protection_;
   PageScan& pages_;
   SegmentTable& table_;
   Arena* arena_ = nullptr;
@@ -131,6 +141,7 @@ class Arming {
   ArenaVector<AddrRange> early_;
   bool early_overflow_ = false;
   bool in_table(AddrRange range) const;
+  void unsettle(AddrRange range);
   // Not all of it is protected, whatever its state.
   void mark_open(AddrRange range);
   std::atomic<uint64_t> faults_{0};

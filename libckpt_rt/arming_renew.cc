@@ -69,7 +69,7 @@ Result<void> Arming::renew(Arena& arena, std::span<const Mapping> map, bool full
     return no_memory_for_segments();
   }
 
-  WriteProtection::Serving serving(protection_);
+  ArmedMemory::Serving serving(protection_);
   SegmentId old{0};
   for (SegmentId id{0}; id.value < table.size(); ++id.value) {
     Segment& s = table[id];
@@ -116,7 +116,7 @@ Result<size_t> Arming::check() {
     if (table_.region(c.region).shared) continue;
     for (AddrRange rest = c.range, part; !rest.empty(); rest.start = part.end) {
       part = {rest.start, rest.size() > kAtOnce ? rest.start + kAtOnce : rest.end};
-      WriteProtection::Serving serving(protection_);
+      ArmedMemory::Serving serving(protection_);
       auto more = check_range(part);
       if (!more.ok()) return more.error();
       found += *more;

@@ -22,42 +22,113 @@ Error CheckpointRun::refuse(const char* why) {
                     fault_back_end_name(back_end_), why);
 }
 
-Result<void> CheckpointRun::prepare_guard() {
+Result<void> CheckpointRun::prepare_guard(uint64_t list_bytes) {
   if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT))
     return refuse("it has functions that run in the stop (ckpt_rt_callback)");
   auto prepared = guard::prepare();
   refused_ = !prepared.ok();
-  return prepared;
+  CKPT_TRY(std::move(prepared));
+  // Functions that run in the stop write to memory; there nobody could handle the fault.
+  ahead_ = GuardedMemory::can_protect_ahead(back_end_) && !callbacks::any(CKPT_RT_BEFORE_CHECKPOINT);
+  return guarded_arena_.reserve(list_bytes) ? Result<void>() : no_memory("the checkpoint's lists");
 }
 
 Result<void> CheckpointRun::get_ready_for_guard() {
   ArenaVector<Addr> stacks(arena_);
   waiting_.clear();
   if (!list_waiting(arena_, stacks, waiting_)) return no_memory("the list of threads");
+  if (ahead_) {
+    CKPT_TRY(open_guard_ahead());
+    return protect_ahead();
+  }
   // Memory that went since the map was read cannot be looked at. Room is then made in the pause.
   [[maybe_unused]] const Result<void> prepared = prepare_eager_copies(map_before_, stacks.size());
   return get_ready();
 }
 
-// The last thing in the stop, as settle_protection() is.
+// A short stop: all threads go under guard, and nothing is protected yet.
+Result<void> CheckpointRun::open_guard_ahead() {
+  if (map_before_.has_pinned_pages()) return refuse("a ring, an asynchronous read or a device writes to its memory");
+  CKPT_TRY(arming_.prepare(guarded_arena_, library.settings.segment_bytes));
+  const int own_tids[] = {sys::gettid(), library.writer.tid()};
+  int stuck = 0;
+  auto stopped = library.world.stop({own_tids, waiting_.span(), library.signal, library.settings.stop_timeout_ns},
+                                    arena_, &stuck);
+  if (!stopped.ok()) return stopped.error();
+  auto open = [&]() -> Result<void> {
+    if (const char* why = guard::refuses(stopped->first)) return refuse(why);
+    auto opened = guarded_.open_stopped(back_end_, true, stopped->first, guarded_arena_);
+    refused_ = !opened.ok();
+    CKPT_TRY(std::move(opened));
+    if (!keep_open(stopped->first)) {
+      guarded_.end_stopped(stopped->first);
+      return no_memory("the list of pages that are not protected");
+    }
+    descriptors_.hide(guarded_.descriptor());
+    guard::open_stopped(copier_, guarded_.faults(), &arming_, &guarded_);
+    guard_open_ = true;
+    return {};
+  };
+  const Result<void> opened = open();
+  library.world.release();
+  opened_in_ns_ = library.world.resumed_ns(now_ns()) - stopped->began_ns;
+  if (opened.ok()) guard::await_enlisted(stopped->count);
+  return opened;
+}
+
+// What the kernel writes to without a system call of the thread.
+bool CheckpointRun::keep_open(const ThreadSlot* stopped) {
+  for (const ThreadSlot* s = stopped; s != nullptr; s = s->next) {
+    if (s->clear_child_tid != 0 && !guarded_.keep_open(Addr{s->clear_child_tid}.page_down())) return false;
+    if (s->rseq == 0) continue;
+    const Addr first = Addr{s->rseq}.page_down(), last = Addr{s->rseq + s->rseq_len - 1}.page_down();
+    if (!guarded_.keep_open(first) || (last != first && !guarded_.keep_open(last))) return false;
+  }
+  return true;
+}
+
+// First thing in the stop: the image's instant knows of no guard. Memory stays protected.
+void CheckpointRun::leave_guard_stopped(ThreadSlot* thread) {
+  guard::close_stopped();
+  guard_open_ = false;
+  if (!callbacks::any(CKPT_RT_BEFORE_CHECKPOINT)) return;
+  // Registered just now: they run in the stop, and write to memory.
+  guarded_.end_running();
+  guarded_.end_stopped(thread);
+  descriptors_.hide(-1);
+  ahead_ = false;
+}
+
+// The last thing in the stop.
 Result<void> CheckpointRun::settle_guarded() {
   if (map_.has_pinned_pages()) return refuse("a ring, an asynchronous read or a device writes to its memory");
+  if (ahead_) {
+    CKPT_TRY(settle_protection());
+    guard::reopen_stopped(copier_);
+    guard_open_ = guard_copies_ = true;
+    return {};
+  }
   if (const char* why = guard::refuses(library.stopped_threads)) return refuse(why);
   map_.copy_special_pages_eagerly();
-  auto begun = guarded_.begin_stopped(back_end_, library.stopped_threads, arena_, map_.mappings());
+  auto begun = guarded_.open_stopped(back_end_, false, library.stopped_threads, arena_);
   if (!begun.ok()) {
     refused_ = true;
     return begun.error();
   }
-  const Result<void> settled = protect_for_guard();
-  if (settled.ok()) {
-    guard::open_stopped(copier_, guarded_.faults());
-    return {};
+  CKPT_TRY(guarded_.add_stopped(map_.mappings()));
+  CKPT_TRY(protect_for_guard());
+  guard::open_stopped(copier_, guarded_.faults(), nullptr, &guarded_);
+  guard_open_ = guard_copies_ = true;
+  return {};
+}
+
+bool CheckpointRun::add_rseq_pages() {
+  for (const ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next) {
+    if (s->rseq == 0) continue;
+    const Addr first = Addr{s->rseq}.page_down(), last = Addr{s->rseq + s->rseq_len - 1}.page_down();
+    if (!open_pages_.push_back(first) || !open_pages_.push_back(last)) return false;
   }
-  copier_.unprotect_rest();
-  guarded_.end_running();
-  guarded_.end_stopped(library.stopped_threads);
-  return settled;
+  return true;
 }
 
 Result<void> CheckpointRun::protect_for_guard() {
@@ -65,11 +136,7 @@ Result<void> CheckpointRun::protect_for_guard() {
   if (!add_stack_pages() || !futex_words::collect(library.stopped_threads, still_memory_, open_pages_)) {
     return no_memory("the list of pages that are not protected");
   }
-  for (const ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next) {
-    if (s->rseq == 0) continue;
-    const Addr first = Addr{s->rseq}.page_down(), last = Addr{s->rseq + s->rseq_len - 1}.page_down();
-    if (!open_pages_.push_back(first) || !open_pages_.push_back(last)) return no_memory("the list of pages");
-  }
+  if (!add_rseq_pages()) return no_memory("the list of pages");
   // Around them all of a segment is copied now: a stack that its thread goes on with.
   for (Addr page : open_pages_) {
     SegmentId id;
@@ -117,9 +184,20 @@ Result<void> CheckpointRun::protect_for_guard() {
   return {};
 }
 
+// After a failure: nothing is protected when this returns, and nobody is under guard.
+void CheckpointRun::undo_guard() {
+  if (guard_open_) return close_guard();
+  if (!guarded_.is_open()) return;
+  // In the stop. What is taken from mappings is known by the table.
+  if (back_end_ == FaultBackEnd::kMprotect) copier_.unprotect_rest();
+  guarded_.end_running();
+  guarded_.end_stopped(library.stopped_threads);
+}
+
 // All is copied, or the attempt is given up. Returns when no thread of the program is under guard any more.
 void CheckpointRun::close_guard() {
-  copier_.unprotect_rest();
+  // Ahead of the stop the table is the threads' as well; memory that is not registered is not protected.
+  if (guard_copies_) copier_.unprotect_rest();
   guarded_.end_running();
   Arena scratch;
   int own_tids[] = {sys::gettid(), library.writer.tid()};
@@ -141,16 +219,17 @@ void CheckpointRun::close_guard() {
     }
     guard::close_stopped();
     guarded_.end_stopped(stopped->first);
+    guard_open_ = false;
     library.world.release();
     const int64_t pause = library.world.resumed_ns(now_ns()) - stopped->began_ns;
     const guard::Counters c = guard::counters();
     log_format(directory_.get(),
                "faults {}: {} faults, longest {} us; {} system calls passed the guard, {} waited for its "
                "end, longest {} us; {} "
-               "signals; the stop that ends it {} us",
+               "signals; the stops that begin and end it {} and {} us",
                fault_back_end_name(back_end_), copier_.counters().faults.load(),
                copier_.counters().longest_wait_ns.load() / 1000, c.calls, c.waited, c.longest_wait_ns / 1000,
-               c.signals, pause / 1000);
+               c.signals, opened_in_ns_ / 1000, pause / 1000);
     return;
   }
 }

@@ -193,6 +193,9 @@ Result<void> CheckpointRun::finish_realtime() {
   const Result<void> inherited = inherit_unwritten();
   if (!is_guarded()) release_guard::close();
   Result<void> resumed;
+  // Of the stop that was the image's: closing the guard takes another.
+  auto signalled_late = [] { return library.world.signalled_late(now_ns() + library.settings.stop_timeout_ns); };
+  const int late_under_guard = is_guarded() ? signalled_late() : 0;
   if (keep_watch_) {
     resumed = watch_.resume();
   } else if (is_guarded()) {
@@ -213,7 +216,7 @@ Result<void> CheckpointRun::finish_realtime() {
                       copier_.lost_at().value, copier_.lost_how());
   }
   // Most have left long ago.
-  if (const int late = library.world.signalled_late(now_ns() + library.settings.stop_timeout_ns); late != 0) {
+  if (const int late = is_guarded() ? late_under_guard : signalled_late(); late != 0) {
     library.look_at_signals = true;
     memory_vanished_ = true;
     return late < 0 ? make_error(ExitCode::kTimeout, 0, "a thread has not gone on since the stop; the checkpoint is taken again")

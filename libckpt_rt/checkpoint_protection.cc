@@ -55,7 +55,7 @@ void CheckpointRun::disown(Arena& arena) {
 }
 
 Result<void> CheckpointRun::protect_ahead() {
-  if (!protection_.can_protect_ahead()) return get_ready();
+  if (!is_guarded() && !protection_.can_protect_ahead()) return get_ready();
   // The second round is for what was mapped during the first: it is as short as there is little.
   for (int round = 0; round < 2; ++round) {
     MemoryMap now(arena_);
@@ -73,6 +73,7 @@ Result<void> CheckpointRun::protect_ahead() {
       CKPT_TRY(now.read(own_.span()));
       now.copy_flags_from(map_before_);
       now.copy_special_pages_eagerly();
+      if (is_guarded()) GuardedMemory::leave_out(now.mappings());
       if (round == 0 && watch_.is_renewed()) {
         CKPT_TRY(watch_.renew(now.mappings(), identity_.parent.sequence == 0));
         disown(watch_.former_lists());
@@ -127,15 +128,17 @@ Result<void> CheckpointRun::settle_protection() {
   if (!add_stack_pages() || !futex_words::collect(library.stopped_threads, still_memory_, open_pages_)) {
     return no_memory("the list of pages that are not protected");
   }
+  if (is_guarded() && !add_rseq_pages()) return no_memory("the list of pages that are not protected");
   std::sort(open_pages_.begin(), open_pages_.end());
   open_pages_.truncate(static_cast<size_t>(std::unique(open_pages_.begin(), open_pages_.end()) - open_pages_.begin()));
   if (!queue_.reserve(arena_, static_cast<uint32_t>(pool_.buffers() + 1))) return no_memory("the queue of buffers");
   map_.copy_special_pages_eagerly();
+  if (is_guarded()) GuardedMemory::leave_out(map_.mappings());
   ArenaVector<AddrRange> runs(arena_);
   for (const Mapping& m : map_.mappings()) {
     if (m.handling == Handling::kEager) CKPT_TRY(pages_.scan(m, runs));
   }
-  WriteProtection::Serving serving(protection_);
+  ArmedMemory::Serving serving(armed_memory());
   CKPT_TRY(arming_.settle(map_.mappings(), open_pages_.span(), runs));
   CKPT_TRY(leave_out_excluded(runs, 0));
   if (!heap_extents::leave_out(free_heap_.span(), runs, 0)) return no_memory("the list of pages");
@@ -159,7 +162,7 @@ Result<void> CheckpointRun::settle_protection() {
   CKPT_TRY(add_eager(runs.span()));
   ends(kProtection);
   CKPT_TRY(copy_eagerly());
-  protection_.serve(&copier_);
+  if (!is_guarded()) protection_.serve(&copier_);
   ends(kCopies);
   return {};
 }

@@ -82,12 +82,14 @@ CheckpointRun::CheckpointRun(Mode mode, FaultBackEnd back_end, int64_t requested
       watch_(watch),
       protection_(watch.protection),
       table_(watch.table),
-      arming_(watch.arming),
+      guarded_arming_(guarded_, pages_, table_),
+      arming_(is_guarded() ? guarded_arming_ : watch.arming),
       copier_(table_, pool_, queue_, is_guarded() ? static_cast<ProgramMemory&>(guarded_) : protection_) {}
 
 CheckpointRun::~CheckpointRun() {
   // What is left to undo after a failure; after success nothing is.
   if (!kept_) protection_.serve(nullptr);
+  undo_guard();
   // Before anything that waits for threads of the program: faults are still let go.
   if (stopped_) library.world.release();
   if (!writer_started_) start_writer(WriterOrder::kLeave);
@@ -114,7 +116,7 @@ bool CheckpointRun::note(uint32_t severity, const char* text) {
 
 void CheckpointRun::own_ranges() {
   for (AddrRange r : {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(), arena_.range(),
-                      sink_arena_.range(), pool_.range(), guard::own_range()}) {
+                      sink_arena_.range(), pool_.range(), guard::own_range(), guarded_arena_.range()}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
   const size_t watch = own_.size();
@@ -125,7 +127,7 @@ void CheckpointRun::own_ranges() {
   }
   if (mode_ == Mode::kFork) return;
   // A child that the program forks meanwhile has no use for these and would keep them for ever.
-  for (AddrRange r : {arena_.range(), sink_arena_.range()}) sys::call(__NR_madvise, r.start.value, r.size(), MADV_DONTFORK);
+  for (AddrRange r : {arena_.range(), sink_arena_.range(), guarded_arena_.range()}) sys::call(__NR_madvise, r.start.value, r.size(), MADV_DONTFORK);
   for (size_t i = watch; i < watch_end; ++i) sys::call(__NR_madvise, own_[i].start.value, own_[i].size(), MADV_DONTFORK);
 }
 
@@ -212,7 +214,7 @@ Result<void> CheckpointRun::prepare() {
   CKPT_TRY(still_memory_.open());
   CKPT_TRY(descriptors_.prepare(arena_, library.pid));
   if (is_guarded()) {
-    CKPT_TRY(prepare_guard());
+    CKPT_TRY(prepare_guard(for_lists + for_table + resident / 32));
   } else if (protects_memory(mode_)) {
     CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_lists + for_table + resident / 32));
     keep_watch_ = library.settings.increments != 0 && library.settings.to[0] == '\0' && watch_.can_be_kept();

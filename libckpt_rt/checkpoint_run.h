@@ -96,11 +96,17 @@ class CheckpointRun {
   // checkpoint_guarded.cc
   bool is_guarded() const { return back_end_ == FaultBackEnd::kInThread || back_end_ == FaultBackEnd::kMprotect; }
   Error refuse(const char* why);
-  Result<void> prepare_guard();
+  Result<void> prepare_guard(uint64_t list_bytes);
   Result<void> get_ready_for_guard();
+  Result<void> open_guard_ahead();
+  bool keep_open(const ThreadSlot* stopped);
+  void leave_guard_stopped(ThreadSlot* thread);
   Result<void> settle_guarded();
+  [[nodiscard]] bool add_rseq_pages();
   Result<void> protect_for_guard();
   void close_guard();
+  void undo_guard();
+  ArmedMemory& armed_memory() { return is_guarded() ? static_cast<ArmedMemory&>(guarded_) : protection_; }
 
   // checkpoint_modes.cc
   void expect_progress();
@@ -161,7 +167,12 @@ class CheckpointRun {
   Watch& watch_;
   WriteProtection& protection_;
   GuardedMemory guarded_;
+  bool ahead_ = false;       // protection goes on ahead of the stop: not so with every back end
+  bool guard_open_ = false, guard_copies_ = false;  // copies_: from the stop on
+  int64_t opened_in_ns_ = 0;  // the stop that opened the guard ahead
+  Arena guarded_arena_;
   SegmentTable& table_;
+  Arming guarded_arming_;
   Arming& arming_;
   FilledQueue queue_;
   Copier copier_;

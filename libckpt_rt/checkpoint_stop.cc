@@ -25,7 +25,8 @@ Result<void> CheckpointRun::stop() {
     Result<void> result;
     uint64_t faults;
   } meanwhile{arming_, {}, arming_.faults()};
-  if (helpers && !is_guarded()) {
+  ahead_ = is_guarded() ? guard_open_ : helpers;
+  if (ahead_) {
     call.argument = &meanwhile;
     call.meanwhile = [](void* argument) {
       auto& m = *static_cast<Meanwhile*>(argument);
@@ -58,11 +59,12 @@ Result<void> CheckpointRun::stop() {
     }
   }
   faults_ahead_ = meanwhile.faults;
-  CKPT_TRY(std::move(meanwhile.result));
   const StopWorld::Stopped* stopped = &stopped_threads;
+  library.stopped_threads = stopped->first;
+  if (guard_open_) leave_guard_stopped(stopped->first);
+  CKPT_TRY(std::move(meanwhile.result));
   run_callbacks(CKPT_RT_BEFORE_CHECKPOINT, stopped->first);
 
-  library.stopped_threads = stopped->first;
   library.leader_exited = stopped->leader_exited;
   CKPT_TRY(collect_signals(*stopped));
   if (stopped->leader_exited) {

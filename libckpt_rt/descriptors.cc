@@ -213,7 +213,7 @@ Result<void> DescriptorCapture::take_samples(DescriptorExecutor executor) {
   entries_.truncate(kept);
 
   long count = count_descriptors(tid_);
-  if (count == static_cast<long>(kept) && count != 0) return {};
+  if (count == static_cast<long>(kept) + (hidden_ >= 0 ? 1 : 0) && count != 0) return {};
   // Some are new (or this kernel does not count): find them, sample them alone.
   ArenaVector<int> fds(*arena_);
   long r = list_descriptors(tid_, fds);
@@ -225,6 +225,7 @@ Result<void> DescriptorCapture::take_samples(DescriptorExecutor executor) {
   // /proc lists in ascending order, so did prepare: one walk over both.
   size_t at = 0;
   for (int fd : fds) {
+    if (fd == hidden_) continue;
     while (at < kept && entries_[at].fd < fd) ++at;
     if (at < kept && entries_[at].fd == fd) continue;
     CapturedDescriptor d{};

@@ -106,6 +106,8 @@ class DescriptorCapture {
   Result<void> recheck_stopped(int tid, DescriptorExecutor executor);
   // For who gives up after begin_sampling: before threads run again.
   void await_samples();
+  // One of ours is in the program's table at the stop. -1: none.
+  void hide(int fd) { hidden_ = fd; }
   void release();
   // False: the writer's arena is full.
   bool serialize(ByteWriter& out) const;
@@ -114,6 +116,7 @@ class DescriptorCapture {
   size_t open_file_count() const { return open_files_; }
 
  private:
+  int hidden_ = -1;
   struct Content {
     uint32_t open_file;
     uint64_t object, offset;

@@ -31,17 +31,12 @@ namespace {
 constexpr int kSetDispatch = 59;  // PR_SET_SYSCALL_USER_DISPATCH
 constexpr uint64_t kAllSignals = ~0ull;
 
-uint64_t bit(int signal) { return 1ull << (signal - 1); }
-
 long set_dispatch(ThreadRecord& record, bool on) {
   if (on)
     return sys::call(__NR_prctl, kSetDispatch, 1L, window.gates, window.gates_end - window.gates,
                      &record.selector);
   return sys::call(__NR_prctl, kSetDispatch, 0L, 0L, 0L, 0L);
 }
-
-void unblock(uint64_t signals) { sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &signals, 0L, 8L); }
-void block_all() { sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &kAllSignals, 0L, 8L); }
 
 // sigaltstack(2) while the thread is on the stack that is to be replaced: the kernel looks at nothing but the
 // stack pointer. (Up to Linux 6.11 the end of a handler could do it; since then a frame on the stack cannot.)
@@ -55,29 +50,6 @@ void change_stack_below(ThreadRecord& record, const KernelStack& stack) {
       : "+a"(r)
       : "D"(&stack), "S"(0L), [below] "r"(stack_of(record).start)
       : "rcx", "r11", "r12", "memory");
-}
-
-// The thread was stopped, the guard has been opened, and it has not run since. It is on the stack of its
-// record now: from here on it may write to protected memory.
-[[noreturn]] void enlist(void* argument) {
-  auto* frame = static_cast<ucontext_t*>(argument);
-  ThreadRecord& record = *record_of(&argument);
-  const KernelStack ours = stack_of(record);
-  record.program_stack = kernel_stack(frame);
-  const long r = sys::call(__NR_sigaltstack, &ours, 0L);
-  if (r == 0) unblock(bit(window.faults.signal));
-  if (r == 0 && window.faults.usable_here()) record.dispatched = set_dispatch(record, true) == 0;
-  if (!record.dispatched) {
-    // What it would write to could not be let go by itself: it waits.
-    wait_until_closed(record, nullptr);
-    fix_interrupted_call(frame);
-    ckpt_signal_return(frame);
-  }
-  fix_interrupted_call(frame);
-  kernel_stack(frame) = ours;
-  record.virtual_mask = kernel_mask(frame) & window.forced;
-  kernel_mask(frame) &= ~window.forced;
-  resume(record, frame, kTrap);
 }
 
 // Is what the kernel has another action than what the program wants? Where it is the same it is not set
@@ -95,6 +67,39 @@ long has_unknown_rseq() {
 }
 
 }  // namespace
+
+uint64_t bit(int signal) { return 1ull << (signal - 1); }
+void unblock(uint64_t signals) { sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &signals, 0L, 8L); }
+void block_all() { sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &kAllSignals, 0L, 8L); }
+
+// The thread was stopped, the guard has been opened, and it has not run since. It is on the stack of its
+// record now: from here on it may write to protected memory.
+void enlist(void* argument) {
+  auto* frame = static_cast<ucontext_t*>(argument);
+  ThreadRecord& record = *record_of(&argument);
+  const KernelStack ours = stack_of(record);
+  if (!record.enlisted) {
+    record.program_stack = kernel_stack(frame);
+    record.enlisted = sys::call(__NR_sigaltstack, &ours, 0L) == 0;
+  }
+  record.found_copied = 0;
+  if (record.enlisted) unblock(bit(window.faults.signal));
+  window.enlisted.fetch_add(1, std::memory_order_release);
+  if (is_ahead()) futex_wake(window.enlisted);
+  if (record.enlisted && !record.dispatched && window.faults.usable_here())
+    record.dispatched = set_dispatch(record, true) == 0;
+  if (!record.dispatched) {
+    // What it would write to could not be let go by itself: it waits.
+    wait_until_closed(record, frame, false);
+    fix_interrupted_call(frame);
+    ckpt_signal_return(frame);
+  }
+  fix_interrupted_call(frame);
+  kernel_stack(frame) = ours;
+  record.virtual_mask = kernel_mask(frame) & window.forced;
+  kernel_mask(frame) &= ~window.forced;
+  resume(record, frame, kTrap);
+}
 
 Result<void> prepare() {
   if (window.memory.size() != 0) return {};
@@ -151,13 +156,20 @@ const char* refuses(const ThreadSlot* stopped) {
   return nullptr;
 }
 
-void open_stopped(Copier& copier, const Faults& faults) {
-  window.copier = &copier;
+void open_stopped(Copier& copier, const Faults& faults, Arming* arming, GuardedMemory* memory) {
+  window.arming = arming;
+  window.guarded = memory;
   window.faults = faults;
   window.forced = bit(SIGSYS) | bit(faults.signal);
   window.next_record.store(0, std::memory_order_relaxed);
+  window.enlisted.store(0, std::memory_order_relaxed);
   window.calls = window.waited = window.signals = 0;
   window.longest_wait_ns = 0;
+  reopen_stopped(copier);
+}
+
+void reopen_stopped(Copier& copier) {
+  window.copier = &copier;
   for (int signal = 1; signal <= 64; ++signal) {
     KernelSigaction& action = window.actions[signal];
     action = {};
@@ -179,8 +191,13 @@ void close_stopped() {
       kernel_sigaction(signal, &window.actions[signal], nullptr);
   }
   window.copier = nullptr;
+  window.arming = nullptr;
   window.open.fetch_add(1, std::memory_order_release);
   futex_wake(window.open);
+}
+
+void await_enlisted(uint32_t threads) {
+  for (uint32_t n; (n = window.enlisted.load(std::memory_order_acquire)) < threads;) futex_wait(window.enlisted, n);
 }
 
 Counters counters() {
@@ -190,6 +207,8 @@ Counters counters() {
 void reset(bool keep_memory) {
   window.open.store(0, std::memory_order_relaxed);
   window.copier = nullptr;
+  window.arming = nullptr;
+  ++window.generation;
   new (&window.actions_lock) FutexLock;
   if (keep_memory) return;
   window.gates = window.gates_end = window.blocks = 0;
@@ -226,6 +245,11 @@ void Handler::leave(bool stood) {
   block_all();
 }
 
+void leave_dispatch(ThreadRecord& record) {
+  if (record.dispatched) set_dispatch(record, false);
+  record.dispatched = false;
+}
+
 void take_guard_off(ThreadRecord& record, ucontext_t* frame) {
   if (record.dispatched) {
     set_dispatch(record, false);
@@ -240,11 +264,13 @@ void take_guard_off(ThreadRecord& record, ucontext_t* frame) {
   send_held(record);
 }
 
-void wait_until_closed(ThreadRecord& record, ucontext_t* frame) {
+void wait_until_closed(ThreadRecord& record, ucontext_t* shown, bool take_off) {
   const uint32_t seen = window.open.load(std::memory_order_acquire);
   const int64_t since = now_ns();
   window.waited.fetch_add(1, std::memory_order_relaxed);
-  // The stop that closes the guard is let in, nothing else. It leaves with all signals blocked.
+  record.shown = shown;
+  // The stop that closes the guard is let in, nothing else. It leaves with all signals blocked. (That which ends protection
+  // ahead takes the thread away from here.)
   unblock(bit(library.signal));
   while (!record.left) futex_wait(window.open, seen);
   const int64_t waited = now_ns() - since;
@@ -252,7 +278,7 @@ void wait_until_closed(ThreadRecord& record, ucontext_t* frame) {
   while (longest < waited &&
          !window.longest_wait_ns.compare_exchange_weak(longest, waited, std::memory_order_relaxed)) {
   }
-  if (frame != nullptr) take_guard_off(record, frame);
+  if (take_off) take_guard_off(record, shown);
 }
 
 void resume(ThreadRecord& record, ucontext_t* frame, uint8_t selector) {
@@ -288,7 +314,11 @@ bool back_out(ThreadRecord& record, ucontext_t* frame) {
   return returned;
 }
 
-bool make_writable(AddrRange range) { return window.copier->make_writable(range); }
+bool make_writable(AddrRange range) {
+  if (!is_ahead()) return window.copier->make_writable(range);
+  open_for_kernel(*record_of(__builtin_frame_address(0)), range);
+  return true;
+}
 
 bool copy_in(void* to, uint64_t from, size_t bytes) {
   iovec local{to, bytes}, remote{reinterpret_cast<void*>(from), bytes};

@@ -573,6 +573,21 @@ Verdict each_output(long nr, const long* args, const Visitor& visitor) {
   return out.ok() ? Verdict::kPass : Verdict::kWait;
 }
 
+bool changes_mappings(long nr) {
+  switch (nr) {
+    case __NR_munmap:
+    case __NR_mremap:
+    case __NR_mmap:
+    case __NR_madvise:
+    case __NR_brk:
+    case __NR_mprotect:
+    case __NR_pkey_mprotect:
+      return true;
+    default:
+      return false;
+  }
+}
+
 bool mask_of_call(long nr, const long* args, uint64_t* mask) {
   uint64_t at = 0;
   switch (nr) {

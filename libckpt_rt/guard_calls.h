@@ -24,6 +24,9 @@ struct Visitor {
 };
 Verdict each_output(long nr, const long* args, const Visitor& visitor);
 
+// Does the call take its memory away, or change what it is?
+bool changes_mappings(long nr);
+
 // The signal mask that the call puts in place of the thread's while it waits. False: none.
 bool mask_of_call(long nr, const long* args, uint64_t* mask);
 

@@ -50,6 +50,7 @@ void on_system_call(int signal, siginfo_t* info, void* context) {
   const long nr = info->si_syscall;
   const long args[6] = {r[REG_RDI], r[REG_RSI], r[REG_RDX], r[REG_R10], r[REG_R8], r[REG_R9]};
   window.calls.fetch_add(1, std::memory_order_relaxed);
+  record.busy_count.store(0, std::memory_order_relaxed);  // the call before is over
 
   if (info->si_arch == kX86_64 && nr == __NR_rt_sigreturn) {
     prepare_signal_return(record, frame);
@@ -66,8 +67,18 @@ void on_system_call(int signal, siginfo_t* info, void* context) {
       resume(record, frame, kTrap);
     }
   }
-  const Visitor visitor{[](void*, AddrRange range) { return make_writable(range); }, nullptr};
-  const bool passes = info->si_arch == kX86_64 && !is_about_signals(nr) &&
+  Visitor visitor{[](void*, AddrRange range) { return make_writable(range); }, nullptr};
+  if (is_ahead() && changes_mappings(nr)) {
+    visitor = {[](void* self, AddrRange range) {
+                 open_for_change(*static_cast<ThreadRecord*>(self), range);
+                 return true;
+               },
+               &record};
+  }
+  // These give the kernel memory that it writes to at any time: what is about to be protected must not be among it.
+  const bool for_good = is_ahead() && (nr == __NR_set_tid_address || nr == __NR_rseq);
+  if (info->si_arch == kX86_64 && nr == __NR_exit) open_for_exit();
+  const bool passes = info->si_arch == kX86_64 && !is_about_signals(nr) && !for_good &&
                       (nr == __NR_exit || each_output(nr, args, visitor) == Verdict::kPass);
   if (passes) {
     record.call_has_mask = mask_of_call(nr, args, &record.call_mask);

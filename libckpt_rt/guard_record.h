@@ -17,6 +17,11 @@
 #include "libckpt_rt/guard.h"
 #include "libckpt_rt/kernel_sigaction.h"
 
+namespace ckpt {
+class Arming;
+class GuardedMemory;
+}  // namespace ckpt
+
 namespace ckpt::guard {
 
 inline constexpr uint64_t kBlockBytes = 64 << 10;
@@ -40,6 +45,14 @@ struct ThreadRecord {
   uint64_t return_to = 0;  // where the gate jumps after the call: behind the program's own instruction
   uint64_t call_mask = 0;
   uint64_t virtual_mask = 0;  // those of `forced` that the program believes to be blocked
+  // Ahead of the checkpoint's stop: what the call that the thread is in, or made last, may write to. The last of them
+  // takes in all for which there is no room. Changed by the thread with Window::turn.
+  static constexpr uint32_t kMostBusy = 6;
+  AddrRange busy[kMostBusy] = {};
+  std::atomic<uint32_t> busy_count{0};
+  uint64_t found_turn = 0;        // how much had been protected when that page was found so
+  ucontext_t* shown = nullptr;    // while it waits in a handler of ours: where the program stands
+  bool enlisted = false;
   uint64_t found_copied = 0;  // a page that a fault found writable already: if it faults again it is not ours
   KernelStack program_stack{};  // the alternate stack as the program knows it
   // Signals of `forced` that somebody sent, not the kernel, while the thread blocks them or is in a handler
@@ -51,6 +64,10 @@ struct ThreadRecord {
 struct Window {
   FutexWord open{0};  // odd: open. Changes only while all threads stand.
   Copier* copier = nullptr;
+  // Ahead of the checkpoint's stop, else nullptr: memory is being protected. Under `turn`, which is `memory`'s.
+  Arming* arming = nullptr;
+  GuardedMemory* guarded = nullptr;
+  uint32_t generation = 0;  // of the process: another one after a restart
   Faults faults{};
   uint64_t forced =
       0;  // signals that must not be blocked while the guard is open: SIGSYS and that of the faults
@@ -59,6 +76,7 @@ struct Window {
   uint64_t blocks = 0;  // record i at blocks + i * kBlockBytes
   AddrRange memory{};
   std::atomic<uint32_t> next_record{0};
+  FutexWord enlisted{0};
   FutexLock actions_lock;            // leaf; held by handlers with signals blocked
   KernelSigaction actions[65] = {};  // as the program knows them
   std::atomic<uint64_t> calls{0}, waited{0}, signals{0};
@@ -93,17 +111,43 @@ inline KernelMask& kernel_mask(ucontext_t* frame) {
 bool back_out(ThreadRecord& record, ucontext_t* frame);
 // Makes memory writable for the kernel. False: it cannot be, before the guard is closed.
 bool make_writable(AddrRange range);
-// Returns when the guard is closed, with the thread no longer under guard; its frame is ready for return.
-void wait_until_closed(ThreadRecord& record, ucontext_t* frame);
+// Returns when the guard is closed, with the thread no longer under guard; its frame is ready for return. shown: where the
+// program stands meanwhile. take_off: the thread was under guard already.
+void wait_until_closed(ThreadRecord& record, ucontext_t* shown, bool take_off = true);
 // The frame as it would be without the guard.
 void take_guard_off(ThreadRecord& record, ucontext_t* frame);
 void hold(ThreadRecord& record, const siginfo_t& info);
 // Those that the program does not block: they come when the handler returns.
 void send_held(ThreadRecord& record);
 
+// guard.cc: a thread that has stood goes back under guard.
+[[noreturn]] void enlist(void* frame);
+void leave_dispatch(ThreadRecord& record);
+uint64_t bit(int signal);
+void unblock(uint64_t signals);
+void block_all();
+
+// Ahead of the checkpoint's stop (guard_ahead.cc).
+inline bool is_ahead() { return window.arming != nullptr; }
+void open_for_kernel(ThreadRecord& record, AddrRange range);
+void open_for_change(ThreadRecord& record, AddrRange range);
+// A store faulted at the page: may it be made again? False: the fault is not ours.
+bool let_go_ahead(ThreadRecord& record, Addr page);
+// The words that the kernel writes to when the thread ends.
+void open_for_exit();
+
 // Reads the program's memory, false when the kernel could not either.
 bool copy_in(void* to, uint64_t from, size_t bytes);
 bool copy_out(uint64_t to, const void* from, size_t bytes);
+
+// guard_signals.cc: the frame as the kernel would have pushed it without us, on the program's alternate stack or where it
+// stands.
+struct MovedFrame {
+  ucontext_t* context;
+  siginfo_t* info;
+};
+MovedFrame move_frame(const ThreadRecord& record, const ucontext_t* frame, const siginfo_t& info, uint64_t restorer,
+                      bool wants_alternate);
 
 // Handlers. guard_dispatch.cc:
 void on_system_call(int, siginfo_t* info, void* frame);

@@ -26,8 +26,6 @@ constexpr uint64_t kRedZone = 128;
 constexpr size_t kContextBytes = 304;  // struct ucontext of the kernel, which is shorter than libc's
 constexpr uint64_t kFlagDirection = 1 << 10, kFlagTrap = 1 << 8, kFlagResume = 1 << 16;
 
-uint64_t bit(int signal) { return 1ull << (signal - 1); }
-
 struct SignalFrame {  // struct rt_sigframe
   uint64_t restorer;
   std::byte context[kContextBytes];
@@ -58,6 +56,11 @@ void set_default(int signal) {
     kernel_mask(frame) &= ~bit(signal);
   }
   resume(record, frame, kTrap);
+}
+
+bool uses_alternate(const ThreadRecord& record, const ucontext_t* frame, bool wanted) {
+  const KernelStack& stack = record.program_stack;
+  return wanted && stack.bytes != 0 && !on_stack(stack, static_cast<uint64_t>(frame->uc_mcontext.gregs[REG_RSP]));
 }
 
 [[noreturn]] void deliver(ThreadRecord& record, int signal, siginfo_t* info, ucontext_t* frame,
@@ -96,24 +99,9 @@ void set_default(int signal) {
   if (action.handler <= 1 || (record.virtual_mask & bit(signal)) != 0)
     leave_to_kernel(record, signal, info, frame);
 
-  const auto sp = static_cast<uint64_t>(r[REG_RSP]);
   const KernelStack stack = record.program_stack;
-  const bool alternate = (action.flags & SA_ONSTACK) != 0 && stack.bytes != 0 && !on_stack(stack, sp);
-  uint64_t top = alternate ? stack.start + stack.bytes : sp - kRedZone;
-  auto* state = frame->uc_mcontext.fpregs;
-  const size_t bytes = state != nullptr ? state_bytes(state) : 0;
-  top = (top - bytes) & ~63ull;
-  auto* new_state = reinterpret_cast<std::byte*>(top);
-  auto* moved = reinterpret_cast<SignalFrame*>(((top - sizeof(SignalFrame)) & ~15ull) - 8);
-  auto* context = reinterpret_cast<ucontext_t*>(moved->context);
-  // Stores that fault, if they must: the fault's handler runs on this very stack.
-  std::memcpy(moved->context, frame, kContextBytes);
-  moved->info = *info;
-  moved->restorer = action.restorer;
-  if (bytes != 0) {
-    std::memcpy(new_state, state, bytes);
-    std::memcpy(&context->uc_mcontext.fpregs, &new_state, sizeof(new_state));
-  }
+  const bool alternate = uses_alternate(record, frame, (action.flags & SA_ONSTACK) != 0);
+  const auto [context, moved_info] = move_frame(record, frame, *info, action.restorer, (action.flags & SA_ONSTACK) != 0);
   kernel_stack(context) = stack;
   kernel_mask(context) |= record.virtual_mask;
   if (alternate && (stack.flags & kAutodisarm) != 0) record.program_stack = {0, SS_DISABLE, 0, 0};
@@ -129,9 +117,9 @@ void set_default(int signal) {
   // Our own frame becomes the way into the handler.
   kernel_mask(frame) = mask & ~window.forced;
   r[REG_RIP] = static_cast<greg_t>(action.handler);
-  r[REG_RSP] = reinterpret_cast<greg_t>(moved);
+  r[REG_RSP] = reinterpret_cast<greg_t>(context) - 8;
   r[REG_RDI] = signal;
-  r[REG_RSI] = reinterpret_cast<greg_t>(&moved->info);
+  r[REG_RSI] = reinterpret_cast<greg_t>(moved_info);
   r[REG_RDX] = reinterpret_cast<greg_t>(context);
   r[REG_RAX] = 0;
   r[REG_EFL] &= ~static_cast<greg_t>(kFlagDirection | kFlagTrap | kFlagResume);
@@ -142,6 +130,7 @@ void set_default(int signal) {
 bool is_ours(ThreadRecord& record, int signal, const siginfo_t* info) {
   if (signal != window.faults.signal || info->si_code != window.faults.code) return false;
   const Addr page = Addr::of(info->si_addr).page_down();
+  if (is_ahead()) return let_go_ahead(record, page);
   bool copied = false;
   if (!window.copier->tracks(page, &copied)) return false;
   // Another thread had it made writable in between; but once only.
@@ -152,16 +141,43 @@ bool is_ours(ThreadRecord& record, int signal, const siginfo_t* info) {
 
 }  // namespace
 
+MovedFrame move_frame(const ThreadRecord& record, const ucontext_t* frame, const siginfo_t& info, uint64_t restorer,
+                      bool wants_alternate) {
+  const KernelStack& stack = record.program_stack;
+  uint64_t top = uses_alternate(record, frame, wants_alternate)
+                     ? stack.start + stack.bytes
+                     : static_cast<uint64_t>(frame->uc_mcontext.gregs[REG_RSP]) - kRedZone;
+  auto* state = frame->uc_mcontext.fpregs;
+  const size_t bytes = state != nullptr ? state_bytes(state) : 0;
+  top = (top - bytes) & ~63ull;
+  auto* new_state = reinterpret_cast<std::byte*>(top);
+  auto* moved = reinterpret_cast<SignalFrame*>(((top - sizeof(SignalFrame)) & ~15ull) - 8);
+  auto* context = reinterpret_cast<ucontext_t*>(moved->context);
+  // Stores that fault, if they must: the fault's handler runs on this very stack.
+  std::memcpy(moved->context, frame, kContextBytes);
+  moved->info = info;
+  moved->restorer = restorer;
+  if (bytes != 0) {
+    std::memcpy(new_state, state, bytes);
+    std::memcpy(&context->uc_mcontext.fpregs, &new_state, sizeof(new_state));
+  }
+  return {context, &moved->info};
+}
+
 void on_fault(int signal, siginfo_t* info, void* context) {
   auto* frame = static_cast<ucontext_t*>(context);
   ThreadRecord& record = *record_of(frame);
   const uint8_t selector = record.selector.exchange(kLetThrough, std::memory_order_relaxed);
+  const int64_t since = now_ns();
   if (!is_ours(record, signal, info)) {
     record.found_copied = 0;
     deliver(record, signal, info, frame, selector);
   }
-  const int64_t since = now_ns();
   const Addr page = Addr::of(info->si_addr).page_down();
+  if (is_ahead()) {
+    window.copier->note_wait(static_cast<uint64_t>(now_ns() - since));
+    resume(record, frame, selector);
+  }
   const bool writable = make_writable({page, page + kPageSize});
   window.copier->note_fault(static_cast<uint64_t>(now_ns() - since));
   if (!writable && selector == kTrap) {

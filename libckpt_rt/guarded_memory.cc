@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "base/kernel_caps.h"
 #include "base/sys.h"
 #include "libckpt_rt/checkpoint_run.h"
 #include "libckpt_rt/guard_record.h"
@@ -51,7 +52,7 @@ bool has_descriptor_here() {
 
 }  // namespace
 
-Result<void> GuardedMemory::open_userfaultfd_of(ThreadSlot* thread) {
+Result<void> GuardedMemory::open_userfaultfd_of(ThreadSlot* thread, bool ahead) {
   long fd = -EPERM;
   library.world.run_on(*thread, &open_in_program, &fd);
   if (sys::failed(fd)) {
@@ -67,6 +68,7 @@ Result<void> GuardedMemory::open_userfaultfd_of(ThreadSlot* thread) {
   uffdio_api api{};
   api.api = UFFD_API;
   api.features = UFFD_FEATURE_SIGBUS | UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+  if (ahead) api.features |= kUffdFeatureWpUnpopulated;
   if (!sys::failed(ours)) ours = sys::call(__NR_ioctl, agent_fd_.get(), UFFDIO_API, &api);
   if (!sys::failed(ours)) return {};
   end_stopped(thread);
@@ -75,26 +77,53 @@ Result<void> GuardedMemory::open_userfaultfd_of(ThreadSlot* thread) {
                     errno_name(static_cast<int>(ours)));
 }
 
-Result<void> GuardedMemory::begin_stopped(FaultBackEnd back_end, ThreadSlot* thread, Arena& arena,
-                                          std::span<Mapping> map) {
+bool GuardedMemory::can_protect_ahead(FaultBackEnd back_end) {
+  return back_end == FaultBackEnd::kInThread && (probe_userfaultfd().features & kUffdFeatureWpUnpopulated) != 0;
+}
+
+Result<void> GuardedMemory::open_stopped(FaultBackEnd back_end, bool ahead, ThreadSlot* thread, Arena& arena) {
   back_end_ = back_end;
   parts_ = ArenaVector<Part>(arena);
-  if (back_end == FaultBackEnd::kInThread) CKPT_TRY(open_userfaultfd_of(thread));
+  open_pages_ = ArenaVector<Addr>(arena);
+  if (back_end == FaultBackEnd::kInThread) CKPT_TRY(open_userfaultfd_of(thread, ahead));
+  open_ = true;
+  return {};
+}
+
+void GuardedMemory::leave_out(std::span<Mapping> map) {
+  for (Mapping& m : map) {
+    if (m.handling == Handling::kTracked && (m.shared || (m.prot & PROT_READ) == 0)) m.handling = Handling::kEager;
+  }
+}
+
+Result<void> GuardedMemory::add_stopped(std::span<Mapping> map) {
+  leave_out(map);
   for (Mapping& m : map) {
     if (m.handling != Handling::kTracked) continue;
-    // What other processes write to, or only /proc/self/mem can read, is no business of the program's
-    // threads.
-    if (m.shared || (m.prot & PROT_READ) == 0) m.handling = Handling::kEager;
-    if (m.handling == Handling::kTracked && back_end == FaultBackEnd::kInThread) {
-      uffdio_register reg{};
-      reg.range = {m.range.start.value, m.range.size()};
-      reg.mode = UFFDIO_REGISTER_MODE_WP;
-      if (sys::call(__NR_ioctl, agent_fd_.get(), UFFDIO_REGISTER, &reg) != 0) m.handling = Handling::kEager;
-    }
-    if (m.handling == Handling::kTracked && !parts_.push_back({m.range, m.prot}))
-      return no_memory("the list of mappings");
+    if (back_end_ == FaultBackEnd::kInThread && add(m.range) != 0) m.handling = Handling::kEager;
+    if (back_end_ == FaultBackEnd::kMprotect && !parts_.push_back({m.range, m.prot})) return no_memory("the list of mappings");
   }
   return {};
+}
+
+long GuardedMemory::add(AddrRange range) {
+  uffdio_register reg{};
+  reg.range = {range.start.value, range.size()};
+  reg.mode = UFFDIO_REGISTER_MODE_WP;
+  const long r = sys::call(__NR_ioctl, agent_fd_.get(), UFFDIO_REGISTER, &reg);
+  // For the end.
+  if (r == 0 && (parts_.empty() || parts_.back().range != range) && !parts_.push_back({range, 0})) return -ENOMEM;
+  return r;
+}
+
+void GuardedMemory::each_busy(void (*visit)(void*, AddrRange), void* context) {
+  for (Addr page : open_pages_) visit(context, {page, page + kPageSize});
+  const uint32_t count = guard::window.next_record.load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto& record = *reinterpret_cast<const guard::ThreadRecord*>(guard::window.blocks + i * guard::kBlockBytes);
+    const uint32_t n = record.busy_count.load(std::memory_order_relaxed);
+    for (uint32_t j = 0; j < n; ++j) visit(context, record.busy[j]);
+  }
 }
 
 bool GuardedMemory::has_room_for(size_t runs, size_t mappings) {
@@ -133,8 +162,25 @@ long GuardedMemory::change(AddrRange range, bool writable) const {
   return r;
 }
 
-long GuardedMemory::protect(AddrRange range) { return change(range, false); }
-long GuardedMemory::unprotect(AddrRange range) { return change(range, true); }
+long GuardedMemory::protect(AddrRange range) {
+  protections_.fetch_add(1, std::memory_order_relaxed);
+  const long r = change(range, false);
+  if (r != 0) unprotect(range);
+  return r;
+}
+
+long GuardedMemory::unprotect(AddrRange range) {
+  const long r = change(range, true);
+  if (r == 0 || range.size() <= kPageSize || back_end_ != FaultBackEnd::kInThread) return r;
+  // The kernel stops at the first part that is not registered.
+  constexpr uint64_t kPiece = 64 << 10;
+  for (Addr at = range.start; at < range.end; at = at + kPiece) {
+    const AddrRange piece{at, range.end - at < kPiece ? range.end : at + kPiece};
+    if (change(piece, true) == 0) continue;
+    for (Addr page = piece.start; page < piece.end; page = page + kPageSize) change({page, page + kPageSize}, true);
+  }
+  return r;
+}
 
 long GuardedMemory::unprotect_many(AddrRange range) {
   const long r = unprotect(range);
@@ -164,6 +210,7 @@ void GuardedMemory::end_stopped(ThreadSlot* thread) {
   if (program_fd_ >= 0 && thread != nullptr) library.world.run_on(*thread, &close_in_program, &program_fd_);
   program_fd_ = -1;
   agent_fd_.reset();
+  open_ = false;
 }
 
 }  // namespace ckpt

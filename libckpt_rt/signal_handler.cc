@@ -17,6 +17,7 @@ namespace {
 void on_checkpoint_signal(int, void* information, void* context) {
   auto* info = static_cast<siginfo_t*>(information);
   auto* frame = static_cast<ucontext_t*>(context);
+  if (info->si_code == SI_TKILL) guard::stand_without_guard(frame);
   guard::Handler under_guard(frame);
   const bool waited = StopWorld::was_waiting(*frame);
   // Before the image is taken: what a second attempt at the call needs is worked out now.

@@ -175,6 +175,7 @@ void StopWorld::borrow_libc_signal() {
     auto* i = static_cast<siginfo_t*>(info);
     auto* f = static_cast<ucontext_t*>(frame);
     StopWorld& world = library.world;
+    if (world.is_stop_by_libc_signal(*i)) guard::stand_without_guard(f);
     guard::Handler under_guard(f);
     bool stood = false;
     if (world.is_stop_by_libc_signal(*i)) {

@@ -130,17 +130,17 @@ void WriteProtection::settle_events() {
   while ((reading_.load(std::memory_order_seq_cst) & 1) != 0) sys::call(__NR_sched_yield);
 }
 
-WriteProtection::Serving::Serving(WriteProtection& protection) : protection_(protection) {
-  protection_.serving_.lock();
-  protection_.agent_serves_.store(true, std::memory_order_relaxed);
-  protection_.serve_all();
+void WriteProtection::begin_serving() {
+  serving_.lock();
+  agent_serves_.store(true, std::memory_order_relaxed);
+  serve_all();
 }
 
-WriteProtection::Serving::~Serving() {
+void WriteProtection::end_serving() {
   // What was read and put aside meanwhile: the handler thread would not hear of it.
-  protection_.serve_all();
-  protection_.agent_serves_.store(false, std::memory_order_relaxed);
-  protection_.serving_.unlock();
+  serve_all();
+  agent_serves_.store(false, std::memory_order_relaxed);
+  serving_.unlock();
 }
 
 void WriteProtection::serve(Copier* copier) {

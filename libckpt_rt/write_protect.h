@@ -29,26 +29,26 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "copier/copier.h"
+#include "libckpt_rt/armed_memory.h"
 #include "libckpt_rt/arming.h"
 #include "libckpt_rt/raw_thread.h"
 
 namespace ckpt {
 
-class WriteProtection final : public ProgramMemory {
+class WriteProtection final : public ProgramMemory, public ArmedMemory {
  public:
   // kUnavailable: this machine does not allow full userfaultfd; the error says what would.
   Result<void> open();
   AddrRange own_range() const { return own_memory_.range(); }
   // The kernel protects holes and tells what is unmapped (Linux 6.4): protection ahead of the stop can be trusted.
   bool can_protect_ahead() const { return can_protect_ahead_; }
-  // -EINVAL, -EBUSY: the kernel cannot protect this mapping. Adding again what is added is fine.
-  long add(AddrRange range);
+  long add(AddrRange range) override;
   // The kernel takes it for ordinary memory again; in pieces, for nobody can map memory or fault meanwhile.
   void remove(AddrRange range);
   static constexpr uint64_t kRemovedAtOnce = 64 << 20;
   // The same on behalf of a thread that asks for it, ahead of the stop or of what is copied. For who serves.
   void forget(AddrRange range);
-  long protect(AddrRange range) { return write_protect(range, UFFDIO_WRITEPROTECT_MODE_WP); }
+  long protect(AddrRange range) override { return write_protect(range, UFFDIO_WRITEPROTECT_MODE_WP); }
 
   // Starts the thread that serves faults, before the first add(): events may come from then on. They go to
   // `arming`.
@@ -63,23 +63,14 @@ class WriteProtection final : public ProgramMemory {
   // protection is gone (the kernel takes it off all at once, unless remove() has before).
   void finish();
 
-  // With the lock held: serves those who wait now, not those who wait again when it is done.
-  void serve_waiting() {
+  void serve_waiting() override {
     read_messages();
     serve_backlog();
     serve_releases();
   }
-  // The lock, with everything that was queued when it was taken served.
-  class Serving {
-   public:
-    explicit Serving(WriteProtection& protection);
-    ~Serving();
-    Serving(const Serving&) = delete;
-    Serving& operator=(const Serving&) = delete;
-
-   private:
-    WriteProtection& protection_;
-  };
+  size_t batch() const override { return 32; }
+  bool kernel_waits() const override { return true; }
+  void each_busy(void (*)(void*, AddrRange), void*) override {}
 
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
   long unprotect(AddrRange range) override;
@@ -90,6 +81,8 @@ class WriteProtection final : public ProgramMemory {
   void meanwhile() override;
 
  private:
+  void begin_serving() override;
+  void end_serving() override;
   static void handler_entry(void* self);
   void handle_events();
   // Both with the lock held. False: there was nothing.
