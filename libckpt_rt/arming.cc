@@ -393,6 +393,8 @@ Result<void> Arming::settle_part(const Mapping& m, AddrRange part, std::span<con
   // (A thread that has been counted may still be on its way to sleep: where nobody serves its fault its stack must not be
   // protected for an instant.)
   bool copied = !open.empty() && (bytes <= kOpenBytes || !protection_.kernel_waits());
+  // What is not registered is told piece by piece there.
+  if (!copied && !protection_.kernel_waits()) copied = protection_.add(m.range) != 0;
   if (!copied && protection_.protect(part) != 0) {
     // Mapped anew in this place.
     copied = protection_.add(m.range) != 0;

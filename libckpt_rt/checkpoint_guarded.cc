@@ -1,6 +1,7 @@
 // What CheckpointRun does with a fault back end whose faults are handled in the thread itself
 // (docs/fault_back_ends.md).
 #include <errno.h>
+#include <linux/kcmp.h>
 
 #include <algorithm>
 #include <bit>
@@ -39,11 +40,20 @@ Result<void> CheckpointRun::get_ready_for_guard() {
   if (!list_waiting(arena_, stacks, waiting_)) return no_memory("the list of threads");
   if (ahead_) {
     CKPT_TRY(open_guard_ahead());
-    return protect_ahead();
+    if (guard_open_) return protect_ahead();
+    ahead_ = false;
   }
   // Memory that went since the map was read cannot be looked at. Room is then made in the pause.
   [[maybe_unused]] const Result<void> prepared = prepare_eager_copies(map_before_, stacks.size());
   return get_ready();
+}
+
+// The descriptor by which each unprotects what it writes to is in one table.
+bool CheckpointRun::share_descriptors(const ThreadSlot* stopped) {
+  for (const ThreadSlot* s = stopped; s != nullptr; s = s->next) {
+    if (s != stopped && sys::call(__NR_kcmp, stopped->tid, s->tid, KCMP_FILES, 0L, 0L) != 0) return false;
+  }
+  return true;
 }
 
 // A short stop: all threads go under guard, and nothing is protected yet.
@@ -57,6 +67,10 @@ Result<void> CheckpointRun::open_guard_ahead() {
   if (!stopped.ok()) return stopped.error();
   auto open = [&]() -> Result<void> {
     if (const char* why = guard::refuses(stopped->first)) return refuse(why);
+    if (!share_descriptors(stopped->first)) {
+      log_line(directory_.get(), "a thread has descriptors of its own, or kcmp(2) cannot tell: memory is protected in the stop, which lasts longer");
+      return {};
+    }
     auto opened = guarded_.open_stopped(back_end_, true, stopped->first, guarded_arena_);
     refused_ = !opened.ok();
     CKPT_TRY(std::move(opened));
@@ -72,7 +86,7 @@ Result<void> CheckpointRun::open_guard_ahead() {
   const Result<void> opened = open();
   library.world.release();
   opened_in_ns_ = library.world.resumed_ns(now_ns()) - stopped->began_ns;
-  if (opened.ok()) guard::await_enlisted(stopped->count);
+  if (guard_open_) guard::await_enlisted(stopped->count);
   return opened;
 }
 
@@ -88,10 +102,10 @@ bool CheckpointRun::keep_open(const ThreadSlot* stopped) {
 }
 
 // First thing in the stop: the image's instant knows of no guard. Memory stays protected.
-void CheckpointRun::leave_guard_stopped(ThreadSlot* thread) {
+void CheckpointRun::leave_guard_stopped(ThreadSlot* thread, bool give_up) {
   guard::close_stopped();
   guard_open_ = false;
-  if (!callbacks::any(CKPT_RT_BEFORE_CHECKPOINT)) return;
+  if (!give_up && !callbacks::any(CKPT_RT_BEFORE_CHECKPOINT)) return;
   // Registered just now: they run in the stop, and write to memory.
   guarded_.end_running();
   guarded_.end_stopped(thread);
@@ -101,6 +115,7 @@ void CheckpointRun::leave_guard_stopped(ThreadSlot* thread) {
 
 // The last thing in the stop.
 Result<void> CheckpointRun::settle_guarded() {
+  if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT)) return refuse("it has functions that run in the stop (ckpt_rt_callback)");
   if (map_.has_pinned_pages()) return refuse("a ring, an asynchronous read or a device writes to its memory");
   if (ahead_) {
     CKPT_TRY(settle_protection());

@@ -71,6 +71,8 @@ Result<void> CheckpointRun::protect_ahead() {
         return get_ready();
       }
       CKPT_TRY(now.read(own_.span()));
+      // One made since the guard was opened waits for its end; an older one may not have been mapped then.
+      if (is_guarded() && now.has_pinned_pages()) return refuse("a ring, an asynchronous read or a device writes to its memory");
       now.copy_flags_from(map_before_);
       now.copy_special_pages_eagerly();
       if (is_guarded()) GuardedMemory::leave_out(now.mappings());

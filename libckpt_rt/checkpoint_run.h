@@ -100,7 +100,9 @@ class CheckpointRun {
   Result<void> get_ready_for_guard();
   Result<void> open_guard_ahead();
   bool keep_open(const ThreadSlot* stopped);
-  void leave_guard_stopped(ThreadSlot* thread);
+  static bool share_descriptors(const ThreadSlot* stopped);
+  // give_up: memory is protected in the stop after all, and nothing of it is protected any more.
+  void leave_guard_stopped(ThreadSlot* thread, bool give_up);
   Result<void> settle_guarded();
   [[nodiscard]] bool add_rseq_pages();
   Result<void> protect_for_guard();

@@ -51,6 +51,11 @@ Result<void> CheckpointRun::stop() {
     stop_began_ns_ = stopped->began_ns;
     stopped_ = true;
     if (critical_section::none_inside()) break;
+    // Who is inside may wait for the end of the guard, to make a thread for example.
+    if (guard_open_) {
+      leave_guard_stopped(stopped->first, true);
+      call.meanwhile = nullptr;
+    }
     library.world.release();
     stopped_ = false;
     if (!critical_section::await_none(deadline)) {
@@ -61,7 +66,7 @@ Result<void> CheckpointRun::stop() {
   faults_ahead_ = meanwhile.faults;
   const StopWorld::Stopped* stopped = &stopped_threads;
   library.stopped_threads = stopped->first;
-  if (guard_open_) leave_guard_stopped(stopped->first);
+  if (guard_open_) leave_guard_stopped(stopped->first, false);
   CKPT_TRY(std::move(meanwhile.result));
   run_callbacks(CKPT_RT_BEFORE_CHECKPOINT, stopped->first);
 

@@ -84,8 +84,11 @@ void enlist(void* argument) {
   }
   record.found_copied = 0;
   if (record.enlisted) unblock(bit(window.faults.signal));
-  window.enlisted.fetch_add(1, std::memory_order_release);
-  if (is_ahead()) futex_wake(window.enlisted);
+  if (!record.counted) {
+    record.counted = true;
+    window.enlisted.fetch_add(1, std::memory_order_release);
+    if (is_ahead()) futex_wake(window.enlisted);
+  }
   if (record.enlisted && !record.dispatched && window.faults.usable_here())
     record.dispatched = set_dispatch(record, true) == 0;
   if (!record.dispatched) {

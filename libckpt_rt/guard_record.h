@@ -53,6 +53,7 @@ struct ThreadRecord {
   uint64_t found_turn = 0;        // how much had been protected when that page was found so
   ucontext_t* shown = nullptr;    // while it waits in a handler of ours: where the program stands
   bool enlisted = false;
+  bool counted = false;        // in Window::enlisted: once, however often it stands
   uint64_t found_copied = 0;  // a page that a fault found writable already: if it faults again it is not ours
   KernelStack program_stack{};  // the alternate stack as the program knows it
   // Signals of `forced` that somebody sent, not the kernel, while the thread blocks them or is in a handler

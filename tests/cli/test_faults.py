@@ -57,6 +57,21 @@ class Faults(CkptTest):
     def test_scattered_memory(self):
         self.refused("mappings", "its memory is scattered over too many mappings")
 
+    def test_descriptors_of_its_own(self):
+        # The main thread's, while another works: it could not unprotect by the descriptor that others have.
+        said, log = self.taken("in-thread", "/usr/bin/python3", "-c",
+                               "import ctypes, sys, threading\n"
+                               "memory = bytearray(64 << 20)\n"
+                               "def work():\n"
+                               "    while True:\n"
+                               "        for i in range(0, len(memory), 4096): memory[i] = (memory[i] + 1) % 256\n"
+                               "threading.Thread(target=work, daemon=True).start()\n"
+                               "ctypes.CDLL(None).unshare(0x400)  # CLONE_FILES\n"
+                               "print('up', flush=True)\n"
+                               "for i, _ in enumerate(sys.stdin): print(i + 1, flush=True)")
+        self.assertEqual((said["mode"], said["faults"]), ("realtime", "in-thread"))
+        self.assertIn("a thread has descriptors of its own", log)
+
     def test_mode_without_faults(self):
         said, _ = self.taken("mprotect", "/usr/bin/env", "CKPT_MODE=fork", "/usr/bin/python3", "-c",
                              "import sys\nprint('up', flush=True)\nfor i, _ in enumerate(sys.stdin): print(i + 1, flush=True)")
