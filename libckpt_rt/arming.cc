@@ -134,17 +134,13 @@ void Arming::add(std::span<Mapping> map) {
 
 Result<void> Arming::run(std::span<const Mapping> map, std::span<const Addr> stacks) {
   CKPT_TRY(cover(map));
-  {
-    ArmedMemory::Serving serving(protection_);
-    for (Addr a : stacks) removed({Addr{a.value - kHandlerStackBytes}.page_down(), a.page_down() + kPageSize});
-  }
+  // Held from the first pass to the last: whoever serves while it is free serves as fast as threads fault, and with several
+  // that write all over their memory a pass is undone before the next begins.
+  ArmedMemory::Serving serving(protection_);
+  for (Addr a : stacks) removed({Addr{a.value - kHandlerStackBytes}.page_down(), a.page_down() + kPageSize});
   size_t before = SIZE_MAX;
   for (uint32_t passes = 0, worse = 0; passes < kMostPasses && worse < 3; ++passes) {
-    size_t left;
-    {
-      ArmedMemory::Serving serving(protection_);
-      left = written_.size();
-    }
+    const size_t left = written_.size();
     if (left <= kFew) break;
     if (left >= before - before / 8) ++worse;
     before = left;
@@ -154,11 +150,8 @@ Result<void> Arming::run(std::span<const Mapping> map, std::span<const Addr> sta
 }
 
 Result<void> Arming::catch_up() {
-  {
-    ArmedMemory::Serving serving(protection_);
-    if (written_.size() <= kFew) return {};
-  }
-  return pass();
+  ArmedMemory::Serving serving(protection_);
+  return written_.size() > kFew ? pass() : Result<void>();
 }
 
 Result<void> Arming::cover(std::span<const Mapping> map) {
@@ -253,7 +246,6 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
 
 Result<void> Arming::pass() {
   ++passes_;
-  ArmedMemory::Serving serving(protection_);
   std::swap(written_, taken_);
   std::sort(taken_.begin(), taken_.end());
   // Between two batches every thread that waits is served, once: however fast threads write, each of them

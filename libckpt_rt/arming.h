@@ -111,6 +111,7 @@ class Arming {
   Result<void> cover(std::span<const Mapping> map);
   Result<void> find_blocks(const Mapping& m, AddrRange rest, ArenaVector<AddrRange>& blocks);
   Result<void> add_to_table(std::span<const AddrRange> blocks, std::span<const Mapping> map);
+  // With the lock.
   Result<void> pass();
   bool protect_now(SegmentId first, SegmentId last, AddrRange range);
   Result<void> protect_next(size_t& i);

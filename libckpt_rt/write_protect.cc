@@ -137,8 +137,10 @@ void WriteProtection::begin_serving() {
 }
 
 void WriteProtection::end_serving() {
-  // What was read and put aside meanwhile: the handler thread would not hear of it.
-  serve_all();
+  // What was read and put aside meanwhile: the handler thread would not hear of it. What is queued still it will.
+  read_messages();
+  while (serve_backlog() || serve_releases()) {
+  }
   agent_serves_.store(false, std::memory_order_relaxed);
   serving_.unlock();
 }
