@@ -29,10 +29,12 @@ class ArmedMemory {
   // fault.
   virtual void each_busy(void (*visit)(void* context, AddrRange range), void* context) = 0;
 
-  // The lock, with everything that was queued when it was taken served.
+  // The lock, with everything served that is queued. kOnce: those who wait now; while threads write as fast as they are
+  // served there is no end to the others.
+  enum class Served { kAll, kOnce };
   class Serving {
    public:
-    explicit Serving(ArmedMemory& memory) : memory_(memory) { memory_.begin_serving(); }
+    explicit Serving(ArmedMemory& memory, Served served = Served::kAll) : memory_(memory) { memory_.begin_serving(served); }
     ~Serving() { memory_.end_serving(); }
     Serving(const Serving&) = delete;
     Serving& operator=(const Serving&) = delete;
@@ -42,7 +44,7 @@ class ArmedMemory {
   };
 
  protected:
-  virtual void begin_serving() = 0;
+  virtual void begin_serving(Served served) = 0;
   virtual void end_serving() = 0;
   ~ArmedMemory() = default;
 };

@@ -136,7 +136,7 @@ Result<void> Arming::run(std::span<const Mapping> map, std::span<const Addr> sta
   CKPT_TRY(cover(map));
   // Held from the first pass to the last: whoever serves while it is free serves as fast as threads fault, and with several
   // that write all over their memory a pass is undone before the next begins.
-  ArmedMemory::Serving serving(protection_);
+  ArmedMemory::Serving serving(protection_, ArmedMemory::Served::kOnce);
   for (Addr a : stacks) removed({Addr{a.value - kHandlerStackBytes}.page_down(), a.page_down() + kPageSize});
   size_t before = SIZE_MAX;
   for (uint32_t passes = 0, worse = 0; passes < kMostPasses && worse < 3; ++passes) {
@@ -150,7 +150,7 @@ Result<void> Arming::run(std::span<const Mapping> map, std::span<const Addr> sta
 }
 
 Result<void> Arming::catch_up() {
-  ArmedMemory::Serving serving(protection_);
+  ArmedMemory::Serving serving(protection_, ArmedMemory::Served::kOnce);
   return written_.size() > kFew ? pass() : Result<void>();
 }
 

@@ -73,7 +73,7 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   void each_busy(void (*visit)(void*, AddrRange), void* context) override;
 
  private:
-  void begin_serving() override { turn_.lock(); }
+  void begin_serving(Served) override { turn_.lock(); }
   void end_serving() override { turn_.unlock(); }
   struct Part {
     AddrRange range;

@@ -130,10 +130,14 @@ void WriteProtection::settle_events() {
   while ((reading_.load(std::memory_order_seq_cst) & 1) != 0) sys::call(__NR_sched_yield);
 }
 
-void WriteProtection::begin_serving() {
+void WriteProtection::begin_serving(Served served) {
+  wanted_.store(1, std::memory_order_relaxed);
   serving_.lock();
+  wanted_.store(0, std::memory_order_relaxed);
+  futex_wake(wanted_);
   agent_serves_.store(true, std::memory_order_relaxed);
-  serve_all();
+  if (served == Served::kAll) serve_all();
+  else serve_waiting();
 }
 
 void WriteProtection::end_serving() {
@@ -265,8 +269,11 @@ void WriteProtection::handle_events() {
       ScopedLock guard(serving_);
       if (stopping && backlog_count_ == 0 && !rung_ && !read_messages()) return;
       empty_since_ns_ = now_ns();
-      serve_all();
+      // Not for ever, if threads fault as fast as they are served. Who takes the lock then serves the rest.
+      while (wanted_.load(std::memory_order_relaxed) == 0 && (serve_backlog() || read_messages() || serve_releases())) {
+      }
     }
+    while (wanted_.load(std::memory_order_relaxed) != 0) futex_wait(wanted_, 1);
     // What was read has been acted on, and nothing was queued.
     pollfd fds[2] = {{uffd_.get(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
     sys::call(__NR_poll, fds, 2, -1);

@@ -15,8 +15,8 @@
 // when it meets EAGAIN itself it reads what there is, acts on the events and puts the faults aside, or it
 // would wait for itself.
 //
-// Serving is the handler thread's business, under a lock. Ahead of the stop (arming.h) the agent takes the
-// lock where it must not be disturbed, and in the stop it takes over: it serves what there is and decides
+// Serving is the handler thread's business, under a lock, which it gives away when the agent wants it. Ahead of the stop
+// (arming.h) the agent takes the lock where it must not be disturbed, and in the stop it takes over: it serves what there is and decides
 // undisturbed. From the stop to the end of the copying the handler thread serves alone, and may wait for a
 // buffer while it holds the lock.
 #pragma once
@@ -81,7 +81,7 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   void meanwhile() override;
 
  private:
-  void begin_serving() override;
+  void begin_serving(Served served) override;
   void end_serving() override;
   static void handler_entry(void* self);
   void handle_events();
@@ -98,6 +98,7 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   bool can_protect_ahead_ = false;
   RawThread* thread_ = nullptr;
   FutexLock serving_;
+  FutexWord wanted_{0};  // 1: the agent waits for the lock
   std::atomic<bool> agent_serves_{false};  // the agent holds the lock
   std::atomic<Arming*> arming_{nullptr};  // until the stop
   std::atomic<Copier*> copier_{nullptr};  // from the stop on
