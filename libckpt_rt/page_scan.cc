@@ -174,6 +174,8 @@ Result<void> PageScan::scan_shared(const Mapping& m, ArenaVector<AddrRange>& run
   const bool huge = m.page_size > kPageSize || path.starts_with("/anon_hugepage");
   const bool on_disk = m.kind == MappingKind::kFileShared && !path.starts_with("/dev/shm/");
   if (huge || (!on_disk && !swapping_)) return scan_resident(m.range, runs);
+  // A small file that may be there at the restart, changed: its holes must be in the image as well.
+  if ((m.map_flags & kMapWhole) != 0) return add(m.range, runs);
   const Mapping* whole = m.inode != 0 ? &m : map_ != nullptr ? map_->find(m.range.start) : nullptr;
   bool known = false;
   if (whole != nullptr && whole->shared && m.range.end <= whole->range.end) CKPT_TRY(scan_data(*whole, m.range, runs, &known));

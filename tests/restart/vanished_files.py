@@ -64,6 +64,24 @@ def environment():
     return {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
 
 
+# A page that was a hole at the checkpoint and has bytes since.
+HOLES = START + """
+f = open('sparse', 'w+b')
+f.truncate(32768)
+m = mmap.mmap(f.fileno(), 32768)
+m[0:5] = b'hello'
+looked = m[8192]
+print('up', flush=True)
+while not os.path.exists('write') and not os.path.exists('go'):
+    time.sleep(0.005)
+if os.path.exists('write'):
+    m[8192:8197] = m[20480:20485] = b'later'
+    print('written', flush=True)
+    time.sleep(1000)
+print(m[:] == b'hello'.ljust(32768, b'\\0'), flush=True)
+"""
+
+
 class VanishedFiles(unittest.TestCase):
     def setUp(self):
         # On a disk: /tmp may be in memory.
@@ -73,7 +91,7 @@ class VanishedFiles(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.directory, name)
 
-    def killed(self, program, *arguments):
+    def killed(self, program, *arguments, before_the_end=lambda: None):
         """Starts it, checkpoints it when it is up, kills it."""
         with open(self.path("out"), "w") as out:
             child = subprocess.Popen([CKPT, "run", "--dir", self.path("images"), "--", "/usr/bin/python3", "-c", program, *arguments],
@@ -83,6 +101,7 @@ class VanishedFiles(unittest.TestCase):
                 time.sleep(0.005)
             taken = subprocess.run([CKPT, "now", str(child.pid)], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
             self.assertEqual(taken.returncode, OK, taken.stdout)
+            before_the_end()
         finally:
             child.send_signal(signal.SIGKILL)
             child.wait()
@@ -106,6 +125,17 @@ class VanishedFiles(unittest.TestCase):
                 self.assertEqual(self.output(), f"up\nTrue {(5 << 20) + 1000}\n")
                 shutil.rmtree(self.path("images"))
                 os.unlink(self.path("go"))
+
+    def test_holes_written_since(self):
+        def write():
+            open(self.path("write"), "w").close()
+            while "written" not in self.output():
+                time.sleep(0.005)
+            os.unlink(self.path("write"))
+
+        self.killed(HOLES, before_the_end=write)
+        self.restart()
+        self.assertEqual(self.output(), "up\nTrue\n")
 
     def figures_after(self, what):
         self.killed(FIGURES)
