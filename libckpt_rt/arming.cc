@@ -385,7 +385,7 @@ Result<void> Arming::settle_part(const Mapping& m, AddrRange part, std::span<con
   // (A thread that has been counted may still be on its way to sleep: where nobody serves its fault its stack must not be
   // protected for an instant.)
   bool copied = !open.empty() && (bytes <= kOpenBytes || !protection_.kernel_waits());
-  // What is not registered is told piece by piece there.
+  // Ahead of protect(), which undoes a failure piece by piece: of what is not registered that takes thousands of calls.
   if (!copied && !protection_.kernel_waits()) copied = protection_.add(m.range) != 0;
   if (!copied && protection_.protect(part) != 0) {
     // Mapped anew in this place.

@@ -269,7 +269,8 @@ void WriteProtection::handle_events() {
       ScopedLock guard(serving_);
       if (stopping && backlog_count_ == 0 && !rung_ && !read_messages()) return;
       empty_since_ns_ = now_ns();
-      // Not for ever, if threads fault as fast as they are served. Who takes the lock then serves the rest.
+      // Not for ever, if threads fault as fast as they are served. Who takes the lock then serves the rest. relaxed: seen
+      // late, a few more are served; the lock orders all else.
       while (wanted_.load(std::memory_order_relaxed) == 0 && (serve_backlog() || read_messages() || serve_releases())) {
       }
     }
