@@ -1,0 +1,128 @@
+#include "base/turn_lock.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace ckpt {
+namespace {
+
+constexpr int kThreads = 40;  // more than the groups that a wake tells apart
+
+// A thread that asks for the lock again and again; what it does with it is `inside`.
+class Asker {
+ public:
+  template <typename Inside>
+  Asker(TurnLock& lock, int rounds, Inside inside)
+      : thread_([=, this, &lock] {
+          tid_ = gettid();
+          for (int i = 0; i < rounds; ++i) {
+            asked_ = i + 1;
+            lock.lock();
+            had_ = i + 1;
+            inside();
+            lock.unlock();
+          }
+          done_ = true;
+        }) {}
+  ~Asker() { thread_.join(); }
+
+  int had() const { return had_; }
+  // Returns when it sleeps in the lock, or has had all its rounds.
+  void await_asleep() const {
+    while (!done_ && !(asked_ > had_ && state() == 'S')) std::this_thread::yield();
+  }
+
+ private:
+  char state() const {
+    std::ifstream file("/proc/self/task/" + std::to_string(tid_) + "/stat");
+    std::string text;
+    std::getline(file, text);
+    const size_t name_ends = text.rfind(") ");
+    return name_ends == text.npos ? '?' : text[name_ends + 2];
+  }
+
+  std::atomic<int> tid_{0}, asked_{0}, had_{0};
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+};
+using Askers = std::vector<std::unique_ptr<Asker>>;
+
+TEST(TurnLock, IsGivenInTheOrderInWhichItWasAskedFor) {
+  TurnLock lock;
+  std::vector<int> order;  // a data race if the lock does not hold
+  Askers askers;
+  lock.lock();
+  for (int i = 0; i < kThreads; ++i) {
+    askers.push_back(std::make_unique<Asker>(lock, 1, [&order, i] { order.push_back(i); }));
+    askers.back()->await_asleep();
+  }
+  EXPECT_TRUE(order.empty());
+  lock.unlock();
+  askers.clear();
+  ASSERT_EQ(order.size(), size_t{kThreads});
+  for (int i = 0; i < kThreads; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
+}
+
+TEST(TurnLock, YieldLetsInEachWhoWaitsOnceAndNoneTwice) {
+  constexpr int kRounds = 100;
+  TurnLock lock;
+  Askers askers;
+  auto rounds_had = [&] {
+    std::vector<int> had;
+    for (auto& a : askers) had.push_back(a->had());
+    return had;
+  };
+  lock.lock();
+  for (int i = 0; i < kThreads; ++i) askers.push_back(std::make_unique<Asker>(lock, kRounds, [] {}));
+  for (int round = 0; round < kRounds && !HasFailure(); ++round) {
+    for (auto& a : askers) a->await_asleep();
+    EXPECT_EQ(rounds_had(), std::vector<int>(kThreads, round));
+    lock.yield();
+    // Each of them asks again at once, while the first of them are still being let in.
+    EXPECT_EQ(rounds_had(), std::vector<int>(kThreads, round + 1));
+  }
+  lock.unlock();
+}
+
+TEST(TurnLock, YieldWithNobodyWaitingKeepsIt) {
+  TurnLock lock;
+  lock.lock();
+  for (int i = 0; i < 100; ++i) lock.yield();
+  std::atomic<bool> inside{false};
+  Asker asker(lock, 1, [&] { inside = true; });
+  asker.await_asleep();
+  EXPECT_FALSE(inside);
+  lock.unlock();
+}
+
+TEST(TurnLock, LetsOneInAtATimeAndForgetsNobody) {
+  constexpr int kRounds = 2'000;
+  TurnLock lock;
+  uint64_t plain = 0;
+  int inside = 0;
+  std::atomic<int> strange{0};
+  {
+    Askers askers;
+    for (int i = 0; i < kThreads; ++i) {
+      askers.push_back(std::make_unique<Asker>(lock, kRounds, [&, i] {
+        if (++inside != 1) ++strange;
+        ++plain;
+        // Now and then a holder loses its processor, or lets the others in.
+        if (plain % 64 == 0) std::this_thread::yield();
+        --inside;
+        if (i == 0) lock.yield();
+      }));
+    }
+  }
+  EXPECT_EQ(plain, uint64_t{kThreads} * kRounds);
+  EXPECT_EQ(strange.load(), 0);
+}
+
+}  // namespace
+}  // namespace ckpt
