@@ -124,5 +124,30 @@ TEST(TurnLock, LetsOneInAtATimeAndForgetsNobody) {
   EXPECT_EQ(strange.load(), 0);
 }
 
+TEST(TurnLock, TwoWhoAskAtTheSameInstantHaveTwoTurns) {
+  constexpr int kRounds = 20'000;
+  TurnLock lock;
+  std::atomic<int> arrived{0}, inside{0}, strange{0};
+  auto ask = [&](int step) {
+    for (int i = 1; i <= kRounds; ++i) {
+      // They meet without sleeping, for to be woken takes a hundred times as long as to ask; and as one of them leaves first,
+      // each waits for a while of its own.
+      ++arrived;
+      for (int looks = 0; arrived < 2 * i; ++looks) {
+        if (looks > 1000) std::this_thread::yield();
+      }
+      for (std::atomic<int> left = i * step % 128; left > 0; --left) {
+      }
+      ScopedTurn turn(lock);
+      if (++inside != 1) ++strange;
+      --inside;
+    }
+  };
+  std::thread other(ask, 3);
+  ask(5);
+  other.join();
+  EXPECT_EQ(strange.load(), 0);
+}
+
 }  // namespace
 }  // namespace ckpt
