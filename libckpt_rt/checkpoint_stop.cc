@@ -53,6 +53,7 @@ Result<void> CheckpointRun::stop() {
     if (critical_section::none_inside()) break;
     // Who is inside may wait for the end of the guard, to make a thread for example.
     if (guard_open_) {
+      log_line(directory_.get(), "a thread is in its critical section: memory is protected in the stop, which lasts longer");
       leave_guard_stopped(stopped->first, true);
       call.meanwhile = nullptr;
     }

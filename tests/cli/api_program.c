@@ -81,12 +81,16 @@ static void* stubborn(void* none) {
   return none;
 }
 
+static void* nothing(void* none) { return none; }
+
 static void* critical(void* none) {
+  pthread_t thread;
   if (ckpt_rt_enter_critical() != CKPT_RT_OK) fail("enter");
   be_ready();
   pthread_mutex_lock(&lock);
   while (!may_leave) pthread_cond_wait(&changed, &lock);
   pthread_mutex_unlock(&lock);
+  if (pthread_create(&thread, NULL, nothing, NULL) != 0 || pthread_join(thread, NULL) != 0) fail("a thread in the section");
   if (ckpt_rt_leave_critical() != CKPT_RT_OK) fail("leave");
   pthread_mutex_lock(&lock);
   left = 1;

@@ -1,10 +1,13 @@
 """Fault back ends that a program cannot have: another way is taken, and it is said."""
 
 import glob
+import time
 
 from support import *
 
 PROGRAM = os.environ["CKPT_REFUSED_PROGRAM"]
+API = os.environ["CKPT_API_PROGRAM"]
+RESTART = os.path.join(os.path.dirname(CKPT), "ckpt-restart")
 
 
 class Faults(CkptTest):
@@ -71,6 +74,41 @@ class Faults(CkptTest):
                                "for i, _ in enumerate(sys.stdin): print(i + 1, flush=True)")
         self.assertEqual((said["mode"], said["faults"]), ("realtime", "in-thread"))
         self.assertIn("a thread has descriptors of its own", log)
+
+    @unittest.skipIf(tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) < (6, 4), "memory is not protected ahead of the stop")
+    def test_critical_section_that_needs_the_end_of_the_guard(self):
+        # A thread inside makes another before it leaves, and clone(2) waits as long as the guard is open.
+        images = self.path("images")
+        child = subprocess.Popen([CKPT, "run", "--dir", images, "--faults", "in-thread", "--stop-timeout", "30s", "--", API, "critical"],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environment())
+        self.addCleanup(child.communicate)
+        self.addCleanup(child.kill)
+        self.assertEqual(child.stdout.readline(), b"up\n")
+        now = subprocess.Popen([CKPT, "now", str(child.pid), "--json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, env=clean_environment())
+        self.addCleanup(now.wait)
+        self.addCleanup(now.kill)
+
+        def log():
+            return "".join(open(path, encoding="utf-8").read() for path in glob.glob(f"{images}/*.log"))
+
+        # The first stop has opened the guard, the second one has found the thread inside.
+        while "a thread is in its critical section" not in log():
+            self.assertIsNone(now.poll(), log())
+            time.sleep(0.005)
+        child.stdin.write(b"leave\n")
+        child.stdin.flush()
+        self.assertEqual(child.stdout.readline(), b"1\n")
+        said, _ = now.communicate()
+        self.assertEqual(now.returncode, OK, said)
+        image = json.loads(said)["image"]
+        self.assertEqual(load(self.ckpt("stat", child.pid, "--json"))["faults"], "in-thread", log())
+        self.assertEqual(self.ckpt("verify", image).returncode, OK)
+        child.kill()
+        child.wait()
+        # The one thread has left, and the other has come to the end of its input.
+        restart = subprocess.run([RESTART, image], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, env=clean_environment())
+        self.assertEqual((restart.returncode, restart.stderr), (0, ""))
 
     def test_mode_without_faults(self):
         said, _ = self.taken("mprotect", "/usr/bin/env", "CKPT_MODE=fork", "/usr/bin/python3", "-c",
