@@ -211,16 +211,15 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
   if (!written.reserve(size) || !taken.reserve(size) || !unsettled.reserve(size)) return no_memory_for_segments();
   ArmedMemory::Serving serving(protection_);
   if (!table_.merge(*arena_, added)) return no_memory_for_segments();
-  for (SegmentId id{0}; early_overflow_ && id.value < table_.size(); ++id.value) {
+  auto leave_to_stop = [&](SegmentId id) {
     if (table_.state(id) == SegmentState::kProtected && !protection_.kernel_waits()) protection_.unprotect(table_.window(table_[id]));
     table_.set(id, SegmentState::kUnsettled);
-  }
+  };
+  for (SegmentId id{0}; early_overflow_ && id.value < table_.size(); ++id.value) leave_to_stop(id);
   for (const AddrRange& r : early_) {
     SegmentId id, last;
     for (table_.find_range(r, &id, &last); id < last; ++id.value) {
-      if (!table_.window(table_[id]).overlaps(r)) continue;
-      if (table_.state(id) == SegmentState::kProtected && !protection_.kernel_waits()) protection_.unprotect(table_.window(table_[id]));
-      table_.set(id, SegmentState::kUnsettled);
+      if (table_.window(table_[id]).overlaps(r)) leave_to_stop(id);
     }
   }
   protection_.each_busy(
