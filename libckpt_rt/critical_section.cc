@@ -7,19 +7,25 @@ namespace ckpt::critical_section {
 
 namespace {
 
-// Depth for each thread that is inside, found by tid: no TLS, threads made by clone may share one.
-struct Entry {
-  std::atomic<int> tid{0};
-  uint32_t depth = 0;  // its own thread's
+// For each thread that is inside its tid and how deep, in one word: a handler of a signal may enter and leave between any two
+// instructions of its thread. Found by tid: no TLS, threads made by clone may share one.
+struct Inside {
+  uint32_t tid, depth;
 };
+using Entry = std::atomic<Inside>;
+static_assert(Entry::is_always_lock_free);
+constexpr Inside kFree{0, 0};
 constexpr uint32_t kThreads = 4096, kProbes = 64;
-Entry entries[kThreads];
-FutexWord total{0};  // threads inside
+constinit Entry entries[kThreads]{};
+constinit FutexWord total{0};  // threads inside
 
-Entry* find(int tid, int wanted) {
+// relaxed: an entry is its thread's. Who is inside at a stop is what `total` says.
+Entry* find(int tid, Inside* found, Entry** first_free = nullptr) {
   for (uint32_t i = 0; i < kProbes; ++i) {
     Entry& e = entries[(static_cast<uint32_t>(tid) + i) % kThreads];
-    if (e.tid.load(std::memory_order_relaxed) == wanted) return &e;
+    *found = e.load(std::memory_order_relaxed);
+    if (found->tid == static_cast<uint32_t>(tid)) return &e;
+    if (found->tid == 0 && first_free != nullptr && *first_free == nullptr) *first_free = &e;
   }
   return nullptr;
 }
@@ -27,29 +33,34 @@ Entry* find(int tid, int wanted) {
 }  // namespace
 
 bool enter(int tid) {
-  Entry* e = find(tid, tid);
-  while (e == nullptr) {
-    e = find(tid, 0);
-    if (e == nullptr) return false;
-    int free = 0;
-    if (!e->tid.compare_exchange_strong(free, tid, std::memory_order_relaxed)) e = nullptr;
+  for (;;) {
+    Inside now;
+    Entry* free = nullptr;
+    if (Entry* e = find(tid, &now, &free)) {
+      // A handler leaves it as it was.
+      e->store({now.tid, now.depth + 1}, std::memory_order_relaxed);
+      return true;
+    }
+    if (free == nullptr) return false;
+    now = kFree;
+    if (free->compare_exchange_strong(now, {static_cast<uint32_t>(tid), 1}, std::memory_order_relaxed)) break;
   }
-  if (e->depth++ == 0) total.fetch_add(1, std::memory_order_seq_cst);
+  total.fetch_add(1, std::memory_order_seq_cst);
   return true;
 }
 
 bool leave(int tid) {
-  Entry* e = find(tid, tid);
-  if (e == nullptr || e->depth == 0) return false;
-  if (--e->depth != 0) return true;
-  e->tid.store(0, std::memory_order_relaxed);
-  if (total.fetch_sub(1, std::memory_order_seq_cst) == 1) futex_wake(total);
+  Inside now;
+  Entry* e = find(tid, &now);
+  if (e == nullptr) return false;
+  e->store(now.depth == 1 ? kFree : Inside{now.tid, now.depth - 1}, std::memory_order_relaxed);
+  if (now.depth == 1 && total.fetch_sub(1, std::memory_order_seq_cst) == 1) futex_wake(total);
   return true;
 }
 
 bool inside(int tid) {
-  Entry* e = find(tid, tid);
-  return e != nullptr && e->depth != 0;
+  Inside now;
+  return find(tid, &now) != nullptr;
 }
 
 bool none_inside() { return total.load(std::memory_order_seq_cst) == 0; }
@@ -66,9 +77,8 @@ bool await_none(int64_t deadline_ns) {
 
 void reset_in_child() {
   for (Entry& e : entries) {
-    if (e.tid.load(std::memory_order_relaxed) == 0) continue;
-    e.tid.store(0, std::memory_order_relaxed);
-    e.depth = 0;
+    // Most pages of them were never written to.
+    if (e.load(std::memory_order_relaxed).tid != 0) e.store(kFree, std::memory_order_relaxed);
   }
   total.store(0, std::memory_order_relaxed);
 }
