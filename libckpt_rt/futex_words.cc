@@ -133,7 +133,8 @@ void note_exit(const void* word) {
 }
 
 Hold::Hold(AddrRange range) {
-  held_start.store(range.start.value, std::memory_order_relaxed);
+  // Both seq_cst, with note_first_time(): who finds the new end finds the new start, and who finds neither has noted in time.
+  held_start.store(range.start.value, std::memory_order_seq_cst);
   held_end.store(range.end.value, std::memory_order_seq_cst);
 }
 
