@@ -26,7 +26,8 @@ size_t CompressionCrew::arena_bytes(Codec codec, int level, const HelperThreads*
          (helpers + 1) * (Compressor::workspace_bytes(codec, level) + kPageSize) + kPageSize;
 }
 
-Result<void> CompressionCrew::start(Codec codec, int level, HelperThreads* threads, Arena& arena, ReleaseBuffer release, void* context) {
+Result<void> CompressionCrew::start(Codec codec, int level, HelperThreads* threads, Arena& arena,
+                                    ReleaseBuffer release, void* context) {
   first_ = count_ = helper_count_ = job_count_ = most_helpers_ = 0;
   over_.store(false, std::memory_order_relaxed);
   threads_ = threads;
@@ -115,8 +116,10 @@ bool CompressionCrew::work_on_any(Compressor& compressor, uint32_t& at) {
   return false;
 }
 
-CompressionCrew::Extent CompressionCrew::compress_here(uint64_t address, std::span<const std::byte> raw, std::byte* packed) {
-  Extent extent = {address, static_cast<uint32_t>(raw.size()), raw.data(), packed != nullptr ? packed : jobs_[first_].extent.packed};
+CompressionCrew::Extent CompressionCrew::compress_here(uint64_t address, std::span<const std::byte> raw,
+                                                       std::byte* packed) {
+  Extent extent = {address, static_cast<uint32_t>(raw.size()), raw.data(),
+                   packed != nullptr ? packed : jobs_[first_].extent.packed};
   compress(mine_, extent);
   return extent;
 }

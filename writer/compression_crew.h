@@ -37,7 +37,8 @@ class CompressionCrew {
 
   static size_t arena_bytes(Codec codec, int level, const HelperThreads* helpers);
   // helpers may be null. release: of what is given to submit_held().
-  Result<void> start(Codec codec, int level, HelperThreads* helpers, Arena& arena, ReleaseBuffer release = nullptr, void* context = nullptr);
+  Result<void> start(Codec codec, int level, HelperThreads* helpers, Arena& arena,
+                     ReleaseBuffer release = nullptr, void* context = nullptr);
 
   bool full() const { return count_ == job_count_; }
   bool empty() const { return count_ == 0; }
@@ -51,8 +52,8 @@ class CompressionCrew {
   const Extent& oldest();
   void retired();
 
-  // One that is not gathered, by the caller, while the crew is empty: to `packed`, which has room for as much, or to a buffer of
-  // the crew, valid until the next.
+  // One that is not gathered, by the caller, while the crew is empty: to `packed`, which has room for as
+  // much, or to a buffer of the crew, valid until the next.
   Extent compress_here(uint64_t address, std::span<const std::byte> raw, std::byte* packed);
 
   // One more helper, if there may be one.
@@ -61,7 +62,8 @@ class CompressionCrew {
   uint32_t most_helpers() const { return most_helpers_; }
   // As many are on their way at most.
   uint32_t most_extents() const { return job_count_; }
-  // Forgets all extents, and releases their buffers; the helpers are gone when it returns. Any number of times.
+  // Forgets all extents, and releases their buffers; the helpers are gone when it returns. Any number of
+  // times.
   void stop();
 
  private:

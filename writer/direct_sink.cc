@@ -101,11 +101,13 @@ Result<void> DirectSink::start_queue(Arena& arena) {
   waited_ns_ = packing_ns_ = gathering_ns_ = 0;
   packed_ = 0;
   memory_told_ = 0;
-  crew_holds_ = options_.codec == Codec::kLz4 && crew_.most_helpers() > 0 && options_.held_buffers >= crew_.most_extents();
+  crew_holds_ = options_.codec == Codec::kLz4 && crew_.most_helpers() > 0 &&
+                options_.held_buffers >= crew_.most_extents();
   // Pages that are changed on their way are in a buffer of ours. Adaptive: most are not.
   const bool as_they_are = (!compressing() || options_.adaptive) && options_.key == nullptr;
   if (!as_they_are || !output_->direct() || !backend_->gathers()) return {};
-  CKPT_TRY(held_.start(options_.in_flight, options_.held_buffers - (crew_holds_ ? crew_.most_extents() : 0), release_, context_, arena));
+  CKPT_TRY(held_.start(options_.in_flight, options_.held_buffers - (crew_holds_ ? crew_.most_extents() : 0),
+                       release_, context_, arena));
   if (held_.active()) queue_.on_free([](void* self, uint32_t slot) { static_cast<DirectSink*>(self)->held_.let_go(slot); }, this);
   return {};
 }
@@ -257,33 +259,38 @@ Result<void> DirectSink::close_extent() {
   return list_extent(chunk_.add(extent_.address, extent_.length, extent_.length, Codec::kNone, &checksum), offset, bytes);
 }
 
-// Memory compressed at once. lz4 looks back no farther than 64 KiB, and is faster with no more; zstd gets what compresses well
-// and is still small enough that a reader of one page does not unpack much.
+// Memory compressed at once. lz4 looks back no farther than 64 KiB, and is faster with no more; zstd gets
+// what compresses well and is still small enough that a reader of one page does not unpack much.
 uint32_t DirectSink::packed_limit(uint64_t address) const {
-  return options_.codec == Codec::kLz4 ? static_cast<uint32_t>(kExtentBytes - address % kExtentBytes) : Compressor::kMaxInput;
+  return options_.codec == Codec::kLz4 ? static_cast<uint32_t>(kExtentBytes - address % kExtentBytes)
+                                       : Compressor::kMaxInput;
 }
 
-// Where nobody helps, a whole extent that lies in one piece is compressed from where it is to where it is written from. In a
-// chunk it must have room for the worst: at the end of one it is copied there when its length is known, as that of helpers is,
-// so that chunks are the same.
+// Where nobody helps, a whole extent that lies in one piece is compressed from where it is to where it is
+// written from. In a chunk it must have room for the worst: at the end of one it is copied there when its
+// length is known, as that of helpers is, so that chunks are the same.
 Result<void> DirectSink::pack_in_place(uint64_t address, const std::byte* data, uint32_t length) {
   const bool into_chunk = chunk_.active() && chunk_.room() >= length;
   memory_bytes_ += length;
   const int64_t before = options_.clock();
-  const CompressionCrew::Extent e = crew_.compress_here(address, {data, length}, into_chunk ? chunk_.next_body() : nullptr);
+  const CompressionCrew::Extent e =
+      crew_.compress_here(address, {data, length}, into_chunk ? chunk_.next_body() : nullptr);
   return add_packed(e, options_.clock() - before);
 }
 
 // With helpers a segment that is one whole extent stays where it is until it has been compressed.
 bool DirectSink::packs_held(const CopiedSegment& segment) const {
   if (!crew_holds_ || crew_.helpers() == 0 || !packs_next()) return false;
-  const auto first = static_cast<uint32_t>(std::countr_zero(segment.page_mask)), pages = static_cast<uint32_t>(std::countr_one(segment.page_mask >> (first & 63)));
-  return static_cast<uint32_t>(std::popcount(segment.page_mask)) == pages && pages * kPageSize == packed_limit(segment.base.value + first * kPageSize);
+  const auto first = static_cast<uint32_t>(std::countr_zero(segment.page_mask)),
+             pages = static_cast<uint32_t>(std::countr_one(segment.page_mask >> (first & 63)));
+  return static_cast<uint32_t>(std::popcount(segment.page_mask)) == pages &&
+         pages * kPageSize == packed_limit(segment.base.value + first * kPageSize);
 }
 
 Result<void> DirectSink::pack_held(const CopiedSegment& segment, bool* held) {
   const uint64_t first = static_cast<uint64_t>(std::countr_zero(segment.page_mask)) * kPageSize;
-  const auto bytes = static_cast<uint32_t>(std::popcount(segment.page_mask)) * static_cast<uint32_t>(kPageSize);
+  const auto bytes =
+      static_cast<uint32_t>(std::popcount(segment.page_mask)) * static_cast<uint32_t>(kPageSize);
   CKPT_TRY(close_extent());
   if (crew_.full()) CKPT_TRY(add_oldest());
   crew_.submit_held(segment.base.value + first, {segment.data + first, bytes}, segment.buffer);

@@ -5,9 +5,10 @@
 // Callers:   one thread (the writer thread), in the victim, with all signals blocked (SIGXFSZ too).
 // Memory:    staging, index and compressor in the arena of open(); arena_bytes() says how much.
 // Buffers:   append() copies: it has released every buffer of its segments when it returns, also on
-//            failure. So a pool of any size is enough, and nothing is held while the device is slow. After hold_buffers()
-//            long runs of pages are written from where they are, without a copy, and so many buffers at most are kept
-//            until they are written, or abort() was called. So are, with helpers, those of whole extents that lz4 compresses.
+//            failure. So a pool of any size is enough, and nothing is held while the device is slow. After
+//            hold_buffers() long runs of pages are written from where they are, without a copy, and so many
+//            buffers at most are kept until they are written, or abort() was called. So are, with helpers,
+//            those of whole extents that lz4 compresses.
 // Pages:     each page at most once in an image; commit() fails if one came twice. Segments may come
 //            in any order; address order makes the longest extents. An extent joins neighbouring
 //            pages of different mappings: a reader must split it where it cares.
@@ -93,8 +94,8 @@ class DirectSink final : public ImageSink {
   OwnMappings own_mappings() const { return {{uring_.ring_range(), uring_.entries_range()}}; }
 
  private:
-  // Uncompressed extents, and those of lz4, end at multiples of this: when increments replace part of an image's memory, what
-  // is left of it can be checked and read without the rest. Segments are not larger.
+  // Uncompressed extents, and those of lz4, end at multiples of this: when increments replace part of an
+  // image's memory, what is left of it can be checked and read without the rest. Segments are not larger.
   static constexpr uint64_t kExtentBytes = 64u << 10;
 
   Result<void> open_all(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena);
@@ -155,7 +156,8 @@ class DirectSink final : public ImageSink {
   CompressionGauge gauge_;
   int64_t chunk_began_ns_ = 0, waited_ns_ = 0;  // for the gauge: since the last chunk
   int64_t gathering_ns_ = 0;                    // copies that only compression needs, since the last extent that was
-  // Compression, since it was asked whether a helper pays: bytes, what they took of the writer's time, and when.
+  // Compression, since it was asked whether a helper pays: bytes, what they took of the writer's time, and
+  // when.
   uint32_t packed_ = 0;
   int64_t packing_ns_ = 0, packing_since_ns_ = 0;
   uint64_t memory_told_ = 0;                    // bytes of memory that the gauge knows of

@@ -101,8 +101,8 @@ TEST_F(Crew, ErrorsEndItWithoutLeavingThreads) {
   }
 }
 
-// Whole extents stay in their buffers until they have been compressed: the same image again, each buffer released once, also
-// when it ends in the middle. What is released is overwritten at once.
+// Whole extents stay in their buffers until they have been compressed: the same image again, each buffer
+// released once, also when it ends in the middle. What is released is overwritten at once.
 TEST_F(Crew, BuffersAreHeldUntilTheyAreCompressed) {
   constexpr size_t kSegment = 16 * kPageSize, kHeld = 6;
   struct Pool {
@@ -135,7 +135,10 @@ TEST_F(Crew, BuffersAreHeldUntilTheyAreCompressed) {
     ASSERT_TRUE(sink.open(dir_fd_.get(), name(1).c_str(), identity(1), arena_, release, &pool).ok());
     size_t most = 0, appended = 0;
     for (; appended < pool.released.size() / (ends_early ? 2 : 1); appended++) {
-      const CopiedSegment segment{{memory_.base + appended * kSegment}, 0xffff, buffers.bytes + appended * kSegment, static_cast<uint32_t>(appended)};
+      const CopiedSegment segment{{memory_.base + appended * kSegment},
+                                  0xffff,
+                                  buffers.bytes + appended * kSegment,
+                                  static_cast<uint32_t>(appended)};
       ASSERT_TRUE(sink.append({&segment, 1}).ok());
       most = std::max(most, appended + 1 - pool.total);
     }
