@@ -26,31 +26,48 @@ size_t CompressionCrew::arena_bytes(Codec codec, int level, const HelperThreads*
          (helpers + 1) * (Compressor::workspace_bytes(codec, level) + kPageSize) + kPageSize;
 }
 
-Result<void> CompressionCrew::start(Codec codec, int level, HelperThreads* threads, Arena& arena) {
+Result<void> CompressionCrew::start(Codec codec, int level, HelperThreads* threads, Arena& arena,
+                                    ReleaseBuffer release, void* context) {
   first_ = count_ = helper_count_ = job_count_ = most_helpers_ = 0;
   over_.store(false, std::memory_order_relaxed);
   threads_ = threads;
+  release_ = release;
+  context_ = context;
   if (codec == Codec::kNone) return {};
   most_helpers_ = helpers_of(threads);
   job_count_ = jobs_for(most_helpers_);
   CKPT_TRY(mine_.start(codec, level, arena));
   for (uint32_t i = 0; i < most_helpers_; i++) CKPT_TRY(helper_[i].compressor.start(codec, level, arena));
   for (uint32_t i = 0; i < job_count_; i++) {
-    Extent& extent = jobs_[i].extent;
-    extent.raw = static_cast<std::byte*>(arena.allocate(Compressor::kMaxInput, kPageSize));
-    extent.packed = static_cast<std::byte*>(arena.allocate(Compressor::kMaxInput, kPageSize));
-    if (extent.raw == nullptr || extent.packed == nullptr) {
+    Job& job = jobs_[i];
+    job.gathered = static_cast<std::byte*>(arena.allocate(Compressor::kMaxInput, kPageSize));
+    job.extent.packed = static_cast<std::byte*>(arena.allocate(Compressor::kMaxInput, kPageSize));
+    if (job.gathered == nullptr || job.extent.packed == nullptr) {
       return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to compress");
     }
-    jobs_[i].state.store(static_cast<uint32_t>(State::kFree), std::memory_order_relaxed);
+    job.holds = false;
+    job.state.store(static_cast<uint32_t>(State::kFree), std::memory_order_relaxed);
   }
   return {};
 }
 
 void CompressionCrew::submit(uint64_t address, uint32_t length) {
-  Job& job = jobs_[(first_ + count_++) % job_count_];
+  Job& job = jobs_[(first_ + count_) % job_count_];
+  submit(job, address, {job.gathered, length});
+}
+
+void CompressionCrew::submit_held(uint64_t address, std::span<const std::byte> raw, uint32_t buffer) {
+  Job& job = jobs_[(first_ + count_) % job_count_];
+  job.buffer = buffer;
+  job.holds = true;
+  submit(job, address, raw);
+}
+
+void CompressionCrew::submit(Job& job, uint64_t address, std::span<const std::byte> raw) {
+  count_++;
   job.extent.address = address;
-  job.extent.length = length;
+  job.extent.length = static_cast<uint32_t>(raw.size());
+  job.extent.raw = raw.data();
   // release: who claims the job sees what was gathered.
   job.state.store(static_cast<uint32_t>(State::kReady), std::memory_order_release);
   if (helper_count_ == 0) return;
@@ -70,7 +87,13 @@ const CompressionCrew::Extent& CompressionCrew::oldest() {
   }
 }
 
+void CompressionCrew::let_go(Job& job) {
+  if (job.holds) release_(context_, job.buffer);
+  job.holds = false;
+}
+
 void CompressionCrew::retired() {
+  let_go(jobs_[first_]);
   jobs_[first_].state.store(static_cast<uint32_t>(State::kFree), std::memory_order_relaxed);
   first_ = (first_ + 1) % job_count_;
   count_--;
@@ -86,15 +109,22 @@ bool CompressionCrew::work_on_any(Compressor& compressor, uint32_t& at) {
                                            std::memory_order_acquire)) {
       continue;
     }
-    compress(compressor, job);
+    do_job(compressor, job);
     at = (at + 1) % job_count_;
     return true;
   }
   return false;
 }
 
-void CompressionCrew::compress(Compressor& compressor, Job& job) {
-  Extent& e = job.extent;
+CompressionCrew::Extent CompressionCrew::compress_here(uint64_t address, std::span<const std::byte> raw,
+                                                       std::byte* packed) {
+  Extent extent = {address, static_cast<uint32_t>(raw.size()), raw.data(),
+                   packed != nullptr ? packed : jobs_[first_].extent.packed};
+  compress(mine_, extent);
+  return extent;
+}
+
+void CompressionCrew::compress(Compressor& compressor, Extent& e) {
   const int64_t began = now_ns();
   // Worth it only if it saves a block.
   e.stored = static_cast<uint32_t>(compressor.compress({e.raw, e.length}, {e.packed, e.length - kBlockSize}));
@@ -106,6 +136,10 @@ void CompressionCrew::compress(Compressor& compressor, Job& job) {
     e.checksum = checksum_of({e.raw, e.length});
   }
   e.ns = now_ns() - began;
+}
+
+void CompressionCrew::do_job(Compressor& compressor, Job& job) {
+  compress(compressor, job.extent);
   // release: the writer sees the results.
   job.state.store(static_cast<uint32_t>(State::kDone), std::memory_order_release);
   futex_wake(job.state, 1);
@@ -142,6 +176,7 @@ void CompressionCrew::stop() {
   }
   helper_count_ = 0;
   count_ = 0;
+  for (Job& job : jobs_) let_go(job);
 }
 
 }  // namespace ckpt

@@ -17,6 +17,7 @@
 #include "base/futex.h"
 #include "writer/compressor.h"
 #include "writer/helper_threads.h"
+#include "writer/image_sink.h"
 
 namespace ckpt {
 
@@ -27,7 +28,7 @@ class CompressionCrew {
   struct Extent {
     uint64_t address;
     uint32_t length;
-    std::byte* raw;         // Compressor::kMaxInput bytes, on a page
+    const std::byte* raw;   // on a page
     std::byte* packed;      // the same, compressed; zeros up to a block
     uint32_t stored = 0;    // bytes in `packed`; 0: it does not become a block shorter
     uint64_t checksum = 0;  // of them and the zeros
@@ -35,24 +36,34 @@ class CompressionCrew {
   };
 
   static size_t arena_bytes(Codec codec, int level, const HelperThreads* helpers);
-  // helpers may be null.
-  Result<void> start(Codec codec, int level, HelperThreads* helpers, Arena& arena);
+  // helpers may be null. release: of what is given to submit_held().
+  Result<void> start(Codec codec, int level, HelperThreads* helpers, Arena& arena,
+                     ReleaseBuffer release = nullptr, void* context = nullptr);
 
   bool full() const { return count_ == job_count_; }
   bool empty() const { return count_ == 0; }
   // Where the next extent is gathered. Not full().
-  std::byte* raw() { return jobs_[(first_ + count_) % job_count_].extent.raw; }
+  std::byte* raw() { return jobs_[(first_ + count_) % job_count_].gathered; }
   // What was gathered there goes on its way.
   void submit(uint64_t address, uint32_t length);
+  // One that stays where it is instead, in a buffer that is released when it is retired. Not full().
+  void submit_held(uint64_t address, std::span<const std::byte> raw, uint32_t buffer);
   // The oldest, compressed; valid until retired(). Not empty().
   const Extent& oldest();
   void retired();
+
+  // One that is not gathered, by the caller, while the crew is empty: to `packed`, which has room for as
+  // much, or to a buffer of the crew, valid until the next.
+  Extent compress_here(uint64_t address, std::span<const std::byte> raw, std::byte* packed);
 
   // One more helper, if there may be one.
   void add_helper();
   uint32_t helpers() const { return helper_count_; }
   uint32_t most_helpers() const { return most_helpers_; }
-  // Forgets all extents; the helpers are gone when it returns. Any number of times.
+  // As many are on their way at most.
+  uint32_t most_extents() const { return job_count_; }
+  // Forgets all extents, and releases their buffers; the helpers are gone when it returns. Any number of
+  // times.
   void stop();
 
  private:
@@ -60,6 +71,9 @@ class CompressionCrew {
   struct Job {
     FutexWord state{0};
     Extent extent{};
+    std::byte* gathered = nullptr;  // Compressor::kMaxInput bytes
+    uint32_t buffer = 0;
+    bool holds = false;
   };
   struct Helper {
     CompressionCrew* crew;
@@ -68,8 +82,11 @@ class CompressionCrew {
   static constexpr uint32_t kMostJobs = 2 * (kMostHelpers + 1);
 
   static void run_helper(void* helper);
+  void submit(Job& newest, uint64_t address, std::span<const std::byte> raw);
+  void let_go(Job& job);
   bool work_on_any(Compressor& compressor, uint32_t& at);
-  static void compress(Compressor& compressor, Job& job);
+  static void compress(Compressor& compressor, Extent& extent);
+  static void do_job(Compressor& compressor, Job& job);
 
   Job jobs_[kMostJobs];
   uint32_t job_count_ = 0, first_ = 0, count_ = 0;
@@ -77,6 +94,8 @@ class CompressionCrew {
   Helper helper_[kMostHelpers];
   uint32_t helper_count_ = 0, most_helpers_ = 0;
   HelperThreads* threads_ = nullptr;
+  ReleaseBuffer release_ = nullptr;
+  void* context_ = nullptr;
   // Counts submissions; a helper that found nothing sleeps until it has changed.
   FutexWord news_{0};
   std::atomic<bool> over_{false};

@@ -12,12 +12,8 @@ namespace ckpt {
 
 namespace {
 
-// Memory compressed at once: large enough to compress well, small enough that a reader of one page
-// does not unpack much.
-constexpr uint32_t kCompressedExtentBytes = Compressor::kMaxInput;
-
-// How often it is asked whether a helper pays.
-constexpr uint32_t kExtentsLookedAt = 8;
+// How much is compressed until it is asked whether a helper pays.
+constexpr uint32_t kBytesLookedAt = 2u << 20;
 
 }  // namespace
 
@@ -75,7 +71,7 @@ Result<void> DirectSink::open_all(int dir_fd, const char* name, const ImageIdent
   output_ = options_.output != nullptr ? options_.output : &file_;
   std::strncpy(name_.text, name, sizeof(name_.text) - 1);
   open_ = true;
-  CKPT_TRY(crew_.start(options_.codec, options_.level, options_.helpers, arena));
+  CKPT_TRY(crew_.start(options_.codec, options_.level, options_.helpers, arena, release_, context_));
   CKPT_TRY(start_queue(arena));
   if (options_.key != nullptr) {
     plain_ = static_cast<std::byte*>(arena.allocate(options_.chunk_bytes, kPageSize));
@@ -105,10 +101,13 @@ Result<void> DirectSink::start_queue(Arena& arena) {
   waited_ns_ = packing_ns_ = gathering_ns_ = 0;
   packed_ = 0;
   memory_told_ = 0;
+  crew_holds_ = options_.codec == Codec::kLz4 && crew_.most_helpers() > 0 &&
+                options_.held_buffers >= crew_.most_extents();
   // Pages that are changed on their way are in a buffer of ours. Adaptive: most are not.
   const bool as_they_are = (!compressing() || options_.adaptive) && options_.key == nullptr;
   if (!as_they_are || !output_->direct() || !backend_->gathers()) return {};
-  CKPT_TRY(held_.start(options_.in_flight, options_.held_buffers, release_, context_, arena));
+  CKPT_TRY(held_.start(options_.in_flight, options_.held_buffers - (crew_holds_ ? crew_.most_extents() : 0),
+                       release_, context_, arena));
   if (held_.active()) queue_.on_free([](void* self, uint32_t slot) { static_cast<DirectSink*>(self)->held_.let_go(slot); }, this);
   return {};
 }
@@ -170,6 +169,7 @@ Result<void> DirectSink::append(std::span<const CopiedSegment> segments) {
 }
 
 Result<void> DirectSink::add(const CopiedSegment& segment, bool* held) {
+  if (packs_held(segment)) return pack_held(segment, held);
   if (!held_.active()) return add_segment(segment);
   if (extent_.active && extent_.pack) {
     const uint64_t address = segment.base.value + static_cast<uint64_t>(std::countr_zero(segment.page_mask)) * kPageSize;
@@ -200,7 +200,17 @@ Result<void> DirectSink::add_run(uint64_t address, const std::byte* data, uint64
     if (extent_.active && (extent_.address + extent_.length != address || extent_.length == extent_.limit)) {
       CKPT_TRY(close_extent());
     }
-    if (!extent_.active) CKPT_TRY(open_extent(address, may_pack));
+    if (!extent_.active) {
+      const uint32_t whole = packed_limit(address);
+      if (may_pack && packs_in_place() && bytes >= whole && packs_next()) {
+        CKPT_TRY(pack_in_place(address, data, whole));
+        address += whole;
+        data += whole;
+        bytes -= whole;
+        continue;
+      }
+      CKPT_TRY(open_extent(address, may_pack));
+    }
     uint32_t n = static_cast<uint32_t>(std::min<uint64_t>(bytes, extent_.limit - extent_.length));
     const bool only_to_pack = held_.active() && extent_.pack;
     const int64_t before = only_to_pack ? options_.clock() : 0;
@@ -218,8 +228,8 @@ Result<void> DirectSink::add_run(uint64_t address, const std::byte* data, uint64
 // Uncompressed pages are gathered where they will be written from; others go through the crew.
 Result<void> DirectSink::open_extent(uint64_t address, bool may_pack) {
   if (may_pack && packs_next()) {
-    if (crew_.full()) CKPT_TRY(add_packed());
-    extent_ = {true, true, address, 0, kCompressedExtentBytes, crew_.raw()};
+    if (crew_.full()) CKPT_TRY(add_oldest());
+    extent_ = {true, true, address, 0, packed_limit(address), crew_.raw()};
     return {};
   }
   gauge_.left_alone();
@@ -238,7 +248,7 @@ Result<void> DirectSink::close_extent() {
   if (extent_.pack) {
     crew_.submit(extent_.address, extent_.length);
     // Nobody else works on it: no use in waiting.
-    return crew_.helpers() == 0 ? add_packed() : Result<void>();
+    return crew_.helpers() == 0 ? add_oldest() : Result<void>();
   }
   const std::span<const std::byte> bytes(extent_.bytes, extent_.length);
   const uint64_t checksum = checksum_of(bytes);
@@ -249,13 +259,60 @@ Result<void> DirectSink::close_extent() {
   return list_extent(chunk_.add(extent_.address, extent_.length, extent_.length, Codec::kNone, &checksum), offset, bytes);
 }
 
+// Memory compressed at once. lz4 looks back no farther than 64 KiB, and is faster with no more; zstd gets
+// what compresses well and is still small enough that a reader of one page does not unpack much.
+uint32_t DirectSink::packed_limit(uint64_t address) const {
+  return options_.codec == Codec::kLz4 ? static_cast<uint32_t>(kExtentBytes - address % kExtentBytes)
+                                       : Compressor::kMaxInput;
+}
+
+// Where nobody helps, a whole extent that lies in one piece is compressed from where it is to where it is
+// written from. In a chunk it must have room for the worst: at the end of one it is copied there when its
+// length is known, as that of helpers is, so that chunks are the same.
+Result<void> DirectSink::pack_in_place(uint64_t address, const std::byte* data, uint32_t length) {
+  const bool into_chunk = chunk_.active() && chunk_.room() >= length;
+  memory_bytes_ += length;
+  const int64_t before = options_.clock();
+  const CompressionCrew::Extent e =
+      crew_.compress_here(address, {data, length}, into_chunk ? chunk_.next_body() : nullptr);
+  return add_packed(e, options_.clock() - before);
+}
+
+// With helpers a segment that is one whole extent stays where it is until it has been compressed.
+bool DirectSink::packs_held(const CopiedSegment& segment) const {
+  if (!crew_holds_ || crew_.helpers() == 0 || !packs_next()) return false;
+  const auto first = static_cast<uint32_t>(std::countr_zero(segment.page_mask)),
+             pages = static_cast<uint32_t>(std::countr_one(segment.page_mask >> (first & 63)));
+  return static_cast<uint32_t>(std::popcount(segment.page_mask)) == pages &&
+         pages * kPageSize == packed_limit(segment.base.value + first * kPageSize);
+}
+
+Result<void> DirectSink::pack_held(const CopiedSegment& segment, bool* held) {
+  const uint64_t first = static_cast<uint64_t>(std::countr_zero(segment.page_mask)) * kPageSize;
+  const auto bytes =
+      static_cast<uint32_t>(std::popcount(segment.page_mask)) * static_cast<uint32_t>(kPageSize);
+  CKPT_TRY(close_extent());
+  if (crew_.full()) CKPT_TRY(add_oldest());
+  crew_.submit_held(segment.base.value + first, {segment.data + first, bytes}, segment.buffer);
+  *held = true;
+  memory_bytes_ += bytes;
+  return {};
+}
+
 // The crew's oldest extent goes into a chunk.
-Result<void> DirectSink::add_packed() {
+Result<void> DirectSink::add_oldest() {
   const int64_t before = options_.clock();
   const CompressionCrew::Extent& e = crew_.oldest();
-  const int64_t took = options_.clock() - before;
+  CKPT_TRY(add_packed(e, options_.clock() - before));
+  crew_.retired();
+  return {};
+}
+
+// took: of the writer's time.
+Result<void> DirectSink::add_packed(const CompressionCrew::Extent& e, int64_t took) {
   packing_ns_ += took;
-  if (++packed_ == kExtentsLookedAt) consider_helper(before + took);
+  packed_ += e.length;
+  if (packed_ >= kBytesLookedAt) consider_helper();
   const bool packed = e.stored > 0;
   const uint32_t stored = packed ? e.stored : e.length;
   // One that is tried alone says what several would cost; when they are at work, the writer's time does.
@@ -267,18 +324,16 @@ Result<void> DirectSink::add_packed() {
   const std::span<const std::byte> bytes(packed ? e.packed : e.raw, round_up_to_block(stored));
   auto repeated = list_repeated({e.address, e.length, stored, e.checksum, static_cast<uint32_t>(codec), 0}, bytes);
   if (!repeated.ok()) return repeated.error();
-  if (!*repeated) {
-    CKPT_TRY(make_room(static_cast<uint32_t>(bytes.size())));
-    std::memcpy(chunk_.next_body(), bytes.data(), stored);
-    const uint64_t offset = offset_ + chunk_.next_offset();
-    CKPT_TRY(list_extent(chunk_.add(e.address, e.length, stored, codec, &e.checksum), offset, bytes));
-  }
-  crew_.retired();
-  return {};
+  if (*repeated) return {};
+  CKPT_TRY(make_room(static_cast<uint32_t>(bytes.size())));
+  if (bytes.data() != chunk_.next_body()) std::memcpy(chunk_.next_body(), bytes.data(), stored);
+  const uint64_t offset = offset_ + chunk_.next_offset();
+  return list_extent(chunk_.add(e.address, e.length, stored, codec, &e.checksum), offset, bytes);
 }
 
 // Has the writer mostly compressed? Then neither memory that arrives nor the device holds it up, and a helper pays.
-void DirectSink::consider_helper(int64_t now) {
+void DirectSink::consider_helper() {
+  const int64_t now = options_.clock();
   if (packing_ns_ > (now - packing_since_ns_) / 2) crew_.add_helper();
   packing_since_ns_ = now;
   packing_ns_ = 0;
@@ -287,7 +342,7 @@ void DirectSink::consider_helper(int64_t now) {
 
 Result<void> DirectSink::close_all_extents() {
   CKPT_TRY(close_extent());
-  while (!crew_.empty()) CKPT_TRY(add_packed());
+  while (!crew_.empty()) CKPT_TRY(add_oldest());
   return {};
 }
 

@@ -5,9 +5,10 @@
 // Callers:   one thread (the writer thread), in the victim, with all signals blocked (SIGXFSZ too).
 // Memory:    staging, index and compressor in the arena of open(); arena_bytes() says how much.
 // Buffers:   append() copies: it has released every buffer of its segments when it returns, also on
-//            failure. So a pool of any size is enough, and nothing is held while the device is slow. After hold_buffers()
-//            long runs of pages are written from where they are, without a copy, and so many buffers at most are kept
-//            until they are written, or abort() was called. What is to be compressed is copied all the same.
+//            failure. So a pool of any size is enough, and nothing is held while the device is slow. After
+//            hold_buffers() long runs of pages are written from where they are, without a copy, and so many
+//            buffers at most are kept until they are written, or abort() was called. So are, with helpers,
+//            those of whole extents that lz4 compresses.
 // Pages:     each page at most once in an image; commit() fails if one came twice. Segments may come
 //            in any order; address order makes the longest extents. An extent joins neighbouring
 //            pages of different mappings: a reader must split it where it cares.
@@ -93,8 +94,8 @@ class DirectSink final : public ImageSink {
   OwnMappings own_mappings() const { return {{uring_.ring_range(), uring_.entries_range()}}; }
 
  private:
-  // Uncompressed extents end at multiples of this: when increments replace part of an image's memory, what
-  // is left of it can be checked and read without the rest. Segments are not larger.
+  // Uncompressed extents, and those of lz4, end at multiples of this: when increments replace part of an
+  // image's memory, what is left of it can be checked and read without the rest. Segments are not larger.
   static constexpr uint64_t kExtentBytes = 64u << 10;
 
   Result<void> open_all(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena);
@@ -106,8 +107,14 @@ class DirectSink final : public ImageSink {
   Result<void> add_run(uint64_t address, const std::byte* data, uint64_t bytes, bool may_pack);
   Result<void> open_extent(uint64_t address, bool may_pack);
   Result<void> close_extent();
-  Result<void> add_packed();
-  void consider_helper(int64_t now);
+  uint32_t packed_limit(uint64_t address) const;
+  bool packs_in_place() const { return options_.codec == Codec::kLz4 && crew_.helpers() == 0; }
+  bool packs_held(const CopiedSegment& segment) const;
+  Result<void> pack_held(const CopiedSegment& segment, bool* held);
+  Result<void> pack_in_place(uint64_t address, const std::byte* data, uint32_t length);
+  Result<void> add_oldest();
+  Result<void> add_packed(const CompressionCrew::Extent& extent, int64_t took);
+  void consider_helper();
   Result<void> close_all_extents();
   Result<bool> list_repeated(const ExtentEntry& entry, std::span<const std::byte> bytes);
   Result<void> list_extent(const ExtentEntry& entry, uint64_t offset, std::span<const std::byte> bytes);
@@ -149,7 +156,8 @@ class DirectSink final : public ImageSink {
   CompressionGauge gauge_;
   int64_t chunk_began_ns_ = 0, waited_ns_ = 0;  // for the gauge: since the last chunk
   int64_t gathering_ns_ = 0;                    // copies that only compression needs, since the last extent that was
-  // Compression, since it was asked whether a helper pays: extents, what they took of the writer's time, and when.
+  // Compression, since it was asked whether a helper pays: bytes, what they took of the writer's time, and
+  // when.
   uint32_t packed_ = 0;
   int64_t packing_ns_ = 0, packing_since_ns_ = 0;
   uint64_t memory_told_ = 0;                    // bytes of memory that the gauge knows of
@@ -161,6 +169,7 @@ class DirectSink final : public ImageSink {
   Error error_;
   uint32_t chunk_slot_ = 0;
   HeldBuffers held_;
+  bool crew_holds_ = false;
   ImageSealer sealer_;
   std::byte* plain_ = nullptr;  // encryption: what is gathered, before it goes to the sealer
   OpenExtent extent_ = {};
