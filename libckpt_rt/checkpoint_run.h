@@ -62,6 +62,10 @@ class CheckpointRun {
   Result<void> stop();
   Result<void> collect_signals(const StopWorld::Stopped& stopped);
   DescriptorExecutor on_stopped_threads();
+  struct Samplers {
+    ThreadSlot* slots[2];
+    uint32_t count;
+  } samplers_{};  // that were started and not awaited
   Result<void> while_stopped();
   void run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot);
 

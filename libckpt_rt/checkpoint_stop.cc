@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "libckpt_rt/checkpoint_run.h"
 #include "libckpt_rt/critical_section.h"
+#include "libckpt_rt/current_processor.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/log.h"
 #include "libckpt_rt/restart_entry.h"
@@ -116,23 +117,30 @@ Result<void> CheckpointRun::collect_signals(const StopWorld::Stopped& stopped) {
   return {};
 }
 
-// Two of them, if there are: one for the processor that waits, one for ours when the agent waits itself.
+// The first that is started must not come to our processor, and hold us up; the second not to the first one's. A virtual
+// processor at rest does not count as idle for the kernel: a thread that is woken comes to where it was last, or to ours.
 DescriptorExecutor CheckpointRun::on_stopped_threads() {
-  constexpr uint32_t kSamplers = 2;
+  samplers_ = {};
   DescriptorExecutor executor;
-  executor.context = nullptr;
+  executor.context = &samplers_;
   executor.run = [](void*, void (*work)(void*), void* argument) {
     library.world.run_on(*library.world.alone(0), work, argument);
   };
-  executor.start = [](void*, void (*work)(void*), void* argument) {
-    for (uint32_t i = 0; i < kSamplers; ++i) {
-      if (ThreadSlot* slot = library.world.alone(i)) library.world.start_on(*slot, work, argument);
+  executor.start = [](void* context, void (*work)(void*), void* argument) {
+    Samplers& samplers = *static_cast<Samplers*>(context);
+    const uint32_t busy = samplers.count == 0 ? current_processor() : samplers.slots[0]->processor;
+    ThreadSlot* chosen = nullptr;
+    for (uint32_t i = 0; i < StopWorld::kAlone; ++i) {
+      ThreadSlot* slot = library.world.alone(i);
+      if (slot == nullptr || (samplers.count != 0 && slot == samplers.slots[0])) continue;
+      if (chosen == nullptr || (chosen->processor == busy && slot->processor != busy)) chosen = slot;
     }
+    if (chosen == nullptr || samplers.count == std::size(samplers.slots)) return;
+    samplers.slots[samplers.count++] = chosen;
+    library.world.start_on(*chosen, work, argument);
   };
-  executor.await = [](void*) {
-    for (uint32_t i = 0; i < kSamplers; ++i) {
-      if (ThreadSlot* slot = library.world.alone(i)) library.world.await(*slot);
-    }
+  executor.await = [](void* context) {
+    for (Samplers& samplers = *static_cast<Samplers*>(context); samplers.count != 0;) library.world.await(*samplers.slots[--samplers.count]);
   };
   return executor;
 }

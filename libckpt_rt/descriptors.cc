@@ -12,6 +12,7 @@ namespace ckpt {
 namespace {
 
 constexpr size_t kTextBytes = 64 << 10;
+constexpr size_t kAtOnce = 32;  // samples that a thread takes
 // fdinfo of this many files is held open from prepare to release, for one pread in the stop: it shows
 // their locks. Of further files only those that were locked in prepare are looked at, see
 // note_late_locks(). Counters and the like have as many.
@@ -103,6 +104,7 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, DescriptorExecutor exec
   if (!sampling_) CKPT_TRY(begin_sampling(tid, executor));
   CKPT_TRY(look_from_agent());
   await_samples();
+  take_order_checks();
   CKPT_TRY(take_samples(executor));
   CKPT_TRY(find_changes());
   CKPT_TRY(read_volatile());
@@ -123,17 +125,21 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, DescriptorExecutor exec
 }
 
 void DescriptorCapture::SampleJob::run(void* argument) {
-  constexpr size_t kAtOnce = 32;
   auto& job = *static_cast<SampleJob*>(argument);
   for (;;) {
     // relaxed: whose turn it is; what is sampled is published by the executor's end.
     const size_t from = job.next.fetch_add(kAtOnce, std::memory_order_relaxed);
-    if (from >= job.count) return;
+    if (from >= job.count) return job.check_order();
     for (size_t i = from; i < job.count && i < from + kAtOnce; ++i) {
       const CapturedDescriptor& d = job.entries[i];
       sample_own_descriptor(d.fd, d.asks_partner ? d.partner : -1, job.samples[i]);
     }
   }
+}
+
+bool DescriptorCapture::SampleJob::has_much_left() const {
+  // relaxed: a hint.
+  return next.load(std::memory_order_relaxed) + 2 * kAtOnce < count;
 }
 
 Result<void> DescriptorCapture::begin_sampling(int tid, DescriptorExecutor executor) {
@@ -150,7 +156,11 @@ Result<void> DescriptorCapture::begin_sampling(int tid, DescriptorExecutor execu
   job_.entries = entries_.data();
   job_.samples = fresh_.data();
   job_.count = known;
+  job_.tid = tid;
+  CKPT_TRY(list_order_checks());
+  job_.checks = checks_.span();
   job_.next.store(0, std::memory_order_relaxed);
+  job_.next_check.store(0, std::memory_order_relaxed);
   sampling_ = true;
   executor_ = executor;
   if (executor.start != nullptr) {
@@ -166,7 +176,11 @@ Result<void> DescriptorCapture::begin_sampling(int tid, DescriptorExecutor execu
 }
 
 void DescriptorCapture::await_samples() {
-  if (sampling_ && executor_.start != nullptr) executor_.await(executor_.context);
+  if (sampling_ && executor_.start != nullptr) {
+    // A second one only now: on our processor it would hold us up.
+    if (job_.has_much_left()) executor_.start(executor_.context, &SampleJob::run, &job_);
+    executor_.await(executor_.context);
+  }
   sampling_ = false;
 }
 
@@ -181,7 +195,7 @@ Result<void> DescriptorCapture::look_from_agent() {
       d.read_again = true;
     }
   }
-  if (!kcmp_refused_) check_order_stopped();
+  job_.check_order();
   return {};
 }
 
@@ -233,7 +247,7 @@ Result<void> DescriptorCapture::take_samples(DescriptorExecutor executor) {
     d.proc_fd = d.partner = -1;
     d.eventfd_id = -1;
     if (executor.run != nullptr) {
-      SampleJob job{&d, &d.now, 1, {}};
+      SampleJob job{&d, &d.now, 1, {}, tid_, {}, {}};
       executor.run(executor.context, &SampleJob::run, &job);
       if (d.now.error != 0) continue;
     } else if (!sample_stopped(fd, d.now)) {

@@ -32,7 +32,7 @@ namespace ckpt {
 // done: a stopped thread in its handler, or a thread of ours made with CLONE_FILES. `work` makes raw
 // system calls only and needs 1 KiB of stack. run == nullptr: there is none; everything is then read
 // from outside, at 10 µs a descriptor instead of 1.
-// start, await: the same without waiting, on several such threads at once if there are; or nullptr.
+// start: the same without waiting, each time on one more such thread as long as there are; await: until all are done; or nullptr.
 struct DescriptorExecutor {
   void (*run)(void* context, void (*work)(void*), void* argument) = nullptr;
   void* context = nullptr;
@@ -135,13 +135,22 @@ class DescriptorCapture {
     size_t first, count;  // in early_contents_
   };
 
-  // Threads that sample take descriptors from it until none is left.
+  // Neighbours in order_, and what kcmp(2) says of them in the stop.
+  struct OrderCheck {
+    uint32_t before, d;  // indices of entries_
+    int answer;
+  };
+  // Threads that sample take descriptors from it until none is left, then checks, as the agent does.
   struct SampleJob {
     const CapturedDescriptor* entries;
     DescriptorSample* samples;
     size_t count;
-    std::atomic<size_t> next;
+    std::span<OrderCheck> checks;
+    int tid;
+    std::atomic<size_t> next, next_check;
     static void run(void* job);
+    bool has_much_left() const;
+    void check_order();
   };
 
   // descriptors.cc
@@ -166,7 +175,8 @@ class DescriptorCapture {
   // descriptors_sharing.cc: order_ by device, inode and open file.
   Result<void> sort_by_open_file();
   void decide_who_asks();
-  void check_order_stopped();
+  Result<void> list_order_checks();
+  void take_order_checks();
   Result<bool> sharing_unchanged();
   template <typename Fn>
   void for_each_group(Fn fn);
@@ -207,6 +217,7 @@ class DescriptorCapture {
   uint32_t open_files_ = 0;
   DescriptorExecutor executor_;      // while it samples
   ArenaVector<DescriptorSample> fresh_;
+  ArenaVector<OrderCheck> checks_;
   SampleJob job_{};
   bool sampling_ = false;
   bool structure_changed_ = false;

@@ -18,6 +18,9 @@ int order_of(T a, T b) {
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
+// Of kcmp(2), whatever it is asked.
+bool is_refusal(long answer) { return answer == -EPERM || answer == -ENOSYS || answer == -EACCES; }
+
 // An eventfd has a number that no other has as long as it exists, and no second open file.
 bool known_by_number(const CapturedDescriptor& d) {
   return d.kind == OpenFileKind::kEventFd && d.eventfd_id >= 0;
@@ -35,7 +38,7 @@ int DescriptorCapture::compare(const CapturedDescriptor& a, const CapturedDescri
     if (r == 0) return 0;
     if (r == 1) return -1;
     if (r == 2) return 1;
-    if (r == -EPERM || r == -ENOSYS || r == -EACCES) {
+    if (is_refusal(r)) {
       kcmp_refused_ = true;
     } else {
       return order_of(a.fd, b.fd);  // closed meanwhile: the program runs, the stop looks again
@@ -108,28 +111,46 @@ void DescriptorCapture::decide_who_asks() {
 
 // With more: neighbours still compare as when they were sorted; then, by transitivity, all do. This is the dear part,
 // and needs nobody's samples. The kinds of anonymous files have one inode number in common.
-void DescriptorCapture::check_order_stopped() {
+Result<void> DescriptorCapture::list_order_checks() {
+  checks_ = ArenaVector<OrderCheck>(*arena_);
+  if (!checks_.reserve(order_.size() + 1)) return arena_full();
+  if (kcmp_refused_) return {};
   for_each_group([&](size_t first, size_t end) {
-    const CapturedDescriptor* before = nullptr;
-    bool neighbours = false;
+    bool neighbours = false, checked_before = false;
+    uint32_t before = 0;
     for (size_t i = first; i < end; ++i) {
       CapturedDescriptor& d = entries_[order_[i]];
-      d.in_order = true;
-      if (d.asks_partner) continue;
-      if (known_by_number(d)) {
-        neighbours = false;
-        continue;
-      }
+      const bool compared = !d.asks_partner && !known_by_number(d);
       // After others of another kind it cannot be the open file of its neighbour.
-      if (d.shares && !neighbours) d.in_order = false;
-      if (before != nullptr && d.in_order) {
-        const int c = compare(*before, d);
-        d.in_order = c <= 0 && (c == 0) == d.shares;
+      d.in_order = compared && (neighbours || !d.shares);
+      if (d.asks_partner) continue;
+      if (compared) {
+        if (checked_before && d.in_order) (void)checks_.push_back({before, order_[i], 0});
+        before = order_[i];
+        checked_before = true;
       }
-      before = &d;
-      neighbours = true;
+      neighbours = compared;
     }
   });
+  return {};
+}
+
+void DescriptorCapture::SampleJob::check_order() {
+  for (;;) {
+    // relaxed: as in run().
+    const size_t i = next_check.fetch_add(1, std::memory_order_relaxed);
+    if (i >= checks.size()) return;
+    OrderCheck& check = checks[i];
+    check.answer = static_cast<int>(sys::call(__NR_kcmp, tid, tid, KCMP_FILE, entries[check.before].fd, entries[check.d].fd));
+  }
+}
+
+void DescriptorCapture::take_order_checks() {
+  for (const OrderCheck& check : checks_) {
+    CapturedDescriptor& d = entries_[check.d];
+    d.in_order = check.answer == (d.shares ? 0 : 1);
+    if (is_refusal(check.answer)) kcmp_refused_ = true;
+  }
 }
 
 Result<bool> DescriptorCapture::sharing_unchanged() {

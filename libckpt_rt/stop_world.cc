@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "libckpt_rt/current_processor.h"
 #include "libckpt_rt/guard.h"
 #include "libckpt_rt/interrupted_call.h"
 #include "libckpt_rt/library.h"
@@ -48,6 +49,7 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
     // relaxed: the number means nothing but itself.
     const uint32_t number = entered_.fetch_add(1, std::memory_order_relaxed);
     slot.group = group_of(number);
+    slot.processor = current_processor();
     if (number < kAlone) alone_[number] = &slot;
     if (!waited) {
       // Before arrived_: the agent that counts this thread finds it here.

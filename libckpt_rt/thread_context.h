@@ -61,6 +61,7 @@ struct ThreadSlot {
   uint64_t pending_mask = 0;
 
   uint32_t group = 0;  // what it waits as (StopWorld)
+  uint32_t processor = 0;  // where it came to stand: a hint
   // The agent's order to a waiting thread: call work(argument), which makes raw system calls only.
   FutexWord order{0};
   void (*work)(void*) = nullptr;

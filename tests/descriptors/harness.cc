@@ -79,21 +79,25 @@ struct Server {
   }
 };
 
-// What stopped threads do: one of them alone, or both at once.
+// What stopped threads do: one of them alone, or one after the other is started.
 struct Servers {
   Server one, other;
+  int started = 0;
   static Servers& of(void* self) { return *static_cast<Servers*>(self); }
   static void run(void* self, void (*work)(void*), void* argument) {
     of(self).one.give(work, argument);
     of(self).one.await();
   }
   static void start(void* self, void (*work)(void*), void* argument) {
-    of(self).one.give(work, argument);
-    of(self).other.give(work, argument);
+    Servers& servers = of(self);
+    if (servers.started < 2) (servers.started == 0 ? servers.one : servers.other).give(work, argument);
+    ++servers.started;
   }
   static void await(void* self) {
-    of(self).one.await();
-    of(self).other.await();
+    Servers& servers = of(self);
+    if (servers.started > 0) servers.one.await();
+    if (servers.started > 1) servers.other.await();
+    servers.started = 0;
   }
 };
 
