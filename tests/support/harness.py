@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import time
 
+NO_PROCESS = 67     # exit code of ckpt (docs/exit_codes.md)
 STEP_TIMEOUT = 60  # seconds for ckpt now, and for a restart until the program runs
 
 
@@ -209,7 +210,10 @@ class Trial:
             raise Failure("ckpt now did not return") from None
         if answer.returncode != 0:
             self.log(f"ckpt now: exit {answer.returncode}: {answer.stderr.strip()}")
-            self.sleep(0.2)
+            # It may be on its way out: what is left of it is to end, then.
+            deadline = time.monotonic() + STEP_TIMEOUT
+            while answer.returncode == NO_PROCESS and not self.ended() and time.monotonic() < deadline:
+                self.sleep(0.01)
             if self.ended():
                 raise EndedEarly()
             raise Failure(f"ckpt now: exit {answer.returncode}: {answer.stderr.strip()}")
