@@ -10,6 +10,7 @@
 #include "libckpt_rt/checkpoint_run.h"
 #include "libckpt_rt/futex_words.h"
 #include "libckpt_rt/guard.h"
+#include "libckpt_rt/interpose_gate.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/log.h"
 #include "libckpt_rt/task_list.h"
@@ -107,7 +108,6 @@ void CheckpointRun::leave_guard_stopped(ThreadSlot* thread, bool give_up) {
   guard_open_ = false;
   if (!give_up && !callbacks::any(CKPT_RT_BEFORE_CHECKPOINT)) return;
   // Registered just now: they run in the stop, and write to memory.
-  guarded_.end_running();
   guarded_.end_stopped(thread);
   descriptors_.hide(-1);
   ahead_ = false;
@@ -205,15 +205,38 @@ void CheckpointRun::undo_guard() {
   if (!guarded_.is_open()) return;
   // In the stop. What is taken from mappings is known by the table.
   if (back_end_ == FaultBackEnd::kMprotect) copier_.unprotect_rest();
-  guarded_.end_running();
   guarded_.end_stopped(library.stopped_threads);
+}
+
+// Mapping by mapping, exactly as they are now: the program has changed some since they were registered, and whoever has one
+// cut in two cannot mremap(2) it. The gate is held as long as the list of mappings is gone by, hence not for all at once.
+void CheckpointRun::take_registration_off() {
+  if (back_end_ != FaultBackEnd::kInThread) return;
+  constexpr uint64_t kAtOnce = 64 << 20;
+  Arena scratch;
+  for (Addr from{0};;) {
+    if (!scratch.reserve(64 << 20)) return;  // the descriptor's end will do it
+    MappingsHeld held;
+    MemoryMap now(scratch);
+    if (!held.sure() || !now.read(own_.span()).ok()) return;
+    uint64_t done = 0;
+    for (const Mapping& m : now.mappings()) {
+      if (m.range.start < from || m.handling != Handling::kTracked) continue;
+      if (done >= kAtOnce) break;
+      guarded_.remove(m.range);
+      done += m.range.size();
+      from = m.range.end;
+    }
+    if (done == 0) return;
+    scratch.release();
+  }
 }
 
 // All is copied, or the attempt is given up. Returns when no thread of the program is under guard any more.
 void CheckpointRun::close_guard() {
   // Ahead of the stop the table is the threads' as well; memory that is not registered is not protected.
   if (guard_copies_) copier_.unprotect_rest();
-  guarded_.end_running();
+  take_registration_off();
   Arena scratch;
   int own_tids[] = {sys::gettid(), library.writer.tid()};
   for (bool logged = false;; scratch.release()) {

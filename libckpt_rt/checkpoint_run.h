@@ -110,6 +110,7 @@ class CheckpointRun {
   Result<void> settle_guarded();
   [[nodiscard]] bool add_rseq_pages();
   Result<void> protect_for_guard();
+  void take_registration_off();
   void close_guard();
   void undo_guard();
   ArmedMemory& armed_memory() { return is_guarded() ? static_cast<ArmedMemory&>(guarded_) : protection_; }

@@ -81,6 +81,7 @@ struct CapturedDescriptor {
   bool looked;         // classified: false for what is new since prepare
   bool read_again;       // fdinfo was read in the stop, and fits the kind
   bool in_order;         // kcmp(2) says in the stop about it and the one before it in order_ what it said before
+  bool by_number;        // told from its neighbours by its eventfd_id
   int64_t eventfd_id;    // the kernel's number of an eventfd, unlike that of any other; -1: not known
   bool named;          // the path leads to this very file
   bool path_in_doubt;  // may have been renamed since prepare
@@ -139,6 +140,7 @@ class DescriptorCapture {
   struct OrderCheck {
     uint32_t before, d;  // indices of entries_
     int answer;
+    void ask(int tid, const CapturedDescriptor* entries);
   };
   // Threads that sample take descriptors from it until none is left, then checks, as the agent does.
   struct SampleJob {

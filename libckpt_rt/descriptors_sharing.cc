@@ -21,10 +21,6 @@ int order_of(T a, T b) {
 // Of kcmp(2), whatever it is asked.
 bool is_refusal(long answer) { return answer == -EPERM || answer == -ENOSYS || answer == -EACCES; }
 
-// An eventfd has a number that no other has as long as it exists, and no second open file.
-bool known_by_number(const CapturedDescriptor& d) {
-  return d.kind == OpenFileKind::kEventFd && d.eventfd_id >= 0;
-}
 
 }  // namespace
 
@@ -120,7 +116,9 @@ Result<void> DescriptorCapture::list_order_checks() {
     uint32_t before = 0;
     for (size_t i = first; i < end; ++i) {
       CapturedDescriptor& d = entries_[order_[i]];
-      const bool compared = !d.asks_partner && !known_by_number(d);
+      // An eventfd has a number that no other has as long as it exists, and no second open file: the agent reads it.
+      d.by_number = !d.asks_partner && d.kind == OpenFileKind::kEventFd && d.proc_fd >= 0;
+      const bool compared = !d.asks_partner && !d.by_number;
       // After others of another kind it cannot be the open file of its neighbour.
       d.in_order = compared && (neighbours || !d.shares);
       if (d.asks_partner) continue;
@@ -135,21 +133,26 @@ Result<void> DescriptorCapture::list_order_checks() {
   return {};
 }
 
+void DescriptorCapture::OrderCheck::ask(int tid, const CapturedDescriptor* entries) {
+  answer = static_cast<int>(sys::call(__NR_kcmp, tid, tid, KCMP_FILE, entries[before].fd, entries[d].fd));
+}
+
 void DescriptorCapture::SampleJob::check_order() {
   for (;;) {
     // relaxed: as in run().
     const size_t i = next_check.fetch_add(1, std::memory_order_relaxed);
     if (i >= checks.size()) return;
-    OrderCheck& check = checks[i];
-    check.answer = static_cast<int>(sys::call(__NR_kcmp, tid, tid, KCMP_FILE, entries[check.before].fd, entries[check.d].fd));
+    checks[i].ask(tid, entries);
   }
 }
 
 void DescriptorCapture::take_order_checks() {
-  for (const OrderCheck& check : checks_) {
+  for (OrderCheck& check : checks_) {
     CapturedDescriptor& d = entries_[check.d];
-    d.in_order = check.answer == (d.shares ? 0 : 1);
+    // A filter of the thread that asked need not be ours.
+    if (is_refusal(check.answer)) check.ask(tid_, entries_.data());
     if (is_refusal(check.answer)) kcmp_refused_ = true;
+    d.in_order = check.answer == (d.shares ? 0 : 1);
   }
 }
 
@@ -167,10 +170,12 @@ Result<bool> DescriptorCapture::sharing_unchanged() {
       } else if (d.asks_partner) {  // Linux before 6.10
         const int c = compare(*before, d);
         unchanged = unchanged && c <= 0 && (c == 0) == d.shares;
-      } else if (!known_by_number(d)) {
+      } else if (!d.by_number) {
         unchanged = unchanged && d.in_order;
+      } else if (d.kind != OpenFileKind::kEventFd || d.eventfd_id < 0) {
+        unchanged = false;  // it was one, or the kernel does not say
       } else if (d.shares) {
-        unchanged = unchanged && before != nullptr && known_by_number(*before) && before->eventfd_id == d.eventfd_id;
+        unchanged = unchanged && before != nullptr && before->by_number && before->eventfd_id == d.eventfd_id;
       } else {
         room = room && numbers.push_back(d.eventfd_id);
       }

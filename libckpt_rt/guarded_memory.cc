@@ -110,10 +110,7 @@ long GuardedMemory::add(AddrRange range) {
   uffdio_register reg{};
   reg.range = {range.start.value, range.size()};
   reg.mode = UFFDIO_REGISTER_MODE_WP;
-  const long r = sys::call(__NR_ioctl, agent_fd_.get(), UFFDIO_REGISTER, &reg);
-  // For the end.
-  if (r == 0 && (parts_.empty() || parts_.back().range != range) && !parts_.push_back({range, 0})) return -ENOMEM;
-  return r;
+  return sys::call(__NR_ioctl, agent_fd_.get(), UFFDIO_REGISTER, &reg);
 }
 
 void GuardedMemory::each_busy(void (*visit)(void*, AddrRange), void* context) {
@@ -195,15 +192,9 @@ long GuardedMemory::read(std::byte* to, Addr from, size_t bytes, bool) {
              : -EFAULT;
 }
 
-void GuardedMemory::end_running() {
-  if (back_end_ != FaultBackEnd::kInThread) return;
-  constexpr uint64_t kAtOnce = 512 << 20;
-  for (const Part& part : parts_) {
-    for (Addr at = part.range.start; at < part.range.end; at = at + kAtOnce) {
-      uffdio_range piece{at.value, part.range.end - at < kAtOnce ? part.range.end - at : kAtOnce};
-      sys::call(__NR_ioctl, agent_fd_.get(), UFFDIO_UNREGISTER, &piece);
-    }
-  }
+void GuardedMemory::remove(AddrRange range) {
+  uffdio_range all{range.start.value, range.size()};
+  sys::call(__NR_ioctl, agent_fd_.get(), UFFDIO_UNREGISTER, &all);
 }
 
 void GuardedMemory::end_stopped(ThreadSlot* thread) {

@@ -50,8 +50,8 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   TurnLock& turn() { return turn_; }
   // How often something was protected.
   uint64_t protections() const { return protections_.load(std::memory_order_relaxed); }
-  // Nothing is protected any more: the kernel takes it for ordinary memory again.
-  void end_running();
+  // In-thread: nothing of this whole mapping is protected any more, the kernel takes it for ordinary memory again.
+  void remove(AddrRange range);
   // In the next stop.
   void end_stopped(ThreadSlot* thread);
 
@@ -85,7 +85,7 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   FaultBackEnd back_end_ = FaultBackEnd::kHandler;
   int program_fd_ = -1;
   ScopedFd agent_fd_;        // the same userfaultfd in the agent's table
-  ArenaVector<Part> parts_;  // mprotect: in address order
+  ArenaVector<Part> parts_;  // of mprotect, in address order
   bool open_ = false;
   TurnLock turn_;
   std::atomic<uint64_t> protections_{0};  // changed with the lock

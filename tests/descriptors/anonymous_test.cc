@@ -90,6 +90,28 @@ TEST_P(Anonymous, ManyReplacedByTheirOwnKind) {
   EXPECT_TRUE(trip.notes.empty());
 }
 
+// One replaced by a duplicate of another, as many as before. In the order of the kernel, which is arbitrary, eventfds lie between
+// them: they are told apart otherwise, and must not be links of the comparison. Several times, for each has another order.
+TEST_P(Anonymous, OneBecomesAnotherBetweenEventfds) {
+  constexpr int kTimers = 40, kEvents = 50, kCount = 8;
+  for (int round = 0; round < 12; ++round) {
+    RoundTrip again;
+    again.executor = trip.executor;
+    again.setup = [] {
+      for (int i = 0; i < kCount; ++i) move_to(timerfd_create(CLOCK_MONOTONIC, 0), kTimers + i);
+      for (int i = 0; i < 4 * kCount; ++i) move_to(eventfd(0, EFD_NONBLOCK), kEvents + i);
+    };
+    again.before_stop = [] { dup2(kTimers + 1, kTimers); };
+    again.verify = [] {
+      const itimerspec soon{{0, 0}, {0, 1}};
+      VERIFY_EQ(timerfd_settime(kTimers, 0, &soon, nullptr), 0);
+      pollfd wait{kTimers + 1, POLLIN, 0};
+      VERIFY_EQ(poll(&wait, 1, 5000), 1);
+    };
+    again.run();
+  }
+}
+
 TEST_P(Anonymous, ReplacedByAnotherOfTheSameInode) {
   trip.setup = [] { move_to(eventfd(3, 0), 5); };
   trip.before_stop = [] {
