@@ -120,11 +120,11 @@ CompressionCrew::Extent CompressionCrew::compress_here(uint64_t address, std::sp
                                                        std::byte* packed) {
   Extent extent = {address, static_cast<uint32_t>(raw.size()), raw.data(),
                    packed != nullptr ? packed : jobs_[first_].extent.packed};
-  compress(mine_, extent);
+  compress(mine_, extent, true);
   return extent;
 }
 
-void CompressionCrew::compress(Compressor& compressor, Extent& e) {
+void CompressionCrew::compress(Compressor& compressor, Extent& e, bool may_change) {
   const int64_t began = now_ns();
   // Worth it only if it saves a block.
   e.stored = static_cast<uint32_t>(compressor.compress({e.raw, e.length}, {e.packed, e.length - kBlockSize}));
@@ -133,13 +133,17 @@ void CompressionCrew::compress(Compressor& compressor, Extent& e) {
     std::memset(e.packed + e.stored, 0, padded - e.stored);
     e.checksum = checksum_of({e.packed, padded});
   } else {
+    if (may_change) {
+      std::memcpy(e.packed, e.raw, e.length);
+      e.raw = e.packed;
+    }
     e.checksum = checksum_of({e.raw, e.length});
   }
   e.ns = now_ns() - began;
 }
 
 void CompressionCrew::do_job(Compressor& compressor, Job& job) {
-  compress(compressor, job.extent);
+  compress(compressor, job.extent, false);
   // release: the writer sees the results.
   job.state.store(static_cast<uint32_t>(State::kDone), std::memory_order_release);
   futex_wake(job.state, 1);

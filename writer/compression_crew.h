@@ -53,7 +53,8 @@ class CompressionCrew {
   void retired();
 
   // One that is not gathered, by the caller, while the crew is empty: to `packed`, which has room for as
-  // much, or to a buffer of the crew, valid until the next.
+  // much, or to a buffer of the crew, valid until the next. What does not become shorter is copied there, and
+  // is `raw` of the result: the program's own memory may change under a read that the kernel has not ended.
   Extent compress_here(uint64_t address, std::span<const std::byte> raw, std::byte* packed);
 
   // One more helper, if there may be one.
@@ -85,7 +86,8 @@ class CompressionCrew {
   void submit(Job& newest, uint64_t address, std::span<const std::byte> raw);
   void let_go(Job& job);
   bool work_on_any(Compressor& compressor, uint32_t& at);
-  static void compress(Compressor& compressor, Extent& extent);
+  // may_change: raw, meanwhile. Then what is stored is a copy, of which the checksum is.
+  static void compress(Compressor& compressor, Extent& extent, bool may_change);
   static void do_job(Compressor& compressor, Job& job);
 
   Job jobs_[kMostJobs];

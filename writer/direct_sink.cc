@@ -172,8 +172,7 @@ Result<void> DirectSink::add(const CopiedSegment& segment, bool* held) {
   if (packs_held(segment)) return pack_held(segment, held);
   if (!held_.active()) return add_segment(segment);
   if (extent_.active && extent_.pack) {
-    const uint64_t address = segment.base.value + static_cast<uint64_t>(std::countr_zero(segment.page_mask)) * kPageSize;
-    if (extent_.address + extent_.length == address && extent_.length < extent_.limit) return add_segment(segment);
+    if (goes_on(segment)) return add_segment(segment);
     CKPT_TRY(close_extent());  // what it gave decides about the next
   }
   return packs_next() ? add_segment(segment) : add_held(segment, held);
@@ -278,9 +277,15 @@ Result<void> DirectSink::pack_in_place(uint64_t address, const std::byte* data, 
   return add_packed(e, options_.clock() - before);
 }
 
-// With helpers a segment that is one whole extent stays where it is until it has been compressed.
+// Does the segment belong to the extent that is being gathered to be compressed?
+bool DirectSink::goes_on(const CopiedSegment& segment) const {
+  const uint64_t address = segment.base.value + static_cast<uint64_t>(std::countr_zero(segment.page_mask)) * kPageSize;
+  return extent_.active && extent_.pack && extent_.address + extent_.length == address && extent_.length < extent_.limit;
+}
+
+// With helpers a segment that is one whole extent, not the end of one, stays where it is until it has been compressed.
 bool DirectSink::packs_held(const CopiedSegment& segment) const {
-  if (!crew_holds_ || crew_.helpers() == 0 || !packs_next()) return false;
+  if (!crew_holds_ || crew_.helpers() == 0 || !packs_next() || goes_on(segment)) return false;
   const auto first = static_cast<uint32_t>(std::countr_zero(segment.page_mask)),
              pages = static_cast<uint32_t>(std::countr_one(segment.page_mask >> (first & 63)));
   return static_cast<uint32_t>(std::popcount(segment.page_mask)) == pages &&

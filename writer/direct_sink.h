@@ -109,6 +109,7 @@ class DirectSink final : public ImageSink {
   Result<void> close_extent();
   uint32_t packed_limit(uint64_t address) const;
   bool packs_in_place() const { return options_.codec == Codec::kLz4 && crew_.helpers() == 0; }
+  bool goes_on(const CopiedSegment& segment) const;
   bool packs_held(const CopiedSegment& segment) const;
   Result<void> pack_held(const CopiedSegment& segment, bool* held);
   Result<void> pack_in_place(uint64_t address, const std::byte* data, uint32_t length);

@@ -102,11 +102,13 @@ TEST_F(Crew, ErrorsEndItWithoutLeavingThreads) {
 }
 
 // Whole extents stay in their buffers until they have been compressed: the same image again, each buffer
-// released once, also when it ends in the middle. What is released is overwritten at once.
+// released once, also when it ends in the middle. What is released is overwritten at once. Smaller segments
+// make the same extents: the last of one is not taken for a whole one.
 TEST_F(Crew, BuffersAreHeldUntilTheyAreCompressed) {
-  constexpr size_t kSegment = 16 * kPageSize, kHeld = 6;
+  constexpr size_t kExtent = 64u << 10, kHeld = 6;
   struct Pool {
     std::byte* bytes;
+    size_t segment;
     std::vector<int> released;
     size_t total;
   };
@@ -114,49 +116,76 @@ TEST_F(Crew, BuffersAreHeldUntilTheyAreCompressed) {
     auto& pool = *static_cast<Pool*>(context);
     pool.released[buffer]++;
     pool.total++;
-    std::memset(pool.bytes + buffer * kSegment, 0xee, kSegment);
+    std::memset(pool.bytes + buffer * pool.segment, 0xee, pool.segment);
   };
   ASSERT_TRUE(write_image(1, memory_, ~0ull, with(nullptr, Codec::kLz4)).ok());
   const std::string alone = read_file(path(name(1)));
   std::filesystem::remove(path(name(1)));
   TestMemory buffers(6000);
-  for (const bool ends_early : {false, true}) {
-    std::memcpy(buffers.bytes, memory_.bytes, memory_.size);
-    Pool pool{buffers.bytes, std::vector<int>(memory_.size / kSegment), 0};
-    Helpers helpers(1);
-    SinkOptions options = with(&helpers, Codec::kLz4);
-    options.held_buffers = kHeld;
-    // All time passes while an extent is compressed: a helper pays.
-    static int64_t calls, ns;
-    calls = ns = 0;
-    options.clock = [] { return ns += calls++ % 2 == 0 ? 1000 : 0; };
-    arena_.reset();
-    DirectSink sink(options);
-    ASSERT_TRUE(sink.open(dir_fd_.get(), name(1).c_str(), identity(1), arena_, release, &pool).ok());
-    size_t most = 0, appended = 0;
-    for (; appended < pool.released.size() / (ends_early ? 2 : 1); appended++) {
-      const CopiedSegment segment{{memory_.base + appended * kSegment},
-                                  0xffff,
-                                  buffers.bytes + appended * kSegment,
-                                  static_cast<uint32_t>(appended)};
-      ASSERT_TRUE(sink.append({&segment, 1}).ok());
-      most = std::max(most, appended + 1 - pool.total);
+  for (const size_t bytes : {kExtent, kExtent / 2, kExtent / 4, size_t{kPageSize}}) {
+    for (const bool ends_early : {false, true}) {
+      SCOPED_TRACE(fmt::format("segments of {} bytes, ends early: {}", bytes, ends_early));
+      std::memcpy(buffers.bytes, memory_.bytes, memory_.size);
+      Pool pool{buffers.bytes, bytes, std::vector<int>(memory_.size / bytes), 0};
+      Helpers helpers(1);
+      SinkOptions options = with(&helpers, Codec::kLz4);
+      options.held_buffers = kHeld;
+      // All time passes while an extent is compressed: a helper pays.
+      static int64_t calls, ns;
+      calls = ns = 0;
+      options.clock = [] { return ns += calls++ % 2 == 0 ? 1000 : 0; };
+      arena_.reset();
+      DirectSink sink(options);
+      ASSERT_TRUE(sink.open(dir_fd_.get(), name(1).c_str(), identity(1), arena_, release, &pool).ok());
+      size_t most = 0, appended = 0;
+      for (; appended < pool.released.size() / (ends_early ? 2 : 1); appended++) {
+        const CopiedSegment segment{{memory_.base + appended * bytes},
+                                    (1ull << bytes / kPageSize) - 1,
+                                    buffers.bytes + appended * bytes,
+                                    static_cast<uint32_t>(appended)};
+        ASSERT_TRUE(sink.append({&segment, 1}).ok());
+        most = std::max(most, appended + 1 - pool.total);
+      }
+      EXPECT_EQ(helpers.started(), 1u);
+      if (bytes == kExtent) {
+        EXPECT_GT(most, 0u);
+      }
+      EXPECT_LE(most, kHeld);
+      if (ends_early) {
+        sink.abort();
+        EXPECT_EQ(pool.total, appended);
+        continue;
+      }
+      TestMeta meta({{memory_.base, memory_.base + memory_.size}});
+      ASSERT_TRUE(sink.set_meta(meta.writer.span()).ok());
+      ASSERT_TRUE(sink.commit().ok());
+      EXPECT_EQ(pool.released, std::vector<int>(appended, 1));
+      EXPECT_TRUE(read_file(path(name(1))) == alone);
+      std::filesystem::remove(path(name(1)));
     }
-    EXPECT_EQ(helpers.started(), 1u);
-    EXPECT_GT(most, 0u);
-    EXPECT_LE(most, kHeld);
-    if (ends_early) {
-      sink.abort();
-      EXPECT_EQ(pool.total, appended);
-      continue;
-    }
-    TestMeta meta({{memory_.base, memory_.base + memory_.size}});
-    ASSERT_TRUE(sink.set_meta(meta.writer.span()).ok());
-    ASSERT_TRUE(sink.commit().ok());
-    EXPECT_EQ(pool.released, std::vector<int>(appended, 1));
-    EXPECT_TRUE(read_file(path(name(1))) == alone);
-    std::filesystem::remove(path(name(1)));
   }
+}
+
+// Memory that the program gave to the kernel to read into changes also while all threads stand still. What is
+// compressed from where it is must be stored as its checksum says.
+TEST_F(Crew, MemoryThatChangesMeanwhileIsStoredWithItsChecksum) {
+  static std::byte *bytes, *end;
+  bytes = memory_.bytes;
+  end = bytes + memory_.size;
+  SinkOptions options = with(nullptr, Codec::kLz4);
+  // It is asked before and after each extent.
+  options.clock = [] {
+    for (std::byte* page = bytes; page < end; page += kPageSize) page[kPageSize - 1] ^= std::byte{0xff};
+    return int64_t{0};
+  };
+  ASSERT_TRUE(write_image(1, memory_, ~0ull, options).ok());
+  auto image = ImageReader::open(path(name(1)));
+  ASSERT_TRUE(image.ok()) << image.error().message();
+  size_t plain = 0;
+  for (const Extent& e : image->extents()) plain += e.codec == Codec::kNone;
+  EXPECT_GT(plain, 32u);  // into chunks, and at the end of each
+  auto verified = image->verify_data();
+  EXPECT_TRUE(verified.ok()) << verified.error().message();
 }
 
 // The crew by itself: what is submitted comes out in the same order, compressed, with `helpers` of which each
