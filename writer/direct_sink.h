@@ -108,7 +108,8 @@ class DirectSink final : public ImageSink {
   Result<void> open_extent(uint64_t address, bool may_pack);
   Result<void> close_extent();
   uint32_t packed_limit(uint64_t address) const;
-  bool packs_in_place() const { return options_.codec == Codec::kLz4 && crew_.helpers() == 0; }
+  // What is read twice must not change meanwhile: lz4 refers back to bytes that it has read before.
+  bool packs_in_place() const { return options_.codec == Codec::kLz4 && crew_.helpers() == 0 && options_.held_buffers != 0; }
   bool goes_on(const CopiedSegment& segment) const;
   bool packs_held(const CopiedSegment& segment) const;
   Result<void> pack_held(const CopiedSegment& segment, bool* held);
