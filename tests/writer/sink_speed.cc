@@ -152,6 +152,7 @@ int main(int argc, char** argv) {
     return 64;
   }
   ckpt::set_compression(options, *compression);
+  options.held_buffers = 96;  // what is appended stays as it is
   ckpt::ImageKey key;
   if (argc > 6 && argv[6][0] != '\0') {
     ckpt::prepare_ciphers();
