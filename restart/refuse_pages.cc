@@ -39,6 +39,13 @@ bool is_gone(int fd) {
   return sys::call(__NR_ioctl, fd, UFFDIO_ZEROPAGE, &nowhere) == -ESRCH;
 }
 
+// A fault that the loader had read, and not answered when it died, is not read again: whoever waits for it is made to ask anew.
+void ask_again(int fd) {
+  constexpr uint64_t kFirst = 1 << 20, kEnd = (1ull << 47) - kPageSize;  // in between lies whatever is registered
+  uffdio_range all{kFirst, kEnd - kFirst};
+  sys::call(__NR_ioctl, fd, UFFDIO_WAKE, &all);
+}
+
 }  // namespace
 
 void refuse_pages() {
@@ -47,6 +54,7 @@ void refuse_pages() {
   for (int fd = 0; fd < 4 * kMost && count < kMost; ++fd) {
     if (is_userfaultfd(fd)) spaces[count++] = {fd, POLLIN, 0};
   }
+  for (int i = 0; i < count; ++i) ask_again(spaces[i].fd);
   while (count > 0) {
     constexpr int kLookEveryMs = 200;
     sys::call(__NR_poll, spaces, count, kLookEveryMs);

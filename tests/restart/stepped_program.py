@@ -19,7 +19,7 @@ class Program:
 
     def __init__(self, argv, **more):
         self.child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                      env=environment(**more))
+                                      env=environment(**more), bufsize=0)  # nothing stays behind when it is gone
 
     def ask(self, step):
         self.child.stdin.write(step.encode() + b"\n")
