@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "libckpt_rt/checkpoint_progress.h"
 #include "libckpt_rt/checkpoint_run.h"
+#include "libckpt_rt/current_processor.h"
 #include "libckpt_rt/library.h"
 #include "libckpt_rt/log.h"
 #include "libckpt_rt/release_guard.h"
@@ -108,10 +109,10 @@ Beside CheckpointRun::writer_beside() {
     auto& run = *static_cast<CheckpointRun*>(self);
     run.writer_work_ = work;
     run.writer_work_argument_ = argument;
-    unsigned here = 0;
+    const uint32_t here = current_processor();
     uint8_t others[sizeof(run.writer_processors_)];
     std::memcpy(others, run.writer_processors_, sizeof(others));
-    if (sys::call(__NR_getcpu, &here, 0L, 0L) == 0 && here / 8 < run.writer_processors_bytes_) {
+    if (here / 8 < run.writer_processors_bytes_) {
       others[here / 8] = static_cast<uint8_t>(others[here / 8] & ~(1u << here % 8));
       sys::call(__NR_sched_setaffinity, library.writer.tid(), run.writer_processors_bytes_, others);
     }

@@ -178,14 +178,21 @@ TEST_F(Crew, MemoryThatChangesMeanwhileIsStoredWithItsChecksum) {
     for (std::byte* page = bytes; page < end; page += kPageSize) page[kPageSize - 1] ^= std::byte{0xff};
     return int64_t{0};
   };
-  ASSERT_TRUE(write_image(1, memory_, ~0ull, options).ok());
-  auto image = ImageReader::open(path(name(1)));
-  ASSERT_TRUE(image.ok()) << image.error().message();
-  size_t plain = 0;
-  for (const Extent& e : image->extents()) plain += e.codec == Codec::kNone;
-  EXPECT_GT(plain, 32u);  // into chunks, and at the end of each
-  auto verified = image->verify_data();
-  EXPECT_TRUE(verified.ok()) << verified.error().message();
+  // Compressed from a copy, and from where it is.
+  for (const size_t held : {size_t{0}, size_t{8}}) {
+    SCOPED_TRACE(fmt::format("held: {}", held));
+    options.held_buffers = held;
+    arena_.reset();
+    ASSERT_TRUE(write_image(1, memory_, ~0ull, options).ok());
+    auto image = ImageReader::open(path(name(1)));
+    ASSERT_TRUE(image.ok()) << image.error().message();
+    size_t plain = 0;
+    for (const Extent& e : image->extents()) plain += e.codec == Codec::kNone;
+    EXPECT_GT(plain, 32u);  // into chunks, and at the end of each
+    auto verified = image->verify_data();
+    EXPECT_TRUE(verified.ok()) << verified.error().message();
+    std::filesystem::remove(path(name(1)));
+  }
 }
 
 // The crew by itself: what is submitted comes out in the same order, compressed, with `helpers` of which each
