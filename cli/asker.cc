@@ -167,7 +167,7 @@ class Stream {
   Result<std::optional<std::string>> line() {
     size_t end;
     while ((end = buffer_.find('\n')) == std::string::npos) {
-      if (buffer_.size() > kLongestLine) return hung_up();
+      if (buffer_.size() > kLongestLine) return broke_off();
       auto got = more(limits_.total_ns == 0 ? 0 : started_ns_ + limits_.total_ns, limits_.total_ns);
       if (!got.ok()) return got.error();
       if (!*got) return std::optional<std::string>();
@@ -177,15 +177,21 @@ class Stream {
     return text;
   }
 
+  // The connection is closed by the agent's own end, and a program ends only with the last of its threads:
+  // on a busy machine much later.
   Error hung_up() const {
-    pollfd gone{target_.pidfd.get(), POLLIN, 0};
-    // A closing connection is seen a moment before the death that closed it: ask the kernel which it was.
-    if (poll(&gone, 1, 100) > 0) return died(target_);
+    if (wait_readable(target_, target_.pidfd.get(), now_ns() + limits_.answer_ns) == Waited::kReadable) {
+      return died(target_);
+    }
+    return broke_off();
+  }
+
+ private:
+  Error broke_off() const {
     return failure(ExitCode::kInternal, label_of(target_), "broke off before its answer was complete",
                    "see the log in its image directory");
   }
 
- private:
   // False at end of file.
   Result<bool> more(int64_t deadline_ns, int64_t limit_ns) {
     Waited w = wait_readable(target_, fd_, deadline_ns);

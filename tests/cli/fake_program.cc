@@ -92,6 +92,11 @@ void answer() {
   } else if (behaviour == "dies") {
     say(fd, "image /tmp/x\n");
     kill(getpid(), SIGKILL);
+  } else if (behaviour == "dies-slowly") {
+    say(fd, "image /tmp/x\n");
+    close(fd);
+    usleep(300'000);  // what a busy machine may put between the end of one thread and that of the last
+    kill(getpid(), SIGKILL);
   } else if (behaviour == "stalls") {
     say(fd, "image /tmp/x\n");
     return;  // neither an answer nor an end

@@ -161,13 +161,16 @@ class WrongAnswers(CkptTest):
         self.ask("bad-error", INTERNAL)
 
     def test_hangs_up(self):
-        self.ask("hangs-up", INTERNAL, "broke off")
+        self.ask("hangs-up", INTERNAL, "broke off", args=["--timeout", "200ms"])
 
     def test_endless_line(self):
         self.ask("endless-line", INTERNAL, "broke off")
 
     def test_dies(self):
         self.ask("dies", NO_PROCESS, "exited before it answered", "ckpt-restart")
+
+    def test_dies_after_its_connection(self):
+        self.ask("dies-slowly", NO_PROCESS, "exited before it answered", "ckpt-restart")
 
     def test_future_protocol(self):
         self.ask("future", INCOMPATIBLE, "version 2")
