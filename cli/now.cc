@@ -33,6 +33,10 @@ void print_cost(const Target& t, const Answer& a) {
   line("longest wait on a page",
        fmt::format("{} ({})", human_duration(static_cast<int64_t>(number_of(a, "longest_wait_ns"))),
                    plural(number_of(a, "faults"), "write waited", "writes waited")));
+  // A larger CKPT_POOL or a faster disk helps.
+  if (const uint64_t waits = number_of(a, "buffer_waits"); waits != 0) {
+    line("of these for a buffer", fmt::format("{} (the pool was empty: see CKPT_POOL)", waits));
+  }
   line("forced copies", plural(number_of(a, "forced_copies"), "segment", "segments"));
   line("sequential copies", plural(number_of(a, "sequential_copies"), "segment", "segments"));
   line("memory in the image",

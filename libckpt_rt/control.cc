@@ -84,6 +84,7 @@ void answer_checkpoint(Answer& answer, int fd) {
   answer.line("forced_copies {}", c.forced_copies + c.release_copies);
   answer.line("sequential_copies {}", c.sequential_copies);
   answer.line("faults {}", c.faults);
+  answer.line("buffer_waits {}", c.pool_waits_forced);
   answer.line("bytes_memory {}", c.bytes_memory);
   answer.line("bytes_written {}", c.bytes_written);
   answer.line("durable_ns {}", c.durable_ns);

@@ -3,6 +3,7 @@
 //   preloaded/WORK   work lost while no checkpoint is taken: preloaded against not
 //   memory/METHOD    memory beyond the program's own during a checkpoint
 //   rate/METHOD      checkpoints a second of a small program
+//   rate/increments  the same of a program that writes 1 MiB between two, to memory; and work lost with 50 a second
 //   disk/write       what the disk does without us
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -17,6 +18,7 @@
 #include <thread>
 
 #include "bench/latency/cgroup.h"
+#include "bench/latency/record.h"
 #include "bench/latency/statistics.h"
 #include "bench/latency/suite.h"
 
@@ -100,6 +102,46 @@ double rate(benchmark::State& state, const Arguments& a, const std::string& meth
   return median(seconds);
 }
 
+double rate_of_increments(benchmark::State& state, const Arguments& a) {
+  Places in_memory = a.places;
+  in_memory.images = "/dev/shm";
+  Child child(in_memory,
+              {a.places.program("gaps"), "--load", "page", "--size", "1M", "--threads", "1", "--seconds", "3600", "--record",
+               "{directory}/record"},
+              {.method = a.modes.front(), .settings = {"CKPT_INCREMENTS=20"}});
+  child.read_until("ready");
+  auto rest = [&] { std::this_thread::sleep_for(std::chrono::milliseconds(a.quick ? 300 : 2000)); };
+  rest();
+  const int64_t length_ns = a.quick ? 1'000'000'000 : 5'000'000'000, gap_ns = 20'000'000;
+  std::vector<Checkpoint> paced;
+  const int64_t begin = now_ns();
+  for (int64_t due = begin; due < begin + length_ns; due += gap_ns) {
+    if (now_ns() < due) std::this_thread::sleep_for(std::chrono::nanoseconds(due - now_ns()));
+    paced.push_back(child.checkpoint());
+  }
+  const auto paced_ns = static_cast<double>(now_ns() - begin);
+  rest();
+  std::vector<Checkpoint> taken = paced;
+  const int64_t again = now_ns();
+  while (now_ns() < again + length_ns) taken.push_back(child.checkpoint());
+  state.counters["per_second"] =
+      static_cast<double>(taken.size() - paced.size()) / (static_cast<double>(now_ns() - again) / 1e9);
+  rest();
+  child.terminate();
+  child.finish();
+  const Seen seen = compare(read_record(child.directory() + "/record"), taken);
+  double lost_ns = 0;
+  for (size_t i = 0; i < paced.size(); ++i) lost_ns += seen.lost[i];
+  state.counters["paced_per_second"] = static_cast<double>(paced.size()) / (paced_ns / 1e9);
+  state.counters["paced_lost_percent"] = lost_ns / paced_ns * 100;
+  set_median(state, "paced_stop_ms", column(paced, "pause_ns"), 1e6);
+  set_median(state, "written_MiB", column(paced, "bytes_written"), 1 << 20);
+  std::vector<double> seconds;
+  for (size_t i = paced.size(); i < taken.size(); ++i) seconds.push_back(taken[i].seconds());
+  set_median(state, "checkpoint_ms", seconds, 1e-3);
+  return median(seconds);
+}
+
 double disk_write(benchmark::State& state, const Arguments& a) {
   constexpr size_t kBlock = 4 << 20, kBlocks = 64;
   std::unique_ptr<void, void (*)(void*)> block(std::aligned_alloc(4096, kBlock), std::free);
@@ -140,6 +182,7 @@ void add_quiet(const Arguments& a) {
   methods.push_back(kPlainFork);
   for (const auto& m : methods) add("memory/" + m, [&a, m](benchmark::State& s) { return memory(s, a, m); });
   for (const auto& m : methods) add("rate/" + m, [&a, m](benchmark::State& s) { return rate(s, a, m); });
+  add("rate/increments", [&a](benchmark::State& s) { return rate_of_increments(s, a); });
 }
 
 }  // namespace latency

@@ -13,6 +13,9 @@ import sys
 
 import matplotlib
 
+sys.dont_write_bytecode = True  # the source directory stays as it is
+import goals  # noqa: E402
+
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
@@ -343,6 +346,14 @@ def stand(page, results):
     page.table(["program", "method", "check&shy;points", "inside, ms<br>median", "99 %", "largest", "library, ms<br>median",
                 "largest", "faults", "wait, µs<br>median", "99 %", "99.9 %", "library's longest", "without, ms", "lost, ms",
                 "lost, %"], rows)
+    rows = [[f"{LOADS[load_name]}, {size_words(size)}", word(method)] + [num(c, k) for k in (
+        "checkpoints", "library_ms_p50", "faults", "buffer_waits", "wait_us_p50", "wait_us_p99", "wait_us_p999", "library_wait_us_max",
+        "checkpoint_s", "lost_ms")] for (load_name, size, method), c in family(results, "slow", 3) if "faults" in c]
+    if rows:
+        page.text("A pool of 16 MiB, and images go where 200 MiB a second go: when nothing of the pool is left, a thread on a protected "
+                  "page waits for a buffer as well.")
+        page.table(["program", "method", "check&shy;points", "library, ms<br>median", "faults", "for a buffer", "wait, µs<br>median",
+                    "99 %", "99.9 %", "library's longest", "checkpoint, s", "lost, ms"], rows)
     for (name,), c in family(results, "rival", 1):
         if "error" in c:
             page.text(f"<b>{html.escape(word(name))}</b> could not be measured here: <span class='error'>"
@@ -363,10 +374,27 @@ def quiet(page, results):
     page.text("Memory beyond the program's own during a checkpoint of the worst case with 256 MiB (as the kernel counts it for the "
               "program's cgroup, forked children included); and checkpoints of a program of 1 MiB, one after the other.")
     page.table(["method", "extra memory, MiB", "checkpoints a second", "one takes, ms"], rows)
+    paced = results.get("rate/increments", {})
+    if "per_second" in paced:
+        page.text(f"Increments to memory of a program that writes 1 MiB between two: {num(paced, 'per_second')} a second, one after the "
+                  f"other; with {num(paced, 'paced_per_second')} a second the program loses {num(paced, 'paced_lost_percent')} % of its work.")
     disk = results.get("disk/write", {})
     if "MB_per_s" in disk:
         page.text(f"The disk without us: {num(disk, 'MB_per_s')} MB/s ({num(disk, 'MB_per_s_min')} to {num(disk, 'MB_per_s_max')}), "
                   "sequential, O_DIRECT.")
+
+
+def against_goals(page, results):
+    """The first table of the page; also goals.md, to be put into a text."""
+    rows = goals.goals(results)
+    if not rows:
+        return
+    page.heading("What it is to keep to")
+    page.text("Mode <b>realtime</b>, the others beside it below. Pauses are as the library reports them: median and 99 % (of few "
+              "checkpoints the largest).")
+    page.table(["figure", "goal", "measured", ""], [[html.escape(cell) for cell in row] for row in rows])
+    with open(os.path.join(page.directory, "goals.md"), "w", encoding="utf-8") as file:
+        file.write(goals.markdown(rows))
 
 
 def main():
@@ -389,6 +417,7 @@ def main():
     if len(sys.argv) == 4:
         lines.append(("command", sys.argv[3]))
     page.body.append("<dl>" + "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(str(v))}</dd>" for k, v in lines) + "</dl>")
+    against_goals(page, results)
     stand(page, results)
     quiet(page, results)
     paper(page, results)

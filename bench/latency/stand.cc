@@ -2,6 +2,7 @@
 //
 //   stand/LOAD/SIZE/METHOD            loads of bench/gaps
 //   stand/SURROUNDINGS/256M/METHOD    the server load, with threads that wait, descriptors or mappings
+//   slow/LOAD/256M/METHOD             a pool of 16 MiB, and images go where 200 MiB a second go
 //
 // METHOD is a mode of the library, or none (what the machine alone does), plain-fork, criu.
 #include <fmt/format.h>
@@ -21,15 +22,22 @@ struct Plan {
   std::string load, size, method;
   std::vector<std::string> surroundings;
   unsigned checkpoints;
+  std::string pool = {};
+  std::vector<std::string> settings = {};
 };
+
+// What a child or a copy of the whole takes besides the program.
+bool needs_second_copy(const std::string& method) {
+  return method == "fork" || method == "concurrent" || method == "realtime-large" || method == kPlainFork;
+}
 
 double stand(benchmark::State& state, const Arguments& a, const Plan& plan) {
   const uint64_t bytes = bytes_of(plan.size);
-  // A forked child may come to hold a second copy, and an image is as large again.
-  if (available_memory() < bytes / 2 * 5 || free_disk(a.places.images) < bytes * 3) {
+  const uint64_t memory = needs_second_copy(plan.method) ? bytes / 2 * 5 : bytes / 4 * 5;
+  const uint64_t disk = plan.method == kNone ? 0 : bytes / 4 * 9;  // one is removed when the next is complete
+  if (available_memory() < memory || free_disk(a.places.images) < disk) {
     throw Unavailable(fmt::format("{} needs {:.0f} GiB of available memory and {:.0f} GiB of disk", plan.size,
-                                  static_cast<double>(bytes) * 2.5 / 0x1p30,
-                                  static_cast<double>(bytes) * 3 / 0x1p30));
+                                  static_cast<double>(memory) / 0x1p30, static_cast<double>(disk) / 0x1p30));
   }
   // An idle program is seen by one thread that does nothing but look at the clock.
   const unsigned threads = plan.load == "idle" ? 1 : a.threads;
@@ -37,7 +45,7 @@ double stand(benchmark::State& state, const Arguments& a, const Plan& plan) {
       a.places.program("gaps"), "--load",    plan.load, "--size", plan.size,  "--threads",
       std::to_string(threads),  "--seconds", "3600",    "--json", "--record", "{directory}/record"};
   command.insert(command.end(), plan.surroundings.begin(), plan.surroundings.end());
-  Child child(a.places, command, {.method = plan.method});
+  Child child(a.places, command, {.method = plan.method, .pool = plan.pool, .settings = plan.settings});
   child.read_until("ready");
   // Progress without a checkpoint: at the start, between checkpoints, and at the end.
   auto rest = [](double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); };
@@ -72,6 +80,7 @@ double stand(benchmark::State& state, const Arguments& a, const Plan& plan) {
     set_percentiles(state, "library_ms", column(taken, "pause_ns"), kMs);
     set_percentiles(state, "library_wait_us", column(taken, "longest_wait_ns"), kUs);
     set_median(state, "faults", column(taken, "faults"));
+    set_median(state, "buffer_waits", column(taken, "buffer_waits"));
     set_median(state, "forced", column(taken, "forced_copies"));
     set_median(state, "sequential", column(taken, "sequential_copies"));
     set_median(state, "memory_MiB", column(taken, "bytes_memory"), 1 << 20);
@@ -84,7 +93,7 @@ double stand(benchmark::State& state, const Arguments& a, const Plan& plan) {
 unsigned checkpoints_of(const Arguments& a, const std::string& size, const std::string& method) {
   const uint64_t bytes = bytes_of(size);
   if (a.quick) return method == a.modes.front() ? 6 : 2;
-  unsigned most = bytes <= 256u << 20 ? 50 : bytes <= 1u << 30 ? 20 : 8;
+  unsigned most = bytes <= 256u << 20 ? 50 : bytes <= 1u << 30 ? 20 : bytes <= 4ull << 30 ? 8 : 4;
   return method == a.modes.front() ? most : std::max(3u, most / 4);
 }
 
@@ -106,8 +115,11 @@ void add_stand(const Arguments& a) {
   with_none.insert(with_none.end(), methods.begin(), methods.end());
   for (const auto& size : a.sizes) {
     for (const char* load : {"idle", "sort", "server", "uniform"}) {
-      for (const auto& method : with_none)
+      for (const auto& method : with_none) {
+        // Minutes each, for a figure that has shown itself by then.
+        if (bytes_of(size) > 4ull << 30 && method != kNone && method != a.modes.front()) continue;
         add_one(load, {load, size, method, {}, checkpoints_of(a, size, method)});
+      }
     }
   }
   const std::vector<std::pair<std::string, std::vector<std::string>>> surroundings{
@@ -118,6 +130,13 @@ void add_stand(const Arguments& a) {
   for (const auto& [name, options] : surroundings) {
     for (const auto& method : methods)
       add_one(name, {"server", "256M", method, options, checkpoints_of(a, "1G", method)});
+  }
+  for (const char* load : {"sort", "server", "uniform"}) {
+    const std::string& method = a.modes.front();
+    add(fmt::format("slow/{}/256M/{}", load, method),
+        [&a, plan = Plan{load, "256M", method, {}, a.quick ? 2u : 10u, "16M",
+                         {"CKPT_TO=" + a.places.program("trickle") + " --rate 200M >/dev/null"}}](
+            benchmark::State& s) { return stand(s, a, plan); });
   }
 }
 

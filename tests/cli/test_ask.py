@@ -91,7 +91,7 @@ class Answers(CkptTest):
             self.assertEqual((result.returncode, result.stderr), (OK, ""))
             for text in ["checkpoint 3 of", f"(pid {p.pid}) is durable", "/tmp/fake.1.00000000.000003.ckpt", "realtime",
                          "812 us (4 threads)", "21.0 us", "1,234 segments", "15,000 segments", "1.00 GiB", "1.31 s",
-                         "descriptor 5 is a GPU", "another"]:
+                         "17 (the pool was empty", "descriptor 5 is a GPU", "another"]:
                 self.assertIn(text, result.stdout)
 
     def test_cost_as_json(self):
