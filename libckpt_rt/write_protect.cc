@@ -204,17 +204,19 @@ bool WriteProtection::read_messages() {
   uffd_msg messages[kMost];
   const uint32_t room = kMaxWaiting - backlog_count_;
   if (room == 0) return false;
+  const long asked = static_cast<long>(sizeof(uffd_msg)) * (room < kMost ? room : kMost);
+  const int64_t asked_ns = now_ns();
   // seq_cst with settle_events(): the read itself lets the program's madvise go on.
   reading_.fetch_add(1, std::memory_order_seq_cst);
-  long n = sys::call(__NR_read, uffd_.get(), messages, sizeof(uffd_msg) * (room < kMost ? room : kMost));
+  const long n = sys::call(__NR_read, uffd_.get(), messages, asked);
+  // These messages came since nothing was queued, or since the last poll ended with them: for so long, and the time until
+  // the handler thread had a processor after that poll, the threads behind them have waited at most.
+  const int64_t since = empty_since_ns_;
+  if (n < asked) empty_since_ns_ = asked_ns;
   if (n <= 0) {
     reading_.fetch_add(1, std::memory_order_seq_cst);
     return false;
   }
-  // These messages came after the last read or the end of the last poll: that bounds from above how
-  // long the threads behind them have waited.
-  const int64_t since = empty_since_ns_;
-  empty_since_ns_ = now_ns();
   for (size_t i = 0; i < static_cast<size_t>(n) / sizeof(uffd_msg); ++i) {
     const uffd_msg& m = messages[i];
     if (m.event == UFFD_EVENT_PAGEFAULT) {
