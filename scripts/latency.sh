@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What checkpoints cost: measures in every mode, beside fork() and CRIU, draws graphs and writes a page.
 # Usage: scripts/latency.sh [--quick] [options of build/bench/latency]
-#        --quick: under five minutes on two cores; without it, about half an hour
+#        --quick: under five minutes on two cores; without it, about an hour
 # Results: build/latency/latency.html, its graphs as PNG and SVG, and latency.json.
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
