@@ -102,6 +102,7 @@ def all_programs():
         _victim("oneshots", "oneshots", small=150, long=1500, program="signals"),
         _victim("guarded"),
         _victim("all-guarded", program="guarded", restartable=False),
+        _victim("grows", "grows", small=200, long=2000, program="guarded"),
         _victim("threads", small=60, long=400),
         _victim("leaderless", small=200, long=1000),
         _victim("registers", small=150, steady=True),

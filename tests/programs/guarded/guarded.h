@@ -46,5 +46,6 @@ std::string coroutines(uint64_t iterations);
 std::string repairs(uint64_t iterations);
 std::string masks(uint64_t iterations);
 std::string thread_ends(uint64_t iterations);
+std::string grows(uint64_t iterations);
 
 }  // namespace guarded

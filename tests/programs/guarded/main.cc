@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
         {"coroutines", "contexts that switch on stacks in the heap, with signals", 200'000, coroutines},
         {"repairs", "handlers of SIGSEGV and SIGBUS that repair pages of their own", 8'000, repairs},
         {"masks", "signals of faults blocked, sent, waited for", 8'000, masks},
-        {"thread_ends", "threads that come and go, joined and robust", 300, thread_ends}}},
+        {"thread_ends", "threads that come and go, joined and robust", 300, thread_ends},
+        {"grows", "mappings that grow and shrink where they are", 400'000, grows}}},
       argc, argv);
 }
