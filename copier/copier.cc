@@ -280,6 +280,7 @@ bool Copier::make_writable(AddrRange range) {
       if (to_copy(id)) {
         copy_owned(id, pool_.acquire(CopyKind::kForced));
         counters_.forced.fetch_add(1, std::memory_order_relaxed);
+        scan_.faulted(id);
       } else {
         // Memory that the image does not have. Part of the window may be another mapping by now.
         unprotect_segment(s);

@@ -12,7 +12,7 @@
 // decided by claim() alone, each state is left by its owner only, and no edge asks what was copied before. next() ends:
 // only a forced copy lets it look elsewhere, and a segment has one at most.
 //
-// Owner:     copier. Callers: next(): the thread that copies in order. faulted(): whoever serves faults.
+// Owner:     copier. Callers: next(): the thread that copies in order. faulted(): whoever serves faults, on any thread.
 // Never:     waits, allocates.
 #pragma once
 

@@ -161,6 +161,29 @@ TEST(Copier, AWriteIsAForcedCopyOfItsSegmentFirst) {
   EXPECT_EQ(rig.copier.counters().faults, 1u) << "the second write found its segment writable";
 }
 
+// Whoever handles the fault, the copier follows it.
+TEST(Copier, WhatLiesBehindAForcedCopyIsNextInOrderFollow) {
+  for (const bool in_thread : {false, true}) {
+    Rig rig(64, 16);
+    fill_simple(rig);
+    rig.copier.set_order(Order::kFollow);
+    rig.go();
+    std::vector<Addr> read;
+    if (in_thread) {
+      EXPECT_TRUE(rig.copier.make_writable(rig.memory.pages(33, 1)));
+      EXPECT_FALSE(rig.memory.is_protected(33));
+    } else {
+      ASSERT_TRUE(rig.memory.write(33, 999));
+      rig.memory.stop_serving();  // the fault has been served to its end
+    }
+    rig.memory.after_read = [&](Addr a) { read.push_back(a); };
+    EXPECT_TRUE(rig.copier.run());
+    rig.expect_image_of_the_stop();
+    EXPECT_EQ(read, (std::vector{rig.memory.page(48), rig.memory.page(0), rig.memory.page(16)})) << in_thread;
+    EXPECT_EQ(rig.copier.counters().forced, 1u);
+  }
+}
+
 TEST(Copier, MemoryIsCopiedBeforeItIsGivenBack) {
   Rig rig(64, 16);
   fill_simple(rig);
