@@ -1,5 +1,6 @@
 #include "base/settings.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "base/control_protocol.h"
@@ -43,31 +44,38 @@ constexpr NamedBackEnd kBackEnds[] = {{"auto", FaultBackEnd::kAuto},
                                       {"in-thread", FaultBackEnd::kInThread},
                                       {"mprotect", FaultBackEnd::kMprotect}};
 
+// What lies before the next colon, or all: a word that parse_size and its like can take. False: none, or too long.
+bool next_word(std::string_view& text, char (&word)[32]) {
+  const std::string_view first = text.substr(0, text.find(':'));
+  text.remove_prefix(std::min(text.size(), first.size() + 1));
+  if (first.empty() || first.size() >= sizeof(word)) return false;
+  word[first.copy(word, sizeof(word) - 1)] = '\0';
+  return true;
+}
+
 bool parse_engine(std::string_view text, Settings& s) {
   if (text == "cpu") return true;
   if (text.substr(0, 3) != "dma") return false;
   s.dma = true;
   text.remove_prefix(3);
   if (text.empty()) return true;
-  if (text[0] != ':') return false;
+  if (text[0] != ':' || text.back() == ':') return false;
   text.remove_prefix(1);
-  char rate[32] = {};
-  const size_t colon = text.find(':');
-  const std::string_view first = text.substr(0, colon);
-  if (first.empty() || first.size() >= sizeof(rate)) return false;
-  first.copy(rate, sizeof(rate) - 1);
-  auto bytes = parse_size("CKPT_ENGINE", rate);
-  if (!bytes.ok()) return false;
-  s.dma_bytes_per_second = *bytes;
-  if (colon == text.npos) return true;
+  char word[32];
+  if (!next_word(text, word)) return false;
+  auto rate = parse_size("CKPT_ENGINE", word);
+  if (!rate.ok()) return false;
+  s.dma_bytes_per_second = *rate;
+  if (text.empty()) return true;
   uint64_t percent = 0;
   std::string_view rest;
-  char threshold[8] = {};
-  text.remove_prefix(colon + 1);
-  if (text.size() >= sizeof(threshold)) return false;
-  text.copy(threshold, sizeof(threshold) - 1);
-  if (!leading_number(threshold, &percent, &rest) || !rest.empty() || percent > 101) return false;
+  if (!next_word(text, word) || !leading_number(word, &percent, &rest) || !rest.empty() || percent > 101) return false;
   s.dma_threshold = static_cast<uint32_t>(percent);
+  if (text.empty()) return true;
+  if (!next_word(text, word) || !text.empty()) return false;
+  auto burst = parse_size("CKPT_ENGINE", word);
+  if (!burst.ok() || *burst < kLeastBurst || *burst > kMostBurst) return false;
+  s.dma_burst_bytes = static_cast<uint32_t>(*burst);
   return true;
 }
 
@@ -285,8 +293,8 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
   }
   if (const char* v = get("CKPT_ENGINE")) {
     if (!parse_engine(v, s)) {
-      return make_error(ExitCode::kUsage, 0, "CKPT_ENGINE='{}' is no copy engine; use cpu, dma, dma:RATE or dma:RATE:PERCENT, "
-                        "for example dma:800M:50", v);
+      return make_error(ExitCode::kUsage, 0, "CKPT_ENGINE='{}' is no copy engine; use cpu, dma, dma:RATE, dma:RATE:PERCENT or "
+                        "dma:RATE:PERCENT:BURST, for example dma:800M:50:4K; a burst is 512 bytes to 256K", v);
     }
   }
   if (const char* v = get("CKPT_INCREMENTS")) {

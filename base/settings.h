@@ -17,6 +17,7 @@ inline constexpr uint32_t kMaxIncrements = 254;
 
 // How memory is stored: kAuto measures while it writes whether lz4 makes an image durable sooner.
 enum class Compression : uint32_t { kNone = 0, kLz4, kZstd, kAuto };
+inline constexpr uint32_t kLeastBurst = 512, kMostBurst = 256 << 10;  // bytes
 inline constexpr int kDefaultZstdLevel = 1, kMostZstdLevel = 19;
 struct CompressionSetting {
   Compression kind = Compression::kNone;
@@ -51,9 +52,10 @@ struct Settings {
   CompressionSetting compress;         // CKPT_COMPRESS
   char key_file[1024] = {};            // CKPT_KEY_FILE: images are encrypted with its key; empty: they are not
   uint32_t keep = 2;                   // CKPT_KEEP: complete images kept in the directory, 0 all
-  bool dma = false;                    // CKPT_ENGINE: "cpu", or "dma[:RATE[:THRESHOLD]]", the emulated device
+  bool dma = false;                    // CKPT_ENGINE: "cpu", or "dma[:RATE[:THRESHOLD[:BURST]]]", the emulated device
   uint64_t dma_bytes_per_second = 0;   // RATE; 0: as fast as the CPU copies
   uint32_t dma_threshold = 50;         // THRESHOLD, percent: Copier::use()
+  uint32_t dma_burst_bytes = 4096;     // BURST: of one transfer
   uint32_t increments = 0;             // CKPT_INCREMENTS: most images that build on one full image
   Order order = Order::kAddress;       // CKPT_ORDER: "address", "follow", "hot", "cold"
   Heap heap = Heap::kLibc;             // CKPT_HEAP: "libc", "jemalloc"

@@ -154,7 +154,7 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   option("--compress", "CKPT_COMPRESS", "HOW", "none (default), lz4, zstd, zstd:1 to zstd:19, or auto: where it is sooner");
   option("--key-file", "CKPT_KEY_FILE", "FILE", "encrypt images with its key: 32 random bytes, or 64 hexadecimal digits");
   option("--signal", "CKPT_SIGNAL", "N", "signal that the program does not use (default 60)");
-  option("--engine", "CKPT_ENGINE", "E", "what copies in order: cpu (default), or an emulated device, dma[:RATE[:PERCENT]]");
+  option("--engine", "CKPT_ENGINE", "E", "what copies in order: cpu (default), or an emulated device, dma[:RATE[:PERCENT[:BURST]]]");
   option("--increments", "CKPT_INCREMENTS", "N", "images in a row that have only what was written since the one before (default 0)");
   option("--keep", "CKPT_KEEP", "N", "complete images kept in the directory, 0 all (default 2)");
   option("--order", "CKPT_ORDER", "ORDER", "in which memory is copied: address (default), follow, hot or cold");

@@ -74,6 +74,7 @@ void CheckpointRun::expect_progress() {
 bool CheckpointRun::start_engine() {
   DmaSettings settings;
   settings.most_bytes = static_cast<uint32_t>(library.settings.segment_bytes);
+  settings.burst_bytes = library.settings.dma_burst_bytes;
   settings.speed.bytes_per_second = library.settings.dma_bytes_per_second;
   engine_.emplace(protection_, copier_.listener(), settings);
   if (!engine_->reserve(arena_)) return false;

@@ -56,7 +56,7 @@ TEST(Settings, AllOfThem) {
                   {"CKPT_STOP_TIMEOUT", "1m"},
                   {"CKPT_KEEP", "0"},
                   {"CKPT_INCREMENTS", "254"},
-                  {"CKPT_ENGINE", "dma:800M:30"},
+                  {"CKPT_ENGINE", "dma:800M:30:1K"},
                   {"CKPT_COMPRESS", "zstd:7"},
                   {"CKPT_TO", "cat > \"$CKPT_IMAGE_NAME\""},
                   {"CKPT_KEY_FILE", "keys/mine"},
@@ -80,12 +80,24 @@ TEST(Settings, AllOfThem) {
   EXPECT_TRUE(s->dma);
   EXPECT_EQ(s->dma_bytes_per_second, 800ull << 20);
   EXPECT_EQ(s->dma_threshold, 30u);
+  EXPECT_EQ(s->dma_burst_bytes, 1024u);
   EXPECT_EQ(s->compress.kind, Compression::kZstd);
   EXPECT_EQ(s->compress.level, 7);
   EXPECT_STREQ(s->to, "cat > \"$CKPT_IMAGE_NAME\"");
   EXPECT_STREQ(s->key_file, "keys/mine");
   EXPECT_TRUE(s->disabled);
   EXPECT_FALSE(s->log);
+}
+
+TEST(Settings, EachPartOfAnEngineMayBeLeftOut) {
+  for (const char* engine : {"cpu", "dma", "dma:0", "dma:0:50", "dma:0:50:4096"}) {
+    auto s = parse({{"CKPT_ENGINE", engine}});
+    ASSERT_TRUE(s.ok()) << engine;
+    EXPECT_EQ(s->dma, engine[0] == 'd') << engine;
+    EXPECT_EQ(s->dma_bytes_per_second, 0u) << engine;
+    EXPECT_EQ(s->dma_threshold, 50u) << engine;
+    EXPECT_EQ(s->dma_burst_bytes, 4096u) << engine;
+  }
 }
 
 TEST(Settings, EachCompression) {
@@ -143,6 +155,11 @@ TEST(Settings, EachWrongValueIsNamedWithARemedy) {
                              {{"CKPT_ENGINE", "dma800M"}},
                              {{"CKPT_ENGINE", "dma:1G:102"}},
                              {{"CKPT_ENGINE", "dma:1G:"}},
+                             {{"CKPT_ENGINE", "dma:1G::4K"}},
+                             {{"CKPT_ENGINE", "dma:1G:50:"}},
+                             {{"CKPT_ENGINE", "dma:1G:50:511"}},
+                             {{"CKPT_ENGINE", "dma:1G:50:512K"}},
+                             {{"CKPT_ENGINE", "dma:1G:50:4K:1"}},
                              {{"CKPT_INCREMENTS", "-1"}},
                              {{"CKPT_INCREMENTS", "few"}},
                              {{"CKPT_HEAP", "tcmalloc"}},
