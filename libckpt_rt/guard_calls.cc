@@ -116,9 +116,11 @@ constexpr Call kCalls[] = {
     {__NR_getrandom, {by(0, 1)}},
     {__NR_getcpu, {bytes(0, 4), bytes(1, 4)}},
     {__NR_capget, {bytes(0, 8), bytes(1, 24)}},
+    {__NR_capset, {bytes(0, 8)}},  // the version it would have liked
     {__NR_sched_getaffinity, {by(2, 1)}},
     {__NR_sched_getparam, {bytes(1, 4)}},
     {__NR_sched_getattr, {by(1, 2)}},
+    {__NR_sched_setattr, {bytes(1, 8)}},  // the size it would have liked
     {__NR_sched_rr_get_interval, {bytes(1, 16)}},
     {__NR_get_robust_list, {bytes(1, 8), bytes(2, 8)}},
     {__NR_set_tid_address, {bytes(0, 4)}},
@@ -201,7 +203,6 @@ constexpr uint16_t kSilent[] = {
     __NR_sched_setscheduler,
     __NR_sched_getscheduler,
     __NR_sched_setparam,
-    __NR_sched_setattr,
     __NR_sched_get_priority_max,
     __NR_sched_get_priority_min,
     __NR_set_robust_list,
@@ -281,7 +282,6 @@ constexpr uint16_t kSilent[] = {
     __NR_setgroups,
     __NR_setfsuid,
     __NR_setfsgid,
-    __NR_capset,
 };
 
 // Where each call stands in kCalls, worked out by the compiler.
@@ -567,8 +567,11 @@ Verdict each_output(long nr, const long* args, const Visitor& visitor) {
     const Verdict verdict = special_outputs(nr, args, out);
     return out.ok() ? verdict : Verdict::kWait;
   }
-  // TCP_ZEROCOPY_RECEIVE names further memory.
-  if (nr == __NR_getsockopt && args[1] == 6 && args[2] == 35) return Verdict::kWait;
+  // TCP_ZEROCOPY_RECEIVE names further memory; the length of SO_GET_FILTER is in instructions.
+  if (nr == __NR_getsockopt) {
+    const int level = static_cast<int>(args[1]), name = static_cast<int>(args[2]);
+    if ((level == 6 && name == 35) || (level == SOL_SOCKET && name == SO_GET_FILTER)) return Verdict::kWait;
+  }
   for (const Output& o : kCalls[at].out) out.take(o, args);
   return out.ok() ? Verdict::kPass : Verdict::kWait;
 }

@@ -1,6 +1,8 @@
 // The kernel writes: results of system calls.
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
 #include <linux/futex.h>
 #include <netdb.h>
 #include <poll.h>
@@ -102,9 +104,16 @@ std::string reads(uint64_t iterations) {
 }
 
 std::string facts(uint64_t iterations) {
-  Field field(kFieldPages, 2);
+  Field field(kFieldPages, 2), as_it_was(kFieldPages / 8, 7);
+  // A filter that is long enough to be read across the end of a segment.
+  std::vector<sock_filter> filter(64, sock_filter BPF_STMT(BPF_RET | BPF_K, 1));
+  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
+  const int filtered = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  require_call(
+      filtered >= 0 && setsockopt(filtered, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) == 0,
+      "setsockopt");
   for (uint64_t n = 0; n < iterations; ++n) {
-    switch (n % 14) {
+    switch (n % 17) {
       case 0: {
         auto* s = field.place_for<struct stat>();
         require_call(syscall(SYS_newfstatat, AT_FDCWD, "/", s, 0) == 0 && S_ISDIR(s->st_mode), "stat");
@@ -152,6 +161,37 @@ std::string facts(uint64_t iterations) {
         require_call(getresuid(ruid, euid, suid) == 0 && *ruid == getuid(), "getresuid");
         break;
       }
+      // Calls that refuse what they find, and write there what they would have liked.
+      case 13: {
+        auto* header = as_it_was.place_for<__user_cap_header_struct>();
+        const uint32_t unknown = header->version;
+        errno = 0;
+        require_call(syscall(SYS_capset, header, nullptr) == -1 && errno == EINVAL, "capset");
+        require(header->version == _LINUX_CAPABILITY_VERSION_3, "facts: capabilities of version {:x}",
+                header->version);
+        header->version = unknown;
+        break;
+      }
+      case 14: {
+        auto* size = as_it_was.place_for<uint32_t>();
+        const uint32_t unknown = *size;
+        errno = 0;
+        require_call(syscall(SYS_sched_setattr, 0, size, 0) == -1 && errno == E2BIG, "sched_setattr");
+        require(*size != unknown, "facts: sched_setattr told no size");
+        *size = unknown;
+        break;
+      }
+      case 15: {
+        // Its length is in instructions.
+        constexpr uint64_t kSegment = 64 << 10;
+        auto* end = reinterpret_cast<std::byte*>(
+            (reinterpret_cast<uint64_t>(field.place(2 * kSegment)) + kSegment) & ~(kSegment - 1));
+        socklen_t instructions = static_cast<socklen_t>(filter.size());
+        require_call(getsockopt(filtered, SOL_SOCKET, SO_GET_FILTER, end - 64, &instructions) == 0 &&
+                         instructions == filter.size(),
+                     "getsockopt of a filter");
+        break;
+      }
       default: {
         const int directory = open("/usr", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         require_call(directory >= 0 && syscall(SYS_getdents64, directory, field.place(8192), 8192) > 0,
@@ -160,6 +200,7 @@ std::string facts(uint64_t iterations) {
       }
     }
   }
+  close(filtered);
   return fmt::format("{} facts", iterations);
 }
 
