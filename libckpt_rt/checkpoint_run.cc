@@ -139,6 +139,15 @@ void CheckpointRun::choose_segment(uint64_t resident) {
   settings.segment_bytes = kept != 0 ? kept : bounded_segment(settings.segment_bytes, resident, settings.pool_bytes);
 }
 
+// Why there are no increments although they are wanted. When the watch has begun.
+const char* CheckpointRun::why_full() const {
+  if (library.settings.to[0] != '\0') return "whoever gets images by CKPT_TO need not have the one before";
+  if (!protects_memory(mode_)) return "this mode protects no memory";
+  if (is_guarded()) return "with this fault back end (CKPT_FAULTS) protection ends with the copying";
+  if (!watch_.can_be_kept()) return "this kernel cannot tell what is protected (PAGEMAP_SCAN, Linux 6.7)";
+  return nullptr;
+}
+
 Result<void> CheckpointRun::prepare() {
   // A description of a page run or segment takes up to 64 bytes; half of all pages could be runs.
   const MemorySize memory = memory_size();
@@ -217,10 +226,11 @@ Result<void> CheckpointRun::prepare() {
     CKPT_TRY(prepare_guard(for_lists + for_table + resident / 32));
   } else if (protects_memory(mode_)) {
     CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_lists + for_table + resident / 32));
-    keep_watch_ = library.settings.increments != 0 && library.settings.to[0] == '\0' && watch_.can_be_kept();
-    if (library.settings.increments != 0 && !watch_.can_be_kept()) {
-      log_line(directory_.get(), "no increments: this kernel cannot tell what is protected (PAGEMAP_SCAN, Linux 6.7); images are full");
-    }
+  }
+  if (library.settings.increments != 0) {
+    const char* why = why_full();
+    keep_watch_ = why == nullptr;
+    if (why != nullptr) log_format(directory_.get(), "no increments: {}; images are full", why);
   }
   own_ranges();
   CKPT_TRY(map_before_.read(own_.span()));

@@ -91,6 +91,7 @@ class CheckpointRun {
 
   // checkpoint_protection.cc
   void choose_parent();
+  const char* why_full() const;
   Result<void> protect_ahead();
   Result<void> inherit_unwritten();
   Result<void> settle_protection();

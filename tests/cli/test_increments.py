@@ -1,5 +1,6 @@
 """Increments: what they hold, what a restart of each finds, and the threads that wait between checkpoints."""
 
+import glob
 import unittest
 
 from support import *
@@ -55,6 +56,17 @@ class Increments(CkptTest):
                 shutil.rmtree(self.path("images"), ignore_errors=True)
                 self.assertEqual(self.run_api("increments", "--increments", option)[0], OK)
                 self.assertEqual(self.parents(), expected)
+
+    def test_log_says_why_there_are_none(self):
+        for options, why in [(["--mode", "sequential"], "this mode protects no memory"),
+                             (["--faults", "mprotect"], "with this fault back end (CKPT_FAULTS) protection ends with the copying"),
+                             (["--to", "cat > /dev/null"], "whoever gets images by CKPT_TO need not have the one before")]:
+            with self.subTest(options):
+                shutil.rmtree(self.path("images"), ignore_errors=True)
+                self.assertEqual(self.run_api("increments", "--increments", "8", *options)[0], OK)
+                log = "".join(open(path, encoding="utf-8").read() for path in glob.glob(f"{self.path('images')}/*.log"))
+                self.assertEqual(log.count(f"no increments: {why}; images are full\n"), 4, log)
+                self.assertEqual(set(self.parents()) - {0}, set())
 
     def test_shared_memory_that_is_forgotten_while_it_is_copied(self):
         self.assertEqual(self.run_api("shared", "--increments", "8")[0], OK)
