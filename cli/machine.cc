@@ -84,7 +84,7 @@ Finding userfaultfd_finding(const UserfaultfdProbe& p) {
       f.effect = "checkpoints take mode fork";
       f.remedy =
           "as root: sysctl vm.unprivileged_userfaultfd=1, or give a group access: chgrp GROUP /dev/userfaultfd && "
-          "chmod 660 /dev/userfaultfd";
+          "chmod 660 /dev/userfaultfd; without root: ckpt run --faults in-thread takes mode realtime";
       return f;
     case UserfaultfdAccess::kNone:
       f.level = Level::kLimited;
