@@ -178,7 +178,7 @@ def main(argv):
     if build.missing():
         print(f"run_killed.py: {', '.join(build.missing())}: not there; build first (or give --build)", file=sys.stderr)
         return 77
-    parent = arguments.directory or os.path.join(build.directory, "tests", "killed")
+    parent = os.path.abspath(arguments.directory or os.path.join(build.directory, "tests", "killed"))
     os.makedirs(parent, exist_ok=True)
     base = tempfile.mkdtemp(prefix="run.", dir=parent)
     counts = {"passed": 0, "failed": 0, "early": 0}
