@@ -11,11 +11,12 @@ RESTART = os.path.join(os.path.dirname(CKPT), "ckpt-restart")
 
 
 class Faults(CkptTest):
-    def taken(self, back_end, *command, **variables):
+    def taken(self, back_end, *command, preexec_fn=None, **variables):
         """Two checkpoints of a program that answers lines. What ckpt stat says then, and the log."""
         images = self.path("images")
         child = subprocess.Popen([CKPT, "run", "--dir", images, "--faults", back_end, "--", *command],
-                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environment(**variables))
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environment(**variables),
+                                 preexec_fn=preexec_fn)
         self.addCleanup(child.communicate)
         self.addCleanup(child.kill)
         if child.stdout.readline() != b"up\n":
@@ -44,6 +45,24 @@ class Faults(CkptTest):
         self.assertEqual((said["mode"], said["faults"]), ("realtime", "mprotect"))
         self.assertNotIn("faults_reason", said)
         self.assertNotIn("cannot be used", log)
+
+    @unittest.skipUnless(ROOT, "gives up rights")
+    def test_without_rights(self):
+        os.chown(self.directory, 65534, 65534)
+        try:
+            subprocess.run([CKPT, "--version"], preexec_fn=as_nobody, capture_output=True, check=True)
+        except OSError:
+            self.skipTest("nobody cannot reach the build directory")
+        program = ("import sys\nmemory = bytearray(32 << 20)\nprint('up', flush=True)\n"
+                   "for i, _ in enumerate(sys.stdin):\n"
+                   "    memory[i::4096] = bytes([i + 1]) * len(memory[i::4096])\n"
+                   "    print(i + 1, flush=True)")
+        for back_end in ("in-thread", "mprotect"):
+            with self.subTest(back_end):
+                shutil.rmtree(self.path("images"), ignore_errors=True)
+                said, log = self.taken(back_end, "/usr/bin/python3", "-c", program, preexec_fn=as_nobody)
+                self.assertEqual((said["mode"], said["faults"]), ("realtime", back_end), log)
+                self.assertNotIn("faults_reason", said)
 
     def test_functions_in_the_stop(self):
         self.refused("callback", "it has functions that run in the stop")
