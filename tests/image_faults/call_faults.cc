@@ -61,6 +61,7 @@ class Tracer {
     bool fail = false;
     bool kill = false;
     uint64_t vector = 0, length = 0;  // an iovec that was made shorter
+    uint64_t pieces = 0;              // or the number of them, before it was made smaller
   };
 
   static void go_on(pid_t tid, int signal) { ptrace(PTRACE_SYSCALL, tid, 0, signal); }
@@ -103,7 +104,7 @@ class Tracer {
         break;
       case CallFault::kShort:
       case CallFault::kTorn:
-        outcome_.applied = pending.kill = shorten(number, info, pending);
+        outcome_.applied = pending.kill = shorten(tid, number, info, pending);
         if (fault_.kind == CallFault::kShort) pending.kill = false;
         break;
     }
@@ -118,6 +119,7 @@ class Tracer {
     if (pending.fail)
       set_register(tid, offsetof(user_regs_struct, rax), static_cast<uint64_t>(-fault_.error));
     if (pending.vector != 0) poke(pending.vector, pending.length);
+    if (pending.pieces != 0) set_register(tid, offsetof(user_regs_struct, rdx), pending.pieces);
     return pending.kill ? kill_all() : true;
   }
 
@@ -166,8 +168,14 @@ class Tracer {
            std::string(target, static_cast<size_t>(n)).compare(0, directory_.size(), directory_) == 0;
   }
 
-  bool shorten(long number, const __ptrace_syscall_info& info, Pending& pending) {
-    if (number != __NR_pwritev || info.entry.args[2] != 1) return false;
+  // Half of the blocks of one piece, or half of several pieces.
+  bool shorten(pid_t tid, long number, const __ptrace_syscall_info& info, Pending& pending) {
+    if (number != __NR_pwritev) return false;
+    if (info.entry.args[2] > 1) {
+      pending.pieces = info.entry.args[2];
+      set_register(tid, offsetof(user_regs_struct, rdx), pending.pieces / 2);
+      return true;
+    }
     iovec vector;
     iovec local{&vector, sizeof(vector)}, remote{reinterpret_cast<void*>(info.entry.args[1]), sizeof(vector)};
     if (process_vm_readv(child_, &local, 1, &remote, 1, 0) != sizeof(vector)) return false;

@@ -34,11 +34,17 @@ struct Variant {
   bool uring;
   Codec codec;
   bool encrypted;
+  bool held;  // as in the program: written, or compressed, from where it is
 };
-constexpr Variant kVariants[] = {{"pwritev", false, Codec::kNone, false},
-                                 {"io_uring", true, Codec::kNone, false},
-                                 {"lz4", true, Codec::kLz4, false},
-                                 {"encrypted", false, Codec::kNone, true}};
+constexpr Variant kVariants[] = {{"pwritev", false, Codec::kNone, false, false},
+                                 {"io_uring", true, Codec::kNone, false, false},
+                                 {"lz4", true, Codec::kLz4, false, false},
+                                 {"encrypted", false, Codec::kNone, true, false}};
+// What only a checkpoint does; the commands have memory of their own.
+constexpr Variant kHeld[] = {{"pwritev_held", false, Codec::kNone, false, true},
+                             {"io_uring_held", true, Codec::kNone, false, true},
+                             {"lz4_in_place", true, Codec::kLz4, false, true},
+                             {"encrypted_lz4_in_place", true, Codec::kLz4, true, true}};
 
 class ImageFaults : public ImageTest, public ::testing::WithParamInterface<Variant> {
  protected:
@@ -46,7 +52,10 @@ class ImageFaults : public ImageTest, public ::testing::WithParamInterface<Varia
     ImageTest::SetUp();
     options_.uring = GetParam().uring;
     options_.codec = GetParam().codec;
-    options_.chunk_bytes = options_.codec == Codec::kNone ? 64u << 10 : 512u << 10;
+    options_.held_buffers = GetParam().held ? 64 : 0;
+    options_.chunk_bytes = options_.codec != Codec::kNone ? 512u << 10
+                           : GetParam().held              ? 128u << 10
+                                                          : 64u << 10;
     options_.in_flight = 3;
     for (TestMemory* memory : {&first_, &second_}) {
       // Half of each page compresses.
@@ -232,12 +241,15 @@ class ImageFaults : public ImageTest, public ::testing::WithParamInterface<Varia
   int applied_ = 0;
 };
 
-TEST_P(ImageFaults, FullImage) {
+// Written by a checkpoint.
+class CheckpointFaults : public ImageFaults {};
+
+TEST_P(CheckpointFaults, FullImage) {
   sweep([this] { return write_next(false); }, 1, 2,
         {__NR_openat, __NR_fsync, __NR_renameat2, __NR_ftruncate});
 }
 
-TEST_P(ImageFaults, Increment) {
+TEST_P(CheckpointFaults, Increment) {
   increment_ = true;
   sweep([this] { return write_next(true); }, 1, 2, {__NR_openat, __NR_fsync, __NR_renameat2});
 }
@@ -265,7 +277,7 @@ TEST_P(ImageFaults, Prune) {
 }
 
 // The limit at every block of the file (ulimit -f).
-TEST_P(ImageFaults, FileSizeLimit) {
+TEST_P(CheckpointFaults, FileSizeLimit) {
   start_again();
   ASSERT_EQ(run_with_fault(work_, [this] { return write_next(false); }, {}).exit_code, 0);
   const uint64_t bytes = std::filesystem::file_size(work_ + "/" + name(2));
@@ -290,8 +302,10 @@ TEST_P(ImageFaults, FileSizeLimit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Writing, ImageFaults, ::testing::ValuesIn(kVariants),
-                         [](const auto& variant) { return std::string(variant.param.name); });
+const auto name_of = [](const auto& variant) { return std::string(variant.param.name); };
+INSTANTIATE_TEST_SUITE_P(Writing, ImageFaults, ::testing::ValuesIn(kVariants), name_of);
+INSTANTIATE_TEST_SUITE_P(Writing, CheckpointFaults, ::testing::ValuesIn(kVariants), name_of);
+INSTANTIATE_TEST_SUITE_P(InPlace, CheckpointFaults, ::testing::ValuesIn(kHeld), name_of);
 
 }  // namespace
 }  // namespace ckpt
