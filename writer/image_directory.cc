@@ -234,13 +234,16 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
     });
     if (sys::failed(r)) return cannot_list(r);
   }
-  // What can be removed is, also when something else cannot.
+  // What can be removed is, also when something else cannot. Nothing that stays builds on what goes.
   Result<void> removed;
+  pruned.kept = 0;
   r = scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
     ImageBrief brief;
     if (parsed.temporary || !complete_image(dir_fd, name.data(), run_id, key, &brief)) return;
-    if (brief.sequence >= border) return;
-    bool counted = chain_is_whole(dir_fd, run_id, key, brief);
+    if (brief.sequence >= border) {
+      pruned.kept += chain_is_whole(dir_fd, run_id, key, brief);
+      return;
+    }
     const long gone = sys::call(__NR_unlinkat, dir_fd, name.data(), 0L);
     if (sys::failed(gone)) {
       // Not there: another program that prunes was faster.
@@ -248,7 +251,6 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
       return;
     }
     pruned.images++;
-    if (counted) pruned.kept--;
   });
   if (sys::failed(r)) return cannot_list(r);
   if (!removed.ok()) return removed.error();

@@ -132,6 +132,19 @@ TEST_F(Directory, PruneKeepsWhatIncrementsNeed) {
   EXPECT_EQ(sequences(), (std::vector<uint64_t>{3, 4, 5}));
 }
 
+// In whichever order the directory lists them: parents that go before their increments are counted no less.
+TEST_F(Directory, PruneTellsHowManyStay) {
+  ASSERT_TRUE(write_image(1, memory_).ok());
+  for (uint64_t i = 2; i <= 12; i++) ASSERT_TRUE(write_image(i, memory_, ~0ull, {}, i - 1).ok());
+  ASSERT_TRUE(write_image(13, memory_).ok());
+  ASSERT_TRUE(write_image(14, memory_, ~0ull, {}, 13).ok());
+  auto pruned = prune_images(dir_fd_.get(), kRunId, 1);
+  ASSERT_TRUE(pruned.ok());
+  EXPECT_EQ(pruned->images, 12u);
+  EXPECT_EQ(pruned->kept, 2u);
+  EXPECT_EQ(sequences(), (std::vector<uint64_t>{13, 14}));
+}
+
 TEST_F(Directory, PruneLeavesOthersAlone) {
   write_images(1, 3);
   // The same eight digits in the name, another run inside.
