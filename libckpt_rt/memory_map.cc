@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/sysmacros.h>
 
 #include <algorithm>
@@ -83,6 +84,47 @@ bool ends_with(std::string_view s, std::string_view suffix) {
 }
 
 constexpr std::string_view kDeleted = " (deleted)";
+constexpr std::string_view kNewline = "\\012";  // as the kernel writes it; a backslash it writes as it is
+
+// Is it the name of that file?
+bool leads_to(const char* path, uint64_t inode) {
+  struct stat st {};
+  return !sys::failed(sys::call(__NR_newfstatat, AT_FDCWD, path, &st, 0L)) && st.st_ino == inode;
+}
+
+// Puts the name that the text stands for into `path`, which has room for the text. The file tells which of its \012 are
+// newlines; all are where it is gone.
+size_t take_name(std::string_view text, uint64_t inode, char* path) {
+  if (text.find(kNewline) == text.npos) {
+    std::memcpy(path, text.data(), text.size());
+    path[text.size()] = '\0';
+    return text.size();
+  }
+  auto put = [&](uint32_t* as_they_are) {  // a bit for each; those that were not asked for are left in it
+    size_t out = 0;
+    for (size_t in = 0; in < text.size(); ++out) {
+      const bool escape = text.substr(in).starts_with(kNewline);
+      const bool newline = escape && (*as_they_are & 1) == 0;
+      if (escape) *as_they_are >>= 1;
+      path[out] = newline ? '\n' : text[in];
+      in += newline ? kNewline.size() : 1;
+    }
+    path[out] = '\0';
+    return out;
+  };
+  constexpr uint32_t kTries = 64;
+  uint32_t none = 0;
+  const size_t length = put(&none);
+  if (leads_to(path, inode)) return length;
+  for (uint32_t i = 1; i < kTries; ++i) {
+    uint32_t bits = i;
+    const size_t n = put(&bits);
+    if (bits != 0) break;
+    if (leads_to(path, inode)) return n;
+  }
+  return put(&none);
+}
+
 constexpr uint64_t kSmallFile = 64 << 10;  // bytes: read whole in the stop, perhaps from its disk
 
 }  // namespace
@@ -90,7 +132,7 @@ constexpr uint64_t kSmallFile = 64 << 10;  // bytes: read whole in the stop, per
 void MemoryMap::classify(Mapping& m) {
   std::string_view path(m.path, m.path_len);
   const bool writable = (m.prot & PROT_WRITE) != 0;
-  const bool deleted = ends_with(path, kDeleted);
+  const bool says_deleted = ends_with(path, kDeleted);
   if (path == "[vdso]" || starts_with(path, "[vvar")) {
     m.kind = MappingKind::kVdso;
     return;
@@ -104,12 +146,15 @@ void MemoryMap::classify(Mapping& m) {
     m.whole = true;
     return;
   }
-  if ((starts_with(path, "/dev/zero") && deleted) || starts_with(path, "[anon_shmem:")) m.kind = MappingKind::kSharedAnonymous;
+  if ((starts_with(path, "/dev/zero") && says_deleted) || starts_with(path, "[anon_shmem:")) m.kind = MappingKind::kSharedAnonymous;
   else if (starts_with(path, "/memfd:")) m.kind = MappingKind::kMemfd;
   else if (starts_with(path, "/SYSV")) m.kind = MappingKind::kSysV;
   else if (starts_with(path, "/dev/shm/")) m.kind = m.shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
   else if (starts_with(path, "/dev/")) m.kind = MappingKind::kDevice;
   else m.kind = m.shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
+  // A file may be called so.
+  const bool is_file = m.kind == MappingKind::kFileShared || m.kind == MappingKind::kFilePrivate;
+  const bool deleted = says_deleted && !(is_file && leads_to(m.path, m.inode));
 
   if (!m.shared) {
     // Pages changed since mapping are anonymous; userfaultfd does not protect file mappings.
@@ -185,10 +230,8 @@ Result<void> MemoryMap::add_line(std::string_view line, std::span<const AddrRang
   if (!s.empty()) {
     auto* path = static_cast<char*>(arena_->allocate(s.size() + 1, 1));
     if (path == nullptr) return no_memory();
-    std::memcpy(path, s.data(), s.size());
-    path[s.size()] = '\0';
+    m.path_len = static_cast<uint32_t>(take_name(s, m.inode, path));
     m.path = path;
-    m.path_len = static_cast<uint32_t>(s.size());
   }
   if (m.path == std::string_view("[vdso]")) vdso = m.range;
   if (starts_with(s, "[vvar")) {

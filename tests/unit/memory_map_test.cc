@@ -2,15 +2,19 @@
 // any kind.
 #include "libckpt_rt/memory_map.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <random>
 #include <thread>
 
 #include "base/futex.h"
+#include "base/raii_fd.h"
 #include "libckpt_rt/hooks.h"
 #include "libckpt_rt/library_range.h"
 
@@ -223,6 +227,43 @@ TEST_P(ReadAgain, AnyChangeAtAnyPlace) {
   if (GetParam()) {
     EXPECT_GT(helped, kRounds / 2);
   }
+}
+
+// The kernel's text says the same of different names.
+TEST(NamesOfMappedFiles, AreThoseOfTheFiles) {
+  Arena arena;
+  ASSERT_TRUE(arena.reserve(64 << 20));
+  const std::filesystem::path directory =
+      std::filesystem::temp_directory_path() / ("ckpt names" + std::to_string(getpid()));
+  std::filesystem::create_directory(directory);
+  struct Named {
+    const char* name;
+    bool remove;
+    const char* found = name;
+    char* at = nullptr;
+  } files[] = {{"new\nline and\nanother\n", false},       {"not a new\\012line", false},
+               {"a new\nline, and not\\012one\n", false}, {"is there (deleted)", false},
+               {"gone", true, "gone (deleted)"},          {"gone\n", true, "gone\n (deleted)"}};
+  for (Named& f : files) {
+    const std::string path = directory / f.name;
+    ScopedFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    ASSERT_TRUE(fd.valid()) << path;
+    ASSERT_EQ(ftruncate(fd.get(), 4096), 0);
+    f.at = static_cast<char*>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0));
+    ASSERT_NE(f.at, MAP_FAILED);
+    if (f.remove) unlink(path.c_str());
+  }
+  MemoryMap map(arena);
+  ASSERT_TRUE(map.read({}).ok());
+  for (const Named& f : files) {
+    const Mapping* m = map.find(Addr::of(f.at));
+    ASSERT_NE(m, nullptr);
+    EXPECT_EQ(m->kind, MappingKind::kFileShared);
+    EXPECT_EQ((m->map_flags & kMapFileDeleted) != 0, f.remove) << f.name;
+    EXPECT_EQ(std::string(m->path, m->path_len), (directory / f.found).string());
+    munmap(f.at, 4096);
+  }
+  std::filesystem::remove_all(directory);
 }
 
 }  // namespace
