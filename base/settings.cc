@@ -286,8 +286,8 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
   if (const char* v = get("CKPT_KEEP")) {
     uint64_t n = 0;
     std::string_view rest;
-    if (!leading_number(v, &n, &rest) || !rest.empty() || n > UINT32_MAX) {
-      return make_error(ExitCode::kUsage, 0, "CKPT_KEEP='{}' is not a number of images; use 0 to keep all", v);
+    if (!leading_number(v, &n, &rest) || !rest.empty() || n > kMostKept) {
+      return make_error(ExitCode::kUsage, 0, "CKPT_KEEP='{}' is not a number of images up to {}; use 0 to keep all", v, kMostKept);
     }
     s.keep = static_cast<uint32_t>(n);
   }

@@ -14,6 +14,7 @@ enum class Mode : uint32_t { kAuto = 0, kRealtime, kSequential, kFork, kConcurre
 const char* mode_name(Mode mode);
 
 inline constexpr uint32_t kMaxIncrements = 254;
+inline constexpr uint32_t kMostKept = 1024;
 
 // How memory is stored: kAuto measures while it writes whether lz4 makes an image durable sooner.
 enum class Compression : uint32_t { kNone = 0, kLz4, kZstd, kAuto };

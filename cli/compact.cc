@@ -84,9 +84,9 @@ void add_compact(CLI::App& app, ExitCode& exit) {
       "ckpt gc. The program may go on taking checkpoints meanwhile.\n"
       "Exit codes: 0 done, or full already; 64 wrong arguments or several programs in the directory, 65 "
       "damaged (or\n"
-      "no image at all), 66 not found, 68 image of another version or architecture, 74 read or write error, "
-      "77 not\n"
-      "yours.");
+      "no image at all), 66 not found, 68 image of another version or architecture, 73 directory cannot be "
+      "written,\n"
+      "74 read or write error, 77 not yours.");
   command->callback([o, &exit] {
     auto done = compact(*o);
     exit = done.ok() ? ExitCode::kOk : report(done.error());

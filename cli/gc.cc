@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 
+#include "base/settings.h"
 #include "cli/commands.h"
 #include "cli/failure.h"
 #include "cli/human.h"
@@ -30,6 +31,9 @@ uint64_t bytes_in(const ImageCatalog& catalog) {
 }
 
 Result<void> gc(const Options& o) {
+  if (o.keep > kMostKept) {
+    return failure(ExitCode::kUsage, "--keep", fmt::format("must be at most {}", kMostKept), "give 0 to keep all");
+  }
   auto before = ImageCatalog::list(o.directory);
   if (!before.ok()) return before.error();
   // As for writing: who may remove images here decides what is restarted.
@@ -77,7 +81,8 @@ void add_gc(CLI::App& app, ExitCode& exit) {
       "The newest images stay, and every image that one of them is an increment to. Damaged ones are left "
       "alone;\n"
       "remove them by hand when you have looked at them.\n"
-      "Exit codes: 0 done, 64 wrong arguments, 66 no such directory, 74 read or write error, 77 not yours.");
+      "Exit codes: 0 done, 64 wrong arguments, 66 no such directory, 73 directory cannot be written, 74 read or\n"
+      "write error, 77 not yours.");
   command->callback([o, &exit] {
     auto done = gc(*o);
     exit = done.ok() ? ExitCode::kOk : report(done.error());

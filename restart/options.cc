@@ -1,7 +1,9 @@
 #include "restart/options.h"
 
 #include <CLI/CLI.hpp>
-#include <map>
+#include <cstdio>
+#include <string>
+#include <vector>
 
 #include "base/exit_codes.h"
 
@@ -17,11 +19,11 @@ RestartOptions parse_options(int argc, char** argv) {
       ->required();
   app.add_flag("--check,--dry-run", options.check, "check everything a restart needs, start nothing");
   app.add_flag("--detach", options.detach, "return as soon as the program runs, print its pid");
-  app.add_option("--namespaces", options.namespaces,
+  std::string namespaces = "auto";
+  app.add_option("--namespaces", namespaces,
                  "auto: a pid namespace of its own only where the old ids cannot be had; never; always")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, NamespacePolicy>{{"auto", NamespacePolicy::kAuto},
-                                                                                 {"never", NamespacePolicy::kNever},
-                                                                                 {"always", NamespacePolicy::kAlways}}));
+      ->type_name("WHEN")
+      ->check(CLI::IsMember(std::vector<std::string>{"auto", "never", "always"}));
   bool eager = false, lazy = false;
   auto* eager_flag = app.add_flag("--eager", eager, "check and load all memory before the program runs");
   auto* lazy_flag = app.add_flag("--lazy", lazy, "let it run at once and load its memory meanwhile (default: for large images, as root)");
@@ -36,17 +38,20 @@ RestartOptions parse_options(int argc, char** argv) {
       "(same exit code, or killed by the same signal). Before that, exit codes:\n"
       "  64 wrong arguments             65 image damaged or truncated     66 no such image\n"
       "  68 other version, CPU, kernel  69 ids in use, no namespaces      70 a bug in ckpt-restart\n"
-      "  71 a system call failed        72 a file is missing or changed   74 read or write error\n"
-      "  77 not allowed, not yours      78 the image says it cannot be restarted\n"
+      "  71 a system call failed        72 a file is missing or changed   73 no file for a stream in TMPDIR\n"
+      "  74 read or write error         77 not allowed, not yours         78 the image says it cannot be restarted\n"
       "Nothing is changed before the image's description and every file the program used have been checked.\n"
       "Every byte of memory is checked before the program gets it: with --eager before it runs, else when it\n"
       "needs it; a damaged one kills the program (65).");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    int code = app.exit(e);
-    std::exit(code == 0 ? 0 : static_cast<int>(ExitCode::kUsage));
+    if (e.get_exit_code() == 0) std::exit(app.exit(e));  // what was asked for: help, version
+    std::fprintf(stderr, "ckpt-restart: %s (see ckpt-restart --help)\n", e.what());
+    std::exit(static_cast<int>(ExitCode::kUsage));
   }
+  if (namespaces == "never") options.namespaces = NamespacePolicy::kNever;
+  if (namespaces == "always") options.namespaces = NamespacePolicy::kAlways;
   if (eager) options.loading = Loading::kEager;
   if (lazy) options.loading = Loading::kLazy;
   return options;

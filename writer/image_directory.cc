@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/settings.h"
 #include "base/sys.h"
 #include "writer/directory_scan.h"
 #include "writer/image_probe.h"
@@ -112,8 +113,6 @@ bool remove_leftover(int dir_fd, const char* name, const uint8_t* run_id) {
 }
 
 // The newest sequences of complete images, highest first: a fixed number, so that no memory is needed.
-constexpr uint32_t kMostKept = 1024;
-
 struct Newest {
   uint64_t sequence[kMostKept];
   uint32_t count = 0, limit = 0;

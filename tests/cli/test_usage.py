@@ -1,10 +1,12 @@
 """Arguments, help and version of every subcommand."""
 
+import re
 import unittest
 
 from support import *
 
-COMMANDS = ["run", "now", "stat", "ls", "show", "verify", "check", "backtrace"]
+COMMANDS = ["run", "now", "stat", "ls", "show", "diff", "core", "verify", "cat", "compact", "gc", "check", "backtrace"]
+RESTART = os.path.join(BUILD, "bin", "ckpt-restart")
 
 
 class Usage(CkptTest):
@@ -24,6 +26,26 @@ class Usage(CkptTest):
                 self.assertRegex(self.ckpt(command, "--version").stdout, r"\Ackpt \d+\.\d+\.\d+\n\Z")
         self.assertRegex(self.ckpt("--version").stdout, r"\Ackpt \d+\.\d+\.\d+\n\Z")
 
+    def test_help_of_restart_names_every_exit_code(self):
+        said = subprocess.run([RESTART, "--help"], stdout=subprocess.PIPE, text=True, env=clean_environment())
+        self.assertEqual(said.returncode, OK)
+        self.assertIn("--namespaces WHEN:{auto,never,always}", said.stdout)
+        with open(os.path.join(os.path.dirname(__file__), "..", "..", "docs", "exit_codes.md")) as table:
+            rows = re.findall(r"^\| (\d\d) \|[^|]*\|[^|]*\|([^|]*)\|$", table.read(), re.M)
+        codes = [code for code, meaning in rows if meaning.strip()]
+        self.assertGreater(len(codes), 10)
+        for code in codes:
+            self.assertRegex(said.stdout, rf"\b{code} ")
+
+    def test_wrong_arguments_of_restart(self):
+        for words in ([], ["--lazy", "--eager", "x"], ["--namespaces", "sometimes", "x"], ["--no-such-option", "x"]):
+            with self.subTest(words):
+                said = subprocess.run([RESTART, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                      env=clean_environment())
+                self.assertEqual(said.returncode, USAGE)
+                self.assertEqual(said.stdout, "")
+                self.assertRegex(said.stderr, r"\Ackpt-restart: [^\n]+ \(see ckpt-restart --help\)\n\Z")
+
     def test_wrong_arguments(self):
         self.refuse(USAGE, "ckpt --help")
         self.refuse(USAGE, "--help", "frobnicate")
@@ -34,6 +56,8 @@ class Usage(CkptTest):
         for command in ["now", "stat", "show", "verify", "backtrace"]:
             with self.subTest(command):
                 self.refuse(USAGE, f"ckpt {command} --help", command)
+
+        self.refuse(USAGE, "at most 1024", "gc", "--keep", "1025", ".")
 
     def test_pids_that_are_none(self):
         for command in ["now", "stat", "backtrace"]:

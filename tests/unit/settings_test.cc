@@ -148,6 +148,7 @@ TEST(Settings, EachWrongValueIsNamedWithARemedy) {
                              {{"CKPT_STOP_TIMEOUT", "fast"}},
                              {{"CKPT_KEEP", "-1"}},
                              {{"CKPT_KEEP", "4294967296"}},
+                             {{"CKPT_KEEP", "1025"}},
                              {{"CKPT_KEEP", "two"}},
                              {{"CKPT_INCREMENTS", "255"}},
                              {{"CKPT_ENGINE", "gpu"}},
