@@ -1,5 +1,6 @@
 // ckpt ls: the images of a directory.
 #include <dirent.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <memory>
@@ -50,6 +51,8 @@ void add_rows(const ImageCatalog& catalog, std::vector<Row>* rows) {
       auto image = ImageReader::open(row.path);
       if (image.ok()) {
         row.cost = cost_of(image->meta());
+      } else if (struct stat st; image.error().code == ExitCode::kNotFound && lstat(row.path.c_str(), &st) != 0) {
+        continue;  // removed since it was listed
       } else {
         row.entry.complete = false;
         row.entry.problem = std::string(image.error().message());

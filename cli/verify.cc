@@ -75,9 +75,16 @@ ExitCode verify(const Options& o) {
   ExitCode exit = ExitCode::kOk;
   auto json = nlohmann::ordered_json::array();
   struct stat st;
+  bool verified = false;
   const bool directory = stat(o.what.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
   for (const std::string& path : *paths) {
     Verdict v = verify_one(path, !directory);
+    if (directory && !v.ok && v.error.code == ExitCode::kNotFound && lstat(path.c_str(), &st) != 0) {
+      // As programs do with their old images, parents last.
+      fmt::print(stderr, "ckpt: {}: removed meanwhile, not verified\n", printable(brief(path)));
+      continue;
+    }
+    verified = true;
     // The first thing wrong decides the code, but damage outranks what merely cannot be read here.
     if (!v.ok && (exit == ExitCode::kOk || v.error.code == ExitCode::kImageDamaged)) exit = v.error.code;
     if (o.json) {
@@ -93,6 +100,7 @@ ExitCode verify(const Options& o) {
       fmt::print(stderr, "ckpt: {}\n", printable(v.error.message()));
     }
   }
+  if (!verified) return report(failure(ExitCode::kNotFound, o.what, "all its images were removed meanwhile", "verify it again"));
   if (o.json) print_json(json);
   return exit;
 }

@@ -74,6 +74,13 @@ void check_parents(std::vector<CatalogEntry>& entries) {
   }
 }
 
+constexpr int kListings = 10;  // at most: images may come faster than they are listed
+
+bool is_gone(int dir_fd, const std::string& file) {
+  struct stat st;
+  return fstatat(dir_fd, file.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT;
+}
+
 std::string run_of(const CatalogEntry& e) { return run_id_text(e.brief.run_id); }
 
 Error no_complete_image(const std::string& directory, const std::vector<CatalogEntry>& entries) {
@@ -135,25 +142,35 @@ Result<ImageCatalog> ImageCatalog::list(const std::string& directory) {
   }
   ImageCatalog catalog;
   catalog.directory_ = directory;
+  // Programs remove their old images and give new ones their names meanwhile. What is gone was no image, and
+  // what took its place may not have been listed: a listing of which nothing is gone has the newest.
+  for (int left = kListings;; left--) {
+    CKPT_TRY(catalog.read_entries(dir.get()));
+    const size_t gone = std::erase_if(catalog.entries_, [&](const CatalogEntry& e) { return !e.complete && is_gone(dirfd(dir.get()), e.file); });
+    if (gone == 0 || left == 1) return catalog;
+    rewinddir(dir.get());
+  }
+}
+
+Result<void> ImageCatalog::read_entries(DIR* dir) {
+  entries_.clear();
   errno = 0;
-  while (const dirent* d = readdir(dir.get())) {
+  while (const dirent* d = readdir(dir)) {
     ParsedImageName parsed;
-    if (parse_image_name(d->d_name, &parsed)) {
-      catalog.entries_.push_back(examine(dirfd(dir.get()), d->d_name, parsed));
-    }
+    if (parse_image_name(d->d_name, &parsed)) entries_.push_back(examine(dirfd(dir), d->d_name, parsed));
     errno = 0;
   }
   if (errno != 0) {
-    return make_error(ExitCode::kIo, errno, "{}: cannot be listed ({}); see the kernel log", shown.text,
-                      errno_name(errno));
+    return make_error(ExitCode::kIo, errno, "{}: cannot be listed ({}); see the kernel log",
+                      shown_path(directory_.c_str()).text, errno_name(errno));
   }
   auto key = [](const CatalogEntry& e) {
     return std::make_tuple(std::string_view(e.comm), e.pid, e.sequence, std::string_view(e.file));
   };
-  std::sort(catalog.entries_.begin(), catalog.entries_.end(),
+  std::sort(entries_.begin(), entries_.end(),
             [&](const CatalogEntry& a, const CatalogEntry& b) { return key(a) < key(b); });
-  check_parents(catalog.entries_);
-  return catalog;
+  check_parents(entries_);
+  return {};
 }
 
 Result<const CatalogEntry*> ImageCatalog::select(const std::string& selector) const {

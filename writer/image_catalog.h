@@ -4,6 +4,8 @@
 // Never:     guesses between two programs: that is an error which names them.
 #pragma once
 
+#include <dirent.h>
+
 #include <string>
 #include <vector>
 
@@ -30,7 +32,8 @@ std::string run_id_text(const uint8_t run_id[16]);
 
 class ImageCatalog {
  public:
-  // Files with the name of an image; by program (comm, run), then by sequence.
+  // Files with the name of an image; by program (comm, run), then by sequence. While a program takes images and removes
+  // old ones in the directory: what was there at one instant, or a little more.
   static Result<ImageCatalog> list(const std::string& directory);
 
   const std::string& directory() const { return directory_; }
@@ -44,6 +47,8 @@ class ImageCatalog {
   Result<const CatalogEntry*> select(const std::string& selector) const;
 
  private:
+  Result<void> read_entries(DIR* dir);
+
   std::string directory_;
   std::vector<CatalogEntry> entries_;
 };

@@ -127,6 +127,31 @@ struct Newest {
   }
 };
 
+// A place in the list of a run's images, which is in the order of the numbers in their names.
+struct Listed {
+  explicit Listed(uint64_t in_front_of) : sequence(in_front_of) {}
+  bool follows(uint64_t other, std::string_view other_name) const {
+    return other != sequence ? other < sequence : other_name < std::string_view(name);
+  }
+  uint64_t sequence;
+  char name[256] = {};
+};
+
+// To the one before.
+long step_back(int dir_fd, const uint8_t run_id[16], Listed* at, bool* found) {
+  Listed next(0);
+  *found = false;
+  long r = scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
+    if (parsed.temporary || name.size() >= sizeof(next.name) || !at->follows(parsed.sequence, name)) return;
+    if (*found && next.follows(parsed.sequence, name)) return;
+    next.sequence = parsed.sequence;
+    std::memcpy(next.name, name.data(), name.size() + 1);
+    *found = true;
+  });
+  *at = next;
+  return r;
+}
+
 }  // namespace
 
 Result<ScopedFd> open_image_directory(const char* path) {
@@ -233,25 +258,25 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
     });
     if (sys::failed(r)) return cannot_list(r);
   }
-  // What can be removed is, also when something else cannot. Nothing that stays builds on what goes.
+  // An increment goes before its parent: at no instant is there one without. What can be removed is, also when
+  // something else cannot.
   Result<void> removed;
-  pruned.kept = 0;
-  r = scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
+  for (Listed at(border);;) {
+    bool found = false;
+    r = step_back(dir_fd, run_id, &at, &found);
+    if (sys::failed(r)) return cannot_list(r);
+    if (!found) break;
     ImageBrief brief;
-    if (parsed.temporary || !complete_image(dir_fd, name.data(), run_id, key, &brief)) return;
-    if (brief.sequence >= border) {
-      pruned.kept += chain_is_whole(dir_fd, run_id, key, brief);
-      return;
+    if (!complete_image(dir_fd, at.name, run_id, key, &brief) || brief.sequence >= border) continue;
+    const bool counted = chain_is_whole(dir_fd, run_id, key, brief);
+    const long gone = sys::call(__NR_unlinkat, dir_fd, at.name, 0L);
+    if (!sys::failed(gone)) {
+      pruned.images++;
+      if (counted) pruned.kept--;
+    } else if (gone != -ENOENT && removed.ok()) {  // not there: another program that prunes was faster
+      removed = image_io_error("remove the old image", at.name, gone);
     }
-    const long gone = sys::call(__NR_unlinkat, dir_fd, name.data(), 0L);
-    if (sys::failed(gone)) {
-      // Not there: another program that prunes was faster.
-      if (gone != -ENOENT && removed.ok()) removed = image_io_error("remove the old image", name.data(), gone);
-      return;
-    }
-    pruned.images++;
-  });
-  if (sys::failed(r)) return cannot_list(r);
+  }
   if (!removed.ok()) return removed.error();
   return pruned;
 }

@@ -1,4 +1,7 @@
 // Which images a directory holds, and which one somebody means.
+#include <atomic>
+#include <thread>
+
 #include "tests/writer/image_fixture.h"
 #include "writer/image_catalog.h"
 
@@ -93,6 +96,40 @@ TEST_F(Catalog, NothingComplete) {
   expect_error(directory_, ExitCode::kNotFound, "never finished");
   write_file(path("prog.7.01010101.000004.ckpt"), "x");
   expect_error(directory_, ExitCode::kImageDamaged, "not a ckpt_rt image");
+}
+
+// One image at a time, replaced by the next at some instant of each listing.
+TEST_F(Catalog, WhileImagesAreReplaced) {
+  write_of("prog", 1, 1, 100);
+  const std::string bytes = read_file(of("prog", 1, 1));
+  constexpr uint64_t kRounds = 3000;
+  std::atomic<uint64_t> asked{0}, done{0};
+  std::thread program([&] {
+    uint32_t x = 1;
+    for (uint64_t round = 1; round <= kRounds; round++) {
+      while (asked < round) std::this_thread::yield();
+      for (uint32_t wait = (x = x * 1664525u + 1013904223u) >> 17; wait > 0; wait--) (void)asked.load();
+      const std::string next = of("prog", 1, round + 1);
+      write_file(next + ".tmp", bytes);
+      std::filesystem::rename(next + ".tmp", next);
+      std::filesystem::remove(of("prog", 1, round));
+      done = round;
+    }
+  });
+  for (uint64_t round = 1; round <= kRounds; round++) {
+    asked = round;
+    auto catalog = ImageCatalog::list(directory_);
+    while (done < round) std::this_thread::yield();
+    EXPECT_TRUE(catalog.ok());
+    if (!catalog.ok()) continue;
+    size_t complete = 0;
+    for (const CatalogEntry& e : catalog->entries()) {
+      EXPECT_TRUE(e.complete || e.temporary) << e.problem;
+      complete += e.complete;
+    }
+    EXPECT_GE(complete, 1u);
+  }
+  program.join();
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The image directory: made, refused, numbered, pruned.
 #include <fcntl.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -132,17 +133,35 @@ TEST_F(Directory, PruneKeepsWhatIncrementsNeed) {
   EXPECT_EQ(sequences(), (std::vector<uint64_t>{3, 4, 5}));
 }
 
-// In whichever order the directory lists them: parents that go before their increments are counted no less.
-TEST_F(Directory, PruneTellsHowManyStay) {
+// In whichever order the directory lists them.
+TEST_F(Directory, PruneRemovesIncrementsBeforeTheirParents) {
   ASSERT_TRUE(write_image(1, memory_).ok());
   for (uint64_t i = 2; i <= 12; i++) ASSERT_TRUE(write_image(i, memory_, ~0ull, {}, i - 1).ok());
   ASSERT_TRUE(write_image(13, memory_).ok());
   ASSERT_TRUE(write_image(14, memory_, ~0ull, {}, 13).ok());
+  const std::string copy = "copy." + name(3);
+  std::filesystem::copy_file(path(name(3)), path(copy));
+  ScopedFd watch(inotify_init1(IN_CLOEXEC));
+  ASSERT_GE(inotify_add_watch(watch.get(), directory_.c_str(), IN_DELETE), 0);
   auto pruned = prune_images(dir_fd_.get(), kRunId, 1);
   ASSERT_TRUE(pruned.ok());
-  EXPECT_EQ(pruned->images, 12u);
+  EXPECT_EQ(pruned->images, 13u);
   EXPECT_EQ(pruned->kept, 2u);
   EXPECT_EQ(sequences(), (std::vector<uint64_t>{13, 14}));
+  alignas(inotify_event) char events[8192];
+  const ssize_t bytes = read(watch.get(), events, sizeof(events));
+  std::vector<std::string> gone;
+  for (ssize_t at = 0; at < bytes;) {
+    auto* event = reinterpret_cast<const inotify_event*>(events + at);
+    gone.push_back(event->name);
+    at += static_cast<ssize_t>(sizeof(*event) + event->len);
+  }
+  std::vector<std::string> in_order;
+  for (uint64_t i = 12; i >= 1; i--) {
+    in_order.push_back(name(i));
+    if (i == 3) in_order.push_back(copy);
+  }
+  EXPECT_EQ(gone, in_order);
 }
 
 TEST_F(Directory, PruneLeavesOthersAlone) {
