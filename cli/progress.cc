@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "base/clock.h"
 #include "cli/human.h"
 
 namespace ckpt::cli {
@@ -17,11 +16,11 @@ constexpr int64_t kRedrawNs = 100'000'000;
 constexpr int kWidth = 30;
 }  // namespace
 
-Progress::Progress(std::string what)
-    : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) == 1), started_ns_(now_ns()) {}
+Progress::Progress(std::string what, int64_t (*clock)())
+    : what_(std::move(what)), terminal_(isatty(STDERR_FILENO) == 1), clock_(clock), started_ns_(clock()) {}
 
 void Progress::update(uint64_t done, uint64_t total) {
-  int64_t now = now_ns();
+  int64_t now = clock_();
   if (!terminal_ || now - started_ns_ < kQuietNs || now - last_ns_ < kRedrawNs) return;
   last_ns_ = now;
   drawn_ = true;

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <string>
 
+#include "base/clock.h"
+
 namespace ckpt::cli {
 
 class Progress {
  public:
-  explicit Progress(std::string what);
+  explicit Progress(std::string what, int64_t (*clock)() = [] { return now_ns(); });
   ~Progress() { clear(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -24,6 +26,7 @@ class Progress {
   std::string what_;
   bool terminal_;
   bool drawn_ = false;
+  int64_t (*clock_)();
   int64_t started_ns_, last_ns_ = 0;
 };
 

@@ -31,7 +31,16 @@ struct Costs {
   int64_t checked_ns = 0;
 };
 
+// Is how far a check is on the terminal's last line?
+bool progress_is_shown = false;
+
+void clear_progress() {
+  if (progress_is_shown) std::fprintf(stderr, "\r\033[K");
+  progress_is_shown = false;
+}
+
 int finish_with_error(const RestartOptions& options, const Error& error) {
+  clear_progress();
   if (options.json) {
     Json j{{"ok", false}, {"error", error.message()}, {"exit_code", static_cast<int>(error.code)}};
     std::fprintf(options.check ? stdout : stderr, "%s\n", j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
@@ -57,13 +66,13 @@ VerifyProgress progress_on_terminal(const RestartOptions& options, const char* w
   return [what, last = int64_t{0}, begin = now_ns()](uint64_t done, uint64_t total) mutable {
     constexpr int64_t kPatience = 500'000'000, kStep = 100'000'000;
     int64_t now = now_ns();
-    if (now - begin < kPatience || now - last < kStep) {
-      if (done == total && last != 0) std::fprintf(stderr, "\r\033[K");
-      return;
+    if (done == total) {
+      clear_progress();
+    } else if (now - begin >= kPatience && now - last >= kStep) {
+      last = now;
+      std::fprintf(stderr, "\rckpt-restart: %s the image: %d%%\033[K", what, static_cast<int>(done * 100 / total));
+      progress_is_shown = true;
     }
-    last = now;
-    std::fprintf(stderr, "\rckpt-restart: %s the image: %d%%\033[K", what, static_cast<int>(total == 0 ? 100 : done * 100 / total));
-    if (done == total) std::fprintf(stderr, "\r\033[K");
   };
 }
 
