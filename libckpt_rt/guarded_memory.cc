@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/kcmp.h>
 #include <linux/userfaultfd.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -42,7 +43,23 @@ void open_in_program(void* answer) {
   fd = high;
 }
 
-void close_in_program(void* fd) { sys::call(__NR_close, *static_cast<int*>(fd)); }
+// On a thread of the program, which may have another descriptor table, with a file of its own at that number.
+struct Close {
+  int fd;
+  int agent_tid, agent_fd;  // whose file it must be; -1: that of the thread that has just opened it
+  bool done;
+};
+void close_in_program(void* order) {
+  auto& close = *static_cast<Close*>(order);
+  if (close.agent_fd >= 0) {
+    const long differs = sys::call(__NR_kcmp, close.agent_tid, sys::gettid(), KCMP_FILE, close.agent_fd, close.fd);
+    // Without kcmp(2): at so high a number, a userfaultfd.
+    uffdio_range range{guard::window.gates, kPageSize};
+    const bool cannot_tell = differs == -EPERM || differs == -ENOSYS || differs == -EACCES;
+    if (cannot_tell ? sys::call(__NR_ioctl, close.fd, UFFDIO_WAKE, &range) != 0 : differs != 0) return;
+  }
+  close.done = sys::call(__NR_close, close.fd) == 0;
+}
 
 // Threads can have descriptor tables of their own. Any address will do.
 bool has_descriptor_here() {
@@ -198,7 +215,9 @@ void GuardedMemory::remove(AddrRange range) {
 }
 
 void GuardedMemory::end_stopped(ThreadSlot* thread) {
-  if (program_fd_ >= 0 && thread != nullptr) library.world.run_on(*thread, &close_in_program, &program_fd_);
+  // The thread that opened it may be gone, and its table with it.
+  Close close{program_fd_, sys::gettid(), agent_fd_.get(), program_fd_ < 0};
+  for (; thread != nullptr && !close.done; thread = thread->next) library.world.run_on(*thread, &close_in_program, &close);
   program_fd_ = -1;
   agent_fd_.reset();
   open_ = false;

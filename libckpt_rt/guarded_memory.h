@@ -32,7 +32,7 @@ struct ThreadSlot;
 class GuardedMemory final : public ProgramMemory, public ArmedMemory {
  public:
   static bool can_protect_ahead(FaultBackEnd back_end);
-  // In a stop. thread: one of the program's that stands.
+  // In a stop. thread: the first of those that stand.
   Result<void> open_stopped(FaultBackEnd back_end, bool ahead, ThreadSlot* thread, Arena& arena);
   bool is_open() const { return open_; }
   // The descriptor in the program's table, or -1.
@@ -52,7 +52,7 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   uint64_t protections() const { return protections_.load(std::memory_order_relaxed); }
   // In-thread: nothing of this whole mapping is protected any more, the kernel takes it for ordinary memory again.
   void remove(AddrRange range);
-  // In the next stop.
+  // In the next stop. thread: the first of those that stand.
   void end_stopped(ThreadSlot* thread);
 
   guard::Faults faults() const;
