@@ -316,10 +316,11 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
     if (!found) return make_error(ExitCode::kUsage, 0, "CKPT_ORDER='{}' is no order; use address, follow, hot or cold", v);
   }
   if (const char* v = get("CKPT_HEAP")) {
-    if (std::string_view(v) != "libc" && std::string_view(v) != "jemalloc") {
-      return make_error(ExitCode::kUsage, 0, "CKPT_HEAP='{}' is no heap; use libc or jemalloc", v);
+    const std::string_view heap = v;
+    if (heap != "libc" && heap != "jemalloc" && heap != "jemalloc:huge") {
+      return make_error(ExitCode::kUsage, 0, "CKPT_HEAP='{}' is no heap; use libc, jemalloc or jemalloc:huge", v);
     }
-    s.heap = std::string_view(v) == "libc" ? Heap::kLibc : Heap::kJemalloc;
+    s.heap = heap == "libc" ? Heap::kLibc : Heap::kJemalloc;
   }
   auto flag = [&](const char* name, bool fallback) {
     const char* v = get(name);

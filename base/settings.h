@@ -32,7 +32,7 @@ const char* compression_name(Compression kind);
 enum class Order : uint32_t { kAddress = 0, kFollow, kHot, kCold };
 const char* order_name(Order order);
 
-// What malloc is: kJemalloc is libckpt_heap.so, which `ckpt run` preloads.
+// What malloc is: kJemalloc is libckpt_heap.so, which `ckpt run` preloads. It looks itself for ":huge".
 enum class Heap : uint32_t { kLibc = 0, kJemalloc };
 
 // Who handles a write to a protected page (docs/fault_back_ends.md): a thread of ours, or the thread that writes.
@@ -59,7 +59,7 @@ struct Settings {
   uint32_t dma_burst_bytes = 4096;     // BURST: of one transfer
   uint32_t increments = 0;             // CKPT_INCREMENTS: most images that build on one full image
   Order order = Order::kAddress;       // CKPT_ORDER: "address", "follow", "hot", "cold"
-  Heap heap = Heap::kLibc;             // CKPT_HEAP: "libc", "jemalloc"
+  Heap heap = Heap::kLibc;             // CKPT_HEAP: "libc", "jemalloc", "jemalloc:huge"
   bool disabled = false;               // CKPT_DISABLE=1: preloaded but asleep
   bool log = true;                     // CKPT_LOG=0: no log file in the image directory
 };

@@ -158,7 +158,7 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   option("--increments", "CKPT_INCREMENTS", "N", "images in a row that have only what was written since the one before (default 0)");
   option("--keep", "CKPT_KEEP", "N", "complete images kept in the directory, 0 all (default 2)");
   option("--order", "CKPT_ORDER", "ORDER", "in which memory is copied: address (default), follow, hot or cold");
-  option("--heap", "CKPT_HEAP", "HEAP", "what malloc is: libc (default), or jemalloc, whose free memory is not saved");
+  option("--heap", "CKPT_HEAP", "HEAP", "what malloc is: libc (default), or jemalloc, whose free memory is not saved; jemalloc:huge asks for huge pages");
   option("--stop-timeout", "CKPT_STOP_TIMEOUT", "TIME", "give a checkpoint up when a thread does not stop (default 2s)");
   command->footer(
       "After the options: [--] PROGRAM [ARGUMENTS...]\n"

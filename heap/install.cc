@@ -3,9 +3,13 @@
 //
 // Nothing of jemalloc's own interface is exported, nor operator new: that of the program calls malloc.
 #include <errno.h>
+#include <stdlib.h>
 #include <unistd.h>
 
+#include <cstring>
+
 #include "heap/hooks.h"
+#include "heap/region.h"
 
 // jemalloc's settings, before those of MALLOC_CONF.
 // dirty_decay_ms: what was freed and is not used again within this time is decommitted: from then on no image has it.
@@ -30,6 +34,8 @@ namespace {
 // and stays theirs. An arena that has no hooks yet is made by this.
 __attribute__((constructor)) void install() {
   const int error = errno;
+  const char* heap = getenv("CKPT_HEAP");
+  if (heap != nullptr && std::strcmp(heap, "jemalloc:huge") == 0) ckpt::heap::ask_for_huge_pages();
   unsigned arenas = 0;
   size_t size = sizeof(arenas);
   if (mallctl("opt.narenas", &arenas, &size, nullptr, 0) != 0) return;

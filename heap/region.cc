@@ -22,6 +22,7 @@ constexpr uint64_t kSmallestRegion = 4 << 20, kLargestRegion = 1ull << 44;
 constexpr uint64_t kAlwaysStale = 32 << 20, kStaleShare = 8;
 
 std::atomic<uint64_t> stale_pages{0}, used_bytes{0};
+std::atomic<bool> wants_huge_pages{false};
 
 uint64_t at(const void* p) { return reinterpret_cast<uint64_t>(p); }
 void* pointer(uint64_t a) { return reinterpret_cast<void*>(a); }
@@ -36,6 +37,8 @@ uint64_t map_aligned(uint64_t size, uint64_t alignment, int protection) {
   const uint64_t start = round_up(at(got), alignment), end = start + size;
   if (start != at(got)) munmap(got, start - at(got));
   if (end != at(got) + more) munmap(pointer(end), at(got) + more - end);
+  // A kernel without them (EINVAL) has small ones.
+  if (wants_huge_pages.load(std::memory_order_relaxed) && size >= kHugePage) madvise(pointer(start), size, MADV_HUGEPAGE);
   return start;
 }
 
@@ -119,6 +122,8 @@ HeapRegion* region_of(const void* p) {
 }
 
 bool may_merge(const void* a, const void* b) { return region_of(a) == region_of(b); }
+
+void ask_for_huge_pages() { wants_huge_pages.store(true, std::memory_order_relaxed); }
 
 uint64_t stale_bytes() { return stale_pages.load(std::memory_order_relaxed) * kPageSize; }
 

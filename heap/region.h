@@ -34,6 +34,9 @@ bool decommit(void* start, size_t size);
 // Do the two lie in the same region, or both in none?
 bool may_merge(const void* a, const void* b);
 
+// The kernel is asked for huge pages from now on, wherever memory is as large as one.
+void ask_for_huge_pages();
+
 // Bytes of stale pages, in all regions.
 uint64_t stale_bytes();
 // The region of an address, or nullptr.

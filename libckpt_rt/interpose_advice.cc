@@ -14,12 +14,13 @@ namespace ckpt::memory_advice {
 
 namespace {
 
+// constinit: constructors of other libraries, which may run before ours, give advice as well.
 // Set means: flags that are not in this table may be there, and only the kernel knows them.
-std::atomic<bool> ask_kernel{false};
+constinit std::atomic<bool> ask_kernel{false};
 
 constexpr uint32_t kMostNotes = 256;
-Note all[kMostNotes];
-std::atomic<uint32_t> note_count{0};
+constinit Note all[kMostNotes]{};
+constinit std::atomic<uint32_t> note_count{0};
 
 void add(AddrRange range, uint32_t set, uint32_t cleared) {
   uint32_t n = note_count.load(std::memory_order_relaxed);

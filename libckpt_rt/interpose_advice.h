@@ -21,8 +21,8 @@ void note_mapping(Addr start, size_t length, int mmap_flags);
 // One use of a flag. Written once; `set` and `cleared` are MappingFlags.
 struct Note {
   AddrRange range;
-  uint32_t set, cleared;
-  std::atomic<bool> complete;
+  uint32_t set = 0, cleared = 0;
+  std::atomic<bool> complete = false;
 };
 // In the order in which they were given.
 std::span<const Note> notes();

@@ -113,7 +113,7 @@ Child::Child(const Places& places, const std::vector<std::string>& command, Setu
     if (!setup_.pool.empty()) environment.push_back("CKPT_POOL=" + setup_.pool);
     for (const std::string& setting : setup_.settings) {
       environment.push_back(setting);
-      if (setting == "CKPT_HEAP=jemalloc") environment.front() += ":" + places.heap();
+      if (setting.starts_with("CKPT_HEAP=jemalloc")) environment.front() += ":" + places.heap();
     }
   }
   std::vector<std::string> with_directory = command;

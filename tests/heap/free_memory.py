@@ -143,6 +143,30 @@ class FreeMemory(unittest.TestCase):
         self.checkpoint()
         self.assertIn("put libckpt_heap.so into LD_PRELOAD", self.logged())
 
+    def test_huge_pages_are_asked_for(self):
+        # How the heap's memory is mapped, of which we have the flags only from what was said when it was mapped.
+        def flags():
+            with open(f"/proc/{self.pid}/smaps", encoding="utf-8", errors="replace") as smaps:
+                found = re.findall(r"^[0-9a-f]+-[0-9a-f]+ (rw-p) 00000000 00:00 0 *$(?:(?!^VmFlags).)*^Size: +(\d+) kB"
+                                   r"(?:(?!^VmFlags).)*^VmFlags:([^\n]*)$", smaps.read(), re.M | re.S)
+            return [said.split() for _, kib, said in found if int(kib) >= COUNT * BLOCK >> 10]
+
+        self.run_blocks(heap="jemalloc:huge")
+        self.ask(f"fill {COUNT} {BLOCK}")
+        before = flags()
+        self.assertEqual(len(before), 1)
+        self.assertIn("hg", before[0])
+        self.assertIn("nr", before[0])
+        self.checkpoint()
+        self.restart()
+        self.assertEqual([{"hg", "nr"} & set(f) for f in flags()], [{"hg", "nr"}])
+        self.ask(f"zeros {COUNT} {BLOCK}")
+        self.ask("check")
+        self.kill()
+        self.run_blocks()
+        self.ask(f"fill {COUNT} {BLOCK}")
+        self.assertEqual(["hg" in f for f in flags()], [False])
+
     def test_libc_is_the_default(self):
         self.run_blocks(heap="libc")
         self.checkpoint()
@@ -162,7 +186,7 @@ class FreeMemory(unittest.TestCase):
         got = subprocess.run([CKPT, "run", "--dir", self.images, "--heap=tcmalloc", "--", "/bin/true"], capture_output=True,
                              text=True, env=environment(), check=False)
         self.assertEqual(got.returncode, USAGE)
-        self.assertIn("CKPT_HEAP='tcmalloc' is no heap; use libc or jemalloc", got.stderr)
+        self.assertIn("CKPT_HEAP='tcmalloc' is no heap; use libc, jemalloc or jemalloc:huge", got.stderr)
 
 
 if __name__ == "__main__":

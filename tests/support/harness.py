@@ -164,7 +164,7 @@ class Trial:
         env = plain_environment(self.program)
         env.update(self.settings.environment)
         env["LD_PRELOAD"] = self.build.library
-        if env.get("CKPT_HEAP") == "jemalloc":
+        if env.get("CKPT_HEAP", "").startswith("jemalloc"):
             env["LD_PRELOAD"] += f":{self.build.heap}"
         env["CKPT_DIR"] = self.images
         env["CKPT_MODE"] = self.settings.mode
@@ -216,6 +216,7 @@ class Trial:
                 self.sleep(0.01)
             if self.ended():
                 raise EndedEarly()
+            self.log("the program's threads:\n" + describe_process(self.pid))
             raise Failure(f"ckpt now: exit {answer.returncode}: {answer.stderr.strip()}")
         cost = json.loads(answer.stdout)
         self.log(f"checkpoint {json.dumps(cost)}")

@@ -60,7 +60,7 @@ TEST(Settings, AllOfThem) {
                   {"CKPT_COMPRESS", "zstd:7"},
                   {"CKPT_TO", "cat > \"$CKPT_IMAGE_NAME\""},
                   {"CKPT_KEY_FILE", "keys/mine"},
-                  {"CKPT_HEAP", "jemalloc"},
+                  {"CKPT_HEAP", "jemalloc:huge"},
                   {"CKPT_ORDER", "cold"},
                   {"CKPT_DISABLE", "1"},
                   {"CKPT_LOG", "0"}});
@@ -164,6 +164,7 @@ TEST(Settings, EachWrongValueIsNamedWithARemedy) {
                              {{"CKPT_INCREMENTS", "-1"}},
                              {{"CKPT_INCREMENTS", "few"}},
                              {{"CKPT_HEAP", "tcmalloc"}},
+                             {{"CKPT_HEAP", "jemalloc:large"}},
                              {{"CKPT_ORDER", "random"}}};
   for (const Variables& v : wrong) {
     auto s = parse(v);
