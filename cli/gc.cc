@@ -49,6 +49,8 @@ Result<void> gc(const Options& o) {
     all.leftovers += pruned->leftovers;
     all.kept += pruned->kept;
   }
+  // Of runs that have no image, too.
+  all.leftovers += remove_dead_leftovers(directory->get());
   auto after = ImageCatalog::list(o.directory);
   if (!after.ok()) return after.error();
   uint64_t had = bytes_in(*before), has = bytes_in(*after), freed = had > has ? had - has : 0;

@@ -48,7 +48,7 @@ void add_rows(const ImageCatalog& catalog, std::vector<Row>* rows) {
   for (const CatalogEntry& e : catalog.entries()) {
     Row row{catalog.path_of(e), e, std::nullopt};
     if (e.complete) {
-      auto image = ImageReader::open(row.path);
+      auto image = ImageReader::open(row.path, ImageParts::kDescription);
       if (image.ok()) {
         row.cost = cost_of(image->meta());
       } else if (struct stat st; image.error().code == ExitCode::kNotFound && lstat(row.path.c_str(), &st) != 0) {

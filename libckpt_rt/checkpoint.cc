@@ -34,8 +34,11 @@ Mode choose_mode(Mode wanted, Error* why_not_realtime) {
 void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
   auto directory = open_image_directory(library.directory);
   if (!directory.ok()) return;
-  auto pruned = prune_images(directory->get(), library.run_id, library.settings.keep, key);
-  if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
+  // With none to be removed there is no need to look at all there are, which may be thousands.
+  if (library.settings.keep != 0) {
+    auto pruned = prune_images(directory->get(), library.run_id, library.settings.keep, key);
+    if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
+  }
   log_format(directory->get(), "image {} mode {}{} pause {} us, durable after {} ms, {} bytes", cost.image,
              mode_name(cost.mode), cost.parent_sequence == 0 ? "" : ", an increment,", cost.pause_ns / 1000,
              cost.durable_ns / 1'000'000, cost.bytes_written);

@@ -23,7 +23,10 @@ void CheckpointRun::choose_parent() {
   if (library.settings.to[0] != '\0') return;  // whoever gets it need not have another
   const ParentImage& parent = watch_.parent;
   if (parent.sequence == 0 || !chain_may_grow(parent, library.settings.increments + 1)) return;
-  if (parent_is_whole(directory_.get(), library.run_id, parent, key_)) identity_.parent = parent;
+  // The program may have been restarted twice: both write into one directory, and prune it.
+  parent_ = hold_image(directory_.get(), parent.name);
+  if (parent_.valid() && parent_is_whole(directory_.get(), library.run_id, parent, key_)) identity_.parent = parent;
+  else parent_.reset();
 }
 
 // Pages that the program has not written to since the stop of the parent.

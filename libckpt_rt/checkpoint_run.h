@@ -92,6 +92,7 @@ class CheckpointRun {
   // checkpoint_protection.cc
   void choose_parent();
   const char* why_full() const;
+  void say_what_is_not_used() const;
   Result<void> protect_ahead();
   Result<void> inherit_unwritten();
   Result<void> settle_protection();
@@ -160,6 +161,7 @@ class CheckpointRun {
   ArenaVector<AddrRange> own_;
   ScopedFd directory_;
   ImageIdentity identity_{};
+  ScopedFd parent_;  // held until this image is one of those that stay
   ImageName image_name_;
   ImageCommand command_;
   CompressionThreads compression_threads_;

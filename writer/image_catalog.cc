@@ -62,8 +62,9 @@ void check_parents(std::vector<CatalogEntry>& entries) {
   for (CatalogEntry* e : by_sequence) {
     const ParentImage& parent = e->brief.parent;
     if (parent.sequence == 0) continue;
-    bool found = std::any_of(by_sequence.begin(), by_sequence.end(), [&](const CatalogEntry* p) {
-      return p->complete && p->sequence == parent.sequence && p->brief.meta_checksum == parent.state &&
+    auto [first, last] = std::ranges::equal_range(by_sequence, parent.sequence, {}, &CatalogEntry::sequence);
+    bool found = std::any_of(first, last, [&](const CatalogEntry* p) {
+      return p->complete && p->brief.meta_checksum == parent.state &&
              std::memcmp(p->brief.run_id, e->brief.run_id, sizeof(p->brief.run_id)) == 0;
     });
     if (found) continue;

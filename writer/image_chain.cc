@@ -2,9 +2,12 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "writer/image_name.h"
 #include "writer/image_spool.h"
@@ -39,6 +42,25 @@ std::vector<AddrRange> intersection(const std::vector<AddrRange>& a, std::span<c
   }
   return both;
 }
+
+// As long as it is there nobody who prunes removes the image, nor its parents (hold_image() in image_directory.h).
+class ScopedHold {
+ public:
+  explicit ScopedHold(const ImageReader& image) : fd_(image.fd()) {
+    struct stat file, named;
+    // Without locks (NFS, perhaps) it is for whoever prunes to come between.
+    refused_ = flock(fd_, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    gone_ = stat(image.path().c_str(), &named) != 0 || fstat(fd_, &file) != 0 || named.st_ino != file.st_ino || named.st_dev != file.st_dev;
+  }
+  ~ScopedHold() { flock(fd_, LOCK_UN); }
+  ScopedHold(const ScopedHold&) = delete;
+  ScopedHold& operator=(const ScopedHold&) = delete;
+  bool too_late() const { return refused_ || gone_; }
+
+ private:
+  int fd_;
+  bool refused_ = false, gone_ = false;
+};
 
 }  // namespace
 
@@ -94,6 +116,8 @@ Result<ImageChain> ImageChain::open(const std::string& path) {
   auto image = path == "-" ? open_standard_input(ImageParts::kAll) : ImageReader::open(path);
   if (!image.ok()) return image.error();
   chain.images_.push_back(std::move(*image));
+  std::optional<ScopedHold> hold;
+  if (chain.brief().parent.sequence != 0) hold.emplace(chain.newest());
   while (chain.images_.back().brief().parent.sequence != 0) {
     const ImageReader& child = chain.images_.back();
     // Sequences fall from child to parent, so this ends; the limit is for files that lie.
@@ -103,6 +127,10 @@ Result<ImageChain> ImageChain::open(const std::string& path) {
                         shown_path(path.c_str()).text, kMaxChainLength);
     }
     auto parent = chain.find_parent(child);
+    if (!parent.ok() && parent.error().code == ExitCode::kNotFound && hold->too_late()) {
+      return make_error(ExitCode::kNotFound, ENOENT, "{}: removed while it was opened, as programs do with their old images; name a newer one",
+                        shown_path(path.c_str()).text);
+    }
     if (!parent.ok()) return parent.error();
     chain.images_.push_back(std::move(*parent));
   }

@@ -6,9 +6,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/settings.h"
+#include <algorithm>
+#include <utility>
+
+#include "base/arena.h"
 #include "base/sys.h"
 #include "writer/directory_scan.h"
+#include "writer/image_file.h"
 #include "writer/image_probe.h"
 #include "writer/io_error.h"
 
@@ -57,6 +61,10 @@ Error cannot_list(long r) {
                     errno_name(static_cast<int>(r)));
 }
 
+Error no_memory_to_prune() {
+  return make_error(ExitCode::kSystem, ENOMEM, "old images are not removed: no memory for their list; raise the limit (ulimit -v)");
+}
+
 // Sequence and parent of a complete image of this run.
 bool complete_image(int dir_fd, const char* name, const uint8_t run_id[16], const ImageKey* key, ImageBrief* brief) {
   long fd = sys::call(__NR_openat, dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
@@ -94,6 +102,7 @@ bool remove_leftover(int dir_fd, const char* name, const uint8_t* run_id) {
     return false;
   }
   if (sys::failed(sys::call(__NR_flock, file.get(), static_cast<long>(LOCK_EX | LOCK_NB)))) return false;
+  if (!has_name(file.get(), dir_fd, name)) return false;
   struct {
     uint8_t magic[8];
     uint8_t between[16];
@@ -112,45 +121,94 @@ bool remove_leftover(int dir_fd, const char* name, const uint8_t* run_id) {
   return !sys::failed(sys::call(__NR_unlinkat, dir_fd, name, 0L));
 }
 
-// The newest sequences of complete images, highest first: a fixed number, so that no memory is needed.
-struct Newest {
-  uint64_t sequence[kMostKept];
-  uint32_t count = 0, limit = 0;
-
-  void add(uint64_t value) {
-    uint32_t at = count;
-    while (at > 0 && sequence[at - 1] < value) at--;
-    if (at == limit) return;
-    if (count < limit) count++;
-    for (uint32_t i = count - 1; i > at; i--) sequence[i] = sequence[i - 1];
-    sequence[at] = value;
-  }
-};
-
-// A place in the list of a run's images, which is in the order of the numbers in their names.
-struct Listed {
-  explicit Listed(uint64_t in_front_of) : sequence(in_front_of) {}
-  bool follows(uint64_t other, std::string_view other_name) const {
-    return other != sequence ? other < sequence : other_name < std::string_view(name);
-  }
+// A complete image of a run, and what it says of its parent.
+struct RunImage {
   uint64_t sequence;
-  char name[256] = {};
+  uint64_t state;
+  uint64_t parent_sequence;  // 0: full
+  uint64_t parent_state;
+  bool well_named;  // with its number: as a parent it is found whatever else its name is
+  bool whole;       // with all of its parents
+  bool stays;
+  char name[256];
 };
 
-// To the one before.
-long step_back(int dir_fd, const uint8_t run_id[16], Listed* at, bool* found) {
-  Listed next(0);
-  *found = false;
-  long r = scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
-    if (parsed.temporary || name.size() >= sizeof(next.name) || !at->follows(parsed.sequence, name)) return;
-    if (*found && next.follows(parsed.sequence, name)) return;
-    next.sequence = parsed.sequence;
-    std::memcpy(next.name, name.data(), name.size() + 1);
-    *found = true;
+// All of one run, by sequence and name: each file is looked at once, however long the chains are.
+class RunImages {
+ public:
+  Result<void> read(int dir_fd, const uint8_t run_id[16], const ImageKey* key, uint32_t* leftovers);
+  size_t size() const { return images_.size(); }
+  RunImage& operator[](size_t i) { return images_[i]; }
+  // Its parents: whoever has the image wants them.
+  void keep_parents_of(const RunImage& image);
+
+ private:
+  void find_whole();
+  template <typename Visit>
+  void each_parent_of(const RunImage& image, Visit visit);
+
+  Arena arena_;
+  ArenaVector<RunImage> images_;
+};
+
+Result<void> RunImages::read(int dir_fd, const uint8_t run_id[16], const ImageKey* key, uint32_t* leftovers) {
+  // Other programs' images may come while we look.
+  size_t room = 64;
+  long r = scan_run(dir_fd, run_id, [&](std::string_view, const ParsedImageName& parsed) { room += parsed.temporary ? 0 : 1; });
+  if (sys::failed(r)) return cannot_list(r);
+  if (!arena_.reserve(room * sizeof(RunImage))) return no_memory_to_prune();
+  images_ = ArenaVector<RunImage>(arena_);
+  if (!images_.reserve(room)) return no_memory_to_prune();
+  bool all = true;
+  r = scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
+    if (parsed.temporary) {
+      if (remove_leftover(dir_fd, name.data(), run_id)) (*leftovers)++;
+      return;
+    }
+    ImageBrief brief;
+    RunImage image{};
+    if (name.size() >= sizeof(image.name) || !complete_image(dir_fd, name.data(), run_id, key, &brief)) return;
+    image.sequence = brief.sequence;
+    image.state = brief.meta_checksum;
+    image.parent_sequence = brief.parent.sequence;
+    image.parent_state = brief.parent.state;
+    image.well_named = parsed.sequence == brief.sequence;
+    std::memcpy(image.name, name.data(), name.size() + 1);
+    if (images_.size() == room || !images_.push_back(image)) all = false;
   });
-  *at = next;
-  return r;
+  if (sys::failed(r)) return cannot_list(r);
+  if (!all) return make_error(ExitCode::kIo, EAGAIN, "old images are not removed: new ones come faster than they are listed; try again");
+  std::sort(images_.begin(), images_.end(), [](const RunImage& a, const RunImage& b) {
+    return a.sequence != b.sequence ? a.sequence < b.sequence : std::strcmp(a.name, b.name) < 0;
+  });
+  find_whole();
+  return {};
 }
+
+// There may be copies.
+template <typename Visit>
+void RunImages::each_parent_of(const RunImage& image, Visit visit) {
+  if (image.parent_sequence == 0) return;
+  RunImage* parent = std::lower_bound(images_.begin(), images_.end(), image.parent_sequence,
+                                      [](const RunImage& i, uint64_t sequence) { return i.sequence < sequence; });
+  for (; parent != images_.end() && parent->sequence == image.parent_sequence; parent++) {
+    if (parent->state == image.parent_state) visit(*parent);
+  }
+}
+
+// A parent has a lower number than its child: it has been looked at before.
+void RunImages::find_whole() {
+  for (RunImage& image : images_) {
+    image.whole = image.parent_sequence == 0;
+    each_parent_of(image, [&](const RunImage& parent) { image.whole = image.whole || (parent.whole && parent.well_named); });
+  }
+}
+
+void RunImages::keep_parents_of(const RunImage& image) {
+  each_parent_of(image, [&](RunImage& parent) { parent.stays = true; });
+}
+
+bool is_held(int fd) { return sys::call(__NR_flock, fd, static_cast<long>(LOCK_EX | LOCK_NB)) == -EWOULDBLOCK; }
 
 }  // namespace
 
@@ -225,56 +283,63 @@ bool parent_is_whole(int dir_fd, const uint8_t run_id[16], const ParentImage& pa
   return is_whole_parent(dir_fd, run_id, key, parent, &brief) && chain_is_whole(dir_fd, run_id, key, brief);
 }
 
+ScopedFd hold_image(int dir_fd, const char* name) {
+  const long fd = sys::call(__NR_openat, dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
+  if (sys::failed(fd)) return {};
+  ScopedFd file(static_cast<int>(fd));
+  // Where there are no locks there is nobody to hold it against.
+  const bool taken = sys::call(__NR_flock, file.get(), static_cast<long>(LOCK_SH | LOCK_NB)) == -EWOULDBLOCK;
+  return taken || !has_name(file.get(), dir_fd, name) ? ScopedFd() : std::move(file);
+}
+
 Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep, const ImageKey* key) {
   Pruned pruned;
-  Newest newest;
-  newest.limit = keep < kMostKept ? keep : kMostKept;
-  bool all = keep == 0 || keep > kMostKept;
-  long r = scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
-    ImageBrief brief;
-    if (parsed.temporary) {
-      if (remove_leftover(dir_fd, name.data(), run_id)) pruned.leftovers++;
-    } else if (complete_image(dir_fd, name.data(), run_id, key, &brief) && chain_is_whole(dir_fd, run_id, key, brief)) {
-      // One whose parents are gone cannot be restored: it must not push out one that can.
-      pruned.kept++;
-      newest.add(brief.sequence);
-    }
-  });
-  if (sys::failed(r)) return cannot_list(r);
-  if (all || newest.count == 0) return pruned;
+  RunImages images;
+  CKPT_TRY(images.read(dir_fd, run_id, key, &pruned.leftovers));
+  // One whose parents are gone cannot be restored: it must not push out one that can. A copy beside it is no other image.
+  uint64_t border = 0;
+  uint32_t newest = 0;
+  for (size_t i = images.size(); i-- > 0;) {
+    if (!images[i].whole) continue;
+    pruned.kept++;
+    if (newest == keep || border == images[i].sequence) continue;
+    newest++;
+    border = images[i].sequence;
+  }
+  if (keep == 0 || newest == 0) return pruned;
 
-  // An increment needs its parent, and that one its own: move the border down until it holds. A chain
-  // is linear, so everything at or above the border stays.
-  uint64_t border = newest.sequence[newest.count - 1];
-  for (bool moved = true; moved;) {
-    moved = false;
-    r = scan_run(dir_fd, run_id, [&](std::string_view name, const ParsedImageName& parsed) {
-      ImageBrief brief;
-      if (parsed.temporary || !complete_image(dir_fd, name.data(), run_id, key, &brief)) return;
-      if (brief.sequence >= border && brief.parent.sequence != 0 && brief.parent.sequence < border) {
-        border = brief.parent.sequence;
-        moved = true;
-      }
-    });
-    if (sys::failed(r)) return cannot_list(r);
+  // An increment needs its parent, and that one its own.
+  bool any = false;
+  for (size_t i = images.size(); i-- > 0;) {
+    RunImage& image = images[i];
+    image.stays = image.stays || image.sequence >= border;
+    if (image.stays) images.keep_parents_of(image);
+    else any = true;
+  }
+  if (!any) return pruned;
+  // What stays may have been written by another program, which has not made its name durable yet.
+  if (long r = sys::call(__NR_fsync, dir_fd); sys::failed(r)) {
+    return make_error(ExitCode::kIo, static_cast<int>(-r), "old images are not removed: cannot make the image directory durable (fsync: {})",
+                      errno_name(static_cast<int>(-r)));
   }
   // An increment goes before its parent: at no instant is there one without. What can be removed is, also when
   // something else cannot.
   Result<void> removed;
-  for (Listed at(border);;) {
-    bool found = false;
-    r = step_back(dir_fd, run_id, &at, &found);
-    if (sys::failed(r)) return cannot_list(r);
-    if (!found) break;
-    ImageBrief brief;
-    if (!complete_image(dir_fd, at.name, run_id, key, &brief) || brief.sequence >= border) continue;
-    const bool counted = chain_is_whole(dir_fd, run_id, key, brief);
-    const long gone = sys::call(__NR_unlinkat, dir_fd, at.name, 0L);
+  for (size_t i = images.size(); i-- > 0;) {
+    RunImage& image = images[i];
+    const long fd = image.stays ? -1 : sys::call(__NR_openat, dir_fd, image.name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
+    const ScopedFd file(sys::failed(fd) ? -1 : static_cast<int>(fd));
+    image.stays = image.stays || (file.valid() && is_held(file.get()));
+    if (image.stays) {
+      images.keep_parents_of(image);
+      continue;
+    }
+    const long gone = sys::call(__NR_unlinkat, dir_fd, image.name, 0L);
     if (!sys::failed(gone)) {
       pruned.images++;
-      if (counted) pruned.kept--;
+      if (image.whole) pruned.kept--;
     } else if (gone != -ENOENT && removed.ok()) {  // not there: another program that prunes was faster
-      removed = image_io_error("remove the old image", at.name, gone);
+      removed = image_io_error("remove the old image", image.name, gone);
     }
   }
   if (!removed.ok()) return removed.error();

@@ -33,6 +33,13 @@ long rename_to_new(int dir_fd, const char* from, const char* to) {
 
 }  // namespace
 
+bool has_name(int fd, int dir_fd, const char* name) {
+  struct stat file, named;
+  return !sys::failed(sys::call(__NR_newfstatat, fd, "", &file, static_cast<long>(AT_EMPTY_PATH))) &&
+         !sys::failed(sys::call(__NR_newfstatat, dir_fd, name, &named, static_cast<long>(AT_SYMLINK_NOFOLLOW))) &&
+         file.st_dev == named.st_dev && file.st_ino == named.st_ino;
+}
+
 void ImageFile::find_path(int dir_fd) {
   // The writer has a descriptor table of its own: /proc/self would name the program's.
   char link[40];
@@ -71,11 +78,12 @@ Result<void> ImageFile::create(int dir_fd, const char* name, bool want_direct) {
 
 Result<void> ImageFile::create_exclusively() {
   const long flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  for (;;) {
+  // Others may come between; a file system that gives a file other numbers each time it is looked at makes it look so.
+  for (int left = 16;; left--) {
     long fd = sys::call(__NR_openat, dir_fd_, temporary_, flags, 0600L);
-    if (fd == -EEXIST) {
+    if (fd == -EEXIST && left > 0) {
       CKPT_TRY(unlink_stale());
-      fd = sys::call(__NR_openat, dir_fd_, temporary_, flags, 0600L);
+      continue;
     }
     if (sys::failed(fd)) return image_io_error("create", path_, fd);
     fd_.reset(static_cast<int>(fd));
@@ -85,6 +93,7 @@ Result<void> ImageFile::create_exclusively() {
     struct stat st;
     long r = sys::call(__NR_newfstatat, fd_.get(), "", &st, static_cast<long>(AT_EMPTY_PATH));
     if (sys::failed(r) || st.st_nlink != 0) break;
+    fd_.reset();  // the next that has the name may be another's
   }
   long r = sys::call(__NR_fchmod, fd_.get(), 0600L);  // the umask may have taken bits away
   if (sys::failed(r)) {
@@ -96,17 +105,20 @@ Result<void> ImageFile::create_exclusively() {
 
 Result<void> ImageFile::unlink_stale() {
   long old = sys::call(__NR_openat, dir_fd_, temporary_, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
-  if (!sys::failed(old)) {
-    ScopedFd stale(static_cast<int>(old));
+  if (old == -ENOENT) return {};
+  const ScopedFd stale(sys::failed(old) ? -1 : static_cast<int>(old));  // locked until the name is gone
+  if (stale.valid()) {
     if (sys::call(__NR_flock, stale.get(), static_cast<long>(LOCK_EX | LOCK_NB)) == -EWOULDBLOCK) {
       return make_error(ExitCode::kCannotCreate, EBUSY,
                         "{}.tmp is being written by another process; give each program its own CKPT_DIR",
                         shown_path(path_).text);
     }
+    // Published or removed since it was opened: what has the name now is another's, if there is one.
+    if (!has_name(stale.get(), dir_fd_, temporary_)) return {};
   }
   // A link is not followed above; unlinking removes the link, not what it leads to.
   long r = sys::call(__NR_unlinkat, dir_fd_, temporary_, 0L);
-  if (sys::failed(r)) return image_io_error("replace the old .tmp of", path_, r);
+  if (sys::failed(r) && r != -ENOENT) return image_io_error("replace the old .tmp of", path_, r);
   return {};
 }
 

@@ -15,6 +15,10 @@
 
 namespace ckpt {
 
+// Does the name lead to this open file? Whoever holds its lock, and asks then, can count on it until he gives the lock
+// back: only he may remove or rename the file. Before that others may have, and may have made a new one.
+bool has_name(int fd, int dir_fd, const char* name);
+
 class ImageFile final : public ImageOutput {
  public:
   // Mode 0600 whatever the umask; exclusively; following no link. The leftover ".tmp" of a dead

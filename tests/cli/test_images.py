@@ -155,5 +155,15 @@ class Damage(CkptTest):
         self.assertIn("complete", [r["state"] for r in rows])
 
 
+class LeftoversOfRunsWithoutImages(CkptTest):
+    def test_are_removed(self):
+        kept = self.make_image(1, pid=7)
+        left = self.make_image(3, pid=8, kind="tmp")
+        self.assertTrue(os.path.exists(left))
+        said = load(self.ckpt("gc", self.directory, "--keep", "0", "--json"))
+        self.assertEqual((said["images_removed"], said["leftovers_removed"], said["images_kept"]), (0, 1, 1))
+        self.assertEqual(os.listdir(self.directory), [os.path.basename(kept)])
+
+
 if __name__ == "__main__":
     unittest.main()

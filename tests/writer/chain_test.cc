@@ -1,7 +1,9 @@
 // Increments: what a chain gives back is what the process had at each of its images, whatever was
 // written, given back or became zero between them; and no chain with anything wrong in it is taken.
+#include <atomic>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "tests/writer/exercise_reader.h"
 #include "tests/writer/image_fixture.h"
@@ -390,6 +392,32 @@ TEST_F(Chain, WhenAFullImageIsDue) {
   EXPECT_FALSE(parent_is_whole(dir_fd_.get(), kRunId, other));
   std::filesystem::remove(path(name(1)));
   EXPECT_FALSE(parent_is_whole(dir_fd_.get(), kRunId, parent_));
+}
+
+// A program prunes while its images are read: one that is there has its parents.
+TEST_F(Chain, IsOpenedWhileOldImagesAreRemoved) {
+  ASSERT_TRUE(write_image(1, TestMemory(2)).ok());
+  ASSERT_TRUE(write_image(2, TestMemory(2), ~0ull, {}, 1).ok());
+  ASSERT_TRUE(write_image(3, TestMemory(2)).ok());
+  for (uint64_t i : {1, 2}) std::filesystem::rename(path(name(i)), path("saved" + std::to_string(i)));
+  std::atomic<bool> over{false};
+  std::thread prunes([&] {
+    ScopedFd directory(open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    while (!over) {
+      for (uint64_t i : {1, 2}) (void)!link(path("saved" + std::to_string(i)).c_str(), path(name(i)).c_str());
+      EXPECT_TRUE(prune_images(directory.get(), kRunId, 1).ok());
+    }
+  });
+  uint32_t opened = 0;
+  std::string wrong;
+  while (opened < 500 && wrong.empty()) {
+    auto chain = ImageChain::open(path(name(2)));
+    if (chain.ok()) opened++;
+    else if (chain.error().code != ExitCode::kNotFound || chain.error().message().find("bring that file back") != std::string_view::npos) wrong = chain.error().text;
+  }
+  over = true;
+  prunes.join();
+  EXPECT_EQ(wrong, "") << "after " << opened;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "tests/writer/image_fixture.h"
 #include "writer/image_directory.h"
 #include "writer/image_file.h"
+#include "writer/pwritev_backend.h"
 
 namespace ckpt {
 namespace {
@@ -164,6 +165,67 @@ TEST_F(Directory, PruneRemovesIncrementsBeforeTheirParents) {
   EXPECT_EQ(gone, in_order);
 }
 
+// However long chains are.
+TEST_F(Directory, PruneLooksAtEachImageOnce) {
+  constexpr uint64_t kImages = 39;
+  ASSERT_TRUE(write_image(1, memory_).ok());
+  for (uint64_t i = 2; i <= kImages; i++) ASSERT_TRUE(write_image(i, memory_, ~0ull, {}, i == 20 ? 0 : i - 1).ok());
+  ScopedFd watch(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  ASSERT_GE(inotify_add_watch(watch.get(), directory_.c_str(), IN_OPEN), 0);
+  auto pruned = prune_images(dir_fd_.get(), kRunId, 3);
+  ASSERT_TRUE(pruned.ok());
+  EXPECT_EQ(pruned->images, 19u);
+  EXPECT_EQ(pruned->kept, 20u);
+  alignas(inotify_event) char events[8192];
+  uint64_t opened = 0;
+  for (ssize_t bytes; (bytes = read(watch.get(), events, sizeof(events))) > 0;) {
+    for (ssize_t at = 0; at < bytes; opened++) {
+      at += static_cast<ssize_t>(sizeof(inotify_event) + reinterpret_cast<const inotify_event*>(events + at)->len);
+    }
+  }
+  EXPECT_EQ(opened, kImages + pruned->images);
+}
+
+// A program that was restarted twice: two chains, one beside the other.
+TEST_F(Directory, PruneKeepsNoChainForAnother) {
+  ASSERT_TRUE(write_image(1, memory_).ok());
+  for (uint64_t i = 2; i <= 9; i++) ASSERT_TRUE(write_image(i, memory_, ~0ull, {}, i == 3 || i == 6 ? 0 : i == 8 ? 6 : i == 2 ? 1 : i - 2).ok());
+  // 1 2 4, 3 5 7 9, 6 8.
+  auto pruned = prune_images(dir_fd_.get(), kRunId, 2);
+  ASSERT_TRUE(pruned.ok());
+  EXPECT_EQ(pruned->images, 3u);
+  EXPECT_EQ(pruned->kept, 6u);
+  EXPECT_EQ(sequences(), (std::vector<uint64_t>{3, 5, 6, 7, 8, 9}));
+}
+
+// The parent of an increment that is being written, by another program of the run.
+TEST_F(Directory, PruneLeavesWhatIsHeld) {
+  ASSERT_TRUE(write_image(1, memory_).ok());
+  for (uint64_t i = 2; i <= 4; i++) ASSERT_TRUE(write_image(i, memory_, ~0ull, {}, i - 1).ok());
+  write_images(5, 6);
+  {
+    ScopedFd held = hold_image(dir_fd_.get(), name(3).c_str());
+    ASSERT_TRUE(held.valid());
+    auto pruned = prune_images(dir_fd_.get(), kRunId, 1);
+    ASSERT_TRUE(pruned.ok());
+    EXPECT_EQ(pruned->images, 2u);
+    EXPECT_EQ(pruned->kept, 4u);
+    EXPECT_EQ(sequences(), (std::vector<uint64_t>{1, 2, 3, 6}));
+  }
+  EXPECT_EQ(prune_images(dir_fd_.get(), kRunId, 1)->images, 3u);
+  EXPECT_EQ(sequences(), (std::vector<uint64_t>{6}));
+  EXPECT_FALSE(hold_image(dir_fd_.get(), name(3).c_str()).valid());
+}
+
+// A copy that somebody made of an image is not another one.
+TEST_F(Directory, PruneCountsCopiesOnce) {
+  write_images(1, 4);
+  std::filesystem::copy_file(path(name(4)), path("copy." + name(4)));
+  ASSERT_TRUE(prune_images(dir_fd_.get(), kRunId, 2).ok());
+  EXPECT_EQ(sequences(), (std::vector<uint64_t>{3, 4}));
+  EXPECT_TRUE(exists("copy." + name(4)));
+}
+
 TEST_F(Directory, PruneLeavesOthersAlone) {
   write_images(1, 3);
   // The same eight digits in the name, another run inside.
@@ -259,6 +321,44 @@ TEST_F(Directory, ANewFileIsNotTakenForALeftover) {
   }
   over = true;
   tidy.join();
+}
+
+// Two that write the same image, and one that tidies: each has its file under its name, or is told of the other.
+TEST_F(Directory, AFileThatIsBeingWrittenIsNotTakenAway) {
+  std::atomic<bool> over{false};
+  std::atomic<uint32_t> made{0}, wrong{0};
+  auto write = [&] {
+    ScopedFd directory(open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    PwritevBackend backend;
+    while (!over) {
+      ImageFile file;
+      auto created = file.create(directory.get(), name(1).c_str(), false);
+      if (!created.ok()) {
+        if (created.error().sys_errno != EBUSY) wrong++;
+        continue;
+      }
+      for (int looks = 0; looks < 3; looks++) {
+        struct stat by_name, by_fd;
+        if (stat(path(name(1) + ".tmp").c_str(), &by_name) != 0 || fstat(file.fd(), &by_fd) != 0 || by_name.st_ino != by_fd.st_ino) wrong++;
+      }
+      // As `ckpt compact` does, or as it is given up.
+      if (made++ % 2 == 0) {
+        if (!file.publish(backend, 0, true).ok()) wrong++;
+      } else {
+        file.remove();
+      }
+    }
+  };
+  std::thread first(write), second(write), tidy([&] {
+    ScopedFd directory(open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    while (!over) remove_dead_leftovers(directory.get());
+  });
+  while (made < 3000 && wrong == 0) std::this_thread::yield();
+  over = true;
+  first.join();
+  second.join();
+  tidy.join();
+  EXPECT_EQ(wrong, 0u) << "of " << made;
 }
 
 TEST(ImageNames, Compose) {

@@ -27,6 +27,7 @@ struct Fault {
     kKill,         // the process dies in the middle of it
     kFailSync,     // making the file durable fails
     kFailDirSync,  // making the directory durable fails
+    kLateDirSync,  // the directory is not durable yet
     kKillSync,     // the process dies before the file is durable
     kKillDirSync,  // the process dies after the rename
   };
@@ -88,6 +89,7 @@ class FaultyBackend final : public FileBackend {
     bool directory = syncs_++ > 0;
     if (fault_.kind == (directory ? Fault::kFailDirSync : Fault::kFailSync)) return -fault_.error;
     if (fault_.kind == (directory ? Fault::kKillDirSync : Fault::kKillSync)) raise(SIGKILL);
+    if (directory && fault_.kind == Fault::kLateDirSync) return 0;
     return real_.sync(fd);
   }
   void detach() override { real_.detach(); }

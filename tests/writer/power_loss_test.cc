@@ -12,6 +12,7 @@
 #include <map>
 #include <random>
 
+#include "tests/writer/faulty_backend.h"
 #include "tests/writer/image_fixture.h"
 #include "writer/image_catalog.h"
 #include "writer/image_directory.h"
@@ -139,7 +140,7 @@ class Recorder {
 };
 
 // What of that which was not synced is there after the crash.
-enum class Lost { kNothing, kAll, kData, kNames, kSome };
+enum class Lost { kNothing, kAll, kData, kNames, kSome, kSomeNames };
 
 // The files after the first `count` operations and a crash.
 class Disk {
@@ -150,6 +151,10 @@ class Disk {
     // A journal keeps the order of names.
     size_t names = keep_names ? pending_names_.size() : lost == Lost::kSome ? random_() % (pending_names_.size() + 1) : 0;
     for (size_t i = 0; i < names; ++i) rename(durable_names_, pending_names_[i]);
+    // Not every file system has one.
+    for (size_t i = 0; lost == Lost::kSomeNames && i < pending_names_.size(); ++i) {
+      if (random_() % 2 == 0) rename(durable_names_, pending_names_[i]);
+    }
     for (auto& [number, file] : files_) {
       for (const Op& op : file.pending) {
         if (lost == Lost::kNothing || lost == Lost::kNames) change(file.durable, op, op.data.size());
@@ -226,7 +231,7 @@ class PowerLoss : public ImageTest {
  protected:
   static constexpr uint64_t kSome = 0x5555'0f0f'00ff'ffffull;
 
-  // In the traced process. Full, full, pruned, an increment, compacted, pruned.
+  // In the traced process. Full, full, pruned, an increment, compacted, pruned; another program's, pruned.
   int life() {
     PwritevBackend backend;
     SinkOptions small;
@@ -247,7 +252,12 @@ class PowerLoss : public ImageTest {
     if (!rewrite_as_full(*chain, in_place, dir_fd_.get(), name(3).c_str(), {}).ok()) return 6;
     durable(3);
     auto pruned = prune_images(dir_fd_.get(), kRunId, 1);
-    return pruned.ok() && pruned->images == 1 ? 0 : 7;
+    if (!pruned.ok() || pruned->images != 1) return 7;
+    FaultyBackend slow(backend, {Fault::kLateDirSync});
+    small.backend = &slow;
+    if (!write_image(4, first_, ~0ull, small).ok()) return 8;
+    pruned = prune_images(dir_fd_.get(), kRunId, 1);
+    return pruned.ok() && pruned->images == 1 ? 0 : 9;
   }
 
   // What is wrong with the newest image there; nothing, if all is well.
@@ -276,8 +286,8 @@ class PowerLoss : public ImageTest {
     const std::string crashed = directory_ + "/crashed";
     for (size_t count = 0; count <= ops.size(); ++count) {
       if (count > 0 && ops[count - 1].kind == Op::kMark) durable = ops[count - 1].offset;
-      for (Lost lost : {Lost::kNothing, Lost::kAll, Lost::kData, Lost::kNames, Lost::kSome}) {
-        for (unsigned seed = 0; seed < (lost == Lost::kSome ? 6u : 1u); ++seed) {
+      for (Lost lost : {Lost::kNothing, Lost::kAll, Lost::kData, Lost::kNames, Lost::kSome, Lost::kSomeNames}) {
+        for (unsigned seed = 0; seed < (lost >= Lost::kSome ? 6u : 1u); ++seed) {
           std::filesystem::remove_all(crashed);
           std::filesystem::create_directory(crashed);
           std::filesystem::permissions(crashed, std::filesystem::perms(0700));
@@ -311,11 +321,11 @@ TEST_F(PowerLoss, AtEveryInstant) {
     removals += op.kind == Op::kUnlink;
     renames += op.kind == Op::kRename;
   }
-  // All that was done has been seen: four images, of which two went.
-  ASSERT_EQ(renames, 4u);
+  // All that was done has been seen: five images, of which three went.
+  ASSERT_EQ(renames, 5u);
   ASSERT_GE(syncs, 8u);
   ASSERT_GT(writes, 12u);
-  ASSERT_EQ(removals, 2u);
+  ASSERT_EQ(removals, 3u);
 
   for (const std::string& wrong : crash_everywhere(recorder.ops)) ADD_FAILURE() << wrong;
   // The replay does lose things: had the files not been synced, or the directory, images would be gone.
