@@ -155,6 +155,7 @@ Result<void> Arming::catch_up() {
 }
 
 Result<void> Arming::cover(std::span<const Mapping> map) {
+  shared_left_ = kSharedCovered;
   ArenaVector<AddrRange> blocks(*arena_);
   size_t c = 0;
   for (const Mapping& m : map) {
@@ -178,8 +179,17 @@ Result<void> Arming::find_blocks(const Mapping& m, AddrRange rest, ArenaVector<A
   constexpr uint64_t kLittle = 64 << 20;
   if (m.shared && m.range.size() <= kLittle) return {};
   // Little memory is covered whether it exists or not, so that nobody need look at it in the stop.
-  if (m.shared || rest.size() <= kBlock) return blocks.push_back(rest) ? Result<void>() : no_memory_for_segments();
-  CKPT_TRY(list_pages(rest, false));
+  if (rest.size() <= (m.shared ? shared_left_ : kBlock)) {
+    if (m.shared) shared_left_ -= rest.size();
+    return blocks.push_back(rest) ? Result<void>() : no_memory_for_segments();
+  }
+  CKPT_TRY(list_pages(rest, m.shared));
+  if (m.shared) {
+    uint64_t bytes = 0;
+    for (const AddrRange& run : runs_) bytes += run.size();
+    // There is room for all of it (most_segments()), and what is left out has to be looked at in the stop.
+    if (bytes >= rest.size() / 256) return blocks.push_back(rest) ? Result<void>() : no_memory_for_segments();
+  }
   for (const AddrRange& run : runs_) {
     AddrRange block{Addr{run.start.value & ~(kBlock - 1)}, Addr{(run.end.value + kBlock - 1) & ~(kBlock - 1)}};
     block = block.common(rest);

@@ -128,6 +128,10 @@ class Arming {
   SegmentTable& table_;
   Arena* arena_ = nullptr;
   uint64_t segment_bytes_ = 0;
+  // Shared memory that is covered without looking which of it exists, bytes, each time: what the table has room for beside
+  // the memory of the process (most_segments() in checkpoint_run.cc).
+  static constexpr uint64_t kSharedCovered = 1ull << 30;
+  uint64_t shared_left_ = 0;
   ArenaVector<Covered> covered_;
   ArenaVector<AddrRange> runs_;  // of one listing
   // Indices into the table, each at most once: appended by whoever serves faults, taken by the agent

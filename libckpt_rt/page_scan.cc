@@ -173,13 +173,17 @@ Result<void> PageScan::scan_shared(const Mapping& m, ArenaVector<AddrRange>& run
   const std::string_view path(m.path, m.path_len);
   const bool huge = m.page_size > kPageSize || path.starts_with("/anon_hugepage");
   const bool on_disk = m.kind == MappingKind::kFileShared && !path.starts_with("/dev/shm/");
-  if (huge || (!on_disk && !swapping_)) return scan_resident(m.range, runs);
+  // Of memory that may have few pages its object is asked sooner: mincore(2) looks at each page, half a second for 64 GiB.
+  constexpr uint64_t kMuch = 256ull << 20;
+  const bool never_swapped = !on_disk && !swapping_;
+  if (huge || (never_swapped && m.range.size() <= kMuch)) return scan_resident(m.range, runs);
   // A small file that may be there at the restart, changed: its holes must be in the image as well.
   if ((m.map_flags & kMapWhole) != 0) return add(m.range, runs);
   const Mapping* whole = m.inode != 0 ? &m : map_ != nullptr ? map_->find(m.range.start) : nullptr;
   bool known = false;
   if (whole != nullptr && whole->shared && m.range.end <= whole->range.end) CKPT_TRY(scan_data(*whole, m.range, runs, &known));
   if (known) return {};
+  if (never_swapped) return scan_resident(m.range, runs);
   // Asked again, since pages may go there meanwhile.
   const size_t before = runs.size();
   if (!on_disk && swap_is_empty()) {

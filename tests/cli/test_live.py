@@ -60,6 +60,39 @@ class Live(CkptTest):
             self.assertIn("[heap]", [m["path"] for m in image["mappings"]])
             self.assertEqual(self.ckpt("verify", self.path("images")).returncode, OK)
 
+    def test_much_shared_memory_of_which_little_exists(self):
+        # An object without a name, and one that others could write to through its descriptor.
+        program = ("import mmap, os, sys\n"
+                   "size = 64 << 30\n"
+                   "if sys.argv[1] == 'memfd':\n"
+                   "    fd = os.memfd_create('m')\n"
+                   "    os.ftruncate(fd, size)\n"
+                   "    m = mmap.mmap(fd, size, flags=mmap.MAP_SHARED | 0x4000)\n"
+                   "else:\n"
+                   "    m = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | 0x4000)\n"
+                   "for at in range(0, size, size // 64): m[at + 5] = 7\n"
+                   "open(sys.argv[2], 'w').write('up')\n"
+                   "while not os.path.exists(sys.argv[2] + '.go'): pass\n"
+                   "sys.exit(sum(m[at + 5] for at in range(0, size, size // 64)) // 64)\n")
+        for kind in ["anonymous", "memfd"]:
+            with self.subTest(kind):
+                said = self.path(kind)
+                child = subprocess.Popen([CKPT, "run", "--dir", self.path(kind + "-images"), "--", "/usr/bin/python3", "-c", program, kind, said],
+                                         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean_environment())
+                try:
+                    while not os.path.exists(said) and child.poll() is None:
+                        pass
+                    cost = self.ckpt("now", child.pid, "--json")
+                    self.assertEqual(cost.returncode, OK, cost.stderr)
+                    self.assertLess(load(cost)["bytes_memory"], 256 << 20)
+                finally:
+                    child.kill()
+                    child.wait()
+                open(said + ".go", "w").close()
+                again = subprocess.run([RESTART, self.path(kind + "-images")], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                       env=clean_environment(), timeout=60, check=False)
+                self.assertEqual(again.returncode, 7, again.stderr)
+
     def test_keeps_as_many_as_told(self):
         with self.counter("--keep", "2") as child:
             for _ in range(4):
