@@ -42,7 +42,7 @@ struct ControlRequest {
 //   bytes_written, durable_ns, threads, mappings, descriptors, attempts, note TEXT (0..n times)
 // Keys of the answer to kStat: pid, version, directory PATH, mode NAME, mode_reason TEXT,
 //   faults NAME (of modes that protect memory), faults_reason TEXT (if it is not the one that is set), signal,
-//   segment, pool, compress NAME, compress_level (of zstd), to COMMAND (if set), key_file PATH (if set), every_ns, checkpoints, failures, last_image PATH, last_error TEXT,
-//   total_pause_ns, longest_pause_ns
+//   segment, pool, compress NAME, compress_level (of zstd), to COMMAND (if set), key_file PATH (if set), increments, keep,
+//   every_ns, checkpoints, failures, last_image PATH, last_error TEXT, total_pause_ns, longest_pause_ns
 
 }  // namespace ckpt

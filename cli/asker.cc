@@ -18,6 +18,7 @@
 #include "base/raii_fd.h"
 #include "cli/failure.h"
 #include "cli/network.h"
+#include "cli/text_out.h"
 
 namespace ckpt::cli {
 
@@ -219,7 +220,7 @@ Error parse_error(const Target& t, const std::string& value) {
   std::string text(end, value.data() + value.size());
   if (!text.empty() && text[0] == ' ') text.erase(0, 1);
   if (bad != std::errc() || code <= 0 || code > 255) code = static_cast<int>(ExitCode::kInternal);
-  return make_error(static_cast<ExitCode>(code), 0, "{}: {}", label_of(t), text);
+  return make_error(static_cast<ExitCode>(code), 0, "{}: {}", printable(label_of(t)), printable(text));
 }
 
 }  // namespace

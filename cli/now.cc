@@ -23,8 +23,8 @@ struct Options {
 };
 
 void print_cost(const Target& t, const Answer& a) {
-  auto line = [](const char* what, const std::string& value) { fmt::print("  {:<24}{}\n", what, value); };
-  fmt::print("checkpoint {} of {} (pid {}) is durable\n", text_of(a, "sequence"), t.name, t.pid);
+  auto line = [](const char* what, const std::string& value) { fmt::print("  {:<24}{}\n", what, printable(value)); };
+  fmt::print("checkpoint {} of {} (pid {}) is durable\n", text_of(a, "sequence"), printable(t.name), t.pid);
   line("image", text_of(a, "image"));
   line("mode", text_of(a, "mode"));
   if (const uint64_t parent = number_of(a, "parent_sequence"); parent != 0) line("increment to", fmt::format("{}", parent));

@@ -19,9 +19,9 @@ struct Options {
 };
 
 void print_figures(const Target& t, const Answer& a) {
-  auto line = [](const char* what, const std::string& value) { fmt::print("  {:<24}{}\n", what, value); };
+  auto line = [](const char* what, const std::string& value) { fmt::print("  {:<24}{}\n", what, printable(value)); };
   auto time = [&](const char* key) { return human_duration(static_cast<int64_t>(number_of(a, key))); };
-  fmt::print("{} (pid {}), libckpt_rt {}\n", t.name, t.pid, text_of(a, "version"));
+  fmt::print("{} (pid {}), libckpt_rt {}\n", printable(t.name), t.pid, printable(text_of(a, "version")));
   if (t.inner_pid != t.pid) line("pid in its namespace", fmt::format("{}", t.inner_pid));
   line("image directory", text_of(a, "directory"));
   std::string reason = text_of(a, "mode_reason");
@@ -38,6 +38,12 @@ void print_figures(const Target& t, const Answer& a) {
   }
   if (std::string to = text_of(a, "to"); !to.empty()) line("images go to", to);
   if (std::string key = text_of(a, "key_file"); !key.empty()) line("encrypted with", key);
+  if (std::string most = text_of(a, "increments"); !most.empty()) {
+    line("increments", most == "0" ? "none: each image is full" : fmt::format("at most {} to each full image", most));
+  }
+  if (std::string keep = text_of(a, "keep"); !keep.empty()) {
+    line("images that stay", keep == "0" ? "all" : fmt::format("{}, and what they are increments to", keep));
+  }
   line("interval", number_of(a, "every_ns") == 0 ? "none" : time("every_ns"));
   line("checkpoints", fmt::format("{} taken, {} given up", text_of(a, "checkpoints"), text_of(a, "failures")));
   line("threads stood", fmt::format("{} longest, {} in all", time("longest_pause_ns"), time("total_pause_ns")));

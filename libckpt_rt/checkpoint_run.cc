@@ -148,6 +148,15 @@ const char* CheckpointRun::why_full() const {
   return nullptr;
 }
 
+// Settings for copies in order, in a mode that makes none.
+void CheckpointRun::say_what_is_not_used() const {
+  const bool engine = library.settings.dma, order = library.settings.order != Order::kAddress;
+  if (protects_memory(mode_) || (!engine && !order)) return;
+  log_format(directory_.get(), "{}{}{}{} {} not used: mode {} copies nothing in order", engine ? "CKPT_ENGINE=dma" : "",
+             engine && order ? " and " : "", order ? "CKPT_ORDER=" : "", order ? order_name(library.settings.order) : "",
+             engine && order ? "are" : "is", mode_name(mode_));
+}
+
 Result<void> CheckpointRun::prepare() {
   // A description of a page run or segment takes up to 64 bytes; half of all pages could be runs.
   const MemorySize memory = memory_size();
@@ -227,6 +236,7 @@ Result<void> CheckpointRun::prepare() {
   } else if (protects_memory(mode_)) {
     CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_lists + for_table + resident / 32));
   }
+  say_what_is_not_used();
   if (library.settings.increments != 0) {
     const char* why = why_full();
     keep_watch_ = why == nullptr;

@@ -116,6 +116,8 @@ void answer_stat(Answer& answer) {
   if (s.compress.kind == Compression::kZstd) answer.line("compress_level {}", s.compress.level);
   if (s.to[0] != '\0') answer.line("to {}", static_cast<const char*>(s.to));
   if (library.key_file[0] != '\0') answer.line("key_file {}", static_cast<const char*>(library.key_file));
+  answer.line("increments {}", s.increments);
+  answer.line("keep {}", s.keep);
   answer.line("every_ns {}", s.every_ns);
   answer.line("checkpoints {}", statistics.checkpoints);
   answer.line("failures {}", statistics.failures);

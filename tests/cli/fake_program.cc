@@ -62,7 +62,7 @@ constexpr std::string_view kCheckpoint =
     "note descriptor 5 is a GPU\nnote another\nfuture_key 7\ndone\n";
 constexpr std::string_view kStat =
     "pid 1\nversion 0.1.0\ndirectory /tmp/images\nmode realtime\nmode_reason full userfaultfd\nsignal 60\n"
-    "segment 65536\npool 67108864\nevery_ns 0\ncheckpoints 2\nfailures 1\nlast_image /tmp/x.ckpt\nlast_error\n"
+    "segment 65536\npool 67108864\nincrements 8\nkeep 3\nevery_ns 0\ncheckpoints 2\nfailures 1\nlast_image /tmp/x.ckpt\nlast_error\n"
     "total_pause_ns 2000000\nlongest_pause_ns 1200000\ndone\n";
 
 void answer() {
@@ -80,7 +80,11 @@ void answer() {
     return;
   }
   bool stat = request.operation == static_cast<uint32_t>(ControlOperation::kStat);
-  if (behaviour == "error") {
+  if (behaviour == "terminal") {
+    say(fd, "image /tmp/\033[2Jx\ndirectory \033[2J\nmode \033[2J\nnote \033[2J\ndone\n");
+  } else if (behaviour == "terminal-error") {
+    say(fd, "error 74 \033[2J\n");
+  } else if (behaviour == "error") {
     say(fd, "progress 1 2\nerror 74 /images: the disk is full (free some space)\n");
   } else if (behaviour == "bad-error") {
     say(fd, "error what\n");

@@ -105,10 +105,20 @@ class Answers(CkptTest):
         with self.program() as p:
             result = self.ckpt("stat", p.pid)
             self.assertEqual((result.returncode, result.stderr), (OK, ""))
-            for text in ["realtime (full userfaultfd)", "64.0 KiB, 64.0 MiB", "2 taken, 1 given up", "1.20 ms longest"]:
+            for text in ["realtime (full userfaultfd)", "64.0 KiB, 64.0 MiB", "2 taken, 1 given up", "1.20 ms longest",
+                         "increments              at most 8 to each full image\n", "images that stay        3, and what they are increments to\n"]:
                 self.assertIn(text, result.stdout)
             figures = load(self.ckpt("stat", p.pid, "--json"))
             self.assertEqual((figures["pid"], figures["version"], figures["signal"]), (p.pid, "0.1.0", 60))
+
+    def test_answers_do_not_steer_the_terminal(self):
+        for behaviour, code in [("terminal", OK), ("terminal-error", IO)]:
+            for command in ["now", "stat"]:
+                with self.subTest(behaviour, command=command), self.program(behaviour) as p:
+                    result = self.ckpt(command, p.pid)
+                    self.assertEqual(result.returncode, code, result.stderr)
+                    self.assertNotIn("\033", result.stdout + result.stderr)
+                    self.assertIn("\\x1b[2J", result.stdout + result.stderr)
 
     def test_other_signal(self):
         with self.program(CKPT_SIGNAL="45") as p:

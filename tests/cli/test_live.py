@@ -100,6 +100,31 @@ class Live(CkptTest):
             rows = load(self.ckpt("ls", self.path("images"), "--json"))
             self.assertEqual([r["sequence"] for r in rows], [3, 4])
 
+    def test_figures_say_how_many_images_there_will_be(self):
+        for options, increments, keep in [(["--increments", "8", "--keep", "3"], 8, 3), (["--keep", "0"], 0, 0)]:
+            with self.subTest(options), self.counter(*options, directory=self.path(f"keep{keep}")) as child:
+                figures = load(self.ckpt("stat", child.pid, "--json"))
+                self.assertEqual((figures["increments"], figures["keep"]), (increments, keep))
+                said = self.ckpt("stat", child.pid).stdout
+                self.assertIn("at most 8 to each full image\n" if increments else "none: each image is full\n", said)
+                self.assertIn("3, and what they are increments to\n" if keep else "images that stay        all\n", said)
+
+    def test_log_says_which_settings_are_not_used(self):
+        for options, line in [(["--mode", "sequential", "--order", "hot"], "CKPT_ORDER=hot is not used: mode sequential copies nothing in order\n"),
+                              (["--mode", "fork", "--engine", "dma"], "CKPT_ENGINE=dma is not used: mode fork copies nothing in order\n"),
+                              (["--mode", "concurrent", "--engine", "dma", "--order", "cold"],
+                               "CKPT_ENGINE=dma and CKPT_ORDER=cold are not used: mode concurrent copies nothing in order\n"),
+                              (["--mode", "sequential"], None),
+                              (["--mode", "auto", "--engine", "dma", "--order", "cold"] if ROOT else [], None)]:
+            with self.subTest(options):
+                directory = self.path("-".join(["images", *options]))
+                with self.counter(*options, directory=directory) as child:
+                    self.assertEqual(self.ckpt("now", child.pid).returncode, OK)
+                    with open(os.path.join(directory, "ckpt_rt.log"), encoding="utf-8") as log:
+                        said = log.read()
+                self.assertEqual(said.count("not used"), 1 if line else 0, said)
+                self.assertIn(line or "", said)
+
     def test_each_mode(self):
         for mode in ["sequential", "fork"]:
             with self.subTest(mode), self.counter("--mode", mode, directory=self.path(mode)) as child:
