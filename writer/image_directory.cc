@@ -319,8 +319,7 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
   if (!any) return pruned;
   // What stays may have been written by another program, which has not made its name durable yet.
   if (long r = sys::call(__NR_fsync, dir_fd); sys::failed(r)) {
-    return make_error(ExitCode::kIo, static_cast<int>(-r), "old images are not removed: cannot make the image directory durable (fsync: {})",
-                      errno_name(static_cast<int>(-r)));
+    return image_io_error("make durable (fsync of the directory), so that older ones may go,", images[images.size() - 1].name, r);
   }
   // An increment goes before its parent: at no instant is there one without. What can be removed is, also when
   // something else cannot.
