@@ -1,6 +1,7 @@
 #include "copier/copier.h"
 
 #include <bit>
+#include <utility>
 
 namespace ckpt {
 
@@ -15,6 +16,8 @@ bool page_is_zero(const std::byte* p) {
 }
 
 namespace {
+
+constexpr const char* kNotTheSame = "it is not the memory that was protected";
 
 // Calls use(run) for each run of pages that exist, until it returns false; what it returned last.
 template <typename Use>
@@ -44,8 +47,67 @@ bool Copier::unprotect_segment(const Segment& s) {
   return each_run(s, [&](AddrRange run) { return memory_.unprotect(run) == 0; });
 }
 
-bool Copier::is_still_protected(const Segment& s) {
-  return each_run(s, [&](AddrRange run) { return memory_.still_protected(run) == 0; });
+bool Copier::is_unchanged(const Segment& s) {
+  // Others may write to shared memory past our protection; where pages lie that are never protected, what is to be copied is.
+  const bool same = table_.region(s).shared ||
+                    (s.open ? each_run(s, [&](AddrRange run) { return memory_.still_protected(run); })
+                            : memory_.still_protected(table_.window(s)));
+  // acquire: who has taken the protection off meanwhile had asked before.
+  return same || s.proven.load(std::memory_order_acquire);
+}
+
+bool Copier::batch_is_unchanged() {
+  AddrRange run{};  // neighbours are asked for by one call
+  auto ask = [&] { return run.empty() || memory_.still_protected(std::exchange(run, {})); };
+  SegmentId id = batch_first_;
+  for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
+    const Segment& s = table_[id];
+    if (s.open || table_.region(s).shared || s.proven.load(std::memory_order_acquire)) {
+      if (!ask() || !is_unchanged(s)) return false;
+      continue;
+    }
+    const AddrRange window = table_.window(s);
+    if (run.empty()) run = window;
+    run.end = window.end;
+  }
+  return ask();
+}
+
+void Copier::let_be_written(SegmentId id) {
+  Segment& s = table_[id];
+  const bool same = is_unchanged(s);
+  if (!unprotect_segment(s)) memory_.wake(table_.window(s));
+  // What goes with an event was as at the stop until then. One that was on its way has been read: unprotect() waits for that.
+  memory_.settle_events();
+  if (!same && !s.given_back.load(std::memory_order_relaxed)) set_lost(s.base, kNotTheSame);
+  table_.finish(id);
+}
+
+bool Copier::check_rest() {
+  constexpr uint64_t kAtOnce = 64 << 20;  // bytes asked for by one call: who maps memory waits for it
+  AddrRange run{};
+  SegmentId first{0};
+  auto ask = [&](SegmentId last) {
+    if (run.empty() || memory_.still_protected(std::exchange(run, {}))) return;
+    for (SegmentId id = first; id < last; ++id.value) {
+      // Who owns one, or has, has taken its protection off or been told that it goes.
+      if (!is_unchanged(table_[id]) && table_.claim(id)) let_be_written(id);
+    }
+  };
+  for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
+    const Segment& s = table_[id];
+    const AddrRange window = table_.window(s);
+    const bool asked_for = !to_copy(id) && !s.open && !table_.region(s).shared && table_.state(id) == SegmentState::kProtected;
+    if (!asked_for || window.start != run.end || run.size() >= kAtOnce) ask(id);
+    if (!asked_for) continue;
+    if (run.empty()) {
+      run = window;
+      first = id;
+    }
+    run.end = window.end;
+  }
+  ask({static_cast<uint32_t>(table_.size())});
+  return !lost();
 }
 
 void Copier::set_lost(Addr a, const char* how) {
@@ -63,16 +125,17 @@ void Copier::copy_owned(SegmentId id, uint32_t buffer, bool keep) {
 
 void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep) {
   Segment& s = table_[id];
+  const bool same = got_bytes && is_unchanged(s);
   // An event that was read before our bytes were finds the segment in kCopying, and loses it; one that
   // is read later lets memory go whose bytes we have.
   memory_.settle_events();
   if (got_bytes) table_.saved(id);
   // Asking before keep(): an event that is read in between is one that want()s the segment.
-  const bool kept = keep && got_bytes && !s.open && is_still_protected(s) && table_.keep(id);
+  const bool kept = keep && same && !s.open && table_.keep(id);
   const bool still_ours = kept || unprotect_segment(s);
-  if (!got_bytes || !still_ours) {
+  if (!same || !still_ours) {
     pool_.release(buffer);
-    set_lost(s.base, got_bytes ? "it is not the memory that was protected" : "it cannot be read");
+    set_lost(s.base, got_bytes ? kNotTheSame : "it cannot be read");
     table_.lose(id);
     return;
   }
@@ -121,20 +184,24 @@ void Copier::copy_in_batch(SegmentId id, uint32_t buffer) {
   if (batch_count_ == kMostInBatch || batch_range_.size() >= kBatchBytes) end_batch();
 }
 
-// Saved in a batch: somebody waits for it. Success proves what it proves in complete(); a failure is for the owner to find.
+// Saved in a batch: somebody waits for it. What proves its bytes is what does in complete(); a failure is for the owner to find.
 void Copier::let_go(SegmentId id) {
-  if (in_batches_.load(std::memory_order_relaxed) && unprotect_segment(table_[id])) table_.settle(id);
+  if (!in_batches_.load(std::memory_order_relaxed) || !is_unchanged(table_[id])) return;
+  table_[id].proven.store(true, std::memory_order_release);
+  if (unprotect_segment(table_[id])) table_.settle(id);
 }
 
 void Copier::end_batch() {
   if (batch_count_ == 0) return;
-  const bool all = batch_count_ > 1 && memory_.unprotect_many(batch_range_) == 0;
+  const bool same = batch_is_unchanged();
+  const bool all = same && batch_count_ > 1 && memory_.unprotect_many(batch_range_) == 0;
   SegmentId id = batch_first_;
   bool lost[kMostInBatch];
   for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
-    lost[i] = !all && table_.state(id) == SegmentState::kSaved && !unprotect_segment(table_[id]);
+    const bool proven = same || is_unchanged(table_[id]);
+    lost[i] = !all && table_.state(id) == SegmentState::kSaved && (!unprotect_segment(table_[id]) || !proven);
     if (lost[i]) {
-      set_lost(table_[id].base, "it is not the memory that was protected");
+      set_lost(table_[id].base, kNotTheSame);
       table_.lose(id);
     } else {
       table_.finish(id);
@@ -231,6 +298,7 @@ bool Copier::run(bool keep) {
   }
   end_batch();
   if (spare != kNone) pool_.release(spare);
+  check_rest();
   await_queued(0);
   for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
     if (to_copy(id)) table_.await_copied(id);
@@ -250,9 +318,7 @@ void Copier::fault(Addr a) {
   if (table_.claim(id)) {
     if (!to_copy(id)) {
       // Memory that the program begins to use after the stop, or that the image before has.
-      if (!unprotect_segment(table_[id])) memory_.wake(table_.window(table_[id]));
-      table_.finish(id);
-      return;
+      return let_be_written(id);
     }
     copy_owned(id, pool_.acquire(CopyKind::kForced));
     counters_.forced.fetch_add(1, std::memory_order_relaxed);

@@ -34,8 +34,9 @@ class ProgramMemory : public SourceMemory {
   // May unprotect() come late, when another thread has unprotected the same and the program has gone on with it? Not where
   // it changes what the program itself sets.
   virtual bool may_unprotect_late() const { return true; }
-  // Is the range still the memory that was protected, all of it? 0 or -ENOENT, as unprotect().
-  virtual long still_protected(AddrRange range) = 0;
+  // Is all of the range protected, as it has been since the stop? Then nobody has written to it, and it is the same memory.
+  // What cannot be told counts as protected: then unprotect() is all the proof there is.
+  virtual bool still_protected(AddrRange) { return true; }
   virtual void wake(AddrRange range) = 0;
   // Every remove event that was read before this call has reached Copier::removed() when it returns.
   virtual void settle_events() {}
@@ -111,7 +112,13 @@ class Copier final : private CopyListener {
   bool to_copy(SegmentId id) const { return table_[id].present != 0 && !table_[id].in_parent; }
   bool read_runs(Segment& s, std::byte* to);
   bool unprotect_segment(const Segment& s);
-  bool is_still_protected(const Segment& s);
+  // For its owner, or after it is kSaved: what was read of it is of the stop.
+  bool is_unchanged(const Segment& s);
+  bool batch_is_unchanged();
+  // The caller owns a segment that is not copied: a thread writes to it.
+  void let_be_written(SegmentId id);
+  // Nobody wrote to what is not copied. False: it lost its protection, and so perhaps its content, without a word.
+  bool check_rest();
   void set_lost(Addr a, const char* how);
 
   SegmentTable& table_;

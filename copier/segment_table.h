@@ -24,6 +24,7 @@
 //             back, or has replaced the mapping; looked at again in the stop.
 // kCopying:   exactly one thread, the one whose claim() returned true, reads the pages. The pages are
 //             still protected, so a program thread that writes one sleeps in its fault.
+//             What proves that what was read is of the stop: it is protected still, all of it (Copier::is_unchanged).
 // kSaved:     the bytes are in a buffer. The pages may go now, but are still protected. The copier leaves several
 //             segments so, to unprotect them by one call; whoever needs one of them before that unprotects it
 //             himself and settle()s it. (Not where segments are to be kept.)
@@ -70,6 +71,7 @@ struct Segment {
   // serves faults until the stop, read after it.
   uint8_t heat = 0;
   std::atomic<bool> given_back{false};  // since the stop; its pages may go, with their protection, at any time
+  std::atomic<bool> proven{false};      // kSaved: its bytes were found to be of the stop, and its protection may go
   std::atomic<uint32_t> state{static_cast<uint32_t>(SegmentState::kProtected)};
 };
 

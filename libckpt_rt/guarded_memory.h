@@ -65,7 +65,6 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   long unprotect_many(AddrRange range) override;
   // By mprotect: the program may have taken the right to write since, and would get it back.
   bool may_unprotect_late() const override { return back_end_ != FaultBackEnd::kMprotect; }
-  long still_protected(AddrRange) override { return -1; }
   void wake(AddrRange) override {}
   void serve_waiting() override { turn_.yield(); }
   size_t batch() const override { return 8; }

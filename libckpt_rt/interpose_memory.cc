@@ -176,11 +176,18 @@ long shmat(int id, const void* start, int flags) {
   auto tell = [=] {
     if ((flags & SHM_REMAP) == 0) return;
     shmid_ds segment{};
-    if (sys::call(__NR_shmctl, long{id}, long{IPC_STAT}, &segment) == 0) {
-      hooks::before_release(at(start), segment.shm_segsz);
-    }
+    if (sys::call(__NR_shmctl, long{id}, long{IPC_STAT}, &segment) != 0) return;
+    if (hooks::copying()) hooks::before_release(at(start), segment.shm_segsz);
+    // The kernel does not tell that the memory goes.
+    if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) hooks::forget(at(start), segment.shm_segsz);
   };
-  return run_releasing_call(tell, __NR_shmat, id, word(start), flags);
+  for (;;) {
+    // relaxed: as in run_releasing_call().
+    const uint32_t departures = ckpt_departures.load(std::memory_order_relaxed);
+    tell();
+    const long r = call_unless_stopped(departures, __NR_shmat, id, word(start), flags);
+    if (r != kStoppedBefore) return r;
+  }
 }
 
 long shmdt(const void* start) {

@@ -110,6 +110,23 @@ Result<void> PageScan::scan_protected(AddrRange range, ArenaVector<AddrRange>& r
   return {};
 }
 
+long is_protected(int pagemap, AddrRange range) {
+  // One run of pages, or not all are.
+  PageRegion region{};
+  PagemapScanArg arg{};
+  arg.size = sizeof(arg);
+  arg.start = range.start.value;
+  arg.end = range.end.value;
+  arg.vec = reinterpret_cast<uint64_t>(&region);
+  arg.vec_len = 1;
+  // As in scan_protected(). What is returned of a page is nothing, so that pages and holes make one run.
+  arg.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
+  arg.category_mask = arg.category_inverted = arg.return_mask = kPageIsWritten;
+  const long n = sys::call(__NR_ioctl, pagemap, kPagemapScan, &arg);
+  if (n < 0) return n;
+  return n == 1 && region.start == range.start.value && region.end == range.end.value;
+}
+
 Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
                                      ArenaVector<AddrRange>& runs) {
   saw_protected_ = false;

@@ -21,7 +21,6 @@ class StillMemory final : public ProgramMemory {
   // were read whole, from the first on; the next one needs a look at it alone.
   static size_t read_many(std::span<const iovec> to, std::span<const iovec> from);
   long unprotect(AddrRange) override { return 0; }
-  long still_protected(AddrRange) override { return 0; }
   void wake(AddrRange) override {}
 
  private:

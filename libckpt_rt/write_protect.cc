@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/kernel_caps.h"
 #include "libckpt_rt/interpose_gate.h"
+#include "libckpt_rt/page_scan.h"
 #include "libckpt_rt/release_guard.h"
 
 namespace ckpt {
@@ -50,6 +51,8 @@ Result<void> WriteProtection::open() {
                       "cannot open /proc/self/mem or an eventfd; mount /proc, raise the limit on open files");
   }
   uffd_ = std::move(*fd);
+  pagemap_.reset(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC, 0)));
+  if (!pagemap_.valid()) pagemap_.release();
   memory_file_ = std::move(memory);
   stop_event_ = std::move(event);
   return {};
@@ -72,9 +75,10 @@ void WriteProtection::remove(AddrRange range) {
 }
 
 void WriteProtection::forget(AddrRange range) {
-  remove({range.start.page_down(), range.end.page_up()});
+  // Told first: what has lost its protection without a word is taken for changed.
   if (Arming* arming = arming_.load(std::memory_order_acquire)) arming->removed(range);
   if (Copier* copier = copier_.load(std::memory_order_acquire)) copier->removed(range);
+  remove({range.start.page_down(), range.end.page_up()});
 }
 
 long WriteProtection::write_protect(AddrRange range, uint64_t mode) {
@@ -102,6 +106,10 @@ long WriteProtection::unprotect(AddrRange range) { return write_protect(range, 0
 long WriteProtection::unprotect_many(AddrRange range) {
   const long r = unprotect(range);
   return r == 0 && !is_mapped(range) ? -ENOENT : r;
+}
+
+bool WriteProtection::still_protected(AddrRange range) {
+  return !can_tell_ || is_protected(pagemap_.get(), range) == 1;
 }
 
 void WriteProtection::wake(AddrRange range) {
@@ -183,6 +191,8 @@ Result<void> WriteProtection::start(RawThread& thread, Arming& arming, CopyCount
     return make_error(ExitCode::kSystem, static_cast<int>(r), "cannot register memory with userfaultfd ({})",
                       errno_name(static_cast<int>(r)));
   }
+  // Holes are protected as well where protection goes on ahead of the stop.
+  can_tell_ = can_protect_ahead_ && pagemap_.valid() && is_protected(pagemap_.get(), {bell_, bell_ + kPageSize}) >= 0;
   backlog_head_ = backlog_count_ = 0;
   empty_since_ns_ = now_ns();
   copier_.store(nullptr, std::memory_order_relaxed);
@@ -296,6 +306,7 @@ void WriteProtection::finish() {
   uffd_.reset();
   stop_event_.reset();
   memory_file_.reset();
+  pagemap_.reset();
 }
 
 }  // namespace ckpt

@@ -75,7 +75,7 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
   long unprotect(AddrRange range) override;
   long unprotect_many(AddrRange range) override;
-  long still_protected(AddrRange range) override { return protect(range); }
+  bool still_protected(AddrRange range) override;
   void wake(AddrRange range) override;
   void settle_events() override;
   void meanwhile() override;
@@ -94,8 +94,9 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   long write_protect(AddrRange range, uint64_t mode);
   Result<ScopedFd> open_with(uint64_t features);
 
-  ScopedFd uffd_, stop_event_, memory_file_;
+  ScopedFd uffd_, stop_event_, memory_file_, pagemap_;
   bool can_protect_ahead_ = false;
+  bool can_tell_ = false;  // what is protected
   RawThread* thread_ = nullptr;
   FutexLock serving_;
   FutexWord wanted_{0};  // 1: the agent waits for the lock

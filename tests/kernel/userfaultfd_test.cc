@@ -189,6 +189,20 @@ TEST_F(UserfaultfdTest, DontneedLosesProtectionWithoutAWord) {
   EXPECT_EQ(poll(&fd, 1, 0), 0);
 }
 
+// MADV_PAGEOUT is what the kernel does by itself when it is short of memory.
+TEST_F(UserfaultfdTest, AFreedPageThatIsReclaimedLosesProtectionWithoutAWord) {
+  if (!full_) return;
+  ASSERT_EQ(madvise(memory_, kBytes, MADV_FREE), 0);
+  protect(true);
+  ASSERT_EQ(madvise(memory_, kBytes, MADV_PAGEOUT), 0);
+  unsigned char resident = 1;
+  ASSERT_EQ(mincore(memory_, 1, &resident), 0);
+  if ((resident & 1) != 0) GTEST_SKIP() << "the kernel has kept the page";
+  memory_[0] = 'b';  // would wait for ever if it were still protected
+  pollfd fd{uffd_.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&fd, 1, 0), 0);
+}
+
 TEST_F(UserfaultfdTest, MremapLosesProtectionWithoutAWord) {
   if (!full_) return;
   protect(true);

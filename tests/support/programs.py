@@ -96,6 +96,7 @@ def all_programs():
         _victim("churn", small=40, long=250),
         _victim("all-churn", small=40, long=250, program="churn", restartable=False),
         _victim("heap"),
+        _victim("lazily", long=800),
         _victim("locks", small=60, long=400),
         _victim("signals"),
         _victim("pingpong", "pingpong", small=150, long=1000, program="signals"),
