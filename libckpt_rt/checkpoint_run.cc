@@ -228,7 +228,6 @@ Result<void> CheckpointRun::prepare() {
     CKPT_TRY(open_sink());
   }
 
-  CKPT_TRY(pages_.open(arena_));
   CKPT_TRY(still_memory_.open());
   CKPT_TRY(descriptors_.prepare(arena_, library.pid));
   if (is_guarded()) {
@@ -236,6 +235,7 @@ Result<void> CheckpointRun::prepare() {
   } else if (protects_memory(mode_)) {
     CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_lists + for_table + resident / 32));
   }
+  CKPT_TRY(pages_.open(arena_, watch_.pagemap()));
   say_what_is_not_used();
   if (library.settings.increments != 0) {
     const char* why = why_full();

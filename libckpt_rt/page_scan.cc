@@ -51,16 +51,21 @@ Result<void> PageScan::add(AddrRange run, ArenaVector<AddrRange>& runs) {
   return runs.push_back(run) ? Result<void>() : no_memory();
 }
 
-Result<void> PageScan::open(Arena& scratch) {
+Result<void> PageScan::open(Arena& scratch, int pagemap) {
   buffer_ = static_cast<std::byte*>(scratch.allocate(kBuffer));
   if (buffer_ == nullptr) return no_memory();
-  pagemap_.reset(static_cast<int>(
-      sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC, 0)));
   struct sysinfo memory {};
   swapping_ = sys::call(__NR_sysinfo, &memory) != 0 || memory.totalswap != 0;
-  if (pagemap_.valid()) return {};
-  int error = -pagemap_.release();
-  return make_error(ExitCode::kSystem, error, "cannot open /proc/self/pagemap ({}); mount /proc", errno_name(error));
+  pagemap_ = pagemap;
+  if (pagemap_ >= 0) return {};
+  const long fd = sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC, 0);
+  if (sys::failed(fd)) {
+    return make_error(ExitCode::kSystem, static_cast<int>(-fd), "cannot open /proc/self/pagemap ({}); mount /proc",
+                      errno_name(static_cast<int>(-fd)));
+  }
+  own_pagemap_.reset(static_cast<int>(fd));
+  pagemap_ = own_pagemap_.get();
+  return {};
 }
 
 Result<void> PageScan::scan(const Mapping& m, ArenaVector<AddrRange>& runs) {
@@ -82,7 +87,7 @@ long PageScan::scan_next(PagemapScanArg& arg, uint64_t& at, uint64_t end, bool f
   arg.vec = reinterpret_cast<uint64_t>(buffer_);
   // The kernel allocates as many, up to 512: that is a third of the price of a call with a short answer, as most have.
   arg.vec_len = first ? kFewRegions : kBuffer / sizeof(PageRegion);
-  const long n = sys::call(__NR_ioctl, pagemap_.get(), kPagemapScan, &arg);
+  const long n = sys::call(__NR_ioctl, pagemap_, kPagemapScan, &arg);
   if (n < 0) return n;
   // The kernel collects 512 regions at a time and says in walk_end where it began with the last of them, also when it
   // went on from there to the end: what it has returned tells how far it came.
@@ -169,7 +174,7 @@ Result<void> PageScan::scan_by_read(AddrRange range, bool anonymous_only,
   for (Addr at = range.start; at < range.end;) {
     uint64_t pages = (range.end - at) / kPageSize;
     if (pages > kEntries) pages = kEntries;
-    long n = sys::call(__NR_pread64, pagemap_.get(), entries, pages * 8, at.value / kPageSize * 8);
+    long n = sys::call(__NR_pread64, pagemap_, entries, pages * 8, at.value / kPageSize * 8);
     if (n <= 0) {
       return make_error(ExitCode::kSystem, static_cast<int>(n), "cannot read /proc/self/pagemap at {:#x} ({})",
                         at.value, errno_name(static_cast<int>(n)));

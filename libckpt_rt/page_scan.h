@@ -17,7 +17,10 @@ namespace ckpt {
 class PageScan {
  public:
   // scratch: 64 KiB of it, used by every scan.
-  Result<void> open(Arena& scratch);
+  // pagemap: /proc/self/pagemap, of another PageScan that outlives this one; -1: it is opened.
+  Result<void> open(Arena& scratch, int pagemap = -1);
+  // /proc/self/pagemap; -1: not open.
+  int descriptor() const { return pagemap_; }
   // Parts of shared memory are looked up in this list; nullptr: in none. It must stay until another is named.
   void look_up_in(const MemoryMap* map) { map_ = map; }
   // Appends the runs of pages of m that must be in the image, in address order, page-aligned.
@@ -39,7 +42,8 @@ class PageScan {
   Result<void> scan_data(const Mapping& m, AddrRange part, ArenaVector<AddrRange>& runs, bool* known);
   Result<void> add(AddrRange run, ArenaVector<AddrRange>& runs);
 
-  ScopedFd pagemap_;
+  ScopedFd own_pagemap_;
+  int pagemap_ = -1;
   const MemoryMap* map_ = nullptr;
   std::byte* buffer_ = nullptr;
   size_t first_ = 0;  // runs before this belong to other mappings

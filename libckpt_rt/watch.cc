@@ -46,7 +46,7 @@ Result<void> Watch::begin(RawThread& handler, CopyCounters& counters, uint64_t s
   CKPT_TRY(pages_.open(scratch_));
   CKPT_TRY(protection.open());
   CKPT_TRY(arming.prepare(next, segment_bytes));
-  CKPT_TRY(protection.start(handler, arming, counters));
+  CKPT_TRY(protection.start(handler, arming, counters, pages_.descriptor()));
   ArenaVector<AddrRange> runs(next);
   can_be_kept_ = protection.can_protect_ahead() && pages_.scan_protected(scratch_.range(), runs).ok();
   return {};

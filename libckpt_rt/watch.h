@@ -47,6 +47,8 @@ class Watch {
 
   // Where memory is looked up, see PageScan: the list as it is, until another is named.
   void look_up_in(const MemoryMap* map) { pages_.look_up_in(map); }
+  // /proc/self/pagemap; -1 before begin().
+  int pagemap() const { return pages_.descriptor(); }
   // Ranges that are ours.
   void own_ranges(ArenaVector<AddrRange>& own) const;
 

@@ -51,8 +51,6 @@ Result<void> WriteProtection::open() {
                       "cannot open /proc/self/mem or an eventfd; mount /proc, raise the limit on open files");
   }
   uffd_ = std::move(*fd);
-  pagemap_.reset(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC, 0)));
-  if (!pagemap_.valid()) pagemap_.release();
   memory_file_ = std::move(memory);
   stop_event_ = std::move(event);
   return {};
@@ -109,7 +107,7 @@ long WriteProtection::unprotect_many(AddrRange range) {
 }
 
 bool WriteProtection::still_protected(AddrRange range) {
-  return !can_tell_ || is_protected(pagemap_.get(), range) == 1;
+  return !can_tell_ || is_protected(pagemap_, range) == 1;
 }
 
 void WriteProtection::wake(AddrRange range) {
@@ -177,7 +175,7 @@ void WriteProtection::meanwhile() {
   if (!read_messages() && !serve_backlog()) sys::call(__NR_sched_yield);
 }
 
-Result<void> WriteProtection::start(RawThread& thread, Arming& arming, CopyCounters& counters) {
+Result<void> WriteProtection::start(RawThread& thread, Arming& arming, CopyCounters& counters, int pagemap) {
   thread_ = &thread;
   arming_.store(&arming, std::memory_order_release);
   counters_ = &counters;
@@ -192,7 +190,8 @@ Result<void> WriteProtection::start(RawThread& thread, Arming& arming, CopyCount
                       errno_name(static_cast<int>(r)));
   }
   // Holes are protected as well where protection goes on ahead of the stop.
-  can_tell_ = can_protect_ahead_ && pagemap_.valid() && is_protected(pagemap_.get(), {bell_, bell_ + kPageSize}) >= 0;
+  pagemap_ = pagemap;
+  can_tell_ = can_protect_ahead_ && is_protected(pagemap_, {bell_, bell_ + kPageSize}) >= 0;
   backlog_head_ = backlog_count_ = 0;
   empty_since_ns_ = now_ns();
   copier_.store(nullptr, std::memory_order_relaxed);
@@ -306,7 +305,6 @@ void WriteProtection::finish() {
   uffd_.reset();
   stop_event_.reset();
   memory_file_.reset();
-  pagemap_.reset();
 }
 
 }  // namespace ckpt

@@ -52,7 +52,7 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
 
   // Starts the thread that serves faults, before the first add(): events may come from then on. They go to
   // `arming`.
-  Result<void> start(RawThread& thread, Arming& arming, CopyCounters& counters);
+  Result<void> start(RawThread& thread, Arming& arming, CopyCounters& counters, int pagemap);
   // Faults and events go to this copier from now on, or nowhere (then faults are just let go).
   void serve(Copier* copier);
   // To `arming` again. Called by who serves.
@@ -94,8 +94,9 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   long write_protect(AddrRange range, uint64_t mode);
   Result<ScopedFd> open_with(uint64_t features);
 
-  ScopedFd uffd_, stop_event_, memory_file_, pagemap_;
+  ScopedFd uffd_, stop_event_, memory_file_;
   bool can_protect_ahead_ = false;
+  int pagemap_ = -1;
   bool can_tell_ = false;  // what is protected
   RawThread* thread_ = nullptr;
   FutexLock serving_;
