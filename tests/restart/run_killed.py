@@ -128,6 +128,9 @@ def summary(trial):
     increments = sum(1 for cost in trial.costs if cost.get("parent_sequence"))
     if increments:
         text += f", {increments} increments"
+    repeated = sum(cost.get("attempts", 1) - 1 for cost in trial.costs)
+    if repeated:
+        text += f", {repeated} attempts given up"
     if trial.restarts:
         text += f", restart {'/'.join(str(round(r['restart_ns'] / 1e6)) for r in trial.restarts)} ms"
     return text

@@ -43,7 +43,7 @@ std::string lazily(uint64_t iterations) {
     put(slot, 1);
   }
   Random random(400);
-  constexpr uint64_t kFreeFor = 400;
+  constexpr uint64_t kFreeFor = 30'000;  // as long as memory is protected and copied
   for (uint64_t n = 2; n < iterations * 100; ++n) {
     const uint64_t phase = n % (2 * kFreeFor);
     if (phase == 0) {
