@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "base/clock.h"
+#include "base/sys.h"
 
 namespace ckpt {
 
@@ -10,16 +11,21 @@ namespace {
 // Threads inside, and a bit while the agent holds it, another while it is barred.
 constexpr uint32_t kHeld = 1u << 31, kBarred = 1u << 30, kShut = kHeld | kBarred;
 constinit FutexWord gate{0};
+constinit std::atomic<int> keeper{0};  // the process whose agent holds or bars it
+
+int this_process() { return static_cast<int>(sys::call(__NR_getpid)); }
 }  // namespace
 
 void MappingChange::enter() {
   // acquire, with the release of the one who held: what it registered is registered.
   while ((gate.fetch_add(1, std::memory_order_acquire) & kShut) != 0) {
     leave();
-    // A child made by a bare clone(2) while the gate was held has nobody who opens it.
     constexpr timespec kLongest{1, 0};
     const uint32_t now = gate.load(std::memory_order_acquire);
-    if ((now & kShut) != 0 && futex_wait(gate, now, &kLongest) == -ETIMEDOUT) gate.fetch_and(~kShut);
+    if ((now & kShut) == 0 || futex_wait(gate, now, &kLongest) != -ETIMEDOUT) continue;
+    // A child made by a bare clone(2) while the gate was held has nobody who opens it. The agent can be slow: stopped
+    // with all others by a signal, or without a processor.
+    if (keeper.load(std::memory_order_relaxed) != this_process()) gate.fetch_and(~kShut);
   }
 }
 
@@ -34,6 +40,7 @@ void MappingChange::leave() {
 
 MappingsHeld::MappingsHeld() {
   const int64_t deadline = now_ns() + kPatienceNs;
+  keeper.store(this_process(), std::memory_order_relaxed);
   uint32_t now = gate.fetch_or(kHeld, std::memory_order_acq_rel) | kHeld;
   for (int64_t left; (now & ~kShut) != 0 && (left = deadline - now_ns()) > 0; now = gate.load(std::memory_order_acquire)) {
     const timespec limit{0, left};
@@ -47,7 +54,10 @@ MappingsHeld::~MappingsHeld() {
   futex_wake(gate);
 }
 
-MappingsBarred::MappingsBarred() { gate.fetch_or(kBarred, std::memory_order_acquire); }
+MappingsBarred::MappingsBarred() {
+  keeper.store(this_process(), std::memory_order_relaxed);
+  gate.fetch_or(kBarred, std::memory_order_acq_rel);
+}
 
 MappingsBarred::~MappingsBarred() {
   gate.fetch_and(~kBarred, std::memory_order_release);
