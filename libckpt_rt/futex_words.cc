@@ -104,6 +104,13 @@ struct RobustListHead {
   return true;
 }
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22  // Linux 5.14
+#endif
+
+// What is not mapped any more, or may not be read, is left alone.
+void load_page(uint64_t word) { sys::call(__NR_madvise, word & ~(kPageSize - 1), kPageSize, long{MADV_POPULATE_READ}); }
+
 // A futex call in which the stop interrupted the thread, or that is its next instruction.
 [[nodiscard]] bool add_call(const ThreadSlot& thread, StillMemory& memory, ArenaVector<Addr>& pages) {
   const greg_t* r = thread.frame->uc_mcontext.gregs;
@@ -147,6 +154,19 @@ bool noted_in(AddrRange range) {
     if (range.contains(Addr{noted[i].load(std::memory_order_seq_cst) & ~kTags})) return true;
   }
   return false;
+}
+
+void load(const ThreadSlot* threads) {
+  for (uint32_t i = 0; i < highest.load(std::memory_order_relaxed); ++i) {
+    const uint64_t entry = noted[i].load(std::memory_order_relaxed);
+    if (entry != 0 && (entry & kIsExit) == 0) load_page(entry & ~kTags);
+  }
+  for (const ThreadSlot* s = threads; s != nullptr; s = s->next) {
+    const greg_t* r = s->frame->uc_mcontext.gregs;
+    if (r[REG_RAX] != __NR_futex || !written_by_kernel(static_cast<uint32_t>(r[REG_RSI]))) continue;
+    load_page(static_cast<uint64_t>(r[REG_RDI]));
+    load_page(static_cast<uint64_t>(r[REG_R8]));
+  }
 }
 
 bool overflow() { return full.load(std::memory_order_relaxed); }

@@ -150,6 +150,7 @@ ThreadSlot* create_threads() {
 
 void reset_library() {
   loading::begin(restart.args.loading_gate);
+  if (restart.args.loading_gate != 0) futex_words::load(library.stopped_threads);
   library.world.reset_after_restart();
   release_guard::reset_after_restart();
   guard::reset(false);

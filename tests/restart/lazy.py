@@ -82,6 +82,23 @@ def forked(step):
     os.close(r)
     status = os.waitpid(pid, 0)[1]
     return text.decode() + (' status %%d' %% status if status else '')
+def wait_for_mutex():
+    # A thread waits for a mutex with priority inheritance, in memory of which nobody touches anything else.
+    global mutex, taken
+    taken = []
+    space = private(512)
+    ctypes.memmove(space, os.urandom(512 * PAGE), 512 * PAGE)
+    mutex, attributes = ctypes.c_void_p(space + 256 * PAGE), ctypes.create_string_buffer(64)
+    assert libc.pthread_mutexattr_init(attributes) == libc.pthread_mutexattr_setprotocol(attributes, 1) == 0
+    assert libc.pthread_mutex_init(mutex, attributes) == libc.pthread_mutex_lock(mutex) == 0
+    def wait(): taken.append(libc.pthread_mutex_lock(mutex))
+    waiter = threading.Thread(target=wait, daemon=True)
+    waiter.start()
+    while not open('/proc/self/task/%%d/syscall' %% waiter.native_id).read().startswith('202 %%#x' %% mutex.value): pass
+def let_it_have_the_mutex():
+    assert not taken and libc.pthread_mutex_unlock(mutex) == 0
+    while not taken: pass
+    return taken
 print('up', flush=True)
 for line in sys.stdin:
     print(eval(line) or 'done', flush=True)
@@ -284,6 +301,18 @@ class Lazy(unittest.TestCase):
         os.kill(self.pid, signal.SIGKILL)
         program.end()
         self.good_to_the_end(self.restart(image=image))
+
+    def test_waits_for_a_mutex_that_the_kernel_writes(self):
+        # Where the kernel writes to a futex it cannot wait for a page: EFAULT, and libc aborts the program.
+        program = self.restart(hold=False)
+        self.assertEqual(program.ask("wait_for_mutex()"), "done")
+        self.assertEqual(program.said()["event"], "loaded")
+        image = subprocess.run([CKPT, "now", "--json", str(self.pid)], check=True, capture_output=True).stdout
+        os.kill(self.pid, signal.SIGKILL)
+        program.end()
+        program = self.restart(image=json.loads(image)["image"])
+        self.assertEqual(program.ask("let_it_have_the_mutex()"), "[0]")
+        self.good_to_the_end(program)
 
     def test_mappings_are_joined_again(self):
         """Loading takes a mapping with holes apart: only what is to come is watched."""
