@@ -66,7 +66,9 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
         if (d.open_file != file.record.id) continue;
         auto stream = builder.restarters_stream(file, d.fd);
         if (!stream) return stream.error();
-        CKPT_TRY(place(*stream, d));
+        auto up = options.working->park(std::move(*stream), "a terminal");
+        if (!up) return up.error();
+        CKPT_TRY(place(ScopedFd(*up), d));
       }
       continue;
     }

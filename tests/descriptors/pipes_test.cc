@@ -220,5 +220,22 @@ TEST_P(Pipes, TerminalsAreTheRestarters) {
   EXPECT_EQ(trip.kinds.size(), 1u);
 }
 
+// It is opened at the lowest free number, which may be the one that it is to have.
+TEST_P(Pipes, ATerminalAtTheLowestNumber) {
+  trip.setup = [&] {
+    int master, slave;
+    VERIFY(openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+    for (int fd = 0; fd < 3; ++fd) open_at(fd, "/dev/null", O_RDWR);
+    dup2(slave, 20);
+    close(master);
+    close(slave);
+    dup2(20, 3);
+    close(20);
+  };
+  trip.verify = [&] { VERIFY(fcntl(3, F_GETFD) == 0); };
+  trip.run();
+  EXPECT_TRUE(trip.restore_error.empty()) << trip.restore_error;
+}
+
 }  // namespace
 }  // namespace ckpt::test
