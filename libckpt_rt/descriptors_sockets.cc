@@ -34,6 +34,49 @@ int option(int socket, int level, int name) {
   return r < 0 ? 0 : value;
 }
 
+struct OptionName {
+  int level, name;
+  bool zero_when_new = true;  // is left out then
+};
+constexpr OptionName kOfTcp[] = {{IPPROTO_TCP, TCP_NODELAY},          {IPPROTO_TCP, TCP_CORK},
+                                 {IPPROTO_TCP, TCP_KEEPIDLE, false},  {IPPROTO_TCP, TCP_KEEPINTVL, false},
+                                 {IPPROTO_TCP, TCP_KEEPCNT, false},   {IPPROTO_TCP, TCP_DEFER_ACCEPT},
+                                 {IPPROTO_TCP, TCP_USER_TIMEOUT},     {IPPROTO_TCP, TCP_FASTOPEN}};
+constexpr OptionName kOfInternet[] = {{IPPROTO_IP, IP_TOS},
+                                      {IPPROTO_IP, IP_TTL, false},
+                                      {IPPROTO_IP, IP_PKTINFO},
+                                      {IPPROTO_IP, IP_RECVERR},
+                                      {IPPROTO_IP, IP_RECVTOS},
+                                      {IPPROTO_IP, IP_RECVTTL},
+                                      {IPPROTO_IP, IP_MTU_DISCOVER, false},
+                                      {IPPROTO_IP, IP_FREEBIND},
+                                      {IPPROTO_IP, IP_TRANSPARENT},
+                                      {IPPROTO_IP, IP_MULTICAST_IF},
+                                      {IPPROTO_IP, IP_MULTICAST_TTL, false},
+                                      {IPPROTO_IP, IP_MULTICAST_LOOP, false}};
+constexpr OptionName kOfInternet6[] = {{IPPROTO_IPV6, IPV6_TCLASS},
+                                       {IPPROTO_IPV6, IPV6_UNICAST_HOPS, false},
+                                       {IPPROTO_IPV6, IPV6_RECVPKTINFO},
+                                       {IPPROTO_IPV6, IPV6_MULTICAST_IF},
+                                       {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, false},
+                                       {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, false}};
+// SO_PRIORITY after IP_TOS, which sets it.
+constexpr OptionName kOfAll[] = {{SOL_SOCKET, SO_BROADCAST}, {SOL_SOCKET, SO_RCVTIMEO},  {SOL_SOCKET, SO_SNDTIMEO},
+                                 {SOL_SOCKET, SO_LINGER},    {SOL_SOCKET, SO_OOBINLINE}, {SOL_SOCKET, SO_RCVLOWAT, false},
+                                 {SOL_SOCKET, SO_PRIORITY, false},  {SOL_SOCKET, SO_DONTROUTE}, {SOL_SOCKET, SO_TIMESTAMP},
+                                 {SOL_SOCKET, SO_TIMESTAMPNS}};
+
+void put_options(ByteWriter& out, int socket, std::span<const OptionName> names) {
+  constexpr uint8_t kZero[sizeof(SocketOptionDetail::value)] = {};
+  for (const OptionName& o : names) {
+    SocketOptionDetail option{o.level, o.name, sizeof(option.value), 0, {}};
+    if (sys::call(__NR_getsockopt, socket, o.level, o.name, option.value, &option.length) != 0) continue;
+    if (o.zero_when_new && std::memcmp(option.value, kZero, sizeof(kZero)) == 0) continue;
+    out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketOption), sizeof(option)});
+    out.put(option);
+  }
+}
+
 // Asks the kernel about one Unix socket by its inode (sock_diag(7)).
 UnixFacts ask_about(int diag, uint32_t inode) {
   struct {
@@ -172,6 +215,10 @@ Result<void> DescriptorCapture::look_at_socket(CapturedDescriptor& d, int socket
   out.raw(&address, detail.address_len);
   out.raw(&peer, detail.peer_len);
   out.pad_to(8);
+  if (detail.domain == AF_INET) put_options(out, socket, kOfInternet);
+  if (detail.domain == AF_INET6) put_options(out, socket, kOfInternet6);
+  if (internet && detail.type == SOCK_STREAM) put_options(out, socket, kOfTcp);
+  put_options(out, socket, kOfAll);
   if (!out.ok()) return arena_full();
   d.details = out.span().data();
   d.details_len = static_cast<uint32_t>(out.size());

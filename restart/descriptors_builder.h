@@ -60,6 +60,7 @@ class DescriptorBuilder {
   // descriptors_sockets.cc
   Result<ScopedFd> make_socket_pair(const ParsedOpenFile& file);
   Result<void> send_messages(const ParsedOpenFile& file, uint64_t receiver, int sender);
+  void say_options(const ParsedOpenFile& file);
   Result<ScopedFd> make_socket(const ParsedOpenFile& file);
   // descriptors_anonymous.cc
   Result<ScopedFd> make_eventfd(const ParsedOpenFile& file);

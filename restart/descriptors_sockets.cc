@@ -48,6 +48,19 @@ void set_options(int fd, const SocketDetail& d) {
   set(fd, SOL_SOCKET, SO_RCVBUF, d.receive_buffer / 2);
 }
 
+// Only what is not already so: some options may be read by everybody, and set only with a right. False: at least one could not.
+bool set_other_options(int fd, const ParsedOpenFile& file) {
+  bool all = true;
+  for_each_detail<SocketOptionDetail>(file, OpenFileDetail::kSocketOption, [&](const SocketOptionDetail& o, Blob) {
+    if (o.length > sizeof(o.value)) return;
+    uint8_t now[sizeof(o.value)] = {};
+    socklen_t length = sizeof(now);
+    if (getsockopt(fd, o.level, o.name, now, &length) == 0 && length == o.length && std::memcmp(now, o.value, length) == 0) return;
+    all = setsockopt(fd, o.level, o.name, o.value, o.length) == 0 && all;
+  });
+  return all;
+}
+
 Error cannot_make(const ParsedOpenFile& file) {
   return make_error(ExitCode::kSystem, errno, "{} cannot be made again ({})", file.path, errno_name(errno));
 }
@@ -101,10 +114,15 @@ Result<ScopedFd> DescriptorBuilder::make_socket_pair(const ParsedOpenFile& file)
   ScopedFd made(fcntl(mine->second, F_DUPFD_CLOEXEC, 0));
   if (!made.valid()) return cannot_make(file);
   set_options(made.get(), facts.detail);
+  if (!set_other_options(made.get(), file)) say_options(file);
   if ((facts.detail.shut_down & 1) != 0) shutdown(made.get(), SHUT_RD);
   if ((facts.detail.shut_down & 2) != 0) shutdown(made.get(), SHUT_WR);
   fcntl(made.get(), F_SETFL, static_cast<int>(file.record.open_flags) & O_NONBLOCK);
   return made;
+}
+
+void DescriptorBuilder::say_options(const ParsedOpenFile& file) {
+  say("{}: an option of the socket cannot be set as it was ({})", describe(file, first_descriptor(file)), errno_name(errno));
 }
 
 // The messages that waited at the end with the number `receiver` are sent to it by the other end.
@@ -134,6 +152,7 @@ Result<ScopedFd> DescriptorBuilder::make_socket(const ParsedOpenFile& file) {
   ScopedFd made(socket(d.domain, d.type | SOCK_CLOEXEC, d.protocol));
   if (!made.valid()) return cannot_make(file);
   set_options(made.get(), d);
+  if (!set_other_options(made.get(), file)) say_options(file);
   if (d.domain == AF_INET6) set(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, d.ipv6_only);
   if (d.address_len != 0) {
     const std::string name = text_of(facts.address, d.address_len);

@@ -83,6 +83,8 @@ enum class OpenFileDetail : uint32_t {
   kTimer = 3,
   kInotifyWatch = 4,
   kSocket = 5,
+  kTerminal = 6,
+  kSocketOption = 7,
 };
 
 struct DetailHeader {
@@ -136,6 +138,24 @@ struct SocketDetail {
   uint32_t address_len;  // bound address, 0 none
   uint32_t peer_len;     // address that datagrams go to, 0 none
   // then: address, peer (struct sockaddr), padded to 8 together
+};
+
+// Of setsockopt(2), in the order in which they are set; those that are 0 in a new socket only if they are not.
+struct SocketOptionDetail {
+  int32_t level, name;
+  uint32_t length;
+  uint32_t reserved;
+  uint8_t value[16];
+};
+
+// Of a terminal whose foreground job the program was: termios(3), and the size of its window. What belongs to the line (speed,
+// parity) is the new terminal's own.
+struct TerminalDetail {
+  uint32_t input, output, local;  // c_iflag, c_oflag, c_lflag
+  uint8_t discipline;             // c_line
+  uint8_t characters[19];         // c_cc
+  uint16_t rows, columns;
+  uint32_t reserved;
 };
 
 }  // namespace ckpt

@@ -1,9 +1,13 @@
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include <cstring>
 
 #include "tests/descriptors/harness.h"
 
@@ -177,6 +181,50 @@ TEST_P(Sockets, ListeningUnixAndDatagrams) {
     VERIFY(write(7, "hello", 5) == 5);
     VERIFY_EQ(read_some(6, 100), "hello");
     VERIFY(listen(8, 1) == 0);
+  };
+  trip.run();
+  EXPECT_TRUE(trip.notes.empty());
+}
+
+TEST_P(Sockets, OptionsStay) {
+  static constexpr timeval kSome{0, 120'000};
+  auto set = [](int fd, int level, int name, const auto& value) {
+    VERIFY(setsockopt(fd, level, name, &value, sizeof(value)) == 0);
+  };
+  auto require = [](int fd, int level, int name, const auto& value) {
+    auto now = value;
+    socklen_t length = sizeof(now);
+    VERIFY(getsockopt(fd, level, name, &now, &length) == 0);
+    VERIFY_EQ(length, sizeof(now));
+    VERIFY(memcmp(&now, &value, sizeof(now)) == 0);
+  };
+  auto for_all = [](auto&& use) {
+    use(5, SOL_SOCKET, SO_RCVTIMEO, kSome);
+    use(6, SOL_SOCKET, SO_SNDTIMEO, kSome);
+    use(7, SOL_SOCKET, SO_BROADCAST, 1);
+    use(7, SOL_SOCKET, SO_RCVTIMEO, kSome);
+    use(7, IPPROTO_IP, IP_TOS, 0x10);
+    use(7, SOL_SOCKET, SO_PRIORITY, 3);  // set by IP_TOS too
+    use(7, IPPROTO_IP, IP_PKTINFO, 1);
+    use(8, IPPROTO_TCP, TCP_NODELAY, 1);
+    use(8, IPPROTO_TCP, TCP_KEEPIDLE, 77);
+    use(8, SOL_SOCKET, SO_LINGER, linger{1, 3});
+    use(9, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1);
+  };
+  trip.setup = [&] {
+    int pair[2];
+    VERIFY(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    const int others[] = {socket(AF_INET, SOCK_DGRAM, 0), socket(AF_INET, SOCK_STREAM, 0), socket(AF_INET6, SOCK_DGRAM, 0)};
+    const int high[] = {fcntl(pair[0], F_DUPFD, 20), fcntl(pair[1], F_DUPFD, 20), fcntl(others[0], F_DUPFD, 20),
+                        fcntl(others[1], F_DUPFD, 20), fcntl(others[2], F_DUPFD, 20)};
+    for (int fd : {pair[0], pair[1], others[0], others[1], others[2]}) close(fd);
+    for (int i = 0; i < 5; ++i) move_to(high[i], 5 + i);
+    for_all(set);
+  };
+  trip.verify = [&] {
+    for_all(require);
+    char byte;
+    VERIFY(read(5, &byte, 1) < 0 && errno == EAGAIN);  // and does not wait for ever
   };
   trip.run();
   EXPECT_TRUE(trip.notes.empty());
