@@ -149,6 +149,7 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
   spec.pid = plan.process().pid;
   spec.uid = plan.process().uid[1];
   spec.gid = plan.process().gid[1];
+  const JobPlace place = job_place(plan.image->meta());
   spec.program = [&, status = status_write.get(), feed = feeder.process_fds()](ReportChannel& report, bool in_new_user) {
     feeder.give_up_our_ends();
     ProcessSpec process;
@@ -160,6 +161,7 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
     process.feed = feed;
     process.loader_fd = loader.process_fd();
     process.new_pid_namespace = choice.new_pid;
+    process.place = place;
     process.image_directory = plan.image_directory;
     become_program(process, report, in_new_user);
   };
@@ -170,7 +172,7 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
   launched_copy.namespaces = launched->namespaces;
   supervisor.emplace(std::move(*launched), std::move(ours), std::move(status_read),
                      [&plan](uint32_t index) { return mapping_name(plan.image->meta(), index); },
-                     loader.started() ? &loader : nullptr);
+                     loader.started() ? &loader : nullptr, place);
   if (feeder.wanted()) CKPT_TRY(feeder.start(progress_on_terminal(options, "loading")));
   auto outcome = supervisor->wait_until_running();
   auto fed = feeder.join();

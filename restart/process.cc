@@ -120,6 +120,7 @@ Result<void> prepare_lazy_memory(OwnFds& fds, const RestorerRange& range) {
 Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool in_new_user) {
   const ImageMeta& meta = spec.image->meta();
   OwnFds fds;
+  take_job_place(spec.place);
   CKPT_TRY(clear_the_way(spec, report, fds));
   report.send(ReportKind::kStage, static_cast<int32_t>(RestartStage::kProcess));
   CKPT_TRY(restore_surroundings(meta, report));

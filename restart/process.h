@@ -8,6 +8,7 @@
 
 #include "restart/feeder.h"
 #include "restart/fill_plan.h"
+#include "restart/job.h"
 #include "restart/lazy_plan.h"
 #include "restart/report.h"
 #include "restart/vdso.h"
@@ -24,6 +25,7 @@ struct ProcessSpec {
   FeedFds feed;        // none: nothing is filled in
   int loader_fd = -1;  // socket; -1: nothing is lazy
   bool new_pid_namespace = false;
+  JobPlace place = JobPlace::kRestarters;
   std::string image_directory;  // where tails of files that have grown are kept
 };
 

@@ -43,12 +43,20 @@ void send_signal(int pidfd, int signal, siginfo_t* info) {
 
 }  // namespace
 
-Supervisor::Supervisor(Launched launched, ReportChannel report, ScopedFd status_fd, MappingName mapping_name, Loader* loader)
+// Is the program to get a signal that the kernel sent to us? What the terminal sends goes to its whole process group: the
+// program has it already, unless it is elsewhere.
+bool Supervisor::passes_on_from_kernel(int signal) const {
+  return place_ == JobPlace::kOwnSession && (signal == SIGINT || signal == SIGQUIT || signal == SIGTSTP);
+}
+
+Supervisor::Supervisor(Launched launched, ReportChannel report, ScopedFd status_fd, MappingName mapping_name, Loader* loader,
+                       JobPlace place)
     : launched_(std::move(launched)),
       report_(std::move(report)),
       status_fd_(std::move(status_fd)),
       mapping_name_(std::move(mapping_name)),
-      loader_(loader) {
+      loader_(loader),
+      place_(place) {
   sigset_t set = watched_signals();
   signals_ = ScopedFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   fcntl(status_fd_.get(), F_SETFL, O_NONBLOCK);
@@ -167,8 +175,7 @@ void Supervisor::forward_signals() {
   signalfd_siginfo got;
   while (read(signals_.get(), &got, sizeof(got)) == static_cast<ssize_t>(sizeof(got))) {
     int signal = static_cast<int>(got.ssi_signo);
-    // What the terminal sends goes to the whole process group, so the program has it already.
-    if (signal == SIGCHLD || got.ssi_code == SI_KERNEL) continue;
+    if (signal == SIGCHLD || (got.ssi_code == SI_KERNEL && !passes_on_from_kernel(signal))) continue;
     if (got.ssi_code != SI_QUEUE) {
       send_signal(launched_.pidfd.get(), signal, nullptr);
       continue;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "restart/job.h"
 #include "restart/launch.h"
 #include "restart/loader.h"
 #include "restart/report.h"
@@ -31,7 +32,8 @@ class Supervisor {
   // a number in the image, for messages.
   using MappingName = std::function<std::string(uint32_t index)>;
   // loader: nullptr when all memory is there before the program runs.
-  Supervisor(Launched launched, ReportChannel report, ScopedFd status_fd, MappingName mapping_name, Loader* loader);
+  Supervisor(Launched launched, ReportChannel report, ScopedFd status_fd, MappingName mapping_name, Loader* loader,
+             JobPlace place);
 
   // Blocks the signals that are forwarded later; before launch(), so that none is missed.
   static void block_signals();
@@ -52,6 +54,7 @@ class Supervisor {
   Result<void> read_stages();
   void reached(RestartStage stage);
   void read_reports();
+  bool passes_on_from_kernel(int signal) const;
   void forward_signals();
   void reap();
   void watch_loader();
@@ -63,6 +66,7 @@ class Supervisor {
   ScopedFd status_fd_;
   MappingName mapping_name_;
   Loader* loader_;
+  JobPlace place_;
   ScopedFd signals_;
   Outcome outcome_;
   std::optional<Error> reported_error_;

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""What a program is besides its memory, threads and descriptors: its place among processes, its priorities, its
+capabilities, what it has told the kernel about memory to come. All of it is as it was after a restart, or a checkpoint says
+that it will not be."""
+
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from stepped_program import CKPT, RESTART, Program
+
+# Each line of input is an expression, answered by its value in a line.
+PROGRAM = """
+import ctypes, mmap, os, re, signal, struct, subprocess, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+def status(name): return re.search('^%s:\\\\s*(.*)$' % name, open('/proc/self/status').read(), re.M).group(1)
+def text(path): return open(path).read().strip()
+def write(path, what):
+    with open(path, 'w') as f: f.write(what)
+def interrupted(*_): os.write(1, b'interrupted\\n')
+def resized(*_): os.write(1, b'resized\\n')
+print('up', flush=True)
+for line in sys.stdin:
+    try: answer = eval(line)
+    except Exception as e: answer = repr(e)
+    print(answer, flush=True)
+"""
+
+
+class Surroundings(unittest.TestCase):
+    def setUp(self):
+        signal.signal(signal.SIGALRM, lambda *_: self.fail("hangs"))
+        signal.alarm(60)
+        self.addCleanup(signal.alarm, 0)
+        self.directory = tempfile.mkdtemp(prefix="ckpt-surroundings-")
+        self.addCleanup(shutil.rmtree, self.directory)
+        os.chmod(self.directory, 0o777)
+        self.images = os.path.join(self.directory, "images")
+
+    def start(self, *how):
+        self.program = Program([*how, CKPT, "run", "--dir", self.images, "--", "/usr/bin/python3", "-c", PROGRAM])
+        self.addCleanup(self.program.child.kill)
+        self.assertEqual(self.program.child.stdout.readline(), b"up\n")
+        self.pid = self.program.child.pid
+        return self.program
+
+    def checkpoint(self):
+        """Returns what the checkpoint had to say."""
+        now = subprocess.run([CKPT, "now", "--json", str(self.pid)], capture_output=True, check=True, timeout=60)
+        return json.loads(now.stdout).get("notes", [])
+
+    def kill_program(self):
+        os.kill(self.pid, signal.SIGKILL)
+        self.end()
+
+    def end(self):
+        if not self.program.child.stdin.closed:
+            self.program.end()
+
+    def come_back(self, *options, how=()):
+        self.checkpoint()
+        self.kill_program()
+        return self.restart(*options, how=how)
+
+    def restart(self, *options, how=()):
+        self.program = Program([*how, RESTART, "--json", *options, self.images])
+        self.addCleanup(self.program.child.kill)
+        said = self.program.said()
+        self.assertTrue(said["ok"], said)
+        self.addCleanup(self.end)
+        self.notes = said["notes"]
+        self.pid = said["outer_pid"]
+        return self.program
+
+    def test_session(self):
+        leads = "os.getsid(0) == os.getpid() == os.getpgrp()"
+        for options in ([], ["--namespaces", "always"]):
+            program = self.start("setsid")
+            self.assertEqual(program.ask(leads), "True")
+            self.assertEqual(self.come_back(*options).ask(leads), "True")
+            self.end()
+
+    def test_process_group(self):
+        program = self.start()
+        self.assertEqual(program.ask("os.setpgid(0, 0)"), "None")
+        # Without a terminal.
+        self.assertEqual(self.come_back(how=["setsid"]).ask("os.getpgrp() == os.getpid()"), "True")
+
+    def test_member_of_a_group(self):
+        self.start()
+        self.assertEqual(self.come_back().ask("os.getpgrp()"), str(os.getpgrp()))
+
+    def test_interrupted_at_the_terminal_though_in_another_session(self):
+        program = self.start("setsid")
+        self.assertEqual(program.ask("signal.signal(signal.SIGINT, interrupted) and None"), "None")
+        self.checkpoint()
+        self.kill_program()
+        pid, terminal = self.run_on_terminal(RESTART, "--json", self.images)
+        self.read_until(terminal, b'"ok":true')
+        os.write(terminal, b"\x03")
+        self.read_until(terminal, b"interrupted")
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
+
+    @staticmethod
+    def on_terminal(*argv):
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execvp(argv[0], argv)
+        return pid, terminal
+
+    @staticmethod
+    def read_until(terminal, pattern):
+        got = b""
+        while not re.search(pattern, got):
+            got += os.read(terminal, 1000)
+        return got
+
+    def run_on_terminal(self, *argv):
+        pid, terminal = self.on_terminal(*argv)
+        self.addCleanup(os.close, terminal)
+        return pid, terminal
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
