@@ -279,7 +279,23 @@ Result<void> CheckpointRun::get_ready() {
   return {};
 }
 
+// Of the process; descriptors have notes of their own.
+void CheckpointRun::note_what_is_lost() {
+  if (facts_.has_children) {
+    note(1, "the program has child processes, which are not in the image: after a restart it has none, and what memory it shared "
+            "with them is its own");
+  }
+  if (facts_.seccomp_filters > library.foreign_filters) {
+    note(1, "the program has forbidden itself system calls (seccomp): after a restart it has no such filter, for the kernel shows "
+            "them to nobody");
+  }
+  if (facts_.parent_death_signal != 0) {
+    note(1, "the program is to get a signal when its parent ends (PR_SET_PDEATHSIG): after a restart it gets none");
+  }
+}
+
 Result<void> CheckpointRun::set_meta() {
+  note_what_is_lost();
   cost_.longest_wait_ns = static_cast<int64_t>(copier_.counters().longest_wait_ns.load());
   cost_.forced_copies = copier_.counters().forced.load();
   cost_.sequential_copies = copier_.counters().sequential.load();

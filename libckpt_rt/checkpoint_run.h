@@ -56,6 +56,7 @@ class CheckpointRun {
   void own_ranges();
   void disown(Arena& arena);
   bool note(uint32_t severity, const char* text);
+  void note_what_is_lost();
   Result<void> set_meta();
 
   // checkpoint_stop.cc

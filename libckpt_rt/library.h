@@ -32,6 +32,7 @@ struct Library {
   int64_t monotonic_shift_ns = 0;  // CLOCK_MONOTONIC now minus what the program's deadlines assume
   uint64_t last_streamed = 0;  // sequence of the newest image that went to CKPT_TO's command
   int interval_timer = -1;    // kernel id of the timer of CKPT_EVERY
+  uint32_t foreign_filters = 0;  // seccomp filters that were there before the program's first instruction
 
   StopWorld world;
   ProcessState process{};

@@ -187,6 +187,7 @@ __attribute__((constructor)) void start() {
       (library.settings.dma && !library.engine.reserve())) {
     return;
   }
+  library.foreign_filters = count_seccomp_filters();
   if (install_signal_handler(library.signal) != 0) return;
   // A parent may have left our signal blocked: unblock it, for this thread and those it will create.
   uint64_t ours = 1ull << (library.signal - 1);

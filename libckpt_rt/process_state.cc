@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -53,7 +54,21 @@ void read_stat_fields(std::string_view stat, MmRecord& mm) {
   mm.env_end = f[51 - 4];
 }
 
+uint32_t seccomp_filters_in(std::string_view status) {
+  uint64_t mode = 0, filters = 0;
+  if (numbers(line_of(status, "\nSeccomp:"), 10, &mode, 1) != 1 || mode == 0) return 0;
+  // Before Linux 5.9 the number is not told.
+  return numbers(line_of(status, "\nSeccomp_filters:"), 10, &filters, 1) == 1 ? static_cast<uint32_t>(filters) : 1;
+}
+
 }  // namespace
+
+uint32_t count_seccomp_filters() {
+  if (sys::call(__NR_prctl, PR_GET_SECCOMP, 0L, 0L, 0L, 0L) == 0) return 0;
+  char text[4096];
+  const long n = read_small_file("/proc/thread-self/status", text, sizeof(text));
+  return n <= 0 ? 0 : seccomp_filters_in({text, static_cast<size_t>(n)});
+}
 
 Result<void> read_process_facts(Arena& arena, int tid, ProcessFacts& facts) {
   constexpr size_t kText = 64 << 10;
@@ -86,6 +101,7 @@ Result<void> read_process_facts(Arena& arena, int tid, ProcessFacts& facts) {
   if (numbers(line_of(status, "CapEff:"), 16, v, 1) == 1) p.cap_effective = v[0];
   if (numbers(line_of(status, "CapBnd:"), 16, v, 1) == 1) p.cap_bounding = v[0];
   if (numbers(line_of(status, "CapAmb:"), 16, v, 1) == 1) p.cap_ambient = v[0];
+  facts.seccomp_filters = seccomp_filters_in(status);
   constexpr size_t kMostGroups = 8192;  // the status text above holds no more
   auto* groups_read = static_cast<uint64_t*>(arena.allocate(kMostGroups * sizeof(uint64_t)));
   if (groups_read == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
@@ -95,6 +111,9 @@ Result<void> read_process_facts(Arena& arena, int tid, ProcessFacts& facts) {
   for (size_t i = 0; i < groups; ++i) group_ids[i] = static_cast<uint32_t>(groups_read[i]);
   facts.groups = std::as_bytes(std::span(group_ids, groups));
   p.group_count = static_cast<uint32_t>(groups);
+
+  // Not what waits for __WCLONE: the command of CKPT_TO (image_command.cc).
+  facts.has_children = sys::call(__NR_waitid, P_ALL, 0L, 0L, WEXITED | WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT, 0L) != -ECHILD;
 
   p.pgid = static_cast<int32_t>(sys::call(__NR_getpgid, 0));
   p.sid = static_cast<int32_t>(sys::call(__NR_getsid, 0));

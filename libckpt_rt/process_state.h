@@ -33,7 +33,13 @@ struct ProcessFacts {
   MmRecord mm{};
   std::string_view cwd, root, comm, exe;
   std::span<const std::byte> auxv, groups;
+  uint32_t seccomp_filters = 0;
+  bool has_children = false;
+  int parent_death_signal = 0;  // of some thread
 };
+
+// Of the calling thread.
+uint32_t count_seccomp_filters();
 
 // Both with the threads standing. tid: a thread of the program.
 Result<void> read_process_facts(Arena& arena, int tid, ProcessFacts& facts);

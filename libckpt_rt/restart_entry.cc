@@ -159,6 +159,7 @@ void reset_library() {
   Watch::forget_kept();
   ++library.generation;
   agent::reset(library.generation);
+  library.foreign_filters = count_seccomp_filters();
   library.monotonic_shift_ns += restart.args.monotonic_shift_ns;
   hooks::monotonic_shift_ns.store(library.monotonic_shift_ns, std::memory_order_relaxed);
   // Our working memory is not part of an image: new blocks for the threads that will be needed.

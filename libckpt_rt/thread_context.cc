@@ -54,6 +54,7 @@ void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
   slot.affinity_len = n > 0 ? static_cast<uint32_t>(n) : 0;
   long slack = sys::call(__NR_prctl, PR_GET_TIMERSLACK);
   slot.timer_slack_ns = slack > 0 ? static_cast<uint64_t>(slack) : 0;
+  sys::call(__NR_prctl, PR_GET_PDEATHSIG, &slot.parent_death_signal);
   sys::call(__NR_rt_sigpending, &slot.pending_mask, kSigsetBytes);
 }
 

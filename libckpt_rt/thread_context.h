@@ -54,6 +54,7 @@ struct ThreadSlot {
   uint32_t rseq_len = 0, rseq_signature = 0;
   SchedAttr sched{};
   uint64_t timer_slack_ns = 0;
+  int32_t parent_death_signal = 0;  // not given back
   uint32_t affinity_len = 0;
   uint8_t affinity[128] = {};
   char name[16] = {};

@@ -24,6 +24,10 @@ def status(name): return re.search('^%s:\\\\s*(.*)$' % name, open('/proc/self/st
 def text(path): return open(path).read().strip()
 def write(path, what):
     with open(path, 'w') as f: f.write(what)
+def forbid_nothing():
+    libc.prctl(38, 1, 0, 0, 0)
+    allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))
+    return libc.prctl(22, 2, struct.pack('HxxxxxxQ', 1, ctypes.addressof(allow)), 0, 0)
 def interrupted(*_): os.write(1, b'interrupted\\n')
 def resized(*_): os.write(1, b'resized\\n')
 print('up', flush=True)
@@ -127,6 +131,25 @@ class Surroundings(unittest.TestCase):
         pid, terminal = self.on_terminal(*argv)
         self.addCleanup(os.close, terminal)
         return pid, terminal
+
+    def test_what_is_lost_is_said(self):
+        program = self.start()
+        self.assertEqual(self.checkpoint(), [])
+        self.assertIn("Popen", program.ask("globals().update(child=subprocess.Popen(['sleep', '1000'])) or child"))
+        self.assertEqual(["child processes" in n for n in self.checkpoint()], [True])
+        self.assertEqual(program.ask("child.kill() or child.wait()"), "-9")
+        self.assertEqual(self.checkpoint(), [])
+        self.assertEqual(program.ask("libc.prctl(1, 15)"), "0")
+        self.assertEqual(["PR_SET_PDEATHSIG" in n for n in self.checkpoint()], [True])
+        self.assertEqual(program.ask("libc.prctl(1, 0) or forbid_nothing()"), "0")
+        self.assertEqual(["seccomp" in n for n in self.checkpoint()], [True])
+        self.restart_again()
+
+    def restart_again(self):
+        # What surrounds ckpt-restart is not the program's doing.
+        self.come_back()
+        self.assertEqual(["seccomp" in n for n in self.notes], [True])
+        self.assertEqual(self.checkpoint(), [])
 
 
 if __name__ == "__main__":
