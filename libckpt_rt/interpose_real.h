@@ -21,6 +21,7 @@ enum class RealFunction : unsigned {
   kAioSuspend,
   kGaiSuspend,
   kPthreadMutexInit,
+  kTimerCreate,
   kCount,
 };
 

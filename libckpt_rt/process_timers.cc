@@ -100,6 +100,9 @@ namespace {
 // What is left only falls, but when the timer expires.
 bool expired_between(int64_t before_ns, int64_t after_ns) { return before_ns != 0 && (after_ns == 0 || after_ns > before_ns); }
 
+// Does the timer count the processor time of one thread? posix-timers.c: CPUCLOCK_PERTHREAD_MASK.
+bool of_thread(const PosixTimerRecord& timer) { return timer.clock < 0 && (timer.clock & 4) != 0; }
+
 void add(PendingSignals& pending, int tid, const siginfo_t& info) {
   if (pending.count == PendingSignals::kMost) {
     pending.overflow = true;
@@ -162,12 +165,16 @@ long restore_timers(const ProcessTimers& timers) {
     event.sigev_signo = t.signal;
     event.sigev_value.sival_ptr = reinterpret_cast<void*>(t.value);
     event._sigev_un._tid = t.notify_tid;
-    int id = t.id;
+    int id = t.id, clock = t.clock;
     long r = 0;
     // Without the newer prctl the kernel counts ids up: make timers until it reaches the one that the
     // program knows.
     for (;;) {
-      r = sys::call(__NR_timer_create, t.clock, &event, &id);
+      r = sys::call(__NR_timer_create, clock, &event, &id);
+      if (r == -EINVAL && clock == t.clock && of_thread(t)) {
+        clock = CLOCK_MONOTONIC;  // the thread had ended: the timer never expires, but its number is the program's
+        continue;
+      }
       if (r != 0 || id == t.id || by_id) break;
       sys::call(__NR_timer_delete, id);
       if (id > t.id) return -EEXIST;

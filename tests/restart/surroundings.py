@@ -24,12 +24,42 @@ def status(name): return re.search('^%s:\\\\s*(.*)$' % name, open('/proc/self/st
 def text(path): return open(path).read().strip()
 def write(path, what):
     with open(path, 'w') as f: f.write(what)
+class Timer:
+    # Of the processor time of a thread that works when it is told to.
+    def __init__(self):
+        self.expired, self.work, self.ready = 0, threading.Semaphore(0), threading.Semaphore(0)
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+        self.ready.acquire()
+    def burn(self, seconds):
+        end = time.thread_time() + seconds
+        while time.thread_time() < end and not self.expired: pass  # seen at a clock tick
+    def run(self):
+        event = struct.pack('QiI48x', 0, signal.SIGUSR1, 0)
+        timer = ctypes.c_void_p()
+        assert libc.timer_create(3, event, ctypes.byref(timer)) == 0
+        assert libc.timer_settime(timer, 0, struct.pack('qqqq', 0, 0, 0, 50000000), None) == 0
+        self.ready.release()
+        self.work.acquire()
+        self.burn(5)
+        self.ready.release()
+    def of_others(self):
+        self.burn(0.1)
+        return self.expired
+    def of_its_thread(self):
+        self.work.release()
+        self.ready.acquire()
+        return self.expired
+    def until_its_thread_is_gone(self):
+        while os.path.exists('/proc/self/task/%d' % self.thread.native_id): pass
 def forbid_nothing():
     libc.prctl(38, 1, 0, 0, 0)
     allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))
     return libc.prctl(22, 2, struct.pack('HxxxxxxQ', 1, ctypes.addressof(allow)), 0, 0)
 def interrupted(*_): os.write(1, b'interrupted\\n')
 def resized(*_): os.write(1, b'resized\\n')
+def expired(*_): timer.expired += 1
+signal.signal(signal.SIGUSR1, expired)
 print('up', flush=True)
 for line in sys.stdin:
     try: answer = eval(line)
@@ -131,6 +161,21 @@ class Surroundings(unittest.TestCase):
         pid, terminal = self.on_terminal(*argv)
         self.addCleanup(os.close, terminal)
         return pid, terminal
+
+    def test_timer_of_a_threads_time(self):
+        program = self.start()
+        self.assertEqual(program.ask("globals().update(timer=Timer())"), "None")
+        program = self.come_back()
+        self.assertEqual(program.ask("timer.of_others()"), "0")
+        self.assertEqual(program.ask("timer.of_its_thread()"), "1")
+
+    def test_timer_of_a_thread_that_has_ended(self):
+        program = self.start()
+        for step, answer in (("globals().update(timer=Timer())", "None"), ("timer.of_its_thread()", "1"),
+                             ("timer.until_its_thread_is_gone()", "None"), ("'signal' in text('/proc/self/timers')", "True")):
+            self.assertEqual(program.ask(step), answer)
+        for _ in range(2):
+            self.assertEqual(self.come_back().ask("timer.expired, 'signal' in text('/proc/self/timers')"), "(1, True)")
 
     def test_what_is_lost_is_said(self):
         program = self.start()
