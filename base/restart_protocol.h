@@ -42,7 +42,16 @@ struct RestartStatus {
   uint32_t stage;   // RestartStage reached, or in which it failed
   int32_t error;    // errno, 0 for progress
   int32_t tid;      // the thread it concerns, or 0
-  uint32_t detail;  // RestartStage::kMemory: index of the mapping; else free
+  uint32_t detail;  // RestartStage::kMemory: index of the mapping; kThreadState: LibraryNotes; else free
+};
+
+// What the library could not bring back as it was, without being fatal.
+enum LibraryNote : uint32_t {
+  kNoteScheduling = 1u << 0,   // of some thread: policy, priority, nice
+  kNoteAffinity = 1u << 1,     // of some thread
+  kNoteIoPriority = 1u << 2,   // of some thread
+  kNoteOomScore = 1u << 3,
+  kNoteAmbient = 1u << 4,     // ambient capabilities
 };
 
 struct RestartArgs {

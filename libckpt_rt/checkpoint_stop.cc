@@ -164,6 +164,7 @@ Result<void> CheckpointRun::while_stopped() {
   ends(kMappings);
   CKPT_TRY(read_process_facts(arena_, tid, facts_));
   capture_process_state_stopped(library.process);
+  library.process.cap_ambient = facts_.process.cap_ambient;
   for (const ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next) facts_.parent_death_signal |= s->parent_death_signal;
   ends(kProcess);
 

@@ -14,6 +14,8 @@
 
 #include "base/clock.h"
 #include "base/cpu_features.h"
+#include "base/raii_fd.h"
+#include "base/restart_protocol.h"
 #include "libckpt_rt/proc_text.h"
 #include "libckpt_rt/task_list.h"
 
@@ -52,6 +54,25 @@ void read_stat_fields(std::string_view stat, MmRecord& mm) {
   mm.arg_end = f[49 - 4];
   mm.env_start = f[50 - 4];
   mm.env_end = f[51 - 4];
+}
+
+constexpr char kOomScoreFile[] = "/proc/self/oom_score_adj", kCoreFilterFile[] = "/proc/self/coredump_filter";
+
+template <size_t kSize>
+void read_line(const char* path, char (&line)[kSize]) {
+  const long n = read_small_file(path, line, kSize);
+  line[n > 0 ? n : 0] = '\0';
+}
+
+// False: it is not what it was, and cannot be.
+bool write_line(const char* path, const char* line, const char* prefix) {
+  char now[16], text[32];
+  read_line(path, now);
+  if (line[0] == '\0' || std::string_view(now) == line) return true;
+  ScopedFd file(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0)));
+  if (!file.valid()) return false;
+  const size_t length = static_cast<size_t>(fmt::format_to_n(text, sizeof(text), "{}{}", prefix, line).out - text);
+  return sys::call(__NR_write, file.get(), text, length) == static_cast<long>(length);
 }
 
 uint32_t seccomp_filters_in(std::string_view status) {
@@ -154,6 +175,8 @@ void capture_process_state_stopped(ProcessState& state) {
   long m = sys::call(__NR_membarrier, MEMBARRIER_CMD_GET_REGISTRATIONS, 0, 0);
   state.membarrier = m > 0 ? static_cast<uint32_t>(m) : 0;
   state.brk = static_cast<uint64_t>(sys::call(__NR_brk, 0L));
+  read_line(kOomScoreFile, state.oom_score_adj);
+  read_line(kCoreFilterFile, state.core_filter);
   state.realtime_ns = now_ns(CLOCK_REALTIME);
   state.monotonic_ns = now_ns(CLOCK_MONOTONIC);
   state.boottime_ns = now_ns(CLOCK_BOOTTIME);
@@ -169,6 +192,23 @@ long restore_signal_actions(const ProcessState& state) {
     if ((state.membarrier & (1u << bit)) != 0) sys::call(__NR_membarrier, 1 << bit, 0, 0);
   }
   return 0;
+}
+
+uint32_t restore_process_settings(const ProcessState& state) {
+  uint32_t notes = 0;
+  if (!write_line(kOomScoreFile, state.oom_score_adj, "")) notes |= kNoteOomScore;
+  write_line(kCoreFilterFile, state.core_filter, "0x");  // it needs no right
+  return notes;
+}
+
+uint32_t restore_ambient_capabilities(const ProcessState& state) {
+  uint32_t notes = 0;
+  sys::call(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0L, 0L, 0L);
+  for (int bit = 0; bit < 64; ++bit) {
+    if ((state.cap_ambient >> bit & 1) == 0) continue;
+    if (sys::call(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, bit, 0L, 0L) != 0) notes |= kNoteAmbient;
+  }
+  return notes;
 }
 
 }  // namespace ckpt

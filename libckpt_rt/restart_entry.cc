@@ -33,7 +33,7 @@ namespace {
 //   leader   timers (they may name threads)          kTimers
 //   leader   created = 1
 //   threads  own state, capabilities given up, ready += 1
-//   leader   own state, on its own stack; restorer unmapped; waits for ready   kThreadState
+//   leader   settings of the process, own state, on its own stack; restorer unmapped; waits for ready   kThreadState
 //   leader   go = 1, kGo; all threads return through their signal frames
 struct Restart {
   RestartArgs args;
@@ -41,12 +41,13 @@ struct Restart {
   FutexWord created{0};
   FutexWord ready{0};
   FutexWord go{0};
+  std::atomic<uint32_t> notes{0};  // LibraryNotes
 };
 constinit Restart restart{};
 
-void report(RestartStage stage, long error, int tid) {
+void report(RestartStage stage, long error, int tid, uint32_t detail = 0) {
   if (restart.args.status_fd < 0) return;
-  RestartStatus status{static_cast<uint32_t>(stage), error < 0 ? static_cast<int32_t>(-error) : 0, tid, 0};
+  RestartStatus status{static_cast<uint32_t>(stage), error < 0 ? static_cast<int32_t>(-error) : 0, tid, detail};
   sys::call(__NR_write, restart.args.status_fd, &status, sizeof(status));
 }
 
@@ -62,6 +63,9 @@ void* stack_below(ThreadSlot* slot) {
   return reinterpret_cast<void*>((reinterpret_cast<uint64_t>(slot) - 256) & ~15ull);
 }
 
+// relaxed: read when all threads are ready, which orders it.
+void add_notes(uint32_t notes) { restart.notes.fetch_or(notes, std::memory_order_relaxed); }
+
 void give_up_capabilities() {
   if (restart.args.set_capabilities == 0) return;
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
@@ -76,9 +80,11 @@ void give_up_capabilities() {
 }
 
 void restore_own_state(const ThreadSlot& slot) {
-  long r = restore_thread_in_handler(slot);
+  uint32_t notes = 0;
+  long r = restore_thread_in_handler(slot, notes);
   if (r != 0) fail(RestartStage::kThreadState, r, slot.tid);
   give_up_capabilities();
+  add_notes(notes | restore_ambient_capabilities(library.process));
 }
 
 void await(FutexWord& word, uint32_t value) {
@@ -105,7 +111,7 @@ void release_all() {
   await(restart.ready, restart.threads);
   queue_again(library.pending, 0);
   callbacks::run(CKPT_RT_AFTER_RESTART);
-  report(RestartStage::kThreadState, 0, 0);
+  report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
   report(RestartStage::kGo, 0, 0);
   if (restart.args.status_fd >= 0) sys::call(__NR_close, restart.args.status_fd);
   restart.go.store(1, std::memory_order_release);
@@ -114,6 +120,7 @@ void release_all() {
 
 void leader_main(void* arg) {
   auto* slot = static_cast<ThreadSlot*>(arg);
+  add_notes(restore_process_settings(library.process));
   restore_own_state(*slot);
   release_all();
   go_on(slot);
@@ -121,6 +128,7 @@ void leader_main(void* arg) {
 
 // The program's main thread had exited: its successor goes as well, the others stay.
 void exited_leader_main(void*) {
+  add_notes(restore_process_settings(library.process));
   give_up_capabilities();
   release_all();
   sys::call(__NR_exit, 0L);
@@ -177,6 +185,7 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   using namespace ckpt;
   restart.args = *args;
   restart.threads = 0;
+  restart.notes.store(0, std::memory_order_relaxed);
   for (FutexWord* w : {&restart.created, &restart.ready, &restart.go}) w->store(0, std::memory_order_relaxed);
   if (args->protocol != kRestartProtocolVersion) fail(RestartStage::kSignals, -EPROTO, 0);
   reset_library();

@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "base/restart_protocol.h"
 #include "base/sys.h"
 
 #ifndef PR_GET_TID_ADDRESS
@@ -21,6 +22,7 @@ namespace {
 
 constexpr uint32_t kRseqSignature = 0x53053053;  // glibc's RSEQ_SIG on x86-64
 constexpr size_t kSigsetBytes = 8;               // the kernel's sigset_t
+constexpr long kIoPriorityOfThread = 1;          // IOPRIO_WHO_PROCESS
 
 // Is `area` registered for this thread? Registering again what is registered gives EBUSY; anything
 // else leaves the thread as it was.
@@ -52,6 +54,8 @@ void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
   sys::call(__NR_sched_getattr, 0L, &slot.sched, sizeof(slot.sched), 0L);
   long n = sys::call(__NR_sched_getaffinity, 0L, sizeof(slot.affinity), slot.affinity);
   slot.affinity_len = n > 0 ? static_cast<uint32_t>(n) : 0;
+  long io_priority = sys::call(__NR_ioprio_get, kIoPriorityOfThread, 0L);
+  slot.io_priority = io_priority > 0 ? static_cast<int32_t>(io_priority) : 0;
   long slack = sys::call(__NR_prctl, PR_GET_TIMERSLACK);
   slot.timer_slack_ns = slack > 0 ? static_cast<uint64_t>(slack) : 0;
   sys::call(__NR_prctl, PR_GET_PDEATHSIG, &slot.parent_death_signal);
@@ -98,7 +102,7 @@ void queue_again(const PendingSignals& pending, uint32_t from) {
   }
 }
 
-long restore_thread_in_handler(const ThreadSlot& slot) {
+long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes) {
   long first_error = 0;
   auto check = [&](long r) {
     if (sys::failed(r) && first_error == 0) first_error = r;
@@ -112,8 +116,15 @@ long restore_thread_in_handler(const ThreadSlot& slot) {
   if (slot.timer_slack_ns != 0) sys::call(__NR_prctl, PR_SET_TIMERSLACK, slot.timer_slack_ns);
   // A narrower machine or fewer rights must not keep a program from coming back: affinity and
   // scheduling are restored as far as they go.
-  if (slot.affinity_len != 0) sys::call(__NR_sched_setaffinity, 0L, slot.affinity_len, slot.affinity);
-  if (slot.sched.size != 0) sys::call(__NR_sched_setattr, 0L, &slot.sched, 0L);
+  auto try_to = [&](long r, uint32_t note) {
+    if (sys::failed(r)) notes |= note;
+  };
+  if (slot.affinity_len != 0) try_to(sys::call(__NR_sched_setaffinity, 0L, slot.affinity_len, slot.affinity), kNoteAffinity);
+  if (slot.sched.size != 0) try_to(sys::call(__NR_sched_setattr, 0L, &slot.sched, 0L), kNoteScheduling);
+  const long io_priority = sys::call(__NR_ioprio_get, kIoPriorityOfThread, 0L);
+  if (!sys::failed(io_priority) && io_priority != slot.io_priority) {
+    try_to(sys::call(__NR_ioprio_set, kIoPriorityOfThread, 0L, long{slot.io_priority}), kNoteIoPriority);
+  }
   return first_error;
 }
 

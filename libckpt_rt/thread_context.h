@@ -54,6 +54,7 @@ struct ThreadSlot {
   uint32_t rseq_len = 0, rseq_signature = 0;
   SchedAttr sched{};
   uint64_t timer_slack_ns = 0;
+  int32_t io_priority = 0;  // ioprio_get(2)
   int32_t parent_death_signal = 0;  // not given back
   uint32_t affinity_len = 0;
   uint8_t affinity[128] = {};
@@ -81,9 +82,9 @@ void take_pending_in_handler(ThreadSlot& slot);
 // back as sent by the process itself.
 void queue_again(const PendingSignals& pending, uint32_t from);
 
-// The first thing that could not be restored, or 0. Runs on the thread itself, all signals blocked.
-// Pending signals are the leader's to restore.
-long restore_thread_in_handler(const ThreadSlot& slot);
+// The first thing without which the thread cannot go on, or 0; what else could not be restored is added to the
+// LibraryNotes. Runs on the thread itself, all signals blocked. Pending signals are the leader's to restore.
+long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes);
 
 // What the handler and the kernel's frame under it take of a stack, at most as far as we know: a hint.
 inline constexpr uint64_t kHandlerStackBytes = 8 << 10;

@@ -103,10 +103,18 @@ void plan_credentials(const ImageMeta& meta, bool in_new_user, RestorerArgs& arg
   uint64_t permitted = p.cap_permitted & own.permitted;
   uint64_t effective = p.cap_effective & permitted;
   uint64_t inheritable = p.cap_inheritable & (own.inheritable | own.permitted) & own.bounding;
-  bool stays = permitted == own.permitted && effective == own.effective && inheritable == own.inheritable;
+  // Whoever leaves user 0 loses all of them, unless they are kept.
+  bool stays = permitted == own.permitted && effective == own.effective && inheritable == own.inheritable &&
+               (same || args.change_ids == 0);
   constexpr uint64_t kDropBounding = uint64_t{1} << CAP_SETPCAP;
   args.drop_bounding = (own.effective & kDropBounding) != 0 ? own.bounding & ~p.cap_bounding : 0;
   args.change_capabilities = !stays || args.drop_bounding != 0;
+  // To choose thread ids, for their nice values and scheduling, and for oom_score_adj: often set by a service manager that
+  // then became the program's user.
+  constexpr uint64_t kChooseIds = uint64_t{1} << CAP_CHECKPOINT_RESTORE;
+  constexpr uint64_t kSettings = uint64_t{1} << CAP_SYS_NICE | uint64_t{1} << CAP_SYS_RESOURCE;
+  const uint64_t choose_ids = (own.permitted & kChooseIds) != 0 ? kChooseIds : uint64_t{1} << CAP_SYS_ADMIN;
+  args.keep_capabilities = own.permitted & (choose_ids | kSettings);
   args.library.set_capabilities = args.change_capabilities;
   args.library.cap_permitted = permitted;
   args.library.cap_effective = effective;

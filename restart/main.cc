@@ -254,6 +254,7 @@ int restart(const RestartOptions& options, char** argv) {
   std::vector<std::string> notes = plan->notes;
   notes.insert(notes.end(), outcome->notes.begin(), outcome->notes.end());
   for (std::string& line : restorer_note_lines(outcome->restorer_notes)) notes.push_back(std::move(line));
+  for (std::string& line : library_note_lines(outcome->library_notes)) notes.push_back(std::move(line));
   for (const std::string& note : notes) print_note(options, note);
   report_costs(options, *plan, loader, launched, *outcome, costs, notes);
   if (options.detach) {

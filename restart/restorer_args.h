@@ -155,10 +155,11 @@ struct RestorerArgs {
   uint32_t personality;
   int32_t dumpable;
 
-  // Credentials, when we may change them. The capability CAP_CHECKPOINT_RESTORE stays until the
-  // library has made the threads: it sets RestartArgs' capabilities on each of them.
+  // Credentials, when we may change them. What the library needs stays until it has made the threads: it sets
+  // RestartArgs' capabilities on each of them.
   uint32_t change_ids;          // 1: set uid, gid and groups
-  uint32_t change_capabilities; // 1: keep only what the library needs
+  uint32_t change_capabilities; // 1: keep only those of the program and keep_capabilities
+  uint64_t keep_capabilities;
   uint32_t uid[4], gid[4];
   uint32_t group_count;
   uint32_t set_groups;          // 0: setgroups is denied in this user namespace

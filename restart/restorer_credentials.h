@@ -1,9 +1,9 @@
 // Becoming the saved user: part of the freestanding restorer.
 //
 // Owner:     restart. Included by restorer.cc only.
-// Callers:   the restorer, on the only thread, when nothing more needs a right except the library's
-//            clone3 with set_tid, for which CAP_CHECKPOINT_RESTORE stays.
-// Never:     goes on with more rights than the saved process had, but for that one: a failure to
+// Callers:   the restorer, on the only thread, when nothing more needs a right except what the library
+//            does (RestorerArgs::keep_capabilities).
+// Never:     goes on with more rights than the saved process had, but for those: a failure to
 //            give up a user id ends the restart.
 #pragma once
 
@@ -45,7 +45,6 @@ inline long become_saved_user(const RestorerArgs& a, uint32_t& notes) {
   }
   if (a.change_capabilities == 0) return 0;
   sys::call(__NR_prctl, PR_SET_KEEPCAPS, 0L, 0L, 0L, 0L);
-  constexpr uint64_t kNeeded = uint64_t{1} << CAP_CHECKPOINT_RESTORE;
   struct {
     uint32_t version;
     int32_t pid;
@@ -53,19 +52,13 @@ inline long become_saved_user(const RestorerArgs& a, uint32_t& notes) {
   struct {
     uint32_t effective, permitted, inheritable;
   } data[2];
-  auto fill = [&](uint64_t needed) {
-    uint64_t effective = a.library.cap_effective | needed, permitted = a.library.cap_permitted | needed;
-    for (int i = 0; i < 2; ++i) {
-      data[i].effective = static_cast<uint32_t>(effective >> (32 * i));
-      data[i].permitted = static_cast<uint32_t>(permitted >> (32 * i));
-      data[i].inheritable = static_cast<uint32_t>(a.library.cap_inheritable >> (32 * i));
-    }
-  };
-  fill(kNeeded);
-  long r = sys::call(__NR_capset, &header, data);
-  if (!sys::failed(r)) return 0;
-  // Without CAP_CHECKPOINT_RESTORE of our own (CAP_SYS_ADMIN did instead).
-  fill(uint64_t{1} << CAP_SYS_ADMIN);
+  const uint64_t effective = a.library.cap_effective | a.keep_capabilities;
+  const uint64_t permitted = a.library.cap_permitted | a.keep_capabilities;
+  for (int i = 0; i < 2; ++i) {
+    data[i].effective = static_cast<uint32_t>(effective >> (32 * i));
+    data[i].permitted = static_cast<uint32_t>(permitted >> (32 * i));
+    data[i].inheritable = static_cast<uint32_t>(a.library.cap_inheritable >> (32 * i));
+  }
   return sys::call(__NR_capset, &header, data);
 }
 

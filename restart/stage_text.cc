@@ -2,6 +2,8 @@
 
 #include <errno.h>
 
+#include <initializer_list>
+
 #include "restart/restorer_args.h"
 
 namespace ckpt {
@@ -99,21 +101,44 @@ Error stage_error(const RestartStatus& s, const std::function<std::string(uint32
                     name, s.tid, s.detail);
 }
 
-std::vector<std::string> restorer_note_lines(uint32_t notes) {
+namespace {
+
+struct NoteText {
+  uint32_t bit;
+  const char* text;
+};
+
+std::vector<std::string> lines_of(uint32_t notes, std::initializer_list<NoteText> texts) {
   std::vector<std::string> lines;
-  auto line = [&](uint32_t bit, const char* text) {
-    if ((notes & bit) != 0) lines.emplace_back(text);
-  };
-  line(kNoteMmRefused, "the kernel refused the memory description: ps and /proc/PID/cmdline show ckpt-restart");
-  line(kNoteMmExeRefused, "/proc/PID/exe shows ckpt-restart (changing it needs CAP_CHECKPOINT_RESTORE and the program's file)");
-  line(kNoteAdviceRefused, "this kernel refused advice on memory (madvise) that the program had given");
-  line(kNoteLockRefused, "memory that was locked is not: raise ulimit -l");
-  line(kNoteLimitRefused, "a resource limit could not be set as it was");
-  line(kNoteTimeRefused, "CLOCK_MONOTONIC jumps: the time namespace could not be entered");
-  line(kNoteDumpableRefused, "the program's dumpable flag could not be set as it was");
-  line(kNoteCapabilitiesRefused, "capabilities could not be limited as they were");
-  line(kNoteSealRefused, "a memory file could not be sealed as it was");
+  for (const NoteText& t : texts) {
+    if ((notes & t.bit) != 0) lines.emplace_back(t.text);
+  }
   return lines;
+}
+
+}  // namespace
+
+std::vector<std::string> restorer_note_lines(uint32_t notes) {
+  return lines_of(
+      notes,
+      {{kNoteMmRefused, "the kernel refused the memory description: ps and /proc/PID/cmdline show ckpt-restart"},
+       {kNoteMmExeRefused, "/proc/PID/exe shows ckpt-restart (changing it needs CAP_CHECKPOINT_RESTORE and the program's file)"},
+       {kNoteAdviceRefused, "this kernel refused advice on memory (madvise) that the program had given"},
+       {kNoteLockRefused, "memory that was locked is not: raise ulimit -l"},
+       {kNoteLimitRefused, "a resource limit could not be set as it was"},
+       {kNoteTimeRefused, "CLOCK_MONOTONIC jumps: the time namespace could not be entered"},
+       {kNoteDumpableRefused, "the program's dumpable flag could not be set as it was"},
+       {kNoteCapabilitiesRefused, "capabilities could not be limited as they were"},
+       {kNoteSealRefused, "a memory file could not be sealed as it was"}});
+}
+
+std::vector<std::string> library_note_lines(uint32_t notes) {
+  return lines_of(
+      notes, {{kNoteScheduling, "a thread's nice value or scheduling policy could not be set as it was (it needs CAP_SYS_NICE)"},
+              {kNoteAffinity, "a thread was bound to processors that this machine does not have, or does not give us"},
+              {kNoteIoPriority, "a thread's I/O priority could not be set as it was (ionice)"},
+              {kNoteOomScore, "oom_score_adj could not be lowered to what it was (it needs CAP_SYS_RESOURCE)"},
+              {kNoteAmbient, "ambient capabilities could not be set as they were"}});
 }
 
 }  // namespace ckpt

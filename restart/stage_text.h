@@ -17,7 +17,8 @@ const char* stage_name(RestartStage stage);
 // The line for a failed stage: what failed, on what, and what to do.
 Error stage_error(const RestartStatus& status, const std::function<std::string(uint32_t)>& mapping_name);
 
-// One line for each RestorerNote bit.
+// One line for each RestorerNote bit, and each LibraryNote bit.
 std::vector<std::string> restorer_note_lines(uint32_t notes);
+std::vector<std::string> library_note_lines(uint32_t notes);
 
 }  // namespace ckpt

@@ -115,6 +115,7 @@ Result<void> Supervisor::read_stages() {
     if (status.error != 0) return stage_error(status, mapping_name_);
     reached(stage);
     if (stage == RestartStage::kMm) outcome_.restorer_notes = status.detail;
+    if (stage == RestartStage::kThreadState) outcome_.library_notes = status.detail;
     if (stage == RestartStage::kGo) {
       // The process closes its end next, before any of its threads goes on: whoever looks at it after us sees
       // its own descriptors only. (A child of an after-restart callback may hold the pipe longer.)

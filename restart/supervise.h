@@ -24,6 +24,7 @@ struct Outcome {
   int outer_pid = 0;                          // the program's pid as we see it
   std::vector<std::string> notes;
   uint32_t restorer_notes = 0;  // RestorerNote
+  uint32_t library_notes = 0;   // LibraryNote
 };
 
 class Supervisor {

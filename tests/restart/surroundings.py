@@ -67,6 +67,9 @@ for line in sys.stdin:
     print(answer, flush=True)
 """
 
+needs_root = unittest.skipIf(os.geteuid() != 0, "needs root")
+ANOTHER_USER = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+
 
 class Surroundings(unittest.TestCase):
     def setUp(self):
@@ -112,6 +115,12 @@ class Surroundings(unittest.TestCase):
         self.notes = said["notes"]
         self.pid = said["outer_pid"]
         return self.program
+
+    def stays(self, program, question, *options, how=()):
+        before = program.ask(question)
+        self.assertNotIn("Error", before)
+        after = self.come_back(*options, how=how)
+        self.assertEqual(after.ask(question), before)
 
     def test_session(self):
         leads = "os.getsid(0) == os.getpid() == os.getpgrp()"
@@ -161,6 +170,47 @@ class Surroundings(unittest.TestCase):
         pid, terminal = self.on_terminal(*argv)
         self.addCleanup(os.close, terminal)
         return pid, terminal
+
+    @needs_root
+    def test_priorities_of_another_user(self):
+        # Less likely to be killed is only for those with CAP_SYS_RESOURCE.
+        program = self.start("sh", "-c", "for n in 300 -300; do echo $n > /proc/self/oom_score_adj; done 2> /dev/null; exec \"$@\"", "sh",
+                             "nice", "-n", "-5", *ANOTHER_USER)
+        question = "os.getuid(), os.getpriority(os.PRIO_PROCESS, 0), text('/proc/self/oom_score_adj'), status('CapPrm')"
+        self.assertRegex(program.ask(question), r"\(65534, -5, '-?300', '0000000000000000'\)")
+        self.stays(program, question, "--trust")
+        self.assertEqual(self.notes, [])
+
+    @needs_root
+    def test_what_cannot_be_had_is_said(self):
+        self.start("nice", "-n", "-5")
+        self.checkpoint()
+        self.kill_program()
+        for path, directories, files in os.walk(self.images):
+            for name in [path, *(os.path.join(path, f) for f in files)]:
+                os.chown(name, 65534, 65534)
+        self.restart(how=ANOTHER_USER)
+        self.assertEqual(self.program.ask("os.getpriority(os.PRIO_PROCESS, 0)"), "0")
+        self.assertTrue([n for n in self.notes if "nice value" in n], self.notes)
+
+    def test_settings_of_the_process(self):
+        program = self.start()
+        for step in ("write('/proc/self/coredump_filter', '0x7')", "write('/proc/self/oom_score_adj', '321')",
+                     "libc.syscall(251, 1, 0, 2 << 13 | 7) or None"):
+            self.assertEqual(program.ask(step), "None")
+        self.stays(program, "text('/proc/self/coredump_filter'), text('/proc/self/oom_score_adj'), libc.syscall(252, 1, 0)")
+
+    @needs_root
+    def test_capabilities_of_another_user(self):
+        own = int(re.search(r"CapPrm:\s*(\w+)", open("/proc/self/status").read()).group(1), 16)
+        for which in ("+net_raw", ",".join("+cap_%d" % n for n in range(64) if own >> n & 1)):
+            program = self.start(*ANOTHER_USER, "--inh-caps=" + which, "--ambient-caps=" + which)
+            self.assertEqual(program.ask("threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()"), "None")
+            question = "os.getuid(), [status('Cap' + c) for c in ('Inh', 'Prm', 'Eff', 'Bnd', 'Amb')]"
+            self.assertNotIn("'0000000000000000'", program.ask(question))
+            self.stays(program, question, "--trust")
+            self.end()
+            shutil.rmtree(self.images)
 
     def test_timer_of_a_threads_time(self):
         program = self.start()
