@@ -50,8 +50,9 @@ enum LibraryNote : uint32_t {
   kNoteScheduling = 1u << 0,   // of some thread: policy, priority, nice
   kNoteAffinity = 1u << 1,     // of some thread
   kNoteIoPriority = 1u << 2,   // of some thread
-  kNoteOomScore = 1u << 3,
-  kNoteAmbient = 1u << 4,     // ambient capabilities
+  kNoteFutureLocks = 1u << 3,  // mlockall(MCL_FUTURE)
+  kNoteOomScore = 1u << 4,
+  kNoteAmbient = 1u << 5,      // ambient capabilities
 };
 
 struct RestartArgs {

@@ -6,6 +6,7 @@
 #include <linux/capability.h>
 #include <linux/membarrier.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/time.h>
@@ -54,6 +55,22 @@ void read_stat_fields(std::string_view stat, MmRecord& mm) {
   mm.arg_end = f[49 - 4];
   mm.env_start = f[50 - 4];
   mm.env_end = f[51 - 4];
+}
+
+// The kernel tells nobody what mlockall(MCL_FUTURE) has said. It shows in a new mapping: what is locked cannot be given
+// back, and is there at once unless it is locked on fault.
+int future_locks() {
+  const long page = sys::call(__NR_mmap, 0L, kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
+  if (page == -EAGAIN) return MCL_FUTURE;  // as much is locked as may be
+  if (sys::failed(page)) return 0;
+  int locks = 0;
+  if (sys::call(__NR_madvise, page, kPageSize, long{MADV_DONTNEED}) == -EINVAL) {
+    unsigned char there = 0;
+    sys::call(__NR_mincore, page, kPageSize, &there);
+    locks = (there & 1) != 0 ? MCL_FUTURE : MCL_FUTURE | MCL_ONFAULT;
+  }
+  sys::call(__NR_munmap, page, kPageSize);
+  return locks;
 }
 
 constexpr char kOomScoreFile[] = "/proc/self/oom_score_adj", kCoreFilterFile[] = "/proc/self/coredump_filter";
@@ -175,6 +192,7 @@ void capture_process_state_stopped(ProcessState& state) {
   long m = sys::call(__NR_membarrier, MEMBARRIER_CMD_GET_REGISTRATIONS, 0, 0);
   state.membarrier = m > 0 ? static_cast<uint32_t>(m) : 0;
   state.brk = static_cast<uint64_t>(sys::call(__NR_brk, 0L));
+  state.future_locks = future_locks();
   read_line(kOomScoreFile, state.oom_score_adj);
   read_line(kCoreFilterFile, state.core_filter);
   state.realtime_ns = now_ns(CLOCK_REALTIME);
@@ -196,6 +214,7 @@ long restore_signal_actions(const ProcessState& state) {
 
 uint32_t restore_process_settings(const ProcessState& state) {
   uint32_t notes = 0;
+  if (state.future_locks != 0 && sys::call(__NR_mlockall, long{state.future_locks}) != 0) notes |= kNoteFutureLocks;
   if (!write_line(kOomScoreFile, state.oom_score_adj, "")) notes |= kNoteOomScore;
   write_line(kCoreFilterFile, state.core_filter, "0x");  // it needs no right
   return notes;

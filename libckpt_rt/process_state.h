@@ -26,6 +26,7 @@ struct ProcessState {
   int64_t realtime_ns, monotonic_ns, boottime_ns;
   uint64_t brk;
   uint64_t cap_ambient;
+  int future_locks;       // what mlockall(2) has said of mappings to come: MCL_FUTURE, with MCL_ONFAULT, or 0
   char oom_score_adj[16]; // lines of /proc/self/oom_score_adj and coredump_filter; empty: unknown
   char core_filter[16];
 };
@@ -50,7 +51,7 @@ void capture_process_state_stopped(ProcessState& state);  // all but the timers:
 
 // Restart, in the leader, all signals blocked. The first error, or 0.
 long restore_signal_actions(const ProcessState& state);
-// The same, while there still is a right to do it: LibraryNotes.
+// The same, when nothing more is mapped for us, and while there still is a right to do it: LibraryNotes.
 uint32_t restore_process_settings(const ProcessState& state);
 // On each thread, when its other capabilities are what they were.
 uint32_t restore_ambient_capabilities(const ProcessState& state);

@@ -137,6 +137,7 @@ std::vector<std::string> library_note_lines(uint32_t notes) {
       notes, {{kNoteScheduling, "a thread's nice value or scheduling policy could not be set as it was (it needs CAP_SYS_NICE)"},
               {kNoteAffinity, "a thread was bound to processors that this machine does not have, or does not give us"},
               {kNoteIoPriority, "a thread's I/O priority could not be set as it was (ionice)"},
+              {kNoteFutureLocks, "mlockall(MCL_FUTURE) was refused: memory mapped from now on is not locked; raise ulimit -l"},
               {kNoteOomScore, "oom_score_adj could not be lowered to what it was (it needs CAP_SYS_RESOURCE)"},
               {kNoteAmbient, "ambient capabilities could not be set as they were"}});
 }

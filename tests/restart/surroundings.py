@@ -20,10 +20,19 @@ from stepped_program import CKPT, RESTART, Program
 PROGRAM = """
 import ctypes, mmap, os, re, signal, struct, subprocess, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 def status(name): return re.search('^%s:\\\\s*(.*)$' % name, open('/proc/self/status').read(), re.M).group(1)
 def text(path): return open(path).read().strip()
 def write(path, what):
     with open(path, 'w') as f: f.write(what)
+def locked_by_mapping():
+    # KiB that are locked because 64 pages are mapped, and because one of these is touched.
+    before = int(status('VmLck').split()[0])
+    at = libc.mmap(None, 64 << 12, 3, 0x22, -1, 0)
+    there = ctypes.create_string_buffer(64)
+    libc.mincore(ctypes.c_void_p(at), 64 << 12, there)
+    return int(status('VmLck').split()[0]) - before, there.raw.count(b'\\1')
 class Timer:
     # Of the processor time of a thread that works when it is told to.
     def __init__(self):
@@ -209,6 +218,17 @@ class Surroundings(unittest.TestCase):
             question = "os.getuid(), [status('Cap' + c) for c in ('Inh', 'Prm', 'Eff', 'Bnd', 'Amb')]"
             self.assertNotIn("'0000000000000000'", program.ask(question))
             self.stays(program, question, "--trust")
+            self.end()
+            shutil.rmtree(self.images)
+
+    @needs_root
+    def test_memory_to_come_is_locked(self):
+        for flags, expected in ((2, "(256, 64)"), (2 | 4, "(256, 0)"), (0, "(0, 0)")):
+            program = self.start()
+            self.assertEqual(program.ask("libc.mlockall(%d) if %d else 0" % (flags, flags)), "0")
+            self.assertEqual(program.ask("locked_by_mapping()"), expected)
+            for _ in range(2):
+                self.assertEqual(self.come_back().ask("locked_by_mapping()"), expected)
             self.end()
             shutil.rmtree(self.images)
 
