@@ -116,6 +116,7 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, DescriptorExecutor exec
   if (structure_changed_ || kcmp_refused_) CKPT_TRY(sort_by_open_file());
   number_open_files();
   CKPT_TRY(look_at_sockets_stopped());
+  CKPT_TRY(look_at_terminals_stopped());
   decide_kinds();
   CKPT_TRY(copy_contents_stopped());
   if (pidfd_ >= 0) sys::call(__NR_close, pidfd_);

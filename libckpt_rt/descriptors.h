@@ -186,6 +186,7 @@ class DescriptorCapture {
 
   // descriptors_sockets.cc
   Result<void> look_at_sockets_stopped();
+  Result<void> look_at_terminals_stopped();
   Result<void> look_at_socket(CapturedDescriptor& d, int socket, int diag);
   Result<void> copy_messages(CapturedDescriptor& d);
 

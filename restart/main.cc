@@ -1,6 +1,7 @@
 // ckpt-restart: plan and checks, the new process, then its parent until it ends. Stages: docs/restart.md.
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include "restart/process.h"
 #include "restart/stage_text.h"
 #include "restart/supervise.h"
+#include "restart/terminal.h"
 #include "writer/image_catalog.h"
 #include "writer/image_chain.h"
 #include "writer/image_spool.h"
@@ -232,24 +234,31 @@ int restart(const RestartOptions& options, char** argv) {
   }
 
   Supervisor::block_signals();
+  Terminal terminal;
+  if (!options.detach) terminal.set_as_saved(plan->image->meta());
   Loader loader;
   std::optional<Supervisor> supervisor;
   Launched launched;
+  auto begin_again_in_namespace = [&]() -> Result<Outcome> {
+    choice = choose_namespaces(plan->tids, NamespacePolicy::kAlways);
+    if (!choice.ok()) return choice.error();
+    choice->reason = "a thread id was taken meanwhile";
+    if (choice->new_user && plan->lazy.any()) CKPT_TRY(load_eagerly(*plan, progress_on_terminal(options, "checking")));
+    supervisor.reset();
+    return bring_back(options, *plan, *choice, supervisor, loader, launched);
+  };
   auto outcome = bring_back(options, *plan, *choice, supervisor, loader, launched);
   if (!outcome.ok() && outcome.error().code == ExitCode::kUnavailable && outcome.error().sys_errno == EEXIST &&
       !choice->new_pid &&
       options.namespaces == NamespacePolicy::kAuto) {
     // Somebody took an id since we looked: nothing of the program has run, so start over in a namespace.
-    choice = choose_namespaces(plan->tids, NamespacePolicy::kAlways);
-    if (!choice.ok()) return finish_with_error(options, choice.error());
-    choice->reason = "a thread id was taken meanwhile";
-    if (choice->new_user && plan->lazy.any()) {
-      if (auto r = load_eagerly(*plan, progress_on_terminal(options, "checking")); !r.ok()) return finish_with_error(options, r.error());
-    }
-    supervisor.reset();
-    outcome = bring_back(options, *plan, *choice, supervisor, loader, launched);
+    outcome = begin_again_in_namespace();
   }
-  if (!outcome.ok()) return finish_with_error(options, outcome.error());
+  if (!outcome.ok()) {
+    terminal.put_back();
+    return finish_with_error(options, outcome.error());
+  }
+  if (terminal.other_size()) supervisor->send(SIGWINCH);
 
   std::vector<std::string> notes = plan->notes;
   notes.insert(notes.end(), outcome->notes.begin(), outcome->notes.end());

@@ -260,6 +260,8 @@ int Supervisor::wait_until_ended(const std::function<void()>& loaded) {
   }
 }
 
+void Supervisor::send(int signal) { send_signal(launched_.pidfd.get(), signal, nullptr); }
+
 void Supervisor::detach() {
   if (launched_.through_init) report_.send(ReportKind::kDetach, 0);
   if (loader_ != nullptr) loader_->detach();

@@ -48,6 +48,8 @@ class Supervisor {
   // called when all memory of a lazy restart is there. If it could not be had, the loader has the error.
   int wait_until_ended(const std::function<void()>& loaded);
 
+  void send(int signal);
+
   // The program goes on without us.
   void detach();
 

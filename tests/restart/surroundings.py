@@ -3,15 +3,19 @@
 capabilities, what it has told the kernel about memory to come. All of it is as it was after a restart, or a checkpoint says
 that it will not be."""
 
+import fcntl
 import json
 import os
 import pty
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import tty
 import unittest
 
 from stepped_program import CKPT, RESTART, Program
@@ -175,10 +179,59 @@ class Surroundings(unittest.TestCase):
             got += os.read(terminal, 1000)
         return got
 
+    @staticmethod
+    def settings(terminal):
+        """Input, output and local modes, control characters."""
+        all_of_them = termios.tcgetattr(terminal)
+        return all_of_them[:2] + [all_of_them[3], all_of_them[6]]
+
     def run_on_terminal(self, *argv):
         pid, terminal = self.on_terminal(*argv)
         self.addCleanup(os.close, terminal)
         return pid, terminal
+
+    @staticmethod
+    def kill(pid):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+    def test_terminal(self):
+        pid, first = self.run_on_terminal(CKPT, "run", "--dir", self.images, "--", "/usr/bin/python3", "-c", PROGRAM)
+        self.read_until(first, b"up")
+        fcntl.ioctl(first, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+        os.write(first, b"'set' if signal.signal(signal.SIGWINCH, resized) == 0 else 'no'\n")
+        self.read_until(first, b"\nset")
+        os.write(first, b"__import__('tty').setraw(0)\n")
+        while self.settings(first)[2] & termios.ICANON:
+            pass
+        raw = self.settings(first)
+        subprocess.run([CKPT, "now", str(pid)], check=True, stdout=subprocess.DEVNULL, timeout=60)
+        self.kill(pid)
+        pid, second = self.run_on_terminal(RESTART, "--json", self.images)
+        self.assertNotEqual(self.settings(second), raw)
+        self.read_until(second, b"resized")
+        self.assertEqual(self.settings(second), raw)
+        os.write(second, b"'it goes' + ' on'\n")
+        self.read_until(second, b"it goes on")
+        self.kill(pid)
+
+    def test_terminal_that_the_shell_has_for_itself(self):
+        # The program is in the background, and the shell edits its next line.
+        pid, first = self.run_on_terminal("sh", "-c", "set -m; \"$@\" & echo pid $!; wait", "sh", CKPT, "run", "--dir", self.images,
+                                          "--", "/bin/sleep", "1000")
+        program = int(re.search(rb"pid (\d+)", self.read_until(first, rb"pid \d+\r")).group(1))
+        while os.readlink("/proc/%d/exe" % program) != os.path.realpath("/bin/sleep"):
+            pass
+        tty.setraw(first)
+        subprocess.run([CKPT, "now", str(program)], check=True, stdout=subprocess.DEVNULL, timeout=60)
+        os.kill(program, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        pid, second = self.run_on_terminal(RESTART, "--json", self.images)
+        before = self.settings(second)
+        self.read_until(second, b'"ok":true')
+        self.assertEqual(self.settings(second), before)
+        os.write(second, b"\x03")
+        os.waitpid(pid, 0)
 
     @needs_root
     def test_priorities_of_another_user(self):
