@@ -39,8 +39,6 @@ long UringBackend::attach(int fd, std::span<std::byte> staging, uint32_t in_flig
   io_uring_ring_dontfork(&ring_);
   iovec all{staging.data(), staging.size()};
   registered_ = pinning_is_free() && io_uring_register_buffers(&ring_, &all, 1) == 0;
-  // Counts against RLIMIT_NOFILE, hence may be refused. liburing would raise the program's limit then.
-  file_registered_ = sys::call(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_FILES, &fd, 1) == 0;
   attached_ = true;
   fd_ = fd;
   limit_ = in_flight;
@@ -58,15 +56,13 @@ long UringBackend::write(const WriteRequest& request) {
     finish(request.slot, write_here(request));
     return 0;
   }
-  const int fd = file_registered_ ? 0 : fd_;  // an index, with IOSQE_FIXED_FILE
   if (!request.pieces.empty()) {
-    io_uring_prep_writev(entry, fd, request.pieces.data(), static_cast<unsigned>(request.pieces.size()), request.offset);
+    io_uring_prep_writev(entry, fd_, request.pieces.data(), static_cast<unsigned>(request.pieces.size()), request.offset);
   } else if (registered_) {
-    io_uring_prep_write_fixed(entry, fd, request.data, request.bytes, request.offset, 0);
+    io_uring_prep_write_fixed(entry, fd_, request.data, request.bytes, request.offset, 0);
   } else {
-    io_uring_prep_write(entry, fd, request.data, request.bytes, request.offset);
+    io_uring_prep_write(entry, fd_, request.data, request.bytes, request.offset);
   }
-  if (file_registered_) entry->flags |= IOSQE_FIXED_FILE;
   entry->rw_flags = RWF_NOWAIT;
   entry->user_data = request.slot;
   long r;
@@ -115,10 +111,7 @@ long UringBackend::write_here(const WriteRequest& request) {
 long UringBackend::sync(int fd) { return sys::call(__NR_fsync, fd); }
 
 void UringBackend::detach() {
-  if (!attached_) return;
-  // The ring goes when the kernel gets to it; the file is not to be held until then.
-  if (file_registered_) sys::call(__NR_io_uring_register, ring_.ring_fd, IORING_UNREGISTER_FILES, 0L, 0L);
-  io_uring_queue_exit(&ring_);
+  if (attached_) io_uring_queue_exit(&ring_);
   attached_ = false;
 }
 

@@ -42,7 +42,6 @@ class UringBackend final : public FileBackend {
   io_uring ring_;
   bool attached_ = false;
   bool registered_ = false;  // the staging memory is pinned once, not for each write
-  bool file_registered_ = false;  // the file is looked up once
   int fd_ = -1;
   uint32_t limit_ = 0;
   uint64_t done_here_ = 0;
