@@ -115,21 +115,38 @@ Result<void> PageScan::scan_protected(AddrRange range, ArenaVector<AddrRange>& r
   return {};
 }
 
-long is_protected(int pagemap, AddrRange range) {
-  // One run of pages, or not all are.
+namespace {
+
+// All of [range) in one run of pages that are as `arg` says?
+long is_one_run(int pagemap, AddrRange range, PagemapScanArg arg) {
   PageRegion region{};
-  PagemapScanArg arg{};
   arg.size = sizeof(arg);
   arg.start = range.start.value;
   arg.end = range.end.value;
   arg.vec = reinterpret_cast<uint64_t>(&region);
   arg.vec_len = 1;
-  // As in scan_protected(). What is returned of a page is nothing, so that pages and holes make one run.
-  arg.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
-  arg.category_mask = arg.category_inverted = arg.return_mask = kPageIsWritten;
   const long n = sys::call(__NR_ioctl, pagemap, kPagemapScan, &arg);
   if (n < 0) return n;
   return n == 1 && region.start == range.start.value && region.end == range.end.value;
+}
+
+}  // namespace
+
+long is_protected(int pagemap, AddrRange range) {
+  PagemapScanArg arg{};
+  // As in scan_protected(). What is returned of a page is nothing, so that pages and holes make one run.
+  arg.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
+  arg.category_mask = arg.category_inverted = arg.return_mask = kPageIsWritten;
+  const long all = is_one_run(pagemap, range, arg);
+  if (all != 0) return all;
+  // Guard pages are never protected, nor written to. Page by page: no condition of the call says "protected or a guard".
+  PagemapScanArg guard{};
+  guard.category_mask = kPageIsGuard;
+  for (AddrRange page{range.start, range.start + kPageSize}; page.start < range.end; page = {page.end, page.end + kPageSize}) {
+    // EINVAL: before Linux 6.15, where a guard cannot be told from a page that was written to and is swapped.
+    if (is_one_run(pagemap, page, arg) != 1 && is_one_run(pagemap, page, guard) != 1) return 0;
+  }
+  return 1;
 }
 
 Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
