@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/sys.h"
 #include "writer/io_error.h"
 
@@ -19,6 +20,24 @@ namespace {
 
 // Bytes. As much again as there is: what is too much is given back in the end, and that is not free.
 constexpr uint64_t kLeastReserved = 4ull << 20, kMostReserved = 64ull << 20;
+
+// What a process that was killed had given to the disk keeps its file locked until it is written: a program that is restarted
+// at once may come before that. False: whoever has the lock lives.
+bool lock_soon(int fd) {
+  constexpr int64_t kPatienceNs = 2'000'000'000;
+  constexpr timespec kStep{0, 5'000'000};
+  const int64_t deadline = now_ns() + kPatienceNs;
+  while (sys::call(__NR_flock, fd, static_cast<long>(LOCK_EX | LOCK_NB)) == -EWOULDBLOCK) {
+    if (now_ns() > deadline) return false;
+    sys::call(__NR_nanosleep, &kStep, nullptr);
+  }
+  return true;
+}
+
+Error written_by_another(const char* path) {
+  return make_error(ExitCode::kCannotCreate, EBUSY, "{}.tmp is being written by another process; give each program its own CKPT_DIR",
+                    shown_path(path).text);
+}
 
 long rename_to_new(int dir_fd, const char* from, const char* to) {
   long r = sys::call(__NR_renameat2, dir_fd, from, dir_fd, to, static_cast<long>(RENAME_NOREPLACE));
@@ -85,6 +104,7 @@ Result<void> ImageFile::create_exclusively() {
       CKPT_TRY(unlink_stale());
       continue;
     }
+    if (fd == -EEXIST) return written_by_another(path_);
     if (sys::failed(fd)) return image_io_error("create", path_, fd);
     fd_.reset(static_cast<int>(fd));
     // Another program that tidies the directory (remove_dead_leftovers) may have found the file before it
@@ -108,11 +128,7 @@ Result<void> ImageFile::unlink_stale() {
   if (old == -ENOENT) return {};
   const ScopedFd stale(sys::failed(old) ? -1 : static_cast<int>(old));  // locked until the name is gone
   if (stale.valid()) {
-    if (sys::call(__NR_flock, stale.get(), static_cast<long>(LOCK_EX | LOCK_NB)) == -EWOULDBLOCK) {
-      return make_error(ExitCode::kCannotCreate, EBUSY,
-                        "{}.tmp is being written by another process; give each program its own CKPT_DIR",
-                        shown_path(path_).text);
-    }
+    if (!lock_soon(stale.get())) return written_by_another(path_);
     // Published or removed since it was opened: what has the name now is another's, if there is one.
     if (!has_name(stale.get(), dir_fd_, temporary_)) return {};
   }

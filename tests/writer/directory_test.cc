@@ -1,10 +1,12 @@
 // The image directory: made, refused, numbered, pruned.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "tests/writer/image_fixture.h"
@@ -353,12 +355,29 @@ TEST_F(Directory, AFileThatIsBeingWrittenIsNotTakenAway) {
     ScopedFd directory(open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     while (!over) remove_dead_leftovers(directory.get());
   });
-  while (made < 3000 && wrong == 0) std::this_thread::yield();
+  while (made < 1000 && wrong == 0) std::this_thread::yield();
   over = true;
   first.join();
   second.join();
   tidy.join();
   EXPECT_EQ(wrong, 0u) << "of " << made;
+}
+
+// As of a process that was killed, whose last writes are on their way to the disk.
+TEST_F(Directory, AFileThatIsLetGoSoonIsReplaced) {
+  ScopedFd directory(open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::string left = path(name(1) + ".tmp");
+  ScopedFd old(open(left.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(flock(old.get(), LOCK_EX), 0);
+  std::thread end([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    old.reset();
+  });
+  ImageFile file;
+  auto created = file.create(directory.get(), name(1).c_str(), false);
+  end.join();
+  EXPECT_TRUE(created.ok()) << created.error().message();
+  file.remove();
 }
 
 TEST(ImageNames, Compose) {
