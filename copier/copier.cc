@@ -83,7 +83,7 @@ void Copier::let_be_written(SegmentId id) {
   table_.finish(id);
 }
 
-bool Copier::check_rest() {
+void Copier::check_rest() {
   constexpr uint64_t kAtOnce = 64 << 20;  // bytes asked for by one call: who maps memory waits for it
   AddrRange run{};
   SegmentId first{0};
@@ -107,7 +107,6 @@ bool Copier::check_rest() {
     run.end = window.end;
   }
   ask({static_cast<uint32_t>(table_.size())});
-  return !lost();
 }
 
 void Copier::set_lost(Addr a, const char* how) {

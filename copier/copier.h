@@ -117,8 +117,8 @@ class Copier final : private CopyListener {
   bool batch_is_unchanged();
   // The caller owns a segment that is not copied: a thread writes to it.
   void let_be_written(SegmentId id);
-  // Nobody wrote to what is not copied. False: it lost its protection, and so perhaps its content, without a word.
-  bool check_rest();
+  // What is not copied and has lost its protection without a word, and so perhaps its content, is lost().
+  void check_rest();
   void set_lost(Addr a, const char* how);
 
   SegmentTable& table_;

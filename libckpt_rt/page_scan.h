@@ -53,8 +53,8 @@ class PageScan {
   bool swapping_ = true;      // this machine has swap: memory may go there at any time
 };
 
-// Does userfaultfd protect all of [range) but for guard pages, holes included? 1 yes, 0 no; -errno: this kernel cannot tell (PAGEMAP_SCAN is
-// missing). pagemap: a descriptor of /proc/self/pagemap. Any thread; needs no memory but its stack.
+// Does userfaultfd protect all of [range) but for guard pages, holes included? 1 yes, 0 no; -errno: this kernel cannot
+// tell (PAGEMAP_SCAN is missing). pagemap: a descriptor of /proc/self/pagemap. Any thread; needs no memory but its stack.
 long is_protected(int pagemap, AddrRange range);
 
 }  // namespace ckpt

@@ -1,4 +1,4 @@
-/* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, flood, increments, shared,
+/* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, flood, reclaimed, increments, shared,
  * placed, growth, given-back, ring, alone, last, drop, stuck, critical, exec N.
  * Plain C: the header is for such programs. */
 #define _GNU_SOURCE
@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,6 +161,45 @@ static void flood_api(void) {
     new += memory[i] == 'y';
   }
   printf("returned %d restarted %u old %zu new %zu\n", returned, ckpt_rt_restarted(), old, new);
+}
+
+/* Memory given to MADV_FREE before the checkpoint, which the kernel takes when it is protected, and that is used again: in the
+ * stop it is full of 'a', and from then on a thread fills it with 'b'. It lies behind other memory, so that its turn to be
+ * copied comes late. */
+enum { kBeforeIt = 96 << 20, kReclaimed = 4 << 20 };
+static atomic_bool stood = 0;
+static size_t found = 0;
+static void reclaim(enum ckpt_rt_callback_kind kind, void* memory) {
+  (void)kind;
+  madvise(memory, kReclaimed, MADV_PAGEOUT);
+  memset(memory, 'a', kReclaimed);
+  atomic_store(&stood, 1);
+}
+static void look(enum ckpt_rt_callback_kind kind, void* memory) {
+  (void)kind;
+  for (size_t i = 0; i < kReclaimed; ++i) found += ((char*)memory)[i] == 'a';
+}
+static void* overwrite(void* memory) {
+  while (!atomic_load(&stood)) sched_yield();
+  while (atomic_load(&stood)) memset(memory, 'b', kReclaimed);
+  return NULL;
+}
+
+static void reclaimed_api(void) {
+  char* all = mmap(NULL, kBeforeIt + kReclaimed, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (all == MAP_FAILED) fail("mmap");
+  char* memory = all + kBeforeIt;
+  madvise(all, kBeforeIt + kReclaimed, MADV_NOHUGEPAGE);
+  for (size_t i = 0; i < kBeforeIt; ++i) all[i] = (char)(i * 2654435761u >> 24);
+  memset(memory, 'x', kReclaimed);
+  if (madvise(memory, kReclaimed, MADV_FREE) != 0) fail("madvise");
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, overwrite, memory) != 0) fail("pthread_create");
+  if (ckpt_rt_add_callback(CKPT_RT_BEFORE_CHECKPOINT, reclaim, memory) != CKPT_RT_OK) fail("add");
+  if (ckpt_rt_add_callback(CKPT_RT_AFTER_RESTART, look, memory) != CKPT_RT_OK) fail("add");
+  struct ckpt_rt_result result = {.size = sizeof(result)};
+  int returned = ckpt_rt_checkpoint(&result);
+  printf("returned %d restarted %u as at the stop %zu\n", returned, ckpt_rt_restarted(), found);
 }
 
 static struct ckpt_rt_result take(void) {
@@ -344,6 +384,8 @@ int main(int argc, char** argv) {
     api();
   } else if (strcmp(argv[1], "flood") == 0) {
     flood_api();
+  } else if (strcmp(argv[1], "reclaimed") == 0) {
+    reclaimed_api();
   } else if (strcmp(argv[1], "increments") == 0) {
     increments();
   } else if (strcmp(argv[1], "placed") == 0) {

@@ -345,6 +345,16 @@ class Api(RealTest):
         self.assertEqual(result.returncode, OK, result.stderr)
         self.assertEqual(contents(self.path("out")), f"returned 0 restarted 1 old {size} new 0\n")
 
+    def test_memory_that_loses_its_protection_without_a_word(self):
+        size = 4 << 20
+        with open(self.path("out"), "wb") as out:
+            subprocess.run([CKPT, "run", "--dir", self.path("images"), "--", API, "reclaimed"], stdout=out, check=True,
+                           stdin=subprocess.DEVNULL, env=clean_environment(), timeout=60)
+        self.assertEqual(contents(self.path("out")), "returned 0 restarted 0 as at the stop 0\n")
+        result = self.restart(self.path("images"))
+        self.assertEqual(result.returncode, OK, result.stderr)
+        self.assertEqual(contents(self.path("out")), f"returned 0 restarted 1 as at the stop {size}\n")
+
 
 class OtherNamespace(RealTest):
     @unittest.skipUnless(ROOT, "asks as root for somebody else's program")
