@@ -300,7 +300,8 @@ bool Copier::run(bool keep) {
   check_rest();
   await_queued(0);
   for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
-    if (to_copy(id)) table_.await_copied(id);
+    // Who has one that is not copied may yet find that it is not as at the stop.
+    if (to_copy(id) || table_.state(id) == SegmentState::kCopying) table_.await_copied(id);
   }
   return !lost();
 }
