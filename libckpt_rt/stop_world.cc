@@ -264,7 +264,7 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
   t.called_ns = t.began_ns = 0;
   for (bool ahead = !t.waiting.empty();; ahead = false) {
     if (!list_tasks(t.tasks)) return fail(ExitCode::kSystem, 0, 0, "cannot list /proc/self/task; mount /proc");
-    if (!contains(t.tasks.span(), sys::gettid())) {
+    if (!contains(t.tasks.span(), sys::gettid()) && !is_task(sys::gettid())) {
       return fail(ExitCode::kUnavailable, 0, 0, "/proc belongs to another pid namespace; mount one for this namespace");
     }
     // Which of the listed threads have arrived? What arrives later shows in the next round.
@@ -305,7 +305,11 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
       if (call.meanwhile != nullptr && worker_stood_ns_.load(std::memory_order_relaxed) == 0) call.meanwhile(call.argument);
       continue;
     }
-    if (t.missing == 0) return Attempt::kStopped;
+    if (t.missing == 0 && are_all_tasks(t.pid, t.tasks.span())) return Attempt::kStopped;
+    if (t.missing == 0) {
+      if (now_ns() < t.deadline) continue;
+      return fail(ExitCode::kTimeout, 0, 0, "threads come and go faster than /proc/self/task lists them; the program goes on, try again or raise CKPT_STOP_TIMEOUT");
+    }
     // The next look is worth it when all of them are here, or after a while: some may have exited.
     constexpr int64_t kStalledNs = 1'000'000;
     if (await_arrivals(static_cast<uint32_t>(t.here.size()) + missing)) last_arrival_ns = now_ns();

@@ -35,10 +35,11 @@
 //     which no program can block. They are stopped by SIGSETXID, whose action is ours meanwhile.
 //
 // stop() signals every thread of /proc/self/task that it has not signalled yet, and lists again until
-// a list shows no thread that has not arrived: a thread not yet stopped may create others, but only
-// a thread that has not arrived can, so a list taken after the last arrival is complete. The kernel's count
-// of threads proves the same for a fraction of the price: those that have arrived and our own are alive, so
-// if there are no more than these, there is no other.
+// a list shows no thread that has not arrived. Such a list need not be complete, since a thread that exits while it is
+// listed cuts it short (task_list.h), and may have made another before. So the kernel's count decides: if there are as
+// many threads as the list has, and all of these are alive after the count, there is no other; and as those that make
+// threads all stand, there will be none. When nobody but threads that arrived and our own is known, the count alone proves
+// it, for a fraction of the price: these are alive, so if there are no more than these, there is no other.
 //
 // Those that wait go first
 // ------------------------

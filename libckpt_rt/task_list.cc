@@ -77,11 +77,24 @@ bool list_tasks(ArenaVector<int>& tids) {
   }
 }
 
+bool is_task(int tid) {
+  char path[64];
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}", tid).out = '\0';
+  struct stat st;
+  return sys::call(__NR_newfstatat, AT_FDCWD, path, &st, 0) == 0;
+}
+
 long count_tasks() {
   // The directory has one link for each thread besides its own two (proc(5)).
   struct stat st;
   if (sys::call(__NR_newfstatat, AT_FDCWD, "/proc/self/task", &st, 0) != 0) return -1;
   return static_cast<long>(st.st_nlink) - 2;
+}
+
+bool are_all_tasks(int pid, std::span<const int> tids) {
+  if (count_tasks() != static_cast<long>(tids.size())) return false;
+  // Alive after the count: all of them were counted, and so nobody else was.
+  return std::all_of(tids.begin(), tids.end(), [&](int tid) { return sys::call(__NR_tgkill, pid, tid, 0) == 0; });
 }
 
 bool read_task_facts(int tid, TaskFacts& facts) {

@@ -3,12 +3,22 @@
 // Owner: libckpt_rt. Callers: the agent. Never: allocates but from the Arena given.
 #pragma once
 
+#include <span>
+
 #include "base/arena.h"
 
 namespace ckpt {
 
-// tids of /proc/self/task. False: the arena is full or /proc is not there.
+// tids of /proc/self/task. Not all of them if a thread exits meanwhile: the kernel's list ends where one does while it is
+// listed (proc_task_readdir), and may leave some out where one does between two reads. False: the arena is full or /proc
+// is not there.
 bool list_tasks(ArenaVector<int>& tids);
+
+// Whether that is every thread of the process, whose id is pid: there are as many, and all of them are still alive.
+bool are_all_tasks(int pid, std::span<const int> tids);
+
+// Whether /proc/self/task has it.
+bool is_task(int tid);
 
 // How many there are, zombies included; -1: /proc is not there.
 long count_tasks();

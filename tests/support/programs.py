@@ -106,6 +106,8 @@ def all_programs():
         _victim("grows", "grows", small=200, long=2000, program="guarded"),
         _victim("threads", small=60, long=400),
         _victim("leaderless", small=200, long=1000),
+        _victim("relay"),
+        _victim("one-relay", "relay", program="relay"),
         _victim("registers", small=150, steady=True),
         _victim("files"),
         _victim("clock"),

@@ -1,0 +1,91 @@
+// The kernel's list of threads leaves some out while others exit; who takes it for complete must not.
+#include "libckpt_rt/task_list.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+namespace ckpt {
+namespace {
+
+bool contains(const ArenaVector<int>& tids, int tid) { return std::find(tids.begin(), tids.end(), tid) != tids.end(); }
+
+// Threads that exit lie before one that stays.
+class Crowd {
+ public:
+  Crowd() {
+    for (int i = 0; i < 2; ++i) {
+      leaving_.emplace_back([this] {
+        ready_.fetch_add(1);
+        while (!go_.load()) {
+        }
+      });
+    }
+    staying_ = std::thread([this] {
+      stays_ = gettid();
+      ready_.fetch_add(1);
+      end_.wait(false);
+    });
+    while (ready_.load() != 3) std::this_thread::yield();
+  }
+  ~Crowd() {
+    end_ = true;
+    end_.notify_one();
+    staying_.join();
+    for (std::thread& t : leaving_) t.join();
+  }
+  void go() { go_ = true; }
+  int stays() const { return stays_.load(); }
+
+ private:
+  std::vector<std::thread> leaving_;
+  std::thread staying_;
+  std::atomic<int> ready_{0}, stays_{0};
+  std::atomic<bool> go_{false}, end_{false};
+};
+
+TEST(TaskList, AListThatThreadsWereLeftOutOfIsNotTakenForComplete) {
+  Arena arena;
+  ASSERT_TRUE(arena.reserve(1 << 20));
+  ArenaVector<int> tids(arena);
+  // Until it has happened a few times.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  for (int left_out = 0; left_out < 3 && std::chrono::steady_clock::now() < end;) {
+    Crowd crowd;
+    crowd.go();
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_TRUE(list_tasks(tids));
+      const bool complete = are_all_tasks(getpid(), tids.span());
+      if (contains(tids, crowd.stays())) continue;
+      ++left_out;
+      EXPECT_FALSE(complete);
+      EXPECT_TRUE(is_task(crowd.stays()));
+    }
+  }
+}
+
+TEST(TaskList, WhatIsListedWhileNobodyComesOrGoesIsComplete) {
+  Arena arena;
+  ASSERT_TRUE(arena.reserve(1 << 20));
+  ArenaVector<int> tids(arena);
+  Crowd crowd;
+  // A thread that another test has joined may still be on its way out.
+  do {
+    ASSERT_TRUE(list_tasks(tids));
+  } while (!are_all_tasks(getpid(), tids.span()));
+  EXPECT_TRUE(contains(tids, crowd.stays()) && contains(tids, gettid()));
+  EXPECT_EQ(count_tasks(), static_cast<long>(tids.size()));
+  EXPECT_FALSE(are_all_tasks(getpid(), tids.span().first(tids.size() - 1)));
+  tids.back() = 1;  // no thread of ours
+  EXPECT_FALSE(are_all_tasks(getpid(), tids.span()));
+  EXPECT_FALSE(is_task(1));
+  crowd.go();
+}
+
+}  // namespace
+}  // namespace ckpt
