@@ -269,6 +269,7 @@ Result<void> CheckpointRun::open_sink() {
 // What the stop needs and the program can run beside.
 Result<void> CheckpointRun::get_ready() {
   CKPT_TRY(map_.read_ahead(own_.span()));
+  texts_.open();
   beside_ = writer_beside();
   const auto threads = static_cast<size_t>(std::max(count_tasks(), 1l));
   if (!threads_.reserve(threads + 16)) return no_memory("the list of threads");

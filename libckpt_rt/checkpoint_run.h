@@ -171,6 +171,7 @@ class CheckpointRun {
 
   MemoryMap map_before_, map_;
   MappedFiles files_;
+  ProcessTexts texts_;
   ProcessFacts facts_;
   DescriptorCapture descriptors_;
   PageScan pages_;

@@ -108,7 +108,11 @@ Result<void> CheckpointRun::collect_signals(const StopWorld::Stopped& stopped) {
   ProcessTimers& timers = library.process.timers;
   auto* before = static_cast<TimersLeft*>(arena_.allocate(sizeof(TimersLeft)));
   if (before == nullptr) return no_memory("the list of timers");
-  CKPT_TRY(list_timers(arena_, timers));
+  constexpr size_t kText = 64 << 10;
+  auto* text = static_cast<char*>(arena_.allocate(kText));
+  if (text == nullptr) return no_memory("the text on timers");
+  const long n = texts_.read(ProcessTexts::kTimers, 0, false, text, kText);
+  CKPT_TRY(list_timers({text, n > 0 ? static_cast<size_t>(n) : 0}, timers));
   read_timers(timers);
   note_left(timers, *before);
   library.world.collect_pending(stopped, {1ull << (library.signal - 1), timers, look_at_all}, library.pending);
@@ -162,8 +166,8 @@ Result<void> CheckpointRun::while_stopped() {
   cost_.mappings = static_cast<uint32_t>(map_.mappings().size());
   if (keep_watch_ && map_.has_pinned_pages()) keep_watch_ = false;
   ends(kMappings);
-  CKPT_TRY(read_process_facts(arena_, tid, facts_));
-  capture_process_state_stopped(library.process);
+  CKPT_TRY(read_process_facts(arena_, texts_, tid, library.leader_exited, facts_));
+  capture_process_state_stopped(texts_, library.process);
   library.process.cap_ambient = facts_.process.cap_ambient;
   for (const ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next) facts_.parent_death_signal |= s->parent_death_signal;
   ends(kProcess);

@@ -75,6 +75,16 @@ int future_locks() {
 
 constexpr char kOomScoreFile[] = "/proc/self/oom_score_adj", kCoreFilterFile[] = "/proc/self/coredump_filter";
 
+const char* path_of(ProcessTexts::Text which, int tid, char (&path)[64]) {
+  constexpr const char* kOfThread[] = {"status", "stat", "auxv"};
+  if (which == ProcessTexts::kOomScore) return kOomScoreFile;
+  if (which == ProcessTexts::kCoreFilter) return kCoreFilterFile;
+  if (which == ProcessTexts::kComm) return "/proc/self/comm";
+  if (which == ProcessTexts::kTimers) return "/proc/self/timers";
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/{}", tid, kOfThread[which]).out = '\0';
+  return path;
+}
+
 template <size_t kSize>
 void read_line(const char* path, char (&line)[kSize]) {
   const long n = read_small_file(path, line, kSize);
@@ -108,7 +118,24 @@ uint32_t count_seccomp_filters() {
   return n <= 0 ? 0 : seccomp_filters_in({text, static_cast<size_t>(n)});
 }
 
-Result<void> read_process_facts(Arena& arena, int tid, ProcessFacts& facts) {
+void ProcessTexts::open() {
+  constexpr uint64_t kPlenty = 64;
+  rlimit64 limit{};
+  if (sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, 0L, &limit) != 0 || limit.rlim_cur < kPlenty) return;
+  for (int i = 0; i < kTexts; ++i) {
+    char path[64];
+    files_[i] = ScopedFd(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path_of(static_cast<Text>(i), sys::getpid(), path), O_RDONLY | O_CLOEXEC, 0)));
+  }
+}
+
+long ProcessTexts::read(Text which, int tid, bool leader_exited, char* buffer, size_t size) const {
+  const bool of_process = which >= kComm;
+  if (files_[which].valid() && (of_process || !leader_exited)) return read_small_file(files_[which].get(), buffer, size);
+  char path[64];
+  return read_small_file(path_of(which, tid, path), buffer, size);
+}
+
+Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid, bool leader_exited, ProcessFacts& facts) {
   constexpr size_t kText = 64 << 10;
   auto* text = static_cast<char*>(arena.allocate(kText));
   if (text == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
@@ -122,7 +149,7 @@ Result<void> read_process_facts(Arena& arena, int tid, ProcessFacts& facts) {
     *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/{}", tid, name).out = '\0';
     return static_cast<const char*>(path);
   };
-  long n = read_small_file(of_thread("status"), text, kText);
+  long n = texts.read(ProcessTexts::kStatus, tid, leader_exited, text, kText);
   if (n <= 0) return make_error(ExitCode::kSystem, static_cast<int>(n), "cannot read /proc/self/task/TID/status; mount /proc");
   std::string_view status(text, static_cast<size_t>(n));
   uint64_t v[64];
@@ -163,22 +190,22 @@ Result<void> read_process_facts(Arena& arena, int tid, ProcessFacts& facts) {
   p.thp_disable = thp > 0 ? 1 : 0;
   p.xfeatures = read_xfeatures();
 
-  n = read_small_file(of_thread("stat"), text, kText);
+  n = texts.read(ProcessTexts::kStat, tid, leader_exited, text, kText);
   if (n > 0) read_stat_fields({text, static_cast<size_t>(n)}, facts.mm);
   auto* auxv = static_cast<char*>(arena.allocate(4096));
-  n = auxv == nullptr ? -ENOMEM : read_small_file(of_thread("auxv"), auxv, 4096);
+  n = auxv == nullptr ? -ENOMEM : texts.read(ProcessTexts::kAuxv, tid, leader_exited, auxv, 4096);
   if (n > 0) facts.auxv = std::as_bytes(std::span(auxv, static_cast<size_t>(n)));
 
   facts.cwd = read_link(arena, of_thread("cwd"));
   facts.root = read_link(arena, of_thread("root"));
   facts.exe = read_link(arena, of_thread("exe"));
   auto* comm = static_cast<char*>(arena.allocate(32));
-  n = comm == nullptr ? -ENOMEM : read_small_file("/proc/self/comm", comm, 32);
+  n = comm == nullptr ? -ENOMEM : texts.read(ProcessTexts::kComm, tid, leader_exited, comm, 32);
   if (n > 0) facts.comm = {comm, static_cast<size_t>(n) - 1};
   return {};
 }
 
-void capture_process_state_stopped(ProcessState& state) {
+void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& state) {
   for (int sig = 1; sig <= ProcessState::kSignals; ++sig) {
     sys::call(__NR_rt_sigaction, sig, 0L, &state.actions[sig - 1], 8L);
   }
@@ -193,8 +220,12 @@ void capture_process_state_stopped(ProcessState& state) {
   state.membarrier = m > 0 ? static_cast<uint32_t>(m) : 0;
   state.brk = static_cast<uint64_t>(sys::call(__NR_brk, 0L));
   state.future_locks = future_locks();
-  read_line(kOomScoreFile, state.oom_score_adj);
-  read_line(kCoreFilterFile, state.core_filter);
+  auto line = [&]<size_t kSize>(ProcessTexts::Text which, char (&to)[kSize]) {
+    const long n = texts.read(which, 0, false, to, kSize);
+    to[n > 0 ? n : 0] = '\0';
+  };
+  line(ProcessTexts::kOomScore, state.oom_score_adj);
+  line(ProcessTexts::kCoreFilter, state.core_filter);
   state.realtime_ns = now_ns(CLOCK_REALTIME);
   state.monotonic_ns = now_ns(CLOCK_MONOTONIC);
   state.boottime_ns = now_ns(CLOCK_BOOTTIME);

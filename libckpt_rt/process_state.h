@@ -9,6 +9,7 @@
 
 #include "base/arena.h"
 #include "base/bytes.h"
+#include "base/raii_fd.h"
 #include "base/result.h"
 #include "libckpt_rt/kernel_sigaction.h"
 #include "libckpt_rt/process_timers.h"
@@ -45,9 +46,22 @@ struct ProcessFacts {
 // Of the calling thread.
 uint32_t count_seccomp_filters();
 
+// Texts of /proc that the stop reads. They are opened ahead of it, which is most of their price.
+class ProcessTexts {
+ public:
+  enum Text { kStatus, kStat, kAuxv, kComm, kTimers, kOomScore, kCoreFilter, kTexts };
+  // Where few descriptors are allowed none is: each is opened in the stop then.
+  void open();
+  // With the threads standing. As read_small_file. tid: a thread of the program; leader_exited: another than the leader.
+  long read(Text which, int tid, bool leader_exited, char* buffer, size_t size) const;
+
+ private:
+  ScopedFd files_[kTexts];
+};
+
 // Both with the threads standing. tid: a thread of the program.
-Result<void> read_process_facts(Arena& arena, int tid, ProcessFacts& facts);
-void capture_process_state_stopped(ProcessState& state);  // all but the timers: process_timers.h
+Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid, bool leader_exited, ProcessFacts& facts);
+void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& state);  // all but the timers: process_timers.h
 
 // Restart, in the leader, all signals blocked. The first error, or 0.
 long restore_signal_actions(const ProcessState& state);

@@ -7,7 +7,6 @@
 #include <time.h>
 
 #include "libckpt_rt/proc_text.h"
-#include "libckpt_rt/task_list.h"
 
 // linux/prctl.h of 6.15 and later: timer_create takes the id to use from *timerid.
 #ifndef PR_TIMER_CREATE_RESTORE_IDS
@@ -16,13 +15,8 @@
 
 namespace ckpt {
 
-Result<void> list_timers(Arena& arena, ProcessTimers& timers) {
+Result<void> list_timers(std::string_view all, ProcessTimers& timers) {
   timers.count = 0;
-  constexpr size_t kText = 64 << 10;
-  auto* text = static_cast<char*>(arena.allocate(kText));
-  if (text == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the timers");
-  long n = read_small_file("/proc/self/timers", text, kText);
-  std::string_view all(text, n > 0 ? static_cast<size_t>(n) : 0);
   // ID: 1 / signal: 60/00007ffd / notify: signal/pid.2634 / ClockID: 1
   for (size_t at = 0; (at = all.find("ID: ", at)) != std::string_view::npos;) {
     if (at > 0 && all[at - 1] != '\n') {

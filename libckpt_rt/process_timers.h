@@ -13,7 +13,8 @@
 //            the signal is queued, or there is none).
 #pragma once
 
-#include "base/arena.h"
+#include <string_view>
+
 #include "base/result.h"
 #include "libckpt_rt/thread_context.h"
 #include "writer/process_records.h"
@@ -28,8 +29,8 @@ struct ProcessTimers {
   uint32_t count;
 };
 
-// Which POSIX timers there are. Errors: more than kMost of them; no memory in the arena.
-Result<void> list_timers(Arena& arena, ProcessTimers& timers);
+// Which POSIX timers there are, by the text of /proc/PID/timers. Error: more than kMost of them.
+Result<void> list_timers(std::string_view text, ProcessTimers& timers);
 // What is left of each, and of the interval timers.
 void read_timers(ProcessTimers& timers);
 

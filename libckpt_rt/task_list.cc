@@ -40,18 +40,22 @@ constexpr unsigned long kWorkerFlags = 0x00000010 /* PF_IO_WORKER */ | 0x0000400
 
 }  // namespace
 
-long read_small_file(const char* path, char* buffer, size_t size) {
-  ScopedFd fd(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0)));
-  if (!fd.valid()) return fd.release();
+long read_small_file(int fd, char* buffer, size_t size) {
   size_t n = 0;
   while (n < size - 1) {
-    long r = sys::call(__NR_read, fd.get(), buffer + n, size - 1 - n);
+    long r = sys::call(__NR_pread64, fd, buffer + n, size - 1 - n, n);
     if (r < 0) return r;
     if (r == 0) break;
     n += static_cast<size_t>(r);
   }
   buffer[n] = '\0';
   return static_cast<long>(n);
+}
+
+long read_small_file(const char* path, char* buffer, size_t size) {
+  ScopedFd fd(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0)));
+  if (!fd.valid()) return fd.release();
+  return read_small_file(fd.get(), buffer, size);
 }
 
 bool list_tasks(ArenaVector<int>& tids) {

@@ -45,7 +45,8 @@ struct SignalMasks {
 };
 bool read_signal_masks(int tid, SignalMasks& masks);
 
-// Reads a small /proc file whole into buffer, NUL-terminated. Bytes read, or -errno.
+// Reads a small /proc file whole into buffer, NUL-terminated: by its path, or as it is now by a descriptor. Bytes read, or -errno.
 long read_small_file(const char* path, char* buffer, size_t size);
+long read_small_file(int fd, char* buffer, size_t size);
 
 }  // namespace ckpt
