@@ -218,10 +218,9 @@ class Surroundings(unittest.TestCase):
     def test_terminal_that_the_shell_has_for_itself(self):
         # The program is in the background, and the shell edits its next line.
         pid, first = self.run_on_terminal("sh", "-c", "set -m; \"$@\" & echo pid $!; wait", "sh", CKPT, "run", "--dir", self.images,
-                                          "--", "/bin/sleep", "1000")
-        program = int(re.search(rb"pid (\d+)", self.read_until(first, rb"pid \d+\r")).group(1))
-        while os.readlink("/proc/%d/exe" % program) != os.path.realpath("/bin/sleep"):
-            pass
+                                          "--", "/usr/bin/python3", "-c", "import time; print('up', flush=True); time.sleep(1000)")
+        said = self.read_until(first, rb"(?s)(?=.*pid \d+\r)(?=.*up\r)")
+        program = int(re.search(rb"pid (\d+)", said).group(1))
         tty.setraw(first)
         subprocess.run([CKPT, "now", str(program)], check=True, stdout=subprocess.DEVNULL, timeout=60)
         os.kill(program, signal.SIGKILL)
