@@ -75,7 +75,9 @@ bool Copier::batch_is_unchanged() {
 
 void Copier::let_be_written(SegmentId id) {
   Segment& s = table_[id];
-  const bool same = is_unchanged(s);
+  // When run() has asked for all of them nothing is left to prove, and protection may be coming off from under us.
+  // seq_cst: claim() comes before. Either this sees that, or run() sees the claim and waits.
+  const bool same = rest_checked_.load(std::memory_order_seq_cst) || is_unchanged(s);
   if (!unprotect_segment(s)) memory_.wake(table_.window(s));
   // What goes with an event was as at the stop until then. One that was on its way has been read: unprotect() waits for that.
   memory_.settle_events();
@@ -83,30 +85,35 @@ void Copier::let_be_written(SegmentId id) {
   table_.finish(id);
 }
 
-void Copier::check_rest() {
+void Copier::check_rest(SegmentId first, SegmentId last) {
   constexpr uint64_t kAtOnce = 64 << 20;  // bytes asked for by one call: who maps memory waits for it
-  AddrRange run{};
-  SegmentId first{0};
-  auto ask = [&](SegmentId last) {
-    if (run.empty() || memory_.still_protected(std::exchange(run, {}))) return;
-    for (SegmentId id = first; id < last; ++id.value) {
-      // Who owns one, or has, has taken its protection off or been told that it goes.
-      if (!is_unchanged(table_[id]) && table_.claim(id)) let_be_written(id);
-    }
+  auto check = [&](SegmentId id) {
+    // Who owns one, or has, has taken its protection off or been told that it goes.
+    if (!is_unchanged(table_[id]) && table_.claim(id)) let_be_written(id);
   };
-  for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
+  AddrRange run{};
+  SegmentId run_first{0};
+  auto ask = [&](SegmentId end) {
+    if (run.empty() || memory_.still_protected(std::exchange(run, {}))) return;
+    for (SegmentId id = run_first; id < end; ++id.value) check(id);
+  };
+  for (SegmentId id = first; id < last && !lost(); ++id.value) {
     const Segment& s = table_[id];
     const AddrRange window = table_.window(s);
-    const bool asked_for = !to_copy(id) && !s.open && !table_.region(s).shared && table_.state(id) == SegmentState::kProtected;
-    if (!asked_for || window.start != run.end || run.size() >= kAtOnce) ask(id);
+    const bool asked_for = !to_copy(id) && !table_.region(s).shared && table_.state(id) == SegmentState::kProtected;
+    if (!asked_for || s.open || window.start != run.end || run.size() >= kAtOnce) ask(id);
     if (!asked_for) continue;
+    if (s.open) {
+      check(id);
+      continue;
+    }
     if (run.empty()) {
       run = window;
-      first = id;
+      run_first = id;
     }
     run.end = window.end;
   }
-  ask({static_cast<uint32_t>(table_.size())});
+  ask(last);
 }
 
 void Copier::set_lost(Addr a, const char* how) {
@@ -297,7 +304,8 @@ bool Copier::run(bool keep) {
   }
   end_batch();
   if (spare != kNone) pool_.release(spare);
-  check_rest();
+  check_rest({0}, {static_cast<uint32_t>(table_.size())});
+  rest_checked_.store(true, std::memory_order_seq_cst);
   await_queued(0);
   for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
     // Who has one that is not copied may yet find that it is not as at the stop.

@@ -117,8 +117,8 @@ class Copier final : private CopyListener {
   bool batch_is_unchanged();
   // The caller owns a segment that is not copied: a thread writes to it.
   void let_be_written(SegmentId id);
-  // What is not copied and has lost its protection without a word, and so perhaps its content, is lost().
-  void check_rest();
+  // What is not copied, of [first, last), and has lost its protection without a word, and so perhaps its content, is lost().
+  void check_rest(SegmentId first, SegmentId last);
   void set_lost(Addr a, const char* how);
 
   SegmentTable& table_;
@@ -128,6 +128,7 @@ class Copier final : private CopyListener {
   CopyCounters counters_;
   Order order_ = Order::kAddress;
   CopyOrder scan_;
+  std::atomic<bool> rest_checked_{false};  // by run(), all of it
   std::atomic<bool> lost_{false};
   std::atomic<uint64_t> lost_at_{0};
   std::atomic<const char*> lost_how_{""};
