@@ -138,7 +138,8 @@ void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep) 
   if (got_bytes) table_.saved(id);
   // Asking before keep(): an event that is read in between is one that want()s the segment.
   const bool kept = keep && same && !s.open && table_.keep(id);
-  const bool still_ours = kept || unprotect_segment(s);
+  // Who let it go before us (let_go) has proven it; the program may have gone on, and unmapped it.
+  const bool still_ours = kept || unprotect_segment(s) || table_.state(id) == SegmentState::kCopied;
   if (!same || !still_ours) {
     pool_.release(buffer);
     set_lost(s.base, got_bytes ? kNotTheSame : "it cannot be read");
@@ -205,7 +206,9 @@ void Copier::end_batch() {
   bool lost[kMostInBatch];
   for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
     const bool proven = same || is_unchanged(table_[id]);
-    lost[i] = !all && table_.state(id) == SegmentState::kSaved && (!unprotect_segment(table_[id]) || !proven);
+    // Looked at once more: as in complete().
+    auto is_saved = [&] { return table_.state(id) == SegmentState::kSaved; };
+    lost[i] = !all && is_saved() && (!unprotect_segment(table_[id]) || !proven) && is_saved();
     if (lost[i]) {
       set_lost(table_[id].base, kNotTheSame);
       table_.lose(id);
@@ -415,6 +418,7 @@ bool Copier::holds(AddrRange range) const {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (to_copy(id) && table_.state(id) < SegmentState::kCopied) return true;
+    if (table_[id].in_parent && table_.state(id) == SegmentState::kProtected && !rest_checked_.load(std::memory_order_relaxed)) return true;
   }
   return false;
 }
@@ -430,7 +434,10 @@ bool Copier::shared_range(size_t i, AddrRange* range) const {
 
 void Copier::before_release(AddrRange range) {
   SegmentId id, last;
-  for (table_.find_range(range, &id, &last); id < last; ++id.value) {
+  table_.find_range(range, &id, &last);
+  // When it has gone nobody can tell whether the image may inherit it.
+  if (!rest_checked_.load(std::memory_order_relaxed)) check_rest(id, last);
+  for (; id < last; ++id.value) {
     if (!to_copy(id)) continue;
     if (table_.claim(id)) {
       copy_owned(id, pool_.acquire(CopyKind::kForced));

@@ -71,11 +71,11 @@ class Copier final : private CopyListener {
   bool run(bool keep = false);
   // A thread wrote to the protected page at `a`: makes it writable, having copied what belongs to the image.
   void fault(Addr a);
-  // Is anything of range still to be copied?
+  // Is anything of range still to be copied, or to be found as the image before has it?
   bool holds(AddrRange range) const;
   // The i-th of the regions that are shared memory; false when there are no more.
   bool shared_range(size_t i, AddrRange* range) const;
-  // The program will give [range) back when this returns. Copies what is still to be copied.
+  // The program will give [range) back when this returns. Copies what is still to be copied, asks about what is not.
   void before_release(AddrRange range);
   // The program gave memory back without asking (userfaultfd's remove event): lost unless copied.
   void removed(AddrRange range);

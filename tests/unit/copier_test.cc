@@ -334,7 +334,7 @@ TEST(Copier, MemoryThatLosesItsProtectionWithoutAWordIsLost) {
 // So may be what nobody copies: pages that the image before has, and those of which it is said that there are none.
 TEST(Copier, WhatIsNotCopiedMustHaveBeenProtectedToo) {
   for (bool inherited : {false, true}) {
-    for (std::string when : {"never", "before", "written", "told", "open", "beside an open one"}) {
+    for (std::string when : {"never", "before", "written", "told", "released", "open", "beside an open one"}) {
       Rig rig(64, 16);
       for (size_t i = 0; i < 64; ++i) rig.memory.set(i, i + 1);
       rig.region(0, 64);
@@ -353,6 +353,12 @@ TEST(Copier, WhatIsNotCopiedMustHaveBeenProtectedToo) {
       }
       if (when == "told") rig.copier.removed(rig.memory.pages(37, 1));
       if (when != "never") rig.memory.replace(37, 999);
+      if (when == "released") {
+        const AddrRange released = rig.memory.pages(37, 2);
+        EXPECT_EQ(rig.copier.holds(released), inherited);
+        if (rig.copier.holds(released)) rig.copier.before_release(released);
+        rig.copier.removed(released);
+      }
       std::promise<void> over;
       if (when == "written") {
         // Who handles the fault has let the thread go and not yet said what it found: all copying waits for it.
@@ -361,7 +367,7 @@ TEST(Copier, WhatIsNotCopiedMustHaveBeenProtectedToo) {
         };
         EXPECT_TRUE(rig.memory.write(33, 5));
       }
-      const bool changed = when == "before" || when == "written" || (when == "beside an open one" && inherited);
+      const bool changed = when == "before" || when == "written" || ((when == "beside an open one" || when == "released") && inherited);
       EXPECT_EQ(rig.copier.run(), !changed) << when << inherited;
       over.set_value();
       rig.finish();
@@ -493,6 +499,34 @@ TEST(Copier, WhatIsKeptStaysProtectedUntilItIsWritten) {
   EXPECT_EQ(rig.expect_kept_to_be_untouched(), 48u);
   rig.expect_pages_of_the_stop();
   EXPECT_EQ(rig.copier.counters().forced, 0u);
+}
+
+// One thread is about to make its copy writable; another, which waits for it, does so first, goes on and unmaps it.
+TEST(Copier, WhatAnotherHasLetGoMayBeUnmapped) {
+  for (bool in_order : {false, true}) {
+    Rig rig(64, 16);
+    fill_simple(rig);
+    rig.go();
+    const size_t first = in_order ? 0 : 32;
+    const AddrRange all = rig.memory.pages(first, 16);
+    int calls = 0;
+    rig.memory.before_unprotect = [&](AddrRange r) {
+      if (r != all || ++calls != 1) return;
+      EXPECT_EQ(rig.table.state({static_cast<uint32_t>(first / 16)}), SegmentState::kSaved);
+      EXPECT_TRUE(rig.copier.make_writable(rig.memory.pages(first, 1)));
+      rig.memory.give_back(first, 16);
+    };
+    bool once = true;
+    rig.memory.after_read = [&](Addr a) {
+      if (a != rig.memory.page(0) || !std::exchange(once, false)) return;
+      // A batch of one: what comes next is another's.
+      if (in_order) EXPECT_TRUE(rig.copier.make_writable(rig.memory.pages(16, 1)));
+      else EXPECT_TRUE(rig.copier.make_writable(rig.memory.pages(first, 1)));
+    };
+    EXPECT_TRUE(rig.copier.run()) << in_order;
+    EXPECT_GE(calls, 2);
+    rig.expect_image_of_the_stop();
+  }
 }
 
 TEST(Copier, WhatTheParentHasIsNotCopied) {
