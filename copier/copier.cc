@@ -62,8 +62,9 @@ bool Copier::batch_is_unchanged() {
   SegmentId id = batch_first_;
   for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
     const Segment& s = table_[id];
-    if (s.open || table_.region(s).shared || s.proven.load(std::memory_order_acquire)) {
-      if (!ask() || !is_unchanged(s)) return false;
+    const bool proven = s.proven.load(std::memory_order_acquire);
+    if (proven || s.open || table_.region(s).shared) {
+      if (!ask() || (!proven && !is_unchanged(s))) return false;
       continue;
     }
     const AddrRange window = table_.window(s);
@@ -178,6 +179,8 @@ void Copier::copy_in_batch(SegmentId id, uint32_t buffer) {
     end_batch();
   }
   if (!read_runs(s, pool_.data(buffer))) return complete(id, buffer, false, false);
+  // When end_batch() asks, a program that gives memory back unannounced may have taken the pages of what is saved.
+  if (told_.load(std::memory_order_relaxed) && is_unchanged(s)) s.proven.store(true, std::memory_order_release);
   memory_.settle_events();  // as in complete()
   table_.saved(id);
   if (batch_count_ == 0) {
@@ -459,6 +462,7 @@ void Copier::removed(AddrRange range) {
     if (!table_.window(table_[id]).overlaps(range)) continue;
     // Whatever its state: from here on its protection proves nothing. relaxed: looked at when no event can come.
     table_[id].given_back.store(true, std::memory_order_relaxed);
+    told_.store(true, std::memory_order_relaxed);
     const SegmentState state = table_.want(id);
     if (!to_copy(id)) {
       if (table_.claim(id)) table_.finish(id);

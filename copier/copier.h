@@ -129,6 +129,7 @@ class Copier final : private CopyListener {
   Order order_ = Order::kAddress;
   CopyOrder scan_;
   std::atomic<bool> rest_checked_{false};  // by run(), all of it
+  std::atomic<bool> told_{false};          // that memory was given back; relaxed: a hint
   std::atomic<bool> lost_{false};
   std::atomic<uint64_t> lost_at_{0};
   std::atomic<const char*> lost_how_{""};

@@ -475,6 +475,25 @@ TEST(Copier, WhatIsSavedMayGoBeforeTheOthersAreCopied) {
   }
 }
 
+// The program makes its own system calls: the event finds the segment saved, and its pages are gone when the batch ends.
+TEST(Copier, WhatIsSavedMayBeGivenBackUnannounced) {
+  Rig rig(80, 16);
+  fill_simple(rig);
+  ASSERT_TRUE(rig.table.add_region({rig.memory.pages(64, 16)}));
+  ASSERT_TRUE(rig.table.add_window(rig.memory.pages(64, 16)));
+  rig.go();
+  rig.copier.removed(rig.memory.pages(64, 1));  // that it does so is known by now
+  rig.memory.after_read = [&](Addr a) {
+    if (a != rig.memory.page(48)) return;
+    EXPECT_EQ(rig.table.state({1}), SegmentState::kSaved);
+    rig.copier.removed(rig.memory.pages(20, 2));
+    rig.memory.replace(20, 0);
+    rig.memory.replace(21, 0);
+  };
+  EXPECT_TRUE(rig.copier.run());
+  rig.expect_pages_of_the_stop();
+}
+
 // A buffer for each segment but those of the batch itself: who waits for a buffer has nothing left to unprotect.
 TEST(Copier, NothingStaysSavedWhileItWaitsForABuffer) {
   Rig rig(64, 4);  // three for copies in order
