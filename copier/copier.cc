@@ -62,8 +62,9 @@ bool Copier::batch_is_unchanged() {
   SegmentId id = batch_first_;
   for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
     const Segment& s = table_[id];
-    if (s.open || table_.region(s).shared || s.proven.load(std::memory_order_acquire)) {
-      if (!ask() || !is_unchanged(s)) return false;
+    const bool proven = s.proven.load(std::memory_order_acquire);
+    if (proven || s.open || table_.region(s).shared) {
+      if (!ask() || (!proven && !is_unchanged(s))) return false;
       continue;
     }
     const AddrRange window = table_.window(s);
@@ -75,7 +76,9 @@ bool Copier::batch_is_unchanged() {
 
 void Copier::let_be_written(SegmentId id) {
   Segment& s = table_[id];
-  const bool same = is_unchanged(s);
+  // When run() has asked for all of them nothing is left to prove, and protection may be coming off from under us.
+  // seq_cst: claim() comes before. Either this sees that, or run() sees the claim and waits.
+  const bool same = rest_checked_.load(std::memory_order_seq_cst) || is_unchanged(s);
   if (!unprotect_segment(s)) memory_.wake(table_.window(s));
   // What goes with an event was as at the stop until then. One that was on its way has been read: unprotect() waits for that.
   memory_.settle_events();
@@ -83,30 +86,35 @@ void Copier::let_be_written(SegmentId id) {
   table_.finish(id);
 }
 
-void Copier::check_rest() {
+void Copier::check_rest(SegmentId first, SegmentId last) {
   constexpr uint64_t kAtOnce = 64 << 20;  // bytes asked for by one call: who maps memory waits for it
-  AddrRange run{};
-  SegmentId first{0};
-  auto ask = [&](SegmentId last) {
-    if (run.empty() || memory_.still_protected(std::exchange(run, {}))) return;
-    for (SegmentId id = first; id < last; ++id.value) {
-      // Who owns one, or has, has taken its protection off or been told that it goes.
-      if (!is_unchanged(table_[id]) && table_.claim(id)) let_be_written(id);
-    }
+  auto check = [&](SegmentId id) {
+    // Who owns one, or has, has taken its protection off or been told that it goes.
+    if (!is_unchanged(table_[id]) && table_.claim(id)) let_be_written(id);
   };
-  for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
+  AddrRange run{};
+  SegmentId run_first{0};
+  auto ask = [&](SegmentId end) {
+    if (run.empty() || memory_.still_protected(std::exchange(run, {}))) return;
+    for (SegmentId id = run_first; id < end; ++id.value) check(id);
+  };
+  for (SegmentId id = first; id < last && !lost(); ++id.value) {
     const Segment& s = table_[id];
     const AddrRange window = table_.window(s);
-    const bool asked_for = !to_copy(id) && !s.open && !table_.region(s).shared && table_.state(id) == SegmentState::kProtected;
-    if (!asked_for || window.start != run.end || run.size() >= kAtOnce) ask(id);
+    const bool asked_for = !to_copy(id) && !table_.region(s).shared && table_.state(id) == SegmentState::kProtected;
+    if (!asked_for || s.open || window.start != run.end || run.size() >= kAtOnce) ask(id);
     if (!asked_for) continue;
+    if (s.open) {
+      check(id);
+      continue;
+    }
     if (run.empty()) {
       run = window;
-      first = id;
+      run_first = id;
     }
     run.end = window.end;
   }
-  ask({static_cast<uint32_t>(table_.size())});
+  ask(last);
 }
 
 void Copier::set_lost(Addr a, const char* how) {
@@ -131,7 +139,8 @@ void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep) 
   if (got_bytes) table_.saved(id);
   // Asking before keep(): an event that is read in between is one that want()s the segment.
   const bool kept = keep && same && !s.open && table_.keep(id);
-  const bool still_ours = kept || unprotect_segment(s);
+  // Who let it go before us (let_go) has proven it; the program may have gone on, and unmapped it.
+  const bool still_ours = kept || unprotect_segment(s) || table_.state(id) == SegmentState::kCopied;
   if (!same || !still_ours) {
     pool_.release(buffer);
     set_lost(s.base, got_bytes ? kNotTheSame : "it cannot be read");
@@ -170,6 +179,8 @@ void Copier::copy_in_batch(SegmentId id, uint32_t buffer) {
     end_batch();
   }
   if (!read_runs(s, pool_.data(buffer))) return complete(id, buffer, false, false);
+  // When end_batch() asks, a program that gives memory back unannounced may have taken the pages of what is saved.
+  if (told_.load(std::memory_order_relaxed) && is_unchanged(s)) s.proven.store(true, std::memory_order_release);
   memory_.settle_events();  // as in complete()
   table_.saved(id);
   if (batch_count_ == 0) {
@@ -198,7 +209,9 @@ void Copier::end_batch() {
   bool lost[kMostInBatch];
   for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
     const bool proven = same || is_unchanged(table_[id]);
-    lost[i] = !all && table_.state(id) == SegmentState::kSaved && (!unprotect_segment(table_[id]) || !proven);
+    // Looked at once more: as in complete().
+    auto is_saved = [&] { return table_.state(id) == SegmentState::kSaved; };
+    lost[i] = !all && is_saved() && (!unprotect_segment(table_[id]) || !proven) && is_saved();
     if (lost[i]) {
       set_lost(table_[id].base, kNotTheSame);
       table_.lose(id);
@@ -297,7 +310,8 @@ bool Copier::run(bool keep) {
   }
   end_batch();
   if (spare != kNone) pool_.release(spare);
-  check_rest();
+  check_rest({0}, {static_cast<uint32_t>(table_.size())});
+  rest_checked_.store(true, std::memory_order_seq_cst);
   await_queued(0);
   for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
     // Who has one that is not copied may yet find that it is not as at the stop.
@@ -407,6 +421,7 @@ bool Copier::holds(AddrRange range) const {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (to_copy(id) && table_.state(id) < SegmentState::kCopied) return true;
+    if (table_[id].in_parent && table_.state(id) == SegmentState::kProtected && !rest_checked_.load(std::memory_order_relaxed)) return true;
   }
   return false;
 }
@@ -422,7 +437,10 @@ bool Copier::shared_range(size_t i, AddrRange* range) const {
 
 void Copier::before_release(AddrRange range) {
   SegmentId id, last;
-  for (table_.find_range(range, &id, &last); id < last; ++id.value) {
+  table_.find_range(range, &id, &last);
+  // When it has gone nobody can tell whether the image may inherit it.
+  if (!rest_checked_.load(std::memory_order_relaxed)) check_rest(id, last);
+  for (; id < last; ++id.value) {
     if (!to_copy(id)) continue;
     if (table_.claim(id)) {
       copy_owned(id, pool_.acquire(CopyKind::kForced));
@@ -444,6 +462,7 @@ void Copier::removed(AddrRange range) {
     if (!table_.window(table_[id]).overlaps(range)) continue;
     // Whatever its state: from here on its protection proves nothing. relaxed: looked at when no event can come.
     table_[id].given_back.store(true, std::memory_order_relaxed);
+    told_.store(true, std::memory_order_relaxed);
     const SegmentState state = table_.want(id);
     if (!to_copy(id)) {
       if (table_.claim(id)) table_.finish(id);

@@ -71,11 +71,11 @@ class Copier final : private CopyListener {
   bool run(bool keep = false);
   // A thread wrote to the protected page at `a`: makes it writable, having copied what belongs to the image.
   void fault(Addr a);
-  // Is anything of range still to be copied?
+  // Is anything of range still to be copied, or to be found as the image before has it?
   bool holds(AddrRange range) const;
   // The i-th of the regions that are shared memory; false when there are no more.
   bool shared_range(size_t i, AddrRange* range) const;
-  // The program will give [range) back when this returns. Copies what is still to be copied.
+  // The program will give [range) back when this returns. Copies what is still to be copied, asks about what is not.
   void before_release(AddrRange range);
   // The program gave memory back without asking (userfaultfd's remove event): lost unless copied.
   void removed(AddrRange range);
@@ -117,8 +117,8 @@ class Copier final : private CopyListener {
   bool batch_is_unchanged();
   // The caller owns a segment that is not copied: a thread writes to it.
   void let_be_written(SegmentId id);
-  // What is not copied and has lost its protection without a word, and so perhaps its content, is lost().
-  void check_rest();
+  // What is not copied, of [first, last), and has lost its protection without a word, and so perhaps its content, is lost().
+  void check_rest(SegmentId first, SegmentId last);
   void set_lost(Addr a, const char* how);
 
   SegmentTable& table_;
@@ -128,6 +128,8 @@ class Copier final : private CopyListener {
   CopyCounters counters_;
   Order order_ = Order::kAddress;
   CopyOrder scan_;
+  std::atomic<bool> rest_checked_{false};  // by run(), all of it
+  std::atomic<bool> told_{false};          // that memory was given back; relaxed: a hint
   std::atomic<bool> lost_{false};
   std::atomic<uint64_t> lost_at_{0};
   std::atomic<const char*> lost_how_{""};

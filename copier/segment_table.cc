@@ -165,10 +165,10 @@ bool SegmentTable::protect(SegmentId id) { return change(id, SegmentState::kWrit
 
 bool SegmentTable::claim(SegmentId id) {
   uint32_t expected = static_cast<uint32_t>(SegmentState::kProtected);
-  // acquire on success: the table was filled before the threads that claim were told of it; relaxed on
-  // failure: the loser looks at nothing but the state.
+  // seq_cst on success: the table was filled before the threads that claim were told of it, and state() has the other
+  // half; relaxed on failure: the loser looks at nothing but the state.
   return segments_[id.value].state.compare_exchange_strong(
-      expected, static_cast<uint32_t>(SegmentState::kCopying), std::memory_order_acquire,
+      expected, static_cast<uint32_t>(SegmentState::kCopying), std::memory_order_seq_cst,
       std::memory_order_relaxed);
 }
 

@@ -157,7 +157,8 @@ class SegmentTable {
   // Returns when the segment is kCopied or kLost.
   void await_copied(SegmentId id);
   SegmentState state(SegmentId id) const {
-    return static_cast<SegmentState>(segments_[id.value].state.load(std::memory_order_acquire) & ~kWanted);
+    // seq_cst: Copier::run() says that it has asked for all that is not copied, and then looks who has claimed some of it.
+    return static_cast<SegmentState>(segments_[id.value].state.load(std::memory_order_seq_cst) & ~kWanted);
   }
 
  private:

@@ -316,6 +316,25 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
   std::sort(written_.begin(), written_.end());
   // Written first, and unsettled later: it is in both lists.
   written_.truncate(static_cast<size_t>(std::unique(written_.begin(), written_.end()) - written_.begin()));
+  const size_t known = unsettled_.size();
+  CKPT_TRY(settle_written(map, open, eager));
+  // What was found on the way.
+  written_.clear();
+  if (!written_.append(unsettled_.data() + known, unsettled_.size() - known)) return no_memory_for_segments();
+  std::sort(written_.begin(), written_.end());
+  CKPT_TRY(settle_written(map, open, eager));
+  CKPT_TRY(settle_covered(map));
+  return settle_rest(map, open, eager);
+}
+
+// What lies between segments that one call protects must not be protected by it: what has lost its protection, and
+// changed, would pass for what it was. True: all of it is protected. Else some of it is kUnsettled now.
+bool Arming::is_settled(AddrRange range) {
+  auto found = check_range(range);
+  return !found.ok() || *found == 0;  // before Linux 6.7 nobody can tell
+}
+
+Result<void> Arming::settle_written(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager) {
   auto holds_open = [&](AddrRange range) {
     const Addr* page = std::lower_bound(open.data(), open.data() + open.size(), range.start);
     return page != open.data() + open.size() && *page < range.end;
@@ -330,6 +349,7 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
     if (is_whole(id) && !holds_open(range)) {
       // With those that follow, across some that are protected: every call has its price.
       size_t end = i + 1;
+      bool apart = false;
       for (; end < written_.size(); ++end) {
         const SegmentId next{written_[end]};
         const AddrRange window = table_.window(table_[next]);
@@ -337,11 +357,12 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
             holds_open({range.end, window.end})) {
           break;
         }
+        apart = apart || window.start != range.end;
         range.end = window.end;
       }
       const size_t m = mapping_at(map, range.start);
       if (m < map.size() && map[m].handling == Handling::kTracked && map[m].range.common(range) == range &&
-          protection_.protect(range) == 0) {
+          (!apart || is_settled(range)) && protection_.protect(range) == 0) {
         for (; i < end; ++i) table_.set(SegmentId{written_[i]}, SegmentState::kProtected);
         continue;
       }
@@ -367,8 +388,7 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
     }
     if (tracked != range.size()) mark_open(range);
   }
-  CKPT_TRY(settle_covered(map));
-  return settle_rest(map, open, eager);
+  return {};
 }
 
 // Are those of the open pages that lie in `part` among the pages just listed?

@@ -116,6 +116,8 @@ class Arming {
   bool protect_now(SegmentId first, SegmentId last, AddrRange range);
   Result<void> protect_next(size_t& i);
   Result<void> settle_suspects();
+  Result<void> settle_written(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager);
+  bool is_settled(AddrRange range);
   Result<size_t> check_range(AddrRange range);
   Result<void> settle_part(const Mapping& m, AddrRange part, std::span<const Addr> open, ArenaVector<AddrRange>& eager);
   bool exist(std::span<const Addr> open, AddrRange part) const;

@@ -1,5 +1,5 @@
-/* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, flood, reclaimed, increments, shared,
- * placed, growth, given-back, ring, alone, last, drop, stuck, critical, exec N.
+/* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, flood, reclaimed, reclaimed-pieces, increments,
+ * shared, placed, growth, given-back, ring, alone, last, drop, stuck, critical, exec N.
  * Plain C: the header is for such programs. */
 #define _GNU_SOURCE
 #define CKPT_RT_OPTIONAL
@@ -208,6 +208,34 @@ static struct ckpt_rt_result take(void) {
   return result;
 }
 
+/* The same between two checkpoints, in pieces, with memory in between that is written to: in the image before, all is 'x'. */
+enum { kPiece = 64 << 10, kPieces = 65 };
+static void reclaim_pieces(enum ckpt_rt_callback_kind kind, void* memory) {
+  (void)kind;
+  for (int i = 0; i < kPieces; ++i) {
+    char* piece = (char*)memory + i * kPiece;
+    if (i % 2 != 0) madvise(piece, kPiece, MADV_PAGEOUT);
+    memset(piece, 'a', kPiece);
+  }
+}
+
+static void reclaimed_pieces(void) {
+  char* memory = mmap(NULL, (kPieces + 1) * kPiece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) fail("mmap");
+  memory += -(uintptr_t)memory % kPiece;
+  madvise(memory, kPieces * kPiece, MADV_NOHUGEPAGE);
+  memset(memory, 'x', kPieces * kPiece);
+  for (int i = 1; i < kPieces; i += 2) {
+    if (madvise(memory + i * kPiece, kPiece, MADV_FREE) != 0) fail("madvise");
+  }
+  take();
+  if (ckpt_rt_add_callback(CKPT_RT_BEFORE_CHECKPOINT, reclaim_pieces, memory) != CKPT_RT_OK) fail("add");
+  struct ckpt_rt_result result = take();
+  size_t as = 0;
+  for (size_t i = 0; i < kPieces * kPiece; ++i) as += memory[i] == 'a';
+  printf("restarted %u as at the stop %zu\n", result.restarted, as);
+}
+
 /* Checkpoints with a little written between them, then what memory holds. */
 static void increments(void) {
   enum { kPages = 4096, kPage = 4096 };
@@ -386,6 +414,8 @@ int main(int argc, char** argv) {
     flood_api();
   } else if (strcmp(argv[1], "reclaimed") == 0) {
     reclaimed_api();
+  } else if (strcmp(argv[1], "reclaimed-pieces") == 0) {
+    reclaimed_pieces();
   } else if (strcmp(argv[1], "increments") == 0) {
     increments();
   } else if (strcmp(argv[1], "placed") == 0) {

@@ -81,6 +81,13 @@ class Increments(CkptTest):
             with self.subTest(number):
                 self.assertIn(f"image {number}: {expected}\n", self.restart(f"{self.path('images')}@{number}"))
 
+    def test_inherit_nothing_that_lost_its_protection_without_a_word(self):
+        """Between what is written, in the stop, so that one call would protect both."""
+        code, said = self.run_api("reclaimed-pieces", "--increments", "8")
+        self.assertEqual((code, said), (OK, "restarted 0 as at the stop 4259840\n"))
+        self.assertEqual(self.parents(), [0, 1])
+        self.assertIn("restarted 1 as at the stop 4259840\n", self.restart(f"{self.path('images')}@2"))
+
     def test_what_is_mapped_while_a_checkpoint_is_taken(self):
         self.assertEqual(self.run_api("placed", "--increments", "8")[0], OK)
         for number in range(1, 7):

@@ -334,7 +334,7 @@ TEST(Copier, MemoryThatLosesItsProtectionWithoutAWordIsLost) {
 // So may be what nobody copies: pages that the image before has, and those of which it is said that there are none.
 TEST(Copier, WhatIsNotCopiedMustHaveBeenProtectedToo) {
   for (bool inherited : {false, true}) {
-    for (std::string when : {"never", "before", "written", "told", "open"}) {
+    for (std::string when : {"never", "before", "written", "told", "released", "open", "beside an open one"}) {
       Rig rig(64, 16);
       for (size_t i = 0; i < 64; ++i) rig.memory.set(i, i + 1);
       rig.region(0, 64);
@@ -344,9 +344,21 @@ TEST(Copier, WhatIsNotCopiedMustHaveBeenProtectedToo) {
       rig.table[{1}].in_parent = rig.table[{2}].in_parent = inherited;
       rig.present(48, 16);
       rig.go();
-      if (when == "open") rig.table[{2}].open = true;
+      // A page that is copied in the pause, and never protected; its neighbours may be the parent's still.
+      if (when == "open" || when == "beside an open one") {
+        const size_t open = when == "open" ? 37 : 40;
+        rig.table[{2}].open = true;
+        rig.table.clear_present(rig.memory.pages(open, 1));
+        rig.memory.unprotect(rig.memory.pages(open, 1));
+      }
       if (when == "told") rig.copier.removed(rig.memory.pages(37, 1));
       if (when != "never") rig.memory.replace(37, 999);
+      if (when == "released") {
+        const AddrRange released = rig.memory.pages(37, 2);
+        EXPECT_EQ(rig.copier.holds(released), inherited);
+        if (rig.copier.holds(released)) rig.copier.before_release(released);
+        rig.copier.removed(released);
+      }
       std::promise<void> over;
       if (when == "written") {
         // Who handles the fault has let the thread go and not yet said what it found: all copying waits for it.
@@ -355,10 +367,31 @@ TEST(Copier, WhatIsNotCopiedMustHaveBeenProtectedToo) {
         };
         EXPECT_TRUE(rig.memory.write(33, 5));
       }
-      EXPECT_EQ(rig.copier.run(), when != "before" && when != "written") << when << inherited;
+      const bool changed = when == "before" || when == "written" || ((when == "beside an open one" || when == "released") && inherited);
+      EXPECT_EQ(rig.copier.run(), !changed) << when << inherited;
       over.set_value();
       rig.finish();
     }
+  }
+}
+
+// When all has been asked for protection is taken off; who handles a fault that came before that finds nothing protected.
+TEST(Copier, WhatIsWrittenWhenAllIsCopiedIsNotLost) {
+  for (bool inherited : {false, true}) {
+    Rig rig(64, 16);
+    for (size_t i = 0; i < 64; ++i) rig.memory.set(i, i + 1);
+    rig.region(0, 64);
+    rig.present(0, 16);
+    ASSERT_TRUE(rig.table.add_window(rig.memory.pages(16, 48)));
+    if (inherited) rig.table.set_present(rig.memory.pages(16, 48));
+    for (SegmentId id{1}; id.value < 4; ++id.value) rig.table[id].in_parent = inherited;
+    rig.go();
+    EXPECT_TRUE(rig.copier.run());
+    EXPECT_TRUE(rig.memory.is_protected(37));
+    rig.memory.unprotect(rig.memory.pages(32, 16));
+    rig.copier.fault(rig.memory.page(37));
+    EXPECT_FALSE(rig.copier.lost()) << inherited;
+    EXPECT_EQ(rig.table.state({2}), SegmentState::kCopied);
   }
 }
 
@@ -442,6 +475,25 @@ TEST(Copier, WhatIsSavedMayGoBeforeTheOthersAreCopied) {
   }
 }
 
+// The program makes its own system calls: the event finds the segment saved, and its pages are gone when the batch ends.
+TEST(Copier, WhatIsSavedMayBeGivenBackUnannounced) {
+  Rig rig(80, 16);
+  fill_simple(rig);
+  ASSERT_TRUE(rig.table.add_region({rig.memory.pages(64, 16)}));
+  ASSERT_TRUE(rig.table.add_window(rig.memory.pages(64, 16)));
+  rig.go();
+  rig.copier.removed(rig.memory.pages(64, 1));  // that it does so is known by now
+  rig.memory.after_read = [&](Addr a) {
+    if (a != rig.memory.page(48)) return;
+    EXPECT_EQ(rig.table.state({1}), SegmentState::kSaved);
+    rig.copier.removed(rig.memory.pages(20, 2));
+    rig.memory.replace(20, 0);
+    rig.memory.replace(21, 0);
+  };
+  EXPECT_TRUE(rig.copier.run());
+  rig.expect_pages_of_the_stop();
+}
+
 // A buffer for each segment but those of the batch itself: who waits for a buffer has nothing left to unprotect.
 TEST(Copier, NothingStaysSavedWhileItWaitsForABuffer) {
   Rig rig(64, 4);  // three for copies in order
@@ -466,6 +518,34 @@ TEST(Copier, WhatIsKeptStaysProtectedUntilItIsWritten) {
   EXPECT_EQ(rig.expect_kept_to_be_untouched(), 48u);
   rig.expect_pages_of_the_stop();
   EXPECT_EQ(rig.copier.counters().forced, 0u);
+}
+
+// One thread is about to make its copy writable; another, which waits for it, does so first, goes on and unmaps it.
+TEST(Copier, WhatAnotherHasLetGoMayBeUnmapped) {
+  for (bool in_order : {false, true}) {
+    Rig rig(64, 16);
+    fill_simple(rig);
+    rig.go();
+    const size_t first = in_order ? 0 : 32;
+    const AddrRange all = rig.memory.pages(first, 16);
+    int calls = 0;
+    rig.memory.before_unprotect = [&](AddrRange r) {
+      if (r != all || ++calls != 1) return;
+      EXPECT_EQ(rig.table.state({static_cast<uint32_t>(first / 16)}), SegmentState::kSaved);
+      EXPECT_TRUE(rig.copier.make_writable(rig.memory.pages(first, 1)));
+      rig.memory.give_back(first, 16);
+    };
+    bool once = true;
+    rig.memory.after_read = [&](Addr a) {
+      if (a != rig.memory.page(0) || !std::exchange(once, false)) return;
+      // A batch of one: what comes next is another's.
+      if (in_order) EXPECT_TRUE(rig.copier.make_writable(rig.memory.pages(16, 1)));
+      else EXPECT_TRUE(rig.copier.make_writable(rig.memory.pages(first, 1)));
+    };
+    EXPECT_TRUE(rig.copier.run()) << in_order;
+    EXPECT_GE(calls, 2);
+    rig.expect_image_of_the_stop();
+  }
 }
 
 TEST(Copier, WhatTheParentHasIsNotCopied) {
