@@ -42,8 +42,10 @@ struct ProcessFacts {
   int parent_death_signal = 0;  // of some thread
 };
 
-// Of the calling thread.
+// Both of the calling thread.
 uint32_t count_seccomp_filters();
+// Asked without a call that a filter may punish. What cannot be told counts as one.
+bool is_filtered();
 
 // Both with the threads standing. tid: a thread of the program.
 Result<void> read_process_facts(Arena& arena, int tid, ProcessFacts& facts);
