@@ -34,6 +34,7 @@ void BufferPool::release_memory() {
   if (!memory_.empty()) sys::call(__NR_munmap, memory_.start.value, memory_.size());
   memory_ = {};
   count_ = 0;
+  populated_ = 0;
 }
 
 void BufferPool::trim() {
@@ -50,6 +51,7 @@ void BufferPool::populate(size_t bytes) {
   // Best effort: where there are no huge pages ordinary ones do, and what cannot be touched now is touched when it is used.
   sys::call(__NR_madvise, buffers_.value, bytes, MADV_HUGEPAGE);
   sys::call(__NR_madvise, buffers_.value, bytes, MADV_POPULATE_WRITE);
+  populated_ = bytes;
 }
 
 void BufferPool::reset_counters() {

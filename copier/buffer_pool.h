@@ -23,6 +23,8 @@ class BufferPool {
   // has them to spare: fewer and longer requests are made of what lies side by side. The others are left alone: to clear
   // a huge page may take milliseconds, and whoever is the first to need a buffer in it would wait for that.
   void populate(size_t bytes);
+  // What populate() was asked for.
+  AddrRange populated() const { return {buffers_, buffers_ + populated_}; }
   // Copies in order leave the other buffers alone: a few are used again and again, and stay in the cache.
   void limit_sequential(size_t buffers);
   void release_memory();
@@ -49,7 +51,7 @@ class BufferPool {
   uint32_t kept_from(CopyKind kind) const { return kind == CopyKind::kForced ? 0 : reserve_; }
   bool take(uint32_t keep, uint32_t* buffer, uint32_t* free);
 
-  size_t buffer_bytes_ = 0;
+  size_t buffer_bytes_ = 0, populated_ = 0;
   uint32_t count_ = 0, reserve_ = 0;
   FutexLock lock_;              // guards stack_ and changes of free_count_
   uint32_t* stack_ = nullptr;   // free buffers; the last given back is taken first, it is in the cache

@@ -236,6 +236,7 @@ Result<void> CheckpointRun::prepare() {
     CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_lists + for_table + resident / 32));
   }
   CKPT_TRY(pages_.open(arena_, watch_.pagemap()));
+  copy_into_huge_pages();
   say_what_is_not_used();
   if (library.settings.increments != 0) {
     const char* why = why_full();
@@ -257,6 +258,13 @@ Result<void> CheckpointRun::prepare() {
     return is_guarded() ? get_ready_for_guard() : protect_ahead();
   }
   return get_ready();
+}
+
+// A filter that allows what was always called here may kill whoever makes another call.
+void CheckpointRun::copy_into_huge_pages() {
+  const AddrRange huge = is_filtered() ? AddrRange{} : leading_huge_pages(pages_.descriptor(), pool_.populated());
+  protection_.copy_into(huge);
+  guarded_.copy_into(huge);
 }
 
 Result<void> CheckpointRun::open_sink() {

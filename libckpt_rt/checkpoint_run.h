@@ -51,6 +51,7 @@ class CheckpointRun {
   // checkpoint_run.cc
   Result<void> prepare();
   Result<void> open_sink();
+  void copy_into_huge_pages();
   void choose_segment(uint64_t resident);
   Result<void> get_ready();
   void own_ranges();

@@ -8,7 +8,6 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 
@@ -202,11 +201,8 @@ long GuardedMemory::unprotect_many(AddrRange range) {
 }
 
 long GuardedMemory::read(std::byte* to, Addr from, size_t bytes, bool) {
-  iovec local{to, bytes}, remote{from.as<void>(), bytes};
-  return sys::call(__NR_process_vm_readv, sys::gettid(), &local, 1, &remote, 1, 0L) ==
-                 static_cast<long>(bytes)
-             ? 0
-             : -EFAULT;
+  const bool agent = library.agent.block().contains(Addr::of(__builtin_frame_address(0)));
+  return (agent ? copy_.copy(to, from, bytes) : KernelCopy::read(to, from, bytes)) ? 0 : -EFAULT;
 }
 
 void GuardedMemory::remove(AddrRange range) {

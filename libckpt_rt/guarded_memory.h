@@ -23,6 +23,7 @@
 #include "copier/copier.h"
 #include "libckpt_rt/armed_memory.h"
 #include "libckpt_rt/guard.h"
+#include "libckpt_rt/kernel_copy.h"
 #include "libckpt_rt/memory_map.h"
 
 namespace ckpt {
@@ -52,6 +53,8 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   uint64_t protections() const { return protections_.load(std::memory_order_relaxed); }
   // In-thread: nothing of this whole mapping is protected any more, the kernel takes it for ordinary memory again.
   void remove(AddrRange range);
+  // What the agent copies goes into these huge pages, or elsewhere.
+  void copy_into(AddrRange huge) { copy_.use_for(huge); }
   // In the next stop. thread: the first of those that stand.
   void end_stopped(ThreadSlot* thread);
 
@@ -84,6 +87,7 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   FaultBackEnd back_end_ = FaultBackEnd::kHandler;
   int program_fd_ = -1;
   ScopedFd agent_fd_;        // the same userfaultfd in the agent's table
+  KernelCopy copy_;
   ArenaVector<Part> parts_;  // of mprotect, in address order
   bool open_ = false;
   TurnLock turn_;

@@ -26,6 +26,7 @@ struct PageRegion {
 constexpr unsigned long kPagemapScan = _IOWR('f', 16, PagemapScanArg);
 constexpr uint64_t kPageIsWritten = 1 << 1;  // not protected by userfaultfd
 constexpr uint64_t kPageIsFile = 1 << 2, kPageIsPresent = 1 << 3, kPageIsSwapped = 1 << 4, kPageIsZero = 1 << 5;
+constexpr uint64_t kPageIsHuge = 1 << 6;   // mapped as such
 constexpr uint64_t kPageIsGuard = 1 << 8;  // Linux 6.15
 
 // Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
@@ -117,15 +118,20 @@ Result<void> PageScan::scan_protected(AddrRange range, ArenaVector<AddrRange>& r
 
 namespace {
 
-// All of [range) in one run of pages that are as `arg` says?
-long is_one_run(int pagemap, AddrRange range, PagemapScanArg arg) {
-  PageRegion region{};
+// The first run of pages that are as `arg` says: 1; 0 without one; -errno.
+long first_run(int pagemap, AddrRange range, PagemapScanArg arg, PageRegion* region) {
   arg.size = sizeof(arg);
   arg.start = range.start.value;
   arg.end = range.end.value;
-  arg.vec = reinterpret_cast<uint64_t>(&region);
+  arg.vec = reinterpret_cast<uint64_t>(region);
   arg.vec_len = 1;
-  const long n = sys::call(__NR_ioctl, pagemap, kPagemapScan, &arg);
+  return sys::call(__NR_ioctl, pagemap, kPagemapScan, &arg);
+}
+
+// All of [range) in one run of pages that are as `arg` says?
+long is_one_run(int pagemap, AddrRange range, PagemapScanArg arg) {
+  PageRegion region{};
+  const long n = first_run(pagemap, range, arg, &region);
   if (n < 0) return n;
   return n == 1 && region.start == range.start.value && region.end == range.end.value;
 }
@@ -147,6 +153,14 @@ long is_protected(int pagemap, AddrRange range) {
     if (is_one_run(pagemap, page, arg) != 1 && is_one_run(pagemap, page, guard) != 1) return 0;
   }
   return 1;
+}
+
+AddrRange leading_huge_pages(int pagemap, AddrRange range) {
+  PagemapScanArg arg{};
+  arg.category_mask = arg.return_mask = kPageIsHuge;
+  PageRegion region{};
+  if (range.empty() || first_run(pagemap, range, arg, &region) != 1 || region.start != range.start.value) return {};
+  return {range.start, Addr{region.end}};
 }
 
 Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,

@@ -57,4 +57,7 @@ class PageScan {
 // tell (PAGEMAP_SCAN is missing). pagemap: a descriptor of /proc/self/pagemap. Any thread; needs no memory but its stack.
 long is_protected(int pagemap, AddrRange range);
 
+// The part of range, from its start on, that lies in huge pages; empty where PAGEMAP_SCAN cannot tell. The same of callers.
+AddrRange leading_huge_pages(int pagemap, AddrRange range);
+
 }  // namespace ckpt

@@ -43,8 +43,10 @@ struct ProcessFacts {
   int parent_death_signal = 0;  // of some thread
 };
 
-// Of the calling thread.
+// Both of the calling thread.
 uint32_t count_seccomp_filters();
+// Asked without a call that a filter may punish. What cannot be told counts as one.
+bool is_filtered();
 
 // Texts of /proc that the stop reads. They are opened ahead of it, which is most of their price.
 class ProcessTexts {

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
-#include <sys/uio.h>
 
 #include <optional>
 
@@ -116,12 +115,8 @@ void WriteProtection::wake(AddrRange range) {
 }
 
 long WriteProtection::read(std::byte* to, Addr from, size_t bytes, bool readable) {
-  if (readable) {
-    iovec local{to, bytes}, remote{from.as<void>(), bytes};
-    long n = sys::call(__NR_process_vm_readv, sys::gettid(), &local, 1, &remote, 1, 0L);
-    if (n == static_cast<long>(bytes)) return 0;
-    // EPERM, ENOSYS: forbidden in this container, or by dumpable; the other way is always open to us.
-  }
+  // EPERM, ENOSYS: forbidden in this container, or by dumpable; the other way is always open to us.
+  if (readable && copy_.copy(to, from, bytes)) return 0;
   for (size_t done = 0; done < bytes;) {
     long n = sys::call(__NR_pread64, memory_file_.get(), to + done, bytes - done, from.value + done);
     if (n <= 0) return -EFAULT;

@@ -31,6 +31,7 @@
 #include "copier/copier.h"
 #include "libckpt_rt/armed_memory.h"
 #include "libckpt_rt/arming.h"
+#include "libckpt_rt/kernel_copy.h"
 #include "libckpt_rt/raw_thread.h"
 
 namespace ckpt {
@@ -55,6 +56,8 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   Result<void> start(RawThread& thread, Arming& arming, CopyCounters& counters, int pagemap);
   // Faults and events go to this copier from now on, or nowhere (then faults are just let go).
   void serve(Copier* copier);
+  // Before serve(copier): what is copied goes into these huge pages, or elsewhere.
+  void copy_into(AddrRange huge) { copy_.use_for(huge); }
   // To `arming` again. Called by who serves.
   void serve(Arming& arming);
   // Of the checkpoint under way.
@@ -95,6 +98,7 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   Result<ScopedFd> open_with(uint64_t features);
 
   ScopedFd uffd_, stop_event_, memory_file_;
+  KernelCopy copy_;
   bool can_protect_ahead_ = false;
   int pagemap_ = -1;
   bool can_tell_ = false;  // what is protected

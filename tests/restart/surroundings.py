@@ -69,6 +69,11 @@ def forbid_nothing():
     libc.prctl(38, 1, 0, 0, 0)
     allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))
     return libc.prctl(22, 2, struct.pack('HxxxxxxQ', 1, ctypes.addressof(allow)), 0, 0)
+def be_killed_by_writing_to_processes():
+    libc.prctl(38, 1, 0, 0, 0)
+    number, if_equal, kill, allow = (0x20, 0, 0, 0), (0x15, 0, 1, 311), (6, 0, 0, 0x80000000), (6, 0, 0, 0x7fff0000)
+    program = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *step) for step in (number, if_equal, kill, allow)))
+    return libc.prctl(22, 2, struct.pack('HxxxxxxQ', 4, ctypes.addressof(program)), 0, 0)
 def interrupted(*_): os.write(1, b'interrupted\\n')
 def resized(*_): os.write(1, b'resized\\n')
 def expired(*_): timer.expired += 1
@@ -311,6 +316,14 @@ class Surroundings(unittest.TestCase):
         self.assertEqual(program.ask("libc.prctl(1, 0) or forbid_nothing()"), "0")
         self.assertEqual(["seccomp" in n for n in self.checkpoint()], [True])
         self.restart_again()
+
+    def test_a_filter_that_kills(self):
+        # process_vm_writev(2), one of two calls that copy memory: whose filter knows only the other lives on.
+        program = self.start()
+        self.assertEqual(program.ask("globals().update(memory=os.urandom(16 << 20)) or be_killed_by_writing_to_processes()"), "0")
+        self.assertEqual(["seccomp" in n for n in self.checkpoint()], [True])
+        self.assertEqual(program.ask("len(memory)"), str(16 << 20))
+        self.come_back()
 
     def restart_again(self):
         # What surrounds ckpt-restart is not the program's doing.
