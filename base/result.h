@@ -4,7 +4,7 @@
 // Never:     throws, allocates. Text longer than the buffer is cut, never overrun.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 #include <optional>

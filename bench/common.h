@@ -6,7 +6,7 @@
 //            standard output: two runs with the same arguments print the same bytes.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <xxhash.h>
 
 #include <CLI/CLI.hpp>

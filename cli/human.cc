@@ -1,6 +1,6 @@
 #include "cli/human.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <time.h>
 
 namespace ckpt::cli {

@@ -1,6 +1,6 @@
 #include "cli/image_diff.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>

@@ -1,7 +1,7 @@
 #include "cli/machine.h"
 
 #include <errno.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <linux/userfaultfd.h>
 #include <string.h>
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
 // ckpt: run programs under the checkpointer, ask them for checkpoints, look at images and machines.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 

@@ -1,7 +1,7 @@
 #include "cli/record_names.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -3,7 +3,7 @@
 // Owner: cli. Ordinary code, one thread.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
 #include <string>

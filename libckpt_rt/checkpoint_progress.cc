@@ -1,6 +1,6 @@
 #include "libckpt_rt/checkpoint_progress.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/socket.h>
 
 #include "base/clock.h"

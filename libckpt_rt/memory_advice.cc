@@ -1,7 +1,7 @@
 #include "libckpt_rt/memory_advice.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 

@@ -6,7 +6,7 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 

@@ -1,6 +1,6 @@
 #include "writer/image_name.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace ckpt {
 

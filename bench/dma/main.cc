@@ -11,7 +11,7 @@
 // number of checkpoints in the queue; `mono`, one: the last one is settled before the next is asked for;
 // `cpu`, copied by the CPU on the spot. Time is virtual: the same numbers on every machine.
 #include <benchmark/benchmark.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <condition_variable>

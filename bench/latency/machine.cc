@@ -1,6 +1,6 @@
 #include "bench/latency/machine.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 // latency: what a checkpoint costs the program. The families are in paper.cc, stand.cc and quiet.cc;
 // scripts/latency.sh runs all of them and makes a page of the results. See docs/benchmarks.md.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <filesystem>

@@ -6,7 +6,7 @@
 //   paper/other/PROGRAM         8, 9: the other benchmark programs
 //
 // As in the paper, the program has all processors but one.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <chrono>
 #include <thread>

@@ -6,7 +6,7 @@
 //   rate/increments  the same of a program that writes 1 MiB between two, to memory; and work lost with 50 a second
 //   disk/write       what the disk does without us
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <atomic>

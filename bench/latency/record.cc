@@ -1,6 +1,6 @@
 #include "bench/latency/record.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <fstream>

@@ -5,7 +5,7 @@
 //   slow/LOAD/256M/METHOD             a pool of 16 MiB, and images go where 200 MiB a second go
 //
 // METHOD is a mode of the library, or none (what the machine alone does), plain-fork, criu.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <chrono>
 #include <thread>

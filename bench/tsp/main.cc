@@ -4,6 +4,8 @@
 // path is given up when its length, plus the least that every city still ahead must cost, exceeds the
 // best tour so far. Of tours of equal length the lexicographically smallest wins, and a path that
 // could still reach an equal length is followed: the result does not depend on who was first.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>

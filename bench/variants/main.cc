@@ -1,6 +1,6 @@
 // variants: the same work under several settings of the library, in turns, so that all of them meet the same machine.
 // Prints a table in Markdown: medians, with the least and the largest.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>

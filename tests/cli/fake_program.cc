@@ -2,7 +2,7 @@
 // base/control_protocol.h with an ordinary thread, to test the asker alone.
 // Usage: fake_program BEHAVIOUR         prints "ready", ends when its standard input does
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>

@@ -3,7 +3,7 @@
 //        tmp: stops before the commit, as a writer that died
 //        future: the image of a later version, with a header that is right in itself
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>

@@ -8,7 +8,7 @@
 //            on time. An invariant that breaks ends the program at once with exit code 1.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <atomic>
 #include <cstdint>

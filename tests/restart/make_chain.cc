@@ -2,7 +2,7 @@
 // only what differs from the one before. What the library's tracking of writes would have written, found
 // by comparing. Usage: make_chain DIRECTORY
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cstring>

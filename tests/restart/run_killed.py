@@ -200,7 +200,7 @@ def main(argv):
                                     without_time_namespace=arguments.without_time_namespace, long=arguments.long,
                                     increments=arguments.increments, environment=dict(s.split("=", 1) for s in arguments.setting))
         reference_directory = os.path.join(base, f"{name}.reference")
-        reference = harness.run_reference(build, program, settings, reference_directory)
+        reference = harness.reference_of(build, program, settings, base)
         if reference.exit_code != 0:
             print(f"failed {name}: the uninterrupted run ends with {reference.exit_code}: "
                   f"{reference.errors.decode(errors='replace').strip()}; kept in {reference_directory}", flush=True)

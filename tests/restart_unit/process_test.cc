@@ -1,5 +1,5 @@
 // The process around the memory: ids, namespaces, clocks, signals, the end.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <linux/capability.h>
 #include <signal.h>

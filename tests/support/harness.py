@@ -7,8 +7,12 @@ A Trial owns one directory:
 Everything in it is kept when the trial fails.
 """
 import dataclasses
+import fcntl
+import glob
+import hashlib
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -103,6 +107,45 @@ def run_reference(build, program, settings, directory):
     seconds = time.monotonic() - begin
     with open(f"{work}/stdout", "rb") as out, open(f"{work}/stderr", "rb") as err:
         return Reference(seconds, code, out.read(), err.read())
+
+
+def reference_of(build, program, settings, base):
+    """The uninterrupted run, or what an earlier test kept of it in the build directory. Kept are runs of what is built here
+    only: a program of the system changes without our seeing it."""
+    argv = program.command(build.directory, settings.long)
+    directory = os.path.join(base, f"{program.name}.reference")
+    if not argv[0].startswith(build.directory + os.sep):
+        return run_reference(build, program, settings, directory)
+    kept = os.path.join(build.directory, "tests", "references", program.name + (".long" if settings.long else ""))
+    os.makedirs(os.path.dirname(kept), exist_ok=True)
+    key = identity(argv, program)
+    with open(f"{kept}.lock", "w", encoding="ascii") as lock:
+        # Tests that begin together: one runs it, the others wait.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            with open(kept, "rb") as f:
+                kept_key, reference = pickle.load(f)
+            if kept_key == key:
+                return reference
+        except OSError:
+            pass  # none yet
+        reference = run_reference(build, program, settings, directory)
+        if reference.exit_code == 0:
+            with open(f"{kept}.new", "wb") as f:
+                pickle.dump((key, reference), f)
+            os.replace(f"{kept}.new", kept)
+        return reference
+
+
+def identity(argv, program):
+    """What a run of ours follows from: arguments, environment, the program and the libraries beside it."""
+    beside = sorted(glob.glob(os.path.join(os.path.dirname(argv[0]), "*.so")))
+    fields = [field.name for field in dataclasses.fields(Reference)]
+    digest = hashlib.sha256(repr((argv, sorted(program.environment.items()), fields)).encode())
+    for path in [argv[0], *beside]:
+        with open(path, "rb") as f:
+            digest.update(hashlib.sha256(f.read()).digest())
+    return digest.hexdigest()
 
 
 def read_text(path):

@@ -79,7 +79,7 @@ def _sqlite_script(path, rounds):
 def all_programs():
     programs = [
         _bench("mergesort", ["--size", "64M", "--rounds", "16"], ["--size", "256M", "--rounds", "30"]),
-        _bench("tsp", ["--cities", "20"], ["--cities", "21"], steady=True),
+        _bench("tsp", ["--cities", "19"], ["--cities", "21"], steady=True),
         _bench("matmul", ["--n", "640", "--rounds", "12"], ["--n", "1024", "--rounds", "24"]),
         _bench("pattern", ["--length", "32M"], ["--length", "256M"], steady=True),
         _bench("bubblesort", ["--records", "40000"], ["--records", "120000"]),
@@ -113,13 +113,13 @@ def all_programs():
         _victim("clock"),
         _victim("steady", absence=3.0, long=400),
         _victim("limits"),
-        _victim("exceptions", "exceptions,locals", small=300, long=2000, program="threads"),
+        _victim("exceptions", "exceptions,locals", small=150, long=2000, program="threads"),
         Program("python-numpy",
-                lambda build, is_long: ["/usr/bin/python3", _real("numpy_threads.py"), "--rounds", "1500" if is_long else "300"],
+                lambda build, is_long: ["/usr/bin/python3", _real("numpy_threads.py"), "--rounds", "1500" if is_long else "200"],
                 # One thread of the library a thread of ours: the threads that compute are Python's.
                 environment={"OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}),
         Program("xz", lambda build, is_long: ["/usr/bin/xz", "-T2", "-5", "--block-size=2MiB", "-c", "-k", "input.txt"],
-                prepare=lambda directory, is_long: _text(f"{directory}/input.txt", 48 if is_long else 10)),
+                prepare=lambda directory, is_long: _text(f"{directory}/input.txt", 48 if is_long else 6)),
         Program("sqlite3", lambda build, is_long: ["/usr/bin/sqlite3", "-batch", ":memory:"],
                 prepare=lambda directory, is_long: _sqlite_script(f"{directory}/script.sql", 400 if is_long else 90),
                 stdin="script.sql"),
