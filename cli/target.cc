@@ -169,7 +169,8 @@ Result<Target> examine_target(pid_t pid) {
   if (!read_proc(pid, (of_thread + "maps").c_str(), &maps) ||
       !read_proc(pid, (of_thread + "environ").c_str(), &environment)) {
     int error = errno;
-    if (process_state(pid) == '\0') return gone(pid);
+    // ESRCH: it ends, and its memory has gone ahead.
+    if (error == ESRCH || process_state(pid) == '\0') return gone(pid);
     return failure(ExitCode::kPermission, label, fmt::format("its memory map cannot be read: {}", strerror(error)),
                    "it has made itself undumpable, or runs with more rights: ask as root");
   }

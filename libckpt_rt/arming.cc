@@ -328,9 +328,11 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
 }
 
 // What lies between segments that one call protects must not be protected by it: what has lost its protection, and
-// changed, would pass for what it was. True: all of it is protected. Else some of it is kUnsettled now.
-bool Arming::is_settled(AddrRange range) {
-  auto found = check_range(range);
+// changed, would pass for what it was. True: what of them was kProtected is protected. Else some of it is kUnsettled now.
+// Segments of other regions that have pages in the windows at both ends are not between: what this stop has settled of them
+// need not be protected.
+bool Arming::is_settled(SegmentId first, SegmentId last) {
+  auto found = check_segments(first, {last.value + 1}, table_[first].region);
   return !found.ok() || *found == 0;  // before Linux 6.7 nobody can tell
 }
 
@@ -362,7 +364,7 @@ Result<void> Arming::settle_written(std::span<Mapping> map, std::span<const Addr
       }
       const size_t m = mapping_at(map, range.start);
       if (m < map.size() && map[m].handling == Handling::kTracked && map[m].range.common(range) == range &&
-          (!apart || is_settled(range)) && protection_.protect(range) == 0) {
+          (!apart || is_settled(id, {written_[end - 1]})) && protection_.protect(range) == 0) {
         for (; i < end; ++i) table_.set(SegmentId{written_[i]}, SegmentState::kProtected);
         continue;
       }

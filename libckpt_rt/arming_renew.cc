@@ -141,9 +141,12 @@ Result<void> Arming::settle_suspects() {
 Result<size_t> Arming::check_range(AddrRange range) {
   SegmentId id, last;
   table_.find_range(range, &id, &last);
+  return check_segments(id, last, kAnyRegion);
+}
+
+Result<size_t> Arming::check_segments(SegmentId id, SegmentId last, uint32_t region) {
   if (id == last) return size_t{0};
-  // Whole windows of the segments at both ends.
-  range = {table_[id].base, table_[SegmentId{last.value - 1}].base + segment_bytes_};
+  const AddrRange range{table_[id].base, table_[SegmentId{last.value - 1}].base + segment_bytes_};
   runs_.clear();
   CKPT_TRY(pages_.scan_protected(range, runs_));
   size_t found = 0, run = 0;
@@ -152,6 +155,7 @@ Result<size_t> Arming::check_range(AddrRange range) {
     while (run < runs_.size() && runs_[run].end <= window.start) ++run;
     const bool all = run < runs_.size() && runs_[run].start <= window.start && window.end <= runs_[run].end;
     if (all || table_.state(id) != SegmentState::kProtected) continue;
+    if (region != kAnyRegion && table_[id].region != region) continue;
     table_.unsettled(id);
     if (!unsettled_.push_back(id.value)) return no_memory_for_segments();
     ++found;
