@@ -438,7 +438,7 @@ bool Copier::shared_range(size_t i, AddrRange* range) const {
 void Copier::before_release(AddrRange range) {
   SegmentId id, last;
   table_.find_range(range, &id, &last);
-  // When it has gone nobody can tell whether the image may inherit it.
+  // When it has gone nobody can tell whether the image may inherit it. relaxed: seen late it costs a question.
   if (!rest_checked_.load(std::memory_order_relaxed)) check_rest(id, last);
   for (; id < last; ++id.value) {
     if (!to_copy(id)) continue;

@@ -331,9 +331,11 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
 // changed, would pass for what it was. True: what of them was kProtected is protected. Else some of it is kUnsettled now.
 // Segments of other regions that have pages in the windows at both ends are not between: what this stop has settled of them
 // need not be protected.
-bool Arming::is_settled(SegmentId first, SegmentId last) {
+Result<bool> Arming::is_settled(SegmentId first, SegmentId last) {
   auto found = check_segments(first, {last.value + 1}, table_[first].region);
-  return !found.ok() || *found == 0;  // before Linux 6.7 nobody can tell
+  if (found.ok()) return *found == 0;
+  if (found.error().sys_errno == ENOTTY) return true;  // before Linux 6.7 nobody can tell
+  return found.error();
 }
 
 Result<void> Arming::settle_written(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager) {
@@ -363,8 +365,13 @@ Result<void> Arming::settle_written(std::span<Mapping> map, std::span<const Addr
         range.end = window.end;
       }
       const size_t m = mapping_at(map, range.start);
-      if (m < map.size() && map[m].handling == Handling::kTracked && map[m].range.common(range) == range &&
-          (!apart || is_settled(id, {written_[end - 1]})) && protection_.protect(range) == 0) {
+      bool together = m < map.size() && map[m].handling == Handling::kTracked && map[m].range.common(range) == range;
+      if (together && apart) {
+        auto settled = is_settled(id, {written_[end - 1]});
+        if (!settled.ok()) return settled.error();
+        together = *settled;
+      }
+      if (together && protection_.protect(range) == 0) {
         for (; i < end; ++i) table_.set(SegmentId{written_[i]}, SegmentState::kProtected);
         continue;
       }

@@ -117,7 +117,7 @@ class Arming {
   Result<void> protect_next(size_t& i);
   Result<void> settle_suspects();
   Result<void> settle_written(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager);
-  bool is_settled(SegmentId first, SegmentId last);
+  Result<bool> is_settled(SegmentId first, SegmentId last);
   Result<size_t> check_range(AddrRange range);
   static constexpr uint32_t kAnyRegion = UINT32_MAX;
   Result<size_t> check_segments(SegmentId first, SegmentId last, uint32_t region);  // without last
