@@ -9,6 +9,9 @@
 //      namespace has neither here, so root listens as PID's user), the asker requires the peer's pid to
 //      be PID,
 //   4. the library sends a ControlHello, the asker a ControlRequest,
+//      Where as many signals are queued for PID's user as its RLIMIT_SIGPENDING allows, the cookie cannot be sent. Then the
+//      cookie is PID as the program sees it (one of 1. is never as small), and the signal is that of kill(2), which the
+//      kernel never refuses; the library looks for this socket whenever it gets one,
 //   5. the library sends text lines "key value\n", values until the end of the line, and closes.
 //      "progress DONE TOTAL" (bytes of memory, while the image is written) may come at any time; the last line is "done" or
 //      "error CODE TEXT" with CODE an ExitCode.
@@ -19,6 +22,7 @@
 
 namespace ckpt {
 
+inline constexpr uint64_t kLeastCookie = 1ull << 32;
 inline constexpr int kDefaultCheckpointSignal = 60;
 inline constexpr uint32_t kControlMagic = 0x43525443;  // "CTRC"
 inline constexpr uint32_t kControlVersion = 1;

@@ -106,23 +106,65 @@ bool listen_as_user_of(const Target& t, int listener) {
   return listens;
 }
 
-Result<void> queue_signal(const Target& t, uint64_t cookie) {
+// info: nullptr sends what kill(2) sends. False: there is no place in the queue of the program's user.
+Result<bool> send_signal(const Target& t, siginfo_t* info) {
+  if (syscall(SYS_pidfd_send_signal, t.pidfd.get(), t.signal, info, 0) == 0) return true;
+  if (errno == EAGAIN) return false;
+  if (errno == ESRCH) return died(t);
+  if (errno == EPERM) {
+    return failure(ExitCode::kPermission, label_of(t), "may not be signalled", "ask as its user or as root");
+  }
+  return system_error(t, "pidfd_send_signal");
+}
+
+Result<bool> queue_signal(const Target& t, uint64_t cookie) {
   siginfo_t info{};
   info.si_signo = t.signal;
   info.si_code = SI_QUEUE;
   info.si_pid = getpid();
   info.si_uid = getuid();
   info.si_value.sival_ptr = reinterpret_cast<void*>(cookie);
-  if (syscall(SYS_pidfd_send_signal, t.pidfd.get(), t.signal, &info, 0) == 0) return {};
-  if (errno == ESRCH) return died(t);
-  if (errno == EPERM) {
-    return failure(ExitCode::kPermission, label_of(t), "may not be signalled", "ask as its user or as root");
+  return send_signal(t, &info);
+}
+
+Result<int> listen_for(const Target& t, uint64_t cookie, int64_t deadline_ns) {
+  auto made = make_socket_near(t);
+  if (!made.ok()) return made.error();
+  ScopedFd listener(*made);
+  socklen_t length = 0;
+  sockaddr_un address = address_of(cookie, &length);
+  while (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
+    if (errno != EADDRINUSE) return system_error(t, "bind");
+    // Of those who ask without a cookie one is served at a time. They go without a word to the others.
+    constexpr int64_t kLookAgainNs = 10'000'000;
+    if (now_ns() > deadline_ns) {
+      return failure(ExitCode::kUnavailable, label_of(t), "somebody else asks it, and no more signals can be queued for its user",
+                     "raise its ulimit -i, or try again");
+    }
+    if (wait_readable(t, t.pidfd.get(), now_ns() + kLookAgainNs) == Waited::kReadable) return died(t);
   }
-  if (errno == EAGAIN) {
-    return failure(ExitCode::kUnavailable, label_of(t), "too many signals are queued for its user",
-                   "raise ulimit -i, or let the program take its signals");
-  }
-  return system_error(t, "pidfd_send_signal");
+  if (!listen_as_user_of(t, listener.get())) return system_error(t, "listen");
+  return listener.release();
+}
+
+// Returns the socket to which the program will connect.
+Result<int> call_program(const Target& t, const AskLimits& limits) {
+  const int64_t deadline_ns = now_ns() + limits.answer_ns;
+  uint64_t cookie = 0;
+  if (getrandom(&cookie, sizeof(cookie), 0) != sizeof(cookie)) return system_error(t, "getrandom");
+  cookie |= kLeastCookie;
+  auto listener = listen_for(t, cookie, deadline_ns);
+  if (!listener.ok()) return listener.error();
+  auto sent = queue_signal(t, cookie);
+  if (sent.ok() && *sent) return *listener;
+  close(*listener);
+  if (!sent.ok()) return sent.error();
+  listener = listen_for(t, static_cast<uint64_t>(t.inner_pid), deadline_ns);
+  if (!listener.ok()) return listener.error();
+  sent = send_signal(t, nullptr);
+  if (sent.ok() && *sent) return *listener;
+  close(*listener);
+  return sent.ok() ? system_error(t, "kill") : sent.error();
 }
 
 // The program's connection: whoever else finds the socket is turned away.
@@ -242,18 +284,9 @@ uint64_t number_of(const Answer& answer, const std::string& key) {
 Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits& limits,
                    const OnProgress& on_progress) {
   int64_t started = now_ns();
-  auto made = make_socket_near(t);
-  if (!made.ok()) return made.error();
-  ScopedFd listener(*made);
-
-  uint64_t cookie = 0;
-  if (getrandom(&cookie, sizeof(cookie), 0) != sizeof(cookie)) return system_error(t, "getrandom");
-  socklen_t length = 0;
-  sockaddr_un address = address_of(cookie, &length);
-  if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return system_error(t, "bind");
-  if (!listen_as_user_of(t, listener.get())) return system_error(t, "listen");
-
-  CKPT_TRY(queue_signal(t, cookie));
+  auto called = call_program(t, limits);
+  if (!called.ok()) return called.error();
+  ScopedFd listener(*called);
   auto accepted = accept_program(t, listener.get(), limits);
   if (!accepted.ok()) return accepted.error();
   ScopedFd peer(*accepted);

@@ -93,7 +93,7 @@ void start_successor() {
   info.si_code = SI_QUEUE;
   info.si_pid = library.pid;
   info.si_value.sival_ptr = reinterpret_cast<void*>(kStartAgent);
-  sys::call(__NR_rt_sigqueueinfo, library.pid, library.signal, &info);
+  if (sys::call(__NR_rt_sigqueueinfo, library.pid, library.signal, &info) == -EAGAIN) library.world.signal_process(library.signal);
 }
 
 void wait_for_orders(uint32_t seen) {
@@ -149,10 +149,11 @@ void main_loop(void*) {
       else r.own->error = result.error();
       r.own->done.store(1, std::memory_order_release);
       futex_wake(r.own->done);
-    } else if (r.cookie == 0) {
-      (void)take_checkpoint();  // the log and `ckpt stat` tell of a failure
+    } else if (r.cookie != 0) {
+      (void)serve_asker(r.cookie);
     } else {
-      serve_asker(r.cookie);
+      const bool asked = r.without_cookie && serve_asker(static_cast<uint64_t>(library.pid));
+      if (!asked && r.checkpoint) (void)take_checkpoint();  // the log and `ckpt stat` tell of a failure
     }
   }
 }
@@ -179,11 +180,20 @@ bool start_locked() {
 
 }  // namespace
 
-bool request(const Request& r) {
+bool request(Request r) {
   ScopedLock guard(lock);
   if (r.cookie == kStartAgent) return running || absences != 0 || count == 0 || start_locked();
   // The interval never queues up behind itself.
-  if (r.cookie == 0 && r.own == nullptr && running && !waiting) return true;
+  if (r.cookie == 0 && r.own == nullptr && running && !waiting) {
+    if (!r.without_cookie) return true;
+    r.checkpoint = false;
+  }
+  for (uint32_t i = 0; r.without_cookie && i < count; ++i) {
+    Request& queued = ring[(head + i) % kRing];
+    if (!queued.without_cookie) continue;
+    queued.checkpoint = queued.checkpoint || r.checkpoint;
+    return true;
+  }
   if (count == kRing) {
     count_failure_locked(make_error(ExitCode::kUnavailable, 0,
                                     "a request was refused: {} are waiting already; ask less often", kRing));

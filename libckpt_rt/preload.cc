@@ -149,7 +149,13 @@ void arm_interval_timer() {
   event.sigev_notify = SIGEV_SIGNAL;
   event.sigev_signo = library.signal;
   int id = -1;
-  if (sys::call(__NR_timer_create, CLOCK_MONOTONIC, &event, &id) != 0) return;
+  if (long r = sys::call(__NR_timer_create, CLOCK_MONOTONIC, &event, &id); r != 0) {
+    const Error error = make_error(ExitCode::kUnavailable, static_cast<int>(r), "no timer for CKPT_EVERY ({}); raise ulimit -i",
+                                   errno_name(static_cast<int>(r)));
+    agent::count_failure(error);
+    if (auto directory = open_image_directory(library.directory); directory.ok()) log_line(directory->get(), error.message());
+    return;
+  }
   library.interval_timer = id;
   int64_t ns = library.settings.every_ns;
   itimerspec when{};

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "libckpt_rt/proc_text.h"
+#include "libckpt_rt/signal_limit.h"
 
 // linux/prctl.h of 6.15 and later: timer_create takes the id to use from *timerid.
 #ifndef PR_TIMER_CREATE_RESTORE_IDS
@@ -150,6 +151,7 @@ long restore_timers(const ProcessTimers& timers) {
     long r = sys::call(__NR_setitimer, which, &t, 0L);
     if (r != 0) return r;
   }
+  SignalLimitRaised raised;  // a timer counts as a signal
   const bool by_id = sys::call(__NR_prctl, PR_TIMER_CREATE_RESTORE_IDS, 1, 0, 0, 0) == 0;
   for (uint32_t i = 0; i < timers.count; ++i) {
     const PosixTimerRecord& t = timers.list[i];

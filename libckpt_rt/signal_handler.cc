@@ -17,19 +17,20 @@ namespace {
 void on_checkpoint_signal(int, void* information, void* context) {
   auto* info = static_cast<siginfo_t*>(information);
   auto* frame = static_cast<ucontext_t*>(context);
-  if (info->si_code == SI_TKILL) guard::stand_without_guard(frame);
+  const bool stops = library.world.is_stop(*info);
+  if (stops) guard::stand_without_guard(frame);
   guard::Handler under_guard(frame);
   const bool waited = StopWorld::was_waiting(*frame);
   // Before the image is taken: what a second attempt at the call needs is worked out now.
   fix_interrupted_call(frame);
   // A child made behind libc's back, or one that still shares our memory (vfork): not its business.
   if (library.pid != sys::getpid()) return;
-  bool stood = false;
-  if (info->si_code == SI_TKILL) {
-    stood = library.world.arrive_in_handler(frame, waited);
-  } else if (library.active) {
+  const bool stood = stops && library.world.arrive_in_handler(frame, waited);
+  if (info->si_code != SI_TKILL && library.active) {
     agent::Request request;
     if (info->si_code == SI_QUEUE) request.cookie = reinterpret_cast<uint64_t>(info->si_value.sival_ptr);
+    request.without_cookie = info->si_code == SI_USER;
+    request.checkpoint = !library.world.may_be_ours(*info);
     agent::request(request);
   }
   under_guard.leave(stood);

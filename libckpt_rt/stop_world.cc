@@ -117,6 +117,7 @@ struct StopWorld::Try {
   int64_t deadline;
   ArenaVector<int> tasks, here, signalled, wanted, by_libc_signal, ignored;  // the first three sorted
   int missing = 0;  // a thread that has not arrived
+  uint32_t refused = 0;  // threads that could not be signalled
   int64_t called_ns = 0, began_ns = 0;
   Error error;
   int stalled = 0;  // one that was missing when nobody arrived any more, and how long it had run then
@@ -144,7 +145,8 @@ struct StopWorld::Try {
 };
 
 bool StopWorld::is_stop_by_libc_signal(const siginfo_t& info) const {
-  return info.si_code == SI_QUEUE && info.si_value.sival_ptr == this;
+  // libc sends its own with tgkill.
+  return (info.si_code == SI_QUEUE && info.si_value.sival_ptr == this) || (info.si_code == SI_USER && requested());
 }
 
 void StopWorld::begin_exec(int tid) {
@@ -207,7 +209,7 @@ void StopWorld::return_libc_signal() {
 Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int* stuck) {
   const ArenaVector<int> none(scratch);
   Try t{call.own_tids, call.waiting, call.signal, sys::getpid(), now_ns() + call.timeout_ns,
-        none, none, none, none, none, none, 0, 0, 0, {}, 0, 0};
+        none, none, none, none, none, none, 0, 0, 0, 0, {}, 0, 0};
   *stuck = 0;
   for (;;) {
     Attempt attempt = try_stop(t, call);
@@ -287,18 +289,23 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
     int64_t& first = ahead ? t.called_ns : t.began_ns;
     if (first == 0) first = now_ns();
     if (t.called_ns == 0) t.called_ns = first;
+    t.refused = 0;
     for (int tid : t.wanted) {
       long r = sys::call(__NR_tgkill, t.pid, tid, t.signal);
       if (r == -ESRCH) continue;  // has exited
-      // EAGAIN: RLIMIT_SIGPENDING, the queue of the user is full. It is tried again next round.
-      if (r != 0 && r != -EAGAIN) return fail(ExitCode::kSystem, static_cast<int>(r), tid, "cannot be signalled");
-      if (r == 0 && !t.signalled.push_back(tid)) {
+      if (r == -EAGAIN) {
+        ++t.refused;
+        if (ahead) continue;
+      } else if (r != 0) {
+        return fail(ExitCode::kSystem, static_cast<int>(r), tid, "cannot be signalled");
+      } else if (!t.signalled.push_back(tid)) {
         return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
       }
       t.missing = tid;
       ++missing;
     }
     std::sort(t.signalled.begin(), t.signalled.end());
+    if (!ahead) signal_one_by_one(t.signal, t.refused);
     if (ahead) {
       await_waiting(missing);
       // relaxed: a hint.
@@ -324,9 +331,24 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
       // One that has not run at all waits for a processor: too many others do.
       const bool ran = t.stalled != t.missing || processor_time_ns(t.missing) != t.stalled_ran_ns;
       return fail(ExitCode::kTimeout, 0, t.missing,
-                  ran ? "did not stop in time; the program goes on, try again or raise CKPT_STOP_TIMEOUT"
-                      : "did not run at all in the time to stop; the program goes on, try again or raise CKPT_STOP_TIMEOUT");
+                  t.refused != 0 ? "did not stop in time, as no more signals can be queued for its user; raise its ulimit -i"
+                  : ran          ? "did not stop in time; the program goes on, try again or raise CKPT_STOP_TIMEOUT"
+                                 : "did not run at all in the time to stop; the program goes on, try again or raise CKPT_STOP_TIMEOUT");
     }
+  }
+}
+
+void StopWorld::signal_process(int signal) {
+  signalled_process_.store(true, std::memory_order_relaxed);
+  sys::call(__NR_kill, sys::getpid(), signal);
+}
+
+// So many could not be signalled: see "Where the queue of signals is full". Who does not arrive blocks the signal.
+void StopWorld::signal_one_by_one(int signal, uint32_t threads) {
+  for (; threads != 0; --threads) {
+    const uint32_t arrived = arrived_.load(std::memory_order_relaxed);
+    signal_process(signal);
+    if (!await_arrivals(arrived + 1)) return;
   }
 }
 
@@ -388,8 +410,9 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
       info.si_code = SI_QUEUE;
       info.si_pid = t.pid;
       info.si_value.sival_ptr = this;
-      // EAGAIN, as above: it is tried again at the next look.
       const long r = sys::call(__NR_rt_tgsigqueueinfo, t.pid, tid, kSetxidSignal, &info);
+      // One thread takes it, and at the next look another.
+      if (r == -EAGAIN) sys::call(__NR_kill, t.pid, kSetxidSignal);
       if (r == 0 && !t.by_libc_signal.push_back(tid)) return Attempt::kFailed;
     } else if (facts.state == 'S') {
       behind_lock = tid;

@@ -53,6 +53,14 @@
 // Nothing depends on who is taken for what but the time: a thread that is stopped ahead has just taken a signal
 // whose handler lasts, and everybody is counted at the end.
 //
+// Where the queue of signals is full
+// ----------------------------------
+// RLIMIT_SIGPENDING counts what is queued for all processes of a user, and each of their POSIX timers. At the limit no
+// real-time signal can be sent to a thread (EAGAIN). That of kill(2) to the process can: the kernel only marks it as
+// pending, and forgets who sent it. Any thread that does not block it takes it, so one such signal stops one thread, and the next
+// another, those that stand having it blocked. Two that are pending at once are one: a signal of kill(2) that comes in a stop is
+// taken for the stop's and for a request (signal_handler.cc), and one that comes later may be left of a stop (may_be_ours).
+//
 // Signals to threads. A thread that has not arrived yet may send a signal to one that has (pthread_kill): it is pending
 // there, and the image must have it. Only the kernel's text about each thread shows that (SigPnd), which is too dear
 // for many. So each thread notes what is pending when it arrives, and looks again when it leaves: no news, nothing was
@@ -112,6 +120,16 @@ class StopWorld {
     constexpr greg_t kInstruction = 2;  // bytes
     return r[REG_RCX] == r[REG_RIP] + kInstruction || (r[REG_RCX] == r[REG_RIP] && r[REG_RAX] == -EINTR);
   }
+  // Is this signal of ours to stop its thread?
+  bool is_stop(const siginfo_t& info) const { return info.si_code == SI_TKILL || (info.si_code == SI_USER && requested()); }
+  // One of kill(2) that need not have come from outside.
+  bool may_be_ours(const siginfo_t& info) const {
+    // relaxed: set before the first such signal is sent.
+    return info.si_code == SI_USER && (info.si_pid == 0 || info.si_pid == sys::getpid()) &&
+           signalled_process_.load(std::memory_order_relaxed);
+  }
+  // Where signals cannot be queued: some thread takes it, as a request.
+  void signal_process(int signal);
   bool requested() const {
     return requested_.load(std::memory_order_acquire) != released_.load(std::memory_order_acquire);
   }
@@ -163,6 +181,7 @@ class StopWorld {
   bool await_arrivals(uint32_t count);
   void await_waiting(uint32_t count);
   Attempt look_at_stalled(Try& t);
+  void signal_one_by_one(int signal, uint32_t threads);
   bool is_in_exec(int tid) const;
   void borrow_libc_signal();
   void return_libc_signal();
@@ -187,6 +206,7 @@ class StopWorld {
   // Of this stop, or 0: when the first worker stood, when the last worker left, when the last thread left.
   std::atomic<int64_t> worker_stood_ns_{0}, last_worker_left_ns_{0}, last_left_ns_{0};
   std::atomic<int> signalled_late_{0};
+  std::atomic<bool> signalled_process_{false};
   static constexpr int kMostInExec = 16;  // more wait for a place, and make a stop wait for them
   std::atomic<int> in_exec_[kMostInExec] = {};
   KernelSigaction libc_action_{};

@@ -9,6 +9,7 @@
 
 #include "base/restart_protocol.h"
 #include "base/sys.h"
+#include "libckpt_rt/signal_limit.h"
 
 #ifndef PR_GET_TID_ADDRESS
 #define PR_GET_TID_ADDRESS 40
@@ -94,9 +95,17 @@ void queue_again(const PendingSignals& pending, uint32_t from) {
       again = again || (other.si_code == SI_TIMER && other.si_timerid == p.info.si_timerid);
     }
     if (again) continue;
-    long r = p.tid == 0 ? sys::call(__NR_rt_sigqueueinfo, pid, p.signal, &p.info)
+    auto queue = [&] {
+      return p.tid == 0 ? sys::call(__NR_rt_sigqueueinfo, pid, p.signal, &p.info)
                         : sys::call(__NR_rt_tgsigqueueinfo, pid, p.tid, p.signal, &p.info);
-    if (r != -EPERM) continue;
+    };
+    long r = queue();
+    if (r == -EAGAIN) {
+      // It was queued under a higher limit, or others of its user have taken its place meanwhile.
+      SignalLimitRaised raised;
+      r = queue();
+    }
+    if (r != -EPERM && r != -EAGAIN) continue;
     if (p.tid == 0) sys::call(__NR_kill, pid, p.signal);
     else sys::call(__NR_tgkill, pid, p.tid, p.signal);
   }

@@ -10,4 +10,13 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 say "running the tests"
 # Two at a time; a test that cannot share the machine has RUN_SERIAL.
-ctest --test-dir "$build" --output-on-failure --no-tests=error -j2 "$@"
+ctest --test-dir "$build" --output-on-failure --no-tests=error -j2 "$@" || {
+  code=$?
+  say "what failed, and the end of what it said"
+  # A section of the log for each test; those that passed are left out.
+  awk '/^[0-9]+\/[0-9]+ Testing: / { name = $3; n = 0 }
+       { lines[n++] = substr($0, 1, 400) }
+       /^Test Failed\.$/ { print "-- " name; for (i = n > 25 ? n - 25 : 0; i < n; ++i) print lines[i] }' \
+    "$build/Testing/Temporary/LastTest.log"
+  exit $code
+}

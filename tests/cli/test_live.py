@@ -134,6 +134,43 @@ class Live(CkptTest):
                 self.ask_counter(child, 1)
                 self.assertEqual(self.ckpt("verify", self.path(mode)).returncode, OK)
 
+    def test_asked_where_no_signal_can_be_queued(self):
+        # One without a cookie is served at a time; checkpoints are those that were asked for, and the one of kill(1).
+        def full():
+            resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]))
+        with self.counter(preexec_fn=full) as child:
+            asked = ["now", "stat", "now", "stat", "now", "stat"]
+            askers = [subprocess.Popen([CKPT, what, str(child.pid), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                       env=clean_environment()) for what in asked]
+            for what, asker in zip(asked, askers):
+                out, err = asker.communicate(timeout=60)
+                self.assertEqual(asker.returncode, OK, err)
+                self.assertIn("pause_ns" if what == "now" else "mode_reason", json.loads(out))
+            self.assertEqual(load(self.ckpt("stat", child.pid, "--json"))["checkpoints"], 3)
+            self.ask_counter(child, 1)
+
+    def test_kill_takes_a_checkpoint(self):
+        for limit in (None, 0):
+            def limited(limit=limit):
+                hard = resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]
+                resource.setrlimit(resource.RLIMIT_SIGPENDING, (hard if limit is None else limit, hard))
+            with self.subTest(limit), self.counter(preexec_fn=limited, directory=self.path(f"images{limit}")) as child:
+                os.kill(child.pid, 60)
+                self.ask_counter(child, 1)  # it has taken the signal
+                while load(self.ckpt("stat", child.pid, "--json"))["checkpoints"] == 0:
+                    pass
+                self.assertEqual(self.ckpt("now", child.pid).returncode, OK)
+                self.assertEqual(load(self.ckpt("stat", child.pid, "--json"))["checkpoints"], 2)
+
+    def test_interval_that_cannot_be_says_so(self):
+        def full():
+            resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]))
+        with self.counter("--every", "1h", preexec_fn=full) as child:
+            said = load(self.ckpt("stat", child.pid, "--json"))
+            self.assertIn("no timer for CKPT_EVERY (EAGAIN); raise ulimit -i", said["last_error"])
+            with open(self.path("images/ckpt_rt.log"), encoding="utf-8") as log:
+                self.assertIn("no timer for CKPT_EVERY", log.read())
+
     def test_other_signal(self):
         with self.counter("--signal", "45") as child:
             self.assertEqual(self.ckpt("now", child.pid).returncode, OK)

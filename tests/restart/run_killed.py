@@ -13,6 +13,7 @@ reproduces each is printed); 64 wrong arguments; 77 nothing could be run.
 import argparse
 import os
 import random
+import resource
 import shlex
 import shutil
 import sys
@@ -50,6 +51,7 @@ def parse(argv):
     parser.add_argument("--pool", default="", help="CKPT_POOL")
     parser.add_argument("--increments", type=int, default=0, help="before each kill so many checkpoints more, which may be "
                         "increments")
+    parser.add_argument("--no-signals", action="store_true", help="the limit on queued signals is 0 (ulimit -i)")
     parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE", help="another variable")
     parser.add_argument("--namespaces", default="auto", choices=["auto", "never", "always"], help="for ckpt-restart")
     parser.add_argument("--restart-option", action="append", default=[], metavar="OPTION", help="for ckpt-restart, such as "
@@ -114,7 +116,7 @@ def command_of(arguments, name, mode, trial):
     words += [f"--restart-option={option}" for option in arguments.restart_option]
     if arguments.no_kill:
         words += ["--checkpoints", str(arguments.checkpoints)]
-    for option in ("without_time_namespace", "no_kill", "long"):
+    for option in ("without_time_namespace", "no_kill", "no_signals", "long"):
         if getattr(arguments, option):
             words.append("--" + option.replace("_", "-"))
     return shlex.join(words)
@@ -176,6 +178,8 @@ def run_trial_once(arguments, build, program, settings, reference, base, number,
 
 def main(argv):
     arguments = parse(argv)
+    if arguments.no_signals:
+        resource.setrlimit(resource.RLIMIT_SIGPENDING, (0, resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]))
     build = harness.Build(os.path.abspath(arguments.build))
     arguments.build = build.directory
     if build.missing():

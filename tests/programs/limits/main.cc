@@ -1,8 +1,10 @@
 // limits: lives close to its resource limits, and they stay what they are.
 #include <mutex>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -79,17 +81,55 @@ std::string descriptors(uint64_t iterations) {
   return fmt::format("{} times at the limit", iterations);
 }
 
+// Queued while it was allowed, for this thread, which takes them at its end.
+class QueuedSignals {
+ public:
+  QueuedSignals() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGRTMIN + 7);
+    require_zero(pthread_sigmask(SIG_BLOCK, &set_, nullptr), "pthread_sigmask");
+    for (int i = 0; i < kSignals; ++i) {
+      sigval value{};
+      value.sival_int = i;
+      require_zero(pthread_sigqueue(pthread_self(), SIGRTMIN + 7, value), "pthread_sigqueue");
+    }
+    require_call(timer_create(CLOCK_MONOTONIC, nullptr, &timer_) == 0, "timer_create");
+  }
+  // Of others of the user some may always be queued: at 0 none of ours can.
+  void require_full() const {
+    require(pthread_sigqueue(pthread_self(), SIGRTMIN + 7, sigval{}) == EAGAIN, "limits: a signal could be queued");
+  }
+  void take() {
+    const timespec now{};
+    siginfo_t info;
+    for (int i = 0; i < kSignals; ++i) {
+      require_call(sigtimedwait(&set_, &info, &now) == SIGRTMIN + 7, "sigtimedwait");
+      require(info.si_code == SI_QUEUE && info.si_value.sival_int == i, "limits: signal {} has code {} and value {}", i, info.si_code,
+              info.si_value.sival_int);
+    }
+    require(sigtimedwait(&set_, &info, &now) == -1 && errno == EAGAIN, "limits: there is one signal more");
+    require_call(timer_delete(timer_) == 0, "timer_delete");
+  }
+
+ private:
+  static constexpr int kSignals = 5;
+  sigset_t set_;
+  timer_t timer_;
+};
+
 std::string others(uint64_t iterations) {
+  QueuedSignals queued;
   set_limit(RLIMIT_STACK, 256 << 10);
   set_limit(RLIMIT_CORE, 0);
   set_limit(RLIMIT_MEMLOCK, 64 << 10);
-  set_limit(RLIMIT_SIGPENDING, 32);
+  set_limit(RLIMIT_SIGPENDING, 0);
   set_limit(RLIMIT_MSGQUEUE, 4096);
   for (uint64_t n = 0; n < iterations; ++n) {
     require_limit(RLIMIT_STACK, 256 << 10);
     require_limit(RLIMIT_CORE, 0);
     require_limit(RLIMIT_MEMLOCK, 64 << 10);
-    require_limit(RLIMIT_SIGPENDING, 32);
+    require_limit(RLIMIT_SIGPENDING, 0);
+    queued.require_full();
     require_limit(RLIMIT_MSGQUEUE, 4096);
     std::thread([] {
       volatile std::byte stack[100'000];
@@ -97,6 +137,7 @@ std::string others(uint64_t iterations) {
       require(stack[99'999] == std::byte{1}, "limits: the stack changed");
     }).join();
   }
+  queued.take();
   return fmt::format("{} looks", iterations);
 }
 
