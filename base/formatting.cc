@@ -4,6 +4,8 @@
 // Owner:     base. Callers: any thread; in the preloaded library with the flags of code for the victim.
 // Never:     in a build with FMT_HEADER_ONLY, where nothing is left to compile.
 #ifndef FMT_HEADER_ONLY
+// No text of ours asks for a locale, whose code and tables would be most of the library.
+#define FMT_STATIC_THOUSANDS_SEPARATOR ','
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

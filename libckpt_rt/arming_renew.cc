@@ -148,12 +148,12 @@ Result<size_t> Arming::check_segments(SegmentId id, SegmentId last, uint32_t reg
   if (id == last) return size_t{0};
   const AddrRange range{table_[id].base, table_[SegmentId{last.value - 1}].base + segment_bytes_};
   runs_.clear();
-  CKPT_TRY(pages_.scan_protected(range, runs_));
+  CKPT_TRY(pages_.scan_unprotected(range, protection_.kernel_waits(), runs_));
   size_t found = 0, run = 0;
   for (; id < last; ++id.value) {
     const AddrRange window = table_.window(table_[id]);
     while (run < runs_.size() && runs_[run].end <= window.start) ++run;
-    const bool all = run < runs_.size() && runs_[run].start <= window.start && window.end <= runs_[run].end;
+    const bool all = run == runs_.size() || runs_[run].start >= window.end;
     if (all || table_.state(id) != SegmentState::kProtected) continue;
     if (region != kAnyRegion && table_[id].region != region) continue;
     table_.unsettled(id);

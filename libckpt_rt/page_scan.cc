@@ -32,6 +32,7 @@ constexpr uint64_t kPageIsGuard = 1 << 8;  // Linux 6.15
 // Bits of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
 constexpr uint64_t kEntryPresent = 1ull << 63, kEntrySwapped = 1ull << 62, kEntryFile = 1ull << 61;
 
+constexpr uint64_t kTable = 2 << 20;  // bytes that one page table maps
 constexpr size_t kBuffer = 64 << 10;
 constexpr size_t kFewRegions = 32;
 
@@ -40,7 +41,48 @@ bool swap_is_empty() {
   return sys::call(__NR_sysinfo, &memory) == 0 && memory.freeswap == memory.totalswap;
 }
 
+// The fast question (missing_are_written).
+PagemapScanArg ask_for_written() {
+  PagemapScanArg arg{};
+  arg.category_mask = arg.return_mask = kPageIsWritten;
+  return arg;
+}
+
 Error no_memory() { return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of pages"); }
+
+// The first run of pages that are as `arg` says: 1; 0 without one; -errno.
+long first_run(int pagemap, AddrRange range, PagemapScanArg arg, PageRegion* region) {
+  arg.size = sizeof(arg);
+  arg.start = range.start.value;
+  arg.end = range.end.value;
+  arg.vec = reinterpret_cast<uint64_t>(region);
+  arg.vec_len = 1;
+  return sys::call(__NR_ioctl, pagemap, kPagemapScan, &arg);
+}
+
+// All of [range) in one run of pages that are as `arg` says?
+long is_one_run(int pagemap, AddrRange range, PagemapScanArg arg) {
+  PageRegion region{};
+  const long n = first_run(pagemap, range, arg, &region);
+  if (n < 0) return n;
+  return n == 1 && region.start == range.start.value && region.end == range.end.value;
+}
+
+// Does a page table, or a huge page, hold the memory at the start of each block that one maps?
+bool has_page_tables(int pagemap, AddrRange range) {
+  PagemapScanArg there{};
+  there.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
+  there.return_mask = kPageIsPresent;
+  for (Addr at = range.start; at < range.end; at = Addr{(at.value & ~(kTable - 1)) + kTable}) {
+    if (is_one_run(pagemap, {at, at + kPageSize}, there) != 1) return false;
+  }
+  return true;
+}
+
+Error cannot_tell(long error) {
+  return make_error(ExitCode::kUnavailable, static_cast<int>(error), "PAGEMAP_SCAN cannot tell what is protected ({})",
+                    errno_name(static_cast<int>(error)));
+}
 
 }  // namespace
 
@@ -66,6 +108,7 @@ Result<void> PageScan::open(Arena& scratch, int pagemap) {
   }
   own_pagemap_.reset(static_cast<int>(fd));
   pagemap_ = own_pagemap_.get();
+  missing_are_written_ = missing_are_written(pagemap_);
   return {};
 }
 
@@ -107,36 +150,37 @@ Result<void> PageScan::scan_protected(AddrRange range, ArenaVector<AddrRange>& r
     arg.category_mask = arg.category_inverted = kPageIsWritten;
     arg.return_mask = kPageIsPresent;
     const long n = scan_next(arg, at, range.end.value, at == range.start.value);
-    if (n < 0) {
-      return make_error(ExitCode::kUnavailable, static_cast<int>(n), "PAGEMAP_SCAN cannot tell what is protected ({})",
-                        errno_name(static_cast<int>(n)));
-    }
+    if (n < 0) return cannot_tell(n);
     for (long i = 0; i < n; ++i) CKPT_TRY(add({Addr{regions[i].start}, Addr{regions[i].end}}, runs));
   }
   return {};
 }
 
-namespace {
-
-// The first run of pages that are as `arg` says: 1; 0 without one; -errno.
-long first_run(int pagemap, AddrRange range, PagemapScanArg arg, PageRegion* region) {
-  arg.size = sizeof(arg);
-  arg.start = range.start.value;
-  arg.end = range.end.value;
-  arg.vec = reinterpret_cast<uint64_t>(region);
-  arg.vec_len = 1;
-  return sys::call(__NR_ioctl, pagemap, kPagemapScan, &arg);
+Result<void> PageScan::scan_unprotected(AddrRange range, bool announced, ArenaVector<AddrRange>& runs) {
+  first_ = runs.size();
+  if (announced && missing_are_written_ && has_page_tables(pagemap_, range)) {
+    auto* regions = reinterpret_cast<const PageRegion*>(buffer_);
+    for (uint64_t at = range.start.value; at < range.end.value;) {
+      PagemapScanArg arg = ask_for_written();
+      const long n = scan_next(arg, at, range.end.value, at == range.start.value);
+      if (n < 0) return cannot_tell(n);
+      for (long i = 0; i < n; ++i) CKPT_TRY(add({Addr{regions[i].start}, Addr{regions[i].end}}, runs));
+    }
+    return {};
+  }
+  const size_t first = runs.size();
+  CKPT_TRY(scan_protected(range, runs));
+  // What lies between those, in their place.
+  size_t gaps = first;
+  Addr from = range.start;
+  for (size_t i = first; i < runs.size(); ++i) {
+    const AddrRange gap{from, runs[i].start};
+    from = runs[i].end;
+    if (gap.start < gap.end) runs[gaps++] = gap;
+  }
+  runs.truncate(gaps);
+  return from >= range.end || runs.push_back({from, range.end}) ? Result<void>() : no_memory();
 }
-
-// All of [range) in one run of pages that are as `arg` says?
-long is_one_run(int pagemap, AddrRange range, PagemapScanArg arg) {
-  PageRegion region{};
-  const long n = first_run(pagemap, range, arg, &region);
-  if (n < 0) return n;
-  return n == 1 && region.start == range.start.value && region.end == range.end.value;
-}
-
-}  // namespace
 
 long is_protected(int pagemap, AddrRange range) {
   PagemapScanArg arg{};
@@ -153,6 +197,27 @@ long is_protected(int pagemap, AddrRange range) {
     if (is_one_run(pagemap, page, arg) != 1 && is_one_run(pagemap, page, guard) != 1) return 0;
   }
   return 1;
+}
+
+bool missing_are_written(int pagemap) {
+  constexpr uint64_t kPages = 3;  // two of them are of one page table
+  const long memory = sys::call(__NR_mmap, 0L, kPages * kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+  if (sys::failed(memory)) return false;
+  sys::call(__NR_madvise, memory, kPages * kPageSize, MADV_NOHUGEPAGE);
+  Addr there{static_cast<uint64_t>(memory)};
+  if ((there.value + kPageSize) % kTable == 0) there = there + kPageSize;
+  *there.as<volatile char>() = 1;
+  const Addr missing = there + kPageSize;
+  const bool so = is_one_run(pagemap, {missing, missing + kPageSize}, ask_for_written()) == 1;
+  sys::call(__NR_munmap, memory, kPages * kPageSize);
+  return so;
+}
+
+long is_protected_if_mapped(int pagemap, AddrRange range) {
+  PageRegion region{};
+  // The tables first: what went before is missing from them then, and what goes after they were looked at went after.
+  if (range.size() >= kTable && has_page_tables(pagemap, range) && first_run(pagemap, range, ask_for_written(), &region) == 0) return 1;
+  return is_protected(pagemap, range);
 }
 
 AddrRange leading_huge_pages(int pagemap, AddrRange range) {

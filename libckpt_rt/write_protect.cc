@@ -106,7 +106,8 @@ long WriteProtection::unprotect_many(AddrRange range) {
 }
 
 bool WriteProtection::still_protected(AddrRange range) {
-  return !can_tell_ || is_protected(pagemap_, range) == 1;
+  // Unmapping is announced where one can tell at all (open()).
+  return !can_tell_ || (can_tell_fast_ ? is_protected_if_mapped(pagemap_, range) : is_protected(pagemap_, range)) == 1;
 }
 
 void WriteProtection::wake(AddrRange range) {
@@ -187,6 +188,7 @@ Result<void> WriteProtection::start(RawThread& thread, Arming& arming, CopyCount
   // Holes are protected as well where protection goes on ahead of the stop.
   pagemap_ = pagemap;
   can_tell_ = can_protect_ahead_ && is_protected(pagemap_, {bell_, bell_ + kPageSize}) >= 0;
+  can_tell_fast_ = can_tell_ && missing_are_written(pagemap_);
   backlog_head_ = backlog_count_ = 0;
   empty_since_ns_ = now_ns();
   copier_.store(nullptr, std::memory_order_relaxed);

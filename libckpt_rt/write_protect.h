@@ -102,6 +102,7 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   bool can_protect_ahead_ = false;
   int pagemap_ = -1;
   bool can_tell_ = false;  // what is protected
+  bool can_tell_fast_ = false;
   RawThread* thread_ = nullptr;
   FutexLock serving_;
   FutexWord wanted_{0};  // 1: the agent waits for the lock
