@@ -68,6 +68,14 @@ long is_one_run(int pagemap, AddrRange range, PagemapScanArg arg) {
   return n == 1 && region.start == range.start.value && region.end == range.end.value;
 }
 
+// Guard pages are never protected, nor written to. Before Linux 6.15 one cannot be told from a page that was written to and
+// is swapped (EINVAL).
+PagemapScanArg ask_for_guards() {
+  PagemapScanArg arg{};
+  arg.category_mask = arg.return_mask = kPageIsGuard;
+  return arg;
+}
+
 // Does a page table, or a huge page, hold the memory at the start of each block that one maps?
 bool has_page_tables(int pagemap, AddrRange range) {
   PagemapScanArg there{};
@@ -189,12 +197,9 @@ long is_protected(int pagemap, AddrRange range) {
   arg.category_mask = arg.category_inverted = arg.return_mask = kPageIsWritten;
   const long all = is_one_run(pagemap, range, arg);
   if (all != 0) return all;
-  // Guard pages are never protected, nor written to. Page by page: no condition of the call says "protected or a guard".
-  PagemapScanArg guard{};
-  guard.category_mask = kPageIsGuard;
+  // Page by page: no condition of the call says "protected or a guard".
   for (AddrRange page{range.start, range.start + kPageSize}; page.start < range.end; page = {page.end, page.end + kPageSize}) {
-    // EINVAL: before Linux 6.15, where a guard cannot be told from a page that was written to and is swapped.
-    if (is_one_run(pagemap, page, arg) != 1 && is_one_run(pagemap, page, guard) != 1) return 0;
+    if (is_one_run(pagemap, page, arg) != 1 && is_one_run(pagemap, page, ask_for_guards()) != 1) return 0;
   }
   return 1;
 }
@@ -214,10 +219,15 @@ bool missing_are_written(int pagemap) {
 }
 
 long is_protected_if_mapped(int pagemap, AddrRange range) {
-  PageRegion region{};
   // The tables first: what went before is missing from them then, and what goes after they were looked at went after.
-  if (range.size() >= kTable && has_page_tables(pagemap, range) && first_run(pagemap, range, ask_for_written(), &region) == 0) return 1;
-  return is_protected(pagemap, range);
+  if (range.size() < kTable || !has_page_tables(pagemap, range)) return is_protected(pagemap, range);
+  for (PageRegion region{}; range.start < range.end; range.start = Addr{region.end}) {
+    const long n = first_run(pagemap, range, ask_for_written(), &region);
+    if (n < 0) return n;
+    if (n == 0) break;
+    if (is_one_run(pagemap, {Addr{region.start}, Addr{region.end}}, ask_for_guards()) != 1) return 0;
+  }
+  return 1;
 }
 
 AddrRange leading_huge_pages(int pagemap, AddrRange range) {
