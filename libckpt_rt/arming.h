@@ -14,7 +14,7 @@
 //    segment in kProtected is protected, and `present` names its pages.
 // 4. Passes go on until few segments are kWritten, or it does not get better; memory that appeared
 //    meanwhile is covered as well.
-// 5. The stop. settle(): kWritten and kUnsettled segments are protected and listed for good, and what
+// 5. The stop. settle() (arming_settle.cc): kWritten and kUnsettled segments are protected and listed for good, and what
 //    is outside is looked at: pages that exist there now are protected and listed too.
 //
 // Protection that the kernel drops without a word

@@ -397,14 +397,14 @@ void MemoryMap::copy_flags_from(const MemoryMap& earlier) {
   }
 }
 
+size_t mapping_at(std::span<const Mapping> map, Addr a) {
+  auto ends_before = [](const Mapping& m, Addr at) { return m.range.end <= at; };
+  return static_cast<size_t>(std::lower_bound(map.begin(), map.end(), a, ends_before) - map.begin());
+}
+
 const Mapping* MemoryMap::find(Addr a) const {
-  size_t lo = 0, hi = mappings_.size();
-  while (lo < hi) {
-    size_t mid = (lo + hi) / 2;
-    if (mappings_[mid].range.end <= a) lo = mid + 1;
-    else hi = mid;
-  }
-  return lo < mappings_.size() && mappings_[lo].range.contains(a) ? &mappings_[lo] : nullptr;
+  const size_t i = mapping_at(mappings(), a);
+  return i < mappings_.size() && mappings_[i].range.contains(a) ? &mappings_[i] : nullptr;
 }
 
 // Nothing is written: MS_ASYNC only looks for holes.

@@ -42,6 +42,9 @@ struct Mapping {
   bool is_vdso_part() const { return kind == MappingKind::kVdso; }
 };
 
+// The mapping that holds `a`, or the next one; map.size(): none.
+size_t mapping_at(std::span<const Mapping> map, Addr a);
+
 class MemoryMap {
  public:
   explicit MemoryMap(Arena& arena) : arena_(&arena), mappings_(arena) {}

@@ -62,11 +62,13 @@ void check_parents(std::vector<CatalogEntry>& entries) {
   for (CatalogEntry* e : by_sequence) {
     const ParentImage& parent = e->brief.parent;
     if (parent.sequence == 0) continue;
-    auto [first, last] = std::ranges::equal_range(by_sequence, parent.sequence, {}, &CatalogEntry::sequence);
-    bool found = std::any_of(first, last, [&](const CatalogEntry* p) {
-      return p->complete && p->brief.meta_checksum == parent.state &&
-             std::memcmp(p->brief.run_id, e->brief.run_id, sizeof(p->brief.run_id)) == 0;
-    });
+    auto p = std::lower_bound(by_sequence.begin(), by_sequence.end(), parent.sequence,
+                              [](const CatalogEntry* a, uint64_t sequence) { return a->sequence < sequence; });
+    bool found = false;
+    for (; !found && p != by_sequence.end() && (*p)->sequence == parent.sequence; ++p) {
+      const ImageBrief& b = (*p)->brief;
+      found = (*p)->complete && b.meta_checksum == parent.state && std::memcmp(b.run_id, e->brief.run_id, sizeof(b.run_id)) == 0;
+    }
     if (found) continue;
     e->complete = false;
     e->problem =

@@ -72,8 +72,13 @@ void describe(MetaWriter& meta, bool rich) {
   meta.finish();
 }
 
-// repeats: four runs of the same bytes. The second comes before the first is written; the others are in the index only.
-bool write_one(int dir_fd, const char* name, Codec codec, bool rich, uint32_t head_bytes, bool meta_last, bool repeats = false) {
+// Which pages of the segment the image brings; never the one that increments inherit.
+constexpr uint32_t kFew = 0b1101, kSeveralChunks = 0b1011'0111'1110'1101;
+// Four runs of the same bytes. The second comes before the first is written; the others are in the index only.
+constexpr uint32_t kRepeated = 0b0000'0110'1101'1011;
+
+bool write_one(int dir_fd, const char* name, Codec codec, bool rich, uint32_t head_bytes, bool meta_last, uint32_t brought) {
+  const bool repeats = brought == kRepeated;
   SinkOptions options;
   options.codec = codec;
   options.uring = false;
@@ -88,7 +93,7 @@ bool write_one(int dir_fd, const char* name, Codec codec, bool rich, uint32_t he
     const size_t n = repeats ? i % (3 * 4096) : i;
     pages[i] = static_cast<std::byte>(n * n >> 12);
   }
-  CopiedSegment segment{{0x10000}, repeats ? 0b0000'0110'1101'1011u : 0b1011'0111'1110'1101u, pages, 0};
+  CopiedSegment segment{{0x10000}, brought, pages, 0};
   ImageIdentity identity{};
   identity.sequence = rich ? 2 : 1;  // the plain one is a parent for the others
   if (rich) {
@@ -121,14 +126,15 @@ int main(int argc, char** argv) {
   }
   mkdir(argv[1], 0700);
   int dir_fd = open(argv[1], O_RDONLY | O_DIRECTORY);
-  for (const char* old : {"plain", "rich", "lz4", "zstd", "heads", "repeated", "repeated_lz4"}) unlinkat(dir_fd, old, 0);
-  bool ok = ckpt::write_one(dir_fd, "plain", Codec::kNone, false, 4096, false) &&
-            ckpt::write_one(dir_fd, "rich", Codec::kNone, true, 4096, true) &&
-            ckpt::write_one(dir_fd, "lz4", Codec::kLz4, true, 4096, false) &&
-            ckpt::write_one(dir_fd, "zstd", Codec::kZstd, false, 4096, true) &&
-            ckpt::write_one(dir_fd, "heads", Codec::kNone, true, 8192, false) &&
-            ckpt::write_one(dir_fd, "repeated", Codec::kNone, false, 4096, false, true) &&
-            ckpt::write_one(dir_fd, "repeated_lz4", Codec::kLz4, true, 4096, true, true);
+  for (const char* old : {"plain", "rich", "lz4", "zstd", "heads", "chunks", "repeated", "repeated_lz4"}) unlinkat(dir_fd, old, 0);
+  bool ok = ckpt::write_one(dir_fd, "plain", Codec::kNone, false, 4096, false, ckpt::kFew) &&
+            ckpt::write_one(dir_fd, "rich", Codec::kNone, true, 4096, true, ckpt::kFew) &&
+            ckpt::write_one(dir_fd, "lz4", Codec::kLz4, true, 4096, false, ckpt::kFew) &&
+            ckpt::write_one(dir_fd, "zstd", Codec::kZstd, false, 4096, true, ckpt::kFew) &&
+            ckpt::write_one(dir_fd, "heads", Codec::kNone, true, 8192, false, ckpt::kFew) &&
+            ckpt::write_one(dir_fd, "chunks", Codec::kNone, true, 4096, false, ckpt::kSeveralChunks) &&
+            ckpt::write_one(dir_fd, "repeated", Codec::kNone, false, 4096, false, ckpt::kRepeated) &&
+            ckpt::write_one(dir_fd, "repeated_lz4", Codec::kLz4, true, 4096, true, ckpt::kRepeated);
   if (!ok) std::fprintf(stderr, "%s: cannot write the corpus; is it writable?\n", argv[1]);
   return ok ? 0 : 74;
 }

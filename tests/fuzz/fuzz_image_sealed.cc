@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "tests/fuzz/image_mutator.h"
+#include "tests/fuzz/verdict.h"
 #include "tests/writer/exercise_reader.h"
 #include "writer/block_cipher.h"
 #include "writer/reading_key.h"
@@ -46,10 +47,12 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view image(reinterpret_cast<const char*>(data), size);
-  ckpt::exercise_reader(image);  // as it is: refused, or an envelope
+  const ckpt::ScopedFd plain = ckpt::file_in_memory(image);
+  ckpt::judge(ckpt::exercise_reader(plain), ckpt::path_of(plain));  // as it is: refused, or an envelope
   if (size < ckpt::kBlockSize) return 0;
   std::string file = sealed(image);
-  ckpt::exercise_reader(file);
+  const ckpt::ScopedFd encrypted = ckpt::file_in_memory(file);
+  ckpt::judge(ckpt::exercise_reader(encrypted), ckpt::path_of(encrypted));
   size_t at = 0;
   for (size_t i = 0; i < size; i += 97) at = at * 31 + data[i];
   at %= file.size();

@@ -2,6 +2,7 @@
 // checks behind the checksums. Survives any bytes.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -43,14 +44,13 @@ inline void reseal(std::string& image) {
       }
     } else {
       if (head.kind == static_cast<uint32_t>(SectionKind::kIndex)) {
-        for (uint64_t e = body; e + sizeof(IndexEntry) <= body + head.content_bytes;
-             e += sizeof(IndexEntry)) {
+        const uint64_t end = body + std::min(head.content_bytes, head.body_bytes);
+        for (uint64_t e = body; e + sizeof(IndexEntry) <= end; e += sizeof(IndexEntry)) {
           IndexEntry entry;
           std::memcpy(&entry, image.data() + e, sizeof(entry));
           uint64_t padded = round_up_to_block(entry.stored);
           if (entry.offset > trailer_at || padded > trailer_at - entry.offset) continue;
           put(e + offsetof(IndexEntry, checksum), checksum_of(part_of(image, entry.offset, padded)));
-          if (e + 2 * sizeof(IndexEntry) > trailer_at) break;
         }
       }
       uint64_t sum = checksum_of(part_of(image, body, head.body_bytes));
