@@ -224,8 +224,8 @@ Result<void> Feeder::start(VerifyProgress progress) {
   orders_read_.reset();
   emptied_write_.reset();
   process_socket_.reset();
-  // Two read while the others compute.
-  const unsigned want = std::clamp(std::thread::hardware_concurrency() + 2, 2u, kMostThreads);
+  // One reads while the others compute, or two, if the restorer does not need a processor.
+  const unsigned want = std::clamp(std::thread::hardware_concurrency() + (plan_.puts ? 2 : 1), 2u, kMostThreads);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
