@@ -2,17 +2,13 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cstring>
 #include <optional>
-#include <string_view>
 
-#include "base/raii_fd.h"
-#include "writer/image_format.h"
 #include "writer/image_name.h"
 #include "writer/image_spool.h"
 #include "writer/io_error.h"
@@ -45,29 +41,6 @@ std::vector<AddrRange> intersection(const std::vector<AddrRange>& a, std::span<c
     }
   }
   return both;
-}
-
-// What is read of the parents when they are opened, on its way into the page cache at once and not one piece after another. Nothing of
-// what is read here is believed.
-void read_ahead_of_parents(const ImageReader& newest) {
-  constexpr int64_t kTail = 128 << 10;  // inherited memory, index and trailer of an increment, mostly
-  if (!newest.stored_plainly()) return;
-  const std::string directory = directory_of(newest.path());
-  ParentImage parent = newest.brief().parent;
-  for (uint32_t i = 0; i < kMaxChainLength && parent.sequence != 0; ++i) {
-    const std::string_view name(parent.name, strnlen(parent.name, sizeof(parent.name)));
-    if (name.empty() || name.find('/') != std::string_view::npos) return;
-    const std::string path = directory + "/" + std::string(name);
-    ScopedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-    struct stat st;
-    FileHeader header;
-    int error = 0;
-    if (!fd.valid() || fstat(fd.get(), &st) != 0 || !S_ISREG(st.st_mode)) return;
-    const int64_t tail = std::min<int64_t>(st.st_size, kTail);
-    posix_fadvise(fd.get(), st.st_size - tail, tail, POSIX_FADV_WILLNEED);
-    if (!read_exactly(fd.get(), &header, sizeof(header), 0, &error)) return;
-    parent = header.parent;
-  }
 }
 
 // As long as it is there nobody who prunes removes the image, nor its parents (hold_image() in image_directory.h).
@@ -145,7 +118,6 @@ Result<ImageChain> ImageChain::open(const std::string& path) {
   chain.images_.push_back(std::move(*image));
   std::optional<ScopedHold> hold;
   if (chain.brief().parent.sequence != 0) hold.emplace(chain.newest());
-  read_ahead_of_parents(chain.newest());
   while (chain.images_.back().brief().parent.sequence != 0) {
     const ImageReader& child = chain.images_.back();
     // Sequences fall from child to parent, so this ends; the limit is for files that lie.
