@@ -2,12 +2,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <thread>
+
+#include "base/sys.h"
+#include "restart/packet.h"
 
 namespace ckpt {
 namespace {
@@ -61,28 +67,69 @@ class Feeder::Worker {
       auto room = packed_.room(batch.stored);
       if (!room.ok()) return room.error();
       packed = *room;
-      CKPT_TRY(feeder_.stored_->read(batch.image, batch.offset, packed));
+      CKPT_TRY(read_into(packed, batch));
     }
     if (!take_slot()) return false;
     const std::span<std::byte> slot(feeder_.ring_ + slot_ * feeder_.slot_bytes_, feeder_.slot_bytes_);
     if (!batch.packed) {
       packed = slot.first(batch.stored);
-      CKPT_TRY(feeder_.stored_->read(batch.image, batch.offset, packed));
+      CKPT_TRY(read_into(packed, batch));
     }
     const ImageReader& image = feeder_.image_.image(batch.image);
     for (uint64_t i = 0; i < batch.extents; ++i) {
       const FeedExtent& f = feeder_.plan_.extents[batch.first_extent + i];
       const Extent& e = image.extents()[f.extent];
-      const auto stored = packed.subspan(e.offset.value - batch.offset, (e.stored + kPageSize - 1) & ~(kPageSize - 1));
+      const auto stored = packed.subspan(f.stored_at, (e.stored + kPageSize - 1) & ~(kPageSize - 1));
       const std::span<std::byte> to = slot.subspan(f.at, e.length);
       auto memory = image.open_extent(e, stored, to);
       if (!memory.ok()) return memory.error();
       if (*memory != to.data()) std::copy_n(*memory, e.length, to.data());  // stored as it is among others that are packed
     }
-    return batch.fills == 0 || hand_over(batch);
+    uint64_t copied = batch.fills;  // by the restorer
+    if (batch.puts > 0) {
+      if (!feeder_.meet_process()) return false;
+      if (feeder_.uffd_.valid()) copied -= batch.puts;
+    }
+    for (uint64_t i = copied; i < batch.fills; ++i) {
+      const RestorerFill& fill = feeder_.plan_.fills[batch.first_fill + i];
+      auto there = put(fill.address, slot.subspan(fill.from, fill.length));
+      if (!there.ok() || !*there) return there;
+    }
+    return copied == 0 || hand_over(batch, copied);
   }
 
  private:
+  Result<void> read_into(std::span<std::byte> to, const FillBatch& batch) {
+    StoredRead reads[kMostReads];
+    for (uint64_t i = 0; i < batch.reads; ++i) {
+      const FillRead& r = feeder_.plan_.reads[batch.first_read + i];
+      reads[i] = {r.offset, to.subspan(r.at, r.bytes)};
+    }
+    return feeder_.stored_->read(batch.image, std::span(reads, batch.reads), direct_);
+  }
+
+  // False: the new process is gone.
+  Result<bool> put(uint64_t to, std::span<const std::byte> bytes) {
+    uint64_t most = bytes.size();
+    while (!bytes.empty()) {
+      uffdio_copy copy{to, reinterpret_cast<uint64_t>(bytes.data()), std::min(most, bytes.size()), UFFDIO_COPY_MODE_DONTWAKE, 0};
+      const long r = sys::call(__NR_ioctl, feeder_.uffd_.get(), UFFDIO_COPY, &copy);
+      if (copy.copy > 0) {
+        to += static_cast<uint64_t>(copy.copy);
+        bytes = bytes.subspan(static_cast<uint64_t>(copy.copy));
+        continue;
+      }
+      if (r == -ESRCH) return false;
+      if (r == -ENOENT && copy.len > kPageSize) {
+        most = kPageSize;  // it lies in several mappings for the kernel
+        continue;
+      }
+      return make_error(ExitCode::kSystem, static_cast<int>(r), "cannot load the memory at {:#x} ({}){}", to,
+                        errno_name(static_cast<int>(r)), r == -ENOMEM ? ": not enough memory" : "");
+    }
+    return true;
+  }
+
   bool take_slot() {
     if (has_slot_) return true;
     uint8_t number;
@@ -92,8 +139,8 @@ class Feeder::Worker {
     return true;
   }
 
-  Result<bool> hand_over(const FillBatch& batch) {
-    const FillOrder order{batch.first_fill, batch.fills, slot_, 0};
+  Result<bool> hand_over(const FillBatch& batch, uint64_t fills) {
+    const FillOrder order{batch.first_fill, fills, slot_, 0};
     has_slot_ = false;
     // Less than PIPE_BUF: whole, whoever else writes.
     if (write(feeder_.orders_write_.get(), &order, sizeof(order)) == sizeof(order)) return true;
@@ -103,6 +150,7 @@ class Feeder::Worker {
 
   Feeder& feeder_;
   Pages packed_;
+  DirectReads direct_;
   uint32_t slot_ = 0;
   bool has_slot_ = false;
 };
@@ -129,17 +177,44 @@ Result<void> Feeder::prepare() {
   if (!make_pipe(orders_read_, orders_write_) || !make_pipe(emptied_read_, emptied_write_)) {
     return make_error(ExitCode::kSystem, errno, "no pipe to the new process ({})", errno_name(errno));
   }
+  int ends[2];
+  if (plan_.puts && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0) {
+    socket_.reset(ends[0]);
+    process_socket_.reset(ends[1]);
+  }
   for (uint8_t slot = 0; slot < kSlots; ++slot) (void)!write(emptied_write_.get(), &slot, sizeof(slot));
   return {};
 }
 
 FeedFds Feeder::process_fds() const {
-  return {ring_fd_.get(), orders_read_.get(), emptied_write_.get(), slot_bytes_};
+  return {ring_fd_.get(), orders_read_.get(), emptied_write_.get(), process_socket_.get(), slot_bytes_};
 }
 
 void Feeder::give_up_our_ends() {
   orders_write_.reset();
   emptied_read_.reset();
+  socket_.reset();
+}
+
+Result<void> introduce_to_feeder(int socket, int uffd) {
+  const uint64_t hello = 0;
+  const int sent = send_packet(socket, std::as_bytes(std::span(&hello, 1)), uffd >= 0 ? std::span(&uffd, 1) : std::span<const int>());
+  if (sent == 0) return {};
+  return make_error(ExitCode::kSystem, -sent, "ckpt-restart is gone ({})", errno_name(-sent));
+}
+
+// False: the new process is gone, and says itself why.
+bool Feeder::meet_process() {
+  std::call_once(met_, [this] {
+    if (!socket_.valid()) return;
+    uint64_t hello, registered = 0;
+    int fd = -1;
+    process_gone_ = receive_packet(socket_.get(), std::as_writable_bytes(std::span(&hello, 1)), std::span(&fd, 1), false) != Received::kMessage;
+    uffd_.reset(fd);
+    process_gone_ = process_gone_ || receive_packet(socket_.get(), std::as_writable_bytes(std::span(&registered, 1)), {}, false) != Received::kMessage;
+    if (registered == 0) uffd_.reset();
+  });
+  return !process_gone_;
 }
 
 Result<void> Feeder::start(VerifyProgress progress) {
@@ -148,8 +223,9 @@ Result<void> Feeder::start(VerifyProgress progress) {
   // From here on they are the new process's alone: whoever waits for it learns when it ends.
   orders_read_.reset();
   emptied_write_.reset();
-  // One reads while the others compute.
-  const unsigned want = std::clamp(std::thread::hardware_concurrency() + 1, 2u, kMostThreads);
+  process_socket_.reset();
+  // One reads while the others compute, or two, if the restorer does not need a processor.
+  const unsigned want = std::clamp(std::thread::hardware_concurrency() + (plan_.puts ? 2 : 1), 2u, kMostThreads);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -217,6 +293,7 @@ void Feeder::one_is_done() {
 Result<void> Feeder::join() {
   for (pthread_t thread : threads_) pthread_join(thread, nullptr);
   threads_.clear();
+  uffd_.reset();
   if (error_) return *error_;
   return {};
 }

@@ -3,13 +3,15 @@
 //
 //   images ── threads of ckpt-restart ── ring of slots ── restorer ── its place
 //             read a batch, compare      (a memfd)        copies
-//             checksums, unpack
+//             checksums, unpack ── UFFDIO_COPY ── its place
 //
+// What goes to memory of ordinary pages the Feeder puts there itself, through a userfaultfd that the new process has sent it: on
+// as many threads as there are, and without clearing each page first. Where there is none the restorer copies all.
 // Two pipes go with the ring: FillOrders to the restorer, and numbers of free slots back to whichever thread takes one.
 // The last order says that everything was as its checksums say; without it the restorer does not go on.
 //
 // Owner:     restart. Callers: ckpt-restart's main thread. Bounded: the ring, and for each thread what it unpacks from.
-// A ring and not process_vm_writev: it needs no right over the new process, in any namespace.
+// A ring and not process_vm_writev, and a userfaultfd of the new process's own: neither needs a right over it, in any namespace.
 #pragma once
 
 #include <pthread.h>
@@ -27,8 +29,12 @@ namespace ckpt {
 // The new process's side.
 struct FeedFds {
   int ring = -1, orders = -1, emptied = -1;
+  int socket = -1;  // -1: nothing is put there by the Feeder
   uint64_t slot_bytes = 0;
 };
+
+// Sends the new process's userfaultfd to the Feeder; -1: there is none. In the new process.
+Result<void> introduce_to_feeder(int socket, int uffd);
 
 class Feeder {
  public:
@@ -58,6 +64,7 @@ class Feeder {
   void feed();
   void failed(const Error& error);
   void one_is_done();
+  bool meet_process();
 
   const ImageChain& image_;
   const FillPlan& plan_;
@@ -67,6 +74,12 @@ class Feeder {
   std::byte* ring_ = nullptr;
   uint64_t slot_bytes_ = 0;
   ScopedFd ring_fd_, orders_read_, orders_write_, emptied_read_, emptied_write_;
+  ScopedFd socket_, process_socket_;
+
+  // From the first to come, who waits until the restorer has mapped its memory; then only read.
+  std::once_flag met_;
+  bool process_gone_ = false;
+  ScopedFd uffd_;  // not valid: the restorer copies all
 
   std::vector<pthread_t> threads_;
   // All relaxed: only the numbers are shared; plan and ring were there before the threads.

@@ -17,9 +17,10 @@
 namespace ckpt {
 namespace {
 
-constexpr uint64_t kBatchBytes = 512u << 10;  // of one read by a loader
-constexpr uint64_t kMostGap = 64u << 10;      // that is read along: the head of a chunk, what is not wanted
-constexpr size_t kMostJobs = 256;             // of one read: memory that repeats is any number of extents in one place
+constexpr uint64_t kBatchBytes = 512u << 10;  // that a loader reads at once
+constexpr uint64_t kMostGap = 16u << 10;      // that is read along: the head of a chunk, what is not wanted
+constexpr size_t kMostJobs = 256;             // of one batch: memory that repeats is any number of extents in one place
+constexpr unsigned kMostLoaders = 3;          // one reads while another checks and the third puts pages there
 
 uint64_t padded(uint64_t bytes) { return (bytes + kPageSize - 1) & ~(kPageSize - 1); }
 
@@ -39,6 +40,7 @@ class LazyMemory::Buffers {
 
   Result<std::span<std::byte>> stored(uint64_t bytes) { return room(stored_, bytes); }
   Result<std::span<std::byte>> memory(uint64_t bytes) { return room(memory_, bytes); }
+  DirectReads direct;
 
  private:
   struct Buffer {
@@ -260,13 +262,24 @@ bool LazyMemory::wanted(const Space& space, const Job& job) const {
 
 Result<void> LazyMemory::load(Space& space, const Job* jobs, size_t count, Buffers& buffers) {
   auto extent_of = [&](const Job& j) -> const Extent& { return image_.image(j.image).extents()[j.extent]; };
-  const Extent& first = extent_of(jobs[0]);
-  const uint64_t begin = first.offset.value;
-  uint64_t end = begin;
-  for (size_t i = 0; i < count; ++i) end = std::max(end, extent_of(jobs[i]).offset.value + padded(extent_of(jobs[i]).stored));
-  auto stored = buffers.stored(end - begin);
+  struct Run {  // contiguous in the file
+    uint64_t begin, end, at;  // `at`: in what is read
+  };
+  std::vector<Run> runs;
+  std::vector<uint64_t> stored_at(count);
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t begin = extent_of(jobs[i]).offset.value, end = begin + padded(extent_of(jobs[i]).stored);
+    if (runs.empty() || begin > runs.back().end + kMostGap) {
+      runs.push_back({begin, begin, runs.empty() ? 0 : runs.back().at + (runs.back().end - runs.back().begin)});
+    }
+    runs.back().end = std::max(runs.back().end, end);
+    stored_at[i] = runs.back().at + (begin - runs.back().begin);
+  }
+  auto stored = buffers.stored(runs.back().at + (runs.back().end - runs.back().begin));
   if (!stored.ok()) return stored.error();
-  CKPT_TRY(stored_.read(jobs[0].image, begin, *stored));
+  std::vector<StoredRead> reads;
+  for (const Run& r : runs) reads.push_back({r.begin, stored->subspan(r.at, r.end - r.begin)});
+  CKPT_TRY(stored_.read(jobs[0].image, reads, buffers.direct));
   const std::byte* memory = nullptr;
   for (size_t i = 0; i < count; ++i) {
     const Extent& e = extent_of(jobs[i]);
@@ -278,7 +291,7 @@ Result<void> LazyMemory::load(Space& space, const Job* jobs, size_t count, Buffe
         unpacked = *room;
       }
       auto opened = image_.image(jobs[i].image)
-                        .open_extent(e, stored->subspan(e.offset.value - begin, padded(e.stored)), unpacked);
+                        .open_extent(e, stored->subspan(stored_at[i], padded(e.stored)), unpacked);
       if (!opened.ok()) return opened.error();
       memory = *opened;
     }
@@ -355,14 +368,16 @@ void LazyMemory::load_everything() {
       continue;
     }
     batch.clear();
-    uint64_t begin = 0, end = 0;
+    uint64_t end = 0, bytes = 0;
     for (; next_job_ < jobs_.size(); ++next_job_) {
       const Job& job = jobs_[next_job_];
       if (!wanted(*space, job)) continue;
       const Extent& e = image_.image(job.image).extents()[job.extent];
       const uint64_t at = e.offset.value, to = at + padded(e.stored);
-      if (!batch.empty() && (job.image != batch[0].image || at > end + kMostGap || to - begin > kBatchBytes || batch.size() == kMostJobs)) break;
-      if (batch.empty()) begin = end = at;
+      // What is read for it: the gap before it too, if it is a small one.
+      const uint64_t from = batch.empty() || at > end + kMostGap ? at : end, more = std::max(to, from) - from;
+      if (!batch.empty() && (job.image != batch[0].image || bytes + more > kBatchBytes || batch.size() == kMostJobs)) break;
+      bytes += more;
       end = std::max(end, to);
       batch.push_back(job);
     }
@@ -395,7 +410,8 @@ void LazyMemory::hold() {
 }
 
 Result<void> LazyMemory::run() {
-  std::thread loaders[] = {std::thread(&LazyMemory::load_everything, this), std::thread(&LazyMemory::load_everything, this)};
+  std::vector<std::thread> loaders;
+  for (unsigned i = 0; i < kMostLoaders; ++i) loaders.emplace_back(&LazyMemory::load_everything, this);
   Buffers buffers;
   std::vector<pollfd> wait_for;
   std::vector<Fault> faults;

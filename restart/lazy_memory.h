@@ -8,7 +8,7 @@
 // the images, checking and unpacking are done without the lock.
 //
 //   server   the thread that calls run(): polls, takes events, loads what a thread of the program waits for
-//   loaders  two threads: load everything in the order of the files
+//   loaders  three threads: load everything in the order of the files
 //
 // Owner:     restart. Callers: the loader process.
 // Never:     puts a page there whose checksum is wrong, or where the program has been before.

@@ -78,6 +78,7 @@ Result<void> MemoryPlan::build(WorkingFds& fds, ReportChannel& report) {
     out.map_flags = flags_of(m);
     out.flags = m.record.flags;
     out.index = i;
+    out.put = fill_.put[i];
     out.fd = -1;
     if (objects_.is_shared_object(m)) {
       const SharedObject& object = objects_.of(m);

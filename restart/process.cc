@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +12,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/kernel_caps.h"
 #include "restart/descriptors.h"
 #include "restart/loader.h"
 #include "restart/memory_plan.h"
@@ -39,7 +42,8 @@ struct OwnFds {
   WorkingFds working;
   int status = -1, exe = -1;
   FeedFds feed;
-  int loader = -1, userfaultfd = -1;
+  int loader = -1, userfaultfd = -1;  // of memory that comes later
+  int put_userfaultfd = -1;           // of memory that the Feeder puts there
 };
 
 Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFds& fds) {
@@ -59,6 +63,7 @@ Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFd
     CKPT_TRY(park(spec.feed.orders, fds.feed.orders, "memory"));
     CKPT_TRY(park(spec.feed.emptied, fds.feed.emptied, "memory"));
   }
+  if (spec.feed.socket >= 0) CKPT_TRY(park(spec.feed.socket, fds.feed.socket, "memory"));
   if (spec.loader_fd >= 0) CKPT_TRY(park(spec.loader_fd, fds.loader, "the loader"));
   // Whatever else ckpt-restart was started with is not the program's.
   if (fds.working.first() > 3) close_range(3, static_cast<unsigned>(fds.working.first()) - 1, 0);
@@ -117,6 +122,19 @@ Result<void> prepare_lazy_memory(OwnFds& fds, const RestorerRange& range) {
   return introduce_to_loader(fds.loader, fds.userfaultfd, range.gate());
 }
 
+// Without one the restorer copies. No right is needed: nobody touches that memory before it is there.
+Result<void> prepare_puts(OwnFds& fds) {
+  ScopedFd uffd(open_userfaultfd(O_CLOEXEC | O_NONBLOCK, nullptr));
+  uffdio_api api{};
+  api.api = UFFD_API;
+  if (uffd.valid() && ioctl(uffd.get(), UFFDIO_API, &api) == 0) {
+    auto parked = fds.working.park(std::move(uffd), "a userfaultfd");
+    if (!parked.ok()) return parked.error();
+    fds.put_userfaultfd = *parked;
+  }
+  return introduce_to_feeder(fds.feed.socket, fds.put_userfaultfd);
+}
+
 Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool in_new_user) {
   const ImageMeta& meta = spec.image->meta();
   OwnFds fds;
@@ -145,12 +163,15 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   MemoryPlan memory(meta, *spec.fill, objects);
   CKPT_TRY(memory.build(fds.working, report));
   if (fds.loader >= 0) CKPT_TRY(prepare_lazy_memory(fds, range));
+  if (fds.feed.socket >= 0) CKPT_TRY(prepare_puts(fds));
 
   RestorerArgs& args = range.args();
   args.ring_fd = fds.feed.ring;
   args.orders_fd = fds.feed.orders;
   args.emptied_fd = fds.feed.emptied;
   args.slot_bytes = spec.feed.slot_bytes;
+  args.feed_socket = fds.feed.socket;
+  args.put_userfaultfd = fds.put_userfaultfd;
   args.loader_fd = fds.loader;
   args.userfaultfd = fds.userfaultfd;
   args.exe_fd = fds.exe;

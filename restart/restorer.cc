@@ -153,6 +153,30 @@ uint32_t mapping_at(const RestorerArgs& a, uint64_t address) {
   return low < a.mapping_count ? a.mappings[low].index : 0;
 }
 
+// Registering a part of a mapping cuts it. The kernel joins the parts again afterwards if they have an anon_vma in common, which a
+// mapping gets with its first page: so before it is cut. The page is to be dropped.
+void give_anon_vma(uint64_t address) { call(__NR_madvise, address, 4096UL, MADV_POPULATE_WRITE); }
+
+long register_range(int userfaultfd, uint64_t start, uint64_t length) {
+  uffdio_register r{};
+  r.range.start = start;
+  r.range.len = length;
+  r.mode = UFFDIO_REGISTER_MODE_MISSING;
+  return call(__NR_ioctl, userfaultfd, UFFDIO_REGISTER, &r);
+}
+
+// Ordinary memory again, before anybody touches it: ckpt-restart may have the userfaultfd still.
+void close_to_puts(const RestorerArgs& a) {
+  if (a.put_userfaultfd < 0) return;
+  for (uint32_t i = 0; i < a.mapping_count; ++i) {
+    const RestorerMapping& m = a.mappings[i];
+    if (m.put == 0) continue;
+    uffdio_range range{m.start, m.end - m.start};
+    const long r = call(__NR_ioctl, a.put_userfaultfd, UFFDIO_UNREGISTER, &range);
+    if (failed(r)) fail(a, RestartStage::kMemory, RestorerStep::kRegister, r, m.index);
+  }
+}
+
 // Copies `count` fills whose bytes follow each other in the ring.
 void fill_together(const RestorerArgs& a, const RestorerFill* fills, uint32_t count, uint64_t offset) {
   iovec vectors[kMaxIovecs];
@@ -181,6 +205,21 @@ void fill_together(const RestorerArgs& a, const RestorerFill* fills, uint32_t co
       if (vectors[first].iov_len == 0) ++first;
     }
   }
+}
+
+void open_to_puts(const RestorerArgs& a) {
+  if (a.feed_socket < 0) return;
+  uint64_t registered = a.put_userfaultfd >= 0 ? 1 : 0;
+  for (uint32_t i = 0; i < a.mapping_count && registered != 0; ++i) {
+    const RestorerMapping& m = a.mappings[i];
+    if (m.put == 0) continue;
+    give_anon_vma(m.start);
+    call(__NR_madvise, m.start, 4096UL, MADV_DONTNEED);
+    if (failed(register_range(a.put_userfaultfd, m.start, m.end - m.start))) registered = 0;  // its limit of mappings, perhaps
+  }
+  if (registered == 0) close_to_puts(a);
+  const long n = call(__NR_write, a.feed_socket, &registered, sizeof(registered));
+  if (n != sizeof(registered)) fail(a, RestartStage::kMemory, RestorerStep::kFillOrders, n < 0 ? n : -kErrnoIo);
 }
 
 // Batches come in any order. At the last one every byte has been compared with its checksum.
@@ -228,24 +267,18 @@ void finish_one(const RestorerArgs& a, const RestorerMapping& m, uint32_t& notes
 // From here on a page that is missing is the loader's business. What it must bring before anything else of the
 // program runs is there when it has answered.
 void register_lazy(const RestorerArgs& a) {
-  // Registering a part of a mapping cuts it. The kernel joins the parts again when all is loaded if they have an anon_vma
-  // in common, which a mapping gets with its first page: so before it is cut.
   int64_t page_in = -1;
   for (uint64_t i = 0; i < a.lazy_count; ++i) {
     const int64_t mapping = mapping_at(a, a.lazy[i].start);
     if (mapping == page_in) continue;
     page_in = mapping;
-    call(__NR_madvise, a.lazy[i].start, 4096UL, MADV_POPULATE_WRITE);  // dropped below
+    give_anon_vma(a.lazy[i].start);  // dropped below
   }
   for (uint64_t i = 0; i < a.lazy_count; ++i) {
     const RestorerLazyRange& range = a.lazy[i];
     // A huge page of a neighbour that has been filled may reach into it.
     call(__NR_madvise, range.start, range.length, MADV_DONTNEED);
-    uffdio_register r{};
-    r.range.start = range.start;
-    r.range.len = range.length;
-    r.mode = UFFDIO_REGISTER_MODE_MISSING;
-    long error = call(__NR_ioctl, a.userfaultfd, UFFDIO_REGISTER, &r);
+    const long error = register_range(a.userfaultfd, range.start, range.length);
     if (failed(error)) fail(a, RestartStage::kMemory, RestorerStep::kRegister, error, mapping_at(a, range.start));
   }
   if (a.lazy_count == 0) return;
@@ -294,7 +327,11 @@ extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(Restorer
   report(a, RestartStage::kUnmapped, RestorerStep::kNone, 0, 0);
 
   for (uint32_t i = 0; i < a.mapping_count; ++i) map_one(a, a.mappings[i], notes);
-  if (a.ring_fd >= 0) fill_memory(a);
+  if (a.ring_fd >= 0) {
+    open_to_puts(a);
+    fill_memory(a);
+    if (a.feed_socket >= 0) close_to_puts(a);
+  }
   for (uint32_t i = 0; i < a.mapping_count; ++i) finish_one(a, a.mappings[i], notes);
   for (uint32_t i = 0; i < a.seal_count; ++i) {
     if (failed(call(__NR_fcntl, a.seals[i].fd, F_ADD_SEALS, a.seals[i].seals))) notes |= kNoteSealRefused;

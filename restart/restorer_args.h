@@ -30,7 +30,7 @@ struct RestorerMapping {
   int32_t fd;           // -1: anonymous
   uint32_t flags;       // MappingFlag: advice and locking
   uint32_t index;       // of the mapping in the image, for messages
-  uint32_t reserved;
+  uint32_t put;         // 1: the Feeder may put what goes there
 };
 
 // Bytes of a batch that go to memory.
@@ -40,7 +40,8 @@ struct RestorerFill {
 };
 
 // From ckpt-restart, through a pipe: a batch lies in a slot of the ring, checked and unpacked. When the restorer has copied it
-// away, it writes the slot's number, one byte, to another pipe. The last order has no fills: everything has been checked.
+// away, it writes the slot's number, one byte, to another pipe. The last order has no fills: everything has been checked, and
+// what the Feeder puts there is there.
 struct FillOrder {
   uint64_t first, count;  // of RestorerArgs::fills
   uint32_t slot, last;
@@ -133,6 +134,8 @@ struct RestorerArgs {
   int32_t ring_fd;          // a memfd: slots of slot_bytes; -1: nothing is filled in
   int32_t orders_fd;        // FillOrders come from here
   int32_t emptied_fd;       // slots go back through here
+  int32_t feed_socket;      // -1: the restorer copies everything; else it says here whether the Feeder may put memory there
+  int32_t put_userfaultfd;  // with which; -1: it may not
   int32_t loader_fd;        // socket to the loader; -1: nothing is lazy
   int32_t userfaultfd;      // -1: the same
   int32_t time_offsets_fd;  // /proc/self/timens_offsets of our new time namespace; -1: none

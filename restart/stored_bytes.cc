@@ -45,20 +45,36 @@ bool StoredBytes::cached(const File& file, uint64_t offset, size_t bytes) const 
   return std::all_of(there, there + pages, [](unsigned char c) { return (c & 1) != 0; });
 }
 
-Result<void> StoredBytes::read(uint32_t image, uint64_t offset, std::span<std::byte> out) const {
+Result<void> StoredBytes::read(uint32_t image, std::span<StoredRead> reads, DirectReads& direct) const {
   const File& file = files_[image];
   if (const ImageReader& reader = image_.image(image); !reader.stored_plainly()) {
-    return reader.bytes().read(out.data(), out.size(), offset, reader.path().c_str());
+    for (const StoredRead& r : reads) {
+      CKPT_TRY(reader.bytes().read(r.out.data(), r.out.size(), r.offset, reader.path().c_str()));
+    }
+    return {};
   }
-  if (file.direct.valid() && !cached(file, offset, out.size())) {
-    ssize_t n = pread(file.direct.get(), out.data(), out.size(), static_cast<off_t>(offset));
-    if (n == static_cast<ssize_t>(out.size())) return {};
+  std::vector<StoredRead*> past_cache;
+  for (StoredRead& r : reads) {
+    if (file.direct.valid() && !cached(file, r.offset, r.out.size())) past_cache.push_back(&r);
   }
+  if (past_cache.size() == 1) {
+    StoredRead& r = *past_cache.front();
+    r.done = pread(file.direct.get(), r.out.data(), r.out.size(), static_cast<off_t>(r.offset)) == static_cast<ssize_t>(r.out.size());
+  } else if (!past_cache.empty()) {
+    direct.read(file.direct.get(), past_cache);
+  }
+  for (const StoredRead& r : reads) {
+    if (!r.done) CKPT_TRY(read_one(image, r));
+  }
+  return {};
+}
+
+Result<void> StoredBytes::read_one(uint32_t image, const StoredRead& read) const {
   int error = 0;
   const ImageReader& reader = image_.image(image);
-  if (read_exactly(reader.fd(), out.data(), out.size(), offset, &error)) return {};
+  if (read_exactly(reader.fd(), read.out.data(), read.out.size(), read.offset, &error)) return {};
   return make_error(ExitCode::kIo, error, "{}: cannot be read at byte {} ({}); see the kernel log",
-                    shown_path(reader.path().c_str()).text, offset,
+                    shown_path(reader.path().c_str()).text, read.offset,
                     error == 0 ? "it has become shorter" : errno_name(error));
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/raii_fd.h"
+#include "restart/direct_reads.h"
 #include "writer/image_chain.h"
 
 namespace ckpt {
@@ -20,8 +21,8 @@ class StoredBytes {
   StoredBytes(const StoredBytes&) = delete;
   StoredBytes& operator=(const StoredBytes&) = delete;
 
-  // offset, out.size() and out.data(): multiples of 4096.
-  Result<void> read(uint32_t image, uint64_t offset, std::span<std::byte> out) const;
+  // All of `reads`, which no other thread has; `direct` is the calling thread's.
+  Result<void> read(uint32_t image, std::span<StoredRead> reads, DirectReads& direct) const;
 
  private:
   struct File {
@@ -29,6 +30,7 @@ class StoredBytes {
     void* view = nullptr;    // mapped for mincore(2) only
     uint64_t bytes = 0;
   };
+  Result<void> read_one(uint32_t image, const StoredRead& read) const;
   bool cached(const File& file, uint64_t offset, size_t bytes) const;
 
   const ImageChain& image_;

@@ -1,8 +1,11 @@
 #include "made_image.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -193,7 +196,21 @@ std::string MadeImage::write(const std::string& directory) {
 
 int RunResult::exit_code() const { return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status); }
 
-RunResult run_restart(std::vector<std::string> arguments, const std::string& input) {
+void refuse_ioctl(unsigned long request, int error) {
+  const auto low = static_cast<uint32_t>(request);
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_ioctl, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[1])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, low, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  sock_fprog program{std::size(filter), filter};
+  abort_unless(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "seccomp");
+}
+
+RunResult run_restart(std::vector<std::string> arguments, const std::string& input, const std::function<void()>& before_exec) {
   int in[2], out[2], err[2];
   abort_unless(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0, "pipes");
   std::vector<char*> argv{const_cast<char*>(CKPT_RESTART_PROGRAM)};
@@ -204,6 +221,7 @@ RunResult run_restart(std::vector<std::string> arguments, const std::string& inp
     dup2(in[0], 0);
     dup2(out[1], 1);
     dup2(err[1], 2);
+    if (before_exec) before_exec();
     execv(argv[0], argv.data());
     _exit(127);
   }

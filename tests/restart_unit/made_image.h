@@ -3,6 +3,7 @@
 // Owner: tests/restart_unit.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -51,7 +52,10 @@ struct RunResult {
   std::string out, err;
   int exit_code() const;
 };
-RunResult run_restart(std::vector<std::string> arguments, const std::string& input = {});
+// before_exec: in the process that becomes ckpt-restart.
+RunResult run_restart(std::vector<std::string> arguments, const std::string& input = {}, const std::function<void()>& before_exec = {});
+// A seccomp filter of the calling process's own: from now on ioctl(fd, request) fails with `error`.
+void refuse_ioctl(unsigned long request, int error);
 
 // A pid that nothing has.
 int free_pid();

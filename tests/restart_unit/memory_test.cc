@@ -1,6 +1,7 @@
 // Memory: mapped, filled, protected as it was, at the right places.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -21,14 +22,16 @@ class Memory : public ::testing::Test {
   void TearDown() override {
     if (!HasFailure()) (void)!system(("rm -rf " + directory_).c_str());
   }
-  RunResult run(MadeImage& image, std::vector<std::string> options = {}) {
+  RunResult run(MadeImage& image, std::vector<std::string> options = {}, const std::function<void()>& before_exec = {}) {
     image.step(GuestOp::kGo);
     image.step(GuestOp::kEnd, 7);
     options.push_back(image.write(directory_));
-    return run_restart(options);
+    return run_restart(options, {}, before_exec);
   }
   std::string directory_;
 };
+
+constexpr uint64_t kMany = 0x20'0000'0000;
 
 std::string pattern(size_t bytes, unsigned seed) {
   std::string s(bytes, '\0');
@@ -98,6 +101,63 @@ TEST_F(Memory, LazyPagesComeBackWhenTheyAreTouched) {
     bytes.resize(8 << 20);
     EXPECT_TRUE(r.out == bytes);
   }
+}
+
+// What ckpt-restart puts there itself (mappings with a MiB or more), what the restorer copies, side by side and in the same extents.
+void add_memory_of_all_kinds(MadeImage& image, std::string& bytes) {
+  bytes = pattern(7 << 20, 9);
+  for (size_t page = 0; page < 1700; page += 2) bytes.replace(page * 4096 + 8, 4000, std::string(4000, 'y'));  // can be compressed
+  for (size_t page = 3; page < 1700; page += 11) bytes.replace(page * 4096, 4096, std::string(4096, '\0'));
+  constexpr size_t kEnds[] = {(2 << 20) + 4096, (2 << 20) + 65536, 4 << 20, 6 << 20, 7 << 20};
+  constexpr uint32_t kFlags[] = {0, 0, kMapHugePage, 0, kMapLocked};
+  size_t from = 0;
+  for (size_t i = 0; i < std::size(kEnds); ++i) {
+    const uint32_t prot = i == 3 ? PROT_READ : PROT_READ | PROT_WRITE;
+    image.add(kMany + from, kMany + kEnds[i], prot, MappingKind::kAnonymous, bytes.substr(from, kEnds[i] - from)).record.flags = kFlags[i];
+    from = kEnds[i];
+  }
+}
+
+TEST_F(Memory, WhoeverPutsItThereItIsOrdinaryMemory) {
+  for (Codec codec : {Codec::kNone, Codec::kLz4}) {
+    MadeImage image;
+    image.codec = codec;
+    std::string bytes;
+    add_memory_of_all_kinds(image, bytes);
+    image.step(GuestOp::kGo);
+    image.step(GuestOp::kStore, 'X', kMany + 3 * 4096);  // a page that the image does not have
+    image.step(GuestOp::kDump, 0, kMany, bytes.size());
+    image.cat("/proc/self/smaps");
+    RunResult r = run(image, {"--eager"});
+    EXPECT_EQ(r.exit_code(), 7) << r.err;
+    bytes[3 * 4096] = 'X';
+    EXPECT_TRUE(r.out.substr(0, bytes.size()) == bytes);
+    EXPECT_NE(r.out.find("VmFlags:"), std::string::npos);
+    EXPECT_EQ(r.out.find(" um "), std::string::npos) << "registered still";
+  }
+}
+
+TEST_F(Memory, TheRestorerCopiesAllWhereTheKernelRefusesUserfaultfd) {
+  for (unsigned long request : {UFFDIO_API, UFFDIO_REGISTER}) {
+    MadeImage image;
+    std::string bytes;
+    add_memory_of_all_kinds(image, bytes);
+    image.step(GuestOp::kDump, 0, kMany, bytes.size());
+    RunResult r = run(image, {"--eager"}, [&] { refuse_ioctl(request, EPERM); });
+    EXPECT_EQ(r.exit_code(), 7) << r.err;
+    EXPECT_TRUE(r.out == bytes);
+  }
+}
+
+TEST_F(Memory, NothingRunsWhenMemoryCannotBePutThere) {
+  MadeImage image;
+  std::string bytes;
+  add_memory_of_all_kinds(image, bytes);
+  image.step(GuestOp::kDump, 0, kMany, 1);
+  RunResult r = run(image, {"--eager"}, [] { refuse_ioctl(UFFDIO_COPY, ENOMEM); });
+  EXPECT_EQ(r.exit_code(), 71) << r.err;
+  EXPECT_EQ(r.out, "");
+  EXPECT_NE(r.err.find("not enough memory"), std::string::npos) << r.err;
 }
 
 TEST_F(Memory, MapsAreWhatTheImageSays) {
