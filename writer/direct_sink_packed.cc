@@ -10,7 +10,7 @@ namespace ckpt {
 namespace {
 
 // How much is compressed until it is asked whether a helper pays.
-constexpr uint32_t kBytesLookedAt = 8u << 20;
+constexpr uint32_t kBytesLookedAt = 16u << 20;
 
 }  // namespace
 

@@ -45,7 +45,7 @@ class Crew : public ImageTest {
     options.helpers = helpers;
     return options;
   }
-  TestMemory memory_{6000};
+  TestMemory memory_{9008};
 };
 
 TEST_F(Crew, TheSameImageAsByOneThread) {
@@ -121,7 +121,7 @@ TEST_F(Crew, BuffersAreHeldUntilTheyAreCompressed) {
   ASSERT_TRUE(write_image(1, memory_, ~0ull, with(nullptr, Codec::kLz4)).ok());
   const std::string alone = read_file(path(name(1)));
   std::filesystem::remove(path(name(1)));
-  TestMemory buffers(6000);
+  TestMemory buffers(9008);
   for (const size_t bytes : {kExtent, kExtent / 2, kExtent / 4, size_t{kPageSize}}) {
     for (const bool ends_early : {false, true}) {
       SCOPED_TRACE(fmt::format("segments of {} bytes, ends early: {}", bytes, ends_early));
