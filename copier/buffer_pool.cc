@@ -8,6 +8,7 @@ namespace ckpt {
 
 namespace {
 constexpr size_t kHugePage = 2 << 20;  // bytes
+constexpr size_t kWorthWaking = 1 << 20;  // bytes: what is unprotected at once
 }
 
 bool BufferPool::reserve(size_t bytes, size_t buffer_bytes) {
@@ -59,44 +60,66 @@ void BufferPool::reset_counters() {
   forced_waits_.store(0, std::memory_order_relaxed);
 }
 
-// free: how many there were.
-bool BufferPool::take(uint32_t keep, uint32_t* buffer, uint32_t* free) {
+// In buffers.
+uint32_t BufferPool::worth_waking() const {
+  return static_cast<uint32_t>(std::clamp<size_t>(kWorthWaking / buffer_bytes_, 1, std::max((count_ - reserve_) / 8, 1u)));
+}
+
+// seen: what to sleep on when there is none: free_count_ of a forced copy, refilled_ of one in order, which has asked for that.
+bool BufferPool::take(CopyKind kind, bool or_wait, uint32_t* buffer, uint32_t* seen) {
   ScopedLock lock(lock_);
-  *free = free_count_.load(std::memory_order_relaxed);
-  if (*free <= keep) return false;
-  *buffer = stack_[*free - 1];
-  free_count_.store(*free - 1, std::memory_order_relaxed);
+  const uint32_t free = free_count_.load(std::memory_order_relaxed);
+  if (free <= kept_from(kind)) {
+    *seen = kind == CopyKind::kForced ? free : refilled_.load(std::memory_order_relaxed);
+    if (or_wait && kind == CopyKind::kSequential) wanted_ = reserve_ + worth_waking();
+    return false;
+  }
+  *buffer = stack_[free - 1];
+  free_count_.store(free - 1, std::memory_order_relaxed);
   return true;
 }
 
 bool BufferPool::try_acquire(CopyKind kind, uint32_t* buffer) {
-  uint32_t free;
-  return take(kept_from(kind), buffer, &free);
+  uint32_t seen;
+  return take(kind, false, buffer, &seen);
 }
 
 uint32_t BufferPool::acquire(CopyKind kind) {
+  const bool forced = kind == CopyKind::kForced;
   bool waited = false;
   for (;;) {
-    uint32_t free, buffer;
-    if (take(kept_from(kind), &buffer, &free)) return buffer;
-    if (!waited) (kind == CopyKind::kForced ? forced_waits_ : sequential_waits_).fetch_add(1, std::memory_order_relaxed);
+    uint32_t seen, buffer;
+    if (take(kind, true, &buffer, &seen)) return buffer;
+    if (!waited) (forced ? forced_waits_ : sequential_waits_).fetch_add(1, std::memory_order_relaxed);
     waited = true;
+    if (!forced) {
+      futex_wait(refilled_, seen);
+      continue;
+    }
     // seq_cst against release(): either it sees us waiting or futex_wait sees the new count.
     waiters_.fetch_add(1, std::memory_order_seq_cst);
-    futex_wait(free_count_, free);
+    futex_wait(free_count_, seen);
     waiters_.fetch_sub(1, std::memory_order_relaxed);
   }
 }
 
 void BufferPool::release(uint32_t buffer) {
+  bool refilled;
   {
     ScopedLock lock(lock_);
     uint32_t free = free_count_.load(std::memory_order_relaxed);
     stack_[free] = buffer;
     free_count_.store(free + 1, std::memory_order_seq_cst);
+    refilled = wanted_ != 0 && free + 1 >= wanted_;
+    if (refilled) {
+      wanted_ = 0;
+      // release: who sees the new number sees the buffers.
+      refilled_.fetch_add(1, std::memory_order_release);
+    }
   }
-  // Waiters of both classes sleep on the one word: wake all, the forced ones must not be missed.
+  // Whoever waits for a forced copy takes the first that there is.
   if (waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(free_count_);
+  if (refilled) futex_wake(refilled_);
 }
 
 }  // namespace ckpt

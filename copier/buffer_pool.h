@@ -6,6 +6,9 @@
 // Owner:     copier. acquire(): copier, fault handler, threads giving memory back. release(): writer.
 // Rule when empty: the sequential copier waits while only the reserve is left; a forced copy waits
 //            only when nothing at all is left. Both waits are counted.
+// A copier that has waited goes on when there is room for a MiB, or an eighth of what it may use: woken for each buffer, it
+// would change places with the writer for each, and unprotect each segment alone. That many come back without it, since the
+// writer holds no more than half of them while it waits for its next batch (checkpoint_modes.cc).
 #pragma once
 
 #include "base/arena.h"
@@ -49,15 +52,18 @@ class BufferPool {
   Addr buffers_{};
   // Free buffers that are not for copies of this kind.
   uint32_t kept_from(CopyKind kind) const { return kind == CopyKind::kForced ? 0 : reserve_; }
-  bool take(uint32_t keep, uint32_t* buffer, uint32_t* free);
+  bool take(CopyKind kind, bool or_wait, uint32_t* buffer, uint32_t* seen);
+  uint32_t worth_waking() const;
 
   size_t buffer_bytes_ = 0, populated_ = 0;
   uint32_t count_ = 0, reserve_ = 0;
-  FutexLock lock_;              // guards stack_ and changes of free_count_
+  FutexLock lock_;              // guards stack_, wanted_ and changes of free_count_ and refilled_
   uint32_t* stack_ = nullptr;   // free buffers; the last given back is taken first, it is in the cache
   FutexWord free_count_{0};
   FutexWord sequential_waits_{0}, forced_waits_{0};
-  FutexWord waiters_{0};
+  FutexWord waiters_{0};      // forced copies that sleep on free_count_
+  uint32_t wanted_ = 0;       // free buffers that copies in order sleep for; 0: none sleeps
+  FutexWord refilled_{0};     // changes when there are so many
 };
 
 }  // namespace ckpt

@@ -54,6 +54,7 @@ SinkOptions image_options(HelperThreads* helpers, ImageOutput* command) {
   options.helpers = helpers;
   if (library.settings.to[0] != '\0') options.output = command;
   set_compression(options, library.settings.compress);
+  options.knowledge = &library.compression;
   return options;
 }
 

@@ -16,6 +16,7 @@
 #include "libckpt_rt/raw_thread.h"
 #include "libckpt_rt/statistics.h"
 #include "libckpt_rt/stop_world.h"
+#include "writer/compression_gauge.h"
 
 namespace ckpt {
 
@@ -24,6 +25,7 @@ struct Library {
   int pid = 0;          // of the process that set it up; differs in a child that libc did not fork
   int signal = 0;
   Settings settings;
+  CompressionKnowledge compression;  // how fast the disk and the compressor were
   char directory[1200] = {};  // absolute path of the image directory
   char key_file[2100] = {};   // absolute path of CKPT_KEY_FILE; the key itself is never here
   char name[16] = {};         // of the program, for image names

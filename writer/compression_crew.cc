@@ -68,6 +68,7 @@ void CompressionCrew::submit(Job& job, uint64_t address, std::span<const std::by
   job.extent.address = address;
   job.extent.length = static_cast<uint32_t>(raw.size());
   job.extent.raw = raw.data();
+  job.extent.acceleration = acceleration_;
   // release: who claims the job sees what was gathered.
   job.state.store(static_cast<uint32_t>(State::kReady), std::memory_order_release);
   if (helper_count_ == 0) return;
@@ -120,6 +121,7 @@ CompressionCrew::Extent CompressionCrew::compress_here(uint64_t address, std::sp
                                                        std::byte* packed) {
   Extent extent = {address, static_cast<uint32_t>(raw.size()), raw.data(),
                    packed != nullptr ? packed : jobs_[first_].extent.packed};
+  extent.acceleration = acceleration_;
   compress(mine_, extent, true);
   return extent;
 }
@@ -127,7 +129,7 @@ CompressionCrew::Extent CompressionCrew::compress_here(uint64_t address, std::sp
 void CompressionCrew::compress(Compressor& compressor, Extent& e, bool may_change) {
   const int64_t began = now_ns();
   // Worth it only if it saves a block.
-  e.stored = static_cast<uint32_t>(compressor.compress({e.raw, e.length}, {e.packed, e.length - kBlockSize}));
+  e.stored = static_cast<uint32_t>(compressor.compress({e.raw, e.length}, {e.packed, e.length - kBlockSize}, e.acceleration));
   if (e.stored > 0) {
     const uint64_t padded = round_up_to_block(e.stored);
     std::memset(e.packed + e.stored, 0, padded - e.stored);

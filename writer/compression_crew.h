@@ -33,6 +33,7 @@ class CompressionCrew {
     uint32_t stored = 0;    // bytes in `packed`; 0: it does not become a block shorter
     uint64_t checksum = 0;  // of them and the zeros
     int64_t ns = 0;         // that compressing took
+    int acceleration = 1;   // of lz4
   };
 
   static size_t arena_bytes(Codec codec, int level, const HelperThreads* helpers);
@@ -42,6 +43,8 @@ class CompressionCrew {
 
   bool full() const { return count_ == job_count_; }
   bool empty() const { return count_ == 0; }
+  // Of what is submitted, or compressed here, from now on.
+  void accelerate(int acceleration) { acceleration_ = acceleration; }
   // Where the next extent is gathered. Not full().
   std::byte* raw() { return jobs_[(first_ + count_) % job_count_].gathered; }
   // What was gathered there goes on its way.
@@ -95,6 +98,7 @@ class CompressionCrew {
   Compressor mine_;
   Helper helper_[kMostHelpers];
   uint32_t helper_count_ = 0, most_helpers_ = 0;
+  int acceleration_ = 1;
   HelperThreads* threads_ = nullptr;
   ReleaseBuffer release_ = nullptr;
   void* context_ = nullptr;

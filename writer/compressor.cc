@@ -10,8 +10,6 @@ namespace ckpt {
 
 namespace {
 
-constexpr int kLz4Acceleration = 1;
-
 // zstd has parameters of its own for small inputs, and the smaller ones do not always need less.
 size_t zstd_bytes(int level) {
   size_t most = 0;
@@ -53,11 +51,11 @@ Result<void> Compressor::start(Codec codec, int level, Arena& arena) {
   return {};
 }
 
-size_t Compressor::compress(std::span<const std::byte> in, std::span<std::byte> out) {
+size_t Compressor::compress(std::span<const std::byte> in, std::span<std::byte> out, int acceleration) {
   if (codec_ == Codec::kLz4) {
     int n = LZ4_compress_fast_extState(workspace_, reinterpret_cast<const char*>(in.data()),
                                        reinterpret_cast<char*>(out.data()), static_cast<int>(in.size()),
-                                       static_cast<int>(out.size()), kLz4Acceleration);
+                                       static_cast<int>(out.size()), acceleration);
     return n > 0 ? static_cast<size_t>(n) : 0;
   }
   size_t n = ZSTD_compressCCtx(static_cast<ZSTD_CCtx*>(context_), out.data(), out.size(), in.data(),

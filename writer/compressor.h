@@ -18,8 +18,8 @@ class Compressor {
   static size_t workspace_bytes(Codec codec, int level);
   Result<void> start(Codec codec, int level, Arena& arena);
   static constexpr size_t kMaxInput = 256u << 10;  // bytes compressed at once
-  // Bytes written to `out`, or 0 when they would not fit there.
-  size_t compress(std::span<const std::byte> in, std::span<std::byte> out);
+  // Bytes written to `out`, or 0 when they would not fit there. acceleration: of lz4, 1 or more (compression_pace.h).
+  size_t compress(std::span<const std::byte> in, std::span<std::byte> out, int acceleration = 1);
   Codec codec() const { return codec_; }
 
  private:

@@ -89,7 +89,16 @@ Result<void> DirectSink::start_queue(Arena& arena) {
   CKPT_TRY(queue_.start(*first, second, output_->fd(), output_->path(), arena, options_.in_flight,
                         options_.chunk_bytes));
   backend_ = queue_.backend();
+  if (options_.knowledge != nullptr) {
+    gauge_ = options_.knowledge->gauge;
+    pace_ = options_.knowledge->pace;
+  } else {
+    gauge_ = {};
+    pace_ = {};
+  }
   gauge_.start(backend_->overlaps());
+  pace_.start(backend_->overlaps(), options_.adaptive ? CompressionPace::kMostForTime : CompressionPace::kMost);
+  chunk_packed_ = false;
   chunk_began_ns_ = packing_since_ns_ = options_.clock();
   waited_ns_ = packing_ns_ = gathering_ns_ = 0;
   packed_ = 0;
@@ -128,14 +137,14 @@ Result<void> DirectSink::write_header(const ImageIdentity& identity) {
 }
 
 Result<void> DirectSink::write_slot(uint32_t slot, uint32_t bytes, bool last, uint32_t pieces) {
-  const int64_t before = options_.adaptive ? options_.clock() : 0;
+  const int64_t before = is_measured() ? options_.clock() : 0;
   if (options_.key != nullptr) {
     CKPT_TRY(sealer_.add({plain_, bytes}, last));
   } else {
     output_->reserve_until(offset_ + bytes);
     CKPT_TRY(pieces != 0 ? queue_.write_pieces(slot, offset_, pieces) : queue_.write(slot, offset_, bytes));
   }
-  if (options_.adaptive) waited_ns_ += options_.clock() - before;
+  if (is_measured()) waited_ns_ += options_.clock() - before;
   offset_ += bytes;
   return {};
 }
@@ -143,7 +152,7 @@ Result<void> DirectSink::write_slot(uint32_t slot, uint32_t bytes, bool last, ui
 // With a key there is one buffer, free again when it has been encrypted: the slots are the sealer's.
 Result<uint32_t> DirectSink::acquire_slot() {
   if (options_.key != nullptr) return uint32_t{0};
-  if (!options_.adaptive) return queue_.acquire();
+  if (!is_measured()) return queue_.acquire();
   const int64_t before = options_.clock();
   auto slot = queue_.acquire();
   waited_ns_ += options_.clock() - before;
@@ -221,6 +230,7 @@ Result<void> DirectSink::add_run(uint64_t address, const std::byte* data, uint64
 Result<void> DirectSink::open_extent(uint64_t address, bool may_pack) {
   if (may_pack && packs_next()) {
     if (crew_.full()) CKPT_TRY(add_oldest());
+    set_pace();
     extent_ = {true, true, address, 0, packed_limit(address), crew_.raw()};
     return {};
   }
@@ -304,14 +314,7 @@ Result<void> DirectSink::flush_chunk() {
   sections_++;
   chunks_++;
   CKPT_TRY(write_slot(chunk_slot_, bytes, false, pieces));
-  if (options_.adaptive) {
-    const int64_t now = options_.clock();
-    // What helpers still have and will be found repeated is told already.
-    gauge_.wrote(bytes, memory_bytes_ - std::min(memory_told_, memory_bytes_), now - chunk_began_ns_, waited_ns_);
-    memory_told_ = memory_bytes_;
-    chunk_began_ns_ = now;
-    waited_ns_ = 0;
-  }
+  if (is_measured()) chunk_handed_over(bytes);
   return {};
 }
 
@@ -461,6 +464,8 @@ Result<SinkStats> DirectSink::commit_all() {
   CKPT_TRY(queue_.drain());
   const uint64_t file_bytes = options_.key != nullptr ? sealer_.file_bytes() : offset_;
   CKPT_TRY(output_->publish(*backend_, file_bytes, options_.replace));
+  pace_.finish();
+  if (options_.knowledge != nullptr) *options_.knowledge = {gauge_, pace_};
   return SinkStats{memory_bytes_, file_bytes, as_parent()};
 }
 

@@ -37,6 +37,7 @@ struct SinkOptions {
   Codec codec = Codec::kNone;
   int level = 1;                    // of zstd
   bool adaptive = false;            // compress only where that is sooner (compression_gauge.h)
+  CompressionKnowledge* knowledge = nullptr;  // of the images before, and of this one when it is committed; nullptr: none is kept
   FileBackend* backend = nullptr;   // nullptr: the fastest that works here
   ImageOutput* output = nullptr;    // ready to be written to; nullptr: a file of the directory given to open()
   HelperThreads* helpers = nullptr;  // for compression, as many as pay; nullptr: none
@@ -48,7 +49,7 @@ struct SinkOptions {
   uint32_t in_flight = 4;  // chunks
   size_t held_buffers = 0;  // see DirectSink::hold_buffers()
   bool replace = false;     // an image of this name, in one step, instead of refusing to
-  int64_t (*clock)() = [] { return now_ns(); };  // of the gauge
+  int64_t (*clock)() = [] { return now_ns(); };  // of gauge and pace
 };
 
 // codec, level and adaptive, as a setting says it.
@@ -122,6 +123,10 @@ class DirectSink final : public ImageSink {
   Result<void> list_extent(const ExtentEntry& entry, uint64_t offset, std::span<const std::byte> bytes);
   Result<void> list_entry(const IndexEntry& entry);
   bool compressing() const { return options_.codec != Codec::kNone; }
+  // Is the time measured that the device is waited for?
+  bool is_measured() const { return options_.adaptive || options_.codec == Codec::kLz4; }
+  void set_pace();
+  void chunk_handed_over(uint32_t bytes);
   bool packs_next() const { return compressing() && (!options_.adaptive || gauge_.compress_next()); }
   Result<void> make_room(uint32_t bytes);
   Result<uint32_t> acquire_slot();
@@ -156,7 +161,9 @@ class DirectSink final : public ImageSink {
   CompressionCrew crew_;
   RepeatedSegments repeated_;
   CompressionGauge gauge_;
-  int64_t chunk_began_ns_ = 0, waited_ns_ = 0;  // for the gauge: since the last chunk
+  CompressionPace pace_;
+  int64_t chunk_began_ns_ = 0, waited_ns_ = 0;  // for gauge and pace: since the last chunk
+  bool chunk_packed_ = false;                   // something was compressed since the last chunk
   int64_t gathering_ns_ = 0;                    // copies that only compression needs, since the last extent that was
   // Compression, since it was asked whether a helper pays: bytes, what they took of the writer's time, and
   // when.

@@ -10,7 +10,7 @@ namespace ckpt {
 namespace {
 
 // How much is compressed until it is asked whether a helper pays.
-constexpr uint32_t kBytesLookedAt = 2u << 20;
+constexpr uint32_t kBytesLookedAt = 16u << 20;
 
 }  // namespace
 
@@ -27,10 +27,10 @@ uint32_t DirectSink::packed_limit(uint64_t address) const {
 Result<void> DirectSink::pack_in_place(uint64_t address, const std::byte* data, uint32_t length) {
   const bool into_chunk = chunk_.active() && chunk_.room() >= length;
   memory_bytes_ += length;
-  const int64_t before = options_.clock();
+  set_pace();
   const CompressionCrew::Extent e =
       crew_.compress_here(address, {data, length}, into_chunk ? chunk_.next_body() : nullptr);
-  return add_packed(e, options_.clock() - before);
+  return add_packed(e, e.ns);
 }
 
 // Does the segment belong to the extent that is being gathered to be compressed?
@@ -54,6 +54,7 @@ Result<void> DirectSink::pack_held(const CopiedSegment& segment, bool* held) {
       static_cast<uint32_t>(std::popcount(segment.page_mask)) * static_cast<uint32_t>(kPageSize);
   CKPT_TRY(close_extent());
   if (crew_.full()) CKPT_TRY(add_oldest());
+  set_pace();
   crew_.submit_held(segment.base.value + first, {segment.data + first, bytes}, segment.buffer);
   *held = true;
   memory_bytes_ += bytes;
@@ -62,9 +63,9 @@ Result<void> DirectSink::pack_held(const CopiedSegment& segment, bool* held) {
 
 // The crew's oldest extent goes into a chunk.
 Result<void> DirectSink::add_oldest() {
-  const int64_t before = options_.clock();
+  const int64_t before = crew_.helpers() == 0 ? 0 : options_.clock();
   const CompressionCrew::Extent& e = crew_.oldest();
-  CKPT_TRY(add_packed(e, options_.clock() - before));
+  CKPT_TRY(add_packed(e, crew_.helpers() == 0 ? e.ns : options_.clock() - before));
   crew_.retired();
   return {};
 }
@@ -74,12 +75,15 @@ Result<void> DirectSink::add_packed(const CompressionCrew::Extent& e, int64_t to
   packing_ns_ += took;
   packed_ += e.length;
   if (packed_ >= kBytesLookedAt) consider_helper();
+  chunk_packed_ = true;
   const bool packed = e.stored > 0;
   const uint32_t stored = packed ? e.stored : e.length;
-  // One that is tried alone says what several would cost; when they are at work, the writer's time does.
+  // With helpers at work it is the writer's time that counts. Whether there would be a processor for one is not known before.
   if (options_.adaptive) {
-    gauge_.compressed(e.length, stored, std::max(took, e.ns / (1 + crew_.most_helpers())) + gathering_ns_, took + gathering_ns_);
+    const bool tried = gauge_.tries_next();
+    gauge_.compressed(e.length, stored, (crew_.helpers() > 0 ? took : e.ns) + gathering_ns_, took + gathering_ns_);
     gathering_ns_ = 0;
+    if (tried && !gauge_.tries_next()) pace_.set(e.acceleration);
   }
   const Codec codec = packed ? options_.codec : Codec::kNone;
   const std::span<const std::byte> bytes(packed ? e.packed : e.raw, round_up_to_block(stored));
@@ -92,10 +96,29 @@ Result<void> DirectSink::add_packed(const CompressionCrew::Extent& e, int64_t to
   return list_extent(chunk_.add(e.address, e.length, stored, codec, &e.checksum), offset, bytes);
 }
 
-// Has the writer mostly compressed? Then neither memory that arrives nor the device holds it up, and a helper pays.
+// Of the extent that is compressed next.
+void DirectSink::set_pace() {
+  crew_.accelerate(options_.adaptive && gauge_.tries_next() && gauge_.tries_quickest() ? pace_.most() : pace_.acceleration());
+}
+
+void DirectSink::chunk_handed_over(uint32_t bytes) {
+  const int64_t now = options_.clock();
+  if (options_.adaptive) {
+    // What helpers still have and will be found repeated is told already.
+    gauge_.wrote(bytes, memory_bytes_ - std::min(memory_told_, memory_bytes_), now - chunk_began_ns_, waited_ns_);
+    memory_told_ = memory_bytes_;
+  }
+  if (chunk_packed_) pace_.wrote(now - chunk_began_ns_, waited_ns_);
+  chunk_packed_ = false;
+  chunk_began_ns_ = now;
+  waited_ns_ = 0;
+}
+
+// Has the writer hardly done anything else? Then neither memory that arrives nor the device holds it up, and a helper pays.
+// Else it would only change places with the others on the processors that the program leaves.
 void DirectSink::consider_helper() {
   const int64_t now = options_.clock();
-  if (packing_ns_ > (now - packing_since_ns_) / 2) crew_.add_helper();
+  if (packing_ns_ > (now - packing_since_ns_) / 4 * 3) crew_.add_helper();
   packing_since_ns_ = now;
   packing_ns_ = 0;
   packed_ = 0;

@@ -90,7 +90,36 @@ TEST(BufferPool, KeepsAQuarterForForcedCopies) {
   pool.release_memory();
 }
 
-// Both kinds sleep on one word: the one buffer that comes back must reach the forced copy, which alone
+TEST(BufferPool, ACopierThatWaitedGoesOnWhenThereIsRoomForSeveral) {
+  BufferPool pool;
+  ASSERT_TRUE(pool.reserve(32 * kBytes, kBytes));  // 24 for copies in order: it goes on when 3 of them are free
+  std::vector<uint32_t> taken;
+  for (int i = 0; i < 24; ++i) taken.push_back(pool.acquire(CopyKind::kSequential));
+  std::atomic<bool> got{false};
+  std::thread copier([&] {
+    const uint32_t b = pool.acquire(CopyKind::kSequential);
+    got = true;
+    pool.release(b);
+  });
+  while (pool.sequential_waits() == 0) std::this_thread::yield();
+  // Two are free, again and again, and it sleeps on.
+  for (int round = 0; round < 2000 && !got; ++round) {
+    for (int i = 0; i < 2; ++i) pool.release(taken[23 - static_cast<size_t>(i)]);
+    std::this_thread::yield();
+    for (int i = 0; i < 2; ++i) taken[23 - static_cast<size_t>(i)] = pool.acquire(CopyKind::kForced);
+  }
+  EXPECT_FALSE(got.load());
+  for (int i = 0; i < 3; ++i) {
+    pool.release(taken.back());
+    taken.pop_back();
+  }
+  copier.join();
+  for (uint32_t b : taken) pool.release(b);
+  EXPECT_TRUE(pool.all_free());
+  pool.release_memory();
+}
+
+// Both kinds wait: the one buffer that comes back must reach the forced copy, which alone
 // may take it.
 TEST(BufferPool, ABufferReachesTheForcedCopyBesideASequentialOne) {
   BufferPool pool;

@@ -45,7 +45,7 @@ class Crew : public ImageTest {
     options.helpers = helpers;
     return options;
   }
-  TestMemory memory_{6000};
+  TestMemory memory_{9008};
 };
 
 TEST_F(Crew, TheSameImageAsByOneThread) {
@@ -121,7 +121,7 @@ TEST_F(Crew, BuffersAreHeldUntilTheyAreCompressed) {
   ASSERT_TRUE(write_image(1, memory_, ~0ull, with(nullptr, Codec::kLz4)).ok());
   const std::string alone = read_file(path(name(1)));
   std::filesystem::remove(path(name(1)));
-  TestMemory buffers(6000);
+  TestMemory buffers(9008);
   for (const size_t bytes : {kExtent, kExtent / 2, kExtent / 4, size_t{kPageSize}}) {
     for (const bool ends_early : {false, true}) {
       SCOPED_TRACE(fmt::format("segments of {} bytes, ends early: {}", bytes, ends_early));
@@ -130,10 +130,8 @@ TEST_F(Crew, BuffersAreHeldUntilTheyAreCompressed) {
       Helpers helpers(1);
       SinkOptions options = with(&helpers, Codec::kLz4);
       options.held_buffers = kHeld;
-      // All time passes while an extent is compressed: a helper pays.
-      static int64_t calls, ns;
-      calls = ns = 0;
-      options.clock = [] { return ns += calls++ % 2 == 0 ? 1000 : 0; };
+      // No time passes but while an extent is compressed, which is not measured by this: a helper pays.
+      options.clock = [] { return int64_t{0}; };
       arena_.reset();
       DirectSink sink(options);
       ASSERT_TRUE(sink.open(dir_fd_.get(), name(1).c_str(), identity(1), arena_, release, &pool).ok());
