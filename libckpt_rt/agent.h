@@ -29,7 +29,9 @@ struct OwnRequest {
 struct Request {
   uint64_t cookie = 0;           // of `ckpt now`/`ckpt stat`; 0: the interval timer or the program
   OwnRequest* own = nullptr;
-  bool without_cookie = false;   // an asker without one may have sent it (base/control_protocol.h)
+  // An asker without one may have sent it (base/control_protocol.h). If one is there, it has: that of kill(1), sent at the same time, is
+  // not told from it.
+  bool without_cookie = false;
   bool checkpoint = true;        // without_cookie: is one taken when nobody asked?
 };
 
