@@ -13,6 +13,7 @@ is not in the processor time.
   image_speed.py BUILD                                      4 GiB, 3 rounds
   image_speed.py BUILD --mib 256 --rounds 1 --directory /mnt/disk
   image_speed.py BUILD --only full,increment                a part of it: full, compress, increment (with the chain)
+  image_speed.py BUILD --only compress --write-rate 1200    does compression pay on such a disk?
 
 Needs as much memory, and four times as much disk; removes what it wrote. The figures say something on a machine that
 does nothing else: it prints the load average. Exit code 1 when a bar is missed."""
@@ -144,6 +145,32 @@ def report(what, values, bar, kept):
     print(f"| {what} | {', '.join(f'{v:.3g}' for v in values)} | {bar} | {'kept' if kept(median) else 'MISSED'} |", flush=True)
 
 
+@contextlib.contextmanager
+def write_rate(directory, megabytes):
+    """This process and its children write to the disk of `directory` no faster, past the page cache."""
+    if not megabytes:
+        yield
+        return
+    device = os.stat(directory).st_dev
+    block = os.path.realpath(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+    # The kernel limits whole disks.
+    with open(os.path.join(os.path.dirname(block) if os.path.exists(f"{block}/partition") else block, "dev"), encoding="ascii") as dev:
+        disk = dev.read().strip()
+    old = os.path.isdir("/sys/fs/cgroup/blkio")
+    parent = "/sys/fs/cgroup/blkio" if old else "/sys/fs/cgroup"
+    group = tempfile.mkdtemp(prefix="ckpt-image-speed-", dir=parent)
+    limit = ("blkio.throttle.write_bps_device", f"{disk} {megabytes * 10**6}") if old else ("io.max", f"{disk} wbps={megabytes * 10**6}")
+    try:
+        for file, text in [limit, ("cgroup.procs", str(os.getpid()))]:
+            with open(f"{group}/{file}", "w", encoding="ascii") as control:
+                control.write(text)
+        yield
+    finally:
+        with open(f"{parent}/cgroup.procs", "w", encoding="ascii") as control:
+            control.write(str(os.getpid()))
+        os.rmdir(group)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build")
@@ -151,12 +178,19 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="full,compress,increment", type=lambda text: text.split(","))
     parser.add_argument("--idle", action="store_true", help="the program does not compute meanwhile")
+    parser.add_argument("--write-rate", type=int, default=0, metavar="MB", help="as on a disk that takes so many MB (10^6 bytes) a second: as root, "
+                        "by a control group")
     parser.add_argument("--directory", help="on the disk to measure (default: TMPDIR)")
     arguments = parser.parse_args()
     build, mib = os.path.abspath(arguments.build), arguments.mib
     Program.computes = not arguments.idle
+    with write_rate(arguments.directory or tempfile.gettempdir(), arguments.write_rate):
+        return measure(build, mib, arguments)
+
+
+def measure(build, mib, arguments):
     here = tempfile.mkdtemp(prefix="ckpt-image-speed-", dir=arguments.directory)
-    print(f"{time.strftime('%Y-%m-%d')}, Linux {platform.release()}, {os.cpu_count()} CPUs, {mib} MiB, program {'idle' if arguments.idle else 'computing'}, load average {os.getloadavg()[0]:.1f}")
+    print(f"{time.strftime('%Y-%m-%d')}, Linux {platform.release()}, {os.cpu_count()} CPUs, {mib} MiB, program {'idle' if arguments.idle else 'computing'}{f', writes limited to {arguments.write_rate} MB/s' if arguments.write_rate else ''}, load average {os.getloadavg()[0]:.1f}")
     print("| figure | each round | bar | |\n| --- | --- | --- | --- |")
     try:
         if "full" in arguments.only:

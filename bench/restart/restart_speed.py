@@ -8,7 +8,8 @@ and once after, for its rate changes). MiB/s: of the file.
   restart_speed.py BUILD --mib 1024 --compress none,lz4,zstd --random 40 --restart eager
 
 The program has a table of that size in private memory, of which each page is another. It waits for a line of
-input, which is there already: its answer is what "answers" counts. Nothing of the image is in the page cache.
+input, which is there already: its answer is what "answers" counts. Nothing of the image is in the page cache. As much memory as it
+takes is held by another process until just before each restart, unless --fresh is given: see MemoryHeld.
 Needs as much disk as memory; removes what it wrote. Run it as root on a machine that does nothing else; --fifo runs
 the restart at real-time priority, which is the next best where others use the processors too."""
 
@@ -90,6 +91,29 @@ def make_image(build, mib, directory, compress, random):
     return image_of(directory)
 
 
+# A virtual machine may give free memory back to its host (free page reporting), seconds after it became free; the first touch of
+# it then takes the host seconds for each GiB, whoever touches it. Held until just before the restart it is there.
+HOLDER = """
+import mmap, sys
+size = int(sys.argv[1]) << 20
+table = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+table.madvise(15)  # MADV_NOHUGEPAGE
+for at in range(0, size, 4096): table[at] = 1
+print('held', flush=True)
+sys.stdin.read()
+"""
+
+
+class MemoryHeld:
+    def __init__(self, mib):
+        self.holder = subprocess.Popen(["/usr/bin/python3", "-c", HOLDER, str(mib)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.holder.stdout.readline() == b"held\n"
+
+    def let_go(self):
+        self.holder.kill()
+        self.holder.communicate()
+
+
 def restart(build, option, image, prefix):
     """What it cost, in milliseconds: first instruction, first answer, all loaded."""
     forget(image)
@@ -127,6 +151,7 @@ def main():
     parser.add_argument("--compress", default="none", help="of the images: none, lz4, zstd; several with commas")
     parser.add_argument("--random", type=int, default=100, help="percent of each page that cannot be compressed")
     parser.add_argument("--fifo", action="store_true", help="the restart at real-time priority (chrt -f 1)")
+    parser.add_argument("--fresh", action="store_true", help="memory as the machine has it, which its host may have to find first")
     parser.add_argument("--restart", default="lazy,eager", type=lambda text: [f"--{t}" for t in text.split(",")])
     arguments = parser.parse_args()
     prefix = ["chrt", "-f", "1"] if arguments.fifo else []
@@ -141,7 +166,10 @@ def main():
                 rows, rates = [], []
                 for _ in range(arguments.rounds):
                     forget(image)
+                    held = MemoryHeld(mib + mib // 8) if not arguments.fresh else None
                     before = plain_rate(image, arguments.fifo)
+                    if held:
+                        held.let_go()
                     row = restart(arguments.build, option, image, prefix)
                     forget(image)
                     plain = (before + plain_rate(image, arguments.fifo)) / 2
