@@ -192,7 +192,7 @@ bool request(Request r) {
     Request& queued = ring[(head + i) % kRing];
     if (!queued.without_cookie) continue;
     queued.checkpoint = queued.checkpoint || r.checkpoint;
-    return true;
+    return running || absences != 0 || start_locked();
   }
   if (count == kRing) {
     count_failure_locked(make_error(ExitCode::kUnavailable, 0,

@@ -134,14 +134,14 @@ bool serve_asker(uint64_t cookie) {
   ScopedFd fd;
   if (!connect_to_asker(cookie, fd)) return false;
   ControlHello hello{kControlMagic, kControlVersion, library.pid, 0};
-  if (sys::call(__NR_sendto, fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL, 0L, 0L) != sizeof(hello)) return true;
+  if (sys::call(__NR_sendto, fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL, 0L, 0L) != sizeof(hello)) return false;
   ControlRequest request{};
   // With a receive timeout the kernel does not restart a call that a stop of the process (SIGSTOP, a
   // tracer) interrupts; nothing of the request has been taken then.
   long got;
   while ((got = sys::call(__NR_recvfrom, fd.get(), &request, sizeof(request), MSG_WAITALL, 0L, 0L)) == -EINTR) {
   }
-  if (got != sizeof(request)) return true;
+  if (got != sizeof(request)) return got > 0;  // it has hung up: it asks somebody else
   Answer answer(fd.get());
   if (request.magic != kControlMagic || request.version != kControlVersion) {
     answer.line("error {} this library speaks version {} of the control protocol; use the ckpt that came with it",

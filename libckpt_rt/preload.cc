@@ -198,7 +198,9 @@ __attribute__((constructor)) void start() {
   // A parent may have left our signal blocked: unblock it, for this thread and those it will create.
   uint64_t ours = 1ull << (library.signal - 1);
   library.active = true;
+  library.world.expect_signal_of_process(true);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
+  library.world.expect_signal_of_process(false);
   arm_interval_timer();
 }
 

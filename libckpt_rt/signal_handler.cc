@@ -25,12 +25,14 @@ void on_checkpoint_signal(int, void* information, void* context) {
   fix_interrupted_call(frame);
   // A child made behind libc's back, or one that still shares our memory (vfork): not its business.
   if (library.pid != sys::getpid()) return;
+  // Before it stands: when all do, it may be known that none is left.
+  const bool may_be_ours = library.world.may_be_ours(*info);
   const bool stood = stops && library.world.arrive_in_handler(frame, waited);
   if (info->si_code != SI_TKILL && library.active) {
     agent::Request request;
     if (info->si_code == SI_QUEUE) request.cookie = reinterpret_cast<uint64_t>(info->si_value.sival_ptr);
     request.without_cookie = info->si_code == SI_USER;
-    request.checkpoint = !library.world.may_be_ours(*info);
+    request.checkpoint = !may_be_ours;
     agent::request(request);
   }
   under_guard.leave(stood);

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/clock.h"
 #include "libckpt_rt/current_processor.h"
@@ -154,7 +155,11 @@ void StopWorld::begin_exec(int tid) {
     for (std::atomic<int>& slot : in_exec_) {
       int free = 0;
       // seq_cst: before the signal is blocked, so that whoever finds it blocked finds this.
-      if (slot.compare_exchange_strong(free, tid, std::memory_order_seq_cst)) return;
+      if (!slot.compare_exchange_strong(free, tid, std::memory_order_seq_cst)) continue;
+      // seq_cst with look_at_stalled(): either it sees us here, or we see its signal. A child is not sent any.
+      if (!setxid_of_process_.load(std::memory_order_seq_cst) || sys::getpid() != library.pid) return;
+      slot.store(0, std::memory_order_seq_cst);
+      break;
     }
     sys::call(__NR_sched_yield);
   }
@@ -206,6 +211,14 @@ void StopWorld::return_libc_signal() {
   borrowed_ = false;
 }
 
+// One that nobody took, for who should have has ended, is taken by the agent: all its signals are blocked.
+void StopWorld::take_setxid_of_process() {
+  const uint64_t set = 1ull << (kSetxidSignal - 1);
+  const timespec kNow{0, 0};
+  sys::call(__NR_rt_sigtimedwait, &set, 0L, &kNow, 8L);
+  setxid_of_process_.store(false, std::memory_order_seq_cst);
+}
+
 Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int* stuck) {
   const ArenaVector<int> none(scratch);
   Try t{call.own_tids, call.waiting, call.signal, sys::getpid(), now_ns() + call.timeout_ns,
@@ -213,6 +226,7 @@ Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int
   *stuck = 0;
   for (;;) {
     Attempt attempt = try_stop(t, call);
+    if (setxid_of_process_.load(std::memory_order_relaxed)) take_setxid_of_process();
     return_libc_signal();
     if (attempt == Attempt::kStopped) break;
     if (attempt == Attempt::kFailed) *stuck = t.missing;
@@ -412,7 +426,13 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
       info.si_value.sival_ptr = this;
       const long r = sys::call(__NR_rt_tgsigqueueinfo, t.pid, tid, kSetxidSignal, &info);
       // One thread takes it, and at the next look another.
-      if (r == -EAGAIN) sys::call(__NR_kill, t.pid, kSetxidSignal);
+      if (r == -EAGAIN) {
+        // Whoever executes another program must not take it along: there its action is the default.
+        setxid_of_process_.store(true, std::memory_order_seq_cst);
+        const bool in_exec = std::any_of(std::begin(in_exec_), std::end(in_exec_),
+                                         [](const std::atomic<int>& slot) { return slot.load(std::memory_order_seq_cst) != 0; });
+        if (!in_exec) sys::call(__NR_kill, t.pid, kSetxidSignal);
+      }
       if (r == 0 && !t.by_libc_signal.push_back(tid)) return Attempt::kFailed;
     } else if (facts.state == 'S') {
       behind_lock = tid;
@@ -471,6 +491,8 @@ void StopWorld::collect_pending(const Stopped& stopped, const Look& look, Pendin
   // Our threads have every signal blocked and none of their own: what is pending for the agent is the process's.
   uint64_t process = 0;
   sys::call(__NR_rt_sigpending, &process, sizeof(process));
+  // relaxed: none of ours is left, and every thread has looked at the one that it took.
+  if ((process & look.except) == 0) signalled_process_.store(false, std::memory_order_relaxed);
   process &= ~look.except;
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
     s->collect_private = 0;
@@ -526,7 +548,7 @@ void StopWorld::reset_after_restart() {
     w->store(0, std::memory_order_relaxed);
   }
   slots_.store(nullptr, std::memory_order_relaxed);
-  ahead_.store(false, std::memory_order_relaxed);
+  for (std::atomic<bool>* flag : {&ahead_, &signalled_process_, &setxid_of_process_}) flag->store(false, std::memory_order_relaxed);
   for (ThreadSlot*& slot : alone_) slot = nullptr;
   for (std::atomic<int>& slot : in_exec_) slot.store(0, std::memory_order_relaxed);
 }

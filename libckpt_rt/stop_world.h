@@ -130,6 +130,8 @@ class StopWorld {
   }
   // Where signals cannot be queued: some thread takes it, as a request.
   void signal_process(int signal);
+  // Signals that are pending when the program begins were sent to what it was before.
+  void expect_signal_of_process(bool expected) { signalled_process_.store(expected, std::memory_order_relaxed); }
   bool requested() const {
     return requested_.load(std::memory_order_acquire) != released_.load(std::memory_order_acquire);
   }
@@ -185,6 +187,7 @@ class StopWorld {
   bool is_in_exec(int tid) const;
   void borrow_libc_signal();
   void return_libc_signal();
+  void take_setxid_of_process();
 
   void wait_for_release(ThreadSlot& slot, uint32_t stop, uint32_t groups);
   static constexpr uint32_t kWorkers = 1u << 31;  // a group besides the thread's own
@@ -207,6 +210,7 @@ class StopWorld {
   std::atomic<int64_t> worker_stood_ns_{0}, last_worker_left_ns_{0}, last_left_ns_{0};
   std::atomic<int> signalled_late_{0};
   std::atomic<bool> signalled_process_{false};
+  std::atomic<bool> setxid_of_process_{false};  // SIGSETXID may be pending on the process: nobody may begin an exec
   static constexpr int kMostInExec = 16;  // more wait for a place, and make a stop wait for them
   std::atomic<int> in_exec_[kMostInExec] = {};
   KernelSigaction libc_action_{};

@@ -213,6 +213,8 @@ bool Feeder::meet_process() {
     uffd_.reset(fd);
     process_gone_ = process_gone_ || receive_packet(socket_.get(), std::as_writable_bytes(std::span(&registered, 1)), {}, false) != Received::kMessage;
     if (registered == 0) uffd_.reset();
+    // A descriptor that did not come through: the restorer must not touch what it has registered.
+    else if (!uffd_.valid()) process_gone_ = true;
   });
   return !process_gone_;
 }

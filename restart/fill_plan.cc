@@ -27,11 +27,12 @@ bool may_be_put(const ParsedMapping& m, bool huge_pages_everywhere) {
   return !huge_pages_everywhere || (m.record.flags & kMapNoHugePage) != 0;
 }
 
+// Where that cannot be read they may be.
 bool huge_pages_everywhere() {
   ScopedFd fd(open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY | O_CLOEXEC));
   char text[64];
   const ssize_t n = fd.valid() ? read(fd.get(), text, sizeof(text)) : 0;
-  return n > 0 && std::string_view(text, static_cast<size_t>(n)).find("[always]") != std::string_view::npos;
+  return n <= 0 || std::string_view(text, static_cast<size_t>(n)).find("[always]") != std::string_view::npos;
 }
 
 class Builder {

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <system_error>
 #include <thread>
 #include <tuple>
 
@@ -411,7 +412,14 @@ void LazyMemory::hold() {
 
 Result<void> LazyMemory::run() {
   std::vector<std::thread> loaders;
-  for (unsigned i = 0; i < kMostLoaders; ++i) loaders.emplace_back(&LazyMemory::load_everything, this);
+  for (unsigned i = 0; i < kMostLoaders; ++i) {
+    try {
+      loaders.emplace_back(&LazyMemory::load_everything, this);
+    } catch (const std::system_error& e) {
+      if (!loaders.empty()) break;  // slower
+      return make_error(ExitCode::kSystem, e.code().value(), "no thread to load the memory ({}); raise ulimit -u", errno_name(e.code().value()));
+    }
+  }
   Buffers buffers;
   std::vector<pollfd> wait_for;
   std::vector<Fault> faults;

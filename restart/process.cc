@@ -129,8 +129,7 @@ Result<void> prepare_puts(OwnFds& fds) {
   api.api = UFFD_API;
   if (uffd.valid() && ioctl(uffd.get(), UFFDIO_API, &api) == 0) {
     auto parked = fds.working.park(std::move(uffd), "a userfaultfd");
-    if (!parked.ok()) return parked.error();
-    fds.put_userfaultfd = *parked;
+    if (parked.ok()) fds.put_userfaultfd = *parked;
   }
   return introduce_to_feeder(fds.feed.socket, fds.put_userfaultfd);
 }

@@ -214,7 +214,7 @@ void open_to_puts(const RestorerArgs& a) {
     const RestorerMapping& m = a.mappings[i];
     if (m.put == 0) continue;
     give_anon_vma(m.start);
-    call(__NR_madvise, m.start, 4096UL, MADV_DONTNEED);
+    call(__NR_madvise, m.start, m.end - m.start, MADV_DONTNEED);  // the page may have come with many
     if (failed(register_range(a.put_userfaultfd, m.start, m.end - m.start))) registered = 0;  // its limit of mappings, perhaps
   }
   if (registered == 0) close_to_puts(a);

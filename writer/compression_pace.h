@@ -27,6 +27,11 @@ class CompressionPace {
   // A chunk of which something was compressed was handed to the device: the time since the last, and how much of it the writer
   // waited.
   void wrote(int64_t period_ns, int64_t waited_ns);
+  // Nothing is left to compress, and so long the device took for the rest.
+  void ended(int64_t waited_ns) {
+    period_ns_ += waited_ns;
+    waited_ns_ += waited_ns;
+  }
   // The image is written: what is best for the next?
   void finish();
 

@@ -162,6 +162,8 @@ Result<uint32_t> DirectSink::acquire_slot() {
 Result<void> DirectSink::append(std::span<const CopiedSegment> segments) {
   Result<void> result;
   if (failed_) result = error_;
+  // What went before, the stop for one, is nobody's waiting.
+  if (memory_bytes_ == 0 && is_measured()) chunk_began_ns_ = packing_since_ns_ = options_.clock();
   for (const CopiedSegment& segment : segments) {
     bool held = false;
     if (result.ok()) result = keep(add(segment, &held));
@@ -461,9 +463,11 @@ Result<SinkStats> DirectSink::commit_all() {
       checksum_of({reinterpret_cast<const std::byte*>(&trailer_), offsetof(FileTrailer, checksum)});
   std::memcpy(slot_buffer(*slot), &trailer_, kBlockSize);
   CKPT_TRY(write_slot(*slot, kBlockSize, true));
+  const int64_t ended_ns = is_measured() ? options_.clock() : 0;
   CKPT_TRY(queue_.drain());
   const uint64_t file_bytes = options_.key != nullptr ? sealer_.file_bytes() : offset_;
   CKPT_TRY(output_->publish(*backend_, file_bytes, options_.replace));
+  if (is_measured()) pace_.ended(options_.clock() - ended_ns);
   pace_.finish();
   if (options_.knowledge != nullptr) *options_.knowledge = {gauge_, pace_};
   return SinkStats{memory_bytes_, file_bytes, as_parent()};
