@@ -4,14 +4,14 @@
 //   1. listens on the abstract Unix stream socket "\0ckpt_rt.<cookie as 16 hex digits>" with a
 //      random 64-bit cookie,
 //   2. queues the checkpoint signal to PID with si_code SI_QUEUE and sival_ptr = cookie,
+//      Where as many signals are queued for PID's user as its RLIMIT_SIGPENDING allows, the cookie cannot be sent. Then the
+//      cookie is PID as the program sees it (one of 1. is never as small), and the signal is that of kill(2), which the
+//      kernel never refuses; the library looks for this socket whenever it gets one,
 //   3. the library's agent connects; both ends check the peer's credentials (SO_PEERCRED): the
 //      library requires the asker's uid to be its own effective uid or 0 (root of another user
 //      namespace has neither here, so root listens as PID's user), the asker requires the peer's pid to
 //      be PID,
 //   4. the library sends a ControlHello, the asker a ControlRequest,
-//      Where as many signals are queued for PID's user as its RLIMIT_SIGPENDING allows, the cookie cannot be sent. Then the
-//      cookie is PID as the program sees it (one of 1. is never as small), and the signal is that of kill(2), which the
-//      kernel never refuses; the library looks for this socket whenever it gets one,
 //   5. the library sends text lines "key value\n", values until the end of the line, and closes.
 //      "progress DONE TOTAL" (bytes of memory, while the image is written) may come at any time; the last line is "done" or
 //      "error CODE TEXT" with CODE an ExitCode.
@@ -22,7 +22,7 @@
 
 namespace ckpt {
 
-inline constexpr uint64_t kLeastCookie = 1ull << 32;
+inline constexpr uint64_t kLeastCookie = 1ull << 32;  // of a random one
 inline constexpr int kDefaultCheckpointSignal = 60;
 inline constexpr uint32_t kControlMagic = 0x43525443;  // "CTRC"
 inline constexpr uint32_t kControlVersion = 1;

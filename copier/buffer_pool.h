@@ -7,8 +7,8 @@
 // Rule when empty: the sequential copier waits while only the reserve is left; a forced copy waits
 //            only when nothing at all is left. Both waits are counted.
 // A copier that has waited goes on when there is room for a MiB, or an eighth of what it may use: woken for each buffer, it
-// would change places with the writer for each, and unprotect each segment alone. That many come back without it, since the
-// writer holds no more than half of them while it waits for its next batch (checkpoint_modes.cc).
+// would change places with the writer for each, and unprotect each segment alone. That many come back without it: while the
+// writer waits for its next batch it holds no more than half of them, and less than a batch is queued (checkpoint_modes.cc).
 #pragma once
 
 #include "base/arena.h"

@@ -60,7 +60,7 @@ class PageScan {
 // tell (PAGEMAP_SCAN is missing). pagemap: a descriptor of /proc/self/pagemap. Any thread; needs no memory but its stack.
 long is_protected(int pagemap, AddrRange range);
 
-// The kernel answers one question three to ten times faster than others: which pages were written to, and nothing else. Its
+// The kernel answers one question several times faster than others: which pages were written to, and nothing else. Its
 // answer then has, of a page table, the pages that are not there as well, which no protection holds either; but nothing of
 // memory without a page table, or that is not mapped. Is it so here? It maps memory for a moment, to try.
 bool missing_are_written(int pagemap);

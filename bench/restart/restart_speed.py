@@ -92,7 +92,7 @@ def make_image(build, mib, directory, compress, random):
 
 
 # A virtual machine may give free memory back to its host (free page reporting), seconds after it became free; the first touch of
-# it then takes the host seconds for each GiB, whoever touches it. Held until just before the restart it is there.
+# it then waits for the host, whoever touches it. Held until just before the restart it is there.
 HOLDER = """
 import mmap, sys
 size = int(sys.argv[1]) << 20

@@ -16,6 +16,7 @@ namespace ckpt {
 namespace {
 
 constexpr uint64_t kTable = 2 << 20;
+constexpr int kGuardInstall = 102, kGuardRemove = 103;  // MADV_GUARD_INSTALL and _REMOVE, Linux 6.13
 
 class PageProtectionTest : public testing::Test {
  protected:
@@ -61,7 +62,7 @@ class PageProtectionTest : public testing::Test {
   }
   // Not where it is protected: nobody would serve the fault.
   void write(AddrRange r) {
-    madvise(r.start.as(), r.size(), 103);  // MADV_GUARD_REMOVE
+    madvise(r.start.as(), r.size(), kGuardRemove);
     protect(r, false);
     for (Addr a = r.start; a < r.end; a = a + kPageSize) *a.as<volatile char>() = 1;
   }
@@ -111,7 +112,7 @@ TEST_F(PageProtectionTest, WhatWasLostIsFound) {
 TEST_F(PageProtectionTest, GuardsAreNotLost) {
   protect(all, true);
   const AddrRange guards{all.start + 700 * kPageSize, all.start + 703 * kPageSize};
-  if (madvise(guards.start.as(), guards.size(), 102) != 0) GTEST_SKIP() << "no MADV_GUARD_INSTALL";
+  if (madvise(guards.start.as(), guards.size(), kGuardInstall) != 0) GTEST_SKIP() << "no MADV_GUARD_INSTALL";
   if (is_protected(scan.descriptor(), {guards.start, guards.end}) == 0) GTEST_SKIP() << "a kernel that does not tell guards";
   require_same(all);
   EXPECT_EQ(is_protected_if_mapped(scan.descriptor(), all), 1);
@@ -139,7 +140,7 @@ TEST_F(PageProtectionTest, FastAndSlowFindTheSame) {
       case 5: map_anew(some); break;
       case 6: map_anew({table, table + kTable}, false); break;
       case 7: map_anew(some, false); break;
-      case 8: madvise(some.start.as(), some.size(), 102); break;  // MADV_GUARD_INSTALL, Linux 6.13
+      case 8: madvise(some.start.as(), some.size(), kGuardInstall); break;
       case 9: madvise(table.as(), kTable, MADV_DONTNEED); break;
       default: {
         char byte;
