@@ -80,7 +80,7 @@ class Copier final : private CopyListener {
   // The program gave memory back without asking (userfaultfd's remove event): lost unless copied.
   void removed(AddrRange range);
 
-  // Without a thread that serves faults (libckpt_rt/guard.h): what a fault, or a system call that writes, needs done, by
+  // Without a thread that serves faults (libckpt_rt/guard/guard.h): what a fault, or a system call that writes, needs done, by
   // the very thread. Copies what belongs to the image, waits for copies under way. False: it cannot be made writable.
   bool make_writable(AddrRange range);
   // Is the page in a segment? copied: and was it made writable already?

@@ -6,7 +6,7 @@
 
 #include "base/arena.h"
 #include "base/futex.h"
-#include "writer/image_sink.h"
+#include "image/write/image_sink.h"
 
 namespace ckpt {
 

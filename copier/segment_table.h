@@ -6,7 +6,7 @@
 //            - threads of the program that are about to give memory back (release guard).
 // Never:     a segment is copied twice, or written by the program before it was copied.
 //
-// Ahead of the stop, while the program runs and nothing is copied yet (libckpt_rt/arming.h):
+// Ahead of the stop, while the program runs and nothing is copied yet (libckpt_rt/protect/arming.h):
 //
 //   kWritten ◄──written()── kProtected          kUnsettled: until the stop, whatever happens
 //      └───────protect()────────►▲

@@ -8,19 +8,19 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
-#include "restart/launch.h"
-#include "restart/layout.h"
-#include "restart/memory_plan.h"
+#include "restart/tree/launch.h"
+#include "restart/plan/layout.h"
+#include "restart/plan/memory_plan.h"
 #include "restart/options.h"
-#include "restart/plan.h"
-#include "restart/process.h"
-#include "restart/stage_text.h"
-#include "restart/supervise.h"
-#include "restart/terminal.h"
-#include "writer/image_catalog.h"
-#include "writer/image_chain.h"
-#include "writer/image_spool.h"
-#include "writer/reading_key.h"
+#include "restart/plan/plan.h"
+#include "restart/tree/process.h"
+#include "restart/tree/stage_text.h"
+#include "restart/tree/supervise.h"
+#include "restart/tree/terminal.h"
+#include "image/read/image_catalog.h"
+#include "image/read/image_chain.h"
+#include "image/read/image_spool.h"
+#include "image/read/reading_key.h"
 
 namespace ckpt {
 namespace {

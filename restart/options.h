@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "restart/namespaces.h"
-#include "restart/plan.h"
+#include "restart/tree/namespaces.h"
+#include "restart/plan/plan.h"
 
 namespace ckpt {
 

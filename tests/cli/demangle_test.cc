@@ -1,4 +1,4 @@
-#include "cli/demangle.h"
+#include "cli/image/demangle.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Core files whose program headers are more than the ELF header can count, and what is in them.
-#include "cli/elf_core.h"
+#include "cli/image/elf_core.h"
 
 #include <elf.h>
 #include <fcntl.h>
@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "writer/direct_sink.h"
-#include "writer/meta_writer.h"
+#include "image/write/direct_sink.h"
+#include "image/write/meta_writer.h"
 
 namespace ckpt::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "cli/human.h"
+#include "cli/text/human.h"
 
 #include <gtest/gtest.h>
 

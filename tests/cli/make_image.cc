@@ -14,12 +14,12 @@
 
 #include "base/clock.h"
 #include "base/settings.h"
-#include "writer/checksum.h"
-#include "writer/descriptor_records.h"
-#include "writer/direct_sink.h"
-#include "writer/image_format.h"
-#include "writer/image_name.h"
-#include "writer/meta_writer.h"
+#include "image/format/checksum.h"
+#include "image/format/descriptor_records.h"
+#include "image/write/direct_sink.h"
+#include "image/format/image_format.h"
+#include "image/format/image_name.h"
+#include "image/write/meta_writer.h"
 
 namespace ckpt {
 

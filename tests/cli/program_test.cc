@@ -1,4 +1,4 @@
-#include "cli/program.h"
+#include "cli/program/program.h"
 
 #include <elf.h>
 #include <gtest/gtest.h>

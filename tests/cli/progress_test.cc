@@ -1,5 +1,5 @@
 // What a terminal shows of work that takes long.
-#include "cli/progress.h"
+#include "cli/text/progress.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "tests/descriptors/harness.h"
-#include "writer/object_number.h"
+#include "image/format/object_number.h"
 
 namespace ckpt::test {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "libckpt_rt/descriptors.h"
+#include "libckpt_rt/capture/descriptors/descriptors.h"
 
 namespace {
 

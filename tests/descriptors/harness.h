@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "restart/descriptors.h"
+#include "restart/descriptors/descriptors.h"
 
 namespace ckpt::test {
 

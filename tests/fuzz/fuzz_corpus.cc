@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "writer/descriptor_records.h"
-#include "writer/direct_sink.h"
-#include "writer/meta_writer.h"
+#include "image/format/descriptor_records.h"
+#include "image/write/direct_sink.h"
+#include "image/write/meta_writer.h"
 
 namespace ckpt {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "tests/fuzz/image_mutator.h"
 #include "tests/fuzz/verdict.h"
-#include "tests/writer/exercise_reader.h"
-#include "writer/image_chain.h"
-#include "writer/saved_memory.h"
+#include "tests/image/exercise_reader.h"
+#include "image/read/image_chain.h"
+#include "image/read/saved_memory.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 // checks behind the checksums are reached; the rest arrive as they are.
 #include "tests/fuzz/image_mutator.h"
 #include "tests/fuzz/verdict.h"
-#include "tests/writer/exercise_reader.h"
+#include "tests/image/exercise_reader.h"
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
   return ckpt::mutate_image(data, size, max_size, seed);

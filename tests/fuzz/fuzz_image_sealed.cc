@@ -6,9 +6,9 @@
 
 #include "tests/fuzz/image_mutator.h"
 #include "tests/fuzz/verdict.h"
-#include "tests/writer/exercise_reader.h"
-#include "writer/block_cipher.h"
-#include "writer/reading_key.h"
+#include "tests/image/exercise_reader.h"
+#include "image/format/block_cipher.h"
+#include "image/read/reading_key.h"
 
 namespace {
 

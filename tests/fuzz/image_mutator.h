@@ -7,8 +7,8 @@
 #include <random>
 #include <string>
 
-#include "tests/writer/mutate.h"
-#include "tests/writer/reseal.h"
+#include "tests/image/mutate.h"
+#include "tests/image/reseal.h"
 
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 

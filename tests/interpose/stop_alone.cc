@@ -14,10 +14,10 @@
 #include "base/clock.h"
 #include "base/control_protocol.h"
 #include "base/sys.h"
-#include "libckpt_rt/hooks.h"
-#include "libckpt_rt/interpose_handlers.h"
-#include "libckpt_rt/interpose_mask.h"
-#include "libckpt_rt/interrupted_call.h"
+#include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/interpose/signals/handlers.h"
+#include "libckpt_rt/interpose/signals/mask.h"
+#include "libckpt_rt/interpose/interrupted_call.h"
 
 extern "C" const char __restore_rt[];
 

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "libckpt_rt/stop_world.h"
+#include "libckpt_rt/stop/stop_world.h"
 
 namespace {
 

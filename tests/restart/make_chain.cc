@@ -8,9 +8,9 @@
 #include <cstring>
 #include <memory>
 
-#include "writer/direct_sink.h"
-#include "writer/image_catalog.h"
-#include "writer/saved_memory.h"
+#include "image/write/direct_sink.h"
+#include "image/read/image_catalog.h"
+#include "image/read/saved_memory.h"
 
 namespace ckpt {
 namespace {

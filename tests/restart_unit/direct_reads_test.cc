@@ -1,5 +1,5 @@
 // Several reads at once: what is there arrives where it belongs, and what is not is told.
-#include "restart/direct_reads.h"
+#include "restart/feed/direct_reads.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -17,8 +17,8 @@
 #include "base/clock.h"
 #include "base/cpu_features.h"
 #include "base/restart_protocol.h"
-#include "writer/descriptor_records.h"
-#include "restart/vdso.h"
+#include "image/format/descriptor_records.h"
+#include "restart/plan/vdso.h"
 
 extern "C" const std::byte ckpt_guest_begin[], ckpt_guest_end[];
 

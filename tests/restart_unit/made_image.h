@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "guest.h"
-#include "writer/direct_sink.h"
-#include "writer/meta_writer.h"
+#include "image/write/direct_sink.h"
+#include "image/write/meta_writer.h"
 
 namespace ckpt {
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <random>
 
-#include "restart/pending_pages.h"
+#include "restart/feed/pending_pages.h"
 
 namespace ckpt {
 namespace {

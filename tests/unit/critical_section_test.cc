@@ -1,4 +1,4 @@
-#include "libckpt_rt/critical_section.h"
+#include "libckpt_rt/stop/critical_section.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "libckpt_rt/interpose_gate.h"
+#include "libckpt_rt/interpose/memory/gate.h"
 
 #include <gtest/gtest.h>
 #include <sys/syscall.h>

@@ -1,6 +1,6 @@
 // The list of mappings read ahead and again is the list read afresh, whatever changed in between by system calls of
 // any kind.
-#include "libckpt_rt/memory_map.h"
+#include "libckpt_rt/capture/memory_map.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 
 #include "base/futex.h"
 #include "base/raii_fd.h"
-#include "libckpt_rt/hooks.h"
-#include "libckpt_rt/library_range.h"
+#include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/library_range.h"
 
 namespace ckpt {
 

@@ -10,7 +10,7 @@
 
 #include "base/kernel_caps.h"
 #include "base/raii_fd.h"
-#include "libckpt_rt/page_scan.h"
+#include "libckpt_rt/capture/page_scan.h"
 
 namespace ckpt {
 namespace {

@@ -1,0 +1,41 @@
+// The asker's side of base/control_protocol.h: one question to one preloaded program.
+//
+// Owner: cli. Ordinary code, one thread; a program in another network namespace is reached through a
+// socket made by a forked child.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/control_protocol.h"
+#include "base/result.h"
+#include "cli/ask/target.h"
+
+namespace ckpt::cli {
+
+struct AskLimits {
+  // Until the program says hello. Without total_ns it has longer while it takes a checkpoint for
+  // someone else: requests are served one after another.
+  int64_t answer_ns = 10'000'000'000;
+  int64_t total_ns = 0;  // until the answer is complete; 0: as long as it takes
+};
+
+// "key value" in the order of arrival; keys may repeat ("note").
+using Answer = std::vector<std::pair<std::string, std::string>>;
+
+// The first value of a key, or "" / 0.
+std::string text_of(const Answer& answer, const std::string& key);
+uint64_t number_of(const Answer& answer, const std::string& key);
+
+using OnProgress = std::function<void(uint64_t done, uint64_t total)>;
+
+// Queues the signal, accepts the program's connection, asks, and collects the answer. An "error" line
+// comes back as that Error; a program that dies, hangs up or says nothing in time as kNoProcess,
+// kInternal or kTimeout.
+Result<Answer> ask(const Target& target, ControlOperation operation, const AskLimits& limits,
+                   const OnProgress& on_progress);
+
+}  // namespace ckpt::cli

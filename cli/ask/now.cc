@@ -1,0 +1,112 @@
+// ckpt now: take a checkpoint of a running program, wait until it is durable, say what it cost.
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/settings.h"
+#include "cli/ask/answer_json.h"
+#include "cli/ask/asker.h"
+#include "cli/commands.h"
+#include "cli/text/failure.h"
+#include "cli/text/human.h"
+#include "cli/image/key_option.h"
+#include "cli/text/progress.h"
+#include "cli/text/text_out.h"
+#include "image/read/image_reader.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct Options {
+  std::string pid, timeout;
+  bool json = false;
+};
+
+void print_cost(const Target& t, const Answer& a) {
+  auto line = [](const char* what, const std::string& value) { fmt::print("  {:<24}{}\n", what, printable(value)); };
+  fmt::print("checkpoint {} of {} (pid {}) is durable\n", text_of(a, "sequence"), printable(t.name), t.pid);
+  line("image", text_of(a, "image"));
+  line("mode", text_of(a, "mode"));
+  if (const uint64_t parent = number_of(a, "parent_sequence"); parent != 0) line("increment to", fmt::format("{}", parent));
+  line("threads stood", fmt::format("{} ({})", human_duration(static_cast<int64_t>(number_of(a, "pause_ns"))),
+                                    plural(number_of(a, "threads"), "thread", "threads")));
+  line("longest wait on a page",
+       fmt::format("{} ({})", human_duration(static_cast<int64_t>(number_of(a, "longest_wait_ns"))),
+                   plural(number_of(a, "faults"), "write waited", "writes waited")));
+  // A larger CKPT_POOL or a faster disk helps.
+  if (const uint64_t waits = number_of(a, "buffer_waits"); waits != 0) {
+    line("of these for a buffer", fmt::format("{} (the pool was empty: see CKPT_POOL)", waits));
+  }
+  line("forced copies", plural(number_of(a, "forced_copies"), "segment", "segments"));
+  line("sequential copies", plural(number_of(a, "sequential_copies"), "segment", "segments"));
+  line("memory in the image",
+       fmt::format("{} ({}, {})", human_bytes(number_of(a, "bytes_memory")),
+                   plural(number_of(a, "mappings"), "mapping", "mappings"),
+                   plural(number_of(a, "descriptors"), "descriptor", "descriptors")));
+  line("bytes written", human_bytes(number_of(a, "bytes_written")));
+  line("time until durable", human_duration(static_cast<int64_t>(number_of(a, "durable_ns"))));
+  if (number_of(a, "attempts") > 1) line("attempts", text_of(a, "attempts"));
+  for (const auto& [key, value] : a) {
+    if (key == "note") line("note", value);
+  }
+}
+
+// What comes back changed, or cannot: said now, not only when it is too late. The image has it in words.
+void add_notes(Answer* answer) {
+  for (const auto& [key, value] : *answer) {
+    if (key == "note") return;
+  }
+  auto image = ImageReader::open(text_of(*answer, "image"));
+  if (!image.ok()) return;  // of another mount namespace, or pruned meanwhile
+  for (const ParsedNote& n : image->meta().notes) {
+    if (n.severity > 0) answer->emplace_back("note", printable(n.text));
+  }
+}
+
+Result<void> now(const Options& o) {
+  auto pid = parse_pid(o.pid);
+  if (!pid.ok()) return pid.error();
+  AskLimits limits;
+  if (!o.timeout.empty()) {
+    auto timeout = parse_duration("--timeout", o.timeout.c_str());
+    if (!timeout.ok()) return timeout.error();
+    if (*timeout <= 0) return failure(ExitCode::kUsage, "--timeout", "must be more than 0", "give for example 30s");
+    limits = {*timeout, *timeout};
+  }
+  auto target = examine_target(*pid);
+  if (!target.ok()) return target.error();
+  Progress progress(fmt::format("checkpoint of {}", target->name));
+  auto answer = ask(*target, ControlOperation::kCheckpoint, limits,
+                    [&](uint64_t done, uint64_t total) { progress.update(done, total); });
+  progress.clear();
+  if (!answer.ok()) return answer.error();
+  add_notes(&*answer);
+  if (o.json) {
+    print_json(answer_json(*target, *answer));
+  } else {
+    print_cost(*target, *answer);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_now(CLI::App& app, ExitCode& exit) {
+  CLI::App* command = app.add_subcommand("now", "take a checkpoint of a running program");
+  auto o = std::make_shared<Options>();
+  command->add_option("PID", o->pid, "process id of the program")->required();
+  command->add_flag("--json", o->json, "print what it cost as JSON: times in ns, sizes in bytes");
+  command->add_option("--timeout", o->timeout, "give up waiting after this time, for example 30s (default: 10s for\n"
+                                               "the program to answer, then as long as it takes)");
+  add_key_option(command);
+  command->footer(
+      "Exit codes: 0 durable, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not ready,\n"
+      "70 given up (the program goes on), 73 directory cannot be made, 74 write error or disk full,\n"
+      "75 no answer in time, 77 not yours, 78 state that cannot be saved.");
+  command->callback([o, &exit] {
+    auto done = now(*o);
+    exit = done.ok() ? ExitCode::kOk : report(done.error());
+  });
+}
+
+}  // namespace ckpt::cli

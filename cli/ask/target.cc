@@ -1,0 +1,200 @@
+#include "cli/ask/target.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/control_protocol.h"
+#include "base/settings.h"
+#include "cli/text/failure.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+std::string proc_path(pid_t pid, const char* file) { return fmt::format("/proc/{}/{}", pid, file); }
+
+// The whole file; false with errno when it cannot be read. A process that exits in between gives ESRCH.
+bool read_proc(pid_t pid, const char* file, std::string* text) {
+  errno = 0;
+  std::ifstream in(proc_path(pid, file), std::ios::binary);
+  if (!in) return false;
+  std::ostringstream all;
+  all << in.rdbuf();
+  *text = all.str();
+  return !in.bad() && !(text->empty() && errno != 0);
+}
+
+// The value of a line "Key:\tvalue" of /proc/PID/status.
+std::string status_value(const std::string& status, const std::string& key) {
+  size_t at = ("\n" + status).find("\n" + key + ":");
+  if (at == std::string::npos) return "";
+  size_t begin = status.find_first_not_of(" \t", at + key.size() + 1);
+  return status.substr(begin, status.find('\n', begin) - begin);
+}
+
+std::string last_word(const std::string& text) { return text.substr(text.find_last_of(" \t") + 1); }
+
+std::string namespace_of(const std::string& process, const char* kind) {
+  char link[64];
+  ssize_t n = readlink(fmt::format("/proc/{}/ns/{}", process, kind).c_str(), link, sizeof(link));
+  return n > 0 ? std::string(link, static_cast<size_t>(n)) : "";
+}
+
+Error gone(pid_t pid) {
+  return failure(ExitCode::kNoProcess, fmt::format("{}", pid), "no such process", "look it up with pgrep or ps");
+}
+
+// The path of the mapped libckpt_rt.so, empty if there is none.
+std::string mapped_library(const std::string& maps) {
+  constexpr std::string_view kName = "/libckpt_rt.so";
+  std::istringstream lines(maps);
+  for (std::string line; std::getline(lines, line);) {
+    size_t slash = line.find('/');
+    if (slash == std::string::npos) continue;
+    std::string path = line.substr(slash);
+    constexpr std::string_view kDeleted = " (deleted)";
+    if (path.ends_with(kDeleted)) path.resize(path.size() - kDeleted.size());
+    if (path.ends_with(kName)) return path;
+  }
+  return "";
+}
+
+const char* lookup_environ(const char* name, void* context) {
+  const auto& environ_block = *static_cast<const std::string*>(context);
+  std::string wanted = std::string(name) + "=";
+  for (size_t at = 0; at < environ_block.size();) {
+    const char* entry = environ_block.c_str() + at;
+    if (strncmp(entry, wanted.c_str(), wanted.size()) == 0) return entry + wanted.size();
+    at += strlen(entry) + 1;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<pid_t> parse_pid(const std::string& text) {
+  pid_t pid = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
+  if (error != std::errc() || end != text.data() + text.size() || pid <= 0) {
+    return failure(ExitCode::kUsage, text, "is not a process id", "give the number that pgrep or ps shows");
+  }
+  return pid;
+}
+
+char process_state(pid_t pid) {
+  std::string stat;
+  if (!read_proc(pid, "stat", &stat)) return '\0';
+  size_t paren = stat.rfind(')');
+  return paren != std::string::npos && paren + 2 < stat.size() ? stat[paren + 2] : '\0';
+}
+
+// "task/TID/" of a thread that has not exited; empty when there is none.
+std::string live_thread(pid_t pid) {
+  std::error_code ignored;
+  for (const auto& task : std::filesystem::directory_iterator(proc_path(pid, "task"), ignored)) {
+    std::string name = "task/" + task.path().filename().string() + "/", status;
+    if (!read_proc(pid, (name + "status").c_str(), &status)) continue;
+    std::string state = status_value(status, "State");
+    if (!state.empty() && state[0] != 'Z' && state[0] != 'X') return name;
+  }
+  return {};
+}
+
+bool checkpoint_under_way(pid_t pid) {
+  std::error_code ignored;
+  for (const auto& task : std::filesystem::directory_iterator(proc_path(pid, "task"), ignored)) {
+    std::ifstream comm(task.path() / "comm");
+    std::string name;
+    if (std::getline(comm, name) && name == "ckpt_rt") return true;  // RawThread's name
+  }
+  return false;
+}
+
+Result<Target> examine_target(pid_t pid) {
+  Target t;
+  t.pid = pid;
+  std::string label = fmt::format("{}", pid);
+  std::string status;
+  t.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!t.pidfd.valid() && errno != EINVAL && errno != ENOENT) return gone(pid);
+  if (!read_proc(pid, "status", &status)) return gone(pid);
+  t.name = status_value(status, "Name");
+  t.state = status_value(status, "State")[0];
+  label = fmt::format("{} ({})", pid, t.name);
+  if (std::string tgid = status_value(status, "Tgid"); tgid != fmt::format("{}", pid)) {
+    return failure(ExitCode::kNoProcess, label, fmt::format("is a thread of process {}", tgid),
+                   fmt::format("ask the process: {}", tgid));
+  }
+  if (!t.pidfd.valid()) return gone(pid);
+
+  unsigned real = 0, effective = 0;
+  std::istringstream(status_value(status, "Uid")) >> real >> effective;
+  if (geteuid() != 0 && effective != geteuid()) {
+    return failure(ExitCode::kPermission, label, fmt::format("belongs to user {}", effective),
+                   "ask as that user or as root");
+  }
+  t.uid = effective;
+  // A process whose main thread called pthread_exit looks like a zombie; its other threads run on.
+  std::string of_thread;
+  if (t.state == 'Z') {
+    of_thread = live_thread(pid);
+    if (!of_thread.empty() && read_proc(pid, (of_thread + "status").c_str(), &status)) {
+      t.state = status_value(status, "State")[0];
+    }
+  }
+  if (t.state == 'Z' || t.state == 'X') {
+    return failure(ExitCode::kNoProcess, label, "has exited already (zombie)", "start it again, or restart an image");
+  }
+  // 't' may be a tracer's stop of a moment: such a program is asked, and may not answer in time.
+  if (t.state == 'T') {
+    return failure(ExitCode::kUnavailable, label, "is stopped and cannot answer",
+                   fmt::format("continue it: kill -CONT {}", pid));
+  }
+  if (status_value(status, "Kthread") == "1" || status_value(status, "VmSize").empty()) {
+    return failure(ExitCode::kNoProcess, label, "is a kernel thread", "give the id of a program");
+  }
+  std::string inner = last_word(status_value(status, "NStgid"));
+  auto inner_pid = parse_pid(inner);
+  t.inner_pid = inner_pid.ok() ? *inner_pid : pid;
+
+  std::string maps, environment;
+  if (!read_proc(pid, (of_thread + "maps").c_str(), &maps) ||
+      !read_proc(pid, (of_thread + "environ").c_str(), &environment)) {
+    int error = errno;
+    // ESRCH: it ends, and its memory has gone ahead.
+    if (error == ESRCH || process_state(pid) == '\0') return gone(pid);
+    return failure(ExitCode::kPermission, label, fmt::format("its memory map cannot be read: {}", strerror(error)),
+                   "it has made itself undumpable, or runs with more rights: ask as root");
+  }
+  t.library = mapped_library(maps);
+  if (t.library.empty()) {
+    return failure(ExitCode::kNoProcess, label, "runs without libckpt_rt.so",
+                   "start it with: ckpt run -- PROGRAM, or with LD_PRELOAD=libckpt_rt.so");
+  }
+  auto settings = parse_settings(lookup_environ, &environment);
+  if (!settings.ok()) return settings.error();
+  if (settings->disabled) {
+    return failure(ExitCode::kNoProcess, label, "was started with CKPT_DISABLE=1", "start it without");
+  }
+  t.signal = settings->signal;
+  unsigned long long caught = 0;
+  std::istringstream(status_value(status, "SigCgt")) >> std::hex >> caught;
+  if ((caught >> (t.signal - 1) & 1) == 0) {
+    return failure(ExitCode::kUnavailable, label,
+                   fmt::format("does not handle checkpoint signal {} (yet)", t.signal),
+                   "ask again once it runs; if it stays so, see the log in its image directory");
+  }
+  std::string network = namespace_of(fmt::format("{}", pid), "net");
+  t.other_network = !network.empty() && network != namespace_of("self", "net");
+  return t;
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,159 @@
+// ckpt ls: the images of a directory.
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/settings.h"
+#include "cli/commands.h"
+#include "cli/text/cost.h"
+#include "cli/text/failure.h"
+#include "cli/text/human.h"
+#include "cli/image/key_option.h"
+#include "cli/text/text_out.h"
+#include "image/read/image_catalog.h"
+#include "image/read/image_reader.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct Options {
+  std::string directory = ".";
+  bool json = false;
+};
+
+// One image of the list. The pause is in META, which header and trailer do not vouch for.
+struct Row {
+  std::string path;
+  CatalogEntry entry;
+  std::optional<CostRecord> cost;
+};
+
+const char* state_of(const CatalogEntry& e) {
+  if (e.temporary) return "unfinished";
+  return e.complete ? "complete" : e.locked ? "locked" : "damaged";
+}
+
+// What it needs to be restored, besides itself.
+std::string kind_of(const CatalogEntry& e) {
+  if (!e.complete) return "-";
+  return e.brief.parent.sequence == 0 ? "full" : fmt::format("+{}", e.brief.parent.sequence);
+}
+
+void add_rows(const ImageCatalog& catalog, std::vector<Row>* rows) {
+  for (const CatalogEntry& e : catalog.entries()) {
+    Row row{catalog.path_of(e), e, std::nullopt};
+    if (e.complete) {
+      auto image = ImageReader::open(row.path, ImageParts::kDescription);
+      if (image.ok()) {
+        row.cost = cost_of(image->meta());
+      } else if (struct stat st; image.error().code == ExitCode::kNotFound && lstat(row.path.c_str(), &st) != 0) {
+        continue;  // removed since it was listed
+      } else {
+        row.entry.complete = false;
+        row.entry.problem = std::string(image.error().message());
+      }
+    }
+    rows->push_back(std::move(row));
+  }
+}
+
+// Programs started without a directory leave theirs, "ckpt-NAME.PID", where they ran.
+std::vector<std::string> default_directories(const std::string& where) {
+  std::vector<std::string> found;
+  std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(where.c_str()), closedir);
+  if (!dir) return found;
+  while (dirent* entry = readdir(dir.get())) {
+    std::string name = entry->d_name;
+    if (entry->d_type == DT_DIR && name.starts_with("ckpt-")) found.push_back(where + "/" + name);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+void print_table(const std::vector<Row>& rows) {
+  fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:>9}  {:<10}  {:<5}  {:<10}  {}\n", "SEQ", "PROGRAM", "PID", "AGE", "MEMORY",
+             "SIZE", "PAUSE", "MODE", "KIND", "STATE", "IMAGE");
+  int64_t now = now_ns(CLOCK_REALTIME);
+  for (const Row& r : rows) {
+    const CatalogEntry& e = r.entry;
+    fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:>9}  {:<10}  {:<5}  {:<10}  {}\n", e.sequence, printable(e.comm), e.pid,
+               e.complete ? human_duration(std::max<int64_t>(now - e.brief.realtime_ns, 0)) : "-",
+               e.complete ? human_bytes(e.brief.memory_bytes) : "-", human_bytes(e.file_bytes),
+               r.cost ? human_duration(r.cost->pause_ns) : "-", r.cost ? mode_name(static_cast<Mode>(r.cost->mode)) : "-",
+               kind_of(e), state_of(e), printable(r.path));
+    if (!e.complete && !e.temporary) fmt::print("{:>5}  {}\n", "", printable(e.problem));
+  }
+}
+
+void print_rows_json(const std::vector<Row>& rows) {
+  auto json = nlohmann::ordered_json::array();
+  for (const Row& r : rows) {
+    const CatalogEntry& e = r.entry;
+    nlohmann::ordered_json one;
+    one["image"] = r.path;
+    one["sequence"] = e.sequence;
+    one["program"] = e.comm;
+    one["pid"] = e.pid;
+    one["state"] = state_of(e);
+    one["bytes"] = e.file_bytes;
+    if (e.complete) {
+      one["run_id"] = run_id_text(e.brief.run_id);
+      one["realtime_ns"] = e.brief.realtime_ns;
+      one["bytes_memory"] = e.brief.memory_bytes;
+      one["parent"] = e.brief.parent.sequence;
+    }
+    if (r.cost) {
+      one["mode"] = mode_name(static_cast<Mode>(r.cost->mode));
+      one["pause_ns"] = r.cost->pause_ns;
+    }
+    if (!e.problem.empty()) one["problem"] = e.problem;
+    json.push_back(std::move(one));
+  }
+  print_json(json);
+}
+
+Result<void> ls(const Options& o) {
+  auto catalog = ImageCatalog::list(o.directory);
+  if (!catalog.ok()) return catalog.error();
+  std::vector<Row> rows;
+  add_rows(*catalog, &rows);
+  for (const std::string& directory : default_directories(o.directory)) {
+    auto inner = ImageCatalog::list(directory);
+    if (inner.ok()) add_rows(*inner, &rows);
+  }
+  if (o.json) {
+    print_rows_json(rows);
+  } else if (rows.empty()) {
+    fmt::print(stderr, "ckpt: {}: holds no images\n", brief(o.directory));
+  } else {
+    print_table(rows);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_ls(CLI::App& app, ExitCode& exit) {
+  CLI::App* command = app.add_subcommand("ls", "list the images of a directory");
+  auto o = std::make_shared<Options>();
+  command->add_option("DIR", o->directory,
+                      "directory of images (default: the current one); its ckpt-NAME.PID directories too");
+  command->add_flag("--json", o->json, "print the list as JSON: times in ns, sizes in bytes");
+  add_key_option(command);
+  command->footer(
+      "KIND: full, or +N: an increment to number N, without which it cannot be restored. MEMORY: in this file.\n"
+      "STATE: complete; unfinished (being written, or left by a writer that died); damaged. A complete image has\n"
+      "a valid header, description and end, and so have its parents; ckpt verify reads every byte.\n"
+      "Exit codes: 0 listed (even if there are none), 64 wrong arguments, 66 no such directory, 77 not permitted.");
+  command->callback([o, &exit] {
+    auto done = ls(*o);
+    exit = done.ok() ? ExitCode::kOk : report(done.error());
+  });
+}
+
+}  // namespace ckpt::cli

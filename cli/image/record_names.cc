@@ -1,0 +1,69 @@
+#include "cli/image/record_names.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "image/format/descriptor_records.h"
+#include "image/format/process_records.h"
+
+namespace ckpt::cli {
+
+const char* mapping_kind_name(uint32_t kind) {
+  switch (static_cast<MappingKind>(kind)) {
+    case MappingKind::kAnonymous: return "anonymous";
+    case MappingKind::kFilePrivate: return "file";
+    case MappingKind::kFileShared: return "shared file";
+    case MappingKind::kSharedAnonymous: return "shared anonymous";
+    case MappingKind::kMemfd: return "memfd";
+    case MappingKind::kSysV: return "System V";
+    case MappingKind::kDevice: return "device";
+    case MappingKind::kVdso: return "vdso";
+    case MappingKind::kLibraryOwned: return "library's own";
+  }
+  return "?";
+}
+
+const char* open_file_kind_name(uint32_t kind) {
+  switch (static_cast<OpenFileKind>(kind)) {
+    case OpenFileKind::kRegular: return "file";
+    case OpenFileKind::kDirectory: return "directory";
+    case OpenFileKind::kDevice: return "device";
+    case OpenFileKind::kTerminal: return "terminal";
+    case OpenFileKind::kPipe: return "pipe";
+    case OpenFileKind::kStandard: return "standard stream";
+    case OpenFileKind::kMemfd: return "memfd";
+    case OpenFileKind::kEventFd: return "eventfd";
+    case OpenFileKind::kOther: return "cannot be saved";
+    case OpenFileKind::kFifo: return "fifo";
+    case OpenFileKind::kEpoll: return "epoll";
+    case OpenFileKind::kTimerFd: return "timerfd";
+    case OpenFileKind::kSignalFd: return "signalfd";
+    case OpenFileKind::kInotify: return "inotify";
+    case OpenFileKind::kSocketPair: return "socket pair";
+    case OpenFileKind::kSocket: return "socket without a connection";
+  }
+  return "?";
+}
+
+std::string protection_text(uint32_t prot, bool shared) {
+  return fmt::format("{}{}{}{}", (prot & PROT_READ) != 0 ? 'r' : '-', (prot & PROT_WRITE) != 0 ? 'w' : '-',
+                     (prot & PROT_EXEC) != 0 ? 'x' : '-', shared ? 's' : 'p');
+}
+
+std::string access_text(uint32_t open_flags) {
+  constexpr const char* kAccess[] = {"r", "w", "rw", "none"};
+  std::string text = kAccess[open_flags & O_ACCMODE];
+  if ((open_flags & O_APPEND) != 0) text += ",append";
+  if ((open_flags & O_NONBLOCK) != 0) text += ",nonblock";
+  return text;
+}
+
+std::string signal_text(int signal) {
+  if (const char* name = sigabbrev_np(signal)) return fmt::format("SIG{}", name);
+  return signal >= 34 && signal <= 64 ? fmt::format("SIGRTMIN+{}", signal - 34) : fmt::format("{}", signal);
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,327 @@
+// ckpt show: what is in an image.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "base/settings.h"
+#include "cli/commands.h"
+#include "cli/text/cost.h"
+#include "cli/text/failure.h"
+#include "cli/text/human.h"
+#include "cli/image/image_backtrace.h"
+#include "cli/image/key_option.h"
+#include "cli/image/record_names.h"
+#include "cli/text/text_out.h"
+#include "image/read/image_catalog.h"
+#include "image/read/image_chain.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct Options {
+  std::string image;
+  bool json = false;
+  size_t frames = 16;
+};
+
+using Json = nlohmann::ordered_json;
+
+std::string hex(uint64_t value) { return fmt::format("{:#x}", value); }
+
+bool is_shared(const MappingRecord& m) {
+  auto kind = static_cast<MappingKind>(m.kind);
+  return kind == MappingKind::kFileShared || kind == MappingKind::kSharedAnonymous || kind == MappingKind::kSysV ||
+         ((kind == MappingKind::kMemfd || kind == MappingKind::kDevice) && (m.flags & kMapPrivate) == 0);
+}
+
+// Bytes of memory in the image for each mapping, and what they take in the file: both lists are in
+// address order. An extent of several mappings costs each its share; memory that repeats another's costs nothing.
+struct Saved {
+  uint64_t memory = 0, file = 0;
+};
+
+std::vector<Saved> saved_bytes(const ImageChain& image) {
+  const auto& mappings = image.meta().mappings;
+  std::vector<Saved> saved(mappings.size());
+  std::map<std::pair<uint32_t, uint64_t>, uint32_t> first;  // extent at a place of an image
+  size_t at = 0;
+  for (const MemoryPiece& p : image.pieces()) {
+    uint64_t begin = p.address.value, end = begin + p.length;
+    const Extent& e = image.extent_of(p);
+    const bool repeats = first.try_emplace({p.image, e.offset.value}, p.extent).first->second != p.extent;
+    while (at < mappings.size() && mappings[at].record.end <= begin) ++at;
+    for (size_t i = at; i < mappings.size() && mappings[i].record.start < end; ++i) {
+      uint64_t bytes = std::min(end, mappings[i].record.end) - std::max(begin, mappings[i].record.start);
+      saved[i].memory += bytes;
+      if (!repeats) saved[i].file += e.stored * bytes / e.length;
+    }
+  }
+  return saved;
+}
+
+const char* severity_name(uint32_t severity) {
+  constexpr const char* kNames[] = {"note", "changed after restart", "cannot be restarted"};
+  return severity < 3 ? kNames[severity] : "?";
+}
+
+void heading(std::string_view text) { fmt::print("\n{}\n", text); }
+
+void print_process(const ImageChain& image) {
+  auto line = [](const char* what, const std::string& value) { fmt::print("  {:<24}{}\n", what, value); };
+  const ImageMeta& m = image.meta();
+  const ProcessRecord& p = m.process.record;
+  fmt::print("{}\n", printable(image.path()));
+  line("program", fmt::format("{} ({})", printable(m.process.comm), printable(m.mm.exe_path)));
+  line("pid, parent, session", fmt::format("{}, {}, {}", p.pid, p.ppid, p.sid));
+  line("user, group", fmt::format("{}, {}", p.uid[1], p.gid[1]));
+  line("working directory", printable(m.process.cwd));
+  line("taken", fmt::format("{}, as number {} of run {}", human_time(p.realtime_ns), image.brief().sequence,
+                            run_id_text(image.brief().run_id).substr(0, 8)));
+  uint64_t pages = 0;
+  std::set<uint64_t> places;
+  for (const Extent& e : image.newest().extents()) {
+    if (places.insert(e.offset.value).second) pages += round_up_to_block(e.stored);
+  }
+  uint64_t index = image.brief().index_bytes + image.brief().inherited_bytes, description = image.brief().meta_bytes;
+  line("memory, file", fmt::format("{}, {}", human_bytes(image.memory_bytes()), human_bytes(image.brief().file_bytes)));
+  if (image.size() > 1) {
+    line("increment to", fmt::format("number {}, {}", image.brief().parent.sequence, printable(image.brief().parent.name)));
+    line("chain", fmt::format("{}, {}; {} of the memory are in this one", plural(image.size(), "image", "images"),
+                              human_bytes(image.file_bytes()), human_bytes(image.brief().memory_bytes)));
+  }
+  line("of the file", fmt::format("{} memory, {} description, {} index, {} frame and padding", human_bytes(pages),
+                                  human_bytes(description), human_bytes(index),
+                                  human_bytes(image.brief().file_bytes - pages - description - index)));
+  if (auto cost = cost_of(m)) {
+    line("mode", mode_name(static_cast<Mode>(cost->mode)));
+    line("threads stood", human_duration(cost->pause_ns));
+    line("longest wait on a page", human_duration(cost->longest_wait_ns));
+    line("copies", fmt::format("{} forced, {} sequential, {} at release", human_count(cost->forced_copies),
+                               human_count(cost->sequential_copies), human_count(cost->release_copies)));
+    line("copied after", human_duration(cost->copied_ns));
+  }
+  line("checkpoint signal", fmt::format("{}", p.checkpoint_signal));
+  line("library", printable(m.process.library_path));
+}
+
+const char* thread_state(const ParsedThread& t, ImageBacktrace& backtrace) {
+  if ((t.record.flags & kThreadLeaderExited) != 0) return "exited";
+  return backtrace.was_in_system_call(t) ? "in a call" : "running";
+}
+
+std::string frame_text(const Frame& f) {
+  std::string text = f.function.empty() ? f.module.empty() ? "?" : fmt::format("{}+{:#x}", f.module, f.module_offset)
+                                        : fmt::format("{} + {:#x}", f.function, f.offset);
+  if (!f.function.empty() && !f.module.empty()) text += fmt::format(" ({})", f.module);
+  if (!f.source.empty()) text += fmt::format(" at {}", f.source);
+  return printable(text);
+}
+
+void print_threads(const ImageChain& image, size_t frames) {
+  SavedMemory memory(image);
+  ImageBacktrace backtrace(image, memory);
+  const auto& threads = image.meta().threads;
+  heading(plural(threads.size(), "thread", "threads"));
+  fmt::print("  {:>8}  {:<16} {:<9}  {:>18}  {:>16}\n", "TID", "NAME", "STATE", "SP", "BLOCKED SIGNALS");
+  for (const ParsedThread& t : threads) {
+    fmt::print("  {:>8}  {:<16} {:<9}  {:>#18x}  {:016x}\n", t.record.tid, printable(t.name), thread_state(t, backtrace),
+               t.record.rsp, t.record.signal_mask);
+    if (frames == 0) continue;
+    size_t number = 0;
+    for (const Frame& f : backtrace.of(t, frames)) fmt::print("    #{:<3}{:#018x} {}\n", number++, f.ip, frame_text(f));
+  }
+  for (const std::string& file : backtrace.left_out()) {
+    fmt::print("  no names from {}\n", printable(file));
+  }
+}
+
+void print_lists(const ImageChain& image) {
+  const ImageMeta& m = image.meta();
+  heading(plural(m.mappings.size(), "mapping", "mappings"));
+  std::vector<Saved> saved = saved_bytes(image);
+  fmt::print("  {:<27} {:<4}  {:>9}  {:>9}  {:>9}  {:<16}  {}\n", "ADDRESS", "PROT", "SIZE", "SAVED", "IN FILE", "KIND",
+             "PATH");
+  for (size_t i = 0; i < m.mappings.size(); ++i) {
+    const ParsedMapping& x = m.mappings[i];
+    fmt::print("  {:012x}-{:012x}   {:<4}  {:>9}  {:>9}  {:>9}  {:<16}  {}\n", x.record.start, x.record.end,
+               protection_text(x.record.prot, is_shared(x.record)), human_bytes(x.record.end - x.record.start),
+               human_bytes(saved[i].memory), human_bytes(saved[i].file), mapping_kind_name(x.record.kind), printable(x.path));
+  }
+  heading(plural(m.descriptors.size(), "descriptor", "descriptors"));
+  fmt::print("  {:>5}  {:<16}  {:<12}  {:>12}  {}\n", "FD", "KIND", "ACCESS", "OFFSET", "PATH");
+  for (const DescriptorRecord& d : m.descriptors) {
+    const ParsedOpenFile* f = m.open_file(d.open_file);
+    if (f == nullptr) continue;
+    fmt::print("  {:>5}  {:<16}  {:<12}  {:>12}  {}{}\n", d.fd, open_file_kind_name(f->record.kind),
+               access_text(f->record.open_flags), f->record.offset, printable(f->path),
+               (f->record.flags & kOpenFileDeleted) != 0 ? " (deleted, contents saved)" : "");
+  }
+  if (!m.actions.empty()) {
+    heading(plural(m.actions.size(), "signal action", "signal actions"));
+    for (const SignalActionRecord& a : m.actions) {
+      fmt::print("  {:<14} {}\n", signal_text(static_cast<int>(a.signal)), a.handler == 1 ? "ignored" : hex(a.handler));
+    }
+  }
+  if (!m.pending.empty()) {
+    heading(plural(m.pending.size(), "pending signal", "pending signals"));
+    for (const PendingSignalRecord& s : m.pending) {
+      fmt::print("  {:<14} of {}\n", signal_text(s.signal), s.tid == 0 ? "the process" : fmt::format("thread {}", s.tid));
+    }
+  }
+  if (!m.notes.empty()) heading(plural(m.notes.size(), "note", "notes"));
+  for (const ParsedNote& n : m.notes) fmt::print("  {}: {}\n", severity_name(n.severity), printable(n.text));
+}
+
+// Of the vdso's code, for a restart under another kernel.
+uint64_t vdso_bytes(const ImageMeta& m) {
+  for (const ParsedFileContent& c : m.contents) {
+    if (c.record.open_file == 0 && c.record.object == kVdsoContentObject) return c.record.length;
+  }
+  return 0;
+}
+
+Json json_of(const ImageChain& image, size_t frames) {
+  const ImageMeta& m = image.meta();
+  const ProcessRecord& p = m.process.record;
+  Json j;
+  j["image"] = image.path();
+  j["version"] = image.brief().version;
+  j["run_id"] = run_id_text(image.brief().run_id);
+  j["sequence"] = image.brief().sequence;
+  j["parent"] = image.brief().parent.sequence;
+  j["chain"] = Json::array();
+  for (size_t i = 0; i < image.size(); ++i) {
+    const ImageReader& one = image.image(i);
+    uint64_t used = 0;
+    for (const MemoryPiece& piece : image.pieces()) used += piece.image == i ? piece.length : 0;
+    j["chain"].push_back({{"image", one.path()},
+                          {"sequence", one.brief().sequence},
+                          {"bytes", one.brief().file_bytes},
+                          {"bytes_memory", one.brief().memory_bytes},
+                          {"bytes_used", used}});
+  }
+  j["realtime_ns"] = p.realtime_ns;
+  j["bytes"] = image.brief().file_bytes;
+  j["bytes_memory"] = image.memory_bytes();
+  j["process"] = {{"program", std::string(m.process.comm)},
+                  {"exe", std::string(m.mm.exe_path)},
+                  {"pid", p.pid},
+                  {"ppid", p.ppid},
+                  {"pgid", p.pgid},
+                  {"sid", p.sid},
+                  {"uid", p.uid[1]},
+                  {"gid", p.gid[1]},
+                  {"cwd", std::string(m.process.cwd)},
+                  {"umask", p.umask},
+                  {"checkpoint_signal", p.checkpoint_signal},
+                  {"library", std::string(m.process.library_path)},
+                  {"vdso_bytes_saved", vdso_bytes(m)}};
+  if (auto cost = cost_of(m)) {
+    j["cost"] = {{"mode", mode_name(static_cast<Mode>(cost->mode))},
+                 {"attempts", cost->attempts},
+                 {"pause_ns", cost->pause_ns},
+                 {"longest_wait_ns", cost->longest_wait_ns},
+                 {"forced_copies", cost->forced_copies},
+                 {"sequential_copies", cost->sequential_copies},
+                 {"release_copies", cost->release_copies},
+                 {"faults", cost->faults},
+                 {"copied_ns", cost->copied_ns}};
+  }
+  for (const char* list : {"threads", "mappings", "descriptors", "signals", "pending", "notes"}) j[list] = Json::array();
+  SavedMemory memory(image);
+  ImageBacktrace backtrace(image, memory);
+  for (const ParsedThread& t : m.threads) {
+    Json stack = Json::array();
+    for (const Frame& f : backtrace.of(t, frames)) {
+      stack.push_back({{"ip", hex(f.ip)},
+                       {"function", f.function},
+                       {"offset", f.offset},
+                       {"module", f.module},
+                       {"module_offset", f.module_offset},
+                       {"source", f.source}});
+    }
+    j["threads"].push_back({{"tid", t.record.tid},
+                            {"name", std::string(t.name)},
+                            {"state", thread_state(t, backtrace)},
+                            {"ip", hex(t.record.rip)},
+                            {"sp", hex(t.record.rsp)},
+                            {"fs_base", hex(t.record.fs_base)},
+                            {"signal_mask", hex(t.record.signal_mask)},
+                            {"nice", t.record.nice},
+                            {"exited", (t.record.flags & kThreadLeaderExited) != 0},
+                            {"backtrace", std::move(stack)}});
+  }
+  std::vector<Saved> saved = saved_bytes(image);
+  for (size_t i = 0; i < m.mappings.size(); ++i) {
+    const ParsedMapping& x = m.mappings[i];
+    j["mappings"].push_back({{"start", hex(x.record.start)},
+                             {"end", hex(x.record.end)},
+                             {"protection", protection_text(x.record.prot, is_shared(x.record))},
+                             {"kind", mapping_kind_name(x.record.kind)},
+                             {"bytes", x.record.end - x.record.start},
+                             {"bytes_saved", saved[i].memory},
+                             {"bytes_in_file", saved[i].file},
+                             {"offset", x.record.file_offset},
+                             {"path", std::string(x.path)}});
+  }
+  for (const DescriptorRecord& d : m.descriptors) {
+    const ParsedOpenFile* f = m.open_file(d.open_file);
+    if (f == nullptr) continue;
+    j["descriptors"].push_back({{"fd", d.fd},
+                                {"open_file", d.open_file},
+                                {"kind", open_file_kind_name(f->record.kind)},
+                                {"access", access_text(f->record.open_flags)},
+                                {"offset", f->record.offset},
+                                {"size", f->record.size},
+                                {"deleted", (f->record.flags & kOpenFileDeleted) != 0},
+                                {"path", std::string(f->path)}});
+  }
+  for (const SignalActionRecord& a : m.actions) {
+    j["signals"].push_back(
+        {{"signal", signal_text(static_cast<int>(a.signal))}, {"handler", a.handler == 1 ? "ignored" : hex(a.handler)}});
+  }
+  for (const PendingSignalRecord& s : m.pending) j["pending"].push_back({{"signal", signal_text(s.signal)}, {"tid", s.tid}});
+  for (const ParsedNote& n : m.notes) {
+    j["notes"].push_back({{"severity", severity_name(n.severity)}, {"text", std::string(n.text)}});
+  }
+  return j;
+}
+
+Result<void> show(const Options& o) {
+  auto path = resolve_image(o.image);
+  if (!path.ok()) return path.error();
+  auto image = ImageChain::open(*path);
+  if (!image.ok()) return image.error();
+  if (o.json) {
+    print_json(json_of(*image, o.frames));
+  } else {
+    print_process(*image);
+    print_threads(*image, o.frames);
+    print_lists(*image);
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_show(CLI::App& app, ExitCode& exit) {
+  CLI::App* command = app.add_subcommand("show", "show what is in an image");
+  auto o = std::make_shared<Options>();
+  command->add_option("IMAGE", o->image, "an image; DIR for the newest of a directory, DIR@-1 for the one before, DIR@7 for number 7")
+      ->required();
+  command->add_flag("--json", o->json, "print it as JSON: times in ns, sizes in bytes");
+  command->add_option("--frames", o->frames, "innermost calls shown of each thread, 0 none (default 16)");
+  add_key_option(command);
+  command->footer(
+      "STATE: in a call (it waited in the kernel), running, exited (a main thread that ended before the others).\n"
+      "Exit codes: 0 shown, 64 wrong arguments or several programs in the directory, 65 damaged (or no image at\n"
+      "all), 66 not found, 68 image of another version or architecture, 74 cannot be read, 77 not permitted.");
+  command->callback([o, &exit] {
+    auto done = show(*o);
+    exit = done.ok() ? ExitCode::kOk : report(done.error());
+  });
+}
+
+}  // namespace ckpt::cli

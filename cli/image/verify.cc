@@ -1,0 +1,122 @@
+// ckpt verify: is every byte of an image, or of all images of a directory, as it was written?
+#include <sys/stat.h>
+
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/text/failure.h"
+#include "cli/text/human.h"
+#include "cli/image/key_option.h"
+#include "cli/text/progress.h"
+#include "cli/text/text_out.h"
+#include "image/read/image_catalog.h"
+#include "image/read/image_chain.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct Options {
+  std::string what;
+  bool json = false;
+};
+
+struct Verdict {
+  std::string path;
+  bool ok = false;
+  uint64_t bytes = 0;
+  Error error;
+};
+
+// Parents too, unless these are verified for themselves.
+Verdict verify_one(const std::string& path, bool parents) {
+  Verdict v;
+  v.path = path;
+  auto image = ImageChain::open(path);
+  if (!image.ok()) {
+    v.error = image.error();
+    return v;
+  }
+  v.bytes = parents ? image->file_bytes() : image->brief().file_bytes;
+  Progress progress(fmt::format("verifying {}", brief(path)));
+  auto report = [&](uint64_t done, uint64_t total) { progress.update(done, total); };
+  auto whole = parents ? image->verify_all(2, report) : image->newest().verify_data(2, report);
+  progress.clear();
+  v.ok = whole.ok();
+  if (!whole.ok()) v.error = whole.error();
+  return v;
+}
+
+Result<std::vector<std::string>> images_of(const std::string& what) {
+  struct stat st;
+  if (stat(what.c_str(), &st) != 0 || !S_ISDIR(st.st_mode)) {
+    auto path = resolve_image(what);
+    if (!path.ok()) return path.error();
+    return std::vector<std::string>{*path};
+  }
+  auto catalog = ImageCatalog::list(what);
+  if (!catalog.ok()) return catalog.error();
+  std::vector<std::string> paths;
+  for (const CatalogEntry& e : catalog->entries()) {
+    // Half an image is no damage while it has its temporary name: nothing restarts it.
+    if (e.temporary) {
+      fmt::print(stderr, "ckpt: {}: unfinished, not verified\n", printable(brief(catalog->path_of(e))));
+    } else {
+      paths.push_back(catalog->path_of(e));
+    }
+  }
+  if (paths.empty()) return failure(ExitCode::kNotFound, what, "holds no images", "name a directory that ckpt ls shows");
+  return paths;
+}
+
+ExitCode verify(const Options& o) {
+  auto paths = images_of(o.what);
+  if (!paths.ok()) return report(paths.error());
+  ExitCode exit = ExitCode::kOk;
+  auto json = nlohmann::ordered_json::array();
+  struct stat st;
+  bool verified = false;
+  const bool directory = stat(o.what.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
+  for (const std::string& path : *paths) {
+    Verdict v = verify_one(path, !directory);
+    if (directory && !v.ok && v.error.code == ExitCode::kNotFound && lstat(path.c_str(), &st) != 0) {
+      // As programs do with their old images, parents last.
+      fmt::print(stderr, "ckpt: {}: removed meanwhile, not verified\n", printable(brief(path)));
+      continue;
+    }
+    verified = true;
+    // The first thing wrong decides the code, but damage outranks what merely cannot be read here.
+    if (!v.ok && (exit == ExitCode::kOk || v.error.code == ExitCode::kImageDamaged)) exit = v.error.code;
+    if (o.json) {
+      nlohmann::ordered_json one{{"image", v.path}, {"ok", v.ok}, {"bytes", v.bytes}};
+      if (!v.ok) {
+        one["code"] = static_cast<int>(v.error.code);
+        one["problem"] = std::string(v.error.message());
+      }
+      json.push_back(std::move(one));
+    } else if (v.ok) {
+      fmt::print("{}: whole ({})\n", printable(v.path), human_bytes(v.bytes));
+    } else {
+      fmt::print(stderr, "ckpt: {}\n", printable(v.error.message()));
+    }
+  }
+  if (!verified) return report(failure(ExitCode::kNotFound, o.what, "all its images were removed meanwhile", "verify it again"));
+  if (o.json) print_json(json);
+  return exit;
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, ExitCode& exit) {
+  CLI::App* command = app.add_subcommand("verify", "check every byte of an image against its checksums");
+  auto o = std::make_shared<Options>();
+  command->add_option("IMAGE", o->what, "an image with its parents, or a directory for all of its images")->required();
+  command->add_flag("--json", o->json, "print the verdicts as JSON");
+  add_key_option(command);
+  command->footer(
+      "Exit codes: 0 whole, 64 wrong arguments, 65 damaged (or no image at all), 66 not found, 68 image of another\n"
+      "version or architecture, 74 cannot be read, 77 not permitted.");
+  command->callback([o, &exit] { exit = verify(*o); });
+}
+
+}  // namespace ckpt::cli

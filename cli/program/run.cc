@@ -1,0 +1,175 @@
+// ckpt run: start a program under the checkpointer, after checks that LD_PRELOAD alone cannot make.
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <map>
+#include <memory>
+
+#include "base/settings.h"
+#include "cli/commands.h"
+#include "cli/text/failure.h"
+#include "cli/program/preload.h"
+#include "cli/program/program.h"
+#include "image/format/image_key.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+// Options as text, by the name of the variable that carries them: the library's own parser judges them.
+using SettingTexts = std::map<std::string, std::string>;
+
+const char* lookup_setting(const char* name, void* context) {
+  const auto& texts = *static_cast<const SettingTexts*>(context);
+  auto it = texts.find(name);
+  return it != texts.end() ? it->second.c_str() : getenv(name);
+}
+
+std::string absolute(const std::string& path) {
+  if (path.starts_with('/')) return path;
+  char cwd[PATH_MAX];
+  return getcwd(cwd, sizeof(cwd)) != nullptr ? fmt::format("{}/{}", cwd, path) : path;
+}
+
+// As the library judges it: what is forbidden is a matter of permission, the rest cannot be created.
+ExitCode code_of(int error) {
+  return error == EACCES || error == EPERM ? ExitCode::kPermission : ExitCode::kCannotCreate;
+}
+
+// Makes the image directory and its missing parents, 0700, and checks that images can go there.
+Result<void> prepare_directory(const std::string& path) {
+  for (size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1)) {
+    mkdir(path.substr(0, at).c_str(), 0700);
+  }
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return failure(code_of(errno), path, fmt::format("cannot be created: {}", strerror(errno)),
+                   "name a directory you may write with --dir or CKPT_DIR");
+  }
+  struct stat st;
+  if (stat(path.c_str(), &st) != 0 || !S_ISDIR(st.st_mode)) {
+    return failure(ExitCode::kCannotCreate, path, "is not a directory", "name a directory with --dir or CKPT_DIR");
+  }
+  // The library refuses these as well: whoever may write there decides what gets restarted.
+  if (st.st_uid != geteuid() || (st.st_mode & 022) != 0) {
+    return failure(ExitCode::kPermission, path, "belongs to someone else, or others may write it",
+                   "chmod go-w it, or name a directory of yours with --dir or CKPT_DIR");
+  }
+  if (access(path.c_str(), W_OK | X_OK) != 0) {
+    return failure(code_of(errno), path, fmt::format("cannot be written: {}", strerror(errno)),
+                   "name a directory you may write with --dir or CKPT_DIR");
+  }
+  return {};
+}
+
+bool is_preloaded(std::string_view list, std::string_view library) {
+  while (!list.empty()) {
+    size_t end = list.find_first_of(": ");
+    if (list.substr(0, end) == library) return true;
+    list.remove_prefix(end == std::string_view::npos ? list.size() : end + 1);
+  }
+  return false;
+}
+
+// The library prepends itself once; one that is there already stays where it is. The heap goes to the end: an allocator
+// that is preloaded otherwise is the one that the user wants.
+void set_preload(const std::string& library, const std::string& heap) {
+  const char* before = getenv("LD_PRELOAD");
+  std::string value = before == nullptr ? "" : before;
+  if (!is_preloaded(value, library)) value = value.empty() ? library : fmt::format("{}:{}", library, value);
+  if (!heap.empty() && !is_preloaded(value, heap)) value = fmt::format("{}:{}", value, heap);
+  setenv("LD_PRELOAD", value.c_str(), 1);
+}
+
+// What is to be preloaded, by a path that LD_PRELOAD can hold.
+Result<std::string> preloadable(const char* name) {
+  auto library = find_library(name);
+  if (!library.ok()) return library.error();
+  return preloadable_path(*library);
+}
+
+Result<void> start(const std::vector<std::string>& program, SettingTexts& texts) {
+  if (program.empty()) {
+    return failure(ExitCode::kUsage, "run", "no program given", "ckpt run [options] -- PROGRAM [arguments]");
+  }
+  for (const char* name : {"CKPT_DIR", "CKPT_KEY_FILE"}) {
+    if (auto it = texts.find(name); it != texts.end() && !it->second.empty()) it->second = absolute(it->second);
+  }
+  auto settings = parse_settings(lookup_setting, &texts);
+  if (!settings.ok()) return settings.error();
+  if (settings->key_file[0] != '\0') {
+    ImageKey key;
+    prepare_ciphers();
+    CKPT_TRY(read_key_file(settings->key_file, key));
+    wipe(&key, sizeof(key));
+  }
+  auto path = find_program(program[0]);
+  if (!path.ok()) return path.error();
+  CKPT_TRY(check_program(*path));
+  auto library = preloadable("libckpt_rt.so");
+  if (!library.ok()) return library.error();
+  Result<std::string> heap = std::string();
+  if (settings->heap == Heap::kJemalloc) heap = preloadable("libckpt_heap.so");
+  if (!heap.ok()) return heap.error();
+  if (settings->directory[0] != '\0') {
+    CKPT_TRY(prepare_directory(settings->directory));
+  } else if (access(".", W_OK | X_OK) != 0) {
+    return failure(code_of(errno), "the current directory",
+                   fmt::format("cannot be written, and images go there: {}", strerror(errno)), "name another with --dir");
+  }
+
+  for (const auto& [name, value] : texts) setenv(name.c_str(), value.c_str(), 1);
+  unsetenv("CKPT_DISABLE");  // asked for by name, it is not asleep
+  set_preload(*library, *heap);
+  std::vector<char*> argv;
+  for (const std::string& word : program) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  execv(path->c_str(), argv.data());
+  int error = errno;
+  return failure(error == EACCES || error == EPERM ? ExitCode::kPermission : ExitCode::kSystem, *path,
+                 fmt::format("cannot be started: {}", strerror(error)), "check the program and its limits");
+}
+
+}  // namespace
+
+CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCode& exit) {
+  CLI::App* command = app.add_subcommand("run", "start a program that can be checkpointed");
+  auto texts = std::make_shared<SettingTexts>();
+  auto option = [&](const char* flag, const char* variable, const char* value, const char* help) {
+    command
+        ->add_option_function<std::string>(
+            flag, [texts, variable](const std::string& text) { (*texts)[variable] = text; }, help)
+        ->option_text(value);
+  };
+  option("--dir", "CKPT_DIR", "DIR", "where images go (default ./ckpt-NAME.PID); made if missing, 0700");
+  option("--to", "CKPT_TO", "COMMAND", "a shell command that gets each image on its standard input, instead of a file");
+  option("--every", "CKPT_EVERY", "TIME", "take a checkpoint every TIME: 250ms, 30s, 5m, 1h; 0 never (default)");
+  option("--mode", "CKPT_MODE", "MODE", "auto (default), realtime, realtime-large, concurrent, sequential or fork");
+  option("--faults", "CKPT_FAULTS", "WHO", "who handles writes to memory being copied: auto (default), handler, in-thread or mprotect");
+  option("--segment", "CKPT_SEGMENT", "SIZE", "unit of copying, a power of two from 4K to 256K (default 64K), or auto");
+  option("--pool", "CKPT_POOL", "SIZE", "extra memory for copies, at least 16 segments (default 64M)");
+  option("--compress", "CKPT_COMPRESS", "HOW", "none (default), lz4, zstd, zstd:1 to zstd:19, or auto: where it is sooner");
+  option("--key-file", "CKPT_KEY_FILE", "FILE", "encrypt images with its key: 32 random bytes, or 64 hexadecimal digits");
+  option("--signal", "CKPT_SIGNAL", "N", "signal that the program does not use (default 60)");
+  option("--engine", "CKPT_ENGINE", "E", "what copies in order: cpu (default), or an emulated device, dma[:RATE[:PERCENT[:BURST]]]");
+  option("--increments", "CKPT_INCREMENTS", "N", "images in a row that have only what was written since the one before (default 0)");
+  option("--keep", "CKPT_KEEP", "N", "complete images kept in the directory, 0 all (default 2)");
+  option("--order", "CKPT_ORDER", "ORDER", "in which memory is copied: address (default), follow, hot or cold");
+  option("--heap", "CKPT_HEAP", "HEAP", "what malloc is: libc (default), or jemalloc, whose free memory is not saved; jemalloc:huge asks for huge pages");
+  option("--stop-timeout", "CKPT_STOP_TIMEOUT", "TIME", "give a checkpoint up when a thread does not stop (default 2s)");
+  command->footer(
+      "After the options: [--] PROGRAM [ARGUMENTS...]\n"
+      "The same settings work as CKPT_* variables with LD_PRELOAD=libckpt_rt.so alone: libckpt_rt(7).\n"
+      "Exit codes: those of the program once it runs; before that 64 wrong arguments, 66 no such program,\n"
+      "73 directory cannot be made, 77 not permitted, 78 static, setuid, 32-bit or foreign program.");
+  command->callback([&program, texts, &exit] {
+    auto started = start(program, *texts);
+    exit = report(started.error());
+  });
+  return command;
+}
+
+}  // namespace ckpt::cli

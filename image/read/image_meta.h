@@ -1,0 +1,79 @@
+// The META section as typed records. Views into the section's bytes: valid as long as these are.
+//
+// Owner:     writer (reader half). Callers: ckpt-restart, ckpt; ordinary C++.
+// Never:     trusts a byte: parse_meta() checks lengths, counts, order and references, so that what is
+//            in an ImageMeta can be used without further checks against the format. No string
+//            contains a NUL. What the values mean to the kernel is for the user of them to judge.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "image/format/descriptor_records.h"
+#include "image/format/process_records.h"
+
+namespace ckpt {
+
+using Blob = std::span<const std::byte>;
+
+struct ParsedProcess {
+  ProcessRecord record;
+  std::vector<uint32_t> groups;
+  Blob cpu_features;
+  std::string_view cwd, root, comm, library_path;
+};
+struct ParsedMm {
+  MmRecord record;
+  Blob auxv;
+  std::string_view exe_path;
+};
+struct ParsedMapping {
+  MappingRecord record;
+  std::string_view path;
+  Blob build_id;
+};
+struct ParsedThread {
+  ThreadRecord record;
+  std::string_view name;
+  Blob affinity, xstate;
+};
+struct ParsedOpenFile {
+  OpenFileRecord record;
+  std::string_view path;
+  Blob details;  // whole DetailHeaders with their bytes
+};
+struct ParsedFileContent {
+  FileContentRecord record;
+  Blob bytes;
+};
+struct ParsedNote {
+  uint32_t severity;
+  std::string_view text;
+};
+
+struct ImageMeta {
+  ParsedProcess process;
+  ParsedMm mm;
+  ResourceLimitsRecord limits;
+  bool has_interval_timers = false;
+  IntervalTimersRecord interval_timers = {};
+  std::vector<ParsedMapping> mappings;  // in address order
+  std::vector<ParsedThread> threads;    // leader first
+  std::vector<SignalActionRecord> actions;
+  std::vector<PosixTimerRecord> posix_timers;
+  std::vector<PendingSignalRecord> pending;
+  std::vector<DescriptorRecord> descriptors;
+  std::vector<ParsedOpenFile> open_files;
+  std::vector<ParsedFileContent> contents;
+  std::vector<ParsedNote> notes;
+  Blob cost;  // as the library wrote it; empty if there is none
+
+  const ParsedOpenFile* open_file(uint32_t id) const;
+};
+
+// `path` is for messages. Errors: kImageDamaged.
+Result<ImageMeta> parse_meta(Blob bytes, const char* path);
+
+}  // namespace ckpt

@@ -1,0 +1,38 @@
+#include "image/write/backend/stream_backend.h"
+
+#include <errno.h>
+
+#include "base/sys.h"
+
+namespace ckpt {
+
+long StreamBackend::attach(int fd, std::span<std::byte>, uint32_t in_flight) {
+  if (in_flight > kMaxInFlight) return -EINVAL;
+  fd_ = fd;
+  limit_ = in_flight;
+  done_count_ = 0;
+  next_ = 0;
+  return 0;
+}
+
+long StreamBackend::write(const WriteRequest& request) {
+  if (done_count_ == limit_) return -EBUSY;
+  if (request.offset != next_) return -ESPIPE;
+  long result = request.bytes;
+  for (uint32_t done = 0; done < request.bytes;) {
+    long n = sys::call(__NR_write, fd_, request.data + done, request.bytes - done);
+    if (n == -EINTR) continue;
+    if (n <= 0) {
+      result = n == 0 ? -EIO : n;
+      break;
+    }
+    done += static_cast<uint32_t>(n);
+  }
+  next_ += request.bytes;
+  done_[done_count_++] = {request.slot, result};
+  return 0;
+}
+
+WriteResult StreamBackend::wait() { return done_[--done_count_]; }
+
+}  // namespace ckpt

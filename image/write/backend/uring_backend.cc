@@ -1,0 +1,130 @@
+#include "image/write/backend/uring_backend.h"
+
+#include <errno.h>
+#include <linux/capability.h>
+#include <linux/fs.h>
+#include <sys/uio.h>
+
+#include "base/sys.h"
+
+namespace ckpt {
+
+namespace {
+
+constexpr uint64_t kIgnored = ~0ull;  // user_data of an entry that became a no-op
+
+// Pages that io_uring holds count against a limit (RLIMIT_MEMLOCK) that all programs of a user share,
+// except with this capability. Without it we leave the limit to the program.
+bool pinning_is_free() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2] = {};
+  if (sys::failed(sys::call(__NR_capget, &header, data))) return false;
+  return (data[0].effective >> CAP_IPC_LOCK & 1) != 0;
+}
+
+}  // namespace
+
+long UringBackend::attach(int fd, std::span<std::byte> staging, uint32_t in_flight) {
+  if (in_flight > kMaxInFlight) return -EINVAL;
+  io_uring_params params{};
+  // Twice the writes: an entry that failed to be submitted stays in the ring as a no-op.
+  long r = io_uring_queue_init_params(2 * in_flight, &ring_, &params);
+  if (r < 0) return r;
+  // A write with a plain address (IORING_OP_WRITE) and completions that are never dropped: Linux 5.6.
+  if ((params.features & IORING_FEAT_NODROP) == 0 || (params.features & IORING_FEAT_RW_CUR_POS) == 0) {
+    io_uring_queue_exit(&ring_);
+    return -EOPNOTSUPP;
+  }
+  // A child of the program must not inherit a ring that nobody there will ever unmap.
+  io_uring_ring_dontfork(&ring_);
+  iovec all{staging.data(), staging.size()};
+  registered_ = pinning_is_free() && io_uring_register_buffers(&ring_, &all, 1) == 0;
+  attached_ = true;
+  fd_ = fd;
+  limit_ = in_flight;
+  done_count_ = 0;
+  done_here_ = 0;
+  for (WriteRequest& request : started_) request.bytes = 0;
+  return 0;
+}
+
+long UringBackend::write(const WriteRequest& request) {
+  if (request.slot >= limit_) return -EINVAL;
+  started_[request.slot] = request;
+  io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+  if (entry == nullptr) {
+    finish(request.slot, write_here(request));
+    return 0;
+  }
+  if (!request.pieces.empty()) {
+    io_uring_prep_writev(entry, fd_, request.pieces.data(), static_cast<unsigned>(request.pieces.size()), request.offset);
+  } else if (registered_) {
+    io_uring_prep_write_fixed(entry, fd_, request.data, request.bytes, request.offset, 0);
+  } else {
+    io_uring_prep_write(entry, fd_, request.data, request.bytes, request.offset);
+  }
+  entry->rw_flags = RWF_NOWAIT;
+  entry->user_data = request.slot;
+  long r;
+  do {
+    r = io_uring_submit(&ring_);
+  } while (r == -EINTR);
+  if (r > 0) return 0;
+  // Not taken (no memory for it just now). It will go out with the next one, as nothing.
+  io_uring_prep_nop(entry);
+  entry->user_data = kIgnored;
+  finish(request.slot, write_here(request));
+  return 0;
+}
+
+WriteResult UringBackend::wait() {
+  while (done_count_ == 0) {
+    io_uring_cqe* entry = nullptr;
+    long r = io_uring_wait_cqe(&ring_, &entry);
+    if (r == -EINTR) continue;
+    if (r < 0) {
+      // The ring itself is broken; the writes it holds cannot be told apart any more.
+      for (uint32_t slot = 0; slot < limit_; slot++) {
+        if (started_[slot].bytes != 0) finish(slot, r);
+      }
+      break;
+    }
+    uint64_t slot = entry->user_data;
+    long result = entry->res;
+    io_uring_cqe_seen(&ring_, entry);
+    if (slot == kIgnored) continue;
+    if (result == -EAGAIN || result == -EOPNOTSUPP) result = write_here(started_[slot]);
+    finish(static_cast<uint32_t>(slot), result);
+  }
+  WriteResult got = done_[--done_count_];
+  started_[got.slot].bytes = 0;
+  return got;
+}
+
+long UringBackend::write_here(const WriteRequest& request) {
+  done_here_++;
+  iovec piece{const_cast<std::byte*>(request.data), request.bytes};
+  const std::span<const iovec> pieces = request.pieces.empty() ? std::span<const iovec>(&piece, 1) : request.pieces;
+  return sys::call(__NR_pwritev, fd_, pieces.data(), pieces.size(), request.offset, 0L);
+}
+
+long UringBackend::sync(int fd) { return sys::call(__NR_fsync, fd); }
+
+void UringBackend::detach() {
+  if (attached_) io_uring_queue_exit(&ring_);
+  attached_ = false;
+}
+
+AddrRange UringBackend::ring_range() const {
+  if (!attached_) return {};
+  Addr start = Addr::of(ring_.sq.ring_ptr);
+  return {start, (start + ring_.sq.ring_sz).page_up()};
+}
+
+AddrRange UringBackend::entries_range() const {
+  if (!attached_) return {};
+  Addr start = Addr::of(ring_.sq.sqes);
+  return {start, (start + ring_.sq.ring_entries * sizeof(io_uring_sqe)).page_up()};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,54 @@
+// The fast back end: writes by io_uring, several in flight while the next chunk is gathered.
+//
+// Owner:     writer. Callers: the writer thread only, in the victim. No allocation: the ring is mapped
+//            by the kernel, and of liburing only what stays clear of malloc, errno and TLS is called
+//            (it reads the stack protector's word at %fs:0x28, which any thread block has).
+// The file:  is not registered: a process that is killed would hold it, locked, until the kernel takes the ring apart.
+// Threads:   none. Every write carries RWF_NOWAIT: a write that the kernel cannot start at once comes
+//            back with EAGAIN and is done here by pwritev, where io_uring would otherwise start a
+//            worker thread, which the program could see among its own and which no signal can stop.
+#pragma once
+
+#include <liburing.h>
+
+#include "base/units.h"
+#include "image/write/backend/file_backend.h"
+
+namespace ckpt {
+
+class UringBackend final : public FileBackend {
+ public:
+  // -errno where the kernel, a sysctl or a filter forbids io_uring, or it lacks what is needed.
+  long attach(int fd, std::span<std::byte> staging, uint32_t in_flight) override;
+  long write(const WriteRequest& request) override;
+  WriteResult wait() override;
+  long sync(int fd) override;
+  void detach() override;
+  const char* name() const override { return "io_uring"; }
+  bool overlaps() const override { return true; }
+  bool gathers() const override { return true; }
+
+  // The two mappings of the ring ("anon_inode:[io_uring]"), empty when not attached: they are ours,
+  // not the program's.
+  AddrRange ring_range() const;
+  AddrRange entries_range() const;
+  // Writes that could not be started at once and were done by pwritev.
+  uint64_t done_here() const { return done_here_; }
+
+ private:
+  static constexpr uint32_t kMaxInFlight = 64;
+  long write_here(const WriteRequest& request);
+  void finish(uint32_t slot, long result) { done_[done_count_++] = {slot, result}; }
+
+  io_uring ring_;
+  bool attached_ = false;
+  bool registered_ = false;  // the staging memory is pinned once, not for each write
+  int fd_ = -1;
+  uint32_t limit_ = 0;
+  uint64_t done_here_ = 0;
+  WriteRequest started_[kMaxInFlight];  // by slot
+  uint32_t done_count_ = 0;
+  WriteResult done_[kMaxInFlight];
+};
+
+}  // namespace ckpt

@@ -1,0 +1,35 @@
+// Encrypts an image on its way into the file: blocks in, groups of blocks and their tags out (sealed_format.h).
+//
+// Owner:     writer (DirectSink). Callers: the writer thread only, in the victim. No allocation.
+#pragma once
+
+#include "image/format/block_cipher.h"
+#include "image/write/image_output.h"
+#include "image/write/backend/write_queue.h"
+
+namespace ckpt {
+
+class ImageSealer {
+ public:
+  // Writes the header. The key and all else must outlive this.
+  Result<void> start(const ImageKey& key, const uint8_t run_id[16], WriteQueue& queue, ImageOutput& output);
+  // Whole blocks of the image, in order; `last`: none follows.
+  Result<void> add(std::span<const std::byte> blocks, bool last);
+  // Of the file, so far.
+  uint64_t file_bytes() const { return offset_; }
+
+ private:
+  Result<std::byte*> next_block();
+  Result<void> close_group();
+  Result<void> flush();
+
+  BlockCipher cipher_;
+  WriteQueue* queue_ = nullptr;
+  ImageOutput* output_ = nullptr;
+  uint64_t block_ = 0, offset_ = 0;
+  uint32_t slot_ = 0, filled_ = 0;
+  bool has_slot_ = false;
+  alignas(16) std::byte tags_[kBlockSize];
+};
+
+}  // namespace ckpt

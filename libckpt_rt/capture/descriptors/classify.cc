@@ -1,0 +1,246 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/epoll.h>
+#include <sys/statfs.h>
+#include <sys/sysmacros.h>
+
+#include "base/clock.h"
+#include "libckpt_rt/capture/descriptors/descriptors.h"
+
+namespace ckpt {
+namespace {
+
+constexpr std::string_view kDeletedSuffix = " (deleted)";
+
+bool is_terminal(uint64_t rdev, std::string_view path) {
+  const unsigned number = major(rdev);
+  // Pseudo terminals, virtual consoles and serial lines, /dev/tty and /dev/console.
+  if ((number >= 136 && number <= 143) || number == 4) return true;
+  if (number == 5) return minor(rdev) != 2;  // 5:2 is /dev/ptmx, the other side of a terminal
+  return path.starts_with("/dev/tty") || path.starts_with("/dev/hvc");
+}
+
+// Character devices without state, and block devices, whose state is the offset.
+bool can_be_opened_again(uint32_t mode, uint64_t rdev) {
+  if ((mode & S_IFMT) == S_IFBLK) return true;
+  if (major(rdev) != 1) return false;
+  switch (minor(rdev)) {
+    case 3:   // null
+    case 5:   // zero
+    case 7:   // full
+    case 8:   // random
+    case 9:   // urandom
+    case 11:  // kmsg
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Files of these systems have names although no directory entry may lead to this very inode: they
+// make a new one for each look.
+bool has_volatile_inodes(int64_t type) {
+  switch (type) {
+    case PROC_SUPER_MAGIC:
+    case SYSFS_MAGIC:
+    case CGROUP_SUPER_MAGIC:
+    case CGROUP2_SUPER_MAGIC:
+    case DEBUGFS_MAGIC:
+    case TRACEFS_MAGIC:
+    case SECURITYFS_MAGIC:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Where a regular file is not bytes that could be copied.
+bool has_no_bytes(int64_t type) {
+  constexpr int64_t kMqueue = 0x19800202, kSecretMemory = 0x5345434d, kNamespaces = 0x6e736673,
+                    kPidFs = 0x50494446, kDmaBuf = 0x444d4142;
+  return type == kMqueue || type == kSecretMemory || type == kNamespaces || type == kPidFs || type == kDmaBuf;
+}
+
+OpenFileKind anonymous_kind(std::string_view link) {
+  if (link == "anon_inode:[eventfd]") return OpenFileKind::kEventFd;
+  if (link == "anon_inode:[eventpoll]") return OpenFileKind::kEpoll;
+  if (link == "anon_inode:[timerfd]") return OpenFileKind::kTimerFd;
+  if (link == "anon_inode:[signalfd]") return OpenFileKind::kSignalFd;
+  return OpenFileKind::kOther;
+}
+
+uint32_t pipe_ends(uint32_t open_flags) {
+  switch (open_flags & O_ACCMODE) {
+    case O_RDONLY:
+      return kOpenFilePipeReadEnd;
+    case O_WRONLY:
+      return kOpenFilePipeWriteEnd;
+    default:
+      return kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd;
+  }
+}
+
+}  // namespace
+
+// The link is kept as the path, without the kernel's " (deleted)"; d.named says whether it leads to
+// this very file.
+Result<void> DescriptorCapture::read_path(CapturedDescriptor& d) {
+  long n = read_link(tid_, d.fd, text_.data(), 8192);
+  if (n == -ENOENT) d.looked = false;  // closed, perhaps for a moment: the stop looks again
+  std::string_view link = n < 0 ? std::string_view("(path too long)") : std::string_view(text_.data(), n);
+  d.named = false;
+  if (link.starts_with('/')) {
+    struct stat st;
+    long r = sys::call(__NR_newfstatat, AT_FDCWD, text_.data(), &st,
+                       S_ISLNK(d.now.mode) ? AT_SYMLINK_NOFOLLOW : 0);
+    d.named = r == 0 && st.st_dev == d.now.device && st.st_ino == d.now.inode;
+  }
+  if (!d.named && link.ends_with(kDeletedSuffix)) link.remove_suffix(kDeletedSuffix.size());
+  if (d.path_len == link.size() && std::memcmp(d.path, link.data(), link.size()) == 0) return {};
+  char* copy = static_cast<char*>(arena_->allocate(link.size() + 1, 1));
+  if (copy == nullptr) return arena_full();
+  std::memcpy(copy, link.data(), link.size());
+  copy[link.size()] = '\0';
+  d.path = copy;
+  d.path_len = static_cast<uint32_t>(link.size());
+  return {};
+}
+
+Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
+  d.looked = true;
+  d.flags = 0;
+  d.value = 0;
+  d.details = nullptr;
+  d.details_len = 0;
+  d.has_locks = false;
+  CKPT_TRY(read_path(d));
+  const std::string_view path(d.path, d.path_len);
+  const uint32_t type = d.now.mode & S_IFMT;
+  d.kind = OpenFileKind::kOther;
+
+  if ((d.now.open_flags & O_PATH) != 0) {
+    // A place in the file system, not an open file: no offset, no bytes.
+    if (d.named) d.kind = type == S_IFDIR ? OpenFileKind::kDirectory : OpenFileKind::kRegular;
+    return {};
+  }
+  if (path.starts_with("anon_inode:")) {
+    d.kind = anonymous_kind(path);
+    if (d.kind == OpenFileKind::kOther) return {};
+    FdInfo info;
+    long r = d.proc_fd >= 0 ? reread_fdinfo(d.proc_fd, text_, *arena_, info)
+                            : read_fdinfo(tid_, d.fd, text_, *arena_, info);
+    if (r < 0) return {};  // closed while the program runs: the stop looks again
+    return read_details(d, info);
+  }
+  switch (type) {
+    case S_IFREG:
+    case S_IFDIR: {
+      if (!d.named) {
+        struct statfs fs {};
+        sys::call(__NR_statfs, TaskPath(tid_, "fd", d.fd).c_str(), &fs);
+        if (path.starts_with("/memfd:") && d.now.links == 0) {
+          d.kind = OpenFileKind::kMemfd;
+          d.path += sizeof("/memfd:") - 1;
+          d.path_len -= sizeof("/memfd:") - 1;
+          if (fs.f_type == HUGETLBFS_MAGIC) d.value = static_cast<uint64_t>(fs.f_bsize);
+          return {};
+        }
+        if (!path.starts_with('/') || has_no_bytes(fs.f_type)) return {};
+        if (!has_volatile_inodes(fs.f_type)) d.flags |= kOpenFileDeleted;
+      }
+      d.kind = type == S_IFDIR ? OpenFileKind::kDirectory : OpenFileKind::kRegular;
+      return type == S_IFREG && d.now.locks != 0 ? read_locks(d) : Result<void>();
+    }
+    case S_IFIFO:
+      d.flags |= pipe_ends(d.now.open_flags);
+      d.kind = path.starts_with('/') ? OpenFileKind::kFifo : OpenFileKind::kPipe;
+      return {};
+    case S_IFCHR:
+    case S_IFBLK:
+      if (type == S_IFCHR && is_terminal(d.now.rdev, path)) {
+        d.kind = OpenFileKind::kTerminal;
+      } else if (can_be_opened_again(d.now.mode, d.now.rdev)) {
+        d.kind = OpenFileKind::kDevice;
+      }
+      return {};
+    default:
+      return {};
+  }
+}
+
+Result<void> DescriptorCapture::read_locks(CapturedDescriptor& d) {
+  FdInfo info;
+  long r = d.proc_fd >= 0 ? reread_fdinfo(d.proc_fd, text_, *arena_, info)
+                          : read_fdinfo(tid_, d.fd, text_, *arena_, info);
+  if (r < 0) return {};
+  if (!info.has_locks && !d.has_locks) return {};
+  return read_details(d, info);
+}
+
+// Turns the lines of fdinfo that belong to one kind into details.
+Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo& info) {
+  d.has_locks = info.has_locks;
+  if (d.kind == OpenFileKind::kEventFd) {
+    d.value = info.eventfd_count;
+    d.flags &= ~static_cast<uint32_t>(kOpenFileSemaphore);
+    if (info.eventfd_semaphore > 0) d.flags |= kOpenFileSemaphore;
+    d.details = nullptr;
+    d.details_len = 0;
+    return {};
+  }
+  ByteWriter out(*arena_);
+  TimerDetail timer{};
+  bool has_timer = false;
+  std::string_view text = info.text, line;
+  while (next_line(text, line)) {
+    uint64_t a = 0, b = 0, c = 0;
+    if (line.starts_with("lock:")) {
+      // "lock:\t1: POSIX  ADVISORY  WRITE 123 fe:00:456 0 EOF"
+      LockDetail lock{};
+      if (line.find("->") != std::string_view::npos || line.find("LEASE") != std::string_view::npos) continue;
+      lock.kind =
+          static_cast<uint32_t>(line.find("FLOCK") != std::string_view::npos    ? FileLockKind::kFlock
+                                : line.find("OFDLCK") != std::string_view::npos ? FileLockKind::kOpenFileLock
+                                                                                : FileLockKind::kPosix);
+      lock.write = line.find(" WRITE ") != std::string_view::npos;
+      size_t last = line.rfind(' ');
+      size_t before = last == std::string_view::npos ? last : line.rfind(' ', last - 1);
+      if (before == std::string_view::npos || !number_after(line.substr(before), " ", 10, a)) continue;
+      lock.start = a;
+      if (number_after(line.substr(last), " ", 10, b)) lock.length = b - a + 1;
+      out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kLock), sizeof(lock)});
+      out.put(lock);
+    } else if (number_after(line, "tfd:", 10, a) && number_after(line, "events:", 16, b) &&
+               number_after(line, "data:", 16, c)) {
+      EpollWatchDetail watch{static_cast<int32_t>(a), static_cast<uint32_t>(b), c};
+      out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kEpollWatch), sizeof(watch)});
+      out.put(watch);
+    } else if (number_after(line, "clockid:", 10, a)) {
+      timer.clock = static_cast<int32_t>(a);
+      timer.clock_ns = now_ns(timer.clock == CLOCK_REALTIME_ALARM   ? CLOCK_REALTIME
+                              : timer.clock == CLOCK_BOOTTIME_ALARM ? CLOCK_BOOTTIME
+                                                                    : timer.clock);
+      has_timer = true;
+    } else if (number_after(line, "ticks:", 10, a)) {
+      timer.ticks = a;
+    } else if (number_after(line, "settime flags:", 8, a)) {
+      timer.flags = static_cast<uint32_t>(a);
+    } else if (number_after(line, "it_value: (", 10, a) && number_after(line, ",", 10, b)) {
+      timer.remaining_ns = static_cast<int64_t>(a * 1'000'000'000 + b);
+    } else if (number_after(line, "it_interval: (", 10, a) && number_after(line, ",", 10, b)) {
+      timer.interval_ns = static_cast<int64_t>(a * 1'000'000'000 + b);
+    }
+  }
+  if (has_timer) {
+    out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kTimer), sizeof(timer)});
+    out.put(timer);
+  }
+  if (!out.ok()) return arena_full();
+  d.details = out.span().data();
+  d.details_len = static_cast<uint32_t>(out.size());
+  if (d.kind == OpenFileKind::kSignalFd) d.value = info.signal_mask;
+  return {};
+}
+
+}  // namespace ckpt

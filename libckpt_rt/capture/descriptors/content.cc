@@ -1,0 +1,268 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/ioctl.h>
+#include <sys/statfs.h>
+
+#include <climits>
+
+#include "base/clock.h"
+#include "base/raii_fd.h"
+#include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/descriptors/note.h"
+
+// Bytes that exist nowhere else: those of files without a name, of memfds and of pipes.
+//
+// Small files are copied in the stop. Large ones are copied while the program still runs, and the
+// copy is taken if the stop finds size and times unchanged; else the file is copied again, in the stop.
+
+namespace ckpt {
+namespace {
+
+constexpr uint64_t kEarlyBytes = 256 << 10;
+// Writes closer together than a tick of the kernel's clock may leave the same time stamp.
+constexpr int64_t kTimeStampDoubt = 20'000'000;
+
+}  // namespace
+
+// A description of our own, so that the program's offset stays where it is.
+int DescriptorCapture::open_for_reading(const CapturedDescriptor& d) const {
+  TaskPath path(tid_, "fd", d.fd);
+  constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_CLOEXEC;
+  long fd = -EPERM;
+  if (S_ISREG(d.now.mode)) fd = sys::call(__NR_openat, AT_FDCWD, path.c_str(), kFlags | O_NOATIME, 0);
+  if (sys::failed(fd)) fd = sys::call(__NR_openat, AT_FDCWD, path.c_str(), kFlags, 0);
+  // A file that we may not open again, but that the program has open for reading.
+  if (sys::failed(fd) && (d.now.open_flags & O_ACCMODE) != O_WRONLY) fd = borrow(d.fd);
+  return static_cast<int>(fd);
+}
+
+// Appends what the file holds, without holes and without what the memory half saves. Fails with
+// kIo when the bytes cannot be had.
+Result<void> DescriptorCapture::copy_file(const CapturedDescriptor& d, ArenaVector<Content>& to) {
+  ScopedFd file(open_for_reading(d));
+  auto cannot = [&](long error) {
+    return make_error(ExitCode::kIo, static_cast<int>(error), "{}", errno_name(static_cast<int>(error)));
+  };
+  if (!file.valid()) return cannot(file.get());
+  uint64_t at = 0;
+  while (at < d.now.size) {
+    long data = sys::call(__NR_lseek, file.get(), at, SEEK_DATA);
+    if (data == -ENXIO) break;
+    if (sys::failed(data)) data = static_cast<long>(at);
+    long hole = sys::call(__NR_lseek, file.get(), data, SEEK_HOLE);
+    uint64_t start = static_cast<uint64_t>(data);
+    uint64_t end = sys::failed(hole) || static_cast<uint64_t>(hole) > d.now.size
+                       ? d.now.size
+                       : static_cast<uint64_t>(hole);
+    for (const auto& m : mapped_) {
+      if (m.device != d.now.device || m.inode != d.now.inode) continue;
+      if (m.offset <= start && start < m.offset + m.length) start = m.offset + m.length;
+      if (start < m.offset && m.offset < end) end = m.offset;
+    }
+    if (start >= end) {
+      at = start > end ? start : end;
+      continue;
+    }
+    auto* bytes = static_cast<std::byte*>(arena_->allocate(end - start));
+    if (bytes == nullptr) return cannot(-ENOMEM);
+    uint64_t have = 0;
+    while (have < end - start) {
+      long n = sys::call(__NR_pread64, file.get(), bytes + have, end - start - have, start + have);
+      if (n < 0) return cannot(n);
+      if (n == 0) break;  // cut off meanwhile: only while the program runs, and then not used
+      have += static_cast<uint64_t>(n);
+    }
+    if (!to.push_back({0, object_number(d.now.device, d.now.inode), start, bytes, have})) return arena_full();
+    at = end;
+  }
+  return {};
+}
+
+// Files that some mapping of this process can change without their times changing.
+bool DescriptorCapture::is_mapped_writable(uint64_t inode) {
+  ScopedFd maps(static_cast<int>(
+      sys::call(__NR_openat, AT_FDCWD, TaskPath(tid_, "maps").c_str(), O_RDONLY | O_CLOEXEC, 0)));
+  if (!maps.valid()) return true;
+  size_t have = 0;
+  for (;;) {
+    long n = sys::call(__NR_read, maps.get(), text_.data() + have, text_.size() - have);
+    if (n < 0) return true;
+    if (n == 0) return false;
+    have += static_cast<size_t>(n);
+    // "start-end perms offset dev inode path": whole lines only.
+    std::string_view text(text_.data(), have), line;
+    size_t whole = text.rfind('\n') + 1;
+    std::string_view rest = text.substr(whole);
+    text = text.substr(0, whole);
+    while (next_line(text, line)) {
+      size_t perms = line.find(' ');
+      uint64_t number = 0;
+      if (perms == std::string_view::npos || line.size() < perms + 5 || line[perms + 4] != 's') continue;
+      size_t device = line.find(':', perms);
+      if (device == std::string_view::npos) continue;
+      size_t blank = line.find(' ', device);
+      if (blank != std::string_view::npos && number_after(line.substr(blank), " ", 10, number) &&
+          number == inode)
+        return true;
+    }
+    have = rest.size();
+    std::memmove(text_.data(), rest.data(), have);
+  }
+}
+
+Result<void> DescriptorCapture::copy_large_early() {
+  for (size_t i = 0; i < order_.size(); ++i) {
+    CapturedDescriptor& d = entries_[order_[i]];
+    if (d.kind != OpenFileKind::kRegular || (d.flags & kOpenFileDeleted) == 0 || d.now.size < kEarlyBytes)
+      continue;
+    if (i > 0 && compare(entries_[order_[i - 1]], d, false) == 0) continue;  // another open of the same file
+    struct statfs fs {};
+    sys::call(__NR_statfs, TaskPath(tid_, "fd", d.fd).c_str(), &fs);
+    if (fs.f_type == TMPFS_MAGIC || is_mapped_writable(d.now.inode)) continue;
+    struct stat st;
+    int64_t begin = now_ns(CLOCK_REALTIME);
+    if (stat_descriptor(tid_, d.fd, st) < 0 || st.st_ino != d.now.inode || st.st_dev != d.now.device)
+      continue;
+    EarlyCopy copy{};
+    copy.device = d.now.device;
+    copy.inode = d.now.inode;
+    copy.size = static_cast<uint64_t>(st.st_size);
+    copy.mtime_ns = int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
+    copy.ctime_ns = int64_t{st.st_ctim.tv_sec} * 1'000'000'000 + st.st_ctim.tv_nsec;
+    if (copy.mtime_ns > begin - kTimeStampDoubt) continue;  // being written now
+    copy.first = early_contents_.size();
+    d.now.size = copy.size;
+    if (!copy_file(d, early_contents_)) continue;
+    copy.count = early_contents_.size() - copy.first;
+    if (!early_.push_back(copy)) return arena_full();
+  }
+  return {};
+}
+
+bool DescriptorCapture::take_early_copy(const CapturedDescriptor& d) {
+  for (const auto& copy : early_) {
+    if (copy.device != d.now.device || copy.inode != d.now.inode) continue;
+    if (copy.size != d.now.size || copy.mtime_ns != d.now.mtime_ns || copy.ctime_ns != d.now.ctime_ns)
+      return false;
+    for (size_t i = 0; i < copy.count; ++i) {
+      Content c = early_contents_[copy.first + i];
+      c.open_file = d.open_file;
+      if (!contents_.push_back(c)) return false;
+    }
+    return true;
+  }
+  return false;
+}
+
+Result<void> DescriptorCapture::copy_contents_stopped() {
+  for (size_t i = 0; i < order_.size(); ++i) {
+    CapturedDescriptor& d = entries_[order_[i]];
+    const bool first = i == 0 || compare(entries_[order_[i - 1]], d, false) != 0;
+    if (!first) continue;
+    Result<void> copied;
+    const size_t before = contents_.size();
+    if (d.kind == OpenFileKind::kPipe || d.kind == OpenFileKind::kFifo) {
+      copied = copy_pipe(i);
+    } else if (d.kind == OpenFileKind::kSocketPair) {
+      copied = copy_messages(d);
+    } else if (d.kind == OpenFileKind::kMemfd ||
+               (d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0)) {
+      if (d.now.size == 0 || take_early_copy(d)) continue;
+      contents_.truncate(before);
+      copied = copy_file(d, contents_);
+      for (size_t c = before; c < contents_.size(); ++c) contents_[c].open_file = d.open_file;
+    }
+    if (copied) continue;
+    contents_.truncate(before);
+    CKPT_TRY(note(1, "descriptor {} ({}): its {} bytes cannot be read ({}); after restart it gives errors",
+                  d.fd, d.path, d.now.size, copied.error().message()));
+    // All that lead to this inode.
+    for (size_t k = i; k < order_.size() && compare(entries_[order_[k]], d, false) == 0; ++k) {
+      entries_[order_[k]].kind = OpenFileKind::kOther;
+    }
+  }
+  close_copy_pipe();
+  return {};
+}
+
+// tee(2) copies references to a pipe's buffers into a pipe of ours, which is then read: the program's
+// bytes stay where they are. Packets (O_DIRECT) stay apart: one read gives one.
+Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
+  const CapturedDescriptor& head = entries_[order_[first_in_order]];
+  auto for_all_ends = [&](auto visit) {
+    for (size_t i = first_in_order; i < order_.size() && compare(entries_[order_[i]], head, false) == 0;
+         ++i) {
+      visit(entries_[order_[i]]);
+    }
+  };
+  uint32_t ends = 0, packets = 0, size = 0;
+  int queued = 0, reader = -1;
+  for_all_ends([&](CapturedDescriptor& d) {
+    ends |= d.flags;
+    if ((d.flags & kOpenFilePipeWriteEnd) != 0) packets |= d.now.open_flags & O_DIRECT;
+    if ((d.flags & kOpenFilePipeReadEnd) != 0) reader = d.fd;
+    size = d.now.pipe_size;
+    queued = d.now.queued;
+  });
+  auto cannot = [&](long error) {
+    return make_error(ExitCode::kIo, static_cast<int>(error), "{}", errno_name(static_cast<int>(error)));
+  };
+  constexpr uint32_t kBothEnds = kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd;
+  if ((ends & kBothEnds) != kBothEnds) return {};  // a FIFO whose other end is elsewhere: so are its bytes
+  if (size != 0 && queued == 0) return {};
+  ScopedFd in(borrow(reader));
+  if (!in.valid()) in.reset(open_for_reading(head));
+  if (!in.valid()) return cannot(in.get());
+  if (size == 0) {  // the sample could not tell
+    long r = sys::call(__NR_fcntl, in.get(), F_GETPIPE_SZ, 0);
+    if (r < 0) return cannot(r);
+    size = static_cast<uint32_t>(r);
+    for_all_ends([&](CapturedDescriptor& d) { d.now.pipe_size = size; });
+    if ((r = sys::call(__NR_ioctl, in.get(), FIONREAD, &queued)) < 0) return cannot(r);
+    if (queued == 0) return {};
+  }
+
+  // One pipe of ours serves for all: reading it has left it empty.
+  long r = 0;
+  if (copy_pipe_[0] < 0) {
+    if ((r = sys::call(__NR_pipe2, copy_pipe_, O_NONBLOCK | O_CLOEXEC)) < 0) return cannot(r);
+    r = sys::call(__NR_fcntl, copy_pipe_[1], F_GETPIPE_SZ, 0);
+    copy_pipe_size_ = r < 0 ? 0 : static_cast<uint32_t>(r);
+  }
+  if (copy_pipe_size_ < size) {
+    if ((r = sys::call(__NR_fcntl, copy_pipe_[1], F_SETPIPE_SZ, size)) < 0) return cannot(r);
+    copy_pipe_size_ = static_cast<uint32_t>(r);
+  }
+  auto* bytes = static_cast<std::byte*>(arena_->allocate(static_cast<size_t>(queued)));
+  if (bytes == nullptr) return cannot(-ENOMEM);
+  r = sys::call(__NR_tee, in.get(), copy_pipe_[1], INT_MAX, 2 /* SPLICE_F_NONBLOCK */);
+  if (r < 0) return cannot(r);
+  const bool whole = r == queued;
+  const uint64_t object = object_number(head.now.device, head.now.inode);
+  uint64_t have = 0, number = 0;
+  while (have < static_cast<uint64_t>(queued)) {
+    long n = sys::call(__NR_read, copy_pipe_[0], bytes + have, static_cast<uint64_t>(queued) - have);
+    if (n <= 0) break;
+    if (packets != 0 &&
+        !contents_.push_back({head.open_file, object, number++, bytes + have, static_cast<uint64_t>(n)})) {
+      return arena_full();
+    }
+    have += static_cast<uint64_t>(n);
+  }
+  if (!whole || have != static_cast<uint64_t>(queued)) {
+    close_copy_pipe();  // bytes may be left in it
+    return cannot(-EIO);
+  }
+  if (packets == 0 && !contents_.push_back({head.open_file, object, 0, bytes, have})) return arena_full();
+  return {};
+}
+
+void DescriptorCapture::close_copy_pipe() {
+  for (int& fd : copy_pipe_) {
+    if (fd >= 0) sys::call(__NR_close, fd);
+    fd = -1;
+  }
+}
+
+}  // namespace ckpt

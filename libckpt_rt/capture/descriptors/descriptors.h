@@ -1,0 +1,235 @@
+// Saving the program's file descriptors.
+//
+// Owner:     libckpt_rt. One DescriptorCapture is one checkpoint's view of the descriptor table.
+// Callers:   the agent, whose descriptor table is its own: the program's is seen through /proc, and
+//            sampled in the stop by a thread that shares it (Executor). Order:
+//              prepare            program running: list, classify, find which share an open file
+//              begin_sampling     all threads stand: threads of the program begin to sample, while the agent does
+//                                 what it likes, also what only it can do: recheck_stopped begins with that
+//              recheck_stopped    all threads stand: what changed since, offsets, flags, bytes in pipes
+//              release            program running again: last looks that need no stop; gives up files of ours
+//              serialize          program running: OpenFile, Descriptor, FileContent, Note records
+// Never:     holds a duplicate of a descriptor while the program runs: a duplicate of a pipe's end would
+//            hide the end of file from a reader, one of a locked file would keep the lock, one of a
+//            program being installed would make exec fail with ETXTBSY. Never changes an offset, a
+//            flag or a byte of the program's open files.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <atomic>
+
+#include "base/arena.h"
+#include "base/bytes.h"
+#include "base/result.h"
+#include "libckpt_rt/capture/descriptors/proc.h"
+#include "image/format/descriptor_records.h"
+#include "image/format/object_number.h"
+
+namespace ckpt {
+
+// Runs work(argument) on a thread that has the program's descriptor table, and returns when it is
+// done: a stopped thread in its handler, or a thread of ours made with CLONE_FILES. `work` makes raw
+// system calls only and needs 1 KiB of stack. run == nullptr: there is none; everything is then read
+// from outside, at 10 µs a descriptor instead of 1.
+// start: the same without waiting, each time on one more such thread as long as there are; await: until all are done; or nullptr.
+struct DescriptorExecutor {
+  void (*run)(void* context, void (*work)(void*), void* argument) = nullptr;
+  void* context = nullptr;
+  void (*start)(void* context, void (*work)(void*), void* argument) = nullptr;
+  void (*await)(void* context) = nullptr;
+};
+
+// A range of a memfd or deleted file that the memory half of the image saves (it is mapped shared).
+struct MappedFileRange {
+  uint64_t device, inode;
+  uint64_t offset, length;  // bytes in the file
+};
+
+// What fstat and fcntl say, from a thread with the program's table or from outside.
+struct DescriptorSample {
+  int error;  // errno of fstat, 0 fine
+  int same;   // is the same open file as the partner: 1, 0, or -errno: not known
+  int locks;  // fdinfo shows locks: 1, 0, or -1: not looked at
+  uint32_t mode, links;
+  uint64_t device, inode, rdev, size;
+  int64_t mtime_ns, ctime_ns;
+  uint64_t offset;
+  uint32_t open_flags;  // F_GETFL
+  uint32_t fd_flags;    // FD_CLOEXEC
+  uint32_t seals;
+  uint32_t block_size;
+  int queued;  // FIONREAD of a pipe
+  uint32_t pipe_size;
+  int owner;
+  uint32_t owner_type;
+  int owner_signal;
+};
+
+struct CapturedDescriptor {
+  int fd;
+  int proc_fd;         // its fdinfo, open in our table from prepare to release; -1 none
+  uint32_t open_file;  // id; set when sharing is known
+  OpenFileKind kind;
+  uint32_t flags;  // OpenFileFlag
+  uint32_t path_len;
+  const char* path;  // NUL-terminated, in the arena
+  bool shares;       // same open file as the one before it in order_
+  int partner;       // fd of the one before it in order_ when that has the same inode, else -1
+  bool asks_partner;     // the sample is to say whether both are the same open file
+  bool has_locks;
+  bool looked;         // classified: false for what is new since prepare
+  bool read_again;       // fdinfo was read in the stop, and fits the kind
+  bool in_order;         // kcmp(2) says in the stop about it and the one before it in order_ what it said before
+  bool by_number;        // told from its neighbours by its eventfd_id
+  int64_t eventfd_id;    // the kernel's number of an eventfd, unlike that of any other; -1: not known
+  bool named;          // the path leads to this very file
+  bool path_in_doubt;  // may have been renamed since prepare
+  uint64_t value;      // as OpenFileRecord::value
+  const std::byte* details;
+  uint32_t details_len;
+  DescriptorSample now;
+};
+
+class DescriptorCapture {
+ public:
+  DescriptorCapture() = default;
+  DescriptorCapture(const DescriptorCapture&) = delete;
+  DescriptorCapture& operator=(const DescriptorCapture&) = delete;
+  ~DescriptorCapture() { release(); }
+
+  // tid: any live thread of the program, best the leader. All memory comes from `arena`, which must
+  // outlive serialize(). Errors: kInternal when the arena is full, kSystem when /proc is not there.
+  Result<void> prepare(Arena& arena, int tid);
+  // What another part of the image saves; call before recheck_stopped. The span must stay valid.
+  void skip_mapped(std::span<const MappedFileRange> ranges) { mapped_ = ranges; }
+  Result<void> begin_sampling(int tid, DescriptorExecutor executor);
+  Result<void> recheck_stopped(int tid, DescriptorExecutor executor);
+  // For who gives up after begin_sampling: before threads run again.
+  void await_samples();
+  // One of ours is in the program's table at the stop. -1: none.
+  void hide(int fd) { hidden_ = fd; }
+  void release();
+  // False: the writer's arena is full.
+  bool serialize(ByteWriter& out) const;
+
+  size_t descriptor_count() const { return entries_.size(); }
+  size_t open_file_count() const { return open_files_; }
+
+ private:
+  int hidden_ = -1;
+  struct Content {
+    uint32_t open_file;
+    uint64_t object, offset;
+    const std::byte* data;
+    uint64_t length;
+  };
+  struct Note {
+    uint32_t severity;
+    const char* text;
+    uint32_t length;
+  };
+  // Content of a large file without a name, copied before the stop; good if nothing changed since.
+  struct EarlyCopy {
+    uint64_t device, inode, size;
+    int64_t mtime_ns, ctime_ns;
+    size_t first, count;  // in early_contents_
+  };
+
+  // Neighbours in order_, and what kcmp(2) says of them in the stop.
+  struct OrderCheck {
+    uint32_t before, d;  // indices of entries_
+    int answer;
+    void ask(int tid, const CapturedDescriptor* entries);
+  };
+  // Threads that sample take descriptors from it until none is left, then checks, as the agent does.
+  struct SampleJob {
+    const CapturedDescriptor* entries;
+    DescriptorSample* samples;
+    size_t count;
+    std::span<OrderCheck> checks;
+    int tid;
+    std::atomic<size_t> next, next_check;
+    static void run(void* job);
+    bool has_much_left() const;
+    void check_order();
+  };
+
+  // descriptors.cc
+  Result<void> look_from_agent();
+  Result<void> take_samples(DescriptorExecutor executor);
+  bool sample_stopped(int fd, DescriptorSample& sample);
+  Result<void> find_changes();
+  Result<void> read_volatile();
+  Result<void> read_counter(CapturedDescriptor& d);
+  void refresh_paths();
+  void note_late_locks();
+  void number_open_files();
+  void decide_kinds();
+  int borrow(int fd) const;
+
+  // descriptors_classify.cc: kind, path and details of one descriptor; its sample is already there.
+  Result<void> classify(CapturedDescriptor& d);
+  Result<void> read_path(CapturedDescriptor& d);
+  Result<void> read_details(CapturedDescriptor& d, const FdInfo& info);
+  Result<void> read_locks(CapturedDescriptor& d);
+
+  // descriptors_sharing.cc: order_ by device, inode and open file.
+  Result<void> sort_by_open_file();
+  void decide_who_asks();
+  Result<void> list_order_checks();
+  void take_order_checks();
+  Result<bool> sharing_unchanged();
+  template <typename Fn>
+  void for_each_group(Fn fn);
+  int compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel = true);
+
+  // descriptors_sockets.cc
+  Result<void> look_at_sockets_stopped();
+  Result<void> look_at_terminals_stopped();
+  Result<void> look_at_socket(CapturedDescriptor& d, int socket, int diag);
+  Result<void> copy_messages(CapturedDescriptor& d);
+
+  // descriptors_content.cc
+  Result<void> copy_large_early();
+  Result<void> copy_contents_stopped();
+  Result<void> copy_pipe(size_t first_in_order);
+  void close_copy_pipe();
+  bool is_mapped_writable(uint64_t inode);
+  Result<void> copy_file(const CapturedDescriptor& d, ArenaVector<Content>& to);
+  bool take_early_copy(const CapturedDescriptor& d);
+  int open_for_reading(const CapturedDescriptor& d) const;
+
+  // descriptors_serialize.cc
+  Result<void> write_notes();
+  template <typename... Args>
+  Result<void> note(uint32_t severity, fmt::format_string<Args...> format, Args&&... args);
+
+  Result<void> arena_full() const;
+
+  Arena* arena_ = nullptr;
+  int tid_ = 0;
+  ArenaVector<CapturedDescriptor> entries_;  // by fd
+  ArenaVector<uint32_t> order_;              // indices of entries_, by open file
+  ArenaVector<Content> contents_;
+  ArenaVector<Content> early_contents_;
+  ArenaVector<EarlyCopy> early_;
+  ArenaVector<Note> notes_;
+  std::span<const MappedFileRange> mapped_;
+  std::span<char> text_;  // scratch for fdinfo and links
+  uint32_t open_files_ = 0;
+  DescriptorExecutor executor_;      // while it samples
+  ArenaVector<DescriptorSample> fresh_;
+  ArenaVector<OrderCheck> checks_;
+  SampleJob job_{};
+  bool sampling_ = false;
+  bool structure_changed_ = false;
+  bool kcmp_refused_ = false;
+  bool holds_files_ = false;  // fdinfo files in our table
+  bool complete_ = false;     // recheck_stopped has succeeded
+  int pidfd_ = -1;
+  int copy_pipe_[2] = {-1, -1};  // only in the stop
+  uint32_t copy_pipe_size_ = 0;
+};
+
+}  // namespace ckpt

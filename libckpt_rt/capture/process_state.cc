@@ -1,0 +1,272 @@
+#include "libckpt_rt/capture/process_state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <linux/capability.h>
+#include <linux/membarrier.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/cpu_features.h"
+#include "base/raii_fd.h"
+#include "base/restart_protocol.h"
+#include "libckpt_rt/core/proc_text.h"
+#include "libckpt_rt/core/task_list.h"
+
+#ifndef MEMBARRIER_CMD_GET_REGISTRATIONS
+#define MEMBARRIER_CMD_GET_REGISTRATIONS (1 << 9)
+#endif
+
+namespace ckpt {
+
+namespace {
+
+std::string_view read_link(Arena& arena, const char* path) {
+  constexpr size_t kMost = 4096;
+  auto* text = static_cast<char*>(arena.allocate(kMost + 1, 1));
+  if (text == nullptr) return {};
+  long n = sys::call(__NR_readlinkat, AT_FDCWD, path, text, kMost);
+  if (n < 0) n = 0;
+  text[n] = '\0';
+  return {text, static_cast<size_t>(n)};
+}
+
+void read_stat_fields(std::string_view stat, MmRecord& mm) {
+  size_t close = stat.rfind(')');
+  if (close == std::string_view::npos) return;
+  // Field 3 is the state; numbers() skips it, so index i is field i + 4 (proc(5)).
+  uint64_t f[64] = {};
+  size_t n = numbers(stat.substr(close + 3), 10, f, 64);
+  if (n < 48) return;
+  mm.start_code = f[26 - 4];
+  mm.end_code = f[27 - 4];
+  mm.start_stack = f[28 - 4];
+  mm.start_data = f[45 - 4];
+  mm.end_data = f[46 - 4];
+  mm.start_brk = f[47 - 4];
+  mm.arg_start = f[48 - 4];
+  mm.arg_end = f[49 - 4];
+  mm.env_start = f[50 - 4];
+  mm.env_end = f[51 - 4];
+}
+
+// The kernel tells nobody what mlockall(MCL_FUTURE) has said. It shows in a new mapping: what is locked cannot be given
+// back, and is there at once unless it is locked on fault.
+int future_locks() {
+  const long page = sys::call(__NR_mmap, 0L, kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
+  if (page == -EAGAIN) return MCL_FUTURE;  // as much is locked as may be
+  if (sys::failed(page)) return 0;
+  int locks = 0;
+  if (sys::call(__NR_madvise, page, kPageSize, long{MADV_DONTNEED}) == -EINVAL) {
+    unsigned char there = 0;
+    sys::call(__NR_mincore, page, kPageSize, &there);
+    locks = (there & 1) != 0 ? MCL_FUTURE : MCL_FUTURE | MCL_ONFAULT;
+  }
+  sys::call(__NR_munmap, page, kPageSize);
+  return locks;
+}
+
+constexpr char kOomScoreFile[] = "/proc/self/oom_score_adj", kCoreFilterFile[] = "/proc/self/coredump_filter";
+
+const char* path_of(ProcessTexts::Text which, int tid, char (&path)[64]) {
+  constexpr const char* kOfThread[] = {"status", "stat", "auxv"};
+  if (which == ProcessTexts::kOomScore) return kOomScoreFile;
+  if (which == ProcessTexts::kCoreFilter) return kCoreFilterFile;
+  if (which == ProcessTexts::kComm) return "/proc/self/comm";
+  if (which == ProcessTexts::kTimers) return "/proc/self/timers";
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/{}", tid, kOfThread[which]).out = '\0';
+  return path;
+}
+
+template <size_t kSize>
+void read_line(const char* path, char (&line)[kSize]) {
+  const long n = read_small_file(path, line, kSize);
+  line[n > 0 ? n : 0] = '\0';
+}
+
+// False: it is not what it was, and cannot be.
+bool write_line(const char* path, const char* line, const char* prefix) {
+  char now[16], text[32];
+  read_line(path, now);
+  if (line[0] == '\0' || std::string_view(now) == line) return true;
+  ScopedFd file(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0)));
+  if (!file.valid()) return false;
+  const size_t length = static_cast<size_t>(fmt::format_to_n(text, sizeof(text), "{}{}", prefix, line).out - text);
+  return sys::call(__NR_write, file.get(), text, length) == static_cast<long>(length);
+}
+
+uint32_t seccomp_filters_in(std::string_view status) {
+  uint64_t mode = 0, filters = 0;
+  if (numbers(line_of(status, "\nSeccomp:"), 10, &mode, 1) != 1 || mode == 0) return 0;
+  // Before Linux 5.9 the number is not told.
+  return numbers(line_of(status, "\nSeccomp_filters:"), 10, &filters, 1) == 1 ? static_cast<uint32_t>(filters) : 1;
+}
+
+}  // namespace
+
+uint32_t count_seccomp_filters() {
+  if (sys::call(__NR_prctl, PR_GET_SECCOMP, 0L, 0L, 0L, 0L) == 0) return 0;
+  char text[4096];
+  const long n = read_small_file("/proc/thread-self/status", text, sizeof(text));
+  return n <= 0 ? 0 : seccomp_filters_in({text, static_cast<size_t>(n)});
+}
+
+bool is_filtered() {
+  char text[4096];
+  const long n = read_small_file("/proc/thread-self/status", text, sizeof(text));
+  uint64_t mode = 0;
+  // Many groups push the line out of the text.
+  return n <= 0 || numbers(line_of({text, static_cast<size_t>(n)}, "\nSeccomp:"), 10, &mode, 1) != 1 || mode != 0;
+}
+
+void ProcessTexts::open() {
+  constexpr uint64_t kPlenty = 64;
+  rlimit64 limit{};
+  if (sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, 0L, &limit) != 0 || limit.rlim_cur < kPlenty) return;
+  for (int i = 0; i < kTexts; ++i) {
+    char path[64];
+    files_[i] = ScopedFd(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path_of(static_cast<Text>(i), sys::getpid(), path), O_RDONLY | O_CLOEXEC, 0)));
+  }
+}
+
+long ProcessTexts::read(Text which, int tid, bool leader_exited, char* buffer, size_t size) const {
+  const bool of_process = which >= kComm;
+  if (files_[which].valid() && (of_process || !leader_exited)) return read_small_file(files_[which].get(), buffer, size);
+  char path[64];
+  return read_small_file(path_of(which, tid, path), buffer, size);
+}
+
+Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid, bool leader_exited, ProcessFacts& facts) {
+  constexpr size_t kText = 64 << 10;
+  auto* text = static_cast<char*>(arena.allocate(kText));
+  if (text == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
+  ProcessRecord& p = facts.process;
+  p.pid = sys::getpid();
+
+  // Not our own thread's: its directory and umask are a copy from when it was started. Not
+  // /proc/self either: that is the leader, which may have exited.
+  char path[64];
+  auto of_thread = [&](const char* name) {
+    *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/{}", tid, name).out = '\0';
+    return static_cast<const char*>(path);
+  };
+  long n = texts.read(ProcessTexts::kStatus, tid, leader_exited, text, kText);
+  if (n <= 0) return make_error(ExitCode::kSystem, static_cast<int>(n), "cannot read /proc/self/task/TID/status; mount /proc");
+  std::string_view status(text, static_cast<size_t>(n));
+  uint64_t v[64];
+  if (numbers(line_of(status, "PPid:"), 10, v, 1) == 1) p.ppid = static_cast<int32_t>(v[0]);
+  if (numbers(line_of(status, "Umask:"), 8, v, 1) == 1) p.umask = static_cast<uint32_t>(v[0]);
+  if (numbers(line_of(status, "\nUid:"), 10, v, 4) == 4) {
+    for (int i = 0; i < 4; ++i) p.uid[i] = static_cast<uint32_t>(v[i]);
+  }
+  if (numbers(line_of(status, "\nGid:"), 10, v, 4) == 4) {
+    for (int i = 0; i < 4; ++i) p.gid[i] = static_cast<uint32_t>(v[i]);
+  }
+  if (numbers(line_of(status, "CapInh:"), 16, v, 1) == 1) p.cap_inheritable = v[0];
+  if (numbers(line_of(status, "CapPrm:"), 16, v, 1) == 1) p.cap_permitted = v[0];
+  if (numbers(line_of(status, "CapEff:"), 16, v, 1) == 1) p.cap_effective = v[0];
+  if (numbers(line_of(status, "CapBnd:"), 16, v, 1) == 1) p.cap_bounding = v[0];
+  if (numbers(line_of(status, "CapAmb:"), 16, v, 1) == 1) p.cap_ambient = v[0];
+  facts.seccomp_filters = seccomp_filters_in(status);
+  constexpr size_t kMostGroups = 8192;  // the status text above holds no more
+  auto* groups_read = static_cast<uint64_t*>(arena.allocate(kMostGroups * sizeof(uint64_t)));
+  if (groups_read == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
+  size_t groups = numbers(line_of(status, "Groups:"), 10, groups_read, kMostGroups);
+  auto* group_ids = static_cast<uint32_t*>(arena.allocate(kMostGroups * sizeof(uint32_t)));
+  if (group_ids == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
+  for (size_t i = 0; i < groups; ++i) group_ids[i] = static_cast<uint32_t>(groups_read[i]);
+  facts.groups = std::as_bytes(std::span(group_ids, groups));
+  p.group_count = static_cast<uint32_t>(groups);
+
+  // Not what waits for __WCLONE: the command of CKPT_TO (image_command.cc).
+  facts.has_children = sys::call(__NR_waitid, P_ALL, 0L, 0L, WEXITED | WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT, 0L) != -ECHILD;
+
+  p.pgid = static_cast<int32_t>(sys::call(__NR_getpgid, 0));
+  p.sid = static_cast<int32_t>(sys::call(__NR_getsid, 0));
+  p.personality = static_cast<uint32_t>(sys::call(__NR_personality, 0xffffffffL));
+  p.dumpable = static_cast<int32_t>(sys::call(__NR_prctl, PR_GET_DUMPABLE));
+  p.no_new_privs = static_cast<int32_t>(sys::call(__NR_prctl, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
+  sys::call(__NR_prctl, PR_GET_CHILD_SUBREAPER, &p.child_subreaper);
+  long thp = sys::call(__NR_prctl, PR_GET_THP_DISABLE, 0, 0, 0, 0);
+  p.thp_disable = thp > 0 ? 1 : 0;
+  p.xfeatures = read_xfeatures();
+
+  n = texts.read(ProcessTexts::kStat, tid, leader_exited, text, kText);
+  if (n > 0) read_stat_fields({text, static_cast<size_t>(n)}, facts.mm);
+  auto* auxv = static_cast<char*>(arena.allocate(4096));
+  n = auxv == nullptr ? -ENOMEM : texts.read(ProcessTexts::kAuxv, tid, leader_exited, auxv, 4096);
+  if (n > 0) facts.auxv = std::as_bytes(std::span(auxv, static_cast<size_t>(n)));
+
+  facts.cwd = read_link(arena, of_thread("cwd"));
+  facts.root = read_link(arena, of_thread("root"));
+  facts.exe = read_link(arena, of_thread("exe"));
+  auto* comm = static_cast<char*>(arena.allocate(32));
+  n = comm == nullptr ? -ENOMEM : texts.read(ProcessTexts::kComm, tid, leader_exited, comm, 32);
+  if (n > 0) facts.comm = {comm, static_cast<size_t>(n) - 1};
+  return {};
+}
+
+void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& state) {
+  for (int sig = 1; sig <= ProcessState::kSignals; ++sig) {
+    sys::call(__NR_rt_sigaction, sig, 0L, &state.actions[sig - 1], 8L);
+  }
+  for (uint32_t i = 0; i < 16; ++i) {
+    rlimit64 l{};
+    if (sys::call(__NR_prlimit64, 0L, i, 0L, &l) == 0) {
+      state.limits.soft[i] = l.rlim_cur;
+      state.limits.hard[i] = l.rlim_max;
+    }
+  }
+  long m = sys::call(__NR_membarrier, MEMBARRIER_CMD_GET_REGISTRATIONS, 0, 0);
+  state.membarrier = m > 0 ? static_cast<uint32_t>(m) : 0;
+  state.brk = static_cast<uint64_t>(sys::call(__NR_brk, 0L));
+  state.future_locks = future_locks();
+  auto line = [&]<size_t kSize>(ProcessTexts::Text which, char (&to)[kSize]) {
+    const long n = texts.read(which, 0, false, to, kSize);
+    to[n > 0 ? n : 0] = '\0';
+  };
+  line(ProcessTexts::kOomScore, state.oom_score_adj);
+  line(ProcessTexts::kCoreFilter, state.core_filter);
+  state.realtime_ns = now_ns(CLOCK_REALTIME);
+  state.monotonic_ns = now_ns(CLOCK_MONOTONIC);
+  state.boottime_ns = now_ns(CLOCK_BOOTTIME);
+}
+
+long restore_signal_actions(const ProcessState& state) {
+  for (int sig = 1; sig <= ProcessState::kSignals; ++sig) {
+    if (sig == SIGKILL || sig == SIGSTOP) continue;
+    long r = sys::call(__NR_rt_sigaction, sig, &state.actions[sig - 1], 0L, 8L);
+    if (r != 0) return r;
+  }
+  for (uint32_t bit = 0; bit < 32; ++bit) {
+    if ((state.membarrier & (1u << bit)) != 0) sys::call(__NR_membarrier, 1 << bit, 0, 0);
+  }
+  return 0;
+}
+
+uint32_t restore_process_settings(const ProcessState& state) {
+  uint32_t notes = 0;
+  if (state.future_locks != 0 && sys::call(__NR_mlockall, long{state.future_locks}) != 0) notes |= kNoteFutureLocks;
+  if (!write_line(kOomScoreFile, state.oom_score_adj, "")) notes |= kNoteOomScore;
+  write_line(kCoreFilterFile, state.core_filter, "0x");  // it needs no right
+  return notes;
+}
+
+uint32_t restore_ambient_capabilities(const ProcessState& state) {
+  uint32_t notes = 0;
+  sys::call(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0L, 0L, 0L);
+  for (int bit = 0; bit < 64; ++bit) {
+    if ((state.cap_ambient >> bit & 1) == 0) continue;
+    if (sys::call(__NR_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, bit, 0L, 0L) != 0) notes |= kNoteAmbient;
+  }
+  return notes;
+}
+
+}  // namespace ckpt

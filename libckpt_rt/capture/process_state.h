@@ -1,0 +1,75 @@
+// What the kernel knows about the process as a whole, apart from memory, threads and descriptors:
+// signal actions, timers, limits, the mm description.
+//
+// Owner:     libckpt_rt. The state lives in the library's data, so the image holds it, and the
+//            library inside a restored process gives it back (restart_entry.cc).
+// Callers:   the agent, threads standing: all of it must be of one instant.
+// Source:    rt_sigaction(2), timer_create(2), /proc/PID/timers, prctl(2) PR_SET_MM, proc(5).
+#pragma once
+
+#include "base/arena.h"
+#include "base/bytes.h"
+#include "base/raii_fd.h"
+#include "base/result.h"
+#include "libckpt_rt/core/kernel_sigaction.h"
+#include "libckpt_rt/capture/process_timers.h"
+#include "image/format/process_records.h"
+
+namespace ckpt {
+
+struct ProcessState {
+  static constexpr int kSignals = 64;
+
+  KernelSigaction actions[kSignals];
+  ResourceLimitsRecord limits;
+  ProcessTimers timers;
+  uint32_t membarrier;
+  int64_t realtime_ns, monotonic_ns, boottime_ns;
+  uint64_t brk;
+  uint64_t cap_ambient;
+  int future_locks;       // what mlockall(2) has said of mappings to come: MCL_FUTURE, with MCL_ONFAULT, or 0
+  char oom_score_adj[16]; // lines of /proc/self/oom_score_adj and coredump_filter; empty: unknown
+  char core_filter[16];
+};
+
+// What only tools and ckpt-restart need, and the library does not.
+struct ProcessFacts {
+  ProcessRecord process{};
+  MmRecord mm{};
+  std::string_view cwd, root, comm, exe;
+  std::span<const std::byte> auxv, groups;
+  uint32_t seccomp_filters = 0;
+  bool has_children = false;
+  int parent_death_signal = 0;  // of some thread
+};
+
+// Both of the calling thread.
+uint32_t count_seccomp_filters();
+// Asked without a call that a filter may punish. What cannot be told counts as one.
+bool is_filtered();
+
+// Texts of /proc that the stop reads. They are opened ahead of it, which is most of their price.
+class ProcessTexts {
+ public:
+  enum Text { kStatus, kStat, kAuxv, kComm, kTimers, kOomScore, kCoreFilter, kTexts };
+  // Where few descriptors are allowed none is: each is opened in the stop then.
+  void open();
+  // With the threads standing. As read_small_file. tid: a thread of the program; leader_exited: another than the leader.
+  long read(Text which, int tid, bool leader_exited, char* buffer, size_t size) const;
+
+ private:
+  ScopedFd files_[kTexts];
+};
+
+// Both with the threads standing. tid: a thread of the program.
+Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid, bool leader_exited, ProcessFacts& facts);
+void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& state);  // all but the timers: process_timers.h
+
+// Restart, in the leader, all signals blocked. The first error, or 0.
+long restore_signal_actions(const ProcessState& state);
+// The same, when nothing more is mapped for us, and while there still is a right to do it: LibraryNotes.
+uint32_t restore_process_settings(const ProcessState& state);
+// On each thread, when its other capabilities are what they were.
+uint32_t restore_ambient_capabilities(const ProcessState& state);
+
+}  // namespace ckpt

@@ -1,0 +1,43 @@
+#include "libckpt_rt/checkpoint/compression_threads.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/sys.h"
+
+namespace ckpt {
+
+uint32_t CompressionThreads::most() const {
+  uint64_t processors[128];  // 8192
+  const long bytes = sys::call(__NR_sched_getaffinity, 0L, sizeof(processors), processors);
+  int usable = 0;
+  for (long i = 0; i < bytes / 8; i++) usable += std::popcount(processors[i]);
+  return usable <= 1 ? 0 : std::min(static_cast<uint32_t>(usable - 1), kMost);
+}
+
+bool CompressionThreads::start(void (*fn)(void*), void* arg) {
+  if (count_ == kMost) return false;
+  RawThread& thread = threads_[count_];
+  if (!thread.reserve()) return false;
+  // A child that the program forks meanwhile has no use for its stack.
+  sys::call(__NR_madvise, thread.block().start.value, thread.block().size(), MADV_DONTFORK);
+  if (thread.spawn(fn, arg, DescriptorTable::kShareWithCaller) != 0) {
+    thread.release();
+    return false;
+  }
+  count_++;
+  return true;
+}
+
+void CompressionThreads::join() {
+  for (; count_ > 0; count_--) {
+    RawThread& thread = threads_[count_ - 1];
+    thread.join();
+    thread.await_gone();
+    thread.release();
+  }
+}
+
+}  // namespace ckpt

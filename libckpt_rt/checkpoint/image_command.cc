@@ -1,0 +1,247 @@
+#include "libckpt_rt/checkpoint/image_command.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <climits>
+
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/raw_thread.h"
+
+namespace ckpt {
+
+namespace {
+
+constexpr int kFirstFd = 10;       // above those that the command gets
+constexpr int kPipeBytes = 1 << 20;
+constexpr size_t kStack = 32 << 10;
+
+// Kept from the program's start; in an image like any other memory.
+char** kept_environment = nullptr;
+size_t kept_count = 0;
+
+bool starts_with(const char* text, std::string_view start) { return std::strncmp(text, start.data(), start.size()) == 0; }
+
+// "LD_PRELOAD=..." without our library; false: nothing is left.
+bool without_us(const char* from, char* to) {
+  constexpr std::string_view kName = "LD_PRELOAD=", kOurs = "libckpt_rt.so";
+  std::memcpy(to, kName.data(), kName.size());
+  char* out = to + kName.size();
+  std::string_view rest(from + kName.size());
+  while (!rest.empty()) {
+    const size_t end = rest.find_first_of(": ");
+    std::string_view one = rest.substr(0, end);
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+    if (one.empty() || one.ends_with(kOurs)) continue;
+    if (out != to + kName.size()) *out++ = ':';
+    std::memcpy(out, one.data(), one.size());
+    out += one.size();
+  }
+  *out = '\0';
+  return out != to + kName.size();
+}
+
+// A descriptor that dup3 to 0, 1 and 2 does not overwrite; closes the one given.
+ScopedFd moved_up(int fd) {
+  ScopedFd low(fd);
+  long high = sys::call(__NR_fcntl, fd, static_cast<long>(F_DUPFD_CLOEXEC), static_cast<long>(kFirstFd));
+  return ScopedFd(sys::failed(high) ? -1 : static_cast<int>(high));
+}
+
+}  // namespace
+
+void keep_command_environment(char** environment) {
+  size_t count = 0, bytes = 0;
+  for (char** e = environment; e != nullptr && *e != nullptr; ++e, ++count) bytes += std::strlen(*e) + 1;
+  const size_t total = (count + 1) * sizeof(char*) + bytes;
+  long p = sys::call(__NR_mmap, 0L, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
+  if (sys::failed(p)) return;
+  kept_environment = reinterpret_cast<char**>(p);
+  char* text = reinterpret_cast<char*>(kept_environment + count + 1);
+  kept_count = 0;
+  for (char** e = environment; e != nullptr && *e != nullptr; ++e) {
+    if (starts_with(*e, "CKPT_")) continue;
+    if (!starts_with(*e, "LD_PRELOAD=")) {
+      std::memcpy(text, *e, std::strlen(*e) + 1);
+    } else if (!without_us(*e, text)) {
+      continue;
+    }
+    kept_environment[kept_count++] = text;
+    text += std::strlen(text) + 1;
+  }
+}
+
+// Written by the agent before the nanny starts, and by the nanny and its child afterwards.
+struct ImageCommand::Shared {
+  int input, output, ready;  // descriptors, from kFirstFd
+  int parent;                // pid
+  int status = -1;           // the command's, of wait(2)
+  int error = 0;             // why it could not be started, errno
+  char* argv[4];
+  char** environment;
+  std::byte* child_stack_top;
+};
+
+// The child of a vfork: shares memory with us and the nanny, nothing else.
+void ImageCommand::execute(void* shared) {
+  auto& s = *static_cast<Shared*>(shared);
+  uint64_t none = 0;
+  sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &none, 0L, 8L);
+  s.error = static_cast<int>(-sys::call(__NR_execve, "/bin/sh", s.argv, s.environment));
+  sys::call(__NR_exit_group, 127);
+}
+
+void ImageCommand::nanny(void* shared) {
+  auto& s = *static_cast<Shared*>(shared);
+  // With us goes the pipe, and with that the command's input; a nanny would only keep our memory.
+  sys::call(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL);
+  if (sys::call(__NR_getppid) != s.parent) sys::call(__NR_exit_group, 1);
+  sys::call(__NR_setsid);  // ^C at the program's terminal is not for the command
+  sys::call(__NR_umask, 077);
+  // Tables of our own: no CLONE_SIGHAND, no CLONE_FILES. All signals are blocked until the command is executed.
+  struct {
+    uint64_t handler = 0, flags = 0, restorer = 0, mask = 0;
+  } by_default;
+  for (int signal = 1; signal <= 64; ++signal) sys::call(__NR_rt_sigaction, signal, &by_default, 0L, 8L);
+  sys::call(__NR_dup3, s.input, 0, 0);
+  sys::call(__NR_dup3, s.output, 1, 0);
+  sys::call(__NR_dup3, s.output, 2, 0);
+  sys::call(__NR_dup3, s.ready, 3, O_CLOEXEC);
+  sys::call(__NR_close_range, 4L, UINT_MAX, 0L);  // the writing end of the pipe, above all
+  long child = ckpt_clone_thread(CLONE_VM | CLONE_VFORK | SIGCHLD, s.child_stack_top, nullptr, nullptr, nullptr, &execute, &s);
+  if (sys::failed(child)) {
+    s.error = static_cast<int>(-child);
+    sys::call(__NR_exit_group, 1);
+  }
+  sys::call(__NR_close, 3);
+  sys::call(__NR_close, 0);
+  int status = 0;
+  while (sys::call(__NR_wait4, child, &status, 0L, 0L) == -EINTR) {
+  }
+  s.status = status;
+  sys::call(__NR_exit_group, 0);
+}
+
+Result<void> ImageCommand::start(const char* command, const char* name, const ImageIdentity& identity, int dir_fd,
+                                 Arena& arena) {
+  command_ = command;
+  name_ = name;
+  auto failed = [&](long error) {
+    return make_error(ExitCode::kSystem, static_cast<int>(error), "cannot start the command of CKPT_TO ({}): {}",
+                      errno_name(static_cast<int>(error)), command_);
+  };
+  constexpr size_t kOwn = 5, kText = 1100;
+  shared_ = static_cast<Shared*>(arena.allocate(sizeof(Shared)));
+  auto* stacks = static_cast<std::byte*>(arena.allocate(2 * kStack, 64));
+  auto** environment = static_cast<char**>(arena.allocate((kept_count + kOwn + 1) * sizeof(char*)));
+  auto* text = static_cast<char*>(arena.allocate(kOwn * kText));
+  if (shared_ == nullptr || stacks == nullptr || environment == nullptr || text == nullptr) return failed(ENOMEM);
+  *shared_ = {};
+  size_t n = 0;
+  for (; n < kept_count; ++n) environment[n] = kept_environment[n];
+  auto set = [&]<typename... Args>(fmt::format_string<Args...> format, Args&&... args) {
+    *fmt::format_to_n(text, kText - 1, format, std::forward<Args>(args)...).out = '\0';
+    environment[n++] = text;
+    text += kText;
+  };
+  char run[33];
+  for (size_t i = 0; i < sizeof(identity.run_id); ++i) fmt::format_to_n(run + 2 * i, 2, "{:02x}", identity.run_id[i]);
+  run[32] = '\0';
+  set("CKPT_IMAGE_NAME={}", name);
+  set("CKPT_SEQUENCE={}", identity.sequence);
+  set("CKPT_RUN_ID={}", static_cast<const char*>(run));
+  set("CKPT_PROGRAM={}", static_cast<const char*>(library.name));
+  set("CKPT_PID={}", library.pid);
+  environment[n] = nullptr;
+  static char shell[] = "sh", option[] = "-c";
+  shared_->argv[0] = shell;
+  shared_->argv[1] = option;
+  shared_->argv[2] = const_cast<char*>(command);
+  shared_->argv[3] = nullptr;
+  shared_->environment = environment;
+  shared_->parent = sys::getpid();
+  shared_->child_stack_top = stacks + 2 * kStack;
+
+  int image[2], ready[2];
+  if (long r = sys::call(__NR_pipe2, image, O_CLOEXEC); sys::failed(r)) return failed(r);
+  ScopedFd input = moved_up(image[0]);
+  pipe_ = moved_up(image[1]);
+  if (long r = sys::call(__NR_pipe2, ready, O_CLOEXEC); sys::failed(r)) return failed(r);
+  ScopedFd started = moved_up(ready[0]), starting = moved_up(ready[1]);
+  long output = -EBADF;
+  if (library.settings.log) {
+    output = sys::call(__NR_openat, dir_fd, "ckpt_rt.log", O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  }
+  if (sys::failed(output)) output = sys::call(__NR_openat, AT_FDCWD, "/dev/null", O_WRONLY | O_CLOEXEC, 0);
+  if (sys::failed(output)) return failed(output);
+  ScopedFd log = moved_up(static_cast<int>(output));
+  if (!input.valid() || !pipe_.valid() || !started.valid() || !starting.valid() || !log.valid()) return failed(EMFILE);
+  sys::call(__NR_fcntl, pipe_.get(), static_cast<long>(F_SETPIPE_SZ), static_cast<long>(kPipeBytes));
+  shared_->input = input.get();
+  shared_->output = log.get();
+  shared_->ready = starting.get();
+
+  long child = ckpt_clone_thread(CLONE_VM, stacks + kStack, nullptr, nullptr, nullptr, &ImageCommand::nanny, shared_);
+  if (sys::failed(child)) return failed(child);
+  nanny_ = child;
+  starting.reset();
+  input.reset();
+  // Ends when the command is executed, or whoever was to do it is gone.
+  char none;
+  while (sys::call(__NR_read, started.get(), &none, 1) == -EINTR) {
+  }
+  if (shared_->error == 0) return {};
+  const int error = shared_->error;
+  pipe_.reset();
+  wait_for_end();
+  return failed(error);
+}
+
+int ImageCommand::wait_for_end() {
+  if (nanny_ == 0) return -1;
+  int status = 0;
+  while (sys::call(__NR_wait4, nanny_, &status, __WCLONE, 0L) == -EINTR) {
+  }
+  nanny_ = 0;
+  return shared_->status;
+}
+
+Error ImageCommand::ended(int status, const char* when) const {
+  if (status < 0) {
+    return make_error(ExitCode::kIo, 0, "{}: nobody knows how the command of CKPT_TO ended (something killed its parent): {}",
+                      name_, command_);
+  }
+  if (WIFSIGNALED(status)) {
+    return make_error(ExitCode::kIo, 0, "{}: the command of CKPT_TO was killed by signal {}{}: {}", name_, WTERMSIG(status),
+                      when, command_);
+  }
+  return make_error(ExitCode::kIo, 0, "{}: the command of CKPT_TO ended with status {}{}: {}", name_, WEXITSTATUS(status), when,
+                    command_);
+}
+
+Result<void> ImageCommand::publish(FileBackend&, uint64_t, bool) {
+  pipe_.reset();
+  int status = wait_for_end();
+  if (status == 0) return {};
+  return ended(status, "");
+}
+
+void ImageCommand::remove() {
+  if (nanny_ != 0) sys::call(__NR_kill, -nanny_, SIGTERM);  // a group of its own
+  pipe_.reset();
+  wait_for_end();
+}
+
+Error ImageCommand::explain(const Error& error) {
+  if (error.sys_errno != EPIPE || nanny_ == 0) return error;
+  // Nobody reads any more. The command may still have something to do, but this image is lost.
+  pipe_.reset();
+  int status = wait_for_end();
+  return ended(status, " before it had read the image");
+}
+
+}  // namespace ckpt

@@ -1,0 +1,45 @@
+// Writing down what was found at the stop: the META section of the image.
+//
+// Owner:     libckpt_rt. Callers: the agent, after the threads were released (or a forked child).
+#pragma once
+
+#include "libckpt_rt/checkpoint/checkpoint.h"
+#include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/mapped_files.h"
+#include "libckpt_rt/capture/memory_map.h"
+#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/stop/stop_world.h"
+#include "image/write/meta_writer.h"
+
+namespace ckpt {
+
+struct StoppedThread {
+  ThreadRecord record;
+  char name[16];
+  uint8_t affinity[128];
+};
+
+struct NoteLine {
+  uint32_t severity;
+  const char* text;
+};
+
+struct MetaSources {
+  const ProcessFacts* facts;
+  const ProcessState* state;
+  const MemoryMap* map;
+  const MappedFiles* files;
+  const DescriptorCapture* descriptors;
+  std::span<const StoppedThread> threads;
+  std::span<const PendingSignalRecord> pending;
+  std::span<const NoteLine> notes;
+  const CheckpointCost* cost;
+  int64_t copied_ns;
+};
+
+// What the slot and its signal frame say, while the thread stands.
+void describe_thread(const ThreadSlot& slot, int leader_tid, StoppedThread& out);
+
+Result<void> write_meta(const MetaSources& sources, Arena& arena, MetaWriter& meta);
+
+}  // namespace ckpt

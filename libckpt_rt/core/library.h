@@ -1,0 +1,55 @@
+// The library's state inside the program: one object, constant-initialised, in the library's own data,
+// so that an image holds it and a restarted process continues from it.
+//
+// Owner:     libckpt_rt.
+// Callers:   the preload constructor, the signal handler, the agent, the wrappers.
+// Never:     copied lazily: it is written by our own threads while segments are copied, so it is saved
+//            in the pause (memory_map.cc).
+#pragma once
+
+#include <cstdint>
+
+#include "base/settings.h"
+#include "copier/buffer_pool.h"
+#include "copier/copier.h"
+#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/core/raw_thread.h"
+#include "libckpt_rt/core/statistics.h"
+#include "libckpt_rt/stop/stop_world.h"
+#include "image/write/compress/compression_gauge.h"
+
+namespace ckpt {
+
+struct Library {
+  bool active = false;  // preloaded, set up, not disabled
+  int pid = 0;          // of the process that set it up; differs in a child that libc did not fork
+  int signal = 0;
+  Settings settings;
+  CompressionKnowledge compression;  // how fast the disk and the compressor were
+  char directory[1200] = {};  // absolute path of the image directory
+  char key_file[2100] = {};   // absolute path of CKPT_KEY_FILE; the key itself is never here
+  char name[16] = {};         // of the program, for image names
+  uint8_t run_id[16] = {};
+  uint32_t generation = 0;    // restarts this process has behind it
+  int64_t monotonic_shift_ns = 0;  // CLOCK_MONOTONIC now minus what the program's deadlines assume
+  uint64_t last_streamed = 0;  // sequence of the newest image that went to CKPT_TO's command
+  int interval_timer = -1;    // kernel id of the timer of CKPT_EVERY
+  uint32_t foreign_filters = 0;  // seccomp filters that were there before the program's first instruction
+
+  StopWorld world;
+  ProcessState process{};
+  ThreadSlot* stopped_threads = nullptr;  // valid in an image, and at restart
+  bool leader_exited = false;
+  PendingSignals pending;
+  bool look_at_signals = false;  // of every thread in each stop: its threads send each other signals (stop_world.h)
+
+  RawThread agent, fault_handler, writer, engine;
+  Statistics statistics;
+};
+
+extern Library library;
+
+// A forked child starts afresh: no threads of ours, no request, a run of its own.
+void reset_in_child();
+
+}  // namespace ckpt

@@ -1,0 +1,31 @@
+#include "libckpt_rt/core/log.h"
+
+#include <fcntl.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/raii_fd.h"
+#include "libckpt_rt/core/library.h"
+
+namespace ckpt {
+
+void log_line(int dir_fd, std::string_view text) {
+  if (!library.settings.log || dir_fd < 0) return;
+  ScopedFd fd(static_cast<int>(sys::call(__NR_openat, dir_fd, "ckpt_rt.log",
+                                         O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)));
+  if (!fd.valid()) {
+    fd.release();
+    return;
+  }
+  char head[64];
+  int64_t now = now_ns(CLOCK_REALTIME);
+  auto n = fmt::format_to_n(head, sizeof(head), "{}.{:03} pid {}: ", now / 1'000'000'000, now / 1'000'000 % 1000,
+                            library.pid);
+  char newline = '\n';
+  // One write for one line: several processes may share a directory.
+  iovec parts[3] = {{head, n.size}, {const_cast<char*>(text.data()), text.size()}, {&newline, 1}};
+  sys::call(__NR_writev, fd.get(), parts, 3);
+}
+
+}  // namespace ckpt

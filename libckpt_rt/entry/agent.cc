@@ -1,0 +1,261 @@
+#include "libckpt_rt/entry/agent.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <string_view>
+
+#include "libckpt_rt/checkpoint/progress.h"
+#include "libckpt_rt/entry/control.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/protect/watch.h"
+
+namespace ckpt::agent {
+
+namespace {
+
+constexpr uint32_t kRing = 16;
+
+FutexLock lock;  // held for a few instructions, with all signals blocked
+Request ring[kRing];
+uint32_t head = 0, count = 0;
+bool running = false;
+bool waiting = false;            // the agent has nothing to do but to keep a watch
+uint32_t absences = 0;           // not 0: an agent that is there leaves, none is started
+OwnRequest* answering = nullptr;  // in an image: who waits for this very checkpoint
+FutexWord orders{0};             // changes when an agent that waits has to look
+
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    const uint64_t all = ~0ull;
+    sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before_, 8L);
+  }
+  ~SignalsBlocked() { sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &before_, 0L, 8L); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  uint64_t before_ = 0;
+};
+
+void give_orders() {
+  orders.fetch_add(1, std::memory_order_release);
+  futex_wake(orders);
+}
+
+// The agent and the thread that serves faults must not keep a process alive whose own threads are gone. (exit_group
+// ends ours as well; this is about programs whose threads end one by one, without libc.) Its status is that of the
+// first thread, which is the last of most such programs; that of others is nowhere to be read.
+void end_with_the_program() {
+  struct stat tasks {};
+  if (sys::call(__NR_stat, "/proc/self/task", &tasks) != 0) return;
+  constexpr uint64_t kOurs = 2, kDotAndDotDot = 2;
+  if (tasks.st_nlink > kOurs + kDotAndDotDot + 1) return;
+  TaskFacts leader;
+  if (read_task_facts(library.pid, leader) && leader.state == 'Z') sys::call(__NR_exit_group, leader.wait_status >> 8);
+}
+
+// From one key of a status file to another, or nothing.
+std::string_view lines_between(const char* text, std::string_view first, std::string_view behind) {
+  const std::string_view all(text);
+  const size_t from = all.find(first), to = all.find(behind);
+  return from == all.npos || to == all.npos || to < from ? std::string_view() : all.substr(from, to - from);
+}
+
+// An agent that has waited has the rights of the moment when it was started. The program may have given some up since:
+// user, groups, capabilities, the root of its files.
+bool has_rights_of_the_program() {
+  char path[64], ours[4096], theirs[4096];
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/status", library.pid).out = '\0';
+  if (read_small_file("/proc/thread-self/status", ours, sizeof(ours)) <= 0 || read_small_file(path, theirs, sizeof(theirs)) <= 0) {
+    return false;
+  }
+  if (lines_between(ours, "\nUid:", "\nFDSize:") != lines_between(theirs, "\nUid:", "\nFDSize:") ||
+      lines_between(ours, "\nGroups:", "\nNStgid:") != lines_between(theirs, "\nGroups:", "\nNStgid:") ||
+      lines_between(ours, "\nCapInh:", "\nNoNewPrivs:") != lines_between(theirs, "\nCapInh:", "\nNoNewPrivs:")) {
+    return false;
+  }
+  struct stat root {}, our_root {};
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/root/.", library.pid).out = '\0';
+  // A first thread that has exited has no root any more.
+  if (sys::call(__NR_stat, path, &root) != 0 || sys::call(__NR_stat, "/", &our_root) != 0) return true;
+  return root.st_dev == our_root.st_dev && root.st_ino == our_root.st_ino;
+}
+
+// By a thread of the program, which has the rights that count: our signal makes one call request().
+void start_successor() {
+  siginfo_t info{};
+  info.si_signo = library.signal;
+  info.si_code = SI_QUEUE;
+  info.si_pid = library.pid;
+  info.si_value.sival_ptr = reinterpret_cast<void*>(kStartAgent);
+  if (sys::call(__NR_rt_sigqueueinfo, library.pid, library.signal, &info) == -EAGAIN) library.world.signal_process(library.signal);
+}
+
+void wait_for_orders(uint32_t seen) {
+  constexpr timespec kLongest{1, 0};
+  if (futex_wait(orders, seen, &kLongest) == -ETIMEDOUT) end_with_the_program();
+}
+
+void main_loop(void*) {
+  for (;;) {
+    Request r;
+    const uint32_t seen = orders.load(std::memory_order_acquire);
+    bool leave = false;
+    {
+      ScopedLock guard(lock);
+      leave = absences != 0;
+      if (!Watch::is_kept() && (leave || count == 0)) {
+        // Under the lock: a request that comes after this starts a new agent.
+        running = waiting = false;
+        return;
+      }
+      waiting = leave || count == 0;
+    }
+    if (leave) {
+      Watch::end_kept();
+      continue;
+    }
+    if (waiting) {
+      wait_for_orders(seen);
+      continue;
+    }
+    if (Watch::is_kept() && !has_rights_of_the_program()) {
+      Watch::end_kept();
+      {
+        ScopedLock guard(lock);
+        running = false;
+      }
+      start_successor();
+      return;
+    }
+    {
+      // Only the agent takes requests out: there still is one.
+      ScopedLock guard(lock);
+      r = ring[head];
+      head = (head + 1) % kRing;
+      --count;
+    }
+    if (r.own != nullptr) {
+      answering = r.own;
+      auto result = take_checkpoint();
+      answering = nullptr;
+      r.own->ok = result.ok();
+      if (result.ok()) r.own->cost = *result;
+      else r.own->error = result.error();
+      r.own->done.store(1, std::memory_order_release);
+      futex_wake(r.own->done);
+    } else if (r.cookie != 0) {
+      (void)serve_asker(r.cookie);
+    } else {
+      const bool asked = r.without_cookie && serve_asker(static_cast<uint64_t>(library.pid));
+      if (!asked && r.checkpoint) (void)take_checkpoint();  // the log and `ckpt stat` tell of a failure
+    }
+  }
+}
+
+void count_failure_locked(const Error& error) {
+  library.statistics.failures++;
+  std::memcpy(library.statistics.last_error, error.text, sizeof(library.statistics.last_error));
+}
+
+// False: it could not be started, and the request that came last is refused.
+bool start_locked() {
+  // The last agent has left its loop; its stack is free when the kernel says so.
+  library.agent.join();
+  if (long error = library.agent.spawn(&main_loop, nullptr, DescriptorTable::kOwnTable); error != 0) {
+    --count;
+    count_failure_locked(make_error(ExitCode::kUnavailable, static_cast<int>(error),
+                                    "a request was refused: cannot start a thread ({}); raise the limit on processes",
+                                    errno_name(static_cast<int>(error))));
+    return false;
+  }
+  running = true;
+  return true;
+}
+
+}  // namespace
+
+bool request(Request r) {
+  ScopedLock guard(lock);
+  if (r.cookie == kStartAgent) return running || absences != 0 || count == 0 || start_locked();
+  // The interval never queues up behind itself.
+  if (r.cookie == 0 && r.own == nullptr && running && !waiting) {
+    if (!r.without_cookie) return true;
+    r.checkpoint = false;
+  }
+  for (uint32_t i = 0; r.without_cookie && i < count; ++i) {
+    Request& queued = ring[(head + i) % kRing];
+    if (!queued.without_cookie) continue;
+    queued.checkpoint = queued.checkpoint || r.checkpoint;
+    return running || absences != 0 || start_locked();
+  }
+  if (count == kRing) {
+    count_failure_locked(make_error(ExitCode::kUnavailable, 0,
+                                    "a request was refused: {} are waiting already; ask less often", kRing));
+    return false;
+  }
+  ring[(head + count) % kRing] = r;
+  ++count;
+  if (running) give_orders();
+  return running || absences != 0 || start_locked();
+}
+
+void begin_absence() {
+  {
+    SignalsBlocked blocked;
+    ScopedLock guard(lock);
+    ++absences;
+    if (running) give_orders();
+  }
+  // Signals are open again: it may be in the middle of a checkpoint, and stop this thread.
+  for (RawThread* t : {&library.agent, &library.fault_handler, &library.writer, &library.engine}) {
+    t->join();
+    t->await_gone();
+  }
+}
+
+void end_absence() {
+  SignalsBlocked blocked;
+  ScopedLock guard(lock);
+  if (absences != 0) --absences;  // after a restart there is none
+  if (absences == 0 && count != 0 && !running) start_locked();
+}
+
+void count_success(const CheckpointCost& cost) {
+  ScopedLock guard(lock);
+  Statistics& s = library.statistics;
+  s.checkpoints++;
+  s.total_pause_ns += cost.pause_ns;
+  if (cost.pause_ns > s.longest_pause_ns) s.longest_pause_ns = cost.pause_ns;
+  std::memcpy(s.last_image, cost.image, sizeof(s.last_image));
+}
+
+void count_failure(const Error& error) {
+  ScopedLock guard(lock);
+  count_failure_locked(error);
+}
+
+Statistics statistics() {
+  ScopedLock guard(lock);
+  return library.statistics;
+}
+
+void reset(uint32_t generation) {
+  new (&lock) FutexLock;
+  head = count = absences = 0;
+  running = waiting = false;
+  checkpoint_progress::tell(-1);  // the socket was the agent's
+  if (generation != 0 && answering != nullptr) {
+    answering->ok = true;
+    answering->restarted = generation;
+    answering->done.store(1, std::memory_order_release);
+  }
+  answering = nullptr;
+}
+
+}  // namespace ckpt::agent

@@ -1,0 +1,54 @@
+// The agent: the thread that exists while a request is being served and, unless it keeps a watch (watch.h),
+// no longer.
+//
+// Owner:     libckpt_rt.
+// Callers:   begin_absence(), end_absence(): any thread of the program.
+//            request(): the signal handler, or any thread with all signals blocked (the agent inherits
+//            the mask of the thread that starts it).
+// Requests queue up in a small ring. What does not fit, or finds no thread to serve it, is counted as
+// failed with its reason; the asker is not told, it times out.
+#pragma once
+
+#include <cstdint>
+
+#include "base/futex.h"
+#include "libckpt_rt/checkpoint/checkpoint.h"
+#include "libckpt_rt/core/statistics.h"
+
+namespace ckpt::agent {
+
+// A request by the program itself (ckpt_rt.h): done is set to 1 and woken when result is complete.
+struct OwnRequest {
+  FutexWord done{0};
+  bool ok = false;
+  uint32_t restarted = 0;  // the answer comes in a restarted process: its generation
+  CheckpointCost cost;
+  Error error;
+};
+
+struct Request {
+  uint64_t cookie = 0;           // of `ckpt now`/`ckpt stat`; 0: the interval timer or the program
+  OwnRequest* own = nullptr;
+  // An asker without one may have sent it (base/control_protocol.h). If one is there, it has: that of kill(1), sent at the same time, is
+  // not told from it.
+  bool without_cookie = false;
+  bool checkpoint = true;        // without_cookie: is one taken when nobody asked?
+};
+
+// A cookie that asks for nothing: an agent is started if there is something to do and nobody to do it.
+inline constexpr uint64_t kStartAgent = 1;
+// Queues the request and starts the agent if there is none. False: it was refused, and counted.
+bool request(Request request);
+// Between the two no thread of ours exists, for calls that only a program of one thread may make (unshare, setns):
+// what is under way is waited for, and what is requested meanwhile is done afterwards.
+void begin_absence();
+void end_absence();
+// What `ckpt stat` shows: counted by the agent, and by whoever had to refuse a request.
+void count_success(const CheckpointCost& cost);
+void count_failure(const Error& error);
+Statistics statistics();
+// Restart, forked child: no agent exists. In a restart the request that the image was taken for is
+// answered.
+void reset(uint32_t generation);
+
+}  // namespace ckpt::agent

@@ -1,0 +1,232 @@
+// The library's start: what happens in the program before main, and in its children after fork.
+//
+// Owner:     libckpt_rt. Callers: the dynamic linker; libc's fork.
+// Never:     prints; a wrong setting is said in the log of the image directory, and by `ckpt stat`.
+
+#include <fcntl.h>
+#include <link.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/rseq.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/control_protocol.h"
+#include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/stop/critical_section.h"
+#include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/checkpoint/image_command.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/library_range.h"
+#include "libckpt_rt/core/log.h"
+#include "libckpt_rt/capture/futex_words.h"
+#include "libckpt_rt/interpose/memory/gate.h"
+#include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/protect/release_guard.h"
+#include "libckpt_rt/entry/signal_handler.h"
+#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/protect/watch.h"
+#include "image/write/image_directory.h"
+#include "image/format/image_key.h"
+
+// Bounds of this object, by the linker.
+extern "C" {
+extern char ckpt_elf_start __asm__("__ehdr_start") __attribute__((visibility("hidden")));
+extern char ckpt_elf_end __asm__("_end") __attribute__((visibility("hidden")));
+}
+// glibc 2.35 and later.
+#pragma weak __rseq_offset
+#pragma weak __rseq_size
+
+namespace ckpt {
+
+constinit Library library;
+
+namespace hooks {
+constinit std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
+constinit std::atomic<uint32_t> copy_under_way{0};
+constinit std::atomic<uint32_t> memory_registered{0};
+constinit std::atomic<bool> has_forked{false};
+
+void before_fork() {
+  has_forked.store(true, std::memory_order_seq_cst);
+  if (copying()) release_guard::before_sharing();
+}
+
+constinit std::atomic<int64_t> monotonic_shift_ns{0};
+
+void before_release(uintptr_t start, size_t length) {
+  uintptr_t end = start + length < start ? UINTPTR_MAX : start + length;
+  release_guard::before_release({Addr{start}, Addr{end}});
+}
+
+void forget(uintptr_t start, size_t length) { release_guard::forget({Addr{start}, Addr{start} + length}); }
+
+void note_mutex(const void* mutex) { futex_words::note_mutex(mutex); }
+void note_exit(const void* word) { futex_words::note_exit(word); }
+void note_futex(const void* word) { futex_words::note_word(word); }
+
+// A child that libc did not fork has our state but none of our threads.
+void begin_alone() {
+  if (library.pid == sys::getpid()) agent::begin_absence();
+}
+void end_alone() {
+  if (library.pid == sys::getpid()) agent::end_absence();
+}
+
+void begin_exec() {
+  // In a child of vfork this is the parent's memory, and a stop does not look for the child.
+  if (library.pid == sys::getpid()) library.world.begin_exec(sys::gettid());
+}
+
+void end_exec() {
+  if (library.pid == sys::getpid()) library.world.end_exec(sys::gettid());
+}
+
+void in_child_after_fork() { reset_in_child(); }
+}  // namespace hooks
+
+AddrRange library_data_range() {
+  Addr end = (Addr::of(&ckpt_elf_end)).page_up();
+  return {Addr::of(&ckpt_elf_start).page_down(), end};
+}
+
+namespace {
+
+const char* find_variable(const char* name, void*) {
+  size_t n = strlen(name);
+  for (char** e = environ; e != nullptr && *e != nullptr; ++e) {
+    if (strncmp(*e, name, n) == 0 && (*e)[n] == '=') return *e + n + 1;
+  }
+  return nullptr;
+}
+
+void new_run_id() {
+  long n = sys::call(__NR_getrandom, library.run_id, sizeof(library.run_id), 0L);
+  if (n == sizeof(library.run_id)) return;
+  // No entropy yet, early at boot: time and pid tell runs apart.
+  int64_t parts[2] = {now_ns(CLOCK_REALTIME), sys::getpid()};
+  memcpy(library.run_id, parts, sizeof(parts));
+}
+
+void name_directory() {
+  char* out = library.directory;
+  const size_t size = sizeof(library.directory);
+  const char* wanted = library.settings.directory;
+  char cwd[1024] = {};
+  if (wanted[0] != '/') {
+    long n = sys::call(__NR_getcwd, cwd, sizeof(cwd));
+    if (n <= 0) strcpy(cwd, "/");
+  }
+  if (wanted[0] == '/') {
+    *fmt::format_to_n(out, size - 1, "{}", wanted).out = '\0';
+  } else if (wanted[0] != '\0') {
+    *fmt::format_to_n(out, size - 1, "{}/{}", static_cast<const char*>(cwd), wanted).out = '\0';
+  } else {
+    *fmt::format_to_n(out, size - 1, "{}/ckpt-{}.{}", static_cast<const char*>(cwd),
+                      static_cast<const char*>(library.name), library.pid)
+         .out = '\0';
+  }
+}
+
+void name_key_file() {
+  const char* wanted = library.settings.key_file;
+  if (wanted[0] == '\0') return;
+  char cwd[1024] = {};
+  if (wanted[0] != '/') {
+    long n = sys::call(__NR_getcwd, cwd, sizeof(cwd));
+    if (n <= 0) cwd[0] = '\0';
+    strcat(cwd, "/");
+  }
+  *fmt::format_to_n(library.key_file, sizeof(library.key_file) - 1, "{}{}", static_cast<const char*>(cwd), wanted).out = '\0';
+  prepare_ciphers();
+}
+
+void arm_interval_timer() {
+  if (library.settings.every_ns == 0) return;
+  sigevent event{};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = library.signal;
+  int id = -1;
+  if (long r = sys::call(__NR_timer_create, CLOCK_MONOTONIC, &event, &id); r != 0) {
+    const Error error = make_error(ExitCode::kUnavailable, static_cast<int>(r), "no timer for CKPT_EVERY ({}); raise ulimit -i",
+                                   errno_name(static_cast<int>(r)));
+    agent::count_failure(error);
+    if (auto directory = open_image_directory(library.directory); directory.ok()) log_line(directory->get(), error.message());
+    return;
+  }
+  library.interval_timer = id;
+  int64_t ns = library.settings.every_ns;
+  itimerspec when{};
+  when.it_value = when.it_interval = {ns / 1'000'000'000, ns % 1'000'000'000};
+  sys::call(__NR_timer_settime, id, 0, &when, 0L);
+}
+
+__attribute__((constructor)) void start() {
+  if (library.active) return;
+  library.pid = sys::getpid();
+  long n = read_small_file("/proc/self/comm", library.name, sizeof(library.name));
+  if (n > 0 && library.name[n - 1] == '\n') library.name[n - 1] = '\0';
+  if (n <= 0) strcpy(library.name, "program");
+  if (&__rseq_size != nullptr && __rseq_size != 0) {
+    // The size libc reports may be that of the fields in use; what it registers is at least 32 bytes.
+    rseq_layout.offset = __rseq_offset;
+    rseq_layout.length = __rseq_size < 32 ? 32 : __rseq_size;
+  }
+  auto settings = parse_settings(&find_variable, nullptr);
+  if (!settings.ok()) {
+    name_directory();
+    auto directory = open_image_directory(library.directory);
+    if (directory.ok()) log_line(directory->get(), settings.error().message());
+    return;
+  }
+  library.settings = *settings;
+  if (library.settings.disabled) return;
+  library.signal = library.settings.signal;
+  hooks::checkpoint_signal.store(library.signal, std::memory_order_relaxed);
+  name_key_file();
+  if (library.settings.to[0] != '\0') keep_command_environment(environ);
+  name_directory();
+  new_run_id();
+  if (!library.agent.reserve() || !library.fault_handler.reserve() || !library.writer.reserve() ||
+      (library.settings.dma && !library.engine.reserve())) {
+    return;
+  }
+  library.foreign_filters = count_seccomp_filters();
+  if (install_signal_handler(library.signal) != 0) return;
+  // A parent may have left our signal blocked: unblock it, for this thread and those it will create.
+  uint64_t ours = 1ull << (library.signal - 1);
+  library.active = true;
+  library.world.expect_signal_of_process(true);
+  sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
+  library.world.expect_signal_of_process(false);
+  arm_interval_timer();
+}
+
+}  // namespace
+
+void reset_in_child() {
+  library.pid = sys::getpid();
+  library.world.reset_in_child();
+  library.agent.forget();
+  library.fault_handler.forget();
+  library.writer.forget();
+  library.engine.forget();
+  agent::reset(0);
+  critical_section::reset_in_child();
+  release_guard::reset_in_child();
+  guard::reset(true);
+  reset_gate_in_child();
+  futex_words::reset_hold();
+  Watch::forget_kept();
+  library.statistics = {};
+  library.generation = 0;
+  if (!library.active) return;
+  // Another process: images of its own, in a directory of its own unless one was given.
+  new_run_id();
+  name_directory();
+  arm_interval_timer();
+}
+
+}  // namespace ckpt

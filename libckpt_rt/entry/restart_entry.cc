@@ -1,0 +1,206 @@
+#include "libckpt_rt/entry/restart_entry.h"
+
+#include <errno.h>
+#include <linux/capability.h>
+#include <linux/sched.h>
+
+#include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/checkpoint/callbacks.h"
+#include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/interpose/libc.h"
+#include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/loading.h"
+#include "libckpt_rt/capture/futex_words.h"
+#include "libckpt_rt/interpose/memory/gate.h"
+#include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/protect/release_guard.h"
+#include "libckpt_rt/protect/watch.h"
+
+extern "C" {
+long ckpt_clone3_thread(void* clone_args, size_t size, void (*fn)(void*), void* arg);
+[[noreturn]] void ckpt_call_on_stack(void* stack_top, void (*fn)(void*), void* arg);
+[[noreturn]] void ckpt_signal_return(void* frame);
+}
+
+namespace ckpt {
+
+namespace {
+
+// Order of the restart inside the library, and who confirms each step:
+//   leader   signal actions                          kSignals
+//   leader   one thread for each slot, with its tid  kThreads
+//   leader   timers (they may name threads)          kTimers
+//   leader   created = 1
+//   threads  own state, capabilities given up, ready += 1
+//   leader   settings of the process, own state, on its own stack; restorer unmapped; waits for ready   kThreadState
+//   leader   go = 1, kGo; all threads return through their signal frames
+struct Restart {
+  RestartArgs args;
+  uint32_t threads;  // without the leader
+  FutexWord created{0};
+  FutexWord ready{0};
+  FutexWord go{0};
+  std::atomic<uint32_t> notes{0};  // LibraryNotes
+};
+constinit Restart restart{};
+
+void report(RestartStage stage, long error, int tid, uint32_t detail = 0) {
+  if (restart.args.status_fd < 0) return;
+  RestartStatus status{static_cast<uint32_t>(stage), error < 0 ? static_cast<int32_t>(-error) : 0, tid, detail};
+  sys::call(__NR_write, restart.args.status_fd, &status, sizeof(status));
+}
+
+[[noreturn]] void fail(RestartStage stage, long error, int tid) {
+  report(stage, error == 0 ? -EINVAL : error, tid);
+  sys::call(__NR_exit_group, static_cast<int>(ExitCode::kInternal));
+  __builtin_unreachable();
+}
+
+// Below the slot lie only frames of the handler that will never run again, and nothing else the
+// thread left on this stack: the signal frame and the slot are above.
+void* stack_below(ThreadSlot* slot) {
+  return reinterpret_cast<void*>((reinterpret_cast<uint64_t>(slot) - 256) & ~15ull);
+}
+
+// relaxed: read when all threads are ready, which orders it.
+void add_notes(uint32_t notes) { restart.notes.fetch_or(notes, std::memory_order_relaxed); }
+
+void give_up_capabilities() {
+  if (restart.args.set_capabilities == 0) return;
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2];
+  for (int i = 0; i < 2; ++i) {
+    data[i].effective = static_cast<uint32_t>(restart.args.cap_effective >> (32 * i));
+    data[i].permitted = static_cast<uint32_t>(restart.args.cap_permitted >> (32 * i));
+    data[i].inheritable = static_cast<uint32_t>(restart.args.cap_inheritable >> (32 * i));
+  }
+  long r = sys::call(__NR_capset, &header, data);
+  if (r != 0) fail(RestartStage::kThreadState, r, sys::gettid());
+}
+
+void restore_own_state(const ThreadSlot& slot) {
+  uint32_t notes = 0;
+  long r = restore_thread_in_handler(slot, notes);
+  if (r != 0) fail(RestartStage::kThreadState, r, slot.tid);
+  give_up_capabilities();
+  add_notes(notes | restore_ambient_capabilities(library.process));
+}
+
+void await(FutexWord& word, uint32_t value) {
+  for (uint32_t v; (v = word.load(std::memory_order_acquire)) < value;) futex_wait(word, v);
+}
+
+[[noreturn]] void go_on(ThreadSlot* slot) {
+  fix_interrupted_call(slot->frame);
+  ckpt_signal_return(slot->frame);
+}
+
+void thread_main(void* arg) {
+  auto* slot = static_cast<ThreadSlot*>(arg);
+  await(restart.created, 1);
+  restore_own_state(*slot);
+  restart.ready.fetch_add(1, std::memory_order_release);
+  futex_wake(restart.ready);
+  await(restart.go, 1);
+  go_on(slot);
+}
+
+void release_all() {
+  sys::call(__NR_munmap, restart.args.restorer_start, restart.args.restorer_end - restart.args.restorer_start);
+  await(restart.ready, restart.threads);
+  queue_again(library.pending, 0);
+  callbacks::run(CKPT_RT_AFTER_RESTART);
+  report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
+  report(RestartStage::kGo, 0, 0);
+  if (restart.args.status_fd >= 0) sys::call(__NR_close, restart.args.status_fd);
+  restart.go.store(1, std::memory_order_release);
+  futex_wake(restart.go);
+}
+
+void leader_main(void* arg) {
+  auto* slot = static_cast<ThreadSlot*>(arg);
+  add_notes(restore_process_settings(library.process));
+  restore_own_state(*slot);
+  release_all();
+  go_on(slot);
+}
+
+// The program's main thread had exited: its successor goes as well, the others stay.
+void exited_leader_main(void*) {
+  add_notes(restore_process_settings(library.process));
+  give_up_capabilities();
+  release_all();
+  sys::call(__NR_exit, 0L);
+}
+
+ThreadSlot* create_threads() {
+  ThreadSlot* leader = nullptr;
+  for (ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next) {
+    if (s->tid == library.pid) {
+      leader = s;
+      continue;
+    }
+    clone_args args{};
+    args.flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
+    // The kernel adds size to stack: the child starts at the sum.
+    auto top = reinterpret_cast<uint64_t>(stack_below(s));
+    args.stack = top - 4096;
+    args.stack_size = 4096;
+    args.set_tid = reinterpret_cast<uint64_t>(&s->tid);
+    args.set_tid_size = 1;
+    long r = ckpt_clone3_thread(&args, sizeof(args), &thread_main, s);
+    if (sys::failed(r)) fail(RestartStage::kThreads, r, s->tid);
+    ++restart.threads;
+  }
+  return leader;
+}
+
+void reset_library() {
+  loading::begin(restart.args.loading_gate);
+  if (restart.args.loading_gate != 0) futex_words::load(library.stopped_threads);
+  library.world.reset_after_restart();
+  release_guard::reset_after_restart();
+  guard::reset(false);
+  reset_gate_after_restart();
+  futex_words::reset_hold();
+  Watch::forget_kept();
+  ++library.generation;
+  agent::reset(library.generation);
+  library.foreign_filters = count_seccomp_filters();
+  library.monotonic_shift_ns += restart.args.monotonic_shift_ns;
+  hooks::monotonic_shift_ns.store(library.monotonic_shift_ns, std::memory_order_relaxed);
+  // Our working memory is not part of an image: new blocks for the threads that will be needed.
+  for (RawThread* t : {&library.agent, &library.fault_handler, &library.writer, &library.engine}) {
+    t->forget();
+    if ((t != &library.engine || library.settings.dma) && !t->reserve()) fail(RestartStage::kSignals, -ENOMEM, 0);
+  }
+}
+
+}  // namespace
+
+}  // namespace ckpt
+
+extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
+  using namespace ckpt;
+  restart.args = *args;
+  restart.threads = 0;
+  restart.notes.store(0, std::memory_order_relaxed);
+  for (FutexWord* w : {&restart.created, &restart.ready, &restart.go}) w->store(0, std::memory_order_relaxed);
+  if (args->protocol != kRestartProtocolVersion) fail(RestartStage::kSignals, -EPROTO, 0);
+  reset_library();
+  interposition_after_restart();
+  long r = restore_signal_actions(library.process);
+  if (r != 0) fail(RestartStage::kSignals, r, 0);
+  report(RestartStage::kSignals, 0, 0);
+  ThreadSlot* leader = create_threads();
+  report(RestartStage::kThreads, 0, 0);
+  r = restore_timers(library.process.timers);
+  if (r != 0) fail(RestartStage::kTimers, r, 0);
+  report(RestartStage::kTimers, 0, 0);
+  restart.created.store(1, std::memory_order_release);
+  futex_wake(restart.created);
+  if (leader != nullptr) ckpt_call_on_stack(stack_below(leader), &leader_main, leader);
+  Addr stack = library.writer.block() .end;
+  ckpt_call_on_stack(Addr{stack.value & ~15ull}.as<void>(), &exited_leader_main, nullptr);
+}

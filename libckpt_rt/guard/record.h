@@ -1,0 +1,168 @@
+// What the guard keeps of a thread, and of the window that is open: shared by guard.cc, guard_dispatch.cc and
+// guard_signals.cc, and by nobody else.
+//
+// A thread's record begins a block of 64 KiB, whose rest is the alternate stack on which all handlers run
+// while the guard is open: so the record is found from the address of any frame there, and no TLS is needed.
+//
+// Owner:     guard.cc. Callers: threads of the program in handlers of the guard, each on its own record.
+#pragma once
+
+#include <signal.h>
+#include <ucontext.h>
+
+#include <atomic>
+
+#include "base/futex.h"
+#include "base/units.h"
+#include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/core/kernel_sigaction.h"
+
+namespace ckpt {
+class Arming;
+class GuardedMemory;
+}  // namespace ckpt
+
+namespace ckpt::guard {
+
+inline constexpr uint64_t kBlockBytes = 64 << 10;
+inline constexpr uint32_t kMostThreads = 4096;
+inline constexpr uint64_t kGateBytes = 16;
+inline constexpr uint8_t kLetThrough = 0, kTrap = 1;  // SYSCALL_DISPATCH_FILTER_ALLOW, _BLOCK
+
+struct [[gnu::may_alias]] KernelStack {  // the kernel's stack_t
+  uint64_t start;
+  int32_t flags, pad;
+  uint64_t bytes;
+};
+
+struct ThreadRecord {
+  // Read by the kernel at each system call of the thread outside of the gates.
+  std::atomic<uint8_t> selector{kLetThrough};
+  bool dispatched = false;     // PR_SET_SYSCALL_USER_DISPATCH is on for the thread
+  bool left = false;           // a stop has closed the guard while the thread waited in a handler
+  bool call_has_mask = false;  // the call in the gate replaces the signal mask
+  uint32_t index = 0;
+  uint64_t return_to = 0;  // where the gate jumps after the call: behind the program's own instruction
+  uint64_t call_mask = 0;
+  uint64_t virtual_mask = 0;  // those of `forced` that the program believes to be blocked
+  // Ahead of the checkpoint's stop: what the call that the thread is in, or made last, may write to. The last of them
+  // takes in all for which there is no room. Changed by the thread with Window::turn.
+  static constexpr uint32_t kMostBusy = 6;
+  AddrRange busy[kMostBusy] = {};
+  std::atomic<uint32_t> busy_count{0};
+  uint64_t found_turn = 0;        // how much had been protected when that page was found so
+  ucontext_t* shown = nullptr;    // while it waits in a handler of ours: where the program stands
+  bool enlisted = false;
+  bool counted = false;        // in Window::enlisted: once, however often it stands
+  uint64_t found_copied = 0;  // a page that a fault found writable already: if it faults again it is not ours
+  KernelStack program_stack{};  // the alternate stack as the program knows it
+  // Signals of `forced` that somebody sent, not the kernel, while the thread blocks them or is in a handler
+  // of ours.
+  bool holds[2] = {};  // that of the faults, SIGSYS
+  siginfo_t held[2] = {};
+};
+
+struct Window {
+  FutexWord open{0};  // odd: open. Changes only while all threads stand.
+  Copier* copier = nullptr;
+  // Ahead of the checkpoint's stop, else nullptr: memory is being protected. Under `turn`, which is `memory`'s.
+  Arming* arming = nullptr;
+  GuardedMemory* guarded = nullptr;
+  uint32_t generation = 0;  // of the process: another one after a restart
+  Faults faults{};
+  uint64_t forced =
+      0;  // signals that must not be blocked while the guard is open: SIGSYS and that of the faults
+  uint64_t gates = 0;  // code: gate 0 is rt_sigreturn, gate i makes a call for the thread with record i
+  uint64_t gates_end = 0;
+  uint64_t blocks = 0;  // record i at blocks + i * kBlockBytes
+  AddrRange memory{};
+  std::atomic<uint32_t> next_record{0};
+  FutexWord enlisted{0};
+  FutexLock actions_lock;            // leaf; held by handlers with signals blocked
+  KernelSigaction actions[65] = {};  // as the program knows them
+  std::atomic<uint64_t> calls{0}, waited{0}, signals{0};
+  std::atomic<int64_t> longest_wait_ns{0};
+};
+extern Window window;
+
+inline bool is_open() { return (window.open.load(std::memory_order_acquire) & 1) != 0; }
+inline bool in_gates(uint64_t ip) { return ip - window.gates < window.gates_end - window.gates; }
+inline ThreadRecord* record_of(const void* on_stack) {
+  const uint64_t offset = Addr::of(on_stack).value - window.blocks;
+  if (window.blocks == 0 || offset >= kMostThreads * kBlockBytes) return nullptr;
+  return reinterpret_cast<ThreadRecord*>(window.blocks + (offset & ~(kBlockBytes - 1)));
+}
+inline KernelStack stack_of(const ThreadRecord& record) {
+  return {Addr::of(&record).value + kPageSize, 0, 0, kBlockBytes - kPageSize};
+}
+inline uint64_t gate_of(const ThreadRecord& record) { return window.gates + (record.index + 1) * kGateBytes; }
+
+inline KernelStack& kernel_stack(ucontext_t* frame) {
+  return *reinterpret_cast<KernelStack*>(&frame->uc_stack);
+}
+using KernelMask [[gnu::may_alias]] = uint64_t;
+inline KernelMask& kernel_mask(ucontext_t* frame) {
+  return *reinterpret_cast<KernelMask*>(&frame->uc_sigmask);
+}
+
+// The end of every handler while the guard is open.
+[[noreturn]] void resume(ThreadRecord& record, ucontext_t* frame, uint8_t selector);
+// A thread interrupted in its gate appears as if it stood at its own instruction. True: the call had
+// returned.
+bool back_out(ThreadRecord& record, ucontext_t* frame);
+// Makes memory writable for the kernel. False: it cannot be, before the guard is closed.
+bool make_writable(AddrRange range);
+// Returns when the guard is closed, with the thread no longer under guard; its frame is ready for return. shown: where the
+// program stands meanwhile. take_off: the thread was under guard already.
+void wait_until_closed(ThreadRecord& record, ucontext_t* shown, bool take_off = true);
+// The frame as it would be without the guard.
+void take_guard_off(ThreadRecord& record, ucontext_t* frame);
+void hold(ThreadRecord& record, const siginfo_t& info);
+// Those that the program does not block: they come when the handler returns.
+void send_held(ThreadRecord& record);
+
+// guard.cc: a thread that has stood goes back under guard.
+[[noreturn]] void enlist(void* frame);
+void leave_dispatch(ThreadRecord& record);
+uint64_t bit(int signal);
+void unblock(uint64_t signals);
+void block_all();
+
+// Ahead of the checkpoint's stop (guard_ahead.cc).
+inline bool is_ahead() { return window.arming != nullptr; }
+void open_for_kernel(ThreadRecord& record, AddrRange range);
+void open_for_change(ThreadRecord& record, AddrRange range);
+// A store faulted at the page: may it be made again? False: the fault is not ours.
+bool let_go_ahead(ThreadRecord& record, Addr page);
+// The words that the kernel writes to when the thread ends.
+void open_for_exit();
+
+// Reads the program's memory, false when the kernel could not either.
+bool copy_in(void* to, uint64_t from, size_t bytes);
+bool copy_out(uint64_t to, const void* from, size_t bytes);
+
+// guard_signals.cc: the frame as the kernel would have pushed it without us, on the program's alternate stack or where it
+// stands.
+struct MovedFrame {
+  ucontext_t* context;
+  siginfo_t* info;
+};
+MovedFrame move_frame(const ThreadRecord& record, const ucontext_t* frame, const siginfo_t& info, uint64_t restorer,
+                      bool wants_alternate);
+
+// Handlers. guard_dispatch.cc:
+void on_system_call(int, siginfo_t* info, void* frame);
+// guard_signals.cc:
+void on_fault(int signal, siginfo_t* info, void* frame);
+void on_program_signal(int signal, siginfo_t* info, void* frame);
+void install(int signal, const KernelSigaction& wanted);
+bool on_stack(const KernelStack& stack, uint64_t sp);
+long set_program_stack(ThreadRecord& record, const KernelStack& wanted, uint64_t sp);
+// System calls about signals, made here in place of the kernel. The result, or kWait.
+inline constexpr long kWait = -4096;
+long change_mask(ThreadRecord& record, ucontext_t* frame, const long* args);
+long change_action(const long* args);
+long change_stack(ThreadRecord& record, ucontext_t* frame, const long* args);
+void prepare_signal_return(ThreadRecord& record, ucontext_t* frame);
+
+}  // namespace ckpt::guard

@@ -1,0 +1,245 @@
+// The interposed system calls themselves, shared by libc's names for them and by syscall(2): results are
+// the kernel's, arguments those of the system call, no cancellation, no errno.
+//
+// Owner:     interposition. Header only. Callers: threads of the program.
+#pragma once
+
+#include <linux/futex.h>
+
+#include "base/sys.h"
+#include "libckpt_rt/interpose/signals/mask.h"
+#include "libckpt_rt/interpose/interrupted_call.h"
+
+namespace ckpt::calls {
+
+template <typename T>
+long word(T value) {
+  return sys::as_word(value);
+}
+
+// nanosleep(2) is clock_nanosleep with CLOCK_REALTIME, relative: which the kernel measures by
+// CLOCK_MONOTONIC.
+inline long clock_nanosleep(clockid_t clock, int flags, const timespec* request, timespec* remaining) {
+  InterruptibleCall c(__NR_clock_nanosleep, clock, flags, word(request));
+  if ((flags & TIMER_ABSTIME) != 0) {
+    c.with_absolute_timeout(2, clock);
+    return c.run();
+  }
+  c.args[3] = word(&c.remaining);
+  c.with_timeout_pointer(2, clock == CLOCK_REALTIME ? CLOCK_MONOTONIC : clock);
+  long r = c.run();
+  if (r == -EINTR && remaining != nullptr) *remaining = c.remaining;
+  return r;
+}
+
+inline long poll(pollfd* fds, unsigned long n, int milliseconds) {
+  InterruptibleCall c(__NR_poll, word(fds), word(n), milliseconds);
+  c.with_milliseconds(2);
+  return c.run();
+}
+
+// The kernel writes what remains into *timeout.
+inline long ppoll(pollfd* fds, unsigned long n, timespec* timeout, const void* mask) {
+  InterruptibleCall c(__NR_ppoll, word(fds), word(n), 0, 0, 8);
+  if (timeout != nullptr) c.with_own_timeout(2, *timeout);
+  c.with_mask(3, mask);
+  long r = c.run();
+  if (timeout != nullptr) *timeout = c.timeout;
+  return r;
+}
+
+// As above.
+inline long pselect6(int n, void* in, void* out, void* except, timespec* timeout, const void* mask) {
+  InterruptibleCall c(__NR_pselect6, n, word(in), word(out), word(except));
+  if (timeout != nullptr) c.with_own_timeout(4, *timeout);
+  c.with_packed_mask(5, mask);
+  long r = c.run();
+  if (timeout != nullptr) *timeout = c.timeout;
+  return r;
+}
+
+inline long epoll_wait(int fd, void* events, int n, int milliseconds) {
+  InterruptibleCall c(__NR_epoll_wait, fd, word(events), n, milliseconds);
+  c.with_milliseconds(3);
+  return c.run();
+}
+
+inline long epoll_pwait(int fd, void* events, int n, int milliseconds, const void* mask) {
+  InterruptibleCall c(__NR_epoll_pwait, fd, word(events), n, milliseconds, 0, 8);
+  c.with_milliseconds(3);
+  c.with_mask(4, mask);
+  return c.run();
+}
+
+inline long epoll_pwait2(int fd, void* events, int n, const timespec* timeout, const void* mask) {
+  InterruptibleCall c(__NR_epoll_pwait2, fd, word(events), n, word(timeout), 0, 8);
+  c.with_timeout_pointer(3);
+  c.with_mask(4, mask);
+  return c.run();
+}
+
+inline long pause() { return InterruptibleCall(__NR_pause).run(); }
+
+inline long sigsuspend(const void* mask) {
+  InterruptibleCall c(__NR_rt_sigsuspend, 0, 8);
+  c.with_mask(0, mask);
+  return c.run();
+}
+
+// The set of signals waited for, without the checkpoint's.
+inline long sigtimedwait(const void* set, void* info, const timespec* timeout) {
+  uint64_t waited_for = *static_cast<const uint64_t*>(set) & ~checkpoint_bit();
+  InterruptibleCall c(__NR_rt_sigtimedwait, word(&waited_for), word(info), word(timeout), 8);
+  c.with_timeout_pointer(2);
+  return c.run();
+}
+
+inline long semtimedop(int id, void* operations, size_t n, const timespec* timeout) {
+  InterruptibleCall c(__NR_semtimedop, id, word(operations), word(n), word(timeout));
+  c.with_timeout_pointer(3);
+  return c.run();
+}
+
+inline long msgsnd(int id, const void* message, size_t size, int flags) {
+  return InterruptibleCall(__NR_msgsnd, id, word(message), word(size), flags).run();
+}
+
+inline long msgrcv(int id, void* message, size_t size, long type, int flags) {
+  return InterruptibleCall(__NR_msgrcv, id, word(message), word(size), type, flags).run();
+}
+
+inline long io_getevents(long context, long least, long n, void* events, const timespec* timeout) {
+  InterruptibleCall c(__NR_io_getevents, context, least, n, word(events), word(timeout));
+  c.with_timeout_pointer(4);
+  return c.run();
+}
+
+inline long io_pgetevents(long context, long least, long n, void* events, const timespec* timeout,
+                          const KernelMaskArgument* mask) {
+  InterruptibleCall c(__NR_io_pgetevents, context, least, n, word(events), word(timeout));
+  c.with_timeout_pointer(4);
+  c.with_packed_mask(5, mask != nullptr && mask->size == 8 ? mask->mask : nullptr);
+  return c.run();
+}
+
+// FUTEX_WAIT has a relative timeout; the other operations that wait have absolute ones.
+inline long futex(uint32_t* word_address, int operation, uint32_t value, const timespec* timeout,
+                  uint32_t* second, uint32_t third) {
+  InterruptibleCall c(__NR_futex, word(word_address), operation, value, word(timeout), word(second), third);
+  const int command = operation & FUTEX_CMD_MASK;
+  const clockid_t clock = (operation & FUTEX_CLOCK_REALTIME) != 0 ? CLOCK_REALTIME : CLOCK_MONOTONIC;
+  if (command == FUTEX_WAIT) {
+    c.with_timeout_pointer(3, clock);
+  } else if (command == FUTEX_WAIT_BITSET || command == FUTEX_LOCK_PI2 || command == FUTEX_WAIT_REQUEUE_PI) {
+    c.with_absolute_timeout(3, clock);
+  }
+  return c.run();
+}
+
+inline long read(int fd, void* buffer, size_t n) {
+  InterruptibleCall c(__NR_read, fd, word(buffer), word(n));
+  c.with_socket_timeout(Timeout::kSocketReceive);
+  c.progress = Progress::kMemoryDevice;
+  return c.run();
+}
+
+inline long write(int fd, const void* buffer, size_t n) {
+  InterruptibleCall c(__NR_write, fd, word(buffer), word(n));
+  c.with_socket_timeout(Timeout::kSocketSend);
+  c.progress = Progress::kBytes;
+  return c.run();
+}
+
+inline long readv(int fd, const iovec* pieces, int n) {
+  InterruptibleCall c(__NR_readv, fd, word(pieces), n);
+  c.with_socket_timeout(Timeout::kSocketReceive);
+  return c.run();
+}
+
+inline long writev(int fd, const iovec* pieces, int n) {
+  VectorScratch scratch;
+  InterruptibleCall c(__NR_writev, fd, word(pieces), n);
+  c.with_socket_timeout(Timeout::kSocketSend);
+  c.progress = Progress::kVector;
+  c.scratch = &scratch;
+  return c.run();
+}
+
+inline long sendfile(int out, int in, void* offset, size_t n) {
+  InterruptibleCall c(__NR_sendfile, out, in, word(offset), word(n));
+  c.with_socket_timeout(Timeout::kSocketSend);
+  c.progress = Progress::kCount;
+  return c.run();
+}
+
+inline long getrandom(void* buffer, size_t n, unsigned flags) {
+  InterruptibleCall c(__NR_getrandom, word(buffer), word(n), flags);
+  c.progress = Progress::kRandom;
+  return c.run();
+}
+
+inline long connect(int fd, const void* address, uint32_t length) {
+  InterruptibleCall c(__NR_connect, fd, word(address), length);
+  c.with_socket_timeout(Timeout::kSocketSend);
+  return c.run();
+}
+
+inline long accept4(int fd, void* address, void* length, int flags) {
+  InterruptibleCall c(__NR_accept4, fd, word(address), word(length), flags);
+  c.with_socket_timeout(Timeout::kSocketReceive);
+  return c.run();
+}
+
+inline long sendto(int fd, const void* buffer, size_t n, int flags, const void* address, uint32_t length) {
+  InterruptibleCall c(__NR_sendto, fd, word(buffer), word(n), flags, word(address), length);
+  c.with_socket_timeout(Timeout::kSocketSend);
+  c.progress = Progress::kBytes;
+  return c.run();
+}
+
+inline long recvfrom(int fd, void* buffer, size_t n, int flags, void* address, void* length) {
+  InterruptibleCall c(__NR_recvfrom, fd, word(buffer), word(n), flags, word(address), word(length));
+  c.with_socket_timeout(Timeout::kSocketReceive);
+  c.progress = Progress::kBytes;
+  return c.run();
+}
+
+inline long message(long nr, Timeout direction, int fd, const msghdr* m, int flags) {
+  VectorScratch scratch;
+  InterruptibleCall c(nr, fd, word(m), flags);
+  c.with_socket_timeout(direction);
+  c.progress = Progress::kMessage;
+  c.scratch = &scratch;
+  return c.run();
+}
+
+inline long sendmsg(int fd, const msghdr* m, int flags) {
+  return message(__NR_sendmsg, Timeout::kSocketSend, fd, m, flags);
+}
+
+inline long recvmsg(int fd, msghdr* m, int flags) {
+  return message(__NR_recvmsg, Timeout::kSocketReceive, fd, m, flags);
+}
+
+inline long sendmmsg(int fd, mmsghdr* m, unsigned n, int flags) {
+  VectorScratch scratch;
+  InterruptibleCall c(__NR_sendmmsg, fd, word(m), n, flags);
+  c.with_socket_timeout(Timeout::kSocketSend);
+  c.progress = Progress::kMessages;
+  c.scratch = &scratch;
+  return c.run();
+}
+
+inline long recvmmsg(int fd, mmsghdr* m, unsigned n, int flags, timespec* timeout) {
+  InterruptibleCall c(__NR_recvmmsg, fd, word(m), n, flags, word(timeout));
+  c.with_socket_timeout(Timeout::kSocketReceive);
+  c.progress = Progress::kMessages;
+  return c.run();
+}
+
+// No thread of ours exists meanwhile.
+long unshare(int flags);
+long setns(int fd, int kind);
+long seccomp(unsigned operation, unsigned flags, void* argument);
+
+}  // namespace ckpt::calls

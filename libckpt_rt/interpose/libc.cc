@@ -1,0 +1,113 @@
+#include "libckpt_rt/interpose/libc.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cstring>
+
+#include "libckpt_rt/interpose/abi.h"
+#include "libckpt_rt/interpose/waits/clock.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+// The interposed functions, by the names under which they are exported.
+extern "C" {
+[[gnu::visibility("default")]] int ckpt_libc_munmap(void*, size_t) __asm__("munmap");
+[[gnu::visibility("default")]] int ckpt_libc_madvise(void*, size_t, int) __asm__("madvise");
+[[gnu::visibility("default")]] void* ckpt_libc_mremap(void*, size_t, size_t, int, void*) __asm__("mremap");
+[[gnu::visibility("default")]] int ckpt_libc_brk(void*) __asm__("brk");
+}
+
+namespace ckpt {
+namespace {
+
+// jmp rel32
+constexpr unsigned char kJump = 0xe9;
+constexpr size_t kJumpBytes = 5;
+constexpr unsigned char kEndbr64[4] = {0xf3, 0x0f, 0x1e, 0xfa};
+
+struct Redirection {
+  const char* name;
+  void* to;
+  unsigned char* at;  // after the endbr64, if the function begins with one; null: not found
+};
+
+Redirection redirections[] = {
+    {"munmap", nullptr, nullptr},
+    {"madvise", nullptr, nullptr},
+    {"mremap", nullptr, nullptr},
+    {"brk", nullptr, nullptr},
+};
+
+bool redirected = false;
+
+void make_jump(const Redirection& r, unsigned char (&jump)[kJumpBytes]) {
+  const int64_t distance = static_cast<unsigned char*>(r.to) - (r.at + kJumpBytes);
+  const auto offset = static_cast<int32_t>(distance);
+  jump[0] = kJump;
+  std::memcpy(jump + 1, &offset, sizeof(offset));
+}
+
+bool in_reach(const Redirection& r) {
+  const int64_t distance = static_cast<unsigned char*>(r.to) - (r.at + kJumpBytes);
+  return distance == static_cast<int32_t>(distance);
+}
+
+// Five bytes are not written in one piece: nobody may be running them.
+bool only_thread() {
+  struct stat st;
+  // A directory has a link from itself, one from its parent and one from each task.
+  return sys::call(__NR_stat, "/proc/self/task", &st) == 0 && st.st_nlink == 3;
+}
+
+[[gnu::constructor(102)]] void find_and_redirect() {
+  // libc's own functions, not those of a library preloaded after us.
+  void* libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+  if (libc == nullptr) return;
+  void* ours[] = {reinterpret_cast<void*>(ckpt_libc_munmap), reinterpret_cast<void*>(ckpt_libc_madvise),
+                  reinterpret_cast<void*>(ckpt_libc_mremap), reinterpret_cast<void*>(ckpt_libc_brk)};
+  for (size_t i = 0; i < 4; ++i) {
+    Redirection& r = redirections[i];
+    auto* code = static_cast<unsigned char*>(dlsym(libc, r.name));
+    if (code == nullptr) continue;
+    if (std::memcmp(code, kEndbr64, sizeof(kEndbr64)) == 0) code += sizeof(kEndbr64);
+    r.to = ours[i];
+    r.at = code;
+  }
+  dlclose(libc);
+  redirect_libc();
+}
+
+}  // namespace
+
+bool redirect_libc() {
+  redirected = false;
+  if (!only_thread()) return false;
+  // /proc/self/mem writes where the program may not: the page stays executable and is never writable.
+  long fd = sys::call(__NR_openat, long{AT_FDCWD}, "/proc/self/mem", long{O_RDWR | O_CLOEXEC}, 0L);
+  if (fd < 0) return false;
+  bool all = true;
+  for (Redirection& r : redirections) {
+    if (r.at == nullptr || r.at == r.to || !in_reach(r)) {
+      all = false;
+      continue;
+    }
+    unsigned char jump[kJumpBytes];
+    make_jump(r, jump);
+    if (std::memcmp(r.at, jump, kJumpBytes) == 0) continue;
+    const long written = sys::call(__NR_pwrite64, fd, static_cast<void*>(jump), kJumpBytes, r.at);
+    all = all && written == static_cast<long>(kJumpBytes);
+  }
+  sys::call(__NR_close, fd);
+  redirected = all;
+  return all;
+}
+
+bool libc_is_redirected() { return redirected; }
+
+void interposition_after_restart() {
+  reset_clock();
+  redirect_libc();
+}
+
+}  // namespace ckpt

@@ -1,0 +1,304 @@
+#include "libckpt_rt/interpose/memory/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <sys/mman.h>
+
+#include <optional>
+#include <sys/prctl.h>
+#include <sys/shm.h>
+#include <sys/stat.h>
+
+#include "libckpt_rt/interpose/abi.h"
+#include "libckpt_rt/interpose/memory/advice.h"
+#include "libckpt_rt/interpose/memory/gate.h"
+#include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
+
+namespace ckpt::calls {
+namespace {
+
+constexpr int kMadvGuardInstall = 102;  // Linux 6.13: drops the pages
+
+uintptr_t at(const void* p) { return reinterpret_cast<uintptr_t>(p); }
+
+template <typename T>
+long word(T value) {
+  return sys::as_word(value);
+}
+
+bool drops_pages(int advice) {
+  return advice == MADV_DONTNEED || advice == MADV_FREE || advice == MADV_REMOVE ||
+         advice == MADV_DONTNEED_LOCKED || advice == kMadvGuardInstall;
+}
+
+// libc gives back what a thread has used of its stack as the last thing before it exits.
+bool is_below_own_stack(uintptr_t end) {
+  constexpr uintptr_t kNear = 64 << 10;
+  const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  return end <= here && here - end < kNear;
+}
+
+void release_file(int fd) {
+  struct stat st;
+  if (sys::call(__NR_fstat, long{fd}, &st) == 0) release_mappings(st.st_dev, st.st_ino, 0);
+}
+
+}  // namespace
+
+long munmap(void* start, size_t length) {
+  MappingChange change;
+  return run_releasing_call([=] { hooks::before_release(at(start), length); }, __NR_munmap, word(start),
+                            word(length));
+}
+
+long mremap(void* start, size_t old_length, size_t new_length, int flags, void* new_start) {
+  auto tell = [=] {
+    // A move takes the old range away; without one only what is cut off goes.
+    bool moves = (flags & MREMAP_MAYMOVE) != 0;
+    if (moves) {
+      hooks::before_release(at(start), old_length);
+    } else if (new_length < old_length) {
+      hooks::before_release(at(start) + new_length, old_length - new_length);
+    }
+    if ((flags & MREMAP_FIXED) != 0) hooks::before_release(at(new_start), new_length);
+  };
+  MappingChange change;
+  for (;;) {
+    // relaxed: as in run_releasing_call().
+    const uint32_t departures = ckpt_departures.load(std::memory_order_relaxed);
+    if (hooks::copying()) tell();
+    // Registration keeps mappings apart that would be one, and mremap takes one only (or, since Linux
+    // 6.17, moves a part of them before it fails with EFAULT).
+    if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) hooks::forget(at(start), old_length);
+    long r = call_unless_stopped(departures, __NR_mremap, word(start), word(old_length), word(new_length), flags,
+                                 word(new_start));
+    if (r != kStoppedBefore) return r;
+  }
+}
+
+long mmap(void* start, size_t length, int protection, int flags, int fd, long offset) {
+  auto tell = [=] { hooks::before_release(at(start), length); };
+  long r;
+  if ((flags & MAP_FIXED) == 0) {
+    r = sys::call(__NR_mmap, start, length, long{protection}, long{flags}, long{fd}, offset);
+  } else {
+    MappingChange change;
+    r = run_releasing_call(tell, __NR_mmap, word(start), word(length), protection, flags, fd, offset);
+  }
+  if (!sys::failed(r)) memory_advice::note_mapping(Addr{static_cast<uint64_t>(r)}, length, flags);
+  return r;
+}
+
+long madvise(void* start, size_t length, int advice) {
+  memory_advice::note(Addr::of(start), length, advice);
+  if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) {
+    // Pages that the kernel may take at any time later lose their protection then, and no event says so.
+    if (advice == MADV_FREE) advice = MADV_DONTNEED;
+    if (advice == MADV_DONTNEED && is_below_own_stack(at(start) + length)) {
+      void* cleared_at_exit = nullptr;
+      sys::call(__NR_prctl, long{PR_GET_TID_ADDRESS}, &cleared_at_exit, 0L, 0L, 0L);
+      hooks::note_exit(cleared_at_exit);
+    }
+    if (advice == kMadvGuardInstall || advice == kMadvGuardInstall + 1) hooks::forget(at(start), length);
+  }
+  auto tell = [=] {
+    if (drops_pages(advice)) hooks::before_release(at(start), length);
+  };
+  std::optional<MappingChange> change;
+  if (drops_pages(advice) && hooks::memory_registered.load(std::memory_order_relaxed) != 0) change.emplace();
+  return run_releasing_call(tell, __NR_madvise, word(start), word(length), advice);
+}
+
+long process_madvise(int pidfd, const void* ranges, size_t n, int advice, unsigned flags) {
+  // Of the process itself any advice is allowed since Linux 6.13. Where it is given is for the kernel to read.
+  memory_advice::note_unplaced(advice);
+  auto tell = [=] {
+    // Of another process: told for nothing, which does no harm.
+    auto* range = static_cast<const iovec*>(ranges);
+    for (size_t i = 0; drops_pages(advice) && i < n; ++i) {
+      hooks::before_release(at(range[i].iov_base), range[i].iov_len);
+    }
+  };
+  std::optional<MappingChange> change;
+  if (drops_pages(advice) && hooks::memory_registered.load(std::memory_order_relaxed) != 0) change.emplace();
+  return run_releasing_call(tell, __NR_process_madvise, pidfd, word(ranges), word(n), advice, flags);
+}
+
+// Memory that cannot be read any more cannot be copied any more.
+long mprotect(void* start, size_t length, int protection) {
+  auto tell = [=] {
+    if ((protection & PROT_READ) == 0) hooks::before_release(at(start), length);
+  };
+  MappingChange change;  // heaps grow so
+  return run_releasing_call(tell, __NR_mprotect, word(start), word(length), protection);
+}
+
+long pkey_mprotect(void* start, size_t length, int protection, int key) {
+  auto tell = [=] { hooks::before_release(at(start), length); };
+  return run_releasing_call(tell, __NR_pkey_mprotect, word(start), word(length), protection, key);
+}
+
+long remap_file_pages(void* start, size_t length, int protection, size_t page_offset, int flags) {
+  auto tell = [=] { hooks::before_release(at(start), length); };
+  return run_releasing_call(tell, __NR_remap_file_pages, word(start), word(length), protection,
+                            word(page_offset), flags);
+}
+
+// What the heap grows by joins its mapping only if that is not registered. Once it is a mapping of its own and used,
+// the two are never joined again; so it is the last page that stays behind, until the next registration.
+void let_heap_grow(uintptr_t end) {
+  static std::atomic<uint32_t> forgotten_at{0};
+  const uint32_t registered = hooks::memory_registered.load(std::memory_order_relaxed);
+  if (registered == 0 || forgotten_at.load(std::memory_order_relaxed) == registered) return;
+  const auto before = static_cast<uintptr_t>(sys::call(__NR_brk, 0L));
+  if (end <= before) return;
+  hooks::forget(before - 1, 1);
+  forgotten_at.store(registered, std::memory_order_relaxed);
+}
+
+long brk(void* end) {
+  MappingChange change;
+  if (end != nullptr) let_heap_grow(at(end));
+  auto tell = [=] {
+    uintptr_t before = static_cast<uintptr_t>(sys::call(__NR_brk, 0L));
+    if (end != nullptr && at(end) < before) hooks::before_release(at(end), before - at(end));
+  };
+  return run_releasing_call(tell, __NR_brk, word(end));
+}
+
+long shmat(int id, const void* start, int flags) {
+  auto tell = [=] {
+    if ((flags & SHM_REMAP) == 0) return;
+    shmid_ds segment{};
+    if (sys::call(__NR_shmctl, long{id}, long{IPC_STAT}, &segment) != 0) return;
+    if (hooks::copying()) hooks::before_release(at(start), segment.shm_segsz);
+    // The kernel does not tell that the memory goes.
+    if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) hooks::forget(at(start), segment.shm_segsz);
+  };
+  for (;;) {
+    // relaxed: as in run_releasing_call().
+    const uint32_t departures = ckpt_departures.load(std::memory_order_relaxed);
+    tell();
+    const long r = call_unless_stopped(departures, __NR_shmat, id, word(start), flags);
+    if (r != kStoppedBefore) return r;
+  }
+}
+
+long shmdt(const void* start) {
+  return run_releasing_call([=] { release_mappings(0, 0, at(start)); }, __NR_shmdt, word(start));
+}
+
+long ftruncate(int fd, long length) {
+  return run_releasing_call([=] { release_file(fd); }, __NR_ftruncate, fd, length);
+}
+
+long truncate(const char* path, long length) {
+  auto tell = [=] {
+    struct stat st;
+    if (sys::call(__NR_stat, path, &st) == 0) release_mappings(st.st_dev, st.st_ino, 0);
+  };
+  return run_releasing_call(tell, __NR_truncate, word(path), length);
+}
+
+long fallocate(int fd, int mode, long offset, long length) {
+  auto tell = [=] {
+    constexpr int kMovesOrDrops =
+        FALLOC_FL_PUNCH_HOLE | FALLOC_FL_COLLAPSE_RANGE | FALLOC_FL_ZERO_RANGE | FALLOC_FL_INSERT_RANGE;
+    if ((mode & kMovesOrDrops) != 0) release_file(fd);
+  };
+  return run_releasing_call(tell, __NR_fallocate, fd, mode, offset, length);
+}
+
+}  // namespace ckpt::calls
+
+using namespace ckpt;
+
+// libc's idea of the end of the heap, which sbrk() in libc goes by.
+extern "C" void* __curbrk;
+
+CKPT_INTERPOSE(int, munmap, void* start, size_t length) {
+  return to_errno<int>(calls::munmap(start, length));
+}
+
+CKPT_INTERPOSE(void*, mremap, void* start, size_t old_length, size_t new_length, int flags, void* new_start) {
+  return to_errno<void*>(calls::mremap(start, old_length, new_length, flags, new_start));
+}
+
+CKPT_INTERPOSE(void*, mmap, void* start, size_t length, int protection, int flags, int fd, off_t offset) {
+  return to_errno<void*>(calls::mmap(start, length, protection, flags, fd, offset));
+}
+CKPT_INTERPOSE_ALIAS(mmap, mmap64);
+
+CKPT_INTERPOSE(int, madvise, void* start, size_t length, int advice) {
+  return to_errno<int>(calls::madvise(start, length, advice));
+}
+
+// Returns the error; POSIX_MADV_DONTNEED means nothing, as in libc.
+CKPT_INTERPOSE(int, posix_madvise, void* start, size_t length, int advice) {
+  if (advice == POSIX_MADV_DONTNEED) return 0;
+  return static_cast<int>(-calls::madvise(start, length, advice));
+}
+
+CKPT_INTERPOSE(ssize_t, process_madvise, int pidfd, const iovec* ranges, size_t n, int advice,
+               unsigned flags) {
+  return to_errno(calls::process_madvise(pidfd, ranges, n, advice, flags));
+}
+
+CKPT_INTERPOSE(int, mprotect, void* start, size_t length, int protection) {
+  return to_errno<int>(calls::mprotect(start, length, protection));
+}
+
+CKPT_INTERPOSE(int, pkey_mprotect, void* start, size_t length, int protection, int key) {
+  // Key -1 needs no protection keys.
+  if (key == -1) return to_errno<int>(calls::mprotect(start, length, protection));
+  return to_errno<int>(calls::pkey_mprotect(start, length, protection, key));
+}
+
+CKPT_INTERPOSE(int, remap_file_pages, void* start, size_t length, int protection, size_t page_offset,
+               int flags) {
+  return to_errno<int>(calls::remap_file_pages(start, length, protection, page_offset, flags));
+}
+
+CKPT_INTERPOSE(int, brk, void* end) {
+  long now = calls::brk(end);
+  __curbrk = reinterpret_cast<void*>(now);
+  return now < reinterpret_cast<long>(end) ? to_errno<int>(-ENOMEM) : 0;
+}
+
+CKPT_INTERPOSE(void*, sbrk, intptr_t increment) {
+  if (__curbrk == nullptr) __curbrk = reinterpret_cast<void*>(calls::brk(nullptr));
+  char* before = static_cast<char*>(__curbrk);
+  if (increment == 0) return before;
+  uintptr_t wanted;
+  if (__builtin_add_overflow(reinterpret_cast<uintptr_t>(before), increment, &wanted)) {
+    return to_errno<void*>(-ENOMEM);
+  }
+  return ckpt_libc_brk(reinterpret_cast<void*>(wanted)) < 0 ? reinterpret_cast<void*>(-1) : before;
+}
+CKPT_INTERPOSE_ALIAS(sbrk, __sbrk);
+
+CKPT_INTERPOSE(void*, shmat, int id, const void* start, int flags) {
+  return to_errno<void*>(calls::shmat(id, start, flags));
+}
+
+CKPT_INTERPOSE(int, shmdt, const void* start) { return to_errno<int>(calls::shmdt(start)); }
+
+CKPT_INTERPOSE(int, ftruncate, int fd, off_t length) { return to_errno<int>(calls::ftruncate(fd, length)); }
+CKPT_INTERPOSE_ALIAS(ftruncate, ftruncate64);
+
+CKPT_INTERPOSE(int, truncate, const char* path, off_t length) {
+  return to_errno<int>(calls::truncate(path, length));
+}
+CKPT_INTERPOSE_ALIAS(truncate, truncate64);
+
+CKPT_INTERPOSE(int, fallocate, int fd, int mode, off_t offset, off_t length) {
+  CancellationPoint here;
+  return to_errno<int>(calls::fallocate(fd, mode, offset, length));
+}
+CKPT_INTERPOSE_ALIAS(fallocate, fallocate64);

@@ -1,0 +1,41 @@
+// unshare(2) and setns(2): to enter a user namespace, among others, is only for a process of one thread. seccomp(2)
+// with SECCOMP_FILTER_FLAG_TSYNC: a filter for all threads would reach ours, which do what the program may have
+// forbidden itself. (libc has no function of that name.)
+#include <linux/seccomp.h>
+
+#include "base/sys.h"
+#include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/interpose/abi.h"
+#include "libckpt_rt/interpose/calls.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::calls {
+
+long unshare(int flags) {
+  hooks::begin_alone();
+  const long r = sys::call(__NR_unshare, long{flags});
+  hooks::end_alone();
+  return r;
+}
+
+long setns(int fd, int kind) {
+  hooks::begin_alone();
+  const long r = sys::call(__NR_setns, long{fd}, long{kind});
+  hooks::end_alone();
+  return r;
+}
+
+long seccomp(unsigned operation, unsigned flags, void* argument) {
+  const bool of_all_threads = operation == SECCOMP_SET_MODE_FILTER && (flags & SECCOMP_FILTER_FLAG_TSYNC) != 0;
+  if (of_all_threads) hooks::begin_alone();
+  const long r = sys::call(__NR_seccomp, long{operation}, long{flags}, argument);
+  if (of_all_threads) hooks::end_alone();
+  return r;
+}
+
+}  // namespace ckpt::calls
+
+using namespace ckpt;
+
+CKPT_INTERPOSE(int, unshare, int flags) { return to_errno<int>(calls::unshare(flags)); }
+CKPT_INTERPOSE(int, setns, int fd, int kind) { return to_errno<int>(calls::setns(fd, kind)); }

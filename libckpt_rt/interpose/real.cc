@@ -1,0 +1,34 @@
+#include "libckpt_rt/interpose/real.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+namespace {
+
+constexpr const char* kNames[] = {"fork",        "_Fork",       "pthread_attr_setsigmask_np",
+                                  "setcontext",  "swapcontext", "dlclose",
+                                  "aio_suspend", "gai_suspend", "pthread_mutex_init",
+                                  "timer_create"};
+constexpr unsigned kCount = static_cast<unsigned>(RealFunction::kCount);
+static_assert(sizeof(kNames) / sizeof(kNames[0]) == kCount);
+
+std::atomic<void*> addresses[kCount];
+
+[[gnu::constructor(101)]] void find_real_functions() {
+  for (unsigned i = 0; i < kCount; ++i)
+    addresses[i].store(dlsym(RTLD_NEXT, kNames[i]), std::memory_order_relaxed);
+}
+
+}  // namespace
+
+RealAddress real_function(RealFunction which) {
+  std::atomic<void*>& address = addresses[static_cast<unsigned>(which)];
+  if (address.load(std::memory_order_relaxed) == nullptr) find_real_functions();
+  return {address.load(std::memory_order_relaxed)};
+}
+
+}  // namespace ckpt

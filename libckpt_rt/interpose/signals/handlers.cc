@@ -1,0 +1,97 @@
+#include "libckpt_rt/interpose/signals/handlers.h"
+
+#include <signal.h>
+
+#include <atomic>
+
+#include "base/sys.h"
+#include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/interpose/signals/mask.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+namespace {
+
+constexpr unsigned kHandlerSlots = 256;  // SLOTS in interpose_handlers.S
+constexpr uintptr_t kSlotBytes = 16;
+constexpr uint64_t kRestarts = uint64_t{1} << 63;  // no address of a program has this bit
+constexpr uint64_t kSaRestorer = 0x04000000;
+
+// What a slot was given to: handler | kRestarts. 0 is free; never changes otherwise.
+std::atomic<uint64_t> slot_keys[kHandlerSlots];
+
+// What the program asked for on the checkpoint signal: told back to it, and nothing else.
+std::atomic<uintptr_t> own_handler, own_restorer;
+std::atomic<uint64_t> own_flags, own_mask;
+
+}  // namespace
+
+extern "C" {
+extern const char ckpt_handler_slots[], __restore_rt[];
+// Where a slot jumps.
+[[gnu::visibility("hidden")]] std::atomic<uintptr_t> ckpt_handler_targets[kHandlerSlots];
+}
+
+bool is_handler_slot(uintptr_t kernel_handler) {
+  return kernel_handler - reinterpret_cast<uintptr_t>(ckpt_handler_slots) < kHandlerSlots * kSlotBytes;
+}
+
+bool slot_restarts(unsigned slot) {
+  return (slot_keys[slot].load(std::memory_order_relaxed) & kRestarts) != 0;
+}
+
+uintptr_t slot_for_handler(uintptr_t handler, uint64_t flags) {
+  if (handler <= 1 || is_handler_slot(handler)) return handler;
+  const uint64_t key = handler | ((flags & SA_RESTART) != 0 ? kRestarts : 0);
+  for (unsigned i = 0; i < kHandlerSlots; ++i) {
+    uint64_t found = slot_keys[i].load(std::memory_order_relaxed);
+    // relaxed: the system call that tells the kernel about the slot orders these stores before any
+    // delivery through it.
+    if (found == 0) slot_keys[i].compare_exchange_strong(found, key, std::memory_order_relaxed);
+    if (found != 0 && found != key) continue;
+    // Two threads may both write here: the same value.
+    ckpt_handler_targets[i].store(handler, std::memory_order_relaxed);
+    return reinterpret_cast<uintptr_t>(ckpt_handler_slots) + i * kSlotBytes;
+  }
+  return handler;
+}
+
+uintptr_t handler_behind(uintptr_t kernel_handler) {
+  if (!is_handler_slot(kernel_handler)) return kernel_handler;
+  unsigned slot =
+      static_cast<unsigned>((kernel_handler - reinterpret_cast<uintptr_t>(ckpt_handler_slots)) / kSlotBytes);
+  return slot_keys[slot].load(std::memory_order_relaxed) & ~kRestarts;
+}
+
+long sigaction_for_program(int signal, const KernelSigaction* action, KernelSigaction* old) {
+  if (is_checkpoint_signal(signal)) {
+    KernelSigaction wanted = action != nullptr ? *action : KernelSigaction{};
+    if (old != nullptr) *old = {own_handler, own_flags, own_restorer, own_mask};
+    if (action != nullptr) {
+      own_handler = wanted.handler;
+      own_flags = wanted.flags;
+      own_restorer = wanted.restorer;
+      own_mask = wanted.mask;
+    }
+    return 0;
+  }
+  KernelSigaction told{}, found{};
+  if (action != nullptr) {
+    told = *action;
+    told.handler = slot_for_handler(told.handler, told.flags);
+    told.mask &= ~checkpoint_bit();
+    if (told.restorer == 0) {
+      told.restorer = reinterpret_cast<uintptr_t>(__restore_rt);
+      told.flags |= kSaRestorer;
+    }
+  }
+  long r = sys::call(__NR_rt_sigaction, long{signal}, action != nullptr ? &told : nullptr, &found, 8L);
+  if (r == 0 && old != nullptr) {
+    *old = found;
+    old->handler = handler_behind(found.handler);
+    old->mask = as_program_sees(found.mask);
+  }
+  return r;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,28 @@
+// The handlers that the program installs, called through slots of ours, so that we know when a handler
+// of the program is about to run on top of a call that a checkpoint interrupted.
+//
+// Owner:     interposition. The kernel is told the address of a slot (interpose_handlers.S); the slot
+//            jumps to the program's function with all registers as the kernel set them, so that it is
+//            not seen in a backtrace. A slot, once given to a function, is never given to another:
+//            whatever sigaction() races with, the kernel's own record says which function runs.
+// Callers:   the interposed sigaction and its kin; fix_interrupted_call.
+// Never:     fails: with all slots in use the function is installed as it is.
+#pragma once
+
+#include <cstdint>
+
+#include "libckpt_rt/core/kernel_sigaction.h"
+
+namespace ckpt {
+
+// What to tell the kernel for a program's handler (SIG_DFL and SIG_IGN are themselves), and back.
+uintptr_t slot_for_handler(uintptr_t handler, uint64_t flags);
+uintptr_t handler_behind(uintptr_t kernel_handler);
+bool is_handler_slot(uintptr_t kernel_handler);
+bool slot_restarts(unsigned slot);  // installed with SA_RESTART
+
+// rt_sigaction as the program sees it: hides slots and the checkpoint signal. -errno on failure.
+// Either pointer may be null. A null restorer in `action` is replaced by ours.
+long sigaction_for_program(int signal, const KernelSigaction* action, KernelSigaction* old);
+
+}  // namespace ckpt

@@ -1,0 +1,310 @@
+// syscall(2) with the numbers that libc's names above stand for. No cancellation points, as in libc.
+#include <linux/futex.h>
+#include <sys/mman.h>
+
+#include <array>
+
+#include "libckpt_rt/capture/futex_words.h"
+#include "libckpt_rt/interpose/abi.h"
+#include "libckpt_rt/interpose/calls.h"
+#include "libckpt_rt/interpose/signals/handlers.h"
+#include "libckpt_rt/interpose/memory/memory.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+#ifndef __NR_futex_wait
+#define __NR_futex_wait 455
+#endif
+
+using namespace ckpt;
+
+namespace {
+
+template <typename T>
+T* pointer(long value) {
+  return reinterpret_cast<T*>(value);
+}
+
+constexpr auto kRouted = [] {
+  std::array<uint8_t, 512> table{};
+  for (int nr : {__NR_nanosleep,
+                 __NR_clock_nanosleep,
+                 __NR_poll,
+                 __NR_ppoll,
+                 __NR_select,
+                 __NR_pselect6,
+                 __NR_epoll_wait,
+                 __NR_epoll_pwait,
+                 __NR_epoll_pwait2,
+                 __NR_pause,
+                 __NR_rt_sigsuspend,
+                 __NR_rt_sigtimedwait,
+                 __NR_semop,
+                 __NR_semtimedop,
+                 __NR_msgsnd,
+                 __NR_msgrcv,
+                 __NR_io_getevents,
+                 __NR_io_pgetevents,
+                 __NR_futex,
+                 __NR_futex_waitv,
+                 __NR_futex_wait,
+                 __NR_read,
+                 __NR_write,
+                 __NR_readv,
+                 __NR_writev,
+                 __NR_sendfile,
+                 __NR_getrandom,
+                 __NR_connect,
+                 __NR_accept,
+                 __NR_accept4,
+                 __NR_sendto,
+                 __NR_recvfrom,
+                 __NR_sendmsg,
+                 __NR_recvmsg,
+                 __NR_sendmmsg,
+                 __NR_recvmmsg,
+                 __NR_rt_sigaction,
+                 __NR_rt_sigprocmask,
+                 __NR_rt_sigpending,
+                 __NR_signalfd,
+                 __NR_signalfd4,
+                 __NR_munmap,
+                 __NR_mremap,
+                 __NR_mmap,
+                 __NR_madvise,
+                 __NR_mprotect,
+                 __NR_pkey_mprotect,
+                 __NR_brk,
+                 __NR_shmat,
+                 __NR_shmdt,
+                 __NR_ftruncate,
+                 __NR_truncate,
+                 __NR_fallocate,
+                 __NR_process_madvise,
+                 __NR_remap_file_pages,
+                 __NR_unshare,
+                 __NR_seccomp,
+                 __NR_setns,
+                 __NR_io_uring_enter}) {
+    table[static_cast<size_t>(nr)] = 1;
+  }
+  return table;
+}();
+
+// select(2) itself, with a timeval.
+long select_call(int n, void* in, void* out, void* except, timeval* timeout) {
+  if (timeout == nullptr) return calls::pselect6(n, in, out, except, nullptr, nullptr);
+  if (timeout->tv_sec < 0 || timeout->tv_usec < 0) return -EINVAL;
+  timespec limit{timeout->tv_sec + timeout->tv_usec / 1'000'000, timeout->tv_usec % 1'000'000 * 1000};
+  long r = calls::pselect6(n, in, out, except, &limit, nullptr);
+  *timeout = {limit.tv_sec, limit.tv_nsec / 1000};
+  return r;
+}
+
+long clock_nanosleep_call(clockid_t clock, int flags, const timespec* request, timespec* remaining) {
+  return calls::clock_nanosleep(clock, flags, request, remaining);
+}
+
+long signal_mask_call(int how, const uint64_t* set, uint64_t* old, size_t size) {
+  if (size != 8) return sys::call(__NR_rt_sigprocmask, long{how}, set, old, size);
+  return sigprocmask_for_program(how, set, old);
+}
+
+long signal_action_call(int signal, const KernelSigaction* action, KernelSigaction* old, size_t size) {
+  if (size != 8 || (action != nullptr && (action->flags & 0x04000000) == 0)) {
+    return sys::call(__NR_rt_sigaction, long{signal}, action, old, size);
+  }
+  return sigaction_for_program(signal, action, old);
+}
+
+long pending_call(uint64_t* set, size_t size) {
+  long r = sys::call(__NR_rt_sigpending, set, size);
+  if (r == 0 && size == 8) *set &= ~checkpoint_bit();
+  return r;
+}
+
+long signalfd_call(int fd, const uint64_t* set, size_t size, int flags) {
+  if (size != 8) return sys::call(__NR_signalfd4, long{fd}, set, size, long{flags});
+  uint64_t wanted = *set & ~checkpoint_bit();
+  return sys::call(__NR_signalfd4, long{fd}, &wanted, size, long{flags});
+}
+
+long plain(long nr, long a, long b, long c, long d, long e, long f) {
+  return InterruptibleCall(nr, a, b, c, d, e, f).run();
+}
+
+// The word may lie on a page that the checkpoint under way protects: it was not known at its stop.
+bool make_writable(long word) {
+  return sys::call(__NR_madvise, word & ~static_cast<long>(kPageSize - 1), kPageSize, long{MADV_POPULATE_WRITE}) == 0;
+}
+
+long futex_written_by_kernel(long a, long b, long c, long d, long e, long f) {
+  hooks::note_futex(pointer<void>(a));
+  const int command = static_cast<int>(b) & FUTEX_CMD_MASK;
+  const bool second = command == FUTEX_WAKE_OP || command == FUTEX_CMP_REQUEUE_PI || command == FUTEX_WAIT_REQUEUE_PI;
+  if (second) hooks::note_futex(pointer<void>(e));
+  for (;;) {
+    long r = calls::futex(pointer<uint32_t>(a), static_cast<int>(b), static_cast<uint32_t>(c), pointer<timespec>(d),
+                          pointer<uint32_t>(e), static_cast<uint32_t>(f));
+    if (r != -EFAULT || !hooks::copying() || !make_writable(a) || (second && !make_writable(e))) return r;
+  }
+}
+
+// futex_wait(2), futex_waitv(2): absolute timeouts on the clock that an argument names.
+long absolute_futex(long nr, int timeout_arg, long clock, long a, long b, long c, long d, long e, long f) {
+  InterruptibleCall call(nr, a, b, c, d, e, f);
+  call.with_absolute_timeout(timeout_arg, static_cast<clockid_t>(clock));
+  return call.run();
+}
+
+long route(long nr, long a, long b, long c, long d, long e, long f) {
+  const int ia = static_cast<int>(a), ib = static_cast<int>(b), ic = static_cast<int>(c),
+            id = static_cast<int>(d);
+  const size_t ub = static_cast<size_t>(b), uc = static_cast<size_t>(c), ud = static_cast<size_t>(d);
+  switch (nr) {
+    case __NR_nanosleep:
+      return clock_nanosleep_call(CLOCK_REALTIME, 0, pointer<const timespec>(a), pointer<timespec>(b));
+    case __NR_clock_nanosleep:
+      return clock_nanosleep_call(ia, ib, pointer<const timespec>(c), pointer<timespec>(d));
+    case __NR_poll:
+      return calls::poll(pointer<pollfd>(a), static_cast<unsigned>(b), ic);
+    case __NR_ppoll:
+      if (d != 0 && e != 8) break;
+      return calls::ppoll(pointer<pollfd>(a), static_cast<unsigned>(b), pointer<timespec>(c),
+                          pointer<void>(d));
+    case __NR_select:
+      return select_call(ia, pointer<void>(b), pointer<void>(c), pointer<void>(d), pointer<timeval>(e));
+    case __NR_pselect6: {
+      auto* mask = pointer<const KernelMaskArgument>(f);
+      if (mask != nullptr && mask->mask != nullptr && mask->size != 8) break;
+      return calls::pselect6(ia, pointer<void>(b), pointer<void>(c), pointer<void>(d), pointer<timespec>(e),
+                             mask != nullptr ? mask->mask : nullptr);
+    }
+    case __NR_epoll_wait:
+      return calls::epoll_wait(ia, pointer<void>(b), ic, id);
+    case __NR_epoll_pwait:
+      if (e != 0 && f != 8) break;
+      return calls::epoll_pwait(ia, pointer<void>(b), ic, id, pointer<void>(e));
+    case __NR_epoll_pwait2:
+      if (e != 0 && f != 8) break;
+      return calls::epoll_pwait2(ia, pointer<void>(b), ic, pointer<timespec>(d), pointer<void>(e));
+    case __NR_pause:
+      return calls::pause();
+    case __NR_rt_sigsuspend:
+      if (b != 8) break;
+      return calls::sigsuspend(pointer<void>(a));
+    case __NR_rt_sigtimedwait:
+      if (d != 8) break;
+      return calls::sigtimedwait(pointer<void>(a), pointer<void>(b), pointer<timespec>(c));
+    case __NR_semop:
+      return calls::semtimedop(ia, pointer<void>(b), static_cast<unsigned>(c), nullptr);
+    case __NR_semtimedop:
+      return calls::semtimedop(ia, pointer<void>(b), static_cast<unsigned>(c), pointer<timespec>(d));
+    case __NR_msgsnd:
+      return calls::msgsnd(ia, pointer<void>(b), uc, id);
+    case __NR_msgrcv:
+      return calls::msgrcv(ia, pointer<void>(b), uc, d, static_cast<int>(e));
+    case __NR_io_getevents:
+      return calls::io_getevents(a, b, c, pointer<void>(d), pointer<timespec>(e));
+    case __NR_io_pgetevents:
+      return calls::io_pgetevents(a, b, c, pointer<void>(d), pointer<timespec>(e),
+                                  pointer<KernelMaskArgument>(f));
+    case __NR_futex:
+      if (futex_words::written_by_kernel(static_cast<uint32_t>(b))) return futex_written_by_kernel(a, b, c, d, e, f);
+      return calls::futex(pointer<uint32_t>(a), ib, static_cast<uint32_t>(c), pointer<timespec>(d),
+                          pointer<uint32_t>(e), static_cast<uint32_t>(f));
+    case __NR_futex_waitv:
+      return absolute_futex(nr, 3, e, a, b, c, d, e, f);
+    case __NR_futex_wait:
+      return absolute_futex(nr, 4, f, a, b, c, d, e, f);
+    case __NR_read:
+      return calls::read(ia, pointer<void>(b), uc);
+    case __NR_write:
+      return calls::write(ia, pointer<void>(b), uc);
+    case __NR_readv:
+      return calls::readv(ia, pointer<iovec>(b), ic);
+    case __NR_writev:
+      return calls::writev(ia, pointer<iovec>(b), ic);
+    case __NR_sendfile:
+      return calls::sendfile(ia, ib, pointer<void>(c), ud);
+    case __NR_getrandom:
+      return calls::getrandom(pointer<void>(a), ub, static_cast<unsigned>(c));
+    case __NR_connect:
+      return calls::connect(ia, pointer<void>(b), static_cast<uint32_t>(c));
+    case __NR_accept:
+      return calls::accept4(ia, pointer<void>(b), pointer<void>(c), 0);
+    case __NR_accept4:
+      return calls::accept4(ia, pointer<void>(b), pointer<void>(c), id);
+    case __NR_sendto:
+      return calls::sendto(ia, pointer<void>(b), uc, id, pointer<void>(e), static_cast<uint32_t>(f));
+    case __NR_recvfrom:
+      return calls::recvfrom(ia, pointer<void>(b), uc, id, pointer<void>(e), pointer<void>(f));
+    case __NR_sendmsg:
+      return calls::sendmsg(ia, pointer<msghdr>(b), ic);
+    case __NR_recvmsg:
+      return calls::recvmsg(ia, pointer<msghdr>(b), ic);
+    case __NR_sendmmsg:
+      return calls::sendmmsg(ia, pointer<mmsghdr>(b), static_cast<unsigned>(c), id);
+    case __NR_recvmmsg:
+      return calls::recvmmsg(ia, pointer<mmsghdr>(b), static_cast<unsigned>(c), id, pointer<timespec>(e));
+    case __NR_rt_sigaction:
+      return signal_action_call(ia, pointer<KernelSigaction>(b), pointer<KernelSigaction>(c), ud);
+    case __NR_rt_sigprocmask:
+      return signal_mask_call(ia, pointer<uint64_t>(b), pointer<uint64_t>(c), ud);
+    case __NR_rt_sigpending:
+      return pending_call(pointer<uint64_t>(a), ub);
+    case __NR_signalfd:
+      return signalfd_call(ia, pointer<uint64_t>(b), uc, 0);
+    case __NR_signalfd4:
+      return signalfd_call(ia, pointer<uint64_t>(b), uc, id);
+    case __NR_munmap:
+      return calls::munmap(pointer<void>(a), ub);
+    case __NR_mremap:
+      return calls::mremap(pointer<void>(a), ub, uc, id, pointer<void>(e));
+    case __NR_mmap:
+      return calls::mmap(pointer<void>(a), ub, ic, id, static_cast<int>(e), f);
+    case __NR_madvise:
+      return calls::madvise(pointer<void>(a), ub, ic);
+    case __NR_mprotect:
+      return calls::mprotect(pointer<void>(a), ub, ic);
+    case __NR_pkey_mprotect:
+      return calls::pkey_mprotect(pointer<void>(a), ub, ic, id);
+    case __NR_brk:
+      return calls::brk(pointer<void>(a));
+    case __NR_shmat:
+      return calls::shmat(ia, pointer<void>(b), ic);
+    case __NR_shmdt:
+      return calls::shmdt(pointer<void>(a));
+    case __NR_ftruncate:
+      return calls::ftruncate(ia, b);
+    case __NR_truncate:
+      return calls::truncate(pointer<char>(a), b);
+    case __NR_fallocate:
+      return calls::fallocate(ia, ib, c, d);
+    case __NR_process_madvise:
+      return calls::process_madvise(ia, pointer<void>(b), uc, id, static_cast<unsigned>(e));
+    case __NR_unshare:
+      return calls::unshare(ia);
+    case __NR_seccomp:
+      return calls::seccomp(static_cast<unsigned>(a), static_cast<unsigned>(b), pointer<void>(c));
+    case __NR_setns:
+      return calls::setns(ia, ib);
+    case __NR_remap_file_pages:
+      return calls::remap_file_pages(pointer<void>(a), ub, ic, ud, static_cast<int>(e));
+    default:
+      break;
+  }
+  // Waits without a timeout of its own in these arguments, or with arguments the kernel will refuse.
+  return plain(nr, a, b, c, d, e, f);
+}
+
+}  // namespace
+
+extern "C" {
+[[gnu::visibility("hidden")]] extern const std::array<uint8_t, 512> ckpt_routed_syscalls;
+const std::array<uint8_t, 512> ckpt_routed_syscalls = kRouted;
+
+[[gnu::visibility("hidden")]] long ckpt_routed_syscall(long nr, long a, long b, long c, long d, long e,
+                                                       long f) {
+  return to_errno(route(nr, a, b, c, d, e, f));
+}
+}

@@ -1,0 +1,25 @@
+// timer_create on the processor time of the calling thread. The kernel does not tell afterwards whose time such a timer
+// counts, and a restart makes all timers on one thread: so the thread is named from the beginning.
+#include <signal.h>
+#include <time.h>
+
+#include "libckpt_rt/interpose/abi.h"
+#include "libckpt_rt/interpose/real.h"
+
+using namespace ckpt;
+
+namespace {
+
+// As pthread_getcpuclockid() makes it: CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED of the kernel's posix-timers.
+clockid_t processor_time_of(int tid) {
+  constexpr int kOfThread = 4, kScheduled = 2;
+  return static_cast<clockid_t>(~static_cast<unsigned>(tid) << 3 | kOfThread | kScheduled);
+}
+
+}  // namespace
+
+CKPT_INTERPOSE(int, timer_create, clockid_t clock, sigevent* event, timer_t* timer) {
+  using Create = int(clockid_t, sigevent*, timer_t*);
+  if (clock == CLOCK_THREAD_CPUTIME_ID) clock = processor_time_of(sys::gettid());
+  return real_function(RealFunction::kTimerCreate).as<Create>()(clock, event, timer);
+}

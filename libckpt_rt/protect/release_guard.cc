@@ -1,0 +1,178 @@
+#include "libckpt_rt/protect/release_guard.h"
+
+#include <sys/mman.h>
+
+#include "base/clock.h"
+
+#include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/protect/write_protect.h"
+
+namespace ckpt::release_guard {
+
+namespace {
+constinit std::atomic<Copier*> active{nullptr};
+constinit std::atomic<uint64_t> bell{0};
+constinit FutexWord inside{0};
+
+// In the library's own data, which is never protected: both sides write to it.
+enum State : uint32_t { kFree = 0, kFilling = 1, kAsked = 2, kServed = 3, kDone = 4 };
+enum class Wish : uint32_t { kCopy, kForget };
+struct Request {
+  FutexWord state{kFree};
+  Wish wish = Wish::kCopy;
+  AddrRange range{};
+};
+constinit Request requests[32];
+constinit FutexWord freed{0};  // changes when a request becomes free
+
+Request& free_request() {
+  for (;;) {
+    const uint32_t before = freed.load(std::memory_order_acquire);
+    for (Request& r : requests) {
+      uint32_t expected = kFree;
+      if (r.state.compare_exchange_strong(expected, kFilling, std::memory_order_acquire)) return r;
+    }
+    futex_wait(freed, before);
+  }
+}
+
+// False: nobody heard it (nobody serves any more, or a seccomp filter forbids it).
+bool ring() {
+  for (;;) {
+    // A stop in between may be followed by a restart, and then the page is somebody else's.
+    const uint32_t departures = ckpt_departures.load(std::memory_order_relaxed);
+    if (hooks::memory_registered.load(std::memory_order_relaxed) == 0) return false;
+    const auto page = static_cast<long>(bell.load(std::memory_order_relaxed));
+    const long r = call_unless_stopped(departures, __NR_madvise, page, kPageSize, MADV_DONTNEED);
+    if (r != kStoppedBefore) return r == 0;
+  }
+}
+
+void ask(Wish wish, AddrRange range) {
+  Request& r = free_request();
+  r.wish = wish;
+  r.range = range;
+  r.state.store(kAsked, std::memory_order_release);
+  if (!ring()) {
+    uint32_t expected = kAsked;
+    r.state.compare_exchange_strong(expected, kDone, std::memory_order_acquire);
+  }
+  for (uint32_t s; (s = r.state.load(std::memory_order_acquire)) != kDone;) futex_wait(r.state, s);
+  r.state.store(kFree, std::memory_order_release);
+  freed.fetch_add(1, std::memory_order_release);
+  futex_wake(freed);
+}
+
+// Calls wanted() and asks for what it wants while nobody can end the serving.
+template <typename Wanted>
+void ask_if(Wish wish, AddrRange range, Wanted&& wanted) {
+  // A child that libc did not fork has our state but none of our threads.
+  if (range.empty() || library.pid != sys::getpid()) return;
+  // seq_cst with close() and end(): either they see us inside, or we see that it is over.
+  inside.fetch_add(1, std::memory_order_seq_cst);
+  if (wanted()) ask(wish, range);
+  uint32_t now = inside.load(std::memory_order_relaxed);
+  do {
+    // In a child that a signal handler forked inside.
+    if (now == 0) return;
+  } while (!inside.compare_exchange_weak(now, now - 1, std::memory_order_release, std::memory_order_relaxed));
+  if (now == 1) futex_wake(inside);
+}
+
+// A thread that left by siglongjmp, from a signal handler in the middle, never comes back: it is not waited for
+// longer than anyone who asks can take.
+void wait_until_nobody_asks() {
+  constexpr int64_t kPatienceNs = 10'000'000'000;
+  const int64_t deadline = now_ns() + kPatienceNs;
+  uint32_t n;
+  for (int64_t left; (n = inside.load(std::memory_order_seq_cst)) != 0 && (left = deadline - now_ns()) > 0;) {
+    const timespec limit{left / 1'000'000'000, left % 1'000'000'000};
+    futex_wait(inside, n, &limit);
+  }
+  if (n != 0) inside.compare_exchange_strong(n, 0, std::memory_order_relaxed);
+}
+}  // namespace
+
+void before_release(AddrRange range) {
+  ask_if(Wish::kCopy, range, [&] {
+    const Copier* copier = active.load(std::memory_order_seq_cst);
+    return copier != nullptr && copier->holds(range);
+  });
+}
+
+void forget(AddrRange range) {
+  ask_if(Wish::kForget, range, [] { return hooks::memory_registered.load(std::memory_order_seq_cst) != 0; });
+}
+
+void before_sharing() {
+  // Every request is one range: shared anonymous memory of one process is a handful of mappings.
+  for (size_t i = 0;; ++i) {
+    AddrRange range{};
+    bool more = false;
+    ask_if(Wish::kCopy, {Addr{0}, Addr{1}}, [&] {
+      const Copier* copier = active.load(std::memory_order_seq_cst);
+      more = copier != nullptr && copier->shared_range(i, &range);
+      return false;
+    });
+    if (!more) return;
+    before_release(range);
+  }
+}
+
+void begin(Addr bell_page) {
+  bell.store(bell_page.value, std::memory_order_relaxed);
+  hooks::memory_registered.store(1, std::memory_order_seq_cst);
+}
+
+void note_registration() {
+  // Never 0. Between begin() and end() it is the agent's.
+  if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) hooks::memory_registered.fetch_add(2);
+}
+
+void open(Copier& copier) {
+  active.store(&copier, std::memory_order_seq_cst);
+  hooks::copy_under_way.store(1, std::memory_order_relaxed);  // the release of the threads publishes it
+}
+
+void serve(WriteProtection& protection) {
+  for (Request& r : requests) {
+    uint32_t expected = kAsked;
+    if (!r.state.compare_exchange_strong(expected, kServed, std::memory_order_acquire)) continue;
+    if (Copier* copier = active.load(std::memory_order_relaxed)) copier->before_release(r.range);
+    if (r.wish == Wish::kForget) protection.forget(r.range);
+    r.state.store(kDone, std::memory_order_release);
+    futex_wake(r.state);
+  }
+}
+
+void close() {
+  hooks::copy_under_way.store(0, std::memory_order_relaxed);
+  active.store(nullptr, std::memory_order_seq_cst);
+  wait_until_nobody_asks();
+}
+
+void end() {
+  hooks::memory_registered.store(0, std::memory_order_seq_cst);
+  wait_until_nobody_asks();
+}
+
+void reset_after_restart() {
+  hooks::copy_under_way.store(0, std::memory_order_relaxed);
+  hooks::memory_registered.store(0, std::memory_order_relaxed);
+  active.store(nullptr, std::memory_order_relaxed);
+  // Threads that asked in the stopped process find themselves answered.
+  for (Request& r : requests) {
+    const uint32_t s = r.state.load(std::memory_order_relaxed);
+    if (s == kAsked || s == kServed) r.state.store(kDone, std::memory_order_relaxed);
+  }
+}
+
+void reset_in_child() {
+  reset_after_restart();
+  inside.store(0, std::memory_order_relaxed);
+  for (Request& r : requests) r.state.store(kFree, std::memory_order_relaxed);
+}
+
+}  // namespace ckpt::release_guard

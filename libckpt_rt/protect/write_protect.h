@@ -1,0 +1,131 @@
+// Write protection of the program's memory by userfaultfd, and the thread that serves the faults.
+//
+// Owner:     libckpt_rt. One WriteProtection is one userfaultfd: one checkpoint's, or one watch's (watch.h).
+// Callers:   the agent: open, add, protect, serve, finish. The handler thread runs inside serve().
+// Never:     the handler thread and the copier touch protected memory themselves; all they use lies
+//            in ranges of our own or is copied through the kernel.
+//
+// Registration is what makes the copy trustworthy: only mappings that were registered with this
+// userfaultfd accept unprotect(). Memory that was unmapped, mapped over, or moved by mremap loses the
+// registration (UFFD_FEATURE_EVENT_REMAP is not asked for), and unprotect() of it fails with ENOENT.
+// madvise(DONTNEED, FREE, REMOVE) keeps the registration: for these the kernel sends a remove event and
+// makes the caller wait until we have read it, before the pages go (UFFD_FEATURE_EVENT_REMOVE).
+//
+// While such an event is on its way, UFFDIO_WRITEPROTECT fails with EAGAIN. Only who serves reads events:
+// when it meets EAGAIN itself it reads what there is, acts on the events and puts the faults aside, or it
+// would wait for itself.
+//
+// Serving is the handler thread's business, under a lock, which it gives away when the agent wants it. Ahead of the stop
+// (arming.h) the agent takes the lock where it must not be disturbed, and in the stop it takes over: it serves what there is and decides
+// undisturbed. From the stop to the end of the copying the handler thread serves alone, and may wait for a
+// buffer while it holds the lock.
+#pragma once
+
+#include <linux/userfaultfd.h>
+
+#include "base/arena.h"
+#include "base/futex.h"
+#include "base/raii_fd.h"
+#include "base/result.h"
+#include "base/units.h"
+#include "copier/copier.h"
+#include "libckpt_rt/protect/armed_memory.h"
+#include "libckpt_rt/protect/arming.h"
+#include "libckpt_rt/core/kernel_copy.h"
+#include "libckpt_rt/core/raw_thread.h"
+
+namespace ckpt {
+
+class WriteProtection final : public ProgramMemory, public ArmedMemory {
+ public:
+  // kUnavailable: this machine does not allow full userfaultfd; the error says what would.
+  Result<void> open();
+  AddrRange own_range() const { return own_memory_.range(); }
+  // The kernel protects holes and tells what is unmapped (Linux 6.4): protection ahead of the stop can be trusted.
+  bool can_protect_ahead() const { return can_protect_ahead_; }
+  long add(AddrRange range) override;
+  // The kernel takes it for ordinary memory again; in pieces, for nobody can map memory or fault meanwhile.
+  void remove(AddrRange range);
+  static constexpr uint64_t kRemovedAtOnce = 64 << 20;
+  // The same on behalf of a thread that asks for it, ahead of the stop or of what is copied. For who serves.
+  void forget(AddrRange range);
+  long protect(AddrRange range) override { return write_protect(range, UFFDIO_WRITEPROTECT_MODE_WP); }
+
+  // Starts the thread that serves faults, before the first add(): events may come from then on. They go to
+  // `arming`.
+  Result<void> start(RawThread& thread, Arming& arming, CopyCounters& counters, int pagemap);
+  // Faults and events go to this copier from now on, or nowhere (then faults are just let go).
+  void serve(Copier* copier);
+  // Before serve(copier): what is copied goes into these huge pages, or elsewhere.
+  void copy_into(AddrRange huge) { copy_.use_for(huge); }
+  // To `arming` again. Called by who serves.
+  void serve(Arming& arming);
+  // Of the checkpoint under way.
+  void count_into(CopyCounters& counters);
+  // Every event that was read has been acted on when this returns; waiting threads are woken, all
+  // protection is gone (the kernel takes it off all at once, unless remove() has before).
+  void finish();
+
+  void serve_waiting() override {
+    read_messages();
+    serve_backlog();
+    serve_releases();
+  }
+  size_t batch() const override { return 32; }
+  bool kernel_waits() const override { return true; }
+  void each_busy(void (*)(void*, AddrRange), void*) override {}
+
+  long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
+  long unprotect(AddrRange range) override;
+  long unprotect_many(AddrRange range) override;
+  bool still_protected(AddrRange range) override;
+  void wake(AddrRange range) override;
+  void settle_events() override;
+  void meanwhile() override;
+
+ private:
+  void begin_serving(Served served) override;
+  void end_serving() override;
+  static void handler_entry(void* self);
+  void handle_events();
+  // Both with the lock held. False: there was nothing.
+  bool read_messages();
+  bool serve_backlog();
+  bool serve_releases();
+  void serve_all();
+  bool on_handler_thread() const;
+  long write_protect(AddrRange range, uint64_t mode);
+  Result<ScopedFd> open_with(uint64_t features);
+
+  ScopedFd uffd_, stop_event_, memory_file_;
+  KernelCopy copy_;
+  bool can_protect_ahead_ = false;
+  int pagemap_ = -1;
+  bool can_tell_ = false;  // what is protected
+  bool can_tell_fast_ = false;
+  RawThread* thread_ = nullptr;
+  FutexLock serving_;
+  FutexWord wanted_{0};  // 1: the agent waits for the lock
+  std::atomic<bool> agent_serves_{false};  // the agent holds the lock
+  std::atomic<Arming*> arming_{nullptr};  // until the stop
+  std::atomic<Copier*> copier_{nullptr};  // from the stop on
+  CopyCounters no_counters_;
+  CopyCounters* counters_ = &no_counters_;
+  // Odd while the handler thread reads messages and has not acted on their events yet.
+  std::atomic<uint32_t> reading_{0};
+
+  // Under the lock: faults read and not yet served. No thread has more than one.
+  static constexpr uint32_t kMaxWaiting = 32 << 10;
+  struct Waiting {
+    Addr address;
+    int64_t since_ns;
+  };
+  Arena own_memory_;
+  Addr bell_{};        // a page whose giving back means: look at release_guard's requests
+  bool rung_ = false;
+  Waiting* backlog_ = nullptr;
+  uint32_t backlog_head_ = 0, backlog_count_ = 0;
+  int64_t empty_since_ns_ = 0;
+};
+
+}  // namespace ckpt

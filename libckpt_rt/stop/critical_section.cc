@@ -1,0 +1,86 @@
+#include "libckpt_rt/stop/critical_section.h"
+
+#include "base/clock.h"
+#include "base/futex.h"
+
+namespace ckpt::critical_section {
+
+namespace {
+
+// For each thread that is inside its tid and how deep, in one word: a handler of a signal may enter and leave between any two
+// instructions of its thread. Found by tid: no TLS, threads made by clone may share one.
+struct Inside {
+  uint32_t tid, depth;
+};
+using Entry = std::atomic<Inside>;
+static_assert(Entry::is_always_lock_free);
+constexpr Inside kFree{0, 0};
+constexpr uint32_t kThreads = 4096, kProbes = 64;
+constinit Entry entries[kThreads]{};
+constinit FutexWord total{0};  // threads inside
+
+// relaxed: an entry is its thread's. Who is inside at a stop is what `total` says.
+Entry* find(int tid, Inside* found, Entry** first_free = nullptr) {
+  for (uint32_t i = 0; i < kProbes; ++i) {
+    Entry& e = entries[(static_cast<uint32_t>(tid) + i) % kThreads];
+    *found = e.load(std::memory_order_relaxed);
+    if (found->tid == static_cast<uint32_t>(tid)) return &e;
+    if (found->tid == 0 && first_free != nullptr && *first_free == nullptr) *first_free = &e;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool enter(int tid) {
+  for (;;) {
+    Inside now;
+    Entry* free = nullptr;
+    if (Entry* e = find(tid, &now, &free)) {
+      // A handler leaves it as it was.
+      e->store({now.tid, now.depth + 1}, std::memory_order_relaxed);
+      return true;
+    }
+    if (free == nullptr) return false;
+    now = kFree;
+    if (free->compare_exchange_strong(now, {static_cast<uint32_t>(tid), 1}, std::memory_order_relaxed)) break;
+  }
+  total.fetch_add(1, std::memory_order_seq_cst);
+  return true;
+}
+
+bool leave(int tid) {
+  Inside now;
+  Entry* e = find(tid, &now);
+  if (e == nullptr) return false;
+  e->store(now.depth == 1 ? kFree : Inside{now.tid, now.depth - 1}, std::memory_order_relaxed);
+  if (now.depth == 1 && total.fetch_sub(1, std::memory_order_seq_cst) == 1) futex_wake(total);
+  return true;
+}
+
+bool inside(int tid) {
+  Inside now;
+  return find(tid, &now) != nullptr;
+}
+
+bool none_inside() { return total.load(std::memory_order_seq_cst) == 0; }
+
+bool await_none(int64_t deadline_ns) {
+  while (uint32_t n = total.load(std::memory_order_seq_cst)) {
+    int64_t left = deadline_ns - now_ns();
+    if (left <= 0) return false;
+    timespec t{left / 1'000'000'000, left % 1'000'000'000};
+    futex_wait(total, n, &t);
+  }
+  return true;
+}
+
+void reset_in_child() {
+  for (Entry& e : entries) {
+    // Most pages of them were never written to.
+    if (e.load(std::memory_order_relaxed).tid != 0) e.store(kFree, std::memory_order_relaxed);
+  }
+  total.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace ckpt::critical_section

@@ -1,0 +1,480 @@
+#include "libckpt_rt/stop/stop_world.h"
+
+#include <errno.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/clock.h"
+#include "libckpt_rt/core/current_processor.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/task_list.h"
+
+namespace ckpt {
+
+namespace {
+
+bool contains(std::span<const int> tids, int tid) {
+  for (int t : tids) {
+    if (t == tid) return true;
+  }
+  return false;
+}
+
+// relaxed in both: what orders them is the word by which the thread is counted.
+void note_first(std::atomic<int64_t>& first, int64_t now) {
+  int64_t seen = first.load(std::memory_order_relaxed);
+  while ((seen == 0 || seen > now) && !first.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
+  }
+}
+
+void note_last(std::atomic<int64_t>& last, int64_t now) {
+  int64_t seen = last.load(std::memory_order_relaxed);
+  while (seen < now && !last.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace
+
+bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
+  // seq_cst, with release() and the check in stop(): either the agent sees us inside, or we see that
+  // the stop it gave up is released. With less, both could look at the other's old word.
+  inside_.fetch_add(1, std::memory_order_seq_cst);
+  // acquire: pairs with stop()'s release store, so that the words it reset are seen.
+  uint32_t stop = requested_.load(std::memory_order_acquire);
+  bool joins = stop != released_.load(std::memory_order_seq_cst);
+  if (joins) {
+    ThreadSlot slot;
+    // relaxed: the number means nothing but itself.
+    const uint32_t number = entered_.fetch_add(1, std::memory_order_relaxed);
+    slot.group = group_of(number);
+    slot.processor = current_processor();
+    if (number < kAlone) alone_[number] = &slot;
+    if (!waited) {
+      // Before arrived_: the agent that counts this thread finds it here.
+      workers_.fetch_add(1, std::memory_order_relaxed);
+      note_first(worker_stood_ns_, now_ns());
+    }
+    save_thread_in_handler(slot, frame);
+    ThreadSlot* head = slots_.load(std::memory_order_relaxed);
+    do {
+      slot.next = head;
+      // release: the agent that reads the list's head sees complete slots.
+    } while (!slots_.compare_exchange_weak(head, &slot, std::memory_order_release, std::memory_order_relaxed));
+    // release: whoever counts this arrival sees the slot linked. seq_cst with try_stop(): either we see for how
+    // many it waits, or it sees us counted. The same for a worker and ahead_, in await_waiting().
+    if (arrived_.fetch_add(1, std::memory_order_seq_cst) + 1 >= awaited_.load(std::memory_order_seq_cst) ||
+        (!waited && ahead_.load(std::memory_order_seq_cst))) {
+      futex_wake(arrived_, 1);
+    }
+    wait_for_release(slot, stop, waited ? slot.group : slot.group | kWorkers);
+    const int64_t now = now_ns();
+    note_last(last_left_ns_, now);
+    if (!waited) {
+      note_last(last_worker_left_ns_, now);
+      // release: who sees the last one gone sees when.
+      if (workers_.fetch_sub(1, std::memory_order_release) == 1) futex_wake(workers_, 1);
+    }
+    uint64_t pending = ~0ull;
+    sys::call(__NR_rt_sigpending, &pending, sizeof(pending));
+    if ((pending & ~slot.pending_mask) != 0) signalled_late_.store(slot.tid, std::memory_order_relaxed);
+  }
+  // The slot's last use is above: with inside_ at 0 the agent may begin another stop.
+  if (inside_.fetch_sub(1, std::memory_order_release) == 1) futex_wake(inside_, 1);
+  return joins;
+}
+
+void StopWorld::wait_for_release(ThreadSlot& slot, uint32_t stop, uint32_t groups) {
+  for (;;) {
+    uint32_t turn = turn_.load(std::memory_order_acquire);
+    if (static_cast<int32_t>(released_.load(std::memory_order_acquire) - stop) >= 0) return;
+    if (slot.order.load(std::memory_order_acquire) == static_cast<uint32_t>(SlotOrder::kGiven)) {
+      slot.work(slot.work_argument);
+      slot.order.store(static_cast<uint32_t>(SlotOrder::kDone), std::memory_order_release);
+      done_.fetch_add(1, std::memory_order_release);
+      futex_wake(done_, 1);
+    }
+    futex_wait_as(turn_, turn, groups);
+  }
+}
+
+// An order need not wake every thread there is. The first to arrive are groups of their own.
+uint32_t StopWorld::group_of(uint32_t number) {
+  constexpr uint32_t kGroups = 31;  // without kWorkers
+  return number < kAlone ? 1u << number : 1u << (kAlone + number % (kGroups - kAlone));
+}
+
+void StopWorld::wake_waiting_threads(uint32_t groups) {
+  turn_.fetch_add(1, std::memory_order_release);
+  futex_wake_those(turn_, groups);
+}
+
+// One stop() over all its attempts.
+struct StopWorld::Try {
+  std::span<const int> own_tids, waiting;
+  int signal, pid;
+  int64_t deadline;
+  ArenaVector<int> tasks, here, signalled, wanted, by_libc_signal, ignored;  // the first three sorted
+  int missing = 0;  // a thread that has not arrived
+  uint32_t refused = 0;  // threads that could not be signalled
+  int64_t called_ns = 0, began_ns = 0;
+  Error error;
+  int stalled = 0;  // one that was missing when nobody arrived any more, and how long it had run then
+  int64_t stalled_ran_ns = 0;
+
+  bool excluded(int tid) const { return contains(own_tids, tid) || contains(ignored.span(), tid); }
+  // With so many threads standing, are there no others?
+  bool is_everybody(uint32_t arrived) const {
+    // Workers of the kernel come and go by themselves.
+    if (!ignored.empty()) return false;
+    long own = 0;
+    for (int tid : own_tids) own += tid != 0;
+    return count_tasks() == own + static_cast<long>(arrived);
+  }
+  static bool in(const ArenaVector<int>& sorted, int tid) { return std::binary_search(sorted.begin(), sorted.end(), tid); }
+  // The threads of the list that begins at `newest`.
+  [[nodiscard]] bool look_who_is_here(const ThreadSlot* newest) {
+    here.clear();
+    for (const ThreadSlot* s = newest; s != nullptr; s = s->next) {
+      if (!here.push_back(s->tid)) return false;
+    }
+    std::sort(here.begin(), here.end());
+    return true;
+  }
+};
+
+Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int* stuck) {
+  const ArenaVector<int> none(scratch);
+  Try t{call.own_tids, call.waiting, call.signal, sys::getpid(), now_ns() + call.timeout_ns,
+        none, none, none, none, none, none, 0, 0, 0, 0, {}, 0, 0};
+  *stuck = 0;
+  for (;;) {
+    Attempt attempt = try_stop(t, call);
+    if (setxid_of_process_.load(std::memory_order_relaxed)) take_setxid_of_process();
+    return_libc_signal();
+    if (attempt == Attempt::kStopped) break;
+    if (attempt == Attempt::kFailed) *stuck = t.missing;
+    release();
+    if (attempt == Attempt::kFailed) return t.error;
+    // The thread goes on now that its lock's holder does: wait until it takes one of the signals that stop it, or is gone.
+    const uint64_t either = 1ull << (call.signal - 1) | 1ull << (kSetxidSignal - 1);
+    SignalMasks masks;
+    while (read_signal_masks(t.missing, masks) && (masks.blocked & either) == either && now_ns() < t.deadline) {
+      sys::call(__NR_sched_yield);
+    }
+    t.waiting = {};
+  }
+  Stopped stopped;
+  stopped.first = slots_.load(std::memory_order_acquire);
+  for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) ++stopped.count;
+  stopped.leader_exited = contains(t.ignored.span(), t.pid);
+  stopped.called_ns = t.called_ns;
+  // relaxed: all have arrived.
+  const int64_t stood = worker_stood_ns_.load(std::memory_order_relaxed);
+  stopped.began_ns = stood == 0 ? t.called_ns : std::min(stood, t.began_ns);
+  return stopped;
+}
+
+StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
+  while (uint32_t n = inside_.load(std::memory_order_seq_cst)) futex_wait(inside_, n);
+  entered_.store(0, std::memory_order_relaxed);
+  arrived_.store(0, std::memory_order_relaxed);
+  for (std::atomic<int64_t>* when : {&worker_stood_ns_, &last_worker_left_ns_, &last_left_ns_}) {
+    when->store(0, std::memory_order_relaxed);
+  }
+  signalled_late_.store(0, std::memory_order_relaxed);
+  awaited_.store(UINT32_MAX, std::memory_order_relaxed);
+  slots_.store(nullptr, std::memory_order_relaxed);
+  for (ThreadSlot*& slot : alone_) slot = nullptr;
+  // release: handlers that see the new number see the words above as well.
+  requested_.store(released_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  t.signalled.clear();
+  t.by_libc_signal.clear();
+
+  auto fail = [&](ExitCode code, int error, int tid, const char* what) {
+    TaskFacts facts;
+    t.missing = tid;
+    if (tid != 0) read_task_facts(tid, facts);
+    t.error = tid != 0 ? make_error(code, error, "thread {} ({}, state {}) {}", tid,
+                                    static_cast<const char*>(facts.name), facts.state, what)
+                       : make_error(code, error, "{}", what);
+    return Attempt::kFailed;
+  };
+  int64_t last_arrival_ns = now_ns();
+  t.called_ns = t.began_ns = 0;
+  for (bool ahead = !t.waiting.empty();; ahead = false) {
+    if (!list_tasks(t.tasks)) return fail(ExitCode::kSystem, 0, 0, "cannot list /proc/self/task; mount /proc");
+    if (!contains(t.tasks.span(), sys::gettid()) && !is_task(sys::gettid())) {
+      return fail(ExitCode::kUnavailable, 0, 0, "/proc belongs to another pid namespace; mount one for this namespace");
+    }
+    // Which of the listed threads have arrived? What arrives later shows in the next round.
+    if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) {
+      return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
+    }
+    t.wanted.clear();
+    uint32_t missing = 0;
+    t.missing = 0;
+    for (int tid : t.tasks) {
+      if (t.excluded(tid) || Try::in(t.here, tid)) continue;
+      if (ahead && !std::binary_search(t.waiting.begin(), t.waiting.end(), tid)) continue;
+      if (std::binary_search(t.signalled.begin(), t.signalled.end(), tid)) {
+        t.missing = tid;
+        ++missing;
+      } else if (!t.wanted.push_back(tid)) {
+        return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
+      }
+    }
+    int64_t& first = ahead ? t.called_ns : t.began_ns;
+    if (first == 0) first = now_ns();
+    if (t.called_ns == 0) t.called_ns = first;
+    t.refused = 0;
+    for (int tid : t.wanted) {
+      long r = sys::call(__NR_tgkill, t.pid, tid, t.signal);
+      if (r == -ESRCH) continue;  // has exited
+      if (r == -EAGAIN) {
+        ++t.refused;
+        if (ahead) continue;
+      } else if (r != 0) {
+        return fail(ExitCode::kSystem, static_cast<int>(r), tid, "cannot be signalled");
+      } else if (!t.signalled.push_back(tid)) {
+        return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
+      }
+      t.missing = tid;
+      ++missing;
+    }
+    std::sort(t.signalled.begin(), t.signalled.end());
+    if (!ahead) signal_one_by_one(t.signal, t.refused);
+    if (ahead) {
+      await_waiting(missing);
+      // relaxed: a hint.
+      if (call.meanwhile != nullptr && worker_stood_ns_.load(std::memory_order_relaxed) == 0) call.meanwhile(call.argument);
+      continue;
+    }
+    if (t.missing == 0 && are_all_tasks(t.pid, t.tasks.span())) return Attempt::kStopped;
+    if (t.missing == 0) {
+      if (now_ns() < t.deadline) continue;
+      return fail(ExitCode::kTimeout, 0, 0, "threads come and go faster than /proc/self/task lists them; the program goes on, try again or raise CKPT_STOP_TIMEOUT");
+    }
+    // The next look is worth it when all of them are here, or after a while: some may have exited.
+    constexpr int64_t kStalledNs = 1'000'000;
+    if (await_arrivals(static_cast<uint32_t>(t.here.size()) + missing)) last_arrival_ns = now_ns();
+    // acquire: whom the number counts is linked (arrive_in_handler).
+    if (t.is_everybody(arrived_.load(std::memory_order_acquire))) return Attempt::kStopped;
+    if (now_ns() - last_arrival_ns < kStalledNs) continue;
+    last_arrival_ns = now_ns();
+    Attempt attempt = look_at_stalled(t);
+    if (attempt == Attempt::kBehindLock) return attempt;
+    if (attempt == Attempt::kFailed) return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
+    if (now_ns() > t.deadline) {
+      // One that has not run at all waits for a processor: too many others do.
+      const bool ran = t.stalled != t.missing || processor_time_ns(t.missing) != t.stalled_ran_ns;
+      return fail(ExitCode::kTimeout, 0, t.missing,
+                  t.refused != 0 ? "did not stop in time, as no more signals can be queued for its user; raise its ulimit -i"
+                  : ran          ? "did not stop in time; the program goes on, try again or raise CKPT_STOP_TIMEOUT"
+                                 : "did not run at all in the time to stop; the program goes on, try again or raise CKPT_STOP_TIMEOUT");
+    }
+  }
+}
+
+void StopWorld::signal_process(int signal) {
+  signalled_process_.store(true, std::memory_order_relaxed);
+  sys::call(__NR_kill, sys::getpid(), signal);
+}
+
+// So many could not be signalled: see "Where the queue of signals is full". Who does not arrive blocks the signal.
+void StopWorld::signal_one_by_one(int signal, uint32_t threads) {
+  for (; threads != 0; --threads) {
+    const uint32_t arrived = arrived_.load(std::memory_order_relaxed);
+    signal_process(signal);
+    if (!await_arrivals(arrived + 1)) return;
+  }
+}
+
+// Returns when so many have arrived, or nobody does for a while. False: nobody has.
+bool StopWorld::await_arrivals(uint32_t count) {
+  constexpr timespec kWhile{0, 200'000};
+  // seq_cst: see arrive_in_handler.
+  awaited_.store(count, std::memory_order_seq_cst);
+  const uint32_t first = arrived_.load(std::memory_order_seq_cst);
+  for (uint32_t arrived = first; arrived < count; arrived = arrived_.load(std::memory_order_seq_cst)) {
+    if (futex_wait(arrived_, arrived, &kWhile) == -ETIMEDOUT && arrived_.load(std::memory_order_relaxed) == arrived) {
+      return arrived != first;
+    }
+  }
+  return true;
+}
+
+// Returns when so many have arrived, when nobody does for a while, or when a worker has, who should not stand for long.
+void StopWorld::await_waiting(uint32_t count) {
+  // seq_cst in all: see arrive_in_handler.
+  ahead_.store(true, std::memory_order_seq_cst);
+  awaited_.store(count, std::memory_order_seq_cst);
+  for (;;) {
+    constexpr timespec kWhile{0, 500'000};
+    const uint32_t arrived = arrived_.load(std::memory_order_seq_cst);
+    if (arrived >= count || worker_stood_ns_.load(std::memory_order_relaxed) != 0) break;
+    if (futex_wait(arrived_, arrived, &kWhile) == -ETIMEDOUT && arrived_.load(std::memory_order_relaxed) == arrived) break;
+  }
+  ahead_.store(false, std::memory_order_relaxed);
+}
+
+// Nobody arrived for a millisecond. Why not? kStopped here means: keep waiting.
+StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
+  const uint64_t ours = 1ull << (t.signal - 1), setxid = 1ull << (kSetxidSignal - 1);
+  int behind_lock = 0;
+  if (t.stalled != t.missing) {
+    t.stalled = t.missing;
+    t.stalled_ran_ns = processor_time_ns(t.missing);
+  }
+  if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) return Attempt::kFailed;
+  for (int tid : t.tasks) {
+    if (t.excluded(tid) || Try::in(t.here, tid)) continue;
+    TaskFacts facts;
+    SignalMasks masks;
+    if (!read_task_facts(tid, facts) || !read_signal_masks(tid, masks)) continue;
+    // The leader of a program whose main thread called pthread_exit, and the kernel's io_uring
+    // workers, never run the program and take no signals.
+    if ((tid == t.pid && facts.state == 'Z') || facts.kernel_worker) {
+      if (!t.ignored.push_back(tid)) return Attempt::kFailed;
+    } else if ((masks.blocked & ours) == 0) {
+      continue;  // busy in the kernel; it will come
+    } else if (is_in_exec(tid)) {
+      continue;
+    } else if ((masks.blocked & setxid) == 0) {
+      if (contains(t.by_libc_signal.span(), tid)) continue;
+      borrow_libc_signal();
+      siginfo_t info{};
+      info.si_signo = kSetxidSignal;
+      info.si_code = SI_QUEUE;
+      info.si_pid = t.pid;
+      info.si_value.sival_ptr = this;
+      const long r = sys::call(__NR_rt_tgsigqueueinfo, t.pid, tid, kSetxidSignal, &info);
+      // One thread takes it, and at the next look another.
+      if (r == -EAGAIN) {
+        // Whoever executes another program must not take it along: there its action is the default.
+        setxid_of_process_.store(true, std::memory_order_seq_cst);
+        const bool in_exec = std::any_of(std::begin(in_exec_), std::end(in_exec_),
+                                         [](const std::atomic<int>& slot) { return slot.load(std::memory_order_seq_cst) != 0; });
+        if (!in_exec) sys::call(__NR_kill, t.pid, kSetxidSignal);
+      }
+      if (r == 0 && !t.by_libc_signal.push_back(tid)) return Attempt::kFailed;
+    } else if (facts.state == 'S') {
+      behind_lock = tid;
+    }
+  }
+  if (behind_lock == 0) return Attempt::kStopped;
+  // Or it has just arrived: whoever stands in our handler looks the same.
+  if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) return Attempt::kFailed;
+  if (Try::in(t.here, behind_lock)) return Attempt::kStopped;
+  t.missing = behind_lock;
+  return now_ns() > t.deadline ? Attempt::kStopped : Attempt::kBehindLock;
+}
+
+void StopWorld::release() {
+  // seq_cst: see arrive_in_handler. As a release it also publishes everything done to the program's
+  // memory while it stood still.
+  released_.store(requested_.load(std::memory_order_relaxed), std::memory_order_seq_cst);
+  if (workers_.load(std::memory_order_relaxed) != 0) {
+    wake_waiting_threads(kWorkers);
+    // The others' wake-ups would keep processors from them. It is for a moment only, since nothing depends on it.
+    constexpr int64_t kMomentNs = 1'000'000;
+    const int64_t until = now_ns() + kMomentNs;
+    for (;;) {
+      const uint32_t left = workers_.load(std::memory_order_acquire);
+      const int64_t rest = until - now_ns();
+      if (left == 0 || rest <= 0) break;
+      const timespec timeout{0, rest};
+      futex_wait(workers_, left, &timeout);
+    }
+  }
+  wake_waiting_threads(~0u);
+}
+
+int64_t StopWorld::resumed_ns(int64_t now) const {
+  int64_t last = 0;
+  if (worker_stood_ns_.load(std::memory_order_relaxed) == 0) return all_left(&last) && last != 0 && last < now ? last : now;
+  if (workers_.load(std::memory_order_acquire) != 0) return now;
+  last = last_worker_left_ns_.load(std::memory_order_relaxed);
+  return last < now ? last : now;
+}
+
+bool StopWorld::all_left(int64_t* last_ns) const {
+  if (inside_.load(std::memory_order_acquire) != 0) return false;
+  *last_ns = last_left_ns_.load(std::memory_order_relaxed);
+  return true;
+}
+
+void StopWorld::collect_pending(const Stopped& stopped, const Look& look, PendingSignals& pending) {
+  pending.count = 0;
+  pending.overflow = false;
+  const int pid = sys::getpid();
+  ThreadSlot* leader = stopped.first;
+  for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
+    if (s->tid == pid) leader = s;
+  }
+  // Our threads have every signal blocked and none of their own: what is pending for the agent is the process's.
+  uint64_t process = 0;
+  sys::call(__NR_rt_sigpending, &process, sizeof(process));
+  // relaxed: none of ours is left, and every thread has looked at the one that it took.
+  if ((process & look.except) == 0) signalled_process_.store(false, std::memory_order_relaxed);
+  process &= ~look.except;
+  for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
+    s->collect_private = 0;
+    SignalMasks masks;
+    if ((look.at_all || (s->pending_mask & ~look.except) != 0 || timers_name_thread(look.timers, s->tid)) &&
+        read_signal_masks(s->tid, masks)) {
+      s->collect_private = masks.thread & ~look.except;
+    }
+    s->pending_mask = look.at_all ? ~0ull : s->collect_private | process | look.except;
+    s->collect_process = s == stopped.first ? process : 0;
+    if ((s->collect_private | s->collect_process) == 0) continue;
+    s->pending = &pending;
+    struct Again {
+      PendingSignals* pending;
+      uint32_t from;
+    } again{&pending, pending.count};
+    // No thread of the program runs meanwhile, so nobody can miss what is out of its queue.
+    run_on(*s, [](void* slot) { take_pending_in_handler(*static_cast<ThreadSlot*>(slot)); }, s);
+    run_on(*leader, [](void* a) { queue_again(*static_cast<Again*>(a)->pending, static_cast<Again*>(a)->from); }, &again);
+  }
+}
+
+int StopWorld::signalled_late(int64_t deadline_ns) {
+  // acquire: what the last one to leave has seen.
+  while (uint32_t n = inside_.load(std::memory_order_acquire)) {
+    const int64_t left = deadline_ns - now_ns();
+    if (left <= 0) return -1;
+    const timespec wait{left / 1'000'000'000, left % 1'000'000'000};
+    futex_wait(inside_, n, &wait);
+  }
+  return signalled_late_.load(std::memory_order_relaxed);
+}
+
+void StopWorld::start_on(ThreadSlot& slot, void (*work)(void*), void* argument) {
+  slot.work = work;
+  slot.work_argument = argument;
+  slot.order.store(static_cast<uint32_t>(SlotOrder::kGiven), std::memory_order_release);
+  wake_waiting_threads(slot.group);
+}
+
+void StopWorld::await(ThreadSlot& slot) {
+  for (;;) {
+    // Before the look at the order: done_ changes after it.
+    const uint32_t before = done_.load(std::memory_order_acquire);
+    if (slot.order.load(std::memory_order_acquire) == static_cast<uint32_t>(SlotOrder::kDone)) break;
+    futex_wait(done_, before);
+  }
+  slot.order.store(static_cast<uint32_t>(SlotOrder::kNone), std::memory_order_relaxed);
+}
+
+void StopWorld::reset_after_restart() {
+  for (FutexWord* w : {&inside_, &requested_, &arrived_, &released_, &turn_, &done_, &workers_}) {
+    w->store(0, std::memory_order_relaxed);
+  }
+  slots_.store(nullptr, std::memory_order_relaxed);
+  for (std::atomic<bool>* flag : {&ahead_, &signalled_process_, &setxid_of_process_}) flag->store(false, std::memory_order_relaxed);
+  for (ThreadSlot*& slot : alone_) slot = nullptr;
+  for (std::atomic<int>& slot : in_exec_) slot.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace ckpt

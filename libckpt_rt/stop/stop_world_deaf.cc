@@ -1,0 +1,83 @@
+// Threads that do not take the checkpoint signal (stop_world.h): those inside exec, and those that leave only libc's open.
+#include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/stop/stop_world.h"
+
+namespace ckpt {
+
+bool StopWorld::is_stop_by_libc_signal(const siginfo_t& info) const {
+  // libc sends its own with tgkill.
+  return (info.si_code == SI_QUEUE && info.si_value.sival_ptr == this) || (info.si_code == SI_USER && requested());
+}
+
+void StopWorld::begin_exec(int tid) {
+  for (;;) {
+    for (std::atomic<int>& slot : in_exec_) {
+      int free = 0;
+      // seq_cst: before the signal is blocked, so that whoever finds it blocked finds this.
+      if (!slot.compare_exchange_strong(free, tid, std::memory_order_seq_cst)) continue;
+      // seq_cst with look_at_stalled(): either it sees us here, or we see its signal.
+      if (!setxid_of_process_.load(std::memory_order_seq_cst)) return;
+      slot.store(0, std::memory_order_seq_cst);
+      break;
+    }
+    sys::call(__NR_sched_yield);
+  }
+}
+
+void StopWorld::end_exec(int tid) {
+  for (std::atomic<int>& slot : in_exec_) {
+    if (slot.load(std::memory_order_relaxed) == tid) slot.store(0, std::memory_order_release);
+  }
+}
+
+bool StopWorld::is_in_exec(int tid) const {
+  for (const std::atomic<int>& slot : in_exec_) {
+    if (slot.load(std::memory_order_seq_cst) == tid) return true;
+  }
+  return false;
+}
+
+void StopWorld::borrow_libc_signal() {
+  if (borrowed_) return;
+  KernelSigaction ours = make_own_action([](int signal, void* info, void* frame) {
+    auto* i = static_cast<siginfo_t*>(info);
+    auto* f = static_cast<ucontext_t*>(frame);
+    StopWorld& world = library.world;
+    if (world.is_stop_by_libc_signal(*i)) guard::stand_without_guard(f);
+    guard::Handler under_guard(f);
+    bool stood = false;
+    if (world.is_stop_by_libc_signal(*i)) {
+      const bool waited = was_waiting(*f);
+      fix_interrupted_call(f);
+      stood = world.arrive_in_handler(f, waited);
+      under_guard.leave(stood);
+      if (stood) fix_interrupted_call(f);
+      return;
+    }
+    if (world.libc_action_.handler > 1) {
+      // Another thread calls setuid() in this very moment: libc's handler does what it is asked.
+      reinterpret_cast<SignalHandler>(world.libc_action_.handler)(signal, info, frame);
+    }
+    under_guard.leave(false);
+  });
+  borrowed_ = kernel_sigaction(kSetxidSignal, &ours, &libc_action_) == 0;
+}
+
+void StopWorld::return_libc_signal() {
+  // Not back to the default action: a signal of ours that is still queued would end the program.
+  if (!borrowed_ || libc_action_.handler <= 1) return;
+  kernel_sigaction(kSetxidSignal, &libc_action_, nullptr);
+  borrowed_ = false;
+}
+
+// One that nobody took, for who should have has ended, is taken by the agent: all its signals are blocked.
+void StopWorld::take_setxid_of_process() {
+  const uint64_t set = 1ull << (kSetxidSignal - 1);
+  const timespec kNow{0, 0};
+  sys::call(__NR_rt_sigtimedwait, &set, 0L, &kNow, 8L);
+  setxid_of_process_.store(false, std::memory_order_seq_cst);
+}
+
+}  // namespace ckpt

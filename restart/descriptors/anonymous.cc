@@ -1,0 +1,114 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <climits>
+
+#include "base/bytes.h"
+#include "restart/descriptors/builder.h"
+
+// What has no file behind it: eventfd, timerfd, signalfd, epoll, and the stand-in for all that
+// cannot be saved.
+
+namespace ckpt {
+namespace {
+
+constexpr unsigned long kSetTicks = _IOW('T', 0, uint64_t);  // TFD_IOC_SET_TICKS, linux/timerfd.h
+
+timespec to_timespec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'000}; }
+
+Error cannot_make(const ParsedOpenFile& file) {
+  return make_error(ExitCode::kSystem, errno, "{} cannot be made again ({})", file.path, errno_name(errno));
+}
+
+int nonblocking(const ParsedOpenFile& file) { return static_cast<int>(file.record.open_flags) & O_NONBLOCK; }
+
+}  // namespace
+
+// Reading gives the end of the file, writing EPIPE: as if the other side had gone.
+Result<ScopedFd> DescriptorBuilder::make_placeholder(const ParsedOpenFile& file) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return cannot_make(file);
+  ScopedFd made(pair[0]), other(pair[1]);
+  shutdown(made.get(), SHUT_RDWR);
+  fcntl(made.get(), F_SETFL, nonblocking(file));
+  return made;
+}
+
+Result<ScopedFd> DescriptorBuilder::make_eventfd(const ParsedOpenFile& file) {
+  static_assert(EFD_NONBLOCK == O_NONBLOCK);
+  const int flags =
+      EFD_CLOEXEC | EFD_NONBLOCK | ((file.record.flags & kOpenFileSemaphore) != 0 ? EFD_SEMAPHORE : 0);
+  ScopedFd made(eventfd(0, flags));
+  if (!made.valid()) return cannot_make(file);
+  const uint64_t count = file.record.value;
+  if (count != 0 && write(made.get(), &count, sizeof(count)) != sizeof(count)) return cannot_make(file);
+  fcntl(made.get(), F_SETFL, nonblocking(file));
+  return made;
+}
+
+Result<ScopedFd> DescriptorBuilder::make_timerfd(const ParsedOpenFile& file) {
+  ScopedFd made;
+  bool failed = false;
+  for_each_detail<TimerDetail>(file, OpenFileDetail::kTimer, [&](const TimerDetail& t, Blob) {
+    made.reset(timerfd_create(t.clock, TFD_CLOEXEC | nonblocking(file)));
+    if (!made.valid()) return;
+    itimerspec spec{to_timespec(t.interval_ns), to_timespec(t.remaining_ns)};
+    int flags = 0;
+    const bool wall_clock = t.clock == CLOCK_REALTIME || t.clock == CLOCK_REALTIME_ALARM;
+    if (wall_clock && (t.flags & TFD_TIMER_ABSTIME) != 0 && t.remaining_ns != 0) {
+      // A moment of the day stays that moment, also when it has passed since.
+      flags = static_cast<int>(t.flags);
+      spec.it_value = to_timespec(t.clock_ns + t.remaining_ns);
+    }
+    if (t.remaining_ns != 0 || t.interval_ns != 0)
+      failed = timerfd_settime(made.get(), flags, &spec, nullptr) != 0;
+    if (t.ticks != 0 && !failed && ioctl(made.get(), kSetTicks, &t.ticks) != 0) {
+      say("{}: {} expirations that were not read yet are lost ({})", describe(file, first_descriptor(file)),
+          t.ticks, errno_name(errno));
+    }
+  });
+  if (!made.valid() || failed) return cannot_make(file);
+  return made;
+}
+
+Result<ScopedFd> DescriptorBuilder::make_signalfd(const ParsedOpenFile& file) {
+  sigset_t mask;
+  sigemptyset(&mask);
+  for (int s = 1; s <= 64; ++s) {
+    // glibc's sigaddset refuses the two signals it keeps to itself; a program cannot have them here.
+    if ((file.record.value >> (s - 1) & 1) != 0) sigaddset(&mask, s);
+  }
+  ScopedFd made(signalfd(-1, &mask, SFD_CLOEXEC | nonblocking(file)));
+  if (!made.valid()) return cannot_make(file);
+  return made;
+}
+
+Result<ScopedFd> DescriptorBuilder::make_epoll(const ParsedOpenFile& file) {
+  ScopedFd made(epoll_create1(EPOLL_CLOEXEC));
+  if (!made.valid()) return cannot_make(file);
+  return made;
+}
+
+// When every descriptor is at its number.
+Result<void> DescriptorBuilder::add_watches(const ParsedOpenFile& file, int fd) {
+  Result<void> result;
+  for_each_detail<EpollWatchDetail>(file, OpenFileDetail::kEpollWatch, [&](const EpollWatchDetail& w, Blob) {
+    epoll_event event{};
+    event.events = w.events;
+    event.data.u64 = w.data;
+    if (epoll_ctl(fd, EPOLL_CTL_ADD, w.fd, &event) == 0) return;
+    say("{}: the watch on descriptor {} cannot be added again ({})", describe(file, fd), w.fd,
+        errno_name(errno));
+  });
+  return result;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,105 @@
+// The one who makes open files from their records; the kinds are in one file a family.
+//
+// Owner:     restart/descriptors/descriptors.cc: one builder for one restore.
+// Callers:   restore_descriptors, in the new process.
+// Each make_* returns a descriptor with the record's access mode, offset and flags, at any number;
+// the caller moves it to its numbers. What has to outlive one call is parked among the working
+// descriptors and closed by finish().
+#pragma once
+
+#include <map>
+
+#include "restart/descriptors/descriptors.h"
+#include "image/read/image_meta.h"
+
+namespace ckpt {
+
+class DescriptorBuilder {
+ public:
+  DescriptorBuilder(const ImageMeta& meta, const DescriptorOptions& options)
+      : meta_(meta), options_(options) {}
+
+  // Takes the restarter's descriptors 0, 1, 2 aside and closes everything below working->first().
+  Result<void> take_standard_streams();
+  Result<ScopedFd> make(const ParsedOpenFile& file);
+  // Descriptors of a standard stream or terminal: each of 0, 1, 2 is the restarter's own.
+  bool is_restarters(const ParsedOpenFile& file) const;
+  Result<ScopedFd> restarters_stream(const ParsedOpenFile& file, int fd);
+  // Owner, signal and O_ASYNC; what refers to other descriptors: watches of epolls, locks.
+  void set_owner(const ParsedOpenFile& file, int fd);
+  Result<void> add_watches(const ParsedOpenFile& file, int fd);
+  void add_locks(const ParsedOpenFile& file, int fd, RestoredDescriptors& result);
+  void finish();
+
+  // descriptors_files.cc
+  Result<ScopedFd> open_by_path(const ParsedOpenFile& file);
+  Result<void> check(const ParsedOpenFile& file);
+  // Files opened for writing that have grown: tail saved, then cut. All files were checked before.
+  Result<void> cut_grown_files();
+
+ private:
+  struct PipeEnds {
+    int read = -1, write = -1;  // parked
+    bool read_used = false, write_used = false;
+  };
+
+  Result<ScopedFd> make_placeholder(const ParsedOpenFile& file);
+  // descriptors_files.cc
+  Result<void> save_tail(const ParsedOpenFile& file, int fd, uint64_t now);
+  // descriptors_contents.cc: files without a name, memfds
+  Result<ScopedFd> make_deleted_file(const ParsedOpenFile& file);
+  Result<ScopedFd> make_deleted_directory(const ParsedOpenFile& file);
+  Result<ScopedFd> make_memfd(const ParsedOpenFile& file);
+  Result<void> fill(const ParsedOpenFile& file, int fd);
+  Result<ScopedFd> open_again(const ParsedOpenFile& file, int fd, int flags);
+  // descriptors_pipes.cc
+  Result<ScopedFd> make_pipe(const ParsedOpenFile& file);
+  Result<ScopedFd> make_fifo(const ParsedOpenFile& file);
+  Result<void> refill_pipe(const ParsedOpenFile& file, int write_end);
+  Result<ScopedFd> open_terminal(const ParsedOpenFile& file);
+  // descriptors_sockets.cc
+  Result<ScopedFd> make_socket_pair(const ParsedOpenFile& file);
+  Result<void> send_messages(const ParsedOpenFile& file, uint64_t receiver, int sender);
+  void say_options(const ParsedOpenFile& file);
+  Result<ScopedFd> make_socket(const ParsedOpenFile& file);
+  // descriptors_anonymous.cc
+  Result<ScopedFd> make_eventfd(const ParsedOpenFile& file);
+  Result<ScopedFd> make_timerfd(const ParsedOpenFile& file);
+  Result<ScopedFd> make_signalfd(const ParsedOpenFile& file);
+  Result<ScopedFd> make_epoll(const ParsedOpenFile& file);
+
+  template <typename... Args>
+  void say(fmt::format_string<Args...> format, Args&&... args) const {
+    if (options_.say) options_.say(fmt::format(format, std::forward<Args>(args)...));
+  }
+  int first_descriptor(const ParsedOpenFile& file) const;  // lowest number that leads to it, -1 none
+
+  const ImageMeta& meta_;
+  const DescriptorOptions& options_;
+  int standard_[3] = {-1, -1, -1};        // the restarter's, parked
+  std::map<uint64_t, PipeEnds> pipes_;    // by object
+  std::map<uint64_t, int> fifo_holders_;  // by object, open for reading and writing
+  std::map<uint64_t, int> socket_ends_;   // by object, parked
+};
+
+// All details of one type: visit(const Struct&, the bytes after the struct).
+template <typename Struct, typename Visit>
+void for_each_detail(const ParsedOpenFile& file, OpenFileDetail type, Visit visit) {
+  ByteReader reader(file.details);
+  while (reader.left() > 0) {
+    auto header = reader.get<DetailHeader>();
+    auto body = reader.take(header.length);
+    if (!reader.ok()) return;
+    if (header.type != static_cast<uint32_t>(type) || body.size() < sizeof(Struct)) continue;
+    Struct detail;
+    std::memcpy(static_cast<void*>(&detail), body.data(), sizeof(Struct));
+    visit(detail, body.subspan(sizeof(Struct)));
+  }
+}
+
+// Flags for opening a file again: nothing that creates, empties or takes a terminal.
+int reopen_flags(const OpenFileRecord& record);
+// "descriptor 5 (/tmp/x)" for messages.
+std::string describe(const ParsedOpenFile& file, int fd);
+
+}  // namespace ckpt

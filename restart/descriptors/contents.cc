@@ -1,0 +1,134 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <bit>
+
+#include "base/bytes.h"
+#include "restart/descriptors/builder.h"
+
+// Files without a name, and memfds: made anew with their contents.
+
+namespace ckpt {
+namespace {
+
+Error cannot_make(const ParsedOpenFile& file, int e) {
+  return make_error(ExitCode::kIo, e,
+                    "{} (a file without a name, {} bytes) cannot be made again ({}): make room in /tmp",
+                    file.path, file.record.size, errno_name(e));
+}
+
+std::string directory_of(std::string_view path) {
+  size_t slash = path.rfind('/');
+  return slash == std::string_view::npos || slash == 0 ? "/" : std::string(path.substr(0, slash));
+}
+
+// An inode without a name in `directory`, open for reading and writing.
+ScopedFd unnamed_file(const std::string& directory) {
+  ScopedFd fd(open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (fd.valid() || (errno != EOPNOTSUPP && errno != EISDIR)) return fd;
+  std::string name = directory + "/.ckpt-restored-XXXXXX";
+  fd.reset(mkostemp(name.data(), O_CLOEXEC));
+  if (fd.valid()) unlink(name.c_str());
+  return fd;
+}
+
+}  // namespace
+
+// Another open file of the same inode, with its own flags.
+Result<ScopedFd> DescriptorBuilder::open_again(const ParsedOpenFile& file, int fd, int flags) {
+  ScopedFd again(open(fmt::format("/proc/self/fd/{}", fd).c_str(), flags));
+  if (!again.valid() && errno == EPERM)
+    again.reset(open(fmt::format("/proc/self/fd/{}", fd).c_str(), flags & ~O_NOATIME));
+  if (!again.valid()) {
+    return make_error(ExitCode::kSystem, errno, "{} cannot be opened through /proc ({}): is /proc mounted?",
+                      file.path, errno_name(errno));
+  }
+  return again;
+}
+
+// Contents are recorded with one of the open files of an inode.
+Result<void> DescriptorBuilder::fill(const ParsedOpenFile& file, int fd) {
+  for (const auto& c : meta_.contents) {
+    if (c.record.open_file == 0 || c.record.object != file.record.object) continue;
+    for (size_t done = 0; done < c.bytes.size();) {
+      ssize_t n = pwrite(fd, c.bytes.data() + done, c.bytes.size() - done,
+                         static_cast<off_t>(c.record.offset + done));
+      if (n < 0 && errno == EINVAL && file.record.value != 0) {  // hugetlbfs has no write(2)
+        const size_t length =
+            (c.bytes.size() + file.record.value - 1) / file.record.value * file.record.value;
+        const uint64_t start = c.record.offset / file.record.value * file.record.value;
+        void* p = mmap(nullptr, length + file.record.value, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                       static_cast<off_t>(start));
+        if (p == MAP_FAILED) return cannot_make(file, errno);
+        std::memcpy(static_cast<char*>(p) + (c.record.offset - start), c.bytes.data(), c.bytes.size());
+        munmap(p, length + file.record.value);
+        break;
+      }
+      if (n <= 0) return cannot_make(file, n == 0 ? ENOSPC : errno);
+      done += static_cast<size_t>(n);
+    }
+  }
+  return {};
+}
+
+Result<ScopedFd> DescriptorBuilder::make_deleted_file(const ParsedOpenFile& file) {
+  const auto& r = file.record;
+  int object = options_.working->find_object(r.object);
+  if (object < 0) {
+    ScopedFd fd;
+    for (const auto& directory : {directory_of(file.path), options_.image_directory, std::string("/tmp")}) {
+      fd = unnamed_file(directory);
+      if (fd.valid()) break;
+    }
+    if (!fd.valid()) return cannot_make(file, errno);
+    if (ftruncate(fd.get(), static_cast<off_t>(r.size)) != 0) return cannot_make(file, errno);
+    CKPT_TRY(fill(file, fd.get()));
+    auto parked = options_.working->add_object(r.object, std::move(fd), "a file without a name");
+    if (!parked) return parked.error();
+    object = *parked;
+  }
+  auto again = open_again(file, object, reopen_flags(r) & ~O_NOFOLLOW);
+  if (!again) return again;
+  // Permissions last: they do not matter to descriptors that are open.
+  fchmod(object, r.mode & 07777);
+  lseek(again->get(), static_cast<off_t>(r.offset), SEEK_SET);
+  return again;
+}
+
+Result<ScopedFd> DescriptorBuilder::make_deleted_directory(const ParsedOpenFile& file) {
+  for (const auto& directory : {directory_of(file.path), options_.image_directory, std::string("/tmp")}) {
+    std::string name = directory + "/.ckpt-restored-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) continue;
+    ScopedFd fd(open(name.c_str(), reopen_flags(file.record)));
+    rmdir(name.c_str());
+    if (fd.valid()) return fd;
+  }
+  return cannot_make(file, errno);
+}
+
+Result<ScopedFd> DescriptorBuilder::make_memfd(const ParsedOpenFile& file) {
+  const auto& r = file.record;
+  int object = options_.working->find_object(r.object);
+  if (object < 0) {
+    unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    if (r.value > kPageSize && std::has_single_bit(r.value)) {
+      flags |= MFD_HUGETLB | (static_cast<unsigned>(std::countr_zero(r.value)) << MAP_HUGE_SHIFT);
+    }
+    ScopedFd fd(memfd_create(std::string(file.path).c_str(), flags));
+    if (!fd.valid()) return cannot_make(file, errno);
+    fchmod(fd.get(), r.mode & 07777);
+    if (ftruncate(fd.get(), static_cast<off_t>(r.size)) != 0) return cannot_make(file, errno);
+    CKPT_TRY(fill(file, fd.get()));
+    auto parked = options_.working->add_object(r.object, std::move(fd), "a memfd");
+    if (!parked) return parked.error();
+    object = *parked;
+  }
+  auto again = open_again(file, object, reopen_flags(r) & ~O_NOFOLLOW);
+  if (again) lseek(again->get(), static_cast<off_t>(r.offset), SEEK_SET);
+  return again;
+}
+
+}  // namespace ckpt

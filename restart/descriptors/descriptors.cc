@@ -1,0 +1,228 @@
+#include "restart/descriptors/descriptors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "restart/descriptors/builder.h"
+
+namespace ckpt {
+namespace {
+
+OpenFileKind kind_of(const ParsedOpenFile& file) { return static_cast<OpenFileKind>(file.record.kind); }
+
+Result<void> place(const ScopedFd& made, const DescriptorRecord& d) {
+  if (dup3(made.get(), d.fd, (d.fd_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0) {
+    return make_error(ExitCode::kSystem, errno, "descriptor {} cannot be made ({})", d.fd, errno_name(errno));
+  }
+  return {};
+}
+
+}  // namespace
+
+int highest_descriptor(const ImageMeta& meta) {
+  int highest = -1;
+  for (const auto& d : meta.descriptors) highest = d.fd > highest ? d.fd : highest;
+  return highest;
+}
+
+std::string describe(const ParsedOpenFile& file, int fd) {
+  return fmt::format("descriptor {} ({})", fd, file.path);
+}
+
+int DescriptorBuilder::first_descriptor(const ParsedOpenFile& file) const {
+  int first = -1;
+  for (const auto& d : meta_.descriptors) {
+    if (d.open_file == file.record.id && (first < 0 || d.fd < first)) first = d.fd;
+  }
+  return first;
+}
+
+Result<void> check_descriptors(const ImageMeta& meta, const DescriptorOptions& options) {
+  DescriptorBuilder builder(meta, options);
+  for (const auto& file : meta.open_files) CKPT_TRY(builder.check(file));
+  return {};
+}
+
+Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const DescriptorOptions& options) {
+  if (highest_descriptor(meta) >= options.working->first()) {
+    return make_error(ExitCode::kInternal, 0,
+                      "descriptor {} of the image is among the working descriptors (from {})",
+                      highest_descriptor(meta), options.working->first());
+  }
+  RestoredDescriptors result;
+  DescriptorBuilder builder(meta, options);
+  for (const auto& file : meta.open_files) CKPT_TRY(builder.check(file));
+  CKPT_TRY(builder.take_standard_streams());
+  CKPT_TRY(builder.cut_grown_files());
+
+  // Open files are made at the lowest free number, which may be one that is still to be filled: each
+  // is moved up out of the way before it is put at its own numbers.
+  for (const auto& file : meta.open_files) {
+    if (builder.is_restarters(file)) {
+      for (const auto& d : meta.descriptors) {
+        if (d.open_file != file.record.id) continue;
+        auto stream = builder.restarters_stream(file, d.fd);
+        if (!stream) return stream.error();
+        auto up = options.working->park(std::move(*stream), "a terminal");
+        if (!up) return up.error();
+        CKPT_TRY(place(ScopedFd(*up), d));
+      }
+      continue;
+    }
+    auto made = builder.make(file);
+    if (!made) return made.error();
+    auto up = options.working->park(std::move(*made), "an open file");
+    if (!up) return up.error();
+    ScopedFd parked(*up);
+    for (const auto& d : meta.descriptors) {
+      if (d.open_file == file.record.id) CKPT_TRY(place(parked, d));
+    }
+  }
+  std::set<uint64_t> sealed;
+  for (const auto& file : meta.open_files) {
+    int fd = -1;
+    for (const auto& d : meta.descriptors) {
+      if (d.open_file == file.record.id) fd = d.fd;
+    }
+    if (fd < 0) continue;
+    builder.set_owner(file, fd);
+    if (kind_of(file) == OpenFileKind::kEpoll) CKPT_TRY(builder.add_watches(file, fd));
+    if (kind_of(file) == OpenFileKind::kMemfd && file.record.seals != 0 &&
+        sealed.insert(file.record.object).second) {
+      // Through our own descriptor: the program's may be open only for reading.
+      const int object = options.working->find_object(file.record.object);
+      if (options.mapped_objects.count(file.record.object) != 0) {
+        result.pending_seals.push_back({object, file.record.object, file.record.seals});
+      } else if (fcntl(object, F_ADD_SEALS, file.record.seals) != 0) {
+        return make_error(ExitCode::kSystem, errno, "{} cannot be sealed again ({})", describe(file, fd),
+                          errno_name(errno));
+      }
+    }
+  }
+  builder.finish();
+  // Last: closing any descriptor of a file drops the process's locks on it.
+  for (const auto& file : meta.open_files) {
+    for (const auto& d : meta.descriptors) {
+      if (d.open_file == file.record.id) {
+        builder.add_locks(file, d.fd, result);
+        break;
+      }
+    }
+  }
+  return result;
+}
+
+Result<void> DescriptorBuilder::take_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    int up = fcntl(fd, F_DUPFD_CLOEXEC, options_.working->first());
+    if (up < 0 && errno != EBADF) {
+      return make_error(ExitCode::kUnavailable, errno,
+                        "no descriptor left for the standard streams ({}): raise ulimit -n",
+                        errno_name(errno));
+    }
+    standard_[fd] = up;
+  }
+  close_range(0, static_cast<unsigned>(options_.working->first() - 1), 0);
+  return {};
+}
+
+bool DescriptorBuilder::is_restarters(const ParsedOpenFile& file) const {
+  return kind_of(file) == OpenFileKind::kTerminal || kind_of(file) == OpenFileKind::kStandard;
+}
+
+Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
+  const bool deleted = (file.record.flags & kOpenFileDeleted) != 0;
+  switch (kind_of(file)) {
+    case OpenFileKind::kRegular:
+      return deleted ? make_deleted_file(file) : open_by_path(file);
+    case OpenFileKind::kDirectory:
+      return deleted ? make_deleted_directory(file) : open_by_path(file);
+    case OpenFileKind::kDevice:
+      return open_by_path(file);
+    case OpenFileKind::kPipe:
+      return make_pipe(file);
+    case OpenFileKind::kFifo:
+      return make_fifo(file);
+    case OpenFileKind::kMemfd:
+      return make_memfd(file);
+    case OpenFileKind::kEventFd:
+      return make_eventfd(file);
+    case OpenFileKind::kTimerFd:
+      return make_timerfd(file);
+    case OpenFileKind::kSignalFd:
+      return make_signalfd(file);
+    case OpenFileKind::kEpoll:
+      return make_epoll(file);
+    case OpenFileKind::kSocketPair:
+      return make_socket_pair(file);
+    case OpenFileKind::kSocket:
+      return make_socket(file);
+    default:
+      return make_placeholder(file);
+  }
+}
+
+void DescriptorBuilder::set_owner(const ParsedOpenFile& file, int fd) {
+  if (is_restarters(file) || kind_of(file) == OpenFileKind::kOther) return;
+  const auto& r = file.record;
+  if (r.owner_signal != 0) fcntl(fd, F_SETSIG, r.owner_signal);
+  if (r.owner != 0) {
+    f_owner_ex owner{static_cast<decltype(f_owner_ex::type)>(r.owner_type), r.owner};
+    if (fcntl(fd, F_SETOWN_EX, &owner) != 0) {
+      // A thread that does not exist yet, or another process: the program itself hears of it instead.
+      owner = {F_OWNER_PID, getpid()};
+      fcntl(fd, F_SETOWN_EX, &owner);
+      say("{}: signals went to process or thread {}, now to the program ({})", describe(file, fd), r.owner,
+          errno_name(errno));
+    }
+  }
+  if ((r.open_flags & O_ASYNC) != 0) fcntl(fd, F_SETFL, static_cast<int>(r.open_flags));
+}
+
+void DescriptorBuilder::add_locks(const ParsedOpenFile& file, int fd, RestoredDescriptors& result) {
+  for_each_detail<LockDetail>(file, OpenFileDetail::kLock, [&](const LockDetail& lock, Blob) {
+    int r = 0;
+    struct flock range = {};
+    range.l_type = lock.write != 0 ? F_WRLCK : F_RDLCK;
+    range.l_whence = SEEK_SET;
+    range.l_start = static_cast<off_t>(lock.start);
+    range.l_len = static_cast<off_t>(lock.length);
+    switch (static_cast<FileLockKind>(lock.kind)) {
+      case FileLockKind::kFlock:
+        r = flock(fd, (lock.write != 0 ? LOCK_EX : LOCK_SH) | LOCK_NB);
+        break;
+      case FileLockKind::kPosix:
+        r = fcntl(fd, F_SETLK, &range);
+        result.locks.push_back({fd, range.l_type, range.l_start, range.l_len});
+        break;
+      case FileLockKind::kOpenFileLock:
+        r = fcntl(fd, F_OFD_SETLK, &range);
+        break;
+    }
+    if (r != 0) {
+      say("{}: the lock that the program held cannot be taken again ({}); another process holds it",
+          describe(file, fd), errno_name(errno));
+    }
+  });
+}
+
+void DescriptorBuilder::finish() {
+  for (int& fd : standard_) {
+    if (fd >= 0) close(fd);
+    fd = -1;
+  }
+  for (auto& [object, ends] : pipes_) {
+    if (ends.read >= 0) close(ends.read);
+    if (ends.write >= 0) close(ends.write);
+  }
+  pipes_.clear();
+  for (auto& [object, fd] : fifo_holders_) close(fd);
+  fifo_holders_.clear();
+  for (auto& [object, fd] : socket_ends_) close(fd);
+  socket_ends_.clear();
+}
+
+}  // namespace ckpt

@@ -1,0 +1,65 @@
+// Putting the saved descriptors back: every open file at its numbers, shared as it was shared.
+//
+// Owner:     restart.
+// Callers:   check_descriptors: ckpt-restart, before anything is touched (it opens and closes, no
+//            more), and again first thing in restore_descriptors. restore_descriptors: the new
+//            process, on its only thread, before its memory is replaced.
+// Never:     creates, empties or locks a file of the user's while another could still turn out to be
+//            missing. Leaves descriptors below WorkingFds::first() that were not in the image.
+//
+// After restore_descriptors the standard streams are the program's: messages go through `say`, which
+// must use a working descriptor.
+#pragma once
+
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "restart/descriptors/working_fds.h"
+#include "image/read/image_meta.h"
+
+namespace ckpt {
+
+struct DescriptorOptions {
+  WorkingFds* working = nullptr;              // not needed by check_descriptors
+  std::string image_directory = ".";          // tails of files that have grown go here
+  uint64_t sequence = 0;                      // of the image, for the names of the tails
+  std::function<void(std::string_view)> say;  // one line for the user
+  // MappingRecord::object of shared mappings: their memfds are not sealed here, see pending_seals.
+  std::set<uint64_t> mapped_objects;
+};
+
+// A lock of fcntl(F_SETLK). It is lost when the process closes any descriptor of the file, as closing
+// the file of a mapping does: whoever does that applies the locks again afterwards (it does no harm).
+struct ProcessLock {
+  int fd;      // the program's
+  short type;  // F_RDLCK, F_WRLCK
+  int64_t start, length;
+};
+
+// To be added with F_ADD_SEALS when the memfd's mappings are made and filled.
+struct PendingSeals {
+  int fd;  // a working descriptor, open for writing
+  uint64_t object;
+  uint32_t seals;
+};
+
+struct RestoredDescriptors {
+  std::vector<ProcessLock> locks;
+  std::vector<PendingSeals> pending_seals;
+};
+
+// Every file is there, is of the recorded kind, can be opened as it was and is long enough.
+// Errors: kFileChanged, kPermission; names the file and the remedy.
+Result<void> check_descriptors(const ImageMeta& meta, const DescriptorOptions& options);
+
+// Errors: as above, kIo when a tail or the contents of a file without a name cannot be written,
+// kSystem. The highest descriptor of the image must be below working->first().
+Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const DescriptorOptions& options);
+
+int highest_descriptor(const ImageMeta& meta);  // -1: none
+
+}  // namespace ckpt

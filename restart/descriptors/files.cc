@@ -1,0 +1,222 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "base/bytes.h"
+#include "restart/descriptors/builder.h"
+
+// Files, directories and devices that have a name: opened again by it.
+
+namespace ckpt {
+namespace {
+
+bool is_place_only(const OpenFileRecord& r) { return (r.open_flags & O_PATH) != 0; }
+bool is_writable(const OpenFileRecord& r) {
+  return (r.open_flags & O_ACCMODE) != O_RDONLY && !is_place_only(r);
+}
+
+const char* type_name(uint32_t mode) {
+  switch (mode & S_IFMT) {
+    case S_IFREG:
+      return "a regular file";
+    case S_IFDIR:
+      return "a directory";
+    case S_IFCHR:
+      return "a character device";
+    case S_IFBLK:
+      return "a block device";
+    case S_IFIFO:
+      return "a FIFO";
+    case S_IFLNK:
+      return "a symbolic link";
+    default:
+      return "a socket";
+  }
+}
+
+bool opened_by_path(const ParsedOpenFile& file) {
+  if ((file.record.flags & kOpenFileDeleted) != 0) return false;
+  switch (static_cast<OpenFileKind>(file.record.kind)) {
+    case OpenFileKind::kRegular:
+    case OpenFileKind::kDirectory:
+    case OpenFileKind::kDevice:
+    case OpenFileKind::kFifo:
+      return true;
+    default:
+      return false;
+  }
+}
+
+int64_t mtime_ns(const struct stat& st) {
+  return int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
+}
+
+// Their times say nothing.
+bool is_made_by_the_kernel(std::string_view path) {
+  return path.starts_with("/proc/") || path.starts_with("/sys/");
+}
+
+std::string base_name(std::string_view path) {
+  size_t slash = path.rfind('/');
+  return std::string(slash == std::string_view::npos ? path : path.substr(slash + 1));
+}
+
+}  // namespace
+
+int reopen_flags(const OpenFileRecord& r) {
+  int flags = static_cast<int>(r.open_flags);
+  // O_TMPFILE is two bits, one of them O_DIRECTORY.
+  if ((flags & O_TMPFILE) == O_TMPFILE) flags &= ~O_TMPFILE;
+  flags &= ~(O_CREAT | O_EXCL | O_TRUNC | O_ASYNC);
+  return flags | O_CLOEXEC | O_NOCTTY;
+}
+
+Result<ScopedFd> DescriptorBuilder::open_by_path(const ParsedOpenFile& file) {
+  const std::string path(file.path);
+  const auto& r = file.record;
+  int flags = reopen_flags(r);
+  if (S_ISLNK(r.mode)) flags |= O_NOFOLLOW;
+  ScopedFd fd(open(path.c_str(), flags));
+  // O_NOATIME is for the file's owner only; the program may have given up that right since.
+  if (!fd.valid() && errno == EPERM && (flags & O_NOATIME) != 0)
+    fd.reset(open(path.c_str(), flags & ~O_NOATIME));
+  if (!fd.valid()) {
+    int e = errno;
+    const char* remedy = e == ENOENT || e == ENOTDIR ? "put the file back where it was"
+                         : e == EACCES || e == EPERM ? "restart as the user who ran the program"
+                                                     : "make it openable again";
+    return make_error(e == EACCES || e == EPERM ? ExitCode::kPermission : ExitCode::kFileChanged, e,
+                      "{} cannot be opened again ({}): {}", path, errno_name(e), remedy);
+  }
+  struct stat st;
+  if (fstat(fd.get(), &st) != 0) {
+    return make_error(ExitCode::kSystem, errno, "{}: fstat ({})", path, errno_name(errno));
+  }
+  if ((st.st_mode & S_IFMT) != (r.mode & S_IFMT)) {
+    return make_error(ExitCode::kFileChanged, 0, "{} is {} now, it was {} at the checkpoint: put that back",
+                      path, type_name(st.st_mode), type_name(r.mode));
+  }
+  if ((S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode)) && st.st_rdev != r.rdev) {
+    return make_error(ExitCode::kFileChanged, 0,
+                      "{} is another device than at the checkpoint: make the same one", path);
+  }
+  if (!is_place_only(r) && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode) || S_ISBLK(st.st_mode)) &&
+      lseek(fd.get(), static_cast<off_t>(r.offset), SEEK_SET) < 0) {
+    return make_error(ExitCode::kFileChanged, errno,
+                      "{} cannot be read from byte {} on ({}): put back the file of the checkpoint", path,
+                      r.offset, errno_name(errno));
+  }
+  return fd;
+}
+
+Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
+  if (!opened_by_path(file)) return {};
+  const auto& r = file.record;
+  struct stat st;
+  if (S_ISFIFO(r.mode)) {  // opening would wait for, or be seen by, the other end
+    if (stat(std::string(file.path).c_str(), &st) == 0 && S_ISFIFO(st.st_mode)) return {};
+    return make_error(ExitCode::kFileChanged, errno,
+                      "{} was a FIFO at the checkpoint: make it again (mkfifo)", file.path);
+  }
+  auto fd = open_by_path(file);
+  if (!fd) return fd.error();
+  if (!S_ISREG(r.mode) || is_place_only(r)) return {};
+  if (fstat(fd->get(), &st) != 0) return {};
+  const uint64_t now = static_cast<uint64_t>(st.st_size);
+  if (now < r.size) {
+    if (is_writable(r) || r.offset > now) {
+      return make_error(
+          ExitCode::kFileChanged, 0,
+          "{} has {} bytes, at the checkpoint it had {}: put back a copy of that time, or restart from "
+          "a checkpoint taken since",
+          file.path, now, r.size);
+    }
+  }
+  return {};
+}
+
+Result<void> DescriptorBuilder::cut_grown_files() {
+  std::set<uint64_t> done;
+  for (const auto& file : meta_.open_files) {
+    const auto& r = file.record;
+    if (!opened_by_path(file) || !S_ISREG(r.mode) || is_place_only(r)) continue;
+    struct stat st;
+    const std::string path(file.path);
+    if (stat(path.c_str(), &st) != 0) continue;  // check() has just opened it
+    const uint64_t now = static_cast<uint64_t>(st.st_size);
+    if (!is_writable(r) && now < r.size) {
+      say("{} has {} bytes, at the checkpoint it had {}; the program only reads it", path, now, r.size);
+    }
+    if (now == r.size && mtime_ns(st) != r.mtime_ns && !is_made_by_the_kernel(path) &&
+        done.insert(r.object).second) {
+      say("{} was written since the checkpoint, its length is the same: the program goes on with what it "
+          "holds now",
+          path);
+    }
+    if (!is_writable(r) || now <= r.size || !done.insert(r.object).second) continue;
+    ScopedFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY));
+    if (!fd.valid()) fd.reset(open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+    if (!fd.valid()) {
+      return make_error(ExitCode::kPermission, errno, "{} has grown and cannot be opened to cut it back ({})",
+                        path, errno_name(errno));
+    }
+    CKPT_TRY(save_tail(file, fd.get(), now));
+    if (ftruncate(fd.get(), static_cast<off_t>(r.size)) != 0) {
+      return make_error(ExitCode::kFileChanged, errno,
+                        "{} has grown by {} bytes and cannot be cut back ({}): cut it to {} bytes", path,
+                        now - r.size, errno_name(errno), r.size);
+    }
+    // As it was, so that another restart from this image does not find it changed.
+    timespec times[2] = {{0, UTIME_OMIT}, {r.mtime_ns / 1'000'000'000, r.mtime_ns % 1'000'000'000}};
+    futimens(fd.get(), times);
+  }
+  return {};
+}
+
+// Nothing the program or anybody wrote since the checkpoint is thrown away.
+Result<void> DescriptorBuilder::save_tail(const ParsedOpenFile& file, int fd, uint64_t now) {
+  const auto& r = file.record;
+  const std::string stem = fmt::format("{}/{}.{}.tail-{}", options_.image_directory, base_name(file.path),
+                                       r.inode, options_.sequence);
+  std::string name = stem;
+  ScopedFd tail;
+  for (int n = 2;; ++n) {  // a tail of an earlier restart from this image stays as it is
+    tail.reset(open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (tail.valid() || errno != EEXIST) break;
+    name = fmt::format("{}.{}", stem, n);
+  }
+  auto fail = [&](int e, const char* what) {
+    if (tail.valid()) unlink(name.c_str());
+    return make_error(
+        ExitCode::kIo, e,
+        "{} has grown by {} bytes since the checkpoint, and its tail cannot be {} {} ({}): make room there",
+        file.path, now - r.size, what, name, errno_name(e));
+  };
+  if (!tail.valid()) return fail(errno, "saved to");
+  // Opened only for writing, a file cannot be read through the same descriptor.
+  ScopedFd in(open(std::string(file.path).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (!in.valid() && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY) return fail(errno, "read for");
+  const int from = in.valid() ? in.get() : fd;
+  std::vector<char> buffer(1 << 20);
+  for (uint64_t at = r.size; at < now;) {
+    ssize_t n =
+        pread(from, buffer.data(), std::min<uint64_t>(buffer.size(), now - at), static_cast<off_t>(at));
+    if (n < 0) return fail(errno, "read for");
+    if (n == 0) break;
+    for (ssize_t done = 0; done < n;) {
+      ssize_t w = write(tail.get(), buffer.data() + done, static_cast<size_t>(n - done));
+      if (w < 0) return fail(errno, "written to");
+      done += w;
+    }
+    at += static_cast<uint64_t>(n);
+  }
+  if (fsync(tail.get()) != 0) return fail(errno, "written to");
+  say("{} has grown since the checkpoint: cut back to {} bytes, the other {} are in {}", file.path, r.size,
+      now - r.size, name);
+  return {};
+}
+
+}  // namespace ckpt

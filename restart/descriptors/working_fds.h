@@ -1,0 +1,41 @@
+// ckpt-restart's own descriptors in the child, above every number that the saved process used, so
+// that they are never in the way and one close_range ends them all.
+//
+// Owner:     restart. One WorkingFds in the child, from before the first saved descriptor is made
+//            until the restorer closes everything from first() on.
+// Callers:   restart/tree/process.cc, restart/descriptors/descriptors.cc, restart/plan/memory_plan.cc: one thread.
+// Never:     closes or replaces a descriptor below first().
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "base/raii_fd.h"
+#include "base/result.h"
+
+namespace ckpt {
+
+class WorkingFds {
+ public:
+  // highest_saved: the highest descriptor number in the image, -1 if none. Raises the soft limit on
+  // descriptors as far as the hard one allows; kUnavailable when even that leaves no room.
+  Result<void> open_above(int highest_saved);
+
+  // The lowest number that is ours.
+  int first() const { return first_; }
+  bool is_working(int fd) const { return fd >= first_; }
+
+  // Moves fd up, close-on-exec; the old number is closed. `what` is for the message.
+  Result<int> park(ScopedFd fd, const char* what);
+
+  // Objects that mappings and descriptors share (memfds, files without a name): whoever creates one
+  // first adds a descriptor open for reading and writing under its object number.
+  int find_object(uint64_t object) const;  // -1: not there yet
+  Result<int> add_object(uint64_t object, ScopedFd fd, const char* what);
+
+ private:
+  int first_ = 3;
+  std::map<uint64_t, int> objects_;
+};
+
+}  // namespace ckpt

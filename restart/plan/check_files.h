@@ -1,0 +1,18 @@
+// Are the files that the image's mappings refer to still those of the saved process?
+//
+// Owner:     restart. Callers: ckpt-restart, before anything is touched.
+// Never:     changes a file.
+// A file is the same when its ELF build id is; without one, when its XXH3 is if that was recorded,
+// else its size and modification time. A file that the program itself may write through a shared
+// mapping may differ: what the image holds of it is written back.
+#pragma once
+
+#include "base/result.h"
+#include "image/read/image_meta.h"
+
+namespace ckpt {
+
+// The first difference, as kFileChanged naming the file.
+Result<void> check_mapped_files(const ImageMeta& meta);
+
+}  // namespace ckpt

@@ -1,0 +1,14 @@
+// Can the image run on this machine: protocol, processor, vdso?
+//
+// Owner:     restart. Callers: ckpt-restart, before anything is touched.
+#pragma once
+
+#include "base/result.h"
+#include "restart/plan/vdso.h"
+#include "image/read/image_chain.h"
+
+namespace ckpt {
+
+Result<void> check_machine(const ImageChain& image, const Vdso& ours);
+
+}  // namespace ckpt

@@ -1,0 +1,17 @@
+// Where the kernel will put the restarted program's new mappings.
+//
+// Owner:     restart. Callers: main(), first thing.
+// The kernel fixes that place at exec, from the limit on the stack: just below the stack and the room it
+// may grow into. The restarted program keeps the choice made for ckpt-restart, but has its own stack
+// at its own place. A new mapping just below that stack would end its growth, so ckpt-restart
+// executes itself once more with a limit that puts the place below the saved stack's room.
+#pragma once
+
+#include "image/read/image_meta.h"
+
+namespace ckpt {
+
+// Executes this program again when that is needed and allowed; returns when it is not or has been done.
+void choose_mmap_base(const ImageMeta& meta, char** argv);
+
+}  // namespace ckpt

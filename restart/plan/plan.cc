@@ -1,0 +1,133 @@
+#include "restart/plan/plan.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "restart/plan/check_files.h"
+#include "restart/plan/check_machine.h"
+#include "restart/descriptors/descriptors.h"
+#include "restart/plan/memory_plan.h"
+
+namespace ckpt {
+namespace {
+
+// An image is a program: whoever can write it, or an image below it, decides what runs.
+Result<void> check_writers(const ImageReader& image) {
+  struct stat st;
+  if (fstat(image.fd(), &st) != 0) {
+    return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", image.path(), errno_name(errno));
+  }
+  if (st.st_uid != geteuid() && st.st_uid != 0) {
+    return make_error(ExitCode::kPermission, 0,
+                      "{} belongs to user {}, who decides what it runs: restart as that user, or with --trust", image.path(),
+                      st.st_uid);
+  }
+  if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return make_error(ExitCode::kPermission, 0,
+                      "{} may be written by others (mode {:o}), who then decide what it runs: chmod go-w, or --trust",
+                      image.path(), st.st_mode & 07777);
+  }
+  return {};
+}
+
+std::string directory_of(const std::string& path) {
+  size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+}  // namespace
+
+Result<RestartPlan> open_plan(const std::string& image_path, bool trust) {
+  auto image = ImageChain::open(image_path);
+  if (!image.ok()) return image.error();
+  for (size_t i = 0; i < image->size() && !trust; ++i) CKPT_TRY(check_writers(image->image(i)));
+  RestartPlan plan;
+  plan.image = std::make_unique<ImageChain>(std::move(*image));
+  // The program comes back in its own working directory: what is written there later needs a whole path.
+  char* whole = realpath(directory_of(image_path).c_str(), nullptr);
+  plan.image_directory = whole != nullptr ? whole : directory_of(image_path);
+  free(whole);
+  for (const ParsedThread& t : plan.image->meta().threads) plan.tids.push_back(t.record.tid);
+  for (const ParsedNote& n : plan.image->meta().notes) {
+    if (n.severity == 2) {
+      return make_error(ExitCode::kUnsupported, 0, "{} cannot be restarted: {}", image_path, n.text);
+    }
+    if (n.severity == 1) plan.notes.emplace_back(n.text);
+  }
+  return plan;
+}
+
+namespace {
+
+// Others see what is put there, and keep it whatever becomes of the restart.
+bool is_of_others(const ParsedMapping& m) {
+  const auto kind = static_cast<MappingKind>(m.record.kind);
+  return kind == MappingKind::kFileShared || kind == MappingKind::kSysV;
+}
+
+// The Feeder checks what it brings while it brings it; by then it must not be too late.
+Result<void> check_what_others_see(const RestartPlan& plan, const VerifyProgress& progress) {
+  const auto& mappings = plan.image->meta().mappings;
+  auto seen_by_others = [](const ParsedMapping& mapping) { return is_of_others(mapping) && takes_image_bytes(mapping); };
+  if (std::none_of(mappings.begin(), mappings.end(), seen_by_others)) return {};
+  std::vector<ExtentOfImage> extents;
+  size_t m = 0;
+  for (const MemoryPiece& p : plan.image->pieces()) {
+    while (mappings[m].record.end <= p.address.value) ++m;
+    bool seen = false;
+    for (size_t i = m; i < mappings.size() && mappings[i].record.start < (p.address + p.length).value; ++i) {
+      seen = seen || seen_by_others(mappings[i]);
+    }
+    if (seen) extents.push_back({&plan.image->image(p.image), &plan.image->extent_of(p)});
+  }
+  auto place = [](const ExtentOfImage& e) { return std::pair(e.image, e.extent->offset); };
+  std::sort(extents.begin(), extents.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  extents.erase(std::unique(extents.begin(), extents.end(), [&](const auto& a, const auto& b) { return place(a) == place(b); }),
+                extents.end());
+  return check_extents(std::move(extents), 2, progress);
+}
+
+}  // namespace
+
+Result<void> load_eagerly(RestartPlan& plan, const VerifyProgress& progress) {
+  const ImageMeta& meta = plan.image->meta();
+  plan.lazy = {};
+  CKPT_TRY(check_what_others_see(plan, progress));
+  plan.fill = make_fill_plan(*plan.image, plan.image->size() == 1,
+                             [&](uint32_t i) { return takes_image_bytes(meta.mappings[i]); });
+  return {};
+}
+
+Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress& progress) {
+  const ImageMeta& meta = plan.image->meta();
+  auto vdso = find_vdso();
+  if (!vdso.ok()) return vdso.error();
+  plan.vdso = std::move(*vdso);
+  CKPT_TRY(check_machine(*plan.image, plan.vdso));
+  CKPT_TRY(check_mapped_files(meta));
+  DescriptorOptions options;
+  options.image_directory = plan.image_directory;
+  options.sequence = plan.image->brief().sequence;
+  CKPT_TRY(check_descriptors(meta, options));
+  if (loading == Loading::kNone) CKPT_TRY(plan.image->verify_used(2, progress));
+  if (loading == Loading::kNone || loading == Loading::kEager) return load_eagerly(plan, progress);
+  LazyPlan lazy = make_lazy_plan(*plan.image);
+  if (!lazy.any() || (loading == Loading::kAuto && lazy.bytes < kLazyFrom)) return load_eagerly(plan, progress);
+  if (auto allowed = probe_lazy(); !allowed.ok()) {
+    if (loading == Loading::kLazy) {
+      plan.notes.push_back(fmt::format("all memory is loaded before the program runs: {}", allowed.error().text));
+    }
+    return load_eagerly(plan, progress);
+  }
+  plan.lazy = std::move(lazy);
+  CKPT_TRY(check_what_others_see(plan, progress));
+  plan.fill = make_fill_plan(
+      *plan.image, false, [&](uint32_t i) { return !plan.lazy.lazy(i) && takes_image_bytes(meta.mappings[i]); });
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,50 @@
+// Objects that several mappings (or other processes) may share and that no path leads to: shared
+// anonymous memory, memfds, SysV segments, mapped files without a name.
+//
+// Owner:     restart. Callers: the child process, before the restorer runs.
+// Each is made once. Memory that a descriptor can stand for is mapped from it by the restorer; the
+// rest (shared anonymous, SysV) is mapped here, inside the restorer range, and the restorer makes
+// further views of it. Contents come with the pages of the mappings, or from FileContentRecords.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "base/units.h"
+#include "restart/plan/report.h"
+#include "restart/descriptors/working_fds.h"
+#include "image/read/image_meta.h"
+
+namespace ckpt {
+
+struct SharedObject {
+  MappingKind kind = MappingKind::kSharedAnonymous;
+  const ParsedMapping* first = nullptr;
+  uint64_t size = 0;  // bytes, whole pages: up to the end of its last mapping
+  uint64_t view = 0;  // address of byte 0; 0 when it is mapped from a descriptor
+};
+
+class SharedObjects {
+ public:
+  explicit SharedObjects(const ImageMeta& meta);
+
+  // Bytes of address space that views need.
+  uint64_t view_bytes() const;
+  // Makes all of them; views from `at` on, where view_bytes() are reserved.
+  Result<void> make(uint64_t at, WorkingFds& fds, ReportChannel& report);
+
+  std::set<uint64_t> numbers() const;
+  bool is_shared_object(const ParsedMapping& m) const { return objects_.count(m.record.object) != 0; }
+  const SharedObject& of(const ParsedMapping& m) const { return objects_.at(m.record.object); }
+
+ private:
+  Result<void> make_file(uint64_t number, SharedObject& object, WorkingFds& fds);
+  Result<void> make_anonymous(SharedObject& object, uint64_t at);
+  Result<void> make_sysv(SharedObject& object, uint64_t at, ReportChannel& report);
+
+  const ImageMeta& meta_;
+  std::map<uint64_t, SharedObject> objects_;
+};
+
+}  // namespace ckpt

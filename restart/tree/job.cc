@@ -1,0 +1,30 @@
+#include "restart/tree/job.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/raii_fd.h"
+#include "image/format/descriptor_records.h"
+
+namespace ckpt {
+
+JobPlace job_place(const ImageMeta& meta) {
+  const ProcessRecord& p = meta.process.record;
+  const bool has_terminal = std::any_of(meta.open_files.begin(), meta.open_files.end(), [](const ParsedOpenFile& f) {
+    return static_cast<OpenFileKind>(f.record.kind) == OpenFileKind::kTerminal;
+  });
+  if (p.sid == p.pid && !has_terminal) return JobPlace::kOwnSession;
+  if (p.pgid != p.pid) return JobPlace::kRestarters;
+  ScopedFd controlling(open("/dev/tty", O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  return controlling.valid() ? JobPlace::kRestarters : JobPlace::kOwnGroup;
+}
+
+void take_job_place(JobPlace place) {
+  // Neither can fail: the process is new and leads nothing.
+  if (place == JobPlace::kOwnSession) setsid();
+  if (place == JobPlace::kOwnGroup) setpgid(0, 0);
+}
+
+}  // namespace ckpt

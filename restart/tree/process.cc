@@ -1,0 +1,196 @@
+#include "restart/tree/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/kernel_caps.h"
+#include "restart/descriptors/descriptors.h"
+#include "restart/feed/loader.h"
+#include "restart/plan/memory_plan.h"
+#include "restart/tree/namespaces.h"
+#include "restart/plan/restorer_range.h"
+#include "restart/plan/shared_objects.h"
+#include "restart/descriptors/working_fds.h"
+
+#ifndef PR_SET_THP_DISABLE
+#define PR_SET_THP_DISABLE 41
+#endif
+
+namespace ckpt {
+namespace {
+
+// Signals that arrive from now on wait for the program.
+void reset_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, nullptr);
+  for (int s = 1; s < NSIG; ++s) {
+    if (s != SIGKILL && s != SIGSTOP) signal(s, SIG_DFL);
+  }
+}
+
+struct OwnFds {
+  WorkingFds working;
+  int status = -1, exe = -1;
+  FeedFds feed;
+  int loader = -1, userfaultfd = -1;  // of memory that comes later
+  int put_userfaultfd = -1;           // of memory that the Feeder puts there
+};
+
+Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFds& fds) {
+  CKPT_TRY(fds.working.open_above(highest_descriptor(spec.image->meta())));
+  auto park = [&](int fd, int& to, const char* what) -> Result<void> {
+    auto parked = fds.working.park(ScopedFd(fd), what);
+    if (!parked.ok()) return parked.error();
+    to = *parked;
+    return {};
+  };
+  int channel = -1;
+  CKPT_TRY(park(report.fd(), channel, "messages"));
+  report.move_to(channel);
+  CKPT_TRY(park(spec.status_fd, fds.status, "stages"));
+  if (spec.feed.ring >= 0) {
+    CKPT_TRY(park(spec.feed.ring, fds.feed.ring, "memory"));
+    CKPT_TRY(park(spec.feed.orders, fds.feed.orders, "memory"));
+    CKPT_TRY(park(spec.feed.emptied, fds.feed.emptied, "memory"));
+  }
+  if (spec.feed.socket >= 0) CKPT_TRY(park(spec.feed.socket, fds.feed.socket, "memory"));
+  if (spec.loader_fd >= 0) CKPT_TRY(park(spec.loader_fd, fds.loader, "the loader"));
+  // Whatever else ckpt-restart was started with is not the program's.
+  if (fds.working.first() > 3) close_range(3, static_cast<unsigned>(fds.working.first()) - 1, 0);
+  return {};
+}
+
+Result<void> restore_surroundings(const ImageMeta& meta, ReportChannel& report) {
+  const ParsedProcess& process = meta.process;
+  std::string cwd(process.cwd);
+  constexpr std::string_view kDeleted = " (deleted)";
+  if (chdir(cwd.c_str()) != 0) {
+    bool was_deleted =
+        cwd.size() > kDeleted.size() && std::string_view(cwd).substr(cwd.size() - kDeleted.size()) == kDeleted;
+    if (!was_deleted || chdir("/") != 0) {
+      return make_error(ExitCode::kFileChanged, errno,
+                        "the program's working directory {} cannot be entered ({}): make it again", cwd, errno_name(errno));
+    }
+    report.note(fmt::format("the program's working directory {} was gone before the checkpoint: it comes back in /", cwd));
+  }
+  umask(process.record.umask);
+  if (process.record.no_new_privs == 1) prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  prctl(PR_SET_THP_DISABLE, process.record.thp_disable != 0, 0, 0, 0);
+  prctl(PR_SET_CHILD_SUBREAPER, process.record.child_subreaper != 0, 0, 0, 0);
+  prctl(PR_SET_NAME, std::string(process.comm).c_str());
+  return {};
+}
+
+int open_exe(const ImageMeta& meta, OwnFds& fds) {
+  ScopedFd fd(open(std::string(meta.mm.exe_path).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return -1;
+  auto parked = fds.working.park(std::move(fd), "the program's file");
+  return parked.ok() ? *parked : -1;
+}
+
+Result<TimeNamespace> continue_time(OwnFds& fds, ReportChannel& report) {
+  TimeNamespace time = prepare_time_namespace();
+  if (!time.prepared()) {
+    report.note("CLOCK_MONOTONIC jumps: no time namespace is allowed here (CAP_SYS_ADMIN, or a user namespace)");
+    return time;
+  }
+  for (ScopedFd* fd : {&time.offsets, &time.entry}) {
+    auto parked = fds.working.park(std::move(*fd), "the time namespace");
+    if (!parked.ok()) return parked.error();
+    *fd = ScopedFd(*parked);
+  }
+  return time;
+}
+
+// The loader knows the process before the restorer registers anything.
+Result<void> prepare_lazy_memory(OwnFds& fds, const RestorerRange& range) {
+  auto uffd = open_lazy_userfaultfd();
+  if (!uffd.ok()) return uffd.error();
+  auto parked = fds.working.park(ScopedFd(*uffd), "a userfaultfd");
+  if (!parked.ok()) return parked.error();
+  fds.userfaultfd = *parked;
+  return introduce_to_loader(fds.loader, fds.userfaultfd, range.gate());
+}
+
+// Without one the restorer copies. No right is needed: nobody touches that memory before it is there.
+Result<void> prepare_puts(OwnFds& fds) {
+  ScopedFd uffd(open_userfaultfd(O_CLOEXEC | O_NONBLOCK, nullptr));
+  uffdio_api api{};
+  api.api = UFFD_API;
+  if (uffd.valid() && ioctl(uffd.get(), UFFDIO_API, &api) == 0) {
+    auto parked = fds.working.park(std::move(uffd), "a userfaultfd");
+    if (parked.ok()) fds.put_userfaultfd = *parked;
+  }
+  return introduce_to_feeder(fds.feed.socket, fds.put_userfaultfd);
+}
+
+Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool in_new_user) {
+  const ImageMeta& meta = spec.image->meta();
+  OwnFds fds;
+  take_job_place(spec.place);
+  CKPT_TRY(clear_the_way(spec, report, fds));
+  report.send(ReportKind::kStage, static_cast<int32_t>(RestartStage::kProcess));
+  CKPT_TRY(restore_surroundings(meta, report));
+  SharedObjects objects(meta);
+  DescriptorOptions options;
+  options.working = &fds.working;
+  options.image_directory = spec.image_directory;
+  options.sequence = spec.image->brief().sequence;
+  options.say = [&report](std::string_view line) { report.note(line); };
+  options.mapped_objects = objects.numbers();
+  auto descriptors = restore_descriptors(meta, options);
+  if (!descriptors.ok()) return descriptors.error();
+  report.send(ReportKind::kStage, static_cast<int32_t>(RestartStage::kDescriptors));
+
+  auto time = continue_time(fds, report);
+  if (!time.ok()) return time.error();
+  fds.exe = open_exe(meta, fds);
+
+  RestorerRange range(*spec.image, *spec.fill, *spec.lazy, *spec.vdso, *descriptors);
+  CKPT_TRY(range.reserve(objects.view_bytes()));
+  CKPT_TRY(objects.make(range.views_at(), fds.working, report));
+  MemoryPlan memory(meta, *spec.fill, objects);
+  CKPT_TRY(memory.build(fds.working, report));
+  if (fds.loader >= 0) CKPT_TRY(prepare_lazy_memory(fds, range));
+  if (fds.feed.socket >= 0) CKPT_TRY(prepare_puts(fds));
+
+  RestorerArgs& args = range.args();
+  args.ring_fd = fds.feed.ring;
+  args.orders_fd = fds.feed.orders;
+  args.emptied_fd = fds.feed.emptied;
+  args.slot_bytes = spec.feed.slot_bytes;
+  args.feed_socket = fds.feed.socket;
+  args.put_userfaultfd = fds.put_userfaultfd;
+  args.loader_fd = fds.loader;
+  args.userfaultfd = fds.userfaultfd;
+  args.exe_fd = fds.exe;
+  args.first_working_fd = static_cast<uint32_t>(fds.working.first());
+  args.time_offsets_fd = time->offsets.release();
+  args.time_ns_fd = time->entry.release();
+  args.outer_monotonic_ns = time->outer_monotonic_ns;
+  args.outer_boottime_ns = time->outer_boottime_ns;
+  args.library.status_fd = fds.status;
+  args.library.new_pid_namespace = spec.new_pid_namespace;
+  CKPT_TRY(range.fill_in(memory.mappings(), in_new_user, report));
+  range.enter();
+}
+
+}  // namespace
+
+void become_program(const ProcessSpec& spec, ReportChannel& report, bool in_new_user) {
+  reset_signals();
+  if (auto failed = run_restorer(spec, report, in_new_user); !failed.ok()) report.error(failed.error());
+  _exit(static_cast<int>(ExitCode::kSystem));
+}
+
+}  // namespace ckpt

@@ -1,0 +1,83 @@
+// ckpt-restart while the program comes back and while it runs: stages, notes, signals, the end.
+//
+// Owner:     restart. Callers: ckpt-restart's main thread, after launch().
+// Never:     writes to stdout: that is the program's.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "restart/tree/job.h"
+#include "restart/tree/launch.h"
+#include "restart/feed/loader.h"
+#include "restart/plan/report.h"
+
+namespace ckpt {
+
+inline constexpr size_t kRestartStages = static_cast<size_t>(RestartStage::kGo) + 1;
+
+struct Outcome {
+  int64_t go_ns() const { return stage_ns[kRestartStages - 1]; }
+
+  RestartStage stage = RestartStage::kStart;  // reached
+  int64_t stage_ns[kRestartStages] = {};      // CLOCK_MONOTONIC when each was reported; 0 never
+  int outer_pid = 0;                          // the program's pid as we see it
+  std::vector<std::string> notes;
+  uint32_t restorer_notes = 0;  // RestorerNote
+  uint32_t library_notes = 0;   // LibraryNote
+};
+
+class Supervisor {
+ public:
+  // status_fd: the reading end of the RestartStatus pipe. mapping_name: what to call the mapping with
+  // a number in the image, for messages.
+  using MappingName = std::function<std::string(uint32_t index)>;
+  // loader: nullptr when all memory is there before the program runs.
+  Supervisor(Launched launched, ReportChannel report, ScopedFd status_fd, MappingName mapping_name, Loader* loader,
+             JobPlace place);
+
+  // Blocks the signals that are forwarded later; before launch(), so that none is missed.
+  static void block_signals();
+  static void unblock_signals_in_child();
+
+  // Until the library has released the threads. The error says in which stage what failed; the
+  // process is gone then.
+  Result<Outcome> wait_until_running();
+
+  // Until the program ends: forwards signals, stops and goes on with it. Returns its wait status. `loaded` is
+  // called when all memory of a lazy restart is there. If it could not be had, the loader has the error.
+  int wait_until_ended(const std::function<void()>& loaded);
+
+  void send(int signal);
+
+  // The program goes on without us.
+  void detach();
+
+ private:
+  Result<void> read_stages();
+  void reached(RestartStage stage);
+  void read_reports();
+  bool passes_on_from_kernel(int signal) const;
+  void forward_signals();
+  void reap();
+  void watch_loader();
+  Error death_error(int status) const;
+  void end_child();
+
+  Launched launched_;
+  ReportChannel report_;
+  ScopedFd status_fd_;
+  MappingName mapping_name_;
+  Loader* loader_;
+  JobPlace place_;
+  ScopedFd signals_;
+  Outcome outcome_;
+  std::optional<Error> reported_error_;
+  std::optional<int> ended_;  // the program's wait status
+  bool child_gone_ = false;
+};
+
+// Ends this process the way the program ended: the same exit code, or killed by the same signal.
+[[noreturn]] void end_like(int wait_status);
+
+}  // namespace ckpt
