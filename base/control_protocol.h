@@ -4,17 +4,18 @@
 //   1. listens on the abstract Unix stream socket "\0ckpt_rt.<cookie as 16 hex digits>" with a
 //      random 64-bit cookie,
 //   2. queues the checkpoint signal to PID with si_code SI_QUEUE and sival_ptr = cookie,
-//      Where as many signals are queued for PID's user as its RLIMIT_SIGPENDING allows, the cookie cannot be sent. Then the
-//      cookie is PID as the program sees it (one of 1. is never as small), and the signal is that of kill(2), which the
-//      kernel never refuses; the library looks for this socket whenever it gets one,
+//      Where as many signals are queued for PID's user as its RLIMIT_SIGPENDING allows, the cookie cannot be
+//      sent. Then the cookie is PID as the program sees it (one of 1. is never as small), and the signal is
+//      that of kill(2), which the kernel never refuses; the library looks for this socket whenever it gets
+//      one,
 //   3. the library's agent connects; both ends check the peer's credentials (SO_PEERCRED): the
 //      library requires the asker's uid to be its own effective uid or 0 (root of another user
 //      namespace has neither here, so root listens as PID's user), the asker requires the peer's pid to
 //      be PID,
 //   4. the library sends a ControlHello, the asker a ControlRequest,
 //   5. the library sends text lines "key value\n", values until the end of the line, and closes.
-//      "progress DONE TOTAL" (bytes of memory, while the image is written) may come at any time; the last line is "done" or
-//      "error CODE TEXT" with CODE an ExitCode.
+//      "progress DONE TOTAL" (bytes of memory, while the image is written) may come at any time; the last
+//      line is "done" or "error CODE TEXT" with CODE an ExitCode.
 // The signal's number is CKPT_SIGNAL of PID's environment, else kDefaultCheckpointSignal.
 #pragma once
 
@@ -42,11 +43,12 @@ struct ControlRequest {
 };
 
 // Keys of the answer to kCheckpoint (all integers decimal): image PATH, mode NAME, sequence,
-//   parent_sequence (0: a full image), pause_ns, longest_wait_ns, forced_copies, sequential_copies, faults, bytes_memory,
-//   bytes_written, durable_ns, threads, mappings, descriptors, attempts, note TEXT (0..n times)
+//   parent_sequence (0: a full image), pause_ns, longest_wait_ns, forced_copies, sequential_copies, faults,
+//   bytes_memory, bytes_written, durable_ns, threads, mappings, descriptors, attempts, note TEXT (0..n times)
 // Keys of the answer to kStat: pid, version, directory PATH, mode NAME, mode_reason TEXT,
-//   faults NAME (of modes that protect memory), faults_reason TEXT (if it is not the one that is set), signal,
-//   segment, pool, compress NAME, compress_level (of zstd), to COMMAND (if set), key_file PATH (if set), increments, keep,
-//   every_ns, checkpoints, failures, last_image PATH, last_error TEXT, total_pause_ns, longest_pause_ns
+//   faults NAME (of modes that protect memory), faults_reason TEXT (if it is not the one that is set),
+//   signal, segment, pool, compress NAME, compress_level (of zstd), to COMMAND (if set), key_file PATH (if
+//   set), increments, keep, every_ns, checkpoints, failures, last_image PATH, last_error TEXT,
+//   total_pause_ns, longest_pause_ns
 
 }  // namespace ckpt

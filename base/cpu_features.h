@@ -34,11 +34,11 @@ inline CpuFeatures collect_cpu_features() {
   __cpuid(1, a, b, c, d);
   // Not: DTES64, MONITOR, DS-CPL, VMX, SMX, EIST, TM2, debug, xTPR, PDCM, PCID, DCA, x2APIC, TSC
   // deadline, hypervisor. Nor of edx: VME, DE, MCE, MTRR, MCA, PSN, DS, ACPI, SS, HTT, TM, PBE.
-  constexpr uint32_t kEcx1 = ~((1u << 2) | (1u << 3) | (1u << 4) | (1u << 5) | (1u << 6) | (1u << 7) | (1u << 8) |
-                               (1u << 11) | (1u << 14) | (1u << 15) | (1u << 17) | (1u << 18) | (1u << 21) |
-                               (1u << 24) | (1u << 31));
-  constexpr uint32_t kEdx1 = (1u << 0) | (1u << 4) | (1u << 8) | (1u << 15) | (1u << 19) | (1u << 23) | (1u << 24) |
-                             (1u << 25) | (1u << 26);
+  constexpr uint32_t kEcx1 =
+      ~((1u << 2) | (1u << 3) | (1u << 4) | (1u << 5) | (1u << 6) | (1u << 7) | (1u << 8) | (1u << 11) |
+        (1u << 14) | (1u << 15) | (1u << 17) | (1u << 18) | (1u << 21) | (1u << 24) | (1u << 31));
+  constexpr uint32_t kEdx1 = (1u << 0) | (1u << 4) | (1u << 8) | (1u << 15) | (1u << 19) | (1u << 23) |
+                             (1u << 24) | (1u << 25) | (1u << 26);
   f.word[0] = c & kEcx1;
   f.word[1] = d & kEdx1;
   if (highest >= 7) {
@@ -49,9 +49,9 @@ inline CpuFeatures collect_cpu_features() {
                       (1u << 15) | (1u << 20) | (1u << 25));
     // ecx: PREFETCHWT1, VBMI, PKU and OSPKE, WAITPKG, VBMI2, GFNI, VAES, VPCLMULQDQ, VNNI, BITALG,
     // VPOPCNTDQ, RDPID, CLDEMOTE, MOVDIRI, MOVDIR64B.
-    f.word[3] = c & ((1u << 0) | (1u << 1) | (1u << 3) | (1u << 4) | (1u << 5) | (1u << 6) | (1u << 8) | (1u << 9) |
-                     (1u << 10) | (1u << 11) | (1u << 12) | (1u << 14) | (1u << 22) | (1u << 25) | (1u << 27) |
-                     (1u << 28));
+    f.word[3] = c & ((1u << 0) | (1u << 1) | (1u << 3) | (1u << 4) | (1u << 5) | (1u << 6) | (1u << 8) |
+                     (1u << 9) | (1u << 10) | (1u << 11) | (1u << 12) | (1u << 14) | (1u << 22) | (1u << 25) |
+                     (1u << 27) | (1u << 28));
     // edx: 4VNNIW, 4FMAPS, VP2INTERSECT, SERIALIZE, TSXLDTRK, AMX.
     f.word[4] = d & ((1u << 2) | (1u << 3) | (1u << 8) | (1u << 14) | (1u << 16) | (1u << 22) | (1u << 23) |
                      (1u << 24) | (1u << 25));
@@ -73,7 +73,8 @@ inline CpuFeatures collect_cpu_features() {
   if (extended >= 0x80000001) {
     __cpuid(0x80000001, a, b, c, d);
     // ecx: LAHF, LZCNT, SSE4A, misaligned SSE, PREFETCHW, XOP, FMA4, TBM; edx: SYSCALL, RDTSCP.
-    f.word[8] = c & ((1u << 0) | (1u << 5) | (1u << 6) | (1u << 7) | (1u << 8) | (1u << 11) | (1u << 16) | (1u << 21));
+    f.word[8] = c & ((1u << 0) | (1u << 5) | (1u << 6) | (1u << 7) | (1u << 8) | (1u << 11) | (1u << 16) |
+                     (1u << 21));
     f.word[9] = d & ((1u << 11) | (1u << 27));
   }
   return f;

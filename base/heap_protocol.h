@@ -1,6 +1,6 @@
-// What libckpt_heap.so and libckpt_rt.so have in common: where the program's heap lies, and which of its pages are
-// free. The heap exports one symbol, ckpt_heap_v1; libckpt_rt refers to it weakly, so that each works without the
-// other and in either order in LD_PRELOAD.
+// What libckpt_heap.so and libckpt_rt.so have in common: where the program's heap lies, and which of its
+// pages are free. The heap exports one symbol, ckpt_heap_v1; libckpt_rt refers to it weakly, so that each
+// works without the other and in either order in LD_PRELOAD.
 //
 // Owner:     libckpt_heap. Written by threads of the program inside malloc; read by the agent, in the stop.
 // Never:     moves: a restarted process goes on with what is in its memory.
@@ -13,12 +13,12 @@ namespace ckpt {
 
 // Lies at the beginning of its region, which is one reservation of address space: this, the bits, then pages.
 struct HeapRegion {
-  uint64_t pages_start = 0;  // address of the first page that malloc may use
-  uint64_t pages_end = 0;    // end of the reservation
+  uint64_t pages_start = 0;           // address of the first page that malloc may use
+  uint64_t pages_end = 0;             // end of the reservation
   std::atomic<uint64_t> used_end{0};  // pages from here on have never been used, and cannot be read
-  // Bit i: page i is free and its content is worth nothing. Who takes such a page into use clears its bit first and
-  // then fills it with zeros, so that a page whose bit is set in a stop may come back with any content: in the image it
-  // is a hole. (A page whose bit is not set, used or not, has to be saved as it is.)
+  // Bit i: page i is free and its content is worth nothing. Who takes such a page into use clears its bit
+  // first and then fills it with zeros, so that a page whose bit is set in a stop may come back with any
+  // content: in the image it is a hole. (A page whose bit is not set, used or not, has to be saved as it is.)
   std::atomic<uint64_t>* stale = nullptr;
 };
 

@@ -104,7 +104,8 @@ bool read_mm_map(prctl_mm_map* map) {
   uint64_t field[53] = {};
   int i = 3;
   char* save = nullptr;
-  for (char* word = strtok_r(at + 1, " ", &save); word != nullptr && i < 53; word = strtok_r(nullptr, " ", &save)) {
+  for (char* word = strtok_r(at + 1, " ", &save); word != nullptr && i < 53;
+       word = strtok_r(nullptr, " ", &save)) {
     field[i++] = strtoull(word, nullptr, 10);
   }
   if (i < 52) return false;

@@ -20,7 +20,8 @@ inline constexpr uint64_t kUffdFeaturePoison = 1u << 14;         // Linux 6.6
 inline constexpr uint64_t kUffdFeatureWpAsync = 1u << 15;        // Linux 6.7
 inline constexpr uint64_t kUffdFeatureMove = 1u << 16;           // Linux 6.8
 
-// What mode realtime asks of UFFDIO_API, no more and no less (libckpt_rt/protect/write_protect.cc). Linux 5.19.
+// What mode realtime asks of UFFDIO_API, no more and no less (libckpt_rt/protect/write_protect.cc).
+// Linux 5.19.
 inline constexpr uint64_t kUffdFeaturesOfRealtime =
     UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMOVE | UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
 
@@ -42,7 +43,8 @@ struct UserfaultfdProbe {
   int user_mode_error = 0;  // errno with UFFD_USER_MODE_ONLY, 0 if it worked or was not needed
 
   bool allows_realtime() const {
-    return access == UserfaultfdAccess::kFull && (features & kUffdFeaturesOfRealtime) == kUffdFeaturesOfRealtime;
+    return access == UserfaultfdAccess::kFull &&
+           (features & kUffdFeaturesOfRealtime) == kUffdFeaturesOfRealtime;
   }
   // Faults handled by the thread that writes: no right is needed.
   bool allows_in_thread() const {
@@ -65,25 +67,26 @@ struct ProbeResult {
   bool ok() const { return error == 0; }
 };
 
-ProbeResult probe_pagemap_scan();    // ioctl PAGEMAP_SCAN on one's own memory, Linux 6.7
-ProbeResult probe_io_uring();        // io_uring_setup(2); kernel.io_uring_disabled, seccomp
-ProbeResult probe_user_namespace();  // a child enters a new user namespace and maps its ids
-ProbeResult probe_pid_namespace();   // the same, with a new pid namespace
-ProbeResult probe_time_namespace();  // the same, with a new time namespace with offsets
-ProbeResult probe_set_tid();         // clone3(2) with set_tid in the present pid namespace
-ProbeResult probe_set_tid_in_namespace();  // the same in a new user and pid namespace
-ProbeResult probe_pidfd_getfd();     // a descriptor taken from a child
-ProbeResult probe_kcmp();            // KCMP_FILE on one's own descriptors
-ProbeResult probe_syscall_dispatch();  // Syscall User Dispatch (prctl(2)), Linux 5.11
-ProbeResult probe_set_mm_map();      // prctl(PR_SET_MM, PR_SET_MM_MAP) with one's own values
-ProbeResult probe_set_exe();         // and with an exe_fd, which needs CAP_CHECKPOINT_RESTORE
-ProbeResult probe_ptrace_child();    // a child is seized
+ProbeResult probe_pagemap_scan();                    // ioctl PAGEMAP_SCAN on one's own memory, Linux 6.7
+ProbeResult probe_io_uring();                        // io_uring_setup(2); kernel.io_uring_disabled, seccomp
+ProbeResult probe_user_namespace();                  // a child enters a new user namespace and maps its ids
+ProbeResult probe_pid_namespace();                   // the same, with a new pid namespace
+ProbeResult probe_time_namespace();                  // the same, with a new time namespace with offsets
+ProbeResult probe_set_tid();                         // clone3(2) with set_tid in the present pid namespace
+ProbeResult probe_set_tid_in_namespace();            // the same in a new user and pid namespace
+ProbeResult probe_pidfd_getfd();                     // a descriptor taken from a child
+ProbeResult probe_kcmp();                            // KCMP_FILE on one's own descriptors
+ProbeResult probe_syscall_dispatch();                // Syscall User Dispatch (prctl(2)), Linux 5.11
+ProbeResult probe_set_mm_map();                      // prctl(PR_SET_MM, PR_SET_MM_MAP) with one's own values
+ProbeResult probe_set_exe();                         // and with an exe_fd, which needs CAP_CHECKPOINT_RESTORE
+ProbeResult probe_ptrace_child();                    // a child is seized
 ProbeResult probe_direct_io(const char* directory);  // O_DIRECT write of a nameless file there
 
 struct KernelCaps {
   UserfaultfdProbe userfaultfd;
   ProbeResult pagemap_scan, io_uring, user_namespace, pid_namespace, time_namespace;
-  ProbeResult set_tid, set_tid_in_namespace, pidfd_getfd, kcmp, syscall_dispatch, set_mm_map, set_exe, ptrace_child;
+  ProbeResult set_tid, set_tid_in_namespace, pidfd_getfd, kcmp, syscall_dispatch, set_mm_map, set_exe,
+      ptrace_child;
 };
 KernelCaps probe_kernel_caps();
 

@@ -24,17 +24,17 @@ inline constexpr uint32_t kRestartProtocolVersion = 2;
 // What ckpt-restart and the library report while they work; each is confirmed by the one that did it.
 enum class RestartStage : uint32_t {
   kStart = 0,
-  kNamespaces = 1,   // ckpt-restart: user, pid, time namespaces entered
-  kProcess = 2,      // ckpt-restart: process with the old pid exists
-  kDescriptors = 3,  // child: descriptors, cwd, umask, limits
-  kUnmapped = 4,     // restorer: nothing left of ckpt-restart but the restorer
-  kMemory = 5,       // restorer: all mappings made and filled
-  kMm = 6,           // restorer: vdso moved, PR_SET_MM_MAP done
-  kSignals = 7,      // library: signal actions, pending signals
-  kTimers = 8,       // library: itimers, POSIX timers
-  kThreads = 9,      // library: all threads created with their tids
-  kThreadState = 10, // library: every thread restored its own state
-  kGo = 11,          // library: threads released
+  kNamespaces = 1,    // ckpt-restart: user, pid, time namespaces entered
+  kProcess = 2,       // ckpt-restart: process with the old pid exists
+  kDescriptors = 3,   // child: descriptors, cwd, umask, limits
+  kUnmapped = 4,      // restorer: nothing left of ckpt-restart but the restorer
+  kMemory = 5,        // restorer: all mappings made and filled
+  kMm = 6,            // restorer: vdso moved, PR_SET_MM_MAP done
+  kSignals = 7,       // library: signal actions, pending signals
+  kTimers = 8,        // library: itimers, POSIX timers
+  kThreads = 9,       // library: all threads created with their tids
+  kThreadState = 10,  // library: every thread restored its own state
+  kGo = 11,           // library: threads released
 };
 
 // Written to RestartArgs::status_fd, one struct by one write(2): progress (error 0) or the failure.
@@ -52,17 +52,17 @@ enum LibraryNote : uint32_t {
   kNoteIoPriority = 1u << 2,   // of some thread
   kNoteFutureLocks = 1u << 3,  // mlockall(MCL_FUTURE)
   kNoteOomScore = 1u << 4,
-  kNoteAmbient = 1u << 5,      // ambient capabilities
+  kNoteAmbient = 1u << 5,  // ambient capabilities
 };
 
 struct RestartArgs {
-  uint32_t protocol;         // kRestartProtocolVersion
-  int32_t status_fd;         // pipe to ckpt-restart; the library closes it after kGo. -1: none
-  uint64_t restorer_start;   // range the library must unmap
+  uint32_t protocol;        // kRestartProtocolVersion
+  int32_t status_fd;        // pipe to ckpt-restart; the library closes it after kGo. -1: none
+  uint64_t restorer_start;  // range the library must unmap
   uint64_t restorer_end;
-  uint64_t restart_state;    // ProcessRecord::restart_state
+  uint64_t restart_state;      // ProcessRecord::restart_state
   int64_t monotonic_shift_ns;  // new CLOCK_MONOTONIC minus saved, 0 when a time namespace hides it
-  uint32_t time_namespace;   // 1: clocks continue
+  uint32_t time_namespace;     // 1: clocks continue
   uint32_t new_pid_namespace;
   uint32_t set_capabilities;  // 1: every thread calls capset with the three below, before it goes on
   uint32_t reserved;

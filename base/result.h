@@ -71,8 +71,8 @@ class [[nodiscard]] Result<void> {
 };
 
 // return the error of `expr`, if any.
-#define CKPT_TRY(expr)                                 \
-  do {                                                 \
+#define CKPT_TRY(expr)                                                                           \
+  do {                                                                                           \
     if (auto ckpt_try_result_ = (expr); !ckpt_try_result_.ok()) return ckpt_try_result_.error(); \
   } while (0)
 

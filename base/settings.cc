@@ -28,12 +28,9 @@ struct NamedMode {
   const char* name;
   Mode mode;
 };
-constexpr NamedMode kModes[] = {{"auto", Mode::kAuto},
-                                {"realtime", Mode::kRealtime},
-                                {"sequential", Mode::kSequential},
-                                {"fork", Mode::kFork},
-                                {"concurrent", Mode::kConcurrent},
-                                {"realtime-large", Mode::kRealtimeLarge}};
+constexpr NamedMode kModes[] = {
+    {"auto", Mode::kAuto}, {"realtime", Mode::kRealtime},     {"sequential", Mode::kSequential},
+    {"fork", Mode::kFork}, {"concurrent", Mode::kConcurrent}, {"realtime-large", Mode::kRealtimeLarge}};
 
 struct NamedBackEnd {
   const char* name;
@@ -44,7 +41,8 @@ constexpr NamedBackEnd kBackEnds[] = {{"auto", FaultBackEnd::kAuto},
                                       {"in-thread", FaultBackEnd::kInThread},
                                       {"mprotect", FaultBackEnd::kMprotect}};
 
-// What lies before the next colon, or all: a word that parse_size and its like can take. False: none, or too long.
+// What lies before the next colon, or all: a word that parse_size and its like can take. False: none, or too
+// long.
 bool next_word(std::string_view& text, char (&word)[32]) {
   const std::string_view first = text.substr(0, text.find(':'));
   text.remove_prefix(std::min(text.size(), first.size() + 1));
@@ -69,7 +67,8 @@ bool parse_engine(std::string_view text, Settings& s) {
   if (text.empty()) return true;
   uint64_t percent = 0;
   std::string_view rest;
-  if (!next_word(text, word) || !leading_number(word, &percent, &rest) || !rest.empty() || percent > 101) return false;
+  if (!next_word(text, word) || !leading_number(word, &percent, &rest) || !rest.empty() || percent > 101)
+    return false;
   s.dma_threshold = static_cast<uint32_t>(percent);
   if (text.empty()) return true;
   if (!next_word(text, word) || !text.empty()) return false;
@@ -134,14 +133,15 @@ Result<CompressionSetting> parse_compression(const char* name, const char* text)
     if (colon == std::string_view::npos) return setting;
     uint64_t level = 0;
     std::string_view rest;
-    if (c.kind == Compression::kZstd && leading_number(word.substr(colon + 1), &level, &rest) && rest.empty() &&
-        level >= 1 && level <= uint64_t{kMostZstdLevel}) {
+    if (c.kind == Compression::kZstd && leading_number(word.substr(colon + 1), &level, &rest) &&
+        rest.empty() && level >= 1 && level <= uint64_t{kMostZstdLevel}) {
       setting.level = static_cast<int>(level);
       return setting;
     }
   }
-  return make_error(ExitCode::kUsage, 0, "{}='{}' is no compression; use none, lz4, zstd, zstd:1 to zstd:{} or auto",
-                    name, text, kMostZstdLevel);
+  return make_error(ExitCode::kUsage, 0,
+                    "{}='{}' is no compression; use none, lz4, zstd, zstd:1 to zstd:{} or auto", name, text,
+                    kMostZstdLevel);
 }
 
 Result<uint64_t> parse_size(const char* name, const char* text) {
@@ -149,14 +149,18 @@ Result<uint64_t> parse_size(const char* name, const char* text) {
   std::string_view rest;
   if (leading_number(text, &n, &rest)) {
     int shift = -1;
-    if (rest.empty() || rest == "B") shift = 0;
-    else if (rest == "K" || rest == "KiB" || rest == "k") shift = 10;
-    else if (rest == "M" || rest == "MiB" || rest == "m") shift = 20;
-    else if (rest == "G" || rest == "GiB" || rest == "g") shift = 30;
+    if (rest.empty() || rest == "B")
+      shift = 0;
+    else if (rest == "K" || rest == "KiB" || rest == "k")
+      shift = 10;
+    else if (rest == "M" || rest == "MiB" || rest == "m")
+      shift = 20;
+    else if (rest == "G" || rest == "GiB" || rest == "g")
+      shift = 30;
     if (shift >= 0 && n <= (UINT64_MAX >> shift)) return n << shift;
   }
-  return make_error(ExitCode::kUsage, 0, "{}='{}' is not a size; use for example 4096, 64K, 64M or 1G",
-                    name, text);
+  return make_error(ExitCode::kUsage, 0, "{}='{}' is not a size; use for example 4096, 64K, 64M or 1G", name,
+                    text);
 }
 
 Result<int64_t> parse_duration(const char* name, const char* text) {
@@ -164,15 +168,20 @@ Result<int64_t> parse_duration(const char* name, const char* text) {
   std::string_view rest;
   if (leading_number(text, &n, &rest)) {
     uint64_t unit = 0;
-    if (rest.empty() || rest == "s") unit = 1'000'000'000;
-    else if (rest == "us") unit = 1'000;
-    else if (rest == "ms") unit = 1'000'000;
-    else if (rest == "m" || rest == "min") unit = 60'000'000'000;
-    else if (rest == "h") unit = 3'600'000'000'000;
+    if (rest.empty() || rest == "s")
+      unit = 1'000'000'000;
+    else if (rest == "us")
+      unit = 1'000;
+    else if (rest == "ms")
+      unit = 1'000'000;
+    else if (rest == "m" || rest == "min")
+      unit = 60'000'000'000;
+    else if (rest == "h")
+      unit = 3'600'000'000'000;
     if (unit != 0 && n <= static_cast<uint64_t>(INT64_MAX) / unit) return static_cast<int64_t>(n * unit);
   }
-  return make_error(ExitCode::kUsage, 0,
-                    "{}='{}' is not a duration; use for example 250ms, 30s, 5m or 1h", name, text);
+  return make_error(ExitCode::kUsage, 0, "{}='{}' is not a duration; use for example 250ms, 30s, 5m or 1h",
+                    name, text);
 }
 
 Result<Settings> parse_settings(SettingLookup lookup, void* context) {
@@ -192,8 +201,8 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
   if (const char* v = get("CKPT_TO")) {
     std::string_view to(v);
     if (to.size() >= sizeof(s.to)) {
-      return make_error(ExitCode::kUsage, 0, "CKPT_TO is longer than {} bytes; put the commands into a script",
-                        sizeof(s.to) - 1);
+      return make_error(ExitCode::kUsage, 0,
+                        "CKPT_TO is longer than {} bytes; put the commands into a script", sizeof(s.to) - 1);
     }
     to.copy(s.to, to.size());
   }
@@ -201,7 +210,8 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
     auto d = parse_duration("CKPT_EVERY", v);
     if (!d.ok()) return d.error();
     if (*d != 0 && *d < 1'000'000) {
-      return make_error(ExitCode::kUsage, 0, "CKPT_EVERY='{}' is below the minimum of 1ms; use 0 for never", v);
+      return make_error(ExitCode::kUsage, 0, "CKPT_EVERY='{}' is below the minimum of 1ms; use 0 for never",
+                        v);
     }
     s.every_ns = *d;
   }
@@ -214,8 +224,9 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
       }
     }
     if (!found) {
-      return make_error(ExitCode::kUsage, 0,
-                        "CKPT_MODE='{}' is no mode; use auto, realtime, realtime-large, concurrent, sequential or fork", v);
+      return make_error(
+          ExitCode::kUsage, 0,
+          "CKPT_MODE='{}' is no mode; use auto, realtime, realtime-large, concurrent, sequential or fork", v);
     }
   }
   if (const char* v = get("CKPT_FAULTS")) {
@@ -227,8 +238,9 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
       }
     }
     if (!found) {
-      return make_error(ExitCode::kUsage, 0, "CKPT_FAULTS='{}' is no way to handle faults; use auto, handler, in-thread or mprotect",
-                        v);
+      return make_error(
+          ExitCode::kUsage, 0,
+          "CKPT_FAULTS='{}' is no way to handle faults; use auto, handler, in-thread or mprotect", v);
     }
   }
   if (const char* v = get("CKPT_SEGMENT"); v != nullptr && std::string_view(v) == "auto") {
@@ -237,7 +249,8 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
     auto n = parse_size("CKPT_SEGMENT", v);
     if (!n.ok()) return n.error();
     if (*n < kPageSize || *n > 64 * kPageSize || (*n & (*n - 1)) != 0) {
-      return make_error(ExitCode::kUsage, 0, "CKPT_SEGMENT='{}' must be a power of two from 4K to 256K, or auto", v);
+      return make_error(ExitCode::kUsage, 0,
+                        "CKPT_SEGMENT='{}' must be a power of two from 4K to 256K, or auto", v);
     }
     s.segment_bytes = *n;
   }
@@ -247,7 +260,8 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
     s.pool_bytes = *n;
   }
   if (s.pool_bytes < 16 * s.segment_bytes || s.pool_bytes > (64ull << 30)) {
-    return make_error(ExitCode::kUsage, 0, "CKPT_POOL={} bytes must hold at least 16 segments of {} bytes and at most 64G",
+    return make_error(ExitCode::kUsage, 0,
+                      "CKPT_POOL={} bytes must hold at least 16 segments of {} bytes and at most 64G",
                       s.pool_bytes, s.segment_bytes);
   }
   if (const char* v = get("CKPT_SIGNAL")) {
@@ -255,8 +269,9 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
     std::string_view rest;
     if (!leading_number(v, &n, &rest) || !rest.empty() || n < 1 || n > 64 || n == 9 || n == 19 || n == 32 ||
         n == 33 || n == 11 || n == 7 || n == 4 || n == 8 || n == 5 || n == 31) {
-      return make_error(ExitCode::kUsage, 0,
-                        "CKPT_SIGNAL='{}' cannot be used; give a number from 34 to 64 that the program does not use", v);
+      return make_error(
+          ExitCode::kUsage, 0,
+          "CKPT_SIGNAL='{}' cannot be used; give a number from 34 to 64 that the program does not use", v);
     }
     s.signal = static_cast<int>(n);
   } else {
@@ -287,22 +302,26 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
     uint64_t n = 0;
     std::string_view rest;
     if (!leading_number(v, &n, &rest) || !rest.empty() || n > kMostKept) {
-      return make_error(ExitCode::kUsage, 0, "CKPT_KEEP='{}' is not a number of images up to {}; use 0 to keep all", v, kMostKept);
+      return make_error(ExitCode::kUsage, 0,
+                        "CKPT_KEEP='{}' is not a number of images up to {}; use 0 to keep all", v, kMostKept);
     }
     s.keep = static_cast<uint32_t>(n);
   }
   if (const char* v = get("CKPT_ENGINE")) {
     if (!parse_engine(v, s)) {
-      return make_error(ExitCode::kUsage, 0, "CKPT_ENGINE='{}' is no copy engine; use cpu, dma, dma:RATE, dma:RATE:PERCENT or "
-                        "dma:RATE:PERCENT:BURST, for example dma:800M:50:4K; a burst is 512 bytes to 256K", v);
+      return make_error(ExitCode::kUsage, 0,
+                        "CKPT_ENGINE='{}' is no copy engine; use cpu, dma, dma:RATE, dma:RATE:PERCENT or "
+                        "dma:RATE:PERCENT:BURST, for example dma:800M:50:4K; a burst is 512 bytes to 256K",
+                        v);
     }
   }
   if (const char* v = get("CKPT_INCREMENTS")) {
     uint64_t n = 0;
     std::string_view rest;
     if (!leading_number(v, &n, &rest) || !rest.empty() || n > kMaxIncrements) {
-      return make_error(ExitCode::kUsage, 0, "CKPT_INCREMENTS='{}' is not a number from 0 to {}; 0 makes every image a full one", v,
-                        kMaxIncrements);
+      return make_error(ExitCode::kUsage, 0,
+                        "CKPT_INCREMENTS='{}' is not a number from 0 to {}; 0 makes every image a full one",
+                        v, kMaxIncrements);
     }
     s.increments = static_cast<uint32_t>(n);
   }
@@ -313,12 +332,15 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
       s.order = o.order;
       found = true;
     }
-    if (!found) return make_error(ExitCode::kUsage, 0, "CKPT_ORDER='{}' is no order; use address, follow, hot or cold", v);
+    if (!found)
+      return make_error(ExitCode::kUsage, 0, "CKPT_ORDER='{}' is no order; use address, follow, hot or cold",
+                        v);
   }
   if (const char* v = get("CKPT_HEAP")) {
     const std::string_view heap = v;
     if (heap != "libc" && heap != "jemalloc" && heap != "jemalloc:huge") {
-      return make_error(ExitCode::kUsage, 0, "CKPT_HEAP='{}' is no heap; use libc, jemalloc or jemalloc:huge", v);
+      return make_error(ExitCode::kUsage, 0, "CKPT_HEAP='{}' is no heap; use libc, jemalloc or jemalloc:huge",
+                        v);
     }
     s.heap = heap == "libc" ? Heap::kLibc : Heap::kJemalloc;
   }

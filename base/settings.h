@@ -35,33 +35,34 @@ const char* order_name(Order order);
 // What malloc is: kJemalloc is libckpt_heap.so, which `ckpt run` preloads. It looks itself for ":huge".
 enum class Heap : uint32_t { kLibc = 0, kJemalloc };
 
-// Who handles a write to a protected page (docs/fault_back_ends.md): a thread of ours, or the thread that writes.
+// Who handles a write to a protected page (docs/fault_back_ends.md): a thread of ours, or the thread that
+// writes.
 enum class FaultBackEnd : uint32_t { kAuto = 0, kHandler, kInThread, kMprotect };
 const char* fault_back_end_name(FaultBackEnd back_end);
 
 struct Settings {
-  char directory[1024] = {};           // CKPT_DIR; empty: "ckpt-NAME.PID" in the current directory
-  char to[2048] = {};                  // CKPT_TO: shell command that gets each image; empty: a file of the directory
-  int64_t every_ns = 0;                // CKPT_EVERY: "30s", "5m", "1h", "250ms"; 0 never
-  Mode mode = Mode::kAuto;             // CKPT_MODE
+  char directory[1024] = {};  // CKPT_DIR; empty: "ckpt-NAME.PID" in the current directory
+  char to[2048] = {};         // CKPT_TO: shell command that gets each image; empty: a file of the directory
+  int64_t every_ns = 0;       // CKPT_EVERY: "30s", "5m", "1h", "250ms"; 0 never
+  Mode mode = Mode::kAuto;    // CKPT_MODE
   FaultBackEnd faults = FaultBackEnd::kAuto;  // CKPT_FAULTS
-  uint64_t segment_bytes = 64 << 10;   // CKPT_SEGMENT: power of two, 4K to 256K, or "auto"
-  bool segment_auto = false;           // CKPT_SEGMENT=auto: copier/segment_size.h chooses segment_bytes anew each time
-  uint64_t pool_bytes = 64ull << 20;   // CKPT_POOL: at least 16 segments
-  int signal = 0;                      // CKPT_SIGNAL: number; 0 default
+  uint64_t segment_bytes = 64 << 10;          // CKPT_SEGMENT: power of two, 4K to 256K, or "auto"
+  bool segment_auto = false;  // CKPT_SEGMENT=auto: copier/segment_size.h chooses segment_bytes anew each time
+  uint64_t pool_bytes = 64ull << 20;        // CKPT_POOL: at least 16 segments
+  int signal = 0;                           // CKPT_SIGNAL: number; 0 default
   int64_t stop_timeout_ns = 2'000'000'000;  // CKPT_STOP_TIMEOUT
-  CompressionSetting compress;         // CKPT_COMPRESS
-  char key_file[1024] = {};            // CKPT_KEY_FILE: images are encrypted with its key; empty: they are not
-  uint32_t keep = 2;                   // CKPT_KEEP: complete images kept in the directory, 0 all
-  bool dma = false;                    // CKPT_ENGINE: "cpu", or "dma[:RATE[:THRESHOLD[:BURST]]]", the emulated device
-  uint64_t dma_bytes_per_second = 0;   // RATE; 0: as fast as the CPU copies
-  uint32_t dma_threshold = 50;         // THRESHOLD, percent: Copier::use()
-  uint32_t dma_burst_bytes = 4096;     // BURST: of one transfer
-  uint32_t increments = 0;             // CKPT_INCREMENTS: most images that build on one full image
-  Order order = Order::kAddress;       // CKPT_ORDER: "address", "follow", "hot", "cold"
-  Heap heap = Heap::kLibc;             // CKPT_HEAP: "libc", "jemalloc", "jemalloc:huge"
-  bool disabled = false;               // CKPT_DISABLE=1: preloaded but asleep
-  bool log = true;                     // CKPT_LOG=0: no log file in the image directory
+  CompressionSetting compress;              // CKPT_COMPRESS
+  char key_file[1024] = {};  // CKPT_KEY_FILE: images are encrypted with its key; empty: they are not
+  uint32_t keep = 2;         // CKPT_KEEP: complete images kept in the directory, 0 all
+  bool dma = false;          // CKPT_ENGINE: "cpu", or "dma[:RATE[:THRESHOLD[:BURST]]]", the emulated device
+  uint64_t dma_bytes_per_second = 0;  // RATE; 0: as fast as the CPU copies
+  uint32_t dma_threshold = 50;        // THRESHOLD, percent: Copier::use()
+  uint32_t dma_burst_bytes = 4096;    // BURST: of one transfer
+  uint32_t increments = 0;            // CKPT_INCREMENTS: most images that build on one full image
+  Order order = Order::kAddress;      // CKPT_ORDER: "address", "follow", "hot", "cold"
+  Heap heap = Heap::kLibc;            // CKPT_HEAP: "libc", "jemalloc", "jemalloc:huge"
+  bool disabled = false;              // CKPT_DISABLE=1: preloaded but asleep
+  bool log = true;                    // CKPT_LOG=0: no log file in the image directory
 };
 
 // lookup(name) gives the variable's value or nullptr.

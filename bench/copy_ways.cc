@@ -1,5 +1,6 @@
-// Ways in which the kernel copies a program's memory into a few buffers that are used again and again: processor seconds for
-// each GiB, each way in turn. The memory is protected by userfaultfd, where that is allowed, as in a checkpoint.
+// Ways in which the kernel copies a program's memory into a few buffers that are used again and again:
+// processor seconds for each GiB, each way in turn. The memory is protected by userfaultfd, where that is
+// allowed, as in a checkpoint.
 //
 //   copy_ways [MEGABYTES [ROUNDS [huge]]]     huge: the program's memory lies in huge pages, too
 #include <fcntl.h>
@@ -34,7 +35,8 @@ double processor() {
 char* map(size_t bytes, int advice) {
   void* p = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) std::abort();
-  auto* aligned = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + kHugePage - 1) & ~(kHugePage - 1));
+  auto* aligned =
+      reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + kHugePage - 1) & ~(kHugePage - 1));
   madvise(aligned, bytes, advice);
   std::memset(aligned, 1, bytes);
   return aligned;
@@ -45,7 +47,8 @@ bool protect(char* memory, size_t bytes) {
   uffdio_api api{UFFD_API, UFFD_FEATURE_PAGEFAULT_FLAG_WP, 0};
   uffdio_register all{{reinterpret_cast<uint64_t>(memory), bytes}, UFFDIO_REGISTER_MODE_WP, 0};
   uffdio_writeprotect on{all.range, UFFDIO_WRITEPROTECT_MODE_WP};
-  return fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0 && ioctl(fd, UFFDIO_REGISTER, &all) == 0 && ioctl(fd, UFFDIO_WRITEPROTECT, &on) == 0;
+  return fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0 && ioctl(fd, UFFDIO_REGISTER, &all) == 0 &&
+         ioctl(fd, UFFDIO_WRITEPROTECT, &on) == 0;
 }
 
 char *small_pool, *huge_pool, *file_pool;
@@ -86,18 +89,38 @@ int main(int argc, char** argv) {
   small_pool = map(kPool, MADV_NOHUGEPAGE);
   huge_pool = map(kPool, MADV_HUGEPAGE);
   file = memfd_create("pool", MFD_CLOEXEC);
-  file_pool = static_cast<char*>(ftruncate(file, kPool) == 0 ? mmap(nullptr, kPool, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED);
+  file_pool = static_cast<char*>(ftruncate(file, kPool) == 0
+                                     ? mmap(nullptr, kPool, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
+                                     : MAP_FAILED);
   if (file_pool == MAP_FAILED || pipe2(channel, O_CLOEXEC) != 0) std::abort();
   fcntl(channel[1], F_SETPIPE_SZ, 1 << 20);
   std::memset(file_pool, 1, kPool);
   Way ways[] = {
-      {"process_vm_readv", &small_pool, [](char* to, char* from) { return by(process_vm_readv, to, from); }, {}},
-      {"process_vm_readv, buffers in huge pages", &huge_pool, [](char* to, char* from) { return by(process_vm_readv, to, from); }, {}},
-      {"process_vm_writev", &small_pool, [](char* to, char* from) { return by(process_vm_writev, from, to); }, {}},
-      {"process_vm_writev, buffers in huge pages", &huge_pool, [](char* to, char* from) { return by(process_vm_writev, from, to); }, {}},
-      {"pwrite to a memfd", &file_pool, [](char* to, char* from) { return pwrite(file, from, kSegment, to - file_pool) == kSegment; }, {}},
+      {"process_vm_readv",
+       &small_pool,
+       [](char* to, char* from) { return by(process_vm_readv, to, from); },
+       {}},
+      {"process_vm_readv, buffers in huge pages",
+       &huge_pool,
+       [](char* to, char* from) { return by(process_vm_readv, to, from); },
+       {}},
+      {"process_vm_writev",
+       &small_pool,
+       [](char* to, char* from) { return by(process_vm_writev, from, to); },
+       {}},
+      {"process_vm_writev, buffers in huge pages",
+       &huge_pool,
+       [](char* to, char* from) { return by(process_vm_writev, from, to); },
+       {}},
+      {"pwrite to a memfd",
+       &file_pool,
+       [](char* to, char* from) { return pwrite(file, from, kSegment, to - file_pool) == kSegment; },
+       {}},
       {"vmsplice and read, buffers in huge pages", &huge_pool, by_pipe, {}},
-      {"memcpy, buffers in huge pages", &huge_pool, [](char* to, char* from) { return std::memcpy(to, from, kSegment) == to; }, {}},
+      {"memcpy, buffers in huge pages",
+       &huge_pool,
+       [](char* to, char* from) { return std::memcpy(to, from, kSegment) == to; },
+       {}},
   };
   for (int round = 0; round < rounds; ++round) {
     for (Way& way : ways) {
@@ -113,7 +136,9 @@ int main(int argc, char** argv) {
   }
   for (Way& way : ways) {
     std::sort(way.took.begin(), way.took.end());
-    if (!way.took.empty()) std::printf("%-42s median %.3f, %.3f to %.3f s/GiB\n", way.name, way.took[way.took.size() / 2], way.took.front(), way.took.back());
+    if (!way.took.empty())
+      std::printf("%-42s median %.3f, %.3f to %.3f s/GiB\n", way.name, way.took[way.took.size() / 2],
+                  way.took.front(), way.took.back());
   }
   return 0;
 }

@@ -64,8 +64,8 @@ int main(int argc, char** argv) {
     return e.get_exit_code();  // said already
   } catch (const CLI::ParseError& e) {
     auto chosen = app.get_subcommands();
-    fmt::print(stderr, "ckpt: {} (see ckpt {}{}--help)\n", e.what(), chosen.empty() ? "" : chosen[0]->get_name(),
-               chosen.empty() ? "" : " ");
+    fmt::print(stderr, "ckpt: {} (see ckpt {}{}--help)\n", e.what(),
+               chosen.empty() ? "" : chosen[0]->get_name(), chosen.empty() ? "" : " ");
     return static_cast<int>(ExitCode::kUsage);
   }
   return static_cast<int>(exit);

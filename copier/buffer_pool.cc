@@ -7,15 +7,16 @@
 namespace ckpt {
 
 namespace {
-constexpr size_t kHugePage = 2 << 20;  // bytes
+constexpr size_t kHugePage = 2 << 20;     // bytes
 constexpr size_t kWorthWaking = 1 << 20;  // bytes: what is unprotected at once
-}
+}  // namespace
 
 bool BufferPool::reserve(size_t bytes, size_t buffer_bytes) {
   size_t count = bytes / buffer_bytes;
   size_t table = (count * sizeof(uint32_t) + kPageSize - 1) & ~(kPageSize - 1);
   size_t total = count * buffer_bytes + table + kHugePage;
-  long p = sys::call(__NR_mmap, 0L, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
+  long p = sys::call(__NR_mmap, 0L, total, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
   if (sys::failed(p)) return false;
   memory_ = {Addr{static_cast<uint64_t>(p)}, Addr{static_cast<uint64_t>(p) + total}};
   // A child of the program has no use for it, and fork must not copy its page tables.
@@ -49,7 +50,8 @@ void BufferPool::limit_sequential(size_t buffers) {
 void BufferPool::populate(size_t bytes) {
   const size_t all = count_ * buffer_bytes_;
   bytes = std::min((bytes + kPageSize - 1) & ~(kPageSize - 1), all & ~(kPageSize - 1));
-  // Best effort: where there are no huge pages ordinary ones do, and what cannot be touched now is touched when it is used.
+  // Best effort: where there are no huge pages ordinary ones do, and what cannot be touched now is touched
+  // when it is used.
   sys::call(__NR_madvise, buffers_.value, bytes, MADV_HUGEPAGE);
   sys::call(__NR_madvise, buffers_.value, bytes, MADV_POPULATE_WRITE);
   populated_ = bytes;
@@ -62,10 +64,12 @@ void BufferPool::reset_counters() {
 
 // In buffers.
 uint32_t BufferPool::worth_waking() const {
-  return static_cast<uint32_t>(std::clamp<size_t>(kWorthWaking / buffer_bytes_, 1, std::max((count_ - reserve_) / 8, 1u)));
+  return static_cast<uint32_t>(
+      std::clamp<size_t>(kWorthWaking / buffer_bytes_, 1, std::max((count_ - reserve_) / 8, 1u)));
 }
 
-// seen: what to sleep on when there is none: free_count_ of a forced copy, refilled_ of one in order, which has asked for that.
+// seen: what to sleep on when there is none: free_count_ of a forced copy, refilled_ of one in order, which
+// has asked for that.
 bool BufferPool::take(CopyKind kind, bool or_wait, uint32_t* buffer, uint32_t* seen) {
   ScopedLock lock(lock_);
   const uint32_t free = free_count_.load(std::memory_order_relaxed);

@@ -6,9 +6,10 @@
 // Owner:     copier. acquire(): copier, fault handler, threads giving memory back. release(): writer.
 // Rule when empty: the sequential copier waits while only the reserve is left; a forced copy waits
 //            only when nothing at all is left. Both waits are counted.
-// A copier that has waited goes on when there is room for a MiB, or an eighth of what it may use: woken for each buffer, it
-// would change places with the writer for each, and unprotect each segment alone. That many come back without it: while the
-// writer waits for its next batch it holds no more than half of them, and less than a batch is queued (checkpoint_modes.cc).
+// A copier that has waited goes on when there is room for a MiB, or an eighth of what it may use: woken for
+// each buffer, it would change places with the writer for each, and unprotect each segment alone. That many
+// come back without it: while the writer waits for its next batch it holds no more than half of them, and
+// less than a batch is queued (checkpoint_modes.cc).
 #pragma once
 
 #include "base/arena.h"
@@ -22,9 +23,10 @@ class BufferPool {
  public:
   // Address space for `bytes` of buffers; pages are touched as they are used and given back by trim().
   [[nodiscard]] bool reserve(size_t bytes, size_t buffer_bytes);
-  // Touches the buffers that are used first, `bytes` of them, ahead of their use. They lie in huge pages, where the machine
-  // has them to spare: fewer and longer requests are made of what lies side by side. The others are left alone: to clear
-  // a huge page may take milliseconds, and whoever is the first to need a buffer in it would wait for that.
+  // Touches the buffers that are used first, `bytes` of them, ahead of their use. They lie in huge pages,
+  // where the machine has them to spare: fewer and longer requests are made of what lies side by side. The
+  // others are left alone: to clear a huge page may take milliseconds, and whoever is the first to need a
+  // buffer in it would wait for that.
   void populate(size_t bytes);
   // What populate() was asked for.
   AddrRange populated() const { return {buffers_, buffers_ + populated_}; }
@@ -57,13 +59,13 @@ class BufferPool {
 
   size_t buffer_bytes_ = 0, populated_ = 0;
   uint32_t count_ = 0, reserve_ = 0;
-  FutexLock lock_;              // guards stack_, wanted_ and changes of free_count_ and refilled_
-  uint32_t* stack_ = nullptr;   // free buffers; the last given back is taken first, it is in the cache
+  FutexLock lock_;             // guards stack_, wanted_ and changes of free_count_ and refilled_
+  uint32_t* stack_ = nullptr;  // free buffers; the last given back is taken first, it is in the cache
   FutexWord free_count_{0};
   FutexWord sequential_waits_{0}, forced_waits_{0};
-  FutexWord waiters_{0};      // forced copies that sleep on free_count_
-  uint32_t wanted_ = 0;       // free buffers that copies in order sleep for; 0: none sleeps
-  FutexWord refilled_{0};     // changes when there are so many
+  FutexWord waiters_{0};   // forced copies that sleep on free_count_
+  uint32_t wanted_ = 0;    // free buffers that copies in order sleep for; 0: none sleeps
+  FutexWord refilled_{0};  // changes when there are so many
 };
 
 }  // namespace ckpt

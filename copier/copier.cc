@@ -10,7 +10,8 @@ bool page_is_zero(const std::byte* p) {
   // Most pages differ in the first words: look there first, then at a cache line at a time.
   if (w[0] != 0) return false;
   for (size_t i = 0; i < kPageSize / 8; i += 8) {
-    if ((w[i] | w[i + 1] | w[i + 2] | w[i + 3] | w[i + 4] | w[i + 5] | w[i + 6] | w[i + 7]) != 0) return false;
+    if ((w[i] | w[i + 1] | w[i + 2] | w[i + 3] | w[i + 4] | w[i + 5] | w[i + 6] | w[i + 7]) != 0)
+      return false;
   }
   return true;
 }
@@ -36,7 +37,9 @@ bool each_run(const Segment& s, Use&& use) {
 
 bool Copier::read_runs(Segment& s, std::byte* to) {
   const bool readable = table_.region(s).readable;
-  return each_run(s, [&](AddrRange run) { return memory_.read(to + (run.start - s.base), run.start, run.size(), readable) == 0; });
+  return each_run(s, [&](AddrRange run) {
+    return memory_.read(to + (run.start - s.base), run.start, run.size(), readable) == 0;
+  });
 }
 
 // False: some of its pages, if it has any, are not the memory that was protected.
@@ -48,7 +51,8 @@ bool Copier::unprotect_segment(const Segment& s) {
 }
 
 bool Copier::is_unchanged(const Segment& s) {
-  // Others may write to shared memory past our protection; where pages lie that are never protected, what is to be copied is.
+  // Others may write to shared memory past our protection; where pages lie that are never protected, what is
+  // to be copied is.
   const bool same = table_.region(s).shared ||
                     (s.open ? each_run(s, [&](AddrRange run) { return memory_.still_protected(run); })
                             : memory_.still_protected(table_.window(s)));
@@ -76,11 +80,12 @@ bool Copier::batch_is_unchanged() {
 
 void Copier::let_be_written(SegmentId id) {
   Segment& s = table_[id];
-  // When run() has asked for all of them nothing is left to prove, and protection may be coming off from under us.
-  // seq_cst: claim() comes before. Either this sees that, or run() sees the claim and waits.
+  // When run() has asked for all of them nothing is left to prove, and protection may be coming off from
+  // under us. seq_cst: claim() comes before. Either this sees that, or run() sees the claim and waits.
   const bool same = rest_checked_.load(std::memory_order_seq_cst) || is_unchanged(s);
   if (!unprotect_segment(s)) memory_.wake(table_.window(s));
-  // What goes with an event was as at the stop until then. One that was on its way has been read: unprotect() waits for that.
+  // What goes with an event was as at the stop until then. One that was on its way has been read: unprotect()
+  // waits for that.
   memory_.settle_events();
   if (!same && !s.given_back.load(std::memory_order_relaxed)) set_lost(s.base, kNotTheSame);
   table_.finish(id);
@@ -101,7 +106,8 @@ void Copier::check_rest(SegmentId first, SegmentId last) {
   for (SegmentId id = first; id < last && !lost(); ++id.value) {
     const Segment& s = table_[id];
     const AddrRange window = table_.window(s);
-    const bool asked_for = !to_copy(id) && !table_.region(s).shared && table_.state(id) == SegmentState::kProtected;
+    const bool asked_for =
+        !to_copy(id) && !table_.region(s).shared && table_.state(id) == SegmentState::kProtected;
     if (!asked_for || s.open || window.start != run.end || run.size() >= kAtOnce) ask(id);
     if (!asked_for) continue;
     if (s.open) {
@@ -174,13 +180,15 @@ void Copier::hand_in(SegmentId id, uint32_t buffer) {
 void Copier::copy_in_batch(SegmentId id, uint32_t buffer) {
   Segment& s = table_[id];
   const AddrRange window = table_.window(s);
-  if (batch_count_ != 0 && (id.value != batch_first_.value + batch_count_ || window.start != batch_range_.end ||
-                            s.region != table_[batch_first_].region)) {
+  if (batch_count_ != 0 && (id.value != batch_first_.value + batch_count_ ||
+                            window.start != batch_range_.end || s.region != table_[batch_first_].region)) {
     end_batch();
   }
   if (!read_runs(s, pool_.data(buffer))) return complete(id, buffer, false, false);
-  // When end_batch() asks, a program that gives memory back unannounced may have taken the pages of what is saved.
-  if (told_.load(std::memory_order_relaxed) && is_unchanged(s)) s.proven.store(true, std::memory_order_release);
+  // When end_batch() asks, a program that gives memory back unannounced may have taken the pages of what is
+  // saved.
+  if (told_.load(std::memory_order_relaxed) && is_unchanged(s))
+    s.proven.store(true, std::memory_order_release);
   memory_.settle_events();  // as in complete()
   table_.saved(id);
   if (batch_count_ == 0) {
@@ -194,7 +202,8 @@ void Copier::copy_in_batch(SegmentId id, uint32_t buffer) {
   if (batch_count_ == kMostInBatch || batch_range_.size() >= kBatchBytes) end_batch();
 }
 
-// Saved in a batch: somebody waits for it. What proves its bytes is what does in complete(); a failure is for the owner to find.
+// Saved in a batch: somebody waits for it. What proves its bytes is what does in complete(); a failure is for
+// the owner to find.
 void Copier::let_go(SegmentId id) {
   if (!in_batches_.load(std::memory_order_relaxed) || !is_unchanged(table_[id])) return;
   table_[id].proven.store(true, std::memory_order_release);
@@ -221,8 +230,10 @@ void Copier::end_batch() {
   }
   id = batch_first_;
   for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
-    if (lost[i]) pool_.release(batch_buffers_[i]);
-    else hand_in(id, batch_buffers_[i]);
+    if (lost[i])
+      pool_.release(batch_buffers_[i]);
+    else
+      hand_in(id, batch_buffers_[i]);
   }
   batch_count_ = 0;
 }
@@ -236,15 +247,21 @@ bool Copier::hand_over(CopyEngine& engine, SegmentId id, uint32_t buffer) {
   }
   const Segment& s = table_[id];
   CopyTicket ticket;
-  const CopyRequest request{id.value | uint64_t{buffer} << 32, s.base, pool_.data(buffer),
-                            static_cast<uint32_t>(table_.segment_bytes()), s.present, table_.region(s).readable};
+  const CopyRequest request{id.value | uint64_t{buffer} << 32,
+                            s.base,
+                            pool_.data(buffer),
+                            static_cast<uint32_t>(table_.segment_bytes()),
+                            s.present,
+                            table_.region(s).readable};
   const bool accepted = engine.submit(request, CopyPriority::kSequential, &ticket);
   {
     ScopedLock guard(queued_lock_);
     for (uint32_t i = 0; i < queued_count_; ++i) {
       if (queued_[i].id != id) continue;  // it may be done by now
-      if (accepted) queued_[i].ticket = ticket;
-      else queued_[i] = queued_[--queued_count_];
+      if (accepted)
+        queued_[i].ticket = ticket;
+      else
+        queued_[i] = queued_[--queued_count_];
       break;
     }
   }
@@ -287,10 +304,12 @@ void Copier::copied(uint64_t cookie, long result) {
 
 bool Copier::run(bool keep) {
   keep_ = keep;
-  const bool in_batches = !keep && engine_.load(std::memory_order_relaxed) == nullptr && memory_.may_unprotect_late();
+  const bool in_batches =
+      !keep && engine_.load(std::memory_order_relaxed) == nullptr && memory_.may_unprotect_late();
   in_batches_.store(in_batches, std::memory_order_relaxed);
   CopyEngine* const engine = engine_.load(std::memory_order_relaxed);
-  // Buffer and place in the queue come first: a claimed segment must not wait for the disk, nor a thread that faults on it.
+  // Buffer and place in the queue come first: a claimed segment must not wait for the disk, nor a thread that
+  // faults on it.
   constexpr uint32_t kNone = UINT32_MAX;
   uint32_t spare = kNone;
   scan_.begin(order_);
@@ -303,8 +322,10 @@ bool Copier::run(bool keep) {
     await_queued(kMostQueued - 1);
     if (!table_.claim(id)) continue;
     // The engine may still be passing over what was taken back from it.
-    if (in_batches) copy_in_batch(id, spare);
-    else if (engine == nullptr || !hand_over(*engine, id, spare)) copy_owned(id, spare, keep);
+    if (in_batches)
+      copy_in_batch(id, spare);
+    else if (engine == nullptr || !hand_over(*engine, id, spare))
+      copy_owned(id, spare, keep);
     spare = kNone;
     counters_.sequential.fetch_add(1, std::memory_order_relaxed);
   }
@@ -371,7 +392,8 @@ bool Copier::make_writable(AddrRange range) {
       table_.await_copied(id);
     }
     // Lost, perhaps because it could not be unprotected: once more, for the program must go on.
-    if (table_.state(id) == SegmentState::kLost) writable = memory_.unprotect(table_.window(s)) == 0 && writable;
+    if (table_.state(id) == SegmentState::kLost)
+      writable = memory_.unprotect(table_.window(s)) == 0 && writable;
   }
   return writable;
 }
@@ -390,7 +412,8 @@ void Copier::note_fault(uint64_t waited_ns) {
 
 void Copier::note_wait(uint64_t waited_ns) {
   uint64_t longest = counters_.longest_wait_ns.load(std::memory_order_relaxed);
-  while (longest < waited_ns && !counters_.longest_wait_ns.compare_exchange_weak(longest, waited_ns, std::memory_order_relaxed)) {
+  while (longest < waited_ns &&
+         !counters_.longest_wait_ns.compare_exchange_weak(longest, waited_ns, std::memory_order_relaxed)) {
   }
 }
 
@@ -421,7 +444,9 @@ bool Copier::holds(AddrRange range) const {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (to_copy(id) && table_.state(id) < SegmentState::kCopied) return true;
-    if (table_[id].in_parent && table_.state(id) == SegmentState::kProtected && !rest_checked_.load(std::memory_order_relaxed)) return true;
+    if (table_[id].in_parent && table_.state(id) == SegmentState::kProtected &&
+        !rest_checked_.load(std::memory_order_relaxed))
+      return true;
   }
   return false;
 }
@@ -438,7 +463,8 @@ bool Copier::shared_range(size_t i, AddrRange* range) const {
 void Copier::before_release(AddrRange range) {
   SegmentId id, last;
   table_.find_range(range, &id, &last);
-  // When it has gone nobody can tell whether the image may inherit it. relaxed: seen late it costs a question.
+  // When it has gone nobody can tell whether the image may inherit it. relaxed: seen late it costs a
+  // question.
   if (!rest_checked_.load(std::memory_order_relaxed)) check_rest(id, last);
   for (; id < last; ++id.value) {
     if (!to_copy(id)) continue;
@@ -448,8 +474,10 @@ void Copier::before_release(AddrRange range) {
     }
     // Not await_copied(): the owner may wait for us to read an event.
     for (SegmentState state; (state = table_.state(id)) < SegmentState::kCopied;) {
-      if (state == SegmentState::kSaved) let_go(id);
-      else take_back(id);
+      if (state == SegmentState::kSaved)
+        let_go(id);
+      else
+        take_back(id);
       memory_.meanwhile();
     }
     memory_.meanwhile();
@@ -460,7 +488,8 @@ void Copier::removed(AddrRange range) {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (!table_.window(table_[id]).overlaps(range)) continue;
-    // Whatever its state: from here on its protection proves nothing. relaxed: looked at when no event can come.
+    // Whatever its state: from here on its protection proves nothing. relaxed: looked at when no event can
+    // come.
     table_[id].given_back.store(true, std::memory_order_relaxed);
     told_.store(true, std::memory_order_relaxed);
     const SegmentState state = table_.want(id);
@@ -469,7 +498,8 @@ void Copier::removed(AddrRange range) {
       continue;
     }
     // Saved before the event was read, hence before the memory went; anything else may be torn.
-    if (state == SegmentState::kSaved || state == SegmentState::kCopied || state == SegmentState::kKept) continue;
+    if (state == SegmentState::kSaved || state == SegmentState::kCopied || state == SegmentState::kKept)
+      continue;
     set_lost(table_[id].base, "it was given back unannounced");
     return;
   }

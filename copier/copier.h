@@ -1,13 +1,14 @@
 // Copying segments: sequentially in the scan, forced by a fault, or because the program is about to
 // give the memory back. The paper's copier thread, with one owner for each copy (segment_table.h).
 //
-// Copies in order can be handed to a copy engine, many at a time. Such a segment is kCopying, and the engine owns it,
-// until it says that it is done; who needs the segment before that re-synchronises with just this copy, and owns it
-// if the engine lets go of it. (A thread marks the segment as wanted and then looks for its ticket; run() notes the
-// ticket and then looks for the mark: one of the two finds the other.)
+// Copies in order can be handed to a copy engine, many at a time. Such a segment is kCopying, and the engine
+// owns it, until it says that it is done; who needs the segment before that re-synchronises with just this
+// copy, and owns it if the engine lets go of it. (A thread marks the segment as wanted and then looks for its
+// ticket; run() notes the ticket and then looks for the mark: one of the two finds the other.)
 //
 // Owner:     copier. One Copier is one checkpoint's copying.
-// Callers:   run(), use(): the agent. copied(): the engine's thread. fault(), before_release(), removed(): the thread that serves faults.
+// Callers:   run(), use(): the agent. copied(): the engine's thread. fault(), before_release(), removed():
+// the thread that serves faults.
 //            holds(), make_writable(), tracks(), note_fault(): any thread.
 // Never:     touches the program's memory but through ProgramMemory, which reports vanished memory
 //            instead of crashing.
@@ -29,13 +30,14 @@ class ProgramMemory : public SourceMemory {
   // Makes the pages writable and wakes threads that wait for them. 0; -ENOENT when the range is not
   // (any more) the memory that was protected.
   virtual long unprotect(AddrRange range) = 0;
-  // The same for several segments at once: 0 only if all of the range is mapped, too. (The kernel passes over holes.)
+  // The same for several segments at once: 0 only if all of the range is mapped, too. (The kernel passes over
+  // holes.)
   virtual long unprotect_many(AddrRange range) { return unprotect(range); }
-  // May unprotect() come late, when another thread has unprotected the same and the program has gone on with it? Not where
-  // it changes what the program itself sets.
+  // May unprotect() come late, when another thread has unprotected the same and the program has gone on with
+  // it? Not where it changes what the program itself sets.
   virtual bool may_unprotect_late() const { return true; }
-  // Is all of the range protected, as it has been since the stop? Then nobody has written to it, and it is the same memory.
-  // What cannot be told counts as protected: then unprotect() is all the proof there is.
+  // Is all of the range protected, as it has been since the stop? Then nobody has written to it, and it is
+  // the same memory. What cannot be told counts as protected: then unprotect() is all the proof there is.
   virtual bool still_protected(AddrRange) { return true; }
   virtual void wake(AddrRange range) = 0;
   // Every remove event that was read before this call has reached Copier::removed() when it returns.
@@ -57,8 +59,9 @@ class Copier final : private CopyListener {
   Copier(SegmentTable& table, BufferPool& pool, FilledQueue& queue, ProgramMemory& memory)
       : table_(table), pool_(pool), queue_(queue), memory_(memory), scan_(table) {}
 
-  // From now on copies in order go through `engine`, whose listener is listener(). A copy that somebody needs before the
-  // engine has done `threshold` percent of it is taken back and made here, else it is finished here.
+  // From now on copies in order go through `engine`, whose listener is listener(). A copy that somebody needs
+  // before the engine has done `threshold` percent of it is taken back and made here, else it is finished
+  // here.
   void use(CopyEngine& engine, uint32_t threshold) {
     threshold_ = threshold;
     engine_.store(&engine, std::memory_order_release);
@@ -75,13 +78,15 @@ class Copier final : private CopyListener {
   bool holds(AddrRange range) const;
   // The i-th of the regions that are shared memory; false when there are no more.
   bool shared_range(size_t i, AddrRange* range) const;
-  // The program will give [range) back when this returns. Copies what is still to be copied, asks about what is not.
+  // The program will give [range) back when this returns. Copies what is still to be copied, asks about what
+  // is not.
   void before_release(AddrRange range);
   // The program gave memory back without asking (userfaultfd's remove event): lost unless copied.
   void removed(AddrRange range);
 
-  // Without a thread that serves faults (libckpt_rt/guard/guard.h): what a fault, or a system call that writes, needs done, by
-  // the very thread. Copies what belongs to the image, waits for copies under way. False: it cannot be made writable.
+  // Without a thread that serves faults (libckpt_rt/guard/guard.h): what a fault, or a system call that
+  // writes, needs done, by the very thread. Copies what belongs to the image, waits for copies under way.
+  // False: it cannot be made writable.
   bool make_writable(AddrRange range);
   // Is the page in a segment? copied: and was it made writable already?
   bool tracks(Addr page, bool* copied) const;
@@ -97,8 +102,8 @@ class Copier final : private CopyListener {
 
  private:
   void copy_owned(SegmentId id, uint32_t buffer, bool keep = false);
-  // Copied in order, and writable only when end_batch() has said so to the kernel, once for all: a call for each would
-  // cost as much as the copy. Whoever needs one before that lets it go himself (let_go).
+  // Copied in order, and writable only when end_batch() has said so to the kernel, once for all: a call for
+  // each would cost as much as the copy. Whoever needs one before that lets it go himself (let_go).
   void copy_in_batch(SegmentId id, uint32_t buffer);
   void end_batch();
   void let_go(SegmentId id);
@@ -117,7 +122,8 @@ class Copier final : private CopyListener {
   bool batch_is_unchanged();
   // The caller owns a segment that is not copied: a thread writes to it.
   void let_be_written(SegmentId id);
-  // What is not copied, of [first, last), and has lost its protection without a word, and so perhaps its content, is lost().
+  // What is not copied, of [first, last), and has lost its protection without a word, and so perhaps its
+  // content, is lost().
   void check_rest(SegmentId first, SegmentId last);
   void set_lost(Addr a, const char* how);
 

@@ -1,19 +1,22 @@
-// In which order the copier looks at segments (CKPT_ORDER). The 1989 paper copies by address and leaves open whether
-// another order would save forced copies.
+// In which order the copier looks at segments (CKPT_ORDER). The 1989 paper copies by address and leaves open
+// whether another order would save forced copies.
 //
 //   address  from the lowest to the highest
-//   follow   after a fault, the segments behind the one that was written: a thread that writes its way through memory
+//   follow   after a fault, the segments behind the one that was written: a thread that writes its way
+//   through memory
 //            will need them next. Otherwise by address
-//   hot      first what was written while memory was protected ahead of the stop (Segment::heat): it will be written again
-//   cold     that last: what is written at once is copied by its fault anyway, and the rest may be copied before one
+//   hot      first what was written while memory was protected ahead of the stop (Segment::heat): it will be
+//   written again cold     that last: what is written at once is copied by its fault anyway, and the rest may
+//   be copied before one
 //
-// An order only proposes. Whatever it is, next() ends with all segments by address, so that each has been proposed once at
-// least. One that is proposed again is found copied. What is said in segment_table.h stays true: who owns a copy is
-// decided by claim() alone, each state is left by its owner only, and no edge asks what was copied before. next() ends:
-// only a forced copy lets it look elsewhere, and a segment has one at most.
+// An order only proposes. Whatever it is, next() ends with all segments by address, so that each has been
+// proposed once at least. One that is proposed again is found copied. What is said in segment_table.h stays
+// true: who owns a copy is decided by claim() alone, each state is left by its owner only, and no edge asks
+// what was copied before. next() ends: only a forced copy lets it look elsewhere, and a segment has one at
+// most.
 //
-// Owner:     copier. Callers: next(): the thread that copies in order. faulted(): whoever serves faults, on any thread.
-// Never:     waits, allocates.
+// Owner:     copier. Callers: next(): the thread that copies in order. faulted(): whoever serves faults, on
+// any thread. Never:     waits, allocates.
 #pragma once
 
 #include <atomic>
@@ -56,7 +59,8 @@ class CopyOrder {
 
   bool next_near(SegmentId* id) {
     if (const uint32_t behind = faulted_.load(std::memory_order_relaxed); behind != 0) {
-      faulted_.store(0, std::memory_order_relaxed);  // one that comes in between is lost, as is one that another follows
+      faulted_.store(
+          0, std::memory_order_relaxed);  // one that comes in between is lost, as is one that another follows
       near_ = behind;
       near_left_ = kNear;
     }

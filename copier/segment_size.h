@@ -1,15 +1,19 @@
-// The size of segments where CKPT_SEGMENT is auto: chosen for each checkpoint from the size of memory and from what was
-// seen in the last one.
+// The size of segments where CKPT_SEGMENT is auto: chosen for each checkpoint from the size of memory and
+// from what was seen in the last one.
 //
-// A forced copy costs its thread about 10 µs whatever the size, for the fault and the wake-up, and 1 µs for each 16 KiB;
-// a copy in order costs 5 µs and as much. So:
+// A forced copy costs its thread about 10 µs whatever the size, for the fault and the wake-up, and 1 µs for
+// each 16 KiB; a copy in order costs 5 µs and as much. So:
 //   - the first checkpoint has 64 KiB;
-//   - where a quarter of all segments or more was copied by force, threads write everywhere, and each neighbour that is
+//   - where a quarter of all segments or more was copied by force, threads write everywhere, and each
+//   neighbour that is
 //     copied along saves a fault: twice the size;
-//   - where it was less than one in 32, whoever waits has written to one place: half, so that it waits for less;
-//   - never more segments than 1,048,576 (a table of 32 MiB) as long as there is a larger size; never less than 4 KiB, more than
+//   - where it was less than one in 32, whoever waits has written to one place: half, so that it waits for
+//   less;
+//   - never more segments than 1,048,576 (a table of 32 MiB) as long as there is a larger size; never less
+//   than 4 KiB, more than
 //     256 KiB (the pages that Segment::present can name), or more than the pool has sixteen of.
-// With increments the first choice stays: what is protected from one checkpoint to the next is known by segment.
+// With increments the first choice stays: what is protected from one checkpoint to the next is known by
+// segment.
 //
 // Owner: copier. Header only, no state.
 #pragma once
@@ -20,7 +24,8 @@
 
 namespace ckpt {
 
-inline constexpr uint64_t kUsualSegment = 64 << 10, kSmallestSegment = kPageSize, kLargestSegment = 64 * kPageSize;
+inline constexpr uint64_t kUsualSegment = 64 << 10, kSmallestSegment = kPageSize,
+                          kLargestSegment = 64 * kPageSize;
 
 // Within the bounds for that much memory and pool, in bytes.
 constexpr uint64_t bounded_segment(uint64_t bytes, uint64_t memory, uint64_t pool) {

@@ -39,7 +39,8 @@ bool SegmentTable::add_window(AddrRange window) { return add(window, false); }
 
 uint64_t SegmentTable::page_mask(Addr base, AddrRange pages) const {
   const uint64_t from = pages.start < base ? 0 : (pages.start - base) / kPageSize;
-  const uint64_t to = pages.end > base + segment_bytes_ ? segment_bytes_ / kPageSize : (pages.end - base) / kPageSize;
+  const uint64_t to =
+      pages.end > base + segment_bytes_ ? segment_bytes_ / kPageSize : (pages.end - base) / kPageSize;
   const uint64_t count = to - from;
   return (count == 64 ? ~0ull : (1ull << count) - 1) << from;
 }
@@ -64,7 +65,8 @@ void SegmentTable::clear_present(AddrRange run) {
 
 bool SegmentTable::is_present(Addr page) const {
   SegmentId id;
-  return find(page, &id) && (segments_[id.value].present >> ((page - segments_[id.value].base) / kPageSize) & 1) != 0;
+  return find(page, &id) &&
+         (segments_[id.value].present >> ((page - segments_[id.value].base) / kPageSize) & 1) != 0;
 }
 
 bool SegmentTable::has_pages_around(Addr page) const {
@@ -123,8 +125,10 @@ void SegmentTable::find_range(AddrRange range, SegmentId* first, SegmentId* last
   size_t lo = 0, hi = size_;
   while (lo < hi) {
     size_t mid = (lo + hi) / 2;
-    if (segments_[mid].base + segment_bytes_ <= range.start) lo = mid + 1;
-    else hi = mid;
+    if (segments_[mid].base + segment_bytes_ <= range.start)
+      lo = mid + 1;
+    else
+      hi = mid;
   }
   first->value = static_cast<uint32_t>(lo);
   while (lo < size_ && segments_[lo].base < range.end) ++lo;
@@ -142,8 +146,8 @@ bool SegmentTable::find(Addr a, SegmentId* id) const {
 bool SegmentTable::change(SegmentId id, SegmentState from, SegmentState to) {
   auto expected = static_cast<uint32_t>(from);
   // acq_rel: neither side's protecting or unprotecting moves across.
-  return segments_[id.value].state.compare_exchange_strong(expected, static_cast<uint32_t>(to),
-                                                           std::memory_order_acq_rel, std::memory_order_relaxed);
+  return segments_[id.value].state.compare_exchange_strong(
+      expected, static_cast<uint32_t>(to), std::memory_order_acq_rel, std::memory_order_relaxed);
 }
 
 bool SegmentTable::written(SegmentId id) {
@@ -161,12 +165,14 @@ bool SegmentTable::unsettled(SegmentId id) {
          static_cast<uint32_t>(SegmentState::kProtected);
 }
 
-bool SegmentTable::protect(SegmentId id) { return change(id, SegmentState::kWritten, SegmentState::kProtected); }
+bool SegmentTable::protect(SegmentId id) {
+  return change(id, SegmentState::kWritten, SegmentState::kProtected);
+}
 
 bool SegmentTable::claim(SegmentId id) {
   uint32_t expected = static_cast<uint32_t>(SegmentState::kProtected);
-  // seq_cst on success: the table was filled before the threads that claim were told of it, and state() has the other
-  // half; relaxed on failure: the loser looks at nothing but the state.
+  // seq_cst on success: the table was filled before the threads that claim were told of it, and state() has
+  // the other half; relaxed on failure: the loser looks at nothing but the state.
   return segments_[id.value].state.compare_exchange_strong(
       expected, static_cast<uint32_t>(SegmentState::kCopying), std::memory_order_seq_cst,
       std::memory_order_relaxed);
@@ -175,7 +181,8 @@ bool SegmentTable::claim(SegmentId id) {
 void SegmentTable::saved(SegmentId id) {
   // release: whoever finds the segment saved may let the memory go; our reads of it come before.
   // An addition: want() may have left its mark.
-  static_assert(static_cast<uint32_t>(SegmentState::kSaved) == static_cast<uint32_t>(SegmentState::kCopying) + 1);
+  static_assert(static_cast<uint32_t>(SegmentState::kSaved) ==
+                static_cast<uint32_t>(SegmentState::kCopying) + 1);
   segments_[id.value].state.fetch_add(1, std::memory_order_release);
 }
 
@@ -184,7 +191,9 @@ void SegmentTable::settle(SegmentId id) {
   uint32_t now = word.load(std::memory_order_acquire);
   while ((now & ~kWanted) == static_cast<uint32_t>(SegmentState::kSaved)) {
     // seq_cst: as in leave_copying().
-    if (!word.compare_exchange_weak(now, static_cast<uint32_t>(SegmentState::kCopied), std::memory_order_seq_cst)) continue;
+    if (!word.compare_exchange_weak(now, static_cast<uint32_t>(SegmentState::kCopied),
+                                    std::memory_order_seq_cst))
+      continue;
     if (waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(word);
     return;
   }
@@ -222,7 +231,8 @@ void SegmentTable::leave_copying(SegmentId id, SegmentState state) {
 void SegmentTable::await_copied(SegmentId id) {
   FutexWord& state = segments_[id.value].state;
   waiters_.fetch_add(1, std::memory_order_seq_cst);
-  for (uint32_t s; ((s = state.load(std::memory_order_seq_cst)) & ~kWanted) <= static_cast<uint32_t>(SegmentState::kSaved);) {
+  for (uint32_t s; ((s = state.load(std::memory_order_seq_cst)) & ~kWanted) <=
+                   static_cast<uint32_t>(SegmentState::kSaved);) {
     futex_wait(state, s);
   }
   waiters_.fetch_sub(1, std::memory_order_relaxed);

@@ -24,8 +24,10 @@
 //             back, or has replaced the mapping; looked at again in the stop.
 // kCopying:   exactly one thread, the one whose claim() returned true, reads the pages. The pages are
 //             still protected, so a program thread that writes one sleeps in its fault.
-//             What proves that what was read is of the stop: it is protected still, all of it (Copier::is_unchanged).
-// kSaved:     the bytes are in a buffer. The pages may go now, but are still protected. The copier leaves several
+//             What proves that what was read is of the stop: it is protected still, all of it
+//             (Copier::is_unchanged).
+// kSaved:     the bytes are in a buffer. The pages may go now, but are still protected. The copier leaves
+// several
 //             segments so, to unprotect them by one call; whoever needs one of them before that unprotects it
 //             himself and settle()s it. (Not where segments are to be kept.)
 // kCopied:    the owner has unprotected the pages: who sees kCopied may rely on their being writable.
@@ -61,24 +63,26 @@ enum class SegmentState : uint32_t {
 };
 
 struct Segment {
-  Addr base;               // aligned to the segment size
-  uint64_t present = 0;    // bit i: page i existed at the stop and belongs to this mapping
-  uint32_t region = 0;     // index into regions
+  Addr base;             // aligned to the segment size
+  uint64_t present = 0;  // bit i: page i existed at the stop and belongs to this mapping
+  uint32_t region = 0;   // index into regions
   // Set while the agent serves faults; looked at by everybody from the stop to the end of the copying.
   bool in_parent = false;  // nobody wrote to it since the last stop: an increment need not have it
   bool open = false;       // not all of it is protected: it cannot be kKept
-  // How often it was written ahead of the stop, as far as that was seen: a hint for the order of copying. Changed by who
-  // serves faults until the stop, read after it.
+  // How often it was written ahead of the stop, as far as that was seen: a hint for the order of copying.
+  // Changed by who serves faults until the stop, read after it.
   uint8_t heat = 0;
-  std::atomic<bool> given_back{false};  // since the stop; its pages may go, with their protection, at any time
-  std::atomic<bool> proven{false};      // kSaved: its bytes were found to be of the stop, and its protection may go
+  std::atomic<bool> given_back{
+      false};  // since the stop; its pages may go, with their protection, at any time
+  std::atomic<bool> proven{
+      false};  // kSaved: its bytes were found to be of the stop, and its protection may go
   std::atomic<uint32_t> state{static_cast<uint32_t>(SegmentState::kProtected)};
 };
 
 // A mapping that segments belong to.
 struct Region {
   AddrRange range;
-  bool readable = true;   // PROT_READ, else only /proc/self/mem can read it
+  bool readable = true;  // PROT_READ, else only /proc/self/mem can read it
   bool shared = false;
 };
 
@@ -139,7 +143,8 @@ class SegmentTable {
   void set(SegmentId id, SegmentState state) {
     // relaxed: published by what publishes the table.
     segments_[id.value].state.store(static_cast<uint32_t>(state), std::memory_order_relaxed);
-    if (state == SegmentState::kUnsettled || state == SegmentState::kWritten) segments_[id.value].in_parent = false;
+    if (state == SegmentState::kUnsettled || state == SegmentState::kWritten)
+      segments_[id.value].in_parent = false;
   }
 
   [[nodiscard]] bool claim(SegmentId id);
@@ -152,12 +157,15 @@ class SegmentTable {
   // The pages must not stay protected: for one who is in kCopying or kSaved its owner will see to it, one in
   // kKept becomes kCopied. The state before that.
   SegmentState want(SegmentId id);
-  bool is_wanted(SegmentId id) const { return (segments_[id.value].state.load(std::memory_order_seq_cst) & kWanted) != 0; }
+  bool is_wanted(SegmentId id) const {
+    return (segments_[id.value].state.load(std::memory_order_seq_cst) & kWanted) != 0;
+  }
   void lose(SegmentId id) { leave_copying(id, SegmentState::kLost); }
   // Returns when the segment is kCopied or kLost.
   void await_copied(SegmentId id);
   SegmentState state(SegmentId id) const {
-    // seq_cst: Copier::run() says that it has asked for all that is not copied, and then looks who has claimed some of it.
+    // seq_cst: Copier::run() says that it has asked for all that is not copied, and then looks who has
+    // claimed some of it.
     return static_cast<SegmentState>(segments_[id.value].state.load(std::memory_order_seq_cst) & ~kWanted);
   }
 

@@ -12,11 +12,10 @@
 #include "heap/region.h"
 
 // jemalloc's settings, before those of MALLOC_CONF.
-// dirty_decay_ms: what was freed and is not used again within this time is decommitted: from then on no image has it.
-// muzzy_decay_ms: no second stage. oversize_threshold: no arena of their own for large blocks, since it would be made
-// when the first is allocated, without our hooks.
-const char* malloc_conf =
-    "dirty_decay_ms:1000,muzzy_decay_ms:0,oversize_threshold:0";
+// dirty_decay_ms: what was freed and is not used again within this time is decommitted: from then on no image
+// has it. muzzy_decay_ms: no second stage. oversize_threshold: no arena of their own for large blocks, since
+// it would be made when the first is allocated, without our hooks.
+const char* malloc_conf = "dirty_decay_ms:1000,muzzy_decay_ms:0,oversize_threshold:0";
 
 // The one function of malloc's family that jemalloc does not have; libc's would take its memory elsewhere.
 extern "C" __attribute__((visibility("default"))) void* pvalloc(size_t size) {
@@ -30,8 +29,8 @@ extern "C" __attribute__((visibility("default"))) void* pvalloc(size_t size) {
 
 namespace {
 
-// What the arenas have by then (the dynamic linker and constructors before this one have allocated) is ordinary memory,
-// and stays theirs. An arena that has no hooks yet is made by this.
+// What the arenas have by then (the dynamic linker and constructors before this one have allocated) is
+// ordinary memory, and stays theirs. An arena that has no hooks yet is made by this.
 __attribute__((constructor)) void install() {
   const int error = errno;
   const char* heap = getenv("CKPT_HEAP");

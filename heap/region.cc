@@ -38,12 +38,13 @@ uint64_t map_aligned(uint64_t size, uint64_t alignment, int protection) {
   if (start != at(got)) munmap(got, start - at(got));
   if (end != at(got) + more) munmap(pointer(end), at(got) + more - end);
   // A kernel without them (EINVAL) has small ones.
-  if (wants_huge_pages.load(std::memory_order_relaxed) && size >= kHugePage) madvise(pointer(start), size, MADV_HUGEPAGE);
+  if (wants_huge_pages.load(std::memory_order_relaxed) && size >= kHugePage)
+    madvise(pointer(start), size, MADV_HUGEPAGE);
   return start;
 }
 
-// As much as the machine has memory. Where address space is limited, a small part of it: what is reserved and not used
-// is missing for stacks and libraries.
+// As much as the machine has memory. Where address space is limited, a small part of it: what is reserved and
+// not used is missing for stacks and libraries.
 uint64_t usual_size() {
   uint64_t size = 1ull << 30;
   struct sysinfo machine {};
@@ -55,8 +56,8 @@ uint64_t usual_size() {
   return size < kLargestRegion ? size : kLargestRegion;
 }
 
-// A region with room for size bytes, in use by nobody yet; nullptr if there is no address space for it, or so many are
-// more than a region has.
+// A region with room for size bytes, in use by nobody yet; nullptr if there is no address space for it, or so
+// many are more than a region has.
 HeapRegion* reserve(uint64_t size, uint64_t alignment) {
   const uint64_t needed = size + size / 1024 + alignment + kHugePage;
   if (needed < size) return nullptr;
@@ -85,7 +86,8 @@ uint64_t take(HeapRegion& region, uint64_t wanted, uint64_t size, uint64_t align
   uint64_t end = region.used_end.load(std::memory_order_relaxed);
   for (;;) {
     const uint64_t start = wanted != 0 ? end : round_up(end, alignment);
-    if ((wanted != 0 && wanted != end) || start > region.pages_end || region.pages_end - start < size) return 0;
+    if ((wanted != 0 && wanted != end) || start > region.pages_end || region.pages_end - start < size)
+      return 0;
     // relaxed: who takes memory tells nobody by this word; the agent reads it when all threads stand.
     if (!region.used_end.compare_exchange_weak(end, start + size, std::memory_order_relaxed)) continue;
     // From the end of what was used before: the mapping stays one.
@@ -135,8 +137,10 @@ void* extend(void* where, size_t size, size_t alignment) {
       if (where != nullptr) return nullptr;
       HeapRegion* mine = reserve(size, alignment);
       if (mine == nullptr) break;
-      if (slot.compare_exchange_strong(region, mine, std::memory_order_acq_rel)) region = mine;
-      else munmap(mine, mine->pages_end - at(mine));
+      if (slot.compare_exchange_strong(region, mine, std::memory_order_acq_rel))
+        region = mine;
+      else
+        munmap(mine, mine->pages_end - at(mine));
     }
     if (const uint64_t start = take(*region, at(where), size, alignment)) {
       used_bytes.fetch_add(size, std::memory_order_relaxed);
@@ -156,13 +160,15 @@ void commit(void* start, size_t size) {
   each_word(*region, at(start), size, [](std::atomic<uint64_t>& word, uint64_t mask, uint64_t base) {
     // relaxed: the bits of our pages are changed by nobody else, and nobody else may use the pages.
     if ((word.load(std::memory_order_relaxed) & mask) == 0) return;
-    // The bits first: a page that has been written to must be in the image. seq_cst, as is the other change, keeps the
-    // compiler from moving a write to the page before it; a stop between two instructions finds them in this order.
+    // The bits first: a page that has been written to must be in the image. seq_cst, as is the other change,
+    // keeps the compiler from moving a write to the page before it; a stop between two instructions finds
+    // them in this order.
     uint64_t stale = word.fetch_and(~mask) & mask;
     stale_pages.fetch_sub(static_cast<uint64_t>(std::popcount(stale)), std::memory_order_relaxed);
     while (stale != 0) {
       const int first = std::countr_zero(stale), count = std::countr_one(stale >> first);
-      std::memset(pointer(base + static_cast<uint64_t>(first) * kPageSize), 0, static_cast<size_t>(count) * kPageSize);
+      std::memset(pointer(base + static_cast<uint64_t>(first) * kPageSize), 0,
+                  static_cast<size_t>(count) * kPageSize);
       stale &= first + count == 64 ? 0 : ~0ull << (first + count);
     }
   });

@@ -1,5 +1,6 @@
-// Memory for the heap: regions of address space, reserved at once and used from their beginning on, of which nothing is
-// ever unmapped. Which of its pages are free, and whether they hold something, is known (base/heap_protocol.h).
+// Memory for the heap: regions of address space, reserved at once and used from their beginning on, of which
+// nothing is ever unmapped. Which of its pages are free, and whether they hold something, is known
+// (base/heap_protocol.h).
 //
 // A page is in one of these states:
 //
@@ -8,13 +9,15 @@
 //   stale    bit set: free, with what the program left in it              commit(): used, filled with zeros
 //   empty    bit clear: free, and given back to the kernel: reads as 0    commit(): used
 //
-// decommit() leaves pages stale while there are few of them: that costs no system call, no checkpoint has to copy
-// them, and giving memory back while one is under way would make it copy them first (release_guard.h). More than a
-// share of the heap is given back.
+// decommit() leaves pages stale while there are few of them: that costs no system call, no checkpoint has to
+// copy them, and giving memory back while one is under way would make it copy them first (release_guard.h).
+// More than a share of the heap is given back.
 //
 // Owner:     libckpt_heap. Callers: jemalloc's extent hooks, in any thread of the program.
-// Never:     calls malloc; takes a lock: a forked child finds nothing held. A page belongs to one extent of jemalloc,
-//            and jemalloc calls for one extent one thing at a time; what is shared are words of bits, and counters.
+// Never:     calls malloc; takes a lock: a forked child finds nothing held. A page belongs to one extent of
+// jemalloc,
+//            and jemalloc calls for one extent one thing at a time; what is shared are words of bits, and
+//            counters.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +27,8 @@
 
 namespace ckpt::heap {
 
-// size bytes of zeros that may be written. at: there and nowhere else, or nullptr. nullptr: no memory, or not there.
-// alignment: a power of two.
+// size bytes of zeros that may be written. at: there and nowhere else, or nullptr. nullptr: no memory, or not
+// there. alignment: a power of two.
 void* extend(void* at, size_t size, size_t alignment);
 // Free memory gets used: reads as zero when this returns.
 void commit(void* start, size_t size);

@@ -56,9 +56,9 @@ struct ckpt_rt_result {
   uint64_t bytes_written;     /* bytes in the file */
   uint32_t threads;
   uint32_t reserved;
-  char mode[16];              /* "realtime", "sequential", "fork" */
-  char image[1024];           /* path of the image */
-  char error[320];            /* one line when the call does not return 0, else empty */
+  char mode[16];    /* "realtime", "sequential", "fork" */
+  char image[1024]; /* path of the image */
+  char error[320];  /* one line when the call does not return 0, else empty */
 };
 
 enum ckpt_rt_callback_kind {
@@ -126,14 +126,14 @@ static inline void* ckpt_rt_lookup_(void** cache, const char* name) {
   return found == (void*)cache ? (void*)0 : found;
 }
 
-#define CKPT_RT_WRAP_(type, name, params, args, without)            \
-  static inline type name params {                                  \
-    static void* cache_;                                            \
-    type(*function_) params;                                        \
-    void* found_ = ckpt_rt_lookup_(&cache_, #name);                 \
-    if (found_ == (void*)0) return without;                         \
-    __builtin_memcpy(&function_, &found_, sizeof(function_));       \
-    return function_ args;                                          \
+#define CKPT_RT_WRAP_(type, name, params, args, without)      \
+  static inline type name params {                            \
+    static void* cache_;                                      \
+    type(*function_) params;                                  \
+    void* found_ = ckpt_rt_lookup_(&cache_, #name);           \
+    if (found_ == (void*)0) return without;                   \
+    __builtin_memcpy(&function_, &found_, sizeof(function_)); \
+    return function_ args;                                    \
   }
 
 /* Without the library: not active, never restarted, critical sections and callbacks and exclusions do

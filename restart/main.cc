@@ -8,19 +8,19 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
-#include "restart/tree/launch.h"
-#include "restart/plan/layout.h"
-#include "restart/plan/memory_plan.h"
-#include "restart/options.h"
-#include "restart/plan/plan.h"
-#include "restart/tree/process.h"
-#include "restart/tree/stage_text.h"
-#include "restart/tree/supervise.h"
-#include "restart/tree/terminal.h"
 #include "image/read/image_catalog.h"
 #include "image/read/image_chain.h"
 #include "image/read/image_spool.h"
 #include "image/read/reading_key.h"
+#include "restart/options.h"
+#include "restart/plan/layout.h"
+#include "restart/plan/memory_plan.h"
+#include "restart/plan/plan.h"
+#include "restart/tree/launch.h"
+#include "restart/tree/process.h"
+#include "restart/tree/stage_text.h"
+#include "restart/tree/supervise.h"
+#include "restart/tree/terminal.h"
 
 namespace ckpt {
 namespace {
@@ -45,7 +45,8 @@ int finish_with_error(const RestartOptions& options, const Error& error) {
   clear_progress();
   if (options.json) {
     Json j{{"ok", false}, {"error", error.message()}, {"exit_code", static_cast<int>(error.code)}};
-    std::fprintf(options.check ? stdout : stderr, "%s\n", j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    std::fprintf(options.check ? stdout : stderr, "%s\n",
+                 j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
   } else {
     std::fprintf(stderr, "ckpt-restart: %s\n", error.text);
   }
@@ -72,7 +73,8 @@ VerifyProgress progress_on_terminal(const RestartOptions& options, const char* w
       clear_progress();
     } else if (now - begin >= kPatience && now - last >= kStep) {
       last = now;
-      std::fprintf(stderr, "\rckpt-restart: %s the image: %d%%\033[K", what, static_cast<int>(done * 100 / total));
+      std::fprintf(stderr, "\rckpt-restart: %s the image: %d%%\033[K", what,
+                   static_cast<int>(done * 100 / total));
       progress_is_shown = true;
     }
   };
@@ -91,8 +93,9 @@ Json describe(const RestartPlan& plan) {
               {"image_bytes", plan.image->file_bytes()}};
 }
 
-void report_costs(const RestartOptions& options, const RestartPlan& plan, const Loader& loader, const Launched& launched,
-                  const Outcome& outcome, const Costs& costs, const std::vector<std::string>& notes) {
+void report_costs(const RestartOptions& options, const RestartPlan& plan, const Loader& loader,
+                  const Launched& launched, const Outcome& outcome, const Costs& costs,
+                  const std::vector<std::string>& notes) {
   double check_ms = static_cast<double>(costs.checked_ns - costs.start_ns) / 1e6;
   double restart_ms = static_cast<double>(outcome.go_ns() - costs.start_ns) / 1e6;
   if (options.json) {
@@ -106,13 +109,15 @@ void report_costs(const RestartOptions& options, const RestartPlan& plan, const 
     j["restart_ns"] = outcome.go_ns() - costs.start_ns;
     Json& stages = j["stages_ns"];
     for (size_t i = 0; i < kRestartStages; ++i) {
-      if (outcome.stage_ns[i] != 0) stages[stage_name(static_cast<RestartStage>(i))] = outcome.stage_ns[i] - costs.start_ns;
+      if (outcome.stage_ns[i] != 0)
+        stages[stage_name(static_cast<RestartStage>(i))] = outcome.stage_ns[i] - costs.start_ns;
     }
     j["notes"] = notes;
     std::fprintf(stderr, "%s\n", j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
   } else if (options.verbose) {
     std::fprintf(stderr,
-                 "ckpt-restart: %s: pid %d, %zu threads, %.1f MiB of memory, running after %.1f ms (%.1f ms of it to check "
+                 "ckpt-restart: %s: pid %d, %zu threads, %.1f MiB of memory, running after %.1f ms (%.1f ms "
+                 "of it to check "
                  "the image)\n",
                  plan.image->path().c_str(), plan.process().pid, plan.tids.size(),
                  static_cast<double>(plan.fill.bytes + plan.lazy.bytes) / (1 << 20), restart_ms, check_ms);
@@ -133,8 +138,9 @@ struct Running {
 };
 
 // One attempt: from the new process's first instruction to the library's release of the threads.
-Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& plan, const NamespaceChoice& choice,
-                           std::optional<Supervisor>& supervisor, Loader& loader, Launched& launched_copy) {
+Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& plan,
+                           const NamespaceChoice& choice, std::optional<Supervisor>& supervisor,
+                           Loader& loader, Launched& launched_copy) {
   // First of all: what it does not know of it does not keep open.
   if (plan.lazy.any()) CKPT_TRY(loader.start(*plan.image, plan.lazy, {options.quiet, options.json}));
   auto channel = make_report_channel();
@@ -152,7 +158,8 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
   spec.uid = plan.process().uid[1];
   spec.gid = plan.process().gid[1];
   const JobPlace place = job_place(plan.image->meta());
-  spec.program = [&, status = status_write.get(), feed = feeder.process_fds()](ReportChannel& report, bool in_new_user) {
+  spec.program = [&, status = status_write.get(), feed = feeder.process_fds()](ReportChannel& report,
+                                                                               bool in_new_user) {
     feeder.give_up_our_ends();
     ProcessSpec process;
     process.image = plan.image.get();
@@ -172,9 +179,10 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
   status_write.reset();
   loader.give_up_process_end();
   launched_copy.namespaces = launched->namespaces;
-  supervisor.emplace(std::move(*launched), std::move(ours), std::move(status_read),
-                     [&plan](uint32_t index) { return mapping_name(plan.image->meta(), index); },
-                     loader.started() ? &loader : nullptr, place);
+  supervisor.emplace(
+      std::move(*launched), std::move(ours), std::move(status_read),
+      [&plan](uint32_t index) { return mapping_name(plan.image->meta(), index); },
+      loader.started() ? &loader : nullptr, place);
   if (feeder.wanted()) CKPT_TRY(feeder.start(progress_on_terminal(options, "loading")));
   auto outcome = supervisor->wait_until_running();
   auto fed = feeder.join();
@@ -189,7 +197,8 @@ int restart(const RestartOptions& options, char** argv) {
   if (!path.ok()) return finish_with_error(options, path.error());
   if (!options.check) {
     // May begin again from main(): without the list of all memory, which is long.
-    auto description = *path == "-" ? open_standard_input(ImageParts::kDescription) : ImageReader::open(*path, ImageParts::kDescription);
+    auto description = *path == "-" ? open_standard_input(ImageParts::kDescription)
+                                    : ImageReader::open(*path, ImageParts::kDescription);
     if (!description.ok()) return finish_with_error(options, description.error());
     description->read_ahead();
     choose_mmap_base(description->meta(), argv);
@@ -205,12 +214,15 @@ int restart(const RestartOptions& options, char** argv) {
   // What a thread that waits needs must be in the file as it is in memory, or nearly so.
   bool sealed = false;
   for (size_t i = 0; i < plan->image->size(); ++i) sealed |= !plan->image->image(i).stored_plainly();
-  const Loading loading = options.check ? Loading::kNone : confined || sealed ? Loading::kEager : options.loading;
+  const Loading loading = options.check        ? Loading::kNone
+                          : confined || sealed ? Loading::kEager
+                                               : options.loading;
   if (sealed && options.loading == Loading::kLazy) {
     plan->notes.push_back("all memory is loaded before the program runs: the image is encrypted");
   }
   if (confined && options.loading == Loading::kLazy) {
-    plan->notes.push_back("all memory is loaded before the program runs: it comes back in a user namespace of its own");
+    plan->notes.push_back(
+        "all memory is loaded before the program runs: it comes back in a user namespace of its own");
   }
   if (auto r = check_plan(*plan, loading, progress_on_terminal(options, "checking")); !r.ok()) {
     return finish_with_error(options, r.error());
@@ -228,7 +240,9 @@ int restart(const RestartOptions& options, char** argv) {
       std::printf("%s\n", j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
     } else {
       for (const std::string& note : plan->notes) print_note(options, note);
-      if (!options.quiet) std::printf("%s: can be restarted here%s\n", plan->image->path().c_str(), choice->new_pid ? ", in a pid namespace of its own" : "");
+      if (!options.quiet)
+        std::printf("%s: can be restarted here%s\n", plan->image->path().c_str(),
+                    choice->new_pid ? ", in a pid namespace of its own" : "");
     }
     return 0;
   }
@@ -243,13 +257,14 @@ int restart(const RestartOptions& options, char** argv) {
     choice = choose_namespaces(plan->tids, NamespacePolicy::kAlways);
     if (!choice.ok()) return choice.error();
     choice->reason = "a thread id was taken meanwhile";
-    if (choice->new_user && plan->lazy.any()) CKPT_TRY(load_eagerly(*plan, progress_on_terminal(options, "checking")));
+    if (choice->new_user && plan->lazy.any())
+      CKPT_TRY(load_eagerly(*plan, progress_on_terminal(options, "checking")));
     supervisor.reset();
     return bring_back(options, *plan, *choice, supervisor, loader, launched);
   };
   auto outcome = bring_back(options, *plan, *choice, supervisor, loader, launched);
-  if (!outcome.ok() && outcome.error().code == ExitCode::kUnavailable && outcome.error().sys_errno == EEXIST &&
-      !choice->new_pid &&
+  if (!outcome.ok() && outcome.error().code == ExitCode::kUnavailable &&
+      outcome.error().sys_errno == EEXIST && !choice->new_pid &&
       options.namespaces == NamespacePolicy::kAuto) {
     // Somebody took an id since we looked: nothing of the program has run, so start over in a namespace.
     outcome = begin_again_in_namespace();

@@ -13,9 +13,11 @@ RestartOptions parse_options(int argc, char** argv) {
   RestartOptions options;
   CLI::App app{"Bring a checkpointed program back: memory, threads with their ids, descriptors, timers."};
   app.set_version_flag("--version", "ckpt-restart " CKPT_VERSION);
-  app.add_option("IMAGE", options.image,
-                 "an image, a directory (its newest complete image), DIR@SEQ, DIR@-N (the Nth before the newest) or "
-                 "DIR@2026-11-21T10:00 (the newest by then); - for standard input, which is /dev/null for the program then")
+  app.add_option(
+         "IMAGE", options.image,
+         "an image, a directory (its newest complete image), DIR@SEQ, DIR@-N (the Nth before the newest) or "
+         "DIR@2026-11-21T10:00 (the newest by then); - for standard input, which is /dev/null for the "
+         "program then")
       ->required();
   app.add_flag("--check,--dry-run", options.check, "check everything a restart needs, start nothing");
   app.add_flag("--detach", options.detach, "return as soon as the program runs, print its pid");
@@ -26,11 +28,15 @@ RestartOptions parse_options(int argc, char** argv) {
       ->check(CLI::IsMember(std::vector<std::string>{"auto", "never", "always"}));
   bool eager = false, lazy = false;
   auto* eager_flag = app.add_flag("--eager", eager, "check and load all memory before the program runs");
-  auto* lazy_flag = app.add_flag("--lazy", lazy, "let it run at once and load its memory meanwhile (default: for large images, as root)");
+  auto* lazy_flag =
+      app.add_flag("--lazy", lazy,
+                   "let it run at once and load its memory meanwhile (default: for large images, as root)");
   eager_flag->excludes(lazy_flag);
   app.add_flag("--trust", options.trust, "restart an image that somebody else owns or may have written");
-  app.add_option("--key-file", options.key_file, "the key of an encrypted image (default: CKPT_KEY_FILE)")->option_text("FILE");
-  app.add_flag("--json", options.json, "say what the restart cost as one JSON object (stderr; with --check stdout)");
+  app.add_option("--key-file", options.key_file, "the key of an encrypted image (default: CKPT_KEY_FILE)")
+      ->option_text("FILE");
+  app.add_flag("--json", options.json,
+               "say what the restart cost as one JSON object (stderr; with --check stdout)");
   app.add_flag("-q,--quiet", options.quiet, "no notes, only errors");
   app.add_flag("-v,--verbose", options.verbose, "say what the restart cost, and its stages");
   app.footer(
@@ -39,9 +45,11 @@ RestartOptions parse_options(int argc, char** argv) {
       "  64 wrong arguments             65 image damaged or truncated     66 no such image\n"
       "  68 other version, CPU, kernel  69 ids in use, no namespaces      70 a bug in ckpt-restart\n"
       "  71 a system call failed        72 a file is missing or changed   73 no file for a stream in TMPDIR\n"
-      "  74 read or write error         77 not allowed, not yours         78 the image says it cannot be restarted\n"
+      "  74 read or write error         77 not allowed, not yours         78 the image says it cannot be "
+      "restarted\n"
       "Nothing is changed before the image's description and every file the program used have been checked.\n"
-      "Every byte of memory is checked before the program gets it: with --eager before it runs, else when it\n"
+      "Every byte of memory is checked before the program gets it: with --eager before it runs, else when "
+      "it\n"
       "needs it; a damaged one kills the program (65).");
   try {
     app.parse(argc, argv);

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "restart/tree/namespaces.h"
 #include "restart/plan/plan.h"
+#include "restart/tree/namespaces.h"
 
 namespace ckpt {
 

@@ -46,10 +46,10 @@ inline const std::string kPlainFork = "plain-fork";  // libplain_fork.so
 inline const std::string kCriu = "criu";             // criu dump --leave-running
 
 struct Setup {
-  std::string method = kNone;         // a CKPT_MODE, or one of the above
-  std::string segment = {};           // CKPT_SEGMENT; empty: the default
-  std::string pool = {};              // CKPT_POOL
-  std::string cgroup_join_file = {};  // the program joins this cgroup before it starts
+  std::string method = kNone;              // a CKPT_MODE, or one of the above
+  std::string segment = {};                // CKPT_SEGMENT; empty: the default
+  std::string pool = {};                   // CKPT_POOL
+  std::string cgroup_join_file = {};       // the program joins this cgroup before it starts
   std::vector<std::string> settings = {};  // more of the environment: "CKPT_HEAP=jemalloc"
 };
 

@@ -134,7 +134,8 @@ int main(int argc, char** argv) {
       else if (all)
         arguments.modes.push_back(mode.name);
     }
-    if (arguments.modes.empty()) throw latency::Failure("no mode of the library works here; try `ckpt check`");
+    if (arguments.modes.empty())
+      throw latency::Failure("no mode of the library works here; try `ckpt check`");
     latency::add_quiet(arguments);
     latency::add_paper(arguments);
     latency::add_stand(arguments);

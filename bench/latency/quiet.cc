@@ -3,8 +3,8 @@
 //   preloaded/WORK   work lost while no checkpoint is taken: preloaded against not
 //   memory/METHOD    memory beyond the program's own during a checkpoint
 //   rate/METHOD      checkpoints a second of a small program
-//   rate/increments  the same of a program that writes 1 MiB between two, to memory; and work lost with 50 a second
-//   disk/write       what the disk does without us
+//   rate/increments  the same of a program that writes 1 MiB between two, to memory; and work lost with 50 a
+//   second disk/write       what the disk does without us
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
@@ -44,7 +44,8 @@ double preloaded(benchmark::State& state, const Arguments& a, const std::string&
   }
   set_median(state, "lost_percent", percent);
   set_median(state, "plain_s", plain);
-  // The quickest of each were disturbed least, where the machine's speed varies by more than there is to be seen.
+  // The quickest of each were disturbed least, where the machine's speed varies by more than there is to be
+  // seen.
   state.counters["quickest_lost_percent"] = (smallest(preloaded) / smallest(plain) - 1) * 100;
   return median(plain);
 }
@@ -109,8 +110,8 @@ double rate_of_increments(benchmark::State& state, const Arguments& a) {
   Places in_memory = a.places;
   in_memory.images = "/dev/shm";
   Child child(in_memory,
-              {a.places.program("gaps"), "--load", "page", "--size", "1M", "--threads", "1", "--seconds", "3600", "--record",
-               "{directory}/record"},
+              {a.places.program("gaps"), "--load", "page", "--size", "1M", "--threads", "1", "--seconds",
+               "3600", "--record", "{directory}/record"},
               {.method = a.modes.front(), .settings = {"CKPT_INCREMENTS=20"}});
   child.read_until("ready");
   auto rest = [&] { std::this_thread::sleep_for(std::chrono::milliseconds(a.quick ? 300 : 2000)); };

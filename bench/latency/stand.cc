@@ -134,7 +134,12 @@ void add_stand(const Arguments& a) {
   for (const char* load : {"sort", "server", "uniform"}) {
     const std::string& method = a.modes.front();
     add(fmt::format("slow/{}/256M/{}", load, method),
-        [&a, plan = Plan{load, "256M", method, {}, a.quick ? 2u : 10u, "16M",
+        [&a, plan = Plan{load,
+                         "256M",
+                         method,
+                         {},
+                         a.quick ? 2u : 10u,
+                         "16M",
                          {"CKPT_TO=" + a.places.program("trickle") + " --rate 200M >/dev/null"}}](
             benchmark::State& s) { return stand(s, a, plan); });
   }

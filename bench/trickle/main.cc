@@ -22,9 +22,9 @@ uint64_t trickle(uint64_t bytes_per_second) {
     if (n < 0) throw std::runtime_error(fmt::format("standard input: {}", std::strerror(errno)));
     if (n == 0) return total;
     total += static_cast<uint64_t>(n);
-    std::this_thread::sleep_until(begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                                              std::chrono::duration<double>(static_cast<double>(total) /
-                                                                            static_cast<double>(bytes_per_second))));
+    std::this_thread::sleep_until(
+        begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(
+                    static_cast<double>(total) / static_cast<double>(bytes_per_second))));
   }
 }
 

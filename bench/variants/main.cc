@@ -1,5 +1,5 @@
-// variants: the same work under several settings of the library, in turns, so that all of them meet the same machine.
-// Prints a table in Markdown: medians, with the least and the largest.
+// variants: the same work under several settings of the library, in turns, so that all of them meet the same
+// machine. Prints a table in Markdown: medians, with the least and the largest.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -63,7 +63,8 @@ void measure_gaps(const Arguments& a, const std::vector<std::string>& words, con
 }
 
 // Any other program runs to its end, once without a checkpoint and once with some.
-void measure_program(const Arguments& a, const std::vector<std::string>& command, const Setup& setup, Figures& f) {
+void measure_program(const Arguments& a, const std::vector<std::string>& command, const Setup& setup,
+                     Figures& f) {
   {
     Child child(a.places, command, setup);
     child.finish();
@@ -72,7 +73,8 @@ void measure_program(const Arguments& a, const std::vector<std::string>& command
   Child child(a.places, command, setup);
   unsigned taken = 0;
   for (rest(a.rest_s); taken < a.checkpoints; rest(a.rest_s)) {
-    // One that is asked for when the program has just ended is not taken; if the program has failed, finish() says so.
+    // One that is asked for when the program has just ended is not taken; if the program has failed, finish()
+    // says so.
     try {
       note(f, child.checkpoint());
       ++taken;
@@ -92,12 +94,13 @@ std::string spread(const std::vector<double>& values, const char* format) {
 }
 
 void print(const std::string& work, const Variant& v, const Figures& f) {
-  const std::string waits = f.waits_us.empty() ? ""
-                                               : fmt::format("{:.0f} / {:.0f} / {:.0f}", median(f.waits_us),
-                                                             percentile(f.waits_us, 0.999), largest(f.waits_us));
-  fmt::print("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", work, v.name, f.checkpoints, spread(f.stop_ms, "{:.2f}"),
-             spread(f.forced, "{:.0f}"), spread(f.longest_wait_ms, "{:.2f}"), waits, spread(f.image_mib, "{:.1f}"),
-             spread(f.lost_ms, "{:.0f}"), spread(f.plain_s, "{:.2f}"));
+  const std::string waits = f.waits_us.empty()
+                                ? ""
+                                : fmt::format("{:.0f} / {:.0f} / {:.0f}", median(f.waits_us),
+                                              percentile(f.waits_us, 0.999), largest(f.waits_us));
+  fmt::print("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", work, v.name, f.checkpoints,
+             spread(f.stop_ms, "{:.2f}"), spread(f.forced, "{:.0f}"), spread(f.longest_wait_ms, "{:.2f}"),
+             waits, spread(f.image_mib, "{:.1f}"), spread(f.lost_ms, "{:.0f}"), spread(f.plain_s, "{:.2f}"));
   std::fflush(stdout);
 }
 
@@ -112,21 +115,27 @@ std::vector<std::string> split(const std::string& text, char at) {
 }
 
 void run(const Arguments& a) {
-  fmt::print("| work | variant | checkpoints | stop, ms | forced copies | longest wait, ms | waits seen, median / 99.9 % / largest, µs "
-             "| image, MiB | work lost each, ms | without checkpoint, s |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+  fmt::print(
+      "| work | variant | checkpoints | stop, ms | forced copies | longest wait, ms | waits seen, median / "
+      "99.9 % / largest, µs "
+      "| image, MiB | work lost each, ms | without checkpoint, s |\n| --- | --- | --- | --- | --- | --- | "
+      "--- | --- | --- | --- |\n");
   for (const std::string& work : a.works) {
     std::vector<std::string> command = split(work, ' ');
     const std::string name = command.front();
     for (const char* directory : {"/bench/", "/tests/programs/"}) {
-      if (std::filesystem::exists(a.places.build + directory + name)) command.front() = a.places.build + directory + name;
+      if (std::filesystem::exists(a.places.build + directory + name))
+        command.front() = a.places.build + directory + name;
     }
     std::map<std::string, Figures> figures;
     for (unsigned round = 0; round < a.rounds; ++round) {
       for (size_t i = 0; i < a.variants.size(); ++i) {
         const Variant& v = a.variants[(i + round) % a.variants.size()];
         const Setup setup{.method = "auto", .settings = v.settings};
-        if (name == "gaps") measure_gaps(a, command, setup, figures[v.name]);
-        else measure_program(a, command, setup, figures[v.name]);
+        if (name == "gaps")
+          measure_gaps(a, command, setup, figures[v.name]);
+        else
+          measure_program(a, command, setup, figures[v.name]);
       }
     }
     for (const Variant& v : a.variants) print(work, v, figures[v.name]);
@@ -142,14 +151,24 @@ int main(int argc, char** argv) {
   arguments.places.images = std::filesystem::current_path();
   std::vector<std::string> variants;
   CLI::App app("Measures the same work under several settings of the library, in turns.", "variants");
-  app.footer("A WORK is a program of bench or tests/programs, or a path, with its arguments: \"gaps --load server\".\n"
-             "A VARIANT is a name and settings: jemalloc:CKPT_HEAP=jemalloc or plain: for none; several by commas.\n"
-             "Exit codes: 0 measured; 1 a measurement failed; 64 wrong arguments.");
-  app.add_option("--variant", variants, "A variant; as often as there are some")->required()->type_name("VARIANT");
+  app.footer(
+      "A WORK is a program of bench or tests/programs, or a path, with its arguments: \"gaps --load "
+      "server\".\n"
+      "A VARIANT is a name and settings: jemalloc:CKPT_HEAP=jemalloc or plain: for none; several by commas.\n"
+      "Exit codes: 0 measured; 1 a measurement failed; 64 wrong arguments.");
+  app.add_option("--variant", variants, "A variant; as often as there are some")
+      ->required()
+      ->type_name("VARIANT");
   app.add_option("--images", arguments.places.images, "Where images go")->capture_default_str();
-  app.add_option("--rounds", arguments.rounds, "How often each is measured")->check(CLI::Range(1u, 1000u))->capture_default_str();
-  app.add_option("--checkpoints", arguments.checkpoints, "In each round")->check(CLI::Range(1u, 1000u))->capture_default_str();
-  app.add_option("--rest", arguments.rest_s, "Seconds between them")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--rounds", arguments.rounds, "How often each is measured")
+      ->check(CLI::Range(1u, 1000u))
+      ->capture_default_str();
+  app.add_option("--checkpoints", arguments.checkpoints, "In each round")
+      ->check(CLI::Range(1u, 1000u))
+      ->capture_default_str();
+  app.add_option("--rest", arguments.rest_s, "Seconds between them")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("WORK", arguments.works, "What to run")->required();
   try {
     app.parse(argc, argv);
@@ -159,7 +178,10 @@ int main(int argc, char** argv) {
   for (const std::string& text : variants) {
     const size_t colon = text.find(':');
     if (colon == 0 || colon == std::string::npos) {
-      fmt::print(stderr, "variants: --variant '{}' is not a name and settings; use for example cold:CKPT_ORDER=cold\n", text);
+      fmt::print(
+          stderr,
+          "variants: --variant '{}' is not a name and settings; use for example cold:CKPT_ORDER=cold\n",
+          text);
       return 64;
     }
     arguments.variants.push_back({text.substr(0, colon), latency::split(text.substr(colon + 1), ',')});

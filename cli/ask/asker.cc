@@ -16,8 +16,8 @@
 
 #include "base/clock.h"
 #include "base/raii_fd.h"
-#include "cli/text/failure.h"
 #include "cli/program/network.h"
+#include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 
 namespace ckpt::cli {
@@ -30,7 +30,8 @@ std::string label_of(const Target& t) { return fmt::format("{} ({})", t.pid, t.n
 
 Error system_error(const Target& t, const char* what) {
   int error = errno;
-  return failure(ExitCode::kSystem, label_of(t), fmt::format("{}: {} ({})", what, strerror(error), errno_name(error)),
+  return failure(ExitCode::kSystem, label_of(t),
+                 fmt::format("{}: {} ({})", what, strerror(error), errno_name(error)),
                  "try again, and report it if it stays");
 }
 
@@ -51,7 +52,8 @@ Error no_answer(const Target& t, int64_t waited_ns) {
 }
 
 Error died(const Target& t) {
-  return failure(ExitCode::kNoProcess, label_of(t), "exited before it answered", "restart an image with ckpt-restart");
+  return failure(ExitCode::kNoProcess, label_of(t), "exited before it answered",
+                 "restart an image with ckpt-restart");
 }
 
 // Waits until `fd` can be read. The end of the process ends the wait as well; deadline_ns 0 is never.
@@ -138,7 +140,8 @@ Result<int> listen_for(const Target& t, uint64_t cookie, int64_t deadline_ns) {
     // Of those who ask without a cookie one is served at a time. They go without a word to the others.
     constexpr int64_t kLookAgainNs = 10'000'000;
     if (now_ns() > deadline_ns) {
-      return failure(ExitCode::kUnavailable, label_of(t), "somebody else asks it, and no more signals can be queued for its user",
+      return failure(ExitCode::kUnavailable, label_of(t),
+                     "somebody else asks it, and no more signals can be queued for its user",
                      "raise its ulimit -i, or try again");
     }
     if (wait_readable(t, t.pidfd.get(), now_ns() + kLookAgainNs) == Waited::kReadable) return died(t);
@@ -184,7 +187,8 @@ Result<int> accept_program(const Target& t, int listener, const AskLimits& limit
     }
     ucred who{};
     socklen_t size = sizeof(who);
-    if (getsockopt(peer.get(), SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) return system_error(t, "SO_PEERCRED");
+    if (getsockopt(peer.get(), SOL_SOCKET, SO_PEERCRED, &who, &size) != 0)
+      return system_error(t, "SO_PEERCRED");
     if (who.pid == t.pid) return peer.release();
   }
 }
@@ -297,8 +301,8 @@ Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits&
   CKPT_TRY(stream.exactly(&hello, sizeof(hello)));
   if (hello.magic != kControlMagic || hello.version != kControlVersion) {
     return failure(ExitCode::kIncompatible, label_of(t),
-                   fmt::format("speaks version {} of the control protocol, this ckpt version {}", hello.version,
-                               kControlVersion),
+                   fmt::format("speaks version {} of the control protocol, this ckpt version {}",
+                               hello.version, kControlVersion),
                    fmt::format("use the ckpt that belongs to {}", brief(t.library)));
   }
   if (hello.pid != t.inner_pid) {
@@ -322,7 +326,8 @@ Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits&
     if (key == "progress") {
       uint64_t done = 0, total = 0;
       auto middle = std::from_chars(value.data(), value.data() + value.size(), done).ptr;
-      if (middle < value.data() + value.size()) std::from_chars(middle + 1, value.data() + value.size(), total);
+      if (middle < value.data() + value.size())
+        std::from_chars(middle + 1, value.data() + value.size(), total);
       if (on_progress) on_progress(done, total);
       continue;
     }

@@ -14,10 +14,10 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "cli/ask/target.h"
 #include "cli/commands.h"
 #include "cli/image/demangle.h"
 #include "cli/text/failure.h"
-#include "cli/ask/target.h"
 
 namespace ckpt::cli {
 
@@ -131,7 +131,8 @@ Result<void> backtrace(const Options& o) {
   sigprocmask(SIG_BLOCK, &child, nullptr);
   if (ptrace(PTRACE_SEIZE, *tid, nullptr, nullptr) != 0) {
     if (errno == EPERM) {
-      return failure(ExitCode::kPermission, label, "may not be traced (another tracer, other rights, or yama)",
+      return failure(ExitCode::kPermission, label,
+                     "may not be traced (another tracer, other rights, or yama)",
                      "run as root, or sysctl kernel.yama.ptrace_scope=0");
     }
     return failure(ExitCode::kNoProcess, label, fmt::format("cannot be traced: {}", strerror(errno)),
@@ -141,7 +142,8 @@ Result<void> backtrace(const Options& o) {
   // Whatever happens from here on, our exit lets the thread go.
   if (ptrace(PTRACE_INTERRUPT, *tid, nullptr, nullptr) != 0 || !wait_for_stop(*tid, &status)) {
     return failure(ExitCode::kTimeout, label,
-                   fmt::format("does not stop: state {}, in {}", thread_state(*pid, *tid), task_line(*pid, *tid, "wchan")),
+                   fmt::format("does not stop: state {}, in {}", thread_state(*pid, *tid),
+                               task_line(*pid, *tid, "wchan")),
                    "it waits inside the kernel; see the device or file system it uses");
   }
   if (WIFEXITED(status) || WIFSIGNALED(status)) {

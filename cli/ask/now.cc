@@ -6,9 +6,9 @@
 #include "cli/ask/answer_json.h"
 #include "cli/ask/asker.h"
 #include "cli/commands.h"
+#include "cli/image/key_option.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
-#include "cli/image/key_option.h"
 #include "cli/text/progress.h"
 #include "cli/text/text_out.h"
 #include "image/read/image_reader.h"
@@ -23,11 +23,14 @@ struct Options {
 };
 
 void print_cost(const Target& t, const Answer& a) {
-  auto line = [](const char* what, const std::string& value) { fmt::print("  {:<24}{}\n", what, printable(value)); };
+  auto line = [](const char* what, const std::string& value) {
+    fmt::print("  {:<24}{}\n", what, printable(value));
+  };
   fmt::print("checkpoint {} of {} (pid {}) is durable\n", text_of(a, "sequence"), printable(t.name), t.pid);
   line("image", text_of(a, "image"));
   line("mode", text_of(a, "mode"));
-  if (const uint64_t parent = number_of(a, "parent_sequence"); parent != 0) line("increment to", fmt::format("{}", parent));
+  if (const uint64_t parent = number_of(a, "parent_sequence"); parent != 0)
+    line("increment to", fmt::format("{}", parent));
   line("threads stood", fmt::format("{} ({})", human_duration(static_cast<int64_t>(number_of(a, "pause_ns"))),
                                     plural(number_of(a, "threads"), "thread", "threads")));
   line("longest wait on a page",
@@ -39,10 +42,9 @@ void print_cost(const Target& t, const Answer& a) {
   }
   line("forced copies", plural(number_of(a, "forced_copies"), "segment", "segments"));
   line("sequential copies", plural(number_of(a, "sequential_copies"), "segment", "segments"));
-  line("memory in the image",
-       fmt::format("{} ({}, {})", human_bytes(number_of(a, "bytes_memory")),
-                   plural(number_of(a, "mappings"), "mapping", "mappings"),
-                   plural(number_of(a, "descriptors"), "descriptor", "descriptors")));
+  line("memory in the image", fmt::format("{} ({}, {})", human_bytes(number_of(a, "bytes_memory")),
+                                          plural(number_of(a, "mappings"), "mapping", "mappings"),
+                                          plural(number_of(a, "descriptors"), "descriptor", "descriptors")));
   line("bytes written", human_bytes(number_of(a, "bytes_written")));
   line("time until durable", human_duration(static_cast<int64_t>(number_of(a, "durable_ns"))));
   if (number_of(a, "attempts") > 1) line("attempts", text_of(a, "attempts"));
@@ -70,7 +72,8 @@ Result<void> now(const Options& o) {
   if (!o.timeout.empty()) {
     auto timeout = parse_duration("--timeout", o.timeout.c_str());
     if (!timeout.ok()) return timeout.error();
-    if (*timeout <= 0) return failure(ExitCode::kUsage, "--timeout", "must be more than 0", "give for example 30s");
+    if (*timeout <= 0)
+      return failure(ExitCode::kUsage, "--timeout", "must be more than 0", "give for example 30s");
     limits = {*timeout, *timeout};
   }
   auto target = examine_target(*pid);
@@ -96,11 +99,13 @@ void add_now(CLI::App& app, ExitCode& exit) {
   auto o = std::make_shared<Options>();
   command->add_option("PID", o->pid, "process id of the program")->required();
   command->add_flag("--json", o->json, "print what it cost as JSON: times in ns, sizes in bytes");
-  command->add_option("--timeout", o->timeout, "give up waiting after this time, for example 30s (default: 10s for\n"
-                                               "the program to answer, then as long as it takes)");
+  command->add_option("--timeout", o->timeout,
+                      "give up waiting after this time, for example 30s (default: 10s for\n"
+                      "the program to answer, then as long as it takes)");
   add_key_option(command);
   command->footer(
-      "Exit codes: 0 durable, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not ready,\n"
+      "Exit codes: 0 durable, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not "
+      "ready,\n"
       "70 given up (the program goes on), 73 directory cannot be made, 74 write error or disk full,\n"
       "75 no answer in time, 77 not yours, 78 state that cannot be saved.");
   command->callback([o, &exit] {

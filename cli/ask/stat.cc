@@ -19,7 +19,9 @@ struct Options {
 };
 
 void print_figures(const Target& t, const Answer& a) {
-  auto line = [](const char* what, const std::string& value) { fmt::print("  {:<24}{}\n", what, printable(value)); };
+  auto line = [](const char* what, const std::string& value) {
+    fmt::print("  {:<24}{}\n", what, printable(value));
+  };
   auto time = [&](const char* key) { return human_duration(static_cast<int64_t>(number_of(a, key))); };
   fmt::print("{} (pid {}), libckpt_rt {}\n", printable(t.name), t.pid, printable(text_of(a, "version")));
   if (t.inner_pid != t.pid) line("pid in its namespace", fmt::format("{}", t.inner_pid));
@@ -39,14 +41,17 @@ void print_figures(const Target& t, const Answer& a) {
   if (std::string to = text_of(a, "to"); !to.empty()) line("images go to", to);
   if (std::string key = text_of(a, "key_file"); !key.empty()) line("encrypted with", key);
   if (std::string most = text_of(a, "increments"); !most.empty()) {
-    line("increments", most == "0" ? "none: each image is full" : fmt::format("at most {} to each full image", most));
+    line("increments",
+         most == "0" ? "none: each image is full" : fmt::format("at most {} to each full image", most));
   }
   if (std::string keep = text_of(a, "keep"); !keep.empty()) {
     line("images that stay", keep == "0" ? "all" : fmt::format("{}, and what they are increments to", keep));
   }
   line("interval", number_of(a, "every_ns") == 0 ? "none" : time("every_ns"));
-  line("checkpoints", fmt::format("{} taken, {} given up", text_of(a, "checkpoints"), text_of(a, "failures")));
-  line("threads stood", fmt::format("{} longest, {} in all", time("longest_pause_ns"), time("total_pause_ns")));
+  line("checkpoints",
+       fmt::format("{} taken, {} given up", text_of(a, "checkpoints"), text_of(a, "failures")));
+  line("threads stood",
+       fmt::format("{} longest, {} in all", time("longest_pause_ns"), time("total_pause_ns")));
   if (std::string image = text_of(a, "last_image"); !image.empty()) line("last image", image);
   if (std::string error = text_of(a, "last_error"); !error.empty()) line("last error", error);
 }
@@ -74,7 +79,8 @@ void add_stat(CLI::App& app, ExitCode& exit) {
   command->add_option("PID", o->pid, "process id of the program")->required();
   command->add_flag("--json", o->json, "print them as JSON: times in ns, sizes in bytes");
   command->footer(
-      "Exit codes: 0 done, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not ready,\n"
+      "Exit codes: 0 done, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not "
+      "ready,\n"
       "75 no answer in time, 77 not yours.");
   command->callback([o, &exit] {
     auto done = stat(*o);

@@ -49,7 +49,8 @@ std::string namespace_of(const std::string& process, const char* kind) {
 }
 
 Error gone(pid_t pid) {
-  return failure(ExitCode::kNoProcess, fmt::format("{}", pid), "no such process", "look it up with pgrep or ps");
+  return failure(ExitCode::kNoProcess, fmt::format("{}", pid), "no such process",
+                 "look it up with pgrep or ps");
 }
 
 // The path of the mapped libckpt_rt.so, empty if there is none.
@@ -151,7 +152,8 @@ Result<Target> examine_target(pid_t pid) {
     }
   }
   if (t.state == 'Z' || t.state == 'X') {
-    return failure(ExitCode::kNoProcess, label, "has exited already (zombie)", "start it again, or restart an image");
+    return failure(ExitCode::kNoProcess, label, "has exited already (zombie)",
+                   "start it again, or restart an image");
   }
   // 't' may be a tracer's stop of a moment: such a program is asked, and may not answer in time.
   if (t.state == 'T') {
@@ -171,7 +173,8 @@ Result<Target> examine_target(pid_t pid) {
     int error = errno;
     // ESRCH: it ends, and its memory has gone ahead.
     if (error == ESRCH || process_state(pid) == '\0') return gone(pid);
-    return failure(ExitCode::kPermission, label, fmt::format("its memory map cannot be read: {}", strerror(error)),
+    return failure(ExitCode::kPermission, label,
+                   fmt::format("its memory map cannot be read: {}", strerror(error)),
                    "it has made itself undumpable, or runs with more rights: ask as root");
   }
   t.library = mapped_library(maps);

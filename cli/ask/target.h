@@ -13,15 +13,15 @@
 namespace ckpt::cli {
 
 struct Target {
-  pid_t pid = 0;        // in our pid namespace
-  pid_t inner_pid = 0;  // in its own
-  std::string name;     // /proc/PID/comm
-  char state = '?';     // proc(5)
-  int signal = 0;       // the checkpoint signal it listens to
-  unsigned uid = 0;     // its effective user, as we see it
-  std::string library;  // path of its libckpt_rt.so
+  pid_t pid = 0;               // in our pid namespace
+  pid_t inner_pid = 0;         // in its own
+  std::string name;            // /proc/PID/comm
+  char state = '?';            // proc(5)
+  int signal = 0;              // the checkpoint signal it listens to
+  unsigned uid = 0;            // its effective user, as we see it
+  std::string library;         // path of its libckpt_rt.so
   bool other_network = false;  // it is in another network namespace
-  ScopedFd pidfd;       // stays its own when the number is used again
+  ScopedFd pidfd;              // stays its own when the number is used again
 };
 
 // Everything is checked before a signal may be sent: to a program without a handler for it the

@@ -5,9 +5,9 @@
 
 #include "cli/commands.h"
 #include "cli/image/elf_core.h"
+#include "cli/image/key_option.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
-#include "cli/image/key_option.h"
 #include "cli/text/progress.h"
 #include "cli/text/text_out.h"
 #include "image/read/image_catalog.h"

@@ -11,7 +11,8 @@ std::string function_name(std::string_view symbol) {
   std::string name(symbol.substr(0, symbol.find('@')));
   if (!name.starts_with("_Z")) return name;
   int status = 0;
-  std::unique_ptr<char, decltype(&free)> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), free);
+  std::unique_ptr<char, decltype(&free)> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status),
+                                              free);
   return status == 0 && text ? text.get() : name;
 }
 

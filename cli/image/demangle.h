@@ -5,8 +5,8 @@
 
 namespace ckpt::cli {
 
-// A symbol of C++ with its types and without a version ("read@@GLIBC_2.2.5" is read); any other as it is. A name of C
-// is never taken for a mangled type: "f" is no float.
+// A symbol of C++ with its types and without a version ("read@@GLIBC_2.2.5" is read); any other as it is. A
+// name of C is never taken for a mangled type: "f" is no float.
 std::string function_name(std::string_view symbol);
 
 }  // namespace ckpt::cli

@@ -2,12 +2,12 @@
 #include <memory>
 
 #include "cli/commands.h"
-#include "cli/text/failure.h"
-#include "cli/text/human.h"
 #include "cli/image/image_diff.h"
 #include "cli/image/key_option.h"
-#include "cli/text/progress.h"
 #include "cli/image/record_names.h"
+#include "cli/text/failure.h"
+#include "cli/text/human.h"
+#include "cli/text/progress.h"
 #include "cli/text/text_out.h"
 #include "image/read/image_catalog.h"
 

@@ -12,8 +12,8 @@
 
 #include "base/raii_fd.h"
 #include "cli/image/core_notes.h"
-#include "cli/text/failure.h"
 #include "cli/image/saved_vdso.h"
+#include "cli/text/failure.h"
 
 namespace ckpt::cli {
 

@@ -6,13 +6,13 @@
 
 #include "base/settings.h"
 #include "cli/commands.h"
+#include "cli/image/key_option.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
-#include "cli/image/key_option.h"
 #include "cli/text/text_out.h"
 #include "image/read/image_catalog.h"
-#include "image/write/image_directory.h"
 #include "image/read/reading_key.h"
+#include "image/write/image_directory.h"
 
 namespace ckpt::cli {
 
@@ -32,7 +32,8 @@ uint64_t bytes_in(const ImageCatalog& catalog) {
 
 Result<void> gc(const Options& o) {
   if (o.keep > kMostKept) {
-    return failure(ExitCode::kUsage, "--keep", fmt::format("must be at most {}", kMostKept), "give 0 to keep all");
+    return failure(ExitCode::kUsage, "--keep", fmt::format("must be at most {}", kMostKept),
+                   "give 0 to keep all");
   }
   auto before = ImageCatalog::list(o.directory);
   if (!before.ok()) return before.error();
@@ -83,7 +84,8 @@ void add_gc(CLI::App& app, ExitCode& exit) {
       "The newest images stay, and every image that one of them is an increment to. Damaged ones are left "
       "alone;\n"
       "remove them by hand when you have looked at them.\n"
-      "Exit codes: 0 done, 64 wrong arguments, 66 no such directory, 73 directory cannot be written, 74 read or\n"
+      "Exit codes: 0 done, 64 wrong arguments, 66 no such directory, 73 directory cannot be written, 74 read "
+      "or\n"
       "write error, 77 not yours.");
   command->callback([o, &exit] {
     auto done = gc(*o);

@@ -14,8 +14,8 @@
 
 #include "base/raii_fd.h"
 #include "cli/image/demangle.h"
-#include "cli/text/failure.h"
 #include "cli/image/saved_vdso.h"
+#include "cli/text/failure.h"
 
 namespace ckpt::cli {
 

@@ -9,10 +9,10 @@
 #include "base/clock.h"
 #include "base/settings.h"
 #include "cli/commands.h"
+#include "cli/image/key_option.h"
 #include "cli/text/cost.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
-#include "cli/image/key_option.h"
 #include "cli/text/text_out.h"
 #include "image/read/image_catalog.h"
 #include "image/read/image_reader.h"
@@ -51,7 +51,8 @@ void add_rows(const ImageCatalog& catalog, std::vector<Row>* rows) {
       auto image = ImageReader::open(row.path, ImageParts::kDescription);
       if (image.ok()) {
         row.cost = cost_of(image->meta());
-      } else if (struct stat st; image.error().code == ExitCode::kNotFound && lstat(row.path.c_str(), &st) != 0) {
+      } else if (struct stat st;
+                 image.error().code == ExitCode::kNotFound && lstat(row.path.c_str(), &st) != 0) {
         continue;  // removed since it was listed
       } else {
         row.entry.complete = false;
@@ -76,16 +77,18 @@ std::vector<std::string> default_directories(const std::string& where) {
 }
 
 void print_table(const std::vector<Row>& rows) {
-  fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:>9}  {:<10}  {:<5}  {:<10}  {}\n", "SEQ", "PROGRAM", "PID", "AGE", "MEMORY",
-             "SIZE", "PAUSE", "MODE", "KIND", "STATE", "IMAGE");
+  fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:>9}  {:<10}  {:<5}  {:<10}  {}\n", "SEQ",
+             "PROGRAM", "PID", "AGE", "MEMORY", "SIZE", "PAUSE", "MODE", "KIND", "STATE", "IMAGE");
   int64_t now = now_ns(CLOCK_REALTIME);
   for (const Row& r : rows) {
     const CatalogEntry& e = r.entry;
-    fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:>9}  {:<10}  {:<5}  {:<10}  {}\n", e.sequence, printable(e.comm), e.pid,
+    fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:>9}  {:<10}  {:<5}  {:<10}  {}\n", e.sequence,
+               printable(e.comm), e.pid,
                e.complete ? human_duration(std::max<int64_t>(now - e.brief.realtime_ns, 0)) : "-",
                e.complete ? human_bytes(e.brief.memory_bytes) : "-", human_bytes(e.file_bytes),
-               r.cost ? human_duration(r.cost->pause_ns) : "-", r.cost ? mode_name(static_cast<Mode>(r.cost->mode)) : "-",
-               kind_of(e), state_of(e), printable(r.path));
+               r.cost ? human_duration(r.cost->pause_ns) : "-",
+               r.cost ? mode_name(static_cast<Mode>(r.cost->mode)) : "-", kind_of(e), state_of(e),
+               printable(r.path));
     if (!e.complete && !e.temporary) fmt::print("{:>5}  {}\n", "", printable(e.problem));
   }
 }
@@ -146,10 +149,13 @@ void add_ls(CLI::App& app, ExitCode& exit) {
   command->add_flag("--json", o->json, "print the list as JSON: times in ns, sizes in bytes");
   add_key_option(command);
   command->footer(
-      "KIND: full, or +N: an increment to number N, without which it cannot be restored. MEMORY: in this file.\n"
-      "STATE: complete; unfinished (being written, or left by a writer that died); damaged. A complete image has\n"
+      "KIND: full, or +N: an increment to number N, without which it cannot be restored. MEMORY: in this "
+      "file.\n"
+      "STATE: complete; unfinished (being written, or left by a writer that died); damaged. A complete image "
+      "has\n"
       "a valid header, description and end, and so have its parents; ckpt verify reads every byte.\n"
-      "Exit codes: 0 listed (even if there are none), 64 wrong arguments, 66 no such directory, 77 not permitted.");
+      "Exit codes: 0 listed (even if there are none), 64 wrong arguments, 66 no such directory, 77 not "
+      "permitted.");
   command->callback([o, &exit] {
     auto done = ls(*o);
     exit = done.ok() ? ExitCode::kOk : report(done.error());

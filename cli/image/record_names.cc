@@ -13,37 +13,62 @@ namespace ckpt::cli {
 
 const char* mapping_kind_name(uint32_t kind) {
   switch (static_cast<MappingKind>(kind)) {
-    case MappingKind::kAnonymous: return "anonymous";
-    case MappingKind::kFilePrivate: return "file";
-    case MappingKind::kFileShared: return "shared file";
-    case MappingKind::kSharedAnonymous: return "shared anonymous";
-    case MappingKind::kMemfd: return "memfd";
-    case MappingKind::kSysV: return "System V";
-    case MappingKind::kDevice: return "device";
-    case MappingKind::kVdso: return "vdso";
-    case MappingKind::kLibraryOwned: return "library's own";
+    case MappingKind::kAnonymous:
+      return "anonymous";
+    case MappingKind::kFilePrivate:
+      return "file";
+    case MappingKind::kFileShared:
+      return "shared file";
+    case MappingKind::kSharedAnonymous:
+      return "shared anonymous";
+    case MappingKind::kMemfd:
+      return "memfd";
+    case MappingKind::kSysV:
+      return "System V";
+    case MappingKind::kDevice:
+      return "device";
+    case MappingKind::kVdso:
+      return "vdso";
+    case MappingKind::kLibraryOwned:
+      return "library's own";
   }
   return "?";
 }
 
 const char* open_file_kind_name(uint32_t kind) {
   switch (static_cast<OpenFileKind>(kind)) {
-    case OpenFileKind::kRegular: return "file";
-    case OpenFileKind::kDirectory: return "directory";
-    case OpenFileKind::kDevice: return "device";
-    case OpenFileKind::kTerminal: return "terminal";
-    case OpenFileKind::kPipe: return "pipe";
-    case OpenFileKind::kStandard: return "standard stream";
-    case OpenFileKind::kMemfd: return "memfd";
-    case OpenFileKind::kEventFd: return "eventfd";
-    case OpenFileKind::kOther: return "cannot be saved";
-    case OpenFileKind::kFifo: return "fifo";
-    case OpenFileKind::kEpoll: return "epoll";
-    case OpenFileKind::kTimerFd: return "timerfd";
-    case OpenFileKind::kSignalFd: return "signalfd";
-    case OpenFileKind::kInotify: return "inotify";
-    case OpenFileKind::kSocketPair: return "socket pair";
-    case OpenFileKind::kSocket: return "socket without a connection";
+    case OpenFileKind::kRegular:
+      return "file";
+    case OpenFileKind::kDirectory:
+      return "directory";
+    case OpenFileKind::kDevice:
+      return "device";
+    case OpenFileKind::kTerminal:
+      return "terminal";
+    case OpenFileKind::kPipe:
+      return "pipe";
+    case OpenFileKind::kStandard:
+      return "standard stream";
+    case OpenFileKind::kMemfd:
+      return "memfd";
+    case OpenFileKind::kEventFd:
+      return "eventfd";
+    case OpenFileKind::kOther:
+      return "cannot be saved";
+    case OpenFileKind::kFifo:
+      return "fifo";
+    case OpenFileKind::kEpoll:
+      return "epoll";
+    case OpenFileKind::kTimerFd:
+      return "timerfd";
+    case OpenFileKind::kSignalFd:
+      return "signalfd";
+    case OpenFileKind::kInotify:
+      return "inotify";
+    case OpenFileKind::kSocketPair:
+      return "socket pair";
+    case OpenFileKind::kSocket:
+      return "socket without a connection";
   }
   return "?";
 }

@@ -8,10 +8,10 @@
 
 namespace ckpt::cli {
 
-const char* mapping_kind_name(uint32_t kind);    // MappingKind
-const char* open_file_kind_name(uint32_t kind);  // OpenFileKind
+const char* mapping_kind_name(uint32_t kind);             // MappingKind
+const char* open_file_kind_name(uint32_t kind);           // OpenFileKind
 std::string protection_text(uint32_t prot, bool shared);  // "rw-p", as in /proc/PID/maps
-std::string access_text(uint32_t open_flags);    // "r", "w", "rw", with ",append" and the like
-std::string signal_text(int signal);             // "SIGUSR1", "SIGRTMIN+3"
+std::string access_text(uint32_t open_flags);             // "r", "w", "rw", with ",append" and the like
+std::string signal_text(int signal);                      // "SIGUSR1", "SIGRTMIN+3"
 
 }  // namespace ckpt::cli

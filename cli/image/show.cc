@@ -6,12 +6,12 @@
 
 #include "base/settings.h"
 #include "cli/commands.h"
-#include "cli/text/cost.h"
-#include "cli/text/failure.h"
-#include "cli/text/human.h"
 #include "cli/image/image_backtrace.h"
 #include "cli/image/key_option.h"
 #include "cli/image/record_names.h"
+#include "cli/text/cost.h"
+#include "cli/text/failure.h"
+#include "cli/text/human.h"
 #include "cli/text/text_out.h"
 #include "image/read/image_catalog.h"
 #include "image/read/image_chain.h"
@@ -32,12 +32,14 @@ std::string hex(uint64_t value) { return fmt::format("{:#x}", value); }
 
 bool is_shared(const MappingRecord& m) {
   auto kind = static_cast<MappingKind>(m.kind);
-  return kind == MappingKind::kFileShared || kind == MappingKind::kSharedAnonymous || kind == MappingKind::kSysV ||
+  return kind == MappingKind::kFileShared || kind == MappingKind::kSharedAnonymous ||
+         kind == MappingKind::kSysV ||
          ((kind == MappingKind::kMemfd || kind == MappingKind::kDevice) && (m.flags & kMapPrivate) == 0);
 }
 
 // Bytes of memory in the image for each mapping, and what they take in the file: both lists are in
-// address order. An extent of several mappings costs each its share; memory that repeats another's costs nothing.
+// address order. An extent of several mappings costs each its share; memory that repeats another's costs
+// nothing.
 struct Saved {
   uint64_t memory = 0, file = 0;
 };
@@ -84,15 +86,19 @@ void print_process(const ImageChain& image) {
   for (const Extent& e : image.newest().extents()) {
     if (places.insert(e.offset.value).second) pages += round_up_to_block(e.stored);
   }
-  uint64_t index = image.brief().index_bytes + image.brief().inherited_bytes, description = image.brief().meta_bytes;
-  line("memory, file", fmt::format("{}, {}", human_bytes(image.memory_bytes()), human_bytes(image.brief().file_bytes)));
+  uint64_t index = image.brief().index_bytes + image.brief().inherited_bytes,
+           description = image.brief().meta_bytes;
+  line("memory, file",
+       fmt::format("{}, {}", human_bytes(image.memory_bytes()), human_bytes(image.brief().file_bytes)));
   if (image.size() > 1) {
-    line("increment to", fmt::format("number {}, {}", image.brief().parent.sequence, printable(image.brief().parent.name)));
-    line("chain", fmt::format("{}, {}; {} of the memory are in this one", plural(image.size(), "image", "images"),
-                              human_bytes(image.file_bytes()), human_bytes(image.brief().memory_bytes)));
+    line("increment to",
+         fmt::format("number {}, {}", image.brief().parent.sequence, printable(image.brief().parent.name)));
+    line("chain",
+         fmt::format("{}, {}; {} of the memory are in this one", plural(image.size(), "image", "images"),
+                     human_bytes(image.file_bytes()), human_bytes(image.brief().memory_bytes)));
   }
-  line("of the file", fmt::format("{} memory, {} description, {} index, {} frame and padding", human_bytes(pages),
-                                  human_bytes(description), human_bytes(index),
+  line("of the file", fmt::format("{} memory, {} description, {} index, {} frame and padding",
+                                  human_bytes(pages), human_bytes(description), human_bytes(index),
                                   human_bytes(image.brief().file_bytes - pages - description - index)));
   if (auto cost = cost_of(m)) {
     line("mode", mode_name(static_cast<Mode>(cost->mode)));
@@ -112,8 +118,9 @@ const char* thread_state(const ParsedThread& t, ImageBacktrace& backtrace) {
 }
 
 std::string frame_text(const Frame& f) {
-  std::string text = f.function.empty() ? f.module.empty() ? "?" : fmt::format("{}+{:#x}", f.module, f.module_offset)
-                                        : fmt::format("{} + {:#x}", f.function, f.offset);
+  std::string text = f.function.empty()
+                         ? f.module.empty() ? "?" : fmt::format("{}+{:#x}", f.module, f.module_offset)
+                         : fmt::format("{} + {:#x}", f.function, f.offset);
   if (!f.function.empty() && !f.module.empty()) text += fmt::format(" ({})", f.module);
   if (!f.source.empty()) text += fmt::format(" at {}", f.source);
   return printable(text);
@@ -126,11 +133,12 @@ void print_threads(const ImageChain& image, size_t frames) {
   heading(plural(threads.size(), "thread", "threads"));
   fmt::print("  {:>8}  {:<16} {:<9}  {:>18}  {:>16}\n", "TID", "NAME", "STATE", "SP", "BLOCKED SIGNALS");
   for (const ParsedThread& t : threads) {
-    fmt::print("  {:>8}  {:<16} {:<9}  {:>#18x}  {:016x}\n", t.record.tid, printable(t.name), thread_state(t, backtrace),
-               t.record.rsp, t.record.signal_mask);
+    fmt::print("  {:>8}  {:<16} {:<9}  {:>#18x}  {:016x}\n", t.record.tid, printable(t.name),
+               thread_state(t, backtrace), t.record.rsp, t.record.signal_mask);
     if (frames == 0) continue;
     size_t number = 0;
-    for (const Frame& f : backtrace.of(t, frames)) fmt::print("    #{:<3}{:#018x} {}\n", number++, f.ip, frame_text(f));
+    for (const Frame& f : backtrace.of(t, frames))
+      fmt::print("    #{:<3}{:#018x} {}\n", number++, f.ip, frame_text(f));
   }
   for (const std::string& file : backtrace.left_out()) {
     fmt::print("  no names from {}\n", printable(file));
@@ -141,13 +149,14 @@ void print_lists(const ImageChain& image) {
   const ImageMeta& m = image.meta();
   heading(plural(m.mappings.size(), "mapping", "mappings"));
   std::vector<Saved> saved = saved_bytes(image);
-  fmt::print("  {:<27} {:<4}  {:>9}  {:>9}  {:>9}  {:<16}  {}\n", "ADDRESS", "PROT", "SIZE", "SAVED", "IN FILE", "KIND",
-             "PATH");
+  fmt::print("  {:<27} {:<4}  {:>9}  {:>9}  {:>9}  {:<16}  {}\n", "ADDRESS", "PROT", "SIZE", "SAVED",
+             "IN FILE", "KIND", "PATH");
   for (size_t i = 0; i < m.mappings.size(); ++i) {
     const ParsedMapping& x = m.mappings[i];
     fmt::print("  {:012x}-{:012x}   {:<4}  {:>9}  {:>9}  {:>9}  {:<16}  {}\n", x.record.start, x.record.end,
-               protection_text(x.record.prot, is_shared(x.record)), human_bytes(x.record.end - x.record.start),
-               human_bytes(saved[i].memory), human_bytes(saved[i].file), mapping_kind_name(x.record.kind), printable(x.path));
+               protection_text(x.record.prot, is_shared(x.record)),
+               human_bytes(x.record.end - x.record.start), human_bytes(saved[i].memory),
+               human_bytes(saved[i].file), mapping_kind_name(x.record.kind), printable(x.path));
   }
   heading(plural(m.descriptors.size(), "descriptor", "descriptors"));
   fmt::print("  {:>5}  {:<16}  {:<12}  {:>12}  {}\n", "FD", "KIND", "ACCESS", "OFFSET", "PATH");
@@ -161,13 +170,15 @@ void print_lists(const ImageChain& image) {
   if (!m.actions.empty()) {
     heading(plural(m.actions.size(), "signal action", "signal actions"));
     for (const SignalActionRecord& a : m.actions) {
-      fmt::print("  {:<14} {}\n", signal_text(static_cast<int>(a.signal)), a.handler == 1 ? "ignored" : hex(a.handler));
+      fmt::print("  {:<14} {}\n", signal_text(static_cast<int>(a.signal)),
+                 a.handler == 1 ? "ignored" : hex(a.handler));
     }
   }
   if (!m.pending.empty()) {
     heading(plural(m.pending.size(), "pending signal", "pending signals"));
     for (const PendingSignalRecord& s : m.pending) {
-      fmt::print("  {:<14} of {}\n", signal_text(s.signal), s.tid == 0 ? "the process" : fmt::format("thread {}", s.tid));
+      fmt::print("  {:<14} of {}\n", signal_text(s.signal),
+                 s.tid == 0 ? "the process" : fmt::format("thread {}", s.tid));
     }
   }
   if (!m.notes.empty()) heading(plural(m.notes.size(), "note", "notes"));
@@ -229,7 +240,8 @@ Json json_of(const ImageChain& image, size_t frames) {
                  {"faults", cost->faults},
                  {"copied_ns", cost->copied_ns}};
   }
-  for (const char* list : {"threads", "mappings", "descriptors", "signals", "pending", "notes"}) j[list] = Json::array();
+  for (const char* list : {"threads", "mappings", "descriptors", "signals", "pending", "notes"})
+    j[list] = Json::array();
   SavedMemory memory(image);
   ImageBacktrace backtrace(image, memory);
   for (const ParsedThread& t : m.threads) {
@@ -279,10 +291,11 @@ Json json_of(const ImageChain& image, size_t frames) {
                                 {"path", std::string(f->path)}});
   }
   for (const SignalActionRecord& a : m.actions) {
-    j["signals"].push_back(
-        {{"signal", signal_text(static_cast<int>(a.signal))}, {"handler", a.handler == 1 ? "ignored" : hex(a.handler)}});
+    j["signals"].push_back({{"signal", signal_text(static_cast<int>(a.signal))},
+                            {"handler", a.handler == 1 ? "ignored" : hex(a.handler)}});
   }
-  for (const PendingSignalRecord& s : m.pending) j["pending"].push_back({{"signal", signal_text(s.signal)}, {"tid", s.tid}});
+  for (const PendingSignalRecord& s : m.pending)
+    j["pending"].push_back({{"signal", signal_text(s.signal)}, {"tid", s.tid}});
   for (const ParsedNote& n : m.notes) {
     j["notes"].push_back({{"severity", severity_name(n.severity)}, {"text", std::string(n.text)}});
   }
@@ -309,15 +322,21 @@ Result<void> show(const Options& o) {
 void add_show(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("show", "show what is in an image");
   auto o = std::make_shared<Options>();
-  command->add_option("IMAGE", o->image, "an image; DIR for the newest of a directory, DIR@-1 for the one before, DIR@7 for number 7")
+  command
+      ->add_option(
+          "IMAGE", o->image,
+          "an image; DIR for the newest of a directory, DIR@-1 for the one before, DIR@7 for number 7")
       ->required();
   command->add_flag("--json", o->json, "print it as JSON: times in ns, sizes in bytes");
   command->add_option("--frames", o->frames, "innermost calls shown of each thread, 0 none (default 16)");
   add_key_option(command);
   command->footer(
-      "STATE: in a call (it waited in the kernel), running, exited (a main thread that ended before the others).\n"
-      "Exit codes: 0 shown, 64 wrong arguments or several programs in the directory, 65 damaged (or no image at\n"
-      "all), 66 not found, 68 image of another version or architecture, 74 cannot be read, 77 not permitted.");
+      "STATE: in a call (it waited in the kernel), running, exited (a main thread that ended before the "
+      "others).\n"
+      "Exit codes: 0 shown, 64 wrong arguments or several programs in the directory, 65 damaged (or no image "
+      "at\n"
+      "all), 66 not found, 68 image of another version or architecture, 74 cannot be read, 77 not "
+      "permitted.");
   command->callback([o, &exit] {
     auto done = show(*o);
     exit = done.ok() ? ExitCode::kOk : report(done.error());

@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/image/key_option.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
-#include "cli/image/key_option.h"
 #include "cli/text/progress.h"
 #include "cli/text/text_out.h"
 #include "image/read/image_catalog.h"
@@ -65,7 +65,8 @@ Result<std::vector<std::string>> images_of(const std::string& what) {
       paths.push_back(catalog->path_of(e));
     }
   }
-  if (paths.empty()) return failure(ExitCode::kNotFound, what, "holds no images", "name a directory that ckpt ls shows");
+  if (paths.empty())
+    return failure(ExitCode::kNotFound, what, "holds no images", "name a directory that ckpt ls shows");
   return paths;
 }
 
@@ -100,7 +101,9 @@ ExitCode verify(const Options& o) {
       fmt::print(stderr, "ckpt: {}\n", printable(v.error.message()));
     }
   }
-  if (!verified) return report(failure(ExitCode::kNotFound, o.what, "all its images were removed meanwhile", "verify it again"));
+  if (!verified)
+    return report(
+        failure(ExitCode::kNotFound, o.what, "all its images were removed meanwhile", "verify it again"));
   if (o.json) print_json(json);
   return exit;
 }
@@ -110,11 +113,13 @@ ExitCode verify(const Options& o) {
 void add_verify(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("verify", "check every byte of an image against its checksums");
   auto o = std::make_shared<Options>();
-  command->add_option("IMAGE", o->what, "an image with its parents, or a directory for all of its images")->required();
+  command->add_option("IMAGE", o->what, "an image with its parents, or a directory for all of its images")
+      ->required();
   command->add_flag("--json", o->json, "print the verdicts as JSON");
   add_key_option(command);
   command->footer(
-      "Exit codes: 0 whole, 64 wrong arguments, 65 damaged (or no image at all), 66 not found, 68 image of another\n"
+      "Exit codes: 0 whole, 64 wrong arguments, 65 damaged (or no image at all), 66 not found, 68 image of "
+      "another\n"
       "version or architecture, 74 cannot be read, 77 not permitted.");
   command->callback([o, &exit] { exit = verify(*o); });
 }

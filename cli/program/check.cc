@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
-#include "cli/text/failure.h"
 #include "cli/program/machine.h"
+#include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 
 namespace ckpt::cli {
@@ -21,9 +21,12 @@ struct Options {
 
 const char* level_name(Level level) {
   switch (level) {
-    case Level::kGood: return "ok";
-    case Level::kLimited: return "limited";
-    default: return "missing";
+    case Level::kGood:
+      return "ok";
+    case Level::kLimited:
+      return "limited";
+    default:
+      return "missing";
   }
 }
 
@@ -56,8 +59,8 @@ ExitCode check(const Options& o) {
   KernelCaps caps = probe_kernel_caps();
   std::vector<Finding> findings = describe_machine(caps);
   for (Finding& f : describe_directory(o.directory)) findings.push_back(std::move(f));
-  bool usable =
-      std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.level == Level::kMissing; });
+  bool usable = std::none_of(findings.begin(), findings.end(),
+                             [](const Finding& f) { return f.level == Level::kMissing; });
   if (o.json) {
     print_findings(caps, findings, usable);
   } else {

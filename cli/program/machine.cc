@@ -79,11 +79,13 @@ Finding userfaultfd_finding(const UserfaultfdProbe& p) {
       return f;
     case UserfaultfdAccess::kUserModeOnly:
       f.level = Level::kLimited;
-      f.detail = fmt::format("user mode only: no CAP_SYS_PTRACE, vm.unprivileged_userfaultfd={}, /dev/userfaultfd: {}",
-                             sysctl.empty() ? "absent" : sysctl, why(p.device_error));
+      f.detail = fmt::format(
+          "user mode only: no CAP_SYS_PTRACE, vm.unprivileged_userfaultfd={}, /dev/userfaultfd: {}",
+          sysctl.empty() ? "absent" : sysctl, why(p.device_error));
       f.effect = "checkpoints take mode fork";
       f.remedy =
-          "as root: sysctl vm.unprivileged_userfaultfd=1, or give a group access: chgrp GROUP /dev/userfaultfd && "
+          "as root: sysctl vm.unprivileged_userfaultfd=1, or give a group access: chgrp GROUP "
+          "/dev/userfaultfd && "
           "chmod 660 /dev/userfaultfd; without root: ckpt run --faults in-thread takes mode realtime";
       return f;
     case UserfaultfdAccess::kNone:
@@ -118,7 +120,9 @@ Finding tid_finding(const KernelCaps& caps) {
     f.detail = fmt::format("no: here {}, in a new namespace {}", why(caps.set_tid.error),
                            why(caps.set_tid_in_namespace.error));
     f.effect = "images cannot be restarted here";
-    f.remedy = "allow user namespaces (kernel.unprivileged_userns_clone=1, user.max_user_namespaces), or restart as root";
+    f.remedy =
+        "allow user namespaces (kernel.unprivileged_userns_clone=1, user.max_user_namespaces), or restart as "
+        "root";
   }
   return f;
 }
@@ -159,7 +163,8 @@ Finding back_ends_finding(const KernelCaps& caps) {
     f.detail += f.detail.empty() ? "mprotect" : ", mprotect";
   } else {
     f.level = Level::kLimited;
-    f.detail += fmt::format("{}not in-thread, mprotect: {}", f.detail.empty() ? "" : "; ", why(caps.syscall_dispatch.error));
+    f.detail += fmt::format("{}not in-thread, mprotect: {}", f.detail.empty() ? "" : "; ",
+                            why(caps.syscall_dispatch.error));
     f.effect = "faults are handled by a thread of the library only";
     f.remedy = "use Linux 5.11 or later with Syscall User Dispatch";
   }
@@ -194,7 +199,8 @@ std::vector<Finding> describe_machine(const KernelCaps& caps) {
                        "a restart needs its old thread ids to be free",
                        "sysctl user.max_pid_namespaces=10000, or restart as root"));
   all.push_back(simple("time_namespace", "time namespaces", caps.time_namespace, Level::kLimited,
-                       "CLOCK_MONOTONIC jumps at a restart", "use a kernel with CONFIG_TIME_NS, or restart as root"));
+                       "CLOCK_MONOTONIC jumps at a restart",
+                       "use a kernel with CONFIG_TIME_NS, or restart as root"));
   all.push_back(mm_finding(caps));
   all.push_back(simple("pidfd_getfd", "pidfd_getfd", caps.pidfd_getfd, Level::kLimited,
                        "descriptors shared with other processes cannot be told apart",
@@ -209,14 +215,16 @@ std::vector<Finding> describe_machine(const KernelCaps& caps) {
 std::vector<Finding> describe_directory(const std::string& directory) {
   std::vector<Finding> all;
   if (access(directory.c_str(), W_OK | X_OK) != 0) {
-    all.push_back({"directory", "image directory", Level::kMissing, fmt::format("{}: {}", directory, why(errno)),
-                   "images cannot be written there", "name a directory you may write"});
+    all.push_back({"directory", "image directory", Level::kMissing,
+                   fmt::format("{}: {}", directory, why(errno)), "images cannot be written there",
+                   "name a directory you may write"});
     return all;
   }
-  struct statvfs fs{};
+  struct statvfs fs {};
   if (statvfs(directory.c_str(), &fs) == 0) {
     all.push_back({"directory", "image directory", Level::kGood,
-                   fmt::format("{}: {} free", directory, human_bytes(uint64_t{fs.f_bavail} * fs.f_frsize)), "", ""});
+                   fmt::format("{}: {} free", directory, human_bytes(uint64_t{fs.f_bavail} * fs.f_frsize)),
+                   "", ""});
   }
   ProbeResult direct = probe_direct_io(directory.c_str());
   all.push_back(simple("direct_io", "O_DIRECT there", direct, Level::kLimited,

@@ -11,14 +11,14 @@
 namespace ckpt::cli {
 
 enum class Level {
-  kGood,      // works fully
-  kLimited,   // works, with a drawback that `detail` names
-  kMissing,   // something that is needed does not work
+  kGood,     // works fully
+  kLimited,  // works, with a drawback that `detail` names
+  kMissing,  // something that is needed does not work
 };
 
 struct Finding {
-  std::string id;      // stable, for scripts: "userfaultfd"
-  std::string title;   // for people
+  std::string id;     // stable, for scripts: "userfaultfd"
+  std::string title;  // for people
   Level level = Level::kGood;
   std::string detail;  // what was found, and why
   std::string effect;  // what that means for checkpoints or restarts; empty when kGood

@@ -78,7 +78,8 @@ Result<int> make_socket_near(const Target& t) {
   }
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return failure(ExitCode::kSystem, label, fmt::format("socketpair: {}", strerror(errno)), "check ulimit -n");
+    return failure(ExitCode::kSystem, label, fmt::format("socketpair: {}", strerror(errno)),
+                   "check ulimit -n");
   }
   ScopedFd ours(ends[0]), theirs(ends[1]);
   pid_t child = fork();

@@ -29,10 +29,12 @@ std::string own_directory() {
 // Makes the directory or makes sure that it is ours alone: a link in it decides what gets loaded.
 Result<void> make_private_directory(const std::string& path) {
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return failure(ExitCode::kCannotCreate, path, strerror(errno), "make XDG_RUNTIME_DIR name a directory of yours");
+    return failure(ExitCode::kCannotCreate, path, strerror(errno),
+                   "make XDG_RUNTIME_DIR name a directory of yours");
   }
   struct stat st;
-  if (lstat(path.c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0) {
+  if (lstat(path.c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+      (st.st_mode & 077) != 0) {
     return failure(ExitCode::kPermission, path, "is not a directory of yours alone (0700)",
                    "remove it, or make XDG_RUNTIME_DIR name a directory of yours");
   }

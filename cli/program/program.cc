@@ -45,13 +45,20 @@ Error cannot_run(const std::string& path, int error) {
 
 const char* machine_name(uint16_t machine) {
   switch (machine) {
-    case EM_386: return "32-bit x86";
-    case EM_ARM: return "32-bit ARM";
-    case EM_AARCH64: return "64-bit ARM";
-    case EM_RISCV: return "RISC-V";
-    case EM_PPC64: return "POWER";
-    case EM_S390: return "S/390";
-    default: return "another machine";
+    case EM_386:
+      return "32-bit x86";
+    case EM_ARM:
+      return "32-bit ARM";
+    case EM_AARCH64:
+      return "64-bit ARM";
+    case EM_RISCV:
+      return "RISC-V";
+    case EM_PPC64:
+      return "POWER";
+    case EM_S390:
+      return "S/390";
+    default:
+      return "another machine";
   }
 }
 
@@ -84,16 +91,17 @@ Result<void> check_elf(const std::string& path, int fd, const unsigned char (&id
     Elf32_Ehdr small{};
     bool whole = pread(fd, &small, sizeof(small), 0) == static_cast<ssize_t>(sizeof(small));
     bool x86 = !whole || small.e_machine == EM_386 || small.e_machine == EM_X86_64;
-    return failure(ExitCode::kUnsupported, path,
-                   x86 ? "is a 32-bit program" : fmt::format("is a program for {}", machine_name(small.e_machine)),
-                   kRebuild);
+    return failure(
+        ExitCode::kUnsupported, path,
+        x86 ? "is a 32-bit program" : fmt::format("is a program for {}", machine_name(small.e_machine)),
+        kRebuild);
   }
   if (pread(fd, &head, sizeof(head), 0) != static_cast<ssize_t>(sizeof(head))) {
     return failure(ExitCode::kUnsupported, path, "is a truncated ELF file", "build or install it again");
   }
   if (ident[EI_CLASS] != ELFCLASS64 || ident[EI_DATA] != ELFDATA2LSB || head.e_machine != EM_X86_64) {
-    return failure(ExitCode::kUnsupported, path, fmt::format("is a program for {}", machine_name(head.e_machine)),
-                   kRebuild);
+    return failure(ExitCode::kUnsupported, path,
+                   fmt::format("is a program for {}", machine_name(head.e_machine)), kRebuild);
   }
   if (head.e_type != ET_EXEC && head.e_type != ET_DYN) {
     return failure(ExitCode::kUnsupported, path, "is an object or core file, not a program", "link it first");
@@ -118,7 +126,8 @@ Result<void> check_elf(const std::string& path, int fd, const unsigned char (&id
       return failure(ExitCode::kUnsupported, path, "is linked against musl", "use a build against glibc");
     }
     if (access(interpreter.c_str(), X_OK) != 0) {
-      return failure(ExitCode::kNotFound, interpreter, fmt::format("the dynamic linker of {} is missing", brief(path)),
+      return failure(ExitCode::kNotFound, interpreter,
+                     fmt::format("the dynamic linker of {} is missing", brief(path)),
                      "install the C library it was built for");
     }
     return {};
@@ -199,7 +208,8 @@ Result<std::string> find_program(const std::string& name) {
     rest.remove_prefix(colon + 1);
   }
   if (seen == EACCES) return cannot_run(found, seen);
-  return failure(ExitCode::kNotFound, name, "no such program in PATH", "give its path, or add its directory to PATH");
+  return failure(ExitCode::kNotFound, name, "no such program in PATH",
+                 "give its path, or add its directory to PATH");
 }
 
 Result<void> check_program(const std::string& path) { return check_file(path, 0); }

@@ -11,9 +11,9 @@
 
 #include "base/settings.h"
 #include "cli/commands.h"
-#include "cli/text/failure.h"
 #include "cli/program/preload.h"
 #include "cli/program/program.h"
+#include "cli/text/failure.h"
 #include "image/format/image_key.h"
 
 namespace ckpt::cli {
@@ -51,7 +51,8 @@ Result<void> prepare_directory(const std::string& path) {
   }
   struct stat st;
   if (stat(path.c_str(), &st) != 0 || !S_ISDIR(st.st_mode)) {
-    return failure(ExitCode::kCannotCreate, path, "is not a directory", "name a directory with --dir or CKPT_DIR");
+    return failure(ExitCode::kCannotCreate, path, "is not a directory",
+                   "name a directory with --dir or CKPT_DIR");
   }
   // The library refuses these as well: whoever may write there decides what gets restarted.
   if (st.st_uid != geteuid() || (st.st_mode & 022) != 0) {
@@ -74,8 +75,8 @@ bool is_preloaded(std::string_view list, std::string_view library) {
   return false;
 }
 
-// The library prepends itself once; one that is there already stays where it is. The heap goes to the end: an allocator
-// that is preloaded otherwise is the one that the user wants.
+// The library prepends itself once; one that is there already stays where it is. The heap goes to the end: an
+// allocator that is preloaded otherwise is the one that the user wants.
 void set_preload(const std::string& library, const std::string& heap) {
   const char* before = getenv("LD_PRELOAD");
   std::string value = before == nullptr ? "" : before;
@@ -96,7 +97,8 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts)
     return failure(ExitCode::kUsage, "run", "no program given", "ckpt run [options] -- PROGRAM [arguments]");
   }
   for (const char* name : {"CKPT_DIR", "CKPT_KEY_FILE"}) {
-    if (auto it = texts.find(name); it != texts.end() && !it->second.empty()) it->second = absolute(it->second);
+    if (auto it = texts.find(name); it != texts.end() && !it->second.empty())
+      it->second = absolute(it->second);
   }
   auto settings = parse_settings(lookup_setting, &texts);
   if (!settings.ok()) return settings.error();
@@ -118,7 +120,8 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts)
     CKPT_TRY(prepare_directory(settings->directory));
   } else if (access(".", W_OK | X_OK) != 0) {
     return failure(code_of(errno), "the current directory",
-                   fmt::format("cannot be written, and images go there: {}", strerror(errno)), "name another with --dir");
+                   fmt::format("cannot be written, and images go there: {}", strerror(errno)),
+                   "name another with --dir");
   }
 
   for (const auto& [name, value] : texts) setenv(name.c_str(), value.c_str(), 1);
@@ -145,21 +148,34 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
         ->option_text(value);
   };
   option("--dir", "CKPT_DIR", "DIR", "where images go (default ./ckpt-NAME.PID); made if missing, 0700");
-  option("--to", "CKPT_TO", "COMMAND", "a shell command that gets each image on its standard input, instead of a file");
-  option("--every", "CKPT_EVERY", "TIME", "take a checkpoint every TIME: 250ms, 30s, 5m, 1h; 0 never (default)");
-  option("--mode", "CKPT_MODE", "MODE", "auto (default), realtime, realtime-large, concurrent, sequential or fork");
-  option("--faults", "CKPT_FAULTS", "WHO", "who handles writes to memory being copied: auto (default), handler, in-thread or mprotect");
-  option("--segment", "CKPT_SEGMENT", "SIZE", "unit of copying, a power of two from 4K to 256K (default 64K), or auto");
+  option("--to", "CKPT_TO", "COMMAND",
+         "a shell command that gets each image on its standard input, instead of a file");
+  option("--every", "CKPT_EVERY", "TIME",
+         "take a checkpoint every TIME: 250ms, 30s, 5m, 1h; 0 never (default)");
+  option("--mode", "CKPT_MODE", "MODE",
+         "auto (default), realtime, realtime-large, concurrent, sequential or fork");
+  option("--faults", "CKPT_FAULTS", "WHO",
+         "who handles writes to memory being copied: auto (default), handler, in-thread or mprotect");
+  option("--segment", "CKPT_SEGMENT", "SIZE",
+         "unit of copying, a power of two from 4K to 256K (default 64K), or auto");
   option("--pool", "CKPT_POOL", "SIZE", "extra memory for copies, at least 16 segments (default 64M)");
-  option("--compress", "CKPT_COMPRESS", "HOW", "none (default), lz4, zstd, zstd:1 to zstd:19, or auto: where it is sooner");
-  option("--key-file", "CKPT_KEY_FILE", "FILE", "encrypt images with its key: 32 random bytes, or 64 hexadecimal digits");
+  option("--compress", "CKPT_COMPRESS", "HOW",
+         "none (default), lz4, zstd, zstd:1 to zstd:19, or auto: where it is sooner");
+  option("--key-file", "CKPT_KEY_FILE", "FILE",
+         "encrypt images with its key: 32 random bytes, or 64 hexadecimal digits");
   option("--signal", "CKPT_SIGNAL", "N", "signal that the program does not use (default 60)");
-  option("--engine", "CKPT_ENGINE", "E", "what copies in order: cpu (default), or an emulated device, dma[:RATE[:PERCENT[:BURST]]]");
-  option("--increments", "CKPT_INCREMENTS", "N", "images in a row that have only what was written since the one before (default 0)");
+  option("--engine", "CKPT_ENGINE", "E",
+         "what copies in order: cpu (default), or an emulated device, dma[:RATE[:PERCENT[:BURST]]]");
+  option("--increments", "CKPT_INCREMENTS", "N",
+         "images in a row that have only what was written since the one before (default 0)");
   option("--keep", "CKPT_KEEP", "N", "complete images kept in the directory, 0 all (default 2)");
-  option("--order", "CKPT_ORDER", "ORDER", "in which memory is copied: address (default), follow, hot or cold");
-  option("--heap", "CKPT_HEAP", "HEAP", "what malloc is: libc (default), or jemalloc, whose free memory is not saved; jemalloc:huge asks for huge pages");
-  option("--stop-timeout", "CKPT_STOP_TIMEOUT", "TIME", "give a checkpoint up when a thread does not stop (default 2s)");
+  option("--order", "CKPT_ORDER", "ORDER",
+         "in which memory is copied: address (default), follow, hot or cold");
+  option("--heap", "CKPT_HEAP", "HEAP",
+         "what malloc is: libc (default), or jemalloc, whose free memory is not saved; jemalloc:huge asks "
+         "for huge pages");
+  option("--stop-timeout", "CKPT_STOP_TIMEOUT", "TIME",
+         "give a checkpoint up when a thread does not stop (default 2s)");
   command->footer(
       "After the options: [--] PROGRAM [ARGUMENTS...]\n"
       "The same settings work as CKPT_* variables with LD_PRELOAD=libckpt_rt.so alone: libckpt_rt(7).\n"

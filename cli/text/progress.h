@@ -12,7 +12,8 @@ namespace ckpt::cli {
 
 class Progress {
  public:
-  explicit Progress(std::string what, int64_t (*clock)() = [] { return now_ns(); });
+  explicit Progress(
+      std::string what, int64_t (*clock)() = [] { return now_ns(); });
   ~Progress() { clear(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

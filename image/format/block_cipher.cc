@@ -27,9 +27,11 @@ bool make_sealed_header(const ImageKey& key, const uint8_t run_id[16], SealedHea
   header.machine = kMachineX86_64;
   header.cipher = kCipherXChaCha20Poly1305;
   std::memcpy(header.run_id, run_id, sizeof(header.run_id));
-  if (sys::call(__NR_getrandom, header.nonce, sizeof(header.nonce), 0L) != long{sizeof(header.nonce)}) return false;
+  if (sys::call(__NR_getrandom, header.nonce, sizeof(header.nonce), 0L) != long{sizeof(header.nonce)})
+    return false;
   check_of_key(key, header.nonce, header.key_check);
-  header.checksum = checksum_of({reinterpret_cast<const std::byte*>(&header), offsetof(SealedHeader, checksum)});
+  header.checksum =
+      checksum_of({reinterpret_cast<const std::byte*>(&header), offsetof(SealedHeader, checksum)});
   return true;
 }
 
@@ -49,7 +51,8 @@ BlockCipher::BlockCipher(const ImageKey& key, const SealedHeader& header) : key_
   std::memcpy(facts_.run_id, header.run_id, sizeof(facts_.run_id));
 }
 
-void BlockCipher::seal(uint64_t i, bool last, const std::byte* plain, std::byte* sealed, std::byte* tag) const {
+void BlockCipher::seal(uint64_t i, bool last, const std::byte* plain, std::byte* sealed,
+                       std::byte* tag) const {
   Nonce nonce = nonce_;
   nonce.block = i;
   BlockFacts facts = facts_;
@@ -59,14 +62,15 @@ void BlockCipher::seal(uint64_t i, bool last, const std::byte* plain, std::byte*
       octets(&facts), sizeof(facts), nullptr, octets(&nonce), key_->bytes);
 }
 
-bool BlockCipher::open(uint64_t i, bool last, const std::byte* sealed, const std::byte* tag, std::byte* plain) const {
+bool BlockCipher::open(uint64_t i, bool last, const std::byte* sealed, const std::byte* tag,
+                       std::byte* plain) const {
   Nonce nonce = nonce_;
   nonce.block = i;
   BlockFacts facts = facts_;
   facts.last = last ? 1 : 0;
-  return crypto_aead_xchacha20poly1305_ietf_decrypt_detached(reinterpret_cast<uint8_t*>(plain), nullptr, octets(sealed),
-                                                             kBlockSize, octets(tag), octets(&facts), sizeof(facts),
-                                                             octets(&nonce), key_->bytes) == 0;
+  return crypto_aead_xchacha20poly1305_ietf_decrypt_detached(
+             reinterpret_cast<uint8_t*>(plain), nullptr, octets(sealed), kBlockSize, octets(tag),
+             octets(&facts), sizeof(facts), octets(&nonce), key_->bytes) == 0;
 }
 
 }  // namespace ckpt

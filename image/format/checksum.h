@@ -1,5 +1,5 @@
-// The checksum of images: XXH3, 64 bits, seed 0, inlined so that nothing of a library is called. The same value on every
-// processor; one with AVX2 computes it in half of the time.
+// The checksum of images: XXH3, 64 bits, seed 0, inlined so that nothing of a library is called. The same
+// value on every processor; one with AVX2 computes it in half of the time.
 //
 // Owner:     writer. Header only but for checksum_by_avx2(); include it in .cc files only (it is large).
 // Callers:   the victim's writer thread and the reader. No allocation, no state outside the arguments.
@@ -19,7 +19,8 @@ uint64_t checksum_by_avx2(const void* data, size_t bytes);
 
 inline uint64_t checksum_of(std::span<const std::byte> bytes) {
   // For a few bytes there is nothing to choose.
-  if (bytes.size() >= 1024 && __builtin_cpu_supports("avx2")) return checksum_by_avx2(bytes.data(), bytes.size());
+  if (bytes.size() >= 1024 && __builtin_cpu_supports("avx2"))
+    return checksum_by_avx2(bytes.data(), bytes.size());
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 

@@ -12,28 +12,28 @@ namespace ckpt {
 enum class OpenFileKind : uint32_t {
   kRegular = 0,
   kDirectory = 1,
-  kDevice = 2,      // /dev/null and its like: opened again by path
-  kTerminal = 3,    // a tty: comes back as the restarting terminal
-  kPipe = 4,        // both ends in this process
-  kStandard = 5,    // descriptor 0, 1, 2 that leads outside (pipe, socket): the restarter's own
+  kDevice = 2,    // /dev/null and its like: opened again by path
+  kTerminal = 3,  // a tty: comes back as the restarting terminal
+  kPipe = 4,      // both ends in this process
+  kStandard = 5,  // descriptor 0, 1, 2 that leads outside (pipe, socket): the restarter's own
   kMemfd = 6,
   kEventFd = 7,
-  kOther = 8,       // cannot be saved: comes back as a descriptor that gives errors, a note says so
-  kFifo = 9,        // a pipe with a name
-  kEpoll = 10,      // details: EpollWatchDetail, one for each watch
-  kTimerFd = 11,    // details: one TimerDetail
-  kSignalFd = 12,   // value: signal mask
-  kInotify = 13,    // details: InotifyWatchDetail, one for each watch
-  kSocketPair = 14, // AF_UNIX, both ends in this process, or the other end gone: SocketDetail
-  kSocket = 15,     // without a connection: listening, bound or neither, or for datagrams: SocketDetail
+  kOther = 8,        // cannot be saved: comes back as a descriptor that gives errors, a note says so
+  kFifo = 9,         // a pipe with a name
+  kEpoll = 10,       // details: EpollWatchDetail, one for each watch
+  kTimerFd = 11,     // details: one TimerDetail
+  kSignalFd = 12,    // value: signal mask
+  kInotify = 13,     // details: InotifyWatchDetail, one for each watch
+  kSocketPair = 14,  // AF_UNIX, both ends in this process, or the other end gone: SocketDetail
+  kSocket = 15,      // without a connection: listening, bound or neither, or for datagrams: SocketDetail
 };
 
 enum OpenFileFlag : uint32_t {
-  kOpenFileDeleted = 1u << 0,      // has no name any more: contents saved
+  kOpenFileDeleted = 1u << 0,  // has no name any more: contents saved
   kOpenFilePipeReadEnd = 1u << 1,
   kOpenFilePipeWriteEnd = 1u << 2,
-  kOpenFileSemaphore = 1u << 3,    // eventfd with EFD_SEMAPHORE
-  kOpenFileEventsLost = 1u << 4,   // inotify: events were queued and are not in the image
+  kOpenFileSemaphore = 1u << 3,   // eventfd with EFD_SEMAPHORE
+  kOpenFileEventsLost = 1u << 4,  // inotify: events were queued and are not in the image
 };
 
 struct OpenFileRecord {
@@ -44,17 +44,17 @@ struct OpenFileRecord {
   uint64_t offset;      // bytes
   uint64_t size;        // bytes at the stop
   uint64_t device, inode, rdev;
-  int64_t mtime_ns;     // of the file at the stop
-  uint32_t mode;        // st_mode
-  uint32_t seals;       // memfd: F_GET_SEALS
-  int32_t owner;        // F_GETOWN_EX: pid, 0 none
-  uint32_t owner_type;  // F_OWNER_TID, F_OWNER_PID, F_OWNER_PGRP
-  int32_t owner_signal; // F_GETSIG
-  uint32_t pipe_size;   // F_GETPIPE_SZ
-  uint64_t object;      // object_number(device, inode): the same for both ends of a pipe, and for a
-                        // memfd the same as MappingRecord::object
-  uint64_t value;       // eventfd: counter; signalfd: mask; memfd: huge page size in bytes or 0;
-                        // socket pair: object of the other end, 0 when that is gone
+  int64_t mtime_ns;      // of the file at the stop
+  uint32_t mode;         // st_mode
+  uint32_t seals;        // memfd: F_GET_SEALS
+  int32_t owner;         // F_GETOWN_EX: pid, 0 none
+  uint32_t owner_type;   // F_OWNER_TID, F_OWNER_PID, F_OWNER_PGRP
+  int32_t owner_signal;  // F_GETSIG
+  uint32_t pipe_size;    // F_GETPIPE_SZ
+  uint64_t object;       // object_number(device, inode): the same for both ends of a pipe, and for a
+                         // memfd the same as MappingRecord::object
+  uint64_t value;        // eventfd: counter; signalfd: mask; memfd: huge page size in bytes or 0;
+                         // socket pair: object of the other end, 0 when that is gone
   uint32_t path_len;
   uint32_t details_len;
   // then: path (of a memfd: its name; of kOther: what /proc/PID/fd says), details
@@ -70,9 +70,9 @@ struct DescriptorRecord {
 struct FileContentRecord {
   uint32_t open_file;  // OpenFileRecord::id, or 0 for a mapping's object
   uint32_t reserved;
-  uint64_t object;     // MappingRecord::object when open_file is 0
-  uint64_t offset;     // bytes in the file; of a packet pipe or socket: number of the message
-  uint64_t length;     // bytes that follow
+  uint64_t object;  // MappingRecord::object when open_file is 0
+  uint64_t offset;  // bytes in the file; of a packet pipe or socket: number of the message
+  uint64_t length;  // bytes that follow
   // then: contents
 };
 
@@ -99,15 +99,15 @@ enum class FileLockKind : uint32_t {
 };
 
 struct LockDetail {
-  uint32_t kind;     // FileLockKind
-  uint32_t write;    // 1 exclusive, 0 shared
-  uint64_t start;    // bytes
-  uint64_t length;   // bytes, 0 to the end of the file
+  uint32_t kind;    // FileLockKind
+  uint32_t write;   // 1 exclusive, 0 shared
+  uint64_t start;   // bytes
+  uint64_t length;  // bytes, 0 to the end of the file
 };
 
 struct EpollWatchDetail {
   int32_t fd;
-  uint32_t events;   // EPOLL*
+  uint32_t events;  // EPOLL*
   uint64_t data;
 };
 
@@ -117,12 +117,12 @@ struct TimerDetail {
   uint64_t ticks;        // expirations not yet read
   int64_t remaining_ns;  // 0 disarmed
   int64_t interval_ns;
-  int64_t clock_ns;      // the clock at the stop
+  int64_t clock_ns;  // the clock at the stop
 };
 
 struct InotifyWatchDetail {
   int32_t watch;
-  uint32_t mask;      // IN_*
+  uint32_t mask;  // IN_*
   uint32_t path_len;
   uint32_t reserved;
   // then: path, padded to 8
@@ -130,7 +130,7 @@ struct InotifyWatchDetail {
 
 struct SocketDetail {
   int32_t domain, type, protocol;
-  int32_t backlog;       // of listen(2), -1 not listening
+  int32_t backlog;  // of listen(2), -1 not listening
   int32_t reuse_address, reuse_port, ipv6_only, keep_alive;
   int32_t send_buffer, receive_buffer;  // as getsockopt gives them
   int32_t pass_credentials;
@@ -140,7 +140,8 @@ struct SocketDetail {
   // then: address, peer (struct sockaddr), padded to 8 together
 };
 
-// Of setsockopt(2), in the order in which they are set; those that are 0 in a new socket only if they are not.
+// Of setsockopt(2), in the order in which they are set; those that are 0 in a new socket only if they are
+// not.
 struct SocketOptionDetail {
   int32_t level, name;
   uint32_t length;
@@ -148,8 +149,8 @@ struct SocketOptionDetail {
   uint8_t value[16];
 };
 
-// Of a terminal whose foreground job the program was: termios(3), and the size of its window. What belongs to the line (speed,
-// parity) is the new terminal's own.
+// Of a terminal whose foreground job the program was: termios(3), and the size of its window. What belongs to
+// the line (speed, parity) is the new terminal's own.
 struct TerminalDetail {
   uint32_t input, output, local;  // c_iflag, c_oflag, c_lflag
   uint8_t discipline;             // c_line

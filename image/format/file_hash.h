@@ -1,6 +1,6 @@
-// The hash by which a mapped file without a build id is known again: XXH3 of its content, or, of a file that is too
-// large to be read at every checkpoint, of pieces spread evenly over it. What is changed between the pieces shows
-// in the time of modification only, which counts there as well.
+// The hash by which a mapped file without a build id is known again: XXH3 of its content, or, of a file that
+// is too large to be read at every checkpoint, of pieces spread evenly over it. What is changed between the
+// pieces shows in the time of modification only, which counts there as well.
 //
 // Owner:     writer. Header only; include it in .cc files only.
 // Callers:   the agent, when it lists mapped files, and ckpt-restart, when it checks them. No allocation.
@@ -13,8 +13,8 @@ namespace ckpt {
 inline constexpr uint64_t kHashedWhole = 64ull << 20;  // bytes; larger files in pieces
 inline constexpr uint64_t kHashedPiece = 1ull << 20, kHashedPieces = 64;
 
-// read_at(to, bytes, offset) returns how many bytes there were, less than asked for only at the end of the file or on
-// an error. Never 0.
+// read_at(to, bytes, offset) returns how many bytes there were, less than asked for only at the end of the
+// file or on an error. Never 0.
 template <typename ReadAt>
 uint64_t hash_of_file(uint64_t size, std::span<std::byte> buffer, ReadAt&& read_at) {
   StreamingChecksum sum;
@@ -33,7 +33,8 @@ uint64_t hash_of_file(uint64_t size, std::span<std::byte> buffer, ReadAt&& read_
     // The first begins with the file, the last ends with it.
     for (uint64_t i = 0; i < kHashedPieces; ++i) {
       const uint64_t from = (size - kHashedPiece) / (kHashedPieces - 1) * i;
-      add(i + 1 == kHashedPieces ? size - kHashedPiece : from, i + 1 == kHashedPieces ? size : from + kHashedPiece);
+      add(i + 1 == kHashedPieces ? size - kHashedPiece : from,
+          i + 1 == kHashedPieces ? size : from + kHashedPiece);
     }
   }
   const uint64_t hash = sum.value();

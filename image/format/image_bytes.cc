@@ -12,13 +12,14 @@ namespace ckpt {
 namespace {
 
 Error unreadable(const char* path, uint64_t at, int error) {
-  return make_error(ExitCode::kIo, error, "{}: cannot be read at byte {} ({}); see the kernel log", shown_path(path).text, at,
-                    errno_name(error));
+  return make_error(ExitCode::kIo, error, "{}: cannot be read at byte {} ({}); see the kernel log",
+                    shown_path(path).text, at, errno_name(error));
 }
 
 Error damaged(const char* path, uint64_t at, const char* what) {
-  return make_error(ExitCode::kImageDamaged, 0, "{}: damaged at byte {}: {}; use an older image of this program",
-                    shown_path(path).text, at, what);
+  return make_error(ExitCode::kImageDamaged, 0,
+                    "{}: damaged at byte {}: {}; use an older image of this program", shown_path(path).text,
+                    at, what);
 }
 
 }  // namespace
@@ -32,13 +33,15 @@ Result<ImageBytes> ImageBytes::open(int fd, uint64_t file_bytes, const ImageKey*
   if (!read_exactly(fd, &header, std::min(file_bytes, kBlockSize), 0, &error) && error != 0) {
     return unreadable(path, 0, error);
   }
-  image.sealed_ = std::memcmp(header.magic, kHeaderMagic, sizeof(kHeaderMagic)) == 0 && header.version == kSealedVersion;
+  image.sealed_ =
+      std::memcmp(header.magic, kHeaderMagic, sizeof(kHeaderMagic)) == 0 && header.version == kSealedVersion;
   if (image.sealed_) {
     CKPT_TRY(image.open_sealed(header, file_bytes, key, path));
   } else if (key != nullptr) {
-    return make_error(ExitCode::kPermission, 0,
-                      "{}: not encrypted, though a key was given; if you trust it all the same, leave the key file away",
-                      shown_path(path).text);
+    return make_error(
+        ExitCode::kPermission, 0,
+        "{}: not encrypted, though a key was given; if you trust it all the same, leave the key file away",
+        shown_path(path).text);
   }
   return image;
 }
@@ -46,27 +49,31 @@ Result<ImageBytes> ImageBytes::open(int fd, uint64_t file_bytes, const ImageKey*
 Result<void> ImageBytes::open_sealed(const SealedHeader& header, uint64_t file_bytes, const ImageKey* key,
                                      const char* path) {
   if (file_bytes < kBlockSize || header.checksum != checksum_of({reinterpret_cast<const std::byte*>(&header),
-                                                                  offsetof(SealedHeader, checksum)})) {
+                                                                 offsetof(SealedHeader, checksum)})) {
     return damaged(path, 0, "checksum of the header is wrong");
   }
-  const bool zeros = std::all_of(header.zeros, header.zeros + sizeof(header.zeros), [](uint8_t b) { return b == 0; });
+  const bool zeros =
+      std::all_of(header.zeros, header.zeros + sizeof(header.zeros), [](uint8_t b) { return b == 0; });
   if (header.byte_order != kByteOrderMark || header.machine != kMachineX86_64 ||
       header.cipher != kCipherXChaCha20Poly1305 || !zeros) {
-    return make_error(ExitCode::kIncompatible, 0, "{}: encrypted in a way this ckpt_rt does not know; use the one that wrote it",
+    return make_error(ExitCode::kIncompatible, 0,
+                      "{}: encrypted in a way this ckpt_rt does not know; use the one that wrote it",
                       shown_path(path).text);
   }
   if (key == nullptr) {
-    return make_error(ExitCode::kPermission, 0, "{}: encrypted; give its key with --key-file or CKPT_KEY_FILE",
-                      shown_path(path).text);
+    return make_error(ExitCode::kPermission, 0,
+                      "{}: encrypted; give its key with --key-file or CKPT_KEY_FILE", shown_path(path).text);
   }
   if (!key_fits(*key, header)) {
-    return make_error(ExitCode::kPermission, 0, "{}: encrypted with another key; give its own with --key-file or CKPT_KEY_FILE",
+    return make_error(ExitCode::kPermission, 0,
+                      "{}: encrypted with another key; give its own with --key-file or CKPT_KEY_FILE",
                       shown_path(path).text);
   }
   const uint64_t blocks = sealed_block_count(file_bytes);
   if (blocks == 0) {
-    return make_error(ExitCode::kImageDamaged, 0, "{}: truncated or appended to ({} bytes); use an older image",
-                      shown_path(path).text, file_bytes);
+    return make_error(ExitCode::kImageDamaged, 0,
+                      "{}: truncated or appended to ({} bytes); use an older image", shown_path(path).text,
+                      file_bytes);
   }
   bytes_ = blocks * kBlockSize;
   cipher_ = BlockCipher(*key, header);
@@ -83,7 +90,8 @@ Result<void> ImageBytes::open_sealed(const SealedHeader& header, uint64_t file_b
   const uint64_t end = bytes_ - kBlockSize;
   if (auto r = read(last, kBlockSize, end, path); !r.ok()) {
     if (r.error().code != ExitCode::kImageDamaged) return r;
-    return make_error(ExitCode::kImageDamaged, 0, "{}: truncated, never finished or damaged at its end ({} bytes); use an older image",
+    return make_error(ExitCode::kImageDamaged, 0,
+                      "{}: truncated, never finished or damaged at its end ({} bytes); use an older image",
                       shown_path(path).text, file_bytes);
   }
   return {};
@@ -97,7 +105,8 @@ Result<void> ImageBytes::read(void* to, uint64_t bytes, uint64_t offset, const c
     return unreadable(path, offset, error);
   }
   if ((bytes | offset) % kBlockSize != 0) {
-    return make_error(ExitCode::kInternal, 0, "{}: encrypted, and read in part at byte {}", shown_path(path).text, offset);
+    return make_error(ExitCode::kInternal, 0, "{}: encrypted, and read in part at byte {}",
+                      shown_path(path).text, offset);
   }
   if (offset > bytes_ || bytes > bytes_ - offset) return unreadable(path, offset, 0);
   const uint64_t total = bytes_ / kBlockSize;

@@ -1,6 +1,7 @@
 // The bytes of an image, wherever they come from: the file itself, or what is encrypted in it.
 //
-// Owner:     writer. Callers: readers, any thread; in the victim the agent, for header and trailer of images. Raw system calls,
+// Owner:     writer. Callers: readers, any thread; in the victim the agent, for header and trailer of images.
+// Raw system calls,
 //            no allocation. What read() gives of an encrypted image is authentic.
 #pragma once
 
@@ -12,8 +13,8 @@ namespace ckpt {
 class ImageBytes {
  public:
   ImageBytes() = default;
-  // A file of `file_bytes`, not 0. An encrypted one needs its key, which must outlive this, and one given a key must be
-  // encrypted (kPermission otherwise). `path` is for messages.
+  // A file of `file_bytes`, not 0. An encrypted one needs its key, which must outlive this, and one given a
+  // key must be encrypted (kPermission otherwise). `path` is for messages.
   static Result<ImageBytes> open(int fd, uint64_t file_bytes, const ImageKey* key, const char* path);
 
   bool sealed() const { return sealed_; }
@@ -22,7 +23,8 @@ class ImageBytes {
   Result<void> read(void* to, uint64_t bytes, uint64_t offset, const char* path) const;
 
  private:
-  Result<void> open_sealed(const SealedHeader& header, uint64_t file_bytes, const ImageKey* key, const char* path);
+  Result<void> open_sealed(const SealedHeader& header, uint64_t file_bytes, const ImageKey* key,
+                           const char* path);
 
   int fd_ = -1;
   bool sealed_ = false;

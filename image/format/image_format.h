@@ -4,7 +4,8 @@
 //   header  = FileHeader                               first block of the file
 //   section = SectionHead entries zeros, then the body exactly one META, any number of CHUNKs
 //   inherited = a section that only increments have: the memory that is as in the parent
-//   index   = a section too, the last one: every extent of every chunk in address order, and memory that repeats
+//   index   = a section too, the last one: every extent of every chunk in address order, and memory that
+//   repeats
 //             the bytes of one
 //   trailer = FileTrailer                              last block of the file
 //
@@ -23,7 +24,8 @@
 
 namespace ckpt {
 
-// Grows with every change that an older reader could misread. The reader takes exactly this one. (3: sealed_format.h)
+// Grows with every change that an older reader could misread. The reader takes exactly this one. (3:
+// sealed_format.h)
 inline constexpr uint32_t kFormatVersion = 4;
 
 inline constexpr uint64_t kBlockSize = 4096;                // bytes; everything in the file is aligned to it
@@ -46,8 +48,8 @@ enum class SectionKind : uint32_t { kMeta = 1, kChunk = 2, kIndex = 3, kInherite
 // that name that says something else about the process is not it. So an image may be written anew with
 // the same contents (compacted, encrypted) below those that are increments to it.
 struct ParentImage {
-  uint64_t sequence;      // 0: none, the image is full, and all of this is 0
-  uint64_t state;         // the parent's FileTrailer::meta_checksum
+  uint64_t sequence;  // 0: none, the image is full, and all of this is 0
+  uint64_t state;     // the parent's FileTrailer::meta_checksum
   // Repeated memory counts each time: an image without it must not look small beside its increments.
   uint64_t full_bytes;    // length of the full image at the end of the chain, when this was written
   uint64_t chain_bytes;   // of all images below, the full one included
@@ -95,8 +97,8 @@ struct ExtentEntry {
   uint32_t reserved;  // 0
 };
 
-// Of a chunk's extent; or of other memory with the same bytes: all but the address is then as in that extent's entry. Several may
-// repeat the same one.
+// Of a chunk's extent; or of other memory with the same bytes: all but the address is then as in that
+// extent's entry. Several may repeat the same one.
 struct IndexEntry {
   uint64_t address;
   uint64_t offset;  // of the stored bytes in the file

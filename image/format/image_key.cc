@@ -49,12 +49,14 @@ void prepare_ciphers() {
 void wipe(void* memory, size_t bytes) { sodium_memzero(memory, bytes); }
 
 Result<void> read_key_file(const char* path, ImageKey& key) {
-  long opened = sys::call(__NR_openat, static_cast<long>(AT_FDCWD), path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0L);
+  long opened = sys::call(__NR_openat, static_cast<long>(AT_FDCWD), path,
+                          O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0L);
   if (sys::failed(opened)) {
     const int e = static_cast<int>(-opened);
-    return make_error(e == ENOENT || e == ENOTDIR ? ExitCode::kNotFound : ExitCode::kPermission, e,
-                      "{}: the key file cannot be opened ({}); make one with: (umask 077; head -c 32 /dev/urandom > FILE)",
-                      shown_path(path).text, errno_name(e));
+    return make_error(
+        e == ENOENT || e == ENOTDIR ? ExitCode::kNotFound : ExitCode::kPermission, e,
+        "{}: the key file cannot be opened ({}); make one with: (umask 077; head -c 32 /dev/urandom > FILE)",
+        shown_path(path).text, errno_name(e));
   }
   ScopedFd file(static_cast<int>(opened));
   struct stat st;
@@ -64,8 +66,10 @@ Result<void> read_key_file(const char* path, ImageKey& key) {
     return refused(path, "it belongs to somebody else; make one of your own");
   }
   if ((st.st_mode & 07177) != 0) {
-    return make_error(ExitCode::kPermission, 0, "{}: no key: others may read or write it (mode {:04o}); chmod 600 it, or make a new one",
-                      shown_path(path).text, st.st_mode & 07777);
+    return make_error(
+        ExitCode::kPermission, 0,
+        "{}: no key: others may read or write it (mode {:04o}); chmod 600 it, or make a new one",
+        shown_path(path).text, st.st_mode & 07777);
   }
   uint8_t text[kMost + 1];
   size_t n = 0;
@@ -78,8 +82,8 @@ Result<void> read_key_file(const char* path, ImageKey& key) {
   Result<void> result;
   const size_t content = without_hex(text, n);
   if (sys::failed(r)) {
-    result = make_error(ExitCode::kIo, static_cast<int>(r), "{}: the key file cannot be read ({})", shown_path(path).text,
-                        errno_name(static_cast<int>(r)));
+    result = make_error(ExitCode::kIo, static_cast<int>(r), "{}: the key file cannot be read ({})",
+                        shown_path(path).text, errno_name(static_cast<int>(r)));
   } else if (n > kMost) {
     result = refused(path, "longer than 4096 bytes; a key is 32 random bytes, or 64 hexadecimal digits");
   } else if (content < kLeast) {

@@ -26,10 +26,11 @@ struct ImageBrief {
 };
 
 // `path` is for messages. kImageDamaged: not an image, truncated, damaged. kIncompatible: of another
-// version, architecture or page size. kIo: cannot be read. kPermission: encrypted, and `key` is not its key; not
-// encrypted, and there is one. `bytes`, if given, is for reading the rest: sizes and offsets are those of the image
-// itself, without what encrypts it.
-Result<ImageBrief> probe_image(int fd, const char* path, const ImageKey* key = nullptr, ImageBytes* bytes = nullptr);
+// version, architecture or page size. kIo: cannot be read. kPermission: encrypted, and `key` is not its key;
+// not encrypted, and there is one. `bytes`, if given, is for reading the rest: sizes and offsets are those of
+// the image itself, without what encrypts it.
+Result<ImageBrief> probe_image(int fd, const char* path, const ImageKey* key = nullptr,
+                               ImageBytes* bytes = nullptr);
 
 // pread(2) of exactly `bytes`; false with errno in *error, 0 there at the end of the file.
 bool read_exactly(int fd, void* to, uint64_t bytes, uint64_t offset, int* error);

@@ -42,24 +42,24 @@ struct ProcessRecord {
   uint32_t uid[4], gid[4];  // real, effective, saved, file system
   uint32_t umask;
   uint32_t personality;
-  int32_t dumpable;          // PR_GET_DUMPABLE
-  int32_t no_new_privs;      // PR_GET_NO_NEW_PRIVS
-  int32_t child_subreaper;   // PR_GET_CHILD_SUBREAPER
-  int32_t thp_disable;       // PR_GET_THP_DISABLE
-  int32_t checkpoint_signal; // number of the signal that stops threads
+  int32_t dumpable;           // PR_GET_DUMPABLE
+  int32_t no_new_privs;       // PR_GET_NO_NEW_PRIVS
+  int32_t child_subreaper;    // PR_GET_CHILD_SUBREAPER
+  int32_t thp_disable;        // PR_GET_THP_DISABLE
+  int32_t checkpoint_signal;  // number of the signal that stops threads
   uint32_t thread_count;
   uint64_t cap_effective, cap_permitted, cap_inheritable, cap_bounding, cap_ambient;
   int64_t realtime_ns, monotonic_ns, boottime_ns;  // clocks at the stop
-  uint64_t xfeatures;        // XCR0: extended state components in the threads' frames
-  uint64_t vdso_hash;        // xxh3 of the vdso's bytes
+  uint64_t xfeatures;                              // XCR0: extended state components in the threads' frames
+  uint64_t vdso_hash;                              // xxh3 of the vdso's bytes
   uint64_t vdso_start, vdso_end;
   uint64_t vvar_start, vvar_end;  // all vvar mappings, contiguous, just below the vdso
-  uint64_t restart_entry;    // address of libckpt_rt's entry for restart (base/restart_protocol.h)
-  uint64_t restart_state;    // passed to it
-  uint32_t restart_protocol; // kRestartProtocolVersion of the library in the image
-  uint32_t membarrier;       // membarrier registrations, bits of MEMBARRIER_CMD_*
+  uint64_t restart_entry;         // address of libckpt_rt's entry for restart (base/restart_protocol.h)
+  uint64_t restart_state;         // passed to it
+  uint32_t restart_protocol;      // kRestartProtocolVersion of the library in the image
+  uint32_t membarrier;            // membarrier registrations, bits of MEMBARRIER_CMD_*
   uint32_t group_count;
-  uint32_t cpu_features_len; // blob: CpuFeatures bytes, compared for "all of these are here"
+  uint32_t cpu_features_len;  // blob: CpuFeatures bytes, compared for "all of these are here"
   uint32_t cwd_len;
   uint32_t root_len;
   uint32_t comm_len;
@@ -72,9 +72,9 @@ struct MmRecord {
   uint64_t start_code, end_code, start_data, end_data;
   uint64_t start_brk, brk, start_stack;
   uint64_t arg_start, arg_end, env_start, env_end;
-  uint32_t auxv_len;      // bytes, as in /proc/PID/auxv
+  uint32_t auxv_len;  // bytes, as in /proc/PID/auxv
   uint32_t exe_path_len;
-  uint64_t def_flags;     // reserved, 0
+  uint64_t def_flags;  // reserved, 0
   // then: auxv, exe path
 };
 
@@ -91,7 +91,8 @@ enum class MappingKind : uint32_t {
 };
 
 // FileContentRecord::object of the vdso's code pages (open_file 0), so that the image can be restarted
-// under another kernel. Optional. No object_number() is this one's: inode and device would have to hash to it.
+// under another kernel. Optional. No object_number() is this one's: inode and device would have to hash to
+// it.
 inline constexpr uint64_t kVdsoContentObject = 0x766473'6f2d636f64;
 
 enum MappingFlag : uint32_t {
@@ -102,7 +103,7 @@ enum MappingFlag : uint32_t {
   kMapDontFork = 1u << 4,
   kMapDontDump = 1u << 5,
   kMapWipeOnFork = 1u << 6,
-  kMapHugePage = 1u << 7,      // madvise(MADV_HUGEPAGE)
+  kMapHugePage = 1u << 7,  // madvise(MADV_HUGEPAGE)
   kMapNoHugePage = 1u << 8,
   kMapMergeable = 1u << 9,
   kMapLockOnFault = 1u << 10,
@@ -126,11 +127,11 @@ struct MappingRecord {
   uint64_t object;       // mappings of one shared object (kinds 3, 4, 5) have the same number; else 0
   uint64_t object_size;  // bytes, of a shared object or file at the stop
   int64_t file_mtime_ns;
-  uint64_t file_hash;    // when it has no build id (see build_id_len), else 0; of what: file_hash.h
+  uint64_t file_hash;  // when it has no build id (see build_id_len), else 0; of what: file_hash.h
   int32_t sysv_shmid, sysv_key;
   uint32_t sysv_mode;
-  uint32_t path_len;     // of the file; the memfd's name; else 0 or the [name]
-  uint32_t build_id_len; // ELF build id of the file, 0 if none
+  uint32_t path_len;      // of the file; the memfd's name; else 0 or the [name]
+  uint32_t build_id_len;  // ELF build id of the file, 0 if none
   uint32_t reserved;
   // then: path, build id
 };
@@ -138,26 +139,26 @@ struct MappingRecord {
 // One for each thread; the leader (tid == pid) first.
 struct ThreadRecord {
   int32_t tid;
-  uint32_t flags;            // ThreadFlag
-  uint64_t slot;             // address of libckpt_rt's ThreadSlot, handed back at restart
-  uint64_t frame;            // address of the ucontext in the thread's signal frame
+  uint32_t flags;  // ThreadFlag
+  uint64_t slot;   // address of libckpt_rt's ThreadSlot, handed back at restart
+  uint64_t frame;  // address of the ucontext in the thread's signal frame
   uint64_t fs_base, gs_base;
   // General registers at the stop, for tools (same values as in the frame).
   uint64_t rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15, rip, eflags;
   uint64_t signal_mask;
   uint64_t altstack_base, altstack_size;
   uint32_t altstack_flags;
-  uint32_t name_len;         // without NUL
+  uint32_t name_len;  // without NUL
   uint64_t robust_list, robust_list_len;
   uint64_t clear_child_tid;
-  uint64_t rseq;             // 0: not registered
+  uint64_t rseq;  // 0: not registered
   uint32_t rseq_len, rseq_signature;
   int32_t sched_policy, sched_priority, nice;
   uint32_t sched_flags;
   uint64_t sched_runtime, sched_deadline, sched_period;
   uint64_t timer_slack_ns;
-  uint32_t affinity_len;     // bytes of CPU mask
-  uint32_t xstate_len;       // bytes of XSAVE area, for tools; 0 if not copied
+  uint32_t affinity_len;  // bytes of CPU mask
+  uint32_t xstate_len;    // bytes of XSAVE area, for tools; 0 if not copied
   // then: name, affinity, xstate
 };
 
@@ -177,11 +178,11 @@ struct SignalActionRecord {
 };
 
 struct PosixTimerRecord {
-  int32_t id;            // the kernel's
+  int32_t id;  // the kernel's
   int32_t clock;
   int32_t signal;
-  int32_t notify;        // SIGEV_*
-  int32_t notify_tid;    // SIGEV_THREAD_ID, else 0
+  int32_t notify;      // SIGEV_*
+  int32_t notify_tid;  // SIGEV_THREAD_ID, else 0
   int32_t reserved;
   uint64_t value;        // sigev_value
   int64_t remaining_ns;  // 0 disarmed
@@ -202,9 +203,9 @@ struct ResourceLimitsRecord {
 };
 
 struct PendingSignalRecord {
-  int32_t tid;         // 0: pending on the process
+  int32_t tid;  // 0: pending on the process
   int32_t signal;
-  uint8_t info[128];   // siginfo_t
+  uint8_t info[128];  // siginfo_t
 };
 
 // What cannot be saved, or comes back changed: one line for the user.

@@ -8,9 +8,9 @@
 //   key     of the key file (image_key.h)
 //   nonce   SealedHeader::nonce (random, one for each file), then i as 8 bytes
 //   data    BlockFacts: what kind of file, of which run, and whether this is the last block
-// so that a block that is changed, moved, repeated, left out, or of another image is recognised, and a file that was
-// cut: its last block does not say that it is one. What lies between is random access as before: block i and its tag
-// are where i says.
+// so that a block that is changed, moved, repeated, left out, or of another image is recognised, and a file
+// that was cut: its last block does not say that it is one. What lies between is random access as before:
+// block i and its tag are where i says.
 //
 // Owner:     writer. Included by the writing half (in the victim) and the reading half.
 #pragma once
@@ -26,16 +26,16 @@ inline constexpr uint64_t kBlocksOfGroup = 256;
 inline constexpr uint64_t kTagBytes = 16;
 
 struct SealedHeader {
-  uint8_t magic[8];       // kHeaderMagic
-  uint32_t version;       // kSealedVersion
-  uint32_t byte_order;    // kByteOrderMark
-  uint32_t machine;       // kMachineX86_64
-  uint32_t cipher;        // kCipherXChaCha20Poly1305
-  uint8_t run_id[16];     // where FileHeader has it; the same as inside
+  uint8_t magic[8];     // kHeaderMagic
+  uint32_t version;     // kSealedVersion
+  uint32_t byte_order;  // kByteOrderMark
+  uint32_t machine;     // kMachineX86_64
+  uint32_t cipher;      // kCipherXChaCha20Poly1305
+  uint8_t run_id[16];   // where FileHeader has it; the same as inside
   uint8_t nonce[16];
   uint8_t key_check[16];  // BLAKE2b of `nonce` with the key: tells a wrong key from damage
   uint8_t zeros[4016];
-  uint64_t checksum;      // XXH3 of the 4088 bytes before
+  uint64_t checksum;  // XXH3 of the 4088 bytes before
 };
 
 // Authenticated with each block, not stored.

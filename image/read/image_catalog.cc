@@ -62,12 +62,14 @@ void check_parents(std::vector<CatalogEntry>& entries) {
   for (CatalogEntry* e : by_sequence) {
     const ParentImage& parent = e->brief.parent;
     if (parent.sequence == 0) continue;
-    auto p = std::lower_bound(by_sequence.begin(), by_sequence.end(), parent.sequence,
-                              [](const CatalogEntry* a, uint64_t sequence) { return a->sequence < sequence; });
+    auto p =
+        std::lower_bound(by_sequence.begin(), by_sequence.end(), parent.sequence,
+                         [](const CatalogEntry* a, uint64_t sequence) { return a->sequence < sequence; });
     bool found = false;
     for (; !found && p != by_sequence.end() && (*p)->sequence == parent.sequence; ++p) {
       const ImageBrief& b = (*p)->brief;
-      found = (*p)->complete && b.meta_checksum == parent.state && std::memcmp(b.run_id, e->brief.run_id, sizeof(b.run_id)) == 0;
+      found = (*p)->complete && b.meta_checksum == parent.state &&
+              std::memcmp(b.run_id, e->brief.run_id, sizeof(b.run_id)) == 0;
     }
     if (found) continue;
     e->complete = false;
@@ -90,8 +92,8 @@ Error no_complete_image(const std::string& directory, const std::vector<CatalogE
   ShownPath shown = shown_path(directory.c_str());
   for (const auto& e : entries) {
     if (e.temporary) continue;
-    return make_error(e.locked ? ExitCode::kPermission : ExitCode::kImageDamaged, 0, "{}: no complete image; {}", shown.text,
-                      e.problem);
+    return make_error(e.locked ? ExitCode::kPermission : ExitCode::kImageDamaged, 0,
+                      "{}: no complete image; {}", shown.text, e.problem);
   }
   if (!entries.empty()) {
     return make_error(ExitCode::kNotFound, 0, "{}: no complete image, only {} that were never finished",
@@ -149,7 +151,9 @@ Result<ImageCatalog> ImageCatalog::list(const std::string& directory) {
   // what took its place may not have been listed: a listing of which nothing is gone has the newest.
   for (int left = kListings;; left--) {
     CKPT_TRY(catalog.read_entries(dir.get()));
-    const size_t gone = std::erase_if(catalog.entries_, [&](const CatalogEntry& e) { return !e.complete && is_gone(dirfd(dir.get()), e.file); });
+    const size_t gone = std::erase_if(catalog.entries_, [&](const CatalogEntry& e) {
+      return !e.complete && is_gone(dirfd(dir.get()), e.file);
+    });
     if (gone == 0 || left == 1) return catalog;
     rewinddir(dir.get());
   }

@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "image/format/image_name.h"
-#include "image/read/image_spool.h"
 #include "image/format/io_error.h"
+#include "image/read/image_spool.h"
 
 namespace ckpt {
 
@@ -43,14 +43,16 @@ std::vector<AddrRange> intersection(const std::vector<AddrRange>& a, std::span<c
   return both;
 }
 
-// As long as it is there nobody who prunes removes the image, nor its parents (hold_image() in image_directory.h).
+// As long as it is there nobody who prunes removes the image, nor its parents (hold_image() in
+// image_directory.h).
 class ScopedHold {
  public:
   explicit ScopedHold(const ImageReader& image) : fd_(image.fd()) {
     struct stat file, named;
     // Without locks (NFS, perhaps) it is for whoever prunes to come between.
     refused_ = flock(fd_, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    gone_ = stat(image.path().c_str(), &named) != 0 || fstat(fd_, &file) != 0 || named.st_ino != file.st_ino || named.st_dev != file.st_dev;
+    gone_ = stat(image.path().c_str(), &named) != 0 || fstat(fd_, &file) != 0 ||
+            named.st_ino != file.st_ino || named.st_dev != file.st_dev;
   }
   ~ScopedHold() { flock(fd_, LOCK_UN); }
   ScopedHold(const ScopedHold&) = delete;
@@ -69,9 +71,10 @@ Result<ImageReader> open_standard_input(ImageParts parts) {
   if (!file.ok()) return file.error();
   auto image = ImageReader::adopt(std::move(*file), kStandardInput, parts);
   if (image.ok() && image->brief().parent.sequence != 0) {
-    return make_error(ExitCode::kNotFound, ENOENT,
-                      "{}: an increment to {}, which a stream does not bring; send it with 'ckpt cat', which makes it full",
-                      kStandardInput, image->brief().parent.name);
+    return make_error(
+        ExitCode::kNotFound, ENOENT,
+        "{}: an increment to {}, which a stream does not bring; send it with 'ckpt cat', which makes it full",
+        kStandardInput, image->brief().parent.name);
   }
   return image;
 }
@@ -80,7 +83,8 @@ Result<ImageReader> ImageChain::find_parent(const ImageReader& child) const {
   const ParentImage& parent = child.brief().parent;
   const std::string directory = directory_of(child.path()), wanted = directory + "/" + parent.name;
   auto image = ImageReader::open(wanted, ImageParts::kMemory);
-  // A key is for both or for neither (image_bytes.h): an encrypted image has no plain parent, nor the other way round.
+  // A key is for both or for neither (image_bytes.h): an encrypted image has no plain parent, nor the other
+  // way round.
   if (image.ok() && is_parent(image->brief(), child.brief())) return image;
   if (!image.ok() && image.error().code != ExitCode::kNotFound) return image;
   // Renamed, or another program's under its name: its contents tell.
@@ -128,8 +132,10 @@ Result<ImageChain> ImageChain::open(const std::string& path) {
     }
     auto parent = chain.find_parent(child);
     if (!parent.ok() && parent.error().code == ExitCode::kNotFound && hold->too_late()) {
-      return make_error(ExitCode::kNotFound, ENOENT, "{}: removed while it was opened, as programs do with their old images; name a newer one",
-                        shown_path(path.c_str()).text);
+      return make_error(
+          ExitCode::kNotFound, ENOENT,
+          "{}: removed while it was opened, as programs do with their old images; name a newer one",
+          shown_path(path.c_str()).text);
     }
     if (!parent.ok()) return parent.error();
     chain.images_.push_back(std::move(*parent));
@@ -151,7 +157,8 @@ void ImageChain::merge() {
       while (w < wanted.size() && wanted[w].end <= start) w++;
       for (size_t at = w; at < wanted.size() && wanted[at].start < end; at++) {
         Addr from = std::max(start, wanted[at].start), to = std::min(end, wanted[at].end);
-        pieces_.push_back({from, static_cast<uint32_t>(to - from), static_cast<uint32_t>(from - start), i, e});
+        pieces_.push_back(
+            {from, static_cast<uint32_t>(to - from), static_cast<uint32_t>(from - start), i, e});
         memory_bytes_ += to - from;
       }
     }

@@ -86,7 +86,8 @@ void ImageReader::read_ahead() const {
   constexpr uint64_t kStep = 1u << 20;   // bytes: of more at once the kernel takes the first part
   constexpr uint64_t kMost = 64u << 20;  // whatever the trailer says, which nobody has compared with the rest
   if (!stored_plainly() || brief_.index_offset > brief_.file_bytes) return;
-  const uint64_t first = brief_.index_offset, end = first + std::min({kMost, brief_.file_bytes - first, brief_.index_bytes + 2 * kBlockSize});
+  const uint64_t first = brief_.index_offset, end = first + std::min({kMost, brief_.file_bytes - first,
+                                                                      brief_.index_bytes + 2 * kBlockSize});
   for (uint64_t at = first; at < end; at += kStep) {
     posix_fadvise(fd(), static_cast<off_t>(at), static_cast<off_t>(kStep), POSIX_FADV_WILLNEED);
   }
@@ -262,8 +263,9 @@ Result<const std::byte*> ImageReader::open_extent(const Extent& extent, std::spa
   if (extent.codec == Codec::kNone) return stored.data();
   uint64_t got = 0;
   if (extent.codec == Codec::kLz4) {
-    int n = LZ4_decompress_safe(reinterpret_cast<const char*>(stored.data()), reinterpret_cast<char*>(out.data()),
-                                static_cast<int>(extent.stored), static_cast<int>(out.size()));
+    int n =
+        LZ4_decompress_safe(reinterpret_cast<const char*>(stored.data()), reinterpret_cast<char*>(out.data()),
+                            static_cast<int>(extent.stored), static_cast<int>(out.size()));
     got = n < 0 ? 0 : static_cast<uint64_t>(n);
   } else {
     size_t n = ZSTD_decompress(out.data(), out.size(), stored.data(), extent.stored);

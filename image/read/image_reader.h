@@ -21,15 +21,14 @@
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "base/units.h"
-#include "image/read/image_meta.h"
 #include "image/format/image_probe.h"
+#include "image/read/image_meta.h"
 
 namespace ckpt {
 
-// Contiguous memory of the saved process and where it is in the file: an entry of the index as it lies there (IndexEntry), for
-// of gigabytes there are many. Several may have the same place: memory that
-// repeats. May span several mappings, of
-// which none is a vdso or library-owned one; always inside mappings.
+// Contiguous memory of the saved process and where it is in the file: an entry of the index as it lies there
+// (IndexEntry), for of gigabytes there are many. Several may have the same place: memory that repeats. May
+// span several mappings, of which none is a vdso or library-owned one; always inside mappings.
 struct Extent {
   Addr address;
   ImageOffset offset;  // multiple of 4096; with Codec::kNone the pages themselves, can be mapped
@@ -41,15 +40,20 @@ struct Extent {
 
   // One repeats the other. In a file that lies, what overlaps need not.
   bool same_place(const Extent& o) const {
-    return offset == o.offset && length == o.length && stored == o.stored && codec == o.codec && checksum == o.checksum;
+    return offset == o.offset && length == o.length && stored == o.stored && codec == o.codec &&
+           checksum == o.checksum;
   }
 };
 
-static_assert(sizeof(Extent) == sizeof(IndexEntry) && offsetof(Extent, offset) == offsetof(IndexEntry, offset) &&
-              offsetof(Extent, length) == offsetof(IndexEntry, length) && offsetof(Extent, stored) == offsetof(IndexEntry, stored) &&
-              offsetof(Extent, checksum) == offsetof(IndexEntry, checksum) && offsetof(Extent, codec) == offsetof(IndexEntry, codec));
+static_assert(sizeof(Extent) == sizeof(IndexEntry) &&
+              offsetof(Extent, offset) == offsetof(IndexEntry, offset) &&
+              offsetof(Extent, length) == offsetof(IndexEntry, length) &&
+              offsetof(Extent, stored) == offsetof(IndexEntry, stored) &&
+              offsetof(Extent, checksum) == offsetof(IndexEntry, checksum) &&
+              offsetof(Extent, codec) == offsetof(IndexEntry, codec));
 
-// What open() reads of a file: everything, or, of a parent, all but the description of the process, or nothing but that.
+// What open() reads of a file: everything, or, of a parent, all but the description of the process, or
+// nothing but that.
 enum class ImageParts { kAll, kMemory, kDescription };
 
 // Bytes of data checked and bytes in all.
@@ -110,8 +114,8 @@ class ImageReader {
   std::vector<AddrRange> inherited_;
 };
 
-// Reads extents, of any images, in the order given, and compares their checksums. Neighbours in the list that lie in the same
-// place are read once.
+// Reads extents, of any images, in the order given, and compares their checksums. Neighbours in the list that
+// lie in the same place are read once.
 struct ExtentOfImage {
   const ImageReader* image;
   const Extent* extent;

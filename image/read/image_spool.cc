@@ -27,21 +27,24 @@ Result<ScopedFd> nameless_file(const std::string& directory) {
     if (fd >= 0) unlink(name.c_str());
   }
   if (fd >= 0) return ScopedFd(fd);
-  return make_error(ExitCode::kCannotCreate, errno,
-                    "{}: no file for the image from standard input can be made there ({}); set TMPDIR to a directory "
-                    "that you may write",
-                    shown_path(directory.c_str()).text, errno_name(errno));
+  return make_error(
+      ExitCode::kCannotCreate, errno,
+      "{}: no file for the image from standard input can be made there ({}); set TMPDIR to a directory "
+      "that you may write",
+      shown_path(directory.c_str()).text, errno_name(errno));
 }
 
-Result<void> write_all(int fd, const std::byte* data, size_t bytes, const std::string& directory, uint64_t before) {
+Result<void> write_all(int fd, const std::byte* data, size_t bytes, const std::string& directory,
+                       uint64_t before) {
   while (bytes > 0) {
     ssize_t n = write(fd, data, bytes);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      return make_error(ExitCode::kIo, n < 0 ? errno : ENOSPC,
-                        "{}: no room for the image from standard input after {} MiB ({}); set TMPDIR to a directory "
-                        "with room",
-                        shown_path(directory.c_str()).text, before >> 20, errno_name(n < 0 ? errno : ENOSPC));
+      return make_error(
+          ExitCode::kIo, n < 0 ? errno : ENOSPC,
+          "{}: no room for the image from standard input after {} MiB ({}); set TMPDIR to a directory "
+          "with room",
+          shown_path(directory.c_str()).text, before >> 20, errno_name(n < 0 ? errno : ENOSPC));
     }
     data += n;
     bytes -= static_cast<size_t>(n);
@@ -70,10 +73,12 @@ Result<ScopedFd> copy_of_stream() {
       have += static_cast<size_t>(n);
     }
     // Before disks are filled with something else.
-    if (all == 0 && (have < sizeof(kHeaderMagic) || std::memcmp(buffer.get(), kHeaderMagic, sizeof(kHeaderMagic)) != 0)) {
-      return have == 0 ? make_error(ExitCode::kImageDamaged, 0, "{}: empty; did the command before the pipe fail?",
-                                    kStandardInput)
-                       : make_error(ExitCode::kImageDamaged, 0, "{}: not a ckpt_rt image; pipe one into it, as 'ckpt cat' does",
+    if (all == 0 &&
+        (have < sizeof(kHeaderMagic) || std::memcmp(buffer.get(), kHeaderMagic, sizeof(kHeaderMagic)) != 0)) {
+      return have == 0 ? make_error(ExitCode::kImageDamaged, 0,
+                                    "{}: empty; did the command before the pipe fail?", kStandardInput)
+                       : make_error(ExitCode::kImageDamaged, 0,
+                                    "{}: not a ckpt_rt image; pipe one into it, as 'ckpt cat' does",
                                     kStandardInput);
     }
     CKPT_TRY(write_all(file->get(), buffer.get(), have, directory, all));
@@ -107,7 +112,8 @@ Result<ScopedFd> spool_standard_input() {
 Result<void> leave_standard_input() {
   ScopedFd nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (nothing.valid() && dup2(nothing.get(), STDIN_FILENO) == STDIN_FILENO) return {};
-  return make_error(ExitCode::kSystem, errno, "/dev/null: cannot be opened ({}); mount /dev", errno_name(errno));
+  return make_error(ExitCode::kSystem, errno, "/dev/null: cannot be opened ({}); mount /dev",
+                    errno_name(errno));
 }
 
 }  // namespace ckpt

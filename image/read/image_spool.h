@@ -3,8 +3,8 @@
 //
 // Owner:     writer (reader half). Callers: ImageChain::open("-"); ordinary C++.
 // A regular file is read where it is. Anything else is copied to a file without a name in $TMPDIR, else /tmp,
-// which is gone with the process and becomes standard input, at its start: a program that executes itself again
-// finds the image there.
+// which is gone with the process and becomes standard input, at its start: a program that executes itself
+// again finds the image there.
 #pragma once
 
 #include "base/raii_fd.h"

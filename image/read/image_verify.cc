@@ -1,5 +1,5 @@
-// ImageReader::verify_sections() walks all sections from the header to the trailer and compares the chunks with the
-// index; verify_data() reads every extent too.
+// ImageReader::verify_sections() walks all sections from the header to the trailer and compares the chunks
+// with the index; verify_data() reads every extent too.
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -7,8 +7,8 @@
 #include <tuple>
 
 #include "image/format/checksum.h"
-#include "image/read/image_reader.h"
 #include "image/format/io_error.h"
+#include "image/read/image_reader.h"
 #include "image/read/section_reader.h"
 
 namespace ckpt {
@@ -83,7 +83,8 @@ class ExtentChecker {
 };
 
 bool same_bytes(const Extent& a, const ExtentEntry& b) {
-  return a.length == b.length && a.stored == b.stored && a.checksum == b.checksum && static_cast<uint32_t>(a.codec) == b.codec;
+  return a.length == b.length && a.stored == b.stored && a.checksum == b.checksum &&
+         static_cast<uint32_t>(a.codec) == b.codec;
 }
 
 // Each of them is in the file once. What lies there and says something else of it stays in the list.
@@ -100,8 +101,9 @@ std::vector<const Extent*> ImageReader::extents_by_place() const {
   std::vector<const Extent*> order;
   order.reserve(extents_.size());
   for (const Extent& e : extents_) order.push_back(&e);
-  std::sort(order.begin(), order.end(),
-            [](const Extent* a, const Extent* b) { return std::tie(a->offset, a->address) < std::tie(b->offset, b->address); });
+  std::sort(order.begin(), order.end(), [](const Extent* a, const Extent* b) {
+    return std::tie(a->offset, a->address) < std::tie(b->offset, b->address);
+  });
   return order;
 }
 

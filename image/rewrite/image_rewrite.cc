@@ -72,8 +72,8 @@ Codec codec_of(const ImageChain& image) {
   return Codec::kNone;
 }
 
-Result<SinkStats> rewrite_as_full(const ImageChain& image, const SinkOptions& wanted, int dir_fd, const char* name,
-                                  const VerifyProgress& progress) {
+Result<SinkStats> rewrite_as_full(const ImageChain& image, const SinkOptions& wanted, int dir_fd,
+                                  const char* name, const VerifyProgress& progress) {
   const ImageBrief& brief = image.brief();
   Helpers helpers;
   SinkOptions options = wanted;

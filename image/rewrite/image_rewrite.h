@@ -7,17 +7,17 @@
 //            this is interrupted, one of the two is there, complete.
 #pragma once
 
-#include "image/write/direct_sink.h"
 #include "image/read/image_chain.h"
+#include "image/write/direct_sink.h"
 
 namespace ckpt {
 
 // The codec that the images of the chain use, if they use one.
 Codec codec_of(const ImageChain& image);
 
-// Where the options say: as `name` in directory dir_fd, or to their output. Every byte that is read is checked.
-// Progress: bytes of memory.
-Result<SinkStats> rewrite_as_full(const ImageChain& image, const SinkOptions& options, int dir_fd, const char* name,
-                                  const VerifyProgress& progress);
+// Where the options say: as `name` in directory dir_fd, or to their output. Every byte that is read is
+// checked. Progress: bytes of memory.
+Result<SinkStats> rewrite_as_full(const ImageChain& image, const SinkOptions& options, int dir_fd,
+                                  const char* name, const VerifyProgress& progress);
 
 }  // namespace ckpt

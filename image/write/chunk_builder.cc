@@ -12,7 +12,8 @@ void seal_section_head(SectionHead& head) {
   head.head_checksum = checksum_of({reinterpret_cast<const std::byte*>(&head), head.head_bytes});
 }
 
-void ChunkBuilder::begin(std::byte* buffer, uint32_t buffer_bytes, uint32_t head_bytes, std::span<iovec> pieces) {
+void ChunkBuilder::begin(std::byte* buffer, uint32_t buffer_bytes, uint32_t head_bytes,
+                         std::span<iovec> pieces) {
   buffer_ = buffer;
   buffer_bytes_ = buffer_bytes;
   head_bytes_ = head_bytes;
@@ -31,7 +32,8 @@ uint32_t ChunkBuilder::room() const {
   return count_ == most_extents() || body_bytes_ >= most || !listed ? 0 : most - body_bytes_;
 }
 
-// What lies elsewhere takes no room in the buffer: the body of a chunk of such extents may be as long as the buffer.
+// What lies elsewhere takes no room in the buffer: the body of a chunk of such extents may be as long as the
+// buffer.
 bool ChunkBuilder::has_room(uint32_t extents, uint32_t bytes, bool all_held) const {
   return count_ + extents <= most_extents() && piece_count_ + extents <= pieces_.size() &&
          body_bytes_ + bytes <= buffer_bytes_ - (all_held ? 0 : head_bytes_);
@@ -44,13 +46,16 @@ const ExtentEntry& ChunkBuilder::list(const ExtentEntry& entry, const std::byte*
   body_bytes_ += bytes;
   if (!pieces_.empty()) {
     iovec& last = pieces_[piece_count_ - 1];
-    if (static_cast<std::byte*>(last.iov_base) + last.iov_len == data) last.iov_len += bytes;
-    else pieces_[piece_count_++] = {const_cast<std::byte*>(data), bytes};
+    if (static_cast<std::byte*>(last.iov_base) + last.iov_len == data)
+      last.iov_len += bytes;
+    else
+      pieces_[piece_count_++] = {const_cast<std::byte*>(data), bytes};
   }
   return *listed;
 }
 
-const ExtentEntry& ChunkBuilder::add_held(uint64_t address, const std::byte* data, uint32_t length, uint64_t checksum) {
+const ExtentEntry& ChunkBuilder::add_held(uint64_t address, const std::byte* data, uint32_t length,
+                                          uint64_t checksum) {
   has_held_ = true;
   return list({address, length, length, checksum, static_cast<uint32_t>(Codec::kNone), 0}, data, length);
 }

@@ -12,7 +12,9 @@ namespace ckpt {
 
 void set_compression(SinkOptions& options, const CompressionSetting& setting) {
   const Compression kind = setting.kind;
-  options.codec = kind == Compression::kNone ? Codec::kNone : kind == Compression::kZstd ? Codec::kZstd : Codec::kLz4;
+  options.codec = kind == Compression::kNone   ? Codec::kNone
+                  : kind == Compression::kZstd ? Codec::kZstd
+                                               : Codec::kLz4;
   options.level = setting.level;
   options.adaptive = kind == Compression::kAuto;
 }
@@ -25,8 +27,10 @@ size_t DirectSink::arena_bytes(const SinkOptions& options, uint64_t memory_bytes
   const size_t index = entries * sizeof(IndexEntry) * 4;
   static_assert(sizeof(InheritedRun) <= sizeof(IndexEntry));
   // With a key: what is gathered, and what is encrypted from it.
-  size_t staging = (size_t{options.in_flight} + 1) * options.chunk_bytes + HeldBuffers::arena_bytes(options.in_flight);
-  return staging + index + RepeatedSegments::arena_bytes() + CompressionCrew::arena_bytes(options.codec, options.level, options.helpers) + (1u << 20);
+  size_t staging =
+      (size_t{options.in_flight} + 1) * options.chunk_bytes + HeldBuffers::arena_bytes(options.in_flight);
+  return staging + index + RepeatedSegments::arena_bytes() +
+         CompressionCrew::arena_bytes(options.codec, options.level, options.helpers) + (1u << 20);
 }
 
 Result<void> DirectSink::keep(Result<void> result) {
@@ -68,7 +72,8 @@ Result<void> DirectSink::open_all(int dir_fd, const char* name, const ImageIdent
   CKPT_TRY(start_queue(arena));
   if (options_.key != nullptr) {
     plain_ = static_cast<std::byte*>(arena.allocate(options_.chunk_bytes, kPageSize));
-    if (plain_ == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to encrypt");
+    if (plain_ == nullptr)
+      return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to encrypt");
     CKPT_TRY(sealer_.start(*options_.key, identity.run_id, queue_, *output_));
   }
   // A stream cannot be read back, and what is encrypted would have to be decrypted for it.
@@ -97,7 +102,8 @@ Result<void> DirectSink::start_queue(Arena& arena) {
     pace_ = {};
   }
   gauge_.start(backend_->overlaps());
-  pace_.start(backend_->overlaps(), options_.adaptive ? CompressionPace::kMostForTime : CompressionPace::kMost);
+  pace_.start(backend_->overlaps(),
+              options_.adaptive ? CompressionPace::kMostForTime : CompressionPace::kMost);
   chunk_packed_ = false;
   chunk_began_ns_ = packing_since_ns_ = options_.clock();
   waited_ns_ = packing_ns_ = gathering_ns_ = 0;
@@ -110,7 +116,9 @@ Result<void> DirectSink::start_queue(Arena& arena) {
   if (!as_they_are || !output_->direct() || !backend_->gathers()) return {};
   CKPT_TRY(held_.start(options_.in_flight, options_.held_buffers - (crew_holds_ ? crew_.most_extents() : 0),
                        release_, context_, arena));
-  if (held_.active()) queue_.on_free([](void* self, uint32_t slot) { static_cast<DirectSink*>(self)->held_.let_go(slot); }, this);
+  if (held_.active())
+    queue_.on_free([](void* self, uint32_t slot) { static_cast<DirectSink*>(self)->held_.let_go(slot); },
+                   this);
   return {};
 }
 
@@ -190,7 +198,8 @@ Result<void> DirectSink::add_segment(const CopiedSegment& segment) {
     mask >>= skip;
     page += skip;
     uint32_t run = static_cast<uint32_t>(std::countr_one(mask));
-    CKPT_TRY(add_run(segment.base.value + page * kPageSize, segment.data + page * kPageSize, run * kPageSize, true));
+    CKPT_TRY(add_run(segment.base.value + page * kPageSize, segment.data + page * kPageSize, run * kPageSize,
+                     true));
     if (run == 64) break;
     mask >>= run;
     page += run;
@@ -237,9 +246,12 @@ Result<void> DirectSink::open_extent(uint64_t address, bool may_pack) {
     return {};
   }
   gauge_.left_alone();
-  // Where repeated ones are looked for, no extent is cut short by a chunk's end: it would not be like its equals.
+  // Where repeated ones are looked for, no extent is cut short by a chunk's end: it would not be like its
+  // equals.
   const uint64_t whole = kExtentBytes - address % kExtentBytes;
-  CKPT_TRY(make_room(repeated_.active() && whole <= queue_.slot_bytes() - options_.head_bytes ? static_cast<uint32_t>(whole) : kPageSize));
+  CKPT_TRY(make_room(repeated_.active() && whole <= queue_.slot_bytes() - options_.head_bytes
+                         ? static_cast<uint32_t>(whole)
+                         : kPageSize));
   uint32_t limit =
       static_cast<uint32_t>(std::min<uint64_t>(chunk_.room(), kExtentBytes - address % kExtentBytes));
   extent_ = {true, false, address, 0, limit, chunk_.next_body()};
@@ -260,7 +272,8 @@ Result<void> DirectSink::close_extent() {
   if (!repeated.ok()) return repeated.error();
   if (*repeated) return {};
   const uint64_t offset = offset_ + chunk_.next_offset();
-  return list_extent(chunk_.add(extent_.address, extent_.length, extent_.length, Codec::kNone, &checksum), offset, bytes);
+  return list_extent(chunk_.add(extent_.address, extent_.length, extent_.length, Codec::kNone, &checksum),
+                     offset, bytes);
 }
 
 Result<void> DirectSink::close_all_extents() {
@@ -274,14 +287,16 @@ Result<bool> DirectSink::list_repeated(const ExtentEntry& e, std::span<const std
   if (!repeated_.active()) return false;
   IndexEntry entry{e.address, 0, e.length, e.stored, e.checksum, e.codec, 0};
   entry.offset = repeated_.candidate(entry);
-  if (entry.offset == 0 || !repeated_.same(entry.offset, bytes, queue_.written_from(entry.offset, offset_))) return false;
+  if (entry.offset == 0 || !repeated_.same(entry.offset, bytes, queue_.written_from(entry.offset, offset_)))
+    return false;
   CKPT_TRY(list_entry(entry));
   memory_told_ += e.length;  // the gauge learns nothing from it
   repeated_bytes_ += round_up_to_block(e.stored);
   return true;
 }
 
-Result<void> DirectSink::list_extent(const ExtentEntry& e, uint64_t offset, std::span<const std::byte> bytes) {
+Result<void> DirectSink::list_extent(const ExtentEntry& e, uint64_t offset,
+                                     std::span<const std::byte> bytes) {
   CKPT_TRY(list_entry({e.address, offset, e.length, e.stored, e.checksum, e.codec, 0}));
   if (repeated_.active()) repeated_.remember(bytes);
   return {};
@@ -289,7 +304,8 @@ Result<void> DirectSink::list_extent(const ExtentEntry& e, uint64_t offset, std:
 
 Result<void> DirectSink::list_entry(const IndexEntry& entry) {
   if (index_.push_back(entry)) return {};
-  return make_error(ExitCode::kInternal, ENOMEM, "the index of {} does not fit into its arena after {} extents",
+  return make_error(ExitCode::kInternal, ENOMEM,
+                    "the index of {} does not fit into its arena after {} extents",
                     shown_path(output_->path()).text, index_.size());
 }
 

@@ -19,36 +19,37 @@
 #include "base/clock.h"
 #include "base/raii_fd.h"
 #include "base/settings.h"
+#include "image/write/backend/pwritev_backend.h"
+#include "image/write/backend/uring_backend.h"
+#include "image/write/backend/write_queue.h"
 #include "image/write/chunk_builder.h"
-#include "image/write/compress/compression_gauge.h"
 #include "image/write/compress/compression_crew.h"
+#include "image/write/compress/compression_gauge.h"
 #include "image/write/held_buffers.h"
 #include "image/write/image_file.h"
 #include "image/write/image_sealer.h"
 #include "image/write/image_sink.h"
-#include "image/write/backend/pwritev_backend.h"
 #include "image/write/repeated_segments.h"
-#include "image/write/backend/uring_backend.h"
-#include "image/write/backend/write_queue.h"
 
 namespace ckpt {
 
 struct SinkOptions {
   Codec codec = Codec::kNone;
-  int level = 1;                    // of zstd
-  bool adaptive = false;            // compress only where that is sooner (compression_gauge.h)
-  CompressionKnowledge* knowledge = nullptr;  // of the images before, and of this one when it is committed; nullptr: none is kept
-  FileBackend* backend = nullptr;   // nullptr: the fastest that works here
-  ImageOutput* output = nullptr;    // ready to be written to; nullptr: a file of the directory given to open()
+  int level = 1;          // of zstd
+  bool adaptive = false;  // compress only where that is sooner (compression_gauge.h)
+  CompressionKnowledge* knowledge =
+      nullptr;  // of the images before, and of this one when it is committed; nullptr: none is kept
+  FileBackend* backend = nullptr;  // nullptr: the fastest that works here
+  ImageOutput* output = nullptr;   // ready to be written to; nullptr: a file of the directory given to open()
   HelperThreads* helpers = nullptr;  // for compression, as many as pay; nullptr: none
-  const ImageKey* key = nullptr;    // encrypt with it; it must outlive the image
-  bool direct = true;               // try O_DIRECT
-  bool uring = true;                // try io_uring, where O_DIRECT is in effect
-  uint32_t chunk_bytes = 1u << 20;  // of a whole chunk, a multiple of 4096
+  const ImageKey* key = nullptr;     // encrypt with it; it must outlive the image
+  bool direct = true;                // try O_DIRECT
+  bool uring = true;                 // try io_uring, where O_DIRECT is in effect
+  uint32_t chunk_bytes = 1u << 20;   // of a whole chunk, a multiple of 4096
   uint32_t head_bytes = kBlockSize;
-  uint32_t in_flight = 4;  // chunks
-  size_t held_buffers = 0;  // see DirectSink::hold_buffers()
-  bool replace = false;     // an image of this name, in one step, instead of refusing to
+  uint32_t in_flight = 4;                        // chunks
+  size_t held_buffers = 0;                       // see DirectSink::hold_buffers()
+  bool replace = false;                          // an image of this name, in one step, instead of refusing to
   int64_t (*clock)() = [] { return now_ns(); };  // of gauge and pace
 };
 
@@ -62,8 +63,8 @@ class DirectSink final : public ImageSink {
   DirectSink(const DirectSink&) = delete;
   DirectSink& operator=(const DirectSink&) = delete;
 
-  // Capacity for Arena::reserve for an image of up to `memory_bytes` of pages, inherited ones included, in the
-  // worst case: each alone. Only what is used is touched: a few MiB and 40 bytes for each extent.
+  // Capacity for Arena::reserve for an image of up to `memory_bytes` of pages, inherited ones included, in
+  // the worst case: each alone. Only what is used is touched: a few MiB and 40 bytes for each extent.
   static size_t arena_bytes(const SinkOptions& options, uint64_t memory_bytes);
 
   Result<void> open(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena,
@@ -77,8 +78,9 @@ class DirectSink final : public ImageSink {
   // Before open(): encrypt with it. It must outlive the image.
   void set_key(const ImageKey* key) { options_.key = key; }
 
-  // Before open(): what is appended stays as it is until it is released, which may be later than append(). Where that is
-  // of use (pages are not always changed on their way, and the output can gather them) at most so many are held at a time.
+  // Before open(): what is appended stays as it is until it is released, which may be later than append().
+  // Where that is of use (pages are not always changed on their way, and the output can gather them) at most
+  // so many are held at a time.
   void hold_buffers(size_t most) { options_.held_buffers = most; }
 
   // Appended so far, bytes.
@@ -110,7 +112,9 @@ class DirectSink final : public ImageSink {
   Result<void> close_extent();
   uint32_t packed_limit(uint64_t address) const;
   // What is read twice must not change meanwhile: lz4 refers back to bytes that it has read before.
-  bool packs_in_place() const { return options_.codec == Codec::kLz4 && crew_.helpers() == 0 && options_.held_buffers != 0; }
+  bool packs_in_place() const {
+    return options_.codec == Codec::kLz4 && crew_.helpers() == 0 && options_.held_buffers != 0;
+  }
   bool goes_on(const CopiedSegment& segment) const;
   bool packs_held(const CopiedSegment& segment) const;
   Result<void> pack_held(const CopiedSegment& segment, bool* held);
@@ -164,12 +168,12 @@ class DirectSink final : public ImageSink {
   CompressionPace pace_;
   int64_t chunk_began_ns_ = 0, waited_ns_ = 0;  // for gauge and pace: since the last chunk
   bool chunk_packed_ = false;                   // something was compressed since the last chunk
-  int64_t gathering_ns_ = 0;                    // copies that only compression needs, since the last extent that was
+  int64_t gathering_ns_ = 0;  // copies that only compression needs, since the last extent that was
   // Compression, since it was asked whether a helper pays: bytes, what they took of the writer's time, and
   // when.
   uint32_t packed_ = 0;
   int64_t packing_ns_ = 0, packing_since_ns_ = 0;
-  uint64_t memory_told_ = 0;                    // bytes of memory that the gauge knows of
+  uint64_t memory_told_ = 0;  // bytes of memory that the gauge knows of
   ArenaVector<IndexEntry> index_;
   ArenaVector<InheritedRun> inherited_;
   ReleaseBuffer release_ = nullptr;

@@ -3,26 +3,29 @@
 #include <bit>
 
 #include "image/format/checksum.h"
-#include "image/write/direct_sink.h"
 #include "image/format/io_error.h"
+#include "image/write/direct_sink.h"
 
 namespace ckpt {
 
 namespace {
 
-// Runs of pages shorter than this are copied to their neighbours: an entry of the index and a piece of a request cost more.
+// Runs of pages shorter than this are copied to their neighbours: an entry of the index and a piece of a
+// request cost more.
 constexpr uint32_t kWorthHolding = 32u << 10;
 
 }  // namespace
 
-// All of a segment goes into one chunk, so that its buffer is released with that; none of it is compressed: that would need
-// room in a chunk, for what was to be compressed before too.
+// All of a segment goes into one chunk, so that its buffer is released with that; none of it is compressed:
+// that would need room in a chunk, for what was to be compressed before too.
 Result<void> DirectSink::add_held(const CopiedSegment& segment, bool* held) {
   const uint64_t mask = segment.page_mask;
   const auto runs = static_cast<uint32_t>(std::popcount(mask & ~(mask << 1)));
   const auto bytes = static_cast<uint32_t>(std::popcount(mask)) * static_cast<uint32_t>(kPageSize);
-  const uint32_t extents = runs + static_cast<uint32_t>(64 * kPageSize / kExtentBytes);  // a run is cut at each such address
-  // Short runs between the long ones begin extents in the buffer, for which there must be room for a whole one (open_extent).
+  const uint32_t extents =
+      runs + static_cast<uint32_t>(64 * kPageSize / kExtentBytes);  // a run is cut at each such address
+  // Short runs between the long ones begin extents in the buffer, for which there must be room for a whole
+  // one (open_extent).
   const uint32_t room = bytes + (runs == 1 ? 0 : static_cast<uint32_t>(kExtentBytes));
   if (bytes < kWorthHolding || room + options_.head_bytes > queue_.slot_bytes()) return add_segment(segment);
   CKPT_TRY(close_extent());
@@ -34,7 +37,8 @@ Result<void> DirectSink::add_held(const CopiedSegment& segment, bool* held) {
   if (held_.full(chunk_slot_) || !chunk_.has_room(extents, room, runs == 1)) return add_segment(segment);
   const uint32_t chunk = chunk_slot_;
   for (uint64_t left = mask; left != 0;) {
-    const auto page = static_cast<uint32_t>(std::countr_zero(left)), count = static_cast<uint32_t>(std::countr_one(left >> page));
+    const auto page = static_cast<uint32_t>(std::countr_zero(left)),
+               count = static_cast<uint32_t>(std::countr_one(left >> page));
     left &= count + page >= 64 ? 0 : ~0ull << (page + count);
     uint64_t address = segment.base.value + page * kPageSize;
     const std::byte* data = segment.data + page * kPageSize;
@@ -50,11 +54,14 @@ Result<void> DirectSink::add_held(const CopiedSegment& segment, bool* held) {
       gauge_.left_alone();
       const std::span<const std::byte> bytes_of(data, n);
       const uint64_t checksum = checksum_of(bytes_of);
-      auto repeated = list_repeated({address, n, n, checksum, static_cast<uint32_t>(Codec::kNone), 0}, bytes_of);
+      auto repeated =
+          list_repeated({address, n, n, checksum, static_cast<uint32_t>(Codec::kNone), 0}, bytes_of);
       if (!repeated.ok()) return repeated.error();
       if (*repeated) continue;
       // The buffer would be given back with the first of two chunks.
-      if (chunk_slot_ != chunk) return make_error(ExitCode::kInternal, 0, "a segment of {} came into two chunks", shown_path(output_->path()).text);
+      if (chunk_slot_ != chunk)
+        return make_error(ExitCode::kInternal, 0, "a segment of {} came into two chunks",
+                          shown_path(output_->path()).text);
       const uint64_t offset = offset_ + chunk_.next_offset();
       if (!*held) {
         held_.add(chunk_slot_, segment.buffer);

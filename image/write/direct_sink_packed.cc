@@ -35,11 +35,14 @@ Result<void> DirectSink::pack_in_place(uint64_t address, const std::byte* data, 
 
 // Does the segment belong to the extent that is being gathered to be compressed?
 bool DirectSink::goes_on(const CopiedSegment& segment) const {
-  const uint64_t address = segment.base.value + static_cast<uint64_t>(std::countr_zero(segment.page_mask)) * kPageSize;
-  return extent_.active && extent_.pack && extent_.address + extent_.length == address && extent_.length < extent_.limit;
+  const uint64_t address =
+      segment.base.value + static_cast<uint64_t>(std::countr_zero(segment.page_mask)) * kPageSize;
+  return extent_.active && extent_.pack && extent_.address + extent_.length == address &&
+         extent_.length < extent_.limit;
 }
 
-// With helpers a segment that is one whole extent, not the end of one, stays where it is until it has been compressed.
+// With helpers a segment that is one whole extent, not the end of one, stays where it is until it has been
+// compressed.
 bool DirectSink::packs_held(const CopiedSegment& segment) const {
   if (!crew_holds_ || crew_.helpers() == 0 || !packs_next() || goes_on(segment)) return false;
   const auto first = static_cast<uint32_t>(std::countr_zero(segment.page_mask)),
@@ -78,16 +81,19 @@ Result<void> DirectSink::add_packed(const CompressionCrew::Extent& e, int64_t to
   chunk_packed_ = true;
   const bool packed = e.stored > 0;
   const uint32_t stored = packed ? e.stored : e.length;
-  // With helpers at work it is the writer's time that counts. Whether there would be a processor for one is not known before.
+  // With helpers at work it is the writer's time that counts. Whether there would be a processor for one is
+  // not known before.
   if (options_.adaptive) {
     const bool tried = gauge_.tries_next();
-    gauge_.compressed(e.length, stored, (crew_.helpers() > 0 ? took : e.ns) + gathering_ns_, took + gathering_ns_);
+    gauge_.compressed(e.length, stored, (crew_.helpers() > 0 ? took : e.ns) + gathering_ns_,
+                      took + gathering_ns_);
     gathering_ns_ = 0;
     if (tried && !gauge_.tries_next()) pace_.set(e.acceleration);
   }
   const Codec codec = packed ? options_.codec : Codec::kNone;
   const std::span<const std::byte> bytes(packed ? e.packed : e.raw, round_up_to_block(stored));
-  auto repeated = list_repeated({e.address, e.length, stored, e.checksum, static_cast<uint32_t>(codec), 0}, bytes);
+  auto repeated =
+      list_repeated({e.address, e.length, stored, e.checksum, static_cast<uint32_t>(codec), 0}, bytes);
   if (!repeated.ok()) return repeated.error();
   if (*repeated) return {};
   CKPT_TRY(make_room(static_cast<uint32_t>(bytes.size())));
@@ -98,14 +104,17 @@ Result<void> DirectSink::add_packed(const CompressionCrew::Extent& e, int64_t to
 
 // Of the extent that is compressed next.
 void DirectSink::set_pace() {
-  crew_.accelerate(options_.adaptive && gauge_.tries_next() && gauge_.tries_quickest() ? pace_.most() : pace_.acceleration());
+  crew_.accelerate(options_.adaptive && gauge_.tries_next() && gauge_.tries_quickest()
+                       ? pace_.most()
+                       : pace_.acceleration());
 }
 
 void DirectSink::chunk_handed_over(uint32_t bytes) {
   const int64_t now = options_.clock();
   if (options_.adaptive) {
     // What helpers still have and will be found repeated is told already.
-    gauge_.wrote(bytes, memory_bytes_ - std::min(memory_told_, memory_bytes_), now - chunk_began_ns_, waited_ns_);
+    gauge_.wrote(bytes, memory_bytes_ - std::min(memory_told_, memory_bytes_), now - chunk_began_ns_,
+                 waited_ns_);
     memory_told_ = memory_bytes_;
   }
   if (chunk_packed_) pace_.wrote(now - chunk_began_ns_, waited_ns_);
@@ -114,8 +123,8 @@ void DirectSink::chunk_handed_over(uint32_t bytes) {
   waited_ns_ = 0;
 }
 
-// Has the writer hardly done anything else? Then neither memory that arrives nor the device holds it up, and a helper pays.
-// Else it would only change places with the others on the processors that the program leaves.
+// Has the writer hardly done anything else? Then neither memory that arrives nor the device holds it up, and
+// a helper pays. Else it would only change places with the others on the processors that the program leaves.
 void DirectSink::consider_helper() {
   const int64_t now = options_.clock();
   if (packing_ns_ > (now - packing_since_ns_) / 4 * 3) crew_.add_helper();

@@ -6,11 +6,13 @@
 
 namespace ckpt {
 
-Result<void> HeldBuffers::start(uint32_t slots, size_t most, ReleaseBuffer release, void* context, Arena& arena) {
+Result<void> HeldBuffers::start(uint32_t slots, size_t most, ReleaseBuffer release, void* context,
+                                Arena& arena) {
   by_slot_ = static_cast<uint32_t>(std::min<size_t>(most / slots, kMostBySlot));
   if (by_slot_ == 0) return {};
   auto* memory = static_cast<Slot*>(arena.allocate(arena_bytes(slots)));
-  if (memory == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to hold buffers");
+  if (memory == nullptr)
+    return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to hold buffers");
   slots_ = {memory, slots};
   for (Slot& slot : slots_) slot.count = 0;
   release_ = release;

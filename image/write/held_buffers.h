@@ -1,7 +1,7 @@
 // Buffers from which chunks are written, until they are: known by the slot of the chunk.
 //
-// Owner:     writer (DirectSink). Callers: the writer thread only, in the victim. Memory from the arena of start().
-// Never:     releases a buffer twice, or while its slot is in flight.
+// Owner:     writer (DirectSink). Callers: the writer thread only, in the victim. Memory from the arena of
+// start(). Never:     releases a buffer twice, or while its slot is in flight.
 #pragma once
 
 #include <span>

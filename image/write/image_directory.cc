@@ -12,9 +12,9 @@
 #include "base/arena.h"
 #include "base/sys.h"
 #include "image/format/directory_scan.h"
-#include "image/write/image_file.h"
 #include "image/format/image_probe.h"
 #include "image/format/io_error.h"
+#include "image/write/image_file.h"
 
 namespace ckpt {
 
@@ -62,11 +62,13 @@ Error cannot_list(long r) {
 }
 
 Error no_memory_to_prune() {
-  return make_error(ExitCode::kSystem, ENOMEM, "old images are not removed: no memory for their list; raise the limit (ulimit -v)");
+  return make_error(ExitCode::kSystem, ENOMEM,
+                    "old images are not removed: no memory for their list; raise the limit (ulimit -v)");
 }
 
 // Sequence and parent of a complete image of this run.
-bool complete_image(int dir_fd, const char* name, const uint8_t run_id[16], const ImageKey* key, ImageBrief* brief) {
+bool complete_image(int dir_fd, const char* name, const uint8_t run_id[16], const ImageKey* key,
+                    ImageBrief* brief) {
   long fd = sys::call(__NR_openat, dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
   if (sys::failed(fd)) return false;
   ScopedFd file(static_cast<int>(fd));
@@ -76,7 +78,8 @@ bool complete_image(int dir_fd, const char* name, const uint8_t run_id[16], cons
   return true;
 }
 
-bool is_whole_parent(int dir_fd, const uint8_t run_id[16], const ImageKey* key, const ParentImage& parent, ImageBrief* brief) {
+bool is_whole_parent(int dir_fd, const uint8_t run_id[16], const ImageKey* key, const ParentImage& parent,
+                     ImageBrief* brief) {
   return complete_image(dir_fd, parent.name, run_id, key, brief) && brief->sequence == parent.sequence &&
          brief->meta_checksum == parent.state;
 }
@@ -114,7 +117,8 @@ bool remove_leftover(int dir_fd, const char* name, const uint8_t* run_id) {
   bool begun = filled && std::memcmp(start.magic, kHeaderMagic, sizeof(kHeaderMagic)) == 0;
   if (run_id == nullptr) {
     const uint8_t none[sizeof(start.magic)] = {};
-    if (!begun && st.st_size != 0 && !(filled && std::memcmp(start.magic, none, sizeof(none)) == 0)) return false;
+    if (!begun && st.st_size != 0 && !(filled && std::memcmp(start.magic, none, sizeof(none)) == 0))
+      return false;
   } else if (begun && !same_run(start.run_id, run_id)) {
     return false;
   }
@@ -154,7 +158,9 @@ class RunImages {
 Result<void> RunImages::read(int dir_fd, const uint8_t run_id[16], const ImageKey* key, uint32_t* leftovers) {
   // Other programs' images may come while we look.
   size_t room = 64;
-  long r = scan_run(dir_fd, run_id, [&](std::string_view, const ParsedImageName& parsed) { room += parsed.temporary ? 0 : 1; });
+  long r = scan_run(dir_fd, run_id, [&](std::string_view, const ParsedImageName& parsed) {
+    room += parsed.temporary ? 0 : 1;
+  });
   if (sys::failed(r)) return cannot_list(r);
   if (!arena_.reserve(room * sizeof(RunImage))) return no_memory_to_prune();
   images_ = ArenaVector<RunImage>(arena_);
@@ -167,7 +173,8 @@ Result<void> RunImages::read(int dir_fd, const uint8_t run_id[16], const ImageKe
     }
     ImageBrief brief;
     RunImage image{};
-    if (name.size() >= sizeof(image.name) || !complete_image(dir_fd, name.data(), run_id, key, &brief)) return;
+    if (name.size() >= sizeof(image.name) || !complete_image(dir_fd, name.data(), run_id, key, &brief))
+      return;
     image.sequence = brief.sequence;
     image.state = brief.meta_checksum;
     image.parent_sequence = brief.parent.sequence;
@@ -177,7 +184,9 @@ Result<void> RunImages::read(int dir_fd, const uint8_t run_id[16], const ImageKe
     if (images_.size() == room || !images_.push_back(image)) all = false;
   });
   if (sys::failed(r)) return cannot_list(r);
-  if (!all) return make_error(ExitCode::kIo, EAGAIN, "old images are not removed: new ones come faster than they are listed; try again");
+  if (!all)
+    return make_error(ExitCode::kIo, EAGAIN,
+                      "old images are not removed: new ones come faster than they are listed; try again");
   std::sort(images_.begin(), images_.end(), [](const RunImage& a, const RunImage& b) {
     return a.sequence != b.sequence ? a.sequence < b.sequence : std::strcmp(a.name, b.name) < 0;
   });
@@ -189,8 +198,9 @@ Result<void> RunImages::read(int dir_fd, const uint8_t run_id[16], const ImageKe
 template <typename Visit>
 void RunImages::each_parent_of(const RunImage& image, Visit visit) {
   if (image.parent_sequence == 0) return;
-  RunImage* parent = std::lower_bound(images_.begin(), images_.end(), image.parent_sequence,
-                                      [](const RunImage& i, uint64_t sequence) { return i.sequence < sequence; });
+  RunImage* parent =
+      std::lower_bound(images_.begin(), images_.end(), image.parent_sequence,
+                       [](const RunImage& i, uint64_t sequence) { return i.sequence < sequence; });
   for (; parent != images_.end() && parent->sequence == image.parent_sequence; parent++) {
     if (parent->state == image.parent_state) visit(*parent);
   }
@@ -200,7 +210,9 @@ void RunImages::each_parent_of(const RunImage& image, Visit visit) {
 void RunImages::find_whole() {
   for (RunImage& image : images_) {
     image.whole = image.parent_sequence == 0;
-    each_parent_of(image, [&](const RunImage& parent) { image.whole = image.whole || (parent.whole && parent.well_named); });
+    each_parent_of(image, [&](const RunImage& parent) {
+      image.whole = image.whole || (parent.whole && parent.well_named);
+    });
   }
 }
 
@@ -208,7 +220,9 @@ void RunImages::keep_parents_of(const RunImage& image) {
   each_parent_of(image, [&](RunImage& parent) { parent.stays = true; });
 }
 
-bool is_held(int fd) { return sys::call(__NR_flock, fd, static_cast<long>(LOCK_EX | LOCK_NB)) == -EWOULDBLOCK; }
+bool is_held(int fd) {
+  return sys::call(__NR_flock, fd, static_cast<long>(LOCK_EX | LOCK_NB)) == -EWOULDBLOCK;
+}
 
 }  // namespace
 
@@ -296,7 +310,8 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
   Pruned pruned;
   RunImages images;
   CKPT_TRY(images.read(dir_fd, run_id, key, &pruned.leftovers));
-  // One whose parents are gone cannot be restored: it must not push out one that can. A copy beside it is no other image.
+  // One whose parents are gone cannot be restored: it must not push out one that can. A copy beside it is no
+  // other image.
   uint64_t border = 0;
   uint32_t newest = 0;
   for (size_t i = images.size(); i-- > 0;) {
@@ -313,20 +328,25 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
   for (size_t i = images.size(); i-- > 0;) {
     RunImage& image = images[i];
     image.stays = image.stays || image.sequence >= border;
-    if (image.stays) images.keep_parents_of(image);
-    else any = true;
+    if (image.stays)
+      images.keep_parents_of(image);
+    else
+      any = true;
   }
   if (!any) return pruned;
   // What stays may have been written by another program, which has not made its name durable yet.
   if (long r = sys::call(__NR_fsync, dir_fd); sys::failed(r)) {
-    return image_io_error("make durable (fsync of the directory), so that older ones may go,", images[images.size() - 1].name, r);
+    return image_io_error("make durable (fsync of the directory), so that older ones may go,",
+                          images[images.size() - 1].name, r);
   }
-  // An increment goes before its parent: at no instant is there one without. What can be removed is, also when
-  // something else cannot.
+  // An increment goes before its parent: at no instant is there one without. What can be removed is, also
+  // when something else cannot.
   Result<void> removed;
   for (size_t i = images.size(); i-- > 0;) {
     RunImage& image = images[i];
-    const long fd = image.stays ? -1 : sys::call(__NR_openat, dir_fd, image.name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
+    const long fd = image.stays ? -1
+                                : sys::call(__NR_openat, dir_fd, image.name,
+                                            O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
     const ScopedFd file(sys::failed(fd) ? -1 : static_cast<int>(fd));
     image.stays = image.stays || (file.valid() && is_held(file.get()));
     if (image.stays) {

@@ -1,8 +1,8 @@
 // The directory of images as the victim sees it: made, checked, numbered, pruned.
 //
 // Owner:     writer. Callers: the checkpoint agent, in the victim: raw system calls (getdents64), no
-//            allocation; 48 KiB of stack. Pruning maps memory for its list, 312 bytes an image, and unmaps it. Names
-//            are made by image_name.h.
+//            allocation; 48 KiB of stack. Pruning maps memory for its list, 312 bytes an image, and unmaps
+//            it. Names are made by image_name.h.
 // Never:     touches files that are not images of the given run.
 #pragma once
 
@@ -32,11 +32,13 @@ uint32_t remove_dead_leftovers(int dir_fd);
 // or when the increments below take more than the full image: from there on a full one is no worse.
 bool chain_may_grow(const ParentImage& parent, uint32_t most);
 
-// Is the parent still there, complete and the one that is meant, and are its own? Two blocks of each are read.
-// Here and below `key` is that of encrypted images: those of another, or without one, do not count.
-bool parent_is_whole(int dir_fd, const uint8_t run_id[16], const ParentImage& parent, const ImageKey* key = nullptr);
+// Is the parent still there, complete and the one that is meant, and are its own? Two blocks of each are
+// read. Here and below `key` is that of encrypted images: those of another, or without one, do not count.
+bool parent_is_whole(int dir_fd, const uint8_t run_id[16], const ParentImage& parent,
+                     const ImageKey* key = nullptr);
 
-// As long as this is open, nobody who prunes removes the image, nor its parents. Not valid: it is gone, or going.
+// As long as this is open, nobody who prunes removes the image, nor its parents. Not valid: it is gone, or
+// going.
 ScopedFd hold_image(int dir_fd, const char* name);
 
 struct Pruned {
@@ -45,10 +47,11 @@ struct Pruned {
   uint32_t kept = 0;       // complete images that stay
 };
 // To be called after a commit. Of the complete images of this run the newest `keep` stay (0: all), and
-// every image that one of them is an increment to, or that is held. Incomplete ".ckpt" files are left alone and not
-// counted; increments whose parents are gone are not counted either. Each image is read once, two blocks of it. What
-// stays is durable, name and all, before the first goes. An error says that not all could be removed: what stays is
-// restorable, and the next call removes it.
-Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep, const ImageKey* key = nullptr);
+// every image that one of them is an increment to, or that is held. Incomplete ".ckpt" files are left alone
+// and not counted; increments whose parents are gone are not counted either. Each image is read once, two
+// blocks of it. What stays is durable, name and all, before the first goes. An error says that not all could
+// be removed: what stays is restorable, and the next call removes it.
+Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
+                            const ImageKey* key = nullptr);
 
 }  // namespace ckpt

@@ -21,8 +21,8 @@ namespace {
 // Bytes. As much again as there is: what is too much is given back in the end, and that is not free.
 constexpr uint64_t kLeastReserved = 4ull << 20, kMostReserved = 64ull << 20;
 
-// What a process that was killed had given to the disk keeps its file locked until it is written: a program that is restarted
-// at once may come before that. False: whoever has the lock lives.
+// What a process that was killed had given to the disk keeps its file locked until it is written: a program
+// that is restarted at once may come before that. False: whoever has the lock lives.
 bool lock_soon(int fd) {
   constexpr int64_t kPatienceNs = 2'000'000'000;
   constexpr timespec kStep{0, 5'000'000};
@@ -35,7 +35,8 @@ bool lock_soon(int fd) {
 }
 
 Error written_by_another(const char* path) {
-  return make_error(ExitCode::kCannotCreate, EBUSY, "{}.tmp is being written by another process; give each program its own CKPT_DIR",
+  return make_error(ExitCode::kCannotCreate, EBUSY,
+                    "{}.tmp is being written by another process; give each program its own CKPT_DIR",
                     shown_path(path).text);
 }
 
@@ -55,7 +56,8 @@ long rename_to_new(int dir_fd, const char* from, const char* to) {
 bool has_name(int fd, int dir_fd, const char* name) {
   struct stat file, named;
   return !sys::failed(sys::call(__NR_newfstatat, fd, "", &file, static_cast<long>(AT_EMPTY_PATH))) &&
-         !sys::failed(sys::call(__NR_newfstatat, dir_fd, name, &named, static_cast<long>(AT_SYMLINK_NOFOLLOW))) &&
+         !sys::failed(
+             sys::call(__NR_newfstatat, dir_fd, name, &named, static_cast<long>(AT_SYMLINK_NOFOLLOW))) &&
          file.st_dev == named.st_dev && file.st_ino == named.st_ino;
 }
 
@@ -97,7 +99,8 @@ Result<void> ImageFile::create(int dir_fd, const char* name, bool want_direct) {
 
 Result<void> ImageFile::create_exclusively() {
   const long flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  // Others may come between; a file system that gives a file other numbers each time it is looked at makes it look so.
+  // Others may come between; a file system that gives a file other numbers each time it is looked at makes it
+  // look so.
   for (int left = 16;; left--) {
     long fd = sys::call(__NR_openat, dir_fd_, temporary_, flags, 0600L);
     if (fd == -EEXIST && left > 0) {

@@ -10,13 +10,14 @@
 
 #include "base/raii_fd.h"
 #include "base/result.h"
-#include "image/write/image_output.h"
 #include "image/format/image_name.h"
+#include "image/write/image_output.h"
 
 namespace ckpt {
 
-// Does the name lead to this open file? Whoever holds its lock, and asks then, can count on it until he gives the lock
-// back: only he may remove or rename the file. Before that others may have, and may have made a new one.
+// Does the name lead to this open file? Whoever holds its lock, and asks then, can count on it until he gives
+// the lock back: only he may remove or rename the file. Before that others may have, and may have made a new
+// one.
 bool has_name(int fd, int dir_fd, const char* name);
 
 class ImageFile final : public ImageOutput {

@@ -6,7 +6,8 @@
 
 namespace ckpt {
 
-Result<void> ImageSealer::start(const ImageKey& key, const uint8_t run_id[16], WriteQueue& queue, ImageOutput& output) {
+Result<void> ImageSealer::start(const ImageKey& key, const uint8_t run_id[16], WriteQueue& queue,
+                                ImageOutput& output) {
   queue_ = &queue;
   output_ = &output;
   block_ = offset_ = 0;
@@ -16,7 +17,8 @@ Result<void> ImageSealer::start(const ImageKey& key, const uint8_t run_id[16], W
   if (!at.ok()) return at.error();
   auto& header = *reinterpret_cast<SealedHeader*>(*at);
   if (!make_sealed_header(key, run_id, header)) {
-    return make_error(ExitCode::kSystem, EAGAIN, "the kernel gives no random bytes to encrypt with (getrandom)");
+    return make_error(ExitCode::kSystem, EAGAIN,
+                      "the kernel gives no random bytes to encrypt with (getrandom)");
   }
   cipher_ = BlockCipher(key, header);
   return {};

@@ -1,11 +1,12 @@
-// Encrypts an image on its way into the file: blocks in, groups of blocks and their tags out (sealed_format.h).
+// Encrypts an image on its way into the file: blocks in, groups of blocks and their tags out
+// (sealed_format.h).
 //
 // Owner:     writer (DirectSink). Callers: the writer thread only, in the victim. No allocation.
 #pragma once
 
 #include "image/format/block_cipher.h"
-#include "image/write/image_output.h"
 #include "image/write/backend/write_queue.h"
+#include "image/write/image_output.h"
 
 namespace ckpt {
 

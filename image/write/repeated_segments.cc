@@ -19,7 +19,8 @@ bool RepeatedSegments::start(int fd, const ArenaVector<IndexEntry>& index, Arena
   keep_next_ = false;
   place_count_ = kLeastPlaces;
   places_ = static_cast<uint32_t*>(arena.allocate(kLeastPlaces * sizeof(uint32_t)));
-  auto* room = static_cast<std::byte*>(arena.allocate(kWindows * kWindowBytes + kCopies * kCopyBytes, kPageSize));
+  auto* room =
+      static_cast<std::byte*>(arena.allocate(kWindows * kWindowBytes + kCopies * kCopyBytes, kPageSize));
   if (places_ == nullptr || room == nullptr) return false;
   for (Kept& k : windows_) {
     k = {room, 0, 0, kWindowBytes, 0};
@@ -38,7 +39,8 @@ uint64_t RepeatedSegments::candidate(const IndexEntry& like) {
   for (uint32_t place : places_of(like.checksum)) {
     if (place == 0) continue;
     const IndexEntry& known = (*index_)[place - 1];
-    if (known.checksum == like.checksum && known.length == like.length && known.stored == like.stored && known.codec == like.codec) {
+    if (known.checksum == like.checksum && known.length == like.length && known.stored == like.stored &&
+        known.codec == like.codec) {
       return known.offset;
     }
   }
@@ -94,7 +96,8 @@ const std::byte* RepeatedSegments::read_back(uint64_t offset, uint64_t bytes, ui
 }
 
 RepeatedSegments::Kept& RepeatedSegments::oldest(std::span<Kept> of) {
-  return *std::min_element(of.begin(), of.end(), [](const Kept& a, const Kept& b) { return a.last_use < b.last_use; });
+  return *std::min_element(of.begin(), of.end(),
+                           [](const Kept& a, const Kept& b) { return a.last_use < b.last_use; });
 }
 
 // One of the same checksum gives way first: the newer is the one whose bytes are kept.

@@ -1,14 +1,18 @@
 // Finds extents whose bytes are in the image already, so that the index can point at the first ones.
 //
-// What was stored is known by the checksum that it has anyway. A checksum alone decides nothing: memory may hold what somebody
-// chose so that it collides. The bytes are compared, with what the file has, read back and kept for a while:
+// What was stored is known by the checksum that it has anyway. A checksum alone decides nothing: memory may
+// hold what somebody chose so that it collides. The bytes are compared, with what the file has, read back and
+// kept for a while:
 //
 //   the checksum is new                      stored, and remembered
 //   known, written, or kept here             compared: equal: repeated; else stored
-//   known, but still on its way to the disk  stored once more, and these bytes are kept: the next one has what to compare with
+//   known, but still on its way to the disk  stored once more, and these bytes are kept: the next one has
+//   what to compare with
 //
-// Owner:     writer. Callers: the writer thread only, in the victim. Memory from the arena of start(); touched when it is
-//            needed: 4 bytes for each extent, of the last 131072; and, once something seems to repeat, up to 6 MiB.
+// Owner:     writer. Callers: the writer thread only, in the victim. Memory from the arena of start();
+// touched when it is
+//            needed: 4 bytes for each extent, of the last 131072; and, once something seems to repeat, up to
+//            6 MiB.
 // Never:     says repeated of what it has not compared; fails (what cannot be read back is stored again).
 #pragma once
 
@@ -29,8 +33,8 @@ class RepeatedSegments {
 
   // Where in the file the same may be, or 0. `like`: all but address and offset.
   uint64_t candidate(const IndexEntry& like);
-  // Is the same at that place? bytes: as stored, with the zeros to a block. written: from the place to this offset the file has
-  // what was written to it.
+  // Is the same at that place? bytes: as stored, with the zeros to a block. written: from the place to this
+  // offset the file has what was written to it.
   bool same(uint64_t place, std::span<const std::byte> bytes, uint64_t written);
   // Not found, and stored: the last entry of the index, which has these bytes.
   void remember(std::span<const std::byte> bytes);
@@ -40,7 +44,8 @@ class RepeatedSegments {
   static constexpr uint32_t kLeastPlaces = 1u << 8;
   static constexpr uint32_t kWays = 4;
   static constexpr uint32_t kWindowBytes = 1u << 20;  // read back at once: what follows often repeats too
-  static constexpr uint32_t kCopyBytes = 256u << 10;  // as much as a compressor takes; longer ones are not kept
+  static constexpr uint32_t kCopyBytes = 256u
+                                         << 10;  // as much as a compressor takes; longer ones are not kept
   static constexpr uint32_t kWindows = 2, kCopies = 16;
 
   // Bytes of the file.
@@ -54,14 +59,17 @@ class RepeatedSegments {
   const std::byte* kept(uint64_t offset, uint64_t bytes);
   const std::byte* read_back(uint64_t offset, uint64_t bytes, uint64_t written);
   Kept& oldest(std::span<Kept> of);
-  std::span<uint32_t> places_of(uint64_t checksum) { return {&places_[(checksum >> 20) & (place_count_ - kWays)], kWays}; }
+  std::span<uint32_t> places_of(uint64_t checksum) {
+    return {&places_[(checksum >> 20) & (place_count_ - kWays)], kWays};
+  }
   void enter(uint32_t place);
   void grow();
 
   const ArenaVector<IndexEntry>* index_ = nullptr;
   Arena* arena_ = nullptr;
   int fd_ = -1;
-  uint32_t* places_ = nullptr;  // 1 + position in the index; 0: none. In groups: a new one displaces the oldest of its group.
+  uint32_t* places_ =
+      nullptr;  // 1 + position in the index; 0: none. In groups: a new one displaces the oldest of its group.
   uint32_t place_count_ = 0;
   uint64_t uses_ = 0;
   bool keep_next_ = false;

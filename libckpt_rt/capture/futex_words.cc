@@ -5,15 +5,15 @@
 
 #include <atomic>
 
-#include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/capture/still_memory.h"
+#include "libckpt_rt/core/hooks.h"
 
 namespace ckpt::futex_words {
 
 namespace {
 
-// Addresses; that of a mutex has bit 0 set, and is dropped when the mutex is no more one of these kinds. That of
-// an exiting thread has bit 1 set, and is dropped at the next stop.
+// Addresses; that of a mutex has bit 0 set, and is dropped when the mutex is no more one of these kinds. That
+// of an exiting thread has bit 1 set, and is dropped at the next stop.
 constexpr uint32_t kMost = 16 << 10;
 constexpr uint64_t kIsMutex = 1, kIsExit = 2, kTags = 3;
 constinit std::atomic<uint64_t> noted[kMost];
@@ -27,7 +27,8 @@ constinit std::atomic<uint64_t> held_start{0}, held_end{0};
 void note_first_time(uint64_t entry) {
   // seq_cst with Hold: either it finds what we noted, or we find that it holds.
   const uint64_t word = entry & ~kTags;
-  while (word >= held_start.load(std::memory_order_seq_cst) && word < held_end.load(std::memory_order_seq_cst)) {
+  while (word >= held_start.load(std::memory_order_seq_cst) &&
+         word < held_end.load(std::memory_order_seq_cst)) {
     sys::call(__NR_sched_yield);
   }
   if (hooks::memory_registered.load(std::memory_order_seq_cst) == 0) return;
@@ -50,7 +51,8 @@ void note(uint64_t entry) {
   for (uint32_t n = 0; n < kMost; ++n) {
     std::atomic<uint64_t>& place = noted[turn.fetch_add(1, std::memory_order_relaxed) % kMost];
     uint64_t seen = place.load(std::memory_order_relaxed);
-    if ((seen & kIsExit) != 0 && place.compare_exchange_strong(seen, entry, std::memory_order_seq_cst)) return note_first_time(entry);
+    if ((seen & kIsExit) != 0 && place.compare_exchange_strong(seen, entry, std::memory_order_seq_cst))
+      return note_first_time(entry);
   }
 }
 
@@ -58,7 +60,9 @@ bool read(StillMemory& memory, uint64_t from, void* to, size_t bytes) {
   return memory.read(static_cast<std::byte*>(to), Addr{from}, bytes, true) == 0;
 }
 
-[[nodiscard]] bool add(ArenaVector<Addr>& pages, uint64_t word) { return pages.push_back(Addr{word}.page_down()); }
+[[nodiscard]] bool add(ArenaVector<Addr>& pages, uint64_t word) {
+  return pages.push_back(Addr{word}.page_down());
+}
 
 struct RobustListHead {
   uint64_t next;
@@ -109,7 +113,9 @@ struct RobustListHead {
 #endif
 
 // What is not mapped any more, or may not be read, is left alone.
-void load_page(uint64_t word) { sys::call(__NR_madvise, word & ~(kPageSize - 1), kPageSize, long{MADV_POPULATE_READ}); }
+void load_page(uint64_t word) {
+  sys::call(__NR_madvise, word & ~(kPageSize - 1), kPageSize, long{MADV_POPULATE_READ});
+}
 
 // A futex call in which the stop interrupted the thread, or that is its next instruction.
 [[nodiscard]] bool add_call(const ThreadSlot& thread, StillMemory& memory, ArenaVector<Addr>& pages) {
@@ -140,7 +146,8 @@ void note_exit(const void* word) {
 }
 
 Hold::Hold(AddrRange range) {
-  // Both seq_cst, with note_first_time(): who finds the new end finds the new start, and who finds neither has noted in time.
+  // Both seq_cst, with note_first_time(): who finds the new end finds the new start, and who finds neither
+  // has noted in time.
   held_start.store(range.start.value, std::memory_order_seq_cst);
   held_end.store(range.end.value, std::memory_order_seq_cst);
 }

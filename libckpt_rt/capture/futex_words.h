@@ -18,8 +18,8 @@
 // range that it is about to protect (Hold) and then looks for noted words in it; a thread notes its word,
 // waits while a Hold covers it, and makes the page writable. Whoever comes second sees the other.
 //
-// At a restart whose memory comes while the program runs, the same words must be there before it does: these calls
-// cannot wait for a missing page either (load).
+// At a restart whose memory comes while the program runs, the same words must be there before it does: these
+// calls cannot wait for a missing page either (load).
 //
 // Owner:     libckpt_rt. Callers: note_*: threads of the program. Hold, collect: the agent, the latter
 //            while threads stand still. load: the leader of a restart, before any thread goes on.
@@ -77,8 +77,8 @@ void reset_hold();  // restart, forked child
 // Appends the pages. False: no room in the arena.
 [[nodiscard]] bool collect(const ThreadSlot* stopped, StillMemory& memory, ArenaVector<Addr>& pages);
 
-// Waits until the pages of noted words are there, and of those of the calls that the threads make when they go on.
-// Robust lists are the loader's to bring (restart/plan/lazy_plan.cc).
+// Waits until the pages of noted words are there, and of those of the calls that the threads make when they
+// go on. Robust lists are the loader's to bring (restart/plan/lazy_plan.cc).
 void load(const ThreadSlot* threads);
 
 }  // namespace futex_words

@@ -23,13 +23,16 @@ bool add(AddrRange run, ArenaVector<AddrRange>& free) {
 }
 
 // What cannot be read is not free: the program has unmapped it.
-bool collect_of(const HeapRegion& region, StillMemory& memory, uint64_t* words, ArenaVector<AddrRange>& free) {
+bool collect_of(const HeapRegion& region, StillMemory& memory, uint64_t* words,
+                ArenaVector<AddrRange>& free) {
   const uint64_t used = region.used_end.load(std::memory_order_relaxed);
   const uint64_t end = (used - region.pages_start) / kPageSize;  // pages
   const Addr bits = Addr::of(region.stale);
   for (uint64_t first = 0; first < end; first += kWords * 64) {
     const size_t count = static_cast<size_t>(std::min<uint64_t>(kWords, (end - first + 63) / 64));
-    if (memory.read(reinterpret_cast<std::byte*>(words), bits + first / 8, count * sizeof(uint64_t), true) != 0) return true;
+    if (memory.read(reinterpret_cast<std::byte*>(words), bits + first / 8, count * sizeof(uint64_t), true) !=
+        0)
+      return true;
     for (size_t i = 0; i < count; ++i) {
       const Addr base{region.pages_start + (first + i * 64) * kPageSize};
       for (uint64_t left = words[i]; left != 0;) {
@@ -47,7 +50,9 @@ bool collect_of(const HeapRegion& region, StillMemory& memory, uint64_t* words, 
 
 bool preloaded() { return &ckpt_heap_v1 != nullptr; }
 
-uint64_t bytes_outside() { return preloaded() ? ckpt_heap_v1.bytes_outside.load(std::memory_order_relaxed) : 0; }
+uint64_t bytes_outside() {
+  return preloaded() ? ckpt_heap_v1.bytes_outside.load(std::memory_order_relaxed) : 0;
+}
 
 bool collect_free(StillMemory& memory, Arena& arena, ArenaVector<AddrRange>& free) {
   if (!preloaded()) return true;

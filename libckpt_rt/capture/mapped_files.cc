@@ -30,9 +30,11 @@ void read_build_id(int fd, std::span<std::byte> buffer, FileIdentity& id) {
   if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64) return;
   for (unsigned i = 0; i < header.e_phnum && i < 64; ++i) {
     Elf64_Phdr program;
-    if (read_at(fd, &program, sizeof(program), header.e_phoff + i * sizeof(program)) != sizeof(program)) return;
+    if (read_at(fd, &program, sizeof(program), header.e_phoff + i * sizeof(program)) != sizeof(program))
+      return;
     if (program.p_type != PT_NOTE) continue;
-    size_t n = read_at(fd, buffer.data(), program.p_filesz < buffer.size() ? program.p_filesz : buffer.size(), program.p_offset);
+    size_t n = read_at(fd, buffer.data(), program.p_filesz < buffer.size() ? program.p_filesz : buffer.size(),
+                       program.p_offset);
     for (size_t at = 0; at + sizeof(Elf64_Nhdr) <= n;) {
       Elf64_Nhdr note;
       std::memcpy(&note, buffer.data() + at, sizeof(note));
@@ -70,7 +72,8 @@ Result<void> MappedFiles::read(const MemoryMap& map, Arena& scratch) {
     FileIdentity id;
     id.device = m.device;
     id.inode = m.inode;
-    ScopedFd fd(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, m.path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0)));
+    ScopedFd fd(
+        static_cast<int>(sys::call(__NR_openat, AT_FDCWD, m.path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0)));
     struct stat st {};
     if (fd.valid() && sys::call(__NR_fstat, fd.get(), &st) == 0 && st.st_ino == m.inode) {
       id.size = static_cast<uint64_t>(st.st_size);

@@ -12,11 +12,14 @@ namespace ckpt {
 namespace {
 
 constexpr const char* kMaps = "/proc/thread-self/maps";
-constexpr size_t kMore = 64 << 10;      // bytes for what is mapped until the stop, and at least for each read
-constexpr size_t kWorthTwo = 32 << 10;  // of less text a second thread would read no more than its waking takes
+constexpr size_t kMore = 64 << 10;  // bytes for what is mapped until the stop, and at least for each read
+constexpr size_t kWorthTwo =
+    32 << 10;  // of less text a second thread would read no more than its waking takes
 
 Error no_memory() { return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of mappings"); }
-Error unreadable(long error) { return make_error(ExitCode::kSystem, static_cast<int>(error), "cannot read {}", kMaps); }
+Error unreadable(long error) {
+  return make_error(ExitCode::kSystem, static_cast<int>(error), "cannot read {}", kMaps);
+}
 
 Result<ScopedFd> open_maps() {
   ScopedFd fd(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, kMaps, O_RDONLY | O_CLOEXEC, 0)));
@@ -25,7 +28,8 @@ Result<ScopedFd> open_maps() {
   return make_error(ExitCode::kSystem, error, "cannot open {} ({}); mount /proc", kMaps, errno_name(error));
 }
 
-// Where the mapping of the line begins that begins at text[at]. Addresses are at least eight digits of lower-case hex.
+// Where the mapping of the line begins that begins at text[at]. Addresses are at least eight digits of
+// lower-case hex.
 uint64_t start_of_line(std::string_view text, size_t at) {
   uint64_t v = 0;
   for (; at < text.size() && text[at] != '-'; ++at) {
@@ -57,9 +61,12 @@ std::span<char> make_room(Arena& arena, size_t bytes) {
 
 void MapsText::Part::read_more() {
   const long n = sys::call(__NR_read, file.get(), room.data() + have, room.size() - have);
-  if (n < 0) error = n;
-  else if (n == 0) at_end = true;
-  else have += static_cast<size_t>(n);
+  if (n < 0)
+    error = n;
+  else if (n == 0)
+    at_end = true;
+  else
+    have += static_cast<size_t>(n);
 }
 
 Result<void> MapsText::read_ahead(Arena& arena) {
@@ -108,7 +115,8 @@ Result<std::string_view> MapsText::read_again(const Beside& beside, bool* fits) 
   front_.have = 0;
   front_.at_end = !file.ok();
   auto read_to = [&](uint64_t address) {
-    while (!front_.full() && !front_.at_end && front_.error == 0 && !reaches(front_.text(), address)) front_.read_more();
+    while (!front_.full() && !front_.at_end && front_.error == 0 && !reaches(front_.text(), address))
+      front_.read_more();
   };
   if (two) {
     read_to(middle_);
@@ -124,7 +132,8 @@ Result<std::string_view> MapsText::read_again(const Beside& beside, bool* fits) 
   *fits = !front_.full();
   if (!use_rest || !*fits) return front_.text();
   size_t end = front_.have;
-  for (size_t line; end != 0 && start_of_line(front_.text(), line = line_before(front_.text(), end)) >= meet; end = line) {
+  for (size_t line; end != 0 && start_of_line(front_.text(), line = line_before(front_.text(), end)) >= meet;
+       end = line) {
   }
   *fits = front_.room.size() - end >= rest_.have;
   if (!*fits) return std::string_view();

@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 
 #include "base/sys.h"
-#include "libckpt_rt/interpose/memory/advice.h"
 #include "libckpt_rt/core/proc_text.h"
 #include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/interpose/memory/advice.h"
 
 namespace ckpt::memory_advice {
 
@@ -34,10 +34,13 @@ bool has_special_memory() {
   return sys::call(__NR_prctl, kGetMemoryMerge, 0L, 0L, 0L, 0L) == 1;
 }
 
-// Was the file behind a shared mapping that is not writable now open for writing? The link to it has its mode. 1, 0, or -errno.
+// Was the file behind a shared mapping that is not writable now open for writing? The link to it has its
+// mode. 1, 0, or -errno.
 long may_write(const Mapping& m) {
   char path[80];
-  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/map_files/{:x}-{:x}", m.range.start.value, m.range.end.value).out = '\0';
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/map_files/{:x}-{:x}", m.range.start.value,
+                    m.range.end.value)
+       .out = '\0';
   struct stat link;
   const long r = sys::call(__NR_newfstatat, AT_FDCWD, path, &link, AT_SYMLINK_NOFOLLOW);
   return r != 0 ? r : (link.st_mode & S_IWUSR) != 0;

@@ -9,10 +9,10 @@
 #include <algorithm>
 
 #include "base/raii_fd.h"
+#include "image/format/object_number.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/text_change.h"
-#include "image/format/object_number.h"
 
 namespace ckpt {
 
@@ -62,9 +62,12 @@ uint64_t take_hex(std::string_view& s) {
   size_t i = 0;
   for (; i < s.size(); ++i) {
     char c = s[i];
-    if (c >= '0' && c <= '9') v = v * 16 + static_cast<uint64_t>(c - '0');
-    else if (c >= 'a' && c <= 'f') v = v * 16 + static_cast<uint64_t>(c - 'a' + 10);
-    else break;
+    if (c >= '0' && c <= '9')
+      v = v * 16 + static_cast<uint64_t>(c - '0');
+    else if (c >= 'a' && c <= 'f')
+      v = v * 16 + static_cast<uint64_t>(c - 'a' + 10);
+    else
+      break;
   }
   s.remove_prefix(i);
   return v;
@@ -92,8 +95,8 @@ bool leads_to(const char* path, uint64_t inode) {
   return !sys::failed(sys::call(__NR_newfstatat, AT_FDCWD, path, &st, 0L)) && st.st_ino == inode;
 }
 
-// Puts the name that the text stands for into `path`, which has room for the text. The file tells which of its \012 are
-// newlines; all are where it is gone.
+// Puts the name that the text stands for into `path`, which has room for the text. The file tells which of
+// its \012 are newlines; all are where it is gone.
 size_t take_name(std::string_view text, uint64_t inode, char* path) {
   if (text.find(kNewline) == text.npos) {
     std::memcpy(path, text.data(), text.size());
@@ -146,12 +149,18 @@ void MemoryMap::classify(Mapping& m) {
     m.whole = true;
     return;
   }
-  if ((starts_with(path, "/dev/zero") && says_deleted) || starts_with(path, "[anon_shmem:")) m.kind = MappingKind::kSharedAnonymous;
-  else if (starts_with(path, "/memfd:")) m.kind = MappingKind::kMemfd;
-  else if (starts_with(path, "/SYSV")) m.kind = MappingKind::kSysV;
-  else if (starts_with(path, "/dev/shm/")) m.kind = m.shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
-  else if (starts_with(path, "/dev/")) m.kind = MappingKind::kDevice;
-  else m.kind = m.shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
+  if ((starts_with(path, "/dev/zero") && says_deleted) || starts_with(path, "[anon_shmem:"))
+    m.kind = MappingKind::kSharedAnonymous;
+  else if (starts_with(path, "/memfd:"))
+    m.kind = MappingKind::kMemfd;
+  else if (starts_with(path, "/SYSV"))
+    m.kind = MappingKind::kSysV;
+  else if (starts_with(path, "/dev/shm/"))
+    m.kind = m.shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
+  else if (starts_with(path, "/dev/"))
+    m.kind = MappingKind::kDevice;
+  else
+    m.kind = m.shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
   // A file may be called so.
   const bool is_file = m.kind == MappingKind::kFileShared || m.kind == MappingKind::kFilePrivate;
   const bool deleted = says_deleted && !(is_file && leads_to(m.path, m.inode));
@@ -191,7 +200,8 @@ void MemoryMap::classify(Mapping& m) {
       if (deleted) m.map_flags |= kMapFileDeleted;
       m.whole = deleted || starts_with(path, "/dev/shm/");
       if (writable) m.map_flags |= kMapMayWrite;
-      // The figures that a runtime shares with its tools, in a file that the tools remove when its process is gone.
+      // The figures that a runtime shares with its tools, in a file that the tools remove when its process is
+      // gone.
       if (writable && !m.whole && m.file_offset == 0 && m.range.size() <= kSmallFile) {
         m.whole = true;
         m.map_flags |= kMapWhole;
@@ -211,7 +221,8 @@ Result<void> MemoryMap::add_line(std::string_view line, std::span<const AddrRang
   if (s.size() < 2) return {};
   s.remove_prefix(1);
   m.range.end = Addr{take_hex(s)};
-  if (s.size() < 6) return make_error(ExitCode::kInternal, 0, "cannot read this line of /proc/self/maps: {}", line);
+  if (s.size() < 6)
+    return make_error(ExitCode::kInternal, 0, "cannot read this line of /proc/self/maps: {}", line);
   s.remove_prefix(1);
   m.prot = (s[0] == 'r' ? PROT_READ : 0u) | (s[1] == 'w' ? PROT_WRITE : 0u) | (s[2] == 'x' ? PROT_EXEC : 0u);
   m.shared = s[3] == 's';
@@ -279,7 +290,8 @@ Result<void> MemoryMap::find_shared_twice() {
 Result<void> MemoryMap::read(std::span<const AddrRange> own) {
   mappings_.clear();
   vdso = vvar = {};
-  CKPT_TRY(for_each_line_of("/proc/thread-self/maps", *arena_, [&](std::string_view line) { return add_line(line, own); }));
+  CKPT_TRY(for_each_line_of("/proc/thread-self/maps", *arena_,
+                            [&](std::string_view line) { return add_line(line, own); }));
   return find_shared_twice();
 }
 
@@ -304,7 +316,8 @@ Result<void> MemoryMap::read_again(std::span<const AddrRange> own, const Beside&
   if (!text.ok()) return text.error();
   if (!fits) return read(own);
   // What a line is made into depends on these as well.
-  const bool comparable = own.size() == own_count_ && had_forked_ == hooks::has_forked.load(std::memory_order_relaxed);
+  const bool comparable =
+      own.size() == own_count_ && had_forked_ == hooks::has_forked.load(std::memory_order_relaxed);
   return comparable ? take_changes(*text, own) : take_text(*text, own);
 }
 
@@ -322,10 +335,9 @@ Result<void> MemoryMap::take_changes(std::string_view text, std::span<const Addr
     std::string_view rest = earlier.substr(at);
     if (rest.empty()) return mappings_.size();
     const Addr start{take_hex(rest)};
-    return static_cast<size_t>(
-        std::lower_bound(mappings_.begin(), mappings_.end(), start,
-                         [](const Mapping& m, Addr a) { return m.range.start < a; }) -
-        mappings_.begin());
+    return static_cast<size_t>(std::lower_bound(mappings_.begin(), mappings_.end(), start,
+                                                [](const Mapping& m, Addr a) { return m.range.start < a; }) -
+                               mappings_.begin());
   };
   const size_t first = index_of_line(change.start), last = index_of_line(change.before_end);
   const ArenaVector<Mapping> before = mappings_;
@@ -334,7 +346,8 @@ Result<void> MemoryMap::take_changes(std::string_view text, std::span<const Addr
   size_t whole;
   CKPT_TRY(for_each_line(added, &whole, [&](std::string_view line) { return add_line(line, own); }));
   if (!mappings_.append(before.data() + last, before.size() - last)) return no_memory();
-  // An object that is mapped once now and was mapped twice stays as it was: to copy it in the pause is never wrong.
+  // An object that is mapped once now and was mapped twice stays as it was: to copy it in the pause is never
+  // wrong.
   return find_shared_twice();
 }
 
@@ -347,11 +360,11 @@ Result<void> MemoryMap::read_flags() {
         const char* name;
         uint32_t flag;
       };
-      static constexpr Name kNames[] = {{" gd", kMapGrowsDown}, {" ht", kMapHugeTlb},      {" nr", kMapNoReserve},
-                                        {" lo", kMapLocked},    {" dc", kMapDontFork},     {" dd", kMapDontDump},
-                                        {" wf", kMapWipeOnFork}, {" hg", kMapHugePage},    {" nh", kMapNoHugePage},
-                                        {" mg", kMapMergeable}, {" sr", kMapSequential},   {" rr", kMapRandom},
-                                        {" mw", kMapMayWrite}};
+      static constexpr Name kNames[] = {
+          {" gd", kMapGrowsDown},  {" ht", kMapHugeTlb},   {" nr", kMapNoReserve},  {" lo", kMapLocked},
+          {" dc", kMapDontFork},   {" dd", kMapDontDump},  {" wf", kMapWipeOnFork}, {" hg", kMapHugePage},
+          {" nh", kMapNoHugePage}, {" mg", kMapMergeable}, {" sr", kMapSequential}, {" rr", kMapRandom},
+          {" mw", kMapMayWrite}};
       for (const Name& n : kNames) {
         if (line.find(n.name) != std::string_view::npos) current->map_flags |= n.flag;
       }
@@ -370,14 +383,16 @@ Result<void> MemoryMap::read_flags() {
 
 void MemoryMap::copy_special_pages_eagerly() {
   for (Mapping& m : mappings_) {
-    if (m.handling == Handling::kTracked && (m.map_flags & (kMapHugeTlb | kMapMergeable)) != 0) m.handling = Handling::kEager;
+    if (m.handling == Handling::kTracked && (m.map_flags & (kMapHugeTlb | kMapMergeable)) != 0)
+      m.handling = Handling::kEager;
   }
 }
 
 bool MemoryMap::has_pinned_pages() const {
   for (const Mapping& m : mappings_) {
     const std::string_view path(m.path, m.path_len);
-    for (std::string_view holder : {"anon_inode:[io_uring]", "/[aio]", "/dev/infiniband/", "/dev/vfio/", "/dev/nvidia"}) {
+    for (std::string_view holder :
+         {"anon_inode:[io_uring]", "/[aio]", "/dev/infiniband/", "/dev/vfio/", "/dev/nvidia"}) {
       if (path.substr(0, holder.size()) == holder) return true;
     }
   }
@@ -408,6 +423,8 @@ const Mapping* MemoryMap::find(Addr a) const {
 }
 
 // Nothing is written: MS_ASYNC only looks for holes.
-bool is_mapped(AddrRange range) { return sys::call(__NR_msync, range.start.value, range.size(), static_cast<long>(MS_ASYNC)) == 0; }
+bool is_mapped(AddrRange range) {
+  return sys::call(__NR_msync, range.start.value, range.size(), static_cast<long>(MS_ASYNC)) == 0;
+}
 
 }  // namespace ckpt

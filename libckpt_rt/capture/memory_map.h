@@ -12,8 +12,8 @@
 #include "base/arena.h"
 #include "base/result.h"
 #include "base/units.h"
-#include "libckpt_rt/capture/maps_text.h"
 #include "image/format/process_records.h"
+#include "libckpt_rt/capture/maps_text.h"
 
 namespace ckpt {
 
@@ -28,14 +28,14 @@ struct Mapping {
   AddrRange range;
   uint64_t file_offset = 0;
   uint64_t device = 0, inode = 0;
-  uint64_t object = 0;       // shared objects: equal for all mappings of one object
-  uint32_t prot = 0;         // PROT_*
-  uint32_t map_flags = 0;    // MappingFlag
+  uint64_t object = 0;     // shared objects: equal for all mappings of one object
+  uint32_t prot = 0;       // PROT_*
+  uint32_t map_flags = 0;  // MappingFlag
   MappingKind kind = MappingKind::kAnonymous;
   Handling handling = Handling::kSkip;
   bool shared = false;
-  bool whole = false;        // save every page, not only those changed since mapping
-  const char* path = "";     // NUL-terminated, in the arena
+  bool whole = false;     // save every page, not only those changed since mapping
+  const char* path = "";  // NUL-terminated, in the arena
   uint32_t path_len = 0;
   uint32_t page_size = 4096;
 
@@ -51,17 +51,18 @@ class MemoryMap {
 
   // own: ranges that belong to the library and are neither saved nor rebuilt.
   Result<void> read(std::span<const AddrRange> own);
-  // The same in two steps, of which the second, in the stop, is short: it takes apart only those lines of the kernel's
-  // text that have changed since the first. Nothing else is trusted: the text is read whole.
+  // The same in two steps, of which the second, in the stop, is short: it takes apart only those lines of the
+  // kernel's text that have changed since the first. Nothing else is trusted: the text is read whole.
   Result<void> read_ahead(std::span<const AddrRange> own);
   Result<void> read_again(std::span<const AddrRange> own, const Beside& beside = {});
   // The flags of /proc/self/smaps (DONTFORK, hugetlb, …) for the mappings read. Walks page tables:
   // before the stop only. Mappings that appeared since have no flags.
   Result<void> read_flags();
-  // userfaultfd protects huge pages of hugetlbfs only as a whole, and loses the protection of what KSM merges.
+  // userfaultfd protects huge pages of hugetlbfs only as a whole, and loses the protection of what KSM
+  // merges.
   void copy_special_pages_eagerly();
-  // Is there a ring or context of asynchronous reading, or a device that reads memory itself? They write to pages that
-  // they hold without a fault, at any time.
+  // Is there a ring or context of asynchronous reading, or a device that reads memory itself? They write to
+  // pages that they hold without a fault, at any time.
   bool has_pinned_pages() const;
   void copy_flags_from(const MemoryMap& earlier);
 

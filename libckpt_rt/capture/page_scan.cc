@@ -25,7 +25,8 @@ struct PageRegion {
 };
 constexpr unsigned long kPagemapScan = _IOWR('f', 16, PagemapScanArg);
 constexpr uint64_t kPageIsWritten = 1 << 1;  // not protected by userfaultfd
-constexpr uint64_t kPageIsFile = 1 << 2, kPageIsPresent = 1 << 3, kPageIsSwapped = 1 << 4, kPageIsZero = 1 << 5;
+constexpr uint64_t kPageIsFile = 1 << 2, kPageIsPresent = 1 << 3, kPageIsSwapped = 1 << 4,
+                   kPageIsZero = 1 << 5;
 constexpr uint64_t kPageIsHuge = 1 << 6;   // mapped as such
 constexpr uint64_t kPageIsGuard = 1 << 8;  // Linux 6.15
 
@@ -68,8 +69,8 @@ long is_one_run(int pagemap, AddrRange range, PagemapScanArg arg) {
   return n == 1 && region.start == range.start.value && region.end == range.end.value;
 }
 
-// Guard pages are never protected, nor written to. Before Linux 6.15 one cannot be told from a page that was written to and
-// is swapped (EINVAL).
+// Guard pages are never protected, nor written to. Before Linux 6.15 one cannot be told from a page that was
+// written to and is swapped (EINVAL).
 PagemapScanArg ask_for_guards() {
   PagemapScanArg arg{};
   arg.category_mask = arg.return_mask = kPageIsGuard;
@@ -88,8 +89,8 @@ bool has_page_tables(int pagemap, AddrRange range) {
 }
 
 Error cannot_tell(long error) {
-  return make_error(ExitCode::kUnavailable, static_cast<int>(error), "PAGEMAP_SCAN cannot tell what is protected ({})",
-                    errno_name(static_cast<int>(error)));
+  return make_error(ExitCode::kUnavailable, static_cast<int>(error),
+                    "PAGEMAP_SCAN cannot tell what is protected ({})", errno_name(static_cast<int>(error)));
 }
 
 }  // namespace
@@ -111,8 +112,8 @@ Result<void> PageScan::open(Arena& scratch, int pagemap) {
   if (pagemap_ >= 0) return {};
   const long fd = sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC, 0);
   if (sys::failed(fd)) {
-    return make_error(ExitCode::kSystem, static_cast<int>(-fd), "cannot open /proc/self/pagemap ({}); mount /proc",
-                      errno_name(static_cast<int>(-fd)));
+    return make_error(ExitCode::kSystem, static_cast<int>(-fd),
+                      "cannot open /proc/self/pagemap ({}); mount /proc", errno_name(static_cast<int>(-fd)));
   }
   own_pagemap_.reset(static_cast<int>(fd));
   pagemap_ = own_pagemap_.get();
@@ -137,12 +138,13 @@ long PageScan::scan_next(PagemapScanArg& arg, uint64_t& at, uint64_t end, bool f
   arg.start = at;
   arg.end = end;
   arg.vec = reinterpret_cast<uint64_t>(buffer_);
-  // The kernel allocates as many, up to 512: that is a third of the price of a call with a short answer, as most have.
+  // The kernel allocates as many, up to 512: that is a third of the price of a call with a short answer, as
+  // most have.
   arg.vec_len = first ? kFewRegions : kBuffer / sizeof(PageRegion);
   const long n = sys::call(__NR_ioctl, pagemap_, kPagemapScan, &arg);
   if (n < 0) return n;
-  // The kernel collects 512 regions at a time and says in walk_end where it began with the last of them, also when it
-  // went on from there to the end: what it has returned tells how far it came.
+  // The kernel collects 512 regions at a time and says in walk_end where it began with the last of them, also
+  // when it went on from there to the end: what it has returned tells how far it came.
   const bool all = static_cast<uint64_t>(n) < arg.vec_len;
   at = all ? end : std::max<uint64_t>(arg.walk_end, reinterpret_cast<const PageRegion*>(buffer_)[n - 1].end);
   return n;
@@ -153,7 +155,8 @@ Result<void> PageScan::scan_protected(AddrRange range, ArenaVector<AddrRange>& r
   auto* regions = reinterpret_cast<const PageRegion*>(buffer_);
   for (uint64_t at = range.start.value; at < range.end.value;) {
     PagemapScanArg arg{};
-    // What is there and was not written since it was protected: the kernel's mark for a hole counts as swapped.
+    // What is there and was not written since it was protected: the kernel's mark for a hole counts as
+    // swapped.
     arg.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
     arg.category_mask = arg.category_inverted = kPageIsWritten;
     arg.return_mask = kPageIsPresent;
@@ -198,7 +201,8 @@ long is_protected(int pagemap, AddrRange range) {
   const long all = is_one_run(pagemap, range, arg);
   if (all != 0) return all;
   // Page by page: no condition of the call says "protected or a guard".
-  for (AddrRange page{range.start, range.start + kPageSize}; page.start < range.end; page = {page.end, page.end + kPageSize}) {
+  for (AddrRange page{range.start, range.start + kPageSize}; page.start < range.end;
+       page = {page.end, page.end + kPageSize}) {
     if (is_one_run(pagemap, page, arg) != 1 && is_one_run(pagemap, page, ask_for_guards()) != 1) return 0;
   }
   return 1;
@@ -206,7 +210,8 @@ long is_protected(int pagemap, AddrRange range) {
 
 bool missing_are_written(int pagemap) {
   constexpr uint64_t kPages = 3;  // two of them are of one page table
-  const long memory = sys::call(__NR_mmap, 0L, kPages * kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+  const long memory = sys::call(__NR_mmap, 0L, kPages * kPageSize, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
   if (sys::failed(memory)) return false;
   sys::call(__NR_madvise, memory, kPages * kPageSize, MADV_NOHUGEPAGE);
   Addr there{static_cast<uint64_t>(memory)};
@@ -214,13 +219,15 @@ bool missing_are_written(int pagemap) {
   *there.as<volatile char>() = 1;
   const Addr missing = there + kPageSize;
   // Not if it is there after all (mlockall).
-  const bool so = !has_page_tables(pagemap, {missing, missing + kPageSize}) && is_one_run(pagemap, {missing, missing + kPageSize}, ask_for_written()) == 1;
+  const bool so = !has_page_tables(pagemap, {missing, missing + kPageSize}) &&
+                  is_one_run(pagemap, {missing, missing + kPageSize}, ask_for_written()) == 1;
   sys::call(__NR_munmap, memory, kPages * kPageSize);
   return so;
 }
 
 long is_protected_if_mapped(int pagemap, AddrRange range) {
-  // The tables first: what went before is missing from them then, and what goes after they were looked at went after.
+  // The tables first: what went before is missing from them then, and what goes after they were looked at
+  // went after.
   if (range.size() < kTable || !has_page_tables(pagemap, range)) return is_protected(pagemap, range);
   for (PageRegion region{}; range.start < range.end; range.start = Addr{region.end}) {
     const long n = first_run(pagemap, range, ask_for_written(), &region);
@@ -235,12 +242,12 @@ AddrRange leading_huge_pages(int pagemap, AddrRange range) {
   PagemapScanArg arg{};
   arg.category_mask = arg.return_mask = kPageIsHuge;
   PageRegion region{};
-  if (range.empty() || first_run(pagemap, range, arg, &region) != 1 || region.start != range.start.value) return {};
+  if (range.empty() || first_run(pagemap, range, arg, &region) != 1 || region.start != range.start.value)
+    return {};
   return {range.start, Addr{region.end}};
 }
 
-Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
-                                     ArenaVector<AddrRange>& runs) {
+Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only, ArenaVector<AddrRange>& runs) {
   saw_protected_ = false;
   auto* regions = reinterpret_cast<const PageRegion*>(buffer_);
   for (uint64_t at = range.start.value; at < range.end.value;) {
@@ -274,8 +281,7 @@ Result<void> PageScan::scan_by_ioctl(AddrRange range, bool anonymous_only,
   return {};
 }
 
-Result<void> PageScan::scan_by_read(AddrRange range, bool anonymous_only,
-                                    ArenaVector<AddrRange>& runs) {
+Result<void> PageScan::scan_by_read(AddrRange range, bool anonymous_only, ArenaVector<AddrRange>& runs) {
   constexpr size_t kEntries = kBuffer / sizeof(uint64_t);
   auto* entries = reinterpret_cast<uint64_t*>(buffer_);
   for (Addr at = range.start; at < range.end;) {
@@ -283,8 +289,9 @@ Result<void> PageScan::scan_by_read(AddrRange range, bool anonymous_only,
     if (pages > kEntries) pages = kEntries;
     long n = sys::call(__NR_pread64, pagemap_, entries, pages * 8, at.value / kPageSize * 8);
     if (n <= 0) {
-      return make_error(ExitCode::kSystem, static_cast<int>(n), "cannot read /proc/self/pagemap at {:#x} ({})",
-                        at.value, errno_name(static_cast<int>(n)));
+      return make_error(ExitCode::kSystem, static_cast<int>(n),
+                        "cannot read /proc/self/pagemap at {:#x} ({})", at.value,
+                        errno_name(static_cast<int>(n)));
     }
     for (uint64_t i = 0; i < static_cast<uint64_t>(n) / 8; ++i) {
       bool exists = (entries[i] & (kEntryPresent | (swapping_ ? kEntrySwapped : 0))) != 0;
@@ -302,7 +309,8 @@ Result<void> PageScan::scan_shared(const Mapping& m, ArenaVector<AddrRange>& run
   const std::string_view path(m.path, m.path_len);
   const bool huge = m.page_size > kPageSize || path.starts_with("/anon_hugepage");
   const bool on_disk = m.kind == MappingKind::kFileShared && !path.starts_with("/dev/shm/");
-  // Of memory that may have few pages its object is asked sooner: mincore(2) looks at each page, half a second for 64 GiB.
+  // Of memory that may have few pages its object is asked sooner: mincore(2) looks at each page, half a
+  // second for 64 GiB.
   constexpr uint64_t kMuch = 256ull << 20;
   const bool never_swapped = !on_disk && !swapping_;
   if (huge || (never_swapped && m.range.size() <= kMuch)) return scan_resident(m.range, runs);
@@ -310,7 +318,8 @@ Result<void> PageScan::scan_shared(const Mapping& m, ArenaVector<AddrRange>& run
   if ((m.map_flags & kMapWhole) != 0) return add(m.range, runs);
   const Mapping* whole = m.inode != 0 ? &m : map_ != nullptr ? map_->find(m.range.start) : nullptr;
   bool known = false;
-  if (whole != nullptr && whole->shared && m.range.end <= whole->range.end) CKPT_TRY(scan_data(*whole, m.range, runs, &known));
+  if (whole != nullptr && whole->shared && m.range.end <= whole->range.end)
+    CKPT_TRY(scan_data(*whole, m.range, runs, &known));
   if (known) return {};
   if (never_swapped) return scan_resident(m.range, runs);
   // Asked again, since pages may go there meanwhile.
@@ -323,18 +332,23 @@ Result<void> PageScan::scan_shared(const Mapping& m, ArenaVector<AddrRange>& run
   return add(m.range, runs);
 }
 
-Result<void> PageScan::scan_data(const Mapping& m, AddrRange part, ArenaVector<AddrRange>& runs, bool* known) {
+Result<void> PageScan::scan_data(const Mapping& m, AddrRange part, ArenaVector<AddrRange>& runs,
+                                 bool* known) {
   const size_t before = runs.size();
   char name[64];
-  *fmt::format_to_n(name, sizeof(name) - 1, "/proc/self/map_files/{:x}-{:x}", m.range.start.value, m.range.end.value).out = '\0';
-  ScopedFd file(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0)));
+  *fmt::format_to_n(name, sizeof(name) - 1, "/proc/self/map_files/{:x}-{:x}", m.range.start.value,
+                    m.range.end.value)
+       .out = '\0';
+  ScopedFd file(static_cast<int>(
+      sys::call(__NR_openat, AT_FDCWD, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0)));
   if (!file.valid()) {
     file.release();
     return {};
   }
   struct stat st {};
   if (sys::call(__NR_fstat, file.get(), &st) != 0 || st.st_ino != m.inode || st.st_dev != m.device) return {};
-  const auto first = static_cast<long>(m.file_offset + (part.start - m.range.start)), end = first + static_cast<long>(part.size());
+  const auto first = static_cast<long>(m.file_offset + (part.start - m.range.start)),
+             end = first + static_cast<long>(part.size());
   for (long at = first; at < end;) {
     const long data = sys::call(__NR_lseek, file.get(), at, SEEK_DATA);
     if (data == -ENXIO) break;  // no more until its end
@@ -343,7 +357,8 @@ Result<void> PageScan::scan_data(const Mapping& m, AddrRange part, ArenaVector<A
       runs.truncate(before);
       return {};
     }
-    const uint64_t from = static_cast<uint64_t>(std::min(data, end) - first), to = static_cast<uint64_t>(std::min(hole, end) - first);
+    const uint64_t from = static_cast<uint64_t>(std::min(data, end) - first),
+                   to = static_cast<uint64_t>(std::min(hole, end) - first);
     const AddrRange run{(part.start + from).page_down(), (part.start + to).page_up()};
     if (!run.empty()) CKPT_TRY(add(run, runs));
     at = hole;
@@ -360,8 +375,8 @@ Result<void> PageScan::scan_resident(AddrRange range, ArenaVector<AddrRange>& ru
     if (pages > kPages) pages = kPages;
     long r = sys::call(__NR_mincore, at.value, pages * kPageSize, resident);
     if (r != 0) {
-      return make_error(ExitCode::kSystem, static_cast<int>(r), "mincore of {:#x}-{:#x} failed ({})", at.value,
-                        range.end.value, errno_name(static_cast<int>(r)));
+      return make_error(ExitCode::kSystem, static_cast<int>(r), "mincore of {:#x}-{:#x} failed ({})",
+                        at.value, range.end.value, errno_name(static_cast<int>(r)));
     }
     for (uint64_t i = 0; i < pages; ++i) {
       Addr page = at + i * kPageSize;

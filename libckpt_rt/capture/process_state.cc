@@ -57,8 +57,8 @@ void read_stat_fields(std::string_view stat, MmRecord& mm) {
   mm.env_end = f[51 - 4];
 }
 
-// The kernel tells nobody what mlockall(MCL_FUTURE) has said. It shows in a new mapping: what is locked cannot be given
-// back, and is there at once unless it is locked on fault.
+// The kernel tells nobody what mlockall(MCL_FUTURE) has said. It shows in a new mapping: what is locked
+// cannot be given back, and is there at once unless it is locked on fault.
 int future_locks() {
   const long page = sys::call(__NR_mmap, 0L, kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
   if (page == -EAGAIN) return MCL_FUTURE;  // as much is locked as may be
@@ -98,7 +98,8 @@ bool write_line(const char* path, const char* line, const char* prefix) {
   if (line[0] == '\0' || std::string_view(now) == line) return true;
   ScopedFd file(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0)));
   if (!file.valid()) return false;
-  const size_t length = static_cast<size_t>(fmt::format_to_n(text, sizeof(text), "{}{}", prefix, line).out - text);
+  const size_t length =
+      static_cast<size_t>(fmt::format_to_n(text, sizeof(text), "{}{}", prefix, line).out - text);
   return sys::call(__NR_write, file.get(), text, length) == static_cast<long>(length);
 }
 
@@ -106,7 +107,8 @@ uint32_t seccomp_filters_in(std::string_view status) {
   uint64_t mode = 0, filters = 0;
   if (numbers(line_of(status, "\nSeccomp:"), 10, &mode, 1) != 1 || mode == 0) return 0;
   // Before Linux 5.9 the number is not told.
-  return numbers(line_of(status, "\nSeccomp_filters:"), 10, &filters, 1) == 1 ? static_cast<uint32_t>(filters) : 1;
+  return numbers(line_of(status, "\nSeccomp_filters:"), 10, &filters, 1) == 1 ? static_cast<uint32_t>(filters)
+                                                                              : 1;
 }
 
 }  // namespace
@@ -123,7 +125,8 @@ bool is_filtered() {
   const long n = read_small_file("/proc/thread-self/status", text, sizeof(text));
   uint64_t mode = 0;
   // Many groups push the line out of the text.
-  return n <= 0 || numbers(line_of({text, static_cast<size_t>(n)}, "\nSeccomp:"), 10, &mode, 1) != 1 || mode != 0;
+  return n <= 0 || numbers(line_of({text, static_cast<size_t>(n)}, "\nSeccomp:"), 10, &mode, 1) != 1 ||
+         mode != 0;
 }
 
 void ProcessTexts::open() {
@@ -132,18 +135,21 @@ void ProcessTexts::open() {
   if (sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, 0L, &limit) != 0 || limit.rlim_cur < kPlenty) return;
   for (int i = 0; i < kTexts; ++i) {
     char path[64];
-    files_[i] = ScopedFd(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path_of(static_cast<Text>(i), sys::getpid(), path), O_RDONLY | O_CLOEXEC, 0)));
+    files_[i] = ScopedFd(static_cast<int>(sys::call(
+        __NR_openat, AT_FDCWD, path_of(static_cast<Text>(i), sys::getpid(), path), O_RDONLY | O_CLOEXEC, 0)));
   }
 }
 
 long ProcessTexts::read(Text which, int tid, bool leader_exited, char* buffer, size_t size) const {
   const bool of_process = which >= kComm;
-  if (files_[which].valid() && (of_process || !leader_exited)) return read_small_file(files_[which].get(), buffer, size);
+  if (files_[which].valid() && (of_process || !leader_exited))
+    return read_small_file(files_[which].get(), buffer, size);
   char path[64];
   return read_small_file(path_of(which, tid, path), buffer, size);
 }
 
-Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid, bool leader_exited, ProcessFacts& facts) {
+Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid, bool leader_exited,
+                                ProcessFacts& facts) {
   constexpr size_t kText = 64 << 10;
   auto* text = static_cast<char*>(arena.allocate(kText));
   if (text == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
@@ -158,7 +164,9 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
     return static_cast<const char*>(path);
   };
   long n = texts.read(ProcessTexts::kStatus, tid, leader_exited, text, kText);
-  if (n <= 0) return make_error(ExitCode::kSystem, static_cast<int>(n), "cannot read /proc/self/task/TID/status; mount /proc");
+  if (n <= 0)
+    return make_error(ExitCode::kSystem, static_cast<int>(n),
+                      "cannot read /proc/self/task/TID/status; mount /proc");
   std::string_view status(text, static_cast<size_t>(n));
   uint64_t v[64];
   if (numbers(line_of(status, "PPid:"), 10, v, 1) == 1) p.ppid = static_cast<int32_t>(v[0]);
@@ -177,16 +185,19 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
   facts.seccomp_filters = seccomp_filters_in(status);
   constexpr size_t kMostGroups = 8192;  // the status text above holds no more
   auto* groups_read = static_cast<uint64_t*>(arena.allocate(kMostGroups * sizeof(uint64_t)));
-  if (groups_read == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
+  if (groups_read == nullptr)
+    return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
   size_t groups = numbers(line_of(status, "Groups:"), 10, groups_read, kMostGroups);
   auto* group_ids = static_cast<uint32_t*>(arena.allocate(kMostGroups * sizeof(uint32_t)));
-  if (group_ids == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
+  if (group_ids == nullptr)
+    return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process");
   for (size_t i = 0; i < groups; ++i) group_ids[i] = static_cast<uint32_t>(groups_read[i]);
   facts.groups = std::as_bytes(std::span(group_ids, groups));
   p.group_count = static_cast<uint32_t>(groups);
 
   // Not what waits for __WCLONE: the command of CKPT_TO (image_command.cc).
-  facts.has_children = sys::call(__NR_waitid, P_ALL, 0L, 0L, WEXITED | WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT, 0L) != -ECHILD;
+  facts.has_children = sys::call(__NR_waitid, P_ALL, 0L, 0L,
+                                 WEXITED | WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT, 0L) != -ECHILD;
 
   p.pgid = static_cast<int32_t>(sys::call(__NR_getpgid, 0));
   p.sid = static_cast<int32_t>(sys::call(__NR_getsid, 0));
@@ -228,7 +239,7 @@ void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& stat
   state.membarrier = m > 0 ? static_cast<uint32_t>(m) : 0;
   state.brk = static_cast<uint64_t>(sys::call(__NR_brk, 0L));
   state.future_locks = future_locks();
-  auto line = [&]<size_t kSize>(ProcessTexts::Text which, char (&to)[kSize]) {
+  auto line = [&]<size_t kSize>(ProcessTexts::Text which, char(&to)[kSize]) {
     const long n = texts.read(which, 0, false, to, kSize);
     to[n > 0 ? n : 0] = '\0';
   };
@@ -253,7 +264,8 @@ long restore_signal_actions(const ProcessState& state) {
 
 uint32_t restore_process_settings(const ProcessState& state) {
   uint32_t notes = 0;
-  if (state.future_locks != 0 && sys::call(__NR_mlockall, long{state.future_locks}) != 0) notes |= kNoteFutureLocks;
+  if (state.future_locks != 0 && sys::call(__NR_mlockall, long{state.future_locks}) != 0)
+    notes |= kNoteFutureLocks;
   if (!write_line(kOomScoreFile, state.oom_score_adj, "")) notes |= kNoteOomScore;
   write_line(kCoreFilterFile, state.core_filter, "0x");  // it needs no right
   return notes;

@@ -11,9 +11,9 @@
 #include "base/bytes.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
-#include "libckpt_rt/core/kernel_sigaction.h"
-#include "libckpt_rt/capture/process_timers.h"
 #include "image/format/process_records.h"
+#include "libckpt_rt/capture/process_timers.h"
+#include "libckpt_rt/core/kernel_sigaction.h"
 
 namespace ckpt {
 
@@ -27,8 +27,8 @@ struct ProcessState {
   int64_t realtime_ns, monotonic_ns, boottime_ns;
   uint64_t brk;
   uint64_t cap_ambient;
-  int future_locks;       // what mlockall(2) has said of mappings to come: MCL_FUTURE, with MCL_ONFAULT, or 0
-  char oom_score_adj[16]; // lines of /proc/self/oom_score_adj and coredump_filter; empty: unknown
+  int future_locks;  // what mlockall(2) has said of mappings to come: MCL_FUTURE, with MCL_ONFAULT, or 0
+  char oom_score_adj[16];  // lines of /proc/self/oom_score_adj and coredump_filter; empty: unknown
   char core_filter[16];
 };
 
@@ -54,7 +54,8 @@ class ProcessTexts {
   enum Text { kStatus, kStat, kAuxv, kComm, kTimers, kOomScore, kCoreFilter, kTexts };
   // Where few descriptors are allowed none is: each is opened in the stop then.
   void open();
-  // With the threads standing. As read_small_file. tid: a thread of the program; leader_exited: another than the leader.
+  // With the threads standing. As read_small_file. tid: a thread of the program; leader_exited: another than
+  // the leader.
   long read(Text which, int tid, bool leader_exited, char* buffer, size_t size) const;
 
  private:
@@ -62,8 +63,10 @@ class ProcessTexts {
 };
 
 // Both with the threads standing. tid: a thread of the program.
-Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid, bool leader_exited, ProcessFacts& facts);
-void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& state);  // all but the timers: process_timers.h
+Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid, bool leader_exited,
+                                ProcessFacts& facts);
+void capture_process_state_stopped(const ProcessTexts& texts,
+                                   ProcessState& state);  // all but the timers: process_timers.h
 
 // Restart, in the leader, all signals blocked. The first error, or 0.
 long restore_signal_actions(const ProcessState& state);

@@ -28,7 +28,8 @@ Result<void> list_timers(std::string_view all, ProcessTimers& timers) {
     std::string_view one = all.substr(at, next == std::string_view::npos ? next : next + 1 - at);
     at += 4;
     if (timers.count == ProcessTimers::kMost) {
-      return make_error(ExitCode::kUnsupported, 0, "the program has more than {} POSIX timers", ProcessTimers::kMost);
+      return make_error(ExitCode::kUnsupported, 0, "the program has more than {} POSIX timers",
+                        ProcessTimers::kMost);
     }
     PosixTimerRecord& t = timers.list[timers.count];
     t = {};
@@ -44,9 +45,12 @@ Result<void> list_timers(std::string_view all, ProcessTimers& timers) {
       t.value = v[0];
     }
     std::string_view notify = line_of(one, "notify: ");
-    if (notify.substr(0, 6) == "signal") t.notify = SIGEV_SIGNAL;
-    else if (notify.substr(0, 4) == "none") t.notify = SIGEV_NONE;
-    else t.notify = SIGEV_THREAD;
+    if (notify.substr(0, 6) == "signal")
+      t.notify = SIGEV_SIGNAL;
+    else if (notify.substr(0, 4) == "none")
+      t.notify = SIGEV_NONE;
+    else
+      t.notify = SIGEV_THREAD;
     size_t tid = notify.find("/tid.");
     if (tid != std::string_view::npos) {
       t.notify |= SIGEV_THREAD_ID;
@@ -93,7 +97,9 @@ bool timers_name_thread(const ProcessTimers& timers, int tid) {
 namespace {
 
 // What is left only falls, but when the timer expires.
-bool expired_between(int64_t before_ns, int64_t after_ns) { return before_ns != 0 && (after_ns == 0 || after_ns > before_ns); }
+bool expired_between(int64_t before_ns, int64_t after_ns) {
+  return before_ns != 0 && (after_ns == 0 || after_ns > before_ns);
+}
 
 // Does the timer count the processor time of one thread? posix-timers.c: CPUCLOCK_PERTHREAD_MASK.
 bool of_thread(const PosixTimerRecord& timer) { return timer.clock < 0 && (timer.clock & 4) != 0; }
@@ -129,7 +135,8 @@ void add_expired(const ProcessTimers& timers, const TimersLeft& before, int exce
     const PosixTimerRecord& t = timers.list[i];
     if (t.id < 0 || t.notify == SIGEV_NONE || t.signal == except) continue;
     if (!expired_between(before.list[i], t.remaining_ns)) continue;
-    if (has([&](const PendingSignal& p) { return p.info.si_code == SI_TIMER && p.info.si_timerid == t.id; })) continue;
+    if (has([&](const PendingSignal& p) { return p.info.si_code == SI_TIMER && p.info.si_timerid == t.id; }))
+      continue;
     siginfo_t info{};
     info.si_signo = t.signal;
     info.si_code = SI_TIMER;
@@ -168,7 +175,8 @@ long restore_timers(const ProcessTimers& timers) {
     for (;;) {
       r = sys::call(__NR_timer_create, clock, &event, &id);
       if (r == -EINVAL && clock == t.clock && of_thread(t)) {
-        clock = CLOCK_MONOTONIC;  // the thread had ended: the timer never expires, but its number is the program's
+        clock = CLOCK_MONOTONIC;  // the thread had ended: the timer never expires, but its number is the
+                                  // program's
         continue;
       }
       if (r != 0 || id == t.id || by_id) break;

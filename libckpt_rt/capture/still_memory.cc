@@ -6,16 +6,20 @@
 namespace ckpt {
 
 Result<void> StillMemory::open() {
-  memory_file_.reset(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/mem", O_RDONLY | O_CLOEXEC, 0)));
+  memory_file_.reset(
+      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/mem", O_RDONLY | O_CLOEXEC, 0)));
   if (memory_file_.valid()) return {};
   int error = -memory_file_.release();
-  return make_error(ExitCode::kSystem, error, "cannot open /proc/self/mem ({}); mount /proc", errno_name(error));
+  return make_error(ExitCode::kSystem, error, "cannot open /proc/self/mem ({}); mount /proc",
+                    errno_name(error));
 }
 
 long StillMemory::read(std::byte* to, Addr from, size_t bytes, bool readable) {
   if (readable) {
     iovec local{to, bytes}, remote{from.as<void>(), bytes};
-    if (sys::call(__NR_process_vm_readv, sys::gettid(), &local, 1, &remote, 1, 0L) == static_cast<long>(bytes)) return 0;
+    if (sys::call(__NR_process_vm_readv, sys::gettid(), &local, 1, &remote, 1, 0L) ==
+        static_cast<long>(bytes))
+      return 0;
   }
   for (size_t done = 0; done < bytes;) {
     long n = sys::call(__NR_pread64, memory_file_.get(), to + done, bytes - done, from.value + done);
@@ -27,9 +31,11 @@ long StillMemory::read(std::byte* to, Addr from, size_t bytes, bool readable) {
 
 size_t StillMemory::read_many(std::span<const iovec> to, std::span<const iovec> from) {
   if (to.empty()) return 0;
-  long n = sys::call(__NR_process_vm_readv, sys::gettid(), to.data(), to.size(), from.data(), from.size(), 0L);
+  long n =
+      sys::call(__NR_process_vm_readv, sys::gettid(), to.data(), to.size(), from.data(), from.size(), 0L);
   size_t pieces = 0;
-  for (size_t have = n > 0 ? static_cast<size_t>(n) : 0; pieces < to.size() && have >= to[pieces].iov_len; ++pieces) {
+  for (size_t have = n > 0 ? static_cast<size_t>(n) : 0; pieces < to.size() && have >= to[pieces].iov_len;
+       ++pieces) {
     have -= to[pieces].iov_len;
   }
   return pieces;

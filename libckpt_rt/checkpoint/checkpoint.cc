@@ -2,13 +2,13 @@
 
 #include "base/clock.h"
 #include "base/kernel_caps.h"
-#include "libckpt_rt/entry/agent.h"
-#include "libckpt_rt/checkpoint/run.h"
+#include "image/write/image_directory.h"
 #include "libckpt_rt/capture/futex_words.h"
+#include "libckpt_rt/checkpoint/run.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
-#include "image/write/image_directory.h"
+#include "libckpt_rt/entry/agent.h"
 
 namespace ckpt {
 
@@ -20,13 +20,15 @@ Mode choose_mode(Mode wanted, Error* why_not_realtime) {
   UserfaultfdProbe probe = probe_userfaultfd();
   if (probe.allows_realtime()) return wanted == Mode::kAuto ? Mode::kRealtime : wanted;
   if (why_not_realtime != nullptr && probe.access == UserfaultfdAccess::kFull) {
-    *why_not_realtime = make_error(ExitCode::kUnavailable, 0,
-                                   "this kernel's userfaultfd cannot write-protect all memory: using mode fork; "
-                                   "Linux 5.19 or newer can");
+    *why_not_realtime =
+        make_error(ExitCode::kUnavailable, 0,
+                   "this kernel's userfaultfd cannot write-protect all memory: using mode fork; "
+                   "Linux 5.19 or newer can");
   } else if (why_not_realtime != nullptr) {
-    *why_not_realtime = make_error(ExitCode::kUnavailable, probe.syscall_error,
-                                   "full userfaultfd is not allowed here ({}): using mode fork; `ckpt check` says how to change that",
-                                   errno_name(probe.syscall_error));
+    *why_not_realtime = make_error(
+        ExitCode::kUnavailable, probe.syscall_error,
+        "full userfaultfd is not allowed here ({}): using mode fork; `ckpt check` says how to change that",
+        errno_name(probe.syscall_error));
   }
   return Mode::kFork;
 }
@@ -86,7 +88,9 @@ Result<CheckpointCost> take_checkpoint() {
   auto [mode, back_end, why] = choose_way(nullptr);
   if (why != nullptr) {
     auto directory = open_image_directory(library.directory);
-    if (directory.ok()) log_format(directory->get(), "CKPT_FAULTS={} is not used: {}", fault_back_end_name(library.settings.faults), why);
+    if (directory.ok())
+      log_format(directory->get(), "CKPT_FAULTS={} is not used: {}",
+                 fault_back_end_name(library.settings.faults), why);
   }
   if (protects_memory(mode) && futex_words::overflow()) mode = Mode::kFork;
   for (uint32_t attempt = 1;; ++attempt) {
@@ -111,8 +115,10 @@ Result<CheckpointCost> take_checkpoint() {
       refused = run.refused();
       if (result.ok()) prune_and_log(cost, run.key());
     }
-    if (keeps_watch) watch->keep();
-    else watch->end();
+    if (keeps_watch)
+      watch->keep();
+    else
+      watch->end();
     if (result.ok()) {
       agent::count_success(cost);
       return cost;

@@ -14,7 +14,8 @@
 //   sequential  write all, go
 //   fork        fork, go; the child writes
 //   concurrent      copy all to memory, go, write (the paper's "concurrent")
-//   realtime-large  as realtime, with a pool that all of memory fits in, written when all is copied ("large memory")
+//   realtime-large  as realtime, with a pool that all of memory fits in, written when all is copied ("large
+//   memory")
 #pragma once
 
 #include "base/result.h"
@@ -28,21 +29,22 @@ struct CheckpointCost {
   Mode mode = Mode::kAuto;
   uint64_t sequence = 0;
   uint64_t parent_sequence = 0;  // of the image that it is an increment to; 0: full
-  int64_t pause_ns = 0;         // from the first signal until the threads were released
-  int64_t longest_wait_ns = 0;  // upper bound of the longest wait of a thread on a protected page
+  int64_t pause_ns = 0;          // from the first signal until the threads were released
+  int64_t longest_wait_ns = 0;   // upper bound of the longest wait of a thread on a protected page
   uint64_t forced_copies = 0, sequential_copies = 0, release_copies = 0, faults = 0;
   uint64_t bytes_memory = 0, bytes_written = 0;
-  int64_t durable_ns = 0;       // from the request until the rename was synced
+  int64_t durable_ns = 0;  // from the request until the rename was synced
   uint32_t threads = 0, mappings = 0, descriptors = 0, attempts = 0;
   uint32_t pool_waits_forced = 0, pool_waits_sequential = 0;
-  char image[1400] = {};        // absolute path
+  char image[1400] = {};  // absolute path
 };
 
 // The modes that write-protect memory and copy it while the program runs.
 inline bool protects_memory(Mode mode) { return mode == Mode::kRealtime || mode == Mode::kRealtimeLarge; }
 
-// In which mode the next checkpoint is taken, and where faults are handled. The settings decide, and what this machine
-// allows. why_not_realtime: what keeps `auto` from realtime; why: what keeps from the back end that is set, or nullptr.
+// In which mode the next checkpoint is taken, and where faults are handled. The settings decide, and what
+// this machine allows. why_not_realtime: what keeps `auto` from realtime; why: what keeps from the back end
+// that is set, or nullptr.
 struct Way {
   Mode mode;
   FaultBackEnd back_end;

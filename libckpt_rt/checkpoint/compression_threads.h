@@ -8,8 +8,8 @@
 //            They are gone before the agent is: a stop, fork() or unshare() of the program never meets them.
 #pragma once
 
-#include "libckpt_rt/core/raw_thread.h"
 #include "image/write/compress/helper_threads.h"
+#include "libckpt_rt/core/raw_thread.h"
 
 namespace ckpt {
 

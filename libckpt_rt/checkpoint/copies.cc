@@ -15,10 +15,12 @@ Result<void> CheckpointRun::prepare_copy_of_all(uint64_t resident) {
   }
   const AddrRange ours = eager_arena_.range();
   sys::call(__NR_madvise, ours.start.value, ours.size(), MADV_DONTFORK);
-  if (const long r = sys::call(__NR_madvise, ours.start.value, resident, MADV_POPULATE_WRITE); r != 0 && r != -EINVAL) {
-    return make_error(ExitCode::kUnavailable, static_cast<int>(r),
-                      "no memory for a second copy of all memory, {} MiB ({}); mode concurrent needs it, realtime does not",
-                      resident >> 20, errno_name(static_cast<int>(r)));
+  if (const long r = sys::call(__NR_madvise, ours.start.value, resident, MADV_POPULATE_WRITE);
+      r != 0 && r != -EINVAL) {
+    return make_error(
+        ExitCode::kUnavailable, static_cast<int>(r),
+        "no memory for a second copy of all memory, {} MiB ({}); mode concurrent needs it, realtime does not",
+        resident >> 20, errno_name(static_cast<int>(r)));
   }
   return {};
 }
@@ -95,14 +97,16 @@ Result<void> CheckpointRun::copy_eagerly() {
   return {};
 }
 
-Result<void> CheckpointRun::take_eager_copy(const EagerCopy& copy, bool read, ArenaVector<CopiedSegment>& copied) {
+Result<void> CheckpointRun::take_eager_copy(const EagerCopy& copy, bool read,
+                                            ArenaVector<CopiedSegment>& copied) {
   const uint64_t pages = copy.bytes / kPageSize;
   uint64_t have = ~0ull;
   if (!read && still_memory_.read(copy.to, copy.from, copy.bytes, copy.readable) != 0) {
     // Pages of a file mapping beyond the file's end do not exist; those before it do.
     have = 0;
     for (uint64_t i = 0; i < pages; ++i) {
-      if (still_memory_.read(copy.to + i * kPageSize, copy.from + i * kPageSize, kPageSize, copy.readable) == 0) {
+      if (still_memory_.read(copy.to + i * kPageSize, copy.from + i * kPageSize, kPageSize, copy.readable) ==
+          0) {
         have |= 1ull << i;
       } else if (!copy.file) {
         return make_error(ExitCode::kInternal, EFAULT, "cannot read the program's memory at {:#x}",
@@ -115,7 +119,8 @@ Result<void> CheckpointRun::take_eager_copy(const EagerCopy& copy, bool read, Ar
     // A page of zeros in a file mapping differs from the file: it must be in the image.
     if ((have >> i & 1) != 0 && (copy.file || !page_is_zero(copy.to + i * kPageSize))) mask |= 1ull << i;
   }
-  if (mask != 0 && !copied.push_back({copy.from, mask, copy.to, kNoBuffer})) return no_memory("the list of pages");
+  if (mask != 0 && !copied.push_back({copy.from, mask, copy.to, kNoBuffer}))
+    return no_memory("the list of pages");
   return {};
 }
 

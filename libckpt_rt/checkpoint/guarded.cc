@@ -7,13 +7,13 @@
 #include <bit>
 
 #include "base/clock.h"
-#include "libckpt_rt/checkpoint/run.h"
 #include "libckpt_rt/capture/futex_words.h"
-#include "libckpt_rt/guard/guard.h"
-#include "libckpt_rt/interpose/memory/gate.h"
+#include "libckpt_rt/checkpoint/run.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/interpose/memory/gate.h"
 
 namespace ckpt {
 
@@ -59,17 +59,20 @@ bool CheckpointRun::share_descriptors(const ThreadSlot* stopped) {
 
 // A short stop: all threads go under guard, and nothing is protected yet.
 Result<void> CheckpointRun::open_guard_ahead() {
-  if (map_before_.has_pinned_pages()) return refuse("a ring, an asynchronous read or a device writes to its memory");
+  if (map_before_.has_pinned_pages())
+    return refuse("a ring, an asynchronous read or a device writes to its memory");
   CKPT_TRY(arming_.prepare(guarded_arena_, library.settings.segment_bytes));
   const int own_tids[] = {sys::gettid(), library.writer.tid()};
   int stuck = 0;
-  auto stopped = library.world.stop({own_tids, waiting_.span(), library.signal, library.settings.stop_timeout_ns},
-                                    arena_, &stuck);
+  auto stopped = library.world.stop(
+      {own_tids, waiting_.span(), library.signal, library.settings.stop_timeout_ns}, arena_, &stuck);
   if (!stopped.ok()) return stopped.error();
   auto open = [&]() -> Result<void> {
     if (const char* why = guard::refuses(stopped->first)) return refuse(why);
     if (!share_descriptors(stopped->first)) {
-      log_line(directory_.get(), "a thread has descriptors of its own, or kcmp(2) cannot tell: memory is protected in the stop, which lasts longer");
+      log_line(directory_.get(),
+               "a thread has descriptors of its own, or kcmp(2) cannot tell: memory is protected in the "
+               "stop, which lasts longer");
       return {};
     }
     auto opened = guarded_.open_stopped(back_end_, true, stopped->first, guarded_arena_);
@@ -115,7 +118,8 @@ void CheckpointRun::leave_guard_stopped(ThreadSlot* thread, bool give_up) {
 
 // The last thing in the stop.
 Result<void> CheckpointRun::settle_guarded() {
-  if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT)) return refuse("it has functions that run in the stop (ckpt_rt_callback)");
+  if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT))
+    return refuse("it has functions that run in the stop (ckpt_rt_callback)");
   if (map_.has_pinned_pages()) return refuse("a ring, an asynchronous read or a device writes to its memory");
   if (ahead_) {
     CKPT_TRY(settle_protection());
@@ -208,8 +212,9 @@ void CheckpointRun::undo_guard() {
   guarded_.end_stopped(library.stopped_threads);
 }
 
-// Mapping by mapping, exactly as they are now: the program has changed some since they were registered, and whoever has one
-// cut in two cannot mremap(2) it. The gate is held as long as the list of mappings is gone by, hence not for all at once.
+// Mapping by mapping, exactly as they are now: the program has changed some since they were registered, and
+// whoever has one cut in two cannot mremap(2) it. The gate is held as long as the list of mappings is gone
+// by, hence not for all at once.
 void CheckpointRun::take_registration_off() {
   if (back_end_ != FaultBackEnd::kInThread) return;
   constexpr uint64_t kAtOnce = 64 << 20;

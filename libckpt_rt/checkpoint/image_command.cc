@@ -16,7 +16,7 @@ namespace ckpt {
 
 namespace {
 
-constexpr int kFirstFd = 10;       // above those that the command gets
+constexpr int kFirstFd = 10;  // above those that the command gets
 constexpr int kPipeBytes = 1 << 20;
 constexpr size_t kStack = 32 << 10;
 
@@ -24,7 +24,9 @@ constexpr size_t kStack = 32 << 10;
 char** kept_environment = nullptr;
 size_t kept_count = 0;
 
-bool starts_with(const char* text, std::string_view start) { return std::strncmp(text, start.data(), start.size()) == 0; }
+bool starts_with(const char* text, std::string_view start) {
+  return std::strncmp(text, start.data(), start.size()) == 0;
+}
 
 // "LD_PRELOAD=..." without our library; false: nothing is left.
 bool without_us(const char* from, char* to) {
@@ -102,7 +104,8 @@ void ImageCommand::nanny(void* shared) {
   if (sys::call(__NR_getppid) != s.parent) sys::call(__NR_exit_group, 1);
   sys::call(__NR_setsid);  // ^C at the program's terminal is not for the command
   sys::call(__NR_umask, 077);
-  // Tables of our own: no CLONE_SIGHAND, no CLONE_FILES. All signals are blocked until the command is executed.
+  // Tables of our own: no CLONE_SIGHAND, no CLONE_FILES. All signals are blocked until the command is
+  // executed.
   struct {
     uint64_t handler = 0, flags = 0, restorer = 0, mask = 0;
   } by_default;
@@ -112,7 +115,8 @@ void ImageCommand::nanny(void* shared) {
   sys::call(__NR_dup3, s.output, 2, 0);
   sys::call(__NR_dup3, s.ready, 3, O_CLOEXEC);
   sys::call(__NR_close_range, 4L, UINT_MAX, 0L);  // the writing end of the pipe, above all
-  long child = ckpt_clone_thread(CLONE_VM | CLONE_VFORK | SIGCHLD, s.child_stack_top, nullptr, nullptr, nullptr, &execute, &s);
+  long child = ckpt_clone_thread(CLONE_VM | CLONE_VFORK | SIGCHLD, s.child_stack_top, nullptr, nullptr,
+                                 nullptr, &execute, &s);
   if (sys::failed(child)) {
     s.error = static_cast<int>(-child);
     sys::call(__NR_exit_group, 1);
@@ -126,20 +130,22 @@ void ImageCommand::nanny(void* shared) {
   sys::call(__NR_exit_group, 0);
 }
 
-Result<void> ImageCommand::start(const char* command, const char* name, const ImageIdentity& identity, int dir_fd,
-                                 Arena& arena) {
+Result<void> ImageCommand::start(const char* command, const char* name, const ImageIdentity& identity,
+                                 int dir_fd, Arena& arena) {
   command_ = command;
   name_ = name;
   auto failed = [&](long error) {
-    return make_error(ExitCode::kSystem, static_cast<int>(error), "cannot start the command of CKPT_TO ({}): {}",
-                      errno_name(static_cast<int>(error)), command_);
+    return make_error(ExitCode::kSystem, static_cast<int>(error),
+                      "cannot start the command of CKPT_TO ({}): {}", errno_name(static_cast<int>(error)),
+                      command_);
   };
   constexpr size_t kOwn = 5, kText = 1100;
   shared_ = static_cast<Shared*>(arena.allocate(sizeof(Shared)));
   auto* stacks = static_cast<std::byte*>(arena.allocate(2 * kStack, 64));
   auto** environment = static_cast<char**>(arena.allocate((kept_count + kOwn + 1) * sizeof(char*)));
   auto* text = static_cast<char*>(arena.allocate(kOwn * kText));
-  if (shared_ == nullptr || stacks == nullptr || environment == nullptr || text == nullptr) return failed(ENOMEM);
+  if (shared_ == nullptr || stacks == nullptr || environment == nullptr || text == nullptr)
+    return failed(ENOMEM);
   *shared_ = {};
   size_t n = 0;
   for (; n < kept_count; ++n) environment[n] = kept_environment[n];
@@ -149,7 +155,8 @@ Result<void> ImageCommand::start(const char* command, const char* name, const Im
     text += kText;
   };
   char run[33];
-  for (size_t i = 0; i < sizeof(identity.run_id); ++i) fmt::format_to_n(run + 2 * i, 2, "{:02x}", identity.run_id[i]);
+  for (size_t i = 0; i < sizeof(identity.run_id); ++i)
+    fmt::format_to_n(run + 2 * i, 2, "{:02x}", identity.run_id[i]);
   run[32] = '\0';
   set("CKPT_IMAGE_NAME={}", name);
   set("CKPT_SEQUENCE={}", identity.sequence);
@@ -174,18 +181,21 @@ Result<void> ImageCommand::start(const char* command, const char* name, const Im
   ScopedFd started = moved_up(ready[0]), starting = moved_up(ready[1]);
   long output = -EBADF;
   if (library.settings.log) {
-    output = sys::call(__NR_openat, dir_fd, "ckpt_rt.log", O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    output = sys::call(__NR_openat, dir_fd, "ckpt_rt.log",
+                       O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   }
   if (sys::failed(output)) output = sys::call(__NR_openat, AT_FDCWD, "/dev/null", O_WRONLY | O_CLOEXEC, 0);
   if (sys::failed(output)) return failed(output);
   ScopedFd log = moved_up(static_cast<int>(output));
-  if (!input.valid() || !pipe_.valid() || !started.valid() || !starting.valid() || !log.valid()) return failed(EMFILE);
+  if (!input.valid() || !pipe_.valid() || !started.valid() || !starting.valid() || !log.valid())
+    return failed(EMFILE);
   sys::call(__NR_fcntl, pipe_.get(), static_cast<long>(F_SETPIPE_SZ), static_cast<long>(kPipeBytes));
   shared_->input = input.get();
   shared_->output = log.get();
   shared_->ready = starting.get();
 
-  long child = ckpt_clone_thread(CLONE_VM, stacks + kStack, nullptr, nullptr, nullptr, &ImageCommand::nanny, shared_);
+  long child =
+      ckpt_clone_thread(CLONE_VM, stacks + kStack, nullptr, nullptr, nullptr, &ImageCommand::nanny, shared_);
   if (sys::failed(child)) return failed(child);
   nanny_ = child;
   starting.reset();
@@ -212,15 +222,16 @@ int ImageCommand::wait_for_end() {
 
 Error ImageCommand::ended(int status, const char* when) const {
   if (status < 0) {
-    return make_error(ExitCode::kIo, 0, "{}: nobody knows how the command of CKPT_TO ended (something killed its parent): {}",
+    return make_error(ExitCode::kIo, 0,
+                      "{}: nobody knows how the command of CKPT_TO ended (something killed its parent): {}",
                       name_, command_);
   }
   if (WIFSIGNALED(status)) {
-    return make_error(ExitCode::kIo, 0, "{}: the command of CKPT_TO was killed by signal {}{}: {}", name_, WTERMSIG(status),
-                      when, command_);
+    return make_error(ExitCode::kIo, 0, "{}: the command of CKPT_TO was killed by signal {}{}: {}", name_,
+                      WTERMSIG(status), when, command_);
   }
-  return make_error(ExitCode::kIo, 0, "{}: the command of CKPT_TO ended with status {}{}: {}", name_, WEXITSTATUS(status), when,
-                    command_);
+  return make_error(ExitCode::kIo, 0, "{}: the command of CKPT_TO ended with status {}{}: {}", name_,
+                    WEXITSTATUS(status), when, command_);
 }
 
 Result<void> ImageCommand::publish(FileBackend&, uint64_t, bool) {

@@ -90,7 +90,8 @@ void write_process(const MetaSources& s, MetaWriter& meta) {
   p.root_len = static_cast<uint32_t>(s.facts->root.size());
   p.comm_len = static_cast<uint32_t>(s.facts->comm.size());
   const Mapping* own = s.map->find(Addr{p.restart_entry});
-  std::string_view library_path = own != nullptr ? std::string_view(own->path, own->path_len) : std::string_view();
+  std::string_view library_path =
+      own != nullptr ? std::string_view(own->path, own->path_len) : std::string_view();
   p.library_path_len = static_cast<uint32_t>(library_path.size());
   meta.record(RecordType::kProcess, p, s.facts->groups, cpu_bytes, s.facts->cwd, s.facts->root, s.facts->comm,
               library_path);
@@ -128,7 +129,8 @@ void write_mapping(const MetaSources& s, const Mapping& m, MetaWriter& meta) {
   } else if (m.kind == MappingKind::kMemfd) {
     constexpr std::string_view kPrefix = "/memfd:", kSuffix = " (deleted)";
     path.remove_prefix(kPrefix.size());
-    if (path.size() >= kSuffix.size() && path.substr(path.size() - kSuffix.size()) == kSuffix) path.remove_suffix(kSuffix.size());
+    if (path.size() >= kSuffix.size() && path.substr(path.size() - kSuffix.size()) == kSuffix)
+      path.remove_suffix(kSuffix.size());
   } else if (m.kind == MappingKind::kSysV) {
     // The inode of a SysV segment is its id; the key is in the name, "/SYSV%08x".
     r.sysv_shmid = static_cast<int32_t>(m.inode);
@@ -152,12 +154,12 @@ void write_mapping(const MetaSources& s, const Mapping& m, MetaWriter& meta) {
   meta.record(RecordType::kMapping, r, path, build_id);
 }
 
-// Would the kernel have made one mapping of the two? It does not where one is registered with a userfaultfd while the
-// other comes into being; what a restart maps shall not be in more and more pieces.
+// Would the kernel have made one mapping of the two? It does not where one is registered with a userfaultfd
+// while the other comes into being; what a restart maps shall not be in more and more pieces.
 bool could_be_one(const Mapping& m, const Mapping& next) {
-  return m.range.end == next.range.start && m.kind == MappingKind::kAnonymous && next.kind == m.kind && !m.shared &&
-         !next.shared && next.prot == m.prot && next.map_flags == m.map_flags && next.page_size == m.page_size &&
-         (m.map_flags & kMapGrowsDown) == 0 &&
+  return m.range.end == next.range.start && m.kind == MappingKind::kAnonymous && next.kind == m.kind &&
+         !m.shared && !next.shared && next.prot == m.prot && next.map_flags == m.map_flags &&
+         next.page_size == m.page_size && (m.map_flags & kMapGrowsDown) == 0 &&
          std::string_view(m.path, m.path_len) == std::string_view(next.path, next.path_len);
 }
 
@@ -183,7 +185,8 @@ Result<void> write_meta(const MetaSources& s, Arena&, MetaWriter& meta) {
   for (uint32_t sig = 1; sig <= ProcessState::kSignals; ++sig) {
     const KernelSigaction& a = s.state->actions[sig - 1];
     if (a.handler == 0 && a.flags == 0) continue;
-    meta.record(RecordType::kSignalAction, SignalActionRecord{sig, 0, a.handler, a.flags, a.restorer, a.mask});
+    meta.record(RecordType::kSignalAction,
+                SignalActionRecord{sig, 0, a.handler, a.flags, a.restorer, a.mask});
   }
   for (uint32_t i = 0; i < s.state->timers.count; ++i) {
     if (s.state->timers.list[i].id >= 0) meta.record(RecordType::kPosixTimer, s.state->timers.list[i]);

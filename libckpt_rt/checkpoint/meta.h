@@ -3,13 +3,13 @@
 // Owner:     libckpt_rt. Callers: the agent, after the threads were released (or a forked child).
 #pragma once
 
-#include "libckpt_rt/checkpoint/checkpoint.h"
+#include "image/write/meta_writer.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/mapped_files.h"
 #include "libckpt_rt/capture/memory_map.h"
 #include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/stop/stop_world.h"
-#include "image/write/meta_writer.h"
 
 namespace ckpt {
 

@@ -49,8 +49,8 @@ Result<void> CheckpointRun::run() {
     default:
       if (!is_guarded()) release_guard::open(copier_);
       expect_progress();
-      // A callback may write more than the pool holds. In mode realtime-large it cannot, but for memory that came
-      // while protection was under way.
+      // A callback may write more than the pool holds. In mode realtime-large it cannot, but for memory that
+      // came while protection was under way.
       if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT) && writes_at_once()) start_writer(WriterOrder::kWrite);
       go();
       // Else it would only keep a processor from those who go on.
@@ -66,7 +66,8 @@ bool CheckpointRun::writes_at_once() const {
 
 void CheckpointRun::expect_progress() {
   uint64_t bytes = table_.bytes_to_copy();
-  for (const CopiedSegment& s : eager_) bytes += static_cast<uint64_t>(std::popcount(s.page_mask)) * kPageSize;
+  for (const CopiedSegment& s : eager_)
+    bytes += static_cast<uint64_t>(std::popcount(s.page_mask)) * kPageSize;
   checkpoint_progress::expect(bytes);
 }
 
@@ -78,8 +79,8 @@ bool CheckpointRun::start_engine() {
   settings.speed.bytes_per_second = library.settings.dma_bytes_per_second;
   engine_.emplace(protection_, copier_.listener(), settings);
   if (!engine_->reserve(arena_)) return false;
-  const long r = library.engine.spawn([](void* engine) { static_cast<DmaCopyEngine*>(engine)->run(); }, &*engine_,
-                                      DescriptorTable::kShareWithCaller);
+  const long r = library.engine.spawn([](void* engine) { static_cast<DmaCopyEngine*>(engine)->run(); },
+                                      &*engine_, DescriptorTable::kShareWithCaller);
   if (r != 0) return false;
   copier_.use(*engine_, library.settings.dma_threshold);
   return true;
@@ -95,11 +96,12 @@ void CheckpointRun::start_writer(WriterOrder order) {
 }
 
 // The scheduler likes to wake a thread where it ran last or where it is woken, and does not look for an idle
-// processor after threads that kept all of them busy: it is told to stay away from the agent's. Should that one be
-// busy with something else after all, the agent does the work itself.
+// processor after threads that kept all of them busy: it is told to stay away from the agent's. Should that
+// one be busy with something else after all, the agent does the work itself.
 Beside CheckpointRun::writer_beside() {
   if (!writer_spawned_ || library.writer.tid() == 0) return {};
-  const long bytes = sys::call(__NR_sched_getaffinity, library.writer.tid(), sizeof(writer_processors_), writer_processors_);
+  const long bytes =
+      sys::call(__NR_sched_getaffinity, library.writer.tid(), sizeof(writer_processors_), writer_processors_);
   writer_processors_bytes_ = bytes > 0 ? static_cast<uint32_t>(bytes) : 0;
   int processors = 0;
   for (uint32_t i = 0; i < writer_processors_bytes_; ++i) processors += std::popcount(writer_processors_[i]);
@@ -123,10 +125,12 @@ Beside CheckpointRun::writer_beside() {
   beside.await = [](void* self) {
     auto& run = *static_cast<CheckpointRun*>(self);
     uint32_t order = static_cast<uint32_t>(WriterOrder::kHelp);
-    if (run.writer_order_.compare_exchange_strong(order, static_cast<uint32_t>(WriterOrder::kWait), std::memory_order_acquire)) {
+    if (run.writer_order_.compare_exchange_strong(order, static_cast<uint32_t>(WriterOrder::kWait),
+                                                  std::memory_order_acquire)) {
       return run.writer_work_(run.writer_work_argument_);  // it has not begun
     }
-    while ((order = run.writer_order_.load(std::memory_order_acquire)) == static_cast<uint32_t>(WriterOrder::kHelping)) {
+    while ((order = run.writer_order_.load(std::memory_order_acquire)) ==
+           static_cast<uint32_t>(WriterOrder::kHelping)) {
       futex_wait(run.writer_order_, order);
     }
   };
@@ -151,7 +155,9 @@ void CheckpointRun::write_queue() {
       continue;
     }
     // The agent may take the order back until here.
-    if (!writer_order_.compare_exchange_strong(order, static_cast<uint32_t>(WriterOrder::kHelping), std::memory_order_acquire)) continue;
+    if (!writer_order_.compare_exchange_strong(order, static_cast<uint32_t>(WriterOrder::kHelping),
+                                               std::memory_order_acquire))
+      continue;
     writer_work_(writer_work_argument_);
     // release: what the work did is seen by the agent, which gives no other order before it sees this.
     writer_order_.store(static_cast<uint32_t>(WriterOrder::kWait), std::memory_order_release);
@@ -169,18 +175,22 @@ void CheckpointRun::write_queue() {
   }
 }
 
-// The copier need not be far ahead of a disk that it waits for in the end. What fits into the pool is copied at once; but not
-// of an increment, which is small, and for which to touch more buffers takes longer than to write from the same ones again.
+// The copier need not be far ahead of a disk that it waits for in the end. What fits into the pool is copied
+// at once; but not of an increment, which is small, and for which to touch more buffers takes longer than to
+// write from the same ones again.
 void CheckpointRun::limit_copies_ahead() {
   const uint64_t segment = table_.segment_bytes();
   const bool fits = table_.bytes_to_copy() <= pool_.buffers() * segment / 4 * 3;
-  if (mode_ == Mode::kRealtime && (!fits || identity_.parent.sequence != 0)) pool_.limit_sequential(kAheadBytes / segment);
+  if (mode_ == Mode::kRealtime && (!fits || identity_.parent.sequence != 0))
+    pool_.limit_sequential(kAheadBytes / segment);
 }
 
 Result<void> CheckpointRun::finish_realtime() {
   const bool by_engine = library.settings.dma && start_engine();
   if (library.settings.dma && !by_engine) {
-    log_line(directory_.get(), "the emulated device could not be started: copies are made by the processor; raise the limit on processes");
+    log_line(directory_.get(),
+             "the emulated device could not be started: copies are made by the processor; raise the limit on "
+             "processes");
   }
   copier_.set_order(library.settings.order);
   limit_copies_ahead();
@@ -196,7 +206,9 @@ Result<void> CheckpointRun::finish_realtime() {
   if (!is_guarded()) release_guard::close();
   Result<void> resumed;
   // Of the stop that was the image's: closing the guard takes another.
-  auto signalled_late = [] { return library.world.signalled_late(now_ns() + library.settings.stop_timeout_ns); };
+  auto signalled_late = [] {
+    return library.world.signalled_late(now_ns() + library.settings.stop_timeout_ns);
+  };
   const int late_under_guard = is_guarded() ? signalled_late() : 0;
   if (keep_watch_) {
     resumed = watch_.resume();
@@ -221,9 +233,13 @@ Result<void> CheckpointRun::finish_realtime() {
   if (const int late = is_guarded() ? late_under_guard : signalled_late(); late != 0) {
     library.look_at_signals = true;
     memory_vanished_ = true;
-    return late < 0 ? make_error(ExitCode::kTimeout, 0, "a thread has not gone on since the stop; the checkpoint is taken again")
-                    : make_error(ExitCode::kInternal, 0,
-                                 "thread {} was sent a signal when it stood still already; the checkpoint is taken again", late);
+    return late < 0
+               ? make_error(ExitCode::kTimeout, 0,
+                            "a thread has not gone on since the stop; the checkpoint is taken again")
+               : make_error(
+                     ExitCode::kInternal, 0,
+                     "thread {} was sent a signal when it stood still already; the checkpoint is taken again",
+                     late);
   }
   CKPT_TRY(set_meta());
   if (identity_.parent.sequence != 0) CKPT_TRY(sink_.inherit(inherited_.span()));
@@ -233,8 +249,8 @@ Result<void> CheckpointRun::finish_realtime() {
   if (library.settings.segment_auto && !keep_watch_) {
     const uint64_t forced = copier_.counters().forced, in_order = copier_.counters().sequential;
     uint64_t& bytes = library.settings.segment_bytes;
-    log_format(directory_.get(), "segments of {} KiB; {} of {} copied by force; next {} KiB", bytes >> 10, forced, forced + in_order,
-               next_segment(bytes, forced, in_order) >> 10);
+    log_format(directory_.get(), "segments of {} KiB; {} of {} copied by force; next {} KiB", bytes >> 10,
+               forced, forced + in_order, next_segment(bytes, forced, in_order) >> 10);
     bytes = next_segment(bytes, forced, in_order);
   }
   return {};
@@ -253,8 +269,10 @@ Result<void> CheckpointRun::write_still_memory() {
     const Mapping* m = map_.find(table_.window(s).start);
     const bool file = m != nullptr && m->inode != 0;
     if (!region.readable || file) {
-      if (bounce == nullptr) bounce = static_cast<std::byte*>(arena_.allocate(table_.segment_bytes(), kPageSize));
-      if (bounce == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to read unreadable pages");
+      if (bounce == nullptr)
+        bounce = static_cast<std::byte*>(arena_.allocate(table_.segment_bytes(), kPageSize));
+      if (bounce == nullptr)
+        return make_error(ExitCode::kInternal, ENOMEM, "no memory to read unreadable pages");
       for (uint64_t left = mask; left != 0; left &= left - 1) {
         uint64_t offset = static_cast<uint64_t>(std::countr_zero(left)) * kPageSize;
         if (still_memory_.read(bounce + offset, s.base + offset, kPageSize, region.readable) != 0) {
@@ -288,7 +306,8 @@ Result<void> CheckpointRun::finish_fork() {
     Error error;
     uint64_t bytes_memory, bytes_written, sequential;
   };
-  long page = sys::call(__NR_mmap, 0L, kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1L, 0L);
+  long page =
+      sys::call(__NR_mmap, 0L, kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1L, 0L);
   if (sys::failed(page)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the child's report");
   static_assert(sizeof(Report) <= kPageSize);
   auto* report = reinterpret_cast<Report*>(page);
@@ -318,14 +337,16 @@ Result<void> CheckpointRun::finish_fork() {
   descriptors_.release();
   Result<void> result;
   if (sys::failed(child)) {
-    result = make_error(ExitCode::kSystem, static_cast<int>(child), "cannot fork ({}); raise the limits on memory and processes",
+    result = make_error(ExitCode::kSystem, static_cast<int>(child),
+                        "cannot fork ({}); raise the limits on memory and processes",
                         errno_name(static_cast<int>(child)));
   } else {
     int status = 0;
     while (sys::call(__NR_wait4, child, &status, __WCLONE, 0L) == -EINTR) {
     }
     if (!WIFEXITED(status)) {
-      result = make_error(ExitCode::kInternal, 0, "the child that wrote the image was killed by signal {}", WTERMSIG(status));
+      result = make_error(ExitCode::kInternal, 0, "the child that wrote the image was killed by signal {}",
+                          WTERMSIG(status));
     } else if (!report->ok) {
       result = report->error;
     } else {

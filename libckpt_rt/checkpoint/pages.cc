@@ -1,8 +1,8 @@
 // Which pages an image has: not what the program excluded, nor what its heap knows to be free.
-#include "libckpt_rt/checkpoint/progress.h"
-#include "libckpt_rt/checkpoint/run.h"
 #include "libckpt_rt/capture/excluded_memory.h"
 #include "libckpt_rt/capture/heap_extents.h"
+#include "libckpt_rt/checkpoint/progress.h"
+#include "libckpt_rt/checkpoint/run.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 
@@ -23,7 +23,8 @@ Result<void> CheckpointRun::leave_out_excluded(ArenaVector<AddrRange>& runs, siz
 }
 
 Result<void> CheckpointRun::list_free_heap() {
-  if (!heap_extents::collect_free(still_memory_, arena_, free_heap_)) return no_memory("the list of free memory");
+  if (!heap_extents::collect_free(still_memory_, arena_, free_heap_))
+    return no_memory("the list of free memory");
   return {};
 }
 
@@ -33,11 +34,15 @@ void CheckpointRun::log_heap() {
     for (const AddrRange& r : free_heap_) bytes += r.size();
     log_format(directory_.get(), "heap: {} KiB of free pages are not saved", bytes >> 10);
     if (const uint64_t outside = heap_extents::bytes_outside(); outside != 0) {
-      log_format(directory_.get(), "heap: {} KiB lie outside of its regions, being larger than one or for want of address space (ulimit -v)",
+      log_format(directory_.get(),
+                 "heap: {} KiB lie outside of its regions, being larger than one or for want of address "
+                 "space (ulimit -v)",
                  outside >> 10);
     }
   } else if (library.settings.heap == Heap::kJemalloc) {
-    log_line(directory_.get(), "CKPT_HEAP=jemalloc, but the heap is libc's: put libckpt_heap.so into LD_PRELOAD, or use ckpt run");
+    log_line(
+        directory_.get(),
+        "CKPT_HEAP=jemalloc, but the heap is libc's: put libckpt_heap.so into LD_PRELOAD, or use ckpt run");
   }
 }
 
@@ -73,7 +78,8 @@ Result<void> CheckpointRun::list_pages() {
   const bool eager_is_separate = mode_ != Mode::kSequential;
   for (const Part& p : parts) {
     if (eager_is_separate && p.mapping->handling == Handling::kEager) continue;
-    if (!table_.add_region({p.mapping->range, (p.mapping->prot & PROT_READ) != 0})) return no_memory("the table of segments");
+    if (!table_.add_region({p.mapping->range, (p.mapping->prot & PROT_READ) != 0}))
+      return no_memory("the table of segments");
     for (size_t i = p.first; i < p.first + p.count; ++i) {
       if (!table_.add_run(runs[i])) return no_memory("the table of segments");
     }

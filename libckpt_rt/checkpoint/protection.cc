@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <bit>
 
-#include "libckpt_rt/checkpoint/run.h"
+#include "image/write/image_directory.h"
 #include "libckpt_rt/capture/excluded_memory.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/heap_extents.h"
-#include "libckpt_rt/interpose/memory/gate.h"
+#include "libckpt_rt/checkpoint/run.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/task_list.h"
-#include "image/write/image_directory.h"
+#include "libckpt_rt/interpose/memory/gate.h"
 
 namespace ckpt {
 
@@ -25,8 +25,10 @@ void CheckpointRun::choose_parent() {
   if (parent.sequence == 0 || !chain_may_grow(parent, library.settings.increments + 1)) return;
   // The program may have been restarted twice: both write into one directory, and prune it.
   parent_ = hold_image(directory_.get(), parent.name);
-  if (parent_.valid() && parent_is_whole(directory_.get(), library.run_id, parent, key_)) identity_.parent = parent;
-  else parent_.reset();
+  if (parent_.valid() && parent_is_whole(directory_.get(), library.run_id, parent, key_))
+    identity_.parent = parent;
+  else
+    parent_.reset();
 }
 
 // Pages that the program has not written to since the stop of the parent.
@@ -39,8 +41,10 @@ Result<void> CheckpointRun::inherit_unwritten() {
       const int first = std::countr_zero(left), count = std::countr_one(left >> first);
       const Addr start = s.base + static_cast<uint64_t>(first) * kPageSize;
       const Addr end = start + static_cast<uint64_t>(count) * kPageSize;
-      if (!inherited_.empty() && inherited_.back().end == start) inherited_.back().end = end;
-      else if (!inherited_.push_back({start, end})) return no_memory("the list of pages");
+      if (!inherited_.empty() && inherited_.back().end == start)
+        inherited_.back().end = end;
+      else if (!inherited_.push_back({start, end}))
+        return no_memory("the list of pages");
       left &= count + first >= 64 ? 0 : ~0ull << (first + count);
     }
   }
@@ -67,15 +71,19 @@ Result<void> CheckpointRun::protect_ahead() {
       if (!held.sure() && round == 0 && watch_.is_renewed()) {
         // What is in the table now is of the last checkpoint. Once more, then, from nothing.
         memory_vanished_ = true;
-        return make_error(ExitCode::kInternal, 0, "a call that changes mappings did not end: a full image is taken instead");
+        return make_error(ExitCode::kInternal, 0,
+                          "a call that changes mappings did not end: a full image is taken instead");
       }
       if (!held.sure()) {
-        log_line(directory_.get(), "a call that changes mappings did not end: memory is protected in the stop, which lasts longer");
+        log_line(
+            directory_.get(),
+            "a call that changes mappings did not end: memory is protected in the stop, which lasts longer");
         return get_ready();
       }
       CKPT_TRY(now.read(own_.span()));
       // One made since the guard was opened waits for its end; an older one may not have been mapped then.
-      if (is_guarded() && now.has_pinned_pages()) return refuse("a ring, an asynchronous read or a device writes to its memory");
+      if (is_guarded() && now.has_pinned_pages())
+        return refuse("a ring, an asynchronous read or a device writes to its memory");
       now.copy_flags_from(map_before_);
       now.copy_special_pages_eagerly();
       if (is_guarded()) GuardedMemory::leave_out(now.mappings());
@@ -92,7 +100,9 @@ Result<void> CheckpointRun::protect_ahead() {
     if (round == 0 && watch_.is_renewed()) {
       auto found = arming_.check();
       if (!found.ok()) return found.error();
-      if (*found != 0) log_format(directory_.get(), "{} segments lost their protection unseen; they are looked at in the stop", *found);
+      if (*found != 0)
+        log_format(directory_.get(),
+                   "{} segments lost their protection unseen; they are looked at in the stop", *found);
     }
     ArenaVector<Addr> stacks(arena_);
     waiting_.clear();
@@ -114,7 +124,8 @@ void CheckpointRun::take_protection_off() {
     MappingsHeld held;
     if (!held.sure() || !now.read(own_.span()).ok()) return;  // the descriptor's end will do it
   }
-  // The program comes in between: it takes milliseconds for each GiB. Who changes a mapping then has it forgotten first.
+  // The program comes in between: it takes milliseconds for each GiB. Who changes a mapping then has it
+  // forgotten first.
   for (const Mapping& m : now.mappings()) {
     if (m.handling != Handling::kTracked) continue;
     for (AddrRange rest = m.range; !rest.empty();) {
@@ -135,8 +146,10 @@ Result<void> CheckpointRun::settle_protection() {
   }
   if (is_guarded() && !add_rseq_pages()) return no_memory("the list of pages that are not protected");
   std::sort(open_pages_.begin(), open_pages_.end());
-  open_pages_.truncate(static_cast<size_t>(std::unique(open_pages_.begin(), open_pages_.end()) - open_pages_.begin()));
-  if (!queue_.reserve(arena_, static_cast<uint32_t>(pool_.buffers() + 1))) return no_memory("the queue of buffers");
+  open_pages_.truncate(
+      static_cast<size_t>(std::unique(open_pages_.begin(), open_pages_.end()) - open_pages_.begin()));
+  if (!queue_.reserve(arena_, static_cast<uint32_t>(pool_.buffers() + 1)))
+    return no_memory("the queue of buffers");
   map_.copy_special_pages_eagerly();
   if (is_guarded()) GuardedMemory::leave_out(map_.mappings());
   ArenaVector<AddrRange> runs(arena_);
@@ -147,11 +160,13 @@ Result<void> CheckpointRun::settle_protection() {
   CKPT_TRY(arming_.settle(map_.mappings(), open_pages_.span(), runs));
   CKPT_TRY(leave_out_excluded(runs, 0));
   if (!heap_extents::leave_out(free_heap_.span(), runs, 0)) return no_memory("the list of pages");
-  // They stay protected: who writes to one makes its segment writable, as with any page that was not there at the stop.
+  // They stay protected: who writes to one makes its segment writable, as with any page that was not there at
+  // the stop.
   for (const AddrRange& free : free_heap_) table_.clear_present(free);
   for (const Mapping& m : map_.mappings()) {
     if (m.handling != Handling::kTracked) continue;
-    for (AddrRange out, rest = m.range; !(out = excluded_memory::next_excluded(rest)).empty(); rest.start = out.end) {
+    for (AddrRange out, rest = m.range; !(out = excluded_memory::next_excluded(rest)).empty();
+         rest.start = out.end) {
       arming_.release(out);
     }
   }

@@ -8,12 +8,12 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "image/write/image_directory.h"
+#include "libckpt_rt/capture/memory_advice.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
-#include "libckpt_rt/capture/memory_advice.h"
 #include "libckpt_rt/core/task_list.h"
-#include "image/write/image_directory.h"
 
 namespace ckpt {
 
@@ -39,12 +39,13 @@ MemorySize memory_size() {
   return size;
 }
 
-// Address space for lists whose length is not known ahead: as much as anybody will need, unless there is a limit, of which
-// the program wants the most for itself.
+// Address space for lists whose length is not known ahead: as much as anybody will need, unless there is a
+// limit, of which the program wants the most for itself.
 uint64_t list_bytes(const MemorySize& memory) {
   constexpr uint64_t kLeast = 8 << 20, kMost = 64 << 20;
   rlimit64 limit{};
-  if (sys::call(__NR_prlimit64, 0L, RLIMIT_AS, 0L, &limit) != 0 || limit.rlim_cur == RLIM64_INFINITY) return kMost;
+  if (sys::call(__NR_prlimit64, 0L, RLIMIT_AS, 0L, &limit) != 0 || limit.rlim_cur == RLIM64_INFINITY)
+    return kMost;
   const uint64_t left = limit.rlim_cur > memory.mapped ? limit.rlim_cur - memory.mapped : 0;
   return std::clamp(left / 32, kLeast, kMost);
 }
@@ -60,7 +61,8 @@ SinkOptions image_options(HelperThreads* helpers, ImageOutput* command) {
 
 // Pieces of blocks of 2 MiB in which a page exists.
 uint64_t most_segments(const MemorySize& memory, uint64_t segment) {
-  const uint64_t blocks = memory.resident / kPageSize < memory.mapped >> 21 ? memory.resident / kPageSize : memory.mapped >> 21;
+  const uint64_t blocks =
+      memory.resident / kPageSize < memory.mapped >> 21 ? memory.resident / kPageSize : memory.mapped >> 21;
   return (blocks + 1024) * ((2 << 20) / segment);
 }
 
@@ -71,7 +73,8 @@ uint64_t table_bytes(const MemorySize& memory, uint64_t segment) {
 
 }  // namespace
 
-CheckpointRun::CheckpointRun(Mode mode, FaultBackEnd back_end, int64_t requested_ns, CheckpointCost& cost, Watch& watch)
+CheckpointRun::CheckpointRun(Mode mode, FaultBackEnd back_end, int64_t requested_ns, CheckpointCost& cost,
+                             Watch& watch)
     : mode_(mode),
       back_end_(back_end),
       requested_ns_(requested_ns),
@@ -116,8 +119,9 @@ bool CheckpointRun::note(uint32_t severity, const char* text) {
 }
 
 void CheckpointRun::own_ranges() {
-  for (AddrRange r : {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(), arena_.range(),
-                      sink_arena_.range(), pool_.range(), guard::own_range(), guarded_arena_.range()}) {
+  for (AddrRange r :
+       {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(),
+        arena_.range(), sink_arena_.range(), pool_.range(), guard::own_range(), guarded_arena_.range()}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
   const size_t watch = own_.size();
@@ -128,8 +132,10 @@ void CheckpointRun::own_ranges() {
   }
   if (mode_ == Mode::kFork) return;
   // A child that the program forks meanwhile has no use for these and would keep them for ever.
-  for (AddrRange r : {arena_.range(), sink_arena_.range(), guarded_arena_.range()}) sys::call(__NR_madvise, r.start.value, r.size(), MADV_DONTFORK);
-  for (size_t i = watch; i < watch_end; ++i) sys::call(__NR_madvise, own_[i].start.value, own_[i].size(), MADV_DONTFORK);
+  for (AddrRange r : {arena_.range(), sink_arena_.range(), guarded_arena_.range()})
+    sys::call(__NR_madvise, r.start.value, r.size(), MADV_DONTFORK);
+  for (size_t i = watch; i < watch_end; ++i)
+    sys::call(__NR_madvise, own_[i].start.value, own_[i].size(), MADV_DONTFORK);
 }
 
 // settings.segment_bytes is the size of this checkpoint from here on.
@@ -137,7 +143,8 @@ void CheckpointRun::choose_segment(uint64_t resident) {
   Settings& settings = library.settings;
   if (!settings.segment_auto) return;
   const uint64_t kept = watch_.table.segment_bytes();
-  settings.segment_bytes = kept != 0 ? kept : bounded_segment(settings.segment_bytes, resident, settings.pool_bytes);
+  settings.segment_bytes =
+      kept != 0 ? kept : bounded_segment(settings.segment_bytes, resident, settings.pool_bytes);
 }
 
 // Why there are no increments although they are wanted. When the watch has begun.
@@ -153,9 +160,10 @@ const char* CheckpointRun::why_full() const {
 void CheckpointRun::say_what_is_not_used() const {
   const bool engine = library.settings.dma, order = library.settings.order != Order::kAddress;
   if (protects_memory(mode_) || (!engine && !order)) return;
-  log_format(directory_.get(), "{}{}{}{} {} not used: mode {} copies nothing in order", engine ? "CKPT_ENGINE=dma" : "",
-             engine && order ? " and " : "", order ? "CKPT_ORDER=" : "", order ? order_name(library.settings.order) : "",
-             engine && order ? "are" : "is", mode_name(mode_));
+  log_format(directory_.get(), "{}{}{}{} {} not used: mode {} copies nothing in order",
+             engine ? "CKPT_ENGINE=dma" : "", engine && order ? " and " : "", order ? "CKPT_ORDER=" : "",
+             order ? order_name(library.settings.order) : "", engine && order ? "are" : "is",
+             mode_name(mode_));
 }
 
 Result<void> CheckpointRun::prepare() {
@@ -168,7 +176,8 @@ Result<void> CheckpointRun::prepare() {
   const uint64_t most_saved = std::min(memory.mapped + (64ull << 20), resident + (4ull << 30));
   const uint64_t for_lists = list_bytes(memory);
   if (!arena_.reserve(for_lists + resident / 32 + for_table) ||
-      !sink_arena_.reserve(DirectSink::arena_bytes(image_options(&compression_threads_, &command_), most_saved))) {
+      !sink_arena_.reserve(
+          DirectSink::arena_bytes(image_options(&compression_threads_, &command_), most_saved))) {
     return no_memory("the checkpoint's lists");
   }
   own_ = ArenaVector<AddrRange>(arena_);
@@ -183,15 +192,18 @@ Result<void> CheckpointRun::prepare() {
   // A buffer for every segment, and the reserve, which copies in order do not use.
   const uint64_t pool_bytes = library.settings.pool_bytes + most_segments(memory, segment) * segment / 3 * 4;
   if (mode_ == Mode::kRealtimeLarge && !pool_.reserve(pool_bytes, segment)) {
-    note(1, "no address space for a pool as large as memory (ulimit -v): mode realtime instead of realtime-large");
+    note(1,
+         "no address space for a pool as large as memory (ulimit -v): mode realtime instead of "
+         "realtime-large");
     cost_.mode = mode_ = Mode::kRealtime;
   }
   if (mode_ == Mode::kRealtime && !pool_.reserve(library.settings.pool_bytes, segment)) {
     return no_memory("the buffer pool (CKPT_POOL)");
   }
   if (mode_ == Mode::kConcurrent) CKPT_TRY(prepare_copy_of_all(resident));
-  // What is appended are buffers of the pool, and copies made in the pause, which stay to the end. The writer takes
-  // another batch only when it has a quarter of the pool: a quarter held leaves that, and what forced copies may use.
+  // What is appended are buffers of the pool, and copies made in the pause, which stay to the end. The writer
+  // takes another batch only when it has a quarter of the pool: a quarter held leaves that, and what forced
+  // copies may use.
   if (mode_ == Mode::kRealtime || mode_ == Mode::kRealtimeLarge) {
     sink_.hold_buffers(std::min(pool_.buffers() / 4, static_cast<size_t>(kHeldBytes / segment)));
     pool_.populate(std::min(resident, kAheadBytes));
@@ -211,7 +223,8 @@ Result<void> CheckpointRun::prepare() {
   }
   auto sequence = next_sequence(directory_.get(), library.run_id);
   if (!sequence.ok()) return sequence.error();
-  if (library.settings.to[0] != '\0') library.last_streamed = *sequence = std::max(*sequence, library.last_streamed + 1);
+  if (library.settings.to[0] != '\0')
+    library.last_streamed = *sequence = std::max(*sequence, library.last_streamed + 1);
   std::memcpy(identity_.run_id, library.run_id, sizeof(identity_.run_id));
   identity_.sequence = *sequence;
   choose_parent();
@@ -222,7 +235,8 @@ Result<void> CheckpointRun::prepare() {
   if (library.settings.to[0] != '\0') {
     *fmt::format_to_n(cost_.image, sizeof(cost_.image) - 1, "{}", image_name_.text).out = '\0';
   } else {
-    *fmt::format_to_n(cost_.image, sizeof(cost_.image) - 1, "{}/{}", library.directory, image_name_.text).out = '\0';
+    *fmt::format_to_n(cost_.image, sizeof(cost_.image) - 1, "{}/{}", library.directory, image_name_.text)
+         .out = '\0';
   }
   // A forked child opens its own file: what is open here would be shared with it.
   if (mode_ != Mode::kFork) {
@@ -234,7 +248,8 @@ Result<void> CheckpointRun::prepare() {
   if (is_guarded()) {
     CKPT_TRY(prepare_guard(for_lists + for_table + resident / 32));
   } else if (protects_memory(mode_)) {
-    CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes, for_lists + for_table + resident / 32));
+    CKPT_TRY(watch_.begin(library.fault_handler, copier_.counters(), library.settings.segment_bytes,
+                          for_lists + for_table + resident / 32));
   }
   CKPT_TRY(pages_.open(arena_, watch_.pagemap()));
   copy_into_huge_pages();
@@ -250,10 +265,12 @@ Result<void> CheckpointRun::prepare() {
   CKPT_TRY(memory_advice::find_flags(map_before_, resident));
   CKPT_TRY(files_.read(map_before_, arena_));
   if (protects_memory(mode_)) {
-    long spawned = library.writer.spawn(&CheckpointRun::writer_entry, this, DescriptorTable::kShareWithCaller);
+    long spawned =
+        library.writer.spawn(&CheckpointRun::writer_entry, this, DescriptorTable::kShareWithCaller);
     if (spawned != 0) {
       return make_error(ExitCode::kSystem, static_cast<int>(spawned),
-                        "cannot start a thread ({}); raise the limit on processes", errno_name(static_cast<int>(spawned)));
+                        "cannot start a thread ({}); raise the limit on processes",
+                        errno_name(static_cast<int>(spawned)));
     }
     writer_spawned_ = true;
     return is_guarded() ? get_ready_for_guard() : protect_ahead();
@@ -263,7 +280,8 @@ Result<void> CheckpointRun::prepare() {
 
 // A filter that allows what was always called here may kill whoever makes another call.
 void CheckpointRun::copy_into_huge_pages() {
-  const AddrRange huge = is_filtered() ? AddrRange{} : leading_huge_pages(pages_.descriptor(), pool_.populated());
+  const AddrRange huge =
+      is_filtered() ? AddrRange{} : leading_huge_pages(pages_.descriptor(), pool_.populated());
   protection_.copy_into(huge);
   guarded_.copy_into(huge);
 }
@@ -284,7 +302,8 @@ Result<void> CheckpointRun::get_ready() {
   if (!threads_.reserve(threads + 16)) return no_memory("the list of threads");
   // What the stop adds to the lists: a page that is touched for the first time costs a microsecond or two.
   constexpr size_t kAlways = 512 << 10, kThread = 1 << 10, kDescriptor = 512, kMost = 64 << 20;  // bytes
-  arena_.populate(std::min(kMost, kAlways + threads * kThread + descriptors_.descriptor_count() * kDescriptor +
+  arena_.populate(std::min(kMost, kAlways + threads * kThread +
+                                      descriptors_.descriptor_count() * kDescriptor +
                                       map_.mappings().size() * sizeof(Mapping)));
   return {};
 }
@@ -292,15 +311,21 @@ Result<void> CheckpointRun::get_ready() {
 // Of the process; descriptors have notes of their own.
 void CheckpointRun::note_what_is_lost() {
   if (facts_.has_children) {
-    note(1, "the program has child processes, which are not in the image: after a restart it has none, and what memory it shared "
-            "with them is its own");
+    note(1,
+         "the program has child processes, which are not in the image: after a restart it has none, and what "
+         "memory it shared "
+         "with them is its own");
   }
   if (facts_.seccomp_filters > library.foreign_filters) {
-    note(1, "the program has forbidden itself system calls (seccomp): after a restart it has no such filter, for the kernel shows "
-            "them to nobody");
+    note(1,
+         "the program has forbidden itself system calls (seccomp): after a restart it has no such filter, "
+         "for the kernel shows "
+         "them to nobody");
   }
   if (facts_.parent_death_signal != 0) {
-    note(1, "the program is to get a signal when its parent ends (PR_SET_PDEATHSIG): after a restart it gets none");
+    note(1,
+         "the program is to get a signal when its parent ends (PR_SET_PDEATHSIG): after a restart it gets "
+         "none");
   }
 }
 
@@ -314,8 +339,8 @@ Result<void> CheckpointRun::set_meta() {
   cost_.pool_waits_forced = pool_.forced_waits();
   cost_.pool_waits_sequential = pool_.sequential_waits();
   MetaWriter meta(arena_);
-  MetaSources sources{&facts_,         &library.process, &map_,        &files_, &descriptors_, threads_.span(),
-                      pending_.span(), notes_.span(),    &cost_,       copied_ns_ - requested_ns_};
+  MetaSources sources{&facts_,         &library.process, &map_,         &files_, &descriptors_,
+                      threads_.span(), pending_.span(),  notes_.span(), &cost_,  copied_ns_ - requested_ns_};
   CKPT_TRY(write_meta(sources, arena_, meta));
   return sink_.set_meta(meta.span());
 }

@@ -8,28 +8,29 @@
 #include "copier/dma_copy_engine.h"
 #include "copier/filled_queue.h"
 #include "copier/segment_size.h"
-#include "libckpt_rt/core/beside.h"
-#include "libckpt_rt/checkpoint/callbacks.h"
-#include "libckpt_rt/checkpoint/meta.h"
-#include "libckpt_rt/checkpoint/compression_threads.h"
-#include "libckpt_rt/guard/guarded_memory.h"
-#include "libckpt_rt/checkpoint/image_command.h"
+#include "image/write/direct_sink.h"
 #include "libckpt_rt/capture/page_scan.h"
 #include "libckpt_rt/capture/still_memory.h"
+#include "libckpt_rt/checkpoint/callbacks.h"
+#include "libckpt_rt/checkpoint/compression_threads.h"
+#include "libckpt_rt/checkpoint/image_command.h"
+#include "libckpt_rt/checkpoint/meta.h"
+#include "libckpt_rt/core/beside.h"
+#include "libckpt_rt/guard/guarded_memory.h"
 #include "libckpt_rt/protect/watch.h"
-#include "image/write/direct_sink.h"
 
 namespace ckpt {
 
 inline Error no_memory(const char* what) {
-  return make_error(ExitCode::kInternal, ENOMEM, "no address space left for {}; raise the limit (ulimit -v)", what);
+  return make_error(ExitCode::kInternal, ENOMEM, "no address space left for {}; raise the limit (ulimit -v)",
+                    what);
 }
 
 class CheckpointRun {
  public:
   static constexpr uint32_t kNoBuffer = UINT32_MAX;
-  // How far copies in order go ahead of the disk, and how much of that the writer may hold, bytes: what is left is more
-  // than the batch that it waits for.
+  // How far copies in order go ahead of the disk, and how much of that the writer may hold, bytes: what is
+  // left is more than the batch that it waits for.
   static constexpr uint64_t kAheadBytes = 12 << 20, kHeldBytes = 6 << 20;
 
   CheckpointRun(Mode mode, FaultBackEnd back_end, int64_t requested_ns, CheckpointCost& cost, Watch& watch);
@@ -102,7 +103,9 @@ class CheckpointRun {
   void take_protection_off();
 
   // checkpoint_guarded.cc
-  bool is_guarded() const { return back_end_ == FaultBackEnd::kInThread || back_end_ == FaultBackEnd::kMprotect; }
+  bool is_guarded() const {
+    return back_end_ == FaultBackEnd::kInThread || back_end_ == FaultBackEnd::kMprotect;
+  }
   Error refuse(const char* why);
   Result<void> prepare_guard(uint64_t list_bytes);
   Result<void> get_ready_for_guard();
@@ -156,7 +159,7 @@ class CheckpointRun {
   bool keep_watch_ = false;  // increments are wanted, and can be had
   bool kept_ = false;
 
-  Arena arena_;        // lists and records
+  Arena arena_;  // lists and records
   Arena sink_arena_;
   Arena eager_arena_;  // copies made in the pause
   BufferPool pool_;
@@ -180,9 +183,9 @@ class CheckpointRun {
   Watch& watch_;
   WriteProtection& protection_;
   GuardedMemory guarded_;
-  bool ahead_ = false;       // protection goes on ahead of the stop: not so with every back end
+  bool ahead_ = false;  // protection goes on ahead of the stop: not so with every back end
   bool guard_open_ = false, guard_copies_ = false;  // copies_: from the stop on
-  int64_t opened_in_ns_ = 0;  // the stop that opened the guard ahead
+  int64_t opened_in_ns_ = 0;                        // the stop that opened the guard ahead
   Arena guarded_arena_;
   SegmentTable& table_;
   Arming guarded_arming_;
@@ -193,7 +196,8 @@ class CheckpointRun {
   ArenaVector<CopiedSegment> eager_;
   ArenaVector<AddrRange> inherited_;  // what the parent has
   ArenaVector<AddrRange> free_heap_;  // pages whose content nobody needs, as of the stop
-  ArenaVector<Addr> open_pages_;  // copied in the pause and not protected: futexes (futex_words.h), ends of stacks
+  ArenaVector<Addr>
+      open_pages_;  // copied in the pause and not protected: futexes (futex_words.h), ends of stacks
   ArenaVector<StoppedThread> threads_;
   ArenaVector<int> waiting_;  // threads that waited just ahead of the stop
   ArenaVector<PendingSignalRecord> pending_;

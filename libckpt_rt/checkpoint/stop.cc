@@ -3,23 +3,25 @@
 
 #include "base/clock.h"
 #include "libckpt_rt/checkpoint/run.h"
-#include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/core/current_processor.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/entry/restart_entry.h"
+#include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/stop/stuck_thread.h"
 
 namespace ckpt {
 
 void CheckpointRun::run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot) {
   if (slot == nullptr || !callbacks::any(kind)) return;
-  library.world.run_on(*slot, [](void* k) { callbacks::run(*static_cast<ckpt_rt_callback_kind*>(k)); }, &kind);
+  library.world.run_on(
+      *slot, [](void* k) { callbacks::run(*static_cast<ckpt_rt_callback_kind*>(k)); }, &kind);
 }
 
 Result<void> CheckpointRun::stop() {
   const bool helpers = protects_memory(mode_);
-  int own_tids[] = {sys::gettid(), helpers ? library.fault_handler.tid() : 0, helpers ? library.writer.tid() : 0};
+  int own_tids[] = {sys::gettid(), helpers ? library.fault_handler.tid() : 0,
+                    helpers ? library.writer.tid() : 0};
   StopWorld::Call call{own_tids, waiting_.span(), library.signal, library.settings.stop_timeout_ns};
   struct Meanwhile {
     Arming& arming;
@@ -54,15 +56,17 @@ Result<void> CheckpointRun::stop() {
     if (critical_section::none_inside()) break;
     // Who is inside may wait for the end of the guard, to make a thread for example.
     if (guard_open_) {
-      log_line(directory_.get(), "a thread is in its critical section: memory is protected in the stop, which lasts longer");
+      log_line(directory_.get(),
+               "a thread is in its critical section: memory is protected in the stop, which lasts longer");
       leave_guard_stopped(stopped->first, true);
       call.meanwhile = nullptr;
     }
     library.world.release();
     stopped_ = false;
     if (!critical_section::await_none(deadline)) {
-      return make_error(ExitCode::kTimeout, 0,
-                        "a thread stayed in its critical section (ckpt_rt_enter_critical) longer than CKPT_STOP_TIMEOUT");
+      return make_error(
+          ExitCode::kTimeout, 0,
+          "a thread stayed in its critical section (ckpt_rt_enter_critical) longer than CKPT_STOP_TIMEOUT");
     }
   }
   faults_ahead_ = meanwhile.faults;
@@ -95,7 +99,8 @@ Result<void> CheckpointRun::stop() {
     std::memcpy(p.info, &saved.info, sizeof(p.info));
     if (!pending_.push_back(p)) return no_memory("the list of pending signals");
   }
-  if (library.pending.overflow) note(1, "more than 4096 signals are pending: those beyond are lost at restart");
+  if (library.pending.overflow)
+    note(1, "more than 4096 signals are pending: those beyond are lost at restart");
   cost_.threads = static_cast<uint32_t>(threads_.size());
   ends(kThreads);
   return {};
@@ -115,14 +120,16 @@ Result<void> CheckpointRun::collect_signals(const StopWorld::Stopped& stopped) {
   CKPT_TRY(list_timers({text, n > 0 ? static_cast<size_t>(n) : 0}, timers));
   read_timers(timers);
   note_left(timers, *before);
-  library.world.collect_pending(stopped, {1ull << (library.signal - 1), timers, look_at_all}, library.pending);
+  library.world.collect_pending(stopped, {1ull << (library.signal - 1), timers, look_at_all},
+                                library.pending);
   read_timers(timers);
   add_expired(timers, *before, library.signal, library.pending);
   return {};
 }
 
-// The first that is started must not come to our processor, and hold us up; the second not to the first one's. A virtual
-// processor at rest does not count as idle for the kernel: a thread that is woken comes to where it was last, or to ours.
+// The first that is started must not come to our processor, and hold us up; the second not to the first
+// one's. A virtual processor at rest does not count as idle for the kernel: a thread that is woken comes to
+// where it was last, or to ours.
 DescriptorExecutor CheckpointRun::on_stopped_threads() {
   samplers_ = {};
   DescriptorExecutor executor;
@@ -144,7 +151,8 @@ DescriptorExecutor CheckpointRun::on_stopped_threads() {
     library.world.start_on(*chosen, work, argument);
   };
   executor.await = [](void* context) {
-    for (Samplers& samplers = *static_cast<Samplers*>(context); samplers.count != 0;) library.world.await(*samplers.slots[--samplers.count]);
+    for (Samplers& samplers = *static_cast<Samplers*>(context); samplers.count != 0;)
+      library.world.await(*samplers.slots[--samplers.count]);
   };
   return executor;
 }
@@ -169,13 +177,15 @@ Result<void> CheckpointRun::while_stopped() {
   CKPT_TRY(read_process_facts(arena_, texts_, tid, library.leader_exited, facts_));
   capture_process_state_stopped(texts_, library.process);
   library.process.cap_ambient = facts_.process.cap_ambient;
-  for (const ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next) facts_.parent_death_signal |= s->parent_death_signal;
+  for (const ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next)
+    facts_.parent_death_signal |= s->parent_death_signal;
   ends(kProcess);
 
   ArenaVector<MappedFileRange> mapped(arena_);
   for (const Mapping& m : map_.mappings()) {
     if (!m.shared || !m.whole || m.handling == Handling::kSkip || m.inode == 0) continue;
-    if (!mapped.push_back({m.device, m.inode, m.file_offset, m.range.size()})) return no_memory("the list of mappings");
+    if (!mapped.push_back({m.device, m.inode, m.file_offset, m.range.size()}))
+      return no_memory("the list of mappings");
   }
   descriptors_.skip_mapped(mapped.span());
   CKPT_TRY(descriptors_.recheck_stopped(tid, executor));
@@ -213,10 +223,12 @@ void CheckpointRun::log_stop() {
   int64_t last = 0;
   if (!library.world.all_left(&last)) last = now_ns();
   log_format(directory_.get(),
-             "stop {} us (of those that waited {}): threads {}, mappings {}, descriptors {}, process {}, protection {}, copies {}; {} faults; ahead "
+             "stop {} us (of those that waited {}): threads {}, mappings {}, descriptors {}, process {}, "
+             "protection {}, copies {}; {} faults; ahead "
              "of it {} passes, {} faults",
-             cost_.pause_ns / 1000, (last - stop_called_ns_) / 1000, us[kThreads], us[kMappings], us[kDescriptors], us[kProcess], us[kProtection],
-             us[kCopies], arming_.faults() - faults_ahead_, arming_.passes(), faults_ahead_);
+             cost_.pause_ns / 1000, (last - stop_called_ns_) / 1000, us[kThreads], us[kMappings],
+             us[kDescriptors], us[kProcess], us[kProtection], us[kCopies], arming_.faults() - faults_ahead_,
+             arming_.passes(), faults_ahead_);
 }
 
 }  // namespace ckpt

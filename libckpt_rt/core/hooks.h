@@ -30,8 +30,8 @@ extern std::atomic<int64_t> monotonic_shift_ns;
 // length may reach beyond the end of memory (SIZE_MAX from 0: everything).
 void before_release(uintptr_t start, size_t length);
 
-// Not 0 while a checkpoint has registered memory with the kernel, which may have cut mappings of the program in two.
-// Another number whenever something is registered.
+// Not 0 while a checkpoint has registered memory with the kernel, which may have cut mappings of the program
+// in two. Another number whenever something is registered.
 extern std::atomic<uint32_t> memory_registered;
 // Undoes that for [start, start + length). May be called at any time.
 void forget(uintptr_t start, size_t length);

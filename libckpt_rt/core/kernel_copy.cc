@@ -15,12 +15,15 @@ bool make(long call, std::byte* own, Addr other, size_t bytes) {
 
 }  // namespace
 
-bool KernelCopy::read(std::byte* to, Addr from, size_t bytes) { return make(__NR_process_vm_readv, to, from, bytes); }
+bool KernelCopy::read(std::byte* to, Addr from, size_t bytes) {
+  return make(__NR_process_vm_readv, to, from, bytes);
+}
 
 bool KernelCopy::copy(std::byte* to, Addr from, size_t bytes) const {
   const Addr into = Addr::of(to);
   // It reads as the caller itself would: for what a protection key keeps from that the other call is made.
-  if (huge_.start <= into && into + bytes <= huge_.end && make(__NR_process_vm_writev, from.as(), into, bytes)) {
+  if (huge_.start <= into && into + bytes <= huge_.end &&
+      make(__NR_process_vm_writev, from.as(), into, bytes)) {
     return true;
   }
   return read(to, from, bytes);

@@ -1,7 +1,8 @@
 // Copies of the program's memory, made by the kernel: where a thread would get a signal, a copy fails.
 //
-// Two calls make them. process_vm_readv(2) looks up each page of the program; process_vm_writev(2), for which the program's
-// memory is the caller's own side, each page of the buffer, and costs a third less where many of those are one huge page.
+// Two calls make them. process_vm_readv(2) looks up each page of the program; process_vm_writev(2), for which
+// the program's memory is the caller's own side, each page of the buffer, and costs a third less where many
+// of those are one huge page.
 //
 // Owner:     WriteProtection, GuardedMemory.
 // Callers:   use_for(): the agent, while nobody copies. copy(): any copying thread.

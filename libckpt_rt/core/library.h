@@ -12,11 +12,11 @@
 #include "base/settings.h"
 #include "copier/buffer_pool.h"
 #include "copier/copier.h"
+#include "image/write/compress/compression_gauge.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/core/raw_thread.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/stop/stop_world.h"
-#include "image/write/compress/compression_gauge.h"
 
 namespace ckpt {
 
@@ -26,22 +26,23 @@ struct Library {
   int signal = 0;
   Settings settings;
   CompressionKnowledge compression;  // how fast the disk and the compressor were
-  char directory[1200] = {};  // absolute path of the image directory
-  char key_file[2100] = {};   // absolute path of CKPT_KEY_FILE; the key itself is never here
-  char name[16] = {};         // of the program, for image names
+  char directory[1200] = {};         // absolute path of the image directory
+  char key_file[2100] = {};          // absolute path of CKPT_KEY_FILE; the key itself is never here
+  char name[16] = {};                // of the program, for image names
   uint8_t run_id[16] = {};
-  uint32_t generation = 0;    // restarts this process has behind it
+  uint32_t generation = 0;         // restarts this process has behind it
   int64_t monotonic_shift_ns = 0;  // CLOCK_MONOTONIC now minus what the program's deadlines assume
-  uint64_t last_streamed = 0;  // sequence of the newest image that went to CKPT_TO's command
-  int interval_timer = -1;    // kernel id of the timer of CKPT_EVERY
-  uint32_t foreign_filters = 0;  // seccomp filters that were there before the program's first instruction
+  uint64_t last_streamed = 0;      // sequence of the newest image that went to CKPT_TO's command
+  int interval_timer = -1;         // kernel id of the timer of CKPT_EVERY
+  uint32_t foreign_filters = 0;    // seccomp filters that were there before the program's first instruction
 
   StopWorld world;
   ProcessState process{};
   ThreadSlot* stopped_threads = nullptr;  // valid in an image, and at restart
   bool leader_exited = false;
   PendingSignals pending;
-  bool look_at_signals = false;  // of every thread in each stop: its threads send each other signals (stop_world.h)
+  bool look_at_signals =
+      false;  // of every thread in each stop: its threads send each other signals (stop_world.h)
 
   RawThread agent, fault_handler, writer, engine;
   Statistics statistics;

@@ -20,8 +20,8 @@ void log_line(int dir_fd, std::string_view text) {
   }
   char head[64];
   int64_t now = now_ns(CLOCK_REALTIME);
-  auto n = fmt::format_to_n(head, sizeof(head), "{}.{:03} pid {}: ", now / 1'000'000'000, now / 1'000'000 % 1000,
-                            library.pid);
+  auto n = fmt::format_to_n(head, sizeof(head), "{}.{:03} pid {}: ", now / 1'000'000'000,
+                            now / 1'000'000 % 1000, library.pid);
   char newline = '\n';
   // One write for one line: several processes may share a directory.
   iovec parts[3] = {{head, n.size}, {const_cast<char*>(text.data()), text.size()}, {&newline, 1}};

@@ -6,8 +6,9 @@ size_t numbers(std::string_view line, unsigned base, uint64_t* out, size_t max) 
   size_t count = 0;
   bool in_number = false, negative = false;
   for (char c : line) {
-    unsigned digit = c >= '0' && c <= '9' ? static_cast<unsigned>(c - '0')
-                     : c >= 'a' && c <= 'f' ? static_cast<unsigned>(c - 'a' + 10) : 99u;
+    unsigned digit = c >= '0' && c <= '9'   ? static_cast<unsigned>(c - '0')
+                     : c >= 'a' && c <= 'f' ? static_cast<unsigned>(c - 'a' + 10)
+                                            : 99u;
     if (digit < base) {
       if (!in_number) {
         if (count == max) return count;

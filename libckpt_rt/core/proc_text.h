@@ -18,7 +18,8 @@ inline std::string_view line_of(std::string_view text, std::string_view key) {
   return text.substr(at, end == std::string_view::npos ? end : end - at);
 }
 
-// Numbers of a line in the given base (10 or 16, or less), separated by anything else. Returns how many, at most max.
+// Numbers of a line in the given base (10 or 16, or less), separated by anything else. Returns how many, at
+// most max.
 size_t numbers(std::string_view line, unsigned base, uint64_t* out, size_t max);
 
 }  // namespace ckpt

@@ -1,7 +1,9 @@
-// As many signals and timers of the program's user may be queued as its hard limit allows, for the life of this object.
+// As many signals and timers of the program's user may be queued as its hard limit allows, for the life of
+// this object.
 //
 // Owner:   libckpt_rt.
-// Callers: whoever puts signals or timers back that the program had under the limit of then. Only while no thread of the program
+// Callers: whoever puts signals or timers back that the program had under the limit of then. Only while no
+// thread of the program
 //          runs, which could set or read its limit.
 // Source:  RLIMIT_SIGPENDING, getrlimit(2).
 #pragma once
@@ -15,7 +17,9 @@ namespace ckpt {
 class SignalLimitRaised {
  public:
   SignalLimitRaised() {
-    if (sys::call(__NR_prlimit64, 0L, RLIMIT_SIGPENDING, 0L, &limit_) != 0 || limit_.rlim_cur == limit_.rlim_max) return;
+    if (sys::call(__NR_prlimit64, 0L, RLIMIT_SIGPENDING, 0L, &limit_) != 0 ||
+        limit_.rlim_cur == limit_.rlim_max)
+      return;
     const rlimit raised{limit_.rlim_max, limit_.rlim_max};
     raised_ = sys::call(__NR_prlimit64, 0L, RLIMIT_SIGPENDING, &raised, 0L) == 0;
   }

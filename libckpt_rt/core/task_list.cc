@@ -1,8 +1,8 @@
 #include "libckpt_rt/core/task_list.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <fmt/core.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <string_view>
@@ -29,9 +29,12 @@ uint64_t hex_after(std::string_view text, std::string_view key) {
   for (size_t i = at + key.size(); i < text.size(); ++i) {
     char c = text[i];
     if (c == ' ' || c == '\t') continue;
-    if (c >= '0' && c <= '9') v = v * 16 + static_cast<uint64_t>(c - '0');
-    else if (c >= 'a' && c <= 'f') v = v * 16 + static_cast<uint64_t>(c - 'a' + 10);
-    else break;
+    if (c >= '0' && c <= '9')
+      v = v * 16 + static_cast<uint64_t>(c - '0');
+    else if (c >= 'a' && c <= 'f')
+      v = v * 16 + static_cast<uint64_t>(c - 'a' + 10);
+    else
+      break;
   }
   return v;
 }
@@ -98,7 +101,8 @@ long count_tasks() {
 bool are_all_tasks(int pid, std::span<const int> tids) {
   if (count_tasks() != static_cast<long>(tids.size())) return false;
   // Alive after the count: all of them were counted, and so nobody else was.
-  return std::all_of(tids.begin(), tids.end(), [&](int tid) { return sys::call(__NR_tgkill, pid, tid, 0) == 0; });
+  return std::all_of(tids.begin(), tids.end(),
+                     [&](int tid) { return sys::call(__NR_tgkill, pid, tid, 0) == 0; });
 }
 
 bool read_task_facts(int tid, TaskFacts& facts) {
@@ -107,7 +111,8 @@ bool read_task_facts(int tid, TaskFacts& facts) {
   if (read_small_file(path, text, sizeof(text)) <= 0) return false;
   std::string_view line(text);
   size_t open = line.find('('), close = line.rfind(')');
-  if (open == std::string_view::npos || close == std::string_view::npos || close + 2 >= line.size()) return false;
+  if (open == std::string_view::npos || close == std::string_view::npos || close + 2 >= line.size())
+    return false;
   std::string_view name = line.substr(open + 1, close - open - 1);
   facts.name[name.copy(facts.name, sizeof(facts.name) - 1)] = '\0';
   facts.state = line[close + 2];
@@ -124,7 +129,8 @@ bool read_task_facts(int tid, TaskFacts& facts) {
   facts.kernel_worker = (flags & kWorkerFlags) != 0;
   // exit_code is the last field.
   const size_t last = line.rfind(' ');
-  for (size_t i = last + 1; i < line.size() && line[i] >= '0' && line[i] <= '9'; ++i) facts.wait_status = facts.wait_status * 10 + (line[i] - '0');
+  for (size_t i = last + 1; i < line.size() && line[i] >= '0' && line[i] <= '9'; ++i)
+    facts.wait_status = facts.wait_status * 10 + (line[i] - '0');
   return true;
 }
 

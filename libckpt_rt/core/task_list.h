@@ -9,12 +9,13 @@
 
 namespace ckpt {
 
-// tids of /proc/self/task. Not all of them if a thread exits meanwhile: the kernel's list ends where one does while it is
-// listed (proc_task_readdir), and may leave some out where one does between two reads. False: the arena is full or /proc
-// is not there.
+// tids of /proc/self/task. Not all of them if a thread exits meanwhile: the kernel's list ends where one does
+// while it is listed (proc_task_readdir), and may leave some out where one does between two reads. False: the
+// arena is full or /proc is not there.
 bool list_tasks(ArenaVector<int>& tids);
 
-// Whether that is every thread of the process, whose id is pid: there are as many, and all of them are still alive.
+// Whether that is every thread of the process, whose id is pid: there are as many, and all of them are still
+// alive.
 bool are_all_tasks(int pid, std::span<const int> tids);
 
 // Whether /proc/self/task has it.
@@ -23,12 +24,12 @@ bool is_task(int tid);
 // How many there are, zombies included; -1: /proc is not there.
 long count_tasks();
 
-// Threads that wait in a system call now, sorted, and where the stacks of those in one end: of the others, which are
-// busy, nobody can tell. False: as above.
+// Threads that wait in a system call now, sorted, and where the stacks of those in one end: of the others,
+// which are busy, nobody can tell. False: as above.
 bool list_waiting(Arena& arena, ArenaVector<Addr>& stack_pointers, ArenaVector<int>& waiting);
 
 struct TaskFacts {
-  char state = '?';        // R, S, D, T, Z, X …
+  char state = '?';            // R, S, D, T, Z, X …
   bool kernel_worker = false;  // an io_uring worker: never runs the program, takes no signals
   int wait_status = 0;         // of one that has exited, as wait(2) tells it
   char name[16] = {};
@@ -45,7 +46,8 @@ struct SignalMasks {
 };
 bool read_signal_masks(int tid, SignalMasks& masks);
 
-// Reads a small /proc file whole into buffer, NUL-terminated: by its path, or as it is now by a descriptor. Bytes read, or -errno.
+// Reads a small /proc file whole into buffer, NUL-terminated: by its path, or as it is now by a descriptor.
+// Bytes read, or -errno.
 long read_small_file(const char* path, char* buffer, size_t size);
 long read_small_file(int fd, char* buffer, size_t size);
 

@@ -9,8 +9,8 @@
 namespace ckpt {
 
 struct TextChange {
-  // Whole lines: before.substr(0, start) is after.substr(0, start), and what follows before_end in the one is what
-  // follows after_end in the other.
+  // Whole lines: before.substr(0, start) is after.substr(0, start), and what follows before_end in the one is
+  // what follows after_end in the other.
   size_t start, before_end, after_end;
   bool none(std::string_view before, std::string_view after) const {
     return start == before.size() && start == after.size();
@@ -22,7 +22,8 @@ inline TextChange find_change(std::string_view before, std::string_view after) {
   constexpr size_t kBlock = 4096;
   const size_t shorter = before.size() < after.size() ? before.size() : after.size();
   size_t same = 0;
-  while (shorter - same >= kBlock && std::memcmp(before.data() + same, after.data() + same, kBlock) == 0) same += kBlock;
+  while (shorter - same >= kBlock && std::memcmp(before.data() + same, after.data() + same, kBlock) == 0)
+    same += kBlock;
   while (same < shorter && before[same] == after[same]) ++same;
   while (same > 0 && before[same - 1] != '\n') --same;
 
@@ -34,7 +35,9 @@ inline TextChange find_change(std::string_view before, std::string_view after) {
     end += kBlock;
   }
   while (end < shorter - same && *at_end(before, end + 1) == *at_end(after, end + 1)) ++end;
-  auto begins_line = [&](std::string_view text) { return end == text.size() || at_end(text, end)[-1] == '\n'; };
+  auto begins_line = [&](std::string_view text) {
+    return end == text.size() || at_end(text, end)[-1] == '\n';
+  };
   while (end > 0 && (!begins_line(before) || !begins_line(after))) --end;
   return {same, before.size() - end, after.size() - end};
 }

@@ -106,8 +106,10 @@ void queue_again(const PendingSignals& pending, uint32_t from) {
       r = queue();
     }
     if (r != -EPERM && r != -EAGAIN) continue;
-    if (p.tid == 0) sys::call(__NR_kill, pid, p.signal);
-    else sys::call(__NR_tgkill, pid, p.tid, p.signal);
+    if (p.tid == 0)
+      sys::call(__NR_kill, pid, p.signal);
+    else
+      sys::call(__NR_tgkill, pid, p.tid, p.signal);
   }
 }
 
@@ -128,7 +130,8 @@ long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes) {
   auto try_to = [&](long r, uint32_t note) {
     if (sys::failed(r)) notes |= note;
   };
-  if (slot.affinity_len != 0) try_to(sys::call(__NR_sched_setaffinity, 0L, slot.affinity_len, slot.affinity), kNoteAffinity);
+  if (slot.affinity_len != 0)
+    try_to(sys::call(__NR_sched_setaffinity, 0L, slot.affinity_len, slot.affinity), kNoteAffinity);
   if (slot.sched.size != 0) try_to(sys::call(__NR_sched_setattr, 0L, &slot.sched, 0L), kNoteScheduling);
   const long io_priority = sys::call(__NR_ioprio_get, kIoPriorityOfThread, 0L);
   if (!sys::failed(io_priority) && io_priority != slot.io_priority) {

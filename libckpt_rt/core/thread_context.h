@@ -54,15 +54,16 @@ struct ThreadSlot {
   uint32_t rseq_len = 0, rseq_signature = 0;
   SchedAttr sched{};
   uint64_t timer_slack_ns = 0;
-  int32_t io_priority = 0;  // ioprio_get(2)
+  int32_t io_priority = 0;          // ioprio_get(2)
   int32_t parent_death_signal = 0;  // not given back
   uint32_t affinity_len = 0;
   uint8_t affinity[128] = {};
   char name[16] = {};
-  // rt_sigpending() of this thread, its own and the process's; from collect_pending on, what it need not report.
+  // rt_sigpending() of this thread, its own and the process's; from collect_pending on, what it need not
+  // report.
   uint64_t pending_mask = 0;
 
-  uint32_t group = 0;  // what it waits as (StopWorld)
+  uint32_t group = 0;      // what it waits as (StopWorld)
   uint32_t processor = 0;  // where it came to stand: a hint
   // The agent's order to a waiting thread: call work(argument), which makes raw system calls only.
   FutexWord order{0};
@@ -82,8 +83,9 @@ void take_pending_in_handler(ThreadSlot& slot);
 // back as sent by the process itself.
 void queue_again(const PendingSignals& pending, uint32_t from);
 
-// The first thing without which the thread cannot go on, or 0; what else could not be restored is added to the
-// LibraryNotes. Runs on the thread itself, all signals blocked. Pending signals are the leader's to restore.
+// The first thing without which the thread cannot go on, or 0; what else could not be restored is added to
+// the LibraryNotes. Runs on the thread itself, all signals blocked. Pending signals are the leader's to
+// restore.
 long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes);
 
 // What the handler and the kernel's frame under it take of a stack, at most as far as we know: a hint.

@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "libckpt_rt/checkpoint/progress.h"
-#include "libckpt_rt/entry/control.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/entry/control.h"
 #include "libckpt_rt/protect/watch.h"
 
 namespace ckpt::agent {
@@ -23,10 +23,10 @@ FutexLock lock;  // held for a few instructions, with all signals blocked
 Request ring[kRing];
 uint32_t head = 0, count = 0;
 bool running = false;
-bool waiting = false;            // the agent has nothing to do but to keep a watch
-uint32_t absences = 0;           // not 0: an agent that is there leaves, none is started
+bool waiting = false;             // the agent has nothing to do but to keep a watch
+uint32_t absences = 0;            // not 0: an agent that is there leaves, none is started
 OwnRequest* answering = nullptr;  // in an image: who waits for this very checkpoint
-FutexWord orders{0};             // changes when an agent that waits has to look
+FutexWord orders{0};              // changes when an agent that waits has to look
 
 class SignalsBlocked {
  public:
@@ -47,16 +47,18 @@ void give_orders() {
   futex_wake(orders);
 }
 
-// The agent and the thread that serves faults must not keep a process alive whose own threads are gone. (exit_group
-// ends ours as well; this is about programs whose threads end one by one, without libc.) Its status is that of the
-// first thread, which is the last of most such programs; that of others is nowhere to be read.
+// The agent and the thread that serves faults must not keep a process alive whose own threads are gone.
+// (exit_group ends ours as well; this is about programs whose threads end one by one, without libc.) Its
+// status is that of the first thread, which is the last of most such programs; that of others is nowhere to
+// be read.
 void end_with_the_program() {
   struct stat tasks {};
   if (sys::call(__NR_stat, "/proc/self/task", &tasks) != 0) return;
   constexpr uint64_t kOurs = 2, kDotAndDotDot = 2;
   if (tasks.st_nlink > kOurs + kDotAndDotDot + 1) return;
   TaskFacts leader;
-  if (read_task_facts(library.pid, leader) && leader.state == 'Z') sys::call(__NR_exit_group, leader.wait_status >> 8);
+  if (read_task_facts(library.pid, leader) && leader.state == 'Z')
+    sys::call(__NR_exit_group, leader.wait_status >> 8);
 }
 
 // From one key of a status file to another, or nothing.
@@ -66,20 +68,23 @@ std::string_view lines_between(const char* text, std::string_view first, std::st
   return from == all.npos || to == all.npos || to < from ? std::string_view() : all.substr(from, to - from);
 }
 
-// An agent that has waited has the rights of the moment when it was started. The program may have given some up since:
-// user, groups, capabilities, the root of its files.
+// An agent that has waited has the rights of the moment when it was started. The program may have given some
+// up since: user, groups, capabilities, the root of its files.
 bool has_rights_of_the_program() {
   char path[64], ours[4096], theirs[4096];
   *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/status", library.pid).out = '\0';
-  if (read_small_file("/proc/thread-self/status", ours, sizeof(ours)) <= 0 || read_small_file(path, theirs, sizeof(theirs)) <= 0) {
+  if (read_small_file("/proc/thread-self/status", ours, sizeof(ours)) <= 0 ||
+      read_small_file(path, theirs, sizeof(theirs)) <= 0) {
     return false;
   }
   if (lines_between(ours, "\nUid:", "\nFDSize:") != lines_between(theirs, "\nUid:", "\nFDSize:") ||
       lines_between(ours, "\nGroups:", "\nNStgid:") != lines_between(theirs, "\nGroups:", "\nNStgid:") ||
-      lines_between(ours, "\nCapInh:", "\nNoNewPrivs:") != lines_between(theirs, "\nCapInh:", "\nNoNewPrivs:")) {
+      lines_between(ours, "\nCapInh:", "\nNoNewPrivs:") !=
+          lines_between(theirs, "\nCapInh:", "\nNoNewPrivs:")) {
     return false;
   }
-  struct stat root {}, our_root {};
+  struct stat root {
+  }, our_root{};
   *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/root/.", library.pid).out = '\0';
   // A first thread that has exited has no root any more.
   if (sys::call(__NR_stat, path, &root) != 0 || sys::call(__NR_stat, "/", &our_root) != 0) return true;
@@ -93,7 +98,8 @@ void start_successor() {
   info.si_code = SI_QUEUE;
   info.si_pid = library.pid;
   info.si_value.sival_ptr = reinterpret_cast<void*>(kStartAgent);
-  if (sys::call(__NR_rt_sigqueueinfo, library.pid, library.signal, &info) == -EAGAIN) library.world.signal_process(library.signal);
+  if (sys::call(__NR_rt_sigqueueinfo, library.pid, library.signal, &info) == -EAGAIN)
+    library.world.signal_process(library.signal);
 }
 
 void wait_for_orders(uint32_t seen) {
@@ -145,8 +151,10 @@ void main_loop(void*) {
       auto result = take_checkpoint();
       answering = nullptr;
       r.own->ok = result.ok();
-      if (result.ok()) r.own->cost = *result;
-      else r.own->error = result.error();
+      if (result.ok())
+        r.own->cost = *result;
+      else
+        r.own->error = result.error();
       r.own->done.store(1, std::memory_order_release);
       futex_wake(r.own->done);
     } else if (r.cookie != 0) {
@@ -169,9 +177,10 @@ bool start_locked() {
   library.agent.join();
   if (long error = library.agent.spawn(&main_loop, nullptr, DescriptorTable::kOwnTable); error != 0) {
     --count;
-    count_failure_locked(make_error(ExitCode::kUnavailable, static_cast<int>(error),
-                                    "a request was refused: cannot start a thread ({}); raise the limit on processes",
-                                    errno_name(static_cast<int>(error))));
+    count_failure_locked(
+        make_error(ExitCode::kUnavailable, static_cast<int>(error),
+                   "a request was refused: cannot start a thread ({}); raise the limit on processes",
+                   errno_name(static_cast<int>(error))));
     return false;
   }
   running = true;

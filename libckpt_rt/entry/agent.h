@@ -27,20 +27,20 @@ struct OwnRequest {
 };
 
 struct Request {
-  uint64_t cookie = 0;           // of `ckpt now`/`ckpt stat`; 0: the interval timer or the program
+  uint64_t cookie = 0;  // of `ckpt now`/`ckpt stat`; 0: the interval timer or the program
   OwnRequest* own = nullptr;
-  // An asker without one may have sent it (base/control_protocol.h). If one is there, it has: that of kill(1), sent at the same time, is
-  // not told from it.
+  // An asker without one may have sent it (base/control_protocol.h). If one is there, it has: that of
+  // kill(1), sent at the same time, is not told from it.
   bool without_cookie = false;
-  bool checkpoint = true;        // without_cookie: is one taken when nobody asked?
+  bool checkpoint = true;  // without_cookie: is one taken when nobody asked?
 };
 
 // A cookie that asks for nothing: an agent is started if there is something to do and nobody to do it.
 inline constexpr uint64_t kStartAgent = 1;
 // Queues the request and starts the agent if there is none. False: it was refused, and counted.
 bool request(Request request);
-// Between the two no thread of ours exists, for calls that only a program of one thread may make (unshare, setns):
-// what is under way is waited for, and what is requested meanwhile is done afterwards.
+// Between the two no thread of ours exists, for calls that only a program of one thread may make (unshare,
+// setns): what is under way is waited for, and what is requested meanwhile is done afterwards.
 void begin_absence();
 void end_absence();
 // What `ckpt stat` shows: counted by the agent, and by whoever had to refuse a request.

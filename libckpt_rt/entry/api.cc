@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "include/ckpt_rt.h"
-#include "libckpt_rt/entry/agent.h"
-#include "libckpt_rt/checkpoint/callbacks.h"
-#include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/capture/excluded_memory.h"
+#include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/stop/critical_section.h"
 
 namespace ckpt::callbacks {
 
@@ -27,7 +27,8 @@ std::atomic<uint32_t> count{0};
 }  // namespace
 
 int add(ckpt_rt_callback_kind kind, ckpt_rt_callback function, void* context) {
-  if (function == nullptr || kind < CKPT_RT_BEFORE_CHECKPOINT || kind > CKPT_RT_AFTER_RESTART) return CKPT_RT_USAGE;
+  if (function == nullptr || kind < CKPT_RT_BEFORE_CHECKPOINT || kind > CKPT_RT_AFTER_RESTART)
+    return CKPT_RT_USAGE;
   ScopedLock guard(lock);
   uint32_t n = count.load(std::memory_order_relaxed);
   if (n == kMost) return CKPT_RT_UNAVAILABLE;

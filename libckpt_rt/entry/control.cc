@@ -10,10 +10,10 @@
 
 #include "base/control_protocol.h"
 #include "base/raii_fd.h"
-#include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/entry/agent.h"
 
 namespace ckpt {
 
@@ -105,10 +105,11 @@ void answer_stat(Answer& answer) {
   answer.line("directory {}", static_cast<const char*>(library.directory));
   answer.line("mode {}", mode_name(mode));
   answer.line("mode_reason {}", why.text[0] != '\0' ? why.text
-                                : s.mode == mode      ? "as set"
-                                                      : "the best this machine allows");
+                                : s.mode == mode    ? "as set"
+                                                    : "the best this machine allows");
   if (protects_memory(mode)) answer.line("faults {}", fault_back_end_name(back_end));
-  if (why_not_set != nullptr) answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(s.faults), why_not_set);
+  if (why_not_set != nullptr)
+    answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(s.faults), why_not_set);
   answer.line("signal {}", library.signal);
   answer.line("segment {}", s.segment_bytes);
   answer.line("pool {}", s.pool_bytes);
@@ -134,18 +135,21 @@ bool serve_asker(uint64_t cookie) {
   ScopedFd fd;
   if (!connect_to_asker(cookie, fd)) return false;
   ControlHello hello{kControlMagic, kControlVersion, library.pid, 0};
-  if (sys::call(__NR_sendto, fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL, 0L, 0L) != sizeof(hello)) return false;
+  if (sys::call(__NR_sendto, fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL, 0L, 0L) != sizeof(hello))
+    return false;
   ControlRequest request{};
   // With a receive timeout the kernel does not restart a call that a stop of the process (SIGSTOP, a
   // tracer) interrupts; nothing of the request has been taken then.
   long got;
-  while ((got = sys::call(__NR_recvfrom, fd.get(), &request, sizeof(request), MSG_WAITALL, 0L, 0L)) == -EINTR) {
+  while ((got = sys::call(__NR_recvfrom, fd.get(), &request, sizeof(request), MSG_WAITALL, 0L, 0L)) ==
+         -EINTR) {
   }
   if (got != sizeof(request)) return got > 0;  // it has hung up: it asks somebody else
   Answer answer(fd.get());
   if (request.magic != kControlMagic || request.version != kControlVersion) {
-    answer.line("error {} this library speaks version {} of the control protocol; use the ckpt that came with it",
-                static_cast<int>(ExitCode::kIncompatible), kControlVersion);
+    answer.line(
+        "error {} this library speaks version {} of the control protocol; use the ckpt that came with it",
+        static_cast<int>(ExitCode::kIncompatible), kControlVersion);
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kCheckpoint)) {
     answer_checkpoint(answer, fd.get());
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kStat)) {

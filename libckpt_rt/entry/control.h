@@ -7,7 +7,8 @@
 
 namespace ckpt {
 
-// Connects to the asker behind the cookie, does what it asks and answers. Says nothing to strangers. False: there is none.
+// Connects to the asker behind the cookie, does what it asks and answers. Says nothing to strangers. False:
+// there is none.
 bool serve_asker(uint64_t cookie);
 
 }  // namespace ckpt

@@ -13,22 +13,22 @@
 
 #include "base/clock.h"
 #include "base/control_protocol.h"
-#include "libckpt_rt/entry/agent.h"
-#include "libckpt_rt/stop/critical_section.h"
-#include "libckpt_rt/core/hooks.h"
+#include "image/format/image_key.h"
+#include "image/write/image_directory.h"
+#include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/checkpoint/image_command.h"
+#include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/log.h"
-#include "libckpt_rt/capture/futex_words.h"
-#include "libckpt_rt/interpose/memory/gate.h"
-#include "libckpt_rt/guard/guard.h"
-#include "libckpt_rt/protect/release_guard.h"
-#include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/entry/signal_handler.h"
+#include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/interpose/memory/gate.h"
+#include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/protect/watch.h"
-#include "image/write/image_directory.h"
-#include "image/format/image_key.h"
+#include "libckpt_rt/stop/critical_section.h"
 
 // Bounds of this object, by the linker.
 extern "C" {
@@ -139,7 +139,9 @@ void name_key_file() {
     if (n <= 0) cwd[0] = '\0';
     strcat(cwd, "/");
   }
-  *fmt::format_to_n(library.key_file, sizeof(library.key_file) - 1, "{}{}", static_cast<const char*>(cwd), wanted).out = '\0';
+  *fmt::format_to_n(library.key_file, sizeof(library.key_file) - 1, "{}{}", static_cast<const char*>(cwd),
+                    wanted)
+       .out = '\0';
   prepare_ciphers();
 }
 
@@ -150,10 +152,12 @@ void arm_interval_timer() {
   event.sigev_signo = library.signal;
   int id = -1;
   if (long r = sys::call(__NR_timer_create, CLOCK_MONOTONIC, &event, &id); r != 0) {
-    const Error error = make_error(ExitCode::kUnavailable, static_cast<int>(r), "no timer for CKPT_EVERY ({}); raise ulimit -i",
-                                   errno_name(static_cast<int>(r)));
+    const Error error =
+        make_error(ExitCode::kUnavailable, static_cast<int>(r),
+                   "no timer for CKPT_EVERY ({}); raise ulimit -i", errno_name(static_cast<int>(r)));
     agent::count_failure(error);
-    if (auto directory = open_image_directory(library.directory); directory.ok()) log_line(directory->get(), error.message());
+    if (auto directory = open_image_directory(library.directory); directory.ok())
+      log_line(directory->get(), error.message());
     return;
   }
   library.interval_timer = id;

@@ -4,16 +4,16 @@
 #include <linux/capability.h>
 #include <linux/sched.h>
 
-#include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/interpose/libc.h"
-#include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
-#include "libckpt_rt/capture/futex_words.h"
-#include "libckpt_rt/interpose/memory/gate.h"
+#include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/interpose/libc.h"
+#include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/protect/watch.h"
 
@@ -33,8 +33,8 @@ namespace {
 //   leader   timers (they may name threads)          kTimers
 //   leader   created = 1
 //   threads  own state, capabilities given up, ready += 1
-//   leader   settings of the process, own state, on its own stack; restorer unmapped; waits for ready   kThreadState
-//   leader   go = 1, kGo; all threads return through their signal frames
+//   leader   settings of the process, own state, on its own stack; restorer unmapped; waits for ready
+//   kThreadState leader   go = 1, kGo; all threads return through their signal frames
 struct Restart {
   RestartArgs args;
   uint32_t threads;  // without the leader
@@ -47,7 +47,8 @@ constinit Restart restart{};
 
 void report(RestartStage stage, long error, int tid, uint32_t detail = 0) {
   if (restart.args.status_fd < 0) return;
-  RestartStatus status{static_cast<uint32_t>(stage), error < 0 ? static_cast<int32_t>(-error) : 0, tid, detail};
+  RestartStatus status{static_cast<uint32_t>(stage), error < 0 ? static_cast<int32_t>(-error) : 0, tid,
+                       detail};
   sys::call(__NR_write, restart.args.status_fd, &status, sizeof(status));
 }
 
@@ -107,7 +108,8 @@ void thread_main(void* arg) {
 }
 
 void release_all() {
-  sys::call(__NR_munmap, restart.args.restorer_start, restart.args.restorer_end - restart.args.restorer_start);
+  sys::call(__NR_munmap, restart.args.restorer_start,
+            restart.args.restorer_end - restart.args.restorer_start);
   await(restart.ready, restart.threads);
   queue_again(library.pending, 0);
   callbacks::run(CKPT_RT_AFTER_RESTART);
@@ -173,7 +175,8 @@ void reset_library() {
   // Our working memory is not part of an image: new blocks for the threads that will be needed.
   for (RawThread* t : {&library.agent, &library.fault_handler, &library.writer, &library.engine}) {
     t->forget();
-    if ((t != &library.engine || library.settings.dma) && !t->reserve()) fail(RestartStage::kSignals, -ENOMEM, 0);
+    if ((t != &library.engine || library.settings.dma) && !t->reserve())
+      fail(RestartStage::kSignals, -ENOMEM, 0);
   }
 }
 
@@ -201,6 +204,6 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   restart.created.store(1, std::memory_order_release);
   futex_wake(restart.created);
   if (leader != nullptr) ckpt_call_on_stack(stack_below(leader), &leader_main, leader);
-  Addr stack = library.writer.block() .end;
+  Addr stack = library.writer.block().end;
   ckpt_call_on_stack(Addr{stack.value & ~15ull}.as<void>(), &exited_leader_main, nullptr);
 }

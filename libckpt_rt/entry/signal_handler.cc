@@ -3,10 +3,10 @@
 #include <signal.h>
 #include <ucontext.h>
 
+#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
-#include "libckpt_rt/core/library.h"
 
 extern "C" void ckpt_sigreturn_trampoline();
 

@@ -1,18 +1,18 @@
 // The guard ahead of the checkpoint's stop: memory is being protected while the threads run under it.
 //
-// docs/fault_back_ends.md, "Ahead of the stop", has the protocol. In short: a thread's own store makes its segment kWritten,
-// which may be protected again; what the kernel may write to becomes kUnsettled, which is not, until the stop. Both by
-// the thread, under the lock that the agent holds while it protects.
+// docs/fault_back_ends.md, "Ahead of the stop", has the protocol. In short: a thread's own store makes its
+// segment kWritten, which may be protected again; what the kernel may write to becomes kUnsettled, which is
+// not, until the stop. Both by the thread, under the lock that the agent holds while it protects.
 #include <linux/futex.h>
 #include <sys/prctl.h>
 
-#include "libckpt_rt/protect/arming.h"
-#include "libckpt_rt/guard/record.h"
-#include "libckpt_rt/guard/guarded_memory.h"
-#include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/preload_rules.h"
 #include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/guard/guarded_memory.h"
+#include "libckpt_rt/guard/record.h"
+#include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/protect/arming.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 #ifndef PR_GET_TID_ADDRESS
 #define PR_GET_TID_ADDRESS 40
@@ -65,7 +65,8 @@ void open_for_kernel(ThreadRecord& record, AddrRange range) {
   window.arming->open_for_kernel(range);
 }
 
-// The list of mappings that the agent goes by may be of before this call: it is told of it even if there is no segment yet.
+// The list of mappings that the agent goes by may be of before this call: it is told of it even if there is
+// no segment yet.
 void open_for_change(ThreadRecord& record, AddrRange range) {
   open_for_kernel(record, range);
   ScopedTurn turn(window.guarded->turn());
@@ -76,7 +77,8 @@ bool let_go_ahead(ThreadRecord& record, Addr page) {
   ScopedTurn turn(window.guarded->turn());
   bool was_writable = false;
   if (!window.arming->fault_in_thread(page, &was_writable)) return false;
-  // Another thread had it made writable in between; but nothing has been protected since this one was told so.
+  // Another thread had it made writable in between; but nothing has been protected since this one was told
+  // so.
   const uint64_t now = window.guarded->protections();
   if (was_writable && record.found_copied == page.value && record.found_turn == now) return false;
   record.found_copied = was_writable ? page.value : 0;
@@ -87,14 +89,17 @@ bool let_go_ahead(ThreadRecord& record, Addr page) {
 void open_for_exit() {
   if (!is_ahead()) return;  // what the thread has written stays writable
   uint64_t word = 0;
-  if (sys::call(__NR_prctl, PR_GET_TID_ADDRESS, &word) == 0 && word != 0) make_writable({Addr{word}, Addr{word} + 4});
+  if (sys::call(__NR_prctl, PR_GET_TID_ADDRESS, &word) == 0 && word != 0)
+    make_writable({Addr{word}, Addr{word} + 4});
   uint64_t list = 0, length = 0;
   struct {
     uint64_t next;
     int64_t offset;
     uint64_t pending;
   } head{};
-  if (sys::call(__NR_get_robust_list, 0L, &list, &length) != 0 || list == 0 || !copy_in(&head, list, sizeof(head))) return;
+  if (sys::call(__NR_get_robust_list, 0L, &list, &length) != 0 || list == 0 ||
+      !copy_in(&head, list, sizeof(head)))
+    return;
   auto open = [&](uint64_t entry) {
     const Addr at{(entry & ~1ull) + static_cast<uint64_t>(head.offset)};  // bit 0: priority-inheriting
     make_writable({at, at + 4});

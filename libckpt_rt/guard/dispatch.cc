@@ -9,9 +9,9 @@
 #include <errno.h>
 #include <sys/syscall.h>
 
+#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/guard/calls.h"
 #include "libckpt_rt/guard/record.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::guard {
@@ -75,7 +75,8 @@ void on_system_call(int signal, siginfo_t* info, void* context) {
                },
                &record};
   }
-  // These give the kernel memory that it writes to at any time: what is about to be protected must not be among it.
+  // These give the kernel memory that it writes to at any time: what is about to be protected must not be
+  // among it.
   const bool for_good = is_ahead() && (nr == __NR_set_tid_address || nr == __NR_rseq);
   if (info->si_arch == kX86_64 && nr == __NR_exit) open_for_exit();
   const bool passes = info->si_arch == kX86_64 && !is_about_signals(nr) && !for_good &&

@@ -10,12 +10,12 @@
 #include "base/clock.h"
 #include "base/sys.h"
 #include "copier/copier.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/preload_rules.h"
-#include "libckpt_rt/entry/signal_handler.h"
-#include "libckpt_rt/core/thread_context.h"
 
 extern "C" {
 [[noreturn]] void ckpt_call_on_stack(void* stack_top, void (*fn)(void*), void* arg);
@@ -200,7 +200,8 @@ void close_stopped() {
 }
 
 void await_enlisted(uint32_t threads) {
-  for (uint32_t n; (n = window.enlisted.load(std::memory_order_acquire)) < threads;) futex_wait(window.enlisted, n);
+  for (uint32_t n; (n = window.enlisted.load(std::memory_order_acquire)) < threads;)
+    futex_wait(window.enlisted, n);
 }
 
 Counters counters() {
@@ -272,8 +273,8 @@ void wait_until_closed(ThreadRecord& record, ucontext_t* shown, bool take_off) {
   const int64_t since = now_ns();
   window.waited.fetch_add(1, std::memory_order_relaxed);
   record.shown = shown;
-  // The stop that closes the guard is let in, nothing else. It leaves with all signals blocked. (That which ends protection
-  // ahead takes the thread away from here.)
+  // The stop that closes the guard is let in, nothing else. It leaves with all signals blocked. (That which
+  // ends protection ahead takes the thread away from here.)
   unblock(bit(library.signal));
   while (!record.left) futex_wait(window.open, seen);
   const int64_t waited = now_ns() - since;

@@ -1,12 +1,15 @@
-// The guard: from before memory is protected until the copying is over, no system call of the program meets a protected page.
+// The guard: from before memory is protected until the copying is over, no system call of the program meets a
+// protected page.
 //
 // The fault back ends in-thread and mprotect need it: with them the kernel cannot wait for a fault that it
 // takes on the program's behalf, it fails the call, or kills the thread when it was a signal's frame.
 // docs/fault_back_ends.md has the protocol and the argument why nothing is left that the kernel writes to.
 //
-// Owner:     libckpt_rt, one in the process. Open from the end of a stop to the next stop; of one that is open ahead of the
+// Owner:     libckpt_rt, one in the process. Open from the end of a stop to the next stop; of one that is
+// open ahead of the
 //            checkpoint's stop nothing is left at the image's instant, after which it is opened again.
-// Callers:   await_enlisted, prepare, *_stopped: the agent, the last while all threads stand in the handler of the
+// Callers:   await_enlisted, prepare, *_stopped: the agent, the last while all threads stand in the handler
+// of the
 //            stop. Handler, stand_without_guard: a thread of the program in a handler of ours.
 // Never:     in an image.
 #pragma once
@@ -41,14 +44,14 @@ Result<void> prepare();
 AddrRange own_range();
 // In the stop: is there anything about these threads that the guard cannot serve? nullptr, or what.
 const char* refuses(const ThreadSlot* stopped);
-// In a stop, before anything is protected; after it the actions of all signals are the guard's. arming: protection goes on
-// while threads run, up to the next stop; nullptr: what is protected now is all.
+// In a stop, before anything is protected; after it the actions of all signals are the guard's. arming:
+// protection goes on while threads run, up to the next stop; nullptr: what is protected now is all.
 void open_stopped(Copier& copier, const Faults& faults, Arming* arming, GuardedMemory* memory);
 // In the next stop. Of a guard that was open ahead of it, it may be opened again in the same stop.
 void close_stopped();
 void reopen_stopped(Copier& copier);
-// After the stop: returns when so many threads, all that stood, can handle faults. Before that one is still in the handler of
-// the stop, with the signal blocked.
+// After the stop: returns when so many threads, all that stood, can handle faults. Before that one is still
+// in the handler of the stop, with the signal blocked.
 void await_enlisted(uint32_t threads);
 
 struct Counters {
@@ -61,8 +64,8 @@ Counters counters();
 // Restart, forked child: it is closed.
 void reset(bool keep_memory);
 
-// Handler of a stop, first thing: of a guard that is open ahead of it a thread that stands leaves no trace. It stands on the
-// program's own stack then, as it would without a guard, and this does not return.
+// Handler of a stop, first thing: of a guard that is open ahead of it a thread that stands leaves no trace.
+// It stands on the program's own stack then, as it would without a guard, and this does not return.
 void stand_without_guard(ucontext_t* frame);
 
 // A handler of ours, of the checkpoint signal: from its first to its last instruction.

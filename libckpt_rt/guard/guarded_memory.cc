@@ -14,9 +14,9 @@
 #include "base/kernel_caps.h"
 #include "base/sys.h"
 #include "libckpt_rt/checkpoint/run.h"
-#include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/guard/record.h"
 
 namespace ckpt {
 
@@ -51,7 +51,8 @@ struct Close {
 void close_in_program(void* order) {
   auto& close = *static_cast<Close*>(order);
   if (close.agent_fd >= 0) {
-    const long differs = sys::call(__NR_kcmp, close.agent_tid, sys::gettid(), KCMP_FILE, close.agent_fd, close.fd);
+    const long differs =
+        sys::call(__NR_kcmp, close.agent_tid, sys::gettid(), KCMP_FILE, close.agent_fd, close.fd);
     // Without kcmp(2): at so high a number, a userfaultfd.
     uffdio_range range{guard::window.gates, kPageSize};
     const bool cannot_tell = differs == -EPERM || differs == -ENOSYS || differs == -EACCES;
@@ -94,10 +95,12 @@ Result<void> GuardedMemory::open_userfaultfd_of(ThreadSlot* thread, bool ahead) 
 }
 
 bool GuardedMemory::can_protect_ahead(FaultBackEnd back_end) {
-  return back_end == FaultBackEnd::kInThread && (probe_userfaultfd().features & kUffdFeatureWpUnpopulated) != 0;
+  return back_end == FaultBackEnd::kInThread &&
+         (probe_userfaultfd().features & kUffdFeatureWpUnpopulated) != 0;
 }
 
-Result<void> GuardedMemory::open_stopped(FaultBackEnd back_end, bool ahead, ThreadSlot* thread, Arena& arena) {
+Result<void> GuardedMemory::open_stopped(FaultBackEnd back_end, bool ahead, ThreadSlot* thread,
+                                         Arena& arena) {
   back_end_ = back_end;
   parts_ = ArenaVector<Part>(arena);
   open_pages_ = ArenaVector<Addr>(arena);
@@ -108,7 +111,8 @@ Result<void> GuardedMemory::open_stopped(FaultBackEnd back_end, bool ahead, Thre
 
 void GuardedMemory::leave_out(std::span<Mapping> map) {
   for (Mapping& m : map) {
-    if (m.handling == Handling::kTracked && (m.shared || (m.prot & PROT_READ) == 0)) m.handling = Handling::kEager;
+    if (m.handling == Handling::kTracked && (m.shared || (m.prot & PROT_READ) == 0))
+      m.handling = Handling::kEager;
   }
 }
 
@@ -117,7 +121,8 @@ Result<void> GuardedMemory::add_stopped(std::span<Mapping> map) {
   for (Mapping& m : map) {
     if (m.handling != Handling::kTracked) continue;
     if (back_end_ == FaultBackEnd::kInThread && add(m.range) != 0) m.handling = Handling::kEager;
-    if (back_end_ == FaultBackEnd::kMprotect && !parts_.push_back({m.range, m.prot})) return no_memory("the list of mappings");
+    if (back_end_ == FaultBackEnd::kMprotect && !parts_.push_back({m.range, m.prot}))
+      return no_memory("the list of mappings");
   }
   return {};
 }
@@ -133,7 +138,8 @@ void GuardedMemory::each_busy(void (*visit)(void*, AddrRange), void* context) {
   for (Addr page : open_pages_) visit(context, {page, page + kPageSize});
   const uint32_t count = guard::window.next_record.load(std::memory_order_relaxed);
   for (uint32_t i = 0; i < count; ++i) {
-    const auto& record = *reinterpret_cast<const guard::ThreadRecord*>(guard::window.blocks + i * guard::kBlockBytes);
+    const auto& record =
+        *reinterpret_cast<const guard::ThreadRecord*>(guard::window.blocks + i * guard::kBlockBytes);
     const uint32_t n = record.busy_count.load(std::memory_order_relaxed);
     for (uint32_t j = 0; j < n; ++j) visit(context, record.busy[j]);
   }
@@ -190,7 +196,8 @@ long GuardedMemory::unprotect(AddrRange range) {
   for (Addr at = range.start; at < range.end; at = at + kPiece) {
     const AddrRange piece{at, range.end - at < kPiece ? range.end : at + kPiece};
     if (change(piece, true) == 0) continue;
-    for (Addr page = piece.start; page < piece.end; page = page + kPageSize) change({page, page + kPageSize}, true);
+    for (Addr page = piece.start; page < piece.end; page = page + kPageSize)
+      change({page, page + kPageSize}, true);
   }
   return r;
 }
@@ -213,7 +220,8 @@ void GuardedMemory::remove(AddrRange range) {
 void GuardedMemory::end_stopped(ThreadSlot* thread) {
   // The thread that opened it may be gone, and its table with it.
   Close close{program_fd_, sys::gettid(), agent_fd_.get(), program_fd_ < 0};
-  for (; thread != nullptr && !close.done; thread = thread->next) library.world.run_on(*thread, &close_in_program, &close);
+  for (; thread != nullptr && !close.done; thread = thread->next)
+    library.world.run_on(*thread, &close_in_program, &close);
   program_fd_ = -1;
   agent_fd_.reset();
   open_ = false;

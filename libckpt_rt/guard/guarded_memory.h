@@ -5,12 +5,13 @@
 //               long as the guard is open: the thread that faults unprotects by it.
 //   mprotect    PROT_WRITE is taken away from mappings and given back piece by piece.
 //
-// mprotect protects in the stop, in-thread ahead of it where the kernel protects holes (Linux 6.4). From the stop on nothing
-// is ever protected again before the next; ahead of it, only under a lock (docs/fault_back_ends.md). Both may be used under
-// the guard only (guard.h).
+// mprotect protects in the stop, in-thread ahead of it where the kernel protects holes (Linux 6.4). From the
+// stop on nothing is ever protected again before the next; ahead of it, only under a lock
+// (docs/fault_back_ends.md). Both may be used under the guard only (guard.h).
 //
 // Owner:     one checkpoint.
-// Callers:   unprotect, read: also threads of the program, in handlers; turn(), protections(): the same, ahead of the stop.
+// Callers:   unprotect, read: also threads of the program, in handlers; turn(), protections(): the same,
+// ahead of the stop.
 //            The rest: the agent.
 // Never:     holds the lock across anything but protecting, unprotecting and the table of segments.
 #pragma once
@@ -21,10 +22,10 @@
 #include "base/settings.h"
 #include "base/turn_lock.h"
 #include "copier/copier.h"
-#include "libckpt_rt/protect/armed_memory.h"
-#include "libckpt_rt/guard/guard.h"
-#include "libckpt_rt/core/kernel_copy.h"
 #include "libckpt_rt/capture/memory_map.h"
+#include "libckpt_rt/core/kernel_copy.h"
+#include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/protect/armed_memory.h"
 
 namespace ckpt {
 
@@ -38,7 +39,8 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   bool is_open() const { return open_; }
   // The descriptor in the program's table, or -1.
   int descriptor() const { return program_fd_; }
-  // What its threads have no business with becomes kEager: what other processes write to, or only /proc/self/mem can read.
+  // What its threads have no business with becomes kEager: what other processes write to, or only
+  // /proc/self/mem can read.
   static void leave_out(std::span<Mapping> map);
   // In the stop: what cannot be protected becomes kEager.
   Result<void> add_stopped(std::span<Mapping> map);
@@ -51,7 +53,8 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   TurnLock& turn() { return turn_; }
   // How often something was protected.
   uint64_t protections() const { return protections_.load(std::memory_order_relaxed); }
-  // In-thread: nothing of this whole mapping is protected any more, the kernel takes it for ordinary memory again.
+  // In-thread: nothing of this whole mapping is protected any more, the kernel takes it for ordinary memory
+  // again.
   void remove(AddrRange range);
   // What the agent copies goes into these huge pages, or elsewhere.
   void copy_into(AddrRange huge) { copy_.use_for(huge); }
@@ -86,7 +89,7 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
 
   FaultBackEnd back_end_ = FaultBackEnd::kHandler;
   int program_fd_ = -1;
-  ScopedFd agent_fd_;        // the same userfaultfd in the agent's table
+  ScopedFd agent_fd_;  // the same userfaultfd in the agent's table
   KernelCopy copy_;
   ArenaVector<Part> parts_;  // of mprotect, in address order
   bool open_ = false;

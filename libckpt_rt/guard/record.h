@@ -14,8 +14,8 @@
 
 #include "base/futex.h"
 #include "base/units.h"
-#include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/core/kernel_sigaction.h"
+#include "libckpt_rt/guard/guard.h"
 
 namespace ckpt {
 class Arming;
@@ -45,15 +45,15 @@ struct ThreadRecord {
   uint64_t return_to = 0;  // where the gate jumps after the call: behind the program's own instruction
   uint64_t call_mask = 0;
   uint64_t virtual_mask = 0;  // those of `forced` that the program believes to be blocked
-  // Ahead of the checkpoint's stop: what the call that the thread is in, or made last, may write to. The last of them
-  // takes in all for which there is no room. Changed by the thread with Window::turn.
+  // Ahead of the checkpoint's stop: what the call that the thread is in, or made last, may write to. The last
+  // of them takes in all for which there is no room. Changed by the thread with Window::turn.
   static constexpr uint32_t kMostBusy = 6;
   AddrRange busy[kMostBusy] = {};
   std::atomic<uint32_t> busy_count{0};
-  uint64_t found_turn = 0;        // how much had been protected when that page was found so
-  ucontext_t* shown = nullptr;    // while it waits in a handler of ours: where the program stands
+  uint64_t found_turn = 0;      // how much had been protected when that page was found so
+  ucontext_t* shown = nullptr;  // while it waits in a handler of ours: where the program stands
   bool enlisted = false;
-  bool counted = false;        // in Window::enlisted: once, however often it stands
+  bool counted = false;       // in Window::enlisted: once, however often it stands
   uint64_t found_copied = 0;  // a page that a fault found writable already: if it faults again it is not ours
   KernelStack program_stack{};  // the alternate stack as the program knows it
   // Signals of `forced` that somebody sent, not the kernel, while the thread blocks them or is in a handler
@@ -65,7 +65,8 @@ struct ThreadRecord {
 struct Window {
   FutexWord open{0};  // odd: open. Changes only while all threads stand.
   Copier* copier = nullptr;
-  // Ahead of the checkpoint's stop, else nullptr: memory is being protected. Under `turn`, which is `memory`'s.
+  // Ahead of the checkpoint's stop, else nullptr: memory is being protected. Under `turn`, which is
+  // `memory`'s.
   Arming* arming = nullptr;
   GuardedMemory* guarded = nullptr;
   uint32_t generation = 0;  // of the process: another one after a restart
@@ -112,8 +113,8 @@ inline KernelMask& kernel_mask(ucontext_t* frame) {
 bool back_out(ThreadRecord& record, ucontext_t* frame);
 // Makes memory writable for the kernel. False: it cannot be, before the guard is closed.
 bool make_writable(AddrRange range);
-// Returns when the guard is closed, with the thread no longer under guard; its frame is ready for return. shown: where the
-// program stands meanwhile. take_off: the thread was under guard already.
+// Returns when the guard is closed, with the thread no longer under guard; its frame is ready for return.
+// shown: where the program stands meanwhile. take_off: the thread was under guard already.
 void wait_until_closed(ThreadRecord& record, ucontext_t* shown, bool take_off = true);
 // The frame as it would be without the guard.
 void take_guard_off(ThreadRecord& record, ucontext_t* frame);
@@ -141,14 +142,14 @@ void open_for_exit();
 bool copy_in(void* to, uint64_t from, size_t bytes);
 bool copy_out(uint64_t to, const void* from, size_t bytes);
 
-// guard_signals.cc: the frame as the kernel would have pushed it without us, on the program's alternate stack or where it
-// stands.
+// guard_signals.cc: the frame as the kernel would have pushed it without us, on the program's alternate stack
+// or where it stands.
 struct MovedFrame {
   ucontext_t* context;
   siginfo_t* info;
 };
-MovedFrame move_frame(const ThreadRecord& record, const ucontext_t* frame, const siginfo_t& info, uint64_t restorer,
-                      bool wants_alternate);
+MovedFrame move_frame(const ThreadRecord& record, const ucontext_t* frame, const siginfo_t& info,
+                      uint64_t restorer, bool wants_alternate);
 
 // Handlers. guard_dispatch.cc:
 void on_system_call(int, siginfo_t* info, void* frame);

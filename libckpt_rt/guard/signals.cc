@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "copier/copier.h"
-#include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::guard {
@@ -60,7 +60,8 @@ void set_default(int signal) {
 
 bool uses_alternate(const ThreadRecord& record, const ucontext_t* frame, bool wanted) {
   const KernelStack& stack = record.program_stack;
-  return wanted && stack.bytes != 0 && !on_stack(stack, static_cast<uint64_t>(frame->uc_mcontext.gregs[REG_RSP]));
+  return wanted && stack.bytes != 0 &&
+         !on_stack(stack, static_cast<uint64_t>(frame->uc_mcontext.gregs[REG_RSP]));
 }
 
 [[noreturn]] void deliver(ThreadRecord& record, int signal, siginfo_t* info, ucontext_t* frame,
@@ -101,7 +102,8 @@ bool uses_alternate(const ThreadRecord& record, const ucontext_t* frame, bool wa
 
   const KernelStack stack = record.program_stack;
   const bool alternate = uses_alternate(record, frame, (action.flags & SA_ONSTACK) != 0);
-  const auto [context, moved_info] = move_frame(record, frame, *info, action.restorer, (action.flags & SA_ONSTACK) != 0);
+  const auto [context, moved_info] =
+      move_frame(record, frame, *info, action.restorer, (action.flags & SA_ONSTACK) != 0);
   kernel_stack(context) = stack;
   kernel_mask(context) |= record.virtual_mask;
   if (alternate && (stack.flags & kAutodisarm) != 0) record.program_stack = {0, SS_DISABLE, 0, 0};
@@ -141,8 +143,8 @@ bool is_ours(ThreadRecord& record, int signal, const siginfo_t* info) {
 
 }  // namespace
 
-MovedFrame move_frame(const ThreadRecord& record, const ucontext_t* frame, const siginfo_t& info, uint64_t restorer,
-                      bool wants_alternate) {
+MovedFrame move_frame(const ThreadRecord& record, const ucontext_t* frame, const siginfo_t& info,
+                      uint64_t restorer, bool wants_alternate) {
   const KernelStack& stack = record.program_stack;
   uint64_t top = uses_alternate(record, frame, wants_alternate)
                      ? stack.start + stack.bytes

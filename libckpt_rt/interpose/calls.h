@@ -7,8 +7,8 @@
 #include <linux/futex.h>
 
 #include "base/sys.h"
-#include "libckpt_rt/interpose/signals/mask.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/interpose/signals/mask.h"
 
 namespace ckpt::calls {
 

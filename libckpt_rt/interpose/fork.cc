@@ -1,5 +1,6 @@
-// New processes: a parent tells before it has a child, the child of fork() is told that it is one. (A child of clone() without CLONE_VM finds
-// out by its pid; one of vfork() shares our memory until it executes another program.)
+// New processes: a parent tells before it has a child, the child of fork() is told that it is one. (A child
+// of clone() without CLONE_VM finds out by its pid; one of vfork() shares our memory until it executes
+// another program.)
 #include <unistd.h>
 
 #include "libckpt_rt/core/hooks.h"
@@ -12,9 +13,11 @@ using namespace ckpt;
 namespace {
 
 // fork(), forkpty(), daemon() and popen() of libc all run the handlers of pthread_atfork(). Children's
-// handlers run in the order of registration, early from a constructor of a preloaded library; handlers before the
-// fork run in the opposite order, ours late.
-[[gnu::constructor(101)]] void watch_forks() { pthread_atfork(hooks::before_fork, nullptr, hooks::in_child_after_fork); }
+// handlers run in the order of registration, early from a constructor of a preloaded library; handlers before
+// the fork run in the opposite order, ours late.
+[[gnu::constructor(101)]] void watch_forks() {
+  pthread_atfork(hooks::before_fork, nullptr, hooks::in_child_after_fork);
+}
 
 }  // namespace
 

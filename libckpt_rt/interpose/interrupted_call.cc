@@ -53,11 +53,12 @@
 //
 // Signals that nobody handles
 // ---------------------------
-// A signal whose action is to be ignored (SIGCHLD, SIGWINCH, SIGURG by default) vanishes where it is sent, but
-// not if the thread it is sent to has it blocked: then it is queued, another thread that has it not blocked
-// is woken, its call ends, and there is no handler to run. Our mask blocks everything, so while a thread is in
-// our handler this happens to its neighbours: those that have not stood yet, and those that go on already.
-// Their calls are made again: EINTR at `after` although no handler of the program took the pointer away
+// A signal whose action is to be ignored (SIGCHLD, SIGWINCH, SIGURG by default) vanishes where it is sent,
+// but not if the thread it is sent to has it blocked: then it is queued, another thread that has it not
+// blocked is woken, its call ends, and there is no handler to run. Our mask blocks everything, so while a
+// thread is in our handler this happens to its neighbours: those that have not stood yet, and those that go
+// on already. Their calls are made again: EINTR at `after` although no handler of the program took the
+// pointer away
 // (`handled`), and parts likewise. At any time, not only near a stop: a thread may rest for long between the
 // kernel's entry to our handler and its first instruction, and between the last and the kernel's return. What
 // this hides beyond what we cause: a few calls end with EINTR after SIGCONT or a debugger's stop (signal(7)).
@@ -87,8 +88,8 @@
 #include "base/clock.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/interpose/waits/clock.h"
 #include "libckpt_rt/interpose/signals/handlers.h"
+#include "libckpt_rt/interpose/waits/clock.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 extern "C" {
@@ -220,8 +221,8 @@ bool unslotted_handler_waits(const ucontext_t* frame, uint64_t blocked_in_call, 
   return false;
 }
 
-// Has the program a handler of which it is not seen when it runs? (libc's own two restart what they interrupt, or
-// are none of the program's business.)
+// Has the program a handler of which it is not seen when it runs? (libc's own two restart what they
+// interrupt, or are none of the program's business.)
 bool has_unslotted_handler() {
   constexpr int kLibcCancel = 32, kLibcSetxid = 33;
   for (int signal = 1; signal <= 64; ++signal) {
@@ -384,9 +385,9 @@ bool InterruptibleCall::goes_on_by_itself(long result) {
     prepare_again(*this);
     return true;
   }
-  // The error that recvmmsg leaves in the socket is not told from a real one. A short read is as a rule no part,
-  // and to find that out takes a system call: where it is rare, and so little is read in one go that
-  // a signal hardly falls into it, none is made.
+  // The error that recvmmsg leaves in the socket is not told from a real one. A short read is as a rule no
+  // part, and to find that out takes a system call: where it is rare, and so little is read in one go that a
+  // signal hardly falls into it, none is made.
   constexpr long kPipeBytes = 64 << 10;
   if (progress == Progress::kMemoryDevice &&
       (args[2] <= kPipeBytes || ckpt_departures.load(std::memory_order_relaxed) == 0)) {

@@ -22,8 +22,8 @@
 #include <cstdint>
 
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/interpose/waits/clock.h"
 #include "libckpt_rt/interpose/signals/mask.h"
+#include "libckpt_rt/interpose/waits/clock.h"
 
 namespace ckpt {
 

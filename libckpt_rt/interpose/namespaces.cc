@@ -1,6 +1,6 @@
-// unshare(2) and setns(2): to enter a user namespace, among others, is only for a process of one thread. seccomp(2)
-// with SECCOMP_FILTER_FLAG_TSYNC: a filter for all threads would reach ours, which do what the program may have
-// forbidden itself. (libc has no function of that name.)
+// unshare(2) and setns(2): to enter a user namespace, among others, is only for a process of one thread.
+// seccomp(2) with SECCOMP_FILTER_FLAG_TSYNC: a filter for all threads would reach ours, which do what the
+// program may have forbidden itself. (libc has no function of that name.)
 #include <linux/seccomp.h>
 
 #include "base/sys.h"
@@ -26,7 +26,8 @@ long setns(int fd, int kind) {
 }
 
 long seccomp(unsigned operation, unsigned flags, void* argument) {
-  const bool of_all_threads = operation == SECCOMP_SET_MODE_FILTER && (flags & SECCOMP_FILTER_FLAG_TSYNC) != 0;
+  const bool of_all_threads =
+      operation == SECCOMP_SET_MODE_FILTER && (flags & SECCOMP_FILTER_FLAG_TSYNC) != 0;
   if (of_all_threads) hooks::begin_alone();
   const long r = sys::call(__NR_seccomp, long{operation}, long{flags}, argument);
   if (of_all_threads) hooks::end_alone();

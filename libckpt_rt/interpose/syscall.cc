@@ -7,8 +7,8 @@
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
-#include "libckpt_rt/interpose/signals/handlers.h"
 #include "libckpt_rt/interpose/memory/memory.h"
+#include "libckpt_rt/interpose/signals/handlers.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 #ifndef __NR_futex_wait
@@ -134,17 +134,19 @@ long plain(long nr, long a, long b, long c, long d, long e, long f) {
 
 // The word may lie on a page that the checkpoint under way protects: it was not known at its stop.
 bool make_writable(long word) {
-  return sys::call(__NR_madvise, word & ~static_cast<long>(kPageSize - 1), kPageSize, long{MADV_POPULATE_WRITE}) == 0;
+  return sys::call(__NR_madvise, word & ~static_cast<long>(kPageSize - 1), kPageSize,
+                   long{MADV_POPULATE_WRITE}) == 0;
 }
 
 long futex_written_by_kernel(long a, long b, long c, long d, long e, long f) {
   hooks::note_futex(pointer<void>(a));
   const int command = static_cast<int>(b) & FUTEX_CMD_MASK;
-  const bool second = command == FUTEX_WAKE_OP || command == FUTEX_CMP_REQUEUE_PI || command == FUTEX_WAIT_REQUEUE_PI;
+  const bool second =
+      command == FUTEX_WAKE_OP || command == FUTEX_CMP_REQUEUE_PI || command == FUTEX_WAIT_REQUEUE_PI;
   if (second) hooks::note_futex(pointer<void>(e));
   for (;;) {
-    long r = calls::futex(pointer<uint32_t>(a), static_cast<int>(b), static_cast<uint32_t>(c), pointer<timespec>(d),
-                          pointer<uint32_t>(e), static_cast<uint32_t>(f));
+    long r = calls::futex(pointer<uint32_t>(a), static_cast<int>(b), static_cast<uint32_t>(c),
+                          pointer<timespec>(d), pointer<uint32_t>(e), static_cast<uint32_t>(f));
     if (r != -EFAULT || !hooks::copying() || !make_writable(a) || (second && !make_writable(e))) return r;
   }
 }
@@ -209,7 +211,8 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return calls::io_pgetevents(a, b, c, pointer<void>(d), pointer<timespec>(e),
                                   pointer<KernelMaskArgument>(f));
     case __NR_futex:
-      if (futex_words::written_by_kernel(static_cast<uint32_t>(b))) return futex_written_by_kernel(a, b, c, d, e, f);
+      if (futex_words::written_by_kernel(static_cast<uint32_t>(b)))
+        return futex_written_by_kernel(a, b, c, d, e, f);
       return calls::futex(pointer<uint32_t>(a), ib, static_cast<uint32_t>(c), pointer<timespec>(d),
                           pointer<uint32_t>(e), static_cast<uint32_t>(f));
     case __NR_futex_waitv:

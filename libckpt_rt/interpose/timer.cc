@@ -1,5 +1,6 @@
-// timer_create on the processor time of the calling thread. The kernel does not tell afterwards whose time such a timer
-// counts, and a restart makes all timers on one thread: so the thread is named from the beginning.
+// timer_create on the processor time of the calling thread. The kernel does not tell afterwards whose time
+// such a timer counts, and a restart makes all timers on one thread: so the thread is named from the
+// beginning.
 #include <signal.h>
 #include <time.h>
 
@@ -10,7 +11,8 @@ using namespace ckpt;
 
 namespace {
 
-// As pthread_getcpuclockid() makes it: CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED of the kernel's posix-timers.
+// As pthread_getcpuclockid() makes it: CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED of the kernel's
+// posix-timers.
 clockid_t processor_time_of(int tid) {
   constexpr int kOfThread = 4, kScheduled = 2;
   return static_cast<clockid_t>(~static_cast<unsigned>(tid) << 3 | kOfThread | kScheduled);

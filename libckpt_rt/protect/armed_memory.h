@@ -1,6 +1,7 @@
 // What protection ahead of the stop (arming.h) needs of whatever protects memory.
 //
-// Owner:     libckpt_rt. It is a WriteProtection, whose faults a thread of ours serves, or a GuardedMemory, whose faults are
+// Owner:     libckpt_rt. It is a WriteProtection, whose faults a thread of ours serves, or a GuardedMemory,
+// whose faults are
 //            handled by the threads that write.
 // Callers:   Arming.
 #pragma once
@@ -22,19 +23,21 @@ class ArmedMemory {
   virtual void serve_waiting() = 0;
   // How many segments are protected between two of these.
   virtual size_t batch() const = 0;
-  // Does the kernel wait for faults that it takes on the program's behalf? If not, a segment that is kUnsettled must not be
-  // protected.
+  // Does the kernel wait for faults that it takes on the program's behalf? If not, a segment that is
+  // kUnsettled must not be protected.
   virtual bool kernel_waits() const = 0;
-  // With the lock held: calls visit(context, range) for all that the kernel may write to now, where it cannot wait for a
-  // fault.
+  // With the lock held: calls visit(context, range) for all that the kernel may write to now, where it cannot
+  // wait for a fault.
   virtual void each_busy(void (*visit)(void* context, AddrRange range), void* context) = 0;
 
-  // The lock, with everything served that is queued. kOnce: those who wait now; while threads write as fast as they are
-  // served there is no end to the others.
+  // The lock, with everything served that is queued. kOnce: those who wait now; while threads write as fast
+  // as they are served there is no end to the others.
   enum class Served { kAll, kOnce };
   class Serving {
    public:
-    explicit Serving(ArmedMemory& memory, Served served = Served::kAll) : memory_(memory) { memory_.begin_serving(served); }
+    explicit Serving(ArmedMemory& memory, Served served = Served::kAll) : memory_(memory) {
+      memory_.begin_serving(served);
+    }
     ~Serving() { memory_.end_serving(); }
     Serving(const Serving&) = delete;
     Serving& operator=(const Serving&) = delete;

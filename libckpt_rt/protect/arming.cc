@@ -26,7 +26,8 @@ Result<void> Arming::prepare(Arena& arena, uint64_t segment_bytes) {
   runs_ = ArenaVector<AddrRange>(arena);
   written_ = taken_ = unsettled_ = ArenaVector<uint32_t>(arena);
   early_ = suspects_ = ArenaVector<AddrRange>(arena);
-  return table_.reserve(arena, segment_bytes, 0, 0) && early_.reserve(kMostEarly) ? Result<void>() : no_memory_for_segments();
+  return table_.reserve(arena, segment_bytes, 0, 0) && early_.reserve(kMostEarly) ? Result<void>()
+                                                                                  : no_memory_for_segments();
 }
 
 void Arming::fault(Addr a) {
@@ -120,8 +121,8 @@ void Arming::add(std::span<Mapping> map) {
 
 Result<void> Arming::run(std::span<const Mapping> map, std::span<const Addr> stacks) {
   CKPT_TRY(cover(map));
-  // Held from the first pass to the last: whoever serves while it is free serves as fast as threads fault, and with several
-  // that write all over their memory a pass is undone before the next begins.
+  // Held from the first pass to the last: whoever serves while it is free serves as fast as threads fault,
+  // and with several that write all over their memory a pass is undone before the next begins.
   ArmedMemory::Serving serving(protection_, ArmedMemory::Served::kOnce);
   for (Addr a : stacks) removed({Addr{a.value - kHandlerStackBytes}.page_down(), a.page_down() + kPageSize});
   size_t before = SIZE_MAX;
@@ -161,7 +162,8 @@ Result<void> Arming::cover(std::span<const Mapping> map) {
 
 // Parts of `rest` worth protecting now: those in which pages exist.
 Result<void> Arming::find_blocks(const Mapping& m, AddrRange rest, ArenaVector<AddrRange>& blocks) {
-  // Locks that other processes made may lie in it; there is no harm in looking at a little memory in the stop.
+  // Locks that other processes made may lie in it; there is no harm in looking at a little memory in the
+  // stop.
   constexpr uint64_t kLittle = 64 << 20;
   if (m.shared && m.range.size() <= kLittle) return {};
   // Little memory is covered whether it exists or not, so that nobody need look at it in the stop.
@@ -177,7 +179,8 @@ Result<void> Arming::find_blocks(const Mapping& m, AddrRange rest, ArenaVector<A
     if (bytes >= rest.size() / 256) return blocks.push_back(rest) ? Result<void>() : no_memory_for_segments();
   }
   for (const AddrRange& run : runs_) {
-    AddrRange block{Addr{run.start.value & ~(kBlock - 1)}, Addr{(run.end.value + kBlock - 1) & ~(kBlock - 1)}};
+    AddrRange block{Addr{run.start.value & ~(kBlock - 1)},
+                    Addr{(run.end.value + kBlock - 1) & ~(kBlock - 1)}};
     block = block.common(rest);
     if (!blocks.empty() && blocks.back().end >= block.start && blocks.back().end > rest.start) {
       if (blocks.back().end < block.end) blocks.back().end = block.end;
@@ -195,20 +198,25 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
   if (!added.reserve(*arena_, segment_bytes_, segments, blocks.size())) return no_memory_for_segments();
   for (const AddrRange& b : blocks) {
     const Mapping& m = map[mapping_at(map, b.start)];
-    if (!added.add_region({b, (m.prot & PROT_READ) != 0, m.shared}) || !added.add_window(b)) return no_memory_for_segments();
-    if (!covered_.push_back({b, static_cast<uint32_t>(table_.regions().size() + added.regions().size() - 1)})) return no_memory_for_segments();
+    if (!added.add_region({b, (m.prot & PROT_READ) != 0, m.shared}) || !added.add_window(b))
+      return no_memory_for_segments();
+    if (!covered_.push_back({b, static_cast<uint32_t>(table_.regions().size() + added.regions().size() - 1)}))
+      return no_memory_for_segments();
   }
-  std::sort(covered_.begin(), covered_.end(), [](const Covered& a, const Covered& b) { return a.range.start < b.range.start; });
+  std::sort(covered_.begin(), covered_.end(),
+            [](const Covered& a, const Covered& b) { return a.range.start < b.range.start; });
   for (SegmentId id{0}; id.value < added.size(); ++id.value) added.set(id, SegmentState::kWritten);
 
   // Segments get new numbers: the lists are made anew.
   const size_t size = table_.size() + segments;
   ArenaVector<uint32_t> written(*arena_), taken(*arena_), unsettled(*arena_);
-  if (!written.reserve(size) || !taken.reserve(size) || !unsettled.reserve(size)) return no_memory_for_segments();
+  if (!written.reserve(size) || !taken.reserve(size) || !unsettled.reserve(size))
+    return no_memory_for_segments();
   ArmedMemory::Serving serving(protection_);
   if (!table_.merge(*arena_, added)) return no_memory_for_segments();
   auto leave_to_stop = [&](SegmentId id) {
-    if (table_.state(id) == SegmentState::kProtected && !protection_.kernel_waits()) protection_.unprotect(table_.window(table_[id]));
+    if (table_.state(id) == SegmentState::kProtected && !protection_.kernel_waits())
+      protection_.unprotect(table_.window(table_[id]));
     table_.set(id, SegmentState::kUnsettled);
   };
   for (SegmentId id{0}; early_overflow_ && id.value < table_.size(); ++id.value) leave_to_stop(id);
@@ -224,14 +232,16 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
         SegmentId id, last;
         for (t.find_range(range, &id, &last); id < last; ++id.value) {
           // Of what is protected already open_for_kernel() was told in time.
-          if (t.window(t[id]).overlaps(range) && t.state(id) == SegmentState::kWritten) t.set(id, SegmentState::kUnsettled);
+          if (t.window(t[id]).overlaps(range) && t.state(id) == SegmentState::kWritten)
+            t.set(id, SegmentState::kUnsettled);
         }
       },
       &table_);
   for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
     SegmentState state = table_.state(id);
     if (state == SegmentState::kProtected) continue;
-    if (!(state == SegmentState::kWritten ? written : unsettled).push_back(id.value)) return no_memory_for_segments();
+    if (!(state == SegmentState::kWritten ? written : unsettled).push_back(id.value))
+      return no_memory_for_segments();
   }
   written_ = written;
   taken_ = taken;
@@ -247,7 +257,8 @@ Result<void> Arming::pass() {
   // undoes one segment of a batch, and passes get ahead.
   for (size_t i = 0; i < taken_.size();) {
     protection_.serve_waiting();
-    for (const size_t batch = i + protection_.batch(); i < taken_.size() && i < batch;) CKPT_TRY(protect_next(i));
+    for (const size_t batch = i + protection_.batch(); i < taken_.size() && i < batch;)
+      CKPT_TRY(protect_next(i));
   }
   taken_.clear();
   return {};

@@ -14,7 +14,8 @@
 //    segment in kProtected is protected, and `present` names its pages.
 // 4. Passes go on until few segments are kWritten, or it does not get better; memory that appeared
 //    meanwhile is covered as well.
-// 5. The stop. settle() (arming_settle.cc): kWritten and kUnsettled segments are protected and listed for good, and what
+// 5. The stop. settle() (arming_settle.cc): kWritten and kUnsettled segments are protected and listed for
+// good, and what
 //    is outside is looked at: pages that exist there now are protected and listed too.
 //
 // Protection that the kernel drops without a word
@@ -33,17 +34,19 @@
 // on as before. The next checkpoint begins with renew(): a new table, in which memory that is not tracked any
 // more has no segments, and what was kUnsettled becomes kWritten, for the calls that took it away are over -
 // or, in a program that makes them without libc, may not be: so the stop asks the kernel whether the
-// segments concerned are protected, holes included. check() does the same for all that is kProtected, ahead of the
-// stop: what moves memory and tells nobody (a bare mremap, shmat) is found out there.
+// segments concerned are protected, holes included. check() does the same for all that is kProtected, ahead
+// of the stop: what moves memory and tells nobody (a bare mremap, shmat) is found out there.
 //
 // Where the thread that writes handles its faults (guard.h)
 // ---------------------------------------------------------
-// The kernel does not wait for a fault that it takes on the program's behalf. So what it may write to is made kUnsettled
-// before each system call (open_for_kernel), and for a thread's own stores the thread itself does what 3. says
-// (fault_in_thread): docs/fault_back_ends.md. There kWritten and kUnsettled mean that nothing of the segment is protected.
+// The kernel does not wait for a fault that it takes on the program's behalf. So what it may write to is made
+// kUnsettled before each system call (open_for_kernel), and for a thread's own stores the thread itself does
+// what 3. says (fault_in_thread): docs/fault_back_ends.md. There kWritten and kUnsettled mean that nothing of
+// the segment is protected.
 //
 // Owner:     libckpt_rt. One Arming is one checkpoint's, or one watch's. Its table is the checkpoint's table.
-// Callers:   fault, removed: whoever serves faults (write_protect.h). open_for_kernel, fault_in_thread: threads of the
+// Callers:   fault, removed: whoever serves faults (write_protect.h). open_for_kernel, fault_in_thread:
+// threads of the
 //            program under guard, with the lock (guard_ahead.cc). The rest: the agent.
 // Never:     touches protected memory.
 #pragma once
@@ -51,14 +54,15 @@
 #include <errno.h>
 
 #include "copier/segment_table.h"
-#include "libckpt_rt/protect/armed_memory.h"
 #include "libckpt_rt/capture/memory_map.h"
 #include "libckpt_rt/capture/page_scan.h"
+#include "libckpt_rt/protect/armed_memory.h"
 
 namespace ckpt {
 
 inline Error no_memory_for_segments() {
-  return make_error(ExitCode::kInternal, ENOMEM, "no address space left for the table of segments; raise the limit (ulimit -v)");
+  return make_error(ExitCode::kInternal, ENOMEM,
+                    "no address space left for the table of segments; raise the limit (ulimit -v)");
 }
 
 class Arming {
@@ -69,24 +73,25 @@ class Arming {
   Result<void> prepare(Arena& arena, uint64_t segment_bytes);
   // While the program runs, in this order, the first two while the caller holds mappings (interpose_gate.h)
   // from before the map was read. add() registers what it tracks, whole mappings; what cannot be
-  // becomes kEager. keep() compares with the map read once more: what is not the same any more becomes kEager.
-  // run() protects what is not covered yet, and what was written. stacks: where threads stand: left alone,
-  // since the signal that stops them writes there.
+  // becomes kEager. keep() compares with the map read once more: what is not the same any more becomes
+  // kEager. run() protects what is not covered yet, and what was written. stacks: where threads stand: left
+  // alone, since the signal that stops them writes there.
   void add(std::span<Mapping> map);
   void keep(std::span<Mapping> map, std::span<const Mapping> again);
   Result<void> run(std::span<const Mapping> map, std::span<const Addr> stacks);
   // Once more what was written since run(), if it is much: just ahead of the stop.
   Result<void> catch_up();
 
-  // The next checkpoint, with an arena of its own; the former one is free then. map: as now. full: nothing is in_parent.
+  // The next checkpoint, with an arena of its own; the former one is free then. map: as now. full: nothing is
+  // in_parent.
   Result<void> renew(Arena& arena, std::span<const Mapping> map, bool full);
   // Finds what is taken for protected and is not, and leaves it to the stop; how many segments that were.
   Result<size_t> check();
   // The copying is over. Called while the caller serves faults; from then on they come here again.
   Result<void> resume();
 
-  // In the stop, while the caller serves faults. open: pages that will be released, sorted. Runs of tracked memory that are to be copied in the pause,
-  // being few or not protectable, are added to `eager`.
+  // In the stop, while the caller serves faults. open: pages that will be released, sorted. Runs of tracked
+  // memory that are to be copied in the pause, being few or not protectable, are added to `eager`.
   Result<void> settle(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager);
   // Pages that are not to be protected after all; their being in the image is the caller's business.
   void release(AddrRange pages);
@@ -95,7 +100,8 @@ class Arming {
   void removed(AddrRange range);
   // The range is writable, and stays so until the stop.
   void open_for_kernel(AddrRange range);
-  // A thread's own store faulted at the page. False: it is in no segment. was_writable: there was nothing to do.
+  // A thread's own store faulted at the page. False: it is in no segment. was_writable: there was nothing to
+  // do.
   bool fault_in_thread(Addr page, bool* was_writable);
 
   uint64_t faults() const { return faults_.load(std::memory_order_relaxed); }
@@ -116,12 +122,14 @@ class Arming {
   bool protect_now(SegmentId first, SegmentId last, AddrRange range);
   Result<void> protect_next(size_t& i);
   Result<void> settle_suspects();
-  Result<void> settle_written(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager);
+  Result<void> settle_written(std::span<Mapping> map, std::span<const Addr> open,
+                              ArenaVector<AddrRange>& eager);
   Result<bool> is_settled(SegmentId first, SegmentId last);
   Result<size_t> check_range(AddrRange range);
   static constexpr uint32_t kAnyRegion = UINT32_MAX;
   Result<size_t> check_segments(SegmentId first, SegmentId last, uint32_t region);  // without last
-  Result<void> settle_part(const Mapping& m, AddrRange part, std::span<const Addr> open, ArenaVector<AddrRange>& eager);
+  Result<void> settle_part(const Mapping& m, AddrRange part, std::span<const Addr> open,
+                           ArenaVector<AddrRange>& eager);
   bool exist(std::span<const Addr> open, AddrRange part) const;
   Result<void> settle_covered(std::span<const Mapping> map);
   Result<void> settle_rest(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager);
@@ -132,8 +140,8 @@ class Arming {
   SegmentTable& table_;
   Arena* arena_ = nullptr;
   uint64_t segment_bytes_ = 0;
-  // Shared memory that is covered without looking which of it exists, bytes, each time: what the table has room for beside
-  // the memory of the process (most_segments() in checkpoint_run.cc).
+  // Shared memory that is covered without looking which of it exists, bytes, each time: what the table has
+  // room for beside the memory of the process (most_segments() in checkpoint_run.cc).
   static constexpr uint64_t kSharedCovered = 1ull << 30;
   uint64_t shared_left_ = 0;
   ArenaVector<Covered> covered_;

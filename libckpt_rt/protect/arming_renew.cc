@@ -17,13 +17,15 @@ Result<void> Arming::resume() {
   written_.clear();
   taken_.clear();
   unsettled_.clear();
-  if (!written_.reserve(table_.size()) || !taken_.reserve(table_.size()) || !unsettled_.reserve(table_.size())) {
+  if (!written_.reserve(table_.size()) || !taken_.reserve(table_.size()) ||
+      !unsettled_.reserve(table_.size())) {
     return no_memory_for_segments();
   }
   for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
     Segment& s = table_[id];
     const SegmentState state = table_.state(id);
-    // Others may write to shared memory, or give it back, past our protection: what is known of it is of no use.
+    // Others may write to shared memory, or give it back, past our protection: what is known of it is of no
+    // use.
     const bool shared = table_.region(s).shared;
     if (shared) s.present = 0;
     if (s.given_back.exchange(false, std::memory_order_relaxed)) {
@@ -48,15 +50,19 @@ Result<void> Arming::renew(Arena& arena, std::span<const Mapping> map, bool full
   for (size_t c = 0, m = 0; c < covered_.size() && m < map.size();) {
     const AddrRange range = covered_[c].range.common(map[m].range);
     if (!range.empty() && map[m].handling == Handling::kTracked) {
-      if (!pieces.push_back({range, (map[m].prot & PROT_READ) != 0, map[m].shared})) return no_memory_for_segments();
+      if (!pieces.push_back({range, (map[m].prot & PROT_READ) != 0, map[m].shared}))
+        return no_memory_for_segments();
       segments += SegmentTable::segments_of(range, segment_bytes_);
     }
-    if (covered_[c].range.end < map[m].range.end) ++c;
-    else ++m;
+    if (covered_[c].range.end < map[m].range.end)
+      ++c;
+    else
+      ++m;
   }
   SegmentTable table;
   ArenaVector<Covered> covered(arena);
-  if (!table.reserve(arena, segment_bytes_, segments, pieces.size()) || !covered.reserve(pieces.size())) return no_memory_for_segments();
+  if (!table.reserve(arena, segment_bytes_, segments, pieces.size()) || !covered.reserve(pieces.size()))
+    return no_memory_for_segments();
   for (const Region& piece : pieces) {
     if (!table.add_region(piece) || !table.add_window(piece.range) ||
         !covered.push_back({piece.range, static_cast<uint32_t>(table.regions().size() - 1)})) {
@@ -65,7 +71,8 @@ Result<void> Arming::renew(Arena& arena, std::span<const Mapping> map, bool full
   }
   ArenaVector<uint32_t> written(arena), taken(arena), unsettled(arena);
   ArenaVector<AddrRange> suspects(arena), early(arena);
-  if (!written.reserve(segments) || !taken.reserve(segments) || !unsettled.reserve(segments) || !early.reserve(kMostEarly)) {
+  if (!written.reserve(segments) || !taken.reserve(segments) || !unsettled.reserve(segments) ||
+      !early.reserve(kMostEarly)) {
     return no_memory_for_segments();
   }
 
@@ -80,8 +87,10 @@ Result<void> Arming::renew(Arena& arena, std::span<const Mapping> map, bool full
       if (table_.window(table_[same]) != window) continue;
       const SegmentState state = table_.state(same);
       if (state == SegmentState::kUnsettled) {
-        if (!suspects.empty() && suspects.back().end == window.start) suspects.back().end = window.end;
-        else if (!suspects.push_back(window)) return no_memory_for_segments();
+        if (!suspects.empty() && suspects.back().end == window.start)
+          suspects.back().end = window.end;
+        else if (!suspects.push_back(window))
+          return no_memory_for_segments();
         break;
       }
       s.present = table_[same].present;
@@ -90,7 +99,8 @@ Result<void> Arming::renew(Arena& arena, std::span<const Mapping> map, bool full
       table.set(id, state);
       break;
     }
-    if (table.state(id) == SegmentState::kWritten && !written.push_back(id.value)) return no_memory_for_segments();
+    if (table.state(id) == SegmentState::kWritten && !written.push_back(id.value))
+      return no_memory_for_segments();
   }
   if (!suspects.append(early_.data(), early_.size())) return no_memory_for_segments();
   suspect_all_ = early_overflow_;

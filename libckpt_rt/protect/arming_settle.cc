@@ -1,4 +1,5 @@
-// The stop's half of protection (arming.h, 5.): what was written or unsettled since it was protected, and what is new.
+// The stop's half of protection (arming.h, 5.): what was written or unsettled since it was protected, and
+// what is new.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -9,18 +10,20 @@ namespace ckpt {
 
 namespace {
 
-constexpr uint64_t kGap = 256 << 10;       // bytes between two segments that one call protects, the gap again, in the stop
+constexpr uint64_t kGap =
+    256 << 10;  // bytes between two segments that one call protects, the gap again, in the stop
 constexpr uint64_t kOpenBytes = 32 << 10;  // in a segment with pages that are not protected
 constexpr uint64_t kFewBytes = 256 << 10;  // memory outside of the table that is copied in the pause
 
 Error cannot_protect(AddrRange r, long error) {
-  return make_error(ExitCode::kInternal, static_cast<int>(error), "cannot write-protect {:#x}-{:#x} ({})", r.start.value,
-                    r.end.value, errno_name(static_cast<int>(error)));
+  return make_error(ExitCode::kInternal, static_cast<int>(error), "cannot write-protect {:#x}-{:#x} ({})",
+                    r.start.value, r.end.value, errno_name(static_cast<int>(error)));
 }
 
 }  // namespace
 
-Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager) {
+Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open,
+                            ArenaVector<AddrRange>& eager) {
   CKPT_TRY(settle_suspects());
   // What faults and events have left.
   if (!written_.append(unsettled_.data(), unsettled_.size())) return no_memory_for_segments();
@@ -38,10 +41,10 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open, 
   return settle_rest(map, open, eager);
 }
 
-// What lies between segments that one call protects must not be protected by it: what has lost its protection, and
-// changed, would pass for what it was. True: what of them was kProtected is protected. Else some of it is kUnsettled now.
-// Segments of other regions that have pages in the windows at both ends are not between: what this stop has settled of them
-// need not be protected.
+// What lies between segments that one call protects must not be protected by it: what has lost its
+// protection, and changed, would pass for what it was. True: what of them was kProtected is protected. Else
+// some of it is kUnsettled now. Segments of other regions that have pages in the windows at both ends are not
+// between: what this stop has settled of them need not be protected.
 Result<bool> Arming::is_settled(SegmentId first, SegmentId last) {
   auto found = check_segments(first, {last.value + 1}, table_[first].region);
   if (found.ok()) return *found == 0;
@@ -49,7 +52,8 @@ Result<bool> Arming::is_settled(SegmentId first, SegmentId last) {
   return found.error();
 }
 
-Result<void> Arming::settle_written(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager) {
+Result<void> Arming::settle_written(std::span<Mapping> map, std::span<const Addr> open,
+                                    ArenaVector<AddrRange>& eager) {
   auto holds_open = [&](AddrRange range) {
     const Addr* page = std::lower_bound(open.data(), open.data() + open.size(), range.start);
     return page != open.data() + open.size() && *page < range.end;
@@ -76,7 +80,8 @@ Result<void> Arming::settle_written(std::span<Mapping> map, std::span<const Addr
         range.end = window.end;
       }
       const size_t m = mapping_at(map, range.start);
-      bool together = m < map.size() && map[m].handling == Handling::kTracked && map[m].range.common(range) == range;
+      bool together =
+          m < map.size() && map[m].handling == Handling::kTracked && map[m].range.common(range) == range;
       if (together && apart) {
         auto settled = is_settled(id, {written_[end - 1]});
         if (!settled.ok()) return settled.error();
@@ -114,7 +119,8 @@ Result<void> Arming::settle_written(std::span<Mapping> map, std::span<const Addr
 // Are those of the open pages that lie in `part` among the pages just listed?
 bool Arming::exist(std::span<const Addr> open, AddrRange part) const {
   const AddrRange* run = runs_.begin();
-  for (auto page = std::lower_bound(open.begin(), open.end(), part.start); page != open.end() && *page < part.end; ++page) {
+  for (auto page = std::lower_bound(open.begin(), open.end(), part.start);
+       page != open.end() && *page < part.end; ++page) {
     while (run != runs_.end() && run->end <= *page) ++run;
     if (run == runs_.end() || *page < run->start) return false;
   }
@@ -122,7 +128,8 @@ bool Arming::exist(std::span<const Addr> open, AddrRange part) const {
 }
 
 // open: the pages that will be released, if there are any around here.
-Result<void> Arming::settle_part(const Mapping& m, AddrRange part, std::span<const Addr> open, ArenaVector<AddrRange>& eager) {
+Result<void> Arming::settle_part(const Mapping& m, AddrRange part, std::span<const Addr> open,
+                                 ArenaVector<AddrRange>& eager) {
   CKPT_TRY(list_pages(part, m.shared));
   if (runs_.empty()) {
     mark_open(part);  // not worth a call now
@@ -131,10 +138,11 @@ Result<void> Arming::settle_part(const Mapping& m, AddrRange part, std::span<con
   uint64_t bytes = 0;
   for (const AddrRange& run : runs_) bytes += run.size();
   // The end of a stack, mostly: to copy it costs no more than to protect it, and spares its thread a fault.
-  // (A thread that has been counted may still be on its way to sleep: where nobody serves its fault its stack must not be
-  // protected for an instant.)
+  // (A thread that has been counted may still be on its way to sleep: where nobody serves its fault its stack
+  // must not be protected for an instant.)
   bool copied = !open.empty() && (bytes <= kOpenBytes || !protection_.kernel_waits());
-  // Ahead of protect(), which undoes a failure piece by piece: of what is not registered that takes thousands of calls.
+  // Ahead of protect(), which undoes a failure piece by piece: of what is not registered that takes thousands
+  // of calls.
   if (!copied && !protection_.kernel_waits()) copied = protection_.add(m.range) != 0;
   if (!copied && protection_.protect(part) != 0) {
     // Mapped anew in this place.
@@ -142,8 +150,8 @@ Result<void> Arming::settle_part(const Mapping& m, AddrRange part, std::span<con
     if (long r = copied ? 0 : protection_.protect(part); r != 0) return cannot_protect(part, r);
   }
   if (copied) {
-    // What was unsettled may still be protected. Where no page that exists is, a protected hole does no harm, unless
-    // the kernel writes there.
+    // What was unsettled may still be protected. Where no page that exists is, a protected hole does no harm,
+    // unless the kernel writes there.
     if (pages_.saw_protected() || !exist(open, part)) protection_.unprotect(part);
     mark_open(part);
     return eager.append(runs_.data(), runs_.size()) ? Result<void>() : no_memory_for_segments();
@@ -175,7 +183,8 @@ Result<void> Arming::settle_covered(std::span<const Mapping> map) {
 }
 
 // Memory outside of the table.
-Result<void> Arming::settle_rest(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager) {
+Result<void> Arming::settle_rest(std::span<Mapping> map, std::span<const Addr> open,
+                                 ArenaVector<AddrRange>& eager) {
   struct Run {
     AddrRange range;
     size_t mapping;
@@ -202,11 +211,13 @@ Result<void> Arming::settle_rest(std::span<Mapping> map, std::span<const Addr> o
           AddrRange left = run;
           if (!protection_.kernel_waits()) {
             // Segments with pages that will be released are copied whole, as in settle_part().
-            for (auto page = std::lower_bound(open.begin(), open.end(), run.start); page != open.end() && *page < run.end; ++page) {
+            for (auto page = std::lower_bound(open.begin(), open.end(), run.start);
+                 page != open.end() && *page < run.end; ++page) {
               if (*page < left.start) continue;
               const Addr base{page->value & ~(segment_bytes_ - 1)};
               const AddrRange around = AddrRange{base, base + segment_bytes_}.common(left);
-              if (!take({left.start, around.start}, i) || !eager.push_back(around)) return no_memory_for_segments();
+              if (!take({left.start, around.start}, i) || !eager.push_back(around))
+                return no_memory_for_segments();
               left.start = around.end;
             }
           }
@@ -218,17 +229,20 @@ Result<void> Arming::settle_rest(std::span<Mapping> map, std::span<const Addr> o
     }
   }
   SegmentTable added;
-  if (bytes > kFewBytes && !added.reserve(*arena_, segment_bytes_, segments, found.size())) return no_memory_for_segments();
+  if (bytes > kFewBytes && !added.reserve(*arena_, segment_bytes_, segments, found.size()))
+    return no_memory_for_segments();
   size_t registered = SIZE_MAX;
   for (const Run& run : found) {
     Mapping& m = map[run.mapping];
-    if (bytes > kFewBytes && registered != run.mapping && protection_.add(m.range) == 0) registered = run.mapping;
+    if (bytes > kFewBytes && registered != run.mapping && protection_.add(m.range) == 0)
+      registered = run.mapping;
     if (registered != run.mapping) {
       if (!eager.push_back(run.range)) return no_memory_for_segments();
       continue;
     }
     if (long r = protection_.protect(run.range); r != 0) return cannot_protect(run.range, r);
-    if (!added.add_region({run.range, (m.prot & PROT_READ) != 0, m.shared}) || !added.add_run(run.range)) return no_memory_for_segments();
+    if (!added.add_region({run.range, (m.prot & PROT_READ) != 0, m.shared}) || !added.add_run(run.range))
+      return no_memory_for_segments();
   }
   return table_.merge(*arena_, added) ? Result<void>() : no_memory_for_segments();
 }

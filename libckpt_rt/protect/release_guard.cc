@@ -5,8 +5,8 @@
 #include "base/clock.h"
 
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/protect/write_protect.h"
 
 namespace ckpt::release_guard {
@@ -81,8 +81,8 @@ void ask_if(Wish wish, AddrRange range, Wanted&& wanted) {
   if (now == 1) futex_wake(inside);
 }
 
-// A thread that left by siglongjmp, from a signal handler in the middle, never comes back: it is not waited for
-// longer than anyone who asks can take.
+// A thread that left by siglongjmp, from a signal handler in the middle, never comes back: it is not waited
+// for longer than anyone who asks can take.
 void wait_until_nobody_asks() {
   constexpr int64_t kPatienceNs = 10'000'000'000;
   const int64_t deadline = now_ns() + kPatienceNs;

@@ -19,7 +19,8 @@ Watch* Watch::take() {
     kept = nullptr;
     return watch;
   }
-  const long p = sys::call(__NR_mmap, 0L, sizeof(Watch), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
+  const long p =
+      sys::call(__NR_mmap, 0L, sizeof(Watch), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
   return sys::failed(p) ? nullptr : new (reinterpret_cast<void*>(p)) Watch;
 }
 
@@ -33,7 +34,8 @@ void Watch::end() {
   sys::call(__NR_munmap, this, sizeof(Watch));
 }
 
-Result<void> Watch::begin(RawThread& handler, CopyCounters& counters, uint64_t segment_bytes, uint64_t list_bytes) {
+Result<void> Watch::begin(RawThread& handler, CopyCounters& counters, uint64_t segment_bytes,
+                          uint64_t list_bytes) {
   Arena& next = arenas_[++checkpoints_ % 2];
   // Segments that are there, though their memory may be gone, take room as well.
   list_bytes += table.size() * 3 * (sizeof(Segment) + 3 * sizeof(uint32_t));
@@ -65,8 +67,8 @@ Result<void> Watch::resume() {
 
 void Watch::own_ranges(ArenaVector<AddrRange>& own) const {
   const Addr self = Addr::of(this);
-  for (AddrRange r : {AddrRange{self, (self + sizeof(*this)).page_up()}, arenas_[0].range(), arenas_[1].range(),
-                      scratch_.range(), protection.own_range()}) {
+  for (AddrRange r : {AddrRange{self, (self + sizeof(*this)).page_up()}, arenas_[0].range(),
+                      arenas_[1].range(), scratch_.range(), protection.own_range()}) {
     if (!r.empty() && !own.push_back(r)) return;
   }
 }

@@ -1,9 +1,9 @@
-// What protects memory, from before one checkpoint until after it, or until the next: the userfaultfd with the thread that
-// serves it, the table of segments, and the image that an increment would build on.
+// What protects memory, from before one checkpoint until after it, or until the next: the userfaultfd with
+// the thread that serves it, the table of segments, and the image that an increment would build on.
 //
-// With increments (CKPT_INCREMENTS) a watch is kept between checkpoints, and with it two threads of ours: the one
-// that serves faults and the agent, whose descriptor table the userfaultfd is in. What is not written stays protected; a
-// write costs one fault for a segment. Without increments nothing is kept.
+// With increments (CKPT_INCREMENTS) a watch is kept between checkpoints, and with it two threads of ours: the
+// one that serves faults and the agent, whose descriptor table the userfaultfd is in. What is not written
+// stays protected; a write costs one fault for a segment. Without increments nothing is kept.
 //
 // Owner:     the checkpoint under way; between checkpoints the library.
 // Callers:   the agent.
@@ -11,9 +11,9 @@
 //            restarted process has none.
 #pragma once
 
+#include "image/format/image_format.h"
 #include "libckpt_rt/protect/arming.h"
 #include "libckpt_rt/protect/write_protect.h"
-#include "image/format/image_format.h"
 
 namespace ckpt {
 
@@ -31,18 +31,19 @@ class Watch {
   // Takes all protection off; *this is gone.
   void end();
 
-  // A checkpoint begins. The first one opens the userfaultfd and starts the thread that serves it. table_bytes: room for
-  // segments and the lists of pages.
+  // A checkpoint begins. The first one opens the userfaultfd and starts the thread that serves it.
+  // table_bytes: room for segments and the lists of pages.
   Result<void> begin(RawThread& handler, CopyCounters& counters, uint64_t segment_bytes, uint64_t list_bytes);
   // Protection can be asked for: without that nothing is worth keeping.
   bool can_be_kept() const { return can_be_kept_; }
   // Has been through a checkpoint.
   bool is_renewed() const { return checkpoints_ > 1; }
-  // Of a watch that is_renewed(): see Arming. Then the former checkpoint's lists are of no use any more; what the program
-  // maps in their place when they are released must not be taken for ours.
+  // Of a watch that is_renewed(): see Arming. Then the former checkpoint's lists are of no use any more; what
+  // the program maps in their place when they are released must not be taken for ours.
   Result<void> renew(std::span<const Mapping> map, bool full);
   Arena& former_lists() { return arenas_[(checkpoints_ + 1) % 2]; }
-  // All is copied: what comes now is kept track of for the next checkpoint. Waits for nothing but the thread that serves.
+  // All is copied: what comes now is kept track of for the next checkpoint. Waits for nothing but the thread
+  // that serves.
   Result<void> resume();
 
   // Where memory is looked up, see PageScan: the list as it is, until another is named.

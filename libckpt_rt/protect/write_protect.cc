@@ -10,8 +10,8 @@
 
 #include "base/clock.h"
 #include "base/kernel_caps.h"
-#include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/capture/page_scan.h"
+#include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 
 namespace ckpt {
@@ -31,9 +31,10 @@ Result<ScopedFd> WriteProtection::open_with(uint64_t features) {
   api.features = features;
   long r = sys::call(__NR_ioctl, fd.get(), UFFDIO_API, &api);
   if (r != 0) {
-    return make_error(ExitCode::kUnavailable, static_cast<int>(r),
-                      "this kernel's userfaultfd cannot write-protect memory ({}); Linux 5.19 or newer is needed",
-                      errno_name(static_cast<int>(r)));
+    return make_error(
+        ExitCode::kUnavailable, static_cast<int>(r),
+        "this kernel's userfaultfd cannot write-protect memory ({}); Linux 5.19 or newer is needed",
+        errno_name(static_cast<int>(r)));
   }
   return fd;
 }
@@ -43,7 +44,8 @@ Result<void> WriteProtection::open() {
   can_protect_ahead_ = fd.ok();
   if (!fd.ok()) fd = open_with(kUffdFeaturesOfRealtime);
   if (!fd.ok()) return fd.error();
-  ScopedFd memory(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/mem", O_RDONLY | O_CLOEXEC, 0)));
+  ScopedFd memory(
+      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/mem", O_RDONLY | O_CLOEXEC, 0)));
   ScopedFd event(static_cast<int>(sys::call(__NR_eventfd2, 0, EFD_CLOEXEC)));
   if (!memory.valid() || !event.valid()) {
     return make_error(ExitCode::kSystem, memory.valid() ? -event.get() : -memory.get(),
@@ -86,7 +88,8 @@ long WriteProtection::write_protect(AddrRange range, uint64_t mode) {
   constexpr uint32_t kPatience = 16;
   std::optional<MappingsBarred> barred;
   long r;
-  for (uint32_t tries = 0; (r = sys::call(__NR_ioctl, uffd_.get(), UFFDIO_WRITEPROTECT, &wp)) == -EAGAIN; ++tries) {
+  for (uint32_t tries = 0; (r = sys::call(__NR_ioctl, uffd_.get(), UFFDIO_WRITEPROTECT, &wp)) == -EAGAIN;
+       ++tries) {
     const bool serving = on_handler_thread() || agent_serves_.load(std::memory_order_relaxed);
     if (serving && tries == kPatience) barred.emplace();
     if (!serving || !read_messages()) sys::call(__NR_sched_yield);
@@ -107,7 +110,8 @@ long WriteProtection::unprotect_many(AddrRange range) {
 
 bool WriteProtection::still_protected(AddrRange range) {
   // Unmapping is announced where one can tell at all (open()).
-  return !can_tell_ || (can_tell_fast_ ? is_protected_if_mapped(pagemap_, range) : is_protected(pagemap_, range)) == 1;
+  return !can_tell_ ||
+         (can_tell_fast_ ? is_protected_if_mapped(pagemap_, range) : is_protected(pagemap_, range)) == 1;
 }
 
 void WriteProtection::wake(AddrRange range) {
@@ -138,12 +142,15 @@ void WriteProtection::begin_serving(Served served) {
   wanted_.store(0, std::memory_order_relaxed);
   futex_wake(wanted_);
   agent_serves_.store(true, std::memory_order_relaxed);
-  if (served == Served::kAll) serve_all();
-  else serve_waiting();
+  if (served == Served::kAll)
+    serve_all();
+  else
+    serve_waiting();
 }
 
 void WriteProtection::end_serving() {
-  // What was read and put aside meanwhile: the handler thread would not hear of it. What is queued still it will.
+  // What was read and put aside meanwhile: the handler thread would not hear of it. What is queued still it
+  // will.
   read_messages();
   while (serve_backlog() || serve_releases()) {
   }
@@ -176,7 +183,8 @@ Result<void> WriteProtection::start(RawThread& thread, Arming& arming, CopyCount
   arming_.store(&arming, std::memory_order_release);
   counters_ = &counters;
   if (!own_memory_.reserve(kPageSize + kMaxWaiting * sizeof(Waiting))) {
-    return make_error(ExitCode::kInternal, ENOMEM, "no address space left for the list of faults; raise the limit (ulimit -v)");
+    return make_error(ExitCode::kInternal, ENOMEM,
+                      "no address space left for the list of faults; raise the limit (ulimit -v)");
   }
   bell_ = Addr::of(own_memory_.allocate(kPageSize, kPageSize));
   backlog_ = static_cast<Waiting*>(own_memory_.allocate(kMaxWaiting * sizeof(Waiting)));
@@ -198,7 +206,8 @@ Result<void> WriteProtection::start(RawThread& thread, Arming& arming, CopyCount
     return {};
   }
   thread_ = nullptr;
-  return make_error(ExitCode::kSystem, static_cast<int>(r), "cannot start a thread ({}); raise the limit on processes",
+  return make_error(ExitCode::kSystem, static_cast<int>(r),
+                    "cannot start a thread ({}); raise the limit on processes",
                     errno_name(static_cast<int>(r)));
 }
 
@@ -215,8 +224,9 @@ bool WriteProtection::read_messages() {
   // seq_cst with settle_events(): the read itself lets the program's madvise go on.
   reading_.fetch_add(1, std::memory_order_seq_cst);
   const long n = sys::call(__NR_read, uffd_.get(), messages, asked);
-  // These messages came since nothing was queued, or since the last poll ended with them: for so long, and the time until
-  // the handler thread had a processor after that poll, the threads behind them have waited at most.
+  // These messages came since nothing was queued, or since the last poll ended with them: for so long, and
+  // the time until the handler thread had a processor after that poll, the threads behind them have waited at
+  // most.
   const int64_t since = empty_since_ns_;
   if (n < asked) empty_since_ns_ = asked_ns;
   if (n <= 0) {
@@ -277,9 +287,10 @@ void WriteProtection::handle_events() {
       ScopedLock guard(serving_);
       if (stopping && backlog_count_ == 0 && !rung_ && !read_messages()) return;
       empty_since_ns_ = now_ns();
-      // Not for ever, if threads fault as fast as they are served. Who takes the lock then serves the rest. relaxed: seen
-      // late, a few more are served; the lock orders all else.
-      while (wanted_.load(std::memory_order_relaxed) == 0 && (serve_backlog() || read_messages() || serve_releases())) {
+      // Not for ever, if threads fault as fast as they are served. Who takes the lock then serves the rest.
+      // relaxed: seen late, a few more are served; the lock orders all else.
+      while (wanted_.load(std::memory_order_relaxed) == 0 &&
+             (serve_backlog() || read_messages() || serve_releases())) {
       }
     }
     while (wanted_.load(std::memory_order_relaxed) != 0) futex_wait(wanted_, 1);

@@ -15,10 +15,10 @@
 // when it meets EAGAIN itself it reads what there is, acts on the events and puts the faults aside, or it
 // would wait for itself.
 //
-// Serving is the handler thread's business, under a lock, which it gives away when the agent wants it. Ahead of the stop
-// (arming.h) the agent takes the lock where it must not be disturbed, and in the stop it takes over: it serves what there is and decides
-// undisturbed. From the stop to the end of the copying the handler thread serves alone, and may wait for a
-// buffer while it holds the lock.
+// Serving is the handler thread's business, under a lock, which it gives away when the agent wants it. Ahead
+// of the stop (arming.h) the agent takes the lock where it must not be disturbed, and in the stop it takes
+// over: it serves what there is and decides undisturbed. From the stop to the end of the copying the handler
+// thread serves alone, and may wait for a buffer while it holds the lock.
 #pragma once
 
 #include <linux/userfaultfd.h>
@@ -29,10 +29,10 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "copier/copier.h"
-#include "libckpt_rt/protect/armed_memory.h"
-#include "libckpt_rt/protect/arming.h"
 #include "libckpt_rt/core/kernel_copy.h"
 #include "libckpt_rt/core/raw_thread.h"
+#include "libckpt_rt/protect/armed_memory.h"
+#include "libckpt_rt/protect/arming.h"
 
 namespace ckpt {
 
@@ -41,7 +41,8 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   // kUnavailable: this machine does not allow full userfaultfd; the error says what would.
   Result<void> open();
   AddrRange own_range() const { return own_memory_.range(); }
-  // The kernel protects holes and tells what is unmapped (Linux 6.4): protection ahead of the stop can be trusted.
+  // The kernel protects holes and tells what is unmapped (Linux 6.4): protection ahead of the stop can be
+  // trusted.
   bool can_protect_ahead() const { return can_protect_ahead_; }
   long add(AddrRange range) override;
   // The kernel takes it for ordinary memory again; in pieces, for nobody can map memory or fault meanwhile.
@@ -105,10 +106,10 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   bool can_tell_fast_ = false;
   RawThread* thread_ = nullptr;
   FutexLock serving_;
-  FutexWord wanted_{0};  // 1: the agent waits for the lock
+  FutexWord wanted_{0};                    // 1: the agent waits for the lock
   std::atomic<bool> agent_serves_{false};  // the agent holds the lock
-  std::atomic<Arming*> arming_{nullptr};  // until the stop
-  std::atomic<Copier*> copier_{nullptr};  // from the stop on
+  std::atomic<Arming*> arming_{nullptr};   // until the stop
+  std::atomic<Copier*> copier_{nullptr};   // from the stop on
   CopyCounters no_counters_;
   CopyCounters* counters_ = &no_counters_;
   // Odd while the handler thread reads messages and has not acted on their events yet.
@@ -121,7 +122,7 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
     int64_t since_ns;
   };
   Arena own_memory_;
-  Addr bell_{};        // a page whose giving back means: look at release_guard's requests
+  Addr bell_{};  // a page whose giving back means: look at release_guard's requests
   bool rung_ = false;
   Waiting* backlog_ = nullptr;
   uint32_t backlog_head_ = 0, backlog_count_ = 0;

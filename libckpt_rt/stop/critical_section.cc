@@ -7,8 +7,8 @@ namespace ckpt::critical_section {
 
 namespace {
 
-// For each thread that is inside its tid and how deep, in one word: a handler of a signal may enter and leave between any two
-// instructions of its thread. Found by tid: no TLS, threads made by clone may share one.
+// For each thread that is inside its tid and how deep, in one word: a handler of a signal may enter and leave
+// between any two instructions of its thread. Found by tid: no TLS, threads made by clone may share one.
 struct Inside {
   uint32_t tid, depth;
 };

@@ -60,9 +60,10 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
     do {
       slot.next = head;
       // release: the agent that reads the list's head sees complete slots.
-    } while (!slots_.compare_exchange_weak(head, &slot, std::memory_order_release, std::memory_order_relaxed));
-    // release: whoever counts this arrival sees the slot linked. seq_cst with try_stop(): either we see for how
-    // many it waits, or it sees us counted. The same for a worker and ahead_, in await_waiting().
+    } while (
+        !slots_.compare_exchange_weak(head, &slot, std::memory_order_release, std::memory_order_relaxed));
+    // release: whoever counts this arrival sees the slot linked. seq_cst with try_stop(): either we see for
+    // how many it waits, or it sees us counted. The same for a worker and ahead_, in await_waiting().
     if (arrived_.fetch_add(1, std::memory_order_seq_cst) + 1 >= awaited_.load(std::memory_order_seq_cst) ||
         (!waited && ahead_.load(std::memory_order_seq_cst))) {
       futex_wake(arrived_, 1);
@@ -115,7 +116,7 @@ struct StopWorld::Try {
   int signal, pid;
   int64_t deadline;
   ArenaVector<int> tasks, here, signalled, wanted, by_libc_signal, ignored;  // the first three sorted
-  int missing = 0;  // a thread that has not arrived
+  int missing = 0;                                                           // a thread that has not arrived
   uint32_t refused = 0;  // threads that could not be signalled
   int64_t called_ns = 0, began_ns = 0;
   Error error;
@@ -131,7 +132,9 @@ struct StopWorld::Try {
     for (int tid : own_tids) own += tid != 0;
     return count_tasks() == own + static_cast<long>(arrived);
   }
-  static bool in(const ArenaVector<int>& sorted, int tid) { return std::binary_search(sorted.begin(), sorted.end(), tid); }
+  static bool in(const ArenaVector<int>& sorted, int tid) {
+    return std::binary_search(sorted.begin(), sorted.end(), tid);
+  }
   // The threads of the list that begins at `newest`.
   [[nodiscard]] bool look_who_is_here(const ThreadSlot* newest) {
     here.clear();
@@ -145,8 +148,24 @@ struct StopWorld::Try {
 
 Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int* stuck) {
   const ArenaVector<int> none(scratch);
-  Try t{call.own_tids, call.waiting, call.signal, sys::getpid(), now_ns() + call.timeout_ns,
-        none, none, none, none, none, none, 0, 0, 0, 0, {}, 0, 0};
+  Try t{call.own_tids,
+        call.waiting,
+        call.signal,
+        sys::getpid(),
+        now_ns() + call.timeout_ns,
+        none,
+        none,
+        none,
+        none,
+        none,
+        none,
+        0,
+        0,
+        0,
+        0,
+        {},
+        0,
+        0};
   *stuck = 0;
   for (;;) {
     Attempt attempt = try_stop(t, call);
@@ -156,10 +175,12 @@ Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int
     if (attempt == Attempt::kFailed) *stuck = t.missing;
     release();
     if (attempt == Attempt::kFailed) return t.error;
-    // The thread goes on now that its lock's holder does: wait until it takes one of the signals that stop it, or is gone.
+    // The thread goes on now that its lock's holder does: wait until it takes one of the signals that stop
+    // it, or is gone.
     const uint64_t either = 1ull << (call.signal - 1) | 1ull << (kSetxidSignal - 1);
     SignalMasks masks;
-    while (read_signal_masks(t.missing, masks) && (masks.blocked & either) == either && now_ns() < t.deadline) {
+    while (read_signal_masks(t.missing, masks) && (masks.blocked & either) == either &&
+           now_ns() < t.deadline) {
       sys::call(__NR_sched_yield);
     }
     t.waiting = {};
@@ -203,9 +224,11 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
   int64_t last_arrival_ns = now_ns();
   t.called_ns = t.began_ns = 0;
   for (bool ahead = !t.waiting.empty();; ahead = false) {
-    if (!list_tasks(t.tasks)) return fail(ExitCode::kSystem, 0, 0, "cannot list /proc/self/task; mount /proc");
+    if (!list_tasks(t.tasks))
+      return fail(ExitCode::kSystem, 0, 0, "cannot list /proc/self/task; mount /proc");
     if (!contains(t.tasks.span(), sys::gettid()) && !is_task(sys::gettid())) {
-      return fail(ExitCode::kUnavailable, 0, 0, "/proc belongs to another pid namespace; mount one for this namespace");
+      return fail(ExitCode::kUnavailable, 0, 0,
+                  "/proc belongs to another pid namespace; mount one for this namespace");
     }
     // Which of the listed threads have arrived? What arrives later shows in the next round.
     if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) {
@@ -247,13 +270,16 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
     if (ahead) {
       await_waiting(missing);
       // relaxed: a hint.
-      if (call.meanwhile != nullptr && worker_stood_ns_.load(std::memory_order_relaxed) == 0) call.meanwhile(call.argument);
+      if (call.meanwhile != nullptr && worker_stood_ns_.load(std::memory_order_relaxed) == 0)
+        call.meanwhile(call.argument);
       continue;
     }
     if (t.missing == 0 && are_all_tasks(t.pid, t.tasks.span())) return Attempt::kStopped;
     if (t.missing == 0) {
       if (now_ns() < t.deadline) continue;
-      return fail(ExitCode::kTimeout, 0, 0, "threads come and go faster than /proc/self/task lists them; the program goes on, try again or raise CKPT_STOP_TIMEOUT");
+      return fail(ExitCode::kTimeout, 0, 0,
+                  "threads come and go faster than /proc/self/task lists them; the program goes on, try "
+                  "again or raise CKPT_STOP_TIMEOUT");
     }
     // The next look is worth it when all of them are here, or after a while: some may have exited.
     constexpr int64_t kStalledNs = 1'000'000;
@@ -268,10 +294,13 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
     if (now_ns() > t.deadline) {
       // One that has not run at all waits for a processor: too many others do.
       const bool ran = t.stalled != t.missing || processor_time_ns(t.missing) != t.stalled_ran_ns;
-      return fail(ExitCode::kTimeout, 0, t.missing,
-                  t.refused != 0 ? "did not stop in time, as no more signals can be queued for its user; raise its ulimit -i"
-                  : ran          ? "did not stop in time; the program goes on, try again or raise CKPT_STOP_TIMEOUT"
-                                 : "did not run at all in the time to stop; the program goes on, try again or raise CKPT_STOP_TIMEOUT");
+      return fail(
+          ExitCode::kTimeout, 0, t.missing,
+          t.refused != 0
+              ? "did not stop in time, as no more signals can be queued for its user; raise its ulimit -i"
+          : ran ? "did not stop in time; the program goes on, try again or raise CKPT_STOP_TIMEOUT"
+                : "did not run at all in the time to stop; the program goes on, try again or raise "
+                  "CKPT_STOP_TIMEOUT");
     }
   }
 }
@@ -281,7 +310,8 @@ void StopWorld::signal_process(int signal) {
   sys::call(__NR_kill, sys::getpid(), signal);
 }
 
-// So many could not be signalled: see "Where the queue of signals is full". Who does not arrive blocks the signal.
+// So many could not be signalled: see "Where the queue of signals is full". Who does not arrive blocks the
+// signal.
 void StopWorld::signal_one_by_one(int signal, uint32_t threads) {
   for (; threads != 0; --threads) {
     const uint32_t arrived = arrived_.load(std::memory_order_relaxed);
@@ -297,14 +327,16 @@ bool StopWorld::await_arrivals(uint32_t count) {
   awaited_.store(count, std::memory_order_seq_cst);
   const uint32_t first = arrived_.load(std::memory_order_seq_cst);
   for (uint32_t arrived = first; arrived < count; arrived = arrived_.load(std::memory_order_seq_cst)) {
-    if (futex_wait(arrived_, arrived, &kWhile) == -ETIMEDOUT && arrived_.load(std::memory_order_relaxed) == arrived) {
+    if (futex_wait(arrived_, arrived, &kWhile) == -ETIMEDOUT &&
+        arrived_.load(std::memory_order_relaxed) == arrived) {
       return arrived != first;
     }
   }
   return true;
 }
 
-// Returns when so many have arrived, when nobody does for a while, or when a worker has, who should not stand for long.
+// Returns when so many have arrived, when nobody does for a while, or when a worker has, who should not stand
+// for long.
 void StopWorld::await_waiting(uint32_t count) {
   // seq_cst in all: see arrive_in_handler.
   ahead_.store(true, std::memory_order_seq_cst);
@@ -313,7 +345,9 @@ void StopWorld::await_waiting(uint32_t count) {
     constexpr timespec kWhile{0, 500'000};
     const uint32_t arrived = arrived_.load(std::memory_order_seq_cst);
     if (arrived >= count || worker_stood_ns_.load(std::memory_order_relaxed) != 0) break;
-    if (futex_wait(arrived_, arrived, &kWhile) == -ETIMEDOUT && arrived_.load(std::memory_order_relaxed) == arrived) break;
+    if (futex_wait(arrived_, arrived, &kWhile) == -ETIMEDOUT &&
+        arrived_.load(std::memory_order_relaxed) == arrived)
+      break;
   }
   ahead_.store(false, std::memory_order_relaxed);
 }
@@ -353,8 +387,9 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
       if (r == -EAGAIN) {
         // Whoever executes another program must not take it along: there its action is the default.
         setxid_of_process_.store(true, std::memory_order_seq_cst);
-        const bool in_exec = std::any_of(std::begin(in_exec_), std::end(in_exec_),
-                                         [](const std::atomic<int>& slot) { return slot.load(std::memory_order_seq_cst) != 0; });
+        const bool in_exec = std::any_of(
+            std::begin(in_exec_), std::end(in_exec_),
+            [](const std::atomic<int>& slot) { return slot.load(std::memory_order_seq_cst) != 0; });
         if (!in_exec) sys::call(__NR_kill, t.pid, kSetxidSignal);
       }
       if (r == 0 && !t.by_libc_signal.push_back(tid)) return Attempt::kFailed;
@@ -376,7 +411,8 @@ void StopWorld::release() {
   released_.store(requested_.load(std::memory_order_relaxed), std::memory_order_seq_cst);
   if (workers_.load(std::memory_order_relaxed) != 0) {
     wake_waiting_threads(kWorkers);
-    // The others' wake-ups would keep processors from them. It is for a moment only, since nothing depends on it.
+    // The others' wake-ups would keep processors from them. It is for a moment only, since nothing depends on
+    // it.
     constexpr int64_t kMomentNs = 1'000'000;
     const int64_t until = now_ns() + kMomentNs;
     for (;;) {
@@ -392,7 +428,8 @@ void StopWorld::release() {
 
 int64_t StopWorld::resumed_ns(int64_t now) const {
   int64_t last = 0;
-  if (worker_stood_ns_.load(std::memory_order_relaxed) == 0) return all_left(&last) && last != 0 && last < now ? last : now;
+  if (worker_stood_ns_.load(std::memory_order_relaxed) == 0)
+    return all_left(&last) && last != 0 && last < now ? last : now;
   if (workers_.load(std::memory_order_acquire) != 0) return now;
   last = last_worker_left_ns_.load(std::memory_order_relaxed);
   return last < now ? last : now;
@@ -412,7 +449,8 @@ void StopWorld::collect_pending(const Stopped& stopped, const Look& look, Pendin
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
     if (s->tid == pid) leader = s;
   }
-  // Our threads have every signal blocked and none of their own: what is pending for the agent is the process's.
+  // Our threads have every signal blocked and none of their own: what is pending for the agent is the
+  // process's.
   uint64_t process = 0;
   sys::call(__NR_rt_sigpending, &process, sizeof(process));
   // relaxed: none of ours is left, and every thread has looked at the one that it took.
@@ -434,8 +472,11 @@ void StopWorld::collect_pending(const Stopped& stopped, const Look& look, Pendin
       uint32_t from;
     } again{&pending, pending.count};
     // No thread of the program runs meanwhile, so nobody can miss what is out of its queue.
-    run_on(*s, [](void* slot) { take_pending_in_handler(*static_cast<ThreadSlot*>(slot)); }, s);
-    run_on(*leader, [](void* a) { queue_again(*static_cast<Again*>(a)->pending, static_cast<Again*>(a)->from); }, &again);
+    run_on(
+        *s, [](void* slot) { take_pending_in_handler(*static_cast<ThreadSlot*>(slot)); }, s);
+    run_on(
+        *leader, [](void* a) { queue_again(*static_cast<Again*>(a)->pending, static_cast<Again*>(a)->from); },
+        &again);
   }
 }
 
@@ -472,7 +513,8 @@ void StopWorld::reset_after_restart() {
     w->store(0, std::memory_order_relaxed);
   }
   slots_.store(nullptr, std::memory_order_relaxed);
-  for (std::atomic<bool>* flag : {&ahead_, &signalled_process_, &setxid_of_process_}) flag->store(false, std::memory_order_relaxed);
+  for (std::atomic<bool>* flag : {&ahead_, &signalled_process_, &setxid_of_process_})
+    flag->store(false, std::memory_order_relaxed);
   for (ThreadSlot*& slot : alone_) slot = nullptr;
   for (std::atomic<int>& slot : in_exec_) slot.store(0, std::memory_order_relaxed);
 }

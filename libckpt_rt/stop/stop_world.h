@@ -24,7 +24,8 @@
 //              and a thread reads it before it looks for either, so that no wake-up is lost.
 //   done       orders carried out.
 //   workers    threads inside that the signal found at work, not waiting in the kernel.
-//   ahead      only those that wait have been signalled: a worker that comes now is worth waking the agent for.
+//   ahead      only those that wait have been signalled: a worker that comes now is worth waking the agent
+//   for.
 //
 // Threads that do not take the signal:
 //   - Threads inside libc that block every signal for a moment (creation, exit, posix_spawn) take it
@@ -35,37 +36,41 @@
 //     which no program can block. They are stopped by SIGSETXID, whose action is ours meanwhile.
 //
 // stop() signals every thread of /proc/self/task that it has not signalled yet, and lists again until
-// a list shows no thread that has not arrived. Such a list need not be complete, since a thread that exits while it is
-// listed cuts it short (task_list.h), and may have made another before. So the kernel's count decides: if there are as
-// many threads as the list has, and all of these are alive after the count, there is no other; and as those that make
-// threads all stand, there will be none. When nobody but threads that arrived and our own is known, the count alone proves
-// it, for a fraction of the price: these are alive, so if there are no more than these, there is no other.
+// a list shows no thread that has not arrived. Such a list need not be complete, since a thread that exits
+// while it is listed cuts it short (task_list.h), and may have made another before. So the kernel's count
+// decides: if there are as many threads as the list has, and all of these are alive after the count, there is
+// no other; and as those that make threads all stand, there will be none. When nobody but threads that
+// arrived and our own is known, the count alone proves it, for a fraction of the price: these are alive, so
+// if there are no more than these, there is no other.
 //
 // Those that wait go first
 // ------------------------
-// A thread that sleeps in the kernel loses nothing by standing in our handler instead, and there may be a thousand
-// of them, at 10 us each to come and 7 to go. So those that were seen waiting are signalled ahead, while the others
-// work on, and the pause begins when the others are signalled. It begins earlier if one that was taken
-// for waiting was not: a thread sees in its signal frame whether it interrupted a call (was_waiting), says so when it
-// arrives (workers), and then the rest are signalled at once. On the way back the workers are woken first, and the
-// others when these are gone. A thread that waits and gets work just then stands for all of that, longer than if all
-// were stopped at once, since workers keep processors from those that come and go: from Stopped::called_ns on.
-// Nothing depends on who is taken for what but the time: a thread that is stopped ahead has just taken a signal
-// whose handler lasts, and everybody is counted at the end.
+// A thread that sleeps in the kernel loses nothing by standing in our handler instead, and there may be a
+// thousand of them, at 10 us each to come and 7 to go. So those that were seen waiting are signalled ahead,
+// while the others work on, and the pause begins when the others are signalled. It begins earlier if one that
+// was taken for waiting was not: a thread sees in its signal frame whether it interrupted a call
+// (was_waiting), says so when it arrives (workers), and then the rest are signalled at once. On the way back
+// the workers are woken first, and the others when these are gone. A thread that waits and gets work just
+// then stands for all of that, longer than if all were stopped at once, since workers keep processors from
+// those that come and go: from Stopped::called_ns on. Nothing depends on who is taken for what but the time:
+// a thread that is stopped ahead has just taken a signal whose handler lasts, and everybody is counted at the
+// end.
 //
 // Where the queue of signals is full
 // ----------------------------------
-// RLIMIT_SIGPENDING counts what is queued for all processes of a user, and each of their POSIX timers. At the limit no
-// real-time signal can be sent to a thread (EAGAIN). That of kill(2) to the process can: the kernel only marks it as
-// pending, and forgets who sent it. Any thread that does not block it takes it, so one such signal stops one thread, and the next
-// another, those that stand having it blocked. Two that are pending at once are one: a signal of kill(2) that comes in a stop is
-// taken for the stop's and for a request (signal_handler.cc), and one that comes later may be left of a stop (may_be_ours).
+// RLIMIT_SIGPENDING counts what is queued for all processes of a user, and each of their POSIX timers. At the
+// limit no real-time signal can be sent to a thread (EAGAIN). That of kill(2) to the process can: the kernel
+// only marks it as pending, and forgets who sent it. Any thread that does not block it takes it, so one such
+// signal stops one thread, and the next another, those that stand having it blocked. Two that are pending at
+// once are one: a signal of kill(2) that comes in a stop is taken for the stop's and for a request
+// (signal_handler.cc), and one that comes later may be left of a stop (may_be_ours).
 //
-// Signals to threads. A thread that has not arrived yet may send a signal to one that has (pthread_kill): it is pending
-// there, and the image must have it. Only the kernel's text about each thread shows that (SigPnd), which is too dear
-// for many. So each thread notes what is pending when it arrives, and looks again when it leaves: no news, nothing was
-// missed. News may be of later than the stop, but that cannot be told: the checkpoint is taken again, and from then on
-// every thread is looked at in the stop. What is pending on the process is looked at when all have arrived, always.
+// Signals to threads. A thread that has not arrived yet may send a signal to one that has (pthread_kill): it
+// is pending there, and the image must have it. Only the kernel's text about each thread shows that (SigPnd),
+// which is too dear for many. So each thread notes what is pending when it arrives, and looks again when it
+// leaves: no news, nothing was missed. News may be of later than the stop, but that cannot be told: the
+// checkpoint is taken again, and from then on every thread is looked at in the stop. What is pending on the
+// process is looked at when all have arrived, always.
 #pragma once
 
 #include <errno.h>
@@ -74,8 +79,8 @@
 
 #include "base/arena.h"
 #include "base/result.h"
-#include "libckpt_rt/core/kernel_sigaction.h"
 #include "libckpt_rt/capture/process_timers.h"
+#include "libckpt_rt/core/kernel_sigaction.h"
 #include "libckpt_rt/core/thread_context.h"
 
 namespace ckpt {
@@ -94,34 +99,38 @@ class StopWorld {
     std::span<const int> waiting;   // to be stopped ahead of the others: sorted, a mere hint
     int signal;
     int64_t timeout_ns;
-    // Called when those stand and the others still run, to do what should be as late as possible. May be nullptr.
+    // Called when those stand and the others still run, to do what should be as late as possible. May be
+    // nullptr.
     void (*meanwhile)(void*) = nullptr;
     void* argument = nullptr;
   };
-  // Stops all threads. On failure everything runs again and the error names the thread; *stuck is its tid, or 0 when
-  // the reason is another.
+  // Stops all threads. On failure everything runs again and the error names the thread; *stuck is its tid, or
+  // 0 when the reason is another.
   Result<Stopped> stop(const Call& call, Arena& scratch, int* stuck);
   void release();
-  // When everybody who worked could go on: the moment at which the last of them left, if all have left before `now`
-  // (the agent may be the one that waits for a processor after release()), else `now`. If nobody worked: the same of
-  // all threads.
+  // When everybody who worked could go on: the moment at which the last of them left, if all have left before
+  // `now` (the agent may be the one that waits for a processor after release()), else `now`. If nobody
+  // worked: the same of all threads.
   int64_t resumed_ns(int64_t now) const;
   // Whether all threads have left, and when the last did.
   bool all_left(int64_t* last_ns) const;
 
-  // In the handler of the checkpoint signal. True: the thread stood still and may go on. waited: was_waiting(), taken
-  // before anything is changed in the frame.
+  // In the handler of the checkpoint signal. True: the thread stood still and may go on. waited:
+  // was_waiting(), taken before anything is changed in the frame.
   bool arrive_in_handler(ucontext_t* frame, bool waited);
-  // Did the signal find the thread in a system call that it cut short? The kernel leaves the address behind the
-  // instruction in rcx; it goes back to the instruction to make the call again, or gives EINTR. A processor with FRED
-  // need not leave it there: then all threads count as workers if one comes ahead, and the pause as the whole.
+  // Did the signal find the thread in a system call that it cut short? The kernel leaves the address behind
+  // the instruction in rcx; it goes back to the instruction to make the call again, or gives EINTR. A
+  // processor with FRED need not leave it there: then all threads count as workers if one comes ahead, and
+  // the pause as the whole.
   static bool was_waiting(const ucontext_t& frame) {
     const greg_t* r = frame.uc_mcontext.gregs;
     constexpr greg_t kInstruction = 2;  // bytes
     return r[REG_RCX] == r[REG_RIP] + kInstruction || (r[REG_RCX] == r[REG_RIP] && r[REG_RAX] == -EINTR);
   }
   // Is this signal of ours to stop its thread?
-  bool is_stop(const siginfo_t& info) const { return info.si_code == SI_TKILL || (info.si_code == SI_USER && requested()); }
+  bool is_stop(const siginfo_t& info) const {
+    return info.si_code == SI_TKILL || (info.si_code == SI_USER && requested());
+  }
   // One of kill(2) that need not have come from outside.
   bool may_be_ours(const siginfo_t& info) const {
     // relaxed: set before the first such signal is sent.
@@ -131,7 +140,9 @@ class StopWorld {
   // Where signals cannot be queued: some thread takes it, as a request.
   void signal_process(int signal);
   // Signals that are pending when the program begins were sent to what it was before.
-  void expect_signal_of_process(bool expected) { signalled_process_.store(expected, std::memory_order_relaxed); }
+  void expect_signal_of_process(bool expected) {
+    signalled_process_.store(expected, std::memory_order_relaxed);
+  }
   bool requested() const {
     return requested_.load(std::memory_order_acquire) != released_.load(std::memory_order_acquire);
   }
@@ -142,8 +153,8 @@ class StopWorld {
     start_on(slot, work, argument);
     await(slot);
   }
-  // In two steps: several threads can work at the same time. Each start_on must be followed by its await before the
-  // next order to that thread, before its memory is looked at for the image, and before release().
+  // In two steps: several threads can work at the same time. Each start_on must be followed by its await
+  // before the next order to that thread, before its memory is looked at for the image, and before release().
   void start_on(ThreadSlot& slot, void (*work)(void*), void* argument);
   void await(ThreadSlot& slot);
   // The threads that arrived first: each can be woken without waking others. nullptr: there are fewer.
@@ -152,13 +163,13 @@ class StopWorld {
 
   // Pending signals of the stopped threads and of the process are listed, and stay pending.
   struct Look {
-    uint64_t except;               // signals that are ours
-    const ProcessTimers& timers;   // threads that one of these names are looked at
-    bool at_all;                   // at every thread: 11 µs each; see "Signals to threads" above
+    uint64_t except;              // signals that are ours
+    const ProcessTimers& timers;  // threads that one of these names are looked at
+    bool at_all;                  // at every thread: 11 µs each; see "Signals to threads" above
   };
   void collect_pending(const Stopped& stopped, const Look& look, PendingSignals& pending);
-  // After release(): a thread that was sent a signal between its arrival and its leaving, 0 when there is none, or -1
-  // when not all have left in time. For one stop without at_all.
+  // After release(): a thread that was sent a signal between its arrival and its leaving, 0 when there is
+  // none, or -1 when not all have left in time. For one stop without at_all.
   int signalled_late(int64_t deadline_ns);
 
   // At restart: the stop in the image is over; no thread is in a handler's waiting part.
@@ -210,7 +221,8 @@ class StopWorld {
   std::atomic<int64_t> worker_stood_ns_{0}, last_worker_left_ns_{0}, last_left_ns_{0};
   std::atomic<int> signalled_late_{0};
   std::atomic<bool> signalled_process_{false};
-  std::atomic<bool> setxid_of_process_{false};  // SIGSETXID may be pending on the process: nobody may begin an exec
+  std::atomic<bool> setxid_of_process_{
+      false};                             // SIGSETXID may be pending on the process: nobody may begin an exec
   static constexpr int kMostInExec = 16;  // more wait for a place, and make a stop wait for them
   std::atomic<int> in_exec_[kMostInExec] = {};
   KernelSigaction libc_action_{};

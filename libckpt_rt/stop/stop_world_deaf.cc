@@ -1,14 +1,16 @@
-// Threads that do not take the checkpoint signal (stop_world.h): those inside exec, and those that leave only libc's open.
+// Threads that do not take the checkpoint signal (stop_world.h): those inside exec, and those that leave only
+// libc's open.
+#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/stop/stop_world.h"
 
 namespace ckpt {
 
 bool StopWorld::is_stop_by_libc_signal(const siginfo_t& info) const {
   // libc sends its own with tgkill.
-  return (info.si_code == SI_QUEUE && info.si_value.sival_ptr == this) || (info.si_code == SI_USER && requested());
+  return (info.si_code == SI_QUEUE && info.si_value.sival_ptr == this) ||
+         (info.si_code == SI_USER && requested());
 }
 
 void StopWorld::begin_exec(int tid) {

@@ -37,7 +37,8 @@ void run_command(void* argument) {
 // and the program would see the signal, and a child in wait(2), that it knows nothing of.
 void run_and_wait(void* argument) {
   auto* c = static_cast<Command*>(argument);
-  long child = ckpt_clone_thread(CLONE_VM | CLONE_VFORK, c->stack_top, nullptr, nullptr, nullptr, &run_command, c);
+  long child =
+      ckpt_clone_thread(CLONE_VM | CLONE_VFORK, c->stack_top, nullptr, nullptr, nullptr, &run_command, c);
   int status = 0;
   if (!sys::failed(child)) {
     while (sys::call(__NR_wait4, child, &status, __WALL, 0L) == -EINTR) {
@@ -61,14 +62,16 @@ void log_backtrace(int dir_fd, std::string_view library_path, int pid, int tid, 
     log.release();
     return;
   }
-  *fmt::format_to_n(command->path, sizeof(command->path) - 1, "{}/../bin/ckpt", library_path.substr(0, slash)).out = '\0';
+  *fmt::format_to_n(command->path, sizeof(command->path) - 1, "{}/../bin/ckpt", library_path.substr(0, slash))
+       .out = '\0';
   *fmt::format_to_n(command->pid, sizeof(command->pid) - 1, "{}", pid).out = '\0';
   *fmt::format_to_n(command->tid, sizeof(command->tid) - 1, "{}", tid).out = '\0';
   command->output = log.get();
   command->exit_status = 0;
   command->stack_top = stack + 2 * kStack;
   // CLONE_VFORK: we go on when the child is gone. No exit signal: see run_and_wait.
-  long child = ckpt_clone_thread(CLONE_VM | CLONE_VFORK, stack + kStack, nullptr, nullptr, nullptr, &run_and_wait, command);
+  long child = ckpt_clone_thread(CLONE_VM | CLONE_VFORK, stack + kStack, nullptr, nullptr, nullptr,
+                                 &run_and_wait, command);
   if (sys::failed(child)) return;
   int status = 0;
   while (sys::call(__NR_wait4, child, &status, __WCLONE, 0L) == -EINTR) {

@@ -9,8 +9,8 @@
 
 #include <map>
 
-#include "restart/descriptors/descriptors.h"
 #include "image/read/image_meta.h"
+#include "restart/descriptors/descriptors.h"
 
 namespace ckpt {
 

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "restart/descriptors/working_fds.h"
 #include "image/read/image_meta.h"
+#include "restart/descriptors/working_fds.h"
 
 namespace ckpt {
 

@@ -48,16 +48,20 @@ void set_options(int fd, const SocketDetail& d) {
   set(fd, SOL_SOCKET, SO_RCVBUF, d.receive_buffer / 2);
 }
 
-// Only what is not already so: some options may be read by everybody, and set only with a right. False: at least one could not.
+// Only what is not already so: some options may be read by everybody, and set only with a right. False: at
+// least one could not.
 bool set_other_options(int fd, const ParsedOpenFile& file) {
   bool all = true;
-  for_each_detail<SocketOptionDetail>(file, OpenFileDetail::kSocketOption, [&](const SocketOptionDetail& o, Blob) {
-    if (o.length > sizeof(o.value)) return;
-    uint8_t now[sizeof(o.value)] = {};
-    socklen_t length = sizeof(now);
-    if (getsockopt(fd, o.level, o.name, now, &length) == 0 && length == o.length && std::memcmp(now, o.value, length) == 0) return;
-    all = setsockopt(fd, o.level, o.name, o.value, o.length) == 0 && all;
-  });
+  for_each_detail<SocketOptionDetail>(file, OpenFileDetail::kSocketOption,
+                                      [&](const SocketOptionDetail& o, Blob) {
+                                        if (o.length > sizeof(o.value)) return;
+                                        uint8_t now[sizeof(o.value)] = {};
+                                        socklen_t length = sizeof(now);
+                                        if (getsockopt(fd, o.level, o.name, now, &length) == 0 &&
+                                            length == o.length && std::memcmp(now, o.value, length) == 0)
+                                          return;
+                                        all = setsockopt(fd, o.level, o.name, o.value, o.length) == 0 && all;
+                                      });
   return all;
 }
 
@@ -122,7 +126,8 @@ Result<ScopedFd> DescriptorBuilder::make_socket_pair(const ParsedOpenFile& file)
 }
 
 void DescriptorBuilder::say_options(const ParsedOpenFile& file) {
-  say("{}: an option of the socket cannot be set as it was ({})", describe(file, first_descriptor(file)), errno_name(errno));
+  say("{}: an option of the socket cannot be set as it was ({})", describe(file, first_descriptor(file)),
+      errno_name(errno));
 }
 
 // The messages that waited at the end with the number `receiver` are sent to it by the other end.

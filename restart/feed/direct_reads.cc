@@ -39,7 +39,8 @@ void DirectReads::read_some(int fd, std::span<StoredRead* const> reads) {
     blocks[i].aio_offset = static_cast<int64_t>(reads[i]->offset);
     list[i] = &blocks[i];
   }
-  // The kernel may take some of them only; what the first of the others is refused for concerns the caller's other way too.
+  // The kernel may take some of them only; what the first of the others is refused for concerns the caller's
+  // other way too.
   const long taken = sys::call(__NR_io_submit, context_, reads.size(), list);
   if (sys::failed(taken) || !wait_for(static_cast<size_t>(taken), reads)) give_up();
 }

@@ -1,5 +1,5 @@
-// Several reads past the page cache on their way at once, by one thread, with one system call (io_submit(2)): parts of a file that
-// do not follow each other would cost the disk's latency each.
+// Several reads past the page cache on their way at once, by one thread, with one system call (io_submit(2)):
+// parts of a file that do not follow each other would cost the disk's latency each.
 //
 // Owner:     restart. Each object is one thread's.
 // Never:     returns while the kernel may still write into a buffer.
@@ -30,7 +30,8 @@ class DirectReads {
   DirectReads(const DirectReads&) = delete;
   DirectReads& operator=(const DirectReads&) = delete;
 
-  // Sets `done` of those that are all there; the others are to be read in another way. fd: open with O_DIRECT.
+  // Sets `done` of those that are all there; the others are to be read in another way. fd: open with
+  // O_DIRECT.
   void read(int fd, std::span<StoredRead* const> reads);
 
  private:

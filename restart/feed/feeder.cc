@@ -34,7 +34,8 @@ class Pages {
       if (at_ == MAP_FAILED) {
         at_ = nullptr;
         bytes_ = 0;
-        return make_error(ExitCode::kSystem, errno, "no memory to read {} bytes of the image ({})", bytes, errno_name(errno));
+        return make_error(ExitCode::kSystem, errno, "no memory to read {} bytes of the image ({})", bytes,
+                          errno_name(errno));
       }
     }
     return std::span(static_cast<std::byte*>(at_), bytes);
@@ -83,7 +84,8 @@ class Feeder::Worker {
       const std::span<std::byte> to = slot.subspan(f.at, e.length);
       auto memory = image.open_extent(e, stored, to);
       if (!memory.ok()) return memory.error();
-      if (*memory != to.data()) std::copy_n(*memory, e.length, to.data());  // stored as it is among others that are packed
+      if (*memory != to.data())
+        std::copy_n(*memory, e.length, to.data());  // stored as it is among others that are packed
     }
     uint64_t copied = batch.fills;  // by the restorer
     if (batch.puts > 0) {
@@ -112,7 +114,8 @@ class Feeder::Worker {
   Result<bool> put(uint64_t to, std::span<const std::byte> bytes) {
     uint64_t most = bytes.size();
     while (!bytes.empty()) {
-      uffdio_copy copy{to, reinterpret_cast<uint64_t>(bytes.data()), std::min(most, bytes.size()), UFFDIO_COPY_MODE_DONTWAKE, 0};
+      uffdio_copy copy{to, reinterpret_cast<uint64_t>(bytes.data()), std::min(most, bytes.size()),
+                       UFFDIO_COPY_MODE_DONTWAKE, 0};
       const long r = sys::call(__NR_ioctl, feeder_.uffd_.get(), UFFDIO_COPY, &copy);
       if (copy.copy > 0) {
         to += static_cast<uint64_t>(copy.copy);
@@ -166,12 +169,14 @@ Result<void> Feeder::prepare() {
   const uint64_t bytes = kSlots * slot_bytes_;
   ring_fd_.reset(memfd_create("ckpt-restart", MFD_CLOEXEC));
   if (!ring_fd_.valid() || ftruncate(ring_fd_.get(), static_cast<off_t>(bytes)) != 0) {
-    return make_error(ExitCode::kSystem, errno, "no shared memory of {} bytes ({}): raise ulimit -f if it is a limit", bytes,
+    return make_error(ExitCode::kSystem, errno,
+                      "no shared memory of {} bytes ({}): raise ulimit -f if it is a limit", bytes,
                       errno_name(errno));
   }
   void* ring = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ring_fd_.get(), 0);
   if (ring == MAP_FAILED) {
-    return make_error(ExitCode::kSystem, errno, "no address space for {} bytes ({})", bytes, errno_name(errno));
+    return make_error(ExitCode::kSystem, errno, "no address space for {} bytes ({})", bytes,
+                      errno_name(errno));
   }
   ring_ = static_cast<std::byte*>(ring);
   if (!make_pipe(orders_read_, orders_write_) || !make_pipe(emptied_read_, emptied_write_)) {
@@ -198,7 +203,8 @@ void Feeder::give_up_our_ends() {
 
 Result<void> introduce_to_feeder(int socket, int uffd) {
   const uint64_t hello = 0;
-  const int sent = send_packet(socket, std::as_bytes(std::span(&hello, 1)), uffd >= 0 ? std::span(&uffd, 1) : std::span<const int>());
+  const int sent = send_packet(socket, std::as_bytes(std::span(&hello, 1)),
+                               uffd >= 0 ? std::span(&uffd, 1) : std::span<const int>());
   if (sent == 0) return {};
   return make_error(ExitCode::kSystem, -sent, "ckpt-restart is gone ({})", errno_name(-sent));
 }
@@ -209,12 +215,16 @@ bool Feeder::meet_process() {
     if (!socket_.valid()) return;
     uint64_t hello, registered = 0;
     int fd = -1;
-    process_gone_ = receive_packet(socket_.get(), std::as_writable_bytes(std::span(&hello, 1)), std::span(&fd, 1), false) != Received::kMessage;
+    process_gone_ = receive_packet(socket_.get(), std::as_writable_bytes(std::span(&hello, 1)),
+                                   std::span(&fd, 1), false) != Received::kMessage;
     uffd_.reset(fd);
-    process_gone_ = process_gone_ || receive_packet(socket_.get(), std::as_writable_bytes(std::span(&registered, 1)), {}, false) != Received::kMessage;
+    process_gone_ =
+        process_gone_ || receive_packet(socket_.get(), std::as_writable_bytes(std::span(&registered, 1)), {},
+                                        false) != Received::kMessage;
     if (registered == 0) uffd_.reset();
     // A descriptor that did not come through: the restorer must not touch what it has registered.
-    else if (!uffd_.valid()) process_gone_ = true;
+    else if (!uffd_.valid())
+      process_gone_ = true;
   });
   return !process_gone_;
 }
@@ -227,7 +237,8 @@ Result<void> Feeder::start(VerifyProgress progress) {
   emptied_write_.reset();
   process_socket_.reset();
   // One reads while the others compute, or two, if the restorer does not need a processor.
-  const unsigned want = std::clamp(std::thread::hardware_concurrency() + (plan_.puts ? 2 : 1), 2u, kMostThreads);
+  const unsigned want =
+      std::clamp(std::thread::hardware_concurrency() + (plan_.puts ? 2 : 1), 2u, kMostThreads);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -1,17 +1,19 @@
-// Reads what goes into memory before the program runs, checks it, unpacks it, and hands it to the restorer: each byte is
-// read once.
+// Reads what goes into memory before the program runs, checks it, unpacks it, and hands it to the restorer:
+// each byte is read once.
 //
 //   images ── threads of ckpt-restart ── ring of slots ── restorer ── its place
 //             read a batch, compare      (a memfd)        copies
 //             checksums, unpack ── UFFDIO_COPY ── its place
 //
-// What goes to memory of ordinary pages the Feeder puts there itself, through a userfaultfd that the new process has sent it: on
-// as many threads as there are, and without clearing each page first. Where there is none the restorer copies all.
-// Two pipes go with the ring: FillOrders to the restorer, and numbers of free slots back to whichever thread takes one.
-// The last order says that everything was as its checksums say; without it the restorer does not go on.
+// What goes to memory of ordinary pages the Feeder puts there itself, through a userfaultfd that the new
+// process has sent it: on as many threads as there are, and without clearing each page first. Where there is
+// none the restorer copies all. Two pipes go with the ring: FillOrders to the restorer, and numbers of free
+// slots back to whichever thread takes one. The last order says that everything was as its checksums say;
+// without it the restorer does not go on.
 //
-// Owner:     restart. Callers: ckpt-restart's main thread. Bounded: the ring, and for each thread what it unpacks from.
-// A ring and not process_vm_writev, and a userfaultfd of the new process's own: neither needs a right over it, in any namespace.
+// Owner:     restart. Callers: ckpt-restart's main thread. Bounded: the ring, and for each thread what it
+// unpacks from. A ring and not process_vm_writev, and a userfaultfd of the new process's own: neither needs a
+// right over it, in any namespace.
 #pragma once
 
 #include <pthread.h>
@@ -21,8 +23,8 @@
 #include <optional>
 #include <vector>
 
-#include "restart/plan/fill_plan.h"
 #include "restart/feed/stored_bytes.h"
+#include "restart/plan/fill_plan.h"
 
 namespace ckpt {
 
@@ -50,7 +52,8 @@ class Feeder {
   FeedFds process_fds() const;
   // In the new process: as long as it had them, it would never learn that we are gone.
   void give_up_our_ends();
-  // When it is there: on threads of their own, all signals blocked. Progress: bytes of the files, on one of them.
+  // When it is there: on threads of their own, all signals blocked. Progress: bytes of the files, on one of
+  // them.
   Result<void> start(VerifyProgress progress);
   // When the new process has come to its end or has all of it. The error that stopped the feeder, if any.
   Result<void> join();

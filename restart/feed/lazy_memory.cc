@@ -20,8 +20,8 @@ namespace {
 
 constexpr uint64_t kBatchBytes = 512u << 10;  // that a loader reads at once
 constexpr uint64_t kMostGap = 16u << 10;      // that is read along: the head of a chunk, what is not wanted
-constexpr size_t kMostJobs = 256;             // of one batch: memory that repeats is any number of extents in one place
-constexpr unsigned kMostLoaders = 3;          // one reads while another checks and the third puts pages there
+constexpr size_t kMostJobs = 256;  // of one batch: memory that repeats is any number of extents in one place
+constexpr unsigned kMostLoaders = 3;  // one reads while another checks and the third puts pages there
 
 uint64_t padded(uint64_t bytes) { return (bytes + kPageSize - 1) & ~(kPageSize - 1); }
 
@@ -55,7 +55,8 @@ class LazyMemory::Buffers {
       b.at = mmap(nullptr, b.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (b.at == MAP_FAILED) {
         b = {};
-        return make_error(ExitCode::kSystem, errno, "no memory to read {} bytes of the image ({})", bytes, errno_name(errno));
+        return make_error(ExitCode::kSystem, errno, "no memory to read {} bytes of the image ({})", bytes,
+                          errno_name(errno));
       }
     }
     return std::span<std::byte>(static_cast<std::byte*>(b.at), bytes);
@@ -63,7 +64,8 @@ class LazyMemory::Buffers {
   Buffer stored_, memory_;
 };
 
-LazyMemory::LazyMemory(const ImageChain& image, const LazyPlan& plan) : image_(image), plan_(plan), stored_(image), pieces_(lazy_pieces(image, plan)) {
+LazyMemory::LazyMemory(const ImageChain& image, const LazyPlan& plan)
+    : image_(image), plan_(plan), stored_(image), pieces_(lazy_pieces(image, plan)) {
   by_file_.resize(pieces_.size());
   for (uint32_t i = 0; i < by_file_.size(); ++i) by_file_[i] = i;
   auto place = [&](uint32_t i) {
@@ -72,7 +74,8 @@ LazyMemory::LazyMemory(const ImageChain& image, const LazyPlan& plan) : image_(i
   };
   auto before = [&](uint32_t a, uint32_t b) { return place(a) < place(b); };
   // Mostly the writer has gone through memory in order.
-  if (!std::is_sorted(by_file_.begin(), by_file_.end(), before)) std::sort(by_file_.begin(), by_file_.end(), before);
+  if (!std::is_sorted(by_file_.begin(), by_file_.end(), before))
+    std::sort(by_file_.begin(), by_file_.end(), before);
   job_of_piece_.resize(by_file_.size());
   for (uint32_t i = 0; i < by_file_.size(); ++i) {
     const MemoryPiece& p = pieces_[by_file_[i]];
@@ -149,9 +152,10 @@ void LazyMemory::take_events(Space& space) {
     if (n <= 0) {
       if (n == -EAGAIN || n == 0) break;
       if (!error_) {
-        error_ = make_error(ExitCode::kSystem, static_cast<int>(n),
-                            "cannot follow what the program does with its memory ({}); restart it with --eager",
-                            errno_name(static_cast<int>(n)));
+        error_ =
+            make_error(ExitCode::kSystem, static_cast<int>(n),
+                       "cannot follow what the program does with its memory ({}); restart it with --eager",
+                       errno_name(static_cast<int>(n)));
       }
       break;
     }
@@ -213,8 +217,9 @@ Result<void> LazyMemory::put(Space& space, Addr to, const std::byte* from, uint6
         continue;
       }
       if (r != -ENOENT && r != -EEXIST) {
-        return make_error(ExitCode::kSystem, static_cast<int>(r), "cannot load the memory at {:#x} ({}){}", to.value,
-                          errno_name(static_cast<int>(r)), r == -ENOMEM ? ": not enough memory" : "");
+        return make_error(ExitCode::kSystem, static_cast<int>(r), "cannot load the memory at {:#x} ({}){}",
+                          to.value, errno_name(static_cast<int>(r)),
+                          r == -ENOMEM ? ": not enough memory" : "");
       }
       // Not ours any more, or there is a mark that the program asked for (MADV_GUARD_INSTALL).
       done = kPageSize;
@@ -263,7 +268,7 @@ bool LazyMemory::wanted(const Space& space, const Job& job) const {
 
 Result<void> LazyMemory::load(Space& space, const Job* jobs, size_t count, Buffers& buffers) {
   auto extent_of = [&](const Job& j) -> const Extent& { return image_.image(j.image).extents()[j.extent]; };
-  struct Run {  // contiguous in the file
+  struct Run {                // contiguous in the file
     uint64_t begin, end, at;  // `at`: in what is read
   };
   std::vector<Run> runs;
@@ -271,7 +276,8 @@ Result<void> LazyMemory::load(Space& space, const Job* jobs, size_t count, Buffe
   for (size_t i = 0; i < count; ++i) {
     const uint64_t begin = extent_of(jobs[i]).offset.value, end = begin + padded(extent_of(jobs[i]).stored);
     if (runs.empty() || begin > runs.back().end + kMostGap) {
-      runs.push_back({begin, begin, runs.empty() ? 0 : runs.back().at + (runs.back().end - runs.back().begin)});
+      runs.push_back(
+          {begin, begin, runs.empty() ? 0 : runs.back().at + (runs.back().end - runs.back().begin)});
     }
     runs.back().end = std::max(runs.back().end, end);
     stored_at[i] = runs.back().at + (begin - runs.back().begin);
@@ -320,7 +326,8 @@ Result<void> LazyMemory::serve(const Fault& fault, Buffers& buffers) {
       long r = sys::call(__NR_ioctl, space.uffd.get(), UFFDIO_ZEROPAGE, &zero);
       if (r == 0) ++cost_.zero_faults;
       if (r == -ESRCH) space_gone(space);
-      if (r == -ENOMEM) return make_error(ExitCode::kSystem, ENOMEM, "no memory for a page at {:#x}", fault.page.value);
+      if (r == -ENOMEM)
+        return make_error(ExitCode::kSystem, ENOMEM, "no memory for a page at {:#x}", fault.page.value);
       if (r != -EAGAIN) {
         if (r != 0) wake(space, fault.page);
         return {};
@@ -377,7 +384,9 @@ void LazyMemory::load_everything() {
       const uint64_t at = e.offset.value, to = at + padded(e.stored);
       // What is read for it: the gap before it too, if it is a small one.
       const uint64_t from = batch.empty() || at > end + kMostGap ? at : end, more = std::max(to, from) - from;
-      if (!batch.empty() && (job.image != batch[0].image || bytes + more > kBatchBytes || batch.size() == kMostJobs)) break;
+      if (!batch.empty() &&
+          (job.image != batch[0].image || bytes + more > kBatchBytes || batch.size() == kMostJobs))
+        break;
       bytes += more;
       end = std::max(end, to);
       batch.push_back(job);
@@ -388,7 +397,8 @@ void LazyMemory::load_everything() {
         continue;
       }
       if (!space->pending.empty()) {
-        error_ = make_error(ExitCode::kInternal, 0, "memory is left that belongs to no part of the image; restart with --eager");
+        error_ = make_error(ExitCode::kInternal, 0,
+                            "memory is left that belongs to no part of the image; restart with --eager");
         break;
       }
       space_gone(*space);  // nothing waits any more: it is ordinary memory
@@ -407,7 +417,8 @@ void LazyMemory::load_everything() {
 }
 
 void LazyMemory::hold() {
-  if (const char* fifo = std::getenv("CKPT_RESTART_HOLD"); fifo != nullptr) ScopedFd(open(fifo, O_RDONLY | O_CLOEXEC));
+  if (const char* fifo = std::getenv("CKPT_RESTART_HOLD"); fifo != nullptr)
+    ScopedFd(open(fifo, O_RDONLY | O_CLOEXEC));
 }
 
 Result<void> LazyMemory::run() {
@@ -417,7 +428,8 @@ Result<void> LazyMemory::run() {
       loaders.emplace_back(&LazyMemory::load_everything, this);
     } catch (const std::system_error& e) {
       if (!loaders.empty()) break;  // slower
-      return make_error(ExitCode::kSystem, e.code().value(), "no thread to load the memory ({}); raise ulimit -u", errno_name(e.code().value()));
+      return make_error(ExitCode::kSystem, e.code().value(),
+                        "no thread to load the memory ({}); raise ulimit -u", errno_name(e.code().value()));
     }
   }
   Buffers buffers;
@@ -451,8 +463,10 @@ Result<void> LazyMemory::run() {
   idle_.notify_all();
   for (std::thread& t : loaders) {
     // After an error nobody waits for what they read.
-    if (done_) t.join();
-    else t.detach();
+    if (done_)
+      t.join();
+    else
+      t.detach();
   }
   std::lock_guard guard(lock_);
   if (error_) return *error_;

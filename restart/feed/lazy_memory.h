@@ -23,16 +23,16 @@
 #include <vector>
 
 #include "base/raii_fd.h"
-#include "restart/plan/lazy_plan.h"
 #include "restart/feed/pending_pages.h"
 #include "restart/feed/stored_bytes.h"
+#include "restart/plan/lazy_plan.h"
 
 namespace ckpt {
 
 struct LoadingCost {
-  uint64_t bytes = 0;       // put into memory
-  uint64_t faults = 0;      // for which a thread waited
-  uint64_t zero_faults = 0; // of these for pages that were in no image
+  uint64_t bytes = 0;        // put into memory
+  uint64_t faults = 0;       // for which a thread waited
+  uint64_t zero_faults = 0;  // of these for pages that were in no image
 };
 
 class LazyMemory {
@@ -44,10 +44,10 @@ class LazyMemory {
   Result<void> start(ScopedFd uffd, Addr gate);
   // What must be there before the program runs.
   Result<void> load_first();
-  // Until all memory is there, or everybody is gone who could ask for it. After an error threads may still read:
-  // the process must end, and this object with it. With the environment variable
-  // CKPT_RESTART_HOLD, which names a FIFO, only what is touched is loaded until somebody opens it for
-  // writing: so a test decides what happens first.
+  // Until all memory is there, or everybody is gone who could ask for it. After an error threads may still
+  // read: the process must end, and this object with it. With the environment variable CKPT_RESTART_HOLD,
+  // which names a FIFO, only what is touched is loaded until somebody opens it for writing: so a test decides
+  // what happens first.
   Result<void> run();
   LoadingCost cost() const;
 
@@ -90,23 +90,23 @@ class LazyMemory {
   const LazyPlan& plan_;
   StoredBytes stored_;
   const std::vector<MemoryPiece> pieces_;
-  std::vector<uint32_t> by_file_;     // pieces, in the order of image and file
+  std::vector<uint32_t> by_file_;  // pieces, in the order of image and file
   std::vector<uint32_t> job_of_piece_;
   std::vector<Job> jobs_;
-  PendingPages all_;                  // until start()
+  PendingPages all_;  // until start()
 
   mutable std::mutex lock_;
   std::condition_variable idle_;
-  std::deque<Space> spaces_;          // the program's first; never shrinks, so that pointers stay
+  std::deque<Space> spaces_;  // the program's first; never shrinks, so that pointers stay
   std::vector<Fault> faults_;
   std::optional<Error> error_;
-  Space* current_ = nullptr;          // the loaders work on this one
+  Space* current_ = nullptr;  // the loaders work on this one
   size_t next_job_ = 0;
-  unsigned loading_ = 0;              // loaders with a batch in hand
+  unsigned loading_ = 0;  // loaders with a batch in hand
   bool done_ = false;
   Addr gate_{};
   LoadingCost cost_;
-  ScopedFd bell_;                     // the server looks again
+  ScopedFd bell_;  // the server looks again
 };
 
 }  // namespace ckpt

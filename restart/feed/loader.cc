@@ -15,9 +15,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
-#include "restart/restorer/clone.h"
 #include "restart/feed/packet.h"
 #include "restart/feed/refuse_pages.h"
+#include "restart/restorer/clone.h"
 
 namespace ckpt {
 namespace {
@@ -33,13 +33,15 @@ bool has_ended(int pidfd) {
 
 // The descriptors and the message of introduce_to_loader(). False: the new process has ended before.
 bool meet_process(int socket, LoaderHello& hello, int (&fds)[2]) {
-  if (receive_packet(socket, std::as_writable_bytes(std::span(&hello, 1)), fds, false) != Received::kMessage) return false;
+  if (receive_packet(socket, std::as_writable_bytes(std::span(&hello, 1)), fds, false) != Received::kMessage)
+    return false;
   if (fds[1] >= 0) return true;
   ScopedFd(fds[0]).reset();
   return false;
 }
 
-// Nothing of ckpt-restart's but what has to be said: who reads the program's output to its end must not wait for us.
+// Nothing of ckpt-restart's but what has to be said: who reads the program's output to its end must not wait
+// for us.
 void leave_surroundings() {
   prctl(PR_SET_NAME, "ckpt-loader");
   signal(SIGTTOU, SIG_IGN);
@@ -72,13 +74,15 @@ Loader::~Loader() {
 Result<void> introduce_to_loader(int socket, int uffd, uint64_t gate) {
   ScopedFd self(pidfd_of(getpid()));
   if (!self.valid()) {
-    return make_error(ExitCode::kSystem, -self.release(), "no pidfd of the new process; restart with --eager");
+    return make_error(ExitCode::kSystem, -self.release(),
+                      "no pidfd of the new process; restart with --eager");
   }
   const int fds[2] = {uffd, self.get()};
   const LoaderHello hello{gate};
   const int sent = send_packet(socket, std::as_bytes(std::span(&hello, 1)), fds);
   if (sent == 0) return {};
-  return make_error(ExitCode::kSystem, -sent, "the process that loads the memory is gone ({}); restart with --eager",
+  return make_error(ExitCode::kSystem, -sent,
+                    "the process that loads the memory is gone ({}); restart with --eager",
                     errno_name(-sent));
 }
 
@@ -92,7 +96,8 @@ Result<void> Loader::start(const ImageChain& image, const LazyPlan& plan, Loader
   if (state_ != nullptr) munmap(state_, sizeof(State));
   state_ = nullptr;
   void* shared = mmap(nullptr, sizeof(State), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED) return make_error(ExitCode::kSystem, errno, "no shared memory ({})", errno_name(errno));
+  if (shared == MAP_FAILED)
+    return make_error(ExitCode::kSystem, errno, "no shared memory ({})", errno_name(errno));
   state_ = new (shared) State;
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -109,7 +114,8 @@ Result<void> Loader::start(const ImageChain& image, const LazyPlan& plan, Loader
   ScopedFd(supervisor_).reset();
   supervisor_ = -1;
   if (pid_ < 0) {
-    return make_error(ExitCode::kUnavailable, errno, "no process to load the memory ({}); raise ulimit -u, or restart with --eager",
+    return make_error(ExitCode::kUnavailable, errno,
+                      "no process to load the memory ({}); raise ulimit -u, or restart with --eager",
                       errno_name(errno));
   }
   pidfd_ = ScopedFd(pidfd_of(pid_));
@@ -138,7 +144,8 @@ void Loader::run(const ImageChain& image, const LazyPlan& plan, ScopedFd socket,
   state_->error = error;
   state_->outcome.store(kFailed, std::memory_order_release);
   if (must_speak()) {
-    std::fprintf(stderr, "ckpt-restart: the program was killed, for its memory cannot be loaded: %s\n", error.text);
+    std::fprintf(stderr, "ckpt-restart: the program was killed, for its memory cannot be loaded: %s\n",
+                 error.text);
   }
   _exit(static_cast<int>(error.code));  // the guard does the rest
 }
@@ -189,7 +196,8 @@ void Loader::guard(int loader) {
   }
   if (outcome == kLoading && must_speak()) {
     static constexpr char kLine[] =
-        "ckpt-restart: the process that loads the program's memory was killed: the program was killed too, for the rest "
+        "ckpt-restart: the process that loads the program's memory was killed: the program was killed too, "
+        "for the rest "
         "of its memory is not there; restart it again\n";
     (void)!write(STDERR_FILENO, kLine, sizeof(kLine) - 1);
   }
@@ -210,9 +218,10 @@ void Loader::reap() {
     error_ = make_error(state_->error.code, state_->error.sys_errno,
                         "the program was killed, for its memory cannot be loaded: {}", state_->error.text);
   } else if (outcome == kLoading) {
-    error_ = make_error(ExitCode::kSystem, 0,
-                        "the process that loads the program's memory was killed: the program was killed too, for the rest "
-                        "of its memory is not there; restart it again");
+    error_ = make_error(
+        ExitCode::kSystem, 0,
+        "the process that loads the program's memory was killed: the program was killed too, for the rest "
+        "of its memory is not there; restart it again");
   }
 }
 
@@ -220,12 +229,14 @@ std::string Loader::loaded_text(bool json) const {
   const LoadingCost& c = state_->cost;
   const int64_t ns = state_->ended_ns - state_->began_ns;
   if (json) {
-    return nlohmann::json{{"event", "loaded"}, {"image", image_path_}, {"image_may_be_deleted", true}, {"loaded_bytes", c.bytes},
-                          {"loading_ns", ns}, {"faults", c.faults}, {"zero_faults", c.zero_faults}}
+    return nlohmann::json{
+        {"event", "loaded"},           {"image", image_path_}, {"image_may_be_deleted", true},
+        {"loaded_bytes", c.bytes},     {"loading_ns", ns},     {"faults", c.faults},
+        {"zero_faults", c.zero_faults}}
         .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
-  return fmt::format("{}: all of its memory is loaded ({:.1f} MiB in {:.2f} s), the image may be deleted", image_path_,
-                     static_cast<double>(c.bytes) / (1 << 20), static_cast<double>(ns) / 1e9);
+  return fmt::format("{}: all of its memory is loaded ({:.1f} MiB in {:.2f} s), the image may be deleted",
+                     image_path_, static_cast<double>(c.bytes) / (1 << 20), static_cast<double>(ns) / 1e9);
 }
 
 void Loader::detach() {

@@ -47,7 +47,7 @@ class Loader {
   int pidfd() const { return pidfd_.get(); }
   // Looks whether it has ended, and how. Never waits.
   void reap();
-  bool loaded() const { return loaded_; }                     // all memory is there
+  bool loaded() const { return loaded_; }  // all memory is there
   const std::optional<Error>& error() const { return error_; }
   // One line for people, or one JSON object.
   std::string loaded_text(bool json) const;
@@ -57,7 +57,8 @@ class Loader {
 
  private:
   struct State;
-  [[noreturn]] void run(const ImageChain& image, const LazyPlan& plan, ScopedFd socket, LoaderOptions options);
+  [[noreturn]] void run(const ImageChain& image, const LazyPlan& plan, ScopedFd socket,
+                        LoaderOptions options);
   Result<bool> load(const ImageChain& image, const LazyPlan& plan, int socket);
   [[noreturn]] void guard(int loader);
   bool must_speak() const;
@@ -65,7 +66,7 @@ class Loader {
   State* state_ = nullptr;  // shared by the three processes
   std::string image_path_;
   ScopedFd process_end_, pidfd_;
-  int supervisor_ = -1;     // in the loader and the guard: a pidfd of ckpt-restart
+  int supervisor_ = -1;  // in the loader and the guard: a pidfd of ckpt-restart
   int pid_ = 0;
   bool loaded_ = false;
   std::optional<Error> error_;

@@ -54,8 +54,10 @@ Received receive_packet(int socket, std::span<std::byte> bytes, std::span<int> f
   }
   const bool whole = n == static_cast<ssize_t>(bytes.size());
   for (size_t i = 0; i < came; ++i) {
-    if (whole && i < fds.size()) fds[i] = got[i];
-    else close(got[i]);
+    if (whole && i < fds.size())
+      fds[i] = got[i];
+    else
+      close(got[i]);
   }
   return whole ? Received::kMessage : Received::kNothing;
 }

@@ -1,7 +1,8 @@
-// One message on a sequenced-packet socket between processes of a restart: bytes, and a few descriptors with them.
+// One message on a sequenced-packet socket between processes of a restart: bytes, and a few descriptors with
+// them.
 //
-// Owner:     restart. Callers: ckpt-restart and its children, any thread. Raw descriptors: whoever receives them closes them.
-// Never:     delivers half of a message.
+// Owner:     restart. Callers: ckpt-restart and its children, any thread. Raw descriptors: whoever receives
+// them closes them. Never:     delivers half of a message.
 #pragma once
 
 #include <span>

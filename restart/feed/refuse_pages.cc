@@ -39,9 +39,11 @@ bool is_gone(int fd) {
   return sys::call(__NR_ioctl, fd, UFFDIO_ZEROPAGE, &nowhere) == -ESRCH;
 }
 
-// A fault that the loader had read, and not answered when it died, is not read again: whoever waits for it is made to ask anew.
+// A fault that the loader had read, and not answered when it died, is not read again: whoever waits for it is
+// made to ask anew.
 void ask_again(int fd) {
-  constexpr uint64_t kFirst = 1 << 20, kEnd = (1ull << 47) - kPageSize;  // in between lies whatever is registered
+  constexpr uint64_t kFirst = 1 << 20,
+                     kEnd = (1ull << 47) - kPageSize;  // in between lies whatever is registered
   uffdio_range all{kFirst, kEnd - kFirst};
   sys::call(__NR_ioctl, fd, UFFDIO_WAKE, &all);
 }
@@ -61,7 +63,8 @@ void refuse_pages() {
     for (int i = 0; i < count;) {
       uffd_msg m;
       while (sys::call(__NR_read, spaces[i].fd, &m, sizeof(m)) == static_cast<long>(sizeof(m))) {
-        if (m.event == UFFD_EVENT_FORK && count < kMost) spaces[count++] = {static_cast<int>(m.arg.fork.ufd), POLLIN, 0};
+        if (m.event == UFFD_EVENT_FORK && count < kMost)
+          spaces[count++] = {static_cast<int>(m.arg.fork.ufd), POLLIN, 0};
         if (m.event != UFFD_EVENT_PAGEFAULT) continue;
         Poison poison{{Addr{m.arg.pagefault.address}.page_down().value, kPageSize}, 0, 0};
         sys::call(__NR_ioctl, spaces[i].fd, kPoison, &poison);

@@ -59,7 +59,8 @@ Result<void> StoredBytes::read(uint32_t image, std::span<StoredRead> reads, Dire
   }
   if (past_cache.size() == 1) {
     StoredRead& r = *past_cache.front();
-    r.done = pread(file.direct.get(), r.out.data(), r.out.size(), static_cast<off_t>(r.offset)) == static_cast<ssize_t>(r.out.size());
+    r.done = pread(file.direct.get(), r.out.data(), r.out.size(), static_cast<off_t>(r.offset)) ==
+             static_cast<ssize_t>(r.out.size());
   } else if (!past_cache.empty()) {
     direct.read(file.direct.get(), past_cache);
   }

@@ -1,5 +1,5 @@
-// Reads of image files by whoever loads memory: from the page cache what is there, past it what is not, since it is
-// read once; what is encrypted through its cipher.
+// Reads of image files by whoever loads memory: from the page cache what is there, past it what is not, since
+// it is read once; what is encrypted through its cipher.
 //
 // Owner:     restart. Callers: any thread of the loader process; threads of the Feeder.
 #pragma once
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/raii_fd.h"
-#include "restart/feed/direct_reads.h"
 #include "image/read/image_chain.h"
+#include "restart/feed/direct_reads.h"
 
 namespace ckpt {
 
@@ -26,8 +26,8 @@ class StoredBytes {
 
  private:
   struct File {
-    ScopedFd direct;         // not valid: the file system has no O_DIRECT, or the file is encrypted
-    void* view = nullptr;    // mapped for mincore(2) only
+    ScopedFd direct;       // not valid: the file system has no O_DIRECT, or the file is encrypted
+    void* view = nullptr;  // mapped for mincore(2) only
     uint64_t bytes = 0;
   };
   Result<void> read_one(uint32_t image, const StoredRead& read) const;

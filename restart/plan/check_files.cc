@@ -12,9 +12,9 @@
 #include <tuple>
 
 #include "base/raii_fd.h"
+#include "image/format/file_hash.h"
 #include "restart/plan/elf_build_id.h"
 #include "restart/plan/vanished_file.h"
-#include "image/format/file_hash.h"
 
 namespace ckpt {
 namespace {
@@ -25,34 +25,38 @@ Result<uint64_t> hash_file(int fd, uint64_t size, const std::string& path) {
   constexpr size_t kBuffer = 1 << 20;
   auto buffer = std::make_unique<std::byte[]>(kBuffer);
   int error = 0;
-  const uint64_t hash = hash_of_file(size, {buffer.get(), kBuffer}, [&](std::byte* to, size_t bytes, uint64_t offset) {
-    size_t done = 0;
-    while (done < bytes) {
-      ssize_t n = pread(fd, to + done, bytes - done, static_cast<off_t>(offset + done));
-      if (n < 0) error = errno;
-      if (n <= 0) break;
-      done += static_cast<size_t>(n);
-    }
-    return done;
-  });
+  const uint64_t hash =
+      hash_of_file(size, {buffer.get(), kBuffer}, [&](std::byte* to, size_t bytes, uint64_t offset) {
+        size_t done = 0;
+        while (done < bytes) {
+          ssize_t n = pread(fd, to + done, bytes - done, static_cast<off_t>(offset + done));
+          if (n < 0) error = errno;
+          if (n <= 0) break;
+          done += static_cast<size_t>(n);
+        }
+        return done;
+      });
   if (error != 0) return make_error(ExitCode::kIo, error, "cannot read {} ({})", path, errno_name(error));
   return hash;
 }
 
 Result<void> check_unchanged(const ParsedMapping& m, int fd, const std::string& path) {
   struct stat st;
-  if (fstat(fd, &st) != 0) return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", path, errno_name(errno));
+  if (fstat(fd, &st) != 0)
+    return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", path, errno_name(errno));
   const MappingRecord& r = m.record;
   // Before the build id: a file that was cut or grown has it still.
   if (r.object_size != 0 && static_cast<uint64_t>(st.st_size) != r.object_size) {
-    return make_error(ExitCode::kFileChanged, 0, "{} has changed since the checkpoint (it has {} bytes, had {}): {}", path,
+    return make_error(ExitCode::kFileChanged, 0,
+                      "{} has changed since the checkpoint (it has {} bytes, had {}): {}", path,
                       static_cast<uint64_t>(st.st_size), r.object_size, kRemedy);
   }
   if (!m.build_id.empty()) {
     auto id = read_build_id(fd);
-    if (id.size() == m.build_id.size() && std::memcmp(id.data(), m.build_id.data(), id.size()) == 0) return {};
-    return make_error(ExitCode::kFileChanged, 0, "{} has changed since the checkpoint (its build id differs): {}", path,
-                      kRemedy);
+    if (id.size() == m.build_id.size() && std::memcmp(id.data(), m.build_id.data(), id.size()) == 0)
+      return {};
+    return make_error(ExitCode::kFileChanged, 0,
+                      "{} has changed since the checkpoint (its build id differs): {}", path, kRemedy);
   }
   const auto size = static_cast<uint64_t>(st.st_size);
   bool same_content = true;
@@ -66,22 +70,25 @@ Result<void> check_unchanged(const ParsedMapping& m, int fd, const std::string& 
     const int64_t mtime = int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
     if (r.file_mtime_ns == 0 || mtime == r.file_mtime_ns) return {};
   }
-  return make_error(ExitCode::kFileChanged, 0, "{} has changed since the checkpoint (its {} differs): {}", path,
-                    same_content ? "modification time" : "content", kRemedy);
+  return make_error(ExitCode::kFileChanged, 0, "{} has changed since the checkpoint (its {} differs): {}",
+                    path, same_content ? "modification time" : "content", kRemedy);
 }
 
 bool written_by_program(const ParsedMapping& m) {
-  return static_cast<MappingKind>(m.record.kind) == MappingKind::kFileShared && (m.record.flags & kMapMayWrite) != 0;
+  return static_cast<MappingKind>(m.record.kind) == MappingKind::kFileShared &&
+         (m.record.flags & kMapMayWrite) != 0;
 }
 
 Result<void> check_one(const ParsedMapping& m, bool may_differ) {
   auto kind = static_cast<MappingKind>(m.record.kind);
   std::string path(m.path);
-  ScopedFd fd(open(path.c_str(), (kind == MappingKind::kDevice ? O_PATH : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  ScopedFd fd(open(path.c_str(),
+                   (kind == MappingKind::kDevice ? O_PATH : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) {
     if (errno == ENOENT && can_be_made_again(m)) return {};
-    return make_error(ExitCode::kFileChanged, errno, "{}, which the program had mapped, cannot be opened ({}): {}", path,
-                      errno_name(errno), kRemedy);
+    return make_error(ExitCode::kFileChanged, errno,
+                      "{}, which the program had mapped, cannot be opened ({}): {}", path, errno_name(errno),
+                      kRemedy);
   }
   if (kind == MappingKind::kDevice) return {};
   struct stat st;
@@ -102,7 +109,8 @@ Result<void> check_mapped_files(const ImageMeta& meta) {
   std::set<std::tuple<std::string_view, uint32_t>> done;
   for (const ParsedMapping& m : meta.mappings) {
     auto kind = static_cast<MappingKind>(m.record.kind);
-    bool from_file = kind == MappingKind::kFilePrivate || kind == MappingKind::kFileShared || kind == MappingKind::kDevice;
+    bool from_file =
+        kind == MappingKind::kFilePrivate || kind == MappingKind::kFileShared || kind == MappingKind::kDevice;
     if (!from_file || (m.record.flags & kMapFileDeleted) != 0) continue;
     if (!done.emplace(m.path, m.record.kind).second) continue;
     CKPT_TRY(check_one(m, written.count(m.path) != 0));

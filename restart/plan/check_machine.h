@@ -4,8 +4,8 @@
 #pragma once
 
 #include "base/result.h"
-#include "restart/plan/vdso.h"
 #include "image/read/image_chain.h"
+#include "restart/plan/vdso.h"
 
 namespace ckpt {
 

@@ -20,10 +20,12 @@ constexpr uint32_t kNoMapping = UINT32_MAX;
 
 uint64_t padded(uint64_t bytes) { return (bytes + kPageSize - 1) & ~(kPageSize - 1); }
 
-// Ordinary pages come without being cleared first. What was in huge pages, or may be, the restorer fills: then it is again.
+// Ordinary pages come without being cleared first. What was in huge pages, or may be, the restorer fills:
+// then it is again.
 bool may_be_put(const ParsedMapping& m, bool huge_pages_everywhere) {
   constexpr uint32_t kNot = kMapHugeTlb | kMapGrowsDown | kMapHugePage;
-  if (m.record.kind != static_cast<uint32_t>(MappingKind::kAnonymous) || (m.record.flags & kNot) != 0) return false;
+  if (m.record.kind != static_cast<uint32_t>(MappingKind::kAnonymous) || (m.record.flags & kNot) != 0)
+    return false;
   return !huge_pages_everywhere || (m.record.flags & kMapNoHugePage) != 0;
 }
 
@@ -53,7 +55,8 @@ class Builder {
     auto before = [](const Part& a, const Part& b) {
       return std::tie(a.image, a.offset, a.extent, a.into) < std::tie(b.image, b.offset, b.extent, b.into);
     };
-    if (!std::is_sorted(parts_.begin(), parts_.end(), before)) std::sort(parts_.begin(), parts_.end(), before);
+    if (!std::is_sorted(parts_.begin(), parts_.end(), before))
+      std::sort(parts_.begin(), parts_.end(), before);
     for (const Part& p : parts_) place(p);
     for (FillBatch& b : plan_.batches) puts_last(b);
     return std::move(plan_);
@@ -62,10 +65,10 @@ class Builder {
  private:
   struct Part {
     uint32_t image, extent;
-    uint64_t offset;  // of the extent in the file
-    uint64_t into;    // bytes into the extent's memory
+    uint64_t offset;           // of the extent in the file
+    uint64_t into;             // bytes into the extent's memory
     uint64_t address, length;  // length 0: the extent is only checked
-    uint32_t mapping;  // that it is put into; kNoMapping: the restorer copies it
+    uint32_t mapping;          // that it is put into; kNoMapping: the restorer copies it
   };
 
   // Which mappings have enough in the image to be registered.
@@ -88,7 +91,8 @@ class Builder {
     }
   }
 
-  // It may span mappings: one part for each run of wanted ones that the restorer copies, and for each of the others.
+  // It may span mappings: one part for each run of wanted ones that the restorer copies, and for each of the
+  // others.
   void add(const MemoryPiece& p) {
     const auto& mappings = image_.meta().mappings;
     uint64_t at = p.address.value, end = at + p.length;
@@ -113,7 +117,8 @@ class Builder {
   void add_part(const MemoryPiece& p, uint64_t start, uint64_t end, uint32_t mapping) {
     if (end <= start) return;
     plan_.bytes += end - start;
-    parts_.push_back({p.image, p.extent, image_.extent_of(p).offset.value, p.into + (start - p.address.value), start, end - start, mapping});
+    parts_.push_back({p.image, p.extent, image_.extent_of(p).offset.value, p.into + (start - p.address.value),
+                      start, end - start, mapping});
   }
 
   void add_unwanted() {
@@ -132,7 +137,8 @@ class Builder {
     if (!again) {
       const bool packed = e.codec != Codec::kNone;
       if (!fits(p, e)) {
-        plan_.batches.push_back({p.image, packed, 0, 0, plan_.reads.size(), 0, plan_.extents.size(), 0, plan_.fills.size(), 0, 0});
+        plan_.batches.push_back({p.image, packed, 0, 0, plan_.reads.size(), 0, plan_.extents.size(), 0,
+                                 plan_.fills.size(), 0, 0});
       }
       FillBatch& batch = plan_.batches.back();
       if (batch.reads == 0 || p.offset - read_end() > kMostGap) {
@@ -180,14 +186,19 @@ class Builder {
 
   // Behind those that the restorer copies in any case, each kind in its order.
   void puts_last(FillBatch& batch) {
-    const auto first = fill_mappings_.begin() + static_cast<ptrdiff_t>(batch.first_fill), end = first + static_cast<ptrdiff_t>(batch.fills);
-    batch.puts = static_cast<uint64_t>(std::count_if(first, end, [](uint32_t mapping) { return mapping != kNoMapping; }));
+    const auto first = fill_mappings_.begin() + static_cast<ptrdiff_t>(batch.first_fill),
+               end = first + static_cast<ptrdiff_t>(batch.fills);
+    batch.puts = static_cast<uint64_t>(
+        std::count_if(first, end, [](uint32_t mapping) { return mapping != kNoMapping; }));
     if (batch.puts == 0 || batch.puts == batch.fills) return;
     std::vector<RestorerFill> copied, put;
     for (uint64_t i = 0; i < batch.fills; ++i) {
-      (first[static_cast<ptrdiff_t>(i)] == kNoMapping ? copied : put).push_back(plan_.fills[batch.first_fill + i]);
+      (first[static_cast<ptrdiff_t>(i)] == kNoMapping ? copied : put)
+          .push_back(plan_.fills[batch.first_fill + i]);
     }
-    std::copy(put.begin(), put.end(), std::copy(copied.begin(), copied.end(), plan_.fills.begin() + static_cast<ptrdiff_t>(batch.first_fill)));
+    std::copy(put.begin(), put.end(),
+              std::copy(copied.begin(), copied.end(),
+                        plan_.fills.begin() + static_cast<ptrdiff_t>(batch.first_fill)));
   }
 
   const ImageChain& image_;

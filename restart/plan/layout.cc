@@ -19,7 +19,7 @@ namespace {
 // Set for the second execution: the soft limit on the stack before.
 constexpr const char* kDone = "CKPT_RESTART_STACK_LIMIT";
 
-constexpr size_t kThreadStack = 1 << 20;  // bytes
+constexpr size_t kThreadStack = 1 << 20;   // bytes
 constexpr uint64_t kLeastGap = 128 << 20;  // the kernel's own least distance
 constexpr uint64_t kMostGap = uint64_t{64} << 30;
 

@@ -15,10 +15,10 @@
 namespace ckpt {
 namespace {
 
-constexpr uint64_t kSmall = 1u << 20;      // bytes in the image: not worth a fault
-constexpr uint64_t kMostSmall = 32u << 20; // of all small mappings together
-constexpr uint64_t kLeastGap = 2u << 20;   // an unwatched hole is at least this
-constexpr size_t kMostRanges = 2048;       // each splits a mapping while memory is loaded
+constexpr uint64_t kSmall = 1u << 20;       // bytes in the image: not worth a fault
+constexpr uint64_t kMostSmall = 32u << 20;  // of all small mappings together
+constexpr uint64_t kLeastGap = 2u << 20;    // an unwatched hole is at least this
+constexpr size_t kMostRanges = 2048;        // each splits a mapping while memory is loaded
 
 // Without these a page that the program gave back would come back, or one that it moved or gave to a
 // child would be zero.
@@ -104,7 +104,8 @@ std::vector<Addr> needed_first(const ImageChain& image) {
   SavedMemory memory(image);
   for (const ParsedThread& t : image.meta().threads) {
     const ThreadRecord& r = t.record;
-    for (uint64_t at : {r.clear_child_tid, r.clear_child_tid + 3, r.fs_base, r.rseq, r.slot, r.frame, r.rsp}) {
+    for (uint64_t at :
+         {r.clear_child_tid, r.clear_child_tid + 3, r.fs_base, r.rseq, r.slot, r.frame, r.rsp}) {
       if (at > 3) first.push_back({at});
     }
     add_robust_list(r, memory, first);

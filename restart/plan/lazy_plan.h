@@ -27,8 +27,8 @@ inline constexpr uint64_t kLazyFrom = 64u << 20;  // bytes
 
 LazyPlan make_lazy_plan(const ImageChain& image);
 
-// What is loaded lazily, in address order, each piece inside one mapping. Of gigabytes the list is long: only the loader makes it,
-// while the new process is being made.
+// What is loaded lazily, in address order, each piece inside one mapping. Of gigabytes the list is long: only
+// the loader makes it, while the new process is being made.
 std::vector<MemoryPiece> lazy_pieces(const ImageChain& image, const LazyPlan& plan);
 
 // The kernel and our rights allow it: userfaultfd for faults of the kernel too, with all events.

@@ -39,7 +39,8 @@ uint32_t flags_of(const ParsedMapping& m) {
     if ((saved & kMapHugeTlb) != 0) {
       flags |= MAP_HUGETLB;
       // A power of two: parse_meta has checked it.
-      if (m.record.page_size > kPageSize) flags |= static_cast<uint32_t>(__builtin_ctz(m.record.page_size)) << 26;
+      if (m.record.page_size > kPageSize)
+        flags |= static_cast<uint32_t>(__builtin_ctz(m.record.page_size)) << 26;
     }
   }
   if ((saved & kMapNoReserve) != 0) flags |= MAP_NORESERVE;
@@ -115,21 +116,24 @@ Result<int> MemoryPlan::open_file(const ParsedMapping& m, WorkingFds& fds, Repor
     fd = ScopedFd(*made);
   }
   if (!fd.valid()) {
-    return make_error(ExitCode::kFileChanged, errno, "{}, which the program had mapped{}, cannot be opened ({})", path,
+    return make_error(ExitCode::kFileChanged, errno,
+                      "{}, which the program had mapped{}, cannot be opened ({})", path,
                       write ? " for writing" : "", errno_name(errno));
   }
   if (write) {
     struct stat st;
-    if (fstat(fd.get(), &st) == 0 && S_ISREG(st.st_mode) && static_cast<uint64_t>(st.st_size) < m.record.object_size &&
+    if (fstat(fd.get(), &st) == 0 && S_ISREG(st.st_mode) &&
+        static_cast<uint64_t>(st.st_size) < m.record.object_size &&
         ftruncate(fd.get(), static_cast<off_t>(m.record.object_size)) != 0) {
-      return make_error(ExitCode::kIo, errno, "{} is shorter than it was and cannot be made longer ({})", path,
-                        errno_name(errno));
+      return make_error(ExitCode::kIo, errno, "{} is shorter than it was and cannot be made longer ({})",
+                        path, errno_name(errno));
     }
     // All of it is in the image, but for pages of zeros: what is there now must not show through.
     if (is_shared_memory_file(m)) {
       for (const ParsedMapping& part : meta_.mappings) {
         if (part.path != m.path || !takes_image_bytes(part)) continue;
-        fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(part.record.file_offset),
+        fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  static_cast<off_t>(part.record.file_offset),
                   static_cast<off_t>(part.record.end - part.record.start));
       }
     }

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "restart/plan/fill_plan.h"
-#include "restart/restorer/restorer_args.h"
-#include "restart/plan/shared_objects.h"
 #include "restart/descriptors/working_fds.h"
+#include "restart/plan/fill_plan.h"
+#include "restart/plan/shared_objects.h"
+#include "restart/restorer/restorer_args.h"
 
 namespace ckpt {
 

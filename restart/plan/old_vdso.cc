@@ -69,7 +69,8 @@ std::span<const std::byte> saved_vdso_code(const ImageMeta& meta) {
 bool is_other_vdso(const ImageMeta& meta, const Vdso& ours) {
   const ProcessRecord& p = meta.process.record;
   bool had = p.vdso_end > p.vdso_start;
-  return had && (!ours.present() || p.vdso_hash != ours.hash || p.vdso_end - p.vdso_start != ours.code.size());
+  return had &&
+         (!ours.present() || p.vdso_hash != ours.hash || p.vdso_end - p.vdso_start != ours.code.size());
 }
 
 Result<void> check_other_vdso(const ImageMeta& meta, const Vdso& ours) {
@@ -78,30 +79,35 @@ Result<void> check_other_vdso(const ImageMeta& meta, const Vdso& ours) {
   uname(&here);
   auto saved = saved_vdso_code(meta);
   if (saved.empty()) {
-    return make_error(ExitCode::kIncompatible, 0,
-                      "the image was taken under another kernel: its vdso (the kernel's code in every program) is "
-                      "{:016x}, that of {} here is {:016x}; restart under the kernel of the checkpoint",
-                      p.vdso_hash, here.release, ours.hash);
+    return make_error(
+        ExitCode::kIncompatible, 0,
+        "the image was taken under another kernel: its vdso (the kernel's code in every program) is "
+        "{:016x}, that of {} here is {:016x}; restart under the kernel of the checkpoint",
+        p.vdso_hash, here.release, ours.hash);
   }
   for (const ParsedThread& t : meta.threads) {
     if (t.record.rip < p.vdso_start || t.record.rip >= p.vdso_end) continue;
-    return make_error(ExitCode::kIncompatible, 0,
-                      "thread {} stood inside the vdso of another kernel than {} here: restart under the kernel of the "
-                      "checkpoint, or another image",
-                      t.record.tid, here.release);
+    return make_error(
+        ExitCode::kIncompatible, 0,
+        "thread {} stood inside the vdso of another kernel than {} here: restart under the kernel of the "
+        "checkpoint, or another image",
+        t.record.tid, here.release);
   }
   auto symbols = vdso_symbols(saved);
   auto present = our_symbols(ours);
   for (const VdsoSymbol& s : symbols) {
-    bool can_jump = find(present, s.name) != nullptr && s.size >= kJumpBytes && s.offset + kJumpBytes <= saved.size();
+    bool can_jump =
+        find(present, s.name) != nullptr && s.size >= kJumpBytes && s.offset + kJumpBytes <= saved.size();
     if (can_jump || system_call_of(s.name)) continue;
-    return make_error(ExitCode::kIncompatible, 0,
-                      "the image was taken under another kernel, whose vdso has a function {} that {} lacks: restart "
-                      "under the kernel of the checkpoint",
-                      s.name, here.release);
+    return make_error(
+        ExitCode::kIncompatible, 0,
+        "the image was taken under another kernel, whose vdso has a function {} that {} lacks: restart "
+        "under the kernel of the checkpoint",
+        s.name, here.release);
   }
   if (symbols.empty()) {
-    return make_error(ExitCode::kIncompatible, 0, "the vdso in the image has no functions: restart under its kernel");
+    return make_error(ExitCode::kIncompatible, 0,
+                      "the vdso in the image has no functions: restart under its kernel");
   }
   return {};
 }

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "restart/plan/vdso.h"
 #include "image/read/image_meta.h"
+#include "restart/plan/vdso.h"
 
 namespace ckpt {
 

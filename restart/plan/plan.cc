@@ -6,9 +6,9 @@
 
 #include <algorithm>
 
+#include "restart/descriptors/descriptors.h"
 #include "restart/plan/check_files.h"
 #include "restart/plan/check_machine.h"
-#include "restart/descriptors/descriptors.h"
 #include "restart/plan/memory_plan.h"
 
 namespace ckpt {
@@ -21,14 +21,16 @@ Result<void> check_writers(const ImageReader& image) {
     return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", image.path(), errno_name(errno));
   }
   if (st.st_uid != geteuid() && st.st_uid != 0) {
-    return make_error(ExitCode::kPermission, 0,
-                      "{} belongs to user {}, who decides what it runs: restart as that user, or with --trust", image.path(),
-                      st.st_uid);
+    return make_error(
+        ExitCode::kPermission, 0,
+        "{} belongs to user {}, who decides what it runs: restart as that user, or with --trust",
+        image.path(), st.st_uid);
   }
   if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return make_error(ExitCode::kPermission, 0,
-                      "{} may be written by others (mode {:o}), who then decide what it runs: chmod go-w, or --trust",
-                      image.path(), st.st_mode & 07777);
+    return make_error(
+        ExitCode::kPermission, 0,
+        "{} may be written by others (mode {:o}), who then decide what it runs: chmod go-w, or --trust",
+        image.path(), st.st_mode & 07777);
   }
   return {};
 }
@@ -72,7 +74,9 @@ bool is_of_others(const ParsedMapping& m) {
 // The Feeder checks what it brings while it brings it; by then it must not be too late.
 Result<void> check_what_others_see(const RestartPlan& plan, const VerifyProgress& progress) {
   const auto& mappings = plan.image->meta().mappings;
-  auto seen_by_others = [](const ParsedMapping& mapping) { return is_of_others(mapping) && takes_image_bytes(mapping); };
+  auto seen_by_others = [](const ParsedMapping& mapping) {
+    return is_of_others(mapping) && takes_image_bytes(mapping);
+  };
   if (std::none_of(mappings.begin(), mappings.end(), seen_by_others)) return {};
   std::vector<ExtentOfImage> extents;
   size_t m = 0;
@@ -85,8 +89,10 @@ Result<void> check_what_others_see(const RestartPlan& plan, const VerifyProgress
     if (seen) extents.push_back({&plan.image->image(p.image), &plan.image->extent_of(p)});
   }
   auto place = [](const ExtentOfImage& e) { return std::pair(e.image, e.extent->offset); };
-  std::sort(extents.begin(), extents.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
-  extents.erase(std::unique(extents.begin(), extents.end(), [&](const auto& a, const auto& b) { return place(a) == place(b); }),
+  std::sort(extents.begin(), extents.end(),
+            [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  extents.erase(std::unique(extents.begin(), extents.end(),
+                            [&](const auto& a, const auto& b) { return place(a) == place(b); }),
                 extents.end());
   return check_extents(std::move(extents), 2, progress);
 }
@@ -116,17 +122,20 @@ Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress
   if (loading == Loading::kNone) CKPT_TRY(plan.image->verify_used(2, progress));
   if (loading == Loading::kNone || loading == Loading::kEager) return load_eagerly(plan, progress);
   LazyPlan lazy = make_lazy_plan(*plan.image);
-  if (!lazy.any() || (loading == Loading::kAuto && lazy.bytes < kLazyFrom)) return load_eagerly(plan, progress);
+  if (!lazy.any() || (loading == Loading::kAuto && lazy.bytes < kLazyFrom))
+    return load_eagerly(plan, progress);
   if (auto allowed = probe_lazy(); !allowed.ok()) {
     if (loading == Loading::kLazy) {
-      plan.notes.push_back(fmt::format("all memory is loaded before the program runs: {}", allowed.error().text));
+      plan.notes.push_back(
+          fmt::format("all memory is loaded before the program runs: {}", allowed.error().text));
     }
     return load_eagerly(plan, progress);
   }
   plan.lazy = std::move(lazy);
   CKPT_TRY(check_what_others_see(plan, progress));
-  plan.fill = make_fill_plan(
-      *plan.image, false, [&](uint32_t i) { return !plan.lazy.lazy(i) && takes_image_bytes(meta.mappings[i]); });
+  plan.fill = make_fill_plan(*plan.image, false, [&](uint32_t i) {
+    return !plan.lazy.lazy(i) && takes_image_bytes(meta.mappings[i]);
+  });
   return {};
 }
 

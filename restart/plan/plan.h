@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "image/read/image_chain.h"
 #include "restart/plan/fill_plan.h"
 #include "restart/plan/lazy_plan.h"
 #include "restart/plan/vdso.h"
-#include "image/read/image_chain.h"
 
 namespace ckpt {
 
@@ -20,8 +20,8 @@ struct RestartPlan {
   std::unique_ptr<ImageChain> image;
   Vdso vdso;
   FillPlan fill;
-  LazyPlan lazy;  // what is not in `fill`, for it is loaded while the program runs
-  std::vector<int> tids;         // the pid first
+  LazyPlan lazy;          // what is not in `fill`, for it is loaded while the program runs
+  std::vector<int> tids;  // the pid first
   std::string image_directory;
   std::vector<std::string> notes;  // of the image, for the user
 
@@ -33,9 +33,9 @@ Result<RestartPlan> open_plan(const std::string& image_path, bool trust);
 
 enum class Loading { kAuto, kEager, kLazy, kNone };
 
-// The machine, the files, and the checksums of what others than the program will see; those of the rest are compared while it
-// is loaded. kAuto: lazily where that is allowed and worth it. kLazy: where it is allowed, else a note. kNone: it is not
-// loaded, and all is checked here.
+// The machine, the files, and the checksums of what others than the program will see; those of the rest are
+// compared while it is loaded. kAuto: lazily where that is allowed and worth it. kLazy: where it is allowed,
+// else a note. kNone: it is not loaded, and all is checked here.
 Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress& progress);
 
 // All of it before the program runs, after all.

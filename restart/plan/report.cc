@@ -47,7 +47,8 @@ void ReportChannel::send(ReportKind kind, int32_t value, int pidfd) {
 std::optional<Report> ReportChannel::receive(ScopedFd* pidfd, bool dont_wait) {
   Report report;
   int came[1];
-  const Received received = receive_packet(fd_.get(), std::as_writable_bytes(std::span(&report, 1)), came, dont_wait);
+  const Received received =
+      receive_packet(fd_.get(), std::as_writable_bytes(std::span(&report, 1)), came, dont_wait);
   if (received == Received::kEnd) fd_.reset();
   if (received != Received::kMessage) return std::nullopt;
   report.text[sizeof(report.text) - 1] = '\0';

@@ -57,7 +57,8 @@ class ReportChannel {
   void send(ReportKind kind, int32_t value, int pidfd = -1);
 
   // Waits for the next message. nullopt at the end (every writer is gone), which also closes our end: it
-  // would stay readable; or with dont_wait when there is none. `pidfd` receives a descriptor that came with it.
+  // would stay readable; or with dont_wait when there is none. `pidfd` receives a descriptor that came with
+  // it.
   std::optional<Report> receive(ScopedFd* pidfd, bool dont_wait);
 
  private:

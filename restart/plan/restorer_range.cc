@@ -13,9 +13,9 @@
 
 #include "base/sys.h"
 #include "restart/plan/address_space.h"
-#include "restart/tree/credentials.h"
 #include "restart/plan/old_vdso.h"
 #include "restart/restorer/restorer_blob.h"
+#include "restart/tree/credentials.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -73,12 +73,13 @@ Result<void> RestorerRange::reserve(uint64_t view_bytes) {
   if (!room.ok()) return room.error();
   start_ = room->value;
   end_ = start_ + total;
-  void* got = mmap(room->as<void>(), total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE,
-                   -1, 0);
+  void* got = mmap(room->as<void>(), total, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   uint64_t stack = start_ + code + lists;
   if (got != room->as<void>() ||
       mprotect(reinterpret_cast<void*>(start_), code + lists + kStackBytes, PROT_READ | PROT_WRITE) != 0) {
-    return make_error(ExitCode::kSystem, errno, "no room for the restorer at {:#x} ({})", start_, errno_name(errno));
+    return make_error(ExitCode::kSystem, errno, "no room for the restorer at {:#x} ({})", start_,
+                      errno_name(errno));
   }
   auto blob = restorer_blob();
   std::memcpy(reinterpret_cast<void*>(start_), blob.data(), blob.size());
@@ -163,13 +164,14 @@ void RestorerRange::describe_lazy() {
 Result<void> RestorerRange::plan_vdso() {
   RestorerArgs& a = *args_;
   if (vdso_.pieces.size() > kMaxVdsoPieces) {
-    return make_error(ExitCode::kIncompatible, 0, "this kernel's vdso has {} parts, more than {}", vdso_.pieces.size(),
-                      kMaxVdsoPieces);
+    return make_error(ExitCode::kIncompatible, 0, "this kernel's vdso has {} parts, more than {}",
+                      vdso_.pieces.size(), kMaxVdsoPieces);
   }
   for (const VdsoPiece& piece : vdso_.pieces) {
     uint64_t into = piece.range.start - vdso_.whole().start;
     uint64_t from_code = vdso_.code.start - piece.range.start;  // wraps for what lies above; so does the sum
-    a.vdso[a.vdso_count++] = {piece.range.start.value, parking_ + into, vdso_code_ - from_code, piece.range.size()};
+    a.vdso[a.vdso_count++] = {piece.range.start.value, parking_ + into, vdso_code_ - from_code,
+                              piece.range.size()};
   }
   const ImageMeta& meta = image_.meta();
   if (is_other_vdso(meta, vdso_)) {
@@ -181,7 +183,8 @@ Result<void> RestorerRange::plan_vdso() {
 
 void RestorerRange::describe_own_rseq() {
   if (__rseq_size == 0) return;
-  uint64_t area = reinterpret_cast<uint64_t>(__builtin_thread_pointer()) + static_cast<uint64_t>(__rseq_offset);
+  uint64_t area =
+      reinterpret_cast<uint64_t>(__builtin_thread_pointer()) + static_cast<uint64_t>(__rseq_offset);
   // The length that libc registered: registering the same again is EBUSY, another one EINVAL.
   constexpr unsigned long kFeatureSize = 27;  // AT_RSEQ_FEATURE_SIZE
   uint32_t larger = (static_cast<uint32_t>(getauxval(kFeatureSize)) + 31) & ~31u;

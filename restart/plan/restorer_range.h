@@ -13,13 +13,13 @@
 
 #include <vector>
 
+#include "image/read/image_chain.h"
 #include "restart/descriptors/descriptors.h"
 #include "restart/plan/fill_plan.h"
 #include "restart/plan/lazy_plan.h"
 #include "restart/plan/report.h"
-#include "restart/restorer/restorer_args.h"
 #include "restart/plan/vdso.h"
-#include "image/read/image_chain.h"
+#include "restart/restorer/restorer_args.h"
 
 namespace ckpt {
 

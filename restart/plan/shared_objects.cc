@@ -41,9 +41,11 @@ Result<void> write_contents(const ImageMeta& meta, uint64_t number, int fd, cons
   for (const ParsedFileContent& c : meta.contents) {
     if (c.record.open_file != 0 || c.record.object != number) continue;
     for (uint64_t at = 0; at < c.bytes.size();) {
-      ssize_t n = pwrite(fd, c.bytes.data() + at, c.bytes.size() - at, static_cast<off_t>(c.record.offset + at));
+      ssize_t n =
+          pwrite(fd, c.bytes.data() + at, c.bytes.size() - at, static_cast<off_t>(c.record.offset + at));
       if (n <= 0) {
-        return make_error(ExitCode::kSystem, errno, "cannot fill the memory file \"{}\" ({})", name, errno_name(errno));
+        return make_error(ExitCode::kSystem, errno, "cannot fill the memory file \"{}\" ({})", name,
+                          errno_name(errno));
       }
       at += static_cast<uint64_t>(n);
     }
@@ -57,7 +59,8 @@ SharedObjects::SharedObjects(const ImageMeta& meta) : meta_(meta) {
   for (const ParsedMapping& m : meta.mappings) {
     auto kind = static_cast<MappingKind>(m.record.kind);
     bool nameless_file = kind == MappingKind::kFileShared && (m.record.flags & kMapFileDeleted) != 0;
-    bool shared = kind == MappingKind::kSharedAnonymous || kind == MappingKind::kMemfd || kind == MappingKind::kSysV;
+    bool shared =
+        kind == MappingKind::kSharedAnonymous || kind == MappingKind::kMemfd || kind == MappingKind::kSysV;
     if (m.record.object == 0 || !(nameless_file || shared)) continue;
     SharedObject& o = objects_[m.record.object];
     if (o.first == nullptr) {
@@ -66,7 +69,8 @@ SharedObjects::SharedObjects(const ImageMeta& meta) : meta_(meta) {
     }
     uint64_t mapped = m.record.file_offset + (m.record.end - m.record.start);
     // A file may be mapped beyond its end; memory without a file is as large as what is mapped.
-    uint64_t size = has_view(o) || m.record.object_size == 0 ? std::max(mapped, m.record.object_size) : m.record.object_size;
+    uint64_t size = has_view(o) || m.record.object_size == 0 ? std::max(mapped, m.record.object_size)
+                                                             : m.record.object_size;
     o.size = std::max(o.size, size);
   }
 }
@@ -116,7 +120,8 @@ Result<void> SharedObjects::make_file(uint64_t number, SharedObject& o, WorkingF
   }
   ScopedFd fd(memfd_create(name.substr(0, 240).c_str(), flags));
   if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(o.size)) != 0) {
-    return make_error(ExitCode::kSystem, errno, "no memory file \"{}\" of {} bytes ({})", name, o.size, errno_name(errno));
+    return make_error(ExitCode::kSystem, errno, "no memory file \"{}\" of {} bytes ({})", name, o.size,
+                      errno_name(errno));
   }
   CKPT_TRY(write_contents(meta_, number, fd.get(), name));
   auto added = fds.add_object(number, std::move(fd), name.c_str());
@@ -129,7 +134,8 @@ Result<void> SharedObjects::make_anonymous(SharedObject& o, uint64_t at) {
   if ((o.first->record.flags & kMapNoReserve) != 0) flags |= MAP_NORESERVE;
   void* p = mmap(reinterpret_cast<void*>(at), whole_pages(o.size), PROT_READ | PROT_WRITE, flags, -1, 0);
   if (p == MAP_FAILED) {
-    return make_error(ExitCode::kSystem, errno, "no {} bytes of shared memory ({}): free memory or raise limits", o.size,
+    return make_error(ExitCode::kSystem, errno,
+                      "no {} bytes of shared memory ({}): free memory or raise limits", o.size,
                       errno_name(errno));
   }
   return {};
@@ -146,8 +152,9 @@ Result<void> SharedObjects::make_sysv(SharedObject& o, uint64_t at, ReportChanne
     id = r.sysv_shmid;
     old = true;
     if (state.shm_nattch > 0) {
-      report.note(fmt::format("SysV shared memory {} is in use by {} others: its contents go back to the checkpoint", id,
-                              static_cast<uint64_t>(state.shm_nattch)));
+      report.note(
+          fmt::format("SysV shared memory {} is in use by {} others: its contents go back to the checkpoint",
+                      id, static_cast<uint64_t>(state.shm_nattch)));
     }
   } else {
     ScopedFd next(open("/proc/sys/kernel/shm_next_id", O_WRONLY | O_CLOEXEC));
@@ -155,14 +162,18 @@ Result<void> SharedObjects::make_sysv(SharedObject& o, uint64_t at, ReportChanne
     bool asked = next.valid() && write(next.get(), wish.data(), wish.size()) > 0;
     uint64_t size = r.object_size != 0 ? r.object_size : o.size;
     id = shmget(r.sysv_key, size, IPC_CREAT | IPC_EXCL | static_cast<int>(r.sysv_mode & 0777));
-    if (id < 0 && asked) id = shmget(r.sysv_key, size, IPC_CREAT | IPC_EXCL | static_cast<int>(r.sysv_mode & 0777));
+    if (id < 0 && asked)
+      id = shmget(r.sysv_key, size, IPC_CREAT | IPC_EXCL | static_cast<int>(r.sysv_mode & 0777));
     if (id < 0) {
       return make_error(ExitCode::kSystem, errno,
-                        "no SysV shared memory with key {:#x} and {} bytes ({}): remove the one in the way (ipcrm -M {:#x})",
-                        static_cast<uint32_t>(r.sysv_key), size, errno_name(errno), static_cast<uint32_t>(r.sysv_key));
+                        "no SysV shared memory with key {:#x} and {} bytes ({}): remove the one in the way "
+                        "(ipcrm -M {:#x})",
+                        static_cast<uint32_t>(r.sysv_key), size, errno_name(errno),
+                        static_cast<uint32_t>(r.sysv_key));
     }
     if (id != r.sysv_shmid) {
-      report.note(fmt::format("SysV shared memory {} comes back with id {}: calls with the old id fail", r.sysv_shmid, id));
+      report.note(fmt::format("SysV shared memory {} comes back with id {}: calls with the old id fail",
+                              r.sysv_shmid, id));
     }
     const ProcessRecord& p = meta_.process.record;
     if (shmctl(id, IPC_STAT, &state) == 0) {
@@ -173,7 +184,8 @@ Result<void> SharedObjects::make_sysv(SharedObject& o, uint64_t at, ReportChanne
   }
   void* p = shmat(id, reinterpret_cast<void*>(at), SHM_REMAP);
   if (p == reinterpret_cast<void*>(-1)) {
-    return make_error(ExitCode::kSystem, errno, "cannot attach SysV shared memory {} ({})", id, errno_name(errno));
+    return make_error(ExitCode::kSystem, errno, "cannot attach SysV shared memory {} ({})", id,
+                      errno_name(errno));
   }
   // Pages of zeros are not in the image.
   if (old && madvise(p, whole_pages(o.size), MADV_REMOVE) != 0) std::memset(p, 0, o.size);

@@ -12,9 +12,9 @@
 #include <string>
 
 #include "base/units.h"
-#include "restart/plan/report.h"
-#include "restart/descriptors/working_fds.h"
 #include "image/read/image_meta.h"
+#include "restart/descriptors/working_fds.h"
+#include "restart/plan/report.h"
 
 namespace ckpt {
 

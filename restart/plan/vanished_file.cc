@@ -12,7 +12,9 @@
 namespace ckpt {
 namespace {
 
-bool is_shared_file(const ParsedMapping& m) { return static_cast<MappingKind>(m.record.kind) == MappingKind::kFileShared; }
+bool is_shared_file(const ParsedMapping& m) {
+  return static_cast<MappingKind>(m.record.kind) == MappingKind::kFileShared;
+}
 
 // Paths of mappings are the kernel's: there was no link in them.
 ScopedFd open_directory(const std::string& path) {
@@ -24,7 +26,8 @@ ScopedFd open_directory(const std::string& path) {
 
 Result<void> give_to(int fd, const std::string& path, const ProcessRecord& p) {
   if (geteuid() != 0 || fchown(fd, p.uid[1], p.gid[1]) == 0) return {};
-  return make_error(ExitCode::kFileChanged, errno, "{} cannot be given to its owner ({})", path, errno_name(errno));
+  return make_error(ExitCode::kFileChanged, errno, "{} cannot be given to its owner ({})", path,
+                    errno_name(errno));
 }
 
 // Only its last part is made.
@@ -34,23 +37,32 @@ Result<int> open_or_make_directory(const std::string& path, const ProcessRecord&
     const size_t slash = path.rfind('/');
     ScopedFd above = open_directory(slash == 0 ? "/" : path.substr(0, slash));
     if (above.valid() && mkdirat(above.get(), path.c_str() + slash + 1, 0700) == 0) {
-      fd = ScopedFd(openat(above.get(), path.c_str() + slash + 1, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+      fd = ScopedFd(
+          openat(above.get(), path.c_str() + slash + 1, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
       if (fd.valid()) CKPT_TRY(give_to(fd.get(), path, p));
     }
   }
-  if (!fd.valid()) return make_error(ExitCode::kFileChanged, errno, "{} is gone and cannot be made again ({})", path, errno_name(errno));
+  if (!fd.valid())
+    return make_error(ExitCode::kFileChanged, errno, "{} is gone and cannot be made again ({})", path,
+                      errno_name(errno));
   struct stat st;
-  if (fstat(fd.get(), &st) != 0) return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", path, errno_name(errno));
+  if (fstat(fd.get(), &st) != 0)
+    return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", path, errno_name(errno));
   const bool of_others = st.st_uid != 0 && st.st_uid != p.uid[1] && st.st_uid != geteuid();
   if (of_others || ((st.st_mode & 022) != 0 && (st.st_mode & S_ISVTX) == 0)) {
-    return make_error(ExitCode::kFileChanged, 0, "a file in {} is gone and is not made again, since others may write there: put the old file back", path);
+    return make_error(
+        ExitCode::kFileChanged, 0,
+        "a file in {} is gone and is not made again, since others may write there: put the old file back",
+        path);
   }
   return fd.release();
 }
 
 }  // namespace
 
-bool is_shared_memory_file(const ParsedMapping& m) { return m.path.starts_with("/dev/shm/") && is_shared_file(m); }
+bool is_shared_memory_file(const ParsedMapping& m) {
+  return m.path.starts_with("/dev/shm/") && is_shared_file(m);
+}
 
 bool can_be_made_again(const ParsedMapping& m) {
   if (!m.path.starts_with('/') || m.path.find("/../") != m.path.npos) return false;
@@ -65,9 +77,11 @@ Result<int> make_again(const ParsedMapping& m, const ProcessRecord& process) {
   auto opened = open_or_make_directory(slash == 0 ? "/" : path.substr(0, slash), process);
   if (!opened.ok()) return opened.error();
   ScopedFd directory(*opened);
-  ScopedFd fd(openat(directory.get(), path.c_str() + slash + 1, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  ScopedFd fd(openat(directory.get(), path.c_str() + slash + 1,
+                     O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(m.record.object_size)) != 0) {
-    return make_error(ExitCode::kFileChanged, errno, "{} is gone and cannot be made again ({})", path, errno_name(errno));
+    return make_error(ExitCode::kFileChanged, errno, "{} is gone and cannot be made again ({})", path,
+                      errno_name(errno));
   }
   CKPT_TRY(give_to(fd.get(), path, process));
   return fd.release();

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "restart/plan/address_space.h"
 #include "image/format/checksum.h"
+#include "restart/plan/address_space.h"
 
 namespace ckpt {
 
@@ -60,14 +60,16 @@ std::vector<VdsoSymbol> vdso_symbols(std::span<const std::byte> code) {
   }
   uint64_t symbols = 0, names = 0;
   Elf64_Dyn entry;
-  for (uint64_t at = dynamic; dynamic != 0 && elf.read(at, entry) && entry.d_tag != DT_NULL; at += sizeof(entry)) {
+  for (uint64_t at = dynamic; dynamic != 0 && elf.read(at, entry) && entry.d_tag != DT_NULL;
+       at += sizeof(entry)) {
     if (entry.d_tag == DT_SYMTAB) symbols = entry.d_un.d_ptr - bias;
     if (entry.d_tag == DT_STRTAB) names = entry.d_un.d_ptr - bias;
   }
   std::vector<VdsoSymbol> result;
   // As ld lays it out, the strings follow the symbols.
   Elf64_Sym symbol;
-  for (uint64_t at = symbols; symbols != 0 && at + sizeof(symbol) <= names && elf.read(at, symbol); at += sizeof(symbol)) {
+  for (uint64_t at = symbols; symbols != 0 && at + sizeof(symbol) <= names && elf.read(at, symbol);
+       at += sizeof(symbol)) {
     if (symbol.st_shndx == SHN_UNDEF || ELF64_ST_TYPE(symbol.st_info) != STT_FUNC) continue;
     uint64_t offset = symbol.st_value - bias;
     if (offset < code.size()) result.push_back({elf.text(names + symbol.st_name), offset, symbol.st_size});

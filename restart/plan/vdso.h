@@ -24,7 +24,9 @@ struct Vdso {
   uint64_t hash = 0;              // XXH3 of the code pages
 
   bool present() const { return !code.empty(); }
-  AddrRange whole() const { return present() ? AddrRange{pieces.front().range.start, pieces.back().range.end} : AddrRange{}; }
+  AddrRange whole() const {
+    return present() ? AddrRange{pieces.front().range.start, pieces.back().range.end} : AddrRange{};
+  }
 };
 
 // Of this process. Without a vdso (vdso=0 on the kernel's command line) present() is false.

@@ -29,9 +29,9 @@
 #include <sys/uio.h>
 
 #include "base/sys.h"
+#include "image/format/process_records.h"
 #include "restart/restorer/restorer_credentials.h"
 #include "restart/restorer/restorer_time.h"
-#include "image/format/process_records.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -153,8 +153,9 @@ uint32_t mapping_at(const RestorerArgs& a, uint64_t address) {
   return low < a.mapping_count ? a.mappings[low].index : 0;
 }
 
-// Registering a part of a mapping cuts it. The kernel joins the parts again afterwards if they have an anon_vma in common, which a
-// mapping gets with its first page: so before it is cut. The page is to be dropped.
+// Registering a part of a mapping cuts it. The kernel joins the parts again afterwards if they have an
+// anon_vma in common, which a mapping gets with its first page: so before it is cut. The page is to be
+// dropped.
 void give_anon_vma(uint64_t address) { call(__NR_madvise, address, 4096UL, MADV_POPULATE_WRITE); }
 
 long register_range(int userfaultfd, uint64_t start, uint64_t length) {
@@ -215,11 +216,13 @@ void open_to_puts(const RestorerArgs& a) {
     if (m.put == 0) continue;
     give_anon_vma(m.start);
     call(__NR_madvise, m.start, m.end - m.start, MADV_DONTNEED);  // the page may have come with many
-    if (failed(register_range(a.put_userfaultfd, m.start, m.end - m.start))) registered = 0;  // its limit of mappings, perhaps
+    if (failed(register_range(a.put_userfaultfd, m.start, m.end - m.start)))
+      registered = 0;  // its limit of mappings, perhaps
   }
   if (registered == 0) close_to_puts(a);
   const long n = call(__NR_write, a.feed_socket, &registered, sizeof(registered));
-  if (n != sizeof(registered)) fail(a, RestartStage::kMemory, RestorerStep::kFillOrders, n < 0 ? n : -kErrnoIo);
+  if (n != sizeof(registered))
+    fail(a, RestartStage::kMemory, RestorerStep::kFillOrders, n < 0 ? n : -kErrnoIo);
 }
 
 // Batches come in any order. At the last one every byte has been compared with its checksum.
@@ -264,8 +267,8 @@ void finish_one(const RestorerArgs& a, const RestorerMapping& m, uint32_t& notes
   }
 }
 
-// From here on a page that is missing is the loader's business. What it must bring before anything else of the
-// program runs is there when it has answered.
+// From here on a page that is missing is the loader's business. What it must bring before anything else of
+// the program runs is there when it has answered.
 void register_lazy(const RestorerArgs& a) {
   int64_t page_in = -1;
   for (uint64_t i = 0; i < a.lazy_count; ++i) {
@@ -279,13 +282,15 @@ void register_lazy(const RestorerArgs& a) {
     // A huge page of a neighbour that has been filled may reach into it.
     call(__NR_madvise, range.start, range.length, MADV_DONTNEED);
     const long error = register_range(a.userfaultfd, range.start, range.length);
-    if (failed(error)) fail(a, RestartStage::kMemory, RestorerStep::kRegister, error, mapping_at(a, range.start));
+    if (failed(error))
+      fail(a, RestartStage::kMemory, RestorerStep::kRegister, error, mapping_at(a, range.start));
   }
   if (a.lazy_count == 0) return;
   uint64_t registered = 1;
   long n = call(__NR_write, a.loader_fd, &registered, sizeof(registered));
   if (n == sizeof(registered)) n = call(__NR_read, a.loader_fd, &registered, sizeof(registered));
-  if (n != sizeof(registered)) fail(a, RestartStage::kMemory, RestorerStep::kFirstPages, n < 0 ? n : -kErrnoIo);
+  if (n != sizeof(registered))
+    fail(a, RestartStage::kMemory, RestorerStep::kFirstPages, n < 0 ? n : -kErrnoIo);
 }
 
 uint32_t describe_mm(const RestorerArgs& a) {

@@ -21,16 +21,16 @@ enum class MapAction : uint32_t {
 
 struct RestorerMapping {
   uint64_t start, end;
-  uint64_t offset;      // bytes in the file
-  uint64_t source;      // kDuplicate: where the object's bytes from `offset` on are mapped
-  uint32_t action;      // MapAction
-  uint32_t prot;        // at the end
-  uint32_t map_prot;    // while memory is filled
-  uint32_t map_flags;   // MAP_*
-  int32_t fd;           // -1: anonymous
-  uint32_t flags;       // MappingFlag: advice and locking
-  uint32_t index;       // of the mapping in the image, for messages
-  uint32_t put;         // 1: the Feeder may put what goes there
+  uint64_t offset;     // bytes in the file
+  uint64_t source;     // kDuplicate: where the object's bytes from `offset` on are mapped
+  uint32_t action;     // MapAction
+  uint32_t prot;       // at the end
+  uint32_t map_prot;   // while memory is filled
+  uint32_t map_flags;  // MAP_*
+  int32_t fd;          // -1: anonymous
+  uint32_t flags;      // MappingFlag: advice and locking
+  uint32_t index;      // of the mapping in the image, for messages
+  uint32_t put;        // 1: the Feeder may put what goes there
 };
 
 // Bytes of a batch that go to memory.
@@ -39,9 +39,9 @@ struct RestorerFill {
   uint64_t from;  // bytes into the batch
 };
 
-// From ckpt-restart, through a pipe: a batch lies in a slot of the ring, checked and unpacked. When the restorer has copied it
-// away, it writes the slot's number, one byte, to another pipe. The last order has no fills: everything has been checked, and
-// what the Feeder puts there is there.
+// From ckpt-restart, through a pipe: a batch lies in a slot of the ring, checked and unpacked. When the
+// restorer has copied it away, it writes the slot's number, one byte, to another pipe. The last order has no
+// fills: everything has been checked, and what the Feeder puts there is there.
 struct FillOrder {
   uint64_t first, count;  // of RestorerArgs::fills
   uint32_t slot, last;
@@ -93,20 +93,20 @@ enum class RestorerStep : int32_t {
   kFill = 4,        // copying from the ring
   kFillOrders = 5,  // waiting for what to copy
   kProtect = 6,
-  kMemoryMap = 7,   // PR_SET_MM_MAP
+  kMemoryMap = 7,  // PR_SET_MM_MAP
   kCredentials = 8,
-  kRegister = 9,    // UFFDIO_REGISTER
-  kFirstPages = 10, // the loader's answer
+  kRegister = 9,     // UFFDIO_REGISTER
+  kFirstPages = 10,  // the loader's answer
 };
 
 // What could not be brought back as it was, without being fatal: RestartStatus::detail of kMm.
 enum RestorerNote : uint32_t {
-  kNoteMmRefused = 1u << 0,        // PR_SET_MM_MAP without the exe file worked, or nothing did
+  kNoteMmRefused = 1u << 0,  // PR_SET_MM_MAP without the exe file worked, or nothing did
   kNoteMmExeRefused = 1u << 1,
-  kNoteAdviceRefused = 1u << 2,    // madvise
-  kNoteLockRefused = 1u << 3,      // mlock
-  kNoteLimitRefused = 1u << 4,     // a resource limit
-  kNoteTimeRefused = 1u << 5,      // clocks could not be continued at the last moment
+  kNoteAdviceRefused = 1u << 2,  // madvise
+  kNoteLockRefused = 1u << 3,    // mlock
+  kNoteLimitRefused = 1u << 4,   // a resource limit
+  kNoteTimeRefused = 1u << 5,    // clocks could not be continued at the last moment
   kNoteDumpableRefused = 1u << 6,
   kNoteCapabilitiesRefused = 1u << 7,
   kNoteSealRefused = 1u << 8,
@@ -131,15 +131,16 @@ struct RestorerArgs {
   const RestorerMapping* mappings;
   const RestorerFill* fills;
 
-  int32_t ring_fd;          // a memfd: slots of slot_bytes; -1: nothing is filled in
-  int32_t orders_fd;        // FillOrders come from here
-  int32_t emptied_fd;       // slots go back through here
-  int32_t feed_socket;      // -1: the restorer copies everything; else it says here whether the Feeder may put memory there
-  int32_t put_userfaultfd;  // with which; -1: it may not
-  int32_t loader_fd;        // socket to the loader; -1: nothing is lazy
-  int32_t userfaultfd;      // -1: the same
-  int32_t time_offsets_fd;  // /proc/self/timens_offsets of our new time namespace; -1: none
-  int32_t time_ns_fd;       // the namespace itself
+  int32_t ring_fd;      // a memfd: slots of slot_bytes; -1: nothing is filled in
+  int32_t orders_fd;    // FillOrders come from here
+  int32_t emptied_fd;   // slots go back through here
+  int32_t feed_socket;  // -1: the restorer copies everything; else it says here whether the Feeder may put
+                        // memory there
+  int32_t put_userfaultfd;    // with which; -1: it may not
+  int32_t loader_fd;          // socket to the loader; -1: nothing is lazy
+  int32_t userfaultfd;        // -1: the same
+  int32_t time_offsets_fd;    // /proc/self/timens_offsets of our new time namespace; -1: none
+  int32_t time_ns_fd;         // the namespace itself
   uint32_t first_working_fd;  // every descriptor from here on is closed, but for the status pipe
   uint32_t limit_count;
   RestorerLimit limits[16];
@@ -160,21 +161,21 @@ struct RestorerArgs {
 
   // Credentials, when we may change them. What the library needs stays until it has made the threads: it sets
   // RestartArgs' capabilities on each of them.
-  uint32_t change_ids;          // 1: set uid, gid and groups
-  uint32_t change_capabilities; // 1: keep only those of the program and keep_capabilities
+  uint32_t change_ids;           // 1: set uid, gid and groups
+  uint32_t change_capabilities;  // 1: keep only those of the program and keep_capabilities
   uint64_t keep_capabilities;
   uint32_t uid[4], gid[4];
   uint32_t group_count;
-  uint32_t set_groups;          // 0: setgroups is denied in this user namespace
+  uint32_t set_groups;  // 0: setgroups is denied in this user namespace
   const uint32_t* groups;
-  uint64_t drop_bounding;       // bits of the bounding set to drop
+  uint64_t drop_bounding;  // bits of the bounding set to drop
 
   uint32_t lock_count, seal_count;
   const RestorerLock* locks;
   const RestorerSeal* seals;
 
-  uint64_t entry;               // ProcessRecord::restart_entry
-  RestartArgs library;          // handed to it
+  uint64_t entry;       // ProcessRecord::restart_entry
+  RestartArgs library;  // handed to it
 };
 
 using RestorerEntry = void (*)(RestorerArgs*);

@@ -34,7 +34,8 @@ inline long become_saved_user(const RestorerArgs& a, uint32_t& notes) {
   if (a.change_capabilities != 0) {
     for (int bit = 0; bit < 64; ++bit) {
       if ((a.drop_bounding >> bit & 1) == 0) continue;
-      if (sys::failed(sys::call(__NR_prctl, PR_CAPBSET_DROP, bit, 0L, 0L, 0L))) notes |= kNoteCapabilitiesRefused;
+      if (sys::failed(sys::call(__NR_prctl, PR_CAPBSET_DROP, bit, 0L, 0L, 0L)))
+        notes |= kNoteCapabilitiesRefused;
     }
     // Otherwise leaving uid 0 would take the capability that the library still needs.
     sys::call(__NR_prctl, PR_SET_KEEPCAPS, 1L, 0L, 0L, 0L);

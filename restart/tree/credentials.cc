@@ -34,10 +34,10 @@ Capabilities own_capabilities() {
 }
 
 const char* limit_name(uint32_t resource) {
-  static const char* const kNames[16] = {"cpu (ulimit -t)",      "fsize (-f)",  "data (-d)",    "stack (-s)",
-                                         "core (-c)",            "rss",         "nproc (-u)",   "nofile (-n)",
-                                         "memlock (-l)",         "as (-v)",     "locks (-x)",   "sigpending (-i)",
-                                         "msgqueue (-q)",        "nice (-e)",   "rtprio (-r)",  "rttime (-R)"};
+  static const char* const kNames[16] = {"cpu (ulimit -t)", "fsize (-f)", "data (-d)",   "stack (-s)",
+                                         "core (-c)",       "rss",        "nproc (-u)",  "nofile (-n)",
+                                         "memlock (-l)",    "as (-v)",    "locks (-x)",  "sigpending (-i)",
+                                         "msgqueue (-q)",   "nice (-e)",  "rtprio (-r)", "rttime (-R)"};
   return resource < 16 ? kNames[resource] : "?";
 }
 
@@ -83,7 +83,8 @@ void plan_credentials(const ImageMeta& meta, bool in_new_user, RestorerArgs& arg
   getresuid(&r, &e, &s);
   gid_t rg, eg, sg;
   getresgid(&rg, &eg, &sg);
-  bool same = r == p.uid[0] && e == p.uid[1] && s == p.uid[2] && rg == p.gid[0] && eg == p.gid[1] && sg == p.gid[2];
+  bool same =
+      r == p.uid[0] && e == p.uid[1] && s == p.uid[2] && rg == p.gid[0] && eg == p.gid[1] && sg == p.gid[2];
   Capabilities own = own_capabilities();
   constexpr uint64_t kSetIds = uint64_t{1} << CAP_SETUID | uint64_t{1} << CAP_SETGID;
   bool may_set = !in_new_user && (own.effective & kSetIds) == kSetIds;
@@ -96,7 +97,8 @@ void plan_credentials(const ImageMeta& meta, bool in_new_user, RestorerArgs& arg
     }
     args.group_count = static_cast<uint32_t>(meta.process.groups.size());
   } else if (!same) {
-    report.note(fmt::format("the program ran as user {} group {}, it comes back as user {} group {}", p.uid[1], p.gid[1], e, eg));
+    report.note(fmt::format("the program ran as user {} group {}, it comes back as user {} group {}",
+                            p.uid[1], p.gid[1], e, eg));
   }
 
   // Never more than the saved process had, never more than we have.
@@ -109,8 +111,8 @@ void plan_credentials(const ImageMeta& meta, bool in_new_user, RestorerArgs& arg
   constexpr uint64_t kDropBounding = uint64_t{1} << CAP_SETPCAP;
   args.drop_bounding = (own.effective & kDropBounding) != 0 ? own.bounding & ~p.cap_bounding : 0;
   args.change_capabilities = !stays || args.drop_bounding != 0;
-  // To choose thread ids, for their nice values and scheduling, and for oom_score_adj: often set by a service manager that
-  // then became the program's user.
+  // To choose thread ids, for their nice values and scheduling, and for oom_score_adj: often set by a service
+  // manager that then became the program's user.
   constexpr uint64_t kChooseIds = uint64_t{1} << CAP_CHECKPOINT_RESTORE;
   constexpr uint64_t kSettings = uint64_t{1} << CAP_SYS_NICE | uint64_t{1} << CAP_SYS_RESOURCE;
   const uint64_t choose_ids = (own.permitted & kChooseIds) != 0 ? kChooseIds : uint64_t{1} << CAP_SYS_ADMIN;

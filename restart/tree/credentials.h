@@ -4,13 +4,14 @@
 //            limit on memory or processes must not hit us, a user id must not be given up too early.
 #pragma once
 
+#include "image/read/image_meta.h"
 #include "restart/plan/report.h"
 #include "restart/restorer/restorer_args.h"
-#include "image/read/image_meta.h"
 
 namespace ckpt {
 
-// Fills in limits and limit_count. Hard limits that must rise do so now; where that is refused a note says it.
+// Fills in limits and limit_count. Hard limits that must rise do so now; where that is refused a note says
+// it.
 void plan_limits(const ImageMeta& meta, RestorerArgs& args, ReportChannel& report);
 
 // Fills in the credentials, but for `groups`, which is the caller's copy of the saved groups.

@@ -34,7 +34,7 @@ void run_init(ReportChannel& report, pid_t program) {
   sigaddset(&child_signal, SIGCHLD);
   ScopedFd signals(signalfd(-1, &child_signal, SFD_CLOEXEC | SFD_NONBLOCK));
 
-  bool tied = true;          // ckpt-restart's end ends us
+  bool tied = true;  // ckpt-restart's end ends us
   bool program_runs = true;
   for (;;) {
     for (;;) {

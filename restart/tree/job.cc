@@ -12,9 +12,10 @@ namespace ckpt {
 
 JobPlace job_place(const ImageMeta& meta) {
   const ProcessRecord& p = meta.process.record;
-  const bool has_terminal = std::any_of(meta.open_files.begin(), meta.open_files.end(), [](const ParsedOpenFile& f) {
-    return static_cast<OpenFileKind>(f.record.kind) == OpenFileKind::kTerminal;
-  });
+  const bool has_terminal =
+      std::any_of(meta.open_files.begin(), meta.open_files.end(), [](const ParsedOpenFile& f) {
+        return static_cast<OpenFileKind>(f.record.kind) == OpenFileKind::kTerminal;
+      });
   if (p.sid == p.pid && !has_terminal) return JobPlace::kOwnSession;
   if (p.pgid != p.pid) return JobPlace::kRestarters;
   ScopedFd controlling(open("/dev/tty", O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));

@@ -18,9 +18,11 @@ constexpr int kExitSystem = static_cast<int>(ExitCode::kSystem);
 Error clone_error(long error, int pid) {
   int e = static_cast<int>(-error);
   if (e == EAGAIN) {
-    return make_error(ExitCode::kUnavailable, e, "no more processes allowed (EAGAIN): raise ulimit -u or end some");
+    return make_error(ExitCode::kUnavailable, e,
+                      "no more processes allowed (EAGAIN): raise ulimit -u or end some");
   }
-  return make_error(ExitCode::kUnavailable, e, "no process with the old id {} can be made ({})", pid, errno_name(e));
+  return make_error(ExitCode::kUnavailable, e, "no process with the old id {} can be made ({})", pid,
+                    errno_name(e));
 }
 
 // The new process must not outlive ckpt-restart before the program runs. In a new pid namespace the

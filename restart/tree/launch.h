@@ -9,23 +9,23 @@
 
 #include <functional>
 
-#include "restart/tree/namespaces.h"
 #include "restart/plan/report.h"
+#include "restart/tree/namespaces.h"
 
 namespace ckpt {
 
 struct LaunchSpec {
   NamespaceChoice namespaces;
-  int pid = 0;            // the program's, as saved
+  int pid = 0;                // the program's, as saved
   uint32_t uid = 0, gid = 0;  // effective, as saved: what we become in a new user namespace
   // Runs in the new process and does not return. in_new_user: ids other than uid and gid do not exist.
   std::function<void(ReportChannel&, bool in_new_user)> program;
 };
 
 struct Launched {
-  pid_t child = 0;       // ours to wait for: the program or init
+  pid_t child = 0;  // ours to wait for: the program or init
   bool through_init = false;
-  ScopedFd pidfd;        // of the program; through init it comes as ReportKind::kProgram
+  ScopedFd pidfd;  // of the program; through init it comes as ReportKind::kProgram
   NamespaceChoice namespaces;
 };
 

@@ -34,8 +34,8 @@ Result<void> write_proc(pid_t child, const char* file, const std::string& text) 
   std::string path = fmt::format("/proc/{}/{}", child, file);
   ScopedFd fd(open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (!fd.valid() || write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    return make_error(ExitCode::kUnavailable, errno, "user namespace: {} cannot be written ({}); restart as root",
-                      path, errno_name(errno));
+    return make_error(ExitCode::kUnavailable, errno,
+                      "user namespace: {} cannot be written ({}); restart as root", path, errno_name(errno));
   }
   return {};
 }
@@ -59,8 +59,8 @@ Result<NamespaceChoice> choose_namespaces(const std::vector<int>& tids, Namespac
   for (int tid : tids) highest = tid > highest ? tid : highest;
   if (int pid_max = read_pid_max(); highest >= pid_max) {
     return make_error(ExitCode::kUnavailable, 0,
-                      "thread id {} is above this machine's limit {}: raise it (sysctl kernel.pid_max={})", highest,
-                      pid_max, 4 << 20);
+                      "thread id {} is above this machine's limit {}: raise it (sysctl kernel.pid_max={})",
+                      highest, pid_max, 4 << 20);
   }
   int taken = first_tid_in_use(tids);
   ProbeResult here = probe_set_tid();
@@ -91,10 +91,11 @@ Result<NamespaceChoice> choose_namespaces(const std::vector<int>& tids, Namespac
   if (alone == 0) return choice;
   choice.new_user = true;
   if (ProbeResult probe = probe_set_tid_in_namespace(); !probe.ok()) {
-    return make_error(ExitCode::kUnavailable, probe.error,
-                      "{}, and this machine allows no user and pid namespaces ({}): restart as root, or allow "
-                      "them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone)",
-                      choice.reason, errno_name(probe.error));
+    return make_error(
+        ExitCode::kUnavailable, probe.error,
+        "{}, and this machine allows no user and pid namespaces ({}): restart as root, or allow "
+        "them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone)",
+        choice.reason, errno_name(probe.error));
   }
   return choice;
 }

@@ -14,12 +14,12 @@
 
 #include "base/kernel_caps.h"
 #include "restart/descriptors/descriptors.h"
+#include "restart/descriptors/working_fds.h"
 #include "restart/feed/loader.h"
 #include "restart/plan/memory_plan.h"
-#include "restart/tree/namespaces.h"
 #include "restart/plan/restorer_range.h"
 #include "restart/plan/shared_objects.h"
-#include "restart/descriptors/working_fds.h"
+#include "restart/tree/namespaces.h"
 
 #ifndef PR_SET_THP_DISABLE
 #define PR_SET_THP_DISABLE 41
@@ -75,13 +75,15 @@ Result<void> restore_surroundings(const ImageMeta& meta, ReportChannel& report) 
   std::string cwd(process.cwd);
   constexpr std::string_view kDeleted = " (deleted)";
   if (chdir(cwd.c_str()) != 0) {
-    bool was_deleted =
-        cwd.size() > kDeleted.size() && std::string_view(cwd).substr(cwd.size() - kDeleted.size()) == kDeleted;
+    bool was_deleted = cwd.size() > kDeleted.size() &&
+                       std::string_view(cwd).substr(cwd.size() - kDeleted.size()) == kDeleted;
     if (!was_deleted || chdir("/") != 0) {
       return make_error(ExitCode::kFileChanged, errno,
-                        "the program's working directory {} cannot be entered ({}): make it again", cwd, errno_name(errno));
+                        "the program's working directory {} cannot be entered ({}): make it again", cwd,
+                        errno_name(errno));
     }
-    report.note(fmt::format("the program's working directory {} was gone before the checkpoint: it comes back in /", cwd));
+    report.note(fmt::format(
+        "the program's working directory {} was gone before the checkpoint: it comes back in /", cwd));
   }
   umask(process.record.umask);
   if (process.record.no_new_privs == 1) prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -101,7 +103,8 @@ int open_exe(const ImageMeta& meta, OwnFds& fds) {
 Result<TimeNamespace> continue_time(OwnFds& fds, ReportChannel& report) {
   TimeNamespace time = prepare_time_namespace();
   if (!time.prepared()) {
-    report.note("CLOCK_MONOTONIC jumps: no time namespace is allowed here (CAP_SYS_ADMIN, or a user namespace)");
+    report.note(
+        "CLOCK_MONOTONIC jumps: no time namespace is allowed here (CAP_SYS_ADMIN, or a user namespace)");
     return time;
   }
   for (ScopedFd* fd : {&time.offsets, &time.entry}) {

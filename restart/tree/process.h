@@ -6,13 +6,13 @@
 
 #include <string>
 
+#include "image/read/image_chain.h"
 #include "restart/feed/feeder.h"
 #include "restart/plan/fill_plan.h"
-#include "restart/tree/job.h"
 #include "restart/plan/lazy_plan.h"
 #include "restart/plan/report.h"
 #include "restart/plan/vdso.h"
-#include "image/read/image_chain.h"
+#include "restart/tree/job.h"
 
 namespace ckpt {
 

@@ -10,18 +10,30 @@ namespace ckpt {
 
 const char* stage_name(RestartStage stage) {
   switch (stage) {
-    case RestartStage::kStart: return "start";
-    case RestartStage::kNamespaces: return "namespaces";
-    case RestartStage::kProcess: return "process";
-    case RestartStage::kDescriptors: return "descriptors";
-    case RestartStage::kUnmapped: return "unmapped";
-    case RestartStage::kMemory: return "memory";
-    case RestartStage::kMm: return "mm";
-    case RestartStage::kSignals: return "signals";
-    case RestartStage::kTimers: return "timers";
-    case RestartStage::kThreads: return "threads";
-    case RestartStage::kThreadState: return "thread state";
-    case RestartStage::kGo: return "go";
+    case RestartStage::kStart:
+      return "start";
+    case RestartStage::kNamespaces:
+      return "namespaces";
+    case RestartStage::kProcess:
+      return "process";
+    case RestartStage::kDescriptors:
+      return "descriptors";
+    case RestartStage::kUnmapped:
+      return "unmapped";
+    case RestartStage::kMemory:
+      return "memory";
+    case RestartStage::kMm:
+      return "mm";
+    case RestartStage::kSignals:
+      return "signals";
+    case RestartStage::kTimers:
+      return "timers";
+    case RestartStage::kThreads:
+      return "threads";
+    case RestartStage::kThreadState:
+      return "thread state";
+    case RestartStage::kGo:
+      return "go";
   }
   return "unknown";
 }
@@ -30,14 +42,22 @@ namespace {
 
 const char* memory_remedy(int error) {
   switch (error) {
-    case ENOMEM: return "not enough memory, or a limit on it (ulimit -v, vm.overcommit_memory, vm.max_map_count)";
-    case EEXIST: return "something of ours is in the way, which is a bug";
-    case EPERM: return "an address below vm.mmap_min_addr, or memory locked by this kernel";
-    case EIO: return "the image or its file cannot be read to the end; run `ckpt verify` on it";
-    case EACCES: return "the file's permissions do not allow this mapping";
-    case ENODEV: return "the file's file system does not allow mapping";
-    case EFAULT: return "the image has pages where it has no mapping: it is damaged";
-    default: return "see mmap(2)";
+    case ENOMEM:
+      return "not enough memory, or a limit on it (ulimit -v, vm.overcommit_memory, vm.max_map_count)";
+    case EEXIST:
+      return "something of ours is in the way, which is a bug";
+    case EPERM:
+      return "an address below vm.mmap_min_addr, or memory locked by this kernel";
+    case EIO:
+      return "the image or its file cannot be read to the end; run `ckpt verify` on it";
+    case EACCES:
+      return "the file's permissions do not allow this mapping";
+    case ENODEV:
+      return "the file's file system does not allow mapping";
+    case EFAULT:
+      return "the image has pages where it has no mapping: it is damaged";
+    default:
+      return "see mmap(2)";
   }
 }
 
@@ -55,23 +75,26 @@ Error restorer_error(const RestartStatus& s, const std::function<std::string(uin
       return make_error(ExitCode::kSystem, s.error, "cannot map {} ({}): {}", mapping_name(s.detail), name,
                         memory_remedy(s.error));
     case RestorerStep::kFill:
-      return make_error(ExitCode::kIo, s.error, "cannot load the memory of {} ({}): {}", mapping_name(s.detail), name,
-                        memory_remedy(s.error));
+      return make_error(ExitCode::kIo, s.error, "cannot load the memory of {} ({}): {}",
+                        mapping_name(s.detail), name, memory_remedy(s.error));
     case RestorerStep::kFillOrders:
-      return make_error(ExitCode::kIo, s.error, "the image's memory does not arrive in the new process ({}): was ckpt-restart killed?",
-                        name);
+      return make_error(
+          ExitCode::kIo, s.error,
+          "the image's memory does not arrive in the new process ({}): was ckpt-restart killed?", name);
     case RestorerStep::kProtect:
-      return make_error(ExitCode::kSystem, s.error, "cannot protect {} as it was ({}): {}", mapping_name(s.detail), name,
-                        memory_remedy(s.error));
+      return make_error(ExitCode::kSystem, s.error, "cannot protect {} as it was ({}): {}",
+                        mapping_name(s.detail), name, memory_remedy(s.error));
     case RestorerStep::kCredentials:
       return make_error(ExitCode::kPermission, s.error,
-                        "cannot become the saved user and groups ({}): restart as that user, or as root", name);
+                        "cannot become the saved user and groups ({}): restart as that user, or as root",
+                        name);
     case RestorerStep::kRegister:
-      return make_error(ExitCode::kSystem, s.error, "cannot register {} with userfaultfd ({}); restart with --eager",
+      return make_error(ExitCode::kSystem, s.error,
+                        "cannot register {} with userfaultfd ({}); restart with --eager",
                         mapping_name(s.detail), name);
     case RestorerStep::kFirstPages:
-      return make_error(ExitCode::kSystem, s.error, "the process that loads the memory has ended ({}); restart with --eager",
-                        name);
+      return make_error(ExitCode::kSystem, s.error,
+                        "the process that loads the memory has ended ({}); restart with --eager", name);
     case RestorerStep::kMemoryMap:
     case RestorerStep::kNone:
       break;
@@ -88,17 +111,19 @@ Error stage_error(const RestartStatus& s, const std::function<std::string(uint32
   const char* name = errno_name(s.error);
   if (stage == RestartStage::kThreads) {
     if (s.error == EEXIST) {
-      return make_error(ExitCode::kUnavailable, s.error,
-                        "thread id {} was taken while the program came back: restart again, or with --namespaces=always",
-                        s.tid);
+      return make_error(
+          ExitCode::kUnavailable, s.error,
+          "thread id {} was taken while the program came back: restart again, or with --namespaces=always",
+          s.tid);
     }
-    return make_error(ExitCode::kUnavailable, s.error,
-                      "thread {} cannot be made ({}): a limit on processes (ulimit -u, pids cgroup), or no right to "
-                      "choose thread ids",
-                      s.tid, name);
+    return make_error(
+        ExitCode::kUnavailable, s.error,
+        "thread {} cannot be made ({}): a limit on processes (ulimit -u, pids cgroup), or no right to "
+        "choose thread ids",
+        s.tid, name);
   }
-  return make_error(ExitCode::kInternal, s.error, "stage \"{}\" failed ({}), thread {}, detail {}", stage_name(stage),
-                    name, s.tid, s.detail);
+  return make_error(ExitCode::kInternal, s.error, "stage \"{}\" failed ({}), thread {}, detail {}",
+                    stage_name(stage), name, s.tid, s.detail);
 }
 
 namespace {
@@ -121,8 +146,10 @@ std::vector<std::string> lines_of(uint32_t notes, std::initializer_list<NoteText
 std::vector<std::string> restorer_note_lines(uint32_t notes) {
   return lines_of(
       notes,
-      {{kNoteMmRefused, "the kernel refused the memory description: ps and /proc/PID/cmdline show ckpt-restart"},
-       {kNoteMmExeRefused, "/proc/PID/exe shows ckpt-restart (changing it needs CAP_CHECKPOINT_RESTORE and the program's file)"},
+      {{kNoteMmRefused,
+        "the kernel refused the memory description: ps and /proc/PID/cmdline show ckpt-restart"},
+       {kNoteMmExeRefused,
+        "/proc/PID/exe shows ckpt-restart (changing it needs CAP_CHECKPOINT_RESTORE and the program's file)"},
        {kNoteAdviceRefused, "this kernel refused advice on memory (madvise) that the program had given"},
        {kNoteLockRefused, "memory that was locked is not: raise ulimit -l"},
        {kNoteLimitRefused, "a resource limit could not be set as it was"},
@@ -134,12 +161,16 @@ std::vector<std::string> restorer_note_lines(uint32_t notes) {
 
 std::vector<std::string> library_note_lines(uint32_t notes) {
   return lines_of(
-      notes, {{kNoteScheduling, "a thread's nice value or scheduling policy could not be set as it was (it needs CAP_SYS_NICE)"},
-              {kNoteAffinity, "a thread was bound to processors that this machine does not have, or does not give us"},
-              {kNoteIoPriority, "a thread's I/O priority could not be set as it was (ionice)"},
-              {kNoteFutureLocks, "mlockall(MCL_FUTURE) was refused: memory mapped from now on is not locked; raise ulimit -l"},
-              {kNoteOomScore, "oom_score_adj could not be lowered to what it was (it needs CAP_SYS_RESOURCE)"},
-              {kNoteAmbient, "ambient capabilities could not be set as they were"}});
+      notes,
+      {{kNoteScheduling,
+        "a thread's nice value or scheduling policy could not be set as it was (it needs CAP_SYS_NICE)"},
+       {kNoteAffinity,
+        "a thread was bound to processors that this machine does not have, or does not give us"},
+       {kNoteIoPriority, "a thread's I/O priority could not be set as it was (ionice)"},
+       {kNoteFutureLocks,
+        "mlockall(MCL_FUTURE) was refused: memory mapped from now on is not locked; raise ulimit -l"},
+       {kNoteOomScore, "oom_score_adj could not be lowered to what it was (it needs CAP_SYS_RESOURCE)"},
+       {kNoteAmbient, "ambient capabilities could not be set as they were"}});
 }
 
 }  // namespace ckpt

@@ -43,14 +43,14 @@ void send_signal(int pidfd, int signal, siginfo_t* info) {
 
 }  // namespace
 
-// Is the program to get a signal that the kernel sent to us? What the terminal sends goes to its whole process group: the
-// program has it already, unless it is elsewhere.
+// Is the program to get a signal that the kernel sent to us? What the terminal sends goes to its whole
+// process group: the program has it already, unless it is elsewhere.
 bool Supervisor::passes_on_from_kernel(int signal) const {
   return place_ == JobPlace::kOwnSession && (signal == SIGINT || signal == SIGQUIT || signal == SIGTSTP);
 }
 
-Supervisor::Supervisor(Launched launched, ReportChannel report, ScopedFd status_fd, MappingName mapping_name, Loader* loader,
-                       JobPlace place)
+Supervisor::Supervisor(Launched launched, ReportChannel report, ScopedFd status_fd, MappingName mapping_name,
+                       Loader* loader, JobPlace place)
     : launched_(std::move(launched)),
       report_(std::move(report)),
       status_fd_(std::move(status_fd)),
@@ -220,10 +220,11 @@ void Supervisor::watch_loader() {
 Error Supervisor::death_error(int status) const {
   const char* after = stage_name(outcome_.stage);
   if (WIFSIGNALED(status)) {
-    return make_error(ExitCode::kInternal, 0,
-                      "the new process was killed by signal {} after the stage \"{}\": out of memory (dmesg tells), "
-                      "or a fault in the restart; the image is unharmed",
-                      WTERMSIG(status), after);
+    return make_error(
+        ExitCode::kInternal, 0,
+        "the new process was killed by signal {} after the stage \"{}\": out of memory (dmesg tells), "
+        "or a fault in the restart; the image is unharmed",
+        WTERMSIG(status), after);
   }
   return make_error(ExitCode::kInternal, 0,
                     "the new process ended with status {} after the stage \"{}\"; the image is unharmed",

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "restart/tree/job.h"
-#include "restart/tree/launch.h"
 #include "restart/feed/loader.h"
 #include "restart/plan/report.h"
+#include "restart/tree/job.h"
+#include "restart/tree/launch.h"
 
 namespace ckpt {
 
@@ -33,8 +33,8 @@ class Supervisor {
   // a number in the image, for messages.
   using MappingName = std::function<std::string(uint32_t index)>;
   // loader: nullptr when all memory is there before the program runs.
-  Supervisor(Launched launched, ReportChannel report, ScopedFd status_fd, MappingName mapping_name, Loader* loader,
-             JobPlace place);
+  Supervisor(Launched launched, ReportChannel report, ScopedFd status_fd, MappingName mapping_name,
+             Loader* loader, JobPlace place);
 
   // Blocks the signals that are forwarded later; before launch(), so that none is missed.
   static void block_signals();

@@ -14,12 +14,15 @@ namespace ckpt {
 void Terminal::set_as_saved(const ImageMeta& meta) {
   std::optional<TerminalDetail> saved;
   for (const auto& file : meta.open_files) {
-    for_each_detail<TerminalDetail>(file, OpenFileDetail::kTerminal, [&](const TerminalDetail& d, Blob) { saved = d; });
+    for_each_detail<TerminalDetail>(file, OpenFileDetail::kTerminal,
+                                    [&](const TerminalDetail& d, Blob) { saved = d; });
   }
   if (!saved) return;
   terminal_.reset(open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   termios settings;
-  if (!terminal_.valid() || tcgetpgrp(terminal_.get()) != getpgrp() || tcgetattr(terminal_.get(), &settings) != 0) return;
+  if (!terminal_.valid() || tcgetpgrp(terminal_.get()) != getpgrp() ||
+      tcgetattr(terminal_.get(), &settings) != 0)
+    return;
   before_ = settings;
   settings.c_iflag = saved->input;
   settings.c_oflag = saved->output;

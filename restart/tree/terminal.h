@@ -1,8 +1,8 @@
 // The settings of the terminal that the program comes back on: without echo or lines, if it had them so.
 //
 // Owner:     restart. Callers: ckpt-restart's main thread.
-// Only where both are the terminal's foreground job, the program at the checkpoint and ckpt-restart now. The terminal stays
-// as the program leaves it.
+// Only where both are the terminal's foreground job, the program at the checkpoint and ckpt-restart now. The
+// terminal stays as the program leaves it.
 #pragma once
 
 #include <termios.h>

@@ -1,6 +1,6 @@
-/* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, flood, reclaimed, reclaimed-pieces, increments,
- * shared, placed, growth, given-back, ring, alone, last, drop, stuck, critical, exec N.
- * Plain C: the header is for such programs. */
+/* A program that uses ckpt_rt.h, or makes a checkpoint hard to take: api, flood, reclaimed, reclaimed-pieces,
+ * increments, shared, placed, growth, given-back, ring, alone, last, drop, stuck, critical, exec N. Plain C:
+ * the header is for such programs. */
 #define _GNU_SOURCE
 #define CKPT_RT_OPTIONAL
 #include <errno.h>
@@ -68,7 +68,10 @@ static void start(void* (*body)(void*)) {
 static long raw_call(long nr, long a, long b, long c, long d) {
   long result;
   register long r10 __asm__("r10") = d;
-  __asm__ volatile("syscall" : "=a"(result) : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+  __asm__ volatile("syscall"
+                   : "=a"(result)
+                   : "a"(nr), "D"(a), "S"(b), "d"(c), "r"(r10)
+                   : "rcx", "r11", "memory");
   return result;
 }
 
@@ -91,7 +94,8 @@ static void* critical(void* none) {
   pthread_mutex_lock(&lock);
   while (!may_leave) pthread_cond_wait(&changed, &lock);
   pthread_mutex_unlock(&lock);
-  if (pthread_create(&thread, NULL, nothing, NULL) != 0 || pthread_join(thread, NULL) != 0) fail("a thread in the section");
+  if (pthread_create(&thread, NULL, nothing, NULL) != 0 || pthread_join(thread, NULL) != 0)
+    fail("a thread in the section");
   if (ckpt_rt_leave_critical() != CKPT_RT_OK) fail("leave");
   pthread_mutex_lock(&lock);
   left = 1;
@@ -131,14 +135,14 @@ static void api(void) {
   if (ckpt_rt_include(memory + 2 * page, 1) != CKPT_RT_OK) fail("include");
   fflush(stdout);
   int returned = ckpt_rt_checkpoint(&result);
-  printf("returned %d restarted %u %u sequence %d before %d after %d restart %d memory", returned, result.restarted,
-         ckpt_rt_restarted(), (int)result.sequence, calls[1], calls[2], calls[3]);
+  printf("returned %d restarted %u %u sequence %d before %d after %d restart %d memory", returned,
+         result.restarted, ckpt_rt_restarted(), (int)result.sequence, calls[1], calls[2], calls[3]);
   for (int i = 0; i < 4; ++i) printf(" %d", memory[(size_t)i * page]);
   printf(" error '%s'\n", result.error);
 }
 
-/* Memory with a guard region in it, all of which a callback overwrites before the threads go on: more than the
- * pool holds. */
+/* Memory with a guard region in it, all of which a callback overwrites before the threads go on: more than
+ * the pool holds. */
 enum { kFloodBytes = 24 << 20 };
 static void flood(enum ckpt_rt_callback_kind kind, void* memory) {
   (void)kind;
@@ -148,7 +152,8 @@ static void flood(enum ckpt_rt_callback_kind kind, void* memory) {
 static void flood_api(void) {
   enum { kGuardInstall = 102 }; /* MADV_GUARD_INSTALL, Linux 6.13 */
   const size_t page = 4096;
-  char* memory = mmap(NULL, kFloodBytes + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char* memory =
+      mmap(NULL, kFloodBytes + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail("mmap");
   memset(memory, 'x', kFloodBytes + 2 * page);
   madvise(memory + kFloodBytes, page, kGuardInstall);
@@ -163,9 +168,9 @@ static void flood_api(void) {
   printf("returned %d restarted %u old %zu new %zu\n", returned, ckpt_rt_restarted(), old, new);
 }
 
-/* Memory given to MADV_FREE before the checkpoint, which the kernel takes when it is protected, and that is used again: in the
- * stop it is full of 'a', and from then on a thread fills it with 'b'. It lies behind other memory, so that its turn to be
- * copied comes late. */
+/* Memory given to MADV_FREE before the checkpoint, which the kernel takes when it is protected, and that is
+ * used again: in the stop it is full of 'a', and from then on a thread fills it with 'b'. It lies behind
+ * other memory, so that its turn to be copied comes late. */
 enum { kBeforeIt = 96 << 20, kReclaimed = 4 << 20 };
 static atomic_bool stood = 0;
 static size_t found = 0;
@@ -208,7 +213,8 @@ static struct ckpt_rt_result take(void) {
   return result;
 }
 
-/* The same between two checkpoints, in pieces, with memory in between that is written to: in the image before, all is 'x'. */
+/* The same between two checkpoints, in pieces, with memory in between that is written to: in the image
+ * before, all is 'x'. */
 enum { kPiece = 64 << 10, kPieces = 65 };
 static void reclaim_pieces(enum ckpt_rt_callback_kind kind, void* memory) {
   (void)kind;
@@ -220,7 +226,8 @@ static void reclaim_pieces(enum ckpt_rt_callback_kind kind, void* memory) {
 }
 
 static void reclaimed_pieces(void) {
-  char* memory = mmap(NULL, (kPieces + 1) * kPiece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char* memory =
+      mmap(NULL, (kPieces + 1) * kPiece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail("mmap");
   memory += -(uintptr_t)memory % kPiece;
   madvise(memory, kPieces * kPiece, MADV_NOHUGEPAGE);
@@ -344,7 +351,8 @@ static void shared(void) {
       pthread_join(mover, NULL);
     }
     if (result.restarted != 0) {
-      printf("image %llu: %s\n", (unsigned long long)n, sum_of(memory, kBytes) == before ? "as it was" : "different");
+      printf("image %llu: %s\n", (unsigned long long)n,
+             sum_of(memory, kBytes) == before ? "as it was" : "different");
       return;
     }
   }
@@ -381,7 +389,8 @@ static void ring(void) {
     printf("no rings here\n");
     return;
   }
-  if (mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQ_RING) == MAP_FAILED) fail("mmap");
+  if (mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQ_RING) == MAP_FAILED)
+    fail("mmap");
   for (int i = 0; i < 3; ++i) take();
 }
 
@@ -395,7 +404,8 @@ static void alone(void) {
   take();
   int before = tasks();
   int entered = unshare(CLONE_NEWUSER);
-  printf("%d threads, then unshare %s, %d thread\n", before, entered == 0 ? "worked" : strerror(errno), tasks());
+  printf("%d threads, then unshare %s, %d thread\n", before, entered == 0 ? "worked" : strerror(errno),
+         tasks());
 }
 
 /* Rights that were given up are not used by anybody on our behalf. */

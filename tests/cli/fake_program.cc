@@ -57,12 +57,14 @@ void say(int fd, std::string_view text) { (void)!send(fd, text.data(), text.size
 
 constexpr std::string_view kCheckpoint =
     "progress 10 100\nimage /tmp/fake.1.00000000.000003.ckpt\nmode realtime\nsequence 3\npause_ns 812000\n"
-    "longest_wait_ns 21000\nforced_copies 1234\nsequential_copies 15000\nfaults 1300\nbuffer_waits 17\nbytes_memory 1073741824\n"
+    "longest_wait_ns 21000\nforced_copies 1234\nsequential_copies 15000\nfaults 1300\nbuffer_waits "
+    "17\nbytes_memory 1073741824\n"
     "bytes_written 1073745920\ndurable_ns 1310000000\nthreads 4\nmappings 120\ndescriptors 8\nattempts 1\n"
     "note descriptor 5 is a GPU\nnote another\nfuture_key 7\ndone\n";
 constexpr std::string_view kStat =
     "pid 1\nversion 0.1.0\ndirectory /tmp/images\nmode realtime\nmode_reason full userfaultfd\nsignal 60\n"
-    "segment 65536\npool 67108864\nincrements 8\nkeep 3\nevery_ns 0\ncheckpoints 2\nfailures 1\nlast_image /tmp/x.ckpt\nlast_error\n"
+    "segment 65536\npool 67108864\nincrements 8\nkeep 3\nevery_ns 0\ncheckpoints 2\nfailures 1\nlast_image "
+    "/tmp/x.ckpt\nlast_error\n"
     "total_pause_ns 2000000\nlongest_pause_ns 1200000\ndone\n";
 
 void answer() {

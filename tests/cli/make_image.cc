@@ -16,9 +16,9 @@
 #include "base/settings.h"
 #include "image/format/checksum.h"
 #include "image/format/descriptor_records.h"
-#include "image/write/direct_sink.h"
 #include "image/format/image_format.h"
 #include "image/format/image_name.h"
+#include "image/write/direct_sink.h"
 #include "image/write/meta_writer.h"
 
 namespace ckpt {
@@ -105,7 +105,8 @@ Error make(const char* directory, std::string_view comm, int pid, uint64_t seque
 
   // Static: a writer that is left open must outlive main() to leave its file behind.
   static DirectSink sink;
-  auto done = sink.open(dir.get(), name.text, identity, arena, [](void*, uint32_t) {}, nullptr);
+  auto done = sink.open(
+      dir.get(), name.text, identity, arena, [](void*, uint32_t) {}, nullptr);
   if (!done.ok()) return done.error();
   auto* memory = static_cast<std::byte*>(std::aligned_alloc(kPageSize, kPages * kPageSize));
   for (size_t i = 0; i < kPages * kPageSize; ++i) memory[i] = static_cast<std::byte>(i * 2654435761u >> 24);
@@ -129,7 +130,7 @@ Error make(const char* directory, std::string_view comm, int pid, uint64_t seque
 int main(int argc, char** argv) {
   if (argc < 5) return 64;
   ckpt::Error error = ckpt::make(argv[1], argv[2], std::atoi(argv[3]), std::strtoull(argv[4], nullptr, 10),
-                                argc > 5 ? argv[5] : "");
+                                 argc > 5 ? argv[5] : "");
   fmt::print(stderr, "make_image: {}\n", error.message());
   return static_cast<int>(error.code);
 }

@@ -115,14 +115,17 @@ TEST_F(ProgramTest, JudgesScriptsByTheirInterpreter) {
   EXPECT_TRUE(check_program(file("#! /usr/bin/env  python3 -u\n")).ok());
   expect_refusal(check_program(file("#!\n")), ExitCode::kUnsupported, "names no interpreter");
   expect_refusal(check_program(file("#!/no/such/interpreter\n")), ExitCode::kNotFound, "interpreter");
-  expect_refusal(check_program(file("#!" + directory_ + "/program\n")), ExitCode::kUnsupported, "script of a script");
-  expect_refusal(check_program(file("echo hello\n")), ExitCode::kUnsupported, "neither an ELF program nor a script");
+  expect_refusal(check_program(file("#!" + directory_ + "/program\n")), ExitCode::kUnsupported,
+                 "script of a script");
+  expect_refusal(check_program(file("echo hello\n")), ExitCode::kUnsupported,
+                 "neither an ELF program nor a script");
 }
 
 TEST_F(ProgramTest, RefusesWhatIsNoProgram) {
   expect_refusal(check_program(directory_), ExitCode::kNotFound, "directory");
   expect_refusal(check_program(directory_ + "/none"), ExitCode::kNotFound, "no such program");
-  expect_refusal(check_program(file(bytes_of(dynamic_elf()), 0644)), ExitCode::kPermission, "may not be executed");
+  expect_refusal(check_program(file(bytes_of(dynamic_elf()), 0644)), ExitCode::kPermission,
+                 "may not be executed");
   expect_refusal(check_program("/dev/null"), ExitCode::kPermission, "may not be executed");
 }
 
@@ -139,9 +142,7 @@ TEST_F(ProgramTest, RefusesSetuidOfSomeoneElse) {
   }
 }
 
-TEST_F(ProgramTest, TakesOwnSetuid) {
-  EXPECT_TRUE(check_program(file(bytes_of(dynamic_elf()), 04755)).ok());
-}
+TEST_F(ProgramTest, TakesOwnSetuid) { EXPECT_TRUE(check_program(file(bytes_of(dynamic_elf()), 04755)).ok()); }
 
 TEST_F(ProgramTest, FindsInPath) {
   setenv("PATH", (directory_ + ":/nowhere:/usr/bin:/bin").c_str(), 1);

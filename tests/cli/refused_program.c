@@ -1,5 +1,6 @@
-/* A program for which faults cannot be handled by the thread that writes, for one reason or another: callback, ring,
- * sigsys, rseq (with GLIBC_TUNABLES=glibc.pthread.rseq=0), mappings. Answers each line with their number. */
+/* A program for which faults cannot be handled by the thread that writes, for one reason or another:
+ * callback, ring, sigsys, rseq (with GLIBC_TUNABLES=glibc.pthread.rseq=0), mappings. Answers each line with
+ * their number. */
 #define _GNU_SOURCE
 #define CKPT_RT_OPTIONAL
 #include <errno.h>
@@ -32,12 +33,14 @@ static struct rseq area __attribute__((aligned(32)));
 
 static void make_unfit(const char* way) {
   if (strcmp(way, "callback") == 0) {
-    if (ckpt_rt_add_callback(CKPT_RT_AFTER_CHECKPOINT, count, &calls) != CKPT_RT_OK) fail("ckpt_rt_add_callback");
+    if (ckpt_rt_add_callback(CKPT_RT_AFTER_CHECKPOINT, count, &calls) != CKPT_RT_OK)
+      fail("ckpt_rt_add_callback");
   } else if (strcmp(way, "ring") == 0) {
     struct io_uring_params parameters = {0};
     int fd = (int)syscall(SYS_io_uring_setup, 4, &parameters);
     if (fd < 0) exit(77);
-    if (mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQ_RING) == MAP_FAILED) fail("mmap");
+    if (mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQ_RING) == MAP_FAILED)
+      fail("mmap");
   } else if (strcmp(way, "sigsys") == 0) {
     signal(SIGSYS, on_sigsys);
   } else if (strcmp(way, "rseq") == 0) {

@@ -9,8 +9,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "tests/descriptors/harness.h"
 #include "image/format/object_number.h"
+#include "tests/descriptors/harness.h"
 
 namespace ckpt::test {
 namespace {
@@ -54,8 +54,8 @@ TEST_P(Anonymous, EventFds) {
   EXPECT_TRUE(trip.notes.empty());
 }
 
-// Between the look ahead and the stop, objects go and others come under the same numbers: of the same kind, of the same
-// inode number, in the same state. Many of each, so that their order is what is compared.
+// Between the look ahead and the stop, objects go and others come under the same numbers: of the same kind,
+// of the same inode number, in the same state. Many of each, so that their order is what is compared.
 TEST_P(Anonymous, ManyReplacedByTheirOwnKind) {
   constexpr int kFirst = 40, kCount = 12;
   trip.setup = [] {
@@ -67,7 +67,8 @@ TEST_P(Anonymous, ManyReplacedByTheirOwnKind) {
   trip.before_stop = [] {
     // Anew, in another order, so that numbers and addresses are used again.
     for (int i = 0; i < kCount; ++i) close(kFirst + i);
-    for (int i = kCount - 1; i >= 0; --i) move_to(eventfd(static_cast<unsigned>(100 + i), EFD_NONBLOCK), kFirst + i);
+    for (int i = kCount - 1; i >= 0; --i)
+      move_to(eventfd(static_cast<unsigned>(100 + i), EFD_NONBLOCK), kFirst + i);
     // Two that were apart are one now, and are no neighbours; epolls as well.
     dup2(kFirst + 2, kFirst + 9);
     dup2(60, 63);
@@ -90,8 +91,9 @@ TEST_P(Anonymous, ManyReplacedByTheirOwnKind) {
   EXPECT_TRUE(trip.notes.empty());
 }
 
-// One replaced by a duplicate of another, as many as before. In the order of the kernel, which is arbitrary, eventfds lie between
-// them: they are told apart otherwise, and must not be links of the comparison. Several times, for each has another order.
+// One replaced by a duplicate of another, as many as before. In the order of the kernel, which is arbitrary,
+// eventfds lie between them: they are told apart otherwise, and must not be links of the comparison. Several
+// times, for each has another order.
 TEST_P(Anonymous, OneBecomesAnotherBetweenEventfds) {
   constexpr int kTimers = 40, kEvents = 50, kCount = 8;
   for (int round = 0; round < 12; ++round) {

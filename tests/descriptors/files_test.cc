@@ -22,7 +22,8 @@ class Files : public testing::TestWithParam<bool> {
 };
 INSTANTIATE_TEST_SUITE_P(Sampled, Files, testing::Values(true, false), how_sampled);
 
-// Many open files of one inode: which descriptors share one changes after the look ahead, between any two of them.
+// Many open files of one inode: which descriptors share one changes after the look ahead, between any two of
+// them.
 TEST_P(Files, SharingChangesBeforeTheStop) {
   const std::string path = dir / "f";
   constexpr int kFirst = 40, kCount = 9;

@@ -14,8 +14,8 @@
 #include <sstream>
 #include <thread>
 
-#include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "image/write/meta_writer.h"
+#include "libckpt_rt/capture/descriptors/descriptors.h"
 
 namespace ckpt::test {
 namespace {

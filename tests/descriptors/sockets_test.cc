@@ -214,9 +214,11 @@ TEST_P(Sockets, OptionsStay) {
   trip.setup = [&] {
     int pair[2];
     VERIFY(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-    const int others[] = {socket(AF_INET, SOCK_DGRAM, 0), socket(AF_INET, SOCK_STREAM, 0), socket(AF_INET6, SOCK_DGRAM, 0)};
-    const int high[] = {fcntl(pair[0], F_DUPFD, 20), fcntl(pair[1], F_DUPFD, 20), fcntl(others[0], F_DUPFD, 20),
-                        fcntl(others[1], F_DUPFD, 20), fcntl(others[2], F_DUPFD, 20)};
+    const int others[] = {socket(AF_INET, SOCK_DGRAM, 0), socket(AF_INET, SOCK_STREAM, 0),
+                          socket(AF_INET6, SOCK_DGRAM, 0)};
+    const int high[] = {fcntl(pair[0], F_DUPFD, 20), fcntl(pair[1], F_DUPFD, 20),
+                        fcntl(others[0], F_DUPFD, 20), fcntl(others[1], F_DUPFD, 20),
+                        fcntl(others[2], F_DUPFD, 20)};
     for (int fd : {pair[0], pair[1], others[0], others[1], others[2]}) close(fd);
     for (int i = 0; i < 5; ++i) move_to(high[i], 5 + i);
     for_all(set);

@@ -74,10 +74,12 @@ void describe(MetaWriter& meta, bool rich) {
 
 // Which pages of the segment the image brings; never the one that increments inherit.
 constexpr uint32_t kFew = 0b1101, kSeveralChunks = 0b1011'0111'1110'1101;
-// Four runs of the same bytes. The second comes before the first is written; the others are in the index only.
+// Four runs of the same bytes. The second comes before the first is written; the others are in the index
+// only.
 constexpr uint32_t kRepeated = 0b0000'0110'1101'1011;
 
-bool write_one(int dir_fd, const char* name, Codec codec, bool rich, uint32_t head_bytes, bool meta_last, uint32_t brought) {
+bool write_one(int dir_fd, const char* name, Codec codec, bool rich, uint32_t head_bytes, bool meta_last,
+               uint32_t brought) {
   const bool repeats = brought == kRepeated;
   SinkOptions options;
   options.codec = codec;
@@ -108,7 +110,8 @@ bool write_one(int dir_fd, const char* name, Codec codec, bool rich, uint32_t he
     return false;
   if (!meta_last && !give_meta()) return false;
   if (!sink.append({&segment, 1}).ok()) return false;
-  AddrRange unchanged{{repeats ? 0x12000u : 0x11000u}, {repeats ? 0x13000u : 0x12000u}};  // a page that the segment does not bring
+  AddrRange unchanged{{repeats ? 0x12000u : 0x11000u},
+                      {repeats ? 0x13000u : 0x12000u}};  // a page that the segment does not bring
   if (rich && !sink.inherit({&unchanged, 1}).ok()) return false;
   if (meta_last && !give_meta()) return false;
   auto stats = sink.commit();
@@ -126,7 +129,8 @@ int main(int argc, char** argv) {
   }
   mkdir(argv[1], 0700);
   int dir_fd = open(argv[1], O_RDONLY | O_DIRECTORY);
-  for (const char* old : {"plain", "rich", "lz4", "zstd", "heads", "chunks", "repeated", "repeated_lz4"}) unlinkat(dir_fd, old, 0);
+  for (const char* old : {"plain", "rich", "lz4", "zstd", "heads", "chunks", "repeated", "repeated_lz4"})
+    unlinkat(dir_fd, old, 0);
   bool ok = ckpt::write_one(dir_fd, "plain", Codec::kNone, false, 4096, false, ckpt::kFew) &&
             ckpt::write_one(dir_fd, "rich", Codec::kNone, true, 4096, true, ckpt::kFew) &&
             ckpt::write_one(dir_fd, "lz4", Codec::kLz4, true, 4096, false, ckpt::kFew) &&

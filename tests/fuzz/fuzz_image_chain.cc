@@ -7,11 +7,11 @@
 #include <fstream>
 #include <string>
 
+#include "image/read/image_chain.h"
+#include "image/read/saved_memory.h"
 #include "tests/fuzz/image_mutator.h"
 #include "tests/fuzz/verdict.h"
 #include "tests/image/exercise_reader.h"
-#include "image/read/image_chain.h"
-#include "image/read/saved_memory.h"
 
 namespace {
 
@@ -85,7 +85,8 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string path = directory + "/prog.1.00000000.000002.ckpt";
-  std::filesystem::remove(path);  // a file that is cut to nothing and written again is on the disk when it is closed
+  std::filesystem::remove(
+      path);  // a file that is cut to nothing and written again is on the disk when it is closed
   std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(data), static_cast<long>(size));
   ckpt::judge(read_chain(path), directory);
   return 0;

@@ -1,14 +1,15 @@
-// The image reader behind the decryption: any image, encrypted with the key that the reader has, so that what is wrong
-// inside is reached; now and then a byte of the envelope is changed, or the input is taken for an envelope itself.
+// The image reader behind the decryption: any image, encrypted with the key that the reader has, so that what
+// is wrong inside is reached; now and then a byte of the envelope is changed, or the input is taken for an
+// envelope itself.
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "image/format/block_cipher.h"
+#include "image/read/reading_key.h"
 #include "tests/fuzz/image_mutator.h"
 #include "tests/fuzz/verdict.h"
 #include "tests/image/exercise_reader.h"
-#include "image/format/block_cipher.h"
-#include "image/read/reading_key.h"
 
 namespace {
 
@@ -24,7 +25,8 @@ std::string sealed(std::string_view image) {
   auto* from = reinterpret_cast<const std::byte*>(image.data());
   ckpt::BlockCipher cipher(*ckpt::reading_key(), header);
   for (uint64_t i = 0; i < n; i++) {
-    cipher.seal(i, i + 1 == n, from + i * ckpt::kBlockSize, to + ckpt::sealed_block_offset(i), to + ckpt::sealed_tag_offset(i, n));
+    cipher.seal(i, i + 1 == n, from + i * ckpt::kBlockSize, to + ckpt::sealed_block_offset(i),
+                to + ckpt::sealed_tag_offset(i, n));
   }
   return file;
 }

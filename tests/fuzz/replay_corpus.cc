@@ -1,6 +1,7 @@
-// Puts the stored inputs of a fuzz target through its own entry point, without libFuzzer: each must come out as was written down.
-//   replay_TARGET DIRECTORY VERDICTS            the inputs, and the file that has the name and the verdict of each
-//   replay_TARGET DIRECTORY VERDICTS --write    writes that file
+// Puts the stored inputs of a fuzz target through its own entry point, without libFuzzer: each must come out
+// as was written down.
+//   replay_TARGET DIRECTORY VERDICTS            the inputs, and the file that has the name and the verdict of
+//   each replay_TARGET DIRECTORY VERDICTS --write    writes that file
 #include <unistd.h>
 
 #include <algorithm>
@@ -89,9 +90,11 @@ int main(int argc, char** argv) {
   }
   const int wrong = compare(read_verdicts(argv[2]), found);
   if (wrong != 0) {
-    std::printf("%d of %zu inputs came out otherwise than written down. If that is meant (another text, another format version):\n"
-                "tests/fuzz/grow_corpus.sh --verdicts, or without --verdicts for inputs of the new version.\n",
-                wrong, found.size());
+    std::printf(
+        "%d of %zu inputs came out otherwise than written down. If that is meant (another text, another "
+        "format version):\n"
+        "tests/fuzz/grow_corpus.sh --verdicts, or without --verdicts for inputs of the new version.\n",
+        wrong, found.size());
   }
   return wrong == 0 && !found.empty() ? 0 : 1;
 }

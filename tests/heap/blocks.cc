@@ -1,4 +1,5 @@
-// A program that does with malloc what it is told, a line each, and answers each with a line. It checks what it holds.
+// A program that does with malloc what it is told, a line each, and answers each with a line. It checks what
+// it holds.
 //   fill N BYTES    N more blocks, each filled with its number
 //   thin K          frees all blocks but every K-th
 //   check           is every block as it was filled?
@@ -27,7 +28,8 @@ std::vector<Block> blocks;
 
 bool fill(size_t n, size_t size) {
   for (; n > 0; --n) {
-    Block block{static_cast<unsigned char*>(std::malloc(size)), size, static_cast<unsigned char>(1 + blocks.size() % 251)};
+    Block block{static_cast<unsigned char*>(std::malloc(size)), size,
+                static_cast<unsigned char>(1 + blocks.size() % 251)};
     if (block.bytes == nullptr) return false;
     std::memset(block.bytes, block.tag, size);
     blocks.push_back(block);
@@ -38,8 +40,10 @@ bool fill(size_t n, size_t size) {
 void thin(size_t k) {
   std::vector<Block> kept;
   for (size_t i = 0; i < blocks.size(); ++i) {
-    if (i % k == 0) kept.push_back(blocks[i]);
-    else std::free(blocks[i].bytes);
+    if (i % k == 0)
+      kept.push_back(blocks[i]);
+    else
+      std::free(blocks[i].bytes);
   }
   blocks = kept;
 }
@@ -72,11 +76,16 @@ int main() {
   while (std::fgets(line, sizeof(line), stdin) != nullptr) {
     size_t a = 0, b = 0;
     bool good = true;
-    if (std::sscanf(line, "fill %zu %zu", &a, &b) == 2) good = fill(a, b);
-    else if (std::sscanf(line, "thin %zu", &a) == 1) thin(a);
-    else if (std::strcmp(line, "check\n") == 0) good = check();
-    else if (std::sscanf(line, "zeros %zu %zu", &a, &b) == 2) good = zeros(a, b);
-    else good = false;
+    if (std::sscanf(line, "fill %zu %zu", &a, &b) == 2)
+      good = fill(a, b);
+    else if (std::sscanf(line, "thin %zu", &a) == 1)
+      thin(a);
+    else if (std::strcmp(line, "check\n") == 0)
+      good = check();
+    else if (std::sscanf(line, "zeros %zu %zu", &a, &b) == 2)
+      good = zeros(a, b);
+    else
+      good = false;
     std::puts(good ? "good" : "BAD");
     std::fflush(stdout);
   }

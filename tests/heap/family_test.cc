@@ -1,5 +1,5 @@
-// malloc and its family as a program with libckpt_heap.so preloaded sees them: alignments, sizes, zeros, threads, fork.
-// Exit code 1 with a line on standard error for what is wrong.
+// malloc and its family as a program with libckpt_heap.so preloaded sees them: alignments, sizes, zeros,
+// threads, fork. Exit code 1 with a line on standard error for what is wrong.
 #include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -103,6 +103,7 @@ int main(int argc, char** argv) {
   if (!no_region) fork_beside_threads();
   require((ckpt_heap_v1.regions[0].load() == nullptr) == no_region, "regions");
   // Where regions are small, what jemalloc asks for at once may be larger than one.
-  if (limit == 0 || no_region) require((ckpt_heap_v1.bytes_outside.load() != 0) == no_region, "memory outside of regions");
+  if (limit == 0 || no_region)
+    require((ckpt_heap_v1.bytes_outside.load() != 0) == no_region, "memory outside of regions");
   return 0;
 }

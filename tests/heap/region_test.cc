@@ -45,7 +45,8 @@ bool is_stale(const void* page) {
 size_t resident_pages(void* start, size_t size) {
   std::vector<unsigned char> resident(size / kPageSize);
   EXPECT_EQ(mincore(start, size, resident.data()), 0);
-  return static_cast<size_t>(std::count_if(resident.begin(), resident.end(), [](unsigned char c) { return (c & 1) != 0; }));
+  return static_cast<size_t>(
+      std::count_if(resident.begin(), resident.end(), [](unsigned char c) { return (c & 1) != 0; }));
 }
 
 TEST(HeapRegion, NewMemoryIsZeroAlignedAndUsed) {
@@ -76,7 +77,8 @@ TEST(HeapRegion, FreePagesAreToldAndComeBackAsZeros) {
   const size_t offset = 3 * kPageSize, length = 101 * kPageSize;
   ASSERT_TRUE(decommit_hook(p, kMany, offset, length));
   EXPECT_EQ(stale_bytes(), before + length);
-  for (size_t i = 0; i < kMany; i += kPageSize) EXPECT_EQ(is_stale(p + i), i >= offset && i < offset + length) << i;
+  for (size_t i = 0; i < kMany; i += kPageSize)
+    EXPECT_EQ(is_stale(p + i), i >= offset && i < offset + length) << i;
   EXPECT_TRUE(std::all_of(p, p + offset, [](unsigned char c) { return c == 0xaa; }));
   // A part of it only.
   const size_t middle = 70 * kPageSize;
@@ -88,7 +90,8 @@ TEST(HeapRegion, FreePagesAreToldAndComeBackAsZeros) {
   ASSERT_TRUE(commit_hook(p, kMany, offset + middle, length - middle));
   EXPECT_TRUE(is_zero(p + offset, length));
   EXPECT_EQ(stale_bytes(), before);
-  EXPECT_TRUE(std::all_of(p + offset + length, p + kMany, [](unsigned char c) { return c == 0xaa; })) << "beside it";
+  EXPECT_TRUE(std::all_of(p + offset + length, p + kMany, [](unsigned char c) { return c == 0xaa; }))
+      << "beside it";
 }
 
 TEST(HeapRegion, MoreThanAShareOfItIsGivenBack) {
@@ -105,7 +108,8 @@ TEST(HeapRegion, MoreThanAShareOfItIsGivenBack) {
 }
 
 TEST(HeapRegion, MemoryOutsideIsGivenBack) {
-  auto* p = static_cast<unsigned char*>(mmap(nullptr, kMany, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  auto* p = static_cast<unsigned char*>(
+      mmap(nullptr, kMany, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(p, MAP_FAILED);
   ASSERT_EQ(region_of(p), nullptr);
   std::memset(p, 1, kMany);

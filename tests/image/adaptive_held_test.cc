@@ -1,4 +1,5 @@
-// CKPT_COMPRESS=auto with buffers that are held: the file is right whichever way it switches, wherever it does.
+// CKPT_COMPRESS=auto with buffers that are held: the file is right whichever way it switches, wherever it
+// does.
 #include <algorithm>
 
 #include "tests/image/image_fixture.h"
@@ -13,7 +14,9 @@ int64_t fake_ns = 0;
 class PacedBackend final : public FileBackend {
  public:
   explicit PacedBackend(int writes_each_way) : each_way_(writes_each_way) {}
-  long attach(int fd, std::span<std::byte> staging, uint32_t in_flight) override { return real_.attach(fd, staging, in_flight); }
+  long attach(int fd, std::span<std::byte> staging, uint32_t in_flight) override {
+    return real_.attach(fd, staging, in_flight);
+  }
   long write(const WriteRequest& request) override {
     ns_[request.slot] = writes_++ / each_way_ % 2 == 0 ? int64_t{1000} * request.bytes : 0;
     return real_.write(request);
@@ -61,7 +64,10 @@ class AdaptiveHeld : public ImageTest {
     for (size_t page = 0; page < kPages; page += kSegmentPages) {
       uint64_t mask = 0;
       for (size_t i = 0; i < kSegmentPages; i++) mask |= (present >> ((page + i) % 64) & 1) << i;
-      list.push_back({{memory_.base + page * kPageSize}, mask, buffers_.bytes + page * kPageSize, static_cast<uint32_t>(list.size())});
+      list.push_back({{memory_.base + page * kPageSize},
+                      mask,
+                      buffers_.bytes + page * kPageSize,
+                      static_cast<uint32_t>(list.size())});
     }
     auto release = [](void* context, uint32_t buffer) {
       auto& pool = *static_cast<Pool*>(context);
@@ -82,7 +88,8 @@ class AdaptiveHeld : public ImageTest {
   // Places in the file where compressed and plain memory lie side by side, in one chunk.
   static size_t switches_in_chunks(const ImageReader& image) {
     std::vector<Extent> by_place(image.extents().begin(), image.extents().end());
-    std::sort(by_place.begin(), by_place.end(), [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
+    std::sort(by_place.begin(), by_place.end(),
+              [](const Extent& a, const Extent& b) { return a.offset < b.offset; });
     size_t switches = 0;
     for (size_t i = 1; i < by_place.size(); i++) {
       const Extent &a = by_place[i - 1], &b = by_place[i];
@@ -132,7 +139,9 @@ TEST_F(AdaptiveHeld, TheFileIsRightWhicheverWayItSwitches) {
 TEST_F(AdaptiveHeld, WhatIsNotCompressedIsAsWithout) {
   class Free final : public FileBackend {
    public:
-    long attach(int fd, std::span<std::byte> staging, uint32_t n) override { return real_.attach(fd, staging, n); }
+    long attach(int fd, std::span<std::byte> staging, uint32_t n) override {
+      return real_.attach(fd, staging, n);
+    }
     long write(const WriteRequest& request) override {
       gathered += request.pieces.empty() ? 0 : request.bytes;
       return real_.write(request);

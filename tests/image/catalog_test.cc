@@ -2,8 +2,8 @@
 #include <atomic>
 #include <thread>
 
-#include "tests/image/image_fixture.h"
 #include "image/read/image_catalog.h"
+#include "tests/image/image_fixture.h"
 
 namespace ckpt {
 namespace {

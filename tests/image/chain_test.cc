@@ -5,12 +5,12 @@
 #include <random>
 #include <thread>
 
+#include "image/read/image_chain.h"
+#include "image/read/saved_memory.h"
+#include "image/write/image_directory.h"
 #include "tests/image/exercise_reader.h"
 #include "tests/image/image_fixture.h"
 #include "tests/image/reseal.h"
-#include "image/read/image_chain.h"
-#include "image/write/image_directory.h"
-#include "image/read/saved_memory.h"
 
 namespace ckpt {
 namespace {
@@ -412,8 +412,11 @@ TEST_F(Chain, IsOpenedWhileOldImagesAreRemoved) {
   std::string wrong;
   while (opened < 500 && wrong.empty()) {
     auto chain = ImageChain::open(path(name(2)));
-    if (chain.ok()) opened++;
-    else if (chain.error().code != ExitCode::kNotFound || chain.error().message().find("bring that file back") != std::string_view::npos) wrong = chain.error().text;
+    if (chain.ok())
+      opened++;
+    else if (chain.error().code != ExitCode::kNotFound ||
+             chain.error().message().find("bring that file back") != std::string_view::npos)
+      wrong = chain.error().text;
   }
   over = true;
   prunes.join();

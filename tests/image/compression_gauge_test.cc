@@ -11,7 +11,7 @@ namespace {
 struct Simulated {
   double device, compressor, left;
   bool overlapped = true;
-  double contention = 0;    // ns that all else takes longer, for each byte, while the processors compress
+  double contention = 0;     // ns that all else takes longer, for each byte, while the processors compress
   uint64_t stolen_each = 0;  // extents: in one of so many another process has the processor for 3 ms
   uint64_t compressed = 0, tries = 0, memory = 0;
 

@@ -15,9 +15,11 @@ struct Way {
 constexpr Way kText[] = {{1, 0.71, 0.37}, {4, 0.74, 0.40}, {16, 0.96, 0.51}, {64, 2.14, 0.79}};
 
 // One image; the time that it takes.
-double write(CompressionPace& pace, double device, uint64_t chunks, bool overlapped = true, int most = CompressionPace::kMost) {
+double write(CompressionPace& pace, double device, uint64_t chunks, bool overlapped = true,
+             int most = CompressionPace::kMost) {
   pace.start(overlapped, most);
-  const Way* way = std::find_if(std::begin(kText), std::end(kText), [&](const Way& w) { return w.acceleration == pace.acceleration(); });
+  const Way* way = std::find_if(std::begin(kText), std::end(kText),
+                                [&](const Way& w) { return w.acceleration == pace.acceleration(); });
   EXPECT_NE(way, std::end(kText)) << pace.acceleration();
   constexpr double kChunk = 1 << 20;
   double total = 0;

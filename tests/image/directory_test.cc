@@ -9,10 +9,10 @@
 #include <chrono>
 #include <thread>
 
-#include "tests/image/image_fixture.h"
+#include "image/write/backend/pwritev_backend.h"
 #include "image/write/image_directory.h"
 #include "image/write/image_file.h"
-#include "image/write/backend/pwritev_backend.h"
+#include "tests/image/image_fixture.h"
 
 namespace ckpt {
 namespace {
@@ -171,7 +171,8 @@ TEST_F(Directory, PruneRemovesIncrementsBeforeTheirParents) {
 TEST_F(Directory, PruneLooksAtEachImageOnce) {
   constexpr uint64_t kImages = 39;
   ASSERT_TRUE(write_image(1, memory_).ok());
-  for (uint64_t i = 2; i <= kImages; i++) ASSERT_TRUE(write_image(i, memory_, ~0ull, {}, i == 20 ? 0 : i - 1).ok());
+  for (uint64_t i = 2; i <= kImages; i++)
+    ASSERT_TRUE(write_image(i, memory_, ~0ull, {}, i == 20 ? 0 : i - 1).ok());
   ScopedFd watch(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
   ASSERT_GE(inotify_add_watch(watch.get(), directory_.c_str(), IN_OPEN), 0);
   auto pruned = prune_images(dir_fd_.get(), kRunId, 3);
@@ -182,7 +183,8 @@ TEST_F(Directory, PruneLooksAtEachImageOnce) {
   uint64_t opened = 0;
   for (ssize_t bytes; (bytes = read(watch.get(), events, sizeof(events))) > 0;) {
     for (ssize_t at = 0; at < bytes; opened++) {
-      at += static_cast<ssize_t>(sizeof(inotify_event) + reinterpret_cast<const inotify_event*>(events + at)->len);
+      at += static_cast<ssize_t>(sizeof(inotify_event) +
+                                 reinterpret_cast<const inotify_event*>(events + at)->len);
     }
   }
   EXPECT_EQ(opened, kImages + pruned->images);
@@ -191,7 +193,13 @@ TEST_F(Directory, PruneLooksAtEachImageOnce) {
 // A program that was restarted twice: two chains, one beside the other.
 TEST_F(Directory, PruneKeepsNoChainForAnother) {
   ASSERT_TRUE(write_image(1, memory_).ok());
-  for (uint64_t i = 2; i <= 9; i++) ASSERT_TRUE(write_image(i, memory_, ~0ull, {}, i == 3 || i == 6 ? 0 : i == 8 ? 6 : i == 2 ? 1 : i - 2).ok());
+  for (uint64_t i = 2; i <= 9; i++)
+    ASSERT_TRUE(write_image(i, memory_, ~0ull, {},
+                            i == 3 || i == 6 ? 0
+                            : i == 8         ? 6
+                            : i == 2         ? 1
+                                             : i - 2)
+                    .ok());
   // 1 2 4, 3 5 7 9, 6 8.
   auto pruned = prune_images(dir_fd_.get(), kRunId, 2);
   ASSERT_TRUE(pruned.ok());
@@ -325,7 +333,8 @@ TEST_F(Directory, ANewFileIsNotTakenForALeftover) {
   tidy.join();
 }
 
-// Two that write the same image, and one that tidies: each has its file under its name, or is told of the other.
+// Two that write the same image, and one that tidies: each has its file under its name, or is told of the
+// other.
 TEST_F(Directory, AFileThatIsBeingWrittenIsNotTakenAway) {
   std::atomic<bool> over{false};
   std::atomic<uint32_t> made{0}, wrong{0};
@@ -341,7 +350,9 @@ TEST_F(Directory, AFileThatIsBeingWrittenIsNotTakenAway) {
       }
       for (int looks = 0; looks < 3; looks++) {
         struct stat by_name, by_fd;
-        if (stat(path(name(1) + ".tmp").c_str(), &by_name) != 0 || fstat(file.fd(), &by_fd) != 0 || by_name.st_ino != by_fd.st_ino) wrong++;
+        if (stat(path(name(1) + ".tmp").c_str(), &by_name) != 0 || fstat(file.fd(), &by_fd) != 0 ||
+            by_name.st_ino != by_fd.st_ino)
+          wrong++;
       }
       // As `ckpt compact` does, or as it is given up.
       if (made++ % 2 == 0) {

@@ -4,8 +4,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "tests/image/example_image.h"
 #include "image/format/image_format.h"
+#include "tests/image/example_image.h"
 
 namespace ckpt {
 namespace {

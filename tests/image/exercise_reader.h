@@ -40,8 +40,9 @@ inline Result<uint64_t> exercise_reader(const ScopedFd& fd) {
   uint64_t sum = 0;
   auto see = [&](auto... values) { ((sum = sum * 31 + static_cast<uint64_t>(values)), ...); };
   const ImageMeta& m = image->meta();
-  see(look_at(m.process.cwd), look_at(m.process.root), look_at(m.process.comm), look_at(m.process.library_path),
-      look_at(m.process.cpu_features), look_at(m.mm.auxv), look_at(m.mm.exe_path), look_at(m.cost));
+  see(look_at(m.process.cwd), look_at(m.process.root), look_at(m.process.comm),
+      look_at(m.process.library_path), look_at(m.process.cpu_features), look_at(m.mm.auxv),
+      look_at(m.mm.exe_path), look_at(m.cost));
   for (uint32_t group : m.process.groups) see(group);
   for (const auto& x : m.mappings) see(x.record.start, x.record.end, look_at(x.path), look_at(x.build_id));
   for (const auto& x : m.threads) see(x.record.tid, look_at(x.name), look_at(x.affinity), look_at(x.xstate));
@@ -60,6 +61,8 @@ inline Result<uint64_t> exercise_reader(const ScopedFd& fd) {
   CKPT_TRY(image->verify_data(1));
   return sum;
 }
-inline Result<uint64_t> exercise_reader(std::string_view bytes) { return exercise_reader(file_in_memory(bytes)); }
+inline Result<uint64_t> exercise_reader(std::string_view bytes) {
+  return exercise_reader(file_in_memory(bytes));
+}
 
 }  // namespace ckpt

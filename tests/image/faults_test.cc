@@ -293,8 +293,9 @@ TEST_P(Faults, ArenaTooSmall) {
   EXPECT_EQ(files(), 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Buffers, Faults, ::testing::Bool(),
-                         [](const ::testing::TestParamInfo<bool>& how) { return how.param ? "held" : "copied"; });
+INSTANTIATE_TEST_SUITE_P(Buffers, Faults, ::testing::Bool(), [](const ::testing::TestParamInfo<bool>& how) {
+  return how.param ? "held" : "copied";
+});
 
 }  // namespace
 }  // namespace ckpt

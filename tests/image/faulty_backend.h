@@ -114,9 +114,11 @@ class FaultyBackend final : public FileBackend {
     // Buffered: what is torn need not keep to blocks.
     int fd = ::open(torn_path, O_WRONLY);
     if (fd < 0) return;
-    const std::vector<iovec> part =
-        request.pieces.empty() ? std::vector<iovec>{{const_cast<std::byte*>(request.data), bytes}} : first(request.pieces, bytes);
-    if (pwritev(fd, part.data(), static_cast<int>(part.size()), static_cast<off_t>(request.offset)) < 0) perror("pwritev");
+    const std::vector<iovec> part = request.pieces.empty()
+                                        ? std::vector<iovec>{{const_cast<std::byte*>(request.data), bytes}}
+                                        : first(request.pieces, bytes);
+    if (pwritev(fd, part.data(), static_cast<int>(part.size()), static_cast<off_t>(request.offset)) < 0)
+      perror("pwritev");
     close(fd);
   }
 

@@ -8,8 +8,8 @@
 
 #include <atomic>
 
-#include "tests/image/image_fixture.h"
 #include "image/write/image_directory.h"
+#include "tests/image/image_fixture.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CKPT_TEST_SANITIZED 1

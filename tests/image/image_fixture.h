@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "base/raii_fd.h"
-#include "image/write/direct_sink.h"
 #include "image/format/image_name.h"
 #include "image/read/image_reader.h"
+#include "image/write/direct_sink.h"
 #include "image/write/meta_writer.h"
 
 namespace ckpt {

@@ -41,7 +41,8 @@ TEST_F(Mutation, TheReaderSurvives) {
   EXPECT_GT(refused, 1000);
 }
 
-// What is looked at does not depend on what the image says of its own length. (That it goes too far a sanitizer sees.)
+// What is looked at does not depend on what the image says of its own length. (That it goes too far a
+// sanitizer sees.)
 TEST_F(Mutation, ResealingSurvivesAnIndexLongerThanTheFile) {
   TestMemory memory(2);
   ASSERT_TRUE(write_image(1, memory, 0b11).ok());
@@ -49,7 +50,8 @@ TEST_F(Mutation, ResealingSurvivesAnIndexLongerThanTheFile) {
   FileTrailer trailer;
   std::memcpy(&trailer, bytes.data() + bytes.size() - kBlockSize, sizeof(trailer));
   const uint64_t length = uint64_t{1} << 40, body = trailer.index_offset + kBlockSize;
-  std::memcpy(bytes.data() + trailer.index_offset + offsetof(SectionHead, content_bytes), &length, sizeof(length));
+  std::memcpy(bytes.data() + trailer.index_offset + offsetof(SectionHead, content_bytes), &length,
+              sizeof(length));
   std::memset(bytes.data() + body, 0xff, bytes.size() - body);  // entries of extents that lie nowhere
   bytes.shrink_to_fit();
   reseal(bytes);

@@ -1,9 +1,10 @@
-// The machine loses power at every instant of writing, pruning, and compacting images: whatever the file system has
-// not been told to make durable may be there, gone, or torn, and the newest durable image comes back all the same.
+// The machine loses power at every instant of writing, pruning, and compacting images: whatever the file
+// system has not been told to make durable may be there, gone, or torn, and the newest durable image comes
+// back all the same.
 //
-// The run is traced (ptrace), and what it does to the directory is recorded: creations, writes, syncs, renames,
-// removals. Then every prefix of that record is replayed into a directory, in several ways of losing what was
-// not synced.
+// The run is traced (ptrace), and what it does to the directory is recorded: creations, writes, syncs,
+// renames, removals. Then every prefix of that record is replayed into a directory, in several ways of losing
+// what was not synced.
 #include <sys/ptrace.h>
 #include <sys/uio.h>
 #include <sys/user.h>
@@ -12,13 +13,13 @@
 #include <map>
 #include <random>
 
-#include "tests/image/faulty_backend.h"
-#include "tests/image/image_fixture.h"
 #include "image/read/image_catalog.h"
-#include "image/write/image_directory.h"
+#include "image/read/saved_memory.h"
 #include "image/rewrite/image_rewrite.h"
 #include "image/write/backend/pwritev_backend.h"
-#include "image/read/saved_memory.h"
+#include "image/write/image_directory.h"
+#include "tests/image/faulty_backend.h"
+#include "tests/image/image_fixture.h"
 
 namespace ckpt {
 namespace {
@@ -108,7 +109,8 @@ class Recorder {
       case __NR_pwrite64:
       case __NR_writev:
       case __NR_copy_file_range:
-        ASSERT_EQ(file, files_.end()) << "system call " << r.orig_rax << " writes images, and is not replayed";
+        ASSERT_EQ(file, files_.end())
+            << "system call " << r.orig_rax << " writes images, and is not replayed";
         break;
       case __NR_ftruncate:
         if (file != files_.end()) ops.push_back({Op::kTruncate, file->second, r.rsi, {}, {}});
@@ -149,7 +151,9 @@ class Disk {
     for (const Op& op : ops) apply(op);
     const bool keep_names = lost == Lost::kNothing || lost == Lost::kData;
     // A journal keeps the order of names.
-    size_t names = keep_names ? pending_names_.size() : lost == Lost::kSome ? random_() % (pending_names_.size() + 1) : 0;
+    size_t names = keep_names            ? pending_names_.size()
+                   : lost == Lost::kSome ? random_() % (pending_names_.size() + 1)
+                                         : 0;
     for (size_t i = 0; i < names; ++i) rename(durable_names_, pending_names_[i]);
     // Not every file system has one.
     for (size_t i = 0; lost == Lost::kSomeNames && i < pending_names_.size(); ++i) {
@@ -159,7 +163,8 @@ class Disk {
       for (const Op& op : file.pending) {
         if (lost == Lost::kNothing || lost == Lost::kNames) change(file.durable, op, op.data.size());
         // Any of them, in part, in sectors.
-        if (lost == Lost::kSome && random_() % 2 == 0) change(file.durable, op, random_() % (op.data.size() / 512 + 1) * 512);
+        if (lost == Lost::kSome && random_() % 2 == 0)
+          change(file.durable, op, random_() % (op.data.size() / 512 + 1) * 512);
       }
     }
   }
@@ -286,12 +291,14 @@ class PowerLoss : public ImageTest {
     const std::string crashed = directory_ + "/crashed";
     for (size_t count = 0; count <= ops.size(); ++count) {
       if (count > 0 && ops[count - 1].kind == Op::kMark) durable = ops[count - 1].offset;
-      for (Lost lost : {Lost::kNothing, Lost::kAll, Lost::kData, Lost::kNames, Lost::kSome, Lost::kSomeNames}) {
+      for (Lost lost :
+           {Lost::kNothing, Lost::kAll, Lost::kData, Lost::kNames, Lost::kSome, Lost::kSomeNames}) {
         for (unsigned seed = 0; seed < (lost >= Lost::kSome ? 6u : 1u); ++seed) {
           std::filesystem::remove_all(crashed);
           std::filesystem::create_directory(crashed);
           std::filesystem::permissions(crashed, std::filesystem::perms(0700));
-          Disk(std::span(ops).first(count), lost, seed + static_cast<unsigned>(count) * 100).write_to(crashed);
+          Disk(std::span(ops).first(count), lost, seed + static_cast<unsigned>(count) * 100)
+              .write_to(crashed);
           std::string what = wrong_in(crashed, durable);
           if (what.empty()) continue;
           wrong.push_back(fmt::format("after {} of {} operations, lost {} seed {}: {}", count, ops.size(),

@@ -1,10 +1,11 @@
-// Memory with the same bytes is in an image once, wherever it lies; and what only has the same checksum is not taken for it.
-#include "tests/image/image_fixture.h"
-#include "tests/image/reseal.h"
+// Memory with the same bytes is in an image once, wherever it lies; and what only has the same checksum is
+// not taken for it.
 #include "image/read/image_chain.h"
+#include "image/read/saved_memory.h"
 #include "image/rewrite/image_rewrite.h"
 #include "image/write/repeated_segments.h"
-#include "image/read/saved_memory.h"
+#include "tests/image/image_fixture.h"
+#include "tests/image/reseal.h"
 
 namespace ckpt {
 namespace {
@@ -16,7 +17,10 @@ struct Way {
   Codec codec;
   bool direct;
 };
-constexpr Way kWays[] = {{"plain", Codec::kNone, true}, {"buffered", Codec::kNone, false}, {"lz4", Codec::kLz4, true}, {"zstd", Codec::kZstd, true}};
+constexpr Way kWays[] = {{"plain", Codec::kNone, true},
+                         {"buffered", Codec::kNone, false},
+                         {"lz4", Codec::kLz4, true},
+                         {"zstd", Codec::kZstd, true}};
 
 class Repeated : public ImageTest, public ::testing::WithParamInterface<Way> {
  protected:
@@ -27,7 +31,8 @@ class Repeated : public ImageTest, public ::testing::WithParamInterface<Way> {
     return o;
   }
   // Each part of the memory becomes the part of `pattern` that it names. Half of each page compresses.
-  static void lay_out(TestMemory& memory, const TestMemory& pattern, const std::function<size_t(size_t)>& which) {
+  static void lay_out(TestMemory& memory, const TestMemory& pattern,
+                      const std::function<size_t(size_t)>& which) {
     for (size_t i = 0; i < memory.size / kPart; i++) {
       std::memcpy(memory.bytes + i * kPart, pattern.bytes + which(i) * kPart, kPart);
       for (size_t at = 0; at < kPart; at += 4096) std::memset(memory.bytes + i * kPart + at, 7, 2048);
@@ -54,8 +59,8 @@ class Repeated : public ImageTest, public ::testing::WithParamInterface<Way> {
 TEST_P(Repeated, OnePatternEverywhere) {
   TestMemory pattern(16), memory(256 * 16);  // 16 MiB
   lay_out(memory, pattern, [](size_t) { return 0; });
-  // As long as the first is on its way to the disk there is nothing to compare with: two of them; a compressed extent has
-  // four parts.
+  // As long as the first is on its way to the disk there is nothing to compare with: two of them; a
+  // compressed extent has four parts.
   EXPECT_LT(image_of(memory), 8 * kPart + (64u << 10));
 }
 
@@ -129,7 +134,8 @@ TEST_P(Repeated, IncrementsAndTheirFullImage) {
   EXPECT_LT(check(memory, 2), 24 * kPart);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Repeated, ::testing::ValuesIn(kWays), [](const auto& way) { return way.param.name; });
+INSTANTIATE_TEST_SUITE_P(Ways, Repeated, ::testing::ValuesIn(kWays),
+                         [](const auto& way) { return way.param.name; });
 
 // A file of extents, each filled with its number, and their index.
 class RepeatedSegmentsTest : public ::testing::Test {
@@ -143,7 +149,9 @@ class RepeatedSegmentsTest : public ::testing::Test {
     fd_.reset(memfd_create("image", MFD_CLOEXEC));
     ASSERT_TRUE(repeated_.start(fd_.get(), index_, arena_));
   }
-  static std::vector<std::byte> bytes(int content) { return std::vector<std::byte>(kBytes, static_cast<std::byte>(content)); }
+  static std::vector<std::byte> bytes(int content) {
+    return std::vector<std::byte>(kBytes, static_cast<std::byte>(content));
+  }
   IndexEntry like(uint64_t checksum) const { return {0, 0, kBytes, kBytes, checksum, 0, 0}; }
   uint64_t find(int content, uint64_t checksum, bool written = true) {
     const uint64_t at = repeated_.candidate(like(checksum));
@@ -151,7 +159,8 @@ class RepeatedSegmentsTest : public ::testing::Test {
   }
   void store(int content, uint64_t checksum) {
     auto data = bytes(content);
-    ASSERT_EQ(pwrite(fd_.get(), data.data(), data.size(), static_cast<off_t>(end_)), static_cast<ssize_t>(data.size()));
+    ASSERT_EQ(pwrite(fd_.get(), data.data(), data.size(), static_cast<off_t>(end_)),
+              static_cast<ssize_t>(data.size()));
     IndexEntry entry = like(checksum);
     entry.offset = end_;
     end_ += kBytes;

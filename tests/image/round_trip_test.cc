@@ -1,6 +1,6 @@
 #include "base/kernel_caps.h"
-#include "tests/image/image_fixture.h"
 #include "image/read/image_catalog.h"
+#include "tests/image/image_fixture.h"
 
 namespace ckpt {
 namespace {
@@ -44,8 +44,8 @@ class NoWrites final : public FileBackend {
   WriteResult done_ = {};
 };
 
-// As many pages as arena_bytes() was told, none with a neighbour; one more than the vectors have room for without
-// growing, with each of them.
+// As many pages as arena_bytes() was told, none with a neighbour; one more than the vectors have room for
+// without growing, with each of them.
 TEST_F(RoundTrip, PagesWithoutNeighboursFitIntoTheArena) {
   const TestMemory memory(64);
   for (uint64_t pages : {131'072 + 1, 65'536 + 1, 300'000}) {
@@ -57,7 +57,8 @@ TEST_F(RoundTrip, PagesWithoutNeighboursFitIntoTheArena) {
       Arena arena;
       ASSERT_TRUE(arena.reserve(DirectSink::arena_bytes(options, pages * kPageSize)));
       DirectSink sink(options);
-      auto opened = sink.open(dir_fd_.get(), name(2).c_str(), identity(2, increment ? 1 : 0), arena, count_release, &released_);
+      auto opened = sink.open(dir_fd_.get(), name(2).c_str(), identity(2, increment ? 1 : 0), arena,
+                              count_release, &released_);
       ASSERT_TRUE(opened.ok()) << opened.error().message();
       for (uint64_t page = 0; page < pages; page++) {
         const Addr at{memory.base + 2 * page * kPageSize};
@@ -121,13 +122,15 @@ TEST_F(RoundTrip, HeldBuffersAreReleasedOnceAndWhenTheyAreWritten) {
     size_t segment_bytes;
     std::vector<int> released;
   };
-  constexpr uint64_t kMasks[] = {~0ull, 0xffff'ffff'ffff'ff00, 0xfff0'0000'ffff'0ff1, 0x0000'0000'ffff'0000, 0x8421'0000'0000'0001};
+  constexpr uint64_t kMasks[] = {~0ull, 0xffff'ffff'ffff'ff00, 0xfff0'0000'ffff'0ff1, 0x0000'0000'ffff'0000,
+                                 0x8421'0000'0000'0001};
   for (bool uring : {false, true}) {
     if (uring && !probe_io_uring().ok()) GTEST_SKIP() << "io_uring is not allowed here";
     for (uint32_t pages : {4u, 16u, 64u}) {
       for (uint64_t present : kMasks) {
         for (size_t most : {size_t{3}, size_t{200}}) {
-          SCOPED_TRACE(fmt::format("uring {}, segments of {} pages, present {:#x}, {} held", uring, pages, present, most));
+          SCOPED_TRACE(fmt::format("uring {}, segments of {} pages, present {:#x}, {} held", uring, pages,
+                                   present, most));
           const TestMemory memory(1500);
           TestMemory buffers(1500);
           Pool pool{buffers.bytes, pages * kPageSize, {}};
@@ -139,8 +142,11 @@ TEST_F(RoundTrip, HeldBuffersAreReleasedOnceAndWhenTheyAreWritten) {
           std::vector<CopiedSegment> list;
           for (size_t page = 0; page < 1500; page += pages) {
             uint64_t mask = 0;
-            for (size_t i = 0; i < pages && page + i < 1500; i++) mask |= (present >> ((page + i) % 64) & 1) << i;
-            list.push_back({{memory.base + page * kPageSize}, mask, buffers.bytes + page * kPageSize,
+            for (size_t i = 0; i < pages && page + i < 1500; i++)
+              mask |= (present >> ((page + i) % 64) & 1) << i;
+            list.push_back({{memory.base + page * kPageSize},
+                            mask,
+                            buffers.bytes + page * kPageSize,
                             static_cast<uint32_t>(list.size())});
           }
           pool.released.resize(list.size());
@@ -182,7 +188,8 @@ TEST_F(RoundTrip, NoMoreBuffersAreHeldThanAllowed) {
     arena_.reset();
     released_ = 0;
     DirectSink sink(options);
-    ASSERT_TRUE(sink.open(dir_fd_.get(), name(1).c_str(), identity(1), arena_, count_release, &released_).ok());
+    ASSERT_TRUE(
+        sink.open(dir_fd_.get(), name(1).c_str(), identity(1), arena_, count_release, &released_).ok());
     const auto list = segments(memory);
     size_t held = 0;
     for (size_t i = 0; i < list.size(); ++i) {

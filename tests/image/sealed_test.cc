@@ -1,8 +1,8 @@
 // Encrypted images: what is changed, moved, cut or of another image is refused, and so is another key.
-#include "tests/image/exercise_reader.h"
-#include "tests/image/image_fixture.h"
 #include "image/read/image_chain.h"
 #include "image/read/reading_key.h"
+#include "tests/image/exercise_reader.h"
+#include "tests/image/image_fixture.h"
 
 namespace ckpt {
 namespace {
@@ -51,7 +51,8 @@ TEST(SealedFormat, LengthsAndPlacesFit) {
   }
   // A group without blocks, and files shorter than one block with its tag.
   EXPECT_EQ(sealed_block_count(sealed_file_bytes(256) + kBlockSize), 0u);
-  for (uint64_t bytes : {uint64_t{0}, kBlockSize, 2 * kBlockSize, 3 * kBlockSize + 1}) EXPECT_EQ(sealed_block_count(bytes), 0u);
+  for (uint64_t bytes : {uint64_t{0}, kBlockSize, 2 * kBlockSize, 3 * kBlockSize + 1})
+    EXPECT_EQ(sealed_block_count(bytes), 0u);
 }
 
 // The example of docs/image_format.md.
@@ -79,7 +80,8 @@ TEST(SealedFormat, KnownAnswer) {
     header.nonce[i] = static_cast<uint8_t>(0xa0 + i);
     header.run_id[i] = static_cast<uint8_t>(0xb0 + i);
   }
-  const uint8_t check[] = {0x03, 0xee, 0x32, 0x96, 0x02, 0x52, 0x74, 0xfa, 0x31, 0x05, 0xdf, 0x1f, 0xe0, 0x36, 0x41, 0x65};
+  const uint8_t check[] = {0x03, 0xee, 0x32, 0x96, 0x02, 0x52, 0x74, 0xfa,
+                           0x31, 0x05, 0xdf, 0x1f, 0xe0, 0x36, 0x41, 0x65};
   std::memcpy(header.key_check, check, sizeof(check));
   EXPECT_TRUE(key_fits(key, header));
   std::byte plain[kBlockSize] = {}, sealed[kBlockSize], tag[kTagBytes];
@@ -169,7 +171,8 @@ TEST_F(Sealed, CutAnywhere) {
   const std::string whole = read_file(path(name(1)));
   const uint64_t blocks = sealed_block_count(whole.size());
   ASSERT_GT(blocks, 2 * kBlocksOfGroup);
-  for (size_t n = kBlockSize; n < whole.size(); n += kBlockSize) expect_damaged(whole.substr(0, n), std::to_string(n));
+  for (size_t n = kBlockSize; n < whole.size(); n += kBlockSize)
+    expect_damaged(whole.substr(0, n), std::to_string(n));
   for (size_t n : {size_t{1}, size_t{4095}, size_t{8191}, whole.size() - 1}) {
     EXPECT_FALSE(check(whole.substr(0, n)).ok()) << n;
   }

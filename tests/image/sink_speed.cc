@@ -1,7 +1,8 @@
 // How fast images are written: the sink with each back end against plain sequential O_DIRECT writes of
 // the same size. Not a test; prints one line for each.
 // Half of each block of 256 bytes is zero: memory that compresses about 2:1, quickly.
-//     sink_speed DIRECTORY [MiB] [MiB of one chunk] [chunks in flight] [none|lz4|zstd[:LEVEL]|auto] [KEY FILE or ''] [most helpers]
+//     sink_speed DIRECTORY [MiB] [MiB of one chunk] [chunks in flight] [none|lz4|zstd[:LEVEL]|auto] [KEY FILE
+//     or ''] [most helpers]
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -136,10 +137,11 @@ void sink(const std::string& dir, std::byte* data, size_t bytes, ckpt::SinkOptio
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr,
-                 "usage: %s DIRECTORY [MiB] [MiB of one chunk] [chunks in flight] [none|lz4|zstd[:LEVEL]|auto] "
-                 "[KEY FILE or ''] [most helpers, 1]\n",
-                 argv[0]);
+    std::fprintf(
+        stderr,
+        "usage: %s DIRECTORY [MiB] [MiB of one chunk] [chunks in flight] [none|lz4|zstd[:LEVEL]|auto] "
+        "[KEY FILE or ''] [most helpers, 1]\n",
+        argv[0]);
     return 64;
   }
   size_t bytes = (argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 2048) << 20;

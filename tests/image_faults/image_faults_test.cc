@@ -11,12 +11,12 @@
 
 #include <set>
 
-#include "tests/image_faults/call_faults.h"
-#include "tests/image/image_fixture.h"
 #include "image/read/image_catalog.h"
-#include "image/write/image_directory.h"
 #include "image/read/reading_key.h"
 #include "image/read/saved_memory.h"
+#include "image/write/image_directory.h"
+#include "tests/image/image_fixture.h"
+#include "tests/image_faults/call_faults.h"
 
 namespace ckpt {
 namespace {

@@ -25,8 +25,8 @@ namespace ckpt {
 namespace {
 
 size_t open_descriptors() {
-  return static_cast<size_t>(
-      std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
+  return static_cast<size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                                           std::filesystem::directory_iterator()));
 }
 
 class KernelCapsTest : public ::testing::Test {
@@ -61,9 +61,15 @@ class KernelCapsTest : public ::testing::Test {
 
 TEST_F(KernelCapsTest, PagemapScan) { expect(probe_pagemap_scan(), {ENOTTY, EPERM}); }
 TEST_F(KernelCapsTest, IoUring) { expect(probe_io_uring(), {ENOSYS, EPERM}); }
-TEST_F(KernelCapsTest, UserNamespace) { expect(probe_user_namespace(), {EPERM, ENOSPC, EUSERS, EINVAL, EACCES}); }
-TEST_F(KernelCapsTest, PidNamespace) { expect(probe_pid_namespace(), {EPERM, ENOSPC, EUSERS, EINVAL, EACCES}); }
-TEST_F(KernelCapsTest, TimeNamespace) { expect(probe_time_namespace(), {EPERM, ENOSPC, EUSERS, EINVAL, EACCES}); }
+TEST_F(KernelCapsTest, UserNamespace) {
+  expect(probe_user_namespace(), {EPERM, ENOSPC, EUSERS, EINVAL, EACCES});
+}
+TEST_F(KernelCapsTest, PidNamespace) {
+  expect(probe_pid_namespace(), {EPERM, ENOSPC, EUSERS, EINVAL, EACCES});
+}
+TEST_F(KernelCapsTest, TimeNamespace) {
+  expect(probe_time_namespace(), {EPERM, ENOSPC, EUSERS, EINVAL, EACCES});
+}
 TEST_F(KernelCapsTest, SetTid) { expect(probe_set_tid(), {EPERM, ENOSYS}); }
 TEST_F(KernelCapsTest, SetTidInNamespace) {
   expect(probe_set_tid_in_namespace(), {EPERM, ENOSPC, EUSERS, EINVAL, EACCES, ENOSYS});
@@ -114,7 +120,8 @@ TEST_F(KernelCapsTest, UserfaultfdSaysWhatGaveIt) {
   }
 }
 
-// What mode auto and `ckpt check` go by is what the kernel says to the very features that the library asks for.
+// What mode auto and `ckpt check` go by is what the kernel says to the very features that the library asks
+// for.
 TEST_F(KernelCapsTest, RealtimeNeedsAllOfItsFeatures) {
   UserfaultfdProbe p = probe_userfaultfd();
   ScopedFd fd(open_userfaultfd(O_CLOEXEC, nullptr));
@@ -142,7 +149,8 @@ TEST_F(KernelCapsTest, WithoutRights) {
   if (child == 0) {
     if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(1);
     UserfaultfdProbe p = probe_userfaultfd();
-    if (p.access == UserfaultfdAccess::kUserModeOnly && (p.syscall_error != EPERM || p.device_error == 0)) _exit(2);
+    if (p.access == UserfaultfdAccess::kUserModeOnly && (p.syscall_error != EPERM || p.device_error == 0))
+      _exit(2);
     if (probe_set_tid().ok()) _exit(3);  // needs CAP_CHECKPOINT_RESTORE
     ProbeResult r = probe_set_tid_in_namespace();
     ProbeResult user = probe_user_namespace();

@@ -68,7 +68,10 @@ TEST(StopTest, AnEventfdHasANumberThatNoOtherHas) {
 // With FRED the processor need not leave the address behind the instruction in rcx.
 bool call_leaves_address() {
   unsigned long address = 0, result = SYS_getpid, behind;
-  asm volatile("syscall\n1: lea 1b(%%rip), %2" : "+c"(address), "+a"(result), "=r"(behind) : : "r11", "memory");
+  asm volatile("syscall\n1: lea 1b(%%rip), %2"
+               : "+c"(address), "+a"(result), "=r"(behind)
+               :
+               : "r11", "memory");
   return address == behind;
 }
 
@@ -76,9 +79,11 @@ std::atomic<int> seen_waiting;
 std::atomic<bool> goes_on;
 int ends[2];
 
-// What the frame says of a thread that gets a signal in `work`, or in the system call named there. finish() ends it.
+// What the frame says of a thread that gets a signal in `work`, or in the system call named there. finish()
+// ends it.
 int waiting_in(void (*work)(), long call, void (*finish)()) {
-  struct sigaction action {}, before;
+  struct sigaction action {
+  }, before;
   action.sa_flags = SA_SIGINFO | SA_RESTART;
   action.sa_sigaction = [](int, siginfo_t*, void* frame) {
     seen_waiting = ckpt::StopWorld::was_waiting(*static_cast<ucontext_t*>(frame)) ? 1 : 0;

@@ -41,8 +41,8 @@ class UserfaultfdTest : public ::testing::Test {
     api.api = UFFD_API;
     api.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP;
     ASSERT_EQ(ioctl(uffd_.get(), UFFDIO_API, &api), 0);
-    memory_ = static_cast<char*>(
-        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memory_ =
+        static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     ASSERT_NE(memory_, MAP_FAILED);
     memset(memory_, 'a', kBytes);
     uffdio_register reg{};
@@ -259,8 +259,8 @@ TEST_F(UserfaultfdTest, WriteProtectSaysEagainUntilTheEventIsRead) {
   api.api = UFFD_API;
   api.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_EVENT_REMOVE;
   ASSERT_EQ(ioctl(other.get(), UFFDIO_API, &api), 0);
-  char* memory = static_cast<char*>(
-      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  char* memory =
+      static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   memset(memory, 'a', kBytes);
   uffdio_register reg{};
   reg.range = {reinterpret_cast<uint64_t>(memory), kBytes};

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <memory>
 
-#include "image/write/direct_sink.h"
 #include "image/read/image_catalog.h"
 #include "image/read/saved_memory.h"
+#include "image/write/direct_sink.h"
 
 namespace ckpt {
 namespace {

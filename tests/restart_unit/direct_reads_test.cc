@@ -30,7 +30,8 @@ class DirectReadsOfAFile : public ::testing::Test {
     fd_ = open(name, O_RDONLY | O_DIRECT | O_CLOEXEC);
     unlink(name);
     if (fd_ < 0) GTEST_SKIP() << "no O_DIRECT here";
-    memory_ = static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memory_ = static_cast<std::byte*>(
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     ASSERT_NE(memory_, MAP_FAILED);
   }
   void TearDown() override {
@@ -49,7 +50,8 @@ class DirectReadsOfAFile : public ::testing::Test {
     return list;
   }
   void expect_all_there() {
-    for (size_t i = 0; i < kBytes; ++i) ASSERT_EQ(static_cast<char>(memory_[i]), static_cast<char>('!' + i / kBlock % 90)) << i;
+    for (size_t i = 0; i < kBytes; ++i)
+      ASSERT_EQ(static_cast<char>(memory_[i]), static_cast<char>('!' + i / kBlock % 90)) << i;
   }
 
   static constexpr size_t kBytes = kBlocks * kBlock;

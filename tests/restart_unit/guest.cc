@@ -73,7 +73,8 @@ extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(const Re
         put(reinterpret_cast<const char*>(step->address), static_cast<long>(step->length));
         break;
       case GuestOp::kText:
-        put(reinterpret_cast<const char*>(step->address), length_of(reinterpret_cast<const char*>(step->address)));
+        put(reinterpret_cast<const char*>(step->address),
+            length_of(reinterpret_cast<const char*>(step->address)));
         break;
       case GuestOp::kFacts: {
         timespec now{};

@@ -63,7 +63,8 @@ MadeImage::MadeImage() {
     limits.soft[i] = l.rlim_cur;
     limits.hard[i] = l.rlim_max;
   }
-  std::string code(reinterpret_cast<const char*>(ckpt_guest_begin), static_cast<size_t>(ckpt_guest_end - ckpt_guest_begin));
+  std::string code(reinterpret_cast<const char*>(ckpt_guest_begin),
+                   static_cast<size_t>(ckpt_guest_end - ckpt_guest_begin));
   add(kCode, kCode + 0x4000, PROT_READ | PROT_EXEC, MappingKind::kAnonymous, code);
   mm.start_code = kCode;
   mm.end_code = kCode + 0x4000;
@@ -77,7 +78,8 @@ MadeImage::MadeImage() {
   exe = "/proc/self/exe";
 }
 
-MadeMapping& MadeImage::add(uint64_t start, uint64_t end, uint32_t prot, MappingKind kind, std::string bytes) {
+MadeMapping& MadeImage::add(uint64_t start, uint64_t end, uint32_t prot, MappingKind kind,
+                            std::string bytes) {
   MadeMapping m;
   m.record.start = start;
   m.record.end = end;
@@ -137,7 +139,8 @@ std::string MadeImage::write(const std::string& directory) {
   for (MadeMapping& m : mappings_) {
     m.record.path_len = static_cast<uint32_t>(m.path.size());
     m.record.build_id_len = static_cast<uint32_t>(m.build_id.size());
-    meta.record(RecordType::kMapping, m.record, std::string_view(m.path), std::span<const std::byte>(m.build_id));
+    meta.record(RecordType::kMapping, m.record, std::string_view(m.path),
+                std::span<const std::byte>(m.build_id));
   }
   for (int tid = process.pid, i = -1; i < static_cast<int>(more_threads.size()); ++i) {
     if (i >= 0) tid = more_threads[static_cast<size_t>(i)];
@@ -182,7 +185,8 @@ std::string MadeImage::write(const std::string& directory) {
       uint64_t mask = 0;
       for (uint64_t page = 0; page * 4096 < part; ++page) {
         const std::byte* p = buffer + page * 4096;
-        if (std::any_of(p, p + 4096, [](std::byte b) { return b != std::byte{0}; })) mask |= uint64_t{1} << page;
+        if (std::any_of(p, p + 4096, [](std::byte b) { return b != std::byte{0}; }))
+          mask |= uint64_t{1} << page;
       }
       CopiedSegment segment{Addr{m.record.start + at}, mask, buffer, 0};
       if (mask != 0) abort_unless(sink.append({&segment, 1}).ok(), "append");
@@ -207,12 +211,16 @@ void refuse_ioctl(unsigned long request, int error) {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   sock_fprog program{std::size(filter), filter};
-  abort_unless(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "seccomp");
+  abort_unless(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+                   prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0,
+               "seccomp");
 }
 
-RunResult run_restart(std::vector<std::string> arguments, const std::string& input, const std::function<void()>& before_exec) {
+RunResult run_restart(std::vector<std::string> arguments, const std::string& input,
+                      const std::function<void()>& before_exec) {
   int in[2], out[2], err[2];
-  abort_unless(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0, "pipes");
+  abort_unless(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0,
+               "pipes");
   std::vector<char*> argv{const_cast<char*>(CKPT_RESTART_PROGRAM)};
   for (std::string& a : arguments) argv.push_back(a.data());
   argv.push_back(nullptr);

@@ -53,7 +53,8 @@ struct RunResult {
   int exit_code() const;
 };
 // before_exec: in the process that becomes ckpt-restart.
-RunResult run_restart(std::vector<std::string> arguments, const std::string& input = {}, const std::function<void()>& before_exec = {});
+RunResult run_restart(std::vector<std::string> arguments, const std::string& input = {},
+                      const std::function<void()>& before_exec = {});
 // A seccomp filter of the calling process's own: from now on ioctl(fd, request) fails with `error`.
 void refuse_ioctl(unsigned long request, int error);
 

@@ -22,7 +22,8 @@ class Memory : public ::testing::Test {
   void TearDown() override {
     if (!HasFailure()) (void)!system(("rm -rf " + directory_).c_str());
   }
-  RunResult run(MadeImage& image, std::vector<std::string> options = {}, const std::function<void()>& before_exec = {}) {
+  RunResult run(MadeImage& image, std::vector<std::string> options = {},
+                const std::function<void()>& before_exec = {}) {
     image.step(GuestOp::kGo);
     image.step(GuestOp::kEnd, 7);
     options.push_back(image.write(directory_));
@@ -55,7 +56,8 @@ TEST_F(Memory, AnonymousPagesWithHolesComeBack) {
   MadeImage image;
   std::string bytes = pattern(3 << 20, 1);
   for (size_t page = 5; page < 700; page += 7) bytes.replace(page * 4096, 4096, std::string(4096, '\0'));
-  image.add(0x20'0000'0000, 0x20'0000'0000 + (8 << 20), PROT_READ | PROT_WRITE, MappingKind::kAnonymous, bytes);
+  image.add(0x20'0000'0000, 0x20'0000'0000 + (8 << 20), PROT_READ | PROT_WRITE, MappingKind::kAnonymous,
+            bytes);
   image.step(GuestOp::kDump, 0, 0x20'0000'0000, 4 << 20);
   RunResult r = run(image);
   EXPECT_EQ(r.exit_code(), 7) << r.err;
@@ -69,7 +71,8 @@ TEST_F(Memory, CompressedPagesComeBack) {
     std::string bytes;
     for (int i = 0; i < 100000; ++i) bytes += "line " + std::to_string(i * 7) + "\n";
     bytes += pattern(1 << 20, 2);  // and some that cannot be compressed
-    image.add(0x20'0000'0000, 0x20'0000'0000 + (8 << 20), PROT_READ | PROT_WRITE, MappingKind::kAnonymous, bytes);
+    image.add(0x20'0000'0000, 0x20'0000'0000 + (8 << 20), PROT_READ | PROT_WRITE, MappingKind::kAnonymous,
+              bytes);
     image.step(GuestOp::kDump, 0, 0x20'0000'0000, bytes.size());
     RunResult r = run(image);
     EXPECT_EQ(r.exit_code(), 7) << r.err;
@@ -86,7 +89,8 @@ TEST_F(Memory, LazyPagesComeBackWhenTheyAreTouched) {
     bytes.resize(2 << 20);
     bytes += pattern(3 << 20, 2);
     for (size_t page = 300; page < 1000; page += 7) bytes.replace(page * 4096, 4096, std::string(4096, '\0'));
-    // Two mappings side by side: extents may reach from one into the other. Read only, and with a hole at the end.
+    // Two mappings side by side: extents may reach from one into the other. Read only, and with a hole at the
+    // end.
     uint64_t at = 0x20'0000'0000;
     size_t middle = (3 << 20) + 8192;
     image.add(at, at + middle, PROT_READ | PROT_WRITE, MappingKind::kAnonymous, bytes.substr(0, middle));
@@ -103,17 +107,22 @@ TEST_F(Memory, LazyPagesComeBackWhenTheyAreTouched) {
   }
 }
 
-// What ckpt-restart puts there itself (mappings with a MiB or more), what the restorer copies, side by side and in the same extents.
+// What ckpt-restart puts there itself (mappings with a MiB or more), what the restorer copies, side by side
+// and in the same extents.
 void add_memory_of_all_kinds(MadeImage& image, std::string& bytes) {
   bytes = pattern(7 << 20, 9);
-  for (size_t page = 0; page < 1700; page += 2) bytes.replace(page * 4096 + 8, 4000, std::string(4000, 'y'));  // can be compressed
+  for (size_t page = 0; page < 1700; page += 2)
+    bytes.replace(page * 4096 + 8, 4000, std::string(4000, 'y'));  // can be compressed
   for (size_t page = 3; page < 1700; page += 11) bytes.replace(page * 4096, 4096, std::string(4096, '\0'));
   constexpr size_t kEnds[] = {(2 << 20) + 4096, (2 << 20) + 65536, 4 << 20, 6 << 20, 7 << 20};
   constexpr uint32_t kFlags[] = {0, 0, kMapHugePage, 0, kMapLocked};
   size_t from = 0;
   for (size_t i = 0; i < std::size(kEnds); ++i) {
     const uint32_t prot = i == 3 ? PROT_READ : PROT_READ | PROT_WRITE;
-    image.add(kMany + from, kMany + kEnds[i], prot, MappingKind::kAnonymous, bytes.substr(from, kEnds[i] - from)).record.flags = kFlags[i];
+    image
+        .add(kMany + from, kMany + kEnds[i], prot, MappingKind::kAnonymous,
+             bytes.substr(from, kEnds[i] - from))
+        .record.flags = kFlags[i];
     from = kEnds[i];
   }
 }
@@ -164,12 +173,14 @@ TEST_F(Memory, MapsAreWhatTheImageSays) {
   MadeImage image;
   image.add(0x20'0000'0000, 0x20'0000'2000, PROT_READ, MappingKind::kAnonymous, pattern(8192, 3));
   image.add(0x20'0000'4000, 0x20'0000'6000, PROT_NONE, MappingKind::kAnonymous, pattern(8192, 4));
-  image.add(0x20'0001'0000, 0x20'0002'0000, PROT_READ | PROT_WRITE, MappingKind::kAnonymous).record.flags = kMapGrowsDown;
+  image.add(0x20'0001'0000, 0x20'0002'0000, PROT_READ | PROT_WRITE, MappingKind::kAnonymous).record.flags =
+      kMapGrowsDown;
   image.cat("/proc/self/maps");
   RunResult r = run(image);
   EXPECT_EQ(r.exit_code(), 7) << r.err;
-  for (const char* line : {"1000000000-1000004000 r-xp", "2000000000-2000002000 r--p", "2000004000-2000006000 ---p",
-                           "2000010000-2000020000 rw-p", "[vdso]", "[vvar]", "700000000000-"}) {
+  for (const char* line :
+       {"1000000000-1000004000 r-xp", "2000000000-2000002000 r--p", "2000004000-2000006000 ---p",
+        "2000010000-2000020000 rw-p", "[vdso]", "[vvar]", "700000000000-"}) {
     EXPECT_NE(r.out.find(line), std::string::npos) << line << " in\n" << r.out;
   }
   // The restorer's own range is all that may be there beside it (the library unmaps it).
@@ -251,9 +262,11 @@ TEST_F(Memory, FilesAreMappedAgain) {
   close(fd);
   // Private: page 1 changed by the program. Shared: page 2 written by it.
   std::string changed = pattern(4096, 7), written = pattern(4096, 8);
-  auto& p = image.add(0x20'0000'0000, 0x20'0000'3000, PROT_READ, MappingKind::kFilePrivate, std::string(4096, '\0') + changed);
+  auto& p = image.add(0x20'0000'0000, 0x20'0000'3000, PROT_READ, MappingKind::kFilePrivate,
+                      std::string(4096, '\0') + changed);
   p.path = path;
-  auto& s = image.add(0x21'0000'0000, 0x21'0000'1000, PROT_READ | PROT_WRITE, MappingKind::kFileShared, written);
+  auto& s =
+      image.add(0x21'0000'0000, 0x21'0000'1000, PROT_READ | PROT_WRITE, MappingKind::kFileShared, written);
   s.path = path;
   s.record.file_offset = 0x3000;
   s.record.flags = kMapMayWrite;

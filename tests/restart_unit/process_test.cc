@@ -61,7 +61,8 @@ TEST_F(Process, HasItsOldPidInANamespaceWhenItIsTaken) {
   RunResult r = run(image);
   EXPECT_EQ(r.exit_code(), 7) << r.err;
   EXPECT_EQ(fact(r, "pid"), getpid());
-  EXPECT_NE(r.out.find("\n" + std::to_string(getpid()) + " (guest) R 1 "), std::string::npos) << r.out << r.err;
+  EXPECT_NE(r.out.find("\n" + std::to_string(getpid()) + " (guest) R 1 "), std::string::npos)
+      << r.out << r.err;
 }
 
 TEST_F(Process, MayBeProcessOne) {
@@ -107,7 +108,8 @@ TEST_F(Process, ComesBackAsItsOwnUser) {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct ours[2] = {};
   ASSERT_EQ(syscall(SYS_capget, &header, ours), 0);
-  const std::string kept = fmt::format("00000100{:08x}\n", ours[0].permitted & (1u << CAP_SYS_RESOURCE | 1u << CAP_SYS_NICE));
+  const std::string kept =
+      fmt::format("00000100{:08x}\n", ours[0].permitted & (1u << CAP_SYS_RESOURCE | 1u << CAP_SYS_NICE));
   EXPECT_NE(r.out.find("CapPrm:\t" + kept), std::string::npos) << r.out;
   EXPECT_NE(r.out.find("CapEff:\t" + kept), std::string::npos) << r.out;
 }
@@ -131,14 +133,15 @@ TEST_F(Process, ComesBackWithoutPrivilege) {
     dup2(out[1], 1);
     dup2(out[1], 2);
     close(out[0]);
-    execlp("setpriv", "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", CKPT_RESTART_PROGRAM,
-           path.c_str(), nullptr);
+    execlp("setpriv", "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups",
+           CKPT_RESTART_PROGRAM, path.c_str(), nullptr);
     _exit(127);
   }
   close(out[1]);
   RunResult r;
   char buffer[4096];
-  for (ssize_t n; (n = read(out[0], buffer, sizeof(buffer))) > 0;) r.out.append(buffer, static_cast<size_t>(n));
+  for (ssize_t n; (n = read(out[0], buffer, sizeof(buffer))) > 0;)
+    r.out.append(buffer, static_cast<size_t>(n));
   close(out[0]);
   waitpid(child, &r.status, 0);
   EXPECT_EQ(r.exit_code(), 7) << r.out;
@@ -220,7 +223,8 @@ TEST_F(Process, WaitingCostsNothing) {
     auto cpu_ms = [] {
       rusage u{};
       getrusage(RUSAGE_CHILDREN, &u);
-      return (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000 + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1000;
+      return (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000 +
+             (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1000;
     };
     auto before = cpu_ms();
     RunResult r = run(image, {"--namespaces", namespaces});

@@ -25,7 +25,8 @@ class Refusal : public ::testing::Test {
     image.step(GuestOp::kEnd, 7);
     return image.write(directory_);
   }
-  void expect(const std::string& argument, ExitCode code, const std::string& words, std::vector<std::string> options = {}) {
+  void expect(const std::string& argument, ExitCode code, const std::string& words,
+              std::vector<std::string> options = {}) {
     options.push_back(argument);
     RunResult r = run_restart(options);
     EXPECT_EQ(r.exit_code(), static_cast<int>(code)) << r.err;
@@ -57,7 +58,8 @@ TEST_F(Refusal, AnyDamagedByte) {
   struct stat st;
   ASSERT_EQ(stat(path.c_str(), &st), 0);
   int fd = open(path.c_str(), O_RDWR);
-  for (off_t at : {off_t{0}, off_t{9}, off_t{4096 + 100}, st.st_size / 2, st.st_size - 4096 - 1, st.st_size - 20}) {
+  for (off_t at :
+       {off_t{0}, off_t{9}, off_t{4096 + 100}, st.st_size / 2, st.st_size - 4096 - 1, st.st_size - 20}) {
     char byte, flipped;
     ASSERT_EQ(pread(fd, &byte, 1, at), 1);
     flipped = static_cast<char>(byte ^ 0x10);
@@ -134,7 +136,8 @@ TEST_F(Refusal, NoWorkingDirectory) {
 
 TEST_F(Refusal, MemoryThatCannotBeMapped) {
   MadeImage image;
-  image.add(0x20'0000'0000, 0x20'0000'0000 + (uint64_t{1} << 45), PROT_READ | PROT_WRITE, MappingKind::kAnonymous);
+  image.add(0x20'0000'0000, 0x20'0000'0000 + (uint64_t{1} << 45), PROT_READ | PROT_WRITE,
+            MappingKind::kAnonymous);
   expect(write(image), ExitCode::kSystem, "2000000000");
 }
 

@@ -92,7 +92,8 @@ TEST(BufferPool, KeepsAQuarterForForcedCopies) {
 
 TEST(BufferPool, ACopierThatWaitedGoesOnWhenThereIsRoomForSeveral) {
   BufferPool pool;
-  ASSERT_TRUE(pool.reserve(32 * kBytes, kBytes));  // 24 for copies in order: it goes on when 3 of them are free
+  ASSERT_TRUE(
+      pool.reserve(32 * kBytes, kBytes));  // 24 for copies in order: it goes on when 3 of them are free
   std::vector<uint32_t> taken;
   for (int i = 0; i < 24; ++i) taken.push_back(pool.acquire(CopyKind::kSequential));
   std::atomic<bool> got{false};

@@ -1,5 +1,5 @@
-// Memory that goes, or is another's, while it is copied: whatever the kernel tells of it, an image never has what was not there at
-// the stop.
+// Memory that goes, or is another's, while it is copied: whatever the kernel tells of it, an image never has
+// what was not there at the stop.
 #include <future>
 #include <memory>
 
@@ -11,7 +11,8 @@ namespace {
 using test::fill_simple;
 using test::Rig;
 
-// 64 pages as in fill_simple(), of which `count` behind the first segment are not copied: the parent has them, or none of them exists.
+// 64 pages as in fill_simple(), of which `count` behind the first segment are not copied: the parent has
+// them, or none of them exists.
 void fill_around(Rig& rig, size_t count, bool inherited) {
   for (size_t i = 0; i < 64; ++i) rig.memory.set(i, i + 1);
   rig.region(0, 64);
@@ -65,7 +66,8 @@ TEST(Copier, MemoryThatLosesItsProtectionWithoutAWordIsLost) {
       };
       if (when == "before") replace(true);
       if (when == "reading") rig.memory.after_read = [&](Addr a) { replace(a == rig.memory.page(16)); };
-      if (when == "read" || when == "forced") rig.memory.after_read = [&](Addr a) { replace(a == rig.memory.page(32)); };
+      if (when == "read" || when == "forced")
+        rig.memory.after_read = [&](Addr a) { replace(a == rig.memory.page(32)); };
       if (when == "saved") rig.memory.after_read = [&](Addr a) { replace(a == rig.memory.page(48)); };
       std::thread writer;
       if (when == "forced") {
@@ -84,10 +86,12 @@ TEST(Copier, MemoryThatLosesItsProtectionWithoutAWordIsLost) {
   }
 }
 
-// So may be what nobody copies: pages that the image before has, and those of which it is said that there are none.
+// So may be what nobody copies: pages that the image before has, and those of which it is said that there are
+// none.
 TEST(Copier, WhatIsNotCopiedMustHaveBeenProtectedToo) {
   for (bool inherited : {false, true}) {
-    for (std::string when : {"never", "before", "written", "told", "released", "open", "beside an open one"}) {
+    for (std::string when :
+         {"never", "before", "written", "told", "released", "open", "beside an open one"}) {
       Rig rig(64, 16);
       fill_around(rig, 32, inherited);
       rig.go();
@@ -108,13 +112,15 @@ TEST(Copier, WhatIsNotCopiedMustHaveBeenProtectedToo) {
       }
       std::promise<void> over;
       if (when == "written") {
-        // Who handles the fault has let the thread go and not yet said what it found: all copying waits for it.
+        // Who handles the fault has let the thread go and not yet said what it found: all copying waits for
+        // it.
         rig.memory.in_settle = [&, once = std::make_shared<std::atomic<bool>>(true)] {
           if (once->exchange(false)) over.get_future().wait_for(std::chrono::milliseconds(100));
         };
         EXPECT_TRUE(rig.memory.write(33, 5));
       }
-      const bool changed = when == "before" || when == "written" || ((when == "beside an open one" || when == "released") && inherited);
+      const bool changed = when == "before" || when == "written" ||
+                           ((when == "beside an open one" || when == "released") && inherited);
       EXPECT_EQ(rig.copier.run(), !changed) << when << inherited;
       over.set_value();
       rig.finish();
@@ -122,7 +128,8 @@ TEST(Copier, WhatIsNotCopiedMustHaveBeenProtectedToo) {
   }
 }
 
-// When all has been asked for protection is taken off; who handles a fault that came before that finds nothing protected.
+// When all has been asked for protection is taken off; who handles a fault that came before that finds
+// nothing protected.
 TEST(Copier, WhatIsWrittenWhenAllIsCopiedIsNotLost) {
   for (bool inherited : {false, true}) {
     Rig rig(64, 16);
@@ -199,7 +206,8 @@ TEST(Copier, WhatIsSavedMayGoBeforeTheOthersAreCopied) {
   }
 }
 
-// The program makes its own system calls: the event finds the segment saved, and its pages are gone when the batch ends.
+// The program makes its own system calls: the event finds the segment saved, and its pages are gone when the
+// batch ends.
 TEST(Copier, WhatIsSavedMayBeGivenBackUnannounced) {
   Rig rig(80, 16);
   fill_simple(rig);

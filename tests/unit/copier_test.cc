@@ -165,7 +165,8 @@ TEST(Copier, AWriteToWhatIsSavedDoesNotWaitForTheOthers) {
   EXPECT_EQ(rig.copier.counters().sequential, 4u);
 }
 
-// A buffer for each segment but those of the batch itself: who waits for a buffer has nothing left to unprotect.
+// A buffer for each segment but those of the batch itself: who waits for a buffer has nothing left to
+// unprotect.
 TEST(Copier, NothingStaysSavedWhileItWaitsForABuffer) {
   Rig rig(64, 4);  // three for copies in order
   fill_simple(rig);
@@ -191,7 +192,8 @@ TEST(Copier, WhatIsKeptStaysProtectedUntilItIsWritten) {
   EXPECT_EQ(rig.copier.counters().forced, 0u);
 }
 
-// One thread is about to make its copy writable; another, which waits for it, does so first, goes on and unmaps it.
+// One thread is about to make its copy writable; another, which waits for it, does so first, goes on and
+// unmaps it.
 TEST(Copier, WhatAnotherHasLetGoMayBeUnmapped) {
   for (bool in_order : {false, true}) {
     Rig rig(64, 16);
@@ -210,8 +212,10 @@ TEST(Copier, WhatAnotherHasLetGoMayBeUnmapped) {
     rig.memory.after_read = [&](Addr a) {
       if (a != rig.memory.page(0) || !std::exchange(once, false)) return;
       // A batch of one: what comes next is another's.
-      if (in_order) EXPECT_TRUE(rig.copier.make_writable(rig.memory.pages(16, 1)));
-      else EXPECT_TRUE(rig.copier.make_writable(rig.memory.pages(first, 1)));
+      if (in_order)
+        EXPECT_TRUE(rig.copier.make_writable(rig.memory.pages(16, 1)));
+      else
+        EXPECT_TRUE(rig.copier.make_writable(rig.memory.pages(first, 1)));
     };
     EXPECT_TRUE(rig.copier.run()) << in_order;
     EXPECT_GE(calls, 2);
@@ -308,7 +312,8 @@ void race(unsigned seed, size_t buffers, bool keep = false, std::optional<uint32
   }
   rig.region(kPages, kUntouched);
   rig.present(kPages, kUntouched);
-  for (SegmentId id{0}; id.value < rig.table.size(); ++id.value) rig.table[id].heat = static_cast<uint8_t>(random() % 3);
+  for (SegmentId id{0}; id.value < rig.table.size(); ++id.value)
+    rig.table[id].heat = static_cast<uint8_t>(random() % 3);
   rig.copier.set_order(static_cast<Order>(seed % 4));
   rig.go();
   std::atomic<bool> over{false};

@@ -36,17 +36,21 @@ void enter_and_leave(int, siginfo_t*, void* context) {
   served = critical_section::enter(tid) && critical_section::inside(tid) && critical_section::leave(tid);
 }
 
-// Both functions are async-signal-safe: a handler that enters and leaves comes at their instructions, one after the other.
+// Both functions are async-signal-safe: a handler that enters and leaves comes at their instructions, one
+// after the other.
 TEST(CriticalSection, HandlersEnterAndLeaveInTheMiddle) {
 #ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "a handler between two instructions of the sanitizer waits for a lock of the sanitizer that its thread holds";
+  GTEST_SKIP() << "a handler between two instructions of the sanitizer waits for a lock of the sanitizer "
+                  "that its thread holds";
 #endif
-  struct sigaction action {}, before;
+  struct sigaction action {
+  }, before;
   action.sa_sigaction = &enter_and_leave;
   action.sa_flags = SA_SIGINFO;
   ASSERT_EQ(sigaction(SIGTRAP, &action, &before), 0);
   const int tid = gettid();
-  // First none comes. Ahead of the last instructions there is but the search for a free entry: not each of those.
+  // First none comes. Ahead of the last instructions there is but the search for a free entry: not each of
+  // those.
   constexpr int kLast = 150;
   at = -1;
   for (int all = 0; !HasFailure();) {

@@ -1,4 +1,5 @@
-// Which of the two calls is made, that either will do, and that memory that is not there is an answer and no signal.
+// Which of the two calls is made, that either will do, and that memory that is not there is an answer and no
+// signal.
 #include "libckpt_rt/core/kernel_copy.h"
 
 #include <errno.h>
@@ -53,7 +54,9 @@ class KernelCopyTest : public testing::Test {
           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
       };
       sock_fprog filter{4, steps};
-      if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) _exit(2);
+      if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+          prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+        _exit(2);
       _exit(test() ? 0 : 1);
     }
     int status = -1;
@@ -82,7 +85,8 @@ TEST_F(KernelCopyTest, TheOtherCallWhereOneIsRefused) {
 }
 
 TEST_F(KernelCopyTest, NoneForThreadsOfTheProgram) {
-  EXPECT_TRUE(holds_without(__NR_process_vm_readv, [&] { return !KernelCopy::read(buffer, Addr::of(program), kBytes); }));
+  EXPECT_TRUE(holds_without(__NR_process_vm_readv,
+                            [&] { return !KernelCopy::read(buffer, Addr::of(program), kBytes); }));
 }
 
 TEST_F(KernelCopyTest, WhatIsNotThereOrNotReadable) {
@@ -99,7 +103,9 @@ TEST_F(KernelCopyTest, WhatIsNotThereOrNotReadable) {
     ASSERT_EQ(munmap(program + 15 * kPageSize, kPageSize), 0);
     EXPECT_FALSE(copy.copy(to, from, kBytes));
     EXPECT_TRUE(copy.copy(to, from, kBytes - kPageSize));
-    ASSERT_NE(mmap(program + 15 * kPageSize, kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), MAP_FAILED);
+    ASSERT_NE(mmap(program + 15 * kPageSize, kPageSize, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+              MAP_FAILED);
   }
 }
 

@@ -1,5 +1,5 @@
-// The list of mappings read ahead and again is the list read afresh, whatever changed in between by system calls of
-// any kind.
+// The list of mappings read ahead and again is the list read afresh, whatever changed in between by system
+// calls of any kind.
 #include "libckpt_rt/capture/memory_map.h"
 
 #include <fcntl.h>
@@ -84,7 +84,8 @@ class ReadAgain : public testing::TestWithParam<bool> {
     order = kNone;
   }
 
-  // A thread that waits for work. It is started and joined outside of what is compared: its stack is a mapping.
+  // A thread that waits for work. It is started and joined outside of what is compared: its stack is a
+  // mapping.
   enum : uint32_t { kNone, kStarts, kWork, kDone, kLeave };
   void help() {
     order = kNone;
@@ -162,7 +163,8 @@ TEST_P(ReadAgain, ReplacedByItsLike) {
   char* object = map(2 * kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS);
   read_ahead();
   // Only the inode tells them apart.
-  syscall(SYS_mmap, object, 2 * kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  syscall(SYS_mmap, object, 2 * kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1,
+          0);
   compare();
   syscall(SYS_munmap, object, 2 * kPageSize);
 }
@@ -218,7 +220,8 @@ TEST_P(ReadAgain, AnyChangeAtAnyPlace) {
           break;
         default:  // grown into what lies before it
           if (i == 0) break;
-          syscall(SYS_mmap, at(i) - kPageSize, 2 * kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+          syscall(SYS_mmap, at(i) - kPageSize, 2 * kPageSize, PROT_READ,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
       }
     }
     compare();

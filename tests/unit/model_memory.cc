@@ -104,7 +104,8 @@ long ModelMemory::unprotect(AddrRange range) {
 
 bool ModelMemory::still_protected(AddrRange range) {
   bool all = true;
-  for (Addr a = range.start; all && a < range.end; a = a + kPageSize) all = !pages_[index(a)].gone && is_protected(index(a));
+  for (Addr a = range.start; all && a < range.end; a = a + kPageSize)
+    all = !pages_[index(a)].gone && is_protected(index(a));
   if (after_still_protected) after_still_protected(range);
   return all;
 }

@@ -43,7 +43,8 @@ class ModelMemory final : public ProgramMemory {
   bool write(size_t i, uint64_t value);
   // The pages go, as by munmap: anybody's bytes are there afterwards.
   void give_back(size_t first, size_t count);
-  // Another page is there, unprotected, and nobody is told: as when the kernel drops a page that was given to MADV_FREE.
+  // Another page is there, unprotected, and nobody is told: as when the kernel drops a page that was given to
+  // MADV_FREE.
   void replace(size_t i, uint64_t value);
   bool is_protected(size_t i) const { return pages_[i].is_protected.load() != 0; }
   bool is_gone(size_t i) const { return pages_[i].gone; }

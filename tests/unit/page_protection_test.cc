@@ -28,12 +28,15 @@ class PageProtectionTest : public testing::Test {
     uffdio_api api{};
     api.api = UFFD_API;
     api.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | kUffdFeatureWpUnpopulated;
-    if (!fault_fd.valid() || ioctl(fault_fd.get(), UFFDIO_API, &api) != 0) GTEST_SKIP() << "no userfaultfd that protects holes";
+    if (!fault_fd.valid() || ioctl(fault_fd.get(), UFFDIO_API, &api) != 0)
+      GTEST_SKIP() << "no userfaultfd that protects holes";
     ASSERT_TRUE(arena.reserve(64 << 20));
     ASSERT_TRUE(scan.open(arena).ok());
     ArenaVector<AddrRange> none(arena);
-    if (!scan.scan_protected({Addr::of(this).page_down(), Addr::of(this).page_down() + kPageSize}, none).ok()) GTEST_SKIP() << "no PAGEMAP_SCAN";
-    mapped = static_cast<char*>(mmap(nullptr, (kTables + 1) * kTable, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (!scan.scan_protected({Addr::of(this).page_down(), Addr::of(this).page_down() + kPageSize}, none).ok())
+      GTEST_SKIP() << "no PAGEMAP_SCAN";
+    mapped = static_cast<char*>(
+        mmap(nullptr, (kTables + 1) * kTable, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     all.start = Addr{(Addr::of(mapped).value + kTable - 1) & ~(kTable - 1)};
     all.end = all.start + kTables * kTable;
     map_anew(all);
@@ -43,7 +46,9 @@ class PageProtectionTest : public testing::Test {
   }
 
   void map_anew(AddrRange r, bool registered = true) {
-    ASSERT_EQ(mmap(r.start.as(), r.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), r.start.as());
+    ASSERT_EQ(
+        mmap(r.start.as(), r.size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+        r.start.as());
     madvise(r.start.as(), r.size(), MADV_NOHUGEPAGE);
     if (!registered) return;
     uffdio_register reg{};
@@ -113,7 +118,8 @@ TEST_F(PageProtectionTest, GuardsAreNotLost) {
   protect(all, true);
   const AddrRange guards{all.start + 700 * kPageSize, all.start + 703 * kPageSize};
   if (madvise(guards.start.as(), guards.size(), kGuardInstall) != 0) GTEST_SKIP() << "no MADV_GUARD_INSTALL";
-  if (is_protected(scan.descriptor(), {guards.start, guards.end}) == 0) GTEST_SKIP() << "a kernel that does not tell guards";
+  if (is_protected(scan.descriptor(), {guards.start, guards.end}) == 0)
+    GTEST_SKIP() << "a kernel that does not tell guards";
   require_same(all);
   EXPECT_EQ(is_protected_if_mapped(scan.descriptor(), all), 1);
   // One page beside them.
@@ -132,19 +138,40 @@ TEST_F(PageProtectionTest, FastAndSlowFindTheSame) {
     const AddrRange some{start, start + bytes};
     const Addr table = all.start + any(kTables) * kTable;
     switch (any(11)) {
-      case 0: protect(some, true); break;
-      case 1: protect(some, false); break;
-      case 2: write(some); break;
-      case 3: madvise(some.start.as(), some.size(), MADV_DONTNEED); break;
-      case 4: map_anew({table, table + kTable}); break;
-      case 5: map_anew(some); break;
-      case 6: map_anew({table, table + kTable}, false); break;
-      case 7: map_anew(some, false); break;
-      case 8: madvise(some.start.as(), some.size(), kGuardInstall); break;
-      case 9: madvise(table.as(), kTable, MADV_DONTNEED); break;
+      case 0:
+        protect(some, true);
+        break;
+      case 1:
+        protect(some, false);
+        break;
+      case 2:
+        write(some);
+        break;
+      case 3:
+        madvise(some.start.as(), some.size(), MADV_DONTNEED);
+        break;
+      case 4:
+        map_anew({table, table + kTable});
+        break;
+      case 5:
+        map_anew(some);
+        break;
+      case 6:
+        map_anew({table, table + kTable}, false);
+        break;
+      case 7:
+        map_anew(some, false);
+        break;
+      case 8:
+        madvise(some.start.as(), some.size(), kGuardInstall);
+        break;
+      case 9:
+        madvise(table.as(), kTable, MADV_DONTNEED);
+        break;
       default: {
         char byte;
-        [[maybe_unused]] const ssize_t read = pread(memory.get(), &byte, 1, static_cast<off_t>(some.start.value));  // a guard fails
+        [[maybe_unused]] const ssize_t read =
+            pread(memory.get(), &byte, 1, static_cast<off_t>(some.start.value));  // a guard fails
       }
     }
     SCOPED_TRACE(i);

@@ -20,7 +20,8 @@ class PageScanTest : public testing::Test {
   // `pages`, of which every `step`-th is written to.
   Mapping map(size_t pages, size_t step) {
     bytes = pages * kPageSize;
-    memory = static_cast<char*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memory =
+        static_cast<char*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     madvise(memory, bytes, MADV_NOHUGEPAGE);
     for (size_t i = 0; i < pages; i += step) memory[i * kPageSize] = 1;
     Mapping m;
@@ -63,8 +64,10 @@ TEST_F(PageScanTest, RunsAreAsLongAsTheyAre) {
 // Of what begins with huge pages those, of what begins with others nothing.
 TEST_F(PageScanTest, LeadingHugePages) {
   constexpr size_t kHuge = 2 << 20;
-  char* p = static_cast<char*>(mmap(nullptr, 4 * kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  const Addr start{(Addr::of(p).value + kHuge - 1) & ~uint64_t{kHuge - 1}}, middle = start + kHuge, end = middle + kHuge;
+  char* p = static_cast<char*>(
+      mmap(nullptr, 4 * kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  const Addr start{(Addr::of(p).value + kHuge - 1) & ~uint64_t{kHuge - 1}}, middle = start + kHuge,
+                                                                            end = middle + kHuge;
   EXPECT_TRUE(leading_huge_pages(scan.descriptor(), {start, start}).empty());
   EXPECT_TRUE(leading_huge_pages(-1, {start, end}).empty());
   madvise(start.as(), kHuge, MADV_HUGEPAGE);

@@ -23,7 +23,8 @@ TEST(SegmentSize, HasBounds) {
   EXPECT_EQ(bounded_segment(4 << 10, 16ull << 30, kPool), 16u << 10) << "a million segments";
   EXPECT_EQ(bounded_segment(4 << 10, 1ull << 50, kPool), kLargestSegment);
   EXPECT_EQ(bounded_segment(256 << 10, 1 << 20, 1 << 20), 64u << 10) << "sixteen in the pool";
-  EXPECT_EQ(bounded_segment(4 << 10, 1ull << 50, 64 << 10), kSmallestSegment) << "the pool's bound is the harder one";
+  EXPECT_EQ(bounded_segment(4 << 10, 1ull << 50, 64 << 10), kSmallestSegment)
+      << "the pool's bound is the harder one";
 }
 
 }  // namespace

@@ -107,7 +107,8 @@ TEST(Settings, EachCompression) {
     EXPECT_EQ(c->kind, kind);
     EXPECT_EQ(c->level, kDefaultZstdLevel);
   }
-  for (const char* wrong : {"gzip", "zstd:", "zstd:0", "zstd:20", "zstd:-1", "zstd:1x", "lz4:3", "auto:1", "LZ4"}) {
+  for (const char* wrong :
+       {"gzip", "zstd:", "zstd:0", "zstd:20", "zstd:-1", "zstd:1x", "lz4:3", "auto:1", "LZ4"}) {
     EXPECT_FALSE(parse_compression("CKPT_COMPRESS", wrong).ok()) << wrong;
   }
 }
@@ -217,8 +218,8 @@ TEST(Settings, TheSizeOfSegmentsCanBeLeftToUs) {
 
 // Whatever the text, there is an answer, and what is accepted keeps the documented bounds.
 TEST(Settings, AnyTextIsAnswered) {
-  const char* names[] = {"CKPT_DIR",  "CKPT_EVERY",  "CKPT_MODE",         "CKPT_SEGMENT",
-                         "CKPT_POOL", "CKPT_SIGNAL", "CKPT_STOP_TIMEOUT", "CKPT_KEEP", "CKPT_INCREMENTS", "CKPT_ENGINE"};
+  const char* names[] = {"CKPT_DIR",    "CKPT_EVERY",        "CKPT_MODE", "CKPT_SEGMENT",    "CKPT_POOL",
+                         "CKPT_SIGNAL", "CKPT_STOP_TIMEOUT", "CKPT_KEEP", "CKPT_INCREMENTS", "CKPT_ENGINE"};
   const char alphabet[] = "0123456789kKmMgGhsuin B-./autoforkx\xff\n";
   std::mt19937 random(4711);
   for (int i = 0; i < 20'000; ++i) {

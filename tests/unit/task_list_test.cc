@@ -13,7 +13,9 @@
 namespace ckpt {
 namespace {
 
-bool contains(const ArenaVector<int>& tids, int tid) { return std::find(tids.begin(), tids.end(), tid) != tids.end(); }
+bool contains(const ArenaVector<int>& tids, int tid) {
+  return std::find(tids.begin(), tids.end(), tid) != tids.end();
+}
 
 // Threads that exit lie before one that stays.
 class Crowd {

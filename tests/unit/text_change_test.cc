@@ -16,7 +16,8 @@ void check(const std::string& before, const std::string& after) {
   ASSERT_LE(c.start, c.after_end);
   EXPECT_EQ(before.substr(0, c.start), after.substr(0, c.start));
   EXPECT_EQ(before.substr(c.before_end), after.substr(c.after_end));
-  for (auto [text, at] : {std::pair(&before, c.start), {&before, c.before_end}, {&after, c.start}, {&after, c.after_end}}) {
+  for (auto [text, at] :
+       {std::pair(&before, c.start), {&before, c.before_end}, {&after, c.start}, {&after, c.after_end}}) {
     EXPECT_TRUE(at == 0 || at == text->size() || (*text)[at - 1] == '\n') << at;
   }
   EXPECT_EQ(c.none(before, after), before == after);
@@ -46,13 +47,16 @@ TEST(TextChange, AnyChangeOfAnyLengthIsFound) {
   for (int round = 0; round < 300; ++round) {
     std::string before;
     const size_t lines = random() % 700;
-    for (size_t i = 0; i < lines; ++i) before += std::to_string(random() % 3) + std::string(random() % 40, 'x') + "\n";
+    for (size_t i = 0; i < lines; ++i)
+      before += std::to_string(random() % 3) + std::string(random() % 40, 'x') + "\n";
     std::string after = before;
     for (unsigned change = random() % 4; change > 0 && !after.empty(); --change) {
       size_t line = after.rfind('\n', random() % after.size());
       line = line == std::string::npos ? 0 : line + 1;
-      if (random() % 2 == 0) after.insert(line, std::to_string(random() % 3) + "\n");
-      else after.erase(line, after.find('\n', line) + 1 - line);
+      if (random() % 2 == 0)
+        after.insert(line, std::to_string(random() % 3) + "\n");
+      else
+        after.erase(line, after.find('\n', line) + 1 - line);
     }
     check(before, after);
   }

@@ -20,7 +20,8 @@ long PwritevBackend::attach(int fd, std::span<std::byte>, uint32_t in_flight) {
 long PwritevBackend::write(const WriteRequest& request) {
   if (done_count_ == limit_) return -EBUSY;
   iovec piece{const_cast<std::byte*>(request.data), request.bytes};
-  const std::span<const iovec> pieces = request.pieces.empty() ? std::span<const iovec>(&piece, 1) : request.pieces;
+  const std::span<const iovec> pieces =
+      request.pieces.empty() ? std::span<const iovec>(&piece, 1) : request.pieces;
   // The kernel takes the offset as two words; on 64 bits the low one holds it all.
   long n = sys::call(__NR_pwritev, fd_, pieces.data(), pieces.size(), request.offset, 0L);
   done_[done_count_++] = {request.slot, n};

@@ -57,7 +57,8 @@ long UringBackend::write(const WriteRequest& request) {
     return 0;
   }
   if (!request.pieces.empty()) {
-    io_uring_prep_writev(entry, fd_, request.pieces.data(), static_cast<unsigned>(request.pieces.size()), request.offset);
+    io_uring_prep_writev(entry, fd_, request.pieces.data(), static_cast<unsigned>(request.pieces.size()),
+                         request.offset);
   } else if (registered_) {
     io_uring_prep_write_fixed(entry, fd_, request.data, request.bytes, request.offset, 0);
   } else {
@@ -104,7 +105,8 @@ WriteResult UringBackend::wait() {
 long UringBackend::write_here(const WriteRequest& request) {
   done_here_++;
   iovec piece{const_cast<std::byte*>(request.data), request.bytes};
-  const std::span<const iovec> pieces = request.pieces.empty() ? std::span<const iovec>(&piece, 1) : request.pieces;
+  const std::span<const iovec> pieces =
+      request.pieces.empty() ? std::span<const iovec>(&piece, 1) : request.pieces;
   return sys::call(__NR_pwritev, fd_, pieces.data(), pieces.size(), request.offset, 0L);
 }
 

@@ -7,10 +7,10 @@
 //   free --acquire()--> filling --write()--> in flight --reap: all bytes written--> free
 //                                              |   ^
 //                                              +---+ short: the rest is started again
-// What is written lies in the slot's own buffer, or in pieces there and elsewhere: those are not touched any more
-// when the slot has come back (on_free).
-// A file system that took O_DIRECT but refuses the writes (EINVAL) gets the same write buffered.
-// After an error every call gives that error; abandon() then brings all slots back to free.
+// What is written lies in the slot's own buffer, or in pieces there and elsewhere: those are not touched any
+// more when the slot has come back (on_free). A file system that took O_DIRECT but refuses the writes
+// (EINVAL) gets the same write buffered. After an error every call gives that error; abandon() then brings
+// all slots back to free.
 #pragma once
 
 #include "base/arena.h"

@@ -129,7 +129,8 @@ CompressionCrew::Extent CompressionCrew::compress_here(uint64_t address, std::sp
 void CompressionCrew::compress(Compressor& compressor, Extent& e, bool may_change) {
   const int64_t began = now_ns();
   // Worth it only if it saves a block.
-  e.stored = static_cast<uint32_t>(compressor.compress({e.raw, e.length}, {e.packed, e.length - kBlockSize}, e.acceleration));
+  e.stored = static_cast<uint32_t>(
+      compressor.compress({e.raw, e.length}, {e.packed, e.length - kBlockSize}, e.acceleration));
   if (e.stored > 0) {
     const uint64_t padded = round_up_to_block(e.stored);
     std::memset(e.packed + e.stored, 0, padded - e.stored);

@@ -12,7 +12,9 @@ constexpr double kWorthwhile = 0.95;
 // Of times: a turn of another process on the processor counts with all that it took.
 void average(double& value, double sample) { value = value == 0 ? sample : value + (sample - value) / 8; }
 
-double ratio(int64_t ns, uint64_t bytes) { return static_cast<double>(std::max<int64_t>(ns, 1)) / static_cast<double>(bytes); }
+double ratio(int64_t ns, uint64_t bytes) {
+  return static_cast<double>(std::max<int64_t>(ns, 1)) / static_cast<double>(bytes);
+}
 
 }  // namespace
 
@@ -29,7 +31,8 @@ bool CompressionGauge::pays() const {
     const double here = all_else + compressing, writing = left * device_;
     return overlapped_ ? std::max(here, writing) : here + writing;
   };
-  return time(std::max(else_plain_, else_packed_), compressor_, left_) < time(else_plain_, 0, 1) * kWorthwhile;
+  return time(std::max(else_plain_, else_packed_), compressor_, left_) <
+         time(else_plain_, 0, 1) * kWorthwhile;
 }
 
 void CompressionGauge::rest() {

@@ -19,8 +19,10 @@ void CompressionPace::finish() {
   if (chunks_ < kLeastChunks) return;
   const auto period = static_cast<double>(period_ns_), waited = static_cast<double>(waited_ns_);
   const double little = overlapped_ ? 0.1 : 0.4, much = overlapped_ ? 0.4 : 0.8;
-  if (waited < little * period) set(acceleration_ * kStep);
-  else if (waited > much * period) set(acceleration_ / kStep);
+  if (waited < little * period)
+    set(acceleration_ * kStep);
+  else if (waited > much * period)
+    set(acceleration_ / kStep);
   period_ns_ = waited_ns_ = 0;
   chunks_ = 0;
 }

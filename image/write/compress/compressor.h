@@ -1,6 +1,7 @@
 // Compression of one extent at a time, in memory given beforehand: neither library allocates here.
 //
-// Owner:     writer. Callers: one thread at a time (the writer thread, or a helper of its crew), in the victim.
+// Owner:     writer. Callers: one thread at a time (the writer thread, or a helper of its crew), in the
+// victim.
 //            zstd needs 64 KiB of stack.
 #pragma once
 
@@ -18,7 +19,8 @@ class Compressor {
   static size_t workspace_bytes(Codec codec, int level);
   Result<void> start(Codec codec, int level, Arena& arena);
   static constexpr size_t kMaxInput = 256u << 10;  // bytes compressed at once
-  // Bytes written to `out`, or 0 when they would not fit there. acceleration: of lz4, 1 or more (compression_pace.h).
+  // Bytes written to `out`, or 0 when they would not fit there. acceleration: of lz4, 1 or more
+  // (compression_pace.h).
   size_t compress(std::span<const std::byte> in, std::span<std::byte> out, int acceleration = 1);
   Codec codec() const { return codec_; }
 

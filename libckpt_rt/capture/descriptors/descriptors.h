@@ -4,7 +4,8 @@
 // Callers:   the agent, whose descriptor table is its own: the program's is seen through /proc, and
 //            sampled in the stop by a thread that shares it (Executor). Order:
 //              prepare            program running: list, classify, find which share an open file
-//              begin_sampling     all threads stand: threads of the program begin to sample, while the agent does
+//              begin_sampling     all threads stand: threads of the program begin to sample, while the agent
+//              does
 //                                 what it likes, also what only it can do: recheck_stopped begins with that
 //              recheck_stopped    all threads stand: what changed since, offsets, flags, bytes in pipes
 //              release            program running again: last looks that need no stop; gives up files of ours
@@ -22,9 +23,9 @@
 #include "base/arena.h"
 #include "base/bytes.h"
 #include "base/result.h"
-#include "libckpt_rt/capture/descriptors/proc.h"
 #include "image/format/descriptor_records.h"
 #include "image/format/object_number.h"
+#include "libckpt_rt/capture/descriptors/proc.h"
 
 namespace ckpt {
 
@@ -32,7 +33,8 @@ namespace ckpt {
 // done: a stopped thread in its handler, or a thread of ours made with CLONE_FILES. `work` makes raw
 // system calls only and needs 1 KiB of stack. run == nullptr: there is none; everything is then read
 // from outside, at 10 µs a descriptor instead of 1.
-// start: the same without waiting, each time on one more such thread as long as there are; await: until all are done; or nullptr.
+// start: the same without waiting, each time on one more such thread as long as there are; await: until all
+// are done; or nullptr.
 struct DescriptorExecutor {
   void (*run)(void* context, void (*work)(void*), void* argument) = nullptr;
   void* context = nullptr;
@@ -73,16 +75,16 @@ struct CapturedDescriptor {
   OpenFileKind kind;
   uint32_t flags;  // OpenFileFlag
   uint32_t path_len;
-  const char* path;  // NUL-terminated, in the arena
-  bool shares;       // same open file as the one before it in order_
-  int partner;       // fd of the one before it in order_ when that has the same inode, else -1
-  bool asks_partner;     // the sample is to say whether both are the same open file
+  const char* path;   // NUL-terminated, in the arena
+  bool shares;        // same open file as the one before it in order_
+  int partner;        // fd of the one before it in order_ when that has the same inode, else -1
+  bool asks_partner;  // the sample is to say whether both are the same open file
   bool has_locks;
-  bool looked;         // classified: false for what is new since prepare
-  bool read_again;       // fdinfo was read in the stop, and fits the kind
-  bool in_order;         // kcmp(2) says in the stop about it and the one before it in order_ what it said before
-  bool by_number;        // told from its neighbours by its eventfd_id
-  int64_t eventfd_id;    // the kernel's number of an eventfd, unlike that of any other; -1: not known
+  bool looked;      // classified: false for what is new since prepare
+  bool read_again;  // fdinfo was read in the stop, and fits the kind
+  bool in_order;    // kcmp(2) says in the stop about it and the one before it in order_ what it said before
+  bool by_number;   // told from its neighbours by its eventfd_id
+  int64_t eventfd_id;  // the kernel's number of an eventfd, unlike that of any other; -1: not known
   bool named;          // the path leads to this very file
   bool path_in_doubt;  // may have been renamed since prepare
   uint64_t value;      // as OpenFileRecord::value
@@ -218,7 +220,7 @@ class DescriptorCapture {
   std::span<const MappedFileRange> mapped_;
   std::span<char> text_;  // scratch for fdinfo and links
   uint32_t open_files_ = 0;
-  DescriptorExecutor executor_;      // while it samples
+  DescriptorExecutor executor_;  // while it samples
   ArenaVector<DescriptorSample> fresh_;
   ArenaVector<OrderCheck> checks_;
   SampleJob job_{};

@@ -30,7 +30,7 @@ struct FdInfo {
   uint32_t flags = 0;  // O_*, with O_CLOEXEC
   bool has_locks = false;
   uint64_t eventfd_count = 0;
-  int64_t eventfd_id = -1;     // -1: this kernel does not say; so with what follows
+  int64_t eventfd_id = -1;  // -1: this kernel does not say; so with what follows
   int eventfd_semaphore = -1;
   uint64_t signal_mask = 0;
   std::string_view text;  // all of it

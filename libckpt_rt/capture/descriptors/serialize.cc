@@ -1,8 +1,8 @@
 #include <fcntl.h>
 
+#include "image/format/process_records.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
-#include "image/format/process_records.h"
 
 namespace ckpt {
 namespace {

@@ -21,7 +21,6 @@ int order_of(T a, T b) {
 // Of kcmp(2), whatever it is asked.
 bool is_refusal(long answer) { return answer == -EPERM || answer == -ENOSYS || answer == -EACCES; }
 
-
 }  // namespace
 
 // ask_kernel false: by device and inode only.
@@ -96,7 +95,8 @@ void DescriptorCapture::for_each_group(Fn fn) {
   }
 }
 
-// With at most two open files of an inode it is enough to know which neighbours are the same; the sample says that.
+// With at most two open files of an inode it is enough to know which neighbours are the same; the sample says
+// that.
 void DescriptorCapture::decide_who_asks() {
   for_each_group([&](size_t first, size_t end) {
     uint32_t open_files = 1;
@@ -105,8 +105,8 @@ void DescriptorCapture::decide_who_asks() {
   });
 }
 
-// With more: neighbours still compare as when they were sorted; then, by transitivity, all do. This is the dear part,
-// and needs nobody's samples. The kinds of anonymous files have one inode number in common.
+// With more: neighbours still compare as when they were sorted; then, by transitivity, all do. This is the
+// dear part, and needs nobody's samples. The kinds of anonymous files have one inode number in common.
 Result<void> DescriptorCapture::list_order_checks() {
   checks_ = ArenaVector<OrderCheck>(*arena_);
   if (!checks_.reserve(order_.size() + 1)) return arena_full();
@@ -116,7 +116,8 @@ Result<void> DescriptorCapture::list_order_checks() {
     uint32_t before = 0;
     for (size_t i = first; i < end; ++i) {
       CapturedDescriptor& d = entries_[order_[i]];
-      // An eventfd has a number that no other has as long as it exists, and no second open file: the agent reads it.
+      // An eventfd has a number that no other has as long as it exists, and no second open file: the agent
+      // reads it.
       d.by_number = !d.asks_partner && d.kind == OpenFileKind::kEventFd && d.proc_fd >= 0;
       const bool compared = !d.asks_partner && !d.by_number;
       // After others of another kind it cannot be the open file of its neighbour.

@@ -38,10 +38,10 @@ struct OptionName {
   int level, name;
   bool zero_when_new = true;  // is left out then
 };
-constexpr OptionName kOfTcp[] = {{IPPROTO_TCP, TCP_NODELAY},          {IPPROTO_TCP, TCP_CORK},
-                                 {IPPROTO_TCP, TCP_KEEPIDLE, false},  {IPPROTO_TCP, TCP_KEEPINTVL, false},
-                                 {IPPROTO_TCP, TCP_KEEPCNT, false},   {IPPROTO_TCP, TCP_DEFER_ACCEPT},
-                                 {IPPROTO_TCP, TCP_USER_TIMEOUT},     {IPPROTO_TCP, TCP_FASTOPEN}};
+constexpr OptionName kOfTcp[] = {{IPPROTO_TCP, TCP_NODELAY},         {IPPROTO_TCP, TCP_CORK},
+                                 {IPPROTO_TCP, TCP_KEEPIDLE, false}, {IPPROTO_TCP, TCP_KEEPINTVL, false},
+                                 {IPPROTO_TCP, TCP_KEEPCNT, false},  {IPPROTO_TCP, TCP_DEFER_ACCEPT},
+                                 {IPPROTO_TCP, TCP_USER_TIMEOUT},    {IPPROTO_TCP, TCP_FASTOPEN}};
 constexpr OptionName kOfInternet[] = {{IPPROTO_IP, IP_TOS},
                                       {IPPROTO_IP, IP_TTL, false},
                                       {IPPROTO_IP, IP_PKTINFO},
@@ -61,10 +61,11 @@ constexpr OptionName kOfInternet6[] = {{IPPROTO_IPV6, IPV6_TCLASS},
                                        {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, false},
                                        {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, false}};
 // SO_PRIORITY after IP_TOS, which sets it.
-constexpr OptionName kOfAll[] = {{SOL_SOCKET, SO_BROADCAST}, {SOL_SOCKET, SO_RCVTIMEO},  {SOL_SOCKET, SO_SNDTIMEO},
-                                 {SOL_SOCKET, SO_LINGER},    {SOL_SOCKET, SO_OOBINLINE}, {SOL_SOCKET, SO_RCVLOWAT, false},
-                                 {SOL_SOCKET, SO_PRIORITY, false},  {SOL_SOCKET, SO_DONTROUTE}, {SOL_SOCKET, SO_TIMESTAMP},
-                                 {SOL_SOCKET, SO_TIMESTAMPNS}};
+constexpr OptionName kOfAll[] = {{SOL_SOCKET, SO_BROADCAST},       {SOL_SOCKET, SO_RCVTIMEO},
+                                 {SOL_SOCKET, SO_SNDTIMEO},        {SOL_SOCKET, SO_LINGER},
+                                 {SOL_SOCKET, SO_OOBINLINE},       {SOL_SOCKET, SO_RCVLOWAT, false},
+                                 {SOL_SOCKET, SO_PRIORITY, false}, {SOL_SOCKET, SO_DONTROUTE},
+                                 {SOL_SOCKET, SO_TIMESTAMP},       {SOL_SOCKET, SO_TIMESTAMPNS}};
 
 void put_options(ByteWriter& out, int socket, std::span<const OptionName> names) {
   constexpr uint8_t kZero[sizeof(SocketOptionDetail::value)] = {};

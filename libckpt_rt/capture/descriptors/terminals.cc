@@ -21,7 +21,8 @@ Result<void> DescriptorCapture::look_at_terminals_stopped() {
     struct termios settings {};
     // In the background it is as the shell has set it, for itself.
     if (!terminal.valid() || sys::call(__NR_ioctl, terminal.get(), TIOCGPGRP, &foreground) != 0 ||
-        foreground != sys::call(__NR_getpgid, 0) || sys::call(__NR_ioctl, terminal.get(), TCGETS, &settings) != 0) {
+        foreground != sys::call(__NR_getpgid, 0) ||
+        sys::call(__NR_ioctl, terminal.get(), TCGETS, &settings) != 0) {
       continue;
     }
     TerminalDetail detail{settings.c_iflag, settings.c_oflag, settings.c_lflag, settings.c_line, {}, 0, 0, 0};

@@ -24,12 +24,15 @@ constinit std::atomic<uint32_t> note_count{0};
 
 void add(AddrRange range, uint32_t set, uint32_t cleared) {
   uint32_t n = note_count.load(std::memory_order_relaxed);
-  // The same again, as allocators say it for each piece. Only the last that says something of this place counts.
+  // The same again, as allocators say it for each piece. Only the last that says something of this place
+  // counts.
   for (uint32_t i = n < kMostNotes ? n : kMostNotes; i-- > 0;) {
     const Note& old = all[i];
     // acquire: its range is complete.
     if (!old.complete.load(std::memory_order_acquire) || !old.range.overlaps(range)) continue;
-    if (old.set == set && old.cleared == cleared && old.range.start <= range.start && range.end <= old.range.end) return;
+    if (old.set == set && old.cleared == cleared && old.range.start <= range.start &&
+        range.end <= old.range.end)
+      return;
     break;
   }
   n = note_count.fetch_add(1, std::memory_order_relaxed);
@@ -50,11 +53,16 @@ void add(AddrRange range, uint32_t set, uint32_t cleared) {
 void note(Addr start, size_t length, int advice) {
   const AddrRange range{start.page_down(), Addr{start.value + length + kPageSize - 1}.page_down()};
   switch (advice) {
-    case MADV_HUGEPAGE: return add(range, kMapHugePage, kMapNoHugePage);
-    case MADV_NOHUGEPAGE: return add(range, kMapNoHugePage, kMapHugePage);
-    case MADV_SEQUENTIAL: return add(range, kMapSequential, kMapRandom);
-    case MADV_RANDOM: return add(range, kMapRandom, kMapSequential);
-    case MADV_NORMAL: return add(range, 0, kMapRandom | kMapSequential);
+    case MADV_HUGEPAGE:
+      return add(range, kMapHugePage, kMapNoHugePage);
+    case MADV_NOHUGEPAGE:
+      return add(range, kMapNoHugePage, kMapHugePage);
+    case MADV_SEQUENTIAL:
+      return add(range, kMapSequential, kMapRandom);
+    case MADV_RANDOM:
+      return add(range, kMapRandom, kMapSequential);
+    case MADV_NORMAL:
+      return add(range, 0, kMapRandom | kMapSequential);
     case MADV_DONTFORK:
     case MADV_DOFORK:
     case MADV_WIPEONFORK:
@@ -65,7 +73,8 @@ void note(Addr start, size_t length, int advice) {
     case MADV_UNMERGEABLE:
       ask_kernel.store(true, std::memory_order_relaxed);
       return;
-    default: return;
+    default:
+      return;
   }
 }
 
@@ -78,7 +87,8 @@ void note_unplaced(int advice) {
     case MADV_NORMAL:
       ask_kernel.store(true, std::memory_order_relaxed);
       return;
-    default: return note({}, 0, advice);  // these need no place
+    default:
+      return note({}, 0, advice);  // these need no place
   }
 }
 
@@ -92,6 +102,8 @@ void note_mapping(Addr start, size_t length, int flags) {
 
 bool kernel_must_be_asked() { return ask_kernel.load(std::memory_order_relaxed); }
 
-std::span<const Note> notes() { return {all, std::min(note_count.load(std::memory_order_relaxed), kMostNotes)}; }
+std::span<const Note> notes() {
+  return {all, std::min(note_count.load(std::memory_order_relaxed), kMostNotes)};
+}
 
 }  // namespace ckpt::memory_advice

@@ -23,8 +23,8 @@ void MappingChange::enter() {
     constexpr timespec kLongest{1, 0};
     const uint32_t now = gate.load(std::memory_order_acquire);
     if ((now & kShut) == 0 || futex_wait(gate, now, &kLongest) != -ETIMEDOUT) continue;
-    // A child made by a bare clone(2) while the gate was held has nobody who opens it. The agent can be slow: stopped
-    // with all others by a signal, or without a processor.
+    // A child made by a bare clone(2) while the gate was held has nobody who opens it. The agent can be slow:
+    // stopped with all others by a signal, or without a processor.
     if (keeper.load(std::memory_order_relaxed) != this_process()) gate.fetch_and(~kShut);
   }
 }
@@ -42,7 +42,8 @@ MappingsHeld::MappingsHeld() {
   const int64_t deadline = now_ns() + kPatienceNs;
   keeper.store(this_process(), std::memory_order_relaxed);
   uint32_t now = gate.fetch_or(kHeld, std::memory_order_acq_rel) | kHeld;
-  for (int64_t left; (now & ~kShut) != 0 && (left = deadline - now_ns()) > 0; now = gate.load(std::memory_order_acquire)) {
+  for (int64_t left; (now & ~kShut) != 0 && (left = deadline - now_ns()) > 0;
+       now = gate.load(std::memory_order_acquire)) {
     const timespec limit{0, left};
     futex_wait(gate, now, &limit);
   }

@@ -3,10 +3,12 @@
 // registered across them and cut a mapping of the program in two: mremap(2) then fails with EFAULT, and the
 // halves, once touched, are never joined again.
 //
-// Owner:     interposition. In the library's own data: a restarted process finds its threads inside as they were.
-// Callers:   MappingChange: threads of the program, around munmap, mremap, brk, mprotect, MAP_FIXED, and madvise where memory is registered. MappingsHeld: the agent.
-// Never:     waits for ever: a thread that left a wrapper by siglongjmp, or a signal handler that unmaps
-//            memory in the middle of one, must not stop the program. After kPatienceNs the agent goes without.
+// Owner:     interposition. In the library's own data: a restarted process finds its threads inside as they
+// were. Callers:   MappingChange: threads of the program, around munmap, mremap, brk, mprotect, MAP_FIXED,
+// and madvise where memory is registered. MappingsHeld: the agent. Never:     waits for ever: a thread that
+// left a wrapper by siglongjmp, or a signal handler that unmaps
+//            memory in the middle of one, must not stop the program. After kPatienceNs the agent goes
+//            without.
 #pragma once
 
 #include "base/futex.h"
@@ -39,8 +41,8 @@ class MappingsHeld {
   bool sure_ = false;
 };
 
-// Lets nobody in any more, and waits for nobody: while threads give memory back without rest the kernel changes no
-// protection. For who serves, one at a time.
+// Lets nobody in any more, and waits for nobody: while threads give memory back without rest the kernel
+// changes no protection. For who serves, one at a time.
 class MappingsBarred {
  public:
   MappingsBarred();

@@ -5,15 +5,15 @@
 #include <linux/falloc.h>
 #include <sys/mman.h>
 
-#include <optional>
 #include <sys/prctl.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
+#include <optional>
 
 #include "libckpt_rt/interpose/abi.h"
+#include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/memory/advice.h"
 #include "libckpt_rt/interpose/memory/gate.h"
-#include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 #ifndef MADV_DONTNEED_LOCKED
@@ -76,8 +76,8 @@ long mremap(void* start, size_t old_length, size_t new_length, int flags, void* 
     // Registration keeps mappings apart that would be one, and mremap takes one only (or, since Linux
     // 6.17, moves a part of them before it fails with EFAULT).
     if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) hooks::forget(at(start), old_length);
-    long r = call_unless_stopped(departures, __NR_mremap, word(start), word(old_length), word(new_length), flags,
-                                 word(new_start));
+    long r = call_unless_stopped(departures, __NR_mremap, word(start), word(old_length), word(new_length),
+                                 flags, word(new_start));
     if (r != kStoppedBefore) return r;
   }
 }
@@ -116,7 +116,8 @@ long madvise(void* start, size_t length, int advice) {
 }
 
 long process_madvise(int pidfd, const void* ranges, size_t n, int advice, unsigned flags) {
-  // Of the process itself any advice is allowed since Linux 6.13. Where it is given is for the kernel to read.
+  // Of the process itself any advice is allowed since Linux 6.13. Where it is given is for the kernel to
+  // read.
   memory_advice::note_unplaced(advice);
   auto tell = [=] {
     // Of another process: told for nothing, which does no harm.
@@ -150,8 +151,9 @@ long remap_file_pages(void* start, size_t length, int protection, size_t page_of
                             word(page_offset), flags);
 }
 
-// What the heap grows by joins its mapping only if that is not registered. Once it is a mapping of its own and used,
-// the two are never joined again; so it is the last page that stays behind, until the next registration.
+// What the heap grows by joins its mapping only if that is not registered. Once it is a mapping of its own
+// and used, the two are never joined again; so it is the last page that stays behind, until the next
+// registration.
 void let_heap_grow(uintptr_t end) {
   static std::atomic<uint32_t> forgotten_at{0};
   const uint32_t registered = hooks::memory_registered.load(std::memory_order_relaxed);
@@ -179,7 +181,8 @@ long shmat(int id, const void* start, int flags) {
     if (sys::call(__NR_shmctl, long{id}, long{IPC_STAT}, &segment) != 0) return;
     if (hooks::copying()) hooks::before_release(at(start), segment.shm_segsz);
     // The kernel does not tell that the memory goes.
-    if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) hooks::forget(at(start), segment.shm_segsz);
+    if (hooks::memory_registered.load(std::memory_order_relaxed) != 0)
+      hooks::forget(at(start), segment.shm_segsz);
   };
   for (;;) {
     // relaxed: as in run_releasing_call().

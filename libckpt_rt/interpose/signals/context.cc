@@ -1,8 +1,8 @@
 // See interpose_context.S.
 #include <ucontext.h>
 
-#include "libckpt_rt/interpose/signals/mask.h"
 #include "libckpt_rt/interpose/real.h"
+#include "libckpt_rt/interpose/signals/mask.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 extern "C" [[gnu::visibility("hidden")]] void* ckpt_prepare_context(ucontext_t* next, int swaps) {

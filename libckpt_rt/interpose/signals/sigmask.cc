@@ -3,8 +3,8 @@
 #include <spawn.h>
 
 #include "libckpt_rt/interpose/abi.h"
-#include "libckpt_rt/interpose/signals/mask.h"
 #include "libckpt_rt/interpose/real.h"
+#include "libckpt_rt/interpose/signals/mask.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 using namespace ckpt;

@@ -3,9 +3,9 @@
 // time that remains. (A handler of the program that comes in the same call as a stop may so fail to end
 // it: the one place where that is possible.)
 #include "libckpt_rt/interpose/abi.h"
-#include "libckpt_rt/interpose/waits/clock.h"
-#include "libckpt_rt/interpose/real.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/interpose/real.h"
+#include "libckpt_rt/interpose/waits/clock.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 using namespace ckpt;

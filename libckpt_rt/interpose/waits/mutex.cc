@@ -1,4 +1,5 @@
-// pthread_mutex_init: a priority-inheriting or robust mutex is a word that the kernel changes (futex_words.h).
+// pthread_mutex_init: a priority-inheriting or robust mutex is a word that the kernel changes
+// (futex_words.h).
 #include <pthread.h>
 
 #include "libckpt_rt/core/hooks.h"

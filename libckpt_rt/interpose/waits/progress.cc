@@ -73,7 +73,8 @@ bool waits_for_all(const InterruptibleCall& call, int fd) {
   if ((message & MSG_DONTWAIT) != 0) return false;
   if (receives(call)) {
     if ((message & MSG_PEEK) != 0) return false;
-    if (call.nr == __NR_recvmmsg ? (message & MSG_WAITFORONE) != 0 : (message & MSG_WAITALL) == 0) return false;
+    if (call.nr == __NR_recvmmsg ? (message & MSG_WAITFORONE) != 0 : (message & MSG_WAITALL) == 0)
+      return false;
   }
   struct stat st;
   if (sys::call(__NR_fstat, static_cast<long>(fd), &st) != 0) return false;

@@ -50,7 +50,8 @@ std::string sleeps(uint64_t iterations) {
         });
         timespec until = moment_after(CLOCK_MONOTONIC, ns);
         lasts_until(CLOCK_MONOTONIC, until, "clock_nanosleep until", [&] {
-          require_zero(clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr), "clock_nanosleep until");
+          require_zero(clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr),
+                       "clock_nanosleep until");
         });
       } else {
         takes_at_least(ns, "usleep",
@@ -181,7 +182,8 @@ std::string futexes(uint64_t iterations) {
       auto wait = [&] {
         long got = t == 0 ? syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &duration, nullptr, 0)
                           : syscall(SYS_futex, &word, FUTEX_WAIT_BITSET_PRIVATE, 0, &until, nullptr, ~0u);
-        require(got == -1 && errno == ETIMEDOUT, "futexes: FUTEX_WAIT gives {}, {}", got, std::strerror(errno));
+        require(got == -1 && errno == ETIMEDOUT, "futexes: FUTEX_WAIT gives {}, {}", got,
+                std::strerror(errno));
       };
       if (t == 0) {
         takes_at_least(ns, "FUTEX_WAIT", wait, 100'000);

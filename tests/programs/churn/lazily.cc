@@ -17,7 +17,8 @@ struct Slot {
 };
 
 void put(Slot& slot, uint64_t value) {
-  for (uint64_t i = 0; i < kSlotPages; ++i) word_at(slot.start + i * kPage).store(value, std::memory_order_relaxed);
+  for (uint64_t i = 0; i < kSlotPages; ++i)
+    word_at(slot.start + i * kPage).store(value, std::memory_order_relaxed);
   slot.value = value;
   slot.free = false;
 }
@@ -25,13 +26,13 @@ void put(Slot& slot, uint64_t value) {
 void check(const Slot& slot) {
   for (uint64_t i = 0; i < kSlotPages; ++i) {
     const uint64_t is = word_at(slot.start + i * kPage).load(std::memory_order_relaxed);
-    require(is == slot.value || (slot.free && is == 0), "lazily: page {} holds {:x}, not {:x}{}", i, is, slot.value,
-            slot.free ? " or 0" : "");
+    require(is == slot.value || (slot.free && is == 0), "lazily: page {} holds {:x}, not {:x}{}", i, is,
+            slot.value, slot.free ? " or 0" : "");
   }
 }
 
-// Memory that is given back by MADV_FREE stays until the kernel takes it, which it does here by MADV_PAGEOUT, and is used again
-// after that.
+// Memory that is given back by MADV_FREE stays until the kernel takes it, which it does here by MADV_PAGEOUT,
+// and is used again after that.
 std::string lazily(uint64_t iterations) {
   Slot slots[kSlots];
   // What lies between them keeps them mappings of their own, and makes a checkpoint last.
@@ -69,7 +70,8 @@ std::string lazily(uint64_t iterations) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return victim::run_victim({"lazily", "Gives memory back by MADV_FREE and uses it again.",
+  return victim::run_victim({"lazily",
+                             "Gives memory back by MADV_FREE and uses it again.",
                              {{"lazily", "MADV_FREE, the kernel takes it, used again", 40'000, lazily}}},
                             argc, argv);
 }

@@ -1,11 +1,11 @@
 // limits: lives close to its resource limits, and they stay what they are.
-#include <mutex>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
+#include <mutex>
 
 #include <cerrno>
 #include <cstdio>
@@ -97,15 +97,16 @@ class QueuedSignals {
   }
   // Of others of the user some may always be queued: at 0 none of ours can.
   void require_full() const {
-    require(pthread_sigqueue(pthread_self(), SIGRTMIN + 7, sigval{}) == EAGAIN, "limits: a signal could be queued");
+    require(pthread_sigqueue(pthread_self(), SIGRTMIN + 7, sigval{}) == EAGAIN,
+            "limits: a signal could be queued");
   }
   void take() {
     const timespec now{};
     siginfo_t info;
     for (int i = 0; i < kSignals; ++i) {
       require_call(sigtimedwait(&set_, &info, &now) == SIGRTMIN + 7, "sigtimedwait");
-      require(info.si_code == SI_QUEUE && info.si_value.sival_int == i, "limits: signal {} has code {} and value {}", i, info.si_code,
-              info.si_value.sival_int);
+      require(info.si_code == SI_QUEUE && info.si_value.sival_int == i,
+              "limits: signal {} has code {} and value {}", i, info.si_code, info.si_value.sival_int);
     }
     require(sigtimedwait(&set_, &info, &now) == -1 && errno == EAGAIN, "limits: there is one signal more");
     require_call(timer_delete(timer_) == 0, "timer_delete");

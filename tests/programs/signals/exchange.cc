@@ -43,7 +43,10 @@ void throw_ball(int signal, uint64_t n) {
 long set_mask_by_instruction(uint64_t mask) {
   long result = SYS_rt_sigprocmask;
   register long size asm("r10") = sizeof(mask);
-  asm volatile("syscall" : "+a"(result) : "D"(SIG_SETMASK), "S"(&mask), "d"(0L), "r"(size) : "rcx", "r11", "memory");
+  asm volatile("syscall"
+               : "+a"(result)
+               : "D"(SIG_SETMASK), "S"(&mask), "d"(0L), "r"(size)
+               : "rcx", "r11", "memory");
   return result;
 }
 
@@ -56,9 +59,9 @@ void await_ball(uint64_t n) {
 
 }  // namespace
 
-// Pairs of threads throw a signal to and fro, without rest: one that is lost ends the game, one that comes twice is seen.
-// In every other pair one only throws: it takes no signals at all, but libc's own, and throws on for a while when its
-// partner stands still already.
+// Pairs of threads throw a signal to and fro, without rest: one that is lost ends the game, one that comes
+// twice is seen. In every other pair one only throws: it takes no signals at all, but libc's own, and throws
+// on for a while when its partner stands still already.
 std::string pingpong(uint64_t iterations) {
   constexpr unsigned kGames = 4;
   const int ball = SIGRTMIN + 8;
@@ -99,7 +102,8 @@ void on_shot(int signal, siginfo_t*, void*) { shots[signal == SIGRTMIN + 5 ? 0 :
 
 }  // namespace
 
-// Timers that expire once and soon, armed again as soon as they have: one of them expires in nearly every stop.
+// Timers that expire once and soon, armed again as soon as they have: one of them expires in nearly every
+// stop.
 std::string one_shots(uint64_t iterations) {
   const int to_process = SIGRTMIN + 5, to_thread = SIGRTMIN + 9;
   timer_t timers[2];
@@ -118,7 +122,8 @@ std::string one_shots(uint64_t iterations) {
       require_call(timer_settime(timer, 0, &soon, nullptr) == 0, "timer_settime");
     }
     while (shots[0].load() < n || shots[1].load() < n) sched_yield();
-    require(shots[0].load() == n && shots[1].load() == n, "oneshots: {} and {} expirations of {}", shots[0].load(), shots[1].load(), n);
+    require(shots[0].load() == n && shots[1].load() == n, "oneshots: {} and {} expirations of {}",
+            shots[0].load(), shots[1].load(), n);
   }
   set_blocked(to_process, true);
   for (timer_t timer : timers) require_call(timer_delete(timer) == 0, "timer_delete");

@@ -1,5 +1,5 @@
-// relay: each thread makes the next one and ends, so that at every moment a thread ends and another is new. Whoever
-// lists the threads meanwhile has to find the one that carries the work.
+// relay: each thread makes the next one and ends, so that at every moment a thread ends and another is new.
+// Whoever lists the threads meanwhile has to find the one that carries the work.
 #include <pthread.h>
 
 #include <condition_variable>
