@@ -1,6 +1,6 @@
 // Work that another thread of ours does beside the agent while threads stand still, for the second processor.
 //
-// Owner:     whoever has the thread (CheckpointRun). Header only. Callers: the agent.
+// Owner:     whoever has the thread (WriterThread). Header only. Callers: the agent.
 // Never:     two works at a time. The work makes raw system calls on the agent's descriptors and touches
 // nothing that
 //            the agent uses between start and await.

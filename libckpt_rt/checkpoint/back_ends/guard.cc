@@ -87,9 +87,9 @@ Result<void> GuardBackEnd::open_ahead() {
   CKPT_TRY(arming.prepare(arena, attempt_.segment_bytes));
   const int own_tids[] = {sys::gettid(), library.writer.tid()};
   int stuck = 0;
-  auto stopped = library.world.stop({own_tids, attempt_.capture.waiting.span(), library.signal,
-                                     library.settings.stop_timeout_ns},
-                                    attempt_.space.arena(), &stuck);
+  auto stopped = library.world.stop(
+      {own_tids, attempt_.capture.waiting.span(), library.signal, library.settings.stop_timeout_ns},
+      attempt_.space.arena(), &stuck);
   if (!stopped.ok()) return stopped.error();
   const Result<void> opened = open_ahead_stopped(stopped->first);
   library.world.release();
@@ -319,8 +319,8 @@ bool GuardBackEnd::close_in_a_stop(Arena& scratch, bool log_failure) {
              "faults {}: {} faults, longest {} us; {} system calls passed the guard, {} waited for its "
              "end, longest {} us; {} "
              "signals; the stops that begin and end it {} and {} us",
-             fault_back_end_name(faults_), copies.faults.load(), copies.longest_wait_ns.load() / 1000, c.calls,
-             c.waited, c.longest_wait_ns / 1000, c.signals, opened_in_ns_ / 1000, pause / 1000);
+             fault_back_end_name(faults_), copies.faults.load(), copies.longest_wait_ns.load() / 1000,
+             c.calls, c.waited, c.longest_wait_ns / 1000, c.signals, opened_in_ns_ / 1000, pause / 1000);
   return true;
 }
 

@@ -152,7 +152,8 @@ Result<void> Stop::look(Watch& watch) {
   parts_.cost.mappings = static_cast<uint32_t>(capture.map.mappings().size());
   clock.end(StopClock::kMappings);
 
-  CKPT_TRY(read_process_facts(parts_.space.arena(), capture.texts, tid, library.leader_exited, capture.facts));
+  CKPT_TRY(
+      read_process_facts(parts_.space.arena(), capture.texts, tid, library.leader_exited, capture.facts));
   capture_process_state_stopped(capture.texts, library.process);
   library.process.cap_ambient = capture.facts.process.cap_ambient;
   for (const ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next)
