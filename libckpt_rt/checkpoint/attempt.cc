@@ -141,10 +141,10 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   return result;
 }
 
-Result<void> Attempt::get_ready(const Beside& beside) {
+Result<void> Attempt::get_ready(const OtherThreads& others) {
   CKPT_TRY(capture.map.read_ahead(space.own()));
   capture.texts.open();
-  capture.beside = beside;
+  capture.others = others;
   const auto threads = static_cast<size_t>(std::max(count_tasks(), 1l));
   if (!capture.threads.reserve(threads + 16)) return no_memory("the list of threads");
   // What the stop adds to the lists: a page that is touched for the first time costs a microsecond or two.
@@ -168,6 +168,10 @@ Result<void> Attempt::describe() {
 
 Result<void> Attempt::commit() {
   log_heap(space.log(), capture.free_heap.span());
+  if (auto hold = checks.result(); !hold.ok()) {
+    outcome.spoiled = true;
+    return hold.error();
+  }
   auto stats = image.sink().commit();
   if (!stats.ok()) return stats.error();
   cost.bytes_memory = stats->bytes_memory;

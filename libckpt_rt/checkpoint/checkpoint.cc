@@ -73,7 +73,7 @@ Result<CheckpointCost> take_checkpoint() {
       way = choose_way_of_attempt();
       continue;
     }
-    if (outcome.memory_vanished && attempts < kAttempts) {
+    if (outcome.spoiled && attempts < kAttempts) {
       if (attempts + 1 == kAttempts) way = kUnspoilable;
       continue;
     }

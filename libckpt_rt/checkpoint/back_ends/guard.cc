@@ -3,9 +3,8 @@
 #include <errno.h>
 #include <linux/kcmp.h>
 
-#include <bit>
-
 #include "base/clock.h"
+#include "base/page_runs.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
 #include "libckpt_rt/core/library.h"
@@ -198,12 +197,9 @@ Result<void> GuardBackEnd::copy_open_segments() {
     SegmentId id;
     if (!table_.find(page, &id) || table_.state(id) != SegmentState::kProtected) continue;
     const Segment& s = table_[id];
-    for (uint64_t left = s.present; left != 0;) {
-      const int first = std::countr_zero(left), count = std::countr_one(left >> first);
-      const AddrRange run{s.base + static_cast<uint64_t>(first) * kPageSize,
-                          s.base + static_cast<uint64_t>(first + count) * kPageSize};
-      CKPT_TRY(attempt_.eager.add({&run, 1}));
-      left &= count + first >= 64 ? 0 : ~0ull << (first + count);
+    for (PageRun run : PageRuns(s.present)) {
+      const AddrRange pages = run.at(s.base);
+      CKPT_TRY(attempt_.eager.add({&pages, 1}));
     }
     table_.clear_present(table_.window(s));
     table_.set(id, SegmentState::kCopied);

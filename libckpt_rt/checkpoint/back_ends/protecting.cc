@@ -122,7 +122,7 @@ int ProtectingBackEnd::ask_for_late_signal() {
 }
 
 Error ProtectingBackEnd::memory_went() {
-  attempt_.outcome.memory_vanished = true;
+  attempt_.outcome.spoiled = true;
   return make_error(ExitCode::kInternal, EFAULT,
                     "memory at {:#x} went before it was copied ({}); the checkpoint was given up",
                     copier_.lost_at().value, copier_.lost_how());
@@ -130,7 +130,7 @@ Error ProtectingBackEnd::memory_went() {
 
 Error ProtectingBackEnd::signalled_late(int late) {
   library.look_at_signals = true;
-  attempt_.outcome.memory_vanished = true;
+  attempt_.outcome.spoiled = true;
   return late < 0
              ? make_error(ExitCode::kTimeout, 0,
                           "a thread has not gone on since the stop; the checkpoint is taken again")
