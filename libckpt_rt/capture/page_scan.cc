@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

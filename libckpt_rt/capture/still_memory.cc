@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -5,12 +5,14 @@
 #include "base/clock.h"
 #include "copier/segment_size.h"
 #include "libckpt_rt/capture/memory_advice.h"
+#include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -158,7 +160,7 @@ Result<void> Attempt::get_ready(const OtherThreads& others) {
 Result<void> Attempt::describe() {
   note_what_is_lost(capture.facts, space);
   MetaWriter meta(space.arena());
-  MetaSources sources{&capture.facts,          &library.process,     &capture.map,
+  MetaSources sources{&capture.facts,          &saved_process,       &capture.map,
                       &capture.files,          &capture.descriptors, capture.threads.span(),
                       capture.pending.span(),  space.notes(),        &cost,
                       copied_ns - requested_ns};

@@ -6,7 +6,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
-#include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -45,11 +45,7 @@ Result<CheckpointCost> take_checkpoint() {
     cost.attempts = attempts;
     cost.mode = way.mode;
     Watch* watch = take_watch(way);
-    if (watch == nullptr) {
-      const Error error = no_memory_for_segments();
-      agent::count_failure(error);
-      return error;
-    }
+    if (watch == nullptr) return no_memory_for_segments();
     Result<void> result;
     Outcome outcome;
     {
@@ -62,10 +58,7 @@ Result<CheckpointCost> take_checkpoint() {
       watch->keep();
     else
       watch->end();
-    if (result.ok()) {
-      agent::count_success(cost);
-      return cost;
-    }
+    if (result.ok()) return cost;
     auto directory = open_image_directory(library.directory);
     if (directory.ok()) log_line(directory->get(), result.error().message());
     if (outcome.refused) {
@@ -77,7 +70,6 @@ Result<CheckpointCost> take_checkpoint() {
       if (attempts + 1 == kAttempts) way = kUnspoilable;
       continue;
     }
-    agent::count_failure(result.error());
     return result.error();
   }
 }

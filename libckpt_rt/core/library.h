@@ -1,5 +1,6 @@
-// The library's state inside the program: one object, constant-initialised, in the library's own data,
-// so that an image holds it and a restarted process continues from it.
+// What the library knows of itself and its program: one object, constant-initialised, in the library's own
+// data, so that an image holds it and a restarted process continues from it. What a higher floor owns lies
+// there: the stop (stop/stop_state.h), what was captured (capture/process_state.h).
 //
 // Owner:     libckpt_rt.
 // Callers:   the preload constructor, the signal handler, the agent, the wrappers.
@@ -10,13 +11,9 @@
 #include <cstdint>
 
 #include "base/settings.h"
-#include "copier/buffer_pool.h"
-#include "copier/copier.h"
 #include "image/write/compress/compression_gauge.h"
-#include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/core/raw_thread.h"
 #include "libckpt_rt/core/statistics.h"
-#include "libckpt_rt/stop/stop_world.h"
 
 namespace ckpt {
 
@@ -33,16 +30,9 @@ struct Library {
   uint32_t generation = 0;         // restarts this process has behind it
   int64_t monotonic_shift_ns = 0;  // CLOCK_MONOTONIC now minus what the program's deadlines assume
   uint64_t last_streamed = 0;      // sequence of the newest image that went to CKPT_TO's command
+  uint64_t restart_entry = 0;      // address of the function that a restart calls
   int interval_timer = -1;         // kernel id of the timer of CKPT_EVERY
   uint32_t foreign_filters = 0;    // seccomp filters that were there before the program's first instruction
-
-  StopWorld world;
-  ProcessState process{};
-  ThreadSlot* stopped_threads = nullptr;  // valid in an image, and at restart
-  bool leader_exited = false;
-  PendingSignals pending;
-  bool look_at_signals =
-      false;  // of every thread in each stop: its threads send each other signals (stop_world.h)
 
   RawThread agent, fault_handler, writer, engine;
   Statistics statistics;

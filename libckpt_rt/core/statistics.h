@@ -1,7 +1,7 @@
 // What became of the checkpoints of this process so far.
 //
 // Owner:     agent.cc, under its lock; lies in the Library, so that an image holds it.
-// Callers:   agent::count_success, agent::count_failure, agent::statistics.
+// Callers:   agent::take_counted, agent::count_failure, agent::statistics.
 #pragma once
 
 #include <cstdint>

@@ -12,6 +12,8 @@
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/control.h"
 #include "libckpt_rt/protect/watch.h"
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::agent {
 
@@ -99,7 +101,7 @@ void start_successor() {
   info.si_pid = library.pid;
   info.si_value.sival_ptr = reinterpret_cast<void*>(kStartAgent);
   if (sys::call(__NR_rt_sigqueueinfo, library.pid, library.signal, &info) == -EAGAIN)
-    library.world.signal_process(library.signal);
+    stop_state.world.signal_process(library.signal);
 }
 
 void wait_for_orders(uint32_t seen) {
@@ -148,7 +150,7 @@ void main_loop(void*) {
     }
     if (r.own != nullptr) {
       answering = r.own;
-      auto result = take_checkpoint();
+      auto result = take_counted();
       answering = nullptr;
       r.own->ok = result.ok();
       if (result.ok())
@@ -161,7 +163,7 @@ void main_loop(void*) {
       (void)serve_asker(r.cookie);
     } else {
       const bool asked = r.without_cookie && serve_asker(static_cast<uint64_t>(library.pid));
-      if (!asked && r.checkpoint) (void)take_checkpoint();  // the log and `ckpt stat` tell of a failure
+      if (!asked && r.checkpoint) (void)take_counted();  // the log and `ckpt stat` tell of a failure
     }
   }
 }
@@ -235,18 +237,24 @@ void end_absence() {
   if (absences == 0 && count != 0 && !running) start_locked();
 }
 
-void count_success(const CheckpointCost& cost) {
-  ScopedLock guard(lock);
-  Statistics& s = library.statistics;
-  s.checkpoints++;
-  s.total_pause_ns += cost.pause_ns;
-  if (cost.pause_ns > s.longest_pause_ns) s.longest_pause_ns = cost.pause_ns;
-  std::memcpy(s.last_image, cost.image, sizeof(s.last_image));
-}
-
 void count_failure(const Error& error) {
   ScopedLock guard(lock);
   count_failure_locked(error);
+}
+
+Result<CheckpointCost> take_counted() {
+  auto result = take_checkpoint();
+  if (!result.ok()) {
+    count_failure(result.error());
+    return result;
+  }
+  ScopedLock guard(lock);
+  Statistics& s = library.statistics;
+  s.checkpoints++;
+  s.total_pause_ns += result->pause_ns;
+  if (result->pause_ns > s.longest_pause_ns) s.longest_pause_ns = result->pause_ns;
+  std::memcpy(s.last_image, result->image, sizeof(s.last_image));
+  return result;
 }
 
 Statistics statistics() {

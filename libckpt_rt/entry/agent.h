@@ -44,7 +44,8 @@ bool request(Request request);
 void begin_absence();
 void end_absence();
 // What `ckpt stat` shows: counted by the agent, and by whoever had to refuse a request.
-void count_success(const CheckpointCost& cost);
+// take_checkpoint(), and counts what became of it.
+Result<CheckpointCost> take_counted();
 void count_failure(const Error& error);
 Statistics statistics();
 // Restart, forked child: no agent exists. In a restart the request that the image was taken for is

@@ -14,6 +14,7 @@
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -68,7 +69,7 @@ bool connect_to_asker(uint64_t cookie, ScopedFd& out) {
 
 void answer_checkpoint(Answer& answer, int fd) {
   checkpoint_progress::tell(fd);
-  auto result = take_checkpoint();
+  auto result = agent::take_counted();
   checkpoint_progress::tell(-1);
   if (!result.ok()) {
     answer.line("error {} {}", static_cast<int>(result.error().code), result.error().message());

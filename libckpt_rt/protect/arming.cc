@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -13,6 +13,7 @@
 #include "libckpt_rt/capture/page_scan.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

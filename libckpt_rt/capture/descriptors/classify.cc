@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 namespace {

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/descriptors/sample.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 namespace {

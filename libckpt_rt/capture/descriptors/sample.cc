@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 namespace {

@@ -12,6 +12,7 @@
 #include "base/raii_fd.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 // Sockets that can be made again without anybody outside: Unix pairs inside the process, and those
 // without a connection. Looked at in the stop only, on duplicates that do not outlive it.

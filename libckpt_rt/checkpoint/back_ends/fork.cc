@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include "base/clock.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
