@@ -1,6 +1,6 @@
 // Memory of the program at its own addresses, while nobody can change it: in the stop, or in a forked child.
 //
-// Owner:     CheckpointRun. Callers: the agent.
+// Owner:     one attempt (ProcessCapture). Callers: the agent, or the child of mode fork.
 #pragma once
 
 #include <sys/uio.h>

@@ -2,7 +2,6 @@
 
 #include "base/clock.h"
 #include "image/write/image_directory.h"
-#include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
@@ -34,20 +33,18 @@ Result<CheckpointCost> take_checkpoint() {
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
   loading::await_end();
-  Way way = choose_way(nullptr);
+  Way way = choose_way_of_attempt();
   if (way.why != nullptr) {
     auto directory = open_image_directory(library.directory);
     if (directory.ok())
       log_format(directory->get(), "CKPT_FAULTS={} is not used: {}",
                  fault_back_end_name(library.settings.faults), way.why);
   }
-  if (protects_memory(way.mode) && futex_words::overflow()) way = kUnspoilable;
   for (uint32_t attempts = 1;; ++attempts) {
     CheckpointCost cost;
     cost.attempts = attempts;
     cost.mode = way.mode;
-    if (!protects_memory(way.mode)) Watch::end_kept();
-    Watch* watch = Watch::take();
+    Watch* watch = take_watch(way);
     if (watch == nullptr) {
       const Error error = no_memory_for_segments();
       agent::count_failure(error);
@@ -73,10 +70,10 @@ Result<CheckpointCost> take_checkpoint() {
     if (directory.ok()) log_line(directory->get(), result.error().message());
     if (outcome.refused) {
       refuse_back_end();
-      way = choose_way(nullptr);
+      way = choose_way_of_attempt();
       continue;
     }
-    if (outcome.memory_vanished && attempts < kAttempts) {
+    if (outcome.spoiled && attempts < kAttempts) {
       if (attempts + 1 == kAttempts) way = kUnspoilable;
       continue;
     }

@@ -97,19 +97,19 @@ void answer_checkpoint(Answer& answer, int fd) {
 
 void answer_stat(Answer& answer) {
   Error why;
-  const auto [mode, back_end, why_not_set] = choose_way(&why);
+  const Way way = choose_way(&why);
   const Settings& s = library.settings;
   const Statistics statistics = agent::statistics();
   answer.line("pid {}", library.pid);
   answer.line("version {}", CKPT_VERSION);
   answer.line("directory {}", static_cast<const char*>(library.directory));
-  answer.line("mode {}", mode_name(mode));
-  answer.line("mode_reason {}", why.text[0] != '\0' ? why.text
-                                : s.mode == mode    ? "as set"
-                                                    : "the best this machine allows");
-  if (protects_memory(mode)) answer.line("faults {}", fault_back_end_name(back_end));
-  if (why_not_set != nullptr)
-    answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(s.faults), why_not_set);
+  answer.line("mode {}", mode_name(way.mode));
+  answer.line("mode_reason {}", why.text[0] != '\0'  ? why.text
+                                : s.mode == way.mode ? "as set"
+                                                     : "the best this machine allows");
+  if (way.protects_memory()) answer.line("faults {}", fault_back_end_name(way.back_end));
+  if (way.why != nullptr)
+    answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(s.faults), way.why);
   answer.line("signal {}", library.signal);
   answer.line("segment {}", s.segment_bytes);
   answer.line("pool {}", s.pool_bytes);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/thread_context.h"
 
@@ -44,7 +45,9 @@ void Arming::fault(Addr a) {
     if (protection_.unprotect(page) != 0) protection_.wake(page);
     removed(window);
   } else if (table_.written(id)) {
-    [[maybe_unused]] bool fits = written_.push_back(id.value);
+    // Each segment is in the list at most once, and the list has room for all. One that is not in it would
+    // not be protected in the stop.
+    CHECK(written_.push_back(id.value));
   }
 }
 
@@ -67,7 +70,7 @@ void Arming::unsettle(AddrRange range) {
     const AddrRange window = table_.window(table_[id]);
     if (!window.overlaps(range) || table_.state(id) == SegmentState::kUnsettled) continue;
     const bool was_protected = table_.unsettled(id);
-    [[maybe_unused]] bool fits = unsettled_.push_back(id.value);
+    CHECK(unsettled_.push_back(id.value));
     if (!was_protected || protection_.kernel_waits()) continue;
     if (window.start != open.end || open.size() >= kAtOnce) unprotect();
     if (open.empty()) open = window;

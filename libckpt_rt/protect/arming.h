@@ -141,7 +141,7 @@ class Arming {
   Arena* arena_ = nullptr;
   uint64_t segment_bytes_ = 0;
   // Shared memory that is covered without looking which of it exists, bytes, each time: what the table has
-  // room for beside the memory of the process (most_segments() in checkpoint_run.cc).
+  // room for beside the memory of the process (most_segments() in checkpoint/stages/memory_size.h).
   static constexpr uint64_t kSharedCovered = 1ull << 30;
   uint64_t shared_left_ = 0;
   ArenaVector<Covered> covered_;
