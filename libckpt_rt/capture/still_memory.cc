@@ -1,15 +1,16 @@
 #include "libckpt_rt/capture/still_memory.h"
 
 #include <errno.h>
-#include <fcntl.h>
+
+#include "libckpt_rt/core/own_files.h"
 
 namespace ckpt {
 
 Result<void> StillMemory::open() {
-  memory_file_.reset(
-      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/mem", O_RDONLY | O_CLOEXEC, 0)));
-  if (memory_file_.valid()) return {};
-  int error = -memory_file_.release();
+  memory_file_.reset(static_cast<int>(own_files::open(own_files::OwnFile::kMemory)));
+  const int error = memory_file_.valid() ? 0 : -memory_file_.release();
+  // Where it is forbidden only memory that the program itself may not read cannot be read.
+  if (error == 0 || error == EACCES || error == EPERM) return {};
   return make_error(ExitCode::kSystem, error, "cannot open /proc/self/mem ({}); mount /proc",
                     errno_name(error));
 }

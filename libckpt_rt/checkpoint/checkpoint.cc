@@ -8,6 +8,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/entry/agent.h"
 
 namespace ckpt {
@@ -34,7 +35,7 @@ Mode choose_mode(Mode wanted, Error* why_not_realtime) {
 }
 
 void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
-  auto directory = open_image_directory(library.directory);
+  auto directory = open_own_directory();
   if (!directory.ok()) return;
   // With none to be removed there is no need to look at all there are, which may be thousands.
   if (library.settings.keep != 0) {
@@ -87,7 +88,7 @@ Result<CheckpointCost> take_checkpoint() {
   loading::await_end();
   auto [mode, back_end, why] = choose_way(nullptr);
   if (why != nullptr) {
-    auto directory = open_image_directory(library.directory);
+    auto directory = open_own_directory();
     if (directory.ok())
       log_format(directory->get(), "CKPT_FAULTS={} is not used: {}",
                  fault_back_end_name(library.settings.faults), why);
@@ -123,7 +124,7 @@ Result<CheckpointCost> take_checkpoint() {
       agent::count_success(cost);
       return cost;
     }
-    auto directory = open_image_directory(library.directory);
+    auto directory = open_own_directory();
     if (directory.ok()) log_line(directory->get(), result.error().message());
     if (refused) {
       back_end_refused = true;

@@ -13,6 +13,7 @@
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/task_list.h"
 
 namespace ckpt {
@@ -209,7 +210,7 @@ Result<void> CheckpointRun::prepare() {
     pool_.populate(std::min(resident, kAheadBytes));
   }
 
-  auto directory = open_image_directory(library.directory);
+  auto directory = open_own_directory();
   if (!directory.ok()) return directory.error();
   directory_ = std::move(*directory);
   if (library.key_file[0] != '\0') {

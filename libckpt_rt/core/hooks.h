@@ -46,6 +46,9 @@ void note_exit(const void* word);
 extern std::atomic<bool> has_forked;
 void before_fork();
 
+// The calling thread is about to become that user (or UINT32_MAX: stays who it is).
+void before_user(uint32_t user);
+
 // Between the two no thread of ours exists.
 void begin_alone();
 void end_alone();

@@ -27,6 +27,7 @@ struct Library {
   Settings settings;
   CompressionKnowledge compression;  // how fast the disk and the compressor were
   char directory[1200] = {};         // absolute path of the image directory
+  char set_directory[1200] = {};     // the one that was set, if another is used (own_directory.h)
   char key_file[2100] = {};          // absolute path of CKPT_KEY_FILE; the key itself is never here
   char name[16] = {};                // of the program, for image names
   uint8_t run_id[16] = {};

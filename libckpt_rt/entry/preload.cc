@@ -21,6 +21,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/signal_handler.h"
@@ -67,6 +68,8 @@ void note_mutex(const void* mutex) { futex_words::note_mutex(mutex); }
 void note_exit(const void* word) { futex_words::note_exit(word); }
 void note_futex(const void* word) { futex_words::note_word(word); }
 
+void before_user(uint32_t user) { own_directory::prepare_for_user(user); }
+
 // A child that libc did not fork has our state but none of our threads.
 void begin_alone() {
   if (library.pid == sys::getpid()) agent::begin_absence();
@@ -111,6 +114,7 @@ void new_run_id() {
 }
 
 void name_directory() {
+  library.set_directory[0] = '\0';
   char* out = library.directory;
   const size_t size = sizeof(library.directory);
   const char* wanted = library.settings.directory;
