@@ -85,6 +85,13 @@ Result<CheckpointCost> take_checkpoint() {
   // kernel's own copy-on-write takes the snapshot: slower, but nothing can spoil it.
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
+  if (library.strict.load(std::memory_order_relaxed)) {
+    const Error error = make_error(ExitCode::kUnsupported, 0,
+                                   "a thread has forbidden itself all but four system calls (strict seccomp): it cannot "
+                                   "stand still for a checkpoint; none is taken of this program");
+    agent::count_failure(error);
+    return error;
+  }
   loading::await_end();
   auto [mode, back_end, why] = choose_way(nullptr);
   if (why != nullptr) {

@@ -44,6 +44,17 @@ namespace ckpt {
 
 constinit Library library;
 
+namespace {
+
+void set_interval() {
+  const int64_t ns = library.settings.every_ns;
+  itimerspec when{};
+  when.it_value = when.it_interval = {ns / 1'000'000'000, ns % 1'000'000'000};
+  if (library.interval_timer >= 0) sys::call(__NR_timer_settime, library.interval_timer, 0, &when, 0L);
+}
+
+}  // namespace
+
 namespace hooks {
 constinit std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
 constinit std::atomic<uint32_t> copy_under_way{0};
@@ -69,6 +80,22 @@ void note_exit(const void* word) { futex_words::note_exit(word); }
 void note_futex(const void* word) { futex_words::note_word(word); }
 
 void before_user(uint32_t user) { own_directory::prepare_for_user(user); }
+
+// For good: nobody hears when such a thread ends.
+void begin_strict() {
+  uint64_t ours = 1ull << (library.signal - 1);
+  sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &ours, 0L, 8L);
+  if (library.strict.exchange(true, std::memory_order_seq_cst) || library.interval_timer < 0) return;
+  constexpr itimerspec kNever{};
+  sys::call(__NR_timer_settime, library.interval_timer, 0, &kNever, 0L);
+}
+
+void end_strict() {
+  library.strict.store(false, std::memory_order_seq_cst);
+  set_interval();
+  uint64_t ours = 1ull << (library.signal - 1);
+  sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
+}
 
 // A child that libc did not fork has our state but none of our threads.
 void begin_alone() {
@@ -165,10 +192,7 @@ void arm_interval_timer() {
     return;
   }
   library.interval_timer = id;
-  int64_t ns = library.settings.every_ns;
-  itimerspec when{};
-  when.it_value = when.it_interval = {ns / 1'000'000'000, ns % 1'000'000'000};
-  sys::call(__NR_timer_settime, id, 0, &when, 0L);
+  set_interval();
 }
 
 __attribute__((constructor)) void start() {
