@@ -62,6 +62,7 @@ Result<void> CheckpointRun::open_guard_ahead() {
   if (map_before_.has_pinned_pages())
     return refuse("a ring, an asynchronous read or a device writes to its memory");
   CKPT_TRY(arming_.prepare(guarded_arena_, library.settings.segment_bytes));
+  arming_.limit(now_ns() + library.settings.stop_timeout_ns);
   const int own_tids[] = {sys::gettid(), library.writer.tid()};
   int stuck = 0;
   auto stopped = library.world.stop(
