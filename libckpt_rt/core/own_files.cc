@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 
-#include "libckpt_rt/core/library.h"
+#include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::own_files {
@@ -15,6 +15,7 @@ constexpr const char* kPaths[] = {"/proc/thread-self/mem", "/proc/thread-self/pa
 
 // Of the agent's own table.
 int handed[] = {-1, -1};
+int handed_to = 0;  // the process: a forked child has their numbers, but is another
 
 long open_plainly(OwnFile which) {
   return sys::call(__NR_openat, long{AT_FDCWD}, kPaths[static_cast<int>(which)], long{O_RDONLY | O_CLOEXEC},
@@ -25,7 +26,7 @@ long open_plainly(OwnFile which) {
 
 long open(OwnFile which) {
   const int given = handed[static_cast<int>(which)];
-  if (given >= 0 && library.pid == sys::getpid())
+  if (given >= 0 && handed_to == sys::getpid())
     return sys::call(__NR_fcntl, given, long{F_DUPFD_CLOEXEC}, 0L);
   const long fd = open_plainly(which);
   if (fd != -EACCES || sys::call(__NR_prctl, PR_GET_DUMPABLE) == 1) return fd;
@@ -45,6 +46,7 @@ bool may_open() {
 
 void hand_over(ScopedFd memory, ScopedFd pagemap) {
   ScopedFd before[] = {ScopedFd(handed[0]), ScopedFd(handed[1])};
+  handed_to = sys::getpid();
   handed[0] = memory.release();
   handed[1] = pagemap.release();
 }
