@@ -60,7 +60,7 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   // again.
   void remove(AddrRange range);
   // What the agent copies goes into these huge pages, or elsewhere.
-  void copy_into(AddrRange huge) { copy_.use_for(huge); }
+  void copy_into(AddrRange buffers) { copy_.use_for(buffers); }
   // In the next stop. thread: the first of those that stand.
   void end_stopped(ThreadSlot* thread);
 

@@ -56,7 +56,7 @@ void GuardBackEnd::add_own_ranges() {
 }
 
 Result<void> GuardBackEnd::get_ready() {
-  memory.copy_into(huge_pages());
+  memory.copy_into(filled_from_own_side());
   CKPT_TRY(writer_.spawn());
   Arena& lists = attempt_.space.arena();
   ArenaVector<Addr> stacks(lists);
