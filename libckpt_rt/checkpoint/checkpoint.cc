@@ -6,6 +6,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/entry/agent.h"
 
 namespace ckpt {
@@ -13,7 +14,7 @@ namespace ckpt {
 namespace {
 
 void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
-  auto directory = open_image_directory(library.directory);
+  auto directory = open_own_directory();
   if (!directory.ok()) return;
   // With none to be removed there is no need to look at all there are, which may be thousands.
   if (library.settings.keep != 0) {
@@ -32,10 +33,17 @@ Result<CheckpointCost> take_checkpoint() {
   // kernel's own copy-on-write takes the snapshot: slower, but nothing can spoil it.
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
+  if (library.strict.load(std::memory_order_relaxed)) {
+    const Error error = make_error(ExitCode::kUnsupported, 0,
+                                   "a thread has forbidden itself all but four system calls (strict seccomp): it cannot "
+                                   "stand still for a checkpoint; none is taken of this program");
+    agent::count_failure(error);
+    return error;
+  }
   loading::await_end();
   Way way = choose_way_of_attempt();
   if (way.why != nullptr) {
-    auto directory = open_image_directory(library.directory);
+    auto directory = open_own_directory();
     if (directory.ok())
       log_format(directory->get(), "CKPT_FAULTS={} is not used: {}",
                  fault_back_end_name(library.settings.faults), way.why);
@@ -66,7 +74,7 @@ Result<CheckpointCost> take_checkpoint() {
       agent::count_success(cost);
       return cost;
     }
-    auto directory = open_image_directory(library.directory);
+    auto directory = open_own_directory();
     if (directory.ok()) log_line(directory->get(), result.error().message());
     if (outcome.refused) {
       refuse_back_end();

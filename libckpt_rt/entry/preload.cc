@@ -22,6 +22,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/signal_handler.h"
@@ -43,6 +44,17 @@ extern char ckpt_elf_end __asm__("_end") __attribute__((visibility("hidden")));
 namespace ckpt {
 
 constinit Library library;
+
+namespace {
+
+void set_interval() {
+  const int64_t ns = library.settings.every_ns;
+  itimerspec when{};
+  when.it_value = when.it_interval = {ns / 1'000'000'000, ns % 1'000'000'000};
+  if (library.interval_timer >= 0) sys::call(__NR_timer_settime, library.interval_timer, 0, &when, 0L);
+}
+
+}  // namespace
 
 namespace hooks {
 constinit std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
@@ -67,6 +79,24 @@ void forget(uintptr_t start, size_t length) { release_guard::forget({Addr{start}
 void note_mutex(const void* mutex) { futex_words::note_mutex(mutex); }
 void note_exit(const void* word) { futex_words::note_exit(word); }
 void note_futex(const void* word) { futex_words::note_word(word); }
+
+void before_user(uint32_t user) { own_directory::prepare_for_user(user); }
+
+// For good: nobody hears when such a thread ends.
+void begin_strict() {
+  uint64_t ours = 1ull << (library.signal - 1);
+  sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &ours, 0L, 8L);
+  if (library.strict.exchange(true, std::memory_order_seq_cst) || library.interval_timer < 0) return;
+  constexpr itimerspec kNever{};
+  sys::call(__NR_timer_settime, library.interval_timer, 0, &kNever, 0L);
+}
+
+void end_strict() {
+  library.strict.store(false, std::memory_order_seq_cst);
+  set_interval();
+  uint64_t ours = 1ull << (library.signal - 1);
+  sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
+}
 
 // A child that libc did not fork has our state but none of our threads.
 void begin_alone() {
@@ -112,6 +142,7 @@ void new_run_id() {
 }
 
 void name_directory() {
+  library.set_directory[0] = '\0';
   char* out = library.directory;
   const size_t size = sizeof(library.directory);
   const char* wanted = library.settings.directory;
@@ -162,10 +193,7 @@ void arm_interval_timer() {
     return;
   }
   library.interval_timer = id;
-  int64_t ns = library.settings.every_ns;
-  itimerspec when{};
-  when.it_value = when.it_interval = {ns / 1'000'000'000, ns % 1'000'000'000};
-  sys::call(__NR_timer_settime, id, 0, &when, 0L);
+  set_interval();
 }
 
 __attribute__((constructor)) void start() {

@@ -22,6 +22,10 @@ enum class RealFunction : unsigned {
   kGaiSuspend,
   kPthreadMutexInit,
   kTimerCreate,
+  kSetuid,
+  kSeteuid,
+  kSetreuid,
+  kSetresuid,
   kCount,
 };
 

@@ -8,6 +8,7 @@
 #include "libckpt_rt/checkpoint/stages/workspace.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 
 namespace ckpt {
 
@@ -49,7 +50,7 @@ Result<void> PendingImage::read_key(Arena& arena) {
 }
 
 Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& parent, CheckpointCost& cost) {
-  auto opened = open_image_directory(library.directory);
+  auto opened = open_own_directory();
   if (!opened.ok()) return opened.error();
   space.directory() = std::move(*opened);
   const int directory = space.directory().get();
