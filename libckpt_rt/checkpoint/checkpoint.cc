@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/kernel_caps.h"
 #include "image/write/image_directory.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/checkpoint/run.h"
 #include "libckpt_rt/core/library.h"
@@ -34,10 +35,10 @@ Mode choose_mode(Mode wanted, Error* why_not_realtime) {
 }
 
 void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
-  auto directory = open_image_directory(library.directory);
+  auto directory = open_image_directory(job::log_directory());
   if (!directory.ok()) return;
   // With none to be removed there is no need to look at all there are, which may be thousands.
-  if (library.settings.keep != 0) {
+  if (library.settings.keep != 0 && job::session() == nullptr) {
     auto pruned = prune_images(directory->get(), library.run_id, library.settings.keep, key);
     if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
   }
@@ -48,6 +49,12 @@ void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
 
 // An attempt has found the back end that is set unfit for this process. The agent's alone.
 bool back_end_refused = false;
+
+// Where the next image finds this one.
+void name_parent(Watch& watch, const char* name) {
+  static_assert(sizeof(watch.parent.name) == sizeof(job::Place::as_parent));
+  std::memcpy(watch.parent.name, name, sizeof(watch.parent.name));
+}
 
 FaultBackEnd choose_back_end(const char*& why) {
   const FaultBackEnd wanted = library.settings.faults;
@@ -86,6 +93,7 @@ Result<CheckpointCost> take_checkpoint() {
   const int64_t requested = now_ns();
   loading::await_end();
   auto [mode, back_end, why] = choose_way(nullptr);
+  if (const job::Place* place = job::place(); place != nullptr && place->by_fork) mode = Mode::kFork;
   if (why != nullptr) {
     auto directory = open_image_directory(library.directory);
     if (directory.ok())
@@ -113,8 +121,11 @@ Result<CheckpointCost> take_checkpoint() {
       vanished = run.memory_vanished();
       keeps_watch = run.keeps_watch();
       refused = run.refused();
+      if (result.ok()) result = job::written(cost);
+      keeps_watch = keeps_watch && result.ok();
       if (result.ok()) prune_and_log(cost, run.key());
     }
+    if (job::session() != nullptr && keeps_watch) name_parent(*watch, job::place()->as_parent);
     if (keeps_watch)
       watch->keep();
     else
@@ -123,8 +134,14 @@ Result<CheckpointCost> take_checkpoint() {
       agent::count_success(cost);
       return cost;
     }
-    auto directory = open_image_directory(library.directory);
+    auto directory = open_image_directory(job::log_directory());
     if (directory.ok()) log_line(directory->get(), result.error().message());
+    if (job::session() != nullptr) {
+      // All members try again, or none.
+      back_end_refused = back_end_refused || refused;
+      job::session()->again = job::session()->again || refused || vanished;
+      return result.error();
+    }
     if (refused) {
       back_end_refused = true;
       const Way next = choose_way(nullptr);

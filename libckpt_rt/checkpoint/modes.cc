@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/checkpoint/run.h"
 #include "libckpt_rt/core/current_processor.h"
@@ -20,13 +21,16 @@ namespace ckpt {
 
 Result<void> CheckpointRun::run() {
   CKPT_TRY(prepare());
+  CKPT_TRY(job::prepared());
   CKPT_TRY(stop());
+  CKPT_TRY(job::standing(stop_began_ns_));
   CKPT_TRY(while_stopped());
+  CKPT_TRY(job::sampled(descriptors_));
   auto go = [&] {
     run_callbacks(CKPT_RT_AFTER_CHECKPOINT, library.stopped_threads);
     library.world.release();
     stopped_ = false;
-    cost_.pause_ns = library.world.resumed_ns(now_ns()) - stop_began_ns_;
+    note_resumed();
   };
   switch (mode_) {
     case Mode::kSequential:
@@ -58,6 +62,11 @@ Result<void> CheckpointRun::run() {
       descriptors_.release();
       return finish_realtime();
   }
+}
+
+void CheckpointRun::note_resumed() {
+  cost_.resumed_ns = library.world.resumed_ns(now_ns());
+  cost_.pause_ns = cost_.resumed_ns - stop_began_ns_;
 }
 
 bool CheckpointRun::writes_at_once() const {
@@ -314,6 +323,7 @@ Result<void> CheckpointRun::finish_fork() {
   // No exit signal: the program's wait() does not see a child it did not make.
   long child = sys::call(__NR_clone, 0L, 0L, 0L, 0L, 0L);
   if (child == 0) {
+    if (job::session() != nullptr) job::session()->in_writing_child();
     cost_.pause_ns = now_ns() - stop_began_ns_;
     auto all = [&]() -> Result<void> {
       CKPT_TRY(still_memory_.open());  // /proc/self is another process now
@@ -333,7 +343,7 @@ Result<void> CheckpointRun::finish_fork() {
   run_callbacks(CKPT_RT_AFTER_CHECKPOINT, library.stopped_threads);
   library.world.release();
   stopped_ = false;
-  cost_.pause_ns = library.world.resumed_ns(now_ns()) - stop_began_ns_;
+  note_resumed();
   descriptors_.release();
   Result<void> result;
   if (sys::failed(child)) {

@@ -24,8 +24,8 @@ void CheckpointRun::choose_parent() {
   const ParentImage& parent = watch_.parent;
   if (parent.sequence == 0 || !chain_may_grow(parent, library.settings.increments + 1)) return;
   // The program may have been restarted twice: both write into one directory, and prune it.
-  parent_ = hold_image(directory_.get(), parent.name);
-  if (parent_.valid() && parent_is_whole(directory_.get(), library.run_id, parent, key_))
+  parent_ = hold_image(image_directory(), parent.name);
+  if (parent_.valid() && parent_is_whole(image_directory(), library.run_id, parent, key_))
     identity_.parent = parent;
   else
     parent_.reset();

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "image/write/image_directory.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/memory_advice.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
@@ -124,6 +125,9 @@ void CheckpointRun::own_ranges() {
         arena_.range(), sink_arena_.range(), pool_.range(), guard::own_range(), guarded_arena_.range()}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
+  for (AddrRange r : job::own_memory()) {
+    if (!r.empty() && !own_.push_back(r)) return;
+  }
   const size_t watch = own_.size();
   watch_.own_ranges(own_);
   const size_t watch_end = own_.size();
@@ -209,7 +213,7 @@ Result<void> CheckpointRun::prepare() {
     pool_.populate(std::min(resident, kAheadBytes));
   }
 
-  auto directory = open_image_directory(library.directory);
+  auto directory = open_image_directory(job::log_directory());
   if (!directory.ok()) return directory.error();
   directory_ = std::move(*directory);
   if (library.key_file[0] != '\0') {
@@ -226,13 +230,17 @@ Result<void> CheckpointRun::prepare() {
   if (library.settings.to[0] != '\0')
     library.last_streamed = *sequence = std::max(*sequence, library.last_streamed + 1);
   std::memcpy(identity_.run_id, library.run_id, sizeof(identity_.run_id));
+  if (const job::Place* place = job::place()) *sequence = place->sequence;
   identity_.sequence = *sequence;
   choose_parent();
   cost_.parent_sequence = identity_.parent.sequence;
   identity_.realtime_ns = now_ns(CLOCK_REALTIME);
   cost_.sequence = *sequence;
   image_name_ = compose_image_name(library.name, library.pid, library.run_id, *sequence);
-  if (library.settings.to[0] != '\0') {
+  if (const job::Place* place = job::place()) {
+    std::memcpy(image_name_.text, place->name, sizeof(place->name));
+    std::memcpy(cost_.image, place->path, sizeof(place->path));
+  } else if (library.settings.to[0] != '\0') {
     *fmt::format_to_n(cost_.image, sizeof(cost_.image) - 1, "{}", image_name_.text).out = '\0';
   } else {
     *fmt::format_to_n(cost_.image, sizeof(cost_.image) - 1, "{}/{}", library.directory, image_name_.text)
@@ -286,11 +294,15 @@ void CheckpointRun::copy_into_huge_pages() {
   guarded_.copy_into(huge);
 }
 
+int CheckpointRun::image_directory() const {
+  return job::place() != nullptr ? job::place()->directory : directory_.get();
+}
+
 Result<void> CheckpointRun::open_sink() {
   if (library.settings.to[0] != '\0') {
     CKPT_TRY(command_.start(library.settings.to, image_name_.text, identity_, directory_.get(), sink_arena_));
   }
-  return sink_.open(directory_.get(), image_name_.text, identity_, sink_arena_, &release_buffer, this);
+  return sink_.open(image_directory(), image_name_.text, identity_, sink_arena_, &release_buffer, this);
 }
 
 // What the stop needs and the program can run beside.

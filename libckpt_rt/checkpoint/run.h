@@ -52,6 +52,7 @@ class CheckpointRun {
   // checkpoint_run.cc
   Result<void> prepare();
   Result<void> open_sink();
+  int image_directory() const;
   void copy_into_huge_pages();
   void choose_segment(uint64_t resident);
   Result<void> get_ready();
@@ -123,6 +124,7 @@ class CheckpointRun {
   ArmedMemory& armed_memory() { return is_guarded() ? static_cast<ArmedMemory&>(guarded_) : protection_; }
 
   // checkpoint_modes.cc
+  void note_resumed();
   void expect_progress();
   void limit_copies_ahead();
   Result<void> finish_realtime();

@@ -25,6 +25,7 @@
 #include "base/result.h"
 #include "image/format/descriptor_records.h"
 #include "image/format/object_number.h"
+#include "job/format/wire.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
 
 namespace ckpt {
@@ -114,6 +115,8 @@ class DescriptorCapture {
   void release();
   // False: the writer's arena is full.
   bool serialize(ByteWriter& out) const;
+  // One entry for each open file, after recheck_stopped(); in the arena.
+  Result<std::span<const job::OpenFileKey>> list_open_files() const;
 
   size_t descriptor_count() const { return entries_.size(); }
   size_t open_file_count() const { return open_files_; }
