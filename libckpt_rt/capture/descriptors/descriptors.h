@@ -112,6 +112,9 @@ class DescriptorCapture {
   void await_samples();
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
+  // The other ends of its pipes may be in other processes that are saved with it: they stay pipes, and who can
+  // read one saves its bytes. Before recheck_stopped.
+  void expect_partners() { has_partners_ = true; }
   void release();
   // False: the writer's arena is full.
   bool serialize(ByteWriter& out) const;
@@ -123,6 +126,7 @@ class DescriptorCapture {
 
  private:
   int hidden_ = -1;
+  bool has_partners_ = false;
   struct Content {
     uint32_t open_file;
     uint64_t object, offset;
