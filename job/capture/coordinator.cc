@@ -26,6 +26,19 @@ namespace {
 
 // A member that does not answer: it has not started yet, or something has eaten the signal.
 constexpr int64_t kPatienceNs = 10'000'000'000, kStartNs = 5'000'000'000;
+// "12,busybox": pids and program names, or "all".
+bool is_listed(std::string_view list, const ProcessLook& look) {
+  char pid[16];
+  *fmt::format_to_n(pid, sizeof(pid) - 1, "{}", look.pid).out = '\0';
+  while (!list.empty()) {
+    const size_t end = list.find(',');
+    const std::string_view one = list.substr(0, end);
+    if (one == "all" || one == std::string_view(pid) || one == std::string_view(look.name)) return true;
+    list.remove_prefix(end == list.npos ? list.size() : end + 1);
+  }
+  return false;
+}
+
 // A child between fork and the library's notice of it drops the signal: it is sent again.
 constexpr int64_t kAskAgainNs = 50'000'000, kLookNs = 2'000'000;
 
@@ -122,6 +135,10 @@ Result<void> Coordinator::ask(Member& m) {
     case Preloaded::kStatic:
     case Preloaded::kClean:
     case Preloaded::kAsleep: {
+      if (is_listed(wish_.leave_out, look) || is_listed(library.job.leave_out, look)) {
+        m.state = Member::State::kLeftOut;
+        return {};
+      }
       const char* why = m.preloaded == Preloaded::kStatic
                             ? "is a static program, which the library cannot be in"
                         : m.preloaded == Preloaded::kAsleep ? "was started with CKPT_DISABLE=1"
@@ -362,6 +379,7 @@ Result<void> Coordinator::standing() {
   CKPT_TRY(await(Step::kStanding, now_ns() + 2 * library.settings.stop_timeout_ns));
   realtime_ns_ = now_ns(CLOCK_REALTIME);
   monotonic_ns_ = now_ns();
+  boottime_ns_ = now_ns(CLOCK_BOOTTIME);
   auto any = add_new();
   if (!any.ok()) return any.error();
   if (*any) {
@@ -411,6 +429,7 @@ Result<void> Coordinator::commit() {
     one.listed = listed;
     one.has_image = true;
     one.subreaper = facts.subreaper != 0;
+    one.pdeath_signal = facts.pdeath_signal;
     const MemberImageName image = member_image_name(listed.look.pid);
     const long fd = sys::call(__NR_openat, temporary_.get(), image.text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L);
     const ScopedFd file(sys::failed(fd) ? -1 : static_cast<int>(fd));
@@ -449,7 +468,7 @@ Result<void> Coordinator::commit() {
     if (m.listed.look.pid == library.job.root) comm = m.listed.look.name;
   }
   const ManifestSources sources{&library.job,     comm,        place.sequence, realtime_ns_,
-                                monotonic_ns_,    report_.pause_ns, list.span(),    shared_.span(),
+                                monotonic_ns_,    boottime_ns_, report_.pause_ns, list.span(),    shared_.span(),
                                 member_files_.span()};
   CKPT_TRY(write_manifest(temporary_.get(), sources, arena_));
   CKPT_TRY(commit_directory(directory_, temporary_.get(), name_));

@@ -163,6 +163,13 @@ bool serve_asker(uint64_t cookie) {
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kCheckpoint)) {
     job::Wish wish;
     wish.only = (request.flags & kControlOnly) != 0;
+    if ((request.flags & kControlLeaveOut) != 0) {
+      static_assert(sizeof(wish.leave_out) == sizeof(LeaveOutList));
+      if (sys::call(__NR_recvfrom, fd.get(), wish.leave_out, sizeof(wish.leave_out), MSG_WAITALL, 0L, 0L) !=
+          sizeof(wish.leave_out))
+        return true;
+      wish.leave_out[sizeof(wish.leave_out) - 1] = '\0';
+    }
     answer_checkpoint(answer, fd.get(), wish);
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kJoin)) {
     job::serve_join(fd.get());

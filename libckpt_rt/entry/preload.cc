@@ -49,13 +49,21 @@ namespace hooks {
 constinit std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
 constinit std::atomic<uint32_t> copy_under_way{0};
 constinit std::atomic<uint32_t> memory_registered{0};
-constinit std::atomic<bool> has_forked{false};
+constinit std::atomic<bool> has_forked{false}, has_spawned{false};
 
 void before_fork() {
   job::creation::await();
   has_forked.store(true, std::memory_order_seq_cst);
   if (copying()) release_guard::before_sharing();
 }
+
+void before_spawn() {
+  job::creation::await();
+  // relaxed: read by the agent, which looks at the children themselves as well.
+  has_spawned.store(true, std::memory_order_relaxed);
+}
+
+void before_end() { job::creation::await_end(); }
 
 constinit std::atomic<int64_t> monotonic_shift_ns{0};
 
@@ -109,6 +117,8 @@ const char* find_variable(const char* name, void*) {
 // The first preloaded process makes the job, and says so to all that it will start.
 void find_job() {
   library.job_inherited = job::read_identity(find_variable(job::kJobVariable, nullptr), library.job);
+  if (const char* list = find_variable(job::kLeaveOutVariable, nullptr))
+    *fmt::format_to_n(library.job.leave_out, sizeof(library.job.leave_out) - 1, "{}", list).out = '\0';
 }
 
 void found_job() {
