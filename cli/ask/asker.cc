@@ -155,7 +155,7 @@ Result<int> call_program(const Target& t, const AskLimits& limits) {
   const int64_t deadline_ns = now_ns() + limits.answer_ns;
   uint64_t cookie = 0;
   if (getrandom(&cookie, sizeof(cookie), 0) != sizeof(cookie)) return system_error(t, "getrandom");
-  cookie |= kLeastCookie;
+  cookie = (cookie | kLeastCookie) & ~kJoinCookie;
   auto listener = listen_for(t, cookie, deadline_ns);
   if (!listener.ok()) return listener.error();
   auto sent = queue_signal(t, cookie);

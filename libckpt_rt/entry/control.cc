@@ -10,6 +10,7 @@
 
 #include "base/control_protocol.h"
 #include "base/raii_fd.h"
+#include "job/capture/take.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
@@ -66,9 +67,10 @@ bool connect_to_asker(uint64_t cookie, ScopedFd& out) {
   return true;
 }
 
-void answer_checkpoint(Answer& answer, int fd) {
+void answer_checkpoint(Answer& answer, int fd, const job::Wish& wish) {
+  job::Report job;
   checkpoint_progress::tell(fd);
-  auto result = take_checkpoint();
+  auto result = job::take(wish, job);
   checkpoint_progress::tell(-1);
   if (!result.ok()) {
     answer.line("error {} {}", static_cast<int>(result.error().code), result.error().message());
@@ -92,6 +94,14 @@ void answer_checkpoint(Answer& answer, int fd) {
   answer.line("mappings {}", c.mappings);
   answer.line("descriptors {}", c.descriptors);
   answer.line("attempts {}", c.attempts);
+  if (job.members != 0) {
+    answer.line("job {}", static_cast<const char*>(job.path));
+    answer.line("members {}", job.members);
+    answer.line("members_ended {}", job.ended);
+    answer.line("members_left_out {}", job.left_out);
+    answer.line("job_pause_ns {}", job.pause_ns);
+    answer.line("job_attempts {}", job.attempts);
+  }
   answer.line("done");
 }
 
@@ -151,7 +161,11 @@ bool serve_asker(uint64_t cookie) {
         "error {} this library speaks version {} of the control protocol; use the ckpt that came with it",
         static_cast<int>(ExitCode::kIncompatible), kControlVersion);
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kCheckpoint)) {
-    answer_checkpoint(answer, fd.get());
+    job::Wish wish;
+    wish.only = (request.flags & kControlOnly) != 0;
+    answer_checkpoint(answer, fd.get(), wish);
+  } else if (request.operation == static_cast<uint32_t>(ControlOperation::kJoin)) {
+    job::serve_join(fd.get());
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kStat)) {
     answer_stat(answer);
   } else {

@@ -15,6 +15,8 @@
 #include "base/control_protocol.h"
 #include "image/format/image_key.h"
 #include "image/write/image_directory.h"
+#include "job/capture/creation.h"
+#include "job/capture/identity.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/checkpoint/image_command.h"
 #include "libckpt_rt/core/hooks.h"
@@ -50,6 +52,7 @@ constinit std::atomic<uint32_t> memory_registered{0};
 constinit std::atomic<bool> has_forked{false};
 
 void before_fork() {
+  job::creation::await();
   has_forked.store(true, std::memory_order_seq_cst);
   if (copying()) release_guard::before_sharing();
 }
@@ -76,6 +79,7 @@ void end_alone() {
 }
 
 void begin_exec() {
+  job::creation::await_end();
   // In a child of vfork this is the parent's memory, and a stop does not look for the child.
   if (library.pid == sys::getpid()) library.world.begin_exec(sys::gettid());
 }
@@ -102,6 +106,18 @@ const char* find_variable(const char* name, void*) {
   return nullptr;
 }
 
+// The first preloaded process makes the job, and says so to all that it will start.
+void find_job() {
+  library.job_inherited = job::read_identity(find_variable(job::kJobVariable, nullptr), library.job);
+}
+
+void found_job() {
+  if (library.job_inherited) return;
+  library.job.root = library.pid;
+  memcpy(library.job.directory, library.directory, sizeof(library.job.directory));
+  if (!job::export_identity(library.job)) library.job.root = 0;
+}
+
 void new_run_id() {
   long n = sys::call(__NR_getrandom, library.run_id, sizeof(library.run_id), 0L);
   if (n == sizeof(library.run_id)) return;
@@ -123,6 +139,8 @@ void name_directory() {
     *fmt::format_to_n(out, size - 1, "{}", wanted).out = '\0';
   } else if (wanted[0] != '\0') {
     *fmt::format_to_n(out, size - 1, "{}/{}", static_cast<const char*>(cwd), wanted).out = '\0';
+  } else if (library.job.root != 0 && library.job.root != library.pid) {
+    *fmt::format_to_n(out, size - 1, "{}", static_cast<const char*>(library.job.directory)).out = '\0';
   } else {
     *fmt::format_to_n(out, size - 1, "{}/ckpt-{}.{}", static_cast<const char*>(cwd),
                       static_cast<const char*>(library.name), library.pid)
@@ -191,7 +209,9 @@ __attribute__((constructor)) void start() {
   hooks::checkpoint_signal.store(library.signal, std::memory_order_relaxed);
   name_key_file();
   if (library.settings.to[0] != '\0') keep_command_environment(environ);
+  find_job();
   name_directory();
+  found_job();
   new_run_id();
   if (!library.agent.reserve() || !library.fault_handler.reserve() || !library.writer.reserve() ||
       (library.settings.dma && !library.engine.reserve())) {
@@ -212,6 +232,7 @@ __attribute__((constructor)) void start() {
 
 void reset_in_child() {
   library.pid = sys::getpid();
+  job::creation::reset();
   library.world.reset_in_child();
   library.agent.forget();
   library.fault_handler.forget();

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "job/capture/creation.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/core/hooks.h"
@@ -197,6 +198,7 @@ void reset_library() {
   loading::begin(restart.args.loading_gate);
   if (restart.args.loading_gate != 0) futex_words::load(library.stopped_threads);
   library.world.reset_after_restart();
+  job::creation::reset();
   release_guard::reset_after_restart();
   guard::reset(false);
   reset_gate_after_restart();
