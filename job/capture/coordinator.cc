@@ -15,9 +15,11 @@
 #include "base/control_protocol.h"
 #include "image/format/image_probe.h"
 #include "job/capture/creation.h"
-#include "job/capture/job_directory.h"
+#include "job/directory/job_directory.h"
+#include "job/capture/named_points.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -94,6 +96,7 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
   fill_place(place, temporary_.get(), library.job.directory, name_.text, library.pid, *sequence);
   place.by_fork = attempt >= 3;
   for (Member& m : members_) CKPT_TRY(ask(m));
+  points::at("leader.asked");
   return {};
 }
 
@@ -361,7 +364,9 @@ Result<bool> Coordinator::add_new() {
 }
 
 Result<void> Coordinator::prepared() {
+  points::at("leader.armed");
   CKPT_TRY(await(Step::kPrepared, 0));
+  points::at("leader.prepared");
   creation::hold();
   creation::hold_end();
   CKPT_TRY(tell_all(Step::kHold));
@@ -372,11 +377,16 @@ Result<void> Coordinator::prepared() {
     if (!any.ok()) return any.error();
     if (!*any) break;
   }
-  return tell_all(Step::kStop);
+  points::at("leader.held");
+  CKPT_TRY(tell_all(Step::kStop));
+  points::at("leader.stop");
+  return {};
 }
 
 Result<void> Coordinator::standing() {
+  points::at("leader.stopped");
   CKPT_TRY(await(Step::kStanding, now_ns() + 2 * library.settings.stop_timeout_ns));
+  points::at("leader.standing");
   realtime_ns_ = now_ns(CLOCK_REALTIME);
   monotonic_ns_ = now_ns();
   boottime_ns_ = now_ns(CLOCK_BOOTTIME);
@@ -399,8 +409,10 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
     if (m.state == Member::State::kWithUs && !member_files_.push_back({m.listed.look.pid, m.facts.tid, m.files}))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   }
+  points::at("leader.sampled");
   CKPT_TRY(find_shared(member_files_.span(), arena_, shared_));
   CKPT_TRY(tell_all(Step::kGo));
+  points::at("leader.go");
   creation::release();
   return {};
 }
@@ -408,9 +420,12 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
 Result<void> Coordinator::written(const Written& facts) {
   own_written_ = facts;
   creation::let_end();
+  points::at("leader.image");
   CKPT_TRY(await(Step::kWritten, 0));
+  points::at("leader.written");
   CKPT_TRY(commit());
   done_ = true;
+  interval::put_off();
   (void)tell_all(Step::kDone);
   return {};
 }
@@ -471,7 +486,9 @@ Result<void> Coordinator::commit() {
                                 monotonic_ns_,    boottime_ns_, report_.pause_ns, list.span(),    shared_.span(),
                                 member_files_.span()};
   CKPT_TRY(write_manifest(temporary_.get(), sources, arena_));
+  points::at("leader.manifest");
   CKPT_TRY(commit_directory(directory_, temporary_.get(), name_));
+  points::at("leader.renamed");
   *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}/{}",
                     static_cast<const char*>(library.job.directory), static_cast<const char*>(name_.text))
        .out = '\0';

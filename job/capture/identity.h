@@ -11,6 +11,8 @@
 
 #include <cstdint>
 
+#include "job/format/job_name.h"
+
 namespace ckpt::job {
 
 inline constexpr const char *kJobVariable = "CKPT_JOB", *kLeaveOutVariable = "CKPT_LEAVE_OUT";
@@ -27,11 +29,5 @@ struct Identity {
 bool read_identity(const char* value, Identity& identity);
 // Puts the variable into the environment that the program and all it starts will see. False: no memory.
 bool export_identity(const Identity& identity);
-
-// The digits.
-struct JobText {
-  char text[33];
-};
-JobText job_text(const uint8_t id[16]);
 
 }  // namespace ckpt::job

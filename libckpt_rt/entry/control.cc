@@ -120,6 +120,11 @@ void answer_stat(Answer& answer) {
   if (protects_memory(mode)) answer.line("faults {}", fault_back_end_name(back_end));
   if (why_not_set != nullptr)
     answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(s.faults), why_not_set);
+  if (library.job.root != 0) {
+    answer.line("job_id {}", job::job_text(library.job.id).text);
+    answer.line("job_root {}", library.job.root);
+    answer.line("job_directory {}", static_cast<const char*>(library.job.directory));
+  }
   answer.line("signal {}", library.signal);
   answer.line("segment {}", s.segment_bytes);
   answer.line("pool {}", s.pool_bytes);
