@@ -41,6 +41,8 @@ bool is_listed(std::string_view list, const ProcessLook& look) {
   return false;
 }
 
+// Members' sockets are above it, where the limit on descriptors allows: a process that writes our image closes them.
+constexpr long kFirstSocket = 200;
 // A child between fork and the library's notice of it drops the signal: it is sent again.
 constexpr int64_t kAskAgainNs = 50'000'000, kLookNs = 2'000'000;
 
@@ -224,7 +226,8 @@ Result<void> Coordinator::accept_members() {
       continue;
     }
     if (who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) let_others_write();
-    found->socket = peer.release();
+    const long high = sys::call(__NR_fcntl, fd, static_cast<long>(F_DUPFD_CLOEXEC), kFirstSocket);
+    found->socket = sys::failed(high) ? peer.release() : static_cast<int>(high);
     found->state = Member::State::kWithUs;
     found->reached = Step::kNone;
   }
@@ -545,9 +548,8 @@ Result<void> Coordinator::commit() {
 }
 
 void Coordinator::in_writing_child() {
-  for (const Member& m : members_) {
-    if (m.socket >= 0) sys::call(__NR_close, m.socket);
-  }
+  // The list of members is not in the child's memory.
+  sys::call(__NR_close_range, kFirstSocket, ~0u, 0L);
   listener_.reset();
 }
 
