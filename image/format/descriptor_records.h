@@ -53,7 +53,7 @@ struct OpenFileRecord {
   uint32_t pipe_size;    // F_GETPIPE_SZ
   uint64_t object;       // object_number(device, inode): the same for both ends of a pipe, and for a
                          // memfd the same as MappingRecord::object
-  uint64_t value;        // eventfd: counter; signalfd: mask; memfd: huge page size in bytes or 0;
+  uint64_t value;        // pipe in a job: 1 if nobody had its other end; eventfd: counter; signalfd: mask; memfd: huge page size in bytes or 0;
                          // socket pair: object of the other end, 0 when that is gone
   uint32_t path_len;
   uint32_t details_len;

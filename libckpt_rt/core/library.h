@@ -14,6 +14,7 @@
 #include "copier/buffer_pool.h"
 #include "copier/copier.h"
 #include "image/write/compress/compression_gauge.h"
+#include "job/capture/identity.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/core/raw_thread.h"
 #include "libckpt_rt/core/statistics.h"
@@ -32,6 +33,8 @@ struct Library {
   char key_file[2100] = {};          // absolute path of CKPT_KEY_FILE; the key itself is never here
   char name[16] = {};                // of the program, for image names
   uint8_t run_id[16] = {};
+  job::Identity job;           // to which this process belongs
+  bool job_inherited = false;  // it was there before this program
   uint32_t generation = 0;         // restarts this process has behind it
   int64_t monotonic_shift_ns = 0;  // CLOCK_MONOTONIC now minus what the program's deadlines assume
   uint64_t last_streamed = 0;      // sequence of the newest image that went to CKPT_TO's command

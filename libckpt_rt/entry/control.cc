@@ -10,6 +10,7 @@
 
 #include "base/control_protocol.h"
 #include "base/raii_fd.h"
+#include "job/capture/take.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
@@ -117,10 +118,11 @@ class HandedOver {
   HandedOver& operator=(const HandedOver&) = delete;
 };
 
-void answer_checkpoint(Answer& answer, int fd) {
+void answer_checkpoint(Answer& answer, int fd, const job::Wish& wish) {
   const HandedOver handed_over(answer, fd);
+  job::Report job;
   checkpoint_progress::tell(fd);
-  auto result = take_checkpoint();
+  auto result = job::take(wish, job);
   checkpoint_progress::tell(-1);
   if (!result.ok()) {
     answer.line("error {} {}", static_cast<int>(result.error().code), result.error().message());
@@ -144,6 +146,14 @@ void answer_checkpoint(Answer& answer, int fd) {
   answer.line("mappings {}", c.mappings);
   answer.line("descriptors {}", c.descriptors);
   answer.line("attempts {}", c.attempts);
+  if (job.members != 0) {
+    answer.line("job {}", static_cast<const char*>(job.path));
+    answer.line("members {}", job.members);
+    answer.line("members_ended {}", job.ended);
+    answer.line("members_left_out {}", job.left_out);
+    answer.line("job_pause_ns {}", job.pause_ns);
+    answer.line("job_attempts {}", job.attempts);
+  }
   answer.line("done");
 }
 
@@ -162,6 +172,11 @@ void answer_stat(Answer& answer) {
   if (way.protects_memory()) answer.line("faults {}", fault_back_end_name(way.back_end));
   if (way.why != nullptr)
     answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(s.faults), way.why);
+  if (library.job.root != 0) {
+    answer.line("job_id {}", job::job_text(library.job.id).text);
+    answer.line("job_root {}", library.job.root);
+    answer.line("job_directory {}", static_cast<const char*>(library.job.directory));
+  }
   answer.line("signal {}", library.signal);
   answer.line("segment {}", s.segment_bytes);
   answer.line("pool {}", s.pool_bytes);
@@ -203,7 +218,18 @@ bool serve_asker(uint64_t cookie) {
         "error {} this library speaks version {} of the control protocol; use the ckpt that came with it",
         static_cast<int>(ExitCode::kIncompatible), kControlVersion);
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kCheckpoint)) {
-    answer_checkpoint(answer, fd.get());
+    job::Wish wish;
+    wish.only = (request.flags & kControlOnly) != 0;
+    if ((request.flags & kControlLeaveOut) != 0) {
+      static_assert(sizeof(wish.leave_out) == sizeof(LeaveOutList));
+      if (sys::call(__NR_recvfrom, fd.get(), wish.leave_out, sizeof(wish.leave_out), MSG_WAITALL, 0L, 0L) !=
+          sizeof(wish.leave_out))
+        return true;
+      wish.leave_out[sizeof(wish.leave_out) - 1] = '\0';
+    }
+    answer_checkpoint(answer, fd.get(), wish);
+  } else if (request.operation == static_cast<uint32_t>(ControlOperation::kJoin)) {
+    job::serve_join(fd.get());
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kStat)) {
     answer_stat(answer);
   } else {

@@ -26,6 +26,9 @@ enum class RealFunction : unsigned {
   kSeteuid,
   kSetreuid,
   kSetresuid,
+  kPosixSpawn,
+  kPosixSpawnp,
+  kVfork,
   kCount,
 };
 

@@ -13,8 +13,8 @@ namespace {
 
 OpenFileKind kind_of(const ParsedOpenFile& file) { return static_cast<OpenFileKind>(file.record.kind); }
 
-Result<void> place(const ScopedFd& made, const DescriptorRecord& d) {
-  if (dup3(made.get(), d.fd, (d.fd_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0) {
+Result<void> place(int made, const DescriptorRecord& d) {
+  if (dup3(made, d.fd, (d.fd_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0) {
     return make_error(ExitCode::kSystem, errno, "descriptor {} cannot be made ({})", d.fd, errno_name(errno));
   }
   return {};
@@ -56,11 +56,22 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
   DescriptorBuilder builder(meta, options);
   for (const auto& file : meta.open_files) CKPT_TRY(builder.check(file));
   CKPT_TRY(builder.take_standard_streams());
-  CKPT_TRY(builder.cut_grown_files());
+  if (options.inherited == nullptr) CKPT_TRY(builder.cut_grown_files());
+  auto inherited = [&](const ParsedOpenFile& file) -> const InheritedFile* {
+    if (options.inherited == nullptr) return nullptr;
+    const auto it = options.inherited->find(file.record.id);
+    return it == options.inherited->end() ? nullptr : &it->second;
+  };
 
   // Open files are made at the lowest free number, which may be one that is still to be filled: each
   // is moved up out of the way before it is put at its own numbers.
   for (const auto& file : meta.open_files) {
+    if (const InheritedFile* known = inherited(file); known != nullptr) {
+      for (const auto& d : meta.descriptors) {
+        if (d.open_file == file.record.id) CKPT_TRY(place(known->fd, d));
+      }
+      continue;
+    }
     if (builder.is_restarters(file)) {
       for (const auto& d : meta.descriptors) {
         if (d.open_file != file.record.id) continue;
@@ -68,7 +79,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
         if (!stream) return stream.error();
         auto up = options.working->park(std::move(*stream), "a terminal");
         if (!up) return up.error();
-        CKPT_TRY(place(ScopedFd(*up), d));
+        CKPT_TRY(place(ScopedFd(*up).get(), d));
       }
       continue;
     }
@@ -78,7 +89,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     if (!up) return up.error();
     ScopedFd parked(*up);
     for (const auto& d : meta.descriptors) {
-      if (d.open_file == file.record.id) CKPT_TRY(place(parked, d));
+      if (d.open_file == file.record.id) CKPT_TRY(place(parked.get(), d));
     }
   }
   std::set<uint64_t> sealed;
@@ -89,6 +100,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     }
     if (fd < 0) continue;
     builder.set_owner(file, fd);
+    if (const InheritedFile* known = inherited(file); known != nullptr && !known->first) continue;
     if (kind_of(file) == OpenFileKind::kEpoll) CKPT_TRY(builder.add_watches(file, fd));
     if (kind_of(file) == OpenFileKind::kMemfd && file.record.seals != 0 &&
         sealed.insert(file.record.object).second) {

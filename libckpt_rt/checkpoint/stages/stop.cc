@@ -184,7 +184,8 @@ Result<void> Stop::look_at_descriptors(int tid, OtherThreads sharers) {
 void Stop::go() {
   run_callbacks(CKPT_RT_AFTER_CHECKPOINT, library.stopped_threads);
   release();
-  parts_.cost.pause_ns = library.world.resumed_ns(now_ns()) - parts_.clock.began_ns();
+  parts_.cost.resumed_ns = library.world.resumed_ns(now_ns());
+  parts_.cost.pause_ns = parts_.cost.resumed_ns - parts_.clock.began_ns();
 }
 
 void Stop::release() {
