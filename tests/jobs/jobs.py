@@ -134,7 +134,8 @@ class Tree:
             if self.child.poll() is not None or "no process" in done.stderr.lower() or done.returncode == 67:
                 return None
             raise AssertionError(f"ckpt now {pid}: exit code {done.returncode}: {done.stderr}")
-        return json.loads(done.stdout)["image"]
+        image = json.loads(done.stdout)["image"]
+        return os.path.dirname(image) if os.path.dirname(image).endswith(".job") else image
 
     def kill(self, image):
         pids = {self.child.pid}
