@@ -35,12 +35,20 @@ enum class ControlOperation : uint32_t { kCheckpoint = 1, kStat = 2, kJoin = 3 }
 
 enum ControlFlag : uint32_t {
   kControlOnly = 1u << 0,  // kCheckpoint: this process alone, whatever else is in its job
+  // kCheckpoint: a LeaveOutList follows the request.
+  kControlLeaveOut = 1u << 1,
 };
 
 struct ControlHello {
   uint32_t magic, version;
   int32_t pid;  // in the program's own pid namespace
   uint32_t reserved;
+};
+
+// Processes of the job that need not be saved if the library is not in them: pids and program names, separated
+// by commas, or "all". NUL-terminated.
+struct LeaveOutList {
+  char text[512];
 };
 
 struct ControlRequest {

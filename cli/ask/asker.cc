@@ -286,7 +286,7 @@ uint64_t number_of(const Answer& answer, const std::string& key) {
 }
 
 Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits& limits,
-                   const OnProgress& on_progress) {
+                   const OnProgress& on_progress, const AskWishes& wishes) {
   int64_t started = now_ns();
   auto called = call_program(t, limits);
   if (!called.ok()) return called.error();
@@ -310,7 +310,14 @@ Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits&
                    fmt::format("answered as process {} instead of {}", hello.pid, t.inner_pid), "report it");
   }
   ControlRequest request{kControlMagic, kControlVersion, static_cast<uint32_t>(operation), 0};
+  if (wishes.only) request.flags |= kControlOnly;
+  if (!wishes.leave_out.empty()) request.flags |= kControlLeaveOut;
   if (send(peer.get(), &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) return stream.hung_up();
+  if (!wishes.leave_out.empty()) {
+    LeaveOutList list{};
+    wishes.leave_out.copy(list.text, sizeof(list.text) - 1);
+    if (send(peer.get(), &list, sizeof(list), MSG_NOSIGNAL) != sizeof(list)) return stream.hung_up();
+  }
 
   Answer answer;
   while (true) {

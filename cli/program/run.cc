@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,6 +67,15 @@ Result<void> prepare_directory(const std::string& path) {
   return {};
 }
 
+// Its digits alone: the library in the program adds the rest (job/capture/identity.h).
+std::string new_job_id() {
+  uint8_t id[16];
+  if (getrandom(id, sizeof(id), 0) != sizeof(id)) return {};
+  std::string text;
+  for (uint8_t byte : id) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
 bool is_preloaded(std::string_view list, std::string_view library) {
   while (!list.empty()) {
     size_t end = list.find_first_of(": ");
@@ -124,6 +134,8 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts)
                    "name another with --dir");
   }
 
+  // Once: a program that is started in a job belongs to that job.
+  if (getenv("CKPT_JOB") == nullptr) setenv("CKPT_JOB", new_job_id().c_str(), 1);
   for (const auto& [name, value] : texts) setenv(name.c_str(), value.c_str(), 1);
   unsetenv("CKPT_DISABLE");  // asked for by name, it is not asleep
   set_preload(*library, *heap);
@@ -174,6 +186,8 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   option("--heap", "CKPT_HEAP", "HEAP",
          "what malloc is: libc (default), or jemalloc, whose free memory is not saved; jemalloc:huge asks "
          "for huge pages");
+  option("--leave-out", "CKPT_LEAVE_OUT", "LIST",
+         "programs of the job without the library that need not be saved: names, or all");
   option("--stop-timeout", "CKPT_STOP_TIMEOUT", "TIME",
          "give a checkpoint up when a thread does not stop (default 2s)");
   command->footer(

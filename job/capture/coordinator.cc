@@ -15,9 +15,11 @@
 #include "base/control_protocol.h"
 #include "image/format/image_probe.h"
 #include "job/capture/creation.h"
-#include "job/capture/job_directory.h"
+#include "job/directory/job_directory.h"
+#include "job/capture/named_points.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -26,6 +28,19 @@ namespace {
 
 // A member that does not answer: it has not started yet, or something has eaten the signal.
 constexpr int64_t kPatienceNs = 10'000'000'000, kStartNs = 5'000'000'000;
+// "12,busybox": pids and program names, or "all".
+bool is_listed(std::string_view list, const ProcessLook& look) {
+  char pid[16];
+  *fmt::format_to_n(pid, sizeof(pid) - 1, "{}", look.pid).out = '\0';
+  while (!list.empty()) {
+    const size_t end = list.find(',');
+    const std::string_view one = list.substr(0, end);
+    if (one == "all" || one == std::string_view(pid) || one == std::string_view(look.name)) return true;
+    list.remove_prefix(end == list.npos ? list.size() : end + 1);
+  }
+  return false;
+}
+
 // A child between fork and the library's notice of it drops the signal: it is sent again.
 constexpr int64_t kAskAgainNs = 50'000'000, kLookNs = 2'000'000;
 
@@ -81,6 +96,7 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
   fill_place(place, temporary_.get(), library.job.directory, name_.text, library.pid, *sequence);
   place.by_fork = attempt >= 3;
   for (Member& m : members_) CKPT_TRY(ask(m));
+  points::at("leader.asked");
   return {};
 }
 
@@ -122,6 +138,10 @@ Result<void> Coordinator::ask(Member& m) {
     case Preloaded::kStatic:
     case Preloaded::kClean:
     case Preloaded::kAsleep: {
+      if (is_listed(wish_.leave_out, look) || is_listed(library.job.leave_out, look)) {
+        m.state = Member::State::kLeftOut;
+        return {};
+      }
       const char* why = m.preloaded == Preloaded::kStatic
                             ? "is a static program, which the library cannot be in"
                         : m.preloaded == Preloaded::kAsleep ? "was started with CKPT_DISABLE=1"
@@ -344,7 +364,9 @@ Result<bool> Coordinator::add_new() {
 }
 
 Result<void> Coordinator::prepared() {
+  points::at("leader.armed");
   CKPT_TRY(await(Step::kPrepared, 0));
+  points::at("leader.prepared");
   creation::hold();
   creation::hold_end();
   CKPT_TRY(tell_all(Step::kHold));
@@ -355,13 +377,19 @@ Result<void> Coordinator::prepared() {
     if (!any.ok()) return any.error();
     if (!*any) break;
   }
-  return tell_all(Step::kStop);
+  points::at("leader.held");
+  CKPT_TRY(tell_all(Step::kStop));
+  points::at("leader.stop");
+  return {};
 }
 
 Result<void> Coordinator::standing() {
+  points::at("leader.stopped");
   CKPT_TRY(await(Step::kStanding, now_ns() + 2 * library.settings.stop_timeout_ns));
+  points::at("leader.standing");
   realtime_ns_ = now_ns(CLOCK_REALTIME);
   monotonic_ns_ = now_ns();
+  boottime_ns_ = now_ns(CLOCK_BOOTTIME);
   auto any = add_new();
   if (!any.ok()) return any.error();
   if (*any) {
@@ -381,8 +409,10 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
     if (m.state == Member::State::kWithUs && !member_files_.push_back({m.listed.look.pid, m.facts.tid, m.files}))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   }
+  points::at("leader.sampled");
   CKPT_TRY(find_shared(member_files_.span(), arena_, shared_));
   CKPT_TRY(tell_all(Step::kGo));
+  points::at("leader.go");
   creation::release();
   return {};
 }
@@ -390,9 +420,12 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
 Result<void> Coordinator::written(const Written& facts) {
   own_written_ = facts;
   creation::let_end();
+  points::at("leader.image");
   CKPT_TRY(await(Step::kWritten, 0));
+  points::at("leader.written");
   CKPT_TRY(commit());
   done_ = true;
+  interval::put_off();
   (void)tell_all(Step::kDone);
   return {};
 }
@@ -411,6 +444,7 @@ Result<void> Coordinator::commit() {
     one.listed = listed;
     one.has_image = true;
     one.subreaper = facts.subreaper != 0;
+    one.pdeath_signal = facts.pdeath_signal;
     const MemberImageName image = member_image_name(listed.look.pid);
     const long fd = sys::call(__NR_openat, temporary_.get(), image.text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L);
     const ScopedFd file(sys::failed(fd) ? -1 : static_cast<int>(fd));
@@ -449,10 +483,12 @@ Result<void> Coordinator::commit() {
     if (m.listed.look.pid == library.job.root) comm = m.listed.look.name;
   }
   const ManifestSources sources{&library.job,     comm,        place.sequence, realtime_ns_,
-                                monotonic_ns_,    report_.pause_ns, list.span(),    shared_.span(),
+                                monotonic_ns_,    boottime_ns_, report_.pause_ns, list.span(),    shared_.span(),
                                 member_files_.span()};
   CKPT_TRY(write_manifest(temporary_.get(), sources, arena_));
+  points::at("leader.manifest");
   CKPT_TRY(commit_directory(directory_, temporary_.get(), name_));
+  points::at("leader.renamed");
   *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}/{}",
                     static_cast<const char*>(library.job.directory), static_cast<const char*>(name_.text))
        .out = '\0';

@@ -77,7 +77,7 @@ class Coordinator final : public Session {
   ArenaVector<Member> members_;
   Step told_ = Step::kNone;
   bool began_ = false, done_ = false;
-  int64_t realtime_ns_ = 0, monotonic_ns_ = 0;
+  int64_t realtime_ns_ = 0, monotonic_ns_ = 0, boottime_ns_ = 0;
   Standing own_facts_{};
   Written own_written_{};
   std::span<const OpenFileKey> own_files_;

@@ -36,16 +36,6 @@ void make_id(uint8_t id[16]) {
 
 }  // namespace
 
-JobText job_text(const uint8_t id[16]) {
-  JobText out{};
-  constexpr char kDigits[] = "0123456789abcdef";
-  for (int i = 0; i < 16; ++i) {
-    out.text[2 * i] = kDigits[id[i] >> 4];
-    out.text[2 * i + 1] = kDigits[id[i] & 15];
-  }
-  return out;
-}
-
 bool read_identity(const char* value, Identity& identity) {
   identity = {};
   if (value == nullptr || !read_digits(value, identity.id)) {

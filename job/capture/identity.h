@@ -11,14 +11,17 @@
 
 #include <cstdint>
 
+#include "job/format/job_name.h"
+
 namespace ckpt::job {
 
-inline constexpr const char* kJobVariable = "CKPT_JOB";
+inline constexpr const char *kJobVariable = "CKPT_JOB", *kLeaveOutVariable = "CKPT_LEAVE_OUT";
 
 struct Identity {
   uint8_t id[16] = {};
   int root = 0;              // pid of the first preloaded process; 0: not known, no jobs
   char directory[1200] = {};  // absolute: where checkpoints of the job go
+  char leave_out[512] = {};   // CKPT_LEAVE_OUT, as LeaveOutList of base/control_protocol.h
 };
 
 // What the variable says; nullptr if it is not set. False: it names no root and directory yet; then id is set
@@ -26,11 +29,5 @@ struct Identity {
 bool read_identity(const char* value, Identity& identity);
 // Puts the variable into the environment that the program and all it starts will see. False: no memory.
 bool export_identity(const Identity& identity);
-
-// The digits.
-struct JobText {
-  char text[33];
-};
-JobText job_text(const uint8_t id[16]);
 
 }  // namespace ckpt::job

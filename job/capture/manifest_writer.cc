@@ -54,6 +54,7 @@ void add_member(Text& out, const ManifestMember& m) {
   } else {
     out.add(", \"state\": \"running\", \"exit_signal\": {}", p.exit_signal);
   }
+  if (m.pdeath_signal != 0) out.add(", \"pdeath_signal\": {}", m.pdeath_signal);
   out.add(", \"orphan\": {}, \"subreaper\": {}, \"tty\": {}, \"foreground_group\": {}}}", m.listed.orphan,
           m.subreaper, p.tty, p.foreground_group);
 }
@@ -79,8 +80,8 @@ Result<void> write_manifest(int directory, const ManifestSources& s, Arena& aren
   out.add("{{\n \"format\": \"{}\", \"version\": {},\n \"job\": \"{}\", \"name\": ", kManifestFormat,
           kManifestVersion, job_text(s.job->id).text);
   out.add_quoted(s.name);
-  out.add(", \"sequence\": {}, \"time_ns\": {}, \"monotonic_ns\": {}, \"pause_ns\": {},\n", s.sequence,
-          s.realtime_ns, s.monotonic_ns, s.pause_ns);
+  out.add(", \"sequence\": {}, \"time_ns\": {}, \"monotonic_ns\": {}, \"boottime_ns\": {}, \"pause_ns\": {},\n",
+          s.sequence, s.realtime_ns, s.monotonic_ns, s.boottime_ns, s.pause_ns);
   int root = 0;
   for (const ManifestMember& m : s.members) {
     if (!m.left_out && (root == 0 || m.listed.look.pid == s.job->root)) root = m.listed.look.pid;

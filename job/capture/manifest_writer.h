@@ -16,6 +16,7 @@ struct ManifestMember {
   Listed listed;
   bool has_image = false;
   bool subreaper = false;
+  int pdeath_signal = 0;
   bool left_out = false;
   const char* reason = "";  // left_out
   uint64_t image_bytes = 0;
@@ -26,7 +27,7 @@ struct ManifestSources {
   const Identity* job;
   const char* name;
   uint64_t sequence;
-  int64_t realtime_ns, monotonic_ns;  // of the stop
+  int64_t realtime_ns, monotonic_ns, boottime_ns;  // of the stop
   int64_t pause_ns;
   std::span<const ManifestMember> members;
   std::span<const SharedUse> shared;          // member: index of shared_members

@@ -5,11 +5,13 @@
 #include "base/clock.h"
 #include "job/capture/channel.h"
 #include "job/capture/creation.h"
-#include "job/capture/job_directory.h"
+#include "job/directory/job_directory.h"
+#include "job/capture/named_points.h"
 #include "job/capture/session.h"
 #include "job/capture/take.h"
 #include "job/format/job_name.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -46,33 +48,44 @@ class MemberSession final : public Session {
   }
 
   Result<void> prepared() override {
+    points::at("member.prepared");
     if ((request_.flags & kJoinHeld) == 0) {
       CKPT_TRY(say(Step::kPrepared));
       CKPT_TRY(expect(Step::kHold, 0));
       hold();
     }
     CKPT_TRY(say(Step::kHeld));
+    points::at("member.held");
     return expect(Step::kStop, 0);
   }
 
   Result<void> standing() override {
+    points::at("member.stopped");
     CKPT_TRY(say(Step::kStanding));
+    points::at("member.standing");
     return expect(Step::kSample, deadline());
   }
 
   Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts) override {
     if (!send_message(socket_, Step::kSampled, &facts, sizeof(facts), files.data(), files.size_bytes()))
       return alone();
+    points::at("member.sampled");
     CKPT_TRY(expect(Step::kGo, deadline()));
+    points::at("member.go");
     creation::release();
     return {};
   }
 
   Result<void> written(const Written& facts) override {
+    points::at("member.image");
     if (!send_message(socket_, Step::kWritten, &facts, sizeof(facts))) return alone();
     // The image does not need this process any more.
     creation::let_end();
-    return expect(Step::kDone, 0);
+    points::at("member.written");
+    CKPT_TRY(expect(Step::kDone, 0));
+    points::at("member.done");
+    interval::put_off();
+    return {};
   }
 
   void in_writing_child() override { sys::call(__NR_close, socket_); }
@@ -146,6 +159,7 @@ void serve_join(int socket) {
     session.tell(make_error(ExitCode::kNoProcess, 0, "it is of another job"));
     return;
   }
+  points::at("member.joined");
   if (const Result<void> opened = session.open(); !opened.ok()) {
     session.tell(opened.error());
     return;

@@ -87,7 +87,10 @@ bool is_alone(const Identity& job, int own_pid) {
   if (job.root == 0) return true;
   Arena arena;
   if (!arena.reserve(8 << 20)) return true;
-  if (job.root == own_pid && !library.job_inherited && !hooks::has_forked.load(std::memory_order_relaxed)) {
+  // relaxed: hints; a child that is there is seen.
+  const bool childless = !hooks::has_forked.load(std::memory_order_relaxed) &&
+                         !hooks::has_spawned.load(std::memory_order_relaxed);
+  if (job.root == own_pid && !library.job_inherited && childless) {
     ArenaVector<int> children(arena);
     return list_children(own_pid, children) && children.empty();
   }

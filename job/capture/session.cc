@@ -53,8 +53,13 @@ Result<void> standing(int64_t began_ns) {
 
 Result<void> sampled(const DescriptorCapture& descriptors) {
   if (current == nullptr) return {};
-  Standing facts{stop_began_ns, library.pid, 0};
+  Standing facts{};
+  facts.began_ns = stop_began_ns;
+  facts.tid = library.pid;
   if (library.stopped_threads != nullptr) facts.tid = library.stopped_threads->tid;
+  for (const ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next) {
+    if (s->parent_death_signal != 0) facts.pdeath_signal = s->parent_death_signal;
+  }
   int subreaper = 0;
   if (sys::call(__NR_prctl, PR_GET_CHILD_SUBREAPER, &subreaper, 0L, 0L, 0L) == 0)
     facts.subreaper = subreaper != 0;

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "image/write/image_directory.h"
 #include "job/capture/coordinator.h"
-#include "job/capture/job_directory.h"
+#include "job/directory/job_directory.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/entry/agent.h"

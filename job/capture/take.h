@@ -12,7 +12,8 @@ namespace ckpt::job {
 
 // What the asker wants, and what it is told of a job.
 struct Wish {
-  bool only = false;  // this process alone, whatever else is in the job
+  bool only = false;          // this process alone, whatever else is in the job
+  char leave_out[512] = {};   // processes without the library that need not be saved, besides CKPT_LEAVE_OUT
 };
 struct Report {
   uint32_t members = 0;    // images; 0: of one process, as without jobs

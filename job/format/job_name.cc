@@ -49,6 +49,16 @@ bool parse_job_name(std::string_view name, ParsedJobName* parsed) {
   return parsed->sequence != 0;
 }
 
+JobText job_text(const uint8_t id[16]) {
+  JobText out{};
+  constexpr char kDigits[] = "0123456789abcdef";
+  for (int i = 0; i < 16; ++i) {
+    out.text[2 * i] = kDigits[id[i] >> 4];
+    out.text[2 * i + 1] = kDigits[id[i] & 15];
+  }
+  return out;
+}
+
 MemberImageName member_image_name(int pid) {
   MemberImageName name;
   *fmt::format_to_n(name.text, sizeof(name.text) - 1, "{}.ckpt", pid).out = '\0';

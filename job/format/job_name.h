@@ -28,6 +28,12 @@ struct ParsedJobName {
 // False: not the name of a job's checkpoint.
 bool parse_job_name(std::string_view name, ParsedJobName* parsed);
 
+// The id of a job as 32 hexadecimal digits.
+struct JobText {
+  char text[33];
+};
+JobText job_text(const uint8_t id[16]);
+
 // "<pid>.ckpt"
 struct MemberImageName {
   char text[24] = {};

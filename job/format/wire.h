@@ -63,6 +63,8 @@ struct Standing {
   int64_t began_ns;  // CLOCK_MONOTONIC: its first thread was signalled
   int32_t tid;       // one of its threads that has not exited
   uint32_t subreaper;
+  int32_t pdeath_signal;  // of its first thread, or of another that has one
+  uint32_t reserved;
 };
 
 // One open file description of a member: what is compared before the kernel is asked.

@@ -45,6 +45,11 @@ void note_exit(const void* word);
 // The program has had children: they share its shared memory. before_fork(): it is about to have one.
 extern std::atomic<bool> has_forked;
 void before_fork();
+// It is about to have one that executes another program at once (vfork, posix_spawn).
+extern std::atomic<bool> has_spawned;
+void before_spawn();
+// The process is about to end.
+void before_end();
 
 // Between the two no thread of ours exists.
 void begin_alone();

@@ -13,6 +13,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/control.h"
+#include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/protect/watch.h"
 
 namespace ckpt::agent {
@@ -165,7 +166,8 @@ void main_loop(void*) {
     } else {
       const bool asked = r.without_cookie && serve_asker(static_cast<uint64_t>(library.pid));
       job::Report report;
-      if (!asked && r.checkpoint) (void)job::take({}, report);  // the log and `ckpt stat` tell of a failure
+      const bool due = r.without_cookie || interval::is_due();
+      if (!asked && r.checkpoint && due) (void)job::take({}, report);  // the log and `ckpt stat` tell of a failure
     }
   }
 }

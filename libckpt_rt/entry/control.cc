@@ -120,6 +120,11 @@ void answer_stat(Answer& answer) {
   if (protects_memory(mode)) answer.line("faults {}", fault_back_end_name(back_end));
   if (why_not_set != nullptr)
     answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(s.faults), why_not_set);
+  if (library.job.root != 0) {
+    answer.line("job_id {}", job::job_text(library.job.id).text);
+    answer.line("job_root {}", library.job.root);
+    answer.line("job_directory {}", static_cast<const char*>(library.job.directory));
+  }
   answer.line("signal {}", library.signal);
   answer.line("segment {}", s.segment_bytes);
   answer.line("pool {}", s.pool_bytes);
@@ -163,6 +168,13 @@ bool serve_asker(uint64_t cookie) {
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kCheckpoint)) {
     job::Wish wish;
     wish.only = (request.flags & kControlOnly) != 0;
+    if ((request.flags & kControlLeaveOut) != 0) {
+      static_assert(sizeof(wish.leave_out) == sizeof(LeaveOutList));
+      if (sys::call(__NR_recvfrom, fd.get(), wish.leave_out, sizeof(wish.leave_out), MSG_WAITALL, 0L, 0L) !=
+          sizeof(wish.leave_out))
+        return true;
+      wish.leave_out[sizeof(wish.leave_out) - 1] = '\0';
+    }
     answer_checkpoint(answer, fd.get(), wish);
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kJoin)) {
     job::serve_join(fd.get());

@@ -17,6 +17,7 @@
 #include "image/write/image_directory.h"
 #include "job/capture/creation.h"
 #include "job/capture/identity.h"
+#include "job/capture/named_points.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/checkpoint/image_command.h"
 #include "libckpt_rt/core/hooks.h"
@@ -25,6 +26,7 @@
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
@@ -49,13 +51,21 @@ namespace hooks {
 constinit std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
 constinit std::atomic<uint32_t> copy_under_way{0};
 constinit std::atomic<uint32_t> memory_registered{0};
-constinit std::atomic<bool> has_forked{false};
+constinit std::atomic<bool> has_forked{false}, has_spawned{false};
 
 void before_fork() {
   job::creation::await();
   has_forked.store(true, std::memory_order_seq_cst);
   if (copying()) release_guard::before_sharing();
 }
+
+void before_spawn() {
+  job::creation::await();
+  // relaxed: read by the agent, which looks at the children themselves as well.
+  has_spawned.store(true, std::memory_order_relaxed);
+}
+
+void before_end() { job::creation::await_end(); }
 
 constinit std::atomic<int64_t> monotonic_shift_ns{0};
 
@@ -109,6 +119,8 @@ const char* find_variable(const char* name, void*) {
 // The first preloaded process makes the job, and says so to all that it will start.
 void find_job() {
   library.job_inherited = job::read_identity(find_variable(job::kJobVariable, nullptr), library.job);
+  if (const char* list = find_variable(job::kLeaveOutVariable, nullptr))
+    *fmt::format_to_n(library.job.leave_out, sizeof(library.job.leave_out) - 1, "{}", list).out = '\0';
 }
 
 void found_job() {
@@ -163,28 +175,6 @@ void name_key_file() {
   prepare_ciphers();
 }
 
-void arm_interval_timer() {
-  if (library.settings.every_ns == 0) return;
-  sigevent event{};
-  event.sigev_notify = SIGEV_SIGNAL;
-  event.sigev_signo = library.signal;
-  int id = -1;
-  if (long r = sys::call(__NR_timer_create, CLOCK_MONOTONIC, &event, &id); r != 0) {
-    const Error error =
-        make_error(ExitCode::kUnavailable, static_cast<int>(r),
-                   "no timer for CKPT_EVERY ({}); raise ulimit -i", errno_name(static_cast<int>(r)));
-    agent::count_failure(error);
-    if (auto directory = open_image_directory(library.directory); directory.ok())
-      log_line(directory->get(), error.message());
-    return;
-  }
-  library.interval_timer = id;
-  int64_t ns = library.settings.every_ns;
-  itimerspec when{};
-  when.it_value = when.it_interval = {ns / 1'000'000'000, ns % 1'000'000'000};
-  sys::call(__NR_timer_settime, id, 0, &when, 0L);
-}
-
 __attribute__((constructor)) void start() {
   if (library.active) return;
   library.pid = sys::getpid();
@@ -210,6 +200,7 @@ __attribute__((constructor)) void start() {
   name_key_file();
   if (library.settings.to[0] != '\0') keep_command_environment(environ);
   find_job();
+  if (const char* point = find_variable("CKPT_TEST_POINT", nullptr)) job::points::want(point);
   name_directory();
   found_job();
   new_run_id();
@@ -225,7 +216,7 @@ __attribute__((constructor)) void start() {
   library.world.expect_signal_of_process(true);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
   library.world.expect_signal_of_process(false);
-  arm_interval_timer();
+  interval::arm();
 }
 
 }  // namespace
@@ -251,7 +242,7 @@ void reset_in_child() {
   // Another process: images of its own, in a directory of its own unless one was given.
   new_run_id();
   name_directory();
-  arm_interval_timer();
+  interval::arm();
 }
 
 }  // namespace ckpt

@@ -22,6 +22,9 @@ enum class RealFunction : unsigned {
   kGaiSuspend,
   kPthreadMutexInit,
   kTimerCreate,
+  kPosixSpawn,
+  kPosixSpawnp,
+  kVfork,
   kCount,
 };
 

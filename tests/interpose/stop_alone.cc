@@ -42,6 +42,9 @@ std::atomic<uint32_t> copy_under_way{0};
 std::atomic<uint32_t> memory_registered{0};
 std::atomic<bool> has_forked{false};
 void before_fork() {}
+std::atomic<bool> has_spawned{false};
+void before_spawn() {}
+void before_end() {}
 void forget(uintptr_t, size_t) {}
 void note_mutex(const void*) {}
 void note_futex(const void*) {}

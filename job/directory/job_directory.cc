@@ -1,4 +1,4 @@
-#include "job/capture/job_directory.h"
+#include "job/directory/job_directory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,6 @@
 #include "image/format/directory_scan.h"
 #include "image/format/image_probe.h"
 #include "image/format/io_error.h"
-#include "job/capture/identity.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -56,6 +55,19 @@ void each_parent(int directory, const ImageKey* key, Visit visit) {
     auto brief = probe_image(file.get(), name.data(), key);
     if (brief.ok() && brief->parent.sequence != 0) visit(brief->parent.sequence);
   });
+}
+
+// hold_image() of image_directory.h: a restart reads it, or whoever makes an increment to it.
+bool is_held(int directory) {
+  bool held = false;
+  scan_directory(directory, [&](std::string_view name) {
+    if (held || !name.ends_with(".ckpt")) return;
+    const long fd = sys::call(__NR_openat, directory, name.data(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L);
+    if (sys::failed(fd)) return;
+    const ScopedFd file(static_cast<int>(fd));
+    held = sys::call(__NR_flock, fd, static_cast<long>(LOCK_EX | LOCK_NB)) == -EWOULDBLOCK;
+  });
+  return held;
 }
 
 }  // namespace
@@ -127,9 +139,8 @@ uint32_t remove_dead_jobs(int directory) {
   return removed;
 }
 
-Result<uint32_t> prune_jobs(int directory, const uint8_t job[16], uint32_t keep, const ImageKey* key) {
-  uint32_t removed = 0;
-  if (keep == 0) return removed;
+Result<PrunedJobs> prune_jobs(int directory, const uint8_t job[16], uint32_t keep, const ImageKey* key) {
+  PrunedJobs pruned;
   Arena arena;
   if (!arena.reserve(4 << 20)) {
     return make_error(ExitCode::kSystem, ENOMEM,
@@ -157,10 +168,11 @@ Result<uint32_t> prune_jobs(int directory, const uint8_t job[16], uint32_t keep,
   // From the newest down: whoever stays keeps its parents, which are older.
   for (size_t i = list.size(); i-- > 0;) {
     Checkpoint& one = list[i];
-    one.stays = one.stays || list.size() - i <= keep;
-    if (!one.stays) continue;
     const ScopedFd inside = open_directory(directory, one.name);
     if (!inside.valid()) continue;
+    one.stays = one.stays || keep == 0 || list.size() - i <= keep || is_held(inside.get());
+    if (!one.stays) continue;
+    ++pruned.kept;
     each_parent(inside.get(), key, [&](uint64_t sequence) {
       for (Checkpoint& other : list) other.stays = other.stays || other.sequence == sequence;
     });
@@ -169,9 +181,9 @@ Result<uint32_t> prune_jobs(int directory, const uint8_t job[16], uint32_t keep,
   for (size_t i = list.size(); i-- > 0;) {
     if (list[i].stays) continue;
     remove_job_directory(directory, list[i].name);
-    ++removed;
+    ++pruned.removed;
   }
-  return removed;
+  return pruned;
 }
 
 }  // namespace ckpt::job

@@ -1,7 +1,7 @@
 // The directories of a job's checkpoints: numbered, made, committed, removed, pruned.
 //
-// Owner:     job. Callers: the coordinator's agent, and a member's when its coordinator is gone; whoever makes,
-//            commits or removes one holds the lock of the image directory. Raw system calls, no allocation.
+// Owner:     job. Callers: the coordinator's agent, a member's when its coordinator is gone, and ckpt gc; whoever
+//            makes, commits or removes one holds the lock of the image directory. Raw system calls, no allocation.
 // Never:     removes what is not the name of a job's checkpoint; follows a link.
 #pragma once
 
@@ -29,8 +29,11 @@ void remove_job_directory(int directory, const char* name);
 // Those that dead coordinators left behind. With the lock.
 uint32_t remove_dead_jobs(int directory);
 
-// Of the complete checkpoints of this job the newest `keep` stay (0: all), and those whose images theirs are
-// increments to.
-Result<uint32_t> prune_jobs(int directory, const uint8_t job[16], uint32_t keep, const ImageKey* key);
+struct PrunedJobs {
+  uint32_t removed = 0, kept = 0;
+};
+// Of the complete checkpoints of this job the newest `keep` stay (0: all), those whose images theirs are
+// increments to, and those that somebody reads.
+Result<PrunedJobs> prune_jobs(int directory, const uint8_t job[16], uint32_t keep, const ImageKey* key);
 
 }  // namespace ckpt::job
