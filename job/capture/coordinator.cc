@@ -41,6 +41,8 @@ bool is_listed(std::string_view list, const ProcessLook& look) {
   return false;
 }
 
+// Members' sockets are above it, where the limit on descriptors allows: a process that writes our image closes them.
+constexpr long kFirstSocket = 200;
 // A child between fork and the library's notice of it drops the signal: it is sent again.
 constexpr int64_t kAskAgainNs = 50'000'000, kLookNs = 2'000'000;
 
@@ -138,6 +140,8 @@ Result<void> Coordinator::ask(Member& m) {
     case Preloaded::kStatic:
     case Preloaded::kClean:
     case Preloaded::kAsleep: {
+      // It may have executed another program between two of the questions.
+      if (++m.looks < 3) return {};
       if (is_listed(wish_.leave_out, look) || is_listed(library.job.leave_out, look)) {
         m.state = Member::State::kLeftOut;
         return {};
@@ -152,14 +156,20 @@ Result<void> Coordinator::ask(Member& m) {
                         pid, static_cast<const char*>(look.name), why, pid);
     }
     case Preloaded::kNotYet:
+      m.looks = 0;
       if (now_ns() - m.since_ns > kStartNs)
         return name(m, ExitCode::kTimeout, "has the library but does not handle its signal; see the log");
       return {};
     case Preloaded::kReady:
+      m.looks = 0;
       break;
   }
   // A child of vfork is its parent until it executes another program.
-  if (sys::call(__NR_kcmp, pid, look.ppid, KCMP_VM, 0L, 0L) == 0) return {};
+  if (sys::call(__NR_kcmp, pid, look.ppid, KCMP_VM, 0L, 0L) == 0) {
+    if (now_ns() - m.since_ns > kStartNs)
+      return name(m, ExitCode::kUnsupported, "shares its memory with its parent; take one process with --only");
+    return {};
+  }
   siginfo_t info{};
   info.si_signo = library.signal;
   info.si_code = SI_QUEUE;
@@ -212,13 +222,22 @@ Result<void> Coordinator::accept_members() {
     std::memcpy(join.name, name_.text, sizeof(join.name));
     std::memcpy(join.temporary, name_.temporary, sizeof(join.temporary));
     if (sys::call(__NR_sendto, fd, &request, sizeof(request), MSG_NOSIGNAL, 0L, 0L) != sizeof(request) ||
-        sys::call(__NR_sendto, fd, &join, sizeof(join), MSG_NOSIGNAL, 0L, 0L) != sizeof(join)) {
+        !send_with_descriptor(peer.get(), &join, sizeof(join), temporary_.get())) {
       continue;
     }
-    found->socket = peer.release();
+    if (who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) let_others_write();
+    const long high = sys::call(__NR_fcntl, fd, static_cast<long>(F_DUPFD_CLOEXEC), kFirstSocket);
+    found->socket = sys::failed(high) ? peer.release() : static_cast<int>(high);
     found->state = Member::State::kWithUs;
     found->reached = Step::kNone;
   }
+}
+
+// Members of another user make their images in it by the descriptor that they got. Nobody else comes to it: the
+// directory above is ours alone.
+void Coordinator::let_others_write() {
+  if (!foreign_) sys::call(__NR_fchmod, temporary_.get(), 01733L);
+  foreign_ = true;
 }
 
 // Its socket is closed, or never came to be.
@@ -246,6 +265,15 @@ Result<void> Coordinator::take_message(Member& m) {
   if (message.step == Step::kFailed) {
     const auto* failed = message.as<Failed>();
     if (failed == nullptr) return lost(m);
+    if (static_cast<ExitCode>(failed->code) == ExitCode::kNoProcess && m.reached == Step::kNone) {
+      // It looked like one, and is of another job.
+      sys::call(__NR_close, m.socket);
+      m.socket = -1;
+      m.state = Member::State::kEnded;
+      m.stranger = true;
+      m.listed.look.state = 'X';
+      return {};
+    }
     again = again || failed->again != 0;
     return make_error(static_cast<ExitCode>(failed->code), 0, "process {} ({}) of the job: {}",
                       m.listed.look.pid, static_cast<const char*>(m.listed.look.name),
@@ -343,7 +371,7 @@ Result<bool> Coordinator::add_new() {
     }
     if (known != nullptr) {
       // Group and session may have changed, and who has ended has his status.
-      known->listed = l;
+      if (!known->stranger) known->listed = l;
       if (l.look.ended() && known->state == Member::State::kWithUs && told_ < Step::kStop) CKPT_TRY(lost(*known));
       continue;
     }
@@ -363,6 +391,18 @@ Result<bool> Coordinator::add_new() {
   return any;
 }
 
+// Groups, sessions and terminals as they are now; who has ended, and may have been waited for.
+void Coordinator::look_again() {
+  look_at(library.pid, self_.look);
+  for (Member& m : members_) {
+    ProcessLook look;
+    if (m.stranger || !look_at(m.listed.look.pid, look) || look.started != m.listed.look.started)
+      m.listed.look.state = 'X';
+    else
+      m.listed.look = look;
+  }
+}
+
 Result<void> Coordinator::prepared() {
   points::at("leader.armed");
   CKPT_TRY(await(Step::kPrepared, 0));
@@ -373,6 +413,7 @@ Result<void> Coordinator::prepared() {
   // Who was made before everybody held: it is held at once, and small, since it is young.
   for (;;) {
     CKPT_TRY(await(Step::kHeld, 0));
+    newest_pid_ = newest_pid();
     auto any = add_new();
     if (!any.ok()) return any.error();
     if (!*any) break;
@@ -390,6 +431,12 @@ Result<void> Coordinator::standing() {
   realtime_ns_ = now_ns(CLOCK_REALTIME);
   monotonic_ns_ = now_ns();
   boottime_ns_ = now_ns(CLOCK_BOOTTIME);
+  // No process or thread has come to be anywhere since: nor in the job.
+  const int newest = newest_pid();
+  if (newest > 0 && newest == newest_pid_) {
+    look_again();
+    return tell_all(Step::kSample);
+  }
   auto any = add_new();
   if (!any.ok()) return any.error();
   if (*any) {
@@ -448,6 +495,7 @@ Result<void> Coordinator::commit() {
     const MemberImageName image = member_image_name(listed.look.pid);
     const long fd = sys::call(__NR_openat, temporary_.get(), image.text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L);
     const ScopedFd file(sys::failed(fd) ? -1 : static_cast<int>(fd));
+    if (foreign_) sys::call(__NR_fchown, file.get(), sys::call(__NR_geteuid), sys::call(__NR_getegid));
     auto brief = probe_image(file.get(), image.text, key);
     if (!brief.ok()) return brief.error();
     one.image_bytes = brief->file_bytes;
@@ -457,6 +505,7 @@ Result<void> Coordinator::commit() {
     return {};
   };
   report_.members = report_.ended = report_.left_out = 0;
+  if (foreign_) sys::call(__NR_fchmod, temporary_.get(), 0700L);
   CKPT_TRY(add_image(self_, own_facts_));
   for (const Member& m : members_) {
     if (m.reached == Step::kWritten) {
@@ -499,9 +548,8 @@ Result<void> Coordinator::commit() {
 }
 
 void Coordinator::in_writing_child() {
-  for (const Member& m : members_) {
-    if (m.socket >= 0) sys::call(__NR_close, m.socket);
-  }
+  // The list of members is not in the child's memory.
+  sys::call(__NR_close_range, kFirstSocket, ~0u, 0L);
   listener_.reset();
 }
 

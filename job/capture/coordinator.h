@@ -44,6 +44,8 @@ class Coordinator final : public Session {
       kLeftOut,
     } state;
     Preloaded preloaded;
+    bool stranger;   // of another job
+    uint32_t looks;  // in a row that did not find the library
     int socket;
     Step reached;
     int64_t asked_ns;  // last time
@@ -64,6 +66,8 @@ class Coordinator final : public Session {
   Result<bool> add_new();
   Result<void> tell_all(Step step);
   Result<void> commit();
+  void let_others_write();
+  void look_again();
   Error name(const Member& m, ExitCode code, const char* what);
 
   const int directory_;
@@ -77,6 +81,8 @@ class Coordinator final : public Session {
   ArenaVector<Member> members_;
   Step told_ = Step::kNone;
   bool began_ = false, done_ = false;
+  bool foreign_ = false;  // some member is of another user
+  int newest_pid_ = 0;    // when all were listed
   int64_t realtime_ns_ = 0, monotonic_ns_ = 0, boottime_ns_ = 0;
   Standing own_facts_{};
   Written own_written_{};

@@ -20,7 +20,9 @@ namespace {
 
 class MemberSession final : public Session {
  public:
-  MemberSession(int socket, const JoinRequest& request) : socket_(socket), request_(request) {}
+  // temporary: the checkpoint's directory, open.
+  MemberSession(int socket, int temporary, const JoinRequest& request)
+      : socket_(socket), request_(request), temporary_(temporary) {}
   ~MemberSession() {
     creation::release();
     creation::let_end();
@@ -29,18 +31,10 @@ class MemberSession final : public Session {
   Result<void> open() {
     if (!reserve_own(arena_, 1 << 20)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for a job's messages");
     own_memory[0] = arena_.range();
-    long fd = sys::call(__NR_openat, AT_FDCWD, request_.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
-    if (!sys::failed(fd)) {
-      directory_.reset(static_cast<int>(fd));
-      fd = sys::call(__NR_openat, fd, request_.temporary, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L);
-    }
-    if (sys::failed(fd)) {
-      return make_error(ExitCode::kCannotCreate, static_cast<int>(fd),
-                        "cannot open the job's image directory {} ({}); give the job a directory that all its "
-                        "processes can use (CKPT_DIR)",
-                        static_cast<const char*>(request_.directory), errno_name(static_cast<int>(fd)));
-    }
-    temporary_.reset(static_cast<int>(fd));
+    // A member of another user, or with another root, may not see it: then it writes no log, and tidies nothing.
+    const long fd =
+        sys::call(__NR_openat, AT_FDCWD, request_.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
+    if (!sys::failed(fd)) directory_.reset(static_cast<int>(fd));
     fill_place(place, temporary_.get(), request_.directory, request_.name, library.pid, request_.sequence);
     place.by_fork = (request_.flags & kJoinByFork) != 0;
     if ((request_.flags & kJoinHeld) != 0) hold();
@@ -151,10 +145,12 @@ class MemberSession final : public Session {
 
 void serve_join(int socket) {
   JoinRequest request;
-  if (!receive_exactly(socket, &request, sizeof(request))) return;
+  int temporary = -1;
+  const bool received = receive_with_descriptor(socket, &request, sizeof(request), &temporary);
   request.directory[sizeof(request.directory) - 1] = '\0';
   request.name[sizeof(request.name) - 1] = request.temporary[sizeof(request.temporary) - 1] = '\0';
-  MemberSession session(socket, request);
+  MemberSession session(socket, temporary, request);
+  if (!received) return;
   if (std::memcmp(request.job, library.job.id, sizeof(request.job)) != 0 || library.job.root != request.root) {
     session.tell(make_error(ExitCode::kNoProcess, 0, "it is of another job"));
     return;

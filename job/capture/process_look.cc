@@ -170,13 +170,22 @@ bool list_children(int pid, ArenaVector<int>& children) {
   return room;
 }
 
+int newest_pid() {
+  char text[128];
+  const long n = read_small_file("/proc/loadavg", text, sizeof(text));
+  if (n <= 0) return 0;
+  std::string_view line(text, static_cast<size_t>(n));
+  const size_t last = line.rfind(' ');
+  return last == line.npos ? 0 : static_cast<int>(decimal(line.substr(last + 1)));
+}
+
 Preloaded look_for_library(int pid, int signal) {
   char status[4096];
   const long n = read_small_file(proc_path("/proc/{}/status", pid).text, status, sizeof(status));
   if (n <= 0) return Preloaded::kGone;
   uint64_t caught = 0;
   numbers(line_of({status, static_cast<size_t>(n)}, "\nSigCgt:"), 16, &caught, 1);
-  bool mapped = false, maps_read = false;
+  bool mapped = false, maps_read = false, any_maps = false;
   {
     ScopedFd maps = open_for_reading(proc_path("/proc/{}/maps", pid));
     char text[8192];
@@ -188,6 +197,7 @@ Preloaded look_for_library(int pid, int signal) {
         break;
       }
       have += static_cast<size_t>(got);
+      any_maps = true;
       mapped = std::string_view(text, have).find("/libckpt_rt.so") != std::string_view::npos;
       // What is searched for may lie across two reads.
       const size_t keep = std::min<size_t>(have, 32);
@@ -198,6 +208,8 @@ Preloaded look_for_library(int pid, int signal) {
   if (mapped) return (caught >> (signal - 1) & 1) != 0 ? Preloaded::kReady : Preloaded::kNotYet;
   ProcessLook look;
   if (!look_at(pid, look) || look.ended()) return Preloaded::kGone;
+  // It ends, and its memory has gone ahead; or it executes another program just now.
+  if (maps_read && !any_maps) return Preloaded::kNotYet;
   if (!has_interpreter(pid)) return Preloaded::kStatic;
   bool preloads = false, asleep = false;
   const bool environment = scan_environment(pid, [&](std::string_view variable) {

@@ -1,7 +1,9 @@
 #include "job/capture/session.h"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 
+#include "image/write/image_directory.h"
 #include "job/format/job_name.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
@@ -42,7 +44,12 @@ bool reserve_own(Arena& arena, size_t bytes) {
   return true;
 }
 
-const char* log_directory() { return current == nullptr ? library.directory : library.job.directory; }
+Result<ScopedFd> open_log_directory() {
+  if (current == nullptr) return open_image_directory(library.directory);
+  const long fd =
+      sys::call(__NR_openat, AT_FDCWD, library.job.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
+  return ScopedFd(sys::failed(fd) ? -1 : static_cast<int>(fd));
+}
 
 Result<void> prepared() { return current == nullptr ? Result<void>() : current->prepared(); }
 

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/arena.h"
+#include "base/raii_fd.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "job/format/wire.h"
@@ -73,7 +74,8 @@ Result<void> sampled(const DescriptorCapture& descriptors);
 Result<void> written(const CheckpointCost& cost);
 inline const Place* place() { return session() == nullptr ? nullptr : &session()->place; }
 std::span<const AddrRange> own_memory();
-// Where the log of a checkpoint is: the job's directory, or the program's.
-const char* log_directory();
+// Where the log of a checkpoint is: the job's directory, which a member of another user cannot open, or the
+// program's.
+Result<ScopedFd> open_log_directory();
 
 }  // namespace ckpt::job

@@ -15,7 +15,7 @@ namespace ckpt {
 namespace {
 
 void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
-  auto directory = open_image_directory(job::log_directory());
+  auto directory = job::open_log_directory();
   if (!directory.ok()) return;
   // With none to be removed there is no need to look at all there are, which may be thousands.
   if (library.settings.keep != 0 && job::session() == nullptr) {
@@ -43,7 +43,7 @@ Result<CheckpointCost> take_checkpoint() {
   loading::await_end();
   Way way = choose_way(nullptr);
   if (way.why != nullptr) {
-    auto directory = open_image_directory(job::log_directory());
+    auto directory = job::open_log_directory();
     if (directory.ok())
       log_format(directory->get(), "CKPT_FAULTS={} is not used: {}",
                  fault_back_end_name(library.settings.faults), way.why);
@@ -80,7 +80,7 @@ Result<CheckpointCost> take_checkpoint() {
       agent::count_success(cost);
       return cost;
     }
-    auto directory = open_image_directory(job::log_directory());
+    auto directory = job::open_log_directory();
     if (directory.ok()) log_line(directory->get(), result.error().message());
     if (job::Session* session = job::session()) {
       // All members try again, or none.

@@ -63,6 +63,7 @@ struct DescriptorSample {
   uint32_t seals;
   uint32_t block_size;
   int queued;  // FIONREAD of a pipe
+  bool other_end_gone;  // of a pipe: nobody has it
   uint32_t pipe_size;
   int owner;
   uint32_t owner_type;

@@ -50,20 +50,19 @@ Result<void> PendingImage::read_key(Arena& arena) {
 }
 
 Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& parent, CheckpointCost& cost) {
-  auto opened = open_image_directory(job::log_directory());
+  auto opened = job::open_log_directory();
   if (!opened.ok()) return opened.error();
   space.directory() = std::move(*opened);
   const int directory = space.directory().get();
   CKPT_TRY(read_key(space.arena()));
-  if (uint32_t removed = remove_dead_leftovers(directory); removed > 0) {
+  const job::Place* place = job::place();
+  if (uint32_t removed = place == nullptr ? remove_dead_leftovers(directory) : 0; removed > 0) {
     log_format(space.log(), "removed {} unfinished images of processes that are gone", removed);
   }
-  auto sequence = next_sequence(directory, library.run_id);
+  auto sequence = place == nullptr ? next_sequence(directory, library.run_id) : Result<uint64_t>(place->sequence);
   if (!sequence.ok()) return sequence.error();
   if (goes_to_command()) library.last_streamed = *sequence = std::max(*sequence, library.last_streamed + 1);
   std::memcpy(identity_.run_id, library.run_id, sizeof(identity_.run_id));
-  const job::Place* place = job::place();
-  if (place != nullptr) *sequence = place->sequence;
   identity_.sequence = *sequence;
   choose_parent(place != nullptr ? place->directory : directory, parent);
   identity_.realtime_ns = now_ns(CLOCK_REALTIME);
