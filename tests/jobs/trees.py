@@ -243,7 +243,7 @@ class Trees(unittest.TestCase):
 
     def test_a_taken_id(self):
         tree, image = self.checkpointed()
-        pid = max(m["pid"] for m in json.load(open(os.path.join(image, "manifest.json")))["members"])
+        pid = max(m["pid"] for m in json.load(open(os.path.join(image, "manifest.json")))["members"] if m.get("image"))
         # Somebody who has it: a process group does.
         holder = subprocess.Popen(["python3", "-c", f"""
 import ctypes, os, signal, time
