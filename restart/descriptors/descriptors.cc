@@ -11,8 +11,6 @@
 namespace ckpt {
 namespace {
 
-OpenFileKind kind_of(const ParsedOpenFile& file) { return static_cast<OpenFileKind>(file.record.kind); }
-
 Result<void> place(int made, const DescriptorRecord& d) {
   if (dup3(made, d.fd, (d.fd_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0) {
     return make_error(ExitCode::kSystem, errno, "descriptor {} cannot be made ({})", d.fd, errno_name(errno));
@@ -101,8 +99,8 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     if (fd < 0) continue;
     builder.set_owner(file, fd);
     if (const InheritedFile* known = inherited(file); known != nullptr && !known->first) continue;
-    if (kind_of(file) == OpenFileKind::kEpoll) CKPT_TRY(builder.add_watches(file, fd));
-    if (kind_of(file) == OpenFileKind::kMemfd && file.record.seals != 0 &&
+    if (builder.kind_of(file) == OpenFileKind::kEpoll) CKPT_TRY(builder.add_watches(file, fd));
+    if (builder.kind_of(file) == OpenFileKind::kMemfd && file.record.seals != 0 &&
         sealed.insert(file.record.object).second) {
       // Through our own descriptor: the program's may be open only for reading.
       const int object = options.working->find_object(file.record.object);
@@ -139,6 +137,14 @@ Result<void> DescriptorBuilder::take_standard_streams() {
   }
   close_range(0, static_cast<unsigned>(options_.working->first() - 1), 0);
   return {};
+}
+
+OpenFileKind DescriptorBuilder::kind_of(const ParsedOpenFile& file) const {
+  const auto kind = static_cast<OpenFileKind>(file.record.kind);
+  if (kind != OpenFileKind::kPipe || options_.lone_pipes == nullptr) return kind;
+  const auto it = options_.lone_pipes->find(file.record.object);
+  if (it == options_.lone_pipes->end()) return kind;
+  return it->second >= 0 ? OpenFileKind::kStandard : OpenFileKind::kOther;
 }
 
 bool DescriptorBuilder::is_restarters(const ParsedOpenFile& file) const {

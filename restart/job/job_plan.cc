@@ -46,11 +46,12 @@ Result<void> check_member(const Manifest& manifest, const ManifestMember& m, con
   };
   if (p.pid != m.pid) return mixed(fmt::format("it is of process {}", p.pid));
   if (p.pgid != m.pgid || p.sid != m.sid) return mixed("its group or session differs");
-  struct stat st;
-  if (fstat(plan.image->newest().fd(), &st) != 0) return image_io_error("read", path.c_str(), errno);
+  const ImageBrief& brief = plan.image->brief();
   for (const ManifestFile& f : manifest.files) {
-    if (f.name == m.image && f.bytes != static_cast<uint64_t>(st.st_size))
-      return mixed(fmt::format("it has {} bytes, not {}", static_cast<uint64_t>(st.st_size), f.bytes));
+    if (f.name != m.image) continue;
+    if (f.bytes != brief.file_bytes) return mixed(fmt::format("it has {} bytes, not {}", brief.file_bytes, f.bytes));
+    if (!f.checksum.empty() && f.checksum != fmt::format("{:016x}", brief.meta_checksum))
+      return mixed("it is of another checkpoint");
   }
   for (const auto& users : manifest.descriptions) {
     for (const ManifestUser& u : users) {

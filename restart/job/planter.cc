@@ -234,6 +234,7 @@ class Tree {
     job.objects = things_.objects;
     job.views = things_.views;
     job.mapped_objects = things_.mapped_objects;
+    job.lone_pipes = things_.lone_pipes;
     job.together_fd = spec_.together_fd;
     job.go_fd = spec_.go_fd;
     job.time_ns_fd = time_ns_;

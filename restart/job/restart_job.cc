@@ -169,7 +169,7 @@ class Attempt {
           supervisor_->give_up(*fed_);
           return;
         }
-        feeders_[m].reset();  // its ring is of use to nobody any more
+        // It stays: the restorer gives slots back after the last order.
       }
     });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);

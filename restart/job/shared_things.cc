@@ -1,6 +1,7 @@
 #include "restart/job/shared_things.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -45,6 +46,7 @@ class Gatherer {
   explicit Gatherer(const JobPlan& job) : job_(job) {}
 
   void gather() {
+    find_lone_pipes();
     number_descriptions();
     gather_files();
     gather_memory();
@@ -55,11 +57,38 @@ class Gatherer {
   const ImageMeta& all() const { return all_; }
   const std::vector<std::vector<FileOfMember>>& users() const { return users_; }  // by all().open_files
   bool wanted(size_t file) const { return wanted_[file]; }
+  std::map<uint64_t, int>& lone_pipes() { return lone_pipes_; }
 
  private:
   const ImageMeta& meta(size_t member) const { return job_.plans[member]->image->meta(); }
   size_t members() const { return job_.plans.size(); }
   bool has_image(size_t member) const { return job_.plans[member] != nullptr; }
+
+  // The other end is neither in the job nor gone.
+  void find_lone_pipes() {
+    struct Pipe {
+      uint32_t ends = 0;
+      bool end_gone = false;
+      int stream = -1;
+    };
+    std::map<uint64_t, Pipe> pipes;
+    for (size_t m = 0; m < members(); ++m) {
+      if (!has_image(m)) continue;
+      for (const ParsedOpenFile& f : meta(m).open_files) {
+        if (kind_of(f) != OpenFileKind::kPipe) continue;
+        Pipe& pipe = pipes[f.record.object];
+        const uint32_t mode = f.record.open_flags & O_ACCMODE;
+        pipe.ends |= mode == O_RDONLY ? 1u : mode == O_WRONLY ? 2u : 3u;
+        pipe.end_gone |= f.record.value == kPipeEndGone;
+        for (const DescriptorRecord& d : meta(m).descriptors) {
+          if (d.open_file == f.record.id && d.fd <= 2) pipe.stream = std::max(pipe.stream, d.fd == 2 ? 1 : d.fd);
+        }
+      }
+    }
+    for (const auto& [object, pipe] : pipes) {
+      if (pipe.ends != 3 && !pipe.end_gone) lone_pipes_[object] = pipe.stream;
+    }
+  }
 
   void number_descriptions() {
     std::map<int, size_t> by_pid;
@@ -108,7 +137,7 @@ class Gatherer {
         const bool shared = group != group_of_.end();
         if (shared && !done.insert(group->second).second) continue;
         // What is ckpt-restart's own each takes for itself.
-        const bool wanted = !is_restarters(f) && (shared || of_object);
+        const bool wanted = !is_restarters(f) && lone_pipes_.count(f.record.object) == 0 && (shared || of_object);
         if (!wanted && kind_of(f) != OpenFileKind::kRegular) continue;
         add_file(m, f, shared ? shared_[group->second] : std::vector<FileOfMember>{self}, wanted);
       }
@@ -164,6 +193,7 @@ class Gatherer {
   std::map<FileOfMember, size_t> group_of_;  // in shared_
   std::vector<std::vector<FileOfMember>> users_;
   std::vector<bool> wanted_;
+  std::map<uint64_t, int> lone_pipes_;
 };
 
 Result<void> make_memory(const ImageMeta& all, WorkingFds& working, ReportChannel& report, SharedThings& things) {
@@ -213,6 +243,7 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   builder.finish();
   CKPT_TRY(make_memory(all, working, report, things));
   things.objects = working.objects();
+  things.lone_pipes = std::move(gatherer.lone_pipes());
   return things;
 }
 

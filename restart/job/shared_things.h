@@ -23,6 +23,7 @@ struct SharedThings {
   std::map<uint64_t, int> objects;
   std::map<uint64_t, uint64_t> views;
   std::set<uint64_t> mapped_objects;
+  std::map<uint64_t, int> lone_pipes;  // DescriptorOptions
 };
 
 // A channel builder makes open files that need to know all processes at once (connections between them), as

@@ -158,7 +158,10 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   options.sequence = spec.image->brief().sequence;
   options.say = [&report](std::string_view line) { report.note(line); };
   options.mapped_objects = spec.job != nullptr ? spec.job->mapped_objects : objects.numbers();
-  if (spec.job != nullptr) options.inherited = &spec.job->files;
+  if (spec.job != nullptr) {
+    options.inherited = &spec.job->files;
+    options.lone_pipes = &spec.job->lone_pipes;
+  }
   auto descriptors = restore_descriptors(meta, options);
   if (!descriptors.ok()) return descriptors.error();
   report.send(ReportKind::kStage, static_cast<int32_t>(RestartStage::kDescriptors));
