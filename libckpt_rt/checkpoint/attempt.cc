@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "copier/segment_size.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/memory_advice.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
@@ -54,6 +55,9 @@ void own_ranges(Attempt& attempt, BackEnd& back_end) {
         space.arena().range(), attempt.image.memory(), guard::own_range()}) {
     if (!space.own(r)) return;
   }
+  for (AddrRange r : job::own_memory()) {
+    if (!space.own(r)) return;
+  }
   const size_t watch = space.own().size();
   attempt.watch.own_ranges(space.own_list());
   if (!back_end.writes_in_child()) {
@@ -84,6 +88,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(attempt.image.choose_name(space, attempt.watch.parent, attempt.cost));
   CKPT_TRY(back_end.open_image());
   CKPT_TRY(capture.still_memory.open());
+  if (job::session() != nullptr) capture.descriptors.expect_partners();
   CKPT_TRY(capture.descriptors.prepare(space.arena(), library.pid));
   CKPT_TRY(back_end.open(room));
   CKPT_TRY(capture.pages.open(space.arena(), attempt.watch.pagemap()));
@@ -99,15 +104,18 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
 
 Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(prepare(attempt, back_end));
+  CKPT_TRY(job::prepared());
   CKPT_TRY(attempt.stop.stop(back_end));
+  CKPT_TRY(job::standing(attempt.clock.began_ns()));
   CKPT_TRY(attempt.stop.look(attempt.watch));
   CKPT_TRY(back_end.capture_memory());
+  CKPT_TRY(job::sampled(attempt.capture.descriptors));
   return back_end.finish();
 }
 
 // Of the process; descriptors have notes of their own.
 void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
-  if (facts.has_children) {
+  if (facts.has_children && job::session() == nullptr) {
     space.note(
         1,
         "the program has child processes, which are not in the image: after a restart it has none, and "

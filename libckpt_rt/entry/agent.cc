@@ -7,10 +7,14 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/control_protocol.h"
+#include "job/capture/take.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/control.h"
+#include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/protect/watch.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -150,7 +154,8 @@ void main_loop(void*) {
     }
     if (r.own != nullptr) {
       answering = r.own;
-      auto result = take_counted();
+      job::Report report;
+      auto result = job::take({}, report);
       answering = nullptr;
       r.own->ok = result.ok();
       if (result.ok())
@@ -163,14 +168,12 @@ void main_loop(void*) {
       (void)serve_asker(r.cookie);
     } else {
       const bool asked = r.without_cookie && serve_asker(static_cast<uint64_t>(library.pid));
-      if (!asked && r.checkpoint) (void)take_counted();  // the log and `ckpt stat` tell of a failure
+      job::Report report;
+      const bool due = r.without_cookie || interval::is_due();
+      if (!asked && r.checkpoint && due)
+        (void)job::take({}, report);  // the log and `ckpt stat` tell of a failure
     }
   }
-}
-
-void count_failure_locked(const Error& error) {
-  library.statistics.failures++;
-  std::memcpy(library.statistics.last_error, error.text, sizeof(library.statistics.last_error));
 }
 
 // False: it could not be started, and the request that came last is refused.
@@ -179,7 +182,7 @@ bool start_locked() {
   library.agent.join();
   if (long error = library.agent.spawn(&main_loop, nullptr, DescriptorTable::kOwnTable); error != 0) {
     --count;
-    count_failure_locked(
+    statistics::count_failure(
         make_error(ExitCode::kUnavailable, static_cast<int>(error),
                    "a request was refused: cannot start a thread ({}); raise the limit on processes",
                    errno_name(static_cast<int>(error))));
@@ -206,14 +209,31 @@ bool request(Request r) {
     return running || absences != 0 || start_locked();
   }
   if (count == kRing) {
-    count_failure_locked(make_error(ExitCode::kUnavailable, 0,
-                                    "a request was refused: {} are waiting already; ask less often", kRing));
+    statistics::count_failure(make_error(
+        ExitCode::kUnavailable, 0, "a request was refused: {} are waiting already; ask less often", kRing));
     return false;
   }
   ring[(head + count) % kRing] = r;
   ++count;
   if (running) give_orders();
   return running || absences != 0 || start_locked();
+}
+
+void serve_joins() {
+  for (;;) {
+    uint64_t cookie = 0;
+    {
+      ScopedLock guard(lock);
+      for (uint32_t i = 0; i < count && cookie == 0; ++i) {
+        if ((ring[(head + i) % kRing].cookie & kJoinCookie) == 0) continue;
+        cookie = ring[(head + i) % kRing].cookie;
+        for (uint32_t j = i; j + 1 < count; ++j) ring[(head + j) % kRing] = ring[(head + j + 1) % kRing];
+        --count;
+      }
+    }
+    if (cookie == 0) return;
+    (void)serve_asker(cookie);
+  }
 }
 
 void begin_absence() {
@@ -237,33 +257,9 @@ void end_absence() {
   if (absences == 0 && count != 0 && !running) start_locked();
 }
 
-void count_failure(const Error& error) {
-  ScopedLock guard(lock);
-  count_failure_locked(error);
-}
-
-Result<CheckpointCost> take_counted() {
-  auto result = take_checkpoint();
-  if (!result.ok()) {
-    count_failure(result.error());
-    return result;
-  }
-  ScopedLock guard(lock);
-  Statistics& s = library.statistics;
-  s.checkpoints++;
-  s.total_pause_ns += result->pause_ns;
-  if (result->pause_ns > s.longest_pause_ns) s.longest_pause_ns = result->pause_ns;
-  std::memcpy(s.last_image, result->image, sizeof(s.last_image));
-  return result;
-}
-
-Statistics statistics() {
-  ScopedLock guard(lock);
-  return library.statistics;
-}
-
 void reset(uint32_t generation) {
   new (&lock) FutexLock;
+  statistics::reset_after_restart();
   head = count = absences = 0;
   running = waiting = false;
   checkpoint_progress::tell(-1);  // the socket was the agent's

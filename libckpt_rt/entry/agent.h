@@ -13,7 +13,6 @@
 
 #include "base/futex.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
-#include "libckpt_rt/core/statistics.h"
 
 namespace ckpt::agent {
 
@@ -39,15 +38,13 @@ struct Request {
 inline constexpr uint64_t kStartAgent = 1;
 // Queues the request and starts the agent if there is none. False: it was refused, and counted.
 bool request(Request request);
+// For the agent that waits for another process: answers those members of the job that want us in their
+// checkpoint.
+void serve_joins();
 // Between the two no thread of ours exists, for calls that only a program of one thread may make (unshare,
 // setns): what is under way is waited for, and what is requested meanwhile is done afterwards.
 void begin_absence();
 void end_absence();
-// What `ckpt stat` shows: counted by the agent, and by whoever had to refuse a request.
-// take_checkpoint(), and counts what became of it.
-Result<CheckpointCost> take_counted();
-void count_failure(const Error& error);
-Statistics statistics();
 // Restart, forked child: no agent exists. In a restart the request that the image was taken for is
 // answered.
 void reset(uint32_t generation);

@@ -25,6 +25,7 @@
 #include "base/result.h"
 #include "image/format/descriptor_records.h"
 #include "image/format/object_number.h"
+#include "job/format/wire.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/core/other_threads.h"
 
@@ -49,7 +50,8 @@ struct DescriptorSample {
   uint32_t fd_flags;    // FD_CLOEXEC
   uint32_t seals;
   uint32_t block_size;
-  int queued;  // FIONREAD of a pipe
+  int queued;           // FIONREAD of a pipe
+  bool other_end_gone;  // of a pipe: nobody has it
   uint32_t pipe_size;
   int owner;
   uint32_t owner_type;
@@ -101,15 +103,21 @@ class DescriptorCapture {
   void await_samples();
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
+  // The other ends of its pipes may be in other processes that are saved with it: they stay pipes, and who
+  // can read one saves its bytes. Before recheck_stopped.
+  void expect_partners() { has_partners_ = true; }
   void release();
   // False: the writer's arena is full.
   bool serialize(ByteWriter& out) const;
+  // One entry for each open file, after recheck_stopped(); in the arena.
+  Result<std::span<const job::OpenFileKey>> list_open_files() const;
 
   size_t descriptor_count() const { return entries_.size(); }
   size_t open_file_count() const { return open_files_; }
 
  private:
   int hidden_ = -1;
+  bool has_partners_ = false;
   struct Content {
     uint32_t open_file;
     uint64_t object, offset;

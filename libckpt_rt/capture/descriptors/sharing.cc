@@ -204,7 +204,10 @@ void DescriptorCapture::decide_kinds() {
     while (end < order_.size() && compare(entries_[order_[first]], entries_[order_[end]], false) == 0) ++end;
     const auto& head = entries_[order_[first]];
     const uint32_t type = head.now.mode & S_IFMT;
-    if (type == S_IFIFO || type == S_IFSOCK) {
+    if (type == S_IFIFO && has_partners_) {
+      for (size_t i = first; i < end; ++i) entries_[order_[i]].value = entries_[order_[i]].now.other_end_gone;
+    }
+    if ((type == S_IFIFO && !has_partners_) || type == S_IFSOCK) {
       uint32_t ends = 0;
       bool standard = false;
       for (size_t i = first; i < end; ++i) {

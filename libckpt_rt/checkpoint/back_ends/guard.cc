@@ -57,7 +57,7 @@ void GuardBackEnd::add_own_ranges() {
 }
 
 Result<void> GuardBackEnd::get_ready() {
-  memory.copy_into(huge_pages());
+  memory.copy_into(filled_from_own_side());
   CKPT_TRY(writer_.spawn());
   Arena& lists = attempt_.space.arena();
   ArenaVector<Addr> stacks(lists);
@@ -86,6 +86,7 @@ Result<void> GuardBackEnd::accept(const MemoryMap& now) {
 Result<void> GuardBackEnd::open_ahead() {
   CKPT_TRY(accept(attempt_.capture.map_before));
   CKPT_TRY(arming.prepare(arena, attempt_.segment_bytes));
+  arming.limit(now_ns() + library.settings.stop_timeout_ns);
   const int own_tids[] = {sys::gettid(), library.writer.tid()};
   int stuck = 0;
   auto stopped = stop_state.world.stop(

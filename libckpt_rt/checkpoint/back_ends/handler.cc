@@ -23,7 +23,7 @@ const char* HandlerBackEnd::why_no_increments() const {
 }
 
 Result<void> HandlerBackEnd::get_ready() {
-  watch_.protection.copy_into(huge_pages());
+  watch_.protection.copy_into(filled_from_own_side());
   CKPT_TRY(writer_.spawn());
   return watch_.protection.can_protect_ahead() ? protect_ahead() : get_all_ready();
 }

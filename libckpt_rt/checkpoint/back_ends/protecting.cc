@@ -57,9 +57,8 @@ void ProtectingBackEnd::add_own_ranges() {
 }
 
 // A filter that allows what was always called here may kill whoever makes another call.
-AddrRange ProtectingBackEnd::huge_pages() const {
-  return is_filtered() ? AddrRange{}
-                       : leading_huge_pages(attempt_.capture.pages.descriptor(), pool_.populated());
+AddrRange ProtectingBackEnd::filled_from_own_side() const {
+  return is_filtered() ? AddrRange{} : pool_.range();
 }
 
 Result<void> ProtectingBackEnd::catch_up() {

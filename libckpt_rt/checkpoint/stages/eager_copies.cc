@@ -83,7 +83,7 @@ Result<void> EagerCopies::copy(const MemoryMap& map, StillMemory& memory) {
   iovec to[kAtOnce], from[kAtOnce];
   size_t count = 0;
   auto take_all = [&]() -> Result<void> {
-    const size_t read = StillMemory::read_many({to, count}, {from, count});
+    const size_t read = memory.read_many({to, count}, {from, count});
     for (size_t i = 0; i < count; ++i) CKPT_TRY(take(pieces[i], i < read, memory));
     count = 0;
     return {};

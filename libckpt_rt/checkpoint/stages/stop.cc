@@ -185,7 +185,8 @@ Result<void> Stop::look_at_descriptors(int tid, OtherThreads sharers) {
 void Stop::go() {
   run_callbacks(CKPT_RT_AFTER_CHECKPOINT, stop_state.threads);
   release();
-  parts_.cost.pause_ns = stop_state.world.resumed_ns(now_ns()) - parts_.clock.began_ns();
+  parts_.cost.resumed_ns = stop_state.world.resumed_ns(now_ns());
+  parts_.cost.pause_ns = parts_.cost.resumed_ns - parts_.clock.began_ns();
 }
 
 void Stop::release() {
