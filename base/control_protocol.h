@@ -28,7 +28,7 @@ inline constexpr int kDefaultCheckpointSignal = 60;
 inline constexpr uint32_t kControlMagic = 0x43525443;  // "CTRC"
 inline constexpr uint32_t kControlVersion = 1;
 
-enum class ControlOperation : uint32_t { kCheckpoint = 1, kStat = 2 };
+enum class ControlOperation : uint32_t { kCheckpoint = 1, kStat = 2, kBack = 3 };  // kBack: back_protocol.h
 
 struct ControlHello {
   uint32_t magic, version;
