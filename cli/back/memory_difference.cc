@@ -59,6 +59,7 @@ class Comparison {
     CKPT_TRY(check_own());
     list_now();
     move_brk();
+    find_broken();
     std::set<uint64_t> borders;
     for (const auto& m : image_.meta().mappings) borders.insert({m.record.start, m.record.end});
     for (const auto& m : now_mappings_) borders.insert({m.record.start, m.record.end});
@@ -148,6 +149,34 @@ class Comparison {
     now_mappings_ = std::move(kept);
   }
 
+  // One mapping of which a part is gone is made again as a whole: the kernel would not join what is mapped now with
+  // what is there, and mremap(2) takes no more than one mapping.
+  void find_broken() {
+    size_t n = 0;
+    for (const ParsedMapping& m : image_.meta().mappings) {
+      while (n < now_mappings_.size() && now_mappings_[n].record.end <= m.record.start) ++n;
+      if (kind_of(m) != MappingKind::kAnonymous && kind_of(m) != MappingKind::kFilePrivate) continue;
+      if (m.path == "[heap]" || m.path == "[stack]") continue;
+      uint64_t there = 0;
+      for (size_t i = n; i < now_mappings_.size() && now_mappings_[i].record.start < m.record.end; ++i) {
+        const uint64_t start = std::max(m.record.start, now_mappings_[i].record.start);
+        if (same_object(m, now_mappings_[i], start)) there += std::min(m.record.end, now_mappings_[i].record.end) - start;
+      }
+      if (there != 0 && there != m.record.end - m.record.start) broken_.insert(&m);
+    }
+    if (broken_.empty()) return;
+    std::vector<AddrRange> left;
+    for (AddrRange range : unwritten_) {
+      for (const ParsedMapping* m : broken_) {
+        if (m->record.end <= range.start.value || m->record.start >= range.end.value) continue;
+        if (range.start.value < m->record.start) left.push_back({range.start, Addr{m->record.start}});
+        range.start = Addr{std::min(m->record.end, range.end.value)};
+      }
+      if (range.start < range.end) left.push_back(range);
+    }
+    unwritten_ = std::move(left);
+  }
+
   void add(std::vector<Op>& to, BackMemory kind, uint64_t start, uint64_t end, uint32_t prot) {
     if (!to.empty()) {
       BackMemoryOp& last = to.back().op;
@@ -168,6 +197,10 @@ class Comparison {
       else
         add(unmap_, BackMemory::kUnmap, start, end, 0);
       return {};
+    }
+    if (broken_.count(i) != 0) {
+      if (n != nullptr) add(unmap_, BackMemory::kUnmap, start, end, 0);
+      return start == i->record.start ? map_again(*i, start, i->record.end) : Result<void>();
     }
     if (n != nullptr && same_object(*i, *n, start)) {
       if (i->record.prot != n->record.prot) add(protect_, BackMemory::kProtect, start, end, i->record.prot);
@@ -279,7 +312,12 @@ class Comparison {
 
   const ImageChain& image_;
   const ImageMeta& now_;
-  const std::vector<AddrRange>&unwritten_, &own_;
+  std::vector<AddrRange> unwritten_;
+  const std::vector<AddrRange>& own_;
+  struct ByAddress {
+    bool operator()(const ParsedMapping* a, const ParsedMapping* b) const { return a->record.start < b->record.start; }
+  };
+  std::set<const ParsedMapping*, ByAddress> broken_;
   std::vector<ParsedMapping> now_mappings_;
   std::vector<Op> unmap_, brk_, map_, protect_, drop_;
   std::vector<AddrRange> dropped_, zeroed_;

@@ -61,7 +61,10 @@ class BackTrial(harness.Trial):
                 if self.ended():
                     raise harness.EndedEarly()
                 self.back()
-                counts.append(counts_of(self.pid))
+                try:
+                    counts.append(counts_of(self.pid))
+                except (OSError, KeyError):
+                    raise harness.Failure(f"after going back it is gone: {self.child.wait()}") from None
             self.require_steady(counts)
             self.sleep(self.random.choice([0.0, 0.05]))
         self.finish()

@@ -50,7 +50,7 @@ class Stripe {
 
 std::unique_ptr<Code> make(const char* text, unsigned data) {
   auto scheme = parse_scheme(text, data);
-  EXPECT_TRUE(scheme.ok()) << scheme.error().text;
+  EXPECT_TRUE(scheme.ok());
   auto code = Code::make(*scheme);
   EXPECT_TRUE(code.ok());
   return std::move(*code);
@@ -79,7 +79,9 @@ TEST_P(Codes, EveryPatternOfLostBlocks) {
     }
     const auto count = static_cast<unsigned>(std::popcount(pattern));
     const bool can = code->can_recover(lost);
-    if (count <= survives(code->scheme())) EXPECT_TRUE(can) << pattern;
+    if (count <= survives(code->scheme())) {
+      EXPECT_TRUE(can) << pattern;
+    }
     const auto before = stripe.contents();
     const auto result = code->recover(stripe.all(), lost, bytes);
     ASSERT_EQ(result.ok(), can);
@@ -139,8 +141,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"evenodd", 3}, Case{"evenodd", 4}, Case{"evenodd", 5}, Case{"evenodd", 6},
                     Case{"evenodd", 11}, Case{"rs:1+1", 0}, Case{"rs:4+1", 0}, Case{"rs:4+2", 4}, Case{"rs:4+3", 0},
                     Case{"rs:10+4", 0}),
-    [](const testing::TestParamInfo<Case>& info) {
-      std::string name = fmt::format("{}_{}", info.param.scheme, info.param.data);
+    [](const testing::TestParamInfo<Case>& of) {
+      std::string name = fmt::format("{}_{}", of.param.scheme, of.param.data);
       for (char& c : name) {
         if (isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
       }
@@ -159,7 +161,7 @@ TEST(Scheme, WrongWordsAreNamed) {
 
 TEST(Scheme, NamesComeBack) {
   for (const char* text : {"mirror", "parity", "parity:2", "evenodd", "rs:4+2"}) {
-    const auto scheme = parse_scheme(text, 4);
+    auto scheme = parse_scheme(text, 4);
     ASSERT_TRUE(scheme.ok());
     EXPECT_EQ(scheme_name(*scheme), text);
   }
