@@ -93,8 +93,8 @@ void event(ckpt_tw_lp* lp, void* memory, const void* bytes, size_t) {
       }
     }
   }
-  if (c.fault != kNone && lp->id == c.fault_lp && state->events >= c.fault_event) misbehave(lp, c);
   if (message.carries == 2) return misbehave(lp, c);
+  if (c.fault != kNone && lp->id == c.fault_lp && state->events >= c.fault_event) misbehave(lp, c);
   if (message.carries == 0) return;
   if (c.burst != 0 && ckpt_tw_below(lp, c.burst) == 0) {
     const Message word{state->mixed, 0, 0};

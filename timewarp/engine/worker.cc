@@ -233,6 +233,7 @@ void Worker::grow_ring() {
 // --- Back. --------------------------------------------------------------------------------------------------------
 
 void Worker::undo_from(Lp& lp, const Key& key) {
+  if (key < gvt_) [[unlikely]] overtaken(key, lp.id);
   const int64_t traced = trace_.begin();
   Record* earliest = nullptr;
   uint32_t undone = 0;
@@ -347,6 +348,12 @@ void Worker::commit(Record& record) {
 void Worker::drop(Record& record) {
   drop_event(record.event, record.from);
   records_.give(&record);
+}
+
+// Never: said and stopped, because the result would be wrong.
+void Worker::overtaken(const Key& key, uint32_t receiver) {
+  setup_.fail(CKPT_TW_MODEL, name_of(key, receiver) + ": global virtual time, " + std::to_string(gvt_.time) +
+                                 ", had passed it: this is a bug of the engine");
 }
 
 void Worker::report_failure(const Key& key, uint32_t receiver) {

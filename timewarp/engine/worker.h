@@ -100,6 +100,7 @@ class Worker final : public Executor, private History {
   void keep_to_memory(bool new_gvt);
   void cancel_back();
   void purge_queue();
+  void overtaken(const Key& key, uint32_t receiver);
   void report_failure(const Key& key, uint32_t receiver);
 
   Record* record_at(uint64_t position) override {

@@ -63,6 +63,7 @@ size_t Worker::receive() {
   for (Channel* channel : in_) {
     if (channel == nullptr) continue;
     received += channel->drain([this](double time, Event* event, bool cancelled) {
+      if (time < gvt_.time) [[unlikely]] overtaken(event->key(), event->receiver);
       if (!cancelled) return queue_.push({time, event});
       cancel_here(event);
       handle_cancellations();
@@ -227,12 +228,10 @@ void Worker::keep_to_memory(bool new_gvt) {
 
 void Worker::cancel_back() {
   const uint64_t keep = head_ + (tail_ - head_) / 2;
-  while (tail_ > keep) {
-    Record* const record = ring_[(tail_ - 1) & ring_mask_].record;
-    if (record == nullptr) {
-      --tail_;
-      continue;
-    }
+  for (uint64_t at = tail_; at-- > keep;) {
+    Record* const record = record_at(at);
+    // The ring is in the order of execution: behind a record that is not final there may be some that are.
+    if (record == nullptr || record->event->key() < gvt_) continue;
     ++counters_.cancelbacks;
     undo_from(setup_.lp(record->event->receiver), record->event->key());
     handle_cancellations();

@@ -137,7 +137,7 @@ void Keeper::after_slow(Lp& lp, Record& record) {
   history.copy.bytes = lp.state_bytes;
   history.copy.from = lp.state();
   history.copy.must = history.since >= kMostBetween;
-  if (!non_blocking_->start(history.copy)) copies_.give(history.copy.to);
+  if (!non_blocking_->start(history.copy, setup_.options.threshold)) copies_.give(history.copy.to);
 }
 
 void Keeper::changing(Lp& lp, Record& record, const void* at, size_t bytes) {

@@ -10,9 +10,9 @@ constexpr size_t kMostBytes = 256 << 10;   // CopyRequest: 64 pages
 constexpr uint32_t kMostSlots = 1u << 16;  // more copies than that at a time are refused
 }  // namespace
 
-bool NonBlocking::start(NonBlockingCopy& copy) {
+bool NonBlocking::start(NonBlockingCopy& copy, double threshold) {
   if (mono_ && last_ != nullptr && last_ != &copy && last_->state == NonBlockingCopy::State::kQueued) {
-    last_->outcome = settle(*last_, last_->must ? 0 : threshold_);
+    last_->outcome = settle(*last_, last_->must ? 0 : threshold);
     last_->state = NonBlockingCopy::State::kSettled;
   }
   if (!copier_->start(copy)) return false;
@@ -51,7 +51,7 @@ std::unique_ptr<NonBlocking> make_non_blocking(const ckpt_tw_options& options, s
       if (copier == nullptr) return nullptr;
       break;
   }
-  return std::make_unique<NonBlocking>(std::move(copier), options.threshold, options.monoprogrammed != 0);
+  return std::make_unique<NonBlocking>(std::move(copier), options.monoprogrammed != 0);
 }
 
 }  // namespace ckpt::timewarp

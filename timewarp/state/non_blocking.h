@@ -55,18 +55,16 @@ std::unique_ptr<BackgroundCopier> make_dsa_copier(uint32_t most_copies, std::str
 
 class NonBlocking {
  public:
-  NonBlocking(std::unique_ptr<BackgroundCopier> copier, double threshold, bool mono)
-      : copier_(std::move(copier)), threshold_(threshold), mono_(mono) {}
+  NonBlocking(std::unique_ptr<BackgroundCopier> copier, bool mono) : copier_(std::move(copier)), mono_(mono) {}
 
-  // Monoprogrammed: first settles the copy that was started last, whosever it is.
-  [[nodiscard]] bool start(NonBlockingCopy& copy);
+  // Monoprogrammed: first settles the copy that was started last, whosever it is, with this threshold.
+  [[nodiscard]] bool start(NonBlockingCopy& copy, double threshold);
   // threshold: 0 to 1, the share that must be done; above 1: given up in any case.
   Settled settle(NonBlockingCopy& copy, double threshold);
   void poll() { copier_->poll(); }
 
  private:
   std::unique_ptr<BackgroundCopier> copier_;
-  const double threshold_;
   const bool mono_;
   NonBlockingCopy* last_ = nullptr;
 };
