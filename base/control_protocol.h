@@ -35,9 +35,9 @@ inline constexpr int kDefaultCheckpointSignal = 60;
 inline constexpr uint32_t kControlMagic = 0x43525443;  // "CTRC"
 inline constexpr uint32_t kControlVersion = 1;
 
-// kJoin is asked by another member of the same job, which leads its checkpoint: a JoinRequest follows
+// kBack: back_protocol.h. kJoin is asked by another member of the same job, which leads its checkpoint: a JoinRequest follows
 // (job/format/wire.h).
-enum class ControlOperation : uint32_t { kCheckpoint = 1, kStat = 2, kJoin = 3 };
+enum class ControlOperation : uint32_t { kCheckpoint = 1, kStat = 2, kBack = 3, kJoin = 4 };
 
 enum ControlFlag : uint32_t {
   kControlOnly = 1u << 0,  // kCheckpoint: this process alone, whatever else is in its job

@@ -36,6 +36,11 @@ Statistics read() {
   return counted;
 }
 
+void set(const Statistics& statistics) {
+  ScopedLock guard(lock);
+  counted = statistics;
+}
+
 void reset_in_child() {
   reset_after_restart();
   counted = {};
