@@ -80,6 +80,19 @@ bool list_members(const Identity& job, int own_pid, Arena& arena, ArenaVector<Li
   return true;
 }
 
+int hidden_root(const Identity& job, int own_pid, const ArenaVector<Listed>& members) {
+  if (job.root == own_pid || has(members, job.root)) return 0;
+  constexpr int kMostLevels = 4096;
+  int pid = own_pid;
+  for (int level = 0; level < kMostLevels && pid > 0; ++level) {
+    ProcessLook look;
+    if (!look_at(pid, look)) return 0;
+    if (pid == job.root) return look.ended() ? 0 : pid;
+    pid = look.ppid;
+  }
+  return 0;
+}
+
 bool is_alone(const Identity& job, int own_pid) {
   if (job.root == 0) return true;
   Arena arena;
@@ -92,7 +105,8 @@ bool is_alone(const Identity& job, int own_pid) {
     return list_children(own_pid, children) && children.empty();
   }
   ArenaVector<Listed> members(arena);
-  return list_members(job, own_pid, arena, members) && members.size() <= 1;
+  return list_members(job, own_pid, arena, members) && members.size() <= 1 &&
+         hidden_root(job, own_pid, members) == 0;
 }
 
 }  // namespace ckpt::job

@@ -50,6 +50,12 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
     ArenaVector<Listed> members(arena);
     if (!list_members(library.job, library.pid, arena, members))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory to list a job");
+    if (const int root = hidden_root(library.job, library.pid, members); root != 0) {
+      return make_error(ExitCode::kPermission, 0,
+                        "it belongs to a job of another user's: ask its first process, {}, as that user or as root, or "
+                        "take one process with --only",
+                        root);
+    }
     if (members.size() <= 1) return take_checkpoint();
     Result<CheckpointCost> result = Error{};
     bool again = false;
