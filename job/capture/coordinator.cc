@@ -318,6 +318,17 @@ Result<void> Coordinator::look_at_silent(int64_t now) {
   return {};
 }
 
+// Who is stopped (a terminal's Ctrl-Z) does not come any further, and others may be held meanwhile.
+Result<void> Coordinator::look_for_stopped(Step step) {
+  for (const Member& m : members_) {
+    ProcessLook look;
+    if (m.state != Member::State::kWithUs || m.reached >= step) continue;
+    if (look_at(m.listed.look.pid, look) && look.state == 'T')
+      return name(m, ExitCode::kUnavailable, "was stopped; continue it (kill -CONT), and ask again");
+  }
+  return {};
+}
+
 // Until every member that is there has come as far. deadline_ns: CLOCK_MONOTONIC, 0 never.
 Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
   auto* polls = static_cast<pollfd*>(arena_.allocate((members_.size() + 1) * sizeof(pollfd)));
@@ -344,7 +355,7 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
     if (deadline_ns != 0 && now >= deadline_ns) {
       for (const Member& m : members_) {
         if (m.state == Member::State::kEnded || m.state == Member::State::kLeftOut || m.reached >= step) continue;
-        return name(m, ExitCode::kTimeout, "did not stand in time (CKPT_STOP_TIMEOUT); the checkpoint was given up");
+        return name(m, ExitCode::kTimeout, step <= Step::kHeld ? "was not ready in time; the checkpoint was given up" : "did not stand in time (CKPT_STOP_TIMEOUT); the checkpoint was given up");
       }
     }
     if (deadline_ns != 0) wait = std::min(wait, deadline_ns - now);
@@ -357,6 +368,7 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
       if (polls[count].revents != 0) CKPT_TRY(accept_members());
     }
     if (silent) CKPT_TRY(look_at_silent(now_ns()));
+    if (ready == 0 && !silent) CKPT_TRY(look_for_stopped(step));
   }
 }
 
@@ -426,7 +438,7 @@ Result<void> Coordinator::prepared() {
   CKPT_TRY(tell_all(Step::kHold));
   // Who was made before everybody held: it is held at once, and small, since it is young.
   for (;;) {
-    CKPT_TRY(await(Step::kHeld, 0));
+    CKPT_TRY(await(Step::kHeld, now_ns() + kPatienceNs));
     newest_pid_ = newest_pid();
     auto any = add_new();
     if (!any.ok()) return any.error();

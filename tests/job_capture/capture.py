@@ -43,6 +43,11 @@ def name_of(pid):
         return f.read().strip()
 
 
+def processor_time(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        return sum(int(x) for x in f.read().rpartition(")")[2].split()[11:13])
+
+
 def tree(root):
     """pids of root and its living descendants."""
     parents = {}
@@ -271,6 +276,39 @@ class Refused(Job):
         self.assertIn("--only", done.stderr)
 
 
+    def test_member_that_is_stopped_meanwhile(self):
+        """Nobody waits for it, standing or held."""
+        for point in ("joined", "prepared", "held", "stopped", "standing", "sampled"):
+            with self.subTest(point=point):
+                child = self.start("bash", "-c", "echo up; cat; :", ready="up", options=["--stop-timeout", "500ms"],
+                                   env=clean(CKPT_TEST_POINT=f"member.{point}@cat=stop"))
+                cat = self.settle(child.pid, 2)[1]
+                done = self.run_ckpt("now", child.pid)
+                self.assertIn(done.returncode, (69, 75), done.stderr)
+                self.assertIn(str(cat), done.stderr)
+                os.kill(cat, signal.SIGCONT)
+                self.now(child.pid)
+                self.assertEqual(self.leftovers(), [])
+
+    def test_leader_that_is_stopped(self):
+        """The others go on without it."""
+        for point in ("standing", "sampled"):
+            with self.subTest(point=point):
+                child = self.start("bash", "-c", f"echo up; sleep 1000 & {BUSY}", ready="up",
+                                   options=["--stop-timeout", "500ms"],
+                                   env=clean(CKPT_TEST_POINT=f"leader.{point}@sleep=stop"))
+                bash, sleep = self.settle(child.pid, 2)
+                asker = subprocess.Popen([CKPT, "now", str(sleep)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                         text=True, env=clean())
+                wait_for("stop", lambda: stat_of(sleep)[1] == "T")
+                before = processor_time(bash)
+                wait_for("bash goes on", lambda: processor_time(bash) > before + 10)
+                os.kill(sleep, signal.SIGCONT)
+                asker.communicate(timeout=60)
+                self.now(bash)
+                self.assertEqual(self.leftovers(), [])
+
+
 class Busy(Job):
     def test_processes_born_and_dying(self):
         for how in ("fork", "fork-exec", "vfork", "spawn", "clone"):
@@ -347,8 +385,8 @@ class Kill(Job):
         alive = [p for n, p in names.items() if n != program]
         # Whoever computes goes on to compute; nobody stands.
         if program != "bash":
-            before = self.processor_time(names["bash"])
-            wait_for("bash goes on", lambda: self.processor_time(names["bash"]) > before)
+            before = processor_time(names["bash"])
+            wait_for("bash goes on", lambda: processor_time(names["bash"]) > before)
         # What has its final name is whole; what is left of others goes with the next checkpoint at the latest.
         self.assertTrue(os.path.isdir(first["job"]))
         for job in glob.glob(self.images + "/*.job"):
@@ -362,10 +400,6 @@ class Kill(Job):
         for pid in alive:
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.images)
-
-    def processor_time(self, pid):
-        with open(f"/proc/{pid}/stat") as f:
-            return sum(int(x) for x in f.read().rpartition(")")[2].split()[11:13])
 
     def test_members(self):
         for point in self.MEMBER:
