@@ -115,11 +115,10 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
 // Of the process; descriptors have notes of their own.
 void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
   if (facts.has_children && job::session() == nullptr) {
-    space.note(
-        1,
-        "the program has child processes, which are not in the image: after a restart it has none, and "
-        "what memory it shared "
-        "with them is its own");
+    space.note(1,
+               "the program has child processes, which are not in the image: after a restart it has none, and "
+               "what memory it shared "
+               "with them is its own");
   }
   if (facts.seccomp_filters > library.foreign_filters) {
     space.note(1,

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
 #include "base/control_protocol.h"
@@ -288,6 +289,23 @@ void reset(uint32_t generation) {
     answering->done.store(1, std::memory_order_release);
   }
   answering = nullptr;
+}
+
+void keep(Kept& kept) {
+  static_assert(sizeof(Kept::ring) == kRing * sizeof(Request));
+  std::memcpy(static_cast<void*>(kept.ring), ring, sizeof(ring));
+  kept.head = head;
+  kept.count = count;
+}
+
+void return_kept(const Kept& kept, uint32_t generation) {
+  reset(generation);
+  for (uint32_t i = 0; i < kept.count; ++i) {
+    const Request& request = kept.ring[(kept.head + i) % kRing];
+    // Whoever asked from inside the program does not wait any more: it has gone back.
+    if (request.own == nullptr) ring[count++] = request;
+  }
+  running = true;
 }
 
 }  // namespace ckpt::agent

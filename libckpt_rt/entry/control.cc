@@ -7,10 +7,12 @@
 #include <sys/un.h>
 
 #include <cstddef>
+#include <cstring>
 
 #include "base/control_protocol.h"
 #include "base/raii_fd.h"
 #include "job/capture/take.h"
+#include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
@@ -196,6 +198,29 @@ void answer_stat(Answer& answer) {
   answer.line("done");
 }
 
+void answer_back(Answer& answer, int fd) {
+  BackRun run(fd);
+  auto result = run.run();
+  if (!result.ok()) {
+    if (run.answered()) return;
+    BackMessage failed{};
+    failed.says = static_cast<uint32_t>(BackSays::kError);
+    failed.code = static_cast<uint32_t>(result.error().code);
+    std::memcpy(failed.text, result.error().text, sizeof(failed.text) - 1);
+    sys::call(__NR_sendto, fd, &failed, sizeof(failed), MSG_NOSIGNAL, 0L, 0L);
+    return;
+  }
+  const BackCost& c = *result;
+  answer.line("pause_ns {}", c.pause_ns);
+  answer.line("bytes {}", c.bytes);
+  answer.line("watched {}", c.watched);
+  answer.line("threads {}", c.threads);
+  answer.line("threads_ended {}", c.ended);
+  answer.line("threads_made {}", c.made);
+  answer.line("generation {}", c.generation);
+  answer.line("done");
+}
+
 }  // namespace
 
 bool serve_asker(uint64_t cookie) {
@@ -232,6 +257,8 @@ bool serve_asker(uint64_t cookie) {
     job::serve_join(fd.get());
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kStat)) {
     answer_stat(answer);
+  } else if (request.operation == static_cast<uint32_t>(ControlOperation::kBack)) {
+    answer_back(answer, fd.get());
   } else {
     answer.line("error {} unknown operation {}", static_cast<int>(ExitCode::kUsage), request.operation);
   }

@@ -18,10 +18,7 @@ int64_t last_ns = 0;
 
 bool leads() { return library.job.root == 0 || library.job.root == library.pid; }
 
-}  // namespace
-
-void set() {
-  if (library.interval_timer < 0) return;
+void set_timer() {
   const int64_t every = library.settings.every_ns;
   const int64_t first = leads() ? every : 2 * every;
   itimerspec when{};
@@ -29,6 +26,8 @@ void set() {
   when.it_interval = {every / 1'000'000'000, every % 1'000'000'000};
   sys::call(__NR_timer_settime, library.interval_timer, 0, &when, 0L);
 }
+
+}  // namespace
 
 void arm() {
   last_ns = 0;
@@ -47,12 +46,16 @@ void arm() {
     return;
   }
   library.interval_timer = id;
-  set();
+  set_timer();
+}
+
+void resume() {
+  if (library.interval_timer >= 0) set_timer();
 }
 
 void put_off() {
   last_ns = now_ns();
-  if (library.settings.every_ns != 0 && !leads()) set();
+  if (library.settings.every_ns != 0 && library.interval_timer >= 0 && !leads()) set_timer();
 }
 
 bool is_due() {

@@ -7,10 +7,10 @@
 namespace ckpt::interval {
 
 void arm();
-// Starts it anew, if there is one.
-void set();
 // A checkpoint of the job has been taken.
 void put_off();
+// The timer was off for a while: from now on again.
+void resume();
 // The timer has gone off: is a checkpoint due, or has another member just taken one?
 bool is_due();
 

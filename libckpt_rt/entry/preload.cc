@@ -49,10 +49,6 @@ namespace ckpt {
 
 constinit Library library;
 
-namespace {
-
-}  // namespace
-
 namespace hooks {
 constinit std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
 constinit std::atomic<uint32_t> copy_under_way{0};
@@ -99,7 +95,7 @@ void begin_strict() {
 
 void end_strict() {
   library.strict.store(false, std::memory_order_seq_cst);
-  interval::set();
+  interval::resume();
   uint64_t ours = 1ull << (library.signal - 1);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
 }

@@ -22,13 +22,13 @@ enum class RealFunction : unsigned {
   kGaiSuspend,
   kPthreadMutexInit,
   kTimerCreate,
-  kPosixSpawn,
-  kPosixSpawnp,
-  kVfork,
   kSetuid,
   kSeteuid,
   kSetreuid,
   kSetresuid,
+  kPosixSpawn,
+  kPosixSpawnp,
+  kVfork,
   kCount,
 };
 

@@ -3,7 +3,7 @@
 nobody interrupted.
   jobs.py [--long] [NAME...]
 """
-import glob
+import ctypes
 import json
 import os
 import shutil
@@ -137,17 +137,21 @@ class Tree:
         image = json.loads(done.stdout)["image"]
         return os.path.dirname(image) if os.path.dirname(image).endswith(".job") else image
 
-    def kill(self, image):
-        pids = {self.child.pid}
-        manifest = os.path.join(image, "manifest.json")
-        if os.path.exists(manifest):
-            pids |= {m["pid"] for m in json.load(open(manifest))["members"]}
-        for pid in descendants(self.child.pid) | (pids & descendants(self.child.pid)):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        self.child.kill()
+    def kill(self):
+        """All of them. Orphans are ours: adopt_orphans()."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            below = descendants(os.getpid())
+            if not below:
+                break
+            for pid in below:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                    if pid != self.child.pid:
+                        os.waitpid(pid, os.WNOHANG)
+                except (ProcessLookupError, ChildProcessError):
+                    pass
+            self.child.poll()
         self.child.wait(PATIENCE)
 
     def restart(self, image, *options):
@@ -174,7 +178,7 @@ class Tree:
 
     def close(self, failed):
         if self.child is not None and self.child.poll() is None:
-            self.kill(os.devnull)
+            self.kill()
         if failed:
             print("kept:", self.directory, file=sys.stderr)
         else:
@@ -186,7 +190,8 @@ def descendants(root):
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                text = open(f"/proc/{entry}/stat").read()
+                with open(f"/proc/{entry}/stat") as f:
+                    text = f.read()
             except (FileNotFoundError, ProcessLookupError):
                 continue
             parents[int(entry)] = int(text[text.rindex(")") + 2:].split()[1])
@@ -196,6 +201,11 @@ def descendants(root):
         if not more:
             return found - {root}
         found |= more
+
+
+def adopt_orphans():
+    PR_SET_CHILD_SUBREAPER = 36
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class Jobs(unittest.TestCase):
@@ -226,7 +236,7 @@ class Jobs(unittest.TestCase):
                 image = tree.checkpoint(root)
                 if image is None:
                     break
-                tree.kill(image)
+                tree.kill()
                 report = tree.restart(image, *options)
                 pids = [p for p in report.get("outer_pids", [report.get("outer_pid")]) if p]
                 index = report.get("processes", [report["pid"]]).index(report["pid"])
@@ -261,5 +271,6 @@ def add_tests():
 
 
 add_tests()
+adopt_orphans()
 if __name__ == "__main__":
     unittest.main(verbosity=2)
