@@ -72,6 +72,7 @@ bool DescriptorCapture::serialize(ByteWriter& out) const {
       put_record(out, RecordType::kOpenFile, r, bytes_of(d.path, d.path_len),
                  std::span<const std::byte>(d.details, d.details_len));
     }
+    if (d.in_flight) continue;
     put_record(out, RecordType::kDescriptor,
                DescriptorRecord{d.fd, d.open_file, d.now.fd_flags & FD_CLOEXEC, 0});
   }
