@@ -325,11 +325,12 @@ TEST_P(Channels, TcpEstablishedBothWays) {
   const std::string much = pattern(3'000'000);
   trip.setup = [&] {
     listening_tcp(5);
+    int small = 8192;
+    setsockopt(5, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
     connected_tcp(7, 8, 5);
     auto mine = ends_of(7, false);
     write_file(dir / "ends", std::string(reinterpret_cast<char*>(&mine), sizeof(mine)));
-    int small = 8192, yes = 1;
-    setsockopt(8, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+    int yes = 1;
     setsockopt(7, IPPROTO_TCP, TCP_CORK, &yes, sizeof(yes));
     fcntl(7, F_SETFL, O_NONBLOCK);
     size_t sent = 0;

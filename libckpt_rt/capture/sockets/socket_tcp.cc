@@ -15,7 +15,7 @@ namespace ckpt {
 namespace {
 
 constexpr int kSoBufLock = 72;                      // SO_BUF_LOCK, Linux 5.14
-constexpr int64_t kLongestPull = 50'000'000;  // ns without a byte that arrives
+constexpr int64_t kLongestPull = 250'000'000;  // ns without a byte that arrives: more than the shortest wait before a segment is sent again
 constexpr int kMuch = 1 << 30;
 
 bool tcp_facts(int socket, tcp_info& info) {

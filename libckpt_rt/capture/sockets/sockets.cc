@@ -90,7 +90,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   detail.backlog = s.link.peek_offset = -1;
   d.kind = OpenFileKind::kOther;
   d.value = 0;
-  pollfd ready{socket, POLLIN | POLLRDHUP, 0};
+  pollfd ready{socket, POLLIN | POLLPRI | POLLRDHUP, 0};
   sys::call(__NR_poll, &ready, 1L, 0L);
   s.ready = ready.revents;
 
