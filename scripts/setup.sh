@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Installs what is missing (Debian 12, by apt) and builds into build/.
-# Usage: scripts/setup.sh [--packages-only] [--bench] [TARGET...]      no target: everything
-#        --bench: also what scripts/latency.sh draws with and compares with
+# Usage: scripts/setup.sh [--packages-only] [--bench] [--package] [TARGET...]      no target: everything
+#        --bench: also what scripts/latency.sh draws with and compares with; --package: what scripts/package.sh needs
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 packages=(
   build-essential cmake ninja-build pkg-config git
   liburing-dev libunwind-dev libdw-dev libjemalloc-dev libxxhash-dev liblz4-dev libzstd-dev libsodium-dev
-  libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev
+  libisal-dev libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev
   # the programs that the tests checkpoint, and what they are looked at with
   python3 python3-numpy sqlite3 xz-utils perl gdb procps util-linux
 )
 bench_packages=(python3-matplotlib criu)
+package_packages=(dpkg-dev debootstrap file)
 
 install_missing() {
   if ! command -v dpkg-query >/dev/null; then
@@ -47,6 +48,7 @@ while true; do
   case ${1-} in
     --packages-only) only_packages=true ;;
     --bench) packages+=("${bench_packages[@]}") ;;
+    --package) packages+=("${package_packages[@]}") ;;
     *) break ;;
   esac
   shift

@@ -208,7 +208,8 @@ Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
     return make_error(ExitCode::kIo, static_cast<int>(error), "{}", errno_name(static_cast<int>(error)));
   };
   constexpr uint32_t kBothEnds = kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd;
-  if ((ends & kBothEnds) != kBothEnds) return {};  // a FIFO whose other end is elsewhere: so are its bytes
+  // A FIFO whose other end is elsewhere: so are its bytes.
+  if ((ends & kBothEnds) != kBothEnds && !(has_partners_ && reader >= 0)) return {};
   if (size != 0 && queued == 0) return {};
   ScopedFd in(borrow(*reader));
   if (!in.valid()) in.reset(open_for_reading(head));

@@ -73,7 +73,7 @@ Result<void> DescriptorCapture::decide_outside(SocketState& s) {
   CapturedDescriptor& d = entries_[s.entry];
   if (s.link.peer != 0 && !is_socket_here(s.link.peer)) s.link.flags |= kLinkOutside;
   if (s.link.listener != 0 && !is_socket_here(s.link.listener)) s.link.flags |= kLinkOutside;
-  if ((s.link.flags & kLinkOutside) == 0 || other_members_) return {};
+  if ((s.link.flags & kLinkOutside) == 0 || has_partners_) return {};
   if (s.pair && s.detail.type == SOCK_DGRAM && s.detail.peer_len != 0) {
     d.kind = OpenFileKind::kSocket;  // connected again by its name
     return {};

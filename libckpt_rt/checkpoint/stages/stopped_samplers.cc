@@ -1,0 +1,38 @@
+#include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
+
+#include <iterator>
+
+#include "libckpt_rt/core/current_processor.h"
+#include "libckpt_rt/core/library.h"
+
+namespace ckpt {
+
+OtherThreads StoppedSamplers::threads() {
+  return {this,
+          [](void* self, void (*work)(void*), void* argument) {
+            static_cast<StoppedSamplers*>(self)->start(work, argument);
+          },
+          [](void* self) { static_cast<StoppedSamplers*>(self)->await(); }};
+}
+
+// The first that is started must not come to our processor, and hold us up; the second not to the first
+// one's. A virtual processor at rest does not count as idle for the kernel: a thread that is woken comes to
+// where it was last, or to ours.
+void StoppedSamplers::start(void (*work)(void*), void* argument) {
+  const uint32_t busy = count_ == 0 ? current_processor() : slots_[0]->processor;
+  ThreadSlot* chosen = nullptr;
+  for (uint32_t i = 0; i < StopWorld::kAlone; ++i) {
+    ThreadSlot* slot = library.world.alone(i);
+    if (slot == nullptr || (count_ != 0 && slot == slots_[0])) continue;
+    if (chosen == nullptr || (chosen->processor == busy && slot->processor != busy)) chosen = slot;
+  }
+  if (chosen == nullptr || count_ == std::size(slots_)) return;
+  slots_[count_++] = chosen;
+  library.world.start_on(*chosen, work, argument);
+}
+
+void StoppedSamplers::await() {
+  while (count_ != 0) library.world.await(*slots_[--count_]);
+}
+
+}  // namespace ckpt
