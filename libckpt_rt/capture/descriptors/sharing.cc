@@ -28,9 +28,9 @@ bool is_refusal(long answer) { return answer == -EPERM || answer == -ENOSYS || a
 int DescriptorCapture::compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel) {
   if (int c = order_of(a.now.device, b.now.device)) return c;
   if (int c = order_of(a.now.inode, b.now.inode)) return c;
-  if (!ask_kernel || a.fd == b.fd) return 0;
+  if (!ask_kernel || (a.fd == b.fd && a.in_flight == b.in_flight)) return 0;
   if (!kcmp_refused_) {
-    long r = sys::call(__NR_kcmp, tid_, tid_, KCMP_FILE, a.fd, b.fd);
+    long r = sys::call(__NR_kcmp, tid_of(a), tid_of(b), KCMP_FILE, a.fd, b.fd);
     if (r == 0) return 0;
     if (r == 1) return -1;
     if (r == 2) return 1;
@@ -211,7 +211,7 @@ void DescriptorCapture::decide_kinds() {
       bool standard = false;
       for (size_t i = first; i < end; ++i) {
         ends |= entries_[order_[i]].flags & (kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd);
-        standard |= entries_[order_[i]].fd <= 2;
+        standard |= entries_[order_[i]].fd <= 2 && !entries_[order_[i]].in_flight;
       }
       const bool both = ends == (kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd);
       for (size_t i = first; i < end; ++i) {
