@@ -31,7 +31,7 @@ PROGRAMS = {
         for i in 1 2 3; do (echo subshell $i; exit $i); echo status $?; done
         """],
     "make": ["make", "-j4", "-s", "all"],
-    "xargs": ["bash", "-c", "seq 1 40 | xargs -P4 -n1 sh -c 'sleep 0.05; echo $0 $(echo $0 | md5sum)' | sort | md5sum"],
+    "xargs": ["bash", "-c", "seq 1 60 | xargs -P4 -n1 sh -c 'sleep 0.15; echo $0 $(echo $0 | md5sum)' | sort | md5sum"],
     "sort": ["bash", "-c", "seq 1 300000 | shuf --random-source=<(yes) | sort -n -S 2M -T . --parallel=2 | md5sum"],
     "tar": ["bash", "-c", "tar cf - --mtime=@0 --sort=name data | zstd -q -9 | split -b 300000 - part. ; cat part.* | md5sum; rm part.*"],
     "fork": ["python3", "-c", """
@@ -68,15 +68,15 @@ def environment(**more):
 
 def prepare(work, name):
     if name == "make":
-        targets = " ".join(f"o{i}" for i in range(24))
+        targets = " ".join(f"o{i}" for i in range(48))
         with open(os.path.join(work, "Makefile"), "w") as f:
-            f.write(f"all: {targets}\n\t@cat {targets} | md5sum\no%:\n\t@sleep 0.1; echo $@ | md5sum > $@\n")
+            f.write(f"all: {targets}\n\t@cat {targets} | md5sum\no%:\n\t@sleep 0.2; echo $@ | md5sum > $@\n")
     if name == "spawn":
         with open(os.path.join(work, "worker.py"), "w") as f:
             f.write(WORKER)
     if name == "tar":
         os.mkdir(os.path.join(work, "data"))
-        for i in range(12):
+        for i in range(30):
             with open(os.path.join(work, "data", str(i)), "w") as f:
                 for k in range(30000):
                     f.write(f"{i * k * k % 99991}\n")
