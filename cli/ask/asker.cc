@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/raii_fd.h"
+#include "cli/ask/hand_over.h"
 #include "cli/program/network.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
@@ -330,6 +331,10 @@ Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits&
     std::string value = space == std::string::npos ? "" : text.substr(space + 1);
     if (key == "done") return answer;
     if (key == "error") return parse_error(t, value);
+    if (key == "need") {
+      CKPT_TRY(hand_over(t, peer.get(), value));
+      continue;
+    }
     if (key == "progress") {
       uint64_t done = 0, total = 0;
       auto middle = std::from_chars(value.data(), value.data() + value.size(), done).ptr;

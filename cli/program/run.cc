@@ -55,8 +55,9 @@ Result<void> prepare_directory(const std::string& path) {
     return failure(ExitCode::kCannotCreate, path, "is not a directory",
                    "name a directory with --dir or CKPT_DIR");
   }
-  // The library refuses these as well: whoever may write there decides what gets restarted.
-  if (st.st_uid != geteuid() || (st.st_mode & 022) != 0) {
+  // The library refuses these as well: whoever may write there decides what gets restarted. Root may start a
+  // program that is to become the user whose directory it is.
+  if ((st.st_uid != geteuid() && geteuid() != 0) || (st.st_mode & 022) != 0) {
     return failure(ExitCode::kPermission, path, "belongs to someone else, or others may write it",
                    "chmod go-w it, or name a directory of yours with --dir or CKPT_DIR");
   }

@@ -46,6 +46,20 @@ constexpr long kFirstSocket = 200;
 // A child between fork and the library's notice of it drops the signal: it is sent again.
 constexpr int64_t kAskAgainNs = 50'000'000, kLookNs = 2'000'000;
 
+// As they were listed they would be, but for whoever leads and who came late.
+void put_parents_first(ArenaVector<ManifestMember>& list) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    for (size_t tries = list.size(); tries > 0; --tries) {
+      size_t parent = i;
+      for (size_t k = i + 1; k < list.size(); ++k) {
+        if (list[k].listed.look.pid == list[i].listed.look.ppid) parent = k;
+      }
+      if (parent == i) break;
+      std::swap(list[i], list[parent]);
+    }
+  }
+}
+
 }  // namespace
 
 Error Coordinator::name(const Member& m, ExitCode code, const char* what) {
@@ -527,6 +541,7 @@ Result<void> Coordinator::commit() {
     }
   }
   report_.pause_ns = resumed - began;
+  put_parents_first(list);
   const char* comm = self_.look.name;
   for (const ManifestMember& m : list) {
     if (m.listed.look.pid == library.job.root) comm = m.listed.look.name;

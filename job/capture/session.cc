@@ -3,11 +3,11 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 
-#include "image/write/image_directory.h"
 #include "job/format/job_name.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -45,7 +45,7 @@ bool reserve_own(Arena& arena, size_t bytes) {
 }
 
 Result<ScopedFd> open_log_directory() {
-  if (current == nullptr) return open_image_directory(library.directory);
+  if (current == nullptr) return open_own_directory();
   const long fd =
       sys::call(__NR_openat, AT_FDCWD, library.job.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
   return ScopedFd(sys::failed(fd) ? -1 : static_cast<int>(fd));

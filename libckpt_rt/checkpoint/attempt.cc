@@ -53,6 +53,7 @@ void own_ranges(Attempt& attempt, BackEnd& back_end) {
         space.arena().range(), attempt.image.memory(), guard::own_range()}) {
     if (!space.own(r)) return;
   }
+  if (!space.own(library.job_sign)) return;
   for (AddrRange r : job::own_memory()) {
     if (!space.own(r)) return;
   }
@@ -74,8 +75,8 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   const MemorySize memory = memory_size();
   attempt.segment_bytes = choose_segment(attempt.watch, memory.resident);
   // A description of a page run or segment takes up to 64 bytes; half of all pages could be runs.
-  const BackEnd::Room room{memory, list_bytes(memory) + memory.resident / 32 +
-                                       table_bytes(memory, attempt.segment_bytes)};
+  const BackEnd::Room room{
+      memory, list_bytes(memory) + memory.resident / 32 + table_bytes(memory, attempt.segment_bytes)};
   CKPT_TRY(space.reserve(room.list_bytes));
   // Until the stop the program goes on, and what is swapped out is in no figure.
   CKPT_TRY(attempt.image.reserve(std::min(memory.mapped + (64ull << 20), memory.resident + (4ull << 30))));
@@ -114,10 +115,11 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
 // Of the process; descriptors have notes of their own.
 void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
   if (facts.has_children && job::session() == nullptr) {
-    space.note(1,
-               "the program has child processes, which are not in the image: after a restart it has none, and "
-               "what memory it shared "
-               "with them is its own");
+    space.note(
+        1,
+        "the program has child processes, which are not in the image: after a restart it has none, and "
+        "what memory it shared "
+        "with them is its own");
   }
   if (facts.seccomp_filters > library.foreign_filters) {
     space.note(1,
@@ -148,10 +150,10 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   return result;
 }
 
-Result<void> Attempt::get_ready(const Beside& beside) {
+Result<void> Attempt::get_ready(const OtherThreads& others) {
   CKPT_TRY(capture.map.read_ahead(space.own()));
   capture.texts.open();
-  capture.beside = beside;
+  capture.others = others;
   const auto threads = static_cast<size_t>(std::max(count_tasks(), 1l));
   if (!capture.threads.reserve(threads + 16)) return no_memory("the list of threads");
   // What the stop adds to the lists: a page that is touched for the first time costs a microsecond or two.
@@ -165,15 +167,9 @@ Result<void> Attempt::get_ready(const Beside& beside) {
 Result<void> Attempt::describe() {
   note_what_is_lost(capture.facts, space);
   MetaWriter meta(space.arena());
-  MetaSources sources{&capture.facts,
-                      &library.process,
-                      &capture.map,
-                      &capture.files,
-                      &capture.descriptors,
-                      capture.threads.span(),
-                      capture.pending.span(),
-                      space.notes(),
-                      &cost,
+  MetaSources sources{&capture.facts,          &library.process,     &capture.map,
+                      &capture.files,          &capture.descriptors, capture.threads.span(),
+                      capture.pending.span(),  space.notes(),        &cost,
                       copied_ns - requested_ns};
   CKPT_TRY(write_meta(sources, space.arena(), meta));
   return image.sink().set_meta(meta.span());
@@ -181,6 +177,10 @@ Result<void> Attempt::describe() {
 
 Result<void> Attempt::commit() {
   log_heap(space.log(), capture.free_heap.span());
+  if (auto hold = checks.result(); !hold.ok()) {
+    outcome.spoiled = true;
+    return hold.error();
+  }
   auto stats = image.sink().commit();
   if (!stats.ok()) return stats.error();
   cost.bytes_memory = stats->bytes_memory;

@@ -3,11 +3,11 @@
 #include "base/clock.h"
 #include "image/write/image_directory.h"
 #include "job/capture/session.h"
-#include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/entry/agent.h"
 
 namespace ckpt {
@@ -40,22 +40,27 @@ Result<CheckpointCost> take_checkpoint() {
   // kernel's own copy-on-write takes the snapshot: slower, but nothing can spoil it.
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
+  if (library.strict.load(std::memory_order_relaxed)) {
+    const Error error = make_error(ExitCode::kUnsupported, 0,
+                                   "a thread has forbidden itself all but four system calls (strict seccomp): it cannot "
+                                   "stand still for a checkpoint; none is taken of this program");
+    agent::count_failure(error);
+    return error;
+  }
   loading::await_end();
-  Way way = choose_way(nullptr);
+  Way way = choose_way_of_attempt();
   if (way.why != nullptr) {
     auto directory = job::open_log_directory();
     if (directory.ok())
       log_format(directory->get(), "CKPT_FAULTS={} is not used: {}",
                  fault_back_end_name(library.settings.faults), way.why);
   }
-  if (protects_memory(way.mode) && futex_words::overflow()) way = kUnspoilable;
   if (job::place() != nullptr && job::place()->by_fork) way = kUnspoilable;
   for (uint32_t attempts = 1;; ++attempts) {
     CheckpointCost cost;
     cost.attempts = attempts;
     cost.mode = way.mode;
-    if (!protects_memory(way.mode)) Watch::end_kept();
-    Watch* watch = Watch::take();
+    Watch* watch = take_watch(way);
     if (watch == nullptr) {
       const Error error = no_memory_for_segments();
       agent::count_failure(error);
@@ -85,15 +90,15 @@ Result<CheckpointCost> take_checkpoint() {
     if (job::Session* session = job::session()) {
       // All members try again, or none.
       if (outcome.refused) refuse_back_end();
-      session->again = session->again || outcome.refused || outcome.memory_vanished;
+      session->again = session->again || outcome.refused || outcome.spoiled;
       return result.error();
     }
     if (outcome.refused) {
       refuse_back_end();
-      way = choose_way(nullptr);
+      way = choose_way_of_attempt();
       continue;
     }
-    if (outcome.memory_vanished && attempts < kAttempts) {
+    if (outcome.spoiled && attempts < kAttempts) {
       if (attempts + 1 == kAttempts) way = kUnspoilable;
       continue;
     }

@@ -18,7 +18,10 @@ int64_t last_ns = 0;
 
 bool leads() { return library.job.root == 0 || library.job.root == library.pid; }
 
-void set_timer() {
+}  // namespace
+
+void set() {
+  if (library.interval_timer < 0) return;
   const int64_t every = library.settings.every_ns;
   const int64_t first = leads() ? every : 2 * every;
   itimerspec when{};
@@ -26,8 +29,6 @@ void set_timer() {
   when.it_interval = {every / 1'000'000'000, every % 1'000'000'000};
   sys::call(__NR_timer_settime, library.interval_timer, 0, &when, 0L);
 }
-
-}  // namespace
 
 void arm() {
   last_ns = 0;
@@ -46,12 +47,12 @@ void arm() {
     return;
   }
   library.interval_timer = id;
-  set_timer();
+  set();
 }
 
 void put_off() {
   last_ns = now_ns();
-  if (library.settings.every_ns != 0 && library.interval_timer >= 0 && !leads()) set_timer();
+  if (library.settings.every_ns != 0 && !leads()) set();
 }
 
 bool is_due() {

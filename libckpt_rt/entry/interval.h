@@ -7,6 +7,8 @@
 namespace ckpt::interval {
 
 void arm();
+// Starts it anew, if there is one.
+void set();
 // A checkpoint of the job has been taken.
 void put_off();
 // The timer has gone off: is a checkpoint due, or has another member just taken one?

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/control_protocol.h"
 #include "image/format/image_key.h"
@@ -24,6 +25,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/interval.h"
@@ -46,6 +48,10 @@ extern char ckpt_elf_end __asm__("_end") __attribute__((visibility("hidden")));
 namespace ckpt {
 
 constinit Library library;
+
+namespace {
+
+}  // namespace
 
 namespace hooks {
 constinit std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
@@ -79,6 +85,24 @@ void forget(uintptr_t start, size_t length) { release_guard::forget({Addr{start}
 void note_mutex(const void* mutex) { futex_words::note_mutex(mutex); }
 void note_exit(const void* word) { futex_words::note_exit(word); }
 void note_futex(const void* word) { futex_words::note_word(word); }
+
+void before_user(uint32_t user) { own_directory::prepare_for_user(user); }
+
+// For good: nobody hears when such a thread ends.
+void begin_strict() {
+  uint64_t ours = 1ull << (library.signal - 1);
+  sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &ours, 0L, 8L);
+  if (library.strict.exchange(true, std::memory_order_seq_cst) || library.interval_timer < 0) return;
+  constexpr itimerspec kNever{};
+  sys::call(__NR_timer_settime, library.interval_timer, 0, &kNever, 0L);
+}
+
+void end_strict() {
+  library.strict.store(false, std::memory_order_seq_cst);
+  interval::set();
+  uint64_t ours = 1ull << (library.signal - 1);
+  sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
+}
 
 // A child that libc did not fork has our state but none of our threads.
 void begin_alone() {
@@ -125,9 +149,11 @@ void find_job() {
 
 void found_job() {
   if (library.job_inherited) return;
+  const bool has_digits = find_variable(job::kJobVariable, nullptr) != nullptr;
   library.job.root = library.pid;
   memcpy(library.job.directory, library.directory, sizeof(library.job.directory));
   if (!job::export_identity(library.job)) library.job.root = 0;
+  if (!has_digits) library.job_sign = job::show_identity(library.job);
 }
 
 void new_run_id() {
@@ -139,6 +165,7 @@ void new_run_id() {
 }
 
 void name_directory() {
+  library.set_directory[0] = '\0';
   char* out = library.directory;
   const size_t size = sizeof(library.directory);
   const char* wanted = library.settings.directory;
@@ -177,6 +204,8 @@ void name_key_file() {
 
 __attribute__((constructor)) void start() {
   if (library.active) return;
+  // A wrong assumption spoils a checkpoint, not the program.
+  check::set_policy(check::Policy::kKeep);
   library.pid = sys::getpid();
   long n = read_small_file("/proc/self/comm", library.name, sizeof(library.name));
   if (n > 0 && library.name[n - 1] == '\n') library.name[n - 1] = '\0';

@@ -12,7 +12,8 @@ namespace {
 constexpr const char* kNames[] = {
     "fork",        "_Fork",       "pthread_attr_setsigmask_np", "setcontext",  "swapcontext", "dlclose",
     "aio_suspend", "gai_suspend", "pthread_mutex_init",         "timer_create",
-    "posix_spawn", "posix_spawnp", "vfork"};
+    "posix_spawn", "posix_spawnp", "vfork",
+    "setuid",      "seteuid",     "setreuid",                   "setresuid"};
 constexpr unsigned kCount = static_cast<unsigned>(RealFunction::kCount);
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == kCount);
 

@@ -25,6 +25,10 @@ enum class RealFunction : unsigned {
   kPosixSpawn,
   kPosixSpawnp,
   kVfork,
+  kSetuid,
+  kSeteuid,
+  kSetreuid,
+  kSetresuid,
   kCount,
 };
 

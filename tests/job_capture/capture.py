@@ -38,6 +38,11 @@ def stat_of(pid):
         return None
 
 
+def name_of(pid):
+    with open(f"/proc/{pid}/comm") as f:
+        return f.read().strip()
+
+
 def tree(root):
     """pids of root and its living descendants."""
     parents = {}
@@ -242,7 +247,7 @@ class Refused(Job):
     def test_cleared_environment(self):
         child = self.start("bash", "-c", "echo up; env -i /bin/cat; :", ready="up")
         self.settle(child.pid, 2)
-        wait_for("cat", lambda: open(f"/proc/{tree(child.pid)[1]}/comm").read() == "cat\n")
+        wait_for("cat", lambda: name_of(tree(child.pid)[1]) == "cat")
         self.refuse(child.pid, 78, tree(child.pid)[1], "cat", "without libckpt_rt.so")
 
     def test_stopped_member(self):
@@ -305,7 +310,7 @@ class Interval(Job):
         return max([0] + [int(p.split(".")[-2]) for p in glob.glob(self.images + "/*.job")])
 
     def test_one_timer_and_an_heir(self):
-        child = self.start("bash", "-c", "cat & cat & echo up; wait; :", ready="up", options=["--every", "500ms"])
+        child = self.start("bash", "-c", "sleep 1000 & sleep 1000 & echo up; wait; :", ready="up", options=["--every", "500ms"])
         members = self.settle(child.pid, 3)
         wait_for("three checkpoints", lambda: self.newest() >= 3)
         leaders = {line.split(" pid ")[1].split(":")[0] for line in self.log().splitlines() if ": job " in line}
@@ -328,7 +333,7 @@ class Kill(Job):
         env = clean(CKPT_TEST_POINT=f"{point}@{program}=kill:2")
         child = self.start("bash", "-c", f"echo up; sleep 1000 & cat & {BUSY}", ready="up", env=env)
         members = self.settle(child.pid, 3)
-        names = {open(f"/proc/{p}/comm").read().strip(): p for p in members}
+        names = {name_of(p): p for p in members}
         first = self.now(names[asked])
         done = self.run_ckpt("now", "--json", names[asked])
         wait_for(f"death at {point}", lambda: (stat_of(names[program]) or (0, "Z"))[1] in "ZX")

@@ -9,6 +9,7 @@
 #include "libckpt_rt/checkpoint/stages/workspace.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 
 namespace ckpt {
 
