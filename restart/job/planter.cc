@@ -199,9 +199,9 @@ class Tree {
   [[noreturn]] static void end_as(int wait_status) {
     if (WIFEXITED(wait_status)) _exit(WEXITSTATUS(wait_status));
     const int signal_number = WTERMSIG(wait_status);
-    const rlimit no_core{0, 0};
+    // 1, not 0: a program that is given core dumps gets none either. (An undumpable one would hide its status.)
+    const rlimit no_core{1, 1};
     setrlimit(RLIMIT_CORE, &no_core);
-    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     signal(signal_number, SIG_DFL);
     kill(getpid(), signal_number);
     sigset_t set;
