@@ -209,7 +209,7 @@ Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
   };
   constexpr uint32_t kBothEnds = kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd;
   // A FIFO whose other end is elsewhere: so are its bytes.
-  if ((ends & kBothEnds) != kBothEnds && !(has_partners_ && reader >= 0)) return {};
+  if ((ends & kBothEnds) != kBothEnds && !(has_partners_ && reader != nullptr)) return {};
   if (size != 0 && queued == 0) return {};
   ScopedFd in(borrow(*reader));
   if (!in.valid()) in.reset(open_for_reading(head));
