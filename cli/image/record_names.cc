@@ -67,6 +67,8 @@ const char* open_file_kind_name(uint32_t kind) {
       return "inotify";
     case OpenFileKind::kSocketPair:
       return "socket pair";
+    case OpenFileKind::kConnection:
+      return "connection";
     case OpenFileKind::kSocket:
       return "socket without a connection";
   }

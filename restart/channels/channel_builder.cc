@@ -59,7 +59,7 @@ void read_messages(ChannelSocket& s) {
       });
   const bool old = s.messages.empty();
   for (const auto& c : s.meta->contents) {
-    if (c.record.open_file != s.file->record.id) continue;
+    if (c.record.open_file == 0 || c.record.object != s.object) continue;
     if (old) {
       ChannelMessage m;
       m.detail.length = c.bytes.size();
@@ -94,11 +94,12 @@ std::string SocketName::text() const {
   return fmt::format("port {}", port());
 }
 
-void ChannelBuilder::add(int member, const ImageMeta& meta) {
+void ChannelBuilder::add(int member, const ImageMeta& meta, const std::map<uint64_t, int>& others) {
   for (const auto& file : meta.open_files) {
     const auto kind = static_cast<OpenFileKind>(file.record.kind);
     if (kind != OpenFileKind::kSocketPair && kind != OpenFileKind::kSocket && kind != OpenFileKind::kConnection)
       continue;
+    if (others.count(file.record.object) != 0) continue;
     auto known = by_object_.find(file.record.object);
     if (known != by_object_.end()) {  // several members have it
       by_file_[{member, file.record.id}] = known->second;
@@ -123,7 +124,13 @@ void ChannelBuilder::link() {
     if (s->link.peer != 0 && peer != by_object_.end()) s->peer = peer->second;
     auto listener = by_object_.find(s->link.listener);
     if (s->link.listener != 0 && listener != by_object_.end()) s->listener = listener->second;
-    if (s->peer != nullptr || s->listener != nullptr) s->link.flags &= ~uint32_t{kLinkOutside};
+    if (s->peer != nullptr || s->listener != nullptr) {
+      s->link.flags &= ~uint32_t{kLinkOutside};
+    } else if (s->link.peer != 0 && s->detail.type != SOCK_DGRAM) {
+      s->link.flags |= kLinkOutside;
+      say("{}: the other end of the connection is not here: it is {}", describe(*s),
+          s->is_tcp() ? "reset" : "closed there");
+    }
   }
 }
 
@@ -283,6 +290,10 @@ Result<void> ChannelBuilder::fill(const FindOpenFile& find_open_file) {
     settle(*s);
   }
   return {};
+}
+
+void ChannelBuilder::keep() {
+  for (auto& s : sockets_) s->fd = -1;
 }
 
 void ChannelBuilder::finish() {

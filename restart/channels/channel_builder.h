@@ -20,6 +20,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "image/read/image_meta.h"
@@ -77,12 +78,21 @@ class ChannelBuilder {
   ChannelBuilder(const ChannelBuilder&) = delete;
   ~ChannelBuilder() { finish(); }
 
-  // meta must outlive the builder. cwd: of the member, for socket names that are relative paths.
-  void add(int member, const ImageMeta& meta);
+  // meta must outlive the builder. others: objects that are somebody else's to make.
+  void add(int member, const ImageMeta& meta, const std::map<uint64_t, int>& others = {});
   // Errors: kUnavailable, kPermission: a name is taken, with the remedy; kSystem.
   Result<void> connect();
   Result<void> fill(const FindOpenFile& find_open_file);
   int find(int member, uint32_t open_file) const;  // -1: not a socket that was made
+  // Every open file that is a socket of ours: visit(member, open_file, fd, first of its object).
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    std::map<const ChannelSocket*, bool> seen;
+    for (const auto& [file, s] : by_file_) {
+      if (s->fd >= 0) visit(file.first, file.second, s->fd, !std::exchange(seen[s], true));
+    }
+  }
+  void keep();  // the sockets stay open where they are parked: the caller's now
   void finish();
 
  private:

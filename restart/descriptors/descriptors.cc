@@ -146,7 +146,9 @@ Result<void> DescriptorBuilder::take_standard_streams() {
 
 OpenFileKind DescriptorBuilder::kind_of(const ParsedOpenFile& file) const {
   const auto kind = static_cast<OpenFileKind>(file.record.kind);
-  if (kind != OpenFileKind::kPipe || options_.lone_pipes == nullptr) return kind;
+  const bool may_be_lone =
+      kind == OpenFileKind::kPipe || kind == OpenFileKind::kSocketPair || kind == OpenFileKind::kConnection;
+  if (!may_be_lone || options_.lone_pipes == nullptr) return kind;
   const auto it = options_.lone_pipes->find(file.record.object);
   if (it == options_.lone_pipes->end()) return kind;
   return it->second >= 0 ? OpenFileKind::kStandard : OpenFileKind::kOther;
@@ -190,6 +192,7 @@ Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
 }
 
 Result<void> DescriptorBuilder::connect_sockets() {
+  if (options_.inherited != nullptr) return {};  // made for all of the job
   channels_.add(0, meta_);
   return channels_.connect();
 }

@@ -200,7 +200,7 @@ class DescriptorCapture {
   Result<void> look_at_socket(SocketLook& look, SocketState& s, int socket);
   void look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts);
   Result<void> look_at_connections(SocketLook& look);
-  void look_at_far_end(SocketLook& look, SocketState& s);
+  Result<void> look_at_far_end(SocketLook& look, SocketState& s);
   bool is_socket_here(uint64_t object) const;
   static bool is_loopback(const sockaddr_storage& address);
   Result<void> peek_messages(SocketLook& look, SocketState& s, int socket);

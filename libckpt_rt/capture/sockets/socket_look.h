@@ -53,5 +53,7 @@ void put_socket_options(ByteWriter& out, int socket, const SocketDetail& detail)
 // Makes all that the other end has sent and that has not arrived arrive at `receiver`, and puts the
 // receiver's limits back. `sender`: the other end. False: it does not fit.
 bool pull_in_flight(int receiver, int sender);
+// The same where the other end is in another process: what it holds is asked for by its addresses.
+bool pull_from_far(int receiver, SocketDiag& diag, const Endpoint& far, const Endpoint& near, uint32_t scope);
 
 }  // namespace ckpt

@@ -40,27 +40,25 @@ bool all_arrived(int receiver, int sender, uint64_t& arrived) {
 
 }  // namespace
 
-bool pull_in_flight(int receiver, int sender) {
-  uint64_t arrived = 0;
-  if (all_arrived(receiver, sender, arrived)) return true;
+namespace {
+
+// whole(arrived): true when all is there; arrived: a number that grows as bytes come.
+template <typename Whole>
+bool pull(int receiver, Whole whole) {
   const int room = socket_option(receiver, SOL_SOCKET, SO_RCVBUF);
   const int lock = socket_option(receiver, SOL_SOCKET, kSoBufLock);
   const int low = socket_option(receiver, SOL_SOCKET, SO_RCVLOWAT);
-  const int cork = socket_option(sender, IPPROTO_TCP, TCP_CORK);
-  const int no_delay = socket_option(sender, IPPROTO_TCP, TCP_NODELAY);
-  if (cork != 0) set_socket_option(sender, IPPROTO_TCP, TCP_CORK, 0);
-  if (no_delay == 0) set_socket_option(sender, IPPROTO_TCP, TCP_NODELAY, 1);
   // SO_RCVLOWAT makes room for what it asks for, beyond rmem_max and without a right, where the room is not
   // locked.
   if (lock != 0) set_socket_option(receiver, SOL_SOCKET, kSoBufLock, 0);
   set_socket_option(receiver, SOL_SOCKET, SO_RCVLOWAT, kMuch);
   bool all = false;
   int64_t last = now_ns(CLOCK_MONOTONIC);
-  for (uint64_t before = arrived;;) {
+  for (uint64_t arrived = 0, before = 0;;) {
     // Looking at a byte lets the kernel tell the sender of the room.
     char byte;
     sys::call(__NR_recvfrom, receiver, &byte, 1L, MSG_PEEK | MSG_DONTWAIT, 0L, 0L);
-    if ((all = all_arrived(receiver, sender, arrived))) break;
+    if ((all = whole(arrived))) break;
     const int64_t now = now_ns(CLOCK_MONOTONIC);
     if (arrived != before) last = now;
     before = arrived;
@@ -73,9 +71,34 @@ bool pull_in_flight(int receiver, int sender) {
       set_socket_option(receiver, SOL_SOCKET, SO_RCVBUFFORCE, room / 2);
     set_socket_option(receiver, SOL_SOCKET, kSoBufLock, lock);
   }
+  return all;
+}
+
+}  // namespace
+
+bool pull_in_flight(int receiver, int sender) {
+  uint64_t first = 0;
+  if (all_arrived(receiver, sender, first)) return true;
+  const int cork = socket_option(sender, IPPROTO_TCP, TCP_CORK);
+  const int no_delay = socket_option(sender, IPPROTO_TCP, TCP_NODELAY);
+  if (cork != 0) set_socket_option(sender, IPPROTO_TCP, TCP_CORK, 0);
+  if (no_delay == 0) set_socket_option(sender, IPPROTO_TCP, TCP_NODELAY, 1);
+  const bool all = pull(receiver, [&](uint64_t& arrived) { return all_arrived(receiver, sender, arrived); });
   if (no_delay == 0) set_socket_option(sender, IPPROTO_TCP, TCP_NODELAY, 0);
   if (cork != 0) set_socket_option(sender, IPPROTO_TCP, TCP_CORK, 1);
   return all;
+}
+
+bool pull_from_far(int receiver, SocketDiag& diag, const Endpoint& far, const Endpoint& near, uint32_t scope) {
+  auto whole = [&](uint64_t& arrived) {
+    tcp_info info;
+    if (!tcp_facts(receiver, info)) return true;
+    arrived = info.tcpi_bytes_received;
+    const TcpFacts facts = diag.ask_tcp(far, near, scope);
+    return !facts.known || facts.send_queue == 0;
+  };
+  uint64_t arrived = 0;
+  return whole(arrived) || pull(receiver, whole);
 }
 
 }  // namespace ckpt

@@ -103,6 +103,13 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     facts = look.unix_known ? look.diag.find_unix(static_cast<uint32_t>(d.now.inode)) : nullptr;
     if (facts == nullptr) return {};
     look_at_unix(look, s, *facts);
+    int unreceived = 0;
+    if ((s.link.flags & kLinkUnaccepted) != 0 && sys::call(__NR_ioctl, socket, SIOCOUTQ, &unreceived) == 0 &&
+        unreceived != 0) {
+      CKPT_TRY(note(1, "descriptor {} ({}): what was sent through it waits in a connection that is not accepted yet, "
+                       "and is lost",
+                    d.fd, d.path));
+    }
   } else if (is_internet(s) && detail.type == SOCK_STREAM && detail.protocol == IPPROTO_TCP) {
     tcp_info info{};
     int length = sizeof(info);
@@ -220,7 +227,12 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
         sender.reset(borrow(o));
         whole = pull_in_flight(socket.get(), sender.get());
       } else {
-        look_at_far_end(look, s);
+        CKPT_TRY(look_at_far_end(look, s));
+        const uint32_t scope = s.detail.domain == AF_INET6
+                                   ? reinterpret_cast<const sockaddr_in6&>(s.peer).sin6_scope_id
+                                   : 0;
+        if (has_partners_ && s.link.peer != 0)
+          whole = pull_from_far(socket.get(), look.diag, reverse.local, reverse.remote, scope);
       }
     } else {
       s.link.flags |= kLinkPeerGone;
@@ -246,7 +258,7 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
 }
 
 // The other end is not among the program's descriptors: in another process, closed, or not accepted yet.
-void DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s) {
+Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s) {
   auto& six = reinterpret_cast<const sockaddr_in6&>(s.peer);
   const TcpFacts far = look.diag.ask_tcp(endpoint_of(s.peer), endpoint_of(s.address),
                                          s.detail.domain == AF_INET6 ? six.sin6_scope_id : 0);
@@ -256,18 +268,17 @@ void DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s) {
     const bool ended = s.link.state == TCP_CLOSE_WAIT || s.link.state == TCP_LAST_ACK ||
                        s.link.state == TCP_CLOSING || s.link.state == TCP_CLOSE;
     s.link.flags |= ended && is_loopback(s.peer) ? kLinkPeerGone : kLinkOutside;
-    return;
+    return {};
   }
   if (far.inode != 0) {
     s.link.peer = object_number(d.now.device, far.inode);
-    return;
+    return {};
   }
   if (far.state != TCP_ESTABLISHED && far.state != TCP_CLOSE_WAIT && far.state != 3 /* TCP_SYN_RECV */) {
     s.link.flags |= kLinkPeerGone;  // closed by its process, not yet by the kernel
-    return;
+    return {};
   }
   s.link.flags |= kLinkUnaccepted;
-  s.link.position = far.receive_queue;  // bytes that wait there; the order is that of connecting
   for (const SocketState& listener : look.sockets) {
     if (listener.link.state != TCP_LISTEN || listener.detail.address_len == 0) continue;
     const Endpoint at = endpoint_of(listener.address), wanted = endpoint_of(s.peer);
@@ -278,6 +289,10 @@ void DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s) {
     s.link.listener = object_number(l.now.device, l.now.inode);
   }
   if (s.link.listener == 0) s.link.flags |= kLinkOutside;
+  if (far.receive_queue == 0) return {};
+  return note(1, "descriptor {} ({}): {} bytes sent through it wait in a connection that is not accepted yet: they "
+                 "are lost",
+              d.fd, d.path, far.receive_queue);
 }
 
 bool DescriptorCapture::is_loopback(const sockaddr_storage& address) {
