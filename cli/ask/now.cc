@@ -6,6 +6,7 @@
 #include "cli/ask/answer_json.h"
 #include "cli/ask/asker.h"
 #include "cli/commands.h"
+#include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
@@ -31,8 +32,8 @@ void print_cost(const Target& t, const Answer& a) {
     fmt::print("checkpoint {} of {} (pid {}) is durable\n", text_of(a, "sequence"), printable(t.name), t.pid);
     line("image", text_of(a, "image"));
   } else {
-    fmt::print("checkpoint {} of the job of {} (pid {}) is durable\n", text_of(a, "sequence"), printable(t.name),
-               t.pid);
+    fmt::print("checkpoint {} of the job of {} (pid {}) is durable\n", text_of(a, "sequence"),
+               printable(t.name), t.pid);
     line("job", text_of(a, "job"));
     std::string processes = plural(members, "process", "processes");
     if (const uint64_t ended = number_of(a, "members_ended"); ended != 0)
@@ -74,10 +75,19 @@ void add_notes(Answer* answer) {
   for (const auto& [key, value] : *answer) {
     if (key == "note") return;
   }
-  auto image = ImageReader::open(text_of(*answer, "image"));
-  if (!image.ok()) return;  // of another mount namespace, or pruned meanwhile
-  for (const ParsedNote& n : image->meta().notes) {
-    if (n.severity > 0) answer->emplace_back("note", printable(n.text));
+  const std::string job = text_of(*answer, "job");
+  auto add = [&](const std::string& path, const std::string& whose) {
+    auto image = ImageReader::open(path);
+    if (!image.ok()) return;  // of another mount namespace, or pruned meanwhile
+    for (const ParsedNote& n : image->meta().notes) {
+      if (n.severity > 0) answer->emplace_back("note", whose + printable(n.text));
+    }
+  };
+  if (job.empty()) return add(text_of(*answer, "image"), "");
+  const JobEntry entry = examine_job(job);
+  for (const ManifestMember& m : entry.manifest.members) {
+    if (!m.image.empty())
+      add(job + "/" + m.image, fmt::format("process {} ({}): ", m.pid, printable(m.name)));
   }
 }
 
@@ -97,9 +107,9 @@ Result<void> now(const Options& o) {
   Progress progress(fmt::format("checkpoint of {}", target->name));
   if (o.leave_out.size() >= sizeof(LeaveOutList::text))
     return failure(ExitCode::kUsage, "--leave-out", "is too long", "name programs, or say all");
-  auto answer = ask(
-      *target, ControlOperation::kCheckpoint, limits,
-      [&](uint64_t done, uint64_t total) { progress.update(done, total); }, {o.only, o.leave_out});
+  auto answer =
+      ask(*target, ControlOperation::kCheckpoint, limits,
+          [&](uint64_t done, uint64_t total) { progress.update(done, total); }, {o.only, o.leave_out});
   progress.clear();
   if (!answer.ok()) return answer.error();
   add_notes(&*answer);
@@ -130,7 +140,8 @@ void add_now(CLI::App& app, ExitCode& exit) {
       "Exit codes: 0 durable, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not "
       "ready,\n"
       "70 given up (the program goes on), 73 directory cannot be made, 74 write error or disk full,\n"
-      "75 no answer in time, 77 not yours, 78 state that cannot be saved, or a process of the job without the library.");
+      "75 no answer in time, 77 not yours, 78 state that cannot be saved, or a process of the job without "
+      "the library.");
   command->callback([o, &exit] {
     auto done = now(*o);
     exit = done.ok() ? ExitCode::kOk : report(done.error());

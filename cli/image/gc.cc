@@ -6,13 +6,13 @@
 
 #include "base/settings.h"
 #include "cli/commands.h"
+#include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/text_out.h"
 #include "image/read/image_catalog.h"
 #include "image/read/reading_key.h"
-#include "cli/image/job_images.h"
 #include "image/write/image_directory.h"
 #include "job/directory/job_directory.h"
 

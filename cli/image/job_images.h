@@ -13,8 +13,8 @@
 namespace ckpt::cli {
 
 struct JobEntry {
-  std::string path;   // of its directory
-  std::string comm;   // from the name
+  std::string path;  // of its directory
+  std::string comm;  // from the name
   uint64_t sequence = 0;
   bool temporary = false;  // being written, or left behind
   bool complete = false;   // manifest and all images are there and belong together (not: every byte)

@@ -107,14 +107,17 @@ void print_jobs(const std::vector<JobEntry>& jobs) {
                j.complete ? human_duration(std::max<int64_t>(now - j.manifest.time_ns, 0)) : "-",
                j.complete ? human_bytes(j.memory_bytes) : "-", human_bytes(j.bytes), "-",
                j.complete ? fmt::format("job of {}", j.manifest.files.size()) : "job",
-               !j.complete ? "-" : j.increment ? "+" : "full", state_of(j), printable(j.path));
+               !j.complete   ? "-"
+               : j.increment ? "+"
+                             : "full",
+               state_of(j), printable(j.path));
     if (!j.complete && !j.temporary) fmt::print("{:>5}  {}\n", "", printable(j.error.message()));
   }
 }
 
 void add_jobs_json(const std::vector<JobEntry>& jobs, nlohmann::ordered_json* json) {
   for (const JobEntry& j : jobs) {
-    nlohmann::ordered_json one{{"job", j.path},           {"sequence", j.sequence}, {"program", j.comm},
+    nlohmann::ordered_json one{{"job", j.path},          {"sequence", j.sequence}, {"program", j.comm},
                                {"pid", j.manifest.root}, {"state", state_of(j)},   {"bytes", j.bytes}};
     if (j.complete) {
       one["job_id"] = j.manifest.job;

@@ -309,12 +309,13 @@ const char* member_state(MemberState state) {
 
 Json job_json(const JobEntry& job) {
   const Manifest& m = job.manifest;
-  Json j{{"job", job.path},         {"job_id", m.job},           {"program", m.name},
-         {"sequence", m.sequence},  {"realtime_ns", m.time_ns},  {"root", m.root},
-         {"bytes", job.bytes},      {"bytes_memory", job.memory_bytes}};
+  Json j{{"job", job.path},          {"job_id", m.job},
+         {"program", m.name},        {"sequence", m.sequence},
+         {"realtime_ns", m.time_ns}, {"root", m.root},
+         {"bytes", job.bytes},       {"bytes_memory", job.memory_bytes}};
   for (const char* list : {"members", "left_out", "descriptions"}) j[list] = Json::array();
   for (const ManifestMember& p : m.members) {
-    Json one{{"pid", p.pid},   {"ppid", p.ppid},   {"group", p.pgid},
+    Json one{{"pid", p.pid},     {"ppid", p.ppid},    {"group", p.pgid},
              {"session", p.sid}, {"program", p.name}, {"state", member_state(p.state)}};
     if (!p.image.empty()) one["image"] = job.path + "/" + p.image;
     if (p.state == MemberState::kZombie) one["exit_status"] = p.exit_status;

@@ -13,9 +13,8 @@ namespace ckpt::job {
 bool send_message(int socket, Step step, const void* payload, size_t bytes, const void* more,
                   size_t more_bytes) {
   MessageHead head{static_cast<uint32_t>(step), static_cast<uint32_t>(bytes + more_bytes)};
-  iovec parts[3] = {{&head, sizeof(head)},
-                    {const_cast<void*>(payload), bytes},
-                    {const_cast<void*>(more), more_bytes}};
+  iovec parts[3] = {
+      {&head, sizeof(head)}, {const_cast<void*>(payload), bytes}, {const_cast<void*>(more), more_bytes}};
   size_t first = 0;
   while (first < 3) {
     msghdr message{};
@@ -89,8 +88,7 @@ Received receive_message(int socket, int64_t deadline_ns, Arena& arena, Message&
       if (ns <= 0) return Received::kTimeout;
       left = {ns / 1'000'000'000, ns % 1'000'000'000};
     }
-    const long n =
-        sys::call(__NR_ppoll, &wait, 1L, deadline_ns == 0 ? nullptr : &left, nullptr, 8L);
+    const long n = sys::call(__NR_ppoll, &wait, 1L, deadline_ns == 0 ? nullptr : &left, nullptr, 8L);
     if (n == -EINTR) continue;
     if (n < 0) return Received::kClosed;
     if (n == 0) return Received::kTimeout;

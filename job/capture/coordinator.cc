@@ -15,8 +15,8 @@
 #include "base/control_protocol.h"
 #include "image/format/image_probe.h"
 #include "job/capture/creation.h"
-#include "job/directory/job_directory.h"
 #include "job/capture/named_points.h"
+#include "job/directory/job_directory.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/entry/interval.h"
@@ -41,7 +41,8 @@ bool is_listed(std::string_view list, const ProcessLook& look) {
   return false;
 }
 
-// Members' sockets are above it, where the limit on descriptors allows: a process that writes our image closes them.
+// Members' sockets are above it, where the limit on descriptors allows: a process that writes our image
+// closes them.
 constexpr long kFirstSocket = 200;
 // A child between fork and the library's notice of it drops the signal: it is sent again.
 constexpr int64_t kAskAgainNs = 50'000'000, kLookNs = 2'000'000;
@@ -92,7 +93,8 @@ Result<void> Coordinator::listen() {
 Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> members) {
   attempt_ = attempt;
   began_ = true;
-  if (!reserve_own(arena_, 256 << 20)) return make_error(ExitCode::kInternal, ENOMEM, "no memory to lead a job");
+  if (!reserve_own(arena_, 256 << 20))
+    return make_error(ExitCode::kInternal, ENOMEM, "no memory to lead a job");
   own_memory[0] = arena_.range();
   members_ = ArenaVector<Member>(arena_);
   member_files_ = ArenaVector<MemberFiles>(arena_);
@@ -126,7 +128,8 @@ Result<void> Coordinator::add(const Listed& listed) {
   m.socket = -1;
   m.state = listed.look.ended() ? Member::State::kEnded : Member::State::kStarting;
   m.since_ns = now_ns();
-  if (!members_.push_back(m)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
+  if (!members_.push_back(m))
+    return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   return {};
 }
 
@@ -146,7 +149,8 @@ Result<void> Coordinator::ask(Member& m) {
     return {};
   }
   if (look.state == 'T')
-    return name(m, ExitCode::kUnavailable, "is stopped and cannot answer; continue it (kill -CONT), or take one process with --only");
+    return name(m, ExitCode::kUnavailable,
+                "is stopped and cannot answer; continue it (kill -CONT), or take one process with --only");
   m.preloaded = look_for_library(pid, library.signal);
   switch (m.preloaded) {
     case Preloaded::kGone:
@@ -164,10 +168,11 @@ Result<void> Coordinator::ask(Member& m) {
                             ? "is a static program, which the library cannot be in"
                         : m.preloaded == Preloaded::kAsleep ? "was started with CKPT_DISABLE=1"
                                                             : "runs without libckpt_rt.so";
-      return make_error(ExitCode::kUnsupported, 0,
-                        "process {} ({}) of the job {}: leave it out (--leave-out {}), or take one process with "
-                        "--only",
-                        pid, static_cast<const char*>(look.name), why, pid);
+      return make_error(
+          ExitCode::kUnsupported, 0,
+          "process {} ({}) of the job {}: leave it out (--leave-out {}), or take one process with "
+          "--only",
+          pid, static_cast<const char*>(look.name), why, pid);
     }
     case Preloaded::kNotYet:
       m.looks = 0;
@@ -181,7 +186,8 @@ Result<void> Coordinator::ask(Member& m) {
   // A child of vfork is its parent until it executes another program.
   if (sys::call(__NR_kcmp, pid, look.ppid, KCMP_VM, 0L, 0L) == 0) {
     if (now_ns() - m.since_ns > kStartNs)
-      return name(m, ExitCode::kUnsupported, "shares its memory with its parent; take one process with --only");
+      return name(m, ExitCode::kUnsupported,
+                  "shares its memory with its parent; take one process with --only");
     return {};
   }
   siginfo_t info{};
@@ -194,9 +200,11 @@ Result<void> Coordinator::ask(Member& m) {
   m.asked_ns = now_ns();
   if (r == -ESRCH) return {};
   if (r == -EPERM)
-    return name(m, ExitCode::kPermission, "belongs to another user; ask for the checkpoint as root, of a process of root's");
+    return name(m, ExitCode::kPermission,
+                "belongs to another user; ask for the checkpoint as root, of a process of root's");
   if (r == -EAGAIN)
-    return name(m, ExitCode::kUnavailable, "cannot be signalled: too many signals are queued; raise ulimit -i");
+    return name(m, ExitCode::kUnavailable,
+                "cannot be signalled: too many signals are queued; raise ulimit -i");
   if (r != 0) return name(m, ExitCode::kSystem, "cannot be signalled");
   m.state = Member::State::kAsked;
   return {};
@@ -204,7 +212,8 @@ Result<void> Coordinator::ask(Member& m) {
 
 Result<void> Coordinator::accept_members() {
   for (;;) {
-    const long fd = sys::call(__NR_accept4, listener_.get(), nullptr, nullptr, static_cast<long>(SOCK_CLOEXEC));
+    const long fd =
+        sys::call(__NR_accept4, listener_.get(), nullptr, nullptr, static_cast<long>(SOCK_CLOEXEC));
     if (sys::failed(fd)) return {};
     ScopedFd peer(static_cast<int>(fd));
     struct {
@@ -247,8 +256,8 @@ Result<void> Coordinator::accept_members() {
   }
 }
 
-// Members of another user make their images in it by the descriptor that they got. Nobody else comes to it: the
-// directory above is ours alone.
+// Members of another user make their images in it by the descriptor that they got. Nobody else comes to it:
+// the directory above is ours alone.
 void Coordinator::let_others_write() {
   if (!foreign_) sys::call(__NR_fchmod, temporary_.get(), 01733L);
   foreign_ = true;
@@ -275,7 +284,8 @@ Result<void> Coordinator::lost(Member& m) {
 
 Result<void> Coordinator::take_message(Member& m) {
   Message message;
-  if (receive_message(m.socket, now_ns() + kPatienceNs, arena_, message) != Received::kMessage) return lost(m);
+  if (receive_message(m.socket, now_ns() + kPatienceNs, arena_, message) != Received::kMessage)
+    return lost(m);
   if (message.step == Step::kFailed) {
     const auto* failed = message.as<Failed>();
     if (failed == nullptr) return lost(m);
@@ -333,7 +343,8 @@ Result<void> Coordinator::look_for_stopped(Step step) {
 Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
   auto* polls = static_cast<pollfd*>(arena_.allocate((members_.size() + 1) * sizeof(pollfd)));
   auto* who = static_cast<uint32_t*>(arena_.allocate((members_.size() + 1) * sizeof(uint32_t)));
-  if (polls == nullptr || who == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory to lead a job");
+  if (polls == nullptr || who == nullptr)
+    return make_error(ExitCode::kInternal, ENOMEM, "no memory to lead a job");
   for (;;) {
     size_t count = 0;
     bool all = true, silent = false;
@@ -354,8 +365,12 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
     int64_t wait = silent ? kLookNs : 1'000'000'000;
     if (deadline_ns != 0 && now >= deadline_ns) {
       for (const Member& m : members_) {
-        if (m.state == Member::State::kEnded || m.state == Member::State::kLeftOut || m.reached >= step) continue;
-        return name(m, ExitCode::kTimeout, step <= Step::kHeld ? "was not ready in time; the checkpoint was given up" : "did not stand in time (CKPT_STOP_TIMEOUT); the checkpoint was given up");
+        if (m.state == Member::State::kEnded || m.state == Member::State::kLeftOut || m.reached >= step)
+          continue;
+        return name(m, ExitCode::kTimeout,
+                    step <= Step::kHeld
+                        ? "was not ready in time; the checkpoint was given up"
+                        : "did not stand in time (CKPT_STOP_TIMEOUT); the checkpoint was given up");
       }
     }
     if (deadline_ns != 0) wait = std::min(wait, deadline_ns - now);
@@ -398,7 +413,8 @@ Result<bool> Coordinator::add_new() {
     if (known != nullptr) {
       // Group and session may have changed, and who has ended has his status.
       if (!known->stranger) known->listed = l;
-      if (l.look.ended() && known->state == Member::State::kWithUs && told_ < Step::kStop) CKPT_TRY(lost(*known));
+      if (l.look.ended() && known->state == Member::State::kWithUs && told_ < Step::kStop)
+        CKPT_TRY(lost(*known));
       continue;
     }
     CKPT_TRY(add(l));
@@ -467,7 +483,8 @@ Result<void> Coordinator::standing() {
   if (!any.ok()) return any.error();
   if (*any) {
     again = true;
-    return name(members_.back(), ExitCode::kInternal, "was made while the others stopped; the checkpoint is taken again");
+    return name(members_.back(), ExitCode::kInternal,
+                "was made while the others stopped; the checkpoint is taken again");
   }
   return tell_all(Step::kSample);
 }
@@ -479,7 +496,8 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
   if (!member_files_.push_back({library.pid, facts.tid, files}))
     return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   for (const Member& m : members_) {
-    if (m.state == Member::State::kWithUs && !member_files_.push_back({m.listed.look.pid, m.facts.tid, m.files}))
+    if (m.state == Member::State::kWithUs &&
+        !member_files_.push_back({m.listed.look.pid, m.facts.tid, m.files}))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   }
   points::at("leader.sampled");
@@ -519,7 +537,8 @@ Result<void> Coordinator::commit() {
     one.subreaper = facts.subreaper != 0;
     one.pdeath_signal = facts.pdeath_signal;
     const MemberImageName image = member_image_name(listed.look.pid);
-    const long fd = sys::call(__NR_openat, temporary_.get(), image.text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L);
+    const long fd =
+        sys::call(__NR_openat, temporary_.get(), image.text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L);
     const ScopedFd file(sys::failed(fd) ? -1 : static_cast<int>(fd));
     if (foreign_) sys::call(__NR_fchown, file.get(), sys::call(__NR_geteuid), sys::call(__NR_getegid));
     auto brief = probe_image(file.get(), image.text, key);
@@ -558,9 +577,9 @@ Result<void> Coordinator::commit() {
   for (const ManifestMember& m : list) {
     if (m.listed.look.pid == library.job.root) comm = m.listed.look.name;
   }
-  const ManifestSources sources{&library.job,     comm,        place.sequence, realtime_ns_,
-                                monotonic_ns_,    boottime_ns_, report_.pause_ns, list.span(),    shared_.span(),
-                                member_files_.span()};
+  const ManifestSources sources{
+      &library.job,     comm,        place.sequence, realtime_ns_,        monotonic_ns_, boottime_ns_,
+      report_.pause_ns, list.span(), shared_.span(), member_files_.span()};
   CKPT_TRY(write_manifest(temporary_.get(), sources, arena_));
   points::at("leader.manifest");
   CKPT_TRY(commit_directory(directory_, temporary_.get(), name_));

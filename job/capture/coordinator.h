@@ -19,7 +19,8 @@ namespace ckpt::job {
 class Coordinator final : public Session {
  public:
   // directory: of the job's checkpoints, open and locked.
-  Coordinator(int directory, const Wish& wish, Report& report) : directory_(directory), wish_(wish), report_(report) {}
+  Coordinator(int directory, const Wish& wish, Report& report)
+      : directory_(directory), wish_(wish), report_(report) {}
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;

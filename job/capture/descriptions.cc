@@ -31,8 +31,7 @@ Error full() {
 
 }  // namespace
 
-Result<void> find_shared(std::span<const MemberFiles> members, Arena& arena,
-                         ArenaVector<SharedUse>& shared) {
+Result<void> find_shared(std::span<const MemberFiles> members, Arena& arena, ArenaVector<SharedUse>& shared) {
   ArenaVector<Use> uses(arena);
   for (uint32_t m = 0; m < members.size(); ++m) {
     for (const OpenFileKey& key : members[m].files) {

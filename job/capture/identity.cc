@@ -46,7 +46,8 @@ bool read_identity(const char* value, Identity& identity) {
   if (*at != ':') return false;
   int64_t root = 0;
   for (++at; *at >= '0' && *at <= '9' && root < INT32_MAX; ++at) root = root * 10 + (*at - '0');
-  if (*at != ':' || root <= 0 || root > INT32_MAX || at[1] != '/' || strlen(at + 1) >= sizeof(identity.directory))
+  if (*at != ':' || root <= 0 || root > INT32_MAX || at[1] != '/' ||
+      strlen(at + 1) >= sizeof(identity.directory))
     return false;
   identity.root = static_cast<int>(root);
   strcpy(identity.directory, at + 1);

@@ -20,7 +20,7 @@ inline constexpr const char *kJobVariable = "CKPT_JOB", *kLeaveOutVariable = "CK
 
 struct Identity {
   uint8_t id[16] = {};
-  int root = 0;              // pid of the first preloaded process; 0: not known, no jobs
+  int root = 0;               // pid of the first preloaded process; 0: not known, no jobs
   char directory[1200] = {};  // absolute: where checkpoints of the job go
   char leave_out[512] = {};   // CKPT_LEAVE_OUT, as LeaveOutList of base/control_protocol.h
 };
@@ -30,8 +30,8 @@ struct Identity {
 bool read_identity(const char* value, Identity& identity);
 // Puts the variable into the environment that the program and all it starts will see. False: no memory.
 bool export_identity(const Identity& identity);
-// For a process whose environment in /proc does not name the job (the first one without `ckpt run`, and what a
-// restart has made): a page whose name does, in the list of its mappings. In no image; inherited by forked
+// For a process whose environment in /proc does not name the job (the first one without `ckpt run`, and what
+// a restart has made): a page whose name does, in the list of its mappings. In no image; inherited by forked
 // children. Empty: it cannot be made, and a child that loses its parent is not found.
 AddrRange show_identity(const Identity& identity);
 inline constexpr const char* kSignName = "ckpt_job:";  // and the digits

@@ -50,7 +50,8 @@ void add_member(Text& out, const ManifestMember& m) {
   out.add_quoted(p.name);
   if (m.has_image) out.add(", \"image\": \"{}\"", member_image_name(p.pid).text);
   if (p.ended()) {
-    out.add(", \"state\": \"zombie\", \"exit_status\": {}, \"exit_signal\": {}", p.exit_status, p.exit_signal);
+    out.add(", \"state\": \"zombie\", \"exit_status\": {}, \"exit_signal\": {}", p.exit_status,
+            p.exit_signal);
   } else {
     out.add(", \"state\": \"running\", \"exit_signal\": {}", p.exit_signal);
   }
@@ -80,8 +81,9 @@ Result<void> write_manifest(int directory, const ManifestSources& s, Arena& aren
   out.add("{{\n \"format\": \"{}\", \"version\": {},\n \"job\": \"{}\", \"name\": ", kManifestFormat,
           kManifestVersion, job_text(s.job->id).text);
   out.add_quoted(s.name);
-  out.add(", \"sequence\": {}, \"time_ns\": {}, \"monotonic_ns\": {}, \"boottime_ns\": {}, \"pause_ns\": {},\n",
-          s.sequence, s.realtime_ns, s.monotonic_ns, s.boottime_ns, s.pause_ns);
+  out.add(
+      ", \"sequence\": {}, \"time_ns\": {}, \"monotonic_ns\": {}, \"boottime_ns\": {}, \"pause_ns\": {},\n",
+      s.sequence, s.realtime_ns, s.monotonic_ns, s.boottime_ns, s.pause_ns);
   int root = 0;
   for (const ManifestMember& m : s.members) {
     if (!m.left_out && (root == 0 || m.listed.look.pid == s.job->root)) root = m.listed.look.pid;

@@ -30,7 +30,7 @@ struct ManifestSources {
   int64_t realtime_ns, monotonic_ns, boottime_ns;  // of the stop
   int64_t pause_ns;
   std::span<const ManifestMember> members;
-  std::span<const SharedUse> shared;          // member: index of shared_members
+  std::span<const SharedUse> shared;  // member: index of shared_members
   std::span<const MemberFiles> shared_members;
 };
 

@@ -1,14 +1,14 @@
-// A member that is not the coordinator: it does as it is told, and lets its threads go when nobody tells it any
-// more.
+// A member that is not the coordinator: it does as it is told, and lets its threads go when nobody tells it
+// any more.
 #include <fcntl.h>
 
 #include "base/clock.h"
 #include "job/capture/channel.h"
 #include "job/capture/creation.h"
-#include "job/directory/job_directory.h"
 #include "job/capture/named_points.h"
 #include "job/capture/session.h"
 #include "job/capture/take.h"
+#include "job/directory/job_directory.h"
 #include "job/format/job_name.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/entry/interval.h"
@@ -32,9 +32,11 @@ class MemberSession final : public Session {
   }
 
   Result<void> open() {
-    if (!reserve_own(arena_, 1 << 20)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for a job's messages");
+    if (!reserve_own(arena_, 1 << 20))
+      return make_error(ExitCode::kInternal, ENOMEM, "no memory for a job's messages");
     own_memory[0] = arena_.range();
-    // A member of another user, or with another root, may not see it: then it writes no log, and tidies nothing.
+    // A member of another user, or with another root, may not see it: then it writes no log, and tidies
+    // nothing.
     const long fd =
         sys::call(__NR_openat, AT_FDCWD, request_.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
     if (!sys::failed(fd)) directory_.reset(static_cast<int>(fd));
@@ -95,8 +97,8 @@ class MemberSession final : public Session {
     std::memcpy(failed.text, error.text, sizeof(failed.text));
     send_message(socket_, Step::kFailed, &failed, sizeof(failed));
   }
-  // The coordinator is gone, and nobody has said that the checkpoint is complete: what it leaves behind is for
-  // the first member that finds the lock free.
+  // The coordinator is gone, and nobody has said that the checkpoint is complete: what it leaves behind is
+  // for the first member that finds the lock free.
   void tidy() {
     if (!gone_ || !directory_.valid() || !try_lock(directory_.get())) return;
     remove_job_directory(directory_.get(), request_.temporary);
@@ -126,7 +128,8 @@ class MemberSession final : public Session {
         if (message.step == step) return {};
         told_ = true;
         if (message.step == Step::kAbort)
-          return make_error(ExitCode::kInternal, 0, "the job's checkpoint was given up by the process that led it");
+          return make_error(ExitCode::kInternal, 0,
+                            "the job's checkpoint was given up by the process that led it");
         return make_error(ExitCode::kInternal, 0, "the job's checkpoint was given up: step {} instead of {}",
                           static_cast<uint32_t>(message.step), static_cast<uint32_t>(step));
       case Received::kTimeout:
@@ -155,7 +158,8 @@ void serve_join(int socket) {
   request.name[sizeof(request.name) - 1] = request.temporary[sizeof(request.temporary) - 1] = '\0';
   MemberSession session(socket, temporary, request);
   if (!received) return;
-  if (std::memcmp(request.job, library.job.id, sizeof(request.job)) != 0 || library.job.root != request.root) {
+  if (std::memcmp(request.job, library.job.id, sizeof(request.job)) != 0 ||
+      library.job.root != request.root) {
     session.tell(make_error(ExitCode::kNoProcess, 0, "it is of another job"));
     return;
   }

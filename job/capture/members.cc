@@ -57,8 +57,8 @@ bool list_members(const Identity& job, int own_pid, Arena& arena, ArenaVector<Li
     top = look;
   }
   if (!add_tree({top, top.pid != job.root}, arena, members)) return false;
-  // The first preloaded process may have gone, and so may any between it and us; then others have been adopted
-  // where the topmost was, or above.
+  // The first preloaded process may have gone, and so may any between it and us; then others have been
+  // adopted where the topmost was, or above.
   ArenaVector<int> children(arena);
   for (int ancestor = top.ppid, level = 0; ancestor > 0 && level < kMostLevels; ++level) {
     children.clear();

@@ -2,8 +2,9 @@
 //
 // Owner:     job. Callers: agents. One load where nothing is wanted, which is everywhere but in tests.
 //
-// CKPT_TEST_POINT="POINT[@PROGRAM]=kill|stop[:N]" in the environment of a process: when it comes to that point for
-// the Nth time (1 if it is not said) it sends itself SIGKILL or SIGSTOP; with PROGRAM only if it has that name.
+// CKPT_TEST_POINT="POINT[@PROGRAM]=kill|stop[:N]" in the environment of a process: when it comes to that
+// point for the Nth time (1 if it is not said) it sends itself SIGKILL or SIGSTOP; with PROGRAM only if it
+// has that name.
 #pragma once
 
 #include <atomic>

@@ -12,9 +12,9 @@
 #include "base/raii_fd.h"
 #include "image/format/directory_scan.h"
 #include "job/capture/identity.h"
-#include "libckpt_rt/core/preload_rules.h"
 #include "libckpt_rt/core/proc_text.h"
 #include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
 
@@ -158,16 +158,35 @@ bool look_at(int pid, ProcessLook& look) {
     const size_t end = std::min(line.find(' ', at), line.size());
     const int64_t value = decimal(line.substr(at, end - at));
     switch (field) {
-      case 4: look.ppid = static_cast<int>(value); break;
-      case 5: look.pgid = static_cast<int>(value); break;
-      case 6: look.sid = static_cast<int>(value); break;
-      case 7: look.tty = static_cast<int>(value); break;
-      case 8: look.foreground_group = static_cast<int>(value); break;
-      case 20: look.threads = static_cast<uint32_t>(value); break;
-      case 22: look.started = static_cast<uint64_t>(value); break;
-      case 38: look.exit_signal = static_cast<int>(value); break;
-      case 52: look.exit_status = static_cast<int>(value); break;
-      default: break;
+      case 4:
+        look.ppid = static_cast<int>(value);
+        break;
+      case 5:
+        look.pgid = static_cast<int>(value);
+        break;
+      case 6:
+        look.sid = static_cast<int>(value);
+        break;
+      case 7:
+        look.tty = static_cast<int>(value);
+        break;
+      case 8:
+        look.foreground_group = static_cast<int>(value);
+        break;
+      case 20:
+        look.threads = static_cast<uint32_t>(value);
+        break;
+      case 22:
+        look.started = static_cast<uint64_t>(value);
+        break;
+      case 38:
+        look.exit_signal = static_cast<int>(value);
+        break;
+      case 52:
+        look.exit_status = static_cast<int>(value);
+        break;
+      default:
+        break;
     }
     at = end + 1;
   }
@@ -227,12 +246,18 @@ Preloaded look_for_library(int pid, int signal) {
 
 const char* preloaded_reason(Preloaded how) {
   switch (how) {
-    case Preloaded::kReady: return "preloaded";
-    case Preloaded::kNotYet: return "starting";
-    case Preloaded::kStatic: return "static";
-    case Preloaded::kClean: return "not preloaded";
-    case Preloaded::kAsleep: return "disabled";
-    case Preloaded::kGone: return "gone";
+    case Preloaded::kReady:
+      return "preloaded";
+    case Preloaded::kNotYet:
+      return "starting";
+    case Preloaded::kStatic:
+      return "static";
+    case Preloaded::kClean:
+      return "not preloaded";
+    case Preloaded::kAsleep:
+      return "disabled";
+    case Preloaded::kGone:
+      return "gone";
   }
   return "unknown";
 }

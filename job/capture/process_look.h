@@ -29,8 +29,8 @@ bool look_at(int pid, ProcessLook& look);
 // arena is full. A process that is gone has none.
 bool list_children(int pid, ArenaVector<int>& children);
 
-// The number that was given to a process or thread last, in our pid namespace; 0: not known. Numbers are used again
-// only when all others have been: the same number twice within a second, nothing was made.
+// The number that was given to a process or thread last, in our pid namespace; 0: not known. Numbers are used
+// again only when all others have been: the same number twice within a second, nothing was made.
 int newest_pid();
 
 // The library in another process, as far as can be told from outside.

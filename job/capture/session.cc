@@ -29,7 +29,8 @@ void fill_place(Place& place, int directory, const char* job_directory, const ch
   place.directory = directory;
   place.sequence = sequence;
   std::memcpy(place.name, name.text, sizeof(place.name));
-  *fmt::format_to_n(place.path, sizeof(place.path) - 1, "{}/{}/{}", job_directory, job_name, name.text).out = '\0';
+  *fmt::format_to_n(place.path, sizeof(place.path) - 1, "{}/{}/{}", job_directory, job_name, name.text).out =
+      '\0';
   *fmt::format_to_n(place.as_parent, sizeof(place.as_parent) - 1, "../{}/{}", job_name, name.text).out = '\0';
 }
 

@@ -21,12 +21,12 @@ namespace ckpt::job {
 
 // Of one member's image.
 struct Place {
-  int directory = -1;        // the checkpoint's temporary directory, open
-  uint64_t sequence = 0;     // of the job's checkpoint
-  char name[24] = {};        // of the image in it
-  char path[1400] = {};      // of the image when the checkpoint is complete
-  char as_parent[96] = {};   // the image seen from a later checkpoint's directory
-  bool by_fork = false;      // mode fork, whatever is set
+  int directory = -1;       // the checkpoint's temporary directory, open
+  uint64_t sequence = 0;    // of the job's checkpoint
+  char name[24] = {};       // of the image in it
+  char path[1400] = {};     // of the image when the checkpoint is complete
+  char as_parent[96] = {};  // the image seen from a later checkpoint's directory
+  bool by_fork = false;     // mode fork, whatever is set
 };
 
 void fill_place(Place& place, int directory, const char* job_directory, const char* job_name, int pid,
@@ -46,7 +46,7 @@ class Session {
   virtual void in_writing_child() = 0;
 
   Place place;
-  bool again = false;  // the run failed in a way that another attempt may not
+  bool again = false;            // the run failed in a way that another attempt may not
   AddrRange own_memory[2] = {};  // in no image
 
  protected:

@@ -43,24 +43,27 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
     log_format(directory->get(), "removed {} unfinished checkpoints of jobs", removed);
   for (uint32_t attempt = 1;; ++attempt) {
     Arena arena;
-    if (!reserve_own(arena, 16 << 20)) return make_error(ExitCode::kInternal, ENOMEM, "no memory to list a job");
+    if (!reserve_own(arena, 16 << 20))
+      return make_error(ExitCode::kInternal, ENOMEM, "no memory to list a job");
     ArenaVector<Listed> members(arena);
     if (!list_members(library.job, library.pid, arena, members))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory to list a job");
     if (const int root = hidden_root(library.job, library.pid, members); root != 0) {
-      return make_error(ExitCode::kPermission, 0,
-                        "it belongs to a job of another user's: ask its first process, {}, as that user or as root, or "
-                        "take one process with --only",
-                        root);
+      return make_error(
+          ExitCode::kPermission, 0,
+          "it belongs to a job of another user's: ask its first process, {}, as that user or as root, or "
+          "take one process with --only",
+          root);
     }
     if (members.size() <= 1) return take_checkpoint();
     if (library.settings.to[0] != '\0') {
-      const auto living = std::count_if(members.begin(), members.end(),
-                                        [](const Listed& m) { return !m.look.ended(); });
+      const auto living =
+          std::count_if(members.begin(), members.end(), [](const Listed& m) { return !m.look.ended(); });
       if (living <= 1) return take_checkpoint();
-      return make_error(ExitCode::kUnsupported, 0,
-                        "a job of several processes cannot be streamed (CKPT_TO) yet: leave CKPT_TO out, or take one "
-                        "process with --only");
+      return make_error(
+          ExitCode::kUnsupported, 0,
+          "a job of several processes cannot be streamed (CKPT_TO) yet: leave CKPT_TO out, or take one "
+          "process with --only");
     }
     Result<CheckpointCost> result = Error{};
     bool again = false;

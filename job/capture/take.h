@@ -12,15 +12,15 @@ namespace ckpt::job {
 
 // What the asker wants, and what it is told of a job.
 struct Wish {
-  bool only = false;          // this process alone, whatever else is in the job
-  char leave_out[512] = {};   // processes without the library that need not be saved, besides CKPT_LEAVE_OUT
+  bool only = false;         // this process alone, whatever else is in the job
+  char leave_out[512] = {};  // processes without the library that need not be saved, besides CKPT_LEAVE_OUT
 };
 struct Report {
-  uint32_t members = 0;    // images; 0: of one process, as without jobs
+  uint32_t members = 0;  // images; 0: of one process, as without jobs
   uint32_t left_out = 0, ended = 0;
   uint32_t attempts = 0;
-  int64_t pause_ns = 0;    // from the first thread stopped anywhere to the last that went on
-  char path[1400] = {};    // of the checkpoint's directory
+  int64_t pause_ns = 0;  // from the first thread stopped anywhere to the last that went on
+  char path[1400] = {};  // of the checkpoint's directory
 };
 // On failure everything runs on and the newest checkpoint is as it was.
 Result<CheckpointCost> take(const Wish& wish, Report& report);

@@ -39,9 +39,8 @@ bool is_of_job(int directory, const char* job_digits) {
   const ScopedFd file(static_cast<int>(fd));
   char head[256];
   const long n = sys::call(__NR_read, file.get(), head, sizeof(head));
-  return n > 0 &&
-         std::string_view(head, static_cast<size_t>(n)).find(std::string_view(job_digits, 32)) !=
-             std::string_view::npos;
+  return n > 0 && std::string_view(head, static_cast<size_t>(n)).find(std::string_view(job_digits, 32)) !=
+                      std::string_view::npos;
 }
 
 // The sequences of other checkpoints whose images those of this one are increments to.
@@ -83,8 +82,8 @@ Result<uint64_t> next_job_sequence(int directory) {
     if (parse_job_name(name, &parsed)) highest = std::max(highest, parsed.sequence);
   });
   if (sys::failed(r)) {
-    return make_error(ExitCode::kIo, static_cast<int>(r), "cannot list the image directory ({}); see CKPT_DIR",
-                      errno_name(static_cast<int>(r)));
+    return make_error(ExitCode::kIo, static_cast<int>(r),
+                      "cannot list the image directory ({}); see CKPT_DIR", errno_name(static_cast<int>(r)));
   }
   return highest + 1;
 }
@@ -143,15 +142,17 @@ Result<PrunedJobs> prune_jobs(int directory, const uint8_t job[16], uint32_t kee
   PrunedJobs pruned;
   Arena arena;
   if (!arena.reserve(4 << 20)) {
-    return make_error(ExitCode::kSystem, ENOMEM,
-                      "old checkpoints are not removed: no memory for their list; raise the limit (ulimit -v)");
+    return make_error(
+        ExitCode::kSystem, ENOMEM,
+        "old checkpoints are not removed: no memory for their list; raise the limit (ulimit -v)");
   }
   ArenaVector<Checkpoint> list(arena);
   const JobText digits = job_text(job);
   bool room = true;
   const long r = scan_directory(directory, [&](std::string_view name) {
     ParsedJobName parsed;
-    if (!room || !parse_job_name(name, &parsed) || parsed.temporary || name.size() >= sizeof(Checkpoint::name))
+    if (!room || !parse_job_name(name, &parsed) || parsed.temporary ||
+        name.size() >= sizeof(Checkpoint::name))
       return;
     const ScopedFd inside = open_directory(directory, name.data());
     if (!inside.valid() || !is_of_job(inside.get(), digits.text)) return;
@@ -160,7 +161,8 @@ Result<PrunedJobs> prune_jobs(int directory, const uint8_t job[16], uint32_t kee
     room = list.push_back(one);
   });
   if (sys::failed(r) || !room) {
-    return make_error(ExitCode::kIo, static_cast<int>(r), "old checkpoints are not removed: cannot list them ({})",
+    return make_error(ExitCode::kIo, static_cast<int>(r),
+                      "old checkpoints are not removed: cannot list them ({})",
                       errno_name(static_cast<int>(r)));
   }
   std::sort(list.begin(), list.end(),

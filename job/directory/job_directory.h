@@ -1,7 +1,9 @@
 // The directories of a job's checkpoints: numbered, made, committed, removed, pruned.
 //
-// Owner:     job. Callers: the coordinator's agent, a member's when its coordinator is gone, and ckpt gc; whoever
-//            makes, commits or removes one holds the lock of the image directory. Raw system calls, no allocation.
+// Owner:     job. Callers: the coordinator's agent, a member's when its coordinator is gone, and ckpt gc;
+// whoever
+//            makes, commits or removes one holds the lock of the image directory. Raw system calls, no
+//            allocation.
 // Never:     removes what is not the name of a job's checkpoint; follows a link.
 #pragma once
 
@@ -12,8 +14,8 @@
 
 namespace ckpt::job {
 
-// flock(2) of the image directory: one job's checkpoint at a time. Not valid: somebody else has it. Where there
-// are no locks, it is given to everybody.
+// flock(2) of the image directory: one job's checkpoint at a time. Not valid: somebody else has it. Where
+// there are no locks, it is given to everybody.
 bool try_lock(int directory);
 
 // One more than the highest of all jobs' checkpoints there, unfinished ones included.
@@ -21,8 +23,8 @@ Result<uint64_t> next_job_sequence(int directory);
 
 // A new temporary directory, 0700.
 Result<ScopedFd> make_temporary(int directory, const JobName& name);
-// Makes its entries durable, renames it, makes the name durable. On failure there is no directory of the final
-// name.
+// Makes its entries durable, renames it, makes the name durable. On failure there is no directory of the
+// final name.
 Result<void> commit_directory(int directory, int temporary, const JobName& name);
 // With all images in it. An entry that is no file stays, and the directory with it.
 void remove_job_directory(int directory, const char* name);

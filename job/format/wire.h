@@ -1,5 +1,5 @@
-// What the coordinator of a job's checkpoint and the other members say to each other, over the socket by which
-// a member was asked (base/control_protocol.h, operation kJoin). docs/jobs.md has the states.
+// What the coordinator of a job's checkpoint and the other members say to each other, over the socket by
+// which a member was asked (base/control_protocol.h, operation kJoin). docs/jobs.md has the states.
 //
 // Owner:     job. Callers: agents of one job, all with the same library.
 //
@@ -45,8 +45,8 @@ struct MessageHead {
 inline constexpr uint32_t kMostMessageBytes = 64 << 20;
 
 enum JoinFlag : uint32_t {
-  kJoinHeld = 1u << 0,      // came late: creation is held at once
-  kJoinByFork = 1u << 1,    // others have failed twice: mode fork
+  kJoinHeld = 1u << 0,    // came late: creation is held at once
+  kJoinByFork = 1u << 1,  // others have failed twice: mode fork
 };
 
 struct JoinRequest {

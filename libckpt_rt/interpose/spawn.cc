@@ -11,8 +11,8 @@ using namespace ckpt;
 
 namespace {
 
-using Spawn = int(pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*, char* const[],
-                  char* const[]);
+using Spawn = int(pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*,
+                  char* const[], char* const[]);
 
 }  // namespace
 
