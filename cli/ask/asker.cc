@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/raii_fd.h"
+#include "cli/ask/hand_over.h"
 #include "cli/program/network.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
@@ -155,7 +156,7 @@ Result<int> call_program(const Target& t, const AskLimits& limits) {
   const int64_t deadline_ns = now_ns() + limits.answer_ns;
   uint64_t cookie = 0;
   if (getrandom(&cookie, sizeof(cookie), 0) != sizeof(cookie)) return system_error(t, "getrandom");
-  cookie |= kLeastCookie;
+  cookie = (cookie | kLeastCookie) & ~kJoinCookie;
   auto listener = listen_for(t, cookie, deadline_ns);
   if (!listener.ok()) return listener.error();
   auto sent = queue_signal(t, cookie);
@@ -285,7 +286,8 @@ uint64_t number_of(const Answer& answer, const std::string& key) {
   return n;
 }
 
-Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimits& limits) {
+Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimits& limits,
+                      const AskWishes& wishes) {
   const int64_t started = now_ns();
   auto called = call_program(t, limits);
   if (!called.ok()) return called.error();
@@ -310,7 +312,14 @@ Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimi
   }
   // What follows the hello is an answer, which nobody gives before he is asked: the stream holds nothing more.
   ControlRequest request{kControlMagic, kControlVersion, static_cast<uint32_t>(operation), 0};
+  if (wishes.only) request.flags |= kControlOnly;
+  if (!wishes.leave_out.empty()) request.flags |= kControlLeaveOut;
   if (send(peer.get(), &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) return stream.hung_up();
+  if (!wishes.leave_out.empty()) {
+    LeaveOutList list{};
+    wishes.leave_out.copy(list.text, sizeof(list.text) - 1);
+    if (send(peer.get(), &list, sizeof(list), MSG_NOSIGNAL) != sizeof(list)) return stream.hung_up();
+  }
   return peer;
 }
 
@@ -327,6 +336,10 @@ Result<Answer> read_answer(const Target& t, int connection, const AskLimits& lim
     std::string value = space == std::string::npos ? "" : text.substr(space + 1);
     if (key == "done") return answer;
     if (key == "error") return parse_error(t, value);
+    if (key == "need") {
+      CKPT_TRY(hand_over(t, connection, value));
+      continue;
+    }
     if (key == "progress") {
       uint64_t done = 0, total = 0;
       auto middle = std::from_chars(value.data(), value.data() + value.size(), done).ptr;
@@ -340,8 +353,8 @@ Result<Answer> read_answer(const Target& t, int connection, const AskLimits& lim
 }
 
 Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits& limits,
-                   const OnProgress& on_progress) {
-  auto connection = call(t, operation, limits);
+                   const OnProgress& on_progress, const AskWishes& wishes) {
+  auto connection = call(t, operation, limits, wishes);
   if (!connection.ok()) return connection.error();
   return read_answer(t, connection->get(), limits, on_progress);
 }

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "copier/segment_size.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/memory_advice.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
@@ -52,6 +53,10 @@ void own_ranges(Attempt& attempt, BackEnd& back_end) {
         space.arena().range(), attempt.image.memory(), guard::own_range()}) {
     if (!space.own(r)) return;
   }
+  if (!space.own(library.job_sign)) return;
+  for (AddrRange r : job::own_memory()) {
+    if (!space.own(r)) return;
+  }
   const size_t watch = space.own().size();
   attempt.watch.own_ranges(space.own_list());
   if (!back_end.writes_in_child()) {
@@ -70,8 +75,8 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   const MemorySize memory = memory_size();
   attempt.segment_bytes = choose_segment(attempt.watch, memory.resident);
   // A description of a page run or segment takes up to 64 bytes; half of all pages could be runs.
-  const BackEnd::Room room{memory, list_bytes(memory) + memory.resident / 32 +
-                                       table_bytes(memory, attempt.segment_bytes)};
+  const BackEnd::Room room{
+      memory, list_bytes(memory) + memory.resident / 32 + table_bytes(memory, attempt.segment_bytes)};
   CKPT_TRY(space.reserve(room.list_bytes));
   // Until the stop the program goes on, and what is swapped out is in no figure.
   CKPT_TRY(attempt.image.reserve(std::min(memory.mapped + (64ull << 20), memory.resident + (4ull << 30))));
@@ -82,6 +87,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(attempt.image.choose_name(space, attempt.watch.parent, attempt.cost));
   CKPT_TRY(back_end.open_image());
   CKPT_TRY(capture.still_memory.open());
+  if (job::session() != nullptr) capture.descriptors.expect_partners();
   CKPT_TRY(capture.descriptors.prepare(space.arena(), library.pid));
   CKPT_TRY(back_end.open(room));
   CKPT_TRY(capture.pages.open(space.arena(), attempt.watch.pagemap()));
@@ -97,15 +103,18 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
 
 Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(prepare(attempt, back_end));
+  CKPT_TRY(job::prepared());
   CKPT_TRY(attempt.stop.stop(back_end));
+  CKPT_TRY(job::standing(attempt.clock.began_ns()));
   CKPT_TRY(attempt.stop.look(attempt.watch));
   CKPT_TRY(back_end.capture_memory());
+  CKPT_TRY(job::sampled(attempt.capture.descriptors));
   return back_end.finish();
 }
 
 // Of the process; descriptors have notes of their own.
 void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
-  if (facts.has_children) {
+  if (facts.has_children && job::session() == nullptr) {
     space.note(1,
                "the program has child processes, which are not in the image: after a restart it has none, and "
                "what memory it shared "
@@ -140,10 +149,10 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   return result;
 }
 
-Result<void> Attempt::get_ready(const Beside& beside) {
+Result<void> Attempt::get_ready(const OtherThreads& others) {
   CKPT_TRY(capture.map.read_ahead(space.own()));
   capture.texts.open();
-  capture.beside = beside;
+  capture.others = others;
   const auto threads = static_cast<size_t>(std::max(count_tasks(), 1l));
   if (!capture.threads.reserve(threads + 16)) return no_memory("the list of threads");
   // What the stop adds to the lists: a page that is touched for the first time costs a microsecond or two.
@@ -157,15 +166,9 @@ Result<void> Attempt::get_ready(const Beside& beside) {
 Result<void> Attempt::describe() {
   note_what_is_lost(capture.facts, space);
   MetaWriter meta(space.arena());
-  MetaSources sources{&capture.facts,
-                      &library.process,
-                      &capture.map,
-                      &capture.files,
-                      &capture.descriptors,
-                      capture.threads.span(),
-                      capture.pending.span(),
-                      space.notes(),
-                      &cost,
+  MetaSources sources{&capture.facts,          &library.process,     &capture.map,
+                      &capture.files,          &capture.descriptors, capture.threads.span(),
+                      capture.pending.span(),  space.notes(),        &cost,
                       copied_ns - requested_ns};
   CKPT_TRY(write_meta(sources, space.arena(), meta));
   return image.sink().set_meta(meta.span());
@@ -173,6 +176,10 @@ Result<void> Attempt::describe() {
 
 Result<void> Attempt::commit() {
   log_heap(space.log(), capture.free_heap.span());
+  if (auto hold = checks.result(); !hold.ok()) {
+    outcome.spoiled = true;
+    return hold.error();
+  }
   auto stats = image.sink().commit();
   if (!stats.ok()) return stats.error();
   cost.bytes_memory = stats->bytes_memory;

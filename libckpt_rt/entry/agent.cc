@@ -8,10 +8,13 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/control_protocol.h"
+#include "job/capture/take.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/control.h"
+#include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/protect/watch.h"
 
 namespace ckpt::agent {
@@ -149,7 +152,8 @@ void main_loop(void*) {
     }
     if (r.own != nullptr) {
       answering = r.own;
-      auto result = take_checkpoint();
+      job::Report report;
+      auto result = job::take({}, report);
       answering = nullptr;
       r.own->ok = result.ok();
       if (result.ok())
@@ -162,7 +166,9 @@ void main_loop(void*) {
       (void)serve_asker(r.cookie);
     } else {
       const bool asked = r.without_cookie && serve_asker(static_cast<uint64_t>(library.pid));
-      if (!asked && r.checkpoint) (void)take_checkpoint();  // the log and `ckpt stat` tell of a failure
+      job::Report report;
+      const bool due = r.without_cookie || interval::is_due();
+      if (!asked && r.checkpoint && due) (void)job::take({}, report);  // the log and `ckpt stat` tell of a failure
     }
   }
 }
@@ -213,6 +219,23 @@ bool request(Request r) {
   ++count;
   if (running) give_orders();
   return running || absences != 0 || start_locked();
+}
+
+void serve_joins() {
+  for (;;) {
+    uint64_t cookie = 0;
+    {
+      ScopedLock guard(lock);
+      for (uint32_t i = 0; i < count && cookie == 0; ++i) {
+        if ((ring[(head + i) % kRing].cookie & kJoinCookie) == 0) continue;
+        cookie = ring[(head + i) % kRing].cookie;
+        for (uint32_t j = i; j + 1 < count; ++j) ring[(head + j) % kRing] = ring[(head + j + 1) % kRing];
+        --count;
+      }
+    }
+    if (cookie == 0) return;
+    (void)serve_asker(cookie);
+  }
 }
 
 void begin_absence() {

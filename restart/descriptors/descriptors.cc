@@ -11,10 +11,8 @@
 namespace ckpt {
 namespace {
 
-OpenFileKind kind_of(const ParsedOpenFile& file) { return static_cast<OpenFileKind>(file.record.kind); }
-
-Result<void> place(const ScopedFd& made, const DescriptorRecord& d) {
-  if (dup3(made.get(), d.fd, (d.fd_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0) {
+Result<void> place(int made, const DescriptorRecord& d) {
+  if (dup3(made, d.fd, (d.fd_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0) {
     return make_error(ExitCode::kSystem, errno, "descriptor {} cannot be made ({})", d.fd, errno_name(errno));
   }
   return {};
@@ -56,11 +54,24 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
   DescriptorBuilder builder(meta, options);
   for (const auto& file : meta.open_files) CKPT_TRY(builder.check(file));
   CKPT_TRY(builder.take_standard_streams());
-  CKPT_TRY(builder.cut_grown_files());
+  if (options.inherited == nullptr) CKPT_TRY(builder.cut_grown_files());
+  auto inherited = [&](const ParsedOpenFile& file) -> const InheritedFile* {
+    if (options.inherited == nullptr) return nullptr;
+    const auto it = options.inherited->find(file.record.id);
+    return it == options.inherited->end() ? nullptr : &it->second;
+  };
+
+  CKPT_TRY(builder.connect_sockets());
 
   // Open files are made at the lowest free number, which may be one that is still to be filled: each
   // is moved up out of the way before it is put at its own numbers.
   for (const auto& file : meta.open_files) {
+    if (const InheritedFile* known = inherited(file); known != nullptr) {
+      for (const auto& d : meta.descriptors) {
+        if (d.open_file == file.record.id) CKPT_TRY(place(known->fd, d));
+      }
+      continue;
+    }
     if (builder.is_restarters(file)) {
       for (const auto& d : meta.descriptors) {
         if (d.open_file != file.record.id) continue;
@@ -68,19 +79,22 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
         if (!stream) return stream.error();
         auto up = options.working->park(std::move(*stream), "a terminal");
         if (!up) return up.error();
-        CKPT_TRY(place(ScopedFd(*up), d));
+        CKPT_TRY(place(ScopedFd(*up).get(), d));
       }
       continue;
     }
+    // One that waits in a socket, and has no number of its own, is made when it is sent.
+    if (builder.first_descriptor(file) < 0) continue;
     auto made = builder.make(file);
     if (!made) return made.error();
     auto up = options.working->park(std::move(*made), "an open file");
     if (!up) return up.error();
     ScopedFd parked(*up);
     for (const auto& d : meta.descriptors) {
-      if (d.open_file == file.record.id) CKPT_TRY(place(parked, d));
+      if (d.open_file == file.record.id) CKPT_TRY(place(parked.get(), d));
     }
   }
+  CKPT_TRY(builder.fill_sockets());
   std::set<uint64_t> sealed;
   for (const auto& file : meta.open_files) {
     int fd = -1;
@@ -89,8 +103,9 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     }
     if (fd < 0) continue;
     builder.set_owner(file, fd);
-    if (kind_of(file) == OpenFileKind::kEpoll) CKPT_TRY(builder.add_watches(file, fd));
-    if (kind_of(file) == OpenFileKind::kMemfd && file.record.seals != 0 &&
+    if (const InheritedFile* known = inherited(file); known != nullptr && !known->first) continue;
+    if (builder.kind_of(file) == OpenFileKind::kEpoll) CKPT_TRY(builder.add_watches(file, fd));
+    if (builder.kind_of(file) == OpenFileKind::kMemfd && file.record.seals != 0 &&
         sealed.insert(file.record.object).second) {
       // Through our own descriptor: the program's may be open only for reading.
       const int object = options.working->find_object(file.record.object);
@@ -129,6 +144,14 @@ Result<void> DescriptorBuilder::take_standard_streams() {
   return {};
 }
 
+OpenFileKind DescriptorBuilder::kind_of(const ParsedOpenFile& file) const {
+  const auto kind = static_cast<OpenFileKind>(file.record.kind);
+  if (kind != OpenFileKind::kPipe || options_.lone_pipes == nullptr) return kind;
+  const auto it = options_.lone_pipes->find(file.record.object);
+  if (it == options_.lone_pipes->end()) return kind;
+  return it->second >= 0 ? OpenFileKind::kStandard : OpenFileKind::kOther;
+}
+
 bool DescriptorBuilder::is_restarters(const ParsedOpenFile& file) const {
   return kind_of(file) == OpenFileKind::kTerminal || kind_of(file) == OpenFileKind::kStandard;
 }
@@ -157,12 +180,36 @@ Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
     case OpenFileKind::kEpoll:
       return make_epoll(file);
     case OpenFileKind::kSocketPair:
-      return make_socket_pair(file);
     case OpenFileKind::kSocket:
-      return make_socket(file);
+    case OpenFileKind::kConnection:
+      if (int fd = channels_.find(0, file.record.id); fd >= 0) return ScopedFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+      return make_placeholder(file);
     default:
       return make_placeholder(file);
   }
+}
+
+Result<void> DescriptorBuilder::connect_sockets() {
+  channels_.add(0, meta_);
+  return channels_.connect();
+}
+
+// What waits in a socket may be a descriptor, also of a file that has no number of its own.
+Result<void> DescriptorBuilder::fill_sockets() {
+  return channels_.fill([this](int, uint32_t id) -> Result<int> {
+    if (int socket = channels_.find(0, id); socket >= 0) return socket;
+    const ParsedOpenFile* file = meta_.open_file(id);
+    if (file == nullptr) return -1;
+    if (int fd = first_descriptor(*file); fd >= 0) return fd;
+    auto known = in_flight_.find(id);
+    if (known != in_flight_.end()) return known->second;
+    auto made = make(*file);
+    if (!made.ok()) return made.error();
+    auto up = options_.working->park(std::move(*made), "an open file");
+    if (!up.ok()) return up;
+    in_flight_[id] = *up;
+    return *up;
+  });
 }
 
 void DescriptorBuilder::set_owner(const ParsedOpenFile& file, int fd) {
@@ -221,8 +268,9 @@ void DescriptorBuilder::finish() {
   pipes_.clear();
   for (auto& [object, fd] : fifo_holders_) close(fd);
   fifo_holders_.clear();
-  for (auto& [object, fd] : socket_ends_) close(fd);
-  socket_ends_.clear();
+  channels_.finish();
+  for (auto& [id, fd] : in_flight_) close(fd);
+  in_flight_.clear();
 }
 
 }  // namespace ckpt

@@ -2,7 +2,7 @@
 //
 // Owner:     libckpt_rt. One DescriptorCapture is one checkpoint's view of the descriptor table.
 // Callers:   the agent, whose descriptor table is its own: the program's is seen through /proc, and
-//            sampled in the stop by a thread that shares it (Executor). Order:
+//            sampled in the stop by a thread that shares it (OtherThreads). Order:
 //              prepare            program running: list, classify, find which share an open file
 //              begin_sampling     all threads stand: threads of the program begin to sample, while the agent
 //              does
@@ -16,6 +16,7 @@
 //            flag or a byte of the program's open files.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -25,22 +26,11 @@
 #include "base/result.h"
 #include "image/format/descriptor_records.h"
 #include "image/format/object_number.h"
+#include "job/format/wire.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
+#include "libckpt_rt/core/other_threads.h"
 
 namespace ckpt {
-
-// Runs work(argument) on a thread that has the program's descriptor table, and returns when it is
-// done: a stopped thread in its handler, or a thread of ours made with CLONE_FILES. `work` makes raw
-// system calls only and needs 1 KiB of stack. run == nullptr: there is none; everything is then read
-// from outside, at 10 µs a descriptor instead of 1.
-// start: the same without waiting, each time on one more such thread as long as there are; await: until all
-// are done; or nullptr.
-struct DescriptorExecutor {
-  void (*run)(void* context, void (*work)(void*), void* argument) = nullptr;
-  void* context = nullptr;
-  void (*start)(void* context, void (*work)(void*), void* argument) = nullptr;
-  void (*await)(void* context) = nullptr;
-};
 
 // A range of a memfd or deleted file that the memory half of the image saves (it is mapped shared).
 struct MappedFileRange {
@@ -62,6 +52,7 @@ struct DescriptorSample {
   uint32_t seals;
   uint32_t block_size;
   int queued;  // FIONREAD of a pipe
+  bool other_end_gone;  // of a pipe: nobody has it
   uint32_t pipe_size;
   int owner;
   uint32_t owner_type;
@@ -87,11 +78,17 @@ struct CapturedDescriptor {
   int64_t eventfd_id;  // the kernel's number of an eventfd, unlike that of any other; -1: not known
   bool named;          // the path leads to this very file
   bool path_in_doubt;  // may have been renamed since prepare
+  bool in_flight;      // waits in a socket, sent with SCM_RIGHTS: fd is of our table, to the end of the stop
   uint64_t value;      // as OpenFileRecord::value
   const std::byte* details;
   uint32_t details_len;
   DescriptorSample now;
 };
+
+struct SocketLook;
+struct SocketMessage;
+struct SocketState;
+struct UnixSocketFacts;
 
 class DescriptorCapture {
  public:
@@ -105,21 +102,29 @@ class DescriptorCapture {
   Result<void> prepare(Arena& arena, int tid);
   // What another part of the image saves; call before recheck_stopped. The span must stay valid.
   void skip_mapped(std::span<const MappedFileRange> ranges) { mapped_ = ranges; }
-  Result<void> begin_sampling(int tid, DescriptorExecutor executor);
-  Result<void> recheck_stopped(int tid, DescriptorExecutor executor);
+  // sharers: threads that have the program's descriptor table. Without any everything is read from outside,
+  // at 10 µs a descriptor instead of 1.
+  Result<void> begin_sampling(int tid, OtherThreads sharers);
+  Result<void> recheck_stopped(int tid, OtherThreads sharers);
   // For who gives up after begin_sampling: before threads run again.
   void await_samples();
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
+  // The other ends of its pipes and sockets may be in other processes that are saved with it: they stay pipes and
+  // connections, and who can read one saves its bytes. Before recheck_stopped.
+  void expect_partners() { has_partners_ = true; }
   void release();
   // False: the writer's arena is full.
   bool serialize(ByteWriter& out) const;
+  // One entry for each open file, after recheck_stopped(); in the arena.
+  Result<std::span<const job::OpenFileKey>> list_open_files() const;
 
   size_t descriptor_count() const { return entries_.size(); }
   size_t open_file_count() const { return open_files_; }
 
  private:
   int hidden_ = -1;
+  bool has_partners_ = false;
   struct Content {
     uint32_t open_file;
     uint64_t object, offset;
@@ -159,7 +164,7 @@ class DescriptorCapture {
 
   // descriptors.cc
   Result<void> look_from_agent();
-  Result<void> take_samples(DescriptorExecutor executor);
+  Result<void> take_samples(OtherThreads sharers);
   bool sample_stopped(int fd, DescriptorSample& sample);
   Result<void> find_changes();
   Result<void> read_volatile();
@@ -168,7 +173,9 @@ class DescriptorCapture {
   void note_late_locks();
   void number_open_files();
   void decide_kinds();
-  int borrow(int fd) const;
+  int borrow(const CapturedDescriptor& d) const { return borrow(d, d.fd); }
+  int borrow(const CapturedDescriptor& d, int fd) const;
+  int tid_of(const CapturedDescriptor& d) const { return d.in_flight ? sys::gettid() : tid_; }
 
   // descriptors_classify.cc: kind, path and details of one descriptor; its sample is already there.
   Result<void> classify(CapturedDescriptor& d);
@@ -186,11 +193,23 @@ class DescriptorCapture {
   void for_each_group(Fn fn);
   int compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel = true);
 
-  // descriptors_sockets.cc
-  Result<void> look_at_sockets_stopped();
   Result<void> look_at_terminals_stopped();
-  Result<void> look_at_socket(CapturedDescriptor& d, int socket, int diag);
-  Result<void> copy_messages(CapturedDescriptor& d);
+
+  // libckpt_rt/capture/sockets
+  Result<void> look_at_sockets(SocketLook& look);
+  Result<void> look_at_socket(SocketLook& look, SocketState& s, int socket);
+  void look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts);
+  Result<void> look_at_connections(SocketLook& look);
+  void look_at_far_end(SocketLook& look, SocketState& s);
+  bool is_socket_here(uint64_t object) const;
+  static bool is_loopback(const sockaddr_storage& address);
+  Result<void> peek_messages(SocketLook& look, SocketState& s, int socket);
+  Result<void> peek_stream(SocketLook& look, SocketState& s, int socket);
+  Result<void> take_control(SocketLook& look, const msghdr& header, SocketMessage& message);
+  Result<uint32_t> find_sent(int fd);
+  void close_in_flight();
+  Result<void> describe_sockets(SocketLook& look);
+  Result<void> decide_outside(SocketState& s);
 
   // descriptors_content.cc
   Result<void> copy_large_early();
@@ -220,7 +239,7 @@ class DescriptorCapture {
   std::span<const MappedFileRange> mapped_;
   std::span<char> text_;  // scratch for fdinfo and links
   uint32_t open_files_ = 0;
-  DescriptorExecutor executor_;  // while it samples
+  OtherThreads sharers_;  // while it samples
   ArenaVector<DescriptorSample> fresh_;
   ArenaVector<OrderCheck> checks_;
   SampleJob job_{};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 
 // Which descriptors share one open file description. kcmp(2) compares two of them and gives an order
@@ -27,9 +28,9 @@ bool is_refusal(long answer) { return answer == -EPERM || answer == -ENOSYS || a
 int DescriptorCapture::compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel) {
   if (int c = order_of(a.now.device, b.now.device)) return c;
   if (int c = order_of(a.now.inode, b.now.inode)) return c;
-  if (!ask_kernel || a.fd == b.fd) return 0;
+  if (!ask_kernel || (a.fd == b.fd && a.in_flight == b.in_flight)) return 0;
   if (!kcmp_refused_) {
-    long r = sys::call(__NR_kcmp, tid_, tid_, KCMP_FILE, a.fd, b.fd);
+    long r = sys::call(__NR_kcmp, tid_of(a), tid_of(b), KCMP_FILE, a.fd, b.fd);
     if (r == 0) return 0;
     if (r == 1) return -1;
     if (r == 2) return 1;
@@ -53,8 +54,7 @@ Result<void> DescriptorCapture::sort_by_open_file() {
   order_.clear();
   if (!order_.reserve(n + 1) || !spare.reserve(n + 1)) return arena_full();
   for (uint32_t i = 0; i < n; ++i) {
-    (void)order_.push_back(i);
-    (void)spare.push_back(i);
+    CHECK(order_.push_back(i) && spare.push_back(i));
   }
   uint32_t* from = order_.data();
   uint32_t* to = spare.data();
@@ -124,7 +124,7 @@ Result<void> DescriptorCapture::list_order_checks() {
       d.in_order = compared && (neighbours || !d.shares);
       if (d.asks_partner) continue;
       if (compared) {
-        if (checked_before && d.in_order) (void)checks_.push_back({before, order_[i], 0});
+        if (checked_before && d.in_order) CHECK(checks_.push_back({before, order_[i], 0}));
         before = order_[i];
         checked_before = true;
       }
@@ -203,12 +203,15 @@ void DescriptorCapture::decide_kinds() {
     while (end < order_.size() && compare(entries_[order_[first]], entries_[order_[end]], false) == 0) ++end;
     const auto& head = entries_[order_[first]];
     const uint32_t type = head.now.mode & S_IFMT;
-    if (type == S_IFIFO || type == S_IFSOCK) {
+    if (type == S_IFIFO && has_partners_) {
+      for (size_t i = first; i < end; ++i) entries_[order_[i]].value = entries_[order_[i]].now.other_end_gone;
+    }
+    if ((type == S_IFIFO && !has_partners_) || type == S_IFSOCK) {
       uint32_t ends = 0;
       bool standard = false;
       for (size_t i = first; i < end; ++i) {
         ends |= entries_[order_[i]].flags & (kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd);
-        standard |= entries_[order_[i]].fd <= 2;
+        standard |= entries_[order_[i]].fd <= 2 && !entries_[order_[i]].in_flight;
       }
       const bool both = ends == (kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd);
       for (size_t i = first; i < end; ++i) {
