@@ -30,7 +30,7 @@ struct Command {
   char* environment[3];
   char path[2200], pid[16], image[PATH_MAX], key[2200];
   char program_path[2200];
-  std::byte stacks[2][kStack];
+  alignas(64) std::byte stacks[2][kStack];
 };
 
 void execute(void* command) {

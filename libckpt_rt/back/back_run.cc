@@ -181,7 +181,11 @@ Result<void> BackRun::tell_ahead() {
   message_.late_end = late_.end.page_up().value;
   CKPT_TRY(list_unwritten(false, 0, message_));
   auto reply = ask(message_);
-  return reply.ok() ? Result<void>() : reply.error();
+  if (!reply.ok()) return reply.error();
+  // So much is there already: in the pause it is not to fault. A hint.
+  constexpr long kPopulateRead = 22;  // MADV_POPULATE_READ of Linux 5.14
+  sys::call(__NR_madvise, data_, reply->fills, kPopulateRead);
+  return {};
 }
 
 Result<void> BackRun::commit() {
@@ -193,15 +197,33 @@ Result<void> BackRun::commit() {
   return {};
 }
 
+void BackRun::ends(Part part) { part_ends_ns_[part] = now_ns(); }
+
+void BackRun::log_parts() {
+  int64_t us[kParts];
+  for (int64_t i = 0, before = began_ns_; i < kParts; before = part_ends_ns_[i++]) us[i] = (part_ends_ns_[i] - before) / 1000;
+  auto directory = open_image_directory(directory_);
+  if (!directory.ok()) return;
+  log_format(directory->get(),
+             "back at checkpoint {}{}, pause {} us: threads {}, description {}, unwritten {}, plan {}, parking {}, files {}, "
+             "memory {}, library and descriptors {}, threads {}; {} bytes put back",
+             order_.sequence, cost_.watched != 0 ? " (what was written since)" : "", cost_.pause_ns / 1000, us[kThreads],
+             us[kDescription], us[kUnwritten], us[kPlan], us[kParked], us[kCommitted], us[kMemory], us[kLibrary], us[kRest],
+             cost_.bytes);
+}
+
 Result<BackCost> BackRun::run() {
   CKPT_TRY(take_order());
   CKPT_TRY(prepare());
   CKPT_TRY(tell_ahead());
   CKPT_TRY(stand());
   CKPT_TRY(hear_plan());
+  ends(kPlan);
   CKPT_TRY(make_threads());
   CKPT_TRY(receive_descriptors());
+  ends(kParked);
   CKPT_TRY(commit());
+  ends(kCommitted);
 
   // From here on: die(), no return with an error, nothing of the library's data but where it says so.
   stopped_ = false;  // the stop in the library's data will be another
@@ -210,13 +232,17 @@ Result<BackCost> BackRun::run() {
   cost_.ended = static_cast<uint32_t>(before - threads_.threads().size());
   change_memory();
   fill_all();
+  ends(kMemory);
   put_library_back();
   change_descriptors();
   restore_rest();
+  ends(kLibrary);
   cost_.threads = static_cast<uint32_t>(threads_.threads().size());
   cost_.generation = library.generation;
   cost_.notes |= threads_.resume(&before_go, this);
-  cost_.pause_ns = now_ns() - began_ns_;
+  ends(kRest);
+  cost_.pause_ns = part_ends_ns_[kRest] - began_ns_;
+  log_parts();
   return cost_;
 }
 

@@ -52,6 +52,7 @@ Result<void> BackRun::stand() {
   }
   if (library.stopped_threads == nullptr)
     return make_error(ExitCode::kUnsupported, 0, "none of its threads can be stopped");
+  ends(kThreads);
   return describe();
 }
 
@@ -114,7 +115,10 @@ Result<void> BackRun::describe() {
   message_.own_count = own_.size();
   message_.is_alone = may_choose_ids() ? 0 : 1;
   std::memcpy(window_ + message_.own, own_.data(), own_bytes);
-  return list_unwritten(true, message_.own + own_bytes, message_);
+  ends(kDescription);
+  auto listed = list_unwritten(true, message_.own + own_bytes, message_);
+  ends(kUnwritten);
+  return listed;
 }
 
 Result<void> BackRun::hear_plan() {
