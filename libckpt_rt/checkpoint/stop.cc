@@ -170,6 +170,7 @@ Result<void> CheckpointRun::while_stopped() {
 
   CKPT_TRY(map_.read_again(own_.span(), beside_));
   map_.copy_flags_from(map_before_);
+  map_.check_other_names();
   watch_.look_up_in(&map_);
   cost_.mappings = static_cast<uint32_t>(map_.mappings().size());
   if (keep_watch_ && map_.has_pinned_pages()) keep_watch_ = false;

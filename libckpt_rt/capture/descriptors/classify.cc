@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/other_name.h"
 
 namespace ckpt {
 namespace {
@@ -62,6 +63,27 @@ bool has_no_bytes(int64_t type) {
   return type == kMqueue || type == kSecretMemory || type == kNamespaces || type == kPidFs || type == kDmaBuf;
 }
 
+// Where every system has a character device, in case this one's name was removed; nullptr: nowhere.
+const char* usual_name(uint32_t mode, uint64_t rdev) {
+  if ((mode & S_IFMT) != S_IFCHR || major(rdev) != 1) return nullptr;
+  switch (minor(rdev)) {
+    case 3:
+      return "/dev/null";
+    case 5:
+      return "/dev/zero";
+    case 7:
+      return "/dev/full";
+    case 8:
+      return "/dev/random";
+    case 9:
+      return "/dev/urandom";
+    case 11:
+      return "/dev/kmsg";
+    default:
+      return nullptr;
+  }
+}
+
 OpenFileKind anonymous_kind(std::string_view link) {
   if (link == "anon_inode:[eventfd]") return OpenFileKind::kEventFd;
   if (link == "anon_inode:[eventpoll]") return OpenFileKind::kEpoll;
@@ -96,6 +118,11 @@ Result<void> DescriptorCapture::read_path(CapturedDescriptor& d) {
                        S_ISLNK(d.now.mode) ? AT_SYMLINK_NOFOLLOW : 0);
     d.named = r == 0 && st.st_dev == d.now.device && st.st_ino == d.now.inode;
   }
+  if (!d.named && d.now.links > 0 && (S_ISREG(d.now.mode) || S_ISFIFO(d.now.mode)) && link.starts_with('/')) {
+    std::string_view removed = link;
+    if (removed.ends_with(kDeletedSuffix)) removed.remove_suffix(kDeletedSuffix.size());
+    if (take_other_name(d, removed)) return {};
+  }
   if (!d.named && link.ends_with(kDeletedSuffix)) link.remove_suffix(kDeletedSuffix.size());
   if (d.path_len == link.size() && std::memcmp(d.path, link.data(), link.size()) == 0) return {};
   char* copy = static_cast<char*>(arena_->allocate(link.size() + 1, 1));
@@ -105,6 +132,34 @@ Result<void> DescriptorCapture::read_path(CapturedDescriptor& d) {
   d.path = copy;
   d.path_len = static_cast<uint32_t>(link.size());
   return {};
+}
+
+// Its first name was removed, it still has another.
+bool DescriptorCapture::take_other_name(CapturedDescriptor& d, std::string_view removed) {
+  auto take = [&](const char* name, uint32_t length) {
+    d.other_name = d.path = name;
+    d.other_name_len = d.path_len = length;
+    return d.named = true;
+  };
+  if (d.other_name != nullptr && is_name_of(d.other_name, d.now.device, d.now.inode))
+    return take(d.other_name, d.other_name_len);
+  for (const auto& other : entries_) {
+    if (other.named && other.now.inode == d.now.inode && other.now.device == d.now.device &&
+        is_name_of(other.path, d.now.device, d.now.inode))
+      return take(other.path, other.path_len);
+  }
+  struct statfs fs {};
+  if (standing_ || sys::call(__NR_statfs, TaskPath(tid_, "fd", d.fd).c_str(), &fs) != 0 ||
+      has_volatile_inodes(fs.f_type) || has_no_bytes(fs.f_type)) {
+    return false;
+  }
+  char found[4096];
+  const size_t length = find_other_name(removed, d.now.device, d.now.inode, found);
+  if (length == 0) return false;
+  char* copy = static_cast<char*>(arena_->allocate(length + 1, 1));
+  if (copy == nullptr) return false;
+  std::memcpy(copy, found, length + 1);
+  return take(copy, static_cast<uint32_t>(length));
 }
 
 Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
@@ -154,13 +209,20 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
     }
     case S_IFIFO:
       d.flags |= pipe_ends(d.now.open_flags);
-      d.kind = path.starts_with('/') ? OpenFileKind::kFifo : OpenFileKind::kPipe;
+      // One whose name was removed is a pipe.
+      d.kind = d.named ? OpenFileKind::kFifo : OpenFileKind::kPipe;
       return {};
     case S_IFCHR:
     case S_IFBLK:
       if (type == S_IFCHR && is_terminal(d.now.rdev, path)) {
         d.kind = OpenFileKind::kTerminal;
       } else if (can_be_opened_again(d.now.mode, d.now.rdev)) {
+        const char* usual = d.named ? d.path : usual_name(d.now.mode, d.now.rdev);
+        if (usual == nullptr) return {};
+        if (usual != d.path) {
+          d.path = usual;
+          d.path_len = static_cast<uint32_t>(std::strlen(usual));
+        }
         d.kind = OpenFileKind::kDevice;
       }
       return {};

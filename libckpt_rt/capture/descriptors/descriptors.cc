@@ -56,7 +56,7 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   early_contents_ = ArenaVector<Content>(arena);
   early_ = ArenaVector<EarlyCopy>(arena);
   notes_ = ArenaVector<Note>(arena);
-  kcmp_refused_ = structure_changed_ = complete_ = sampling_ = false;
+  kcmp_refused_ = structure_changed_ = complete_ = sampling_ = standing_ = false;
   open_files_ = 0;
   auto* text = static_cast<char*>(arena.allocate(kTextBytes));
   if (text == nullptr) return arena_full();
@@ -102,6 +102,7 @@ int DescriptorCapture::borrow(int fd) const {
 
 Result<void> DescriptorCapture::recheck_stopped(int tid, DescriptorExecutor executor) {
   if (!sampling_) CKPT_TRY(begin_sampling(tid, executor));
+  standing_ = true;
   CKPT_TRY(look_from_agent());
   await_samples();
   take_order_checks();
@@ -283,7 +284,7 @@ Result<void> DescriptorCapture::find_changes() {
     } else if (!d.named && (d.kind == OpenFileKind::kRegular || d.kind == OpenFileKind::kDirectory ||
                             d.kind == OpenFileKind::kFifo || d.kind == OpenFileKind::kDevice ||
                             d.kind == OpenFileKind::kTerminal)) {
-      CKPT_TRY(read_path(d));
+      CKPT_TRY(classify(d));  // renamed, or without this name now
     }
   }
   return {};
@@ -328,6 +329,29 @@ void DescriptorCapture::refresh_paths() {
   }
 }
 
+// What lost the name that it was opened by just ahead of the stop, or whose other name moved: it is saved as
+// a file without a name, and is one only if none is found now.
+void DescriptorCapture::find_late_names() {
+  standing_ = false;
+  for (auto& d : entries_) {
+    if ((d.flags & kOpenFileDeleted) == 0 || d.now.links == 0 || d.kind == OpenFileKind::kOther) continue;
+    if (d.kind == OpenFileKind::kRegular && take_other_name(d, std::string_view(d.path, d.path_len))) {
+      d.flags &= ~static_cast<uint32_t>(kOpenFileDeleted);
+      const uint64_t object = object_number(d.now.device, d.now.inode);
+      for (size_t i = 0; i < contents_.size(); ++i) {
+        if (contents_[i].object == object) contents_[i].length = 0;  // serialize() writes none of it
+      }
+    } else if (!d.shares) {
+      (void)note(
+          1,
+          "descriptor {} ({}): it has another name, which was not found, or something is mounted over "
+          "its name: after a restart it is a copy of its own, and what is written to one is not in the "
+          "other",
+          d.fd, d.path);
+    }
+  }
+}
+
 // A lock that was not there in prepare and is there now, on a file that was not looked at in the stop,
 // was taken just before or just after it: nobody can tell.
 void DescriptorCapture::note_late_locks() {
@@ -346,6 +370,7 @@ void DescriptorCapture::release() {
   if (holds_files_) {
     if (complete_) {
       refresh_paths();
+      find_late_names();
       note_late_locks();
     }
     for (auto& d : entries_) {

@@ -86,6 +86,9 @@ struct CapturedDescriptor {
   bool by_number;   // told from its neighbours by its eventfd_id
   int64_t eventfd_id;  // the kernel's number of an eventfd, unlike that of any other; -1: not known
   bool named;          // the path leads to this very file
+  // The name that it was opened by was removed, and this one leads to it: found while the program runs.
+  const char* other_name;
+  uint32_t other_name_len;
   bool path_in_doubt;  // may have been renamed since prepare
   uint64_t value;      // as OpenFileRecord::value
   const std::byte* details;
@@ -165,6 +168,7 @@ class DescriptorCapture {
   Result<void> read_volatile();
   Result<void> read_counter(CapturedDescriptor& d);
   void refresh_paths();
+  void find_late_names();
   void note_late_locks();
   void number_open_files();
   void decide_kinds();
@@ -173,6 +177,7 @@ class DescriptorCapture {
   // descriptors_classify.cc: kind, path and details of one descriptor; its sample is already there.
   Result<void> classify(CapturedDescriptor& d);
   Result<void> read_path(CapturedDescriptor& d);
+  bool take_other_name(CapturedDescriptor& d, std::string_view removed);
   Result<void> read_details(CapturedDescriptor& d, const FdInfo& info);
   Result<void> read_locks(CapturedDescriptor& d);
 
@@ -196,6 +201,7 @@ class DescriptorCapture {
   Result<void> copy_large_early();
   Result<void> copy_contents_stopped();
   Result<void> copy_pipe(size_t first_in_order);
+  bool is_without_writer(int fd) const;
   void close_copy_pipe();
   bool is_mapped_writable(uint64_t inode);
   Result<void> copy_file(const CapturedDescriptor& d, ArenaVector<Content>& to);
@@ -229,6 +235,7 @@ class DescriptorCapture {
   bool kcmp_refused_ = false;
   bool holds_files_ = false;  // fdinfo files in our table
   bool complete_ = false;     // recheck_stopped has succeeded
+  bool standing_ = false;     // in the stop: no directory is searched
   int pidfd_ = -1;
   int copy_pipe_[2] = {-1, -1};  // only in the stop
   uint32_t copy_pipe_size_ = 0;

@@ -35,6 +35,13 @@ Result<void> DescriptorCapture::write_notes() {
                   "offsets and flags; allow kcmp in the container's seccomp profile"));
   }
   for (const auto& d : entries_) {
+    const bool is_pipe = S_ISFIFO(d.now.mode) && (d.flags & kOpenFilePipeReadEnd) != 0;
+    if (!d.shares && is_pipe && d.now.queued != 0 &&
+        (d.kind == OpenFileKind::kOther || d.kind == OpenFileKind::kStandard)) {
+      CKPT_TRY(note(1,
+                    "descriptor {} ({}): the {} bytes that wait in it come from another process and are lost",
+                    d.fd, std::string_view(d.path, d.path_len), d.now.queued));
+    }
     if (!d.shares && d.kind == OpenFileKind::kOther) {
       CKPT_TRY(note(
           1, "descriptor {} ({}) cannot be saved; after restart reading gives end of file and writing EPIPE",
