@@ -7,6 +7,7 @@
 #include "cli/ask/asker.h"
 #include "cli/commands.h"
 #include "cli/image/key_option.h"
+#include "cli/image/restartable.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/progress.h"
@@ -50,6 +51,7 @@ void print_cost(const Target& t, const Answer& a) {
   if (number_of(a, "attempts") > 1) line("attempts", text_of(a, "attempts"));
   for (const auto& [key, value] : a) {
     if (key == "note") line("note", value);
+    if (key == "no_restart") line("NO RESTART", value);
   }
 }
 
@@ -61,11 +63,13 @@ void add_notes(Answer* answer) {
   auto image = ImageReader::open(text_of(*answer, "image"));
   if (!image.ok()) return;  // of another mount namespace, or pruned meanwhile
   for (const ParsedNote& n : image->meta().notes) {
-    if (n.severity > 0) answer->emplace_back("note", printable(n.text));
+    if (n.severity == 1) answer->emplace_back("note", printable(n.text));
   }
+  for (const std::string& why : what_forbids_restart(image->meta()))
+    answer->emplace_back("no_restart", printable(why));
 }
 
-Result<void> now(const Options& o) {
+Result<ExitCode> now(const Options& o) {
   auto pid = parse_pid(o.pid);
   if (!pid.ok()) return pid.error();
   AskLimits limits;
@@ -89,7 +93,10 @@ Result<void> now(const Options& o) {
   } else {
     print_cost(*target, *answer);
   }
-  return {};
+  if (text_of(*answer, "restartable") != "no") return ExitCode::kOk;
+  fmt::print(stderr, "ckpt: {}: is durable, but cannot be restarted ({})\n",
+             printable(brief(text_of(*answer, "image"))), "ckpt show says why");
+  return ExitCode::kNotRestartable;
 }
 
 }  // namespace
@@ -107,10 +114,11 @@ void add_now(CLI::App& app, ExitCode& exit) {
       "Exit codes: 0 durable, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not "
       "ready,\n"
       "70 given up (the program goes on), 73 directory cannot be made, 74 write error or disk full,\n"
-      "75 no answer in time, 77 not yours, 78 state that cannot be saved.");
+      "75 no answer in time, 76 durable, but no restart of it can be, 77 not yours, 78 state that cannot be "
+      "saved.");
   command->callback([o, &exit] {
     auto done = now(*o);
-    exit = done.ok() ? ExitCode::kOk : report(done.error());
+    exit = done.ok() ? *done : report(done.error());
   });
 }
 

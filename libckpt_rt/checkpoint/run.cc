@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "image/write/image_directory.h"
+#include "libckpt_rt/capture/lost_mappings.h"
 #include "libckpt_rt/capture/memory_advice.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
@@ -327,6 +328,27 @@ void CheckpointRun::note_what_is_lost() {
          "the program is to get a signal when its parent ends (PR_SET_PDEATHSIG): after a restart it gets "
          "none");
   }
+}
+
+// In the stop: will a restart of the image be possible? What forbids it is in the notes.
+void CheckpointRun::judge_restart() {
+  for (const Mapping& m : map_.mappings()) {
+    const LostMapping lost = what_is_lost(m);
+    if (lost.what == nullptr) continue;
+    constexpr size_t kMost = 512;
+    char* text = static_cast<char*>(arena_.allocate(kMost, 1));
+    if (text == nullptr) return;
+    *fmt::format_to_n(text, kMost - 1, "the program has mapped {} ({}): {}", lost.what,
+                      std::string_view(m.path, m.path_len), lost.why)
+         .out = '\0';
+    const bool said = std::any_of(notes_.begin(), notes_.end(), [&](const NoteLine& n) {
+      return std::string_view(n.text) == std::string_view(text);
+    });
+    if (!said) note(lost.forbids_restart ? 2 : 1, text);
+  }
+  cost_.restartable =
+      descriptors_.can_come_back() &&
+      std::none_of(notes_.begin(), notes_.end(), [](const NoteLine& n) { return n.severity == 2; });
 }
 
 Result<void> CheckpointRun::set_meta() {

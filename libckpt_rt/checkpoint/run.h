@@ -59,6 +59,7 @@ class CheckpointRun {
   void disown(Arena& arena);
   bool note(uint32_t severity, const char* text);
   void note_what_is_lost();
+  void judge_restart();
   Result<void> set_meta();
 
   // checkpoint_stop.cc

@@ -191,6 +191,7 @@ Result<void> CheckpointRun::while_stopped() {
   descriptors_.skip_mapped(mapped.span());
   CKPT_TRY(descriptors_.recheck_stopped(tid, executor));
   cost_.descriptors = static_cast<uint32_t>(descriptors_.descriptor_count());
+  judge_restart();
   ends(kDescriptors);
 
   CKPT_TRY(list_free_heap());

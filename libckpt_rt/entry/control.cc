@@ -92,6 +92,7 @@ void answer_checkpoint(Answer& answer, int fd) {
   answer.line("mappings {}", c.mappings);
   answer.line("descriptors {}", c.descriptors);
   answer.line("attempts {}", c.attempts);
+  answer.line("restartable {}", c.restartable ? "yes" : "no");
   answer.line("done");
 }
 

@@ -33,6 +33,9 @@ class DescriptorBuilder {
 
   // descriptors_files.cc
   Result<ScopedFd> open_by_path(const ParsedOpenFile& file);
+  // What /proc says of a process: made when all other descriptors are at their numbers.
+  bool is_of_process(const ParsedOpenFile& file) const;
+  Result<ScopedFd> open_of_process(const ParsedOpenFile& file);
   Result<void> check(const ParsedOpenFile& file);
   // Files opened for writing that have grown: tail saved, then cut. All files were checked before.
   Result<void> cut_grown_files();

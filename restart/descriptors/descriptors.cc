@@ -60,7 +60,14 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
 
   // Open files are made at the lowest free number, which may be one that is still to be filled: each
   // is moved up out of the way before it is put at its own numbers.
-  for (const auto& file : meta.open_files) {
+  std::vector<const ParsedOpenFile*> in_order;
+  for (const bool of_processes : {false, true}) {
+    for (const auto& file : meta.open_files) {
+      if (builder.is_of_process(file) == of_processes) in_order.push_back(&file);
+    }
+  }
+  for (const ParsedOpenFile* next : in_order) {
+    const ParsedOpenFile& file = *next;
     if (builder.is_restarters(file)) {
       for (const auto& d : meta.descriptors) {
         if (d.open_file != file.record.id) continue;
@@ -135,6 +142,7 @@ bool DescriptorBuilder::is_restarters(const ParsedOpenFile& file) const {
 
 Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
   const bool deleted = (file.record.flags & kOpenFileDeleted) != 0;
+  if (is_of_process(file)) return open_of_process(file);
   switch (kind_of(file)) {
     case OpenFileKind::kRegular:
       return deleted ? make_deleted_file(file) : open_by_path(file);

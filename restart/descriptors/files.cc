@@ -64,6 +64,20 @@ std::string base_name(std::string_view path) {
   return std::string(slash == std::string_view::npos ? path : path.substr(slash + 1));
 }
 
+// "/proc/PID/rest": the process, and "/rest". 0: it is no such path.
+int process_of(std::string_view path, std::string_view* rest) {
+  constexpr std::string_view kProc = "/proc/";
+  if (!path.starts_with(kProc)) return 0;
+  path.remove_prefix(kProc.size());
+  int pid = 0;
+  size_t at = 0;
+  for (; at < path.size() && at < 9 && path[at] >= '0' && path[at] <= '9'; ++at)
+    pid = pid * 10 + (path[at] - '0');
+  if (at == 0 || (at < path.size() && path[at] != '/')) return 0;
+  *rest = path.substr(at);
+  return pid;
+}
+
 }  // namespace
 
 int reopen_flags(const OpenFileRecord& r) {
@@ -112,8 +126,31 @@ Result<ScopedFd> DescriptorBuilder::open_by_path(const ParsedOpenFile& file) {
   return fd;
 }
 
+bool DescriptorBuilder::is_of_process(const ParsedOpenFile& file) const {
+  std::string_view rest;
+  return opened_by_path(file) && process_of(file.path, &rest) != 0;
+}
+
+// Of the program itself what is called /proc/self now. Others have ended, or threads do not exist yet: what
+// is read of an ended process is nothing.
+Result<ScopedFd> DescriptorBuilder::open_of_process(const ParsedOpenFile& file) {
+  std::string_view rest;
+  const int pid = process_of(file.path, &rest);
+  const bool own = pid == meta_.process.record.pid;
+  const std::string path = own ? fmt::format("/proc/self{}", rest) : std::string(file.path);
+  ScopedFd fd(open(path.c_str(), reopen_flags(file.record)));
+  struct stat st;
+  if (fd.valid() && fstat(fd.get(), &st) == 0 && (st.st_mode & S_IFMT) == (file.record.mode & S_IFMT)) {
+    if (!is_place_only(file.record)) lseek(fd.get(), static_cast<off_t>(file.record.offset), SEEK_SET);
+    return fd;
+  }
+  say("{}: the process or thread that it is about is not there: it reads as of one that has ended",
+      describe(file, first_descriptor(file)));
+  return make_placeholder(file);
+}
+
 Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
-  if (!opened_by_path(file)) return {};
+  if (!opened_by_path(file) || is_of_process(file)) return {};
   const auto& r = file.record;
   struct stat st;
   if (S_ISFIFO(r.mode)) {  // opening would wait for, or be seen by, the other end

@@ -90,6 +90,19 @@ bool is_left_over(const std::string& path, const SocketFacts& facts) {
          errno == ECONNREFUSED;
 }
 
+// The port may wait: connections of the killed program hold it for a minute, unless both it and we say that
+// this is no matter. A port that somebody else listens on is refused all the same.
+int bind_again(int fd, const SocketFacts& facts) {
+  const SocketDetail& d = facts.detail;
+  const bool may_wait = (d.domain == AF_INET || d.domain == AF_INET6) && d.type == SOCK_STREAM;
+  if (may_wait) set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+  const int r = bind(fd, reinterpret_cast<const sockaddr*>(&facts.address), d.address_len);
+  const int error = errno;
+  if (may_wait) set(fd, SOL_SOCKET, SO_REUSEADDR, d.reuse_address);
+  errno = error;
+  return r;
+}
+
 }  // namespace
 
 // Both ends at once; each record takes its own.
@@ -162,13 +175,23 @@ Result<ScopedFd> DescriptorBuilder::make_socket(const ParsedOpenFile& file) {
   if (d.address_len != 0) {
     const std::string name = text_of(facts.address, d.address_len);
     if (d.domain == AF_UNIX && name[0] != '@' && is_left_over(name, facts)) unlink(name.c_str());
-    if (bind(made.get(), reinterpret_cast<const sockaddr*>(&facts.address), d.address_len) != 0) {
+    if (bind_again(made.get(), facts) != 0) {
       const int e = errno;
-      return make_error(
-          e == EACCES || e == EPERM ? ExitCode::kPermission : ExitCode::kUnavailable, e,
-          "{}: {} cannot be taken again ({}): end the program that has it; connections of the killed "
-          "program without SO_REUSEADDR hold it for a minute",
-          describe(file, first_descriptor(file)), name, errno_name(e));
+      if (d.domain == AF_UNIX && name[0] != '@' && (e == ENOENT || e == ENOTDIR)) {
+        // Its directory is gone: nobody can find it by that name, here or before. A name of the kernel's
+        // choice, for only a socket with a name can listen.
+        say("{}: the directory of its name {} is gone: it has no such name now",
+            describe(file, first_descriptor(file)), name);
+        sockaddr none{};
+        none.sa_family = AF_UNIX;
+        if (d.backlog >= 0) (void)!bind(made.get(), &none, sizeof(none.sa_family));
+      } else {
+        return make_error(
+            e == EACCES || e == EPERM ? ExitCode::kPermission : ExitCode::kUnavailable, e,
+            "{}: {} cannot be taken again ({}): end the program that has it; connections of the killed "
+            "program without SO_REUSEADDR hold it for a minute",
+            describe(file, first_descriptor(file)), name, errno_name(e));
+      }
     }
   }
   if (d.backlog >= 0 && listen(made.get(), d.backlog) != 0) return cannot_make(file);

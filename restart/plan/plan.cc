@@ -56,7 +56,7 @@ Result<RestartPlan> open_plan(const std::string& image_path, bool trust) {
   for (const ParsedThread& t : plan.image->meta().threads) plan.tids.push_back(t.record.tid);
   for (const ParsedNote& n : plan.image->meta().notes) {
     if (n.severity == 2) {
-      return make_error(ExitCode::kUnsupported, 0, "{} cannot be restarted: {}", image_path, n.text);
+      return make_error(ExitCode::kNotRestartable, 0, "{} cannot be restarted: {}", image_path, n.text);
     }
     if (n.severity == 1) plan.notes.emplace_back(n.text);
   }

@@ -118,6 +118,14 @@ class DescriptorCapture {
   // False: the writer's arena is full.
   bool serialize(ByteWriter& out) const;
 
+  // False: a note says what forbids every restart.
+  bool can_come_back() const {
+    for (const Note& n : notes_) {
+      if (n.severity == 2) return false;
+    }
+    return true;
+  }
+
   size_t descriptor_count() const { return entries_.size(); }
   size_t open_file_count() const { return open_files_; }
 
@@ -210,6 +218,7 @@ class DescriptorCapture {
 
   // descriptors_serialize.cc
   Result<void> write_notes();
+  Result<void> note_process_file(const CapturedDescriptor& d);
   template <typename... Args>
   Result<void> note(uint32_t severity, fmt::format_string<Args...> format, Args&&... args);
 

@@ -54,7 +54,10 @@ constexpr OptionName kOfInternet[] = {{IPPROTO_IP, IP_TOS},
                                       {IPPROTO_IP, IP_MULTICAST_IF},
                                       {IPPROTO_IP, IP_MULTICAST_TTL, false},
                                       {IPPROTO_IP, IP_MULTICAST_LOOP, false}};
+constexpr int kIpv6Freebind = 78, kIpv6Transparent = 75;  // linux/in6.h
 constexpr OptionName kOfInternet6[] = {{IPPROTO_IPV6, IPV6_TCLASS},
+                                       {IPPROTO_IPV6, kIpv6Freebind},
+                                       {IPPROTO_IPV6, kIpv6Transparent},
                                        {IPPROTO_IPV6, IPV6_UNICAST_HOPS, false},
                                        {IPPROTO_IPV6, IPV6_RECVPKTINFO},
                                        {IPPROTO_IPV6, IPV6_MULTICAST_IF},
