@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing (Debian 12, by apt) and builds into build/.
-# Usage: scripts/setup.sh [--packages-only] [--bench] [TARGET...]      no target: everything
-#        --bench: also what scripts/latency.sh draws with and compares with
+# Usage: scripts/setup.sh [--packages-only] [--bench] [--package] [TARGET...]      no target: everything
+#        --bench: also what scripts/latency.sh draws with and compares with; --package: what scripts/package.sh needs
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 packages=(
@@ -12,6 +12,7 @@ packages=(
   python3 python3-numpy sqlite3 xz-utils perl gdb procps util-linux
 )
 bench_packages=(python3-matplotlib criu)
+package_packages=(dpkg-dev debootstrap file)
 
 install_missing() {
   if ! command -v dpkg-query >/dev/null; then
@@ -47,6 +48,7 @@ while true; do
   case ${1-} in
     --packages-only) only_packages=true ;;
     --bench) packages+=("${bench_packages[@]}") ;;
+    --package) packages+=("${package_packages[@]}") ;;
     *) break ;;
   esac
   shift

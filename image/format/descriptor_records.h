@@ -18,14 +18,16 @@ enum class OpenFileKind : uint32_t {
   kStandard = 5,  // descriptor 0, 1, 2 that leads outside (pipe, socket): the restarter's own
   kMemfd = 6,
   kEventFd = 7,
-  kOther = 8,        // cannot be saved: comes back as a descriptor that gives errors, a note says so
-  kFifo = 9,         // a pipe with a name
-  kEpoll = 10,       // details: EpollWatchDetail, one for each watch
-  kTimerFd = 11,     // details: one TimerDetail
-  kSignalFd = 12,    // value: signal mask
-  kInotify = 13,     // details: InotifyWatchDetail, one for each watch
-  kSocketPair = 14,  // AF_UNIX, both ends in this process, or the other end gone: SocketDetail
-  kSocket = 15,      // without a connection: listening, bound or neither, or for datagrams: SocketDetail
+  kOther = 8,          // cannot be saved: comes back as a descriptor that gives errors, a note says so
+  kFifo = 9,           // a pipe with a name
+  kEpoll = 10,         // details: EpollWatchDetail, one for each watch
+  kTimerFd = 11,       // details: one TimerDetail
+  kSignalFd = 12,      // value: signal mask
+  kInotify = 13,       // details: InotifyWatchDetail, one for each watch
+  kSocketPair = 14,    // AF_UNIX, both ends in this process, or the other end gone: SocketDetail
+  kMessageQueue = 41,  // POSIX: the one of the same name
+  kPidFd = 40,         // value: the process as the program sees it, 0 or less: gone
+  kSocket = 15,        // without a connection: listening, bound or neither, or for datagrams: SocketDetail
 };
 
 enum OpenFileFlag : uint32_t {
@@ -33,6 +35,7 @@ enum OpenFileFlag : uint32_t {
   kOpenFilePipeReadEnd = 1u << 1,
   kOpenFilePipeWriteEnd = 1u << 2,
   kOpenFileSemaphore = 1u << 3,   // eventfd with EFD_SEMAPHORE
+  kOpenFileOwner = 1u << 5,       // a file without a name: value is its user, and its group << 32
   kOpenFileEventsLost = 1u << 4,  // inotify: events were queued and are not in the image
 };
 
@@ -85,6 +88,7 @@ enum class OpenFileDetail : uint32_t {
   kSocket = 5,
   kTerminal = 6,
   kSocketOption = 7,
+  kMovedWatch = 20,
 };
 
 struct DetailHeader {
@@ -96,6 +100,7 @@ enum class FileLockKind : uint32_t {
   kFlock = 0,         // flock(2), of the open file
   kPosix = 1,         // fcntl(F_SETLK), of the process
   kOpenFileLock = 2,  // fcntl(F_OFD_SETLK), of the open file
+  kLease = 3,         // fcntl(F_SETLEASE), of the open file
 };
 
 struct LockDetail {
@@ -109,6 +114,13 @@ struct EpollWatchDetail {
   int32_t fd;
   uint32_t events;  // EPOLL*
   uint64_t data;
+};
+
+// A watch on an open file that was registered under a number that another has now.
+struct MovedWatchDetail {
+  EpollWatchDetail watch;
+  int32_t now;  // a descriptor of the open file that is watched
+  uint32_t reserved;
 };
 
 struct TimerDetail {

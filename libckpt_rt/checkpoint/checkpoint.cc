@@ -1,10 +1,9 @@
 #include "libckpt_rt/checkpoint/checkpoint.h"
 
 #include "base/clock.h"
-#include "base/kernel_caps.h"
 #include "image/write/image_directory.h"
 #include "libckpt_rt/capture/futex_words.h"
-#include "libckpt_rt/checkpoint/run.h"
+#include "libckpt_rt/checkpoint/back_ends/choose.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
@@ -13,25 +12,6 @@
 namespace ckpt {
 
 namespace {
-
-// What `auto` means on this machine, and why.
-Mode choose_mode(Mode wanted, Error* why_not_realtime) {
-  if (wanted != Mode::kAuto && !protects_memory(wanted)) return wanted;
-  UserfaultfdProbe probe = probe_userfaultfd();
-  if (probe.allows_realtime()) return wanted == Mode::kAuto ? Mode::kRealtime : wanted;
-  if (why_not_realtime != nullptr && probe.access == UserfaultfdAccess::kFull) {
-    *why_not_realtime =
-        make_error(ExitCode::kUnavailable, 0,
-                   "this kernel's userfaultfd cannot write-protect all memory: using mode fork; "
-                   "Linux 5.19 or newer can");
-  } else if (why_not_realtime != nullptr) {
-    *why_not_realtime = make_error(
-        ExitCode::kUnavailable, probe.syscall_error,
-        "full userfaultfd is not allowed here ({}): using mode fork; `ckpt check` says how to change that",
-        errno_name(probe.syscall_error));
-  }
-  return Mode::kFork;
-}
 
 void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
   auto directory = open_image_directory(library.directory);
@@ -47,38 +27,7 @@ void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
              cost.durable_ns / 1'000'000, cost.bytes_written);
 }
 
-// An attempt has found the back end that is set unfit for this process. The agent's alone.
-bool back_end_refused = false;
-
-FaultBackEnd choose_back_end(const char*& why) {
-  const FaultBackEnd wanted = library.settings.faults;
-  const bool in_thread = wanted == FaultBackEnd::kInThread;
-  if (!in_thread && wanted != FaultBackEnd::kMprotect) return FaultBackEnd::kHandler;
-  const Mode mode = library.settings.mode;
-  if (mode != Mode::kAuto && !protects_memory(mode)) {
-    why = "this mode protects no memory";
-  } else if (library.settings.dma) {
-    why = "CKPT_ENGINE=dma needs the thread that handles faults";
-  } else if (in_thread && !probe_userfaultfd().allows_in_thread()) {
-    why = "userfaultfd is not allowed here, or cannot raise signals";
-  } else if (back_end_refused) {
-    why = "a checkpoint of this program was refused by it, see the log";
-  }
-  return why == nullptr ? wanted : FaultBackEnd::kHandler;
-}
-
 }  // namespace
-
-Way choose_way(Error* why_not_realtime) {
-  Way way;
-  way.back_end = choose_back_end(way.why);
-  const Mode wanted = library.settings.mode;
-  // The others need no right to full userfaultfd.
-  way.mode = way.back_end == FaultBackEnd::kHandler ? choose_mode(wanted, why_not_realtime)
-             : wanted == Mode::kAuto                ? Mode::kRealtime
-                                                    : wanted;
-  return way;
-}
 
 Result<CheckpointCost> take_checkpoint() {
   // A program that gives much memory back while it is copied can spoil an attempt. After two, the
@@ -86,19 +35,19 @@ Result<CheckpointCost> take_checkpoint() {
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
   loading::await_end();
-  auto [mode, back_end, why] = choose_way(nullptr);
-  if (why != nullptr) {
+  Way way = choose_way(nullptr);
+  if (way.why != nullptr) {
     auto directory = open_image_directory(library.directory);
     if (directory.ok())
       log_format(directory->get(), "CKPT_FAULTS={} is not used: {}",
-                 fault_back_end_name(library.settings.faults), why);
+                 fault_back_end_name(library.settings.faults), way.why);
   }
-  if (protects_memory(mode) && futex_words::overflow()) mode = Mode::kFork;
-  for (uint32_t attempt = 1;; ++attempt) {
+  if (protects_memory(way.mode) && futex_words::overflow()) way = kUnspoilable;
+  for (uint32_t attempts = 1;; ++attempts) {
     CheckpointCost cost;
-    cost.attempts = attempt;
-    cost.mode = mode;
-    if (!protects_memory(mode)) Watch::end_kept();
+    cost.attempts = attempts;
+    cost.mode = way.mode;
+    if (!protects_memory(way.mode)) Watch::end_kept();
     Watch* watch = Watch::take();
     if (watch == nullptr) {
       const Error error = no_memory_for_segments();
@@ -106,17 +55,14 @@ Result<CheckpointCost> take_checkpoint() {
       return error;
     }
     Result<void> result;
-    bool vanished, keeps_watch, refused;
+    Outcome outcome;
     {
-      if (!protects_memory(mode)) back_end = FaultBackEnd::kHandler;
-      CheckpointRun run(mode, back_end, requested, cost, *watch);
-      result = run.run();
-      vanished = run.memory_vanished();
-      keeps_watch = run.keeps_watch();
-      refused = run.refused();
-      if (result.ok()) prune_and_log(cost, run.key());
+      Attempt attempt(requested, cost, *watch);
+      result = run_attempt(way, attempt);
+      outcome = attempt.outcome;
+      if (result.ok()) prune_and_log(cost, attempt.image.key());
     }
-    if (keeps_watch)
+    if (outcome.keeps_watch)
       watch->keep();
     else
       watch->end();
@@ -126,15 +72,13 @@ Result<CheckpointCost> take_checkpoint() {
     }
     auto directory = open_image_directory(library.directory);
     if (directory.ok()) log_line(directory->get(), result.error().message());
-    if (refused) {
-      back_end_refused = true;
-      const Way next = choose_way(nullptr);
-      back_end = next.back_end;
-      mode = next.mode;
+    if (outcome.refused) {
+      refuse_back_end();
+      way = choose_way(nullptr);
       continue;
     }
-    if (vanished && attempt < kAttempts) {
-      if (attempt + 1 == kAttempts) mode = Mode::kFork;
+    if (outcome.memory_vanished && attempts < kAttempts) {
+      if (attempts + 1 == kAttempts) way = kUnspoilable;
       continue;
     }
     agent::count_failure(result.error());

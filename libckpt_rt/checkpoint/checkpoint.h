@@ -23,8 +23,6 @@
 
 namespace ckpt {
 
-enum class CheckpointStage : uint32_t { kPrepare, kStop, kCopy, kCommit };
-
 struct CheckpointCost {
   Mode mode = Mode::kAuto;
   uint64_t sequence = 0;

@@ -9,6 +9,7 @@
 #include "libckpt_rt/capture/memory_map.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
+#include "libckpt_rt/checkpoint/stages/workspace.h"
 #include "libckpt_rt/stop/stop_world.h"
 
 namespace ckpt {
@@ -17,11 +18,6 @@ struct StoppedThread {
   ThreadRecord record;
   char name[16];
   uint8_t affinity[128];
-};
-
-struct NoteLine {
-  uint32_t severity;
-  const char* text;
 };
 
 struct MetaSources {

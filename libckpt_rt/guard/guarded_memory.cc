@@ -13,7 +13,6 @@
 
 #include "base/kernel_caps.h"
 #include "base/sys.h"
-#include "libckpt_rt/checkpoint/run.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/guard/record.h"
@@ -122,7 +121,8 @@ Result<void> GuardedMemory::add_stopped(std::span<Mapping> map) {
     if (m.handling != Handling::kTracked) continue;
     if (back_end_ == FaultBackEnd::kInThread && add(m.range) != 0) m.handling = Handling::kEager;
     if (back_end_ == FaultBackEnd::kMprotect && !parts_.push_back({m.range, m.prot}))
-      return no_memory("the list of mappings");
+      return make_error(ExitCode::kInternal, ENOMEM,
+                        "no address space left for the list of mappings; raise the limit (ulimit -v)");
   }
   return {};
 }
@@ -145,7 +145,8 @@ void GuardedMemory::each_busy(void (*visit)(void*, AddrRange), void* context) {
   }
 }
 
-bool GuardedMemory::has_room_for(size_t runs, size_t mappings) {
+bool GuardedMemory::has_room_for(size_t runs, size_t mappings) const {
+  if (!cuts_mappings()) return true;
   char text[32] = {};
   uint64_t most = 0;
   if (read_small_file("/proc/sys/vm/max_map_count", text, sizeof(text)) <= 0) return runs < 16384;

@@ -53,7 +53,7 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   TurnLock& turn() { return turn_; }
   // How often something was protected.
   uint64_t protections() const { return protections_.load(std::memory_order_relaxed); }
-  // In-thread: nothing of this whole mapping is protected any more, the kernel takes it for ordinary memory
+  // Where cuts_mappings() is false: nothing of this whole mapping is protected any more, the kernel takes it for ordinary memory
   // again.
   void remove(AddrRange range);
   // What the agent copies goes into these huge pages, or elsewhere.
@@ -62,8 +62,10 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   void end_stopped(ThreadSlot* thread);
 
   guard::Faults faults() const;
-  // mprotect cuts mappings: does vm.max_map_count leave room for so many protected pieces?
-  static bool has_room_for(size_t runs, size_t mappings);
+  // mprotect cuts mappings, and what it took from them is known by the table of segments alone.
+  bool cuts_mappings() const { return back_end_ == FaultBackEnd::kMprotect; }
+  // Does vm.max_map_count leave room for so many protected pieces, if they cut mappings?
+  bool has_room_for(size_t runs, size_t mappings) const;
 
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
   // Whatever it returns, nothing of the range is protected then.

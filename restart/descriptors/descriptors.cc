@@ -56,6 +56,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
   DescriptorBuilder builder(meta, options);
   for (const auto& file : meta.open_files) CKPT_TRY(builder.check(file));
   CKPT_TRY(builder.take_standard_streams());
+  CKPT_TRY(builder.put_back_files());
   CKPT_TRY(builder.cut_grown_files());
 
   // Open files are made at the lowest free number, which may be one that is still to be filled: each
@@ -164,6 +165,10 @@ Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
       return make_signalfd(file);
     case OpenFileKind::kEpoll:
       return make_epoll(file);
+    case OpenFileKind::kMessageQueue:
+      return open_message_queue(file);
+    case OpenFileKind::kPidFd:
+      return make_pidfd(file);
     case OpenFileKind::kSocketPair:
       return make_socket_pair(file);
     case OpenFileKind::kSocket:
@@ -208,6 +213,9 @@ void DescriptorBuilder::add_locks(const ParsedOpenFile& file, int fd, RestoredDe
         break;
       case FileLockKind::kOpenFileLock:
         r = fcntl(fd, F_OFD_SETLK, &range);
+        break;
+      case FileLockKind::kLease:
+        r = fcntl(fd, F_SETLEASE, static_cast<int>(range.l_type));
         break;
     }
     if (r != 0) {

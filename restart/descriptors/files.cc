@@ -89,7 +89,7 @@ int reopen_flags(const OpenFileRecord& r) {
 }
 
 Result<ScopedFd> DescriptorBuilder::open_by_path(const ParsedOpenFile& file) {
-  const std::string path(file.path);
+  const std::string path = name_to_open(file);
   const auto& r = file.record;
   int flags = reopen_flags(r);
   if (S_ISLNK(r.mode)) flags |= O_NOFOLLOW;
@@ -158,6 +158,7 @@ Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
     return make_error(ExitCode::kFileChanged, errno,
                       "{} was a FIFO at the checkpoint: make it again (mkfifo)", file.path);
   }
+  if (is_kept(file)) return {};
   auto fd = open_by_path(file);
   if (!fd) return fd.error();
   if (!S_ISREG(r.mode) || is_place_only(r)) return {};
@@ -181,7 +182,7 @@ Result<void> DescriptorBuilder::cut_grown_files() {
     const auto& r = file.record;
     if (!opened_by_path(file) || !S_ISREG(r.mode) || is_place_only(r)) continue;
     struct stat st;
-    const std::string path(file.path);
+    const std::string path = name_to_open(file);
     if (stat(path.c_str(), &st) != 0) continue;  // check() has just opened it
     const uint64_t now = static_cast<uint64_t>(st.st_size);
     if (!is_writable(r) && now < r.size) {
@@ -234,7 +235,7 @@ Result<void> DescriptorBuilder::save_tail(const ParsedOpenFile& file, int fd, ui
   };
   if (!tail.valid()) return fail(errno, "saved to");
   // Opened only for writing, a file cannot be read through the same descriptor.
-  ScopedFd in(open(std::string(file.path).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  ScopedFd in(open(name_to_open(file).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   if (!in.valid() && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY) return fail(errno, "read for");
   const int from = in.valid() ? in.get() : fd;
   std::vector<char> buffer(1 << 20);

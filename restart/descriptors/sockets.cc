@@ -66,7 +66,8 @@ bool set_other_options(int fd, const ParsedOpenFile& file) {
 }
 
 Error cannot_make(const ParsedOpenFile& file) {
-  return make_error(ExitCode::kSystem, errno, "{} cannot be made again ({})", file.path, errno_name(errno));
+  return make_error(errno == EADDRINUSE ? ExitCode::kUnavailable : ExitCode::kSystem, errno,
+                    "{} cannot be made again ({})", file.path, errno_name(errno));
 }
 
 std::string text_of(const sockaddr_storage& address, uint32_t length) {
@@ -90,17 +91,10 @@ bool is_left_over(const std::string& path, const SocketFacts& facts) {
          errno == ECONNREFUSED;
 }
 
-// The port may wait: connections of the killed program hold it for a minute, unless both it and we say that
-// this is no matter. A port that somebody else listens on is refused all the same.
-int bind_again(int fd, const SocketFacts& facts) {
-  const SocketDetail& d = facts.detail;
-  const bool may_wait = (d.domain == AF_INET || d.domain == AF_INET6) && d.type == SOCK_STREAM;
-  if (may_wait) set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-  const int r = bind(fd, reinterpret_cast<const sockaddr*>(&facts.address), d.address_len);
-  const int error = errno;
-  if (may_wait) set(fd, SOL_SOCKET, SO_REUSEADDR, d.reuse_address);
-  errno = error;
-  return r;
+// The port may wait: connections of the killed program hold it for a minute, unless both they and we say that this is
+// no matter. A port that somebody else listens on is refused all the same. listen(2) asks once more.
+bool may_wait_for_port(const SocketDetail& d) {
+  return (d.domain == AF_INET || d.domain == AF_INET6) && d.type == SOCK_STREAM;
 }
 
 }  // namespace
@@ -175,7 +169,8 @@ Result<ScopedFd> DescriptorBuilder::make_socket(const ParsedOpenFile& file) {
   if (d.address_len != 0) {
     const std::string name = text_of(facts.address, d.address_len);
     if (d.domain == AF_UNIX && name[0] != '@' && is_left_over(name, facts)) unlink(name.c_str());
-    if (bind_again(made.get(), facts) != 0) {
+    if (may_wait_for_port(d)) set(made.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    if (bind(made.get(), reinterpret_cast<const sockaddr*>(&facts.address), d.address_len) != 0) {
       const int e = errno;
       if (d.domain == AF_UNIX && name[0] != '@' && (e == ENOENT || e == ENOTDIR)) {
         // Its directory is gone: nobody can find it by that name, here or before. A name of the kernel's
@@ -195,6 +190,7 @@ Result<ScopedFd> DescriptorBuilder::make_socket(const ParsedOpenFile& file) {
     }
   }
   if (d.backlog >= 0 && listen(made.get(), d.backlog) != 0) return cannot_make(file);
+  if (may_wait_for_port(d)) set(made.get(), SOL_SOCKET, SO_REUSEADDR, d.reuse_address);
   if (d.peer_len != 0 &&
       connect(made.get(), reinterpret_cast<const sockaddr*>(&facts.peer), d.peer_len) != 0) {
     say("{}: its peer cannot be reached from here ({})", describe(file, first_descriptor(file)),

@@ -6,6 +6,7 @@
 #include <sys/sysmacros.h>
 
 #include "base/clock.h"
+#include "image/write/kept_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/other_name.h"
 
@@ -56,11 +57,14 @@ bool has_volatile_inodes(int64_t type) {
   }
 }
 
+constexpr int64_t kMessageQueues = 0x19800202;  // file system type
+
 // Where a regular file is not bytes that could be copied.
 bool has_no_bytes(int64_t type) {
-  constexpr int64_t kMqueue = 0x19800202, kSecretMemory = 0x5345434d, kNamespaces = 0x6e736673,
-                    kPidFs = 0x50494446, kDmaBuf = 0x444d4142;
-  return type == kMqueue || type == kSecretMemory || type == kNamespaces || type == kPidFs || type == kDmaBuf;
+  constexpr int64_t kSecretMemory = 0x5345434d, kNamespaces = 0x6e736673, kPidFs = 0x50494446,
+                    kDmaBuf = 0x444d4142;
+  return type == kMessageQueues || type == kSecretMemory || type == kNamespaces || type == kPidFs ||
+         type == kDmaBuf;
 }
 
 // Where every system has a character device, in case this one's name was removed; nullptr: nowhere.
@@ -89,6 +93,7 @@ OpenFileKind anonymous_kind(std::string_view link) {
   if (link == "anon_inode:[eventpoll]") return OpenFileKind::kEpoll;
   if (link == "anon_inode:[timerfd]") return OpenFileKind::kTimerFd;
   if (link == "anon_inode:[signalfd]") return OpenFileKind::kSignalFd;
+  if (link == "anon_inode:[pidfd]") return OpenFileKind::kPidFd;
   return OpenFileKind::kOther;
 }
 
@@ -134,6 +139,10 @@ Result<void> DescriptorCapture::read_path(CapturedDescriptor& d) {
   return {};
 }
 
+bool DescriptorCapture::has_names_of_others(const CapturedDescriptor& d) const {
+  return d.now.links > (kept_files_ < 0 ? 0 : count_kept_links(kept_files_, d.now.device, d.now.inode));
+}
+
 // Its first name was removed, it still has another.
 bool DescriptorCapture::take_other_name(CapturedDescriptor& d, std::string_view removed) {
   auto take = [&](const char* name, uint32_t length) {
@@ -149,7 +158,8 @@ bool DescriptorCapture::take_other_name(CapturedDescriptor& d, std::string_view 
       return take(other.path, other.path_len);
   }
   struct statfs fs {};
-  if (standing_ || sys::call(__NR_statfs, TaskPath(tid_, "fd", d.fd).c_str(), &fs) != 0 ||
+  if (standing_ || !has_names_of_others(d) ||
+      sys::call(__NR_statfs, TaskPath(tid_, "fd", d.fd).c_str(), &fs) != 0 ||
       has_volatile_inodes(fs.f_type) || has_no_bytes(fs.f_type)) {
     return false;
   }
@@ -201,6 +211,7 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
           if (fs.f_type == HUGETLBFS_MAGIC) d.value = static_cast<uint64_t>(fs.f_bsize);
           return {};
         }
+        if (path.starts_with('/') && fs.f_type == kMessageQueues) d.kind = OpenFileKind::kMessageQueue;
         if (!path.starts_with('/') || has_no_bytes(fs.f_type)) return {};
         if (!has_volatile_inodes(fs.f_type)) d.flags |= kOpenFileDeleted;
       }
@@ -240,6 +251,24 @@ Result<void> DescriptorCapture::read_locks(CapturedDescriptor& d) {
   return read_details(d, info);
 }
 
+// A watch is on an open file, whatever has its number now. nullptr: the number is still that file's, or no
+// descriptor is known to be.
+const CapturedDescriptor* DescriptorCapture::watched_by(const CapturedDescriptor& epoll, int number,
+                                                        uint64_t inode) const {
+  for (const auto& d : entries_) {
+    if (d.fd == number && d.now.inode == inode) return nullptr;
+  }
+  struct {
+    uint32_t epoll, number, offset;
+  } slot{static_cast<uint32_t>(epoll.fd), static_cast<uint32_t>(number), 0};
+  constexpr int kCompareWatched = 7;  // KCMP_EPOLL_TFD of linux/kcmp.h
+  for (const auto& d : entries_) {
+    if (d.now.inode == inode && sys::call(__NR_kcmp, tid_, tid_, kCompareWatched, d.fd, &slot) == 0)
+      return &d;
+  }
+  return nullptr;
+}
+
 // Turns the lines of fdinfo that belong to one kind into details.
 Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo& info) {
   d.has_locks = info.has_locks;
@@ -251,6 +280,10 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
     d.details_len = 0;
     return {};
   }
+  if (d.kind == OpenFileKind::kPidFd) {
+    d.value = static_cast<uint64_t>(info.pidfd);
+    return {};
+  }
   ByteWriter out(*arena_);
   TimerDetail timer{};
   bool has_timer = false;
@@ -260,9 +293,10 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
     if (line.starts_with("lock:")) {
       // "lock:\t1: POSIX  ADVISORY  WRITE 123 fe:00:456 0 EOF"
       LockDetail lock{};
-      if (line.find("->") != std::string_view::npos || line.find("LEASE") != std::string_view::npos) continue;
+      if (line.find("->") != std::string_view::npos) continue;
       lock.kind =
-          static_cast<uint32_t>(line.find("FLOCK") != std::string_view::npos    ? FileLockKind::kFlock
+          static_cast<uint32_t>(line.find("LEASE") != std::string_view::npos    ? FileLockKind::kLease
+                                : line.find("FLOCK") != std::string_view::npos  ? FileLockKind::kFlock
                                 : line.find("OFDLCK") != std::string_view::npos ? FileLockKind::kOpenFileLock
                                                                                 : FileLockKind::kPosix);
       lock.write = line.find(" WRITE ") != std::string_view::npos;
@@ -276,6 +310,14 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
     } else if (number_after(line, "tfd:", 10, a) && number_after(line, "events:", 16, b) &&
                number_after(line, "data:", 16, c)) {
       EpollWatchDetail watch{static_cast<int32_t>(a), static_cast<uint32_t>(b), c};
+      uint64_t inode = 0;
+      const CapturedDescriptor* other =
+          standing_ && number_after(line, "ino:", 16, inode) ? watched_by(d, watch.fd, inode) : nullptr;
+      if (other != nullptr) {
+        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kMovedWatch), sizeof(MovedWatchDetail)});
+        out.put(MovedWatchDetail{watch, other->fd, 0});
+        continue;
+      }
       out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kEpollWatch), sizeof(watch)});
       out.put(watch);
     } else if (number_after(line, "clockid:", 10, a)) {

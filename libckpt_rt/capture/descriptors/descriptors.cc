@@ -33,6 +33,7 @@ bool is_volatile(OpenFileKind kind) {
     case OpenFileKind::kTimerFd:
     case OpenFileKind::kSignalFd:
     case OpenFileKind::kInotify:
+    case OpenFileKind::kPidFd:
       return true;
     default:
       return false;
@@ -189,7 +190,8 @@ void DescriptorCapture::await_samples() {
 // While others sample: what does not need their answers.
 Result<void> DescriptorCapture::look_from_agent() {
   for (auto& d : entries_) {
-    if (!d.looked || d.proc_fd < 0) continue;
+    // What an epoll watches is compared with all descriptors, of which nobody knows yet what they are now.
+    if (!d.looked || d.proc_fd < 0 || d.kind == OpenFileKind::kEpoll) continue;
     if (is_volatile(d.kind)) {
       CKPT_TRY(read_counter(d));
     } else if (d.kind == OpenFileKind::kRegular) {
@@ -312,6 +314,7 @@ Result<void> DescriptorCapture::read_counter(CapturedDescriptor& d) {
   const char* mark = d.kind == OpenFileKind::kEventFd    ? "eventfd-count:"
                      : d.kind == OpenFileKind::kTimerFd  ? "clockid:"
                      : d.kind == OpenFileKind::kSignalFd ? "sigmask:"
+                     : d.kind == OpenFileKind::kPidFd    ? "Pid:"
                                                          : "tfd:";
   if (info.text.find(mark) == std::string_view::npos) return {};
   d.read_again = true;
@@ -341,7 +344,7 @@ void DescriptorCapture::find_late_names() {
       for (size_t i = 0; i < contents_.size(); ++i) {
         if (contents_[i].object == object) contents_[i].length = 0;  // serialize() writes none of it
       }
-    } else if (!d.shares) {
+    } else if (!d.shares && has_names_of_others(d)) {
       (void)note(
           1,
           "descriptor {} ({}): it has another name, which was not found, or something is mounted over "

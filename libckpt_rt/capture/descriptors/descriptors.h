@@ -55,6 +55,7 @@ struct DescriptorSample {
   int locks;  // fdinfo shows locks: 1, 0, or -1: not looked at
   uint32_t mode, links;
   uint64_t device, inode, rdev, size;
+  uint32_t uid, gid;
   int64_t mtime_ns, ctime_ns;
   uint64_t offset;
   uint32_t open_flags;  // F_GETFL
@@ -112,6 +113,8 @@ class DescriptorCapture {
   Result<void> recheck_stopped(int tid, DescriptorExecutor executor);
   // For who gives up after begin_sampling: before threads run again.
   void await_samples();
+  // The image directory, or -1: links to files that are kept in it (image/format/kept_names.h) are no other names.
+  void set_kept_files(int directory) { kept_files_ = directory; }
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
   void release();
@@ -131,6 +134,7 @@ class DescriptorCapture {
 
  private:
   int hidden_ = -1;
+  int kept_files_ = -1;
   struct Content {
     uint32_t open_file;
     uint64_t object, offset;
@@ -185,6 +189,8 @@ class DescriptorCapture {
   // descriptors_classify.cc: kind, path and details of one descriptor; its sample is already there.
   Result<void> classify(CapturedDescriptor& d);
   Result<void> read_path(CapturedDescriptor& d);
+  const CapturedDescriptor* watched_by(const CapturedDescriptor& epoll, int number, uint64_t inode) const;
+  bool has_names_of_others(const CapturedDescriptor& d) const;
   bool take_other_name(CapturedDescriptor& d, std::string_view removed);
   Result<void> read_details(CapturedDescriptor& d, const FdInfo& info);
   Result<void> read_locks(CapturedDescriptor& d);

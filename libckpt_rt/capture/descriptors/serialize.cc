@@ -50,6 +50,21 @@ Result<void> DescriptorCapture::write_notes() {
     }
     if (!d.shares && (d.kind == OpenFileKind::kRegular || d.kind == OpenFileKind::kDirectory))
       CKPT_TRY(note_process_file(d));
+    if (!d.shares && d.kind == OpenFileKind::kMessageQueue) {
+      CKPT_TRY(note(
+          1,
+          "descriptor {} ({}) is a message queue, which belongs to the system: after a restart it has the "
+          "messages that are in it then",
+          d.fd, std::string_view(d.path, d.path_len)));
+    }
+    const auto process = static_cast<int64_t>(d.value);
+    if (!d.shares && d.kind == OpenFileKind::kPidFd && process > 0 && process != sys::getpid()) {
+      CKPT_TRY(note(
+          1,
+          "descriptor {} is a pidfd of process {}, which is not in the image: after a restart it says that "
+          "the process has ended",
+          d.fd, process));
+    }
     if (!d.shares && d.kind == OpenFileKind::kOther) {
       CKPT_TRY(note(
           1, "descriptor {} ({}) cannot be saved; after restart reading gives end of file and writing EPIPE",
@@ -109,6 +124,10 @@ bool DescriptorCapture::serialize(ByteWriter& out) const {
       r.pipe_size = d.now.pipe_size;
       r.object = object_number(d.now.device, d.now.inode);
       r.value = d.value;
+      if (d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0) {
+        r.flags |= kOpenFileOwner;
+        r.value = d.now.uid | uint64_t{d.now.gid} << 32;
+      }
       r.path_len = d.path_len;
       r.details_len = d.details_len;
       put_record(out, RecordType::kOpenFile, r, bytes_of(d.path, d.path_len),

@@ -1,0 +1,202 @@
+#include "libckpt_rt/checkpoint/attempt.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "copier/segment_size.h"
+#include "image/write/kept_files.h"
+#include "libckpt_rt/capture/memory_advice.h"
+#include "libckpt_rt/checkpoint/back_ends/back_end.h"
+#include "libckpt_rt/checkpoint/stages/kept_files.h"
+#include "libckpt_rt/checkpoint/stages/page_list.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/guard/guard.h"
+
+namespace ckpt {
+
+namespace {
+
+// settings.segment_bytes is the size of this checkpoint from here on.
+uint64_t choose_segment(const Watch& watch, uint64_t resident) {
+  Settings& settings = library.settings;
+  const uint64_t kept = watch.table.segment_bytes();
+  if (settings.segment_auto)
+    settings.segment_bytes =
+        kept != 0 ? kept : bounded_segment(settings.segment_bytes, resident, settings.pool_bytes);
+  return settings.segment_bytes;
+}
+
+// Settings for copies in order, with a back end that makes none.
+void say_what_is_not_used(const Attempt& attempt, const BackEnd& back_end) {
+  const bool engine = library.settings.dma, order = library.settings.order != Order::kAddress;
+  if (back_end.copies_in_order() || (!engine && !order)) return;
+  log_format(attempt.space.log(), "{}{}{}{} {} not used: mode {} copies nothing in order",
+             engine ? "CKPT_ENGINE=dma" : "", engine && order ? " and " : "", order ? "CKPT_ORDER=" : "",
+             order ? order_name(library.settings.order) : "", engine && order ? "are" : "is",
+             mode_name(attempt.cost.mode));
+}
+
+void choose_increments(Attempt& attempt, const BackEnd& back_end) {
+  if (library.settings.increments == 0) return;
+  const char* why = library.settings.to[0] != '\0'
+                        ? "whoever gets images by CKPT_TO need not have the one before"
+                        : back_end.why_no_increments();
+  attempt.increments = why == nullptr;
+  if (why != nullptr) log_format(attempt.space.log(), "no increments: {}; images are full", why);
+}
+
+// A filter may kill whoever makes a call that the program does not make.
+bool keeps_files() {
+  const Settings& s = library.settings;
+  return s.to[0] == '\0' && s.files != KeptFiles::kNone && !is_filtered();
+}
+
+void own_ranges(Attempt& attempt, BackEnd& back_end) {
+  Workspace& space = attempt.space;
+  for (AddrRange r :
+       {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(),
+        space.arena().range(), attempt.image.memory(), guard::own_range()}) {
+    if (!space.own(r)) return;
+  }
+  const size_t watch = space.own().size();
+  attempt.watch.own_ranges(space.own_list());
+  if (!back_end.writes_in_child()) {
+    for (AddrRange r : {space.arena().range(), attempt.image.memory()}) keep_from_children(r);
+    for (AddrRange r : space.own().subspan(watch)) keep_from_children(r);
+  }
+  back_end.add_own_ranges();
+  for (AddrRange r : attempt.image.sink().own_mappings().ranges) {
+    if (!space.own(r)) return;
+  }
+}
+
+Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
+  Workspace& space = attempt.space;
+  ProcessCapture& capture = attempt.capture;
+  const MemorySize memory = memory_size();
+  attempt.segment_bytes = choose_segment(attempt.watch, memory.resident);
+  // A description of a page run or segment takes up to 64 bytes; half of all pages could be runs.
+  const BackEnd::Room room{
+      memory, list_bytes(memory) + memory.resident / 32 + table_bytes(memory, attempt.segment_bytes)};
+  CKPT_TRY(space.reserve(room.list_bytes));
+  // Until the stop the program goes on, and what is swapped out is in no figure.
+  CKPT_TRY(attempt.image.reserve(std::min(memory.mapped + (64ull << 20), memory.resident + (4ull << 30))));
+  capture.make_lists(space.arena());
+  attempt.eager.make_lists(space.arena());
+  CKPT_TRY(back_end.reserve(room));
+
+  CKPT_TRY(attempt.image.choose_name(space, attempt.watch.parent, attempt.cost));
+  CKPT_TRY(back_end.open_image());
+  if (keeps_files()) {
+    remove_orphaned_kept_files(space.log());
+    keep_files(space.arena(), space.log(), attempt.cost.image, library.settings.files);
+    capture.descriptors.set_kept_files(space.log());
+  }
+  CKPT_TRY(capture.still_memory.open());
+  CKPT_TRY(capture.descriptors.prepare(space.arena(), library.pid));
+  CKPT_TRY(back_end.open(room));
+  CKPT_TRY(capture.pages.open(space.arena(), attempt.watch.pagemap()));
+  say_what_is_not_used(attempt, back_end);
+  choose_increments(attempt, back_end);
+  own_ranges(attempt, back_end);
+  CKPT_TRY(capture.map_before.read(space.own()));
+  attempt.watch.look_up_in(&capture.map_before);
+  CKPT_TRY(memory_advice::find_flags(capture.map_before, memory.resident));
+  CKPT_TRY(capture.files.read(capture.map_before, space.arena()));
+  return back_end.get_ready();
+}
+
+Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
+  CKPT_TRY(prepare(attempt, back_end));
+  CKPT_TRY(attempt.stop.stop(back_end));
+  CKPT_TRY(attempt.stop.look(attempt.watch));
+  CKPT_TRY(back_end.capture_memory());
+  return back_end.finish();
+}
+
+// Of the process; descriptors have notes of their own.
+void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
+  const bool some_live = std::any_of(facts.children.begin(), facts.children.end(), [](const LostChild& c) {
+    return c.record.state == static_cast<uint32_t>(ChildState::kLives);
+  });
+  if (some_live || (facts.has_children && facts.children.empty())) {
+    space.note(
+        1,
+        "the program has child processes, which are not in the image: after a restart they have been "
+        "killed, which it learns by SIGCHLD and wait(2), and what memory it shared with them is its own");
+  }
+  if (facts.seccomp_filters > library.foreign_filters) {
+    space.note(1,
+               "the program has forbidden itself system calls (seccomp): after a restart it has no such "
+               "filter, for the kernel shows "
+               "them to nobody");
+  }
+  if (facts.parent_death_signal != 0) {
+    space.note(1,
+               "the program is to get a signal when its parent ends (PR_SET_PDEATHSIG): after a restart it "
+               "gets none");
+  }
+}
+
+}  // namespace
+
+Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
+  Result<void> result = run_all(attempt, back_end);
+  // After a success nearly nothing of this is left to do.
+  back_end.let_faults_go();
+  // Before anything that waits for threads of the program: faults are still let go.
+  attempt.stop.release();
+  back_end.end();
+  attempt.watch.look_up_in(nullptr);
+  attempt.image.abort();
+  attempt.capture.descriptors.release();
+  back_end.release_buffers();
+  const int directory = attempt.space.log();
+  if (directory >= 0 && keeps_files()) {
+    if (result.ok())
+      keep_files(attempt.space.arena(), directory, attempt.cost.image, library.settings.files);
+    else if (attempt.cost.image[0] != '\0')
+      remove_kept_files(directory, attempt.cost.image);
+  }
+  return result;
+}
+
+Result<void> Attempt::get_ready(const Beside& beside) {
+  CKPT_TRY(capture.map.read_ahead(space.own()));
+  capture.texts.open();
+  capture.beside = beside;
+  const auto threads = static_cast<size_t>(std::max(count_tasks(), 1l));
+  if (!capture.threads.reserve(threads + 16)) return no_memory("the list of threads");
+  // What the stop adds to the lists: a page that is touched for the first time costs a microsecond or two.
+  constexpr size_t kAlways = 512 << 10, kThread = 1 << 10, kDescriptor = 512, kMost = 64 << 20;  // bytes
+  space.arena().populate(std::min(kMost, kAlways + threads * kThread +
+                                             capture.descriptors.descriptor_count() * kDescriptor +
+                                             capture.map.mappings().size() * sizeof(Mapping)));
+  return {};
+}
+
+Result<void> Attempt::describe() {
+  note_what_is_lost(capture.facts, space);
+  MetaWriter meta(space.arena());
+  MetaSources sources{&capture.facts,          &library.process,     &capture.map,
+                      &capture.files,          &capture.descriptors, capture.threads.span(),
+                      capture.pending.span(),  space.notes(),        &cost,
+                      copied_ns - requested_ns};
+  CKPT_TRY(write_meta(sources, space.arena(), meta));
+  return image.sink().set_meta(meta.span());
+}
+
+Result<void> Attempt::commit() {
+  log_heap(space.log(), capture.free_heap.span());
+  auto stats = image.sink().commit();
+  if (!stats.ok()) return stats.error();
+  cost.bytes_memory = stats->bytes_memory;
+  cost.bytes_written = stats->bytes_written;
+  cost.durable_ns = now_ns() - requested_ns;
+  watch.parent = stats->as_parent;
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,67 @@
+// One attempt at a checkpoint: its parts, which the stages hand on to each other, and the stages in order.
+//
+//   prepare   the program runs: memory for lists, name and file of the image, mappings, descriptors,
+//             threads of ours; what the back end does ahead of the stop
+//   stop      threads stand; what the kernel knows of the process        (stages/stop.h)
+//   memory    the back end protects or copies memory                     (back_ends/back_end.h)
+//   finish    threads go on; the rest is copied, written and committed   (the back end)
+//
+// Owner:     take_checkpoint(), on the agent's stack. Callers: the agent.
+#pragma once
+
+#include "libckpt_rt/checkpoint/checkpoint.h"
+#include "libckpt_rt/checkpoint/stages/eager_copies.h"
+#include "libckpt_rt/checkpoint/stages/pending_image.h"
+#include "libckpt_rt/checkpoint/stages/process_capture.h"
+#include "libckpt_rt/checkpoint/stages/stop.h"
+#include "libckpt_rt/checkpoint/stages/stop_clock.h"
+#include "libckpt_rt/checkpoint/stages/workspace.h"
+#include "libckpt_rt/protect/watch.h"
+
+namespace ckpt {
+
+class BackEnd;
+
+// What take_checkpoint() has to know of an attempt besides its result.
+struct Outcome {
+  // It failed because the program gave memory back under our hands: another may succeed.
+  bool memory_vanished = false;
+  // It failed because its fault back end cannot serve this program: nothing happened to it.
+  bool refused = false;
+  // The watch goes on: the next checkpoint may be an increment to this one. Otherwise it has to be ended.
+  bool keeps_watch = false;
+};
+
+struct Attempt {
+  Attempt(int64_t requested, CheckpointCost& image_cost, Watch& its_watch)
+      : requested_ns(requested), cost(image_cost), watch(its_watch) {}
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+
+  // What every back end needs at the end: the META section is written, the image made durable.
+  Result<void> describe();
+  Result<void> commit();
+  // The last step of preparing: what the stop needs and the program can run beside.
+  Result<void> get_ready(const Beside& beside);
+
+  const int64_t requested_ns;
+  int64_t copied_ns = 0;
+  CheckpointCost& cost;
+  Watch& watch;
+  Outcome outcome;
+  bool increments = false;  // are wanted, and can be had: the watch is kept if all goes well
+  uint64_t segment_bytes = 0;
+
+  Workspace space;  // first: the others have memory of its arena
+  PendingImage image;
+  ProcessCapture capture{space.arena()};
+  EagerCopies eager;
+  StopClock clock;
+  Stop stop{{capture, space, clock, cost}};
+};
+
+// Runs all stages with this back end. When it returns, threads run, and nothing of them is protected unless
+// the watch is kept.
+Result<void> run_stages(Attempt& attempt, BackEnd& back_end);
+
+}  // namespace ckpt

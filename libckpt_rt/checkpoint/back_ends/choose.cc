@@ -1,0 +1,94 @@
+#include "libckpt_rt/checkpoint/back_ends/choose.h"
+
+#include "base/kernel_caps.h"
+#include "libckpt_rt/checkpoint/back_ends/fork.h"
+#include "libckpt_rt/checkpoint/back_ends/guard.h"
+#include "libckpt_rt/checkpoint/back_ends/handler.h"
+#include "libckpt_rt/checkpoint/back_ends/still.h"
+#include "libckpt_rt/core/library.h"
+
+namespace ckpt {
+
+namespace {
+
+constinit bool back_end_refused = false;  // the agent's alone
+
+// What `auto` means on this machine, and why.
+Mode choose_mode(Mode wanted, Error* why_not_realtime) {
+  if (wanted != Mode::kAuto && !protects_memory(wanted)) return wanted;
+  UserfaultfdProbe probe = probe_userfaultfd();
+  if (probe.allows_realtime()) return wanted == Mode::kAuto ? Mode::kRealtime : wanted;
+  if (why_not_realtime != nullptr && probe.access == UserfaultfdAccess::kFull) {
+    *why_not_realtime =
+        make_error(ExitCode::kUnavailable, 0,
+                   "this kernel's userfaultfd cannot write-protect all memory: using mode fork; "
+                   "Linux 5.19 or newer can");
+  } else if (why_not_realtime != nullptr) {
+    *why_not_realtime = make_error(
+        ExitCode::kUnavailable, probe.syscall_error,
+        "full userfaultfd is not allowed here ({}): using mode fork; `ckpt check` says how to change that",
+        errno_name(probe.syscall_error));
+  }
+  return Mode::kFork;
+}
+
+FaultBackEnd choose_back_end(const char*& why) {
+  const FaultBackEnd wanted = library.settings.faults;
+  const bool in_thread = wanted == FaultBackEnd::kInThread;
+  if (!in_thread && wanted != FaultBackEnd::kMprotect) return FaultBackEnd::kHandler;
+  const Mode mode = library.settings.mode;
+  if (mode != Mode::kAuto && !protects_memory(mode)) {
+    why = "this mode protects no memory";
+  } else if (library.settings.dma) {
+    why = "CKPT_ENGINE=dma needs the thread that handles faults";
+  } else if (in_thread && !probe_userfaultfd().allows_in_thread()) {
+    why = "userfaultfd is not allowed here, or cannot raise signals";
+  } else if (back_end_refused) {
+    why = "a checkpoint of this program was refused by it, see the log";
+  }
+  return why == nullptr ? wanted : FaultBackEnd::kHandler;
+}
+
+// Not inlined: the agent's stack has room for the largest back end, not for all of them.
+template <typename Chosen, typename... Arguments>
+[[gnu::noinline]] Result<void> run_with(Attempt& attempt, Arguments... arguments) {
+  Chosen back_end(attempt, arguments...);
+  return run_stages(attempt, back_end);
+}
+
+Result<void> run_protecting(Attempt& attempt, PoolSize pool, FaultBackEnd faults) {
+  return faults == FaultBackEnd::kHandler ? run_with<HandlerBackEnd>(attempt, pool)
+                                          : run_with<GuardBackEnd>(attempt, pool, faults);
+}
+
+}  // namespace
+
+Way choose_way(Error* why_not_realtime) {
+  Way way;
+  way.back_end = choose_back_end(way.why);
+  const Mode wanted = library.settings.mode;
+  // The others need no right to full userfaultfd.
+  way.mode = way.back_end == FaultBackEnd::kHandler ? choose_mode(wanted, why_not_realtime)
+             : wanted == Mode::kAuto                ? Mode::kRealtime
+                                                    : wanted;
+  return way;
+}
+
+void refuse_back_end() { back_end_refused = true; }
+
+Result<void> run_attempt(const Way& way, Attempt& attempt) {
+  switch (way.mode) {
+    case Mode::kSequential:
+      return run_with<SequentialBackEnd>(attempt);
+    case Mode::kConcurrent:
+      return run_with<ConcurrentBackEnd>(attempt);
+    case Mode::kFork:
+      return run_with<ForkBackEnd>(attempt);
+    case Mode::kRealtimeLarge:
+      return run_protecting(attempt, PoolSize::kAllOfMemory, way.back_end);
+    default:
+      return run_protecting(attempt, PoolSize::kAsSet, way.back_end);
+  }
+}
+
+}  // namespace ckpt

@@ -1,0 +1,19 @@
+// Which back end an attempt has: the settings decide, and what this machine and this program allow.
+//
+// Owner:     libckpt_rt. Callers: the agent. Nobody else looks at the mode.
+#pragma once
+
+#include "libckpt_rt/checkpoint/attempt.h"
+
+namespace ckpt {
+
+// An attempt has found the back end that is set unfit for this process: choose_way() does not name it again.
+void refuse_back_end();
+
+// The mode that nothing in the program can spoil.
+inline constexpr Way kUnspoilable{Mode::kFork, FaultBackEnd::kHandler};
+
+// The stages of one attempt, with the back end of this mode.
+Result<void> run_attempt(const Way& way, Attempt& attempt);
+
+}  // namespace ckpt

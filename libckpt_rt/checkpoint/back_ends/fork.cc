@@ -1,0 +1,89 @@
+#include "libckpt_rt/checkpoint/back_ends/fork.h"
+
+#include <errno.h>
+#include <linux/sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "base/clock.h"
+
+namespace ckpt {
+
+// On a page that both share.
+struct ForkBackEnd::Report {
+  bool ok;
+  Error error;
+  uint64_t bytes_memory, bytes_written, sequential;
+};
+
+// What a forked child does not get a copy of is copied now: shared memory, and what the program excluded from
+// fork.
+Result<void> ForkBackEnd::capture_memory() {
+  for (Mapping& m : attempt_.capture.map.mappings()) {
+    if (m.handling == Handling::kSkip) continue;
+    const bool copied_by_fork = !m.shared && (m.map_flags & (kMapDontFork | kMapWipeOnFork)) == 0;
+    m.handling = copied_by_fork ? Handling::kTracked : Handling::kEager;
+  }
+  CKPT_TRY(list_memory(&attempt_.eager));
+  return attempt_.eager.copy(attempt_.capture.map, attempt_.capture.still_memory);
+}
+
+Result<void> ForkBackEnd::finish() {
+  const long page =
+      sys::call(__NR_mmap, 0L, kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1L, 0L);
+  if (sys::failed(page)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the child's report");
+  static_assert(sizeof(Report) <= kPageSize);
+  auto* report = reinterpret_cast<Report*>(page);
+  // No exit signal: the program's wait() does not see a child it did not make.
+  const long child = sys::call(__NR_clone, 0L, 0L, 0L, 0L, 0L);
+  if (child == 0) {
+    write_in_child(*report);
+    sys::call(__NR_exit_group, 0L);
+  }
+  attempt_.stop.go();
+  attempt_.capture.descriptors.release();
+  const Result<void> result = await(child, *report);
+  sys::call(__NR_munmap, page, kPageSize);
+  return result;
+}
+
+void ForkBackEnd::write_in_child(Report& report) {
+  attempt_.cost.pause_ns = now_ns() - attempt_.clock.began_ns();
+  const Result<void> result = write_image();
+  report.ok = result.ok();
+  if (!result.ok()) report.error = result.error();
+  report.bytes_memory = attempt_.cost.bytes_memory;
+  report.bytes_written = attempt_.cost.bytes_written;
+  report.sequential = attempt_.cost.sequential_copies;
+}
+
+Result<void> ForkBackEnd::write_image() {
+  CKPT_TRY(attempt_.capture.still_memory.open());  // /proc/self is another process now
+  CKPT_TRY(StillBackEnd::open_image());
+  CKPT_TRY(attempt_.image.sink().append(attempt_.eager.segments()));
+  CKPT_TRY(write_table());
+  return describe_and_commit();
+}
+
+Result<void> ForkBackEnd::await(long child, const Report& report) {
+  if (sys::failed(child)) {
+    return make_error(ExitCode::kSystem, static_cast<int>(child),
+                      "cannot fork ({}); raise the limits on memory and processes",
+                      errno_name(static_cast<int>(child)));
+  }
+  int status = 0;
+  while (sys::call(__NR_wait4, child, &status, __WCLONE, 0L) == -EINTR) {
+  }
+  if (!WIFEXITED(status)) {
+    return make_error(ExitCode::kInternal, 0, "the child that wrote the image was killed by signal {}",
+                      WTERMSIG(status));
+  }
+  if (!report.ok) return report.error;
+  attempt_.cost.bytes_memory = report.bytes_memory;
+  attempt_.cost.bytes_written = report.bytes_written;
+  attempt_.cost.sequential_copies = report.sequential;
+  attempt_.cost.durable_ns = now_ns() - attempt_.requested_ns;
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,327 @@
+#include "libckpt_rt/checkpoint/back_ends/guard.h"
+
+#include <errno.h>
+#include <linux/kcmp.h>
+
+#include <bit>
+
+#include "base/clock.h"
+#include "libckpt_rt/checkpoint/callbacks.h"
+#include "libckpt_rt/checkpoint/stages/page_list.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/interpose/memory/gate.h"
+
+namespace ckpt {
+
+namespace {
+
+// The descriptor by which each unprotects what it writes to is in one table.
+bool share_descriptors(const ThreadSlot* stopped) {
+  for (const ThreadSlot* s = stopped; s != nullptr; s = s->next) {
+    if (s != stopped && sys::call(__NR_kcmp, stopped->tid, s->tid, KCMP_FILES, 0L, 0L) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Error GuardBackEnd::refuse(const char* why) {
+  attempt_.outcome.refused = true;
+  return make_error(ExitCode::kUnavailable, 0,
+                    "CKPT_FAULTS={} cannot be used for this program: {}; another way is taken",
+                    fault_back_end_name(faults_), why);
+}
+
+const char* GuardBackEnd::why_no_increments() const {
+  return "with this fault back end (CKPT_FAULTS) protection ends with the copying";
+}
+
+Result<void> GuardBackEnd::open(const Room& room) {
+  if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT))
+    return refuse("it has functions that run in the stop (ckpt_rt_callback)");
+  auto prepared = guard::prepare();
+  attempt_.outcome.refused = !prepared.ok();
+  CKPT_TRY(std::move(prepared));
+  // Functions that run in the stop write to memory; there nobody could handle the fault.
+  ahead_ = GuardedMemory::can_protect_ahead(faults_) && !callbacks::any(CKPT_RT_BEFORE_CHECKPOINT);
+  return arena.reserve(room.list_bytes) ? Result<void>() : no_memory("the checkpoint's lists");
+}
+
+void GuardBackEnd::add_own_ranges() {
+  ProtectingBackEnd::add_own_ranges();
+  if (attempt_.space.own(arena.range())) keep_from_children(arena.range());
+}
+
+Result<void> GuardBackEnd::get_ready() {
+  memory.copy_into(huge_pages());
+  CKPT_TRY(writer_.spawn());
+  Arena& lists = attempt_.space.arena();
+  ArenaVector<Addr> stacks(lists);
+  attempt_.capture.waiting.clear();
+  if (!list_waiting(lists, stacks, attempt_.capture.waiting)) return no_memory("the list of threads");
+  if (ahead_) {
+    CKPT_TRY(open_ahead());
+    if (open_) return protect_ahead();
+    ahead_ = false;
+  }
+  // Memory that went since the map was read cannot be looked at. Room is then made in the pause.
+  [[maybe_unused]] const Result<void> prepared = attempt_.eager.make_room(
+      attempt_.capture.map_before, attempt_.capture.pages, stacks.size(), attempt_.space);
+  return get_all_ready();
+}
+
+// A ring or a read that was made since the guard was opened waits for its end; an older one may not have been
+// mapped when it was opened.
+Result<void> GuardBackEnd::accept(const MemoryMap& now) {
+  return now.has_pinned_pages()
+             ? Result<void>(refuse("a ring, an asynchronous read or a device writes to its memory"))
+             : Result<void>();
+}
+
+// A short stop: all threads go under guard, and nothing is protected yet.
+Result<void> GuardBackEnd::open_ahead() {
+  CKPT_TRY(accept(attempt_.capture.map_before));
+  CKPT_TRY(arming.prepare(arena, attempt_.segment_bytes));
+  const int own_tids[] = {sys::gettid(), library.writer.tid()};
+  int stuck = 0;
+  auto stopped = library.world.stop({own_tids, attempt_.capture.waiting.span(), library.signal,
+                                     library.settings.stop_timeout_ns},
+                                    attempt_.space.arena(), &stuck);
+  if (!stopped.ok()) return stopped.error();
+  const Result<void> opened = open_ahead_stopped(stopped->first);
+  library.world.release();
+  opened_in_ns_ = library.world.resumed_ns(now_ns()) - stopped->began_ns;
+  if (open_) guard::await_enlisted(stopped->count);
+  return opened;
+}
+
+Result<void> GuardBackEnd::open_ahead_stopped(ThreadSlot* first) {
+  if (const char* why = guard::refuses(first)) return refuse(why);
+  if (!share_descriptors(first)) {
+    log_line(attempt_.space.log(),
+             "a thread has descriptors of its own, or kcmp(2) cannot tell: memory is protected in the "
+             "stop, which lasts longer");
+    return {};
+  }
+  auto opened = memory.open_stopped(faults_, true, first, arena);
+  attempt_.outcome.refused = !opened.ok();
+  CKPT_TRY(std::move(opened));
+  if (!keep_open(first)) {
+    memory.end_stopped(first);
+    return no_memory("the list of pages that are not protected");
+  }
+  attempt_.capture.descriptors.hide(memory.descriptor());
+  guard::open_stopped(copier_, memory.faults(), &arming, &memory);
+  open_ = true;
+  return {};
+}
+
+// What the kernel writes to without a system call of the thread.
+bool GuardBackEnd::keep_open(const ThreadSlot* stopped) {
+  for (const ThreadSlot* s = stopped; s != nullptr; s = s->next) {
+    if (s->clear_child_tid != 0 && !memory.keep_open(Addr{s->clear_child_tid}.page_down())) return false;
+    if (s->rseq == 0) continue;
+    const Addr first = Addr{s->rseq}.page_down(), last = Addr{s->rseq + s->rseq_len - 1}.page_down();
+    if (!memory.keep_open(first) || (last != first && !memory.keep_open(last))) return false;
+  }
+  return true;
+}
+
+// Who is inside a critical section may wait for the end of the guard, to make a thread for example.
+bool GuardBackEnd::stood_in_vain(ThreadSlot* first) {
+  if (!open_) return true;
+  log_line(attempt_.space.log(),
+           "a thread is in its critical section: memory is protected in the stop, which lasts longer");
+  leave_stopped(first, true);
+  return false;
+}
+
+void GuardBackEnd::threads_stand(ThreadSlot* first) {
+  if (open_) leave_stopped(first, false);
+}
+
+// First thing in the stop: the image's instant knows of no guard. Memory stays protected.
+void GuardBackEnd::leave_stopped(ThreadSlot* first, bool give_up) {
+  guard::close_stopped();
+  open_ = false;
+  if (!give_up && !callbacks::any(CKPT_RT_BEFORE_CHECKPOINT)) return;
+  // Registered just now: they run in the stop, and write to memory.
+  memory.end_stopped(first);
+  attempt_.capture.descriptors.hide(-1);
+  ahead_ = false;
+}
+
+Result<void> GuardBackEnd::capture_memory() {
+  if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT))
+    return refuse("it has functions that run in the stop (ckpt_rt_callback)");
+  CKPT_TRY(accept(attempt_.capture.map));
+  if (!ahead_) return capture_in_stop();
+  CKPT_TRY(settle_protection());
+  guard::reopen_stopped(copier_);
+  open_ = copies_ = true;
+  return {};
+}
+
+// Nothing was protected ahead: all of it now.
+Result<void> GuardBackEnd::capture_in_stop() {
+  if (const char* why = guard::refuses(library.stopped_threads)) return refuse(why);
+  ProcessCapture& capture = attempt_.capture;
+  Arena& lists = attempt_.space.arena();
+  capture.map.copy_special_pages_eagerly();
+  auto begun = memory.open_stopped(faults_, false, library.stopped_threads, lists);
+  if (!begun.ok()) {
+    attempt_.outcome.refused = true;
+    return begun.error();
+  }
+  CKPT_TRY(memory.add_stopped(capture.map.mappings()));
+  CKPT_TRY(list_pages(capture, attempt_.segment_bytes, attempt_.space, table_, &attempt_.eager));
+  if (!queue_.reserve(lists, static_cast<uint32_t>(pool_.buffers() + 1)))
+    return no_memory("the queue of buffers");
+  if (!open_pages_.collect(library.stopped_threads, capture.still_memory, true))
+    return no_memory("the list of pages that are not protected");
+  CKPT_TRY(copy_open_segments());
+  CKPT_TRY(protect_table());
+  attempt_.clock.end(StopClock::kProtection);
+  CKPT_TRY(attempt_.eager.copy(capture.map, capture.still_memory));
+  attempt_.clock.end(StopClock::kCopies);
+  guard::open_stopped(copier_, memory.faults(), nullptr, &memory);
+  open_ = copies_ = true;
+  return {};
+}
+
+// Around open pages all of a segment is copied now: a stack that its thread goes on with.
+Result<void> GuardBackEnd::copy_open_segments() {
+  for (Addr page : open_pages_.span()) {
+    SegmentId id;
+    if (!table_.find(page, &id) || table_.state(id) != SegmentState::kProtected) continue;
+    const Segment& s = table_[id];
+    for (uint64_t left = s.present; left != 0;) {
+      const int first = std::countr_zero(left), count = std::countr_one(left >> first);
+      const AddrRange run{s.base + static_cast<uint64_t>(first) * kPageSize,
+                          s.base + static_cast<uint64_t>(first + count) * kPageSize};
+      CKPT_TRY(attempt_.eager.add({&run, 1}));
+      left &= count + first >= 64 ? 0 : ~0ull << (first + count);
+    }
+    table_.clear_present(table_.window(s));
+    table_.set(id, SegmentState::kCopied);
+  }
+  return {};
+}
+
+// Segments side by side are protected at once.
+Result<void> GuardBackEnd::protect_table() {
+  constexpr uint64_t kAtOnce = 8 << 20;
+  auto next_run = [this](SegmentId& id, AddrRange* run) {
+    while (id.value < table_.size() && table_.state(id) != SegmentState::kProtected) ++id.value;
+    if (id.value == table_.size()) return false;
+    *run = table_.window(table_[id]);
+    const uint32_t region = table_[id].region;
+    while (++id.value < table_.size() && table_.state(id) == SegmentState::kProtected &&
+           table_[id].region == region && table_.window(table_[id]).start == run->end &&
+           run->size() < kAtOnce) {
+      run->end = table_.window(table_[id]).end;
+    }
+    return true;
+  };
+  size_t runs = 0;
+  AddrRange run;
+  for (SegmentId id{0}; next_run(id, &run);) ++runs;
+  if (!memory.has_room_for(runs, attempt_.capture.map.mappings().size()))
+    return refuse("its memory is scattered over too many mappings (vm.max_map_count)");
+  for (SegmentId id{0}; next_run(id, &run);) {
+    if (const long r = memory.protect(run); r != 0) {
+      return make_error(ExitCode::kInternal, static_cast<int>(r), "cannot write-protect {:#x}-{:#x} ({})",
+                        run.start.value, run.end.value, errno_name(static_cast<int>(r)));
+    }
+  }
+  return {};
+}
+
+Result<void> GuardBackEnd::after_copying() {
+  // Of the stop that was the image's: closing the guard takes another.
+  late_ = ask_for_late_signal();
+  close();
+  return {};
+}
+
+// After a failure: nothing is protected when this returns, and nobody is under guard.
+void GuardBackEnd::let_faults_go() {
+  if (open_) return close();
+  if (!memory.is_open()) return;
+  // In the stop. What is taken from mappings is known by the table.
+  if (memory.cuts_mappings()) copier_.unprotect_rest();
+  memory.end_stopped(library.stopped_threads);
+}
+
+// Mapping by mapping, exactly as they are now: the program has changed some since they were registered, and
+// whoever has one cut in two cannot mremap(2) it. The gate is held as long as the list of mappings is gone
+// by, hence not for all at once.
+void GuardBackEnd::take_registration_off() {
+  if (memory.cuts_mappings()) return;
+  constexpr uint64_t kAtOnce = 64 << 20;
+  Arena scratch;
+  for (Addr from{0};;) {
+    if (!scratch.reserve(64 << 20)) return;  // the descriptor's end will do it
+    MappingsHeld held;
+    MemoryMap now(scratch);
+    if (!held.sure() || !now.read(attempt_.space.own()).ok()) return;
+    uint64_t done = 0;
+    for (const Mapping& m : now.mappings()) {
+      if (m.range.start < from || m.handling != Handling::kTracked) continue;
+      if (done >= kAtOnce) break;
+      memory.remove(m.range);
+      done += m.range.size();
+      from = m.range.end;
+    }
+    if (done == 0) return;
+    scratch.release();
+  }
+}
+
+// All is copied, or the attempt is given up. Returns when no thread of the program is under guard any more.
+void GuardBackEnd::close() {
+  // Ahead of the stop the table is the threads' as well; memory that is not registered is not protected.
+  if (copies_) copier_.unprotect_rest();
+  take_registration_off();
+  Arena scratch;
+  // Unlike other failures this one cannot be passed on: threads would stay under guard, which costs time
+  // and no more.
+  for (bool logged = false; open_; scratch.release()) {
+    if (!scratch.reserve(16 << 20)) {
+      sys::call(__NR_sched_yield);
+      continue;
+    }
+    if (!close_in_a_stop(scratch, !logged)) logged = true;
+  }
+}
+
+bool GuardBackEnd::close_in_a_stop(Arena& scratch, bool log_failure) {
+  const int own_tids[] = {sys::gettid(), library.writer.tid()};
+  int stuck = 0;
+  auto stopped =
+      library.world.stop({own_tids, {}, library.signal, library.settings.stop_timeout_ns}, scratch, &stuck);
+  if (!stopped.ok()) {
+    if (log_failure)
+      log_format(attempt_.space.log(), "the guard stays open a while: {}", stopped.error().message());
+    return false;
+  }
+  guard::close_stopped();
+  memory.end_stopped(stopped->first);
+  open_ = false;
+  library.world.release();
+  const int64_t pause = library.world.resumed_ns(now_ns()) - stopped->began_ns;
+  const guard::Counters c = guard::counters();
+  const CopyCounters& copies = copier_.counters();
+  log_format(attempt_.space.log(),
+             "faults {}: {} faults, longest {} us; {} system calls passed the guard, {} waited for its "
+             "end, longest {} us; {} "
+             "signals; the stops that begin and end it {} and {} us",
+             fault_back_end_name(faults_), copies.faults.load(), copies.longest_wait_ns.load() / 1000, c.calls,
+             c.waited, c.longest_wait_ns / 1000, c.signals, opened_in_ns_ / 1000, pause / 1000);
+  return true;
+}
+
+}  // namespace ckpt

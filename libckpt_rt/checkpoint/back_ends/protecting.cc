@@ -1,0 +1,201 @@
+#include "libckpt_rt/checkpoint/back_ends/protecting.h"
+
+#include <errno.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "copier/segment_size.h"
+#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/checkpoint/callbacks.h"
+#include "libckpt_rt/checkpoint/progress.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/log.h"
+
+namespace ckpt {
+
+Result<void> ProtectingBackEnd::reserve(const Room& room) {
+  const uint64_t segment = attempt_.segment_bytes, set = library.settings.pool_bytes;
+  open_pages_.make_list(attempt_.space.arena());
+  // A buffer for every segment, and the reserve, which copies in order do not use.
+  const uint64_t all = set + most_segments(room.memory, segment) * segment / 3 * 4;
+  if (pool_size_ == PoolSize::kAllOfMemory && !pool_.reserve(all, segment)) {
+    attempt_.space.note(1,
+                        "no address space for a pool as large as memory (ulimit -v): mode realtime instead of "
+                        "realtime-large");
+    pool_size_ = PoolSize::kAsSet;
+    attempt_.cost.mode = Mode::kRealtime;
+  }
+  if (pool_size_ == PoolSize::kAsSet && !pool_.reserve(set, segment))
+    return no_memory("the buffer pool (CKPT_POOL)");
+  // What is appended are buffers of the pool, and copies made in the pause, which stay to the end. The writer
+  // takes another batch only when it has a quarter of the pool: a quarter held leaves that, and what forced
+  // copies may use.
+  attempt_.image.sink().hold_buffers(
+      std::min(pool_.buffers() / 4, static_cast<size_t>(kHeldBytes / segment)));
+  pool_.populate(std::min(room.memory.resident, kAheadBytes));
+  return {};
+}
+
+Result<void> ProtectingBackEnd::open_image() {
+  return attempt_.image.open(attempt_.space.log(), &buffer_released, this);
+}
+
+void ProtectingBackEnd::buffer_released(void* self, uint32_t buffer) {
+  auto& b = *static_cast<ProtectingBackEnd*>(self);
+  if (buffer != kNoBuffer) b.pool_.release(buffer);
+  checkpoint_progress::written(
+      b.attempt_.image.sink().memory_bytes() +
+      b.copier_.counters().zero_pages.load(std::memory_order_relaxed) * kPageSize);
+}
+
+void ProtectingBackEnd::add_own_ranges() {
+  // Without room in the list the range is in the image, and is mapped again in vain.
+  [[maybe_unused]] const bool added = attempt_.space.own(pool_.range());
+}
+
+// A filter that allows what was always called here may kill whoever makes another call.
+AddrRange ProtectingBackEnd::huge_pages() const {
+  return is_filtered() ? AddrRange{}
+                       : leading_huge_pages(attempt_.capture.pages.descriptor(), pool_.populated());
+}
+
+Result<void> ProtectingBackEnd::catch_up() {
+  auto done = arming_.catch_up();
+  faults_ahead_ = arming_.faults();
+  return done;
+}
+
+bool ProtectingBackEnd::writes_at_once() const {
+  return pool_size_ == PoolSize::kAsSet || table_.size() > pool_.buffers() / 4 * 3;
+}
+
+void ProtectingBackEnd::expect_progress() {
+  checkpoint_progress::expect(table_.bytes_to_copy() + attempt_.eager.bytes());
+}
+
+// The device that copies in order are handed to (CKPT_ENGINE=dma). Without it they are made by the agent.
+bool ProtectingBackEnd::start_engine() {
+  if (!library.settings.dma) return false;
+  DmaSettings settings;
+  settings.most_bytes = static_cast<uint32_t>(attempt_.segment_bytes);
+  settings.burst_bytes = library.settings.dma_burst_bytes;
+  settings.speed.bytes_per_second = library.settings.dma_bytes_per_second;
+  engine_.emplace(source_, copier_.listener(), settings);
+  if (engine_->reserve(attempt_.space.arena()) &&
+      library.engine.spawn([](void* e) { static_cast<DmaCopyEngine*>(e)->run(); }, &*engine_,
+                           DescriptorTable::kShareWithCaller) == 0) {
+    copier_.use(*engine_, library.settings.dma_threshold);
+    return true;
+  }
+  log_line(attempt_.space.log(),
+           "the emulated device could not be started: copies are made by the processor; raise the limit on "
+           "processes");
+  return false;
+}
+
+// The copier need not be far ahead of a disk that it waits for in the end. What fits into the pool is copied
+// at once; but not of an increment, which is small, and for which to touch more buffers takes longer than to
+// write from the same ones again.
+void ProtectingBackEnd::limit_copies_ahead() {
+  const uint64_t segment = table_.segment_bytes();
+  const bool fits = table_.bytes_to_copy() <= pool_.buffers() * segment / 4 * 3;
+  if (pool_size_ == PoolSize::kAsSet && (!fits || attempt_.image.has_parent()))
+    pool_.limit_sequential(kAheadBytes / segment);
+}
+
+bool ProtectingBackEnd::copy_all() {
+  const bool by_engine = start_engine();
+  copier_.set_order(library.settings.order);
+  limit_copies_ahead();
+  const bool complete = copier_.run(attempt_.increments);
+  if (by_engine) {
+    engine_->stop();
+    library.engine.join();
+  }
+  attempt_.copied_ns = now_ns();
+  return complete;
+}
+
+int ProtectingBackEnd::ask_for_late_signal() {
+  return library.world.signalled_late(now_ns() + library.settings.stop_timeout_ns);
+}
+
+Error ProtectingBackEnd::memory_went() {
+  attempt_.outcome.memory_vanished = true;
+  return make_error(ExitCode::kInternal, EFAULT,
+                    "memory at {:#x} went before it was copied ({}); the checkpoint was given up",
+                    copier_.lost_at().value, copier_.lost_how());
+}
+
+Error ProtectingBackEnd::signalled_late(int late) {
+  library.look_at_signals = true;
+  attempt_.outcome.memory_vanished = true;
+  return late < 0
+             ? make_error(ExitCode::kTimeout, 0,
+                          "a thread has not gone on since the stop; the checkpoint is taken again")
+             : make_error(
+                   ExitCode::kInternal, 0,
+                   "thread {} was sent a signal when it stood still already; the checkpoint is taken again",
+                   late);
+}
+
+void ProtectingBackEnd::count() {
+  const CopyCounters& counters = copier_.counters();
+  CheckpointCost& cost = attempt_.cost;
+  cost.longest_wait_ns = static_cast<int64_t>(counters.longest_wait_ns.load());
+  cost.forced_copies = counters.forced.load();
+  cost.sequential_copies = counters.sequential.load();
+  cost.release_copies = counters.released.load();
+  cost.faults = counters.faults.load();
+  cost.pool_waits_forced = pool_.forced_waits();
+  cost.pool_waits_sequential = pool_.sequential_waits();
+}
+
+// While a watch is kept the size stays: what is protected is known by segment.
+void ProtectingBackEnd::choose_next_segment() {
+  if (!library.settings.segment_auto || attempt_.increments) return;
+  const uint64_t forced = attempt_.cost.forced_copies, in_order = attempt_.cost.sequential_copies;
+  const uint64_t bytes = attempt_.segment_bytes, next = next_segment(bytes, forced, in_order);
+  log_format(attempt_.space.log(), "segments of {} KiB; {} of {} copied by force; next {} KiB", bytes >> 10,
+             forced, forced + in_order, next >> 10);
+  library.settings.segment_bytes = next;
+}
+
+Result<void> ProtectingBackEnd::finish() {
+  before_go();
+  expect_progress();
+  // A callback may write more than the pool holds. With a pool for all of memory it cannot, but for memory that
+  // came while protection was under way.
+  if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT) && writes_at_once()) writer_.write();
+  attempt_.stop.go();
+  // Else it would only keep a processor from those who go on.
+  if (!writer_.writes() && writes_at_once()) writer_.write();
+  attempt_.capture.descriptors.release();
+
+  bool complete = copy_all();
+  attempt_.clock.log(attempt_.space.log(), attempt_.cost.pause_ns,
+                     {faults_ahead_, arming_.faults() - faults_ahead_, arming_.passes()});
+  if (!writer_.writes()) writer_.write();
+  ArenaVector<AddrRange> inherited(attempt_.space.arena());
+  const Result<void> listed = list_inherited(inherited);
+  const Result<void> ended = after_copying();
+  // Nobody pushes any more. An event that was read has been acted on.
+  complete = complete && !copier_.lost();
+  queue_.close();
+  writer_.end();
+  for (const Result<void>& part : {writer_.result(), listed, ended}) CKPT_TRY(part);
+  if (!complete) return memory_went();
+  // Most have left long ago.
+  if (const int late = late_signal(); late != 0) return signalled_late(late);
+
+  count();
+  CKPT_TRY(attempt_.describe());
+  if (attempt_.image.has_parent()) CKPT_TRY(attempt_.image.sink().inherit(inherited.span()));
+  CKPT_TRY(attempt_.commit());
+  attempt_.outcome.keeps_watch = attempt_.increments;
+  choose_next_segment();
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,114 @@
+// What the back ends that write-protect memory have in common: memory is protected ahead of the stop, what
+// was written since is protected again in it, and all is copied while the program runs, through the pool.
+//
+// Owner:     run_stages(). Callers: the agent, and the threads that copy, through copier_.
+#pragma once
+
+#include <optional>
+
+#include "copier/buffer_pool.h"
+#include "copier/copier.h"
+#include "copier/dma_copy_engine.h"
+#include "copier/filled_queue.h"
+#include "libckpt_rt/checkpoint/attempt.h"
+#include "libckpt_rt/checkpoint/back_ends/back_end.h"
+#include "libckpt_rt/checkpoint/stages/open_pages.h"
+#include "libckpt_rt/checkpoint/stages/writer_thread.h"
+
+namespace ckpt {
+
+// kAllOfMemory: copies never wait for the disk, and are written when all is copied ("large memory" of Li,
+// Naughton and Plank).
+enum class PoolSize { kAsSet, kAllOfMemory };
+
+class ProtectingBackEnd : public BackEnd {
+ public:
+  Result<void> reserve(const Room& room) override;
+  Result<void> open_image() override;
+  bool copies_in_order() const override { return true; }
+  void add_own_ranges() override;
+  bool finds_late_signals() const override { return true; }
+  Result<void> catch_up() override;
+  Result<void> finish() override;
+  void end() override { writer_.end(); }
+  void release_buffers() override { pool_.release_memory(); }
+
+ protected:
+  // How far copies in order go ahead of the disk, and how much of that the writer may hold, bytes: what is
+  // left is more than the batch that it waits for.
+  static constexpr uint64_t kAheadBytes = 12 << 20, kHeldBytes = 6 << 20;
+
+  template <typename Memory>
+  ProtectingBackEnd(Attempt& attempt, PoolSize pool, Memory& memory, Arming& arming, SegmentTable& table)
+      : attempt_(attempt),
+        pool_size_(pool),
+        memory_(memory),
+        source_(memory),
+        arming_(arming),
+        table_(table),
+        copier_(table, pool_, queue_, memory) {}
+  ~ProtectingBackEnd() = default;
+
+  // While the program runs: protects in passes, then gets ready.
+  Result<void> protect_ahead();
+  // The last thing in the stop: what was written since it was protected is protected again.
+  Result<void> settle_protection();
+  Result<void> get_all_ready() { return attempt_.get_ready(writer_.helper()); }
+  // Where copies of the agent go; empty: anywhere.
+  AddrRange huge_pages() const;
+  // A thread that was sent a signal while it stood; see StopWorld::signalled_late.
+  static int ask_for_late_signal();
+
+  // What protect_ahead() asks of the back end, in this order, in each of its rounds.
+  // A call that changes mappings did not end: may protection begin in the stop instead?
+  virtual Result<void> mappings_in_motion(int) { return {}; }
+  virtual Result<void> accept(const MemoryMap&) { return {}; }
+  virtual void leave_out(std::span<Mapping>) {}
+  virtual Result<void> renew_table(std::span<const Mapping>) { return {}; }
+  virtual Result<void> check_table() { return {}; }
+
+  // Threads still stand: from now on faults and events go to the copier.
+  virtual void serve_copier() {}
+
+  // What finish() asks. Threads still stand.
+  virtual void before_go() {}
+  // All is copied, or lost: takes protection off, or leaves it to the watch. Nobody copies any more when it
+  // returns.
+  virtual Result<void> after_copying() = 0;
+  virtual int late_signal() = 0;
+  // Pages that are as in the parent.
+  virtual Result<void> list_inherited(ArenaVector<AddrRange>&) { return {}; }
+
+  Attempt& attempt_;
+  PoolSize pool_size_;
+  ArmedMemory& memory_;    // the same memory: to be protected,
+  ProgramMemory& source_;  // and to be copied
+  Arming& arming_;
+  SegmentTable& table_;
+  BufferPool pool_;
+  FilledQueue queue_;
+  Copier copier_;
+  WriterThread writer_{{attempt_.eager, queue_, pool_, attempt_.image.sink()}};
+  OpenPages open_pages_;
+  uint64_t faults_ahead_ = 0;
+
+ private:
+  // One round of protect_ahead(). False: protection begins in the stop.
+  Result<bool> add_memory(int round, MemoryMap& now);
+  Result<void> release_open_pages(ArenaVector<AddrRange>& runs);
+  void release_excluded();
+  static void buffer_released(void* self, uint32_t buffer);
+  bool start_engine();
+  bool writes_at_once() const;
+  void expect_progress();
+  void limit_copies_ahead();
+  bool copy_all();
+  Error memory_went();
+  Error signalled_late(int late);
+  void count();
+  void choose_next_segment();
+
+  std::optional<DmaCopyEngine> engine_;
+};
+
+}  // namespace ckpt

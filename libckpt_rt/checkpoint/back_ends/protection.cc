@@ -1,0 +1,112 @@
+// What ProtectingBackEnd does with protection: ahead of the stop, and in it.
+#include "libckpt_rt/capture/excluded_memory.h"
+#include "libckpt_rt/capture/heap_extents.h"
+#include "libckpt_rt/checkpoint/back_ends/protecting.h"
+#include "libckpt_rt/checkpoint/stages/page_list.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/interpose/memory/gate.h"
+
+namespace ckpt {
+
+Result<void> ProtectingBackEnd::protect_ahead() {
+  // The second round is for what was mapped during the first: it is as short as there is little.
+  for (int round = 0; round < 2; ++round) {
+    MemoryMap now(attempt_.space.arena());
+    auto added = add_memory(round, now);
+    if (!added.ok()) return added.error();
+    if (!*added) return get_all_ready();
+    if (round == 0) CKPT_TRY(check_table());
+    ArenaVector<Addr> stacks(attempt_.space.arena());
+    attempt_.capture.waiting.clear();
+    if (!list_waiting(attempt_.space.arena(), stacks, attempt_.capture.waiting))
+      return no_memory("the list of threads");
+    if (round == 1) {
+      CKPT_TRY(attempt_.eager.make_room(now, attempt_.capture.pages, stacks.size(), attempt_.space));
+      CKPT_TRY(get_all_ready());
+    }
+    // The last thing: what is written from here on is protected in the stop.
+    CKPT_TRY(arming_.run(now.mappings(), stacks.span()));
+  }
+  return {};
+}
+
+Result<bool> ProtectingBackEnd::add_memory(int round, MemoryMap& now) {
+  MappingsHeld held;
+  if (!held.sure()) {
+    CKPT_TRY(mappings_in_motion(round));
+    log_line(attempt_.space.log(),
+             "a call that changes mappings did not end: memory is protected in the stop, which lasts longer");
+    return false;
+  }
+  CKPT_TRY(now.read(attempt_.space.own()));
+  CKPT_TRY(accept(now));
+  now.copy_flags_from(attempt_.capture.map_before);
+  now.copy_special_pages_eagerly();
+  leave_out(now.mappings());
+  if (round == 0) CKPT_TRY(renew_table(now.mappings()));
+  arming_.add(now.mappings());
+  // The gate does not hold a program that makes its system calls itself.
+  MemoryMap again(attempt_.space.arena());
+  CKPT_TRY(again.read(attempt_.space.own()));
+  arming_.keep(now.mappings(), again.mappings());
+  return true;
+}
+
+// From here on nobody writes to the program's memory without a fault, we ourselves not at all.
+Result<void> ProtectingBackEnd::settle_protection() {
+  ProcessCapture& capture = attempt_.capture;
+  Arena& arena = attempt_.space.arena();
+  if (!open_pages_.collect(library.stopped_threads, capture.still_memory, !memory_.kernel_waits()))
+    return no_memory("the list of pages that are not protected");
+  open_pages_.sort();
+  if (!queue_.reserve(arena, static_cast<uint32_t>(pool_.buffers() + 1)))
+    return no_memory("the queue of buffers");
+  capture.map.copy_special_pages_eagerly();
+  leave_out(capture.map.mappings());
+  ArenaVector<AddrRange> runs(arena);
+  for (const Mapping& m : capture.map.mappings()) {
+    if (m.handling == Handling::kEager) CKPT_TRY(capture.pages.scan(m, runs));
+  }
+  ArmedMemory::Serving serving(memory_);
+  CKPT_TRY(arming_.settle(capture.map.mappings(), open_pages_.span(), runs));
+  CKPT_TRY(leave_out_excluded(runs, 0));
+  if (!heap_extents::leave_out(capture.free_heap.span(), runs, 0)) return no_memory("the list of pages");
+  // They stay protected: who writes to one makes its segment writable, as with any page that was not there at
+  // the stop.
+  for (const AddrRange& free : capture.free_heap) table_.clear_present(free);
+  release_excluded();
+  CKPT_TRY(release_open_pages(runs));
+  CKPT_TRY(attempt_.eager.add(runs.span()));
+  attempt_.clock.end(StopClock::kProtection);
+  CKPT_TRY(attempt_.eager.copy(capture.map, capture.still_memory));
+  serve_copier();
+  attempt_.clock.end(StopClock::kCopies);
+  return {};
+}
+
+void ProtectingBackEnd::release_excluded() {
+  for (const Mapping& m : attempt_.capture.map.mappings()) {
+    if (m.handling != Handling::kTracked) continue;
+    for (AddrRange out, rest = m.range; !(out = excluded_memory::next_excluded(rest)).empty();
+         rest.start = out.end) {
+      arming_.release(out);
+    }
+  }
+}
+
+Result<void> ProtectingBackEnd::release_open_pages(ArenaVector<AddrRange>& runs) {
+  for (Addr page : open_pages_.span()) {
+    if (!table_.is_present(page)) {
+      // A hole beside pages that are protected: the kernel must be able to write there all the same.
+      if (table_.has_pages_around(page)) arming_.release({page, page + kPageSize});
+      continue;
+    }
+    if (!runs.push_back({page, page + kPageSize})) return no_memory("the list of pages");
+    arming_.release({page, page + kPageSize});
+  }
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,106 @@
+#include "libckpt_rt/checkpoint/back_ends/still.h"
+
+#include <errno.h>
+
+#include <bit>
+
+#include "base/clock.h"
+#include "libckpt_rt/checkpoint/progress.h"
+#include "libckpt_rt/checkpoint/stages/page_list.h"
+
+namespace ckpt {
+
+Result<void> StillBackEnd::open_image() {
+  // No segment has a buffer that could be released.
+  return attempt_.image.open(
+      attempt_.space.log(),
+      [](void* image, uint32_t) {
+        checkpoint_progress::written(static_cast<PendingImage*>(image)->sink().memory_bytes());
+      },
+      &attempt_.image);
+}
+
+Result<void> StillBackEnd::list_memory(EagerCopies* eager) {
+  return list_pages(attempt_.capture, attempt_.segment_bytes, attempt_.space, table_, eager);
+}
+
+Result<void> StillBackEnd::describe_and_commit() {
+  CKPT_TRY(attempt_.describe());
+  return attempt_.commit();
+}
+
+Result<void> StillBackEnd::read_pages(const Segment& segment, bool file, std::byte* bounce, uint64_t* mask) {
+  const bool readable = table_.region(segment).readable;
+  for (uint64_t left = *mask; left != 0; left &= left - 1) {
+    const uint64_t offset = static_cast<uint64_t>(std::countr_zero(left)) * kPageSize;
+    if (attempt_.capture.still_memory.read(bounce + offset, segment.base + offset, kPageSize, readable) == 0)
+      continue;
+    if (!file) {
+      return make_error(ExitCode::kInternal, EFAULT, "cannot read the program's memory at {:#x}",
+                        segment.base.value + offset);
+    }
+    *mask &= ~(left & -left);
+  }
+  return {};
+}
+
+Result<void> StillBackEnd::write_table() {
+  std::byte* bounce = nullptr;
+  for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
+    Segment& s = table_[id];
+    std::byte* data = s.base.as();
+    uint64_t mask = s.present;
+    // Files may be shorter than their mapping, and other mappings unreadable: through the kernel.
+    const Mapping* m = attempt_.capture.map.find(table_.window(s).start);
+    const bool file = m != nullptr && m->inode != 0;
+    if (!table_.region(s).readable || file) {
+      if (bounce == nullptr)
+        bounce = static_cast<std::byte*>(
+            attempt_.space.arena().allocate(table_.segment_bytes(), kPageSize));
+      if (bounce == nullptr)
+        return make_error(ExitCode::kInternal, ENOMEM, "no memory to read unreadable pages");
+      CKPT_TRY(read_pages(s, file, bounce, &mask));
+      data = bounce;
+    }
+    // A page of zeros in a file mapping differs from the file: it must be in the image.
+    for (uint64_t left = file ? 0 : mask; left != 0; left &= left - 1) {
+      const int page = std::countr_zero(left);
+      if (page_is_zero(data + static_cast<size_t>(page) * kPageSize)) mask &= ~(1ull << page);
+    }
+    if (mask == 0) continue;
+    CopiedSegment segment{s.base, mask, data, kNoBuffer};
+    CKPT_TRY(attempt_.image.sink().append({&segment, 1}));
+    ++attempt_.cost.sequential_copies;
+  }
+  attempt_.copied_ns = now_ns();
+  return {};
+}
+
+Result<void> SequentialBackEnd::finish() {
+  CKPT_TRY(write_table());
+  attempt_.stop.go();
+  attempt_.capture.descriptors.release();
+  return describe_and_commit();
+}
+
+Result<void> ConcurrentBackEnd::reserve(const Room& room) {
+  return attempt_.eager.make_room_for_all(room.memory.resident, attempt_.space);
+}
+
+Result<void> ConcurrentBackEnd::capture_memory() {
+  for (Mapping& m : attempt_.capture.map.mappings()) {
+    if (m.handling != Handling::kSkip) m.handling = Handling::kEager;
+  }
+  CKPT_TRY(list_memory(&attempt_.eager));
+  return attempt_.eager.copy(attempt_.capture.map, attempt_.capture.still_memory);
+}
+
+Result<void> ConcurrentBackEnd::finish() {
+  attempt_.copied_ns = now_ns();
+  attempt_.stop.go();
+  attempt_.capture.descriptors.release();
+  CKPT_TRY(attempt_.image.sink().append(attempt_.eager.segments()));
+  return describe_and_commit();
+}
+
+}  // namespace ckpt

@@ -1,0 +1,54 @@
+// Back ends that have all of memory read while nobody changes it: threads stand, or it is a forked child's.
+//
+// Owner:     run_stages(). Callers: the agent.
+#pragma once
+
+#include "libckpt_rt/checkpoint/attempt.h"
+#include "libckpt_rt/checkpoint/back_ends/back_end.h"
+
+namespace ckpt {
+
+class StillBackEnd : public BackEnd {
+ public:
+  explicit StillBackEnd(Attempt& attempt) : attempt_(attempt) {}
+
+  Result<void> reserve(const Room&) override { return {}; }
+  Result<void> open_image() override;
+  void add_own_ranges() override {}
+  Result<void> get_ready() override { return attempt_.get_ready({}); }
+
+ protected:
+  ~StillBackEnd() = default;
+
+  // Lists what there is; eager: pages that are to be copied in the pause, nullptr: none are.
+  Result<void> list_memory(EagerCopies* eager);
+  // Writes what is in the table. The sink reads the program's pages in place.
+  Result<void> write_table();
+  Result<void> describe_and_commit();
+
+  Attempt& attempt_;
+  SegmentTable table_;
+
+ private:
+  // Pages that cannot be read in place, into `bounce`. Those that the file does not have leave the mask.
+  Result<void> read_pages(const Segment& segment, bool file, std::byte* bounce, uint64_t* mask);
+};
+
+// Writes all while threads stand.
+class SequentialBackEnd final : public StillBackEnd {
+ public:
+  using StillBackEnd::StillBackEnd;
+  Result<void> capture_memory() override { return list_memory(nullptr); }
+  Result<void> finish() override;
+};
+
+// Copies all while threads stand, and writes it when they go on ("concurrent" of Li, Naughton and Plank).
+class ConcurrentBackEnd final : public StillBackEnd {
+ public:
+  using StillBackEnd::StillBackEnd;
+  Result<void> reserve(const Room& room) override;
+  Result<void> capture_memory() override;
+  Result<void> finish() override;
+};
+
+}  // namespace ckpt

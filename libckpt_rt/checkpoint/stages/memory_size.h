@@ -1,0 +1,25 @@
+// How much memory the program has, and how much room the lists about it take.
+//
+// Owner:     one attempt, while it prepares. Callers: the agent, while the program runs.
+// Never:     allocates: it reads one small file.
+#pragma once
+
+#include <cstdint>
+
+namespace ckpt {
+
+// Bytes that the process has mapped, and bytes that it has in memory.
+struct MemorySize {
+  uint64_t mapped = 0, resident = 0;
+};
+MemorySize memory_size();
+
+// Address space for lists whose length is not known ahead. RLIMIT_AS makes it smaller: the program wants most
+// of what is left for itself.
+uint64_t list_bytes(const MemorySize& memory);
+// Upper bound of the number of segments of so many bytes: the blocks of 2 MiB in which a page exists.
+uint64_t most_segments(const MemorySize& memory, uint64_t segment_bytes);
+// The most that tables of segments can take: three times (the table, what is added to it, and both merged).
+uint64_t table_bytes(const MemorySize& memory, uint64_t segment_bytes);
+
+}  // namespace ckpt

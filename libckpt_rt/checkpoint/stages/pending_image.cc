@@ -1,0 +1,97 @@
+#include "libckpt_rt/checkpoint/stages/pending_image.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "libckpt_rt/checkpoint/checkpoint.h"
+#include "libckpt_rt/checkpoint/stages/workspace.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/log.h"
+
+namespace ckpt {
+
+namespace {
+
+bool goes_to_command() { return library.settings.to[0] != '\0'; }
+
+SinkOptions image_options(HelperThreads* helpers, ImageOutput* command) {
+  SinkOptions options;
+  options.helpers = helpers;
+  if (goes_to_command()) options.output = command;
+  set_compression(options, library.settings.compress);
+  options.knowledge = &library.compression;
+  return options;
+}
+
+}  // namespace
+
+PendingImage::PendingImage() : sink_(image_options(&compression_threads_, &command_)) {}
+
+PendingImage::~PendingImage() {
+  sink_.abort();
+  if (key_ != nullptr) wipe(key_, sizeof(*key_));
+}
+
+Result<void> PendingImage::reserve(uint64_t most_saved) {
+  const SinkOptions options = image_options(&compression_threads_, &command_);
+  return arena_.reserve(DirectSink::arena_bytes(options, most_saved)) ? Result<void>()
+                                                                      : no_memory("the checkpoint's lists");
+}
+
+Result<void> PendingImage::read_key(Arena& arena) {
+  if (library.key_file[0] == '\0') return {};
+  key_ = static_cast<ImageKey*>(arena.allocate(sizeof(ImageKey)));
+  if (key_ == nullptr) return no_memory("the key");
+  CKPT_TRY(read_key_file(library.key_file, *key_));
+  sink_.set_key(key_);
+  return {};
+}
+
+Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& parent, CheckpointCost& cost) {
+  auto opened = open_image_directory(library.directory);
+  if (!opened.ok()) return opened.error();
+  space.directory() = std::move(*opened);
+  const int directory = space.directory().get();
+  CKPT_TRY(read_key(space.arena()));
+  if (uint32_t removed = remove_dead_leftovers(directory); removed > 0) {
+    log_format(space.log(), "removed {} unfinished images of processes that are gone", removed);
+  }
+  auto sequence = next_sequence(directory, library.run_id);
+  if (!sequence.ok()) return sequence.error();
+  if (goes_to_command()) library.last_streamed = *sequence = std::max(*sequence, library.last_streamed + 1);
+  std::memcpy(identity_.run_id, library.run_id, sizeof(identity_.run_id));
+  identity_.sequence = *sequence;
+  choose_parent(directory, parent);
+  identity_.realtime_ns = now_ns(CLOCK_REALTIME);
+  name_ = compose_image_name(library.name, library.pid, library.run_id, *sequence);
+  cost.parent_sequence = identity_.parent.sequence;
+  cost.sequence = *sequence;
+  if (goes_to_command()) {
+    *fmt::format_to_n(cost.image, sizeof(cost.image) - 1, "{}", name_.text).out = '\0';
+  } else {
+    *fmt::format_to_n(cost.image, sizeof(cost.image) - 1, "{}/{}", library.directory, name_.text).out = '\0';
+  }
+  return {};
+}
+
+void PendingImage::choose_parent(int directory, const ParentImage& parent) {
+  identity_.parent = {};
+  if (goes_to_command()) return;  // whoever gets it need not have another
+  if (parent.sequence == 0 || !chain_may_grow(parent, library.settings.increments + 1)) return;
+  // The program may have been restarted twice: both write into one directory, and prune it.
+  parent_ = hold_image(directory, parent.name);
+  if (parent_.valid() && parent_is_whole(directory, library.run_id, parent, key_))
+    identity_.parent = parent;
+  else
+    parent_.reset();
+}
+
+Result<void> PendingImage::open(int directory, ReleaseBuffer release, void* context) {
+  if (goes_to_command()) {
+    CKPT_TRY(command_.start(library.settings.to, name_.text, identity_, directory, arena_));
+  }
+  return sink_.open(directory, name_.text, identity_, arena_, release, context);
+}
+
+}  // namespace ckpt

@@ -1,0 +1,48 @@
+// What an attempt finds out about the program: ahead of the stop, then in it. The image's META section is
+// written from it.
+//
+// Owner:     one Attempt. Callers: the agent. Filled by Prepare (map_before, files), Stop (the rest).
+#pragma once
+
+#include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/mapped_files.h"
+#include "libckpt_rt/capture/memory_map.h"
+#include "libckpt_rt/capture/page_scan.h"
+#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/still_memory.h"
+#include "libckpt_rt/checkpoint/meta.h"
+#include "libckpt_rt/core/beside.h"
+
+namespace ckpt {
+
+struct ProcessCapture {
+  explicit ProcessCapture(Arena& arena) : map_before(arena), files(arena), map(arena) {}
+  // When the arena has memory.
+  void make_lists(Arena& arena) {
+    free_heap = ArenaVector<AddrRange>(arena);
+    threads = ArenaVector<StoppedThread>(arena);
+    waiting = ArenaVector<int>(arena);
+    pending = ArenaVector<PendingSignalRecord>(arena);
+  }
+
+  // Ahead of the stop.
+  MemoryMap map_before;
+  MappedFiles files;
+  ArenaVector<int> waiting;  // threads that waited just ahead of the stop
+
+  // In the stop.
+  MemoryMap map;
+  ProcessFacts facts;
+  ArenaVector<AddrRange> free_heap;  // pages whose content nobody needs
+  ArenaVector<StoppedThread> threads;
+  ArenaVector<PendingSignalRecord> pending;
+
+  // By which it is found out.
+  ProcessTexts texts;
+  DescriptorCapture descriptors;
+  PageScan pages;
+  StillMemory still_memory;
+  Beside beside{};  // reads half of the mappings
+};
+
+}  // namespace ckpt

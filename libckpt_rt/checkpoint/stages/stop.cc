@@ -1,0 +1,199 @@
+#include "libckpt_rt/checkpoint/stages/stop.h"
+
+#include <errno.h>
+
+#include "base/clock.h"
+#include "libckpt_rt/capture/heap_extents.h"
+#include "libckpt_rt/checkpoint/back_ends/back_end.h"
+#include "libckpt_rt/checkpoint/callbacks.h"
+#include "libckpt_rt/checkpoint/stages/restart_verdict.h"
+#include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/log.h"
+#include "libckpt_rt/entry/restart_entry.h"
+#include "libckpt_rt/protect/watch.h"
+#include "libckpt_rt/stop/critical_section.h"
+#include "libckpt_rt/stop/stuck_thread.h"
+
+namespace ckpt {
+
+void Stop::run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot) {
+  if (slot == nullptr || !callbacks::any(kind)) return;
+  library.world.run_on(
+      *slot, [](void* k) { callbacks::run(*static_cast<ckpt_rt_callback_kind*>(k)); }, &kind);
+}
+
+Result<void> Stop::stop(BackEnd& back_end) {
+  auto stopped = stop_threads(back_end);
+  if (!stopped.ok()) return stopped.error();
+  run_callbacks(CKPT_RT_BEFORE_CHECKPOINT, stopped->first);
+  library.leader_exited = stopped->leader_exited;
+  CKPT_TRY(list_signals(*stopped, !back_end.finds_late_signals()));
+  CKPT_TRY(list_threads(*stopped));
+  parts_.clock.end(StopClock::kThreads);
+  return {};
+}
+
+Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
+  auto tid_of = [](const RawThread& thread) { return thread.running() ? thread.tid() : 0; };
+  const int own_tids[] = {sys::gettid(), tid_of(library.fault_handler), tid_of(library.writer)};
+  StopWorld::Call call{own_tids, parts_.capture.waiting.span(), library.signal,
+                       library.settings.stop_timeout_ns};
+  struct Meanwhile {
+    BackEnd& back_end;
+    Result<void> result;
+  } meanwhile{back_end, {}};
+  if (back_end.protects_ahead()) {
+    call.argument = &meanwhile;
+    call.meanwhile = [](void* argument) {
+      auto& m = *static_cast<Meanwhile*>(argument);
+      if (m.result.ok()) m.result = m.back_end.catch_up();
+    };
+  }
+  const int64_t deadline = now_ns() + library.settings.stop_timeout_ns;
+  for (;;) {
+    int stuck = 0;
+    auto stopped = library.world.stop(call, parts_.space.arena(), &stuck);
+    if (!stopped.ok()) {
+      log_stuck(stuck);
+      return stopped.error();
+    }
+    parts_.clock.begin(stopped->called_ns, stopped->began_ns);
+    stands_ = true;
+    if (critical_section::none_inside()) {
+      library.stopped_threads = stopped->first;
+      back_end.threads_stand(stopped->first);
+      CKPT_TRY(std::move(meanwhile.result));
+      return stopped;
+    }
+    if (!back_end.stood_in_vain(stopped->first)) call.meanwhile = nullptr;
+    release();
+    if (!critical_section::await_none(deadline)) {
+      return make_error(
+          ExitCode::kTimeout, 0,
+          "a thread stayed in its critical section (ckpt_rt_enter_critical) longer than CKPT_STOP_TIMEOUT");
+    }
+  }
+}
+
+void Stop::log_stuck(int tid) {
+  const Mapping* own =
+      parts_.capture.map_before.find(Addr::of(reinterpret_cast<const void*>(&ckpt_restart_entry)));
+  if (tid == 0 || own == nullptr || !library.settings.log) return;
+  log_backtrace(parts_.space.log(), {own->path, own->path_len}, library.pid, tid, parts_.space.arena());
+}
+
+Result<void> Stop::list_threads(const StopWorld::Stopped& stopped) {
+  ArenaVector<StoppedThread>& threads = parts_.capture.threads;
+  if (stopped.leader_exited) {
+    StoppedThread leader{};
+    leader.record.tid = library.pid;
+    leader.record.flags = kThreadLeader | kThreadLeaderExited;
+    if (!threads.push_back(leader)) return no_memory("the list of threads");
+  }
+  // The leader's record comes first.
+  for (bool leaders : {true, false}) {
+    for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
+      if ((s->tid == library.pid) != leaders) continue;
+      StoppedThread t;
+      describe_thread(*s, library.pid, t);
+      if (!threads.push_back(t)) return no_memory("the list of threads");
+    }
+  }
+  parts_.cost.threads = static_cast<uint32_t>(threads.size());
+  return {};
+}
+
+// An expired timer becomes a pending signal: both are captured together.
+Result<void> Stop::list_signals(const StopWorld::Stopped& stopped, bool look_at_all) {
+  Arena& arena = parts_.space.arena();
+  ProcessTimers& timers = library.process.timers;
+  auto* before = static_cast<TimersLeft*>(arena.allocate(sizeof(TimersLeft)));
+  if (before == nullptr) return no_memory("the list of timers");
+  constexpr size_t kText = 64 << 10;
+  auto* text = static_cast<char*>(arena.allocate(kText));
+  if (text == nullptr) return no_memory("the text on timers");
+  const long n = parts_.capture.texts.read(ProcessTexts::kTimers, 0, false, text, kText);
+  CKPT_TRY(list_timers({text, n > 0 ? static_cast<size_t>(n) : 0}, timers));
+  read_timers(timers);
+  note_left(timers, *before);
+  library.world.collect_pending(
+      stopped, {1ull << (library.signal - 1), timers, look_at_all || library.look_at_signals},
+      library.pending);
+  read_timers(timers);
+  add_expired(timers, *before, library.signal, library.pending);
+  for (uint32_t i = 0; i < library.pending.count; ++i) {
+    const PendingSignal& saved = library.pending.list[i];
+    PendingSignalRecord p{saved.tid, saved.signal, {}};
+    std::memcpy(p.info, &saved.info, sizeof(p.info));
+    if (!parts_.capture.pending.push_back(p)) return no_memory("the list of pending signals");
+  }
+  if (library.pending.overflow)
+    parts_.space.note(1, "more than 4096 signals are pending: those beyond are lost at restart");
+  return {};
+}
+
+Result<void> Stop::look(Watch& watch) {
+  ProcessCapture& capture = parts_.capture;
+  StopClock& clock = parts_.clock;
+  // The leader may have exited; any stopped thread shows the same descriptors, directory and ids.
+  const int tid = library.stopped_threads != nullptr ? library.stopped_threads->tid : library.pid;
+  StoppedSamplers samplers;
+  DescriptorExecutor executor;
+  if (library.stopped_threads != nullptr) executor = samplers.executor();
+  struct Sampling {
+    DescriptorCapture& descriptors;
+    ~Sampling() { descriptors.await_samples(); }
+  } sampling{capture.descriptors};
+  CKPT_TRY(capture.descriptors.begin_sampling(tid, executor));
+
+  CKPT_TRY(capture.map.read_again(parts_.space.own(), capture.beside));
+  capture.map.copy_flags_from(capture.map_before);
+  capture.map.check_other_names();
+  watch.look_up_in(&capture.map);
+  parts_.cost.mappings = static_cast<uint32_t>(capture.map.mappings().size());
+  clock.end(StopClock::kMappings);
+
+  CKPT_TRY(
+      read_process_facts(parts_.space.arena(), capture.texts, tid, library.leader_exited, capture.facts));
+  if (capture.facts.has_children) capture.facts.children = list_children(parts_.space.arena());
+  capture_process_state_stopped(capture.texts, library.process);
+  library.process.cap_ambient = capture.facts.process.cap_ambient;
+  for (const ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next)
+    capture.facts.parent_death_signal |= s->parent_death_signal;
+  clock.end(StopClock::kProcess);
+
+  CKPT_TRY(look_at_descriptors(tid, executor));
+  clock.end(StopClock::kDescriptors);
+  return heap_extents::collect_free(capture.still_memory, parts_.space.arena(), capture.free_heap)
+             ? Result<void>()
+             : no_memory("the list of free memory");
+}
+
+Result<void> Stop::look_at_descriptors(int tid, DescriptorExecutor executor) {
+  ProcessCapture& capture = parts_.capture;
+  ArenaVector<MappedFileRange> mapped(parts_.space.arena());
+  for (const Mapping& m : capture.map.mappings()) {
+    if (!m.shared || !m.whole || m.handling == Handling::kSkip || m.inode == 0) continue;
+    if (!mapped.push_back({m.device, m.inode, m.file_offset, m.range.size()}))
+      return no_memory("the list of mappings");
+  }
+  capture.descriptors.skip_mapped(mapped.span());
+  CKPT_TRY(capture.descriptors.recheck_stopped(tid, executor));
+  parts_.cost.descriptors = static_cast<uint32_t>(capture.descriptors.descriptor_count());
+  parts_.cost.restartable = can_be_restarted(capture, parts_.space);
+  return {};
+}
+
+void Stop::go() {
+  run_callbacks(CKPT_RT_AFTER_CHECKPOINT, library.stopped_threads);
+  release();
+  parts_.cost.pause_ns = library.world.resumed_ns(now_ns()) - parts_.clock.began_ns();
+}
+
+void Stop::release() {
+  if (stands_) library.world.release();
+  stands_ = false;
+}
+
+}  // namespace ckpt

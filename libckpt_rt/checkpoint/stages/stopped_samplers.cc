@@ -1,0 +1,43 @@
+#include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
+
+#include <iterator>
+
+#include "libckpt_rt/core/current_processor.h"
+#include "libckpt_rt/core/library.h"
+
+namespace ckpt {
+
+DescriptorExecutor StoppedSamplers::executor() {
+  DescriptorExecutor executor;
+  executor.context = this;
+  executor.run = [](void*, void (*work)(void*), void* argument) {
+    library.world.run_on(*library.world.alone(0), work, argument);
+  };
+  executor.start = [](void* self, void (*work)(void*), void* argument) {
+    static_cast<StoppedSamplers*>(self)->start(work, argument);
+  };
+  executor.await = [](void* self) { static_cast<StoppedSamplers*>(self)->await(); };
+  return executor;
+}
+
+// The first that is started must not come to our processor, and hold us up; the second not to the first
+// one's. A virtual processor at rest does not count as idle for the kernel: a thread that is woken comes to
+// where it was last, or to ours.
+void StoppedSamplers::start(void (*work)(void*), void* argument) {
+  const uint32_t busy = count_ == 0 ? current_processor() : slots_[0]->processor;
+  ThreadSlot* chosen = nullptr;
+  for (uint32_t i = 0; i < StopWorld::kAlone; ++i) {
+    ThreadSlot* slot = library.world.alone(i);
+    if (slot == nullptr || (count_ != 0 && slot == slots_[0])) continue;
+    if (chosen == nullptr || (chosen->processor == busy && slot->processor != busy)) chosen = slot;
+  }
+  if (chosen == nullptr || count_ == std::size(slots_)) return;
+  slots_[count_++] = chosen;
+  library.world.start_on(*chosen, work, argument);
+}
+
+void StoppedSamplers::await() {
+  while (count_ != 0) library.world.await(*slots_[--count_]);
+}
+
+}  // namespace ckpt

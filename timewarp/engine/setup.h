@@ -1,0 +1,74 @@
+// What all threads of a simulation share, and do not change while it runs but for the atomics named below.
+//
+// Owner:     ckpt_tw_run(), for one run. Callers: all threads of the engine.
+#pragma once
+
+#include <atomic>
+#include <barrier>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ckpt_timewarp.h"
+#include "timewarp/engine/channel.h"
+#include "timewarp/engine/gvt.h"
+#include "timewarp/engine/lp.h"
+#include "timewarp/engine/memory.h"
+
+namespace ckpt::timewarp {
+
+class Transport;
+class Worker;
+
+struct Failure {
+  int code = CKPT_TW_OK;
+  std::string text;
+};
+
+struct Setup {
+  Setup(const ckpt_tw_model& m, const ckpt_tw_options& o);
+  ~Setup();
+
+  const ckpt_tw_model model;
+  const ckpt_tw_options options;
+  unsigned threads = 1;
+  // LPs of this process: [first_lp, first_lp + local_lps), each `stride` bytes.
+  uint32_t first_lp = 0, local_lps = 0;
+  size_t stride = 0;
+  std::byte* lps = nullptr;
+  Regions lp_regions;
+  size_t event_bytes = 0;    // of a block: event, message, and the state's copy if that is co-located
+  size_t colocated_at = 0;   // offset of that copy; 0: none
+  std::vector<uint16_t> places;  // with model.place_of: the thread of each local LP
+  uint32_t lps_a_thread = 1;
+  Transport* transport = nullptr;
+
+  Lp& lp(uint32_t id) const { return *reinterpret_cast<Lp*>(lps + size_t{id - first_lp} * stride); }
+  bool local(uint32_t id) const { return id - first_lp < local_lps; }
+  unsigned thread_of(uint32_t id) const {
+    return places.empty() ? (id - first_lp) / lps_a_thread : places[id - first_lp];
+  }
+
+  // Optimistic engine.
+  std::unique_ptr<Gvt> gvt;
+  std::vector<std::unique_ptr<Channel>> channels;  // [from * threads + to]
+  Channel& channel(unsigned from, unsigned to) { return *channels[from * threads + to]; }
+  std::vector<std::unique_ptr<Worker>> workers;
+
+  // The first failure wins; all threads leave when they see it.
+  std::atomic<bool> failed{false};
+  void fail(int code, std::string text) {
+    std::lock_guard lock(failure_lock);
+    if (failed.load(std::memory_order_relaxed)) return;
+    failure = {code, std::move(text)};
+    failed.store(true, std::memory_order_release);
+  }
+  std::mutex failure_lock;
+  Failure failure;
+};
+
+// "LP 3, event at 1.25 (message 17 of LP 9)"
+std::string name_of(const Key& key, uint32_t receiver);
+
+}  // namespace ckpt::timewarp

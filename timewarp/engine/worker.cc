@@ -1,0 +1,356 @@
+#include "timewarp/engine/worker.h"
+
+#include <x86intrin.h>
+
+#include <cmath>
+
+#include "timewarp/engine/digest.h"
+#include "timewarp/mpi/transport.h"
+
+namespace ckpt::timewarp {
+
+namespace {
+constexpr uint64_t kSampleMask = 63;
+constexpr size_t kRingAtFirst = 4096, kAhead = 6;
+}  // namespace
+
+Worker::Worker(Setup& setup, unsigned number)
+    : setup_(setup),
+      number_(number),
+      end_(setup.options.end),
+      prefetch_(setup.options.prefetch != 0),
+      events_(setup.threads + (setup.transport != nullptr ? 1 : 0)),
+      queue_(setup.options.queue),
+      keeper_(setup, *this, regions_),
+      party_(*setup.gvt, number),
+      ring_(kRingAtFirst),
+      ring_mask_(kRingAtFirst - 1) {
+  regions_.set_page(setup.options.page_kib);
+  for (Pool& pool : events_) pool.open(regions_, setup.event_bytes);
+  records_.open(regions_, sizeof(Record));
+  trace_.open(setup.options.trace != nullptr);
+  for (unsigned t = 0; t < setup.threads; ++t) {
+    out_.push_back(t == number ? nullptr : &setup.channel(number, t));
+    in_.push_back(t == number ? nullptr : &setup.channel(t, number));
+  }
+  window_ = setup.options.window > 0 ? setup.options.window : std::numeric_limits<double>::infinity();
+}
+
+Event* Worker::take_event(unsigned to) {
+  Pool& pool = events_[to];
+  if (to != number_ && pool.free_blocks() == 0 && has_crates_.load(std::memory_order_relaxed)) {
+    std::lock_guard lock(crates_lock_);
+    for (const auto& crate : crates_) pool.accept(crate);
+    crates_.clear();
+    has_crates_.store(false, std::memory_order_relaxed);
+  }
+  return static_cast<Event*>(pool.take());
+}
+
+void Worker::accept_blocks(std::vector<void*>&& blocks) {
+  std::lock_guard lock(crates_lock_);
+  crates_.push_back(std::move(blocks));
+  has_crates_.store(true, std::memory_order_relaxed);
+}
+
+void Worker::drop_event(Event* event, uint16_t from) {
+  constexpr size_t kCrate = 1024, kTooMany = 4 * kCrate;
+  Pool& pool = events_[from];
+  pool.give(event);
+  // We send less to that thread than it sends to us: its blocks gather here.
+  if (from != number_ && from < setup_.threads && pool.free_blocks() >= kTooMany) {
+    std::vector<void*> crate;
+    pool.hand_over(kCrate, crate);
+    setup_.workers[from]->accept_blocks(std::move(crate));
+  }
+}
+
+// --- What handlers ask for. ---------------------------------------------------------------------------------------
+
+void Worker::fail(Lp&, const char* what) {
+  if (failing_) return;
+  failing_ = true;
+  failure_ = what;
+}
+
+void Worker::send(Lp& lp, uint32_t to, double delay, const void* message, size_t bytes) {
+  if (repeating_) {
+    ++lp.sent;
+    return;
+  }
+  const double time = lp.now + delay;
+  if (!(delay >= 0) || to >= setup_.model.lps || bytes > setup_.model.message_bytes) [[unlikely]] {
+    return fail(lp, wrong_send(setup_.model, to, delay, bytes).c_str());
+  }
+  uint64_t depth = 0;
+  if (time == lp.now) {
+    depth = event_ != nullptr ? depth_of(event_->order) + 1 : 0;
+    if (depth > kDeepest) return fail(lp, kTooDeep);
+  }
+  const uint64_t order = depth << kCountBits | lp.sent++;
+  if (!(time < end_)) return;
+  if (!setup_.local(to)) [[unlikely]] {
+    return setup_.transport->send(*this, record_, time, order, lp.id, to, message, bytes);
+  }
+  const unsigned thread = setup_.thread_of(to);
+  Event* event = take_event(thread);
+  event->time = time;
+  event->order = order;
+  event->sender = lp.id;
+  event->receiver = to;
+  event->bytes = static_cast<uint32_t>(bytes);
+  event->from = static_cast<uint16_t>(number_);
+  event->status = EventStatus::kWaiting;
+  event->foreign = 0;
+  std::memcpy(event->message(), message, bytes);
+  if (record_ != nullptr) [[likely]] {
+    event->next_sent = record_->first_sent;
+    record_->first_sent = event;
+  }
+  if (thread == number_) return queue_.push({time, event});
+  ++counters_.remote;
+  party_.note({time, order, lp.id});
+  out_[thread]->push(time, event, false);
+}
+
+void Worker::save(Lp& lp, const void* at, size_t bytes) {
+  if (record_ == nullptr || repeating_ || lp.way != CKPT_TW_INCREMENTAL) return;
+  keeper_.changing(lp, *record_, at, bytes);
+}
+
+void Worker::resize(Lp& lp, size_t bytes) {
+  if (bytes > setup_.model.state_bytes) {
+    return fail(lp, state_too_large(setup_.model, bytes).c_str());
+  }
+  // What is cut off may come back, and is zero then: it counts as overwritten.
+  if (bytes < lp.state_bytes) {
+    save(lp, lp.state() + bytes, lp.state_bytes - bytes);
+    std::memset(lp.state() + bytes, 0, lp.state_bytes - bytes);
+  }
+  lp.state_bytes = static_cast<uint32_t>(bytes);
+}
+
+// --- Forward. -----------------------------------------------------------------------------------------------------
+
+bool Worker::step() {
+  const Entry first = queue_.min();
+  if (!(first.time < limit_)) return false;
+  Event* const event = first.event;
+  if (over_memory_ && !(event->key() == fresh_gvt_) && event->status != EventStatus::kCancelled) return false;
+  if (stuck_ && event->status != EventStatus::kCancelled && !(event->key() < stuck_key_)) return false;
+  queue_.pop();
+  if (prefetch_) {
+    if (const Event* soon = queue_.ahead(kAhead); soon != nullptr) {
+      const std::byte* lp = reinterpret_cast<const std::byte*>(&setup_.lp(soon->receiver));
+      __builtin_prefetch(lp, 1);
+      __builtin_prefetch(lp + 64, 1);
+    }
+    if (const Event* later = queue_.ahead(2 * kAhead); later != nullptr) __builtin_prefetch(later, 1);
+  }
+  if (event->status == EventStatus::kCancelled) {
+    drop_event(event, event->from);
+    return true;
+  }
+  Lp& lp = setup_.lp(event->receiver);
+  if (event->time <= lp.now) [[unlikely]] {
+    Record* last = record_at(lp.tail);
+    if (last != nullptr && *event < *last->event) {
+      ++counters_.stragglers;
+      undo_from(lp, event->key());
+      handle_cancellations();
+    }
+  }
+  stuck_ = false;
+  execute(lp, event);
+  return true;
+}
+
+void Worker::execute(Lp& lp, Event* event) {
+  Record* const record = take_record();
+  record->event = event;
+  record->previous = lp.tail;
+  record->first_sent = nullptr;
+  record->random = lp.random;
+  record->sent = lp.sent;
+  record->bits = 0;
+  record->from = event->from;
+  const int64_t traced = trace_.begin();
+  const bool sampled = (counters_.executed & kSampleMask) == 0;
+  keeper_.before(lp, *record);
+  if (tail_ - head_ == ring_.size()) grow_ring();
+  ring_[tail_ & ring_mask_] = {event->time, record};
+  lp.tail = tail_++;
+  lp.now = event->time;
+  event->status = EventStatus::kExecuted;
+  record_ = record;
+  event_ = event;
+  const uint64_t began = sampled ? __rdtsc() : 0;
+  setup_.model.event(&lp, lp.state(), event->message(), event->bytes);
+  if (sampled) {
+    event_cycles_ += __rdtsc() - began;
+    ++event_samples_;
+  }
+  keeper_.after(lp, *record);
+  record_ = nullptr;
+  event_ = nullptr;
+  ++counters_.executed;
+  trace_.add(Trace::Kind::kEvent, traced, lp.id, event->time, 0);
+  if (failing_ || keeper_.complained()) [[unlikely]] {
+    stuck_text_ = failing_ ? std::move(failure_) : keeper_.take_complaint();
+    failing_ = false;
+    stuck_key_ = event->key();
+    stuck_lp_ = lp.id;
+    // Perhaps only because it came too early: reported when everything below it is final.
+    undo_from(lp, stuck_key_);
+    handle_cancellations();
+    stuck_ = true;
+  }
+}
+
+void Worker::repeat(Lp& lp, Record& record) {
+  Event* const event = record.event;
+  lp.now = event->time;
+  repeating_ = true;
+  record_ = &record;
+  event_ = event;
+  const uint64_t bits = record.bits;
+  record.bits = 0;
+  setup_.model.event(&lp, lp.state(), event->message(), event->bytes);
+  record.bits = bits;
+  record_ = nullptr;
+  event_ = nullptr;
+  repeating_ = false;
+}
+
+void Worker::grow_ring() {
+  std::vector<Slot> larger(ring_.size() * 2);
+  const uint64_t mask = larger.size() - 1;
+  for (uint64_t p = head_; p != tail_; ++p) larger[p & mask] = ring_[p & ring_mask_];
+  ring_.swap(larger);
+  ring_mask_ = mask;
+}
+
+// --- Back. --------------------------------------------------------------------------------------------------------
+
+void Worker::undo_from(Lp& lp, const Key& key) {
+  const int64_t traced = trace_.begin();
+  Record* earliest = nullptr;
+  uint32_t undone = 0;
+  while (Record* record = record_at(lp.tail)) {
+    Event* const event = record->event;
+    if (event->key() < key) break;
+    // restore() needs what the first event undone has kept; of the others nothing more.
+    if (earliest != nullptr) {
+      keeper_.release(lp, *earliest);
+      records_.give(earliest);
+    }
+    lp.now = event->time;
+    record_ = record;
+    event_ = event;
+    repeating_ = true;  // an inverse that sends does not
+    keeper_.undo(lp, *record);
+    repeating_ = false;
+    record_ = nullptr;
+    event_ = nullptr;
+    cancel_all_sent(*record);
+    ring_[lp.tail & ring_mask_].record = nullptr;
+    lp.tail = record->previous;
+    earliest = record;
+    event->status = EventStatus::kWaiting;
+    queue_.push({event->time, event});
+    ++undone;
+  }
+  if (earliest == nullptr) return;
+  failing_ = false;
+  keeper_.restore(lp, *earliest);
+  keeper_.release(lp, *earliest);
+  lp.random = earliest->random;
+  lp.sent = earliest->sent;
+  records_.give(earliest);
+  Record* const last = record_at(lp.tail);
+  lp.now = last != nullptr ? last->event->time : kNone;
+  while (tail_ > head_ && ring_[(tail_ - 1) & ring_mask_].record == nullptr) --tail_;
+  ++counters_.rollbacks;
+  counters_.rolled_back += undone;
+  trace_.add(Trace::Kind::kRollback, traced, lp.id, key.time, undone);
+}
+
+void Worker::cancel_all_sent(Record& record) {
+  for (Event* event = record.first_sent; event != nullptr;) {
+    Event* const next = event->next_sent;  // before it is given away: its receiver may drop it
+    cancel(event);
+    event = next;
+  }
+  record.first_sent = nullptr;
+}
+
+void Worker::cancel(Event* event) {
+  ++counters_.cancelled;
+  if (!setup_.local(event->receiver)) [[unlikely]] return setup_.transport->cancel(*this, event);
+  const unsigned thread = setup_.thread_of(event->receiver);
+  if (thread == number_) {
+    to_cancel_.push_back(event);
+    return;
+  }
+  party_.note(event->key());
+  out_[thread]->push(event->time, event, true);
+}
+
+void Worker::handle_cancellations() {
+  while (!to_cancel_.empty()) {
+    Event* event = to_cancel_.back();
+    to_cancel_.pop_back();
+    cancel_here(event);
+  }
+}
+
+void Worker::cancel_here(Event* event) {
+  if (event->status == EventStatus::kExecuted) undo_from(setup_.lp(event->receiver), event->key());
+  // It is in the queue now, where it was or where undoing has put it.
+  event->status = EventStatus::kCancelled;
+  if (stuck_ && event->key() == stuck_key_) stuck_ = false;
+}
+
+// --- Final. -------------------------------------------------------------------------------------------------------
+
+void Worker::collect(const Key& gvt) {
+  while (head_ != tail_) {
+    const Slot& slot = ring_[head_ & ring_mask_];
+    if (slot.record != nullptr) {
+      if (slot.time >= gvt.time && (slot.time > gvt.time || !(slot.record->event->key() < gvt))) break;
+      if (head_ + 4 < tail_) __builtin_prefetch(ring_[(head_ + 4) & ring_mask_].record);
+      commit(*slot.record);
+    }
+    ++head_;
+  }
+}
+
+void Worker::commit(Record& record) {
+  ++counters_.committed;
+  Event* const event = record.event;
+  if (setup_.model.commit != nullptr || setup_.options.digest != 0) [[unlikely]] {
+    if (setup_.options.digest != 0) counters_.events_digest += digest_of(*event);
+    if (setup_.model.commit != nullptr) {
+      Lp& lp = setup_.lp(event->receiver);
+      setup_.model.commit(&lp, event->time, event->message(), event->bytes);
+    }
+  }
+  if (record.plain != 0) [[likely]] {
+    keeper_.final_plain(record);
+  } else if (keeper_.final(setup_.lp(event->receiver), record)) {
+    return;  // drop() follows when a later copy is final
+  }
+  drop_event(event, record.from);
+  records_.give(&record);
+}
+
+void Worker::drop(Record& record) {
+  drop_event(record.event, record.from);
+  records_.give(&record);
+}
+
+void Worker::report_failure(const Key& key, uint32_t receiver) {
+  setup_.fail(CKPT_TW_MODEL, name_of(key, receiver) + ": " + stuck_text_);
+}
+
+}  // namespace ckpt::timewarp
