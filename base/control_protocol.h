@@ -15,7 +15,12 @@
 //   4. the library sends a ControlHello, the asker a ControlRequest,
 //   5. the library sends text lines "key value\n", values until the end of the line, and closes.
 //      "progress DONE TOTAL" (bytes of memory, while the image is written) may come at any time; the last
-//      line is "done" or "error CODE TEXT" with CODE an ExitCode.
+//      line is "done" or "error CODE TEXT" with CODE an ExitCode,
+//   6. before a checkpoint the library may say what it may not open itself, having fewer rights than who asks:
+//      "need directory PATH" (the image directory that is set) and "need memory" (its own mem and pagemap in /proc).
+//      The asker answers each by one byte with what it could open, if anything (SCM_RIGHTS): a directory only if it
+//      belongs to the program's user and nobody else may write to it, PATH itself or PATH/user-UID; memory as two
+//      descriptors, mem first, open for reading.
 // The signal's number is CKPT_SIGNAL of PID's environment, else kDefaultCheckpointSignal.
 #pragma once
 
@@ -24,11 +29,20 @@
 namespace ckpt {
 
 inline constexpr uint64_t kLeastCookie = 1ull << 32;  // of a random one
+inline constexpr uint64_t kJoinCookie = 1ull << 63;   // set in those of kJoin, and in no others
 inline constexpr int kDefaultCheckpointSignal = 60;
 inline constexpr uint32_t kControlMagic = 0x43525443;  // "CTRC"
 inline constexpr uint32_t kControlVersion = 1;
 
-enum class ControlOperation : uint32_t { kCheckpoint = 1, kStat = 2 };
+// kBack: back_protocol.h. kJoin is asked by another member of the same job, which leads its checkpoint: a JoinRequest follows
+// (job/format/wire.h).
+enum class ControlOperation : uint32_t { kCheckpoint = 1, kStat = 2, kBack = 3, kJoin = 4 };
+
+enum ControlFlag : uint32_t {
+  kControlOnly = 1u << 0,  // kCheckpoint: this process alone, whatever else is in its job
+  // kCheckpoint: a LeaveOutList follows the request.
+  kControlLeaveOut = 1u << 1,
+};
 
 struct ControlHello {
   uint32_t magic, version;
@@ -36,16 +50,24 @@ struct ControlHello {
   uint32_t reserved;
 };
 
+inline constexpr char kHandedOver = 'h';  // the byte
+// Processes of the job that need not be saved if the library is not in them: pids and program names, separated
+// by commas, or "all". NUL-terminated.
+struct LeaveOutList {
+  char text[512];
+};
+
 struct ControlRequest {
   uint32_t magic, version;
   uint32_t operation;  // ControlOperation
-  uint32_t flags;      // 0
+  uint32_t flags;      // ControlFlag
 };
 
 // Keys of the answer to kCheckpoint (all integers decimal): image PATH, mode NAME, sequence,
 //   parent_sequence (0: a full image), pause_ns, longest_wait_ns, forced_copies, sequential_copies, faults,
 //   bytes_memory, bytes_written, durable_ns, threads, mappings, descriptors, attempts, restartable yes|no,
-//   note TEXT (0..n times)
+//   note TEXT (0..n times);
+//   of a job also: job PATH, members, members_ended, members_left_out, job_pause_ns, job_attempts
 // Keys of the answer to kStat: pid, version, directory PATH, mode NAME, mode_reason TEXT,
 //   faults NAME (of modes that protect memory), faults_reason TEXT (if it is not the one that is set),
 //   signal, segment, pool, compress NAME, compress_level (of zstd), to COMMAND (if set), key_file PATH (if

@@ -13,13 +13,16 @@
 // User and group ids are already the saved ones, as far as allowed. Capabilities are per thread, and
 // clone3 with set_tid needs one: the leader still has CAP_CHECKPOINT_RESTORE, threads inherit it, and
 // every thread gives it up with capset(2) to cap_* below once all threads exist.
+//
+// A process of a job reports kThreadState when it stands ready, and then waits for its byte from go_fd, so
+// that none runs before all are complete. The end of that pipe means that the restart has failed.
 #pragma once
 
 #include <cstdint>
 
 namespace ckpt {
 
-inline constexpr uint32_t kRestartProtocolVersion = 2;
+inline constexpr uint32_t kRestartProtocolVersion = 3;
 
 // What ckpt-restart and the library report while they work; each is confirmed by the one that did it.
 enum class RestartStage : uint32_t {
@@ -65,11 +68,14 @@ struct RestartArgs {
   uint32_t time_namespace;     // 1: clocks continue
   uint32_t new_pid_namespace;
   uint32_t set_capabilities;  // 1: every thread calls capset with the three below, before it goes on
-  uint32_t reserved;
+  int32_t go_fd;              // pipe: one byte says that all of the job stand ready. -1: nobody to wait for
   uint64_t cap_effective, cap_permitted, cap_inheritable;
   // A page behind the restorer range, 0 when all memory is there: who reads it waits until all memory is
   // there. The library keeps it until it has done so; a checkpoint cannot be taken before.
   uint64_t loading_gate;
+  // Of a job. The process was stopped by a signal and stops itself before it waits for `go_fd`; so many of its
+  // children do so, and their parent takes notice of that before it stands ready, as it had.
+  uint32_t stopped, stopped_children;
 };
 
 using RestartEntry = void (*)(const RestartArgs*);

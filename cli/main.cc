@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> program;
   CLI::App* run = add_run(app, program, exit);
   add_now(app, exit);
+  add_back(app, exit);
   add_stat(app, exit);
   add_ls(app, exit);
   add_show(app, exit);

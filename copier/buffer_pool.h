@@ -9,7 +9,7 @@
 // A copier that has waited goes on when there is room for a MiB, or an eighth of what it may use: woken for
 // each buffer, it would change places with the writer for each, and unprotect each segment alone. That many
 // come back without it: while the writer waits for its next batch it holds no more than half of them, and
-// less than a batch is queued (checkpoint_modes.cc).
+// less than a batch is queued (WriterThread::run).
 #pragma once
 
 #include "base/arena.h"

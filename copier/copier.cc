@@ -3,6 +3,8 @@
 #include <bit>
 #include <utility>
 
+#include "base/page_runs.h"
+
 namespace ckpt {
 
 bool page_is_zero(const std::byte* p) {
@@ -23,12 +25,8 @@ constexpr const char* kNotTheSame = "it is not the memory that was protected";
 // Calls use(run) for each run of pages that exist, until it returns false; what it returned last.
 template <typename Use>
 bool each_run(const Segment& s, Use&& use) {
-  for (uint64_t left = s.present; left != 0;) {
-    const int first = std::countr_zero(left);
-    const int count = std::countr_one(left >> first);
-    const Addr start = s.base + static_cast<uint64_t>(first) * kPageSize;
-    if (!use(AddrRange{start, start + static_cast<uint64_t>(count) * kPageSize})) return false;
-    left &= count + first >= 64 ? 0 : ~0ull << (first + count);
+  for (PageRun run : PageRuns(s.present)) {
+    if (!use(run.at(s.base))) return false;
   }
   return true;
 }

@@ -1,5 +1,7 @@
 #include "copier/filled_queue.h"
 
+#include "base/check.h"
+
 namespace ckpt {
 
 bool FilledQueue::reserve(Arena& arena, uint32_t buffers) {
@@ -14,6 +16,8 @@ void FilledQueue::push(const CopiedSegment& segment) {
   bool wake;
   {
     ScopedLock lock(lock_);
+    // It has room for each buffer of the pool: a full one would lose the oldest segment.
+    if (!CHECK(count_ < capacity_)) return;
     ring_[(head_ + count_) % capacity_] = segment;
     ++count_;
     // Waking costs more than copying a page: wake the writer when it has a batch to write.

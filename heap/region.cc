@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/page_runs.h"
 #include "base/units.h"
 
 ckpt::HeapInterface ckpt_heap_v1;
@@ -163,14 +164,9 @@ void commit(void* start, size_t size) {
     // The bits first: a page that has been written to must be in the image. seq_cst, as is the other change,
     // keeps the compiler from moving a write to the page before it; a stop between two instructions finds
     // them in this order.
-    uint64_t stale = word.fetch_and(~mask) & mask;
+    const uint64_t stale = word.fetch_and(~mask) & mask;
     stale_pages.fetch_sub(static_cast<uint64_t>(std::popcount(stale)), std::memory_order_relaxed);
-    while (stale != 0) {
-      const int first = std::countr_zero(stale), count = std::countr_one(stale >> first);
-      std::memset(pointer(base + static_cast<uint64_t>(first) * kPageSize), 0,
-                  static_cast<size_t>(count) * kPageSize);
-      stale &= first + count == 64 ? 0 : ~0ull << (first + count);
-    }
+    for (PageRun run : PageRuns(stale)) std::memset(pointer(base + run.offset()), 0, run.bytes());
   });
 }
 

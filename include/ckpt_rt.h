@@ -86,6 +86,13 @@ uint32_t ckpt_rt_restarted(void);
  * restarted from the image. Never call it inside a critical section (CKPT_RT_USAGE). */
 int ckpt_rt_checkpoint(struct ckpt_rt_result* result);
 
+/* The process goes back, in place, to its newest checkpoint (image NULL) or to that of `image`, an image of
+ * this very process (docs/back.md). When that works the call does not return: the program goes on where the
+ * checkpoint found it, and ckpt_rt_restarted() is one more. It returns when nothing was changed: with a code
+ * of enum ckpt_rt_code, and, in `error` of `error_size` bytes if that is not NULL, one line. Runs the command
+ * `ckpt` that belongs to the library. Never call it inside a critical section (CKPT_RT_USAGE). */
+int ckpt_rt_back(const char* image, char* error, size_t error_size);
+
 /* Between enter and leave the calling thread is inside a critical section: no checkpoint stops the
  * threads while any thread is inside one. Sections nest; the same thread leaves that entered. A
  * checkpoint waits for them at most CKPT_STOP_TIMEOUT, then it is given up and says so. leave
@@ -137,10 +144,13 @@ static inline void* ckpt_rt_lookup_(void** cache, const char* name) {
   }
 
 /* Without the library: not active, never restarted, critical sections and callbacks and exclusions do
- * nothing and return 0, and ckpt_rt_checkpoint() returns CKPT_RT_NOT_LOADED. */
+ * nothing and return 0, and ckpt_rt_checkpoint() and
+ * ckpt_rt_back() return CKPT_RT_NOT_LOADED. */
 CKPT_RT_WRAP_(int, ckpt_rt_is_active, (void), (), 0)
 CKPT_RT_WRAP_(uint32_t, ckpt_rt_restarted, (void), (), 0)
 CKPT_RT_WRAP_(int, ckpt_rt_checkpoint, (struct ckpt_rt_result * result), (result), CKPT_RT_NOT_LOADED)
+CKPT_RT_WRAP_(int, ckpt_rt_back, (const char* image, char* error, size_t error_size), (image, error, error_size),
+              CKPT_RT_NOT_LOADED)
 CKPT_RT_WRAP_(int, ckpt_rt_enter_critical, (void), (), CKPT_RT_OK)
 CKPT_RT_WRAP_(int, ckpt_rt_leave_critical, (void), (), CKPT_RT_OK)
 CKPT_RT_WRAP_(int, ckpt_rt_add_callback,

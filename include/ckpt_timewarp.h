@@ -168,6 +168,31 @@ static inline double ckpt_tw_exponential(ckpt_tw_lp* lp, double mean) {
   return -mean * log(1.0 - ckpt_tw_uniform(lp));
 }
 
+/* CCL v3.0 by its own names, for other engines (Santoro and Quaglia, sections 2.2, 3.3, 3.4). --------- */
+/* One thread, as a process of CCL has one. LP ids are 0 to lps - 1. The caller passes threshold 0 when a
+ * checkpoint may not be given up: the paper does after 40 events without one. Functions that return int
+ * return 0 or a ckpt_tw_code, and leave a line in ccl_error(). */
+
+/* Uses copier, monoprogrammed, device_bytes_per_second, finish_bytes_per_second and burst_bytes. */
+int ccl_init(const ckpt_tw_options* options, int lps, size_t largest_state);
+/* The LP's state, which stays where it is. */
+int ccl_register(int LP_id, void* state, size_t bytes);
+/* Queues a copy of the state onto the LP's stack of checkpoints and returns. Monoprogrammed: the
+ * checkpoint requested last, whichever LP's, is re-synchronised first, with the threshold last used.
+ * If one of this LP is still under way, it is re-synchronised with that threshold as well. */
+int non_block_ckpt(int LP_id, double simulation_clock);
+enum ccl_outcome { CCL_NOTHING = 0, CCL_COMMITTED = 1, CCL_ABORTED = 2 };
+/* Before the LP runs again: gives its checkpoint up if less than the threshold (0 to 1) of it is done, else
+ * completes it. Returns a ccl_outcome, or -1 with ccl_error(). */
+int ckpt_cond_abort(int LP_id, float threshold);
+/* Puts the newest checkpoint at or before `clock` back, drops those after it, and returns its clock; NAN
+ * with ccl_error() if there is none. The caller repeats the events in between. */
+double state_restore(int LP_id, double clock);
+/* Drops the checkpoints that no rollback to gvt or later needs. Returns how many there are still. */
+int fossil_collection(int LP_id, double gvt);
+const char* ccl_error(void);
+void ccl_finalize(void);
+
 #ifdef __cplusplus
 }
 #endif

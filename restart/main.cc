@@ -12,7 +12,9 @@
 #include "image/read/image_chain.h"
 #include "image/read/image_spool.h"
 #include "image/read/reading_key.h"
+#include "restart/job/restart_job.h"
 #include "restart/options.h"
+#include "restart/output.h"
 #include "restart/plan/layout.h"
 #include "restart/plan/memory_plan.h"
 #include "restart/plan/plan.h"
@@ -34,51 +36,10 @@ struct Costs {
   int64_t checked_ns = 0;
 };
 
-// Is how far a check is on the terminal's last line?
-bool progress_is_shown = false;
-
-void clear_progress() {
-  if (progress_is_shown) std::fprintf(stderr, "\r\033[K");
-  progress_is_shown = false;
-}
-
-int finish_with_error(const RestartOptions& options, const Error& error) {
-  clear_progress();
-  if (options.json) {
-    Json j{{"ok", false}, {"error", error.message()}, {"exit_code", static_cast<int>(error.code)}};
-    std::fprintf(options.check ? stdout : stderr, "%s\n",
-                 j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
-  } else {
-    std::fprintf(stderr, "ckpt-restart: %s\n", error.text);
-  }
-  return static_cast<int>(error.code);
-}
-
-void print_note(const RestartOptions& options, const std::string& text) {
-  if (!options.quiet && !options.json) std::fprintf(stderr, "ckpt-restart: note: %s\n", text.c_str());
-}
-
 std::pair<ScopedFd, ScopedFd> make_pipe() {
   int ends[2] = {-1, -1};
   (void)!pipe2(ends, O_CLOEXEC);
   return {ScopedFd(ends[0]), ScopedFd(ends[1])};
-}
-
-// Checks that take long show how far they are, on a terminal.
-VerifyProgress progress_on_terminal(const RestartOptions& options, const char* what) {
-  if (options.quiet || options.json || isatty(STDERR_FILENO) == 0) return {};
-  return [what, last = int64_t{0}, begin = now_ns()](uint64_t done, uint64_t total) mutable {
-    constexpr int64_t kPatience = 500'000'000, kStep = 100'000'000;
-    int64_t now = now_ns();
-    if (done == total) {
-      clear_progress();
-    } else if (now - begin >= kPatience && now - last >= kStep) {
-      last = now;
-      std::fprintf(stderr, "\rckpt-restart: %s the image: %d%%\033[K", what,
-                   static_cast<int>(done * 100 / total));
-      progress_is_shown = true;
-    }
-  };
 }
 
 Json describe(const RestartPlan& plan) {
@@ -195,6 +156,9 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
 int restart(const RestartOptions& options, char** argv) {
   Costs costs;
   if (auto r = use_key_file(options.key_file); !r.ok()) return finish_with_error(options, r.error());
+  auto job = find_job(options.image);
+  if (!job.ok()) return finish_with_error(options, job.error());
+  if (*job) return restart_job(options, **job, argv);
   auto path = resolve_image(options.image);
   if (!path.ok()) return finish_with_error(options, path.error());
   if (!options.check) {
@@ -203,7 +167,8 @@ int restart(const RestartOptions& options, char** argv) {
                                     : ImageReader::open(*path, ImageParts::kDescription);
     if (!description.ok()) return finish_with_error(options, description.error());
     description->read_ahead();
-    choose_mmap_base(description->meta(), argv);
+    const ImageMeta* metas[] = {&description->meta()};
+    choose_mmap_base(metas, argv);
   }
   auto plan = open_plan(*path, options.trust);
   if (!plan.ok()) return finish_with_error(options, plan.error());

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/raii_fd.h"
+#include "cli/ask/hand_over.h"
 #include "cli/program/network.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
@@ -155,7 +156,7 @@ Result<int> call_program(const Target& t, const AskLimits& limits) {
   const int64_t deadline_ns = now_ns() + limits.answer_ns;
   uint64_t cookie = 0;
   if (getrandom(&cookie, sizeof(cookie), 0) != sizeof(cookie)) return system_error(t, "getrandom");
-  cookie |= kLeastCookie;
+  cookie = (cookie | kLeastCookie) & ~kJoinCookie;
   auto listener = listen_for(t, cookie, deadline_ns);
   if (!listener.ok()) return listener.error();
   auto sent = queue_signal(t, cookie);
@@ -285,9 +286,9 @@ uint64_t number_of(const Answer& answer, const std::string& key) {
   return n;
 }
 
-Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits& limits,
-                   const OnProgress& on_progress) {
-  int64_t started = now_ns();
+Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimits& limits,
+                      const AskWishes& wishes) {
+  const int64_t started = now_ns();
   auto called = call_program(t, limits);
   if (!called.ok()) return called.error();
   ScopedFd listener(*called);
@@ -309,9 +310,21 @@ Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits&
     return failure(ExitCode::kInternal, label_of(t),
                    fmt::format("answered as process {} instead of {}", hello.pid, t.inner_pid), "report it");
   }
+  // What follows the hello is an answer, which nobody gives before he is asked: the stream holds nothing more.
   ControlRequest request{kControlMagic, kControlVersion, static_cast<uint32_t>(operation), 0};
+  if (wishes.only) request.flags |= kControlOnly;
+  if (!wishes.leave_out.empty()) request.flags |= kControlLeaveOut;
   if (send(peer.get(), &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) return stream.hung_up();
+  if (!wishes.leave_out.empty()) {
+    LeaveOutList list{};
+    wishes.leave_out.copy(list.text, sizeof(list.text) - 1);
+    if (send(peer.get(), &list, sizeof(list), MSG_NOSIGNAL) != sizeof(list)) return stream.hung_up();
+  }
+  return peer;
+}
 
+Result<Answer> read_answer(const Target& t, int connection, const AskLimits& limits, const OnProgress& on_progress) {
+  Stream stream(t, connection, limits, now_ns());
   Answer answer;
   while (true) {
     auto line = stream.line();
@@ -323,6 +336,10 @@ Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits&
     std::string value = space == std::string::npos ? "" : text.substr(space + 1);
     if (key == "done") return answer;
     if (key == "error") return parse_error(t, value);
+    if (key == "need") {
+      CKPT_TRY(hand_over(t, connection, value));
+      continue;
+    }
     if (key == "progress") {
       uint64_t done = 0, total = 0;
       auto middle = std::from_chars(value.data(), value.data() + value.size(), done).ptr;
@@ -333,6 +350,45 @@ Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits&
     }
     answer.emplace_back(std::move(key), std::move(value));
   }
+}
+
+Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits& limits,
+                   const OnProgress& on_progress, const AskWishes& wishes) {
+  auto connection = call(t, operation, limits, wishes);
+  if (!connection.ok()) return connection.error();
+  return read_answer(t, connection->get(), limits, on_progress);
+}
+
+Result<void> read_exactly(const Target& t, int connection, const AskLimits& limits, void* out, size_t bytes) {
+  const int64_t deadline = now_ns() + limits.answer_ns;
+  for (size_t done = 0; done < bytes;) {
+    const Waited w = wait_readable(t, connection, deadline);
+    if (w != Waited::kReadable) return wait_failure(t, w, limits.answer_ns);
+    const ssize_t n = recv(connection, static_cast<char*>(out) + done, bytes - done, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return Stream(t, connection, limits, now_ns()).hung_up();
+    done += static_cast<size_t>(n);
+  }
+  return {};
+}
+
+Result<ScopedFd> listen_near(const Target& t, const char* name, uint64_t cookie) {
+  auto made = make_socket_near(t);
+  if (!made.ok()) return made.error();
+  ScopedFd listener(*made);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  auto end = fmt::format_to_n(address.sun_path + 1, sizeof(address.sun_path) - 1, "{}.{:016x}", name, cookie);
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + end.size);
+  if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return system_error(t, "bind");
+  if (!listen_as_user_of(t, listener.get())) return system_error(t, "listen");
+  return listener;
+}
+
+Result<ScopedFd> accept_from(const Target& t, int listener, const AskLimits& limits) {
+  auto accepted = accept_program(t, listener, limits);
+  if (!accepted.ok()) return accepted.error();
+  return ScopedFd(*accepted);
 }
 
 }  // namespace ckpt::cli

@@ -23,6 +23,12 @@ struct AskLimits {
   int64_t total_ns = 0;  // until the answer is complete; 0: as long as it takes
 };
 
+// Of a checkpoint.
+struct AskWishes {
+  bool only = false;      // of this process alone
+  std::string leave_out;  // as LeaveOutList
+};
+
 // "key value" in the order of arrival; keys may repeat ("note").
 using Answer = std::vector<std::pair<std::string, std::string>>;
 
@@ -36,6 +42,19 @@ using OnProgress = std::function<void(uint64_t done, uint64_t total)>;
 // comes back as that Error; a program that dies, hangs up or says nothing in time as kNoProcess,
 // kInternal or kTimeout.
 Result<Answer> ask(const Target& target, ControlOperation operation, const AskLimits& limits,
-                   const OnProgress& on_progress);
+                   const OnProgress& on_progress, const AskWishes& wishes = {});
+
+// The same in two steps, for an operation that says more in between: the connection once it is asked, and the
+// lines that follow.
+Result<ScopedFd> call(const Target& target, ControlOperation operation, const AskLimits& limits,
+                      const AskWishes& wishes = {});
+Result<Answer> read_answer(const Target& target, int connection, const AskLimits& limits,
+                           const OnProgress& on_progress);
+// Exactly so many bytes of it, in limits.answer_ns.
+Result<void> read_exactly(const Target& target, int connection, const AskLimits& limits, void* out, size_t bytes);
+// A socket that hands descriptors to the program, once: at the abstract address "NAME.COOKIE". Only the program is
+// let in.
+Result<ScopedFd> listen_near(const Target& target, const char* name, uint64_t cookie);
+Result<ScopedFd> accept_from(const Target& target, int listener, const AskLimits& limits);
 
 }  // namespace ckpt::cli

@@ -19,16 +19,32 @@ namespace ckpt::cli {
 namespace {
 
 struct Options {
-  std::string pid, timeout;
-  bool json = false;
+  std::string pid, timeout, leave_out;
+  bool json = false, only = false;
 };
 
 void print_cost(const Target& t, const Answer& a) {
   auto line = [](const char* what, const std::string& value) {
     fmt::print("  {:<24}{}\n", what, printable(value));
   };
-  fmt::print("checkpoint {} of {} (pid {}) is durable\n", text_of(a, "sequence"), printable(t.name), t.pid);
-  line("image", text_of(a, "image"));
+  const uint64_t members = number_of(a, "members");
+  if (members == 0) {
+    fmt::print("checkpoint {} of {} (pid {}) is durable\n", text_of(a, "sequence"), printable(t.name), t.pid);
+    line("image", text_of(a, "image"));
+  } else {
+    fmt::print("checkpoint {} of the job of {} (pid {}) is durable\n", text_of(a, "sequence"), printable(t.name),
+               t.pid);
+    line("job", text_of(a, "job"));
+    std::string processes = plural(members, "process", "processes");
+    if (const uint64_t ended = number_of(a, "members_ended"); ended != 0)
+      processes += fmt::format(", {} that ended and were not waited for", ended);
+    if (const uint64_t left_out = number_of(a, "members_left_out"); left_out != 0)
+      processes += fmt::format(", {} left out", left_out);
+    line("processes", processes);
+    line("all stood", human_duration(static_cast<int64_t>(number_of(a, "job_pause_ns"))));
+    fmt::print("of these process {}\n", t.pid);
+    line("image", text_of(a, "image"));
+  }
   line("mode", text_of(a, "mode"));
   if (const uint64_t parent = number_of(a, "parent_sequence"); parent != 0)
     line("increment to", fmt::format("{}", parent));
@@ -83,8 +99,11 @@ Result<ExitCode> now(const Options& o) {
   auto target = examine_target(*pid);
   if (!target.ok()) return target.error();
   Progress progress(fmt::format("checkpoint of {}", target->name));
-  auto answer = ask(*target, ControlOperation::kCheckpoint, limits,
-                    [&](uint64_t done, uint64_t total) { progress.update(done, total); });
+  if (o.leave_out.size() >= sizeof(LeaveOutList::text))
+    return failure(ExitCode::kUsage, "--leave-out", "is too long", "name programs, or say all");
+  auto answer = ask(
+      *target, ControlOperation::kCheckpoint, limits,
+      [&](uint64_t done, uint64_t total) { progress.update(done, total); }, {o.only, o.leave_out});
   progress.clear();
   if (!answer.ok()) return answer.error();
   add_notes(&*answer);
@@ -109,6 +128,10 @@ void add_now(CLI::App& app, ExitCode& exit) {
   command->add_option("--timeout", o->timeout,
                       "give up waiting after this time, for example 30s (default: 10s for\n"
                       "the program to answer, then as long as it takes)");
+  command->add_flag("--only,--without-children", o->only, "save this process alone, not the job that it belongs to");
+  command->add_option("--leave-out", o->leave_out,
+                      "processes of the job without the library that need not be saved: PIDs and program\n"
+                      "names, separated by commas, or all");
   add_key_option(command);
   command->footer(
       "Exit codes: 0 durable, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not "

@@ -26,6 +26,8 @@ void print_figures(const Target& t, const Answer& a) {
   fmt::print("{} (pid {}), libckpt_rt {}\n", printable(t.name), t.pid, printable(text_of(a, "version")));
   if (t.inner_pid != t.pid) line("pid in its namespace", fmt::format("{}", t.inner_pid));
   line("image directory", text_of(a, "directory"));
+  if (const std::string root = text_of(a, "job_root"); !root.empty() && root != text_of(a, "pid"))
+    line("job", fmt::format("of process {}; checkpoints in {}", root, text_of(a, "job_directory")));
   std::string reason = text_of(a, "mode_reason");
   line("mode", reason.empty() ? text_of(a, "mode") : fmt::format("{} ({})", text_of(a, "mode"), reason));
   if (std::string faults = text_of(a, "faults"); !faults.empty()) line("faults handled by", faults);

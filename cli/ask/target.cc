@@ -109,6 +109,18 @@ std::string live_thread(pid_t pid) {
   return {};
 }
 
+// A thread that our signal would kill, since it may not even answer it; empty: none.
+std::string strict_thread(pid_t pid) {
+  std::error_code ignored;
+  for (const auto& task : std::filesystem::directory_iterator(proc_path(pid, "task"), ignored)) {
+    const std::string tid = task.path().filename().string();
+    std::string status;
+    if (read_proc(pid, ("task/" + tid + "/status").c_str(), &status) && status_value(status, "Seccomp") == "1")
+      return tid;
+  }
+  return {};
+}
+
 bool checkpoint_under_way(pid_t pid) {
   std::error_code ignored;
   for (const auto& task : std::filesystem::directory_iterator(proc_path(pid, "task"), ignored)) {
@@ -188,6 +200,11 @@ Result<Target> examine_target(pid_t pid) {
     return failure(ExitCode::kNoProcess, label, "was started with CKPT_DISABLE=1", "start it without");
   }
   t.signal = settings->signal;
+  if (const std::string strict = strict_thread(pid); !strict.empty()) {
+    return failure(ExitCode::kUnsupported, label,
+                   fmt::format("thread {} has forbidden itself all but four system calls (strict seccomp)", strict),
+                   "it cannot stand still for a checkpoint; there is none of this program");
+  }
   unsigned long long caught = 0;
   std::istringstream(status_value(status, "SigCgt")) >> std::hex >> caught;
   if ((caught >> (t.signal - 1) & 1) == 0) {

@@ -3,6 +3,7 @@
 
 #include "cli/commands.h"
 #include "cli/image/image_diff.h"
+#include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/record_names.h"
 #include "cli/text/failure.h"
@@ -102,7 +103,57 @@ Result<ImageChain> open_image(const std::string& argument) {
   return ImageChain::open(*path);
 }
 
+// Process by process; who is in one only is new or gone.
+Result<ExitCode> diff_jobs(const Options& o) {
+  const JobEntry a = examine_job(o.a), b = examine_job(o.b);
+  if (!a.complete) return a.error;
+  if (!b.complete) return b.error;
+  bool same = true;
+  Json json = Json::array();
+  auto alone = [&](const ManifestMember& m, Change change) {
+    same = false;
+    if (o.json)
+      json.push_back({{"pid", m.pid}, {"program", m.name}, {"change", change_name(change)}});
+    else
+      fmt::print("{} process {} ({})\n", mark(change), m.pid, printable(m.name));
+  };
+  for (const ManifestMember& m : a.manifest.members) {
+    const ManifestMember* other = b.manifest.member(m.pid);
+    if (other == nullptr) {
+      alone(m, Change::kRemoved);
+      continue;
+    }
+    if (m.image.empty() || other->image.empty()) {
+      if (m.image.empty() != other->image.empty()) alone(m, Change::kChanged);
+      continue;
+    }
+    auto before = ImageChain::open(a.path + "/" + m.image);
+    if (!before.ok()) return before.error();
+    auto after = ImageChain::open(b.path + "/" + other->image);
+    if (!after.ok()) return after.error();
+    auto d = compare_images(*before, *after, [](uint64_t, uint64_t) {});
+    if (!d.ok()) return d.error();
+    if (d->same()) continue;
+    same = false;
+    if (o.json) {
+      Json one = json_of(*d, *before, *after);
+      one["pid"] = m.pid;
+      json.push_back(std::move(one));
+    } else {
+      fmt::print("process {} ({})\n", m.pid, printable(m.name));
+      print_text(*d);
+    }
+  }
+  for (const ManifestMember& m : b.manifest.members) {
+    if (a.manifest.member(m.pid) == nullptr) alone(m, Change::kAdded);
+  }
+  if (o.json) print_json(json);
+  return same ? ExitCode::kOk : kDifferent;
+}
+
 Result<ExitCode> diff(const Options& o) {
+  if (!job_of(o.a).empty() && !job_of(o.b).empty()) return diff_jobs(o);
+
   auto a = open_image(o.a);
   if (!a.ok()) return a.error();
   auto b = open_image(o.b);

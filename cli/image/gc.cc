@@ -12,7 +12,9 @@
 #include "cli/text/text_out.h"
 #include "image/read/image_catalog.h"
 #include "image/read/reading_key.h"
+#include "cli/image/job_images.h"
 #include "image/write/image_directory.h"
+#include "job/directory/job_directory.h"
 
 namespace ckpt::cli {
 
@@ -28,6 +30,34 @@ uint64_t bytes_in(const ImageCatalog& catalog) {
   uint64_t bytes = 0;
   for (const CatalogEntry& e : catalog.entries()) bytes += e.file_bytes;
   return bytes;
+}
+
+uint64_t bytes_in(const std::vector<JobEntry>& jobs) {
+  uint64_t bytes = 0;
+  for (const JobEntry& j : jobs) bytes += j.bytes;
+  return bytes;
+}
+
+// A directory with the images of a job counts as one.
+Result<void> prune_jobs(int directory, const Options& o, const std::vector<JobEntry>& jobs, Pruned* all) {
+  if (jobs.empty()) return {};
+  if (!job::try_lock(directory)) {
+    return failure(ExitCode::kUnavailable, o.directory, "a job's checkpoint is being written there",
+                   "try again when it is complete");
+  }
+  all->leftovers += job::remove_dead_jobs(directory);
+  std::set<std::string> ids;
+  for (const JobEntry& j : jobs) {
+    if (!j.complete || !ids.insert(j.manifest.job).second) continue;
+    uint8_t id[16];
+    for (size_t i = 0; i < sizeof(id); ++i)
+      id[i] = static_cast<uint8_t>(std::stoi(j.manifest.job.substr(2 * i, 2), nullptr, 16));
+    auto pruned = job::prune_jobs(directory, id, o.keep, reading_key());
+    if (!pruned.ok()) return pruned.error();
+    all->images += pruned->removed;
+    all->kept += pruned->kept;
+  }
+  return {};
 }
 
 Result<void> gc(const Options& o) {
@@ -50,11 +80,14 @@ Result<void> gc(const Options& o) {
     all.leftovers += pruned->leftovers;
     all.kept += pruned->kept;
   }
+  const std::vector<JobEntry> jobs_before = list_jobs(o.directory);
+  CKPT_TRY(prune_jobs(directory->get(), o, jobs_before, &all));
   // Of runs that have no image, too.
   all.leftovers += remove_dead_leftovers(directory->get());
   auto after = ImageCatalog::list(o.directory);
   if (!after.ok()) return after.error();
-  uint64_t had = bytes_in(*before), has = bytes_in(*after), freed = had > has ? had - has : 0;
+  const uint64_t had = bytes_in(*before) + bytes_in(jobs_before);
+  const uint64_t has = bytes_in(*after) + bytes_in(list_jobs(o.directory)), freed = had > has ? had - has : 0;
   if (o.json) {
     print_json({{"directory", o.directory},
                 {"images_removed", all.images},

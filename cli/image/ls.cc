@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/settings.h"
 #include "cli/commands.h"
+#include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/restartable.h"
 #include "cli/text/cost.h"
@@ -40,6 +41,11 @@ const char* state_of(const Row& r) {
   if (e.temporary) return "unfinished";
   if (e.complete && !r.no_restart.empty()) return "no restart";
   return e.complete ? "complete" : e.locked ? "locked" : "damaged";
+}
+
+const char* state_of(const JobEntry& j) {
+  if (j.temporary) return "unfinished";
+  return j.complete ? "complete" : j.error.code == ExitCode::kPermission ? "locked" : "damaged";
 }
 
 // What it needs to be restored, besides itself.
@@ -100,7 +106,36 @@ void print_table(const std::vector<Row>& rows) {
   }
 }
 
-void print_rows_json(const std::vector<Row>& rows) {
+void print_jobs(const std::vector<JobEntry>& jobs) {
+  const int64_t now = now_ns(CLOCK_REALTIME);
+  for (const JobEntry& j : jobs) {
+    fmt::print("{:>5}  {:<16} {:>7}  {:>11}  {:>9}  {:>9}  {:>9}  {:<10}  {:<5}  {:<10}  {}\n", j.sequence,
+               printable(j.comm), j.manifest.root != 0 ? fmt::format("{}", j.manifest.root) : "-",
+               j.complete ? human_duration(std::max<int64_t>(now - j.manifest.time_ns, 0)) : "-",
+               j.complete ? human_bytes(j.memory_bytes) : "-", human_bytes(j.bytes), "-",
+               j.complete ? fmt::format("job of {}", j.manifest.files.size()) : "job",
+               !j.complete ? "-" : j.increment ? "+" : "full", state_of(j), printable(j.path));
+    if (!j.complete && !j.temporary) fmt::print("{:>5}  {}\n", "", printable(j.error.message()));
+  }
+}
+
+void add_jobs_json(const std::vector<JobEntry>& jobs, nlohmann::ordered_json* json) {
+  for (const JobEntry& j : jobs) {
+    nlohmann::ordered_json one{{"job", j.path},           {"sequence", j.sequence}, {"program", j.comm},
+                               {"pid", j.manifest.root}, {"state", state_of(j)},   {"bytes", j.bytes}};
+    if (j.complete) {
+      one["job_id"] = j.manifest.job;
+      one["realtime_ns"] = j.manifest.time_ns;
+      one["bytes_memory"] = j.memory_bytes;
+      one["images"] = images_of_job(j);
+    } else {
+      one["problem"] = j.error.message();
+    }
+    json->push_back(std::move(one));
+  }
+}
+
+void print_rows_json(const std::vector<Row>& rows, const std::vector<JobEntry>& jobs) {
   auto json = nlohmann::ordered_json::array();
   for (const Row& r : rows) {
     const CatalogEntry& e = r.entry;
@@ -125,6 +160,7 @@ void print_rows_json(const std::vector<Row>& rows) {
     if (!e.problem.empty()) one["problem"] = e.problem;
     json.push_back(std::move(one));
   }
+  add_jobs_json(jobs, &json);
   print_json(json);
 }
 
@@ -133,16 +169,19 @@ Result<void> ls(const Options& o) {
   if (!catalog.ok()) return catalog.error();
   std::vector<Row> rows;
   add_rows(*catalog, &rows);
+  std::vector<JobEntry> jobs = list_jobs(o.directory);
   for (const std::string& directory : default_directories(o.directory)) {
     auto inner = ImageCatalog::list(directory);
     if (inner.ok()) add_rows(*inner, &rows);
+    for (JobEntry& j : list_jobs(directory)) jobs.push_back(std::move(j));
   }
   if (o.json) {
-    print_rows_json(rows);
-  } else if (rows.empty()) {
+    print_rows_json(rows, jobs);
+  } else if (rows.empty() && jobs.empty()) {
     fmt::print(stderr, "ckpt: {}: holds no images\n", brief(o.directory));
   } else {
     print_table(rows);
+    print_jobs(jobs);
   }
   return {};
 }
@@ -157,6 +196,7 @@ void add_ls(CLI::App& app, ExitCode& exit) {
   command->add_flag("--json", o->json, "print the list as JSON: times in ns, sizes in bytes");
   add_key_option(command);
   command->footer(
+      "MODE 'job of N': a directory with the images of N processes, taken at one instant.\n"
       "KIND: full, or +N: an increment to number N, without which it cannot be restored. MEMORY: in this "
       "file.\n"
       "STATE: complete; no restart (complete, but no restart of it can be: the line below says why); "

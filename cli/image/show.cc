@@ -7,6 +7,7 @@
 #include "base/settings.h"
 #include "cli/commands.h"
 #include "cli/image/image_backtrace.h"
+#include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/record_names.h"
 #include "cli/image/restartable.h"
@@ -306,7 +307,63 @@ Json json_of(const ImageChain& image, size_t frames) {
   return j;
 }
 
+const char* member_state(MemberState state) {
+  return state == MemberState::kZombie ? "ended" : state == MemberState::kStopped ? "stopped" : "running";
+}
+
+Json job_json(const JobEntry& job) {
+  const Manifest& m = job.manifest;
+  Json j{{"job", job.path},         {"job_id", m.job},           {"program", m.name},
+         {"sequence", m.sequence},  {"realtime_ns", m.time_ns},  {"root", m.root},
+         {"bytes", job.bytes},      {"bytes_memory", job.memory_bytes}};
+  for (const char* list : {"members", "left_out", "descriptions"}) j[list] = Json::array();
+  for (const ManifestMember& p : m.members) {
+    Json one{{"pid", p.pid},   {"ppid", p.ppid},   {"group", p.pgid},
+             {"session", p.sid}, {"program", p.name}, {"state", member_state(p.state)}};
+    if (!p.image.empty()) one["image"] = job.path + "/" + p.image;
+    if (p.state == MemberState::kZombie) one["exit_status"] = p.exit_status;
+    j["members"].push_back(std::move(one));
+  }
+  for (const ManifestLeftOut& l : m.left_out)
+    j["left_out"].push_back({{"pid", l.pid}, {"program", l.name}, {"reason", l.reason}});
+  for (const auto& users : m.descriptions) {
+    Json one = Json::array();
+    for (const ManifestUser& u : users) one.push_back({{"pid", u.pid}, {"open_file", u.open_file}});
+    j["descriptions"].push_back(std::move(one));
+  }
+  return j;
+}
+
+void print_job(const JobEntry& job) {
+  const Manifest& m = job.manifest;
+  fmt::print("job {} of {}: {} ({} of memory, {})\n", m.sequence, printable(m.name), printable(job.path),
+             human_bytes(job.memory_bytes), human_bytes(job.bytes));
+  fmt::print("  {:>7} {:>7} {:>7} {:>7}  {:<8}  {:<16} {}\n", "PID", "PARENT", "GROUP", "SESSION", "STATE",
+             "PROGRAM", "IMAGE");
+  for (const ManifestMember& p : m.members) {
+    fmt::print("  {:>7} {:>7} {:>7} {:>7}  {:<8}  {:<16} {}\n", p.pid, p.ppid, p.pgid, p.sid,
+               member_state(p.state), printable(p.name),
+               p.image.empty() ? fmt::format("status {:#x}", p.exit_status) : printable(p.image));
+  }
+  for (const ManifestLeftOut& l : m.left_out)
+    fmt::print("  {:>7} left out: {} ({})\n", l.pid, printable(l.name), printable(l.reason));
+  fmt::print("  {} shared by several processes; ckpt show {}/PID for one process\n",
+             plural(m.descriptions.size(), "open file is", "open files are"), printable(job.path));
+}
+
+Result<void> show_job(const std::string& path, bool json) {
+  const JobEntry job = examine_job(path);
+  if (!job.complete) return job.error;
+  if (json) {
+    print_json(job_json(job));
+  } else {
+    print_job(job);
+  }
+  return {};
+}
+
 Result<void> show(const Options& o) {
+  if (const std::string job = job_of(o.image); !job.empty()) return show_job(job, o.json);
   auto path = resolve_image(o.image);
   if (!path.ok()) return path.error();
   auto image = ImageChain::open(*path);

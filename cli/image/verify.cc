@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/restartable.h"
 #include "cli/text/failure.h"
@@ -51,8 +52,20 @@ Verdict verify_one(const Options& o, const std::string& path, bool parents) {
   return v;
 }
 
+// Whether they belong together is looked at first: an image of another checkpoint can be whole.
+Result<void> add_job(const JobEntry& job, std::vector<std::string>* paths) {
+  if (!job.complete) return job.error;
+  for (std::string& path : images_of_job(job)) paths->push_back(std::move(path));
+  return {};
+}
+
 Result<std::vector<std::string>> images_of(const std::string& what) {
   struct stat st;
+  std::vector<std::string> paths;
+  if (const std::string job = job_of(what); !job.empty()) {
+    CKPT_TRY(add_job(examine_job(job), &paths));
+    return paths;
+  }
   if (stat(what.c_str(), &st) != 0 || !S_ISDIR(st.st_mode)) {
     auto path = resolve_image(what);
     if (!path.ok()) return path.error();
@@ -60,7 +73,6 @@ Result<std::vector<std::string>> images_of(const std::string& what) {
   }
   auto catalog = ImageCatalog::list(what);
   if (!catalog.ok()) return catalog.error();
-  std::vector<std::string> paths;
   for (const CatalogEntry& e : catalog->entries()) {
     // Half an image is no damage while it has its temporary name: nothing restarts it.
     if (e.temporary) {
@@ -68,6 +80,12 @@ Result<std::vector<std::string>> images_of(const std::string& what) {
     } else {
       paths.push_back(catalog->path_of(e));
     }
+  }
+  for (const JobEntry& job : list_jobs(what)) {
+    if (job.temporary)
+      fmt::print(stderr, "ckpt: {}: unfinished, not verified\n", printable(brief(job.path)));
+    else
+      CKPT_TRY(add_job(job, &paths));
   }
   if (paths.empty())
     return failure(ExitCode::kNotFound, what, "holds no images", "name a directory that ckpt ls shows");

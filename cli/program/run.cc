@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -54,8 +55,9 @@ Result<void> prepare_directory(const std::string& path) {
     return failure(ExitCode::kCannotCreate, path, "is not a directory",
                    "name a directory with --dir or CKPT_DIR");
   }
-  // The library refuses these as well: whoever may write there decides what gets restarted.
-  if (st.st_uid != geteuid() || (st.st_mode & 022) != 0) {
+  // The library refuses these as well: whoever may write there decides what gets restarted. Root may start a
+  // program that is to become the user whose directory it is.
+  if ((st.st_uid != geteuid() && geteuid() != 0) || (st.st_mode & 022) != 0) {
     return failure(ExitCode::kPermission, path, "belongs to someone else, or others may write it",
                    "chmod go-w it, or name a directory of yours with --dir or CKPT_DIR");
   }
@@ -64,6 +66,15 @@ Result<void> prepare_directory(const std::string& path) {
                    "name a directory you may write with --dir or CKPT_DIR");
   }
   return {};
+}
+
+// Its digits alone: the library in the program adds the rest (job/capture/identity.h).
+std::string new_job_id() {
+  uint8_t id[16];
+  if (getrandom(id, sizeof(id), 0) != sizeof(id)) return {};
+  std::string text;
+  for (uint8_t byte : id) text += fmt::format("{:02x}", byte);
+  return text;
 }
 
 bool is_preloaded(std::string_view list, std::string_view library) {
@@ -124,6 +135,8 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts)
                    "name another with --dir");
   }
 
+  // Once: a program that is started in a job belongs to that job.
+  if (getenv("CKPT_JOB") == nullptr) setenv("CKPT_JOB", new_job_id().c_str(), 1);
   for (const auto& [name, value] : texts) setenv(name.c_str(), value.c_str(), 1);
   unsetenv("CKPT_DISABLE");  // asked for by name, it is not asleep
   set_preload(*library, *heap);
@@ -177,6 +190,8 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   option("--heap", "CKPT_HEAP", "HEAP",
          "what malloc is: libc (default), or jemalloc, whose free memory is not saved; jemalloc:huge asks "
          "for huge pages");
+  option("--leave-out", "CKPT_LEAVE_OUT", "LIST",
+         "programs of the job without the library that need not be saved: names, or all");
   option("--stop-timeout", "CKPT_STOP_TIMEOUT", "TIME",
          "give a checkpoint up when a thread does not stop (default 2s)");
   command->footer(

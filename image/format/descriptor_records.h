@@ -39,6 +39,9 @@ enum OpenFileFlag : uint32_t {
   kOpenFileEventsLost = 1u << 4,  // inotify: events were queued and are not in the image
 };
 
+// OpenFileRecord::value of a pipe: nobody, in the job or outside, has the other end any more.
+inline constexpr uint64_t kPipeEndGone = 1;
+
 struct OpenFileRecord {
   uint32_t id;          // from 1, unique in the image
   uint32_t kind;        // OpenFileKind
@@ -57,7 +60,7 @@ struct OpenFileRecord {
   uint64_t object;       // object_number(device, inode): the same for both ends of a pipe, and for a
                          // memfd the same as MappingRecord::object
   uint64_t value;        // eventfd: counter; signalfd: mask; memfd: huge page size in bytes or 0;
-                         // socket pair: object of the other end, 0 when that is gone
+                         // socket pair: object of the other end, 0 when that is gone; pipe: kPipeEndGone
   uint32_t path_len;
   uint32_t details_len;
   // then: path (of a memfd: its name; of kOther: what /proc/PID/fd says), details

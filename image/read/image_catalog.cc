@@ -15,6 +15,7 @@
 #include "base/raii_fd.h"
 #include "image/format/image_name.h"
 #include "image/format/io_error.h"
+#include "image/read/manifest.h"
 #include "image/read/reading_key.h"
 
 namespace ckpt {
@@ -248,8 +249,36 @@ Result<const CatalogEntry*> ImageCatalog::select(const std::string& selector) co
                     run->front()->sequence, run->back()->sequence);
 }
 
+namespace {
+
+// "X.job/PID": the image of one process of a job; or of its only one, "X.job". "": it is something else.
+Result<std::string> resolve_member(const std::string& argument) {
+  struct stat st;
+  const std::string file = argument + ".ckpt";
+  const size_t slash = argument.rfind('/');
+  if (slash != std::string::npos && slash != 0 && stat(argument.c_str(), &st) != 0 &&
+      is_job_directory(argument.substr(0, slash)) && stat(file.c_str(), &st) == 0) {
+    return file;
+  }
+  if (!is_job_directory(argument)) return std::string();
+  auto manifest = read_manifest(argument);
+  if (!manifest.ok()) return manifest.error();
+  if (manifest->files.size() == 1) return argument + "/" + manifest->files[0].name;
+  std::string names;
+  for (const ManifestMember& m : manifest->members) {
+    if (!m.image.empty()) names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", m.pid, m.name);
+  }
+  return make_error(ExitCode::kUsage, 0, "{}: a job of {} processes: name one, {}/PID: {}",
+                    shown_path(argument.c_str()).text, manifest->files.size(),
+                    shown_path(argument.c_str()).text, names);
+}
+
+}  // namespace
+
 Result<std::string> resolve_image(const std::string& argument) {
   if (argument == "-") return argument;
+  auto member = resolve_member(argument);
+  if (!member.ok() || !member->empty()) return member;
   struct stat st;
   std::string directory = argument, selector;
   if (stat(argument.c_str(), &st) != 0) {

@@ -3,8 +3,8 @@
 #include <errno.h>
 
 #include <algorithm>
-#include <bit>
 
+#include "base/page_runs.h"
 #include "image/format/checksum.h"
 #include "image/format/io_error.h"
 
@@ -191,18 +191,8 @@ Result<void> DirectSink::add(const CopiedSegment& segment, bool* held) {
 }
 
 Result<void> DirectSink::add_segment(const CopiedSegment& segment) {
-  uint64_t mask = segment.page_mask;
-  uint32_t page = 0;
-  while (mask != 0) {
-    uint32_t skip = static_cast<uint32_t>(std::countr_zero(mask));
-    mask >>= skip;
-    page += skip;
-    uint32_t run = static_cast<uint32_t>(std::countr_one(mask));
-    CKPT_TRY(add_run(segment.base.value + page * kPageSize, segment.data + page * kPageSize, run * kPageSize,
-                     true));
-    if (run == 64) break;
-    mask >>= run;
-    page += run;
+  for (PageRun run : PageRuns(segment.page_mask)) {
+    CKPT_TRY(add_run((segment.base + run.offset()).value, segment.data + run.offset(), run.bytes(), true));
   }
   return {};
 }

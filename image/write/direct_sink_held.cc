@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/page_runs.h"
 #include "image/format/checksum.h"
 #include "image/format/io_error.h"
 #include "image/write/direct_sink.h"
@@ -20,7 +21,7 @@ constexpr uint32_t kWorthHolding = 32u << 10;
 // that would need room in a chunk, for what was to be compressed before too.
 Result<void> DirectSink::add_held(const CopiedSegment& segment, bool* held) {
   const uint64_t mask = segment.page_mask;
-  const auto runs = static_cast<uint32_t>(std::popcount(mask & ~(mask << 1)));
+  const uint32_t runs = PageRuns(mask).count();
   const auto bytes = static_cast<uint32_t>(std::popcount(mask)) * static_cast<uint32_t>(kPageSize);
   const uint32_t extents =
       runs + static_cast<uint32_t>(64 * kPageSize / kExtentBytes);  // a run is cut at each such address
@@ -36,13 +37,10 @@ Result<void> DirectSink::add_held(const CopiedSegment& segment, bool* held) {
   }
   if (held_.full(chunk_slot_) || !chunk_.has_room(extents, room, runs == 1)) return add_segment(segment);
   const uint32_t chunk = chunk_slot_;
-  for (uint64_t left = mask; left != 0;) {
-    const auto page = static_cast<uint32_t>(std::countr_zero(left)),
-               count = static_cast<uint32_t>(std::countr_one(left >> page));
-    left &= count + page >= 64 ? 0 : ~0ull << (page + count);
-    uint64_t address = segment.base.value + page * kPageSize;
-    const std::byte* data = segment.data + page * kPageSize;
-    uint64_t rest = count * kPageSize;
+  for (PageRun run : PageRuns(mask)) {
+    uint64_t address = (segment.base + run.offset()).value;
+    const std::byte* data = segment.data + run.offset();
+    uint64_t rest = run.bytes();
     if (rest < kWorthHolding) {
       CKPT_TRY(add_run(address, data, rest, false));
       continue;

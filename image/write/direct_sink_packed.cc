@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/page_runs.h"
 #include "image/write/direct_sink.h"
 
 namespace ckpt {
@@ -45,10 +46,10 @@ bool DirectSink::goes_on(const CopiedSegment& segment) const {
 // compressed.
 bool DirectSink::packs_held(const CopiedSegment& segment) const {
   if (!crew_holds_ || crew_.helpers() == 0 || !packs_next() || goes_on(segment)) return false;
-  const auto first = static_cast<uint32_t>(std::countr_zero(segment.page_mask)),
-             pages = static_cast<uint32_t>(std::countr_one(segment.page_mask >> (first & 63)));
-  return static_cast<uint32_t>(std::popcount(segment.page_mask)) == pages &&
-         pages * kPageSize == packed_limit(segment.base.value + first * kPageSize);
+  const PageRuns runs(segment.page_mask);
+  if (runs.count() != 1) return false;
+  const PageRun run = *runs.begin();
+  return run.bytes() == packed_limit((segment.base + run.offset()).value);
 }
 
 Result<void> DirectSink::pack_held(const CopiedSegment& segment, bool* held) {

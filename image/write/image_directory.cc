@@ -21,30 +21,6 @@ namespace ckpt {
 
 namespace {
 
-Result<void> check_directory(int fd, const char* path) {
-  struct stat st;
-  long r = sys::call(__NR_newfstatat, fd, "", &st, static_cast<long>(AT_EMPTY_PATH));
-  if (sys::failed(r)) return image_io_error("examine the image directory", path, r);
-  uint32_t user = static_cast<uint32_t>(sys::call(__NR_geteuid));
-  if (st.st_uid != user) {
-    return make_error(
-        ExitCode::kPermission, 0,
-        "image directory {} belongs to user {}, not to {}; set CKPT_DIR to a directory of your own",
-        shown_path(path).text, st.st_uid, user);
-  }
-  if ((st.st_mode & 022) != 0) {
-    return make_error(
-        ExitCode::kPermission, 0,
-        "image directory {} may be written by others (mode {:o}); 'chmod go-w' it, or set CKPT_DIR "
-        "to a directory inside it",
-        shown_path(path).text, st.st_mode & 07777);
-  }
-  r = sys::call(__NR_faccessat2, fd, ".", static_cast<long>(W_OK | X_OK), static_cast<long>(AT_EACCESS));
-  if (r == -ENOSYS) r = 0;  // before Linux 5.8: creating the image will tell
-  if (sys::failed(r)) return image_io_error("write into the image directory", path, r);
-  return {};
-}
-
 bool same_run(const uint8_t a[16], const uint8_t b[16]) { return std::memcmp(a, b, 16) == 0; }
 
 // Entries of one run, by their names.
@@ -227,6 +203,30 @@ bool is_held(int fd) {
 
 }  // namespace
 
+Result<void> check_image_directory(int fd, const char* path) {
+  struct stat st;
+  long r = sys::call(__NR_newfstatat, fd, "", &st, static_cast<long>(AT_EMPTY_PATH));
+  if (sys::failed(r)) return image_io_error("examine the image directory", path, r);
+  uint32_t user = static_cast<uint32_t>(sys::call(__NR_geteuid));
+  if (st.st_uid != user) {
+    return make_error(
+        ExitCode::kPermission, 0,
+        "image directory {} belongs to user {}, not to {}; set CKPT_DIR to a directory of your own",
+        shown_path(path).text, st.st_uid, user);
+  }
+  if ((st.st_mode & 022) != 0) {
+    return make_error(
+        ExitCode::kPermission, 0,
+        "image directory {} may be written by others (mode {:o}); 'chmod go-w' it, or set CKPT_DIR "
+        "to a directory inside it",
+        shown_path(path).text, st.st_mode & 07777);
+  }
+  r = sys::call(__NR_faccessat2, fd, ".", static_cast<long>(W_OK | X_OK), static_cast<long>(AT_EACCESS));
+  if (r == -ENOSYS) r = 0;  // before Linux 5.8: creating the image will tell
+  if (sys::failed(r)) return image_io_error("write into the image directory", path, r);
+  return {};
+}
+
 Result<ScopedFd> open_image_directory(const char* path) {
   const long flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
   long fd = sys::call(__NR_openat, static_cast<long>(AT_FDCWD), path, flags, 0L);
@@ -259,7 +259,7 @@ Result<ScopedFd> open_image_directory(const char* path) {
     return e;
   }
   ScopedFd directory(static_cast<int>(fd));
-  CKPT_TRY(check_directory(directory.get(), path));
+  CKPT_TRY(check_image_directory(directory.get(), path));
   return directory;
 }
 

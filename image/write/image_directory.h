@@ -17,6 +17,8 @@ namespace ckpt {
 // Opens the directory, making its last component with mode 0700 if it is missing. Refuses what is no
 // directory, belongs to someone else, may be written by group or others, or cannot be written by us.
 Result<ScopedFd> open_image_directory(const char* path);
+// The same of one that is open.
+Result<void> check_image_directory(int fd, const char* path);
 
 // One more than the highest sequence of this run in the directory, unfinished images included.
 Result<uint64_t> next_sequence(int dir_fd, const uint8_t run_id[16]);

@@ -100,7 +100,7 @@ struct RobustListHead {
     from[count] = {reinterpret_cast<void*>(s->robust_list), sizeof(heads[count])};
     ++count;
   }
-  const size_t have = StillMemory::read_many({to, count}, {from, count});
+  const size_t have = memory.read_many({to, count}, {from, count});
   for (size_t i = 0; i < count; ++i) {
     if (i >= have && !read(memory, threads[i]->robust_list, &heads[i], sizeof(heads[i]))) continue;
     if (!add_robust_list(*threads[i], heads[i], memory, pages)) return false;

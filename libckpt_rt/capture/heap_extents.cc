@@ -1,9 +1,9 @@
 #include "libckpt_rt/capture/heap_extents.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/heap_protocol.h"
+#include "base/page_runs.h"
 #include "libckpt_rt/capture/still_memory.h"
 
 extern "C" __attribute__((weak)) ckpt::HeapInterface ckpt_heap_v1;
@@ -35,11 +35,8 @@ bool collect_of(const HeapRegion& region, StillMemory& memory, uint64_t* words,
       return true;
     for (size_t i = 0; i < count; ++i) {
       const Addr base{region.pages_start + (first + i * 64) * kPageSize};
-      for (uint64_t left = words[i]; left != 0;) {
-        const int page = std::countr_zero(left), pages = std::countr_one(left >> page);
-        const Addr start = base + static_cast<uint64_t>(page) * kPageSize;
-        if (!add({start, start + static_cast<uint64_t>(pages) * kPageSize}, free)) return false;
-        left &= page + pages == 64 ? 0 : ~0ull << (page + pages);
+      for (PageRun run : PageRuns(words[i])) {
+        if (!add(run.at(base), free)) return false;
       }
     }
   }

@@ -106,10 +106,10 @@ void MapsText::read_rest(void* part) {
   while (!rest.full() && !rest.at_end && rest.error == 0) rest.read_more();
 }
 
-Result<std::string_view> MapsText::read_again(const Beside& beside, bool* fits) {
-  const bool two = has_rest_ && beside.start != nullptr;
+Result<std::string_view> MapsText::read_again(const OtherThreads& others, bool* fits) {
+  const bool two = has_rest_ && others;
   has_rest_ = false;  // its file is read to the end once
-  if (two) beside.start(beside.context, &read_rest, &rest_);
+  if (two) others.start(others.context, &read_rest, &rest_);
   auto file = open_maps();
   if (file.ok()) front_.file = std::move(*file);
   front_.have = 0;
@@ -120,7 +120,7 @@ Result<std::string_view> MapsText::read_again(const Beside& beside, bool* fits) 
   };
   if (two) {
     read_to(middle_);
-    beside.await(beside.context);
+    others.await(others.context);
   }
   rest_.file.reset();
   if (!file.ok()) return file.error();

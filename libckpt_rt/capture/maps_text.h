@@ -24,7 +24,7 @@
 #include "base/arena.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
-#include "libckpt_rt/core/beside.h"
+#include "libckpt_rt/core/other_threads.h"
 
 namespace ckpt {
 
@@ -35,7 +35,7 @@ class MapsText {
   // As it was.
   std::string_view ahead() const { return ahead_; }
   // As it is, good until the next call. *fits is false if there is no room: much has been mapped since.
-  Result<std::string_view> read_again(const Beside& beside, bool* fits);
+  Result<std::string_view> read_again(const OtherThreads& others, bool* fits);
 
  private:
   struct Part {

@@ -340,10 +340,10 @@ Result<void> MemoryMap::read_ahead(std::span<const AddrRange> own) {
   return take_text(text_.ahead(), own);
 }
 
-Result<void> MemoryMap::read_again(std::span<const AddrRange> own, const Beside& beside) {
+Result<void> MemoryMap::read_again(std::span<const AddrRange> own, const OtherThreads& others) {
   bool fits = false;
   searches_left_ = 0;
-  auto text = text_.read_again(beside, &fits);
+  auto text = text_.read_again(others, &fits);
   if (!text.ok()) return text.error();
   if (!fits) return read(own);
   // What a line is made into depends on these as well.

@@ -55,7 +55,7 @@ class MemoryMap {
   // The same in two steps, of which the second, in the stop, is short: it takes apart only those lines of the
   // kernel's text that have changed since the first. Nothing else is trusted: the text is read whole.
   Result<void> read_ahead(std::span<const AddrRange> own);
-  Result<void> read_again(std::span<const AddrRange> own, const Beside& beside = {});
+  Result<void> read_again(std::span<const AddrRange> own, const OtherThreads& others = {});
   // The flags of /proc/self/smaps (DONTFORK, hugetlb, …) for the mappings read. Walks page tables:
   // before the stop only. Mappings that appeared since have no flags.
   Result<void> read_flags();

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "libckpt_rt/core/own_files.h"
+
 namespace ckpt {
 
 // linux/fs.h of 6.7 and later.
@@ -110,7 +112,7 @@ Result<void> PageScan::open(Arena& scratch, int pagemap) {
   swapping_ = sys::call(__NR_sysinfo, &memory) != 0 || memory.totalswap != 0;
   pagemap_ = pagemap;
   if (pagemap_ >= 0) return {};
-  const long fd = sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/pagemap", O_RDONLY | O_CLOEXEC, 0);
+  const long fd = own_files::open(own_files::OwnFile::kPagemap);
   if (sys::failed(fd)) {
     return make_error(ExitCode::kSystem, static_cast<int>(-fd),
                       "cannot open /proc/self/pagemap ({}); mount /proc", errno_name(static_cast<int>(-fd)));

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "copier/segment_size.h"
 #include "image/write/kept_files.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/memory_advice.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/stages/kept_files.h"
@@ -50,7 +51,7 @@ void choose_increments(Attempt& attempt, const BackEnd& back_end) {
 // A filter may kill whoever makes a call that the program does not make.
 bool keeps_files() {
   const Settings& s = library.settings;
-  return s.to[0] == '\0' && s.files != KeptFiles::kNone && !is_filtered();
+  return s.to[0] == '\0' && s.files != KeptFiles::kNone && job::session() == nullptr && !is_filtered();
 }
 
 void own_ranges(Attempt& attempt, BackEnd& back_end) {
@@ -58,6 +59,9 @@ void own_ranges(Attempt& attempt, BackEnd& back_end) {
   for (AddrRange r :
        {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(),
         space.arena().range(), attempt.image.memory(), guard::own_range()}) {
+    if (!space.own(r)) return;
+  }
+  for (AddrRange r : job::own_memory()) {
     if (!space.own(r)) return;
   }
   const size_t watch = space.own().size();
@@ -95,6 +99,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
     capture.descriptors.set_kept_files(space.log());
   }
   CKPT_TRY(capture.still_memory.open());
+  if (job::session() != nullptr) capture.descriptors.expect_partners();
   CKPT_TRY(capture.descriptors.prepare(space.arena(), library.pid));
   CKPT_TRY(back_end.open(room));
   CKPT_TRY(capture.pages.open(space.arena(), attempt.watch.pagemap()));
@@ -110,9 +115,12 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
 
 Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(prepare(attempt, back_end));
+  CKPT_TRY(job::prepared());
   CKPT_TRY(attempt.stop.stop(back_end));
+  CKPT_TRY(job::standing(attempt.clock.began_ns()));
   CKPT_TRY(attempt.stop.look(attempt.watch));
   CKPT_TRY(back_end.capture_memory());
+  CKPT_TRY(job::sampled(attempt.capture.descriptors));
   return back_end.finish();
 }
 
@@ -121,7 +129,7 @@ void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
   const bool some_live = std::any_of(facts.children.begin(), facts.children.end(), [](const LostChild& c) {
     return c.record.state == static_cast<uint32_t>(ChildState::kLives);
   });
-  if (some_live || (facts.has_children && facts.children.empty())) {
+  if (job::session() == nullptr && (some_live || (facts.has_children && facts.children.empty()))) {
     space.note(
         1,
         "the program has child processes, which are not in the image: after a restart they have been "
@@ -163,10 +171,10 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   return result;
 }
 
-Result<void> Attempt::get_ready(const Beside& beside) {
+Result<void> Attempt::get_ready(const OtherThreads& others) {
   CKPT_TRY(capture.map.read_ahead(space.own()));
   capture.texts.open();
-  capture.beside = beside;
+  capture.others = others;
   const auto threads = static_cast<size_t>(std::max(count_tasks(), 1l));
   if (!capture.threads.reserve(threads + 16)) return no_memory("the list of threads");
   // What the stop adds to the lists: a page that is touched for the first time costs a microsecond or two.
@@ -190,6 +198,10 @@ Result<void> Attempt::describe() {
 
 Result<void> Attempt::commit() {
   log_heap(space.log(), capture.free_heap.span());
+  if (auto hold = checks.result(); !hold.ok()) {
+    outcome.spoiled = true;
+    return hold.error();
+  }
   auto stats = image.sink().commit();
   if (!stats.ok()) return stats.error();
   cost.bytes_memory = stats->bytes_memory;

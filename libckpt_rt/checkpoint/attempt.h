@@ -9,6 +9,7 @@
 // Owner:     take_checkpoint(), on the agent's stack. Callers: the agent.
 #pragma once
 
+#include "base/check.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/stages/eager_copies.h"
 #include "libckpt_rt/checkpoint/stages/pending_image.h"
@@ -24,8 +25,8 @@ class BackEnd;
 
 // What take_checkpoint() has to know of an attempt besides its result.
 struct Outcome {
-  // It failed because the program gave memory back under our hands: another may succeed.
-  bool memory_vanished = false;
+  // It failed because the program gave memory back under our hands, or a check did: another may succeed.
+  bool spoiled = false;
   // It failed because its fault back end cannot serve this program: nothing happened to it.
   bool refused = false;
   // The watch goes on: the next checkpoint may be an increment to this one. Otherwise it has to be ended.
@@ -42,7 +43,7 @@ struct Attempt {
   Result<void> describe();
   Result<void> commit();
   // The last step of preparing: what the stop needs and the program can run beside.
-  Result<void> get_ready(const Beside& beside);
+  Result<void> get_ready(const OtherThreads& others);
 
   const int64_t requested_ns;
   int64_t copied_ns = 0;
@@ -56,6 +57,7 @@ struct Attempt {
   PendingImage image;
   ProcessCapture capture{space.arena()};
   EagerCopies eager;
+  check::ScopedChecks checks;
   StopClock clock;
   Stop stop{{capture, space, clock, cost}};
 };

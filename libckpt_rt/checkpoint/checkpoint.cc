@@ -2,11 +2,12 @@
 
 #include "base/clock.h"
 #include "image/write/image_directory.h"
-#include "libckpt_rt/capture/futex_words.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/entry/agent.h"
 
 namespace ckpt {
@@ -14,17 +15,23 @@ namespace ckpt {
 namespace {
 
 void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
-  auto directory = open_image_directory(library.directory);
+  auto directory = job::open_log_directory();
   if (!directory.ok()) return;
   // With none to be removed there is no need to look at all there are, which may be thousands.
   // What no restart can use takes nobody's place.
-  if (library.settings.keep != 0 && cost.restartable) {
+  if (library.settings.keep != 0 && job::session() == nullptr && cost.restartable) {
     auto pruned = prune_images(directory->get(), library.run_id, library.settings.keep, key);
     if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
   }
   log_format(directory->get(), "image {} mode {}{} pause {} us, durable after {} ms, {} bytes", cost.image,
              mode_name(cost.mode), cost.parent_sequence == 0 ? "" : ", an increment,", cost.pause_ns / 1000,
              cost.durable_ns / 1'000'000, cost.bytes_written);
+}
+
+// Where the next image finds this one.
+void name_parent(Watch& watch, const char* name) {
+  static_assert(sizeof(watch.parent.name) == sizeof(job::Place::as_parent));
+  std::memcpy(watch.parent.name, name, sizeof(watch.parent.name));
 }
 
 }  // namespace
@@ -34,21 +41,27 @@ Result<CheckpointCost> take_checkpoint() {
   // kernel's own copy-on-write takes the snapshot: slower, but nothing can spoil it.
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
+  if (library.strict.load(std::memory_order_relaxed)) {
+    const Error error = make_error(ExitCode::kUnsupported, 0,
+                                   "a thread has forbidden itself all but four system calls (strict seccomp): it cannot "
+                                   "stand still for a checkpoint; none is taken of this program");
+    agent::count_failure(error);
+    return error;
+  }
   loading::await_end();
-  Way way = choose_way(nullptr);
+  Way way = choose_way_of_attempt();
   if (way.why != nullptr) {
-    auto directory = open_image_directory(library.directory);
+    auto directory = job::open_log_directory();
     if (directory.ok())
       log_format(directory->get(), "CKPT_FAULTS={} is not used: {}",
                  fault_back_end_name(library.settings.faults), way.why);
   }
-  if (protects_memory(way.mode) && futex_words::overflow()) way = kUnspoilable;
+  if (job::place() != nullptr && job::place()->by_fork) way = kUnspoilable;
   for (uint32_t attempts = 1;; ++attempts) {
     CheckpointCost cost;
     cost.attempts = attempts;
     cost.mode = way.mode;
-    if (!protects_memory(way.mode)) Watch::end_kept();
-    Watch* watch = Watch::take();
+    Watch* watch = take_watch(way);
     if (watch == nullptr) {
       const Error error = no_memory_for_segments();
       agent::count_failure(error);
@@ -60,8 +73,11 @@ Result<CheckpointCost> take_checkpoint() {
       Attempt attempt(requested, cost, *watch);
       result = run_attempt(way, attempt);
       outcome = attempt.outcome;
+      if (result.ok()) result = job::written(cost);
+      outcome.keeps_watch = outcome.keeps_watch && result.ok();
       if (result.ok()) prune_and_log(cost, attempt.image.key());
     }
+    if (job::place() != nullptr && outcome.keeps_watch) name_parent(*watch, job::place()->as_parent);
     if (outcome.keeps_watch)
       watch->keep();
     else
@@ -70,14 +86,20 @@ Result<CheckpointCost> take_checkpoint() {
       agent::count_success(cost);
       return cost;
     }
-    auto directory = open_image_directory(library.directory);
+    auto directory = job::open_log_directory();
     if (directory.ok()) log_line(directory->get(), result.error().message());
+    if (job::Session* session = job::session()) {
+      // All members try again, or none.
+      if (outcome.refused) refuse_back_end();
+      session->again = session->again || outcome.refused || outcome.spoiled;
+      return result.error();
+    }
     if (outcome.refused) {
       refuse_back_end();
-      way = choose_way(nullptr);
+      way = choose_way_of_attempt();
       continue;
     }
-    if (outcome.memory_vanished && attempts < kAttempts) {
+    if (outcome.spoiled && attempts < kAttempts) {
       if (attempts + 1 == kAttempts) way = kUnspoilable;
       continue;
     }

@@ -2,20 +2,14 @@
 //
 // Owner:     libckpt_rt. Callers: the agent, one checkpoint at a time.
 //
-//   kPrepare   program running: directory, image file, list of mappings, files' identities, descriptors;
-//              userfaultfd opened, mappings registered
-//   kStop      threads stand (stop_world.h): what changed since, kernel-side state, pages listed, eager
-//              copies made, tracked pages write-protected
-//   kCopy      program running: sequential and forced copies, writer
-//   kCommit    checksums, index, fsync, rename
+//   stages/      what every checkpoint goes through; attempt.h names the stages in order
+//   back_ends/   what differs: one class for each way to get hold of memory; choose.cc chooses
 //
 // Modes differ in what lies between stop and go:
-//   realtime    protect, go, copy (Li, Naughton, Plank 1989, "small memory")
-//   sequential  write all, go
-//   fork        fork, go; the child writes
-//   concurrent      copy all to memory, go, write (the paper's "concurrent")
-//   realtime-large  as realtime, with a pool that all of memory fits in, written when all is copied ("large
-//   memory")
+//   realtime        protect, go, copy (Li, Naughton, Plank 1989, "small memory")
+//   realtime-large  the same with a pool that all of memory fits in, written when all is copied ("large
+//   memory") sequential      write all, go concurrent      copy all to memory, go, write (the paper's
+//   "concurrent") fork            fork, go; the child writes
 #pragma once
 
 #include "base/result.h"
@@ -28,6 +22,7 @@ struct CheckpointCost {
   uint64_t sequence = 0;
   uint64_t parent_sequence = 0;  // of the image that it is an increment to; 0: full
   int64_t pause_ns = 0;          // from the first signal until the threads were released
+  int64_t resumed_ns = 0;        // CLOCK_MONOTONIC: when they were
   int64_t longest_wait_ns = 0;   // upper bound of the longest wait of a thread on a protected page
   uint64_t forced_copies = 0, sequential_copies = 0, release_copies = 0, faults = 0;
   uint64_t bytes_memory = 0, bytes_written = 0;
@@ -38,9 +33,6 @@ struct CheckpointCost {
   char image[1400] = {};  // absolute path
 };
 
-// The modes that write-protect memory and copy it while the program runs.
-inline bool protects_memory(Mode mode) { return mode == Mode::kRealtime || mode == Mode::kRealtimeLarge; }
-
 // In which mode the next checkpoint is taken, and where faults are handled. The settings decide, and what
 // this machine allows. why_not_realtime: what keeps `auto` from realtime; why: what keeps from the back end
 // that is set, or nullptr.
@@ -48,6 +40,8 @@ struct Way {
   Mode mode;
   FaultBackEnd back_end;
   const char* why = nullptr;
+  // Memory is write-protected, and copied while the program runs.
+  bool protects_memory() const { return mode == Mode::kRealtime || mode == Mode::kRealtimeLarge; }
 };
 Way choose_way(Error* why_not_realtime);
 

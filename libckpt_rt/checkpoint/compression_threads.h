@@ -1,11 +1,10 @@
 // The threads that compress beside the writer thread, while an image is written.
 //
-// Owner:     CheckpointRun, on the agent's stack: the kernel writes to a thread's word when it ends, and that
-// memory
-//            is never protected.
+// Owner:     PendingImage, on the agent's stack: the kernel writes to a thread's word when it ends, and that
+//            memory is never protected.
 // Callers:   start() by the thread that writes (writer, agent, or a forked child), after the stop; join() by
-// the agent.
-//            They are gone before the agent is: a stop, fork() or unshare() of the program never meets them.
+//            the agent. They are gone before the agent is: a stop, fork() or unshare() of the program never
+//            meets them.
 #pragma once
 
 #include "image/write/compress/helper_threads.h"

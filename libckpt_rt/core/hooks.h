@@ -45,6 +45,19 @@ void note_exit(const void* word);
 // The program has had children: they share its shared memory. before_fork(): it is about to have one.
 extern std::atomic<bool> has_forked;
 void before_fork();
+// It is about to have one that executes another program at once (vfork, posix_spawn).
+extern std::atomic<bool> has_spawned;
+void before_spawn();
+// The process is about to end.
+void before_end();
+
+// The calling thread is about to become that user (or UINT32_MAX: stays who it is).
+void before_user(uint32_t user);
+
+// The calling thread is about to forbid itself nearly all system calls: none of our signals may reach it any more, and no
+// checkpoint is taken. end_strict only when that failed.
+void begin_strict();
+void end_strict();
 
 // Between the two no thread of ours exists.
 void begin_alone();

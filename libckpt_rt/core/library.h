@@ -7,12 +7,14 @@
 //            in the pause (memory_map.cc).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "base/settings.h"
 #include "copier/buffer_pool.h"
 #include "copier/copier.h"
 #include "image/write/compress/compression_gauge.h"
+#include "job/capture/identity.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/core/raw_thread.h"
 #include "libckpt_rt/core/statistics.h"
@@ -27,13 +29,17 @@ struct Library {
   Settings settings;
   CompressionKnowledge compression;  // how fast the disk and the compressor were
   char directory[1200] = {};         // absolute path of the image directory
+  char set_directory[1200] = {};     // the one that was set, if another is used (own_directory.h)
   char key_file[2100] = {};          // absolute path of CKPT_KEY_FILE; the key itself is never here
   char name[16] = {};                // of the program, for image names
   uint8_t run_id[16] = {};
+  job::Identity job;           // to which this process belongs
+  bool job_inherited = false;  // it was there before this program
   uint32_t generation = 0;         // restarts this process has behind it
   int64_t monotonic_shift_ns = 0;  // CLOCK_MONOTONIC now minus what the program's deadlines assume
   uint64_t last_streamed = 0;      // sequence of the newest image that went to CKPT_TO's command
   int interval_timer = -1;         // kernel id of the timer of CKPT_EVERY
+  std::atomic<bool> strict{false};  // a thread has forbidden itself system calls that a stop needs
   uint32_t foreign_filters = 0;    // seccomp filters that were there before the program's first instruction
 
   StopWorld world;

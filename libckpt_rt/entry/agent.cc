@@ -5,12 +5,16 @@
 #include <sys/stat.h>
 
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
+#include "base/control_protocol.h"
+#include "job/capture/take.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/control.h"
+#include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/protect/watch.h"
 
 namespace ckpt::agent {
@@ -148,7 +152,8 @@ void main_loop(void*) {
     }
     if (r.own != nullptr) {
       answering = r.own;
-      auto result = take_checkpoint();
+      job::Report report;
+      auto result = job::take({}, report);
       answering = nullptr;
       r.own->ok = result.ok();
       if (result.ok())
@@ -161,7 +166,9 @@ void main_loop(void*) {
       (void)serve_asker(r.cookie);
     } else {
       const bool asked = r.without_cookie && serve_asker(static_cast<uint64_t>(library.pid));
-      if (!asked && r.checkpoint) (void)take_checkpoint();  // the log and `ckpt stat` tell of a failure
+      job::Report report;
+      const bool due = r.without_cookie || interval::is_due();
+      if (!asked && r.checkpoint && due) (void)job::take({}, report);  // the log and `ckpt stat` tell of a failure
     }
   }
 }
@@ -212,6 +219,23 @@ bool request(Request r) {
   ++count;
   if (running) give_orders();
   return running || absences != 0 || start_locked();
+}
+
+void serve_joins() {
+  for (;;) {
+    uint64_t cookie = 0;
+    {
+      ScopedLock guard(lock);
+      for (uint32_t i = 0; i < count && cookie == 0; ++i) {
+        if ((ring[(head + i) % kRing].cookie & kJoinCookie) == 0) continue;
+        cookie = ring[(head + i) % kRing].cookie;
+        for (uint32_t j = i; j + 1 < count; ++j) ring[(head + j) % kRing] = ring[(head + j + 1) % kRing];
+        --count;
+      }
+    }
+    if (cookie == 0) return;
+    (void)serve_asker(cookie);
+  }
 }
 
 void begin_absence() {
@@ -265,6 +289,23 @@ void reset(uint32_t generation) {
     answering->done.store(1, std::memory_order_release);
   }
   answering = nullptr;
+}
+
+void keep(Kept& kept) {
+  static_assert(sizeof(Kept::ring) == kRing * sizeof(Request));
+  std::memcpy(static_cast<void*>(kept.ring), ring, sizeof(ring));
+  kept.head = head;
+  kept.count = count;
+}
+
+void return_kept(const Kept& kept, uint32_t generation) {
+  reset(generation);
+  for (uint32_t i = 0; i < kept.count; ++i) {
+    const Request& request = kept.ring[(kept.head + i) % kRing];
+    // Whoever asked from inside the program does not wait any more: it has gone back.
+    if (request.own == nullptr) ring[count++] = request;
+  }
+  running = true;
 }
 
 }  // namespace ckpt::agent

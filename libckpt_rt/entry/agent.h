@@ -39,6 +39,9 @@ struct Request {
 inline constexpr uint64_t kStartAgent = 1;
 // Queues the request and starts the agent if there is none. False: it was refused, and counted.
 bool request(Request request);
+// For the agent that waits for another process: answers those members of the job that want us in their
+// checkpoint.
+void serve_joins();
 // Between the two no thread of ours exists, for calls that only a program of one thread may make (unshare,
 // setns): what is under way is waited for, and what is requested meanwhile is done afterwards.
 void begin_absence();
@@ -50,5 +53,13 @@ Statistics statistics();
 // Restart, forked child: no agent exists. In a restart the request that the image was taken for is
 // answered.
 void reset(uint32_t generation);
+// Around putting the program's memory back while the agent runs (docs/back.md): what is waiting stays, and the
+// request that the image was taken for is answered. Called by the agent, the program's threads parked.
+struct Kept {
+  Request ring[16];
+  uint32_t head, count;
+};
+void keep(Kept& kept);
+void return_kept(const Kept& kept, uint32_t generation);
 
 }  // namespace ckpt::agent

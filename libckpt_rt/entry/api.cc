@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "include/ckpt_rt.h"
+#include "libckpt_rt/back/back_command.h"
 #include "libckpt_rt/capture/excluded_memory.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/core/library.h"
@@ -131,6 +132,15 @@ CKPT_API int ckpt_rt_checkpoint(ckpt_rt_result* result) {
     memcpy(result, &full, result->size < sizeof(full) ? result->size : sizeof(full));
   }
   return own.ok ? CKPT_RT_OK : static_cast<int>(own.error.code);
+}
+
+CKPT_API int ckpt_rt_back(const char* image, char* error, size_t error_size) {
+  if (error != nullptr && error_size != 0) error[0] = '\0';
+  if (!library.active) return CKPT_RT_NOT_LOADED;
+  if (critical_section::inside(sys::gettid())) return CKPT_RT_USAGE;
+  const Error why = go_back_by_command(image);
+  if (error != nullptr && error_size != 0) copy_text(error, error_size, why.text);
+  return static_cast<int>(why.code);
 }
 
 CKPT_API int ckpt_rt_enter_critical(void) {

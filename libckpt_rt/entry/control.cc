@@ -7,12 +7,17 @@
 #include <sys/un.h>
 
 #include <cstddef>
+#include <cstring>
 
 #include "base/control_protocol.h"
 #include "base/raii_fd.h"
+#include "job/capture/take.h"
+#include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/entry/agent.h"
 
 namespace ckpt {
@@ -66,9 +71,60 @@ bool connect_to_asker(uint64_t cookie, ScopedFd& out) {
   return true;
 }
 
-void answer_checkpoint(Answer& answer, int fd) {
+// What the asker hands over in answer to a line "need …": up to two descriptors, not valid where it has none.
+void receive(int fd, ScopedFd (&out)[2]) {
+  char byte = 0;
+  iovec bytes{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  long got;
+  while ((got = sys::call(__NR_recvmsg, fd, &message, long{MSG_CMSG_CLOEXEC})) == -EINTR) {
+  }
+  if (got != 1 || byte != kHandedOver) return;
+  const cmsghdr* c = CMSG_FIRSTHDR(&message);
+  if (c == nullptr || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) return;
+  const size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  for (size_t i = 0; i < n && i < 2; ++i) {
+    int one;
+    __builtin_memcpy(&one, CMSG_DATA(c) + i * sizeof(int), sizeof(one));
+    out[i].reset(one);
+  }
+}
+
+// Whoever asks may have more rights than the program has left itself.
+class HandedOver {
+ public:
+  HandedOver(Answer& answer, int fd) {
+    if (!own_directory::may_open()) {
+      ScopedFd directory[2];
+      answer.line("need directory {}", own_directory::set_name());
+      receive(fd, directory);
+      own_directory::hand_over(std::move(directory[0]));
+    }
+    if (!own_files::may_open()) {
+      ScopedFd files[2];
+      answer.line("need memory");
+      receive(fd, files);
+      own_files::hand_over(std::move(files[0]), std::move(files[1]));
+    }
+  }
+  ~HandedOver() {
+    own_directory::hand_over({});
+    own_files::hand_over({}, {});
+  }
+  HandedOver(const HandedOver&) = delete;
+  HandedOver& operator=(const HandedOver&) = delete;
+};
+
+void answer_checkpoint(Answer& answer, int fd, const job::Wish& wish) {
+  const HandedOver handed_over(answer, fd);
+  job::Report job;
   checkpoint_progress::tell(fd);
-  auto result = take_checkpoint();
+  auto result = job::take(wish, job);
   checkpoint_progress::tell(-1);
   if (!result.ok()) {
     answer.line("error {} {}", static_cast<int>(result.error().code), result.error().message());
@@ -93,24 +149,37 @@ void answer_checkpoint(Answer& answer, int fd) {
   answer.line("descriptors {}", c.descriptors);
   answer.line("attempts {}", c.attempts);
   answer.line("restartable {}", c.restartable ? "yes" : "no");
+  if (job.members != 0) {
+    answer.line("job {}", static_cast<const char*>(job.path));
+    answer.line("members {}", job.members);
+    answer.line("members_ended {}", job.ended);
+    answer.line("members_left_out {}", job.left_out);
+    answer.line("job_pause_ns {}", job.pause_ns);
+    answer.line("job_attempts {}", job.attempts);
+  }
   answer.line("done");
 }
 
 void answer_stat(Answer& answer) {
   Error why;
-  const auto [mode, back_end, why_not_set] = choose_way(&why);
+  const Way way = choose_way(&why);
   const Settings& s = library.settings;
   const Statistics statistics = agent::statistics();
   answer.line("pid {}", library.pid);
   answer.line("version {}", CKPT_VERSION);
   answer.line("directory {}", static_cast<const char*>(library.directory));
-  answer.line("mode {}", mode_name(mode));
-  answer.line("mode_reason {}", why.text[0] != '\0' ? why.text
-                                : s.mode == mode    ? "as set"
-                                                    : "the best this machine allows");
-  if (protects_memory(mode)) answer.line("faults {}", fault_back_end_name(back_end));
-  if (why_not_set != nullptr)
-    answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(s.faults), why_not_set);
+  answer.line("mode {}", mode_name(way.mode));
+  answer.line("mode_reason {}", why.text[0] != '\0'  ? why.text
+                                : s.mode == way.mode ? "as set"
+                                                     : "the best this machine allows");
+  if (way.protects_memory()) answer.line("faults {}", fault_back_end_name(way.back_end));
+  if (way.why != nullptr)
+    answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(s.faults), way.why);
+  if (library.job.root != 0) {
+    answer.line("job_id {}", job::job_text(library.job.id).text);
+    answer.line("job_root {}", library.job.root);
+    answer.line("job_directory {}", static_cast<const char*>(library.job.directory));
+  }
   answer.line("signal {}", library.signal);
   answer.line("segment {}", s.segment_bytes);
   answer.line("pool {}", s.pool_bytes);
@@ -127,6 +196,29 @@ void answer_stat(Answer& answer) {
   answer.line("last_error {}", static_cast<const char*>(statistics.last_error));
   answer.line("total_pause_ns {}", statistics.total_pause_ns);
   answer.line("longest_pause_ns {}", statistics.longest_pause_ns);
+  answer.line("done");
+}
+
+void answer_back(Answer& answer, int fd) {
+  BackRun run(fd);
+  auto result = run.run();
+  if (!result.ok()) {
+    if (run.answered()) return;
+    BackMessage failed{};
+    failed.says = static_cast<uint32_t>(BackSays::kError);
+    failed.code = static_cast<uint32_t>(result.error().code);
+    std::memcpy(failed.text, result.error().text, sizeof(failed.text) - 1);
+    sys::call(__NR_sendto, fd, &failed, sizeof(failed), MSG_NOSIGNAL, 0L, 0L);
+    return;
+  }
+  const BackCost& c = *result;
+  answer.line("pause_ns {}", c.pause_ns);
+  answer.line("bytes {}", c.bytes);
+  answer.line("watched {}", c.watched);
+  answer.line("threads {}", c.threads);
+  answer.line("threads_ended {}", c.ended);
+  answer.line("threads_made {}", c.made);
+  answer.line("generation {}", c.generation);
   answer.line("done");
 }
 
@@ -152,9 +244,22 @@ bool serve_asker(uint64_t cookie) {
         "error {} this library speaks version {} of the control protocol; use the ckpt that came with it",
         static_cast<int>(ExitCode::kIncompatible), kControlVersion);
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kCheckpoint)) {
-    answer_checkpoint(answer, fd.get());
+    job::Wish wish;
+    wish.only = (request.flags & kControlOnly) != 0;
+    if ((request.flags & kControlLeaveOut) != 0) {
+      static_assert(sizeof(wish.leave_out) == sizeof(LeaveOutList));
+      if (sys::call(__NR_recvfrom, fd.get(), wish.leave_out, sizeof(wish.leave_out), MSG_WAITALL, 0L, 0L) !=
+          sizeof(wish.leave_out))
+        return true;
+      wish.leave_out[sizeof(wish.leave_out) - 1] = '\0';
+    }
+    answer_checkpoint(answer, fd.get(), wish);
+  } else if (request.operation == static_cast<uint32_t>(ControlOperation::kJoin)) {
+    job::serve_join(fd.get());
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kStat)) {
     answer_stat(answer);
+  } else if (request.operation == static_cast<uint32_t>(ControlOperation::kBack)) {
+    answer_back(answer, fd.get());
   } else {
     answer.line("error {} unknown operation {}", static_cast<int>(ExitCode::kUsage), request.operation);
   }

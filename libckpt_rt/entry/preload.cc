@@ -11,18 +11,24 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/control_protocol.h"
 #include "image/format/image_key.h"
 #include "image/write/image_directory.h"
+#include "job/capture/creation.h"
+#include "job/capture/identity.h"
+#include "job/capture/named_points.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/checkpoint/image_command.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
@@ -47,12 +53,21 @@ namespace hooks {
 constinit std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
 constinit std::atomic<uint32_t> copy_under_way{0};
 constinit std::atomic<uint32_t> memory_registered{0};
-constinit std::atomic<bool> has_forked{false};
+constinit std::atomic<bool> has_forked{false}, has_spawned{false};
 
 void before_fork() {
+  job::creation::await();
   has_forked.store(true, std::memory_order_seq_cst);
   if (copying()) release_guard::before_sharing();
 }
+
+void before_spawn() {
+  job::creation::await();
+  // relaxed: read by the agent, which looks at the children themselves as well.
+  has_spawned.store(true, std::memory_order_relaxed);
+}
+
+void before_end() { job::creation::await_end(); }
 
 constinit std::atomic<int64_t> monotonic_shift_ns{0};
 
@@ -67,6 +82,24 @@ void note_mutex(const void* mutex) { futex_words::note_mutex(mutex); }
 void note_exit(const void* word) { futex_words::note_exit(word); }
 void note_futex(const void* word) { futex_words::note_word(word); }
 
+void before_user(uint32_t user) { own_directory::prepare_for_user(user); }
+
+// For good: nobody hears when such a thread ends.
+void begin_strict() {
+  uint64_t ours = 1ull << (library.signal - 1);
+  sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &ours, 0L, 8L);
+  if (library.strict.exchange(true, std::memory_order_seq_cst) || library.interval_timer < 0) return;
+  constexpr itimerspec kNever{};
+  sys::call(__NR_timer_settime, library.interval_timer, 0, &kNever, 0L);
+}
+
+void end_strict() {
+  library.strict.store(false, std::memory_order_seq_cst);
+  interval::resume();
+  uint64_t ours = 1ull << (library.signal - 1);
+  sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
+}
+
 // A child that libc did not fork has our state but none of our threads.
 void begin_alone() {
   if (library.pid == sys::getpid()) agent::begin_absence();
@@ -76,6 +109,7 @@ void end_alone() {
 }
 
 void begin_exec() {
+  job::creation::await_end();
   // In a child of vfork this is the parent's memory, and a stop does not look for the child.
   if (library.pid == sys::getpid()) library.world.begin_exec(sys::gettid());
 }
@@ -102,6 +136,20 @@ const char* find_variable(const char* name, void*) {
   return nullptr;
 }
 
+// The first preloaded process makes the job, and says so to all that it will start.
+void find_job() {
+  library.job_inherited = job::read_identity(find_variable(job::kJobVariable, nullptr), library.job);
+  if (const char* list = find_variable(job::kLeaveOutVariable, nullptr))
+    *fmt::format_to_n(library.job.leave_out, sizeof(library.job.leave_out) - 1, "{}", list).out = '\0';
+}
+
+void found_job() {
+  if (library.job_inherited) return;
+  library.job.root = library.pid;
+  memcpy(library.job.directory, library.directory, sizeof(library.job.directory));
+  if (!job::export_identity(library.job)) library.job.root = 0;
+}
+
 void new_run_id() {
   long n = sys::call(__NR_getrandom, library.run_id, sizeof(library.run_id), 0L);
   if (n == sizeof(library.run_id)) return;
@@ -111,6 +159,7 @@ void new_run_id() {
 }
 
 void name_directory() {
+  library.set_directory[0] = '\0';
   char* out = library.directory;
   const size_t size = sizeof(library.directory);
   const char* wanted = library.settings.directory;
@@ -123,6 +172,8 @@ void name_directory() {
     *fmt::format_to_n(out, size - 1, "{}", wanted).out = '\0';
   } else if (wanted[0] != '\0') {
     *fmt::format_to_n(out, size - 1, "{}/{}", static_cast<const char*>(cwd), wanted).out = '\0';
+  } else if (library.job.root != 0 && library.job.root != library.pid) {
+    *fmt::format_to_n(out, size - 1, "{}", static_cast<const char*>(library.job.directory)).out = '\0';
   } else {
     *fmt::format_to_n(out, size - 1, "{}/ckpt-{}.{}", static_cast<const char*>(cwd),
                       static_cast<const char*>(library.name), library.pid)
@@ -145,30 +196,10 @@ void name_key_file() {
   prepare_ciphers();
 }
 
-void arm_interval_timer() {
-  if (library.settings.every_ns == 0) return;
-  sigevent event{};
-  event.sigev_notify = SIGEV_SIGNAL;
-  event.sigev_signo = library.signal;
-  int id = -1;
-  if (long r = sys::call(__NR_timer_create, CLOCK_MONOTONIC, &event, &id); r != 0) {
-    const Error error =
-        make_error(ExitCode::kUnavailable, static_cast<int>(r),
-                   "no timer for CKPT_EVERY ({}); raise ulimit -i", errno_name(static_cast<int>(r)));
-    agent::count_failure(error);
-    if (auto directory = open_image_directory(library.directory); directory.ok())
-      log_line(directory->get(), error.message());
-    return;
-  }
-  library.interval_timer = id;
-  int64_t ns = library.settings.every_ns;
-  itimerspec when{};
-  when.it_value = when.it_interval = {ns / 1'000'000'000, ns % 1'000'000'000};
-  sys::call(__NR_timer_settime, id, 0, &when, 0L);
-}
-
 __attribute__((constructor)) void start() {
   if (library.active) return;
+  // A wrong assumption spoils a checkpoint, not the program.
+  check::set_policy(check::Policy::kKeep);
   library.pid = sys::getpid();
   long n = read_small_file("/proc/self/comm", library.name, sizeof(library.name));
   if (n > 0 && library.name[n - 1] == '\n') library.name[n - 1] = '\0';
@@ -191,7 +222,10 @@ __attribute__((constructor)) void start() {
   hooks::checkpoint_signal.store(library.signal, std::memory_order_relaxed);
   name_key_file();
   if (library.settings.to[0] != '\0') keep_command_environment(environ);
+  find_job();
+  if (const char* point = find_variable("CKPT_TEST_POINT", nullptr)) job::points::want(point);
   name_directory();
+  found_job();
   new_run_id();
   if (!library.agent.reserve() || !library.fault_handler.reserve() || !library.writer.reserve() ||
       (library.settings.dma && !library.engine.reserve())) {
@@ -205,13 +239,14 @@ __attribute__((constructor)) void start() {
   library.world.expect_signal_of_process(true);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
   library.world.expect_signal_of_process(false);
-  arm_interval_timer();
+  interval::arm();
 }
 
 }  // namespace
 
 void reset_in_child() {
   library.pid = sys::getpid();
+  job::creation::reset();
   library.world.reset_in_child();
   library.agent.forget();
   library.fault_handler.forget();
@@ -230,7 +265,7 @@ void reset_in_child() {
   // Another process: images of its own, in a directory of its own unless one was given.
   new_run_id();
   name_directory();
-  arm_interval_timer();
+  interval::arm();
 }
 
 }  // namespace ckpt

@@ -3,7 +3,11 @@
 #include <errno.h>
 #include <linux/capability.h>
 #include <linux/sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
 
+#include "job/capture/creation.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/core/hooks.h"
@@ -34,7 +38,8 @@ namespace {
 //   leader   created = 1
 //   threads  own state, capabilities given up, ready += 1
 //   leader   settings of the process, own state, on its own stack; restorer unmapped; waits for ready
-//   kThreadState leader   go = 1, kGo; all threads return through their signal frames
+//   leader   in a job: notices of its children taken away    kThreadState, then waits for the others
+//   leader   go = 1, kGo; all threads return through their signal frames
 struct Restart {
   RestartArgs args;
   uint32_t threads;  // without the leader
@@ -107,13 +112,44 @@ void thread_main(void* arg) {
   go_on(slot);
 }
 
+// What the making of the tree has sent to this process: that helpers ended, that children stopped. The
+// program has had its notices long ago; those that it had not are in the image.
+void take_notices_of_children() {
+  for (uint32_t i = 0; i < restart.args.stopped_children; ++i) {
+    const long r = sys::call(__NR_waitid, P_ALL, 0L, 0L, WSTOPPED, 0L);
+    if (r != 0) fail(RestartStage::kThreadState, r, library.pid);
+  }
+  const uint64_t child = 1ull << (SIGCHLD - 1);
+  constexpr timespec kNow{0, 0};
+  while (sys::call(__NR_rt_sigtimedwait, &child, 0L, &kNow, sizeof(child)) == SIGCHLD) {
+  }
+}
+
+// Until every process of the job stands ready.
+void wait_for_job() {
+  if (restart.args.stopped != 0) sys::call(__NR_kill, library.pid, SIGSTOP);
+  char go = 0;
+  long n;
+  while ((n = sys::call(__NR_read, restart.args.go_fd, &go, sizeof(go))) == -EINTR) {
+  }
+  // Another has failed, and ckpt-restart ends all of us; or it is gone itself.
+  if (n != sizeof(go)) sys::call(__NR_exit_group, static_cast<int>(ExitCode::kSystem));
+  sys::call(__NR_close, restart.args.go_fd);
+}
+
 void release_all() {
+  const bool of_job = restart.args.go_fd >= 0;
   sys::call(__NR_munmap, restart.args.restorer_start,
             restart.args.restorer_end - restart.args.restorer_start);
   await(restart.ready, restart.threads);
+  if (of_job) {
+    take_notices_of_children();
+    report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
+    wait_for_job();
+  }
   queue_again(library.pending, 0);
   callbacks::run(CKPT_RT_AFTER_RESTART);
-  report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
+  if (!of_job) report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
   report(RestartStage::kGo, 0, 0);
   if (restart.args.status_fd >= 0) sys::call(__NR_close, restart.args.status_fd);
   restart.go.store(1, std::memory_order_release);
@@ -162,6 +198,7 @@ void reset_library() {
   loading::begin(restart.args.loading_gate);
   if (restart.args.loading_gate != 0) futex_words::load(library.stopped_threads);
   library.world.reset_after_restart();
+  job::creation::reset();
   release_guard::reset_after_restart();
   guard::reset(false);
   reset_gate_after_restart();

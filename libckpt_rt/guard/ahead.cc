@@ -52,7 +52,7 @@ struct Standing {
 }  // namespace
 
 void open_for_kernel(ThreadRecord& record, AddrRange range) {
-  ScopedTurn turn(window.guarded->turn());
+  ScopedCrowdTurn turn(window.guarded->crowd(), window.guarded->turn());
   const uint32_t n = record.busy_count.load(std::memory_order_relaxed);
   if (n < ThreadRecord::kMostBusy) {
     record.busy[n] = range;
@@ -69,12 +69,12 @@ void open_for_kernel(ThreadRecord& record, AddrRange range) {
 // no segment yet.
 void open_for_change(ThreadRecord& record, AddrRange range) {
   open_for_kernel(record, range);
-  ScopedTurn turn(window.guarded->turn());
+  ScopedCrowdTurn turn(window.guarded->crowd(), window.guarded->turn());
   window.arming->removed({range.start.page_down(), range.end.page_up()});
 }
 
 bool let_go_ahead(ThreadRecord& record, Addr page) {
-  ScopedTurn turn(window.guarded->turn());
+  ScopedCrowdTurn turn(window.guarded->crowd(), window.guarded->turn());
   bool was_writable = false;
   if (!window.arming->fault_in_thread(page, &was_writable)) return false;
   // Another thread had it made writable in between; but nothing has been protected since this one was told

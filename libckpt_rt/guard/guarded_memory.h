@@ -20,6 +20,7 @@
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "base/settings.h"
+#include "base/crowd_gate.h"
 #include "base/turn_lock.h"
 #include "copier/copier.h"
 #include "libckpt_rt/capture/memory_map.h"
@@ -50,14 +51,16 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   long protect(AddrRange range) override;
   // Ahead of the stop: pages that must never be protected.
   [[nodiscard]] bool keep_open(Addr page) { return open_pages_.push_back(page); }
+  // Threads of the program go through the gate first.
   TurnLock& turn() { return turn_; }
+  CrowdGate& crowd() { return crowd_; }
   // How often something was protected.
   uint64_t protections() const { return protections_.load(std::memory_order_relaxed); }
   // Where cuts_mappings() is false: nothing of this whole mapping is protected any more, the kernel takes it for ordinary memory
   // again.
   void remove(AddrRange range);
   // What the agent copies goes into these huge pages, or elsewhere.
-  void copy_into(AddrRange huge) { copy_.use_for(huge); }
+  void copy_into(AddrRange buffers) { copy_.use_for(buffers); }
   // In the next stop. thread: the first of those that stand.
   void end_stopped(ThreadSlot* thread);
 
@@ -96,6 +99,7 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   ArenaVector<Part> parts_;  // of mprotect, in address order
   bool open_ = false;
   TurnLock turn_;
+  CrowdGate crowd_;
   std::atomic<uint64_t> protections_{0};  // changed with the lock
   ArenaVector<Addr> open_pages_;
 };

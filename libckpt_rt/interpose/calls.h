@@ -242,4 +242,8 @@ long unshare(int flags);
 long setns(int fd, int kind);
 long seccomp(unsigned operation, unsigned flags, void* argument);
 
+long prctl(int operation, long a, long b, long c, long d);
+// The call after which the thread may make no other than read, write, exit and sigreturn.
+long become_strict(long nr, long a, long b, long c, long d, long e);
+
 }  // namespace ckpt::calls

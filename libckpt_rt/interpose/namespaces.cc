@@ -26,6 +26,8 @@ long setns(int fd, int kind) {
 }
 
 long seccomp(unsigned operation, unsigned flags, void* argument) {
+  if (operation == SECCOMP_SET_MODE_STRICT)
+    return become_strict(__NR_seccomp, operation, flags, reinterpret_cast<long>(argument), 0, 0);
   const bool of_all_threads =
       operation == SECCOMP_SET_MODE_FILTER && (flags & SECCOMP_FILTER_FLAG_TSYNC) != 0;
   if (of_all_threads) hooks::begin_alone();

@@ -22,6 +22,13 @@ enum class RealFunction : unsigned {
   kGaiSuspend,
   kPthreadMutexInit,
   kTimerCreate,
+  kSetuid,
+  kSeteuid,
+  kSetreuid,
+  kSetresuid,
+  kPosixSpawn,
+  kPosixSpawnp,
+  kVfork,
   kCount,
 };
 

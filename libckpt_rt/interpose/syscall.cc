@@ -83,6 +83,7 @@ constexpr auto kRouted = [] {
                  __NR_remap_file_pages,
                  __NR_unshare,
                  __NR_seccomp,
+                 __NR_prctl,
                  __NR_setns,
                  __NR_io_uring_enter}) {
     table[static_cast<size_t>(nr)] = 1;
@@ -289,6 +290,8 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return calls::unshare(ia);
     case __NR_seccomp:
       return calls::seccomp(static_cast<unsigned>(a), static_cast<unsigned>(b), pointer<void>(c));
+    case __NR_prctl:
+      return calls::prctl(ia, b, c, d, e);
     case __NR_setns:
       return calls::setns(ia, ib);
     case __NR_remap_file_pages:

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+#include "base/clock.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/thread_context.h"
 
@@ -44,7 +46,9 @@ void Arming::fault(Addr a) {
     if (protection_.unprotect(page) != 0) protection_.wake(page);
     removed(window);
   } else if (table_.written(id)) {
-    [[maybe_unused]] bool fits = written_.push_back(id.value);
+    // Each segment is in the list at most once, and the list has room for all. One that is not in it would
+    // not be protected in the stop.
+    CHECK(written_.push_back(id.value));
   }
 }
 
@@ -67,7 +71,7 @@ void Arming::unsettle(AddrRange range) {
     const AddrRange window = table_.window(table_[id]);
     if (!window.overlaps(range) || table_.state(id) == SegmentState::kUnsettled) continue;
     const bool was_protected = table_.unsettled(id);
-    [[maybe_unused]] bool fits = unsettled_.push_back(id.value);
+    CHECK(unsettled_.push_back(id.value));
     if (!was_protected || protection_.kernel_waits()) continue;
     if (window.start != open.end || open.size() >= kAtOnce) unprotect();
     if (open.empty()) open = window;
@@ -126,7 +130,7 @@ Result<void> Arming::run(std::span<const Mapping> map, std::span<const Addr> sta
   ArmedMemory::Serving serving(protection_, ArmedMemory::Served::kOnce);
   for (Addr a : stacks) removed({Addr{a.value - kHandlerStackBytes}.page_down(), a.page_down() + kPageSize});
   size_t before = SIZE_MAX;
-  for (uint32_t passes = 0, worse = 0; passes < kMostPasses && worse < 3; ++passes) {
+  for (uint32_t passes = 0, worse = 0; passes < kMostPasses && worse < 3 && !is_late(); ++passes) {
     const size_t left = written_.size();
     if (left <= kFew) break;
     if (left >= before - before / 8) ++worse;
@@ -138,7 +142,7 @@ Result<void> Arming::run(std::span<const Mapping> map, std::span<const Addr> sta
 
 Result<void> Arming::catch_up() {
   ArmedMemory::Serving serving(protection_, ArmedMemory::Served::kOnce);
-  return written_.size() > kFew ? pass() : Result<void>();
+  return written_.size() > kFew && !is_late() ? pass() : Result<void>();
 }
 
 Result<void> Arming::cover(std::span<const Mapping> map) {
@@ -249,6 +253,8 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
   return {};
 }
 
+bool Arming::is_late() const { return deadline_ns_ != INT64_MAX && now_ns() > deadline_ns_; }
+
 Result<void> Arming::pass() {
   ++passes_;
   std::swap(written_, taken_);
@@ -257,6 +263,13 @@ Result<void> Arming::pass() {
   // undoes one segment of a batch, and passes get ahead.
   for (size_t i = 0; i < taken_.size();) {
     protection_.serve_waiting();
+    if (is_late()) {
+      // Whoever was served may have added one of them, which is then in the list once.
+      for (; i < taken_.size(); ++i) {
+        if (!written_.push_back(taken_[i])) return no_memory_for_segments();
+      }
+      break;
+    }
     for (const size_t batch = i + protection_.batch(); i < taken_.size() && i < batch;)
       CKPT_TRY(protect_next(i));
   }

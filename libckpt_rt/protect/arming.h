@@ -79,6 +79,8 @@ class Arming {
   void add(std::span<Mapping> map);
   void keep(std::span<Mapping> map, std::span<const Mapping> again);
   Result<void> run(std::span<const Mapping> map, std::span<const Addr> stacks);
+  // run() and catch_up() end after that, on CLOCK_MONOTONIC: what they have not protected is left to the stop.
+  void limit(int64_t deadline_ns) { deadline_ns_ = deadline_ns; }
   // Once more what was written since run(), if it is much: just ahead of the stop.
   Result<void> catch_up();
 
@@ -95,6 +97,10 @@ class Arming {
   Result<void> settle(std::span<Mapping> map, std::span<const Addr> open, ArenaVector<AddrRange>& eager);
   // Pages that are not to be protected after all; their being in the image is the caller's business.
   void release(AddrRange pages);
+
+  // Between checkpoints: the memory that is as it was at the last one, in address order. sure: the threads stand,
+  // and the kernel is asked whether its protection has held; without that a hint.
+  Result<void> list_unwritten(bool sure, ArenaVector<AddrRange>& unwritten);
 
   void fault(Addr a);
   void removed(AddrRange range);
@@ -117,6 +123,7 @@ class Arming {
   Result<void> cover(std::span<const Mapping> map);
   Result<void> find_blocks(const Mapping& m, AddrRange rest, ArenaVector<AddrRange>& blocks);
   Result<void> add_to_table(std::span<const AddrRange> blocks, std::span<const Mapping> map);
+  bool is_late() const;
   // With the lock.
   Result<void> pass();
   bool protect_now(SegmentId first, SegmentId last, AddrRange range);
@@ -140,8 +147,9 @@ class Arming {
   SegmentTable& table_;
   Arena* arena_ = nullptr;
   uint64_t segment_bytes_ = 0;
+  int64_t deadline_ns_ = INT64_MAX;
   // Shared memory that is covered without looking which of it exists, bytes, each time: what the table has
-  // room for beside the memory of the process (most_segments() in checkpoint_run.cc).
+  // room for beside the memory of the process (most_segments() in checkpoint/stages/memory_size.h).
   static constexpr uint64_t kSharedCovered = 1ull << 30;
   uint64_t shared_left_ = 0;
   ArenaVector<Covered> covered_;

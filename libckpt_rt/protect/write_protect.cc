@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/kernel_caps.h"
 #include "libckpt_rt/capture/page_scan.h"
+#include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 
@@ -44,12 +45,17 @@ Result<void> WriteProtection::open() {
   can_protect_ahead_ = fd.ok();
   if (!fd.ok()) fd = open_with(kUffdFeaturesOfRealtime);
   if (!fd.ok()) return fd.error();
-  ScopedFd memory(
-      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/mem", O_RDONLY | O_CLOEXEC, 0)));
+  ScopedFd memory(static_cast<int>(own_files::open(own_files::OwnFile::kMemory)));
   ScopedFd event(static_cast<int>(sys::call(__NR_eventfd2, 0, EFD_CLOEXEC)));
-  if (!memory.valid() || !event.valid()) {
-    return make_error(ExitCode::kSystem, memory.valid() ? -event.get() : -memory.get(),
-                      "cannot open /proc/self/mem or an eventfd; mount /proc, raise the limit on open files");
+  // Where it is forbidden only memory that the program itself may not read cannot be read (EACCES).
+  const int error = !memory.valid() && memory.get() != -EACCES ? -memory.get()
+                    : event.valid()                            ? 0
+                                                               : -event.get();
+  if (error != 0) {
+    return make_error(
+        ExitCode::kSystem, error,
+        "cannot open /proc/self/mem or an eventfd ({}); mount /proc, raise the limit on open files",
+        errno_name(error));
   }
   uffd_ = std::move(*fd);
   memory_file_ = std::move(memory);

@@ -58,7 +58,7 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   // Faults and events go to this copier from now on, or nowhere (then faults are just let go).
   void serve(Copier* copier);
   // Before serve(copier): what is copied goes into these huge pages, or elsewhere.
-  void copy_into(AddrRange huge) { copy_.use_for(huge); }
+  void copy_into(AddrRange buffers) { copy_.use_for(buffers); }
   // To `arming` again. Called by who serves.
   void serve(Arming& arming);
   // Of the checkpoint under way.

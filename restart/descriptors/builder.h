@@ -24,6 +24,8 @@ class DescriptorBuilder {
   Result<ScopedFd> make(const ParsedOpenFile& file);
   // Descriptors of a standard stream or terminal: each of 0, 1, 2 is the restarter's own.
   bool is_restarters(const ParsedOpenFile& file) const;
+  // As recorded, but for pipes that lead out of a job.
+  OpenFileKind kind_of(const ParsedOpenFile& file) const;
   Result<ScopedFd> restarters_stream(const ParsedOpenFile& file, int fd);
   // Owner, signal and O_ASYNC; what refers to other descriptors: watches of epolls, locks.
   void set_owner(const ParsedOpenFile& file, int fd);

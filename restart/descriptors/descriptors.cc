@@ -11,10 +11,8 @@
 namespace ckpt {
 namespace {
 
-OpenFileKind kind_of(const ParsedOpenFile& file) { return static_cast<OpenFileKind>(file.record.kind); }
-
-Result<void> place(const ScopedFd& made, const DescriptorRecord& d) {
-  if (dup3(made.get(), d.fd, (d.fd_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0) {
+Result<void> place(int made, const DescriptorRecord& d) {
+  if (dup3(made, d.fd, (d.fd_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0) {
     return make_error(ExitCode::kSystem, errno, "descriptor {} cannot be made ({})", d.fd, errno_name(errno));
   }
   return {};
@@ -56,8 +54,15 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
   DescriptorBuilder builder(meta, options);
   for (const auto& file : meta.open_files) CKPT_TRY(builder.check(file));
   CKPT_TRY(builder.take_standard_streams());
-  CKPT_TRY(builder.put_back_files());
-  CKPT_TRY(builder.cut_grown_files());
+  if (options.inherited == nullptr) {
+    CKPT_TRY(builder.put_back_files());
+    CKPT_TRY(builder.cut_grown_files());
+  }
+  auto inherited = [&](const ParsedOpenFile& file) -> const InheritedFile* {
+    if (options.inherited == nullptr) return nullptr;
+    const auto it = options.inherited->find(file.record.id);
+    return it == options.inherited->end() ? nullptr : &it->second;
+  };
 
   // Open files are made at the lowest free number, which may be one that is still to be filled: each
   // is moved up out of the way before it is put at its own numbers.
@@ -69,6 +74,12 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
   }
   for (const ParsedOpenFile* next : in_order) {
     const ParsedOpenFile& file = *next;
+    if (const InheritedFile* known = inherited(file); known != nullptr) {
+      for (const auto& d : meta.descriptors) {
+        if (d.open_file == file.record.id) CKPT_TRY(place(known->fd, d));
+      }
+      continue;
+    }
     if (builder.is_restarters(file)) {
       for (const auto& d : meta.descriptors) {
         if (d.open_file != file.record.id) continue;
@@ -76,7 +87,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
         if (!stream) return stream.error();
         auto up = options.working->park(std::move(*stream), "a terminal");
         if (!up) return up.error();
-        CKPT_TRY(place(ScopedFd(*up), d));
+        CKPT_TRY(place(ScopedFd(*up).get(), d));
       }
       continue;
     }
@@ -86,7 +97,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     if (!up) return up.error();
     ScopedFd parked(*up);
     for (const auto& d : meta.descriptors) {
-      if (d.open_file == file.record.id) CKPT_TRY(place(parked, d));
+      if (d.open_file == file.record.id) CKPT_TRY(place(parked.get(), d));
     }
   }
   std::set<uint64_t> sealed;
@@ -97,8 +108,9 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     }
     if (fd < 0) continue;
     builder.set_owner(file, fd);
-    if (kind_of(file) == OpenFileKind::kEpoll) CKPT_TRY(builder.add_watches(file, fd));
-    if (kind_of(file) == OpenFileKind::kMemfd && file.record.seals != 0 &&
+    if (const InheritedFile* known = inherited(file); known != nullptr && !known->first) continue;
+    if (builder.kind_of(file) == OpenFileKind::kEpoll) CKPT_TRY(builder.add_watches(file, fd));
+    if (builder.kind_of(file) == OpenFileKind::kMemfd && file.record.seals != 0 &&
         sealed.insert(file.record.object).second) {
       // Through our own descriptor: the program's may be open only for reading.
       const int object = options.working->find_object(file.record.object);
@@ -135,6 +147,14 @@ Result<void> DescriptorBuilder::take_standard_streams() {
   }
   close_range(0, static_cast<unsigned>(options_.working->first() - 1), 0);
   return {};
+}
+
+OpenFileKind DescriptorBuilder::kind_of(const ParsedOpenFile& file) const {
+  const auto kind = static_cast<OpenFileKind>(file.record.kind);
+  if (kind != OpenFileKind::kPipe || options_.lone_pipes == nullptr) return kind;
+  const auto it = options_.lone_pipes->find(file.record.object);
+  if (it == options_.lone_pipes->end()) return kind;
+  return it->second >= 0 ? OpenFileKind::kStandard : OpenFileKind::kOther;
 }
 
 bool DescriptorBuilder::is_restarters(const ParsedOpenFile& file) const {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -23,6 +24,13 @@
 
 namespace ckpt {
 
+// An open file that the builder of the job has made, for this process and others.
+struct InheritedFile {
+  int fd = -1;         // among the working descriptors
+  bool first = false;  // this process adds what one of them has to add: watches, seals
+};
+using InheritedFiles = std::map<uint32_t, InheritedFile>;  // by OpenFileRecord::id
+
 struct DescriptorOptions {
   WorkingFds* working = nullptr;              // not needed by check_descriptors
   std::string image_directory = ".";          // tails of files that have grown go here
@@ -31,6 +39,11 @@ struct DescriptorOptions {
   std::function<void(std::string_view)> say;  // one line for the user
   // MappingRecord::object of shared mappings: their memfds are not sealed here, see pending_seals.
   std::set<uint64_t> mapped_objects;
+  // Of a job; nullptr: a process that comes back alone. Files that have grown were cut for all of them.
+  const InheritedFiles* inherited = nullptr;
+  // Of a job: pipes of which it had one end only, by object: the standard stream that the end was in some process
+  // of it, -1 in none. As in an image of one process alone, these lead to the restarter's stream, or nowhere.
+  const std::map<uint64_t, int>* lone_pipes = nullptr;
 };
 
 // A lock of fcntl(F_SETLK). It is lost when the process closes any descriptor of the file, as closing

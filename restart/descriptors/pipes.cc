@@ -146,6 +146,10 @@ Result<ScopedFd> DescriptorBuilder::restarters_stream(const ParsedOpenFile& file
       source = stream;
     }
   }
+  if (source < 0 && options_.lone_pipes != nullptr) {
+    const auto it = options_.lone_pipes->find(file.record.object);
+    if (it != options_.lone_pipes->end()) source = it->second;  // another process of the job knows
+  }
   if (source < 0) return open_terminal(file);
   ScopedFd made;
   if (standard_[source] >= 0) {

@@ -37,7 +37,7 @@ uint64_t wanted_gap(const ImageMeta& meta) {
 
 }  // namespace
 
-void choose_mmap_base(const ImageMeta& meta, char** argv) {
+void choose_mmap_base(std::span<const ImageMeta* const> metas, char** argv) {
   rlimit limit{};
   getrlimit(RLIMIT_STACK, &limit);
   if (const char* before = std::getenv(kDone); before != nullptr) {
@@ -53,7 +53,8 @@ void choose_mmap_base(const ImageMeta& meta, char** argv) {
     pthread_attr_destroy(&threads);
     return;
   }
-  uint64_t gap = wanted_gap(meta);
+  uint64_t gap = 0;
+  for (const ImageMeta* meta : metas) gap = std::max(gap, wanted_gap(*meta));
   if (gap == 0 || gap > limit.rlim_max) gap = std::min<uint64_t>(limit.rlim_cur, limit.rlim_max);
   // A preloaded libckpt_rt.so would take checkpoints of ckpt-restart. The program has its own.
   const char* preload = std::getenv("LD_PRELOAD");

@@ -7,11 +7,14 @@
 // executes itself once more with a limit that puts the place below the saved stack's room.
 #pragma once
 
+#include <span>
+
 #include "image/read/image_meta.h"
 
 namespace ckpt {
 
 // Executes this program again when that is needed and allowed; returns when it is not or has been done.
-void choose_mmap_base(const ImageMeta& meta, char** argv);
+// metas: of all processes that come back, which are forked from this one and so have the place in common.
+void choose_mmap_base(std::span<const ImageMeta* const> metas, char** argv);
 
 }  // namespace ckpt

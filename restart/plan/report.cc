@@ -24,6 +24,7 @@ void set_text(Report& report, std::string_view text) {
 
 void ReportChannel::note(std::string_view text) {
   Report report;
+  report.who = who_;
   set_text(report, text);
   send_report(fd_.get(), report);
 }
@@ -33,6 +34,7 @@ void ReportChannel::error(const Error& error) {
   report.kind = ReportKind::kError;
   report.code = static_cast<int32_t>(error.code);
   report.sys_errno = error.sys_errno;
+  report.who = who_;
   set_text(report, error.message());
   send_report(fd_.get(), report);
 }
@@ -41,6 +43,7 @@ void ReportChannel::send(ReportKind kind, int32_t value, int pidfd) {
   Report report;
   report.kind = kind;
   report.value = value;
+  report.who = who_;
   send_report(fd_.get(), report, pidfd);
 }
 

@@ -30,6 +30,8 @@ enum class ReportKind : uint32_t {
   kEnded = 6,    // value: wait status of the program
   kProceed = 7,  // to init: the user and group maps are written
   kDetach = 8,   // to init: live on without ckpt-restart
+  kBorn = 9,     // of a job. value: the birth; with a pidfd
+  kClocks = 10,  // of a job, with a descriptor: the offsets of its time namespace, to be written
 };
 
 struct Report {
@@ -37,6 +39,7 @@ struct Report {
   int32_t code = 0;
   int32_t sys_errno = 0;
   int32_t value = 0;
+  int32_t who = -1;  // birth in the job, -1: no process of it
   char text[1024] = {};
 };
 
@@ -47,6 +50,8 @@ class ReportChannel {
 
   int fd() const { return fd_.get(); }
   void close() { fd_.reset(); }
+  // In a process of a job: who says what is said from now on.
+  void speak_as(int32_t who) { who_ = who; }
   void move_to(int fd) {
     fd_.release();
     fd_ = ScopedFd(fd);
@@ -63,6 +68,7 @@ class ReportChannel {
 
  private:
   ScopedFd fd_;
+  int32_t who_ = -1;
 };
 
 // Both ends, close-on-exec.

@@ -89,13 +89,25 @@ std::set<uint64_t> SharedObjects::numbers() const {
   return result;
 }
 
-Result<void> SharedObjects::make(uint64_t at, WorkingFds& fds, ReportChannel& report) {
+std::map<uint64_t, uint64_t> SharedObjects::views() const {
+  std::map<uint64_t, uint64_t> result;
+  for (const auto& [number, o] : objects_) {
+    if (o.view != 0) result.emplace(number, o.view);
+  }
+  return result;
+}
+
+Result<void> SharedObjects::make(uint64_t at, WorkingFds& fds, ReportChannel& report,
+                                 const std::map<uint64_t, uint64_t>* known) {
   for (auto& [number, o] : objects_) {
     if (!has_view(o)) {
       CKPT_TRY(make_file(number, o, fds));
       continue;
     }
-    if (o.kind == MappingKind::kSysV) {
+    const auto it = known != nullptr ? known->find(number) : std::map<uint64_t, uint64_t>::const_iterator();
+    if (known != nullptr && it != known->end()) {
+      CKPT_TRY(map_known(o, it->second, at));
+    } else if (o.kind == MappingKind::kSysV) {
       CKPT_TRY(make_sysv(o, at, report));
     } else {
       CKPT_TRY(make_anonymous(o, at));
@@ -127,6 +139,14 @@ Result<void> SharedObjects::make_file(uint64_t number, SharedObject& o, WorkingF
   auto added = fds.add_object(number, std::move(fd), name.c_str());
   if (!added.ok()) return added.error();
   return {};
+}
+
+// One more view of what is mapped already: mremap with the old length 0 leaves the first.
+Result<void> SharedObjects::map_known(const SharedObject& o, uint64_t from, uint64_t at) {
+  void* p = mremap(reinterpret_cast<void*>(from), 0, whole_pages(o.size), MREMAP_MAYMOVE | MREMAP_FIXED,
+                   reinterpret_cast<void*>(at));
+  if (p != MAP_FAILED) return {};
+  return make_error(ExitCode::kSystem, errno, "shared memory of the job cannot be mapped ({})", errno_name(errno));
 }
 
 Result<void> SharedObjects::make_anonymous(SharedObject& o, uint64_t at) {

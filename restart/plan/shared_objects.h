@@ -32,7 +32,11 @@ class SharedObjects {
   // Bytes of address space that views need.
   uint64_t view_bytes() const;
   // Makes all of them; views from `at` on, where view_bytes() are reserved.
-  Result<void> make(uint64_t at, WorkingFds& fds, ReportChannel& report);
+  // known: of a job, where the builder has mapped those without a descriptor.
+  Result<void> make(uint64_t at, WorkingFds& fds, ReportChannel& report,
+                    const std::map<uint64_t, uint64_t>* known = nullptr);
+  // Those without a descriptor, by object: where they are mapped since make().
+  std::map<uint64_t, uint64_t> views() const;
 
   std::set<uint64_t> numbers() const;
   bool is_shared_object(const ParsedMapping& m) const { return objects_.count(m.record.object) != 0; }
@@ -40,6 +44,7 @@ class SharedObjects {
 
  private:
   Result<void> make_file(uint64_t number, SharedObject& object, WorkingFds& fds);
+  Result<void> map_known(const SharedObject& object, uint64_t from, uint64_t at);
   Result<void> make_anonymous(SharedObject& object, uint64_t at);
   Result<void> make_sysv(SharedObject& object, uint64_t at, ReportChannel& report);
 

@@ -318,6 +318,29 @@ uint32_t describe_mm(const RestorerArgs& a) {
   return kNoteMmRefused;
 }
 
+void add_seals(const RestorerArgs& a, uint32_t& notes) {
+  for (uint32_t i = 0; i < a.seal_count; ++i) {
+    if (failed(call(__NR_fcntl, a.seals[i].fd, F_ADD_SEALS, a.seals[i].seals))) notes |= kNoteSealRefused;
+  }
+}
+
+// Until all processes of the job have their memory.
+void wait_for_job(const RestorerArgs& a) {
+  uint8_t byte = 0;
+  const long n = call(__NR_read, a.together_fd, &byte, sizeof(byte));
+  if (n != sizeof(byte)) fail(a, RestartStage::kMm, RestorerStep::kTogether, n < 0 ? n : -kErrnoIo);
+}
+
+void close_own_descriptors(const RestorerArgs& a) {
+  // All but two, of which the library closes the last.
+  const auto status = static_cast<uint32_t>(a.library.status_fd);
+  const uint32_t go = a.library.go_fd >= 0 ? static_cast<uint32_t>(a.library.go_fd) : status;
+  const uint32_t low = status < go ? status : go, high = status < go ? go : status;
+  if (low > a.first_working_fd) call(__NR_close_range, a.first_working_fd, low - 1, 0L);
+  if (high > low + 1) call(__NR_close_range, low + 1, high - 1, 0L);
+  call(__NR_close_range, high + 1, ~0u, 0L);
+}
+
 }  // namespace
 
 extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(RestorerArgs* args) {
@@ -338,9 +361,7 @@ extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(Restorer
     if (a.feed_socket >= 0) close_to_puts(a);
   }
   for (uint32_t i = 0; i < a.mapping_count; ++i) finish_one(a, a.mappings[i], notes);
-  for (uint32_t i = 0; i < a.seal_count; ++i) {
-    if (failed(call(__NR_fcntl, a.seals[i].fd, F_ADD_SEALS, a.seals[i].seals))) notes |= kNoteSealRefused;
-  }
+  if (a.together_fd < 0) add_seals(a, notes);
   register_lazy(a);
   report(a, RestartStage::kMemory, RestorerStep::kNone, 0, 0);
 
@@ -349,6 +370,10 @@ extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(Restorer
   for (uint32_t i = 0; i < a.limit_count; ++i) {
     uint64_t limit[2] = {a.limits[i].soft, a.limits[i].hard};
     if (failed(call(__NR_prlimit64, 0L, a.limits[i].resource, limit, 0L))) notes |= kNoteLimitRefused;
+  }
+  if (a.together_fd >= 0) {
+    wait_for_job(a);
+    add_seals(a, notes);  // others may have mapped or filled the file
   }
   continue_clocks(a, notes);
   if (long r = become_saved_user(a, notes); failed(r)) {
@@ -359,9 +384,7 @@ extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(Restorer
   call(__NR_prctl, PR_SET_PDEATHSIG, 0L, 0L, 0L, 0L);
   report(a, RestartStage::kMm, RestorerStep::kNone, 0, notes);
 
-  auto status_fd = static_cast<uint32_t>(a.library.status_fd);
-  if (status_fd > a.first_working_fd) call(__NR_close_range, a.first_working_fd, status_fd - 1, 0L);
-  call(__NR_close_range, status_fd + 1, ~0u, 0L);
+  close_own_descriptors(a);
   // Closing a descriptor of a file has dropped the process's locks on it.
   for (uint32_t i = 0; i < a.lock_count; ++i) {
     struct flock lock {};

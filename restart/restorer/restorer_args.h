@@ -97,6 +97,7 @@ enum class RestorerStep : int32_t {
   kCredentials = 8,
   kRegister = 9,     // UFFDIO_REGISTER
   kFirstPages = 10,  // the loader's answer
+  kTogether = 11,    // the other processes of the job
 };
 
 // What could not be brought back as it was, without being fatal: RestartStatus::detail of kMm.
@@ -141,6 +142,7 @@ struct RestorerArgs {
   int32_t userfaultfd;        // -1: the same
   int32_t time_offsets_fd;    // /proc/self/timens_offsets of our new time namespace; -1: none
   int32_t time_ns_fd;         // the namespace itself
+  int32_t together_fd;  // of a job: one byte when all of it have their memory and the clocks are set; -1: alone
   uint32_t first_working_fd;  // every descriptor from here on is closed, but for the status pipe
   uint32_t limit_count;
   RestorerLimit limits[16];

@@ -58,7 +58,15 @@ inline char* put_offset(char* at, int64_t clock, int64_t offset_ns) {
 // Enters the prepared time namespace, or tells the library by how much CLOCK_MONOTONIC has jumped.
 inline void continue_clocks(RestorerArgs& a, uint32_t& notes) {
   constexpr long kCloneNewTime = 0x80;
-  if (a.time_ns_fd >= 0) {
+  if (a.time_ns_fd >= 0 && a.time_offsets_fd < 0) {
+    // Of the job, which ckpt-restart has set for all.
+    if (!sys::failed(sys::call(__NR_setns, a.time_ns_fd, kCloneNewTime))) {
+      a.library.time_namespace = 1;
+      a.library.monotonic_shift_ns = 0;
+      return;
+    }
+    notes |= kNoteTimeRefused;
+  } else if (a.time_ns_fd >= 0) {
     // Offsets count from the machine's clocks, not from those of the namespace we are in.
     int64_t monotonic = a.saved_monotonic_ns - clock_ns(CLOCK_MONOTONIC) + a.outer_monotonic_ns;
     int64_t boottime = a.saved_boottime_ns - clock_ns(CLOCK_BOOTTIME) + a.outer_boottime_ns;

@@ -59,7 +59,7 @@ void die_with_parent(pid_t parent) {
     _exit(kExitSystem);
   }
   theirs.send(ReportKind::kProgram, spec.pid, program.pidfd);
-  run_init(theirs, static_cast<pid_t>(program.pid));
+  run_init(theirs, spec.watched != 0 ? spec.watched : static_cast<pid_t>(program.pid));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ namespace ckpt {
 struct LaunchSpec {
   NamespaceChoice namespaces;
   int pid = 0;                // the program's, as saved
+  int watched = 0;            // whose end an init tells of; 0: the program's
   uint32_t uid = 0, gid = 0;  // effective, as saved: what we become in a new user namespace
   // Runs in the new process and does not return. in_new_user: ids other than uid and gid do not exist.
   std::function<void(ReportChannel&, bool in_new_user)> program;

@@ -46,10 +46,13 @@ struct OwnFds {
   FeedFds feed;
   int loader = -1, userfaultfd = -1;  // of memory that comes later
   int put_userfaultfd = -1;           // of memory that the Feeder puts there
+  int together = -1, go = -1;         // of a job
 };
 
 Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFds& fds) {
-  CKPT_TRY(fds.working.open_above(highest_descriptor(spec.image->meta())));
+  CKPT_TRY(fds.working.open_above(spec.job != nullptr ? spec.job->highest_descriptor
+                                                      : highest_descriptor(spec.image->meta())));
+  if (spec.job != nullptr) fds.working.know_objects(spec.job->objects);
   auto park = [&](int fd, int& to, const char* what) -> Result<void> {
     auto parked = fds.working.park(ScopedFd(fd), what);
     if (!parked.ok()) return parked.error();
@@ -67,6 +70,10 @@ Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFd
   }
   if (spec.feed.socket >= 0) CKPT_TRY(park(spec.feed.socket, fds.feed.socket, "memory"));
   if (spec.loader_fd >= 0) CKPT_TRY(park(spec.loader_fd, fds.loader, "the loader"));
+  if (spec.job != nullptr) {
+    CKPT_TRY(park(spec.job->together_fd, fds.together, "the job"));
+    CKPT_TRY(park(spec.job->go_fd, fds.go, "the job"));
+  }
   // Whatever else ckpt-restart was started with is not the program's.
   if (fds.working.first() > 3) close_range(3, static_cast<unsigned>(fds.working.first()) - 1, 0);
   return {};
@@ -164,18 +171,23 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   options.sequence = spec.image->brief().sequence;
   options.kept_files = kept_files_of(*spec.image, spec.image_directory);
   options.say = [&report](std::string_view line) { report.note(line); };
-  options.mapped_objects = objects.numbers();
+  options.mapped_objects = spec.job != nullptr ? spec.job->mapped_objects : objects.numbers();
+  if (spec.job != nullptr) {
+    options.inherited = &spec.job->files;
+    options.lone_pipes = &spec.job->lone_pipes;
+  }
   auto descriptors = restore_descriptors(meta, options);
   if (!descriptors.ok()) return descriptors.error();
   report.send(ReportKind::kStage, static_cast<int32_t>(RestartStage::kDescriptors));
 
-  auto time = continue_time(fds, report);
+  // Of a job it has been prepared for all.
+  auto time = spec.job != nullptr ? Result<TimeNamespace>(TimeNamespace{}) : continue_time(fds, report);
   if (!time.ok()) return time.error();
   fds.exe = open_exe(meta, fds);
 
   RestorerRange range(*spec.image, *spec.fill, *spec.lazy, *spec.vdso, *descriptors);
   CKPT_TRY(range.reserve(objects.view_bytes()));
-  CKPT_TRY(objects.make(range.views_at(), fds.working, report));
+  CKPT_TRY(objects.make(range.views_at(), fds.working, report, spec.job != nullptr ? &spec.job->views : nullptr));
   MemoryPlan memory(meta, *spec.fill, objects);
   CKPT_TRY(memory.build(fds.working, report));
   if (fds.loader >= 0) CKPT_TRY(prepare_lazy_memory(fds, range));
@@ -196,6 +208,13 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   args.time_ns_fd = time->entry.release();
   args.outer_monotonic_ns = time->outer_monotonic_ns;
   args.outer_boottime_ns = time->outer_boottime_ns;
+  args.together_fd = fds.together;
+  if (spec.job != nullptr) {
+    args.time_ns_fd = spec.job->time_ns_fd;
+    args.library.stopped = spec.job->stopped ? 1 : 0;
+    args.library.stopped_children = spec.job->stopped_children;
+  }
+  args.library.go_fd = fds.go;
   args.library.status_fd = fds.status;
   args.library.new_pid_namespace = spec.new_pid_namespace;
   CKPT_TRY(range.fill_in(memory.mappings(), in_new_user, report));

@@ -4,9 +4,12 @@
 //            goes through the report channel.
 #pragma once
 
+#include <map>
+#include <set>
 #include <string>
 
 #include "image/read/image_chain.h"
+#include "restart/descriptors/descriptors.h"
 #include "restart/feed/feeder.h"
 #include "restart/plan/fill_plan.h"
 #include "restart/plan/lazy_plan.h"
@@ -15,6 +18,20 @@
 #include "restart/tree/job.h"
 
 namespace ckpt {
+
+// What a process of a job has from those who made the tree (restart/job/).
+struct JobSpec {
+  int highest_descriptor = -1;              // of all processes: the working descriptors are above it
+  InheritedFiles files;                     // of this process
+  std::map<uint64_t, int> objects;          // memfds and files without a name
+  std::map<uint64_t, uint64_t> views;       // shared memory without a descriptor: where it is mapped now
+  std::set<uint64_t> mapped_objects;        // by any of them
+  std::map<uint64_t, int> lone_pipes;       // DescriptorOptions
+  int together_fd = -1, go_fd = -1;         // pipes: base/restart_protocol.h, RestorerArgs
+  int time_ns_fd = -1;                      // -1: no time namespace is allowed
+  bool stopped = false;                     // by a signal
+  uint32_t stopped_children = 0;
+};
 
 struct ProcessSpec {
   const ImageChain* image = nullptr;
@@ -27,6 +44,7 @@ struct ProcessSpec {
   bool new_pid_namespace = false;
   bool is_alone = false;  // no job: children that were not saved have been killed
   JobPlace place = JobPlace::kRestarters;
+  const JobSpec* job = nullptr;  // nullptr: alone
   std::string image_directory;  // where tails of files that have grown are kept
 };
 

@@ -26,6 +26,12 @@ sigset_t watched_signals() {
   return set;
 }
 
+void send_signal(int pidfd, int signal, siginfo_t* info) {
+  if (pidfd >= 0) sys::call(__NR_pidfd_send_signal, pidfd, signal, info, 0L);
+}
+
+}  // namespace
+
 int outer_pid_of(int pidfd) {
   std::string path = fmt::format("/proc/self/fdinfo/{}", pidfd);
   std::unique_ptr<FILE, int (*)(FILE*)> f(std::fopen(path.c_str(), "re"), std::fclose);
@@ -36,12 +42,6 @@ int outer_pid_of(int pidfd) {
   }
   return 0;
 }
-
-void send_signal(int pidfd, int signal, siginfo_t* info) {
-  if (pidfd >= 0) sys::call(__NR_pidfd_send_signal, pidfd, signal, info, 0L);
-}
-
-}  // namespace
 
 // Is the program to get a signal that the kernel sent to us? What the terminal sends goes to its whole
 // process group: the program has it already, unless it is elsewhere.
@@ -167,6 +167,8 @@ void Supervisor::read_reports() {
         break;
       case ReportKind::kProceed:
       case ReportKind::kDetach:
+      case ReportKind::kBorn:
+      case ReportKind::kClocks:
         break;
     }
   }
@@ -193,7 +195,10 @@ void Supervisor::forward_signals() {
 
 void Supervisor::reap() {
   int status = 0;
-  while (!child_gone_ && waitpid(launched_.child, &status, WNOHANG | WUNTRACED) == launched_.child) {
+  for (;;) {
+    const pid_t pid = child_gone_ ? 0 : waitpid(adopts_ ? -1 : launched_.child, &status, WNOHANG | WUNTRACED);
+    if (pid <= 0) return;
+    if (pid != launched_.child) continue;  // an orphan of the job
     if (WIFSTOPPED(status)) {
       if (launched_.through_init) continue;
       raise(SIGSTOP);

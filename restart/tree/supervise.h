@@ -40,6 +40,9 @@ class Supervisor {
   static void block_signals();
   static void unblock_signals_in_child();
 
+  // We are the parent of orphans of the program too, and see to them as an init does.
+  void adopt_orphans() { adopts_ = true; }
+
   // Until the library has released the threads. The error says in which stage what failed; the
   // process is gone then.
   Result<Outcome> wait_until_running();
@@ -75,7 +78,11 @@ class Supervisor {
   std::optional<Error> reported_error_;
   std::optional<int> ended_;  // the program's wait status
   bool child_gone_ = false;
+  bool adopts_ = false;
 };
+
+// The pid of a process as we see it; 0: not below us.
+int outer_pid_of(int pidfd);
 
 // Ends this process the way the program ended: the same exit code, or killed by the same signal.
 [[noreturn]] void end_like(int wait_status);

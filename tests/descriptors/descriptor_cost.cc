@@ -26,12 +26,15 @@ struct Spin {
   void* argument = nullptr;
 };
 
-void run(void* context, void (*work)(void*), void* argument) {
+void start(void* context, void (*work)(void*), void* argument) {
   auto* s = static_cast<Spin*>(context);
   s->work = work;
   s->argument = argument;
   s->state = 1;
-  while (s->state == 1) std::this_thread::yield();
+}
+
+void await(void* context) {
+  while (static_cast<Spin*>(context)->state == 1) std::this_thread::yield();
 }
 
 }  // namespace
@@ -66,7 +69,7 @@ int main(int argc, char** argv) {
       int64_t t0 = ckpt::now_ns();
       if (!capture.prepare(arena, getpid())) std::abort();
       int64_t t1 = ckpt::now_ns();
-      if (!capture.recheck_stopped(getpid(), {&run, &spin})) std::abort();
+      if (!capture.recheck_stopped(getpid(), {&spin, &start, &await})) std::abort();
       int64_t t2 = ckpt::now_ns();
       prepare_us.push_back(static_cast<double>(t1 - t0) / 1e3);
       stop_us.push_back(static_cast<double>(t2 - t1) / 1e3);

@@ -85,10 +85,6 @@ struct Servers {
   Server one, other;
   int started = 0;
   static Servers& of(void* self) { return *static_cast<Servers*>(self); }
-  static void run(void* self, void (*work)(void*), void* argument) {
-    of(self).one.give(work, argument);
-    of(self).one.await();
-  }
   static void start(void* self, void (*work)(void*), void* argument) {
     Servers& servers = of(self);
     if (servers.started < 2) (servers.started == 0 ? servers.one : servers.other).give(work, argument);
@@ -131,10 +127,10 @@ void capture(RoundTrip& trip) {
     half = true;
     half.notify_all();
     go_on.wait(false);
-    DescriptorExecutor executor;
-    if (trip.executor) executor = {&Servers::run, &servers, &Servers::start, &Servers::await};
-    auto rechecked = c.begin_sampling(pid, executor);
-    if (rechecked) rechecked = c.recheck_stopped(pid, executor);
+    OtherThreads sharers;
+    if (trip.executor) sharers = {&servers, &Servers::start, &Servers::await};
+    auto rechecked = c.begin_sampling(pid, sharers);
+    if (rechecked) rechecked = c.recheck_stopped(pid, sharers);
     if (!rechecked) error = rechecked.error().message();
     c.release();
     MetaWriter meta(arena);

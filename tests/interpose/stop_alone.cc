@@ -42,11 +42,17 @@ std::atomic<uint32_t> copy_under_way{0};
 std::atomic<uint32_t> memory_registered{0};
 std::atomic<bool> has_forked{false};
 void before_fork() {}
+std::atomic<bool> has_spawned{false};
+void before_spawn() {}
+void before_end() {}
 void forget(uintptr_t, size_t) {}
 void note_mutex(const void*) {}
 void note_futex(const void*) {}
 void note_exit(const void*) {}
 std::atomic<int64_t> monotonic_shift_ns{0};
+void before_user(uint32_t) {}
+void begin_strict() {}
+void end_strict() {}
 void before_release(uintptr_t start, size_t length) {
   int i = test::release_count.fetch_add(1);
   if (i < test::kMaxReleases) test::seen[i] = {start, length};

@@ -1,8 +1,13 @@
 #include "copier/buffer_pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <fstream>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -190,6 +195,65 @@ TEST(BufferPool, GivesItsPagesBack) {
   EXPECT_TRUE(pool.range().empty());
   BufferPool impossible;
   EXPECT_FALSE(impossible.reserve(1ull << 60, kBytes));
+}
+
+bool is_asleep(int tid) {
+  std::ifstream file("/proc/self/task/" + std::to_string(tid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t name_ends = text.rfind(") ");
+  return name_ends != text.npos && text[name_ends + 2] == 'S';
+}
+
+// A thread that looks in vain gets a processor for nothing: with thousands of them nobody else does.
+TEST(BufferPool, WhatComesBackWakesOneOfThoseWhoWaitForForcedCopies) {
+  constexpr int kThreads = 40;
+  BufferPool pool;
+  ASSERT_TRUE(pool.reserve(16 * kBytes, kBytes));
+  std::vector<uint32_t> taken;
+  uint32_t buffer = 0;
+  while (pool.try_acquire(CopyKind::kForced, &buffer)) taken.push_back(buffer);
+  std::atomic<int> tids[kThreads]{}, got{0}, may_release{0};
+  std::atomic<long> sleeps{0};
+  std::vector<std::thread> threads;
+  auto await = [](auto condition) {
+    while (!condition()) std::this_thread::yield();
+  };
+  for (auto& tid : tids) {
+    threads.emplace_back([&] {
+      tid = gettid();
+      rusage before{}, after{};
+      getrusage(RUSAGE_THREAD, &before);
+      const uint32_t mine = pool.acquire(CopyKind::kForced);
+      getrusage(RUSAGE_THREAD, &after);
+      sleeps += after.ru_nvcsw - before.ru_nvcsw;
+      tid = 0;
+      const int place = ++got;
+      await([&] { return may_release >= place; });
+      pool.release(mine);
+    });
+  }
+  await([&] { return pool.forced_waits() == kThreads; });
+  for (int served = 0;; ++served) {
+    await([&] {
+      return std::all_of(std::begin(tids), std::end(tids), [](const auto& t) { return t == 0 || is_asleep(t); });
+    });
+    if (served == kThreads) break;
+    if (served == 0) {
+      pool.release(taken.back());
+      taken.pop_back();
+    } else {
+      may_release = served;
+    }
+    await([&] { return got == served + 1; });
+  }
+  may_release = kThreads;
+  for (auto& t : threads) t.join();
+  // Each once; some more may wait for the pool's lock.
+  EXPECT_LT(sleeps.load(), 3 * kThreads);
+  for (uint32_t b : taken) pool.release(b);
+  EXPECT_TRUE(pool.all_free());
+  pool.release_memory();
 }
 
 }  // namespace

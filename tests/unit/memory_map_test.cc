@@ -59,7 +59,7 @@ class ReadAgain : public testing::TestWithParam<bool> {
       // A sanitizer's runtime maps memory for the new thread, from within it.
       while (order == kStarts) futex_wait(order, kStarts);
     }
-    ASSERT_TRUE(again.read_again(own, GetParam() ? beside() : Beside{}).ok());
+    ASSERT_TRUE(again.read_again(own, GetParam() ? others() : OtherThreads{}).ok());
     ASSERT_TRUE(now.read(own).ok());
     ASSERT_EQ(again.mappings().size(), now.mappings().size());
     for (size_t i = 0; i < now.mappings().size(); ++i) {
@@ -101,7 +101,7 @@ class ReadAgain : public testing::TestWithParam<bool> {
       futex_wake(order);
     }
   }
-  Beside beside() {
+  OtherThreads others() {
     return {this,
             [](void* self, void (*what)(void*), void* with) {
               auto& t = *static_cast<ReadAgain*>(self);

@@ -1,5 +1,7 @@
 #include "base/turn_lock.h"
 
+#include "base/crowd_gate.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -147,6 +149,64 @@ TEST(TurnLock, TwoWhoAskAtTheSameInstantHaveTwoTurns) {
   ask(5);
   other.join();
   EXPECT_EQ(strange.load(), 0);
+}
+
+// However many ask, only a few of them are at the lock, and whoever holds it and lets them in is soon through.
+TEST(CrowdGate, FewAreAtTheLockAndNobodyIsForgotten) {
+  constexpr int kRounds = 500;
+  TurnLock lock;
+  CrowdGate gate;
+  std::atomic<int> entered{0}, most{0};
+  int inside = 0, had = 0;  // a data race if the lock does not hold
+  std::atomic<int> strange{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < kRounds; ++round) {
+        gate.enter();
+        const int now = ++entered;
+        for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+        }
+        {
+          ScopedTurn turn(lock);
+          if (++inside != 1) ++strange;
+          if (++had % 64 == 0) std::this_thread::yield();
+          --inside;
+        }
+        --entered;
+        gate.leave();
+      }
+    });
+  }
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(had, kThreads * kRounds);
+  EXPECT_EQ(strange.load(), 0);
+  EXPECT_LE(most.load(), static_cast<int>(CrowdGate::kMost));
+  EXPECT_GT(most.load(), 1);
+}
+
+TEST(CrowdGate, TheHolderOfTheLockLetsInNoMoreThanTheGate) {
+  TurnLock lock;
+  CrowdGate gate;
+  std::atomic<int> asked{0}, had{0};
+  std::vector<std::thread> threads;
+  lock.lock();
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      ++asked;
+      ScopedCrowdTurn turn(gate, lock);
+      ++had;
+    });
+  }
+  while (asked != kThreads) std::this_thread::yield();
+  for (int last = 0; last < kThreads;) {
+    lock.yield();
+    const int now = had;
+    EXPECT_LE(now - last, static_cast<int>(CrowdGate::kMost));
+    last = now;
+  }
+  lock.unlock();
+  for (auto& t : threads) t.join();
 }
 
 }  // namespace

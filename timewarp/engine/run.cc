@@ -11,6 +11,7 @@
 #include "timewarp/engine/progress.h"
 #include "timewarp/engine/sequential.h"
 #include "timewarp/engine/worker.h"
+#include "timewarp/mpi/transport.h"
 
 namespace ckpt::timewarp {
 
@@ -38,6 +39,11 @@ std::string wrong_options(const ckpt_tw_model& m, const ckpt_tw_options& o) {
     return fmt::format("pages of {} KiB: 4, 2048 or 1048576", o.page_kib);
   }
   if (o.engine == CKPT_TW_SEQUENTIAL) return {};
+  if (o.mpi != nullptr && o.threads != 1) {
+    return fmt::format("{} threads and several processes: a process of a distributed run has one thread; start more processes",
+                       o.threads);
+  }
+  if (o.mpi != nullptr && o.memory_bytes != 0) return "a memory limit is for one process: leave it out";
   if (o.saving.way == CKPT_TW_REVERSE && m.reverse == nullptr && m.saving_of == nullptr) {
     return "reverse computation is asked for, but the model has no inverse: give it `reverse`, or choose another way";
   }
@@ -62,14 +68,20 @@ void set_up(Setup& setup) {
   const ckpt_tw_model& model = setup.model;
   const ckpt_tw_options& options = setup.options;
   setup.threads = options.engine == CKPT_TW_SEQUENTIAL ? 1 : options.threads;
-  setup.local_lps = model.lps;
+  setup.lps_a_process = setup.local_lps = model.lps;
+  if (setup.transport != nullptr) {
+    const auto size = static_cast<uint32_t>(setup.transport->size()), rank = static_cast<uint32_t>(setup.transport->rank());
+    setup.lps_a_process = (model.lps + size - 1) / size;
+    setup.first_lp = std::min(model.lps, rank * setup.lps_a_process);
+    setup.local_lps = std::min(setup.lps_a_process, model.lps - setup.first_lp);
+  }
   setup.stride = sizeof(Lp) + rounded(model.state_bytes);
   setup.event_bytes = rounded(sizeof(Event) + model.message_bytes);
   if (options.colocate != 0 && options.engine == CKPT_TW_OPTIMISTIC) {
     setup.colocated_at = setup.event_bytes;
     setup.event_bytes += rounded(model.state_bytes);
   }
-  setup.lps_a_thread = (setup.local_lps + setup.threads - 1) / setup.threads;
+  setup.lps_a_thread = std::max(1u, (setup.local_lps + setup.threads - 1) / setup.threads);
   if (model.place_of != nullptr && setup.threads > 1) {
     setup.places.resize(setup.local_lps);
     for (uint32_t i = 0; i < setup.local_lps; ++i) {
@@ -82,7 +94,7 @@ void set_up(Setup& setup) {
     }
   }
   setup.lp_regions.set_page(options.page_kib);
-  setup.lps = setup.lp_regions.map(setup.stride * setup.local_lps);
+  setup.lps = setup.lp_regions.map(setup.stride * std::max(1u, setup.local_lps));
   for (uint32_t i = 0; i < setup.local_lps; ++i) {
     Lp& lp = setup.lp(setup.first_lp + i);
     lp.id = setup.first_lp + i;
@@ -155,6 +167,19 @@ void run_optimistic(Setup& setup, ckpt_tw_result& result) {
 void run(const ckpt_tw_model& model, const ckpt_tw_options& options, ckpt_tw_result& result) {
   Setup setup(model, options);
   result.processes = 1;
+  std::unique_ptr<Transport> transport;
+  if (options.mpi != nullptr && options.engine == CKPT_TW_OPTIMISTIC) {
+    std::string why;
+    transport = Transport::open(options.mpi, &why);
+    if (transport == nullptr) {
+      result.code = CKPT_TW_UNAVAILABLE;
+      std::snprintf(result.error, sizeof(result.error), "%s", why.c_str());
+      return;
+    }
+    setup.transport = transport.get();
+    result.processes = static_cast<uint32_t>(transport->size());
+    result.process = static_cast<uint32_t>(transport->rank());
+  }
   try {
     set_up(setup);
     result.bytes_an_lp = setup.stride;
@@ -172,6 +197,7 @@ void run(const ckpt_tw_model& model, const ckpt_tw_options& options, ckpt_tw_res
       if (model.finish != nullptr) model.finish(&lp, lp.state());
     }
   }
+  if (transport != nullptr && !setup.failed) transport->finish(result);
   result.code = setup.failure.code;
   std::snprintf(result.error, sizeof(result.error), "%s", setup.failure.text.c_str());
 }

@@ -42,7 +42,9 @@ struct Setup {
   size_t colocated_at = 0;   // offset of that copy; 0: none
   std::vector<uint16_t> places;  // with model.place_of: the thread of each local LP
   uint32_t lps_a_thread = 1;
-  Transport* transport = nullptr;
+  Transport* transport = nullptr;  // nullptr: one process
+  uint32_t lps_a_process = 1;
+  int process_of(uint32_t id) const { return static_cast<int>(id / lps_a_process); }
 
   Lp& lp(uint32_t id) const { return *reinterpret_cast<Lp*>(lps + size_t{id - first_lp} * stride); }
   bool local(uint32_t id) const { return id - first_lp < local_lps; }

@@ -56,6 +56,10 @@ void Worker::accept_blocks(std::vector<void*>&& blocks) {
 void Worker::drop_event(Event* event, uint16_t from) {
   constexpr size_t kCrate = 1024, kTooMany = 4 * kCrate;
   Pool& pool = events_[from];
+  if (from == setup_.threads) [[unlikely]] {
+    const auto found = foreign_.find({event->sender, event->order});
+    if (found != foreign_.end() && found->second == event) foreign_.erase(found);
+  }
   pool.give(event);
   // We send less to that thread than it sends to us: its blocks gather here.
   if (from != number_ && from < setup_.threads && pool.free_blocks() >= kTooMany) {
@@ -90,7 +94,7 @@ void Worker::send(Lp& lp, uint32_t to, double delay, const void* message, size_t
   const uint64_t order = depth << kCountBits | lp.sent++;
   if (!(time < end_)) return;
   if (!setup_.local(to)) [[unlikely]] {
-    return setup_.transport->send(*this, record_, time, order, lp.id, to, message, bytes);
+    return send_away(lp, to, time, order, message, bytes);
   }
   const unsigned thread = setup_.thread_of(to);
   Event* event = take_event(thread);
@@ -111,6 +115,48 @@ void Worker::send(Lp& lp, uint32_t to, double delay, const void* message, size_t
   ++counters_.remote;
   party_.note({time, order, lp.id});
   out_[thread]->push(time, event, false);
+}
+
+// To another process. A proxy stays in the cause's list, so that the message can be cancelled.
+void Worker::send_away(Lp& lp, uint32_t to, double time, uint64_t order, const void* message, size_t bytes) {
+  if (record_ != nullptr) {
+    auto* proxy = static_cast<Event*>(events_[number_].take());
+    *proxy = {time, order, lp.id, to, record_->first_sent, 0, static_cast<uint16_t>(number_), EventStatus::kWaiting, 0};
+    record_->first_sent = proxy;
+    proxies_.push_back({lp.now, proxy});
+  }
+  ++counters_.remote;
+  setup_.transport->post(setup_.process_of(to), {time, order, lp.id, to, static_cast<uint32_t>(bytes), 0}, message);
+}
+
+size_t Worker::receive_from_away() {
+  return setup_.transport->drain([this](const Wire& wire, const std::byte* message) {
+    const Key key{wire.time, wire.order, wire.sender};
+    if (key < gvt_) [[unlikely]] return overtaken(key, wire.receiver);
+    const auto name = std::make_pair(wire.sender, wire.order);
+    if (wire.cancel != 0) {
+      // In order: the message has come before, and is not final.
+      const auto found = foreign_.find(name);
+      Event* const event = found->second;
+      foreign_.erase(found);
+      cancel_here(event);
+      return handle_cancellations();
+    }
+    auto* event = static_cast<Event*>(events_[setup_.threads].take());
+    *event = {wire.time, wire.order, wire.sender, wire.receiver, nullptr, wire.bytes,
+              static_cast<uint16_t>(setup_.threads), EventStatus::kWaiting, 1};
+    std::memcpy(event->message(), message, wire.bytes);
+    foreign_[name] = event;
+    queue_.push({wire.time, event});
+  });
+}
+
+// Of causes that are final: nobody will cancel what they sent.
+void Worker::drop_proxies() {
+  while (!proxies_.empty() && proxies_.front().first < gvt_.time) {
+    events_[number_].give(proxies_.front().second);
+    proxies_.pop_front();
+  }
 }
 
 void Worker::save(Lp& lp, const void* at, size_t bytes) {
@@ -233,6 +279,7 @@ void Worker::grow_ring() {
 // --- Back. --------------------------------------------------------------------------------------------------------
 
 void Worker::undo_from(Lp& lp, const Key& key) {
+  if (key < gvt_) [[unlikely]] overtaken(key, lp.id);
   const int64_t traced = trace_.begin();
   Record* earliest = nullptr;
   uint32_t undone = 0;
@@ -286,7 +333,10 @@ void Worker::cancel_all_sent(Record& record) {
 
 void Worker::cancel(Event* event) {
   ++counters_.cancelled;
-  if (!setup_.local(event->receiver)) [[unlikely]] return setup_.transport->cancel(*this, event);
+  if (!setup_.local(event->receiver)) [[unlikely]] {
+    const Wire wire{event->time, event->order, event->sender, event->receiver, 0, 1};
+    return setup_.transport->post(setup_.process_of(event->receiver), wire, nullptr);
+  }
   const unsigned thread = setup_.thread_of(event->receiver);
   if (thread == number_) {
     to_cancel_.push_back(event);
@@ -347,6 +397,12 @@ void Worker::commit(Record& record) {
 void Worker::drop(Record& record) {
   drop_event(record.event, record.from);
   records_.give(&record);
+}
+
+// Never: said and stopped, because the result would be wrong.
+void Worker::overtaken(const Key& key, uint32_t receiver) {
+  setup_.fail(CKPT_TW_MODEL, name_of(key, receiver) + ": global virtual time, " + std::to_string(gvt_.time) +
+                                 ", had passed it: this is a bug of the engine");
 }
 
 void Worker::report_failure(const Key& key, uint32_t receiver) {

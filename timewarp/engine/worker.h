@@ -25,6 +25,8 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
+#include <map>
 
 #include "timewarp/engine/event_queue.h"
 #include "timewarp/engine/setup.h"
@@ -81,6 +83,9 @@ class Worker final : public Executor, private History {
   void place_lps();
   void loop();
   size_t receive();
+  void send_away(Lp& lp, uint32_t to, double time, uint64_t order, const void* message, size_t bytes);
+  size_t receive_from_away();
+  void drop_proxies();
   bool step();
   void execute(Lp& lp, Event* event);
   void undo_from(Lp& lp, const Key& key);
@@ -100,6 +105,7 @@ class Worker final : public Executor, private History {
   void keep_to_memory(bool new_gvt);
   void cancel_back();
   void purge_queue();
+  void overtaken(const Key& key, uint32_t receiver);
   void report_failure(const Key& key, uint32_t receiver);
 
   Record* record_at(uint64_t position) override {
@@ -141,9 +147,13 @@ class Worker final : public Executor, private History {
   uint32_t stuck_lp_ = 0;
   std::string stuck_text_;
 
+  // With other processes: messages sent there, by the time of their cause; messages from there, by sender and order.
+  std::deque<std::pair<double, Event*>> proxies_;
+  std::map<std::pair<uint32_t, uint64_t>, Event*> foreign_;
+
   std::vector<Event*> to_cancel_;  // of this thread, to be handled after the rollback under way
   Key gvt_;
-  bool done_ = false;
+  bool done_ = false, want_gvt_ = false;
   double limit_ = 0, window_ = 0;
   uint64_t rounds_ = 0, since_gvt_ = 0;
   uint64_t window_executed_ = 0, window_rolled_ = 0;

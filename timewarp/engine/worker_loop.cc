@@ -7,6 +7,7 @@
 
 #include "timewarp/engine/progress.h"
 #include "timewarp/engine/worker.h"
+#include "timewarp/mpi/transport.h"
 
 namespace ckpt::timewarp {
 
@@ -53,16 +54,20 @@ void Worker::run(std::barrier<>& start) {
   } catch (const std::bad_alloc&) {
     setup_.fail(CKPT_TW_MEMORY, kNoMemory);
   }
+  if (setup_.transport != nullptr && setup_.failed.load(std::memory_order_acquire)) {
+    setup_.transport->leave(setup_.failure.text, [this] { setup_.transport->drain([](const Wire&, const std::byte*) {}); });
+  }
   for (uint32_t id = setup_.first_lp; id - setup_.first_lp < setup_.local_lps; ++id) {
     if (setup_.thread_of(id) == number_) keeper_.close(setup_.lp(id));
   }
 }
 
 size_t Worker::receive() {
-  size_t received = 0;
+  size_t received = setup_.transport != nullptr ? receive_from_away() : 0;
   for (Channel* channel : in_) {
     if (channel == nullptr) continue;
     received += channel->drain([this](double time, Event* event, bool cancelled) {
+      if (time < gvt_.time) [[unlikely]] overtaken(event->key(), event->receiver);
       if (!cancelled) return queue_.push({time, event});
       cancel_here(event);
       handle_cancellations();
@@ -89,6 +94,13 @@ void Worker::look_for_gvt() {
   if (setup_.threads == 1 && setup_.transport == nullptr) {
     gvt_ = settle_for_gvt();
     ++rounds_;
+    return on_gvt();
+  }
+  if (setup_.transport != nullptr) {
+    if (!setup_.transport->poll(want_gvt_, [this] { return settle_for_gvt(); }, &gvt_)) return;
+    want_gvt_ = false;
+    ++rounds_;
+    drop_proxies();
     return on_gvt();
   }
   if (party_.poll([this] { return all_flushed(); }, [this] { return settle_for_gvt(); }, &gvt_)) {
@@ -159,13 +171,21 @@ void Worker::loop() {
     since_gvt_ += n;
     if (!alone) all_flushed();
     if (since_gvt_ >= gvt_events || n == 0) {
-      if (alone) {
+      if (setup_.transport != nullptr) {
+        want_gvt_ = true;
+      } else if (alone) {
         look_for_gvt();
       } else {
         party_.ask();
       }
     }
-    if (!alone) look_for_gvt();
+    if (setup_.transport != nullptr) {
+      setup_.transport->flush();
+      // Not farther ahead of GVT than the window: the other processes' clocks are not known.
+      limit_ = std::max(gvt_.time + window_, std::nextafter(gvt_.time, kInfinity));
+      if (setup_.transport->failed()) setup_.fail(CKPT_TW_MODEL, setup_.transport->failure());
+    }
+    if (!alone || setup_.transport != nullptr) look_for_gvt();
     if (setup_.options.memory_bytes != 0 && n != 0) keep_to_memory(false);
     if (n != 0 || received != 0) {
       idle = 0;
@@ -227,12 +247,10 @@ void Worker::keep_to_memory(bool new_gvt) {
 
 void Worker::cancel_back() {
   const uint64_t keep = head_ + (tail_ - head_) / 2;
-  while (tail_ > keep) {
-    Record* const record = ring_[(tail_ - 1) & ring_mask_].record;
-    if (record == nullptr) {
-      --tail_;
-      continue;
-    }
+  for (uint64_t at = tail_; at-- > keep;) {
+    Record* const record = record_at(at);
+    // The ring is in the order of execution: behind a record that is not final there may be some that are.
+    if (record == nullptr || record->event->key() < gvt_) continue;
     ++counters_.cancelbacks;
     undo_from(setup_.lp(record->event->receiver), record->event->key());
     handle_cancellations();

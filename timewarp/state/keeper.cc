@@ -48,7 +48,7 @@ void Keeper::open(Lp& lp) {
 
 void Keeper::close(Lp& lp) {
   if (lp.history == nullptr) return;
-  if (lp.history->copy.pending) (void)non_blocking_->settle(lp.history->copy, 2);
+  if (lp.history->copy.pending()) (void)non_blocking_->settle(lp.history->copy, 2);
   delete lp.history;
   lp.history = nullptr;
 }
@@ -83,27 +83,25 @@ void Keeper::before_slow(Lp& lp, Record& record) {
 // The copy of the state after the LP's last event is the one before this event, if it is complete.
 void Keeper::settle_copy(Lp& lp, Record& record) {
   LpHistory& history = *lp.history;
-  if (!history.copy.pending) {
-    // None could be started, or it was given up: this is how many events there have been since the last.
-    if (!history.has_copy || history.since >= kMostBetween) {
-      copy_state(lp, record);
-      ++counters_.copies_forced;
-    }
-    return;
-  }
+  // Too far from the last copy that is there?
   const bool must = !history.has_copy || history.since >= kMostBetween;
-  const Settled settled = non_blocking_->settle(history.copy, must ? 0 : setup_.options.threshold);
-  if (settled == Settled::kAborted) {
+  if (history.copy.pending()) {
+    const Settled settled = non_blocking_->settle(history.copy, must ? 0 : setup_.options.threshold);
+    if (settled != Settled::kAborted) {
+      ++counters_.copies_committed;
+      if (settled == Settled::kFinished) ++(must ? counters_.copies_forced : counters_.copies_finished);
+      record.saved = history.copy.to;
+      ++counters_.saves;
+      counters_.save_bytes += history.copy.bytes;
+      return;
+    }
     ++counters_.copies_aborted;
     copies_.give(history.copy.to);
-    return;
   }
-  ++counters_.copies_committed;
-  if (settled == Settled::kFinished) ++counters_.copies_finished;
-  if (must && settled == Settled::kFinished) ++counters_.copies_forced;
-  record.saved = history.copy.to;
-  ++counters_.saves;
-  counters_.save_bytes += history.copy.bytes;
+  // No copy could be queued, or it was given up.
+  if (!must) return;
+  copy_state(lp, record);
+  ++counters_.copies_forced;
 }
 
 void Keeper::after_slow(Lp& lp, Record& record) {
@@ -113,17 +111,15 @@ void Keeper::after_slow(Lp& lp, Record& record) {
     const uint64_t random = lp.random, sent = lp.sent, bits = record.bits;
     std::vector<std::byte> ahead(lp.state(), lp.state() + lp.state_bytes);
     setup_.model.reverse(&lp, lp.state(), event->message(), event->bytes);
+    set_size(lp, record.state_bytes);
     const auto* was = static_cast<const std::byte*>(record.saved);
     size_t at = 0;
     while (at < record.state_bytes && was[at] == lp.state()[at]) ++at;
-    if (lp.state_bytes != record.state_bytes || at != record.state_bytes) {
+    if (at != record.state_bytes) {
       complaint_ = "its inverse does not invert: after forward and back, byte " + std::to_string(at) + " of the state is " +
-                   (at < record.state_bytes ? std::to_string(static_cast<int>(lp.state()[at])) + " instead of " +
-                                                  std::to_string(static_cast<int>(was[at]))
-                                            : "not as it was") +
-                   ": correct `reverse`";
-      std::memcpy(lp.state(), was, record.state_bytes);
-      lp.state_bytes = record.state_bytes;
+                   std::to_string(static_cast<int>(lp.state()[at])) + " instead of " +
+                   std::to_string(static_cast<int>(was[at])) + ": correct `reverse`";
+      load(lp, record);
     }
     lp.random = record.random;
     lp.sent = record.sent;
@@ -139,7 +135,9 @@ void Keeper::after_slow(Lp& lp, Record& record) {
   LpHistory& history = *lp.history;
   history.copy.to = copies_.take();
   history.copy.bytes = lp.state_bytes;
-  if (!non_blocking_->start(history.copy, lp.state())) copies_.give(history.copy.to);
+  history.copy.from = lp.state();
+  history.copy.must = history.since >= kMostBetween;
+  if (!non_blocking_->start(history.copy, setup_.options.threshold)) copies_.give(history.copy.to);
 }
 
 void Keeper::changing(Lp& lp, Record& record, const void* at, size_t bytes) {
@@ -192,9 +190,17 @@ void Keeper::release_pieces(Record& record) {
 void Keeper::undo(Lp& lp, Record& record) {
   if (lp.way == CKPT_TW_REVERSE) {
     setup_.model.reverse(&lp, lp.state(), record.event->message(), record.event->bytes);
+    set_size(lp, record.state_bytes);
   } else if (lp.way == CKPT_TW_INCREMENTAL) {
     undo_pieces(lp, record);
+    set_size(lp, record.state_bytes);
   }
+}
+
+// What the state does not use is zero: it may grow again.
+void Keeper::set_size(Lp& lp, uint32_t bytes) {
+  if (bytes < lp.state_bytes) std::memset(lp.state() + bytes, 0, lp.state_bytes - bytes);
+  lp.state_bytes = bytes;
 }
 
 void Keeper::restore(Lp& lp, Record& first) {
@@ -202,14 +208,18 @@ void Keeper::restore(Lp& lp, Record& first) {
   if (lp.history != nullptr) {
     restore_slow(lp, first);
   } else if (lp.way == CKPT_TW_COPY) {
-    std::memcpy(lp.state(), first.saved, first.state_bytes);
+    load(lp, first);
   }
-  lp.state_bytes = first.state_bytes;
+}
+
+void Keeper::load(Lp& lp, const Record& record) {
+  std::memcpy(lp.state(), record.saved, record.state_bytes);
+  set_size(lp, record.state_bytes);
 }
 
 void Keeper::restore_slow(Lp& lp, Record& first) {
   LpHistory& history = *lp.history;
-  if (history.copy.pending) {
+  if (history.copy.pending()) {
     // It is a copy of a state that never was. Nobody may read the state once it changes.
     (void)non_blocking_->settle(history.copy, 2);
     ++counters_.copies_aborted;
@@ -229,14 +239,8 @@ void Keeper::restore_slow(Lp& lp, Record& first) {
   }
   history.has_copy = base != nullptr;
   history.since = static_cast<uint32_t>(way_back_.size());
-  if (first.saved != nullptr) {
-    std::memcpy(lp.state(), first.saved, first.state_bytes);
-    return;
-  }
-  std::memcpy(lp.state(), base->saved, base->state_bytes);
-  // What the state did not use yet is zero, as it was.
-  std::memset(lp.state() + base->state_bytes, 0, setup_.model.state_bytes - base->state_bytes);
-  lp.state_bytes = base->state_bytes;
+  if (first.saved != nullptr) return load(lp, first);
+  load(lp, *base);
   lp.random = base->random;
   lp.sent = base->sent;
   for (size_t i = way_back_.size(); i-- > 0;) history_.repeat(lp, *way_back_[i]);

@@ -102,7 +102,6 @@ class Keeper {
   uint32_t adapted() const { return adapted_; }
   // CCL: gives the emulated device the time it needs; nullptr if no LP goes back that way.
   NonBlocking* non_blocking() { return non_blocking_.get(); }
-  bool in_flight(const Lp& lp) const { return lp.history != nullptr && lp.history->copy.pending; }
 
   const KeeperCounters& counters() const { return counters_; }
   uint64_t free_bytes() const { return copies_.free_blocks() * copies_.block_bytes() + pieces_.free_blocks() * kPieces; }
@@ -136,6 +135,8 @@ class Keeper {
   void undo_pieces(Lp& lp, Record& record);
   void settle_copy(Lp& lp, Record& record);
   void restore_slow(Lp& lp, Record& first);
+  static void load(Lp& lp, const Record& record);
+  static void set_size(Lp& lp, uint32_t bytes);
 
   Setup& setup_;
   History& history_;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/ioctl.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/descriptors/sample.h"
@@ -101,13 +102,13 @@ int DescriptorCapture::borrow(int fd) const {
   return static_cast<int>(sys::call(__NR_pidfd_getfd, pidfd_, fd, 0));
 }
 
-Result<void> DescriptorCapture::recheck_stopped(int tid, DescriptorExecutor executor) {
-  if (!sampling_) CKPT_TRY(begin_sampling(tid, executor));
+Result<void> DescriptorCapture::recheck_stopped(int tid, OtherThreads sharers) {
+  if (!sampling_) CKPT_TRY(begin_sampling(tid, sharers));
   standing_ = true;
   CKPT_TRY(look_from_agent());
   await_samples();
   take_order_checks();
-  CKPT_TRY(take_samples(executor));
+  CKPT_TRY(take_samples(sharers));
   CKPT_TRY(find_changes());
   CKPT_TRY(read_volatile());
   if (!structure_changed_ && !kcmp_refused_) {
@@ -130,7 +131,7 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, DescriptorExecutor exec
 void DescriptorCapture::SampleJob::run(void* argument) {
   auto& job = *static_cast<SampleJob*>(argument);
   for (;;) {
-    // relaxed: whose turn it is; what is sampled is published by the executor's end.
+    // relaxed: whose turn it is; what is sampled is published by the end of OtherThreads::await.
     const size_t from = job.next.fetch_add(kAtOnce, std::memory_order_relaxed);
     if (from >= job.count) return job.check_order();
     for (size_t i = from; i < job.count && i < from + kAtOnce; ++i) {
@@ -145,7 +146,7 @@ bool DescriptorCapture::SampleJob::has_much_left() const {
   return next.load(std::memory_order_relaxed) + 2 * kAtOnce < count;
 }
 
-Result<void> DescriptorCapture::begin_sampling(int tid, DescriptorExecutor executor) {
+Result<void> DescriptorCapture::begin_sampling(int tid, OtherThreads sharers) {
   tid_ = tid;
   // A pidfd of a thread needs Linux 6.9; the leader's works everywhere.
   const bool leader = tid == sys::getpid();
@@ -155,7 +156,7 @@ Result<void> DescriptorCapture::begin_sampling(int tid, DescriptorExecutor execu
   fresh_ = ArenaVector<DescriptorSample>(*arena_);
   DescriptorSample empty{};
   if (!fresh_.reserve(known + 1)) return arena_full();
-  for (size_t i = 0; i < known; ++i) (void)fresh_.push_back(empty);
+  for (size_t i = 0; i < known; ++i) CHECK(fresh_.push_back(empty));
   job_.entries = entries_.data();
   job_.samples = fresh_.data();
   job_.count = known;
@@ -165,11 +166,9 @@ Result<void> DescriptorCapture::begin_sampling(int tid, DescriptorExecutor execu
   job_.next.store(0, std::memory_order_relaxed);
   job_.next_check.store(0, std::memory_order_relaxed);
   sampling_ = true;
-  executor_ = executor;
-  if (executor.start != nullptr) {
-    executor.start(executor.context, &SampleJob::run, &job_);
-  } else if (executor.run != nullptr) {
-    executor.run(executor.context, &SampleJob::run, &job_);
+  sharers_ = sharers;
+  if (sharers) {
+    sharers.start(sharers.context, &SampleJob::run, &job_);
   } else {
     for (size_t i = 0; i < known; ++i) {
       if (!sample_stopped(entries_[i].fd, fresh_[i])) fresh_[i].error = EBADF;
@@ -179,10 +178,10 @@ Result<void> DescriptorCapture::begin_sampling(int tid, DescriptorExecutor execu
 }
 
 void DescriptorCapture::await_samples() {
-  if (sampling_ && executor_.start != nullptr) {
+  if (sampling_ && sharers_) {
     // A second one only now: on our processor it would hold us up.
-    if (job_.has_much_left()) executor_.start(executor_.context, &SampleJob::run, &job_);
-    executor_.await(executor_.context);
+    if (job_.has_much_left()) sharers_.start(sharers_.context, &SampleJob::run, &job_);
+    sharers_.await(sharers_.context);
   }
   sampling_ = false;
 }
@@ -203,7 +202,7 @@ Result<void> DescriptorCapture::look_from_agent() {
   return {};
 }
 
-Result<void> DescriptorCapture::take_samples(DescriptorExecutor executor) {
+Result<void> DescriptorCapture::take_samples(OtherThreads sharers) {
   const size_t known = entries_.size();
   ArenaVector<DescriptorSample>& fresh = fresh_;
   size_t kept = 0;
@@ -250,9 +249,9 @@ Result<void> DescriptorCapture::take_samples(DescriptorExecutor executor) {
     d.fd = fd;
     d.proc_fd = d.partner = -1;
     d.eventfd_id = -1;
-    if (executor.run != nullptr) {
+    if (sharers) {
       SampleJob job{&d, &d.now, 1, {}, tid_, {}, {}};
-      executor.run(executor.context, &SampleJob::run, &job);
+      sharers.run(&SampleJob::run, &job);
       if (d.now.error != 0) continue;
     } else if (!sample_stopped(fd, d.now)) {
       continue;

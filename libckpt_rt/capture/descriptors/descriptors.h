@@ -2,7 +2,7 @@
 //
 // Owner:     libckpt_rt. One DescriptorCapture is one checkpoint's view of the descriptor table.
 // Callers:   the agent, whose descriptor table is its own: the program's is seen through /proc, and
-//            sampled in the stop by a thread that shares it (Executor). Order:
+//            sampled in the stop by a thread that shares it (OtherThreads). Order:
 //              prepare            program running: list, classify, find which share an open file
 //              begin_sampling     all threads stand: threads of the program begin to sample, while the agent
 //              does
@@ -25,22 +25,11 @@
 #include "base/result.h"
 #include "image/format/descriptor_records.h"
 #include "image/format/object_number.h"
+#include "job/format/wire.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
+#include "libckpt_rt/core/other_threads.h"
 
 namespace ckpt {
-
-// Runs work(argument) on a thread that has the program's descriptor table, and returns when it is
-// done: a stopped thread in its handler, or a thread of ours made with CLONE_FILES. `work` makes raw
-// system calls only and needs 1 KiB of stack. run == nullptr: there is none; everything is then read
-// from outside, at 10 µs a descriptor instead of 1.
-// start: the same without waiting, each time on one more such thread as long as there are; await: until all
-// are done; or nullptr.
-struct DescriptorExecutor {
-  void (*run)(void* context, void (*work)(void*), void* argument) = nullptr;
-  void* context = nullptr;
-  void (*start)(void* context, void (*work)(void*), void* argument) = nullptr;
-  void (*await)(void* context) = nullptr;
-};
 
 // A range of a memfd or deleted file that the memory half of the image saves (it is mapped shared).
 struct MappedFileRange {
@@ -63,6 +52,7 @@ struct DescriptorSample {
   uint32_t seals;
   uint32_t block_size;
   int queued;  // FIONREAD of a pipe
+  bool other_end_gone;  // of a pipe: nobody has it
   uint32_t pipe_size;
   int owner;
   uint32_t owner_type;
@@ -109,17 +99,24 @@ class DescriptorCapture {
   Result<void> prepare(Arena& arena, int tid);
   // What another part of the image saves; call before recheck_stopped. The span must stay valid.
   void skip_mapped(std::span<const MappedFileRange> ranges) { mapped_ = ranges; }
-  Result<void> begin_sampling(int tid, DescriptorExecutor executor);
-  Result<void> recheck_stopped(int tid, DescriptorExecutor executor);
+  // sharers: threads that have the program's descriptor table. Without any everything is read from outside,
+  // at 10 µs a descriptor instead of 1.
+  Result<void> begin_sampling(int tid, OtherThreads sharers);
+  Result<void> recheck_stopped(int tid, OtherThreads sharers);
   // For who gives up after begin_sampling: before threads run again.
   void await_samples();
   // The image directory, or -1: links to files that are kept in it (image/format/kept_names.h) are no other names.
   void set_kept_files(int directory) { kept_files_ = directory; }
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
+  // The other ends of its pipes may be in other processes that are saved with it: they stay pipes, and who can
+  // read one saves its bytes. Before recheck_stopped.
+  void expect_partners() { has_partners_ = true; }
   void release();
   // False: the writer's arena is full.
   bool serialize(ByteWriter& out) const;
+  // One entry for each open file, after recheck_stopped(); in the arena.
+  Result<std::span<const job::OpenFileKey>> list_open_files() const;
 
   // False: a note says what forbids every restart.
   bool can_come_back() const {
@@ -135,6 +132,7 @@ class DescriptorCapture {
  private:
   int hidden_ = -1;
   int kept_files_ = -1;
+  bool has_partners_ = false;
   struct Content {
     uint32_t open_file;
     uint64_t object, offset;
@@ -174,7 +172,7 @@ class DescriptorCapture {
 
   // descriptors.cc
   Result<void> look_from_agent();
-  Result<void> take_samples(DescriptorExecutor executor);
+  Result<void> take_samples(OtherThreads sharers);
   bool sample_stopped(int fd, DescriptorSample& sample);
   Result<void> find_changes();
   Result<void> read_volatile();
@@ -241,7 +239,7 @@ class DescriptorCapture {
   std::span<const MappedFileRange> mapped_;
   std::span<char> text_;  // scratch for fdinfo and links
   uint32_t open_files_ = 0;
-  DescriptorExecutor executor_;  // while it samples
+  OtherThreads sharers_;  // while it samples
   ArenaVector<DescriptorSample> fresh_;
   ArenaVector<OrderCheck> checks_;
   SampleJob job_{};

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 
 namespace ckpt {
@@ -55,6 +56,10 @@ void sample_own_descriptor(int fd, int partner, DescriptorSample& s) {
   if (type == S_IFIFO) {
     int queued = 0;
     if (sys::call(__NR_ioctl, fd, FIONREAD, &queued) == 0) s.queued = queued;
+    const bool writes = (s.open_flags & O_ACCMODE) == O_WRONLY;
+    pollfd end{fd, 0, 0};  // POLLERR and POLLHUP are always told
+    if ((s.open_flags & O_ACCMODE) != O_RDWR && sys::call(__NR_poll, &end, 1L, 0L) == 1)
+      s.other_end_gone = (end.revents & (writes ? POLLERR : POLLHUP)) != 0;
     long size = sys::call(__NR_fcntl, fd, F_GETPIPE_SZ, 0);
     s.pipe_size = size < 0 ? 0 : static_cast<uint32_t>(size);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 
 // Which descriptors share one open file description. kcmp(2) compares two of them and gives an order
@@ -53,8 +54,7 @@ Result<void> DescriptorCapture::sort_by_open_file() {
   order_.clear();
   if (!order_.reserve(n + 1) || !spare.reserve(n + 1)) return arena_full();
   for (uint32_t i = 0; i < n; ++i) {
-    (void)order_.push_back(i);
-    (void)spare.push_back(i);
+    CHECK(order_.push_back(i) && spare.push_back(i));
   }
   uint32_t* from = order_.data();
   uint32_t* to = spare.data();
@@ -124,7 +124,7 @@ Result<void> DescriptorCapture::list_order_checks() {
       d.in_order = compared && (neighbours || !d.shares);
       if (d.asks_partner) continue;
       if (compared) {
-        if (checked_before && d.in_order) (void)checks_.push_back({before, order_[i], 0});
+        if (checked_before && d.in_order) CHECK(checks_.push_back({before, order_[i], 0}));
         before = order_[i];
         checked_before = true;
       }
@@ -203,7 +203,10 @@ void DescriptorCapture::decide_kinds() {
     while (end < order_.size() && compare(entries_[order_[first]], entries_[order_[end]], false) == 0) ++end;
     const auto& head = entries_[order_[first]];
     const uint32_t type = head.now.mode & S_IFMT;
-    if (type == S_IFIFO || type == S_IFSOCK) {
+    if (type == S_IFIFO && has_partners_) {
+      for (size_t i = first; i < end; ++i) entries_[order_[i]].value = entries_[order_[i]].now.other_end_gone;
+    }
+    if ((type == S_IFIFO && !has_partners_) || type == S_IFSOCK) {
       uint32_t ends = 0;
       bool standard = false;
       int reader = -1;

@@ -1,6 +1,7 @@
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
 
 #include "base/kernel_caps.h"
+#include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/checkpoint/back_ends/fork.h"
 #include "libckpt_rt/checkpoint/back_ends/guard.h"
 #include "libckpt_rt/checkpoint/back_ends/handler.h"
@@ -15,7 +16,7 @@ constinit bool back_end_refused = false;  // the agent's alone
 
 // What `auto` means on this machine, and why.
 Mode choose_mode(Mode wanted, Error* why_not_realtime) {
-  if (wanted != Mode::kAuto && !protects_memory(wanted)) return wanted;
+  if (wanted != Mode::kAuto && !Way{wanted, FaultBackEnd::kHandler}.protects_memory()) return wanted;
   UserfaultfdProbe probe = probe_userfaultfd();
   if (probe.allows_realtime()) return wanted == Mode::kAuto ? Mode::kRealtime : wanted;
   if (why_not_realtime != nullptr && probe.access == UserfaultfdAccess::kFull) {
@@ -37,7 +38,7 @@ FaultBackEnd choose_back_end(const char*& why) {
   const bool in_thread = wanted == FaultBackEnd::kInThread;
   if (!in_thread && wanted != FaultBackEnd::kMprotect) return FaultBackEnd::kHandler;
   const Mode mode = library.settings.mode;
-  if (mode != Mode::kAuto && !protects_memory(mode)) {
+  if (mode != Mode::kAuto && !Way{mode, FaultBackEnd::kHandler}.protects_memory()) {
     why = "this mode protects no memory";
   } else if (library.settings.dma) {
     why = "CKPT_ENGINE=dma needs the thread that handles faults";
@@ -72,6 +73,18 @@ Way choose_way(Error* why_not_realtime) {
              : wanted == Mode::kAuto                ? Mode::kRealtime
                                                     : wanted;
   return way;
+}
+
+Way choose_way_of_attempt() {
+  const Way way = choose_way(nullptr);
+  // Which pages must stay open is not known then.
+  const bool spoiled = way.protects_memory() && futex_words::overflow();
+  return spoiled ? Way{kUnspoilable.mode, kUnspoilable.back_end, way.why} : way;
+}
+
+Watch* take_watch(const Way& way) {
+  if (!way.protects_memory()) Watch::end_kept();
+  return Watch::take();
 }
 
 void refuse_back_end() { back_end_refused = true; }

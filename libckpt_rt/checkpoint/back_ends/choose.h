@@ -13,6 +13,12 @@ void refuse_back_end();
 // The mode that nothing in the program can spoil.
 inline constexpr Way kUnspoilable{Mode::kFork, FaultBackEnd::kHandler};
 
+// choose_way(), unless something in the program forbids that now.
+Way choose_way_of_attempt();
+
+// The watch that was kept, if this mode can go on with it, else a new one. nullptr: no address space left.
+Watch* take_watch(const Way& way);
+
 // The stages of one attempt, with the back end of this mode.
 Result<void> run_attempt(const Way& way, Attempt& attempt);
 

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include "base/clock.h"
+#include "job/capture/session.h"
 
 namespace ckpt {
 
@@ -48,6 +49,7 @@ Result<void> ForkBackEnd::finish() {
 }
 
 void ForkBackEnd::write_in_child(Report& report) {
+  if (job::session() != nullptr) job::session()->in_writing_child();
   attempt_.cost.pause_ns = now_ns() - attempt_.clock.began_ns();
   const Result<void> result = write_image();
   report.ok = result.ok();

@@ -3,9 +3,8 @@
 #include <errno.h>
 #include <linux/kcmp.h>
 
-#include <bit>
-
 #include "base/clock.h"
+#include "base/page_runs.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
 #include "libckpt_rt/core/library.h"
@@ -56,7 +55,7 @@ void GuardBackEnd::add_own_ranges() {
 }
 
 Result<void> GuardBackEnd::get_ready() {
-  memory.copy_into(huge_pages());
+  memory.copy_into(filled_from_own_side());
   CKPT_TRY(writer_.spawn());
   Arena& lists = attempt_.space.arena();
   ArenaVector<Addr> stacks(lists);
@@ -85,11 +84,12 @@ Result<void> GuardBackEnd::accept(const MemoryMap& now) {
 Result<void> GuardBackEnd::open_ahead() {
   CKPT_TRY(accept(attempt_.capture.map_before));
   CKPT_TRY(arming.prepare(arena, attempt_.segment_bytes));
+  arming.limit(now_ns() + library.settings.stop_timeout_ns);
   const int own_tids[] = {sys::gettid(), library.writer.tid()};
   int stuck = 0;
-  auto stopped = library.world.stop({own_tids, attempt_.capture.waiting.span(), library.signal,
-                                     library.settings.stop_timeout_ns},
-                                    attempt_.space.arena(), &stuck);
+  auto stopped = library.world.stop(
+      {own_tids, attempt_.capture.waiting.span(), library.signal, library.settings.stop_timeout_ns},
+      attempt_.space.arena(), &stuck);
   if (!stopped.ok()) return stopped.error();
   const Result<void> opened = open_ahead_stopped(stopped->first);
   library.world.release();
@@ -198,12 +198,9 @@ Result<void> GuardBackEnd::copy_open_segments() {
     SegmentId id;
     if (!table_.find(page, &id) || table_.state(id) != SegmentState::kProtected) continue;
     const Segment& s = table_[id];
-    for (uint64_t left = s.present; left != 0;) {
-      const int first = std::countr_zero(left), count = std::countr_one(left >> first);
-      const AddrRange run{s.base + static_cast<uint64_t>(first) * kPageSize,
-                          s.base + static_cast<uint64_t>(first + count) * kPageSize};
-      CKPT_TRY(attempt_.eager.add({&run, 1}));
-      left &= count + first >= 64 ? 0 : ~0ull << (first + count);
+    for (PageRun run : PageRuns(s.present)) {
+      const AddrRange pages = run.at(s.base);
+      CKPT_TRY(attempt_.eager.add({&pages, 1}));
     }
     table_.clear_present(table_.window(s));
     table_.set(id, SegmentState::kCopied);
@@ -319,8 +316,8 @@ bool GuardBackEnd::close_in_a_stop(Arena& scratch, bool log_failure) {
              "faults {}: {} faults, longest {} us; {} system calls passed the guard, {} waited for its "
              "end, longest {} us; {} "
              "signals; the stops that begin and end it {} and {} us",
-             fault_back_end_name(faults_), copies.faults.load(), copies.longest_wait_ns.load() / 1000, c.calls,
-             c.waited, c.longest_wait_ns / 1000, c.signals, opened_in_ns_ / 1000, pause / 1000);
+             fault_back_end_name(faults_), copies.faults.load(), copies.longest_wait_ns.load() / 1000,
+             c.calls, c.waited, c.longest_wait_ns / 1000, c.signals, opened_in_ns_ / 1000, pause / 1000);
   return true;
 }
 

@@ -57,10 +57,10 @@ class GuardBackEnd final : private GuardedParts, public ProtectingBackEnd {
   int late_signal() override { return late_; }
 
   const FaultBackEnd faults_;
-  bool ahead_ = false;          // memory is protected ahead of the stop
-  bool open_ = false;           // the guard
-  bool copies_ = false;         // from the stop on, what is written to is copied
-  int64_t opened_in_ns_ = 0;    // the stop that opened the guard ahead
+  bool ahead_ = false;        // memory is protected ahead of the stop
+  bool open_ = false;         // the guard
+  bool copies_ = false;       // from the stop on, what is written to is copied
+  int64_t opened_in_ns_ = 0;  // the stop that opened the guard ahead
   int late_ = 0;
 };
 

@@ -3,8 +3,8 @@
 #include <errno.h>
 
 #include <algorithm>
-#include <bit>
 
+#include "base/page_runs.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/interpose/memory/gate.h"
@@ -22,7 +22,7 @@ const char* HandlerBackEnd::why_no_increments() const {
 }
 
 Result<void> HandlerBackEnd::get_ready() {
-  watch_.protection.copy_into(huge_pages());
+  watch_.protection.copy_into(filled_from_own_side());
   CKPT_TRY(writer_.spawn());
   return watch_.protection.can_protect_ahead() ? protect_ahead() : get_all_ready();
 }
@@ -30,7 +30,7 @@ Result<void> HandlerBackEnd::get_ready() {
 // What is in the table of a renewed watch is of the last checkpoint: then once more, from nothing.
 Result<void> HandlerBackEnd::mappings_in_motion(int round) {
   if (round != 0 || !watch_.is_renewed()) return {};
-  attempt_.outcome.memory_vanished = true;
+  attempt_.outcome.spoiled = true;
   return make_error(ExitCode::kInternal, 0,
                     "a call that changes mappings did not end: a full image is taken instead");
 }
@@ -65,15 +65,12 @@ Result<void> HandlerBackEnd::list_inherited(ArenaVector<AddrRange>& inherited) {
   for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
     const Segment& s = table_[id];
     if (!s.in_parent) continue;
-    for (uint64_t left = s.present; left != 0;) {
-      const int first = std::countr_zero(left), count = std::countr_one(left >> first);
-      const Addr start = s.base + static_cast<uint64_t>(first) * kPageSize;
-      const Addr end = start + static_cast<uint64_t>(count) * kPageSize;
-      if (!inherited.empty() && inherited.back().end == start)
-        inherited.back().end = end;
-      else if (!inherited.push_back({start, end}))
+    for (PageRun run : PageRuns(s.present)) {
+      const AddrRange pages = run.at(s.base);
+      if (!inherited.empty() && inherited.back().end == pages.start)
+        inherited.back().end = pages.end;
+      else if (!inherited.push_back(pages))
         return no_memory("the list of pages");
-      left &= count + first >= 64 ? 0 : ~0ull << (first + count);
     }
   }
   return {};

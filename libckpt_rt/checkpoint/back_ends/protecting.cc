@@ -20,9 +20,10 @@ Result<void> ProtectingBackEnd::reserve(const Room& room) {
   // A buffer for every segment, and the reserve, which copies in order do not use.
   const uint64_t all = set + most_segments(room.memory, segment) * segment / 3 * 4;
   if (pool_size_ == PoolSize::kAllOfMemory && !pool_.reserve(all, segment)) {
-    attempt_.space.note(1,
-                        "no address space for a pool as large as memory (ulimit -v): mode realtime instead of "
-                        "realtime-large");
+    attempt_.space.note(
+        1,
+        "no address space for a pool as large as memory (ulimit -v): mode realtime instead of "
+        "realtime-large");
     pool_size_ = PoolSize::kAsSet;
     attempt_.cost.mode = Mode::kRealtime;
   }
@@ -44,9 +45,8 @@ Result<void> ProtectingBackEnd::open_image() {
 void ProtectingBackEnd::buffer_released(void* self, uint32_t buffer) {
   auto& b = *static_cast<ProtectingBackEnd*>(self);
   if (buffer != kNoBuffer) b.pool_.release(buffer);
-  checkpoint_progress::written(
-      b.attempt_.image.sink().memory_bytes() +
-      b.copier_.counters().zero_pages.load(std::memory_order_relaxed) * kPageSize);
+  checkpoint_progress::written(b.attempt_.image.sink().memory_bytes() +
+                               b.copier_.counters().zero_pages.load(std::memory_order_relaxed) * kPageSize);
 }
 
 void ProtectingBackEnd::add_own_ranges() {
@@ -55,10 +55,7 @@ void ProtectingBackEnd::add_own_ranges() {
 }
 
 // A filter that allows what was always called here may kill whoever makes another call.
-AddrRange ProtectingBackEnd::huge_pages() const {
-  return is_filtered() ? AddrRange{}
-                       : leading_huge_pages(attempt_.capture.pages.descriptor(), pool_.populated());
-}
+AddrRange ProtectingBackEnd::filled_from_own_side() const { return is_filtered() ? AddrRange{} : pool_.range(); }
 
 Result<void> ProtectingBackEnd::catch_up() {
   auto done = arming_.catch_up();
@@ -122,7 +119,7 @@ int ProtectingBackEnd::ask_for_late_signal() {
 }
 
 Error ProtectingBackEnd::memory_went() {
-  attempt_.outcome.memory_vanished = true;
+  attempt_.outcome.spoiled = true;
   return make_error(ExitCode::kInternal, EFAULT,
                     "memory at {:#x} went before it was copied ({}); the checkpoint was given up",
                     copier_.lost_at().value, copier_.lost_how());
@@ -130,7 +127,7 @@ Error ProtectingBackEnd::memory_went() {
 
 Error ProtectingBackEnd::signalled_late(int late) {
   library.look_at_signals = true;
-  attempt_.outcome.memory_vanished = true;
+  attempt_.outcome.spoiled = true;
   return late < 0
              ? make_error(ExitCode::kTimeout, 0,
                           "a thread has not gone on since the stop; the checkpoint is taken again")
@@ -165,8 +162,8 @@ void ProtectingBackEnd::choose_next_segment() {
 Result<void> ProtectingBackEnd::finish() {
   before_go();
   expect_progress();
-  // A callback may write more than the pool holds. With a pool for all of memory it cannot, but for memory that
-  // came while protection was under way.
+  // A callback may write more than the pool holds. With a pool for all of memory it cannot, but for memory
+  // that came while protection was under way.
   if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT) && writes_at_once()) writer_.write();
   attempt_.stop.go();
   // Else it would only keep a processor from those who go on.

@@ -55,7 +55,7 @@ class ProtectingBackEnd : public BackEnd {
   Result<void> settle_protection();
   Result<void> get_all_ready() { return attempt_.get_ready(writer_.helper()); }
   // Where copies of the agent go; empty: anywhere.
-  AddrRange huge_pages() const;
+  AddrRange filled_from_own_side() const;
   // A thread that was sent a signal while it stood; see StopWorld::signalled_late.
   static int ask_for_late_signal();
 

@@ -55,8 +55,7 @@ Result<void> StillBackEnd::write_table() {
     const bool file = m != nullptr && m->inode != 0;
     if (!table_.region(s).readable || file) {
       if (bounce == nullptr)
-        bounce = static_cast<std::byte*>(
-            attempt_.space.arena().allocate(table_.segment_bytes(), kPageSize));
+        bounce = static_cast<std::byte*>(attempt_.space.arena().allocate(table_.segment_bytes(), kPageSize));
       if (bounce == nullptr)
         return make_error(ExitCode::kInternal, ENOMEM, "no memory to read unreadable pages");
       CKPT_TRY(read_pages(s, file, bounce, &mask));

@@ -19,7 +19,8 @@ void EagerCopies::make_lists(Arena& arena) {
 
 uint64_t EagerCopies::bytes() const {
   uint64_t bytes = 0;
-  for (const CopiedSegment& s : copied_) bytes += static_cast<uint64_t>(std::popcount(s.page_mask)) * kPageSize;
+  for (const CopiedSegment& s : copied_)
+    bytes += static_cast<uint64_t>(std::popcount(s.page_mask)) * kPageSize;
   return bytes;
 }
 
@@ -81,7 +82,7 @@ Result<void> EagerCopies::copy(const MemoryMap& map, StillMemory& memory) {
   iovec to[kAtOnce], from[kAtOnce];
   size_t count = 0;
   auto take_all = [&]() -> Result<void> {
-    const size_t read = StillMemory::read_many({to, count}, {from, count});
+    const size_t read = memory.read_many({to, count}, {from, count});
     for (size_t i = 0; i < count; ++i) CKPT_TRY(take(pieces[i], i < read, memory));
     count = 0;
     return {};
@@ -116,8 +117,7 @@ Result<void> EagerCopies::take(const Piece& copy, bool read, StillMemory& memory
     // Pages of a file mapping beyond the file's end do not exist; those before it do.
     have = 0;
     for (uint64_t i = 0; i < pages; ++i) {
-      if (memory.read(copy.to + i * kPageSize, copy.from + i * kPageSize, kPageSize, copy.readable) ==
-          0) {
+      if (memory.read(copy.to + i * kPageSize, copy.from + i * kPageSize, kPageSize, copy.readable) == 0) {
         have |= 1ull << i;
       } else if (!copy.file) {
         return make_error(ExitCode::kInternal, EFAULT, "cannot read the program's memory at {:#x}",

@@ -56,14 +56,14 @@ Result<void> list_pages(ProcessCapture& capture, uint64_t segment, Workspace& sp
     CKPT_TRY(capture.pages.scan(m, runs));
     if (runs.size() == first) continue;
     CKPT_TRY(leave_out_excluded(runs, first));
-    if (!heap_extents::leave_out(capture.free_heap.span(), runs, first)) return no_memory("the list of pages");
+    if (!heap_extents::leave_out(capture.free_heap.span(), runs, first))
+      return no_memory("the list of pages");
     if (!parts.push_back({&m, first, runs.size() - first})) return no_memory("the list of pages");
     for (const AddrRange& r : runs.span().subspan(first)) {
       bytes += r.size();
       segments += SegmentTable::segments_of(r, segment);
     }
-    if (eager != nullptr && m.handling == Handling::kEager)
-      CKPT_TRY(eager->add(runs.span().subspan(first)));
+    if (eager != nullptr && m.handling == Handling::kEager) CKPT_TRY(eager->add(runs.span().subspan(first)));
   }
   checkpoint_progress::expect(bytes);
   if (!table.reserve(space.arena(), segment, segments, parts.size()))

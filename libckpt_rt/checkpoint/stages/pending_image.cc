@@ -4,10 +4,12 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/stages/workspace.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 
 namespace ckpt {
 
@@ -49,25 +51,29 @@ Result<void> PendingImage::read_key(Arena& arena) {
 }
 
 Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& parent, CheckpointCost& cost) {
-  auto opened = open_image_directory(library.directory);
+  auto opened = job::open_log_directory();
   if (!opened.ok()) return opened.error();
   space.directory() = std::move(*opened);
   const int directory = space.directory().get();
   CKPT_TRY(read_key(space.arena()));
-  if (uint32_t removed = remove_dead_leftovers(directory); removed > 0) {
+  const job::Place* place = job::place();
+  if (uint32_t removed = place == nullptr ? remove_dead_leftovers(directory) : 0; removed > 0) {
     log_format(space.log(), "removed {} unfinished images of processes that are gone", removed);
   }
-  auto sequence = next_sequence(directory, library.run_id);
+  auto sequence = place == nullptr ? next_sequence(directory, library.run_id) : Result<uint64_t>(place->sequence);
   if (!sequence.ok()) return sequence.error();
   if (goes_to_command()) library.last_streamed = *sequence = std::max(*sequence, library.last_streamed + 1);
   std::memcpy(identity_.run_id, library.run_id, sizeof(identity_.run_id));
   identity_.sequence = *sequence;
-  choose_parent(directory, parent);
+  choose_parent(place != nullptr ? place->directory : directory, parent);
   identity_.realtime_ns = now_ns(CLOCK_REALTIME);
   name_ = compose_image_name(library.name, library.pid, library.run_id, *sequence);
   cost.parent_sequence = identity_.parent.sequence;
   cost.sequence = *sequence;
-  if (goes_to_command()) {
+  if (place != nullptr) {
+    std::memcpy(name_.text, place->name, sizeof(place->name));
+    std::memcpy(cost.image, place->path, sizeof(place->path));
+  } else if (goes_to_command()) {
     *fmt::format_to_n(cost.image, sizeof(cost.image) - 1, "{}", name_.text).out = '\0';
   } else {
     *fmt::format_to_n(cost.image, sizeof(cost.image) - 1, "{}/{}", library.directory, name_.text).out = '\0';
@@ -91,7 +97,8 @@ Result<void> PendingImage::open(int directory, ReleaseBuffer release, void* cont
   if (goes_to_command()) {
     CKPT_TRY(command_.start(library.settings.to, name_.text, identity_, directory, arena_));
   }
-  return sink_.open(directory, name_.text, identity_, arena_, release, context);
+  const int place = job::place() != nullptr ? job::place()->directory : directory;
+  return sink_.open(place, name_.text, identity_, arena_, release, context);
 }
 
 }  // namespace ckpt

@@ -11,7 +11,7 @@
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/still_memory.h"
 #include "libckpt_rt/checkpoint/meta.h"
-#include "libckpt_rt/core/beside.h"
+#include "libckpt_rt/core/other_threads.h"
 
 namespace ckpt {
 
@@ -42,7 +42,7 @@ struct ProcessCapture {
   DescriptorCapture descriptors;
   PageScan pages;
   StillMemory still_memory;
-  Beside beside{};  // reads half of the mappings
+  OtherThreads others;  // read half of the mappings
 };
 
 }  // namespace ckpt

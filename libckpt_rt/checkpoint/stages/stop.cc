@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "base/clock.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/heap_extents.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
@@ -139,15 +140,15 @@ Result<void> Stop::look(Watch& watch) {
   // The leader may have exited; any stopped thread shows the same descriptors, directory and ids.
   const int tid = library.stopped_threads != nullptr ? library.stopped_threads->tid : library.pid;
   StoppedSamplers samplers;
-  DescriptorExecutor executor;
-  if (library.stopped_threads != nullptr) executor = samplers.executor();
+  OtherThreads sharers;
+  if (library.stopped_threads != nullptr) sharers = samplers.threads();
   struct Sampling {
     DescriptorCapture& descriptors;
     ~Sampling() { descriptors.await_samples(); }
   } sampling{capture.descriptors};
-  CKPT_TRY(capture.descriptors.begin_sampling(tid, executor));
+  CKPT_TRY(capture.descriptors.begin_sampling(tid, sharers));
 
-  CKPT_TRY(capture.map.read_again(parts_.space.own(), capture.beside));
+  CKPT_TRY(capture.map.read_again(parts_.space.own(), capture.others));
   capture.map.copy_flags_from(capture.map_before);
   capture.map.check_other_names();
   watch.look_up_in(&capture.map);
@@ -156,21 +157,23 @@ Result<void> Stop::look(Watch& watch) {
 
   CKPT_TRY(
       read_process_facts(parts_.space.arena(), capture.texts, tid, library.leader_exited, capture.facts));
-  if (capture.facts.has_children) capture.facts.children = list_children(parts_.space.arena());
+  // Those of a job are saved with it.
+  if (capture.facts.has_children && job::session() == nullptr)
+    capture.facts.children = list_children(parts_.space.arena());
   capture_process_state_stopped(capture.texts, library.process);
   library.process.cap_ambient = capture.facts.process.cap_ambient;
   for (const ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next)
     capture.facts.parent_death_signal |= s->parent_death_signal;
   clock.end(StopClock::kProcess);
 
-  CKPT_TRY(look_at_descriptors(tid, executor));
+  CKPT_TRY(look_at_descriptors(tid, sharers));
   clock.end(StopClock::kDescriptors);
   return heap_extents::collect_free(capture.still_memory, parts_.space.arena(), capture.free_heap)
              ? Result<void>()
              : no_memory("the list of free memory");
 }
 
-Result<void> Stop::look_at_descriptors(int tid, DescriptorExecutor executor) {
+Result<void> Stop::look_at_descriptors(int tid, OtherThreads sharers) {
   ProcessCapture& capture = parts_.capture;
   ArenaVector<MappedFileRange> mapped(parts_.space.arena());
   for (const Mapping& m : capture.map.mappings()) {
@@ -179,7 +182,7 @@ Result<void> Stop::look_at_descriptors(int tid, DescriptorExecutor executor) {
       return no_memory("the list of mappings");
   }
   capture.descriptors.skip_mapped(mapped.span());
-  CKPT_TRY(capture.descriptors.recheck_stopped(tid, executor));
+  CKPT_TRY(capture.descriptors.recheck_stopped(tid, sharers));
   parts_.cost.descriptors = static_cast<uint32_t>(capture.descriptors.descriptor_count());
   parts_.cost.restartable = can_be_restarted(capture, parts_.space);
   return {};
@@ -188,7 +191,8 @@ Result<void> Stop::look_at_descriptors(int tid, DescriptorExecutor executor) {
 void Stop::go() {
   run_callbacks(CKPT_RT_AFTER_CHECKPOINT, library.stopped_threads);
   release();
-  parts_.cost.pause_ns = library.world.resumed_ns(now_ns()) - parts_.clock.began_ns();
+  parts_.cost.resumed_ns = library.world.resumed_ns(now_ns());
+  parts_.cost.pause_ns = parts_.cost.resumed_ns - parts_.clock.began_ns();
 }
 
 void Stop::release() {

@@ -45,7 +45,7 @@ class Stop {
   Result<StopWorld::Stopped> stop_threads(BackEnd& back_end);
   Result<void> list_threads(const StopWorld::Stopped& stopped);
   Result<void> list_signals(const StopWorld::Stopped& stopped, bool look_at_all);
-  Result<void> look_at_descriptors(int tid, DescriptorExecutor executor);
+  Result<void> look_at_descriptors(int tid, OtherThreads sharers);
   void log_stuck(int tid);
   void run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot);
 

@@ -7,17 +7,12 @@
 
 namespace ckpt {
 
-DescriptorExecutor StoppedSamplers::executor() {
-  DescriptorExecutor executor;
-  executor.context = this;
-  executor.run = [](void*, void (*work)(void*), void* argument) {
-    library.world.run_on(*library.world.alone(0), work, argument);
-  };
-  executor.start = [](void* self, void (*work)(void*), void* argument) {
-    static_cast<StoppedSamplers*>(self)->start(work, argument);
-  };
-  executor.await = [](void* self) { static_cast<StoppedSamplers*>(self)->await(); };
-  return executor;
+OtherThreads StoppedSamplers::threads() {
+  return {this,
+          [](void* self, void (*work)(void*), void* argument) {
+            static_cast<StoppedSamplers*>(self)->start(work, argument);
+          },
+          [](void* self) { static_cast<StoppedSamplers*>(self)->await(); }};
 }
 
 // The first that is started must not come to our processor, and hold us up; the second not to the first

@@ -3,7 +3,7 @@
 // Owner:     the stop. Callers: the agent, while threads stand.
 #pragma once
 
-#include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/core/other_threads.h"
 #include "libckpt_rt/stop/stop_world.h"
 
 namespace ckpt {
@@ -11,7 +11,7 @@ namespace ckpt {
 class StoppedSamplers {
  public:
   // Valid as long as this is.
-  DescriptorExecutor executor();
+  OtherThreads threads();
 
  private:
   void start(void (*work)(void*), void* argument);

@@ -41,7 +41,7 @@ void WriterThread::give(Order order) {
 // The scheduler likes to wake a thread where it ran last or where it is woken, and does not look for an idle
 // processor after threads that kept all of them busy: it is told to stay away from the agent's. Should that
 // one be busy with something else after all, the agent does the work itself.
-Beside WriterThread::helper() {
+OtherThreads WriterThread::helper() {
   if (!spawned_ || library.writer.tid() == 0) return {};
   const long bytes =
       sys::call(__NR_sched_getaffinity, library.writer.tid(), sizeof(processors_), processors_);
@@ -49,13 +49,11 @@ Beside WriterThread::helper() {
   int processors = 0;
   for (uint32_t i = 0; i < processors_bytes_; ++i) processors += std::popcount(processors_[i]);
   if (processors < 2) return {};
-  Beside beside;
-  beside.context = this;
-  beside.start = [](void* self, void (*work)(void*), void* argument) {
-    static_cast<WriterThread*>(self)->start_help(work, argument);
-  };
-  beside.await = [](void* self) { static_cast<WriterThread*>(self)->await_help(); };
-  return beside;
+  return {this,
+          [](void* self, void (*work)(void*), void* argument) {
+            static_cast<WriterThread*>(self)->start_help(work, argument);
+          },
+          [](void* self) { static_cast<WriterThread*>(self)->await_help(); }};
 }
 
 void WriterThread::start_help(void (*work)(void*), void* argument) {

@@ -15,7 +15,7 @@
 #include "copier/filled_queue.h"
 #include "image/write/image_sink.h"
 #include "libckpt_rt/checkpoint/stages/eager_copies.h"
-#include "libckpt_rt/core/beside.h"
+#include "libckpt_rt/core/other_threads.h"
 
 namespace ckpt {
 
@@ -32,7 +32,7 @@ class WriterThread {
 
   Result<void> spawn();
   // Until write() it does work beside the agent. Nobody, when it has no processor of its own.
-  Beside helper();
+  OtherThreads helper();
   // The queue may be filled from now on; the eager copies are complete.
   void write();
   bool writes() const { return ordered_; }

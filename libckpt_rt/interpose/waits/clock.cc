@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <link.h>
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 
 #include <cstring>
 
@@ -14,6 +15,7 @@ namespace ckpt {
 namespace clock_internal {
 constinit std::atomic<ClockGettime> vdso_clock_gettime{nullptr};
 constinit std::atomic<bool> counter_is_clock{false};
+constinit std::atomic<bool> time_forbidden{false};
 }  // namespace clock_internal
 
 namespace {
@@ -85,6 +87,8 @@ bool kernel_trusts_counter() {
 }
 
 [[gnu::constructor(101)]] void find_clock() {
+  int counter = PR_TSC_ENABLE;
+  if (sys::call(__NR_prctl, PR_GET_TSC, &counter) == 0 && counter == PR_TSC_SIGSEGV) return;
   vdso_clock_gettime.store(find_in_vdso("__vdso_clock_gettime"), std::memory_order_relaxed);
   reset_clock();
 }
@@ -96,7 +100,18 @@ void reset_clock() {
   counter_is_clock.store(kernel_trusts_counter(), std::memory_order_relaxed);
 }
 
+void forbid_counter() {
+  counter_is_clock.store(false, std::memory_order_relaxed);
+  vdso_clock_gettime.store(nullptr, std::memory_order_relaxed);
+}
+
+void forbid_time() {
+  forbid_counter();
+  time_forbidden.store(true, std::memory_order_relaxed);
+}
+
 int64_t begin_in_handler(BeginMark mark) {
+  if (mark == kNoMark) return program_time(CLOCK_MONOTONIC);
   if ((mark & kCounterMark) == 0) return static_cast<int64_t>(mark);
   const uint64_t counter = mark & ~kCounterMark;
   // One reading for both: time that passes between two would be taken off the program's timeout.

@@ -1,0 +1,351 @@
+#include "cli/back/descriptor_difference.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <time.h>
+
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "base/bytes.h"
+#include "restart/descriptors/builder.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+using Op = DescriptorDifference::Op;
+
+OpenFileKind kind_of(const ParsedOpenFile& f) { return static_cast<OpenFileKind>(f.record.kind); }
+
+bool has_position(const ParsedOpenFile& f) {
+  return (kind_of(f) == OpenFileKind::kRegular || kind_of(f) == OpenFileKind::kDirectory ||
+          kind_of(f) == OpenFileKind::kMemfd) &&
+         (f.record.open_flags & O_PATH) == 0;
+}
+
+bool same_file(const ParsedOpenFile& a, const ParsedOpenFile& b) {
+  constexpr uint32_t kFixed = O_ACCMODE | O_PATH;
+  return a.record.kind == b.record.kind && a.record.device == b.record.device && a.record.inode == b.record.inode &&
+         a.record.rdev == b.record.rdev && (a.record.open_flags & kFixed) == (b.record.open_flags & kFixed);
+}
+
+class Comparison {
+ public:
+  Comparison(const ImageMeta& then, const ImageMeta& now, const DescriptorOptions& options)
+      : then_(then), now_(now), options_(options), builder_(then, options) {}
+
+  Result<DescriptorDifference> run() {
+    for (const auto& d : now_.descriptors) now_at_[d.fd] = &d;
+    for (const auto& d : then_.descriptors) then_at_[d.fd] = &d;
+    for (const auto* meta : {&then_, &now_}) result_.first_free = std::max(result_.first_free, highest_descriptor(*meta) + 1);
+    find_kept();
+    CKPT_TRY(make_missing());
+    close_others();
+    place_all();
+    for (const auto& f : then_.open_files) CKPT_TRY(bring_state_back(f));
+    for (const auto& f : then_.open_files) watch_again(f);
+    locks();
+    directory();
+    return std::move(result_);
+  }
+
+ private:
+  struct Kept {
+    const ParsedOpenFile* now;
+    int fd;  // where it is open now
+  };
+
+  Op& add(BackDescriptor kind, int fd, int64_t a = 0, int64_t b = 0) {
+    result_.ops.push_back({{static_cast<uint32_t>(kind), fd, a, b, 0, 0}, {}});
+    return result_.ops.back();
+  }
+  template <typename T>
+  void add_with(BackDescriptor kind, int fd, int64_t a, int64_t b, const T& data) {
+    auto bytes = std::as_bytes(std::span(&data, 1));
+    add(kind, fd, a, b).data.assign(bytes.begin(), bytes.end());
+  }
+
+  void find_kept() {
+    std::set<uint32_t> taken;
+    for (const auto& f : then_.open_files) {
+      for (const auto& d : then_.descriptors) {
+        if (d.open_file != f.record.id) continue;
+        const auto at = now_at_.find(d.fd);
+        if (at == now_at_.end() || taken.count(at->second->open_file) != 0) continue;
+        const ParsedOpenFile* is = now_.open_file(at->second->open_file);
+        if (is == nullptr || !same_file(f, *is)) continue;
+        taken.insert(is->record.id);
+        kept_[f.record.id] = {is, d.fd};
+        break;
+      }
+    }
+    // A pair has two ends: one that is left of a pipe whose other end was closed is of no use.
+    for (const auto& f : then_.open_files) {
+      if (kind_of(f) != OpenFileKind::kPipe && kind_of(f) != OpenFileKind::kSocketPair) continue;
+      bool all = true;
+      for (const auto& other : then_.open_files) {
+        const bool belongs = other.record.object == f.record.object ||
+                             (f.record.value != 0 && other.record.object == f.record.value);
+        all = all && (!belongs || kept_.count(other.record.id) != 0);
+      }
+      if (!all || (kind_of(f) == OpenFileKind::kSocketPair && !same_content(f))) broken_.insert(f.record.object);
+    }
+    for (const auto& f : then_.open_files) {
+      if (broken_.count(f.record.object) != 0 &&
+          (kind_of(f) == OpenFileKind::kPipe || kind_of(f) == OpenFileKind::kSocketPair)) {
+        kept_.erase(f.record.id);
+        if (f.record.value != 0) broken_.insert(f.record.value);
+      }
+    }
+    for (const auto& f : then_.open_files) {
+      if (kind_of(f) == OpenFileKind::kSocketPair && broken_.count(f.record.object) != 0) kept_.erase(f.record.id);
+    }
+  }
+
+  std::vector<std::byte> content(const ImageMeta& meta, uint32_t id) const {
+    std::vector<std::byte> all;
+    for (const auto& c : meta.contents) {
+      if (c.record.open_file == id) all.insert(all.end(), c.bytes.begin(), c.bytes.end());
+    }
+    return all;
+  }
+  bool same_content(const ParsedOpenFile& f) const {
+    const auto kept = kept_.find(f.record.id);
+    return kept != kept_.end() && content(then_, f.record.id) == content(now_, kept->second.now->record.id);
+  }
+
+  int first_descriptor(uint32_t id) const {
+    for (const auto& d : then_.descriptors) {
+      if (d.open_file == id) return d.fd;
+    }
+    return -1;
+  }
+
+  Result<void> make_missing() {
+    for (const auto& f : then_.open_files) {
+      const int fd = first_descriptor(f.record.id);
+      if (fd < 0 || kept_.count(f.record.id) != 0) continue;
+      const OpenFileKind kind = kind_of(f);
+      if (kind == OpenFileKind::kTerminal || kind == OpenFileKind::kStandard || kind == OpenFileKind::kOther ||
+          kind == OpenFileKind::kInotify) {
+        result_.cannot.push_back(
+            fmt::format("{} has been closed since, and leads where nobody can open it again", describe(f, fd)));
+        if (kind != OpenFileKind::kOther && kind != OpenFileKind::kInotify) continue;
+      }
+      if ((kind == OpenFileKind::kMemfd || (f.record.flags & kOpenFileDeleted) != 0) &&
+          options_.mapped_objects.count(f.record.object) != 0) {
+        result_.cannot.push_back(fmt::format(
+            "{} has been closed since; what is opened again is not the memory that is mapped", describe(f, fd)));
+      }
+      CKPT_TRY(builder_.check(f));
+      auto made = builder_.make(f);
+      if (!made) return made.error();
+      made_[f.record.id] = static_cast<int64_t>(result_.made.size());
+      result_.made.push_back(std::move(*made));
+    }
+    builder_.finish();
+    return {};
+  }
+
+  void close_others() {
+    for (const auto& [fd, d] : now_at_) {
+      if (then_at_.count(fd) == 0) add(BackDescriptor::kClose, fd);
+    }
+  }
+
+  // A file that is kept may have to move before its number is filled with another.
+  void place_all() {
+    int spare = result_.first_free;
+    std::map<uint32_t, int> source;
+    std::vector<int> spares;
+    for (const auto& [id, kept] : kept_) {
+      bool stays = false;
+      for (const auto& d : then_.descriptors) stays = stays || (d.open_file == id && d.fd == kept.fd);
+      source[id] = kept.fd;
+      if (stays) continue;
+      add(BackDescriptor::kDup, spare, kept.fd, FD_CLOEXEC);
+      source[id] = spare;
+      spares.push_back(spare++);
+    }
+    for (const auto& d : then_.descriptors) {
+      const auto made = made_.find(d.open_file);
+      const auto from = source.find(d.open_file);
+      const int64_t close_on_exec = d.fd_flags & FD_CLOEXEC;
+      if (made != made_.end()) {
+        add(BackDescriptor::kPlace, d.fd, made->second, close_on_exec);
+      } else if (from != source.end()) {
+        const auto now = now_at_.find(d.fd);
+        if (now != now_at_.end() && now->second->open_file == kept_[d.open_file].now->record.id) {
+          if (now->second->fd_flags != d.fd_flags) add(BackDescriptor::kFlags, d.fd, close_on_exec);
+        } else {
+          add(BackDescriptor::kDup, d.fd, from->second, close_on_exec);
+        }
+      }
+    }
+    for (int fd : spares) add(BackDescriptor::kClose, fd);
+    // Received ones lie above.
+    result_.first_free = spare;
+  }
+
+  Result<void> bring_state_back(const ParsedOpenFile& f) {
+    const int fd = first_descriptor(f.record.id);
+    const auto found = kept_.find(f.record.id);
+    if (fd < 0 || found == kept_.end()) return {};
+    const ParsedOpenFile& is = *found->second.now;
+    if (f.record.open_flags != is.record.open_flags)
+      add(BackDescriptor::kStatus, fd, static_cast<int64_t>(f.record.open_flags));
+    if (has_position(f) && f.record.offset != is.record.offset)
+      add(BackDescriptor::kSeek, fd, static_cast<int64_t>(f.record.offset));
+    switch (kind_of(f)) {
+      case OpenFileKind::kEventFd:
+        if (f.record.value != is.record.value) add(BackDescriptor::kEvent, fd, static_cast<int64_t>(f.record.value));
+        break;
+      case OpenFileKind::kSignalFd:
+        if (f.record.value != is.record.value) add(BackDescriptor::kSignals, fd, static_cast<int64_t>(f.record.value));
+        break;
+      case OpenFileKind::kTimerFd:
+        for_each_detail<TimerDetail>(f, OpenFileDetail::kTimer, [&](const TimerDetail& t, Blob) { set_timer(fd, t); });
+        break;
+      case OpenFileKind::kPipe:
+        refill(f, is, fd);
+        break;
+      case OpenFileKind::kMemfd:
+      case OpenFileKind::kRegular:
+        if (kind_of(f) == OpenFileKind::kMemfd || (f.record.flags & kOpenFileDeleted) != 0) rewrite(f, is, fd);
+        break;
+      default:
+        break;
+    }
+    return {};
+  }
+
+  // What it had left; of one that counts to a moment, that moment.
+  void set_timer(int fd, const TimerDetail& t) {
+    itimerspec when{};
+    int64_t value = t.remaining_ns;
+    if (value == 0 && t.ticks != 0) value = 1;
+    const bool absolute = (t.flags & TFD_TIMER_ABSTIME) != 0;
+    if (absolute && value != 0) value += t.clock_ns;
+    when.it_value = {value / 1'000'000'000, value % 1'000'000'000};
+    when.it_interval = {t.interval_ns / 1'000'000'000, t.interval_ns % 1'000'000'000};
+    add_with(BackDescriptor::kTimer, fd, absolute ? TFD_TIMER_ABSTIME : 0, 0, when);
+  }
+
+  // What a pipe holds is named by one of its ends.
+  void refill(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
+    if ((f.record.flags & kOpenFilePipeWriteEnd) == 0 || (f.record.open_flags & O_ACCMODE) == O_RDONLY) return;
+    std::vector<std::byte> was, held;
+    int reader = -1;
+    for (const auto& end : then_.open_files) {
+      if (end.record.object != f.record.object || kind_of(end) != OpenFileKind::kPipe) continue;
+      const auto bytes = content(then_, end.record.id);
+      was.insert(was.end(), bytes.begin(), bytes.end());
+      if ((end.record.flags & kOpenFilePipeReadEnd) != 0) reader = first_descriptor(end.record.id);
+    }
+    for (const auto& end : now_.open_files) {
+      if (end.record.object != is.record.object || kind_of(end) != OpenFileKind::kPipe) continue;
+      const auto bytes = content(now_, end.record.id);
+      held.insert(held.end(), bytes.begin(), bytes.end());
+    }
+    if (was == held || reader < 0) return;
+    add(BackDescriptor::kPipe, fd, reader).data = was;
+  }
+
+  void rewrite(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
+    if (f.record.size == is.record.size && same_content(f)) return;
+    if ((f.record.open_flags & O_ACCMODE) == O_RDONLY) {
+      if (f.record.size != is.record.size || !same_content(f))
+        result_.cannot.push_back(fmt::format("{} has changed since and is open only for reading", describe(f, fd)));
+      return;
+    }
+    if (f.record.size != is.record.size) add(BackDescriptor::kSize, fd, static_cast<int64_t>(f.record.size));
+    for (const auto& c : then_.contents) {
+      if (c.record.open_file != f.record.id) continue;
+      add(BackDescriptor::kContent, fd, static_cast<int64_t>(c.record.offset)).data.assign(c.bytes.begin(), c.bytes.end());
+    }
+  }
+
+  // What an epoll watches goes from it when it is closed, so all is looked at once everything is in its place.
+  void watch_again(const ParsedOpenFile& f) {
+    const int fd = first_descriptor(f.record.id);
+    if (kind_of(f) != OpenFileKind::kEpoll || fd < 0) return;
+    const auto found = kept_.find(f.record.id);
+    bool remade = found == kept_.end();
+    std::map<int, EpollWatchDetail> was, is;
+    for_each_detail<EpollWatchDetail>(f, OpenFileDetail::kEpollWatch,
+                                      [&](const EpollWatchDetail& w, Blob) { was[w.fd] = w; });
+    if (!remade) {
+      for_each_detail<EpollWatchDetail>(*found->second.now, OpenFileDetail::kEpollWatch,
+                                        [&](const EpollWatchDetail& w, Blob) { is[w.fd] = w; });
+    }
+    for (const auto& [watched, w] : is) {
+      if (was.count(watched) == 0) add_watch(EPOLL_CTL_DEL, fd, w);
+    }
+    for (const auto& [watched, w] : was) {
+      const auto now = is.find(watched);
+      const auto d = then_at_.find(watched);
+      const bool same = d != then_at_.end() && kept_.count(d->second->open_file) != 0;
+      if (now == is.end() || !same)
+        add_watch(EPOLL_CTL_ADD, fd, w);
+      else if (now->second.events != w.events || now->second.data != w.data)
+        add_watch(EPOLL_CTL_MOD, fd, w);
+    }
+  }
+
+  void add_watch(int what, int fd, const EpollWatchDetail& w) {
+    epoll_event event{};
+    event.events = w.events;
+    event.data.u64 = w.data;
+    add_with(BackDescriptor::kEpoll, fd, what, w.fd, event);
+  }
+
+  // Those of the process go with any descriptor of the file.
+  void locks() {
+    for (const auto& f : then_.open_files) {
+      const int fd = first_descriptor(f.record.id);
+      if (fd < 0) continue;
+      for_each_detail<LockDetail>(f, OpenFileDetail::kLock, [&](const LockDetail& lock, Blob) {
+        if (static_cast<FileLockKind>(lock.kind) != FileLockKind::kPosix) return;
+        struct flock range {};
+        range.l_type = lock.write != 0 ? F_WRLCK : F_RDLCK;
+        range.l_whence = SEEK_SET;
+        range.l_start = static_cast<off_t>(lock.start);
+        range.l_len = static_cast<off_t>(lock.length);
+        add_with(BackDescriptor::kLock, fd, 0, 0, range);
+      });
+    }
+  }
+
+  void directory() {
+    if (then_.process.cwd != now_.process.cwd) {
+      Op& op = add(BackDescriptor::kDirectory, -1);
+      const auto text = std::as_bytes(std::span(then_.process.cwd.data(), then_.process.cwd.size()));
+      op.data.assign(text.begin(), text.end());
+      op.data.push_back(std::byte{0});
+    }
+    if (then_.process.record.umask != now_.process.record.umask)
+      add(BackDescriptor::kUmask, -1, then_.process.record.umask);
+  }
+
+  const ImageMeta &then_, &now_;
+  const DescriptorOptions& options_;
+  DescriptorBuilder builder_;
+  DescriptorDifference result_;
+  std::map<int, const DescriptorRecord*> then_at_, now_at_;
+  std::map<uint32_t, Kept> kept_;     // by the image's id
+  std::map<uint32_t, int64_t> made_;  // by the image's id: which of result_.made
+  std::set<uint64_t> broken_;         // objects of pipes and pairs that are made again
+};
+
+}  // namespace
+
+Result<DescriptorDifference> compare_descriptors(const ImageMeta& then, const ImageMeta& now,
+                                                 const DescriptorOptions& options) {
+  return Comparison(then, now, options).run();
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,32 @@
+// What has to be done to a program's memory so that it is as an image says: which mappings go, come or change, and
+// which bytes are put back.
+//
+// Owner: cli. Ordinary code, one thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/back_protocol.h"
+#include "image/read/image_chain.h"
+
+namespace ckpt::cli {
+
+struct MemoryDifference {
+  struct Op {
+    BackMemoryOp op;
+    std::string path;
+  };
+  std::vector<Op> ops;             // in the order in which they are carried out
+  std::vector<AddrRange> wanted;   // of the image's memory: in address order, no overlap
+};
+
+// now: of the program as it stands. unwritten: memory that is known to be as in the image; own: of the library, not
+// in `now`. Errors name what cannot be brought back.
+Result<MemoryDifference> compare_memory(const ImageChain& image, const ImageMeta& now,
+                                        const std::vector<AddrRange>& unwritten, const std::vector<AddrRange>& own);
+
+// All that the image has but for what is in `unwritten`.
+std::vector<AddrRange> wanted_memory(const ImageChain& image, const std::vector<AddrRange>& unwritten);
+
+}  // namespace ckpt::cli

@@ -1,0 +1,31 @@
+// Which redundancy: the words that a user writes, as numbers.
+//
+// Owner: cluster/redundancy. Ordinary code, any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace ckpt::redundancy {
+
+enum class Kind { kMirror, kParity, kEvenOdd, kReedSolomon };
+
+struct Scheme {
+  Kind kind = Kind::kParity;
+  unsigned data = 0;    // blocks that are protected
+  unsigned checks = 0;  // blocks of redundancy: mirror: as many as data; parity: groups; evenodd: 2
+  bool operator==(const Scheme&) const = default;
+};
+
+inline constexpr unsigned kMostBlocks = 255;  // data and checks: what Reed-Solomon over bytes can number
+
+// "mirror", "parity", "parity:M" (M groups), "evenodd", "rs:K+M". data: how many blocks there are, 1 or more; what
+// rs says of K must be the same, 0 where K says it. Errors: kUsage, with the words that would do.
+Result<Scheme> parse_scheme(std::string_view text, unsigned data);
+std::string scheme_name(const Scheme& scheme);
+// How many blocks may be lost, whichever they are.
+unsigned survives(const Scheme& scheme);
+
+}  // namespace ckpt::redundancy

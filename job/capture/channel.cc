@@ -1,0 +1,112 @@
+#include "job/capture/channel.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "base/clock.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::job {
+
+bool send_message(int socket, Step step, const void* payload, size_t bytes, const void* more,
+                  size_t more_bytes) {
+  MessageHead head{static_cast<uint32_t>(step), static_cast<uint32_t>(bytes + more_bytes)};
+  iovec parts[3] = {{&head, sizeof(head)},
+                    {const_cast<void*>(payload), bytes},
+                    {const_cast<void*>(more), more_bytes}};
+  size_t first = 0;
+  while (first < 3) {
+    msghdr message{};
+    message.msg_iov = parts + first;
+    message.msg_iovlen = 3 - first;
+    long n = sys::call(__NR_sendmsg, socket, &message, MSG_NOSIGNAL);
+    if (n == -EINTR) continue;
+    if (n < 0) return false;
+    for (; first < 3 && static_cast<size_t>(n) >= parts[first].iov_len; ++first)
+      n -= static_cast<long>(parts[first].iov_len);
+    if (first == 3) break;
+    parts[first].iov_base = static_cast<char*>(parts[first].iov_base) + n;
+    parts[first].iov_len -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool receive_exactly(int socket, void* to, size_t bytes) {
+  auto* at = static_cast<char*>(to);
+  while (bytes != 0) {
+    const long n = sys::call(__NR_recvfrom, socket, at, bytes, MSG_WAITALL, 0L, 0L);
+    if (n == -EINTR) continue;
+    if (n <= 0) return false;
+    at += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool send_with_descriptor(int socket, const void* bytes, size_t length, int descriptor) {
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  iovec part{const_cast<void*>(bytes), length};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* head = CMSG_FIRSTHDR(&message);
+  head->cmsg_level = SOL_SOCKET;
+  head->cmsg_type = SCM_RIGHTS;
+  head->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(head), &descriptor, sizeof(descriptor));
+  return sys::call(__NR_sendmsg, socket, &message, MSG_NOSIGNAL) == static_cast<long>(length);
+}
+
+bool receive_with_descriptor(int socket, void* to, size_t length, int* descriptor) {
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  iovec part{to, length};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  *descriptor = -1;
+  long n;
+  while ((n = sys::call(__NR_recvmsg, socket, &message, MSG_WAITALL | MSG_CMSG_CLOEXEC)) == -EINTR) {
+  }
+  const cmsghdr* head = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
+      head->cmsg_len == CMSG_LEN(sizeof(int)))
+    std::memcpy(descriptor, CMSG_DATA(head), sizeof(*descriptor));
+  return n == static_cast<long>(length) && *descriptor >= 0;
+}
+
+Received receive_message(int socket, int64_t deadline_ns, Arena& arena, Message& message) {
+  for (;;) {
+    pollfd wait{socket, POLLIN, 0};
+    timespec left{};
+    if (deadline_ns != 0) {
+      const int64_t ns = deadline_ns - now_ns();
+      if (ns <= 0) return Received::kTimeout;
+      left = {ns / 1'000'000'000, ns % 1'000'000'000};
+    }
+    const long n =
+        sys::call(__NR_ppoll, &wait, 1L, deadline_ns == 0 ? nullptr : &left, nullptr, 8L);
+    if (n == -EINTR) continue;
+    if (n < 0) return Received::kClosed;
+    if (n == 0) return Received::kTimeout;
+    break;
+  }
+  MessageHead head;
+  if (!receive_exactly(socket, &head, sizeof(head))) return Received::kClosed;
+  if (head.bytes > kMostMessageBytes) return Received::kClosed;
+  void* payload = nullptr;
+  if (head.bytes != 0) {
+    payload = arena.allocate(head.bytes);
+    if (payload == nullptr || !receive_exactly(socket, payload, head.bytes)) return Received::kClosed;
+  }
+  message.step = static_cast<Step>(head.step);
+  message.payload = {static_cast<const std::byte*>(payload), head.bytes};
+  return Received::kMessage;
+}
+
+}  // namespace ckpt::job

@@ -1,0 +1,38 @@
+// Messages of job/format/wire.h over one socket.
+//
+// Owner:     job. Callers: agents. Raw system calls.
+#pragma once
+
+#include <span>
+
+#include "base/arena.h"
+#include "base/result.h"
+#include "job/format/wire.h"
+
+namespace ckpt::job {
+
+// False: the other end is gone, or takes nothing for 5 s.
+bool send_message(int socket, Step step, const void* payload = nullptr, size_t bytes = 0,
+                  const void* more = nullptr, size_t more_bytes = 0);
+
+struct Message {
+  Step step = Step::kNone;
+  std::span<const std::byte> payload;  // in the arena
+  // The payload as one of the structures, if it has that size.
+  template <typename T>
+  const T* as() const {
+    return payload.size() == sizeof(T) ? reinterpret_cast<const T*>(payload.data()) : nullptr;
+  }
+};
+enum class Received : uint32_t { kMessage, kClosed, kTimeout };
+// deadline_ns: CLOCK_MONOTONIC, 0 never.
+Received receive_message(int socket, int64_t deadline_ns, Arena& arena, Message& message);
+
+// The same with a descriptor beside it, which the other end gets in *descriptor, to be closed by it.
+bool send_with_descriptor(int socket, const void* bytes, size_t length, int descriptor);
+bool receive_with_descriptor(int socket, void* to, size_t length, int* descriptor);
+
+// Reads exactly `bytes`. False: the other end is gone or silent for 5 s.
+bool receive_exactly(int socket, void* to, size_t bytes);
+
+}  // namespace ckpt::job

@@ -1,0 +1,95 @@
+// The member that was asked: it finds the others, leads them through the checkpoint, and commits it.
+//
+// Owner:     job. Callers: the agent of that member; one Coordinator is one attempt.
+// Whoever fails, dies or says nothing in time ends the attempt for all: the destructor says so to everybody.
+#pragma once
+
+#include "base/arena.h"
+#include "base/raii_fd.h"
+#include "job/capture/channel.h"
+#include "job/capture/descriptions.h"
+#include "job/capture/manifest_writer.h"
+#include "job/capture/members.h"
+#include "job/capture/session.h"
+#include "job/capture/take.h"
+#include "job/format/job_name.h"
+
+namespace ckpt::job {
+
+class Coordinator final : public Session {
+ public:
+  // directory: of the job's checkpoints, open and locked.
+  Coordinator(int directory, const Wish& wish, Report& report) : directory_(directory), wish_(wish), report_(report) {}
+  ~Coordinator();
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  // Makes the directory and asks all members. attempt: from 1; members: what the caller has listed.
+  Result<void> begin(uint32_t attempt, std::span<const Listed> members);
+
+  Result<void> prepared() override;
+  Result<void> standing() override;
+  Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts) override;
+  Result<void> written(const Written& facts) override;
+  void in_writing_child() override;
+
+ private:
+  struct Member {
+    Listed listed;
+    enum class State : uint32_t {
+      kStarting,  // the library is not ready in it yet
+      kAsked,     // the signal is sent
+      kWithUs,    // connected
+      kEnded,     // gone, or not waited for yet: nothing to be asked
+      kLeftOut,
+    } state;
+    Preloaded preloaded;
+    bool stranger;   // of another job
+    uint32_t looks;  // in a row that did not find the library
+    int socket;
+    Step reached;
+    int64_t asked_ns;  // last time
+    int64_t since_ns;  // when it was found
+    Standing facts;
+    std::span<const OpenFileKey> files;
+    Written written;
+  };
+
+  Result<void> listen();
+  Result<void> add(const Listed& listed);
+  Result<void> ask(Member& m);
+  Result<void> await(Step step, int64_t deadline_ns);
+  Result<void> look_at_silent(int64_t now);
+  Result<void> accept_members();
+  Result<void> take_message(Member& m);
+  Result<void> lost(Member& m);
+  Result<bool> add_new();
+  Result<void> tell_all(Step step);
+  Result<void> commit();
+  void let_others_write();
+  void look_again();
+  Error name(const Member& m, ExitCode code, const char* what);
+
+  const int directory_;
+  const Wish& wish_;
+  Report& report_;
+  uint32_t attempt_ = 0;
+  uint64_t cookie_ = 0;
+  ScopedFd listener_, temporary_;
+  JobName name_;
+  Arena arena_;
+  ArenaVector<Member> members_;
+  Step told_ = Step::kNone;
+  bool began_ = false, done_ = false;
+  bool foreign_ = false;  // some member is of another user
+  int newest_pid_ = 0;    // when all were listed
+  int64_t realtime_ns_ = 0, monotonic_ns_ = 0, boottime_ns_ = 0;
+  Standing own_facts_{};
+  Written own_written_{};
+  std::span<const OpenFileKey> own_files_;
+  Listed self_{};
+  ArenaVector<MemberFiles> member_files_;
+  ArenaVector<SharedUse> shared_;
+};
+
+}  // namespace ckpt::job

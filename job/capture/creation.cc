@@ -1,0 +1,34 @@
+#include "job/capture/creation.h"
+
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::job::creation {
+
+constinit FutexWord held{0}, end_held{0};
+
+namespace {
+
+void open_gate(FutexWord& word) {
+  if (word.exchange(0, std::memory_order_release) != 0) futex_wake(word);
+}
+
+}  // namespace
+
+void wait_slowly(FutexWord& word) {
+  // A child that shares our memory, or that libc did not fork: not its business.
+  if (library.pid != sys::getpid()) return;
+  while (word.load(std::memory_order_acquire) != 0) futex_wait(word, 1);
+}
+
+void hold() { held.store(1, std::memory_order_release); }
+void release() { open_gate(held); }
+void hold_end() { end_held.store(1, std::memory_order_release); }
+void let_end() { open_gate(end_held); }
+
+void reset() {
+  held.store(0, std::memory_order_relaxed);
+  end_held.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace ckpt::job::creation

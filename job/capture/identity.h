@@ -1,0 +1,33 @@
+// To which job this process belongs: the one of the first preloaded process among its ancestors.
+//
+// Owner:     libckpt_rt, in the Library: a forked child inherits it, an image holds it.
+// Callers:   the preload constructor, while one thread runs.
+// Never:     calls libc: programs bring their own setenv (bash does).
+//
+// The environment carries it over exec: CKPT_JOB="<32 hex digits>:<pid of the first>:<image directory>".
+// `ckpt run` sets only the digits, so that /proc/PID/environ of the first and of its forked children shows
+// them; the first preloaded process adds the rest.
+#pragma once
+
+#include <cstdint>
+
+#include "job/format/job_name.h"
+
+namespace ckpt::job {
+
+inline constexpr const char *kJobVariable = "CKPT_JOB", *kLeaveOutVariable = "CKPT_LEAVE_OUT";
+
+struct Identity {
+  uint8_t id[16] = {};
+  int root = 0;              // pid of the first preloaded process; 0: not known, no jobs
+  char directory[1200] = {};  // absolute: where checkpoints of the job go
+  char leave_out[512] = {};   // CKPT_LEAVE_OUT, as LeaveOutList of base/control_protocol.h
+};
+
+// What the variable says; nullptr if it is not set. False: it names no root and directory yet; then id is set
+// if the digits are there, and made otherwise.
+bool read_identity(const char* value, Identity& identity);
+// Puts the variable into the environment that the program and all it starts will see. False: no memory.
+bool export_identity(const Identity& identity);
+
+}  // namespace ckpt::job

@@ -1,0 +1,40 @@
+// The manifest of a job's checkpoint: JSON, written without libc.
+//
+// Owner:     job. Callers: the coordinator's agent, the program running.
+#pragma once
+
+#include <span>
+
+#include "base/result.h"
+#include "job/capture/descriptions.h"
+#include "job/capture/identity.h"
+#include "job/capture/members.h"
+
+namespace ckpt::job {
+
+struct ManifestMember {
+  Listed listed;
+  bool has_image = false;
+  bool subreaper = false;
+  int pdeath_signal = 0;
+  bool left_out = false;
+  const char* reason = "";  // left_out
+  uint64_t image_bytes = 0;
+  uint64_t image_state = 0;  // ImageBrief::meta_checksum
+};
+
+struct ManifestSources {
+  const Identity* job;
+  const char* name;
+  uint64_t sequence;
+  int64_t realtime_ns, monotonic_ns, boottime_ns;  // of the stop
+  int64_t pause_ns;
+  std::span<const ManifestMember> members;
+  std::span<const SharedUse> shared;          // member: index of shared_members
+  std::span<const MemberFiles> shared_members;
+};
+
+// Creates the file in `directory`, 0600, and syncs it.
+Result<void> write_manifest(int directory, const ManifestSources& sources, Arena& arena);
+
+}  // namespace ckpt::job

@@ -1,0 +1,175 @@
+// A member that is not the coordinator: it does as it is told, and lets its threads go when nobody tells it any
+// more.
+#include <fcntl.h>
+
+#include "base/clock.h"
+#include "job/capture/channel.h"
+#include "job/capture/creation.h"
+#include "job/directory/job_directory.h"
+#include "job/capture/named_points.h"
+#include "job/capture/session.h"
+#include "job/capture/take.h"
+#include "job/format/job_name.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/entry/interval.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::job {
+
+namespace {
+
+class MemberSession final : public Session {
+ public:
+  // temporary: the checkpoint's directory, open.
+  MemberSession(int socket, int temporary, const JoinRequest& request)
+      : socket_(socket), request_(request), temporary_(temporary) {}
+  ~MemberSession() {
+    creation::release();
+    creation::let_end();
+  }
+
+  Result<void> open() {
+    if (!reserve_own(arena_, 1 << 20)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for a job's messages");
+    own_memory[0] = arena_.range();
+    // A member of another user, or with another root, may not see it: then it writes no log, and tidies nothing.
+    const long fd =
+        sys::call(__NR_openat, AT_FDCWD, request_.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
+    if (!sys::failed(fd)) directory_.reset(static_cast<int>(fd));
+    fill_place(place, temporary_.get(), request_.directory, request_.name, library.pid, request_.sequence);
+    place.by_fork = (request_.flags & kJoinByFork) != 0;
+    if ((request_.flags & kJoinHeld) != 0) hold();
+    return {};
+  }
+
+  Result<void> prepared() override {
+    points::at("member.prepared");
+    if ((request_.flags & kJoinHeld) == 0) {
+      CKPT_TRY(say(Step::kPrepared));
+      CKPT_TRY(expect(Step::kHold, 0));
+      hold();
+    }
+    CKPT_TRY(say(Step::kHeld));
+    points::at("member.held");
+    return expect(Step::kStop, 0);
+  }
+
+  Result<void> standing() override {
+    points::at("member.stopped");
+    CKPT_TRY(say(Step::kStanding));
+    points::at("member.standing");
+    return expect(Step::kSample, deadline());
+  }
+
+  Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts) override {
+    if (!send_message(socket_, Step::kSampled, &facts, sizeof(facts), files.data(), files.size_bytes()))
+      return alone();
+    points::at("member.sampled");
+    CKPT_TRY(expect(Step::kGo, deadline()));
+    points::at("member.go");
+    creation::release();
+    return {};
+  }
+
+  Result<void> written(const Written& facts) override {
+    points::at("member.image");
+    if (!send_message(socket_, Step::kWritten, &facts, sizeof(facts))) return alone();
+    // The image does not need this process any more.
+    creation::let_end();
+    points::at("member.written");
+    CKPT_TRY(expect(Step::kDone, 0));
+    points::at("member.done");
+    interval::put_off();
+    return {};
+  }
+
+  void in_writing_child() override { sys::call(__NR_close, socket_); }
+
+  // For the coordinator, if it still wants to know.
+  void tell(const Error& error) {
+    if (told_) return;
+    Failed failed{static_cast<uint32_t>(error.code), again ? 1u : 0u, {}};
+    std::memcpy(failed.text, error.text, sizeof(failed.text));
+    send_message(socket_, Step::kFailed, &failed, sizeof(failed));
+  }
+  // The coordinator is gone, and nobody has said that the checkpoint is complete: what it leaves behind is for
+  // the first member that finds the lock free.
+  void tidy() {
+    if (!gone_ || !directory_.valid() || !try_lock(directory_.get())) return;
+    remove_job_directory(directory_.get(), request_.temporary);
+  }
+
+ private:
+  // Twice as long as a member may take to stop: whoever does not say anything by then is not there.
+  static int64_t deadline() { return now_ns() + 2 * library.settings.stop_timeout_ns; }
+
+  void hold() {
+    creation::hold();
+    creation::hold_end();
+  }
+
+  Error alone() {
+    gone_ = told_ = true;
+    return make_error(ExitCode::kInternal, 0,
+                      "the process that led the job's checkpoint is gone; it was given up");
+  }
+
+  Result<void> say(Step step) { return send_message(socket_, step) ? Result<void>() : alone(); }
+
+  Result<void> expect(Step step, int64_t until_ns) {
+    Message message;
+    switch (receive_message(socket_, until_ns, arena_, message)) {
+      case Received::kMessage:
+        if (message.step == step) return {};
+        told_ = true;
+        if (message.step == Step::kAbort)
+          return make_error(ExitCode::kInternal, 0, "the job's checkpoint was given up by the process that led it");
+        return make_error(ExitCode::kInternal, 0, "the job's checkpoint was given up: step {} instead of {}",
+                          static_cast<uint32_t>(message.step), static_cast<uint32_t>(step));
+      case Received::kTimeout:
+        return make_error(ExitCode::kTimeout, 0,
+                          "the process that leads the job's checkpoint said nothing; its threads go on");
+      case Received::kClosed:
+        break;
+    }
+    return alone();
+  }
+
+  const int socket_;
+  const JoinRequest& request_;
+  Arena arena_;
+  ScopedFd directory_, temporary_;
+  bool told_ = false, gone_ = false;
+};
+
+}  // namespace
+
+void serve_join(int socket) {
+  JoinRequest request;
+  int temporary = -1;
+  const bool received = receive_with_descriptor(socket, &request, sizeof(request), &temporary);
+  request.directory[sizeof(request.directory) - 1] = '\0';
+  request.name[sizeof(request.name) - 1] = request.temporary[sizeof(request.temporary) - 1] = '\0';
+  MemberSession session(socket, temporary, request);
+  if (!received) return;
+  if (std::memcmp(request.job, library.job.id, sizeof(request.job)) != 0 || library.job.root != request.root) {
+    session.tell(make_error(ExitCode::kNoProcess, 0, "it is of another job"));
+    return;
+  }
+  points::at("member.joined");
+  if (const Result<void> opened = session.open(); !opened.ok()) {
+    session.tell(opened.error());
+    return;
+  }
+  Result<void> result;
+  {
+    ScopedSession scope(session);
+    auto taken = take_checkpoint();
+    if (!taken.ok()) result = taken.error();
+  }
+  if (!result.ok()) {
+    session.tell(result.error());
+    session.tidy();
+  }
+}
+
+}  // namespace ckpt::job

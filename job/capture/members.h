@@ -1,0 +1,26 @@
+// Who is in the job: found by going through the children of all members, and through those of the ancestors of
+// the first, whose adopted children may be members too.
+//
+// Owner:     job. Callers: the coordinator's agent. Memory from the Arena given.
+#pragma once
+
+#include "base/arena.h"
+#include "base/result.h"
+#include "job/capture/identity.h"
+#include "job/capture/process_look.h"
+
+namespace ckpt::job {
+
+struct Listed {
+  ProcessLook look;
+  bool orphan = false;  // its parent is no member
+};
+
+// All processes of the job but threads of ours, parents before their children; also those without the library
+// and those that have ended and were not waited for. own_pid is a member. False: the arena is full.
+bool list_members(const Identity& job, int own_pid, Arena& arena, ArenaVector<Listed>& members);
+
+// Is there nobody but this process? A cheap look, for programs that never had a child.
+bool is_alone(const Identity& job, int own_pid);
+
+}  // namespace ckpt::job

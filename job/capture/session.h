@@ -1,0 +1,81 @@
+// What a checkpoint run sees of a job: where its image goes, and the points at which it waits for the others.
+//
+// Owner:     job; one at a time, on the agent's stack. Callers: the agent, inside take_checkpoint().
+// Without a session every call returns at once: a checkpoint of one process.
+#pragma once
+
+#include <span>
+
+#include "base/arena.h"
+#include "base/raii_fd.h"
+#include "base/result.h"
+#include "base/units.h"
+#include "job/format/wire.h"
+
+namespace ckpt {
+class DescriptorCapture;
+struct CheckpointCost;
+}  // namespace ckpt
+
+namespace ckpt::job {
+
+// Of one member's image.
+struct Place {
+  int directory = -1;        // the checkpoint's temporary directory, open
+  uint64_t sequence = 0;     // of the job's checkpoint
+  char name[24] = {};        // of the image in it
+  char path[1400] = {};      // of the image when the checkpoint is complete
+  char as_parent[96] = {};   // the image seen from a later checkpoint's directory
+  bool by_fork = false;      // mode fork, whatever is set
+};
+
+void fill_place(Place& place, int directory, const char* job_directory, const char* job_name, int pid,
+                uint64_t sequence);
+
+class Session {
+ public:
+  // Armed; the program runs. Returns when all members are, and creation of processes is held.
+  virtual Result<void> prepared() = 0;
+  // All threads of this process stand. Returns when those of all members do.
+  virtual Result<void> standing() = 0;
+  // All that is shared with other members is sampled. Returns when it is everywhere.
+  virtual Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts) = 0;
+  // The image is durable under its temporary directory. Returns when the job's checkpoint is committed.
+  virtual Result<void> written(const Written& facts) = 0;
+  // A process that writes the image for this one must not keep the others' sockets open.
+  virtual void in_writing_child() = 0;
+
+  Place place;
+  bool again = false;  // the run failed in a way that another attempt may not
+  AddrRange own_memory[2] = {};  // in no image
+
+ protected:
+  ~Session() = default;
+};
+
+// For the arenas of a session; to be named in own_memory.
+bool reserve_own(Arena& arena, size_t bytes);
+
+// nullptr: none.
+Session* session();
+
+class ScopedSession {
+ public:
+  explicit ScopedSession(Session& s);
+  ~ScopedSession();
+  ScopedSession(const ScopedSession&) = delete;
+  ScopedSession& operator=(const ScopedSession&) = delete;
+};
+
+// The hooks of a checkpoint run.
+Result<void> prepared();
+Result<void> standing(int64_t began_ns);
+Result<void> sampled(const DescriptorCapture& descriptors);
+Result<void> written(const CheckpointCost& cost);
+inline const Place* place() { return session() == nullptr ? nullptr : &session()->place; }
+std::span<const AddrRange> own_memory();
+// Where the log of a checkpoint is: the job's directory, which a member of another user cannot open, or the
+// program's.
+Result<ScopedFd> open_log_directory();
+
+}  // namespace ckpt::job

@@ -1,0 +1,31 @@
+// One checkpoint as it is asked for: of the job where there is more than one process, else of this process.
+//
+// Owner:     job. Callers: the agent, one checkpoint at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "libckpt_rt/checkpoint/checkpoint.h"
+
+namespace ckpt::job {
+
+// What the asker wants, and what it is told of a job.
+struct Wish {
+  bool only = false;          // this process alone, whatever else is in the job
+  char leave_out[512] = {};   // processes without the library that need not be saved, besides CKPT_LEAVE_OUT
+};
+struct Report {
+  uint32_t members = 0;    // images; 0: of one process, as without jobs
+  uint32_t left_out = 0, ended = 0;
+  uint32_t attempts = 0;
+  int64_t pause_ns = 0;    // from the first thread stopped anywhere to the last that went on
+  char path[1400] = {};    // of the checkpoint's directory
+};
+// On failure everything runs on and the newest checkpoint is as it was.
+Result<CheckpointCost> take(const Wish& wish, Report& report);
+
+// An agent that was asked to join: base/control_protocol.h, kJoin. `socket` leads to the coordinator.
+void serve_join(int socket);
+
+}  // namespace ckpt::job

@@ -1,0 +1,189 @@
+#include "job/directory/job_directory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/arena.h"
+#include "image/format/directory_scan.h"
+#include "image/format/image_probe.h"
+#include "image/format/io_error.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::job {
+
+namespace {
+
+constexpr long kOpenDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+
+ScopedFd open_directory(int at, const char* name) {
+  const long fd = sys::call(__NR_openat, at, name, kOpenDirectory, 0L);
+  return ScopedFd(sys::failed(fd) ? -1 : static_cast<int>(fd));
+}
+
+struct Checkpoint {
+  uint64_t sequence;
+  bool stays;
+  char name[96];
+};
+
+// Does the head of its manifest name this job?
+bool is_of_job(int directory, const char* job_digits) {
+  const long fd = sys::call(__NR_openat, directory, kManifestName, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L);
+  if (sys::failed(fd)) return false;
+  const ScopedFd file(static_cast<int>(fd));
+  char head[256];
+  const long n = sys::call(__NR_read, file.get(), head, sizeof(head));
+  return n > 0 &&
+         std::string_view(head, static_cast<size_t>(n)).find(std::string_view(job_digits, 32)) !=
+             std::string_view::npos;
+}
+
+// The sequences of other checkpoints whose images those of this one are increments to.
+template <typename Visit>
+void each_parent(int directory, const ImageKey* key, Visit visit) {
+  scan_directory(directory, [&](std::string_view name) {
+    if (!name.ends_with(".ckpt")) return;
+    const long fd = sys::call(__NR_openat, directory, name.data(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L);
+    if (sys::failed(fd)) return;
+    const ScopedFd file(static_cast<int>(fd));
+    auto brief = probe_image(file.get(), name.data(), key);
+    if (brief.ok() && brief->parent.sequence != 0) visit(brief->parent.sequence);
+  });
+}
+
+// hold_image() of image_directory.h: a restart reads it, or whoever makes an increment to it.
+bool is_held(int directory) {
+  bool held = false;
+  scan_directory(directory, [&](std::string_view name) {
+    if (held || !name.ends_with(".ckpt")) return;
+    const long fd = sys::call(__NR_openat, directory, name.data(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L);
+    if (sys::failed(fd)) return;
+    const ScopedFd file(static_cast<int>(fd));
+    held = sys::call(__NR_flock, fd, static_cast<long>(LOCK_EX | LOCK_NB)) == -EWOULDBLOCK;
+  });
+  return held;
+}
+
+}  // namespace
+
+bool try_lock(int directory) {
+  return sys::call(__NR_flock, directory, static_cast<long>(LOCK_EX | LOCK_NB)) != -EWOULDBLOCK;
+}
+
+Result<uint64_t> next_job_sequence(int directory) {
+  uint64_t highest = 0;
+  const long r = scan_directory(directory, [&](std::string_view name) {
+    ParsedJobName parsed;
+    if (parse_job_name(name, &parsed)) highest = std::max(highest, parsed.sequence);
+  });
+  if (sys::failed(r)) {
+    return make_error(ExitCode::kIo, static_cast<int>(r), "cannot list the image directory ({}); see CKPT_DIR",
+                      errno_name(static_cast<int>(r)));
+  }
+  return highest + 1;
+}
+
+Result<ScopedFd> make_temporary(int directory, const JobName& name) {
+  const long made = sys::call(__NR_mkdirat, directory, name.temporary, 0700L);
+  if (sys::failed(made)) return image_io_error("create", name.temporary, made);
+  ScopedFd fd = open_directory(directory, name.temporary);
+  if (!fd.valid()) return image_io_error("open", name.temporary, -ENOENT);
+  sys::call(__NR_fchmod, fd.get(), 0700L);  // the umask may have taken bits away
+  return fd;
+}
+
+Result<void> commit_directory(int directory, int temporary, const JobName& name) {
+  long r = sys::call(__NR_fsync, temporary);
+  if (sys::failed(r)) return image_io_error("make durable (fsync)", name.temporary, r);
+  r = sys::call(__NR_renameat2, directory, name.temporary, directory, name.text,
+                static_cast<long>(RENAME_NOREPLACE));
+  if (r == -EINVAL || r == -ENOSYS)  // a file system without it: with the lock nobody makes the name
+    r = sys::call(__NR_renameat, directory, name.temporary, directory, name.text);
+  if (sys::failed(r)) return image_io_error("rename the finished checkpoint to", name.text, r);
+  r = sys::call(__NR_fsync, directory);
+  if (sys::failed(r)) {
+    // Nobody may count on a name that the next power failure can take back.
+    sys::call(__NR_renameat, directory, name.text, directory, name.temporary);
+    return image_io_error("make durable (fsync of the directory)", name.text, r);
+  }
+  return {};
+}
+
+void remove_job_directory(int directory, const char* name) {
+  {
+    const ScopedFd inside = open_directory(directory, name);
+    if (!inside.valid()) return;
+    // The manifest first: what is half removed is no checkpoint.
+    sys::call(__NR_unlinkat, inside.get(), kManifestName, 0L);
+    scan_directory(inside.get(), [&](std::string_view entry) {
+      if (entry != "." && entry != "..") sys::call(__NR_unlinkat, inside.get(), entry.data(), 0L);
+    });
+  }
+  sys::call(__NR_unlinkat, directory, name, static_cast<long>(AT_REMOVEDIR));
+}
+
+uint32_t remove_dead_jobs(int directory) {
+  uint32_t removed = 0;
+  scan_directory(directory, [&](std::string_view name) {
+    ParsedJobName parsed;
+    if (!parse_job_name(name, &parsed) || !parsed.temporary) return;
+    remove_job_directory(directory, name.data());
+    ++removed;
+  });
+  return removed;
+}
+
+Result<PrunedJobs> prune_jobs(int directory, const uint8_t job[16], uint32_t keep, const ImageKey* key) {
+  PrunedJobs pruned;
+  Arena arena;
+  if (!arena.reserve(4 << 20)) {
+    return make_error(ExitCode::kSystem, ENOMEM,
+                      "old checkpoints are not removed: no memory for their list; raise the limit (ulimit -v)");
+  }
+  ArenaVector<Checkpoint> list(arena);
+  const JobText digits = job_text(job);
+  bool room = true;
+  const long r = scan_directory(directory, [&](std::string_view name) {
+    ParsedJobName parsed;
+    if (!room || !parse_job_name(name, &parsed) || parsed.temporary || name.size() >= sizeof(Checkpoint::name))
+      return;
+    const ScopedFd inside = open_directory(directory, name.data());
+    if (!inside.valid() || !is_of_job(inside.get(), digits.text)) return;
+    Checkpoint one{parsed.sequence, false, {}};
+    name.copy(one.name, sizeof(one.name) - 1);
+    room = list.push_back(one);
+  });
+  if (sys::failed(r) || !room) {
+    return make_error(ExitCode::kIo, static_cast<int>(r), "old checkpoints are not removed: cannot list them ({})",
+                      errno_name(static_cast<int>(r)));
+  }
+  std::sort(list.begin(), list.end(),
+            [](const Checkpoint& a, const Checkpoint& b) { return a.sequence < b.sequence; });
+  // From the newest down: whoever stays keeps its parents, which are older.
+  for (size_t i = list.size(); i-- > 0;) {
+    Checkpoint& one = list[i];
+    const ScopedFd inside = open_directory(directory, one.name);
+    if (!inside.valid()) continue;
+    one.stays = one.stays || keep == 0 || list.size() - i <= keep || is_held(inside.get());
+    if (!one.stays) continue;
+    ++pruned.kept;
+    each_parent(inside.get(), key, [&](uint64_t sequence) {
+      for (Checkpoint& other : list) other.stays = other.stays || other.sequence == sequence;
+    });
+  }
+  // Increments go before what they are increments to.
+  for (size_t i = list.size(); i-- > 0;) {
+    if (list[i].stays) continue;
+    remove_job_directory(directory, list[i].name);
+    ++pruned.removed;
+  }
+  return pruned;
+}
+
+}  // namespace ckpt::job

@@ -1,0 +1,39 @@
+// The directories of a job's checkpoints: numbered, made, committed, removed, pruned.
+//
+// Owner:     job. Callers: the coordinator's agent, a member's when its coordinator is gone, and ckpt gc; whoever
+//            makes, commits or removes one holds the lock of the image directory. Raw system calls, no allocation.
+// Never:     removes what is not the name of a job's checkpoint; follows a link.
+#pragma once
+
+#include "base/raii_fd.h"
+#include "base/result.h"
+#include "image/format/image_key.h"
+#include "job/format/job_name.h"
+
+namespace ckpt::job {
+
+// flock(2) of the image directory: one job's checkpoint at a time. Not valid: somebody else has it. Where there
+// are no locks, it is given to everybody.
+bool try_lock(int directory);
+
+// One more than the highest of all jobs' checkpoints there, unfinished ones included.
+Result<uint64_t> next_job_sequence(int directory);
+
+// A new temporary directory, 0700.
+Result<ScopedFd> make_temporary(int directory, const JobName& name);
+// Makes its entries durable, renames it, makes the name durable. On failure there is no directory of the final
+// name.
+Result<void> commit_directory(int directory, int temporary, const JobName& name);
+// With all images in it. An entry that is no file stays, and the directory with it.
+void remove_job_directory(int directory, const char* name);
+// Those that dead coordinators left behind. With the lock.
+uint32_t remove_dead_jobs(int directory);
+
+struct PrunedJobs {
+  uint32_t removed = 0, kept = 0;
+};
+// Of the complete checkpoints of this job the newest `keep` stay (0: all), those whose images theirs are
+// increments to, and those that somebody reads.
+Result<PrunedJobs> prune_jobs(int directory, const uint8_t job[16], uint32_t keep, const ImageKey* key);
+
+}  // namespace ckpt::job

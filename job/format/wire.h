@@ -1,0 +1,90 @@
+// What the coordinator of a job's checkpoint and the other members say to each other, over the socket by which
+// a member was asked (base/control_protocol.h, operation kJoin). docs/jobs.md has the states.
+//
+// Owner:     job. Callers: agents of one job, all with the same library.
+//
+//   coordinator            member
+//   JoinRequest      -->
+//                    <--   kPrepared   armed; the program runs
+//   kHold            -->               creation of processes waits from here to kGo
+//                    <--   kHeld       (with kJoinHeld in the request: instead of kPrepared and kHold)
+//   kStop            -->
+//                    <--   kStanding   all its threads stand
+//   kSample          -->               all of all members stand
+//                    <--   kSampled    Standing, then OpenFileKey for each open file
+//   kGo              -->               all are sampled
+//                    <--   kWritten    Written: its image is durable in the temporary directory
+//   kDone            -->               the directory has its name
+// At any time: kFailed (Failed) from a member, kAbort from the coordinator; a socket that closes is the same.
+#pragma once
+
+#include <cstdint>
+
+namespace ckpt::job {
+
+enum class Step : uint32_t {
+  kNone = 0,
+  kPrepared,
+  kHold,
+  kHeld,
+  kStop,
+  kStanding,
+  kSample,
+  kSampled,
+  kGo,
+  kWritten,
+  kDone,
+  kAbort,
+  kFailed,
+};
+
+struct MessageHead {
+  uint32_t step;   // Step
+  uint32_t bytes;  // that follow
+};
+inline constexpr uint32_t kMostMessageBytes = 64 << 20;
+
+enum JoinFlag : uint32_t {
+  kJoinHeld = 1u << 0,      // came late: creation is held at once
+  kJoinByFork = 1u << 1,    // others have failed twice: mode fork
+};
+
+struct JoinRequest {
+  uint8_t job[16];
+  uint64_t sequence;
+  uint32_t flags;  // JoinFlag
+  int32_t root;
+  char directory[1200];  // absolute
+  char name[96];         // of the checkpoint's directory when it is complete
+  char temporary[96];    // and now
+};
+
+struct Standing {
+  int64_t began_ns;  // CLOCK_MONOTONIC: its first thread was signalled
+  int32_t tid;       // one of its threads that has not exited
+  uint32_t subreaper;
+  int32_t pdeath_signal;  // of its first thread, or of another that has one
+  uint32_t reserved;
+};
+
+// One open file description of a member: what is compared before the kernel is asked.
+struct OpenFileKey {
+  uint32_t open_file;  // OpenFileRecord::id
+  int32_t fd;          // one descriptor of it
+  uint64_t device, inode;
+  uint32_t open_flags;
+  uint32_t kind;  // OpenFileKind
+};
+
+struct Written {
+  int64_t resumed_ns;  // CLOCK_MONOTONIC: its last thread went on
+  uint64_t bytes_memory, bytes_written;
+};
+
+struct Failed {
+  uint32_t code;   // ExitCode
+  uint32_t again;  // another attempt may succeed
+  char text[320];
+};
+
+}  // namespace ckpt::job

@@ -1,0 +1,181 @@
+// Going back: descriptors. All of it is done by a parked thread, which has the program's table.
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cstddef>
+
+#include "libckpt_rt/back/back_run.h"
+
+namespace ckpt {
+
+namespace {
+constexpr uint32_t kAtOnce = 64;  // descriptors in one message
+}
+
+Result<void> BackRun::receive_descriptors() {
+  if (head_.received == 0) return {};
+  received_ = static_cast<int*>(arena_.allocate(head_.received * sizeof(int)));
+  if (received_ == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of descriptors");
+  threads_.run_on(*threads_.executor(), &receive_on_thread, this);
+  if (descriptor_error_ == 0) return {};
+  return make_error(ExitCode::kUnavailable, static_cast<int>(descriptor_error_),
+                    "descriptors that were closed since cannot be handed over ({}): raise ulimit -n; the program goes "
+                    "on as it was",
+                    errno_name(static_cast<int>(descriptor_error_)));
+}
+
+void BackRun::receive_on_thread(void* self) {
+  auto& run = *static_cast<BackRun*>(self);
+  const long fd = sys::call(__NR_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0L);
+  uint32_t got = 0;
+  auto receive_all = [&]() -> long {
+    if (sys::failed(fd)) return fd;
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    auto end = fmt::format_to_n(address.sun_path + 1, sizeof(address.sun_path) - 1, "ckpt_back.{:016x}", run.head_.cookie);
+    const size_t length = offsetof(sockaddr_un, sun_path) + 1 + end.size;
+    if (long r = sys::call(__NR_connect, fd, &address, length); r != 0) return r;
+    while (got < run.head_.received) {
+      char byte = 0;
+      iovec part{&byte, 1};
+      alignas(cmsghdr) char control[CMSG_SPACE(kAtOnce * sizeof(int))];
+      msghdr message{};
+      message.msg_iov = &part;
+      message.msg_iovlen = 1;
+      message.msg_control = control;
+      message.msg_controllen = sizeof(control);
+      const long n = sys::call(__NR_recvmsg, fd, &message, MSG_CMSG_CLOEXEC);
+      if (n == -EINTR) continue;
+      if (n <= 0) return n == 0 ? -EPIPE : n;
+      const cmsghdr* c = CMSG_FIRSTHDR(&message);
+      if (c == nullptr || c->cmsg_type != SCM_RIGHTS) return -EMFILE;
+      const auto count = static_cast<uint32_t>((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+      for (uint32_t i = 0; i < count && got < run.head_.received; ++i) {
+        int low;
+        std::memcpy(&low, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+        // Out of the way of the numbers that are to be filled.
+        const long high = sys::call(__NR_fcntl, low, static_cast<long>(F_DUPFD_CLOEXEC), long{run.head_.first_free});
+        sys::call(__NR_close, low);
+        if (sys::failed(high)) return high;
+        run.received_[got++] = static_cast<int>(high);
+      }
+    }
+    return 0;
+  };
+  run.descriptor_error_ = receive_all();
+  if (!sys::failed(fd)) sys::call(__NR_close, fd);
+  for (uint32_t i = 0; run.descriptor_error_ != 0 && i < got; ++i) sys::call(__NR_close, run.received_[i]);
+}
+
+void BackRun::change_descriptors() {
+  descriptor_error_ = 0;
+  threads_.run_on(*threads_.executor(), &change_on_thread, this);
+  if (descriptor_error_ != 0) die("changing a descriptor", descriptor_error_, descriptor_at_);
+}
+
+void BackRun::change_on_thread(void* self) {
+  auto& run = *static_cast<BackRun*>(self);
+  for (const BackDescriptorOp& op : run.list<BackDescriptorOp>(run.head_.descriptors, run.head_.descriptor_count)) {
+    if (run.change_descriptor(op)) continue;
+    run.descriptor_at_ = static_cast<uint64_t>(op.fd);
+    break;
+  }
+  for (uint32_t i = 0; i < run.head_.received; ++i) sys::call(__NR_close, run.received_[i]);
+}
+
+bool BackRun::change_descriptor(const BackDescriptorOp& op) {
+  const std::byte* data = plan_ + op.data;
+  auto flags = [&] { return op.b != 0 ? O_CLOEXEC : 0; };
+  long r = 0;
+  switch (static_cast<BackDescriptor>(op.kind)) {
+    case BackDescriptor::kClose:
+      sys::call(__NR_close, op.fd);
+      return true;
+    case BackDescriptor::kDup:
+      r = sys::call(__NR_dup3, op.a, op.fd, flags());
+      break;
+    case BackDescriptor::kPlace:
+      r = sys::call(__NR_dup3, received_[op.a], op.fd, flags());
+      break;
+    case BackDescriptor::kFlags:
+      r = sys::call(__NR_fcntl, op.fd, F_SETFD, op.a);
+      break;
+    case BackDescriptor::kStatus:
+      r = sys::call(__NR_fcntl, op.fd, F_SETFL, op.a);
+      break;
+    case BackDescriptor::kSeek:
+      r = sys::call(__NR_lseek, op.fd, op.a, SEEK_SET);
+      if (r >= 0) r = 0;
+      break;
+    case BackDescriptor::kEvent: {
+      uint64_t value = 0;
+      // A semaphore gives one at a time.
+      long status = sys::call(__NR_fcntl, op.fd, F_GETFL, 0L);
+      sys::call(__NR_fcntl, op.fd, F_SETFL, status | O_NONBLOCK);
+      while (sys::call(__NR_read, op.fd, &value, sizeof(value)) == sizeof(value)) {
+      }
+      value = static_cast<uint64_t>(op.a);
+      if (value != 0) r = sys::call(__NR_write, op.fd, &value, sizeof(value));
+      sys::call(__NR_fcntl, op.fd, F_SETFL, status);
+      if (r > 0) r = 0;
+      break;
+    }
+    case BackDescriptor::kTimer:
+      r = sys::call(__NR_timerfd_settime, op.fd, op.a, data, 0L);
+      break;
+    case BackDescriptor::kSignals: {
+      const auto mask = static_cast<uint64_t>(op.a);
+      r = sys::call(__NR_signalfd4, op.fd, &mask, 8L, 0L);
+      if (r >= 0) r = 0;
+      break;
+    }
+    case BackDescriptor::kPipe: {
+      char scratch[4096];
+      for (int waiting = 0; sys::call(__NR_ioctl, op.a, FIONREAD, &waiting) == 0 && waiting > 0;) {
+        const auto part = static_cast<size_t>(waiting) < sizeof(scratch) ? static_cast<size_t>(waiting) : sizeof(scratch);
+        if (sys::call(__NR_read, op.a, scratch, part) <= 0) break;
+      }
+      for (uint64_t done = 0; done < op.bytes && r >= 0;) {
+        r = sys::call(__NR_write, op.fd, data + done, op.bytes - done);
+        if (r > 0) done += static_cast<uint64_t>(r);
+      }
+      if (r > 0) r = 0;
+      break;
+    }
+    case BackDescriptor::kEpoll:
+      r = sys::call(__NR_epoll_ctl, op.fd, op.a, op.b, data);
+      // It went with the last descriptor of what it watched.
+      if (op.a == EPOLL_CTL_DEL) r = 0;
+      break;
+    case BackDescriptor::kSize:
+      r = sys::call(__NR_ftruncate, op.fd, op.a);
+      break;
+    case BackDescriptor::kContent:
+      for (uint64_t done = 0; done < op.bytes && r >= 0;) {
+        r = sys::call(__NR_pwrite64, op.fd, data + done, op.bytes - done, op.a + static_cast<int64_t>(done));
+        if (r > 0) done += static_cast<uint64_t>(r);
+      }
+      if (r > 0) r = 0;
+      break;
+    case BackDescriptor::kDirectory:
+      r = sys::call(__NR_chdir, data);
+      break;
+    case BackDescriptor::kUmask:
+      sys::call(__NR_umask, op.a);
+      break;
+    case BackDescriptor::kLock:
+      sys::call(__NR_fcntl, op.fd, F_SETLK, data);
+      break;
+    default:
+      r = -EINVAL;
+  }
+  descriptor_error_ = r < 0 ? r : 0;
+  return r >= 0;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,120 @@
+// Going back: mappings, and what is in them.
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+#include "libckpt_rt/back/back_run.h"
+#include "libckpt_rt/core/library.h"
+
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24  // Linux 5.18
+#endif
+
+namespace ckpt {
+
+void BackRun::change_memory() {
+  for (const BackMemoryOp& op : list<BackMemoryOp>(head_.memory, head_.memory_count)) change_one(op);
+}
+
+void BackRun::change_one(const BackMemoryOp& op) {
+  long r = 0;
+  switch (static_cast<BackMemory>(op.kind)) {
+    case BackMemory::kUnmap:
+      r = sys::call(__NR_munmap, op.start, op.length);
+      if (sys::failed(r)) die("munmap", r, op.start);
+      return;
+    case BackMemory::kBrk:
+      r = sys::call(__NR_brk, op.start);
+      if (static_cast<uint64_t>(r) != op.start) die("brk", -ENOMEM, op.start);
+      return;
+    case BackMemory::kMap: {
+      long fd = -1;
+      if (op.path != 0) {
+        fd = sys::call(__NR_openat, AT_FDCWD, reinterpret_cast<const char*>(plan_ + op.path),
+                       op.open_flags | O_CLOEXEC, 0L);
+        if (sys::failed(fd)) die("opening a mapped file again", fd, op.start);
+      }
+      r = sys::call(__NR_mmap, op.start, op.length, op.prot, op.flags | MAP_FIXED_NOREPLACE, fd, op.offset);
+      if (fd >= 0) sys::call(__NR_close, fd);
+      if (!sys::failed(r) && static_cast<uint64_t>(r) != op.start) r = -EEXIST;
+      if (sys::failed(r)) die("mmap", r, op.start);
+      return;
+    }
+    case BackMemory::kProtect:
+      r = sys::call(__NR_mprotect, op.start, op.length, op.prot);
+      if (sys::failed(r)) die("mprotect", r, op.start);
+      return;
+    case BackMemory::kDrop:
+      r = sys::call(__NR_madvise, op.start, op.length, MADV_DONTNEED);
+      if (r == -EINVAL) r = sys::call(__NR_madvise, op.start, op.length, MADV_DONTNEED_LOCKED);
+      if (sys::failed(r)) die("madvise(MADV_DONTNEED)", r, op.start);
+      return;
+    case BackMemory::kZero:
+      r = sys::call(__NR_madvise, op.start, op.length, MADV_REMOVE);
+      if (sys::failed(r)) die("madvise(MADV_REMOVE)", r, op.start);
+      return;
+    case BackMemory::kAdvise:
+      sys::call(__NR_madvise, op.start, op.length, long{op.prot});
+      return;
+  }
+  die("an unknown order", -EINVAL, op.start);
+}
+
+// By the kernel: where memory cannot be written a thread would get a signal. What is read-only, or unreadable, only
+// the other way reaches.
+void BackRun::put(uint64_t address, const std::byte* from, uint64_t bytes) {
+  cost_.bytes += bytes;
+  if (!filtered_) {
+    iovec local{const_cast<std::byte*>(from), bytes}, remote{reinterpret_cast<void*>(address), bytes};
+    const long n = sys::call(__NR_process_vm_writev, sys::gettid(), &local, 1, &remote, 1, 0L);
+    if (n == static_cast<long>(bytes)) return;
+  }
+  for (uint64_t done = 0; done < bytes;) {
+    const long n = sys::call(__NR_pwrite64, memory_fd_, from + done, bytes - done, address + done);
+    if (n <= 0) die("writing memory", n, address + done);
+    done += static_cast<uint64_t>(n);
+  }
+}
+
+void BackRun::fill(std::span<const BackFill> fills, bool late) {
+  for (const BackFill& f : fills) {
+    if ((f.late != 0) == late) put(f.address, data_ + f.at, f.length);
+  }
+}
+
+void BackRun::fill_all() {
+  fill(list<BackFill>(head_.fills, head_.fill_count), false);
+  // What is late lies in the first part, which stays where it is.
+  for (uint32_t more = head_.more; more != 0;) {
+    message_ = {};
+    message_.says = static_cast<uint32_t>(BackSays::kMore);
+    auto reply = ask(message_);
+    if (!reply.ok()) die("getting more of the image", -EIO, 0);
+    fill(list<BackFill>(reply->fills, reply->fill_count), false);
+    more = reply->more;
+  }
+}
+
+void BackRun::put_library_back() {
+  kept_->keep();
+  if (watch_ != nullptr) {
+    // The thread that serves faults looks into the library's data too.
+    ArmedMemory::Serving serving(watch_->protection);
+    fill(list<BackFill>(head_.fills, head_.fill_count), true);
+    kept_->put_in(watch_);
+  } else {
+    fill(list<BackFill>(head_.fills, head_.fill_count), true);
+    kept_->put_in(nullptr);
+  }
+  for (ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next) {
+    ParkedThreads::Thread* thread = threads_.find(s->tid);
+    if (thread == nullptr) die("finding a thread", -ESRCH, static_cast<uint64_t>(s->tid));
+    thread->slot = s;
+  }
+  for (const ParkedThreads::Thread* thread : threads_.threads()) {
+    if (thread->slot == nullptr) die("finding a thread", -ESRCH, static_cast<uint64_t>(thread->tid));
+  }
+}
+
+}  // namespace ckpt

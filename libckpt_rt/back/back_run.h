@@ -1,0 +1,108 @@
+// Going back in place: the program becomes again what it was at a checkpoint, without ending (docs/back.md).
+//
+// The asker (`ckpt back`) reads the image and compares; this carries out. What runs while the memory of the program
+// is replaced is the agent, on a stack and in an arena of ours, and a thread that serves faults; the program's
+// threads are parked (parked_threads.h). The library's own data is put back last.
+//
+//   prepare   program running: window, lists, what the watch knows
+//   stand     all threads stopped: what the program is now, as a META for the asker
+//   commit    threads parked and made; the asker's word that files are cut. A failure before it: the program goes
+//             on as it was. A failure after it: it is killed, and a line says why
+//   go on     memory, descriptors, settings, signals, timers; then all threads at once
+//
+// Owner:     libckpt_rt, back*.cc. Callers: the agent, one at a time.
+// Never:     uses the library's data between commit and the end but where it says so; allocates but from its arena.
+#pragma once
+
+#include "base/back_protocol.h"
+#include "libckpt_rt/back/kept_state.h"
+#include "libckpt_rt/back/parked_threads.h"
+#include "libckpt_rt/capture/memory_map.h"
+#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/protect/watch.h"
+
+namespace ckpt {
+
+struct BackCost {
+  int64_t pause_ns = 0;  // from the first signal until the threads went on
+  uint64_t bytes = 0;    // put back
+  uint32_t watched = 0;  // only what was written since
+  uint32_t threads = 0, ended = 0, made = 0;
+  uint32_t notes = 0;  // LibraryNotes
+  uint32_t generation = 0;
+};
+
+class BackRun {
+ public:
+  explicit BackRun(int socket) : socket_(socket), map_before_(arena_), map_(arena_) {}
+  ~BackRun();
+  BackRun(const BackRun&) = delete;
+  BackRun& operator=(const BackRun&) = delete;
+
+  Result<BackCost> run();
+  // The asker has been told.
+  bool answered() const { return answered_; }
+
+ private:
+  Result<void> take_order();
+  Result<void> prepare();
+  void own_ranges();
+  Result<void> tell_ahead();
+  // back_stand.cc
+  Result<void> stand();
+  Result<void> describe();
+  Result<void> list_unwritten(bool sure, uint64_t at, BackMessage& message);
+  Result<void> hear_plan();
+  Result<void> make_threads();
+  Result<void> commit();
+  // back_memory.cc: after commit a failure is the end of the program.
+  void change_memory();
+  void change_one(const BackMemoryOp& op);
+  void fill(std::span<const BackFill> fills, bool late);
+  void put(uint64_t address, const std::byte* from, uint64_t bytes);
+  void fill_all();
+  void put_library_back();
+  // back_descriptors.cc
+  Result<void> receive_descriptors();
+  void change_descriptors();
+  static void receive_on_thread(void* self);
+  static void change_on_thread(void* self);
+  bool change_descriptor(const BackDescriptorOp& op);
+  // back_signals.cc
+  void forget_pending();
+  void restore_rest();
+  static void before_go(void* self);
+
+  Result<BackReply> ask(const BackMessage& message);
+  [[noreturn]] void die(const char* what, long error, uint64_t where);
+  template <typename T>
+  std::span<const T> list(uint64_t at, uint64_t count) const {
+    return {reinterpret_cast<const T*>(plan_ + at), count};
+  }
+
+  const int socket_;
+  bool stopped_ = false, parked_ = false, committed_ = false, answered_ = false;
+  Arena arena_;
+  ArenaVector<AddrRange> own_;
+  MemoryMap map_before_, map_;
+  BackOrder order_{};
+  Watch* watch_ = nullptr;
+  int window_fd_ = -1, memory_fd_ = -1;
+  std::byte *window_ = nullptr, *plan_ = nullptr, *data_ = nullptr;
+  uint64_t window_bytes_ = 0;
+  BackPlan head_{};
+  BackMessage message_{};
+  ParkedThreads threads_;
+  KeptState* kept_ = nullptr;
+  AddrRange late_{};
+  int* received_ = nullptr;
+  long descriptor_error_ = 0;
+  uint64_t descriptor_at_ = 0;
+  char directory_[1200] = {};
+  int64_t began_ns_ = 0;
+  int pid_ = 0;
+  bool filtered_ = false;
+  BackCost cost_;
+};
+
+}  // namespace ckpt

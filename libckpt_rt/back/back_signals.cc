@@ -1,0 +1,76 @@
+// Going back: signals, timers, limits and settings, when memory and descriptors are as they were.
+#include <errno.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+
+#include "libckpt_rt/back/back_run.h"
+#include "libckpt_rt/checkpoint/callbacks.h"
+#include "libckpt_rt/core/library.h"
+
+namespace ckpt {
+
+namespace {
+
+// What came since the checkpoint has not come. Ours stay: an asker waits for them.
+void take_all_pending(void* except) {
+  const uint64_t wanted = ~*static_cast<const uint64_t*>(except);
+  const timespec now{0, 0};
+  siginfo_t info;
+  for (uint32_t i = 0; i < 2 * PendingSignals::kMost; ++i) {
+    if (sys::call(__NR_rt_sigtimedwait, &wanted, &info, &now, 8L) <= 0) return;
+  }
+}
+
+void delete_timers() {
+  char text[32 << 10];
+  ProcessTexts texts;
+  const long n = texts.read(ProcessTexts::kTimers, 0, false, text, sizeof(text));
+  std::string_view rest(text, n > 0 ? static_cast<size_t>(n) : 0);
+  for (size_t at; (at = rest.find("ID: ")) != rest.npos;) {
+    rest.remove_prefix(at + 4);
+    int id = 0;
+    while (!rest.empty() && rest[0] >= '0' && rest[0] <= '9') {
+      id = id * 10 + (rest[0] - '0');
+      rest.remove_prefix(1);
+    }
+    sys::call(__NR_timer_delete, id);
+  }
+  const itimerval none{};
+  for (int which = 0; which < 3; ++which) sys::call(__NR_setitimer, which, &none, 0L);
+}
+
+}  // namespace
+
+void BackRun::forget_pending() {
+  constexpr uint64_t kOfLibc = 1ull << 31 | 1ull << 32;
+  uint64_t except = 1ull << (library.signal - 1) | kOfLibc;
+  for (ParkedThreads::Thread* thread : threads_.threads()) threads_.run_on(*thread, &take_all_pending, &except);
+}
+
+void BackRun::restore_rest() {
+  for (uint32_t i = 0; i < 16; ++i) {
+    const rlimit64 was{library.process.limits.soft[i], library.process.limits.hard[i]};
+    rlimit64 now{};
+    if (sys::call(__NR_prlimit64, 0L, i, 0L, &now) != 0) continue;
+    if (now.rlim_cur == was.rlim_cur && now.rlim_max == was.rlim_max) continue;
+    if (sys::call(__NR_prlimit64, 0L, i, &was, 0L) == 0) continue;
+    // A hard limit that was lowered since stays.
+    const rlimit64 part{was.rlim_cur < now.rlim_max ? was.rlim_cur : now.rlim_max, now.rlim_max};
+    sys::call(__NR_prlimit64, 0L, i, &part, 0L);
+  }
+  delete_timers();
+  forget_pending();
+  const long r = restore_signal_actions(library.process);
+  if (r != 0) die("setting signal actions", r, 0);
+}
+
+// On the leader: only it may say who sent a signal, and a timer may count its time.
+void BackRun::before_go(void* self) {
+  auto& run = *static_cast<BackRun*>(self);
+  run.cost_.notes |= restore_process_settings(library.process);
+  const long r = restore_timers(library.process.timers);
+  if (r != 0) run.die("making timers again", r, 0);
+  queue_again(library.pending, 0);
+}
+
+}  // namespace ckpt

@@ -1,0 +1,57 @@
+#include "libckpt_rt/back/kept_state.h"
+
+#include <algorithm>
+
+#include "libckpt_rt/capture/futex_words.h"
+#include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/loading.h"
+#include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/interpose/memory/gate.h"
+#include "libckpt_rt/protect/release_guard.h"
+
+namespace ckpt {
+
+namespace {
+RawThread* const kThreads[] = {&library.agent, &library.fault_handler, &library.writer, &library.engine};
+}
+
+void KeptState::keep() {
+  for (size_t i = 0; i < std::size(kThreads); ++i) std::memcpy(static_cast<void*>(&threads_[i]), kThreads[i], sizeof(RawThread));
+  std::memcpy(static_cast<void*>(&statistics_), &library.statistics, sizeof(statistics_));
+  std::memcpy(static_cast<void*>(&compression_), &library.compression, sizeof(compression_));
+  settings_ = library.settings;
+  agent::keep(agent_);
+  guard_ = guard::own_range();
+  generation_ = library.generation;
+  memory_registered_ = hooks::memory_registered.load(std::memory_order_relaxed);
+  monotonic_shift_ns_ = library.monotonic_shift_ns;
+  last_streamed_ = library.last_streamed;
+  has_forked_ = hooks::has_forked.load(std::memory_order_relaxed);
+}
+
+void KeptState::put_in(Watch* watch) {
+  for (size_t i = 0; i < std::size(kThreads); ++i) std::memcpy(static_cast<void*>(kThreads[i]), &threads_[i], sizeof(RawThread));
+  std::memcpy(static_cast<void*>(&library.statistics), &statistics_, sizeof(statistics_));
+  std::memcpy(static_cast<void*>(&library.compression), &compression_, sizeof(compression_));
+  library.settings = settings_;
+  library.generation = std::max(library.generation, generation_) + 1;
+  library.monotonic_shift_ns = monotonic_shift_ns_;
+  hooks::monotonic_shift_ns.store(monotonic_shift_ns_, std::memory_order_relaxed);
+  library.last_streamed = std::max(library.last_streamed, last_streamed_);
+  if (has_forked_) hooks::has_forked.store(true, std::memory_order_relaxed);
+  agent::return_kept(agent_, library.generation);
+
+  loading::begin(0);
+  library.world.reset_after_restart();
+  release_guard::reset_after_restart();
+  if (watch != nullptr) hooks::memory_registered.store(memory_registered_, std::memory_order_relaxed);
+  const bool same_guard = guard::own_range().start == guard_.start;
+  guard::reset(same_guard);
+  if (!same_guard && !guard_.empty()) sys::call(__NR_munmap, guard_.start.value, guard_.size());
+  reset_gate_after_restart();
+  futex_words::reset_hold();
+  Watch::forget_kept();
+  if (watch != nullptr) watch->keep();
+}
+
+}  // namespace ckpt

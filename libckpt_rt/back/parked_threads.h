@@ -1,0 +1,73 @@
+// Threads of the program that have left their stacks, while the memory under them is put back.
+//
+// A stopped thread stands in our signal handler, on a stack of the program. A parked one waits on a stack of ours
+// and touches nothing else: no memory of the program, no thread-local storage, no word of the library's data. The
+// kernel knows no word of its either (rseq, robust list, clear_child_tid), which it would write to.
+//
+//   stopped ──park()──► parked ──unpark()──► stopped              nothing has happened
+//                          │ ──end()──► gone                      born since the checkpoint
+//                          └──resume()──► as its slot in the image says
+//
+// Owner:     BackRun. Memory: blocks of its arena, which holds no memory of the program's.
+// Callers:   the agent, with the threads stopped.
+// Never:     an order is given before the one before it is done.
+#pragma once
+
+#include "base/arena.h"
+#include "base/result.h"
+#include "libckpt_rt/core/thread_context.h"
+
+namespace ckpt {
+
+class ParkedThreads {
+ public:
+  struct Thread {
+    int tid = 0;
+    bool leader = false;
+    ThreadSlot* stopped = nullptr;   // where it stood; nullptr: made by create()
+    const ThreadSlot* slot = nullptr;  // resume(): as what it goes on
+    FutexWord order{0}, done{0};
+    void (*work)(void*) = nullptr;
+    void* argument = nullptr;
+    ParkedThreads* all = nullptr;
+    std::byte* stack_top = nullptr;
+  };
+
+  // Room for this many, and for the stacks of that many. Before the stop.
+  Result<void> reserve(Arena& arena, size_t threads);
+  // All that are in the list of stopped ones.
+  Result<void> park(ThreadSlot* first, int leader);
+  // The other way. Then the stop can be released.
+  void unpark();
+  // One more with this id, made by a parked one. 0, or -errno.
+  long create(int tid);
+  // Those that are not in the list, sorted, end. Returns when they are gone.
+  void end_others(std::span<const int32_t> tids);
+  // On a thread, wait for it.
+  void run_on(Thread& thread, void (*work)(void*), void* argument);
+  // The leader, else any.
+  Thread* executor();
+  Thread* find(int tid);
+  std::span<Thread* const> threads() const { return threads_.span(); }
+
+  // Each thread that has a slot goes on as it says, when all are ready: then before_go(argument) is called on the
+  // executor. Returns when none uses our memory any more. The LibraryNotes.
+  uint32_t resume(void (*before_go)(void*), void* argument);
+
+ private:
+  enum Order : uint32_t { kWait = 0, kRun = 1, kReturn = 2, kEnd = 3, kResume = 4 };
+  static void park_entry(void* thread);
+  static void wait_for_orders(void* thread);
+  static void created_entry(void* thread);
+  static void go_on(void* thread);
+  void give(Thread& thread, Order order);
+  Thread* add(Arena& arena);
+
+  Arena* arena_ = nullptr;
+  ArenaVector<Thread*> threads_;
+  FutexWord parked_{0};
+  FutexWord ready_{0}, go_{0}, left_{0};
+  std::atomic<uint32_t> notes_{0};
+};
+
+}  // namespace ckpt

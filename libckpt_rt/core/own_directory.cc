@@ -1,0 +1,117 @@
+#include "libckpt_rt/core/own_directory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/stat.h>
+
+#include <cstring>
+
+#include "image/write/image_directory.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+
+namespace {
+
+constexpr size_t kName = 32;  // of "/user-UID", with its end
+
+int handed = -1;  // of the agent's own table
+
+uint32_t effective_user() { return static_cast<uint32_t>(sys::call(__NR_geteuid)); }
+
+void name_of_user(uint32_t user, char (&name)[kName]) {
+  *fmt::format_to_n(name, kName - 1, "/user-{}", user).out = '\0';
+}
+
+// As the kernel names it: it may be behind directories that this user may not pass.
+Result<ScopedFd> open_handed() {
+  const long fd = sys::call(__NR_fcntl, handed, long{F_DUPFD_CLOEXEC}, 0L);
+  if (sys::failed(fd)) return make_error(ExitCode::kSystem, static_cast<int>(fd), "no descriptor is left");
+  ScopedFd directory(static_cast<int>(fd));
+  char link[40], name[sizeof(library.directory)];
+  *fmt::format_to_n(link, sizeof(link) - 1, "/proc/thread-self/fd/{}", handed).out = '\0';
+  const long n = sys::call(__NR_readlink, link, name, sizeof(name) - 1);
+  name[n > 0 ? n : 0] = '\0';
+  CKPT_TRY(check_image_directory(directory.get(), name));
+  std::memcpy(library.directory, name, sizeof(name));
+  return directory;
+}
+
+// The directory of a later user, which is there already.
+Result<ScopedFd> open_of_user(char* end) {
+  char name[kName];
+  name_of_user(effective_user(), name);
+  if (end + kName > library.directory + sizeof(library.directory))
+    return make_error(ExitCode::kCannotCreate, ENAMETOOLONG, "the name of the image directory is too long");
+  std::memcpy(end, name, kName);
+  const long fd = sys::call(__NR_openat, long{AT_FDCWD}, library.directory,
+                            long{O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW}, 0L);
+  if (sys::failed(fd)) return make_error(ExitCode::kPermission, static_cast<int>(fd), "it cannot be opened");
+  ScopedFd directory(static_cast<int>(fd));
+  CKPT_TRY(check_image_directory(directory.get(), library.directory));
+  return directory;
+}
+
+Result<ScopedFd> open_by_name() {
+  if (library.set_directory[0] == '\0')
+    std::memcpy(library.set_directory, library.directory, sizeof(library.directory));
+  std::memcpy(library.directory, library.set_directory, sizeof(library.directory));
+  auto set = open_image_directory(library.directory);
+  if (set.ok() || set.error().code != ExitCode::kPermission) return set;
+  char* end = library.directory + std::strlen(library.directory);
+  auto of_user = open_of_user(end);
+  if (of_user.ok()) return of_user;
+  *end = '\0';
+  return set;
+}
+
+}  // namespace
+
+Result<ScopedFd> open_own_directory() {
+  auto by_name = open_by_name();
+  if (by_name.ok() || handed < 0) return by_name;
+  auto open = open_handed();
+  if (open.ok()) return open;
+  return by_name;
+}
+
+namespace own_directory {
+
+const char* set_name() {
+  return library.set_directory[0] == '\0' ? library.directory : library.set_directory;
+}
+
+bool may_open() { return open_by_name().ok(); }
+
+void hand_over(ScopedFd directory) {
+  const ScopedFd before(handed);
+  handed = directory.release();
+}
+
+void prepare_for_user(uint32_t user) {
+  if (!library.active || library.pid != sys::getpid() || library.settings.directory[0] == '\0') return;
+  const uint32_t now = effective_user();
+  if (now != 0 || user == now || user == UINT32_MAX) return;
+  char name[kName];
+  name_of_user(user, name);
+  auto directory = open_image_directory(set_name());
+  if (!directory.ok()) return;  // the next checkpoint says why
+  // Root's until it has all of its rights.
+  if (sys::failed(sys::call(__NR_mkdirat, directory->get(), name + 1, 0700L))) return;
+  const long made = sys::call(__NR_openat, directory->get(), name + 1,
+                              long{O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW}, 0L);
+  if (sys::failed(made)) return;
+  const ScopedFd of_user(static_cast<int>(made));
+  sys::call(__NR_fchmod, of_user.get(), 0700L);
+  sys::call(__NR_fchown, of_user.get(), long{user}, -1L);
+  struct stat st {};
+  // To be passed, not to be read.
+  if (!sys::failed(sys::call(__NR_fstat, directory->get(), &st)))
+    sys::call(__NR_fchmod, directory->get(), (long{st.st_mode} & 07777) | 0011);
+}
+
+}  // namespace own_directory
+
+}  // namespace ckpt

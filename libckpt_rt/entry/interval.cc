@@ -1,0 +1,66 @@
+#include "libckpt_rt/entry/interval.h"
+
+#include <signal.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "image/write/image_directory.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/log.h"
+#include "libckpt_rt/entry/agent.h"
+
+namespace ckpt::interval {
+
+namespace {
+
+// CLOCK_MONOTONIC, ns; 0: none yet. The agent's.
+int64_t last_ns = 0;
+
+bool leads() { return library.job.root == 0 || library.job.root == library.pid; }
+
+void set_timer() {
+  const int64_t every = library.settings.every_ns;
+  const int64_t first = leads() ? every : 2 * every;
+  itimerspec when{};
+  when.it_value = {first / 1'000'000'000, first % 1'000'000'000};
+  when.it_interval = {every / 1'000'000'000, every % 1'000'000'000};
+  sys::call(__NR_timer_settime, library.interval_timer, 0, &when, 0L);
+}
+
+}  // namespace
+
+void arm() {
+  last_ns = 0;
+  if (library.settings.every_ns == 0) return;
+  sigevent event{};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = library.signal;
+  int id = -1;
+  if (long r = sys::call(__NR_timer_create, CLOCK_MONOTONIC, &event, &id); r != 0) {
+    const Error error =
+        make_error(ExitCode::kUnavailable, static_cast<int>(r),
+                   "no timer for CKPT_EVERY ({}); raise ulimit -i", errno_name(static_cast<int>(r)));
+    agent::count_failure(error);
+    if (auto directory = open_image_directory(library.directory); directory.ok())
+      log_line(directory->get(), error.message());
+    return;
+  }
+  library.interval_timer = id;
+  set_timer();
+}
+
+void resume() {
+  if (library.interval_timer >= 0) set_timer();
+}
+
+void put_off() {
+  last_ns = now_ns();
+  if (library.settings.every_ns != 0 && library.interval_timer >= 0 && !leads()) set_timer();
+}
+
+bool is_due() {
+  // Half: the first process's own checkpoints take their time, and its timer does not wait for them.
+  return leads() || last_ns == 0 || now_ns() - last_ns > library.settings.every_ns / 2;
+}
+
+}  // namespace ckpt::interval

@@ -1,0 +1,17 @@
+// The timer of CKPT_EVERY: one for a job, in its first process. The other members have one that goes off only
+// when nothing has been heard of the job for twice as long: then the first is gone, and one of them takes over.
+//
+// Owner:     libckpt_rt. Callers: the constructor and a forked child (arm); the agent (put_off, is_due).
+#pragma once
+
+namespace ckpt::interval {
+
+void arm();
+// A checkpoint of the job has been taken.
+void put_off();
+// The timer was off for a while: from now on again.
+void resume();
+// The timer has gone off: is a checkpoint due, or has another member just taken one?
+bool is_due();
+
+}  // namespace ckpt::interval

@@ -1,0 +1,24 @@
+// The end of the process: while its image is written for a job's checkpoint, the process waits for that, else
+// every short-lived child would spoil the checkpoint of all. exit() comes here by our destructor, which runs
+// when the program's own handlers have.
+#include <unistd.h>
+
+#include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/interpose/abi.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+using namespace ckpt;
+
+namespace {
+
+[[gnu::destructor(101)]] void at_exit() { hooks::before_end(); }
+
+[[noreturn]] void end(int status) {
+  hooks::before_end();
+  for (;;) sys::call(__NR_exit_group, long{status});
+}
+
+}  // namespace
+
+CKPT_INTERPOSE(void, _exit, int status) { end(status); }
+CKPT_INTERPOSE(void, _Exit, int status) { end(status); }

@@ -1,0 +1,41 @@
+// prctl(2): who forbids itself to read the processor's time stamp counter, or all system calls but four (strict seccomp),
+// must not be killed by what an interposed call does besides.
+#include <linux/seccomp.h>
+#include <stdarg.h>
+#include <sys/prctl.h>
+
+#include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/interpose/abi.h"
+#include "libckpt_rt/interpose/calls.h"
+#include "libckpt_rt/interpose/waits/clock.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::calls {
+
+long become_strict(long nr, long a, long b, long c, long d, long e) {
+  // Before the call: after it no other is allowed.
+  hooks::begin_strict();
+  forbid_time();
+  const long r = sys::call(nr, a, b, c, d, e);
+  if (sys::failed(r)) hooks::end_strict();
+  return r;
+}
+
+long prctl(int operation, long a, long b, long c, long d) {
+  if (operation == PR_SET_SECCOMP && a == SECCOMP_MODE_STRICT)
+    return become_strict(__NR_prctl, operation, a, b, c, d);
+  if (operation == PR_SET_TSC && a == PR_TSC_SIGSEGV) forbid_counter();
+  return sys::call(__NR_prctl, long{operation}, a, b, c, d);
+}
+
+}  // namespace ckpt::calls
+
+using namespace ckpt;
+
+CKPT_INTERPOSE(int, prctl, int operation, ...) {
+  va_list list;
+  va_start(list, operation);
+  const long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long), d = va_arg(list, long);
+  va_end(list);
+  return to_errno<int>(calls::prctl(operation, a, b, c, d));
+}

@@ -1,0 +1,35 @@
+// vfork, posix_spawn and posix_spawnp: told before they make a process, as fork.cc is. What libc makes for
+// itself (system, popen) is found when the job's members are listed again.
+#include <spawn.h>
+
+#include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/interpose/abi.h"
+#include "libckpt_rt/interpose/real.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+using namespace ckpt;
+
+namespace {
+
+using Spawn = int(pid_t*, const char*, const posix_spawn_file_actions_t*, const posix_spawnattr_t*, char* const[],
+                  char* const[]);
+
+}  // namespace
+
+CKPT_INTERPOSE(int, posix_spawn, pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
+               const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
+  hooks::before_spawn();
+  return real_function(RealFunction::kPosixSpawn).as<Spawn>()(pid, path, actions, attributes, argv, envp);
+}
+
+CKPT_INTERPOSE(int, posix_spawnp, pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
+               const posix_spawnattr_t* attributes, char* const argv[], char* const envp[]) {
+  hooks::before_spawn();
+  return real_function(RealFunction::kPosixSpawnp).as<Spawn>()(pid, file, actions, attributes, argv, envp);
+}
+
+// For vfork.S: libc's, which returns twice to the caller of ours.
+extern "C" [[gnu::visibility("hidden")]] void* ckpt_before_vfork() {
+  hooks::before_spawn();
+  return real_function(RealFunction::kVfork).address;
+}

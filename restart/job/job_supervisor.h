@@ -1,0 +1,89 @@
+// ckpt-restart while the processes of a job come back: who has reached which stage, the points at which all
+// wait for ckpt-restart, and the end of all when one fails.
+//
+// Owner:     restart. Callers: ckpt-restart's main thread, after launch().
+// Never:     lets one of them run before all stand ready; leaves one behind when it has failed.
+#pragma once
+
+#include <array>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "restart/job/job_plan.h"
+#include "restart/job/meeting.h"
+#include "restart/plan/report.h"
+#include "restart/tree/launch.h"
+#include "restart/tree/supervise.h"
+
+namespace ckpt {
+
+// Our ends of what the processes of a job have with us.
+struct JobChannels {
+  std::vector<ScopedFd> status;  // by member: RestartStatus comes from here
+  ScopedFd together, go;         // one byte for each member (and for the keeper of the clocks) goes in here
+};
+
+struct JobOutcome {
+  std::array<int64_t, kRestartStages> stage_ns{};  // when the last of them had reached it
+  std::vector<int> outer_pids;                     // by member, 0: a zombie
+  std::vector<std::string> notes;
+  int64_t go_ns() const { return stage_ns[kRestartStages - 1]; }
+};
+
+class JobSupervisor {
+ public:
+  JobSupervisor(const JobPlan& job, Launched launched, ReportChannel report, JobChannels channels, Meeting& meeting);
+
+  // Until all of them run. The error says of whom which stage failed; all of them are gone then.
+  Result<JobOutcome> wait_until_running();
+  // For another thread: something has gone wrong that none of the processes will tell.
+  void give_up(const Error& error);
+
+  // Afterwards.
+  Launched take_launched();
+  ReportChannel take_report() { return std::move(report_); }
+
+ private:
+  struct Process {
+    ScopedFd pidfd;
+    bool gone = false;
+    RestartStage stage = RestartStage::kStart;  // of a member: reached
+    bool running = false;
+  };
+
+  void read_reports();
+  void take_report(Report& report, ScopedFd pidfd);
+  Result<void> read_stages(size_t member);
+  void reached(size_t member, RestartStage stage);
+  Result<void> look_for_ends();
+  void watch_planter();
+  bool all_reached(RestartStage stage) const;
+  void set_clocks();
+  void let(ScopedFd& pipe, size_t bytes);
+  void wait_until_closed();
+  void end_all();
+  Error name_it(const Error& error, int who) const;
+  void note(int who, const std::string& text);
+
+  const JobPlan& job_;
+  Launched launched_;
+  ReportChannel report_;
+  JobChannels channels_;
+  Meeting& meeting_;
+  std::vector<Process> processes_;  // by birth
+  std::vector<int> birth_of_;       // by member, -1 none
+  ScopedFd planter_, clocks_, wake_;
+  int64_t outer_clocks_[2] = {};  // offsets of the namespace that we are in: monotonic, boottime
+  bool planter_gone_ = false, together_ = false, went_ = false;
+  size_t members_ = 0;  // with an image
+  JobOutcome outcome_;
+  std::set<std::string> said_;
+  std::optional<Error> error_;
+  std::mutex lock_;
+  std::optional<Error> from_elsewhere_;  // under lock_
+};
+
+}  // namespace ckpt

@@ -1,0 +1,272 @@
+#include "restart/job/planter.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "restart/feed/packet.h"
+#include "restart/job/shared_things.h"
+#include "restart/restorer/clone.h"
+#include "restart/tree/namespaces.h"
+#include "restart/tree/process.h"
+
+namespace ckpt {
+namespace {
+
+constexpr int kExitSystem = static_cast<int>(ExitCode::kSystem);
+
+class Tree {
+ public:
+  Tree(const PlanterSpec& spec, ReportChannel& report, bool in_new_user)
+      : spec_(spec), job_(*spec.job), report_(report), in_new_user_(in_new_user) {}
+
+  [[noreturn]] void plant() {
+    block_signals();
+    prctl(PR_SET_NAME, "ckpt-planter");
+    // As long as we had them, nobody of the tree would learn that ckpt-restart is gone.
+    for (auto& feeder : *spec_.feeders) {
+      if (feeder != nullptr) feeder->give_up_our_ends();
+    }
+    if (auto r = working_.open_above(job_.highest_descriptor); !r.ok()) fail(r.error());
+    auto things = make_shared_things(job_, working_, report_);
+    if (!things.ok()) fail(things.error());
+    things_ = std::move(*things);
+    if (auto r = prepare_clocks(); !r.ok()) fail(r.error());
+    for (int birth : job_.births.first) bear(birth);
+    meet(Point::kBorn);
+    meet(Point::kLed);
+    meet(Point::kJoined);
+    reap_helpers(job_.births.first);
+    _exit(0);
+  }
+
+ private:
+  const Birth& birth(int i) const { return job_.births.births[static_cast<size_t>(i)]; }
+
+  static void block_signals() {
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, nullptr);
+    signal(SIGCHLD, SIG_DFL);  // zombies are to stay
+  }
+
+  [[noreturn]] void fail(const Error& error) {
+    report_.error(error);
+    _exit(kExitSystem);
+  }
+
+  void meet(Point point) {
+    spec_.meeting->arrive(point);
+    if (!spec_.meeting->wait(point, spec_.go_fd)) _exit(kExitSystem);
+  }
+
+  // A time namespace for all: its clocks are set when all have their memory. Who has it prepared must live until
+  // then, and be none of them: its children would be in it too early.
+  Result<void> prepare_clocks() {
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+      return make_error(ExitCode::kSystem, errno, "no socket pair ({})", errno_name(errno));
+    ScopedFd ours(pair[0]), theirs(pair[1]);
+    CloneResult keeper = clone_process(0, job_.births.clock_pid);
+    if (keeper.pid == 0) keep_clocks(theirs.get());
+    if (sys::failed(keeper.pid)) return clone_error(keeper.pid, job_.births.clock_pid);
+    ScopedFd(keeper.pidfd).reset();
+    theirs.reset();
+    int64_t outer[2] = {};
+    int fds[2] = {-1, -1};
+    if (receive_packet(ours.get(), std::as_writable_bytes(std::span(outer)), fds, false) != Received::kMessage ||
+        fds[0] < 0 || fds[1] < 0) {
+      report_.note("CLOCK_MONOTONIC jumps: no time namespace is allowed here (CAP_SYS_ADMIN, or a user namespace)");
+      return {};
+    }
+    ScopedFd offsets(fds[0]);
+    auto entry = working_.park(ScopedFd(fds[1]), "the time namespace");
+    if (!entry.ok()) return entry.error();
+    time_ns_ = *entry;
+    Report clocks;
+    clocks.kind = ReportKind::kClocks;
+    std::memcpy(clocks.text, outer, sizeof(outer));
+    const int fd = offsets.get();
+    (void)send_packet(report_.fd(), std::as_bytes(std::span(&clocks, 1)), std::span(&fd, 1));
+    return {};
+  }
+
+  [[noreturn]] void keep_clocks(int socket) {
+    prctl(PR_SET_NAME, "ckpt-clocks");
+    TimeNamespace time = prepare_time_namespace();
+    const int64_t outer[2] = {time.outer_monotonic_ns, time.outer_boottime_ns};
+    const int fds[2] = {time.offsets.get(), time.entry.get()};
+    (void)send_packet(socket, std::as_bytes(std::span(outer)), std::span(fds, time.prepared() ? 2 : 0));
+    char byte;
+    while (time.prepared() && read(spec_.together_fd, &byte, 1) < 0 && errno == EINTR) {
+    }
+    _exit(0);
+  }
+
+  Error clone_error(long error, int pid) const {
+    const int e = static_cast<int>(-error);
+    if (e == EAGAIN) {
+      return make_error(ExitCode::kUnavailable, e, "no more processes allowed (EAGAIN): raise ulimit -u or end some");
+    }
+    return make_error(ExitCode::kUnavailable, e, "no process with the old id {} can be made ({})", pid, errno_name(e));
+  }
+
+  void bear(int i) {
+    const pid_t parent = getpid();
+    CloneResult child = clone_process(0, birth(i).pid);
+    if (child.pid == 0) {
+      report_.speak_as(i);
+      // Who is adopted later must outlive the one that bears it.
+      const Birth& b = birth(i);
+      if (b.parent != kPlanter && b.adopter == kNobody) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) _exit(kExitSystem);
+      }
+      live(i);
+    }
+    if (sys::failed(child.pid)) fail(clone_error(child.pid, birth(i).pid));
+    report_.send(ReportKind::kBorn, i, child.pidfd);
+    ScopedFd(child.pidfd).reset();
+  }
+
+  [[noreturn]] void live(int i) {
+    const Birth& b = birth(i);
+    const std::string name(b.member >= 0 ? job_.member(b).name : std::string("ckpt-helper"));
+    prctl(PR_SET_NAME, name.c_str());
+    if (b.adopts) prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    for (int child : b.before) bear(child);
+    if (b.leads_session() && setsid() < 0) fail(no_place(b, "session", b.sid));
+    for (int child : b.after) bear(child);
+    meet(Point::kBorn);
+    if (b.leads_group() && !b.leads_session() && setpgid(0, 0) != 0) fail(no_place(b, "process group", b.pgid));
+    meet(Point::kLed);
+    if (b.pgid != 0 && !b.leads_group() && getpgrp() != b.pgid && setpgid(0, b.pgid) != 0)
+      fail(no_place(b, "process group", b.pgid));
+    meet(Point::kJoined);
+    reap_helpers(b.before);
+    reap_helpers(b.after);
+    if (b.kind == BirthKind::kHelper) _exit(0);
+    if (b.kind == BirthKind::kZombie) end_as(job_.member(b).exit_status);
+    meet(Point::kGone);
+    if (b.adopts) prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+    know_parent(i);
+    become_member(i);
+  }
+
+  Error no_place(const Birth& b, const char* what, int id) const {
+    return make_error(ExitCode::kUnavailable, errno, "process {} cannot be in its {} {} ({})", b.pid, what, id,
+                      errno_name(errno));
+  }
+
+  void reap_helpers(const std::vector<int>& children) {
+    for (int i : children) {
+      if (birth(i).kind != BirthKind::kHelper) continue;
+      int status = 0;
+      while (waitpid(birth(i).pid, &status, 0) < 0 && errno == EINTR) {
+      }
+      // It has said why.
+      if (status != 0) _exit(kExitSystem);
+    }
+  }
+
+  [[noreturn]] static void end_as(int wait_status) {
+    if (WIFEXITED(wait_status)) _exit(WEXITSTATUS(wait_status));
+    const int signal_number = WTERMSIG(wait_status);
+    const rlimit no_core{0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    signal(signal_number, SIG_DFL);
+    kill(getpid(), signal_number);
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, signal_number);
+    sigprocmask(SIG_UNBLOCK, &set, nullptr);
+    _exit(kExitSystem);
+  }
+
+  // From here on it ends with its parent, until the restorer is through; and its children that have ended are
+  // there to be waited for.
+  void know_parent(int i) {
+    const int parent = job_.births.final_parent(i);
+    int expected = parent != kPlanter           ? birth(parent).pid
+                   : spec_.new_pid_namespace ? 1
+                                             : spec_.restarter_pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != expected) {
+      fail(make_error(ExitCode::kInternal, 0, "process {} is the child of {}, not of {}", birth(i).pid, getppid(),
+                      expected));
+    }
+    for (size_t z = 0; z < job_.births.births.size(); ++z) {
+      const Birth& b = job_.births.births[z];
+      if (b.kind != BirthKind::kZombie || job_.births.final_parent(static_cast<int>(z)) != i) continue;
+      siginfo_t ended{};
+      while (waitid(P_PID, static_cast<id_t>(b.pid), &ended, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+      }
+      if (ended.si_pid != b.pid)
+        fail(make_error(ExitCode::kInternal, errno, "no status of the ended process {} ({})", b.pid, errno_name(errno)));
+    }
+  }
+
+  uint32_t stopped_children(int i) const {
+    uint32_t count = 0;
+    for (size_t c = 0; c < job_.births.births.size(); ++c) {
+      const Birth& b = job_.births.births[c];
+      count += b.member >= 0 && job_.member(b).state == MemberState::kStopped &&
+               job_.births.final_parent(static_cast<int>(c)) == i;
+    }
+    return count;
+  }
+
+  [[noreturn]] void become_member(int i) {
+    const auto m = static_cast<size_t>(birth(i).member);
+    const RestartPlan& plan = *job_.plans[m];
+    const Feeder* feeder = (*spec_.feeders)[m].get();
+    JobSpec job;
+    job.highest_descriptor = job_.highest_descriptor;
+    job.files = things_.files[m];
+    job.objects = things_.objects;
+    job.views = things_.views;
+    job.mapped_objects = things_.mapped_objects;
+    job.lone_pipes = things_.lone_pipes;
+    job.together_fd = spec_.together_fd;
+    job.go_fd = spec_.go_fd;
+    job.time_ns_fd = time_ns_;
+    job.stopped = job_.manifest.members[m].state == MemberState::kStopped;
+    job.stopped_children = stopped_children(i);
+    ProcessSpec process;
+    process.image = plan.image.get();
+    process.fill = &plan.fill;
+    process.lazy = &plan.lazy;
+    process.vdso = &plan.vdso;
+    process.status_fd = spec_.fds[m].status;
+    if (feeder != nullptr) process.feed = feeder->process_fds();
+    process.new_pid_namespace = spec_.new_pid_namespace;
+    process.place = JobPlace::kRestarters;  // it has its session and group
+    process.job = &job;
+    process.image_directory = plan.image_directory;
+    become_program(process, report_, in_new_user_);
+  }
+
+  const PlanterSpec& spec_;
+  const JobPlan& job_;
+  ReportChannel& report_;
+  bool in_new_user_;
+  WorkingFds working_;
+  SharedThings things_;
+  int time_ns_ = -1;
+};
+
+}  // namespace
+
+void run_planter(const PlanterSpec& spec, ReportChannel& report, bool in_new_user) {
+  Tree(spec, report, in_new_user).plant();
+}
+
+}  // namespace ckpt

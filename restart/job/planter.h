@@ -1,0 +1,41 @@
+// The processes of a job, from the planter's first instruction until each becomes the saved one.
+//
+// Owner:     restart. Callers: launch(), in the planter. Never prints: what there is to say goes through the
+//            report channel.
+//
+//   planter   shared things made (shared_things.h), clocks prepared, first births
+//   all       births of each, session              Point::kBorn
+//   all       lead their groups                    Point::kLed
+//   all       join their groups                    Point::kJoined
+//   helpers, planter: exit; zombies: end as the saved process had
+//   who stays: reaps its helpers                   Point::kGone
+//   who stays: knows its parent, dies with it, becomes the saved process (restart/tree/process.h)
+#pragma once
+
+#include <vector>
+
+#include "restart/feed/feeder.h"
+#include "restart/job/job_plan.h"
+#include "restart/job/meeting.h"
+#include "restart/plan/report.h"
+
+namespace ckpt {
+
+// Pipe ends of one member that its process needs.
+struct MemberFds {
+  int status = -1;  // writing end
+};
+
+struct PlanterSpec {
+  const JobPlan* job = nullptr;
+  Meeting* meeting = nullptr;
+  std::vector<MemberFds> fds;                       // by member
+  std::vector<std::unique_ptr<Feeder>>* feeders = nullptr;  // by member; nullptr: nothing is filled in
+  int together_fd = -1, go_fd = -1;                 // reading ends
+  int restarter_pid = 0;                            // who adopts in the present pid namespace
+  bool new_pid_namespace = false;
+};
+
+[[noreturn]] void run_planter(const PlanterSpec& spec, ReportChannel& report, bool in_new_user);
+
+}  // namespace ckpt

@@ -1,0 +1,250 @@
+#include "restart/job/shared_things.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "restart/descriptors/builder.h"
+#include "restart/plan/shared_objects.h"
+
+namespace ckpt {
+namespace {
+
+struct FileOfMember {
+  size_t member;
+  uint32_t open_file;
+  auto operator<=>(const FileOfMember&) const = default;
+};
+
+OpenFileKind kind_of(const ParsedOpenFile& f) { return static_cast<OpenFileKind>(f.record.kind); }
+
+bool is_restarters(const ParsedOpenFile& f) {
+  return kind_of(f) == OpenFileKind::kTerminal || kind_of(f) == OpenFileKind::kStandard;
+}
+
+// Of which each open file must be made from the same thing.
+bool has_object(const ParsedOpenFile& f) {
+  switch (kind_of(f)) {
+    case OpenFileKind::kPipe:
+    case OpenFileKind::kFifo:
+    case OpenFileKind::kMemfd:
+    case OpenFileKind::kSocketPair:
+      return true;
+    case OpenFileKind::kRegular:
+      return (f.record.flags & kOpenFileDeleted) != 0;
+    default:
+      return false;
+  }
+}
+
+// One description of the whole job, in the words of that of one process.
+class Gatherer {
+ public:
+  explicit Gatherer(const JobPlan& job) : job_(job) {}
+
+  void gather() {
+    find_lone_pipes();
+    number_descriptions();
+    gather_files();
+    gather_memory();
+    gather_contents();
+    all_.process = job_.root().image->meta().process;
+  }
+
+  const ImageMeta& all() const { return all_; }
+  const std::vector<std::vector<FileOfMember>>& users() const { return users_; }  // by all().open_files
+  bool wanted(size_t file) const { return wanted_[file]; }
+  std::map<uint64_t, int>& lone_pipes() { return lone_pipes_; }
+
+ private:
+  const ImageMeta& meta(size_t member) const { return job_.plans[member]->image->meta(); }
+  size_t members() const { return job_.plans.size(); }
+  bool has_image(size_t member) const { return job_.plans[member] != nullptr; }
+
+  // The other end is neither in the job nor gone.
+  void find_lone_pipes() {
+    struct Pipe {
+      uint32_t ends = 0;
+      bool end_gone = false;
+      int stream = -1;
+    };
+    std::map<uint64_t, Pipe> pipes;
+    for (size_t m = 0; m < members(); ++m) {
+      if (!has_image(m)) continue;
+      for (const ParsedOpenFile& f : meta(m).open_files) {
+        if (kind_of(f) != OpenFileKind::kPipe) continue;
+        Pipe& pipe = pipes[f.record.object];
+        const uint32_t mode = f.record.open_flags & O_ACCMODE;
+        pipe.ends |= mode == O_RDONLY ? 1u : mode == O_WRONLY ? 2u : 3u;
+        pipe.end_gone |= f.record.value == kPipeEndGone;
+        for (const DescriptorRecord& d : meta(m).descriptors) {
+          if (d.open_file == f.record.id && d.fd <= 2) pipe.stream = std::max(pipe.stream, d.fd == 2 ? 1 : d.fd);
+        }
+      }
+    }
+    for (const auto& [object, pipe] : pipes) {
+      if (pipe.ends != 3 && !pipe.end_gone) lone_pipes_[object] = pipe.stream;
+    }
+  }
+
+  void number_descriptions() {
+    std::map<int, size_t> by_pid;
+    for (size_t m = 0; m < members(); ++m) by_pid[job_.manifest.members[m].pid] = m;
+    for (const auto& users : job_.manifest.descriptions) {
+      if (users.size() < 2) continue;
+      std::vector<FileOfMember> group;
+      for (const ManifestUser& u : users) group.push_back({by_pid.at(u.pid), u.open_file});
+      for (const FileOfMember& u : group) group_of_[u] = shared_.size();
+      shared_.push_back(std::move(group));
+    }
+  }
+
+  // Which objects do several processes reach?
+  std::set<uint64_t> shared_objects() const {
+    std::map<uint64_t, size_t> first;
+    std::set<uint64_t> shared;
+    auto sees = [&](uint64_t object, size_t m) {
+      if (object == 0) return;
+      const auto [it, fresh] = first.emplace(object, m);
+      if (!fresh && it->second != m) shared.insert(object);
+    };
+    for (size_t m = 0; m < members(); ++m) {
+      if (!has_image(m)) continue;
+      for (const ParsedOpenFile& f : meta(m).open_files) {
+        if (!has_object(f)) continue;
+        sees(f.record.object, m);
+        if (kind_of(f) == OpenFileKind::kSocketPair) sees(f.record.value, m);
+      }
+      for (const ParsedMapping& p : meta(m).mappings) sees(p.record.object, m);
+    }
+    return shared;
+  }
+
+  void gather_files() {
+    const std::set<uint64_t> objects = shared_objects();
+    std::set<size_t> done;  // of shared_
+    for (size_t m = 0; m < members(); ++m) {
+      if (!has_image(m)) continue;
+      for (const ParsedOpenFile& f : meta(m).open_files) {
+        const FileOfMember self{m, f.record.id};
+        const auto group = group_of_.find(self);
+        const bool of_object = has_object(f) && (objects.count(f.record.object) != 0 ||
+                                                 (kind_of(f) == OpenFileKind::kSocketPair && f.record.value != 0 &&
+                                                  objects.count(f.record.value) != 0));
+        const bool shared = group != group_of_.end();
+        if (shared && !done.insert(group->second).second) continue;
+        // What is ckpt-restart's own each takes for itself.
+        const bool wanted = !is_restarters(f) && lone_pipes_.count(f.record.object) == 0 && (shared || of_object);
+        if (!wanted && kind_of(f) != OpenFileKind::kRegular) continue;
+        add_file(m, f, shared ? shared_[group->second] : std::vector<FileOfMember>{self}, wanted);
+      }
+    }
+  }
+
+  void add_file(size_t m, const ParsedOpenFile& f, std::vector<FileOfMember> users, bool wanted) {
+    ParsedOpenFile copy = f;
+    copy.record.id = static_cast<uint32_t>(all_.open_files.size() + 1);
+    for (const DescriptorRecord& d : meta(m).descriptors) {
+      if (d.open_file != f.record.id) continue;
+      DescriptorRecord number = d;
+      number.open_file = copy.record.id;
+      all_.descriptors.push_back(number);
+      break;
+    }
+    all_.open_files.push_back(copy);
+    users_.push_back(std::move(users));
+    wanted_.push_back(wanted);
+  }
+
+  void gather_memory() {
+    for (size_t m = 0; m < members(); ++m) {
+      if (!has_image(m)) continue;
+      const auto& mappings = meta(m).mappings;
+      all_.mappings.insert(all_.mappings.end(), mappings.begin(), mappings.end());
+    }
+  }
+
+  // Each object's once: of its owner, else of the first who has any.
+  void gather_contents() {
+    std::map<uint64_t, size_t> owner;
+    for (const auto& [object, pid] : job_.manifest.owners) {
+      for (size_t m = 0; m < members(); ++m) {
+        if (job_.manifest.members[m].pid == pid) owner.emplace(object, m);
+      }
+    }
+    for (bool of_descriptor : {false, true}) {
+      std::map<uint64_t, size_t> taken = owner;
+      for (size_t m = 0; m < members(); ++m) {
+        if (!has_image(m)) continue;
+        for (const ParsedFileContent& c : meta(m).contents) {
+          if (c.record.object == kVdsoContentObject || (c.record.open_file != 0) != of_descriptor) continue;
+          if (taken.emplace(c.record.object, m).first->second == m) all_.contents.push_back(c);
+        }
+      }
+    }
+  }
+
+  const JobPlan& job_;
+  ImageMeta all_{};
+  std::vector<std::vector<FileOfMember>> shared_;
+  std::map<FileOfMember, size_t> group_of_;  // in shared_
+  std::vector<std::vector<FileOfMember>> users_;
+  std::vector<bool> wanted_;
+  std::map<uint64_t, int> lone_pipes_;
+};
+
+Result<void> make_memory(const ImageMeta& all, WorkingFds& working, ReportChannel& report, SharedThings& things) {
+  SharedObjects objects(all);
+  void* at = nullptr;
+  if (objects.view_bytes() != 0) {
+    at = mmap(nullptr, objects.view_bytes(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) {
+      return make_error(ExitCode::kSystem, errno, "no address space for {} bytes of shared memory ({})",
+                        objects.view_bytes(), errno_name(errno));
+    }
+  }
+  CKPT_TRY(objects.make(reinterpret_cast<uint64_t>(at), working, report));
+  things.views = objects.views();
+  things.mapped_objects = objects.numbers();
+  return {};
+}
+
+}  // namespace
+
+Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working, ReportChannel& report) {
+  SharedThings things;
+  things.files.resize(job.plans.size());
+  Gatherer gatherer(job);
+  gatherer.gather();
+  const ImageMeta& all = gatherer.all();
+
+  DescriptorOptions options;
+  options.working = &working;
+  options.image_directory = job.root().image_directory;
+  options.sequence = job.manifest.sequence;
+  options.say = [&report](std::string_view line) { report.note(line); };
+  DescriptorBuilder builder(all, options);
+  CKPT_TRY(builder.cut_grown_files());
+  for (size_t i = 0; i < all.open_files.size(); ++i) {
+    if (!gatherer.wanted(i)) continue;
+    auto made = builder.make(all.open_files[i]);
+    if (!made.ok()) return made.error();
+    auto up = working.park(std::move(*made), "an open file of the job");
+    if (!up.ok()) return up.error();
+    bool first = true;
+    for (const FileOfMember& user : gatherer.users()[i]) {
+      things.files[user.member].emplace(user.open_file, InheritedFile{*up, first});
+      first = false;
+    }
+  }
+  builder.finish();
+  CKPT_TRY(make_memory(all, working, report, things));
+  things.objects = working.objects();
+  things.lone_pipes = std::move(gatherer.lone_pipes());
+  return things;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,37 @@
+// What several processes of a job have together: made once, before any of them, and inherited by all.
+//
+// Owner:     restart. Callers: the planter (restart/job/planter.cc), before it forks; one thread.
+// Open file descriptions that more than one process has; objects that more than one reaches by descriptions of
+// their own (the two ends of a pipe, a memfd opened twice); shared memory. They are made as those of one
+// process are, by the same code, from one description of all of them together.
+// Never:     below the working descriptors: no process's own numbers are touched.
+#pragma once
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "image/read/image_meta.h"
+#include "restart/descriptors/descriptors.h"
+#include "restart/job/job_plan.h"
+#include "restart/plan/report.h"
+
+namespace ckpt {
+
+struct SharedThings {
+  std::vector<InheritedFiles> files;  // by member
+  std::map<uint64_t, int> objects;
+  std::map<uint64_t, uint64_t> views;
+  std::set<uint64_t> mapped_objects;
+  std::map<uint64_t, int> lone_pipes;  // DescriptorOptions
+};
+
+// A channel builder makes open files that need to know all processes at once (connections between them), as
+// descriptors among the working ones, and puts them into things.files; what is there already it leaves alone.
+using ChannelBuilder = Result<void> (*)(const JobPlan& job, WorkingFds& working, ReportChannel& report,
+                                        SharedThings& things);
+
+// `working` is open above every number of the job. Files that have grown since the checkpoint are cut here.
+Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working, ReportChannel& report);
+
+}  // namespace ckpt

@@ -1,0 +1,57 @@
+#include "restart/output.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+
+namespace ckpt {
+namespace {
+
+using Json = nlohmann::json;
+
+// Is how far a check is on the terminal's last line?
+bool progress_is_shown = false;
+
+void clear_progress() {
+  if (progress_is_shown) std::fprintf(stderr, "\r\033[K");
+  progress_is_shown = false;
+}
+
+}  // namespace
+
+int finish_with_error(const RestartOptions& options, const Error& error) {
+  clear_progress();
+  if (options.json) {
+    Json j{{"ok", false}, {"error", error.message()}, {"exit_code", static_cast<int>(error.code)}};
+    std::fprintf(options.check ? stdout : stderr, "%s\n",
+                 j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+  } else {
+    std::fprintf(stderr, "ckpt-restart: %s\n", error.text);
+  }
+  return static_cast<int>(error.code);
+}
+
+void print_note(const RestartOptions& options, const std::string& text) {
+  if (!options.quiet && !options.json) std::fprintf(stderr, "ckpt-restart: note: %s\n", text.c_str());
+}
+
+VerifyProgress progress_on_terminal(const RestartOptions& options, const char* what) {
+  if (options.quiet || options.json || isatty(STDERR_FILENO) == 0) return {};
+  return [what, last = int64_t{0}, begin = now_ns()](uint64_t done, uint64_t total) mutable {
+    constexpr int64_t kPatience = 500'000'000, kStep = 100'000'000;
+    int64_t now = now_ns();
+    if (done == total) {
+      clear_progress();
+    } else if (now - begin >= kPatience && now - last >= kStep) {
+      last = now;
+      std::fprintf(stderr, "\rckpt-restart: %s the image: %d%%\033[K", what,
+                   static_cast<int>(done * 100 / total));
+      progress_is_shown = true;
+    }
+  };
+}
+
+}  // namespace ckpt

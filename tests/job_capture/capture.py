@@ -1,0 +1,373 @@
+"""Checkpoints of jobs: who is in them, what is refused, processes born and dying, kills at named points."""
+
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+CKPT = os.environ["CKPT"]
+STATIC = os.environ["CKPT_STATIC"]
+SHORT = os.environ["CKPT_SHORT"]
+BUSY = "i=0; while :; do i=$((i+1)); done"
+# Numbered lines through two pipes; the last counts them, and says so when one is missing or comes twice.
+PIPELINE = """
+(i=0; while :; do i=$((i+1)); echo $i || exit; done) | cat |
+(n=0; while read l; do n=$((n+1)); [ "$l" = "$n" ] || { echo "wrong: $l instead of $n"; exit 1; }; done)
+"""
+
+
+def clean(**more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+    env.update(more)
+    return env
+
+
+def stat_of(pid):
+    """(ppid, state) of a process, or None."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            fields = f.read().rpartition(")")[2].split()
+        return int(fields[1]), fields[0]
+    except OSError:
+        return None
+
+
+def tree(root):
+    """pids of root and its living descendants."""
+    parents = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (s := stat_of(name)) and s[1] not in "ZX":
+            parents.setdefault(s[0], []).append(int(name))
+    found, left = [], [root]
+    while left:
+        pid = left.pop()
+        found.append(pid)
+        left += parents.get(pid, [])
+    return sorted(found)
+
+
+def wait_for(what, condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("not in time: " + what)
+        time.sleep(0.01)
+
+
+class Job(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.mkdtemp(prefix="ckpt-job-")
+        self.images = os.path.join(self.directory, "images")
+        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+
+    def start(self, *command, options=(), env=None, ready=None):
+        """`ckpt run` of the command; killed with all it made at the end."""
+        child = subprocess.Popen([CKPT, "run", "--dir", self.images, *options, "--", *command],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 env=env or clean(), start_new_session=True, text=True)
+
+        def end():
+            for pid in tree(child.pid):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    pass
+            try:
+                os.killpg(child.pid, signal.SIGKILL)
+            except OSError:
+                pass
+            child.wait()
+            for stream in (child.stdin, child.stdout, child.stderr):
+                stream.close()
+
+        self.addCleanup(end)
+        if ready is not None:
+            self.assertEqual(child.stdout.readline().strip(), ready)
+        return child
+
+    def run_ckpt(self, *args):
+        return subprocess.run([CKPT, *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=120, env=clean())
+
+    def now(self, pid, *options):
+        done = self.run_ckpt("now", "--json", *options, pid)
+        self.assertEqual(done.returncode, 0, done.stderr + self.log())
+        return json.loads(done.stdout)
+
+    def log(self):
+        try:
+            with open(os.path.join(self.images, "ckpt_rt.log")) as f:
+                return f.read()[-4000:]
+        except OSError:
+            return ""
+
+    def manifest(self, answer):
+        with open(os.path.join(answer["job"], "manifest.json")) as f:
+            return json.load(f)
+
+    def leftovers(self):
+        return [n for n in os.listdir(self.images) if n.endswith(".tmp")]
+
+    def settle(self, pid, count):
+        wait_for(f"{count} processes below {pid}", lambda: len(tree(pid)) == count)
+        return tree(pid)
+
+
+class Capture(Job):
+    def test_pipeline_is_one_checkpoint(self):
+        child = self.start("bash", "-c", PIPELINE + "; :")
+        members = self.settle(child.pid, 4)
+        # Of any member; the numbers go on.
+        for sequence, asked in enumerate([child.pid, members[-1]], 1):
+            answer = self.now(asked)
+            self.assertEqual(answer["members"], 4)
+            manifest = self.manifest(answer)
+            self.assertEqual(manifest["sequence"], sequence)
+            self.assertEqual([m["pid"] for m in manifest["members"]][0], child.pid)
+            self.assertEqual(sorted(m["pid"] for m in manifest["members"]), members)
+            self.assertEqual(manifest["root"], child.pid)
+            self.assertEqual(os.stat(answer["job"]).st_mode & 0o7777, 0o700)
+            for name in os.listdir(answer["job"]):
+                self.assertEqual(os.stat(os.path.join(answer["job"], name)).st_mode & 0o7777, 0o600, name)
+            self.assertEqual(self.run_ckpt("verify", answer["job"]).returncode, 0)
+        self.assertEqual(self.leftovers(), [])
+        self.assertEqual(tree(child.pid), members)  # all go on
+
+    def test_open_files_that_are_shared(self):
+        child = self.start("bash", "-c", f"exec 7>>{self.directory}/log; cat <&0 >&7 & exec 8>>{self.directory}/log;"
+                                         " echo up; cat >&8; :", ready="up")
+        self.settle(child.pid, 3)
+        answer = self.now(child.pid)
+        images = {}
+        for m in self.manifest(answer)["members"]:
+            shown = self.run_ckpt("show", "--json", f"{answer['job']}/{m['pid']}")
+            self.assertEqual(shown.returncode, 0, shown.stderr)
+            images[m["pid"]] = {d["fd"]: d["open_file"] for d in json.loads(shown.stdout)["descriptors"]}
+        same = {}
+        for i, description in enumerate(self.manifest(answer)["descriptions"]):
+            for user in description["users"]:
+                same[user["pid"], user["open_file"]] = i
+        group = lambda pid, fd: same.get((pid, images[pid][fd]))
+        root, first, second = child.pid, *[p for p in images if p != child.pid]
+        # As the kernel's own /proc has it: 7 was there before the first cat, 8 came between both.
+        self.assertIsNotNone(group(root, 7))
+        self.assertEqual(group(first, 1), group(root, 7))
+        self.assertEqual(group(second, 1), group(root, 8))
+        self.assertNotEqual(group(root, 7), group(root, 8))
+
+    def test_who_has_ended_and_who_lost_its_parent(self):
+        # The orphan has a session of its own; the zombie's parent does not wait.
+        script = ("(setsid sleep 1000 & ) ; python3 -c 'import os,time\n"
+                  "p=os.fork()\n"
+                  "if p==0: os._exit(7)\n"
+                  "os.waitid(os.P_PID,p,os.WEXITED|os.WNOWAIT)\n"
+                  "print(\"up\",flush=True)\n"
+                  "time.sleep(1000)' ; :")
+        child = self.start("bash", "-c", script, ready="up")
+        answer = self.now(child.pid)
+        by_name = {}
+        for m in self.manifest(answer)["members"]:
+            by_name.setdefault((m["name"], m["state"]), []).append(m)
+        zombie = by_name["python3", "zombie"][0]
+        self.assertEqual(os.waitstatus_to_exitcode(zombie["exit_status"]), 7)
+        self.assertNotIn("image", zombie)
+        orphan = by_name["sleep", "running"][0]
+        self.assertTrue(orphan["orphan"])
+        self.assertEqual(orphan["sid"], orphan["pid"])
+        os.kill(orphan["pid"], signal.SIGKILL)
+        self.assertEqual(answer["members_ended"], 1)
+
+    def test_only_takes_one(self):
+        child = self.start("bash", "-c", "echo up; cat; :", ready="up")
+        self.settle(child.pid, 2)
+        answer = self.now(tree(child.pid)[1], "--only")
+        self.assertNotIn("job", answer)
+        self.assertEqual(glob.glob(self.images + "/*.job"), [])
+
+    def test_old_ones_go(self):
+        child = self.start("bash", "-c", "echo up; cat; :", ready="up")
+        self.settle(child.pid, 2)
+        for _ in range(4):
+            self.now(child.pid)
+        self.assertEqual(sorted(os.path.basename(p) for p in glob.glob(self.images + "/*.job")),
+                         ["bash.000003.job", "bash.000004.job"])
+
+    def test_increments(self):
+        child = self.start("bash", "-c", "echo up; cat; :", ready="up", options=["--increments", "3"])
+        self.settle(child.pid, 2)
+        answers = [self.now(child.pid) for _ in range(3)]
+        self.assertEqual([a["parent_sequence"] for a in answers], [0, 1, 2])
+        self.assertTrue(os.path.isdir(answers[0]["job"]))  # the others need it
+        for m in self.manifest(answers[2])["members"]:
+            verified = self.run_ckpt("verify", f"{answers[2]['job']}/{m['pid']}")
+            self.assertEqual(verified.returncode, 0, verified.stderr)
+
+    def test_every_mode(self):
+        for mode in ("realtime", "realtime-large", "concurrent", "sequential", "fork"):
+            with self.subTest(mode=mode):
+                child = self.start("bash", "-c", "echo up; cat; :", ready="up", options=["--mode", mode])
+                self.settle(child.pid, 2)
+                answer = self.now(child.pid)
+                self.assertEqual((answer["mode"], answer["members"]), (mode, 2))
+                self.assertEqual(self.run_ckpt("verify", answer["job"]).returncode, 0)
+                os.kill(child.pid, signal.SIGKILL)
+
+
+class Refused(Job):
+    def refuse(self, pid, code, *words, options=()):
+        done = self.run_ckpt("now", *options, pid)
+        self.assertEqual(done.returncode, code, done.stderr)
+        for word in words:
+            self.assertIn(str(word), done.stderr)
+        self.assertEqual(glob.glob(self.images + "/*.job"), [])
+        self.assertEqual(self.leftovers(), [])
+
+    def test_static_program(self):
+        child = self.start("bash", "-c", f"echo up; {STATIC}; :", ready="up")
+        self.settle(child.pid, 2)
+        static = tree(child.pid)[1]
+        self.refuse(child.pid, 78, static, "job_static_prog", "--leave-out")
+        for leave_out in (str(static), "job_static_prog", "all"):
+            answer = self.now(child.pid, "--leave-out", leave_out)
+            self.assertEqual((answer["members"], answer["members_left_out"]), (1, 1))
+            self.assertEqual([(l["pid"], l["reason"]) for l in self.manifest(answer)["left_out"]],
+                             [(static, "static")])
+
+    def test_cleared_environment(self):
+        child = self.start("bash", "-c", "echo up; env -i /bin/cat; :", ready="up")
+        self.settle(child.pid, 2)
+        wait_for("cat", lambda: open(f"/proc/{tree(child.pid)[1]}/comm").read() == "cat\n")
+        self.refuse(child.pid, 78, tree(child.pid)[1], "cat", "without libckpt_rt.so")
+
+    def test_stopped_member(self):
+        child = self.start("bash", "-c", "echo up; cat; :", ready="up")
+        cat = self.settle(child.pid, 2)[1]
+        os.kill(cat, signal.SIGSTOP)
+        wait_for("stop", lambda: stat_of(cat)[1] == "T")
+        self.refuse(child.pid, 69, cat, "cat", "stopped")
+        os.kill(cat, signal.SIGCONT)
+        self.now(child.pid)
+
+    def test_streaming(self):
+        child = self.start("bash", "-c", "echo up; cat; :", ready="up", options=["--to", "cat >/dev/null"])
+        self.settle(child.pid, 2)
+        done = self.run_ckpt("now", child.pid)
+        self.assertEqual(done.returncode, 78, done.stderr)
+        self.assertIn("--only", done.stderr)
+
+
+class Busy(Job):
+    def test_processes_born_and_dying(self):
+        for how in ("fork", "fork-exec", "vfork", "spawn", "clone"):
+            with self.subTest(how=how):
+                child = self.start(SHORT, how, ready="up")
+                for _ in range(5):
+                    answer = self.now(child.pid)
+                    if "job" in answer:
+                        self.assertEqual(self.run_ckpt("verify", answer["job"]).returncode, 0)
+                child.stdin.close()
+                self.assertRegex(child.stdout.read(), r"\A\d+\n\Z")
+                self.assertEqual(child.wait(), 0)
+                self.assertEqual(self.leftovers(), [])
+
+    def test_no_line_is_lost(self):
+        child = self.start("bash", "-c", PIPELINE + "; :")
+        members = self.settle(child.pid, 4)
+        for i in range(10):
+            self.now(members[i % 4])
+        self.assertEqual(tree(child.pid), members)
+        os.kill(members[1], signal.SIGTERM)
+        self.assertEqual(child.stdout.read(), "")
+
+    def test_two_at_once(self):
+        child = self.start("bash", "-c", f"echo up; bash -c '{BUSY}' & bash -c '{BUSY}' & cat; :", ready="up")
+        members = self.settle(child.pid, 4)
+        results = []
+        threads = [threading.Thread(target=lambda p=pid: results.append(self.run_ckpt("now", "--json", p)))
+                   for pid in members]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual([r.returncode for r in results], [0] * 4, [r.stderr for r in results])
+        self.assertEqual(sorted(json.loads(r.stdout)["sequence"] for r in results), [1, 2, 3, 4])
+        self.assertEqual(tree(child.pid), members)
+
+
+class Interval(Job):
+    def newest(self):
+        return max([0] + [int(p.split(".")[-2]) for p in glob.glob(self.images + "/*.job")])
+
+    def test_one_timer_and_an_heir(self):
+        child = self.start("bash", "-c", "cat & cat & echo up; wait; :", ready="up", options=["--every", "500ms"])
+        members = self.settle(child.pid, 3)
+        wait_for("three checkpoints", lambda: self.newest() >= 3)
+        leaders = {line.split(" pid ")[1].split(":")[0] for line in self.log().splitlines() if ": job " in line}
+        self.assertEqual(leaders, {str(child.pid)})
+        # The first process goes; the others have one timer again.
+        os.kill(child.pid, signal.SIGKILL)
+        before = self.newest()
+        wait_for("checkpoints of those that are left", lambda: self.newest() >= before + 2)
+        for pid in members[1:]:
+            os.kill(pid, signal.SIGKILL)
+
+
+class Kill(Job):
+    MEMBER = ["joined", "prepared", "held", "stopped", "standing", "sampled", "go", "image", "written", "done"]
+    LEADER = ["asked", "armed", "prepared", "held", "stop", "stopped", "standing", "sampled", "go", "image",
+              "written", "manifest", "renamed"]
+
+    def kill_at(self, point, program, asked):
+        """bash, which runs, with cat and sleep below; `program` kills itself at the point."""
+        env = clean(CKPT_TEST_POINT=f"{point}@{program}=kill:2")
+        child = self.start("bash", "-c", f"echo up; sleep 1000 & cat & {BUSY}", ready="up", env=env)
+        members = self.settle(child.pid, 3)
+        names = {open(f"/proc/{p}/comm").read().strip(): p for p in members}
+        first = self.now(names[asked])
+        done = self.run_ckpt("now", "--json", names[asked])
+        wait_for(f"death at {point}", lambda: (stat_of(names[program]) or (0, "Z"))[1] in "ZX")
+        self.check_rest(first, done, names, program)
+
+    def check_rest(self, first, done, names, program):
+        alive = [p for n, p in names.items() if n != program]
+        # Whoever computes goes on to compute; nobody stands.
+        if program != "bash":
+            before = self.processor_time(names["bash"])
+            wait_for("bash goes on", lambda: self.processor_time(names["bash"]) > before)
+        # What has its final name is whole; what is left of others goes with the next checkpoint at the latest.
+        self.assertTrue(os.path.isdir(first["job"]))
+        for job in glob.glob(self.images + "/*.job"):
+            verified = self.run_ckpt("verify", job)
+            self.assertEqual(verified.returncode, 0, verified.stderr)
+        if done.returncode == 0:
+            self.assertTrue(os.path.isdir(json.loads(done.stdout)["job"]))
+        answer = self.now(alive[0])
+        self.assertIn(alive[0], [m["pid"] for m in self.manifest(answer)["members"]])
+        self.assertEqual(self.leftovers(), [])
+        for pid in alive:
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.images)
+
+    def processor_time(self, pid):
+        with open(f"/proc/{pid}/stat") as f:
+            return sum(int(x) for x in f.read().rpartition(")")[2].split()[11:13])
+
+    def test_members(self):
+        for point in self.MEMBER:
+            with self.subTest(point=point):
+                self.kill_at("member." + point, "cat", "bash")
+
+    def test_coordinator(self):
+        for point in self.LEADER:
+            with self.subTest(point=point):
+                self.kill_at("leader." + point, "sleep", "sleep")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,275 @@
+#!/usr/bin/env python3
+"""Odd trees: sessions, groups, orphans, zombies, shared memory, shared offsets, pipes with bytes in them, and what
+happens when a restart fails. Each process writes down what it is before the checkpoint and after the restart."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import jobs
+from jobs import CKPT, NOBODY, PATIENCE, RESTART, Tree, environment
+
+TREE = r"""
+import ctypes, json, mmap, os, signal, struct, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+shared = mmap.mmap(-1, 1 << 16)
+both = os.open('both', os.O_RDWR | os.O_CREAT)
+os.write(both, b'0123456789')
+r, w = os.pipe()
+os.write(w, b'waiting bytes')
+memfd = os.memfd_create('common')
+os.ftruncate(memfd, 8192)
+seen = mmap.mmap(memfd, 8192)
+shm = libc.shmget(0, ctypes.c_size_t(8192), 0o1600)
+libc.shmat.restype = ctypes.c_void_p
+segment = libc.shmat(shm, None, 0)
+libc.shmctl(shm, 0, None)
+
+def facts(orphan):
+    return {'pid': os.getpid(), 'ppid': 0 if orphan else os.getppid(), 'pgrp': os.getpgrp(), 'sid': os.getsid(0),
+            'offset': os.lseek(both, 0, os.SEEK_CUR)}
+
+def write(name, when, value):
+    with open(f'{when}.{name}.tmp', 'w') as f: json.dump(value, f)
+    os.rename(f'{when}.{name}.tmp', f'{when}.{name}')
+
+def live(name, orphan=False, after=lambda: None):
+    while orphan and os.getppid() == PARENT: time.sleep(0.005)
+    orphan = orphan or name == 'root'
+    write(name, 'before', facts(orphan))
+    while not os.path.exists('go'): time.sleep(0.01)
+    # One after the other adds to what all of them have.
+    struct.pack_into('<Q', shared, 8 * NUMBER[name], 1 + struct.unpack_from('<Q', shared, 8 * 100)[0])
+    seen[NUMBER[name]] = seen[4000]
+    ctypes.memset(segment + NUMBER[name], ctypes.string_at(segment + 4000, 1)[0], 1)
+    extra = after()
+    write(name, 'after', facts(orphan) | ({'extra': extra} if extra else {}))
+
+NUMBER = {n: i for i, n in enumerate(['root', 'plain', 'group', 'peer', 'session', 'inner', 'orphan', 'dead_group', 'dead_session', 'older', 'leader2'])}
+struct.pack_into('<Q', shared, 800, 41)
+seen[4000] = 7
+ctypes.memset(segment + 4000, 9, 1)
+
+def child(name, begin=lambda: None, then=None, orphan=False, after=lambda: None):
+    global PARENT
+    PARENT = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        begin()
+        if then: then()
+        live(name, orphan, after)
+        for p in kids: os.waitpid(p, 0)
+        os._exit(0)
+    return pid
+
+kids = []
+def with_kids(*makers):
+    def make():
+        kids.clear()
+        for m in makers: kids.append(m())
+    return make
+
+mine = []
+zombie = os.fork()
+if zombie == 0: os._exit(3)
+killed = os.fork()
+if killed == 0: os.kill(os.getpid(), signal.SIGKILL)
+os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
+os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
+mine.append(child('plain', after=lambda: os.read(r, 5).decode()))
+leader = child('group', begin=lambda: os.setpgid(0, 0))
+mine.append(leader)
+def join(pid):
+    def begin():
+        while True:
+            try:
+                os.setpgid(0, pid); return
+            except PermissionError: time.sleep(0.005)
+    return begin
+mine.append(child('peer', begin=join(leader)))
+mine.append(child('session', begin=os.setsid, then=with_kids(lambda: child('inner', begin=lambda: os.setpgid(0, 0)))))
+# An orphan, in our group; one in the group and one in the session of a leader that has exited.
+def gone(make):
+    pid = os.fork()
+    if pid == 0:
+        make()
+        os._exit(0)
+    os.waitpid(pid, 0)
+gone(lambda: child('orphan', orphan=True))
+def lead_group():
+    os.setpgid(0, 0)
+    child('dead_group', orphan=True)
+gone(lead_group)
+def lead_session():
+    os.setsid()
+    child('dead_session', orphan=True)
+gone(lead_session)
+# A child that stays in the session that its parent has left.
+def older():
+    kids.clear()
+    kids.append(child('older'))
+    os.setsid()
+mine.append(child('leader2', then=older))
+def ends():
+    return [os.waitpid(zombie, 0)[1], os.waitpid(killed, 0)[1]]
+live('root', after=ends)
+for p in mine: os.waitpid(p, 0)
+print('done', flush=True)
+"""
+NAMES = ["root", "plain", "group", "peer", "session", "inner", "orphan", "dead_group", "dead_session", "older", "leader2"]
+
+
+def wait_for(condition, what):
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited in vain for {what}")
+        time.sleep(0.01)
+
+
+class Trees(unittest.TestCase):
+    def setUp(self):
+        jobs.PROGRAMS["odd"] = ["python3", "-c", TREE]
+
+    def tree(self, uid=0):
+        tree = Tree(self, "odd", uid)
+        self.addCleanup(lambda: tree.close(False))
+        tree.run()
+        wait_for(lambda: all(self.there(tree, "before", n) for n in NAMES), "the tree")
+        return tree
+
+    def there(self, tree, when, name):
+        return os.path.exists(os.path.join(tree.work, f"{when}.{name}"))
+
+    def facts(self, tree, when):
+        return {n: json.load(open(os.path.join(tree.work, f"{when}.{n}"))) for n in NAMES}
+
+    def come_back(self, uid, generations, *options):
+        tree = self.tree(uid)
+        root = tree.child.pid
+        for _ in range(generations):
+            image = tree.checkpoint(root)
+            tree.kill()
+            report = tree.restart(image, *options)
+            root = report["outer_pids"][0]
+        before = self.facts(tree, "before")
+        open(os.path.join(tree.work, "go"), "w").close()
+        wait_for(lambda: all(self.there(tree, "after", n) for n in NAMES), f"all to go on: {tree.read('err')}")
+        after = self.facts(tree, "after")
+        self.assertEqual(after["root"].pop("extra"), [3 << 8, 9])
+        self.assertEqual(after["plain"].pop("extra"), "waiti")
+        self.assertEqual(before, after)
+        self.assertEqual(tree.finish(), (0, b"done\n"))
+
+    def test_as_root(self):
+        self.come_back(0, 1)
+
+    def test_generations(self):
+        self.come_back(0, 3)
+
+    def test_in_namespaces(self):
+        self.come_back(0, 1, "--namespaces=always")
+
+    def test_as_user(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root to become another user")
+        self.come_back(NOBODY, 2)
+
+    def checkpointed(self):
+        tree = self.tree()
+        image = tree.checkpoint(tree.child.pid)
+        tree.kill()
+        return tree, image
+
+    def refused(self, tree, image, code, *words, options=()):
+        besides = jobs.descendants(os.getpid())
+        done = subprocess.run([RESTART, *options, image], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=PATIENCE, cwd=tree.work, env=environment(), check=False)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertRegex(done.stderr.splitlines()[-1], "^ckpt-restart: ")
+        for word in words:
+            self.assertIn(word, done.stderr)
+        # Nobody is left: all were below it, and so would be below us.
+        self.assertEqual(jobs.descendants(os.getpid()) - besides, set())
+
+    def test_refusals(self):
+        tree, image = self.checkpointed()
+        manifest = os.path.join(image, "manifest.json")
+        members = json.load(open(manifest))["members"]
+        one = next(m for m in members if m["pid"] != json.load(open(manifest))["root"] and m.get("image"))
+        path = os.path.join(image, one["image"])
+        # An image that is missing, one of another process, one that is damaged, a file that is gone.
+        os.rename(path, path + ".aside")
+        self.refused(tree, image, 66)
+        other = next(m for m in members if m.get("image") and m["pid"] not in (one["pid"],))
+        shutil.copy(os.path.join(image, other["image"]), path)
+        os.chmod(path, 0o600)
+        self.refused(tree, image, 65, "mixed")
+        shutil.copy(path + ".aside", path)
+        with open(path, "r+b") as f:
+            f.seek(os.path.getsize(path) // 2)
+            byte = f.read(1)
+            f.seek(-1, 1)
+            f.write(bytes([byte[0] ^ 1]))
+        self.refused(tree, image, 65)
+        os.rename(path + ".aside", path)
+        both = os.path.join(tree.work, "both")
+        os.rename(both, both + ".aside")
+        self.refused(tree, image, 72, "both")
+        os.rename(both + ".aside", both)
+        # The manifest: damaged, written by others.
+        text = open(manifest).read()
+        with open(manifest, "w") as f:
+            f.write(text.replace('"sid"', '"sie"', 1))
+        self.refused(tree, image, 65, "checksum")
+        with open(manifest, "w") as f:
+            f.write(text)
+        os.chmod(manifest, 0o666)
+        self.refused(tree, image, 77, "manifest")
+        os.chmod(manifest, 0o600)
+        checked = subprocess.run([RESTART, "--check", image], capture_output=True, text=True, cwd=tree.work, env=environment(),
+                                 timeout=PATIENCE, check=False)
+        self.assertEqual(checked.returncode, 0, checked.stderr)
+        # And then it comes back all the same.
+        tree.restart(image)
+        open(os.path.join(tree.work, "go"), "w").close()
+        self.assertEqual(tree.finish()[0], 0)
+
+    def test_a_taken_id(self):
+        tree, image = self.checkpointed()
+        pid = max(m["pid"] for m in json.load(open(os.path.join(image, "manifest.json")))["members"] if m.get("image"))
+        # Somebody who has it: a process group does.
+        holder = subprocess.Popen(["python3", "-c", f"""
+import ctypes, os, signal, time
+class Args(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_uint64) for n in 'flags pidfd child_tid parent_tid exit_signal stack stack_size tls set_tid set_tid_size cgroup'.split()]
+tid = ctypes.c_int({pid})
+a = Args(exit_signal=17, set_tid=ctypes.addressof(tid), set_tid_size=1)
+r = ctypes.CDLL(None).syscall(435, ctypes.byref(a), ctypes.sizeof(a))
+if r == 0:
+    ctypes.CDLL(None).prctl(1, 9)
+    time.sleep(60)
+    os._exit(0)
+print(r, flush=True)
+signal.pause()
+"""], stdout=subprocess.PIPE)
+        try:
+            self.assertEqual(int(holder.stdout.readline()), pid)
+            self.refused(tree, image, 69, str(pid), options=["--namespaces=never"])
+            self.assertTrue(tree.restart(image)["new_pid_namespace"])
+            open(os.path.join(tree.work, "go"), "w").close()
+            self.assertEqual(tree.finish()[0], 0)
+        finally:
+            holder.kill()
+            holder.wait()
+            holder.stdout.close()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
