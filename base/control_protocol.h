@@ -51,6 +51,7 @@ struct ControlHello {
 };
 
 inline constexpr char kHandedOver = 'h';  // the byte
+
 // Processes of the job that need not be saved if the library is not in them: pids and program names, separated
 // by commas, or "all". NUL-terminated.
 struct LeaveOutList {

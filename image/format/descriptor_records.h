@@ -18,16 +18,18 @@ enum class OpenFileKind : uint32_t {
   kStandard = 5,  // descriptor 0, 1, 2 that leads outside (pipe, socket): the restarter's own
   kMemfd = 6,
   kEventFd = 7,
-  kOther = 8,          // cannot be saved: comes back as a descriptor that gives errors, a note says so
-  kFifo = 9,           // a pipe with a name
-  kEpoll = 10,         // details: EpollWatchDetail, one for each watch
-  kTimerFd = 11,       // details: one TimerDetail
-  kSignalFd = 12,      // value: signal mask
-  kInotify = 13,       // details: InotifyWatchDetail, one for each watch
-  kSocketPair = 14,    // AF_UNIX, both ends in this process, or the other end gone: SocketDetail
-  kMessageQueue = 41,  // POSIX: the one of the same name
+  kOther = 8,        // cannot be saved: comes back as a descriptor that gives errors, a note says so
+  kFifo = 9,         // a pipe with a name
+  kEpoll = 10,       // details: EpollWatchDetail, one for each watch
+  kTimerFd = 11,     // details: one TimerDetail
+  kSignalFd = 12,    // value: signal mask
+  kInotify = 13,     // details: InotifyWatchDetail, one for each watch
+  kSocketPair = 14,  // AF_UNIX, both ends in this process, or the other end gone: SocketDetail
+  kSocket = 15,      // without a connection: listening, bound or neither, or for datagrams: SocketDetail
+  kConnection = 16,  // TCP, in any state between connect and close: SocketDetail, SocketLinkDetail
+  // Of one process.
   kPidFd = 40,         // value: the process as the program sees it, 0 or less: gone
-  kSocket = 15,        // without a connection: listening, bound or neither, or for datagrams: SocketDetail
+  kMessageQueue = 41,  // POSIX: the one of the same name
 };
 
 enum OpenFileFlag : uint32_t {
@@ -91,6 +93,9 @@ enum class OpenFileDetail : uint32_t {
   kSocket = 5,
   kTerminal = 6,
   kSocketOption = 7,
+  kSocketLink = 16,     // one a socket, of images since there are connections
+  kSocketMessage = 17,  // one for each message that waits to be received
+  kLongSocketOption = 18,
   kMovedWatch = 20,
 };
 
@@ -162,6 +167,52 @@ struct SocketOptionDetail {
   uint32_t length;
   uint32_t reserved;
   uint8_t value[16];
+};
+
+enum SocketLinkFlag : uint32_t {
+  kLinkPeerGone = 1u << 0,     // the other end is closed
+  kLinkOutside = 1u << 1,      // the other end is not in this process
+  kLinkUnaccepted = 1u << 2,   // the other end waits in the backlog of `listener`, at `position`
+  kLinkFileGone = 1u << 3,     // the path it is bound to leads to no file
+  kLinkError = 1u << 4,        // an error waits to be read: the other end has reset the connection
+};
+
+// The other end of a socket, and what else its neighbours need to know.
+struct SocketLinkDetail {
+  uint32_t state;        // of TCP: TCP_ESTABLISHED and so on
+  uint32_t flags;        // SocketLinkFlag
+  uint64_t peer;         // object of the other end, 0 none
+  uint64_t listener;     // object, 0 none
+  uint32_t position;     // in the backlog, from 0
+  int32_t peek_offset;   // SO_PEEK_OFF, -1 none
+  uint32_t buffer_lock;  // SO_BUF_LOCK
+  uint32_t reserved;
+};
+
+enum SocketMessageFlag : uint32_t {
+  kMessageUrgent = 1u << 0,       // of TCP: its one byte was sent with MSG_OOB
+  kMessageCredentials = 1u << 1,  // pid, uid, gid were sent with it
+};
+
+// A message that waits to be received. Its bytes are the FileContentRecords of the open file with this number
+// as offset; of a stream, the next bytes.
+struct SocketMessageDetail {
+  uint32_t number, flags;  // from 0; SocketMessageFlag
+  uint64_t length;         // bytes
+  uint32_t address_len;    // of the sender, 0 none
+  uint32_t file_count;     // descriptors sent with it
+  int32_t pid;
+  uint32_t uid, gid;
+  uint32_t reserved;
+  // then: address (struct sockaddr), padded to 4; file_count OpenFileRecord::id; padded to 8
+};
+
+// As SocketOptionDetail, of any length.
+struct LongSocketOptionDetail {
+  int32_t level, name;
+  uint32_t length;
+  uint32_t reserved;
+  // then: value, padded to 8
 };
 
 // Of a terminal whose foreground job the program was: termios(3), and the size of its window. What belongs to

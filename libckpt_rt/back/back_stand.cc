@@ -6,6 +6,7 @@
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/checkpoint/meta.h"
+#include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/stop/critical_section.h"
 
@@ -57,14 +58,11 @@ Result<void> BackRun::stand() {
 // The same as for an image, but for the memory.
 Result<void> BackRun::describe() {
   const int tid = library.stopped_threads->tid;
-  DescriptorExecutor executor;
-  executor.run = [](void*, void (*work)(void*), void* argument) {
-    library.world.run_on(*library.world.alone(0), work, argument);
-  };
+  StoppedSamplers samplers;
   // Not looked at ahead of the stop: what is there is looked at now, and files of ours are closed again.
   DescriptorCapture descriptors;
   CKPT_TRY(descriptors.prepare(arena_, library.pid));
-  CKPT_TRY(descriptors.begin_sampling(tid, executor));
+  CKPT_TRY(descriptors.begin_sampling(tid, samplers.threads()));
   struct Sampling {
     DescriptorCapture& descriptors;
     ~Sampling() { descriptors.await_samples(); }
@@ -83,7 +81,7 @@ Result<void> BackRun::describe() {
     if (!mapped.push_back({m.device, m.inode, m.file_offset, m.range.size()})) return no_lists();
   }
   descriptors.skip_mapped(mapped.span());
-  CKPT_TRY(descriptors.recheck_stopped(tid, executor));
+  CKPT_TRY(descriptors.recheck_stopped(tid, samplers.threads()));
 
   ArenaVector<StoppedThread> threads(arena_);
   for (bool leaders : {true, false}) {

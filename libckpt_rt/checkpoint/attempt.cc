@@ -61,6 +61,7 @@ void own_ranges(Attempt& attempt, BackEnd& back_end) {
         space.arena().range(), attempt.image.memory(), guard::own_range()}) {
     if (!space.own(r)) return;
   }
+  if (!space.own(library.job_sign)) return;
   for (AddrRange r : job::own_memory()) {
     if (!space.own(r)) return;
   }

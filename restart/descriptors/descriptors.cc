@@ -64,6 +64,8 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     return it == options.inherited->end() ? nullptr : &it->second;
   };
 
+  CKPT_TRY(builder.connect_sockets());
+
   // Open files are made at the lowest free number, which may be one that is still to be filled: each
   // is moved up out of the way before it is put at its own numbers.
   std::vector<const ParsedOpenFile*> in_order;
@@ -91,6 +93,8 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
       }
       continue;
     }
+    // One that waits in a socket, and has no number of its own, is made when it is sent.
+    if (builder.first_descriptor(file) < 0) continue;
     auto made = builder.make(file);
     if (!made) return made.error();
     auto up = options.working->park(std::move(*made), "an open file");
@@ -100,6 +104,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
       if (d.open_file == file.record.id) CKPT_TRY(place(parked.get(), d));
     }
   }
+  CKPT_TRY(builder.fill_sockets());
   std::set<uint64_t> sealed;
   for (const auto& file : meta.open_files) {
     int fd = -1;
@@ -190,12 +195,36 @@ Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
     case OpenFileKind::kPidFd:
       return make_pidfd(file);
     case OpenFileKind::kSocketPair:
-      return make_socket_pair(file);
     case OpenFileKind::kSocket:
-      return make_socket(file);
+    case OpenFileKind::kConnection:
+      if (int fd = channels_.find(0, file.record.id); fd >= 0) return ScopedFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+      return make_placeholder(file);
     default:
       return make_placeholder(file);
   }
+}
+
+Result<void> DescriptorBuilder::connect_sockets() {
+  channels_.add(0, meta_);
+  return channels_.connect();
+}
+
+// What waits in a socket may be a descriptor, also of a file that has no number of its own.
+Result<void> DescriptorBuilder::fill_sockets() {
+  return channels_.fill([this](int, uint32_t id) -> Result<int> {
+    if (int socket = channels_.find(0, id); socket >= 0) return socket;
+    const ParsedOpenFile* file = meta_.open_file(id);
+    if (file == nullptr) return -1;
+    if (int fd = first_descriptor(*file); fd >= 0) return fd;
+    auto known = in_flight_.find(id);
+    if (known != in_flight_.end()) return known->second;
+    auto made = make(*file);
+    if (!made.ok()) return made.error();
+    auto up = options_.working->park(std::move(*made), "an open file");
+    if (!up.ok()) return up;
+    in_flight_[id] = *up;
+    return *up;
+  });
 }
 
 void DescriptorBuilder::set_owner(const ParsedOpenFile& file, int fd) {
@@ -257,8 +286,9 @@ void DescriptorBuilder::finish() {
   pipes_.clear();
   for (auto& [object, fd] : fifo_holders_) close(fd);
   fifo_holders_.clear();
-  for (auto& [object, fd] : socket_ends_) close(fd);
-  socket_ends_.clear();
+  channels_.finish();
+  for (auto& [id, fd] : in_flight_) close(fd);
+  in_flight_.clear();
 }
 
 }  // namespace ckpt

@@ -28,7 +28,7 @@ struct SharedThings {
 
 // A channel builder makes open files that need to know all processes at once (connections between them), as
 // descriptors among the working ones, and puts them into things.files; what is there already it leaves alone.
-using ChannelBuilder = Result<void> (*)(const JobPlan& job, WorkingFds& working, ReportChannel& report,
+using MakeChannels = Result<void> (*)(const JobPlan& job, WorkingFds& working, ReportChannel& report,
                                         SharedThings& things);
 
 // `working` is open above every number of the job. Files that have grown since the checkpoint are cut here.

@@ -113,7 +113,7 @@ uint32_t pipe_ends(uint32_t open_flags) {
 // The link is kept as the path, without the kernel's " (deleted)"; d.named says whether it leads to
 // this very file.
 Result<void> DescriptorCapture::read_path(CapturedDescriptor& d) {
-  long n = read_link(tid_, d.fd, text_.data(), 8192);
+  long n = read_link(tid_of(d), d.fd, text_.data(), 8192);
   if (n == -ENOENT) d.looked = false;  // closed, perhaps for a moment: the stop looks again
   std::string_view link = n < 0 ? std::string_view("(path too long)") : std::string_view(text_.data(), n);
   d.named = false;
@@ -194,7 +194,7 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
     if (d.kind == OpenFileKind::kOther) return {};
     FdInfo info;
     long r = d.proc_fd >= 0 ? reread_fdinfo(d.proc_fd, text_, *arena_, info)
-                            : read_fdinfo(tid_, d.fd, text_, *arena_, info);
+                            : read_fdinfo(tid_of(d), d.fd, text_, *arena_, info);
     if (r < 0) return {};  // closed while the program runs: the stop looks again
     return read_details(d, info);
   }
@@ -203,7 +203,7 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
     case S_IFDIR: {
       if (!d.named) {
         struct statfs fs {};
-        sys::call(__NR_statfs, TaskPath(tid_, "fd", d.fd).c_str(), &fs);
+        sys::call(__NR_statfs, TaskPath(tid_of(d), "fd", d.fd).c_str(), &fs);
         if (path.starts_with("/memfd:") && d.now.links == 0) {
           d.kind = OpenFileKind::kMemfd;
           d.path += sizeof("/memfd:") - 1;
@@ -245,7 +245,7 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
 Result<void> DescriptorCapture::read_locks(CapturedDescriptor& d) {
   FdInfo info;
   long r = d.proc_fd >= 0 ? reread_fdinfo(d.proc_fd, text_, *arena_, info)
-                          : read_fdinfo(tid_, d.fd, text_, *arena_, info);
+                          : read_fdinfo(tid_of(d), d.fd, text_, *arena_, info);
   if (r < 0) return {};
   if (!info.has_locks && !d.has_locks) return {};
   return read_details(d, info);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/descriptors/sample.h"
+#include "libckpt_rt/capture/sockets/socket_look.h"
 
 namespace ckpt {
 namespace {
@@ -97,7 +98,8 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   return copy_large_early();
 }
 
-int DescriptorCapture::borrow(int fd) const {
+int DescriptorCapture::borrow(const CapturedDescriptor& d, int fd) const {
+  if (d.in_flight) return static_cast<int>(sys::call(__NR_fcntl, fd, F_DUPFD_CLOEXEC, 0));
   if (pidfd_ < 0) return -EBADF;
   return static_cast<int>(sys::call(__NR_pidfd_getfd, pidfd_, fd, 0));
 }
@@ -117,11 +119,15 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, OtherThreads sharers) {
     structure_changed_ = !*unchanged;
   }
   if (structure_changed_ || kcmp_refused_) CKPT_TRY(sort_by_open_file());
+  SocketLook sockets(*arena_);
+  CKPT_TRY(look_at_sockets(sockets));
+  if (structure_changed_) CKPT_TRY(sort_by_open_file());
   number_open_files();
-  CKPT_TRY(look_at_sockets_stopped());
+  CKPT_TRY(describe_sockets(sockets));
   CKPT_TRY(look_at_terminals_stopped());
   decide_kinds();
   CKPT_TRY(copy_contents_stopped());
+  close_in_flight();
   if (pidfd_ >= 0) sys::call(__NR_close, pidfd_);
   pidfd_ = -1;
   complete_ = true;
@@ -267,7 +273,7 @@ bool DescriptorCapture::sample_stopped(int fd, DescriptorSample& sample) {
   if (!sample_from_outside(tid_, fd, text_, *arena_, outside)) return false;
   // A duplicate shows what /proc does not (bytes queued, owner, seals). Threads stand still, nobody
   // can miss an end of file because of it.
-  int duplicate = borrow(fd);
+  int duplicate = borrow(CapturedDescriptor{}, fd);
   if (duplicate < 0) {
     sample = outside;
     return true;
@@ -358,7 +364,7 @@ void DescriptorCapture::find_late_names() {
 // was taken just before or just after it: nobody can tell.
 void DescriptorCapture::note_late_locks() {
   for (auto& d : entries_) {
-    if (d.kind != OpenFileKind::kRegular || d.proc_fd >= 0 || d.has_locks) continue;
+    if (d.kind != OpenFileKind::kRegular || d.proc_fd >= 0 || d.has_locks || d.in_flight) continue;
     FdInfo info;
     if (read_fdinfo(tid_, d.fd, text_, *arena_, info) < 0 || !info.has_locks) continue;
     (void)note(1, "descriptor {} ({}): a lock taken around the moment of the checkpoint is not restored",
@@ -381,6 +387,7 @@ void DescriptorCapture::release() {
     }
     holds_files_ = false;
   }
+  close_in_flight();
   close_copy_pipe();
   if (pidfd_ >= 0) sys::call(__NR_close, pidfd_);
   pidfd_ = -1;

@@ -16,6 +16,7 @@
 //            flag or a byte of the program's open files.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -81,11 +82,17 @@ struct CapturedDescriptor {
   const char* other_name;
   uint32_t other_name_len;
   bool path_in_doubt;  // may have been renamed since prepare
+  bool in_flight;      // waits in a socket, sent with SCM_RIGHTS: fd is of our table, to the end of the stop
   uint64_t value;      // as OpenFileRecord::value
   const std::byte* details;
   uint32_t details_len;
   DescriptorSample now;
 };
+
+struct SocketLook;
+struct SocketMessage;
+struct SocketState;
+struct UnixSocketFacts;
 
 class DescriptorCapture {
  public:
@@ -109,8 +116,8 @@ class DescriptorCapture {
   void set_kept_files(int directory) { kept_files_ = directory; }
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
-  // The other ends of its pipes may be in other processes that are saved with it: they stay pipes, and who can
-  // read one saves its bytes. Before recheck_stopped.
+  // The other ends of its pipes and sockets may be in other processes that are saved with it: they stay pipes and
+  // connections, and who can read one saves its bytes. Before recheck_stopped.
   void expect_partners() { has_partners_ = true; }
   void release();
   // False: the writer's arena is full.
@@ -182,7 +189,9 @@ class DescriptorCapture {
   void note_late_locks();
   void number_open_files();
   void decide_kinds();
-  int borrow(int fd) const;
+  int borrow(const CapturedDescriptor& d) const { return borrow(d, d.fd); }
+  int borrow(const CapturedDescriptor& d, int fd) const;
+  int tid_of(const CapturedDescriptor& d) const { return d.in_flight ? sys::gettid() : tid_; }
 
   // descriptors_classify.cc: kind, path and details of one descriptor; its sample is already there.
   Result<void> classify(CapturedDescriptor& d);
@@ -203,17 +212,29 @@ class DescriptorCapture {
   void for_each_group(Fn fn);
   int compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel = true);
 
-  // descriptors_sockets.cc
-  Result<void> look_at_sockets_stopped();
   Result<void> look_at_terminals_stopped();
-  Result<void> look_at_socket(CapturedDescriptor& d, int socket, int diag);
-  Result<void> copy_messages(CapturedDescriptor& d);
+
+  // libckpt_rt/capture/sockets
+  Result<void> look_at_sockets(SocketLook& look);
+  Result<void> look_at_socket(SocketLook& look, SocketState& s, int socket);
+  void look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts);
+  Result<void> look_at_connections(SocketLook& look);
+  void look_at_far_end(SocketLook& look, SocketState& s);
+  bool is_socket_here(uint64_t object) const;
+  static bool is_loopback(const sockaddr_storage& address);
+  Result<void> peek_messages(SocketLook& look, SocketState& s, int socket);
+  Result<void> peek_stream(SocketLook& look, SocketState& s, int socket);
+  Result<void> take_control(SocketLook& look, const msghdr& header, SocketMessage& message);
+  Result<uint32_t> find_sent(int fd);
+  void close_in_flight();
+  Result<void> describe_sockets(SocketLook& look);
+  Result<void> decide_outside(SocketState& s);
 
   // descriptors_content.cc
   Result<void> copy_large_early();
   Result<void> copy_contents_stopped();
   Result<void> copy_pipe(size_t first_in_order);
-  bool is_without_writer(int fd) const;
+  bool is_without_writer(const CapturedDescriptor& d) const;
   void close_copy_pipe();
   bool is_mapped_writable(uint64_t inode);
   Result<void> copy_file(const CapturedDescriptor& d, ArenaVector<Content>& to);

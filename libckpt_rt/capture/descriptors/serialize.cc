@@ -133,6 +133,7 @@ bool DescriptorCapture::serialize(ByteWriter& out) const {
       put_record(out, RecordType::kOpenFile, r, bytes_of(d.path, d.path_len),
                  std::span<const std::byte>(d.details, d.details_len));
     }
+    if (d.in_flight) continue;
     put_record(out, RecordType::kDescriptor,
                DescriptorRecord{d.fd, d.open_file, d.now.fd_flags & FD_CLOEXEC, 0});
   }
@@ -153,7 +154,7 @@ Result<std::span<const job::OpenFileKey>> DescriptorCapture::list_open_files() c
   ArenaVector<job::OpenFileKey> keys(*arena_);
   for (uint32_t i : order_) {
     const auto& d = entries_[i];
-    if (d.shares) continue;
+    if (d.shares || d.in_flight) continue;
     if (!keys.push_back({d.open_file, d.fd, d.now.device, d.now.inode, d.now.open_flags,
                          static_cast<uint32_t>(d.kind)}))
       return arena_full().error();
