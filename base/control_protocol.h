@@ -66,7 +66,8 @@ struct ControlRequest {
 
 // Keys of the answer to kCheckpoint (all integers decimal): image PATH, mode NAME, sequence,
 //   parent_sequence (0: a full image), pause_ns, longest_wait_ns, forced_copies, sequential_copies, faults,
-//   bytes_memory, bytes_written, durable_ns, threads, mappings, descriptors, attempts, note TEXT (0..n times);
+//   bytes_memory, bytes_written, durable_ns, threads, mappings, descriptors, attempts, restartable yes|no,
+//   note TEXT (0..n times);
 //   of a job also: job PATH, members, members_ended, members_left_out, job_pause_ns, job_attempts
 // Keys of the answer to kStat: pid, version, directory PATH, mode NAME, mode_reason TEXT,
 //   faults NAME (of modes that protect memory), faults_reason TEXT (if it is not the one that is set),

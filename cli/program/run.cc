@@ -182,6 +182,9 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   option("--increments", "CKPT_INCREMENTS", "N",
          "images in a row that have only what was written since the one before (default 0)");
   option("--keep", "CKPT_KEEP", "N", "complete images kept in the directory, 0 all (default 2)");
+  option("--files", "CKPT_FILES", "WHAT",
+         "what to keep of open files in case they are removed or changed: auto (default), none, links or "
+         "copies");
   option("--order", "CKPT_ORDER", "ORDER",
          "in which memory is copied: address (default), follow, hot or cold");
   option("--heap", "CKPT_HEAP", "HEAP",

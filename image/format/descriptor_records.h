@@ -27,6 +27,9 @@ enum class OpenFileKind : uint32_t {
   kSocketPair = 14,  // AF_UNIX, both ends in this process, or the other end gone: SocketDetail
   kSocket = 15,      // without a connection: listening, bound or neither, or for datagrams: SocketDetail
   kConnection = 16,  // TCP, in any state between connect and close: SocketDetail, SocketLinkDetail
+  // Of one process.
+  kPidFd = 40,         // value: the process as the program sees it, 0 or less: gone
+  kMessageQueue = 41,  // POSIX: the one of the same name
 };
 
 enum OpenFileFlag : uint32_t {
@@ -34,6 +37,7 @@ enum OpenFileFlag : uint32_t {
   kOpenFilePipeReadEnd = 1u << 1,
   kOpenFilePipeWriteEnd = 1u << 2,
   kOpenFileSemaphore = 1u << 3,   // eventfd with EFD_SEMAPHORE
+  kOpenFileOwner = 1u << 5,       // a file without a name: value is its user, and its group << 32
   kOpenFileEventsLost = 1u << 4,  // inotify: events were queued and are not in the image
 };
 
@@ -92,6 +96,7 @@ enum class OpenFileDetail : uint32_t {
   kSocketLink = 16,     // one a socket, of images since there are connections
   kSocketMessage = 17,  // one for each message that waits to be received
   kLongSocketOption = 18,
+  kMovedWatch = 20,
 };
 
 struct DetailHeader {
@@ -103,6 +108,7 @@ enum class FileLockKind : uint32_t {
   kFlock = 0,         // flock(2), of the open file
   kPosix = 1,         // fcntl(F_SETLK), of the process
   kOpenFileLock = 2,  // fcntl(F_OFD_SETLK), of the open file
+  kLease = 3,         // fcntl(F_SETLEASE), of the open file
 };
 
 struct LockDetail {
@@ -116,6 +122,13 @@ struct EpollWatchDetail {
   int32_t fd;
   uint32_t events;  // EPOLL*
   uint64_t data;
+};
+
+// A watch on an open file that was registered under a number that another has now.
+struct MovedWatchDetail {
+  EpollWatchDetail watch;
+  int32_t now;  // a descriptor of the open file that is watched
+  uint32_t reserved;
 };
 
 struct TimerDetail {

@@ -15,6 +15,7 @@
 #include "image/format/image_probe.h"
 #include "image/format/io_error.h"
 #include "image/write/image_file.h"
+#include "image/write/kept_files.h"
 
 namespace ckpt {
 
@@ -355,6 +356,7 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
     }
     const long gone = sys::call(__NR_unlinkat, dir_fd, image.name, 0L);
     if (!sys::failed(gone)) {
+      remove_kept_files(dir_fd, image.name);
       pruned.images++;
       if (image.whole) pruned.kept--;
     } else if (gone != -ENOENT && removed.ok()) {  // not there: another program that prunes was faster

@@ -225,6 +225,16 @@ Result<void> ChannelBuilder::bind_name(ChannelSocket& s, int fd, const SocketNam
   }
   if (bind(fd, name.get(), name.length) == 0) return {};
   const int e = errno;
+  if (path && (e == ENOENT || e == ENOTDIR)) {
+    // Its directory is gone: nobody can find it by that name, here or before. A name of the kernel's choice, for only a
+    // socket with a name can listen.
+    say("{}: the directory of its name {} is gone: it has no such name now", describe(s), text);
+    unlink_after = false;
+    sockaddr none{};
+    none.sa_family = AF_UNIX;
+    if (s.detail.backlog >= 0) (void)!bind(fd, &none, sizeof(none.sa_family));
+    return {};
+  }
   return make_error(e == EACCES || e == EPERM ? ExitCode::kPermission : ExitCode::kUnavailable, e,
                     "{}: {} cannot be taken again ({}): end the program that has it; connections of the killed "
                     "program without SO_REUSEADDR hold it for a minute",

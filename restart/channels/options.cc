@@ -14,6 +14,8 @@ constexpr int kIpLocalPortRange = 51;
 
 bool is_early(int level, int name) {
   if (level == SOL_SOCKET) return name == SO_BINDTODEVICE || name == SO_MARK;
+  constexpr int kIpv6Freebind = 78, kIpv6Transparent = 75;  // linux/in6.h
+  if (level == IPPROTO_IPV6 && (name == kIpv6Freebind || name == kIpv6Transparent)) return true;
   if (level == IPPROTO_IP) return name == IP_FREEBIND || name == IP_TRANSPARENT;
   return level == IPPROTO_TCP && name == TCP_CONGESTION;
 }
@@ -75,7 +77,9 @@ void make_room(int fd) {
 void make_stream_room(int receiver) { set_int(receiver, SOL_SOCKET, SO_RCVLOWAT, 1 << 30); }
 
 void set_early_options(int fd, const ChannelSocket& s) {
-  set_int(fd, SOL_SOCKET, SO_REUSEADDR, s.detail.reuse_address);
+  // A TCP port may wait: connections of the killed program hold it for a minute, unless both they and this socket say
+  // that this is no matter. A port that somebody else listens on is refused all the same.
+  set_int(fd, SOL_SOCKET, SO_REUSEADDR, s.is_tcp() ? 1 : s.detail.reuse_address);
   set_int(fd, SOL_SOCKET, SO_REUSEPORT, s.detail.reuse_port);
   if (s.detail.domain == AF_INET6) set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, s.detail.ipv6_only);
   set_recorded(fd, s, true);

@@ -41,7 +41,12 @@ class DescriptorBuilder {
 
   // descriptors_files.cc
   Result<ScopedFd> open_by_path(const ParsedOpenFile& file);
+  // What /proc says of a process: made when all other descriptors are at their numbers.
+  bool is_of_process(const ParsedOpenFile& file) const;
+  Result<ScopedFd> open_of_process(const ParsedOpenFile& file);
   Result<void> check(const ParsedOpenFile& file);
+  // Files that were removed since the checkpoint, and are kept beside the image, get their names back.
+  Result<void> put_back_files();
   // Files opened for writing that have grown: tail saved, then cut. All files were checked before.
   Result<void> cut_grown_files();
 
@@ -52,6 +57,13 @@ class DescriptorBuilder {
   };
 
   Result<ScopedFd> make_placeholder(const ParsedOpenFile& file);
+  // kept_files.cc
+  std::string kept_link(const ParsedOpenFile& file) const;
+  std::string kept_copy(const ParsedOpenFile& file) const;
+  bool is_kept(const ParsedOpenFile& file) const;
+  // The name by which its file is opened: its own, or that of the link beside the image when its own leads to
+  // another.
+  std::string name_to_open(const ParsedOpenFile& file) const;
   // descriptors_files.cc
   Result<void> save_tail(const ParsedOpenFile& file, int fd, uint64_t now);
   // descriptors_contents.cc: files without a name, memfds
@@ -70,6 +82,8 @@ class DescriptorBuilder {
   Result<ScopedFd> make_timerfd(const ParsedOpenFile& file);
   Result<ScopedFd> make_signalfd(const ParsedOpenFile& file);
   Result<ScopedFd> make_epoll(const ParsedOpenFile& file);
+  Result<ScopedFd> make_pidfd(const ParsedOpenFile& file);
+  Result<ScopedFd> open_message_queue(const ParsedOpenFile& file);
 
   template <typename... Args>
   void say(fmt::format_string<Args...> format, Args&&... args) const {

@@ -54,7 +54,10 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
   DescriptorBuilder builder(meta, options);
   for (const auto& file : meta.open_files) CKPT_TRY(builder.check(file));
   CKPT_TRY(builder.take_standard_streams());
-  if (options.inherited == nullptr) CKPT_TRY(builder.cut_grown_files());
+  if (options.inherited == nullptr) {
+    CKPT_TRY(builder.put_back_files());
+    CKPT_TRY(builder.cut_grown_files());
+  }
   auto inherited = [&](const ParsedOpenFile& file) -> const InheritedFile* {
     if (options.inherited == nullptr) return nullptr;
     const auto it = options.inherited->find(file.record.id);
@@ -65,7 +68,14 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
 
   // Open files are made at the lowest free number, which may be one that is still to be filled: each
   // is moved up out of the way before it is put at its own numbers.
-  for (const auto& file : meta.open_files) {
+  std::vector<const ParsedOpenFile*> in_order;
+  for (const bool of_processes : {false, true}) {
+    for (const auto& file : meta.open_files) {
+      if (builder.is_of_process(file) == of_processes) in_order.push_back(&file);
+    }
+  }
+  for (const ParsedOpenFile* next : in_order) {
+    const ParsedOpenFile& file = *next;
     if (const InheritedFile* known = inherited(file); known != nullptr) {
       for (const auto& d : meta.descriptors) {
         if (d.open_file == file.record.id) CKPT_TRY(place(known->fd, d));
@@ -160,6 +170,7 @@ bool DescriptorBuilder::is_restarters(const ParsedOpenFile& file) const {
 
 Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
   const bool deleted = (file.record.flags & kOpenFileDeleted) != 0;
+  if (is_of_process(file)) return open_of_process(file);
   switch (kind_of(file)) {
     case OpenFileKind::kRegular:
       return deleted ? make_deleted_file(file) : open_by_path(file);
@@ -181,6 +192,10 @@ Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
       return make_signalfd(file);
     case OpenFileKind::kEpoll:
       return make_epoll(file);
+    case OpenFileKind::kMessageQueue:
+      return open_message_queue(file);
+    case OpenFileKind::kPidFd:
+      return make_pidfd(file);
     case OpenFileKind::kSocketPair:
     case OpenFileKind::kSocket:
     case OpenFileKind::kConnection:
@@ -250,6 +265,9 @@ void DescriptorBuilder::add_locks(const ParsedOpenFile& file, int fd, RestoredDe
         break;
       case FileLockKind::kOpenFileLock:
         r = fcntl(fd, F_OFD_SETLK, &range);
+        break;
+      case FileLockKind::kLease:
+        r = fcntl(fd, F_SETLEASE, static_cast<int>(range.l_type));
         break;
     }
     if (r != 0) {

@@ -64,6 +64,20 @@ std::string base_name(std::string_view path) {
   return std::string(slash == std::string_view::npos ? path : path.substr(slash + 1));
 }
 
+// "/proc/PID/rest": the process, and "/rest". 0: it is no such path.
+int process_of(std::string_view path, std::string_view* rest) {
+  constexpr std::string_view kProc = "/proc/";
+  if (!path.starts_with(kProc)) return 0;
+  path.remove_prefix(kProc.size());
+  int pid = 0;
+  size_t at = 0;
+  for (; at < path.size() && at < 9 && path[at] >= '0' && path[at] <= '9'; ++at)
+    pid = pid * 10 + (path[at] - '0');
+  if (at == 0 || (at < path.size() && path[at] != '/')) return 0;
+  *rest = path.substr(at);
+  return pid;
+}
+
 }  // namespace
 
 int reopen_flags(const OpenFileRecord& r) {
@@ -75,7 +89,7 @@ int reopen_flags(const OpenFileRecord& r) {
 }
 
 Result<ScopedFd> DescriptorBuilder::open_by_path(const ParsedOpenFile& file) {
-  const std::string path(file.path);
+  const std::string path = name_to_open(file);
   const auto& r = file.record;
   int flags = reopen_flags(r);
   if (S_ISLNK(r.mode)) flags |= O_NOFOLLOW;
@@ -112,8 +126,31 @@ Result<ScopedFd> DescriptorBuilder::open_by_path(const ParsedOpenFile& file) {
   return fd;
 }
 
+bool DescriptorBuilder::is_of_process(const ParsedOpenFile& file) const {
+  std::string_view rest;
+  return opened_by_path(file) && process_of(file.path, &rest) != 0;
+}
+
+// Of the program itself what is called /proc/self now. Others have ended, or threads do not exist yet: what
+// is read of an ended process is nothing.
+Result<ScopedFd> DescriptorBuilder::open_of_process(const ParsedOpenFile& file) {
+  std::string_view rest;
+  const int pid = process_of(file.path, &rest);
+  const bool own = pid == meta_.process.record.pid;
+  const std::string path = own ? fmt::format("/proc/self{}", rest) : std::string(file.path);
+  ScopedFd fd(open(path.c_str(), reopen_flags(file.record)));
+  struct stat st;
+  if (fd.valid() && fstat(fd.get(), &st) == 0 && (st.st_mode & S_IFMT) == (file.record.mode & S_IFMT)) {
+    if (!is_place_only(file.record)) lseek(fd.get(), static_cast<off_t>(file.record.offset), SEEK_SET);
+    return fd;
+  }
+  say("{}: the process or thread that it is about is not there: it reads as of one that has ended",
+      describe(file, first_descriptor(file)));
+  return make_placeholder(file);
+}
+
 Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
-  if (!opened_by_path(file)) return {};
+  if (!opened_by_path(file) || is_of_process(file)) return {};
   const auto& r = file.record;
   struct stat st;
   if (S_ISFIFO(r.mode)) {  // opening would wait for, or be seen by, the other end
@@ -121,6 +158,7 @@ Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
     return make_error(ExitCode::kFileChanged, errno,
                       "{} was a FIFO at the checkpoint: make it again (mkfifo)", file.path);
   }
+  if (is_kept(file)) return {};
   auto fd = open_by_path(file);
   if (!fd) return fd.error();
   if (!S_ISREG(r.mode) || is_place_only(r)) return {};
@@ -144,7 +182,7 @@ Result<void> DescriptorBuilder::cut_grown_files() {
     const auto& r = file.record;
     if (!opened_by_path(file) || !S_ISREG(r.mode) || is_place_only(r)) continue;
     struct stat st;
-    const std::string path(file.path);
+    const std::string path = name_to_open(file);
     if (stat(path.c_str(), &st) != 0) continue;  // check() has just opened it
     const uint64_t now = static_cast<uint64_t>(st.st_size);
     if (!is_writable(r) && now < r.size) {
@@ -197,7 +235,7 @@ Result<void> DescriptorBuilder::save_tail(const ParsedOpenFile& file, int fd, ui
   };
   if (!tail.valid()) return fail(errno, "saved to");
   // Opened only for writing, a file cannot be read through the same descriptor.
-  ScopedFd in(open(std::string(file.path).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  ScopedFd in(open(name_to_open(file).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   if (!in.valid() && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY) return fail(errno, "read for");
   const int from = in.valid() ? in.get() : fd;
   std::vector<char> buffer(1 << 20);

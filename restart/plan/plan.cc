@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "image/format/kept_names.h"
 #include "restart/descriptors/descriptors.h"
 #include "restart/plan/check_files.h"
 #include "restart/plan/check_machine.h"
@@ -56,7 +57,7 @@ Result<RestartPlan> open_plan(const std::string& image_path, bool trust) {
   for (const ParsedThread& t : plan.image->meta().threads) plan.tids.push_back(t.record.tid);
   for (const ParsedNote& n : plan.image->meta().notes) {
     if (n.severity == 2) {
-      return make_error(ExitCode::kUnsupported, 0, "{} cannot be restarted: {}", image_path, n.text);
+      return make_error(ExitCode::kNotRestartable, 0, "{} cannot be restarted: {}", image_path, n.text);
     }
     if (n.severity == 1) plan.notes.emplace_back(n.text);
   }
@@ -108,6 +109,11 @@ Result<void> load_eagerly(RestartPlan& plan, const VerifyProgress& progress) {
   return {};
 }
 
+std::string kept_files_of(const ImageChain& image, const std::string& image_directory) {
+  const KeptName name = kept_directory_of(image.path());
+  return name.text[0] == '\0' ? "" : image_directory + "/" + name.text;
+}
+
 Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress& progress) {
   const ImageMeta& meta = plan.image->meta();
   auto vdso = find_vdso();
@@ -118,6 +124,7 @@ Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress
   DescriptorOptions options;
   options.image_directory = plan.image_directory;
   options.sequence = plan.image->brief().sequence;
+  options.kept_files = kept_files_of(*plan.image, plan.image_directory);
   CKPT_TRY(check_descriptors(meta, options));
   if (loading == Loading::kNone) CKPT_TRY(plan.image->verify_used(2, progress));
   if (loading == Loading::kNone || loading == Loading::kEager) return load_eagerly(plan, progress);

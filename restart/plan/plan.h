@@ -31,6 +31,9 @@ struct RestartPlan {
 // Opens the image and checks who may have written it. trust: whoever.
 Result<RestartPlan> open_plan(const std::string& image_path, bool trust);
 
+// Where files of the program are kept beside the image, if any are; empty: it is no image of a directory.
+std::string kept_files_of(const ImageChain& image, const std::string& image_directory);
+
 enum class Loading { kAuto, kEager, kLazy, kNone };
 
 // The machine, the files, and the checksums of what others than the program will see; those of the rest are

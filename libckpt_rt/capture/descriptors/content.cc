@@ -184,6 +184,16 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
   return {};
 }
 
+// Of a pipe's reading end, in the stop: nobody will ever write to it again.
+bool DescriptorCapture::is_without_writer(const CapturedDescriptor& d) const {
+  ScopedFd pipe(borrow(d));
+  struct {
+    int fd;
+    short events, revents;
+  } ask{pipe.get(), 0, 0};
+  return pipe.valid() && sys::call(__NR_poll, &ask, 1L, 0L) == 1 && (ask.revents & 0x10 /* POLLHUP */) != 0;
+}
+
 // tee(2) copies references to a pipe's buffers into a pipe of ours, which is then read: the program's
 // bytes stay where they are. Packets (O_DIRECT) stay apart: one read gives one.
 Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
@@ -207,9 +217,8 @@ Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
   auto cannot = [&](long error) {
     return make_error(ExitCode::kIo, static_cast<int>(error), "{}", errno_name(static_cast<int>(error)));
   };
-  constexpr uint32_t kBothEnds = kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd;
-  // A FIFO whose other end is elsewhere: so are its bytes.
-  if ((ends & kBothEnds) != kBothEnds && !(has_partners_ && reader != nullptr)) return {};
+  // The bytes in a FIFO belong to who reads it.
+  if ((ends & kOpenFilePipeReadEnd) == 0) return {};
   if (size != 0 && queued == 0) return {};
   ScopedFd in(borrow(*reader));
   if (!in.valid()) in.reset(open_for_reading(head));

@@ -35,6 +35,7 @@ bool is_volatile(OpenFileKind kind) {
     case OpenFileKind::kTimerFd:
     case OpenFileKind::kSignalFd:
     case OpenFileKind::kInotify:
+    case OpenFileKind::kPidFd:
       return true;
     default:
       return false;
@@ -58,7 +59,7 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   early_contents_ = ArenaVector<Content>(arena);
   early_ = ArenaVector<EarlyCopy>(arena);
   notes_ = ArenaVector<Note>(arena);
-  kcmp_refused_ = structure_changed_ = complete_ = sampling_ = false;
+  kcmp_refused_ = structure_changed_ = complete_ = sampling_ = standing_ = false;
   open_files_ = 0;
   auto* text = static_cast<char*>(arena.allocate(kTextBytes));
   if (text == nullptr) return arena_full();
@@ -105,6 +106,7 @@ int DescriptorCapture::borrow(const CapturedDescriptor& d, int fd) const {
 
 Result<void> DescriptorCapture::recheck_stopped(int tid, OtherThreads sharers) {
   if (!sampling_) CKPT_TRY(begin_sampling(tid, sharers));
+  standing_ = true;
   CKPT_TRY(look_from_agent());
   await_samples();
   take_order_checks();
@@ -193,7 +195,8 @@ void DescriptorCapture::await_samples() {
 // While others sample: what does not need their answers.
 Result<void> DescriptorCapture::look_from_agent() {
   for (auto& d : entries_) {
-    if (!d.looked || d.proc_fd < 0) continue;
+    // What an epoll watches is compared with all descriptors, of which nobody knows yet what they are now.
+    if (!d.looked || d.proc_fd < 0 || d.kind == OpenFileKind::kEpoll) continue;
     if (is_volatile(d.kind)) {
       CKPT_TRY(read_counter(d));
     } else if (d.kind == OpenFileKind::kRegular) {
@@ -288,7 +291,7 @@ Result<void> DescriptorCapture::find_changes() {
     } else if (!d.named && (d.kind == OpenFileKind::kRegular || d.kind == OpenFileKind::kDirectory ||
                             d.kind == OpenFileKind::kFifo || d.kind == OpenFileKind::kDevice ||
                             d.kind == OpenFileKind::kTerminal)) {
-      CKPT_TRY(read_path(d));
+      CKPT_TRY(classify(d));  // renamed, or without this name now
     }
   }
   return {};
@@ -316,6 +319,7 @@ Result<void> DescriptorCapture::read_counter(CapturedDescriptor& d) {
   const char* mark = d.kind == OpenFileKind::kEventFd    ? "eventfd-count:"
                      : d.kind == OpenFileKind::kTimerFd  ? "clockid:"
                      : d.kind == OpenFileKind::kSignalFd ? "sigmask:"
+                     : d.kind == OpenFileKind::kPidFd    ? "Pid:"
                                                          : "tfd:";
   if (info.text.find(mark) == std::string_view::npos) return {};
   d.read_again = true;
@@ -330,6 +334,29 @@ void DescriptorCapture::refresh_paths() {
     if (!d.path_in_doubt || !d.named) continue;
     CapturedDescriptor now = d;
     if (read_path(now).ok() && now.named) d = now;
+  }
+}
+
+// What lost the name that it was opened by just ahead of the stop, or whose other name moved: it is saved as
+// a file without a name, and is one only if none is found now.
+void DescriptorCapture::find_late_names() {
+  standing_ = false;
+  for (auto& d : entries_) {
+    if ((d.flags & kOpenFileDeleted) == 0 || d.now.links == 0 || d.kind == OpenFileKind::kOther) continue;
+    if (d.kind == OpenFileKind::kRegular && take_other_name(d, std::string_view(d.path, d.path_len))) {
+      d.flags &= ~static_cast<uint32_t>(kOpenFileDeleted);
+      const uint64_t object = object_number(d.now.device, d.now.inode);
+      for (size_t i = 0; i < contents_.size(); ++i) {
+        if (contents_[i].object == object) contents_[i].length = 0;  // serialize() writes none of it
+      }
+    } else if (!d.shares && has_names_of_others(d)) {
+      (void)note(
+          1,
+          "descriptor {} ({}): it has another name, which was not found, or something is mounted over "
+          "its name: after a restart it is a copy of its own, and what is written to one is not in the "
+          "other",
+          d.fd, d.path);
+    }
   }
 }
 
@@ -351,6 +378,7 @@ void DescriptorCapture::release() {
   if (holds_files_) {
     if (complete_) {
       refresh_paths();
+      find_late_names();
       note_late_locks();
     }
     for (auto& d : entries_) {

@@ -209,14 +209,18 @@ void DescriptorCapture::decide_kinds() {
     if ((type == S_IFIFO && !has_partners_) || type == S_IFSOCK) {
       uint32_t ends = 0;
       bool standard = false;
+      const CapturedDescriptor* reader = nullptr;
       for (size_t i = first; i < end; ++i) {
         ends |= entries_[order_[i]].flags & (kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd);
         standard |= entries_[order_[i]].fd <= 2 && !entries_[order_[i]].in_flight;
+        if ((entries_[order_[i]].flags & kOpenFilePipeReadEnd) != 0) reader = &entries_[order_[i]];
       }
       const bool both = ends == (kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd);
+      // What is left in it can be read, then it ends.
+      const bool ended = type == S_IFIFO && !both && !standard && reader != nullptr && is_without_writer(*reader);
       for (size_t i = first; i < end; ++i) {
         auto& d = entries_[order_[i]];
-        if (d.kind == OpenFileKind::kPipe && !both) d.kind = OpenFileKind::kOther;
+        if (d.kind == OpenFileKind::kPipe && !both && !ended) d.kind = OpenFileKind::kOther;
         if (standard && (d.kind == OpenFileKind::kOther || (d.kind == OpenFileKind::kFifo && !both))) {
           d.kind = OpenFileKind::kStandard;
         }

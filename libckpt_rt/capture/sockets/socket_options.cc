@@ -41,6 +41,8 @@ constexpr OptionName kOfInternet[] = {{IPPROTO_IP, IP_TOS},
                                       {IPPROTO_IP, IP_MULTICAST_TTL, false},
                                       {IPPROTO_IP, IP_MULTICAST_LOOP, false}};
 constexpr OptionName kOfInternet6[] = {{IPPROTO_IPV6, IPV6_TCLASS},
+                                       {IPPROTO_IPV6, 78 /* IPV6_FREEBIND */},
+                                       {IPPROTO_IPV6, 75 /* IPV6_TRANSPARENT */},
                                        {IPPROTO_IPV6, IPV6_UNICAST_HOPS, false},
                                        {IPPROTO_IPV6, IPV6_RECVPKTINFO},
                                        {IPPROTO_IPV6, IPV6_RECVERR},
