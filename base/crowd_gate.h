@@ -1,8 +1,8 @@
 // Lets a few in at a time: before a lock that is given in the order in which it was asked for.
 //
-// Of a thousand threads that ask for such a lock each is woken for its turn, and the holder who lets in those that wait
-// lets in a thousand. Behind this gate there are never more than kMost of them; who comes while there is room
-// goes in, woken or not.
+// Of a thousand threads that ask for such a lock each is woken for its turn, and the holder who lets in those
+// that wait lets in a thousand. Behind this gate there are never more than kMost of them; who comes while
+// there is room goes in, woken or not.
 //
 // Owner:     base. Header only.
 // Callers:   as of TurnLock: threads of the program inside our handlers.
@@ -16,7 +16,8 @@ namespace ckpt {
 
 class CrowdGate {
  public:
-  static constexpr uint32_t kMost = 8;  // with the agent fewer than the groups that a wake of TurnLock tells apart
+  static constexpr uint32_t kMost =
+      8;  // with the agent fewer than the groups that a wake of TurnLock tells apart
 
   void enter() {
     uint32_t now = inside_.load(std::memory_order_relaxed);

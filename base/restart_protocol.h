@@ -30,11 +30,11 @@ enum class RestartStage : uint32_t {
   kNamespaces = 1,    // ckpt-restart: user, pid, time namespaces entered
   kProcess = 2,       // ckpt-restart: process with the old pid exists
   kDescriptors = 3,   // child: descriptors, cwd, umask, limits
-  kUnmapped = 4,      // restorer: nothing left of ckpt-restart but the restorer
+  kUnmapped = 4,      // restorer: nothing left of ckpt-restart but the restorer; vdso moved
   kMemory = 5,        // restorer: all mappings made and filled
-  kMm = 6,            // restorer: vdso moved, PR_SET_MM_MAP done
+  kMm = 6,            // restorer: PR_SET_MM_MAP done
   kSignals = 7,       // library: signal actions, pending signals
-  kTimers = 8,        // library: itimers, POSIX timers
+  kTimers = 8,        // library: itimers, POSIX timers; after kThreads, for they may name threads
   kThreads = 9,       // library: all threads created with their tids
   kThreadState = 10,  // library: every thread restored its own state
   kGo = 11,           // library: threads released
@@ -73,8 +73,8 @@ struct RestartArgs {
   // A page behind the restorer range, 0 when all memory is there: who reads it waits until all memory is
   // there. The library keeps it until it has done so; a checkpoint cannot be taken before.
   uint64_t loading_gate;
-  // Of a job. The process was stopped by a signal and stops itself before it waits for `go_fd`; so many of its
-  // children do so, and their parent takes notice of that before it stands ready, as it had.
+  // Of a job. The process was stopped by a signal and stops itself before it waits for `go_fd`; so many of
+  // its children do so, and their parent takes notice of that before it stands ready, as it had.
   uint32_t stopped, stopped_children;
 };
 

@@ -121,8 +121,8 @@ void BufferPool::release(uint32_t buffer) {
       refilled_.fetch_add(1, std::memory_order_release);
     }
   }
-  // One for one: of thousands that wait for forced copies all but one would look in vain. Whoever comes in between
-  // takes the buffer, and wakes the next when it is given back.
+  // One for one: of thousands that wait for forced copies all but one would look in vain. Whoever comes in
+  // between takes the buffer, and wakes the next when it is given back.
   if (waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(free_count_, 1);
   if (refilled) futex_wake(refilled_);
 }

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "base/arena.h"
+#include "base/copied_segment.h"
 #include "base/futex.h"
-#include "image/write/image_sink.h"
 
 namespace ckpt {
 

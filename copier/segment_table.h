@@ -15,7 +15,7 @@
 //
 //   kProtected ──claim()──► kCopying ──saved()──► kSaved ──finish()──► kCopied ◄─┐
 //                               │                   ├─────settle()───────────────┤
-//                               │                   ├─────keep()─────► kKept ────┘ give_up_keeping()
+//                               │                   ├─────keep()─────► kKept ────┘ want()
 //                               └────────lose()─────┴──────► kLost
 // kProtected: its pages are write-protected (or the world stands still); nobody has changed a byte
 //             since the stop. Anyone may claim().
@@ -42,7 +42,7 @@
 // A segment without pages stays kProtected until somebody writes to it: then it is unprotected, and kCopied.
 // So does one whose pages are all in the image before (in_parent): it is neither claimed nor copied.
 // A thread that needs a segment in kCopying waits in await_copied(); the faulting thread itself does
-// not wait here but in the kernel, where the owner's step 2 wakes it.
+// not wait here but in the kernel, until the owner unprotects the segment.
 #pragma once
 
 #include "base/arena.h"

@@ -16,7 +16,8 @@ RestartOptions parse_options(int argc, char** argv) {
   app.add_option(
          "IMAGE", options.image,
          "an image, a directory (its newest complete image), DIR@SEQ, DIR@-N (the Nth before the newest) or "
-         "DIR@2026-11-21T10:00 (the newest by then), or a job's checkpoint (DIR.job); - for standard input, which "
+         "DIR@2026-11-21T10:00 (the newest by then), or a job's checkpoint (DIR.job); - for standard input, "
+         "which "
          "is /dev/null for the program then")
       ->required();
   app.add_flag("--check,--dry-run", options.check, "check everything a restart needs, start nothing");

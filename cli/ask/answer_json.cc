@@ -9,7 +9,8 @@ namespace {
 // Keys whose values are text even when they look like numbers.
 bool is_text(const std::string& key) {
   return key == "image" || key == "last_image" || key == "directory" || key == "last_error" ||
-         key == "version" || key == "job" || key == "job_id" || key == "job_directory" || key == "to" || key == "key_file";
+         key == "version" || key == "job" || key == "job_id" || key == "job_directory" || key == "to" ||
+         key == "key_file";
 }
 
 }  // namespace

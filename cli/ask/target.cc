@@ -115,7 +115,8 @@ std::string strict_thread(pid_t pid) {
   for (const auto& task : std::filesystem::directory_iterator(proc_path(pid, "task"), ignored)) {
     const std::string tid = task.path().filename().string();
     std::string status;
-    if (read_proc(pid, ("task/" + tid + "/status").c_str(), &status) && status_value(status, "Seccomp") == "1")
+    if (read_proc(pid, ("task/" + tid + "/status").c_str(), &status) &&
+        status_value(status, "Seccomp") == "1")
       return tid;
   }
   return {};
@@ -201,9 +202,10 @@ Result<Target> examine_target(pid_t pid) {
   }
   t.signal = settings->signal;
   if (const std::string strict = strict_thread(pid); !strict.empty()) {
-    return failure(ExitCode::kUnsupported, label,
-                   fmt::format("thread {} has forbidden itself all but four system calls (strict seccomp)", strict),
-                   "it cannot stand still for a checkpoint; there is none of this program");
+    return failure(
+        ExitCode::kUnsupported, label,
+        fmt::format("thread {} has forbidden itself all but four system calls (strict seccomp)", strict),
+        "it cannot stand still for a checkpoint; there is none of this program");
   }
   unsigned long long caught = 0;
   std::istringstream(status_value(status, "SigCgt")) >> std::hex >> caught;

@@ -22,20 +22,12 @@
 #include <span>
 
 #include "base/arena.h"
+#include "base/copied_segment.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "image/format/image_format.h"
 
 namespace ckpt {
-
-// One segment, copied: `data` holds segment-size bytes from `base`; page i is part of the image iff
-// bit i of page_mask is set. Pages that are all zero have been taken out of the mask already.
-struct CopiedSegment {
-  Addr base;
-  uint64_t page_mask;
-  std::byte* data;  // page-aligned, stays valid until released
-  uint32_t buffer;  // the pool's number for it, given back through the release function
-};
 
 // Called by the sink, on the thread that called append/commit/abort, when a buffer's bytes are no
 // longer needed (they are on their way to the device and will not be read from the buffer again).

@@ -8,6 +8,7 @@
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -64,8 +65,8 @@ Result<void> sampled(const DescriptorCapture& descriptors) {
   Standing facts{};
   facts.began_ns = stop_began_ns;
   facts.tid = library.pid;
-  if (library.stopped_threads != nullptr) facts.tid = library.stopped_threads->tid;
-  for (const ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next) {
+  if (stop_state.threads != nullptr) facts.tid = stop_state.threads->tid;
+  for (const ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next) {
     if (s->parent_death_signal != 0) facts.pdeath_signal = s->parent_death_signal;
   }
   int subreaper = 0;

@@ -8,6 +8,7 @@
 #include "job/directory/job_directory.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -86,7 +87,7 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
     }
     log_line(directory->get(), result.error().message());
     if (!again || attempt == kAttempts) {
-      agent::count_failure(result.error());
+      statistics::count_failure(result.error());
       return result;
     }
   }

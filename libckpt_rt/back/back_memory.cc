@@ -6,6 +6,7 @@
 
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/stop/stop_state.h"
 
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24  // Linux 5.18
@@ -107,7 +108,7 @@ void BackRun::put_library_back() {
     fill(list<BackFill>(head_.fills, head_.fill_count), true);
     kept_->put_in(nullptr);
   }
-  for (ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next) {
+  for (ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next) {
     ParkedThreads::Thread* thread = threads_.find(s->tid);
     if (thread == nullptr) die("finding a thread", -ESRCH, static_cast<uint64_t>(s->tid));
     thread->slot = s;

@@ -15,6 +15,7 @@
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/stop/stop_state.h"
 
 namespace ckpt {
 
@@ -42,7 +43,7 @@ long receive(int socket, void* to, size_t bytes) {
 
 BackRun::~BackRun() {
   if (parked_ && !committed_) threads_.unpark();
-  if (stopped_) library.world.release();
+  if (stopped_) stop_state.world.release();
   if (watch_ != nullptr && !committed_) {
     watch_->look_up_in(nullptr);
     watch_->keep();

@@ -6,6 +6,8 @@
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/capture/process_state.h"
 
 namespace ckpt {
 
@@ -49,7 +51,7 @@ void BackRun::forget_pending() {
 
 void BackRun::restore_rest() {
   for (uint32_t i = 0; i < 16; ++i) {
-    const rlimit64 was{library.process.limits.soft[i], library.process.limits.hard[i]};
+    const rlimit64 was{saved_process.limits.soft[i], saved_process.limits.hard[i]};
     rlimit64 now{};
     if (sys::call(__NR_prlimit64, 0L, i, 0L, &now) != 0) continue;
     if (now.rlim_cur == was.rlim_cur && now.rlim_max == was.rlim_max) continue;
@@ -60,17 +62,17 @@ void BackRun::restore_rest() {
   }
   delete_timers();
   forget_pending();
-  const long r = restore_signal_actions(library.process);
+  const long r = restore_signal_actions(saved_process);
   if (r != 0) die("setting signal actions", r, 0);
 }
 
 // On the leader: only it may say who sent a signal, and a timer may count its time.
 void BackRun::before_go(void* self) {
   auto& run = *static_cast<BackRun*>(self);
-  run.cost_.notes |= restore_process_settings(library.process);
-  const long r = restore_timers(library.process.timers);
+  run.cost_.notes |= restore_process_settings(saved_process);
+  const long r = restore_timers(saved_process.timers);
   if (r != 0) run.die("making timers again", r, 0);
-  queue_again(library.pending, 0);
+  queue_again(stop_state.pending, 0);
 }
 
 }  // namespace ckpt

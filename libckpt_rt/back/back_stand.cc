@@ -9,6 +9,7 @@
 #include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/stop/critical_section.h"
+#include "libckpt_rt/stop/stop_state.h"
 
 namespace ckpt {
 
@@ -35,14 +36,14 @@ Result<void> BackRun::stand() {
   const int64_t deadline = now_ns() + library.settings.stop_timeout_ns;
   for (;;) {
     int stuck = 0;
-    auto stopped = library.world.stop(call, arena_, &stuck);
+    auto stopped = stop_state.world.stop(call, arena_, &stuck);
     if (!stopped.ok()) return stopped.error();
     stopped_ = true;
     began_ns_ = stopped->began_ns;
-    library.stopped_threads = stopped->first;
-    library.leader_exited = stopped->leader_exited;
+    stop_state.threads = stopped->first;
+    stop_state.leader_exited = stopped->leader_exited;
     if (critical_section::none_inside()) break;
-    library.world.release();
+    stop_state.world.release();
     stopped_ = false;
     if (!critical_section::await_none(deadline)) {
       return make_error(
@@ -50,7 +51,7 @@ Result<void> BackRun::stand() {
           "a thread stayed in its critical section (ckpt_rt_enter_critical) longer than CKPT_STOP_TIMEOUT");
     }
   }
-  if (library.stopped_threads == nullptr)
+  if (stop_state.threads == nullptr)
     return make_error(ExitCode::kUnsupported, 0, "none of its threads can be stopped");
   ends(kThreads);
   return describe();
@@ -58,7 +59,7 @@ Result<void> BackRun::stand() {
 
 // The same as for an image, but for the memory.
 Result<void> BackRun::describe() {
-  const int tid = library.stopped_threads->tid;
+  const int tid = stop_state.threads->tid;
   StoppedSamplers samplers;
   // Not looked at ahead of the stop: what is there is looked at now, and files of ours are closed again.
   DescriptorCapture descriptors;
@@ -73,7 +74,7 @@ Result<void> BackRun::describe() {
   ProcessFacts facts;
   auto* state = static_cast<ProcessState*>(arena_.allocate(sizeof(ProcessState), alignof(ProcessState)));
   if (state == nullptr) return no_lists();
-  CKPT_TRY(read_process_facts(arena_, texts, tid, library.leader_exited, facts));
+  CKPT_TRY(read_process_facts(arena_, texts, tid, stop_state.leader_exited, facts));
   capture_process_state_stopped(texts, *state);
   state->timers.count = 0;
   ArenaVector<MappedFileRange> mapped(arena_);
@@ -86,13 +87,13 @@ Result<void> BackRun::describe() {
 
   ArenaVector<StoppedThread> threads(arena_);
   for (bool leaders : {true, false}) {
-    if (leaders && library.leader_exited) {
+    if (leaders && stop_state.leader_exited) {
       StoppedThread leader{};
       leader.record.tid = library.pid;
       leader.record.flags = kThreadLeader | kThreadLeaderExited;
       if (!threads.push_back(leader)) return no_lists();
     }
-    for (ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next) {
+    for (ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next) {
       if ((s->tid == library.pid) != leaders) continue;
       StoppedThread t;
       describe_thread(*s, library.pid, t);
@@ -130,7 +131,7 @@ Result<void> BackRun::hear_plan() {
 
 Result<void> BackRun::make_threads() {
   parked_ = true;
-  CKPT_TRY(threads_.park(library.stopped_threads, library.pid));
+  CKPT_TRY(threads_.park(stop_state.threads, library.pid));
   for (int32_t tid : list<int32_t>(head_.threads, head_.thread_count)) {
     if (threads_.find(tid) != nullptr) continue;
     const long r = threads_.create(tid);

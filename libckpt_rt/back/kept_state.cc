@@ -8,6 +8,8 @@
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/statistics.h"
 
 namespace ckpt {
 
@@ -17,7 +19,7 @@ RawThread* const kThreads[] = {&library.agent, &library.fault_handler, &library.
 
 void KeptState::keep() {
   for (size_t i = 0; i < std::size(kThreads); ++i) std::memcpy(static_cast<void*>(&threads_[i]), kThreads[i], sizeof(RawThread));
-  std::memcpy(static_cast<void*>(&statistics_), &library.statistics, sizeof(statistics_));
+  statistics_ = statistics::read();
   std::memcpy(static_cast<void*>(&compression_), &library.compression, sizeof(compression_));
   settings_ = library.settings;
   agent::keep(agent_);
@@ -31,7 +33,8 @@ void KeptState::keep() {
 
 void KeptState::put_in(Watch* watch) {
   for (size_t i = 0; i < std::size(kThreads); ++i) std::memcpy(static_cast<void*>(kThreads[i]), &threads_[i], sizeof(RawThread));
-  std::memcpy(static_cast<void*>(&library.statistics), &statistics_, sizeof(statistics_));
+  statistics::reset_after_restart();
+  statistics::put_back(statistics_);
   std::memcpy(static_cast<void*>(&library.compression), &compression_, sizeof(compression_));
   library.settings = settings_;
   library.generation = std::max(library.generation, generation_) + 1;
@@ -42,7 +45,7 @@ void KeptState::put_in(Watch* watch) {
   agent::return_kept(agent_, library.generation);
 
   loading::begin(0);
-  library.world.reset_after_restart();
+  stop_state.world.reset_after_restart();
   release_guard::reset_after_restart();
   if (watch != nullptr) hooks::memory_registered.store(memory_registered_, std::memory_order_relaxed);
   const bool same_guard = guard::own_range().start == guard_.start;

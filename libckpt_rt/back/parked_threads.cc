@@ -8,6 +8,7 @@
 
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/stop/stop_state.h"
 
 extern "C" {
 void ckpt_visit_stack(void* stack_top, void (*fn)(void*), void* arg);
@@ -73,7 +74,7 @@ Result<void> ParkedThreads::park(ThreadSlot* first, int leader) {
     thread->leader = s->tid == leader;
     thread->stopped = s;
   }
-  for (Thread* thread : threads_) library.world.start_on(*thread->stopped, &park_entry, thread);
+  for (Thread* thread : threads_) stop_state.world.start_on(*thread->stopped, &park_entry, thread);
   await_change(parked_, count);
   return {};
 }
@@ -133,7 +134,7 @@ void ParkedThreads::unpark() {
   for (Thread* thread : threads_) {
     give(*thread, kReturn);
     if (thread->stopped != nullptr)
-      library.world.await(*thread->stopped);
+      stop_state.world.await(*thread->stopped);
     else
       while (sys::call(__NR_tgkill, sys::getpid(), thread->tid, 0L) == 0) sys::call(__NR_sched_yield);
   }

@@ -1,6 +1,7 @@
 #include "libckpt_rt/capture/excluded_memory.h"
 
 #include "base/futex.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::excluded_memory {
 

@@ -7,6 +7,7 @@
 
 #include "libckpt_rt/capture/still_memory.h"
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::futex_words {
 

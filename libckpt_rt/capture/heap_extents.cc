@@ -5,6 +5,7 @@
 #include "base/heap_protocol.h"
 #include "base/page_runs.h"
 #include "libckpt_rt/capture/still_memory.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 extern "C" __attribute__((weak)) ckpt::HeapInterface ckpt_heap_v1;
 

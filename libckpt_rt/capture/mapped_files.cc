@@ -8,6 +8,7 @@
 
 #include "base/raii_fd.h"
 #include "image/format/file_hash.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

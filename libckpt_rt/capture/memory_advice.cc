@@ -6,9 +6,10 @@
 #include <sys/stat.h>
 
 #include "base/sys.h"
+#include "libckpt_rt/capture/advice_notes.h"
 #include "libckpt_rt/core/proc_text.h"
 #include "libckpt_rt/core/task_list.h"
-#include "libckpt_rt/interpose/memory/advice.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::memory_advice {
 

@@ -4,7 +4,7 @@
 // mmap, munmap and brk wait for: tens of milliseconds for each GiB. So it is read of small programs, where
 // that is nothing, and where flags are known to be set that change what memory means (DONTFORK, WIPEONFORK,
 // MERGEABLE, locked, huge pages of hugetlbfs, …). Otherwise flags that only say how memory is used (HUGEPAGE,
-// SEQUENTIAL, NORESERVE, …) come from what was noted (interpose_advice.h).
+// SEQUENTIAL, NORESERVE, …) come from what was noted (advice_notes.h).
 //
 // Not seen: flags that the program sets by system call instructions of its own, in a program of more than
 // kSmallBytes.

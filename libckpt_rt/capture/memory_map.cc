@@ -14,6 +14,7 @@
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/text_change.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

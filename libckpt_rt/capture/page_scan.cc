@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "libckpt_rt/core/own_files.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -19,12 +19,15 @@
 #include "base/restart_protocol.h"
 #include "libckpt_rt/core/proc_text.h"
 #include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 #ifndef MEMBARRIER_CMD_GET_REGISTRATIONS
 #define MEMBARRIER_CMD_GET_REGISTRATIONS (1 << 9)
 #endif
 
 namespace ckpt {
+
+constinit ProcessState saved_process{};
 
 namespace {
 

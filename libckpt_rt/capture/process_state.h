@@ -33,6 +33,9 @@ struct ProcessState {
   char core_filter[16];
 };
 
+// One object, in the library's own data: an image holds it, and a restarted process is restored from it.
+extern ProcessState saved_process;
+
 // What only tools and ckpt-restart need, and the library does not.
 struct ProcessFacts {
   ProcessRecord process{};

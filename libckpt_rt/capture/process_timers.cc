@@ -8,6 +8,7 @@
 
 #include "libckpt_rt/core/proc_text.h"
 #include "libckpt_rt/core/signal_limit.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 // linux/prctl.h of 6.15 and later: timer_create takes the id to use from *timerid.
 #ifndef PR_TIMER_CREATE_RESTORE_IDS

@@ -1,9 +1,10 @@
 #include "libckpt_rt/capture/still_memory.h"
 
 #include <errno.h>
-
+#include <fcntl.h>
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/core/own_files.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

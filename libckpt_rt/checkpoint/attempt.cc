@@ -7,6 +7,7 @@
 #include "image/write/kept_files.h"
 #include "job/capture/session.h"
 #include "libckpt_rt/capture/memory_advice.h"
+#include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/stages/kept_files.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
@@ -14,6 +15,7 @@
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -189,7 +191,7 @@ Result<void> Attempt::get_ready(const OtherThreads& others) {
 Result<void> Attempt::describe() {
   note_what_is_lost(capture.facts, space);
   MetaWriter meta(space.arena());
-  MetaSources sources{&capture.facts,          &library.process,     &capture.map,
+  MetaSources sources{&capture.facts,          &saved_process,       &capture.map,
                       &capture.files,          &capture.descriptors, capture.threads.span(),
                       capture.pending.span(),  space.notes(),        &cost,
                       copied_ns - requested_ns};

@@ -8,7 +8,8 @@
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_directory.h"
-#include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/core/statistics.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -42,10 +43,11 @@ Result<CheckpointCost> take_checkpoint() {
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
   if (library.strict.load(std::memory_order_relaxed)) {
-    const Error error = make_error(ExitCode::kUnsupported, 0,
-                                   "a thread has forbidden itself all but four system calls (strict seccomp): it cannot "
-                                   "stand still for a checkpoint; none is taken of this program");
-    agent::count_failure(error);
+    const Error error =
+        make_error(ExitCode::kUnsupported, 0,
+                   "a thread has forbidden itself all but four system calls (strict seccomp): it cannot "
+                   "stand still for a checkpoint; none is taken of this program");
+    statistics::count_failure(error);
     return error;
   }
   loading::await_end();
@@ -64,7 +66,7 @@ Result<CheckpointCost> take_checkpoint() {
     Watch* watch = take_watch(way);
     if (watch == nullptr) {
       const Error error = no_memory_for_segments();
-      agent::count_failure(error);
+      statistics::count_failure(error);
       return error;
     }
     Result<void> result;
@@ -83,7 +85,7 @@ Result<CheckpointCost> take_checkpoint() {
     else
       watch->end();
     if (result.ok()) {
-      agent::count_success(cost);
+      statistics::count_success(cost.pause_ns, cost.image);
       return cost;
     }
     auto directory = job::open_log_directory();
@@ -103,7 +105,7 @@ Result<CheckpointCost> take_checkpoint() {
       if (attempts + 1 == kAttempts) way = kUnspoilable;
       continue;
     }
-    agent::count_failure(result.error());
+    statistics::count_failure(result.error());
     return result.error();
   }
 }

@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "base/sys.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

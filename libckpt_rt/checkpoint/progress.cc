@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/sys.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::checkpoint_progress {
 

@@ -54,8 +54,8 @@ void before_end();
 // The calling thread is about to become that user (or UINT32_MAX: stays who it is).
 void before_user(uint32_t user);
 
-// The calling thread is about to forbid itself nearly all system calls: none of our signals may reach it any more, and no
-// checkpoint is taken. end_strict only when that failed.
+// The calling thread is about to forbid itself nearly all system calls: none of our signals may reach it any
+// more, and no checkpoint is taken. end_strict only when that failed.
 void begin_strict();
 void end_strict();
 

@@ -3,6 +3,7 @@
 #include <sys/uio.h>
 
 #include "base/sys.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

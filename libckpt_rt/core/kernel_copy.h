@@ -1,9 +1,10 @@
 // Copies of the program's memory, made by the kernel: where a thread would get a signal, a copy fails.
 //
-// Two calls make them. process_vm_writev(2), for which the program's memory is the caller's own side, looks up each page of
-// the buffer, and costs a third less where many of those are one huge page. process_vm_readv(2) looks up each page of the
-// program, and pins it: since Linux 5.19 a page that the program shares with a child, copy-on-write, becomes its own by
-// that (FAULT_FLAG_UNSHARE), as if it had been written to.
+// Two calls make them. process_vm_writev(2), for which the program's memory is the caller's own side, looks
+// up each page of the buffer, and costs a third less where many of those are one huge page.
+// process_vm_readv(2) looks up each page of the program, and pins it: since Linux 5.19 a page that the
+// program shares with a child, copy-on-write, becomes its own by that (FAULT_FLAG_UNSHARE), as if it had been
+// written to.
 //
 // Owner:     WriteProtection, GuardedMemory.
 // Callers:   use_for(): the agent, while nobody copies. copy(): any copying thread.
@@ -18,7 +19,8 @@ namespace ckpt {
 
 class KernelCopy {
  public:
-  // buffers: those into which the first call copies; none where it is not to be made, for a filter may forbid it.
+  // buffers: those into which the first call copies; none where it is not to be made, for a filter may forbid
+  // it.
   void use_for(AddrRange buffers) { buffers_ = buffers; }
   // False: not all of it is there, or may be read. What `to` holds is void then.
   [[nodiscard]] bool copy(std::byte* to, Addr from, size_t bytes) const;

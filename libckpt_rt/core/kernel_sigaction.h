@@ -1,6 +1,6 @@
 // The kernel's struct sigaction, which is not libc's.
 //
-// Owner: libckpt_rt. Header only. Callers: any thread. Source: rt_sigaction(2), asm/signal.h.
+// Owner: libckpt_rt. Callers: any thread. Source: rt_sigaction(2), asm/signal.h.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// The library's state inside the program: one object, constant-initialised, in the library's own data,
-// so that an image holds it and a restarted process continues from it.
+// What the library knows of itself and its program: one object, constant-initialised, in the library's own
+// data, so that an image holds it and a restarted process continues from it. What a higher floor owns lies
+// there: the stop (stop/stop_state.h), what was captured (capture/process_state.h).
 //
 // Owner:     libckpt_rt.
 // Callers:   the preload constructor, the signal handler, the agent, the wrappers.
@@ -11,14 +12,9 @@
 #include <cstdint>
 
 #include "base/settings.h"
-#include "copier/buffer_pool.h"
-#include "copier/copier.h"
 #include "image/write/compress/compression_gauge.h"
 #include "job/capture/identity.h"
-#include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/core/raw_thread.h"
-#include "libckpt_rt/core/statistics.h"
-#include "libckpt_rt/stop/stop_world.h"
 
 namespace ckpt {
 
@@ -33,26 +29,18 @@ struct Library {
   char key_file[2100] = {};          // absolute path of CKPT_KEY_FILE; the key itself is never here
   char name[16] = {};                // of the program, for image names
   uint8_t run_id[16] = {};
-  job::Identity job;           // to which this process belongs
-  bool job_inherited = false;  // it was there before this program
-  AddrRange job_sign{};        // job/capture/identity.h
-  uint32_t generation = 0;         // restarts this process has behind it
-  int64_t monotonic_shift_ns = 0;  // CLOCK_MONOTONIC now minus what the program's deadlines assume
-  uint64_t last_streamed = 0;      // sequence of the newest image that went to CKPT_TO's command
-  int interval_timer = -1;         // kernel id of the timer of CKPT_EVERY
+  job::Identity job;                // to which this process belongs
+  bool job_inherited = false;       // it was there before this program
+  AddrRange job_sign{};             // job/capture/identity.h
+  uint32_t generation = 0;          // restarts this process has behind it
+  int64_t monotonic_shift_ns = 0;   // CLOCK_MONOTONIC now minus what the program's deadlines assume
+  uint64_t last_streamed = 0;       // sequence of the newest image that went to CKPT_TO's command
+  uint64_t restart_entry = 0;       // address of the function that a restart calls
+  int interval_timer = -1;          // kernel id of the timer of CKPT_EVERY
   std::atomic<bool> strict{false};  // a thread has forbidden itself system calls that a stop needs
-  uint32_t foreign_filters = 0;    // seccomp filters that were there before the program's first instruction
-
-  StopWorld world;
-  ProcessState process{};
-  ThreadSlot* stopped_threads = nullptr;  // valid in an image, and at restart
-  bool leader_exited = false;
-  PendingSignals pending;
-  bool look_at_signals =
-      false;  // of every thread in each stop: its threads send each other signals (stop_world.h)
+  uint32_t foreign_filters = 0;     // seccomp filters that were there before the program's first instruction
 
   RawThread agent, fault_handler, writer, engine;
-  Statistics statistics;
 };
 
 extern Library library;

@@ -2,6 +2,7 @@
 
 #include "base/sys.h"
 #include "base/units.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::loading {
 

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -1,10 +1,14 @@
 // What became of the checkpoints of this process so far.
 //
-// Owner:     agent.cc, under its lock; lies in the Library, so that an image holds it.
-// Callers:   agent::count_success, agent::count_failure, agent::statistics.
+// Owner:     libckpt_rt: one object under a lock of its own (leaf), in the library's data, so that an image
+//            holds it.
+// Callers:   count: the agent, and whoever had to refuse a request; read: the agent. All signals blocked.
+// Never:     takes another lock, waits longer than for a few instructions.
 #pragma once
 
 #include <cstdint>
+
+#include "base/result.h"
 
 namespace ckpt {
 
@@ -15,4 +19,17 @@ struct Statistics {
   char last_error[320] = {};
 };
 
+namespace statistics {
+
+// image: absolute path.
+void count_success(int64_t pause_ns, const char* image);
+void count_failure(const Error& error);
+Statistics read();
+// Going back: the figures are of now, not of the checkpoint.
+void put_back(const Statistics& all);
+// A forked child has none yet. After a restart they go on; the lock is nobody's.
+void reset_in_child();
+void reset_after_restart();
+
+}  // namespace statistics
 }  // namespace ckpt

@@ -10,6 +10,7 @@
 #include "base/restart_protocol.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/signal_limit.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 #ifndef PR_GET_TID_ADDRESS
 #define PR_GET_TID_ADDRESS 40

@@ -12,10 +12,13 @@
 #include "job/capture/take.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/control.h"
 #include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/protect/watch.h"
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::agent {
 
@@ -103,7 +106,7 @@ void start_successor() {
   info.si_pid = library.pid;
   info.si_value.sival_ptr = reinterpret_cast<void*>(kStartAgent);
   if (sys::call(__NR_rt_sigqueueinfo, library.pid, library.signal, &info) == -EAGAIN)
-    library.world.signal_process(library.signal);
+    stop_state.world.signal_process(library.signal);
 }
 
 void wait_for_orders(uint32_t seen) {
@@ -168,14 +171,10 @@ void main_loop(void*) {
       const bool asked = r.without_cookie && serve_asker(static_cast<uint64_t>(library.pid));
       job::Report report;
       const bool due = r.without_cookie || interval::is_due();
-      if (!asked && r.checkpoint && due) (void)job::take({}, report);  // the log and `ckpt stat` tell of a failure
+      if (!asked && r.checkpoint && due)
+        (void)job::take({}, report);  // the log and `ckpt stat` tell of a failure
     }
   }
-}
-
-void count_failure_locked(const Error& error) {
-  library.statistics.failures++;
-  std::memcpy(library.statistics.last_error, error.text, sizeof(library.statistics.last_error));
 }
 
 // False: it could not be started, and the request that came last is refused.
@@ -184,7 +183,7 @@ bool start_locked() {
   library.agent.join();
   if (long error = library.agent.spawn(&main_loop, nullptr, DescriptorTable::kOwnTable); error != 0) {
     --count;
-    count_failure_locked(
+    statistics::count_failure(
         make_error(ExitCode::kUnavailable, static_cast<int>(error),
                    "a request was refused: cannot start a thread ({}); raise the limit on processes",
                    errno_name(static_cast<int>(error))));
@@ -211,8 +210,8 @@ bool request(Request r) {
     return running || absences != 0 || start_locked();
   }
   if (count == kRing) {
-    count_failure_locked(make_error(ExitCode::kUnavailable, 0,
-                                    "a request was refused: {} are waiting already; ask less often", kRing));
+    statistics::count_failure(make_error(
+        ExitCode::kUnavailable, 0, "a request was refused: {} are waiting already; ask less often", kRing));
     return false;
   }
   ring[(head + count) % kRing] = r;
@@ -259,27 +258,9 @@ void end_absence() {
   if (absences == 0 && count != 0 && !running) start_locked();
 }
 
-void count_success(const CheckpointCost& cost) {
-  ScopedLock guard(lock);
-  Statistics& s = library.statistics;
-  s.checkpoints++;
-  s.total_pause_ns += cost.pause_ns;
-  if (cost.pause_ns > s.longest_pause_ns) s.longest_pause_ns = cost.pause_ns;
-  std::memcpy(s.last_image, cost.image, sizeof(s.last_image));
-}
-
-void count_failure(const Error& error) {
-  ScopedLock guard(lock);
-  count_failure_locked(error);
-}
-
-Statistics statistics() {
-  ScopedLock guard(lock);
-  return library.statistics;
-}
-
 void reset(uint32_t generation) {
   new (&lock) FutexLock;
+  statistics::reset_after_restart();
   head = count = absences = 0;
   running = waiting = false;
   checkpoint_progress::tell(-1);  // the socket was the agent's

@@ -13,7 +13,6 @@
 
 #include "base/futex.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
-#include "libckpt_rt/core/statistics.h"
 
 namespace ckpt::agent {
 
@@ -46,10 +45,6 @@ void serve_joins();
 // setns): what is under way is waited for, and what is requested meanwhile is done afterwards.
 void begin_absence();
 void end_absence();
-// What `ckpt stat` shows: counted by the agent, and by whoever had to refuse a request.
-void count_success(const CheckpointCost& cost);
-void count_failure(const Error& error);
-Statistics statistics();
 // Restart, forked child: no agent exists. In a restart the request that the image was taken for is
 // answered.
 void reset(uint32_t generation);

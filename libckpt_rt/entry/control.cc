@@ -18,7 +18,9 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_files.h"
+#include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -164,7 +166,7 @@ void answer_stat(Answer& answer) {
   Error why;
   const Way way = choose_way(&why);
   const Settings& s = library.settings;
-  const Statistics statistics = agent::statistics();
+  const Statistics counted = statistics::read();
   answer.line("pid {}", library.pid);
   answer.line("version {}", CKPT_VERSION);
   answer.line("directory {}", static_cast<const char*>(library.directory));
@@ -190,12 +192,12 @@ void answer_stat(Answer& answer) {
   answer.line("increments {}", s.increments);
   answer.line("keep {}", s.keep);
   answer.line("every_ns {}", s.every_ns);
-  answer.line("checkpoints {}", statistics.checkpoints);
-  answer.line("failures {}", statistics.failures);
-  answer.line("last_image {}", static_cast<const char*>(statistics.last_image));
-  answer.line("last_error {}", static_cast<const char*>(statistics.last_error));
-  answer.line("total_pause_ns {}", statistics.total_pause_ns);
-  answer.line("longest_pause_ns {}", statistics.longest_pause_ns);
+  answer.line("checkpoints {}", counted.checkpoints);
+  answer.line("failures {}", counted.failures);
+  answer.line("last_image {}", static_cast<const char*>(counted.last_image));
+  answer.line("last_error {}", static_cast<const char*>(counted.last_error));
+  answer.line("total_pause_ns {}", counted.total_pause_ns);
+  answer.line("longest_pause_ns {}", counted.longest_pause_ns);
   answer.line("done");
 }
 

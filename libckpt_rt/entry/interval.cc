@@ -7,7 +7,8 @@
 #include "image/write/image_directory.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
-#include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/core/statistics.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::interval {
 
@@ -40,7 +41,7 @@ void arm() {
     const Error error =
         make_error(ExitCode::kUnavailable, static_cast<int>(r),
                    "no timer for CKPT_EVERY ({}); raise ulimit -i", errno_name(static_cast<int>(r)));
-    agent::count_failure(error);
+    statistics::count_failure(error);
     if (auto directory = open_image_directory(library.directory); directory.ok())
       log_line(directory->get(), error.message());
     return;

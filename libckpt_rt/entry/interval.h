@@ -1,5 +1,6 @@
 // The timer of CKPT_EVERY: one for a job, in its first process. The other members have one that goes off only
-// when nothing has been heard of the job for twice as long: then the first is gone, and one of them takes over.
+// when nothing has been heard of the job for twice as long: then the first is gone, and one of them takes
+// over.
 //
 // Owner:     libckpt_rt. Callers: the constructor and a forked child (arm); the agent (put_off, is_due).
 #pragma once

@@ -20,21 +20,26 @@
 #include "job/capture/identity.h"
 #include "job/capture/named_points.h"
 #include "libckpt_rt/capture/futex_words.h"
+#include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/image_command.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/interval.h"
+#include "libckpt_rt/entry/restart_entry.h"
 #include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/protect/watch.h"
 #include "libckpt_rt/stop/critical_section.h"
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 // Bounds of this object, by the linker.
 extern "C" {
@@ -111,11 +116,11 @@ void end_alone() {
 void begin_exec() {
   job::creation::await_end();
   // In a child of vfork this is the parent's memory, and a stop does not look for the child.
-  if (library.pid == sys::getpid()) library.world.begin_exec(sys::gettid());
+  if (library.pid == sys::getpid()) stop_state.world.begin_exec(sys::gettid());
 }
 
 void end_exec() {
-  if (library.pid == sys::getpid()) library.world.end_exec(sys::gettid());
+  if (library.pid == sys::getpid()) stop_state.world.end_exec(sys::gettid());
 }
 
 void in_child_after_fork() { reset_in_child(); }
@@ -202,6 +207,7 @@ __attribute__((constructor)) void start() {
   if (library.active) return;
   // A wrong assumption spoils a checkpoint, not the program.
   check::set_policy(check::Policy::kKeep);
+  library.restart_entry = reinterpret_cast<uint64_t>(&ckpt_restart_entry);
   library.pid = sys::getpid();
   long n = read_small_file("/proc/self/comm", library.name, sizeof(library.name));
   if (n > 0 && library.name[n - 1] == '\n') library.name[n - 1] = '\0';
@@ -238,9 +244,9 @@ __attribute__((constructor)) void start() {
   // A parent may have left our signal blocked: unblock it, for this thread and those it will create.
   uint64_t ours = 1ull << (library.signal - 1);
   library.active = true;
-  library.world.expect_signal_of_process(true);
+  stop_state.world.expect_signal_of_process(true);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
-  library.world.expect_signal_of_process(false);
+  stop_state.world.expect_signal_of_process(false);
   interval::arm();
 }
 
@@ -249,7 +255,7 @@ __attribute__((constructor)) void start() {
 void reset_in_child() {
   library.pid = sys::getpid();
   job::creation::reset();
-  library.world.reset_in_child();
+  stop_state.world.reset_in_child();
   library.agent.forget();
   library.fault_handler.forget();
   library.writer.forget();
@@ -261,7 +267,7 @@ void reset_in_child() {
   reset_gate_in_child();
   futex_words::reset_hold();
   Watch::forget_kept();
-  library.statistics = {};
+  statistics::reset_in_child();
   library.generation = 0;
   if (!library.active) return;
   // Another process: images of its own, in a directory of its own unless one was given.

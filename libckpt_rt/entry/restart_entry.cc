@@ -9,6 +9,7 @@
 
 #include "job/capture/creation.h"
 #include "libckpt_rt/capture/futex_words.h"
+#include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/library.h"
@@ -20,6 +21,8 @@
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/protect/watch.h"
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 extern "C" {
 long ckpt_clone3_thread(void* clone_args, size_t size, void (*fn)(void*), void* arg);
@@ -90,7 +93,7 @@ void restore_own_state(const ThreadSlot& slot) {
   long r = restore_thread_in_handler(slot, notes);
   if (r != 0) fail(RestartStage::kThreadState, r, slot.tid);
   give_up_capabilities();
-  add_notes(notes | restore_ambient_capabilities(library.process));
+  add_notes(notes | restore_ambient_capabilities(saved_process));
 }
 
 void await(FutexWord& word, uint32_t value) {
@@ -147,7 +150,7 @@ void release_all() {
     report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
     wait_for_job();
   }
-  queue_again(library.pending, 0);
+  queue_again(stop_state.pending, 0);
   callbacks::run(CKPT_RT_AFTER_RESTART);
   if (!of_job) report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
   report(RestartStage::kGo, 0, 0);
@@ -158,7 +161,7 @@ void release_all() {
 
 void leader_main(void* arg) {
   auto* slot = static_cast<ThreadSlot*>(arg);
-  add_notes(restore_process_settings(library.process));
+  add_notes(restore_process_settings(saved_process));
   restore_own_state(*slot);
   release_all();
   go_on(slot);
@@ -166,7 +169,7 @@ void leader_main(void* arg) {
 
 // The program's main thread had exited: its successor goes as well, the others stay.
 void exited_leader_main(void*) {
-  add_notes(restore_process_settings(library.process));
+  add_notes(restore_process_settings(saved_process));
   give_up_capabilities();
   release_all();
   sys::call(__NR_exit, 0L);
@@ -174,7 +177,7 @@ void exited_leader_main(void*) {
 
 ThreadSlot* create_threads() {
   ThreadSlot* leader = nullptr;
-  for (ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next) {
+  for (ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next) {
     if (s->tid == library.pid) {
       leader = s;
       continue;
@@ -196,8 +199,8 @@ ThreadSlot* create_threads() {
 
 void reset_library() {
   loading::begin(restart.args.loading_gate);
-  if (restart.args.loading_gate != 0) futex_words::load(library.stopped_threads);
-  library.world.reset_after_restart();
+  if (restart.args.loading_gate != 0) futex_words::load(stop_state.threads);
+  stop_state.world.reset_after_restart();
   job::creation::reset();
   if (library.job.root != 0) library.job_sign = job::show_identity(library.job);
   release_guard::reset_after_restart();
@@ -231,12 +234,12 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   if (args->protocol != kRestartProtocolVersion) fail(RestartStage::kSignals, -EPROTO, 0);
   reset_library();
   interposition_after_restart();
-  long r = restore_signal_actions(library.process);
+  long r = restore_signal_actions(saved_process);
   if (r != 0) fail(RestartStage::kSignals, r, 0);
   report(RestartStage::kSignals, 0, 0);
   ThreadSlot* leader = create_threads();
   report(RestartStage::kThreads, 0, 0);
-  r = restore_timers(library.process.timers);
+  r = restore_timers(saved_process.timers);
   if (r != 0) fail(RestartStage::kTimers, r, 0);
   report(RestartStage::kTimers, 0, 0);
   restart.created.store(1, std::memory_order_release);

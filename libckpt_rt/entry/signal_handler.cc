@@ -7,8 +7,8 @@
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
-
-extern "C" void ckpt_sigreturn_trampoline();
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -17,7 +17,7 @@ namespace {
 void on_checkpoint_signal(int, void* information, void* context) {
   auto* info = static_cast<siginfo_t*>(information);
   auto* frame = static_cast<ucontext_t*>(context);
-  const bool stops = library.world.is_stop(*info);
+  const bool stops = stop_state.world.is_stop(*info);
   if (stops) guard::stand_without_guard(frame);
   guard::Handler under_guard(frame);
   const bool waited = StopWorld::was_waiting(*frame);
@@ -26,8 +26,8 @@ void on_checkpoint_signal(int, void* information, void* context) {
   // A child made behind libc's back, or one that still shares our memory (vfork): not its business.
   if (library.pid != sys::getpid()) return;
   // Before it stands: when all do, it may be known that none is left.
-  const bool may_be_ours = library.world.may_be_ours(*info);
-  const bool stood = stops && library.world.arrive_in_handler(frame, waited);
+  const bool may_be_ours = stop_state.world.may_be_ours(*info);
+  const bool stood = stops && stop_state.world.arrive_in_handler(frame, waited);
   if (info->si_code != SI_TKILL && library.active) {
     agent::Request request;
     if (info->si_code == SI_QUEUE) request.cookie = reinterpret_cast<uint64_t>(info->si_value.sival_ptr);
@@ -39,23 +39,33 @@ void on_checkpoint_signal(int, void* information, void* context) {
   fix_interrupted_call(frame);
 }
 
-}  // namespace
-
-#ifndef SA_RESTORER
-#define SA_RESTORER 0x04000000
-#endif
-
-KernelSigaction make_own_action(void (*handler)(int, void*, void*)) {
-  KernelSigaction action{};
-  action.handler = reinterpret_cast<uint64_t>(handler);
-  action.flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART | SA_RESTORER;
-  action.restorer = reinterpret_cast<uint64_t>(&ckpt_sigreturn_trampoline);
-  // A handler of the program must not run on top of a stopped thread.
-  action.mask = ~0ull;
-  return action;
+// Of SIGSETXID, while it stops threads that do not take ours (stop_world.h).
+void on_libc_signal(int signal, void* information, void* context) {
+  auto* info = static_cast<siginfo_t*>(information);
+  auto* frame = static_cast<ucontext_t*>(context);
+  StopWorld& world = stop_state.world;
+  const bool stops = world.is_stop_by_libc_signal(*info);
+  if (stops) guard::stand_without_guard(frame);
+  guard::Handler under_guard(frame);
+  if (world.is_stop_by_libc_signal(*info)) {
+    const bool waited = StopWorld::was_waiting(*frame);
+    fix_interrupted_call(frame);
+    const bool stood = world.arrive_in_handler(frame, waited);
+    under_guard.leave(stood);
+    if (stood) fix_interrupted_call(frame);
+    return;
+  }
+  if (world.libc_action().handler > 1) {
+    // Another thread calls setuid() in this very moment: libc's handler does what it is asked.
+    reinterpret_cast<SignalHandler>(world.libc_action().handler)(signal, information, context);
+  }
+  under_guard.leave(false);
 }
 
+}  // namespace
+
 long install_signal_handler(int signal) {
+  stop_state.world.serve_libc_signal_by(&on_libc_signal);
   KernelSigaction action = make_own_action(&on_checkpoint_signal);
   return kernel_sigaction(signal, &action, nullptr);
 }

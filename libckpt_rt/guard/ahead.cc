@@ -6,12 +6,12 @@
 #include <linux/futex.h>
 #include <sys/prctl.h>
 
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/thread_context.h"
 #include "libckpt_rt/guard/guarded_memory.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/protect/arming.h"
+#include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 #ifndef PR_GET_TID_ADDRESS
@@ -38,7 +38,7 @@ struct Standing {
 [[noreturn]] void stand(void* argument) {
   const auto& standing = *static_cast<Standing*>(argument);
   ucontext_t* const frame = standing.frame;
-  library.world.arrive_in_handler(frame, standing.waited);
+  stop_state.world.arrive_in_handler(frame, standing.waited);
   // After a restart there is no guard, and no record.
   if (standing.generation == window.generation) {
     ThreadRecord& record = *standing.record;

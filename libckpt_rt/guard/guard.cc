@@ -12,9 +12,9 @@
 #include "copier/copier.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/thread_context.h"
-#include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
+#include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 extern "C" {
@@ -147,7 +147,7 @@ const char* refuses(const ThreadSlot* stopped) {
     ++threads;
     if (s->rseq != 0) continue;
     long unknown = 0;
-    library.world.run_on(
+    stop_state.world.run_on(
         const_cast<ThreadSlot&>(*s), [](void* answer) { *static_cast<long*>(answer) = has_unknown_rseq(); },
         &unknown);
     if (unknown != 0) return "a thread has restartable sequences that libc does not know of";
@@ -177,7 +177,7 @@ void reopen_stopped(Copier& copier) {
     KernelSigaction& action = window.actions[signal];
     action = {};
     if (signal == SIGKILL || signal == SIGSTOP || signal == library.signal ||
-        library.world.has_borrowed(signal))
+        stop_state.world.has_borrowed(signal))
       continue;
     kernel_sigaction(signal, nullptr, &action);
     if (is_changed(signal, action)) install(signal, action);
@@ -188,7 +188,7 @@ void reopen_stopped(Copier& copier) {
 void close_stopped() {
   for (int signal = 1; signal <= 64; ++signal) {
     if (signal == SIGKILL || signal == SIGSTOP || signal == library.signal ||
-        library.world.has_borrowed(signal))
+        stop_state.world.has_borrowed(signal))
       continue;
     if (is_changed(signal, window.actions[signal]))
       kernel_sigaction(signal, &window.actions[signal], nullptr);

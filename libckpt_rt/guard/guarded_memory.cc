@@ -16,6 +16,8 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/guard/record.h"
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -70,7 +72,7 @@ bool has_descriptor_here() {
 
 Result<void> GuardedMemory::open_userfaultfd_of(ThreadSlot* thread, bool ahead) {
   long fd = -EPERM;
-  library.world.run_on(*thread, &open_in_program, &fd);
+  stop_state.world.run_on(*thread, &open_in_program, &fd);
   if (sys::failed(fd)) {
     return make_error(ExitCode::kUnavailable, static_cast<int>(fd), "userfaultfd is not allowed here ({})",
                       errno_name(static_cast<int>(fd)));
@@ -222,7 +224,7 @@ void GuardedMemory::end_stopped(ThreadSlot* thread) {
   // The thread that opened it may be gone, and its table with it.
   Close close{program_fd_, sys::gettid(), agent_fd_.get(), program_fd_ < 0};
   for (; thread != nullptr && !close.done; thread = thread->next)
-    library.world.run_on(*thread, &close_in_program, &close);
+    stop_state.world.run_on(*thread, &close_in_program, &close);
   program_fd_ = -1;
   agent_fd_.reset();
   open_ = false;

@@ -17,10 +17,10 @@
 #pragma once
 
 #include "base/arena.h"
+#include "base/crowd_gate.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "base/settings.h"
-#include "base/crowd_gate.h"
 #include "base/turn_lock.h"
 #include "copier/copier.h"
 #include "libckpt_rt/capture/memory_map.h"
@@ -56,8 +56,8 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   CrowdGate& crowd() { return crowd_; }
   // How often something was protected.
   uint64_t protections() const { return protections_.load(std::memory_order_relaxed); }
-  // Where cuts_mappings() is false: nothing of this whole mapping is protected any more, the kernel takes it for ordinary memory
-  // again.
+  // Where cuts_mappings() is false: nothing of this whole mapping is protected any more, the kernel takes it
+  // for ordinary memory again.
   void remove(AddrRange range);
   // What the agent copies goes into these huge pages, or elsewhere.
   void copy_into(AddrRange buffers) { copy_.use_for(buffers); }

@@ -1,4 +1,4 @@
-// syscall(2) with the numbers that libc's names above stand for. No cancellation points, as in libc.
+// syscall(2), for those numbers whose libc functions this room interposes. No cancellation points, as in libc.
 #include <linux/futex.h>
 #include <sys/mman.h>
 

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

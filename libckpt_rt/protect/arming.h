@@ -79,7 +79,8 @@ class Arming {
   void add(std::span<Mapping> map);
   void keep(std::span<Mapping> map, std::span<const Mapping> again);
   Result<void> run(std::span<const Mapping> map, std::span<const Addr> stacks);
-  // run() and catch_up() end after that, on CLOCK_MONOTONIC: what they have not protected is left to the stop.
+  // run() and catch_up() end after that, on CLOCK_MONOTONIC: what they have not protected is left to the
+  // stop.
   void limit(int64_t deadline_ns) { deadline_ns_ = deadline_ns; }
   // Once more what was written since run(), if it is much: just ahead of the stop.
   Result<void> catch_up();

@@ -3,6 +3,7 @@
 
 #include "libckpt_rt/protect/arming.h"
 #include "libckpt_rt/protect/write_protect.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

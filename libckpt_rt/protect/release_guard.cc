@@ -8,6 +8,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/protect/write_protect.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::release_guard {
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <new>
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

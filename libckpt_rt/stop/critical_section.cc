@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/futex.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::critical_section {
 

@@ -9,6 +9,7 @@
 #include "libckpt_rt/core/current_processor.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -186,6 +186,9 @@ class StopWorld {
 
   // In the handler of SIGSETXID. True: it was the stop; false: libc's own business.
   bool is_stop_by_libc_signal(const siginfo_t& info) const;
+  // Before the first stop: the handler of SIGSETXID while it is borrowed, and what libc's own action is then.
+  void serve_libc_signal_by(void (*handler)(int, void*, void*)) { on_libc_signal_ = handler; }
+  const KernelSigaction& libc_action() const { return libc_action_; }
 
  private:
   enum class Attempt { kStopped, kBehindLock, kFailed };
@@ -225,6 +228,7 @@ class StopWorld {
       false};                             // SIGSETXID may be pending on the process: nobody may begin an exec
   static constexpr int kMostInExec = 16;  // more wait for a place, and make a stop wait for them
   std::atomic<int> in_exec_[kMostInExec] = {};
+  void (*on_libc_signal_)(int, void*, void*) = nullptr;
   KernelSigaction libc_action_{};
   bool borrowed_ = false;
 };

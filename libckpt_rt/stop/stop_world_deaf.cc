@@ -1,9 +1,7 @@
 // Threads that do not take the checkpoint signal (stop_world.h): those inside exec, and those that leave only
 // libc's open.
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/guard/guard.h"
-#include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/stop/stop_world.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -42,28 +40,8 @@ bool StopWorld::is_in_exec(int tid) const {
 }
 
 void StopWorld::borrow_libc_signal() {
-  if (borrowed_) return;
-  KernelSigaction ours = make_own_action([](int signal, void* info, void* frame) {
-    auto* i = static_cast<siginfo_t*>(info);
-    auto* f = static_cast<ucontext_t*>(frame);
-    StopWorld& world = library.world;
-    if (world.is_stop_by_libc_signal(*i)) guard::stand_without_guard(f);
-    guard::Handler under_guard(f);
-    bool stood = false;
-    if (world.is_stop_by_libc_signal(*i)) {
-      const bool waited = was_waiting(*f);
-      fix_interrupted_call(f);
-      stood = world.arrive_in_handler(f, waited);
-      under_guard.leave(stood);
-      if (stood) fix_interrupted_call(f);
-      return;
-    }
-    if (world.libc_action_.handler > 1) {
-      // Another thread calls setuid() in this very moment: libc's handler does what it is asked.
-      reinterpret_cast<SignalHandler>(world.libc_action_.handler)(signal, info, frame);
-    }
-    under_guard.leave(false);
-  });
+  if (borrowed_ || on_libc_signal_ == nullptr) return;
+  const KernelSigaction ours = make_own_action(on_libc_signal_);
   borrowed_ = kernel_sigaction(kSetxidSignal, &ours, &libc_action_) == 0;
 }
 

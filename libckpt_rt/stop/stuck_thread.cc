@@ -9,6 +9,7 @@
 #include "base/raii_fd.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/raw_thread.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

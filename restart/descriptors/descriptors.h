@@ -41,8 +41,9 @@ struct DescriptorOptions {
   std::set<uint64_t> mapped_objects;
   // Of a job; nullptr: a process that comes back alone. Files that have grown were cut for all of them.
   const InheritedFiles* inherited = nullptr;
-  // Of a job: pipes of which it had one end only, by object: the standard stream that the end was in some process
-  // of it, -1 in none. As in an image of one process alone, these lead to the restarter's stream, or nowhere.
+  // Of a job: pipes of which it had one end only, by object: the standard stream that the end was in some
+  // process of it, -1 in none. As in an image of one process alone, these lead to the restarter's stream, or
+  // nowhere.
   const std::map<uint64_t, int>* lone_pipes = nullptr;
 };
 

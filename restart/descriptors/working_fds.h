@@ -33,7 +33,9 @@ class WorkingFds {
   int find_object(uint64_t object) const;  // -1: not there yet
   Result<int> add_object(uint64_t object, ScopedFd fd, const char* what);
   // Those that the builder of the job has made: already above first().
-  void know_objects(const std::map<uint64_t, int>& objects) { objects_.insert(objects.begin(), objects.end()); }
+  void know_objects(const std::map<uint64_t, int>& objects) {
+    objects_.insert(objects.begin(), objects.end());
+  }
   const std::map<uint64_t, int>& objects() const { return objects_; }
 
  private:

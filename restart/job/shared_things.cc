@@ -86,7 +86,8 @@ class Gatherer {
         pipe.ends |= mode == O_RDONLY ? 1u : mode == O_WRONLY ? 2u : 3u;
         pipe.end_gone |= f.record.value == kPipeEndGone;
         for (const DescriptorRecord& d : meta(m).descriptors) {
-          if (d.open_file == f.record.id && d.fd <= 2) pipe.stream = std::max(pipe.stream, d.fd == 2 ? 1 : d.fd);
+          if (d.open_file == f.record.id && d.fd <= 2)
+            pipe.stream = std::max(pipe.stream, d.fd == 2 ? 1 : d.fd);
         }
       }
     }
@@ -237,7 +238,8 @@ class Gatherer {
   std::map<uint64_t, int> lone_pipes_;
 };
 
-Result<void> make_memory(const ImageMeta& all, WorkingFds& working, ReportChannel& report, SharedThings& things) {
+Result<void> make_memory(const ImageMeta& all, WorkingFds& working, ReportChannel& report,
+                         SharedThings& things) {
   SharedObjects objects(all);
   void* at = nullptr;
   if (objects.view_bytes() != 0) {

@@ -1,5 +1,5 @@
-// Programs that forbid themselves to read the time stamp counter, or nearly all system calls: an interposed call does nothing
-// besides that they have forbidden. Each test is in a child, which would be killed.
+// Programs that forbid themselves to read the time stamp counter, or nearly all system calls: an interposed
+// call does nothing besides that they have forbidden. Each test is in a child, which would be killed.
 #include <gtest/gtest.h>
 #include <linux/seccomp.h>
 #include <poll.h>
@@ -69,13 +69,15 @@ TEST(Forbidden, CounterAndStops) {
               if (poll(&fd, 1, 300) != 0) return 2;
               if (stops() == 0) return 4;
               syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &end);
-              const long took_ms = (end.tv_sec - begin.tv_sec) * 1000 + (end.tv_nsec - begin.tv_nsec) / 1'000'000;
+              const long took_ms =
+                  (end.tv_sec - begin.tv_sec) * 1000 + (end.tv_nsec - begin.tv_nsec) / 1'000'000;
               return took_ms >= 299 && took_ms < 5000 ? 0 : 3;
             }),
             0);
 }
 
-// What strict seccomp allows, on a socket with a time limit too: that is what an interposed read looks at the clock for.
+// What strict seccomp allows, on a socket with a time limit too: that is what an interposed read looks at the
+// clock for.
 int what_is_left(int in, int out) {
   char bytes[4] = "abc";
   if (write(out, bytes, 3) != 3 || read(in, bytes, 3) != 3) return 2;

@@ -1,5 +1,5 @@
-// Makes children without an end, in the way its first argument says, each of which ends at once, by itself or by
-// another program; waits for each. Prints "up" first, and how many it has had at the end of its input.
+// Makes children without an end, in the way its first argument says, each of which ends at once, by itself or
+// by another program; waits for each. Prints "up" first, and how many it has had at the end of its input.
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>

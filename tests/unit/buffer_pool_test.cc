@@ -236,7 +236,8 @@ TEST(BufferPool, WhatComesBackWakesOneOfThoseWhoWaitForForcedCopies) {
   await([&] { return pool.forced_waits() == kThreads; });
   for (int served = 0;; ++served) {
     await([&] {
-      return std::all_of(std::begin(tids), std::end(tids), [](const auto& t) { return t == 0 || is_asleep(t); });
+      return std::all_of(std::begin(tids), std::end(tids),
+                         [](const auto& t) { return t == 0 || is_asleep(t); });
     });
     if (served == kThreads) break;
     if (served == 0) {

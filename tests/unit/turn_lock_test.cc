@@ -151,7 +151,8 @@ TEST(TurnLock, TwoWhoAskAtTheSameInstantHaveTwoTurns) {
   EXPECT_EQ(strange.load(), 0);
 }
 
-// However many ask, only a few of them are at the lock, and whoever holds it and lets them in is soon through.
+// However many ask, only a few of them are at the lock, and whoever holds it and lets them in is soon
+// through.
 TEST(CrowdGate, FewAreAtTheLockAndNobodyIsForgotten) {
   constexpr int kRounds = 500;
   TurnLock lock;

@@ -10,6 +10,7 @@
 #include "base/raii_fd.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 // Bytes that exist nowhere else: those of files without a name, of memfds and of pipes.
 //

@@ -9,6 +9,7 @@
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/descriptors/sample.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 namespace {

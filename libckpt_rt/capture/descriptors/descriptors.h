@@ -52,7 +52,7 @@ struct DescriptorSample {
   uint32_t fd_flags;    // FD_CLOEXEC
   uint32_t seals;
   uint32_t block_size;
-  int queued;  // FIONREAD of a pipe
+  int queued;           // FIONREAD of a pipe
   bool other_end_gone;  // of a pipe: nobody has it
   uint32_t pipe_size;
   int owner;

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "base/raii_fd.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 namespace {

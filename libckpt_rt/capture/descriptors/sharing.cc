@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 // Which descriptors share one open file description. kcmp(2) compares two of them and gives an order
 // that is stable while both are open, so sorting finds all groups in n log n; files of different

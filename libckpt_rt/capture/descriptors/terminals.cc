@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 // How the program has set its terminal: without echo, without lines, as editors and pagers do.
 

@@ -7,6 +7,7 @@
 #include "libckpt_rt/checkpoint/back_ends/handler.h"
 #include "libckpt_rt/checkpoint/back_ends/still.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "job/capture/session.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -12,6 +12,8 @@
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -87,13 +89,13 @@ Result<void> GuardBackEnd::open_ahead() {
   arming.limit(now_ns() + library.settings.stop_timeout_ns);
   const int own_tids[] = {sys::gettid(), library.writer.tid()};
   int stuck = 0;
-  auto stopped = library.world.stop(
+  auto stopped = stop_state.world.stop(
       {own_tids, attempt_.capture.waiting.span(), library.signal, library.settings.stop_timeout_ns},
       attempt_.space.arena(), &stuck);
   if (!stopped.ok()) return stopped.error();
   const Result<void> opened = open_ahead_stopped(stopped->first);
-  library.world.release();
-  opened_in_ns_ = library.world.resumed_ns(now_ns()) - stopped->began_ns;
+  stop_state.world.release();
+  opened_in_ns_ = stop_state.world.resumed_ns(now_ns()) - stopped->began_ns;
   if (open_) guard::await_enlisted(stopped->count);
   return opened;
 }
@@ -167,11 +169,11 @@ Result<void> GuardBackEnd::capture_memory() {
 
 // Nothing was protected ahead: all of it now.
 Result<void> GuardBackEnd::capture_in_stop() {
-  if (const char* why = guard::refuses(library.stopped_threads)) return refuse(why);
+  if (const char* why = guard::refuses(stop_state.threads)) return refuse(why);
   ProcessCapture& capture = attempt_.capture;
   Arena& lists = attempt_.space.arena();
   capture.map.copy_special_pages_eagerly();
-  auto begun = memory.open_stopped(faults_, false, library.stopped_threads, lists);
+  auto begun = memory.open_stopped(faults_, false, stop_state.threads, lists);
   if (!begun.ok()) {
     attempt_.outcome.refused = true;
     return begun.error();
@@ -180,7 +182,7 @@ Result<void> GuardBackEnd::capture_in_stop() {
   CKPT_TRY(list_pages(capture, attempt_.segment_bytes, attempt_.space, table_, &attempt_.eager));
   if (!queue_.reserve(lists, static_cast<uint32_t>(pool_.buffers() + 1)))
     return no_memory("the queue of buffers");
-  if (!open_pages_.collect(library.stopped_threads, capture.still_memory, true))
+  if (!open_pages_.collect(stop_state.threads, capture.still_memory, true))
     return no_memory("the list of pages that are not protected");
   CKPT_TRY(copy_open_segments());
   CKPT_TRY(protect_table());
@@ -250,7 +252,7 @@ void GuardBackEnd::let_faults_go() {
   if (!memory.is_open()) return;
   // In the stop. What is taken from mappings is known by the table.
   if (memory.cuts_mappings()) copier_.unprotect_rest();
-  memory.end_stopped(library.stopped_threads);
+  memory.end_stopped(stop_state.threads);
 }
 
 // Mapping by mapping, exactly as they are now: the program has changed some since they were registered, and
@@ -298,8 +300,8 @@ void GuardBackEnd::close() {
 bool GuardBackEnd::close_in_a_stop(Arena& scratch, bool log_failure) {
   const int own_tids[] = {sys::gettid(), library.writer.tid()};
   int stuck = 0;
-  auto stopped =
-      library.world.stop({own_tids, {}, library.signal, library.settings.stop_timeout_ns}, scratch, &stuck);
+  auto stopped = stop_state.world.stop({own_tids, {}, library.signal, library.settings.stop_timeout_ns},
+                                       scratch, &stuck);
   if (!stopped.ok()) {
     if (log_failure)
       log_format(attempt_.space.log(), "the guard stays open a while: {}", stopped.error().message());
@@ -308,8 +310,8 @@ bool GuardBackEnd::close_in_a_stop(Arena& scratch, bool log_failure) {
   guard::close_stopped();
   memory.end_stopped(stopped->first);
   open_ = false;
-  library.world.release();
-  const int64_t pause = library.world.resumed_ns(now_ns()) - stopped->began_ns;
+  stop_state.world.release();
+  const int64_t pause = stop_state.world.resumed_ns(now_ns()) - stopped->began_ns;
   const guard::Counters c = guard::counters();
   const CopyCounters& copies = copier_.counters();
   log_format(attempt_.space.log(),

@@ -11,6 +11,8 @@
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -55,7 +57,9 @@ void ProtectingBackEnd::add_own_ranges() {
 }
 
 // A filter that allows what was always called here may kill whoever makes another call.
-AddrRange ProtectingBackEnd::filled_from_own_side() const { return is_filtered() ? AddrRange{} : pool_.range(); }
+AddrRange ProtectingBackEnd::filled_from_own_side() const {
+  return is_filtered() ? AddrRange{} : pool_.range();
+}
 
 Result<void> ProtectingBackEnd::catch_up() {
   auto done = arming_.catch_up();
@@ -115,7 +119,7 @@ bool ProtectingBackEnd::copy_all() {
 }
 
 int ProtectingBackEnd::ask_for_late_signal() {
-  return library.world.signalled_late(now_ns() + library.settings.stop_timeout_ns);
+  return stop_state.world.signalled_late(now_ns() + library.settings.stop_timeout_ns);
 }
 
 Error ProtectingBackEnd::memory_went() {
@@ -126,7 +130,7 @@ Error ProtectingBackEnd::memory_went() {
 }
 
 Error ProtectingBackEnd::signalled_late(int late) {
-  library.look_at_signals = true;
+  stop_state.look_at_signals = true;
   attempt_.outcome.spoiled = true;
   return late < 0
              ? make_error(ExitCode::kTimeout, 0,

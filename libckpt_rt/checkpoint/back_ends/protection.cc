@@ -3,10 +3,11 @@
 #include "libckpt_rt/capture/heap_extents.h"
 #include "libckpt_rt/checkpoint/back_ends/protecting.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/interpose/memory/gate.h"
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -58,7 +59,7 @@ Result<bool> ProtectingBackEnd::add_memory(int round, MemoryMap& now) {
 Result<void> ProtectingBackEnd::settle_protection() {
   ProcessCapture& capture = attempt_.capture;
   Arena& arena = attempt_.space.arena();
-  if (!open_pages_.collect(library.stopped_threads, capture.still_memory, !memory_.kernel_waits()))
+  if (!open_pages_.collect(stop_state.threads, capture.still_memory, !memory_.kernel_waits()))
     return no_memory("the list of pages that are not protected");
   open_pages_.sort();
   if (!queue_.reserve(arena, static_cast<uint32_t>(pool_.buffers() + 1)))

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

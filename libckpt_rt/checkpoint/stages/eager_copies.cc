@@ -9,6 +9,7 @@
 #include "libckpt_rt/capture/memory_map.h"
 #include "libckpt_rt/capture/page_scan.h"
 #include "libckpt_rt/capture/still_memory.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "copier/segment_table.h"
 #include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -4,6 +4,7 @@
 
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

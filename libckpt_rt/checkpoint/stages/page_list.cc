@@ -5,6 +5,7 @@
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -10,6 +10,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -60,7 +61,8 @@ Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& pare
   if (uint32_t removed = place == nullptr ? remove_dead_leftovers(directory) : 0; removed > 0) {
     log_format(space.log(), "removed {} unfinished images of processes that are gone", removed);
   }
-  auto sequence = place == nullptr ? next_sequence(directory, library.run_id) : Result<uint64_t>(place->sequence);
+  auto sequence =
+      place == nullptr ? next_sequence(directory, library.run_id) : Result<uint64_t>(place->sequence);
   if (!sequence.ok()) return sequence.error();
   if (goes_to_command()) library.last_streamed = *sequence = std::max(*sequence, library.last_streamed + 1);
   std::memcpy(identity_.run_id, library.run_id, sizeof(identity_.run_id));

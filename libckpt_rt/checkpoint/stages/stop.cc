@@ -5,22 +5,24 @@
 #include "base/clock.h"
 #include "job/capture/session.h"
 #include "libckpt_rt/capture/heap_extents.h"
+#include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/stages/restart_verdict.h"
 #include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
-#include "libckpt_rt/entry/restart_entry.h"
 #include "libckpt_rt/protect/watch.h"
 #include "libckpt_rt/stop/critical_section.h"
+#include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/stop/stuck_thread.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
 void Stop::run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot) {
   if (slot == nullptr || !callbacks::any(kind)) return;
-  library.world.run_on(
+  stop_state.world.run_on(
       *slot, [](void* k) { callbacks::run(*static_cast<ckpt_rt_callback_kind*>(k)); }, &kind);
 }
 
@@ -28,7 +30,7 @@ Result<void> Stop::stop(BackEnd& back_end) {
   auto stopped = stop_threads(back_end);
   if (!stopped.ok()) return stopped.error();
   run_callbacks(CKPT_RT_BEFORE_CHECKPOINT, stopped->first);
-  library.leader_exited = stopped->leader_exited;
+  stop_state.leader_exited = stopped->leader_exited;
   CKPT_TRY(list_signals(*stopped, !back_end.finds_late_signals()));
   CKPT_TRY(list_threads(*stopped));
   parts_.clock.end(StopClock::kThreads);
@@ -54,7 +56,7 @@ Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
   const int64_t deadline = now_ns() + library.settings.stop_timeout_ns;
   for (;;) {
     int stuck = 0;
-    auto stopped = library.world.stop(call, parts_.space.arena(), &stuck);
+    auto stopped = stop_state.world.stop(call, parts_.space.arena(), &stuck);
     if (!stopped.ok()) {
       log_stuck(stuck);
       return stopped.error();
@@ -62,7 +64,7 @@ Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
     parts_.clock.begin(stopped->called_ns, stopped->began_ns);
     stands_ = true;
     if (critical_section::none_inside()) {
-      library.stopped_threads = stopped->first;
+      stop_state.threads = stopped->first;
       back_end.threads_stand(stopped->first);
       CKPT_TRY(std::move(meanwhile.result));
       return stopped;
@@ -78,8 +80,7 @@ Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
 }
 
 void Stop::log_stuck(int tid) {
-  const Mapping* own =
-      parts_.capture.map_before.find(Addr::of(reinterpret_cast<const void*>(&ckpt_restart_entry)));
+  const Mapping* own = parts_.capture.map_before.find(Addr{library.restart_entry});
   if (tid == 0 || own == nullptr || !library.settings.log) return;
   log_backtrace(parts_.space.log(), {own->path, own->path_len}, library.pid, tid, parts_.space.arena());
 }
@@ -108,7 +109,7 @@ Result<void> Stop::list_threads(const StopWorld::Stopped& stopped) {
 // An expired timer becomes a pending signal: both are captured together.
 Result<void> Stop::list_signals(const StopWorld::Stopped& stopped, bool look_at_all) {
   Arena& arena = parts_.space.arena();
-  ProcessTimers& timers = library.process.timers;
+  ProcessTimers& timers = saved_process.timers;
   auto* before = static_cast<TimersLeft*>(arena.allocate(sizeof(TimersLeft)));
   if (before == nullptr) return no_memory("the list of timers");
   constexpr size_t kText = 64 << 10;
@@ -118,18 +119,18 @@ Result<void> Stop::list_signals(const StopWorld::Stopped& stopped, bool look_at_
   CKPT_TRY(list_timers({text, n > 0 ? static_cast<size_t>(n) : 0}, timers));
   read_timers(timers);
   note_left(timers, *before);
-  library.world.collect_pending(
-      stopped, {1ull << (library.signal - 1), timers, look_at_all || library.look_at_signals},
-      library.pending);
+  stop_state.world.collect_pending(
+      stopped, {1ull << (library.signal - 1), timers, look_at_all || stop_state.look_at_signals},
+      stop_state.pending);
   read_timers(timers);
-  add_expired(timers, *before, library.signal, library.pending);
-  for (uint32_t i = 0; i < library.pending.count; ++i) {
-    const PendingSignal& saved = library.pending.list[i];
+  add_expired(timers, *before, library.signal, stop_state.pending);
+  for (uint32_t i = 0; i < stop_state.pending.count; ++i) {
+    const PendingSignal& saved = stop_state.pending.list[i];
     PendingSignalRecord p{saved.tid, saved.signal, {}};
     std::memcpy(p.info, &saved.info, sizeof(p.info));
     if (!parts_.capture.pending.push_back(p)) return no_memory("the list of pending signals");
   }
-  if (library.pending.overflow)
+  if (stop_state.pending.overflow)
     parts_.space.note(1, "more than 4096 signals are pending: those beyond are lost at restart");
   return {};
 }
@@ -138,10 +139,10 @@ Result<void> Stop::look(Watch& watch) {
   ProcessCapture& capture = parts_.capture;
   StopClock& clock = parts_.clock;
   // The leader may have exited; any stopped thread shows the same descriptors, directory and ids.
-  const int tid = library.stopped_threads != nullptr ? library.stopped_threads->tid : library.pid;
+  const int tid = stop_state.threads != nullptr ? stop_state.threads->tid : library.pid;
   StoppedSamplers samplers;
   OtherThreads sharers;
-  if (library.stopped_threads != nullptr) sharers = samplers.threads();
+  if (stop_state.threads != nullptr) sharers = samplers.threads();
   struct Sampling {
     DescriptorCapture& descriptors;
     ~Sampling() { descriptors.await_samples(); }
@@ -156,13 +157,13 @@ Result<void> Stop::look(Watch& watch) {
   clock.end(StopClock::kMappings);
 
   CKPT_TRY(
-      read_process_facts(parts_.space.arena(), capture.texts, tid, library.leader_exited, capture.facts));
+      read_process_facts(parts_.space.arena(), capture.texts, tid, stop_state.leader_exited, capture.facts));
   // Those of a job are saved with it.
   if (capture.facts.has_children && job::session() == nullptr)
     capture.facts.children = list_children(parts_.space.arena());
-  capture_process_state_stopped(capture.texts, library.process);
-  library.process.cap_ambient = capture.facts.process.cap_ambient;
-  for (const ThreadSlot* s = library.stopped_threads; s != nullptr; s = s->next)
+  capture_process_state_stopped(capture.texts, saved_process);
+  saved_process.cap_ambient = capture.facts.process.cap_ambient;
+  for (const ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next)
     capture.facts.parent_death_signal |= s->parent_death_signal;
   clock.end(StopClock::kProcess);
 
@@ -189,14 +190,14 @@ Result<void> Stop::look_at_descriptors(int tid, OtherThreads sharers) {
 }
 
 void Stop::go() {
-  run_callbacks(CKPT_RT_AFTER_CHECKPOINT, library.stopped_threads);
+  run_callbacks(CKPT_RT_AFTER_CHECKPOINT, stop_state.threads);
   release();
-  parts_.cost.resumed_ns = library.world.resumed_ns(now_ns());
+  parts_.cost.resumed_ns = stop_state.world.resumed_ns(now_ns());
   parts_.cost.pause_ns = parts_.cost.resumed_ns - parts_.clock.began_ns();
 }
 
 void Stop::release() {
-  if (stands_) library.world.release();
+  if (stands_) stop_state.world.release();
   stands_ = false;
 }
 

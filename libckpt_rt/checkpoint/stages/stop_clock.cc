@@ -1,8 +1,9 @@
 #include "libckpt_rt/checkpoint/stages/stop_clock.h"
 
 #include "base/clock.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -15,7 +16,7 @@ void StopClock::log(int log, int64_t pause_ns, const Faults& faults) const {
   }
   // All have left, or one that waited still waits for a processor.
   int64_t last = 0;
-  if (!library.world.all_left(&last)) last = now_ns();
+  if (!stop_state.world.all_left(&last)) last = now_ns();
   log_format(log,
              "stop {} us (of those that waited {}): threads {}, mappings {}, descriptors {}, process {}, "
              "protection {}, copies {}; {} faults; ahead "

@@ -3,7 +3,8 @@
 #include <iterator>
 
 #include "libckpt_rt/core/current_processor.h"
-#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -22,17 +23,17 @@ void StoppedSamplers::start(void (*work)(void*), void* argument) {
   const uint32_t busy = count_ == 0 ? current_processor() : slots_[0]->processor;
   ThreadSlot* chosen = nullptr;
   for (uint32_t i = 0; i < StopWorld::kAlone; ++i) {
-    ThreadSlot* slot = library.world.alone(i);
+    ThreadSlot* slot = stop_state.world.alone(i);
     if (slot == nullptr || (count_ != 0 && slot == slots_[0])) continue;
     if (chosen == nullptr || (chosen->processor == busy && slot->processor != busy)) chosen = slot;
   }
   if (chosen == nullptr || count_ == std::size(slots_)) return;
   slots_[count_++] = chosen;
-  library.world.start_on(*chosen, work, argument);
+  stop_state.world.start_on(*chosen, work, argument);
 }
 
 void StoppedSamplers::await() {
-  while (count_ != 0) library.world.await(*slots_[--count_]);
+  while (count_ != 0) stop_state.world.await(*slots_[--count_]);
 }
 
 }  // namespace ckpt

@@ -4,6 +4,7 @@
 
 #include "base/sys.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -7,6 +7,7 @@
 #include "base/sys.h"
 #include "libckpt_rt/core/current_processor.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

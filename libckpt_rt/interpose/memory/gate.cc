@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/sys.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

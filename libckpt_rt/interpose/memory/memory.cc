@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 #include <optional>
 
+#include "libckpt_rt/capture/advice_notes.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
-#include "libckpt_rt/interpose/memory/advice.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -51,7 +51,8 @@ inline int64_t program_time(clockid_t clock) {
 
 using BeginMark = uint64_t;
 inline constexpr BeginMark kCounterMark = uint64_t{1} << 63;  // else ns of program_time
-inline constexpr BeginMark kNoMark = 0;  // a time-out then counts from an interruption: it may end later, never early
+inline constexpr BeginMark kNoMark =
+    0;  // a time-out then counts from an interruption: it may end later, never early
 inline BeginMark begin_mark() {
   if (__builtin_expect(clock_internal::counter_is_clock.load(std::memory_order_relaxed), 1)) {
     return __rdtsc() | kCounterMark;
@@ -64,8 +65,9 @@ inline BeginMark begin_mark() {
 // program_time at the mark, or a little later; now, for a mark from before a restart.
 int64_t begin_in_handler(BeginMark mark);
 
-// The calling thread is about to forbid itself to read the counter (PR_SET_TSC), which the vdso does as well: system calls
-// take their place, in all threads, since there is nothing that a thread could be known by so fast.
+// The calling thread is about to forbid itself to read the counter (PR_SET_TSC), which the vdso does as well:
+// system calls take their place, in all threads, since there is nothing that a thread could be known by so
+// fast.
 void forbid_counter();
 // And these as well (strict seccomp).
 void forbid_time();

@@ -5,6 +5,7 @@
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/real.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 using namespace ckpt;
 

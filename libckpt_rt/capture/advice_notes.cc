@@ -1,10 +1,11 @@
-#include "libckpt_rt/interpose/memory/advice.h"
+#include "libckpt_rt/capture/advice_notes.h"
 
 #include <sys/mman.h>
 
 #include <algorithm>
 
 #include "image/format/process_records.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 #ifndef MAP_DROPPABLE
 #define MAP_DROPPABLE 0x08  // linux/mman.h of 6.11 and later

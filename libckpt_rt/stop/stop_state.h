@@ -1,0 +1,26 @@
+// The stop of this process: the threads that stand, or stood at the image's instant.
+//
+// Owner:     libckpt_rt: one object, in the library's own data, so that an image holds it and a restarted
+//            process continues from it.
+// Callers:   the agent, the handlers of the checkpoint signal, the leader at restart.
+// Never:     copied lazily: it is written while segments are copied, so it is saved in the pause
+//            (memory_map.cc).
+#pragma once
+
+#include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/stop/stop_world.h"
+
+namespace ckpt {
+
+struct StopState {
+  StopWorld world;
+  ThreadSlot* threads = nullptr;  // valid in an image, and at restart
+  bool leader_exited = false;
+  PendingSignals pending;
+  // Of every thread in each stop: the program's threads send each other signals (stop_world.h).
+  bool look_at_signals = false;
+};
+
+extern StopState stop_state;
+
+}  // namespace ckpt

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Includes point down: a file includes its own room and the rooms below it, and nothing else of this project.
+
+Run by ctest as house.includes. docs/architecture.md quotes the table: a test compares the two.
+"""
+import os
+import re
+import sys
+
+# From the ground up. Each room, and the rooms beside it or below that it may include ("...": all above it in
+# this table that begin with the word before).
+ROOMS = [
+    ("base", ""),
+    ("copier", "base"),
+    ("image/format", "base"),
+    ("image/write", "base image/format"),
+    ("image/read", "base image/format image/write"),
+    ("image/rewrite", "base image/format image/write image/read"),
+    ("libckpt_rt/core", "base copier image/format image/write include job"),
+    ("libckpt_rt/capture", "libckpt_rt/core"),
+    ("libckpt_rt/stop", "libckpt_rt/capture"),
+    ("libckpt_rt/interpose", "libckpt_rt/stop"),
+    ("libckpt_rt/protect", "libckpt_rt/interpose"),
+    ("libckpt_rt/guard", "libckpt_rt/protect"),
+    ("libckpt_rt/checkpoint", "libckpt_rt/guard"),
+    ("libckpt_rt/entry", "libckpt_rt/checkpoint"),
+]
+# A floor of libckpt_rt may include all that the floor below may.
+RULES = "libckpt_rt/core/preload_rules.h"
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def allowed(rooms):
+    """Room -> the set of rooms that its files may include."""
+    result = {}
+    for room, below in rooms:
+        may = {room} | set(below.split())
+        for lower in below.split():
+            if lower.startswith("libckpt_rt/"):
+                may |= result[lower]
+        result[room] = may
+    return result
+
+
+def sources(root, room):
+    for folder, _, files in os.walk(os.path.join(root, room)):
+        for name in sorted(files):
+            if name.endswith((".h", ".cc", ".S")):
+                yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def includes(root, path):
+    with open(os.path.join(root, path), encoding="utf-8") as f:
+        return re.findall(r'^\s*#\s*include\s+["<]([^">]+)[">]', f.read(), re.M)
+
+
+def violations(root, rooms=ROOMS):
+    found = []
+    for room, may in allowed(rooms).items():
+        for path in sources(root, room):
+            named = includes(root, path)
+            for header in named:
+                # "libc", <errno.h>: not of this project.
+                if not os.path.exists(os.path.join(root, header)):
+                    continue
+                if not any(header.startswith(r + "/") for r in may):
+                    found.append(f"{path}: includes {header}, which {room} may not")
+            # What runs on the program's threads; the agent, which stops them, keeps to the same rules.
+            if room.startswith("libckpt_rt/") and path.endswith(".cc") and named[-1:] != [RULES]:
+                found.append(f"{path}: its last include is not {RULES}")
+    return found
+
+
+def table(rooms=ROOMS):
+    """The table as docs/architecture.md quotes it."""
+    return "\n".join(f"{room:<24}{below or '-'}" for room, below in rooms)
+
+
+def main():
+    if "--table" in sys.argv:
+        print(table())
+        return 0
+    found = violations(ROOT)
+    with open(os.path.join(ROOT, "docs/architecture.md"), encoding="utf-8") as f:
+        if table() not in f.read():
+            found.append("docs/architecture.md: does not quote the table (scripts/check_includes.py --table)")
+    for line in found:
+        print(line)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

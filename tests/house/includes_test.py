@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""scripts/check_includes.py finds what it is for: small trees with one fault each."""
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts"))
+import check_includes
+
+ROOMS = [("base", ""), ("libckpt_rt/core", "base"), ("libckpt_rt/stop", "libckpt_rt/core")]
+RULES = f'#include "{check_includes.RULES}"\n'
+
+
+class Includes(unittest.TestCase):
+    def check(self, files):
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in files.items():
+                os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as f:
+                    f.write(text)
+            return check_includes.violations(root, ROOMS)
+
+    def test_down_is_allowed(self):
+        self.assertEqual([], self.check({
+            "base/a.h": "#include <errno.h>\n",
+            check_includes.RULES: "",
+            "libckpt_rt/core/b.h": '#include "base/a.h"\n',
+            "libckpt_rt/stop/c.cc": '#include "libckpt_rt/core/b.h"\n#include "base/a.h"\n' + RULES}))
+
+    def test_up_is_not(self):
+        found = self.check({
+            check_includes.RULES: "",
+            "libckpt_rt/stop/c.h": "",
+            "libckpt_rt/core/b.h": '#include "libckpt_rt/stop/c.h"\n'})
+        self.assertEqual(1, len(found))
+        self.assertIn("libckpt_rt/core/b.h: includes libckpt_rt/stop/c.h", found[0])
+
+    def test_a_room_that_the_table_does_not_name_is_above(self):
+        found = self.check({"cli/x.h": "", "base/a.h": '#include "cli/x.h"\n'})
+        self.assertEqual(1, len(found))
+
+    def test_the_rules_come_last(self):
+        files = {check_includes.RULES: "", "libckpt_rt/core/b.h": "",
+                 "libckpt_rt/core/b.cc": RULES + '#include "libckpt_rt/core/b.h"\n'}
+        self.assertEqual(1, len(self.check(files)))
+        files["libckpt_rt/core/b.cc"] = '#include "libckpt_rt/core/b.h"\n'
+        self.assertEqual(1, len(self.check(files)))
+
+
+if __name__ == "__main__":
+    unittest.main()
