@@ -12,6 +12,7 @@
 #include "image/read/image_chain.h"
 #include "image/read/image_spool.h"
 #include "image/read/reading_key.h"
+#include "image/read/reading_trust.h"
 #include "restart/options.h"
 #include "restart/plan/layout.h"
 #include "restart/plan/memory_plan.h"
@@ -193,6 +194,7 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
 int restart(const RestartOptions& options, char** argv) {
   Costs costs;
   if (auto r = use_key_file(options.key_file); !r.ok()) return finish_with_error(options, r.error());
+  if (!options.trust) trust_own_images_only();
   auto path = resolve_image(options.image);
   if (!path.ok()) return finish_with_error(options, path.error());
   if (!options.check) {
@@ -203,7 +205,7 @@ int restart(const RestartOptions& options, char** argv) {
     description->read_ahead();
     choose_mmap_base(description->meta(), argv);
   }
-  auto plan = open_plan(*path, options.trust);
+  auto plan = open_plan(*path);
   if (!plan.ok()) return finish_with_error(options, plan.error());
   if (*path == "-") {
     if (auto r = leave_standard_input(); !r.ok()) return finish_with_error(options, r.error());

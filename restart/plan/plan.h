@@ -28,8 +28,8 @@ struct RestartPlan {
   const ProcessRecord& process() const { return image->meta().process.record; }
 };
 
-// Opens the image and checks who may have written it. trust: whoever.
-Result<RestartPlan> open_plan(const std::string& image_path, bool trust);
+// Opens the image with those below it.
+Result<RestartPlan> open_plan(const std::string& image_path);
 
 enum class Loading { kAuto, kEager, kLazy, kNone };
 
