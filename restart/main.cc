@@ -12,6 +12,7 @@
 #include "image/read/image_chain.h"
 #include "image/read/image_spool.h"
 #include "image/read/reading_key.h"
+#include "image/read/reading_trust.h"
 #include "restart/job/restart_job.h"
 #include "restart/options.h"
 #include "restart/output.h"
@@ -156,6 +157,7 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
 int restart(const RestartOptions& options, char** argv) {
   Costs costs;
   if (auto r = use_key_file(options.key_file); !r.ok()) return finish_with_error(options, r.error());
+  if (!options.trust) trust_own_images_only();
   auto job = find_job(options.image);
   if (!job.ok()) return finish_with_error(options, job.error());
   if (*job) return restart_job(options, **job, argv);
@@ -170,7 +172,7 @@ int restart(const RestartOptions& options, char** argv) {
     const ImageMeta* metas[] = {&description->meta()};
     choose_mmap_base(metas, argv);
   }
-  auto plan = open_plan(*path, options.trust);
+  auto plan = open_plan(*path);
   if (!plan.ok()) return finish_with_error(options, plan.error());
   if (*path == "-") {
     if (auto r = leave_standard_input(); !r.ok()) return finish_with_error(options, r.error());

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -78,6 +79,16 @@ int process_of(std::string_view path, std::string_view* rest) {
   return pid;
 }
 
+// The program may have opened it with rights that it gave up, or was handed it open: its user is no answer then.
+std::string who_may_open(const std::string& path) {
+  struct stat st;
+  if (stat(path.c_str(), &st) != 0) return "it lies where this user may not look; restart as root or as one who may";
+  const passwd* owner = getpwuid(st.st_uid);
+  return fmt::format("it belongs to user {}{}{} (mode {:o}); restart as one who may open it so, or let {} do",
+                     st.st_uid, owner != nullptr ? ", " : "", owner != nullptr ? owner->pw_name : "", st.st_mode & 07777,
+                     geteuid());
+}
+
 }  // namespace
 
 int reopen_flags(const OpenFileRecord& r) {
@@ -99,9 +110,9 @@ Result<ScopedFd> DescriptorBuilder::open_by_path(const ParsedOpenFile& file) {
     fd.reset(open(path.c_str(), flags & ~O_NOATIME));
   if (!fd.valid()) {
     int e = errno;
-    const char* remedy = e == ENOENT || e == ENOTDIR ? "put the file back where it was"
-                         : e == EACCES || e == EPERM ? "restart as the user who ran the program"
-                                                     : "make it openable again";
+    const std::string remedy = e == ENOENT || e == ENOTDIR ? "put the file back where it was"
+                               : e == EACCES || e == EPERM ? who_may_open(path)
+                                                           : "make it openable again";
     return make_error(e == EACCES || e == EPERM ? ExitCode::kPermission : ExitCode::kFileChanged, e,
                       "{} cannot be opened again ({}): {}", path, errno_name(e), remedy);
   }

@@ -15,27 +15,6 @@
 namespace ckpt {
 namespace {
 
-// An image is a program: whoever can write it, or an image below it, decides what runs.
-Result<void> check_writers(const ImageReader& image) {
-  struct stat st;
-  if (fstat(image.fd(), &st) != 0) {
-    return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", image.path(), errno_name(errno));
-  }
-  if (st.st_uid != geteuid() && st.st_uid != 0) {
-    return make_error(
-        ExitCode::kPermission, 0,
-        "{} belongs to user {}, who decides what it runs: restart as that user, or with --trust",
-        image.path(), st.st_uid);
-  }
-  if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return make_error(
-        ExitCode::kPermission, 0,
-        "{} may be written by others (mode {:o}), who then decide what it runs: chmod go-w, or --trust",
-        image.path(), st.st_mode & 07777);
-  }
-  return {};
-}
-
 std::string directory_of(const std::string& path) {
   size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
@@ -44,10 +23,9 @@ std::string directory_of(const std::string& path) {
 
 }  // namespace
 
-Result<RestartPlan> open_plan(const std::string& image_path, bool trust) {
+Result<RestartPlan> open_plan(const std::string& image_path) {
   auto image = ImageChain::open(image_path);
   if (!image.ok()) return image.error();
-  for (size_t i = 0; i < image->size() && !trust; ++i) CKPT_TRY(check_writers(image->image(i)));
   RestartPlan plan;
   plan.image = std::make_unique<ImageChain>(std::move(*image));
   // The program comes back in its own working directory: what is written there later needs a whole path.
