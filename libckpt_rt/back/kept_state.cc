@@ -9,7 +9,6 @@
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/stop/stop_state.h"
-#include "libckpt_rt/core/statistics.h"
 
 namespace ckpt {
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/protect/watch.h"
 
