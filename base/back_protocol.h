@@ -58,7 +58,7 @@ enum class BackReplyKind : uint32_t { kGo = 1, kGiveUp = 2 };
 struct BackReply {
   uint32_t kind;
   uint32_t more;  // kGo: pages are left after these
-  uint64_t fills, fill_count;  // where BackFills lie in the plan
+  uint64_t fills, fill_count;  // where BackFills lie in the plan; in answer to kAhead: bytes of data that are there
 };
 
 enum class BackMemory : uint32_t { kUnmap = 1, kBrk = 2, kMap = 3, kProtect = 4, kDrop = 5, kZero = 6, kAdvise = 7 };

@@ -52,8 +52,9 @@ struct ControlHello {
 };
 
 inline constexpr char kHandedOver = 'h';  // the byte
-// Processes of the job that need not be saved if the library is not in them: pids and program names,
-// separated by commas, or "all". NUL-terminated.
+
+// Processes of the job that need not be saved if the library is not in them: pids and program names, separated
+// by commas, or "all". NUL-terminated.
 struct LeaveOutList {
   char text[512];
 };
@@ -66,8 +67,9 @@ struct ControlRequest {
 
 // Keys of the answer to kCheckpoint (all integers decimal): image PATH, mode NAME, sequence,
 //   parent_sequence (0: a full image), pause_ns, longest_wait_ns, forced_copies, sequential_copies, faults,
-//   bytes_memory, bytes_written, durable_ns, threads, mappings, descriptors, attempts, note TEXT (0..n
-//   times); of a job also: job PATH, members, members_ended, members_left_out, job_pause_ns, job_attempts
+//   bytes_memory, bytes_written, durable_ns, threads, mappings, descriptors, attempts, restartable yes|no,
+//   note TEXT (0..n times);
+//   of a job also: job PATH, members, members_ended, members_left_out, job_pause_ns, job_attempts
 // Keys of the answer to kStat: pid, version, directory PATH, mode NAME, mode_reason TEXT,
 //   faults NAME (of modes that protect memory), faults_reason TEXT (if it is not the one that is set),
 //   signal, segment, pool, compress NAME, compress_level (of zstd), to COMMAND (if set), key_file PATH (if

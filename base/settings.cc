@@ -103,6 +103,11 @@ const char* mode_name(Mode mode) {
   return "?";
 }
 
+const char* kept_files_name(KeptFiles files) {
+  constexpr const char* kNames[] = {"auto", "none", "links", "copies"};
+  return kNames[static_cast<uint32_t>(files)];
+}
+
 const char* order_name(Order order) {
   for (const auto& o : kOrders) {
     if (o.order == order) return o.name;
@@ -334,6 +339,17 @@ Result<Settings> parse_settings(SettingLookup lookup, void* context) {
     }
     if (!found)
       return make_error(ExitCode::kUsage, 0, "CKPT_ORDER='{}' is no order; use address, follow, hot or cold",
+                        v);
+  }
+  if (const char* v = get("CKPT_FILES")) {
+    bool found = false;
+    for (KeptFiles files : {KeptFiles::kAuto, KeptFiles::kNone, KeptFiles::kLinks, KeptFiles::kCopies}) {
+      if (std::string_view(v) != kept_files_name(files)) continue;
+      s.files = files;
+      found = true;
+    }
+    if (!found)
+      return make_error(ExitCode::kUsage, 0, "CKPT_FILES='{}' is not known; use auto, none, links or copies",
                         v);
   }
   if (const char* v = get("CKPT_HEAP")) {

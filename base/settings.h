@@ -40,6 +40,11 @@ enum class Heap : uint32_t { kLibc = 0, kJemalloc };
 enum class FaultBackEnd : uint32_t { kAuto = 0, kHandler, kInThread, kMprotect };
 const char* fault_back_end_name(FaultBackEnd back_end);
 
+// What is kept beside an image of files that the program has open, in case they are removed, renamed or
+// overwritten before a restart (docs/descriptors.md).
+enum class KeptFiles : uint32_t { kAuto = 0, kNone, kLinks, kCopies };
+const char* kept_files_name(KeptFiles files);
+
 struct Settings {
   char directory[1024] = {};  // CKPT_DIR; empty: "ckpt-NAME.PID" in the current directory
   char to[2048] = {};         // CKPT_TO: shell command that gets each image; empty: a file of the directory
@@ -55,14 +60,15 @@ struct Settings {
   char key_file[1024] = {};  // CKPT_KEY_FILE: images are encrypted with its key; empty: they are not
   uint32_t keep = 2;         // CKPT_KEEP: complete images kept in the directory, 0 all
   bool dma = false;          // CKPT_ENGINE: "cpu", or "dma[:RATE[:THRESHOLD[:BURST]]]", the emulated device
-  uint64_t dma_bytes_per_second = 0;  // RATE; 0: as fast as the CPU copies
-  uint32_t dma_threshold = 50;        // THRESHOLD, percent: Copier::use()
-  uint32_t dma_burst_bytes = 4096;    // BURST: of one transfer
-  uint32_t increments = 0;            // CKPT_INCREMENTS: most images that build on one full image
-  Order order = Order::kAddress;      // CKPT_ORDER: "address", "follow", "hot", "cold"
-  Heap heap = Heap::kLibc;            // CKPT_HEAP: "libc", "jemalloc", "jemalloc:huge"
-  bool disabled = false;              // CKPT_DISABLE=1: preloaded but asleep
-  bool log = true;                    // CKPT_LOG=0: no log file in the image directory
+  uint64_t dma_bytes_per_second = 0;   // RATE; 0: as fast as the CPU copies
+  uint32_t dma_threshold = 50;         // THRESHOLD, percent: Copier::use()
+  uint32_t dma_burst_bytes = 4096;     // BURST: of one transfer
+  uint32_t increments = 0;             // CKPT_INCREMENTS: most images that build on one full image
+  Order order = Order::kAddress;       // CKPT_ORDER: "address", "follow", "hot", "cold"
+  KeptFiles files = KeptFiles::kAuto;  // CKPT_FILES: "auto", "none", "links", "copies"
+  Heap heap = Heap::kLibc;             // CKPT_HEAP: "libc", "jemalloc", "jemalloc:huge"
+  bool disabled = false;               // CKPT_DISABLE=1: preloaded but asleep
+  bool log = true;                     // CKPT_LOG=0: no log file in the image directory
 };
 
 // lookup(name) gives the variable's value or nullptr.

@@ -17,6 +17,7 @@ namespace ckpt::cli {
 CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCode& exit);
 void add_now(CLI::App& app, ExitCode& exit);
 void add_back(CLI::App& app, ExitCode& exit);
+void add_plan(CLI::App& app, ExitCode& exit);
 void add_stat(CLI::App& app, ExitCode& exit);
 void add_ls(CLI::App& app, ExitCode& exit);
 void add_show(CLI::App& app, ExitCode& exit);

@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   CLI::App* run = add_run(app, program, exit);
   add_now(app, exit);
   add_back(app, exit);
+  add_plan(app, exit);
   add_stat(app, exit);
   add_ls(app, exit);
   add_show(app, exit);

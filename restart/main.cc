@@ -12,6 +12,7 @@
 #include "image/read/image_chain.h"
 #include "image/read/image_spool.h"
 #include "image/read/reading_key.h"
+#include "image/read/reading_trust.h"
 #include "restart/job/restart_job.h"
 #include "restart/options.h"
 #include "restart/output.h"
@@ -19,6 +20,7 @@
 #include "restart/plan/memory_plan.h"
 #include "restart/plan/plan.h"
 #include "restart/tree/launch.h"
+#include "restart/tree/lost_children.h"
 #include "restart/tree/process.h"
 #include "restart/tree/stage_text.h"
 #include "restart/tree/supervise.h"
@@ -133,6 +135,7 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
     process.new_pid_namespace = choice.new_pid;
     process.place = place;
     process.image_directory = plan.image_directory;
+    process.is_alone = true;
     become_program(process, report, in_new_user);
   };
   auto launched = launch(spec, ours, theirs);
@@ -154,6 +157,7 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
 int restart(const RestartOptions& options, char** argv) {
   Costs costs;
   if (auto r = use_key_file(options.key_file); !r.ok()) return finish_with_error(options, r.error());
+  if (!options.trust) trust_own_images_only();
   auto job = find_job(options.image);
   if (!job.ok()) return finish_with_error(options, job.error());
   if (*job) return restart_job(options, **job, argv);
@@ -168,12 +172,15 @@ int restart(const RestartOptions& options, char** argv) {
     const ImageMeta* metas[] = {&description->meta()};
     choose_mmap_base(metas, argv);
   }
-  auto plan = open_plan(*path, options.trust);
+  auto plan = open_plan(*path);
   if (!plan.ok()) return finish_with_error(options, plan.error());
   if (*path == "-") {
     if (auto r = leave_standard_input(); !r.ok()) return finish_with_error(options, r.error());
   }
-  auto choice = choose_namespaces(plan->tids, options.namespaces);
+  // Ids that must be free.
+  std::vector<int> ids = plan->tids;
+  for (int child : lost_children(plan->image->meta())) ids.push_back(child);
+  auto choice = choose_namespaces(ids, options.namespaces);
   // In a user namespace of its own the process may not have the userfaultfd that lazy memory needs.
   const bool confined = choice.ok() && choice->new_user;
   // What a thread that waits needs must be in the file as it is in memory, or nearly so.
@@ -219,7 +226,7 @@ int restart(const RestartOptions& options, char** argv) {
   std::optional<Supervisor> supervisor;
   Launched launched;
   auto begin_again_in_namespace = [&]() -> Result<Outcome> {
-    choice = choose_namespaces(plan->tids, NamespacePolicy::kAlways);
+    choice = choose_namespaces(ids, NamespacePolicy::kAlways);
     if (!choice.ok()) return choice.error();
     choice->reason = "a thread id was taken meanwhile";
     if (choice->new_user && plan->lazy.any())

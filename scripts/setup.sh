@@ -8,6 +8,8 @@ packages=(
   build-essential cmake ninja-build pkg-config git
   liburing-dev libunwind-dev libdw-dev libjemalloc-dev libxxhash-dev liblz4-dev libzstd-dev libsodium-dev
   libisal-dev libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev
+  # transports of distributed simulations
+  libopenmpi-dev openmpi-bin libmpich-dev mpich
   # the programs that the tests checkpoint, and what they are looked at with
   python3 python3-numpy sqlite3 xz-utils perl gdb procps util-linux
 )

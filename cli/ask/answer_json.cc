@@ -21,8 +21,12 @@ nlohmann::ordered_json answer_json(const Target& target, const Answer& answer) {
   json["program"] = target.name;
   for (const auto& [key, value] : answer) {
     if (key == "pid") continue;  // the program's own number, which a namespace may hide from us
-    if (key == "note") {
-      json["notes"].push_back(value);
+    if (key == "note" || key == "no_restart") {
+      json[key == "note" ? "notes" : "why_not_restartable"].push_back(value);
+      continue;
+    }
+    if (key == "restartable") {
+      json[key] = value == "yes";
       continue;
     }
     int64_t number = 0;

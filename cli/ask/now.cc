@@ -6,7 +6,9 @@
 #include "cli/ask/answer_json.h"
 #include "cli/ask/asker.h"
 #include "cli/commands.h"
+#include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
+#include "cli/image/restartable.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/progress.h"
@@ -66,6 +68,7 @@ void print_cost(const Target& t, const Answer& a) {
   if (number_of(a, "attempts") > 1) line("attempts", text_of(a, "attempts"));
   for (const auto& [key, value] : a) {
     if (key == "note") line("note", value);
+    if (key == "no_restart") line("NO RESTART", value);
   }
 }
 
@@ -74,14 +77,25 @@ void add_notes(Answer* answer) {
   for (const auto& [key, value] : *answer) {
     if (key == "note") return;
   }
-  auto image = ImageReader::open(text_of(*answer, "image"));
-  if (!image.ok()) return;  // of another mount namespace, or pruned meanwhile
-  for (const ParsedNote& n : image->meta().notes) {
-    if (n.severity > 0) answer->emplace_back("note", printable(n.text));
+  const std::string job = text_of(*answer, "job");
+  auto add = [&](const std::string& path, const std::string& whose) {
+    auto image = ImageReader::open(path);
+    if (!image.ok()) return;  // of another mount namespace, or pruned meanwhile
+    for (const ParsedNote& n : image->meta().notes) {
+      if (n.severity == 1) answer->emplace_back("note", whose + printable(n.text));
+    }
+    for (const std::string& why : what_forbids_restart(image->meta()))
+      answer->emplace_back("no_restart", whose + printable(why));
+  };
+  if (job.empty()) return add(text_of(*answer, "image"), "");
+  const JobEntry entry = examine_job(job);
+  for (const ManifestMember& m : entry.manifest.members) {
+    if (!m.image.empty())
+      add(job + "/" + m.image, fmt::format("process {} ({}): ", m.pid, printable(m.name)));
   }
 }
 
-Result<void> now(const Options& o) {
+Result<ExitCode> now(const Options& o) {
   auto pid = parse_pid(o.pid);
   if (!pid.ok()) return pid.error();
   AskLimits limits;
@@ -108,7 +122,10 @@ Result<void> now(const Options& o) {
   } else {
     print_cost(*target, *answer);
   }
-  return {};
+  if (text_of(*answer, "restartable") != "no") return ExitCode::kOk;
+  fmt::print(stderr, "ckpt: {}: is durable, but cannot be restarted ({})\n",
+             printable(brief(text_of(*answer, "image"))), "ckpt show says why");
+  return ExitCode::kNotRestartable;
 }
 
 }  // namespace
@@ -121,7 +138,7 @@ void add_now(CLI::App& app, ExitCode& exit) {
   command->add_option("--timeout", o->timeout,
                       "give up waiting after this time, for example 30s (default: 10s for\n"
                       "the program to answer, then as long as it takes)");
-  command->add_flag("--only", o->only, "save this process alone, not the job that it belongs to");
+  command->add_flag("--only,--without-children", o->only, "save this process alone, not the job that it belongs to");
   command->add_option("--leave-out", o->leave_out,
                       "processes of the job without the library that need not be saved: PIDs and program\n"
                       "names, separated by commas, or all");
@@ -130,10 +147,11 @@ void add_now(CLI::App& app, ExitCode& exit) {
       "Exit codes: 0 durable, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not "
       "ready,\n"
       "70 given up (the program goes on), 73 directory cannot be made, 74 write error or disk full,\n"
-      "75 no answer in time, 77 not yours, 78 state that cannot be saved.");
+      "75 no answer in time, 76 durable, but no restart of it can be, 77 not yours, 78 state that cannot be saved,\n"
+      "or a process of the job without the library.");
   command->callback([o, &exit] {
     auto done = now(*o);
-    exit = done.ok() ? ExitCode::kOk : report(done.error());
+    exit = done.ok() ? *done : report(done.error());
   });
 }
 

@@ -92,6 +92,17 @@ std::vector<std::string> children_since(pid_t pid, int64_t realtime_ns) {
   return found;
 }
 
+std::vector<AddrRange> kernel_mappings(pid_t pid) {
+  std::vector<AddrRange> all;
+  std::ifstream maps(fmt::format("/proc/{}/maps", pid));
+  for (std::string line; std::getline(maps, line);) {
+    char* end = nullptr;
+    const uint64_t start = std::strtoull(line.c_str(), &end, 16);
+    if (*end == '-') all.push_back({Addr{start}, Addr{std::strtoull(end + 1, nullptr, 16)}});
+  }
+  return all;
+}
+
 class Back {
  public:
   Back(const Options& options, const Target& target, const AskLimits& limits)
@@ -116,7 +127,7 @@ class Back {
     source_ = std::make_unique<PageSource>(*image_, std::span(data_, window_bytes_ - kBackDataAt),
                                            AddrRange{Addr{heard_.late_start}, Addr{heard_.late_end}});
     if (auto loaded = source_->load(wanted_memory(*image_, unwritten())); !loaded.ok()) return give_up(loaded.error());
-    CKPT_TRY(reply({static_cast<uint32_t>(BackReplyKind::kGo), 0, 0, 0}));
+    CKPT_TRY(reply({static_cast<uint32_t>(BackReplyKind::kGo), 0, source_->used(), 0}));
 
     CKPT_TRY(hear(BackSays::kStanding));
     const int64_t standing_ns = now_ns();
@@ -277,7 +288,8 @@ class Back {
     auto now = parse_meta({window_, heard_.meta}, "the program's description");
     if (!now.ok()) return now.error();
     CKPT_TRY(check_same_process(*now));
-    auto memory = compare_memory(*image_, *now, unwritten_now, ranges(heard_.own, heard_.own_count));
+    auto memory = compare_memory(*image_, *now, unwritten_now, ranges(heard_.own, heard_.own_count),
+                                 kernel_mappings(target_.pid));
     if (!memory.ok()) return memory.error();
     CKPT_TRY(source_->load(memory->wanted));
     missing_ = source_->missing(memory->wanted);

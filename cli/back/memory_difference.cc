@@ -52,8 +52,8 @@ std::string where(uint64_t start, uint64_t end) { return fmt::format("memory {:x
 class Comparison {
  public:
   Comparison(const ImageChain& image, const ImageMeta& now, const std::vector<AddrRange>& unwritten,
-             const std::vector<AddrRange>& own)
-      : image_(image), now_(now), unwritten_(unwritten), own_(own) {}
+             const std::vector<AddrRange>& own, const std::vector<AddrRange>& parts)
+      : image_(image), now_(now), unwritten_(unwritten), own_(own), parts_(parts) {}
 
   Result<MemoryDifference> run() {
     CKPT_TRY(check_own());
@@ -149,6 +149,21 @@ class Comparison {
     now_mappings_ = std::move(kept);
   }
 
+  // The kernel has it in several parts, one of which holds nothing that is as it was: the program may have unmapped
+  // that part since, and mapped it again.
+  bool has_new_part(const ParsedMapping& m) const {
+    const AddrRange all{Addr{m.record.start}, Addr{m.record.end}};
+    auto part = std::lower_bound(parts_.begin(), parts_.end(), all.start,
+                                 [](const AddrRange& p, Addr at) { return p.end <= at; });
+    if (part == parts_.end() || (part->start <= all.start && part->end >= all.end)) return false;
+    for (; part != parts_.end() && part->start < all.end; ++part) {
+      const auto kept = std::lower_bound(unwritten_.begin(), unwritten_.end(), part->start,
+                                         [](const AddrRange& u, Addr at) { return u.end <= at; });
+      if (kept == unwritten_.end() || kept->start >= part->end) return true;
+    }
+    return false;
+  }
+
   // One mapping of which a part is gone is made again as a whole: the kernel would not join what is mapped now with
   // what is there, and mremap(2) takes no more than one mapping.
   void find_broken() {
@@ -162,7 +177,7 @@ class Comparison {
         const uint64_t start = std::max(m.record.start, now_mappings_[i].record.start);
         if (same_object(m, now_mappings_[i], start)) there += std::min(m.record.end, now_mappings_[i].record.end) - start;
       }
-      if (there != 0 && there != m.record.end - m.record.start) broken_.insert(&m);
+      if ((there != 0 && there != m.record.end - m.record.start) || has_new_part(m)) broken_.insert(&m);
     }
     if (broken_.empty()) return;
     std::vector<AddrRange> left;
@@ -313,7 +328,7 @@ class Comparison {
   const ImageChain& image_;
   const ImageMeta& now_;
   std::vector<AddrRange> unwritten_;
-  const std::vector<AddrRange>& own_;
+  const std::vector<AddrRange>&own_, &parts_;
   struct ByAddress {
     bool operator()(const ParsedMapping* a, const ParsedMapping* b) const { return a->record.start < b->record.start; }
   };
@@ -349,8 +364,9 @@ std::vector<AddrRange> wanted_memory(const ImageChain& image, const std::vector<
 }
 
 Result<MemoryDifference> compare_memory(const ImageChain& image, const ImageMeta& now,
-                                        const std::vector<AddrRange>& unwritten, const std::vector<AddrRange>& own) {
-  return Comparison(image, now, unwritten, own).run();
+                                        const std::vector<AddrRange>& unwritten, const std::vector<AddrRange>& own,
+                                        const std::vector<AddrRange>& parts) {
+  return Comparison(image, now, unwritten, own, parts).run();
 }
 
 }  // namespace ckpt::cli

@@ -22,9 +22,10 @@ struct MemoryDifference {
 };
 
 // now: of the program as it stands. unwritten: memory that is known to be as in the image; own: of the library, not
-// in `now`. Errors name what cannot be brought back.
+// in `now`; parts: the mappings as the kernel has them, which `now` joins. Errors name what cannot be brought back.
 Result<MemoryDifference> compare_memory(const ImageChain& image, const ImageMeta& now,
-                                        const std::vector<AddrRange>& unwritten, const std::vector<AddrRange>& own);
+                                        const std::vector<AddrRange>& unwritten, const std::vector<AddrRange>& own,
+                                        const std::vector<AddrRange>& parts);
 
 // All that the image has but for what is in `unwritten`.
 std::vector<AddrRange> wanted_memory(const ImageChain& image, const std::vector<AddrRange>& unwritten);

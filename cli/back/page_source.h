@@ -21,6 +21,8 @@ class PageSource {
   // Reads what is wanted as far as there is room: ahead of the stop, and again when it is known for sure. What is
   // there already is not read again.
   Result<void> load(const std::vector<AddrRange>& wanted);
+  // Bytes of the data that hold something, whole pages.
+  uint64_t used() const { return used_; }
   // What of `wanted` has been loaded.
   std::vector<BackFill> fills(const std::vector<AddrRange>& wanted) const;
   // The rest, for which there was no room: is all of it good? Then it comes in parts.

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
+#include "cli/image/restartable.h"
 #include "cli/text/cost.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
@@ -32,10 +33,13 @@ struct Row {
   std::string path;
   CatalogEntry entry;
   std::optional<CostRecord> cost;
+  std::vector<std::string> no_restart = {};  // what the image says of that
 };
 
-const char* state_of(const CatalogEntry& e) {
+const char* state_of(const Row& r) {
+  const CatalogEntry& e = r.entry;
   if (e.temporary) return "unfinished";
+  if (e.complete && !r.no_restart.empty()) return "no restart";
   return e.complete ? "complete" : e.locked ? "locked" : "damaged";
 }
 
@@ -57,6 +61,7 @@ void add_rows(const ImageCatalog& catalog, std::vector<Row>* rows) {
       auto image = ImageReader::open(row.path, ImageParts::kDescription);
       if (image.ok()) {
         row.cost = cost_of(image->meta());
+        row.no_restart = what_forbids_restart(image->meta());
       } else if (struct stat st;
                  image.error().code == ExitCode::kNotFound && lstat(row.path.c_str(), &st) != 0) {
         continue;  // removed since it was listed
@@ -93,9 +98,11 @@ void print_table(const std::vector<Row>& rows) {
                e.complete ? human_duration(std::max<int64_t>(now - e.brief.realtime_ns, 0)) : "-",
                e.complete ? human_bytes(e.brief.memory_bytes) : "-", human_bytes(e.file_bytes),
                r.cost ? human_duration(r.cost->pause_ns) : "-",
-               r.cost ? mode_name(static_cast<Mode>(r.cost->mode)) : "-", kind_of(e), state_of(e),
+               r.cost ? mode_name(static_cast<Mode>(r.cost->mode)) : "-", kind_of(e), state_of(r),
                printable(r.path));
     if (!e.complete && !e.temporary) fmt::print("{:>5}  {}\n", "", printable(e.problem));
+    for (const std::string& why : r.no_restart)
+      fmt::print("{:>5}  cannot be restarted: {}\n", "", printable(why));
   }
 }
 
@@ -140,7 +147,8 @@ void print_rows_json(const std::vector<Row>& rows, const std::vector<JobEntry>& 
     one["sequence"] = e.sequence;
     one["program"] = e.comm;
     one["pid"] = e.pid;
-    one["state"] = state_of(e);
+    one["state"] = state_of(r);
+    if (e.complete) one["restartable"] = r.no_restart.empty();
     one["bytes"] = e.file_bytes;
     if (e.complete) {
       one["run_id"] = run_id_text(e.brief.run_id);
@@ -194,7 +202,9 @@ void add_ls(CLI::App& app, ExitCode& exit) {
       "MODE 'job of N': a directory with the images of N processes, taken at one instant.\n"
       "KIND: full, or +N: an increment to number N, without which it cannot be restored. MEMORY: in this "
       "file.\n"
-      "STATE: complete; unfinished (being written, or left by a writer that died); damaged. A complete image "
+      "STATE: complete; no restart (complete, but no restart of it can be: the line below says why); "
+      "unfinished\n"
+      "(being written, or left by a writer that died); damaged. A complete image "
       "has\n"
       "a valid header, description and end, and so have its parents; ckpt verify reads every byte.\n"
       "Exit codes: 0 listed (even if there are none), 64 wrong arguments, 66 no such directory, 77 not "

@@ -67,6 +67,12 @@ const char* open_file_kind_name(uint32_t kind) {
       return "inotify";
     case OpenFileKind::kSocketPair:
       return "socket pair";
+    case OpenFileKind::kConnection:
+      return "connection";
+    case OpenFileKind::kMessageQueue:
+      return "message queue";
+    case OpenFileKind::kPidFd:
+      return "pidfd";
     case OpenFileKind::kSocket:
       return "socket without a connection";
   }

@@ -10,6 +10,7 @@
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/record_names.h"
+#include "cli/image/restartable.h"
 #include "cli/text/cost.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
@@ -182,6 +183,8 @@ void print_lists(const ImageChain& image) {
                  s.tid == 0 ? "the process" : fmt::format("thread {}", s.tid));
     }
   }
+  for (const std::string& why : what_forbids_restart(m))
+    fmt::print("\nCANNOT BE RESTARTED: {}\n", printable(why));
   if (!m.notes.empty()) heading(plural(m.notes.size(), "note", "notes"));
   for (const ParsedNote& n : m.notes) fmt::print("  {}: {}\n", severity_name(n.severity), printable(n.text));
 }
@@ -297,6 +300,7 @@ Json json_of(const ImageChain& image, size_t frames) {
   }
   for (const PendingSignalRecord& s : m.pending)
     j["pending"].push_back({{"signal", signal_text(s.signal)}, {"tid", s.tid}});
+  j["restartable"] = what_forbids_restart(m).empty();
   for (const ParsedNote& n : m.notes) {
     j["notes"].push_back({{"severity", severity_name(n.severity)}, {"text", std::string(n.text)}});
   }

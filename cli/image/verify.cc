@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
+#include "cli/image/restartable.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/progress.h"
@@ -19,7 +20,8 @@ namespace {
 
 struct Options {
   std::string what;
-  bool json = false;
+  bool json = false, restartable = false;
+  std::string key_file;
 };
 
 struct Verdict {
@@ -27,10 +29,11 @@ struct Verdict {
   bool ok = false;
   uint64_t bytes = 0;
   Error error;
+  std::optional<Error> no_restart;  // whole, but cannot be restarted here; asked for only with --restartable
 };
 
 // Parents too, unless these are verified for themselves.
-Verdict verify_one(const std::string& path, bool parents) {
+Verdict verify_one(const Options& o, const std::string& path, bool parents) {
   Verdict v;
   v.path = path;
   auto image = ImageChain::open(path);
@@ -45,6 +48,7 @@ Verdict verify_one(const std::string& path, bool parents) {
   progress.clear();
   v.ok = whole.ok();
   if (!whole.ok()) v.error = whole.error();
+  if (v.ok && o.restartable) v.no_restart = why_not_restartable_here(path, o.key_file);
   return v;
 }
 
@@ -97,7 +101,7 @@ ExitCode verify(const Options& o) {
   bool verified = false;
   const bool directory = stat(o.what.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
   for (const std::string& path : *paths) {
-    Verdict v = verify_one(path, !directory);
+    Verdict v = verify_one(o, path, !directory);
     if (directory && !v.ok && v.error.code == ExitCode::kNotFound && lstat(path.c_str(), &st) != 0) {
       // As programs do with their old images, parents last.
       fmt::print(stderr, "ckpt: {}: removed meanwhile, not verified\n", printable(brief(path)));
@@ -106,15 +110,26 @@ ExitCode verify(const Options& o) {
     verified = true;
     // The first thing wrong decides the code, but damage outranks what merely cannot be read here.
     if (!v.ok && (exit == ExitCode::kOk || v.error.code == ExitCode::kImageDamaged)) exit = v.error.code;
+    if (v.no_restart && exit == ExitCode::kOk) exit = v.no_restart->code;
     if (o.json) {
       nlohmann::ordered_json one{{"image", v.path}, {"ok", v.ok}, {"bytes", v.bytes}};
       if (!v.ok) {
         one["code"] = static_cast<int>(v.error.code);
         one["problem"] = std::string(v.error.message());
+      } else if (o.restartable) {
+        one["restartable"] = !v.no_restart;
+        if (v.no_restart) {
+          one["code"] = static_cast<int>(v.no_restart->code);
+          one["problem"] = std::string(v.no_restart->message());
+        }
       }
       json.push_back(std::move(one));
     } else if (v.ok) {
-      fmt::print("{}: whole ({})\n", printable(v.path), human_bytes(v.bytes));
+      fmt::print("{}: whole ({}){}\n", printable(v.path), human_bytes(v.bytes),
+                 !o.restartable ? ""
+                 : v.no_restart ? ", cannot be restarted here"
+                                : ", can be restarted here");
+      if (v.no_restart) fmt::print(stderr, "ckpt: {}\n", printable(v.no_restart->message()));
     } else {
       fmt::print(stderr, "ckpt: {}\n", printable(v.error.message()));
     }
@@ -134,12 +149,21 @@ void add_verify(CLI::App& app, ExitCode& exit) {
   command->add_option("IMAGE", o->what, "an image with its parents, or a directory for all of its images")
       ->required();
   command->add_flag("--json", o->json, "print the verdicts as JSON");
+  command->add_flag("--restartable", o->restartable,
+                    "also check all that a restart needs here: files, addresses, the machine; nothing is\n"
+                    "started or changed");
   add_key_option(command);
   command->footer(
       "Exit codes: 0 whole, 64 wrong arguments, 65 damaged (or no image at all), 66 not found, 68 image of "
       "another\n"
-      "version or architecture, 74 cannot be read, 77 not permitted.");
-  command->callback([o, &exit] { exit = verify(*o); });
+      "version or architecture, 74 cannot be read, 77 not permitted; with --restartable 76 no restart of it "
+      "can "
+      "be,\n"
+      "else that of ckpt-restart: 69 ids in use, 72 a file is missing or has changed.");
+  command->callback([o, command, &exit] {
+    o->key_file = command->get_option("--key-file")->as<std::string>();
+    exit = verify(*o);
+  });
 }
 
 }  // namespace ckpt::cli

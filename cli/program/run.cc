@@ -43,10 +43,15 @@ ExitCode code_of(int error) {
 
 // Makes the image directory and its missing parents, 0700, and checks that images can go there.
 Result<void> prepare_directory(const std::string& path) {
+  // Whatever the program's is to be: it may leave us no right to what we make.
+  const mode_t of_program = umask(077);
   for (size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1)) {
     mkdir(path.substr(0, at).c_str(), 0700);
   }
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+  const int made = mkdir(path.c_str(), 0700) == 0 ? 0 : errno;
+  umask(of_program);
+  if (made != 0 && made != EEXIST) {
+    errno = made;
     return failure(code_of(errno), path, fmt::format("cannot be created: {}", strerror(errno)),
                    "name a directory you may write with --dir or CKPT_DIR");
   }
@@ -182,6 +187,9 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   option("--increments", "CKPT_INCREMENTS", "N",
          "images in a row that have only what was written since the one before (default 0)");
   option("--keep", "CKPT_KEEP", "N", "complete images kept in the directory, 0 all (default 2)");
+  option("--files", "CKPT_FILES", "WHAT",
+         "what to keep of open files in case they are removed or changed: auto (default), none, links or "
+         "copies");
   option("--order", "CKPT_ORDER", "ORDER",
          "in which memory is copied: address (default), follow, hot or cold");
   option("--heap", "CKPT_HEAP", "HEAP",

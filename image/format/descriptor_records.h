@@ -26,6 +26,10 @@ enum class OpenFileKind : uint32_t {
   kInotify = 13,     // details: InotifyWatchDetail, one for each watch
   kSocketPair = 14,  // AF_UNIX, both ends in this process, or the other end gone: SocketDetail
   kSocket = 15,      // without a connection: listening, bound or neither, or for datagrams: SocketDetail
+  kConnection = 16,  // TCP, in any state between connect and close: SocketDetail, SocketLinkDetail
+  // Of one process.
+  kPidFd = 40,         // value: the process as the program sees it, 0 or less: gone
+  kMessageQueue = 41,  // POSIX: the one of the same name
 };
 
 enum OpenFileFlag : uint32_t {
@@ -33,6 +37,7 @@ enum OpenFileFlag : uint32_t {
   kOpenFilePipeReadEnd = 1u << 1,
   kOpenFilePipeWriteEnd = 1u << 2,
   kOpenFileSemaphore = 1u << 3,   // eventfd with EFD_SEMAPHORE
+  kOpenFileOwner = 1u << 5,       // a file without a name: value is its user, and its group << 32
   kOpenFileEventsLost = 1u << 4,  // inotify: events were queued and are not in the image
 };
 
@@ -88,6 +93,10 @@ enum class OpenFileDetail : uint32_t {
   kSocket = 5,
   kTerminal = 6,
   kSocketOption = 7,
+  kSocketLink = 16,     // one a socket, of images since there are connections
+  kSocketMessage = 17,  // one for each message that waits to be received
+  kLongSocketOption = 18,
+  kMovedWatch = 20,
 };
 
 struct DetailHeader {
@@ -99,6 +108,7 @@ enum class FileLockKind : uint32_t {
   kFlock = 0,         // flock(2), of the open file
   kPosix = 1,         // fcntl(F_SETLK), of the process
   kOpenFileLock = 2,  // fcntl(F_OFD_SETLK), of the open file
+  kLease = 3,         // fcntl(F_SETLEASE), of the open file
 };
 
 struct LockDetail {
@@ -112,6 +122,13 @@ struct EpollWatchDetail {
   int32_t fd;
   uint32_t events;  // EPOLL*
   uint64_t data;
+};
+
+// A watch on an open file that was registered under a number that another has now.
+struct MovedWatchDetail {
+  EpollWatchDetail watch;
+  int32_t now;  // a descriptor of the open file that is watched
+  uint32_t reserved;
 };
 
 struct TimerDetail {
@@ -150,6 +167,52 @@ struct SocketOptionDetail {
   uint32_t length;
   uint32_t reserved;
   uint8_t value[16];
+};
+
+enum SocketLinkFlag : uint32_t {
+  kLinkPeerGone = 1u << 0,     // the other end is closed
+  kLinkOutside = 1u << 1,      // the other end is not in this process
+  kLinkUnaccepted = 1u << 2,   // the other end waits in the backlog of `listener`, at `position`
+  kLinkFileGone = 1u << 3,     // the path it is bound to leads to no file
+  kLinkError = 1u << 4,        // an error waits to be read: the other end has reset the connection
+};
+
+// The other end of a socket, and what else its neighbours need to know.
+struct SocketLinkDetail {
+  uint32_t state;        // of TCP: TCP_ESTABLISHED and so on
+  uint32_t flags;        // SocketLinkFlag
+  uint64_t peer;         // object of the other end, 0 none
+  uint64_t listener;     // object, 0 none
+  uint32_t position;     // in the backlog, from 0
+  int32_t peek_offset;   // SO_PEEK_OFF, -1 none
+  uint32_t buffer_lock;  // SO_BUF_LOCK
+  uint32_t reserved;
+};
+
+enum SocketMessageFlag : uint32_t {
+  kMessageUrgent = 1u << 0,       // of TCP: its one byte was sent with MSG_OOB
+  kMessageCredentials = 1u << 1,  // pid, uid, gid were sent with it
+};
+
+// A message that waits to be received. Its bytes are the FileContentRecords of the open file with this number
+// as offset; of a stream, the next bytes.
+struct SocketMessageDetail {
+  uint32_t number, flags;  // from 0; SocketMessageFlag
+  uint64_t length;         // bytes
+  uint32_t address_len;    // of the sender, 0 none
+  uint32_t file_count;     // descriptors sent with it
+  int32_t pid;
+  uint32_t uid, gid;
+  uint32_t reserved;
+  // then: address (struct sockaddr), padded to 4; file_count OpenFileRecord::id; padded to 8
+};
+
+// As SocketOptionDetail, of any length.
+struct LongSocketOptionDetail {
+  int32_t level, name;
+  uint32_t length;
+  uint32_t reserved;
+  // then: value, padded to 8
 };
 
 // Of a terminal whose foreground job the program was: termios(3), and the size of its window. What belongs to

@@ -7,6 +7,7 @@
 #include "base/sys.h"
 #include "image/format/checksum.h"
 #include "image/format/image_name.h"
+#include "job/format/job_name.h"
 #include "image/format/io_error.h"
 
 namespace ckpt {
@@ -47,8 +48,9 @@ bool possible_parent(const ParentImage& parent, uint64_t sequence) {
   return parent.sequence < sequence && parent.chain_length > 0 && parent.chain_length <= kMaxChainLength &&
          parent.reserved == 0 && n < sizeof(parent.name) &&
          all_zero(reinterpret_cast<const uint8_t*>(parent.name) + n, sizeof(parent.name) - n) &&
-         parse_image_name({parent.name, n}, &parsed) && !parsed.temporary &&
-         std::string_view(parent.name, n).find('/') == std::string_view::npos;
+         ((parse_image_name({parent.name, n}, &parsed) && !parsed.temporary &&
+           std::string_view(parent.name, n).find('/') == std::string_view::npos) ||
+          job::is_parent_in_job({parent.name, n}));
 }
 
 // A complete image's last block, or why it is none.

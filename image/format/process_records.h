@@ -29,6 +29,7 @@ enum class RecordType : uint32_t {
   kPendingSignal = 12,
   kNote = 13,
   kCost = 14,
+  kChild = 20,
 };
 
 struct RecordHeader {
@@ -206,6 +207,23 @@ struct PendingSignalRecord {
   int32_t tid;  // 0: pending on the process
   int32_t signal;
   uint8_t info[128];  // siginfo_t
+};
+
+enum class ChildState : uint32_t {
+  kLives = 0,
+  kEnded = 1,  // and was not waited for
+};
+
+// A child of the program, of which the image has nothing else: a restart of the program alone makes it one
+// that was killed.
+struct ChildRecord {
+  int32_t pid;
+  uint32_t state;  // ChildState
+  int32_t exit_signal;
+  int32_t status;  // of kEnded, as wait(2) has it
+  uint32_t name_len;
+  uint32_t reserved;
+  // then: name
 };
 
 // What cannot be saved, or comes back changed: one line for the user.

@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "base/raii_fd.h"
+#include "image/read/reading_trust.h"
 #include "image/format/image_name.h"
 #include "image/format/io_error.h"
 #include "image/read/manifest.h"
@@ -298,6 +299,7 @@ Result<std::string> resolve_image(const std::string& argument) {
     return make_error(ExitCode::kUsage, 0, "{}: '@' goes with a directory of images, not with a file",
                       shown_path(argument.c_str()).text);
   }
+  CKPT_TRY(check_directory_trust(directory));
   auto catalog = ImageCatalog::list(directory);
   if (!catalog.ok()) return catalog.error();
   auto entry = catalog->select(selector);

@@ -105,6 +105,8 @@ class MetaParser {
         return simple(body, &meta_.pending);
       case RecordType::kNote:
         return note(body);
+      case RecordType::kChild:
+        return child(body);
       case RecordType::kCost:
         if (has_cost_) return "a second record of costs";
         has_cost_ = true;
@@ -204,6 +206,18 @@ class MetaParser {
     return nullptr;
   }
 
+  const char* child(ByteReader& body) {
+    ParsedChild c;
+    c.record = fixed<ChildRecord>(body);
+    c.name = string(body, c.record.name_len);
+    if (const char* wrong = finish(body)) return wrong;
+    if (c.record.pid <= 0 || !child_pids_.insert(c.record.pid).second) return "children repeat";
+    if (c.record.state > static_cast<uint32_t>(ChildState::kEnded)) return "unknown state of a child";
+    if (c.record.exit_signal < 0 || c.record.exit_signal > 64) return "a child with an impossible signal";
+    meta_.children.push_back(c);
+    return nullptr;
+  }
+
   const char* note(ByteReader& body) {
     auto r = fixed<NoteRecord>(body);
     ParsedNote n{r.severity, string(body, r.text_len)};
@@ -251,7 +265,7 @@ class MetaParser {
   size_t record_start_ = 0;
   bool at_end_ = false, has_process_ = false, has_mm_ = false, has_limits_ = false, has_cost_ = false;
   bool bad_string_ = false;
-  std::unordered_set<int32_t> tids_;
+  std::unordered_set<int32_t> tids_, child_pids_;
   std::unordered_set<uint32_t> open_ids_;
   ImageMeta meta_;
 };

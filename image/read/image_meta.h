@@ -48,6 +48,10 @@ struct ParsedFileContent {
   FileContentRecord record;
   Blob bytes;
 };
+struct ParsedChild {
+  ChildRecord record;
+  std::string_view name;
+};
 struct ParsedNote {
   uint32_t severity;
   std::string_view text;
@@ -67,6 +71,7 @@ struct ImageMeta {
   std::vector<DescriptorRecord> descriptors;
   std::vector<ParsedOpenFile> open_files;
   std::vector<ParsedFileContent> contents;
+  std::vector<ParsedChild> children;
   std::vector<ParsedNote> notes;
   Blob cost;  // as the library wrote it; empty if there is none
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <lz4.h>
+#include <unistd.h>
 #include <zstd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "image/format/checksum.h"
 #include "image/format/io_error.h"
 #include "image/read/reading_key.h"
+#include "image/read/reading_trust.h"
 #include "image/read/section_reader.h"
 
 namespace ckpt {
@@ -60,7 +62,9 @@ Result<ImageReader> ImageReader::open(const std::string& path, ImageParts parts)
                       "{}: cannot be opened ({}); images belong to the user who ran the program",
                       shown_path(path.c_str()).text, errno_name(static_cast<int>(fd)));
   }
-  return adopt(ScopedFd(static_cast<int>(fd)), path, parts);
+  ScopedFd file(static_cast<int>(fd));
+  CKPT_TRY(check_trust(file.get(), path));
+  return adopt(std::move(file), path, parts);
 }
 
 Result<ImageReader> ImageReader::adopt(ScopedFd fd, const std::string& path, ImageParts parts) {
@@ -93,6 +97,24 @@ void ImageReader::read_ahead() const {
   }
 }
 
+// A file can be as long as it says without being there: whoever wrote it has not spent what reading it would take.
+Result<void> ImageReader::check_is_stored(uint64_t at, uint64_t bytes) const {
+  constexpr uint64_t kSmall = 64u << 20;  // bytes, of which a copy without what is zero may leave out any part
+  constexpr uint64_t kLeastPart = 16;
+  if (bytes <= kSmall || !stored_plainly()) return {};
+  uint64_t stored = 0;
+  for (auto from = static_cast<off_t>(at), end = static_cast<off_t>(at + bytes); from < end;) {
+    const off_t data = lseek(fd(), from, SEEK_DATA);
+    if (data < 0 && errno != ENXIO) return {};  // a file system that cannot tell
+    if (data < 0 || data >= end) break;
+    const off_t hole = std::min(lseek(fd(), data, SEEK_HOLE), end);
+    if (hole <= data) return {};
+    stored += static_cast<uint64_t>(hole - data);
+    from = hole;
+  }
+  return stored >= bytes / kLeastPart ? Result<void>() : damaged("next to nothing of a section is in the file", at);
+}
+
 Result<std::unique_ptr<std::byte[]>> ImageReader::load_section(SectionKind kind, uint64_t offset,
                                                                uint64_t content, uint64_t checksum,
                                                                SectionHead* head) const {
@@ -105,6 +127,7 @@ Result<std::unique_ptr<std::byte[]>> ImageReader::load_section(SectionKind kind,
     return damaged("a section is not what the trailer says", offset);
   }
   uint64_t body = offset + head->head_bytes;
+  CKPT_TRY(check_is_stored(body, head->body_bytes));
   std::unique_ptr<std::byte[]> bytes(new (std::nothrow) std::byte[head->body_bytes + 1]);
   if (bytes == nullptr) {
     return make_error(ExitCode::kSystem, ENOMEM, "{}: no memory for a section of {} bytes; free some",

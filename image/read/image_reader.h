@@ -98,6 +98,7 @@ class ImageReader {
   Result<void> load_index();
   Result<void> load_inherited();
   Result<void> check_in_mappings() const;
+  Result<void> check_is_stored(uint64_t at, uint64_t bytes) const;
   Result<std::unique_ptr<std::byte[]>> load_section(SectionKind kind, uint64_t offset, uint64_t content,
                                                     uint64_t checksum, SectionHead* head) const;
   std::vector<const Extent*> extents_by_place() const;  // in the order of the file, then of addresses

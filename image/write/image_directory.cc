@@ -15,6 +15,7 @@
 #include "image/format/image_probe.h"
 #include "image/format/io_error.h"
 #include "image/write/image_file.h"
+#include "image/write/kept_files.h"
 
 namespace ckpt {
 
@@ -226,6 +227,20 @@ Result<void> check_image_directory(int fd, const char* path) {
   return {};
 }
 
+// The umask may have taken our own rights away, and with them the right to open it. By a descriptor that needs none: who
+// may rename what lies there must not have the mode of something else changed.
+static void give_own_rights(const char* path) {
+  const long made = sys::call(__NR_openat, static_cast<long>(AT_FDCWD), path,
+                              long{O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC}, 0L);
+  if (sys::failed(made)) return;
+  const ScopedFd directory(static_cast<int>(made));
+  struct stat st;
+  if (sys::failed(sys::call(__NR_fstat, made, &st)) || st.st_uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) return;
+  char link[40];
+  *fmt::format_to_n(link, sizeof(link) - 1, "/proc/thread-self/fd/{}", made).out = '\0';
+  sys::call(__NR_chmod, link, 0700L);
+}
+
 Result<ScopedFd> open_image_directory(const char* path) {
   const long flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
   long fd = sys::call(__NR_openat, static_cast<long>(AT_FDCWD), path, flags, 0L);
@@ -243,9 +258,8 @@ Result<ScopedFd> open_image_directory(const char* path) {
       if (e.code == ExitCode::kIo) e.code = ExitCode::kCannotCreate;
       return e;
     }
+    if (!sys::failed(made)) give_own_rights(path);
     fd = sys::call(__NR_openat, static_cast<long>(AT_FDCWD), path, flags, 0L);
-    // The umask may have taken our own rights away.
-    if (!sys::failed(fd)) sys::call(__NR_fchmod, fd, 0700L);
   }
   if (fd == -ENOTDIR) {
     return make_error(ExitCode::kCannotCreate, ENOTDIR,
@@ -355,6 +369,7 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
     }
     const long gone = sys::call(__NR_unlinkat, dir_fd, image.name, 0L);
     if (!sys::failed(gone)) {
+      remove_kept_files(dir_fd, image.name);
       pruned.images++;
       if (image.whole) pruned.kept--;
     } else if (gone != -ENOENT && removed.ok()) {  // not there: another program that prunes was faster

@@ -47,6 +47,20 @@ constexpr long kFirstSocket = 200;
 // A child between fork and the library's notice of it drops the signal: it is sent again.
 constexpr int64_t kAskAgainNs = 50'000'000, kLookNs = 2'000'000;
 
+// As they were listed they would be, but for whoever leads and who came late.
+void put_parents_first(ArenaVector<ManifestMember>& list) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    for (size_t tries = list.size(); tries > 0; --tries) {
+      size_t parent = i;
+      for (size_t k = i + 1; k < list.size(); ++k) {
+        if (list[k].listed.look.pid == list[i].listed.look.ppid) parent = k;
+      }
+      if (parent == i) break;
+      std::swap(list[i], list[parent]);
+    }
+  }
+}
+
 }  // namespace
 
 Error Coordinator::name(const Member& m, ExitCode code, const char* what) {
@@ -314,6 +328,17 @@ Result<void> Coordinator::look_at_silent(int64_t now) {
   return {};
 }
 
+// Who is stopped (a terminal's Ctrl-Z) does not come any further, and others may be held meanwhile.
+Result<void> Coordinator::look_for_stopped(Step step) {
+  for (const Member& m : members_) {
+    ProcessLook look;
+    if (m.state != Member::State::kWithUs || m.reached >= step) continue;
+    if (look_at(m.listed.look.pid, look) && look.state == 'T')
+      return name(m, ExitCode::kUnavailable, "was stopped; continue it (kill -CONT), and ask again");
+  }
+  return {};
+}
+
 // Until every member that is there has come as far. deadline_ns: CLOCK_MONOTONIC, 0 never.
 Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
   auto* polls = static_cast<pollfd*>(arena_.allocate((members_.size() + 1) * sizeof(pollfd)));
@@ -343,7 +368,9 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
         if (m.state == Member::State::kEnded || m.state == Member::State::kLeftOut || m.reached >= step)
           continue;
         return name(m, ExitCode::kTimeout,
-                    "did not stand in time (CKPT_STOP_TIMEOUT); the checkpoint was given up");
+                    step <= Step::kHeld
+                        ? "was not ready in time; the checkpoint was given up"
+                        : "did not stand in time (CKPT_STOP_TIMEOUT); the checkpoint was given up");
       }
     }
     if (deadline_ns != 0) wait = std::min(wait, deadline_ns - now);
@@ -356,6 +383,7 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
       if (polls[count].revents != 0) CKPT_TRY(accept_members());
     }
     if (silent) CKPT_TRY(look_at_silent(now_ns()));
+    if (ready == 0 && !silent) CKPT_TRY(look_for_stopped(step));
   }
 }
 
@@ -426,7 +454,7 @@ Result<void> Coordinator::prepared() {
   CKPT_TRY(tell_all(Step::kHold));
   // Who was made before everybody held: it is held at once, and small, since it is young.
   for (;;) {
-    CKPT_TRY(await(Step::kHeld, 0));
+    CKPT_TRY(await(Step::kHeld, now_ns() + kPatienceNs));
     newest_pid_ = newest_pid();
     auto any = add_new();
     if (!any.ok()) return any.error();
@@ -544,6 +572,7 @@ Result<void> Coordinator::commit() {
     }
   }
   report_.pause_ns = resumed - began;
+  put_parents_first(list);
   const char* comm = self_.look.name;
   for (const ManifestMember& m : list) {
     if (m.listed.look.pid == library.job.root) comm = m.listed.look.name;

@@ -61,6 +61,7 @@ class Coordinator final : public Session {
   Result<void> ask(Member& m);
   Result<void> await(Step step, int64_t deadline_ns);
   Result<void> look_at_silent(int64_t now);
+  Result<void> look_for_stopped(Step step);
   Result<void> accept_members();
   Result<void> take_message(Member& m);
   Result<void> lost(Member& m);

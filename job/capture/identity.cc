@@ -85,4 +85,15 @@ bool export_identity(const Identity& identity) {
   return true;
 }
 
+AddrRange show_identity(const Identity& identity) {
+  char name[64];
+  *fmt::format_to_n(name, sizeof(name) - 1, "{}{}", kSignName, job_text(identity.id).text).out = '\0';
+  const long fd = sys::call(__NR_memfd_create, name, static_cast<long>(MFD_CLOEXEC));
+  if (sys::failed(fd)) return {};
+  const long at = sys::call(__NR_mmap, 0L, kPageSize, PROT_NONE, MAP_PRIVATE, fd, 0L);
+  sys::call(__NR_close, fd);
+  if (sys::failed(at)) return {};
+  return {Addr{static_cast<uint64_t>(at)}, Addr{static_cast<uint64_t>(at)} + kPageSize};
+}
+
 }  // namespace ckpt::job

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "base/units.h"
 #include "job/format/job_name.h"
 
 namespace ckpt::job {
@@ -29,5 +30,10 @@ struct Identity {
 bool read_identity(const char* value, Identity& identity);
 // Puts the variable into the environment that the program and all it starts will see. False: no memory.
 bool export_identity(const Identity& identity);
+// For a process whose environment in /proc does not name the job (the first one without `ckpt run`, and what
+// a restart has made): a page whose name does, in the list of its mappings. In no image; inherited by forked
+// children. Empty: it cannot be made, and a child that loses its parent is not found.
+AddrRange show_identity(const Identity& identity);
+inline constexpr const char* kSignName = "ckpt_job:";  // and the digits
 
 }  // namespace ckpt::job

@@ -18,6 +18,9 @@ namespace ckpt::job {
 
 namespace {
 
+// The leader waits for others half as long.
+constexpr int64_t kHeldNs = 20'000'000'000;
+
 class MemberSession final : public Session {
  public:
   // temporary: the checkpoint's directory, open.
@@ -52,7 +55,8 @@ class MemberSession final : public Session {
     }
     CKPT_TRY(say(Step::kHeld));
     points::at("member.held");
-    return expect(Step::kStop, 0);
+    // Forks wait: not for a leader that has been stopped itself.
+    return expect(Step::kStop, now_ns() + kHeldNs);
   }
 
   Result<void> standing() override {

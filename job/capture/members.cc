@@ -14,17 +14,13 @@ bool has(const ArenaVector<Listed>& members, int pid) {
   return std::any_of(members.begin(), members.end(), [&](const Listed& m) { return m.look.pid == pid; });
 }
 
-// One whose environment says nothing: the first process without `ckpt run`, its forked children, what a
-// restart has made. Asked, it says which job it is of.
-bool may_be_member(int pid) { return look_for_library(pid, library.signal) == Preloaded::kReady; }
-
 // The process above in the tree that is a member, or 0.
 int member_above(const ProcessLook& look, const Identity& job, const JobText& digits) {
   if (look.ppid <= 1 && look.ppid != job.root) return 0;
   const int named = environment_names_job(look.ppid, digits.text);
   if (named == 1) return look.ppid;
   if (named == 0) return 0;
-  return may_be_member(look.ppid) ? look.ppid : 0;
+  return mappings_name_job(look.ppid, digits.text) ? look.ppid : 0;
 }
 
 bool add_tree(const Listed& top, Arena& arena, ArenaVector<Listed>& members) {
@@ -71,7 +67,7 @@ bool list_members(const Identity& job, int own_pid, Arena& arena, ArenaVector<Li
       if (child == top.pid || has(members, child)) continue;
       const bool is_root = child == job.root;
       const int named = environment_names_job(child, digits.text);
-      if (named == 0 || (named < 0 && !may_be_member(child))) continue;
+      if (named == 0 || (named < 0 && !mappings_name_job(child, digits.text))) continue;
       Listed one;
       if (!look_at(child, one.look)) continue;
       one.orphan = !is_root;
@@ -82,6 +78,19 @@ bool list_members(const Identity& job, int own_pid, Arena& arena, ArenaVector<Li
     ancestor = look.ppid;
   }
   return true;
+}
+
+int hidden_root(const Identity& job, int own_pid, const ArenaVector<Listed>& members) {
+  if (job.root == own_pid || has(members, job.root)) return 0;
+  constexpr int kMostLevels = 4096;
+  int pid = own_pid;
+  for (int level = 0; level < kMostLevels && pid > 0; ++level) {
+    ProcessLook look;
+    if (!look_at(pid, look)) return 0;
+    if (pid == job.root) return look.ended() ? 0 : pid;
+    pid = look.ppid;
+  }
+  return 0;
 }
 
 bool is_alone(const Identity& job, int own_pid) {
@@ -96,7 +105,8 @@ bool is_alone(const Identity& job, int own_pid) {
     return list_children(own_pid, children) && children.empty();
   }
   ArenaVector<Listed> members(arena);
-  return list_members(job, own_pid, arena, members) && members.size() <= 1;
+  return list_members(job, own_pid, arena, members) && members.size() <= 1 &&
+         hidden_root(job, own_pid, members) == 0;
 }
 
 }  // namespace ckpt::job

@@ -20,6 +20,10 @@ struct Listed {
 // and those that have ended and were not waited for. own_pid is a member. False: the arena is full.
 bool list_members(const Identity& job, int own_pid, Arena& arena, ArenaVector<Listed>& members);
 
+// The job's first process, if it is an ancestor of ours that was not found to be a member: it is another
+// user's, who may look at it and at the rest of the job. 0: there is none.
+int hidden_root(const Identity& job, int own_pid, const ArenaVector<Listed>& members);
+
 // Is there nobody but this process? A cheap look, for programs that never had a child.
 bool is_alone(const Identity& job, int own_pid);
 

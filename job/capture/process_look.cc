@@ -11,6 +11,7 @@
 
 #include "base/raii_fd.h"
 #include "image/format/directory_scan.h"
+#include "job/capture/identity.h"
 #include "libckpt_rt/core/proc_text.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -98,6 +99,25 @@ bool scan_environment(int pid, Visit visit) {
     }
     std::memmove(text, text + at, have - at);
     have -= at;
+  }
+}
+
+// 1: the text of its mappings has the word; 0: not; -1: it cannot be read. *any: it has some text.
+int find_in_maps(int pid, std::string_view word, bool* any) {
+  ScopedFd maps = open_for_reading(proc_path("/proc/{}/maps", pid));
+  if (!maps.valid()) return -1;
+  char text[8192];
+  size_t have = 0;
+  for (;;) {
+    const long got = sys::call(__NR_read, maps.get(), text + have, sizeof(text) - have);
+    if (got <= 0) return got == 0 ? 0 : -1;
+    *any = true;
+    have += static_cast<size_t>(got);
+    if (std::string_view(text, have).find(word) != std::string_view::npos) return 1;
+    // What is searched for may lie across two reads.
+    const size_t keep = std::min(have, word.size());
+    std::memmove(text, text + have - keep, keep);
+    have = keep;
   }
 }
 
@@ -204,26 +224,9 @@ Preloaded look_for_library(int pid, int signal) {
   if (n <= 0) return Preloaded::kGone;
   uint64_t caught = 0;
   numbers(line_of({status, static_cast<size_t>(n)}, "\nSigCgt:"), 16, &caught, 1);
-  bool mapped = false, maps_read = false, any_maps = false;
-  {
-    ScopedFd maps = open_for_reading(proc_path("/proc/{}/maps", pid));
-    char text[8192];
-    size_t have = 0;
-    while (maps.valid() && !mapped) {
-      const long got = sys::call(__NR_read, maps.get(), text + have, sizeof(text) - have);
-      if (got <= 0) {
-        maps_read = got == 0;
-        break;
-      }
-      have += static_cast<size_t>(got);
-      any_maps = true;
-      mapped = std::string_view(text, have).find("/libckpt_rt.so") != std::string_view::npos;
-      // What is searched for may lie across two reads.
-      const size_t keep = std::min<size_t>(have, 32);
-      std::memmove(text, text + have - keep, keep);
-      have = keep;
-    }
-  }
+  bool any_maps = false;
+  const int in_maps = find_in_maps(pid, "/libckpt_rt.so", &any_maps);
+  const bool mapped = in_maps > 0, maps_read = in_maps >= 0;
   if (mapped) return (caught >> (signal - 1) & 1) != 0 ? Preloaded::kReady : Preloaded::kNotYet;
   ProcessLook look;
   if (!look_at(pid, look) || look.ended()) return Preloaded::kGone;
@@ -268,6 +271,13 @@ int environment_names_job(int pid, const char digits[33]) {
     return false;
   });
   return named;
+}
+
+bool mappings_name_job(int pid, const char digits[33]) {
+  char word[64];
+  *fmt::format_to_n(word, sizeof(word) - 1, "/memfd:{}{}", kSignName, digits).out = '\0';
+  bool any = false;
+  return find_in_maps(pid, word, &any) == 1;
 }
 
 }  // namespace ckpt::job

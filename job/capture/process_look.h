@@ -47,5 +47,7 @@ const char* preloaded_reason(Preloaded how);  // for a manifest and for messages
 
 // Does its environment, as it was at exec, name this job? -1: it names none, or cannot be read.
 int environment_names_job(int pid, const char digits[33]);
+// Does the list of its mappings (identity.h)?
+bool mappings_name_job(int pid, const char digits[33]);
 
 }  // namespace ckpt::job

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 
-#include "image/write/image_directory.h"
 #include "job/format/job_name.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"

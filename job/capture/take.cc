@@ -1,5 +1,7 @@
 #include "job/capture/take.h"
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "image/write/image_directory.h"
 #include "job/capture/coordinator.h"
@@ -35,12 +37,6 @@ Result<void> lock(int directory) {
 Result<CheckpointCost> take(const Wish& wish, Report& report) {
   constexpr uint32_t kAttempts = 6;
   if (wish.only || library.job.root == 0 || is_alone(library.job, library.pid)) return take_checkpoint();
-  if (library.settings.to[0] != '\0') {
-    return make_error(
-        ExitCode::kUnsupported, 0,
-        "a job of several processes cannot be streamed (CKPT_TO) yet: leave CKPT_TO out, or take one "
-        "process with --only");
-  }
   auto directory = open_image_directory(library.job.directory);
   if (!directory.ok()) return directory.error();
   CKPT_TRY(lock(directory->get()));
@@ -53,7 +49,23 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
     ArenaVector<Listed> members(arena);
     if (!list_members(library.job, library.pid, arena, members))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory to list a job");
+    if (const int root = hidden_root(library.job, library.pid, members); root != 0) {
+      return make_error(
+          ExitCode::kPermission, 0,
+          "it belongs to a job of another user's: ask its first process, {}, as that user or as root, or "
+          "take one process with --only",
+          root);
+    }
     if (members.size() <= 1) return take_checkpoint();
+    if (library.settings.to[0] != '\0') {
+      const auto living =
+          std::count_if(members.begin(), members.end(), [](const Listed& m) { return !m.look.ended(); });
+      if (living <= 1) return take_checkpoint();
+      return make_error(
+          ExitCode::kUnsupported, 0,
+          "a job of several processes cannot be streamed (CKPT_TO) yet: leave CKPT_TO out, or take one "
+          "process with --only");
+    }
     Result<CheckpointCost> result = Error{};
     bool again = false;
     {

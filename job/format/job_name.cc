@@ -65,4 +65,16 @@ MemberImageName member_image_name(int pid) {
   return name;
 }
 
+bool is_parent_in_job(std::string_view name) {
+  constexpr std::string_view kUp = "../", kImage = ".ckpt";
+  if (!name.starts_with(kUp) || !name.ends_with(kImage)) return false;
+  name = name.substr(kUp.size(), name.size() - kUp.size() - kImage.size());
+  const size_t slash = name.find('/');
+  ParsedJobName parsed;
+  if (slash == std::string_view::npos || !parse_job_name(name.substr(0, slash), &parsed) || parsed.temporary)
+    return false;
+  const std::string_view pid = name.substr(slash + 1);
+  return !pid.empty() && pid.size() <= 10 && pid.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 }  // namespace ckpt::job

@@ -40,4 +40,7 @@ struct MemberImageName {
 };
 MemberImageName member_image_name(int pid);
 
+// "../<a job's checkpoint>/<pid>.ckpt": how an increment in another checkpoint names its parent.
+bool is_parent_in_job(std::string_view name);
+
 }  // namespace ckpt::job

@@ -7,7 +7,6 @@
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/stop/stop_state.h"
-#include "libckpt_rt/core/preload_rules.h"
 
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24  // Linux 5.18
@@ -63,8 +62,8 @@ void BackRun::change_one(const BackMemoryOp& op) {
   die("an unknown order", -EINVAL, op.start);
 }
 
-// By the kernel: where memory cannot be written a thread would get a signal. What is read-only, or
-// unreadable, only the other way reaches.
+// By the kernel: where memory cannot be written a thread would get a signal. What is read-only, or unreadable, only
+// the other way reaches.
 void BackRun::put(uint64_t address, const std::byte* from, uint64_t bytes) {
   cost_.bytes += bytes;
   if (!filtered_) {

@@ -102,6 +102,11 @@ class BackRun {
   int64_t began_ns_ = 0;
   int pid_ = 0;
   bool filtered_ = false;
+  // Where the time of the pause goes: the end of each part. For the log.
+  enum Part { kThreads, kDescription, kUnwritten, kPlan, kParked, kCommitted, kMemory, kLibrary, kRest, kParts };
+  int64_t part_ends_ns_[kParts] = {};
+  void ends(Part part);
+  void log_parts();
   BackCost cost_;
 };
 

@@ -10,15 +10,13 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/stop/stop_state.h"
-#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
 namespace {
 
 Error no_lists() {
-  return make_error(ExitCode::kInternal, ENOMEM,
-                    "no memory to describe the program; the program goes on as it was");
+  return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the program; the program goes on as it was");
 }
 
 // May a thread be made with an id of our choice?
@@ -55,6 +53,7 @@ Result<void> BackRun::stand() {
   }
   if (stop_state.threads == nullptr)
     return make_error(ExitCode::kUnsupported, 0, "none of its threads can be stopped");
+  ends(kThreads);
   return describe();
 }
 
@@ -62,11 +61,10 @@ Result<void> BackRun::stand() {
 Result<void> BackRun::describe() {
   const int tid = stop_state.threads->tid;
   StoppedSamplers samplers;
-  const OtherThreads sharers = samplers.threads();
   // Not looked at ahead of the stop: what is there is looked at now, and files of ours are closed again.
   DescriptorCapture descriptors;
   CKPT_TRY(descriptors.prepare(arena_, library.pid));
-  CKPT_TRY(descriptors.begin_sampling(tid, sharers));
+  CKPT_TRY(descriptors.begin_sampling(tid, samplers.threads()));
   struct Sampling {
     DescriptorCapture& descriptors;
     ~Sampling() { descriptors.await_samples(); }
@@ -85,7 +83,7 @@ Result<void> BackRun::describe() {
     if (!mapped.push_back({m.device, m.inode, m.file_offset, m.range.size()})) return no_lists();
   }
   descriptors.skip_mapped(mapped.span());
-  CKPT_TRY(descriptors.recheck_stopped(tid, sharers));
+  CKPT_TRY(descriptors.recheck_stopped(tid, samplers.threads()));
 
   ArenaVector<StoppedThread> threads(arena_);
   for (bool leaders : {true, false}) {
@@ -118,7 +116,10 @@ Result<void> BackRun::describe() {
   message_.own_count = own_.size();
   message_.is_alone = may_choose_ids() ? 0 : 1;
   std::memcpy(window_ + message_.own, own_.data(), own_bytes);
-  return list_unwritten(true, message_.own + own_bytes, message_);
+  ends(kDescription);
+  auto listed = list_unwritten(true, message_.own + own_bytes, message_);
+  ends(kUnwritten);
+  return listed;
 }
 
 Result<void> BackRun::hear_plan() {
@@ -135,12 +136,11 @@ Result<void> BackRun::make_threads() {
     if (threads_.find(tid) != nullptr) continue;
     const long r = threads_.create(tid);
     if (r != 0) {
-      return make_error(
-          ExitCode::kUnavailable, static_cast<int>(r),
-          "thread {} has ended since the checkpoint and cannot be made again ({}): {}; the program goes on "
-          "as it was",
-          tid, errno_name(static_cast<int>(r)),
-          r == -EPERM ? "that takes CAP_CHECKPOINT_RESTORE" : "its id is in use, or a limit is reached");
+      return make_error(ExitCode::kUnavailable, static_cast<int>(r),
+                        "thread {} has ended since the checkpoint and cannot be made again ({}): {}; the program goes on "
+                        "as it was",
+                        tid, errno_name(static_cast<int>(r)),
+                        r == -EPERM ? "that takes CAP_CHECKPOINT_RESTORE" : "its id is in use, or a limit is reached");
     }
     ++cost_.made;
   }

@@ -5,12 +5,10 @@
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/loading.h"
-#include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/stop/stop_state.h"
-#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
@@ -19,8 +17,7 @@ RawThread* const kThreads[] = {&library.agent, &library.fault_handler, &library.
 }
 
 void KeptState::keep() {
-  for (size_t i = 0; i < std::size(kThreads); ++i)
-    std::memcpy(static_cast<void*>(&threads_[i]), kThreads[i], sizeof(RawThread));
+  for (size_t i = 0; i < std::size(kThreads); ++i) std::memcpy(static_cast<void*>(&threads_[i]), kThreads[i], sizeof(RawThread));
   statistics_ = statistics::read();
   std::memcpy(static_cast<void*>(&compression_), &library.compression, sizeof(compression_));
   settings_ = library.settings;
@@ -34,8 +31,9 @@ void KeptState::keep() {
 }
 
 void KeptState::put_in(Watch* watch) {
-  for (size_t i = 0; i < std::size(kThreads); ++i)
-    std::memcpy(static_cast<void*>(kThreads[i]), &threads_[i], sizeof(RawThread));
+  for (size_t i = 0; i < std::size(kThreads); ++i) std::memcpy(static_cast<void*>(kThreads[i]), &threads_[i], sizeof(RawThread));
+  statistics::reset_after_restart();
+  statistics::put_back(statistics_);
   std::memcpy(static_cast<void*>(&library.compression), &compression_, sizeof(compression_));
   library.settings = settings_;
   library.generation = std::max(library.generation, generation_) + 1;
@@ -44,7 +42,6 @@ void KeptState::put_in(Watch* watch) {
   library.last_streamed = std::max(library.last_streamed, last_streamed_);
   if (has_forked_) hooks::has_forked.store(true, std::memory_order_relaxed);
   agent::return_kept(agent_, library.generation);
-  statistics::set(statistics_);  // under a lock that is nobody's now
 
   loading::begin(0);
   stop_state.world.reset_after_restart();

@@ -9,7 +9,6 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/stop/stop_state.h"
-#include "libckpt_rt/core/preload_rules.h"
 
 extern "C" {
 void ckpt_visit_stack(void* stack_top, void (*fn)(void*), void* arg);
@@ -59,8 +58,7 @@ Result<void> ParkedThreads::reserve(Arena& arena, size_t threads) {
   arena_ = &arena;
   threads_ = ArenaVector<Thread*>(arena);
   if (!threads_.reserve(threads))
-    return make_error(ExitCode::kInternal, ENOMEM,
-                      "no address space left for the threads; raise the limit (ulimit -v)");
+    return make_error(ExitCode::kInternal, ENOMEM, "no address space left for the threads; raise the limit (ulimit -v)");
   return {};
 }
 

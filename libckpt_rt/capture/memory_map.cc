@@ -10,6 +10,7 @@
 
 #include "base/raii_fd.h"
 #include "image/format/object_number.h"
+#include "libckpt_rt/capture/other_name.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/text_change.h"
@@ -133,6 +134,38 @@ constexpr uint64_t kSmallFile = 64 << 10;  // bytes: read whole in the stop, per
 
 }  // namespace
 
+// A private mapping's file cannot be opened again: all of it goes into the image, as anonymous memory. What
+// writes to a shared one is in a file of its own after a restart.
+void MemoryMap::be_nameless(Mapping& m) {
+  m.map_flags |= kMapFileDeleted;
+  m.whole = true;
+  m.handling = Handling::kEager;
+  if (!m.shared) m.kind = MappingKind::kAnonymous;
+}
+
+// The kernel names the file by a name that was removed: does another lead to it?
+bool MemoryMap::take_other_name(Mapping& m) {
+  if (searches_left_ == 0) return false;
+  --searches_left_;
+  char found[4096];
+  std::string_view removed(m.path, m.path_len);
+  removed.remove_suffix(kDeleted.size());
+  const size_t length = find_other_name(removed, m.device, m.inode, found);
+  if (length == 0) return false;
+  auto* path = static_cast<char*>(arena_->allocate(length + 1, 1));
+  if (path == nullptr) return false;
+  std::memcpy(path, found, length + 1);
+  m.path = path;
+  m.path_len = static_cast<uint32_t>(length);
+  return m.other_name = true;
+}
+
+void MemoryMap::check_other_names() {
+  for (Mapping& m : mappings_) {
+    if (m.other_name && !is_name_of(m.path, m.device, m.inode)) be_nameless(m);
+  }
+}
+
 void MemoryMap::classify(Mapping& m) {
   std::string_view path(m.path, m.path_len);
   const bool writable = (m.prot & PROT_WRITE) != 0;
@@ -164,16 +197,13 @@ void MemoryMap::classify(Mapping& m) {
     m.kind = m.shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
   // A file may be called so.
   const bool is_file = m.kind == MappingKind::kFileShared || m.kind == MappingKind::kFilePrivate;
-  const bool deleted = says_deleted && !(is_file && leads_to(m.path, m.inode));
+  const bool deleted = says_deleted && !(is_file && (leads_to(m.path, m.inode) || take_other_name(m)));
 
   if (!m.shared) {
     // Pages changed since mapping are anonymous; userfaultfd does not protect file mappings.
     m.handling = Handling::kEager;
     if (deleted || m.kind == MappingKind::kMemfd || m.kind == MappingKind::kSharedAnonymous) {
-      // The file cannot be opened again: all of it goes into the image, as anonymous memory.
-      m.kind = MappingKind::kAnonymous;
-      m.map_flags |= kMapFileDeleted;
-      m.whole = true;
+      be_nameless(m);
     } else if (m.kind == MappingKind::kDevice) {
       m.kind = starts_with(path, "/dev/zero") ? MappingKind::kAnonymous : MappingKind::kDevice;
       m.whole = m.kind == MappingKind::kAnonymous;
@@ -313,6 +343,7 @@ Result<void> MemoryMap::read_ahead(std::span<const AddrRange> own) {
 
 Result<void> MemoryMap::read_again(std::span<const AddrRange> own, const OtherThreads& others) {
   bool fits = false;
+  searches_left_ = 0;
   auto text = text_.read_again(others, &fits);
   if (!text.ok()) return text.error();
   if (!fits) return read(own);

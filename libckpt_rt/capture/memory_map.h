@@ -34,8 +34,9 @@ struct Mapping {
   MappingKind kind = MappingKind::kAnonymous;
   Handling handling = Handling::kSkip;
   bool shared = false;
-  bool whole = false;     // save every page, not only those changed since mapping
-  const char* path = "";  // NUL-terminated, in the arena
+  bool other_name = false;  // the path is not the name that it was mapped by, which was removed
+  bool whole = false;       // save every page, not only those changed since mapping
+  const char* path = "";    // NUL-terminated, in the arena
   uint32_t path_len = 0;
   uint32_t page_size = 4096;
 
@@ -65,6 +66,9 @@ class MemoryMap {
   // pages that they hold without a fault, at any time.
   bool has_pinned_pages() const;
   void copy_flags_from(const MemoryMap& earlier);
+  // Of files whose first name was removed, another name is found while the program runs. In the stop: those
+  // that have lost that one too are files without a name.
+  void check_other_names();
 
   std::span<Mapping> mappings() { return mappings_.span(); }
   std::span<const Mapping> mappings() const { return mappings_.span(); }
@@ -77,6 +81,8 @@ class MemoryMap {
   Result<void> take_text(std::string_view text, std::span<const AddrRange> own);
   Result<void> take_changes(std::string_view text, std::span<const AddrRange> own);
   void classify(Mapping& m);
+  bool take_other_name(Mapping& m);
+  static void be_nameless(Mapping& m);
   Result<void> find_shared_twice();
 
   Arena* arena_;
@@ -85,6 +91,9 @@ class MemoryMap {
   MapsText text_;
   size_t own_count_ = 0;
   bool had_forked_ = false;
+  // Files without the name that they were mapped by may be looked for, in directories: none in the stop.
+  static constexpr uint32_t kMostSearches = 16;
+  uint32_t searches_left_ = kMostSearches;
 };
 
 // Is all of the range mapped, whatever it is? Changes nothing.

@@ -12,6 +12,7 @@
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "image/format/process_records.h"
+#include "libckpt_rt/capture/children.h"
 #include "libckpt_rt/capture/process_timers.h"
 #include "libckpt_rt/core/kernel_sigaction.h"
 
@@ -43,7 +44,8 @@ struct ProcessFacts {
   std::span<const std::byte> auxv, groups;
   uint32_t seccomp_filters = 0;
   bool has_children = false;
-  int parent_death_signal = 0;  // of some thread
+  std::span<const LostChild> children;  // of an image of the program alone
+  int parent_death_signal = 0;          // of some thread
 };
 
 // Both of the calling thread.

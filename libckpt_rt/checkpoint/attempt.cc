@@ -4,10 +4,12 @@
 
 #include "base/clock.h"
 #include "copier/segment_size.h"
+#include "image/write/kept_files.h"
 #include "job/capture/session.h"
 #include "libckpt_rt/capture/memory_advice.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
+#include "libckpt_rt/checkpoint/stages/kept_files.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
@@ -48,6 +50,12 @@ void choose_increments(Attempt& attempt, const BackEnd& back_end) {
   if (why != nullptr) log_format(attempt.space.log(), "no increments: {}; images are full", why);
 }
 
+// A filter may kill whoever makes a call that the program does not make.
+bool keeps_files() {
+  const Settings& s = library.settings;
+  return s.to[0] == '\0' && s.files != KeptFiles::kNone && job::session() == nullptr && !is_filtered();
+}
+
 void own_ranges(Attempt& attempt, BackEnd& back_end) {
   Workspace& space = attempt.space;
   for (AddrRange r :
@@ -55,6 +63,7 @@ void own_ranges(Attempt& attempt, BackEnd& back_end) {
         space.arena().range(), attempt.image.memory(), guard::own_range()}) {
     if (!space.own(r)) return;
   }
+  if (!space.own(library.job_sign)) return;
   for (AddrRange r : job::own_memory()) {
     if (!space.own(r)) return;
   }
@@ -87,6 +96,11 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
 
   CKPT_TRY(attempt.image.choose_name(space, attempt.watch.parent, attempt.cost));
   CKPT_TRY(back_end.open_image());
+  if (keeps_files()) {
+    remove_orphaned_kept_files(space.log());
+    keep_files(space.arena(), space.log(), attempt.cost.image, library.settings.files);
+    capture.descriptors.set_kept_files(space.log());
+  }
   CKPT_TRY(capture.still_memory.open());
   if (job::session() != nullptr) capture.descriptors.expect_partners();
   CKPT_TRY(capture.descriptors.prepare(space.arena(), library.pid));
@@ -115,12 +129,14 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
 
 // Of the process; descriptors have notes of their own.
 void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
-  if (facts.has_children && job::session() == nullptr) {
+  const bool some_live = std::any_of(facts.children.begin(), facts.children.end(), [](const LostChild& c) {
+    return c.record.state == static_cast<uint32_t>(ChildState::kLives);
+  });
+  if (job::session() == nullptr && (some_live || (facts.has_children && facts.children.empty()))) {
     space.note(
         1,
-        "the program has child processes, which are not in the image: after a restart it has none, and "
-        "what memory it shared "
-        "with them is its own");
+        "the program has child processes, which are not in the image: after a restart they have been "
+        "killed, which it learns by SIGCHLD and wait(2), and what memory it shared with them is its own");
   }
   if (facts.seccomp_filters > library.foreign_filters) {
     space.note(1,
@@ -148,6 +164,13 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   attempt.image.abort();
   attempt.capture.descriptors.release();
   back_end.release_buffers();
+  const int directory = attempt.space.log();
+  if (directory >= 0 && keeps_files()) {
+    if (result.ok())
+      keep_files(attempt.space.arena(), directory, attempt.cost.image, library.settings.files);
+    else if (attempt.cost.image[0] != '\0')
+      remove_kept_files(directory, attempt.cost.image);
+  }
   return result;
 }
 

@@ -19,7 +19,8 @@ void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
   auto directory = job::open_log_directory();
   if (!directory.ok()) return;
   // With none to be removed there is no need to look at all there are, which may be thousands.
-  if (library.settings.keep != 0 && job::session() == nullptr) {
+  // What no restart can use takes nobody's place.
+  if (library.settings.keep != 0 && job::session() == nullptr && cost.restartable) {
     auto pruned = prune_images(directory->get(), library.run_id, library.settings.keep, key);
     if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
   }

@@ -28,6 +28,7 @@ struct CheckpointCost {
   uint64_t bytes_memory = 0, bytes_written = 0;
   int64_t durable_ns = 0;  // from the request until the rename was synced
   uint32_t threads = 0, mappings = 0, descriptors = 0, attempts = 0;
+  bool restartable = true;  // false: a note of the image says why no restart of it can be
   uint32_t pool_waits_forced = 0, pool_waits_sequential = 0;
   char image[1400] = {};  // absolute path
 };

@@ -10,6 +10,7 @@
 #include <climits>
 
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/raw_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -182,8 +183,8 @@ Result<void> ImageCommand::start(const char* command, const char* name, const Im
   ScopedFd started = moved_up(ready[0]), starting = moved_up(ready[1]);
   long output = -EBADF;
   if (library.settings.log) {
-    output = sys::call(__NR_openat, dir_fd, "ckpt_rt.log",
-                       O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    const int log = open_log(dir_fd, 0);
+    if (log >= 0) output = log;
   }
   if (sys::failed(output)) output = sys::call(__NR_openat, AT_FDCWD, "/dev/null", O_WRONLY | O_CLOEXEC, 0);
   if (sys::failed(output)) return failed(output);

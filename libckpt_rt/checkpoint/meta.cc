@@ -192,6 +192,8 @@ Result<void> write_meta(const MetaSources& s, Arena&, MetaWriter& meta) {
     if (s.state->timers.list[i].id >= 0) meta.record(RecordType::kPosixTimer, s.state->timers.list[i]);
   }
   for (const PendingSignalRecord& p : s.pending) meta.record(RecordType::kPendingSignal, p);
+  for (const LostChild& c : s.facts->children)
+    meta.record(RecordType::kChild, c.record, std::string_view(c.name, c.record.name_len));
   for (const NoteLine& n : s.notes) {
     NoteRecord r{n.severity, static_cast<uint32_t>(std::strlen(n.text))};
     meta.record(RecordType::kNote, r, std::string_view(n.text));

@@ -11,6 +11,8 @@
 namespace ckpt {
 
 void log_line(int dir_fd, std::string_view text);
+// To be written to at its end; flags as of open(2). -1: it cannot be made, or something else has its name.
+int open_log(int dir_fd, int flags);
 
 template <typename... Args>
 void log_format(int dir_fd, fmt::format_string<Args...> format, Args&&... args) {

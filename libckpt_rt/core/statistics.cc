@@ -36,9 +36,9 @@ Statistics read() {
   return counted;
 }
 
-void set(const Statistics& statistics) {
+void put_back(const Statistics& all) {
   ScopedLock guard(lock);
-  counted = statistics;
+  counted = all;
 }
 
 void reset_in_child() {

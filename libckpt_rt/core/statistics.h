@@ -25,8 +25,8 @@ namespace statistics {
 void count_success(int64_t pause_ns, const char* image);
 void count_failure(const Error& error);
 Statistics read();
-// A program that has gone back keeps what was counted since.
-void set(const Statistics& statistics);
+// Going back: the figures are of now, not of the checkpoint.
+void put_back(const Statistics& all);
 // A forked child has none yet. After a restart they go on; the lock is nobody's.
 void reset_in_child();
 void reset_after_restart();

@@ -150,6 +150,7 @@ void answer_checkpoint(Answer& answer, int fd, const job::Wish& wish) {
   answer.line("mappings {}", c.mappings);
   answer.line("descriptors {}", c.descriptors);
   answer.line("attempts {}", c.attempts);
+  answer.line("restartable {}", c.restartable ? "yes" : "no");
   if (job.members != 0) {
     answer.line("job {}", static_cast<const char*>(job.path));
     answer.line("members {}", job.members);

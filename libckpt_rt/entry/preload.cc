@@ -150,9 +150,11 @@ void find_job() {
 
 void found_job() {
   if (library.job_inherited) return;
+  const bool has_digits = find_variable(job::kJobVariable, nullptr) != nullptr;
   library.job.root = library.pid;
   memcpy(library.job.directory, library.directory, sizeof(library.job.directory));
   if (!job::export_identity(library.job)) library.job.root = 0;
+  if (!has_digits) library.job_sign = job::show_identity(library.job);
 }
 
 void new_run_id() {

@@ -202,6 +202,7 @@ void reset_library() {
   if (restart.args.loading_gate != 0) futex_words::load(stop_state.threads);
   stop_state.world.reset_after_restart();
   job::creation::reset();
+  if (library.job.root != 0) library.job_sign = job::show_identity(library.job);
   release_guard::reset_after_restart();
   guard::reset(false);
   reset_gate_after_restart();

@@ -6,13 +6,16 @@
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <climits>
 
 #include "base/bytes.h"
 #include "restart/descriptors/builder.h"
+#include "restart/restorer/clone.h"
 
 // What has no file behind it: eventfd, timerfd, signalfd, epoll, and the stand-in for all that
 // cannot be saved.
@@ -91,10 +94,44 @@ Result<ScopedFd> DescriptorBuilder::make_signalfd(const ParsedOpenFile& file) {
   return made;
 }
 
+// Of the program itself, or of a child of it, which exists again as one that was killed. Any other is not
+// what it was: one of a process that has ended and is gone.
+Result<ScopedFd> DescriptorBuilder::make_pidfd(const ParsedOpenFile& file) {
+  const auto pid = static_cast<int>(file.record.value);
+  bool known = pid == meta_.process.record.pid;
+  for (const auto& child : meta_.children) known = known || child.record.pid == pid;
+  ScopedFd made;
+  if (known) made.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, nonblocking(file))));
+  if (made.valid()) return made;
+  const CloneResult gone = clone_process(0, 0, 0);
+  if (gone.pid == 0) _exit(0);
+  if (gone.pid < 0) {
+    errno = static_cast<int>(-gone.pid);
+    return cannot_make(file);
+  }
+  made.reset(gone.pidfd);
+  while (waitpid(static_cast<pid_t>(gone.pid), nullptr, __WALL) < 0 && errno == EINTR) {
+  }
+  fcntl(made.get(), F_SETFL, nonblocking(file));
+  return made;
+}
+
 Result<ScopedFd> DescriptorBuilder::make_epoll(const ParsedOpenFile& file) {
   ScopedFd made(epoll_create1(EPOLL_CLOEXEC));
   if (!made.valid()) return cannot_make(file);
   return made;
+}
+
+// It belongs to the system, and has the messages that are in it now: nobody can look at them without taking
+// them.
+Result<ScopedFd> DescriptorBuilder::open_message_queue(const ParsedOpenFile& file) {
+  const int flags = static_cast<int>(file.record.open_flags) & (O_ACCMODE | O_NONBLOCK);
+  const std::string name(file.path.substr(file.path.starts_with('/') ? 1 : 0));
+  ScopedFd made(static_cast<int>(syscall(SYS_mq_open, name.c_str(), flags | O_CLOEXEC, 0, nullptr)));
+  if (made.valid()) return made;
+  say("{}: the message queue is not there any more ({})", describe(file, first_descriptor(file)),
+      errno_name(errno));
+  return make_placeholder(file);
 }
 
 // When every descriptor is at its number.
@@ -107,6 +144,24 @@ Result<void> DescriptorBuilder::add_watches(const ParsedOpenFile& file, int fd) 
     if (epoll_ctl(fd, EPOLL_CTL_ADD, w.fd, &event) == 0) return;
     say("{}: the watch on descriptor {} cannot be added again ({})", describe(file, fd), w.fd,
         errno_name(errno));
+  });
+  for_each_detail<MovedWatchDetail>(file, OpenFileDetail::kMovedWatch, [&](const MovedWatchDetail& m, Blob) {
+    // For the time of the call the open file has the number that it was registered under.
+    ScopedFd kept(fcntl(m.watch.fd, F_DUPFD_CLOEXEC, options_.working->first()));
+    const int kept_flags = kept.valid() ? fcntl(m.watch.fd, F_GETFD) : 0;
+    epoll_event event{};
+    event.events = m.watch.events;
+    event.data.u64 = m.watch.data;
+    const bool added =
+        dup2(m.now, m.watch.fd) == m.watch.fd && epoll_ctl(fd, EPOLL_CTL_ADD, m.watch.fd, &event) == 0;
+    const int error = errno;
+    if (!kept.valid())
+      close(m.watch.fd);
+    else
+      dup3(kept.get(), m.watch.fd, (kept_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0);
+    if (!added)
+      say("{}: the watch on what was descriptor {} cannot be added again ({})", describe(file, fd),
+          m.watch.fd, errno_name(error));
   });
   return result;
 }

@@ -9,7 +9,9 @@
 
 #include <map>
 
+#include "base/bytes.h"
 #include "image/read/image_meta.h"
+#include "restart/channels/channel_builder.h"
 #include "restart/descriptors/descriptors.h"
 
 namespace ckpt {
@@ -17,16 +19,20 @@ namespace ckpt {
 class DescriptorBuilder {
  public:
   DescriptorBuilder(const ImageMeta& meta, const DescriptorOptions& options)
-      : meta_(meta), options_(options) {}
+      : meta_(meta), options_(options), channels_(options.working, options.say) {}
 
   // Takes the restarter's descriptors 0, 1, 2 aside and closes everything below working->first().
   Result<void> take_standard_streams();
+  // Sockets: all at once, before other open files; what waited in them, when all others are there.
+  Result<void> connect_sockets();
+  Result<void> fill_sockets();
   Result<ScopedFd> make(const ParsedOpenFile& file);
   // Descriptors of a standard stream or terminal: each of 0, 1, 2 is the restarter's own.
   bool is_restarters(const ParsedOpenFile& file) const;
   // As recorded, but for pipes that lead out of a job.
   OpenFileKind kind_of(const ParsedOpenFile& file) const;
   Result<ScopedFd> restarters_stream(const ParsedOpenFile& file, int fd);
+  int first_descriptor(const ParsedOpenFile& file) const;  // lowest number that leads to it, -1 none
   // Owner, signal and O_ASYNC; what refers to other descriptors: watches of epolls, locks.
   void set_owner(const ParsedOpenFile& file, int fd);
   Result<void> add_watches(const ParsedOpenFile& file, int fd);
@@ -35,7 +41,12 @@ class DescriptorBuilder {
 
   // descriptors_files.cc
   Result<ScopedFd> open_by_path(const ParsedOpenFile& file);
+  // What /proc says of a process: made when all other descriptors are at their numbers.
+  bool is_of_process(const ParsedOpenFile& file) const;
+  Result<ScopedFd> open_of_process(const ParsedOpenFile& file);
   Result<void> check(const ParsedOpenFile& file);
+  // Files that were removed since the checkpoint, and are kept beside the image, get their names back.
+  Result<void> put_back_files();
   // Files opened for writing that have grown: tail saved, then cut. All files were checked before.
   Result<void> cut_grown_files();
 
@@ -46,6 +57,13 @@ class DescriptorBuilder {
   };
 
   Result<ScopedFd> make_placeholder(const ParsedOpenFile& file);
+  // kept_files.cc
+  std::string kept_link(const ParsedOpenFile& file) const;
+  std::string kept_copy(const ParsedOpenFile& file) const;
+  bool is_kept(const ParsedOpenFile& file) const;
+  // The name by which its file is opened: its own, or that of the link beside the image when its own leads to
+  // another.
+  std::string name_to_open(const ParsedOpenFile& file) const;
   // descriptors_files.cc
   Result<void> save_tail(const ParsedOpenFile& file, int fd, uint64_t now);
   // descriptors_contents.cc: files without a name, memfds
@@ -59,29 +77,26 @@ class DescriptorBuilder {
   Result<ScopedFd> make_fifo(const ParsedOpenFile& file);
   Result<void> refill_pipe(const ParsedOpenFile& file, int write_end);
   Result<ScopedFd> open_terminal(const ParsedOpenFile& file);
-  // descriptors_sockets.cc
-  Result<ScopedFd> make_socket_pair(const ParsedOpenFile& file);
-  Result<void> send_messages(const ParsedOpenFile& file, uint64_t receiver, int sender);
-  void say_options(const ParsedOpenFile& file);
-  Result<ScopedFd> make_socket(const ParsedOpenFile& file);
   // descriptors_anonymous.cc
   Result<ScopedFd> make_eventfd(const ParsedOpenFile& file);
   Result<ScopedFd> make_timerfd(const ParsedOpenFile& file);
   Result<ScopedFd> make_signalfd(const ParsedOpenFile& file);
   Result<ScopedFd> make_epoll(const ParsedOpenFile& file);
+  Result<ScopedFd> make_pidfd(const ParsedOpenFile& file);
+  Result<ScopedFd> open_message_queue(const ParsedOpenFile& file);
 
   template <typename... Args>
   void say(fmt::format_string<Args...> format, Args&&... args) const {
     if (options_.say) options_.say(fmt::format(format, std::forward<Args>(args)...));
   }
-  int first_descriptor(const ParsedOpenFile& file) const;  // lowest number that leads to it, -1 none
 
   const ImageMeta& meta_;
   const DescriptorOptions& options_;
   int standard_[3] = {-1, -1, -1};        // the restarter's, parked
   std::map<uint64_t, PipeEnds> pipes_;    // by object
   std::map<uint64_t, int> fifo_holders_;  // by object, open for reading and writing
-  std::map<uint64_t, int> socket_ends_;   // by object, parked
+  ChannelBuilder channels_;
+  std::map<uint32_t, int> in_flight_;  // open files without a descriptor, by id, parked
 };
 
 // All details of one type: visit(const Struct&, the bytes after the struct).

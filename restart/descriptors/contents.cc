@@ -92,6 +92,11 @@ Result<ScopedFd> DescriptorBuilder::make_deleted_file(const ParsedOpenFile& file
   }
   auto again = open_again(file, object, reopen_flags(r) & ~O_NOFOLLOW);
   if (!again) return again;
+  // What is not ours to give away stays ours.
+  if ((r.flags & kOpenFileOwner) != 0)
+    (void)!fchown(object, static_cast<uid_t>(r.value), static_cast<gid_t>(r.value >> 32));
+  const timespec times[2] = {{0, UTIME_OMIT}, {r.mtime_ns / 1'000'000'000, r.mtime_ns % 1'000'000'000}};
+  futimens(object, times);
   // Permissions last: they do not matter to descriptors that are open.
   fchmod(object, r.mode & 07777);
   lseek(again->get(), static_cast<off_t>(r.offset), SEEK_SET);

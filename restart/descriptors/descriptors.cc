@@ -54,16 +54,28 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
   DescriptorBuilder builder(meta, options);
   for (const auto& file : meta.open_files) CKPT_TRY(builder.check(file));
   CKPT_TRY(builder.take_standard_streams());
-  if (options.inherited == nullptr) CKPT_TRY(builder.cut_grown_files());
+  if (options.inherited == nullptr) {
+    CKPT_TRY(builder.put_back_files());
+    CKPT_TRY(builder.cut_grown_files());
+  }
   auto inherited = [&](const ParsedOpenFile& file) -> const InheritedFile* {
     if (options.inherited == nullptr) return nullptr;
     const auto it = options.inherited->find(file.record.id);
     return it == options.inherited->end() ? nullptr : &it->second;
   };
 
+  CKPT_TRY(builder.connect_sockets());
+
   // Open files are made at the lowest free number, which may be one that is still to be filled: each
   // is moved up out of the way before it is put at its own numbers.
-  for (const auto& file : meta.open_files) {
+  std::vector<const ParsedOpenFile*> in_order;
+  for (const bool of_processes : {false, true}) {
+    for (const auto& file : meta.open_files) {
+      if (builder.is_of_process(file) == of_processes) in_order.push_back(&file);
+    }
+  }
+  for (const ParsedOpenFile* next : in_order) {
+    const ParsedOpenFile& file = *next;
     if (const InheritedFile* known = inherited(file); known != nullptr) {
       for (const auto& d : meta.descriptors) {
         if (d.open_file == file.record.id) CKPT_TRY(place(known->fd, d));
@@ -81,6 +93,8 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
       }
       continue;
     }
+    // One that waits in a socket, and has no number of its own, is made when it is sent.
+    if (builder.first_descriptor(file) < 0) continue;
     auto made = builder.make(file);
     if (!made) return made.error();
     auto up = options.working->park(std::move(*made), "an open file");
@@ -90,6 +104,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
       if (d.open_file == file.record.id) CKPT_TRY(place(parked.get(), d));
     }
   }
+  CKPT_TRY(builder.fill_sockets());
   std::set<uint64_t> sealed;
   for (const auto& file : meta.open_files) {
     int fd = -1;
@@ -141,7 +156,9 @@ Result<void> DescriptorBuilder::take_standard_streams() {
 
 OpenFileKind DescriptorBuilder::kind_of(const ParsedOpenFile& file) const {
   const auto kind = static_cast<OpenFileKind>(file.record.kind);
-  if (kind != OpenFileKind::kPipe || options_.lone_pipes == nullptr) return kind;
+  const bool may_be_lone =
+      kind == OpenFileKind::kPipe || kind == OpenFileKind::kSocketPair || kind == OpenFileKind::kConnection;
+  if (!may_be_lone || options_.lone_pipes == nullptr) return kind;
   const auto it = options_.lone_pipes->find(file.record.object);
   if (it == options_.lone_pipes->end()) return kind;
   return it->second >= 0 ? OpenFileKind::kStandard : OpenFileKind::kOther;
@@ -153,6 +170,7 @@ bool DescriptorBuilder::is_restarters(const ParsedOpenFile& file) const {
 
 Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
   const bool deleted = (file.record.flags & kOpenFileDeleted) != 0;
+  if (is_of_process(file)) return open_of_process(file);
   switch (kind_of(file)) {
     case OpenFileKind::kRegular:
       return deleted ? make_deleted_file(file) : open_by_path(file);
@@ -174,13 +192,42 @@ Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
       return make_signalfd(file);
     case OpenFileKind::kEpoll:
       return make_epoll(file);
+    case OpenFileKind::kMessageQueue:
+      return open_message_queue(file);
+    case OpenFileKind::kPidFd:
+      return make_pidfd(file);
     case OpenFileKind::kSocketPair:
-      return make_socket_pair(file);
     case OpenFileKind::kSocket:
-      return make_socket(file);
+    case OpenFileKind::kConnection:
+      if (int fd = channels_.find(0, file.record.id); fd >= 0) return ScopedFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+      return make_placeholder(file);
     default:
       return make_placeholder(file);
   }
+}
+
+Result<void> DescriptorBuilder::connect_sockets() {
+  if (options_.inherited != nullptr) return {};  // made for all of the job
+  channels_.add(0, meta_);
+  return channels_.connect();
+}
+
+// What waits in a socket may be a descriptor, also of a file that has no number of its own.
+Result<void> DescriptorBuilder::fill_sockets() {
+  return channels_.fill([this](int, uint32_t id) -> Result<int> {
+    if (int socket = channels_.find(0, id); socket >= 0) return socket;
+    const ParsedOpenFile* file = meta_.open_file(id);
+    if (file == nullptr) return -1;
+    if (int fd = first_descriptor(*file); fd >= 0) return fd;
+    auto known = in_flight_.find(id);
+    if (known != in_flight_.end()) return known->second;
+    auto made = make(*file);
+    if (!made.ok()) return made.error();
+    auto up = options_.working->park(std::move(*made), "an open file");
+    if (!up.ok()) return up;
+    in_flight_[id] = *up;
+    return *up;
+  });
 }
 
 void DescriptorBuilder::set_owner(const ParsedOpenFile& file, int fd) {
@@ -219,6 +266,9 @@ void DescriptorBuilder::add_locks(const ParsedOpenFile& file, int fd, RestoredDe
       case FileLockKind::kOpenFileLock:
         r = fcntl(fd, F_OFD_SETLK, &range);
         break;
+      case FileLockKind::kLease:
+        r = fcntl(fd, F_SETLEASE, static_cast<int>(range.l_type));
+        break;
     }
     if (r != 0) {
       say("{}: the lock that the program held cannot be taken again ({}); another process holds it",
@@ -239,8 +289,9 @@ void DescriptorBuilder::finish() {
   pipes_.clear();
   for (auto& [object, fd] : fifo_holders_) close(fd);
   fifo_holders_.clear();
-  for (auto& [object, fd] : socket_ends_) close(fd);
-  socket_ends_.clear();
+  channels_.finish();
+  for (auto& [id, fd] : in_flight_) close(fd);
+  in_flight_.clear();
 }
 
 }  // namespace ckpt

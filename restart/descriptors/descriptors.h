@@ -35,6 +35,7 @@ struct DescriptorOptions {
   WorkingFds* working = nullptr;              // not needed by check_descriptors
   std::string image_directory = ".";          // tails of files that have grown go here
   uint64_t sequence = 0;                      // of the image, for the names of the tails
+  std::string kept_files;                     // directory of what is kept beside the image; empty: none
   std::function<void(std::string_view)> say;  // one line for the user
   // MappingRecord::object of shared mappings: their memfds are not sealed here, see pending_seals.
   std::set<uint64_t> mapped_objects;

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -64,6 +65,30 @@ std::string base_name(std::string_view path) {
   return std::string(slash == std::string_view::npos ? path : path.substr(slash + 1));
 }
 
+// "/proc/PID/rest": the process, and "/rest". 0: it is no such path.
+int process_of(std::string_view path, std::string_view* rest) {
+  constexpr std::string_view kProc = "/proc/";
+  if (!path.starts_with(kProc)) return 0;
+  path.remove_prefix(kProc.size());
+  int pid = 0;
+  size_t at = 0;
+  for (; at < path.size() && at < 9 && path[at] >= '0' && path[at] <= '9'; ++at)
+    pid = pid * 10 + (path[at] - '0');
+  if (at == 0 || (at < path.size() && path[at] != '/')) return 0;
+  *rest = path.substr(at);
+  return pid;
+}
+
+// The program may have opened it with rights that it gave up, or was handed it open: its user is no answer then.
+std::string who_may_open(const std::string& path) {
+  struct stat st;
+  if (stat(path.c_str(), &st) != 0) return "it lies where this user may not look; restart as root or as one who may";
+  const passwd* owner = getpwuid(st.st_uid);
+  return fmt::format("it belongs to user {}{}{} (mode {:o}); restart as one who may open it so, or let {} do",
+                     st.st_uid, owner != nullptr ? ", " : "", owner != nullptr ? owner->pw_name : "", st.st_mode & 07777,
+                     geteuid());
+}
+
 }  // namespace
 
 int reopen_flags(const OpenFileRecord& r) {
@@ -75,7 +100,7 @@ int reopen_flags(const OpenFileRecord& r) {
 }
 
 Result<ScopedFd> DescriptorBuilder::open_by_path(const ParsedOpenFile& file) {
-  const std::string path(file.path);
+  const std::string path = name_to_open(file);
   const auto& r = file.record;
   int flags = reopen_flags(r);
   if (S_ISLNK(r.mode)) flags |= O_NOFOLLOW;
@@ -85,9 +110,9 @@ Result<ScopedFd> DescriptorBuilder::open_by_path(const ParsedOpenFile& file) {
     fd.reset(open(path.c_str(), flags & ~O_NOATIME));
   if (!fd.valid()) {
     int e = errno;
-    const char* remedy = e == ENOENT || e == ENOTDIR ? "put the file back where it was"
-                         : e == EACCES || e == EPERM ? "restart as the user who ran the program"
-                                                     : "make it openable again";
+    const std::string remedy = e == ENOENT || e == ENOTDIR ? "put the file back where it was"
+                               : e == EACCES || e == EPERM ? who_may_open(path)
+                                                           : "make it openable again";
     return make_error(e == EACCES || e == EPERM ? ExitCode::kPermission : ExitCode::kFileChanged, e,
                       "{} cannot be opened again ({}): {}", path, errno_name(e), remedy);
   }
@@ -112,8 +137,31 @@ Result<ScopedFd> DescriptorBuilder::open_by_path(const ParsedOpenFile& file) {
   return fd;
 }
 
+bool DescriptorBuilder::is_of_process(const ParsedOpenFile& file) const {
+  std::string_view rest;
+  return opened_by_path(file) && process_of(file.path, &rest) != 0;
+}
+
+// Of the program itself what is called /proc/self now. Others have ended, or threads do not exist yet: what
+// is read of an ended process is nothing.
+Result<ScopedFd> DescriptorBuilder::open_of_process(const ParsedOpenFile& file) {
+  std::string_view rest;
+  const int pid = process_of(file.path, &rest);
+  const bool own = pid == meta_.process.record.pid;
+  const std::string path = own ? fmt::format("/proc/self{}", rest) : std::string(file.path);
+  ScopedFd fd(open(path.c_str(), reopen_flags(file.record)));
+  struct stat st;
+  if (fd.valid() && fstat(fd.get(), &st) == 0 && (st.st_mode & S_IFMT) == (file.record.mode & S_IFMT)) {
+    if (!is_place_only(file.record)) lseek(fd.get(), static_cast<off_t>(file.record.offset), SEEK_SET);
+    return fd;
+  }
+  say("{}: the process or thread that it is about is not there: it reads as of one that has ended",
+      describe(file, first_descriptor(file)));
+  return make_placeholder(file);
+}
+
 Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
-  if (!opened_by_path(file)) return {};
+  if (!opened_by_path(file) || is_of_process(file)) return {};
   const auto& r = file.record;
   struct stat st;
   if (S_ISFIFO(r.mode)) {  // opening would wait for, or be seen by, the other end
@@ -121,6 +169,7 @@ Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
     return make_error(ExitCode::kFileChanged, errno,
                       "{} was a FIFO at the checkpoint: make it again (mkfifo)", file.path);
   }
+  if (is_kept(file)) return {};
   auto fd = open_by_path(file);
   if (!fd) return fd.error();
   if (!S_ISREG(r.mode) || is_place_only(r)) return {};
@@ -144,7 +193,7 @@ Result<void> DescriptorBuilder::cut_grown_files() {
     const auto& r = file.record;
     if (!opened_by_path(file) || !S_ISREG(r.mode) || is_place_only(r)) continue;
     struct stat st;
-    const std::string path(file.path);
+    const std::string path = name_to_open(file);
     if (stat(path.c_str(), &st) != 0) continue;  // check() has just opened it
     const uint64_t now = static_cast<uint64_t>(st.st_size);
     if (!is_writable(r) && now < r.size) {
@@ -197,7 +246,7 @@ Result<void> DescriptorBuilder::save_tail(const ParsedOpenFile& file, int fd, ui
   };
   if (!tail.valid()) return fail(errno, "saved to");
   // Opened only for writing, a file cannot be read through the same descriptor.
-  ScopedFd in(open(std::string(file.path).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  ScopedFd in(open(name_to_open(file).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   if (!in.valid() && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY) return fail(errno, "read for");
   const int from = in.valid() ? in.get() : fd;
   std::vector<char> buffer(1 << 20);

@@ -123,7 +123,7 @@ Result<JobPlan> open_job(const std::string& directory, Manifest manifest, bool t
     job.plans.emplace_back();
     if (m.state == MemberState::kZombie) continue;
     const std::string path = path_in(directory, m.image);
-    auto plan = open_plan(path, trust);
+    auto plan = open_plan(path);
     if (!plan.ok()) return plan.error();
     CKPT_TRY(check_member(manifest, m, *plan, path));
     for (int tid : plan->tids) {

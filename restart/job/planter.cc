@@ -1,6 +1,7 @@
 #include "restart/job/planter.h"
 
 #include <errno.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -158,7 +159,10 @@ class Tree {
     reap_helpers(b.before);
     reap_helpers(b.after);
     if (b.kind == BirthKind::kHelper) _exit(0);
-    if (b.kind == BirthKind::kZombie) end_as(job_.member(b).exit_status);
+    if (b.kind == BirthKind::kZombie) {
+      take_user_of_parent(i);
+      end_as(job_.member(b).exit_status);
+    }
     meet(Point::kGone);
     if (b.adopts) prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
     know_parent(i);
@@ -181,12 +185,28 @@ class Tree {
     }
   }
 
+  // The status of one with more rights than who asks cannot be seen in /proc, nor by the next checkpoint.
+  void take_user_of_parent(int i) const {
+    const int parent = job_.births.final_parent(i);
+    if (parent >= 0 && birth(parent).member >= 0 && !in_new_user_) {
+      const RestartPlan* plan = job_.plans[static_cast<size_t>(birth(parent).member)].get();
+      const ProcessRecord* p = plan != nullptr ? &plan->process() : nullptr;
+      if (p != nullptr) {
+        sys::call(__NR_setresgid, p->gid[0], p->gid[1], p->gid[2]);
+        sys::call(__NR_setresuid, p->uid[0], p->uid[1], p->uid[2]);
+      }
+    }
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    const __user_cap_data_struct none[2] = {};
+    sys::call(__NR_capset, &header, none);
+  }
+
   [[noreturn]] static void end_as(int wait_status) {
     if (WIFEXITED(wait_status)) _exit(WEXITSTATUS(wait_status));
     const int signal_number = WTERMSIG(wait_status);
-    const rlimit no_core{0, 0};
+    // 1, not 0: a program that is given core dumps gets none either. (An undumpable one would hide its status.)
+    const rlimit no_core{1, 1};
     setrlimit(RLIMIT_CORE, &no_core);
-    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     signal(signal_number, SIG_DFL);
     kill(getpid(), signal_number);
     sigset_t set;

@@ -25,13 +25,17 @@ bool is_restarters(const ParsedOpenFile& f) {
   return kind_of(f) == OpenFileKind::kTerminal || kind_of(f) == OpenFileKind::kStandard;
 }
 
+bool is_socket(const ParsedOpenFile& f) {
+  return kind_of(f) == OpenFileKind::kSocketPair || kind_of(f) == OpenFileKind::kSocket ||
+         kind_of(f) == OpenFileKind::kConnection;
+}
+
 // Of which each open file must be made from the same thing.
 bool has_object(const ParsedOpenFile& f) {
   switch (kind_of(f)) {
     case OpenFileKind::kPipe:
     case OpenFileKind::kFifo:
     case OpenFileKind::kMemfd:
-    case OpenFileKind::kSocketPair:
       return true;
     case OpenFileKind::kRegular:
       return (f.record.flags & kOpenFileDeleted) != 0;
@@ -47,6 +51,7 @@ class Gatherer {
 
   void gather() {
     find_lone_pipes();
+    find_lone_sockets();
     number_descriptions();
     gather_files();
     gather_memory();
@@ -117,29 +122,64 @@ class Gatherer {
       for (const ParsedOpenFile& f : meta(m).open_files) {
         if (!has_object(f)) continue;
         sees(f.record.object, m);
-        if (kind_of(f) == OpenFileKind::kSocketPair) sees(f.record.value, m);
       }
       for (const ParsedMapping& p : meta(m).mappings) sees(p.record.object, m);
     }
     return shared;
   }
 
+  // Sent through a socket and not received yet: made here, where the sockets are filled.
+  std::set<FileOfMember> files_in_flight() const {
+    std::set<FileOfMember> files;
+    for (size_t m = 0; m < members(); ++m) {
+      if (!has_image(m)) continue;
+      for (const ParsedOpenFile& f : meta(m).open_files) {
+        for_each_detail<SocketMessageDetail>(
+            f, OpenFileDetail::kSocketMessage, [&](const SocketMessageDetail& d, Blob rest) {
+              ByteReader reader(rest);
+              reader.take((size_t{d.address_len} + 3) & ~size_t{3});
+              for (uint32_t i = 0; i < d.file_count && reader.ok(); ++i) files.insert({m, reader.get<uint32_t>()});
+            });
+      }
+    }
+    return files;
+  }
+
+  // Standard streams that are sockets to the outside: the restarter's own.
+  void find_lone_sockets() {
+    std::set<uint64_t> here;
+    for (size_t m = 0; m < members(); ++m) {
+      if (!has_image(m)) continue;
+      for (const ParsedOpenFile& f : meta(m).open_files) here.insert(f.record.object);
+    }
+    for (size_t m = 0; m < members(); ++m) {
+      if (!has_image(m)) continue;
+      for (const DescriptorRecord& d : meta(m).descriptors) {
+        const ParsedOpenFile* f = meta(m).open_file(d.open_file);
+        if (d.fd > 2 || f == nullptr || !is_socket(*f)) continue;
+        for_each_detail<SocketLinkDetail>(*f, OpenFileDetail::kSocketLink, [&](const SocketLinkDetail& l, Blob) {
+          if ((l.flags & kLinkOutside) != 0 && here.count(l.peer) == 0 && here.count(l.listener) == 0)
+            lone_pipes_[f->record.object] = std::max(lone_pipes_[f->record.object], d.fd == 2 ? 1 : d.fd);
+        });
+      }
+    }
+  }
+
   void gather_files() {
     const std::set<uint64_t> objects = shared_objects();
+    const std::set<FileOfMember> in_flight = files_in_flight();
     std::set<size_t> done;  // of shared_
     for (size_t m = 0; m < members(); ++m) {
       if (!has_image(m)) continue;
       for (const ParsedOpenFile& f : meta(m).open_files) {
         const FileOfMember self{m, f.record.id};
         const auto group = group_of_.find(self);
-        const bool of_object = has_object(f) && (objects.count(f.record.object) != 0 ||
-                                                 (kind_of(f) == OpenFileKind::kSocketPair &&
-                                                  f.record.value != 0 && objects.count(f.record.value) != 0));
+        if (is_socket(f)) continue;  // the channel builder's
+        const bool of_object = has_object(f) && objects.count(f.record.object) != 0;
         const bool shared = group != group_of_.end();
         if (shared && !done.insert(group->second).second) continue;
         // What is ckpt-restart's own each takes for itself.
-        const bool wanted =
-            !is_restarters(f) && lone_pipes_.count(f.record.object) == 0 && (shared || of_object);
+        const bool wanted = !is_restarters(f) && lone_pipes_.count(f.record.object) == 0 && (shared || of_object || in_flight.count(self) != 0);
         if (!wanted && kind_of(f) != OpenFileKind::kRegular) continue;
         add_file(m, f, shared ? shared_[group->second] : std::vector<FileOfMember>{self}, wanted);
       }
@@ -243,6 +283,24 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
       first = false;
     }
   }
+  // Connections between members are real ones again, each made once.
+  ChannelBuilder channels(&working, options.say);
+  for (size_t m = 0; m < job.plans.size(); ++m) {
+    if (job.plans[m] != nullptr)
+      channels.add(static_cast<int>(m), job.plans[m]->image->meta(), gatherer.lone_pipes());
+  }
+  CKPT_TRY(channels.connect());
+  CKPT_TRY(channels.fill([&](int member, uint32_t id) -> Result<int> {
+    if (int socket = channels.find(member, id); socket >= 0) return socket;
+    const auto& files = things.files[static_cast<size_t>(member)];
+    const auto it = files.find(id);
+    return it == files.end() ? -1 : it->second.fd;
+  }));
+  channels.for_each([&](int member, uint32_t id, int fd, bool first) {
+    things.files[static_cast<size_t>(member)].emplace(id, InheritedFile{fd, first});
+  });
+  channels.keep();
+  channels.finish();
   builder.finish();
   CKPT_TRY(make_memory(all, working, report, things));
   things.objects = working.objects();

@@ -26,11 +26,6 @@ struct SharedThings {
   std::map<uint64_t, int> lone_pipes;  // DescriptorOptions
 };
 
-// A channel builder makes open files that need to know all processes at once (connections between them), as
-// descriptors among the working ones, and puts them into things.files; what is there already it leaves alone.
-using ChannelBuilder = Result<void> (*)(const JobPlan& job, WorkingFds& working, ReportChannel& report,
-                                        SharedThings& things);
-
 // `working` is open above every number of the job. Files that have grown since the checkpoint are cut here.
 Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working, ReportChannel& report);
 

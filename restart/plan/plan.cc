@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "image/format/kept_names.h"
 #include "restart/descriptors/descriptors.h"
 #include "restart/plan/check_files.h"
 #include "restart/plan/check_machine.h"
@@ -13,27 +14,6 @@
 
 namespace ckpt {
 namespace {
-
-// An image is a program: whoever can write it, or an image below it, decides what runs.
-Result<void> check_writers(const ImageReader& image) {
-  struct stat st;
-  if (fstat(image.fd(), &st) != 0) {
-    return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", image.path(), errno_name(errno));
-  }
-  if (st.st_uid != geteuid() && st.st_uid != 0) {
-    return make_error(
-        ExitCode::kPermission, 0,
-        "{} belongs to user {}, who decides what it runs: restart as that user, or with --trust",
-        image.path(), st.st_uid);
-  }
-  if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return make_error(
-        ExitCode::kPermission, 0,
-        "{} may be written by others (mode {:o}), who then decide what it runs: chmod go-w, or --trust",
-        image.path(), st.st_mode & 07777);
-  }
-  return {};
-}
 
 std::string directory_of(const std::string& path) {
   size_t slash = path.rfind('/');
@@ -43,10 +23,9 @@ std::string directory_of(const std::string& path) {
 
 }  // namespace
 
-Result<RestartPlan> open_plan(const std::string& image_path, bool trust) {
+Result<RestartPlan> open_plan(const std::string& image_path) {
   auto image = ImageChain::open(image_path);
   if (!image.ok()) return image.error();
-  for (size_t i = 0; i < image->size() && !trust; ++i) CKPT_TRY(check_writers(image->image(i)));
   RestartPlan plan;
   plan.image = std::make_unique<ImageChain>(std::move(*image));
   // The program comes back in its own working directory: what is written there later needs a whole path.
@@ -56,7 +35,7 @@ Result<RestartPlan> open_plan(const std::string& image_path, bool trust) {
   for (const ParsedThread& t : plan.image->meta().threads) plan.tids.push_back(t.record.tid);
   for (const ParsedNote& n : plan.image->meta().notes) {
     if (n.severity == 2) {
-      return make_error(ExitCode::kUnsupported, 0, "{} cannot be restarted: {}", image_path, n.text);
+      return make_error(ExitCode::kNotRestartable, 0, "{} cannot be restarted: {}", image_path, n.text);
     }
     if (n.severity == 1) plan.notes.emplace_back(n.text);
   }
@@ -108,6 +87,11 @@ Result<void> load_eagerly(RestartPlan& plan, const VerifyProgress& progress) {
   return {};
 }
 
+std::string kept_files_of(const ImageChain& image, const std::string& image_directory) {
+  const KeptName name = kept_directory_of(image.path());
+  return name.text[0] == '\0' ? "" : image_directory + "/" + name.text;
+}
+
 Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress& progress) {
   const ImageMeta& meta = plan.image->meta();
   auto vdso = find_vdso();
@@ -118,6 +102,7 @@ Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress
   DescriptorOptions options;
   options.image_directory = plan.image_directory;
   options.sequence = plan.image->brief().sequence;
+  options.kept_files = kept_files_of(*plan.image, plan.image_directory);
   CKPT_TRY(check_descriptors(meta, options));
   if (loading == Loading::kNone) CKPT_TRY(plan.image->verify_used(2, progress));
   if (loading == Loading::kNone || loading == Loading::kEager) return load_eagerly(plan, progress);

@@ -28,8 +28,11 @@ struct RestartPlan {
   const ProcessRecord& process() const { return image->meta().process.record; }
 };
 
-// Opens the image and checks who may have written it. trust: whoever.
-Result<RestartPlan> open_plan(const std::string& image_path, bool trust);
+// Opens the image with those below it.
+Result<RestartPlan> open_plan(const std::string& image_path);
+
+// Where files of the program are kept beside the image, if any are; empty: it is no image of a directory.
+std::string kept_files_of(const ImageChain& image, const std::string& image_directory);
 
 enum class Loading { kAuto, kEager, kLazy, kNone };
 

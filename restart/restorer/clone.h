@@ -20,12 +20,12 @@ struct CloneResult {
 };
 
 // set_tid 0: whatever is next. flags: CLONE_NEW*.
-inline CloneResult clone_process(uint64_t flags, int set_tid) {
+inline CloneResult clone_process(uint64_t flags, int set_tid, int exit_signal = SIGCHLD) {
   CloneResult result;
   clone_args args{};
   args.flags = flags | CLONE_PIDFD;
   args.pidfd = reinterpret_cast<uint64_t>(&result.pidfd);
-  args.exit_signal = SIGCHLD;
+  args.exit_signal = static_cast<uint64_t>(exit_signal);
   if (set_tid != 0) {
     args.set_tid = reinterpret_cast<uint64_t>(&set_tid);
     args.set_tid_size = 1;

@@ -17,8 +17,10 @@
 #include "restart/descriptors/working_fds.h"
 #include "restart/feed/loader.h"
 #include "restart/plan/memory_plan.h"
+#include "restart/plan/plan.h"
 #include "restart/plan/restorer_range.h"
 #include "restart/plan/shared_objects.h"
+#include "restart/tree/lost_children.h"
 #include "restart/tree/namespaces.h"
 
 #ifndef PR_SET_THP_DISABLE
@@ -77,20 +79,30 @@ Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFd
   return {};
 }
 
-Result<void> restore_surroundings(const ImageMeta& meta, ReportChannel& report) {
+// A directory without a name, as that one was.
+bool enter_unnamed_directory(const std::string& image_directory) {
+  for (const std::string& where : {image_directory, std::string("/tmp")}) {
+    std::string name = where + "/.ckpt-restored-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) continue;
+    const bool entered = chdir(name.c_str()) == 0;
+    rmdir(name.c_str());
+    if (entered) return true;
+  }
+  return chdir("/") == 0;
+}
+
+Result<void> restore_surroundings(const ImageMeta& meta, const std::string& image_directory) {
   const ParsedProcess& process = meta.process;
   std::string cwd(process.cwd);
   constexpr std::string_view kDeleted = " (deleted)";
   if (chdir(cwd.c_str()) != 0) {
     bool was_deleted = cwd.size() > kDeleted.size() &&
                        std::string_view(cwd).substr(cwd.size() - kDeleted.size()) == kDeleted;
-    if (!was_deleted || chdir("/") != 0) {
+    if (!was_deleted || !enter_unnamed_directory(image_directory)) {
       return make_error(ExitCode::kFileChanged, errno,
                         "the program's working directory {} cannot be entered ({}): make it again", cwd,
                         errno_name(errno));
     }
-    report.note(fmt::format(
-        "the program's working directory {} was gone before the checkpoint: it comes back in /", cwd));
   }
   umask(process.record.umask);
   if (process.record.no_new_privs == 1) prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -150,12 +162,14 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   take_job_place(spec.place);
   CKPT_TRY(clear_the_way(spec, report, fds));
   report.send(ReportKind::kStage, static_cast<int32_t>(RestartStage::kProcess));
-  CKPT_TRY(restore_surroundings(meta, report));
+  CKPT_TRY(restore_surroundings(meta, spec.image_directory));
+  if (spec.is_alone) make_lost_children(meta, report);
   SharedObjects objects(meta);
   DescriptorOptions options;
   options.working = &fds.working;
   options.image_directory = spec.image_directory;
   options.sequence = spec.image->brief().sequence;
+  options.kept_files = kept_files_of(*spec.image, spec.image_directory);
   options.say = [&report](std::string_view line) { report.note(line); };
   options.mapped_objects = spec.job != nullptr ? spec.job->mapped_objects : objects.numbers();
   if (spec.job != nullptr) {

@@ -42,6 +42,7 @@ struct ProcessSpec {
   FeedFds feed;        // none: nothing is filled in
   int loader_fd = -1;  // socket; -1: nothing is lazy
   bool new_pid_namespace = false;
+  bool is_alone = false;  // no job: children that were not saved have been killed
   JobPlace place = JobPlace::kRestarters;
   const JobSpec* job = nullptr;  // nullptr: alone
   std::string image_directory;   // where tails of files that have grown are kept

@@ -3,6 +3,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -206,6 +207,62 @@ TEST_P(Files, DeletedFileWrittenBetweenPrepareAndStop) {
     VERIFY(pread(5, back, 3, 4096) == 3 && memcmp(back, "new", 3) == 0);
   };
   trip.run();
+}
+
+// Which name is left, and when the other was removed.
+TEST_P(Files, RemovedNameOfAFileWithAnother) {
+  struct stat before[4];
+  trip.setup = [&] {
+    for (const char* d : {"tmp", "new", "far", "far/away"}) std::filesystem::create_directory(dir / d);
+    const char* const removed[] = {"a", "tmp/mail", "b", "late"};
+    const char* const other[] = {"other", "new/mail", "far/away/b", "kept"};
+    for (int i = 0; i < 4; ++i) {
+      const int fd = open_at(10 + i, dir / removed[i], O_RDWR | O_CREAT);
+      VERIFY(write(fd, "before ", 7) == 7);
+      std::filesystem::create_hard_link(dir / removed[i], dir / other[i]);
+      if (i < 3) std::filesystem::remove(dir / removed[i]);
+    }
+    open_at(20, "/proc/self/fd/10", O_RDONLY);
+  };
+  trip.before_stop = [&] { std::filesystem::remove(dir / "late"); };
+  trip.verify = [&] {
+    for (int fd = 10; fd < 14; ++fd) VERIFY(write(fd, "after", 5) == 5);
+    VERIFY_EQ(read_some(20, 20), "before after");
+  };
+  trip.meanwhile = [&] {
+    int i = 0;
+    for (const char* name : {"other", "new/mail", "far/away/b", "kept"})
+      stat((dir / name).c_str(), &before[i++]);
+  };
+  trip.run();
+  for (const char* name : {"other", "new/mail", "kept"})
+    EXPECT_EQ(read_file(dir / name), "before after") << name;
+  struct stat now;
+  stat((dir / "other").c_str(), &now);
+  EXPECT_EQ(now.st_ino, before[0].st_ino);
+  // Too far away: a copy, and that is said.
+  EXPECT_EQ(read_file(dir / "far/away/b"), "before ");
+  ASSERT_EQ(trip.notes.size(), 1u);
+  EXPECT_NE(trip.notes[0].find("another name"), std::string::npos) << trip.notes[0];
+}
+
+TEST_P(Files, RemovedDeviceAndFifo) {
+  trip.setup = [&] {
+    mkfifo((dir / "fifo").c_str(), 0600);
+    open_at(5, dir / "fifo", O_RDWR);
+    VERIFY(write(5, "in it", 5) == 5);
+    std::filesystem::remove(dir / "fifo");
+    if (mknod((dir / "null").c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0) return;
+    if (const int fd = open((dir / "null").c_str(), O_RDWR); fd >= 0) move_to(fd, 6);  // mounted nodev?
+    std::filesystem::remove(dir / "null");
+  };
+  trip.verify = [&] {
+    VERIFY_EQ(read_some(5, 10), "in it");
+    VERIFY(write(5, "again", 5) == 5);
+    if (fcntl(6, F_GETFD) == 0) VERIFY_EQ(write(6, "x", 1), 1);
+  };
+  trip.run();
+  EXPECT_TRUE(trip.notes.empty());
 }
 
 TEST_P(Files, GrownFileIsCutAndItsTailKept) {

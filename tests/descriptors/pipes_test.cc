@@ -1,6 +1,8 @@
 #include <fcntl.h>
 #include <pty.h>
+#include <sys/inotify.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -116,17 +118,19 @@ TEST_P(Pipes, FilledBetweenPrepareAndStop) {
 }
 
 TEST_P(Pipes, OneEndOnlyGivesErrors) {
+  pid_t keeper = 0;
   trip.setup = [&] {
     pipe_at(5, 6);
-    int keeper = fork();
+    keeper = fork();
     if (keeper == 0) {
       pause();
       _exit(0);
     }
+    VERIFY(write(6, "lost", 4) == 4);
     close(6);
-    move_to(socket(AF_NETLINK, SOCK_RAW, 0), 8);
-    kill(keeper, SIGKILL);
+    move_to(inotify_init1(0), 8);
   };
+  trip.after_stop = [&] { kill(keeper, SIGKILL); };
   trip.verify = [&] {
     signal(SIGPIPE, SIG_IGN);
     VERIFY_EQ(read_some(5, 10), "");
@@ -134,8 +138,9 @@ TEST_P(Pipes, OneEndOnlyGivesErrors) {
     VERIFY(write(8, "x", 1) == -1 && errno == EPIPE);
   };
   trip.run();
-  ASSERT_EQ(trip.notes.size(), 2u);
+  ASSERT_EQ(trip.notes.size(), 3u);
   EXPECT_NE(trip.notes[0].find("descriptor 5 (pipe:["), std::string::npos) << trip.notes[0];
+  EXPECT_NE(trip.notes[0].find("4 bytes"), std::string::npos) << trip.notes[0];
 }
 
 TEST_P(Pipes, Fifos) {
@@ -154,6 +159,39 @@ TEST_P(Pipes, Fifos) {
     VERIFY_EQ(read_some(5, 100), "");
   };
   trip.run();
+}
+
+// Whoever wrote has gone, or lives on elsewhere: the bytes belong to who reads.
+TEST_P(Pipes, BytesOfAFifoThatIsOnlyRead) {
+  const std::string fifo = dir / "fifo";
+  trip.setup = [&] {
+    mkfifo(fifo.c_str(), 0600);
+    open_at(5, fifo, O_RDONLY | O_NONBLOCK);
+    const int writer = open(fifo.c_str(), O_WRONLY);
+    VERIFY(write(writer, "queued", 6) == 6);
+    close(writer);
+  };
+  trip.verify = [&] {
+    VERIFY_EQ(read_some(5, 100), "queued");
+    VERIFY_EQ(read_some(5, 100), "");
+  };
+  trip.run();
+  EXPECT_TRUE(trip.notes.empty());
+}
+
+TEST_P(Pipes, BytesOfAPipeThatNobodyWritesToAnyMore) {
+  trip.setup = [&] {
+    pipe_at(5, 6);
+    VERIFY(write(6, "the last", 8) == 8);
+    close(6);
+  };
+  trip.verify = [&] {
+    VERIFY_EQ(read_some(5, 3), "the");
+    VERIFY_EQ(read_some(5, 100), " last");
+    VERIFY_EQ(read_some(5, 100), "");
+  };
+  trip.run();
+  EXPECT_TRUE(trip.notes.empty());
 }
 
 TEST_P(Pipes, StandardStreamsAreTheRestarters) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <thread>
 
 #include "tests/descriptors/harness.h"
 
@@ -254,20 +255,32 @@ TEST_P(Sockets, AddressInUseIsNamed) {
   close(holder);
 }
 
-TEST_P(Sockets, ConnectionsAreNamedAndGiveErrors) {
+TEST_P(Sockets, ConnectionsToOthersAreNamedAndReset) {
+  int listener = socket(AF_INET, SOCK_STREAM, 0);
+  auto address = loopback(0);
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(listener, 1), 0);
+  address = loopback(port_of(listener));
+  std::thread other([&] {
+    int accepted = accept(listener, nullptr, nullptr);
+    EXPECT_EQ(write(accepted, "unread", 6), 6);
+    char byte;
+    EXPECT_LE(read(accepted, &byte, 1), 0);
+    close(accepted);
+  });
   trip.setup = [&] {
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
-    auto address = loopback(0);
-    VERIFY(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
-           listen(listener, 5) == 0);
-    address = loopback(port_of(listener));
     move_to(socket(AF_INET, SOCK_STREAM, 0), 20);
     VERIFY(connect(20, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
-    close(accept(listener, nullptr, nullptr));
-    close(listener);
+    pollfd p{20, POLLIN, 0};
+    poll(&p, 1, -1);
   };
-  trip.verify = [&] { VERIFY_EQ(read_some(20, 10), ""); };
+  trip.verify = [&] {
+    VERIFY_EQ(read_some(20, 10), "unread");
+    VERIFY_EQ(read_some(20, 10), fmt::format("errno {}", ECONNRESET));
+  };
   trip.run();
+  other.join();
+  close(listener);
   ASSERT_EQ(trip.notes.size(), 1u);
   EXPECT_EQ(trip.notes[0].find("descriptor 20 (socket:["), 0u) << trip.notes[0];
 }

@@ -39,14 +39,14 @@ uint64_t number_of(const ckpt::Manifest& manifest, const ckpt::BirthPlan& plan) 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string text(reinterpret_cast<const char*>(data), size);
   text = !text.empty() && text[0] == '!' ? text.substr(1) : sealed(std::move(text));
-  const auto manifest = ckpt::parse_manifest(text, "manifest");
+  auto manifest = ckpt::parse_manifest(text, "manifest");
   if (!manifest.ok()) {
     ckpt::judge(manifest.error(), "manifest");
     return 0;
   }
   int next = 5'000'000;
   const auto* root = manifest->member(manifest->root);
-  const auto plan = ckpt::plan_births(*manifest, {root->sid, root->pgid}, [&] { return next++; });
+  auto plan = ckpt::plan_births(*manifest, {root->sid, root->pgid}, [&] { return next++; });
   if (plan.ok()) {
     ckpt::judge(number_of(*manifest, *plan), "manifest");
   } else {

@@ -38,6 +38,16 @@ def stat_of(pid):
         return None
 
 
+def name_of(pid):
+    with open(f"/proc/{pid}/comm") as f:
+        return f.read().strip()
+
+
+def processor_time(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        return sum(int(x) for x in f.read().rpartition(")")[2].split()[11:13])
+
+
 def tree(root):
     """pids of root and its living descendants."""
     parents = {}
@@ -202,6 +212,8 @@ class Capture(Job):
         child = self.start("bash", "-c", "echo up; cat; :", ready="up", options=["--increments", "3"])
         self.settle(child.pid, 2)
         answers = [self.now(child.pid) for _ in range(3)]
+        if answers[0]["mode"] == "fork":
+            self.skipTest("no increments in mode fork")
         self.assertEqual([a["parent_sequence"] for a in answers], [0, 1, 2])
         self.assertTrue(os.path.isdir(answers[0]["job"]))  # the others need it
         for m in self.manifest(answers[2])["members"]:
@@ -214,7 +226,9 @@ class Capture(Job):
                 child = self.start("bash", "-c", "echo up; cat; :", ready="up", options=["--mode", mode])
                 self.settle(child.pid, 2)
                 answer = self.now(child.pid)
-                self.assertEqual((answer["mode"], answer["members"]), (mode, 2))
+                # Without full userfaultfd (an ordinary user, most often) fork takes their place.
+                self.assertIn(answer["mode"], [mode, "fork"] if os.geteuid() != 0 else [mode])
+                self.assertEqual(answer["members"], 2)
                 self.assertEqual(self.run_ckpt("verify", answer["job"]).returncode, 0)
                 os.kill(child.pid, signal.SIGKILL)
 
@@ -242,7 +256,7 @@ class Refused(Job):
     def test_cleared_environment(self):
         child = self.start("bash", "-c", "echo up; env -i /bin/cat; :", ready="up")
         self.settle(child.pid, 2)
-        wait_for("cat", lambda: open(f"/proc/{tree(child.pid)[1]}/comm").read() == "cat\n")
+        wait_for("cat", lambda: name_of(tree(child.pid)[1]) == "cat")
         self.refuse(child.pid, 78, tree(child.pid)[1], "cat", "without libckpt_rt.so")
 
     def test_stopped_member(self):
@@ -260,6 +274,39 @@ class Refused(Job):
         done = self.run_ckpt("now", child.pid)
         self.assertEqual(done.returncode, 78, done.stderr)
         self.assertIn("--only", done.stderr)
+
+
+    def test_member_that_is_stopped_meanwhile(self):
+        """Nobody waits for it, standing or held."""
+        for point in ("joined", "prepared", "held", "stopped", "standing", "sampled"):
+            with self.subTest(point=point):
+                child = self.start("bash", "-c", "echo up; cat; :", ready="up", options=["--stop-timeout", "500ms"],
+                                   env=clean(CKPT_TEST_POINT=f"member.{point}@cat=stop"))
+                cat = self.settle(child.pid, 2)[1]
+                done = self.run_ckpt("now", child.pid)
+                self.assertIn(done.returncode, (69, 75), done.stderr)
+                self.assertIn(str(cat), done.stderr)
+                os.kill(cat, signal.SIGCONT)
+                self.now(child.pid)
+                self.assertEqual(self.leftovers(), [])
+
+    def test_leader_that_is_stopped(self):
+        """The others go on without it."""
+        for point in ("standing", "sampled"):
+            with self.subTest(point=point):
+                child = self.start("bash", "-c", f"echo up; sleep 1000 & {BUSY}", ready="up",
+                                   options=["--stop-timeout", "500ms"],
+                                   env=clean(CKPT_TEST_POINT=f"leader.{point}@sleep=stop"))
+                bash, sleep = self.settle(child.pid, 2)
+                asker = subprocess.Popen([CKPT, "now", str(sleep)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                         text=True, env=clean())
+                wait_for("stop", lambda: stat_of(sleep)[1] == "T")
+                before = processor_time(bash)
+                wait_for("bash goes on", lambda: processor_time(bash) > before + 10)
+                os.kill(sleep, signal.SIGCONT)
+                asker.communicate(timeout=60)
+                self.now(bash)
+                self.assertEqual(self.leftovers(), [])
 
 
 class Busy(Job):
@@ -305,7 +352,7 @@ class Interval(Job):
         return max([0] + [int(p.split(".")[-2]) for p in glob.glob(self.images + "/*.job")])
 
     def test_one_timer_and_an_heir(self):
-        child = self.start("bash", "-c", "cat & cat & echo up; wait; :", ready="up", options=["--every", "500ms"])
+        child = self.start("bash", "-c", "sleep 1000 & sleep 1000 & echo up; wait; :", ready="up", options=["--every", "500ms"])
         members = self.settle(child.pid, 3)
         wait_for("three checkpoints", lambda: self.newest() >= 3)
         leaders = {line.split(" pid ")[1].split(":")[0] for line in self.log().splitlines() if ": job " in line}
@@ -328,7 +375,7 @@ class Kill(Job):
         env = clean(CKPT_TEST_POINT=f"{point}@{program}=kill:2")
         child = self.start("bash", "-c", f"echo up; sleep 1000 & cat & {BUSY}", ready="up", env=env)
         members = self.settle(child.pid, 3)
-        names = {open(f"/proc/{p}/comm").read().strip(): p for p in members}
+        names = {name_of(p): p for p in members}
         first = self.now(names[asked])
         done = self.run_ckpt("now", "--json", names[asked])
         wait_for(f"death at {point}", lambda: (stat_of(names[program]) or (0, "Z"))[1] in "ZX")
@@ -338,8 +385,8 @@ class Kill(Job):
         alive = [p for n, p in names.items() if n != program]
         # Whoever computes goes on to compute; nobody stands.
         if program != "bash":
-            before = self.processor_time(names["bash"])
-            wait_for("bash goes on", lambda: self.processor_time(names["bash"]) > before)
+            before = processor_time(names["bash"])
+            wait_for("bash goes on", lambda: processor_time(names["bash"]) > before)
         # What has its final name is whole; what is left of others goes with the next checkpoint at the latest.
         self.assertTrue(os.path.isdir(first["job"]))
         for job in glob.glob(self.images + "/*.job"):
@@ -353,10 +400,6 @@ class Kill(Job):
         for pid in alive:
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.images)
-
-    def processor_time(self, pid):
-        with open(f"/proc/{pid}/stat") as f:
-            return sum(int(x) for x in f.read().rpartition(")")[2].split()[11:13])
 
     def test_members(self):
         for point in self.MEMBER:

@@ -241,6 +241,48 @@ class Trees(unittest.TestCase):
         open(os.path.join(tree.work, "go"), "w").close()
         self.assertEqual(tree.finish()[0], 0)
 
+    def test_killed_restarts(self):
+        """ckpt-restart killed at many moments: then none of the tree is left, or, later, all of it runs."""
+        tree, image = self.checkpointed()
+        with open(os.path.join(image, "manifest.json")) as f:
+            members = sum(1 for m in json.load(f)["members"] if m.get("image"))
+        began = time.monotonic()
+        tree.restart(image)
+        took = time.monotonic() - began
+        tree.kill()
+        none = 0
+        for i in range(12):
+            tree.start([RESTART, image], True)
+            time.sleep(took * (i + 1) / 11)
+            tree.child.kill()
+            tree.child.wait(PATIENCE)
+
+            def settled():
+                # Helpers and zombies are gone or ours to reap; the others end, or are all there and run.
+                for pid in jobs.descendants(os.getpid()):
+                    try:
+                        os.waitpid(pid, os.WNOHANG)
+                    except ChildProcessError:
+                        pass
+                left = [p for p in jobs.descendants(os.getpid()) if jobs.state_of(p) not in "Z?"]
+                return left == [] or (len(left) == members and all(not jobs.is_restarter(p) for p in left))
+            wait_for(settled, f"the end of a tree whose restart was killed after {took * (i + 1) / 11:.3f} s")
+            none += jobs.descendants(os.getpid()) == set()
+            tree.child = subprocess.Popen(["true"])
+            tree.kill()
+        self.assertGreater(none, 0)
+        tree.restart(image)
+        open(os.path.join(tree.work, "go"), "w").close()
+        self.assertEqual(tree.finish()[0], 0)
+
+    def test_detached(self):
+        tree, image = self.checkpointed()
+        done = subprocess.run([RESTART, "--detach", image], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                              timeout=PATIENCE, cwd=tree.work, env=environment(), check=True)
+        root = int(done.stdout)
+        open(os.path.join(tree.work, "go"), "w").close()
+        self.assertEqual(os.waitpid(root, 0)[1], 0)  # we have adopted it
+
     def test_a_taken_id(self):
         tree, image = self.checkpointed()
         pid = max(m["pid"] for m in json.load(open(os.path.join(image, "manifest.json")))["members"] if m.get("image"))

@@ -82,6 +82,26 @@ print(m[:] == b'hello'.ljust(32768, b'\\0'), flush=True)
 """
 
 
+# The name that it was mapped by is gone, another is left.
+RENAMED = START + """
+with open('first', 'w+b') as f:
+    f.write(b'x' * 100000)
+    f.flush()
+    m = mmap.mmap(f.fileno(), 0)
+    private = mmap.mmap(f.fileno(), 0, mmap.MAP_PRIVATE)
+private[5000] = 33
+os.link('first', 'second')
+os.unlink('first')
+for fd in os.listdir('/proc/self/fd'):
+    try:
+        if 'first' in os.readlink('/proc/self/fd/' + fd): os.close(int(fd))  # mmap keeps one
+    except OSError: pass
+wait()
+m[0:5] = b'after'
+print(open('second', 'rb').read(6), os.stat('second').st_nlink, private[4999:5001], flush=True)
+"""
+
+
 class VanishedFiles(unittest.TestCase):
     def setUp(self):
         # On a disk: /tmp may be in memory.
@@ -125,6 +145,11 @@ class VanishedFiles(unittest.TestCase):
                 self.assertEqual(self.output(), f"up\nTrue {(5 << 20) + 1000}\n")
                 shutil.rmtree(self.path("images"))
                 os.unlink(self.path("go"))
+
+    def test_another_name_is_left(self):
+        self.killed(RENAMED)
+        self.restart()
+        self.assertEqual(self.output(), "up\nb'afterx' 1 b'x!'\n")
 
     def test_holes_written_since(self):
         def write():

@@ -216,6 +216,14 @@ TEST(Settings, TheSizeOfSegmentsCanBeLeftToUs) {
   EXPECT_FALSE(parse({})->segment_auto);
 }
 
+TEST(Settings, KeptFiles) {
+  EXPECT_EQ(parse({})->files, KeptFiles::kAuto);
+  EXPECT_EQ(parse({{"CKPT_FILES", "none"}})->files, KeptFiles::kNone);
+  EXPECT_EQ(parse({{"CKPT_FILES", "links"}})->files, KeptFiles::kLinks);
+  EXPECT_EQ(parse({{"CKPT_FILES", "copies"}})->files, KeptFiles::kCopies);
+  EXPECT_FALSE(parse({{"CKPT_FILES", "all"}}).ok());
+}
+
 // Whatever the text, there is an answer, and what is accepted keeps the documented bounds.
 TEST(Settings, AnyTextIsAnswered) {
   const char* names[] = {"CKPT_DIR",    "CKPT_EVERY",        "CKPT_MODE", "CKPT_SEGMENT",    "CKPT_POOL",

@@ -6,7 +6,9 @@
 #include <sys/sysmacros.h>
 
 #include "base/clock.h"
+#include "image/write/kept_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/other_name.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -56,11 +58,35 @@ bool has_volatile_inodes(int64_t type) {
   }
 }
 
+constexpr int64_t kMessageQueues = 0x19800202;  // file system type
+
 // Where a regular file is not bytes that could be copied.
 bool has_no_bytes(int64_t type) {
-  constexpr int64_t kMqueue = 0x19800202, kSecretMemory = 0x5345434d, kNamespaces = 0x6e736673,
-                    kPidFs = 0x50494446, kDmaBuf = 0x444d4142;
-  return type == kMqueue || type == kSecretMemory || type == kNamespaces || type == kPidFs || type == kDmaBuf;
+  constexpr int64_t kSecretMemory = 0x5345434d, kNamespaces = 0x6e736673, kPidFs = 0x50494446,
+                    kDmaBuf = 0x444d4142;
+  return type == kMessageQueues || type == kSecretMemory || type == kNamespaces || type == kPidFs ||
+         type == kDmaBuf;
+}
+
+// Where every system has a character device, in case this one's name was removed; nullptr: nowhere.
+const char* usual_name(uint32_t mode, uint64_t rdev) {
+  if ((mode & S_IFMT) != S_IFCHR || major(rdev) != 1) return nullptr;
+  switch (minor(rdev)) {
+    case 3:
+      return "/dev/null";
+    case 5:
+      return "/dev/zero";
+    case 7:
+      return "/dev/full";
+    case 8:
+      return "/dev/random";
+    case 9:
+      return "/dev/urandom";
+    case 11:
+      return "/dev/kmsg";
+    default:
+      return nullptr;
+  }
 }
 
 OpenFileKind anonymous_kind(std::string_view link) {
@@ -68,6 +94,7 @@ OpenFileKind anonymous_kind(std::string_view link) {
   if (link == "anon_inode:[eventpoll]") return OpenFileKind::kEpoll;
   if (link == "anon_inode:[timerfd]") return OpenFileKind::kTimerFd;
   if (link == "anon_inode:[signalfd]") return OpenFileKind::kSignalFd;
+  if (link == "anon_inode:[pidfd]") return OpenFileKind::kPidFd;
   return OpenFileKind::kOther;
 }
 
@@ -87,7 +114,7 @@ uint32_t pipe_ends(uint32_t open_flags) {
 // The link is kept as the path, without the kernel's " (deleted)"; d.named says whether it leads to
 // this very file.
 Result<void> DescriptorCapture::read_path(CapturedDescriptor& d) {
-  long n = read_link(tid_, d.fd, text_.data(), 8192);
+  long n = read_link(tid_of(d), d.fd, text_.data(), 8192);
   if (n == -ENOENT) d.looked = false;  // closed, perhaps for a moment: the stop looks again
   std::string_view link = n < 0 ? std::string_view("(path too long)") : std::string_view(text_.data(), n);
   d.named = false;
@@ -96,6 +123,11 @@ Result<void> DescriptorCapture::read_path(CapturedDescriptor& d) {
     long r = sys::call(__NR_newfstatat, AT_FDCWD, text_.data(), &st,
                        S_ISLNK(d.now.mode) ? AT_SYMLINK_NOFOLLOW : 0);
     d.named = r == 0 && st.st_dev == d.now.device && st.st_ino == d.now.inode;
+  }
+  if (!d.named && d.now.links > 0 && (S_ISREG(d.now.mode) || S_ISFIFO(d.now.mode)) && link.starts_with('/')) {
+    std::string_view removed = link;
+    if (removed.ends_with(kDeletedSuffix)) removed.remove_suffix(kDeletedSuffix.size());
+    if (take_other_name(d, removed)) return {};
   }
   if (!d.named && link.ends_with(kDeletedSuffix)) link.remove_suffix(kDeletedSuffix.size());
   if (d.path_len == link.size() && std::memcmp(d.path, link.data(), link.size()) == 0) return {};
@@ -106,6 +138,39 @@ Result<void> DescriptorCapture::read_path(CapturedDescriptor& d) {
   d.path = copy;
   d.path_len = static_cast<uint32_t>(link.size());
   return {};
+}
+
+bool DescriptorCapture::has_names_of_others(const CapturedDescriptor& d) const {
+  return d.now.links > (kept_files_ < 0 ? 0 : count_kept_links(kept_files_, d.now.device, d.now.inode));
+}
+
+// Its first name was removed, it still has another.
+bool DescriptorCapture::take_other_name(CapturedDescriptor& d, std::string_view removed) {
+  auto take = [&](const char* name, uint32_t length) {
+    d.other_name = d.path = name;
+    d.other_name_len = d.path_len = length;
+    return d.named = true;
+  };
+  if (d.other_name != nullptr && is_name_of(d.other_name, d.now.device, d.now.inode))
+    return take(d.other_name, d.other_name_len);
+  for (const auto& other : entries_) {
+    if (other.named && other.now.inode == d.now.inode && other.now.device == d.now.device &&
+        is_name_of(other.path, d.now.device, d.now.inode))
+      return take(other.path, other.path_len);
+  }
+  struct statfs fs {};
+  if (standing_ || !has_names_of_others(d) ||
+      sys::call(__NR_statfs, TaskPath(tid_, "fd", d.fd).c_str(), &fs) != 0 ||
+      has_volatile_inodes(fs.f_type) || has_no_bytes(fs.f_type)) {
+    return false;
+  }
+  char found[4096];
+  const size_t length = find_other_name(removed, d.now.device, d.now.inode, found);
+  if (length == 0) return false;
+  char* copy = static_cast<char*>(arena_->allocate(length + 1, 1));
+  if (copy == nullptr) return false;
+  std::memcpy(copy, found, length + 1);
+  return take(copy, static_cast<uint32_t>(length));
 }
 
 Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
@@ -130,7 +195,7 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
     if (d.kind == OpenFileKind::kOther) return {};
     FdInfo info;
     long r = d.proc_fd >= 0 ? reread_fdinfo(d.proc_fd, text_, *arena_, info)
-                            : read_fdinfo(tid_, d.fd, text_, *arena_, info);
+                            : read_fdinfo(tid_of(d), d.fd, text_, *arena_, info);
     if (r < 0) return {};  // closed while the program runs: the stop looks again
     return read_details(d, info);
   }
@@ -139,7 +204,7 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
     case S_IFDIR: {
       if (!d.named) {
         struct statfs fs {};
-        sys::call(__NR_statfs, TaskPath(tid_, "fd", d.fd).c_str(), &fs);
+        sys::call(__NR_statfs, TaskPath(tid_of(d), "fd", d.fd).c_str(), &fs);
         if (path.starts_with("/memfd:") && d.now.links == 0) {
           d.kind = OpenFileKind::kMemfd;
           d.path += sizeof("/memfd:") - 1;
@@ -147,6 +212,7 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
           if (fs.f_type == HUGETLBFS_MAGIC) d.value = static_cast<uint64_t>(fs.f_bsize);
           return {};
         }
+        if (path.starts_with('/') && fs.f_type == kMessageQueues) d.kind = OpenFileKind::kMessageQueue;
         if (!path.starts_with('/') || has_no_bytes(fs.f_type)) return {};
         if (!has_volatile_inodes(fs.f_type)) d.flags |= kOpenFileDeleted;
       }
@@ -155,13 +221,20 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
     }
     case S_IFIFO:
       d.flags |= pipe_ends(d.now.open_flags);
-      d.kind = path.starts_with('/') ? OpenFileKind::kFifo : OpenFileKind::kPipe;
+      // One whose name was removed is a pipe.
+      d.kind = d.named ? OpenFileKind::kFifo : OpenFileKind::kPipe;
       return {};
     case S_IFCHR:
     case S_IFBLK:
       if (type == S_IFCHR && is_terminal(d.now.rdev, path)) {
         d.kind = OpenFileKind::kTerminal;
       } else if (can_be_opened_again(d.now.mode, d.now.rdev)) {
+        const char* usual = d.named ? d.path : usual_name(d.now.mode, d.now.rdev);
+        if (usual == nullptr) return {};
+        if (usual != d.path) {
+          d.path = usual;
+          d.path_len = static_cast<uint32_t>(std::strlen(usual));
+        }
         d.kind = OpenFileKind::kDevice;
       }
       return {};
@@ -173,10 +246,28 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
 Result<void> DescriptorCapture::read_locks(CapturedDescriptor& d) {
   FdInfo info;
   long r = d.proc_fd >= 0 ? reread_fdinfo(d.proc_fd, text_, *arena_, info)
-                          : read_fdinfo(tid_, d.fd, text_, *arena_, info);
+                          : read_fdinfo(tid_of(d), d.fd, text_, *arena_, info);
   if (r < 0) return {};
   if (!info.has_locks && !d.has_locks) return {};
   return read_details(d, info);
+}
+
+// A watch is on an open file, whatever has its number now. nullptr: the number is still that file's, or no
+// descriptor is known to be.
+const CapturedDescriptor* DescriptorCapture::watched_by(const CapturedDescriptor& epoll, int number,
+                                                        uint64_t inode) const {
+  for (const auto& d : entries_) {
+    if (d.fd == number && d.now.inode == inode) return nullptr;
+  }
+  struct {
+    uint32_t epoll, number, offset;
+  } slot{static_cast<uint32_t>(epoll.fd), static_cast<uint32_t>(number), 0};
+  constexpr int kCompareWatched = 7;  // KCMP_EPOLL_TFD of linux/kcmp.h
+  for (const auto& d : entries_) {
+    if (d.now.inode == inode && sys::call(__NR_kcmp, tid_, tid_, kCompareWatched, d.fd, &slot) == 0)
+      return &d;
+  }
+  return nullptr;
 }
 
 // Turns the lines of fdinfo that belong to one kind into details.
@@ -190,6 +281,10 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
     d.details_len = 0;
     return {};
   }
+  if (d.kind == OpenFileKind::kPidFd) {
+    d.value = static_cast<uint64_t>(info.pidfd);
+    return {};
+  }
   ByteWriter out(*arena_);
   TimerDetail timer{};
   bool has_timer = false;
@@ -199,9 +294,10 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
     if (line.starts_with("lock:")) {
       // "lock:\t1: POSIX  ADVISORY  WRITE 123 fe:00:456 0 EOF"
       LockDetail lock{};
-      if (line.find("->") != std::string_view::npos || line.find("LEASE") != std::string_view::npos) continue;
+      if (line.find("->") != std::string_view::npos) continue;
       lock.kind =
-          static_cast<uint32_t>(line.find("FLOCK") != std::string_view::npos    ? FileLockKind::kFlock
+          static_cast<uint32_t>(line.find("LEASE") != std::string_view::npos    ? FileLockKind::kLease
+                                : line.find("FLOCK") != std::string_view::npos  ? FileLockKind::kFlock
                                 : line.find("OFDLCK") != std::string_view::npos ? FileLockKind::kOpenFileLock
                                                                                 : FileLockKind::kPosix);
       lock.write = line.find(" WRITE ") != std::string_view::npos;
@@ -215,6 +311,14 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
     } else if (number_after(line, "tfd:", 10, a) && number_after(line, "events:", 16, b) &&
                number_after(line, "data:", 16, c)) {
       EpollWatchDetail watch{static_cast<int32_t>(a), static_cast<uint32_t>(b), c};
+      uint64_t inode = 0;
+      const CapturedDescriptor* other =
+          standing_ && number_after(line, "ino:", 16, inode) ? watched_by(d, watch.fd, inode) : nullptr;
+      if (other != nullptr) {
+        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kMovedWatch), sizeof(MovedWatchDetail)});
+        out.put(MovedWatchDetail{watch, other->fd, 0});
+        continue;
+      }
       out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kEpollWatch), sizeof(watch)});
       out.put(watch);
     } else if (number_after(line, "clockid:", 10, a)) {

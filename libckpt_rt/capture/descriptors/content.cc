@@ -28,13 +28,13 @@ constexpr int64_t kTimeStampDoubt = 20'000'000;
 
 // A description of our own, so that the program's offset stays where it is.
 int DescriptorCapture::open_for_reading(const CapturedDescriptor& d) const {
-  TaskPath path(tid_, "fd", d.fd);
+  TaskPath path(tid_of(d), "fd", d.fd);
   constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_CLOEXEC;
   long fd = -EPERM;
   if (S_ISREG(d.now.mode)) fd = sys::call(__NR_openat, AT_FDCWD, path.c_str(), kFlags | O_NOATIME, 0);
   if (sys::failed(fd)) fd = sys::call(__NR_openat, AT_FDCWD, path.c_str(), kFlags, 0);
   // A file that we may not open again, but that the program has open for reading.
-  if (sys::failed(fd) && (d.now.open_flags & O_ACCMODE) != O_WRONLY) fd = borrow(d.fd);
+  if (sys::failed(fd) && (d.now.open_flags & O_ACCMODE) != O_WRONLY) fd = borrow(d);
   return static_cast<int>(fd);
 }
 
@@ -165,8 +165,6 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     const size_t before = contents_.size();
     if (d.kind == OpenFileKind::kPipe || d.kind == OpenFileKind::kFifo) {
       copied = copy_pipe(i);
-    } else if (d.kind == OpenFileKind::kSocketPair) {
-      copied = copy_messages(d);
     } else if (d.kind == OpenFileKind::kMemfd ||
                (d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0)) {
       if (d.now.size == 0 || take_early_copy(d)) continue;
@@ -187,6 +185,16 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
   return {};
 }
 
+// Of a pipe's reading end, in the stop: nobody will ever write to it again.
+bool DescriptorCapture::is_without_writer(const CapturedDescriptor& d) const {
+  ScopedFd pipe(borrow(d));
+  struct {
+    int fd;
+    short events, revents;
+  } ask{pipe.get(), 0, 0};
+  return pipe.valid() && sys::call(__NR_poll, &ask, 1L, 0L) == 1 && (ask.revents & 0x10 /* POLLHUP */) != 0;
+}
+
 // tee(2) copies references to a pipe's buffers into a pipe of ours, which is then read: the program's
 // bytes stay where they are. Packets (O_DIRECT) stay apart: one read gives one.
 Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
@@ -198,22 +206,22 @@ Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
     }
   };
   uint32_t ends = 0, packets = 0, size = 0;
-  int queued = 0, reader = -1;
+  int queued = 0;
+  const CapturedDescriptor* reader = nullptr;
   for_all_ends([&](CapturedDescriptor& d) {
     ends |= d.flags;
     if ((d.flags & kOpenFilePipeWriteEnd) != 0) packets |= d.now.open_flags & O_DIRECT;
-    if ((d.flags & kOpenFilePipeReadEnd) != 0) reader = d.fd;
+    if ((d.flags & kOpenFilePipeReadEnd) != 0) reader = &d;
     size = d.now.pipe_size;
     queued = d.now.queued;
   });
   auto cannot = [&](long error) {
     return make_error(ExitCode::kIo, static_cast<int>(error), "{}", errno_name(static_cast<int>(error)));
   };
-  constexpr uint32_t kBothEnds = kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd;
-  // A FIFO whose other end is elsewhere: so are its bytes.
-  if ((ends & kBothEnds) != kBothEnds && !(has_partners_ && reader >= 0)) return {};
+  // The bytes in a FIFO belong to who reads it.
+  if ((ends & kOpenFilePipeReadEnd) == 0) return {};
   if (size != 0 && queued == 0) return {};
-  ScopedFd in(borrow(reader));
+  ScopedFd in(borrow(*reader));
   if (!in.valid()) in.reset(open_for_reading(head));
   if (!in.valid()) return cannot(in.get());
   if (size == 0) {  // the sample could not tell

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/descriptors/sample.h"
+#include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -35,6 +36,7 @@ bool is_volatile(OpenFileKind kind) {
     case OpenFileKind::kTimerFd:
     case OpenFileKind::kSignalFd:
     case OpenFileKind::kInotify:
+    case OpenFileKind::kPidFd:
       return true;
     default:
       return false;
@@ -58,7 +60,7 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   early_contents_ = ArenaVector<Content>(arena);
   early_ = ArenaVector<EarlyCopy>(arena);
   notes_ = ArenaVector<Note>(arena);
-  kcmp_refused_ = structure_changed_ = complete_ = sampling_ = false;
+  kcmp_refused_ = structure_changed_ = complete_ = sampling_ = standing_ = false;
   open_files_ = 0;
   auto* text = static_cast<char*>(arena.allocate(kTextBytes));
   if (text == nullptr) return arena_full();
@@ -97,13 +99,15 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   return copy_large_early();
 }
 
-int DescriptorCapture::borrow(int fd) const {
+int DescriptorCapture::borrow(const CapturedDescriptor& d, int fd) const {
+  if (d.in_flight) return static_cast<int>(sys::call(__NR_fcntl, fd, F_DUPFD_CLOEXEC, 0));
   if (pidfd_ < 0) return -EBADF;
   return static_cast<int>(sys::call(__NR_pidfd_getfd, pidfd_, fd, 0));
 }
 
 Result<void> DescriptorCapture::recheck_stopped(int tid, OtherThreads sharers) {
   if (!sampling_) CKPT_TRY(begin_sampling(tid, sharers));
+  standing_ = true;
   CKPT_TRY(look_from_agent());
   await_samples();
   take_order_checks();
@@ -116,11 +120,15 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, OtherThreads sharers) {
     structure_changed_ = !*unchanged;
   }
   if (structure_changed_ || kcmp_refused_) CKPT_TRY(sort_by_open_file());
+  SocketLook sockets(*arena_);
+  CKPT_TRY(look_at_sockets(sockets));
+  if (structure_changed_) CKPT_TRY(sort_by_open_file());
   number_open_files();
-  CKPT_TRY(look_at_sockets_stopped());
+  CKPT_TRY(describe_sockets(sockets));
   CKPT_TRY(look_at_terminals_stopped());
   decide_kinds();
   CKPT_TRY(copy_contents_stopped());
+  close_in_flight();
   if (pidfd_ >= 0) sys::call(__NR_close, pidfd_);
   pidfd_ = -1;
   complete_ = true;
@@ -188,7 +196,8 @@ void DescriptorCapture::await_samples() {
 // While others sample: what does not need their answers.
 Result<void> DescriptorCapture::look_from_agent() {
   for (auto& d : entries_) {
-    if (!d.looked || d.proc_fd < 0) continue;
+    // What an epoll watches is compared with all descriptors, of which nobody knows yet what they are now.
+    if (!d.looked || d.proc_fd < 0 || d.kind == OpenFileKind::kEpoll) continue;
     if (is_volatile(d.kind)) {
       CKPT_TRY(read_counter(d));
     } else if (d.kind == OpenFileKind::kRegular) {
@@ -265,7 +274,7 @@ bool DescriptorCapture::sample_stopped(int fd, DescriptorSample& sample) {
   if (!sample_from_outside(tid_, fd, text_, *arena_, outside)) return false;
   // A duplicate shows what /proc does not (bytes queued, owner, seals). Threads stand still, nobody
   // can miss an end of file because of it.
-  int duplicate = borrow(fd);
+  int duplicate = borrow(CapturedDescriptor{}, fd);
   if (duplicate < 0) {
     sample = outside;
     return true;
@@ -283,7 +292,7 @@ Result<void> DescriptorCapture::find_changes() {
     } else if (!d.named && (d.kind == OpenFileKind::kRegular || d.kind == OpenFileKind::kDirectory ||
                             d.kind == OpenFileKind::kFifo || d.kind == OpenFileKind::kDevice ||
                             d.kind == OpenFileKind::kTerminal)) {
-      CKPT_TRY(read_path(d));
+      CKPT_TRY(classify(d));  // renamed, or without this name now
     }
   }
   return {};
@@ -311,6 +320,7 @@ Result<void> DescriptorCapture::read_counter(CapturedDescriptor& d) {
   const char* mark = d.kind == OpenFileKind::kEventFd    ? "eventfd-count:"
                      : d.kind == OpenFileKind::kTimerFd  ? "clockid:"
                      : d.kind == OpenFileKind::kSignalFd ? "sigmask:"
+                     : d.kind == OpenFileKind::kPidFd    ? "Pid:"
                                                          : "tfd:";
   if (info.text.find(mark) == std::string_view::npos) return {};
   d.read_again = true;
@@ -328,11 +338,34 @@ void DescriptorCapture::refresh_paths() {
   }
 }
 
+// What lost the name that it was opened by just ahead of the stop, or whose other name moved: it is saved as
+// a file without a name, and is one only if none is found now.
+void DescriptorCapture::find_late_names() {
+  standing_ = false;
+  for (auto& d : entries_) {
+    if ((d.flags & kOpenFileDeleted) == 0 || d.now.links == 0 || d.kind == OpenFileKind::kOther) continue;
+    if (d.kind == OpenFileKind::kRegular && take_other_name(d, std::string_view(d.path, d.path_len))) {
+      d.flags &= ~static_cast<uint32_t>(kOpenFileDeleted);
+      const uint64_t object = object_number(d.now.device, d.now.inode);
+      for (size_t i = 0; i < contents_.size(); ++i) {
+        if (contents_[i].object == object) contents_[i].length = 0;  // serialize() writes none of it
+      }
+    } else if (!d.shares && has_names_of_others(d)) {
+      (void)note(
+          1,
+          "descriptor {} ({}): it has another name, which was not found, or something is mounted over "
+          "its name: after a restart it is a copy of its own, and what is written to one is not in the "
+          "other",
+          d.fd, d.path);
+    }
+  }
+}
+
 // A lock that was not there in prepare and is there now, on a file that was not looked at in the stop,
 // was taken just before or just after it: nobody can tell.
 void DescriptorCapture::note_late_locks() {
   for (auto& d : entries_) {
-    if (d.kind != OpenFileKind::kRegular || d.proc_fd >= 0 || d.has_locks) continue;
+    if (d.kind != OpenFileKind::kRegular || d.proc_fd >= 0 || d.has_locks || d.in_flight) continue;
     FdInfo info;
     if (read_fdinfo(tid_, d.fd, text_, *arena_, info) < 0 || !info.has_locks) continue;
     (void)note(1, "descriptor {} ({}): a lock taken around the moment of the checkpoint is not restored",
@@ -346,6 +379,7 @@ void DescriptorCapture::release() {
   if (holds_files_) {
     if (complete_) {
       refresh_paths();
+      find_late_names();
       note_late_locks();
     }
     for (auto& d : entries_) {
@@ -354,6 +388,7 @@ void DescriptorCapture::release() {
     }
     holds_files_ = false;
   }
+  close_in_flight();
   close_copy_pipe();
   if (pidfd_ >= 0) sys::call(__NR_close, pidfd_);
   pidfd_ = -1;

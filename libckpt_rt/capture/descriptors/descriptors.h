@@ -16,6 +16,7 @@
 //            flag or a byte of the program's open files.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -44,6 +45,7 @@ struct DescriptorSample {
   int locks;  // fdinfo shows locks: 1, 0, or -1: not looked at
   uint32_t mode, links;
   uint64_t device, inode, rdev, size;
+  uint32_t uid, gid;
   int64_t mtime_ns, ctime_ns;
   uint64_t offset;
   uint32_t open_flags;  // F_GETFL
@@ -76,12 +78,21 @@ struct CapturedDescriptor {
   bool by_number;   // told from its neighbours by its eventfd_id
   int64_t eventfd_id;  // the kernel's number of an eventfd, unlike that of any other; -1: not known
   bool named;          // the path leads to this very file
+  // The name that it was opened by was removed, and this one leads to it: found while the program runs.
+  const char* other_name;
+  uint32_t other_name_len;
   bool path_in_doubt;  // may have been renamed since prepare
+  bool in_flight;      // waits in a socket, sent with SCM_RIGHTS: fd is of our table, to the end of the stop
   uint64_t value;      // as OpenFileRecord::value
   const std::byte* details;
   uint32_t details_len;
   DescriptorSample now;
 };
+
+struct SocketLook;
+struct SocketMessage;
+struct SocketState;
+struct UnixSocketFacts;
 
 class DescriptorCapture {
  public:
@@ -101,10 +112,12 @@ class DescriptorCapture {
   Result<void> recheck_stopped(int tid, OtherThreads sharers);
   // For who gives up after begin_sampling: before threads run again.
   void await_samples();
+  // The image directory, or -1: links to files that are kept in it (image/format/kept_names.h) are no other names.
+  void set_kept_files(int directory) { kept_files_ = directory; }
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
-  // The other ends of its pipes may be in other processes that are saved with it: they stay pipes, and who
-  // can read one saves its bytes. Before recheck_stopped.
+  // The other ends of its pipes and sockets may be in other processes that are saved with it: they stay pipes and
+  // connections, and who can read one saves its bytes. Before recheck_stopped.
   void expect_partners() { has_partners_ = true; }
   void release();
   // False: the writer's arena is full.
@@ -112,11 +125,20 @@ class DescriptorCapture {
   // One entry for each open file, after recheck_stopped(); in the arena.
   Result<std::span<const job::OpenFileKey>> list_open_files() const;
 
+  // False: a note says what forbids every restart.
+  bool can_come_back() const {
+    for (const Note& n : notes_) {
+      if (n.severity == 2) return false;
+    }
+    return true;
+  }
+
   size_t descriptor_count() const { return entries_.size(); }
   size_t open_file_count() const { return open_files_; }
 
  private:
   int hidden_ = -1;
+  int kept_files_ = -1;
   bool has_partners_ = false;
   struct Content {
     uint32_t open_file;
@@ -163,14 +185,20 @@ class DescriptorCapture {
   Result<void> read_volatile();
   Result<void> read_counter(CapturedDescriptor& d);
   void refresh_paths();
+  void find_late_names();
   void note_late_locks();
   void number_open_files();
   void decide_kinds();
-  int borrow(int fd) const;
+  int borrow(const CapturedDescriptor& d) const { return borrow(d, d.fd); }
+  int borrow(const CapturedDescriptor& d, int fd) const;
+  int tid_of(const CapturedDescriptor& d) const { return d.in_flight ? sys::gettid() : tid_; }
 
   // descriptors_classify.cc: kind, path and details of one descriptor; its sample is already there.
   Result<void> classify(CapturedDescriptor& d);
   Result<void> read_path(CapturedDescriptor& d);
+  const CapturedDescriptor* watched_by(const CapturedDescriptor& epoll, int number, uint64_t inode) const;
+  bool has_names_of_others(const CapturedDescriptor& d) const;
+  bool take_other_name(CapturedDescriptor& d, std::string_view removed);
   Result<void> read_details(CapturedDescriptor& d, const FdInfo& info);
   Result<void> read_locks(CapturedDescriptor& d);
 
@@ -184,16 +212,29 @@ class DescriptorCapture {
   void for_each_group(Fn fn);
   int compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel = true);
 
-  // descriptors_sockets.cc
-  Result<void> look_at_sockets_stopped();
   Result<void> look_at_terminals_stopped();
-  Result<void> look_at_socket(CapturedDescriptor& d, int socket, int diag);
-  Result<void> copy_messages(CapturedDescriptor& d);
+
+  // libckpt_rt/capture/sockets
+  Result<void> look_at_sockets(SocketLook& look);
+  Result<void> look_at_socket(SocketLook& look, SocketState& s, int socket);
+  void look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts);
+  Result<void> look_at_connections(SocketLook& look);
+  Result<void> look_at_far_end(SocketLook& look, SocketState& s);
+  bool is_socket_here(uint64_t object) const;
+  static bool is_loopback(const sockaddr_storage& address);
+  Result<void> peek_messages(SocketLook& look, SocketState& s, int socket);
+  Result<void> peek_stream(SocketLook& look, SocketState& s, int socket);
+  Result<void> take_control(SocketLook& look, const msghdr& header, SocketMessage& message);
+  Result<uint32_t> find_sent(int fd);
+  void close_in_flight();
+  Result<void> describe_sockets(SocketLook& look);
+  Result<void> decide_outside(SocketState& s);
 
   // descriptors_content.cc
   Result<void> copy_large_early();
   Result<void> copy_contents_stopped();
   Result<void> copy_pipe(size_t first_in_order);
+  bool is_without_writer(const CapturedDescriptor& d) const;
   void close_copy_pipe();
   bool is_mapped_writable(uint64_t inode);
   Result<void> copy_file(const CapturedDescriptor& d, ArenaVector<Content>& to);
@@ -202,6 +243,7 @@ class DescriptorCapture {
 
   // descriptors_serialize.cc
   Result<void> write_notes();
+  Result<void> note_process_file(const CapturedDescriptor& d);
   template <typename... Args>
   Result<void> note(uint32_t severity, fmt::format_string<Args...> format, Args&&... args);
 
@@ -227,6 +269,7 @@ class DescriptorCapture {
   bool kcmp_refused_ = false;
   bool holds_files_ = false;  // fdinfo files in our table
   bool complete_ = false;     // recheck_stopped has succeeded
+  bool standing_ = false;     // in the stop: no directory is searched
   int pidfd_ = -1;
   int copy_pipe_[2] = {-1, -1};  // only in the stop
   uint32_t copy_pipe_size_ = 0;

@@ -38,6 +38,8 @@ void parse_fdinfo(std::string_view text, FdInfo& info) {
       info.eventfd_id = static_cast<int64_t>(value);
     } else if (number("eventfd-semaphore:", 10, value)) {
       info.eventfd_semaphore = static_cast<int>(value);
+    } else if (number("Pid:", 10, value)) {
+      info.pidfd = static_cast<int64_t>(value);
     } else if (number("sigmask:", 16, value)) {
       info.signal_mask = value;
     }

@@ -33,6 +33,7 @@ struct FdInfo {
   int64_t eventfd_id = -1;  // -1: this kernel does not say; so with what follows
   int eventfd_semaphore = -1;
   uint64_t signal_mask = 0;
+  int64_t pidfd = 0;      // the process of a pidfd, -1 when it is gone
   std::string_view text;  // all of it
 };
 

@@ -18,6 +18,8 @@ void take_stat(const struct stat& st, DescriptorSample& s) {
   s.links = static_cast<uint32_t>(st.st_nlink);
   s.device = st.st_dev;
   s.inode = st.st_ino;
+  s.uid = st.st_uid;
+  s.gid = st.st_gid;
   s.rdev = st.st_rdev;
   s.size = static_cast<uint64_t>(st.st_size);
   s.block_size = static_cast<uint32_t>(st.st_blksize);

@@ -36,6 +36,36 @@ Result<void> DescriptorCapture::write_notes() {
                   "offsets and flags; allow kcmp in the container's seccomp profile"));
   }
   for (const auto& d : entries_) {
+    const bool is_pipe = S_ISFIFO(d.now.mode) && (d.flags & kOpenFilePipeReadEnd) != 0;
+    if (!d.shares && is_pipe && d.now.queued != 0 &&
+        (d.kind == OpenFileKind::kOther || d.kind == OpenFileKind::kStandard)) {
+      CKPT_TRY(note(1,
+                    "descriptor {} ({}): the {} bytes that wait in it come from another process and are lost",
+                    d.fd, std::string_view(d.path, d.path_len), d.now.queued));
+    }
+    if (!d.shares && std::string_view(d.path, d.path_len) == "anon_inode:[io_uring]") {
+      CKPT_TRY(note(
+          2, "descriptor {} is an io_uring, which cannot be made again: run the program without io_uring",
+          d.fd));
+      continue;
+    }
+    if (!d.shares && (d.kind == OpenFileKind::kRegular || d.kind == OpenFileKind::kDirectory))
+      CKPT_TRY(note_process_file(d));
+    if (!d.shares && d.kind == OpenFileKind::kMessageQueue) {
+      CKPT_TRY(note(
+          1,
+          "descriptor {} ({}) is a message queue, which belongs to the system: after a restart it has the "
+          "messages that are in it then",
+          d.fd, std::string_view(d.path, d.path_len)));
+    }
+    const auto process = static_cast<int64_t>(d.value);
+    if (!d.shares && d.kind == OpenFileKind::kPidFd && process > 0 && process != sys::getpid()) {
+      CKPT_TRY(note(
+          1,
+          "descriptor {} is a pidfd of process {}, which is not in the image: after a restart it says that "
+          "the process has ended",
+          d.fd, process));
+    }
     if (!d.shares && d.kind == OpenFileKind::kOther) {
       CKPT_TRY(note(
           1, "descriptor {} ({}) cannot be saved; after restart reading gives end of file and writing EPIPE",
@@ -43,6 +73,33 @@ Result<void> DescriptorCapture::write_notes() {
     }
   }
   return {};
+}
+
+// What /proc says of another process, or of a thread: neither is there when the descriptor is made again.
+Result<void> DescriptorCapture::note_process_file(const CapturedDescriptor& d) {
+  std::string_view path(d.path, d.path_len);
+  constexpr std::string_view kProc = "/proc/", kTask = "/task/";
+  if (!path.starts_with(kProc)) return {};
+  const long self = sys::getpid();
+  auto number = [&] {
+    long n = 0;
+    for (; !path.empty() && path[0] >= '0' && path[0] <= '9'; path.remove_prefix(1))
+      n = n * 10 + (path[0] - '0');
+    return n;
+  };
+  path.remove_prefix(kProc.size());
+  const long process = number();
+  long thread = process;
+  if (path.starts_with(kTask)) {
+    path.remove_prefix(kTask.size());
+    if (const long n = number(); n != 0) thread = n;
+  }
+  if (process == 0 || (process == self && thread == self)) return {};
+  return note(
+      1,
+      "descriptor {} ({}) is about {} {}: after a restart it is about what has that number then, or reads as "
+      "of one that has ended",
+      d.fd, std::string_view(d.path, d.path_len), process == self ? "thread" : "process", thread);
 }
 
 bool DescriptorCapture::serialize(ByteWriter& out) const {
@@ -68,11 +125,16 @@ bool DescriptorCapture::serialize(ByteWriter& out) const {
       r.pipe_size = d.now.pipe_size;
       r.object = object_number(d.now.device, d.now.inode);
       r.value = d.value;
+      if (d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0) {
+        r.flags |= kOpenFileOwner;
+        r.value = d.now.uid | uint64_t{d.now.gid} << 32;
+      }
       r.path_len = d.path_len;
       r.details_len = d.details_len;
       put_record(out, RecordType::kOpenFile, r, bytes_of(d.path, d.path_len),
                  std::span<const std::byte>(d.details, d.details_len));
     }
+    if (d.in_flight) continue;
     put_record(out, RecordType::kDescriptor,
                DescriptorRecord{d.fd, d.open_file, d.now.fd_flags & FD_CLOEXEC, 0});
   }
@@ -93,9 +155,9 @@ Result<std::span<const job::OpenFileKey>> DescriptorCapture::list_open_files() c
   ArenaVector<job::OpenFileKey> keys(*arena_);
   for (uint32_t i : order_) {
     const auto& d = entries_[i];
-    if (d.shares) continue;
-    if (!keys.push_back(
-            {d.open_file, d.fd, d.now.device, d.now.inode, d.now.open_flags, static_cast<uint32_t>(d.kind)}))
+    if (d.shares || d.in_flight) continue;
+    if (!keys.push_back({d.open_file, d.fd, d.now.device, d.now.inode, d.now.open_flags,
+                         static_cast<uint32_t>(d.kind)}))
       return arena_full().error();
   }
   return std::span<const job::OpenFileKey>(keys.span());

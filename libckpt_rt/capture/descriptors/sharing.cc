@@ -29,9 +29,9 @@ bool is_refusal(long answer) { return answer == -EPERM || answer == -ENOSYS || a
 int DescriptorCapture::compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel) {
   if (int c = order_of(a.now.device, b.now.device)) return c;
   if (int c = order_of(a.now.inode, b.now.inode)) return c;
-  if (!ask_kernel || a.fd == b.fd) return 0;
+  if (!ask_kernel || (a.fd == b.fd && a.in_flight == b.in_flight)) return 0;
   if (!kcmp_refused_) {
-    long r = sys::call(__NR_kcmp, tid_, tid_, KCMP_FILE, a.fd, b.fd);
+    long r = sys::call(__NR_kcmp, tid_of(a), tid_of(b), KCMP_FILE, a.fd, b.fd);
     if (r == 0) return 0;
     if (r == 1) return -1;
     if (r == 2) return 1;
@@ -210,14 +210,18 @@ void DescriptorCapture::decide_kinds() {
     if ((type == S_IFIFO && !has_partners_) || type == S_IFSOCK) {
       uint32_t ends = 0;
       bool standard = false;
+      const CapturedDescriptor* reader = nullptr;
       for (size_t i = first; i < end; ++i) {
         ends |= entries_[order_[i]].flags & (kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd);
-        standard |= entries_[order_[i]].fd <= 2;
+        standard |= entries_[order_[i]].fd <= 2 && !entries_[order_[i]].in_flight;
+        if ((entries_[order_[i]].flags & kOpenFilePipeReadEnd) != 0) reader = &entries_[order_[i]];
       }
       const bool both = ends == (kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd);
+      // What is left in it can be read, then it ends.
+      const bool ended = type == S_IFIFO && !both && !standard && reader != nullptr && is_without_writer(*reader);
       for (size_t i = first; i < end; ++i) {
         auto& d = entries_[order_[i]];
-        if (d.kind == OpenFileKind::kPipe && !both) d.kind = OpenFileKind::kOther;
+        if (d.kind == OpenFileKind::kPipe && !both && !ended) d.kind = OpenFileKind::kOther;
         if (standard && (d.kind == OpenFileKind::kOther || (d.kind == OpenFileKind::kFifo && !both))) {
           d.kind = OpenFileKind::kStandard;
         }

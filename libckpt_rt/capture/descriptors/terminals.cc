@@ -17,7 +17,7 @@ Result<void> DescriptorCapture::look_at_terminals_stopped() {
     if (d.shares || d.kind != OpenFileKind::kTerminal) continue;
     d.details = nullptr;
     d.details_len = 0;
-    ScopedFd terminal(borrow(d.fd));
+    ScopedFd terminal(borrow(d));
     int foreground = 0;
     struct termios settings {};
     // In the background it is as the shell has set it, for itself.

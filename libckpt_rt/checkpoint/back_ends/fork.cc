@@ -2,11 +2,14 @@
 
 #include <errno.h>
 #include <linux/sched.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include "base/clock.h"
 #include "job/capture/session.h"
+#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -39,6 +42,10 @@ Result<void> ForkBackEnd::finish() {
   // No exit signal: the program's wait() does not see a child it did not make.
   const long child = sys::call(__NR_clone, 0L, 0L, 0L, 0L, 0L);
   if (child == 0) {
+    // It writes of a program that is there: with that it goes, and its image with it. Killed before this, the program is
+    // not our parent any more.
+    sys::call(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL, 0L, 0L, 0L);
+    if (sys::call(__NR_getppid) != library.pid) sys::call(__NR_exit_group, 1L);
     write_in_child(*report);
     sys::call(__NR_exit_group, 0L);
   }
@@ -54,7 +61,11 @@ void ForkBackEnd::write_in_child(Report& report) {
   attempt_.cost.pause_ns = now_ns() - attempt_.clock.began_ns();
   const Result<void> result = write_image();
   report.ok = result.ok();
-  if (!result.ok()) report.error = result.error();
+  if (!result.ok()) {
+    report.error = result.error();
+    // The file is the child's: the parent has none to remove.
+    attempt_.image.abort();
+  }
   report.bytes_memory = attempt_.cost.bytes_memory;
   report.bytes_written = attempt_.cost.bytes_written;
   report.sequential = attempt_.cost.sequential_copies;

@@ -3,10 +3,12 @@
 #include <errno.h>
 
 #include "base/clock.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/heap_extents.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
+#include "libckpt_rt/checkpoint/stages/restart_verdict.h"
 #include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
@@ -149,12 +151,16 @@ Result<void> Stop::look(Watch& watch) {
 
   CKPT_TRY(capture.map.read_again(parts_.space.own(), capture.others));
   capture.map.copy_flags_from(capture.map_before);
+  capture.map.check_other_names();
   watch.look_up_in(&capture.map);
   parts_.cost.mappings = static_cast<uint32_t>(capture.map.mappings().size());
   clock.end(StopClock::kMappings);
 
   CKPT_TRY(
       read_process_facts(parts_.space.arena(), capture.texts, tid, stop_state.leader_exited, capture.facts));
+  // Those of a job are saved with it.
+  if (capture.facts.has_children && job::session() == nullptr)
+    capture.facts.children = list_children(parts_.space.arena());
   capture_process_state_stopped(capture.texts, saved_process);
   saved_process.cap_ambient = capture.facts.process.cap_ambient;
   for (const ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next)
@@ -179,6 +185,7 @@ Result<void> Stop::look_at_descriptors(int tid, OtherThreads sharers) {
   capture.descriptors.skip_mapped(mapped.span());
   CKPT_TRY(capture.descriptors.recheck_stopped(tid, sharers));
   parts_.cost.descriptors = static_cast<uint32_t>(capture.descriptors.descriptor_count());
+  parts_.cost.restartable = can_be_restarted(capture, parts_.space);
   return {};
 }
 

@@ -1,0 +1,183 @@
+#!/usr/bin/python3
+"""Runs the models in turns, draws the medians, writes one page. Called by scripts/timewarp_study.sh."""
+import argparse
+import base64
+import html
+import io
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+PHOLD = ["--lps", "4096", "--events", "16", "--remote", "0.25", "--mean", "0.8", "--lookahead", "0.1", "--end", "20"]
+
+
+class Study:
+    def __init__(self, options):
+        self.bench = os.path.join(options.build, "bench")
+        self.peers = options.peers
+        self.quick = options.quick
+        self.turns = 3 if options.quick else 7
+        self.page = []
+        self.data = {}
+
+    def ours(self, model, *arguments):
+        done = subprocess.run([os.path.join(self.bench, model), *map(str, arguments), "--json"], capture_output=True,
+                              text=True)
+        if done.returncode != 0:
+            sys.exit(f"{model} {' '.join(map(str, arguments))}: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def peer(self, pattern, program, *arguments, launcher=()):
+        """Seconds, or None where the peer is missing or does not run."""
+        path = os.path.join(self.peers, program)
+        if not os.path.exists(path):
+            return None
+        try:
+            done = subprocess.run([*launcher, path, *map(str, arguments)], capture_output=True, text=True, errors="replace",
+                                  timeout=120)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        found = re.findall(pattern, done.stdout + done.stderr)
+        return float(found[-1].replace(",", "")) if found else None
+
+    def in_turns(self, title, what, unit="events a second"):
+        """what: name -> function that returns a figure or None. Runs them in turns; medians."""
+        figures = {name: [] for name in what}
+        for _ in range(self.turns):
+            for name, run in what.items():
+                figure = run()
+                if figure is not None:
+                    figures[name].append(figure)
+        medians = {n: statistics.median(f) if f else None for n, f in figures.items()}
+        self.data[title] = figures
+        rows = "".join(f"<tr><td>{html.escape(n)}<td>{'not here' if m is None else f'{m:,.0f}'}"
+                       f"<td>{', '.join(f'{x:,.0f}' for x in figures[n])}" for n, m in medians.items())
+        self.page.append(f"<h2>{html.escape(title)}</h2><table><tr><th>run<th>median, {unit}<th>each turn{rows}</table>")
+        print(title, {n: m and round(m) for n, m in medians.items()}, flush=True)
+        return medians
+
+    def curves(self, title, x_name, xs, runs, why, logarithmic=False, y_name="committed events a second"):
+        """runs: label -> function of x."""
+        figure, axes = plt.subplots(figsize=(7, 4))
+        self.data[title] = {}
+        for label, run in runs.items():
+            values = [[run(x) for _ in range(1 if self.quick else 3)] for x in xs]
+            ys = [statistics.median(v) for v in values]
+            self.data[title][label] = dict(zip(map(str, xs), ys))
+            axes.plot(xs, ys, marker="o", label=label)
+        axes.set_xlabel(x_name)
+        axes.set_ylabel(y_name)
+        if logarithmic:
+            axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        axes.legend()
+        axes.grid(True, alpha=0.3)
+        picture = io.BytesIO()
+        figure.savefig(picture, format="svg", bbox_inches="tight")
+        plt.close(figure)
+        source = base64.b64encode(picture.getvalue()).decode()
+        self.page.append(f"<h2>{html.escape(title)}</h2><img src='data:image/svg+xml;base64,{source}'><p>{html.escape(why)}</p>")
+        print(title, self.data[title], flush=True)
+
+    def write(self, directory):
+        with open(os.path.join(directory, "timewarp.json"), "w") as out:
+            json.dump(self.data, out, indent=1)
+        with open(os.path.join(directory, "timewarp.html"), "w") as out:
+            out.write("<!doctype html><meta charset=utf-8><title>Optimistic simulation</title><style>body{font:16px sans-serif;"
+                      "max-width:60em;margin:auto}td,th{text-align:left;padding:0 1em}</style><h1>Optimistic simulation</h1>"
+                      f"<p>{os.cpu_count()} processors; load average at the end {os.getloadavg()[0]:.1f}. Other work on the "
+                      "machine makes these figures worse; compare only within a table.</p>" + "".join(self.page))
+
+
+def rate(result):
+    return result["committed"] / result["seconds"]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--peers", required=True)
+    parser.add_argument("--quick", action="store_true")
+    study = Study(parser.parse_args())
+    began = time.monotonic()
+    threads = [t for t in (1, 2, 4, 8, 16) if t <= os.cpu_count()]
+    events = 4096 * 16 * 20 / 0.9
+
+    def rootsim(n):
+        seconds = study.peer(r"completed in ([0-9.]+) seconds", "rootsim-phold", 4096, n, 20, 16, .25, .8, .1)
+        return seconds and events / seconds
+
+    runs = {"ours, sequential": lambda: rate(study.ours("phold", *PHOLD, "--threads", 0))}
+    for t in threads:
+        runs[f"ours, {t} threads"] = lambda t=t: rate(study.ours("phold", *PHOLD, "--threads", t))
+    runs["ROOT-Sim, sequential"] = lambda: rootsim(0)
+    for t in threads:
+        runs[f"ROOT-Sim, {t} threads"] = lambda t=t: rootsim(t)
+    runs["ROSS, sequential"] = lambda: study.peer(
+        r"Event Rate \(events/sec\)\s+([0-9.]+)", "ross-phold", "--synch=1", "--nlp=4096", "--end=20", "--mean=0.9",
+        "--lookahead=0.1", "--remote=0.25", "--start-events=16")
+    study.in_turns("PHOLD: 4,096 LPs with 16 events, a quarter remote", runs)
+    study.in_turns("Queues, PHOLD sequential", {
+        q: lambda q=q: rate(study.ours("phold", *PHOLD, "--threads", 0, "--queue", q))
+        for q in ("ladder", "heap", "calendar", "splay")})
+
+    end = 400 if study.quick else 2000
+    study.in_turns("Saving and reverse computation: PCS, 14,400 cells, 360,000 portables (Carothers, figure 2)", {
+        f"{way}, {t} threads": lambda way=way, t=t: rate(study.ours("pcs", "--way", way, "--threads", t, "--end", end))
+        for t in threads for way in ("reverse", "copy", "incremental")})
+    study.in_turns("Remedies of the paper: PCS with copies, one thread", {
+        name: lambda more=more: rate(study.ours("pcs", "--threads", 1, "--end", end, *more)) for name, more in {
+            "pages of 2 MiB": (), "pages of 4 KiB": ("--pages", "4K"), "pages of 1 GiB": ("--pages", "1G"),
+            "co-located": ("--colocate",), "co-located, 4 KiB": ("--colocate", "--pages", "4K"),
+            "no prefetching": ("--no-prefetch",), "GVT every 65,536 events": ("--gvt-events", 65536)}.items()})
+
+    n = threads[-1]
+    sizes = [64, 512, 4096, 65536] if study.quick else [64, 256, 1024, 4096, 16384, 65536]
+    study.curves("State size, PHOLD with 512 LPs", "bytes of state", sizes, {
+        way: lambda b, way=way: rate(study.ours("phold", "--lps", 512, "--end", 30 if b < 9999 else 5, "--state", b,
+                                                "--threads", n, "--way", way))
+        for way in ("copy", "reverse", "incremental")},
+        "Copying costs what the state costs to read and write: the curve bends where the copies of the events that are not "
+        "final no longer fit the second-level cache. The other two touch what the event touches.", True)
+    lps = [1000, 10000, 100000] if study.quick else [1000, 10000, 100000, 1000000, 10000000]
+    study.curves("LPs, PHOLD with one event each", "LPs", lps, {
+        f"{t} threads" if t else "sequential": lambda x, t=t: rate(study.ours(
+            "phold", "--lps", x, "--events", 1, "--end", max(0.3, min(100, 3e6 / x)), "--threads", t)) for t in (0, n)},
+        "The knee is where LPs and events leave the second-level, then the third-level cache; prefetching hides a part.", True)
+    study.curves("Remote share, PHOLD", "share", [0, .25, .5, .75, 1], {
+        f"{t} threads": lambda x, t=t: rate(study.ours("phold", "--lps", 4096, "--end", 8, "--remote", x, "--threads", t))
+        for t in threads},
+        "Each remote message moves two cache lines from one processor to another, and may be a straggler there.")
+
+    calls = ("pcs_calls", "--threads", n, "--way", "ccl", "--grain", 10, "--end", 1500 if study.quick else 6000,
+             "--finish-speed", "200M")
+    thresholds = [0, .5, 1] if study.quick else [i / 10 for i in range(11)]
+    for interval in (10, 3):
+        study.curves(f"Copies by the device, calls every {interval} s, 32 cells, 100 MB/s (Santoro, figures 7 and 8)",
+                     "threshold", thresholds, {
+                         name: lambda x, more=more: rate(study.ours(*calls, "--call-interval", interval, "--lps", 32,
+                                                                    "--device-speed", "100M", "--threshold", x, *more))
+                         for name, more in {"multiprogrammed": (), "monoprogrammed": ("--mono",)}.items()},
+                     "At threshold 0 the processor finishes what the device has not done; at 1 that is given up, and a "
+                     "rollback repeats the events since the last copy.")
+    study.curves("Distance between committed copies, calls every 10 s", "threshold", thresholds, {
+        name: lambda x, more=more: study.ours(*calls, "--call-interval", 10, "--lps", 32, "--device-speed", "100M",
+                                              "--threshold", x, *more)["events_between_copies"]
+        for name, more in {"multiprogrammed": (), "monoprogrammed": ("--mono",)}.items()},
+        "Monoprogrammed, a copy is given up whenever another LP asks for one.", y_name="events")
+    study.page.append("<p>Counters of the processor (Carothers, figures 4 to 9): see perf stat where the machine has them; "
+                      "this script does not need them.</p>")
+    study.write(os.path.join(os.path.dirname(study.bench), "timewarp"))
+    print(f"{time.monotonic() - began:.0f} s; {os.path.join(os.path.dirname(study.bench), 'timewarp', 'timewarp.html')}")
+
+
+main()

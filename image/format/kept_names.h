@@ -1,0 +1,38 @@
+// What is kept beside an image of files that the program had open: a directory with the image's name and
+// ".files" in place of ".ckpt", in it one name for each file.
+//
+// Owner:     image. Header only. Callers: both halves; in the victim too: no allocation.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <string_view>
+
+namespace ckpt {
+
+inline constexpr std::string_view kImageSuffix = ".ckpt", kKeptSuffix = ".files";
+
+struct KeptName {
+  char text[300] = {};  // NUL-terminated; empty: the image has no such name
+};
+
+// image: its name or path.
+inline KeptName kept_directory_of(std::string_view image) {
+  KeptName name;
+  if (!image.ends_with(kImageSuffix)) return name;
+  image.remove_suffix(kImageSuffix.size());
+  image.remove_prefix(image.rfind('/') + 1);
+  *fmt::format_to_n(name.text, sizeof(name.text) - 1, "{}{}", image, kKeptSuffix).out = '\0';
+  return name;
+}
+
+// A hard link to the file, or a copy of it: which has its size and the time of its last change.
+inline KeptName kept_file_name(uint64_t device, uint64_t inode, bool copy) {
+  KeptName name;
+  *fmt::format_to_n(name.text, sizeof(name.text) - 1, "{:x}-{}{}", device, inode, copy ? ".copy" : "").out =
+      '\0';
+  return name;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,69 @@
+#include "image/write/kept_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#include <cstring>
+
+#include "base/raii_fd.h"
+#include "base/sys.h"
+#include "image/format/directory_scan.h"
+#include "image/format/image_name.h"
+#include "image/format/kept_names.h"
+
+namespace ckpt {
+
+namespace {
+
+bool is_there(int dir_fd, const char* name) { return sys::call(__NR_faccessat, dir_fd, name, 0L) == 0; }
+
+}  // namespace
+
+void remove_kept_files(int dir_fd, const char* image) {
+  const KeptName name = kept_directory_of(image);
+  if (name.text[0] == '\0') return;
+  const ScopedFd kept(static_cast<int>(
+      sys::call(__NR_openat, dir_fd, name.text, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
+  if (!kept.valid()) return;
+  // A directory may leave entries out while some are removed.
+  for (bool some = true; some;) {
+    some = false;
+    scan_directory(kept.get(), [&](std::string_view entry) {
+      if (entry != "." && entry != "..") some |= sys::call(__NR_unlinkat, kept.get(), entry.data(), 0L) == 0;
+    });
+  }
+  sys::call(__NR_unlinkat, dir_fd, name.text, static_cast<long>(AT_REMOVEDIR));
+}
+
+uint32_t count_kept_links(int dir_fd, uint64_t device, uint64_t inode) {
+  uint32_t count = 0;
+  const KeptName link = kept_file_name(device, inode, false);
+  scan_directory(dir_fd, [&](std::string_view entry) {
+    char path[600];
+    if (!entry.ends_with(kKeptSuffix)) return;
+    auto end = fmt::format_to_n(path, sizeof(path) - 1, "{}/{}", entry, link.text);
+    if (end.size >= sizeof(path)) return;
+    *end.out = '\0';
+    if (is_there(dir_fd, path)) ++count;
+  });
+  return count;
+}
+
+void remove_orphaned_kept_files(int dir_fd) {
+  scan_directory(dir_fd, [&](std::string_view entry) {
+    char image[300];
+    if (!entry.ends_with(kKeptSuffix) || entry.size() + sizeof(".tmp") >= sizeof(image)) return;
+    const size_t stem = entry.size() - kKeptSuffix.size();
+    std::memcpy(image, entry.data(), stem);
+    std::memcpy(image + stem, ".ckpt.tmp", sizeof(".ckpt.tmp"));
+    if (is_there(dir_fd, image)) return;
+    image[stem + kImageSuffix.size()] = '\0';
+    ParsedImageName parsed;
+    if (is_there(dir_fd, image) || !parse_image_name(image, &parsed)) return;
+    // One that lives may be about to write it. (Ours is made after this.)
+    if (parsed.pid != sys::getpid() && sys::call(__NR_kill, parsed.pid, 0L) != -ESRCH) return;
+    remove_kept_files(dir_fd, image);
+  });
+}
+
+}  // namespace ckpt

@@ -1,0 +1,20 @@
+// Removing what is kept beside images that are gone.
+//
+// Owner:     image, writing half. Callers: the agent; ordinary programs.
+// Never:     follows a link; removes anything that is not in such a directory of ours.
+#pragma once
+
+#include <cstdint>
+
+namespace ckpt {
+
+// How many names of that file are in such directories.
+uint32_t count_kept_links(int dir_fd, uint64_t device, uint64_t inode);
+
+// Of one image. image: its name or path.
+void remove_kept_files(int dir_fd, const char* image);
+
+// Of images that are not there, neither whole nor unfinished, and whose program is not about to write them.
+void remove_orphaned_kept_files(int dir_fd);
+
+}  // namespace ckpt

@@ -1,0 +1,23 @@
+// The program's children, of which an image of the program alone has no more than that they were there.
+//
+// Owner:     libckpt_rt. Callers: the agent, threads standing.
+// Never:     waits for a child, or takes its status from the program.
+// Source:    /proc/PID/task/TID/children, /proc/PID/stat (proc(5)).
+#pragma once
+
+#include <span>
+
+#include "base/arena.h"
+#include "image/format/process_records.h"
+
+namespace ckpt {
+
+struct LostChild {
+  ChildRecord record;
+  char name[16];
+};
+
+// Not those that wait(2) does not see without __WCLONE. Empty also where the kernel does not list children.
+std::span<const LostChild> list_children(Arena& arena);
+
+}  // namespace ckpt

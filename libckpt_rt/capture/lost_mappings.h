@@ -1,0 +1,21 @@
+// Mappings that no restart can make again: said when the checkpoint is taken, not when it is needed.
+//
+// Owner:     libckpt_rt. Callers: the agent, threads standing.
+// Never:     touches the memory.
+#pragma once
+
+#include <string_view>
+
+#include "libckpt_rt/capture/memory_map.h"
+
+namespace ckpt {
+
+struct LostMapping {
+  const char* what = nullptr;  // nullptr: it comes back
+  const char* why = nullptr;
+  bool forbids_restart = true;  // else the program runs without what was in it
+};
+
+LostMapping what_is_lost(const Mapping& m);
+
+}  // namespace ckpt

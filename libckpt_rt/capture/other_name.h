@@ -1,0 +1,23 @@
+// Another name of a file whose first name was removed: a hard link that is left.
+//
+// Owner:     libckpt_rt. Callers: the agent, while the program runs (it reads directories).
+// Never:     follows a symbolic link; opens the file; reads more than a bounded number of directory entries.
+// Where:     the directory of the removed name, then the directory above it and its other directories
+//            (mail is delivered so: written in tmp/, linked into new/).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace ckpt {
+
+// Does the name lead to this very file? `path`: NUL-terminated. Follows no symbolic link at its end.
+bool is_name_of(const char* path, uint64_t device, uint64_t inode);
+
+// `removed`: the name that it had, absolute. Puts a name into `to`, NUL-terminated. Its length; 0: none was
+// found.
+size_t find_other_name(std::string_view removed, uint64_t device, uint64_t inode, std::span<char> to);
+
+}  // namespace ckpt

@@ -1,0 +1,155 @@
+#include "libckpt_rt/capture/sockets/socket_diag.h"
+
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <linux/unix_diag.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+namespace ckpt {
+namespace {
+
+constexpr size_t kBufferBytes = 64 << 10;
+constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+}  // namespace
+
+Endpoint endpoint_of(const sockaddr_storage& address) {
+  Endpoint e{};
+  if (address.ss_family == AF_INET6) {
+    auto& six = reinterpret_cast<const sockaddr_in6&>(address);
+    std::memcpy(e.address, &six.sin6_addr, 16);
+    e.port = six.sin6_port;
+  } else {
+    auto& four = reinterpret_cast<const sockaddr_in&>(address);
+    std::memcpy(e.address, kMapped, 12);
+    std::memcpy(e.address + 12, &four.sin_addr, 4);
+    e.port = four.sin_port;
+  }
+  return e;
+}
+
+bool is_ipv4(const Endpoint& e) { return std::memcmp(e.address, kMapped, 12) == 0; }
+
+bool SocketDiag::open() {
+  if (buffer_ == nullptr) buffer_ = static_cast<char*>(arena_->allocate(kBufferBytes));
+  if (!socket_.valid()) {
+    socket_.reset(
+        static_cast<int>(sys::call(__NR_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG)));
+  }
+  return buffer_ != nullptr && socket_.valid();
+}
+
+bool SocketDiag::take_unix(const nlmsghdr& header) {
+  auto* message = static_cast<const unix_diag_msg*>(NLMSG_DATA(&header));
+  UnixSocketFacts facts{};
+  facts.inode = message->udiag_ino;
+  facts.state = message->udiag_state;
+  const char* at = reinterpret_cast<const char*>(message + 1);
+  const char* end = reinterpret_cast<const char*>(&header) + header.nlmsg_len;
+  while (at + sizeof(nlattr) <= end) {
+    auto* attribute = reinterpret_cast<const nlattr*>(at);
+    if (attribute->nla_len < sizeof(nlattr) || at + attribute->nla_len > end) break;
+    const char* value = at + sizeof(nlattr);
+    const size_t length = attribute->nla_len - sizeof(nlattr);
+    switch (attribute->nla_type) {
+      case UNIX_DIAG_PEER:
+        facts.has_peer = true;
+        std::memcpy(&facts.peer, value, sizeof(facts.peer));
+        break;
+      case UNIX_DIAG_RQLEN: {
+        unix_diag_rqlen lengths;
+        std::memcpy(&lengths, value, sizeof(lengths));
+        facts.waiting = lengths.udiag_rqueue;
+        facts.backlog = lengths.udiag_wqueue;
+        break;
+      }
+      case UNIX_DIAG_SHUTDOWN:
+        facts.shut_down = static_cast<uint8_t>(*value);
+        break;
+      case UNIX_DIAG_ICONS: {
+        auto* copy = static_cast<uint32_t*>(arena_->allocate(length));
+        if (copy == nullptr) return false;
+        std::memcpy(copy, value, length);
+        facts.icons = copy;
+        facts.icon_count = static_cast<uint32_t>(length / sizeof(uint32_t));
+        break;
+      }
+      default:
+        break;
+    }
+    at += (attribute->nla_len + 3u) & ~3u;
+  }
+  return facts.inode == 0 || unix_.push_back(facts);
+}
+
+bool SocketDiag::read_unix() {
+  if (!open()) return false;
+  struct {
+    nlmsghdr header;
+    unix_diag_req request;
+  } ask{};
+  ask.header = {sizeof(ask), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 1, 0};
+  ask.request.sdiag_family = AF_UNIX;
+  ask.request.udiag_states = ~0u;
+  ask.request.udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_ICONS;
+  if (sys::failed(sys::call(__NR_sendto, socket_.get(), &ask, sizeof(ask), 0, 0L, 0))) return false;
+  for (bool more = true; more;) {
+    // The kernel has the answer ready before sendto and recvfrom return: nothing to wait for.
+    const long n = sys::call(__NR_recvfrom, socket_.get(), buffer_, kBufferBytes, MSG_DONTWAIT, 0L, 0L);
+    if (n <= 0) return false;
+    auto* header = reinterpret_cast<const nlmsghdr*>(buffer_);
+    for (auto left = static_cast<unsigned>(n); NLMSG_OK(header, left); header = NLMSG_NEXT(header, left)) {
+      if (header->nlmsg_type == NLMSG_ERROR) return false;
+      if (header->nlmsg_type == NLMSG_DONE) {
+        more = false;
+        break;
+      }
+      if (header->nlmsg_len >= NLMSG_LENGTH(sizeof(unix_diag_msg)) && !take_unix(*header)) return false;
+    }
+  }
+  std::sort(unix_.begin(), unix_.end(),
+            [](const UnixSocketFacts& a, const UnixSocketFacts& b) { return a.inode < b.inode; });
+  return true;
+}
+
+const UnixSocketFacts* SocketDiag::find_unix(uint32_t inode) const {
+  auto* at = std::lower_bound(unix_.begin(), unix_.end(), inode,
+                              [](const UnixSocketFacts& f, uint32_t i) { return f.inode < i; });
+  return at != unix_.end() && at->inode == inode ? at : nullptr;
+}
+
+TcpFacts SocketDiag::ask_tcp(const Endpoint& local, const Endpoint& remote, uint32_t scope) {
+  TcpFacts facts{};
+  if (!open()) return facts;
+  struct {
+    nlmsghdr header;
+    inet_diag_req_v2 request;
+  } ask{};
+  ask.header = {sizeof(ask), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 1, 0};
+  const bool four = is_ipv4(local);
+  ask.request.sdiag_family = four ? AF_INET : AF_INET6;
+  ask.request.sdiag_protocol = IPPROTO_TCP;
+  ask.request.idiag_states = ~0u;
+  ask.request.id.idiag_sport = local.port;
+  ask.request.id.idiag_dport = remote.port;
+  std::memcpy(ask.request.id.idiag_src, local.address + (four ? 12 : 0), four ? 4 : 16);
+  std::memcpy(ask.request.id.idiag_dst, remote.address + (four ? 12 : 0), four ? 4 : 16);
+  ask.request.id.idiag_if = scope;
+  ask.request.id.idiag_cookie[0] = ask.request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+  if (sys::failed(sys::call(__NR_sendto, socket_.get(), &ask, sizeof(ask), 0, 0L, 0))) return facts;
+  const long n = sys::call(__NR_recvfrom, socket_.get(), buffer_, kBufferBytes, MSG_DONTWAIT, 0L, 0L);
+  auto* header = reinterpret_cast<const nlmsghdr*>(buffer_);
+  if (n < static_cast<long>(NLMSG_LENGTH(sizeof(inet_diag_msg))) ||
+      header->nlmsg_type != SOCK_DIAG_BY_FAMILY)
+    return facts;
+  auto* message = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
+  // A listening socket answers too, where no connection has these ends.
+  if (message->id.idiag_dport != remote.port) return facts;
+  facts = {true, message->idiag_state, message->idiag_inode, message->idiag_rqueue, message->idiag_wqueue};
+  return facts;
+}
+
+}  // namespace ckpt

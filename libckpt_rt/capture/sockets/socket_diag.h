@@ -1,0 +1,64 @@
+// What the kernel says about sockets by netlink (sock_diag(7)): peers, states, queues, of any process.
+//
+// Owner:     libckpt_rt, sockets. One SocketDiag lives for one stop.
+// Callers:   the agent, in the stop. All memory is the arena's.
+// Never:     changes a socket.
+#pragma once
+
+#include <linux/netlink.h>
+#include <netinet/in.h>
+
+#include "base/arena.h"
+#include "base/raii_fd.h"
+
+namespace ckpt {
+
+struct UnixSocketFacts {
+  uint32_t inode;
+  uint8_t state, shut_down;
+  bool has_peer;
+  uint32_t peer;              // inode; 0: it is gone, or waits to be accepted
+  uint32_t waiting, backlog;  // UNIX_DIAG_RQLEN: of a listening socket connections, and listen(2)'s number
+  const uint32_t* icons;      // of a listening socket: inodes of those that wait to be accepted, in order
+  uint32_t icon_count;
+};
+
+struct TcpFacts {
+  bool known;
+  uint8_t state;
+  uint32_t inode;  // 0: no descriptor leads to it
+  uint32_t receive_queue, send_queue;
+};
+
+// An Internet address and port; IPv4 as ::ffff:a.b.c.d.
+struct Endpoint {
+  uint8_t address[16];
+  uint16_t port;  // network order
+  bool operator==(const Endpoint&) const = default;
+};
+Endpoint endpoint_of(const sockaddr_storage& address);
+bool is_ipv4(const Endpoint& endpoint);
+
+class SocketDiag {
+ public:
+  explicit SocketDiag(Arena& arena) : arena_(&arena), unix_(arena) {}
+
+  // One question for all Unix sockets of the network namespace. False: the kernel does not answer.
+  bool read_unix();
+  const UnixSocketFacts* find_unix(uint32_t inode) const;
+  std::span<const UnixSocketFacts> all_unix() const { return unix_.span(); }
+
+  // The TCP socket that has these ends. IPv6 of a link: scope is its interface, else 0.
+  TcpFacts ask_tcp(const Endpoint& local, const Endpoint& remote, uint32_t scope);
+
+ private:
+  bool open();
+  bool take_unix(const nlmsghdr& header);
+
+  Arena* arena_;
+  ScopedFd socket_;
+  ArenaVector<UnixSocketFacts> unix_;  // by inode
+  char* buffer_ = nullptr;
+};
+
+}  // namespace ckpt

@@ -1,0 +1,59 @@
+// What one stop finds out about the program's sockets, before it is written as details of their records.
+//
+// Owner:     libckpt_rt, sockets: DescriptorCapture::recheck_stopped has one SocketLook for its stop.
+// Callers:   the agent, in the stop, on duplicates that do not outlive it.
+// Never:     takes a byte, a message or an error out of a socket: see docs/channels.md.
+#pragma once
+
+#include <sys/socket.h>
+
+#include "base/bytes.h"
+#include "image/format/descriptor_records.h"
+#include "libckpt_rt/capture/sockets/socket_diag.h"
+
+namespace ckpt {
+
+struct SocketState {
+  uint32_t entry;  // index in DescriptorCapture::entries_
+  SocketDetail detail;
+  SocketLinkDetail link;
+  bool connection;  // TCP, neither listening nor new
+  bool pair;        // Unix, with another end or one that is gone
+  short ready;      // what poll(2) says
+  uint32_t waiting;
+  sockaddr_storage address, peer;
+  size_t options_at, options_length;  // in SocketLook::options
+  uint32_t first_message, message_count;
+};
+
+struct SocketMessage {
+  SocketMessageDetail detail;
+  const std::byte* bytes;
+  const std::byte* address;
+  uint32_t first_file;  // in SocketLook::files
+};
+
+struct SocketLook {
+  explicit SocketLook(Arena& a) : sockets(a), messages(a), files(a), options(a), diag(a) {}
+  ArenaVector<SocketState> sockets;
+  ArenaVector<SocketMessage> messages;
+  ArenaVector<uint32_t> files;  // indices of entries_
+  ByteWriter options;
+  SocketDiag diag;
+  bool unix_asked = false, unix_known = false;
+  std::byte* scratch = nullptr;
+  size_t scratch_bytes = 0;
+};
+
+int socket_option(int socket, int level, int name);  // 0: there is none
+bool set_socket_option(int socket, int level, int name, int value);
+// The options that a new socket does not have anyway, as details.
+void put_socket_options(ByteWriter& out, int socket, const SocketDetail& detail);
+
+// Makes all that the other end has sent and that has not arrived arrive at `receiver`, and puts the
+// receiver's limits back. `sender`: the other end. False: it does not fit.
+bool pull_in_flight(int receiver, int sender);
+// The same where the other end is in another process: what it holds is asked for by its addresses.
+bool pull_from_far(int receiver, SocketDiag& diag, const Endpoint& far, const Endpoint& near, uint32_t scope);
+
+}  // namespace ckpt

@@ -1,0 +1,230 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+
+#include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/capture/descriptors/sample.h"
+#include "libckpt_rt/capture/sockets/socket_look.h"
+
+// What waits to be received. MSG_PEEK with an offset (SO_PEEK_OFF) reads on without taking anything; the
+// offset and what else was set are put back before the program runs.
+
+namespace ckpt {
+namespace {
+
+constexpr size_t kFirstScratch = 1 << 20, kLargestMessage = 256 << 20;
+constexpr int kScmPidfd = 4;
+
+}  // namespace
+
+// A descriptor in our table that came with a message: which of entries_ it is, a new one if none.
+Result<uint32_t> DescriptorCapture::find_sent(int fd) {
+  struct stat st {};
+  sys::call(__NR_fstat, fd, &st);
+  for (uint32_t i = 0; i < entries_.size(); ++i) {
+    const CapturedDescriptor& d = entries_[i];
+    if (d.now.inode != st.st_ino || d.now.device != st.st_dev) continue;
+    const bool one_file = S_ISSOCK(st.st_mode) && (d.now.open_flags & O_PATH) == 0;
+    const long r = one_file ? 0 : sys::call(__NR_kcmp, tid_of(d), sys::gettid(), KCMP_FILE, d.fd, fd);
+    if (r != 0 && r != -EPERM && r != -ENOSYS && r != -EACCES) continue;
+    if (r < 0) kcmp_refused_ = true;
+    sys::call(__NR_close, fd);
+    return i;
+  }
+  CapturedDescriptor d{};
+  d.fd = fd;
+  d.in_flight = true;
+  d.proc_fd = d.partner = -1;
+  d.eventfd_id = -1;
+  sample_own_descriptor(fd, -1, d.now);
+  if (!entries_.push_back(d)) {
+    sys::call(__NR_close, fd);
+    return arena_full().error();
+  }
+  structure_changed_ = true;
+  if (auto done = classify(entries_.back()); !done.ok()) return done.error();
+  return static_cast<uint32_t>(entries_.size() - 1);
+}
+
+void DescriptorCapture::close_in_flight() {
+  for (auto& d : entries_) {
+    if (d.in_flight && d.fd >= 0) sys::call(__NR_close, d.fd);
+    if (d.in_flight) d.fd = -1;
+  }
+}
+
+// Descriptors and credentials of one message. The kernel has put the descriptors into our table.
+Result<void> DescriptorCapture::take_control(SocketLook& look, const msghdr& header, SocketMessage& message) {
+  message.first_file = static_cast<uint32_t>(look.files.size());
+  Result<void> result;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(&header), c)) {
+    if (c->cmsg_level != SOL_SOCKET) continue;
+    const size_t bytes = c->cmsg_len - CMSG_LEN(0);
+    if (c->cmsg_type == SCM_CREDENTIALS && bytes >= sizeof(ucred)) {
+      ucred who;
+      std::memcpy(&who, CMSG_DATA(c), sizeof(who));
+      message.detail.pid = who.pid;
+      message.detail.uid = who.uid;
+      message.detail.gid = who.gid;
+      if (who.pid != 0) message.detail.flags |= kMessageCredentials;
+    } else if (c->cmsg_type == SCM_RIGHTS || c->cmsg_type == kScmPidfd) {
+      for (size_t at = 0; at + sizeof(int) <= bytes; at += sizeof(int)) {
+        int fd;
+        std::memcpy(&fd, CMSG_DATA(c) + at, sizeof(fd));
+        if (c->cmsg_type == kScmPidfd || !result.ok()) {
+          sys::call(__NR_close, fd);
+          continue;
+        }
+        auto entry = find_sent(fd);
+        if (!entry.ok()) {
+          result = entry.error();
+        } else if (!look.files.push_back(*entry)) {
+          result = arena_full();
+        }
+      }
+    }
+  }
+  message.detail.file_count = static_cast<uint32_t>(look.files.size()) - message.first_file;
+  return result;
+}
+
+Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, int socket) {
+  const bool stream = s.detail.type == SOCK_STREAM;
+  const bool unix_socket = s.detail.domain == AF_UNIX;
+  const int fd = entries_[s.entry].fd;
+  int before = -1, length = sizeof(before);
+  sys::call(__NR_getsockopt, socket, SOL_SOCKET, SO_PEEK_OFF, &before, &length);
+  s.link.peek_offset = before;
+  if (!stream && (s.ready & POLLERR) != 0) {
+    // Reading would give the error, and take it from the program.
+    return note(1, "descriptor {} ({}): an error waits in it: messages behind it are lost", fd,
+                entries_[s.entry].path);
+  }
+  if (stream && s.waiting == 0) return {};
+  if (!set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, 0))
+    return note(1, "descriptor {} ({}): its messages cannot be read: they are lost", fd,
+                entries_[s.entry].path);
+  if (unix_socket && s.detail.pass_credentials == 0) set_socket_option(socket, SOL_SOCKET, SO_PASSCRED, 1);
+  if (look.scratch == nullptr) {
+    look.scratch = static_cast<std::byte*>(arena_->allocate(kFirstScratch));
+    look.scratch_bytes = look.scratch == nullptr ? 0 : kFirstScratch;
+  }
+  s.first_message = static_cast<uint32_t>(look.messages.size());
+  const size_t files_before = look.files.size();
+  uint64_t total = 0;
+  long r = look.scratch == nullptr ? -ENOMEM : 0;
+  Result<void> result;
+  while (r >= 0 && result.ok()) {
+    // A stream is asked for no more than it has: an empty one would give an error that waits, and lose it.
+    if (stream && total >= s.waiting) break;
+    sockaddr_storage from;
+    alignas(cmsghdr) char control[1536];
+    iovec part{look.scratch, look.scratch_bytes};
+    msghdr header{&from, sizeof(from), &part, 1, control, sizeof(control), 0};
+    r = sys::call(__NR_recvmsg, socket, &header,
+                  MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC | (stream ? 0 : MSG_TRUNC));
+    if (r < 0) break;
+    if (r == 0 && (stream || (s.detail.type == SOCK_SEQPACKET && (s.detail.shut_down & 1) != 0))) break;
+    SocketMessage message{};
+    result = take_control(look, header, message);
+    if (!result.ok()) break;
+    if (!stream && static_cast<size_t>(r) > look.scratch_bytes) {  // once more, with room for it
+      look.files.truncate(message.first_file);
+      size_t larger = (static_cast<size_t>(r) + kPageSize) & ~(kPageSize - 1);
+      if (larger > kLargestMessage || (look.scratch = static_cast<std::byte*>(arena_->allocate(larger))) == nullptr) {
+        look.scratch_bytes = 0;
+        r = -EMSGSIZE;
+        break;
+      }
+      look.scratch_bytes = larger;
+      set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, static_cast<int>(total));
+      continue;
+    }
+    auto* bytes = static_cast<std::byte*>(arena_->allocate(static_cast<size_t>(r) + 1));
+    auto* address = static_cast<std::byte*>(arena_->allocate(header.msg_namelen + 1));
+    if (bytes == nullptr || address == nullptr) {
+      r = -ENOMEM;
+      break;
+    }
+    std::memcpy(bytes, look.scratch, static_cast<size_t>(r));
+    std::memcpy(address, &from, header.msg_namelen);
+    message.bytes = bytes;
+    message.address = address;
+    message.detail.length = static_cast<uint64_t>(r);
+    // The family alone is no name.
+    message.detail.address_len = header.msg_namelen > sizeof(sa_family_t) ? header.msg_namelen : 0;
+    message.detail.number = s.message_count++;
+    if (!look.messages.push_back(message)) {
+      r = -ENOMEM;
+      break;
+    }
+    total += static_cast<uint64_t>(r);
+  }
+  if (unix_socket && s.detail.pass_credentials == 0) set_socket_option(socket, SOL_SOCKET, SO_PASSCRED, 0);
+  set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, before);
+  CKPT_TRY(result);
+  if (r < 0 && r != -EAGAIN) {
+    look.messages.truncate(s.first_message);
+    look.files.truncate(files_before);
+    s.message_count = 0;
+    return note(1, "descriptor {} ({}): what waits in it cannot be read ({}) and is lost", fd,
+                entries_[s.entry].path, errno_name(static_cast<int>(r)));
+  }
+  return {};
+}
+
+// What waits in a TCP connection, the urgent byte apart. One call takes all: SO_PEEK_OFF does not count the
+// place of the urgent byte.
+Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, int socket) {
+  s.first_message = static_cast<uint32_t>(look.messages.size());
+  int waiting = 0, before = -1, length = sizeof(before);
+  if (sys::call(__NR_getsockopt, socket, SOL_SOCKET, SO_PEEK_OFF, &before, &length) == 0)
+    s.link.peek_offset = before;
+  std::byte urgent{};
+  bool has_urgent = false;
+  if ((s.ready & POLLPRI) != 0)
+    has_urgent = sys::call(__NR_recvfrom, socket, &urgent, 1L, MSG_OOB | MSG_PEEK | MSG_DONTWAIT, 0L, 0L) == 1;
+  if (sys::call(__NR_ioctl, socket, SIOCINQ, &waiting) != 0) waiting = 0;
+  // SIOCINQ stops at the mark of the urgent byte: the counters say how much there can be.
+  if (waiting == 0 && !has_urgent) return {};
+  auto add = [&](const std::byte* bytes, uint64_t n, uint32_t flags) {
+    SocketMessage message{};
+    message.bytes = bytes;
+    message.detail.length = n;
+    message.detail.flags = flags;
+    message.detail.number = s.message_count++;
+    return look.messages.push_back(message);
+  };
+  auto peek = [&](int offset, size_t room, std::byte*& bytes) -> long {
+    bytes = static_cast<std::byte*>(arena_->allocate(room + 1));
+    if (bytes == nullptr) return -ENOMEM;
+    if (offset >= 0) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, offset);
+    return sys::call(__NR_recvfrom, socket, bytes, room, MSG_PEEK | MSG_DONTWAIT, 0L, 0L);
+  };
+  if (before >= 0) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, -1);
+  std::byte* bytes = nullptr;
+  long n = waiting > 0 ? peek(before >= 0 ? 0 : -1, static_cast<size_t>(waiting), bytes) : 0;
+  bool ok = n >= 0 && (n == 0 || add(bytes, static_cast<uint64_t>(n), 0));
+  if (ok && has_urgent) {
+    ok = add(static_cast<const std::byte*>(std::memcpy(arena_->allocate(1), &urgent, 1)), 1, kMessageUrgent);
+    std::byte* rest = nullptr;
+    constexpr size_t kBehind = 8 << 20;
+    const long m = ok ? peek(static_cast<int>(n), kBehind, rest) : 0;
+    if (m > 0) ok = add(rest, static_cast<uint64_t>(m), 0);
+  }
+  if (has_urgent || before >= 0) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, before);
+  if (!ok) return n == -ENOMEM ? arena_full() : make_error(ExitCode::kInternal, ENOMEM, "no memory for a socket's bytes");
+  if (n < waiting && !has_urgent) {
+    return note(1, "descriptor {} ({}): {} bytes of {} that wait in it cannot be read", entries_[s.entry].fd,
+                entries_[s.entry].path, waiting - n, waiting);
+  }
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,136 @@
+#include <linux/netlink.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include "libckpt_rt/capture/sockets/socket_look.h"
+
+namespace ckpt {
+namespace {
+
+struct OptionName {
+  int level, name;
+  bool zero_when_new = true;  // is left out then
+};
+constexpr OptionName kOfTcp[] = {{IPPROTO_TCP, TCP_NODELAY},
+                                 {IPPROTO_TCP, TCP_CORK},
+                                 {IPPROTO_TCP, TCP_KEEPIDLE, false},
+                                 {IPPROTO_TCP, TCP_KEEPINTVL, false},
+                                 {IPPROTO_TCP, TCP_KEEPCNT, false},
+                                 {IPPROTO_TCP, TCP_DEFER_ACCEPT},
+                                 {IPPROTO_TCP, TCP_USER_TIMEOUT},
+                                 {IPPROTO_TCP, TCP_FASTOPEN},
+                                 {IPPROTO_TCP, TCP_SYNCNT, false},
+                                 {IPPROTO_TCP, TCP_LINGER2, false},
+                                 {IPPROTO_TCP, TCP_NOTSENT_LOWAT},
+                                 {IPPROTO_TCP, TCP_SAVE_SYN},
+                                 {IPPROTO_TCP, TCP_INQ},
+                                 {IPPROTO_TCP, TCP_CONGESTION, false}};
+constexpr OptionName kOfUdp[] = {{IPPROTO_UDP, 1 /* UDP_CORK */}, {IPPROTO_UDP, 104 /* UDP_GRO */}};
+constexpr OptionName kOfInternet[] = {{IPPROTO_IP, IP_TOS},
+                                      {IPPROTO_IP, IP_TTL, false},
+                                      {IPPROTO_IP, IP_PKTINFO},
+                                      {IPPROTO_IP, IP_RECVERR},
+                                      {IPPROTO_IP, IP_RECVTOS},
+                                      {IPPROTO_IP, IP_RECVTTL},
+                                      {IPPROTO_IP, IP_MTU_DISCOVER, false},
+                                      {IPPROTO_IP, IP_FREEBIND},
+                                      {IPPROTO_IP, IP_TRANSPARENT},
+                                      {IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT},
+                                      {IPPROTO_IP, 51 /* IP_LOCAL_PORT_RANGE */},
+                                      {IPPROTO_IP, IP_MULTICAST_IF},
+                                      {IPPROTO_IP, IP_MULTICAST_TTL, false},
+                                      {IPPROTO_IP, IP_MULTICAST_LOOP, false}};
+constexpr OptionName kOfInternet6[] = {{IPPROTO_IPV6, IPV6_TCLASS},
+                                       {IPPROTO_IPV6, 78 /* IPV6_FREEBIND */},
+                                       {IPPROTO_IPV6, 75 /* IPV6_TRANSPARENT */},
+                                       {IPPROTO_IPV6, IPV6_UNICAST_HOPS, false},
+                                       {IPPROTO_IPV6, IPV6_RECVPKTINFO},
+                                       {IPPROTO_IPV6, IPV6_RECVERR},
+                                       {IPPROTO_IPV6, IPV6_MULTICAST_IF},
+                                       {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, false},
+                                       {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, false}};
+// SO_PRIORITY after IP_TOS, which sets it.
+constexpr OptionName kOfAll[] = {{SOL_SOCKET, SO_BROADCAST},
+                                 {SOL_SOCKET, SO_RCVTIMEO},
+                                 {SOL_SOCKET, SO_SNDTIMEO},
+                                 {SOL_SOCKET, SO_LINGER},
+                                 {SOL_SOCKET, SO_OOBINLINE},
+                                 {SOL_SOCKET, SO_RCVLOWAT, false},
+                                 {SOL_SOCKET, SO_PRIORITY, false},
+                                 {SOL_SOCKET, SO_DONTROUTE},
+                                 {SOL_SOCKET, SO_TIMESTAMP},
+                                 {SOL_SOCKET, SO_TIMESTAMPNS}};
+constexpr OptionName kOfInternetSockets[] = {{SOL_SOCKET, SO_MARK},
+                                             {SOL_SOCKET, SO_BINDTODEVICE},
+                                             {SOL_SOCKET, SO_INCOMING_CPU, false},
+                                             {SOL_SOCKET, SO_BUSY_POLL}};
+constexpr OptionName kOfUnix[] = {{SOL_SOCKET, SO_PASSSEC}, {SOL_SOCKET, 76 /* SO_PASSPIDFD */}};
+constexpr OptionName kOfNetlink[] = {{SOL_NETLINK, NETLINK_PKTINFO},
+                                     {SOL_NETLINK, NETLINK_BROADCAST_ERROR},
+                                     {SOL_NETLINK, NETLINK_NO_ENOBUFS},
+                                     {SOL_NETLINK, NETLINK_LISTEN_ALL_NSID},
+                                     {SOL_NETLINK, NETLINK_CAP_ACK},
+                                     {SOL_NETLINK, NETLINK_EXT_ACK},
+                                     {SOL_NETLINK, NETLINK_GET_STRICT_CHK}};
+
+void put_options(ByteWriter& out, int socket, std::span<const OptionName> names) {
+  constexpr uint8_t kZero[sizeof(SocketOptionDetail::value)] = {};
+  for (const OptionName& o : names) {
+    SocketOptionDetail option{o.level, o.name, sizeof(option.value), 0, {}};
+    if (sys::call(__NR_getsockopt, socket, o.level, o.name, option.value, &option.length) != 0) continue;
+    if (option.length == 0) continue;
+    if (o.zero_when_new && std::memcmp(option.value, kZero, sizeof(kZero)) == 0) continue;
+    out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketOption), sizeof(option)});
+    out.put(option);
+  }
+}
+
+// IP options, groups of netlink, filters: of any length. `unit`: what the kernel's length counts, in bytes.
+void put_long_option(ByteWriter& out, int socket, int level, int name, uint32_t unit) {
+  uint8_t value[4096];
+  uint32_t length = name == SO_ATTACH_FILTER && level == SOL_SOCKET ? 0 : sizeof(value);
+  if (length == 0) {  // how many instructions there are is asked first
+    const long r = sys::call(__NR_getsockopt, socket, level, name, 0L, &length);
+    if (r != 0 || length == 0 || length * unit > sizeof(value)) return;
+  }
+  if (sys::call(__NR_getsockopt, socket, level, name, value, &length) != 0 || length == 0) return;
+  length *= unit;
+  if (length > sizeof(value)) return;
+  const uint32_t padded = (static_cast<uint32_t>(sizeof(LongSocketOptionDetail)) + length + 7u) & ~7u;
+  out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kLongSocketOption), padded});
+  out.put(LongSocketOptionDetail{level, name, length, 0});
+  out.raw(value, length);
+  out.pad_to(8);
+}
+
+}  // namespace
+
+int socket_option(int socket, int level, int name) {
+  int value = 0, length = sizeof(value);
+  const long r = sys::call(__NR_getsockopt, socket, level, name, &value, &length);
+  return r < 0 ? 0 : value;
+}
+
+bool set_socket_option(int socket, int level, int name, int value) {
+  return !sys::failed(sys::call(__NR_setsockopt, socket, level, name, &value, sizeof(value)));
+}
+
+void put_socket_options(ByteWriter& out, int socket, const SocketDetail& d) {
+  const bool internet = d.domain == AF_INET || d.domain == AF_INET6;
+  // An IPv6 socket that talks IPv4 has both kinds.
+  if (internet) put_options(out, socket, kOfInternet);
+  if (d.domain == AF_INET6) put_options(out, socket, kOfInternet6);
+  if (internet && d.type == SOCK_STREAM) put_options(out, socket, kOfTcp);
+  if (internet && d.type == SOCK_DGRAM) put_options(out, socket, kOfUdp);
+  if (internet || d.domain == AF_PACKET) put_options(out, socket, kOfInternetSockets);
+  if (d.domain == AF_UNIX) put_options(out, socket, kOfUnix);
+  if (d.domain == AF_NETLINK) {
+    put_options(out, socket, kOfNetlink);
+    put_long_option(out, socket, SOL_NETLINK, NETLINK_LIST_MEMBERSHIPS, 1);
+  }
+  put_options(out, socket, kOfAll);
+  if (internet) put_long_option(out, socket, IPPROTO_IP, IP_OPTIONS, 1);
+  put_long_option(out, socket, SOL_SOCKET, SO_ATTACH_FILTER /* reads as SO_GET_FILTER */, 8);
+}
+
+}  // namespace ckpt

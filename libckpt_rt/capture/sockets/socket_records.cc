@@ -1,0 +1,90 @@
+#include <sys/stat.h>
+
+#include <netinet/tcp.h>
+
+#include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/capture/sockets/socket_look.h"
+
+// What was found out about sockets, as details of their records. Open files have their numbers now.
+
+namespace ckpt {
+
+Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
+  struct Range {
+    size_t at, length;
+  };
+  ByteWriter out(*arena_);
+  ArenaVector<Range> ranges(*arena_);
+  for (SocketState& s : look.sockets) {
+    const size_t at = out.size();
+    CapturedDescriptor& d = entries_[s.entry];
+    if (d.kind != OpenFileKind::kOther) {
+      CKPT_TRY(decide_outside(s));
+      SocketDetail detail = s.detail;
+      const uint32_t names = (detail.address_len + detail.peer_len + 7u) & ~7u;
+      out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocket), static_cast<uint32_t>(sizeof(detail)) + names});
+      out.put(detail);
+      out.raw(&s.address, detail.address_len);
+      out.raw(&s.peer, detail.peer_len);
+      out.pad_to(8);
+      out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketLink), sizeof(s.link)});
+      out.put(s.link);
+      out.raw(look.options.span().data() + s.options_at, s.options_length);
+      const uint64_t object = object_number(d.now.device, d.now.inode);
+      for (uint32_t i = 0; i < s.message_count; ++i) {
+        const SocketMessage& m = look.messages[s.first_message + i];
+        const uint32_t name = (m.detail.address_len + 3u) & ~3u;
+        const uint32_t body = (name + m.detail.file_count * 4u + 7u) & ~7u;
+        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketMessage),
+                             static_cast<uint32_t>(sizeof(m.detail)) + body});
+        out.put(m.detail);
+        out.raw(m.address, m.detail.address_len);
+        out.pad_to(4);
+        for (uint32_t f = 0; f < m.detail.file_count; ++f)
+          out.put(entries_[look.files[m.first_file + f]].open_file);
+        out.pad_to(8);
+        if (m.detail.length != 0 &&
+            !contents_.push_back({d.open_file, object, m.detail.number, m.bytes, m.detail.length}))
+          return arena_full();
+      }
+    }
+    if (!ranges.push_back({at, out.size() - at})) return arena_full();
+  }
+  if (!out.ok()) return arena_full();
+  for (size_t i = 0; i < look.sockets.size(); ++i) {
+    CapturedDescriptor& d = entries_[look.sockets[i].entry];
+    d.details = out.span().data() + ranges[i].at;
+    d.details_len = static_cast<uint32_t>(ranges[i].length);
+  }
+  // Duplicates are of the same kind; they come after the first in order_. The first may be another than the one
+  // that was looked at, if one came with a message.
+  for (size_t i = 1; i < order_.size(); ++i) {
+    auto& d = entries_[order_[i]];
+    auto& before = entries_[order_[i - 1]];
+    if (!d.shares || !S_ISSOCK(d.now.mode)) continue;
+    d.kind = before.kind;
+  }
+  return {};
+}
+
+// Which connections lead out of the process, and what becomes of them.
+Result<void> DescriptorCapture::decide_outside(SocketState& s) {
+  CapturedDescriptor& d = entries_[s.entry];
+  if (s.link.peer != 0 && !is_socket_here(s.link.peer)) s.link.flags |= kLinkOutside;
+  if (s.link.listener != 0 && !is_socket_here(s.link.listener)) s.link.flags |= kLinkOutside;
+  if ((s.link.flags & kLinkOutside) == 0 || has_partners_) return {};
+  if (s.pair && s.detail.type == SOCK_DGRAM && s.detail.peer_len != 0) {
+    d.kind = OpenFileKind::kSocket;  // connected again by its name
+    return {};
+  }
+  if (d.fd <= 2 && !d.in_flight) {
+    d.kind = OpenFileKind::kOther;  // the restarter's own stream, see decide_kinds()
+    return {};
+  }
+  return note(1, "descriptor {} ({}): the other end of the connection is not in the program: after restart it "
+                 "is {}",
+              d.fd, d.path, s.connection ? "reset" : "closed there");
+}
+
+}  // namespace ckpt

@@ -1,0 +1,104 @@
+#include <errno.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+
+#include <linux/tcp.h>
+
+#include "base/clock.h"
+#include "libckpt_rt/capture/sockets/socket_look.h"
+
+// Bytes of a TCP connection that the sender's end still holds are made to arrive: the receiver's room is made
+// larger for a moment. Nothing is read, so nothing can be lost, doubled or reordered.
+
+namespace ckpt {
+namespace {
+
+constexpr int kSoBufLock = 72;                      // SO_BUF_LOCK, Linux 5.14
+constexpr int64_t kLongestPull = 250'000'000;  // ns without a byte that arrives: more than the shortest wait before a segment is sent again
+constexpr int kMuch = 1 << 30;
+
+bool tcp_facts(int socket, tcp_info& info) {
+  info = {};
+  int length = sizeof(info);
+  return !sys::failed(sys::call(__NR_getsockopt, socket, IPPROTO_TCP, TCP_INFO, &info, &length));
+}
+
+// All that was written into `sender` is in the queue of `receiver`. What is sent and not yet acknowledged may
+// have arrived: the counters of both ends tell. The end of the stream counts as one byte received.
+bool all_arrived(int receiver, int sender, uint64_t& arrived) {
+  tcp_info from, to;
+  int unacknowledged = 0;
+  if (!tcp_facts(sender, from) || !tcp_facts(receiver, to)) return false;
+  arrived = to.tcpi_bytes_received;
+  if (sys::call(__NR_ioctl, sender, SIOCOUTQ, &unacknowledged) == 0 && unacknowledged == 0) return true;
+  if (from.tcpi_notsent_bytes != 0) return false;
+  const bool ended = to.tcpi_state == 8 /* TCP_CLOSE_WAIT */ || to.tcpi_state == 9 /* TCP_LAST_ACK */ ||
+                     to.tcpi_state == 11 /* TCP_CLOSING */;
+  return from.tcpi_bytes_sent - from.tcpi_bytes_retrans == to.tcpi_bytes_received - (ended ? 1 : 0);
+}
+
+}  // namespace
+
+namespace {
+
+// whole(arrived): true when all is there; arrived: a number that grows as bytes come.
+template <typename Whole>
+bool pull(int receiver, Whole whole) {
+  const int room = socket_option(receiver, SOL_SOCKET, SO_RCVBUF);
+  const int lock = socket_option(receiver, SOL_SOCKET, kSoBufLock);
+  const int low = socket_option(receiver, SOL_SOCKET, SO_RCVLOWAT);
+  // SO_RCVLOWAT makes room for what it asks for, beyond rmem_max and without a right, where the room is not
+  // locked.
+  if (lock != 0) set_socket_option(receiver, SOL_SOCKET, kSoBufLock, 0);
+  set_socket_option(receiver, SOL_SOCKET, SO_RCVLOWAT, kMuch);
+  bool all = false;
+  int64_t last = now_ns(CLOCK_MONOTONIC);
+  for (uint64_t arrived = 0, before = 0;;) {
+    // Looking at a byte lets the kernel tell the sender of the room.
+    char byte;
+    sys::call(__NR_recvfrom, receiver, &byte, 1L, MSG_PEEK | MSG_DONTWAIT, 0L, 0L);
+    if ((all = whole(arrived))) break;
+    const int64_t now = now_ns(CLOCK_MONOTONIC);
+    if (arrived != before) last = now;
+    before = arrived;
+    if (now - last > kLongestPull) break;
+  }
+  set_socket_option(receiver, SOL_SOCKET, SO_RCVLOWAT, low);
+  if (lock != 0) {
+    set_socket_option(receiver, SOL_SOCKET, SO_RCVBUF, room / 2);  // the kernel doubles what it is given
+    if (socket_option(receiver, SOL_SOCKET, SO_RCVBUF) != room)
+      set_socket_option(receiver, SOL_SOCKET, SO_RCVBUFFORCE, room / 2);
+    set_socket_option(receiver, SOL_SOCKET, kSoBufLock, lock);
+  }
+  return all;
+}
+
+}  // namespace
+
+bool pull_in_flight(int receiver, int sender) {
+  uint64_t first = 0;
+  if (all_arrived(receiver, sender, first)) return true;
+  const int cork = socket_option(sender, IPPROTO_TCP, TCP_CORK);
+  const int no_delay = socket_option(sender, IPPROTO_TCP, TCP_NODELAY);
+  if (cork != 0) set_socket_option(sender, IPPROTO_TCP, TCP_CORK, 0);
+  if (no_delay == 0) set_socket_option(sender, IPPROTO_TCP, TCP_NODELAY, 1);
+  const bool all = pull(receiver, [&](uint64_t& arrived) { return all_arrived(receiver, sender, arrived); });
+  if (no_delay == 0) set_socket_option(sender, IPPROTO_TCP, TCP_NODELAY, 0);
+  if (cork != 0) set_socket_option(sender, IPPROTO_TCP, TCP_CORK, 1);
+  return all;
+}
+
+bool pull_from_far(int receiver, SocketDiag& diag, const Endpoint& far, const Endpoint& near, uint32_t scope) {
+  auto whole = [&](uint64_t& arrived) {
+    tcp_info info;
+    if (!tcp_facts(receiver, info)) return true;
+    arrived = info.tcpi_bytes_received;
+    const TcpFacts facts = diag.ask_tcp(far, near, scope);
+    return !facts.known || facts.send_queue == 0;
+  };
+  uint64_t arrived = 0;
+  return whole(arrived) || pull(receiver, whole);
+}
+
+}  // namespace ckpt

@@ -1,0 +1,304 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/descriptors/note.h"
+#include "libckpt_rt/capture/sockets/socket_look.h"
+
+// Sockets: what they are, which is whose other end. Looked at in the stop only, on duplicates that do not
+// outlive it.
+
+namespace ckpt {
+namespace {
+
+constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
+
+bool is_internet(const SocketState& s) {
+  return s.detail.domain == AF_INET || s.detail.domain == AF_INET6;
+}
+
+// Two bytes are the family alone: no name. The port of both kinds of Internet address is at the same place.
+uint32_t named_length(const SocketState& s, const sockaddr_storage& address, int length) {
+  const bool named = is_internet(s) ? reinterpret_cast<const sockaddr_in*>(&address)->sin_port != 0
+                                    : length > static_cast<int>(sizeof(sa_family_t));
+  return named ? static_cast<uint32_t>(length) : 0;
+}
+
+void read_names(SocketState& s, int socket) {
+  int length = sizeof(s.address);
+  if (sys::call(__NR_getsockname, socket, &s.address, &length) == 0) {
+    s.detail.address_len = named_length(s, s.address, length);
+    // Bound to an interface's address, port to come: Internet names without a port count too.
+    if (is_internet(s) && s.detail.address_len == 0 && s.detail.protocol != IPPROTO_TCP &&
+        s.detail.protocol != IPPROTO_UDP) {
+      s.detail.address_len = static_cast<uint32_t>(length);
+    }
+  }
+  length = sizeof(s.peer);
+  if (sys::call(__NR_getpeername, socket, &s.peer, &length) == 0)
+    s.detail.peer_len = named_length(s, s.peer, length);
+}
+
+bool file_is_gone(const SocketState& s) {
+  auto& address = reinterpret_cast<const sockaddr_un&>(s.address);
+  if (s.detail.address_len <= offsetof(sockaddr_un, sun_path) || address.sun_path[0] == '\0') return false;
+  char path[sizeof(sockaddr_un) + 1] = {};
+  std::memcpy(path, address.sun_path, s.detail.address_len - offsetof(sockaddr_un, sun_path));
+  struct stat st;
+  return sys::call(__NR_newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == -ENOENT;
+}
+
+}  // namespace
+
+Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
+  // entries_ grows: what is found in messages is looked at too.
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    const CapturedDescriptor& d = entries_[i];
+    if (!S_ISSOCK(d.now.mode) || (d.now.open_flags & O_PATH) != 0 || d.shares) continue;
+    if (d.in_flight) {
+      bool known = false;
+      for (const SocketState& other : look.sockets)
+        known = known || entries_[other.entry].now.inode == d.now.inode;
+      if (known) continue;
+    }
+    ScopedFd socket(borrow(d));
+    if (!socket.valid()) continue;  // stays kOther, and a note says so
+    SocketState s{};
+    s.entry = static_cast<uint32_t>(i);
+    CKPT_TRY(look_at_socket(look, s, socket.get()));
+    if (!look.sockets.push_back(s)) return arena_full();
+  }
+  return look_at_connections(look);
+}
+
+Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s, int socket) {
+  CapturedDescriptor& d = entries_[s.entry];
+  SocketDetail& detail = s.detail;
+  detail.domain = socket_option(socket, SOL_SOCKET, SO_DOMAIN);
+  detail.type = socket_option(socket, SOL_SOCKET, SO_TYPE);
+  detail.protocol = socket_option(socket, SOL_SOCKET, SO_PROTOCOL);
+  detail.backlog = s.link.peek_offset = -1;
+  d.kind = OpenFileKind::kOther;
+  d.value = 0;
+  pollfd ready{socket, POLLIN | POLLPRI | POLLRDHUP, 0};
+  sys::call(__NR_poll, &ready, 1L, 0L);
+  s.ready = ready.revents;
+
+  const UnixSocketFacts* facts = nullptr;
+  if (detail.domain == AF_UNIX) {
+    if (!look.unix_asked) {
+      look.unix_asked = true;
+      look.unix_known = look.diag.read_unix();
+    }
+    facts = look.unix_known ? look.diag.find_unix(static_cast<uint32_t>(d.now.inode)) : nullptr;
+    if (facts == nullptr) return {};
+    look_at_unix(look, s, *facts);
+    int unreceived = 0;
+    if ((s.link.flags & kLinkUnaccepted) != 0 && sys::call(__NR_ioctl, socket, SIOCOUTQ, &unreceived) == 0 &&
+        unreceived != 0) {
+      CKPT_TRY(note(1, "descriptor {} ({}): what was sent through it waits in a connection that is not accepted yet, "
+                       "and is lost",
+                    d.fd, d.path));
+    }
+  } else if (is_internet(s) && detail.type == SOCK_STREAM && detail.protocol == IPPROTO_TCP) {
+    tcp_info info{};
+    int length = sizeof(info);
+    if (sys::failed(sys::call(__NR_getsockopt, socket, IPPROTO_TCP, TCP_INFO, &info, &length))) return {};
+    s.link.state = info.tcpi_state;
+    if (info.tcpi_state == TCP_LISTEN) {
+      detail.backlog = static_cast<int32_t>(info.tcpi_sacked);
+      s.waiting = info.tcpi_unacked;
+    } else {
+      // A closed one was connected if it is shut down: a new one is not.
+      s.connection = info.tcpi_state != TCP_CLOSE || (s.ready & POLLRDHUP) != 0;
+      if ((s.ready & POLLERR) != 0) s.link.flags |= kLinkError;
+    }
+    d.kind = s.connection ? OpenFileKind::kConnection : OpenFileKind::kSocket;
+  } else if (is_internet(s) && detail.type == SOCK_DGRAM && detail.protocol == IPPROTO_UDP) {
+    d.kind = OpenFileKind::kSocket;
+  } else if (is_internet(s) || detail.domain == AF_NETLINK || detail.domain == AF_PACKET) {
+    d.kind = OpenFileKind::kSocket;  // made anew; what waits in it is lost
+  } else {
+    return {};
+  }
+
+  detail.reuse_address = socket_option(socket, SOL_SOCKET, SO_REUSEADDR);
+  detail.reuse_port = socket_option(socket, SOL_SOCKET, SO_REUSEPORT);
+  detail.keep_alive = socket_option(socket, SOL_SOCKET, SO_KEEPALIVE);
+  detail.send_buffer = socket_option(socket, SOL_SOCKET, SO_SNDBUF);
+  detail.receive_buffer = socket_option(socket, SOL_SOCKET, SO_RCVBUF);
+  s.link.buffer_lock = static_cast<uint32_t>(socket_option(socket, SOL_SOCKET, kSoBufLock));
+  detail.pass_credentials = detail.domain == AF_UNIX || detail.domain == AF_NETLINK
+                                ? socket_option(socket, SOL_SOCKET, SO_PASSCRED)
+                                : 0;
+  detail.ipv6_only = detail.domain == AF_INET6 ? socket_option(socket, IPPROTO_IPV6, IPV6_V6ONLY) : 0;
+  read_names(s, socket);
+  if (detail.domain == AF_UNIX && file_is_gone(s)) s.link.flags |= kLinkFileGone;
+  s.options_at = look.options.size();
+  put_socket_options(look.options, socket, detail);
+  s.options_length = look.options.size() - s.options_at;
+  if (!look.options.ok()) return arena_full();
+
+  const bool messages = detail.domain == AF_UNIX ? detail.backlog < 0
+                                                 : is_internet(s) && detail.protocol == IPPROTO_UDP;
+  if (messages && (s.ready & POLLIN) != 0) return peek_messages(look, s, socket);
+  return {};
+}
+
+void DescriptorCapture::look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts) {
+  CapturedDescriptor& d = entries_[s.entry];
+  s.detail.shut_down = facts.shut_down;
+  s.waiting = facts.waiting;
+  d.kind = OpenFileKind::kSocket;
+  if (facts.state == TCP_LISTEN) {
+    s.detail.backlog = static_cast<int32_t>(facts.backlog);
+    return;
+  }
+  if (!facts.has_peer) return;
+  s.pair = true;
+  d.kind = OpenFileKind::kSocketPair;
+  if (facts.peer != 0) {
+    d.value = s.link.peer = object_number(d.now.device, facts.peer);
+    return;
+  }
+  s.link.flags |= kLinkPeerGone;
+  for (const UnixSocketFacts& listener : look.diag.all_unix()) {
+    for (uint32_t i = 0; i < listener.icon_count; ++i) {
+      if (listener.icons[i] != static_cast<uint32_t>(d.now.inode)) continue;
+      s.link.flags = (s.link.flags & ~uint32_t{kLinkPeerGone}) | kLinkUnaccepted;
+      s.link.listener = object_number(d.now.device, listener.inode);
+      s.link.position = i;
+    }
+  }
+}
+
+bool DescriptorCapture::is_socket_here(uint64_t object) const {
+  for (const auto& other : entries_) {
+    if (S_ISSOCK(other.now.mode) && object_number(other.now.device, other.now.inode) == object) return true;
+  }
+  return false;
+}
+
+// Of TCP connections: the other ends, and what is in flight.
+Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
+  struct Ends {
+    Endpoint local, remote;
+    uint32_t socket;  // index in look.sockets
+  };
+  auto less = [](const Ends& a, const Ends& b) { return std::memcmp(&a, &b, offsetof(Ends, socket)) < 0; };
+  ArenaVector<Ends> ends(*arena_);
+  for (uint32_t i = 0; i < look.sockets.size(); ++i) {
+    const SocketState& s = look.sockets[i];
+    if (!s.connection || s.detail.address_len == 0 || s.detail.peer_len == 0) continue;
+    Ends e;
+    std::memset(static_cast<void*>(&e), 0, sizeof(e));  // padding is compared too
+    e.local = endpoint_of(s.address);
+    e.remote = endpoint_of(s.peer);
+    e.socket = i;
+    if (!ends.push_back(e)) return arena_full();
+  }
+  std::sort(ends.begin(), ends.end(), less);
+  for (uint32_t i = 0; i < look.sockets.size(); ++i) {
+    SocketState& s = look.sockets[i];
+    if (!s.connection) continue;
+    CapturedDescriptor& d = entries_[s.entry];
+    ScopedFd socket(borrow(d));
+    ScopedFd sender;
+    bool whole = true;
+    if (s.detail.address_len != 0 && s.detail.peer_len != 0) {
+      Ends reverse;
+      std::memset(static_cast<void*>(&reverse), 0, sizeof(reverse));
+      reverse.local = endpoint_of(s.peer);
+      reverse.remote = endpoint_of(s.address);
+      auto* other = std::lower_bound(ends.begin(), ends.end(), reverse, less);
+      if (other != ends.end() && !less(reverse, *other)) {
+        const CapturedDescriptor& o = entries_[look.sockets[other->socket].entry];
+        s.link.peer = object_number(o.now.device, o.now.inode);
+        sender.reset(borrow(o));
+        whole = pull_in_flight(socket.get(), sender.get());
+      } else {
+        CKPT_TRY(look_at_far_end(look, s));
+        const uint32_t scope = s.detail.domain == AF_INET6
+                                   ? reinterpret_cast<const sockaddr_in6&>(s.peer).sin6_scope_id
+                                   : 0;
+        if (has_partners_ && s.link.peer != 0)
+          whole = pull_from_far(socket.get(), look.diag, reverse.local, reverse.remote, scope);
+      }
+    } else {
+      s.link.flags |= kLinkPeerGone;
+    }
+    d.value = s.link.peer;
+    // The states in which our end of the stream is already sent.
+    const uint32_t state = s.link.state;
+    if (state == TCP_FIN_WAIT1 || state == TCP_FIN_WAIT2 || state == TCP_LAST_ACK || state == TCP_CLOSING ||
+        state == TCP_CLOSE)
+      s.detail.shut_down |= 2;
+    const bool ended = state == TCP_CLOSE_WAIT || state == TCP_LAST_ACK || state == TCP_CLOSING;
+    if (state == TCP_CLOSE || (!ended && (s.ready & POLLRDHUP) != 0)) s.detail.shut_down |= 1;
+    if (whole) CKPT_TRY(peek_stream(look, s, socket.get()));
+    if (!whole) {
+      CKPT_TRY(note(1, "descriptor {} ({}): bytes of the connection are in flight and do not arrive; after "
+                       "restart it is reset",
+                    d.fd, d.path));
+      s.link.flags |= kLinkOutside;
+      s.link.peer = d.value = 0;
+    }
+  }
+  return {};
+}
+
+// The other end is not among the program's descriptors: in another process, closed, or not accepted yet.
+Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s) {
+  auto& six = reinterpret_cast<const sockaddr_in6&>(s.peer);
+  const TcpFacts far = look.diag.ask_tcp(endpoint_of(s.peer), endpoint_of(s.address),
+                                         s.detail.domain == AF_INET6 ? six.sin6_scope_id : 0);
+  const CapturedDescriptor& d = entries_[s.entry];
+  if (!far.known || far.state == TCP_TIME_WAIT) {
+    // Nobody on this host has that end. Where it had ended its stream it is gone, else it is elsewhere.
+    const bool ended = s.link.state == TCP_CLOSE_WAIT || s.link.state == TCP_LAST_ACK ||
+                       s.link.state == TCP_CLOSING || s.link.state == TCP_CLOSE;
+    s.link.flags |= ended && is_loopback(s.peer) ? kLinkPeerGone : kLinkOutside;
+    return {};
+  }
+  if (far.inode != 0) {
+    s.link.peer = object_number(d.now.device, far.inode);
+    return {};
+  }
+  if (far.state != TCP_ESTABLISHED && far.state != TCP_CLOSE_WAIT && far.state != 3 /* TCP_SYN_RECV */) {
+    s.link.flags |= kLinkPeerGone;  // closed by its process, not yet by the kernel
+    return {};
+  }
+  s.link.flags |= kLinkUnaccepted;
+  for (const SocketState& listener : look.sockets) {
+    if (listener.link.state != TCP_LISTEN || listener.detail.address_len == 0) continue;
+    const Endpoint at = endpoint_of(listener.address), wanted = endpoint_of(s.peer);
+    constexpr uint8_t kAny[16] = {}, kAny4[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0};
+    const bool any = std::memcmp(at.address, kAny, 16) == 0 || std::memcmp(at.address, kAny4, 16) == 0;
+    if (at.port != wanted.port || (!any && std::memcmp(at.address, wanted.address, 16) != 0)) continue;
+    const CapturedDescriptor& l = entries_[listener.entry];
+    s.link.listener = object_number(l.now.device, l.now.inode);
+  }
+  if (s.link.listener == 0) s.link.flags |= kLinkOutside;
+  if (far.receive_queue == 0) return {};
+  return note(1, "descriptor {} ({}): {} bytes sent through it wait in a connection that is not accepted yet: they "
+                 "are lost",
+              d.fd, d.path, far.receive_queue);
+}
+
+bool DescriptorCapture::is_loopback(const sockaddr_storage& address) {
+  const Endpoint e = endpoint_of(address);
+  constexpr uint8_t kSix[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+  return is_ipv4(e) ? e.address[12] == 127 : std::memcmp(e.address, kSix, 16) == 0;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,321 @@
+#include "restart/channels/channel_builder.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "base/bytes.h"
+#include "restart/descriptors/builder.h"
+
+namespace ckpt {
+namespace {
+
+bool read_name(Blob& from, uint32_t length, SocketName& name) {
+  if (length > sizeof(name.address) || length > from.size()) return false;
+  std::memcpy(&name.address, from.data(), length);
+  name.length = length;
+  from = from.subspan(length);
+  return true;
+}
+
+bool read_socket(ChannelSocket& s) {
+  bool found = false, linked = false;
+  for_each_detail<SocketDetail>(*s.file, OpenFileDetail::kSocket, [&](const SocketDetail& d, Blob rest) {
+    s.detail = d;
+    found = read_name(rest, d.address_len, s.name) && read_name(rest, d.peer_len, s.peer_name);
+  });
+  s.link.peek_offset = -1;
+  for_each_detail<SocketLinkDetail>(*s.file, OpenFileDetail::kSocketLink,
+                                    [&](const SocketLinkDetail& l, Blob) {
+                                      s.link = l;
+                                      linked = true;
+                                    });
+  if (!linked && static_cast<OpenFileKind>(s.file->record.kind) == OpenFileKind::kSocketPair) {
+    s.link.peer = s.file->record.value;  // of an older image
+    if (s.link.peer == 0) s.link.flags |= kLinkPeerGone;
+  }
+  return found;
+}
+
+// Messages with their details; of older images, only bytes.
+void read_messages(ChannelSocket& s) {
+  for_each_detail<SocketMessageDetail>(
+      *s.file, OpenFileDetail::kSocketMessage, [&](const SocketMessageDetail& d, Blob rest) {
+        ChannelMessage m;
+        m.detail = d;
+        Blob at = rest;
+        const uint64_t padded = (uint64_t{d.address_len} + 3) & ~uint64_t{3};
+        if (!read_name(at, d.address_len, m.sender) || padded + uint64_t{d.file_count} * 4 > rest.size()) return;
+        ByteReader reader(rest.subspan(padded));
+        for (uint32_t i = 0; i < d.file_count; ++i) m.files.push_back(reader.get<uint32_t>());
+        s.messages.push_back(std::move(m));
+      });
+  const bool old = s.messages.empty();
+  for (const auto& c : s.meta->contents) {
+    if (c.record.open_file == 0 || c.record.object != s.object) continue;
+    if (old) {
+      ChannelMessage m;
+      m.detail.length = c.bytes.size();
+      m.parts.push_back(c.bytes);
+      s.messages.push_back(std::move(m));
+      continue;
+    }
+    // A long message is in more than one record: the number goes on with its bytes.
+    ChannelMessage* owner = nullptr;
+    for (auto& m : s.messages)
+      if (m.detail.number <= c.record.offset) owner = &m;
+    if (owner != nullptr && owner->detail.number == c.record.offset) owner->parts.push_back(c.bytes);
+  }
+}
+
+}  // namespace
+
+bool SocketName::operator==(const SocketName& o) const {
+  return length == o.length && std::memcmp(&address, &o.address, length) == 0;
+}
+
+std::string SocketName::text() const {
+  if (family() == AF_UNIX) {
+    auto* unix_address = reinterpret_cast<const sockaddr_un*>(&address);
+    std::string name(unix_address->sun_path, length - offsetof(sockaddr_un, sun_path));
+    if (!name.empty() && name[0] == '\0') {
+      name[0] = '@';
+      return name;
+    }
+    return name.substr(0, name.find('\0'));
+  }
+  return fmt::format("port {}", port());
+}
+
+void ChannelBuilder::add(int member, const ImageMeta& meta, const std::map<uint64_t, int>& others) {
+  for (const auto& file : meta.open_files) {
+    const auto kind = static_cast<OpenFileKind>(file.record.kind);
+    if (kind != OpenFileKind::kSocketPair && kind != OpenFileKind::kSocket && kind != OpenFileKind::kConnection)
+      continue;
+    if (others.count(file.record.object) != 0) continue;
+    auto known = by_object_.find(file.record.object);
+    if (known != by_object_.end()) {  // several members have it
+      by_file_[{member, file.record.id}] = known->second;
+      continue;
+    }
+    auto s = std::make_unique<ChannelSocket>();
+    s->member = member;
+    s->meta = &meta;
+    s->file = &file;
+    s->object = file.record.object;
+    if (!read_socket(*s)) continue;
+    read_messages(*s);
+    by_object_[s->object] = s.get();
+    by_file_[{member, file.record.id}] = s.get();
+    sockets_.push_back(std::move(s));
+  }
+}
+
+void ChannelBuilder::link() {
+  for (auto& s : sockets_) {
+    auto peer = by_object_.find(s->link.peer);
+    if (s->link.peer != 0 && peer != by_object_.end()) s->peer = peer->second;
+    auto listener = by_object_.find(s->link.listener);
+    if (s->link.listener != 0 && listener != by_object_.end()) s->listener = listener->second;
+    if (s->peer != nullptr || s->listener != nullptr) {
+      s->link.flags &= ~uint32_t{kLinkOutside};
+    } else if (s->link.peer != 0 && s->detail.type != SOCK_DGRAM) {
+      s->link.flags |= kLinkOutside;
+      say("{}: the other end of the connection is not here: it is {}", describe(*s),
+          s->is_tcp() ? "reset" : "closed there");
+    }
+  }
+}
+
+int ChannelBuilder::find(int member, uint32_t open_file) const {
+  auto it = by_file_.find({member, open_file});
+  return it == by_file_.end() ? -1 : it->second->fd;
+}
+
+std::string ChannelBuilder::describe(const ChannelSocket& s) const {
+  int first = -1;
+  for (const auto& d : s.meta->descriptors) {
+    if (d.open_file == s.file->record.id && (first < 0 || d.fd < first)) first = d.fd;
+  }
+  return fmt::format("descriptor {} ({})", first, s.file->path);
+}
+
+Error ChannelBuilder::cannot_make(const ChannelSocket& s) const {
+  return make_error(ExitCode::kSystem, errno, "{} cannot be made again ({})", describe(s), errno_name(errno));
+}
+
+Result<void> ChannelBuilder::park(ChannelSocket& s, ScopedFd fd) {
+  auto up = working_->park(std::move(fd), "a socket");
+  if (!up.ok()) return up.error();
+  s.fd = *up;
+  return {};
+}
+
+Result<void> ChannelBuilder::park_far_end(ChannelSocket& s, ScopedFd fd) {
+  auto up = working_->park(std::move(fd), "a socket");
+  if (!up.ok()) return up.error();
+  s.far_end = *up;
+  return {};
+}
+
+// A new socket, not connected, bound or listening if it was.
+Result<void> ChannelBuilder::make(ChannelSocket& s) {
+  const SocketDetail& d = s.detail;
+  ScopedFd fd(socket(d.domain, d.type | SOCK_CLOEXEC, d.protocol));
+  if (!fd.valid()) {
+    if (errno == EPERM || errno == EACCES) {
+      return make_error(ExitCode::kPermission, errno,
+                        "{} cannot be made again ({}): it needs rights (CAP_NET_RAW), restart as root",
+                        describe(s), errno_name(errno));
+    }
+    return cannot_make(s);
+  }
+  set_early_options(fd.get(), s);
+  if (s.name.length != 0) {
+    bool unlink_after = false;
+    CKPT_TRY(bind_name(s, fd.get(), s.name, unlink_after));
+    s.unlink_name = s.has(kLinkFileGone);
+  }
+  return park(s, std::move(fd));
+}
+
+namespace {
+
+// A socket file that nobody listens on any more, as the killed program left it.
+bool is_left_over(const SocketName& name, int type) {
+  struct stat st;
+  if (lstat(name.text().c_str(), &st) != 0 || !S_ISSOCK(st.st_mode)) return false;
+  ScopedFd probe(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return connect(probe.get(), name.get(), name.length) != 0 && errno == ECONNREFUSED;
+}
+
+// Socket names that are relative paths are of the program's directory.
+class InDirectory {
+ public:
+  explicit InDirectory(std::string_view path) {
+    here_.reset(open(".", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!path.empty() && chdir(std::string(path).c_str()) != 0) here_.reset();
+  }
+  ~InDirectory() {
+    if (here_.valid() && fchdir(here_.get()) != 0) return;
+  }
+
+ private:
+  ScopedFd here_;
+};
+
+}  // namespace
+
+// unlink_after: there was no file of this name.
+Result<void> ChannelBuilder::bind_name(ChannelSocket& s, int fd, const SocketName& name, bool& unlink_after) {
+  const std::string text = name.text();
+  const bool path = name.family() == AF_UNIX && !text.empty() && text[0] != '@';
+  InDirectory there(path && text[0] != '/' ? s.meta->process.cwd : std::string_view());
+  if (path) {
+    struct stat st;
+    unlink_after = lstat(text.c_str(), &st) != 0;
+    if (is_left_over(name, s.detail.type)) unlink(text.c_str());
+  }
+  if (bind(fd, name.get(), name.length) == 0) return {};
+  const int e = errno;
+  if (path && (e == ENOENT || e == ENOTDIR)) {
+    // Its directory is gone: nobody can find it by that name, here or before. A name of the kernel's choice, for only a
+    // socket with a name can listen.
+    say("{}: the directory of its name {} is gone: it has no such name now", describe(s), text);
+    unlink_after = false;
+    sockaddr none{};
+    none.sa_family = AF_UNIX;
+    if (s.detail.backlog >= 0) (void)!bind(fd, &none, sizeof(none.sa_family));
+    return {};
+  }
+  return make_error(e == EACCES || e == EPERM ? ExitCode::kPermission : ExitCode::kUnavailable, e,
+                    "{}: {} cannot be taken again ({}): end the program that has it; connections of the killed "
+                    "program without SO_REUSEADDR hold it for a minute",
+                    describe(s), text, errno_name(e));
+}
+
+Result<void> ChannelBuilder::connect() {
+  link();
+  CKPT_TRY(connect_unix());
+  CKPT_TRY(connect_tcp());
+  for (auto& s : sockets_) {
+    if (s->fd >= 0) continue;
+    CKPT_TRY(make(*s));
+    if (s->detail.backlog >= 0 && listen(s->fd, s->detail.backlog) != 0) return cannot_make(*s);
+  }
+  return {};
+}
+
+// Last: what the program has set, and how far the connection is shut down.
+void ChannelBuilder::settle(ChannelSocket& s) {
+  if (!set_late_options(s.fd, s)) {
+    say("{}: an option of the socket cannot be set as it was ({})", describe(s), errno_name(errno));
+  }
+  if (s.unlink_name) {
+    InDirectory there(s.name.text()[0] != '/' ? s.meta->process.cwd : std::string_view());
+    unlink(s.name.text().c_str());
+  }
+  fcntl(s.fd, F_SETFL, static_cast<int>(s.file->record.open_flags) & O_NONBLOCK);
+}
+
+Result<void> ChannelBuilder::fill(const FindOpenFile& find_open_file) {
+  for (auto& s : sockets_) {
+    if (s->fd < 0 || s->messages.empty()) continue;
+    if (s->detail.type == SOCK_DGRAM) {
+      CKPT_TRY(send_datagrams(*s, find_open_file));
+    } else {
+      const int from = s->peer != nullptr ? s->peer->fd : s->far_end;
+      if (from >= 0) CKPT_TRY(send_messages(*s, from, find_open_file));
+    }
+  }
+  CKPT_TRY(connect_datagrams());
+  for (auto& s : sockets_) {
+    if (s->fd < 0) continue;
+    if (s->far_end >= 0) {
+      if (s->is_tcp() && (s->has(kLinkOutside) || s->has(kLinkError))) {
+        const linger at_once{1, 0};
+        setsockopt(s->far_end, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+      } else if (s->detail.domain == AF_UNIX && s->has(kLinkError)) {
+        send(s->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);  // unread there: reading here gives an error
+      }
+      close(s->far_end);
+      s->far_end = -1;
+    }
+  }
+  for (auto& s : sockets_) {
+    if (s->fd < 0) continue;
+    if ((s->detail.shut_down & 2) != 0) shutdown(s->fd, SHUT_WR);
+    if ((s->detail.shut_down & 1) != 0 && !s->is_tcp()) shutdown(s->fd, SHUT_RD);
+  }
+  for (auto& s : sockets_) {
+    if (s->fd < 0) continue;
+    if ((s->detail.shut_down & 1) != 0 && s->is_tcp()) shutdown(s->fd, SHUT_RD);
+    settle(*s);
+  }
+  return {};
+}
+
+void ChannelBuilder::keep() {
+  for (auto& s : sockets_) s->fd = -1;
+}
+
+void ChannelBuilder::finish() {
+  for (auto& s : sockets_) {
+    if (s->fd >= 0) close(s->fd);
+    if (s->far_end >= 0) close(s->far_end);
+    s->fd = s->far_end = -1;
+  }
+  for (auto& [name, fd] : helpers_) close(fd);
+  helpers_.clear();
+  for (const auto& name : left_over_names_) unlink(name.c_str());
+  left_over_names_.clear();
+}
+
+}  // namespace ckpt

@@ -1,0 +1,160 @@
+// Makes the sockets of one process, or of all processes of a job: each once, connected as it was, with what
+// waited in it.
+//
+// Owner:     restart. One builder for one restore.
+// Callers:   restart/descriptors (one member), and who restores a job (all members): one thread, in this order:
+//              add       for every member
+//              connect   every socket is there, with its name and its other end
+//              fill      when other open files are there too: messages, ends of streams, options
+//              finish    closes the builder's own descriptors
+//            find gives the descriptor of a member's open file between connect and finish; the caller makes its
+//            own of it (dup3, SCM_RIGHTS, fork).
+// Never:     leaves a descriptor below WorkingFds::first(). Sends a byte to anybody outside of the members.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "image/read/image_meta.h"
+#include "restart/descriptors/working_fds.h"
+
+namespace ckpt {
+
+// A name of a socket, as getsockname gives it.
+struct SocketName {
+  sockaddr_storage address = {};
+  socklen_t length = 0;  // 0: none
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+  sa_family_t family() const { return address.ss_family; }
+  uint16_t port() const { return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port); }
+  bool operator==(const SocketName& o) const;
+  std::string text() const;  // "port 80 of 127.0.0.1", "/run/x", "@x"
+};
+
+struct ChannelMessage {
+  SocketMessageDetail detail = {};
+  std::vector<Blob> parts;  // usually one
+  SocketName sender;
+  std::vector<uint32_t> files;  // OpenFileRecord::id
+};
+
+// A socket to be made.
+struct ChannelSocket {
+  int member = 0;
+  const ImageMeta* meta = nullptr;
+  const ParsedOpenFile* file = nullptr;
+  uint64_t object = 0;
+  SocketDetail detail = {};
+  SocketLinkDetail link = {};
+  SocketName name, peer_name;
+  std::vector<ChannelMessage> messages;
+  ChannelSocket* peer = nullptr;      // of this job
+  ChannelSocket* listener = nullptr;  // waits there to be accepted
+  int fd = -1;                        // parked
+  int far_end = -1;                   // parked: instead of a peer that is gone or outside, until fill() is done
+  bool unlink_name = false;           // its path had no file any more
+  bool is(int domain, int type) const { return detail.domain == domain && detail.type == type; }
+  bool is_tcp() const {
+    return detail.domain != AF_UNIX && detail.type == SOCK_STREAM && detail.protocol == IPPROTO_TCP;
+  }
+  bool has(SocketLinkFlag flag) const { return (link.flags & flag) != 0; }
+};
+
+// The descriptor that leads to a member's open file; -1: there is none.
+using FindOpenFile = std::function<Result<int>(int member, uint32_t open_file)>;
+
+class ChannelBuilder {
+ public:
+  ChannelBuilder(WorkingFds* working, std::function<void(std::string_view)> say)
+      : working_(working), say_(std::move(say)) {}
+  ChannelBuilder(const ChannelBuilder&) = delete;
+  ~ChannelBuilder() { finish(); }
+
+  // meta must outlive the builder. others: objects that are somebody else's to make.
+  void add(int member, const ImageMeta& meta, const std::map<uint64_t, int>& others = {});
+  // Errors: kUnavailable, kPermission: a name is taken, with the remedy; kSystem.
+  Result<void> connect();
+  Result<void> fill(const FindOpenFile& find_open_file);
+  int find(int member, uint32_t open_file) const;  // -1: not a socket that was made
+  // Every open file that is a socket of ours: visit(member, open_file, fd, first of its object).
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    std::map<const ChannelSocket*, bool> seen;
+    for (const auto& [file, s] : by_file_) {
+      if (s->fd >= 0) visit(file.first, file.second, s->fd, !std::exchange(seen[s], true));
+    }
+  }
+  void keep();  // the sockets stay open where they are parked: the caller's now
+  void finish();
+
+ private:
+  // channel_builder.cc
+  void link();
+  Result<void> make(ChannelSocket& s);
+  Result<void> park(ChannelSocket& s, ScopedFd fd);
+  Result<void> park_far_end(ChannelSocket& s, ScopedFd fd);
+  Result<void> bind_name(ChannelSocket& s, int fd, const SocketName& name, bool& unlink_after);
+  void settle(ChannelSocket& s);
+  Error cannot_make(const ChannelSocket& s) const;
+  std::string describe(const ChannelSocket& s) const;
+
+  // unix.cc
+  Result<void> connect_unix();
+  Result<void> connect_pair(ChannelSocket& s);
+  Result<void> connect_by_name(ChannelSocket& client, ChannelSocket* server, const SocketName& at);
+  Result<ScopedFd> connect_to(ChannelSocket& client, const SocketName& at, bool keep_client);
+  Result<void> connect_without_peer(ChannelSocket& s);
+  Result<int> listener_at(const ChannelSocket& like, const SocketName& at);
+  Result<void> connect_datagrams();
+
+  // tcp.cc
+  Result<void> connect_tcp();
+  struct Ends {
+    ScopedFd server, client;
+  };
+  bool accepts_at(const ChannelSocket& s) const;
+  Result<Ends> establish(const ChannelSocket& like, const SocketName& server, const SocketName& client,
+                         const SocketName& client_sees);
+  Result<ScopedFd> connect_from(const ChannelSocket& like, int domain, const SocketName& from,
+                                const SocketName& to, bool wait);
+  Result<void> connect_tcp_pair(ChannelSocket& s);
+  Result<void> connect_tcp_without_peer(ChannelSocket& s);
+
+  // messages.cc
+  Result<void> send_messages(ChannelSocket& to, int from, const FindOpenFile& find_open_file);
+  Result<void> send_datagrams(ChannelSocket& to, const FindOpenFile& find_open_file);
+  Result<void> send_one(ChannelSocket& to, int from, const SocketName* at, const ChannelMessage& message,
+                        const FindOpenFile& find_open_file);
+  Result<int> sender_of(ChannelSocket& to, const ChannelMessage& message, ScopedFd& own);
+
+  template <typename... Args>
+  void say(fmt::format_string<Args...> format, Args&&... args) const {
+    if (say_) say_(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  WorkingFds* working_;
+  std::function<void(std::string_view)> say_;
+  std::vector<std::unique_ptr<ChannelSocket>> sockets_;
+  std::map<uint64_t, ChannelSocket*> by_object_;
+  std::map<std::pair<int, uint32_t>, ChannelSocket*> by_file_;
+  std::map<std::string, int> helpers_;        // listening sockets of ours, by type and name; parked
+  std::vector<std::string> left_over_names_;  // files of helpers, to be removed
+};
+
+// options.cc: those that are to be set before bind, and all others.
+void set_early_options(int fd, const ChannelSocket& s);
+bool set_late_options(int fd, const ChannelSocket& s);
+void set_int(int fd, int level, int name, int value);
+// Room for what is sent without waiting for a reader.
+void make_room(int fd);
+void make_stream_room(int receiver);
+
+}  // namespace ckpt

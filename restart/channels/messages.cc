@@ -1,0 +1,205 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <numeric>
+
+#include "restart/channels/channel_builder.h"
+
+// What waited to be received is sent again: by the other end, or, of datagrams, from the address that it came
+// from.
+
+namespace ckpt {
+namespace {
+
+constexpr int kLongestWait = 2000;  // ms, of the kernel for its own loopback
+
+uint64_t bytes_of(const ChannelSocket& s) {
+  uint64_t bytes = 0;
+  for (const auto& m : s.messages) bytes += m.detail.length;
+  return bytes;
+}
+
+}  // namespace
+
+Result<void> ChannelBuilder::send_one(ChannelSocket& to, int from, const SocketName* at,
+                                      const ChannelMessage& message, const FindOpenFile& find_open_file) {
+  const bool stream = to.detail.type == SOCK_STREAM;
+  std::vector<iovec> parts;
+  for (Blob part : message.parts) {
+    parts.push_back({const_cast<std::byte*>(part.data()), part.size()});
+  }
+  std::vector<int> files;
+  for (uint32_t id : message.files) {
+    auto fd = find_open_file(to.member, id);
+    if (!fd.ok()) return fd.error();
+    if (*fd < 0) {
+      say("{}: a descriptor that was sent through it cannot be made again: it is left out", describe(to));
+    } else {
+      files.push_back(*fd);
+    }
+  }
+  std::vector<std::byte> control(CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(files.size() * sizeof(int)));
+  msghdr header{};
+  if (at != nullptr) {
+    header.msg_name = const_cast<sockaddr_storage*>(&at->address);
+    header.msg_namelen = at->length;
+  }
+  auto add_control = [&](int type, const void* data, size_t n) {
+    auto* c = reinterpret_cast<cmsghdr*>(control.data() + header.msg_controllen);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = type;
+    c->cmsg_len = CMSG_LEN(n);
+    std::memcpy(CMSG_DATA(c), data, n);
+    header.msg_control = control.data();
+    header.msg_controllen += CMSG_SPACE(n);
+  };
+  if (!files.empty()) add_control(SCM_RIGHTS, files.data(), files.size() * sizeof(int));
+  ucred who{message.detail.pid, message.detail.uid, message.detail.gid};
+  const size_t without = header.msg_controllen;
+  if ((message.detail.flags & kMessageCredentials) != 0) add_control(SCM_CREDENTIALS, &who, sizeof(who));
+  const int flags = MSG_DONTWAIT | MSG_NOSIGNAL | ((message.detail.flags & kMessageUrgent) != 0 ? MSG_OOB : 0);
+  size_t first = 0;
+  for (uint64_t left = message.detail.length, sent_once = 0; left != 0 || sent_once == 0;) {
+    header.msg_iov = parts.data() + first;
+    header.msg_iovlen = std::min<size_t>(parts.size() - first, 512);
+    const ssize_t n = sendmsg(from, &header, flags);
+    if (n < 0 && (errno == EPERM || errno == ESRCH) && header.msg_controllen > without) {
+      header.msg_controllen = without;  // another's credentials need a right: ours then
+      if (without == 0) header.msg_control = nullptr;
+      continue;
+    }
+    if (n < 0 && errno == EAGAIN && to.is_tcp()) {
+      pollfd room{from, POLLOUT, 0};
+      if (poll(&room, 1, kLongestWait) == 1) continue;
+      errno = EAGAIN;
+    }
+    if (n < 0 && errno == ENOBUFS && to.detail.domain != AF_UNIX) {
+      say("{}: a message that waited in it cannot be sent again ({})", describe(to), errno_name(errno));
+      return {};
+    }
+    if (n < 0) {
+      return make_error(ExitCode::kSystem, errno, "the {} bytes in {} do not fit into a new socket ({})",
+                        bytes_of(to), describe(to), errno_name(errno));
+    }
+    sent_once = 1;
+    if (!stream) return {};
+    header.msg_control = nullptr;  // descriptors go with the first part
+    header.msg_controllen = 0;
+    left -= static_cast<uint64_t>(n);
+    for (auto done = static_cast<size_t>(n); done > 0;) {
+      iovec& part = parts[first];
+      const size_t now = std::min(done, part.iov_len);
+      part.iov_base = static_cast<char*>(part.iov_base) + now;
+      part.iov_len -= now;
+      done -= now;
+      if (part.iov_len == 0) ++first;
+    }
+  }
+  return {};
+}
+
+Result<void> ChannelBuilder::send_messages(ChannelSocket& to, int from, const FindOpenFile& find_open_file) {
+  if (to.is_tcp()) {
+    make_stream_room(to.fd);
+    set_int(from, IPPROTO_TCP, 1 /* TCP_NODELAY */, 1);
+  }
+  make_room(from);
+  // So that a message takes the credentials that it had; what the program wants is set later.
+  bool credentials = false;
+  for (const auto& m : to.messages) credentials = credentials || (m.detail.flags & kMessageCredentials) != 0;
+  if (to.detail.domain == AF_UNIX) set_int(to.fd, SOL_SOCKET, SO_PASSCRED, credentials ? 1 : 0);
+  for (const auto& m : to.messages) CKPT_TRY(send_one(to, from, nullptr, m, find_open_file));
+  return {};
+}
+
+// Who sends the message again. Unnamed and unconnected ones are nobody's: any socket will do.
+Result<int> ChannelBuilder::sender_of(ChannelSocket& to, const ChannelMessage& m, ScopedFd& own) {
+  if (m.sender.length != 0) {
+    for (auto& s : sockets_) {
+      if (s->fd < 0 || s->detail.type != SOCK_DGRAM || s->detail.domain != to.detail.domain) continue;
+      if (s->name == m.sender) return s->fd;
+    }
+  }
+  own.reset(socket(to.detail.domain, SOCK_DGRAM | SOCK_CLOEXEC, to.detail.protocol));
+  if (!own.valid()) return cannot_make(to);
+  if (m.sender.length == 0) return own.get();
+  if (to.detail.domain == AF_UNIX) {
+    bool unlink_after = false;
+    auto bound = bind_name(to, own.get(), m.sender, unlink_after);
+    if (unlink_after) left_over_names_.push_back(m.sender.text());
+    if (!bound.ok()) say("{}: a message in it comes from nobody now ({})", describe(to), bound.error().message());
+    return own.get();
+  }
+  set_int(own.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (bind(own.get(), m.sender.get(), m.sender.length) == 0) return own.get();
+  // One that is bound to all addresses with that port sends from there as well.
+  for (auto& s : sockets_) {
+    if (s->fd >= 0 && s->detail.type == SOCK_DGRAM && s->detail.domain == to.detail.domain &&
+        s->detail.protocol == to.detail.protocol && s->name.length != 0 && s->name.port() == m.sender.port())
+      return s->fd;
+  }
+  set_int(own.get(), SOL_SOCKET, SO_REUSEPORT, 1);
+  if (bind(own.get(), m.sender.get(), m.sender.length) == 0) return own.get();
+  return -1;
+}
+
+Result<void> ChannelBuilder::send_datagrams(ChannelSocket& to, const FindOpenFile& find_open_file) {
+  bool credentials = false;
+  for (const auto& m : to.messages) credentials = credentials || (m.detail.flags & kMessageCredentials) != 0;
+  if (to.detail.domain == AF_UNIX) {
+    set_int(to.fd, SOL_SOCKET, SO_PASSCRED, credentials ? 1 : 0);
+  } else {
+    make_stream_room(to.fd);
+    constexpr int kRoom = 64 << 20;
+    if (setsockopt(to.fd, SOL_SOCKET, SO_RCVBUFFORCE, &kRoom, sizeof(kRoom)) != 0)
+      set_int(to.fd, SOL_SOCKET, SO_RCVBUF, kRoom);
+  }
+  SocketName at = to.name;
+  if (to.detail.domain == AF_INET && at.length != 0) {
+    auto& four = reinterpret_cast<sockaddr_in&>(at.address);
+    if (four.sin_addr.s_addr == htonl(INADDR_ANY)) four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  } else if (to.detail.domain == AF_INET6 && at.length != 0) {
+    auto& six = reinterpret_cast<sockaddr_in6&>(at.address);
+    if (IN6_IS_ADDR_UNSPECIFIED(&six.sin6_addr)) six.sin6_addr = in6addr_loopback;
+  }
+  const int pair_end = to.far_end >= 0 ? to.far_end : to.peer != nullptr ? to.peer->fd : -1;
+  size_t lost = 0;
+  for (const auto& m : to.messages) {
+    if (to.detail.domain == AF_UNIX && (to.name.length == 0 || to.far_end >= 0)) {
+      if (pair_end < 0) {
+        ++lost;
+        continue;
+      }
+      make_room(pair_end);
+      CKPT_TRY(send_one(to, pair_end, nullptr, m, find_open_file));
+      continue;
+    }
+    ScopedFd own;
+    auto from = sender_of(to, m, own);
+    if (!from.ok()) return from.error();
+    if (*from < 0 || at.length == 0) {
+      ++lost;
+      continue;
+    }
+    // IPv4 senders of an IPv6 socket, and the other way, have names of their own family.
+    SocketName target = at;
+    if (target.family() == AF_INET6 && m.sender.length != 0) {
+      auto& six = reinterpret_cast<sockaddr_in6&>(target.address);
+      auto& sender = reinterpret_cast<const sockaddr_in6&>(m.sender.address);
+      if (IN6_IS_ADDR_LOOPBACK(&six.sin6_addr) && IN6_IS_ADDR_V4MAPPED(&sender.sin6_addr))
+        six.sin6_addr = sender.sin6_addr;
+    }
+    make_room(*from);
+    CKPT_TRY(send_one(to, *from, &target, m, find_open_file));
+  }
+  if (lost != 0) {
+    say("{}: {} messages in it came from addresses that are not of this host: they are lost", describe(to),
+        lost);
+  }
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,119 @@
+#include <linux/netlink.h>
+#include <netinet/tcp.h>
+
+#include "restart/channels/channel_builder.h"
+#include "restart/descriptors/builder.h"
+
+// Options of sockets. Some have to be there before bind or connect, most are set when all is in place.
+
+namespace ckpt {
+namespace {
+
+constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
+constexpr int kIpLocalPortRange = 51;
+
+bool is_early(int level, int name) {
+  if (level == SOL_SOCKET) return name == SO_BINDTODEVICE || name == SO_MARK;
+  constexpr int kIpv6Freebind = 78, kIpv6Transparent = 75;  // linux/in6.h
+  if (level == IPPROTO_IPV6 && (name == kIpv6Freebind || name == kIpv6Transparent)) return true;
+  if (level == IPPROTO_IP) return name == IP_FREEBIND || name == IP_TRANSPARENT;
+  return level == IPPROTO_TCP && name == TCP_CONGESTION;
+}
+
+// Only what is not already so: some options may be read by everybody, and set only with a right.
+bool set_if_other(int fd, int level, int name, const void* value, uint32_t length) {
+  uint8_t now[sizeof(SocketOptionDetail::value)] = {};
+  socklen_t size = sizeof(now);
+  if (getsockopt(fd, level, name, now, &size) == 0 && size == length && std::memcmp(now, value, length) == 0)
+    return true;
+  return setsockopt(fd, level, name, value, length) == 0;
+}
+
+bool set_recorded(int fd, const ChannelSocket& s, bool early) {
+  bool all = true;
+  for_each_detail<SocketOptionDetail>(
+      *s.file, OpenFileDetail::kSocketOption, [&](const SocketOptionDetail& o, Blob) {
+        if (o.length > sizeof(o.value) || is_early(o.level, o.name) != early) return;
+        if (o.level == IPPROTO_IP && o.name == kIpLocalPortRange && s.name.length != 0) return;
+        all = set_if_other(fd, o.level, o.name, o.value, o.length) && all;
+      });
+  return all;
+}
+
+bool set_long(int fd, const ChannelSocket& s) {
+  bool all = true;
+  for_each_detail<LongSocketOptionDetail>(
+      *s.file, OpenFileDetail::kLongSocketOption, [&](const LongSocketOptionDetail& o, Blob rest) {
+        if (o.length > rest.size()) return;
+        if (o.level == SOL_SOCKET && o.name == SO_ATTACH_FILTER) {
+          struct {
+            unsigned short count;
+            const void* code;
+          } program{static_cast<unsigned short>(o.length / 8), rest.data()};
+          all = setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) == 0 && all;
+        } else if (o.level == SOL_NETLINK && o.name == NETLINK_LIST_MEMBERSHIPS) {
+          for (uint32_t bit = 0; bit < o.length * 8; ++bit) {
+            if ((static_cast<uint8_t>(rest[bit / 8]) >> (bit % 8) & 1) == 0) continue;
+            const int group = static_cast<int>(bit + 1);
+            all = setsockopt(fd, SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof(group)) == 0 && all;
+          }
+        } else {
+          all = setsockopt(fd, o.level, o.name, rest.data(), o.length) == 0 && all;
+        }
+      });
+  return all;
+}
+
+}  // namespace
+
+void set_int(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); }
+
+void make_room(int fd) {
+  constexpr int kRoom = 256 << 20;
+  for (int name : {SO_SNDBUFFORCE, SO_SNDBUF})
+    if (setsockopt(fd, SOL_SOCKET, name, &kRoom, sizeof(kRoom)) == 0) return;
+}
+
+void make_stream_room(int receiver) { set_int(receiver, SOL_SOCKET, SO_RCVLOWAT, 1 << 30); }
+
+void set_early_options(int fd, const ChannelSocket& s) {
+  // A TCP port may wait: connections of the killed program hold it for a minute, unless both they and this socket say
+  // that this is no matter. A port that somebody else listens on is refused all the same.
+  set_int(fd, SOL_SOCKET, SO_REUSEADDR, s.is_tcp() ? 1 : s.detail.reuse_address);
+  set_int(fd, SOL_SOCKET, SO_REUSEPORT, s.detail.reuse_port);
+  if (s.detail.domain == AF_INET6) set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, s.detail.ipv6_only);
+  set_recorded(fd, s, true);
+}
+
+// False: at least one could not be set; errno says why.
+bool set_late_options(int fd, const ChannelSocket& s) {
+  const SocketDetail& d = s.detail;
+  if (s.is_tcp() || d.domain == AF_UNIX) set_int(fd, SOL_SOCKET, SO_REUSEADDR, d.reuse_address);
+  set_int(fd, SOL_SOCKET, SO_KEEPALIVE, d.keep_alive);
+  if (d.domain == AF_UNIX) set_int(fd, SOL_SOCKET, SO_PASSCRED, d.pass_credentials);
+  // The kernel doubles what it is given. Of a connection that nobody set it for the kernel finds its own way.
+  const bool recorded_lock = s.is_tcp() && s.link.state != 0;
+  for (int name : {SO_SNDBUF, SO_RCVBUF}) {
+    const int value = name == SO_SNDBUF ? d.send_buffer : d.receive_buffer;
+    int now = 0;
+    socklen_t length = sizeof(now);
+    if (getsockopt(fd, SOL_SOCKET, name, &now, &length) == 0 && now == value) continue;
+    set_int(fd, SOL_SOCKET, name, value / 2);
+    if (getsockopt(fd, SOL_SOCKET, name, &now, &length) == 0 && now != value)
+      set_int(fd, SOL_SOCKET, name == SO_SNDBUF ? SO_SNDBUFFORCE : SO_RCVBUFFORCE, value / 2);
+  }
+  const bool set = set_recorded(fd, s, false);
+  if (s.is_tcp()) {
+    bool low = false;
+    for_each_detail<SocketOptionDetail>(*s.file, OpenFileDetail::kSocketOption,
+                                        [&](const SocketOptionDetail& o, Blob) {
+                                          low = low || (o.level == SOL_SOCKET && o.name == SO_RCVLOWAT);
+                                        });
+    if (!low) set_int(fd, SOL_SOCKET, SO_RCVLOWAT, 1);
+  }
+  if (recorded_lock) set_int(fd, SOL_SOCKET, kSoBufLock, static_cast<int>(s.link.buffer_lock));
+  if (s.link.peek_offset >= 0) set_int(fd, SOL_SOCKET, SO_PEEK_OFF, s.link.peek_offset);
+  return set_long(fd, s) && set;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,211 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "restart/channels/channel_builder.h"
+
+// TCP inside the job: real connections, made again over the loopback with the addresses and ports that they
+// had.
+
+namespace ckpt {
+namespace {
+
+constexpr int kIpLocalPortRange = 51;  // Linux 6.3
+// The kernel lends the address of a connection that has just ended to a new one after a second
+// (tcp_tw_reuse of the loopback).
+constexpr int64_t kLongestWait = 1'500'000'000;
+
+SocketName without_port(SocketName name) {
+  reinterpret_cast<sockaddr_in*>(&name.address)->sin_port = 0;
+  return name;
+}
+
+SocketName loopback(int domain) {
+  SocketName name;
+  if (domain == AF_INET6) {
+    auto& six = reinterpret_cast<sockaddr_in6&>(name.address);
+    six.sin6_family = AF_INET6;
+    six.sin6_addr = in6addr_loopback;
+    name.length = sizeof(six);
+  } else {
+    auto& four = reinterpret_cast<sockaddr_in&>(name.address);
+    four.sin_family = AF_INET;
+    four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    name.length = sizeof(four);
+  }
+  return name;
+}
+
+bool is_connection(const ChannelSocket& s) {
+  return s.is_tcp() && static_cast<OpenFileKind>(s.file->record.kind) == OpenFileKind::kConnection;
+}
+
+}  // namespace
+
+// Some listening socket of the job has the local port of this connection: it was accepted there.
+bool ChannelBuilder::accepts_at(const ChannelSocket& s) const {
+  for (const auto& other : sockets_) {
+    if (other->is_tcp() && other->detail.backlog >= 0 && other->name.length != 0 &&
+        other->name.port() == s.name.port())
+      return true;
+  }
+  return false;
+}
+
+// A socket with the address `from`, connected to `to`. wait: the address may be free again in a second.
+Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int domain, const SocketName& from,
+                                              const SocketName& to, bool wait) {
+  const int64_t until = now_ns(CLOCK_MONOTONIC) + (wait ? kLongestWait : 0);
+  int error = 0;
+  for (;;) {
+    for (bool range : {true, false}) {
+      ScopedFd fd(socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+      if (!fd.valid()) return cannot_make(like);
+      if (from.length == 0) {
+        if (::connect(fd.get(), to.get(), to.length) == 0) return fd;
+        return cannot_make(like);
+      }
+      // First as the kernel chose the port for a program that did not bind: such ports may be shared with
+      // connections that have just ended. Then as a program binds.
+      const SocketName name = range ? without_port(from) : from;
+      if (range) {
+        const uint32_t port = from.port();
+        set_int(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+        set_int(fd.get(), IPPROTO_IP, kIpLocalPortRange, static_cast<int>(port | port << 16));
+      } else {
+        set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+        if (like.detail.reuse_port != 0) set_int(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
+      }
+      if (bind(fd.get(), name.get(), name.length) == 0 && ::connect(fd.get(), to.get(), to.length) == 0) {
+        if (range) {
+          set_int(fd.get(), IPPROTO_IP, kIpLocalPortRange, 0);
+          set_int(fd.get(), IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
+          SocketName got;
+          got.length = sizeof(got.address);
+          getsockname(fd.get(), reinterpret_cast<sockaddr*>(&got.address), &got.length);
+          if (got.port() != from.port()) continue;  // outside of the ports that the kernel chooses from
+        }
+        return fd;
+      }
+      error = errno;
+    }
+    if ((error != EADDRINUSE && error != EADDRNOTAVAIL) || now_ns(CLOCK_MONOTONIC) > until) break;
+    usleep(20'000);
+  }
+  errno = error;
+  return cannot_make(like);
+}
+
+// Both ends. `server` listens, `client` connects; client_sees: how the client names the server.
+Result<ChannelBuilder::Ends> ChannelBuilder::establish(const ChannelSocket& like, const SocketName& server,
+                                                       const SocketName& client,
+                                                       const SocketName& client_sees) {
+  ScopedFd listener(socket(server.family(), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+  if (!listener.valid()) return cannot_make(like);
+  // Its connections inherit this, so that the program's own listening socket can have the port as well.
+  set_int(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (like.detail.reuse_port != 0) set_int(listener.get(), SOL_SOCKET, SO_REUSEPORT, 1);
+  if (server.family() == AF_INET6) set_int(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (bind(listener.get(), server.get(), server.length) != 0 || listen(listener.get(), 4) != 0) {
+    return make_error(ExitCode::kUnavailable, errno,
+                      "{}: {} cannot be taken again ({}): end the program that has it; connections of the "
+                      "killed program without SO_REUSEADDR hold it for a minute",
+                      describe(like), server.text(), errno_name(errno));
+  }
+  SocketName to = client_sees;
+  if (to.port() == 0) {
+    to.length = sizeof(to.address);
+    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&to.address), &to.length);
+  }
+  auto from = connect_from(like, to.family(), client, to, true);
+  if (!from.ok()) {
+    from = connect_from(like, to.family(), SocketName{}, to, false);
+    if (!from.ok()) return from.error();
+    say("{}: {} cannot be had again: the connection has another one", describe(like), client.text());
+  }
+  Ends ends;
+  ends.client = std::move(*from);
+  ends.server.reset(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!ends.server.valid()) return cannot_make(like);
+  return ends;
+}
+
+Result<void> ChannelBuilder::connect_tcp_pair(ChannelSocket& s) {
+  ChannelSocket& other = *s.peer;
+  ChannelSocket& server = accepts_at(s) || !accepts_at(other) ? s : other;
+  ChannelSocket& client = &server == &s ? other : s;
+  auto ends = establish(server, server.name, client.name, client.peer_name);
+  if (!ends.ok()) return ends.error();
+  CKPT_TRY(park(server, std::move(ends->server)));
+  return park(client, std::move(ends->client));
+}
+
+// The other end is gone, elsewhere, or has reset the connection.
+Result<void> ChannelBuilder::connect_tcp_without_peer(ChannelSocket& s) {
+  const bool named = s.has(kLinkPeerGone) && s.name.length != 0 && s.peer_name.length != 0;
+  const bool server = named && accepts_at(s);
+  for (bool with_names : {true, false}) {
+    if (with_names && !named) continue;
+    const SocketName any = loopback(s.detail.domain);
+    auto ends = !with_names ? establish(s, any, SocketName{}, any)
+                : server    ? establish(s, s.name, s.peer_name, s.name)
+                            : establish(s, s.peer_name, s.name, s.peer_name);
+    if (!ends.ok() && with_names) continue;
+    if (!ends.ok()) return ends.error();
+    CKPT_TRY(park(s, std::move(server && with_names ? ends->server : ends->client)));
+    return park_far_end(s, std::move(server && with_names ? ends->client : ends->server));
+  }
+  return {};
+}
+
+Result<void> ChannelBuilder::connect_tcp() {
+  for (auto& s : sockets_) {
+    if (!is_connection(*s) || s->fd >= 0 || s->link.state == TCP_SYN_SENT || s->listener != nullptr) continue;
+    if (s->peer != nullptr) {
+      CKPT_TRY(connect_tcp_pair(*s));
+    } else {
+      CKPT_TRY(connect_tcp_without_peer(*s));
+    }
+  }
+  for (auto& s : sockets_) {
+    if (!s->is_tcp() || s->fd >= 0 || s->detail.backlog < 0) continue;
+    // Connections above may have its port.
+    const int wanted = s->detail.reuse_address;
+    for (auto& other : sockets_)
+      if (is_connection(*other) && other->name.port() == s->name.port()) s->detail.reuse_address = 1;
+    auto made = make(*s);
+    s->detail.reuse_address = wanted;
+    CKPT_TRY(made);
+    if (listen(s->fd, s->detail.backlog) != 0) return cannot_make(*s);
+  }
+  // In the order in which they were made, as far as it can be told.
+  std::vector<ChannelSocket*> waiting;
+  for (auto& s : sockets_)
+    if (is_connection(*s) && s->fd < 0) waiting.push_back(s.get());
+  std::stable_sort(waiting.begin(), waiting.end(), [](const ChannelSocket* a, const ChannelSocket* b) {
+    return a->file->record.inode < b->file->record.inode;
+  });
+  for (ChannelSocket* s : waiting) {
+    if (s->link.state == TCP_SYN_SENT) {
+      ScopedFd fd(socket(s->detail.domain, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+      if (!fd.valid()) return cannot_make(*s);
+      set_early_options(fd.get(), *s);
+      if (::connect(fd.get(), s->peer_name.get(), s->peer_name.length) != 0 && errno != EINPROGRESS) {
+        say("{}: {} cannot be connected to ({})", describe(*s), s->peer_name.text(), errno_name(errno));
+      }
+      CKPT_TRY(park(*s, std::move(fd)));
+      continue;
+    }
+    auto fd = connect_from(*s, s->detail.domain, s->name, s->peer_name, true);
+    if (!fd.ok()) fd = connect_from(*s, s->detail.domain, SocketName{}, s->peer_name, false);
+    if (!fd.ok()) return fd.error();
+    CKPT_TRY(park(*s, std::move(*fd)));
+  }
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,187 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "restart/channels/channel_builder.h"
+
+// Unix sockets: pairs, connections by name, those that wait to be accepted, datagram sockets.
+
+namespace ckpt {
+
+Result<void> ChannelBuilder::connect_unix() {
+  // Listening and bound ones first: others connect to their names.
+  for (auto& s : sockets_) {
+    if (s->detail.domain != AF_UNIX || s->detail.backlog < 0) continue;
+    CKPT_TRY(make(*s));
+    if (listen(s->fd, std::max(s->detail.backlog, 0)) != 0) return cannot_make(*s);
+  }
+  for (auto& s : sockets_) {
+    if (s->detail.domain != AF_UNIX || s->fd >= 0 || s->detail.type == SOCK_DGRAM || s->listener != nullptr)
+      continue;
+    if (s->link.peer == 0 && (s->link.flags & (kLinkPeerGone | kLinkUnaccepted)) == 0)
+      continue;  // not connected: made later
+    if (s->peer == nullptr) {
+      CKPT_TRY(connect_without_peer(*s));
+    } else if (s->name.length == 0 && s->peer->name.length == 0) {
+      CKPT_TRY(connect_pair(*s));
+    } else {
+      // Who accepted has the name of the listener, and its other end connected to that name.
+      ChannelSocket* other = s->peer;
+      const bool mine = s->name.length != 0 && (other->name.length == 0 || other->peer_name == s->name);
+      ChannelSocket& server = mine ? *s : *other;
+      ChannelSocket& client = mine ? *other : *s;
+      CKPT_TRY(connect_by_name(client, &server, server.name));
+    }
+  }
+  // Those that wait to be accepted, in their order.
+  std::vector<ChannelSocket*> waiting;
+  for (auto& s : sockets_)
+    if (s->detail.domain == AF_UNIX && s->fd < 0 && s->listener != nullptr) waiting.push_back(s.get());
+  std::stable_sort(waiting.begin(), waiting.end(), [](const ChannelSocket* a, const ChannelSocket* b) {
+    return a->link.position < b->link.position;
+  });
+  for (ChannelSocket* s : waiting) {
+    CKPT_TRY(make(*s));
+    if (::connect(s->fd, s->listener->name.get(), s->listener->name.length) != 0) {
+      say("{}: the connection that waits to be accepted cannot be made again ({})", describe(*s),
+          errno_name(errno));
+    }
+  }
+  // Datagram sockets that have no name and each other are a pair; all others are bound, and connected when
+  // what waits in them has been sent: a connected one takes messages from its peer only.
+  for (auto& s : sockets_) {
+    if (!s->is(AF_UNIX, SOCK_DGRAM) || s->fd >= 0) continue;
+    if (s->peer != nullptr && s->peer->fd < 0 && s->peer->name.length == 0) {
+      CKPT_TRY(connect_pair(*s));
+    } else if (s->link.peer != 0 && s->peer == nullptr && s->peer_name.length == 0) {
+      CKPT_TRY(connect_without_peer(*s));  // an unnamed peer that is elsewhere
+    } else if (s->has(kLinkPeerGone) && s->peer_name.length == 0) {
+      CKPT_TRY(connect_without_peer(*s));
+    } else {
+      CKPT_TRY(make(*s));
+    }
+  }
+  return {};
+}
+
+Result<void> ChannelBuilder::connect_pair(ChannelSocket& s) {
+  int pair[2];
+  if (socketpair(s.detail.domain, s.detail.type | SOCK_CLOEXEC, s.detail.protocol, pair) != 0)
+    return cannot_make(s);
+  ScopedFd here(pair[0]), there(pair[1]);
+  CKPT_TRY(park(s, std::move(here)));
+  CKPT_TRY(park(*s.peer, std::move(there)));
+  // A datagram socket may have a name as well.
+  for (ChannelSocket* end : {&s, s.peer}) {
+    if (end->name.length == 0) continue;
+    bool unlink_after = false;
+    CKPT_TRY(bind_name(*end, end->fd, end->name, unlink_after));
+    end->unlink_name = end->has(kLinkFileGone);
+  }
+  return {};
+}
+
+// A listening socket with this name: the program's, or one of ours for the time being.
+Result<int> ChannelBuilder::listener_at(const ChannelSocket& like, const SocketName& at) {
+  for (auto& s : sockets_) {
+    if (s->detail.domain == AF_UNIX && s->detail.backlog >= 0 && s->detail.type == like.detail.type &&
+        s->name == at)
+      return s->fd;
+  }
+  std::string key = fmt::format("{} ", like.detail.type);
+  key.append(reinterpret_cast<const char*>(&at.address), at.length);
+  if (auto known = helpers_.find(key); known != helpers_.end()) return known->second;
+  ScopedFd fd(socket(AF_UNIX, like.detail.type | SOCK_CLOEXEC, 0));
+  bool unlink_after = false;
+  CKPT_TRY(bind_name(const_cast<ChannelSocket&>(like), fd.get(), at, unlink_after));
+  if (listen(fd.get(), 16) != 0) return cannot_make(like);
+  auto up = working_->park(std::move(fd), "a socket");
+  if (!up.ok()) return up;
+  helpers_[key] = *up;
+  if (unlink_after) left_over_names_.push_back(at.text());
+  return *up;
+}
+
+// client gets connected to `at`; the accepted end is returned.
+Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketName& at, bool keep_client) {
+  auto listener = listener_at(client, at);
+  if (!listener.ok()) return listener.error();
+  ScopedFd from;
+  int fd = client.fd;
+  if (keep_client) {
+    CKPT_TRY(make(client));
+    fd = client.fd;
+  } else {
+    from.reset(socket(AF_UNIX, client.detail.type | SOCK_CLOEXEC, 0));
+    fd = from.get();
+  }
+  if (fd < 0 || ::connect(fd, at.get(), at.length) != 0) return cannot_make(client);
+  const int flags = fcntl(*listener, F_GETFL);
+  fcntl(*listener, F_SETFL, flags & ~O_NONBLOCK);
+  ScopedFd accepted(accept4(*listener, nullptr, nullptr, SOCK_CLOEXEC));
+  fcntl(*listener, F_SETFL, flags);
+  if (!accepted.valid()) return cannot_make(client);
+  if (!keep_client) CKPT_TRY(park_far_end(client, std::move(from)));
+  return accepted;
+}
+
+Result<void> ChannelBuilder::connect_by_name(ChannelSocket& client, ChannelSocket* server, const SocketName& at) {
+  auto accepted = connect_to(client, at, true);
+  if (!accepted.ok()) return accepted.error();
+  return park(*server, std::move(*accepted));
+}
+
+// The other end is gone, or outside: for the time being one of ours is there.
+Result<void> ChannelBuilder::connect_without_peer(ChannelSocket& s) {
+  if (s.has(kLinkOutside)) {
+    // Its name there is somebody else's.
+  } else if (s.peer_name.length != 0 && s.name != s.peer_name) {  // it had connected
+    auto accepted = connect_to(s, s.peer_name, true);
+    if (accepted.ok()) return park_far_end(s, std::move(*accepted));
+    if (s.fd >= 0) close(s.fd);
+    s.fd = -1;  // somebody else has that name now: without it
+  } else if (s.name.length != 0 && s.detail.type != SOCK_DGRAM) {  // it had been accepted
+    auto accepted = connect_to(s, s.name, false);
+    if (accepted.ok()) return park(s, std::move(*accepted));
+    if (s.far_end >= 0) close(s.far_end);
+    s.far_end = -1;
+  }
+  int pair[2];
+  if (socketpair(s.detail.domain, s.detail.type | SOCK_CLOEXEC, s.detail.protocol, pair) != 0)
+    return cannot_make(s);
+  ScopedFd here(pair[0]), there(pair[1]);
+  CKPT_TRY(park(s, std::move(here)));
+  CKPT_TRY(park_far_end(s, std::move(there)));
+  if (s.name.length != 0 && s.detail.type == SOCK_DGRAM) {
+    bool unlink_after = false;
+    CKPT_TRY(bind_name(s, s.fd, s.name, unlink_after));
+    s.unlink_name = s.has(kLinkFileGone);
+  }
+  return {};
+}
+
+// Who was connected by name is so again. In a pair of which one end has turned elsewhere, that one leaves.
+Result<void> ChannelBuilder::connect_datagrams() {
+  for (auto& s : sockets_) {
+    if (!s->is(AF_UNIX, SOCK_DGRAM) || s->fd < 0) continue;
+    const SocketName& at = s->peer != nullptr ? s->peer->name : s->peer_name;
+    if (at.length != 0 && (s->link.peer != 0 || s->peer_name.length != 0)) {
+      if (::connect(s->fd, at.get(), at.length) != 0 && s->peer != nullptr) {
+        say("{}: {} cannot be reached again ({})", describe(*s), at.text(), errno_name(errno));
+      }
+    }
+  }
+  for (auto& s : sockets_) {
+    if (s->detail.domain == AF_UNIX || s->detail.type != SOCK_DGRAM || s->fd < 0) continue;
+    if (s->peer_name.length != 0 && ::connect(s->fd, s->peer_name.get(), s->peer_name.length) != 0) {
+      say("{}: its peer cannot be reached from here ({})", describe(*s), errno_name(errno));
+    }
+  }
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,114 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "image/format/kept_names.h"
+#include "restart/descriptors/builder.h"
+
+// Files that were removed or replaced since the checkpoint, and are kept beside the image.
+
+namespace ckpt {
+namespace {
+
+bool is_regular(const ParsedOpenFile& file) {
+  return static_cast<OpenFileKind>(file.record.kind) == OpenFileKind::kRegular &&
+         (file.record.flags & kOpenFileDeleted) == 0 && S_ISREG(file.record.mode);
+}
+
+bool is_same(const struct stat& st, const OpenFileRecord& r) {
+  return st.st_dev == r.device && st.st_ino == r.inode && S_ISREG(st.st_mode);
+}
+
+// One file of its own, with the contents that the other has.
+bool copy_to(const std::string& from_path, const std::string& to_path, uint32_t mode) {
+  ScopedFd from(open(from_path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat st;
+  if (!from.valid() || fstat(from.get(), &st) != 0) return false;
+  ScopedFd to(open(to_path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!to.valid()) return false;
+  off_t left = st.st_size;
+  while (left > 0) {
+    const ssize_t n = sendfile(to.get(), from.get(), nullptr, static_cast<size_t>(left));
+    if (n <= 0) break;
+    left -= n;
+  }
+  const timespec times[2] = {st.st_atim, st.st_mtim};
+  if (left == 0 && fchmod(to.get(), mode & 07777) == 0 && futimens(to.get(), times) == 0) return true;
+  const int error = errno;
+  unlink(to_path.c_str());
+  errno = error;
+  return false;
+}
+
+}  // namespace
+
+// Empty: there is none.
+std::string DescriptorBuilder::kept_link(const ParsedOpenFile& file) const {
+  if (options_.kept_files.empty() || !is_regular(file)) return {};
+  const auto& r = file.record;
+  std::string path = options_.kept_files + "/" + kept_file_name(r.device, r.inode, false).text;
+  struct stat st;
+  return lstat(path.c_str(), &st) == 0 && is_same(st, r) ? path : std::string();
+}
+
+// Only one of the contents at the checkpoint.
+std::string DescriptorBuilder::kept_copy(const ParsedOpenFile& file) const {
+  if (options_.kept_files.empty() || !is_regular(file)) return {};
+  const auto& r = file.record;
+  std::string path = options_.kept_files + "/" + kept_file_name(r.device, r.inode, true).text;
+  struct stat st;
+  const bool good = lstat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode) &&
+                    static_cast<uint64_t>(st.st_size) == r.size &&
+                    int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec == r.mtime_ns;
+  return good ? path : std::string();
+}
+
+std::string DescriptorBuilder::name_to_open(const ParsedOpenFile& file) const {
+  std::string path(file.path);
+  const std::string link = kept_link(file);
+  struct stat st;
+  return !link.empty() && (stat(path.c_str(), &st) != 0 || !is_same(st, file.record)) ? link : path;
+}
+
+// Its own name leads nowhere, or to another file, and that is no matter.
+bool DescriptorBuilder::is_kept(const ParsedOpenFile& file) const {
+  if (is_of_process(file)) return false;
+  struct stat st;
+  const bool there = stat(std::string(file.path).c_str(), &st) == 0;
+  if (there && is_same(st, file.record)) return false;
+  return !kept_link(file).empty() || (!there && !kept_copy(file).empty());
+}
+
+Result<void> DescriptorBuilder::put_back_files() {
+  std::set<std::string_view> done;
+  for (const auto& file : meta_.open_files) {
+    if (!is_regular(file) || !is_kept(file) || !done.insert(file.path).second) continue;
+    const std::string path(file.path), link = kept_link(file), copy = kept_copy(file);
+    struct stat st;
+    if (lstat(path.c_str(), &st) == 0) {
+      say("{} is another file than at the checkpoint: the program goes on with the one that it had, which "
+          "has no name "
+          "there",
+          path);
+      continue;
+    }
+    const bool back =
+        !link.empty() ? ::link(link.c_str(), path.c_str()) == 0 : copy_to(copy, path, file.record.mode);
+    if (back) {
+      say("{} was gone: it is there again", path);
+    } else if (link.empty()) {
+      return make_error(ExitCode::kFileChanged, errno,
+                        "{} was removed and cannot be put back ({}): make its directory again", path,
+                        errno_name(errno));
+    } else {
+      say("{} was gone and cannot get its name back ({}): the program goes on with the file", path,
+          errno_name(errno));
+    }
+  }
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,199 @@
+"""ckpt back: a running program goes back, or is left as it was with one line that says why."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+from support import CkptTest, LIBRARY, NOT_FOUND, NO_PROCESS, UNSUPPORTED, USAGE, clean_environment
+
+# Does what a line on its standard input says, and answers with a line.
+VICTIM = r"""
+import os, signal, subprocess, sys, threading, mmap
+state = {"n": 0, "files": {}, "children": []}
+stop = threading.Event()
+def handler(*_): state["n"] += 1000
+while True:
+    line = sys.stdin.readline()
+    if not line: break
+    try:
+        result = eval(line)
+    except Exception as error:
+        result = repr(error)
+    sys.stdout.write(repr(result) + "\n")
+    sys.stdout.flush()
+"""
+
+BY_ITSELF = r"""
+import ctypes, os, sys
+lib = ctypes.CDLL(None)
+lib.ckpt_rt_back.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
+steps = []
+text = ctypes.create_string_buffer(400)
+print("refused", lib.ckpt_rt_back(b"/nowhere.ckpt", text, 400), text.value.decode(), flush=True)
+lib.ckpt_rt_checkpoint(None)
+n = lib.ckpt_rt_restarted()
+print("here", n, len(steps), flush=True)
+if n < 3:
+    steps.append(bytes(50_000_000))
+    print("failed", lib.ckpt_rt_back(None, text, 400), text.value.decode(), flush=True)
+"""
+
+
+class BackTest(CkptTest):
+    def start(self, **settings):
+        images = self.path("images")
+        env = clean_environment(LD_PRELOAD=LIBRARY, CKPT_DIR=images, **settings)
+        program = subprocess.Popen([sys.executable, "-u", "-c", VICTIM], env=env, cwd=self.directory, text=True,
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+        def end():
+            program.kill()
+            program.wait()
+            program.stdin.close()
+            program.stdout.close()
+        self.addCleanup(end)
+        self.program = program
+        self.assertEqual(self.do("1 + 1"), "2")
+        return program.pid
+
+    def do(self, line):
+        self.program.stdin.write(line + "\n")
+        self.program.stdin.flush()
+        return self.program.stdout.readline().strip()
+
+    def now(self, pid):
+        answer = self.ckpt("now", "--json", pid)
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        return json.loads(answer.stdout)["image"]
+
+    def back(self, pid, *more):
+        answer = self.ckpt("back", "--json", *more, pid)
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        return json.loads(answer.stdout)
+
+    def descriptors(self, pid):
+        return {int(fd): os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
+
+    def test_memory_descriptors_and_settings(self):
+        for increments in ("0", "8"):
+            with self.subTest(increments=increments):
+                pid = self.start(CKPT_INCREMENTS=increments)
+                path = self.path(f"file.{increments}")
+                self.do(f"state['files'].update(a=open({path!r}, 'w+b', buffering=0))")
+                self.do("state['files']['a'].write(b'0123456789')")
+                self.do("state['files']['a'].seek(4)")
+                self.do("state['files'].update(pipe=os.pipe())")
+                self.do("os.write(state['files']['pipe'][1], b'in the pipe')")
+                self.do("state.update(n=7)")
+                before = self.descriptors(pid)
+                self.now(pid)
+                self.do("state.update(n=8, more=bytearray(30_000_000))")
+                self.do("state['files']['a'].seek(0, 2)")
+                self.do("state['files']['a'].write(b'more than there was')")
+                self.do("state['files']['a'].close()")
+                self.do("state['files'].update(b=open('/dev/null'), c=open('/dev/zero'))")
+                self.do("os.read(state['files']['pipe'][0], 6)")
+                self.do("os.chdir('/'), os.umask(0o123)")
+                self.do("signal.signal(signal.SIGUSR1, handler)")
+                self.do("signal.setitimer(signal.ITIMER_REAL, 1000)")
+                self.do("threading.Thread(target=stop.wait).start()")
+                said = self.back(pid)
+                self.assertEqual(said["watched"], 1 if increments != "0" else 0)
+                self.assertEqual(said["threads_ended"], 1)
+                self.assertEqual(self.do("state['n'], 'more' in state, threading.active_count()"), "(7, False, 1)")
+                self.assertEqual(self.do("state['files']['a'].tell()"), "4")
+                self.assertEqual(self.do("os.fstat(state['files']['a'].fileno()).st_size"), "10")
+                self.assertEqual(self.do("state['files']['a'].read(2)"), "b'45'")
+                self.assertEqual(self.do("os.read(state['files']['pipe'][0], 100)"), "b'in the pipe'")
+                self.assertEqual(self.do("os.getcwd()"), repr(os.path.realpath(self.directory)))
+                self.assertEqual(self.do("signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL"), "True")
+                self.assertEqual(self.do("signal.getitimer(signal.ITIMER_REAL)[0]"), "0.0")
+                self.assertEqual(self.descriptors(pid), before)
+                tails = [name for name in os.listdir(self.path("images")) if ".tail-" in name]
+                self.assertEqual(len(tails), 1)
+                with open(os.path.join(self.path("images"), tails[0]), "rb") as tail:
+                    self.assertEqual(tail.read(), b"more than there was")
+                shutil.rmtree(self.path("images"))
+
+    def test_a_thread_that_has_ended_comes_back(self):
+        if os.geteuid() != 0:
+            self.skipTest("takes CAP_CHECKPOINT_RESTORE")
+        pid = self.start()
+        self.do("threading.Thread(target=stop.wait).start()")
+        tasks = set(os.listdir(f"/proc/{pid}/task"))
+        self.now(pid)
+        self.do("stop.set(), [t.join() for t in threading.enumerate()[1:]]")
+        self.assertEqual(self.do("threading.active_count()"), "1")
+        self.assertEqual(self.back(pid)["threads_made"], 1)
+        self.assertEqual(set(os.listdir(f"/proc/{pid}/task")), tasks)
+        self.assertEqual(self.do("threading.active_count(), stop.is_set()"), "(2, False)")
+        self.assertEqual(self.do("stop.set(), [t.join() for t in threading.enumerate()[1:]]"), "(None, [None])")
+
+    def test_any_image_and_the_newest(self):
+        pid = self.start(CKPT_INCREMENTS="8")
+        self.do("state.update(n=1)")
+        first = self.now(pid)
+        self.do("state.update(n=2)")
+        self.now(pid)
+        self.do("state.update(n=3)")
+        self.back(pid)
+        self.assertEqual(self.do("state['n']"), "2")
+        answer = self.ckpt("back", "--json", pid, first)
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertEqual(self.do("state['n']"), "1")
+        self.do("state.update(n=4)")
+        self.now(pid)
+        self.do("state.update(n=5)")
+        self.back(pid)
+        self.assertEqual(self.do("state['n']"), "4")
+
+    def test_a_child_born_since_is_said(self):
+        pid = self.start()
+        self.now(pid)
+        self.do("state['children'].append(subprocess.Popen(['sleep', '100'], preexec_fn=lambda: None))")
+        self.do("state.update(n=9)")
+        self.refuse(UNSUPPORTED, ["child process", "sleep", "--anyway"], "back", pid)
+        self.assertEqual(self.do("state['n']"), "9")
+        child = int(self.do("state['children'][0].pid"))
+        self.back(pid, "--anyway")
+        self.assertEqual(self.do("state['n']"), "0")
+        os.kill(child, 9)
+
+    def test_refusals(self):
+        self.refuse(NO_PROCESS, "999999999", "back", 999999999)
+        pid = self.start()
+        self.refuse(NOT_FOUND, "no checkpoint yet", "back", pid)
+        self.refuse(NOT_FOUND, "nowhere.ckpt", "back", pid, self.path("nowhere.ckpt"))
+        other_image = self.now(pid)
+        kept = self.path("other.ckpt")
+        shutil.copy(other_image, kept)
+        os.chmod(kept, 0o600)
+        self.program.kill()
+        self.program.wait()
+        pid = self.start()
+        self.now(pid)
+        self.do("state.update(n=9)")
+        self.refuse(USAGE, "another run", "back", pid, kept)
+        self.assertEqual(self.do("state['n']"), "9")
+
+    def test_by_itself(self):
+        env = clean_environment(LD_PRELOAD=LIBRARY, CKPT_DIR=self.path("images"))
+        done = subprocess.run([sys.executable, "-c", BY_ITSELF], env=env, capture_output=True, text=True, timeout=60,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = done.stdout.splitlines()
+        self.assertRegex(lines[0], r"refused 66 .*nowhere\.ckpt")
+        self.assertEqual(lines[1:], [f"here {n} 0" for n in range(4)])
+
+    def test_help_names_the_exit_codes(self):
+        text = self.ckpt("back", "--help").stdout
+        for code in (64, 65, 66, 67, 68, 69, 70, 72, 75, 77, 78):
+            self.assertTrue(re.search(rf"\b{code}\b", text), code)
+
+
+if __name__ == "__main__":
+    unittest.main()

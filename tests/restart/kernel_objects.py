@@ -1,0 +1,337 @@
+#!/usr/bin/env python3
+"""Kernel objects of one process: each comes back as it was, or the checkpoint says that it will not and no restart is
+promised."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import unittest
+
+from stepped_program import CKPT, environment
+from stepped_test import NOT_RESTARTABLE, SteppedTest, needs_root
+
+
+class Verdicts(SteppedTest):
+    """What no restart can bring back is said by the checkpoint, by the list, and by the restart."""
+
+    def says_no(self, word):
+        code, said = self.now()
+        self.assertEqual(code, NOT_RESTARTABLE, said)
+        self.assertEqual(said["restartable"], False)
+        self.assertIn(word, " ".join(said["why_not_restartable"]))
+        listed = json.loads(subprocess.run([CKPT, "ls", "--json", self.images], capture_output=True, check=True).stdout)
+        self.assertEqual([(i["state"], i["restartable"]) for i in listed][-1], ("no restart", False))
+        shown = json.loads(subprocess.run([CKPT, "show", "--json", self.images], capture_output=True, check=True).stdout)
+        self.assertEqual(shown["restartable"], False)
+        code, verdict = self.verify_restartable()
+        self.assertEqual((code, verdict["ok"], verdict["restartable"]), (NOT_RESTARTABLE, True, False))
+        code, text = self.refused()
+        self.assertEqual(code, NOT_RESTARTABLE)
+        self.assertIn(word, text)
+
+    def test_one_that_can_be(self):
+        self.start()
+        self.assertEqual(self.checkpoint(), [])
+        self.assertEqual(self.verify_restartable()[1]["restartable"], True)
+        # What the image cannot know.
+        self.do("f = open('file', 'w+b')")
+        self.checkpoint()
+        os.unlink(self.path("file"))
+        code, verdict = self.verify_restartable()
+        self.assertEqual((code, verdict["restartable"]), (72, False))
+        self.assertIn("file", verdict["problem"])
+        self.assertEqual(os.path.exists(self.path("file")), False)
+
+    def test_io_uring(self):
+        self.start()
+        ring = self.ask("call(425, 4, ctypes.create_string_buffer(120))")
+        if not ring.isdigit():
+            self.skipTest("no io_uring here: " + ring)
+        self.says_no("io_uring")
+        self.do("m = libc.mmap(None, 4096, 3, 1, %s, 0)" % ring)
+        self.says_no("io_uring")
+        # No longer, and older images are still there.
+        self.do("call(11, m, 4096)", "os.close(%s)" % ring)
+        self.assertEqual(self.come_back(), [])
+
+    def test_what_cannot_be_restarted_does_not_replace_what_can(self):
+        self.start(CKPT_KEEP="1")
+        self.checkpoint()
+        ring = self.ask("call(425, 4, ctypes.create_string_buffer(120))")
+        if not ring.isdigit():
+            self.skipTest("no io_uring here: " + ring)
+        self.assertEqual(self.now()[0], NOT_RESTARTABLE)
+        self.assertEqual(len([f for f in os.listdir(self.images) if f.endswith(".ckpt")]), 2)
+
+
+class ProcFiles(SteppedTest):
+    def test_of_itself(self):
+        self.start()
+        self.do("a = open('/proc/self/status'); b = open('/proc/%d/maps' % os.getpid()); c = os.open('/proc/self', os.O_RDONLY)",
+                "d = os.open('/proc/self/task', os.O_RDONLY); e = open('/proc/self/mem', 'r+b'); a.readline()")
+        for options in ([], ["--namespaces", "always"]):
+            self.assertEqual(self.come_back(*options), [])
+            pid = self.ask("os.getpid()")
+            self.assertEqual(self.ask("a.seek(0) or [l for l in a if l.startswith('Pid')]"), "['Pid:\\t%s\\n']" % pid)
+            self.assertEqual(self.ask("b.seek(0) or 'python' in b.read()"), "True")
+            self.assertEqual(self.ask("'status' in os.listdir(c) and os.listdir(d)"), "['%s']" % pid)
+            self.do("x = ctypes.create_string_buffer(b'before'); e.seek(ctypes.addressof(x)); e.write(b'after!'); e.flush()")
+            self.assertEqual(self.ask("x.value"), "b'after!'")
+
+    def test_of_a_descriptor_of_itself(self):
+        self.start()
+        self.do("z = open('file', 'w')", "info = open('/proc/self/fdinfo/%d' % z.fileno())")
+        self.assertEqual(self.come_back(), [])
+        self.do("z.write('12345'); z.flush()")
+        self.assertEqual(self.ask("info.seek(0) or info.readline().split()"), "['pos:', '5']")
+
+    def test_of_a_thread(self):
+        self.start()
+        self.do("t = threading.Thread(target=lambda: select.select([], [], []), daemon=True); t.start()",
+                "f = open('/proc/self/task/%d/comm' % t.native_id)")
+        self.assertIn("thread", " ".join(self.come_back()))
+        self.assertEqual(self.ask("len(f.read())"), "0")
+
+    def test_of_another_process(self):
+        self.start()
+        with subprocess.Popen(["sleep", "1000"]) as other:
+            self.do("f = open('/proc/%d/stat')" % other.pid)
+            notes = self.checkpoint()
+            other.kill()
+        self.assertIn(str(other.pid), " ".join(notes))
+        self.kill_program()
+        self.restart()
+        self.assertEqual(self.ask("len(f.read())"), "0")
+
+
+class Addresses(SteppedTest):
+    LISTENS = "x = socket.create_connection(s.getsockname()[:2]); y = s.accept()[0]; x.sendall(b'hello')"
+
+    def test_port_that_waits(self):
+        # The connection may share the port, which the kernel allows only if the new socket may too.
+        self.start()
+        reuse = "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, %d)"
+        self.do("s = socket.socket(); %s; s.bind(('127.0.0.1', 0)); s.listen()" % (reuse % 1),
+                "c = socket.create_connection(s.getsockname()); a = s.accept()[0]; a.close(); c.recv(1); c.close()", reuse % 0)
+        self.stays("s.getsockname(), s.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)")
+        self.do(self.LISTENS)
+        self.assertEqual(self.ask("y.recv(10)"), "b'hello'")
+
+    def test_port_that_somebody_listens_on_is_refused(self):
+        self.start()
+        self.do("s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()")
+        port = int(self.ask("s.getsockname()[1]"))
+        self.checkpoint()
+        self.kill_program()
+        with subprocess.Popen([sys.executable, "-c", "import socket, sys; s = socket.socket(); s.bind(('127.0.0.1', %d)); s.listen(); "
+                               "print('up', flush=True); sys.stdin.read()" % port], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            other.stdout.readline()
+            code, text = self.refused()
+            other.stdin.close()
+        self.assertEqual(code, 69)
+        self.assertIn("port %d" % port, text)
+
+    def test_address_that_is_not_here(self):
+        self.start()
+        if self.ask("attempt(lambda: socket.socket(socket.AF_INET6).bind(('::1', 0)))") != "None":
+            self.skipTest("no IPv6 here")
+        self.do("s = socket.socket(socket.AF_INET6, socket.SOCK_STREAM); s.setsockopt(41, 78, 1); s.bind(('2001:db8::17', 0)); s.listen()")
+        self.stays("s.getsockname(), s.getsockopt(41, 78)")
+
+    def test_name_whose_directory_is_gone(self):
+        self.start()
+        for listens in ("True", "False"):
+            self.do("os.mkdir('d'); s = socket.socket(socket.AF_UNIX); s.bind(os.path.abspath('d/name')); %s and s.listen()" % listens,
+                    "os.unlink('d/name'); os.rmdir('d')")
+            self.come_back()
+            self.assertIn("d/name", " ".join(self.notes))
+            self.assertEqual(self.ask("s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == %s" % listens), "True")
+
+
+class Children(SteppedTest):
+    """Of a program that is saved alone."""
+
+    # Which ends with its parent, so that none is left behind.
+    CHILD = ("c = subprocess.Popen(['/usr/bin/sleep', '1000'], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, "
+             "stderr=subprocess.DEVNULL, preexec_fn=lambda: libc.prctl(1, 9))")
+
+    def checkpoint(self, *options):
+        known = "--only" in subprocess.run([CKPT, "now", "--help"], capture_output=True, text=True, check=True).stdout
+        return super().checkpoint(*options, *(["--only"] if known else []))
+
+    def test_that_lived_have_been_killed(self):
+        self.start()
+        self.do("caught = []; signal.signal(signal.SIGCHLD, lambda *_: caught.append(1))", self.CHILD)
+        for options in ([], ["--namespaces", "always"]):
+            self.assertEqual(["child processes" in n for n in self.checkpoint()], [True])
+            self.kill_program()
+            self.restart(*options)
+            # Waited for by another call each time, so that the next restart finds it ended but not waited for.
+            self.assertEqual(self.ask("os.waitid(os.P_PID, c.pid, os.WEXITED | os.WNOWAIT).si_status, len(caught)"), "(9, 1)")
+            self.do(self.CHILD, "caught.clear()")
+        self.assertEqual(self.ask("c.poll()"), "None")
+        self.do("c.kill()")
+        self.assertEqual(self.ask("c.wait()"), "-9")
+
+    def test_that_had_ended_have_ended_so(self):
+        self.start()
+        self.do("a = subprocess.Popen(['/bin/sh', '-c', 'exit 7']); b = subprocess.Popen(['/bin/sh', '-c', 'kill -15 $$'])",
+                "[os.waitid(os.P_PID, p.pid, os.WEXITED | os.WNOWAIT) for p in (a, b)]",
+                "caught = []; signal.signal(signal.SIGCHLD, lambda *_: caught.append(1))")
+        self.assertEqual(self.checkpoint(), [])
+        self.kill_program()
+        self.restart()
+        self.assertEqual(self.ask("a.wait(), b.wait(), len(caught)"), "(7, -15, 0)")
+        self.assertEqual(self.ask("attempt(os.wait)"), "ECHILD")
+
+    def test_of_who_does_not_wait(self):
+        self.start()
+        self.do("signal.signal(signal.SIGCHLD, signal.SIG_IGN)", self.CHILD)
+        self.come_back()
+        self.assertEqual(self.ask("attempt(os.wait)"), "ECHILD")
+
+    def test_pidfds(self):
+        self.start()
+        self.do(self.CHILD, "mine = os.pidfd_open(os.getpid()); its = os.pidfd_open(c.pid); other = os.pidfd_open(%d)" % os.getpid(),
+                "poll = lambda fd: bool(select.select([fd], [], [], 0)[0])")
+        self.assertEqual(self.ask("[poll(fd) for fd in (mine, its, other)]"), "[False, False, False]")
+        notes = self.checkpoint()
+        self.assertEqual(sum("pidfd" in n for n in notes), 2)
+        self.kill_program()
+        self.restart()
+        self.assertEqual(self.ask("[poll(fd) for fd in (mine, its, other)]"), "[False, True, True]")
+        self.assertEqual(self.ask("os.waitid(os.P_PIDFD, its, os.WEXITED).si_status"), "9")
+        self.assertEqual(self.ask("attempt(signal.pidfd_send_signal, other, 0)"), "ESRCH")
+        self.assertEqual(self.ask("attempt(signal.pidfd_send_signal, mine, 0)"), "None")
+
+
+class KeptFiles(SteppedTest):
+    """Files that are removed or replaced after the checkpoint."""
+
+    def kept(self):
+        return [os.path.join(d, f) for d in os.listdir(self.images) if d.endswith(".files") for f in os.listdir(self.path("images/" + d))]
+
+    def test_removed_as_sort_does(self):
+        self.start()
+        self.do("open('t', 'w').write('temporary'); f = open('t'); f.read(4)")
+        self.do("g = open('log', 'a'); g.write('before'); g.flush()")
+        inode = self.ask("os.fstat(f.fileno()).st_ino")
+        self.checkpoint()
+        self.assertEqual(len(self.kept()), 2)
+        for _ in range(2):  # and once more from the same image
+            self.do("os.unlink('t'); g.write('after'); g.flush(); os.unlink('log')")
+            self.kill_program()
+            self.restart()
+            self.assertEqual(sum("it is there again" in n for n in self.notes), 2, self.notes)
+            self.assertEqual(self.ask("f.read(), os.stat('t').st_ino == os.fstat(f.fileno()).st_ino == %s" % inode), "('orary', True)")
+            self.assertEqual(self.ask("open('log').read()"), "before")
+            self.do("f.seek(4)")
+
+    def test_replaced(self):
+        self.start()
+        self.do("open('state', 'w').write('old'); f = open('state')")
+        self.checkpoint()
+        self.do("open('new', 'w').write('new one'); os.rename('new', 'state')")
+        self.kill_program()
+        self.restart()
+        self.assertEqual(self.ask("f.read(), open('state').read()"), "('old', 'new one')")
+
+    def test_copies(self):
+        self.start(CKPT_FILES="copies")
+        self.do("open('t', 'w').write('temporary'); os.utime('t', (1000, 2000)); f = open('t')")
+        self.checkpoint()
+        self.do("os.unlink('t')")
+        self.kill_program()
+        self.restart()
+        self.assertEqual(self.ask("f.read(), os.stat('t').st_mtime, os.stat('t').st_nlink"), "('temporary', 2000.0, 1)")
+
+    def test_none(self):
+        self.start(CKPT_FILES="none")
+        self.do("f = open('t', 'w')")
+        self.checkpoint()
+        self.assertEqual(self.kept(), [])
+        os.unlink(self.path("t"))
+        self.kill_program()
+        self.assertEqual(self.refused()[0], 72)
+
+    def test_go_with_their_image(self):
+        self.start(CKPT_KEEP="1")
+        self.do("f = open('t', 'w')")
+        for _ in range(3):
+            self.checkpoint()
+        self.assertEqual(len(self.kept()), 1)
+        # Our names are no other names of the file.
+        self.do("os.unlink('t'); f.write('deleted'); f.flush()")
+        self.assertEqual(self.come_back(), [])
+        self.assertEqual(self.ask("os.pread(os.open('/proc/self/fd/%d' % f.fileno(), os.O_RDONLY), 10, 0)"), "b'deleted'")
+
+
+class Others(SteppedTest):
+    def test_deleted_working_directory(self):
+        self.start()
+        self.do("os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')")
+        for _ in range(2):
+            self.come_back()
+            self.assertEqual(self.ask("attempt(os.getcwd), os.listdir('.'), attempt(os.open, 'x', os.O_CREAT)"), "('ENOENT', [], 'ENOENT')")
+
+    def test_symbolic_link_itself(self):
+        self.start()
+        self.do("os.symlink('nowhere', 'link'); f = os.open('link', os.O_PATH | os.O_NOFOLLOW)")
+        self.assertEqual(self.come_back(), [])
+        self.assertEqual(self.ask("os.readlink('', dir_fd=f), stat.S_ISLNK(os.fstat(f).st_mode)"), "('nowhere', True)")
+
+    def test_memfds(self):
+        self.start()
+        self.do("m = os.memfd_create('sealed', os.MFD_ALLOW_SEALING); os.write(m, b'contents'); fcntl.fcntl(m, 1033, 2 | 4 | 8)",
+                "x = call(319, b'code', 0x10); n = call(319, b'not', 8)")
+        self.stays("fcntl.fcntl(m, 1034), os.pread(m, 20, 0), attempt(os.write, m, b'x'), fcntl.fcntl(n, 1034), oct(os.fstat(n).st_mode), oct(os.fstat(x).st_mode), "
+                   "attempt(os.fchmod, n, 0o777)")
+
+    def test_epolls_in_epolls(self):
+        self.start()
+        self.do("r, w = os.pipe(); inner = select.epoll(); inner.register(r, select.EPOLLIN); outer = select.epoll(); outer.register(inner.fileno(), select.EPOLLIN)",
+                "os.write(w, b'x')")
+        self.stays("outer.poll(0) == [(inner.fileno(), 1)], inner.poll(0) == [(r, 1)]")
+
+    def test_epoll_of_a_number_used_again(self):
+        # Watches the open file, whatever has its number now.
+        self.start()
+        self.do("r, w = os.pipe(); e = select.epoll(); kept = os.dup(r); e.register(r, select.EPOLLIN)", "n = r; os.close(r); z = os.open('/dev/null', os.O_RDONLY); assert z == n",
+                "os.write(w, b'x')")
+        self.assertEqual(self.ask("e.poll(0) == [(n, 1)]"), "True")
+        notes = self.come_back()
+        self.assertEqual(self.ask("e.poll(0) == [(n, 1)]"), "True", notes)
+        self.do("os.read(kept, 1)")
+        self.assertEqual(self.ask("e.poll(0)"), "[]")
+
+    def test_private_mapping_of_a_deleted_file(self):
+        self.start()
+        self.do("f = open('data', 'w+b'); f.write(b'a' * 8192); f.flush(); p = libc.mmap(None, 8192, 3, 2, f.fileno(), 0); os.unlink('data'); f.close()",
+                "ctypes.memset(p, 98, 1)")
+        self.stays("ctypes.string_at(p, 4), ctypes.string_at(p + 4096, 2)")
+
+    def test_lease(self):
+        self.start()
+        self.do("f = open('leased', 'w'); f.close(); f = open('leased'); fcntl.fcntl(f, 1024, fcntl.F_RDLCK)")
+        self.stays("fcntl.fcntl(f, 1025)")
+
+    def test_posix_message_queue(self):
+        self.start()
+        q = self.ask("call(240, b'ckpt_test', 0o102, 0o600, struct.pack('8q', 0, 5, 64, 0, 0, 0, 0, 0))")
+        self.assertTrue(q.isdigit(), q)
+        self.addCleanup(lambda: subprocess.run([sys.executable, "-c", "import ctypes; ctypes.CDLL(None).syscall(241, b'ckpt_test')"], check=False))
+        notes = self.come_back()
+        self.assertIn("ckpt_test", " ".join(notes))
+
+    def test_owner_and_times_of_a_file_without_a_name(self):
+        self.start()
+        self.do("f = open('data', 'w+b'); f.write(b'a'); f.flush(); os.utime('data', (1000, 2000)); os.unlink('data')")
+        if os.geteuid() == 0:
+            self.do("os.fchown(f.fileno(), 1234, 4321); os.fchmod(f.fileno(), 0o640); os.utime(f.fileno(), (1000, 2000))")
+        self.stays("[(s.st_mtime, s.st_uid, s.st_gid, oct(s.st_mode)) for s in [os.fstat(f.fileno())]]")
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
