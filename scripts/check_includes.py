@@ -12,7 +12,7 @@ import sys
 ROOMS = [
     ("base", ""),
     ("copier", "base"),
-    ("image/format", "base"),
+    ("image/format", "base job/format"),
     ("image/write", "base image/format"),
     ("image/read", "base image/format image/write"),
     ("image/rewrite", "base image/format image/write image/read"),
@@ -23,7 +23,8 @@ ROOMS = [
     ("libckpt_rt/protect", "libckpt_rt/interpose"),
     ("libckpt_rt/guard", "libckpt_rt/protect"),
     ("libckpt_rt/checkpoint", "libckpt_rt/guard"),
-    ("libckpt_rt/entry", "libckpt_rt/checkpoint"),
+    ("libckpt_rt/back", "libckpt_rt/checkpoint libckpt_rt/entry"),
+    ("libckpt_rt/entry", "libckpt_rt/checkpoint libckpt_rt/back"),
 ]
 # A floor of libckpt_rt may include all that the floor below may.
 RULES = "libckpt_rt/core/preload_rules.h"
@@ -37,7 +38,7 @@ def allowed(rooms):
         may = {room} | set(below.split())
         for lower in below.split():
             if lower.startswith("libckpt_rt/"):
-                may |= result[lower]
+                may |= result.get(lower, set())
         result[room] = may
     return result
 

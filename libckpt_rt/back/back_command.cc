@@ -14,6 +14,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/raw_thread.h"
 #include "libckpt_rt/entry/restart_entry.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 
 #include "libckpt_rt/back/back_run.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

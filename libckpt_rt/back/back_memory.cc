@@ -7,6 +7,7 @@
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24  // Linux 5.18

@@ -16,6 +16,7 @@
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -8,6 +8,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

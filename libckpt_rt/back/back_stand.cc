@@ -10,6 +10,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -9,6 +9,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 extern "C" {
 void ckpt_visit_stack(void* stack_top, void (*fn)(void*), void* arg);

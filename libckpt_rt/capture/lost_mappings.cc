@@ -1,4 +1,5 @@
 #include "libckpt_rt/capture/lost_mappings.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

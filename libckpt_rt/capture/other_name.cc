@@ -7,6 +7,7 @@
 
 #include "base/raii_fd.h"
 #include "base/sys.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -1,5 +1,6 @@
 // What a watch knows between two checkpoints: memory that nobody has written to since the last (arming.h).
 #include "libckpt_rt/protect/arming.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 namespace {
@@ -142,8 +143,7 @@ TcpFacts SocketDiag::ask_tcp(const Endpoint& local, const Endpoint& remote, uint
   if (sys::failed(sys::call(__NR_sendto, socket_.get(), &ask, sizeof(ask), 0, 0L, 0))) return facts;
   const long n = sys::call(__NR_recvfrom, socket_.get(), buffer_, kBufferBytes, MSG_DONTWAIT, 0L, 0L);
   auto* header = reinterpret_cast<const nlmsghdr*>(buffer_);
-  if (n < static_cast<long>(NLMSG_LENGTH(sizeof(inet_diag_msg))) ||
-      header->nlmsg_type != SOCK_DIAG_BY_FAMILY)
+  if (n < static_cast<long>(NLMSG_LENGTH(sizeof(inet_diag_msg))) || header->nlmsg_type != SOCK_DIAG_BY_FAMILY)
     return facts;
   auto* message = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
   // A listening socket answers too, where no connection has these ends.

@@ -11,6 +11,7 @@
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/descriptors/sample.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 // What waits to be received. MSG_PEEK with an offset (SO_PEEK_OFF) reads on without taking anything; the
 // offset and what else was set are put back before the program runs.
@@ -137,7 +138,8 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
     if (!stream && static_cast<size_t>(r) > look.scratch_bytes) {  // once more, with room for it
       look.files.truncate(message.first_file);
       size_t larger = (static_cast<size_t>(r) + kPageSize) & ~(kPageSize - 1);
-      if (larger > kLargestMessage || (look.scratch = static_cast<std::byte*>(arena_->allocate(larger))) == nullptr) {
+      if (larger > kLargestMessage ||
+          (look.scratch = static_cast<std::byte*>(arena_->allocate(larger))) == nullptr) {
         look.scratch_bytes = 0;
         r = -EMSGSIZE;
         break;
@@ -189,7 +191,8 @@ Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, in
   std::byte urgent{};
   bool has_urgent = false;
   if ((s.ready & POLLPRI) != 0)
-    has_urgent = sys::call(__NR_recvfrom, socket, &urgent, 1L, MSG_OOB | MSG_PEEK | MSG_DONTWAIT, 0L, 0L) == 1;
+    has_urgent =
+        sys::call(__NR_recvfrom, socket, &urgent, 1L, MSG_OOB | MSG_PEEK | MSG_DONTWAIT, 0L, 0L) == 1;
   if (sys::call(__NR_ioctl, socket, SIOCINQ, &waiting) != 0) waiting = 0;
   // SIOCINQ stops at the mark of the urgent byte: the counters say how much there can be.
   if (waiting == 0 && !has_urgent) return {};
@@ -219,7 +222,9 @@ Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, in
     if (m > 0) ok = add(rest, static_cast<uint64_t>(m), 0);
   }
   if (has_urgent || before >= 0) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, before);
-  if (!ok) return n == -ENOMEM ? arena_full() : make_error(ExitCode::kInternal, ENOMEM, "no memory for a socket's bytes");
+  if (!ok)
+    return n == -ENOMEM ? arena_full()
+                        : make_error(ExitCode::kInternal, ENOMEM, "no memory for a socket's bytes");
   if (n < waiting && !has_urgent) {
     return note(1, "descriptor {} ({}): {} bytes of {} that wait in it cannot be read", entries_[s.entry].fd,
                 entries_[s.entry].path, waiting - n, waiting);

@@ -3,6 +3,7 @@
 #include <netinet/tcp.h>
 
 #include "libckpt_rt/capture/sockets/socket_look.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 namespace {
@@ -50,28 +51,21 @@ constexpr OptionName kOfInternet6[] = {{IPPROTO_IPV6, IPV6_TCLASS},
                                        {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, false},
                                        {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, false}};
 // SO_PRIORITY after IP_TOS, which sets it.
-constexpr OptionName kOfAll[] = {{SOL_SOCKET, SO_BROADCAST},
-                                 {SOL_SOCKET, SO_RCVTIMEO},
-                                 {SOL_SOCKET, SO_SNDTIMEO},
-                                 {SOL_SOCKET, SO_LINGER},
-                                 {SOL_SOCKET, SO_OOBINLINE},
-                                 {SOL_SOCKET, SO_RCVLOWAT, false},
-                                 {SOL_SOCKET, SO_PRIORITY, false},
-                                 {SOL_SOCKET, SO_DONTROUTE},
-                                 {SOL_SOCKET, SO_TIMESTAMP},
-                                 {SOL_SOCKET, SO_TIMESTAMPNS}};
+constexpr OptionName kOfAll[] = {{SOL_SOCKET, SO_BROADCAST},       {SOL_SOCKET, SO_RCVTIMEO},
+                                 {SOL_SOCKET, SO_SNDTIMEO},        {SOL_SOCKET, SO_LINGER},
+                                 {SOL_SOCKET, SO_OOBINLINE},       {SOL_SOCKET, SO_RCVLOWAT, false},
+                                 {SOL_SOCKET, SO_PRIORITY, false}, {SOL_SOCKET, SO_DONTROUTE},
+                                 {SOL_SOCKET, SO_TIMESTAMP},       {SOL_SOCKET, SO_TIMESTAMPNS}};
 constexpr OptionName kOfInternetSockets[] = {{SOL_SOCKET, SO_MARK},
                                              {SOL_SOCKET, SO_BINDTODEVICE},
                                              {SOL_SOCKET, SO_INCOMING_CPU, false},
                                              {SOL_SOCKET, SO_BUSY_POLL}};
 constexpr OptionName kOfUnix[] = {{SOL_SOCKET, SO_PASSSEC}, {SOL_SOCKET, 76 /* SO_PASSPIDFD */}};
-constexpr OptionName kOfNetlink[] = {{SOL_NETLINK, NETLINK_PKTINFO},
-                                     {SOL_NETLINK, NETLINK_BROADCAST_ERROR},
-                                     {SOL_NETLINK, NETLINK_NO_ENOBUFS},
-                                     {SOL_NETLINK, NETLINK_LISTEN_ALL_NSID},
-                                     {SOL_NETLINK, NETLINK_CAP_ACK},
-                                     {SOL_NETLINK, NETLINK_EXT_ACK},
-                                     {SOL_NETLINK, NETLINK_GET_STRICT_CHK}};
+constexpr OptionName kOfNetlink[] = {
+    {SOL_NETLINK, NETLINK_PKTINFO},       {SOL_NETLINK, NETLINK_BROADCAST_ERROR},
+    {SOL_NETLINK, NETLINK_NO_ENOBUFS},    {SOL_NETLINK, NETLINK_LISTEN_ALL_NSID},
+    {SOL_NETLINK, NETLINK_CAP_ACK},       {SOL_NETLINK, NETLINK_EXT_ACK},
+    {SOL_NETLINK, NETLINK_GET_STRICT_CHK}};
 
 void put_options(ByteWriter& out, int socket, std::span<const OptionName> names) {
   constexpr uint8_t kZero[sizeof(SocketOptionDetail::value)] = {};

@@ -5,6 +5,7 @@
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 // What was found out about sockets, as details of their records. Open files have their numbers now.
 
@@ -23,7 +24,8 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
       CKPT_TRY(decide_outside(s));
       SocketDetail detail = s.detail;
       const uint32_t names = (detail.address_len + detail.peer_len + 7u) & ~7u;
-      out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocket), static_cast<uint32_t>(sizeof(detail)) + names});
+      out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocket),
+                           static_cast<uint32_t>(sizeof(detail)) + names});
       out.put(detail);
       out.raw(&s.address, detail.address_len);
       out.raw(&s.peer, detail.peer_len);
@@ -57,8 +59,8 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
     d.details = out.span().data() + ranges[i].at;
     d.details_len = static_cast<uint32_t>(ranges[i].length);
   }
-  // Duplicates are of the same kind; they come after the first in order_. The first may be another than the one
-  // that was looked at, if one came with a message.
+  // Duplicates are of the same kind; they come after the first in order_. The first may be another than the
+  // one that was looked at, if one came with a message.
   for (size_t i = 1; i < order_.size(); ++i) {
     auto& d = entries_[order_[i]];
     auto& before = entries_[order_[i - 1]];
@@ -82,8 +84,9 @@ Result<void> DescriptorCapture::decide_outside(SocketState& s) {
     d.kind = OpenFileKind::kOther;  // the restarter's own stream, see decide_kinds()
     return {};
   }
-  return note(1, "descriptor {} ({}): the other end of the connection is not in the program: after restart it "
-                 "is {}",
+  return note(1,
+              "descriptor {} ({}): the other end of the connection is not in the program: after restart it "
+              "is {}",
               d.fd, d.path, s.connection ? "reset" : "closed there");
 }
 

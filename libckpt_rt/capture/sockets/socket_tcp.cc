@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 // Bytes of a TCP connection that the sender's end still holds are made to arrive: the receiver's room is made
 // larger for a moment. Nothing is read, so nothing can be lost, doubled or reordered.
@@ -14,8 +15,9 @@
 namespace ckpt {
 namespace {
 
-constexpr int kSoBufLock = 72;                      // SO_BUF_LOCK, Linux 5.14
-constexpr int64_t kLongestPull = 250'000'000;  // ns without a byte that arrives: more than the shortest wait before a segment is sent again
+constexpr int kSoBufLock = 72;                 // SO_BUF_LOCK, Linux 5.14
+constexpr int64_t kLongestPull = 250'000'000;  // ns without a byte that arrives: more than the shortest wait
+                                               // before a segment is sent again
 constexpr int kMuch = 1 << 30;
 
 bool tcp_facts(int socket, tcp_info& info) {
@@ -89,7 +91,8 @@ bool pull_in_flight(int receiver, int sender) {
   return all;
 }
 
-bool pull_from_far(int receiver, SocketDiag& diag, const Endpoint& far, const Endpoint& near, uint32_t scope) {
+bool pull_from_far(int receiver, SocketDiag& diag, const Endpoint& far, const Endpoint& near,
+                   uint32_t scope) {
   auto whole = [&](uint64_t& arrived) {
     tcp_info info;
     if (!tcp_facts(receiver, info)) return true;

@@ -14,6 +14,7 @@
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 // Sockets: what they are, which is whose other end. Looked at in the stop only, on duplicates that do not
 // outlive it.
@@ -23,9 +24,7 @@ namespace {
 
 constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
 
-bool is_internet(const SocketState& s) {
-  return s.detail.domain == AF_INET || s.detail.domain == AF_INET6;
-}
+bool is_internet(const SocketState& s) { return s.detail.domain == AF_INET || s.detail.domain == AF_INET6; }
 
 // Two bytes are the family alone: no name. The port of both kinds of Internet address is at the same place.
 uint32_t named_length(const SocketState& s, const sockaddr_storage& address, int length) {
@@ -106,9 +105,11 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     int unreceived = 0;
     if ((s.link.flags & kLinkUnaccepted) != 0 && sys::call(__NR_ioctl, socket, SIOCOUTQ, &unreceived) == 0 &&
         unreceived != 0) {
-      CKPT_TRY(note(1, "descriptor {} ({}): what was sent through it waits in a connection that is not accepted yet, "
-                       "and is lost",
-                    d.fd, d.path));
+      CKPT_TRY(
+          note(1,
+               "descriptor {} ({}): what was sent through it waits in a connection that is not accepted yet, "
+               "and is lost",
+               d.fd, d.path));
     }
   } else if (is_internet(s) && detail.type == SOCK_STREAM && detail.protocol == IPPROTO_TCP) {
     tcp_info info{};
@@ -149,8 +150,8 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   s.options_length = look.options.size() - s.options_at;
   if (!look.options.ok()) return arena_full();
 
-  const bool messages = detail.domain == AF_UNIX ? detail.backlog < 0
-                                                 : is_internet(s) && detail.protocol == IPPROTO_UDP;
+  const bool messages =
+      detail.domain == AF_UNIX ? detail.backlog < 0 : is_internet(s) && detail.protocol == IPPROTO_UDP;
   if (messages && (s.ready & POLLIN) != 0) return peek_messages(look, s, socket);
   return {};
 }
@@ -228,9 +229,8 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
         whole = pull_in_flight(socket.get(), sender.get());
       } else {
         CKPT_TRY(look_at_far_end(look, s));
-        const uint32_t scope = s.detail.domain == AF_INET6
-                                   ? reinterpret_cast<const sockaddr_in6&>(s.peer).sin6_scope_id
-                                   : 0;
+        const uint32_t scope =
+            s.detail.domain == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(s.peer).sin6_scope_id : 0;
         if (has_partners_ && s.link.peer != 0)
           whole = pull_from_far(socket.get(), look.diag, reverse.local, reverse.remote, scope);
       }
@@ -247,8 +247,9 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     if (state == TCP_CLOSE || (!ended && (s.ready & POLLRDHUP) != 0)) s.detail.shut_down |= 1;
     if (whole) CKPT_TRY(peek_stream(look, s, socket.get()));
     if (!whole) {
-      CKPT_TRY(note(1, "descriptor {} ({}): bytes of the connection are in flight and do not arrive; after "
-                       "restart it is reset",
+      CKPT_TRY(note(1,
+                    "descriptor {} ({}): bytes of the connection are in flight and do not arrive; after "
+                    "restart it is reset",
                     d.fd, d.path));
       s.link.flags |= kLinkOutside;
       s.link.peer = d.value = 0;
@@ -290,9 +291,11 @@ Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s
   }
   if (s.link.listener == 0) s.link.flags |= kLinkOutside;
   if (far.receive_queue == 0) return {};
-  return note(1, "descriptor {} ({}): {} bytes sent through it wait in a connection that is not accepted yet: they "
-                 "are lost",
-              d.fd, d.path, far.receive_queue);
+  return note(
+      1,
+      "descriptor {} ({}): {} bytes sent through it wait in a connection that is not accepted yet: they "
+      "are lost",
+      d.fd, d.path, far.receive_queue);
 }
 
 bool DescriptorCapture::is_loopback(const sockaddr_storage& address) {

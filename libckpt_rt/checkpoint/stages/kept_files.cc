@@ -17,6 +17,7 @@
 #include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 

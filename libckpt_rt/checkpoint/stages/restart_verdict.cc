@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "libckpt_rt/capture/lost_mappings.h"
+#include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
