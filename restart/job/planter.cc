@@ -260,6 +260,7 @@ class Tree {
     job.time_ns_fd = time_ns_;
     job.stopped = job_.manifest.members[m].state == MemberState::kStopped;
     job.stopped_children = stopped_children(i);
+    job.parent_death_signal = job_.manifest.members[m].pdeath_signal;
     ProcessSpec process;
     process.image = plan.image.get();
     process.fill = &plan.fill;
