@@ -73,8 +73,8 @@ struct RestartArgs {
   // A page behind the restorer range, 0 when all memory is there: who reads it waits until all memory is
   // there. The library keeps it until it has done so; a checkpoint cannot be taken before.
   uint64_t loading_gate;
-  // Of a job. The process was stopped by a signal and stops itself before it waits for `go_fd`; so many of its
-  // children do so, and their parent takes notice of that before it stands ready, as it had.
+  // Of a job. The process was stopped by a signal and stops itself before it waits for `go_fd`; so many of
+  // its children do so, and their parent takes notice of that before it stands ready, as it had.
   uint32_t stopped, stopped_children;
 };
 

@@ -49,8 +49,8 @@ class Parser {
     if (string(top, "format") != "ckpt_rt job") return damaged("it is not the manifest of a job");
     if (const auto version = number(top, "version", 0, INT32_MAX); version && *version != kVersion) {
       return make_error(ExitCode::kIncompatible, 0,
-                        "{} has version {}, this program reads version {}: use the ckpt_rt that wrote it", path_,
-                        *version, kVersion);
+                        "{} has version {}, this program reads version {}: use the ckpt_rt that wrote it",
+                        path_, *version, kVersion);
     }
     take(top);
     check();
@@ -168,14 +168,16 @@ class Parser {
       out_.descriptions.emplace_back();
       each(d, "users", true, [&](const Json& u) {
         out_.descriptions.back().push_back(
-            {integer(u, "pid", 1, kMostPid), static_cast<uint32_t>(number(u, "open_file", 1, UINT32_MAX).value_or(1))});
+            {integer(u, "pid", 1, kMostPid),
+             static_cast<uint32_t>(number(u, "open_file", 1, UINT32_MAX).value_or(1))});
       });
     });
     each(top, "owners", false, [&](const Json& o) {
       out_.owners.emplace_back(object_number(o, "object"), integer(o, "pid", 1, kMostPid));
     });
     each(top, "files", true, [&](const Json& f) {
-      ManifestFile file{string(f, "name"), static_cast<uint64_t>(number(f, "bytes", 0, INT64_MAX).value_or(0)), {}};
+      ManifestFile file{
+          string(f, "name"), static_cast<uint64_t>(number(f, "bytes", 0, INT64_MAX).value_or(0)), {}};
       if (find(f, "xxh3") != nullptr) file.checksum = string(f, "xxh3");
       out_.files.push_back(std::move(file));
     });
@@ -211,16 +213,19 @@ class Parser {
   void check() {
     if (problem_) return;
     if (!is_hexadecimal(out_.job, 32)) return wrong("\"job\" is not 32 hexadecimal digits");
-    if (out_.members.empty() || out_.members.size() > kMostMembers) return wrong("it has no members, or too many");
+    if (out_.members.empty() || out_.members.size() > kMostMembers)
+      return wrong("it has no members, or too many");
     std::set<std::string> images;
     for (size_t i = 0; i < out_.members.size(); ++i) {
       const ManifestMember& m = out_.members[i];
       if (!by_pid_.emplace(m.pid, i).second) return wrong(fmt::format("process {} is in it twice", m.pid));
       if (m.state == MemberState::kZombie) {
-        const bool ended = WIFEXITED(m.exit_status) || (WIFSIGNALED(m.exit_status) && WTERMSIG(m.exit_status) <= 64);
+        const bool ended =
+            WIFEXITED(m.exit_status) || (WIFSIGNALED(m.exit_status) && WTERMSIG(m.exit_status) <= 64);
         if (!ended) return wrong(fmt::format("the exit status of process {} is none", m.pid));
       } else if (!is_file_name(m.image) || !images.insert(m.image).second) {
-        return wrong(fmt::format("the image of process {} is no file of its own in the job's directory", m.pid));
+        return wrong(
+            fmt::format("the image of process {} is no file of its own in the job's directory", m.pid));
       }
     }
     const ManifestMember* root = member(out_.root);
@@ -268,7 +273,8 @@ class Parser {
   void check_files(const std::set<std::string>& images) {
     std::set<std::string> names;
     for (const ManifestFile& f : out_.files) {
-      if (!is_file_name(f.name) || !names.insert(f.name).second) return wrong("a file has no name of its own");
+      if (!is_file_name(f.name) || !names.insert(f.name).second)
+        return wrong("a file has no name of its own");
       if (!f.checksum.empty() && !is_hexadecimal(f.checksum, 16))
         return wrong("a checksum of a file is not 16 hexadecimal digits");
     }
@@ -300,7 +306,8 @@ std::string path_in(const std::string& directory) {
 }  // namespace
 
 const ManifestMember* Manifest::member(int pid) const {
-  const auto it = std::find_if(members.begin(), members.end(), [pid](const ManifestMember& m) { return m.pid == pid; });
+  const auto it =
+      std::find_if(members.begin(), members.end(), [pid](const ManifestMember& m) { return m.pid == pid; });
   return it == members.end() ? nullptr : &*it;
 }
 
@@ -313,11 +320,12 @@ Result<Manifest> read_manifest(const std::string& directory) {
   ScopedFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
   struct stat st;
   if (!fd.valid() || fstat(fd.get(), &st) != 0) {
-    return make_error(errno == ENOENT ? ExitCode::kNotFound : ExitCode::kIo, errno, "{} cannot be opened ({})",
-                      shown_path(path.c_str()).text, errno_name(errno));
+    return make_error(errno == ENOENT ? ExitCode::kNotFound : ExitCode::kIo, errno,
+                      "{} cannot be opened ({})", shown_path(path.c_str()).text, errno_name(errno));
   }
   if (!S_ISREG(st.st_mode) || static_cast<uint64_t>(st.st_size) > kMostBytes) {
-    return make_error(ExitCode::kImageDamaged, 0, "{} is no manifest: it is no regular file, or far too large",
+    return make_error(ExitCode::kImageDamaged, 0,
+                      "{} is no manifest: it is no regular file, or far too large",
                       shown_path(path.c_str()).text);
   }
   std::string text(static_cast<size_t>(st.st_size), '\0');

@@ -192,10 +192,11 @@ class Planner {
   }
 
   static Error cannot_be(const Birth& b) {
-    return make_error(ExitCode::kUnavailable, 0,
-                      "process {} cannot have its parent and its session {} again: no process is in a place to "
-                      "bear it",
-                      b.pid, b.sid);
+    return make_error(
+        ExitCode::kUnavailable, 0,
+        "process {} cannot have its parent and its session {} again: no process is in a place to "
+        "bear it",
+        b.pid, b.sid);
   }
 
   static constexpr int kFree = -1;
@@ -226,7 +227,8 @@ int BirthPlan::final_parent(int birth) const {
   return b.adopter == kNobody ? b.parent : b.adopter;
 }
 
-Result<BirthPlan> plan_births(const Manifest& manifest, OuterIds outer, const std::function<int()>& free_pid) {
+Result<BirthPlan> plan_births(const Manifest& manifest, OuterIds outer,
+                              const std::function<int()>& free_pid) {
   return Planner(manifest, outer, free_pid).plan();
 }
 

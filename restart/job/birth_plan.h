@@ -29,10 +29,10 @@ struct Birth {
   BirthKind kind = BirthKind::kMember;
   int member = -1;  // index in Manifest::members; -1: a helper
   int pid = 0;
-  int sid = 0, pgid = 0;  // 0: those of ckpt-restart
-  int parent = kPlanter;  // who forks it: index of a birth
-  int adopter = kNobody;  // whose child it is in the end, if another's
-  bool adopts = false;    // a subreaper until all are where they belong
+  int sid = 0, pgid = 0;           // 0: those of ckpt-restart
+  int parent = kPlanter;           // who forks it: index of a birth
+  int adopter = kNobody;           // whose child it is in the end, if another's
+  bool adopts = false;             // a subreaper until all are where they belong
   std::vector<int> before, after;  // births by this process, before and after it leads its session
 
   bool leads_session() const { return sid != 0 && sid == pid; }

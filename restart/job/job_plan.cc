@@ -23,14 +23,16 @@ Result<void> check_writers(const std::string& path) {
   if (lstat(path.c_str(), &st) != 0) return image_io_error("read", path.c_str(), errno);
   const char* shown = path.c_str();
   if (st.st_uid != geteuid() && st.st_uid != 0) {
-    return make_error(ExitCode::kPermission, 0,
-                      "{} belongs to user {}, who decides what it runs: restart as that user, or with --trust", shown,
-                      st.st_uid);
+    return make_error(
+        ExitCode::kPermission, 0,
+        "{} belongs to user {}, who decides what it runs: restart as that user, or with --trust", shown,
+        st.st_uid);
   }
   if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return make_error(ExitCode::kPermission, 0,
-                      "{} may be written by others (mode {:o}), who then decide what it runs: chmod go-w, or --trust",
-                      shown, st.st_mode & 07777);
+    return make_error(
+        ExitCode::kPermission, 0,
+        "{} may be written by others (mode {:o}), who then decide what it runs: chmod go-w, or --trust",
+        shown, st.st_mode & 07777);
   }
   return {};
 }
@@ -40,16 +42,18 @@ Result<void> check_member(const Manifest& manifest, const ManifestMember& m, con
                           const std::string& path) {
   const ProcessRecord& p = plan.process();
   auto mixed = [&](std::string_view what) {
-    return make_error(ExitCode::kImageDamaged, 0,
-                      "{} is not the image of process {} of this job: {}; images of different checkpoints are mixed",
-                      path, m.pid, what);
+    return make_error(
+        ExitCode::kImageDamaged, 0,
+        "{} is not the image of process {} of this job: {}; images of different checkpoints are mixed", path,
+        m.pid, what);
   };
   if (p.pid != m.pid) return mixed(fmt::format("it is of process {}", p.pid));
   if (p.pgid != m.pgid || p.sid != m.sid) return mixed("its group or session differs");
   const ImageBrief& brief = plan.image->brief();
   for (const ManifestFile& f : manifest.files) {
     if (f.name != m.image) continue;
-    if (f.bytes != brief.file_bytes) return mixed(fmt::format("it has {} bytes, not {}", brief.file_bytes, f.bytes));
+    if (f.bytes != brief.file_bytes)
+      return mixed(fmt::format("it has {} bytes, not {}", brief.file_bytes, f.bytes));
     if (!f.checksum.empty() && f.checksum != fmt::format("{:016x}", brief.meta_checksum))
       return mixed("it is of another checkpoint");
   }
@@ -124,7 +128,8 @@ Result<JobPlan> open_job(const std::string& directory, Manifest manifest, bool t
     CKPT_TRY(check_member(manifest, m, *plan, path));
     for (int tid : plan->tids) {
       if (!tids.insert(tid).second || (tid != m.pid && manifest.member(tid) != nullptr)) {
-        return make_error(ExitCode::kImageDamaged, 0, "{}: thread {} is in two processes of the job", path, tid);
+        return make_error(ExitCode::kImageDamaged, 0, "{}: thread {} is in two processes of the job", path,
+                          tid);
       }
     }
     job.highest_descriptor = std::max(job.highest_descriptor, highest_descriptor(plan->image->meta()));
@@ -132,7 +137,8 @@ Result<JobPlan> open_job(const std::string& directory, Manifest manifest, bool t
   }
   job.manifest = std::move(manifest);
   for (const ManifestLeftOut& l : job.manifest.left_out) {
-    job.notes.push_back(fmt::format("process {} ({}) was left out of the checkpoint: {}", l.pid, l.name, l.reason));
+    job.notes.push_back(
+        fmt::format("process {} ({}) was left out of the checkpoint: {}", l.pid, l.name, l.reason));
   }
   return job;
 }
@@ -163,7 +169,8 @@ Result<void> check_job(JobPlan& job, Loading loading, const VerifyProgress& prog
     if (job.plans[i] == nullptr) continue;
     if (auto r = check_plan(*job.plans[i], loading, progress); !r.ok()) {
       const ManifestMember& m = job.manifest.members[i];
-      return make_error(r.error().code, r.error().sys_errno, "process {} ({}): {}", m.pid, m.name, r.error().message());
+      return make_error(r.error().code, r.error().sys_errno, "process {} ({}): {}", m.pid, m.name,
+                        r.error().message());
     }
     for (const std::string& note : job.plans[i]->notes) {
       if (std::find(job.notes.begin(), job.notes.end(), note) == job.notes.end()) job.notes.push_back(note);

@@ -39,7 +39,8 @@ struct JobPlan {
 // The description of each image, for the place of new mappings.
 Result<std::vector<ImageReader>> open_descriptions(const Manifest& manifest, const std::string& directory);
 
-// Opens manifest and images and checks who may have written them, and that they belong together. trust: whoever.
+// Opens manifest and images and checks who may have written them, and that they belong together. trust:
+// whoever.
 Result<JobPlan> open_job(const std::string& directory, Manifest manifest, bool trust);
 
 // Who is born by whom, with ids for helpers that nobody has.

@@ -39,8 +39,8 @@ std::string offset_line(int clock, int64_t ns) {
 
 }  // namespace
 
-JobSupervisor::JobSupervisor(const JobPlan& job, Launched launched, ReportChannel report, JobChannels channels,
-                             Meeting& meeting)
+JobSupervisor::JobSupervisor(const JobPlan& job, Launched launched, ReportChannel report,
+                             JobChannels channels, Meeting& meeting)
     : job_(job),
       launched_(std::move(launched)),
       report_(std::move(report)),
@@ -180,7 +180,8 @@ Result<void> JobSupervisor::read_stages(size_t m) {
     if (n == 0) fd.reset();
     if (n != static_cast<ssize_t>(sizeof(status))) break;
     if (status.error != 0) {
-      return stage_error(status, [&](uint32_t index) { return mapping_name(job_.plans[m]->image->meta(), index); });
+      return stage_error(status,
+                         [&](uint32_t index) { return mapping_name(job_.plans[m]->image->meta(), index); });
     }
     const auto stage = static_cast<RestartStage>(status.stage);
     reached(m, stage);
@@ -219,11 +220,12 @@ Result<void> JobSupervisor::look_for_ends() {
     if (!b.stays()) continue;
     CKPT_TRY(read_stages(static_cast<size_t>(b.member)));
     if (p.stage == RestartStage::kGo) continue;  // ran and ended already
-    return name_it(make_error(ExitCode::kInternal, 0,
-                              "it ended after the stage \"{}\": killed, out of memory (dmesg tells), or a fault in the "
-                              "restart; the images are unharmed",
-                              stage_name(p.stage)),
-                   static_cast<int>(i));
+    return name_it(
+        make_error(ExitCode::kInternal, 0,
+                   "it ended after the stage \"{}\": killed, out of memory (dmesg tells), or a fault in the "
+                   "restart; the images are unharmed",
+                   stage_name(p.stage)),
+        static_cast<int>(i));
   }
   return {};
 }
@@ -243,7 +245,8 @@ void JobSupervisor::set_clocks() {
   const int64_t boottime = p.boottime_ns - now_ns(CLOCK_BOOTTIME) + outer_clocks_[1];
   const std::string text = offset_line(CLOCK_MONOTONIC, monotonic) + offset_line(CLOCK_BOOTTIME, boottime);
   if (write(clocks_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    note(-1, fmt::format("the clocks of the job cannot be set ({}): CLOCK_MONOTONIC jumps", errno_name(errno)));
+    note(-1,
+         fmt::format("the clocks of the job cannot be set ({}): CLOCK_MONOTONIC jumps", errno_name(errno)));
   }
   clocks_.reset();
 }

@@ -35,7 +35,8 @@ struct JobOutcome {
 
 class JobSupervisor {
  public:
-  JobSupervisor(const JobPlan& job, Launched launched, ReportChannel report, JobChannels channels, Meeting& meeting);
+  JobSupervisor(const JobPlan& job, Launched launched, ReportChannel report, JobChannels channels,
+                Meeting& meeting);
 
   // Until all of them run. The error says of whom which stage failed; all of them are gone then.
   Result<JobOutcome> wait_until_running();

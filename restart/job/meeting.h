@@ -24,7 +24,8 @@ enum class Point : uint32_t {
   kBorn = 0,    // everybody: its children are there, it leads its session
   kLed = 1,     // everybody: it leads its group
   kJoined = 2,  // everybody: it is in its group
-  kGone = 3,    // who stays, and ckpt-restart for the planter: its helpers have exited, so all have been adopted
+  kGone =
+      3,  // who stays, and ckpt-restart for the planter: its helpers have exited, so all have been adopted
   kPoints = 4,
 };
 
@@ -33,7 +34,8 @@ class Meeting {
   Result<void> open() {
     void* p = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-      return make_error(ExitCode::kSystem, errno, "no memory to share with new processes ({})", errno_name(errno));
+      return make_error(ExitCode::kSystem, errno, "no memory to share with new processes ({})",
+                        errno_name(errno));
     shared_ = new (p) Shared{};
     return {};
   }
@@ -46,10 +48,12 @@ class Meeting {
 
   void arrive(Point point) {
     // release: what was done before is seen by who finds all there.
-    if (arrived(point).fetch_add(1, std::memory_order_acq_rel) + 1 == shared_->expected[index(point)]) wake(point);
+    if (arrived(point).fetch_add(1, std::memory_order_acq_rel) + 1 == shared_->expected[index(point)])
+      wake(point);
   }
 
-  // False: the restart has failed, or ckpt-restart is gone. alive_fd: a pipe that only ckpt-restart can write to.
+  // False: the restart has failed, or ckpt-restart is gone. alive_fd: a pipe that only ckpt-restart can write
+  // to.
   bool wait(Point point, int alive_fd) {
     constexpr timespec kLookAgain{0, 200'000'000};
     for (;;) {
@@ -58,7 +62,8 @@ class Meeting {
       if (now >= shared_->expected[index(point)]) return true;
       const long r = sys::call(__NR_futex, &arrived(point), FUTEX_WAIT, now, &kLookAgain, 0L, 0L);
       pollfd alive{alive_fd, 0, 0};
-      if (r == -ETIMEDOUT && poll(&alive, 1, 0) > 0 && (alive.revents & (POLLHUP | POLLERR)) != 0) return false;
+      if (r == -ETIMEDOUT && poll(&alive, 1, 0) > 0 && (alive.revents & (POLLHUP | POLLERR)) != 0)
+        return false;
     }
   }
 
@@ -66,7 +71,8 @@ class Meeting {
   void give_up() {
     shared_->over.store(1, std::memory_order_release);
     for (uint32_t p = 0; p < index(Point::kPoints); ++p) {
-      arrived(static_cast<Point>(p)).fetch_add(1, std::memory_order_acq_rel);  // who is about to wait looks again
+      arrived(static_cast<Point>(p))
+          .fetch_add(1, std::memory_order_acq_rel);  // who is about to wait looks again
       wake(static_cast<Point>(p));
     }
   }

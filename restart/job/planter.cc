@@ -68,8 +68,8 @@ class Tree {
     if (!spec_.meeting->wait(point, spec_.go_fd)) _exit(kExitSystem);
   }
 
-  // A time namespace for all: its clocks are set when all have their memory. Who has it prepared must live until
-  // then, and be none of them: its children would be in it too early.
+  // A time namespace for all: its clocks are set when all have their memory. Who has it prepared must live
+  // until then, and be none of them: its children would be in it too early.
   Result<void> prepare_clocks() {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
@@ -82,9 +82,11 @@ class Tree {
     theirs.reset();
     int64_t outer[2] = {};
     int fds[2] = {-1, -1};
-    if (receive_packet(ours.get(), std::as_writable_bytes(std::span(outer)), fds, false) != Received::kMessage ||
+    if (receive_packet(ours.get(), std::as_writable_bytes(std::span(outer)), fds, false) !=
+            Received::kMessage ||
         fds[0] < 0 || fds[1] < 0) {
-      report_.note("CLOCK_MONOTONIC jumps: no time namespace is allowed here (CAP_SYS_ADMIN, or a user namespace)");
+      report_.note(
+          "CLOCK_MONOTONIC jumps: no time namespace is allowed here (CAP_SYS_ADMIN, or a user namespace)");
       return {};
     }
     ScopedFd offsets(fds[0]);
@@ -114,9 +116,11 @@ class Tree {
   Error clone_error(long error, int pid) const {
     const int e = static_cast<int>(-error);
     if (e == EAGAIN) {
-      return make_error(ExitCode::kUnavailable, e, "no more processes allowed (EAGAIN): raise ulimit -u or end some");
+      return make_error(ExitCode::kUnavailable, e,
+                        "no more processes allowed (EAGAIN): raise ulimit -u or end some");
     }
-    return make_error(ExitCode::kUnavailable, e, "no process with the old id {} can be made ({})", pid, errno_name(e));
+    return make_error(ExitCode::kUnavailable, e, "no process with the old id {} can be made ({})", pid,
+                      errno_name(e));
   }
 
   void bear(int i) {
@@ -146,7 +150,8 @@ class Tree {
     if (b.leads_session() && setsid() < 0) fail(no_place(b, "session", b.sid));
     for (int child : b.after) bear(child);
     meet(Point::kBorn);
-    if (b.leads_group() && !b.leads_session() && setpgid(0, 0) != 0) fail(no_place(b, "process group", b.pgid));
+    if (b.leads_group() && !b.leads_session() && setpgid(0, 0) != 0)
+      fail(no_place(b, "process group", b.pgid));
     meet(Point::kLed);
     if (b.pgid != 0 && !b.leads_group() && getpgrp() != b.pgid && setpgid(0, b.pgid) != 0)
       fail(no_place(b, "process group", b.pgid));
@@ -165,8 +170,8 @@ class Tree {
   }
 
   Error no_place(const Birth& b, const char* what, int id) const {
-    return make_error(ExitCode::kUnavailable, errno, "process {} cannot be in its {} {} ({})", b.pid, what, id,
-                      errno_name(errno));
+    return make_error(ExitCode::kUnavailable, errno, "process {} cannot be in its {} {} ({})", b.pid, what,
+                      id, errno_name(errno));
   }
 
   void reap_helpers(const std::vector<int>& children) {
@@ -199,7 +204,8 @@ class Tree {
   [[noreturn]] static void end_as(int wait_status) {
     if (WIFEXITED(wait_status)) _exit(WEXITSTATUS(wait_status));
     const int signal_number = WTERMSIG(wait_status);
-    // 1, not 0: a program that is given core dumps gets none either. (An undumpable one would hide its status.)
+    // 1, not 0: a program that is given core dumps gets none either. (An undumpable one would hide its
+    // status.)
     const rlimit no_core{1, 1};
     setrlimit(RLIMIT_CORE, &no_core);
     signal(signal_number, SIG_DFL);
@@ -215,13 +221,11 @@ class Tree {
   // there to be waited for.
   void know_parent(int i) {
     const int parent = job_.births.final_parent(i);
-    int expected = parent != kPlanter           ? birth(parent).pid
-                   : spec_.new_pid_namespace ? 1
-                                             : spec_.restarter_pid;
+    int expected = parent != kPlanter ? birth(parent).pid : spec_.new_pid_namespace ? 1 : spec_.restarter_pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != expected) {
-      fail(make_error(ExitCode::kInternal, 0, "process {} is the child of {}, not of {}", birth(i).pid, getppid(),
-                      expected));
+      fail(make_error(ExitCode::kInternal, 0, "process {} is the child of {}, not of {}", birth(i).pid,
+                      getppid(), expected));
     }
     for (size_t z = 0; z < job_.births.births.size(); ++z) {
       const Birth& b = job_.births.births[z];
@@ -230,7 +234,8 @@ class Tree {
       while (waitid(P_PID, static_cast<id_t>(b.pid), &ended, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
       }
       if (ended.si_pid != b.pid)
-        fail(make_error(ExitCode::kInternal, errno, "no status of the ended process {} ({})", b.pid, errno_name(errno)));
+        fail(make_error(ExitCode::kInternal, errno, "no status of the ended process {} ({})", b.pid,
+                        errno_name(errno)));
     }
   }
 

@@ -29,10 +29,10 @@ struct MemberFds {
 struct PlanterSpec {
   const JobPlan* job = nullptr;
   Meeting* meeting = nullptr;
-  std::vector<MemberFds> fds;                       // by member
+  std::vector<MemberFds> fds;                               // by member
   std::vector<std::unique_ptr<Feeder>>* feeders = nullptr;  // by member; nullptr: nothing is filled in
-  int together_fd = -1, go_fd = -1;                 // reading ends
-  int restarter_pid = 0;                            // who adopts in the present pid namespace
+  int together_fd = -1, go_fd = -1;                         // reading ends
+  int restarter_pid = 0;                                    // who adopts in the present pid namespace
   bool new_pid_namespace = false;
 };
 

@@ -52,8 +52,9 @@ Json describe(const JobPlan& job) {
     threads += plan->tids.size();
     pids.push_back(plan->process().pid);
   }
-  return Json{{"job", job.directory},          {"sequence", job.manifest.sequence}, {"pid", job.manifest.root},
-              {"processes", std::move(pids)}, {"threads", threads},                {"memory_bytes", bytes}};
+  return Json{{"job", job.directory},     {"sequence", job.manifest.sequence},
+              {"pid", job.manifest.root}, {"processes", std::move(pids)},
+              {"threads", threads},       {"memory_bytes", bytes}};
 }
 
 // What one attempt has besides the plan. Its thread has ended when it goes.
@@ -117,7 +118,8 @@ class Attempt {
   }
 
   static Error no_pipe() {
-    return make_error(ExitCode::kSystem, errno, "no pipe to a new process ({}): raise ulimit -n", errno_name(errno));
+    return make_error(ExitCode::kSystem, errno, "no pipe to a new process ({}): raise ulimit -n",
+                      errno_name(errno));
   }
 
   // A few descriptors for each process.
@@ -164,8 +166,8 @@ class Attempt {
         if (done.ok()) done = feeders_[m]->join();
         if (!done.ok()) {
           const ManifestMember& member = job_.manifest.members[m];
-          fed_ = make_error(done.error().code, done.error().sys_errno, "process {} ({}): {}", member.pid, member.name,
-                            done.error().message());
+          fed_ = make_error(done.error().code, done.error().sys_errno, "process {} ({}): {}", member.pid,
+                            member.name, done.error().message());
           supervisor_->give_up(*fed_);
           return;
         }
@@ -195,7 +197,8 @@ class Attempt {
 };
 
 void report_costs(const RestartOptions& options, const JobPlan& job, const NamespaceChoice& namespaces,
-                  const JobOutcome& outcome, int64_t start_ns, int64_t checked_ns, const std::vector<std::string>& notes) {
+                  const JobOutcome& outcome, int64_t start_ns, int64_t checked_ns,
+                  const std::vector<std::string>& notes) {
   if (options.json) {
     Json j = describe(job);
     j["ok"] = true;
@@ -206,14 +209,18 @@ void report_costs(const RestartOptions& options, const JobPlan& job, const Names
     j["restart_ns"] = outcome.go_ns() - start_ns;
     Json& stages = j["stages_ns"];
     for (size_t i = 0; i < kRestartStages; ++i) {
-      if (outcome.stage_ns[i] != 0) stages[stage_name(static_cast<RestartStage>(i))] = outcome.stage_ns[i] - start_ns;
+      if (outcome.stage_ns[i] != 0)
+        stages[stage_name(static_cast<RestartStage>(i))] = outcome.stage_ns[i] - start_ns;
     }
     j["notes"] = notes;
     std::fprintf(stderr, "%s\n", j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
   } else if (options.verbose) {
-    std::fprintf(stderr, "ckpt-restart: %s: %zu processes, running after %.1f ms (%.1f ms of it to check the images)\n",
-                 job.directory.c_str(), job.manifest.members.size(),
-                 static_cast<double>(outcome.go_ns() - start_ns) / 1e6, static_cast<double>(checked_ns - start_ns) / 1e6);
+    std::fprintf(
+        stderr,
+        "ckpt-restart: %s: %zu processes, running after %.1f ms (%.1f ms of it to check the images)\n",
+        job.directory.c_str(), job.manifest.members.size(),
+        static_cast<double>(outcome.go_ns() - start_ns) / 1e6,
+        static_cast<double>(checked_ns - start_ns) / 1e6);
     if (namespaces.new_pid) {
       std::fprintf(stderr, "ckpt-restart: in a pid namespace of its own (%s)\n", namespaces.reason.c_str());
     }
@@ -239,8 +246,8 @@ int say_checked(const RestartOptions& options, const JobPlan& job, const Namespa
   } else {
     for (const std::string& note : job.notes) print_note(options, note);
     if (!options.quiet) {
-      std::printf("%s: %zu processes can be restarted here%s\n", job.directory.c_str(), job.manifest.members.size(),
-                  choice.new_pid ? ", in a pid namespace of their own" : "");
+      std::printf("%s: %zu processes can be restarted here%s\n", job.directory.c_str(),
+                  job.manifest.members.size(), choice.new_pid ? ", in a pid namespace of their own" : "");
     }
   }
   return 0;
@@ -290,7 +297,8 @@ Result<std::optional<std::string>> find_job(const std::string& argument) {
   if (!newest && why_not && newest_file_ns < 0) return *why_not;
   if (newest && newest_file_ns > newest_ns) {
     // An image of one process, taken later. It was committed after its stop, as jobs are.
-    if (lstat(newest->c_str(), &st) != 0 || int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec < newest_file_ns)
+    if (lstat(newest->c_str(), &st) != 0 ||
+        int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec < newest_file_ns)
       return std::optional<std::string>();
   }
   return newest;
@@ -311,7 +319,8 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   if (!job.ok()) return finish_with_error(options, job.error());
   if (auto r = plan_tree(*job); !r.ok()) return finish_with_error(options, r.error());
   if (auto r = check_ids(*job); !r.ok()) return finish_with_error(options, r.error());
-  if (auto r = check_job(*job, loading_of(options, *job), {}); !r.ok()) return finish_with_error(options, r.error());
+  if (auto r = check_job(*job, loading_of(options, *job), {}); !r.ok())
+    return finish_with_error(options, r.error());
   auto choice = choose_namespaces(job->ids(), options.namespaces);
   if (!choice.ok()) return finish_with_error(options, choice.error());
   const int64_t checked_ns = now_ns();
@@ -325,8 +334,9 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   std::optional<Attempt> attempt;
   attempt.emplace(*job, *choice);
   auto outcome = attempt->run();
-  if (!outcome.ok() && outcome.error().code == ExitCode::kUnavailable && outcome.error().sys_errno == EEXIST &&
-      !choice->new_pid && options.namespaces == NamespacePolicy::kAuto) {
+  if (!outcome.ok() && outcome.error().code == ExitCode::kUnavailable &&
+      outcome.error().sys_errno == EEXIST && !choice->new_pid &&
+      options.namespaces == NamespacePolicy::kAuto) {
     // Somebody took an id since we looked: nothing of the job has run, so start over in a namespace.
     choice = choose_namespaces(job->ids(), NamespacePolicy::kAlways);
     if (!choice.ok()) return finish_with_error(options, choice.error());
@@ -340,8 +350,9 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
     return finish_with_error(options, outcome.error());
   }
   const NamespaceChoice namespaces = attempt->namespaces();
-  Supervisor supervisor(attempt->supervisor().take_launched(), attempt->supervisor().take_report(), ScopedFd(),
-                        [](uint32_t) { return std::string(); }, nullptr, job->place);
+  Supervisor supervisor(
+      attempt->supervisor().take_launched(), attempt->supervisor().take_report(), ScopedFd(),
+      [](uint32_t) { return std::string(); }, nullptr, job->place);
   if (!namespaces.new_pid) supervisor.adopt_orphans();
   if (terminal.other_size()) supervisor.send(SIGWINCH);
 
@@ -351,7 +362,8 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   report_costs(options, *job, namespaces, *outcome, start_ns, checked_ns, notes);
   if (options.detach) {
     supervisor.detach();
-    std::printf("%d\n", outcome->outer_pids[static_cast<size_t>(job->births.births[static_cast<size_t>(job->root_birth())].member)]);
+    std::printf("%d\n", outcome->outer_pids[static_cast<size_t>(
+                            job->births.births[static_cast<size_t>(job->root_birth())].member)]);
     return 0;
   }
   attempt.reset();

@@ -81,7 +81,8 @@ class Gatherer {
         pipe.ends |= mode == O_RDONLY ? 1u : mode == O_WRONLY ? 2u : 3u;
         pipe.end_gone |= f.record.value == kPipeEndGone;
         for (const DescriptorRecord& d : meta(m).descriptors) {
-          if (d.open_file == f.record.id && d.fd <= 2) pipe.stream = std::max(pipe.stream, d.fd == 2 ? 1 : d.fd);
+          if (d.open_file == f.record.id && d.fd <= 2)
+            pipe.stream = std::max(pipe.stream, d.fd == 2 ? 1 : d.fd);
         }
       }
     }
@@ -132,12 +133,13 @@ class Gatherer {
         const FileOfMember self{m, f.record.id};
         const auto group = group_of_.find(self);
         const bool of_object = has_object(f) && (objects.count(f.record.object) != 0 ||
-                                                 (kind_of(f) == OpenFileKind::kSocketPair && f.record.value != 0 &&
-                                                  objects.count(f.record.value) != 0));
+                                                 (kind_of(f) == OpenFileKind::kSocketPair &&
+                                                  f.record.value != 0 && objects.count(f.record.value) != 0));
         const bool shared = group != group_of_.end();
         if (shared && !done.insert(group->second).second) continue;
         // What is ckpt-restart's own each takes for itself.
-        const bool wanted = !is_restarters(f) && lone_pipes_.count(f.record.object) == 0 && (shared || of_object);
+        const bool wanted =
+            !is_restarters(f) && lone_pipes_.count(f.record.object) == 0 && (shared || of_object);
         if (!wanted && kind_of(f) != OpenFileKind::kRegular) continue;
         add_file(m, f, shared ? shared_[group->second] : std::vector<FileOfMember>{self}, wanted);
       }
@@ -196,7 +198,8 @@ class Gatherer {
   std::map<uint64_t, int> lone_pipes_;
 };
 
-Result<void> make_memory(const ImageMeta& all, WorkingFds& working, ReportChannel& report, SharedThings& things) {
+Result<void> make_memory(const ImageMeta& all, WorkingFds& working, ReportChannel& report,
+                         SharedThings& things) {
   SharedObjects objects(all);
   void* at = nullptr;
   if (objects.view_bytes() != 0) {

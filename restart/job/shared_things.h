@@ -1,8 +1,8 @@
 // What several processes of a job have together: made once, before any of them, and inherited by all.
 //
 // Owner:     restart. Callers: the planter (restart/job/planter.cc), before it forks; one thread.
-// Open file descriptions that more than one process has; objects that more than one reaches by descriptions of
-// their own (the two ends of a pipe, a memfd opened twice); shared memory. They are made as those of one
+// Open file descriptions that more than one process has; objects that more than one reaches by descriptions
+// of their own (the two ends of a pipe, a memfd opened twice); shared memory. They are made as those of one
 // process are, by the same code, from one description of all of them together.
 // Never:     below the working descriptors: no process's own numbers are touched.
 #pragma once

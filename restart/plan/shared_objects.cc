@@ -146,7 +146,8 @@ Result<void> SharedObjects::map_known(const SharedObject& o, uint64_t from, uint
   void* p = mremap(reinterpret_cast<void*>(from), 0, whole_pages(o.size), MREMAP_MAYMOVE | MREMAP_FIXED,
                    reinterpret_cast<void*>(at));
   if (p != MAP_FAILED) return {};
-  return make_error(ExitCode::kSystem, errno, "shared memory of the job cannot be mapped ({})", errno_name(errno));
+  return make_error(ExitCode::kSystem, errno, "shared memory of the job cannot be mapped ({})",
+                    errno_name(errno));
 }
 
 Result<void> SharedObjects::make_anonymous(SharedObject& o, uint64_t at) {

@@ -137,12 +137,13 @@ struct RestorerArgs {
   int32_t emptied_fd;   // slots go back through here
   int32_t feed_socket;  // -1: the restorer copies everything; else it says here whether the Feeder may put
                         // memory there
-  int32_t put_userfaultfd;    // with which; -1: it may not
-  int32_t loader_fd;          // socket to the loader; -1: nothing is lazy
-  int32_t userfaultfd;        // -1: the same
-  int32_t time_offsets_fd;    // /proc/self/timens_offsets of our new time namespace; -1: none
-  int32_t time_ns_fd;         // the namespace itself
-  int32_t together_fd;  // of a job: one byte when all of it have their memory and the clocks are set; -1: alone
+  int32_t put_userfaultfd;  // with which; -1: it may not
+  int32_t loader_fd;        // socket to the loader; -1: nothing is lazy
+  int32_t userfaultfd;      // -1: the same
+  int32_t time_offsets_fd;  // /proc/self/timens_offsets of our new time namespace; -1: none
+  int32_t time_ns_fd;       // the namespace itself
+  int32_t
+      together_fd;  // of a job: one byte when all of it have their memory and the clocks are set; -1: alone
   uint32_t first_working_fd;  // every descriptor from here on is closed, but for the status pipe
   uint32_t limit_count;
   RestorerLimit limits[16];

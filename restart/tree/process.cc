@@ -173,7 +173,8 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
 
   RestorerRange range(*spec.image, *spec.fill, *spec.lazy, *spec.vdso, *descriptors);
   CKPT_TRY(range.reserve(objects.view_bytes()));
-  CKPT_TRY(objects.make(range.views_at(), fds.working, report, spec.job != nullptr ? &spec.job->views : nullptr));
+  CKPT_TRY(
+      objects.make(range.views_at(), fds.working, report, spec.job != nullptr ? &spec.job->views : nullptr));
   MemoryPlan memory(meta, *spec.fill, objects);
   CKPT_TRY(memory.build(fds.working, report));
   if (fds.loader >= 0) CKPT_TRY(prepare_lazy_memory(fds, range));

@@ -21,15 +21,15 @@ namespace ckpt {
 
 // What a process of a job has from those who made the tree (restart/job/).
 struct JobSpec {
-  int highest_descriptor = -1;              // of all processes: the working descriptors are above it
-  InheritedFiles files;                     // of this process
-  std::map<uint64_t, int> objects;          // memfds and files without a name
-  std::map<uint64_t, uint64_t> views;       // shared memory without a descriptor: where it is mapped now
-  std::set<uint64_t> mapped_objects;        // by any of them
-  std::map<uint64_t, int> lone_pipes;       // DescriptorOptions
-  int together_fd = -1, go_fd = -1;         // pipes: base/restart_protocol.h, RestorerArgs
-  int time_ns_fd = -1;                      // -1: no time namespace is allowed
-  bool stopped = false;                     // by a signal
+  int highest_descriptor = -1;         // of all processes: the working descriptors are above it
+  InheritedFiles files;                // of this process
+  std::map<uint64_t, int> objects;     // memfds and files without a name
+  std::map<uint64_t, uint64_t> views;  // shared memory without a descriptor: where it is mapped now
+  std::set<uint64_t> mapped_objects;   // by any of them
+  std::map<uint64_t, int> lone_pipes;  // DescriptorOptions
+  int together_fd = -1, go_fd = -1;    // pipes: base/restart_protocol.h, RestorerArgs
+  int time_ns_fd = -1;                 // -1: no time namespace is allowed
+  bool stopped = false;                // by a signal
   int parent_death_signal = 0;
   uint32_t stopped_children = 0;
 };
@@ -45,7 +45,7 @@ struct ProcessSpec {
   bool new_pid_namespace = false;
   JobPlace place = JobPlace::kRestarters;
   const JobSpec* job = nullptr;  // nullptr: alone
-  std::string image_directory;  // where tails of files that have grown are kept
+  std::string image_directory;   // where tails of files that have grown are kept
 };
 
 [[noreturn]] void become_program(const ProcessSpec& spec, ReportChannel& report, bool in_new_user);

@@ -96,8 +96,8 @@ Error restorer_error(const RestartStatus& s, const std::function<std::string(uin
       return make_error(ExitCode::kSystem, s.error,
                         "the process that loads the memory has ended ({}); restart with --eager", name);
     case RestorerStep::kTogether:
-      return make_error(ExitCode::kSystem, s.error, "ckpt-restart was killed, or another process of the job ({})",
-                        name);
+      return make_error(ExitCode::kSystem, s.error,
+                        "ckpt-restart was killed, or another process of the job ({})", name);
     case RestorerStep::kMemoryMap:
     case RestorerStep::kNone:
       break;

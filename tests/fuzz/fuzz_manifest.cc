@@ -1,6 +1,6 @@
-// The reader of a job's manifest, and the plan of births made from it, on any bytes. Most inputs get the right
-// checksum before they are tried, so that the checks behind it are reached: those that begin with '!' arrive as
-// they are behind that.
+// The reader of a job's manifest, and the plan of births made from it, on any bytes. Most inputs get the
+// right checksum before they are tried, so that the checks behind it are reached: those that begin with '!'
+// arrive as they are behind that.
 #include <string>
 #include <string_view>
 

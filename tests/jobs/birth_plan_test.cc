@@ -114,7 +114,8 @@ void expect_possible(const Manifest& m) {
 TEST(BirthPlan, one) { expect_possible(manifest({member(10, 1, 9, 9)})); }
 
 TEST(BirthPlan, pipelineInTheSessionOfAShell) {
-  expect_possible(manifest({member(10, 1, 10, 9), member(11, 10, 10, 9), member(12, 10, 10, 9), member(13, 12, 10, 9)}));
+  expect_possible(
+      manifest({member(10, 1, 10, 9), member(11, 10, 10, 9), member(12, 10, 10, 9), member(13, 12, 10, 9)}));
 }
 
 TEST(BirthPlan, groupWhoseLeaderIsGone) {
@@ -122,8 +123,8 @@ TEST(BirthPlan, groupWhoseLeaderIsGone) {
 }
 
 TEST(BirthPlan, shellWithJobs) {
-  expect_possible(manifest({member(10, 1, 10, 9), member(20, 10, 20, 20), member(21, 20, 21, 20), member(22, 20, 21, 20),
-                            member(23, 20, 23, 20), member(24, 23, 23, 20)}));
+  expect_possible(manifest({member(10, 1, 10, 9), member(20, 10, 20, 20), member(21, 20, 21, 20),
+                            member(22, 20, 21, 20), member(23, 20, 23, 20), member(24, 23, 23, 20)}));
 }
 
 TEST(BirthPlan, daemonWhoseSessionLeaderIsGone) {
@@ -138,12 +139,13 @@ TEST(BirthPlan, orphanInTheSessionOfAMember) {
 
 TEST(BirthPlan, childOfTheOlderSession) {
   // 10 bore 11 in the restarter's session, then led its own.
-  expect_possible(manifest({member(5, 1, 5, 4), member(10, 5, 10, 10), member(11, 10, 5, 4), member(12, 10, 10, 10)}));
+  expect_possible(
+      manifest({member(5, 1, 5, 4), member(10, 5, 10, 10), member(11, 10, 5, 4), member(12, 10, 10, 10)}));
 }
 
 TEST(BirthPlan, olderSessionsInAChain) {
-  expect_possible(manifest({member(5, 1, 5, 4), member(10, 5, 10, 10), member(11, 10, 11, 11), member(12, 11, 5, 4),
-                            member(13, 11, 11, 11)}));
+  expect_possible(manifest({member(5, 1, 5, 4), member(10, 5, 10, 10), member(11, 10, 11, 11),
+                            member(12, 11, 5, 4), member(13, 11, 11, 11)}));
 }
 
 TEST(BirthPlan, subreaperOfAProcessInAnotherSession) {
@@ -162,12 +164,14 @@ TEST(BirthPlan, zombiesLeadSessions) {
 }
 
 TEST(BirthPlan, parentThatWasInAnotherSessionBefore) {
-  expect_possible(manifest({member(10, 1, 10, 9), member(11, 10, 11, 11), member(12, 10, 12, 12), member(13, 11, 12, 12)}));
+  expect_possible(manifest(
+      {member(10, 1, 10, 9), member(11, 10, 11, 11), member(12, 10, 12, 12), member(13, 11, 12, 12)}));
 }
 
 TEST(BirthPlan, refusesWhatCannotBe) {
   // 13 is in the session of 12, below whom its parent 11 never was.
-  Manifest m = manifest({member(10, 1, 10, 9), member(11, 10, 10, 9), member(12, 10, 12, 12), member(13, 11, 12, 12)});
+  Manifest m =
+      manifest({member(10, 1, 10, 9), member(11, 10, 10, 9), member(12, 10, 12, 12), member(13, 11, 12, 12)});
   auto p = plan(m);
   ASSERT_FALSE(p.ok());
   EXPECT_EQ(p.error().code, ExitCode::kUnavailable);
