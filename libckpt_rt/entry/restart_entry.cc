@@ -130,7 +130,13 @@ void take_notices_of_children() {
 
 // Until every process of the job stands ready.
 void wait_for_job() {
-  if (restart.args.stopped != 0) sys::call(__NR_kill, library.pid, SIGSTOP);
+  if (restart.args.stopped != 0) {
+    // Nobody waits until somebody continues it; nor may the pipe be there then without a reader.
+    report(RestartStage::kGo, 0, 0);
+    sys::call(__NR_close, restart.args.status_fd);
+    restart.args.status_fd = -1;
+    sys::call(__NR_kill, library.pid, SIGSTOP);
+  }
   char go = 0;
   long n;
   while ((n = sys::call(__NR_read, restart.args.go_fd, &go, sizeof(go))) == -EINTR) {

@@ -204,7 +204,8 @@ class Tree {
   [[noreturn]] static void end_as(int wait_status) {
     if (WIFEXITED(wait_status)) _exit(WEXITSTATUS(wait_status));
     const int signal_number = WTERMSIG(wait_status);
-    // 1, not 0: a program that is given core dumps gets none either. (An undumpable one would hide its status.)
+    // 1, not 0: a program that is given core dumps gets none either. (An undumpable one would hide its
+    // status.)
     const rlimit no_core{1, 1};
     setrlimit(RLIMIT_CORE, &no_core);
     signal(signal_number, SIG_DFL);
@@ -264,6 +265,7 @@ class Tree {
     job.time_ns_fd = time_ns_;
     job.stopped = job_.manifest.members[m].state == MemberState::kStopped;
     job.stopped_children = stopped_children(i);
+    job.parent_death_signal = job_.manifest.members[m].pdeath_signal;
     ProcessSpec process;
     process.image = plan.image.get();
     process.fill = &plan.fill;

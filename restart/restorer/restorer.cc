@@ -381,7 +381,7 @@ extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(Restorer
   }
   // A change of user makes a process undumpable and forgets the parent death signal: both afterwards.
   if (failed(call(__NR_prctl, PR_SET_DUMPABLE, a.dumpable, 0L, 0L, 0L))) notes |= kNoteDumpableRefused;
-  call(__NR_prctl, PR_SET_PDEATHSIG, 0L, 0L, 0L, 0L);
+  call(__NR_prctl, PR_SET_PDEATHSIG, a.parent_death_signal, 0L, 0L, 0L);
   report(a, RestartStage::kMm, RestorerStep::kNone, 0, notes);
 
   close_own_descriptors(a);

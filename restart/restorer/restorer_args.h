@@ -161,6 +161,7 @@ struct RestorerArgs {
 
   uint32_t personality;
   int32_t dumpable;
+  uint64_t parent_death_signal;  // of a job, whose parents come back; 0 none
 
   // Credentials, when we may change them. What the library needs stays until it has made the threads: it sets
   // RestartArgs' capabilities on each of them.

@@ -30,6 +30,7 @@ struct JobSpec {
   int together_fd = -1, go_fd = -1;    // pipes: base/restart_protocol.h, RestorerArgs
   int time_ns_fd = -1;                 // -1: no time namespace is allowed
   bool stopped = false;                // by a signal
+  int parent_death_signal = 0;
   uint32_t stopped_children = 0;
 };
 

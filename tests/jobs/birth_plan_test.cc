@@ -164,12 +164,14 @@ TEST(BirthPlan, zombiesLeadSessions) {
 }
 
 TEST(BirthPlan, parentThatWasInAnotherSessionBefore) {
-  expect_possible(manifest({member(10, 1, 10, 9), member(11, 10, 11, 11), member(12, 10, 12, 12), member(13, 11, 12, 12)}));
+  expect_possible(manifest(
+      {member(10, 1, 10, 9), member(11, 10, 11, 11), member(12, 10, 12, 12), member(13, 11, 12, 12)}));
 }
 
 TEST(BirthPlan, refusesWhatCannotBe) {
   // 13 is in the session of 12, below whom its parent 11 never was.
-  Manifest m = manifest({member(10, 1, 10, 9), member(11, 10, 10, 9), member(12, 10, 12, 12), member(13, 11, 12, 12)});
+  Manifest m =
+      manifest({member(10, 1, 10, 9), member(11, 10, 10, 9), member(12, 10, 12, 12), member(13, 11, 12, 12)});
   auto p = plan(m);
   ASSERT_FALSE(p.ok());
   EXPECT_EQ(p.error().code, ExitCode::kUnavailable);
