@@ -26,8 +26,8 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
   ~Arena() { release(); }
 
-  // capacity in bytes, rounded up to pages. False when the address space limit forbids it. near: an address at
-  // which the kernel is to try first; 0: where it likes.
+  // capacity in bytes, rounded up to pages. False when the address space limit forbids it. near: an address
+  // at which the kernel is to try first; 0: where it likes.
   [[nodiscard]] bool reserve(size_t capacity, uint64_t near = 0) {
     capacity = (capacity + kPageSize - 1) & ~(kPageSize - 1);
     long p = sys::call(__NR_mmap, near, capacity, PROT_READ | PROT_WRITE,

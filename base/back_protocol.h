@@ -1,8 +1,9 @@
-// What `ckpt back PID` and the library say to each other once ControlOperation::kBack was asked (docs/back.md).
+// What `ckpt back PID` and the library say to each other once ControlOperation::kBack was asked
+// (docs/back.md).
 //
-// Both are built together and speak the version of control_protocol.h, so the structs need no version of their
-// own. The asker reads and checks the image and compares; the library, inside the program, only carries out.
-// Everything large goes through one memfd that the asker makes and sends with the order:
+// Both are built together and speak the version of control_protocol.h, so the structs need no version of
+// their own. The asker reads and checks the image and compares; the library, inside the program, only carries
+// out. Everything large goes through one memfd that the asker makes and sends with the order:
 //
 //   0              kBackMetaBytes   written by the library: its META (process_records.h), then AddrRanges
 //   kBackMetaBytes kBackPlanBytes   written by the asker: BackPlan, then its arrays, strings and blobs
@@ -14,7 +15,8 @@
 //   BackReply                            ──►                the pages that will be wanted are read
 //                                        ◄──  BackStanding  all threads stand: META, and what is unwritten
 //   BackReply, with a BackPlan           ──►
-//                                        ◄──  BackMore      everything that may fail was tried, nothing is changed
+//                                        ◄──  BackMore      everything that may fail was tried, nothing is
+//                                        changed
 //   BackReply                            ──►                files are cut: from here on there is no way back
 //                                        ◄──  BackMore      as often as pages are left
 //   BackReply                            ──►
@@ -40,16 +42,16 @@ struct BackOrder {
 enum class BackSays : uint32_t { kError = 1, kAhead = 2, kStanding = 3, kMore = 4, kGoesOn = 5 };
 
 struct BackMessage {
-  uint32_t says;     // BackSays
-  uint32_t code;     // kError: ExitCode, and `text`
-  uint64_t meta;     // kStanding: bytes of META, from 0
-  uint64_t ranges;   // kAhead, kStanding: where AddrRanges of memory lie that is as at the checkpoint
+  uint32_t says;    // BackSays
+  uint32_t code;    // kError: ExitCode, and `text`
+  uint64_t meta;    // kStanding: bytes of META, from 0
+  uint64_t ranges;  // kAhead, kStanding: where AddrRanges of memory lie that is as at the checkpoint
   uint64_t range_count;
-  uint64_t own;      // kStanding: where AddrRanges of the library's own lie, which are not to be touched
+  uint64_t own;  // kStanding: where AddrRanges of the library's own lie, which are not to be touched
   uint64_t own_count;
   uint64_t late_start, late_end;  // the library's data: put back last
-  uint32_t watched;  // 1: there was a watch
-  uint32_t is_alone; // kStanding: 1, it may not make threads with the ids that they had
+  uint32_t watched;               // 1: there was a watch
+  uint32_t is_alone;              // kStanding: 1, it may not make threads with the ids that they had
   char text[320];
 };
 
@@ -58,44 +60,53 @@ enum class BackReplyKind : uint32_t { kGo = 1, kGiveUp = 2 };
 struct BackReply {
   uint32_t kind;
   uint32_t more;  // kGo: pages are left after these
-  uint64_t fills, fill_count;  // where BackFills lie in the plan; in answer to kAhead: bytes of data that are there
+  uint64_t fills,
+      fill_count;  // where BackFills lie in the plan; in answer to kAhead: bytes of data that are there
 };
 
-enum class BackMemory : uint32_t { kUnmap = 1, kBrk = 2, kMap = 3, kProtect = 4, kDrop = 5, kZero = 6, kAdvise = 7 };
+enum class BackMemory : uint32_t {
+  kUnmap = 1,
+  kBrk = 2,
+  kMap = 3,
+  kProtect = 4,
+  kDrop = 5,
+  kZero = 6,
+  kAdvise = 7
+};
 struct BackMemoryOp {
-  uint32_t kind;  // BackMemory
-  uint32_t prot;  // kMap, kProtect; kAdvise: the advice
+  uint32_t kind;           // BackMemory
+  uint32_t prot;           // kMap, kProtect; kAdvise: the advice
   uint64_t start, length;  // kBrk: start is the new end
   uint64_t offset;
-  uint64_t path;  // where in the plan; 0: anonymous
+  uint64_t path;   // where in the plan; 0: anonymous
   uint32_t flags;  // MAP_*
   int32_t open_flags;
 };
 
 struct BackFill {
   uint64_t address, length;
-  uint64_t at;  // bytes into the data
+  uint64_t at;    // bytes into the data
   uint32_t late;  // the library's own data
   uint32_t reserved;
 };
 
 enum class BackDescriptor : uint32_t {
   kClose = 1,
-  kDup = 2,        // a: of which it is a duplicate; b: FD_CLOEXEC
-  kPlace = 3,      // a: the how-manieth that the asker has sent; b: FD_CLOEXEC
-  kFlags = 4,      // a: F_SETFD
-  kStatus = 5,     // a: F_SETFL
-  kSeek = 6,       // a: offset
-  kEvent = 7,      // a: counter of an eventfd
-  kTimer = 8,      // data: itimerspec; a: flags
-  kSignals = 9,    // a: mask of a signalfd
-  kPipe = 10,      // fd: writing end, a: reading end, data: what it held
-  kEpoll = 11,     // a: EPOLL_CTL_*, b: descriptor, data: epoll_event
-  kSize = 12,      // a: length of a file without a name
-  kContent = 13,   // a: offset, data
-  kDirectory = 14, // data: path
-  kUmask = 15,     // a
-  kLock = 16,      // data: struct flock
+  kDup = 2,         // a: of which it is a duplicate; b: FD_CLOEXEC
+  kPlace = 3,       // a: the how-manieth that the asker has sent; b: FD_CLOEXEC
+  kFlags = 4,       // a: F_SETFD
+  kStatus = 5,      // a: F_SETFL
+  kSeek = 6,        // a: offset
+  kEvent = 7,       // a: counter of an eventfd
+  kTimer = 8,       // data: itimerspec; a: flags
+  kSignals = 9,     // a: mask of a signalfd
+  kPipe = 10,       // fd: writing end, a: reading end, data: what it held
+  kEpoll = 11,      // a: EPOLL_CTL_*, b: descriptor, data: epoll_event
+  kSize = 12,       // a: length of a file without a name
+  kContent = 13,    // a: offset, data
+  kDirectory = 14,  // data: path
+  kUmask = 15,      // a
+  kLock = 16,       // data: struct flock
 };
 struct BackDescriptorOp {
   uint32_t kind;
@@ -106,12 +117,12 @@ struct BackDescriptorOp {
 
 // At the beginning of the plan's part of the memfd. All places are bytes from there.
 struct BackPlan {
-  uint64_t memory, memory_count;            // BackMemoryOp
-  uint64_t descriptors, descriptor_count;   // BackDescriptorOp
-  uint64_t threads, thread_count;           // int32_t: ids that there were
-  uint64_t cookie;                          // of the abstract socket that gives descriptors, "ckpt_back.%016x"
-  uint32_t received;                        // how many
-  int32_t first_free;                       // above all numbers in use then or now
+  uint64_t memory, memory_count;           // BackMemoryOp
+  uint64_t descriptors, descriptor_count;  // BackDescriptorOp
+  uint64_t threads, thread_count;          // int32_t: ids that there were
+  uint64_t cookie;                         // of the abstract socket that gives descriptors, "ckpt_back.%016x"
+  uint32_t received;                       // how many
+  int32_t first_free;                      // above all numbers in use then or now
   uint64_t fills, fill_count;
   uint32_t more, reserved;
 };

@@ -35,8 +35,8 @@ inline constexpr int kDefaultCheckpointSignal = 60;
 inline constexpr uint32_t kControlMagic = 0x43525443;  // "CTRC"
 inline constexpr uint32_t kControlVersion = 1;
 
-// kBack: back_protocol.h. kJoin is asked by another member of the same job, which leads its checkpoint: a JoinRequest follows
-// (job/format/wire.h).
+// kBack: back_protocol.h. kJoin is asked by another member of the same job, which leads its checkpoint: a
+// JoinRequest follows (job/format/wire.h).
 enum class ControlOperation : uint32_t { kCheckpoint = 1, kStat = 2, kBack = 3, kJoin = 4 };
 
 enum ControlFlag : uint32_t {
@@ -53,8 +53,8 @@ struct ControlHello {
 
 inline constexpr char kHandedOver = 'h';  // the byte
 
-// Processes of the job that need not be saved if the library is not in them: pids and program names, separated
-// by commas, or "all". NUL-terminated.
+// Processes of the job that need not be saved if the library is not in them: pids and program names,
+// separated by commas, or "all". NUL-terminated.
 struct LeaveOutList {
   char text[512];
 };

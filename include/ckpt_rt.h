@@ -149,8 +149,8 @@ static inline void* ckpt_rt_lookup_(void** cache, const char* name) {
 CKPT_RT_WRAP_(int, ckpt_rt_is_active, (void), (), 0)
 CKPT_RT_WRAP_(uint32_t, ckpt_rt_restarted, (void), (), 0)
 CKPT_RT_WRAP_(int, ckpt_rt_checkpoint, (struct ckpt_rt_result * result), (result), CKPT_RT_NOT_LOADED)
-CKPT_RT_WRAP_(int, ckpt_rt_back, (const char* image, char* error, size_t error_size), (image, error, error_size),
-              CKPT_RT_NOT_LOADED)
+CKPT_RT_WRAP_(int, ckpt_rt_back, (const char* image, char* error, size_t error_size),
+              (image, error, error_size), CKPT_RT_NOT_LOADED)
 CKPT_RT_WRAP_(int, ckpt_rt_enter_critical, (void), (), CKPT_RT_OK)
 CKPT_RT_WRAP_(int, ckpt_rt_leave_critical, (void), (), CKPT_RT_OK)
 CKPT_RT_WRAP_(int, ckpt_rt_add_callback,

@@ -47,7 +47,7 @@ enum ckpt_tw_queue { CKPT_TW_LADDER = 0, CKPT_TW_HEAP = 1, CKPT_TW_CALENDAR = 2,
 
 /* Who makes the non-blocking copies of CKPT_TW_CCL. */
 enum ckpt_tw_copier {
-  CKPT_TW_DEVICE = 0,        /* the emulated DMA device, in real time, its work done by the thread that asks */
+  CKPT_TW_DEVICE = 0, /* the emulated DMA device, in real time, its work done by the thread that asks */
   CKPT_TW_DEVICE_THREAD = 1, /* the emulated DMA device on a thread of its own */
   CKPT_TW_HELPER = 2,        /* a thread of its own that copies as fast as it can */
   CKPT_TW_DSA = 3            /* Intel DSA */
@@ -95,38 +95,39 @@ typedef struct ckpt_tw_options {
   double end; /* events before this time are executed */
   ckpt_tw_saving saving;
   enum ckpt_tw_queue queue;
-  double window;            /* how far ahead of the slowest thread; 0: adapted, infinity: not bounded */
-  uint64_t memory_bytes;    /* of events and history, all threads; 0: not limited */
-  uint32_t gvt_events;      /* a thread asks for a new GVT after so many events; 0: the default */
-  uint32_t batch;           /* events between two looks at the other threads; 0: the default */
-  uint32_t page_kib;        /* memory of events and states: 4, 2048 (default) or 1048576 KiB pages */
-  int colocate;             /* 1: the copy of a state lies behind its event; 0 (default): in a pool of its own */
-  int prefetch;             /* 1 (default): fetch events and states into the cache ahead of time */
-  int digest;               /* 1: result->events_digest is computed, which costs a little */
-  enum ckpt_tw_copier copier; /* for CKPT_TW_CCL */
-  double threshold;         /* CKPT_TW_CCL: 0 to 1; less of a copy done than that: it is given up */
-  int monoprogrammed;       /* CKPT_TW_CCL: 1: one copy at a time, as in CCL v2.4 */
+  double window;         /* how far ahead of the slowest thread; 0: adapted, infinity: not bounded */
+  uint64_t memory_bytes; /* of events and history, all threads; 0: not limited */
+  uint32_t gvt_events;   /* a thread asks for a new GVT after so many events; 0: the default */
+  uint32_t batch;        /* events between two looks at the other threads; 0: the default */
+  uint32_t page_kib;     /* memory of events and states: 4, 2048 (default) or 1048576 KiB pages */
+  int colocate;          /* 1: the copy of a state lies behind its event; 0 (default): in a pool of its own */
+  int prefetch;          /* 1 (default): fetch events and states into the cache ahead of time */
+  int digest;            /* 1: result->events_digest is computed, which costs a little */
+  enum ckpt_tw_copier copier;       /* for CKPT_TW_CCL */
+  double threshold;                 /* CKPT_TW_CCL: 0 to 1; less of a copy done than that: it is given up */
+  int monoprogrammed;               /* CKPT_TW_CCL: 1: one copy at a time, as in CCL v2.4 */
   uint64_t device_bytes_per_second; /* CKPT_TW_CCL: of the emulated device; 0: not limited */
   uint64_t finish_bytes_per_second; /* CKPT_TW_CCL: of the processor that finishes a copy; 0: not limited */
-  uint32_t burst_bytes;     /* CKPT_TW_CCL: of one transfer; 0: 1024 */
-  const char* trace;        /* a file for a Chrome trace of events, rollbacks and GVT, or NULL */
-  double progress;          /* seconds between two lines on standard error; 0: none */
-  const char* mpi;          /* NULL: one process; "openmpi", "mpich" or the path of a transport */
+  uint32_t burst_bytes;             /* CKPT_TW_CCL: of one transfer; 0: 1024 */
+  const char* trace;                /* a file for a Chrome trace of events, rollbacks and GVT, or NULL */
+  double progress;                  /* seconds between two lines on standard error; 0: none */
+  const char* mpi;                  /* NULL: one process; "openmpi", "mpich" or the path of a transport */
 } ckpt_tw_options;
 
 typedef struct ckpt_tw_result {
   int code; /* ckpt_tw_code */
   char error[400];
   double seconds; /* of the run, without setting up */
-  uint64_t committed, executed, rolled_back, rollbacks, stragglers, cancelled, repeated; /* events but rollbacks */
+  uint64_t committed, executed, rolled_back, rollbacks, stragglers, cancelled,
+      repeated; /* events but rollbacks */
   uint64_t gvt_rounds, saves, save_bytes, restores, stalls, cancelbacks;
   uint64_t copies_committed, copies_aborted, copies_finished, copies_forced; /* CKPT_TW_CCL */
-  uint64_t remote_messages; /* to other threads */
-  uint64_t peak_bytes;      /* of events and history, the sum of the threads' peaks */
-  uint64_t bytes_an_lp;     /* fixed memory of an LP: state, engine's part */
-  uint64_t state_digest;    /* of all states, random streams and counts, at the end */
-  uint64_t events_digest;   /* of all committed events; 0 without options->digest */
-  double window;            /* at the end, the smallest of the threads */
+  uint64_t remote_messages;                                                  /* to other threads */
+  uint64_t peak_bytes;    /* of events and history, the sum of the threads' peaks */
+  uint64_t bytes_an_lp;   /* fixed memory of an LP: state, engine's part */
+  uint64_t state_digest;  /* of all states, random streams and counts, at the end */
+  uint64_t events_digest; /* of all committed events; 0 without options->digest */
+  double window;          /* at the end, the smallest of the threads */
   uint32_t processes, process;
 } ckpt_tw_result;
 

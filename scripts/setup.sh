@@ -5,7 +5,7 @@
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 packages=(
-  build-essential cmake ninja-build pkg-config git
+  build-essential cmake ninja-build pkg-config git clang-format
   liburing-dev libunwind-dev libdw-dev libjemalloc-dev libxxhash-dev liblz4-dev libzstd-dev libsodium-dev
   libisal-dev libfmt-dev libcli11-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev
   # transports of distributed simulations

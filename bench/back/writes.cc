@@ -15,7 +15,8 @@ int main(int argc, char** argv) {
   }
   const size_t words = std::strtoull(argv[1], nullptr, 10) * (1 << 20) / 8;
   const size_t run = std::strtoull(argv[3], nullptr, 10) * 1024 / 8;
-  const auto runs = static_cast<size_t>(static_cast<double>(words) * std::atof(argv[2]) / 100 / static_cast<double>(run));
+  const auto runs =
+      static_cast<size_t>(static_cast<double>(words) * std::atof(argv[2]) / 100 / static_cast<double>(run));
   if (words == 0 || run == 0 || run > words) return 64;
   std::mt19937_64 random(1);
   std::vector<uint64_t> memory(words);

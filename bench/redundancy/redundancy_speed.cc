@@ -54,7 +54,8 @@ void update(benchmark::State& state, const char* text) {
   const auto code = make(text);
   Blocks_ b(code->data() + code->checks() + 1);
   for (auto _ : state) {
-    code->update(1, b.blocks.back(), 0, kBlock, Blocks(b.blocks).subspan(code->data(), code->checks()), kBlock);
+    code->update(1, b.blocks.back(), 0, kBlock, Blocks(b.blocks).subspan(code->data(), code->checks()),
+                 kBlock);
     benchmark::ClobberMemory();
   }
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kBlock));
@@ -78,9 +79,12 @@ int main(int argc, char** argv) {
   namespace r = ckpt::redundancy;
   benchmark::RegisterBenchmark("memcpy", r::copy);
   for (const char* text : {"mirror", "parity", "parity:2", "evenodd", "rs:4+1", "rs:4+2", "rs:4+3"}) {
-    benchmark::RegisterBenchmark(fmt::format("encode {}", text).c_str(), [text](auto& s) { r::encode(s, text); });
-    benchmark::RegisterBenchmark(fmt::format("update {}", text).c_str(), [text](auto& s) { r::update(s, text); });
-    benchmark::RegisterBenchmark(fmt::format("recover {}", text).c_str(), [text](auto& s) { r::recover(s, text); });
+    benchmark::RegisterBenchmark(fmt::format("encode {}", text).c_str(),
+                                 [text](auto& s) { r::encode(s, text); });
+    benchmark::RegisterBenchmark(fmt::format("update {}", text).c_str(),
+                                 [text](auto& s) { r::update(s, text); });
+    benchmark::RegisterBenchmark(fmt::format("recover {}", text).c_str(),
+                                 [text](auto& s) { r::recover(s, text); });
   }
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();

@@ -22,7 +22,8 @@ Options::Options(CLI::App& app) {
   app.add_option("--queue", queue_, "ladder, heap, calendar, splay")
       ->check(CLI::IsMember({"ladder", "heap", "calendar", "splay"}))
       ->capture_default_str();
-  app.add_option("--window", engine.window, "how far ahead of the slowest thread; 0: adapted")->capture_default_str();
+  app.add_option("--window", engine.window, "how far ahead of the slowest thread; 0: adapted")
+      ->capture_default_str();
   app.add_option("--memory", engine.memory_bytes, "limit for events and history, in bytes (64M, 1G); 0: none")
       ->transform(CLI::AsSizeValue(false));
   app.add_option("--gvt-events", engine.gvt_events, "events of a thread between two GVTs; 0: the default");
@@ -35,9 +36,11 @@ Options::Options(CLI::App& app) {
   app.add_option("--copier", copier_, "ccl: device, device-thread, helper, dsa")
       ->check(CLI::IsMember({"device", "device-thread", "helper", "dsa"}))
       ->capture_default_str();
-  app.add_option("--threshold", engine.threshold, "ccl: less of a copy done, and it is given up")->capture_default_str();
+  app.add_option("--threshold", engine.threshold, "ccl: less of a copy done, and it is given up")
+      ->capture_default_str();
   app.add_flag("--mono", mono_, "ccl: one copy at a time");
-  app.add_option("--device-speed", engine.device_bytes_per_second, "ccl: bytes a second of the device; 0: not limited")
+  app.add_option("--device-speed", engine.device_bytes_per_second,
+                 "ccl: bytes a second of the device; 0: not limited")
       ->transform(CLI::AsSizeValue(false));
   app.add_option("--finish-speed", engine.finish_bytes_per_second,
                  "ccl: bytes a second of the processor that finishes a copy; 0: not limited")
@@ -51,8 +54,7 @@ Options::Options(CLI::App& app) {
 }
 
 bool Options::settle() {
-  engine.engine =
-      engine_ == "sequential" || engine.threads == 0 ? CKPT_TW_SEQUENTIAL : CKPT_TW_OPTIMISTIC;
+  engine.engine = engine_ == "sequential" || engine.threads == 0 ? CKPT_TW_SEQUENTIAL : CKPT_TW_OPTIMISTIC;
   engine.saving.way = way_ == "incremental" ? CKPT_TW_INCREMENTAL
                       : way_ == "reverse"   ? CKPT_TW_REVERSE
                       : way_ == "ccl"       ? CKPT_TW_CCL
@@ -135,14 +137,17 @@ int Options::report(const ckpt_tw_model& model, const ckpt_tw_result& r, const s
   std::printf("seconds            %.6f\n", r.seconds);
   std::printf("committed          %llu\n", u(r.committed));
   std::printf("events a second    %.0f\n", rate);
-  std::printf("executed           %llu, %llu undone in %llu rollbacks (%llu stragglers), %llu messages cancelled\n",
-              u(r.executed), u(r.rolled_back), u(r.rollbacks), u(r.stragglers), u(r.cancelled));
+  std::printf(
+      "executed           %llu, %llu undone in %llu rollbacks (%llu stragglers), %llu messages cancelled\n",
+      u(r.executed), u(r.rolled_back), u(r.rollbacks), u(r.stragglers), u(r.cancelled));
   std::printf("repeated           %llu (coasting forward)\n", u(r.repeated));
   std::printf("saved              %llu times, %llu bytes; restored %llu times\n", u(r.saves), u(r.save_bytes),
               u(r.restores));
   if (r.copies_committed + r.copies_aborted + r.copies_forced > 0) {
-    std::printf("copies             %llu committed, %llu of them finished by the processor; %llu aborted, %llu forced\n",
-                u(r.copies_committed), u(r.copies_finished), u(r.copies_aborted), u(r.copies_forced));
+    std::printf(
+        "copies             %llu committed, %llu of them finished by the processor; %llu aborted, %llu "
+        "forced\n",
+        u(r.copies_committed), u(r.copies_finished), u(r.copies_aborted), u(r.copies_forced));
   }
   std::printf("GVT                %llu rounds; %llu stalls, %llu cancelbacks; window %g\n", u(r.gvt_rounds),
               u(r.stalls), u(r.cancelbacks), r.window);

@@ -10,12 +10,22 @@ int main(int argc, char** argv) {
   app.add_option("--width", p.width, "cells")->check(CLI::Range(1, 65535))->capture_default_str();
   app.add_option("--height", p.height)->check(CLI::Range(1, 65535))->capture_default_str();
   app.add_option("--portables", p.portables, "in each cell at the beginning")->capture_default_str();
-  app.add_option("--channels", p.channels, "in each cell")->check(CLI::Range(1, 1000000))->capture_default_str();
+  app.add_option("--channels", p.channels, "in each cell")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
   app.add_option("--reserved", p.reserved, "of them for portables that move in")->capture_default_str();
-  app.add_option("--call-interval", p.call_interval, "mean, seconds")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--call-time", p.call_time, "mean, seconds")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--residence", p.residence, "mean, seconds")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--lookahead", p.lookahead, "of a move, seconds")->check(CLI::NonNegativeNumber)->capture_default_str();
+  app.add_option("--call-interval", p.call_interval, "mean, seconds")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--call-time", p.call_time, "mean, seconds")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--residence", p.residence, "mean, seconds")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--lookahead", p.lookahead, "of a move, seconds")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   try {
     app.parse(argc, argv);
     if (p.reserved >= p.channels) throw CLI::ValidationError("--reserved", "must be less than --channels");

@@ -56,8 +56,9 @@ uint32_t neighbour(ckpt_tw_lp* lp, const PcsCallsParameters& p) {
   return n == 0 ? lp->id : there[ckpt_tw_below(lp, n)];
 }
 
-// The least power at which the signal is kWantedRatio times noise and interference of the busy channels (Kandukuri and
-// Boyd 2002: path loss with the fourth power of the distance). Its cost grows with the number of busy channels.
+// The least power at which the signal is kWantedRatio times noise and interference of the busy channels
+// (Kandukuri and Boyd 2002: path loss with the fourth power of the distance). Its cost grows with the number
+// of busy channels.
 double power_for(const Cell& cell, double distance, uint32_t grain) {
   double interference = kNoise;
   for (uint32_t round = 0; round < grain; ++round) {

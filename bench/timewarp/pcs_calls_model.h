@@ -1,5 +1,5 @@
-// Personal communication services, call-initiated (Santoro and Quaglia, section 5.1): hexagonal cells with channels of
-// their own; a portable is followed only while it is in a call.
+// Personal communication services, call-initiated (Santoro and Quaglia, section 5.1): hexagonal cells with
+// channels of their own; a portable is followed only while it is in a call.
 //
 // Owner: bench/timewarp; tests use it too. Callers: engines, through the model.
 #pragma once

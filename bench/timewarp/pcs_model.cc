@@ -30,7 +30,17 @@ struct Portable {
 static_assert(sizeof(Portable) == 40);  // as in the paper
 
 // What an event did, for its inverse.
-enum Did : uint64_t { kNothing, kBusy, kBlocked, kConnected, kFreed, kFreedReserved, kTook, kTookReserved, kDropped };
+enum Did : uint64_t {
+  kNothing,
+  kBusy,
+  kBlocked,
+  kConnected,
+  kFreed,
+  kFreedReserved,
+  kTook,
+  kTookReserved,
+  kDropped
+};
 
 const PcsParameters& parameters_of(const ckpt_tw_lp* lp) {
   return *static_cast<const PcsParameters*>(ckpt_tw_context(lp));
@@ -61,10 +71,18 @@ void init(ckpt_tw_lp* lp, void* state) {
 uint32_t neighbour(const PcsParameters& p, const Cell& cell, uint32_t direction) {
   uint64_t x = cell.x, y = cell.y;
   switch (direction) {
-    case 0: x = x + 1 == p.width ? 0 : x + 1; break;
-    case 1: x = x == 0 ? p.width - 1 : x - 1; break;
-    case 2: y = y + 1 == p.height ? 0 : y + 1; break;
-    default: y = y == 0 ? p.height - 1 : y - 1; break;
+    case 0:
+      x = x + 1 == p.width ? 0 : x + 1;
+      break;
+    case 1:
+      x = x == 0 ? p.width - 1 : x - 1;
+      break;
+    case 2:
+      y = y + 1 == p.height ? 0 : y + 1;
+      break;
+    default:
+      y = y == 0 ? p.height - 1 : y - 1;
+      break;
   }
   return static_cast<uint32_t>(y * p.width + x);
 }
@@ -155,21 +173,46 @@ void reverse(ckpt_tw_lp* lp, void* state, const void* message, size_t) {
   Portable portable;
   std::memcpy(&portable, message, sizeof(portable));
   switch (static_cast<Did>(*ckpt_tw_bits(lp))) {
-    case kNothing: break;
-    case kBusy: --cell.busy_lines; break;
-    case kBlocked: --cell.blocked; break;
-    case kConnected: ++cell.channels; break;
-    case kFreed: --cell.channels; break;
-    case kFreedReserved: --cell.reserved; break;
-    case kTook: ++cell.channels; break;
-    case kTookReserved: ++cell.reserved; break;
-    case kDropped: --cell.dropped; break;
+    case kNothing:
+      break;
+    case kBusy:
+      --cell.busy_lines;
+      break;
+    case kBlocked:
+      --cell.blocked;
+      break;
+    case kConnected:
+      ++cell.channels;
+      break;
+    case kFreed:
+      --cell.channels;
+      break;
+    case kFreedReserved:
+      --cell.reserved;
+      break;
+    case kTook:
+      ++cell.channels;
+      break;
+    case kTookReserved:
+      ++cell.reserved;
+      break;
+    case kDropped:
+      --cell.dropped;
+      break;
   }
   switch (portable.kind) {
-    case kCall: --cell.calls; break;
-    case kCompletion: --cell.completed; break;
-    case kMoveOut: --cell.moved_out; break;
-    case kMoveIn: --cell.moved_in; break;
+    case kCall:
+      --cell.calls;
+      break;
+    case kCompletion:
+      --cell.completed;
+      break;
+    case kMoveOut:
+      --cell.moved_out;
+      break;
+    case kMoveIn:
+      --cell.moved_in;
+      break;
   }
   cell.mixed = (cell.mixed - bits_of(lp->now)) * kInverse;
   --cell.events;

@@ -1,5 +1,5 @@
-// Personal communication services, portable-initiated (Carothers et al. 1999, section 3): cells are LPs, portables are
-// messages that travel among them.
+// Personal communication services, portable-initiated (Carothers et al. 1999, section 3): cells are LPs,
+// portables are messages that travel among them.
 //
 // Owner: bench/timewarp; tests use it too. Callers: engines, through the model.
 #pragma once
@@ -12,8 +12,8 @@ namespace timewarp_bench {
 
 // Times in seconds.
 struct PcsParameters {
-  uint32_t width = 120, height = 120;  // cells, a torus
-  uint32_t portables = 25;             // in each cell at the beginning
+  uint32_t width = 120, height = 120;    // cells, a torus
+  uint32_t portables = 25;               // in each cell at the beginning
   uint32_t channels = 10, reserved = 1;  // in each cell; reserved: for portables that move in during a call
   double call_interval = 360, call_time = 180, residence = 4500, lookahead = 1;
 };

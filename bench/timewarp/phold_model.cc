@@ -10,7 +10,7 @@ namespace {
 // The head of the state; the rest is written in turn, `touch` bytes an event.
 struct State {
   uint64_t events;
-  uint64_t mixed;   // of all events in their order: shows if one was lost, doubled or out of order
+  uint64_t mixed;  // of all events in their order: shows if one was lost, doubled or out of order
   double last;
   uint64_t work;
 };

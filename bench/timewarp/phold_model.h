@@ -1,5 +1,5 @@
-// PHOLD (Fujimoto 1990): each event schedules one more, after look-ahead + exp(mean), for the LP itself or, with
-// probability `remote`, for any LP.
+// PHOLD (Fujimoto 1990): each event schedules one more, after look-ahead + exp(mean), for the LP itself or,
+// with probability `remote`, for any LP.
 //
 // Owner: bench/timewarp; tests use it too. Callers: engines, through the model.
 #pragma once

@@ -310,7 +310,8 @@ Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimi
     return failure(ExitCode::kInternal, label_of(t),
                    fmt::format("answered as process {} instead of {}", hello.pid, t.inner_pid), "report it");
   }
-  // What follows the hello is an answer, which nobody gives before he is asked: the stream holds nothing more.
+  // What follows the hello is an answer, which nobody gives before he is asked: the stream holds nothing
+  // more.
   ControlRequest request{kControlMagic, kControlVersion, static_cast<uint32_t>(operation), 0};
   if (wishes.only) request.flags |= kControlOnly;
   if (!wishes.leave_out.empty()) request.flags |= kControlLeaveOut;
@@ -323,7 +324,8 @@ Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimi
   return peer;
 }
 
-Result<Answer> read_answer(const Target& t, int connection, const AskLimits& limits, const OnProgress& on_progress) {
+Result<Answer> read_answer(const Target& t, int connection, const AskLimits& limits,
+                           const OnProgress& on_progress) {
   Stream stream(t, connection, limits, now_ns());
   Answer answer;
   while (true) {
@@ -380,7 +382,8 @@ Result<ScopedFd> listen_near(const Target& t, const char* name, uint64_t cookie)
   address.sun_family = AF_UNIX;
   auto end = fmt::format_to_n(address.sun_path + 1, sizeof(address.sun_path) - 1, "{}.{:016x}", name, cookie);
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + end.size);
-  if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return system_error(t, "bind");
+  if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) != 0)
+    return system_error(t, "bind");
   if (!listen_as_user_of(t, listener.get())) return system_error(t, "listen");
   return listener;
 }

@@ -51,9 +51,10 @@ Result<ScopedFd> call(const Target& target, ControlOperation operation, const As
 Result<Answer> read_answer(const Target& target, int connection, const AskLimits& limits,
                            const OnProgress& on_progress);
 // Exactly so many bytes of it, in limits.answer_ns.
-Result<void> read_exactly(const Target& target, int connection, const AskLimits& limits, void* out, size_t bytes);
-// A socket that hands descriptors to the program, once: at the abstract address "NAME.COOKIE". Only the program is
-// let in.
+Result<void> read_exactly(const Target& target, int connection, const AskLimits& limits, void* out,
+                          size_t bytes);
+// A socket that hands descriptors to the program, once: at the abstract address "NAME.COOKIE". Only the
+// program is let in.
 Result<ScopedFd> listen_near(const Target& target, const char* name, uint64_t cookie);
 Result<ScopedFd> accept_from(const Target& target, int listener, const AskLimits& limits);
 

@@ -138,7 +138,8 @@ void add_now(CLI::App& app, ExitCode& exit) {
   command->add_option("--timeout", o->timeout,
                       "give up waiting after this time, for example 30s (default: 10s for\n"
                       "the program to answer, then as long as it takes)");
-  command->add_flag("--only,--without-children", o->only, "save this process alone, not the job that it belongs to");
+  command->add_flag("--only,--without-children", o->only,
+                    "save this process alone, not the job that it belongs to");
   command->add_option("--leave-out", o->leave_out,
                       "processes of the job without the library that need not be saved: PIDs and program\n"
                       "names, separated by commas, or all");
@@ -147,7 +148,8 @@ void add_now(CLI::App& app, ExitCode& exit) {
       "Exit codes: 0 durable, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not "
       "ready,\n"
       "70 given up (the program goes on), 73 directory cannot be made, 74 write error or disk full,\n"
-      "75 no answer in time, 76 durable, but no restart of it can be, 77 not yours, 78 state that cannot be saved,\n"
+      "75 no answer in time, 76 durable, but no restart of it can be, 77 not yours, 78 state that cannot be "
+      "saved,\n"
       "or a process of the job without the library.");
   command->callback([o, &exit] {
     auto done = now(*o);

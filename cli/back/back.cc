@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
-#include <sstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/back_protocol.h"
 #include "base/bytes.h"
@@ -56,9 +56,10 @@ Result<void> check_owner(const ImageChain& image) {
   for (size_t i = 0; i < image.size(); ++i) {
     struct stat st;
     if (fstat(image.image(i).fd(), &st) != 0) continue;
-    if ((st.st_uid != geteuid() && st.st_uid != 0 && geteuid() != 0) || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-      return failure(ExitCode::kPermission, image.image(i).path(), "belongs to somebody else, or others may write it",
-                     "use an image of your own");
+    if ((st.st_uid != geteuid() && st.st_uid != 0 && geteuid() != 0) ||
+        (st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+      return failure(ExitCode::kPermission, image.image(i).path(),
+                     "belongs to somebody else, or others may write it", "use an image of your own");
     }
   }
   return {};
@@ -126,7 +127,8 @@ class Back {
     CKPT_TRY(hear(BackSays::kAhead));
     source_ = std::make_unique<PageSource>(*image_, std::span(data_, window_bytes_ - kBackDataAt),
                                            AddrRange{Addr{heard_.late_start}, Addr{heard_.late_end}});
-    if (auto loaded = source_->load(wanted_memory(*image_, unwritten())); !loaded.ok()) return give_up(loaded.error());
+    if (auto loaded = source_->load(wanted_memory(*image_, unwritten())); !loaded.ok())
+      return give_up(loaded.error());
     CKPT_TRY(reply({static_cast<uint32_t>(BackReplyKind::kGo), 0, source_->used(), 0}));
 
     CKPT_TRY(hear(BackSays::kStanding));
@@ -147,7 +149,8 @@ class Back {
       if (!fills.ok()) return kill_it(fills.error());
       plan_used_ = sizeof(BackPlan);  // of what was there nothing but the rest of the descriptors' is wanted
       const uint64_t at = put(std::as_bytes(std::span(*fills)), fills_at_);
-      CKPT_TRY(reply({static_cast<uint32_t>(BackReplyKind::kGo), missing_.empty() ? 0u : 1u, at, fills->size()}));
+      CKPT_TRY(
+          reply({static_cast<uint32_t>(BackReplyKind::kGo), missing_.empty() ? 0u : 1u, at, fills->size()}));
     }
     auto answer = read_answer(target_, connection_.get(), limits_, {});
     if (!answer.ok()) return answer.error();
@@ -162,19 +165,23 @@ class Back {
   Result<void> check_can() const {
     for (const ParsedNote& note : image_->meta().notes) {
       if (note.severity >= 2)
-        return failure(ExitCode::kUnsupported, image_->path(), std::string(note.text), "take another checkpoint");
+        return failure(ExitCode::kUnsupported, image_->path(), std::string(note.text),
+                       "take another checkpoint");
     }
     return {};
   }
 
   Result<void> open_window() {
-    // Pages are there as they are filled. Half of what is free, and never less than the library's own data takes.
+    // Pages are there as they are filled. Half of what is free, and never less than the library's own data
+    // takes.
     const uint64_t most = std::max<uint64_t>(available_memory() / 2, 64ull << 20);
     const uint64_t bytes = std::min<uint64_t>(most, image_->memory_bytes() + (4ull << 20));
     window_bytes_ = kBackDataAt + ((bytes + kPageSize - 1) & ~(kPageSize - 1));
     memfd_ = ScopedFd(memfd_create("ckpt back", MFD_CLOEXEC));
-    if (!memfd_.valid() || ftruncate(memfd_.get(), static_cast<off_t>(window_bytes_)) != 0) return no_memory();
-    void* p = mmap(nullptr, window_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memfd_.get(), 0);
+    if (!memfd_.valid() || ftruncate(memfd_.get(), static_cast<off_t>(window_bytes_)) != 0)
+      return no_memory();
+    void* p =
+        mmap(nullptr, window_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memfd_.get(), 0);
     if (p == MAP_FAILED) return no_memory();
     window_ = static_cast<std::byte*>(p);
     plan_ = window_ + kBackMetaBytes;
@@ -182,7 +189,8 @@ class Back {
     return {};
   }
   Error no_memory() const {
-    return make_error(ExitCode::kSystem, errno, "no memory for the pages of {} ({})", image_->path(), errno_name(errno));
+    return make_error(ExitCode::kSystem, errno, "no memory for the pages of {} ({})", image_->path(),
+                      errno_name(errno));
   }
 
   Result<void> order() {
@@ -220,8 +228,8 @@ class Back {
     CKPT_TRY(read_exactly(target_, connection_.get(), limits_, &heard_, sizeof(heard_)));
     if (heard_.says == static_cast<uint32_t>(BackSays::kError)) {
       heard_.text[sizeof(heard_.text) - 1] = '\0';
-      return make_error(static_cast<ExitCode>(heard_.code), 0, "{} ({}): {}", target_.pid, printable(target_.name),
-                        printable(heard_.text));
+      return make_error(static_cast<ExitCode>(heard_.code), 0, "{} ({}): {}", target_.pid,
+                        printable(target_.name), printable(heard_.text));
     }
     if (heard_.says != static_cast<uint32_t>(what)) {
       // "error CODE TEXT": it was killed half way.
@@ -230,7 +238,8 @@ class Back {
     return {};
   }
   Result<void> reply(const BackReply& reply) {
-    if (send(connection_.get(), &reply, sizeof(reply), MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(reply))) return {};
+    if (send(connection_.get(), &reply, sizeof(reply), MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(reply)))
+      return {};
     return broke_off();
   }
   Error give_up(const Error& why) {
@@ -269,17 +278,22 @@ class Back {
       return failure(ExitCode::kUnsupported, fmt::format("{} ({})", target_.pid, target_.name), what, remedy);
     };
     constexpr const char* kRestart = "restart the image with ckpt-restart";
-    if (was.vdso_start != is.vdso_start || was.vdso_hash != is.vdso_hash || was.restart_entry != is.restart_entry)
-      return failure(ExitCode::kIncompatible, image_->path(), "is of another kernel, or of another start of the program", kRestart);
-    if (std::memcmp(was.uid, is.uid, sizeof(was.uid)) != 0 || std::memcmp(was.gid, is.gid, sizeof(was.gid)) != 0 ||
+    if (was.vdso_start != is.vdso_start || was.vdso_hash != is.vdso_hash ||
+        was.restart_entry != is.restart_entry)
+      return failure(ExitCode::kIncompatible, image_->path(),
+                     "is of another kernel, or of another start of the program", kRestart);
+    if (std::memcmp(was.uid, is.uid, sizeof(was.uid)) != 0 ||
+        std::memcmp(was.gid, is.gid, sizeof(was.gid)) != 0 ||
         image_->meta().process.groups != now.process.groups)
       return changed("has changed its user or groups since the checkpoint", kRestart);
     if (was.cap_effective != is.cap_effective || was.cap_permitted != is.cap_permitted)
       return changed("has changed its capabilities since the checkpoint", kRestart);
-    if (image_->meta().process.root != now.process.root) return changed("has changed its root directory since", kRestart);
+    if (image_->meta().process.root != now.process.root)
+      return changed("has changed its root directory since", kRestart);
     const bool exited = (image_->meta().threads.front().record.flags & kThreadLeaderExited) != 0;
     const bool exited_now = (now.threads.front().record.flags & kThreadLeaderExited) != 0;
-    if (!exited && exited_now) return changed("has ended its main thread since, which nobody can make again", kRestart);
+    if (!exited && exited_now)
+      return changed("has ended its main thread since, which nobody can make again", kRestart);
     return {};
   }
 
@@ -298,7 +312,8 @@ class Back {
     CKPT_TRY(working_.open_above(std::max(highest_descriptor(image_->meta()), highest_descriptor(*now))));
     descriptor_options_.working = &working_;
     const std::string& path = image_->path();
-    descriptor_options_.image_directory = path.rfind('/') == std::string::npos ? "." : path.substr(0, path.rfind('/'));
+    descriptor_options_.image_directory =
+        path.rfind('/') == std::string::npos ? "." : path.substr(0, path.rfind('/'));
     descriptor_options_.sequence = image_->brief().sequence;
     descriptor_options_.say = [this](std::string_view text) {
       notes_.emplace_back(text);
@@ -322,9 +337,10 @@ class Back {
       notes_.insert(notes_.end(), cannot.begin(), cannot.end());
       return {};
     }
-    return failure(ExitCode::kUnsupported, fmt::format("{} ({})", target_.pid, target_.name),
-                   cannot.size() == 1 ? cannot[0] : fmt::format("{}, and {} more", cannot[0], cannot.size() - 1),
-                   "nothing was changed; --anyway goes back without that");
+    return failure(
+        ExitCode::kUnsupported, fmt::format("{} ({})", target_.pid, target_.name),
+        cannot.size() == 1 ? cannot[0] : fmt::format("{}, and {} more", cannot[0], cannot.size() - 1),
+        "nothing was changed; --anyway goes back without that");
   }
 
   Result<void> write_plan(const MemoryDifference& memory, const DescriptorDifference& descriptors) {
@@ -333,7 +349,8 @@ class Back {
     std::vector<BackMemoryOp> memory_ops;
     for (const auto& [op, path] : memory.ops) {
       memory_ops.push_back(op);
-      if (!path.empty()) memory_ops.back().path = put(std::as_bytes(std::span(path.c_str(), path.size() + 1)));
+      if (!path.empty())
+        memory_ops.back().path = put(std::as_bytes(std::span(path.c_str(), path.size() + 1)));
     }
     head.memory = put(std::as_bytes(std::span(memory_ops)));
     head.memory_count = memory_ops.size();
@@ -366,7 +383,8 @@ class Back {
       listener_ = std::move(*listener);
     }
     if (plan_full_)
-      return make_error(ExitCode::kUnavailable, 0, "{}: too much has changed to go back in place; restart it", image_->path());
+      return make_error(ExitCode::kUnavailable, 0, "{}: too much has changed to go back in place; restart it",
+                        image_->path());
     std::memcpy(plan_, &head, sizeof(head));
     return {};
   }
@@ -400,7 +418,9 @@ class Back {
     return {};
   }
 
-  Result<void> cut_files() { return DescriptorBuilder(image_->meta(), descriptor_options_).cut_grown_files(); }
+  Result<void> cut_files() {
+    return DescriptorBuilder(image_->meta(), descriptor_options_).cut_grown_files();
+  }
 
   const Options& options_;
   const Target& target_;
@@ -421,7 +441,9 @@ class Back {
 };
 
 void print_cost(const Target& t, const Answer& a) {
-  auto line = [](const char* what, const std::string& value) { fmt::print("  {:<24}{}\n", what, printable(value)); };
+  auto line = [](const char* what, const std::string& value) {
+    fmt::print("  {:<24}{}\n", what, printable(value));
+  };
   fmt::print("{} (pid {}) is back at checkpoint {}\n", printable(t.name), t.pid, text_of(a, "sequence"));
   line("image", text_of(a, "image"));
   line("threads stood", fmt::format("{} ({})", human_duration(static_cast<int64_t>(number_of(a, "pause_ns"))),
@@ -477,16 +499,21 @@ void add_back(CLI::App& app, ExitCode& exit) {
   command->add_option("PID", o->pid, "process id of the program")->required();
   command->add_option("IMAGE", o->image, "an image of this very program (default: its newest)");
   command->add_flag("--json", o->json, "print what it cost as JSON: times in ns, sizes in bytes");
-  command->add_flag("--anyway", o->anyway, "also where something cannot go back: children born since live on, what was\n"
-                                           "closed and cannot be opened again stays closed");
-  command->add_option("--timeout", o->timeout, "give up waiting after this time, for example 30s (default: 120s)");
+  command->add_flag("--anyway", o->anyway,
+                    "also where something cannot go back: children born since live on, what was\n"
+                    "closed and cannot be opened again stays closed");
+  command->add_option("--timeout", o->timeout,
+                      "give up waiting after this time, for example 30s (default: 120s)");
   add_key_option(command);
   command->footer(
-      "Memory, threads, descriptors, files' lengths, signals and timers become what they were; the process is not\n"
+      "Memory, threads, descriptors, files' lengths, signals and timers become what they were; the process "
+      "is not\n"
       "ended. What cannot go back is said, and nothing is changed then.\n"
-      "Exit codes: 0 it is back, 64 wrong arguments or an image of another run, 65 image damaged, 66 no such image,\n"
+      "Exit codes: 0 it is back, 64 wrong arguments or an image of another run, 65 image damaged, 66 no such "
+      "image,\n"
       "67 no such process or not preloaded, 68 library or kernel changed, 69 a thread cannot be made again,\n"
-      "70 given up (the message says whether the program goes on), 72 a file is gone or shorter, 75 no answer in\n"
+      "70 given up (the message says whether the program goes on), 72 a file is gone or shorter, 75 no "
+      "answer in\n"
       "time, 77 not yours, 78 something cannot go back.");
   command->callback([o, &exit] {
     auto done = back(*o);

@@ -29,8 +29,9 @@ bool has_position(const ParsedOpenFile& f) {
 
 bool same_file(const ParsedOpenFile& a, const ParsedOpenFile& b) {
   constexpr uint32_t kFixed = O_ACCMODE | O_PATH;
-  return a.record.kind == b.record.kind && a.record.device == b.record.device && a.record.inode == b.record.inode &&
-         a.record.rdev == b.record.rdev && (a.record.open_flags & kFixed) == (b.record.open_flags & kFixed);
+  return a.record.kind == b.record.kind && a.record.device == b.record.device &&
+         a.record.inode == b.record.inode && a.record.rdev == b.record.rdev &&
+         (a.record.open_flags & kFixed) == (b.record.open_flags & kFixed);
 }
 
 class Comparison {
@@ -41,7 +42,8 @@ class Comparison {
   Result<DescriptorDifference> run() {
     for (const auto& d : now_.descriptors) now_at_[d.fd] = &d;
     for (const auto& d : then_.descriptors) then_at_[d.fd] = &d;
-    for (const auto* meta : {&then_, &now_}) result_.first_free = std::max(result_.first_free, highest_descriptor(*meta) + 1);
+    for (const auto* meta : {&then_, &now_})
+      result_.first_free = std::max(result_.first_free, highest_descriptor(*meta) + 1);
     find_kept();
     CKPT_TRY(make_missing());
     close_others();
@@ -92,7 +94,8 @@ class Comparison {
                              (f.record.value != 0 && other.record.object == f.record.value);
         all = all && (!belongs || kept_.count(other.record.id) != 0);
       }
-      if (!all || (kind_of(f) == OpenFileKind::kSocketPair && !same_content(f))) broken_.insert(f.record.object);
+      if (!all || (kind_of(f) == OpenFileKind::kSocketPair && !same_content(f)))
+        broken_.insert(f.record.object);
     }
     for (const auto& f : then_.open_files) {
       if (broken_.count(f.record.object) != 0 &&
@@ -102,7 +105,8 @@ class Comparison {
       }
     }
     for (const auto& f : then_.open_files) {
-      if (kind_of(f) == OpenFileKind::kSocketPair && broken_.count(f.record.object) != 0) kept_.erase(f.record.id);
+      if (kind_of(f) == OpenFileKind::kSocketPair && broken_.count(f.record.object) != 0)
+        kept_.erase(f.record.id);
     }
   }
 
@@ -130,16 +134,17 @@ class Comparison {
       const int fd = first_descriptor(f.record.id);
       if (fd < 0 || kept_.count(f.record.id) != 0) continue;
       const OpenFileKind kind = kind_of(f);
-      if (kind == OpenFileKind::kTerminal || kind == OpenFileKind::kStandard || kind == OpenFileKind::kOther ||
-          kind == OpenFileKind::kInotify) {
-        result_.cannot.push_back(
-            fmt::format("{} has been closed since, and leads where nobody can open it again", describe(f, fd)));
+      if (kind == OpenFileKind::kTerminal || kind == OpenFileKind::kStandard ||
+          kind == OpenFileKind::kOther || kind == OpenFileKind::kInotify) {
+        result_.cannot.push_back(fmt::format(
+            "{} has been closed since, and leads where nobody can open it again", describe(f, fd)));
         if (kind != OpenFileKind::kOther && kind != OpenFileKind::kInotify) continue;
       }
       if ((kind == OpenFileKind::kMemfd || (f.record.flags & kOpenFileDeleted) != 0) &&
           options_.mapped_objects.count(f.record.object) != 0) {
-        result_.cannot.push_back(fmt::format(
-            "{} has been closed since; what is opened again is not the memory that is mapped", describe(f, fd)));
+        result_.cannot.push_back(
+            fmt::format("{} has been closed since; what is opened again is not the memory that is mapped",
+                        describe(f, fd)));
       }
       CKPT_TRY(builder_.check(f));
       auto made = builder_.make(f);
@@ -202,20 +207,24 @@ class Comparison {
       add(BackDescriptor::kSeek, fd, static_cast<int64_t>(f.record.offset));
     switch (kind_of(f)) {
       case OpenFileKind::kEventFd:
-        if (f.record.value != is.record.value) add(BackDescriptor::kEvent, fd, static_cast<int64_t>(f.record.value));
+        if (f.record.value != is.record.value)
+          add(BackDescriptor::kEvent, fd, static_cast<int64_t>(f.record.value));
         break;
       case OpenFileKind::kSignalFd:
-        if (f.record.value != is.record.value) add(BackDescriptor::kSignals, fd, static_cast<int64_t>(f.record.value));
+        if (f.record.value != is.record.value)
+          add(BackDescriptor::kSignals, fd, static_cast<int64_t>(f.record.value));
         break;
       case OpenFileKind::kTimerFd:
-        for_each_detail<TimerDetail>(f, OpenFileDetail::kTimer, [&](const TimerDetail& t, Blob) { set_timer(fd, t); });
+        for_each_detail<TimerDetail>(f, OpenFileDetail::kTimer,
+                                     [&](const TimerDetail& t, Blob) { set_timer(fd, t); });
         break;
       case OpenFileKind::kPipe:
         refill(f, is, fd);
         break;
       case OpenFileKind::kMemfd:
       case OpenFileKind::kRegular:
-        if (kind_of(f) == OpenFileKind::kMemfd || (f.record.flags & kOpenFileDeleted) != 0) rewrite(f, is, fd);
+        if (kind_of(f) == OpenFileKind::kMemfd || (f.record.flags & kOpenFileDeleted) != 0)
+          rewrite(f, is, fd);
         break;
       default:
         break;
@@ -237,7 +246,8 @@ class Comparison {
 
   // What a pipe holds is named by one of its ends.
   void refill(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
-    if ((f.record.flags & kOpenFilePipeWriteEnd) == 0 || (f.record.open_flags & O_ACCMODE) == O_RDONLY) return;
+    if ((f.record.flags & kOpenFilePipeWriteEnd) == 0 || (f.record.open_flags & O_ACCMODE) == O_RDONLY)
+      return;
     std::vector<std::byte> was, held;
     int reader = -1;
     for (const auto& end : then_.open_files) {
@@ -259,17 +269,20 @@ class Comparison {
     if (f.record.size == is.record.size && same_content(f)) return;
     if ((f.record.open_flags & O_ACCMODE) == O_RDONLY) {
       if (f.record.size != is.record.size || !same_content(f))
-        result_.cannot.push_back(fmt::format("{} has changed since and is open only for reading", describe(f, fd)));
+        result_.cannot.push_back(
+            fmt::format("{} has changed since and is open only for reading", describe(f, fd)));
       return;
     }
     if (f.record.size != is.record.size) add(BackDescriptor::kSize, fd, static_cast<int64_t>(f.record.size));
     for (const auto& c : then_.contents) {
       if (c.record.open_file != f.record.id) continue;
-      add(BackDescriptor::kContent, fd, static_cast<int64_t>(c.record.offset)).data.assign(c.bytes.begin(), c.bytes.end());
+      add(BackDescriptor::kContent, fd, static_cast<int64_t>(c.record.offset))
+          .data.assign(c.bytes.begin(), c.bytes.end());
     }
   }
 
-  // What an epoll watches goes from it when it is closed, so all is looked at once everything is in its place.
+  // What an epoll watches goes from it when it is closed, so all is looked at once everything is in its
+  // place.
   void watch_again(const ParsedOpenFile& f) {
     const int fd = first_descriptor(f.record.id);
     if (kind_of(f) != OpenFileKind::kEpoll || fd < 0) return;

@@ -1,5 +1,5 @@
-// What has to be done to a program's descriptors so that they are as an image says. What is still open stays the
-// same open file; what was closed is made again, as a restart makes it, and handed over.
+// What has to be done to a program's descriptors so that they are as an image says. What is still open stays
+// the same open file; what was closed is made again, as a restart makes it, and handed over.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once
@@ -20,8 +20,8 @@ struct DescriptorDifference {
     std::vector<std::byte> data;
   };
   std::vector<Op> ops;
-  std::vector<ScopedFd> made;            // in the order in which the program gets them
-  std::vector<std::string> cannot;       // what cannot go back: said before anything is changed
+  std::vector<ScopedFd> made;       // in the order in which the program gets them
+  std::vector<std::string> cannot;  // what cannot go back: said before anything is changed
   int first_free = 3;
 };
 

@@ -35,16 +35,20 @@ bool is_file(const ParsedMapping& m) {
   return kind_of(m) == MappingKind::kFilePrivate || kind_of(m) == MappingKind::kFileShared;
 }
 
-uint64_t offset_at(const ParsedMapping& m, uint64_t at) { return m.record.file_offset + (at - m.record.start); }
+uint64_t offset_at(const ParsedMapping& m, uint64_t at) {
+  return m.record.file_offset + (at - m.record.start);
+}
 
 // Would the same bytes in both be the same memory?
 bool same_object(const ParsedMapping& a, const ParsedMapping& b, uint64_t at) {
-  if (a.record.kind != b.record.kind || a.record.page_size != b.record.page_size || is_shared(a) != is_shared(b))
+  if (a.record.kind != b.record.kind || a.record.page_size != b.record.page_size ||
+      is_shared(a) != is_shared(b))
     return false;
   if (kind_of(a) == MappingKind::kAnonymous) return true;
   if (offset_at(a, at) != offset_at(b, at)) return false;
-  return is_file(a) || kind_of(a) == MappingKind::kDevice ? a.record.device == b.record.device && a.record.inode == b.record.inode
-                                                          : a.record.object == b.record.object;
+  return is_file(a) || kind_of(a) == MappingKind::kDevice
+             ? a.record.device == b.record.device && a.record.inode == b.record.inode
+             : a.record.object == b.record.object;
 }
 
 std::string where(uint64_t start, uint64_t end) { return fmt::format("memory {:x}-{:x}", start, end); }
@@ -149,8 +153,8 @@ class Comparison {
     now_mappings_ = std::move(kept);
   }
 
-  // The kernel has it in several parts, one of which holds nothing that is as it was: the program may have unmapped
-  // that part since, and mapped it again.
+  // The kernel has it in several parts, one of which holds nothing that is as it was: the program may have
+  // unmapped that part since, and mapped it again.
   bool has_new_part(const ParsedMapping& m) const {
     const AddrRange all{Addr{m.record.start}, Addr{m.record.end}};
     auto part = std::lower_bound(parts_.begin(), parts_.end(), all.start,
@@ -164,8 +168,8 @@ class Comparison {
     return false;
   }
 
-  // One mapping of which a part is gone is made again as a whole: the kernel would not join what is mapped now with
-  // what is there, and mremap(2) takes no more than one mapping.
+  // One mapping of which a part is gone is made again as a whole: the kernel would not join what is mapped
+  // now with what is there, and mremap(2) takes no more than one mapping.
   void find_broken() {
     size_t n = 0;
     for (const ParsedMapping& m : image_.meta().mappings) {
@@ -175,7 +179,8 @@ class Comparison {
       uint64_t there = 0;
       for (size_t i = n; i < now_mappings_.size() && now_mappings_[i].record.start < m.record.end; ++i) {
         const uint64_t start = std::max(m.record.start, now_mappings_[i].record.start);
-        if (same_object(m, now_mappings_[i], start)) there += std::min(m.record.end, now_mappings_[i].record.end) - start;
+        if (same_object(m, now_mappings_[i], start))
+          there += std::min(m.record.end, now_mappings_[i].record.end) - start;
       }
       if ((there != 0 && there != m.record.end - m.record.start) || has_new_part(m)) broken_.insert(&m);
     }
@@ -195,7 +200,8 @@ class Comparison {
   void add(std::vector<Op>& to, BackMemory kind, uint64_t start, uint64_t end, uint32_t prot) {
     if (!to.empty()) {
       BackMemoryOp& last = to.back().op;
-      if (last.kind == static_cast<uint32_t>(kind) && last.start + last.length == start && last.prot == prot) {
+      if (last.kind == static_cast<uint32_t>(kind) && last.start + last.length == start &&
+          last.prot == prot) {
         last.length += end - start;
         return;
       }
@@ -250,7 +256,8 @@ class Comparison {
         path = std::string(m.path);
         struct stat st;
         if (stat(path.c_str(), &st) != 0 || st.st_ino != m.record.inode || st.st_dev != m.record.device) {
-          return failure(ExitCode::kFileChanged, path, "was mapped, is not any more, and is another file now or gone",
+          return failure(ExitCode::kFileChanged, path,
+                         "was mapped, is not any more, and is another file now or gone",
                          "put it back, or restart the image with ckpt-restart");
         }
         const bool shared = kind_of(m) == MappingKind::kFileShared;
@@ -279,8 +286,8 @@ class Comparison {
         {kMapSequential, MADV_SEQUENTIAL}, {kMapRandom, MADV_RANDOM}};
     for (auto [flag, advice] : kAdvice) {
       if ((m.record.flags & flag) == 0) continue;
-      map_.push_back({{static_cast<uint32_t>(BackMemory::kAdvise), static_cast<uint32_t>(advice), start, end - start,
-                       0, 0, 0, 0},
+      map_.push_back({{static_cast<uint32_t>(BackMemory::kAdvise), static_cast<uint32_t>(advice), start,
+                       end - start, 0, 0, 0, 0},
                       ""});
     }
     return {};
@@ -291,14 +298,16 @@ class Comparison {
     size_t views = 0;
     for (const auto& other : image_.meta().mappings) views += other.record.object == m.record.object;
     if (views == 1) return {};
-    return failure(ExitCode::kUnsupported, where(m.record.start, m.record.end),
-                   "was shared memory that is mapped more than once, and the program has unmapped some of it since",
-                   "restart the image with ckpt-restart");
+    return failure(
+        ExitCode::kUnsupported, where(m.record.start, m.record.end),
+        "was shared memory that is mapped more than once, and the program has unmapped some of it since",
+        "restart the image with ckpt-restart");
   }
 
   // Pages that came since. What is put back need not go first.
   void drop_holes() {
-    for (auto [list, kind] : {std::pair(&dropped_, BackMemory::kDrop), std::pair(&zeroed_, BackMemory::kZero)}) {
+    for (auto [list, kind] :
+         {std::pair(&dropped_, BackMemory::kDrop), std::pair(&zeroed_, BackMemory::kZero)}) {
       size_t p = 0, u = 0;
       for (const AddrRange& range : *list) {
         const auto pieces = image_.pieces();
@@ -330,7 +339,9 @@ class Comparison {
   std::vector<AddrRange> unwritten_;
   const std::vector<AddrRange>&own_, &parts_;
   struct ByAddress {
-    bool operator()(const ParsedMapping* a, const ParsedMapping* b) const { return a->record.start < b->record.start; }
+    bool operator()(const ParsedMapping* a, const ParsedMapping* b) const {
+      return a->record.start < b->record.start;
+    }
   };
   std::set<const ParsedMapping*, ByAddress> broken_;
   std::vector<ParsedMapping> now_mappings_;
@@ -364,7 +375,8 @@ std::vector<AddrRange> wanted_memory(const ImageChain& image, const std::vector<
 }
 
 Result<MemoryDifference> compare_memory(const ImageChain& image, const ImageMeta& now,
-                                        const std::vector<AddrRange>& unwritten, const std::vector<AddrRange>& own,
+                                        const std::vector<AddrRange>& unwritten,
+                                        const std::vector<AddrRange>& own,
                                         const std::vector<AddrRange>& parts) {
   return Comparison(image, now, unwritten, own, parts).run();
 }

@@ -1,5 +1,5 @@
-// What has to be done to a program's memory so that it is as an image says: which mappings go, come or change, and
-// which bytes are put back.
+// What has to be done to a program's memory so that it is as an image says: which mappings go, come or
+// change, and which bytes are put back.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once
@@ -17,14 +17,16 @@ struct MemoryDifference {
     BackMemoryOp op;
     std::string path;
   };
-  std::vector<Op> ops;             // in the order in which they are carried out
-  std::vector<AddrRange> wanted;   // of the image's memory: in address order, no overlap
+  std::vector<Op> ops;            // in the order in which they are carried out
+  std::vector<AddrRange> wanted;  // of the image's memory: in address order, no overlap
 };
 
-// now: of the program as it stands. unwritten: memory that is known to be as in the image; own: of the library, not
-// in `now`; parts: the mappings as the kernel has them, which `now` joins. Errors name what cannot be brought back.
+// now: of the program as it stands. unwritten: memory that is known to be as in the image; own: of the
+// library, not in `now`; parts: the mappings as the kernel has them, which `now` joins. Errors name what
+// cannot be brought back.
 Result<MemoryDifference> compare_memory(const ImageChain& image, const ImageMeta& now,
-                                        const std::vector<AddrRange>& unwritten, const std::vector<AddrRange>& own,
+                                        const std::vector<AddrRange>& unwritten,
+                                        const std::vector<AddrRange>& own,
                                         const std::vector<AddrRange>& parts);
 
 // All that the image has but for what is in `unwritten`.

@@ -9,9 +9,7 @@ namespace ckpt::cli {
 
 namespace {
 
-AddrRange common(AddrRange a, AddrRange b) {
-  return {std::max(a.start, b.start), std::min(a.end, b.end)};
-}
+AddrRange common(AddrRange a, AddrRange b) { return {std::max(a.start, b.start), std::min(a.end, b.end)}; }
 
 }  // namespace
 
@@ -90,7 +88,8 @@ Result<void> PageSource::load(const std::vector<AddrRange>& wanted) {
   }
   parts_.insert(parts_.end(), fresh_.begin(), fresh_.end());
   fresh_.clear();
-  std::sort(parts_.begin(), parts_.end(), [](const Part& a, const Part& b) { return a.memory.start < b.memory.start; });
+  std::sort(parts_.begin(), parts_.end(),
+            [](const Part& a, const Part& b) { return a.memory.start < b.memory.start; });
   return {};
 }
 

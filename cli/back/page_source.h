@@ -18,8 +18,8 @@ class PageSource {
   PageSource(const ImageChain& image, std::span<std::byte> data, AddrRange late)
       : image_(image), data_(data), late_(late) {}
 
-  // Reads what is wanted as far as there is room: ahead of the stop, and again when it is known for sure. What is
-  // there already is not read again.
+  // Reads what is wanted as far as there is room: ahead of the stop, and again when it is known for sure.
+  // What is there already is not read again.
   Result<void> load(const std::vector<AddrRange>& wanted);
   // Bytes of the data that hold something, whole pages.
   uint64_t used() const { return used_; }

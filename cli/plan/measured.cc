@@ -20,7 +20,8 @@ T median(std::vector<T> values) {
 // The number that follows `key`.
 bool number_after(const std::string& line, const char* key, unsigned long long& out) {
   const size_t at = line.rfind(key);
-  return at != line.npos && std::sscanf(line.c_str() + at + std::char_traits<char>::length(key), "%llu", &out) == 1;
+  return at != line.npos &&
+         std::sscanf(line.c_str() + at + std::char_traits<char>::length(key), "%llu", &out) == 1;
 }
 
 }  // namespace
@@ -29,8 +30,9 @@ Result<Measured> read_measured(const std::string& directory, int pid) {
   const std::string path = directory + "/ckpt_rt.log";
   std::ifstream log(path);
   if (!log)
-    return failure(ExitCode::kNotFound, path, "cannot be read", "name a program's pid, its image directory, or give "
-                                                                "--overhead and --latency");
+    return failure(ExitCode::kNotFound, path, "cannot be read",
+                   "name a program's pid, its image directory, or give "
+                   "--overhead and --latency");
   std::vector<double> pauses, durables;
   std::vector<uint64_t> sizes;
   Measured m;
@@ -41,8 +43,8 @@ Result<Measured> read_measured(const std::string& directory, int pid) {
     if (place == line.npos || std::sscanf(line.c_str() + place, " pid %llu: image", &of) != 1) continue;
     if (pid != 0 && of != static_cast<unsigned long long>(pid)) continue;
     const size_t last = line.rfind(", ");
-    if (!number_after(line, " pause ", pause) || !number_after(line, " durable after ", durable) || last == line.npos ||
-        std::sscanf(line.c_str() + last, ", %llu bytes", &bytes) != 1) {
+    if (!number_after(line, " pause ", pause) || !number_after(line, " durable after ", durable) ||
+        last == line.npos || std::sscanf(line.c_str() + last, ", %llu bytes", &bytes) != 1) {
       continue;
     }
     pauses.push_back(static_cast<double>(pause) / 1e6);

@@ -17,7 +17,8 @@ struct Measured {
   uint64_t full_bytes = 0;        // of the last full image
 };
 
-// pid 0: of all programs that have written there. Errors: kNotFound when there is no log, or none of these in it.
+// pid 0: of all programs that have written there. Errors: kNotFound when there is no log, or none of these in
+// it.
 Result<Measured> read_measured(const std::string& directory, int pid);
 
 }  // namespace ckpt::cli

@@ -48,7 +48,8 @@ double encoding_rate(const redundancy::Code& code, bool recovering) {
   std::vector<std::unique_ptr<std::byte, decltype(&std::free)>> memory;
   std::vector<std::byte*> blocks;
   for (unsigned i = 0; i < all; ++i) {
-    memory.emplace_back(static_cast<std::byte*>(std::aligned_alloc(redundancy::Code::kAlignment, kBlock)), &std::free);
+    memory.emplace_back(static_cast<std::byte*>(std::aligned_alloc(redundancy::Code::kAlignment, kBlock)),
+                        &std::free);
     blocks.push_back(memory.back().get());
     std::fill_n(blocks.back(), kBlock, static_cast<std::byte>(i + 1));
   }
@@ -98,7 +99,8 @@ class Plan {
     auto mtbf = seconds("--mtbf", o_.mtbf, false);
     if (!mtbf.ok()) return mtbf.error();
     mtbf_ = *mtbf;
-    if (o_.hosts == 0) return failure(ExitCode::kUsage, "--hosts", "must be more than 0", "give for example 4");
+    if (o_.hosts == 0)
+      return failure(ExitCode::kUsage, "--hosts", "must be more than 0", "give for example 4");
     if (!o_.of.empty()) CKPT_TRY(measure());
     struct Given {
       const char* name;
@@ -111,9 +113,10 @@ class Plan {
       in_.recovery = measured_.durable;
     }
     bool recovery_given = !o_.recovery.empty();
-    for (const Given& g : {Given{"--overhead", o_.overhead, in_.overhead}, Given{"--latency", o_.latency, in_.latency},
-                           Given{"--recovery", o_.recovery, in_.recovery}, Given{"--repair", o_.repair, in_.repair},
-                           Given{"--base", o_.base, in_.base}}) {
+    for (const Given& g :
+         {Given{"--overhead", o_.overhead, in_.overhead}, Given{"--latency", o_.latency, in_.latency},
+          Given{"--recovery", o_.recovery, in_.recovery}, Given{"--repair", o_.repair, in_.repair},
+          Given{"--base", o_.base, in_.base}}) {
       if (g.text.empty()) continue;
       auto value = seconds(g.name, g.text);
       if (!value.ok()) return value.error();
@@ -125,8 +128,9 @@ class Plan {
     }
     in_.latency = std::max(in_.latency, in_.overhead);
     if (!recovery_given && measured_.checkpoints == 0) in_.recovery = in_.latency;
-    for (auto [text, name, to] : {std::tuple(&o_.size, "--size", &size_), std::tuple(&o_.written, "--written", &written_),
-                                  std::tuple(&o_.network, "--network", &network_)}) {
+    for (auto [text, name, to] :
+         {std::tuple(&o_.size, "--size", &size_), std::tuple(&o_.written, "--written", &written_),
+          std::tuple(&o_.network, "--network", &network_)}) {
       if (text->empty()) continue;
       auto value = parse_size(name, text->c_str());
       if (!value.ok()) return value.error();
@@ -161,13 +165,14 @@ class Plan {
     rows_.push_back({{name, in, make_plan(in)}, hosts, survives});
   }
 
-  // Each host sends what was written to as many others as there are checks; the sums are made as it comes. After a
-  // failure one host gets what all the others have.
+  // Each host sends what was written to as many others as there are checks; the sums are made as it comes.
+  // After a failure one host gets what all the others have.
   Result<void> add_diskless() {
     if (o_.hosts < 2 && o_.schemes.empty()) return {};
     if (network_ <= 0 || size_ <= 0) {
       if (o_.schemes.empty()) return {};
-      return failure(ExitCode::kUsage, "--redundancy", "needs the rate of the network and the size of a checkpoint",
+      return failure(ExitCode::kUsage, "--redundancy",
+                     "needs the rate of the network and the size of a checkpoint",
                      "give --network 1.1G and --size 1G");
     }
     const double written = written_ > 0 ? written_ : size_;
@@ -196,18 +201,19 @@ class Plan {
   void print() const {
     if (measured_.checkpoints != 0) {
       fmt::print("from {} of {}: threads stood {}, durable after {}, {} written (medians)\n",
-                 plural(measured_.checkpoints, "checkpoint", "checkpoints"), printable(o_.of), time_of(measured_.pause),
-                 time_of(measured_.durable), human_bytes(measured_.bytes));
+                 plural(measured_.checkpoints, "checkpoint", "checkpoints"), printable(o_.of),
+                 time_of(measured_.pause), time_of(measured_.durable), human_bytes(measured_.bytes));
     }
     fmt::print("a host fails once in {} on average\n\n", time_of(mtbf_));
-    fmt::print("{:<12}{:>6}{:>9}{:>14}{:>14}{:>14}{:>16}{:>16}{:>12}\n", "where", "hosts", "survives", "overhead", "latency",
-               "recovery", "interval", "expected", "lost");
+    fmt::print("{:<12}{:>6}{:>9}{:>14}{:>14}{:>14}{:>16}{:>16}{:>12}\n", "where", "hosts", "survives",
+               "overhead", "latency", "recovery", "interval", "expected", "lost");
     for (const Row& row : rows_) {
       const PlanInput& in = row.curve.input;
       const PlanResult& out = row.curve.best;
       fmt::print("{:<12}{:>6}{:>9}{:>14}{:>14}{:>14}{:>16}{:>16}{:>11.4g}%\n", row.curve.name, row.hosts,
-                 row.survives == 0 ? "all" : fmt::format("{}", row.survives), time_of(in.overhead), time_of(in.latency),
-                 time_of(in.recovery), time_of(out.interval), time_of(out.expected), 100 * out.ratio);
+                 row.survives == 0 ? "all" : fmt::format("{}", row.survives), time_of(in.overhead),
+                 time_of(in.latency), time_of(in.recovery), time_of(out.interval), time_of(out.expected),
+                 100 * out.ratio);
     }
     if (in_.base > 0) {
       fmt::print("\na run of {}:\n", time_of(in_.base));
@@ -228,10 +234,10 @@ class Plan {
     for (const Row& row : rows_) {
       const PlanInput& in = row.curve.input;
       const PlanResult& out = row.curve.best;
-      nlohmann::ordered_json r{{"where", row.curve.name},        {"hosts", row.hosts},
-                               {"survives", row.survives},       {"overhead_ns", ns(in.overhead)},
-                               {"latency_ns", ns(in.latency)},   {"recovery_ns", ns(in.recovery)},
-                               {"repair_ns", ns(in.repair)},     {"interval_ns", ns(out.interval)},
+      nlohmann::ordered_json r{{"where", row.curve.name},         {"hosts", row.hosts},
+                               {"survives", row.survives},        {"overhead_ns", ns(in.overhead)},
+                               {"latency_ns", ns(in.latency)},    {"recovery_ns", ns(in.recovery)},
+                               {"repair_ns", ns(in.repair)},      {"interval_ns", ns(out.interval)},
                                {"expected_ns", ns(out.expected)}, {"overhead_ratio", out.ratio}};
       if (in.base > 0) {
         r["base_ns"] = ns(in.base);
@@ -253,26 +259,35 @@ class Plan {
 }  // namespace
 
 void add_plan(CLI::App& app, ExitCode& exit) {
-  CLI::App* command = app.add_subcommand("plan", "how often to take checkpoints, and what they cost in the long run");
+  CLI::App* command =
+      app.add_subcommand("plan", "how often to take checkpoints, and what they cost in the long run");
   auto o = std::make_shared<Options>();
-  command->add_option("OF", o->of, "process id of a program, or an image directory: what its checkpoints have cost");
-  command->add_option("--mtbf", o->mtbf, "mean time between failures of a host, for example 24h or 720h")->required();
+  command->add_option("OF", o->of,
+                      "process id of a program, or an image directory: what its checkpoints have cost");
+  command->add_option("--mtbf", o->mtbf, "mean time between failures of a host, for example 24h or 720h")
+      ->required();
   command->add_option("--hosts", o->hosts, "hosts of the job (default: 1)");
-  command->add_option("--overhead", o->overhead, "what a checkpoint adds to the program's time (default: the pause)");
+  command->add_option("--overhead", o->overhead,
+                      "what a checkpoint adds to the program's time (default: the pause)");
   command->add_option("--latency", o->latency, "until a checkpoint counts (default: until it is durable)");
-  command->add_option("--recovery", o->recovery, "from a failure until the program is where the checkpoint was\n"
-                                                 "(default: as long as until it was durable)");
+  command->add_option("--recovery", o->recovery,
+                      "from a failure until the program is where the checkpoint was\n"
+                      "(default: as long as until it was durable)");
   command->add_option("--repair", o->repair, "until there is a host again (default: 0s)");
   command->add_option("--base", o->base, "the program's time without checkpoints and failures");
-  command->add_option("--redundancy", o->schemes, "schemes without a disk: mirror, parity, parity:M, evenodd, rs:K+M");
+  command->add_option("--redundancy", o->schemes,
+                      "schemes without a disk: mirror, parity, parity:M, evenodd, rs:K+M");
   command->add_option("--network", o->network, "bytes a second between two hosts, for example 1.1G");
-  command->add_option("--size", o->size, "bytes of a host's memory that a recovery moves (default: of the full image)");
+  command->add_option("--size", o->size,
+                      "bytes of a host's memory that a recovery moves (default: of the full image)");
   command->add_option("--written", o->written, "bytes that a checkpoint sends (default: of the images)");
   command->add_option("--plot", o->plot, "draw the overhead over the interval into this file (SVG)");
   command->add_flag("--json", o->json, "print it as JSON: times in ns");
   command->footer(
-      "Equations 1 to 7 of Plank, Li and Puening 1998 (Vaidya's), docs/plan.md. Encoding is measured on this machine.\n"
-      "Exit codes: 0, 64 wrong arguments or too few figures, 66 no checkpoints there, 67 no such process, 74 no plot.");
+      "Equations 1 to 7 of Plank, Li and Puening 1998 (Vaidya's), docs/plan.md. Encoding is measured on this "
+      "machine.\n"
+      "Exit codes: 0, 64 wrong arguments or too few figures, 66 no checkpoints there, 67 no such process, 74 "
+      "no plot.");
   command->callback([o, &exit] {
     auto done = Plan(*o).run();
     exit = done.ok() ? ExitCode::kOk : report(done.error());

@@ -14,7 +14,8 @@ namespace ckpt::cli {
 namespace {
 
 constexpr double kWidth = 760, kHeight = 460, kLeft = 80, kRight = 180, kTop = 30, kBottom = 60;
-constexpr const char* kColours[] = {"#1b6ca8", "#c8553d", "#3a7d44", "#8d6a9f", "#b8860b", "#444444", "#20a4a4"};
+constexpr const char* kColours[] = {"#1b6ca8", "#c8553d", "#3a7d44", "#8d6a9f",
+                                    "#b8860b", "#444444", "#20a4a4"};
 
 // (2) and (3) with any interval in place of the best.
 double ratio_at(const PlanInput& in, double interval) {
@@ -55,16 +56,19 @@ std::string draw_plan(const std::vector<Curve>& curves) {
     for (double t : {shortest, longest}) most = std::max(most, std::min(ratio_at(c.input, t), 10.0));
   }
   const Axis x{std::log10(shortest), std::log10(longest), kLeft, kWidth - kRight};
-  const Axis y{std::floor(std::log10(least)), std::ceil(std::log10(std::max(most, least * 10))), kHeight - kBottom, kTop};
+  const Axis y{std::floor(std::log10(least)), std::ceil(std::log10(std::max(most, least * 10))),
+               kHeight - kBottom, kTop};
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
       "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n",
       kWidth, kHeight);
   auto text = [&](double at_x, double at_y, const char* anchor, const std::string& what) {
-    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", at_x, at_y, anchor, words(what));
+    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", at_x, at_y, anchor,
+                       words(what));
   };
   auto line = [&](double x1, double y1, double x2, double y2) {
-    svg += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#dddddd\"/>\n", x1, y1, x2, y2);
+    svg += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#dddddd\"/>\n",
+                       x1, y1, x2, y2);
   };
   for (double d = std::ceil(x.low); d <= x.high; ++d) {
     const double at = x.at(std::pow(10, d));
@@ -93,7 +97,8 @@ std::string draw_plan(const std::vector<Curve>& curves) {
     svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/>\n", x.at(c.best.interval),
                        y.at(std::max(c.best.ratio, 1e-9)), colour);
     const double at = kTop + 10 + 20 * static_cast<double>(i);
-    svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"12\" height=\"12\" fill=\"{}\"/>\n", kWidth - kRight + 14, at - 10, colour);
+    svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"12\" height=\"12\" fill=\"{}\"/>\n",
+                       kWidth - kRight + 14, at - 10, colour);
     text(kWidth - kRight + 32, at, "start",
          fmt::format("{}, best {}", c.name, human_duration(static_cast<int64_t>(c.best.interval * 1e9))));
   }

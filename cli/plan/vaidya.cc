@@ -6,8 +6,9 @@ namespace ckpt::cli {
 
 namespace {
 
-// (1): e^(lambda (T + O)) (1 - lambda T) = 1, T not 0. With x = lambda T: f(x) = x + lambda O + log(1 - x), which is
-// positive at 0, falls, and goes to minus infinity at 1: one root, by halving. log1p keeps what a small x has.
+// (1): e^(lambda (T + O)) (1 - lambda T) = 1, T not 0. With x = lambda T: f(x) = x + lambda O + log(1 - x),
+// which is positive at 0, falls, and goes to minus infinity at 1: one root, by halving. log1p keeps what a
+// small x has.
 double best_interval(double lambda, double overhead) {
   double low = 0, high = 1;
   for (int i = 0; i < 200; ++i) {

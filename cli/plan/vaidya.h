@@ -1,4 +1,5 @@
-// How often to take checkpoints, and what they cost in the long run: equations 1 to 7 of Plank, Li and Puening 1998
+// How often to take checkpoints, and what they cost in the long run: equations 1 to 7 of Plank, Li and
+// Puening 1998
 // ("Diskless Checkpointing", section 9.1.1), which are Vaidya's (IEEE Trans. Computers 46(8), 1997).
 //
 // Failures are taken for a Poisson process. All times in seconds.
@@ -17,11 +18,11 @@ struct PlanInput {
 };
 
 struct PlanResult {
-  double interval = 0;   // T_opt (1)
-  double expected = 0;   // Gamma (2, 6): of an interval
-  double ratio = 0;      // r (3)
-  double with = 0;       // T_ckp (4); 0: base is not known
-  double without = 0;    // T_nockp (5, 7); may be infinite
+  double interval = 0;  // T_opt (1)
+  double expected = 0;  // Gamma (2, 6): of an interval
+  double ratio = 0;     // r (3)
+  double with = 0;      // T_ckp (4); 0: base is not known
+  double without = 0;   // T_nockp (5, 7); may be infinite
 };
 
 // mtbf > 0, overhead > 0, the others not negative.

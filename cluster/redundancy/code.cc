@@ -23,10 +23,9 @@ Result<std::unique_ptr<Code>> Code::make(const Scheme& scheme) {
 
 Result<void> Code::recover(Blocks all, const std::vector<bool>& lost, size_t bytes) const {
   if (!can_recover(lost)) {
-    return make_error(ExitCode::kImageDamaged, 0,
-                      "{} of {} blocks are lost: {} cannot compute them; it survives any {}",
-                      std::count(lost.begin(), lost.end(), true), lost.size(), scheme_name(scheme_),
-                      survives(scheme_));
+    return make_error(
+        ExitCode::kImageDamaged, 0, "{} of {} blocks are lost: {} cannot compute them; it survives any {}",
+        std::count(lost.begin(), lost.end(), true), lost.size(), scheme_name(scheme_), survives(scheme_));
   }
   recover_lost(all, lost, bytes);
   return {};
@@ -34,7 +33,8 @@ Result<void> Code::recover(Blocks all, const std::vector<bool>& lost, size_t byt
 
 uint64_t checksum(std::span<const std::byte> block) { return XXH3_64bits(block.data(), block.size()); }
 
-std::vector<bool> find_damaged(Blocks all, std::span<const uint64_t> sums, std::vector<bool> lost, size_t bytes) {
+std::vector<bool> find_damaged(Blocks all, std::span<const uint64_t> sums, std::vector<bool> lost,
+                               size_t bytes) {
   for (size_t i = 0; i < all.size(); ++i) {
     if (!lost[i] && checksum({all[i], bytes}) != sums[i]) lost[i] = true;
   }

@@ -40,14 +40,14 @@ class Code {
 
   // All checks from all data.
   virtual void encode(ConstBlocks data, Blocks checks, size_t bytes) const = 0;
-  // Data block `changed` is another from byte `offset` on: difference = old XOR new, of `length` bytes, anywhere
-  // and of any length. bytes: of a block.
-  virtual void update(unsigned changed, const std::byte* difference, size_t offset, size_t length, Blocks checks,
-                      size_t bytes) const = 0;
+  // Data block `changed` is another from byte `offset` on: difference = old XOR new, of `length` bytes,
+  // anywhere and of any length. bytes: of a block.
+  virtual void update(unsigned changed, const std::byte* difference, size_t offset, size_t length,
+                      Blocks checks, size_t bytes) const = 0;
   // lost: one for each block, data and checks.
   virtual bool can_recover(const std::vector<bool>& lost) const = 0;
-  // Computes all that is lost, in place; nothing else is changed. Error: kImageDamaged, names how many blocks are
-  // lost and how many may be.
+  // Computes all that is lost, in place; nothing else is changed. Error: kImageDamaged, names how many blocks
+  // are lost and how many may be.
   Result<void> recover(Blocks all, const std::vector<bool>& lost, size_t bytes) const;
 
  protected:
@@ -59,7 +59,8 @@ class Code {
 // XXH3 of a block. A block whose sum is another is as good as lost: it must not go into a computation.
 uint64_t checksum(std::span<const std::byte> block);
 // Which blocks are not what their sums say, beside those that are lost already.
-std::vector<bool> find_damaged(Blocks all, std::span<const uint64_t> sums, std::vector<bool> lost, size_t bytes);
+std::vector<bool> find_damaged(Blocks all, std::span<const uint64_t> sums, std::vector<bool> lost,
+                               size_t bytes);
 
 // to ^= from. Any alignment, no overlap.
 void xor_into(std::byte* to, const std::byte* from, size_t bytes);

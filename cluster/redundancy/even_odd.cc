@@ -1,9 +1,9 @@
 // EVENODD (Blaum, Brady, Bruck, Menon 1995): two checks by XOR alone.
 //
-// With a prime p of at least `data`, a block is p-1 rows; blocks that are not there count as zero, and so does a row
-// p-1 of each. Check P is the XOR of rows; check Q of diagonals, each with the adjuster S, the diagonal that no row of
-// Q stands for:   P[l] = XOR_j d_j[l]      S = XOR_j d_j[p-1-j]      Q[l] = S ^ XOR_j d_j[l-j mod p]
-// The prime is one of 3, 5, 17, 257: p-1 divides a page.
+// With a prime p of at least `data`, a block is p-1 rows; blocks that are not there count as zero, and so
+// does a row p-1 of each. Check P is the XOR of rows; check Q of diagonals, each with the adjuster S, the
+// diagonal that no row of Q stands for:   P[l] = XOR_j d_j[l]      S = XOR_j d_j[p-1-j]      Q[l] = S ^ XOR_j
+// d_j[l-j mod p] The prime is one of 3, 5, 17, 257: p-1 divides a page.
 #include <algorithm>
 #include <cstring>
 

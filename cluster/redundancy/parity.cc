@@ -17,7 +17,8 @@ class Parity final : public Code {
   void encode(ConstBlocks data, Blocks checks, size_t bytes) const override {
     for (unsigned g = 0; g < scheme_.checks; ++g) {
       std::vector<void*> vectors;
-      for (unsigned i = g; i < scheme_.data; i += scheme_.checks) vectors.push_back(const_cast<std::byte*>(data[i]));
+      for (unsigned i = g; i < scheme_.data; i += scheme_.checks)
+        vectors.push_back(const_cast<std::byte*>(data[i]));
       sum(vectors, checks[g], bytes);
     }
   }

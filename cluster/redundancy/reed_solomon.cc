@@ -1,4 +1,5 @@
-// Reed-Solomon over GF(2^8) with a Cauchy matrix: every square part of it can be inverted, so any M may be lost.
+// Reed-Solomon over GF(2^8) with a Cauchy matrix: every square part of it can be inverted, so any M may be
+// lost.
 #include <isa-l/erasure_code.h>
 
 #include <algorithm>
@@ -37,7 +38,8 @@ class ReedSolomon final : public Code {
       std::vector<unsigned char*> to;
       for (std::byte* check : checks) to.push_back(bytes_of(check) + offset + done);
       ec_encode_data_update(static_cast<int>(part), k(), m(), static_cast<int>(changed),
-                            const_cast<unsigned char*>(tables_.data()), bytes_of(difference) + done, to.data());
+                            const_cast<unsigned char*>(tables_.data()), bytes_of(difference) + done,
+                            to.data());
       done += part;
     }
   }

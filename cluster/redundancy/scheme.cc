@@ -15,9 +15,10 @@ std::optional<unsigned> number(std::string_view text) {
 }
 
 Error wrong(std::string_view text, std::string_view why) {
-  return make_error(ExitCode::kUsage, 0,
-                    "redundancy \"{}\": {}; give mirror, parity, parity:M, evenodd or rs:K+M, for example rs:4+2", text,
-                    why);
+  return make_error(
+      ExitCode::kUsage, 0,
+      "redundancy \"{}\": {}; give mirror, parity, parity:M, evenodd or rs:K+M, for example rs:4+2", text,
+      why);
 }
 
 }  // namespace
@@ -34,7 +35,8 @@ Result<Scheme> parse_scheme(std::string_view text, unsigned data) {
     const auto k = number(more.substr(0, plus));
     const auto m = plus == more.npos ? std::nullopt : number(more.substr(plus + 1));
     if (!k || !m) return wrong(text, "K and M are numbers from 1 on");
-    if (data != 0 && *k != data) return wrong(text, fmt::format("K is {}, and there are {} blocks", *k, data));
+    if (data != 0 && *k != data)
+      return wrong(text, fmt::format("K is {}, and there are {} blocks", *k, data));
     scheme = {Kind::kReedSolomon, *k, *m};
   } else if (data == 0) {
     return wrong(text, "there is nothing to protect");

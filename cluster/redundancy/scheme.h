@@ -21,8 +21,8 @@ struct Scheme {
 
 inline constexpr unsigned kMostBlocks = 255;  // data and checks: what Reed-Solomon over bytes can number
 
-// "mirror", "parity", "parity:M" (M groups), "evenodd", "rs:K+M". data: how many blocks there are, 1 or more; what
-// rs says of K must be the same, 0 where K says it. Errors: kUsage, with the words that would do.
+// "mirror", "parity", "parity:M" (M groups), "evenodd", "rs:K+M". data: how many blocks there are, 1 or more;
+// what rs says of K must be the same, 0 where K says it. Errors: kUsage, with the words that would do.
 Result<Scheme> parse_scheme(std::string_view text, unsigned data);
 std::string scheme_name(const Scheme& scheme);
 // How many blocks may be lost, whichever they are.

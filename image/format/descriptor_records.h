@@ -170,11 +170,11 @@ struct SocketOptionDetail {
 };
 
 enum SocketLinkFlag : uint32_t {
-  kLinkPeerGone = 1u << 0,     // the other end is closed
-  kLinkOutside = 1u << 1,      // the other end is not in this process
-  kLinkUnaccepted = 1u << 2,   // the other end waits in the backlog of `listener`, at `position`
-  kLinkFileGone = 1u << 3,     // the path it is bound to leads to no file
-  kLinkError = 1u << 4,        // an error waits to be read: the other end has reset the connection
+  kLinkPeerGone = 1u << 0,    // the other end is closed
+  kLinkOutside = 1u << 1,     // the other end is not in this process
+  kLinkUnaccepted = 1u << 2,  // the other end waits in the backlog of `listener`, at `position`
+  kLinkFileGone = 1u << 3,    // the path it is bound to leads to no file
+  kLinkError = 1u << 4,       // an error waits to be read: the other end has reset the connection
 };
 
 // The other end of a socket, and what else its neighbours need to know.

@@ -7,8 +7,8 @@
 #include "base/sys.h"
 #include "image/format/checksum.h"
 #include "image/format/image_name.h"
-#include "job/format/job_name.h"
 #include "image/format/io_error.h"
+#include "job/format/job_name.h"
 
 namespace ckpt {
 

@@ -13,11 +13,11 @@
 #include <memory>
 
 #include "base/raii_fd.h"
-#include "image/read/reading_trust.h"
 #include "image/format/image_name.h"
 #include "image/format/io_error.h"
 #include "image/read/manifest.h"
 #include "image/read/reading_key.h"
+#include "image/read/reading_trust.h"
 
 namespace ckpt {
 

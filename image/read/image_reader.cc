@@ -97,9 +97,11 @@ void ImageReader::read_ahead() const {
   }
 }
 
-// A file can be as long as it says without being there: whoever wrote it has not spent what reading it would take.
+// A file can be as long as it says without being there: whoever wrote it has not spent what reading it would
+// take.
 Result<void> ImageReader::check_is_stored(uint64_t at, uint64_t bytes) const {
-  constexpr uint64_t kSmall = 64u << 20;  // bytes, of which a copy without what is zero may leave out any part
+  constexpr uint64_t kSmall =
+      64u << 20;  // bytes, of which a copy without what is zero may leave out any part
   constexpr uint64_t kLeastPart = 16;
   if (bytes <= kSmall || !stored_plainly()) return {};
   uint64_t stored = 0;
@@ -112,7 +114,8 @@ Result<void> ImageReader::check_is_stored(uint64_t at, uint64_t bytes) const {
     stored += static_cast<uint64_t>(hole - data);
     from = hole;
   }
-  return stored >= bytes / kLeastPart ? Result<void>() : damaged("next to nothing of a section is in the file", at);
+  return stored >= bytes / kLeastPart ? Result<void>()
+                                      : damaged("next to nothing of a section is in the file", at);
 }
 
 Result<std::unique_ptr<std::byte[]>> ImageReader::load_section(SectionKind kind, uint64_t offset,

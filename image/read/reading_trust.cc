@@ -24,8 +24,8 @@ Result<void> check(const struct stat& st, const char* kind, const std::string& p
   if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !(S_ISDIR(st.st_mode) && (st.st_mode & S_ISVTX) != 0)) {
     return make_error(
         ExitCode::kPermission, 0,
-        "{}{} may be written by others (mode {:o}), who then decide what it runs: chmod go-w, or --trust", kind,
-        shown.text, st.st_mode & 07777);
+        "{}{} may be written by others (mode {:o}), who then decide what it runs: chmod go-w, or --trust",
+        kind, shown.text, st.st_mode & 07777);
   }
   return {};
 }
@@ -38,7 +38,8 @@ Result<void> check_trust(int fd, const std::string& path) {
   struct stat st;
   if (!own_only) return {};
   if (fstat(fd, &st) != 0)
-    return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", shown_path(path.c_str()).text, errno_name(errno));
+    return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", shown_path(path.c_str()).text,
+                      errno_name(errno));
   CKPT_TRY(check(st, "", path));
   const size_t slash = path.rfind('/');
   return check_directory_trust(slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash));

@@ -1,9 +1,10 @@
 // Whose images this process opens: all, or only those that nobody else decides about.
 //
-// An image is a program: whoever can write it, an image below it, or the directory in which those are looked for, decides what
-// runs. So it is looked at before anything of the file is read.
+// An image is a program: whoever can write it, an image below it, or the directory in which those are looked
+// for, decides what runs. So it is looked at before anything of the file is read.
 //
-// Owner:     image (reading). Callers: main() of ckpt-restart, before any image is opened; then ImageReader::open().
+// Owner:     image (reading). Callers: main() of ckpt-restart, before any image is opened; then
+// ImageReader::open().
 #pragma once
 
 #include <string>
@@ -12,8 +13,8 @@
 
 namespace ckpt {
 
-// From now on an image is refused that belongs to another user but root, or that others may write, and so is one
-// in a directory of which that holds.
+// From now on an image is refused that belongs to another user but root, or that others may write, and so is
+// one in a directory of which that holds.
 void trust_own_images_only();
 
 // Of the open file, whose name is `path`.

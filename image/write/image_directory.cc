@@ -227,15 +227,17 @@ Result<void> check_image_directory(int fd, const char* path) {
   return {};
 }
 
-// The umask may have taken our own rights away, and with them the right to open it. By a descriptor that needs none: who
-// may rename what lies there must not have the mode of something else changed.
+// The umask may have taken our own rights away, and with them the right to open it. By a descriptor that
+// needs none: who may rename what lies there must not have the mode of something else changed.
 static void give_own_rights(const char* path) {
   const long made = sys::call(__NR_openat, static_cast<long>(AT_FDCWD), path,
                               long{O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC}, 0L);
   if (sys::failed(made)) return;
   const ScopedFd directory(static_cast<int>(made));
   struct stat st;
-  if (sys::failed(sys::call(__NR_fstat, made, &st)) || st.st_uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) return;
+  if (sys::failed(sys::call(__NR_fstat, made, &st)) ||
+      st.st_uid != static_cast<uint32_t>(sys::call(__NR_geteuid)))
+    return;
   char link[40];
   *fmt::format_to_n(link, sizeof(link) - 1, "/proc/thread-self/fd/{}", made).out = '\0';
   sys::call(__NR_chmod, link, 0700L);

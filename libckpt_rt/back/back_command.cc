@@ -53,8 +53,8 @@ void nanny(void* command) {
   sys::call(__NR_dup3, null, 0, 0);
   for (int fd : {1, 2}) sys::call(__NR_dup3, c.output, fd, 0);
   sys::call(__NR_close_range, 3L, UINT_MAX, 0L);
-  const long child = ckpt_clone_thread(CLONE_VM | CLONE_VFORK, c.stacks[1] + kStack, nullptr, nullptr, nullptr,
-                                       &execute, command);
+  const long child = ckpt_clone_thread(CLONE_VM | CLONE_VFORK, c.stacks[1] + kStack, nullptr, nullptr,
+                                       nullptr, &execute, command);
   if (sys::failed(child)) c.error = child;
   sys::call(__NR_exit_group, 0L);
 }
@@ -62,7 +62,8 @@ void nanny(void* command) {
 // Beside the library's directory, as they are installed and as they are built.
 bool find_command(Command& c) {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&ckpt_restart_entry), &info) == 0 || info.dli_fname == nullptr) return false;
+  if (dladdr(reinterpret_cast<const void*>(&ckpt_restart_entry), &info) == 0 || info.dli_fname == nullptr)
+    return false;
   std::string_view directory(info.dli_fname);
   const size_t slash = directory.rfind('/');
   directory = slash == directory.npos ? "." : directory.substr(0, slash);
@@ -84,7 +85,8 @@ Error understand(char* text, size_t length) {
   if (words.starts_with("ckpt: ")) words.remove_prefix(6);
   while (!words.empty() && words.back() == '\n') words.remove_suffix(1);
   if (code <= 0 || code >= 127) code = static_cast<int>(ExitCode::kInternal);
-  return make_error(static_cast<ExitCode>(code), 0, "{}", words.empty() ? "ckpt back could not be run" : words);
+  return make_error(static_cast<ExitCode>(code), 0, "{}",
+                    words.empty() ? "ckpt back could not be run" : words);
 }
 
 }  // namespace
@@ -107,8 +109,10 @@ Error go_back_by_command(const char* image) {
   *fmt::format_to_n(c.pid, sizeof(c.pid) - 1, "{}", library.pid).out = '\0';
   if (image != nullptr) std::memcpy(c.image, image, std::strlen(image) + 1);
   *fmt::format_to_n(c.path, sizeof(c.path) - 1, "PATH=/usr/bin:/bin").out = '\0';
-  *fmt::format_to_n(c.key, sizeof(c.key) - 1, "CKPT_KEY_FILE={}", static_cast<const char*>(library.key_file)).out = '\0';
-  static char shell[] = "sh", option[] = "-c", script[] = "\"$0\" back \"$@\" 2>&1 >/dev/null; echo \"exit $?\"";
+  *fmt::format_to_n(c.key, sizeof(c.key) - 1, "CKPT_KEY_FILE={}", static_cast<const char*>(library.key_file))
+       .out = '\0';
+  static char shell[] = "sh", option[] = "-c",
+              script[] = "\"$0\" back \"$@\" 2>&1 >/dev/null; echo \"exit $?\"";
   char* const argv[] = {shell, option, script, c.program_path, c.pid, image != nullptr ? c.image : nullptr};
   std::memcpy(c.argv, argv, sizeof(argv));  // the rest is zero: its end
   c.environment[0] = c.path;
@@ -116,14 +120,17 @@ Error go_back_by_command(const char* image) {
 
   int ends[2];
   if (long r = sys::call(__NR_pipe2, ends, O_CLOEXEC); sys::failed(r))
-    return make_error(ExitCode::kSystem, static_cast<int>(r), "no pipe for ckpt back ({})", errno_name(static_cast<int>(r)));
+    return make_error(ExitCode::kSystem, static_cast<int>(r), "no pipe for ckpt back ({})",
+                      errno_name(static_cast<int>(r)));
   ScopedFd reading(ends[0]), writing(ends[1]);
-  const long high = sys::call(__NR_fcntl, writing.get(), static_cast<long>(F_DUPFD_CLOEXEC), static_cast<long>(kFirstFd));
+  const long high =
+      sys::call(__NR_fcntl, writing.get(), static_cast<long>(F_DUPFD_CLOEXEC), static_cast<long>(kFirstFd));
   if (!sys::failed(high)) writing.reset(static_cast<int>(high));
   c.output = writing.get();
   uint64_t all = ~0ull, before = 0;
   sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, 8L);
-  const long child = ckpt_clone_thread(CLONE_VM | CLONE_VFORK, c.stacks[0] + kStack, nullptr, nullptr, nullptr, &nanny, &c);
+  const long child =
+      ckpt_clone_thread(CLONE_VM | CLONE_VFORK, c.stacks[0] + kStack, nullptr, nullptr, nullptr, &nanny, &c);
   int status = 0;
   while (!sys::failed(child) && sys::call(__NR_wait4, child, &status, __WCLONE, 0L) == -EINTR) {
   }
@@ -131,7 +138,8 @@ Error go_back_by_command(const char* image) {
   writing.reset();
   const long failed = sys::failed(child) ? child : c.error;
   if (failed != 0)
-    return make_error(ExitCode::kSystem, static_cast<int>(failed), "ckpt back cannot be started ({})", errno_name(static_cast<int>(failed)));
+    return make_error(ExitCode::kSystem, static_cast<int>(failed), "ckpt back cannot be started ({})",
+                      errno_name(static_cast<int>(failed)));
   char text[1024];
   size_t length = 0;
   for (;;) {

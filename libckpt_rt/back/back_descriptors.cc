@@ -21,13 +21,15 @@ constexpr uint32_t kAtOnce = 64;  // descriptors in one message
 Result<void> BackRun::receive_descriptors() {
   if (head_.received == 0) return {};
   received_ = static_cast<int*>(arena_.allocate(head_.received * sizeof(int)));
-  if (received_ == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of descriptors");
+  if (received_ == nullptr)
+    return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of descriptors");
   threads_.run_on(*threads_.executor(), &receive_on_thread, this);
   if (descriptor_error_ == 0) return {};
-  return make_error(ExitCode::kUnavailable, static_cast<int>(descriptor_error_),
-                    "descriptors that were closed since cannot be handed over ({}): raise ulimit -n; the program goes "
-                    "on as it was",
-                    errno_name(static_cast<int>(descriptor_error_)));
+  return make_error(
+      ExitCode::kUnavailable, static_cast<int>(descriptor_error_),
+      "descriptors that were closed since cannot be handed over ({}): raise ulimit -n; the program goes "
+      "on as it was",
+      errno_name(static_cast<int>(descriptor_error_)));
 }
 
 void BackRun::receive_on_thread(void* self) {
@@ -38,7 +40,8 @@ void BackRun::receive_on_thread(void* self) {
     if (sys::failed(fd)) return fd;
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    auto end = fmt::format_to_n(address.sun_path + 1, sizeof(address.sun_path) - 1, "ckpt_back.{:016x}", run.head_.cookie);
+    auto end = fmt::format_to_n(address.sun_path + 1, sizeof(address.sun_path) - 1, "ckpt_back.{:016x}",
+                                run.head_.cookie);
     const size_t length = offsetof(sockaddr_un, sun_path) + 1 + end.size;
     if (long r = sys::call(__NR_connect, fd, &address, length); r != 0) return r;
     while (got < run.head_.received) {
@@ -60,7 +63,8 @@ void BackRun::receive_on_thread(void* self) {
         int low;
         std::memcpy(&low, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
         // Out of the way of the numbers that are to be filled.
-        const long high = sys::call(__NR_fcntl, low, static_cast<long>(F_DUPFD_CLOEXEC), long{run.head_.first_free});
+        const long high =
+            sys::call(__NR_fcntl, low, static_cast<long>(F_DUPFD_CLOEXEC), long{run.head_.first_free});
         sys::call(__NR_close, low);
         if (sys::failed(high)) return high;
         run.received_[got++] = static_cast<int>(high);
@@ -81,7 +85,8 @@ void BackRun::change_descriptors() {
 
 void BackRun::change_on_thread(void* self) {
   auto& run = *static_cast<BackRun*>(self);
-  for (const BackDescriptorOp& op : run.list<BackDescriptorOp>(run.head_.descriptors, run.head_.descriptor_count)) {
+  for (const BackDescriptorOp& op :
+       run.list<BackDescriptorOp>(run.head_.descriptors, run.head_.descriptor_count)) {
     if (run.change_descriptor(op)) continue;
     run.descriptor_at_ = static_cast<uint64_t>(op.fd);
     break;
@@ -138,7 +143,8 @@ bool BackRun::change_descriptor(const BackDescriptorOp& op) {
     case BackDescriptor::kPipe: {
       char scratch[4096];
       for (int waiting = 0; sys::call(__NR_ioctl, op.a, FIONREAD, &waiting) == 0 && waiting > 0;) {
-        const auto part = static_cast<size_t>(waiting) < sizeof(scratch) ? static_cast<size_t>(waiting) : sizeof(scratch);
+        const auto part =
+            static_cast<size_t>(waiting) < sizeof(scratch) ? static_cast<size_t>(waiting) : sizeof(scratch);
         if (sys::call(__NR_read, op.a, scratch, part) <= 0) break;
       }
       for (uint64_t done = 0; done < op.bytes && r >= 0;) {

@@ -63,8 +63,8 @@ void BackRun::change_one(const BackMemoryOp& op) {
   die("an unknown order", -EINVAL, op.start);
 }
 
-// By the kernel: where memory cannot be written a thread would get a signal. What is read-only, or unreadable, only
-// the other way reaches.
+// By the kernel: where memory cannot be written a thread would get a signal. What is read-only, or
+// unreadable, only the other way reaches.
 void BackRun::put(uint64_t address, const std::byte* from, uint64_t bytes) {
   cost_.bytes += bytes;
   if (!filtered_) {

@@ -31,7 +31,9 @@ Error no_room() {
                     "no address space left to go back in; raise the limit (ulimit -v)");
 }
 
-Error hung_up() { return make_error(ExitCode::kUnavailable, 0, "the asker hung up; the program goes on as it was"); }
+Error hung_up() {
+  return make_error(ExitCode::kUnavailable, 0, "the asker hung up; the program goes on as it was");
+}
 
 long receive(int socket, void* to, size_t bytes) {
   long got;
@@ -70,11 +72,12 @@ Result<BackReply> BackRun::ask(const BackMessage& message) {
 // Never again runs anything of the program: what it would see is partly of then, partly of now.
 void BackRun::die(const char* what, long error, uint64_t where) {
   char text[320];
-  const auto end = fmt::format_to_n(text, sizeof(text) - 1,
-                                    "error {} half of the program was put back already when {} failed at {:#x} ({}): it "
-                                    "was killed; restart it from an image with ckpt-restart\n",
-                                    static_cast<int>(ExitCode::kInternal), what, where,
-                                    error < 0 ? errno_name(static_cast<int>(-error)) : "no error");
+  const auto end =
+      fmt::format_to_n(text, sizeof(text) - 1,
+                       "error {} half of the program was put back already when {} failed at {:#x} ({}): it "
+                       "was killed; restart it from an image with ckpt-restart\n",
+                       static_cast<int>(ExitCode::kInternal), what, where,
+                       error < 0 ? errno_name(static_cast<int>(-error)) : "no error");
   const size_t n = end.size < sizeof(text) - 1 ? end.size : sizeof(text) - 1;
   sys::call(__NR_sendto, socket_, text, n, MSG_NOSIGNAL, 0L, 0L);
   const long dir = sys::call(__NR_openat, AT_FDCWD, directory_, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
@@ -104,9 +107,10 @@ Result<void> BackRun::take_order() {
                       "that image is of another run of a program; ckpt ls shows which are of this one");
   }
   if (order_.restart_state != reinterpret_cast<uint64_t>(&library)) {
-    return make_error(ExitCode::kIncompatible, 0,
-                      "the image was taken with another build of libckpt_rt.so, or with the library at another place; "
-                      "restart it with ckpt-restart");
+    return make_error(
+        ExitCode::kIncompatible, 0,
+        "the image was taken with another build of libckpt_rt.so, or with the library at another place; "
+        "restart it with ckpt-restart");
   }
   return {};
 }
@@ -114,9 +118,9 @@ Result<void> BackRun::take_order() {
 void BackRun::own_ranges() {
   own_ = ArenaVector<AddrRange>(arena_);
   const Addr window = Addr::of(window_);
-  for (AddrRange r : {library.agent.block(), library.fault_handler.block(), library.writer.block(),
-                      library.engine.block(), arena_.range(), AddrRange{window, window + window_bytes_},
-                      guard::own_range()}) {
+  for (AddrRange r :
+       {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(),
+        arena_.range(), AddrRange{window, window + window_bytes_}, guard::own_range()}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
   const size_t mine = own_.size();
@@ -142,13 +146,14 @@ Result<void> BackRun::prepare() {
   cost_.watched = watch_ != nullptr ? 1 : 0;
   if (!arena_.reserve(kListBytes, kNear)) return no_room();
   window_bytes_ = kBackDataAt + order_.data_bytes;
-  const long p = sys::call(__NR_mmap, kWindowNear, window_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-                           window_fd_, 0L);
+  const long p = sys::call(__NR_mmap, kWindowNear, window_bytes_, PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_NORESERVE, window_fd_, 0L);
   if (sys::failed(p)) return no_room();
   window_ = reinterpret_cast<std::byte*>(p);
   plan_ = window_ + kBackMetaBytes;
   data_ = window_ + kBackDataAt;
-  memory_fd_ = static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/mem", O_RDWR | O_CLOEXEC, 0L));
+  memory_fd_ =
+      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/mem", O_RDWR | O_CLOEXEC, 0L));
   if (memory_fd_ < 0) {
     return make_error(ExitCode::kSystem, memory_fd_, "cannot open /proc/thread-self/mem ({}); mount /proc",
                       errno_name(memory_fd_));
@@ -203,15 +208,17 @@ void BackRun::ends(Part part) { part_ends_ns_[part] = now_ns(); }
 
 void BackRun::log_parts() {
   int64_t us[kParts];
-  for (int64_t i = 0, before = began_ns_; i < kParts; before = part_ends_ns_[i++]) us[i] = (part_ends_ns_[i] - before) / 1000;
+  for (int64_t i = 0, before = began_ns_; i < kParts; before = part_ends_ns_[i++])
+    us[i] = (part_ends_ns_[i] - before) / 1000;
   auto directory = open_image_directory(directory_);
   if (!directory.ok()) return;
   log_format(directory->get(),
-             "back at checkpoint {}{}, pause {} us: threads {}, description {}, unwritten {}, plan {}, parking {}, files {}, "
+             "back at checkpoint {}{}, pause {} us: threads {}, description {}, unwritten {}, plan {}, "
+             "parking {}, files {}, "
              "memory {}, library and descriptors {}, threads {}; {} bytes put back",
-             order_.sequence, cost_.watched != 0 ? " (what was written since)" : "", cost_.pause_ns / 1000, us[kThreads],
-             us[kDescription], us[kUnwritten], us[kPlan], us[kParked], us[kCommitted], us[kMemory], us[kLibrary], us[kRest],
-             cost_.bytes);
+             order_.sequence, cost_.watched != 0 ? " (what was written since)" : "", cost_.pause_ns / 1000,
+             us[kThreads], us[kDescription], us[kUnwritten], us[kPlan], us[kParked], us[kCommitted],
+             us[kMemory], us[kLibrary], us[kRest], cost_.bytes);
 }
 
 Result<BackCost> BackRun::run() {

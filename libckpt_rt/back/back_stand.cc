@@ -17,7 +17,8 @@ namespace ckpt {
 namespace {
 
 Error no_lists() {
-  return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the program; the program goes on as it was");
+  return make_error(ExitCode::kInternal, ENOMEM,
+                    "no memory to describe the program; the program goes on as it was");
 }
 
 // May a thread be made with an id of our choice?
@@ -137,11 +138,12 @@ Result<void> BackRun::make_threads() {
     if (threads_.find(tid) != nullptr) continue;
     const long r = threads_.create(tid);
     if (r != 0) {
-      return make_error(ExitCode::kUnavailable, static_cast<int>(r),
-                        "thread {} has ended since the checkpoint and cannot be made again ({}): {}; the program goes on "
-                        "as it was",
-                        tid, errno_name(static_cast<int>(r)),
-                        r == -EPERM ? "that takes CAP_CHECKPOINT_RESTORE" : "its id is in use, or a limit is reached");
+      return make_error(
+          ExitCode::kUnavailable, static_cast<int>(r),
+          "thread {} has ended since the checkpoint and cannot be made again ({}): {}; the program goes on "
+          "as it was",
+          tid, errno_name(static_cast<int>(r)),
+          r == -EPERM ? "that takes CAP_CHECKPOINT_RESTORE" : "its id is in use, or a limit is reached");
     }
     ++cost_.made;
   }

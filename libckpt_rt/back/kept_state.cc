@@ -18,7 +18,8 @@ RawThread* const kThreads[] = {&library.agent, &library.fault_handler, &library.
 }
 
 void KeptState::keep() {
-  for (size_t i = 0; i < std::size(kThreads); ++i) std::memcpy(static_cast<void*>(&threads_[i]), kThreads[i], sizeof(RawThread));
+  for (size_t i = 0; i < std::size(kThreads); ++i)
+    std::memcpy(static_cast<void*>(&threads_[i]), kThreads[i], sizeof(RawThread));
   statistics_ = statistics::read();
   std::memcpy(static_cast<void*>(&compression_), &library.compression, sizeof(compression_));
   settings_ = library.settings;
@@ -32,7 +33,8 @@ void KeptState::keep() {
 }
 
 void KeptState::put_in(Watch* watch) {
-  for (size_t i = 0; i < std::size(kThreads); ++i) std::memcpy(static_cast<void*>(kThreads[i]), &threads_[i], sizeof(RawThread));
+  for (size_t i = 0; i < std::size(kThreads); ++i)
+    std::memcpy(static_cast<void*>(kThreads[i]), &threads_[i], sizeof(RawThread));
   statistics::reset_after_restart();
   statistics::put_back(statistics_);
   std::memcpy(static_cast<void*>(&library.compression), &compression_, sizeof(compression_));

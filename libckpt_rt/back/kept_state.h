@@ -1,7 +1,8 @@
-// What of the library's data is of this machine and this moment, and not of the program: it stays what it is when
-// the memory of a checkpoint is put back under us.
+// What of the library's data is of this machine and this moment, and not of the program: it stays what it is
+// when the memory of a checkpoint is put back under us.
 //
-// Owner:     BackRun, in its arena. Callers: the agent, the program's threads parked, while it serves the faults of
+// Owner:     BackRun, in its arena. Callers: the agent, the program's threads parked, while it serves the
+// faults of
 //            the watch, if there is one: nobody else uses the library's data then.
 // Rule:      whatever restart_entry.cc resets is here, or is reset here as there.
 #pragma once
@@ -16,8 +17,8 @@ namespace ckpt {
 class KeptState {
  public:
   void keep();
-  // The library's data is as at the checkpoint: our part of it is put in again, and the stop, the gate and whatever
-  // else is over for the threads that will go on is reset. watch: stays kept, or nullptr.
+  // The library's data is as at the checkpoint: our part of it is put in again, and the stop, the gate and
+  // whatever else is over for the threads that will go on is reset. watch: stays kept, or nullptr.
   void put_in(Watch* watch);
 
  private:

@@ -59,7 +59,8 @@ Result<void> ParkedThreads::reserve(Arena& arena, size_t threads) {
   arena_ = &arena;
   threads_ = ArenaVector<Thread*>(arena);
   if (!threads_.reserve(threads))
-    return make_error(ExitCode::kInternal, ENOMEM, "no address space left for the threads; raise the limit (ulimit -v)");
+    return make_error(ExitCode::kInternal, ENOMEM,
+                      "no address space left for the threads; raise the limit (ulimit -v)");
   return {};
 }
 

@@ -1,8 +1,8 @@
 // Threads of the program that have left their stacks, while the memory under them is put back.
 //
-// A stopped thread stands in our signal handler, on a stack of the program. A parked one waits on a stack of ours
-// and touches nothing else: no memory of the program, no thread-local storage, no word of the library's data. The
-// kernel knows no word of its either (rseq, robust list, clear_child_tid), which it would write to.
+// A stopped thread stands in our signal handler, on a stack of the program. A parked one waits on a stack of
+// ours and touches nothing else: no memory of the program, no thread-local storage, no word of the library's
+// data. The kernel knows no word of its either (rseq, robust list, clear_child_tid), which it would write to.
 //
 //   stopped ──park()──► parked ──unpark()──► stopped              nothing has happened
 //                          │ ──end()──► gone                      born since the checkpoint
@@ -24,7 +24,7 @@ class ParkedThreads {
   struct Thread {
     int tid = 0;
     bool leader = false;
-    ThreadSlot* stopped = nullptr;   // where it stood; nullptr: made by create()
+    ThreadSlot* stopped = nullptr;     // where it stood; nullptr: made by create()
     const ThreadSlot* slot = nullptr;  // resume(): as what it goes on
     FutexWord order{0}, done{0};
     void (*work)(void*) = nullptr;
@@ -50,8 +50,8 @@ class ParkedThreads {
   Thread* find(int tid);
   std::span<Thread* const> threads() const { return threads_.span(); }
 
-  // Each thread that has a slot goes on as it says, when all are ready: then before_go(argument) is called on the
-  // executor. Returns when none uses our memory any more. The LibraryNotes.
+  // Each thread that has a slot goes on as it says, when all are ready: then before_go(argument) is called on
+  // the executor. Returns when none uses our memory any more. The LibraryNotes.
   uint32_t resume(void (*before_go)(void*), void* argument);
 
  private:

@@ -14,9 +14,9 @@ namespace ckpt {
 
 int open_log(int dir_fd, int flags) {
   // Without O_NONBLOCK a FIFO of that name would wait for somebody who reads it.
-  ScopedFd fd(static_cast<int>(
-      sys::call(__NR_openat, dir_fd, "ckpt_rt.log",
-                O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | flags, 0600)));
+  ScopedFd fd(static_cast<int>(sys::call(
+      __NR_openat, dir_fd, "ckpt_rt.log",
+      O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | flags, 0600)));
   struct stat st;
   if (!fd.valid() || sys::failed(sys::call(__NR_fstat, fd.get(), &st)) || !S_ISREG(st.st_mode)) return -1;
   return fd.release();

@@ -48,8 +48,8 @@ void end_absence();
 // Restart, forked child: no agent exists. In a restart the request that the image was taken for is
 // answered.
 void reset(uint32_t generation);
-// Around putting the program's memory back while the agent runs (docs/back.md): what is waiting stays, and the
-// request that the image was taken for is answered. Called by the agent, the program's threads parked.
+// Around putting the program's memory back while the agent runs (docs/back.md): what is waiting stays, and
+// the request that the image was taken for is answered. Called by the agent, the program's threads parked.
 struct Kept {
   Request ring[16];
   uint32_t head, count;

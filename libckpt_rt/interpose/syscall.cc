@@ -1,4 +1,5 @@
-// syscall(2), for those numbers whose libc functions this room interposes. No cancellation points, as in libc.
+// syscall(2), for those numbers whose libc functions this room interposes. No cancellation points, as in
+// libc.
 #include <linux/futex.h>
 #include <sys/mman.h>
 

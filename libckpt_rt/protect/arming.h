@@ -99,8 +99,8 @@ class Arming {
   // Pages that are not to be protected after all; their being in the image is the caller's business.
   void release(AddrRange pages);
 
-  // Between checkpoints: the memory that is as it was at the last one, in address order. sure: the threads stand,
-  // and the kernel is asked whether its protection has held; without that a hint.
+  // Between checkpoints: the memory that is as it was at the last one, in address order. sure: the threads
+  // stand, and the kernel is asked whether its protection has held; without that a hint.
   Result<void> list_unwritten(bool sure, ArenaVector<AddrRange>& unwritten);
 
   void fault(Addr a);

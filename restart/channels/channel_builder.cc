@@ -52,7 +52,8 @@ void read_messages(ChannelSocket& s) {
         m.detail = d;
         Blob at = rest;
         const uint64_t padded = (uint64_t{d.address_len} + 3) & ~uint64_t{3};
-        if (!read_name(at, d.address_len, m.sender) || padded + uint64_t{d.file_count} * 4 > rest.size()) return;
+        if (!read_name(at, d.address_len, m.sender) || padded + uint64_t{d.file_count} * 4 > rest.size())
+          return;
         ByteReader reader(rest.subspan(padded));
         for (uint32_t i = 0; i < d.file_count; ++i) m.files.push_back(reader.get<uint32_t>());
         s.messages.push_back(std::move(m));
@@ -97,7 +98,8 @@ std::string SocketName::text() const {
 void ChannelBuilder::add(int member, const ImageMeta& meta, const std::map<uint64_t, int>& others) {
   for (const auto& file : meta.open_files) {
     const auto kind = static_cast<OpenFileKind>(file.record.kind);
-    if (kind != OpenFileKind::kSocketPair && kind != OpenFileKind::kSocket && kind != OpenFileKind::kConnection)
+    if (kind != OpenFileKind::kSocketPair && kind != OpenFileKind::kSocket &&
+        kind != OpenFileKind::kConnection)
       continue;
     if (others.count(file.record.object) != 0) continue;
     auto known = by_object_.find(file.record.object);
@@ -226,8 +228,8 @@ Result<void> ChannelBuilder::bind_name(ChannelSocket& s, int fd, const SocketNam
   if (bind(fd, name.get(), name.length) == 0) return {};
   const int e = errno;
   if (path && (e == ENOENT || e == ENOTDIR)) {
-    // Its directory is gone: nobody can find it by that name, here or before. A name of the kernel's choice, for only a
-    // socket with a name can listen.
+    // Its directory is gone: nobody can find it by that name, here or before. A name of the kernel's choice,
+    // for only a socket with a name can listen.
     say("{}: the directory of its name {} is gone: it has no such name now", describe(s), text);
     unlink_after = false;
     sockaddr none{};
@@ -235,10 +237,11 @@ Result<void> ChannelBuilder::bind_name(ChannelSocket& s, int fd, const SocketNam
     if (s.detail.backlog >= 0) (void)!bind(fd, &none, sizeof(none.sa_family));
     return {};
   }
-  return make_error(e == EACCES || e == EPERM ? ExitCode::kPermission : ExitCode::kUnavailable, e,
-                    "{}: {} cannot be taken again ({}): end the program that has it; connections of the killed "
-                    "program without SO_REUSEADDR hold it for a minute",
-                    describe(s), text, errno_name(e));
+  return make_error(
+      e == EACCES || e == EPERM ? ExitCode::kPermission : ExitCode::kUnavailable, e,
+      "{}: {} cannot be taken again ({}): end the program that has it; connections of the killed "
+      "program without SO_REUSEADDR hold it for a minute",
+      describe(s), text, errno_name(e));
 }
 
 Result<void> ChannelBuilder::connect() {

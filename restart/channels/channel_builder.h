@@ -2,13 +2,14 @@
 // waited in it.
 //
 // Owner:     restart. One builder for one restore.
-// Callers:   restart/descriptors (one member), and who restores a job (all members): one thread, in this order:
+// Callers:   restart/descriptors (one member), and who restores a job (all members): one thread, in this
+// order:
 //              add       for every member
 //              connect   every socket is there, with its name and its other end
 //              fill      when other open files are there too: messages, ends of streams, options
 //              finish    closes the builder's own descriptors
-//            find gives the descriptor of a member's open file between connect and finish; the caller makes its
-//            own of it (dup3, SCM_RIGHTS, fork).
+//            find gives the descriptor of a member's open file between connect and finish; the caller makes
+//            its own of it (dup3, SCM_RIGHTS, fork).
 // Never:     leaves a descriptor below WorkingFds::first(). Sends a byte to anybody outside of the members.
 #pragma once
 
@@ -59,8 +60,8 @@ struct ChannelSocket {
   ChannelSocket* peer = nullptr;      // of this job
   ChannelSocket* listener = nullptr;  // waits there to be accepted
   int fd = -1;                        // parked
-  int far_end = -1;                   // parked: instead of a peer that is gone or outside, until fill() is done
-  bool unlink_name = false;           // its path had no file any more
+  int far_end = -1;          // parked: instead of a peer that is gone or outside, until fill() is done
+  bool unlink_name = false;  // its path had no file any more
   bool is(int domain, int type) const { return detail.domain == domain && detail.type == type; }
   bool is_tcp() const {
     return detail.domain != AF_UNIX && detail.type == SOCK_STREAM && detail.protocol == IPPROTO_TCP;

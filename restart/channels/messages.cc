@@ -60,7 +60,8 @@ Result<void> ChannelBuilder::send_one(ChannelSocket& to, int from, const SocketN
   ucred who{message.detail.pid, message.detail.uid, message.detail.gid};
   const size_t without = header.msg_controllen;
   if ((message.detail.flags & kMessageCredentials) != 0) add_control(SCM_CREDENTIALS, &who, sizeof(who));
-  const int flags = MSG_DONTWAIT | MSG_NOSIGNAL | ((message.detail.flags & kMessageUrgent) != 0 ? MSG_OOB : 0);
+  const int flags =
+      MSG_DONTWAIT | MSG_NOSIGNAL | ((message.detail.flags & kMessageUrgent) != 0 ? MSG_OOB : 0);
   size_t first = 0;
   for (uint64_t left = message.detail.length, sent_once = 0; left != 0 || sent_once == 0;) {
     header.msg_iov = parts.data() + first;
@@ -130,7 +131,8 @@ Result<int> ChannelBuilder::sender_of(ChannelSocket& to, const ChannelMessage& m
     bool unlink_after = false;
     auto bound = bind_name(to, own.get(), m.sender, unlink_after);
     if (unlink_after) left_over_names_.push_back(m.sender.text());
-    if (!bound.ok()) say("{}: a message in it comes from nobody now ({})", describe(to), bound.error().message());
+    if (!bound.ok())
+      say("{}: a message in it comes from nobody now ({})", describe(to), bound.error().message());
     return own.get();
   }
   set_int(own.get(), SOL_SOCKET, SO_REUSEADDR, 1);

@@ -77,8 +77,8 @@ void make_room(int fd) {
 void make_stream_room(int receiver) { set_int(receiver, SOL_SOCKET, SO_RCVLOWAT, 1 << 30); }
 
 void set_early_options(int fd, const ChannelSocket& s) {
-  // A TCP port may wait: connections of the killed program hold it for a minute, unless both they and this socket say
-  // that this is no matter. A port that somebody else listens on is refused all the same.
+  // A TCP port may wait: connections of the killed program hold it for a minute, unless both they and this
+  // socket say that this is no matter. A port that somebody else listens on is refused all the same.
   set_int(fd, SOL_SOCKET, SO_REUSEADDR, s.is_tcp() ? 1 : s.detail.reuse_address);
   set_int(fd, SOL_SOCKET, SO_REUSEPORT, s.detail.reuse_port);
   if (s.detail.domain == AF_INET6) set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, s.detail.ipv6_only);

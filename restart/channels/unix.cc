@@ -129,7 +129,8 @@ Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketN
   return accepted;
 }
 
-Result<void> ChannelBuilder::connect_by_name(ChannelSocket& client, ChannelSocket* server, const SocketName& at) {
+Result<void> ChannelBuilder::connect_by_name(ChannelSocket& client, ChannelSocket* server,
+                                             const SocketName& at) {
   auto accepted = connect_to(client, at, true);
   if (!accepted.ok()) return accepted.error();
   return park(*server, std::move(*accepted));

@@ -79,14 +79,16 @@ int process_of(std::string_view path, std::string_view* rest) {
   return pid;
 }
 
-// The program may have opened it with rights that it gave up, or was handed it open: its user is no answer then.
+// The program may have opened it with rights that it gave up, or was handed it open: its user is no answer
+// then.
 std::string who_may_open(const std::string& path) {
   struct stat st;
-  if (stat(path.c_str(), &st) != 0) return "it lies where this user may not look; restart as root or as one who may";
+  if (stat(path.c_str(), &st) != 0)
+    return "it lies where this user may not look; restart as root or as one who may";
   const passwd* owner = getpwuid(st.st_uid);
   return fmt::format("it belongs to user {}{}{} (mode {:o}); restart as one who may open it so, or let {} do",
-                     st.st_uid, owner != nullptr ? ", " : "", owner != nullptr ? owner->pw_name : "", st.st_mode & 07777,
-                     geteuid());
+                     st.st_uid, owner != nullptr ? ", " : "", owner != nullptr ? owner->pw_name : "",
+                     st.st_mode & 07777, geteuid());
 }
 
 }  // namespace

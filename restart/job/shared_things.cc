@@ -134,12 +134,13 @@ class Gatherer {
     for (size_t m = 0; m < members(); ++m) {
       if (!has_image(m)) continue;
       for (const ParsedOpenFile& f : meta(m).open_files) {
-        for_each_detail<SocketMessageDetail>(
-            f, OpenFileDetail::kSocketMessage, [&](const SocketMessageDetail& d, Blob rest) {
-              ByteReader reader(rest);
-              reader.take((size_t{d.address_len} + 3) & ~size_t{3});
-              for (uint32_t i = 0; i < d.file_count && reader.ok(); ++i) files.insert({m, reader.get<uint32_t>()});
-            });
+        for_each_detail<SocketMessageDetail>(f, OpenFileDetail::kSocketMessage,
+                                             [&](const SocketMessageDetail& d, Blob rest) {
+                                               ByteReader reader(rest);
+                                               reader.take((size_t{d.address_len} + 3) & ~size_t{3});
+                                               for (uint32_t i = 0; i < d.file_count && reader.ok(); ++i)
+                                                 files.insert({m, reader.get<uint32_t>()});
+                                             });
       }
     }
     return files;
@@ -157,10 +158,11 @@ class Gatherer {
       for (const DescriptorRecord& d : meta(m).descriptors) {
         const ParsedOpenFile* f = meta(m).open_file(d.open_file);
         if (d.fd > 2 || f == nullptr || !is_socket(*f)) continue;
-        for_each_detail<SocketLinkDetail>(*f, OpenFileDetail::kSocketLink, [&](const SocketLinkDetail& l, Blob) {
-          if ((l.flags & kLinkOutside) != 0 && here.count(l.peer) == 0 && here.count(l.listener) == 0)
-            lone_pipes_[f->record.object] = std::max(lone_pipes_[f->record.object], d.fd == 2 ? 1 : d.fd);
-        });
+        for_each_detail<SocketLinkDetail>(
+            *f, OpenFileDetail::kSocketLink, [&](const SocketLinkDetail& l, Blob) {
+              if ((l.flags & kLinkOutside) != 0 && here.count(l.peer) == 0 && here.count(l.listener) == 0)
+                lone_pipes_[f->record.object] = std::max(lone_pipes_[f->record.object], d.fd == 2 ? 1 : d.fd);
+            });
       }
     }
   }
@@ -179,7 +181,8 @@ class Gatherer {
         const bool shared = group != group_of_.end();
         if (shared && !done.insert(group->second).second) continue;
         // What is ckpt-restart's own each takes for itself.
-        const bool wanted = !is_restarters(f) && lone_pipes_.count(f.record.object) == 0 && (shared || of_object || in_flight.count(self) != 0);
+        const bool wanted = !is_restarters(f) && lone_pipes_.count(f.record.object) == 0 &&
+                            (shared || of_object || in_flight.count(self) != 0);
         if (!wanted && kind_of(f) != OpenFileKind::kRegular) continue;
         add_file(m, f, shared ? shared_[group->second] : std::vector<FileOfMember>{self}, wanted);
       }

@@ -1,5 +1,6 @@
-/* Many threads that do next to nothing: each sleeps and reads eight bytes from a pipe of its own, into memory that is being
- * saved. crowd THREADS: says "up", then answers each line with how many rounds they have made. */
+/* Many threads that do next to nothing: each sleeps and reads eight bytes from a pipe of its own, into memory
+ * that is being saved. crowd THREADS: says "up", then answers each line with how many rounds they have made.
+ */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -17,7 +18,8 @@ static void* work(void* memory) {
   if (pipe(ends) != 0) return NULL;
   const struct timespec pause = {0, 200000000};
   for (int i = 0; nanosleep(&pause, NULL) == 0; ++i) {
-    if (write(ends[1], &i, 4) != 4 || read(ends[0], (char*)memory + i % (kBytes / kPage) * kPage, 4) != 4) break;
+    if (write(ends[1], &i, 4) != 4 || read(ends[0], (char*)memory + i % (kBytes / kPage) * kPage, 4) != 4)
+      break;
     __atomic_fetch_add(&rounds, 1, __ATOMIC_RELAXED);
   }
   return NULL;
@@ -26,7 +28,9 @@ static void* work(void* memory) {
 int main(int argc, char** argv) {
   const long threads = argc > 1 ? atol(argv[1]) : 1;
   struct rlimit files = {2 * (rlim_t)threads + 100, 2 * (rlim_t)threads + 100}, have;
-  if (getrlimit(RLIMIT_NOFILE, &have) == 0 && have.rlim_cur < files.rlim_cur && setrlimit(RLIMIT_NOFILE, &files) != 0) return 2;
+  if (getrlimit(RLIMIT_NOFILE, &have) == 0 && have.rlim_cur < files.rlim_cur &&
+      setrlimit(RLIMIT_NOFILE, &files) != 0)
+    return 2;
   char* memory = malloc((size_t)threads * kBytes);
   memset(memory, 1, (size_t)threads * kBytes);
   pthread_attr_t small;

@@ -1,5 +1,5 @@
-/* A program that has forbidden itself something: tsc (to read the time stamp counter), strict (all system calls but four),
- * beside (a second thread has, strictly). Answers each line with their number. */
+/* A program that has forbidden itself something: tsc (to read the time stamp counter), strict (all system
+ * calls but four), beside (a second thread has, strictly). Answers each line with their number. */
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
@@ -29,7 +29,8 @@ int main(int argc, char** argv) {
     ends[1] = pipes[0][1];
     pthread_t thread;
     char byte;
-    if (pthread_create(&thread, NULL, sleep_strictly, ends) != 0 || read(pipes[0][0], &byte, 1) != 1) return 1;
+    if (pthread_create(&thread, NULL, sleep_strictly, ends) != 0 || read(pipes[0][0], &byte, 1) != 1)
+      return 1;
   }
   if (strcmp(what, "strict") == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0) != 0) return 1;
   [[maybe_unused]] ssize_t n = write(1, "up\n", 3);

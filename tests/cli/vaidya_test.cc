@@ -19,15 +19,19 @@ struct Line {
 
 // O follows from the interval by (1), L - O + R from the expected time by (2): what is left is checked.
 TEST(Plan, AsInThePaper) {
-  for (const Line& line : {Line{kDisk, 5722, 2727, 2789, 0.0229, 5853, 5826}, Line{kDiskless, 5722, 1267, 1278, 0.0087, 5772, 5826},
-                           Line{kDisk, 6602, 2215, 2302, 0.0393, 6862, 6741}, Line{kDisk, 5610, 3778, 4024, 0.0652, 5976, 5710},
-                           Line{kDisk, 6351, 5017, 5539, 0.1040, 7012, 6480}, Line{kDiskless, 5874, 3357, 3444, 0.0260, 0, 5984}}) {
+  for (const Line& line :
+       {Line{kDisk, 5722, 2727, 2789, 0.0229, 5853, 5826},
+        Line{kDiskless, 5722, 1267, 1278, 0.0087, 5772, 5826},
+        Line{kDisk, 6602, 2215, 2302, 0.0393, 6862, 6741}, Line{kDisk, 5610, 3778, 4024, 0.0652, 5976, 5710},
+        Line{kDisk, 6351, 5017, 5539, 0.1040, 7012, 6480},
+        Line{kDiskless, 5874, 3357, 3444, 0.0260, 0, 5984}}) {
     const double lambda = 1 / line.mtbf;
     PlanInput in;
     in.mtbf = line.mtbf;
     in.base = line.base;
     in.overhead = -std::log1p(-lambda * line.interval) / lambda - line.interval;
-    const double rest = std::log(line.expected * lambda / std::expm1(lambda * (line.interval + in.overhead))) / lambda;
+    const double rest =
+        std::log(line.expected * lambda / std::expm1(lambda * (line.interval + in.overhead))) / lambda;
     in.latency = rest + in.overhead;
     const PlanResult out = make_plan(in);
     EXPECT_NEAR(out.interval, line.interval, 1e-3);
@@ -54,7 +58,8 @@ TEST(Plan, TheBestIntervalIsTheBest) {
       return in.mtbf * std::exp(in.recovery / in.mtbf) * std::expm1((t + overhead) / in.mtbf) / t - 1;
     };
     EXPECT_NEAR(ratio(best.interval), best.ratio, 1e-9);
-    for (double factor : {0.5, 0.9, 1.1, 2.0}) EXPECT_GT(ratio(best.interval * factor), best.ratio) << overhead;
+    for (double factor : {0.5, 0.9, 1.1, 2.0})
+      EXPECT_GT(ratio(best.interval * factor), best.ratio) << overhead;
     // Young's formula, where a checkpoint is short.
     if (overhead < 1) {
       EXPECT_NEAR(best.interval, std::sqrt(2 * overhead * kDay), 0.01 * best.interval);

@@ -30,7 +30,8 @@ struct UnixName {
   explicit UnixName(const std::string& path) {
     address.sun_family = AF_UNIX;
     std::memcpy(address.sun_path, path.data(), path.size());
-    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + (path[0] == '\0' ? 0 : 1));
+    length =
+        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + (path[0] == '\0' ? 0 : 1));
   }
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&address); }
 };
@@ -232,7 +233,7 @@ TEST_P(Channels, DescriptorsInFlight) {
     VERIFY(write(pipe_ends[1], "in the pipe", 11) == 11);
     VERIFY(socketpair(AF_UNIX, SOCK_DGRAM, 0, inner) == 0);
     send_files(inner[0], "deep", {pipe_ends[0], inner[0]});  // inside a socket that is itself in flight
-    send_files(40, "one", {file, 40});                      // the sender itself: a cycle
+    send_files(40, "one", {file, 40});                       // the sender itself: a cycle
     send_files(40, "two", {inner[1]});
     VERIFY(write(40, "three", 5) == 5);
     move_to(pipe_ends[1], 42);
@@ -287,7 +288,8 @@ TEST_P(Channels, DatagramsOfSeveralSenders) {
       char bytes[100];
       sockaddr_un address{};
       socklen_t length = sizeof(address);
-      ssize_t n = recvfrom(5, bytes, sizeof(bytes), MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&address), &length);
+      ssize_t n =
+          recvfrom(5, bytes, sizeof(bytes), MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&address), &length);
       VERIFY_EQ(n < 0 ? fmt::format("errno {}", errno) : std::string(bytes, static_cast<size_t>(n)), text);
       VERIFY_EQ(std::string(length > 2 ? address.sun_path : ""), sender);
     }

@@ -2,8 +2,8 @@
 #include <pty.h>
 #include <sys/inotify.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "tests/descriptors/harness.h"

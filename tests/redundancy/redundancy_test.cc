@@ -1,5 +1,5 @@
-// Every pattern of lost blocks: what a code says it can compute it computes, byte for byte; what it cannot it refuses
-// and leaves alone.
+// Every pattern of lost blocks: what a code says it can compute it computes, byte for byte; what it cannot it
+// refuses and leaves alone.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -134,24 +134,25 @@ TEST_P(Codes, SpoiledBlocksCountAsLost) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Codes,
-    testing::Values(Case{"mirror", 1}, Case{"mirror", 4}, Case{"parity", 1}, Case{"parity", 4}, Case{"parity", 7},
-                    Case{"parity:2", 5}, Case{"parity:3", 9}, Case{"evenodd", 1}, Case{"evenodd", 2},
-                    Case{"evenodd", 3}, Case{"evenodd", 4}, Case{"evenodd", 5}, Case{"evenodd", 6},
-                    Case{"evenodd", 11}, Case{"rs:1+1", 0}, Case{"rs:4+1", 0}, Case{"rs:4+2", 4}, Case{"rs:4+3", 0},
-                    Case{"rs:10+4", 0}),
-    [](const testing::TestParamInfo<Case>& of) {
-      std::string name = fmt::format("{}_{}", of.param.scheme, of.param.data);
-      for (char& c : name) {
-        if (isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
-      }
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(All, Codes,
+                         testing::Values(Case{"mirror", 1}, Case{"mirror", 4}, Case{"parity", 1},
+                                         Case{"parity", 4}, Case{"parity", 7}, Case{"parity:2", 5},
+                                         Case{"parity:3", 9}, Case{"evenodd", 1}, Case{"evenodd", 2},
+                                         Case{"evenodd", 3}, Case{"evenodd", 4}, Case{"evenodd", 5},
+                                         Case{"evenodd", 6}, Case{"evenodd", 11}, Case{"rs:1+1", 0},
+                                         Case{"rs:4+1", 0}, Case{"rs:4+2", 4}, Case{"rs:4+3", 0},
+                                         Case{"rs:10+4", 0}),
+                         [](const testing::TestParamInfo<Case>& of) {
+                           std::string name = fmt::format("{}_{}", of.param.scheme, of.param.data);
+                           for (char& c : name) {
+                             if (isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+                           }
+                           return name;
+                         });
 
 TEST(Scheme, WrongWordsAreNamed) {
-  for (const char* text : {"", "raid", "rs", "rs:4", "rs:4+", "rs:+2", "rs:0+2", "rs:4+0", "rs:300+2", "parity:0",
-                           "parity:5", "parity:x", "mirror:2", "evenodd:2", "rs:5+2"}) {
+  for (const char* text : {"", "raid", "rs", "rs:4", "rs:4+", "rs:+2", "rs:0+2", "rs:4+0", "rs:300+2",
+                           "parity:0", "parity:5", "parity:x", "mirror:2", "evenodd:2", "rs:5+2"}) {
     const auto scheme = parse_scheme(text, 4);
     ASSERT_FALSE(scheme.ok()) << text;
     EXPECT_EQ(scheme.error().code, ExitCode::kUsage);

@@ -1,4 +1,5 @@
-// The CCL interface by its own names, without the engine; devices that are slow, stand still, or work out of turn.
+// The CCL interface by its own names, without the engine; devices that are slow, stand still, or work out of
+// turn.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -102,7 +103,8 @@ TEST_F(CclTest, MonoprogrammedSettlesTheLast) {
   EXPECT_EQ(ckpt_cond_abort(1, 0), CCL_COMMITTED);
 }
 
-// Of many copies under way, each is settled alone, in any order, while the device works on them at its own pace.
+// Of many copies under way, each is settled alone, in any order, while the device works on them at its own
+// pace.
 TEST_F(CclTest, AnyOrder) {
   for (ckpt_tw_copier copier : {CKPT_TW_DEVICE, CKPT_TW_DEVICE_THREAD, CKPT_TW_HELPER}) {
     open(copier == CKPT_TW_HELPER ? 0 : 200'000'000, copier);

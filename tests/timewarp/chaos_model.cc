@@ -59,16 +59,22 @@ void misbehave(ckpt_tw_lp* lp, const Chaos& c) {
   const Message message{};
   static const char kLarge[sizeof(Message) + 1] = {};
   switch (c.fault) {
-    case kIntoThePast: return ckpt_tw_send(lp, 0, -0.5, &message, sizeof(message));
-    case kNoSuchLp: return ckpt_tw_send(lp, c.lps, 1, &message, sizeof(message));
-    case kMessageTooLarge: return ckpt_tw_send(lp, 0, 1, kLarge, sizeof(kLarge));
-    case kStateTooLarge: return ckpt_tw_resize(lp, kMostState + 1);
-    case kOwnError: return ckpt_tw_fail(lp, "the model's own words");
+    case kIntoThePast:
+      return ckpt_tw_send(lp, 0, -0.5, &message, sizeof(message));
+    case kNoSuchLp:
+      return ckpt_tw_send(lp, c.lps, 1, &message, sizeof(message));
+    case kMessageTooLarge:
+      return ckpt_tw_send(lp, 0, 1, kLarge, sizeof(kLarge));
+    case kStateTooLarge:
+      return ckpt_tw_resize(lp, kMostState + 1);
+    case kOwnError:
+      return ckpt_tw_fail(lp, "the model's own words");
     case kForever: {
       const Message again{0, 2, 0};
       return ckpt_tw_send(lp, lp->id, 0, &again, sizeof(again));
     }
-    default: return;
+    default:
+      return;
   }
 }
 
@@ -121,12 +127,18 @@ void reverse(ckpt_tw_lp* lp, void* memory, const void* bytes, size_t) {
 
 ckpt_tw_saving saving_of(uint32_t lp, void*) {
   switch (lp % 6) {
-    case 0: return {CKPT_TW_COPY, 1, 0};
-    case 1: return {CKPT_TW_COPY, 3, 0};
-    case 2: return {CKPT_TW_INCREMENTAL, 1, 0};
-    case 3: return {CKPT_TW_REVERSE, 1, 0};
-    case 4: return {CKPT_TW_CCL, 1, 0};
-    default: return {CKPT_TW_COPY, 0, 0};
+    case 0:
+      return {CKPT_TW_COPY, 1, 0};
+    case 1:
+      return {CKPT_TW_COPY, 3, 0};
+    case 2:
+      return {CKPT_TW_INCREMENTAL, 1, 0};
+    case 3:
+      return {CKPT_TW_REVERSE, 1, 0};
+    case 4:
+      return {CKPT_TW_CCL, 1, 0};
+    default:
+      return {CKPT_TW_COPY, 0, 0};
   }
 }
 

@@ -1,6 +1,7 @@
-// GVT, model-checked: the classes the engine uses, under every order of a few steps of two threads, and under many random
-// orders of three. A model thread executes events, keeps messages back until it flushes them, receives when it likes, goes
-// back, and looks at the round. Nothing below a GVT that somebody has seen may exist.
+// GVT, model-checked: the classes the engine uses, under every order of a few steps of two threads, and under
+// many random orders of three. A model thread executes events, keeps messages back until it flushes them,
+// receives when it likes, goes back, and looks at the round. Nothing below a GVT that somebody has seen may
+// exist.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -42,15 +43,23 @@ class World {
         me.kept[to].push_back(time + 0.25);
         break;
       }
-      case 1: flush(t); break;
-      case 2: receive(t); break;
-      case 3: me.party->ask(); break;
+      case 1:
+        flush(t);
+        break;
+      case 2:
+        receive(t);
+        break;
+      case 3:
+        me.party->ask();
+        break;
       default: {
         Key gvt;
-        if (me.party->poll([&] { return mistake_ == kNoFlush || flush(t); }, [&] {
-              if (mistake_ != kNoReceiving) receive(t);
-              return me.queue.empty() ? Key::never() : Key{*me.queue.begin(), 0, 0};
-            }, &gvt)) {
+        if (me.party->poll([&] { return mistake_ == kNoFlush || flush(t); },
+                           [&] {
+                             if (mistake_ != kNoReceiving) receive(t);
+                             return me.queue.empty() ? Key::never() : Key{*me.queue.begin(), 0, 0};
+                           },
+                           &gvt)) {
           seen_ = std::max(seen_, gvt.time);
         }
       }

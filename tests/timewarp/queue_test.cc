@@ -30,13 +30,14 @@ TEST_P(Queues, InOrder) {
       const double unit = static_cast<double>(random() % 100000) / 100000;
       double time = now;
       if (shape == 0) time += unit;
-      if (shape == 1) time += static_cast<double>(random() % 3);                          // ties
-      if (shape == 2) time += random() % 50 == 0 ? unit * 1e6 : unit * 1e-3;              // far and near
+      if (shape == 1) time += static_cast<double>(random() % 3);                           // ties
+      if (shape == 2) time += random() % 50 == 0 ? unit * 1e6 : unit * 1e-3;               // far and near
       if (shape == 3) time = std::max(0.0, now + unit - (random() % 4 == 0 ? 2.0 : 0.0));  // into the past
-      if (shape == 4) time = 5;                                                           // all the same
+      if (shape == 4) time = 5;                                                            // all the same
       if (shape == 5) time += -std::log(1 - unit) * (random() % 2 == 0 ? 1e-9 : 1e9);
       events.push_back(std::make_unique<Event>());
-      *events.back() = {time, count++, static_cast<uint32_t>(random() % 5), 0, nullptr, 0, 0, EventStatus::kWaiting, 0};
+      *events.back() = {
+          time, count++, static_cast<uint32_t>(random() % 5), 0, nullptr, 0, 0, EventStatus::kWaiting, 0};
       queue.push({time, events.back().get()});
       expected.insert(events.back().get());
     };
@@ -63,7 +64,8 @@ TEST_P(Queues, InOrder) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Queues, testing::Values(CKPT_TW_LADDER, CKPT_TW_HEAP, CKPT_TW_CALENDAR, CKPT_TW_SPLAY));
+INSTANTIATE_TEST_SUITE_P(All, Queues,
+                         testing::Values(CKPT_TW_LADDER, CKPT_TW_HEAP, CKPT_TW_CALENDAR, CKPT_TW_SPLAY));
 
 }  // namespace
 }  // namespace ckpt::timewarp

@@ -1,5 +1,5 @@
-// What a model or its user does wrong ends the run with one line that names the LP, the event and the remedy; memory
-// limits are kept without a deadlock.
+// What a model or its user does wrong ends the run with one line that names the LP, the event and the remedy;
+// memory limits are kept without a deadlock.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -57,10 +57,12 @@ TEST_P(ModelFault, NamedTheSameByAllEngines) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Refusals, ModelFault,
-                         testing::Values(Wrong{kIntoThePast, "into the past"}, Wrong{kNoSuchLp, "the LPs are 0 to 15"},
+                         testing::Values(Wrong{kIntoThePast, "into the past"},
+                                         Wrong{kNoSuchLp, "the LPs are 0 to 15"},
                                          Wrong{kMessageTooLarge, "raise message_bytes"},
                                          Wrong{kStateTooLarge, "raise state_bytes"},
-                                         Wrong{kOwnError, "the model's own words"}, Wrong{kForever, "without delay"}));
+                                         Wrong{kOwnError, "the model's own words"},
+                                         Wrong{kForever, "without delay"}));
 
 TEST(Refusals, AnInverseThatDoesNotInvert) {
   Chaos chaos;
@@ -70,7 +72,8 @@ TEST(Refusals, AnInverseThatDoesNotInvert) {
     o.saving = {CKPT_TW_REVERSE, 1, 1};
     const std::string error = error_of(chaos, o, CKPT_TW_MODEL);
     EXPECT_EQ(error.rfind("LP 3, event at time ", 0), 0u) << error;
-    EXPECT_NE(error.find("its inverse does not invert: after forward and back, byte 0 of the state is"), std::string::npos)
+    EXPECT_NE(error.find("its inverse does not invert: after forward and back, byte 0 of the state is"),
+              std::string::npos)
         << error;
   }
 }

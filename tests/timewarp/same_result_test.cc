@@ -1,5 +1,5 @@
-// Every engine, number of threads, way of going back, queue and window gives the result of the sequential engine, to
-// the last bit.
+// Every engine, number of threads, way of going back, queue and window gives the result of the sequential
+// engine, to the last bit.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -23,18 +23,43 @@ Case case_of(const char* name, double end, void (*set)(Chaos&)) {
 }
 
 const Case kCases[] = {
-    case_of("continuous", 12, [](Chaos& c) { c.steps = 0; c.delay = 0.5; c.lps = 24; }),
+    case_of("continuous", 12,
+            [](Chaos& c) {
+              c.steps = 0;
+              c.delay = 0.5;
+              c.lps = 24;
+            }),
     case_of("ties", 60, [](Chaos& c) { c.steps = 3; }),
-    case_of("no look-ahead", 40, [](Chaos& c) { c.zero = true; c.events = 1; }),
-    case_of("messages to all", 30, [](Chaos& c) { c.burst = 8; c.steps = 6; }),
-    case_of("stragglers", 30, [](Chaos& c) { c.steps = 0; c.delay = 0.3; c.jump = 25; c.events = 3; }),
-    case_of("states that grow", 40, [](Chaos& c) { c.grow = true; c.zero = true; c.events = 1; }),
+    case_of("no look-ahead", 40,
+            [](Chaos& c) {
+              c.zero = true;
+              c.events = 1;
+            }),
+    case_of("messages to all", 30,
+            [](Chaos& c) {
+              c.burst = 8;
+              c.steps = 6;
+            }),
+    case_of("stragglers", 30,
+            [](Chaos& c) {
+              c.steps = 0;
+              c.delay = 0.3;
+              c.jump = 25;
+              c.events = 3;
+            }),
+    case_of("states that grow", 40,
+            [](Chaos& c) {
+              c.grow = true;
+              c.zero = true;
+              c.events = 1;
+            }),
 };
 
 std::string what(const ckpt_tw_options& o) {
   return "threads " + std::to_string(o.threads) + ", way " + std::to_string(o.saving.way) + ", every " +
-         std::to_string(o.saving.every) + ", seed " + std::to_string(o.seed) + ", queue " + std::to_string(o.queue) +
-         ", window " + std::to_string(o.window) + ", copier " + std::to_string(o.copier);
+         std::to_string(o.saving.every) + ", seed " + std::to_string(o.seed) + ", queue " +
+         std::to_string(o.queue) + ", window " + std::to_string(o.window) + ", copier " +
+         std::to_string(o.copier);
 }
 
 ckpt_tw_options options_for(double end, uint64_t seed) {
@@ -73,11 +98,11 @@ struct Way {
   int mono;
 };
 const Way kWays[] = {
-    {{CKPT_TW_COPY, 1, 0}, CKPT_TW_DEVICE, 0},        {{CKPT_TW_COPY, 3, 0}, CKPT_TW_DEVICE, 0},
-    {{CKPT_TW_COPY, 0, 0}, CKPT_TW_DEVICE, 0},        {{CKPT_TW_INCREMENTAL, 1, 0}, CKPT_TW_DEVICE, 0},
-    {{CKPT_TW_REVERSE, 1, 0}, CKPT_TW_DEVICE, 0},     {{CKPT_TW_REVERSE, 1, 1}, CKPT_TW_DEVICE, 0},
-    {{CKPT_TW_CCL, 1, 0}, CKPT_TW_DEVICE, 0},         {{CKPT_TW_CCL, 1, 0}, CKPT_TW_DEVICE, 1},
-    {{CKPT_TW_CCL, 1, 0}, CKPT_TW_DEVICE_THREAD, 0},  {{CKPT_TW_CCL, 1, 0}, CKPT_TW_HELPER, 0},
+    {{CKPT_TW_COPY, 1, 0}, CKPT_TW_DEVICE, 0},       {{CKPT_TW_COPY, 3, 0}, CKPT_TW_DEVICE, 0},
+    {{CKPT_TW_COPY, 0, 0}, CKPT_TW_DEVICE, 0},       {{CKPT_TW_INCREMENTAL, 1, 0}, CKPT_TW_DEVICE, 0},
+    {{CKPT_TW_REVERSE, 1, 0}, CKPT_TW_DEVICE, 0},    {{CKPT_TW_REVERSE, 1, 1}, CKPT_TW_DEVICE, 0},
+    {{CKPT_TW_CCL, 1, 0}, CKPT_TW_DEVICE, 0},        {{CKPT_TW_CCL, 1, 0}, CKPT_TW_DEVICE, 1},
+    {{CKPT_TW_CCL, 1, 0}, CKPT_TW_DEVICE_THREAD, 0}, {{CKPT_TW_CCL, 1, 0}, CKPT_TW_HELPER, 0},
 };
 
 class SameResult : public testing::TestWithParam<Case> {};

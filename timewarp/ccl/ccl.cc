@@ -1,7 +1,7 @@
 // The interface of CCL v3.0 on the copiers of state/.
 //
-// One stack of checkpoints for each LP, oldest first. The newest may still be under way; it is no checkpoint before
-// ckpt_cond_abort() has said so.
+// One stack of checkpoints for each LP, oldest first. The newest may still be under way; it is no checkpoint
+// before ckpt_cond_abort() has said so.
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -71,7 +71,8 @@ ccl_outcome settle(CclLp& lp, double threshold) {
 
 void drop(CclLp& lp, size_t from, size_t to) {
   for (size_t i = from; i < to; ++i) ccl->free.push_back(std::move(lp.stack[i].bytes));
-  lp.stack.erase(lp.stack.begin() + static_cast<ptrdiff_t>(from), lp.stack.begin() + static_cast<ptrdiff_t>(to));
+  lp.stack.erase(lp.stack.begin() + static_cast<ptrdiff_t>(from),
+                 lp.stack.begin() + static_cast<ptrdiff_t>(to));
 }
 
 }  // namespace
@@ -119,9 +120,9 @@ int non_block_ckpt(int LP_id, double simulation_clock) {
   if (lp == nullptr) return CKPT_TW_USAGE;
   (void)settle(*lp, ccl->threshold);
   if (!lp->stack.empty() && lp->stack.back().clock > simulation_clock) {
-    return fail(CKPT_TW_MODEL, "LP " + std::to_string(LP_id) + " checkpoints at " + std::to_string(simulation_clock) +
-                                   ", before its checkpoint at " + std::to_string(lp->stack.back().clock) +
-                                   ": restore first");
+    return fail(CKPT_TW_MODEL, "LP " + std::to_string(LP_id) + " checkpoints at " +
+                                   std::to_string(simulation_clock) + ", before its checkpoint at " +
+                                   std::to_string(lp->stack.back().clock) + ": restore first");
   }
   lp->under_way.clock = simulation_clock;
   if (ccl->free.empty()) {
@@ -145,7 +146,8 @@ int ckpt_cond_abort(int LP_id, float threshold) {
   CclLp* lp = find(LP_id);
   if (lp == nullptr) return -1;
   if (!(threshold >= 0 && threshold <= 1)) {
-    return fail(-1, "a threshold of " + std::to_string(threshold) + ": it is the share of a copy that must be done, 0 to 1");
+    return fail(-1, "a threshold of " + std::to_string(threshold) +
+                        ": it is the share of a copy that must be done, 0 to 1");
   }
   ccl->threshold = threshold;
   return settle(*lp, threshold);

@@ -2,7 +2,8 @@
 //
 // Owner:     the simulation; one for each ordered pair of threads.
 // Callers:   push(), flush(), unsent(): the sending thread. drain(): the receiving thread.
-// Never:     loses the order: a cancellation comes after the message it cancels. Never waits: what does not fit stays
+// Never:     loses the order: a cancellation comes after the message it cancels. Never waits: what does not
+// fit stays
 //            with the sender until a later flush().
 //
 // The ring holds the time beside the pointer, so that the receiver can file an event without touching it.

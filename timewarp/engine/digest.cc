@@ -25,8 +25,9 @@ uint64_t digest_of(const ckpt_tw_lp& lp, uint64_t sent, const void* state, size_
 
 std::string wrong_send(const ckpt_tw_model& model, uint32_t to, double delay, size_t bytes) {
   if (!(delay >= 0)) {
-    return fmt::format("it sends to LP {} with a delay of {}: a delay is 0 or more, nothing can be sent into the past", to,
-                       delay);
+    return fmt::format(
+        "it sends to LP {} with a delay of {}: a delay is 0 or more, nothing can be sent into the past", to,
+        delay);
   }
   if (to >= model.lps) return fmt::format("it sends to LP {}, but the LPs are 0 to {}", to, model.lps - 1);
   return fmt::format("it sends a message of {} bytes, but the model declares {}: raise message_bytes", bytes,

@@ -1,13 +1,16 @@
 // Events and their total order.
 //
-// Owner:     an event's buffer belongs to the thread that executes the event, from the moment the sender has put it
-//            into a channel; to the sending thread before that. `next_sent` alone stays with the sender (worker.h).
+// Owner:     an event's buffer belongs to the thread that executes the event, from the moment the sender has
+// put it
+//            into a channel; to the sending thread before that. `next_sent` alone stays with the sender
+//            (worker.h).
 // Callers:   engines and queues. Header only.
 // Never:     moves: pointers to an event stay valid until it is final or cancelled.
 //
-// The order is that of (time, depth, sender, count). `count` numbers the messages of a sender. `depth` is 0 for a
-// message that goes into the future, and its cause's depth plus 1 for one that is sent without delay: so an event
-// always comes after its cause, and the order in which one thread would execute all events is the order of the keys.
+// The order is that of (time, depth, sender, count). `count` numbers the messages of a sender. `depth` is 0
+// for a message that goes into the future, and its cause's depth plus 1 for one that is sent without delay:
+// so an event always comes after its cause, and the order in which one thread would execute all events is the
+// order of the keys.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +61,7 @@ struct Event {
   uint32_t bytes;    // of the message
   uint16_t from;     // the thread whose pool it came from
   EventStatus status;
-  uint8_t foreign;   // came from another process: found by its key in the list of those
+  uint8_t foreign;  // came from another process: found by its key in the list of those
 
   Key key() const { return {time, order, sender}; }
   std::byte* message() { return reinterpret_cast<std::byte*>(this + 1); }

@@ -4,8 +4,8 @@
 // Callers:   that thread only.
 // Never:     removes an event but the first: a cancelled event is dropped by its owner when it comes out.
 //
-// Four queues behind one interface; which is best is a matter of measurement (docs/timewarp.md). The ladder queue is
-// called without indirection, because it is the default and two calls an event are seen.
+// Four queues behind one interface; which is best is a matter of measurement (docs/timewarp.md). The ladder
+// queue is called without indirection, because it is the default and two calls an event are seen.
 #pragma once
 
 #include <memory>
@@ -37,12 +37,14 @@ class EventQueue {
     if (kind == CKPT_TW_SPLAY) other_ = make_splay_queue();
   }
   void push(Entry entry) {
-    if (other_ == nullptr) [[likely]] return ladder_.push(entry);
+    if (other_ == nullptr) [[likely]]
+      return ladder_.push(entry);
     other_->push(entry);
   }
   Entry min() { return other_ == nullptr ? ladder_.min() : other_->min(); }
   void pop() {
-    if (other_ == nullptr) [[likely]] return ladder_.pop();
+    if (other_ == nullptr) [[likely]]
+      return ladder_.pop();
     other_->pop();
   }
   size_t size() const { return other_ == nullptr ? ladder_.size() : other_->size(); }

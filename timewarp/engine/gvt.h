@@ -1,5 +1,5 @@
-// Global virtual time: the key below which nothing can change any more. Two cuts (Mattern 1993), through shared memory,
-// nobody stops.
+// Global virtual time: the key below which nothing can change any more. Two cuts (Mattern 1993), through
+// shared memory, nobody stops.
 //
 // Owner:     the simulation.
 // Callers:   each thread of the engine through its own GvtParty, between two events.
@@ -10,20 +10,25 @@
 //   acked ──all have acked──► empty all channels, report min(queue, noted) ──► reported
 //   reported ──all have reported──► GVT = the smallest report ──► idle
 //
-// Why no event below the result exists or can come into being (the key of a cancellation counts as that of an event):
-//  1. A message sent before its sender's ack was flushed before it. The receiver empties its channels after it has
-//     seen that ack (release in ack(), acquire in all_acked()), so the message is in its queue, or has been executed,
-//     when it reports.
-//  2. A message sent between its sender's ack and its sender's report was noted, and is in the sender's report.
-//  3. A message sent after its sender's report was caused by an event executed after it. That event was in the queue
-//     at the report, or came later; by induction over the order in real time its key is not below the result, and a
-//     message's key is above that of its cause. A cancellation sent after the report comes from a rollback, whose
-//     cause is a straggler or a cancellation with a key not below the result, and which undoes events above only.
-// A thread may note too much or report too early in the queue's disfavour (a cancelled event that is still in the
-// queue counts): the result is then too small, never too large.
+// Why no event below the result exists or can come into being (the key of a cancellation counts as that of an
+// event):
+//  1. A message sent before its sender's ack was flushed before it. The receiver empties its channels after
+//  it has
+//     seen that ack (release in ack(), acquire in all_acked()), so the message is in its queue, or has been
+//     executed, when it reports.
+//  2. A message sent between its sender's ack and its sender's report was noted, and is in the sender's
+//  report.
+//  3. A message sent after its sender's report was caused by an event executed after it. That event was in
+//  the queue
+//     at the report, or came later; by induction over the order in real time its key is not below the result,
+//     and a message's key is above that of its cause. A cancellation sent after the report comes from a
+//     rollback, whose cause is a straggler or a cancellation with a key not below the result, and which
+//     undoes events above only.
+// A thread may note too much or report too early in the queue's disfavour (a cancelled event that is still in
+// the queue counts): the result is then too small, never too large.
 //
-// The next round cannot disturb the reading of reports: a thread acks it only after it has read all reports of this
-// one, and nobody writes its report before all have acked.
+// The next round cannot disturb the reading of reports: a thread acks it only after it has read all reports
+// of this one, and nobody writes its report before all have acked.
 #pragma once
 
 #include <atomic>
@@ -93,8 +98,8 @@ class GvtParty {
   }
   bool idle() const { return state_ == State::kIdle; }
 
-  // One look. flush() -> bool: all that was sent is in the channels. settle() -> Key: empties all channels, handles
-  // what was in them, and returns the smallest key that is left. True: *gvt is new.
+  // One look. flush() -> bool: all that was sent is in the channels. settle() -> Key: empties all channels,
+  // handles what was in them, and returns the smallest key that is left. True: *gvt is new.
   template <typename Flush, typename Settle>
   bool poll(Flush flush, Settle settle, Key* gvt) {
     if (state_ == State::kIdle) {

@@ -34,7 +34,8 @@ void LadderQueue::lay(Rung& rung, double start, double width, size_t count) {
   rung.limit = static_cast<double>(rung.buckets);
   rung.taken = 0;
   rung.count = 0;
-  if (rung.bucket.size() < static_cast<size_t>(rung.buckets)) rung.bucket.resize(static_cast<size_t>(rung.buckets));
+  if (rung.bucket.size() < static_cast<size_t>(rung.buckets))
+    rung.bucket.resize(static_cast<size_t>(rung.buckets));
 }
 
 void LadderQueue::empty_into_near(Bucket& bucket) {

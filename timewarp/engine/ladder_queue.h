@@ -1,15 +1,17 @@
-// A ladder queue (Tang, Goh and Thng 2005, changed): time cut into buckets that are sorted only when their turn comes.
+// A ladder queue (Tang, Goh and Thng 2005, changed): time cut into buckets that are sorted only when their
+// turn comes.
 //
 // Owner:     EventQueue.
 // Callers:   one thread.
 // Never:     touches an event, but to break a tie in time; what it sorts are entries of 16 bytes.
 //
-//   far_ ──rebuild()──► rungs_[0] ──a bucket too full──► rungs_[1] … ──take_bucket()──► near_ (sorted), consumed
+//   far_ ──rebuild()──► rungs_[0] ──a bucket too full──► rungs_[1] … ──take_bucket()──► near_ (sorted),
+//   consumed
 //                                                                                       late_ (a heap)
-// far_ holds what lies behind the last bucket, in no order. An event that belongs to a bucket already taken goes into
-// late_: events that come too late, that are rolled back, or that are sent without much delay. The number of a bucket
-// is computed from the time in one way only, and that way is monotone: so rounding never puts two events into the
-// wrong order.
+// far_ holds what lies behind the last bucket, in no order. An event that belongs to a bucket already taken
+// goes into late_: events that come too late, that are rolled back, or that are sent without much delay. The
+// number of a bucket is computed from the time in one way only, and that way is monotone: so rounding never
+// puts two events into the wrong order.
 #pragma once
 
 #include <algorithm>
@@ -65,7 +67,8 @@ class LadderQueue {
     if (near_at_ == near_.size() && late_.empty() && !refill()) {
       return {std::numeric_limits<double>::infinity(), nullptr};
     }
-    if (late_.empty()) [[likely]] return near_[near_at_];
+    if (late_.empty()) [[likely]]
+      return near_[near_at_];
     if (near_at_ == near_.size() || late_.front() < near_[near_at_]) return late_.front();
     return near_[near_at_];
   }
@@ -109,7 +112,8 @@ class LadderQueue {
 
   void put(Rung& rung, int64_t number, Entry entry) {
     Bucket& bucket = rung.bucket[static_cast<size_t>(number)];
-    if (bucket.chunk == nullptr || bucket.in_chunk == kInChunk) [[unlikely]] add_chunk(bucket);
+    if (bucket.chunk == nullptr || bucket.in_chunk == kInChunk) [[unlikely]]
+      add_chunk(bucket);
     bucket.chunk->entries[bucket.in_chunk++] = entry;
     ++bucket.count;
     ++rung.count;

@@ -49,7 +49,8 @@ std::byte* Regions::map(size_t bytes) {
 std::byte* Regions::take(size_t bytes) {
   bytes = rounded(bytes, kLine);
   if (bytes > left_) {
-    const size_t region = std::max(bytes, taken_ < kLargeRegion && page_kib_ == 4 ? kSmallRegion : kLargeRegion);
+    const size_t region =
+        std::max(bytes, taken_ < kLargeRegion && page_kib_ == 4 ? kSmallRegion : kLargeRegion);
     next_ = map(region);
     left_ = region;
   }

@@ -1,5 +1,5 @@
-// The queues to compare the ladder queue with: a heap with four children a node, a calendar queue (Brown 1988), a
-// splay tree (Sleator and Tarjan 1986).
+// The queues to compare the ladder queue with: a heap with four children a node, a calendar queue (Brown
+// 1988), a splay tree (Sleator and Tarjan 1986).
 #include <cmath>
 #include <vector>
 
@@ -50,8 +50,8 @@ class HeapQueue final : public OtherQueue {
   std::vector<Entry> heap_;
 };
 
-// A year of days; a day is a sorted vector, largest first. The number of days follows the number of events, the
-// length of a day the distance between events.
+// A year of days; a day is a sorted vector, largest first. The number of days follows the number of events,
+// the length of a day the distance between events.
 class CalendarQueue final : public OtherQueue {
  public:
   CalendarQueue() : days_(2) {}
@@ -74,7 +74,9 @@ class CalendarQueue final : public OtherQueue {
  private:
   // Which day since the beginning of time; as a double, so that no time is too large.
   double number_of(double time) const { return std::floor(time / length_); }
-  size_t day_of(double number) const { return static_cast<size_t>(std::fmod(number, static_cast<double>(days_.size()))); }
+  size_t day_of(double number) const {
+    return static_cast<size_t>(std::fmod(number, static_cast<double>(days_.size())));
+  }
 
   void insert(Entry entry) {
     const double number = number_of(entry.time);

@@ -34,9 +34,9 @@ void report_progress(Setup& setup, double gvt, int64_t* next) {
     undone += worker->shared.rolled_back.load(std::memory_order_relaxed);
     uncommitted += worker->shared.uncommitted.load(std::memory_order_relaxed);
   }
-  std::fprintf(stderr, "time %g of %g, %llu events final, %llu not yet, %llu undone\n", gvt, setup.options.end,
-               static_cast<unsigned long long>(committed), static_cast<unsigned long long>(uncommitted),
-               static_cast<unsigned long long>(undone));
+  std::fprintf(stderr, "time %g of %g, %llu events final, %llu not yet, %llu undone\n", gvt,
+               setup.options.end, static_cast<unsigned long long>(committed),
+               static_cast<unsigned long long>(uncommitted), static_cast<unsigned long long>(undone));
 }
 
 }  // namespace ckpt::timewarp

@@ -7,7 +7,8 @@
 
 namespace ckpt::timewarp {
 
-inline constexpr char kNoMemory[] = "no memory left for events and states: fewer LPs, or a memory limit (--memory)";
+inline constexpr char kNoMemory[] =
+    "no memory left for events and states: fewer LPs, or a memory limit (--memory)";
 
 // *next: when the next line is due, 0 at first.
 void report_progress(Setup& setup, double gvt, int64_t* next);

@@ -26,7 +26,8 @@ std::string wrong_options(const ckpt_tw_model& m, const ckpt_tw_options& o) {
   if (m.lps == 0) return "no LPs: a model has at least one";
   if (m.init == nullptr || m.event == nullptr) return "the model has no `init` or no `event`: give it both";
   if (m.message_bytes > 65535) return fmt::format("messages of {} bytes: at most 65535", m.message_bytes);
-  if (m.state_bytes > (size_t{1} << 31)) return fmt::format("states of {} bytes: at most 2 GiB", m.state_bytes);
+  if (m.state_bytes > (size_t{1} << 31))
+    return fmt::format("states of {} bytes: at most 2 GiB", m.state_bytes);
   if (o.engine != CKPT_TW_SEQUENTIAL && (o.threads == 0 || o.threads > kMostThreads)) {
     return fmt::format("{} threads: 1 to {}", o.threads, kMostThreads);
   }
@@ -40,12 +41,15 @@ std::string wrong_options(const ckpt_tw_model& m, const ckpt_tw_options& o) {
   }
   if (o.engine == CKPT_TW_SEQUENTIAL) return {};
   if (o.mpi != nullptr && o.threads != 1) {
-    return fmt::format("{} threads and several processes: a process of a distributed run has one thread; start more processes",
-                       o.threads);
+    return fmt::format(
+        "{} threads and several processes: a process of a distributed run has one thread; start more "
+        "processes",
+        o.threads);
   }
   if (o.mpi != nullptr && o.memory_bytes != 0) return "a memory limit is for one process: leave it out";
   if (o.saving.way == CKPT_TW_REVERSE && m.reverse == nullptr && m.saving_of == nullptr) {
-    return "reverse computation is asked for, but the model has no inverse: give it `reverse`, or choose another way";
+    return "reverse computation is asked for, but the model has no inverse: give it `reverse`, or choose "
+           "another way";
   }
   return {};
 }
@@ -70,7 +74,8 @@ void set_up(Setup& setup) {
   setup.threads = options.engine == CKPT_TW_SEQUENTIAL ? 1 : options.threads;
   setup.lps_a_process = setup.local_lps = model.lps;
   if (setup.transport != nullptr) {
-    const auto size = static_cast<uint32_t>(setup.transport->size()), rank = static_cast<uint32_t>(setup.transport->rank());
+    const auto size = static_cast<uint32_t>(setup.transport->size()),
+               rank = static_cast<uint32_t>(setup.transport->rank());
     setup.lps_a_process = (model.lps + size - 1) / size;
     setup.first_lp = std::min(model.lps, rank * setup.lps_a_process);
     setup.local_lps = std::min(setup.lps_a_process, model.lps - setup.first_lp);
@@ -87,8 +92,9 @@ void set_up(Setup& setup) {
     for (uint32_t i = 0; i < setup.local_lps; ++i) {
       const uint32_t thread = model.place_of(setup.first_lp + i, setup.threads, model.context);
       if (thread >= setup.threads) {
-        return setup.fail(CKPT_TW_USAGE, fmt::format("LP {} is placed on thread {}, but the threads are 0 to {}",
-                                                     setup.first_lp + i, thread, setup.threads - 1));
+        return setup.fail(CKPT_TW_USAGE,
+                          fmt::format("LP {} is placed on thread {}, but the threads are 0 to {}",
+                                      setup.first_lp + i, thread, setup.threads - 1));
       }
       setup.places[i] = static_cast<uint16_t>(thread);
     }
@@ -114,7 +120,8 @@ void run_optimistic(Setup& setup, ckpt_tw_result& result) {
   for (unsigned t = 0; t < setup.threads; ++t) setup.workers.push_back(std::make_unique<Worker>(setup, t));
   std::barrier start(static_cast<ptrdiff_t>(setup.threads) + 1);
   std::vector<std::thread> threads;
-  for (const auto& worker : setup.workers) threads.emplace_back([&start, w = worker.get()] { w->run(start); });
+  for (const auto& worker : setup.workers)
+    threads.emplace_back([&start, w = worker.get()] { w->run(start); });
   start.arrive_and_wait();
   const int64_t began = now_ns();
   start.arrive_and_wait();
@@ -150,16 +157,19 @@ void run_optimistic(Setup& setup, ckpt_tw_result& result) {
   if (setup.options.trace != nullptr) {
     FILE* file = std::fopen(setup.options.trace, "w");
     if (file == nullptr) {
-      return setup.fail(CKPT_TW_SYSTEM, fmt::format("cannot write the trace {}: {}", setup.options.trace, std::strerror(errno)));
+      return setup.fail(CKPT_TW_SYSTEM, fmt::format("cannot write the trace {}: {}", setup.options.trace,
+                                                    std::strerror(errno)));
     }
     std::fputs("{\"traceEvents\":[\n", file);
     for (size_t t = 0; t < setup.workers.size(); ++t) {
       setup.workers[t]->trace().write(file, began, result.process, static_cast<unsigned>(t));
     }
-    std::fprintf(file, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"simulation\"}}\n]}\n",
-                 result.process);
+    std::fprintf(
+        file, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"simulation\"}}\n]}\n",
+        result.process);
     if (std::fclose(file) != 0) {
-      setup.fail(CKPT_TW_SYSTEM, fmt::format("cannot write the trace {}: {}", setup.options.trace, std::strerror(errno)));
+      setup.fail(CKPT_TW_SYSTEM,
+                 fmt::format("cannot write the trace {}: {}", setup.options.trace, std::strerror(errno)));
     }
   }
 }

@@ -100,7 +100,8 @@ class Sequential final : public Executor {
       setup_.model.event(&lp, lp.state(), message_.data(), bytes);
       if (setup_.model.commit != nullptr) setup_.model.commit(&lp, key_.time, message_.data(), bytes);
       ++executed_;
-      if (failing_) [[unlikely]] return setup_.fail(CKPT_TW_MODEL, name_of(key_, lp.id) + ": " + failure_);
+      if (failing_) [[unlikely]]
+        return setup_.fail(CKPT_TW_MODEL, name_of(key_, lp.id) + ": " + failure_);
       if ((executed_ & 1023) == 0 && (most != 0 || watched)) {
         if (watched) report_sequential(setup_, key_.time, executed_, &next_progress_);
         const uint64_t used = regions_.taken() - events_.free_blocks() * events_.block_bytes();

@@ -38,8 +38,8 @@ struct Setup {
   size_t stride = 0;
   std::byte* lps = nullptr;
   Regions lp_regions;
-  size_t event_bytes = 0;    // of a block: event, message, and the state's copy if that is co-located
-  size_t colocated_at = 0;   // offset of that copy; 0: none
+  size_t event_bytes = 0;        // of a block: event, message, and the state's copy if that is co-located
+  size_t colocated_at = 0;       // offset of that copy; 0: none
   std::vector<uint16_t> places;  // with model.place_of: the thread of each local LP
   uint32_t lps_a_thread = 1;
   Transport* transport = nullptr;  // nullptr: one process

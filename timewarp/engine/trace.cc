@@ -4,8 +4,9 @@ namespace ckpt::timewarp {
 
 void Trace::write(FILE* file, int64_t start, unsigned process, unsigned thread) const {
   static constexpr const char* kNames[] = {"event", "rollback", "GVT"};
-  std::fprintf(file, R"({"name":"thread_name","ph":"M","pid":%u,"tid":%u,"args":{"name":"thread %u"}},)"
-                     "\n",
+  std::fprintf(file,
+               R"({"name":"thread_name","ph":"M","pid":%u,"tid":%u,"args":{"name":"thread %u"}},)"
+               "\n",
                process, thread, thread);
   for (const TraceEntry& e : entries_) {
     std::fprintf(file, R"({"name":"%s","ph":"X","ts":%.3f,"dur":%.3f,"pid":%u,"tid":%u,"args":{"time":%.17g)",
@@ -16,10 +17,11 @@ void Trace::write(FILE* file, int64_t start, unsigned process, unsigned thread) 
     std::fputs("}},\n", file);
   }
   if (left_out_ != 0) {
-    std::fprintf(file, R"({"name":"%llu more not recorded","ph":"i","ts":%.3f,"pid":%u,"tid":%u,"s":"t"},)"
-                       "\n",
-                 static_cast<unsigned long long>(left_out_), static_cast<double>(entries_.back().end - start) / 1e3,
-                 process, thread);
+    std::fprintf(file,
+                 R"({"name":"%llu more not recorded","ph":"i","ts":%.3f,"pid":%u,"tid":%u,"s":"t"},)"
+                 "\n",
+                 static_cast<unsigned long long>(left_out_),
+                 static_cast<double>(entries_.back().end - start) / 1e3, process, thread);
   }
 }
 

@@ -69,7 +69,8 @@ void Worker::drop_event(Event* event, uint16_t from) {
   }
 }
 
-// --- What handlers ask for. ---------------------------------------------------------------------------------------
+// --- What handlers ask for.
+// ---------------------------------------------------------------------------------------
 
 void Worker::fail(Lp&, const char* what) {
   if (failing_) return;
@@ -121,18 +122,22 @@ void Worker::send(Lp& lp, uint32_t to, double delay, const void* message, size_t
 void Worker::send_away(Lp& lp, uint32_t to, double time, uint64_t order, const void* message, size_t bytes) {
   if (record_ != nullptr) {
     auto* proxy = static_cast<Event*>(events_[number_].take());
-    *proxy = {time, order, lp.id, to, record_->first_sent, 0, static_cast<uint16_t>(number_), EventStatus::kWaiting, 0};
+    *proxy = {
+        time, order, lp.id, to, record_->first_sent, 0, static_cast<uint16_t>(number_), EventStatus::kWaiting,
+        0};
     record_->first_sent = proxy;
     proxies_.push_back({lp.now, proxy});
   }
   ++counters_.remote;
-  setup_.transport->post(setup_.process_of(to), {time, order, lp.id, to, static_cast<uint32_t>(bytes), 0}, message);
+  setup_.transport->post(setup_.process_of(to), {time, order, lp.id, to, static_cast<uint32_t>(bytes), 0},
+                         message);
 }
 
 size_t Worker::receive_from_away() {
   return setup_.transport->drain([this](const Wire& wire, const std::byte* message) {
     const Key key{wire.time, wire.order, wire.sender};
-    if (key < gvt_) [[unlikely]] return overtaken(key, wire.receiver);
+    if (key < gvt_) [[unlikely]]
+      return overtaken(key, wire.receiver);
     const auto name = std::make_pair(wire.sender, wire.order);
     if (wire.cancel != 0) {
       // In order: the message has come before, and is not final.
@@ -143,8 +148,15 @@ size_t Worker::receive_from_away() {
       return handle_cancellations();
     }
     auto* event = static_cast<Event*>(events_[setup_.threads].take());
-    *event = {wire.time, wire.order, wire.sender, wire.receiver, nullptr, wire.bytes,
-              static_cast<uint16_t>(setup_.threads), EventStatus::kWaiting, 1};
+    *event = {wire.time,
+              wire.order,
+              wire.sender,
+              wire.receiver,
+              nullptr,
+              wire.bytes,
+              static_cast<uint16_t>(setup_.threads),
+              EventStatus::kWaiting,
+              1};
     std::memcpy(event->message(), message, wire.bytes);
     foreign_[name] = event;
     queue_.push({wire.time, event});
@@ -176,7 +188,8 @@ void Worker::resize(Lp& lp, size_t bytes) {
   lp.state_bytes = static_cast<uint32_t>(bytes);
 }
 
-// --- Forward. -----------------------------------------------------------------------------------------------------
+// --- Forward.
+// -----------------------------------------------------------------------------------------------------
 
 bool Worker::step() {
   const Entry first = queue_.min();
@@ -276,10 +289,12 @@ void Worker::grow_ring() {
   ring_mask_ = mask;
 }
 
-// --- Back. --------------------------------------------------------------------------------------------------------
+// --- Back.
+// --------------------------------------------------------------------------------------------------------
 
 void Worker::undo_from(Lp& lp, const Key& key) {
-  if (key < gvt_) [[unlikely]] overtaken(key, lp.id);
+  if (key < gvt_) [[unlikely]]
+    overtaken(key, lp.id);
   const int64_t traced = trace_.begin();
   Record* earliest = nullptr;
   uint32_t undone = 0;
@@ -361,7 +376,8 @@ void Worker::cancel_here(Event* event) {
   if (stuck_ && event->key() == stuck_key_) stuck_ = false;
 }
 
-// --- Final. -------------------------------------------------------------------------------------------------------
+// --- Final.
+// -------------------------------------------------------------------------------------------------------
 
 void Worker::collect(const Key& gvt) {
   while (head_ != tail_) {

@@ -1,27 +1,33 @@
 // A thread of the optimistic engine.
 //
 // Owner:     the simulation (Setup::workers).
-// Callers:   run(): its thread. The channels, Gvt, `clock` and `memory` are all that threads share while they run.
-// Never:     waits for another thread, but at the start and, without work, for a message.
+// Callers:   run(): its thread. The channels, Gvt, `clock` and `memory` are all that threads share while they
+// run. Never:     waits for another thread, but at the start and, without work, for a message.
 //
 // Who may touch an event, and when:
-//   sender      allocates it from its pool for the receiver's thread, fills it in, links it into the record of its
-//               cause (first_sent, next_sent), and gives it away: into its own queue or into a channel. From then on the
-//               sender only reads time, order and sender, which never change, and next_sent, which nobody else writes.
-//   receiver    owns everything else: status, queue entry, record. It drops the event (a) when it is final, (b) when a
+//   sender      allocates it from its pool for the receiver's thread, fills it in, links it into the record
+//   of its
+//               cause (first_sent, next_sent), and gives it away: into its own queue or into a channel. From
+//               then on the sender only reads time, order and sender, which never change, and next_sent,
+//               which nobody else writes.
+//   receiver    owns everything else: status, queue entry, record. It drops the event (a) when it is final,
+//   (b) when a
 //               cancellation has come and the event has left the queue.
-//   cancelling  the sender puts the same pointer into the same channel a second time, marked. The channel keeps the
-//               order, so the receiver files the event before it cancels it. The sender reads next_sent before that,
-//               because the receiver may drop the event at once.
-//   final       a record and its event are dropped only if their key is below GVT. Then their cause is below GVT as well
-//               (a key is above its cause's), so nobody will walk the cause's list of sent events any more: the pointers
-//               left there are dead, and not read.
-//   stragglers  are found when they come out of the queue: an event below the LP's last executed one. Until then they
+//   cancelling  the sender puts the same pointer into the same channel a second time, marked. The channel
+//   keeps the
+//               order, so the receiver files the event before it cancels it. The sender reads next_sent
+//               before that, because the receiver may drop the event at once.
+//   final       a record and its event are dropped only if their key is below GVT. Then their cause is below
+//   GVT as well
+//               (a key is above its cause's), so nobody will walk the cause's list of sent events any more:
+//               the pointers left there are dead, and not read.
+//   stragglers  are found when they come out of the queue: an event below the LP's last executed one. Until
+//   then they
 //               are in the queue, and so in the report for GVT.
 //
-// The history is a ring of records in the order of execution. An LP's records are linked by position, newest first;
-// a position below `head_` means: final, dropped. An undone event leaves a hole. Final records are dropped from the head
-// on, so fossil collection touches nothing but what it drops.
+// The history is a ring of records in the order of execution. An LP's records are linked by position, newest
+// first; a position below `head_` means: final, dropped. An undone event leaves a hole. Final records are
+// dropped from the head on, so fossil collection touches nothing but what it drops.
 #pragma once
 
 #include <atomic>
@@ -56,9 +62,9 @@ class Worker final : public Executor, private History {
 
   // For everybody, as hints: nothing depends on their being exact.
   struct alignas(128) Shared {
-    std::atomic<double> clock{0};           // time of the first event in the queue
-    std::atomic<int64_t> memory{0};         // bytes taken minus bytes free
-    std::atomic<uint64_t> uncommitted{0};   // records
+    std::atomic<double> clock{0};          // time of the first event in the queue
+    std::atomic<int64_t> memory{0};        // bytes taken minus bytes free
+    std::atomic<uint64_t> uncommitted{0};  // records
     std::atomic<uint64_t> committed{0}, rolled_back{0};
   };
   Shared shared;
@@ -141,13 +147,15 @@ class Worker final : public Executor, private History {
   bool failing_ = false;
   std::string failure_;
 
-  // The event whose handler failed: it is in the queue and is not executed again before all below it is final.
+  // The event whose handler failed: it is in the queue and is not executed again before all below it is
+  // final.
   bool stuck_ = false;
   Key stuck_key_;
   uint32_t stuck_lp_ = 0;
   std::string stuck_text_;
 
-  // With other processes: messages sent there, by the time of their cause; messages from there, by sender and order.
+  // With other processes: messages sent there, by the time of their cause; messages from there, by sender and
+  // order.
   std::deque<std::pair<double, Event*>> proxies_;
   std::map<std::pair<uint32_t, uint64_t>, Event*> foreign_;
 

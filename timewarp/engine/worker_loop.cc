@@ -15,8 +15,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr uint32_t kBatch = 32, kGvtEvents = 1024;
-// The adapted window: judged after so many events; smaller above the first share of events undone, larger below the
-// second.
+// The adapted window: judged after so many events; smaller above the first share of events undone, larger
+// below the second.
 constexpr uint64_t kJudged = 4096;
 constexpr double kTooMuchUndone = 0.05, kLittleUndone = 0.015;
 // Looks without work before the processor is given away.
@@ -55,7 +55,8 @@ void Worker::run(std::barrier<>& start) {
     setup_.fail(CKPT_TW_MEMORY, kNoMemory);
   }
   if (setup_.transport != nullptr && setup_.failed.load(std::memory_order_acquire)) {
-    setup_.transport->leave(setup_.failure.text, [this] { setup_.transport->drain([](const Wire&, const std::byte*) {}); });
+    setup_.transport->leave(setup_.failure.text,
+                            [this] { setup_.transport->drain([](const Wire&, const std::byte*) {}); });
   }
   for (uint32_t id = setup_.first_lp; id - setup_.first_lp < setup_.local_lps; ++id) {
     if (setup_.thread_of(id) == number_) keeper_.close(setup_.lp(id));
@@ -67,7 +68,8 @@ size_t Worker::receive() {
   for (Channel* channel : in_) {
     if (channel == nullptr) continue;
     received += channel->drain([this](double time, Event* event, bool cancelled) {
-      if (time < gvt_.time) [[unlikely]] overtaken(event->key(), event->receiver);
+      if (time < gvt_.time) [[unlikely]]
+        overtaken(event->key(), event->receiver);
       if (!cancelled) return queue_.push({time, event});
       cancel_here(event);
       handle_cancellations();
@@ -97,7 +99,9 @@ void Worker::look_for_gvt() {
     return on_gvt();
   }
   if (setup_.transport != nullptr) {
-    if (!setup_.transport->poll(want_gvt_, [this] { return settle_for_gvt(); }, &gvt_)) return;
+    if (!setup_.transport->poll(
+            want_gvt_, [this] { return settle_for_gvt(); }, &gvt_))
+      return;
     want_gvt_ = false;
     ++rounds_;
     drop_proxies();
@@ -121,8 +125,9 @@ void Worker::on_gvt() {
   if (gvt_.time == kInfinity) done_ = true;
   if (setup_.options.memory_bytes != 0) keep_to_memory(true);
 
-  keeper_.adapt(counters_.executed, counters_.rollbacks,
-                event_samples_ == 0 ? 0 : static_cast<double>(event_cycles_) / static_cast<double>(event_samples_));
+  keeper_.adapt(
+      counters_.executed, counters_.rollbacks,
+      event_samples_ == 0 ? 0 : static_cast<double>(event_cycles_) / static_cast<double>(event_samples_));
   const uint64_t executed = counters_.executed - window_executed_;
   if (setup_.options.window == 0 && executed >= kJudged) {
     const double undone =
@@ -199,13 +204,14 @@ void Worker::loop() {
   peak_bytes_ = std::max<uint64_t>(peak_bytes_, regions_.taken());
 }
 
-// --- Memory. ------------------------------------------------------------------------------------------------------
+// --- Memory.
+// ------------------------------------------------------------------------------------------------------
 
-// Above the limit, in this order: new GVTs and their fossil collection; cancelback: the newest half of what this thread
-// has executed is undone, which gives back records, copies and the messages sent; cancelled events are taken out of the
-// queue. Meanwhile only the event at GVT itself is executed, until the memory in use is below the limit again. A
-// sequential simulation executes that event too, with nothing but the waiting events in memory: if that does not fit,
-// nothing will.
+// Above the limit, in this order: new GVTs and their fossil collection; cancelback: the newest half of what
+// this thread has executed is undone, which gives back records, copies and the messages sent; cancelled
+// events are taken out of the queue. Meanwhile only the event at GVT itself is executed, until the memory in
+// use is below the limit again. A sequential simulation executes that event too, with nothing but the waiting
+// events in memory: if that does not fit, nothing will.
 void Worker::keep_to_memory(bool new_gvt) {
   constexpr uint64_t kCancelBackRound = 2, kPurgeRound = 4, kGiveUpRound = 12;
   int64_t used = static_cast<int64_t>(regions_.taken()) -
@@ -239,9 +245,10 @@ void Worker::keep_to_memory(bool new_gvt) {
   if (over_rounds_ % kPurgeRound == 0) purge_queue();
   if (over_rounds_ == kCancelBackRound) cancel_back();
   if (over_rounds_ >= kGiveUpRound && uncommitted <= setup_.threads && all > most) {
-    setup_.fail(CKPT_TW_MEMORY, "the memory limit of " + std::to_string(most) + " bytes is too small: at time " +
-                                    std::to_string(gvt_.time) + " the waiting events alone take " +
-                                    std::to_string(all) + ": raise the limit");
+    setup_.fail(CKPT_TW_MEMORY, "the memory limit of " + std::to_string(most) +
+                                    " bytes is too small: at time " + std::to_string(gvt_.time) +
+                                    " the waiting events alone take " + std::to_string(all) +
+                                    ": raise the limit");
   }
 }
 

@@ -26,7 +26,9 @@ static int open_mpi(int* rank, int* size) {
     if (level < MPI_THREAD_SERIALIZED) return -2;
     opened_here = 1;
   }
-  if (MPI_Comm_dup(MPI_COMM_WORLD, &events) != MPI_SUCCESS || MPI_Comm_dup(MPI_COMM_WORLD, &gathers) != MPI_SUCCESS) return -1;
+  if (MPI_Comm_dup(MPI_COMM_WORLD, &events) != MPI_SUCCESS ||
+      MPI_Comm_dup(MPI_COMM_WORLD, &gathers) != MPI_SUCCESS)
+    return -1;
   MPI_Comm_rank(events, rank);
   MPI_Comm_size(events, size);
   return 0;
@@ -69,7 +71,8 @@ static int receive(void* bytes, size_t most, int* from, size_t* n) {
   reap();
   if (MPI_Iprobe(MPI_ANY_SOURCE, kEvents, events, &there, &status) != MPI_SUCCESS) return -1;
   if (!there) return 0;
-  if (MPI_Recv(bytes, (int)most, MPI_BYTE, status.MPI_SOURCE, kEvents, events, &status) != MPI_SUCCESS) return -1;
+  if (MPI_Recv(bytes, (int)most, MPI_BYTE, status.MPI_SOURCE, kEvents, events, &status) != MPI_SUCCESS)
+    return -1;
   MPI_Get_count(&status, MPI_BYTE, &count);
   *from = status.MPI_SOURCE;
   *n = (size_t)count;
@@ -77,7 +80,9 @@ static int receive(void* bytes, size_t most, int* from, size_t* n) {
 }
 
 static int gather(const void* mine, size_t n, void* all) {
-  return MPI_Iallgather(mine, (int)n, MPI_BYTE, all, (int)n, MPI_BYTE, gathers, &gathering) == MPI_SUCCESS ? 0 : -1;
+  return MPI_Iallgather(mine, (int)n, MPI_BYTE, all, (int)n, MPI_BYTE, gathers, &gathering) == MPI_SUCCESS
+             ? 0
+             : -1;
 }
 
 static int gather_done(void) {
@@ -94,6 +99,7 @@ static void close_mpi(void) {
 }
 
 const ckpt_tw_transport* ckpt_tw_transport_of(void) {
-  static const ckpt_tw_transport transport = {CKPT_TW_TRANSPORT_VERSION, open_mpi, post, receive, gather, gather_done, close_mpi};
+  static const ckpt_tw_transport transport = {
+      CKPT_TW_TRANSPORT_VERSION, open_mpi, post, receive, gather, gather_done, close_mpi};
   return &transport;
 }

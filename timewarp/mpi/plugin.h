@@ -1,6 +1,7 @@
-/* What a transport library gives: libckpt_timewarp_openmpi.so, libckpt_timewarp_mpich.so, or another by its path. Loaded
- * when a run asks for it, so that nothing else needs MPI. All functions are called by one thread at a time; none waits
- * but open() and close(). They return 0, or a negative number if the transport has failed. */
+/* What a transport library gives: libckpt_timewarp_openmpi.so, libckpt_timewarp_mpich.so, or another by its
+ * path. Loaded when a run asks for it, so that nothing else needs MPI. All functions are called by one thread
+ * at a time; none waits but open() and close(). They return 0, or a negative number if the transport has
+ * failed. */
 #ifndef CKPT_TIMEWARP_MPI_PLUGIN_H_
 #define CKPT_TIMEWARP_MPI_PLUGIN_H_
 
@@ -19,7 +20,8 @@ typedef struct ckpt_tw_transport {
   int (*post)(int to, const void* bytes, size_t n);
   /* 1: something has arrived, at most `most` bytes; 0: nothing. */
   int (*receive)(void* bytes, size_t most, int* from, size_t* n);
-  /* One at a time: n bytes of each process, to `all`, by rank. Both must stay until gather_done() returns 1. */
+  /* One at a time: n bytes of each process, to `all`, by rank. Both must stay until gather_done() returns 1.
+   */
   int (*gather)(const void* mine, size_t n, void* all);
   int (*gather_done)(void);
   void (*close)(void);

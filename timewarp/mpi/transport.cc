@@ -130,7 +130,7 @@ void Transport::finish(ckpt_tw_result& result) {
     const ckpt_tw_result& r = all[i];
     result.seconds = std::max(result.seconds, r.seconds);
     result.gvt_rounds = std::max(result.gvt_rounds, r.gvt_rounds);
-    uint64_t ckpt_tw_result::* const kSummed[] = {
+    uint64_t ckpt_tw_result::*const kSummed[] = {
         &ckpt_tw_result::committed,        &ckpt_tw_result::executed,        &ckpt_tw_result::rolled_back,
         &ckpt_tw_result::rollbacks,        &ckpt_tw_result::stragglers,      &ckpt_tw_result::cancelled,
         &ckpt_tw_result::repeated,         &ckpt_tw_result::saves,           &ckpt_tw_result::save_bytes,

@@ -8,8 +8,8 @@
 //   idle ──want, or others wait──► flush, note what is sent; gather how much was sent to whom ──► counting
 //   counting ──gathered, and all of that has arrived──► gather min(queue, noted) ──► reporting
 //   reporting ──gathered──► GVT ──► idle
-// What was posted to one process arrives in order, so the first n messages that arrive are the first n sent. A process
-// joins a round when it has executed enough events or has none: so each round ends.
+// What was posted to one process arrives in order, so the first n messages that arrive are the first n sent.
+// A process joins a round when it has executed enough events or has none: so each round ends.
 #pragma once
 
 #include <cstddef>
@@ -61,7 +61,8 @@ class Transport {
     broken_ |= got < 0;
     return n;
   }
-  // One look. settle() -> Key: handles all that has arrived, returns the smallest key left. True: *gvt is new.
+  // One look. settle() -> Key: handles all that has arrived, returns the smallest key left. True: *gvt is
+  // new.
   template <typename Settle>
   bool poll(bool want, Settle settle, Key* gvt) {
     if (state_ == State::kIdle) {

@@ -1,8 +1,8 @@
 // The emulated DMA device of copier/: in real time, on a thread of its own or driven by the thread that asks.
 //
-// Driven by the asking thread, the device's work (copying a few bursts) is done when that thread looks, and counts as
-// done only when the device would have done it by the clock. So a machine with few processors can have a device of any
-// speed for each of its threads.
+// Driven by the asking thread, the device's work (copying a few bursts) is done when that thread looks, and
+// counts as done only when the device would have done it by the clock. So a machine with few processors can
+// have a device of any speed for each of its threads.
 #include <time.h>
 
 #include <cstring>
@@ -41,7 +41,8 @@ class DeviceCopier final : public BackgroundCopier {
  public:
   DeviceCopier(const DmaSettings& settings, uint64_t finish_speed, bool own_thread)
       : finish_speed_(finish_speed), engine_(memory_, nobody_, settings) {
-    if (!arena_.reserve(DmaCopyEngine::arena_bytes(settings)) || !engine_.reserve(arena_)) throw std::bad_alloc();
+    if (!arena_.reserve(DmaCopyEngine::arena_bytes(settings)) || !engine_.reserve(arena_))
+      throw std::bad_alloc();
     if (own_thread) {
       thread_ = std::thread([this] { engine_.run(); });
     } else {
@@ -57,8 +58,11 @@ class DeviceCopier final : public BackgroundCopier {
     poll();  // what is triggered now begins now
     CopyTicket ticket;
     const uint64_t pages = (copy.bytes + kPageSize - 1) / kPageSize;
-    const CopyRequest request{0,          Addr::of(copy.from), static_cast<std::byte*>(copy.to),
-                              copy.bytes, pages == 64 ? ~0ull : (1ull << pages) - 1,
+    const CopyRequest request{0,
+                              Addr::of(copy.from),
+                              static_cast<std::byte*>(copy.to),
+                              copy.bytes,
+                              pages == 64 ? ~0ull : (1ull << pages) - 1,
                               true};
     if (!engine_.submit(request, CopyPriority::kSequential, &ticket)) return false;
     copy.ticket = ticket.value;

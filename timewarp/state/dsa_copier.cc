@@ -1,5 +1,5 @@
-// Copies by the Intel Data Streaming Accelerator, through a work queue that the administrator has opened to users
-// (Intel DSA Architecture Specification, sections 3.8 and 8; linux/idxd.h).
+// Copies by the Intel Data Streaming Accelerator, through a work queue that the administrator has opened to
+// users (Intel DSA Architecture Specification, sections 3.8 and 8; linux/idxd.h).
 //
 // A descriptor that is under way cannot be taken back: settle() waits for it, as long as one state takes.
 #include <dirent.h>
@@ -94,7 +94,8 @@ std::unique_ptr<BackgroundCopier> make_dsa_copier(uint32_t most_copies, std::str
     const std::string path = std::string(kDirectory) + "/" + entry->d_name;
     ScopedFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
     if (fd.get() < 0) {
-      *why = "cannot open " + path + ": " + std::strerror(errno) + ": let the administrator give you the right to";
+      *why = "cannot open " + path + ": " + std::strerror(errno) +
+             ": let the administrator give you the right to";
       continue;
     }
     portal = mmap(nullptr, kPortal, PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);

@@ -17,7 +17,8 @@ namespace {
 
 class HelperCopier final : public BackgroundCopier {
  public:
-  explicit HelperCopier(uint32_t most_copies) : slots_(size_t{most_copies} * 2 + 8), helper_([this] { help(); }) {}
+  explicit HelperCopier(uint32_t most_copies)
+      : slots_(size_t{most_copies} * 2 + 8), helper_([this] { help(); }) {}
   ~HelperCopier() override {
     stop_.store(true, std::memory_order_seq_cst);
     queued_.fetch_add(1, std::memory_order_seq_cst);
@@ -35,7 +36,8 @@ class HelperCopier final : public BackgroundCopier {
     slot.state.store(kQueued, std::memory_order_relaxed);
     copy.ticket = next_;
     next_ = next_ + 1 == slots_.size() ? 0 : next_ + 1;
-    // seq_cst against the helper that goes to sleep: it sees the count, or we see that it sleeps. Publishes the slot.
+    // seq_cst against the helper that goes to sleep: it sees the count, or we see that it sleeps. Publishes
+    // the slot.
     queued_.fetch_add(1, std::memory_order_seq_cst);
     if (asleep_.load(std::memory_order_seq_cst)) futex_wake(queued_, 1);
     return true;

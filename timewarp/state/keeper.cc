@@ -15,7 +15,8 @@ constexpr uint64_t kSampleMask = 63;
 constexpr uint64_t kJudged = 8192;
 constexpr uint32_t kLongest = 32;
 constexpr char kNotRepeatable[] =
-    "executed twice, it does not do the same: let the handler depend on its state, its message and the engine's random "
+    "executed twice, it does not do the same: let the handler depend on its state, its message and the "
+    "engine's random "
     "numbers only";
 }  // namespace
 
@@ -30,15 +31,17 @@ void Keeper::open(Lp& lp) {
   ckpt_tw_saving saving = setup_.options.saving;
   if (setup_.model.saving_of != nullptr) saving = setup_.model.saving_of(lp.id, setup_.model.context);
   if (saving.way == CKPT_TW_REVERSE && setup_.model.reverse == nullptr) {
-    return setup_.fail(CKPT_TW_USAGE, "LP " + std::to_string(lp.id) +
-                                          " is to go back by reverse computation, but the model has no inverse: give it "
-                                          "`reverse`, or choose another way");
+    return setup_.fail(CKPT_TW_USAGE,
+                       "LP " + std::to_string(lp.id) +
+                           " is to go back by reverse computation, but the model has no inverse: give it "
+                           "`reverse`, or choose another way");
   }
   lp.way = static_cast<uint8_t>(saving.way);
   lp.every = static_cast<uint16_t>(std::min<uint32_t>(saving.every, 65535));
   lp.check = static_cast<uint8_t>(saving.way == CKPT_TW_REVERSE && saving.check != 0);
   lp.history = nullptr;
-  if (saving.way == CKPT_TW_CCL || (saving.way == CKPT_TW_COPY && saving.every != 1)) lp.history = new LpHistory;
+  if (saving.way == CKPT_TW_CCL || (saving.way == CKPT_TW_COPY && saving.every != 1))
+    lp.history = new LpHistory;
   if (saving.way == CKPT_TW_CCL && non_blocking_ == nullptr) {
     std::string why;
     non_blocking_ = make_non_blocking(setup_.options, setup_.model.state_bytes, setup_.local_lps, &why);
@@ -53,7 +56,8 @@ void Keeper::close(Lp& lp) {
   lp.history = nullptr;
 }
 
-// --- Saving. ------------------------------------------------------------------------------------------------------
+// --- Saving.
+// ------------------------------------------------------------------------------------------------------
 
 void Keeper::before_slow(Lp& lp, Record& record) {
   if (lp.way == CKPT_TW_INCREMENTAL) return;
@@ -116,17 +120,16 @@ void Keeper::after_slow(Lp& lp, Record& record) {
     size_t at = 0;
     while (at < record.state_bytes && was[at] == lp.state()[at]) ++at;
     if (at != record.state_bytes) {
-      complaint_ = "its inverse does not invert: after forward and back, byte " + std::to_string(at) + " of the state is " +
-                   std::to_string(static_cast<int>(lp.state()[at])) + " instead of " +
+      complaint_ = "its inverse does not invert: after forward and back, byte " + std::to_string(at) +
+                   " of the state is " + std::to_string(static_cast<int>(lp.state()[at])) + " instead of " +
                    std::to_string(static_cast<int>(was[at])) + ": correct `reverse`";
       load(lp, record);
     }
     lp.random = record.random;
     lp.sent = record.sent;
     history_.repeat(lp, record);
-    if (complaint_.empty() &&
-        (lp.random != random || lp.sent != sent || lp.state_bytes != ahead.size() ||
-         std::memcmp(ahead.data(), lp.state(), ahead.size()) != 0)) {
+    if (complaint_.empty() && (lp.random != random || lp.sent != sent || lp.state_bytes != ahead.size() ||
+                               std::memcmp(ahead.data(), lp.state(), ahead.size()) != 0)) {
       complaint_ = kNotRepeatable;
     }
     record.bits = bits;
@@ -165,7 +168,8 @@ void Keeper::changing(Lp& lp, Record& record, const void* at, size_t bytes) {
   }
 }
 
-// --- Going back. --------------------------------------------------------------------------------------------------
+// --- Going back.
+// --------------------------------------------------------------------------------------------------
 
 void Keeper::undo_pieces(Lp& lp, Record& record) {
   for (auto* pieces = static_cast<Pieces*>(record.saved); pieces != nullptr; pieces = pieces->older) {
@@ -265,12 +269,14 @@ bool Keeper::final_slow(Lp& lp, Record& record) {
 
 void Keeper::adapt(uint64_t executed, uint64_t rollbacks, double event_cycles) {
   if (executed - executed_ < kJudged) return;
-  // Saving costs s / n an event; going back costs r * (n - 1) / 2 repeated events of e: smallest at sqrt(2 s / (r e)).
+  // Saving costs s / n an event; going back costs r * (n - 1) / 2 repeated events of e: smallest at sqrt(2 s
+  // / (r e)).
   const double r = static_cast<double>(rollbacks - rollbacks_) / static_cast<double>(executed - executed_);
   executed_ = executed;
   rollbacks_ = rollbacks;
-  const double best =
-      r * event_cycles > 0 && save_cycles_ > 0 ? std::sqrt(2 * save_cycles_ / (r * event_cycles)) : double{kLongest};
+  const double best = r * event_cycles > 0 && save_cycles_ > 0
+                          ? std::sqrt(2 * save_cycles_ / (r * event_cycles))
+                          : double{kLongest};
   adapted_ = static_cast<uint32_t>(std::clamp(best + 0.5, 1.0, double{kLongest}));
 }
 

@@ -9,15 +9,17 @@
 //   changing() INCREMENTAL: it is about to overwrite some bytes
 //   after()    it has been executed
 // and then either
-//   final()    nothing before GVT is undone: what was kept for it is given back, at once or when a later copy makes it
+//   final()    nothing before GVT is undone: what was kept for it is given back, at once or when a later copy
+//   makes it
 //              useless; true: the keeper still needs the record and its event and will hand them to `drop`
 // or, going back from an LP's newest event to the first that is undone,
 //   undo()     one event, newest first
 //   restore()  once: the state is brought to where it was before `first`
 //
-// Copies before each event need nothing else. With copies before some events (COPY with every != 1, CCL) restoring
-// means: take the newest copy at or before the wanted place, and execute the events in between once more without
-// sending (coasting forward). So an LP keeps the records from its newest final copy on (LpHistory::kept).
+// Copies before each event need nothing else. With copies before some events (COPY with every != 1, CCL)
+// restoring means: take the newest copy at or before the wanted place, and execute the events in between once
+// more without sending (coasting forward). So an LP keeps the records from its newest final copy on
+// (LpHistory::kept).
 #pragma once
 
 #include <cstring>
@@ -48,7 +50,7 @@ struct LpHistory {
   std::vector<Record*> kept;  // final, oldest first; the first has a copy
   uint32_t since = 0;         // events executed since the last copy
   bool has_copy = false;
-  NonBlockingCopy copy;       // CCL: of the state after the last event
+  NonBlockingCopy copy;  // CCL: of the state after the last event
 };
 
 struct KeeperCounters {
@@ -76,7 +78,8 @@ class Keeper {
   }
   void changing(Lp& lp, Record& record, const void* at, size_t bytes);
   void after(Lp& lp, Record& record) {
-    if (lp.way == CKPT_TW_CCL || lp.check != 0) [[unlikely]] after_slow(lp, record);
+    if (lp.way == CKPT_TW_CCL || lp.check != 0) [[unlikely]]
+      after_slow(lp, record);
   }
   // Records whose `plain` is set: without looking at the LP.
   void final_plain(Record& record) {
@@ -104,7 +107,9 @@ class Keeper {
   NonBlocking* non_blocking() { return non_blocking_.get(); }
 
   const KeeperCounters& counters() const { return counters_; }
-  uint64_t free_bytes() const { return copies_.free_blocks() * copies_.block_bytes() + pieces_.free_blocks() * kPieces; }
+  uint64_t free_bytes() const {
+    return copies_.free_blocks() * copies_.block_bytes() + pieces_.free_blocks() * kPieces;
+  }
   // A handler has not repeated what it did, or its inverse does not invert.
   bool complained() const { return !complaint_.empty(); }
   std::string take_complaint() { return std::move(complaint_); }

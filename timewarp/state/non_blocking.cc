@@ -31,8 +31,8 @@ Settled NonBlocking::settle(NonBlockingCopy& copy, double threshold) {
 std::unique_ptr<NonBlocking> make_non_blocking(const ckpt_tw_options& options, size_t most_bytes,
                                                uint32_t most_copies, std::string* why) {
   if (most_bytes > kMostBytes) {
-    *why = "non-blocking copies are of states of at most 262144 bytes, the model declares " + std::to_string(most_bytes) +
-           ": choose another way of going back";
+    *why = "non-blocking copies are of states of at most 262144 bytes, the model declares " +
+           std::to_string(most_bytes) + ": choose another way of going back";
     return nullptr;
   }
   const uint32_t copies = std::min(most_copies, kMostSlots);

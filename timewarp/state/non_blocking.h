@@ -1,5 +1,5 @@
-// Copies of LP states that somebody else makes while the engine's thread goes on: the emulated DMA device, a helper
-// thread, or hardware (Santoro and Quaglia, CCL v3.0, sections 3.2 and 3.3).
+// Copies of LP states that somebody else makes while the engine's thread goes on: the emulated DMA device, a
+// helper thread, or hardware (Santoro and Quaglia, CCL v3.0, sections 3.2 and 3.3).
 //
 // Owner:     a thread of the engine, or the CCL interface.
 // Callers:   that thread only; the copiers have threads of their own behind it.
@@ -40,8 +40,8 @@ class BackgroundCopier {
   virtual ~BackgroundCopier() = default;
   // Queues the copy; false: the queue is full.
   [[nodiscard]] virtual bool start(NonBlockingCopy& copy) = 0;
-  // kAborted: less than `percent` was done, nobody touches source and copy any more; 0 never aborts, 101 always does.
-  // kFinished: the caller's processor has copied the rest.
+  // kAborted: less than `percent` was done, nobody touches source and copy any more; 0 never aborts, 101
+  // always does. kFinished: the caller's processor has copied the rest.
   virtual Settled settle(NonBlockingCopy& copy, uint32_t percent) = 0;
   // Lets an emulated device that has no thread of its own catch up with the clock.
   virtual void poll() {}
@@ -55,7 +55,8 @@ std::unique_ptr<BackgroundCopier> make_dsa_copier(uint32_t most_copies, std::str
 
 class NonBlocking {
  public:
-  NonBlocking(std::unique_ptr<BackgroundCopier> copier, bool mono) : copier_(std::move(copier)), mono_(mono) {}
+  NonBlocking(std::unique_ptr<BackgroundCopier> copier, bool mono)
+      : copier_(std::move(copier)), mono_(mono) {}
 
   // Monoprogrammed: first settles the copy that was started last, whosever it is, with this threshold.
   [[nodiscard]] bool start(NonBlockingCopy& copy, double threshold);

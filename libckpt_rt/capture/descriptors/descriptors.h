@@ -112,12 +112,13 @@ class DescriptorCapture {
   Result<void> recheck_stopped(int tid, OtherThreads sharers);
   // For who gives up after begin_sampling: before threads run again.
   void await_samples();
-  // The image directory, or -1: links to files that are kept in it (image/format/kept_names.h) are no other names.
+  // The image directory, or -1: links to files that are kept in it (image/format/kept_names.h) are no other
+  // names.
   void set_kept_files(int directory) { kept_files_ = directory; }
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
-  // The other ends of its pipes and sockets may be in other processes that are saved with it: they stay pipes and
-  // connections, and who can read one saves its bytes. Before recheck_stopped.
+  // The other ends of its pipes and sockets may be in other processes that are saved with it: they stay pipes
+  // and connections, and who can read one saves its bytes. Before recheck_stopped.
   void expect_partners() { has_partners_ = true; }
   void release();
   // False: the writer's arena is full.

@@ -156,8 +156,8 @@ Result<std::span<const job::OpenFileKey>> DescriptorCapture::list_open_files() c
   for (uint32_t i : order_) {
     const auto& d = entries_[i];
     if (d.shares || d.in_flight) continue;
-    if (!keys.push_back({d.open_file, d.fd, d.now.device, d.now.inode, d.now.open_flags,
-                         static_cast<uint32_t>(d.kind)}))
+    if (!keys.push_back(
+            {d.open_file, d.fd, d.now.device, d.now.inode, d.now.open_flags, static_cast<uint32_t>(d.kind)}))
       return arena_full().error();
   }
   return std::span<const job::OpenFileKey>(keys.span());

@@ -218,7 +218,8 @@ void DescriptorCapture::decide_kinds() {
       }
       const bool both = ends == (kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd);
       // What is left in it can be read, then it ends.
-      const bool ended = type == S_IFIFO && !both && !standard && reader != nullptr && is_without_writer(*reader);
+      const bool ended =
+          type == S_IFIFO && !both && !standard && reader != nullptr && is_without_writer(*reader);
       for (size_t i = first; i < end; ++i) {
         auto& d = entries_[order_[i]];
         if (d.kind == OpenFileKind::kPipe && !both && !ended) d.kind = OpenFileKind::kOther;

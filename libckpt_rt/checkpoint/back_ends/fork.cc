@@ -42,8 +42,8 @@ Result<void> ForkBackEnd::finish() {
   // No exit signal: the program's wait() does not see a child it did not make.
   const long child = sys::call(__NR_clone, 0L, 0L, 0L, 0L, 0L);
   if (child == 0) {
-    // It writes of a program that is there: with that it goes, and its image with it. Killed before this, the program is
-    // not our parent any more.
+    // It writes of a program that is there: with that it goes, and its image with it. Killed before this, the
+    // program is not our parent any more.
     sys::call(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL, 0L, 0L, 0L);
     if (sys::call(__NR_getppid) != library.pid) sys::call(__NR_exit_group, 1L);
     write_in_child(*report);
