@@ -33,7 +33,7 @@ PROGRAMS = {
     "make": ["make", "-j4", "-s", "all"],
     "xargs": ["bash", "-c", "seq 1 60 | xargs -P4 -n1 sh -c 'sleep 0.15; echo $0 $(echo $0 | md5sum)' | sort | md5sum"],
     "sort": ["bash", "-c", "seq 1 300000 | shuf --random-source=<(yes) | sort -n -S 2M -T . --parallel=2 | md5sum"],
-    "tar": ["bash", "-c", "tar cf - --mtime=@0 --sort=name data | zstd -q -9 | split -b 300000 - part. ; cat part.* | md5sum"],
+    "tar": ["bash", "-c", "tar cf - --mtime=@0 --owner=0 --group=0 --numeric-owner --sort=name data | zstd -q -9 | split -b 300000 - part. ; cat part.* | md5sum"],
     "fork": ["python3", "-c", """
 import multiprocessing as mp, time, zlib
 def work(n):
