@@ -36,8 +36,11 @@ struct UnixName {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&address); }
 };
 
+// Of this test's process, and the same in what it forks: tests run side by side.
+const pid_t kTest = getpid();
+
 std::string abstract_name(const char* what) {
-  return std::string(1, '\0') + fmt::format("ckpt-test-{}-{}", what, getppid());
+  return std::string(1, '\0') + fmt::format("ckpt-test-{}-{}", what, kTest);
 }
 
 void bound_at(int fd, int type, UnixName name) {

@@ -43,6 +43,13 @@ def name_of(pid):
         return f.read().strip()
 
 
+def handles_requests(pid):
+    """The library in it has installed its handler: exec takes it away, the constructor brings it back."""
+    with open(f"/proc/{pid}/status") as f:
+        caught = next(int(line.split()[1], 16) for line in f if line.startswith("SigCgt:"))
+    return caught >> (60 - 1) & 1 == 1
+
+
 def processor_time(pid):
     with open(f"/proc/{pid}/stat") as f:
         return sum(int(x) for x in f.read().rpartition(")")[2].split()[11:13])
@@ -127,6 +134,15 @@ class Job(unittest.TestCase):
     def settle(self, pid, count):
         wait_for(f"{count} processes below {pid}", lambda: len(tree(pid)) == count)
         return tree(pid)
+
+    def settle_named(self, pid, *names):
+        """The process and those below it, by name, when each runs its own program and the library in it is ready."""
+        def ready():
+            found = tree(pid)
+            return sorted(map(name_of, found)) == sorted(names) and all(map(handles_requests, found))
+
+        wait_for(f"{names} below {pid}", ready)
+        return {name_of(p): p for p in tree(pid)}
 
 
 class Capture(Job):
@@ -282,7 +298,7 @@ class Refused(Job):
             with self.subTest(point=point):
                 child = self.start("bash", "-c", "echo up; cat; :", ready="up", options=["--stop-timeout", "500ms"],
                                    env=clean(CKPT_TEST_POINT=f"member.{point}@cat=stop"))
-                cat = self.settle(child.pid, 2)[1]
+                cat = self.settle_named(child.pid, "bash", "cat")["cat"]
                 done = self.run_ckpt("now", child.pid)
                 self.assertIn(done.returncode, (69, 75), done.stderr)
                 self.assertIn(str(cat), done.stderr)
@@ -297,7 +313,8 @@ class Refused(Job):
                 child = self.start("bash", "-c", f"echo up; sleep 1000 & {BUSY}", ready="up",
                                    options=["--stop-timeout", "500ms"],
                                    env=clean(CKPT_TEST_POINT=f"leader.{point}@sleep=stop"))
-                bash, sleep = self.settle(child.pid, 2)
+                names = self.settle_named(child.pid, "bash", "sleep")
+                bash, sleep = names["bash"], names["sleep"]
                 asker = subprocess.Popen([CKPT, "now", str(sleep)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                          text=True, env=clean())
                 wait_for("stop", lambda: stat_of(sleep)[1] == "T")
@@ -374,8 +391,7 @@ class Kill(Job):
         """bash, which runs, with cat and sleep below; `program` kills itself at the point."""
         env = clean(CKPT_TEST_POINT=f"{point}@{program}=kill:2")
         child = self.start("bash", "-c", f"echo up; sleep 1000 & cat & {BUSY}", ready="up", env=env)
-        members = self.settle(child.pid, 3)
-        names = {name_of(p): p for p in members}
+        names = self.settle_named(child.pid, "bash", "cat", "sleep")
         first = self.now(names[asked])
         done = self.run_ckpt("now", "--json", names[asked])
         wait_for(f"death at {point}", lambda: (stat_of(names[program]) or (0, "Z"))[1] in "ZX")
