@@ -42,6 +42,8 @@ class BackTrial(harness.Trial):
                 self.log(f"ckpt back: exit {answer.returncode}: {answer.stderr.strip()}; ended {self.child.returncode}")
                 raise harness.EndedEarly()
             self.log(f"ckpt back: exit {answer.returncode}: {answer.stderr.strip()}")
+            if answer.returncode == self.refusal:
+                return  # refused by name: it must go on as if nobody had asked
             self.log("the program's threads:\n" + harness.describe_process(self.pid))
             raise harness.Failure(f"ckpt back: exit {answer.returncode}: {answer.stderr.strip()}")
         said = json.loads(answer.stdout)
@@ -91,6 +93,7 @@ def main():
     parser.add_argument("--checkpoints", type=int, default=1)
     parser.add_argument("--increments", action="store_true", help="with a watch (CKPT_INCREMENTS=8)")
     parser.add_argument("--setting", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--refusal", type=int, help="an exit code with which ckpt back may refuse")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true")
     o = parser.parse_args()
@@ -107,6 +110,7 @@ def main():
                                         environment=dict(s.split("=", 1) for s in o.setting))
             reference = harness.reference_of(build, known[name], settings, base)
             trial = BackTrial(build, known[name], settings, reference, base, o.seed)
+            trial.refusal = o.refusal
             try:
                 trial.run_back(trial.random.uniform(0.05, 0.5) * reference.seconds, o.times, o.checkpoints)
                 print(f"{name} {mode}: {o.checkpoints * o.times} times back, ok", flush=True)

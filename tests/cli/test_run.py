@@ -1,5 +1,6 @@
 """ckpt run: what it refuses, what it sets, where the program's own arguments begin."""
 
+import re
 import unittest
 
 from support import *
@@ -93,7 +94,11 @@ class Starts(CkptTest):
         result = self.ckpt("run", "--dir", self.path("images"), "--every=5m", "--mode", "sequential", "--segment", "32K",
                            "--pool", "8M", "--signal", "61", "--keep", "3", "--stop-timeout", "1s", "--", *PRINT_ENV)
         self.assertEqual(result.returncode, OK, result.stderr)
-        self.assertEqual(result.stdout.splitlines(), [
+        lines = result.stdout.splitlines()
+        # The job that the program founds: its id, its pid, the directory of its images.
+        job = [line for line in lines if line.startswith("CKPT_JOB=")]
+        self.assertRegex(job[0] if job else "", rf"\ACKPT_JOB=[0-9a-f]{{32}}:[0-9]+:{re.escape(self.path('images'))}\Z")
+        self.assertEqual([line for line in lines if line not in job], [
             LIBRARY, f"CKPT_DIR={self.path('images')}", "CKPT_EVERY=5m", "CKPT_KEEP=3", "CKPT_MODE=sequential",
             "CKPT_POOL=8M", "CKPT_SEGMENT=32K", "CKPT_SIGNAL=61", "CKPT_STOP_TIMEOUT=1s"])
         self.assertEqual(os.stat(self.path("images")).st_mode & 0o7777, 0o700)
