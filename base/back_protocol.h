@@ -74,13 +74,15 @@ enum class BackMemory : uint32_t {
   kAdvise = 7
 };
 struct BackMemoryOp {
-  uint32_t kind;           // BackMemory
-  uint32_t prot;           // kMap, kProtect; kAdvise: the advice
-  uint64_t start, length;  // kBrk: start is the new end
-  uint64_t offset;
-  uint64_t path;   // where in the plan; 0: anonymous
-  uint32_t flags;  // MAP_*
-  int32_t open_flags;
+  uint32_t kind = 0;               // BackMemory
+  uint32_t prot = 0;               // kMap, kProtect; kAdvise: the advice
+  uint64_t start = 0, length = 0;  // kBrk: start is the new end
+  uint64_t offset = 0;
+  uint64_t path = 0;   // where in the plan; 0: anonymous
+  uint32_t flags = 0;  // MAP_*
+  int32_t open_flags = 0;
+  uint32_t late = 0;  // the library's own data: together with its fills
+  uint32_t reserved = 0;
 };
 
 struct BackFill {

@@ -125,8 +125,8 @@ class Back {
     connection_ = std::move(*connection);
     CKPT_TRY(order());
     CKPT_TRY(hear(BackSays::kAhead));
-    source_ = std::make_unique<PageSource>(*image_, std::span(data_, window_bytes_ - kBackDataAt),
-                                           AddrRange{Addr{heard_.late_start}, Addr{heard_.late_end}});
+    late_ = {Addr{heard_.late_start}, Addr{heard_.late_end}};
+    source_ = std::make_unique<PageSource>(*image_, std::span(data_, window_bytes_ - kBackDataAt), late_);
     if (auto loaded = source_->load(wanted_memory(*image_, unwritten())); !loaded.ok())
       return give_up(loaded.error());
     CKPT_TRY(reply({static_cast<uint32_t>(BackReplyKind::kGo), 0, source_->used(), 0}));
@@ -303,7 +303,7 @@ class Back {
     if (!now.ok()) return now.error();
     CKPT_TRY(check_same_process(*now));
     auto memory = compare_memory(*image_, *now, unwritten_now, ranges(heard_.own, heard_.own_count),
-                                 kernel_mappings(target_.pid));
+                                 kernel_mappings(target_.pid), late_);
     if (!memory.ok()) return memory.error();
     CKPT_TRY(source_->load(memory->wanted));
     missing_ = source_->missing(memory->wanted);
@@ -433,6 +433,7 @@ class Back {
   bool plan_full_ = false, was_cut_ = false;
   BackMessage heard_{};
   std::unique_ptr<PageSource> source_;
+  AddrRange late_{};  // the library's data
   std::vector<AddrRange> missing_;
   std::vector<ScopedFd> made_;
   WorkingFds working_;

@@ -56,8 +56,8 @@ std::string where(uint64_t start, uint64_t end) { return fmt::format("memory {:x
 class Comparison {
  public:
   Comparison(const ImageChain& image, const ImageMeta& now, const std::vector<AddrRange>& unwritten,
-             const std::vector<AddrRange>& own, const std::vector<AddrRange>& parts)
-      : image_(image), now_(now), unwritten_(unwritten), own_(own), parts_(parts) {}
+             const std::vector<AddrRange>& own, const std::vector<AddrRange>& parts, AddrRange late)
+      : image_(image), now_(now), unwritten_(unwritten), own_(own), parts_(parts), late_(late) {}
 
   Result<MemoryDifference> run() {
     CKPT_TRY(check_own());
@@ -80,7 +80,7 @@ class Comparison {
     }
     drop_holes();
     MemoryDifference result;
-    for (auto* part : {&unmap_, &brk_, &map_, &protect_, &drop_})
+    for (auto* part : {&unmap_, &brk_, &map_, &protect_, &drop_, &late_drop_})
       result.ops.insert(result.ops.end(), part->begin(), part->end());
     result.wanted = wanted_memory(image_, unwritten_);
     return result;
@@ -107,7 +107,7 @@ class Comparison {
     const uint64_t was = image_.meta().mm.record.brk, is = now_.mm.record.brk;
     if (was == is || image_.meta().mm.record.start_brk != now_.mm.record.start_brk) return;
     const uint64_t from = page_up(std::min(was, is)), to = page_up(std::max(was, is));
-    brk_.push_back({{static_cast<uint32_t>(BackMemory::kBrk), 0, was, 0, 0, 0, 0, 0}, ""});
+    brk_.push_back({{static_cast<uint32_t>(BackMemory::kBrk), 0, was, 0}, ""});
     if (from == to) return;
     if (is > was) {
       std::vector<ParsedMapping> kept;
@@ -176,6 +176,8 @@ class Comparison {
       while (n < now_mappings_.size() && now_mappings_[n].record.end <= m.record.start) ++n;
       if (kind_of(m) != MappingKind::kAnonymous && kind_of(m) != MappingKind::kFilePrivate) continue;
       if (m.path == "[heap]" || m.path == "[stack]") continue;
+      // What carries this out cannot be unmapped.
+      if (late_.overlaps({Addr{m.record.start}, Addr{m.record.end}})) continue;
       uint64_t there = 0;
       for (size_t i = n; i < now_mappings_.size() && now_mappings_[i].record.start < m.record.end; ++i) {
         const uint64_t start = std::max(m.record.start, now_mappings_[i].record.start);
@@ -206,7 +208,7 @@ class Comparison {
         return;
       }
     }
-    to.push_back({{static_cast<uint32_t>(kind), prot, start, end - start, 0, 0, 0, 0}, ""});
+    to.push_back({{static_cast<uint32_t>(kind), prot, start, end - start}, ""});
   }
 
   Result<void> compare(uint64_t start, uint64_t end, const ParsedMapping* i, const ParsedMapping* n) {
@@ -240,7 +242,7 @@ class Comparison {
   }
 
   Result<void> map_again(const ParsedMapping& m, uint64_t start, uint64_t end) {
-    BackMemoryOp op{static_cast<uint32_t>(BackMemory::kMap), m.record.prot, start, end - start, 0, 0, 0, 0};
+    BackMemoryOp op{static_cast<uint32_t>(BackMemory::kMap), m.record.prot, start, end - start};
     std::string path;
     switch (kind_of(m)) {
       case MappingKind::kAnonymous:
@@ -286,9 +288,9 @@ class Comparison {
         {kMapSequential, MADV_SEQUENTIAL}, {kMapRandom, MADV_RANDOM}};
     for (auto [flag, advice] : kAdvice) {
       if ((m.record.flags & flag) == 0) continue;
-      map_.push_back({{static_cast<uint32_t>(BackMemory::kAdvise), static_cast<uint32_t>(advice), start,
-                       end - start, 0, 0, 0, 0},
-                      ""});
+      map_.push_back(
+          {{static_cast<uint32_t>(BackMemory::kAdvise), static_cast<uint32_t>(advice), start, end - start},
+           ""});
     }
     return {};
   }
@@ -302,6 +304,19 @@ class Comparison {
         ExitCode::kUnsupported, where(m.record.start, m.record.end),
         "was shared memory that is mapped more than once, and the program has unmapped some of it since",
         "restart the image with ckpt-restart");
+  }
+
+  // The library's own data is in use until its fills come; no operation spans the border of it.
+  void drop(BackMemory kind, AddrRange range) {
+    const AddrRange before{range.start, std::min(range.end, late_.start)};
+    const AddrRange behind{std::max(range.start, late_.end), range.end};
+    const AddrRange own{std::max(range.start, late_.start), std::min(range.end, late_.end)};
+    for (AddrRange r : {before, behind}) {
+      if (r.start < r.end) add(drop_, kind, r.start.value, r.end.value, 0);
+    }
+    if (own.start >= own.end) return;
+    add(late_drop_, kind, own.start.value, own.end.value, 0);
+    late_drop_.back().op.late = 1;
   }
 
   // Pages that came since. What is put back need not go first.
@@ -326,7 +341,7 @@ class Comparison {
             next = std::max(at, unwritten_[u].start.value);
             behind = unwritten_[u].end.value;
           }
-          if (at < next) add(drop_, kind, at, next, 0);
+          if (at < next) drop(kind, {Addr{at}, Addr{next}});
           at = std::max(next, std::min(behind, end));
           if (next == end) break;
         }
@@ -338,6 +353,7 @@ class Comparison {
   const ImageMeta& now_;
   std::vector<AddrRange> unwritten_;
   const std::vector<AddrRange>&own_, &parts_;
+  const AddrRange late_;
   struct ByAddress {
     bool operator()(const ParsedMapping* a, const ParsedMapping* b) const {
       return a->record.start < b->record.start;
@@ -345,7 +361,7 @@ class Comparison {
   };
   std::set<const ParsedMapping*, ByAddress> broken_;
   std::vector<ParsedMapping> now_mappings_;
-  std::vector<Op> unmap_, brk_, map_, protect_, drop_;
+  std::vector<Op> unmap_, brk_, map_, protect_, drop_, late_drop_;
   std::vector<AddrRange> dropped_, zeroed_;
 };
 
@@ -377,8 +393,8 @@ std::vector<AddrRange> wanted_memory(const ImageChain& image, const std::vector<
 Result<MemoryDifference> compare_memory(const ImageChain& image, const ImageMeta& now,
                                         const std::vector<AddrRange>& unwritten,
                                         const std::vector<AddrRange>& own,
-                                        const std::vector<AddrRange>& parts) {
-  return Comparison(image, now, unwritten, own, parts).run();
+                                        const std::vector<AddrRange>& parts, AddrRange late) {
+  return Comparison(image, now, unwritten, own, parts, late).run();
 }
 
 }  // namespace ckpt::cli

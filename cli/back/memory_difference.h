@@ -22,12 +22,12 @@ struct MemoryDifference {
 };
 
 // now: of the program as it stands. unwritten: memory that is known to be as in the image; own: of the
-// library, not in `now`; parts: the mappings as the kernel has them, which `now` joins. Errors name what
-// cannot be brought back.
+// library, not in `now`; parts: the mappings as the kernel has them, which `now` joins; late: the library's
+// data, in whole pages. Errors name what cannot be brought back.
 Result<MemoryDifference> compare_memory(const ImageChain& image, const ImageMeta& now,
                                         const std::vector<AddrRange>& unwritten,
                                         const std::vector<AddrRange>& own,
-                                        const std::vector<AddrRange>& parts);
+                                        const std::vector<AddrRange>& parts, AddrRange late);
 
 // All that the image has but for what is in `unwritten`.
 std::vector<AddrRange> wanted_memory(const ImageChain& image, const std::vector<AddrRange>& unwritten);

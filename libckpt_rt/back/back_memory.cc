@@ -15,8 +15,10 @@
 
 namespace ckpt {
 
-void BackRun::change_memory() {
-  for (const BackMemoryOp& op : list<BackMemoryOp>(head_.memory, head_.memory_count)) change_one(op);
+void BackRun::change_memory(bool late) {
+  for (const BackMemoryOp& op : list<BackMemoryOp>(head_.memory, head_.memory_count)) {
+    if ((op.late != 0) == late) change_one(op);
+  }
 }
 
 void BackRun::change_one(const BackMemoryOp& op) {
@@ -103,9 +105,11 @@ void BackRun::put_library_back() {
   if (watch_ != nullptr) {
     // The thread that serves faults looks into the library's data too.
     ArmedMemory::Serving serving(watch_->protection);
+    change_memory(true);
     fill(list<BackFill>(head_.fills, head_.fill_count), true);
     kept_->put_in(watch_);
   } else {
+    change_memory(true);
     fill(list<BackFill>(head_.fills, head_.fill_count), true);
     kept_->put_in(nullptr);
   }

@@ -239,7 +239,7 @@ Result<BackCost> BackRun::run() {
   const size_t before = threads_.threads().size();
   threads_.end_others(list<int32_t>(head_.threads, head_.thread_count));
   cost_.ended = static_cast<uint32_t>(before - threads_.threads().size());
-  change_memory();
+  change_memory(false);
   fill_all();
   ends(kMemory);
   put_library_back();

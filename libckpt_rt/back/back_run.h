@@ -58,7 +58,7 @@ class BackRun {
   Result<void> make_threads();
   Result<void> commit();
   // back_memory.cc: after commit a failure is the end of the program.
-  void change_memory();
+  void change_memory(bool late);
   void change_one(const BackMemoryOp& op);
   void fill(std::span<const BackFill> fills, bool late);
   void put(uint64_t address, const std::byte* from, uint64_t bytes);

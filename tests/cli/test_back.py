@@ -185,8 +185,6 @@ class BackTest(CkptTest):
         self.refuse(USAGE, "another run", "back", pid, kept)
         self.assertEqual(self.do("state['n']"), "9")
 
-    @unittest.skip("one in forty fails: the library's figures, the newest image's name among them, are lost in "
-                   "going back (docs/limits.md)")
     def test_by_itself(self):
         env = clean_environment(LD_PRELOAD=LIBRARY, CKPT_DIR=self.path("images"))
         done = subprocess.run([sys.executable, "-c", BY_ITSELF], env=env, capture_output=True, text=True, timeout=60,
