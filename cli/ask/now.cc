@@ -1,4 +1,5 @@
 // ckpt now: take a checkpoint of a running program, wait until it is durable, say what it cost.
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -122,7 +123,10 @@ Result<ExitCode> now(const Options& o) {
   } else {
     print_cost(*target, *answer);
   }
-  if (text_of(*answer, "restartable") != "no") return ExitCode::kOk;
+  // Of a job the asked process knows its own image only.
+  const bool forbidden = std::any_of(answer->begin(), answer->end(),
+                                     [](const auto& entry) { return entry.first == "no_restart"; });
+  if (text_of(*answer, "restartable") != "no" && !forbidden) return ExitCode::kOk;
   fmt::print(stderr, "ckpt: {}: is durable, but cannot be restarted ({})\n",
              printable(brief(text_of(*answer, "image"))), "ckpt show says why");
   return ExitCode::kNotRestartable;

@@ -174,6 +174,8 @@ enum SocketLinkFlag : uint32_t {
   kLinkOutside = 1u << 1,     // the other end is not in this process
   kLinkUnaccepted = 1u << 2,  // the other end waits in the backlog of `listener`, at `position`
   kLinkFileGone = 1u << 3,    // the path it is bound to leads to no file
+  kLinkConnected = 1u << 5,   // of TCP: this end called connect
+  kLinkAccepted = 1u << 6,    // of TCP: this end was accepted; neither: not known
   kLinkError = 1u << 4,       // an error waits to be read: the other end has reset the connection
 };
 

@@ -112,6 +112,7 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
   if (!temporary.ok()) return temporary.error();
   temporary_ = std::move(*temporary);
   fill_place(place, temporary_.get(), library.job.directory, name_.text, library.pid, *sequence);
+  place.may_repeat = attempt < 3;
   place.by_fork = attempt >= 3;
   for (Member& m : members_) CKPT_TRY(ask(m));
   points::at("leader.asked");
@@ -240,6 +241,7 @@ Result<void> Coordinator::accept_members() {
     join.sequence = place.sequence;
     if (told_ >= Step::kHold) join.flags |= kJoinHeld;
     if (place.by_fork) join.flags |= kJoinByFork;
+    if (place.may_repeat) join.flags |= kJoinMayRepeat;
     join.root = library.job.root;
     std::memcpy(join.directory, library.job.directory, sizeof(join.directory));
     std::memcpy(join.name, name_.text, sizeof(join.name));

@@ -17,12 +17,25 @@ namespace {
 
 Session* current = nullptr;  // the agent's
 int64_t stop_began_ns = 0;
+ExpectAlone* expects_alone = nullptr;  // the agent's
 
 }  // namespace
 
 Session* session() { return current; }
 ScopedSession::ScopedSession(Session& s) { current = &s; }
 ScopedSession::~ScopedSession() { current = nullptr; }
+
+ExpectAlone::ExpectAlone() { expects_alone = this; }
+ExpectAlone::~ExpectAlone() { expects_alone = nullptr; }
+
+Result<void> ExpectAlone::check(bool has_children) {
+  if (expects_alone == nullptr || current != nullptr || !has_children) return {};
+  expects_alone->met_ = true;
+  return make_error(
+      ExitCode::kInternal, 0,
+      "a child process was made while the checkpoint of its parent began; it is taken again with "
+      "the child");
+}
 
 void fill_place(Place& place, int directory, const char* job_directory, const char* job_name, int pid,
                 uint64_t sequence) {

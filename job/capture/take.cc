@@ -32,11 +32,23 @@ Result<void> lock(int directory) {
   return {};
 }
 
+Result<CheckpointCost> take_alone(bool& had_company) {
+  const ExpectAlone alone;
+  auto result = take_checkpoint();
+  had_company = alone.was_not();
+  return result;
+}
+
 }  // namespace
 
 Result<CheckpointCost> take(const Wish& wish, Report& report) {
   constexpr uint32_t kAttempts = 6;
-  if (wish.only || library.job.root == 0 || is_alone(library.job, library.pid)) return take_checkpoint();
+  if (wish.only || library.job.root == 0) return take_checkpoint();
+  bool had_company = false;
+  if (is_alone(library.job, library.pid)) {
+    auto result = take_alone(had_company);
+    if (!had_company) return result;
+  }
   auto directory = open_image_directory(library.job.directory);
   if (!directory.ok()) return directory.error();
   CKPT_TRY(lock(directory->get()));
@@ -56,7 +68,12 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
           "take one process with --only",
           root);
     }
-    if (members.size() <= 1) return take_checkpoint();
+    // With company that was gone again it is led as a job: so nobody is made meanwhile.
+    if (members.size() <= 1 && !had_company) {
+      auto result = take_alone(had_company);
+      if (!had_company || attempt == kAttempts) return result;
+      continue;
+    }
     if (library.settings.to[0] != '\0') {
       const auto living =
           std::count_if(members.begin(), members.end(), [](const Listed& m) { return !m.look.ended(); });

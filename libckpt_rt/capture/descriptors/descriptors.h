@@ -134,6 +134,9 @@ class DescriptorCapture {
     return true;
   }
 
+  // What forbids a restart is a connection that waits to be accepted: it may be gone at the next look.
+  bool has_unaccepted() const { return has_unaccepted_; }
+
   size_t descriptor_count() const { return entries_.size(); }
   size_t open_file_count() const { return open_files_; }
 
@@ -141,6 +144,7 @@ class DescriptorCapture {
   int hidden_ = -1;
   int kept_files_ = -1;
   bool has_partners_ = false;
+  bool has_unaccepted_ = false;
   struct Content {
     uint32_t open_file;
     uint64_t object, offset;
@@ -221,6 +225,8 @@ class DescriptorCapture {
   void look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts);
   Result<void> look_at_connections(SocketLook& look);
   Result<void> look_at_far_end(SocketLook& look, SocketState& s);
+  Result<void> forbid_unaccepted(const char* what, const CapturedDescriptor& d);
+  Error held_too_long(const CapturedDescriptor& d) const;
   bool is_socket_here(uint64_t object) const;
   static bool is_loopback(const sockaddr_storage& address);
   Result<void> peek_messages(SocketLook& look, SocketState& s, int socket);

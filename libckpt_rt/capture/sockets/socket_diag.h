@@ -49,6 +49,8 @@ class SocketDiag {
   std::span<const UnixSocketFacts> all_unix() const { return unix_.span(); }
 
   // The TCP socket that has these ends. IPv6 of a link: scope is its interface, else 0.
+  // Does a connection wait at this port to be accepted of which nobody has the other end any more?
+  bool has_abandoned(uint16_t port);
   TcpFacts ask_tcp(const Endpoint& local, const Endpoint& remote, uint32_t scope);
 
  private:

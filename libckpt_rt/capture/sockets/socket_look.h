@@ -21,6 +21,8 @@ struct SocketState {
   bool pair;        // Unix, with another end or one that is gone
   short ready;      // what poll(2) says
   uint32_t waiting;
+  bool still_sending;  // TCP: nobody has the other end, but the kernel has not sent all of it yet
+  bool abandoned;      // Unix, listening: a client that waits to be accepted is gone
   sockaddr_storage address, peer;
   size_t options_at, options_length;  // in SocketLook::options
   uint32_t first_message, message_count;
@@ -45,11 +47,31 @@ struct SocketLook {
   size_t scratch_bytes = 0;
 };
 
+// Several members of a job may have one socket, and all look at once. What is changed for a look (offsets of
+// peeking, room, credentials) must be seen by no other, so each holds the socket meanwhile: by a record lock
+// of fcntl(2) on it, which belongs to the agent's own table, is no other agent's, and goes when its holder
+// dies.
+class HeldSocket {
+ public:
+  HeldSocket() = default;
+  HeldSocket(const HeldSocket&) = delete;
+  HeldSocket& operator=(const HeldSocket&) = delete;
+  ~HeldSocket() { release(); }
+  // False: another has held it for longer than a stop may take.
+  bool hold(int socket);
+  void release();
+
+ private:
+  int socket_ = -1;
+};
+
 int socket_option(int socket, int level, int name);  // 0: there is none
 bool set_socket_option(int socket, int level, int name, int value);
 // The options that a new socket does not have anyway, as details.
 void put_socket_options(ByteWriter& out, int socket, const SocketDetail& detail);
 
+// kLinkConnected, kLinkAccepted, or 0: not known.
+uint32_t who_connected(int socket);
 // Makes all that the other end has sent and that has not arrived arrive at `receiver`, and puts the
 // receiver's limits back. `sender`: the other end. False: it does not fit.
 bool pull_in_flight(int receiver, int sender);

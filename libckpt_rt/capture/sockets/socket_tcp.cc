@@ -78,6 +78,21 @@ bool pull(int receiver, Whole whole) {
 
 }  // namespace
 
+// The end that called connect has its SYN counted among the bytes that were acknowledged; the other has not.
+uint32_t who_connected(int socket) {
+  constexpr int kEstablished = 1, kSynSent = 2, kClose = 7, kCloseWait = 8, kListen = 10;
+  tcp_info info;
+  int unacknowledged = 0;
+  if (!tcp_facts(socket, info) || info.tcpi_state == kListen || info.tcpi_state == kSynSent ||
+      info.tcpi_state == kClose || sys::call(__NR_ioctl, socket, SIOCOUTQ, &unacknowledged) != 0)
+    return 0;
+  const bool ended = info.tcpi_state != kEstablished && info.tcpi_state != kCloseWait;
+  const uint64_t sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes +
+                        (ended && info.tcpi_notsent_bytes == 0 ? 1 : 0);
+  const uint64_t more = info.tcpi_bytes_acked + static_cast<uint64_t>(unacknowledged) - sent;
+  return more == 1 ? kLinkConnected : more == 0 ? kLinkAccepted : 0u;
+}
+
 bool pull_in_flight(int receiver, int sender) {
   uint64_t first = 0;
   if (all_arrived(receiver, sender, first)) return true;

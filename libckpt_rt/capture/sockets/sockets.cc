@@ -24,6 +24,15 @@ namespace {
 
 constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
 
+constexpr char kUnaccepted[] =
+    "what was sent through it waits in a connection that is not accepted yet, where nobody can read it: ask "
+    "again "
+    "later";
+constexpr char kAbandoned[] =
+    "a connection waits in it to be accepted, and its client has closed it: what it has written can be read "
+    "by "
+    "nobody: ask again later";
+
 bool is_internet(const SocketState& s) { return s.detail.domain == AF_INET || s.detail.domain == AF_INET6; }
 
 // Two bytes are the family alone: no name. The port of both kinds of Internet address is at the same place.
@@ -72,12 +81,26 @@ Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
     }
     ScopedFd socket(borrow(d));
     if (!socket.valid()) continue;  // stays kOther, and a note says so
+    HeldSocket held;
+    if (has_partners_ && !held.hold(socket.get())) return held_too_long(d);
     SocketState s{};
     s.entry = static_cast<uint32_t>(i);
     CKPT_TRY(look_at_socket(look, s, socket.get()));
     if (!look.sockets.push_back(s)) return arena_full();
   }
   return look_at_connections(look);
+}
+
+// Only the next checkpoint can have it: when it is accepted.
+Result<void> DescriptorCapture::forbid_unaccepted(const char* what, const CapturedDescriptor& d) {
+  has_unaccepted_ = true;
+  return note(2, "descriptor {} ({}): {}", d.fd, d.path, what);
+}
+
+Error DescriptorCapture::held_too_long(const CapturedDescriptor& d) const {
+  return make_error(ExitCode::kTimeout, 0,
+                    "descriptor {} ({}): another process of the job did not end its look at it", d.fd,
+                    d.path);
 }
 
 Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s, int socket) {
@@ -102,23 +125,26 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     facts = look.unix_known ? look.diag.find_unix(static_cast<uint32_t>(d.now.inode)) : nullptr;
     if (facts == nullptr) return {};
     look_at_unix(look, s, *facts);
+    if (s.abandoned) CKPT_TRY(forbid_unaccepted(kAbandoned, d));
     int unreceived = 0;
     if ((s.link.flags & kLinkUnaccepted) != 0 && sys::call(__NR_ioctl, socket, SIOCOUTQ, &unreceived) == 0 &&
         unreceived != 0) {
-      CKPT_TRY(
-          note(1,
-               "descriptor {} ({}): what was sent through it waits in a connection that is not accepted yet, "
-               "and is lost",
-               d.fd, d.path));
+      CKPT_TRY(forbid_unaccepted(kUnaccepted, d));
     }
   } else if (is_internet(s) && detail.type == SOCK_STREAM && detail.protocol == IPPROTO_TCP) {
     tcp_info info{};
     int length = sizeof(info);
     if (sys::failed(sys::call(__NR_getsockopt, socket, IPPROTO_TCP, TCP_INFO, &info, &length))) return {};
     s.link.state = info.tcpi_state;
+    s.link.flags |= who_connected(socket);
     if (info.tcpi_state == TCP_LISTEN) {
       detail.backlog = static_cast<int32_t>(info.tcpi_sacked);
       s.waiting = info.tcpi_unacked;
+      sockaddr_storage at{};
+      int size = sizeof(at);
+      if (s.waiting != 0 && sys::call(__NR_getsockname, socket, &at, &size) == 0 &&
+          look.diag.has_abandoned(endpoint_of(at).port))
+        CKPT_TRY(forbid_unaccepted(kAbandoned, d));
     } else {
       // A closed one was connected if it is shut down: a new one is not.
       s.connection = info.tcpi_state != TCP_CLOSE || (s.ready & POLLRDHUP) != 0;
@@ -163,6 +189,7 @@ void DescriptorCapture::look_at_unix(SocketLook& look, SocketState& s, const Uni
   d.kind = OpenFileKind::kSocket;
   if (facts.state == TCP_LISTEN) {
     s.detail.backlog = static_cast<int32_t>(facts.backlog);
+    for (uint32_t i = 0; i < facts.icon_count; ++i) s.abandoned = s.abandoned || facts.icons[i] == 0;
     return;
   }
   if (!facts.has_peer) return;
@@ -215,6 +242,7 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     CapturedDescriptor& d = entries_[s.entry];
     ScopedFd socket(borrow(d));
     ScopedFd sender;
+    HeldSocket held_first, held_second;
     bool whole = true;
     if (s.detail.address_len != 0 && s.detail.peer_len != 0) {
       Ends reverse;
@@ -226,16 +254,26 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
         const CapturedDescriptor& o = entries_[look.sockets[other->socket].entry];
         s.link.peer = object_number(o.now.device, o.now.inode);
         sender.reset(borrow(o));
+        if (has_partners_) {
+          // In one order everywhere.
+          const bool sender_first = o.now.inode < d.now.inode;
+          if (!held_first.hold(sender_first ? sender.get() : socket.get()) ||
+              !held_second.hold(sender_first ? socket.get() : sender.get()))
+            return held_too_long(d);
+        }
         whole = pull_in_flight(socket.get(), sender.get());
       } else {
         CKPT_TRY(look_at_far_end(look, s));
+        if (has_partners_ && !held_first.hold(socket.get())) return held_too_long(d);
         const uint32_t scope =
             s.detail.domain == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(s.peer).sin6_scope_id : 0;
-        if (has_partners_ && s.link.peer != 0)
+        // Also from one that its process has closed, and that the kernel still sends from.
+        if ((has_partners_ && s.link.peer != 0) || s.still_sending)
           whole = pull_from_far(socket.get(), look.diag, reverse.local, reverse.remote, scope);
       }
     } else {
       s.link.flags |= kLinkPeerGone;
+      if (has_partners_ && !held_first.hold(socket.get())) return held_too_long(d);
     }
     d.value = s.link.peer;
     // The states in which our end of the stream is already sent.
@@ -277,6 +315,7 @@ Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s
   }
   if (far.state != TCP_ESTABLISHED && far.state != TCP_CLOSE_WAIT && far.state != 3 /* TCP_SYN_RECV */) {
     s.link.flags |= kLinkPeerGone;  // closed by its process, not yet by the kernel
+    s.still_sending = true;
     return {};
   }
   s.link.flags |= kLinkUnaccepted;
@@ -291,11 +330,7 @@ Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s
   }
   if (s.link.listener == 0) s.link.flags |= kLinkOutside;
   if (far.receive_queue == 0) return {};
-  return note(
-      1,
-      "descriptor {} ({}): {} bytes sent through it wait in a connection that is not accepted yet: they "
-      "are lost",
-      d.fd, d.path, far.receive_queue);
+  return forbid_unaccepted(kUnaccepted, d);
 }
 
 bool DescriptorCapture::is_loopback(const sockaddr_storage& address) {
