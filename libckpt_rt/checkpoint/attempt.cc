@@ -123,7 +123,9 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(job::standing(attempt.clock.began_ns()));
   CKPT_TRY(attempt.stop.look(attempt.watch));
   CKPT_TRY(back_end.capture_memory());
-  CKPT_TRY(job::sampled(attempt.capture.descriptors));
+  const Result<void> sampled = job::sampled(attempt.capture.descriptors);
+  attempt.capture.descriptors.hold_back_senders();
+  CKPT_TRY(sampled);
   return back_end.finish();
 }
 

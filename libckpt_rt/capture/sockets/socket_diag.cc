@@ -3,10 +3,12 @@
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
+#include <linux/tcp.h>
 #include <linux/unix_diag.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstddef>
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -183,6 +185,7 @@ TcpFacts SocketDiag::ask_tcp(const Endpoint& local, const Endpoint& remote, uint
   ask.request.sdiag_family = four ? AF_INET : AF_INET6;
   ask.request.sdiag_protocol = IPPROTO_TCP;
   ask.request.idiag_states = ~0u;
+  ask.request.idiag_ext = 1u << (INET_DIAG_INFO - 1);
   ask.request.id.idiag_sport = local.port;
   ask.request.id.idiag_dport = remote.port;
   std::memcpy(ask.request.id.idiag_src, local.address + (four ? 12 : 0), four ? 4 : 16);
@@ -197,7 +200,30 @@ TcpFacts SocketDiag::ask_tcp(const Endpoint& local, const Endpoint& remote, uint
   auto* message = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
   // A listening socket answers too, where no connection has these ends.
   if (message->id.idiag_dport != remote.port) return facts;
-  facts = {true, message->idiag_state, message->idiag_inode, message->idiag_rqueue, message->idiag_wqueue};
+  facts = {true,
+           message->idiag_state,
+           message->idiag_inode,
+           message->idiag_rqueue,
+           message->idiag_wqueue,
+           false,
+           0,
+           0};
+  const char* at = reinterpret_cast<const char*>(message + 1);
+  const char* end = reinterpret_cast<const char*>(header) + header->nlmsg_len;
+  while (at + sizeof(nlattr) <= end) {
+    auto* attribute = reinterpret_cast<const nlattr*>(at);
+    if (attribute->nla_len < sizeof(nlattr) || at + attribute->nla_len > end) break;
+    if (attribute->nla_type == INET_DIAG_INFO &&
+        attribute->nla_len >= sizeof(nlattr) + offsetof(tcp_info, tcpi_bytes_retrans) + sizeof(uint64_t)) {
+      tcp_info info{};
+      std::memcpy(&info, at + sizeof(nlattr),
+                  std::min(sizeof(info), static_cast<size_t>(attribute->nla_len) - sizeof(nlattr)));
+      facts.counted = true;
+      facts.sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
+      facts.not_sent = info.tcpi_notsent_bytes;
+    }
+    at += (attribute->nla_len + 3u) & ~3u;
+  }
   return facts;
 }
 

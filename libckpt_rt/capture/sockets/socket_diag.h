@@ -28,6 +28,9 @@ struct TcpFacts {
   uint8_t state;
   uint32_t inode;  // 0: no descriptor leads to it
   uint32_t receive_queue, send_queue;
+  bool counted;   // the kernel tells:
+  uint64_t sent;  // bytes of the stream that have left it, each once
+  uint32_t not_sent;
 };
 
 // An Internet address and port; IPv4 as ::ffff:a.b.c.d.

@@ -72,6 +72,13 @@ void put_socket_options(ByteWriter& out, int socket, const SocketDetail& detail)
 
 // kLinkConnected, kLinkAccepted, or 0: not known.
 uint32_t who_connected(int socket);
+// What a sender waits for before it sends: more bytes (TCP_CORK), or an acknowledgement. False: nothing is
+// unsent, or it waits for neither.
+struct HeldBack {
+  int cork, no_delay;
+};
+bool let_go(int sender, HeldBack& held_back);
+void hold_back_again(int sender, const HeldBack& held_back);
 // Makes all that the other end has sent and that has not arrived arrive at `receiver`, and puts the
 // receiver's limits back. `sender`: the other end. False: it does not fit.
 bool pull_in_flight(int receiver, int sender);

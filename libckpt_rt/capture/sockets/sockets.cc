@@ -93,7 +93,7 @@ Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
 
 // Only the next checkpoint can have it: when it is accepted.
 Result<void> DescriptorCapture::forbid_unaccepted(const char* what, const CapturedDescriptor& d) {
-  has_unaccepted_ = true;
+  has_passing_ = true;
   return note(2, "descriptor {} ({}): {}", d.fd, d.path, what);
 }
 
@@ -217,8 +217,33 @@ bool DescriptorCapture::is_socket_here(uint64_t object) const {
   return false;
 }
 
+// Other members wait for what our ends hold back.
+Result<void> DescriptorCapture::let_senders_go(SocketLook& look) {
+  for (const SocketState& s : look.sockets) {
+    const CapturedDescriptor& d = entries_[s.entry];
+    if (!s.connection || d.in_flight) continue;
+    const ScopedFd socket(borrow(d));
+    HeldBack held_back;
+    if (!socket.valid() || !let_go(socket.get(), held_back)) continue;
+    if (!senders_.push_back({s.entry, held_back.cork, held_back.no_delay})) {
+      hold_back_again(socket.get(), held_back);
+      return arena_full();
+    }
+  }
+  return {};
+}
+
+void DescriptorCapture::hold_back_senders() {
+  for (const Sender& s : senders_) {
+    const ScopedFd socket(borrow(entries_[s.entry]));
+    if (socket.valid()) hold_back_again(socket.get(), {s.cork, s.no_delay});
+  }
+  senders_.clear();
+}
+
 // Of TCP connections: the other ends, and what is in flight.
 Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
+  if (has_partners_) CKPT_TRY(let_senders_go(look));
   struct Ends {
     Endpoint local, remote;
     uint32_t socket;  // index in look.sockets
@@ -285,10 +310,10 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     if (state == TCP_CLOSE || (!ended && (s.ready & POLLRDHUP) != 0)) s.detail.shut_down |= 1;
     if (whole) CKPT_TRY(peek_stream(look, s, socket.get()));
     if (!whole) {
-      CKPT_TRY(note(1,
-                    "descriptor {} ({}): bytes of the connection are in flight and do not arrive; after "
-                    "restart it is reset",
-                    d.fd, d.path));
+      has_passing_ = true;
+      CKPT_TRY(note(
+          2, "descriptor {} ({}): bytes of the connection are in flight and do not arrive: ask again later",
+          d.fd, d.path));
       s.link.flags |= kLinkOutside;
       s.link.peer = d.value = 0;
     }

@@ -185,12 +185,10 @@ Result<void> Stop::look_at_descriptors(int tid, OtherThreads sharers) {
   }
   capture.descriptors.skip_mapped(mapped.span());
   CKPT_TRY(capture.descriptors.recheck_stopped(tid, sharers));
-  if (capture.descriptors.has_unaccepted() && job::session() != nullptr && job::place()->may_repeat) {
+  if (capture.descriptors.has_passing() && job::session() != nullptr && job::place()->may_repeat) {
     job::session()->again = true;
-    return make_error(
-        ExitCode::kInternal, 0,
-        "what waits in a connection that is not accepted yet can be read by nobody; the checkpoint "
-        "is taken again");
+    return make_error(ExitCode::kInternal, 0,
+                      "what is under way in a connection cannot be saved; the checkpoint is taken again");
   }
   parts_.cost.descriptors = static_cast<uint32_t>(capture.descriptors.descriptor_count());
   parts_.cost.restartable = can_be_restarted(capture, parts_.space);
