@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "copier/segment_size.h"
+#include "image/format/kept_names.h"
 #include "image/write/kept_files.h"
 #include "job/capture/session.h"
 #include "libckpt_rt/capture/memory_advice.h"
@@ -53,7 +54,18 @@ void choose_increments(Attempt& attempt, const BackEnd& back_end) {
 // A filter may kill whoever makes a call that the program does not make.
 bool keeps_files() {
   const Settings& s = library.settings;
-  return s.to[0] == '\0' && s.files != KeptFiles::kNone && job::session() == nullptr && !is_filtered();
+  return s.to[0] == '\0' && s.files != KeptFiles::kNone && !is_filtered();
+}
+
+// Of a job's checkpoint all in one place, in its directory: members have many files together.
+int place_of_kept_files(const Attempt& attempt) {
+  return job::place() != nullptr ? job::place()->directory : attempt.space.log();
+}
+
+void keep_files_of(Attempt& attempt) {
+  keep_files(attempt.space.arena(), place_of_kept_files(attempt),
+             job::place() != nullptr ? kJobKeptFiles : attempt.cost.image, library.settings.files,
+             attempt.space.log());
 }
 
 void own_ranges(Attempt& attempt, BackEnd& back_end) {
@@ -97,9 +109,9 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(attempt.image.choose_name(space, attempt.watch.parent, attempt.cost));
   CKPT_TRY(back_end.open_image());
   if (keeps_files()) {
-    remove_orphaned_kept_files(space.log());
-    keep_files(space.arena(), space.log(), attempt.cost.image, library.settings.files);
-    capture.descriptors.set_kept_files(space.log());
+    if (job::session() == nullptr) remove_orphaned_kept_files(space.log());
+    keep_files_of(attempt);
+    capture.descriptors.set_kept_files(place_of_kept_files(attempt));
   }
   CKPT_TRY(capture.still_memory.open());
   if (job::session() != nullptr) capture.descriptors.expect_partners();
@@ -169,8 +181,8 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   const int directory = attempt.space.log();
   if (directory >= 0 && keeps_files()) {
     if (result.ok())
-      keep_files(attempt.space.arena(), directory, attempt.cost.image, library.settings.files);
-    else if (attempt.cost.image[0] != '\0')
+      keep_files_of(attempt);
+    else if (attempt.cost.image[0] != '\0' && job::session() == nullptr)
       remove_kept_files(directory, attempt.cost.image);
   }
   return result;

@@ -299,8 +299,10 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   options.working = &working;
   options.image_directory = job.root().image_directory;
   options.sequence = job.manifest.sequence;
+  options.kept_files = kept_files_of(*job.root().image, job.root().image_directory);
   options.say = [&report](std::string_view line) { report.note(line); };
   DescriptorBuilder builder(all, options);
+  CKPT_TRY(builder.put_back_files());
   CKPT_TRY(builder.cut_grown_files());
   // A terminal's other ends are opened by its name.
   std::vector<size_t> order(all.open_files.size());

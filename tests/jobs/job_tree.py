@@ -13,7 +13,7 @@ BUILD = os.path.abspath(os.environ["CKPT_BUILD"])
 CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
 LONG = os.environ.get("CKPT_LONG") == "1"
 NOBODY = 65534
-PATIENCE = 90  # seconds, for anything
+PATIENCE = float(os.environ.get("CKPT_PATIENCE", "90"))  # seconds, for anything
 
 
 def environment(**more):

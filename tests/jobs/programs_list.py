@@ -291,7 +291,8 @@ OPENMPI = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; "
 PANE = """
 for i in $(seq 1 25); do printf '%s ' $((i * $1)); sleep 0.05; done
 echo
-sum=0; for i in $(seq 1 2000); do sum=$((sum + i * $1)); done; echo $sum > sum.$1.tmp; mv sum.$1.tmp sum.$1
+sum=0; for i in $(seq 1 2000); do sum=$((sum + i * $1)); done; echo $sum
+tmux -S ./sock wait-for -S done$1
 sleep 1000
 """
 
@@ -341,8 +342,9 @@ PROGRAMS = [
     Program("sqlite-wal", "SQLite in WAL mode, three writers", "python3 -c 'import sqlite3; print(\"SQLite\", sqlite3.sqlite_version)'", "python3 wal.py",
             {"wal.py": SQLITE}, quick=True),
     Program("tmux", "tmux, two panes", "tmux -V",
-            "tmux -S ./sock -f /dev/null new-session -d -x 80 -y 24 'bash pane.sh 2'\ntmux -S ./sock split-window 'bash pane.sh 3'\n"
-            "while [ ! -e sum.2 -o ! -e sum.3 ]; do sleep 0.05; done\ncat sum.2 sum.3\nfor p in 0 1; do tmux -S ./sock capture-pane -p -t $p | head -3; done\ntmux -S ./sock kill-server; sleep 0.1",
+            "rm -f sock; tmux -S ./sock -f /dev/null new-session -d -x 80 -y 24 'bash pane.sh 2'\ntmux -S ./sock split-window 'bash pane.sh 3'\n"
+            "tmux -S ./sock wait-for done2; tmux -S ./sock wait-for done3\n"
+            "for p in 0 1; do tmux -S ./sock capture-pane -p -t $p | head -3; done\ntmux -S ./sock kill-server; sleep 0.1",
             {"pane.sh": PANE}, needs=("tmux",), quick=True),
     Program("openmpi", "Open MPI: mpirun, 4 ranks in a ring, shared memory and TCP", "mpirun.openmpi --version",
             OPENMPI + "mpirun.openmpi --oversubscribe --mca btl vader,tcp,self --mca pml ob1 --mca mpi_yield_when_idle 1 -np 4 ./ring",
