@@ -19,6 +19,10 @@ constexpr uint32_t kBatch = 32, kGvtEvents = 1024;
 // below the second.
 constexpr uint64_t kJudged = 4096;
 constexpr double kTooMuchUndone = 0.05, kLittleUndone = 0.015;
+constexpr double kSmallestStep = 0.25, kLargestStep = 0.75;
+// So many executed events may wait for GVT. Nothing is lost by waiting: another thread has been taken off its
+// processor, and what runs on alone is undone.
+constexpr uint64_t kUncommittedRounds = 8;  // in --gvt-events
 // Looks without work before the processor is given away.
 constexpr unsigned kPatience = 64;
 
@@ -138,7 +142,7 @@ void Worker::on_gvt() {
         window_ = tail_ > head_ ? std::max(ring_[(tail_ - 1) & ring_mask_].time - gvt_.time, 0.0) : 0;
         if (window_ == 0) window_ = kInfinity;
       }
-      window_ *= 0.75;
+      window_ *= std::clamp(1 - undone, kSmallestStep, kLargestStep);
     } else if (undone < kLittleUndone) {
       window_ *= 1.15;
     }
@@ -155,12 +159,23 @@ void Worker::set_limit() {
   }
   // At least what the slowest thread itself could execute: however small the window, the first event runs.
   limit_ = std::max(others + window_, std::nextafter(others, kInfinity));
+  if (tail_ - head_ < most_uncommitted_) {
+    waits_for_gvt_ = false;
+    return;
+  }
+  if (!waits_for_gvt_) {
+    waits_for_gvt_ = true;
+    reached_ = ring_[(tail_ - 1) & ring_mask_].time;
+  }
+  // Stragglers run, and the event at GVT always does: so GVT goes on.
+  limit_ = std::min(limit_, std::nextafter(std::max(reached_, gvt_.time), kInfinity));
 }
 
 void Worker::loop() {
   const uint32_t batch = setup_.options.batch != 0 ? setup_.options.batch : kBatch;
   const uint32_t gvt_events = setup_.options.gvt_events != 0 ? setup_.options.gvt_events : kGvtEvents;
   const bool alone = setup_.threads == 1;
+  most_uncommitted_ = kUncommittedRounds * gvt_events;
   limit_ = kInfinity;
   unsigned idle = 0;
   while (!done_ && !setup_.failed.load(std::memory_order_relaxed)) {
