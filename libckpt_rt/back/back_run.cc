@@ -120,7 +120,7 @@ void BackRun::own_ranges() {
   const Addr window = Addr::of(window_);
   for (AddrRange r :
        {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(),
-        arena_.range(), AddrRange{window, window + window_bytes_}, guard::own_range()}) {
+        arena_.range(), AddrRange{window, window + window_bytes_}, guard::own_range(), library.job_sign}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
   const size_t mine = own_.size();

@@ -29,6 +29,7 @@ void KeptState::keep() {
   memory_registered_ = hooks::memory_registered.load(std::memory_order_relaxed);
   monotonic_shift_ns_ = library.monotonic_shift_ns;
   last_streamed_ = library.last_streamed;
+  job_sign_ = library.job_sign;
   has_forked_ = hooks::has_forked.load(std::memory_order_relaxed);
 }
 
@@ -46,6 +47,7 @@ void KeptState::put_in(Watch* watch) {
   if (has_forked_) hooks::has_forked.store(true, std::memory_order_relaxed);
   agent::return_kept(agent_, library.generation);
 
+  library.job_sign = job_sign_;
   loading::begin(0);
   stop_state.world.reset_after_restart();
   release_guard::reset_after_restart();

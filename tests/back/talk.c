@@ -1,0 +1,62 @@
+// Does what it is told, line by line: after it has gone back, or was restarted, it can be asked what it is.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static unsigned char* page;
+static int pair[2] = {-1, -1};
+
+static int is(const char* line, const char* word) { return strncmp(line, word, strlen(word)) == 0; }
+
+int main(void) {
+  char line[100];
+  while (fgets(line, sizeof(line), stdin) != NULL) {
+    if (is(line, "pid")) {
+      printf("%d", getpid());
+    } else if (is(line, "map")) {
+      page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      memset(page, 0x5a, 4096);
+      printf("mapped");
+    } else if (is(line, "sum")) {
+      unsigned sum = 0;
+      for (int i = 0; i < 4096; ++i) sum += page[i];
+      printf("%u", sum);
+    } else if (is(line, "child")) {  // lives on; what it is sent by the pair it sends back
+      if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) return 1;
+      const pid_t child = fork();
+      if (child == 0) {
+        close(pair[0]);
+        for (ssize_t n; (n = read(pair[1], line, sizeof(line))) > 0;)
+          if (write(pair[1], line, (size_t)n) != n) break;
+        _exit(0);
+      }
+      close(pair[1]);
+      printf("%d", child);
+    } else if (is(line, "send")) {
+      if (write(pair[0], "x", 1) != 1) return 1;
+      printf("sent");
+    } else if (is(line, "hear")) {
+      char c = '?';
+      const ssize_t n = read(pair[0], &c, 1);
+      printf("%zd %c", n, c);
+    } else if (is(line, "fork")) {
+      const pid_t child = fork();
+      if (child == 0) _exit(7);
+      int status = 0;
+      waitpid(child, &status, 0);
+      printf("%d", WEXITSTATUS(status));
+    } else {
+      break;
+    }
+    printf("\n");
+    fflush(stdout);
+  }
+  return 0;
+}

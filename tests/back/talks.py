@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""A program that does what it is told (talk.c) is asked what it is, after it has gone back or was restarted.
+  talks.py [CLASS...]       with CKPT_BUILD, the build directory
+"""
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD = os.environ["CKPT_BUILD"]
+CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
+TALK = os.path.join(BUILD, "tests", "back", "talk")
+PATIENCE = 30  # seconds, for anything
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Talking(unittest.TestCase):
+    def setUp(self):
+        # Who has lost his parent becomes ours, and can be waited for: its id is free then.
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.directory = tempfile.mkdtemp(prefix="ckpt-talk-")
+        # As a script starts it: `ckpt run` gives a job its id, which is to be seen in its mappings otherwise.
+        self.start([TALK], LD_PRELOAD=os.path.join(BUILD, "lib", "libckpt_rt.so"), CKPT_DIR=self.directory)
+        self.pid = int(self.ask("pid"))
+        self.child = None
+
+    def tearDown(self):
+        for pid in (self.pid, self.child):
+            if pid:
+                self.end(pid)
+        self.program.stdin.close()
+        self.program.stdout.close()
+        shutil.rmtree(self.directory)
+
+    def start(self, command, **more):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+        self.program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**clean, **more})
+
+    def ask(self, word):
+        self.program.stdin.write(word.encode() + b"\n")
+        self.program.stdin.flush()
+        ready, _, _ = select.select([self.program.stdout], [], [], PATIENCE)
+        self.assertTrue(ready, f"it does not answer to {word}")
+        answer = self.program.stdout.readline().decode().strip()
+        self.assertNotEqual(answer, "", f"it has ended when it was told: {word}")
+        return answer
+
+    def ckpt(self, *arguments, code=0):
+        done = subprocess.run([CKPT, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        self.assertEqual(done.returncode, code, f"{arguments}: {done.stderr}")
+        return done.stderr
+
+    def make_child(self):
+        self.child = int(self.ask("child"))
+
+    def end(self, pid):
+        for what in (lambda: os.kill(pid, signal.SIGKILL), lambda: os.waitpid(pid, 0)):
+            try:
+                what()
+            except (ProcessLookupError, ChildProcessError):
+                pass
+        if pid == self.program.pid:
+            self.program.returncode = -signal.SIGKILL
+
+    def job(self):
+        return os.path.join(self.directory, "talk.000001.job")
+
+
+class Back(Talking):
+    def test_memory_mapped_after_going_back_is_in_the_next_image(self):
+        self.ckpt("now", str(self.pid))
+        self.ckpt("back", str(self.pid))
+        self.assertEqual(self.ask("map"), "mapped")
+        self.ckpt("now", str(self.pid))
+        self.ckpt("back", str(self.pid))
+        self.assertEqual(self.ask("sum"), str(0x5a * 4096))
+
+
+class BackInJob(Talking):
+    """To the image of one process of a job: its children live on beside it."""
+
+    def setUp(self):
+        super().setUp()
+        self.make_child()
+
+    def test_makes_processes_again(self):
+        self.ckpt("now", str(self.pid))
+        self.ckpt("back", str(self.pid))
+        self.assertEqual(self.ask("fork"), "7")
+
+    def test_stays_connected(self):
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("send"), "sent")
+        self.ckpt("back", str(self.pid))
+        # What was sent is sent.
+        self.assertEqual(self.ask("hear"), "1 x")
+        self.assertEqual(self.ask("send"), "sent")
+        self.assertEqual(self.ask("hear"), "1 x")
+
+    def test_checkpoint_alone_afterwards(self):
+        self.ckpt("now", str(self.pid))
+        self.ckpt("back", str(self.pid))
+        self.ckpt("now", "--only", str(self.pid))
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("fork"), "7")
+
+
+class Restarted(Talking):
+    def test_member_takes_a_checkpoint_alone(self):
+        self.make_child()
+        self.ckpt("now", str(self.pid))
+        for pid in (self.pid, self.child):
+            self.end(pid)
+        self.program.stdin.close()
+        self.program.stdout.close()
+        self.start([RESTART, self.job()])
+        self.assertEqual(self.ask("pid"), str(self.pid))
+        self.ckpt("now", "--only", str(self.pid))
+        self.ckpt("now", "--only", str(self.child))
+        self.end(self.child)  # of a job of one, now
+        self.assertEqual(self.ask("fork"), "7")
+        self.ckpt("now", str(self.pid))
+
+
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True
+    unittest.main()
