@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "job/capture/creation.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/loading.h"
@@ -48,6 +50,8 @@ void KeptState::put_in(Watch* watch) {
   agent::return_kept(agent_, library.generation);
 
   library.job_sign = job_sign_;
+  job::creation::reset();
+  job::forget_session();
   loading::begin(0);
   stop_state.world.reset_after_restart();
   release_guard::reset_after_restart();

@@ -19,6 +19,7 @@
 #include "job/capture/creation.h"
 #include "job/capture/identity.h"
 #include "job/capture/named_points.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/image_command.h"
@@ -255,6 +256,7 @@ __attribute__((constructor)) void start() {
 void reset_in_child() {
   library.pid = sys::getpid();
   job::creation::reset();
+  job::forget_session();
   stop_state.world.reset_in_child();
   library.agent.forget();
   library.fault_handler.forget();

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "job/capture/creation.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
@@ -208,6 +209,7 @@ void reset_library() {
   if (restart.args.loading_gate != 0) futex_words::load(stop_state.threads);
   stop_state.world.reset_after_restart();
   job::creation::reset();
+  job::forget_session();
   if (library.job.root != 0) library.job_sign = job::show_identity(library.job);
   release_guard::reset_after_restart();
   guard::reset(false);
