@@ -7,6 +7,8 @@
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/loading.h"
+#include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
@@ -52,6 +54,8 @@ void KeptState::put_in(Watch* watch) {
   library.job_sign = job_sign_;
   job::creation::reset();
   job::forget_session();
+  own_directory::forget();
+  own_files::forget();
   loading::begin(0);
   stop_state.world.reset_after_restart();
   release_guard::reset_after_restart();

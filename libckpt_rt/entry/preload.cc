@@ -28,6 +28,7 @@
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/agent.h"
@@ -257,6 +258,8 @@ void reset_in_child() {
   library.pid = sys::getpid();
   job::creation::reset();
   job::forget_session();
+  own_directory::forget();
+  own_files::forget();
   stop_state.world.reset_in_child();
   library.agent.forget();
   library.fault_handler.forget();

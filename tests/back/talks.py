@@ -3,6 +3,7 @@
   talks.py [CLASS...]       with CKPT_BUILD, the build directory
 """
 import ctypes
+import json
 import os
 import select
 import shutil
@@ -50,10 +51,16 @@ class Talking(unittest.TestCase):
         self.assertNotEqual(answer, "", f"it has ended when it was told: {word}")
         return answer
 
-    def ckpt(self, *arguments, code=0):
-        done = subprocess.run([CKPT, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
-        self.assertEqual(done.returncode, code, f"{arguments}: {done.stderr}")
-        return done.stderr
+    def ckpt(self, *arguments):
+        done = subprocess.run([CKPT, *arguments, "--json"], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        self.assertEqual(done.returncode, 0, f"{arguments}: {done.stderr}")
+        return json.loads(done.stdout)
+
+    def restart(self, image):
+        self.program.stdin.close()
+        self.program.stdout.close()
+        self.start([RESTART, "--trust", image])
+        self.assertEqual(self.ask("pid"), str(self.pid))
 
     def make_child(self):
         self.child = int(self.ask("child"))
@@ -116,14 +123,20 @@ class Restarted(Talking):
         self.ckpt("now", str(self.pid))
         for pid in (self.pid, self.child):
             self.end(pid)
-        self.program.stdin.close()
-        self.program.stdout.close()
-        self.start([RESTART, self.job()])
-        self.assertEqual(self.ask("pid"), str(self.pid))
+        self.restart(self.job())
         self.ckpt("now", "--only", str(self.pid))
         self.ckpt("now", "--only", str(self.child))
         self.end(self.child)  # of a job of one, now
         self.assertEqual(self.ask("fork"), "7")
+        self.ckpt("now", str(self.pid))
+
+    @unittest.skipIf(os.getuid() != 0, "takes root")
+    def test_one_that_gave_up_its_user_takes_a_checkpoint(self):
+        """It may not open its own memory: whoever asks hands it over, also when an image was taken with that."""
+        self.assertEqual(self.ask("nobody"), "65534")
+        image = self.ckpt("now", str(self.pid))["image"]
+        self.end(self.pid)
+        self.restart(image)
         self.ckpt("now", str(self.pid))
 
 
