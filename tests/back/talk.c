@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -46,6 +47,29 @@ int main(void) {
       char c = '?';
       const ssize_t n = read(pair[0], &c, 1);
       printf("%zd %c", n, c);
+    } else if (is(line, "queue")) {  // 150 numbered messages, which nobody receives yet
+      if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) != 0) return 1;
+      int sent = 0;
+      while (sent < 150 && send(pair[0], &sent, sizeof(sent), MSG_DONTWAIT) == sizeof(sent)) ++sent;
+      printf("%d", sent);
+    } else if (is(line, "sharer")) {  // a child that has all that we have
+      const pid_t child = fork();
+      if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;) pause();
+      }
+      printf("%d", child);
+    } else if (is(line, "options")) {
+      int offset = 0, credentials = 0;
+      socklen_t length = sizeof(int);
+      getsockopt(pair[1], SOL_SOCKET, SO_PEEK_OFF, &offset, &length);
+      getsockopt(pair[1], SOL_SOCKET, SO_PASSCRED, &credentials, &length);
+      printf("%d %d", offset, credentials);
+    } else if (is(line, "receive")) {
+      int received = 0, number = 0;
+      while (recv(pair[1], &number, sizeof(number), MSG_DONTWAIT) == sizeof(number) && number == received)
+        ++received;
+      printf("%d", received);
     } else if (is(line, "nobody")) {
       if (setgid(65534) != 0 || setuid(65534) != 0) return 1;
       printf("%d", (int)getuid());

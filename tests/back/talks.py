@@ -88,6 +88,22 @@ class Back(Talking):
         self.assertEqual(self.ask("sum"), str(0x5a * 4096))
 
 
+class SharedSocket(Talking):
+    """All members of a job look at the same socket, at the same time."""
+
+    def test_it_stays_as_it_was_and_all_is_in_the_image(self):
+        self.assertEqual(self.ask("queue"), "150")
+        sharers = [int(self.ask("sharer")) for _ in range(5)]
+        for _ in range(15):
+            job = self.ckpt("now", str(self.pid))["job"]
+            self.assertEqual(self.ask("options"), "-1 0")
+        for pid in (self.pid, *sharers):
+            self.end(pid)
+        self.restart(job)
+        self.assertEqual(self.ask("options"), "-1 0")
+        self.assertEqual(self.ask("receive"), "150")
+
+
 class BackInJob(Talking):
     """To the image of one process of a job: its children live on beside it."""
 
