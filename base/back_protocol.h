@@ -34,6 +34,7 @@ inline constexpr uint64_t kBackDataAt = kBackMetaBytes + kBackPlanBytes;
 struct BackOrder {
   uint64_t data_bytes;
   uint64_t sequence;
+  uint64_t state;  // FileTrailer::meta_checksum: images of a job and of a process alone are counted apart
   uint8_t run_id[16];
   uint64_t restart_entry, restart_state;  // of ProcessRecord: the library must lie where it lay
   uint64_t vdso_start, vdso_hash;

@@ -138,7 +138,7 @@ Result<void> BackRun::prepare() {
   // A watch knows what was written since the image that it builds on, and nothing of others.
   if (Watch::is_kept()) {
     watch_ = Watch::take();
-    if (watch_->parent.sequence != order_.sequence) {
+    if (watch_->parent.sequence != order_.sequence || watch_->parent.state != order_.state) {
       watch_->end();
       watch_ = nullptr;
     }

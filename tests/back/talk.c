@@ -25,6 +25,9 @@ int main(void) {
       page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       memset(page, 0x5a, 4096);
       printf("mapped");
+    } else if (is(line, "fill")) {
+      memset(page, line[5], 4096);
+      printf("filled");
     } else if (is(line, "sum")) {
       unsigned sum = 0;
       for (int i = 0; i < 4096; ++i) sum += page[i];

@@ -21,12 +21,14 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Talking(unittest.TestCase):
+    settings = {}
+
     def setUp(self):
         # Who has lost his parent becomes ours, and can be waited for: its id is free then.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.directory = tempfile.mkdtemp(prefix="ckpt-talk-")
         # As a script starts it: `ckpt run` gives a job its id, which is to be seen in its mappings otherwise.
-        self.start([TALK], LD_PRELOAD=os.path.join(BUILD, "lib", "libckpt_rt.so"), CKPT_DIR=self.directory)
+        self.start([TALK], **self.settings, LD_PRELOAD=os.path.join(BUILD, "lib", "libckpt_rt.so"), CKPT_DIR=self.directory)
         self.pid = int(self.ask("pid"))
         self.child = None
 
@@ -131,6 +133,23 @@ class BackInJob(Talking):
         self.ckpt("now", "--only", str(self.pid))
         self.ckpt("now", str(self.pid))
         self.assertEqual(self.ask("fork"), "7")
+
+
+class BackWatched(Talking):
+    """With a watch only what was written since its image is put back: it has to be that image."""
+
+    settings = {"CKPT_INCREMENTS": "8"}
+
+    def test_to_an_image_of_the_job_with_the_number_of_one_alone(self):
+        self.make_child()
+        self.ask("map")
+        self.ask("fill A")
+        self.assertEqual(self.ckpt("now", str(self.pid))["sequence"], 1)
+        image = os.path.join(self.job(), f"{self.pid}.ckpt")
+        self.ask("fill B")
+        self.assertEqual(self.ckpt("now", "--only", str(self.pid))["sequence"], 1)
+        self.ckpt("back", str(self.pid), image)
+        self.assertEqual(self.ask("sum"), str(ord("A") * 4096))
 
 
 class Restarted(Talking):
