@@ -84,6 +84,7 @@ struct BackMemoryOp {
   int32_t open_flags = 0;
   uint32_t late = 0;  // the library's own data: together with its fills
   uint32_t reserved = 0;
+  uint64_t device = 0, inode = 0;  // kMap: of the file; inode 0: any
 };
 
 struct BackFill {

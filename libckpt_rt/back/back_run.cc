@@ -229,7 +229,9 @@ Result<BackCost> BackRun::run() {
   CKPT_TRY(hear_plan());
   ends(kPlan);
   CKPT_TRY(make_threads());
+  CKPT_TRY(check_descriptor_limit());
   CKPT_TRY(receive_descriptors());
+  CKPT_TRY(check_files());
   ends(kParked);
   CKPT_TRY(commit());
   ends(kCommitted);

@@ -18,6 +18,7 @@ CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart")
 TALK = os.path.join(BUILD, "tests", "back", "talk")
 PATIENCE = 30  # seconds, for anything
 PR_SET_CHILD_SUBREAPER = 36
+NOBODY = 65534
 
 
 class Talking(unittest.TestCase):
@@ -28,9 +29,12 @@ class Talking(unittest.TestCase):
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.directory = tempfile.mkdtemp(prefix="ckpt-talk-")
         # As a script starts it: `ckpt run` gives a job its id, which is to be seen in its mappings otherwise.
-        self.start([TALK], **self.settings, LD_PRELOAD=os.path.join(BUILD, "lib", "libckpt_rt.so"), CKPT_DIR=self.directory)
+        self.start(self.command(), **self.settings, LD_PRELOAD=os.path.join(BUILD, "lib", "libckpt_rt.so"), CKPT_DIR=self.directory)
         self.pid = int(self.ask("pid"))
         self.child = None
+
+    def command(self):
+        return [TALK]
 
     def tearDown(self):
         for pid in (self.pid, self.child):
@@ -53,10 +57,10 @@ class Talking(unittest.TestCase):
         self.assertNotEqual(answer, "", f"it has ended when it was told: {word}")
         return answer
 
-    def ckpt(self, *arguments):
+    def ckpt(self, *arguments, code=0):
         done = subprocess.run([CKPT, *arguments, "--json"], capture_output=True, text=True, timeout=PATIENCE, check=False)
-        self.assertEqual(done.returncode, 0, f"{arguments}: {done.stderr}")
-        return json.loads(done.stdout)
+        self.assertEqual(done.returncode, code, f"{arguments}: {done.stderr}")
+        return json.loads(done.stdout) if code == 0 else done.stderr
 
     def restart(self, image):
         self.program.stdin.close()
@@ -88,6 +92,55 @@ class Back(Talking):
         self.ckpt("now", str(self.pid))
         self.ckpt("back", str(self.pid))
         self.assertEqual(self.ask("sum"), str(0x5a * 4096))
+
+
+    def test_to_a_descriptor_above_its_limit_of_now(self):
+        self.assertEqual(self.ask("double"), "100")
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("limit soft"), "0 0")
+        self.ckpt("back", str(self.pid))
+        self.assertEqual(self.ask("number"), "0")
+
+    def test_timers_made_since_are_gone(self):
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("timers"), "600")
+        self.ckpt("back", str(self.pid))
+        with open(f"/proc/{self.pid}/timers", encoding="ascii") as f:
+            self.assertEqual(f.read(), "")
+
+
+@unittest.skipIf(os.getuid() != 0, "takes root")
+class BackAsUser(Talking):
+    """What cannot be had again is refused, and the program goes on."""
+
+    def setUp(self):
+        super().setUp()
+        self.file = tempfile.NamedTemporaryFile()
+        self.file.write(b"x" * 4096)
+        self.file.flush()
+        os.chmod(self.file.name, 0o644)
+        self.addCleanup(self.file.close)
+
+    def command(self):
+        os.chown(self.directory, NOBODY, NOBODY)
+        return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", TALK]
+
+    def test_a_descriptor_above_its_hard_limit(self):
+        self.assertEqual(self.ask("double"), "100")
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("limit hard"), "0 0")
+        self.assertIn("ulimit -Hn", self.ckpt("back", str(self.pid), code=69))
+        self.assertEqual(self.ask("pid"), str(self.pid))
+
+    def test_a_mapped_file_that_it_may_not_open_any_more(self):
+        self.assertEqual(self.ask("library " + self.file.name), "0")
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("forget"), "0")
+        os.chmod(self.file.name, 0o600)
+        self.assertIn(self.file.name, self.ckpt("back", str(self.pid), code=72))
+        self.assertEqual(self.ask("pid"), str(self.pid))
+        os.chmod(self.file.name, 0o644)
+        self.ckpt("back", str(self.pid))
 
 
 class SharedSocket(Talking):
@@ -150,6 +203,25 @@ class BackWatched(Talking):
         self.assertEqual(self.ckpt("now", "--only", str(self.pid))["sequence"], 1)
         self.ckpt("back", str(self.pid), image)
         self.assertEqual(self.ask("sum"), str(ord("A") * 4096))
+
+
+class Pruned(Talking):
+    """Encrypted increments of a job: whoever has no key does not see which older ones they need."""
+
+    def setUp(self):
+        self.key = tempfile.NamedTemporaryFile()
+        self.key.write(os.urandom(32))
+        self.key.flush()
+        self.addCleanup(self.key.close)
+        self.settings = {"CKPT_INCREMENTS": "8", "CKPT_KEEP": "0", "CKPT_KEY_FILE": self.key.name}
+        super().setUp()
+        self.make_child()
+
+    def test_without_the_key_nothing_goes_that_is_needed(self):
+        for _ in range(3):
+            job = self.ckpt("now", str(self.pid))["job"]
+        self.ckpt("gc", "--keep", "1", self.directory)
+        self.ckpt("verify", "--key-file", self.key.name, job)
 
 
 class Restarted(Talking):
