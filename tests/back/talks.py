@@ -206,22 +206,27 @@ class BackWatched(Talking):
 
 
 class Pruned(Talking):
-    """Encrypted increments of a job: whoever has no key does not see which older ones they need."""
+    """Encrypted increments of a job: with another key nobody sees which older ones they need."""
 
     def setUp(self):
         self.key = tempfile.NamedTemporaryFile()
-        self.key.write(os.urandom(32))
-        self.key.flush()
         self.addCleanup(self.key.close)
-        self.settings = {"CKPT_INCREMENTS": "8", "CKPT_KEEP": "0", "CKPT_KEY_FILE": self.key.name}
+        self.change_key()
+        self.settings = {"CKPT_INCREMENTS": "8", "CKPT_KEEP": "2", "CKPT_KEY_FILE": self.key.name}
         super().setUp()
         self.make_child()
 
-    def test_without_the_key_nothing_goes_that_is_needed(self):
-        for _ in range(3):
-            job = self.ckpt("now", str(self.pid))["job"]
-        self.ckpt("gc", "--keep", "1", self.directory)
-        self.ckpt("verify", "--key-file", self.key.name, job)
+    def change_key(self):
+        self.key.seek(0)
+        self.key.write(os.urandom(32))
+        self.key.flush()
+
+    def test_what_stays_keeps_what_it_may_need(self):
+        first = self.ckpt("now", str(self.pid))["job"]
+        self.assertEqual(self.ckpt("now", str(self.pid))["parent_sequence"], 1)
+        self.change_key()
+        self.assertEqual(self.ckpt("now", str(self.pid))["parent_sequence"], 0)
+        self.assertTrue(os.path.isdir(first))
 
 
 class Restarted(Talking):
