@@ -99,6 +99,44 @@ int main(void) {
       int made = 0;
       while (made < 600 && timer_create(CLOCK_MONOTONIC, &none, &timer) == 0) ++made;
       printf("%d", made);
+    } else if (is(line, "flight")) {  // 40 files that are nowhere but in messages, more than the limit leaves
+                                      // room for
+      struct rlimit limit = {45, 1024};
+      if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) != 0) return 1;
+      int sent = 0;
+      for (; sent < 40; ++sent) {
+        const int file = memfd_create("sent", MFD_CLOEXEC);
+        union {
+          char bytes[CMSG_SPACE(sizeof(int))];
+          struct cmsghdr header;
+        } control = {{0}};
+        struct iovec part = {&sent, sizeof(sent)};
+        struct msghdr message = {
+            .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+        control.header.cmsg_level = SOL_SOCKET;
+        control.header.cmsg_type = SCM_RIGHTS;
+        control.header.cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(&control.header), &file, sizeof(file));
+        if (sendmsg(pair[0], &message, MSG_DONTWAIT) < 0 || close(file) != 0) break;
+      }
+      printf("%d", sent);
+    } else if (is(line, "land")) {  // what was sent is received: how many files?
+      struct rlimit limit = {1024, 1024};
+      if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+      int files = 0;
+      for (;;) {
+        union {
+          char bytes[CMSG_SPACE(sizeof(int))];
+          struct cmsghdr header;
+        } control = {{0}};
+        int number;
+        struct iovec part = {&number, sizeof(number)};
+        struct msghdr message = {
+            .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+        if (recvmsg(pair[1], &message, MSG_DONTWAIT) < 0) break;
+        files += message.msg_controllen != 0 && control.header.cmsg_type == SCM_RIGHTS;
+      }
+      printf("%d", files);
     } else if (is(line, "nobody")) {
       if (setgid(65534) != 0 || setuid(65534) != 0) return 1;
       printf("%d", (int)getuid());

@@ -230,6 +230,15 @@ class Pruned(Talking):
 
 
 class Restarted(Talking):
+    def test_more_files_in_flight_than_descriptors_are_allowed(self):
+        self.assertEqual(self.ask("flight"), "40")
+        image = self.ckpt("now", str(self.pid))["image"]
+        with open(f"/proc/{self.pid}/limits", encoding="ascii") as f:
+            self.assertIn(["Max", "open", "files", "45", "1024"], [line.split()[:5] for line in f])
+        self.end(self.pid)
+        self.restart(image)
+        self.assertEqual(self.ask("land"), "40")
+
     def test_member_takes_a_checkpoint_alone(self):
         self.make_child()
         self.ckpt("now", str(self.pid))
