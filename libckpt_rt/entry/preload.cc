@@ -19,6 +19,7 @@
 #include "job/capture/creation.h"
 #include "job/capture/identity.h"
 #include "job/capture/named_points.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/image_command.h"
@@ -27,6 +28,7 @@
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/agent.h"
@@ -255,6 +257,9 @@ __attribute__((constructor)) void start() {
 void reset_in_child() {
   library.pid = sys::getpid();
   job::creation::reset();
+  job::forget_session();
+  own_directory::forget();
+  own_files::forget();
   stop_state.world.reset_in_child();
   library.agent.forget();
   library.fault_handler.forget();
