@@ -22,6 +22,7 @@ ExpectAlone* expects_alone = nullptr;  // the agent's
 }  // namespace
 
 Session* session() { return current; }
+void forget_session() { current = nullptr; }
 ScopedSession::ScopedSession(Session& s) { current = &s; }
 ScopedSession::~ScopedSession() { current = nullptr; }
 

@@ -235,7 +235,6 @@ class DescriptorCapture {
   Result<void> look_at_far_end(SocketLook& look, SocketState& s);
   Result<void> forbid_unaccepted(const char* what, const CapturedDescriptor& d);
   Result<void> let_senders_go(SocketLook& look);
-  Error held_too_long(const CapturedDescriptor& d) const;
   bool is_socket_here(uint64_t object) const;
   static bool is_loopback(const sockaddr_storage& address);
   Result<void> peek_messages(SocketLook& look, SocketState& s, int socket);

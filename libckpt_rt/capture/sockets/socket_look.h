@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "image/format/descriptor_records.h"
 #include "libckpt_rt/capture/sockets/socket_diag.h"
+#include "libckpt_rt/core/descriptor_limit.h"
 
 namespace ckpt {
 
@@ -43,26 +44,9 @@ struct SocketLook {
   ByteWriter options;
   SocketDiag diag;
   bool unix_asked = false, unix_known = false;
+  DescriptorLimitRaised limit;
   std::byte* scratch = nullptr;
   size_t scratch_bytes = 0;
-};
-
-// Several members of a job may have one socket, and all look at once. What is changed for a look (offsets of
-// peeking, room, credentials) must be seen by no other, so each holds the socket meanwhile: by a record lock
-// of fcntl(2) on it, which belongs to the agent's own table, is no other agent's, and goes when its holder
-// dies.
-class HeldSocket {
- public:
-  HeldSocket() = default;
-  HeldSocket(const HeldSocket&) = delete;
-  HeldSocket& operator=(const HeldSocket&) = delete;
-  ~HeldSocket() { release(); }
-  // False: another has held it for longer than a stop may take.
-  bool hold(int socket);
-  void release();
-
- private:
-  int socket_ = -1;
 };
 
 int socket_option(int socket, int level, int name);  // 0: there is none

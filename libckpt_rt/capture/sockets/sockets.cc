@@ -14,6 +14,7 @@
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
+#include "libckpt_rt/capture/sockets/socket_turn.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 // Sockets: what they are, which is whose other end. Looked at in the stop only, on duplicates that do not
@@ -57,6 +58,14 @@ void read_names(SocketState& s, int socket) {
     s.detail.peer_len = named_length(s, s.peer, length);
 }
 
+Error has_no_turn(const CapturedDescriptor& d) {
+  return make_error(
+      ExitCode::kTimeout, 0,
+      "descriptor {} ({}): another process has looked at this socket for longer than 5 s; is its "
+      "checkpoint stopped?",
+      d.fd, d.path);
+}
+
 bool file_is_gone(const SocketState& s) {
   auto& address = reinterpret_cast<const sockaddr_un&>(s.address);
   if (s.detail.address_len <= offsetof(sockaddr_un, sun_path) || address.sun_path[0] == '\0') return false;
@@ -81,8 +90,8 @@ Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
     }
     ScopedFd socket(borrow(d));
     if (!socket.valid()) continue;  // stays kOther, and a note says so
-    HeldSocket held;
-    if (has_partners_ && !held.hold(socket.get())) return held_too_long(d);
+    const SocketTurn turn(socket.get());
+    if (!turn.taken()) return has_no_turn(d);
     SocketState s{};
     s.entry = static_cast<uint32_t>(i);
     CKPT_TRY(look_at_socket(look, s, socket.get()));
@@ -95,12 +104,6 @@ Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
 Result<void> DescriptorCapture::forbid_unaccepted(const char* what, const CapturedDescriptor& d) {
   has_passing_ = true;
   return note(2, "descriptor {} ({}): {}", d.fd, d.path, what);
-}
-
-Error DescriptorCapture::held_too_long(const CapturedDescriptor& d) const {
-  return make_error(ExitCode::kTimeout, 0,
-                    "descriptor {} ({}): another process of the job did not end its look at it", d.fd,
-                    d.path);
 }
 
 Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s, int socket) {
@@ -267,29 +270,28 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     CapturedDescriptor& d = entries_[s.entry];
     ScopedFd socket(borrow(d));
     ScopedFd sender;
-    HeldSocket held_first, held_second;
-    bool whole = true;
+    const Ends* other = nullptr;  // in `ends`
+    Ends reverse;
     if (s.detail.address_len != 0 && s.detail.peer_len != 0) {
-      Ends reverse;
       std::memset(static_cast<void*>(&reverse), 0, sizeof(reverse));
       reverse.local = endpoint_of(s.peer);
       reverse.remote = endpoint_of(s.address);
-      auto* other = std::lower_bound(ends.begin(), ends.end(), reverse, less);
-      if (other != ends.end() && !less(reverse, *other)) {
+      const Ends* found = std::lower_bound(ends.begin(), ends.end(), reverse, less);
+      if (found != ends.end() && !less(reverse, *found)) {
+        other = found;
+        sender.reset(borrow(entries_[look.sockets[other->socket].entry]));
+      }
+    }
+    const SocketTurn turn(socket.get(), sender.valid() ? sender.get() : -1);
+    if (!turn.taken()) return has_no_turn(d);
+    bool whole = true;
+    if (s.detail.address_len != 0 && s.detail.peer_len != 0) {
+      if (other != nullptr) {
         const CapturedDescriptor& o = entries_[look.sockets[other->socket].entry];
         s.link.peer = object_number(o.now.device, o.now.inode);
-        sender.reset(borrow(o));
-        if (has_partners_) {
-          // In one order everywhere.
-          const bool sender_first = o.now.inode < d.now.inode;
-          if (!held_first.hold(sender_first ? sender.get() : socket.get()) ||
-              !held_second.hold(sender_first ? socket.get() : sender.get()))
-            return held_too_long(d);
-        }
         whole = pull_in_flight(socket.get(), sender.get());
       } else {
         CKPT_TRY(look_at_far_end(look, s));
-        if (has_partners_ && !held_first.hold(socket.get())) return held_too_long(d);
         const uint32_t scope =
             s.detail.domain == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(s.peer).sin6_scope_id : 0;
         // Also from one that its process has closed, and that the kernel still sends from.
@@ -298,7 +300,6 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
       }
     } else {
       s.link.flags |= kLinkPeerGone;
-      if (has_partners_ && !held_first.hold(socket.get())) return held_too_long(d);
     }
     d.value = s.link.peer;
     // The states in which our end of the stream is already sent.
