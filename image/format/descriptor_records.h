@@ -39,6 +39,7 @@ enum OpenFileFlag : uint32_t {
   kOpenFileSemaphore = 1u << 3,   // eventfd with EFD_SEMAPHORE
   kOpenFileOwner = 1u << 5,       // a file without a name: value is its user, and its group << 32
   kOpenFileEventsLost = 1u << 4,  // inotify: events were queued and are not in the image
+  kOpenFileInMemory = 1u << 6,    // has a name in /dev/shm: contents saved, for the case that it is gone
 };
 
 // OpenFileRecord::value of a pipe: nobody, in the job or outside, has the other end any more.
