@@ -99,9 +99,9 @@ class Server(unittest.TestCase):
         self.child.wait()
         self.child = None
 
-    def kill_and_restart(self, job, members):
+    def kill_and_restart(self, job, members, as_user=()):
         self.kill()
-        self.spawn([RESTART, job])
+        self.spawn([*as_user, RESTART, job])
         wait_for("the members", lambda: self.child.poll() is not None or len(self.processes()) >= members)
         with open(os.path.join(self.directory, "out")) as f:
             self.assertIsNone(self.child.poll(), f.read())
@@ -162,6 +162,7 @@ class Nginx(Server):
 
 class PostgreSQL(Server):
     program = "postgres"
+    AS_POSTGRES = ("setpriv", "--reuid", "postgres", "--regid", "postgres", "--init-groups")
     # What every transaction of pgbench changes by the same amount.
     SUMS = ("select (select sum(abalance) from pgbench_accounts), (select sum(tbalance) from pgbench_tellers),"
             " (select sum(bbalance) from pgbench_branches), (select coalesce(sum(delta), 0) from pgbench_history)")
@@ -172,13 +173,16 @@ class PostgreSQL(Server):
             self.skipTest("no PostgreSQL, or not root")
         self.bin = found[-1]
         super().setUp()
-        for name in ("data", "sock"):
-            os.mkdir(os.path.join(self.directory, name))
+        # A restart opens the file of its output again, as that user.
+        os.close(os.open(os.path.join(self.directory, "out"), os.O_CREAT | os.O_WRONLY))
+        for name in ("data", "sock", "out"):
+            if name != "out":
+                os.mkdir(os.path.join(self.directory, name))
             shutil.chown(os.path.join(self.directory, name), "postgres", "postgres")
         self.as_postgres("initdb", "-D", self.directory + "/data", "-N", "--no-instructions", "-A", "trust")
 
     def command(self, program, *args):
-        return ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--init-groups", os.path.join(self.bin, program), *args]
+        return [*self.AS_POSTGRES, os.path.join(self.bin, program), *args]
 
     def as_postgres(self, program, *args):
         done = subprocess.run(self.command(program, *args), cwd=self.directory, env=environment(), capture_output=True,
@@ -213,7 +217,8 @@ class PostgreSQL(Server):
             members = len(self.processes())
             taken = self.now(self.processes()[0])
             self.assertGreaterEqual(taken["members"], 4)
-            self.kill_and_restart(taken["job"], taken["members"])
+            # The images are that user's, and so is what they run.
+            self.kill_and_restart(taken["job"], taken["members"], self.AS_POSTGRES)
             wait_for("the server after the restart", self.is_up)
             self.assertEqual(self.sums(), sums)
             self.work()
