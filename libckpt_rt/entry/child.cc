@@ -5,10 +5,13 @@
 
 #include "base/fork_path.h"
 #include "job/capture/creation.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/interval.h"
@@ -35,6 +38,9 @@ bool shares_memory_with_parent() {
 void forget_parent() {
   library.pid = sys::getpid();
   job::creation::reset();
+  job::forget_session();
+  own_directory::forget();
+  own_files::forget();
   stop_state.world.reset_in_child();
   library.agent.forget();
   library.fault_handler.forget();
@@ -82,9 +88,11 @@ namespace hooks {
 CKPT_FORK_PATH void in_child_after_fork() {
   // Only the caller exists here.
   reset_gate_in_child();
-  if (!own_page::is_wiped_on_fork()) own_page::page->pid.store(0, std::memory_order_relaxed);
+  const bool told = own_page::is_wiped_on_fork();
+  if (!told && !library.active) return;
+  if (!told) own_page::page->pid.store(0, std::memory_order_relaxed);
   // A checkpoint is under way in the parent: wrappers would ask threads that are not here.
-  if (!own_page::is_wiped_on_fork() || !agent::is_idle()) know_child();
+  if (!told || !agent::is_idle()) know_child();
   if (interval::wanted) interval::arm();
 }
 

@@ -20,6 +20,7 @@
 #include "job/capture/creation.h"
 #include "job/capture/identity.h"
 #include "job/capture/named_points.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/image_command.h"
@@ -146,8 +147,6 @@ const char* find_variable(const char* name, void*) {
 // The first preloaded process makes the job, and says so to all that it will start.
 void find_job() {
   library.job_inherited = job::read_identity(find_variable(job::kJobVariable, nullptr), library.job);
-  if (const char* list = find_variable(job::kLeaveOutVariable, nullptr))
-    *fmt::format_to_n(library.job.leave_out, sizeof(library.job.leave_out) - 1, "{}", list).out = '\0';
 }
 
 void found_job() {

@@ -225,6 +225,51 @@ class PostgreSQL(Server):
             self.sums()
             self.assertGreaterEqual(members, 4)
 
+    # A client in the job, whose connection stays. Between two transactions there is time for a checkpoint: what the server writes to
+    # its files after one would not fit the memory of that one.
+    CLIENT = """
+        postgres "$@" & until pg_isready -q -h $D/sock; do sleep 0.1; done
+        while :; do
+          echo "begin; update pgbench_accounts set abalance = abalance + 1 where aid = 1;
+                update pgbench_tellers set tbalance = tbalance + 1 where tid = 1;
+                update pgbench_branches set bbalance = bbalance + 1 where bid = 1;
+                insert into pgbench_history values (1, 1, 1, 1, now(), ''); commit; select 'done', pg_backend_pid();"
+          sleep 6
+        done | psql -h $D/sock -v ON_ERROR_STOP=1 -qAt postgres > $D/sock/answers 2>&1
+        """
+
+    def test_a_client_in_the_job_goes_on(self):
+        arguments = ("-D", self.directory + "/data", "-k", self.directory + "/sock", "-c", "listen_addresses=",
+                     "-c", "shared_buffers=16MB", "-c", "autovacuum=off")
+        self.spawn(self.command("postgres", *arguments))
+        wait_for("the server", self.is_up)
+        self.client("pgbench", "-q", "-i", "-s", "1")
+        self.client("psql", "-c", "checkpoint")
+        os.kill(self.processes()[0], signal.SIGINT)
+        self.child.wait()
+        self.run_server(*self.AS_POSTGRES, "env", "D=" + self.directory, f"PATH={self.bin}:" + os.environ["PATH"], "bash",
+                        "-c", self.CLIENT, "client", *arguments)
+
+        def answers():
+            try:
+                with open(self.directory + "/sock/answers") as f:
+                    return f.read().split()
+            except OSError:
+                return []
+
+        for _ in range(2):
+            before = len(answers())
+            wait_for("a transaction", lambda: len(answers()) > before)
+            taken = self.now(self.child.pid if comm(self.child.pid) != "ckpt-restart" else self.first_member())
+            self.kill_and_restart(taken["job"], 5, self.AS_POSTGRES)
+            before = len(answers())
+            wait_for("two transactions after the restart", lambda: len(answers()) >= before + 2)
+            self.assertEqual(len(set(answers())), 1, answers())  # of one server process
+            self.assertGreaterEqual(int(self.sums()), len(answers()) - 1)
+
+    def first_member(self):
+        return next(p for p in descendants(self.child.pid) if comm(p) == "bash")
+
 
 if __name__ == "__main__":
     program = unittest.main(exit=False)
