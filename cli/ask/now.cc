@@ -6,6 +6,7 @@
 #include "base/settings.h"
 #include "cli/ask/answer_json.h"
 #include "cli/ask/asker.h"
+#include "cli/ask/leader.h"
 #include "cli/commands.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
@@ -109,6 +110,7 @@ Result<ExitCode> now(const Options& o) {
   }
   auto target = examine_target(*pid);
   if (!target.ok()) return target.error();
+  if (!o.only) target = leader_of(std::move(*target), limits);
   Progress progress(fmt::format("checkpoint of {}", target->name));
   if (o.leave_out.size() >= sizeof(LeaveOutList::text))
     return failure(ExitCode::kUsage, "--leave-out", "is too long", "name programs, or say all");

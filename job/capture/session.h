@@ -94,6 +94,9 @@ Result<void> sampled(const DescriptorCapture& descriptors);
 Result<void> written(const CheckpointCost& cost);
 inline const Place* place() { return session() == nullptr ? nullptr : &session()->place; }
 std::span<const AddrRange> own_memory();
+// The job's directory, or, where this user may not write into it, the program's own (own_directory.h), which
+// may have been handed over. *name: that of the one that is opened, valid until the next is.
+Result<ScopedFd> open_job_directory(const char** name);
 // Where the log of a checkpoint is: the job's directory, which a member of another user cannot open, or the
 // program's.
 Result<ScopedFd> open_log_directory();

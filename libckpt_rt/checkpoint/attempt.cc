@@ -14,6 +14,7 @@
 #include "libckpt_rt/checkpoint/stages/page_list.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -70,9 +71,7 @@ void keep_files_of(Attempt& attempt) {
 
 void own_ranges(Attempt& attempt, BackEnd& back_end) {
   Workspace& space = attempt.space;
-  for (AddrRange r :
-       {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(),
-        space.arena().range(), attempt.image.memory(), guard::own_range()}) {
+  for (AddrRange r : {own_page::range(), space.arena().range(), attempt.image.memory(), guard::own_range()}) {
     if (!space.own(r)) return;
   }
   if (!space.own(library.job_sign)) return;
