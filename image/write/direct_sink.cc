@@ -7,6 +7,7 @@
 #include "base/page_runs.h"
 #include "image/format/checksum.h"
 #include "image/format/io_error.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/sys.h"
 #include "image/format/io_error.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 
