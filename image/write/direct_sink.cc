@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/named_points.h"
 #include "base/page_runs.h"
 #include "image/format/checksum.h"
 #include "image/format/io_error.h"
@@ -458,6 +459,7 @@ Result<SinkStats> DirectSink::commit_all() {
   CKPT_TRY(close_all_extents());
   CKPT_TRY(flush_chunk());
   CKPT_TRY(write_index());
+  points::at("commit.index");
   auto slot = acquire_slot();
   if (!slot.ok()) return slot.error();
   std::memcpy(trailer_.magic, kTrailerMagic, sizeof(trailer_.magic));
@@ -472,6 +474,7 @@ Result<SinkStats> DirectSink::commit_all() {
   CKPT_TRY(write_slot(*slot, kBlockSize, true));
   const int64_t ended_ns = is_measured() ? options_.clock() : 0;
   CKPT_TRY(queue_.drain());
+  points::at("commit.trailer");
   const uint64_t file_bytes = options_.key != nullptr ? sealer_.file_bytes() : offset_;
   CKPT_TRY(output_->publish(*backend_, file_bytes, options_.replace));
   if (is_measured()) pace_.ended(options_.clock() - ended_ns);

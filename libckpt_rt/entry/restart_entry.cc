@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "base/named_points.h"
 #include "job/capture/creation.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
@@ -207,6 +208,7 @@ void reset_library() {
   loading::begin(restart.args.loading_gate);
   if (restart.args.loading_gate != 0) futex_words::load(stop_state.threads);
   stop_state.world.reset_after_restart();
+  points::forget();
   job::creation::reset();
   if (library.job.root != 0) library.job_sign = job::show_identity(library.job);
   release_guard::reset_after_restart();
