@@ -34,6 +34,7 @@ inline constexpr uint64_t kBackDataAt = kBackMetaBytes + kBackPlanBytes;
 struct BackOrder {
   uint64_t data_bytes;
   uint64_t sequence;
+  uint64_t state;  // FileTrailer::meta_checksum: images of a job and of a process alone are counted apart
   uint8_t run_id[16];
   uint64_t restart_entry, restart_state;  // of ProcessRecord: the library must lie where it lay
   uint64_t vdso_start, vdso_hash;
@@ -83,6 +84,7 @@ struct BackMemoryOp {
   int32_t open_flags = 0;
   uint32_t late = 0;  // the library's own data: together with its fills
   uint32_t reserved = 0;
+  uint64_t device = 0, inode = 0;  // kMap: of the file; inode 0: any
 };
 
 struct BackFill {

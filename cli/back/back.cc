@@ -198,6 +198,7 @@ class Back {
     BackOrder order{};
     order.data_bytes = window_bytes_ - kBackDataAt;
     order.sequence = image_->brief().sequence;
+    order.state = image_->brief().meta_checksum;
     std::memcpy(order.run_id, image_->brief().run_id, sizeof(order.run_id));
     order.restart_entry = p.restart_entry;
     order.restart_state = p.restart_state;

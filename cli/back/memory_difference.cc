@@ -266,6 +266,8 @@ class Comparison {
         op.flags = shared ? MAP_SHARED : MAP_PRIVATE;
         op.open_flags = shared && (m.record.flags & kMapMayWrite) != 0 ? O_RDWR : O_RDONLY;
         op.offset = offset_at(m, start);
+        op.device = m.record.device;
+        op.inode = m.record.inode;
         break;
       }
       case MappingKind::kDevice:

@@ -160,7 +160,7 @@ Result<void> Coordinator::ask(Member& m) {
     case Preloaded::kAsleep: {
       // It may have executed another program between two of the questions.
       if (++m.looks < 3) return {};
-      if (is_listed(wish_.leave_out, look) || is_listed(library.job.leave_out, look)) {
+      if (is_listed(wish_.leave_out, look) || is_listed(library.settings.leave_out, look)) {
         m.state = Member::State::kLeftOut;
         return {};
       }
@@ -537,8 +537,8 @@ Result<void> Coordinator::commit() {
     one.subreaper = facts.subreaper != 0;
     one.pdeath_signal = facts.pdeath_signal;
     const MemberImageName image = member_image_name(listed.look.pid);
-    const long fd =
-        sys::call(__NR_openat, temporary_.get(), image.text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L);
+    const long fd = sys::call(__NR_openat, temporary_.get(), image.text,
+                              O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
     const ScopedFd file(sys::failed(fd) ? -1 : static_cast<int>(fd));
     if (foreign_) sys::call(__NR_fchown, file.get(), sys::call(__NR_geteuid), sys::call(__NR_getegid));
     auto brief = probe_image(file.get(), image.text, key);

@@ -21,6 +21,7 @@ int64_t stop_began_ns = 0;
 }  // namespace
 
 Session* session() { return current; }
+void forget_session() { current = nullptr; }
 ScopedSession::ScopedSession(Session& s) { current = &s; }
 ScopedSession::~ScopedSession() { current = nullptr; }
 

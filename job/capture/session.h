@@ -53,6 +53,9 @@ class Session {
   ~Session() = default;
 };
 
+// Restarted processes, forked children, going back: memory may name a session whose agent is not there.
+void forget_session();
+
 // For the arenas of a session; to be named in own_memory.
 bool reserve_own(Arena& arena, size_t bytes);
 

@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstddef>
 
 #include "libckpt_rt/back/back_run.h"
@@ -16,6 +18,37 @@ namespace ckpt {
 
 namespace {
 constexpr uint32_t kAtOnce = 64;  // descriptors in one message
+}
+
+// The program may have lowered its limit since. What cannot be raised again must be known before there is no
+// way back.
+Result<void> BackRun::check_descriptor_limit() {
+  for (const BackDescriptorOp& op : list<BackDescriptorOp>(head_.descriptors, head_.descriptor_count)) {
+    const auto kind = static_cast<BackDescriptor>(op.kind);
+    if (kind == BackDescriptor::kDup || kind == BackDescriptor::kPlace)
+      most_descriptors_ = std::max(most_descriptors_, static_cast<uint64_t>(op.fd) + 1);
+  }
+  rlimit64 now{};
+  if (sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, 0L, &now) != 0 || most_descriptors_ <= now.rlim_max)
+    return {};
+  const rlimit64 more{now.rlim_cur, most_descriptors_};
+  const long r = sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, &more, 0L);
+  if (r == 0) sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, &now, 0L);
+  if (r == 0) return {};
+  return make_error(
+      ExitCode::kUnavailable, static_cast<int>(r),
+      "its limit on descriptors (ulimit -Hn) is {} now, and descriptor {} was in use; the program "
+      "goes on as it was",
+      now.rlim_max, most_descriptors_ - 1);
+}
+
+// Until restore_rest() sets what it was.
+void BackRun::raise_descriptor_limit() {
+  rlimit64 now{};
+  if (sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, 0L, &now) != 0) return;
+  const uint64_t hard = std::max(now.rlim_max, most_descriptors_);
+  const rlimit64 more{std::max(now.rlim_cur, most_descriptors_), hard};
+  sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, &more, 0L);
 }
 
 Result<void> BackRun::receive_descriptors() {
@@ -79,6 +112,7 @@ void BackRun::receive_on_thread(void* self) {
 
 void BackRun::change_descriptors() {
   descriptor_error_ = 0;
+  raise_descriptor_limit();
   threads_.run_on(*threads_.executor(), &change_on_thread, this);
   if (descriptor_error_ != 0) die("changing a descriptor", descriptor_error_, descriptor_at_);
 }

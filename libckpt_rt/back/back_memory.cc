@@ -2,8 +2,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 
+#include "base/raii_fd.h"
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -19,6 +21,27 @@ void BackRun::change_memory(bool late) {
   for (const BackMemoryOp& op : list<BackMemoryOp>(head_.memory, head_.memory_count)) {
     if ((op.late != 0) == late) change_one(op);
   }
+}
+
+// What will be mapped again can be opened by the program, with the rights that it has now, and is the file
+// that the asker has looked at.
+Result<void> BackRun::check_files() {
+  for (const BackMemoryOp& op : list<BackMemoryOp>(head_.memory, head_.memory_count)) {
+    if (op.kind != static_cast<uint32_t>(BackMemory::kMap) || op.path == 0) continue;
+    const char* path = reinterpret_cast<const char*>(plan_ + op.path);
+    const ScopedFd file(
+        static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, op.open_flags | O_CLOEXEC, 0L)));
+    struct stat st {};
+    long r = file.valid() ? sys::call(__NR_fstat, file.get(), &st) : file.get();
+    if (r == 0 && op.inode != 0 && (st.st_ino != op.inode || st.st_dev != op.device)) r = -ESTALE;
+    if (r == 0) continue;
+    return make_error(
+        ExitCode::kFileChanged, static_cast<int>(r),
+        "{} was mapped and is not any more; the program cannot open it again ({}); it goes on as it "
+        "was",
+        path, errno_name(static_cast<int>(r)));
+  }
+  return {};
 }
 
 void BackRun::change_one(const BackMemoryOp& op) {

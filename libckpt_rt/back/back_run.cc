@@ -120,7 +120,7 @@ void BackRun::own_ranges() {
   const Addr window = Addr::of(window_);
   for (AddrRange r :
        {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(),
-        arena_.range(), AddrRange{window, window + window_bytes_}, guard::own_range()}) {
+        arena_.range(), AddrRange{window, window + window_bytes_}, guard::own_range(), library.job_sign}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
   const size_t mine = own_.size();
@@ -138,7 +138,7 @@ Result<void> BackRun::prepare() {
   // A watch knows what was written since the image that it builds on, and nothing of others.
   if (Watch::is_kept()) {
     watch_ = Watch::take();
-    if (watch_->parent.sequence != order_.sequence) {
+    if (watch_->parent.sequence != order_.sequence || watch_->parent.state != order_.state) {
       watch_->end();
       watch_ = nullptr;
     }
@@ -229,7 +229,9 @@ Result<BackCost> BackRun::run() {
   CKPT_TRY(hear_plan());
   ends(kPlan);
   CKPT_TRY(make_threads());
+  CKPT_TRY(check_descriptor_limit());
   CKPT_TRY(receive_descriptors());
+  CKPT_TRY(check_files());
   ends(kParked);
   CKPT_TRY(commit());
   ends(kCommitted);

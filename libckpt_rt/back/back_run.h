@@ -57,7 +57,9 @@ class BackRun {
   Result<void> hear_plan();
   Result<void> make_threads();
   Result<void> commit();
-  // back_memory.cc: after commit a failure is the end of the program.
+  // back_memory.cc
+  Result<void> check_files();
+  // After commit a failure is the end of the program.
   void change_memory(bool late);
   void change_one(const BackMemoryOp& op);
   void fill(std::span<const BackFill> fills, bool late);
@@ -65,6 +67,8 @@ class BackRun {
   void fill_all();
   void put_library_back();
   // back_descriptors.cc
+  Result<void> check_descriptor_limit();
+  void raise_descriptor_limit();
   Result<void> receive_descriptors();
   void change_descriptors();
   static void receive_on_thread(void* self);
@@ -99,6 +103,7 @@ class BackRun {
   AddrRange late_{};
   int* received_ = nullptr;
   long descriptor_error_ = 0;
+  uint64_t most_descriptors_ = 0;  // the limit that the numbers to be filled need
   uint64_t descriptor_at_ = 0;
   char directory_[1200] = {};
   int64_t began_ns_ = 0;

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 
+#include "job/capture/creation.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/loading.h"
+#include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
@@ -29,6 +33,7 @@ void KeptState::keep() {
   memory_registered_ = hooks::memory_registered.load(std::memory_order_relaxed);
   monotonic_shift_ns_ = library.monotonic_shift_ns;
   last_streamed_ = library.last_streamed;
+  job_sign_ = library.job_sign;
   has_forked_ = hooks::has_forked.load(std::memory_order_relaxed);
 }
 
@@ -46,6 +51,11 @@ void KeptState::put_in(Watch* watch) {
   if (has_forked_) hooks::has_forked.store(true, std::memory_order_relaxed);
   agent::return_kept(agent_, library.generation);
 
+  library.job_sign = job_sign_;
+  job::creation::reset();
+  job::forget_session();
+  own_directory::forget();
+  own_files::forget();
   loading::begin(0);
   stop_state.world.reset_after_restart();
   release_guard::reset_after_restart();

@@ -27,7 +27,7 @@ class KeptState {
   CompressionKnowledge compression_;
   Settings settings_;
   agent::Kept agent_;
-  AddrRange guard_;
+  AddrRange guard_, job_sign_;
   uint32_t generation_, memory_registered_;
   int64_t monotonic_shift_ns_;
   uint64_t last_streamed_;

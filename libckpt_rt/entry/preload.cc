@@ -19,6 +19,7 @@
 #include "image/write/image_directory.h"
 #include "job/capture/creation.h"
 #include "job/capture/identity.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/image_command.h"
@@ -27,6 +28,7 @@
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/agent.h"
@@ -141,8 +143,6 @@ const char* find_variable(const char* name, void*) {
 // The first preloaded process makes the job, and says so to all that it will start.
 void find_job() {
   library.job_inherited = job::read_identity(find_variable(job::kJobVariable, nullptr), library.job);
-  if (const char* list = find_variable(job::kLeaveOutVariable, nullptr))
-    *fmt::format_to_n(library.job.leave_out, sizeof(library.job.leave_out) - 1, "{}", list).out = '\0';
 }
 
 void found_job() {
@@ -256,6 +256,9 @@ __attribute__((constructor)) void start() {
 void reset_in_child() {
   library.pid = sys::getpid();
   job::creation::reset();
+  job::forget_session();
+  own_directory::forget();
+  own_files::forget();
   stop_state.world.reset_in_child();
   library.agent.forget();
   library.fault_handler.forget();

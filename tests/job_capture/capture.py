@@ -386,10 +386,11 @@ class Kill(Job):
     MEMBER = ["joined", "prepared", "held", "stopped", "standing", "sampled", "go", "image", "written", "done"]
     LEADER = ["asked", "armed", "prepared", "held", "stop", "stopped", "standing", "sampled", "go", "image",
               "written", "manifest", "renamed"]
+    SETTINGS = {}
 
     def kill_at(self, point, program, asked):
         """bash, which runs, with cat and sleep below; `program` kills itself at the point."""
-        env = clean(CKPT_TEST_POINT=f"{point}@{program}=kill:2")
+        env = clean(CKPT_TEST_POINT=f"{point}@{program}=kill:2", **self.SETTINGS)
         child = self.start("bash", "-c", f"echo up; sleep 1000 & cat & {BUSY}", ready="up", env=env)
         names = self.settle_named(child.pid, "bash", "cat", "sleep")
         first = self.now(names[asked])
@@ -426,6 +427,14 @@ class Kill(Job):
         for point in self.LEADER:
             with self.subTest(point=point):
                 self.kill_at("leader." + point, "sleep", "sleep")
+
+
+class KillGuarded(Kill):
+    """The same where the thread that writes handles its own fault: the guard is open while all stand."""
+
+    MEMBER = ["standing", "sampled", "go"]
+    LEADER = ["standing", "sampled", "go"]
+    SETTINGS = {"CKPT_FAULTS": "in-thread"}
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "image/format/descriptor_records.h"
 #include "libckpt_rt/capture/sockets/socket_diag.h"
+#include "libckpt_rt/core/descriptor_limit.h"
 
 namespace ckpt {
 
@@ -41,6 +42,7 @@ struct SocketLook {
   ByteWriter options;
   SocketDiag diag;
   bool unix_asked = false, unix_known = false;
+  DescriptorLimitRaised limit;
   std::byte* scratch = nullptr;
   size_t scratch_bytes = 0;
 };

@@ -14,6 +14,7 @@
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
+#include "libckpt_rt/capture/sockets/socket_turn.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 // Sockets: what they are, which is whose other end. Looked at in the stop only, on duplicates that do not
@@ -48,6 +49,14 @@ void read_names(SocketState& s, int socket) {
     s.detail.peer_len = named_length(s, s.peer, length);
 }
 
+Error has_no_turn(const CapturedDescriptor& d) {
+  return make_error(
+      ExitCode::kTimeout, 0,
+      "descriptor {} ({}): another process has looked at this socket for longer than 5 s; is its "
+      "checkpoint stopped?",
+      d.fd, d.path);
+}
+
 bool file_is_gone(const SocketState& s) {
   auto& address = reinterpret_cast<const sockaddr_un&>(s.address);
   if (s.detail.address_len <= offsetof(sockaddr_un, sun_path) || address.sun_path[0] == '\0') return false;
@@ -72,6 +81,8 @@ Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
     }
     ScopedFd socket(borrow(d));
     if (!socket.valid()) continue;  // stays kOther, and a note says so
+    const SocketTurn turn(socket.get());
+    if (!turn.taken()) return has_no_turn(d);
     SocketState s{};
     s.entry = static_cast<uint32_t>(i);
     CKPT_TRY(look_at_socket(look, s, socket.get()));
@@ -215,17 +226,25 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     CapturedDescriptor& d = entries_[s.entry];
     ScopedFd socket(borrow(d));
     ScopedFd sender;
-    bool whole = true;
+    const Ends* other = nullptr;  // in `ends`
+    Ends reverse;
     if (s.detail.address_len != 0 && s.detail.peer_len != 0) {
-      Ends reverse;
       std::memset(static_cast<void*>(&reverse), 0, sizeof(reverse));
       reverse.local = endpoint_of(s.peer);
       reverse.remote = endpoint_of(s.address);
-      auto* other = std::lower_bound(ends.begin(), ends.end(), reverse, less);
-      if (other != ends.end() && !less(reverse, *other)) {
+      const Ends* found = std::lower_bound(ends.begin(), ends.end(), reverse, less);
+      if (found != ends.end() && !less(reverse, *found)) {
+        other = found;
+        sender.reset(borrow(entries_[look.sockets[other->socket].entry]));
+      }
+    }
+    const SocketTurn turn(socket.get(), sender.valid() ? sender.get() : -1);
+    if (!turn.taken()) return has_no_turn(d);
+    bool whole = true;
+    if (s.detail.address_len != 0 && s.detail.peer_len != 0) {
+      if (other != nullptr) {
         const CapturedDescriptor& o = entries_[look.sockets[other->socket].entry];
         s.link.peer = object_number(o.now.device, o.now.inode);
-        sender.reset(borrow(o));
         whole = pull_in_flight(socket.get(), sender.get());
       } else {
         CKPT_TRY(look_at_far_end(look, s));

@@ -252,10 +252,13 @@ Result<void> GuardBackEnd::after_copying() {
 
 // After a failure: nothing is protected when this returns, and nobody is under guard.
 void GuardBackEnd::let_faults_go() {
-  if (open_) return close();
+  if (open_ && !attempt_.stop.stands()) return close();
   if (!memory.is_open()) return;
-  // In the stop. What is taken from mappings is known by the table.
-  if (memory.cuts_mappings()) copier_.unprotect_rest();
+  // In the stop: of a job, another member can fail when the guard is open already. What is taken from
+  // mappings is known by the table.
+  if (memory.cuts_mappings() || copies_) copier_.unprotect_rest();
+  if (open_) guard::close_stopped();
+  open_ = false;
   memory.end_stopped(stop_state.threads);
 }
 
