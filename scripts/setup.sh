@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing (Debian 12, by apt) and builds into build/.
-# Usage: scripts/setup.sh [--packages-only] [--bench] [--package] [TARGET...]      no target: everything
+# Usage: scripts/setup.sh [--packages-only] [--checks] [--bench] [--package] [TARGET...]      no target: everything
+#        --checks: also what scripts/checks.sh needs
 #        --bench: also what scripts/latency.sh draws with and compares with; --package: what scripts/package.sh needs
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 

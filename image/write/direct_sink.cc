@@ -2,6 +2,9 @@
 
 #include <cstring>
 
+#include "base/named_points.h"
+#include "base/preload_rules.h"
+
 namespace ckpt {
 
 void set_compression(SinkOptions& options, const CompressionSetting& setting) {
@@ -113,9 +116,11 @@ Result<SinkStats> DirectSink::commit_all() {
   CKPT_TRY(stored_.sort_and_check());
   if (parent_.sequence != 0) CKPT_TRY(sections_.write_inherited(stored_.inherited()));
   CKPT_TRY(sections_.write_index(stored_.index()));
+  points::at("commit.index");
   CKPT_TRY(sections_.write_trailer(memory_.memory_bytes()));
   const int64_t ended_ns = options_.is_measured() ? options_.clock() : 0;
   CKPT_TRY(slots_.drain());
+  points::at("commit.trailer");
   const uint64_t file_bytes = slots_.file_bytes();
   CKPT_TRY(output_->publish(*slots_.backend(), file_bytes, options_.replace));
   if (options_.is_measured()) plan_.ended(options_.clock() - ended_ns);

@@ -13,9 +13,9 @@
 
 #include "base/clock.h"
 #include "base/control_protocol.h"
+#include "base/named_points.h"
 #include "image/format/image_probe.h"
 #include "job/capture/creation.h"
-#include "job/capture/named_points.h"
 #include "job/directory/job_directory.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"

@@ -3,9 +3,9 @@
 #include <fcntl.h>
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "job/capture/channel.h"
 #include "job/capture/creation.h"
-#include "job/capture/named_points.h"
 #include "job/capture/session.h"
 #include "job/capture/take.h"
 #include "job/directory/job_directory.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "copier/segment_size.h"
 #include "image/format/kept_names.h"
 #include "image/write/kept_files.h"
@@ -107,6 +108,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
 
   CKPT_TRY(attempt.image.choose_name(space, attempt.watch.parent, attempt.cost));
   CKPT_TRY(back_end.open_image());
+  points::at("prepare.image");
   if (keeps_files()) {
     if (job::session() == nullptr) remove_orphaned_kept_files(space.log());
     keep_files_of(attempt);
@@ -116,6 +118,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   if (job::session() != nullptr) capture.descriptors.expect_partners();
   CKPT_TRY(capture.descriptors.prepare(space.arena(), library.pid));
   CKPT_TRY(back_end.open(room));
+  points::at("prepare.open");
   CKPT_TRY(capture.pages.open(space.arena(), attempt.watch.pagemap()));
   say_what_is_not_used(attempt, back_end);
   choose_increments(attempt, back_end);
@@ -125,16 +128,21 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   attempt.watch.look_up_in(&capture.map_before);
   CKPT_TRY(memory_advice::find_flags(capture.map_before, memory.resident));
   CKPT_TRY(capture.files.read(capture.map_before, space.arena()));
-  return back_end.get_ready();
+  CKPT_TRY(back_end.get_ready());
+  points::at("prepare.ready");
+  return {};
 }
 
 Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(prepare(attempt, back_end));
   CKPT_TRY(job::prepared());
   CKPT_TRY(attempt.stop.stop(back_end));
+  points::at("stop.standing");
   CKPT_TRY(job::standing(attempt.clock.began_ns()));
   CKPT_TRY(attempt.stop.look(attempt.watch));
+  points::at("stop.looked");
   CKPT_TRY(back_end.capture_memory());
+  points::at("stop.captured");
   const Result<void> sampled = job::sampled(attempt.capture.descriptors);
   attempt.capture.descriptors.hold_back_senders();
   CKPT_TRY(sampled);
@@ -219,6 +227,7 @@ Result<void> Attempt::commit() {
     outcome.spoiled = true;
     return hold.error();
   }
+  points::at("commit.described");
   auto stats = image.sink().commit();
   if (!stats.ok()) return stats.error();
   cost.bytes_memory = stats->bytes_memory;

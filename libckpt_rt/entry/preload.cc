@@ -3,11 +3,11 @@
 // Owner:     libckpt_rt. Callers: the dynamic linker; libc's fork.
 // Never:     prints; a wrong setting is said in the log of the image directory, and by `ckpt stat`.
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/rseq.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,11 +15,11 @@
 #include "base/clock.h"
 #include "base/control_protocol.h"
 #include "base/fork_path.h"
+#include "base/named_points.h"
 #include "image/format/image_key.h"
 #include "image/write/image_directory.h"
 #include "job/capture/creation.h"
 #include "job/capture/identity.h"
-#include "job/capture/named_points.h"
 #include "job/capture/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
@@ -51,9 +51,6 @@ extern "C" {
 extern char ckpt_elf_start __asm__("__ehdr_start") __attribute__((visibility("hidden")));
 extern char ckpt_elf_end __asm__("_end") __attribute__((visibility("hidden")));
 }
-// glibc 2.35 and later.
-#pragma weak __rseq_offset
-#pragma weak __rseq_size
 
 namespace ckpt {
 
@@ -217,10 +214,13 @@ __attribute__((constructor)) void start() {
   long n = read_small_file("/proc/self/comm", library.name, sizeof(library.name));
   if (n > 0 && library.name[n - 1] == '\n') library.name[n - 1] = '\0';
   if (n <= 0) strcpy(library.name, "program");
-  if (&__rseq_size != nullptr && __rseq_size != 0) {
+  // glibc 2.35 and later.
+  const auto* rseq_offset = static_cast<const ptrdiff_t*>(dlsym(RTLD_DEFAULT, "__rseq_offset"));
+  const auto* rseq_size = static_cast<const unsigned*>(dlsym(RTLD_DEFAULT, "__rseq_size"));
+  if (rseq_offset != nullptr && rseq_size != nullptr && *rseq_size != 0) {
     // The size libc reports may be that of the fields in use; what it registers is at least 32 bytes.
-    rseq_layout.offset = __rseq_offset;
-    rseq_layout.length = __rseq_size < 32 ? 32 : __rseq_size;
+    rseq_layout.offset = *rseq_offset;
+    rseq_layout.length = *rseq_size < 32 ? 32 : *rseq_size;
   }
   auto settings = parse_settings(&find_variable, nullptr);
   if (!settings.ok()) {
@@ -236,7 +236,8 @@ __attribute__((constructor)) void start() {
   name_key_file();
   if (library.settings.to[0] != '\0') keep_command_environment(environ);
   find_job();
-  if (const char* point = find_variable("CKPT_TEST_POINT", nullptr)) job::points::want(point);
+  if (const char* point = find_variable("CKPT_TEST_POINT", nullptr))
+    points::want(point, library.name, &library.pid);
   name_directory();
   found_job();
   new_run_id();

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "base/named_points.h"
 #include "job/capture/creation.h"
 #include "job/capture/session.h"
 #include "libckpt_rt/capture/futex_words.h"
@@ -211,6 +212,7 @@ void reset_library() {
   loading::begin(restart.args.loading_gate);
   if (restart.args.loading_gate != 0) futex_words::load(stop_state.threads);
   stop_state.world.reset_after_restart();
+  points::forget();
   job::creation::reset();
   job::forget_session();
   own_directory::forget();

@@ -154,7 +154,7 @@ Result<void> DescriptorBuilder::take_standard_streams() {
     }
     standard_[fd] = up;
   }
-  close_range(0, static_cast<unsigned>(options_.working->first() - 1), 0);
+  sys::call(__NR_close_range, 0, static_cast<unsigned>(options_.working->first() - 1), 0);
   return {};
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "image/format/checksum.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

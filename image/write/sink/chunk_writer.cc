@@ -1,4 +1,5 @@
 #include "image/write/sink/chunk_writer.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

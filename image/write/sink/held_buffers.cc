@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include <algorithm>
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

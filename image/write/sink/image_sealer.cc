@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include <cstring>
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -5,6 +5,7 @@
 
 #include "base/page_runs.h"
 #include "image/format/checksum.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

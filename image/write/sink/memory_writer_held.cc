@@ -6,6 +6,7 @@
 #include "image/format/checksum.h"
 #include "image/format/io_error.h"
 #include "image/write/sink/memory_writer.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -4,6 +4,7 @@
 
 #include "base/page_runs.h"
 #include "image/write/sink/memory_writer.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -5,6 +5,7 @@
 
 #include "image/format/checksum.h"
 #include "image/write/sink/chunk_builder.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

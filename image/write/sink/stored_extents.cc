@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "image/format/io_error.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -4,6 +4,7 @@
 #include <linux/kcmp.h>
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "base/page_runs.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
@@ -97,6 +98,7 @@ Result<void> GuardBackEnd::open_ahead() {
   stop_state.world.release();
   opened_in_ns_ = stop_state.world.resumed_ns(now_ns()) - stopped->began_ns;
   if (open_) guard::await_enlisted(stopped->count);
+  points::at("guard.opened");
   return opened;
 }
 
@@ -186,6 +188,7 @@ Result<void> GuardBackEnd::capture_in_stop() {
     return no_memory("the list of pages that are not protected");
   CKPT_TRY(copy_open_segments());
   CKPT_TRY(protect_table());
+  points::at("guard.protected");
   attempt_.clock.end(StopClock::kProtection);
   CKPT_TRY(attempt_.eager.copy(capture.map, capture.still_memory));
   attempt_.clock.end(StopClock::kCopies);
@@ -243,6 +246,7 @@ Result<void> GuardBackEnd::after_copying() {
   // Of the stop that was the image's: closing the guard takes another.
   late_ = ask_for_late_signal();
   close();
+  points::at("guard.closed");
   return {};
 }
 
