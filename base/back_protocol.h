@@ -72,11 +72,13 @@ enum class BackMemory : uint32_t {
   kProtect = 4,
   kDrop = 5,
   kZero = 6,
-  kAdvise = 7
+  kAdvise = 7,
+  kWritable = 8,  // shared, prot without PROT_WRITE: made writable for the fills, then as prot says. Where
+                  // that may not be, what it holds is others' and stays
 };
 struct BackMemoryOp {
   uint32_t kind = 0;               // BackMemory
-  uint32_t prot = 0;               // kMap, kProtect; kAdvise: the advice
+  uint32_t prot = 0;               // kMap, kProtect, kWritable; kAdvise: the advice
   uint64_t start = 0, length = 0;  // kBrk: start is the new end
   uint64_t offset = 0;
   uint64_t path = 0;   // where in the plan; 0: anonymous

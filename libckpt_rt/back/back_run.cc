@@ -117,6 +117,7 @@ Result<void> BackRun::take_order() {
 
 void BackRun::own_ranges() {
   own_ = ArenaVector<AddrRange>(arena_);
+  unwritable_ = ArenaVector<AddrRange>(arena_);
   const Addr window = Addr::of(window_);
   for (AddrRange r :
        {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(),
@@ -243,6 +244,7 @@ Result<BackCost> BackRun::run() {
   cost_.ended = static_cast<uint32_t>(before - threads_.threads().size());
   change_memory(false);
   fill_all();
+  protect_again();
   ends(kMemory);
   put_library_back();
   change_descriptors();

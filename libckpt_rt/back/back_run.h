@@ -36,7 +36,8 @@ struct BackCost {
 
 class BackRun {
  public:
-  explicit BackRun(int socket) : socket_(socket), map_before_(arena_), map_(arena_) {}
+  explicit BackRun(int socket)
+      : socket_(socket), own_(arena_), unwritable_(arena_), map_before_(arena_), map_(arena_) {}
   ~BackRun();
   BackRun(const BackRun&) = delete;
   BackRun& operator=(const BackRun&) = delete;
@@ -65,6 +66,8 @@ class BackRun {
   void fill(std::span<const BackFill> fills, bool late);
   void put(uint64_t address, const std::byte* from, uint64_t bytes);
   void fill_all();
+  void protect_again();
+  uint64_t unwritable_end(uint64_t address) const;
   void put_library_back();
   // back_descriptors.cc
   Result<void> check_descriptor_limit();
@@ -89,7 +92,7 @@ class BackRun {
   const int socket_;
   bool stopped_ = false, parked_ = false, committed_ = false, answered_ = false;
   Arena arena_;
-  ArenaVector<AddrRange> own_;
+  ArenaVector<AddrRange> own_, unwritable_;  // unwritable_: shared memory that stays as it is
   MemoryMap map_before_, map_;
   BackOrder order_{};
   Watch* watch_ = nullptr;

@@ -16,6 +16,7 @@
 static unsigned char* page;
 static int pair[2] = {-1, -1};
 static void* mapped;
+static char* shared;
 
 static int is(const char* line, const char* word) { return strncmp(line, word, strlen(word)) == 0; }
 
@@ -137,6 +138,27 @@ int main(void) {
         files += message.msg_controllen != 0 && control.header.cmsg_type == SCM_RIGHTS;
       }
       printf("%d", files);
+    } else if (is(line, "shared")) {  // which it may only read, afterwards
+      shared = mmap(NULL, 16 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      memset(shared, 'A', 4096);
+      printf("%d", mprotect(shared, 16 * 4096, PROT_READ));
+    } else if (is(line, "views")) {  // one by which it may never be written, one by which it may
+      char path[64];
+      const int file = memfd_create("two", 0);
+      snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+      const int reading = open(path, O_RDONLY);
+      shared = ftruncate(file, 4096) == 0 ? mmap(NULL, 4096, PROT_READ, MAP_SHARED, reading, 0) : MAP_FAILED;
+      page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+      if (shared == MAP_FAILED || page == MAP_FAILED || close(reading) != 0) return 1;
+      memset(page, 'A', 4096);
+      printf("%d", shared[0]);
+    } else if (is(line, "change")) {
+      const int writable = mprotect(shared, 16 * 4096, PROT_READ | PROT_WRITE);
+      memset(shared, 'B', 4096);
+      shared[8 * 4096] = 'B';
+      printf("%d %d", writable, mprotect(shared, 16 * 4096, PROT_READ));
+    } else if (is(line, "read")) {
+      printf("%d %d", shared[0], shared[8 * 4096]);
     } else if (is(line, "nobody")) {
       if (setgid(65534) != 0 || setuid(65534) != 0) return 1;
       printf("%d", (int)getuid());

@@ -101,6 +101,21 @@ class Back(Talking):
         self.ckpt("back", str(self.pid))
         self.assertEqual(self.ask("number"), "0")
 
+    def test_shared_memory_that_may_only_be_read(self):
+        self.assertEqual(self.ask("shared"), "0")
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("change"), "0 0")
+        self.ckpt("back", str(self.pid))
+        self.assertEqual(self.ask("read"), f"{ord('A')} 0")
+
+    def test_shared_memory_that_is_written_by_another_mapping(self):
+        self.assertEqual(self.ask("views"), str(ord("A")))
+        self.ckpt("now", str(self.pid))
+        self.ask("fill B")
+        self.assertEqual(self.ask("sum"), str(ord("B") * 4096))
+        self.ckpt("back", str(self.pid))
+        self.assertEqual(self.ask("sum"), str(ord("A") * 4096))
+
     def test_timers_made_since_are_gone(self):
         self.ckpt("now", str(self.pid))
         self.assertEqual(self.ask("timers"), "600")
