@@ -106,7 +106,7 @@ enum class BackDescriptor : uint32_t {
   kEvent = 7,       // a: counter of an eventfd
   kTimer = 8,       // data: itimerspec; a: flags
   kSignals = 9,     // a: mask of a signalfd
-  kPipe = 10,       // fd: writing end, a: reading end, data: what it held
+  kPipe = 10,       // fd: writing end, a: reading end, b: its size, data: what it held
   kEpoll = 11,      // a: EPOLL_CTL_*, b: descriptor, data: epoll_event
   kSize = 12,       // a: length of a file without a name
   kContent = 13,    // a: offset, data

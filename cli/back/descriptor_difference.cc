@@ -298,8 +298,8 @@ class Comparison {
       const auto bytes = content(now_, end.record.id);
       held.insert(held.end(), bytes.begin(), bytes.end());
     }
-    if (was == held || reader < 0) return;
-    add(BackDescriptor::kPipe, fd, reader).data = was;
+    if (reader < 0 || (was == held && f.record.pipe_size == is.record.pipe_size)) return;
+    add(BackDescriptor::kPipe, fd, reader, f.record.pipe_size).data = was;
   }
 
   void rewrite(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {

@@ -45,7 +45,10 @@ long receive(int socket, void* to, size_t bytes) {
 }  // namespace
 
 BackRun::~BackRun() {
-  if (parked_ && !committed_) threads_.unpark();
+  if (parked_ && !committed_) {
+    close_received();
+    threads_.unpark();
+  }
   if (stopped_) stop_state.world.release();
   if (watch_ != nullptr && !committed_) {
     watch_->look_up_in(nullptr);

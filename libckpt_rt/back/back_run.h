@@ -73,7 +73,9 @@ class BackRun {
   Result<void> check_descriptor_limit();
   void raise_descriptor_limit();
   Result<void> receive_descriptors();
+  void close_received();
   void change_descriptors();
+  static void enlarge_pipes_on_thread(void* self);
   static void receive_on_thread(void* self);
   static void change_on_thread(void* self);
   bool change_descriptor(const BackDescriptorOp& op);
@@ -104,7 +106,8 @@ class BackRun {
   ParkedThreads threads_;
   KeptState* kept_ = nullptr;
   AddrRange late_{};
-  int* received_ = nullptr;
+  int* received_ = nullptr;  // in the program's table
+  uint32_t received_count_ = 0;
   long descriptor_error_ = 0;
   uint64_t most_descriptors_ = 0;  // the limit that the numbers to be filled need
   uint64_t descriptor_at_ = 0;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -92,6 +93,11 @@ int main(void) {
       const int fd = open(line + 8, O_RDONLY);
       mapped = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
       printf("%d", mapped == MAP_FAILED ? -1 : close(fd));
+    } else if (is(line, "open")) {  // a file that it will close
+      line[strcspn(line, "\n")] = 0;
+      printf("%d", open(line + 5, O_RDONLY));
+    } else if (is(line, "close")) {
+      printf("%d", close(atoi(line + 6)));
     } else if (is(line, "forget")) {
       printf("%d", munmap(mapped, 4096));
     } else if (is(line, "timers")) {  // 600 that never expire, deleted numbers left out
@@ -159,6 +165,18 @@ int main(void) {
       printf("%d %d", writable, mprotect(shared, 16 * 4096, PROT_READ));
     } else if (is(line, "read")) {
       printf("%d %d", shared[0], shared[8 * 4096]);
+    } else if (is(line, "pipe")) {  // full, and larger than usual
+      static char bytes[256 << 10];
+      if (pipe(pair) != 0 || fcntl(pair[1], F_SETPIPE_SZ, sizeof(bytes)) < 0) return 1;
+      printf("%zd", write(pair[1], bytes, sizeof(bytes)));
+    } else if (is(line, "empty")) {
+      static char bytes[256 << 10];
+      size_t had = 0;
+      for (int waiting = 0; ioctl(pair[0], FIONREAD, &waiting) == 0 && waiting > 0;)
+        had += (size_t)read(pair[0], bytes, sizeof(bytes));
+      printf("%zu", had);
+    } else if (is(line, "shrink")) {
+      printf("%d", fcntl(pair[1], F_SETPIPE_SZ, 4096));
     } else if (is(line, "nobody")) {
       if (setgid(65534) != 0 || setuid(65534) != 0) return 1;
       printf("%d", (int)getuid());

@@ -116,6 +116,14 @@ class Back(Talking):
         self.ckpt("back", str(self.pid))
         self.assertEqual(self.ask("sum"), str(ord("A") * 4096))
 
+    def test_a_full_pipe_that_was_made_smaller(self):
+        self.assertEqual(self.ask("pipe"), str(256 << 10))
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("empty"), str(256 << 10))
+        self.assertEqual(self.ask("shrink"), "4096")
+        self.ckpt("back", str(self.pid))
+        self.assertEqual(self.ask("empty"), str(256 << 10))
+
     def test_timers_made_since_are_gone(self):
         self.ckpt("now", str(self.pid))
         self.assertEqual(self.ask("timers"), "600")
@@ -142,18 +150,24 @@ class BackAsUser(Talking):
 
     def test_a_descriptor_above_its_hard_limit(self):
         self.assertEqual(self.ask("double"), "100")
+        number = self.ask("open " + TALK)  # it would be handed over, but does not come so far
         self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("close " + number), "0")
         self.assertEqual(self.ask("limit hard"), "0 0")
         self.assertIn("ulimit -Hn", self.ckpt("back", str(self.pid), code=69))
         self.assertEqual(self.ask("pid"), str(self.pid))
 
     def test_a_mapped_file_that_it_may_not_open_any_more(self):
         self.assertEqual(self.ask("library " + self.file.name), "0")
+        number = self.ask("open " + TALK)
         self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("close " + number), "0")
+        before = sorted(os.listdir(f"/proc/{self.pid}/fd"))
         self.assertEqual(self.ask("forget"), "0")
         os.chmod(self.file.name, 0o600)
         self.assertIn(self.file.name, self.ckpt("back", str(self.pid), code=72))
         self.assertEqual(self.ask("pid"), str(self.pid))
+        self.assertEqual(sorted(os.listdir(f"/proc/{self.pid}/fd")), before)
         os.chmod(self.file.name, 0o644)
         self.ckpt("back", str(self.pid))
 
