@@ -12,6 +12,8 @@ packages=(
   libopenmpi-dev openmpi-bin libmpich-dev mpich
   # the programs that the tests checkpoint, and what they are looked at with
   python3 python3-numpy sqlite3 xz-utils perl gdb procps util-linux
+  # hosts in namespaces, which start programs on each other (tests/support/hosts.py)
+  iproute2 dropbear-bin
 )
 bench_packages=(python3-matplotlib criu)
 package_packages=(dpkg-dev debootstrap file)

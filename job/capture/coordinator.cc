@@ -160,7 +160,7 @@ Result<void> Coordinator::ask(Member& m) {
     case Preloaded::kAsleep: {
       // It may have executed another program between two of the questions.
       if (++m.looks < 3) return {};
-      if (is_listed(wish_.leave_out, look) || is_listed(library.job.leave_out, look)) {
+      if (is_listed(wish_.leave_out, look) || is_listed(library.settings.leave_out, look)) {
         m.state = Member::State::kLeftOut;
         return {};
       }

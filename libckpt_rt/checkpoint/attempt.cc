@@ -109,6 +109,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   say_what_is_not_used(attempt, back_end);
   choose_increments(attempt, back_end);
   own_ranges(attempt, back_end);
+  capture.map_before.expect(memory.mappings);
   CKPT_TRY(capture.map_before.read(space.own()));
   attempt.watch.look_up_in(&capture.map_before);
   CKPT_TRY(memory_advice::find_flags(capture.map_before, memory.resident));

@@ -4,6 +4,7 @@
 #include "image/write/image_directory.h"
 #include "job/capture/session.h"
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
+#include "libckpt_rt/checkpoint/stages/mapping_limit.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
@@ -84,6 +85,7 @@ Result<CheckpointCost> take_checkpoint() {
       watch->keep();
     else
       watch->end();
+    if (!result.ok()) result = blame_mapping_limit(result.error());
     if (result.ok()) {
       statistics::count_success(cost.pause_ns, cost.image);
       return cost;

@@ -146,8 +146,6 @@ const char* find_variable(const char* name, void*) {
 // The first preloaded process makes the job, and says so to all that it will start.
 void find_job() {
   library.job_inherited = job::read_identity(find_variable(job::kJobVariable, nullptr), library.job);
-  if (const char* list = find_variable(job::kLeaveOutVariable, nullptr))
-    *fmt::format_to_n(library.job.leave_out, sizeof(library.job.leave_out) - 1, "{}", list).out = '\0';
 }
 
 void found_job() {

@@ -154,7 +154,7 @@ Error ChannelBuilder::cannot_make(const ChannelSocket& s) const {
 }
 
 Result<void> ChannelBuilder::park(ChannelSocket& s, ScopedFd fd) {
-  auto up = working_->park(std::move(fd), "a socket");
+  auto up = working_->park_at_home(std::move(fd), s.file->record.id, "a socket");
   if (!up.ok()) return up.error();
   s.fd = *up;
   return {};
@@ -311,7 +311,7 @@ void ChannelBuilder::keep() {
 
 void ChannelBuilder::finish() {
   for (auto& s : sockets_) {
-    if (s->fd >= 0) close(s->fd);
+    if (s->fd >= 0 && working_->is_working(s->fd)) close(s->fd);
     if (s->far_end >= 0) close(s->far_end);
     s->fd = s->far_end = -1;
   }

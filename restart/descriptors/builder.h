@@ -23,6 +23,8 @@ class DescriptorBuilder {
 
   // Takes the restarter's descriptors 0, 1, 2 aside and closes everything below working->first().
   Result<void> take_standard_streams();
+  // Then every number of the image is taken, by /dev/null.
+  Result<void> hold_numbers();
   // Sockets: all at once, before other open files; what waited in them, when all others are there.
   Result<void> connect_sockets();
   Result<void> fill_sockets();
@@ -52,7 +54,7 @@ class DescriptorBuilder {
 
  private:
   struct PipeEnds {
-    int read = -1, write = -1;  // parked
+    int read = -1, write = -1;  // parked, or at the number of the open file
     bool read_used = false, write_used = false;
   };
 

@@ -55,6 +55,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
   for (const auto& file : meta.open_files) CKPT_TRY(builder.check(file));
   CKPT_TRY(builder.take_standard_streams());
   if (options.inherited == nullptr) {
+    CKPT_TRY(builder.hold_numbers());
     CKPT_TRY(builder.put_back_files());
     CKPT_TRY(builder.cut_grown_files());
   }
@@ -66,7 +67,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
 
   CKPT_TRY(builder.connect_sockets());
 
-  // Open files are made at the lowest free number, which may be one that is still to be filled: each
+  // Open files are made at the lowest free number, which in a job may be one that is still to be filled: each
   // is moved up out of the way before it is put at its own numbers.
   std::vector<const ParsedOpenFile*> in_order;
   for (const bool of_processes : {false, true}) {
@@ -152,6 +153,17 @@ Result<void> DescriptorBuilder::take_standard_streams() {
   }
   close_range(0, static_cast<unsigned>(options_.working->first() - 1), 0);
   return {};
+}
+
+Result<void> DescriptorBuilder::hold_numbers() {
+  std::vector<int> numbers;
+  std::map<uint32_t, int> homes;
+  for (const auto& d : meta_.descriptors) {
+    numbers.push_back(d.fd);
+    const auto [home, is_first] = homes.emplace(d.open_file, d.fd);
+    if (!is_first && d.fd < home->second) home->second = d.fd;
+  }
+  return options_.working->hold_numbers(numbers, std::move(homes));
 }
 
 OpenFileKind DescriptorBuilder::kind_of(const ParsedOpenFile& file) const {
@@ -282,9 +294,12 @@ void DescriptorBuilder::finish() {
     if (fd >= 0) close(fd);
     fd = -1;
   }
+  auto end = [this](int fd) {
+    if (fd >= 0 && options_.working->is_working(fd)) close(fd);
+  };
   for (auto& [object, ends] : pipes_) {
-    if (ends.read >= 0) close(ends.read);
-    if (ends.write >= 0) close(ends.write);
+    end(ends.read);
+    end(ends.write);
   }
   pipes_.clear();
   for (auto& [object, fd] : fifo_holders_) close(fd);

@@ -41,6 +41,8 @@ Result<bool> ProtectingBackEnd::add_memory(int round, MemoryMap& now) {
              "a call that changes mappings did not end: memory is protected in the stop, which lasts longer");
     return false;
   }
+  const size_t about = attempt_.capture.map_before.mappings().size();
+  now.expect(about);
   CKPT_TRY(now.read(attempt_.space.own()));
   CKPT_TRY(accept(now));
   now.copy_flags_from(attempt_.capture.map_before);
@@ -50,6 +52,7 @@ Result<bool> ProtectingBackEnd::add_memory(int round, MemoryMap& now) {
   arming_.add(now.mappings());
   // The gate does not hold a program that makes its system calls itself.
   MemoryMap again(attempt_.space.arena());
+  again.expect(about);
   CKPT_TRY(again.read(attempt_.space.own()));
   arming_.keep(now.mappings(), again.mappings());
   return true;

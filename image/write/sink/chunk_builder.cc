@@ -1,4 +1,4 @@
-#include "image/write/chunk_builder.h"
+#include "image/write/sink/chunk_builder.h"
 
 #include <cstring>
 

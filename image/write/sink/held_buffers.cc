@@ -1,4 +1,4 @@
-#include "image/write/held_buffers.h"
+#include "image/write/sink/held_buffers.h"
 
 #include <errno.h>
 

@@ -1,4 +1,4 @@
-#include "image/write/image_sealer.h"
+#include "image/write/sink/image_sealer.h"
 
 #include <errno.h>
 
