@@ -6,6 +6,7 @@
 #include <sys/timerfd.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -158,6 +159,12 @@ class Comparison {
     return kept != kept_.end() && content(then_, f.record.id) == content(now_, kept->second.now->record.id);
   }
 
+  // What waited to be received is still there; more may have come.
+  bool still_waits(const ParsedOpenFile& f, const ParsedOpenFile& is) const {
+    const auto was = content(then_, f.record.id), now = content(now_, is.record.id);
+    return was.size() <= now.size() && std::equal(was.begin(), was.end(), now.begin());
+  }
+
   int first_descriptor(uint32_t id) const {
     for (const auto& d : then_.descriptors) {
       if (d.open_file == id) return d.fd;
@@ -257,6 +264,11 @@ class Comparison {
         break;
       case OpenFileKind::kPipe:
         refill(f, is, fd);
+        break;
+      case OpenFileKind::kConnection:
+      case OpenFileKind::kSocket:
+        if (!leads_outside(f) && !still_waits(f, is))
+          result_.cannot.push_back(fmt::format("what waited in {} has been received since", describe(f, fd)));
         break;
       case OpenFileKind::kMemfd:
       case OpenFileKind::kRegular:

@@ -1,6 +1,7 @@
 // Does what it is told, line by line: after it has gone back, or was restarted, it can be asked what it is.
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,6 +178,21 @@ int main(void) {
       printf("%zu", had);
     } else if (is(line, "shrink")) {
       printf("%d", fcntl(pair[1], F_SETPIPE_SZ, 4096));
+    } else if (is(line, "tcp")) {  // both ends are ours
+      struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+      socklen_t length = sizeof(at);
+      const int listener = socket(AF_INET, SOCK_STREAM, 0);
+      pair[0] = socket(AF_INET, SOCK_STREAM, 0);
+      if (bind(listener, (struct sockaddr*)&at, length) != 0 || listen(listener, 1) != 0 ||
+          getsockname(listener, (struct sockaddr*)&at, &length) != 0 ||
+          connect(pair[0], (struct sockaddr*)&at, length) != 0)
+        return 1;
+      pair[1] = accept(listener, NULL, NULL);
+      printf("%d", close(listener));
+    } else if (is(line, "take")) {
+      char c = '?';
+      const ssize_t n = read(pair[1], &c, 1);
+      printf("%zd %c", n, c);
     } else if (is(line, "nobody")) {
       if (setgid(65534) != 0 || setuid(65534) != 0) return 1;
       printf("%d", (int)getuid());

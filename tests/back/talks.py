@@ -124,6 +124,17 @@ class Back(Talking):
         self.ckpt("back", str(self.pid))
         self.assertEqual(self.ask("empty"), str(256 << 10))
 
+    def test_what_waited_in_a_connection_of_its_own_was_received(self):
+        self.assertEqual(self.ask("tcp"), "0")
+        self.assertEqual(self.ask("send"), "sent")
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("send"), "sent")
+        self.ckpt("back", str(self.pid))  # more has come: no harm
+        self.assertEqual(self.ask("take"), "1 x")
+        self.assertEqual(self.ask("take"), "1 x")
+        self.assertIn("received since", self.ckpt("back", str(self.pid), code=78))
+        self.assertEqual(self.ask("send"), "sent")
+
     def test_timers_made_since_are_gone(self):
         self.ckpt("now", str(self.pid))
         self.assertEqual(self.ask("timers"), "600")
