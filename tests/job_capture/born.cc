@@ -1,4 +1,5 @@
-// Children made in every way that a program has; each says its number, and counts. They wait for the end of their standard input.
+// Children made in every way that a program has; each says its number, and counts. They wait for the end of
+// their standard input.
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
