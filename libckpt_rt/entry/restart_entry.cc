@@ -15,6 +15,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/libc.h"
@@ -209,6 +210,7 @@ void reset_library() {
   stop_state.world.reset_after_restart();
   job::creation::reset();
   if (library.job.root != 0) library.job_sign = job::show_identity(library.job);
+  moved_signal::show();
   release_guard::reset_after_restart();
   guard::reset(false);
   reset_gate_after_restart();
