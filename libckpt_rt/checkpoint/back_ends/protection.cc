@@ -1,4 +1,5 @@
 // What ProtectingBackEnd does with protection: ahead of the stop, and in it.
+#include "base/named_points.h"
 #include "libckpt_rt/capture/excluded_memory.h"
 #include "libckpt_rt/capture/heap_extents.h"
 #include "libckpt_rt/checkpoint/back_ends/protecting.h"
@@ -29,6 +30,7 @@ Result<void> ProtectingBackEnd::protect_ahead() {
     }
     // The last thing: what is written from here on is protected in the stop.
     CKPT_TRY(arming_.run(now.mappings(), stacks.span()));
+    if (round == 0) points::at("protect.passed");
   }
   return {};
 }
@@ -55,6 +57,7 @@ Result<bool> ProtectingBackEnd::add_memory(int round, MemoryMap& now) {
   again.expect(about);
   CKPT_TRY(again.read(attempt_.space.own()));
   arming_.keep(now.mappings(), again.mappings());
+  if (round == 0) points::at("protect.added");
   return true;
 }
 
@@ -80,6 +83,7 @@ Result<void> ProtectingBackEnd::settle_protection() {
   // They stay protected: who writes to one makes its segment writable, as with any page that was not there at
   // the stop.
   for (const AddrRange& free : capture.free_heap) table_.clear_present(free);
+  points::at("protect.settled");
   release_excluded();
   CKPT_TRY(release_open_pages(runs));
   CKPT_TRY(attempt_.eager.add(runs.span()));
