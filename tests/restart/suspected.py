@@ -71,7 +71,7 @@ class FullQueue(SteppedTest):
         info = "struct.pack('6iq', 40, 0, -1, 0, os.getpid(), os.getuid(), v).ljust(128, b'\\0')"
         self.do("signal.pthread_sigmask(signal.SIG_BLOCK, {40})",
                 "sent = [call(297, os.getpid(), os.getpid(), 40, %s) for v in range(1, 6)]" % info,
-                "def wait():\n    b = ctypes.create_string_buffer(128)\n    r = call(128, struct.pack('Q', 1 << 39), b, struct.pack('qq', 10, 0), 8)\n"
+                "def wait():\\n    b = ctypes.create_string_buffer(128)\\n    r = call(128, struct.pack('Q', 1 << 39), b, struct.pack('qq', 10, 0), 8)\\n"
                 "    return r, struct.unpack_from('q', b, 24)[0]")
         self.assertEqual(self.ask("sent"), "[0, 0, 0, 0, 0]")
         fill = ("import ctypes, os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {41}); "
