@@ -5,9 +5,9 @@
 //      random 64-bit cookie,
 //   2. queues the checkpoint signal to PID with si_code SI_QUEUE and sival_ptr = cookie,
 //      Where as many signals are queued for PID's user as its RLIMIT_SIGPENDING allows, the cookie cannot be
-//      sent. Then the cookie is PID as the program sees it (one of 1. is never as small), and the signal is
-//      that of kill(2), which the kernel never refuses; the library looks for this socket whenever it gets
-//      one,
+//      sent. Then the signal is that of kill(2), which the kernel never refuses, and the socket's name is
+//      "\0ckpt_rt.<PID as the program sees it, 16 hex digits>.<cookie>": whenever the library gets such a
+//      signal it looks for all of them in /proc/net/unix. Nobody can take a name ahead that others ask by,
 //   3. the library's agent connects; both ends check the peer's credentials (SO_PEERCRED): the
 //      library requires the asker's uid to be its own effective uid or 0 (root of another user
 //      namespace has neither here, so root listens as PID's user), the asker requires the peer's pid to
@@ -22,17 +22,21 @@
 //      /proc). The asker answers each by one byte with what it could open, if anything (SCM_RIGHTS): a
 //      directory only if it belongs to the program's user and nobody else may write to it, PATH itself or
 //      PATH/user-UID; memory as two descriptors, mem first, open for reading.
-// The signal's number is CKPT_SIGNAL of PID's environment, else kDefaultCheckpointSignal.
+// The signal's number is CKPT_SIGNAL of PID's environment, else kDefaultCheckpointSignal. A program that puts
+// that signal to use itself has had ours moved to another: then a mapping of its own is named
+// kMovedSignalName and the number, which counts if the program catches that signal.
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace ckpt {
 
 inline constexpr uint64_t kLeastCookie = 1ull << 32;  // of a random one
 inline constexpr uint64_t kJoinCookie = 1ull << 63;   // set in those of kJoin, and in no others
 inline constexpr int kDefaultCheckpointSignal = 60;
-inline constexpr uint32_t kControlMagic = 0x43525443;  // "CTRC"
+inline constexpr std::string_view kMovedSignalName = "/memfd:ckpt_signal:";  // as /proc/PID/maps has it
+inline constexpr uint32_t kControlMagic = 0x43525443;                        // "CTRC"
 inline constexpr uint32_t kControlVersion = 1;
 
 // kBack: back_protocol.h. kJoin is asked by another member of the same job, which leads its checkpoint: a

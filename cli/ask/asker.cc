@@ -87,10 +87,13 @@ Error wait_failure(const Target& t, Waited how, int64_t limit_ns) {
   }
 }
 
-sockaddr_un address_of(uint64_t cookie, socklen_t* length) {
+// inner_pid: 0 for an asker whose cookie the program is told.
+sockaddr_un address_of(uint64_t cookie, pid_t inner_pid, socklen_t* length) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  auto end = fmt::format_to_n(address.sun_path + 1, sizeof(address.sun_path) - 1, "ckpt_rt.{:016x}", cookie);
+  const std::string name = inner_pid == 0 ? fmt::format("ckpt_rt.{:016x}", cookie)
+                                          : fmt::format("ckpt_rt.{:016x}.{:016x}", inner_pid, cookie);
+  auto end = fmt::format_to_n(address.sun_path + 1, sizeof(address.sun_path) - 1, "{}", name);
   *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + end.size);
   return address;
 }
@@ -130,40 +133,30 @@ Result<bool> queue_signal(const Target& t, uint64_t cookie) {
   return send_signal(t, &info);
 }
 
-Result<int> listen_for(const Target& t, uint64_t cookie, int64_t deadline_ns) {
+Result<int> listen_for(const Target& t, uint64_t cookie, pid_t inner_pid) {
   auto made = make_socket_near(t);
   if (!made.ok()) return made.error();
   ScopedFd listener(*made);
   socklen_t length = 0;
-  sockaddr_un address = address_of(cookie, &length);
-  while (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
-    if (errno != EADDRINUSE) return system_error(t, "bind");
-    // Of those who ask without a cookie one is served at a time. They go without a word to the others.
-    constexpr int64_t kLookAgainNs = 10'000'000;
-    if (now_ns() > deadline_ns) {
-      return failure(ExitCode::kUnavailable, label_of(t),
-                     "somebody else asks it, and no more signals can be queued for its user",
-                     "raise its ulimit -i, or try again");
-    }
-    if (wait_readable(t, t.pidfd.get(), now_ns() + kLookAgainNs) == Waited::kReadable) return died(t);
-  }
+  sockaddr_un address = address_of(cookie, inner_pid, &length);
+  if (bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) != 0)
+    return system_error(t, "bind");
   if (!listen_as_user_of(t, listener.get())) return system_error(t, "listen");
   return listener.release();
 }
 
 // Returns the socket to which the program will connect.
-Result<int> call_program(const Target& t, const AskLimits& limits) {
-  const int64_t deadline_ns = now_ns() + limits.answer_ns;
+Result<int> call_program(const Target& t) {
   uint64_t cookie = 0;
   if (getrandom(&cookie, sizeof(cookie), 0) != sizeof(cookie)) return system_error(t, "getrandom");
   cookie = (cookie | kLeastCookie) & ~kJoinCookie;
-  auto listener = listen_for(t, cookie, deadline_ns);
+  auto listener = listen_for(t, cookie, 0);
   if (!listener.ok()) return listener.error();
   auto sent = queue_signal(t, cookie);
   if (sent.ok() && *sent) return *listener;
   close(*listener);
   if (!sent.ok()) return sent.error();
-  listener = listen_for(t, static_cast<uint64_t>(t.inner_pid), deadline_ns);
+  listener = listen_for(t, cookie, t.inner_pid);
   if (!listener.ok()) return listener.error();
   sent = send_signal(t, nullptr);
   if (sent.ok() && *sent) return *listener;
@@ -289,7 +282,7 @@ uint64_t number_of(const Answer& answer, const std::string& key) {
 Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimits& limits,
                       const AskWishes& wishes) {
   const int64_t started = now_ns();
-  auto called = call_program(t, limits);
+  auto called = call_program(t);
   if (!called.ok()) return called.error();
   ScopedFd listener(*called);
   auto accepted = accept_program(t, listener.get(), limits);

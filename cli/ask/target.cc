@@ -68,6 +68,15 @@ std::string mapped_library(const std::string& maps) {
   return "";
 }
 
+// The signal that the name of a mapping tells, 0 if there is none.
+int moved_signal(const std::string& maps) {
+  const size_t at = maps.find(kMovedSignalName);
+  int signal = 0;
+  if (at != std::string::npos)
+    std::from_chars(maps.data() + at + kMovedSignalName.size(), maps.data() + maps.size(), signal);
+  return signal >= 1 && signal <= 64 ? signal : 0;
+}
+
 const char* lookup_environ(const char* name, void* context) {
   const auto& environ_block = *static_cast<const std::string*>(context);
   std::string wanted = std::string(name) + "=";
@@ -209,6 +218,7 @@ Result<Target> examine_target(pid_t pid) {
   }
   unsigned long long caught = 0;
   std::istringstream(status_value(status, "SigCgt")) >> std::hex >> caught;
+  if (const int moved = moved_signal(maps); moved != 0 && (caught >> (moved - 1) & 1) != 0) t.signal = moved;
   if ((caught >> (t.signal - 1) & 1) == 0) {
     return failure(ExitCode::kUnavailable, label,
                    fmt::format("does not handle checkpoint signal {} (yet)", t.signal),

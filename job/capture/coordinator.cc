@@ -152,7 +152,8 @@ Result<void> Coordinator::ask(Member& m) {
   if (look.state == 'T')
     return name(m, ExitCode::kUnavailable,
                 "is stopped and cannot answer; continue it (kill -CONT), or take one process with --only");
-  m.preloaded = look_for_library(pid, library.signal);
+  int signal = library.settings.signal;
+  m.preloaded = look_for_library(pid, signal);
   switch (m.preloaded) {
     case Preloaded::kGone:
       return {};  // seen the next time
@@ -192,12 +193,12 @@ Result<void> Coordinator::ask(Member& m) {
     return {};
   }
   siginfo_t info{};
-  info.si_signo = library.signal;
+  info.si_signo = signal;
   info.si_code = SI_QUEUE;
   info.si_pid = library.pid;
   info.si_uid = static_cast<uint32_t>(sys::call(__NR_getuid));
   info.si_value.sival_ptr = reinterpret_cast<void*>(cookie_);
-  const long r = sys::call(__NR_rt_sigqueueinfo, pid, library.signal, &info);
+  const long r = sys::call(__NR_rt_sigqueueinfo, pid, signal, &info);
   m.asked_ns = now_ns();
   if (r == -ESRCH) return {};
   if (r == -EPERM)

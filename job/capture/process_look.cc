@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/control_protocol.h"
 #include "base/raii_fd.h"
 #include "image/format/directory_scan.h"
 #include "job/capture/identity.h"
@@ -218,7 +219,26 @@ int newest_pid() {
   return last == line.npos ? 0 : static_cast<int>(decimal(line.substr(last + 1)));
 }
 
-Preloaded look_for_library(int pid, int signal) {
+int moved_signal(int pid) {
+  ScopedFd maps = open_for_reading(proc_path("/proc/{}/maps", pid));
+  char text[8192];
+  for (size_t have = 0; maps.valid();) {
+    const long got = sys::call(__NR_read, maps.get(), text + have, sizeof(text) - have);
+    if (got <= 0) return 0;
+    have += static_cast<size_t>(got);
+    const std::string_view read(text, have);
+    const size_t at = read.find(kMovedSignalName);
+    constexpr size_t kDigits = 3;
+    if (at != read.npos && have - at >= kMovedSignalName.size() + kDigits)
+      return static_cast<int>(decimal(read.substr(at + kMovedSignalName.size())));
+    const size_t keep = std::min(have, kMovedSignalName.size() + kDigits);
+    std::memmove(text, text + have - keep, keep);
+    have = keep;
+  }
+  return 0;
+}
+
+Preloaded look_for_library(int pid, int& signal) {
   char status[4096];
   const long n = read_small_file(proc_path("/proc/{}/status", pid).text, status, sizeof(status));
   if (n <= 0) return Preloaded::kGone;
@@ -227,6 +247,8 @@ Preloaded look_for_library(int pid, int signal) {
   bool any_maps = false;
   const int in_maps = find_in_maps(pid, "/libckpt_rt.so", &any_maps);
   const bool mapped = in_maps > 0, maps_read = in_maps >= 0;
+  const auto is_caught = [caught](int s) { return s >= 1 && s <= 64 && (caught >> (s - 1) & 1) != 0; };
+  if (const int moved = mapped ? moved_signal(pid) : 0; is_caught(moved)) signal = moved;
   if (mapped) return (caught >> (signal - 1) & 1) != 0 ? Preloaded::kReady : Preloaded::kNotYet;
   ProcessLook look;
   if (!look_at(pid, look) || look.ended()) return Preloaded::kGone;

@@ -42,7 +42,8 @@ enum class Preloaded : uint32_t {
   kAsleep,  // CKPT_DISABLE, or the library could not start
   kGone,
 };
-Preloaded look_for_library(int pid, int signal);
+// *signal: the one that it takes by its environment; the one that it takes in fact.
+Preloaded look_for_library(int pid, int& signal);
 const char* preloaded_reason(Preloaded how);  // for a manifest and for messages: "static", …
 
 // Does its environment, as it was at exec, name this job? -1: it names none, or cannot be read.

@@ -1,5 +1,9 @@
 #include "libckpt_rt/checkpoint/attempt.h"
 
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include "base/clock.h"
@@ -75,7 +79,7 @@ void own_ranges(Attempt& attempt, BackEnd& back_end) {
   for (AddrRange r : {own_page::range(), space.arena().range(), attempt.image.memory(), guard::own_range()}) {
     if (!space.own(r)) return;
   }
-  if (!space.own(library.job_sign)) return;
+  if (!space.own(library.job_sign) || !space.own(library.signal_sign)) return;
   for (AddrRange r : job::own_memory()) {
     if (!space.own(r)) return;
   }
@@ -165,6 +169,27 @@ void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
                "the program has forbidden itself system calls (seccomp): after a restart it has no such "
                "filter, for the kernel shows "
                "them to nobody");
+  }
+  struct statx root {};
+  const bool told = !is_filtered() && sys::call(__NR_statx, AT_FDCWD, "/", 0L, 0L, &root) == 0;
+  if (told && (root.stx_attributes_mask & ~root.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0) {
+    space.note(1,
+               "the program has changed its root directory (chroot): a restart looks for its files from the "
+               "root of ckpt-restart, which is to be run in that directory");
+  }
+  // The agent has what the thread had that started it.
+  long policy = 0;
+  if (!is_filtered() && sys::call(__NR_get_mempolicy, &policy, 0L, 0L, 0L, 0L) == 0 && policy != 0) {
+    space.note(1,
+               "the program has said on which nodes its memory lies (set_mempolicy): after a restart it lies "
+               "where the kernel puts it");
+  }
+  constexpr long kKeepCapabilities = 1L << 4;
+  const long bits = is_filtered() ? 0 : sys::call(__NR_prctl, long{PR_GET_SECUREBITS}, 0L, 0L, 0L, 0L);
+  if (bits > 0 && (bits & ~kKeepCapabilities) != 0) {
+    space.note(1,
+               "the program has changed what being root means to it (PR_SET_SECUREBITS): after a restart it "
+               "means what it does by default");
   }
   if (facts.parent_death_signal != 0) {
     space.note(1,

@@ -17,6 +17,13 @@ namespace ckpt::hooks {
 // while one thread runs.
 extern std::atomic<int> checkpoint_signal;
 
+// The program is about to use that signal for itself. When it returns, ours is another one, if that could be.
+// Not called in a child of vfork. May take as long as a checkpoint that is under way.
+void yield_signal();
+// Our own handler of the checkpoint signal, which stays at a number that was given up until the program puts
+// one there. 0: none yet.
+extern std::atomic<uintptr_t> own_handler;
+
 // Not 0 from a stop until the last segment of that checkpoint is copied. Written while all threads
 // stand still (set) or at any time (cleared).
 extern std::atomic<uint32_t> copy_under_way;

@@ -32,6 +32,7 @@ struct Library {
   job::Identity job;                // to which this process belongs
   bool job_inherited = false;       // it was there before this program
   AddrRange job_sign{};             // job/capture/identity.h
+  AddrRange signal_sign{};          // entry/moved_signal.h
   uint32_t generation = 0;          // restarts this process has behind it
   int64_t monotonic_shift_ns = 0;   // CLOCK_MONOTONIC now minus what the program's deadlines assume
   uint64_t last_streamed = 0;       // sequence of the newest image that went to CKPT_TO's command

@@ -9,6 +9,7 @@
 
 #include "base/restart_protocol.h"
 #include "base/sys.h"
+#include "libckpt_rt/core/late_signals.h"
 #include "libckpt_rt/core/signal_limit.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -107,6 +108,8 @@ void queue_again(const PendingSignals& pending, uint32_t from) {
       r = queue();
     }
     if (r != -EPERM && r != -EAGAIN) continue;
+    // One with a value waits for its place.
+    if (r == -EAGAIN && p.signal >= SIGRTMIN && late_signals::keep(p)) continue;
     if (p.tid == 0)
       sys::call(__NR_kill, pid, p.signal);
     else

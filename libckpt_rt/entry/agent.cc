@@ -12,11 +12,13 @@
 #include "base/fork_path.h"
 #include "job/capture/take.h"
 #include "libckpt_rt/checkpoint/progress.h"
+#include "libckpt_rt/core/late_signals.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/control.h"
 #include "libckpt_rt/entry/interval.h"
+#include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/protect/watch.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -124,7 +126,7 @@ void main_loop(void*) {
     {
       ScopedLock guard(lock);
       leave = absences != 0;
-      if (!Watch::is_kept() && (leave || count == 0)) {
+      if (!Watch::is_kept() && (leave || (count == 0 && !late_signals::any()))) {
         // Under the lock: a request that comes after this starts a new agent.
         running = waiting = false;
         return;
@@ -135,8 +137,14 @@ void main_loop(void*) {
       Watch::end_kept();
       continue;
     }
+    if (late_signals::any()) late_signals::send();
+    if (waiting && late_signals::any()) {
+      constexpr timespec kLookAgain{0, 20'000'000};
+      if (futex_wait(orders, seen, &kLookAgain) == -ETIMEDOUT) end_with_the_program();
+      continue;
+    }
     if (waiting) {
-      wait_for_orders(seen);
+      if (Watch::is_kept()) wait_for_orders(seen);
       continue;
     }
     if (Watch::is_kept() && !has_rights_of_the_program()) {
@@ -155,7 +163,11 @@ void main_loop(void*) {
       head = (head + 1) % kRing;
       --count;
     }
-    if (r.own != nullptr) {
+    if (r.own != nullptr && r.moves_signal != 0) {
+      r.own->ok = r.moves_signal != library.signal || moved_signal::move();
+      r.own->done.store(1, std::memory_order_release);
+      futex_wake(r.own->done);
+    } else if (r.own != nullptr) {
       answering = r.own;
       job::Report report;
       auto result = job::take({}, report);
@@ -170,7 +182,7 @@ void main_loop(void*) {
     } else if (r.cookie != 0) {
       (void)serve_asker(r.cookie);
     } else {
-      const bool asked = r.without_cookie && serve_asker(static_cast<uint64_t>(library.pid));
+      const bool asked = r.without_cookie && serve_askers_without_cookie();
       job::Report report;
       const bool due = r.without_cookie || interval::is_due();
       if (!asked && r.checkpoint && due)
@@ -267,6 +279,7 @@ void reset(uint32_t generation) {
   statistics::reset_after_restart();
   head = count = absences = 0;
   running = waiting = false;
+  late_signals::forget();
   checkpoint_progress::tell(-1);  // the socket was the agent's
   if (generation != 0 && answering != nullptr) {
     answering->ok = true;

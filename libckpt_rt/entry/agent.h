@@ -32,6 +32,7 @@ struct Request {
   // kill(1), sent at the same time, is not told from it.
   bool without_cookie = false;
   bool checkpoint = true;  // without_cookie: is one taken when nobody asked?
+  int moves_signal = 0;    // not 0: no checkpoint, but another signal than this one (moved_signal.h)
 };
 
 // A cookie that asks for nothing: an agent is started if there is something to do and nobody to do it.

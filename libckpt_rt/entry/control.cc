@@ -47,7 +47,7 @@ class Answer {
   int fd_;
 };
 
-bool connect_to_asker(uint64_t cookie, ScopedFd& out) {
+bool connect_to_asker(std::string_view name, ScopedFd& out) {
   ScopedFd fd(static_cast<int>(sys::call(__NR_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)));
   if (!fd.valid()) {
     fd.release();
@@ -59,8 +59,9 @@ bool connect_to_asker(uint64_t cookie, ScopedFd& out) {
   sys::call(__NR_setsockopt, fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  auto end = fmt::format_to_n(address.sun_path + 1, sizeof(address.sun_path) - 1, "ckpt_rt.{:016x}", cookie);
-  auto length = offsetof(sockaddr_un, sun_path) + 1 + end.size;
+  if (name.size() >= sizeof(address.sun_path)) return false;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  auto length = offsetof(sockaddr_un, sun_path) + 1 + name.size();
   if (sys::call(__NR_connect, fd.get(), &address, length) != 0) return false;
   struct {
     int32_t pid;
@@ -226,9 +227,11 @@ void answer_back(Answer& answer, int fd) {
 
 }  // namespace
 
-bool serve_asker(uint64_t cookie) {
+namespace {
+
+bool serve(std::string_view name) {
   ScopedFd fd;
-  if (!connect_to_asker(cookie, fd)) return false;
+  if (!connect_to_asker(name, fd)) return false;
   ControlHello hello{kControlMagic, kControlVersion, library.pid, 0};
   if (sys::call(__NR_sendto, fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL, 0L, 0L) != sizeof(hello))
     return false;
@@ -266,6 +269,43 @@ bool serve_asker(uint64_t cookie) {
     answer.line("error {} unknown operation {}", static_cast<int>(ExitCode::kUsage), request.operation);
   }
   return true;
+}
+
+}  // namespace
+
+bool serve_asker(uint64_t cookie) {
+  char name[64];
+  auto end = fmt::format_to_n(name, sizeof(name), "ckpt_rt.{:016x}", cookie);
+  return serve({name, end.size});
+}
+
+// A line of the list: "… 01 12345 @ckpt_rt.<pid>.<cookie>". Another user may have sockets with such names,
+// and is turned away; one that was served is gone.
+bool serve_askers_without_cookie() {
+  char wanted[64], text[4096];
+  const auto end = fmt::format_to_n(wanted, sizeof(wanted), "@ckpt_rt.{:016x}.", library.pid);
+  const std::string_view prefix(wanted, end.size);
+  constexpr size_t kCookie = 16;  // digits
+  ScopedFd list(static_cast<int>(
+      sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC, 0)));
+  bool any = false;
+  for (size_t have = 0; list.valid();) {
+    const long got = sys::call(__NR_read, list.get(), text + have, sizeof(text) - have);
+    if (got <= 0) break;
+    have += static_cast<size_t>(got);
+    const std::string_view read(text, have);
+    size_t done = 0;
+    for (size_t line_end; (line_end = read.find('\n', done)) != read.npos; done = line_end + 1) {
+      const std::string_view line = read.substr(done, line_end - done);
+      const size_t at = line.find(prefix);
+      if (at != line.npos && line.size() == at + prefix.size() + kCookie)
+        any = serve(line.substr(at + 1)) || any;
+    }
+    have -= done;
+    if (have == sizeof(text)) have = 0;  // no line of ours is as long
+    std::memmove(text, text + done, have);
+  }
+  return any;
 }
 
 }  // namespace ckpt

@@ -58,6 +58,12 @@ void resume() {
   if (library.interval_timer >= 0) set_timer();
 }
 
+void renew() {
+  if (library.interval_timer >= 0) sys::call(__NR_timer_delete, library.interval_timer);
+  library.interval_timer = -1;
+  arm();
+}
+
 void put_off() {
   last_ns = now_ns();
   if (library.settings.every_ns != 0 && library.interval_timer >= 0 && !leads()) set_timer();

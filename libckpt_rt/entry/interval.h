@@ -14,6 +14,8 @@ extern bool wanted;
 void put_off();
 // The timer was off for a while: from now on again.
 void resume();
+// The signal is another one: the timer is made again.
+void renew();
 // The timer has gone off: is a checkpoint due, or has another member just taken one?
 bool is_due();
 

@@ -35,6 +35,7 @@
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/interval.h"
+#include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/entry/restart_entry.h"
 #include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/entry/start.h"
@@ -58,10 +59,16 @@ constinit Library library;
 
 namespace hooks {
 constinit std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
+constinit std::atomic<uintptr_t> own_handler{0};
 CKPT_FORK_DATA constinit std::atomic<uint32_t> copy_under_way{0};
 CKPT_FORK_DATA constinit std::atomic<uint32_t> memory_registered{0};
 CKPT_FORK_DATA constinit std::atomic<bool> has_forked{false};
 CKPT_FORK_DATA constinit std::atomic<bool> has_spawned{false};
+
+void yield_signal() {
+  know_child();
+  if (library.active && library.pid == sys::getpid()) moved_signal::yield();
+}
 
 CKPT_FORK_PATH void before_fork() {
   job::creation::await();

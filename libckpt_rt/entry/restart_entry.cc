@@ -20,6 +20,7 @@
 #include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/libc.h"
@@ -218,6 +219,7 @@ void reset_library() {
   own_directory::forget();
   own_files::forget();
   if (library.job.root != 0) library.job_sign = job::show_identity(library.job);
+  moved_signal::show();
   release_guard::reset_after_restart();
   guard::reset(false);
   reset_gate_after_restart();

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <ucontext.h>
 
+#include "base/control_protocol.h"
 #include "libckpt_rt/core/child.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/entry/agent.h"
@@ -15,7 +16,7 @@ namespace ckpt {
 
 namespace {
 
-void on_checkpoint_signal(int, void* information, void* context) {
+void on_checkpoint_signal(int signal, void* information, void* context) {
   auto* info = static_cast<siginfo_t*>(information);
   auto* frame = static_cast<ucontext_t*>(context);
   // No system call before the guard is left; in a new child there is none.
@@ -28,6 +29,12 @@ void on_checkpoint_signal(int, void* information, void* context) {
   fix_interrupted_call(frame);
   // A child that still shares our memory (vfork): not its business.
   if (library.pid != sys::getpid()) return;
+  // Of a number that the program has taken (moved_signal.h): somebody asked us by it in that moment.
+  if (signal != library.signal && !stops) {
+    if (info->si_code == SI_QUEUE && reinterpret_cast<uint64_t>(info->si_value.sival_ptr) >= kLeastCookie)
+      agent::request({reinterpret_cast<uint64_t>(info->si_value.sival_ptr)});
+    return under_guard.leave(false);
+  }
   // Before it stands: when all do, it may be known that none is left.
   const bool may_be_ours = stop_state.world.may_be_ours(*info);
   const bool stood = stops && stop_state.world.arrive_in_handler(frame, waited);

@@ -88,6 +88,7 @@ inline long sigsuspend(const void* mask) {
 
 // The set of signals waited for, without the checkpoint's.
 inline long sigtimedwait(const void* set, void* info, const timespec* timeout) {
+  yield_if_named(*static_cast<const uint64_t*>(set));
   uint64_t waited_for = *static_cast<const uint64_t*>(set) & ~checkpoint_bit();
   InterruptibleCall c(__NR_rt_sigtimedwait, word(&waited_for), word(info), word(timeout), 8);
   c.with_timeout_pointer(2);

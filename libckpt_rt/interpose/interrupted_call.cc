@@ -324,6 +324,9 @@ void fix_interrupted_call(ucontext_t* frame) {
   const uint64_t ip = static_cast<uint64_t>(r[REG_RIP]);
   if (ip >= address(ckpt_call_begin) && ip <= address(ckpt_call_after)) {
     InterruptibleCall& call = *reinterpret_cast<InterruptibleCall*>(r[REG_RBX]);
+    // Ours may have become another one since the call was prepared.
+    if (call.has_mask) call.mask &= ~checkpoint_bit();
+    if (call.nr == __NR_rt_sigtimedwait) *reinterpret_cast<uint64_t*>(call.args[0]) &= ~checkpoint_bit();
     const uint64_t blocked_in_call = call.has_mask ? call.mask : 0;
     if (ip == address(ckpt_call_after)) {
       const long result = r[REG_RAX];

@@ -126,6 +126,7 @@ long pending_call(uint64_t* set, size_t size) {
 
 long signalfd_call(int fd, const uint64_t* set, size_t size, int flags) {
   if (size != 8) return sys::call(__NR_signalfd4, long{fd}, set, size, long{flags});
+  yield_if_named(*set);
   uint64_t wanted = *set & ~checkpoint_bit();
   return sys::call(__NR_signalfd4, long{fd}, &wanted, size, long{flags});
 }

@@ -6,6 +6,7 @@
 
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/real.h"
+#include "libckpt_rt/interpose/signals/mask.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 using namespace ckpt;
@@ -23,6 +24,9 @@ clockid_t processor_time_of(int tid) {
 
 CKPT_INTERPOSE(int, timer_create, clockid_t clock, sigevent* event, timer_t* timer) {
   using Create = int(clockid_t, sigevent*, timer_t*);
+  const bool signals =
+      event != nullptr && (event->sigev_notify == SIGEV_SIGNAL || event->sigev_notify == SIGEV_THREAD_ID);
+  if (signals && is_checkpoint_signal(event->sigev_signo)) hooks::yield_signal();
   if (clock == CLOCK_THREAD_CPUTIME_ID) clock = processor_time_of(sys::gettid());
   return real_function(RealFunction::kTimerCreate).as<Create>()(clock, event, timer);
 }

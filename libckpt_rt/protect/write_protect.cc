@@ -112,7 +112,10 @@ long WriteProtection::unprotect(AddrRange range) { return write_protect(range, 0
 
 long WriteProtection::unprotect_many(AddrRange range) {
   const long r = unprotect(range);
-  return r == 0 && !is_mapped(range) ? -ENOENT : r;
+  if (r != 0) return r;
+  // A hole is passed over. What has been mapped there since, when the range is seen to be whole, is not
+  // registered.
+  return is_mapped(range) ? unprotect(range) : -ENOENT;
 }
 
 bool WriteProtection::still_protected(AddrRange range) {

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "libckpt_rt/core/current_processor.h"
+#include "libckpt_rt/core/late_signals.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -267,7 +268,9 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
       ++missing;
     }
     std::sort(t.signalled.begin(), t.signalled.end());
-    if (!ahead) signal_one_by_one(t.signal, t.refused);
+    // Not all of a thousand between two looks at the clock.
+    constexpr uint32_t kAtOnce = 128;
+    if (!ahead) signal_one_by_one(t.signal, std::min(t.refused, kAtOnce));
     if (ahead) {
       await_waiting(missing);
       // relaxed: a hint.
@@ -376,7 +379,11 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
     } else if (is_in_exec(tid)) {
       continue;
     } else if ((masks.blocked & setxid) == 0) {
-      if (contains(t.by_libc_signal.span(), tid)) continue;
+      KernelSigaction found{};
+      const bool ours_stands = kernel_sigaction(kSetxidSignal, nullptr, &found) == 0 &&
+                               found.handler == reinterpret_cast<uint64_t>(on_libc_signal_);
+      // Sent already, and our action took it, or will.
+      if (contains(t.by_libc_signal.span(), tid) && ours_stands) continue;
       borrow_libc_signal();
       siginfo_t info{};
       info.si_signo = kSetxidSignal;
@@ -445,6 +452,7 @@ bool StopWorld::all_left(int64_t* last_ns) const {
 void StopWorld::collect_pending(const Stopped& stopped, const Look& look, PendingSignals& pending) {
   pending.count = 0;
   pending.overflow = false;
+  late_signals::add_to(pending);
   const int pid = sys::getpid();
   ThreadSlot* leader = stopped.first;
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {

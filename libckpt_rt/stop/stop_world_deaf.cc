@@ -39,16 +39,25 @@ bool StopWorld::is_in_exec(int tid) const {
   return false;
 }
 
+// libc sets its action when a program first needs it, some versions whenever they do: it may have replaced
+// ours since.
 void StopWorld::borrow_libc_signal() {
-  if (borrowed_ || on_libc_signal_ == nullptr) return;
+  if (on_libc_signal_ == nullptr) return;
   const KernelSigaction ours = make_own_action(on_libc_signal_);
-  borrowed_ = kernel_sigaction(kSetxidSignal, &ours, &libc_action_) == 0;
+  KernelSigaction found{};
+  if (kernel_sigaction(kSetxidSignal, nullptr, &found) != 0 || found.handler == ours.handler) return;
+  libc_action_ = found;
+  borrowed_ = kernel_sigaction(kSetxidSignal, &ours, nullptr) == 0;
 }
 
 void StopWorld::return_libc_signal() {
   // Not back to the default action: a signal of ours that is still queued would end the program.
   if (!borrowed_ || libc_action_.handler <= 1) return;
-  kernel_sigaction(kSetxidSignal, &libc_action_, nullptr);
+  KernelSigaction found{};
+  // What libc has put there meanwhile is newer than what it had.
+  if (kernel_sigaction(kSetxidSignal, nullptr, &found) == 0 &&
+      found.handler == reinterpret_cast<uint64_t>(on_libc_signal_))
+    kernel_sigaction(kSetxidSignal, &libc_action_, nullptr);
   borrowed_ = false;
 }
 

@@ -39,6 +39,8 @@ Release seen[kMaxReleases];
 namespace hooks {
 std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
 std::atomic<uint32_t> copy_under_way{0};
+std::atomic<uintptr_t> own_handler{0};
+void yield_signal() {}
 std::atomic<uint32_t> memory_registered{0};
 std::atomic<bool> has_forked{false};
 void before_fork() {}

@@ -56,6 +56,14 @@ class Verdicts(SteppedTest):
         self.do("call(11, m, 4096)", "os.close(%s)" % ring)
         self.assertEqual(self.come_back(), [])
 
+    def test_asynchronous_io(self):
+        self.start()
+        if self.ask("(c := ctypes.c_ulong(0)) and None or call(206, 8, ctypes.byref(c))") != "0":
+            self.skipTest("no asynchronous I/O here")
+        self.says_no("aio")
+        self.assertEqual(self.ask("call(207, c.value)"), "0")
+        self.assertEqual(self.come_back(), [])
+
     def test_what_cannot_be_restarted_does_not_replace_what_can(self):
         self.start(CKPT_KEEP="1")
         self.checkpoint()

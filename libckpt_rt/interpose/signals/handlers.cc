@@ -63,8 +63,23 @@ uintptr_t handler_behind(uintptr_t kernel_handler) {
   return slot_keys[slot].load(std::memory_order_relaxed) & ~kRestarts;
 }
 
+namespace {
+
+// The checkpoint's signal, or the one that it was before the program took it: then ours stays until the
+// program has a handler there, for those who asked us by it in that moment.
+bool is_kept_by_us(int signal, const KernelSigaction* action) {
+  if (is_checkpoint_signal(signal)) return true;
+  const uintptr_t own = hooks::own_handler.load(std::memory_order_relaxed);
+  KernelSigaction found{};
+  return own != 0 && (action == nullptr || action->handler <= 1) &&
+         kernel_sigaction(signal, nullptr, &found) == 0 && found.handler == own;
+}
+
+}  // namespace
+
 long sigaction_for_program(int signal, const KernelSigaction* action, KernelSigaction* old) {
-  if (is_checkpoint_signal(signal)) {
+  if (is_checkpoint_signal(signal) && action != nullptr && action->handler > 1) hooks::yield_signal();
+  if (is_kept_by_us(signal, action)) {
     KernelSigaction wanted = action != nullptr ? *action : KernelSigaction{};
     if (old != nullptr) *old = {own_handler, own_flags, own_restorer, own_mask};
     if (action != nullptr) {
@@ -87,9 +102,9 @@ long sigaction_for_program(int signal, const KernelSigaction* action, KernelSiga
   }
   long r = sys::call(__NR_rt_sigaction, long{signal}, action != nullptr ? &told : nullptr, &found, 8L);
   if (r == 0 && old != nullptr) {
-    *old = found;
-    old->handler = handler_behind(found.handler);
-    old->mask = as_program_sees(found.mask);
+    *old = found.handler == hooks::own_handler.load(std::memory_order_relaxed) ? KernelSigaction{} : found;
+    old->handler = handler_behind(old->handler);
+    old->mask = as_program_sees(old->mask);
   }
   return r;
 }

@@ -33,6 +33,7 @@ sigset_t without_ours(const sigset_t* set) {
 namespace ckpt {
 
 long sigprocmask_for_program(int how, const uint64_t* set, uint64_t* old) {
+  if (set != nullptr && how != SIG_UNBLOCK) yield_if_named(*set);
   uint64_t wanted = set != nullptr ? *set & ~checkpoint_bit() : 0;
   uint64_t found = 0;
   long r = sys::call(__NR_rt_sigprocmask, long{how}, set != nullptr ? &wanted : nullptr, &found, 8L);
@@ -86,6 +87,7 @@ CKPT_INTERPOSE(int, sigpending, sigset_t* set) {
 }
 
 CKPT_INTERPOSE(int, signalfd, int fd, const sigset_t* set, int flags) {
+  yield_if_named(word_of(set));
   uint64_t wanted = word_of(set) & ~checkpoint_bit();
   return to_errno<int>(sys::call(__NR_signalfd4, long{fd}, &wanted, 8L, long{flags}));
 }

@@ -1,0 +1,159 @@
+#include "libckpt_rt/entry/moved_signal.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include "base/control_protocol.h"
+#include "image/write/image_directory.h"
+#include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/log.h"
+#include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/entry/interval.h"
+#include "libckpt_rt/entry/signal_handler.h"
+#include "libckpt_rt/interpose/signals/mask.h"
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::moved_signal {
+
+namespace {
+
+constexpr int kFirst = 34, kLast = 64;  // what libc leaves of the real-time signals
+
+uint64_t& mask_of(const ThreadSlot& slot) { return *reinterpret_cast<uint64_t*>(&slot.frame->uc_sigmask); }
+
+// Threads stand.
+bool is_free(int signal, uint64_t pending, const StopWorld::Stopped& stopped) {
+  KernelSigaction action{};
+  if (signal == library.signal || kernel_sigaction(signal, nullptr, &action) != 0 || action.handler != 0 ||
+      (pending & signal_bit(signal)) != 0)
+    return false;
+  for (const ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
+    if ((s->pending_mask & signal_bit(signal)) != 0) return false;
+    const uint64_t mask = mask_of(*s);
+    const bool blocks_all = (as_program_sees(mask) & checkpoint_bit()) != 0;
+    if ((mask & signal_bit(signal)) != 0 && !blocks_all) return false;
+  }
+  return true;
+}
+
+int find_free(const StopWorld::Stopped& stopped) {
+  uint64_t pending = 0;
+  sys::call(__NR_rt_sigpending, &pending, sizeof(pending));
+  for (int signal = kLast; signal >= kFirst; --signal) {
+    if (is_free(signal, pending, stopped)) return signal;
+  }
+  return 0;
+}
+
+// Handlers of the program must not block it.
+void open_in_actions(int signal) {
+  for (int i = 1; i <= kLast; ++i) {
+    KernelSigaction action{};
+    if (i == library.signal || kernel_sigaction(i, nullptr, &action) != 0 || action.handler <= 1 ||
+        (action.mask & signal_bit(signal)) == 0)
+      continue;
+    action.mask &= ~signal_bit(signal);
+    kernel_sigaction(i, &action, nullptr);
+  }
+}
+
+void open_in_threads(int signal, const StopWorld::Stopped& stopped) {
+  for (const ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
+    uint64_t& mask = mask_of(*s);
+    mask = as_program_sees(mask) & ~signal_bit(signal);
+  }
+}
+
+template <typename... Args>
+void say(fmt::format_string<Args...> format, Args&&... args) {
+  if (auto directory = open_image_directory(library.directory); directory.ok())
+    log_format(directory->get(), format, std::forward<Args>(args)...);
+}
+
+bool move_stopped(const StopWorld::Stopped& stopped) {
+  const int old = library.signal, wanted = find_free(stopped);
+  KernelSigaction ours{};
+  kernel_sigaction(old, nullptr, &ours);
+  if (wanted == 0 || install_signal_handler(wanted) != 0) return false;
+  open_in_threads(wanted, stopped);
+  open_in_actions(wanted);
+  library.signal = wanted;
+  hooks::own_handler.store(ours.handler, std::memory_order_relaxed);
+  hooks::checkpoint_signal.store(wanted, std::memory_order_relaxed);
+  // What asked us until now. All its signals are blocked here.
+  const uint64_t set = signal_bit(old);
+  const timespec kNow{0, 0};
+  siginfo_t info;
+  while (sys::call(__NR_rt_sigtimedwait, &set, &info, &kNow, 8L) == old) {
+    const auto cookie = reinterpret_cast<uint64_t>(info.si_value.sival_ptr);
+    if (info.si_code == SI_QUEUE && cookie >= kLeastCookie) agent::request({cookie});
+  }
+  return true;
+}
+
+}  // namespace
+
+bool move() {
+  Arena scratch;
+  if (!scratch.reserve(16 << 20)) return false;
+  const int own_tids[] = {sys::gettid(), library.fault_handler.tid(), library.writer.tid(),
+                          library.engine.tid()};
+  const int old = library.signal;
+  int stuck = 0;
+  auto stopped =
+      stop_state.world.stop({own_tids, {}, old, library.settings.stop_timeout_ns}, scratch, &stuck);
+  if (!stopped.ok()) {
+    say("the program uses signal {}, which stops its threads for a checkpoint, and gets none: {}", old,
+        stopped.error().message());
+    return false;
+  }
+  const bool moved = move_stopped(*stopped);
+  stop_state.world.release();
+  if (!moved) {
+    say("the program uses signal {}, which stops its threads for a checkpoint, and all others: it gets none "
+        "of "
+        "these; give a number that it does not use by CKPT_SIGNAL",
+        old);
+    return false;
+  }
+  interval::renew();
+  show();
+  say("the program uses signal {}: its threads are stopped by signal {} from now on", old, library.signal);
+  return true;
+}
+
+void show() {
+  if (!library.signal_sign.empty() && library.generation == 0)
+    sys::call(__NR_munmap, library.signal_sign.start.value, library.signal_sign.size());
+  library.signal_sign = {};
+  if (library.signal == library.settings.signal) return;
+  constexpr std::string_view kPrefix = "/memfd:";
+  char name[64];
+  *fmt::format_to_n(name, sizeof(name) - 1, "{}{}", kMovedSignalName.substr(kPrefix.size()), library.signal)
+       .out = '\0';
+  const long fd = sys::call(__NR_memfd_create, name, static_cast<long>(MFD_CLOEXEC));
+  if (sys::failed(fd)) return;
+  const long at = sys::call(__NR_mmap, 0L, kPageSize, PROT_NONE, MAP_PRIVATE, fd, 0L);
+  sys::call(__NR_close, fd);
+  if (sys::failed(at)) return;
+  library.signal_sign = {Addr{static_cast<uint64_t>(at)}, Addr{static_cast<uint64_t>(at)} + kPageSize};
+}
+
+void yield() {
+  agent::OwnRequest own;
+  agent::Request request;
+  request.own = &own;
+  request.moves_signal = library.signal;
+  // The agent inherits our mask, and the handler of the stop must not meet its lock in our hands.
+  uint64_t all = ~0ull, mask = 0;
+  sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &mask, 8L);
+  const bool queued = agent::request(request);
+  sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &mask, 0L, 8L);
+  while (queued && own.done.load(std::memory_order_acquire) == 0) futex_wait(own.done, 0);
+}
+
+}  // namespace ckpt::moved_signal

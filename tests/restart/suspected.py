@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""What the kernel knows of a process that no restart brings back is said; full queues of signals; strangers."""
+
+import os
+import socket
+import subprocess
+import sys
+import unittest
+
+from stepped_program import CKPT, environment
+from stepped_test import SteppedTest, needs_root
+
+NOBODY = 65534
+
+
+class Said(SteppedTest):
+    def check_note(self, word):
+        self.assertEqual([n for n in self.checkpoint() if word in n], [])
+        yield
+        self.assertEqual(len([n for n in self.checkpoint() if word in n]), 1)
+
+    def test_memory_policy(self):
+        self.start()
+        steps = self.check_note("set_mempolicy")
+        next(steps)
+        if self.ask("call(238, 1, struct.pack('Q', 1), 64)") != "0":  # MPOL_PREFERRED, node 0
+            self.skipTest("no memory policies here")
+        list(steps)
+
+    @needs_root
+    def test_securebits(self):
+        self.start()
+        steps = self.check_note("PR_SET_SECUREBITS")
+        next(steps)
+        self.assertEqual(self.ask("libc.prctl(28, 1, 0, 0, 0)"), "0")  # SECBIT_NOROOT
+        list(steps)
+
+    @needs_root
+    def test_chroot(self):
+        self.start("unshare", "-m")
+        self.assertEqual(self.checkpoint(), [])
+        self.do("os.makedirs('root/proc'); os.makedirs('root' + %r, 0o700)" % self.images,
+                "assert libc.mount(b'proc', b'root/proc', b'proc', 0, None) == 0", "os.chroot('root'); os.chdir('/')")
+        self.now()
+        # Where it now writes them.
+        with open(self.path("root" + self.images + "/ckpt_rt.log"), encoding="utf-8") as log:
+            self.assertIn("chroot", log.read())
+
+
+class FullQueue(SteppedTest):
+    """No more signals can be queued for the program's user."""
+
+    def test_a_thousand_threads(self):
+        self.start("prlimit", "--sigpending=0:0", CKPT_STOP_TIMEOUT="20s")
+        self.do("threading.stack_size(65536)", "e = threading.Event(); ts = [threading.Thread(target=e.wait, daemon=True) for _ in range(1000)]",
+                "[t.start() for t in ts]")
+        self.checkpoint()
+        self.assertEqual(self.ask("threading.active_count()"), "1001")
+
+    def test_time_out_with_a_thousand_threads(self):
+        # Given up in time, and tried again: nobody stands for longer than that.
+        self.start("prlimit", "--sigpending=0:0", CKPT_STOP_TIMEOUT="1ms")
+        self.do("threading.stack_size(65536)", "e = threading.Event(); ts = [threading.Thread(target=e.wait, daemon=True) for _ in range(1000)]",
+                "[t.start() for t in ts]")
+        code, said = self.now()
+        self.assertIn(code, (0, 75), said)
+        self.assertEqual(self.ask("threading.active_count()"), "1001")
+
+    def test_queued_signal_whose_place_others_take(self):
+        self.start("prlimit", "--sigpending=64:64")
+        info = "struct.pack('6iq', 40, 0, -1, 0, os.getpid(), os.getuid(), v).ljust(128, b'\\0')"
+        self.do("signal.pthread_sigmask(signal.SIG_BLOCK, {40})",
+                "sent = [call(297, os.getpid(), os.getpid(), 40, %s) for v in range(1, 6)]" % info,
+                "def wait():\\n    b = ctypes.create_string_buffer(128)\\n    r = call(128, struct.pack('Q', 1 << 39), b, struct.pack('qq', 10, 0), 8)\\n"
+                "    return r, struct.unpack_from('q', b, 24)[0]")
+        self.assertEqual(self.ask("sent"), "[0, 0, 0, 0, 0]")
+        fill = ("import ctypes, os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {41}); "
+                "[ctypes.CDLL(None).sigqueue(os.getpid(), 41, ctypes.c_void_p(0)) for _ in range(300)]; print('up', flush=True); sys.stdin.read()")
+        with subprocess.Popen([sys.executable, "-c", fill], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as filler:
+            self.assertEqual(filler.stdout.readline(), b"up\n")
+            self.checkpoint()
+            self.checkpoint()  # and what has no place yet is in the next
+            filler.stdin.close()
+        self.assertEqual(self.ask("[wait() for v in range(5)]"), str([(40, v) for v in range(1, 6)]))
+        self.kill_program()
+        self.restart()
+        self.assertEqual(self.ask("[wait() for v in range(5)]"), str([(40, v) for v in range(1, 6)]))
+
+    @needs_root
+    def test_stranger_who_listens_under_our_name(self):
+        self.start("prlimit", "--sigpending=0:0")
+        os.seteuid(NOBODY)
+        try:
+            strangers = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+            names = ["ckpt_rt.%016x" % self.pid, "ckpt_rt.%016x.%016x" % (self.pid, 1 << 40), "ckpt_rt.%016x.%016x" % (self.pid, (1 << 64) - 1)]
+            for stranger, name in zip(strangers, names):
+                stranger.bind("\0" + name)
+                stranger.listen()
+                self.addCleanup(stranger.close)
+        finally:
+            os.seteuid(0)
+        self.checkpoint()
+        # Several at once: each is answered.
+        askers = [subprocess.Popen([CKPT, "stat", str(self.pid)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment()) for _ in range(4)]
+        for asker in askers:
+            out = asker.communicate(timeout=60)[0]
+            self.assertEqual(asker.returncode, 0, out)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
