@@ -6,6 +6,7 @@
 #include <sys/timerfd.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -158,6 +159,12 @@ class Comparison {
     return kept != kept_.end() && content(then_, f.record.id) == content(now_, kept->second.now->record.id);
   }
 
+  // What waited to be received is still there; more may have come.
+  bool still_waits(const ParsedOpenFile& f, const ParsedOpenFile& is) const {
+    const auto was = content(then_, f.record.id), now = content(now_, is.record.id);
+    return was.size() <= now.size() && std::equal(was.begin(), was.end(), now.begin());
+  }
+
   int first_descriptor(uint32_t id) const {
     for (const auto& d : then_.descriptors) {
       if (d.open_file == id) return d.fd;
@@ -258,6 +265,11 @@ class Comparison {
       case OpenFileKind::kPipe:
         refill(f, is, fd);
         break;
+      case OpenFileKind::kConnection:
+      case OpenFileKind::kSocket:
+        if (!leads_outside(f) && !still_waits(f, is))
+          result_.cannot.push_back(fmt::format("what waited in {} has been received since", describe(f, fd)));
+        break;
       case OpenFileKind::kMemfd:
       case OpenFileKind::kRegular:
         if (kind_of(f) == OpenFileKind::kMemfd || (f.record.flags & kOpenFileDeleted) != 0)
@@ -298,8 +310,8 @@ class Comparison {
       const auto bytes = content(now_, end.record.id);
       held.insert(held.end(), bytes.begin(), bytes.end());
     }
-    if (was == held || reader < 0) return;
-    add(BackDescriptor::kPipe, fd, reader).data = was;
+    if (reader < 0 || (was == held && f.record.pipe_size == is.record.pipe_size)) return;
+    add(BackDescriptor::kPipe, fd, reader, f.record.pipe_size).data = was;
   }
 
   void rewrite(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {

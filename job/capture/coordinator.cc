@@ -111,7 +111,8 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
   auto temporary = make_temporary(directory_, name_);
   if (!temporary.ok()) return temporary.error();
   temporary_ = std::move(*temporary);
-  fill_place(place, temporary_.get(), library.job.directory, name_.text, library.pid, *sequence);
+  fill_place(place, temporary_.get(), directory_name_, name_.text, library.pid, *sequence);
+  place.may_repeat = attempt < 3;
   place.by_fork = attempt >= 3;
   for (Member& m : members_) CKPT_TRY(ask(m));
   points::at("leader.asked");
@@ -240,8 +241,9 @@ Result<void> Coordinator::accept_members() {
     join.sequence = place.sequence;
     if (told_ >= Step::kHold) join.flags |= kJoinHeld;
     if (place.by_fork) join.flags |= kJoinByFork;
+    if (place.may_repeat) join.flags |= kJoinMayRepeat;
     join.root = library.job.root;
-    std::memcpy(join.directory, library.job.directory, sizeof(join.directory));
+    *fmt::format_to_n(join.directory, sizeof(join.directory) - 1, "{}", directory_name_).out = '\0';
     std::memcpy(join.name, name_.text, sizeof(join.name));
     std::memcpy(join.temporary, name_.temporary, sizeof(join.temporary));
     if (sys::call(__NR_sendto, fd, &request, sizeof(request), MSG_NOSIGNAL, 0L, 0L) != sizeof(request) ||
@@ -584,8 +586,8 @@ Result<void> Coordinator::commit() {
   points::at("leader.manifest");
   CKPT_TRY(commit_directory(directory_, temporary_.get(), name_));
   points::at("leader.renamed");
-  *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}/{}",
-                    static_cast<const char*>(library.job.directory), static_cast<const char*>(name_.text))
+  *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}/{}", directory_name_,
+                    static_cast<const char*>(name_.text))
        .out = '\0';
   auto pruned = prune_jobs(directory_, library.job.id, library.settings.keep, key);
   if (!pruned.ok()) log_line(directory_, pruned.error().message());

@@ -42,6 +42,7 @@ class MemberSession final : public Session {
     if (!sys::failed(fd)) directory_.reset(static_cast<int>(fd));
     fill_place(place, temporary_.get(), request_.directory, request_.name, library.pid, request_.sequence);
     place.by_fork = (request_.flags & kJoinByFork) != 0;
+    place.may_repeat = (request_.flags & kJoinMayRepeat) != 0;
     if ((request_.flags & kJoinHeld) != 0) hold();
     return {};
   }

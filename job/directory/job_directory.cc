@@ -128,7 +128,17 @@ void remove_job_directory(int directory, const char* name) {
     // The manifest first: what is half removed is no checkpoint.
     sys::call(__NR_unlinkat, inside.get(), kManifestName, 0L);
     scan_directory(inside.get(), [&](std::string_view entry) {
-      if (entry != "." && entry != "..") sys::call(__NR_unlinkat, inside.get(), entry.data(), 0L);
+      if (entry == "." || entry == "..") return;
+      if (sys::call(__NR_unlinkat, inside.get(), entry.data(), 0L) != -EISDIR) return;
+      {
+        // Files that are kept beside the images.
+        const ScopedFd kept = open_directory(inside.get(), entry.data());
+        if (!kept.valid()) return;
+        scan_directory(kept.get(), [&](std::string_view file) {
+          if (file != "." && file != "..") sys::call(__NR_unlinkat, kept.get(), file.data(), 0L);
+        });
+      }
+      sys::call(__NR_unlinkat, inside.get(), entry.data(), static_cast<long>(AT_REMOVEDIR));
     });
   }
   sys::call(__NR_unlinkat, directory, name, static_cast<long>(AT_REMOVEDIR));

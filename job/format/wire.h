@@ -45,8 +45,9 @@ struct MessageHead {
 inline constexpr uint32_t kMostMessageBytes = 64 << 20;
 
 enum JoinFlag : uint32_t {
-  kJoinHeld = 1u << 0,    // came late: creation is held at once
-  kJoinByFork = 1u << 1,  // others have failed twice: mode fork
+  kJoinHeld = 1u << 0,       // came late: creation is held at once
+  kJoinByFork = 1u << 1,     // others have failed twice: mode fork
+  kJoinMayRepeat = 1u << 2,  // another attempt will be made if this one fails
 };
 
 struct JoinRequest {

@@ -24,6 +24,7 @@ RawThread* const kThreads[] = {&library.agent, &library.fault_handler, &library.
 void KeptState::keep() {
   for (size_t i = 0; i < std::size(kThreads); ++i)
     std::memcpy(static_cast<void*>(&threads_[i]), kThreads[i], sizeof(RawThread));
+  own_page_ = own_page::place();
   statistics_ = statistics::read();
   std::memcpy(static_cast<void*>(&compression_), &library.compression, sizeof(compression_));
   settings_ = library.settings;
@@ -40,6 +41,7 @@ void KeptState::keep() {
 void KeptState::put_in(Watch* watch) {
   for (size_t i = 0; i < std::size(kThreads); ++i)
     std::memcpy(static_cast<void*>(kThreads[i]), &threads_[i], sizeof(RawThread));
+  own_page::set_place(own_page_);
   statistics::reset_after_restart();
   statistics::put_back(statistics_);
   std::memcpy(static_cast<void*>(&library.compression), &compression_, sizeof(compression_));

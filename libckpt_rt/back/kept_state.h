@@ -8,6 +8,7 @@
 #pragma once
 
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/protect/watch.h"
@@ -23,6 +24,7 @@ class KeptState {
 
  private:
   RawThread threads_[4];
+  own_page::Place own_page_;
   Statistics statistics_;
   CompressionKnowledge compression_;
   Settings settings_;

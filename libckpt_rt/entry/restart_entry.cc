@@ -18,6 +18,7 @@
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_files.h"
+#include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
@@ -228,11 +229,8 @@ void reset_library() {
   library.monotonic_shift_ns += restart.args.monotonic_shift_ns;
   hooks::monotonic_shift_ns.store(library.monotonic_shift_ns, std::memory_order_relaxed);
   // Our working memory is not part of an image: new blocks for the threads that will be needed.
-  for (RawThread* t : {&library.agent, &library.fault_handler, &library.writer, &library.engine}) {
-    t->forget();
-    if ((t != &library.engine || library.settings.dma) && !t->reserve())
-      fail(RestartStage::kSignals, -ENOMEM, 0);
-  }
+  for (RawThread* t : {&library.agent, &library.fault_handler, &library.writer, &library.engine}) t->forget();
+  if (!own_page::reserve(library.settings.dma)) fail(RestartStage::kSignals, -ENOMEM, 0);
 }
 
 }  // namespace

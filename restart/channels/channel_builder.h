@@ -100,10 +100,12 @@ class ChannelBuilder {
  private:
   // channel_builder.cc
   void link();
+  ChannelSocket* listening_at(const SocketName& at) const;
   Result<void> make(ChannelSocket& s);
   Result<void> park(ChannelSocket& s, ScopedFd fd);
   Result<void> park_far_end(ChannelSocket& s, ScopedFd fd);
   Result<void> bind_name(ChannelSocket& s, int fd, const SocketName& name, bool& unlink_after);
+  bool bind_port(const ChannelSocket& s, int fd, const SocketName& name);
   void settle(ChannelSocket& s);
   Error cannot_make(const ChannelSocket& s) const;
   std::string describe(const ChannelSocket& s) const;

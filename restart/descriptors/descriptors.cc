@@ -75,6 +75,9 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
       if (builder.is_of_process(file) == of_processes) in_order.push_back(&file);
     }
   }
+  // A terminal's other ends are opened by its name.
+  std::stable_partition(in_order.begin(), in_order.end(),
+                        [](const auto* file) { return is_terminal_master(*file); });
   for (const ParsedOpenFile* next : in_order) {
     const ParsedOpenFile& file = *next;
     if (const InheritedFile* known = inherited(file); known != nullptr) {
@@ -177,12 +180,15 @@ OpenFileKind DescriptorBuilder::kind_of(const ParsedOpenFile& file) const {
 }
 
 bool DescriptorBuilder::is_restarters(const ParsedOpenFile& file) const {
-  return kind_of(file) == OpenFileKind::kTerminal || kind_of(file) == OpenFileKind::kStandard;
+  return (kind_of(file) == OpenFileKind::kTerminal && !is_of_own_terminal(file)) ||
+         kind_of(file) == OpenFileKind::kStandard;
 }
 
 Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
   const bool deleted = (file.record.flags & kOpenFileDeleted) != 0;
   if (is_of_process(file)) return open_of_process(file);
+  if (is_terminal_master(file)) return make_master(file);
+  if (kind_of(file) == OpenFileKind::kTerminal) return open_own_terminal(file);
   switch (kind_of(file)) {
     case OpenFileKind::kRegular:
       return deleted ? make_deleted_file(file) : open_by_path(file);

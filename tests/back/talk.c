@@ -1,10 +1,12 @@
 // Does what it is told, line by line: after it has gone back, or was restarted, it can be asked what it is.
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -16,6 +18,7 @@
 static unsigned char* page;
 static int pair[2] = {-1, -1};
 static void* mapped;
+static char* shared;
 
 static int is(const char* line, const char* word) { return strncmp(line, word, strlen(word)) == 0; }
 
@@ -91,6 +94,11 @@ int main(void) {
       const int fd = open(line + 8, O_RDONLY);
       mapped = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
       printf("%d", mapped == MAP_FAILED ? -1 : close(fd));
+    } else if (is(line, "open")) {  // a file that it will close
+      line[strcspn(line, "\n")] = 0;
+      printf("%d", open(line + 5, O_RDONLY));
+    } else if (is(line, "close")) {
+      printf("%d", close(atoi(line + 6)));
     } else if (is(line, "forget")) {
       printf("%d", munmap(mapped, 4096));
     } else if (is(line, "timers")) {  // 600 that never expire, deleted numbers left out
@@ -137,6 +145,54 @@ int main(void) {
         files += message.msg_controllen != 0 && control.header.cmsg_type == SCM_RIGHTS;
       }
       printf("%d", files);
+    } else if (is(line, "shared")) {  // which it may only read, afterwards
+      shared = mmap(NULL, 16 * 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      memset(shared, 'A', 4096);
+      printf("%d", mprotect(shared, 16 * 4096, PROT_READ));
+    } else if (is(line, "views")) {  // one by which it may never be written, one by which it may
+      char path[64];
+      const int file = memfd_create("two", 0);
+      snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+      const int reading = open(path, O_RDONLY);
+      shared = ftruncate(file, 4096) == 0 ? mmap(NULL, 4096, PROT_READ, MAP_SHARED, reading, 0) : MAP_FAILED;
+      page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+      if (shared == MAP_FAILED || page == MAP_FAILED || close(reading) != 0) return 1;
+      memset(page, 'A', 4096);
+      printf("%d", shared[0]);
+    } else if (is(line, "change")) {
+      const int writable = mprotect(shared, 16 * 4096, PROT_READ | PROT_WRITE);
+      memset(shared, 'B', 4096);
+      shared[8 * 4096] = 'B';
+      printf("%d %d", writable, mprotect(shared, 16 * 4096, PROT_READ));
+    } else if (is(line, "read")) {
+      printf("%d %d", shared[0], shared[8 * 4096]);
+    } else if (is(line, "pipe")) {  // full, and larger than usual
+      static char bytes[256 << 10];
+      if (pipe(pair) != 0 || fcntl(pair[1], F_SETPIPE_SZ, sizeof(bytes)) < 0) return 1;
+      printf("%zd", write(pair[1], bytes, sizeof(bytes)));
+    } else if (is(line, "empty")) {
+      static char bytes[256 << 10];
+      size_t had = 0;
+      for (int waiting = 0; ioctl(pair[0], FIONREAD, &waiting) == 0 && waiting > 0;)
+        had += (size_t)read(pair[0], bytes, sizeof(bytes));
+      printf("%zu", had);
+    } else if (is(line, "shrink")) {
+      printf("%d", fcntl(pair[1], F_SETPIPE_SZ, 4096));
+    } else if (is(line, "tcp")) {  // both ends are ours
+      struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+      socklen_t length = sizeof(at);
+      const int listener = socket(AF_INET, SOCK_STREAM, 0);
+      pair[0] = socket(AF_INET, SOCK_STREAM, 0);
+      if (bind(listener, (struct sockaddr*)&at, length) != 0 || listen(listener, 1) != 0 ||
+          getsockname(listener, (struct sockaddr*)&at, &length) != 0 ||
+          connect(pair[0], (struct sockaddr*)&at, length) != 0)
+        return 1;
+      pair[1] = accept(listener, NULL, NULL);
+      printf("%d", close(listener));
+    } else if (is(line, "take")) {
+      char c = '?';
+      const ssize_t n = read(pair[1], &c, 1);
+      printf("%zd %c", n, c);
     } else if (is(line, "nobody")) {
       if (setgid(65534) != 0 || setuid(65534) != 0) return 1;
       printf("%d", (int)getuid());

@@ -101,6 +101,40 @@ class Back(Talking):
         self.ckpt("back", str(self.pid))
         self.assertEqual(self.ask("number"), "0")
 
+    def test_shared_memory_that_may_only_be_read(self):
+        self.assertEqual(self.ask("shared"), "0")
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("change"), "0 0")
+        self.ckpt("back", str(self.pid))
+        self.assertEqual(self.ask("read"), f"{ord('A')} 0")
+
+    def test_shared_memory_that_is_written_by_another_mapping(self):
+        self.assertEqual(self.ask("views"), str(ord("A")))
+        self.ckpt("now", str(self.pid))
+        self.ask("fill B")
+        self.assertEqual(self.ask("sum"), str(ord("B") * 4096))
+        self.ckpt("back", str(self.pid))
+        self.assertEqual(self.ask("sum"), str(ord("A") * 4096))
+
+    def test_a_full_pipe_that_was_made_smaller(self):
+        self.assertEqual(self.ask("pipe"), str(256 << 10))
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("empty"), str(256 << 10))
+        self.assertEqual(self.ask("shrink"), "4096")
+        self.ckpt("back", str(self.pid))
+        self.assertEqual(self.ask("empty"), str(256 << 10))
+
+    def test_what_waited_in_a_connection_of_its_own_was_received(self):
+        self.assertEqual(self.ask("tcp"), "0")
+        self.assertEqual(self.ask("send"), "sent")
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("send"), "sent")
+        self.ckpt("back", str(self.pid))  # more has come: no harm
+        self.assertEqual(self.ask("take"), "1 x")
+        self.assertEqual(self.ask("take"), "1 x")
+        self.assertIn("received since", self.ckpt("back", str(self.pid), code=78))
+        self.assertEqual(self.ask("send"), "sent")
+
     def test_timers_made_since_are_gone(self):
         self.ckpt("now", str(self.pid))
         self.assertEqual(self.ask("timers"), "600")
@@ -127,18 +161,24 @@ class BackAsUser(Talking):
 
     def test_a_descriptor_above_its_hard_limit(self):
         self.assertEqual(self.ask("double"), "100")
+        number = self.ask("open " + TALK)  # it would be handed over, but does not come so far
         self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("close " + number), "0")
         self.assertEqual(self.ask("limit hard"), "0 0")
         self.assertIn("ulimit -Hn", self.ckpt("back", str(self.pid), code=69))
         self.assertEqual(self.ask("pid"), str(self.pid))
 
     def test_a_mapped_file_that_it_may_not_open_any_more(self):
         self.assertEqual(self.ask("library " + self.file.name), "0")
+        number = self.ask("open " + TALK)
         self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("close " + number), "0")
+        before = sorted(os.listdir(f"/proc/{self.pid}/fd"))
         self.assertEqual(self.ask("forget"), "0")
         os.chmod(self.file.name, 0o600)
         self.assertIn(self.file.name, self.ckpt("back", str(self.pid), code=72))
         self.assertEqual(self.ask("pid"), str(self.pid))
+        self.assertEqual(sorted(os.listdir(f"/proc/{self.pid}/fd")), before)
         os.chmod(self.file.name, 0o644)
         self.ckpt("back", str(self.pid))
 

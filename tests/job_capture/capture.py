@@ -145,6 +145,44 @@ class Job(unittest.TestCase):
         return {name_of(p): p for p in tree(pid)}
 
 
+class Born(Job):
+    """A child belongs to the job from its first instruction, however it was made."""
+
+    WAYS = {"first", "fork", "_Fork", "clone", "handler", "thread", "vfork", "spawn", "fork-vfork", "grandchild", "threads"}
+
+    def born(self, **options):
+        child = self.start(os.environ["CKPT_BORN"], **options)
+        lines = [child.stdout.readline().split() for _ in self.WAYS]
+        pids = {how: int(pid) for how, pid in lines}
+        self.assertEqual(set(pids), self.WAYS)
+        return pids
+
+    def test_all_are_members(self):
+        pids = self.born()
+        for asked in ("first", "clone", "threads"):
+            taken = self.now(pids[asked])
+            images = {int(os.path.basename(p).split(".")[0]) for p in glob.glob(taken["job"] + "/*.ckpt")}
+            self.assertLessEqual(set(pids.values()), images)
+
+    def test_each_alone(self):
+        for how, pid in self.born().items():
+            with self.subTest(how):
+                taken = self.now(pid, "--only")
+                self.assertIn(f".{pid}.", taken["image"])
+
+    def test_each_alone_by_fork(self):
+        for how, pid in self.born(options=("--mode", "fork")).items():
+            with self.subTest(how):
+                self.assertIn(f".{pid}.", self.now(pid, "--only")["image"])
+
+    def test_children_made_while_images_are_written(self):
+        pids = self.born(options=("--every", "300ms"))
+        for _ in range(5):
+            self.now(pids["fork"])
+        for pid in pids.values():
+            self.assertIsNotNone(stat_of(pid))
+
+
 class Capture(Job):
     def test_pipeline_is_one_checkpoint(self):
         child = self.start("bash", "-c", PIPELINE + "; :")

@@ -11,6 +11,7 @@
 #include "base/named_points.h"
 #include "job/capture/session.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -41,8 +42,15 @@ Result<void> ForkBackEnd::finish() {
   static_assert(sizeof(Report) <= kPageSize);
   auto* report = reinterpret_cast<Report*>(page);
   points::child_follows();
-  // No exit signal: the program's wait() does not see a child it did not make.
-  const long child = sys::call(__NR_clone, 0L, 0L, 0L, 0L, 0L);
+  long child;
+  {
+    // The child goes on with this stack.
+    const own_page::BlockKept kept(library.agent.block());
+    // No exit signal: the program's wait() does not see a child it did not make.
+    child = sys::call(__NR_clone, 0L, 0L, 0L, 0L, 0L);
+    // It writes the parent's image, with the parent's state.
+    if (child == 0) own_page::page->pid.store(library.pid, std::memory_order_relaxed);
+  }
   if (child == 0) {
     // It writes of a program that is there: with that it goes, and its image with it. Killed before this, the
     // program is not our parent any more.
