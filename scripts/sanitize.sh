@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and tests with AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer, one after another.
-# Not part of what every change must pass: it takes three builds. Usage: scripts/sanitize.sh [asan|ubsan|tsan...]
+# All tests that sanitizers can take: three builds. scripts/checks.sh has the part that every change must pass. Usage: scripts/sanitize.sh [asan|ubsan|tsan...]
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 "$root/scripts/setup.sh" --packages-only

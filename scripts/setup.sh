@@ -18,6 +18,7 @@ packages=(
 )
 bench_packages=(python3-matplotlib criu)
 package_packages=(dpkg-dev debootstrap file)
+check_packages=(clang clang-tidy)
 
 install_missing() {
   if ! command -v dpkg-query >/dev/null; then
@@ -53,6 +54,7 @@ while true; do
   case ${1-} in
     --packages-only) only_packages=true ;;
     --bench) packages+=("${bench_packages[@]}") ;;
+    --checks) packages+=("${check_packages[@]}") ;;
     --package) packages+=("${package_packages[@]}") ;;
     *) break ;;
   esac

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# clang and clang-tidy look at every source file: clang's warnings with the flags of the build, and the checks of .clang-tidy.
+# Nothing is compiled. Usage: scripts/tidy.sh [PATH...]      a PATH is a file or a folder; default: the whole tree
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+
+"$root/scripts/setup.sh" --packages-only --checks
+cd -- "$root"
+cmake --preset clang >/dev/null
+[ $# -gt 0 ] || set -- .
+mapfile -t files < <(python3 - build-clang/compile_commands.json "$@" <<'P'
+import json, os, sys
+wanted = [os.path.abspath(p) for p in sys.argv[2:]]
+named = {os.path.normpath(os.path.join(c["directory"], c["file"])) for c in json.load(open(sys.argv[1]))}
+for path in sorted(named):
+    if path.endswith((".cc", ".c")) and any(path == w or path.startswith(w + "/") for w in wanted):
+        print(os.path.relpath(path))
+P
+)
+[ ${#files[@]} -gt 0 ] || die "no source file of the build is in: $*"
+say "clang-tidy: ${#files[@]} files"
+# The count of warnings that were left out goes to standard error. One file at a time for each processor.
+printf '%s\0' "${files[@]}" |
+  xargs -0 -n 1 -P "$(nproc)" sh -c 'out=$(clang-tidy -p build-clang --quiet "$0" 2>&1) || { printf "%s\n" "$out"; exit 1; }'
