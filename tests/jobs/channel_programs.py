@@ -434,6 +434,42 @@ def udp6():
     return udp(socket.AF_INET6, "::1")
 
 
+def udp_cork():
+    """Datagrams that are put together from parts: half of one is in the kernel most of the time."""
+    UDP_CORK = 1
+    ends = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+    for end in ends:
+        end.bind(("127.0.0.1", 0))
+    for end, other in zip(ends, reversed(ends)):
+        end.connect(other.getsockname())
+    children = Children()
+    n = amount(120)
+
+    def sender():
+        for i in range(n):
+            ends[0].setsockopt(socket.IPPROTO_UDP, UDP_CORK, 1)
+            for part in range(3):
+                ends[0].send(data(i, part * 100, 100))
+                time.sleep(0.003)
+            ends[0].setsockopt(socket.IPPROTO_UDP, UDP_CORK, 0)
+            ends[0].recv(1)
+        return "sent"
+
+    def receiver():
+        crc = 0
+        for i in range(n):
+            part = ends[1].recv(65536)
+            if part != data(i, 0, 300):
+                fail(f"datagram {i} is wrong: {len(part)} bytes")
+            crc = zlib.crc32(part, crc)
+            ends[1].send(b"!")
+        return crc
+
+    children.start(sender)
+    children.start(receiver)
+    return children.wait()
+
+
 # The same end in many processes.
 
 def shared_ends(make, kind):
@@ -791,7 +827,7 @@ def shared_epoll():
 
 
 KINDS = [stream_pair, unix_path, unix_abstract, tcp4, tcp6, tcp_options, half_closed_unix, half_closed_tcp, seqpacket_pair,
-         dgram_pair, dgram_names, udp4, udp6, shared_seqpacket, shared_dgram, shared_stream, prefork, fifo, rights,
+         dgram_pair, dgram_names, udp4, udp6, udp_cork, shared_seqpacket, shared_dgram, shared_stream, prefork, fifo, rights,
          backlog_unix, backlog_tcp, backlog_bytes_unix, backlog_bytes_tcp, shared_epoll]
 
 if __name__ == "__main__":

@@ -107,13 +107,29 @@ class Trials:
         return f"| {p.what} | {self.version} | {self.processes or ''} | {pause} | {result} | {'; '.join(reasons[:2])} |"
 
 
+def read_table(path):
+    """Rows of programs that are not run this time stay."""
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding="utf-8") as f:
+        lines = [line.rstrip("\n") for line in f if line.startswith("| ")]
+    return {line.split(" | ")[0][2:]: line for line in lines[2:]}
+
+
+def write_table(path, rows):
+    head = HEAD.format(date=datetime.date.today(), kernel=platform.release(), cpus=os.cpu_count())
+    ordered = [rows[p.what] for p in PROGRAMS if p.what in rows]
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(head + "\n".join(ordered) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--table")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
-    rows, bad = [], []
+    rows, bad = read_table(options.table) if options.table else {}, []
     for program in PROGRAMS:
         if (options.names and program.name not in options.names) or (options.quick and not program.quick):
             continue
@@ -124,22 +140,19 @@ def main():
         trials = Trials(program)
         trials.version = version_of(program)
         trials.run()
-        rows.append(trials.row())
-        print(program.name, rows[-1], flush=True)
+        rows[program.what] = trials.row()
+        print(program.name, rows[program.what], flush=True)
+        if options.table:
+            write_table(options.table, rows)
         if trials.same != trials.tried or not trials.tried:
             bad.append(program.name)
-    if options.table:
-        with open(options.table, "w", encoding="utf-8") as f:
-            f.write(HEAD.format(date=datetime.date.today(), kernel=platform.release(), cpus=os.cpu_count(),
-                                load=" ".join(f"{x:.0f}" for x in os.getloadavg())))
-            f.write("\n".join(rows) + "\n")
     if options.quick and bad:
         sys.exit("did not come back: " + ", ".join(bad))
 
 
 HEAD = """# Programs of several processes
 
-Written by `tests/jobs/programs.py --table docs/programs.md` (target `programs_table`), on {date}, Linux {kernel}, {cpus} processors, load {load}.
+Written by `tests/jobs/programs.py --table docs/programs.md` (target `programs_table`), on {date}, Linux {kernel}, {cpus} processors.
 Each program runs once without interruption. Then it runs again for each of several instants: a checkpoint of the whole job, all of
 it killed with `kill -9`, `ckpt-restart`, to the end; and once through three such generations. What it prints, and its exit code, must be the
 same. `result` says how often that was so. The pause is the median, from the first thread stopped anywhere to the last that went on; this machine was

@@ -233,7 +233,7 @@ class DescriptorCapture {
   void look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts);
   Result<void> look_at_connections(SocketLook& look);
   Result<void> look_at_far_end(SocketLook& look, SocketState& s);
-  Result<void> forbid_unaccepted(const char* what, const CapturedDescriptor& d);
+  Result<void> forbid_for_now(const char* what, const CapturedDescriptor& d);
   Result<void> let_senders_go(SocketLook& look);
   bool is_socket_here(uint64_t object) const;
   static bool is_loopback(const sockaddr_storage& address);

@@ -29,6 +29,8 @@ constexpr char kUnaccepted[] =
     "what was sent through it waits in a connection that is not accepted yet, where nobody can read it: ask "
     "again "
     "later";
+constexpr char kCorked[] =
+    "it holds a datagram that is not whole yet (UDP_CORK), and that nobody can read: ask again later";
 constexpr char kAbandoned[] =
     "a connection waits in it to be accepted, and its client has closed it: what it has written can be read "
     "by "
@@ -100,8 +102,8 @@ Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
   return look_at_connections(look);
 }
 
-// Only the next checkpoint can have it: when it is accepted.
-Result<void> DescriptorCapture::forbid_unaccepted(const char* what, const CapturedDescriptor& d) {
+// Only a later checkpoint can have it: when it is accepted, or sent.
+Result<void> DescriptorCapture::forbid_for_now(const char* what, const CapturedDescriptor& d) {
   has_passing_ = true;
   return note(2, "descriptor {} ({}): {}", d.fd, d.path, what);
 }
@@ -128,11 +130,11 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     facts = look.unix_known ? look.diag.find_unix(static_cast<uint32_t>(d.now.inode)) : nullptr;
     if (facts == nullptr) return {};
     look_at_unix(look, s, *facts);
-    if (s.abandoned) CKPT_TRY(forbid_unaccepted(kAbandoned, d));
+    if (s.abandoned) CKPT_TRY(forbid_for_now(kAbandoned, d));
     int unreceived = 0;
     if ((s.link.flags & kLinkUnaccepted) != 0 && sys::call(__NR_ioctl, socket, SIOCOUTQ, &unreceived) == 0 &&
         unreceived != 0) {
-      CKPT_TRY(forbid_unaccepted(kUnaccepted, d));
+      CKPT_TRY(forbid_for_now(kUnaccepted, d));
     }
   } else if (is_internet(s) && detail.type == SOCK_STREAM && detail.protocol == IPPROTO_TCP) {
     tcp_info info{};
@@ -147,7 +149,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
       int size = sizeof(at);
       if (s.waiting != 0 && sys::call(__NR_getsockname, socket, &at, &size) == 0 &&
           look.diag.has_abandoned(endpoint_of(at).port))
-        CKPT_TRY(forbid_unaccepted(kAbandoned, d));
+        CKPT_TRY(forbid_for_now(kAbandoned, d));
     } else {
       // A closed one was connected if it is shut down: a new one is not.
       s.connection = info.tcpi_state != TCP_CLOSE || (s.ready & POLLRDHUP) != 0;
@@ -156,6 +158,11 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     d.kind = s.connection ? OpenFileKind::kConnection : OpenFileKind::kSocket;
   } else if (is_internet(s) && detail.type == SOCK_DGRAM && detail.protocol == IPPROTO_UDP) {
     d.kind = OpenFileKind::kSocket;
+    constexpr int kUdpCork = 1;
+    int unsent = 0;
+    if (socket_option(socket, IPPROTO_UDP, kUdpCork) != 0 &&
+        sys::call(__NR_ioctl, socket, SIOCOUTQ, &unsent) == 0 && unsent != 0)
+      CKPT_TRY(forbid_for_now(kCorked, d));
   } else if (is_internet(s) || detail.domain == AF_NETLINK || detail.domain == AF_PACKET) {
     d.kind = OpenFileKind::kSocket;  // made anew; what waits in it is lost
   } else {
@@ -356,7 +363,7 @@ Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s
   }
   if (s.link.listener == 0) s.link.flags |= kLinkOutside;
   if (far.receive_queue == 0) return {};
-  return forbid_unaccepted(kUnaccepted, d);
+  return forbid_for_now(kUnaccepted, d);
 }
 
 bool DescriptorCapture::is_loopback(const sockaddr_storage& address) {
