@@ -240,6 +240,7 @@ Result<void> Coordinator::accept_members() {
     join.sequence = place.sequence;
     if (told_ >= Step::kHold) join.flags |= kJoinHeld;
     if (place.by_fork) join.flags |= kJoinByFork;
+    if (over_hosts) join.flags |= kJoinHosts;
     join.root = library.job.root;
     std::memcpy(join.directory, library.job.directory, sizeof(join.directory));
     std::memcpy(join.name, name_.text, sizeof(join.name));
@@ -308,6 +309,9 @@ Result<void> Coordinator::take_message(Member& m) {
     std::memcpy(&m.facts, message.payload.data(), sizeof(m.facts));
     const auto rest = message.payload.subspan(sizeof(Standing));
     m.files = {reinterpret_cast<const OpenFileKey*>(rest.data()), rest.size() / sizeof(OpenFileKey)};
+  } else if (message.step == Step::kDrained) {
+    m.bookmarks = {reinterpret_cast<const Bookmark*>(message.payload.data()),
+                   message.payload.size() / sizeof(Bookmark)};
   } else if (message.step == Step::kWritten) {
     if (const auto* written = message.as<Written>()) m.written = *written;
   }
@@ -449,6 +453,7 @@ Result<void> Coordinator::prepared() {
   points::at("leader.armed");
   CKPT_TRY(await(Step::kPrepared, 0));
   points::at("leader.prepared");
+  if (over_hosts) CKPT_TRY(with_all_hosts("prepared", 0));
   creation::hold();
   creation::hold_end();
   CKPT_TRY(tell_all(Step::kHold));
@@ -470,6 +475,7 @@ Result<void> Coordinator::standing() {
   points::at("leader.stopped");
   CKPT_TRY(await(Step::kStanding, now_ns() + 2 * library.settings.stop_timeout_ns));
   points::at("leader.standing");
+  if (over_hosts) CKPT_TRY(with_all_hosts("standing", library.settings.stop_timeout_ns));
   realtime_ns_ = now_ns(CLOCK_REALTIME);
   monotonic_ns_ = now_ns();
   boottime_ns_ = now_ns(CLOCK_BOOTTIME);
@@ -501,6 +507,7 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
       return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   }
   points::at("leader.sampled");
+  if (over_hosts) CKPT_TRY(with_all_hosts("sampled", library.settings.stop_timeout_ns));
   CKPT_TRY(find_shared(member_files_.span(), arena_, shared_));
   CKPT_TRY(tell_all(Step::kGo));
   points::at("leader.go");
@@ -515,6 +522,8 @@ Result<void> Coordinator::written(const Written& facts) {
   CKPT_TRY(await(Step::kWritten, 0));
   points::at("leader.written");
   CKPT_TRY(commit());
+  if (over_hosts) CKPT_TRY(agree_with_hosts());
+  prune();
   done_ = true;
   interval::put_off();
   (void)tell_all(Step::kDone);
@@ -577,9 +586,17 @@ Result<void> Coordinator::commit() {
   for (const ManifestMember& m : list) {
     if (m.listed.look.pid == library.job.root) comm = m.listed.look.name;
   }
-  const ManifestSources sources{
-      &library.job,     comm,        place.sequence, realtime_ns_,        monotonic_ns_, boottime_ns_,
-      report_.pause_ns, list.span(), shared_.span(), member_files_.span()};
+  const ManifestSources sources{&library.job,
+                                comm,
+                                place.sequence,
+                                realtime_ns_,
+                                monotonic_ns_,
+                                boottime_ns_,
+                                report_.pause_ns,
+                                list.span(),
+                                shared_.span(),
+                                member_files_.span(),
+                                over_hosts ? &wish_.part : nullptr};
   CKPT_TRY(write_manifest(temporary_.get(), sources, arena_));
   points::at("leader.manifest");
   CKPT_TRY(commit_directory(directory_, temporary_.get(), name_));
@@ -587,10 +604,19 @@ Result<void> Coordinator::commit() {
   *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}/{}",
                     static_cast<const char*>(library.job.directory), static_cast<const char*>(name_.text))
        .out = '\0';
+  if (key != nullptr) wipe(key, sizeof(*key));
+  return {};
+}
+
+void Coordinator::prune() {
+  ImageKey* key = nullptr;
+  if (library.key_file[0] != '\0') {
+    key = static_cast<ImageKey*>(arena_.allocate(sizeof(ImageKey)));
+    if (key == nullptr || !read_key_file(library.key_file, *key).ok()) return;
+  }
   auto pruned = prune_jobs(directory_, library.job.id, library.settings.keep, key);
   if (!pruned.ok()) log_line(directory_, pruned.error().message());
   if (key != nullptr) wipe(key, sizeof(*key));
-  return {};
 }
 
 void Coordinator::in_writing_child() {

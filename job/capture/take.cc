@@ -36,7 +36,11 @@ Result<void> lock(int directory) {
 
 Result<CheckpointCost> take(const Wish& wish, Report& report) {
   constexpr uint32_t kAttempts = 6;
-  if (wish.only || library.job.root == 0 || is_alone(library.job, library.pid)) return take_checkpoint();
+  const bool hosts = wish.over_hosts();
+  if (hosts && library.job.root == 0)
+    return make_error(ExitCode::kUnsupported, 0, "it is in no job; start it with ckpt run --hosts");
+  if (!hosts && (wish.only || library.job.root == 0 || is_alone(library.job, library.pid)))
+    return take_checkpoint();
   auto directory = open_image_directory(library.job.directory);
   if (!directory.ok()) return directory.error();
   CKPT_TRY(lock(directory->get()));
@@ -56,11 +60,11 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
           "take one process with --only",
           root);
     }
-    if (members.size() <= 1) return take_checkpoint();
+    if (members.size() <= 1 && !hosts) return take_checkpoint();
     if (library.settings.to[0] != '\0') {
       const auto living =
           std::count_if(members.begin(), members.end(), [](const Listed& m) { return !m.look.ended(); });
-      if (living <= 1) return take_checkpoint();
+      if (living <= 1 && !hosts) return take_checkpoint();
       return make_error(
           ExitCode::kUnsupported, 0,
           "a job of several processes cannot be streamed (CKPT_TO) yet: leave CKPT_TO out, or take one "
@@ -71,7 +75,8 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
     {
       Coordinator coordinator(directory->get(), wish, report);
       coordinator.own_memory[1] = arena.range();
-      if (Result<void> begun = coordinator.begin(attempt, members.span()); !begun.ok()) {
+      if (Result<void> begun = coordinator.begin(hosts ? wish.part.attempt : attempt, members.span());
+          !begun.ok()) {
         result = begun.error();
       } else {
         ScopedSession scope(coordinator);
@@ -86,7 +91,8 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
       return result;
     }
     log_line(directory->get(), result.error().message());
-    if (!again || attempt == kAttempts) {
+    // Over several hosts all begin again, or none: that is for their head to say.
+    if (!again || hosts || attempt == kAttempts) {
       statistics::count_failure(result.error());
       return result;
     }

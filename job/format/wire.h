@@ -11,6 +11,8 @@
 //   kStop            -->
 //                    <--   kStanding   all its threads stand
 //   kSample          -->               all of all members stand
+//                    <--   kDrained    (with kJoinHosts: Bookmark for each connection to another host)
+//   kPeek            -->               (the same: all have arrived)
 //                    <--   kSampled    Standing, then OpenFileKey for each open file
 //   kGo              -->               all are sampled
 //                    <--   kWritten    Written: its image is durable in the temporary directory
@@ -30,6 +32,8 @@ enum class Step : uint32_t {
   kStop,
   kStanding,
   kSample,
+  kDrained,
+  kPeek,
   kSampled,
   kGo,
   kWritten,
@@ -47,6 +51,7 @@ inline constexpr uint32_t kMostMessageBytes = 64 << 20;
 enum JoinFlag : uint32_t {
   kJoinHeld = 1u << 0,    // came late: creation is held at once
   kJoinByFork = 1u << 1,  // others have failed twice: mode fork
+  kJoinHosts = 1u << 2,   // other hosts take part
 };
 
 struct JoinRequest {
@@ -74,6 +79,14 @@ struct OpenFileKey {
   uint64_t device, inode;
   uint32_t open_flags;
   uint32_t kind;  // OpenFileKind
+};
+
+// A TCP connection to another host, when all stand: the other host's counts are the same.
+struct Bookmark {
+  uint8_t local[16], remote[16];  // IPv4 as ::ffff:a.b.c.d
+  uint16_t local_port, remote_port;
+  uint32_t unsent;          // bytes that did not arrive in time
+  uint64_t sent, received;  // bytes since it was made
 };
 
 struct Written {
