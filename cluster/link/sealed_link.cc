@@ -21,6 +21,7 @@ struct Hello {
   char magic[8];
   uint8_t key[crypto_kx_PUBLICKEYBYTES];
 };
+constexpr int kMeetSeconds = 20;  // the other end may let in others first
 constexpr char kMagic[8] = {'c', 'k', 'p', 't', 'h', 's', 't', '1'};
 
 bool send_all(int fd, const void* bytes, size_t n) {
@@ -100,7 +101,7 @@ bool read_secret(const std::string& hex, Secret& secret) {
 Result<SealedLink> SealedLink::meet(ScopedFd socket, const Secret& secret, bool connects) {
   if (sodium_init() < 0) return make_error(ExitCode::kSystem, 0, "libsodium does not start");
   const int fd = socket.get();
-  set_time_limits(fd, 5, 10);
+  set_time_limits(fd, kMeetSeconds, 10);
   set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   // A host that is cut off is noticed within seconds, also while nothing is said.
   set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);

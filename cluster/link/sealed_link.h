@@ -28,7 +28,7 @@ class SealedLink {
  public:
   SealedLink() = default;
 
-  // Both take the socket, say who they are and check the other within 5 s. Errors: kPermission (it does not
+  // Both take the socket, say who they are and check the other within 20 s. Errors: kPermission (it does not
   // know the secret), kIo.
   static Result<SealedLink> connect(ScopedFd socket, const Secret& secret) {
     return meet(std::move(socket), secret, true);
