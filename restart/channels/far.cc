@@ -129,6 +129,8 @@ Result<void> ChannelBuilder::connect_far() {
       if (!fd.ok()) return fd.error();
       say("{}: {} cannot be had on this host: the connection has another one", describe(*s), s->name.text());
     }
+    // The program's own listening socket may have this port as well; what it wants is set later.
+    set_int(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1);
     FarHello hello{};
     plan->token.copy(hello.token, sizeof(hello.token));
     s->far_ends.copy(hello.ends, sizeof(hello.ends) - 1);

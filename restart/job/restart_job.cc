@@ -328,15 +328,16 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
             "that has its .hosts file",
             directory, host));
   }
-  if (options.hosts_fd >= 0) {
-    if (auto r = receive_hosts_plan(options.hosts_fd); !r.ok()) return finish_with_error(options, r.error());
-  }
   if (!options.check) {
     auto descriptions = open_descriptions(*manifest, directory);
     if (!descriptions.ok()) return finish_with_error(options, descriptions.error());
     std::vector<const ImageMeta*> metas;
     for (const ImageReader& image : *descriptions) metas.push_back(&image.meta());
     choose_mmap_base(metas, argv);
+  }
+  // Not before: the block above may have begun again from main().
+  if (options.hosts_fd >= 0) {
+    if (auto r = receive_hosts_plan(options.hosts_fd); !r.ok()) return finish_with_error(options, r.error());
   }
   auto job = open_job(directory, std::move(*manifest), options.trust);
   if (!job.ok()) return finish_with_error(options, job.error());

@@ -155,7 +155,7 @@ class Run(OverHosts):
 
 class Checkpoint(OverHosts):
     def test_from_any_host(self):
-        job = self.run_numbers(3_000_000)
+        job = self.run_numbers(150_000_000)
         self.connected()
         first = self.now(job.pid)
         client = next(p for p, w in self.hosts.processes("h1") if w.startswith(NUMBERS))
@@ -169,7 +169,7 @@ class Checkpoint(OverHosts):
         kept = sorted(os.path.basename(f) for f in glob.glob(self.images + "/*.hosts"))
         self.assertEqual(kept, ["sh.000002.hosts", "sh.000003.hosts"])
         self.assertEqual(job.wait(120), 0, self.said())
-        self.assertEqual(self.said().count(f"sum {3_000_000 * 2_999_999 // 2}"), 2, self.said())
+        self.assertEqual(self.said().count(f"sum {150_000_000 * 149_999_999 // 2}"), 2, self.said())
 
     def test_host_cut_off(self):
         job = self.run_numbers(10**9)
@@ -199,7 +199,7 @@ class Checkpoint(OverHosts):
 
 class Restart(OverHosts):
     count = 4
-    total = 20_000_000
+    total = 150_000_000
 
     def bring_back(self, hosts, name):
         return self.start([RESTART, "--hosts", hosts, "--launch", self.hosts.launch, self.images], name)
