@@ -34,6 +34,7 @@ inline constexpr uint64_t kBackDataAt = kBackMetaBytes + kBackPlanBytes;
 struct BackOrder {
   uint64_t data_bytes;
   uint64_t sequence;
+  uint64_t state;  // FileTrailer::meta_checksum: images of a job and of a process alone are counted apart
   uint8_t run_id[16];
   uint64_t restart_entry, restart_state;  // of ProcessRecord: the library must lie where it lay
   uint64_t vdso_start, vdso_hash;
@@ -71,11 +72,13 @@ enum class BackMemory : uint32_t {
   kProtect = 4,
   kDrop = 5,
   kZero = 6,
-  kAdvise = 7
+  kAdvise = 7,
+  kWritable = 8,  // shared, prot without PROT_WRITE: made writable for the fills, then as prot says. Where
+                  // that may not be, what it holds is others' and stays
 };
 struct BackMemoryOp {
   uint32_t kind = 0;               // BackMemory
-  uint32_t prot = 0;               // kMap, kProtect; kAdvise: the advice
+  uint32_t prot = 0;               // kMap, kProtect, kWritable; kAdvise: the advice
   uint64_t start = 0, length = 0;  // kBrk: start is the new end
   uint64_t offset = 0;
   uint64_t path = 0;   // where in the plan; 0: anonymous
@@ -83,6 +86,7 @@ struct BackMemoryOp {
   int32_t open_flags = 0;
   uint32_t late = 0;  // the library's own data: together with its fills
   uint32_t reserved = 0;
+  uint64_t device = 0, inode = 0;  // kMap: of the file; inode 0: any
 };
 
 struct BackFill {
@@ -102,7 +106,7 @@ enum class BackDescriptor : uint32_t {
   kEvent = 7,       // a: counter of an eventfd
   kTimer = 8,       // data: itimerspec; a: flags
   kSignals = 9,     // a: mask of a signalfd
-  kPipe = 10,       // fd: writing end, a: reading end, data: what it held
+  kPipe = 10,       // fd: writing end, a: reading end, b: its size, data: what it held
   kEpoll = 11,      // a: EPOLL_CTL_*, b: descriptor, data: epoll_event
   kSize = 12,       // a: length of a file without a name
   kContent = 13,    // a: offset, data

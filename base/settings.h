@@ -1,15 +1,21 @@
-// Settings, read once from CKPT_* variables of the environment by the library, and built by `ckpt run`
-// from its options. One parser for both, so that they agree.
+// Settings: what the user has set, read once from CKPT_* variables of the environment by the library, and
+// built by `ckpt run` from its options. One parser for both, so that they agree; base/settings_table.h says
+// of each variable what it accepts and means.
+//
+// What a checkpoint has made of them (a size of segments that was chosen, a mode that this machine allows) is
+// not here: libckpt_rt/checkpoint/in_force.h.
 //
 // Owner: base. parse_settings allocates nothing and may run in the preload constructor.
 #pragma once
 
 #include <cstdint>
 
+#include "base/control_protocol.h"
 #include "base/result.h"
 
 namespace ckpt {
 
+// Images hold the number.
 enum class Mode : uint32_t { kAuto = 0, kRealtime, kSequential, kFork, kConcurrent, kRealtimeLarge };
 const char* mode_name(Mode mode);
 
@@ -32,8 +38,9 @@ const char* compression_name(Compression kind);
 enum class Order : uint32_t { kAddress = 0, kFollow, kHot, kCold };
 const char* order_name(Order order);
 
-// What malloc is: kJemalloc is libckpt_heap.so, which `ckpt run` preloads. It looks itself for ":huge".
-enum class Heap : uint32_t { kLibc = 0, kJemalloc };
+// What malloc is: kJemalloc is libckpt_heap.so, which `ckpt run` preloads. It reads for itself whether it is
+// to ask for huge pages.
+enum class Heap : uint32_t { kLibc = 0, kJemalloc, kJemallocHuge };
 
 // Who handles a write to a protected page (docs/fault_back_ends.md): a thread of ours, or the thread that
 // writes.
@@ -45,30 +52,32 @@ const char* fault_back_end_name(FaultBackEnd back_end);
 enum class KeptFiles : uint32_t { kAuto = 0, kNone, kLinks, kCopies };
 const char* kept_files_name(KeptFiles files);
 
+// The defaults are those of the table.
 struct Settings {
   char directory[1024] = {};  // CKPT_DIR; empty: "ckpt-NAME.PID" in the current directory
-  char to[2048] = {};         // CKPT_TO: shell command that gets each image; empty: a file of the directory
-  int64_t every_ns = 0;       // CKPT_EVERY: "30s", "5m", "1h", "250ms"; 0 never
-  Mode mode = Mode::kAuto;    // CKPT_MODE
-  FaultBackEnd faults = FaultBackEnd::kAuto;  // CKPT_FAULTS
-  uint64_t segment_bytes = 64 << 10;          // CKPT_SEGMENT: power of two, 4K to 256K, or "auto"
-  bool segment_auto = false;  // CKPT_SEGMENT=auto: copier/segment_size.h chooses segment_bytes anew each time
-  uint64_t pool_bytes = 64ull << 20;        // CKPT_POOL: at least 16 segments
-  int signal = 0;                           // CKPT_SIGNAL: number; 0 default
-  int64_t stop_timeout_ns = 2'000'000'000;  // CKPT_STOP_TIMEOUT
-  CompressionSetting compress;              // CKPT_COMPRESS
-  char key_file[1024] = {};  // CKPT_KEY_FILE: images are encrypted with its key; empty: they are not
-  uint32_t keep = 2;         // CKPT_KEEP: complete images kept in the directory, 0 all
-  bool dma = false;          // CKPT_ENGINE: "cpu", or "dma[:RATE[:THRESHOLD[:BURST]]]", the emulated device
-  uint64_t dma_bytes_per_second = 0;   // RATE; 0: as fast as the CPU copies
-  uint32_t dma_threshold = 50;         // THRESHOLD, percent: Copier::use()
-  uint32_t dma_burst_bytes = 4096;     // BURST: of one transfer
-  uint32_t increments = 0;             // CKPT_INCREMENTS: most images that build on one full image
-  Order order = Order::kAddress;       // CKPT_ORDER: "address", "follow", "hot", "cold"
-  KeptFiles files = KeptFiles::kAuto;  // CKPT_FILES: "auto", "none", "links", "copies"
-  Heap heap = Heap::kLibc;             // CKPT_HEAP: "libc", "jemalloc", "jemalloc:huge"
-  bool disabled = false;               // CKPT_DISABLE=1: preloaded but asleep
-  bool log = true;                     // CKPT_LOG=0: no log file in the image directory
+  char to[2048] = {};         // CKPT_TO; empty: a file of the directory
+  int64_t every_ns = 0;       // 0: never
+  Mode mode = Mode::kAuto;
+  FaultBackEnd faults = FaultBackEnd::kAuto;
+  uint64_t segment_bytes = 64 << 10;  // a power of two
+  bool segment_auto = false;  // segment_bytes is where it begins; copier/segment_size.h chooses from there
+  uint64_t pool_bytes = 64ull << 20;
+  int signal = kDefaultCheckpointSignal;
+  int64_t stop_timeout_ns = 2'000'000'000;
+  CompressionSetting compress;
+  char key_file[1024] = {};           // empty: images are not encrypted
+  uint32_t keep = 2;                  // 0: all
+  bool dma = false;                   // CKPT_ENGINE: the emulated device
+  uint64_t dma_bytes_per_second = 0;  // 0: as fast as the CPU copies
+  uint32_t dma_threshold = 50;        // percent: Copier::use()
+  uint32_t dma_burst_bytes = 4096;    // of one transfer
+  uint32_t increments = 0;
+  Order order = Order::kAddress;
+  KeptFiles files = KeptFiles::kAuto;
+  Heap heap = Heap::kLibc;
+  char leave_out[sizeof(LeaveOutList::text)] = {};
+  bool disabled = false;
+  bool log = true;
 };
 
 // lookup(name) gives the variable's value or nullptr.

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/page_runs.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

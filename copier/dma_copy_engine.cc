@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

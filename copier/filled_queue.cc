@@ -1,6 +1,7 @@
 #include "copier/filled_queue.h"
 
 #include "base/check.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

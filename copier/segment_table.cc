@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <new>
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

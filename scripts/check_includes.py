@@ -28,6 +28,10 @@ ROOMS = [
 ]
 # A floor of libckpt_rt may include all that the floor below may.
 RULES = "libckpt_rt/core/preload_rules.h"
+# What runs on the program's threads, or is called by what does; the agent, which stops them, keeps to the same rules. A room
+# below libckpt_rt includes the rules where they stand.
+RULES_BELOW = "base/preload_rules.h"
+IN_PROGRAM = {"copier": RULES_BELOW, "image/write": RULES_BELOW, "job/capture": RULES}
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -66,9 +70,11 @@ def violations(root, rooms=ROOMS):
                     continue
                 if not any(header.startswith(r + "/") for r in may):
                     found.append(f"{path}: includes {header}, which {room} may not")
-            # What runs on the program's threads; the agent, which stops them, keeps to the same rules.
-            if room.startswith("libckpt_rt/") and path.endswith(".cc") and named[-1:] != [RULES]:
-                found.append(f"{path}: its last include is not {RULES}")
+    for room in [room for room, _ in rooms if room.startswith("libckpt_rt/")] + list(IN_PROGRAM):
+        rules = IN_PROGRAM.get(room, RULES)
+        for path in sources(root, room):
+            if path.endswith(".cc") and includes(root, path)[-1:] != [rules]:
+                found.append(f"{path}: its last include is not {rules}")
     return found
 
 

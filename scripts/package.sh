@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes build/package/*.deb and tries it where nothing else of this project is: in fresh Debian systems made by debootstrap.
-# Usage: scripts/package.sh [--no-try] [SUITE...]      default: bookworm trixie       needs root for the trial
+# Usage: scripts/package.sh [--no-try] [SUITE...]      default: bullseye trixie       needs root for the trial
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 try=true
@@ -8,7 +8,7 @@ if [ "${1-}" = --no-try ]; then
   try=false
   shift
 fi
-[ $# -gt 0 ] || set -- bookworm trixie
+[ $# -gt 0 ] || set -- bullseye trixie  # the oldest glibc that is promised, and the newest that can be had
 
 "$root/scripts/setup.sh" --package
 mkdir -p "$build/package"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing (Debian 12, by apt) and builds into build/.
-# Usage: scripts/setup.sh [--packages-only] [--bench] [--package] [TARGET...]      no target: everything
+# Usage: scripts/setup.sh [--packages-only] [--checks] [--bench] [--package] [TARGET...]      no target: everything
+#        --checks: also what scripts/checks.sh needs
 #        --bench: also what scripts/latency.sh draws with and compares with; --package: what scripts/package.sh needs
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
@@ -12,6 +13,8 @@ packages=(
   libopenmpi-dev openmpi-bin libmpich-dev mpich
   # the programs that the tests checkpoint, and what they are looked at with
   python3 python3-numpy sqlite3 xz-utils perl gdb procps util-linux
+  # hosts in namespaces, which start programs on each other (tests/support/hosts.py)
+  iproute2 dropbear-bin
 )
 bench_packages=(python3-matplotlib criu)
 package_packages=(dpkg-dev debootstrap file)

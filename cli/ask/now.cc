@@ -1,4 +1,5 @@
 // ckpt now: take a checkpoint of a running program, wait until it is durable, say what it cost.
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -7,6 +8,7 @@
 #include "base/settings.h"
 #include "cli/ask/answer_json.h"
 #include "cli/ask/asker.h"
+#include "cli/ask/leader.h"
 #include "cli/commands.h"
 #include "cli/hosts/hosts.h"
 #include "cli/image/job_images.h"
@@ -152,6 +154,7 @@ Result<ExitCode> now(const Options& o) {
   }
   auto target = examine_target(*pid);
   if (!target.ok()) return target.error();
+  if (!o.only) target = leader_of(std::move(*target), limits);
   Progress progress(fmt::format("checkpoint of {}", target->name));
   if (o.leave_out.size() >= sizeof(LeaveOutList::text))
     return failure(ExitCode::kUsage, "--leave-out", "is too long", "name programs, or say all");
@@ -166,7 +169,10 @@ Result<ExitCode> now(const Options& o) {
   } else {
     print_cost(*target, *answer);
   }
-  if (text_of(*answer, "restartable") != "no") return ExitCode::kOk;
+  // Of a job the asked process knows its own image only.
+  const bool forbidden = std::any_of(answer->begin(), answer->end(),
+                                     [](const auto& entry) { return entry.first == "no_restart"; });
+  if (text_of(*answer, "restartable") != "no" && !forbidden) return ExitCode::kOk;
   fmt::print(stderr, "ckpt: {}: is durable, but cannot be restarted ({})\n",
              printable(brief(text_of(*answer, "image"))), "ckpt show says why");
   return ExitCode::kNotRestartable;

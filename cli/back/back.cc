@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -198,6 +199,7 @@ class Back {
     BackOrder order{};
     order.data_bytes = window_bytes_ - kBackDataAt;
     order.sequence = image_->brief().sequence;
+    order.state = image_->brief().meta_checksum;
     std::memcpy(order.run_id, image_->brief().run_id, sizeof(order.run_id));
     order.restart_entry = p.restart_entry;
     order.restart_state = p.restart_state;
@@ -389,8 +391,22 @@ class Back {
     return {};
   }
 
+  // False: it has said something instead, which is why it does not go back. Without an answer accept_from()
+  // says so.
+  bool will_connect() const {
+    pollfd fds[2] = {{listener_.get(), POLLIN, 0}, {connection_.get(), POLLIN, 0}};
+    const int64_t until = now_ns() + limits_.answer_ns;
+    while (now_ns() < until) {
+      if (poll(fds, 2, 1000) <= 0) continue;
+      if (fds[0].revents != 0) return true;
+      if (fds[1].revents != 0) return false;
+    }
+    return true;
+  }
+
   Result<void> hand_over() {
     if (made_.empty()) return {};
+    if (!will_connect()) return {};
     auto accepted = accept_from(target_, listener_.get(), limits_);
     if (!accepted.ok()) return accepted.error();
     constexpr size_t kAtOnce = 64;

@@ -6,11 +6,14 @@
 #include <sys/timerfd.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <set>
 
 #include "base/bytes.h"
+#include "job/format/job_name.h"
 #include "restart/descriptors/builder.h"
 
 namespace ckpt::cli {
@@ -27,17 +30,35 @@ bool has_position(const ParsedOpenFile& f) {
          (f.record.open_flags & O_PATH) == 0;
 }
 
+bool is_pair(OpenFileKind kind) { return kind == OpenFileKind::kPipe || kind == OpenFileKind::kSocketPair; }
+
+// Its object has a number of its own. (What anon_inode: names has not.) Where its other end is decides what
+// it is called; an image of a job says it otherwise than one of a process.
+bool is_channel(OpenFileKind kind) {
+  return is_pair(kind) || kind == OpenFileKind::kSocket || kind == OpenFileKind::kConnection;
+}
+
 bool same_file(const ParsedOpenFile& a, const ParsedOpenFile& b) {
   constexpr uint32_t kFixed = O_ACCMODE | O_PATH;
-  return a.record.kind == b.record.kind && a.record.device == b.record.device &&
-         a.record.inode == b.record.inode && a.record.rdev == b.record.rdev &&
-         (a.record.open_flags & kFixed) == (b.record.open_flags & kFixed);
+  const bool same_kind = a.record.kind == b.record.kind || is_channel(kind_of(a)) || is_channel(kind_of(b));
+  return same_kind && a.record.device == b.record.device && a.record.inode == b.record.inode &&
+         a.record.rdev == b.record.rdev && (a.record.open_flags & kFixed) == (b.record.open_flags & kFixed);
+}
+
+bool is_of_job(const std::string& image_directory) {
+  const std::string whole = std::filesystem::absolute(image_directory).lexically_normal().string();
+  job::ParsedJobName parsed;
+  return job::parse_job_name(whole.substr(whole.rfind('/') + 1), &parsed);
 }
 
 class Comparison {
  public:
   Comparison(const ImageMeta& then, const ImageMeta& now, const DescriptorOptions& options)
-      : then_(then), now_(now), options_(options), builder_(then, options) {}
+      : then_(then),
+        now_(now),
+        options_(options),
+        of_job_(is_of_job(options.image_directory)),
+        builder_(then, options) {}
 
   Result<DescriptorDifference> run() {
     for (const auto& d : now_.descriptors) now_at_[d.fd] = &d;
@@ -87,7 +108,7 @@ class Comparison {
     }
     // A pair has two ends: one that is left of a pipe whose other end was closed is of no use.
     for (const auto& f : then_.open_files) {
-      if (kind_of(f) != OpenFileKind::kPipe && kind_of(f) != OpenFileKind::kSocketPair) continue;
+      if (!is_pair(kind_of(f)) || leads_outside(f)) continue;
       bool all = true;
       for (const auto& other : then_.open_files) {
         const bool belongs = other.record.object == f.record.object ||
@@ -98,8 +119,7 @@ class Comparison {
         broken_.insert(f.record.object);
     }
     for (const auto& f : then_.open_files) {
-      if (broken_.count(f.record.object) != 0 &&
-          (kind_of(f) == OpenFileKind::kPipe || kind_of(f) == OpenFileKind::kSocketPair)) {
+      if (broken_.count(f.record.object) != 0 && is_pair(kind_of(f))) {
         kept_.erase(f.record.id);
         if (f.record.value != 0) broken_.insert(f.record.value);
       }
@@ -108,6 +128,23 @@ class Comparison {
       if (kind_of(f) == OpenFileKind::kSocketPair && broken_.count(f.record.object) != 0)
         kept_.erase(f.record.id);
     }
+  }
+
+  // Another process has the other end: nobody can make that again.
+  bool leads_outside(const ParsedOpenFile& f) const {
+    bool outside = false;
+    for_each_detail<SocketLinkDetail>(f, OpenFileDetail::kSocketLink, [&](const SocketLinkDetail& l, Blob) {
+      outside = (l.flags & kLinkOutside) != 0;
+    });
+    constexpr uint32_t kBoth = kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd;
+    if (kind_of(f) != OpenFileKind::kPipe || !of_job_) return outside;
+    uint32_t ends = 0;
+    for (const auto& other : then_.open_files) {
+      if (kind_of(other) == OpenFileKind::kPipe && other.record.object == f.record.object)
+        ends |= other.record.flags & kBoth;
+    }
+    // In an image of a job the value says that the other end was gone.
+    return ends != kBoth && f.record.value == 0;
   }
 
   std::vector<std::byte> content(const ImageMeta& meta, uint32_t id) const {
@@ -122,6 +159,12 @@ class Comparison {
     return kept != kept_.end() && content(then_, f.record.id) == content(now_, kept->second.now->record.id);
   }
 
+  // What waited to be received is still there; more may have come.
+  bool still_waits(const ParsedOpenFile& f, const ParsedOpenFile& is) const {
+    const auto was = content(then_, f.record.id), now = content(now_, is.record.id);
+    return was.size() <= now.size() && std::equal(was.begin(), was.end(), now.begin());
+  }
+
   int first_descriptor(uint32_t id) const {
     for (const auto& d : then_.descriptors) {
       if (d.open_file == id) return d.fd;
@@ -134,11 +177,12 @@ class Comparison {
       const int fd = first_descriptor(f.record.id);
       if (fd < 0 || kept_.count(f.record.id) != 0) continue;
       const OpenFileKind kind = kind_of(f);
+      const bool outside = leads_outside(f);
       if (kind == OpenFileKind::kTerminal || kind == OpenFileKind::kStandard ||
-          kind == OpenFileKind::kOther || kind == OpenFileKind::kInotify) {
+          kind == OpenFileKind::kOther || kind == OpenFileKind::kInotify || outside) {
         result_.cannot.push_back(fmt::format(
             "{} has been closed since, and leads where nobody can open it again", describe(f, fd)));
-        if (kind != OpenFileKind::kOther && kind != OpenFileKind::kInotify) continue;
+        if (kind != OpenFileKind::kOther && kind != OpenFileKind::kInotify && !outside) continue;
       }
       if ((kind == OpenFileKind::kMemfd || (f.record.flags & kOpenFileDeleted) != 0) &&
           options_.mapped_objects.count(f.record.object) != 0) {
@@ -221,6 +265,11 @@ class Comparison {
       case OpenFileKind::kPipe:
         refill(f, is, fd);
         break;
+      case OpenFileKind::kConnection:
+      case OpenFileKind::kSocket:
+        if (!leads_outside(f) && !still_waits(f, is))
+          result_.cannot.push_back(fmt::format("what waited in {} has been received since", describe(f, fd)));
+        break;
       case OpenFileKind::kMemfd:
       case OpenFileKind::kRegular:
         if (kind_of(f) == OpenFileKind::kMemfd || (f.record.flags & kOpenFileDeleted) != 0)
@@ -261,8 +310,8 @@ class Comparison {
       const auto bytes = content(now_, end.record.id);
       held.insert(held.end(), bytes.begin(), bytes.end());
     }
-    if (was == held || reader < 0) return;
-    add(BackDescriptor::kPipe, fd, reader).data = was;
+    if (reader < 0 || (was == held && f.record.pipe_size == is.record.pipe_size)) return;
+    add(BackDescriptor::kPipe, fd, reader, f.record.pipe_size).data = was;
   }
 
   void rewrite(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
@@ -346,6 +395,7 @@ class Comparison {
 
   const ImageMeta &then_, &now_;
   const DescriptorOptions& options_;
+  const bool of_job_;
   DescriptorBuilder builder_;
   DescriptorDifference result_;
   std::map<int, const DescriptorRecord*> then_at_, now_at_;

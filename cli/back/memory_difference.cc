@@ -80,7 +80,7 @@ class Comparison {
     }
     drop_holes();
     MemoryDifference result;
-    for (auto* part : {&unmap_, &brk_, &map_, &protect_, &drop_, &late_drop_})
+    for (auto* part : {&unmap_, &brk_, &map_, &protect_, &writable_, &drop_, &late_drop_})
       result.ops.insert(result.ops.end(), part->begin(), part->end());
     result.wanted = wanted_memory(image_, unwritten_);
     return result;
@@ -227,6 +227,7 @@ class Comparison {
     }
     if (n != nullptr && same_object(*i, *n, start)) {
       if (i->record.prot != n->record.prot) add(protect_, BackMemory::kProtect, start, end, i->record.prot);
+      make_writable(*i, start, end);
       const uint32_t either = i->record.prot | n->record.prot;
       const bool kernel_made = kind_of(*i) == MappingKind::kDevice || kind_of(*i) == MappingKind::kFileShared;
       // What nobody could write to is as it was: mprotect would have cut it off from its neighbours' changes.
@@ -238,7 +239,21 @@ class Comparison {
       return {};
     }
     if (n != nullptr) add(unmap_, BackMemory::kUnmap, start, end, 0);
-    return map_again(*i, start, end);
+    CKPT_TRY(map_again(*i, start, end));
+    make_writable(*i, start, end);
+    return {};
+  }
+
+  // Nobody, the kernel neither, writes to shared memory by a mapping that may only be read.
+  void make_writable(const ParsedMapping& m, uint64_t start, uint64_t end) {
+    if (!is_shared(m) || kind_of(m) == MappingKind::kDevice || (m.record.prot & PROT_WRITE) != 0) return;
+    const auto pieces = image_.pieces();
+    const auto piece =
+        std::lower_bound(pieces.begin(), pieces.end(), start,
+                         [](const MemoryPiece& p, uint64_t at) { return p.address.value + p.length <= at; });
+    const bool filled = piece != pieces.end() && piece->address.value < end;
+    if (filled || kind_of(m) != MappingKind::kFileShared)
+      add(writable_, BackMemory::kWritable, start, end, m.record.prot);
   }
 
   Result<void> map_again(const ParsedMapping& m, uint64_t start, uint64_t end) {
@@ -266,6 +281,8 @@ class Comparison {
         op.flags = shared ? MAP_SHARED : MAP_PRIVATE;
         op.open_flags = shared && (m.record.flags & kMapMayWrite) != 0 ? O_RDWR : O_RDONLY;
         op.offset = offset_at(m, start);
+        op.device = m.record.device;
+        op.inode = m.record.inode;
         break;
       }
       case MappingKind::kDevice:
@@ -361,7 +378,7 @@ class Comparison {
   };
   std::set<const ParsedMapping*, ByAddress> broken_;
   std::vector<ParsedMapping> now_mappings_;
-  std::vector<Op> unmap_, brk_, map_, protect_, drop_, late_drop_;
+  std::vector<Op> unmap_, brk_, map_, protect_, writable_, drop_, late_drop_;
   std::vector<AddrRange> dropped_, zeroed_;
 };
 

@@ -93,7 +93,12 @@ std::string access_text(uint32_t open_flags) {
 }
 
 std::string signal_text(int signal) {
-  if (const char* name = sigabbrev_np(signal)) return fmt::format("SIG{}", name);
+  // sigabbrev_np() is of glibc 2.32.
+  constexpr const char* kNames[] = {"HUP",  "INT",    "QUIT", "ILL",   "TRAP", "ABRT", "BUS",  "FPE",
+                                    "KILL", "USR1",   "SEGV", "USR2",  "PIPE", "ALRM", "TERM", "STKFLT",
+                                    "CHLD", "CONT",   "STOP", "TSTP",  "TTIN", "TTOU", "URG",  "XCPU",
+                                    "XFSZ", "VTALRM", "PROF", "WINCH", "POLL", "PWR",  "SYS"};
+  if (signal >= 1 && signal <= 31) return fmt::format("SIG{}", kNames[signal - 1]);
   return signal >= 34 && signal <= 64 ? fmt::format("SIGRTMIN+{}", signal - 34) : fmt::format("{}", signal);
 }
 

@@ -10,7 +10,7 @@
 #include <map>
 #include <memory>
 
-#include "base/settings.h"
+#include "base/settings_table.h"
 #include "cli/commands.h"
 #include "cli/hosts/hosts.h"
 #include "cli/program/preload.h"
@@ -155,7 +155,7 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts)
   auto library = preloadable("libckpt_rt.so");
   if (!library.ok()) return library.error();
   Result<std::string> heap = std::string();
-  if (settings->heap == Heap::kJemalloc) heap = preloadable("libckpt_heap.so");
+  if (settings->heap != Heap::kLibc) heap = preloadable("libckpt_heap.so");
   if (!heap.ok()) return heap.error();
   if (settings->directory[0] != '\0') {
     CKPT_TRY(prepare_directory(settings->directory));
@@ -179,51 +179,29 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts)
                  fmt::format("cannot be started: {}", strerror(error)), "check the program and its limits");
 }
 
+// "what it means: what is accepted (default …)".
+std::string help_of(const Setting& setting) {
+  SettingText accepted, standard;
+  accepted_by(setting, accepted);
+  setting.print(Settings{}, standard);
+  return fmt::format("{}: {} (default {})", setting.meaning, accepted.text,
+                     setting.when_empty != nullptr ? setting.when_empty : standard.text);
+}
+
 }  // namespace
 
 CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("run", "start a program that can be checkpointed");
   auto texts = std::make_shared<SettingTexts>();
-  auto option = [&](const char* flag, const char* variable, const char* value, const char* help) {
+  for (const Setting& setting : setting_table()) {
+    if ((setting.given & kByRun) == 0) continue;
     command
         ->add_option_function<std::string>(
-            flag, [texts, variable](const std::string& text) { (*texts)[variable] = text; }, help)
-        ->option_text(value);
-  };
-  option("--dir", "CKPT_DIR", "DIR", "where images go (default ./ckpt-NAME.PID); made if missing, 0700");
-  option("--to", "CKPT_TO", "COMMAND",
-         "a shell command that gets each image on its standard input, instead of a file");
-  option("--every", "CKPT_EVERY", "TIME",
-         "take a checkpoint every TIME: 250ms, 30s, 5m, 1h; 0 never (default)");
-  option("--mode", "CKPT_MODE", "MODE",
-         "auto (default), realtime, realtime-large, concurrent, sequential or fork");
-  option("--faults", "CKPT_FAULTS", "WHO",
-         "who handles writes to memory being copied: auto (default), handler, in-thread or mprotect");
-  option("--segment", "CKPT_SEGMENT", "SIZE",
-         "unit of copying, a power of two from 4K to 256K (default 64K), or auto");
-  option("--pool", "CKPT_POOL", "SIZE", "extra memory for copies, at least 16 segments (default 64M)");
-  option("--compress", "CKPT_COMPRESS", "HOW",
-         "none (default), lz4, zstd, zstd:1 to zstd:19, or auto: where it is sooner");
-  option("--key-file", "CKPT_KEY_FILE", "FILE",
-         "encrypt images with its key: 32 random bytes, or 64 hexadecimal digits");
-  option("--signal", "CKPT_SIGNAL", "N", "signal that the program does not use (default 60)");
-  option("--engine", "CKPT_ENGINE", "E",
-         "what copies in order: cpu (default), or an emulated device, dma[:RATE[:PERCENT[:BURST]]]");
-  option("--increments", "CKPT_INCREMENTS", "N",
-         "images in a row that have only what was written since the one before (default 0)");
-  option("--keep", "CKPT_KEEP", "N", "complete images kept in the directory, 0 all (default 2)");
-  option("--files", "CKPT_FILES", "WHAT",
-         "what to keep of open files in case they are removed or changed: auto (default), none, links or "
-         "copies");
-  option("--order", "CKPT_ORDER", "ORDER",
-         "in which memory is copied: address (default), follow, hot or cold");
-  option("--heap", "CKPT_HEAP", "HEAP",
-         "what malloc is: libc (default), or jemalloc, whose free memory is not saved; jemalloc:huge asks "
-         "for huge pages");
-  option("--leave-out", "CKPT_LEAVE_OUT", "LIST",
-         "programs of the job without the library that need not be saved: names, or all");
-  option("--stop-timeout", "CKPT_STOP_TIMEOUT", "TIME",
-         "give a checkpoint up when a thread does not stop (default 2s)");
+            setting.option,
+            [texts, variable = setting.variable](const std::string& text) { (*texts)[variable] = text; },
+            help_of(setting))
+        ->option_text(setting.value);
+  }
   command->footer(
       "After the options: [--] PROGRAM [ARGUMENTS...]\n"
       "The same settings work as CKPT_* variables with LD_PRELOAD=libckpt_rt.so alone: libckpt_rt(7).\n"

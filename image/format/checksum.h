@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <span>
 
+#include "base/has_avx2.h"
+
 namespace ckpt {
 
 // checksum_avx2.cc
@@ -19,8 +21,7 @@ uint64_t checksum_by_avx2(const void* data, size_t bytes);
 
 inline uint64_t checksum_of(std::span<const std::byte> bytes) {
   // For a few bytes there is nothing to choose.
-  if (bytes.size() >= 1024 && __builtin_cpu_supports("avx2"))
-    return checksum_by_avx2(bytes.data(), bytes.size());
+  if (bytes.size() >= 1024 && has_avx2()) return checksum_by_avx2(bytes.data(), bytes.size());
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 

@@ -39,6 +39,7 @@ enum OpenFileFlag : uint32_t {
   kOpenFileSemaphore = 1u << 3,   // eventfd with EFD_SEMAPHORE
   kOpenFileOwner = 1u << 5,       // a file without a name: value is its user, and its group << 32
   kOpenFileEventsLost = 1u << 4,  // inotify: events were queued and are not in the image
+  kOpenFileInMemory = 1u << 6,    // has a name in /dev/shm: contents saved, for the case that it is gone
 };
 
 // OpenFileRecord::value of a pipe: nobody, in the job or outside, has the other end any more.
@@ -174,6 +175,8 @@ enum SocketLinkFlag : uint32_t {
   kLinkOutside = 1u << 1,     // the other end is not in this process
   kLinkUnaccepted = 1u << 2,  // the other end waits in the backlog of `listener`, at `position`
   kLinkFileGone = 1u << 3,    // the path it is bound to leads to no file
+  kLinkConnected = 1u << 5,   // of TCP: this end called connect
+  kLinkAccepted = 1u << 6,    // of TCP: this end was accepted; neither: not known
   kLinkError = 1u << 4,       // an error waits to be read: the other end has reset the connection
 };
 

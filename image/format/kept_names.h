@@ -13,6 +13,9 @@ namespace ckpt {
 
 inline constexpr std::string_view kImageSuffix = ".ckpt", kKeptSuffix = ".files";
 
+// Instead of an image's name: what the members of a job have together.
+inline constexpr const char* kJobKeptFiles = "job.ckpt";
+
 struct KeptName {
   char text[300] = {};  // NUL-terminated; empty: the image has no such name
 };

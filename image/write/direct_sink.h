@@ -12,49 +12,25 @@
 // Pages:     each page at most once in an image; commit() fails if one came twice. Segments may come
 //            in any order; address order makes the longest extents. An extent joins neighbouring
 //            pages of different mappings: a reader must split it where it cares.
+// Parts:     each has one job, in image/write/sink/ and compress/; DirectSink opens and closes them, in
+// order:
+//   MemoryWriter      segments become extents: gathered, held or compressed
+//     CompressionPlan   is the next extent compressed, how hard, with how many helpers
+//     StoredExtents     index, inherited runs, what is repeated
+//     ChunkWriter       the chunk that is being filled, and the buffers that it holds
+//   SectionWriter     header, META, INHERITED, INDEX, trailer
+//   SlotWriter        bytes in order to the output, encrypted where there is a key
 // Failure:   the first error is kept and returned by every later call; abort() (also called by a
 //            failing commit()) removes the temporary file. Nothing is ever left under the final name.
 #pragma once
 
-#include "base/clock.h"
 #include "base/raii_fd.h"
-#include "base/settings.h"
-#include "image/write/backend/pwritev_backend.h"
-#include "image/write/backend/uring_backend.h"
-#include "image/write/backend/write_queue.h"
-#include "image/write/chunk_builder.h"
-#include "image/write/compress/compression_crew.h"
-#include "image/write/compress/compression_gauge.h"
-#include "image/write/held_buffers.h"
 #include "image/write/image_file.h"
-#include "image/write/image_sealer.h"
 #include "image/write/image_sink.h"
-#include "image/write/repeated_segments.h"
+#include "image/write/sink/memory_writer.h"
+#include "image/write/sink_options.h"
 
 namespace ckpt {
-
-struct SinkOptions {
-  Codec codec = Codec::kNone;
-  int level = 1;          // of zstd
-  bool adaptive = false;  // compress only where that is sooner (compression_gauge.h)
-  CompressionKnowledge* knowledge =
-      nullptr;  // of the images before, and of this one when it is committed; nullptr: none is kept
-  FileBackend* backend = nullptr;  // nullptr: the fastest that works here
-  ImageOutput* output = nullptr;   // ready to be written to; nullptr: a file of the directory given to open()
-  HelperThreads* helpers = nullptr;  // for compression, as many as pay; nullptr: none
-  const ImageKey* key = nullptr;     // encrypt with it; it must outlive the image
-  bool direct = true;                // try O_DIRECT
-  bool uring = true;                 // try io_uring, where O_DIRECT is in effect
-  uint32_t chunk_bytes = 1u << 20;   // of a whole chunk, a multiple of 4096
-  uint32_t head_bytes = kBlockSize;
-  uint32_t in_flight = 4;                        // chunks
-  size_t held_buffers = 0;                       // see DirectSink::hold_buffers()
-  bool replace = false;                          // an image of this name, in one step, instead of refusing to
-  int64_t (*clock)() = [] { return now_ns(); };  // of gauge and pace
-};
-
-// codec, level and adaptive, as a setting says it.
-void set_compression(SinkOptions& options, const CompressionSetting& setting);
 
 class DirectSink final : public ImageSink {
  public:
@@ -84,114 +60,39 @@ class DirectSink final : public ImageSink {
   void hold_buffers(size_t most) { options_.held_buffers = most; }
 
   // Appended so far, bytes.
-  uint64_t memory_bytes() const { return memory_bytes_; }
+  uint64_t memory_bytes() const { return memory_.memory_bytes(); }
   // "io_uring", "pwritev"; also after commit or abort.
-  const char* backend_name() const { return backend_ != nullptr ? backend_->name() : "none"; }
+  const char* backend_name() const { return slots_.backend() != nullptr ? slots_.backend()->name() : "none"; }
   // Writes that io_uring could not start at once and that were made by pwritev instead.
-  uint64_t writes_done_here() const { return uring_.done_here(); }
+  uint64_t writes_done_here() const { return slots_.uring().done_here(); }
   // Mappings that the sink made outside the arena while it is open ("anon_inode:[io_uring]"): whoever
   // reads the program's maps meanwhile takes them for ours. Empty ranges when there are none.
   struct OwnMappings {
     AddrRange ranges[2];
   };
-  OwnMappings own_mappings() const { return {{uring_.ring_range(), uring_.entries_range()}}; }
+  OwnMappings own_mappings() const { return {{slots_.uring().ring_range(), slots_.uring().entries_range()}}; }
 
  private:
-  // Uncompressed extents, and those of lz4, end at multiples of this: when increments replace part of an
-  // image's memory, what is left of it can be checked and read without the rest. Segments are not larger.
-  static constexpr uint64_t kExtentBytes = 64u << 10;
-
   Result<void> open_all(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena);
-  Result<void> start_queue(Arena& arena);
-  Result<void> write_header(const ImageIdentity& identity);
-  Result<void> add(const CopiedSegment& segment, bool* held);
-  Result<void> add_segment(const CopiedSegment& segment);
-  Result<void> add_held(const CopiedSegment& segment, bool* held);
-  Result<void> add_run(uint64_t address, const std::byte* data, uint64_t bytes, bool may_pack);
-  Result<void> open_extent(uint64_t address, bool may_pack);
-  Result<void> close_extent();
-  uint32_t packed_limit(uint64_t address) const;
-  // What is read twice must not change meanwhile: lz4 refers back to bytes that it has read before.
-  bool packs_in_place() const {
-    return options_.codec == Codec::kLz4 && crew_.helpers() == 0 && options_.held_buffers != 0;
-  }
-  bool goes_on(const CopiedSegment& segment) const;
-  bool packs_held(const CopiedSegment& segment) const;
-  Result<void> pack_held(const CopiedSegment& segment, bool* held);
-  Result<void> pack_in_place(uint64_t address, const std::byte* data, uint32_t length);
-  Result<void> add_oldest();
-  Result<void> add_packed(const CompressionCrew::Extent& extent, int64_t took);
-  void consider_helper();
-  Result<void> close_all_extents();
-  Result<bool> list_repeated(const ExtentEntry& entry, std::span<const std::byte> bytes);
-  Result<void> list_extent(const ExtentEntry& entry, uint64_t offset, std::span<const std::byte> bytes);
-  Result<void> list_entry(const IndexEntry& entry);
-  bool compressing() const { return options_.codec != Codec::kNone; }
-  // Is the time measured that the device is waited for?
-  bool is_measured() const { return options_.adaptive || options_.codec == Codec::kLz4; }
-  void set_pace();
-  void chunk_handed_over(uint32_t bytes);
-  bool packs_next() const { return compressing() && (!options_.adaptive || gauge_.compress_next()); }
-  Result<void> make_room(uint32_t bytes);
-  Result<uint32_t> acquire_slot();
-  std::byte* slot_buffer(uint32_t slot) { return options_.key != nullptr ? plain_ : queue_.buffer(slot); }
-  Result<void> flush_chunk();
-  Result<void> write_slot(uint32_t slot, uint32_t bytes, bool last = false, uint32_t pieces = 0);
-  Result<void> write_section(SectionKind kind, uint32_t entries, std::span<const std::byte> content,
-                             uint64_t* checksum);
-  Result<void> write_inherited();
-  Result<void> write_index();
-  Error copied_twice(uint64_t address) const;
-  ParentImage as_parent() const;
   Result<SinkStats> commit_all();
+  ParentImage as_parent() const;
   Result<void> keep(Result<void> result);
 
-  struct OpenExtent {
-    bool active;
-    bool pack;  // gathered for the crew, to be compressed
-    uint64_t address;
-    uint32_t length, limit;
-    std::byte* bytes;
-  };
-
   SinkOptions options_;
-  PwritevBackend pwritev_;
-  UringBackend uring_;
-  FileBackend* backend_ = nullptr;
   ImageFile file_;
   ImageOutput* output_ = &file_;
-  WriteQueue queue_;
-  ChunkBuilder chunk_;
-  CompressionCrew crew_;
-  RepeatedSegments repeated_;
-  CompressionGauge gauge_;
-  CompressionPace pace_;
-  int64_t chunk_began_ns_ = 0, waited_ns_ = 0;  // for gauge and pace: since the last chunk
-  bool chunk_packed_ = false;                   // something was compressed since the last chunk
-  int64_t gathering_ns_ = 0;  // copies that only compression needs, since the last extent that was
-  // Compression, since it was asked whether a helper pays: bytes, what they took of the writer's time, and
-  // when.
-  uint32_t packed_ = 0;
-  int64_t packing_ns_ = 0, packing_since_ns_ = 0;
-  uint64_t memory_told_ = 0;  // bytes of memory that the gauge knows of
-  ArenaVector<IndexEntry> index_;
-  ArenaVector<InheritedRun> inherited_;
+  SlotWriter slots_;
+  SectionWriter sections_{slots_};
+  CompressionPlan plan_;
+  StoredExtents stored_;
+  ChunkWriter chunks_{slots_, sections_, plan_};
+  MemoryWriter memory_{slots_, chunks_, stored_, plan_};
   ReleaseBuffer release_ = nullptr;
   void* context_ = nullptr;
   bool open_ = false, has_meta_ = false, failed_ = false;
   Error error_;
-  uint32_t chunk_slot_ = 0;
-  HeldBuffers held_;
-  bool crew_holds_ = false;
-  ImageSealer sealer_;
-  std::byte* plain_ = nullptr;  // encryption: what is gathered, before it goes to the sealer
-  OpenExtent extent_ = {};
-  uint64_t offset_ = 0;  // in the file, of what is written next
-  uint64_t sections_ = 0, chunks_ = 0, memory_bytes_ = 0;
-  uint64_t repeated_bytes_ = 0;  // that need not be stored again
   ParentImage parent_ = {};
   ImageName name_;
-  FileTrailer trailer_ = {};
 };
 
 }  // namespace ckpt

@@ -16,6 +16,7 @@
 #include "image/format/io_error.h"
 #include "image/write/image_file.h"
 #include "image/write/kept_files.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

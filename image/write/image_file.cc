@@ -11,8 +11,10 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "base/sys.h"
 #include "image/format/io_error.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 
@@ -159,10 +161,12 @@ Result<void> ImageFile::publish(FileBackend& backend, uint64_t bytes, bool repla
   if (sys::failed(r)) return image_io_error("set the length of", path_, r);
   r = backend.sync(fd_.get());
   if (sys::failed(r)) return image_io_error("make durable (fsync)", path_, r);
+  points::at("commit.durable");
   r = replace ? sys::call(__NR_renameat, dir_fd_, temporary_, dir_fd_, name_)
               : rename_to_new(dir_fd_, temporary_, name_);
   if (sys::failed(r)) return image_io_error("rename the finished .tmp to", path_, r);
   temporary_[0] = '\0';
+  points::at("commit.renamed");
   r = backend.sync(dir_fd_);
   if (sys::failed(r)) {
     // Nobody may count on a name that the next power failure can take back. Where it replaced another,
@@ -171,6 +175,7 @@ Result<void> ImageFile::publish(FileBackend& backend, uint64_t bytes, bool repla
     return image_io_error("make durable (fsync of the directory)", path_, r);
   }
   fd_.reset();
+  points::at("commit.named");
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include "image/format/directory_scan.h"
 #include "image/format/image_name.h"
 #include "image/format/kept_names.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

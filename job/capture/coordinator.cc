@@ -13,9 +13,9 @@
 
 #include "base/clock.h"
 #include "base/control_protocol.h"
+#include "base/named_points.h"
 #include "image/format/image_probe.h"
 #include "job/capture/creation.h"
-#include "job/capture/named_points.h"
 #include "job/directory/job_directory.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
@@ -111,7 +111,8 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
   auto temporary = make_temporary(directory_, name_);
   if (!temporary.ok()) return temporary.error();
   temporary_ = std::move(*temporary);
-  fill_place(place, temporary_.get(), library.job.directory, name_.text, library.pid, *sequence);
+  fill_place(place, temporary_.get(), directory_name_, name_.text, library.pid, *sequence);
+  place.may_repeat = attempt < 3 && !over_hosts;  // else all hosts would have to
   place.by_fork = attempt >= 3;
   for (Member& m : members_) CKPT_TRY(ask(m));
   points::at("leader.asked");
@@ -160,7 +161,7 @@ Result<void> Coordinator::ask(Member& m) {
     case Preloaded::kAsleep: {
       // It may have executed another program between two of the questions.
       if (++m.looks < 3) return {};
-      if (is_listed(wish_.leave_out, look) || is_listed(library.job.leave_out, look)) {
+      if (is_listed(wish_.leave_out, look) || is_listed(library.settings.leave_out, look)) {
         m.state = Member::State::kLeftOut;
         return {};
       }
@@ -241,8 +242,9 @@ Result<void> Coordinator::accept_members() {
     if (told_ >= Step::kHold) join.flags |= kJoinHeld;
     if (place.by_fork) join.flags |= kJoinByFork;
     if (over_hosts) join.flags |= kJoinHosts;
+    if (place.may_repeat) join.flags |= kJoinMayRepeat;
     join.root = library.job.root;
-    std::memcpy(join.directory, library.job.directory, sizeof(join.directory));
+    *fmt::format_to_n(join.directory, sizeof(join.directory) - 1, "{}", directory_name_).out = '\0';
     std::memcpy(join.name, name_.text, sizeof(join.name));
     std::memcpy(join.temporary, name_.temporary, sizeof(join.temporary));
     if (sys::call(__NR_sendto, fd, &request, sizeof(request), MSG_NOSIGNAL, 0L, 0L) != sizeof(request) ||
@@ -546,8 +548,8 @@ Result<void> Coordinator::commit() {
     one.subreaper = facts.subreaper != 0;
     one.pdeath_signal = facts.pdeath_signal;
     const MemberImageName image = member_image_name(listed.look.pid);
-    const long fd =
-        sys::call(__NR_openat, temporary_.get(), image.text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L);
+    const long fd = sys::call(__NR_openat, temporary_.get(), image.text,
+                              O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
     const ScopedFd file(sys::failed(fd) ? -1 : static_cast<int>(fd));
     if (foreign_) sys::call(__NR_fchown, file.get(), sys::call(__NR_geteuid), sys::call(__NR_getegid));
     auto brief = probe_image(file.get(), image.text, key);
@@ -601,8 +603,8 @@ Result<void> Coordinator::commit() {
   points::at("leader.manifest");
   CKPT_TRY(commit_directory(directory_, temporary_.get(), name_));
   points::at("leader.renamed");
-  *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}/{}",
-                    static_cast<const char*>(library.job.directory), static_cast<const char*>(name_.text))
+  *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}/{}", directory_name_,
+                    static_cast<const char*>(name_.text))
        .out = '\0';
   if (key != nullptr) wipe(key, sizeof(*key));
   return {};

@@ -18,9 +18,9 @@ namespace ckpt::job {
 
 class Coordinator final : public Session {
  public:
-  // directory: of the job's checkpoints, open and locked.
-  Coordinator(int directory, const Wish& wish, Report& report)
-      : directory_(directory), wish_(wish), report_(report) {
+  // directory: of the job's checkpoints, open and locked; name: of it, valid as long as this is.
+  Coordinator(int directory, const char* name, const Wish& wish, Report& report)
+      : directory_(directory), directory_name_(name), wish_(wish), report_(report) {
     over_hosts = wish.over_hosts();
   }
   ~Coordinator();
@@ -82,6 +82,7 @@ class Coordinator final : public Session {
   Error name(const Member& m, ExitCode code, const char* what);
 
   const int directory_;
+  const char* const directory_name_;
   const Wish& wish_;
   Report& report_;
   uint32_t attempt_ = 0;

@@ -1,11 +1,14 @@
 #include "job/capture/creation.h"
 
+#include "base/fork_path.h"
+#include "libckpt_rt/core/child.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job::creation {
 
-constinit FutexWord held{0}, end_held{0};
+CKPT_FORK_DATA constinit FutexWord held{0};
+CKPT_FORK_DATA constinit FutexWord end_held{0};
 
 namespace {
 
@@ -16,7 +19,8 @@ void open_gate(FutexWord& word) {
 }  // namespace
 
 void wait_slowly(FutexWord& word) {
-  // A child that shares our memory, or that libc did not fork: not its business.
+  know_child();
+  // A child that shares our memory: not its business.
   if (library.pid != sys::getpid()) return;
   while (word.load(std::memory_order_acquire) != 0) futex_wait(word, 1);
 }

@@ -16,13 +16,12 @@
 
 namespace ckpt::job {
 
-inline constexpr const char *kJobVariable = "CKPT_JOB", *kLeaveOutVariable = "CKPT_LEAVE_OUT";
+inline constexpr const char* kJobVariable = "CKPT_JOB";
 
 struct Identity {
   uint8_t id[16] = {};
   int root = 0;               // pid of the first preloaded process; 0: not known, no jobs
   char directory[1200] = {};  // absolute: where checkpoints of the job go
-  char leave_out[512] = {};   // CKPT_LEAVE_OUT, as LeaveOutList of base/control_protocol.h
 };
 
 // What the variable says; nullptr if it is not set. False: it names no root and directory yet; then id is set

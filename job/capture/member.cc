@@ -3,9 +3,9 @@
 #include <fcntl.h>
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "job/capture/channel.h"
 #include "job/capture/creation.h"
-#include "job/capture/named_points.h"
 #include "job/capture/session.h"
 #include "job/capture/take.h"
 #include "job/directory/job_directory.h"
@@ -43,6 +43,7 @@ class MemberSession final : public Session {
     fill_place(place, temporary_.get(), request_.directory, request_.name, library.pid, request_.sequence);
     over_hosts = (request_.flags & kJoinHosts) != 0;
     place.by_fork = (request_.flags & kJoinByFork) != 0;
+    place.may_repeat = (request_.flags & kJoinMayRepeat) != 0;
     if ((request_.flags & kJoinHeld) != 0) hold();
     return {};
   }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 
+#include "image/write/image_directory.h"
 #include "job/format/job_name.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
@@ -17,12 +18,26 @@ namespace {
 
 Session* current = nullptr;  // the agent's
 int64_t stop_began_ns = 0;
+ExpectAlone* expects_alone = nullptr;  // the agent's
 
 }  // namespace
 
 Session* session() { return current; }
+void forget_session() { current = nullptr; }
 ScopedSession::ScopedSession(Session& s) { current = &s; }
 ScopedSession::~ScopedSession() { current = nullptr; }
+
+ExpectAlone::ExpectAlone() { expects_alone = this; }
+ExpectAlone::~ExpectAlone() { expects_alone = nullptr; }
+
+Result<void> ExpectAlone::check(bool has_children) {
+  if (expects_alone == nullptr || current != nullptr || !has_children) return {};
+  expects_alone->met_ = true;
+  return make_error(
+      ExitCode::kInternal, 0,
+      "a child process was made while the checkpoint of its parent began; it is taken again with "
+      "the child");
+}
 
 void fill_place(Place& place, int directory, const char* job_directory, const char* job_name, int pid,
                 uint64_t sequence) {
@@ -46,11 +61,22 @@ bool reserve_own(Arena& arena, size_t bytes) {
   return true;
 }
 
+Result<ScopedFd> open_job_directory(const char** name) {
+  *name = library.job.directory;
+  auto of_job = open_image_directory(library.job.directory);
+  if (of_job.ok() || of_job.error().code != ExitCode::kPermission) return of_job;
+  auto own = open_own_directory();
+  if (!own.ok()) return of_job;
+  *name = library.directory;
+  return own;
+}
+
 Result<ScopedFd> open_log_directory() {
   if (current == nullptr) return open_own_directory();
   const long fd =
       sys::call(__NR_openat, AT_FDCWD, library.job.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
-  return ScopedFd(sys::failed(fd) ? -1 : static_cast<int>(fd));
+  if (!sys::failed(fd)) return ScopedFd(static_cast<int>(fd));
+  return open_own_directory();
 }
 
 Result<void> prepared() { return current == nullptr ? Result<void>() : current->prepared(); }

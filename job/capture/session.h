@@ -26,6 +26,7 @@ struct Place {
   char name[24] = {};       // of the image in it
   char path[1400] = {};     // of the image when the checkpoint is complete
   char as_parent[96] = {};  // the image seen from a later checkpoint's directory
+  bool may_repeat = false;  // what is there for a moment only had better be waited for
   bool by_fork = false;     // mode fork, whatever is set
 };
 
@@ -56,6 +57,9 @@ class Session {
   ~Session() = default;
 };
 
+// Restarted processes, forked children, going back: memory may name a session whose agent is not there.
+void forget_session();
+
 // For the arenas of a session; to be named in own_memory.
 bool reserve_own(Arena& arena, size_t bytes);
 
@@ -70,6 +74,22 @@ class ScopedSession {
   ScopedSession& operator=(const ScopedSession&) = delete;
 };
 
+// A checkpoint of one process that was found alone in its job. Where it has children all the same when it
+// stands, they were made meanwhile: the checkpoint fails, and the job is taken with them.
+class ExpectAlone {
+ public:
+  ExpectAlone();
+  ~ExpectAlone();
+  ExpectAlone(const ExpectAlone&) = delete;
+  ExpectAlone& operator=(const ExpectAlone&) = delete;
+  bool was_not() const { return met_; }
+  // Threads standing; has_children: of the process, living or ended.
+  static Result<void> check(bool has_children);
+
+ private:
+  bool met_ = false;
+};
+
 // The hooks of a checkpoint run.
 Result<void> prepared();
 Result<void> standing(int64_t began_ns);
@@ -79,6 +99,9 @@ Result<void> sampled(const DescriptorCapture& descriptors);
 Result<void> written(const CheckpointCost& cost);
 inline const Place* place() { return session() == nullptr ? nullptr : &session()->place; }
 std::span<const AddrRange> own_memory();
+// The job's directory, or, where this user may not write into it, the program's own (own_directory.h), which
+// may have been handed over. *name: that of the one that is opened, valid until the next is.
+Result<ScopedFd> open_job_directory(const char** name);
 // Where the log of a checkpoint is: the job's directory, which a member of another user cannot open, or the
 // program's.
 Result<ScopedFd> open_log_directory();

@@ -32,6 +32,32 @@ Result<void> lock(int directory) {
   return {};
 }
 
+Result<CheckpointCost> take_alone(bool& had_company) {
+  const ExpectAlone alone;
+  auto result = take_checkpoint();
+  had_company = alone.was_not();
+  return result;
+}
+
+Result<void> refuse_hidden_root(const ArenaVector<Listed>& members) {
+  const int root = hidden_root(library.job, library.pid, members);
+  if (root == 0) return {};
+  return make_error(
+      ExitCode::kPermission, 0,
+      "it belongs to a job of another user's: ask its first process, {}, as that user or as root, or "
+      "take one process with --only",
+      root);
+}
+
+// Of a directory that cannot be opened that may be the reason.
+Result<void> refuse_hidden_root() {
+  Arena arena;
+  if (!reserve_own(arena, 16 << 20)) return {};
+  ArenaVector<Listed> members(arena);
+  if (!list_members(library.job, library.pid, arena, members)) return {};
+  return refuse_hidden_root(members);
+}
+
 }  // namespace
 
 Result<CheckpointCost> take(const Wish& wish, Report& report) {
@@ -39,10 +65,18 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
   const bool hosts = wish.over_hosts();
   if (hosts && library.job.root == 0)
     return make_error(ExitCode::kUnsupported, 0, "it is in no job; start it with ckpt run --hosts");
-  if (!hosts && (wish.only || library.job.root == 0 || is_alone(library.job, library.pid)))
-    return take_checkpoint();
-  auto directory = open_image_directory(library.job.directory);
-  if (!directory.ok()) return directory.error();
+  if (!hosts && (wish.only || library.job.root == 0)) return take_checkpoint();
+  bool had_company = false;
+  if (!hosts && is_alone(library.job, library.pid)) {
+    auto result = take_alone(had_company);
+    if (!had_company) return result;
+  }
+  const char* directory_name = nullptr;
+  auto directory = open_job_directory(&directory_name);
+  if (!directory.ok()) {
+    CKPT_TRY(refuse_hidden_root());
+    return directory.error();
+  }
   CKPT_TRY(lock(directory->get()));
   if (const uint32_t removed = remove_dead_jobs(directory->get()); removed != 0)
     log_format(directory->get(), "removed {} unfinished checkpoints of jobs", removed);
@@ -53,14 +87,13 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
     ArenaVector<Listed> members(arena);
     if (!list_members(library.job, library.pid, arena, members))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory to list a job");
-    if (const int root = hidden_root(library.job, library.pid, members); root != 0) {
-      return make_error(
-          ExitCode::kPermission, 0,
-          "it belongs to a job of another user's: ask its first process, {}, as that user or as root, or "
-          "take one process with --only",
-          root);
+    CKPT_TRY(refuse_hidden_root(members));
+    // With company that was gone again it is led as a job: so nobody is made meanwhile.
+    if (members.size() <= 1 && !had_company && !hosts) {
+      auto result = take_alone(had_company);
+      if (!had_company || attempt == kAttempts) return result;
+      continue;
     }
-    if (members.size() <= 1 && !hosts) return take_checkpoint();
     if (library.settings.to[0] != '\0') {
       const auto living =
           std::count_if(members.begin(), members.end(), [](const Listed& m) { return !m.look.ended(); });
@@ -73,7 +106,7 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
     Result<CheckpointCost> result = Error{};
     bool again = false;
     {
-      Coordinator coordinator(directory->get(), wish, report);
+      Coordinator coordinator(directory->get(), directory_name, wish, report);
       coordinator.own_memory[1] = arena.range();
       if (Result<void> begun = coordinator.begin(hosts ? wish.part.attempt : attempt, members.span());
           !begun.ok()) {

@@ -26,6 +26,12 @@ ScopedFd open_directory(int at, const char* name) {
   return ScopedFd(sys::failed(fd) ? -1 : static_cast<int>(fd));
 }
 
+// O_NONBLOCK: what lies there under an image's name may be a FIFO.
+ScopedFd open_image(int directory, const char* name) {
+  const long fd = sys::call(__NR_openat, directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
+  return ScopedFd(sys::failed(fd) ? -1 : static_cast<int>(fd));
+}
+
 struct Checkpoint {
   uint64_t sequence;
   bool stays;
@@ -43,17 +49,19 @@ bool is_of_job(int directory, const char* job_digits) {
                       std::string_view::npos;
 }
 
-// The sequences of other checkpoints whose images those of this one are increments to.
+// The sequences of other checkpoints whose images those of this one are increments to. False: some image does
+// not say it: it is damaged, or encrypted and `key` is not its key.
 template <typename Visit>
-void each_parent(int directory, const ImageKey* key, Visit visit) {
-  scan_directory(directory, [&](std::string_view name) {
+bool each_parent(int directory, const ImageKey* key, Visit visit) {
+  bool all = true;
+  const long r = scan_directory(directory, [&](std::string_view name) {
     if (!name.ends_with(".ckpt")) return;
-    const long fd = sys::call(__NR_openat, directory, name.data(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L);
-    if (sys::failed(fd)) return;
-    const ScopedFd file(static_cast<int>(fd));
+    const ScopedFd file = open_image(directory, name.data());
     auto brief = probe_image(file.get(), name.data(), key);
+    all = all && brief.ok();
     if (brief.ok() && brief->parent.sequence != 0) visit(brief->parent.sequence);
   });
+  return all && !sys::failed(r);
 }
 
 // hold_image() of image_directory.h: a restart reads it, or whoever makes an increment to it.
@@ -61,10 +69,9 @@ bool is_held(int directory) {
   bool held = false;
   scan_directory(directory, [&](std::string_view name) {
     if (held || !name.ends_with(".ckpt")) return;
-    const long fd = sys::call(__NR_openat, directory, name.data(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0L);
-    if (sys::failed(fd)) return;
-    const ScopedFd file(static_cast<int>(fd));
-    held = sys::call(__NR_flock, fd, static_cast<long>(LOCK_EX | LOCK_NB)) == -EWOULDBLOCK;
+    const ScopedFd file = open_image(directory, name.data());
+    held = file.valid() &&
+           sys::call(__NR_flock, file.get(), static_cast<long>(LOCK_EX | LOCK_NB)) == -EWOULDBLOCK;
   });
   return held;
 }
@@ -121,7 +128,17 @@ void remove_job_directory(int directory, const char* name) {
     // The manifest first: what is half removed is no checkpoint.
     sys::call(__NR_unlinkat, inside.get(), kManifestName, 0L);
     scan_directory(inside.get(), [&](std::string_view entry) {
-      if (entry != "." && entry != "..") sys::call(__NR_unlinkat, inside.get(), entry.data(), 0L);
+      if (entry == "." || entry == "..") return;
+      if (sys::call(__NR_unlinkat, inside.get(), entry.data(), 0L) != -EISDIR) return;
+      {
+        // Files that are kept beside the images.
+        const ScopedFd kept = open_directory(inside.get(), entry.data());
+        if (!kept.valid()) return;
+        scan_directory(kept.get(), [&](std::string_view file) {
+          if (file != "." && file != "..") sys::call(__NR_unlinkat, kept.get(), file.data(), 0L);
+        });
+      }
+      sys::call(__NR_unlinkat, inside.get(), entry.data(), static_cast<long>(AT_REMOVEDIR));
     });
   }
   sys::call(__NR_unlinkat, directory, name, static_cast<long>(AT_REMOVEDIR));
@@ -168,14 +185,15 @@ Result<PrunedJobs> prune_jobs(int directory, const uint8_t job[16], uint32_t kee
   std::sort(list.begin(), list.end(),
             [](const Checkpoint& a, const Checkpoint& b) { return a.sequence < b.sequence; });
   // From the newest down: whoever stays keeps its parents, which are older.
+  bool sure = true;  // which parents what stays has
   for (size_t i = list.size(); i-- > 0;) {
     Checkpoint& one = list[i];
     const ScopedFd inside = open_directory(directory, one.name);
     if (!inside.valid()) continue;
-    one.stays = one.stays || keep == 0 || list.size() - i <= keep || is_held(inside.get());
+    one.stays = one.stays || !sure || keep == 0 || list.size() - i <= keep || is_held(inside.get());
     if (!one.stays) continue;
     ++pruned.kept;
-    each_parent(inside.get(), key, [&](uint64_t sequence) {
+    sure &= each_parent(inside.get(), key, [&](uint64_t sequence) {
       for (Checkpoint& other : list) other.stays = other.stays || other.sequence == sequence;
     });
   }

@@ -35,7 +35,8 @@ struct PrunedJobs {
   uint32_t removed = 0, kept = 0;
 };
 // Of the complete checkpoints of this job the newest `keep` stay (0: all), those whose images theirs are
-// increments to, and those that somebody reads.
+// increments to, and those that somebody reads. Where an image that stays cannot be read without another key,
+// or is damaged, all older ones stay.
 Result<PrunedJobs> prune_jobs(int directory, const uint8_t job[16], uint32_t keep, const ImageKey* key);
 
 }  // namespace ckpt::job

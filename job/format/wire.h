@@ -49,9 +49,10 @@ struct MessageHead {
 inline constexpr uint32_t kMostMessageBytes = 64 << 20;
 
 enum JoinFlag : uint32_t {
-  kJoinHeld = 1u << 0,    // came late: creation is held at once
-  kJoinByFork = 1u << 1,  // others have failed twice: mode fork
-  kJoinHosts = 1u << 2,   // other hosts take part
+  kJoinHeld = 1u << 0,       // came late: creation is held at once
+  kJoinByFork = 1u << 1,     // others have failed twice: mode fork
+  kJoinMayRepeat = 1u << 2,  // another attempt will be made if this one fails
+  kJoinHosts = 1u << 3,      // other hosts take part
 };
 
 struct JoinRequest {

@@ -3,10 +3,13 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstddef>
 
 #include "libckpt_rt/back/back_run.h"
@@ -16,9 +19,74 @@ namespace ckpt {
 
 namespace {
 constexpr uint32_t kAtOnce = 64;  // descriptors in one message
+
+// It gets the size that it had. The kernel makes none smaller than what it holds.
+long set_pipe_size(const BackDescriptorOp& op) {
+  const long now = sys::call(__NR_fcntl, op.fd, F_GETPIPE_SZ, 0L);
+  if (op.b == 0 || now == op.b) return 0;
+  const long r = sys::call(__NR_fcntl, op.fd, F_SETPIPE_SZ, op.b);
+  return sys::failed(r) ? r : 0;
+}
+}  // namespace
+
+// The program may have lowered its limit since. What cannot be raised again must be known before there is no
+// way back.
+Result<void> BackRun::check_descriptor_limit() {
+  for (const BackDescriptorOp& op : list<BackDescriptorOp>(head_.descriptors, head_.descriptor_count)) {
+    const auto kind = static_cast<BackDescriptor>(op.kind);
+    if (kind == BackDescriptor::kDup || kind == BackDescriptor::kPlace)
+      most_descriptors_ = std::max(most_descriptors_, static_cast<uint64_t>(op.fd) + 1);
+  }
+  rlimit64 now{};
+  if (sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, 0L, &now) != 0 || most_descriptors_ <= now.rlim_max)
+    return {};
+  const rlimit64 more{now.rlim_cur, most_descriptors_};
+  const long r = sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, &more, 0L);
+  if (r == 0) sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, &now, 0L);
+  if (r == 0) return {};
+  return make_error(
+      ExitCode::kUnavailable, static_cast<int>(r),
+      "its limit on descriptors (ulimit -Hn) is {} now, and descriptor {} was in use; the program "
+      "goes on as it was",
+      now.rlim_max, most_descriptors_ - 1);
+}
+
+// Until restore_rest() sets what it was.
+void BackRun::raise_descriptor_limit() {
+  rlimit64 now{};
+  if (sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, 0L, &now) != 0) return;
+  const uint64_t hard = std::max(now.rlim_max, most_descriptors_);
+  const rlimit64 more{std::max(now.rlim_cur, most_descriptors_), hard};
+  sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, &more, 0L);
+}
+
+// A pipe that was larger becomes so again now, for that may be refused. (A larger one is no other for the
+// program.)
+void BackRun::enlarge_pipes_on_thread(void* self) {
+  auto& run = *static_cast<BackRun*>(self);
+  for (const BackDescriptorOp& op :
+       run.list<BackDescriptorOp>(run.head_.descriptors, run.head_.descriptor_count)) {
+    if (static_cast<BackDescriptor>(op.kind) != BackDescriptor::kPipe) continue;
+    // The number may be another's still: then it is one that is made, which nobody has made smaller.
+    const long now = sys::call(__NR_fcntl, op.fd, F_GETPIPE_SZ, 0L);
+    if (sys::failed(now) || now >= op.b) continue;
+    const long r = set_pipe_size(op);
+    if (r == 0) continue;
+    run.descriptor_error_ = r;
+    run.descriptor_at_ = static_cast<uint64_t>(op.fd);
+    return;
+  }
 }
 
 Result<void> BackRun::receive_descriptors() {
+  threads_.run_on(*threads_.executor(), &enlarge_pipes_on_thread, this);
+  if (descriptor_error_ != 0) {
+    return make_error(
+        ExitCode::kUnavailable, static_cast<int>(descriptor_error_),
+        "pipe {} was larger and cannot be made so again ({}): see /proc/sys/fs/pipe-max-size; the "
+        "program goes on as it was",
+        descriptor_at_, errno_name(static_cast<int>(descriptor_error_)));
+  }
   if (head_.received == 0) return {};
   received_ = static_cast<int*>(arena_.allocate(head_.received * sizeof(int)));
   if (received_ == nullptr)
@@ -43,7 +111,18 @@ void BackRun::receive_on_thread(void* self) {
     auto end = fmt::format_to_n(address.sun_path + 1, sizeof(address.sun_path) - 1, "ckpt_back.{:016x}",
                                 run.head_.cookie);
     const size_t length = offsetof(sockaddr_un, sun_path) + 1 + end.size;
+    // An asker that is stopped: the threads are not to stand for ever.
+    const timeval patience{120, 0};
+    sys::call(__NR_setsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     if (long r = sys::call(__NR_connect, fd, &address, length); r != 0) return r;
+    // Whoever takes the name of an asker that has died.
+    struct {
+      int32_t pid;
+      uint32_t uid, gid;
+    } peer{};
+    socklen_t size = sizeof(peer);
+    if (long r = sys::call(__NR_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &size); r != 0) return r;
+    if (peer.uid != 0 && peer.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) return -EPERM;
     while (got < run.head_.received) {
       char byte = 0;
       iovec part{&byte, 1};
@@ -59,26 +138,46 @@ void BackRun::receive_on_thread(void* self) {
       const cmsghdr* c = CMSG_FIRSTHDR(&message);
       if (c == nullptr || c->cmsg_type != SCM_RIGHTS) return -EMFILE;
       const auto count = static_cast<uint32_t>((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-      for (uint32_t i = 0; i < count && got < run.head_.received; ++i) {
+      long error = 0;
+      for (uint32_t i = 0; i < count; ++i) {
         int low;
         std::memcpy(&low, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
         // Out of the way of the numbers that are to be filled.
         const long high =
-            sys::call(__NR_fcntl, low, static_cast<long>(F_DUPFD_CLOEXEC), long{run.head_.first_free});
+            error != 0 || got == run.head_.received
+                ? -EMFILE
+                : sys::call(__NR_fcntl, low, static_cast<long>(F_DUPFD_CLOEXEC), long{run.head_.first_free});
         sys::call(__NR_close, low);
-        if (sys::failed(high)) return high;
+        if (sys::failed(high)) {
+          error = error != 0 ? error : high;
+          continue;
+        }
         run.received_[got++] = static_cast<int>(high);
       }
+      if (error != 0) return error;
     }
     return 0;
   };
   run.descriptor_error_ = receive_all();
+  run.received_count_ = got;
   if (!sys::failed(fd)) sys::call(__NR_close, fd);
-  for (uint32_t i = 0; run.descriptor_error_ != 0 && i < got; ++i) sys::call(__NR_close, run.received_[i]);
+}
+
+// Nothing comes of it: they are not to stay in the program.
+void BackRun::close_received() {
+  if (received_count_ == 0) return;
+  threads_.run_on(
+      *threads_.executor(),
+      [](void* self) {
+        auto& run = *static_cast<BackRun*>(self);
+        for (uint32_t i = 0; i < run.received_count_; ++i) sys::call(__NR_close, run.received_[i]);
+      },
+      this);
 }
 
 void BackRun::change_descriptors() {
   descriptor_error_ = 0;
+  raise_descriptor_limit();
   threads_.run_on(*threads_.executor(), &change_on_thread, this);
   if (descriptor_error_ != 0) die("changing a descriptor", descriptor_error_, descriptor_at_);
 }
@@ -147,10 +246,15 @@ bool BackRun::change_descriptor(const BackDescriptorOp& op) {
             static_cast<size_t>(waiting) < sizeof(scratch) ? static_cast<size_t>(waiting) : sizeof(scratch);
         if (sys::call(__NR_read, op.a, scratch, part) <= 0) break;
       }
+      set_pipe_size(op);
+      // What does not fit is an error: nobody would ever read, for all threads are parked.
+      const long status = sys::call(__NR_fcntl, op.fd, F_GETFL, 0L);
+      sys::call(__NR_fcntl, op.fd, F_SETFL, status | O_NONBLOCK);
       for (uint64_t done = 0; done < op.bytes && r >= 0;) {
         r = sys::call(__NR_write, op.fd, data + done, op.bytes - done);
         if (r > 0) done += static_cast<uint64_t>(r);
       }
+      sys::call(__NR_fcntl, op.fd, F_SETFL, status);
       if (r > 0) r = 0;
       break;
     }

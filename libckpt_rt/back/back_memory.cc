@@ -2,8 +2,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 
+#include <algorithm>
+
+#include "base/raii_fd.h"
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -19,6 +23,27 @@ void BackRun::change_memory(bool late) {
   for (const BackMemoryOp& op : list<BackMemoryOp>(head_.memory, head_.memory_count)) {
     if ((op.late != 0) == late) change_one(op);
   }
+}
+
+// What will be mapped again can be opened by the program, with the rights that it has now, and is the file
+// that the asker has looked at.
+Result<void> BackRun::check_files() {
+  for (const BackMemoryOp& op : list<BackMemoryOp>(head_.memory, head_.memory_count)) {
+    if (op.kind != static_cast<uint32_t>(BackMemory::kMap) || op.path == 0) continue;
+    const char* path = reinterpret_cast<const char*>(plan_ + op.path);
+    const ScopedFd file(
+        static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, op.open_flags | O_CLOEXEC, 0L)));
+    struct stat st {};
+    long r = file.valid() ? sys::call(__NR_fstat, file.get(), &st) : file.get();
+    if (r == 0 && op.inode != 0 && (st.st_ino != op.inode || st.st_dev != op.device)) r = -ESTALE;
+    if (r == 0) continue;
+    return make_error(
+        ExitCode::kFileChanged, static_cast<int>(r),
+        "{} was mapped and is not any more; the program cannot open it again ({}); it goes on as it "
+        "was",
+        path, errno_name(static_cast<int>(r)));
+  }
+  return {};
 }
 
 void BackRun::change_one(const BackMemoryOp& op) {
@@ -56,13 +81,35 @@ void BackRun::change_one(const BackMemoryOp& op) {
       return;
     case BackMemory::kZero:
       r = sys::call(__NR_madvise, op.start, op.length, MADV_REMOVE);
-      if (sys::failed(r)) die("madvise(MADV_REMOVE)", r, op.start);
+      if (sys::failed(r) && unwritable_end(op.start) == 0) die("madvise(MADV_REMOVE)", r, op.start);
+      return;
+    case BackMemory::kWritable:
+      r = sys::call(__NR_mprotect, op.start, op.length, op.prot | PROT_READ | PROT_WRITE);
+      if (sys::failed(r) && !unwritable_.push_back({Addr{op.start}, Addr{op.start + op.length}}))
+        die("mprotect", r, op.start);
       return;
     case BackMemory::kAdvise:
       sys::call(__NR_madvise, op.start, op.length, long{op.prot});
       return;
   }
   die("an unknown order", -EINVAL, op.start);
+}
+
+// 0: it may be written.
+uint64_t BackRun::unwritable_end(uint64_t address) const {
+  for (const AddrRange& r : unwritable_) {
+    if (r.start.value <= address && address < r.end.value) return r.end.value;
+  }
+  return 0;
+}
+
+// What was made writable for the fills.
+void BackRun::protect_again() {
+  for (const BackMemoryOp& op : list<BackMemoryOp>(head_.memory, head_.memory_count)) {
+    if (op.kind != static_cast<uint32_t>(BackMemory::kWritable)) continue;
+    const long r = sys::call(__NR_mprotect, op.start, op.length, op.prot);
+    if (sys::failed(r)) die("mprotect", r, op.start);
+  }
 }
 
 // By the kernel: where memory cannot be written a thread would get a signal. What is read-only, or
@@ -76,6 +123,10 @@ void BackRun::put(uint64_t address, const std::byte* from, uint64_t bytes) {
   }
   for (uint64_t done = 0; done < bytes;) {
     const long n = sys::call(__NR_pwrite64, memory_fd_, from + done, bytes - done, address + done);
+    if (const uint64_t end = n <= 0 ? unwritable_end(address + done) : 0; end != 0) {
+      done = std::min(bytes, end - address);
+      continue;
+    }
     if (n <= 0) die("writing memory", n, address + done);
     done += static_cast<uint64_t>(n);
   }

@@ -13,6 +13,7 @@
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -45,7 +46,10 @@ long receive(int socket, void* to, size_t bytes) {
 }  // namespace
 
 BackRun::~BackRun() {
-  if (parked_ && !committed_) threads_.unpark();
+  if (parked_ && !committed_) {
+    close_received();
+    threads_.unpark();
+  }
   if (stopped_) stop_state.world.release();
   if (watch_ != nullptr && !committed_) {
     watch_->look_up_in(nullptr);
@@ -117,10 +121,10 @@ Result<void> BackRun::take_order() {
 
 void BackRun::own_ranges() {
   own_ = ArenaVector<AddrRange>(arena_);
+  unwritable_ = ArenaVector<AddrRange>(arena_);
   const Addr window = Addr::of(window_);
-  for (AddrRange r :
-       {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(),
-        arena_.range(), AddrRange{window, window + window_bytes_}, guard::own_range()}) {
+  for (AddrRange r : {own_page::range(), arena_.range(), AddrRange{window, window + window_bytes_},
+                      guard::own_range(), library.job_sign}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
   const size_t mine = own_.size();
@@ -138,7 +142,7 @@ Result<void> BackRun::prepare() {
   // A watch knows what was written since the image that it builds on, and nothing of others.
   if (Watch::is_kept()) {
     watch_ = Watch::take();
-    if (watch_->parent.sequence != order_.sequence) {
+    if (watch_->parent.sequence != order_.sequence || watch_->parent.state != order_.state) {
       watch_->end();
       watch_ = nullptr;
     }
@@ -229,7 +233,9 @@ Result<BackCost> BackRun::run() {
   CKPT_TRY(hear_plan());
   ends(kPlan);
   CKPT_TRY(make_threads());
+  CKPT_TRY(check_descriptor_limit());
   CKPT_TRY(receive_descriptors());
+  CKPT_TRY(check_files());
   ends(kParked);
   CKPT_TRY(commit());
   ends(kCommitted);
@@ -241,6 +247,7 @@ Result<BackCost> BackRun::run() {
   cost_.ended = static_cast<uint32_t>(before - threads_.threads().size());
   change_memory(false);
   fill_all();
+  protect_again();
   ends(kMemory);
   put_library_back();
   change_descriptors();

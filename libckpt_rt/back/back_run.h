@@ -36,7 +36,8 @@ struct BackCost {
 
 class BackRun {
  public:
-  explicit BackRun(int socket) : socket_(socket), map_before_(arena_), map_(arena_) {}
+  explicit BackRun(int socket)
+      : socket_(socket), own_(arena_), unwritable_(arena_), map_before_(arena_), map_(arena_) {}
   ~BackRun();
   BackRun(const BackRun&) = delete;
   BackRun& operator=(const BackRun&) = delete;
@@ -57,16 +58,24 @@ class BackRun {
   Result<void> hear_plan();
   Result<void> make_threads();
   Result<void> commit();
-  // back_memory.cc: after commit a failure is the end of the program.
+  // back_memory.cc
+  Result<void> check_files();
+  // After commit a failure is the end of the program.
   void change_memory(bool late);
   void change_one(const BackMemoryOp& op);
   void fill(std::span<const BackFill> fills, bool late);
   void put(uint64_t address, const std::byte* from, uint64_t bytes);
   void fill_all();
+  void protect_again();
+  uint64_t unwritable_end(uint64_t address) const;
   void put_library_back();
   // back_descriptors.cc
+  Result<void> check_descriptor_limit();
+  void raise_descriptor_limit();
   Result<void> receive_descriptors();
+  void close_received();
   void change_descriptors();
+  static void enlarge_pipes_on_thread(void* self);
   static void receive_on_thread(void* self);
   static void change_on_thread(void* self);
   bool change_descriptor(const BackDescriptorOp& op);
@@ -85,7 +94,7 @@ class BackRun {
   const int socket_;
   bool stopped_ = false, parked_ = false, committed_ = false, answered_ = false;
   Arena arena_;
-  ArenaVector<AddrRange> own_;
+  ArenaVector<AddrRange> own_, unwritable_;  // unwritable_: shared memory that stays as it is
   MemoryMap map_before_, map_;
   BackOrder order_{};
   Watch* watch_ = nullptr;
@@ -97,8 +106,10 @@ class BackRun {
   ParkedThreads threads_;
   KeptState* kept_ = nullptr;
   AddrRange late_{};
-  int* received_ = nullptr;
+  int* received_ = nullptr;  // in the program's table
+  uint32_t received_count_ = 0;
   long descriptor_error_ = 0;
+  uint64_t most_descriptors_ = 0;  // the limit that the numbers to be filled need
   uint64_t descriptor_at_ = 0;
   char directory_[1200] = {};
   int64_t began_ns_ = 0;

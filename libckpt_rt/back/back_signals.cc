@@ -27,16 +27,21 @@ void take_all_pending(void* except) {
 void delete_timers() {
   char text[32 << 10];
   ProcessTexts texts;
-  const long n = texts.read(ProcessTexts::kTimers, 0, false, text, sizeof(text));
-  std::string_view rest(text, n > 0 ? static_cast<size_t>(n) : 0);
-  for (size_t at; (at = rest.find("ID: ")) != rest.npos;) {
-    rest.remove_prefix(at + 4);
-    int id = 0;
-    while (!rest.empty() && rest[0] >= '0' && rest[0] <= '9') {
-      id = id * 10 + (rest[0] - '0');
-      rest.remove_prefix(1);
+  // More than the text has room for: then once more.
+  for (bool some = true; some;) {
+    some = false;
+    const long n = texts.read(ProcessTexts::kTimers, 0, false, text, sizeof(text));
+    std::string_view rest(text, n > 0 ? static_cast<size_t>(n) : 0);
+    for (size_t at; (at = rest.find("ID: ")) != rest.npos;) {
+      rest.remove_prefix(at + 4);
+      int id = 0;
+      while (!rest.empty() && rest[0] >= '0' && rest[0] <= '9') {
+        id = id * 10 + (rest[0] - '0');
+        rest.remove_prefix(1);
+      }
+      // A number that was cut off is another's, or nobody's.
+      some |= sys::call(__NR_timer_delete, id) == 0;
     }
-    sys::call(__NR_timer_delete, id);
   }
   const itimerval none{};
   for (int which = 0; which < 3; ++which) sys::call(__NR_setitimer, which, &none, 0L);

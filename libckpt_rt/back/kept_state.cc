@@ -2,9 +2,13 @@
 
 #include <algorithm>
 
+#include "job/capture/creation.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/loading.h"
+#include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
@@ -20,6 +24,7 @@ RawThread* const kThreads[] = {&library.agent, &library.fault_handler, &library.
 void KeptState::keep() {
   for (size_t i = 0; i < std::size(kThreads); ++i)
     std::memcpy(static_cast<void*>(&threads_[i]), kThreads[i], sizeof(RawThread));
+  own_page_ = own_page::place();
   statistics_ = statistics::read();
   std::memcpy(static_cast<void*>(&compression_), &library.compression, sizeof(compression_));
   settings_ = library.settings;
@@ -29,12 +34,14 @@ void KeptState::keep() {
   memory_registered_ = hooks::memory_registered.load(std::memory_order_relaxed);
   monotonic_shift_ns_ = library.monotonic_shift_ns;
   last_streamed_ = library.last_streamed;
+  job_sign_ = library.job_sign;
   has_forked_ = hooks::has_forked.load(std::memory_order_relaxed);
 }
 
 void KeptState::put_in(Watch* watch) {
   for (size_t i = 0; i < std::size(kThreads); ++i)
     std::memcpy(static_cast<void*>(kThreads[i]), &threads_[i], sizeof(RawThread));
+  own_page::set_place(own_page_);
   statistics::reset_after_restart();
   statistics::put_back(statistics_);
   std::memcpy(static_cast<void*>(&library.compression), &compression_, sizeof(compression_));
@@ -46,6 +53,11 @@ void KeptState::put_in(Watch* watch) {
   if (has_forked_) hooks::has_forked.store(true, std::memory_order_relaxed);
   agent::return_kept(agent_, library.generation);
 
+  library.job_sign = job_sign_;
+  job::creation::reset();
+  job::forget_session();
+  own_directory::forget();
+  own_files::forget();
   loading::begin(0);
   stop_state.world.reset_after_restart();
   release_guard::reset_after_restart();

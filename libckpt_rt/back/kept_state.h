@@ -8,6 +8,7 @@
 #pragma once
 
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/protect/watch.h"
@@ -23,11 +24,12 @@ class KeptState {
 
  private:
   RawThread threads_[4];
+  own_page::Place own_page_;
   Statistics statistics_;
   CompressionKnowledge compression_;
   Settings settings_;
   agent::Kept agent_;
-  AddrRange guard_;
+  AddrRange guard_, job_sign_;
   uint32_t generation_, memory_registered_;
   int64_t monotonic_shift_ns_;
   uint64_t last_streamed_;

@@ -329,6 +329,7 @@ Result<void> MemoryMap::read(std::span<const AddrRange> own) {
 Result<void> MemoryMap::take_text(std::string_view text, std::span<const AddrRange> own) {
   mappings_.clear();
   vdso = vvar = {};
+  expect(static_cast<size_t>(std::count(text.begin(), text.end(), '\n')));
   size_t whole;
   CKPT_TRY(for_each_line(text, &whole, [&](std::string_view line) { return add_line(line, own); }));
   return find_shared_twice();

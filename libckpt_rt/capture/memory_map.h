@@ -50,6 +50,10 @@ class MemoryMap {
  public:
   explicit MemoryMap(Arena& arena) : arena_(&arena), mappings_(arena) {}
 
+  // About as many as there are: a list that has room from the beginning leaves no smaller ones behind.
+  void expect(size_t mappings) {
+    [[maybe_unused]] const bool room = mappings_.reserve(mappings + mappings / 16 + 64);  // else it grows
+  }
   // own: ranges that belong to the library and are neither saved nor rebuilt.
   Result<void> read(std::span<const AddrRange> own);
   // The same in two steps, of which the second, in the stop, is short: it takes apart only those lines of the

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "copier/segment_size.h"
+#include "image/format/kept_names.h"
 #include "image/write/kept_files.h"
 #include "job/capture/session.h"
 #include "libckpt_rt/capture/memory_advice.h"
@@ -13,6 +15,7 @@
 #include "libckpt_rt/checkpoint/stages/page_list.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -53,14 +56,23 @@ void choose_increments(Attempt& attempt, const BackEnd& back_end) {
 // A filter may kill whoever makes a call that the program does not make.
 bool keeps_files() {
   const Settings& s = library.settings;
-  return s.to[0] == '\0' && s.files != KeptFiles::kNone && job::session() == nullptr && !is_filtered();
+  return s.to[0] == '\0' && s.files != KeptFiles::kNone && !is_filtered();
+}
+
+// Of a job's checkpoint all in one place, in its directory: members have many files together.
+int place_of_kept_files(const Attempt& attempt) {
+  return job::place() != nullptr ? job::place()->directory : attempt.space.log();
+}
+
+void keep_files_of(Attempt& attempt) {
+  keep_files(attempt.space.arena(), place_of_kept_files(attempt),
+             job::place() != nullptr ? kJobKeptFiles : attempt.cost.image, library.settings.files,
+             attempt.space.log());
 }
 
 void own_ranges(Attempt& attempt, BackEnd& back_end) {
   Workspace& space = attempt.space;
-  for (AddrRange r :
-       {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(),
-        space.arena().range(), attempt.image.memory(), guard::own_range()}) {
+  for (AddrRange r : {own_page::range(), space.arena().range(), attempt.image.memory(), guard::own_range()}) {
     if (!space.own(r)) return;
   }
   if (!space.own(library.job_sign)) return;
@@ -96,34 +108,44 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
 
   CKPT_TRY(attempt.image.choose_name(space, attempt.watch.parent, attempt.cost));
   CKPT_TRY(back_end.open_image());
+  points::at("prepare.image");
   if (keeps_files()) {
-    remove_orphaned_kept_files(space.log());
-    keep_files(space.arena(), space.log(), attempt.cost.image, library.settings.files);
-    capture.descriptors.set_kept_files(space.log());
+    if (job::session() == nullptr) remove_orphaned_kept_files(space.log());
+    keep_files_of(attempt);
+    capture.descriptors.set_kept_files(place_of_kept_files(attempt));
   }
   CKPT_TRY(capture.still_memory.open());
   if (job::session() != nullptr) capture.descriptors.expect_partners();
   CKPT_TRY(capture.descriptors.prepare(space.arena(), library.pid));
   CKPT_TRY(back_end.open(room));
+  points::at("prepare.open");
   CKPT_TRY(capture.pages.open(space.arena(), attempt.watch.pagemap()));
   say_what_is_not_used(attempt, back_end);
   choose_increments(attempt, back_end);
   own_ranges(attempt, back_end);
+  capture.map_before.expect(memory.mappings);
   CKPT_TRY(capture.map_before.read(space.own()));
   attempt.watch.look_up_in(&capture.map_before);
   CKPT_TRY(memory_advice::find_flags(capture.map_before, memory.resident));
   CKPT_TRY(capture.files.read(capture.map_before, space.arena()));
-  return back_end.get_ready();
+  CKPT_TRY(back_end.get_ready());
+  points::at("prepare.ready");
+  return {};
 }
 
 Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(prepare(attempt, back_end));
   CKPT_TRY(job::prepared());
   CKPT_TRY(attempt.stop.stop(back_end));
+  points::at("stop.standing");
   CKPT_TRY(job::standing(attempt.clock.began_ns()));
   CKPT_TRY(attempt.stop.look(attempt.watch));
+  points::at("stop.looked");
   CKPT_TRY(back_end.capture_memory());
-  CKPT_TRY(job::sampled(attempt.capture.descriptors));
+  points::at("stop.captured");
+  const Result<void> sampled = job::sampled(attempt.capture.descriptors);
+  attempt.capture.descriptors.hold_back_senders();
+  CKPT_TRY(sampled);
   return back_end.finish();
 }
 
@@ -167,8 +189,8 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   const int directory = attempt.space.log();
   if (directory >= 0 && keeps_files()) {
     if (result.ok())
-      keep_files(attempt.space.arena(), directory, attempt.cost.image, library.settings.files);
-    else if (attempt.cost.image[0] != '\0')
+      keep_files_of(attempt);
+    else if (attempt.cost.image[0] != '\0' && job::session() == nullptr)
       remove_kept_files(directory, attempt.cost.image);
   }
   return result;
@@ -205,6 +227,7 @@ Result<void> Attempt::commit() {
     outcome.spoiled = true;
     return hold.error();
   }
+  points::at("commit.described");
   auto stats = image.sink().commit();
   if (!stats.ok()) return stats.error();
   cost.bytes_memory = stats->bytes_memory;

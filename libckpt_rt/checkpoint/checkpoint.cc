@@ -1,9 +1,11 @@
 #include "libckpt_rt/checkpoint/checkpoint.h"
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "image/write/image_directory.h"
 #include "job/capture/session.h"
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
+#include "libckpt_rt/checkpoint/stages/mapping_limit.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
@@ -51,6 +53,7 @@ Result<CheckpointCost> take_checkpoint() {
     return error;
   }
   loading::await_end();
+  points::at("checkpoint.asked");
   Way way = choose_way_of_attempt();
   if (way.why != nullptr) {
     auto directory = job::open_log_directory();
@@ -74,16 +77,20 @@ Result<CheckpointCost> take_checkpoint() {
     {
       Attempt attempt(requested, cost, *watch);
       result = run_attempt(way, attempt);
+      points::at("checkpoint.run");
       outcome = attempt.outcome;
       if (result.ok()) result = job::written(cost);
       outcome.keeps_watch = outcome.keeps_watch && result.ok();
       if (result.ok()) prune_and_log(cost, attempt.image.key());
+      points::at("checkpoint.pruned");
     }
     if (job::place() != nullptr && outcome.keeps_watch) name_parent(*watch, job::place()->as_parent);
     if (outcome.keeps_watch)
       watch->keep();
     else
       watch->end();
+    points::at(outcome.keeps_watch ? "watch.kept" : "watch.ended");
+    if (!result.ok()) result = blame_mapping_limit(result.error());
     if (result.ok()) {
       statistics::count_success(cost.pause_ns, cost.image);
       return cost;

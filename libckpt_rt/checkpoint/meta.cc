@@ -210,6 +210,9 @@ Result<void> write_meta(const MetaSources& s, Arena&, MetaWriter& meta) {
   cost.bytes_memory = s.cost->bytes_memory;
   cost.copied_ns = s.copied_ns;
   meta.record(RecordType::kCost, cost);
+  if (!meta.ok())
+    return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the process and its {} mappings",
+                      s.map->mappings().size());
   if (!meta.append_records([&](ByteWriter& out) { return s.descriptors->serialize(out); })) {
     return make_error(ExitCode::kInternal, ENOMEM, "no memory to describe the descriptors");
   }

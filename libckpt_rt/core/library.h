@@ -45,7 +45,4 @@ struct Library {
 
 extern Library library;
 
-// A forked child starts afresh: no threads of ours, no request, a run of its own.
-void reset_in_child();
-
 }  // namespace ckpt

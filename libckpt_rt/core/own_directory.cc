@@ -85,6 +85,8 @@ const char* set_name() {
 
 bool may_open() { return open_by_name().ok(); }
 
+void forget() { handed = -1; }
+
 void hand_over(ScopedFd directory) {
   const ScopedFd before(handed);
   handed = directory.release();

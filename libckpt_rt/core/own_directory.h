@@ -30,6 +30,8 @@ bool may_open();
 const char* set_name();
 // For the checkpoint that follows; not valid: none.
 void hand_over(ScopedFd directory);
+// Restart, forked child, going back: the number in memory is of a table that is not there.
+void forget();
 // The calling thread is about to become that user. Only where a directory was set by name: who sets none has
 // no checkpoints at an interval to be afraid for.
 void prepare_for_user(uint32_t user);

@@ -44,6 +44,10 @@ bool may_open() {
   return file.valid();
 }
 
+void forget() {
+  for (int& fd : handed) fd = -1;
+}
+
 void hand_over(ScopedFd memory, ScopedFd pagemap) {
   ScopedFd before[] = {ScopedFd(handed[0]), ScopedFd(handed[1])};
   handed_to = sys::getpid();

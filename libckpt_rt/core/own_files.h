@@ -22,5 +22,7 @@ bool may_open();
 // Handed over by who asked, for the checkpoint that follows; not valid: none. They are this process's, and no
 // child's.
 void hand_over(ScopedFd memory, ScopedFd pagemap);
+// Restart, forked child, going back: the numbers in memory are of a table that is not there.
+void forget();
 
 }  // namespace ckpt::own_files

@@ -25,7 +25,6 @@ bool RawThread::reserve() {
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
   if (sys::failed(p)) return false;
   block_ = Addr{static_cast<uint64_t>(p)};
-  sys::call(__NR_mprotect, p, kPageSize, PROT_NONE);  // an overflow faults instead of corrupting
   return true;
 }
 
@@ -59,6 +58,8 @@ void RawThread::entry(void* start) {
 }
 
 long RawThread::spawn(void (*fn)(void*), void* arg, DescriptorTable table) {
+  // An overflow faults instead of corrupting. Not before: blocks that were never used are one mapping.
+  sys::call(__NR_mprotect, block_.value, kPageSize, PROT_NONE);
   auto* start = (block_ + kPageSize).as<Start>();
   *start = {fn, arg, table};
   Addr stack_top = block_ + kPageSize + kStackBytes;

@@ -28,6 +28,8 @@ class RawThread {
 
   // Reserves the thread's block (address space only until used). False: no address space left.
   [[nodiscard]] bool reserve();
+  // Takes kBlockBytes of memory that the caller has reserved.
+  void use(Addr block) { block_ = block; }
   void release();
   AddrRange block() const { return {block_, block_ + kBlockBytes}; }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/control_protocol.h"
+#include "base/fork_path.h"
 #include "job/capture/take.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
@@ -28,12 +29,13 @@ constexpr uint32_t kRing = 16;
 
 FutexLock lock;  // held for a few instructions, with all signals blocked
 Request ring[kRing];
-uint32_t head = 0, count = 0;
-bool running = false;
-bool waiting = false;             // the agent has nothing to do but to keep a watch
-uint32_t absences = 0;            // not 0: an agent that is there leaves, none is started
-OwnRequest* answering = nullptr;  // in an image: who waits for this very checkpoint
-FutexWord orders{0};              // changes when an agent that waits has to look
+uint32_t head = 0;
+CKPT_FORK_DATA uint32_t count = 0;
+CKPT_FORK_DATA bool running = false;
+bool waiting = false;                  // the agent has nothing to do but to keep a watch
+CKPT_FORK_DATA uint32_t absences = 0;  // not 0: an agent that is there leaves, none is started
+OwnRequest* answering = nullptr;       // in an image: who waits for this very checkpoint
+FutexWord orders{0};                   // changes when an agent that waits has to look
 
 class SignalsBlocked {
  public:
@@ -257,6 +259,8 @@ void end_absence() {
   if (absences != 0) --absences;  // after a restart there is none
   if (absences == 0 && count != 0 && !running) start_locked();
 }
+
+CKPT_FORK_PATH bool is_idle() { return !running && count == 0 && absences == 0; }
 
 void reset(uint32_t generation) {
   new (&lock) FutexLock;

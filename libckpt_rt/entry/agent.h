@@ -45,6 +45,8 @@ void serve_joins();
 // setns): what is under way is waited for, and what is requested meanwhile is done afterwards.
 void begin_absence();
 void end_absence();
+// In a child: there was no agent in the parent, and nothing for one to do.
+bool is_idle();
 // Restart, forked child: no agent exists. In a restart the request that the image was taken for is
 // answered.
 void reset(uint32_t generation);

@@ -7,6 +7,7 @@
 #include "libckpt_rt/back/back_command.h"
 #include "libckpt_rt/capture/excluded_memory.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
+#include "libckpt_rt/core/child.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/stop/critical_section.h"
@@ -110,11 +111,15 @@ AddrRange whole_pages(const void* start, size_t length) {
 
 CKPT_API int ckpt_rt_is_active(void) { return library.active ? 1 : 0; }
 
-CKPT_API uint32_t ckpt_rt_restarted(void) { return library.generation; }
+CKPT_API uint32_t ckpt_rt_restarted(void) {
+  know_child();
+  return library.generation;
+}
 
 CKPT_API int ckpt_rt_checkpoint(ckpt_rt_result* result) {
   if (result != nullptr && result->size < sizeof(size_t)) return CKPT_RT_USAGE;
   if (!library.active) return CKPT_RT_NOT_LOADED;
+  know_child();
   if (critical_section::inside(sys::gettid())) return CKPT_RT_USAGE;
   agent::OwnRequest own;
   agent::Request request;
@@ -138,6 +143,7 @@ CKPT_API int ckpt_rt_checkpoint(ckpt_rt_result* result) {
 CKPT_API int ckpt_rt_back(const char* image, char* error, size_t error_size) {
   if (error != nullptr && error_size != 0) error[0] = '\0';
   if (!library.active) return CKPT_RT_NOT_LOADED;
+  know_child();
   if (critical_section::inside(sys::gettid())) return CKPT_RT_USAGE;
   const Error why = go_back_by_command(image);
   if (error != nullptr && error_size != 0) copy_text(error, error_size, why.text);
@@ -146,11 +152,13 @@ CKPT_API int ckpt_rt_back(const char* image, char* error, size_t error_size) {
 
 CKPT_API int ckpt_rt_enter_critical(void) {
   if (!library.active) return CKPT_RT_OK;
+  know_child();
   return critical_section::enter(sys::gettid()) ? CKPT_RT_OK : CKPT_RT_UNAVAILABLE;
 }
 
 CKPT_API int ckpt_rt_leave_critical(void) {
   if (!library.active) return CKPT_RT_OK;
+  know_child();
   return critical_section::leave(sys::gettid()) ? CKPT_RT_OK : CKPT_RT_USAGE;
 }
 

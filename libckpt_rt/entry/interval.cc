@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/fork_path.h"
 #include "image/write/image_directory.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
@@ -30,9 +31,12 @@ void set_timer() {
 
 }  // namespace
 
+CKPT_FORK_DATA constinit bool wanted = false;
+
 void arm() {
-  last_ns = 0;
   if (library.settings.every_ns == 0) return;
+  wanted = true;
+  last_ns = 0;
   sigevent event{};
   event.sigev_notify = SIGEV_SIGNAL;
   event.sigev_signo = library.signal;

@@ -8,6 +8,8 @@
 namespace ckpt::interval {
 
 void arm();
+// Has this process one, so that a child of it is to have one? A child asks before it touches anything else.
+extern bool wanted;
 // A checkpoint of the job has been taken.
 void put_off();
 // The timer was off for a while: from now on again.

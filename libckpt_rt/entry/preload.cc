@@ -3,36 +3,41 @@
 // Owner:     libckpt_rt. Callers: the dynamic linker; libc's fork.
 // Never:     prints; a wrong setting is said in the log of the image directory, and by `ckpt stat`.
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/rseq.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/control_protocol.h"
+#include "base/fork_path.h"
+#include "base/named_points.h"
 #include "image/format/image_key.h"
 #include "image/write/image_directory.h"
 #include "job/capture/creation.h"
 #include "job/capture/identity.h"
-#include "job/capture/named_points.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/image_command.h"
+#include "libckpt_rt/core/child.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/entry/restart_entry.h"
 #include "libckpt_rt/entry/signal_handler.h"
+#include "libckpt_rt/entry/start.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
@@ -46,9 +51,6 @@ extern "C" {
 extern char ckpt_elf_start __asm__("__ehdr_start") __attribute__((visibility("hidden")));
 extern char ckpt_elf_end __asm__("_end") __attribute__((visibility("hidden")));
 }
-// glibc 2.35 and later.
-#pragma weak __rseq_offset
-#pragma weak __rseq_size
 
 namespace ckpt {
 
@@ -56,23 +58,27 @@ constinit Library library;
 
 namespace hooks {
 constinit std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
-constinit std::atomic<uint32_t> copy_under_way{0};
-constinit std::atomic<uint32_t> memory_registered{0};
-constinit std::atomic<bool> has_forked{false}, has_spawned{false};
+CKPT_FORK_DATA constinit std::atomic<uint32_t> copy_under_way{0};
+CKPT_FORK_DATA constinit std::atomic<uint32_t> memory_registered{0};
+CKPT_FORK_DATA constinit std::atomic<bool> has_forked{false};
+CKPT_FORK_DATA constinit std::atomic<bool> has_spawned{false};
 
-void before_fork() {
+CKPT_FORK_PATH void before_fork() {
   job::creation::await();
-  has_forked.store(true, std::memory_order_seq_cst);
+  // Not again: after each fork the page that is written to is copied.
+  if (!has_forked.load(std::memory_order_relaxed)) has_forked.store(true, std::memory_order_seq_cst);
   if (copying()) release_guard::before_sharing();
 }
 
-void before_spawn() {
+CKPT_FORK_PATH void before_spawn() {
   job::creation::await();
+  // Its child has our memory: what it finds in it must not be a parent's.
+  know_child();
   // relaxed: read by the agent, which looks at the children themselves as well.
-  has_spawned.store(true, std::memory_order_relaxed);
+  if (!has_spawned.load(std::memory_order_relaxed)) has_spawned.store(true, std::memory_order_relaxed);
 }
 
-void before_end() { job::creation::await_end(); }
+CKPT_FORK_PATH void before_end() { job::creation::await_end(); }
 
 constinit std::atomic<int64_t> monotonic_shift_ns{0};
 
@@ -87,10 +93,14 @@ void note_mutex(const void* mutex) { futex_words::note_mutex(mutex); }
 void note_exit(const void* word) { futex_words::note_exit(word); }
 void note_futex(const void* word) { futex_words::note_word(word); }
 
-void before_user(uint32_t user) { own_directory::prepare_for_user(user); }
+void before_user(uint32_t user) {
+  know_child();
+  own_directory::prepare_for_user(user);
+}
 
 // For good: nobody hears when such a thread ends.
 void begin_strict() {
+  know_child();
   uint64_t ours = 1ull << (library.signal - 1);
   sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &ours, 0L, 8L);
   if (library.strict.exchange(true, std::memory_order_seq_cst) || library.interval_timer < 0) return;
@@ -107,23 +117,13 @@ void end_strict() {
 
 // A child that libc did not fork has our state but none of our threads.
 void begin_alone() {
+  know_child();
   if (library.pid == sys::getpid()) agent::begin_absence();
 }
 void end_alone() {
   if (library.pid == sys::getpid()) agent::end_absence();
 }
 
-void begin_exec() {
-  job::creation::await_end();
-  // In a child of vfork this is the parent's memory, and a stop does not look for the child.
-  if (library.pid == sys::getpid()) stop_state.world.begin_exec(sys::gettid());
-}
-
-void end_exec() {
-  if (library.pid == sys::getpid()) stop_state.world.end_exec(sys::gettid());
-}
-
-void in_child_after_fork() { reset_in_child(); }
 }  // namespace hooks
 
 AddrRange library_data_range() {
@@ -144,8 +144,6 @@ const char* find_variable(const char* name, void*) {
 // The first preloaded process makes the job, and says so to all that it will start.
 void find_job() {
   library.job_inherited = job::read_identity(find_variable(job::kJobVariable, nullptr), library.job);
-  if (const char* list = find_variable(job::kLeaveOutVariable, nullptr))
-    *fmt::format_to_n(library.job.leave_out, sizeof(library.job.leave_out) - 1, "{}", list).out = '\0';
 }
 
 void found_job() {
@@ -157,6 +155,8 @@ void found_job() {
   if (!has_digits) library.job_sign = job::show_identity(library.job);
 }
 
+}  // namespace
+
 void new_run_id() {
   long n = sys::call(__NR_getrandom, library.run_id, sizeof(library.run_id), 0L);
   if (n == sizeof(library.run_id)) return;
@@ -164,6 +164,8 @@ void new_run_id() {
   int64_t parts[2] = {now_ns(CLOCK_REALTIME), sys::getpid()};
   memcpy(library.run_id, parts, sizeof(parts));
 }
+
+namespace {
 
 void name_directory() {
   library.set_directory[0] = '\0';
@@ -212,10 +214,13 @@ __attribute__((constructor)) void start() {
   long n = read_small_file("/proc/self/comm", library.name, sizeof(library.name));
   if (n > 0 && library.name[n - 1] == '\n') library.name[n - 1] = '\0';
   if (n <= 0) strcpy(library.name, "program");
-  if (&__rseq_size != nullptr && __rseq_size != 0) {
+  // glibc 2.35 and later.
+  const auto* rseq_offset = static_cast<const ptrdiff_t*>(dlsym(RTLD_DEFAULT, "__rseq_offset"));
+  const auto* rseq_size = static_cast<const unsigned*>(dlsym(RTLD_DEFAULT, "__rseq_size"));
+  if (rseq_offset != nullptr && rseq_size != nullptr && *rseq_size != 0) {
     // The size libc reports may be that of the fields in use; what it registers is at least 32 bytes.
-    rseq_layout.offset = __rseq_offset;
-    rseq_layout.length = __rseq_size < 32 ? 32 : __rseq_size;
+    rseq_layout.offset = *rseq_offset;
+    rseq_layout.length = *rseq_size < 32 ? 32 : *rseq_size;
   }
   auto settings = parse_settings(&find_variable, nullptr);
   if (!settings.ok()) {
@@ -231,14 +236,12 @@ __attribute__((constructor)) void start() {
   name_key_file();
   if (library.settings.to[0] != '\0') keep_command_environment(environ);
   find_job();
-  if (const char* point = find_variable("CKPT_TEST_POINT", nullptr)) job::points::want(point);
+  if (const char* point = find_variable("CKPT_TEST_POINT", nullptr))
+    points::want(point, library.name, &library.pid);
   name_directory();
   found_job();
   new_run_id();
-  if (!library.agent.reserve() || !library.fault_handler.reserve() || !library.writer.reserve() ||
-      (library.settings.dma && !library.engine.reserve())) {
-    return;
-  }
+  if (!own_page::reserve(library.settings.dma)) return;
   library.foreign_filters = count_seccomp_filters();
   if (install_signal_handler(library.signal) != 0) return;
   // A parent may have left our signal blocked: unblock it, for this thread and those it will create.
@@ -252,28 +255,19 @@ __attribute__((constructor)) void start() {
 
 }  // namespace
 
-void reset_in_child() {
-  library.pid = sys::getpid();
-  job::creation::reset();
-  stop_state.world.reset_in_child();
-  library.agent.forget();
-  library.fault_handler.forget();
-  library.writer.forget();
-  library.engine.forget();
-  agent::reset(0);
-  critical_section::reset_in_child();
-  release_guard::reset_in_child();
-  guard::reset(true);
-  reset_gate_in_child();
-  futex_words::reset_hold();
-  Watch::forget_kept();
-  statistics::reset_in_child();
-  library.generation = 0;
-  if (!library.active) return;
-  // Another process: images of its own, in a directory of its own unless one was given.
-  new_run_id();
-  name_directory();
-  interval::arm();
+// Whatever directory it or its parent has changed to since.
+void name_directory_of_child() {
+  char* const directory = library.directory;
+  if (library.set_directory[0] != '\0') memcpy(directory, library.set_directory, sizeof(library.directory));
+  library.set_directory[0] = '\0';
+  if (library.settings.directory[0] != '\0') return;
+  if (library.job.root != 0 && library.job.root != library.pid) {
+    memcpy(directory, library.job.directory, sizeof(library.job.directory));
+    return;
+  }
+  char* const name = strrchr(directory, '/') + 1;
+  const size_t room = sizeof(library.directory) - 1 - static_cast<size_t>(name - directory);
+  *fmt::format_to_n(name, room, "ckpt-{}.{}", static_cast<const char*>(library.name), library.pid).out = '\0';
 }
 
 }  // namespace ckpt

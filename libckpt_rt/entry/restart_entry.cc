@@ -7,13 +7,18 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#include "base/named_points.h"
 #include "job/capture/creation.h"
+#include "job/capture/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
+#include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/own_files.h"
+#include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
@@ -207,7 +212,11 @@ void reset_library() {
   loading::begin(restart.args.loading_gate);
   if (restart.args.loading_gate != 0) futex_words::load(stop_state.threads);
   stop_state.world.reset_after_restart();
+  points::forget();
   job::creation::reset();
+  job::forget_session();
+  own_directory::forget();
+  own_files::forget();
   if (library.job.root != 0) library.job_sign = job::show_identity(library.job);
   release_guard::reset_after_restart();
   guard::reset(false);
@@ -220,11 +229,8 @@ void reset_library() {
   library.monotonic_shift_ns += restart.args.monotonic_shift_ns;
   hooks::monotonic_shift_ns.store(library.monotonic_shift_ns, std::memory_order_relaxed);
   // Our working memory is not part of an image: new blocks for the threads that will be needed.
-  for (RawThread* t : {&library.agent, &library.fault_handler, &library.writer, &library.engine}) {
-    t->forget();
-    if ((t != &library.engine || library.settings.dma) && !t->reserve())
-      fail(RestartStage::kSignals, -ENOMEM, 0);
-  }
+  for (RawThread* t : {&library.agent, &library.fault_handler, &library.writer, &library.engine}) t->forget();
+  if (!own_page::reserve(library.settings.dma)) fail(RestartStage::kSignals, -ENOMEM, 0);
 }
 
 }  // namespace

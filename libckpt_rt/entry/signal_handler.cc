@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <ucontext.h>
 
+#include "libckpt_rt/core/child.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/guard/guard.h"
@@ -17,13 +18,15 @@ namespace {
 void on_checkpoint_signal(int, void* information, void* context) {
   auto* info = static_cast<siginfo_t*>(information);
   auto* frame = static_cast<ucontext_t*>(context);
+  // No system call before the guard is left; in a new child there is none.
+  know_child();
   const bool stops = stop_state.world.is_stop(*info);
   if (stops) guard::stand_without_guard(frame);
   guard::Handler under_guard(frame);
   const bool waited = StopWorld::was_waiting(*frame);
   // Before the image is taken: what a second attempt at the call needs is worked out now.
   fix_interrupted_call(frame);
-  // A child made behind libc's back, or one that still shares our memory (vfork): not its business.
+  // A child that still shares our memory (vfork): not its business.
   if (library.pid != sys::getpid()) return;
   // Before it stands: when all do, it may be known that none is left.
   const bool may_be_ours = stop_state.world.may_be_ours(*info);
@@ -43,6 +46,7 @@ void on_checkpoint_signal(int, void* information, void* context) {
 void on_libc_signal(int signal, void* information, void* context) {
   auto* info = static_cast<siginfo_t*>(information);
   auto* frame = static_cast<ucontext_t*>(context);
+  know_child();
   StopWorld& world = stop_state.world;
   const bool stops = world.is_stop_by_libc_signal(*info);
   if (stops) guard::stand_without_guard(frame);

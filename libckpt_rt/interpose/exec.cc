@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <unistd.h>
 
+#include "base/fork_path.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -59,7 +60,7 @@ int exec_at(int directory, const char* path, char* const argv[], char* const env
   return failed(r);
 }
 
-int exec_path(const char* path, char* const argv[], char* const envp[]) {
+CKPT_FORK_PATH int exec_path(const char* path, char* const argv[], char* const envp[]) {
   long r;
   {
     ScopedBlockedSignal blocked;

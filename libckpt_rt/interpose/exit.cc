@@ -3,6 +3,7 @@
 // when the program's own handlers have.
 #include <unistd.h>
 
+#include "base/fork_path.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -11,14 +12,15 @@ using namespace ckpt;
 
 namespace {
 
-[[gnu::destructor(101)]] void at_exit() { hooks::before_end(); }
+[[gnu::destructor(101)]] CKPT_FORK_PATH void at_exit() { hooks::before_end(); }
 
-[[noreturn]] void end(int status) {
+[[noreturn]] CKPT_FORK_PATH void end(int status) {
   hooks::before_end();
   for (;;) sys::call(__NR_exit_group, long{status});
 }
 
 }  // namespace
 
+extern "C" CKPT_FORK_PATH void ckpt_libc__exit(int status) __asm__("_exit");
 CKPT_INTERPOSE(void, _exit, int status) { end(status); }
 CKPT_INTERPOSE(void, _Exit, int status) { end(status); }

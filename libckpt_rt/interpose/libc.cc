@@ -2,10 +2,13 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 
+#include "base/units.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/waits/clock.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -53,6 +56,20 @@ bool in_reach(const Redirection& r) {
   return distance == static_cast<int32_t>(distance);
 }
 
+// A mapping of a file of which one page is the process's own has the tables of all its pages copied by
+// fork(2): libc's code would be. So these pages become a mapping of their own, which stays apart because it
+// has been advised otherwise.
+void set_apart() {
+  constexpr uint64_t kNear = 256 << 10;  // bytes: fewer mappings are worth some entries
+  AddrRange pages{};
+  for (const Redirection& r : redirections) {
+    if (r.at == nullptr || r.at == r.to || !in_reach(r)) continue;
+    const AddrRange own{Addr::of(r.at).page_down(), (Addr::of(r.at) + kJumpBytes).page_up()};
+    pages = pages.empty() ? own : AddrRange{std::min(pages.start, own.start), std::max(pages.end, own.end)};
+  }
+  if (pages.size() <= kNear) sys::call(__NR_madvise, pages.start.value, pages.size(), long{MADV_RANDOM});
+}
+
 // Five bytes are not written in one piece: nobody may be running them.
 bool only_thread() {
   struct stat st;
@@ -86,6 +103,7 @@ bool redirect_libc() {
   // /proc/self/mem writes where the program may not: the page stays executable and is never writable.
   long fd = sys::call(__NR_openat, long{AT_FDCWD}, "/proc/self/mem", long{O_RDWR | O_CLOEXEC}, 0L);
   if (fd < 0) return false;
+  set_apart();
   bool all = true;
   for (Redirection& r : redirections) {
     if (r.at == nullptr || r.at == r.to || !in_reach(r)) {

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 
+#include "libckpt_rt/core/child.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
@@ -69,7 +70,8 @@ void ask(Wish wish, AddrRange range) {
 // Calls wanted() and asks for what it wants while nobody can end the serving.
 template <typename Wanted>
 void ask_if(Wish wish, AddrRange range, Wanted&& wanted) {
-  // A child that libc did not fork has our state but none of our threads.
+  // A new child has our state but none of our threads; one of vfork has our memory.
+  know_child();
   if (range.empty() || library.pid != sys::getpid()) return;
   // seq_cst with close() and end(): either they see us inside, or we see that it is over.
   inside.fetch_add(1, std::memory_order_seq_cst);

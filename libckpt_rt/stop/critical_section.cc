@@ -44,10 +44,12 @@ bool enter(int tid) {
     }
     if (free == nullptr) return false;
     now = kFree;
-    if (free->compare_exchange_strong(now, {static_cast<uint32_t>(tid), 1}, std::memory_order_relaxed)) break;
+    // Counted first: whoever finds the count 0 need not look for entries.
+    total.fetch_add(1, std::memory_order_seq_cst);
+    if (free->compare_exchange_strong(now, {static_cast<uint32_t>(tid), 1}, std::memory_order_release))
+      return true;
+    if (total.fetch_sub(1, std::memory_order_seq_cst) == 1) futex_wake(total);
   }
-  total.fetch_add(1, std::memory_order_seq_cst);
-  return true;
 }
 
 bool leave(int tid) {
@@ -77,6 +79,7 @@ bool await_none(int64_t deadline_ns) {
 }
 
 void reset_in_child() {
+  if (total.load(std::memory_order_relaxed) == 0) return;
   for (Entry& e : entries) {
     // Most pages of them were never written to.
     if (e.load(std::memory_order_relaxed).tid != 0) e.store(kFree, std::memory_order_relaxed);

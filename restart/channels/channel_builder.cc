@@ -10,8 +10,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "base/bytes.h"
+#include "base/clock.h"
+#include "restart/channels/ended_connections.h"
 #include "restart/descriptors/builder.h"
 
 namespace ckpt {
@@ -127,6 +130,9 @@ void ChannelBuilder::link() {
     if (s->link.peer != 0 && peer != by_object_.end()) s->peer = peer->second;
     auto listener = by_object_.find(s->link.listener);
     if (s->link.listener != 0 && listener != by_object_.end()) s->listener = listener->second;
+    // Its listener is of another process, which the client did not know.
+    if (s->is_tcp() && s->has(kLinkUnaccepted) && s->link.listener == 0)
+      s->listener = listening_at(s->peer_name);
     if (s->peer != nullptr || s->listener != nullptr) {
       s->link.flags &= ~uint32_t{kLinkOutside};
     } else if (s->link.peer != 0 && s->detail.type != SOCK_DGRAM) {
@@ -135,6 +141,28 @@ void ChannelBuilder::link() {
           s->is_tcp() ? "reset" : "closed there");
     }
   }
+}
+
+ChannelSocket* ChannelBuilder::listening_at(const SocketName& at) const {
+  auto address_of = [](const SocketName& name) {
+    in6_addr six{};
+    if (name.family() == AF_INET6) {
+      six = reinterpret_cast<const sockaddr_in6&>(name.address).sin6_addr;
+    } else {
+      six.s6_addr[10] = six.s6_addr[11] = 0xff;
+      std::memcpy(six.s6_addr + 12, &reinterpret_cast<const sockaddr_in&>(name.address).sin_addr, 4);
+    }
+    return six;
+  };
+  const in6_addr wanted = address_of(at);
+  for (const auto& s : sockets_) {
+    if (!s->is_tcp() || s->detail.backlog < 0 || s->name.length == 0 || s->name.port() != at.port()) continue;
+    const in6_addr here = address_of(s->name);
+    const bool any = IN6_IS_ADDR_UNSPECIFIED(&here) ||
+                     (IN6_IS_ADDR_V4MAPPED(&here) && here.s6_addr32[3] == htonl(INADDR_ANY));
+    if (any || IN6_ARE_ADDR_EQUAL(&here, &wanted)) return s.get();
+  }
+  return nullptr;
 }
 
 int ChannelBuilder::find(int member, uint32_t open_file) const {
@@ -155,7 +183,7 @@ Error ChannelBuilder::cannot_make(const ChannelSocket& s) const {
 }
 
 Result<void> ChannelBuilder::park(ChannelSocket& s, ScopedFd fd) {
-  auto up = working_->park(std::move(fd), "a socket");
+  auto up = working_->park_at_home(std::move(fd), s.file->record.id, "a socket");
   if (!up.ok()) return up.error();
   s.fd = *up;
   return {};
@@ -216,6 +244,27 @@ class InDirectory {
 
 }  // namespace
 
+// Connections of the killed program may hold the port, for a minute.
+bool ChannelBuilder::bind_port(const ChannelSocket& s, int fd, const SocketName& name) {
+  constexpr int64_t kLongestNs = 65'000'000'000;
+  const int64_t until = now_ns(CLOCK_MONOTONIC) + kLongestNs;
+  for (bool said = false;; usleep(20'000)) {
+    if (bind(fd, name.get(), name.length) == 0) return true;
+    const int error = errno;
+    if (error == EADDRINUSE && end_ended_connections(name.port()) != 0 && now_ns(CLOCK_MONOTONIC) < until) {
+      if (bind(fd, name.get(), name.length) == 0) return true;
+      if (!std::exchange(said, true)) {
+        say("{}: {} is kept by the kernel for connections of the killed program, up to a minute: waiting for "
+            "it",
+            describe(s), name.text());
+      }
+      continue;
+    }
+    errno = error;
+    return false;
+  }
+}
+
 // unlink_after: there was no file of this name.
 Result<void> ChannelBuilder::bind_name(ChannelSocket& s, int fd, const SocketName& name, bool& unlink_after) {
   const std::string text = name.text();
@@ -226,7 +275,7 @@ Result<void> ChannelBuilder::bind_name(ChannelSocket& s, int fd, const SocketNam
     unlink_after = lstat(text.c_str(), &st) != 0;
     if (is_left_over(name, s.detail.type)) unlink(text.c_str());
   }
-  if (bind(fd, name.get(), name.length) == 0) return {};
+  if (path || !s.is_tcp() ? bind(fd, name.get(), name.length) == 0 : bind_port(s, fd, name)) return {};
   const int e = errno;
   if (path && (e == ENOENT || e == ENOTDIR)) {
     // Its directory is gone: nobody can find it by that name, here or before. A name of the kernel's choice,
@@ -313,7 +362,7 @@ void ChannelBuilder::keep() {
 
 void ChannelBuilder::finish() {
   for (auto& s : sockets_) {
-    if (s->fd >= 0) close(s->fd);
+    if (s->fd >= 0 && working_->is_working(s->fd)) close(s->fd);
     if (s->far_end >= 0) close(s->far_end);
     s->fd = s->far_end = -1;
   }

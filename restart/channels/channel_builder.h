@@ -10,7 +10,8 @@
 //              finish    closes the builder's own descriptors
 //            find gives the descriptor of a member's open file between connect and finish; the caller makes
 //            its own of it (dup3, SCM_RIGHTS, fork).
-// Never:     leaves a descriptor below WorkingFds::first(). Sends a byte to anybody outside of the members.
+// Never:     leaves a descriptor below WorkingFds::first() but at its own number. Sends a byte to anybody
+// outside of the members.
 #pragma once
 
 #include <netinet/in.h>
@@ -59,7 +60,7 @@ struct ChannelSocket {
   std::vector<ChannelMessage> messages;
   ChannelSocket* peer = nullptr;      // of this job
   ChannelSocket* listener = nullptr;  // waits there to be accepted
-  int fd = -1;                        // parked
+  int fd = -1;                        // parked, or at its number in the end
   int far_end = -1;          // parked: instead of a peer that is gone or outside, until fill() is done
   bool unlink_name = false;  // its path had no file any more
   std::string far_ends, far_ends_there;  // of a connection to another host of the job: both ends as they were
@@ -100,10 +101,12 @@ class ChannelBuilder {
  private:
   // channel_builder.cc
   void link();
+  ChannelSocket* listening_at(const SocketName& at) const;
   Result<void> make(ChannelSocket& s);
   Result<void> park(ChannelSocket& s, ScopedFd fd);
   Result<void> park_far_end(ChannelSocket& s, ScopedFd fd);
   Result<void> bind_name(ChannelSocket& s, int fd, const SocketName& name, bool& unlink_after);
+  bool bind_port(const ChannelSocket& s, int fd, const SocketName& name);
   void settle(ChannelSocket& s);
   Error cannot_make(const ChannelSocket& s) const;
   std::string describe(const ChannelSocket& s) const;

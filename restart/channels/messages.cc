@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <numeric>
+#include <utility>
 
 #include "restart/channels/channel_builder.h"
 
@@ -167,6 +168,11 @@ Result<void> ChannelBuilder::send_datagrams(ChannelSocket& to, const FindOpenFil
     auto& six = reinterpret_cast<sockaddr_in6&>(at.address);
     if (IN6_IS_ADDR_UNSPECIFIED(&six.sin6_addr)) six.sin6_addr = in6addr_loopback;
   }
+  const ChannelSocket* mutual = to.peer != nullptr && to.peer->peer == &to && to.name.length != 0 &&
+                                        to.peer->name.length != 0 && to.detail.domain == AF_UNIX
+                                    ? to.peer
+                                    : nullptr;
+  bool joined = false;
   const int pair_end = to.far_end >= 0 ? to.far_end : to.peer != nullptr ? to.peer->fd : -1;
   size_t lost = 0;
   for (const auto& m : to.messages) {
@@ -177,6 +183,18 @@ Result<void> ChannelBuilder::send_datagrams(ChannelSocket& to, const FindOpenFil
       }
       make_room(pair_end);
       CKPT_TRY(send_one(to, pair_end, nullptr, m, find_open_file));
+      continue;
+    }
+    if (mutual != nullptr && m.sender == mutual->name) {
+      // Two that are connected to each other take as much as they have room for, others eleven messages. What
+      // others have sent came before: from then on they may not.
+      if (!std::exchange(joined, true)) {
+        if (::connect(to.fd, mutual->name.get(), mutual->name.length) != 0 ||
+            ::connect(mutual->fd, to.name.get(), to.name.length) != 0)
+          return cannot_make(to);
+        make_room(mutual->fd);
+      }
+      CKPT_TRY(send_one(to, mutual->fd, nullptr, m, find_open_file));
       continue;
     }
     ScopedFd own;

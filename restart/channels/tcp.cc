@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "restart/channels/channel_builder.h"
+#include "restart/channels/ended_connections.h"
 
 // TCP inside the job: real connections, made again over the loopback with the addresses and ports that they
 // had.
@@ -93,6 +94,7 @@ Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int dom
       }
       error = errno;
     }
+    if (error == EADDRINUSE || error == EADDRNOTAVAIL) end_ended_connections(from.port());
     if ((error != EADDRINUSE && error != EADDRNOTAVAIL) || now_ns(CLOCK_MONOTONIC) > until) break;
     usleep(20'000);
   }
@@ -110,7 +112,7 @@ Result<ChannelBuilder::Ends> ChannelBuilder::establish(const ChannelSocket& like
   set_int(listener.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (like.detail.reuse_port != 0) set_int(listener.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   if (server.family() == AF_INET6) set_int(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  if (bind(listener.get(), server.get(), server.length) != 0 || listen(listener.get(), 4) != 0) {
+  if (!bind_port(like, listener.get(), server) || listen(listener.get(), 4) != 0) {
     return make_error(ExitCode::kUnavailable, errno,
                       "{}: {} cannot be taken again ({}): end the program that has it; connections of the "
                       "killed program without SO_REUSEADDR hold it for a minute",
@@ -136,7 +138,9 @@ Result<ChannelBuilder::Ends> ChannelBuilder::establish(const ChannelSocket& like
 
 Result<void> ChannelBuilder::connect_tcp_pair(ChannelSocket& s) {
   ChannelSocket& other = *s.peer;
-  ChannelSocket& server = accepts_at(s) || !accepts_at(other) ? s : other;
+  const bool connected = s.has(kLinkConnected) || other.has(kLinkAccepted);
+  const bool known = connected || s.has(kLinkAccepted) || other.has(kLinkConnected);
+  ChannelSocket& server = known ? (connected ? other : s) : accepts_at(s) || !accepts_at(other) ? s : other;
   ChannelSocket& client = &server == &s ? other : s;
   auto ends = establish(server, server.name, client.name, client.peer_name);
   if (!ends.ok()) return ends.error();
@@ -147,7 +151,7 @@ Result<void> ChannelBuilder::connect_tcp_pair(ChannelSocket& s) {
 // The other end is gone, elsewhere, or has reset the connection.
 Result<void> ChannelBuilder::connect_tcp_without_peer(ChannelSocket& s) {
   const bool named = s.has(kLinkPeerGone) && s.name.length != 0 && s.peer_name.length != 0;
-  const bool server = named && accepts_at(s);
+  const bool server = named && !s.has(kLinkConnected) && (s.has(kLinkAccepted) || accepts_at(s));
   for (bool with_names : {true, false}) {
     if (with_names && !named) continue;
     const SocketName any = loopback(s.detail.domain);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 
 #include "base/bytes.h"
 #include "image/read/image_meta.h"
@@ -23,6 +24,8 @@ class DescriptorBuilder {
 
   // Takes the restarter's descriptors 0, 1, 2 aside and closes everything below working->first().
   Result<void> take_standard_streams();
+  // Then every number of the image is taken, by /dev/null.
+  Result<void> hold_numbers();
   // Sockets: all at once, before other open files; what waited in them, when all others are there.
   Result<void> connect_sockets();
   Result<void> fill_sockets();
@@ -52,7 +55,7 @@ class DescriptorBuilder {
 
  private:
   struct PipeEnds {
-    int read = -1, write = -1;  // parked
+    int read = -1, write = -1;  // parked, or at the number of the open file
     bool read_used = false, write_used = false;
   };
 
@@ -61,6 +64,7 @@ class DescriptorBuilder {
   std::string kept_link(const ParsedOpenFile& file) const;
   std::string kept_copy(const ParsedOpenFile& file) const;
   bool is_kept(const ParsedOpenFile& file) const;
+  bool make_in_memory(const ParsedOpenFile& file);
   // The name by which its file is opened: its own, or that of the link beside the image when its own leads to
   // another.
   std::string name_to_open(const ParsedOpenFile& file) const;
@@ -77,6 +81,10 @@ class DescriptorBuilder {
   Result<ScopedFd> make_fifo(const ParsedOpenFile& file);
   Result<void> refill_pipe(const ParsedOpenFile& file, int write_end);
   Result<ScopedFd> open_terminal(const ParsedOpenFile& file);
+  // terminals.cc
+  bool is_of_own_terminal(const ParsedOpenFile& file) const;
+  Result<ScopedFd> make_master(const ParsedOpenFile& file);
+  Result<ScopedFd> open_own_terminal(const ParsedOpenFile& file);
   // descriptors_anonymous.cc
   Result<ScopedFd> make_eventfd(const ParsedOpenFile& file);
   Result<ScopedFd> make_timerfd(const ParsedOpenFile& file);
@@ -96,8 +104,15 @@ class DescriptorBuilder {
   std::map<uint64_t, PipeEnds> pipes_;    // by object
   std::map<uint64_t, int> fifo_holders_;  // by object, open for reading and writing
   ChannelBuilder channels_;
-  std::map<uint32_t, int> in_flight_;  // open files without a descriptor, by id, parked
+  std::map<uint32_t, uint32_t> terminals_;  // /dev/pts/N as they were, and as they are
+  std::map<uint32_t, int> in_flight_;       // open files without a descriptor, by id, parked
 };
+
+bool is_terminal_master(const ParsedOpenFile& file);
+// Of a master and of its other ends: N of /dev/pts/N.
+std::optional<uint32_t> terminal_number(const ParsedOpenFile& file);
+// The same of a device number as /proc/PID/stat gives it.
+std::optional<uint32_t> number_of_terminal(uint64_t device);
 
 // All details of one type: visit(const Struct&, the bytes after the struct).
 template <typename Struct, typename Visit>

@@ -55,6 +55,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
   for (const auto& file : meta.open_files) CKPT_TRY(builder.check(file));
   CKPT_TRY(builder.take_standard_streams());
   if (options.inherited == nullptr) {
+    CKPT_TRY(builder.hold_numbers());
     CKPT_TRY(builder.put_back_files());
     CKPT_TRY(builder.cut_grown_files());
   }
@@ -66,7 +67,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
 
   CKPT_TRY(builder.connect_sockets());
 
-  // Open files are made at the lowest free number, which may be one that is still to be filled: each
+  // Open files are made at the lowest free number, which in a job may be one that is still to be filled: each
   // is moved up out of the way before it is put at its own numbers.
   std::vector<const ParsedOpenFile*> in_order;
   for (const bool of_processes : {false, true}) {
@@ -74,6 +75,9 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
       if (builder.is_of_process(file) == of_processes) in_order.push_back(&file);
     }
   }
+  // A terminal's other ends are opened by its name.
+  std::stable_partition(in_order.begin(), in_order.end(),
+                        [](const auto* file) { return is_terminal_master(*file); });
   for (const ParsedOpenFile* next : in_order) {
     const ParsedOpenFile& file = *next;
     if (const InheritedFile* known = inherited(file); known != nullptr) {
@@ -150,8 +154,19 @@ Result<void> DescriptorBuilder::take_standard_streams() {
     }
     standard_[fd] = up;
   }
-  close_range(0, static_cast<unsigned>(options_.working->first() - 1), 0);
+  sys::call(__NR_close_range, 0, static_cast<unsigned>(options_.working->first() - 1), 0);
   return {};
+}
+
+Result<void> DescriptorBuilder::hold_numbers() {
+  std::vector<int> numbers;
+  std::map<uint32_t, int> homes;
+  for (const auto& d : meta_.descriptors) {
+    numbers.push_back(d.fd);
+    const auto [home, is_first] = homes.emplace(d.open_file, d.fd);
+    if (!is_first && d.fd < home->second) home->second = d.fd;
+  }
+  return options_.working->hold_numbers(numbers, std::move(homes));
 }
 
 OpenFileKind DescriptorBuilder::kind_of(const ParsedOpenFile& file) const {
@@ -165,12 +180,15 @@ OpenFileKind DescriptorBuilder::kind_of(const ParsedOpenFile& file) const {
 }
 
 bool DescriptorBuilder::is_restarters(const ParsedOpenFile& file) const {
-  return kind_of(file) == OpenFileKind::kTerminal || kind_of(file) == OpenFileKind::kStandard;
+  return (kind_of(file) == OpenFileKind::kTerminal && !is_of_own_terminal(file)) ||
+         kind_of(file) == OpenFileKind::kStandard;
 }
 
 Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
   const bool deleted = (file.record.flags & kOpenFileDeleted) != 0;
   if (is_of_process(file)) return open_of_process(file);
+  if (is_terminal_master(file)) return make_master(file);
+  if (kind_of(file) == OpenFileKind::kTerminal) return open_own_terminal(file);
   switch (kind_of(file)) {
     case OpenFileKind::kRegular:
       return deleted ? make_deleted_file(file) : open_by_path(file);
@@ -282,9 +300,12 @@ void DescriptorBuilder::finish() {
     if (fd >= 0) close(fd);
     fd = -1;
   }
+  auto end = [this](int fd) {
+    if (fd >= 0 && options_.working->is_working(fd)) close(fd);
+  };
   for (auto& [object, ends] : pipes_) {
-    if (ends.read >= 0) close(ends.read);
-    if (ends.write >= 0) close(ends.write);
+    end(ends.read);
+    end(ends.write);
   }
   pipes_.clear();
   for (auto& [object, fd] : fifo_holders_) close(fd);

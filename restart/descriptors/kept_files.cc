@@ -22,6 +22,12 @@ bool is_same(const struct stat& st, const OpenFileRecord& r) {
   return st.st_dev == r.device && st.st_ino == r.inode && S_ISREG(st.st_mode);
 }
 
+bool is_in_memory(const ParsedOpenFile& file) {
+  constexpr std::string_view kPlace = "/dev/shm/";
+  return is_regular(file) && (file.record.flags & kOpenFileInMemory) != 0 && file.path.starts_with(kPlace) &&
+         file.path.find('/', kPlace.size()) == file.path.npos;
+}
+
 // One file of its own, with the contents that the other has.
 bool copy_to(const std::string& from_path, const std::string& to_path, uint32_t mode) {
   ScopedFd from(open(from_path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
@@ -79,7 +85,25 @@ bool DescriptorBuilder::is_kept(const ParsedOpenFile& file) const {
   struct stat st;
   const bool there = stat(std::string(file.path).c_str(), &st) == 0;
   if (there && is_same(st, file.record)) return false;
-  return !kept_link(file).empty() || (!there && !kept_copy(file).empty());
+  return !kept_link(file).empty() || (!there && (is_in_memory(file) || !kept_copy(file).empty()));
+}
+
+// In /dev/shm itself, where nobody can put a link in its way.
+bool DescriptorBuilder::make_in_memory(const ParsedOpenFile& file) {
+  const auto& r = file.record;
+  const std::string path(file.path);
+  ScopedFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd.valid()) return false;
+  const timespec times[2] = {{0, UTIME_OMIT}, {r.mtime_ns / 1'000'000'000, r.mtime_ns % 1'000'000'000}};
+  const bool made = ftruncate(fd.get(), static_cast<off_t>(r.size)) == 0 && fill(file, fd.get()).ok() &&
+                    futimens(fd.get(), times) == 0 && fchmod(fd.get(), r.mode & 07777) == 0;
+  // What is not ours to give away stays ours.
+  if ((r.flags & kOpenFileOwner) != 0)
+    (void)!fchown(fd.get(), static_cast<uid_t>(r.value), static_cast<gid_t>(r.value >> 32));
+  const int error = errno;
+  if (!made) unlink(path.c_str());
+  errno = error;
+  return made;
 }
 
 Result<void> DescriptorBuilder::put_back_files() {
@@ -95,8 +119,9 @@ Result<void> DescriptorBuilder::put_back_files() {
           path);
       continue;
     }
-    const bool back =
-        !link.empty() ? ::link(link.c_str(), path.c_str()) == 0 : copy_to(copy, path, file.record.mode);
+    const bool back = !link.empty()        ? ::link(link.c_str(), path.c_str()) == 0
+                      : is_in_memory(file) ? make_in_memory(file)
+                                           : copy_to(copy, path, file.record.mode);
     if (back) {
       say("{} was gone: it is there again", path);
     } else if (link.empty()) {

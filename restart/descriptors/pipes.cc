@@ -57,8 +57,15 @@ Result<ScopedFd> DescriptorBuilder::make_pipe(const ParsedOpenFile& file) {
       return make_error(ExitCode::kSystem, errno, "{} cannot be made again ({})", file.path,
                         errno_name(errno));
     }
-    auto read_end = options_.working->park(ScopedFd(fds[0]), "a pipe");
-    auto write_end = options_.working->park(ScopedFd(fds[1]), "a pipe");
+    auto park_end = [&](int fd, int mode) {
+      for (const auto& other : meta_.open_files) {
+        if (other.record.object == file.record.object && access_mode(other) == mode)
+          return options_.working->park_at_home(ScopedFd(fd), other.record.id, "a pipe");
+      }
+      return options_.working->park(ScopedFd(fd), "a pipe");
+    };
+    auto read_end = park_end(fds[0], O_RDONLY);
+    auto write_end = park_end(fds[1], O_WRONLY);
     if (!read_end) return read_end.error();
     if (!write_end) return write_end.error();
     ends.read = *read_end;

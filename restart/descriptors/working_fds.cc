@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 namespace ckpt {
 
@@ -36,6 +37,29 @@ Result<int> WorkingFds::park(ScopedFd fd, const char* what) {
                       errno_name(errno));
   }
   return up;
+}
+
+Result<void> WorkingFds::hold_numbers(std::span<const int> numbers, std::map<uint32_t, int> homes) {
+  ScopedFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  auto up = park(std::move(null), "/dev/null");
+  if (!up.ok()) return up.error();
+  const ScopedFd parked(*up);
+  for (int fd : numbers) {
+    if (dup3(parked.get(), fd, O_CLOEXEC) < 0)
+      return make_error(ExitCode::kSystem, errno, "descriptor {} cannot be made ({})", fd, errno_name(errno));
+  }
+  homes_ = std::move(homes);
+  return {};
+}
+
+Result<int> WorkingFds::park_at_home(ScopedFd fd, uint32_t open_file, const char* what) {
+  const auto home = homes_.find(open_file);
+  if (home == homes_.end()) return park(std::move(fd), what);
+  if (dup3(fd.get(), home->second, O_CLOEXEC) < 0) {
+    return make_error(ExitCode::kSystem, errno, "descriptor {} cannot be made ({})", home->second,
+                      errno_name(errno));
+  }
+  return home->second;
 }
 
 int WorkingFds::find_object(uint64_t object) const {

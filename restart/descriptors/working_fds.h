@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 
 #include "base/raii_fd.h"
 #include "base/result.h"
@@ -28,6 +29,13 @@ class WorkingFds {
   // Moves fd up, close-on-exec; the old number is closed. `what` is for the message.
   Result<int> park(ScopedFd fd, const char* what);
 
+  // From here on every saved number is taken by something that stands for what will be there: nothing is made
+  // at such a number by chance. homes: the lowest number of each open file of the image, by id.
+  Result<void> hold_numbers(std::span<const int> numbers, std::map<uint32_t, int> homes);
+  // Moves fd to the number where the open file will be in the end, which costs none of ours; up where it has
+  // none, or numbers are not held. What is at home is not the caller's to close: is_working() tells.
+  Result<int> park_at_home(ScopedFd fd, uint32_t open_file, const char* what);
+
   // Objects that mappings and descriptors share (memfds, files without a name): whoever creates one
   // first adds a descriptor open for reading and writing under its object number.
   int find_object(uint64_t object) const;  // -1: not there yet
@@ -41,6 +49,7 @@ class WorkingFds {
  private:
   int first_ = 3;
   std::map<uint64_t, int> objects_;
+  std::map<uint32_t, int> homes_;
 };
 
 }  // namespace ckpt

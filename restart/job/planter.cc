@@ -4,6 +4,7 @@
 #include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -12,6 +13,7 @@
 
 #include <cstring>
 
+#include "restart/descriptors/builder.h"
 #include "restart/feed/packet.h"
 #include "restart/job/shared_things.h"
 #include "restart/restorer/clone.h"
@@ -158,6 +160,7 @@ class Tree {
     meet(Point::kJoined);
     reap_helpers(b.before);
     reap_helpers(b.after);
+    take_terminal(b);
     if (b.kind == BirthKind::kHelper) _exit(0);
     if (b.kind == BirthKind::kZombie) {
       take_user_of_parent(i);
@@ -167,6 +170,19 @@ class Tree {
     if (b.adopts) prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
     know_parent(i);
     become_member(i);
+  }
+
+  // Of a terminal whose master is in the job: its session, and who is in the foreground. All groups are
+  // there.
+  void take_terminal(const Birth& b) {
+    if (b.member < 0 || !b.leads_session()) return;
+    const ManifestMember& m = job_.manifest.members[static_cast<size_t>(b.member)];
+    const auto number = number_of_terminal(m.terminal);
+    const auto terminal = number ? things_.terminals.find(*number) : things_.terminals.end();
+    if (terminal == things_.terminals.end()) return;
+    if (ioctl(terminal->second, TIOCSCTTY, 0) != 0) fail(no_place(b, "session's terminal", b.sid));
+    if (m.foreground_group > 0 && tcsetpgrp(terminal->second, m.foreground_group) != 0 && errno != ESRCH)
+      fail(no_place(b, "terminal, whose foreground group is", m.foreground_group));
   }
 
   Error no_place(const Birth& b, const char* what, int id) const {

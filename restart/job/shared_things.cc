@@ -3,10 +3,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 
 #include "base/bytes.h"
+#include "image/format/terminal_records.h"
 #include "restart/descriptors/builder.h"
 #include "restart/plan/shared_objects.h"
 
@@ -20,10 +24,6 @@ struct FileOfMember {
 };
 
 OpenFileKind kind_of(const ParsedOpenFile& f) { return static_cast<OpenFileKind>(f.record.kind); }
-
-bool is_restarters(const ParsedOpenFile& f) {
-  return kind_of(f) == OpenFileKind::kTerminal || kind_of(f) == OpenFileKind::kStandard;
-}
 
 bool is_socket(const ParsedOpenFile& f) {
   return kind_of(f) == OpenFileKind::kSocketPair || kind_of(f) == OpenFileKind::kSocket ||
@@ -50,6 +50,7 @@ class Gatherer {
   explicit Gatherer(const JobPlan& job) : job_(job) {}
 
   void gather() {
+    find_own_terminals();
     find_lone_pipes();
     find_lone_sockets();
     number_descriptions();
@@ -106,6 +107,29 @@ class Gatherer {
       for (const FileOfMember& u : group) group_of_[u] = shared_.size();
       shared_.push_back(std::move(group));
     }
+  }
+
+  // Those of which a member has the master.
+  void find_own_terminals() {
+    for (size_t m = 0; m < members(); ++m) {
+      if (!has_image(m)) continue;
+      for (const ParsedOpenFile& f : meta(m).open_files) {
+        if (is_terminal_master(f)) own_terminals_.insert(*terminal_number(f));
+      }
+    }
+  }
+
+  // N of /dev/pts/N, if that is one of them. /dev/tty is the process's own terminal.
+  std::optional<uint32_t> own_terminal(size_t m, const ParsedOpenFile& f) const {
+    auto number = terminal_number(f);
+    if (kind_of(f) == OpenFileKind::kTerminal && f.record.rdev == makedev(5, 0))
+      number = number_of_terminal(job_.manifest.members[m].terminal);
+    return number && own_terminals_.count(*number) != 0 ? number : std::nullopt;
+  }
+
+  bool is_restarters(size_t m, const ParsedOpenFile& f) const {
+    return (kind_of(f) == OpenFileKind::kTerminal && !own_terminal(m, f)) ||
+           kind_of(f) == OpenFileKind::kStandard;
   }
 
   // Which objects do several processes reach?
@@ -181,8 +205,9 @@ class Gatherer {
         const bool shared = group != group_of_.end();
         if (shared && !done.insert(group->second).second) continue;
         // What is ckpt-restart's own each takes for itself.
-        const bool wanted = !is_restarters(f) && lone_pipes_.count(f.record.object) == 0 &&
-                            (shared || of_object || in_flight.count(self) != 0);
+        const bool terminal = own_terminal(m, f).has_value();
+        const bool wanted = !is_restarters(m, f) && lone_pipes_.count(f.record.object) == 0 &&
+                            (shared || of_object || terminal || in_flight.count(self) != 0);
         if (!wanted && kind_of(f) != OpenFileKind::kRegular) continue;
         add_file(m, f, shared ? shared_[group->second] : std::vector<FileOfMember>{self}, wanted);
       }
@@ -192,6 +217,8 @@ class Gatherer {
   void add_file(size_t m, const ParsedOpenFile& f, std::vector<FileOfMember> users, bool wanted) {
     ParsedOpenFile copy = f;
     copy.record.id = static_cast<uint32_t>(all_.open_files.size() + 1);
+    if (const auto number = own_terminal(m, f); number && !is_terminal_master(f))
+      copy.record.rdev = makedev(kTerminalSlaveMajor, *number);
     for (const DescriptorRecord& d : meta(m).descriptors) {
       if (d.open_file != f.record.id) continue;
       DescriptorRecord number = d;
@@ -238,6 +265,7 @@ class Gatherer {
   std::map<FileOfMember, size_t> group_of_;  // in shared_
   std::vector<std::vector<FileOfMember>> users_;
   std::vector<bool> wanted_;
+  std::set<uint32_t> own_terminals_;
   std::map<uint64_t, int> lone_pipes_;
 };
 
@@ -271,15 +299,26 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   options.working = &working;
   options.image_directory = job.root().image_directory;
   options.sequence = job.manifest.sequence;
+  options.kept_files = kept_files_of(*job.root().image, job.root().image_directory);
   options.say = [&report](std::string_view line) { report.note(line); };
   DescriptorBuilder builder(all, options);
+  CKPT_TRY(builder.put_back_files());
   CKPT_TRY(builder.cut_grown_files());
-  for (size_t i = 0; i < all.open_files.size(); ++i) {
+  // A terminal's other ends are opened by its name.
+  std::vector<size_t> order(all.open_files.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_partition(order.begin(), order.end(),
+                        [&](size_t i) { return is_terminal_master(all.open_files[i]); });
+  for (size_t i : order) {
     if (!gatherer.wanted(i)) continue;
     auto made = builder.make(all.open_files[i]);
     if (!made.ok()) return made.error();
     auto up = working.park(std::move(*made), "an open file of the job");
     if (!up.ok()) return up.error();
+    // Whoever has it as the terminal of his session takes it by this.
+    if (const auto number = terminal_number(all.open_files[i]);
+        number && !is_terminal_master(all.open_files[i]))
+      things.terminals.emplace(*number, *up);
     bool first = true;
     for (const FileOfMember& user : gatherer.users()[i]) {
       things.files[user.member].emplace(user.open_file, InheritedFile{*up, first});

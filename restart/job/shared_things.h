@@ -24,6 +24,7 @@ struct SharedThings {
   std::map<uint64_t, uint64_t> views;
   std::set<uint64_t> mapped_objects;
   std::map<uint64_t, int> lone_pipes;  // DescriptorOptions
+  std::map<uint32_t, int> terminals;   // of the job's own: /dev/pts/N as it was, and one descriptor of it
 };
 
 // `working` is open above every number of the job. Files that have grown since the checkpoint are cut here.

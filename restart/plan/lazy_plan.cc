@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 
 #include "base/kernel_caps.h"
 #include "base/raii_fd.h"
@@ -55,7 +56,28 @@ bool may_be_lazy(const ParsedMapping& m) {
   return m.record.kind == static_cast<uint32_t>(MappingKind::kAnonymous) && (m.record.flags & kNot) == 0;
 }
 
+// How many ranges may be watched, each of which cuts a mapping in three: as many as the kernel's limit on
+// mappings leaves room for, beside those of the program and of who makes it.
+size_t most_ranges(const ImageChain& image) {
+  constexpr size_t kOfRestart = 1024;
+  size_t most = 65530;  // the kernel's default, where it cannot be read
+  std::ifstream("/proc/sys/vm/max_map_count") >> most;
+  const size_t taken = image.meta().mappings.size() + kOfRestart;
+  return most <= taken ? 0 : std::min<size_t>(kMostRanges, (most - taken) / 2);
+}
+
+// Whole mappings, which are not cut.
+std::vector<AddrRange> whole_mappings(const ImageChain& image, const LazyPlan& plan) {
+  std::vector<AddrRange> ranges;
+  for (size_t m = 0; m < plan.mappings.size(); ++m) {
+    const MappingRecord& r = image.meta().mappings[m].record;
+    if (plan.lazy(m)) ranges.push_back({Addr{r.start}, Addr{r.end}});
+  }
+  return ranges;
+}
+
 std::vector<AddrRange> watched_ranges(const ImageChain& image, const LazyPlan& plan) {
+  const size_t most = most_ranges(image);
   for (uint64_t gap = kLeastGap;; gap *= 2) {
     std::vector<AddrRange> ranges;
     size_t last = SIZE_MAX;
@@ -68,7 +90,8 @@ std::vector<AddrRange> watched_ranges(const ImageChain& image, const LazyPlan& p
         last = m;
       }
     });
-    if (ranges.size() <= kMostRanges || gap >= uint64_t{1} << 47) return ranges;
+    if (ranges.size() <= most) return ranges;
+    if (gap >= uint64_t{1} << 47) return most == kMostRanges ? ranges : whole_mappings(image, plan);
   }
 }
 

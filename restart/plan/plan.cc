@@ -88,7 +88,8 @@ Result<void> load_eagerly(RestartPlan& plan, const VerifyProgress& progress) {
 }
 
 std::string kept_files_of(const ImageChain& image, const std::string& image_directory) {
-  const KeptName name = kept_directory_of(image.path());
+  const bool of_job = image_directory.ends_with(".job");
+  const KeptName name = kept_directory_of(of_job ? std::string_view(kJobKeptFiles) : image.path());
   return name.text[0] == '\0' ? "" : image_directory + "/" + name.text;
 }
 

@@ -1,5 +1,6 @@
 #include "restart/plan/restorer_range.h"
 
+#include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
 #include <linux/rseq.h>
@@ -182,9 +183,11 @@ Result<void> RestorerRange::plan_vdso() {
 }
 
 void RestorerRange::describe_own_rseq() {
-  if (__rseq_size == 0) return;
-  uint64_t area =
-      reinterpret_cast<uint64_t>(__builtin_thread_pointer()) + static_cast<uint64_t>(__rseq_offset);
+  // glibc 2.35 and later.
+  const auto* size = static_cast<const unsigned*>(dlsym(RTLD_DEFAULT, "__rseq_size"));
+  const auto* offset = static_cast<const ptrdiff_t*>(dlsym(RTLD_DEFAULT, "__rseq_offset"));
+  if (size == nullptr || offset == nullptr || *size == 0) return;
+  uint64_t area = reinterpret_cast<uint64_t>(__builtin_thread_pointer()) + static_cast<uint64_t>(*offset);
   // The length that libc registered: registering the same again is EBUSY, another one EINVAL.
   constexpr unsigned long kFeatureSize = 27;  // AT_RSEQ_FEATURE_SIZE
   uint32_t larger = (static_cast<uint32_t>(getauxval(kFeatureSize)) + 31) & ~31u;

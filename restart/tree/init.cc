@@ -18,7 +18,7 @@ void drop_descriptors(ReportChannel& report) {
   for (int fd = 0; fd < 3 && null >= 0; ++fd) dup2(null, fd);
   if (report.fd() != 3) dup3(report.fd(), 3, O_CLOEXEC);
   report.move_to(3);
-  close_range(4, ~0u, 0);
+  sys::call(__NR_close_range, 4, ~0u, 0);
 }
 
 }  // namespace

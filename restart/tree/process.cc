@@ -75,7 +75,8 @@ Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFd
     CKPT_TRY(park(spec.job->go_fd, fds.go, "the job"));
   }
   // Whatever else ckpt-restart was started with is not the program's.
-  if (fds.working.first() > 3) close_range(3, static_cast<unsigned>(fds.working.first()) - 1, 0);
+  if (fds.working.first() > 3)
+    sys::call(__NR_close_range, 3, static_cast<unsigned>(fds.working.first()) - 1, 0);
   return {};
 }
 

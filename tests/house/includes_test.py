@@ -47,6 +47,13 @@ class Includes(unittest.TestCase):
         files["libckpt_rt/core/b.cc"] = '#include "libckpt_rt/core/b.h"\n'
         self.assertEqual(1, len(self.check(files)))
 
+    def test_the_rules_hold_below_the_library_too(self):
+        for room, rules in check_includes.IN_PROGRAM.items():
+            with self.subTest(room=room):
+                self.assertEqual([], self.check({rules: "", f"{room}/b.cc": f'#include "{rules}"\n'}))
+                found = self.check({rules: "", "base/a.h": "", f"{room}/b.cc": '#include "base/a.h"\n'})
+                self.assertEqual([f"{room}/b.cc: its last include is not {rules}"], found)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -380,8 +380,12 @@ TEST_F(Directory, AFileThatIsLetGoSoonIsReplaced) {
   const std::string left = path(name(1) + ".tmp");
   ScopedFd old(open(left.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_EQ(flock(old.get(), LOCK_EX), 0);
+  const std::string waits = "/proc/self/task/" + std::to_string(gettid()) + "/syscall";
   std::thread end([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    // Whoever creates it has found it locked, and looks again a little later.
+    const std::string pause = std::to_string(__NR_nanosleep) + " ";
+    for (std::string call; !call.starts_with(pause); std::getline(std::ifstream(waits), call))
+      std::this_thread::yield();
     old.reset();
   });
   ImageFile file;

@@ -223,6 +223,7 @@ TEST_F(Handlers, EndTheCallThatAStopLetGoOn) {
 
 TEST_F(Handlers, WithRestartDoNotEndARestartableCall) {
   install_stop_handler(150'000);
+  handled = 0;
   handle(SIGUSR1, SA_RESTART);
   int p[2];
   ASSERT_EQ(pipe(p), 0);
@@ -243,7 +244,9 @@ TEST_F(Handlers, WithRestartDoNotEndARestartableCall) {
     send_stop(tid);
     spin(i * 1000);
     syscall(SYS_tgkill, getpid(), tid.load(), SIGUSR1);
-    usleep(300);
+    // The handler has run, and the call goes on.
+    while (handled.load() != i + 1) sched_yield();
+    wait_until_sleeping_in(tid, SYS_read);
     ASSERT_EQ(write(p[1], "x", 1), 1);
     reader.join();
     ASSERT_EQ(got, 1);

@@ -31,17 +31,11 @@
 #include <thread>
 #include <vector>
 
+#include "tests/interpose/blocked_thread.h"
 #include "tests/interpose/stop_alone.h"
 
 namespace ckpt::test {
 namespace {
-
-int64_t now(clockid_t clock = CLOCK_MONOTONIC) {
-  timespec ts{};
-  clock_gettime(clock, &ts);
-  return int64_t{ts.tv_sec} * 1'000'000'000 + ts.tv_nsec;
-}
-timespec spec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'000}; }
 
 int64_t run_seconds() {
   const char* s = getenv("STORM_SECONDS");
@@ -390,7 +384,7 @@ TEST(Storm, SleepGoesOnWhereTheClockWas) {
     took = now() - begin;
   });
   while (tid == 0) sched_yield();
-  usleep(10'000);
+  wait_until_sleeping_in(tid, SYS_clock_nanosleep);
   in_pause = [] { set_monotonic_shift(30'000'000); };
   send_stop(tid);
   sleeper.join();

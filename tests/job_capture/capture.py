@@ -145,6 +145,44 @@ class Job(unittest.TestCase):
         return {name_of(p): p for p in tree(pid)}
 
 
+class Born(Job):
+    """A child belongs to the job from its first instruction, however it was made."""
+
+    WAYS = {"first", "fork", "_Fork", "clone", "handler", "thread", "vfork", "spawn", "fork-vfork", "grandchild", "threads"}
+
+    def born(self, **options):
+        child = self.start(os.environ["CKPT_BORN"], **options)
+        lines = [child.stdout.readline().split() for _ in self.WAYS]
+        pids = {how: int(pid) for how, pid in lines}
+        self.assertEqual(set(pids), self.WAYS)
+        return pids
+
+    def test_all_are_members(self):
+        pids = self.born()
+        for asked in ("first", "clone", "threads"):
+            taken = self.now(pids[asked])
+            images = {int(os.path.basename(p).split(".")[0]) for p in glob.glob(taken["job"] + "/*.ckpt")}
+            self.assertLessEqual(set(pids.values()), images)
+
+    def test_each_alone(self):
+        for how, pid in self.born().items():
+            with self.subTest(how):
+                taken = self.now(pid, "--only")
+                self.assertIn(f".{pid}.", taken["image"])
+
+    def test_each_alone_by_fork(self):
+        for how, pid in self.born(options=("--mode", "fork")).items():
+            with self.subTest(how):
+                self.assertIn(f".{pid}.", self.now(pid, "--only")["image"])
+
+    def test_children_made_while_images_are_written(self):
+        pids = self.born(options=("--every", "300ms"))
+        for _ in range(5):
+            self.now(pids["fork"])
+        for pid in pids.values():
+            self.assertIsNotNone(stat_of(pid))
+
+
 class Capture(Job):
     def test_pipeline_is_one_checkpoint(self):
         child = self.start("bash", "-c", PIPELINE + "; :")
@@ -386,10 +424,11 @@ class Kill(Job):
     MEMBER = ["joined", "prepared", "held", "stopped", "standing", "sampled", "go", "image", "written", "done"]
     LEADER = ["asked", "armed", "prepared", "held", "stop", "stopped", "standing", "sampled", "go", "image",
               "written", "manifest", "renamed"]
+    SETTINGS = {}
 
     def kill_at(self, point, program, asked):
         """bash, which runs, with cat and sleep below; `program` kills itself at the point."""
-        env = clean(CKPT_TEST_POINT=f"{point}@{program}=kill:2")
+        env = clean(CKPT_TEST_POINT=f"{point}@{program}=kill:2", **self.SETTINGS)
         child = self.start("bash", "-c", f"echo up; sleep 1000 & cat & {BUSY}", ready="up", env=env)
         names = self.settle_named(child.pid, "bash", "cat", "sleep")
         first = self.now(names[asked])
@@ -426,6 +465,14 @@ class Kill(Job):
         for point in self.LEADER:
             with self.subTest(point=point):
                 self.kill_at("leader." + point, "sleep", "sleep")
+
+
+class KillGuarded(Kill):
+    """The same where the thread that writes handles its own fault: the guard is open while all stand."""
+
+    MEMBER = ["standing", "sampled", "go"]
+    LEADER = ["standing", "sampled", "go"]
+    SETTINGS = {"CKPT_FAULTS": "in-thread"}
 
 
 if __name__ == "__main__":

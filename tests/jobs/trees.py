@@ -12,8 +12,8 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import jobs
-from jobs import CKPT, NOBODY, PATIENCE, RESTART, Tree, environment
+import job_tree
+from job_tree import CKPT, NOBODY, PATIENCE, RESTART, Tree, environment
 
 TREE = r"""
 import ctypes, json, mmap, os, signal, struct, sys, time
@@ -134,11 +134,9 @@ def wait_for(condition, what):
 
 
 class Trees(unittest.TestCase):
-    def setUp(self):
-        jobs.PROGRAMS["odd"] = ["python3", "-c", TREE]
 
     def tree(self, uid=0):
-        tree = Tree(self, "odd", uid)
+        tree = Tree("odd", ["python3", "-c", TREE], uid=uid)
         self.addCleanup(lambda: tree.close(False))
         tree.run()
         wait_for(lambda: all(self.there(tree, "before", n) for n in NAMES), "the tree")
@@ -188,7 +186,7 @@ class Trees(unittest.TestCase):
         return tree, image
 
     def refused(self, tree, image, code, *words, options=()):
-        besides = jobs.descendants(os.getpid())
+        besides = job_tree.descendants(os.getpid())
         done = subprocess.run([RESTART, *options, image], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=PATIENCE, cwd=tree.work, env=environment(), check=False)
         self.assertEqual(done.returncode, code, done.stderr)
@@ -196,7 +194,7 @@ class Trees(unittest.TestCase):
         for word in words:
             self.assertIn(word, done.stderr)
         # Nobody is left: all were below it, and so would be below us.
-        self.assertEqual(jobs.descendants(os.getpid()) - besides, set())
+        self.assertEqual(job_tree.descendants(os.getpid()) - besides, set())
 
     def test_refusals(self):
         tree, image = self.checkpointed()
@@ -259,15 +257,15 @@ class Trees(unittest.TestCase):
 
             def settled():
                 # Helpers and zombies are gone or ours to reap; the others end, or are all there and run.
-                for pid in jobs.descendants(os.getpid()):
+                for pid in job_tree.descendants(os.getpid()):
                     try:
                         os.waitpid(pid, os.WNOHANG)
                     except ChildProcessError:
                         pass
-                left = [p for p in jobs.descendants(os.getpid()) if jobs.state_of(p) not in "Z?"]
-                return left == [] or (len(left) == members and all(not jobs.is_restarter(p) for p in left))
+                left = [p for p in job_tree.descendants(os.getpid()) if job_tree.state_of(p) not in "Z?"]
+                return left == [] or (len(left) == members and all(not job_tree.is_restarter(p) for p in left))
             wait_for(settled, f"the end of a tree whose restart was killed after {took * (i + 1) / 11:.3f} s")
-            none += jobs.descendants(os.getpid()) == set()
+            none += job_tree.descendants(os.getpid()) == set()
             tree.child = subprocess.Popen(["true"])
             tree.kill()
         self.assertGreater(none, 0)

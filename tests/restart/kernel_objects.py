@@ -32,7 +32,7 @@ class Verdicts(SteppedTest):
         self.assertIn(word, text)
 
     def test_one_that_can_be(self):
-        self.start()
+        self.start(CKPT_FILES="none")
         self.assertEqual(self.checkpoint(), [])
         self.assertEqual(self.verify_restartable()[1]["restartable"], True)
         # What the image cannot know.

@@ -102,6 +102,20 @@ print(open('second', 'rb').read(6), os.stat('second').st_nlink, private[4999:500
 """
 
 
+# As sem_open(3) does it: a name for the moment, removed after the real one is there.
+IN_MEMORY = START + """
+name = sys.argv[1]
+f = open(name, 'w+b')
+f.write(b'thirty-two bytes of a semaphore.')
+f.flush()
+os.chmod(name, 0o640)
+f.seek(7)
+wait()
+print(f.read(3), os.fstat(f.fileno()).st_size, oct(os.stat(name).st_mode), flush=True)
+os.unlink(name)
+"""
+
+
 class VanishedFiles(unittest.TestCase):
     def setUp(self):
         # On a disk: /tmp may be in memory.
@@ -111,10 +125,10 @@ class VanishedFiles(unittest.TestCase):
     def path(self, name):
         return os.path.join(self.directory, name)
 
-    def killed(self, program, *arguments, before_the_end=lambda: None):
+    def killed(self, program, *arguments, options=(), before_the_end=lambda: None):
         """Starts it, checkpoints it when it is up, kills it."""
         with open(self.path("out"), "w") as out:
-            child = subprocess.Popen([CKPT, "run", "--dir", self.path("images"), "--", "/usr/bin/python3", "-c", program, *arguments],
+            child = subprocess.Popen([CKPT, "run", "--dir", self.path("images"), *options, "--", "/usr/bin/python3", "-c", program, *arguments],
                                      stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, cwd=self.directory, env=environment())
         try:
             while child.poll() is None and "up" not in self.output():
@@ -150,6 +164,20 @@ class VanishedFiles(unittest.TestCase):
         self.killed(RENAMED)
         self.restart()
         self.assertEqual(self.output(), "up\nb'afterx' 1 b'x!'\n")
+
+    def test_small_file_in_memory(self):
+        name = f"/dev/shm/ckpt-test.{os.getpid()}"
+        self.addCleanup(lambda: os.path.exists(name) and os.unlink(name))
+        for gone in (True, False):
+            with self.subTest(gone=gone):
+                self.killed(IN_MEMORY, name, options=("--files", "none"))  # no copy beside the image
+                if gone:
+                    os.unlink(name)
+                noted = self.restart()
+                self.assertEqual(f"{name} was gone: it is there again" in noted, gone, noted)
+                self.assertEqual(self.output(), "up\nb'two' 32 0o100640\n")
+                shutil.rmtree(self.path("images"))
+                os.unlink(self.path("go"))
 
     def test_holes_written_since(self):
         def write():

@@ -110,7 +110,7 @@ class SameResult : public testing::TestWithParam<Case> {};
 TEST_P(SameResult, ThreadsAndWays) {
   const Case& c = GetParam();
   const ckpt_tw_model model = chaos_model(c.chaos);
-  for (uint64_t seed : {1, 2}) {
+  for (uint64_t seed : {1, 2, 3}) {
     ckpt_tw_options o = options_for(c.end, seed);
     const ckpt_tw_result expected = oracle(model, o);
     for (uint32_t threads : {1, 2, 3, 4}) {
@@ -121,7 +121,8 @@ TEST_P(SameResult, ThreadsAndWays) {
         o.monoprogrammed = way.mono;
         o.device_bytes_per_second = seed == 1 ? 50'000'000 : 2'000'000;
         o.batch = seed == 1 ? 1 : 7;  // threads that look at each other in unlike rhythms
-        o.gvt_events = seed == 1 ? 16 : 200;
+        // 1: a thread has at most eight events that are not final.
+        o.gvt_events = seed == 1 ? 16 : seed == 2 ? 200 : 1;
         expect_same(model, o, expected);
         if (HasFatalFailure()) return;
       }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/control_protocol.h"
+#include "base/settings_table.h"
 
 namespace ckpt {
 namespace {
@@ -74,7 +75,7 @@ TEST(Settings, AllOfThem) {
   EXPECT_EQ(s->signal, 40);
   EXPECT_EQ(s->stop_timeout_ns, 60'000'000'000);
   EXPECT_EQ(s->keep, 0u);
-  EXPECT_EQ(s->heap, Heap::kJemalloc);
+  EXPECT_EQ(s->heap, Heap::kJemallocHuge);
   EXPECT_EQ(s->order, Order::kCold);
   EXPECT_EQ(s->increments, 254u);
   EXPECT_TRUE(s->dma);
@@ -166,6 +167,7 @@ TEST(Settings, EachWrongValueIsNamedWithARemedy) {
                              {{"CKPT_INCREMENTS", "few"}},
                              {{"CKPT_HEAP", "tcmalloc"}},
                              {{"CKPT_HEAP", "jemalloc:large"}},
+                             {{"CKPT_LEAVE_OUT", std::string(512, 'p')}},
                              {{"CKPT_ORDER", "random"}}};
   for (const Variables& v : wrong) {
     auto s = parse(v);
@@ -222,6 +224,96 @@ TEST(Settings, KeptFiles) {
   EXPECT_EQ(parse({{"CKPT_FILES", "links"}})->files, KeptFiles::kLinks);
   EXPECT_EQ(parse({{"CKPT_FILES", "copies"}})->files, KeptFiles::kCopies);
   EXPECT_FALSE(parse({{"CKPT_FILES", "all"}}).ok());
+}
+
+std::string printed(const char* variable, const Settings& settings) {
+  SettingText out;
+  find_setting(variable)->print(settings, out);
+  return out.text;
+}
+
+TEST(SettingsTable, WhatIsPrintedCanBeReadAgain) {
+  const std::pair<const char*, const char*> values[] = {{"CKPT_DIR", "/images"},
+                                                        {"CKPT_TO", "cat > x"},
+                                                        {"CKPT_EVERY", "0"},
+                                                        {"CKPT_EVERY", "250ms"},
+                                                        {"CKPT_EVERY", "5m"},
+                                                        {"CKPT_EVERY", "90s"},
+                                                        {"CKPT_MODE", "realtime-large"},
+                                                        {"CKPT_FAULTS", "mprotect"},
+                                                        {"CKPT_SEGMENT", "auto"},
+                                                        {"CKPT_SEGMENT", "4K"},
+                                                        {"CKPT_POOL", "128M"},
+                                                        {"CKPT_COMPRESS", "zstd:7"},
+                                                        {"CKPT_COMPRESS", "auto"},
+                                                        {"CKPT_KEY_FILE", "key"},
+                                                        {"CKPT_SIGNAL", "40"},
+                                                        {"CKPT_LEAVE_OUT", "a,b"},
+                                                        {"CKPT_STOP_TIMEOUT", "1h"},
+                                                        {"CKPT_KEEP", "0"},
+                                                        {"CKPT_FILES", "copies"},
+                                                        {"CKPT_ENGINE", "cpu"},
+                                                        {"CKPT_ENGINE", "dma:800M:50:4K"},
+                                                        {"CKPT_INCREMENTS", "254"},
+                                                        {"CKPT_ORDER", "hot"},
+                                                        {"CKPT_HEAP", "jemalloc:huge"},
+                                                        {"CKPT_LOG", "0"},
+                                                        {"CKPT_DISABLE", "1"}};
+  std::map<std::string, int> seen;
+  for (const auto& [variable, text] : values) {
+    ASSERT_NE(find_setting(variable), nullptr) << variable;
+    auto s = parse({{variable, text}});
+    ASSERT_TRUE(s.ok()) << variable << "=" << text << ": " << s.error().message();
+    EXPECT_EQ(printed(variable, *s), text) << variable;
+    ++seen[variable];
+  }
+  EXPECT_EQ(seen.size(), setting_table().size()) << "each setting has a value here";
+}
+
+TEST(SettingsTable, EachDefaultIsAccepted) {
+  for (const Setting& setting : setting_table()) {
+    const std::string text = printed(setting.variable, Settings{});
+    EXPECT_EQ(text.empty(), setting.when_empty != nullptr) << setting.variable;
+    auto s = parse({{setting.variable, text}});
+    ASSERT_TRUE(s.ok()) << setting.variable << ": " << s.error().message();
+    EXPECT_EQ(printed(setting.variable, *s), text) << setting.variable;
+  }
+}
+
+TEST(SettingsTable, WordsNameTheBoundsThatTheParserHas) {
+  for (const Setting& setting : setting_table()) {
+    SettingText accepted;
+    accepted_by(setting, accepted);
+    const std::string words = accepted.text;
+    ASSERT_FALSE(words.empty()) << setting.variable;
+    for (const Choice& c : setting.choices)
+      EXPECT_NE(words.find(c.name), std::string::npos) << setting.variable << " accepts " << c.name;
+  }
+  const struct {
+    const char *variable, *least, *most, *below, *above;
+  } bounds[] = {{"CKPT_SEGMENT", "4K", "256K", "2K", "512K"},
+                {"CKPT_POOL", "16 segments", "64G", "512K", "65G"},
+                {"CKPT_SIGNAL", "34", "64", "33", "65"},
+                {"CKPT_STOP_TIMEOUT", "1ms", nullptr, "999us", nullptr},
+                {"CKPT_EVERY", "1ms", nullptr, "999us", nullptr},
+                {"CKPT_KEEP", "0", "1024", nullptr, "1025"},
+                {"CKPT_INCREMENTS", "0", "254", nullptr, "255"},
+                {"CKPT_COMPRESS", "zstd:1", "zstd:19", "zstd:0", "zstd:20"}};
+  for (const auto& b : bounds) {
+    SettingText accepted;
+    accepted_by(*find_setting(b.variable), accepted);
+    const std::string words = accepted.text;
+    for (const char* inside : {b.least, b.most}) {
+      if (inside == nullptr) continue;
+      EXPECT_NE(words.find(inside), std::string::npos) << b.variable << " has the bound " << inside;
+      if (std::string(inside) == "16 segments") continue;
+      EXPECT_TRUE(parse({{b.variable, inside}}).ok()) << b.variable << "=" << inside;
+    }
+    for (const char* outside : {b.below, b.above}) {
+      if (outside == nullptr) continue;
+      EXPECT_FALSE(parse({{b.variable, outside}}).ok()) << b.variable << "=" << outside;
+    }
+  }
 }
 
 // Whatever the text, there is an answer, and what is accepted keeps the documented bounds.

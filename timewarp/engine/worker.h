@@ -163,6 +163,9 @@ class Worker final : public Executor, private History {
   Key gvt_;
   bool done_ = false, want_gvt_ = false;
   double limit_ = 0, window_ = 0;
+  uint64_t most_uncommitted_ = 0;
+  bool waits_for_gvt_ = false;  // too much is uncommitted: nothing runs beyond reached_
+  double reached_ = 0;
   uint64_t rounds_ = 0, since_gvt_ = 0;
   uint64_t window_executed_ = 0, window_rolled_ = 0;
   bool over_memory_ = false;

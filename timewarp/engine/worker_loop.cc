@@ -17,8 +17,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr uint32_t kBatch = 32, kGvtEvents = 1024;
 // The adapted window: judged after so many events; smaller above the first share of events undone, larger
 // below the second.
-constexpr uint64_t kJudged = 4096;
+constexpr uint64_t kJudged = 1024;
 constexpr double kTooMuchUndone = 0.05, kLittleUndone = 0.015;
+constexpr double kSmallestStep = 0.25, kLargestStep = 0.75, kGrowth = 1.15, kWidest = 4;
+// So many executed events may wait for GVT. Nothing is lost by waiting: another thread has been taken off its
+// processor, and what runs on alone is undone.
+constexpr uint64_t kUncommittedRounds = 8;  // in --gvt-events
+constexpr uint64_t kUncommittedOfLp = 32;   // times the LPs of a thread, if that is less
 // Looks without work before the processor is given away.
 constexpr unsigned kPatience = 64;
 
@@ -132,15 +137,13 @@ void Worker::on_gvt() {
   if (setup_.options.window == 0 && executed >= kJudged) {
     const double undone =
         static_cast<double>(counters_.rolled_back - window_rolled_) / static_cast<double>(executed);
+    // As far as this thread has been ahead of GVT: a window beyond it would do nothing.
+    const double ahead = tail_ > head_ ? std::max(ring_[(tail_ - 1) & ring_mask_].time - gvt_.time, 0.0) : 0;
     if (undone > kTooMuchUndone) {
-      if (window_ == kInfinity) {
-        // As far as this thread has been ahead of GVT.
-        window_ = tail_ > head_ ? std::max(ring_[(tail_ - 1) & ring_mask_].time - gvt_.time, 0.0) : 0;
-        if (window_ == 0) window_ = kInfinity;
-      }
-      window_ *= 0.75;
-    } else if (undone < kLittleUndone) {
-      window_ *= 1.15;
+      if (ahead != 0) window_ = std::min(window_, ahead);
+      window_ *= std::clamp(1 - undone, kSmallestStep, kLargestStep);
+    } else if (undone < kLittleUndone && window_ < kWidest * ahead) {
+      window_ *= kGrowth;
     }
     window_executed_ = counters_.executed;
     window_rolled_ = counters_.rolled_back;
@@ -155,12 +158,24 @@ void Worker::set_limit() {
   }
   // At least what the slowest thread itself could execute: however small the window, the first event runs.
   limit_ = std::max(others + window_, std::nextafter(others, kInfinity));
+  if (tail_ - head_ < most_uncommitted_) {
+    waits_for_gvt_ = false;
+    return;
+  }
+  if (!waits_for_gvt_) {
+    waits_for_gvt_ = true;
+    reached_ = ring_[(tail_ - 1) & ring_mask_].time;
+  }
+  // Stragglers run, and the event at GVT always does: so GVT goes on.
+  limit_ = std::min(limit_, std::nextafter(std::max(reached_, gvt_.time), kInfinity));
 }
 
 void Worker::loop() {
   const uint32_t batch = setup_.options.batch != 0 ? setup_.options.batch : kBatch;
   const uint32_t gvt_events = setup_.options.gvt_events != 0 ? setup_.options.gvt_events : kGvtEvents;
   const bool alone = setup_.threads == 1;
+  most_uncommitted_ = std::min(kUncommittedRounds * gvt_events,
+                               kUncommittedOfLp * std::max<uint64_t>(setup_.local_lps / setup_.threads, 1));
   limit_ = kInfinity;
   unsigned idle = 0;
   while (!done_ && !setup_.failed.load(std::memory_order_relaxed)) {

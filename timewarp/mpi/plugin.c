@@ -91,8 +91,21 @@ static int gather_done(void) {
   return done;
 }
 
+/* MPICH before 4.2 over UCX may hang in MPI_Finalize: it ends connections there, which takes the other side's
+   looks, and a process that has ended its own looks no more (pmodels/mpich, pull request 6596). A connection
+   that is only being made is the most likely to hang: so each pair of processes has talked, both ways. */
+static void talk_to_all(void) {
+  int size = 0;
+  MPI_Comm_size(events, &size);
+  char* bytes = calloc(2, (size_t)size);
+  if (bytes == NULL) return;
+  for (int i = 0; i < 2; ++i) MPI_Alltoall(bytes, 1, MPI_BYTE, bytes + size, 1, MPI_BYTE, events);
+  free(bytes);
+}
+
 static void close_mpi(void) {
   while (oldest != NULL) reap();
+  talk_to_all();
   MPI_Comm_free(&events);
   MPI_Comm_free(&gathers);
   if (opened_here) MPI_Finalize();

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/sys.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

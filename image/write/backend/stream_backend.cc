@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "base/sys.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "image/format/image_format.h"
 #include "image/format/io_error.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

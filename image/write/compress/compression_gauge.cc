@@ -1,6 +1,7 @@
 #include "image/write/compress/compression_gauge.h"
 
 #include <algorithm>
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -1,4 +1,5 @@
 #include "image/write/compress/compression_pace.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

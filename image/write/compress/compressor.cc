@@ -5,6 +5,7 @@
 #include <lz4.h>
 #define ZSTD_STATIC_LINKING_ONLY
 #include <zstd.h>
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

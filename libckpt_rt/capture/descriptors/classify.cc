@@ -6,6 +6,7 @@
 #include <sys/sysmacros.h>
 
 #include "base/clock.h"
+#include "image/format/terminal_records.h"
 #include "image/write/kept_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/other_name.h"
@@ -226,7 +227,9 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
       return {};
     case S_IFCHR:
     case S_IFBLK:
-      if (type == S_IFCHR && is_terminal(d.now.rdev, path)) {
+      if (type == S_IFCHR && d.now.rdev == makedev(5, 2)) {
+        d.kind = kTerminalMaster;
+      } else if (type == S_IFCHR && is_terminal(d.now.rdev, path)) {
         d.kind = OpenFileKind::kTerminal;
       } else if (can_be_opened_again(d.now.mode, d.now.rdev)) {
         const char* usual = d.named ? d.path : usual_name(d.now.mode, d.now.rdev);

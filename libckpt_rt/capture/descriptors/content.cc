@@ -24,6 +24,16 @@ constexpr uint64_t kEarlyBytes = 256 << 10;
 // Writes closer together than a tick of the kernel's clock may leave the same time stamp.
 constexpr int64_t kTimeStampDoubt = 20'000'000;
 
+// With a name in /dev/shm, which the program may remove at any time. Larger ones are mapped, as a rule, and
+// their memory is in the image.
+bool is_small_shared_memory(const CapturedDescriptor& d) {
+  constexpr std::string_view kPlace = "/dev/shm/";
+  constexpr uint64_t kSmall = 64 << 10;
+  const std::string_view path(d.path, d.path_len);
+  return d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) == 0 && d.now.size <= kSmall &&
+         path.starts_with(kPlace) && path.find('/', kPlace.size()) == path.npos;
+}
+
 }  // namespace
 
 // A description of our own, so that the program's offset stays where it is.
@@ -165,6 +175,15 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     const size_t before = contents_.size();
     if (d.kind == OpenFileKind::kPipe || d.kind == OpenFileKind::kFifo) {
       copied = copy_pipe(i);
+    } else if (is_small_shared_memory(d)) {
+      // sem_open(3), for example, removes the name that its file had at first.
+      if (copy_file(d, contents_)) {
+        d.flags |= kOpenFileInMemory;
+        for (size_t c = before; c < contents_.size(); ++c) contents_[c].open_file = d.open_file;
+      } else {
+        contents_.truncate(before);
+      }
+      continue;
     } else if (d.kind == OpenFileKind::kMemfd ||
                (d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0)) {
       if (d.now.size == 0 || take_early_copy(d)) continue;

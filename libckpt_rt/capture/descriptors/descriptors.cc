@@ -60,6 +60,8 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   early_contents_ = ArenaVector<Content>(arena);
   early_ = ArenaVector<EarlyCopy>(arena);
   notes_ = ArenaVector<Note>(arena);
+  senders_ = ArenaVector<Sender>(arena);
+  has_passing_ = false;
   kcmp_refused_ = structure_changed_ = complete_ = sampling_ = standing_ = false;
   open_files_ = 0;
   auto* text = static_cast<char*>(arena.allocate(kTextBytes));
@@ -375,6 +377,7 @@ void DescriptorCapture::note_late_locks() {
 
 void DescriptorCapture::release() {
   await_samples();
+  if (senders_.size() != 0) hold_back_senders();
   // Once only: the arena may be gone when the destructor comes.
   if (holds_files_) {
     if (complete_) {

@@ -134,6 +134,12 @@ class DescriptorCapture {
     return true;
   }
 
+  // What forbids a restart is on its way, or waits to be accepted: it may be gone at the next look.
+  bool has_passing() const { return has_passing_; }
+  // What was told to send without waiting, so that other members get it, waits again as it did. After all
+  // members have looked, before threads run.
+  void hold_back_senders();
+
   size_t descriptor_count() const { return entries_.size(); }
   size_t open_file_count() const { return open_files_; }
 
@@ -141,11 +147,16 @@ class DescriptorCapture {
   int hidden_ = -1;
   int kept_files_ = -1;
   bool has_partners_ = false;
+  bool has_passing_ = false;
   struct Content {
     uint32_t open_file;
     uint64_t object, offset;
     const std::byte* data;
     uint64_t length;
+  };
+  struct Sender {
+    uint32_t entry;  // in entries_
+    int cork, no_delay;
   };
   struct Note {
     uint32_t severity;
@@ -214,6 +225,7 @@ class DescriptorCapture {
   int compare(const CapturedDescriptor& a, const CapturedDescriptor& b, bool ask_kernel = true);
 
   Result<void> look_at_terminals_stopped();
+  Result<void> look_at_master(CapturedDescriptor& d);
 
   // libckpt_rt/capture/sockets
   Result<void> look_at_sockets(SocketLook& look);
@@ -222,6 +234,8 @@ class DescriptorCapture {
   Result<void> drain_to_other_hosts(SocketLook& look);
   Result<void> look_at_connections(SocketLook& look);
   Result<void> look_at_far_end(SocketLook& look, SocketState& s);
+  Result<void> forbid_unaccepted(const char* what, const CapturedDescriptor& d);
+  Result<void> let_senders_go(SocketLook& look);
   bool is_socket_here(uint64_t object) const;
   static bool is_loopback(const sockaddr_storage& address);
   Result<void> peek_messages(SocketLook& look, SocketState& s, int socket);
@@ -259,6 +273,7 @@ class DescriptorCapture {
   ArenaVector<Content> early_contents_;
   ArenaVector<EarlyCopy> early_;
   ArenaVector<Note> notes_;
+  ArenaVector<Sender> senders_;  // that do not wait for the moment
   std::span<const MappedFileRange> mapped_;
   std::span<char> text_;  // scratch for fdinfo and links
   uint32_t open_files_ = 0;

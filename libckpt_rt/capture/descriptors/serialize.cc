@@ -125,7 +125,7 @@ bool DescriptorCapture::serialize(ByteWriter& out) const {
       r.pipe_size = d.now.pipe_size;
       r.object = object_number(d.now.device, d.now.inode);
       r.value = d.value;
-      if (d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0) {
+      if (d.kind == OpenFileKind::kRegular && (d.flags & (kOpenFileDeleted | kOpenFileInMemory)) != 0) {
         r.flags |= kOpenFileOwner;
         r.value = d.now.uid | uint64_t{d.now.gid} << 32;
       }

@@ -1,19 +1,93 @@
 #include <asm/termbits.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 
 #include <cstring>
 
 #include "base/bytes.h"
 #include "base/raii_fd.h"
+#include "image/format/terminal_records.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 // How the program has set its terminal: without echo, without lines, as editors and pagers do.
 
 namespace ckpt {
 
+namespace {
+
+constexpr unsigned kGetPeer = 0x5441;  // TIOCGPTPEER
+
+bool has_bytes(int terminal) {
+  pollfd ready{terminal, POLLIN, 0};
+  int waiting = 0;
+  return sys::call(__NR_poll, &ready, 1L, 0L) == 1 && (ready.revents & POLLIN) != 0 &&
+         sys::call(__NR_ioctl, terminal, FIONREAD, &waiting) == 0 && waiting != 0;
+}
+
+// What was typed, so to speak, and not read yet. The other end is opened for a moment; not where nobody has
+// it: closing it would then be seen.
+bool has_input(int master) {
+  pollfd ready{master, POLLIN, 0};
+  sys::call(__NR_poll, &ready, 1L, 0L);
+  if ((ready.revents & POLLHUP) != 0) return false;
+  const long peer = sys::call(__NR_ioctl, master, kGetPeer, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+  if (sys::failed(peer)) return false;
+  const ScopedFd slave(static_cast<int>(peer));
+  return has_bytes(slave.get());
+}
+
+}  // namespace
+
+// A pseudo-terminal of ours: nobody but the program can make it again.
+Result<void> DescriptorCapture::look_at_master(CapturedDescriptor& d) {
+  d.details = nullptr;
+  d.details_len = 0;
+  const ScopedFd master(borrow(d));
+  uint32_t number = 0;
+  struct termios settings {};
+  if (!master.valid() || sys::call(__NR_ioctl, master.get(), TIOCGPTN, &number) != 0 ||
+      sys::call(__NR_ioctl, master.get(), TCGETS, &settings) != 0) {
+    return note(2, "descriptor {} ({}) is a terminal that cannot be made again", d.fd, d.path);
+  }
+  d.value = number;
+  MasterDetail detail{};
+  int set = 0;
+  if (sys::call(__NR_ioctl, master.get(), TIOCGPKT, &set) == 0 && set != 0) detail.flags |= kMasterPacketMode;
+  if (sys::call(__NR_ioctl, master.get(), TIOCGPTLCK, &set) == 0 && set != 0) detail.flags |= kMasterLocked;
+  detail.input = settings.c_iflag;
+  detail.output = settings.c_oflag;
+  detail.control = settings.c_cflag;
+  detail.local = settings.c_lflag;
+  detail.discipline = settings.c_line;
+  static_assert(sizeof(detail.characters) == sizeof(settings.c_cc));
+  std::memcpy(detail.characters, settings.c_cc, sizeof(detail.characters));
+  struct winsize size {};
+  sys::call(__NR_ioctl, master.get(), TIOCGWINSZ, &size);
+  detail.rows = size.ws_row;
+  detail.columns = size.ws_col;
+  detail.width = size.ws_xpixel;
+  detail.height = size.ws_ypixel;
+  ByteWriter out(*arena_);
+  out.put(DetailHeader{static_cast<uint32_t>(kMasterDetail), sizeof(detail)});
+  out.put(detail);
+  if (!out.ok()) return arena_full();
+  d.details = out.span().data();
+  d.details_len = static_cast<uint32_t>(out.size());
+  const bool output = has_bytes(master.get());
+  if (!output && ((detail.flags & kMasterLocked) != 0 || !has_input(master.get()))) return {};
+  has_passing_ = true;
+  return note(2,
+              "descriptor {} ({}): what was written {} /dev/pts/{} is not read yet, and cannot be saved: ask "
+              "again later",
+              d.fd, d.path, output ? "into" : "to be read from", number);
+}
+
 Result<void> DescriptorCapture::look_at_terminals_stopped() {
   for (auto& d : entries_) {
+    if (!d.shares && d.kind == kTerminalMaster) CKPT_TRY(look_at_master(d));
     if (d.shares || d.kind != OpenFileKind::kTerminal) continue;
     d.details = nullptr;
     d.details_len = 0;

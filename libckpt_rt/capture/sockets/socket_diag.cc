@@ -3,10 +3,12 @@
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
+#include <linux/tcp.h>
 #include <linux/unix_diag.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstddef>
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -122,6 +124,55 @@ const UnixSocketFacts* SocketDiag::find_unix(uint32_t inode) const {
   return at != unix_.end() && at->inode == inode ? at : nullptr;
 }
 
+bool SocketDiag::has_abandoned(uint16_t port) {
+  struct Waiting {
+    Endpoint local, remote;
+    uint32_t scope;
+  };
+  ArenaVector<Waiting> waiting(*arena_);
+  for (uint8_t family : {AF_INET, AF_INET6}) {
+    if (!open()) return false;
+    struct {
+      nlmsghdr header;
+      inet_diag_req_v2 request;
+    } ask{};
+    ask.header = {sizeof(ask), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 1, 0};
+    ask.request.sdiag_family = family;
+    ask.request.sdiag_protocol = IPPROTO_TCP;
+    constexpr uint32_t kEstablished = 1, kCloseWait = 8;
+    ask.request.idiag_states = 1u << kEstablished | 1u << kCloseWait;
+    ask.request.id.idiag_sport = port;
+    if (sys::failed(sys::call(__NR_sendto, socket_.get(), &ask, sizeof(ask), 0, 0L, 0))) return false;
+    for (bool more = true; more;) {
+      const long n = sys::call(__NR_recvfrom, socket_.get(), buffer_, kBufferBytes, MSG_DONTWAIT, 0L, 0L);
+      if (n <= 0) break;
+      auto* header = reinterpret_cast<const nlmsghdr*>(buffer_);
+      for (auto left = static_cast<unsigned>(n); NLMSG_OK(header, left); header = NLMSG_NEXT(header, left)) {
+        more = header->nlmsg_type != NLMSG_DONE && header->nlmsg_type != NLMSG_ERROR;
+        if (!more || header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) break;
+        auto* message = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
+        if (message->idiag_inode != 0 || message->id.idiag_sport != port) continue;
+        auto end = [&](const uint32_t* address, uint16_t of_port) {
+          Endpoint e{};
+          const size_t at = family == AF_INET ? 12 : 0;
+          if (at != 0) std::memcpy(e.address, kMapped, 12);
+          std::memcpy(e.address + at, address, 16 - at);
+          e.port = of_port;
+          return e;
+        };
+        if (!waiting.push_back({end(message->id.idiag_src, message->id.idiag_sport),
+                                end(message->id.idiag_dst, message->id.idiag_dport), message->id.idiag_if}))
+          return false;
+      }
+    }
+  }
+  for (const Waiting& w : waiting) {
+    const TcpFacts client = ask_tcp(w.remote, w.local, w.scope);
+    if (!client.known || client.inode == 0) return true;
+  }
+  return false;
+}
+
 TcpFacts SocketDiag::ask_tcp(const Endpoint& local, const Endpoint& remote, uint32_t scope) {
   TcpFacts facts{};
   if (!open()) return facts;
@@ -134,6 +185,7 @@ TcpFacts SocketDiag::ask_tcp(const Endpoint& local, const Endpoint& remote, uint
   ask.request.sdiag_family = four ? AF_INET : AF_INET6;
   ask.request.sdiag_protocol = IPPROTO_TCP;
   ask.request.idiag_states = ~0u;
+  ask.request.idiag_ext = 1u << (INET_DIAG_INFO - 1);
   ask.request.id.idiag_sport = local.port;
   ask.request.id.idiag_dport = remote.port;
   std::memcpy(ask.request.id.idiag_src, local.address + (four ? 12 : 0), four ? 4 : 16);
@@ -148,7 +200,30 @@ TcpFacts SocketDiag::ask_tcp(const Endpoint& local, const Endpoint& remote, uint
   auto* message = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
   // A listening socket answers too, where no connection has these ends.
   if (message->id.idiag_dport != remote.port) return facts;
-  facts = {true, message->idiag_state, message->idiag_inode, message->idiag_rqueue, message->idiag_wqueue};
+  facts = {true,
+           message->idiag_state,
+           message->idiag_inode,
+           message->idiag_rqueue,
+           message->idiag_wqueue,
+           false,
+           0,
+           0};
+  const char* at = reinterpret_cast<const char*>(message + 1);
+  const char* end = reinterpret_cast<const char*>(header) + header->nlmsg_len;
+  while (at + sizeof(nlattr) <= end) {
+    auto* attribute = reinterpret_cast<const nlattr*>(at);
+    if (attribute->nla_len < sizeof(nlattr) || at + attribute->nla_len > end) break;
+    if (attribute->nla_type == INET_DIAG_INFO &&
+        attribute->nla_len >= sizeof(nlattr) + offsetof(tcp_info, tcpi_bytes_retrans) + sizeof(uint64_t)) {
+      tcp_info info{};
+      std::memcpy(&info, at + sizeof(nlattr),
+                  std::min(sizeof(info), static_cast<size_t>(attribute->nla_len) - sizeof(nlattr)));
+      facts.counted = true;
+      facts.sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
+      facts.not_sent = info.tcpi_notsent_bytes;
+    }
+    at += (attribute->nla_len + 3u) & ~3u;
+  }
   return facts;
 }
 

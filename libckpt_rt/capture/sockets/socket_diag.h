@@ -28,6 +28,9 @@ struct TcpFacts {
   uint8_t state;
   uint32_t inode;  // 0: no descriptor leads to it
   uint32_t receive_queue, send_queue;
+  bool counted;   // the kernel tells:
+  uint64_t sent;  // bytes of the stream that have left it, each once
+  uint32_t not_sent;
 };
 
 // An Internet address and port; IPv4 as ::ffff:a.b.c.d.
@@ -49,6 +52,8 @@ class SocketDiag {
   std::span<const UnixSocketFacts> all_unix() const { return unix_.span(); }
 
   // The TCP socket that has these ends. IPv6 of a link: scope is its interface, else 0.
+  // Does a connection wait at this port to be accepted of which nobody has the other end any more?
+  bool has_abandoned(uint16_t port);
   TcpFacts ask_tcp(const Endpoint& local, const Endpoint& remote, uint32_t scope);
 
  private:

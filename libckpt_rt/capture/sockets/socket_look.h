@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "image/format/descriptor_records.h"
 #include "libckpt_rt/capture/sockets/socket_diag.h"
+#include "libckpt_rt/core/descriptor_limit.h"
 
 namespace ckpt {
 
@@ -21,6 +22,8 @@ struct SocketState {
   bool pair;        // Unix, with another end or one that is gone
   short ready;      // what poll(2) says
   uint32_t waiting;
+  bool still_sending;  // TCP: nobody has the other end, but the kernel has not sent all of it yet
+  bool abandoned;      // Unix, listening: a client that waits to be accepted is gone
   sockaddr_storage address, peer;
   size_t options_at, options_length;  // in SocketLook::options
   uint32_t first_message, message_count;
@@ -41,6 +44,7 @@ struct SocketLook {
   ByteWriter options;
   SocketDiag diag;
   bool unix_asked = false, unix_known = false;
+  DescriptorLimitRaised limit;
   std::byte* scratch = nullptr;
   size_t scratch_bytes = 0;
 };
@@ -50,6 +54,15 @@ bool set_socket_option(int socket, int level, int name, int value);
 // The options that a new socket does not have anyway, as details.
 void put_socket_options(ByteWriter& out, int socket, const SocketDetail& detail);
 
+// kLinkConnected, kLinkAccepted, or 0: not known.
+uint32_t who_connected(int socket);
+// What a sender waits for before it sends: more bytes (TCP_CORK), or an acknowledgement. False: nothing is
+// unsent, or it waits for neither.
+struct HeldBack {
+  int cork, no_delay;
+};
+bool let_go(int sender, HeldBack& held_back);
+void hold_back_again(int sender, const HeldBack& held_back);
 // Makes all that the other end has sent and that has not arrived arrive at `receiver`, and puts the
 // receiver's limits back. `sender`: the other end. False: it does not fit.
 bool pull_in_flight(int receiver, int sender);

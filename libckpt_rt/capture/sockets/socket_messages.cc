@@ -135,6 +135,19 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
     SocketMessage message{};
     result = take_control(look, header, message);
     if (!result.ok()) break;
+    if ((header.msg_flags & MSG_CTRUNC) != 0) {
+      if (look.limit.raise()) {  // once more, with numbers for all that it brings
+        look.files.truncate(message.first_file);
+        set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, static_cast<int>(total));
+        continue;
+      }
+      result = note(
+          1,
+          "descriptor {} ({}): descriptors that were sent through it and not received are lost: raise the "
+          "limit (ulimit -Hn)",
+          fd, entries_[s.entry].path);
+      if (!result.ok()) break;
+    }
     if (!stream && static_cast<size_t>(r) > look.scratch_bytes) {  // once more, with room for it
       look.files.truncate(message.first_file);
       size_t larger = (static_cast<size_t>(r) + kPageSize) & ~(kPageSize - 1);

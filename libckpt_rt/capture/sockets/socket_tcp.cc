@@ -26,6 +26,12 @@ bool tcp_facts(int socket, tcp_info& info) {
   return !sys::failed(sys::call(__NR_getsockopt, socket, IPPROTO_TCP, TCP_INFO, &info, &length));
 }
 
+// The other end has ended its stream.
+bool has_ended(const tcp_info& info) {
+  constexpr int kCloseWait = 8, kLastAck = 9, kClosing = 11;
+  return info.tcpi_state == kCloseWait || info.tcpi_state == kLastAck || info.tcpi_state == kClosing;
+}
+
 // All that was written into `sender` is in the queue of `receiver`. What is sent and not yet acknowledged may
 // have arrived: the counters of both ends tell. The end of the stream counts as one byte received.
 bool all_arrived(int receiver, int sender, uint64_t& arrived) {
@@ -35,9 +41,7 @@ bool all_arrived(int receiver, int sender, uint64_t& arrived) {
   arrived = to.tcpi_bytes_received;
   if (sys::call(__NR_ioctl, sender, SIOCOUTQ, &unacknowledged) == 0 && unacknowledged == 0) return true;
   if (from.tcpi_notsent_bytes != 0) return false;
-  const bool ended = to.tcpi_state == 8 /* TCP_CLOSE_WAIT */ || to.tcpi_state == 9 /* TCP_LAST_ACK */ ||
-                     to.tcpi_state == 11 /* TCP_CLOSING */;
-  return from.tcpi_bytes_sent - from.tcpi_bytes_retrans == to.tcpi_bytes_received - (ended ? 1 : 0);
+  return from.tcpi_bytes_sent - from.tcpi_bytes_retrans == to.tcpi_bytes_received - (has_ended(to) ? 1 : 0);
 }
 
 }  // namespace
@@ -78,16 +82,43 @@ bool pull(int receiver, Whole whole) {
 
 }  // namespace
 
+// The end that called connect has its SYN counted among the bytes that were acknowledged; the other has not.
+uint32_t who_connected(int socket) {
+  constexpr int kEstablished = 1, kSynSent = 2, kClose = 7, kCloseWait = 8, kListen = 10;
+  tcp_info info;
+  int unacknowledged = 0;
+  if (!tcp_facts(socket, info) || info.tcpi_state == kListen || info.tcpi_state == kSynSent ||
+      info.tcpi_state == kClose || sys::call(__NR_ioctl, socket, SIOCOUTQ, &unacknowledged) != 0)
+    return 0;
+  const bool ended = info.tcpi_state != kEstablished && info.tcpi_state != kCloseWait;
+  const uint64_t sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes +
+                        (ended && info.tcpi_notsent_bytes == 0 ? 1 : 0);
+  const uint64_t more = info.tcpi_bytes_acked + static_cast<uint64_t>(unacknowledged) - sent;
+  return more == 1 ? kLinkConnected : more == 0 ? kLinkAccepted : 0u;
+}
+
+bool let_go(int sender, HeldBack& held_back) {
+  int unacknowledged = 0;
+  if (sys::call(__NR_ioctl, sender, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0) return false;
+  held_back.cork = socket_option(sender, IPPROTO_TCP, TCP_CORK);
+  held_back.no_delay = socket_option(sender, IPPROTO_TCP, TCP_NODELAY);
+  if (held_back.cork != 0) set_socket_option(sender, IPPROTO_TCP, TCP_CORK, 0);
+  if (held_back.no_delay == 0) set_socket_option(sender, IPPROTO_TCP, TCP_NODELAY, 1);
+  return held_back.cork != 0 || held_back.no_delay == 0;
+}
+
+void hold_back_again(int sender, const HeldBack& held_back) {
+  if (held_back.no_delay == 0) set_socket_option(sender, IPPROTO_TCP, TCP_NODELAY, 0);
+  if (held_back.cork != 0) set_socket_option(sender, IPPROTO_TCP, TCP_CORK, 1);
+}
+
 bool pull_in_flight(int receiver, int sender) {
   uint64_t first = 0;
   if (all_arrived(receiver, sender, first)) return true;
-  const int cork = socket_option(sender, IPPROTO_TCP, TCP_CORK);
-  const int no_delay = socket_option(sender, IPPROTO_TCP, TCP_NODELAY);
-  if (cork != 0) set_socket_option(sender, IPPROTO_TCP, TCP_CORK, 0);
-  if (no_delay == 0) set_socket_option(sender, IPPROTO_TCP, TCP_NODELAY, 1);
+  HeldBack held_back;
+  const bool changed = let_go(sender, held_back);
   const bool all = pull(receiver, [&](uint64_t& arrived) { return all_arrived(receiver, sender, arrived); });
-  if (no_delay == 0) set_socket_option(sender, IPPROTO_TCP, TCP_NODELAY, 0);
-  if (cork != 0) set_socket_option(sender, IPPROTO_TCP, TCP_CORK, 1);
+  if (changed) hold_back_again(sender, held_back);
   return all;
 }
 
@@ -98,7 +129,10 @@ bool pull_from_far(int receiver, SocketDiag& diag, const Endpoint& far, const En
     if (!tcp_facts(receiver, info)) return true;
     arrived = info.tcpi_bytes_received;
     const TcpFacts facts = diag.ask_tcp(far, near, scope);
-    return !facts.known || facts.send_queue == 0;
+    if (!facts.known || facts.send_queue == 0) return true;
+    // What has arrived and is not acknowledged yet is here all the same. The end of the stream counts one.
+    return facts.counted && facts.not_sent == 0 &&
+           facts.sent == info.tcpi_bytes_received - (has_ended(info) ? 1 : 0);
   };
   uint64_t arrived = 0;
   return whole(arrived) || pull(receiver, whole);

@@ -14,6 +14,7 @@
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
+#include "libckpt_rt/capture/sockets/socket_turn.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 // Sockets: what they are, which is whose other end. Looked at in the stop only, on duplicates that do not
@@ -23,6 +24,15 @@ namespace ckpt {
 namespace {
 
 constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
+
+constexpr char kUnaccepted[] =
+    "what was sent through it waits in a connection that is not accepted yet, where nobody can read it: ask "
+    "again "
+    "later";
+constexpr char kAbandoned[] =
+    "a connection waits in it to be accepted, and its client has closed it: what it has written can be read "
+    "by "
+    "nobody: ask again later";
 
 bool is_internet(const SocketState& s) { return s.detail.domain == AF_INET || s.detail.domain == AF_INET6; }
 
@@ -46,6 +56,14 @@ void read_names(SocketState& s, int socket) {
   length = sizeof(s.peer);
   if (sys::call(__NR_getpeername, socket, &s.peer, &length) == 0)
     s.detail.peer_len = named_length(s, s.peer, length);
+}
+
+Error has_no_turn(const CapturedDescriptor& d) {
+  return make_error(
+      ExitCode::kTimeout, 0,
+      "descriptor {} ({}): another process has looked at this socket for longer than 5 s; is its "
+      "checkpoint stopped?",
+      d.fd, d.path);
 }
 
 bool file_is_gone(const SocketState& s) {
@@ -72,6 +90,8 @@ Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
     }
     ScopedFd socket(borrow(d));
     if (!socket.valid()) continue;  // stays kOther, and a note says so
+    const SocketTurn turn(socket.get());
+    if (!turn.taken()) return has_no_turn(d);
     SocketState s{};
     s.entry = static_cast<uint32_t>(i);
     CKPT_TRY(look_at_socket(look, s, socket.get()));
@@ -79,6 +99,12 @@ Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
   }
   CKPT_TRY(drain_to_other_hosts(look));
   return look_at_connections(look);
+}
+
+// Only the next checkpoint can have it: when it is accepted.
+Result<void> DescriptorCapture::forbid_unaccepted(const char* what, const CapturedDescriptor& d) {
+  has_passing_ = true;
+  return note(2, "descriptor {} ({}): {}", d.fd, d.path, what);
 }
 
 Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s, int socket) {
@@ -103,23 +129,26 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     facts = look.unix_known ? look.diag.find_unix(static_cast<uint32_t>(d.now.inode)) : nullptr;
     if (facts == nullptr) return {};
     look_at_unix(look, s, *facts);
+    if (s.abandoned) CKPT_TRY(forbid_unaccepted(kAbandoned, d));
     int unreceived = 0;
     if ((s.link.flags & kLinkUnaccepted) != 0 && sys::call(__NR_ioctl, socket, SIOCOUTQ, &unreceived) == 0 &&
         unreceived != 0) {
-      CKPT_TRY(
-          note(1,
-               "descriptor {} ({}): what was sent through it waits in a connection that is not accepted yet, "
-               "and is lost",
-               d.fd, d.path));
+      CKPT_TRY(forbid_unaccepted(kUnaccepted, d));
     }
   } else if (is_internet(s) && detail.type == SOCK_STREAM && detail.protocol == IPPROTO_TCP) {
     tcp_info info{};
     int length = sizeof(info);
     if (sys::failed(sys::call(__NR_getsockopt, socket, IPPROTO_TCP, TCP_INFO, &info, &length))) return {};
     s.link.state = info.tcpi_state;
+    s.link.flags |= who_connected(socket);
     if (info.tcpi_state == TCP_LISTEN) {
       detail.backlog = static_cast<int32_t>(info.tcpi_sacked);
       s.waiting = info.tcpi_unacked;
+      sockaddr_storage at{};
+      int size = sizeof(at);
+      if (s.waiting != 0 && sys::call(__NR_getsockname, socket, &at, &size) == 0 &&
+          look.diag.has_abandoned(endpoint_of(at).port))
+        CKPT_TRY(forbid_unaccepted(kAbandoned, d));
     } else {
       // A closed one was connected if it is shut down: a new one is not.
       s.connection = info.tcpi_state != TCP_CLOSE || (s.ready & POLLRDHUP) != 0;
@@ -164,6 +193,7 @@ void DescriptorCapture::look_at_unix(SocketLook& look, SocketState& s, const Uni
   d.kind = OpenFileKind::kSocket;
   if (facts.state == TCP_LISTEN) {
     s.detail.backlog = static_cast<int32_t>(facts.backlog);
+    for (uint32_t i = 0; i < facts.icon_count; ++i) s.abandoned = s.abandoned || facts.icons[i] == 0;
     return;
   }
   if (!facts.has_peer) return;
@@ -191,8 +221,33 @@ bool DescriptorCapture::is_socket_here(uint64_t object) const {
   return false;
 }
 
+// Other members wait for what our ends hold back.
+Result<void> DescriptorCapture::let_senders_go(SocketLook& look) {
+  for (const SocketState& s : look.sockets) {
+    const CapturedDescriptor& d = entries_[s.entry];
+    if (!s.connection || d.in_flight) continue;
+    const ScopedFd socket(borrow(d));
+    HeldBack held_back;
+    if (!socket.valid() || !let_go(socket.get(), held_back)) continue;
+    if (!senders_.push_back({s.entry, held_back.cork, held_back.no_delay})) {
+      hold_back_again(socket.get(), held_back);
+      return arena_full();
+    }
+  }
+  return {};
+}
+
+void DescriptorCapture::hold_back_senders() {
+  for (const Sender& s : senders_) {
+    const ScopedFd socket(borrow(entries_[s.entry]));
+    if (socket.valid()) hold_back_again(socket.get(), {s.cork, s.no_delay});
+  }
+  senders_.clear();
+}
+
 // Of TCP connections: the other ends, and what is in flight.
 Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
+  if (has_partners_) CKPT_TRY(let_senders_go(look));
   struct Ends {
     Endpoint local, remote;
     uint32_t socket;  // index in look.sockets
@@ -216,23 +271,32 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     CapturedDescriptor& d = entries_[s.entry];
     ScopedFd socket(borrow(d));
     ScopedFd sender;
-    bool whole = true;
+    const Ends* other = nullptr;  // in `ends`
+    Ends reverse;
     if (s.detail.address_len != 0 && s.detail.peer_len != 0) {
-      Ends reverse;
       std::memset(static_cast<void*>(&reverse), 0, sizeof(reverse));
       reverse.local = endpoint_of(s.peer);
       reverse.remote = endpoint_of(s.address);
-      auto* other = std::lower_bound(ends.begin(), ends.end(), reverse, less);
-      if (other != ends.end() && !less(reverse, *other)) {
+      const Ends* found = std::lower_bound(ends.begin(), ends.end(), reverse, less);
+      if (found != ends.end() && !less(reverse, *found)) {
+        other = found;
+        sender.reset(borrow(entries_[look.sockets[other->socket].entry]));
+      }
+    }
+    const SocketTurn turn(socket.get(), sender.valid() ? sender.get() : -1);
+    if (!turn.taken()) return has_no_turn(d);
+    bool whole = true;
+    if (s.detail.address_len != 0 && s.detail.peer_len != 0) {
+      if (other != nullptr) {
         const CapturedDescriptor& o = entries_[look.sockets[other->socket].entry];
         s.link.peer = object_number(o.now.device, o.now.inode);
-        sender.reset(borrow(o));
         whole = pull_in_flight(socket.get(), sender.get());
       } else {
         CKPT_TRY(look_at_far_end(look, s));
         const uint32_t scope =
             s.detail.domain == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(s.peer).sin6_scope_id : 0;
-        if (has_partners_ && s.link.peer != 0)
+        // Also from one that its process has closed, and that the kernel still sends from.
+        if ((has_partners_ && s.link.peer != 0) || s.still_sending)
           whole = pull_from_far(socket.get(), look.diag, reverse.local, reverse.remote, scope);
       }
     } else {
@@ -248,10 +312,10 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     if (state == TCP_CLOSE || (!ended && (s.ready & POLLRDHUP) != 0)) s.detail.shut_down |= 1;
     if (whole) CKPT_TRY(peek_stream(look, s, socket.get()));
     if (!whole) {
-      CKPT_TRY(note(1,
-                    "descriptor {} ({}): bytes of the connection are in flight and do not arrive; after "
-                    "restart it is reset",
-                    d.fd, d.path));
+      has_passing_ = true;
+      CKPT_TRY(note(
+          2, "descriptor {} ({}): bytes of the connection are in flight and do not arrive: ask again later",
+          d.fd, d.path));
       s.link.flags |= kLinkOutside;
       s.link.peer = d.value = 0;
     }
@@ -278,6 +342,7 @@ Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s
   }
   if (far.state != TCP_ESTABLISHED && far.state != TCP_CLOSE_WAIT && far.state != 3 /* TCP_SYN_RECV */) {
     s.link.flags |= kLinkPeerGone;  // closed by its process, not yet by the kernel
+    s.still_sending = true;
     return {};
   }
   s.link.flags |= kLinkUnaccepted;
@@ -292,11 +357,7 @@ Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s
   }
   if (s.link.listener == 0) s.link.flags |= kLinkOutside;
   if (far.receive_queue == 0) return {};
-  return note(
-      1,
-      "descriptor {} ({}): {} bytes sent through it wait in a connection that is not accepted yet: they "
-      "are lost",
-      d.fd, d.path, far.receive_queue);
+  return forbid_unaccepted(kUnaccepted, d);
 }
 
 bool DescriptorCapture::is_loopback(const sockaddr_storage& address) {

@@ -8,8 +8,10 @@
 #include <sys/wait.h>
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "job/capture/session.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -39,17 +41,28 @@ Result<void> ForkBackEnd::finish() {
   if (sys::failed(page)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the child's report");
   static_assert(sizeof(Report) <= kPageSize);
   auto* report = reinterpret_cast<Report*>(page);
-  // No exit signal: the program's wait() does not see a child it did not make.
-  const long child = sys::call(__NR_clone, 0L, 0L, 0L, 0L, 0L);
+  points::child_follows();
+  long child;
+  {
+    // The child goes on with this stack.
+    const own_page::BlockKept kept(library.agent.block());
+    // No exit signal: the program's wait() does not see a child it did not make.
+    child = sys::call(__NR_clone, 0L, 0L, 0L, 0L, 0L);
+    // It writes the parent's image, with the parent's state.
+    if (child == 0) own_page::page->pid.store(library.pid, std::memory_order_relaxed);
+  }
   if (child == 0) {
     // It writes of a program that is there: with that it goes, and its image with it. Killed before this, the
     // program is not our parent any more.
     sys::call(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL, 0L, 0L, 0L);
     if (sys::call(__NR_getppid) != library.pid) sys::call(__NR_exit_group, 1L);
+    points::at("fork.child");
     write_in_child(*report);
+    points::at("fork.written");
     sys::call(__NR_exit_group, 0L);
   }
   attempt_.stop.go();
+  points::at("fork.go");
   attempt_.capture.descriptors.release();
   const Result<void> result = await(child, *report);
   sys::call(__NR_munmap, page, kPageSize);
@@ -76,6 +89,7 @@ Result<void> ForkBackEnd::write_image() {
   CKPT_TRY(StillBackEnd::open_image());
   CKPT_TRY(attempt_.image.sink().append(attempt_.eager.segments()));
   CKPT_TRY(write_table());
+  points::at("fork.table");
   return describe_and_commit();
 }
 

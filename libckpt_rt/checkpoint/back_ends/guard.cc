@@ -4,6 +4,7 @@
 #include <linux/kcmp.h>
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "base/page_runs.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
@@ -97,6 +98,7 @@ Result<void> GuardBackEnd::open_ahead() {
   stop_state.world.release();
   opened_in_ns_ = stop_state.world.resumed_ns(now_ns()) - stopped->began_ns;
   if (open_) guard::await_enlisted(stopped->count);
+  points::at("guard.opened");
   return opened;
 }
 
@@ -186,6 +188,7 @@ Result<void> GuardBackEnd::capture_in_stop() {
     return no_memory("the list of pages that are not protected");
   CKPT_TRY(copy_open_segments());
   CKPT_TRY(protect_table());
+  points::at("guard.protected");
   attempt_.clock.end(StopClock::kProtection);
   CKPT_TRY(attempt_.eager.copy(capture.map, capture.still_memory));
   attempt_.clock.end(StopClock::kCopies);
@@ -243,15 +246,19 @@ Result<void> GuardBackEnd::after_copying() {
   // Of the stop that was the image's: closing the guard takes another.
   late_ = ask_for_late_signal();
   close();
+  points::at("guard.closed");
   return {};
 }
 
 // After a failure: nothing is protected when this returns, and nobody is under guard.
 void GuardBackEnd::let_faults_go() {
-  if (open_) return close();
+  if (open_ && !attempt_.stop.stands()) return close();
   if (!memory.is_open()) return;
-  // In the stop. What is taken from mappings is known by the table.
-  if (memory.cuts_mappings()) copier_.unprotect_rest();
+  // In the stop: of a job, another member can fail when the guard is open already. What is taken from
+  // mappings is known by the table.
+  if (memory.cuts_mappings() || copies_) copier_.unprotect_rest();
+  if (open_) guard::close_stopped();
+  open_ = false;
   memory.end_stopped(stop_state.threads);
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/named_points.h"
 #include "base/page_runs.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
@@ -40,6 +41,7 @@ Result<void> HandlerBackEnd::renew_table(std::span<const Mapping> map) {
   if (!watch_.is_renewed()) return {};
   CKPT_TRY(watch_.renew(map, !attempt_.image.has_parent()));
   attempt_.space.disown(watch_.former_lists());
+  points::at("watch.renewed");
   return {};
 }
 
@@ -79,9 +81,14 @@ Result<void> HandlerBackEnd::list_inherited(ArenaVector<AddrRange>& inherited) {
 
 Result<void> HandlerBackEnd::after_copying() {
   release_guard::close();
-  if (attempt_.increments) return watch_.resume();
+  if (attempt_.increments) {
+    CKPT_TRY(watch_.resume());
+    points::at("watch.resumed");
+    return {};
+  }
   take_protection_off();
   watch_.protection.finish();
+  points::at("protect.off");
   return {};
 }
 

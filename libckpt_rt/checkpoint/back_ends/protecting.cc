@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "copier/segment_size.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
@@ -170,21 +171,25 @@ Result<void> ProtectingBackEnd::finish() {
   // that came while protection was under way.
   if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT) && writes_at_once()) writer_.write();
   attempt_.stop.go();
+  points::at("copy.go");
   // Else it would only keep a processor from those who go on.
   if (!writer_.writes() && writes_at_once()) writer_.write();
   attempt_.capture.descriptors.release();
 
   bool complete = copy_all();
+  points::at("copy.done");
   attempt_.clock.log(attempt_.space.log(), attempt_.cost.pause_ns,
                      {faults_ahead_, arming_.faults() - faults_ahead_, arming_.passes()});
   if (!writer_.writes()) writer_.write();
   ArenaVector<AddrRange> inherited(attempt_.space.arena());
   const Result<void> listed = list_inherited(inherited);
   const Result<void> ended = after_copying();
+  points::at("copy.ended");
   // Nobody pushes any more. An event that was read has been acted on.
   complete = complete && !copier_.lost();
   queue_.close();
   writer_.end();
+  points::at("writer.ended");
   for (const Result<void>& part : {writer_.result(), listed, ended}) CKPT_TRY(part);
   if (!complete) return memory_went();
   // Most have left long ago.

@@ -1,4 +1,5 @@
 // What ProtectingBackEnd does with protection: ahead of the stop, and in it.
+#include "base/named_points.h"
 #include "libckpt_rt/capture/excluded_memory.h"
 #include "libckpt_rt/capture/heap_extents.h"
 #include "libckpt_rt/checkpoint/back_ends/protecting.h"
@@ -29,6 +30,7 @@ Result<void> ProtectingBackEnd::protect_ahead() {
     }
     // The last thing: what is written from here on is protected in the stop.
     CKPT_TRY(arming_.run(now.mappings(), stacks.span()));
+    if (round == 0) points::at("protect.passed");
   }
   return {};
 }
@@ -41,6 +43,8 @@ Result<bool> ProtectingBackEnd::add_memory(int round, MemoryMap& now) {
              "a call that changes mappings did not end: memory is protected in the stop, which lasts longer");
     return false;
   }
+  const size_t about = attempt_.capture.map_before.mappings().size();
+  now.expect(about);
   CKPT_TRY(now.read(attempt_.space.own()));
   CKPT_TRY(accept(now));
   now.copy_flags_from(attempt_.capture.map_before);
@@ -50,8 +54,10 @@ Result<bool> ProtectingBackEnd::add_memory(int round, MemoryMap& now) {
   arming_.add(now.mappings());
   // The gate does not hold a program that makes its system calls itself.
   MemoryMap again(attempt_.space.arena());
+  again.expect(about);
   CKPT_TRY(again.read(attempt_.space.own()));
   arming_.keep(now.mappings(), again.mappings());
+  if (round == 0) points::at("protect.added");
   return true;
 }
 
@@ -77,6 +83,7 @@ Result<void> ProtectingBackEnd::settle_protection() {
   // They stay protected: who writes to one makes its segment writable, as with any page that was not there at
   // the stop.
   for (const AddrRange& free : capture.free_heap) table_.clear_present(free);
+  points::at("protect.settled");
   release_excluded();
   CKPT_TRY(release_open_pages(runs));
   CKPT_TRY(attempt_.eager.add(runs.span()));

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "base/clock.h"
+#include "base/named_points.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -78,6 +79,7 @@ Result<void> StillBackEnd::write_table() {
 
 Result<void> SequentialBackEnd::finish() {
   CKPT_TRY(write_table());
+  points::at("still.written");
   attempt_.stop.go();
   attempt_.capture.descriptors.release();
   return describe_and_commit();
@@ -92,7 +94,9 @@ Result<void> ConcurrentBackEnd::capture_memory() {
     if (m.handling != Handling::kSkip) m.handling = Handling::kEager;
   }
   CKPT_TRY(list_memory(&attempt_.eager));
-  return attempt_.eager.copy(attempt_.capture.map, attempt_.capture.still_memory);
+  CKPT_TRY(attempt_.eager.copy(attempt_.capture.map, attempt_.capture.still_memory));
+  points::at("still.copied");
+  return {};
 }
 
 Result<void> ConcurrentBackEnd::finish() {
@@ -100,6 +104,7 @@ Result<void> ConcurrentBackEnd::finish() {
   attempt_.stop.go();
   attempt_.capture.descriptors.release();
   CKPT_TRY(attempt_.image.sink().append(attempt_.eager.segments()));
+  points::at("still.appended");
   return describe_and_commit();
 }
 

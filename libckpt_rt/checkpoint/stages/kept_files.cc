@@ -152,7 +152,7 @@ class Keeper {
 
 }  // namespace
 
-void keep_files(Arena& arena, int directory, const char* image, KeptFiles how) {
+void keep_files(Arena& arena, int directory, const char* image, KeptFiles how, int log) {
   if (began_ns == 0) {
     began_ns = beginning();
   }
@@ -164,8 +164,7 @@ void keep_files(Arena& arena, int directory, const char* image, KeptFiles how) {
   for (size_t i = 0; i < fds.size(); ++i) keeper.keep(tid, fds[i]);
   if (keeper.not_covered() != 0) {
     log_format(
-        directory,
-        "{} open files are not kept beside the image (CKPT_FILES={}): a restart needs them as they are",
+        log, "{} open files are not kept beside the image (CKPT_FILES={}): a restart needs them as they are",
         keeper.not_covered(), kept_files_name(how));
   }
 }

@@ -15,7 +15,7 @@
 
 namespace ckpt {
 
-// directory: of the images; image: the name or path of the one.
-void keep_files(Arena& arena, int directory, const char* image, KeptFiles how);
+// directory: of the images; image: the name or path of the one; log: the directory of the log.
+void keep_files(Arena& arena, int directory, const char* image, KeptFiles how, int log);
 
 }  // namespace ckpt

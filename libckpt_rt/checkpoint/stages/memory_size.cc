@@ -1,9 +1,11 @@
 #include "libckpt_rt/checkpoint/stages/memory_size.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 
+#include "base/raii_fd.h"
 #include "base/sys.h"
 #include "base/units.h"
 #include "copier/segment_table.h"
@@ -11,6 +13,21 @@
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
+
+namespace {
+
+// How long the kernel's list of mappings is.
+void measure_mappings(MemorySize& size) {
+  ScopedFd file(
+      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/maps", O_RDONLY | O_CLOEXEC, 0)));
+  char text[4096];  // as much as the kernel writes at once
+  for (long n; file.valid() && (n = sys::call(__NR_read, file.get(), text, sizeof(text))) > 0;) {
+    size.maps_text += static_cast<uint64_t>(n);
+    size.mappings += static_cast<uint64_t>(std::count(text, text + n, '\n'));
+  }
+}
+
+}  // namespace
 
 MemorySize memory_size() {
   char text[256];
@@ -25,16 +42,20 @@ MemorySize memory_size() {
   MemorySize size;
   size.mapped = number();
   size.resident = number();
+  measure_mappings(size);
   return size;
 }
 
 uint64_t list_bytes(const MemorySize& memory) {
   constexpr uint64_t kLeast = 8 << 20, kMost = 64 << 20;
+  // Six lists of mappings with their names, the kernel's text three times, a record of the image for each.
+  constexpr uint64_t kMapping = 2 << 10, kTexts = 12;  // bytes; times the text
+  const uint64_t of_mappings = memory.mappings * kMapping + memory.maps_text * kTexts;
   rlimit64 limit{};
   if (sys::call(__NR_prlimit64, 0L, RLIMIT_AS, 0L, &limit) != 0 || limit.rlim_cur == RLIM64_INFINITY)
-    return kMost;
+    return kMost + of_mappings;
   const uint64_t left = limit.rlim_cur > memory.mapped ? limit.rlim_cur - memory.mapped : 0;
-  return std::clamp(left / 32, kLeast, kMost);
+  return std::clamp(left / 32, kLeast, kMost) + of_mappings;
 }
 
 uint64_t most_segments(const MemorySize& memory, uint64_t segment_bytes) {

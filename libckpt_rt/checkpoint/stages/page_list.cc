@@ -34,7 +34,7 @@ void log_heap(int log, std::span<const AddrRange> free_heap) {
                  "space (ulimit -v)",
                  outside >> 10);
     }
-  } else if (library.settings.heap == Heap::kJemalloc) {
+  } else if (library.settings.heap != Heap::kLibc) {
     log_line(
         log,
         "CKPT_HEAP=jemalloc, but the heap is libc's: put libckpt_heap.so into LD_PRELOAD, or use ckpt run");

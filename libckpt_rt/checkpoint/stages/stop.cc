@@ -158,6 +158,7 @@ Result<void> Stop::look(Watch& watch) {
 
   CKPT_TRY(
       read_process_facts(parts_.space.arena(), capture.texts, tid, stop_state.leader_exited, capture.facts));
+  CKPT_TRY(job::ExpectAlone::check(capture.facts.has_children));
   // Those of a job are saved with it.
   if (capture.facts.has_children && job::session() == nullptr)
     capture.facts.children = list_children(parts_.space.arena());
@@ -184,6 +185,11 @@ Result<void> Stop::look_at_descriptors(int tid, OtherThreads sharers) {
   }
   capture.descriptors.skip_mapped(mapped.span());
   CKPT_TRY(capture.descriptors.recheck_stopped(tid, sharers));
+  if (capture.descriptors.has_passing() && job::session() != nullptr && job::place()->may_repeat) {
+    job::session()->again = true;
+    return make_error(ExitCode::kInternal, 0,
+                      "what is under way in a connection cannot be saved; the checkpoint is taken again");
+  }
   parts_.cost.descriptors = static_cast<uint32_t>(capture.descriptors.descriptor_count());
   parts_.cost.restartable = can_be_restarted(capture, parts_.space);
   return {};

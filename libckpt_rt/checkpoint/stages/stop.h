@@ -40,6 +40,8 @@ class Stop {
   void go();
   // After a failure: without the program's callbacks.
   void release();
+  // The threads stand: in the image's stop, not in another.
+  bool stands() const { return stands_; }
 
  private:
   Result<StopWorld::Stopped> stop_threads(BackEnd& back_end);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
+#include "base/named_points.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/current_processor.h"
 #include "libckpt_rt/core/library.h"
@@ -111,7 +113,9 @@ void WriterThread::run() {
   // must never be more than that, or each would wait for the other.
   const size_t wanted = std::clamp<size_t>(pool.buffers() / 4, 1, 16);
   result_ = source_.sink.append(source_.eager.segments());
+  points::at("writer.eager");
   CopiedSegment batch[kMost];
+  bool first = true;
   while (size_t n = source_.queue.pop(batch, wanted, kMost)) {
     if (result_.ok()) {
       result_ = source_.sink.append({batch, n});
@@ -119,6 +123,7 @@ void WriterThread::run() {
       // The disk is full or broken. Threads in faults must not wait for buffers that never come back.
       for (size_t i = 0; i < n; ++i) pool.release(batch[i].buffer);
     }
+    if (std::exchange(first, false)) points::at("writer.batch");
   }
 }
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "base/clock.h"
+#include "base/fork_path.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -11,7 +12,7 @@ namespace ckpt {
 namespace {
 // Threads inside, and a bit while the agent holds it, another while it is barred.
 constexpr uint32_t kHeld = 1u << 31, kBarred = 1u << 30, kShut = kHeld | kBarred;
-constinit FutexWord gate{0};
+CKPT_FORK_DATA constinit FutexWord gate{0};
 constinit std::atomic<int> keeper{0};  // the process whose agent holds or bars it
 
 int this_process() { return static_cast<int>(sys::call(__NR_getpid)); }
@@ -66,7 +67,9 @@ MappingsBarred::~MappingsBarred() {
   futex_wake(gate);
 }
 
-void reset_gate_in_child() { gate.store(0, std::memory_order_relaxed); }
+CKPT_FORK_PATH void reset_gate_in_child() {
+  if (gate.load(std::memory_order_relaxed) != 0) gate.store(0, std::memory_order_relaxed);
+}
 void reset_gate_after_restart() { gate.fetch_and(~kShut, std::memory_order_relaxed); }
 
 }  // namespace ckpt

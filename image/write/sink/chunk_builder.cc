@@ -1,8 +1,9 @@
-#include "image/write/chunk_builder.h"
+#include "image/write/sink/chunk_builder.h"
 
 #include <cstring>
 
 #include "image/format/checksum.h"
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

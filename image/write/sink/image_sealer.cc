@@ -1,8 +1,9 @@
-#include "image/write/image_sealer.h"
+#include "image/write/sink/image_sealer.h"
 
 #include <errno.h>
 
 #include <cstring>
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

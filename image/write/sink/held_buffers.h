@@ -1,6 +1,6 @@
 // Buffers from which chunks are written, until they are: known by the slot of the chunk.
 //
-// Owner:     writer (DirectSink). Callers: the writer thread only, in the victim. Memory from the arena of
+// Owner:     writer (ChunkWriter). Callers: the writer thread only, in the victim. Memory from the arena of
 // start(). Never:     releases a buffer twice, or while its slot is in flight.
 #pragma once
 

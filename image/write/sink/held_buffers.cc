@@ -1,8 +1,9 @@
-#include "image/write/held_buffers.h"
+#include "image/write/sink/held_buffers.h"
 
 #include <errno.h>
 
 #include <algorithm>
+#include "base/preload_rules.h"
 
 namespace ckpt {
 

@@ -1,0 +1,58 @@
+#include "base/named_points.h"
+
+#include <signal.h>
+
+#include <string_view>
+
+#include "base/sys.h"
+
+namespace ckpt::points {
+
+constinit std::atomic<const char*> wanted{nullptr};
+
+namespace {
+
+constinit const char* program_name = nullptr;
+constinit const int* program_pid = nullptr;
+constinit std::atomic<int> times{0}, children{0};
+
+}  // namespace
+
+void want(const char* text, const char* program, const int* pid) {
+  program_name = program;
+  program_pid = pid;
+  wanted.store(text, std::memory_order_relaxed);
+}
+
+void child_follows() { children.fetch_add(1, std::memory_order_relaxed); }
+
+void reached(const char* point) {
+  const char* all = wanted.load(std::memory_order_relaxed);
+  if (all == nullptr) return;
+  std::string_view text(all);
+  const size_t equals = text.rfind('=');
+  if (equals == text.npos) return;
+  std::string_view action = text.substr(equals + 1);
+  int wanted_times = 1;
+  if (const size_t colon = action.find(':'); colon != action.npos && colon + 1 < action.size()) {
+    wanted_times = action[colon + 1] - '0';
+    action = action.substr(0, colon);
+  }
+  std::string_view name = text.substr(0, equals);
+  if (const size_t at = name.find('@'); at != name.npos) {
+    // A program may have another name by now than when it started.
+    if (name.substr(at + 1) != std::string_view(program_name)) return;
+    name = name.substr(0, at);
+  }
+  if (name != std::string_view(point)) return;
+  const int self = sys::getpid();
+  // What a child counts its successor does not see.
+  if (self != *program_pid && children.load(std::memory_order_relaxed) != wanted_times) return;
+  if (self == *program_pid && times.fetch_add(1, std::memory_order_relaxed) + 1 < wanted_times) return;
+  wanted.store(nullptr, std::memory_order_relaxed);
+  const long signal = action == "stop" ? SIGSTOP : SIGKILL;
+  if (action != "leave") sys::call(__NR_kill, *program_pid, signal);
+  if (self != *program_pid) sys::call(__NR_kill, self, signal);
+}
+
+}  // namespace ckpt::points

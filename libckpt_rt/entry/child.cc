@@ -1,0 +1,123 @@
+// What a child of the program has of its parent's state, put right.
+#include "libckpt_rt/core/child.h"
+
+#include <linux/kcmp.h>
+
+#include "base/fork_path.h"
+#include "job/capture/creation.h"
+#include "job/capture/session.h"
+#include "libckpt_rt/capture/futex_words.h"
+#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/own_files.h"
+#include "libckpt_rt/core/statistics.h"
+#include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/entry/interval.h"
+#include "libckpt_rt/entry/start.h"
+#include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/interpose/memory/gate.h"
+#include "libckpt_rt/protect/release_guard.h"
+#include "libckpt_rt/protect/watch.h"
+#include "libckpt_rt/stop/critical_section.h"
+#include "libckpt_rt/stop/stop_state.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+
+namespace {
+
+// A child of clone(CLONE_VM): the page is its parent's, which is new itself. A filter may kill whoever asks.
+bool shares_memory_with_parent() {
+  return !is_filtered() && sys::call(__NR_kcmp, sys::getpid(), static_cast<int>(sys::call(__NR_getppid)),
+                                     long{KCMP_VM}, 0L, 0L) == 0;
+}
+
+// The parent's threads and requests are not the child's, and neither are its images.
+void forget_parent() {
+  library.pid = sys::getpid();
+  job::creation::reset();
+  job::forget_session();
+  own_directory::forget();
+  own_files::forget();
+  stop_state.world.reset_in_child();
+  library.agent.forget();
+  library.fault_handler.forget();
+  library.writer.forget();
+  library.engine.forget();
+  agent::reset(0);
+  critical_section::reset_in_child();
+  release_guard::reset_in_child();
+  guard::reset(true);
+  // Not its count: a thread may be inside, where our signal has found it.
+  reset_gate_after_restart();
+  futex_words::reset_hold();
+  Watch::forget_kept();
+  statistics::reset_in_child();
+  library.generation = 0;
+  if (!library.active) return;
+  new_run_id();
+  name_directory_of_child();
+}
+
+}  // namespace
+
+void put_child_right() {
+  OwnPage& own = *own_page::page;
+  const uint64_t all = ~0ull;
+  uint64_t before = 0;
+  // Our signal's handler may come in between and ask the same.
+  sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, 8L);
+  if (!shares_memory_with_parent()) {
+    ScopedLock guard(own.putting_right);
+    if (own.pid.load(std::memory_order_relaxed) == 0) {
+      forget_parent();
+      // seq_cst with begin_exec(): either we find the thread here, or it finds that the child is new no more.
+      own.pid.store(library.pid, std::memory_order_seq_cst);
+      const int tid = own.in_exec.load(std::memory_order_seq_cst);
+      // It may be that of a child of vfork, long gone.
+      if (tid != 0 && sys::call(__NR_tgkill, library.pid, tid, 0) == 0) stop_state.world.begin_exec(tid);
+    }
+  }
+  sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &before, 0L, 8L);
+}
+
+namespace hooks {
+
+CKPT_FORK_PATH void in_child_after_fork() {
+  // Only the caller exists here.
+  reset_gate_in_child();
+  const bool told = own_page::is_wiped_on_fork();
+  if (!told && !library.active) return;
+  if (!told) own_page::page->pid.store(0, std::memory_order_relaxed);
+  // A checkpoint is under way in the parent: wrappers would ask threads that are not here.
+  if (!told || !agent::is_idle()) know_child();
+  if (interval::wanted) interval::arm();
+}
+
+CKPT_FORK_PATH void begin_exec() {
+  job::creation::await_end();
+  OwnPage& own = *own_page::page;
+  const int tid = sys::gettid();
+  int nobody = 0;
+  // A stop begins only after the child has been put right, which most that come here never are.
+  if (is_new_child() && own.in_exec.compare_exchange_strong(nobody, tid, std::memory_order_seq_cst) &&
+      is_new_child())
+    return;
+  know_child();
+  // In a child of vfork this is the parent's memory, and a stop does not look for the child.
+  if (library.pid == sys::getpid()) stop_state.world.begin_exec(tid);
+}
+
+CKPT_FORK_PATH void end_exec() {
+  OwnPage& own = *own_page::page;
+  int tid = sys::gettid();
+  const bool was_ours = own.in_exec.load(std::memory_order_relaxed) == tid;
+  if (was_ours) own.in_exec.store(0, std::memory_order_seq_cst);
+  if (!is_new_child() && library.pid == sys::getpid()) stop_state.world.end_exec(tid);
+}
+
+}  // namespace hooks
+
+}  // namespace ckpt

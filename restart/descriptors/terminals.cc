@@ -1,0 +1,93 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/sysmacros.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "image/format/terminal_records.h"
+#include "restart/descriptors/builder.h"
+
+// Pseudo-terminals of the program's own: the master is made again, best with its old number, and its other
+// ends are opened by that.
+
+namespace ckpt {
+
+bool is_terminal_master(const ParsedOpenFile& file) {
+  return static_cast<OpenFileKind>(file.record.kind) == kTerminalMaster;
+}
+
+std::optional<uint32_t> terminal_number(const ParsedOpenFile& file) {
+  if (is_terminal_master(file)) return static_cast<uint32_t>(file.record.value);
+  if (static_cast<OpenFileKind>(file.record.kind) == OpenFileKind::kTerminal &&
+      major(file.record.rdev) == kTerminalSlaveMajor)
+    return minor(file.record.rdev);
+  return std::nullopt;
+}
+
+std::optional<uint32_t> number_of_terminal(uint64_t device) {
+  if (((device >> 8) & 0xfff) != kTerminalSlaveMajor) return std::nullopt;
+  return static_cast<uint32_t>((device & 0xff) | ((device >> 12) & 0xfff00));
+}
+
+bool DescriptorBuilder::is_of_own_terminal(const ParsedOpenFile& file) const {
+  const auto number = terminal_number(file);
+  return number &&
+         std::any_of(meta_.open_files.begin(), meta_.open_files.end(), [&](const ParsedOpenFile& other) {
+           return is_terminal_master(other) && terminal_number(other) == number;
+         });
+}
+
+// The kernel gives the lowest number that is free: masters are opened until it is the right one.
+Result<ScopedFd> DescriptorBuilder::make_master(const ParsedOpenFile& file) {
+  const uint32_t wanted = *terminal_number(file);
+  std::vector<ScopedFd> others;
+  ScopedFd made;
+  uint32_t number = 0;
+  for (;;) {
+    made.reset(open("/dev/ptmx",
+                    O_RDWR | O_NOCTTY | O_CLOEXEC | (static_cast<int>(file.record.open_flags) & O_NONBLOCK)));
+    if (!made.valid() || ioctl(made.get(), TIOCGPTN, &number) != 0) {
+      return make_error(ExitCode::kSystem, errno, "{} cannot be made again ({})",
+                        describe(file, first_descriptor(file)), errno_name(errno));
+    }
+    if (number >= wanted) break;
+    others.push_back(std::move(made));
+  }
+  if (number != wanted)
+    say("/dev/pts/{} of the program is in use: its terminal is /dev/pts/{} now", wanted, number);
+  terminals_[wanted] = number;
+  for_each_detail<MasterDetail>(file, kMasterDetail, [&](const MasterDetail& d, Blob) {
+    int locked = (d.flags & kMasterLocked) != 0 ? 1 : 0, packets = (d.flags & kMasterPacketMode) != 0 ? 1 : 0;
+    ioctl(made.get(), TIOCSPTLCK, &locked);
+    termios settings;
+    if (tcgetattr(made.get(), &settings) == 0) {
+      settings.c_iflag = d.input;
+      settings.c_oflag = d.output;
+      settings.c_cflag = d.control;
+      settings.c_lflag = d.local;
+      settings.c_line = d.discipline;
+      std::copy(std::begin(d.characters), std::end(d.characters), settings.c_cc);
+      tcsetattr(made.get(), TCSANOW, &settings);
+    }
+    const winsize size{d.rows, d.columns, d.width, d.height};
+    ioctl(made.get(), TIOCSWINSZ, &size);
+    if (packets != 0) ioctl(made.get(), TIOCPKT, &packets);
+  });
+  return made;
+}
+
+Result<ScopedFd> DescriptorBuilder::open_own_terminal(const ParsedOpenFile& file) {
+  const auto known = terminals_.find(*terminal_number(file));
+  const int flags = static_cast<int>(file.record.open_flags) & (O_ACCMODE | O_NONBLOCK);
+  ScopedFd made(known == terminals_.end()
+                    ? -1
+                    : open(fmt::format("/dev/pts/{}", known->second).c_str(), flags | O_NOCTTY | O_CLOEXEC));
+  if (made.valid()) return made;
+  return make_error(ExitCode::kSystem, errno, "{} cannot be opened again ({})",
+                    describe(file, first_descriptor(file)), errno_name(errno));
+}
+
+}  // namespace ckpt

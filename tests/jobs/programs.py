@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Real programs of several processes: each is run without interruption, then killed with a checkpoint in hand at several
+instants and brought back, and must print the same. Writes docs/programs.md.
+  programs.py [--quick] [--table FILE] [NAME...]
+--quick: only those of the tests; fails if one does not come back.
+"""
+import argparse
+import datetime
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+
+from job_tree import LONG, Tree, adopt_orphans, environment, root_of
+from programs_list import PROGRAMS
+
+INSTANTS = [[0.25], [0.5], [0.75], [0.2, 0.3, 0.2]] if not LONG else [[i / 10] for i in range(1, 10)] + [[0.2, 0.2, 0.2, 0.2]]
+
+
+def prepare(program, work):
+    for name, text in program.files.items():
+        with open(os.path.join(work, name), "w", encoding="utf-8") as f:
+            f.write(text)
+    with open(os.path.join(work, "job.sh"), "w", encoding="utf-8") as f:
+        f.write(program.script + "\n")
+    if program.prepare:
+        subprocess.run(["bash", "-ec", program.prepare], cwd=work, check=True, stdout=subprocess.DEVNULL, env=environment())
+
+
+def version_of(program):
+    done = subprocess.run(["bash", "-c", program.version], capture_output=True, text=True, env=environment(), check=False)
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    return lines[0].strip() if lines else "?"
+
+
+class Trials:
+    def __init__(self, program):
+        self.program = program
+        self.same, self.tried, self.pauses, self.reasons, self.processes = 0, 0, [], [], 0
+
+    def tree(self):
+        return Tree(self.program.name, ["bash", "job.sh"], lambda work: prepare(self.program, work))
+
+    def run(self):
+        tree = self.tree()
+        began = time.monotonic()
+        tree.start(tree.command, False)
+        code, output = tree.finish()
+        seconds = time.monotonic() - began
+        if code != 0 and not output:
+            self.reasons.append(f"does not run here: exit code {code}: {tree.read('err')[-200:].decode(errors='replace')}")
+        tree.close(False)
+        if self.reasons:
+            return
+        for instants in INSTANTS:
+            self.trial(instants, seconds, code, output)
+
+    def trial(self, instants, seconds, code, output):
+        tree = self.tree()
+        failed = True
+        try:
+            tree.run()
+            root, restarts = tree.child.pid, 0
+            for instant in instants:
+                time.sleep(seconds * instant)
+                image = tree.checkpoint(root)
+                if image is None:
+                    break
+                self.pauses.append(tree.cost.get("job_pause_ns") or tree.cost["pause_ns"])
+                tree.kill()
+                report = tree.restart(image)
+                self.processes = max(self.processes, len(report.get("processes", [0])))
+                root = root_of(report)
+                restarts += 1
+            if restarts == 0:
+                failed = False
+                return  # it had ended
+            self.tried += 1
+            got = tree.finish()
+            if got == (code, output):
+                self.same += 1
+                failed = False
+            else:
+                where = next((i for i in range(min(len(output), len(got[1]))) if output[i] != got[1][i]), min(len(output), len(got[1])))
+                err = tree.read("err").decode(errors="replace").splitlines()
+                self.reasons.append(f"other output at byte {where}, exit code {got[0]}: {[l for l in err if not l.startswith('{')][-1:]}")
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            self.tried += 1
+            text = str(error)
+            at = text.find('"error":"')
+            self.reasons.append(text[at + 9:text.find('"', at + 10)] if at >= 0 else text.strip())
+        finally:
+            tree.close(failed and "KEEP" in os.environ)
+
+    def row(self):
+        p = self.program
+        pause = f"{sorted(self.pauses)[len(self.pauses) // 2] / 1e6:.1f} ms" if self.pauses else ""
+        result = f"{self.same} of {self.tried}" if self.tried else "not tried"
+        reasons = []
+        for r in self.reasons:
+            r = " ".join(r.split()).replace("|", "\\|")[:220]
+            if r not in reasons:
+                reasons.append(r)
+        return f"| {p.what} | {self.version} | {self.processes or ''} | {pause} | {result} | {'; '.join(reasons[:2])} |"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--table")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    rows, bad = [], []
+    for program in PROGRAMS:
+        if (options.names and program.name not in options.names) or (options.quick and not program.quick):
+            continue
+        missing = [c for c in program.needs if shutil.which(c) is None]
+        if missing:
+            print(f"{program.name}: not here: {', '.join(missing)}", flush=True)
+            continue
+        trials = Trials(program)
+        trials.version = version_of(program)
+        trials.run()
+        rows.append(trials.row())
+        print(program.name, rows[-1], flush=True)
+        if trials.same != trials.tried or not trials.tried:
+            bad.append(program.name)
+    if options.table:
+        with open(options.table, "w", encoding="utf-8") as f:
+            f.write(HEAD.format(date=datetime.date.today(), kernel=platform.release(), cpus=os.cpu_count(),
+                                load=" ".join(f"{x:.0f}" for x in os.getloadavg())))
+            f.write("\n".join(rows) + "\n")
+    if options.quick and bad:
+        sys.exit("did not come back: " + ", ".join(bad))
+
+
+HEAD = """# Programs of several processes
+
+Written by `tests/jobs/programs.py --table docs/programs.md` (target `programs_table`), on {date}, Linux {kernel}, {cpus} processors, load {load}.
+Each program runs once without interruption. Then it runs again for each of several instants: a checkpoint of the whole job, all of
+it killed with `kill -9`, `ckpt-restart`, to the end; and once through three such generations. What it prints, and its exit code, must be the
+same. `result` says how often that was so. The pause is the median, from the first thread stopped anywhere to the last that went on; this machine was
+busy with other work, so it is an upper bound. Files are as they are when the job is killed, not as they were at the checkpoint: a
+program that writes to the middle of files may see later bytes.
+
+| program | version | processes | pause | result | when not |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+adopt_orphans()
+if __name__ == "__main__":
+    main()
