@@ -212,7 +212,7 @@ class Agent {
       tell({{"say", "clock"}, {"ns", now_ns(CLOCK_REALTIME)}});
     } else if (say == "listen") {
       int port = 0;
-      auto fd = cluster::listen_at(address_, 0, &port);
+      auto fd = listen_low(&port);
       if (!fd.ok()) return cannot(fd.error());
       on_socket_ = std::move(*fd);
       tell({{"say", "listening"}, {"port", port}});
@@ -234,6 +234,15 @@ class Agent {
     } else if (say == "end") {
       done_ = true;
     }
+  }
+
+  // Below the ports that the kernel chooses from: after a restart who listens at it is a server still.
+  Result<ScopedFd> listen_low(int* port) {
+    for (int tries = 0; tries < 32; ++tries) {
+      auto fd = cluster::listen_at(address_, 12000 + static_cast<int>(randombytes_uniform(16000)), port);
+      if (fd.ok() || fd.error().sys_errno != EADDRINUSE) return fd;
+    }
+    return cluster::listen_at(address_, 0, port);
   }
 
   // The file that ckpt-on reads, 0600, in this host's image directory.

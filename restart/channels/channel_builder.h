@@ -135,6 +135,7 @@ class ChannelBuilder {
 
   // far.cc: connections to other hosts of the job
   bool is_far(const ChannelSocket& s) const;
+  static bool listens(const ChannelSocket& s);
   void translate(ChannelSocket& s) const;
   Result<void> connect_far();
   Result<void> exchange_queues(std::vector<std::pair<ChannelSocket*, ScopedFd>>& made);

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,6 +83,15 @@ struct Exchange {
 
 }  // namespace
 
+// Of the two ends the one with the lower port listens: the port of a server, which others hold with
+// SO_REUSEADDR. A port that the kernel has chosen for who connected may be held for a minute by the
+// connection of the killed program; then it gets another.
+bool ChannelBuilder::listens(const ChannelSocket& s) {
+  const auto port = [](const std::string& ends) { return atoi(ends.c_str() + ends.find('.') + 1); };
+  const int here = port(s.far_ends), there = port(s.far_ends_there);
+  return here != there ? here < there : s.far_ends < s.far_ends_there;
+}
+
 bool ChannelBuilder::is_far(const ChannelSocket& s) const { return !s.far_ends.empty(); }
 
 // Notes which connections lead to other hosts, and gives all their new addresses.
@@ -105,8 +115,7 @@ Result<void> ChannelBuilder::connect_far() {
   std::map<std::string, ScopedFd> listeners;  // by name
   std::vector<ChannelSocket*> awaited;
   for (auto& s : sockets_) {
-    // Of the two ends the first by its name listens.
-    if (!is_far(*s) || s->far_ends > s->far_ends_there) continue;
+    if (!is_far(*s) || !listens(*s)) continue;
     awaited.push_back(s.get());
     const std::string at = end_text(s->name);
     if (listeners.count(at) != 0) continue;
@@ -114,15 +123,17 @@ Result<void> ChannelBuilder::connect_far() {
     set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
     if (s->detail.reuse_port != 0) set_int(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
     if (!fd.valid() || bind(fd.get(), s->name.get(), s->name.length) != 0 || listen(fd.get(), 1024) != 0) {
-      return make_error(ExitCode::kUnavailable, errno, "{}: {} cannot be taken on this host ({})",
-                        describe(*s), s->name.text(), errno_name(errno));
+      return make_error(
+          ExitCode::kUnavailable, errno,
+          "{}: {} cannot be taken on this host ({}): end the program that has it, or try again in a minute",
+          describe(*s), s->name.text(), errno_name(errno));
     }
     listeners.emplace(at, std::move(fd));
   }
   CKPT_TRY(plan->say_listening_and_wait());
   std::vector<std::pair<ChannelSocket*, ScopedFd>> made;
   for (auto& s : sockets_) {
-    if (!is_far(*s) || s->far_ends < s->far_ends_there) continue;
+    if (!is_far(*s) || listens(*s)) continue;
     auto fd = connect_from(*s, s->detail.domain, s->name, s->peer_name, true);
     if (!fd.ok()) {
       fd = connect_from(*s, s->detail.domain, SocketName{}, s->peer_name, false);
