@@ -47,6 +47,9 @@ enum ControlFlag : uint32_t {
   kControlOnly = 1u << 0,  // kCheckpoint: this process alone, whatever else is in its job
   // kCheckpoint: a LeaveOutList follows the request.
   kControlLeaveOut = 1u << 1,
+  // kCheckpoint: a HostsPart follows (after the list): the processes of this host are part of a job over
+  // several hosts (docs/hosts.md).
+  kControlHosts = 1u << 2,
 };
 
 struct ControlHello {
@@ -62,6 +65,17 @@ inline constexpr char kHandedOver = 'h';  // the byte
 struct LeaveOutList {
   char text[512];
 };
+
+// At each step of the checkpoint the library says "need step NAME" (prepared, standing, drained, sampled,
+// durable; before drained a line "bookmark LOCAL REMOTE SENT RECEIVED UNSENT" for each connection to another
+// host, addresses as 32 hexadecimal digits, a dot, and the port) and waits for one byte.
+struct HostsPart {
+  uint64_t id;       // of the checkpoint of all hosts
+  uint32_t attempt;  // from 1
+  uint32_t reserved;
+  char host[64];  // the name of this one, NUL-terminated
+};
+inline constexpr char kStepContinue = 'g', kStepGiveUp = 'a', kStepKeep = 'k';
 
 struct ControlRequest {
   uint32_t magic, version;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cli/commands.h"
+#include "cli/hosts/commands.h"
 
 namespace ckpt::cli {
 
@@ -37,6 +38,7 @@ int main(int argc, char** argv) {
   add_now(app, exit);
   add_back(app, exit);
   add_plan(app, exit);
+  add_hosts(app, exit);
   add_stat(app, exit);
   add_ls(app, exit);
   add_show(app, exit);

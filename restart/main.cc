@@ -6,6 +6,8 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "image/read/image_catalog.h"
@@ -154,7 +156,30 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
   return outcome;
 }
 
+// The head of a job over several hosts is ckpt's: it starts agents there, and each its ckpt-restart.
+int restart_on_hosts(const RestartOptions& options) {
+  char path[4096];
+  const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  std::string ckpt(path, n > 0 ? static_cast<size_t>(n) : 0);
+  ckpt = ckpt.substr(0, ckpt.rfind('/')) + "/ckpt";
+  std::vector<const char*> words{ckpt.c_str(), "restart-hosts", options.image.c_str(), "--hosts",
+                                 options.hosts.c_str()};
+  if (!options.launch.empty()) words.insert(words.end(), {"--launch", options.launch.c_str()});
+  words.push_back(nullptr);
+  execv(ckpt.c_str(), const_cast<char**>(words.data()));
+  return finish_with_error(options, make_error(ExitCode::kNotFound, errno,
+                                               "{}: cannot be started ({}): install it beside ckpt-restart",
+                                               ckpt, errno_name(errno)));
+}
+
 int restart(const RestartOptions& options, char** argv) {
+  if (!options.hosts.empty()) return restart_on_hosts(options);
+  if (options.image.ends_with(".hosts")) {
+    return finish_with_error(
+        options,
+        make_error(ExitCode::kUsage, 0,
+                   "{}: is of a job over several hosts: name hosts for it, --hosts h1,h2", options.image));
+  }
   Costs costs;
   if (auto r = use_key_file(options.key_file); !r.ok()) return finish_with_error(options, r.error());
   if (!options.trust) trust_own_images_only();

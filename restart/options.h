@@ -13,6 +13,8 @@ namespace ckpt {
 struct RestartOptions {
   std::string image;
   std::string key_file;
+  std::string hosts, launch;  // of a job over several hosts
+  int hosts_fd = -1;          // one host's part: its agent
   bool check = false;
   bool detach = false;
   bool json = false;

@@ -308,17 +308,21 @@ Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimi
   ControlRequest request{kControlMagic, kControlVersion, static_cast<uint32_t>(operation), 0};
   if (wishes.only) request.flags |= kControlOnly;
   if (!wishes.leave_out.empty()) request.flags |= kControlLeaveOut;
+  if (wishes.part != nullptr) request.flags |= kControlHosts;
   if (send(peer.get(), &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) return stream.hung_up();
   if (!wishes.leave_out.empty()) {
     LeaveOutList list{};
     wishes.leave_out.copy(list.text, sizeof(list.text) - 1);
     if (send(peer.get(), &list, sizeof(list), MSG_NOSIGNAL) != sizeof(list)) return stream.hung_up();
   }
+  if (wishes.part != nullptr &&
+      send(peer.get(), wishes.part, sizeof(*wishes.part), MSG_NOSIGNAL) != sizeof(*wishes.part))
+    return stream.hung_up();
   return peer;
 }
 
 Result<Answer> read_answer(const Target& t, int connection, const AskLimits& limits,
-                           const OnProgress& on_progress) {
+                           const OnProgress& on_progress, const AskWishes& wishes) {
   Stream stream(t, connection, limits, now_ns());
   Answer answer;
   while (true) {
@@ -331,6 +335,13 @@ Result<Answer> read_answer(const Target& t, int connection, const AskLimits& lim
     std::string value = space == std::string::npos ? "" : text.substr(space + 1);
     if (key == "done") return answer;
     if (key == "error") return parse_error(t, value);
+    if (key == "need" && value.starts_with("step ") && wishes.at_step) {
+      const char goes_on = wishes.at_step(value.substr(5), answer);
+      answer.clear();
+      // Gone: its own last words, or none, tell why.
+      (void)!send(connection, &goes_on, 1, MSG_NOSIGNAL);
+      continue;
+    }
     if (key == "need") {
       CKPT_TRY(hand_over(t, connection, value));
       continue;
@@ -351,7 +362,7 @@ Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits&
                    const OnProgress& on_progress, const AskWishes& wishes) {
   auto connection = call(t, operation, limits, wishes);
   if (!connection.ok()) return connection.error();
-  return read_answer(t, connection->get(), limits, on_progress);
+  return read_answer(t, connection->get(), limits, on_progress, wishes);
 }
 
 Result<void> read_exactly(const Target& t, int connection, const AskLimits& limits, void* out, size_t bytes) {

@@ -27,6 +27,11 @@ struct AskLimits {
 struct AskWishes {
   bool only = false;      // of this process alone
   std::string leave_out;  // as LeaveOutList
+  // As one host's part of a job over several: at_step is called at each step and says how it goes on
+  // (kStepContinue, ...). `lines` has what the program said since the step before.
+  const HostsPart* part = nullptr;
+  std::function<char(const std::string& step, const std::vector<std::pair<std::string, std::string>>& lines)>
+      at_step = {};
 };
 
 // "key value" in the order of arrival; keys may repeat ("note").
@@ -49,7 +54,7 @@ Result<Answer> ask(const Target& target, ControlOperation operation, const AskLi
 Result<ScopedFd> call(const Target& target, ControlOperation operation, const AskLimits& limits,
                       const AskWishes& wishes = {});
 Result<Answer> read_answer(const Target& target, int connection, const AskLimits& limits,
-                           const OnProgress& on_progress);
+                           const OnProgress& on_progress, const AskWishes& wishes = {});
 // Exactly so many bytes of it, in limits.answer_ns.
 Result<void> read_exactly(const Target& target, int connection, const AskLimits& limits, void* out,
                           size_t bytes);

@@ -1,13 +1,16 @@
 // ckpt now: take a checkpoint of a running program, wait until it is durable, say what it cost.
 #include <algorithm>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/settings.h"
 #include "cli/ask/answer_json.h"
 #include "cli/ask/asker.h"
 #include "cli/ask/leader.h"
 #include "cli/commands.h"
+#include "cli/hosts/hosts.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/restartable.h"
@@ -97,9 +100,50 @@ void add_notes(Answer* answer) {
   }
 }
 
+// A job over several hosts: the agent of this host, or the head, is asked for it. Nothing: it is no such job.
+std::optional<Result<ExitCode>> now_over_hosts(int pid, const Options& o) {
+  Json answer;
+  const Json question{{"leave_out", o.leave_out}};
+  if (!ask_over_hosts(head_socket_name(pid), question, answer)) {
+    std::ifstream in(fmt::format("/proc/{}/environ", pid), std::ios::binary);
+    const std::string text((std::istreambuf_iterator<char>(in)), {});
+    const std::string name = std::string(1, '\0') + "CKPT_HOSTS=";
+    const size_t at = (std::string(1, '\0') + text).find(name);
+    if (at == std::string::npos) return {};
+    const std::string value =
+        text.substr(at + name.size() - 1, text.find('\0', at + name.size() - 1) - (at + name.size() - 1));
+    const size_t colon = value.find(':');
+    if (colon == std::string::npos) return {};
+    if (!ask_over_hosts(agent_socket_name(value.substr(0, colon), value.substr(colon + 1)), question,
+                        answer)) {
+      return failure(ExitCode::kUnavailable, std::to_string(pid),
+                     "belongs to a job over several hosts whose agent does not answer here",
+                     "look for ckpt run --hosts, or take one process with --only");
+    }
+  }
+  if (answer.contains("error"))
+    return make_error(static_cast<ExitCode>(answer.value("code", 70)), 0, "{}",
+                      printable(answer.value("error", "")));
+  if (o.json) {
+    answer.erase("say");
+    answer.erase("number");
+    print_json(answer);
+  } else {
+    fmt::print("checkpoint {} of the job is durable on {} hosts\n  {:<24}{}\n  {:<24}{}\n  {:<24}{}\n",
+               answer.value("id", 0), answer.value("hosts", 0), "checkpoint",
+               printable(answer.value("checkpoint", "")), "from stop to go",
+               human_duration(answer.value("stop_ns", int64_t{0})), "time until durable",
+               human_duration(answer.value("durable_ns", int64_t{0})));
+  }
+  return ExitCode::kOk;
+}
+
 Result<ExitCode> now(const Options& o) {
   auto pid = parse_pid(o.pid);
   if (!pid.ok()) return pid.error();
+  if (!o.only) {
+    if (auto done = now_over_hosts(*pid, o)) return *done;
+  }
   AskLimits limits;
   if (!o.timeout.empty()) {
     auto timeout = parse_duration("--timeout", o.timeout.c_str());

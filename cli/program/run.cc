@@ -12,6 +12,7 @@
 
 #include "base/settings_table.h"
 #include "cli/commands.h"
+#include "cli/hosts/hosts.h"
 #include "cli/program/preload.h"
 #include "cli/program/program.h"
 #include "cli/text/failure.h"
@@ -108,6 +109,30 @@ Result<std::string> preloadable(const char* name) {
   return preloadable_path(*library);
 }
 
+struct HostsOptions {
+  std::string hosts, launch = kDefaultLaunch;
+};
+
+// The settings go to all hosts; the clock of checkpoints is the head's.
+ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts& texts,
+                          const HostsOptions& o) {
+  auto settings = parse_settings(lookup_setting, &texts);
+  if (!settings.ok()) return report(settings.error());
+  if (settings->to[0] != '\0')
+    return report(failure(ExitCode::kUnsupported, "--to", "cannot be used with --hosts yet", "leave it out"));
+  auto hosts = split_hosts(o.hosts, false);
+  if (!hosts.ok()) return report(hosts.error());
+  HostsRun run{*hosts,
+               o.launch,
+               program,
+               texts,
+               settings->every_ns,
+               static_cast<int>(settings->keep),
+               settings->stop_timeout_ns};
+  run.settings.erase("CKPT_EVERY");
+  return run_over_hosts(run);
+}
+
 Result<void> start(const std::vector<std::string>& program, SettingTexts& texts) {
   if (program.empty()) {
     return failure(ExitCode::kUsage, "run", "no program given", "ckpt run [options] -- PROGRAM [arguments]");
@@ -182,7 +207,17 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
       "The same settings work as CKPT_* variables with LD_PRELOAD=libckpt_rt.so alone: libckpt_rt(7).\n"
       "Exit codes: those of the program once it runs; before that 64 wrong arguments, 66 no such program,\n"
       "73 directory cannot be made, 77 not permitted, 78 static, setuid, 32-bit or foreign program.");
-  command->callback([&program, texts, &exit] {
+  auto hosts = std::make_shared<HostsOptions>();
+  command->add_option("--hosts", hosts->hosts,
+                      "spread the job over these hosts, h1,h2,h3; the program starts on the first");
+  command->add_option(
+      "--launch", hosts->launch,
+      "how agents are started on them; {host} is the host (default: ssh -o BatchMode=yes {host})");
+  command->callback([&program, texts, hosts, &exit] {
+    if (!hosts->hosts.empty()) {
+      exit = start_over_hosts(program, *texts, *hosts);
+      return;
+    }
     auto started = start(program, *texts);
     exit = report(started.error());
   });

@@ -112,7 +112,7 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
   if (!temporary.ok()) return temporary.error();
   temporary_ = std::move(*temporary);
   fill_place(place, temporary_.get(), directory_name_, name_.text, library.pid, *sequence);
-  place.may_repeat = attempt < 3;
+  place.may_repeat = attempt < 3 && !over_hosts;  // else all hosts would have to
   place.by_fork = attempt >= 3;
   for (Member& m : members_) CKPT_TRY(ask(m));
   points::at("leader.asked");
@@ -242,6 +242,7 @@ Result<void> Coordinator::accept_members() {
     join.sequence = place.sequence;
     if (told_ >= Step::kHold) join.flags |= kJoinHeld;
     if (place.by_fork) join.flags |= kJoinByFork;
+    if (over_hosts) join.flags |= kJoinHosts;
     if (place.may_repeat) join.flags |= kJoinMayRepeat;
     join.root = library.job.root;
     *fmt::format_to_n(join.directory, sizeof(join.directory) - 1, "{}", directory_name_).out = '\0';
@@ -311,6 +312,9 @@ Result<void> Coordinator::take_message(Member& m) {
     std::memcpy(&m.facts, message.payload.data(), sizeof(m.facts));
     const auto rest = message.payload.subspan(sizeof(Standing));
     m.files = {reinterpret_cast<const OpenFileKey*>(rest.data()), rest.size() / sizeof(OpenFileKey)};
+  } else if (message.step == Step::kDrained) {
+    m.bookmarks = {reinterpret_cast<const Bookmark*>(message.payload.data()),
+                   message.payload.size() / sizeof(Bookmark)};
   } else if (message.step == Step::kWritten) {
     if (const auto* written = message.as<Written>()) m.written = *written;
   }
@@ -452,6 +456,7 @@ Result<void> Coordinator::prepared() {
   points::at("leader.armed");
   CKPT_TRY(await(Step::kPrepared, 0));
   points::at("leader.prepared");
+  if (over_hosts) CKPT_TRY(with_all_hosts("prepared", 0));
   creation::hold();
   creation::hold_end();
   CKPT_TRY(tell_all(Step::kHold));
@@ -473,6 +478,7 @@ Result<void> Coordinator::standing() {
   points::at("leader.stopped");
   CKPT_TRY(await(Step::kStanding, now_ns() + 2 * library.settings.stop_timeout_ns));
   points::at("leader.standing");
+  if (over_hosts) CKPT_TRY(with_all_hosts("standing", library.settings.stop_timeout_ns));
   realtime_ns_ = now_ns(CLOCK_REALTIME);
   monotonic_ns_ = now_ns();
   boottime_ns_ = now_ns(CLOCK_BOOTTIME);
@@ -504,6 +510,7 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
       return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   }
   points::at("leader.sampled");
+  if (over_hosts) CKPT_TRY(with_all_hosts("sampled", library.settings.stop_timeout_ns));
   CKPT_TRY(find_shared(member_files_.span(), arena_, shared_));
   CKPT_TRY(tell_all(Step::kGo));
   points::at("leader.go");
@@ -518,6 +525,8 @@ Result<void> Coordinator::written(const Written& facts) {
   CKPT_TRY(await(Step::kWritten, 0));
   points::at("leader.written");
   CKPT_TRY(commit());
+  if (over_hosts) CKPT_TRY(agree_with_hosts());
+  prune();
   done_ = true;
   interval::put_off();
   (void)tell_all(Step::kDone);
@@ -580,9 +589,17 @@ Result<void> Coordinator::commit() {
   for (const ManifestMember& m : list) {
     if (m.listed.look.pid == library.job.root) comm = m.listed.look.name;
   }
-  const ManifestSources sources{
-      &library.job,     comm,        place.sequence, realtime_ns_,        monotonic_ns_, boottime_ns_,
-      report_.pause_ns, list.span(), shared_.span(), member_files_.span()};
+  const ManifestSources sources{&library.job,
+                                comm,
+                                place.sequence,
+                                realtime_ns_,
+                                monotonic_ns_,
+                                boottime_ns_,
+                                report_.pause_ns,
+                                list.span(),
+                                shared_.span(),
+                                member_files_.span(),
+                                over_hosts ? &wish_.part : nullptr};
   CKPT_TRY(write_manifest(temporary_.get(), sources, arena_));
   points::at("leader.manifest");
   CKPT_TRY(commit_directory(directory_, temporary_.get(), name_));
@@ -590,10 +607,19 @@ Result<void> Coordinator::commit() {
   *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}/{}", directory_name_,
                     static_cast<const char*>(name_.text))
        .out = '\0';
+  if (key != nullptr) wipe(key, sizeof(*key));
+  return {};
+}
+
+void Coordinator::prune() {
+  ImageKey* key = nullptr;
+  if (library.key_file[0] != '\0') {
+    key = static_cast<ImageKey*>(arena_.allocate(sizeof(ImageKey)));
+    if (key == nullptr || !read_key_file(library.key_file, *key).ok()) return;
+  }
   auto pruned = prune_jobs(directory_, library.job.id, library.settings.keep, key);
   if (!pruned.ok()) log_line(directory_, pruned.error().message());
   if (key != nullptr) wipe(key, sizeof(*key));
-  return {};
 }
 
 void Coordinator::in_writing_child() {

@@ -20,7 +20,9 @@ class Coordinator final : public Session {
  public:
   // directory: of the job's checkpoints, open and locked; name: of it, valid as long as this is.
   Coordinator(int directory, const char* name, const Wish& wish, Report& report)
-      : directory_(directory), directory_name_(name), wish_(wish), report_(report) {}
+      : directory_(directory), directory_name_(name), wish_(wish), report_(report) {
+    over_hosts = wish.over_hosts();
+  }
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
@@ -30,6 +32,7 @@ class Coordinator final : public Session {
 
   Result<void> prepared() override;
   Result<void> standing() override;
+  Result<void> drained(std::span<const Bookmark> connections) override;
   Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts) override;
   Result<void> written(const Written& facts) override;
   void in_writing_child() override;
@@ -53,6 +56,7 @@ class Coordinator final : public Session {
     int64_t since_ns;  // when it was found
     Standing facts;
     std::span<const OpenFileKey> files;
+    std::span<const Bookmark> bookmarks;
     Written written;
   };
 
@@ -67,7 +71,12 @@ class Coordinator final : public Session {
   Result<void> lost(Member& m);
   Result<bool> add_new();
   Result<void> tell_all(Step step);
+  Result<char> ask_hosts(const char* step, int64_t patience_ns);
+  Result<void> with_all_hosts(const char* step, int64_t patience_ns);
+  void tell_bookmarks(std::span<const Bookmark> connections);
+  Result<void> agree_with_hosts();
   Result<void> commit();
+  void prune();
   void let_others_write();
   void look_again();
   Error name(const Member& m, ExitCode code, const char* what);

@@ -84,6 +84,11 @@ Result<void> write_manifest(int directory, const ManifestSources& s, Arena& aren
   out.add(
       ", \"sequence\": {}, \"time_ns\": {}, \"monotonic_ns\": {}, \"boottime_ns\": {}, \"pause_ns\": {},\n",
       s.sequence, s.realtime_ns, s.monotonic_ns, s.boottime_ns, s.pause_ns);
+  if (s.part != nullptr) {
+    out.add(" \"part_of\": {{\"hosts_checkpoint\": {}, \"host\": ", s.part->id);
+    out.add_quoted(s.part->host);
+    out.add("}},\n");
+  }
   int root = 0;
   for (const ManifestMember& m : s.members) {
     if (!m.left_out && (root == 0 || m.listed.look.pid == s.job->root)) root = m.listed.look.pid;

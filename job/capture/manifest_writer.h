@@ -5,6 +5,7 @@
 
 #include <span>
 
+#include "base/control_protocol.h"
 #include "base/result.h"
 #include "job/capture/descriptions.h"
 #include "job/capture/identity.h"
@@ -32,6 +33,7 @@ struct ManifestSources {
   std::span<const ManifestMember> members;
   std::span<const SharedUse> shared;  // member: index of shared_members
   std::span<const MemberFiles> shared_members;
+  const HostsPart* part;  // nullptr: of a job on one host
 };
 
 // Creates the file in `directory`, 0600, and syncs it.

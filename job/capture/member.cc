@@ -41,6 +41,7 @@ class MemberSession final : public Session {
         sys::call(__NR_openat, AT_FDCWD, request_.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
     if (!sys::failed(fd)) directory_.reset(static_cast<int>(fd));
     fill_place(place, temporary_.get(), request_.directory, request_.name, library.pid, request_.sequence);
+    over_hosts = (request_.flags & kJoinHosts) != 0;
     place.by_fork = (request_.flags & kJoinByFork) != 0;
     place.may_repeat = (request_.flags & kJoinMayRepeat) != 0;
     if ((request_.flags & kJoinHeld) != 0) hold();
@@ -65,6 +66,11 @@ class MemberSession final : public Session {
     CKPT_TRY(say(Step::kStanding));
     points::at("member.standing");
     return expect(Step::kSample, deadline());
+  }
+
+  Result<void> drained(std::span<const Bookmark> connections) override {
+    if (!send_message(socket_, Step::kDrained, connections.data(), connections.size_bytes())) return alone();
+    return expect(Step::kPeek, deadline());
   }
 
   Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts) override {

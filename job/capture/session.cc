@@ -86,6 +86,12 @@ Result<void> standing(int64_t began_ns) {
   return current == nullptr ? Result<void>() : current->standing();
 }
 
+bool over_hosts() { return current != nullptr && current->over_hosts; }
+
+Result<void> drained(std::span<const Bookmark> connections) {
+  return over_hosts() ? current->drained(connections) : Result<void>();
+}
+
 Result<void> sampled(const DescriptorCapture& descriptors) {
   if (current == nullptr) return {};
   Standing facts{};

@@ -39,6 +39,8 @@ class Session {
   virtual Result<void> prepared() = 0;
   // All threads of this process stand. Returns when those of all members do.
   virtual Result<void> standing() = 0;
+  // Of a job over several hosts: what was sent to others has arrived. Returns when it has everywhere.
+  virtual Result<void> drained(std::span<const Bookmark> connections) = 0;
   // All that is shared with other members is sampled. Returns when it is everywhere.
   virtual Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts) = 0;
   // The image is durable under its temporary directory. Returns when the job's checkpoint is committed.
@@ -47,6 +49,7 @@ class Session {
   virtual void in_writing_child() = 0;
 
   Place place;
+  bool over_hosts = false;       // drained() is to be called
   bool again = false;            // the run failed in a way that another attempt may not
   AddrRange own_memory[2] = {};  // in no image
 
@@ -90,6 +93,8 @@ class ExpectAlone {
 // The hooks of a checkpoint run.
 Result<void> prepared();
 Result<void> standing(int64_t began_ns);
+bool over_hosts();
+Result<void> drained(std::span<const Bookmark> connections);
 Result<void> sampled(const DescriptorCapture& descriptors);
 Result<void> written(const CheckpointCost& cost);
 inline const Place* place() { return session() == nullptr ? nullptr : &session()->place; }

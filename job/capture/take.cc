@@ -62,9 +62,12 @@ Result<void> refuse_hidden_root() {
 
 Result<CheckpointCost> take(const Wish& wish, Report& report) {
   constexpr uint32_t kAttempts = 6;
-  if (wish.only || library.job.root == 0) return take_checkpoint();
+  const bool hosts = wish.over_hosts();
+  if (hosts && library.job.root == 0)
+    return make_error(ExitCode::kUnsupported, 0, "it is in no job; start it with ckpt run --hosts");
+  if (!hosts && (wish.only || library.job.root == 0)) return take_checkpoint();
   bool had_company = false;
-  if (is_alone(library.job, library.pid)) {
+  if (!hosts && is_alone(library.job, library.pid)) {
     auto result = take_alone(had_company);
     if (!had_company) return result;
   }
@@ -86,7 +89,7 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
       return make_error(ExitCode::kInternal, ENOMEM, "no memory to list a job");
     CKPT_TRY(refuse_hidden_root(members));
     // With company that was gone again it is led as a job: so nobody is made meanwhile.
-    if (members.size() <= 1 && !had_company) {
+    if (members.size() <= 1 && !had_company && !hosts) {
       auto result = take_alone(had_company);
       if (!had_company || attempt == kAttempts) return result;
       continue;
@@ -94,7 +97,7 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
     if (library.settings.to[0] != '\0') {
       const auto living =
           std::count_if(members.begin(), members.end(), [](const Listed& m) { return !m.look.ended(); });
-      if (living <= 1) return take_checkpoint();
+      if (living <= 1 && !hosts) return take_checkpoint();
       return make_error(
           ExitCode::kUnsupported, 0,
           "a job of several processes cannot be streamed (CKPT_TO) yet: leave CKPT_TO out, or take one "
@@ -105,7 +108,8 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
     {
       Coordinator coordinator(directory->get(), directory_name, wish, report);
       coordinator.own_memory[1] = arena.range();
-      if (Result<void> begun = coordinator.begin(attempt, members.span()); !begun.ok()) {
+      if (Result<void> begun = coordinator.begin(hosts ? wish.part.attempt : attempt, members.span());
+          !begun.ok()) {
         result = begun.error();
       } else {
         ScopedSession scope(coordinator);
@@ -120,7 +124,8 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
       return result;
     }
     log_line(directory->get(), result.error().message());
-    if (!again || attempt == kAttempts) {
+    // Over several hosts all begin again, or none: that is for their head to say.
+    if (!again || hosts || attempt == kAttempts) {
       statistics::count_failure(result.error());
       return result;
     }

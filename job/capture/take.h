@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "base/control_protocol.h"
 #include "base/result.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 
@@ -14,6 +15,10 @@ namespace ckpt::job {
 struct Wish {
   bool only = false;         // this process alone, whatever else is in the job
   char leave_out[512] = {};  // processes without the library that need not be saved, besides CKPT_LEAVE_OUT
+  // Other hosts take part: who asked is told of each step, and says how it goes on.
+  int hosts_socket = -1;
+  HostsPart part = {};
+  bool over_hosts() const { return hosts_socket >= 0; }
 };
 struct Report {
   uint32_t members = 0;  // images; 0: of one process, as without jobs

@@ -11,6 +11,8 @@
 //   kStop            -->
 //                    <--   kStanding   all its threads stand
 //   kSample          -->               all of all members stand
+//                    <--   kDrained    (with kJoinHosts: Bookmark for each connection to another host)
+//   kPeek            -->               (the same: all have arrived)
 //                    <--   kSampled    Standing, then OpenFileKey for each open file
 //   kGo              -->               all are sampled
 //                    <--   kWritten    Written: its image is durable in the temporary directory
@@ -30,6 +32,8 @@ enum class Step : uint32_t {
   kStop,
   kStanding,
   kSample,
+  kDrained,
+  kPeek,
   kSampled,
   kGo,
   kWritten,
@@ -48,6 +52,7 @@ enum JoinFlag : uint32_t {
   kJoinHeld = 1u << 0,       // came late: creation is held at once
   kJoinByFork = 1u << 1,     // others have failed twice: mode fork
   kJoinMayRepeat = 1u << 2,  // another attempt will be made if this one fails
+  kJoinHosts = 1u << 3,      // other hosts take part
 };
 
 struct JoinRequest {
@@ -75,6 +80,14 @@ struct OpenFileKey {
   uint64_t device, inode;
   uint32_t open_flags;
   uint32_t kind;  // OpenFileKind
+};
+
+// A TCP connection to another host, when all stand: the other host's counts are the same.
+struct Bookmark {
+  uint8_t local[16], remote[16];  // IPv4 as ::ffff:a.b.c.d
+  uint16_t local_port, remote_port;
+  uint32_t unsent;          // bytes that did not arrive in time
+  uint64_t sent, received;  // bytes since it was made
 };
 
 struct Written {

@@ -258,6 +258,13 @@ bool serve(std::string_view name) {
         return true;
       wish.leave_out[sizeof(wish.leave_out) - 1] = '\0';
     }
+    if ((request.flags & kControlHosts) != 0) {
+      if (sys::call(__NR_recvfrom, fd.get(), &wish.part, sizeof(wish.part), MSG_WAITALL, 0L, 0L) !=
+          sizeof(wish.part))
+        return true;
+      wish.part.host[sizeof(wish.part.host) - 1] = '\0';
+      wish.hosts_socket = fd.get();
+    }
     answer_checkpoint(answer, fd.get(), wish);
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kJoin)) {
     job::serve_join(fd.get());

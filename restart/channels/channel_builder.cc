@@ -116,6 +116,7 @@ void ChannelBuilder::add(int member, const ImageMeta& meta, const std::map<uint6
     s->file = &file;
     s->object = file.record.object;
     if (!read_socket(*s)) continue;
+    translate(*s);
     read_messages(*s);
     by_object_[s->object] = s.get();
     by_file_[{member, file.record.id}] = s.get();
@@ -295,6 +296,7 @@ Result<void> ChannelBuilder::bind_name(ChannelSocket& s, int fd, const SocketNam
 
 Result<void> ChannelBuilder::connect() {
   link();
+  CKPT_TRY(connect_far());
   CKPT_TRY(connect_unix());
   CKPT_TRY(connect_tcp());
   for (auto& s : sockets_) {

@@ -63,6 +63,7 @@ struct ChannelSocket {
   int fd = -1;                        // parked, or at its number in the end
   int far_end = -1;          // parked: instead of a peer that is gone or outside, until fill() is done
   bool unlink_name = false;  // its path had no file any more
+  std::string far_ends, far_ends_there;  // of a connection to another host of the job: both ends as they were
   bool is(int domain, int type) const { return detail.domain == domain && detail.type == type; }
   bool is_tcp() const {
     return detail.domain != AF_UNIX && detail.type == SOCK_STREAM && detail.protocol == IPPROTO_TCP;
@@ -131,6 +132,13 @@ class ChannelBuilder {
                                 const SocketName& to, bool wait);
   Result<void> connect_tcp_pair(ChannelSocket& s);
   Result<void> connect_tcp_without_peer(ChannelSocket& s);
+
+  // far.cc: connections to other hosts of the job
+  bool is_far(const ChannelSocket& s) const;
+  static bool listens(const ChannelSocket& s);
+  void translate(ChannelSocket& s) const;
+  Result<void> connect_far();
+  Result<void> exchange_queues(std::vector<std::pair<ChannelSocket*, ScopedFd>>& made);
 
   // messages.cc
   Result<void> send_messages(ChannelSocket& to, int from, const FindOpenFile& find_open_file);

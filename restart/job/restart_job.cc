@@ -12,12 +12,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/clock.h"
 #include "image/read/reading_key.h"
+#include "restart/channels/hosts_plan.h"
 #include "restart/job/job_plan.h"
 #include "restart/job/job_supervisor.h"
 #include "restart/job/planter.h"
@@ -31,6 +33,14 @@ namespace ckpt {
 namespace {
 
 using Json = nlohmann::json;
+
+// Whose part of a job over several hosts it is; empty: it is all of its job.
+std::string host_of_part(const std::string& directory) {
+  std::ifstream in(directory + "/" + kManifestName);
+  const Json json = Json::parse(in, nullptr, false);
+  if (!json.is_object() || !json.contains("part_of") || !json["part_of"].is_object()) return "";
+  return json["part_of"].value("host", "?");
+}
 
 std::string without_slash(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -308,12 +318,26 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   const int64_t start_ns = now_ns();
   auto manifest = read_manifest(directory);
   if (!manifest.ok()) return finish_with_error(options, manifest.error());
+  const std::string host = host_of_part(directory);
+  if (!host.empty() && options.hosts_fd < 0 && !options.check) {
+    return finish_with_error(
+        options,
+        make_error(
+            ExitCode::kUsage, 0,
+            "{}: is the part of host {} in a job over several: ckpt-restart --hosts h1,h2 with the directory "
+            "that has its .hosts file",
+            directory, host));
+  }
   if (!options.check) {
     auto descriptions = open_descriptions(*manifest, directory);
     if (!descriptions.ok()) return finish_with_error(options, descriptions.error());
     std::vector<const ImageMeta*> metas;
     for (const ImageReader& image : *descriptions) metas.push_back(&image.meta());
     choose_mmap_base(metas, argv);
+  }
+  // Not before: the block above may have begun again from main().
+  if (options.hosts_fd >= 0) {
+    if (auto r = receive_hosts_plan(options.hosts_fd); !r.ok()) return finish_with_error(options, r.error());
   }
   auto job = open_job(directory, std::move(*manifest), options.trust);
   if (!job.ok()) return finish_with_error(options, job.error());
@@ -336,7 +360,7 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   auto outcome = attempt->run();
   if (!outcome.ok() && outcome.error().code == ExitCode::kUnavailable &&
       outcome.error().sys_errno == EEXIST && !choice->new_pid &&
-      options.namespaces == NamespacePolicy::kAuto) {
+      options.namespaces == NamespacePolicy::kAuto && hosts_plan() == nullptr) {
     // Somebody took an id since we looked: nothing of the job has run, so start over in a namespace.
     choice = choose_namespaces(job->ids(), NamespacePolicy::kAlways);
     if (!choice.ok()) return finish_with_error(options, choice.error());
@@ -356,6 +380,10 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   if (!namespaces.new_pid) supervisor.adopt_orphans();
   if (terminal.other_size()) supervisor.send(SIGWINCH);
 
+  if (hosts_plan() != nullptr) {
+    hosts_plan()->say_running(outcome->outer_pids[static_cast<size_t>(
+        job->births.births[static_cast<size_t>(job->root_birth())].member)]);
+  }
   std::vector<std::string> notes = job->notes;
   notes.insert(notes.end(), outcome->notes.begin(), outcome->notes.end());
   for (const std::string& note : notes) print_note(options, note);

@@ -231,6 +231,7 @@ class DescriptorCapture {
   Result<void> look_at_sockets(SocketLook& look);
   Result<void> look_at_socket(SocketLook& look, SocketState& s, int socket);
   void look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts);
+  Result<void> drain_to_other_hosts(SocketLook& look);
   Result<void> look_at_connections(SocketLook& look);
   Result<void> look_at_far_end(SocketLook& look, SocketState& s);
   Result<void> forbid_for_now(const char* what, const CapturedDescriptor& d);

@@ -99,6 +99,7 @@ Result<void> DescriptorCapture::look_at_sockets(SocketLook& look) {
     CKPT_TRY(look_at_socket(look, s, socket.get()));
     if (!look.sockets.push_back(s)) return arena_full();
   }
+  CKPT_TRY(drain_to_other_hosts(look));
   return look_at_connections(look);
 }
 

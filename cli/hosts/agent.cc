@@ -1,0 +1,507 @@
+// ckpt agent: one on each host for the time of a job. It knows the job's secret, connects to the head,
+// listens to nobody but this host's own user, and has the host's processes below it.
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "base/clock.h"
+#include "cli/commands.h"
+#include "cli/hosts/hosts.h"
+#include "cli/hosts/local_checkpoint.h"
+#include "cli/program/preload.h"
+#include "cli/text/failure.h"
+#include "cluster/protocol/agent_machine.h"
+#include "job/format/job_name.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+using cluster::AgentAction;
+using cluster::Order;
+using cluster::SealedLink;
+using cluster::Step;
+
+// In the stop the head is waited for three quarters of CKPT_STOP_TIMEOUT: less long than the leader waits for
+// us.
+constexpr int64_t kPreparedNs = 60'000'000'000, kInDoubtNs = 30'000'000'000;
+
+std::string own_directory() {
+  char path[PATH_MAX];
+  const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  std::string text(path, n > 0 ? static_cast<size_t>(n) : 0);
+  return text.substr(0, text.rfind('/'));
+}
+
+// What must be the same on all hosts for a process to come back on another one.
+Json files_of_host() {
+  Json files = Json::object();
+  auto library = find_library("libckpt_rt.so");
+  if (library.ok()) files["libckpt_rt.so"] = checksum_of_file(*library);
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const size_t slash = line.find('/');
+    if (slash == std::string::npos) continue;
+    const std::string path = line.substr(slash), name = path.substr(path.rfind('/') + 1);
+    if (name.starts_with("libc.so") || name.starts_with("ld-linux") || name.starts_with("libstdc++"))
+      files[name] = checksum_of_file(path);
+  }
+  return files;
+}
+
+std::vector<int> descendants(int of) {
+  std::multimap<int, int> children;
+  std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir("/proc"), closedir);
+  while (dir != nullptr) {
+    const dirent* e = readdir(dir.get());
+    if (e == nullptr) break;
+    const int pid = atoi(e->d_name);
+    if (pid <= 0) continue;
+    std::ifstream stat("/proc/" + std::string(e->d_name) + "/stat");
+    std::string text;
+    std::getline(stat, text);
+    const size_t end = text.rfind(')');
+    if (end == std::string::npos || end + 4 > text.size()) continue;
+    children.emplace(atoi(text.c_str() + end + 4), pid);
+  }
+  std::vector<int> all, left{of};
+  while (!left.empty()) {
+    const int pid = left.back();
+    left.pop_back();
+    for (auto [i, end] = children.equal_range(pid); i != end; ++i) {
+      all.push_back(i->second);
+      left.push_back(i->second);
+    }
+  }
+  return all;
+}
+
+class Agent {
+ public:
+  explicit Agent(Json task) : task_(std::move(task)) {}
+
+  ExitCode run() {
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    if (auto r = call_head(); !r.ok()) return report(r.error());
+    loop();
+    end_all();
+    return ExitCode::kOk;
+  }
+
+ private:
+  Result<void> call_head() {
+    cluster::Secret secret;
+    if (!cluster::read_secret(task_.value("secret", ""), secret))
+      return failure(ExitCode::kUsage, "agent", "got no secret on its standard input",
+                     "it is started by ckpt run --hosts");
+    std::optional<Error> last;
+    const Json files = files_of_host();  // takes its time: nobody waits for us yet
+    for (const auto& address : task_["addresses"]) {
+      auto socket = cluster::connect_to(address.get<std::string>(), task_.value("port", 0), 3000);
+      if (!socket.ok()) {
+        last = socket.error();
+        continue;
+      }
+      sockaddr_storage own{};
+      socklen_t length = sizeof(own);
+      getsockname(socket->get(), reinterpret_cast<sockaddr*>(&own), &length);
+      char text[INET6_ADDRSTRLEN] = {};
+      const void* at = own.ss_family == AF_INET6
+                           ? static_cast<void*>(&reinterpret_cast<sockaddr_in6&>(own).sin6_addr)
+                           : &reinterpret_cast<sockaddr_in&>(own).sin_addr;
+      inet_ntop(own.ss_family, at, text, sizeof(text));
+      address_ = text;
+      auto link = SealedLink::connect(std::move(*socket), secret);
+      if (!link.ok()) return link.error();
+      link_ = std::move(*link);
+      utsname names{};
+      uname(&names);
+      tell({{"say", "here"},
+            {"host", task_.value("host", "")},
+            {"version", CKPT_VERSION},
+            {"node", names.nodename},
+            {"kernel", names.release},
+            {"machine", names.machine},
+            {"address", address_},
+            {"pid", getpid()},
+            {"files", files}});
+      return {};
+    }
+    return last ? *last : failure(ExitCode::kUsage, "agent", "got no address of the head", "report it");
+  }
+
+  void tell(const Json& what) {
+    if (link_.valid() && !link_.send(what.dump(-1, ' ', false, Json::error_handler_t::replace))) lose_head();
+  }
+  void cannot(const Error& error) {
+    tell({{"say", "cannot"}, {"code", static_cast<int>(error.code)}, {"text", std::string(error.message())}});
+  }
+
+  void lose_head() {
+    if (!link_.valid()) return;
+    link_.close();
+    cluster::AgentMachine::Actions out;
+    machine_.lost_head(out);
+    act(out);
+    for (auto& [number, asker] : askers_)
+      write_line(asker.get(), {{"code", 70}, {"error", "the head of the job is gone"}});
+    askers_.clear();
+  }
+
+  void loop() {
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    while (!done_) {
+      std::vector<pollfd> polls{{link_.valid() ? link_.fd() : -1, POLLIN, 0},
+                                {local_.fd(), POLLIN, 0},
+                                {users_.valid() ? users_.get() : -1, POLLIN, 0},
+                                {restart_.valid() ? restart_.get() : -1, POLLIN, 0}};
+      int wait = 200;  // also for the end of the host's first process
+      if (deadline_ns_ != 0)
+        wait = static_cast<int>(std::clamp<int64_t>((deadline_ns_ - now_ns()) / 1'000'000 + 1, 0, wait));
+      (void)!poll(polls.data(), polls.size(), wait);
+      if (polls[0].revents != 0) hear_head();
+      if (polls[1].revents != 0) hear_local();
+      if (polls[2].revents != 0) hear_user();
+      if (polls[3].revents != 0) hear_restart();
+      if (deadline_ns_ != 0 && now_ns() >= deadline_ns_) {
+        deadline_ns_ = 0;
+        cluster::AgentMachine::Actions out;
+        machine_.timed_out(out);
+        act(out);
+      }
+      look_for_end();
+      // Nobody is there for whom this host's processes run: what they would print goes nowhere.
+      if (!link_.valid() && machine_.phase() == cluster::AgentMachine::Phase::kIdle) done_ = true;
+    }
+  }
+
+  void hear_head() {
+    std::vector<std::string> messages;
+    const bool there = link_.receive(messages, false);
+    for (const std::string& m : messages) {
+      const Json j = Json::parse(m, nullptr, false);
+      if (j.is_object()) obey(j);
+    }
+    if (!there) lose_head();
+  }
+
+  void obey(const Json& j) {
+    const std::string say = j.value("say", "");
+    if (say == "clock") {
+      tell({{"say", "clock"}, {"ns", now_ns(CLOCK_REALTIME)}});
+    } else if (say == "listen") {
+      int port = 0;
+      auto fd = listen_low(&port);
+      if (!fd.ok()) return cannot(fd.error());
+      on_socket_ = std::move(*fd);
+      tell({{"say", "listening"}, {"port", port}});
+    } else if (say == "start") {
+      if (auto r = start(j); !r.ok()) cannot(r.error());
+    } else if (say == "order") {
+      attempt_ = j.value("attempt", 1u);
+      leave_out_ = j.value("leave_out", "");
+      cluster::AgentMachine::Actions out;
+      machine_.ordered(j.value("id", uint64_t{0}), static_cast<Order>(j.value("order", 6)), out);
+      act(out);
+    } else if (say == "answer") {
+      const auto it = askers_.find(j.value("number", 0));
+      if (it == askers_.end()) return;
+      write_line(it->second.get(), j);
+      askers_.erase(it);
+    } else if (say == "connect") {
+      if (restart_.valid()) (void)!write(restart_.get(), "g", 1);
+    } else if (say == "end") {
+      done_ = true;
+    }
+  }
+
+  // Below the ports that the kernel chooses from: after a restart who listens at it is a server still.
+  Result<ScopedFd> listen_low(int* port) {
+    for (int tries = 0; tries < 32; ++tries) {
+      auto fd = cluster::listen_at(address_, 12000 + static_cast<int>(randombytes_uniform(16000)), port);
+      if (fd.ok() || fd.error().sys_errno != EADDRINUSE) return fd;
+    }
+    return cluster::listen_at(address_, 0, port);
+  }
+
+  // The file that ckpt-on reads, 0600, in this host's image directory.
+  Result<void> write_table(const Json& table) {
+    const std::string path = directory_ + "/.hosts-table", temporary = path + ".tmp";
+    unlink(temporary.c_str());
+    ScopedFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    const std::string text = table.dump() + "\n";
+    if (!fd.valid() || write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+        rename(temporary.c_str(), path.c_str()) != 0)
+      return failure(ExitCode::kCannotCreate, path, fmt::format("cannot be written: {}", strerror(errno)),
+                     "name a directory that this host may write, with --dir");
+    setenv("CKPT_ON", path.c_str(), 1);
+    return {};
+  }
+
+  Result<void> start(const Json& j) {
+    job_ = j.value("job", "");
+    in_stop_ns_ = j["table"].value("stop_timeout_ns", in_stop_ns_) / 4 * 3;
+    directory_ = j.value("directory", "");
+    const std::string cwd = j.value("cwd", "/");
+    if (chdir(cwd.c_str()) != 0 && chdir("/") != 0)
+      return failure(ExitCode::kSystem, cwd, "cannot be entered", "make it");
+    // Parents too: they are the job's directory, which may not be shared with other hosts.
+    for (size_t at = directory_.find('/', 1); at != std::string::npos; at = directory_.find('/', at + 1))
+      mkdir(directory_.substr(0, at).c_str(), 0700);
+    if (mkdir(directory_.c_str(), 0700) != 0 && errno != EEXIST)
+      return failure(ExitCode::kCannotCreate, directory_,
+                     fmt::format("cannot be created: {}", strerror(errno)),
+                     "name a directory that this host may write, with --dir");
+    Json table = j["table"];
+    table["own"] = task_.value("host", "");
+    CKPT_TRY(write_table(table));
+    auto users = listen_to_users(agent_socket_name(job_, task_.value("host", "")));
+    if (!users.ok()) return users.error();
+    users_ = std::move(*users);
+    return j.contains("part") ? start_restart(j) : start_program(j);
+  }
+
+  Result<void> start_program(const Json& j) {
+    const std::string here = own_directory(), on = here + "/ckpt-on", self = here + "/ckpt";
+    std::vector<std::string> words{self, "run", "--", on, "--serve", std::to_string(on_socket_.get())};
+    if (j.contains("program")) {
+      words.push_back("--");
+      for (const auto& w : j["program"]) words.push_back(w);
+    }
+    for (const auto& [name, value] : j["settings"].items())
+      setenv(name.c_str(), value.get<std::string>().c_str(), 1);
+    setenv("CKPT_DIR", directory_.c_str(), 1);
+    setenv("CKPT_JOB", job_.c_str(), 1);
+    setenv("CKPT_HOSTS", (job_ + ":" + task_.value("host", "")).c_str(), 1);
+    // Launchers of MPI start their daemons by it.
+    setenv("OMPI_MCA_plm_rsh_agent", on.c_str(), 1);
+    setenv("HYDRA_LAUNCHER", "ssh", 1);
+    setenv("HYDRA_LAUNCHER_EXEC", on.c_str(), 1);
+    if (!spawn(words, on_socket_.get()))
+      return failure(ExitCode::kSystem, self, "no process for it", "see ulimit -u");
+    on_socket_.reset();
+    tell({{"say", "started"}, {"pid", child_}});
+    return {};
+  }
+
+  Result<void> start_restart(const Json& j) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+      return failure(ExitCode::kSystem, "agent", "no socket for ckpt-restart", "see ulimit -n");
+    restart_.reset(ends[0]);
+    const ScopedFd theirs(ends[1]);
+    if (checksum_of_file(j.value("part", "") + "/" + job::kManifestName) != j.value("checksum", ""))
+      return failure(ExitCode::kImageDamaged, j.value("part", ""),
+                     "is missing here, or is not the part that belongs to this checkpoint",
+                     "copy it here, or share the directory");
+    if (!write_line(restart_.get(), j["plan"]))
+      return failure(ExitCode::kSystem, "agent", "socket", "report it");
+    if (!spawn({own_directory() + "/ckpt-restart", "--hosts-fd", std::to_string(theirs.get()),
+                j.value("part", "")},
+               theirs.get()))
+      return failure(ExitCode::kSystem, "ckpt-restart", "no process for it", "see ulimit -u");
+    return {};
+  }
+
+  bool spawn(const std::vector<std::string>& words, int keep) {
+    child_ = fork();
+    if (child_ == 0) {
+      fcntl(keep, F_SETFD, 0);
+      setpgid(0, 0);
+      signal(SIGPIPE, SIG_DFL);
+      std::vector<char*> argv;
+      for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
+      argv.push_back(nullptr);
+      execv(argv[0], argv.data());
+      fmt::print(stderr, "ckpt: {}: cannot be started ({})\n", words[0], strerror(errno));
+      _exit(127);
+    }
+    return child_ > 0;
+  }
+
+  // ckpt-restart: {"say": "listening"}, {"say": "running", "pid": N}
+  void hear_restart() {
+    Json line;
+    if (!read_line(restart_.get(), line, 1000)) {
+      restart_.reset();  // its end says why
+      return;
+    }
+    if (line.value("say", "") == "running") {
+      root_ = line.value("pid", 0);
+      tell({{"say", "started"}, {"pid", root_}});
+    } else {
+      tell({{"say", "listening"}, {"port", 0}});
+    }
+  }
+
+  void look_for_end() {
+    int status = 0;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+      if (pid != child_) continue;
+      child_ = -1;
+      tell(
+          {{"say", "ended"}, {"status", WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status)}});
+    }
+  }
+
+  void hear_user() {
+    ScopedFd peer(accept4(users_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    Json question;
+    if (!peer.valid() || !is_own_user(peer.get()) || !read_line(peer.get(), question, 1000)) return;
+    question["say"] = "ask";
+    question["number"] = ++asked_;
+    askers_[asked_] = std::move(peer);
+    tell(question);
+  }
+
+  void hear_local() {
+    for (LocalEvent& e : local_.take()) {
+      cluster::AgentMachine::Actions out;
+      if (e.step != Step::kNone) {
+        lines_ = std::move(e.lines);
+        machine_.came_to(e.step, out);
+      } else {
+        local_.join();
+        error_ = e.error;
+        lines_ = std::move(e.lines);
+        machine_.ended(!e.error, out);
+      }
+      act(out);
+      error_.reset();
+    }
+  }
+
+  // What goes with the report of a step.
+  Json report_of(Step step, uint64_t id) {
+    Json j{{"say", "reached"}, {"id", id}, {"step", static_cast<int>(step)}};
+    for (const auto& [key, value] : lines_) {
+      if (key == "bookmark") j["bookmarks"].push_back(value);
+      if (key != "part") continue;
+      const std::string part = directory_ + "/" + value;
+      j["part"] = part;
+      j["checksum"] = checksum_of_file(part + "/" + job::kManifestName);
+    }
+    return j;
+  }
+
+  void act(const cluster::AgentMachine::Actions& actions) {
+    using K = AgentAction::Kind;
+    for (const AgentAction& a : actions) {
+      switch (a.kind) {
+        case K::kBegin: {
+          HostsPart part{};
+          part.id = a.id;
+          part.attempt = attempt_;
+          task_.value("host", "").copy(part.host, sizeof(part.host) - 1);
+          local_.begin(root_ > 0 ? root_ : child_, part, leave_out_);
+          break;
+        }
+        case K::kContinue:
+          local_.tell(kStepContinue);
+          break;
+        case K::kGiveUp:
+          local_.tell(kStepGiveUp);
+          break;
+        case K::kKeep:
+          local_.tell(kStepKeep);
+          break;
+        case K::kReached:
+          tell(report_of(a.step, a.id));
+          break;
+        case K::kFailed: {
+          Json j{
+              {"say", "failed"},
+              {"id", a.id},
+              {"code", static_cast<int>(ExitCode::kTimeout)},
+              {"text", fmt::format("no word of the other hosts in time, when {}", cluster::name_of(a.step))}};
+          if (error_) {
+            j["code"] = static_cast<int>(error_->code);
+            j["text"] = std::string(error_->message());
+          }
+          tell(j);
+          break;
+        }
+        case K::kSetTimer:
+          deadline_ns_ = now_ns() + (a.step == Step::kPrepared  ? kPreparedNs
+                                     : a.step == Step::kDurable ? kInDoubtNs
+                                                                : in_stop_ns_);
+          break;
+        case K::kStopTimer:
+          deadline_ns_ = 0;
+          break;
+      }
+    }
+  }
+
+  // The job is over, or its head is gone: nothing of it stays on this host.
+  void end_all() {
+    users_.reset();
+    restart_.reset();
+    const int64_t patient_until = now_ns() + 2'000'000'000;
+    for (int signal : {SIGTERM, SIGKILL}) {
+      for (std::vector<int> left = descendants(getpid()); !left.empty(); left = descendants(getpid())) {
+        for (int pid : left) kill(pid, signal);
+        while (waitpid(-1, nullptr, WNOHANG) > 0) {
+        }
+        if (signal == SIGTERM && now_ns() > patient_until) break;
+        (void)!poll(nullptr, 0, 20);
+      }
+    }
+    local_.join();
+    if (!directory_.empty()) unlink((directory_ + "/.hosts-table").c_str());
+  }
+
+  const Json task_;
+  SealedLink link_;
+  std::string address_, job_, directory_, leave_out_;
+  ScopedFd on_socket_, users_, restart_;
+  pid_t child_ = -1;
+  int root_ = -1;  // of restarted processes, the first
+  cluster::AgentMachine machine_;
+  LocalCheckpoint local_;
+  Answer lines_;
+  std::optional<Error> error_;
+  uint32_t attempt_ = 1;
+  int64_t deadline_ns_ = 0, in_stop_ns_ = 2'000'000'000;
+  int asked_ = 0;
+  std::map<int, ScopedFd> askers_;
+  bool done_ = false;
+};
+
+}  // namespace
+
+ExitCode run_agent() {
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGHUP, SIG_IGN);  // the end of the connection by which it was started: the head's word counts
+  Json task;
+  if (isatty(STDIN_FILENO) || !read_line(STDIN_FILENO, task, 10'000))
+    return report(failure(ExitCode::kUsage, "agent",
+                          "is started by ckpt run --hosts, which tells it what to do", "use that"));
+  // What the program reads is not what the agent was told.
+  const ScopedFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  dup2(null.get(), STDIN_FILENO);
+  return Agent(std::move(task)).run();
+}
+
+}  // namespace ckpt::cli

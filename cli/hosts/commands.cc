@@ -1,0 +1,56 @@
+// ckpt hosts, and the commands that others start: ckpt agent, ckpt restart-hosts.
+#include <memory>
+
+#include "cli/hosts/commands.h"
+#include "cli/hosts/hosts.h"
+#include "cli/text/failure.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct Options {
+  std::string hosts, launch = kDefaultLaunch, checkpoint;
+  bool json = false;
+};
+
+}  // namespace
+
+void add_hosts(CLI::App& app, ExitCode& exit) {
+  auto o = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "hosts", "look whether a job can be spread over hosts: who is there, clocks, libraries");
+  command->add_option("HOSTS", o->hosts, "h1,h2,h3")->required();
+  command->add_option(
+      "--launch", o->launch,
+      "how agents are started there; {host} is the host (default: ssh -o BatchMode=yes {host})");
+  command->add_flag("--json", o->json, "print it as JSON");
+  command->footer(
+      "Exit codes: 0 they fit together, 64 wrong arguments, 68 another ckpt or C library on one of them, 69 "
+      "one is not\nthere, 75 no answer in time.");
+  command->callback([o, &exit] {
+    auto hosts = split_hosts(o->hosts, false);
+    HostsRun run;
+    if (hosts.ok()) run.hosts = *hosts;
+    run.launch = o->launch;
+    exit = hosts.ok() ? look_at_hosts(run, o->json) : report(hosts.error());
+  });
+
+  // Started by the head over --launch, and by ckpt-restart --hosts: not for users.
+  CLI::App* agent = app.add_subcommand("agent", "of a job over several hosts, on each of them")->group("");
+  agent->callback([&exit] { exit = run_agent(); });
+  auto r = std::make_shared<Options>();
+  CLI::App* restart = app.add_subcommand("restart-hosts", "what ckpt-restart --hosts does")->group("");
+  restart->add_option("CHECKPOINT", r->checkpoint)->required();
+  restart->add_option("--hosts", r->hosts)->required();
+  restart->add_option("--launch", r->launch);
+  restart->callback([r, &exit] {
+    auto hosts = split_hosts(r->hosts, true);
+    HostsRun run;
+    if (hosts.ok()) run.hosts = *hosts;
+    run.launch = r->launch;
+    exit = hosts.ok() ? restart_over_hosts(r->checkpoint, run) : report(hosts.error());
+  });
+}
+
+}  // namespace ckpt::cli

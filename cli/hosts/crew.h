@@ -1,0 +1,55 @@
+// The head's end of all agents: starts them, lets them in, and says what they say.
+//
+// Owner: cli, the head. One thread.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "cli/hosts/hosts.h"
+
+namespace ckpt::cli {
+
+struct CrewHost {
+  std::string name;     // in the job
+  std::string where;    // the host on which the agent runs
+  std::string address;  // as its own connection has it
+  Json here;            // what it said first
+  pid_t launch = -1;    // the command that started it
+  cluster::SealedLink link;
+  int64_t clock_offset_ns = 0, round_trip_ns = 0;
+  int port = 0;             // where ckpt-on finds it
+  std::vector<Json> early;  // said before anybody listened to it
+};
+
+class Crew {
+ public:
+  // names: of the hosts in the job; where: on which hosts.
+  Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch);
+  ~Crew();
+  Crew(const Crew&) = delete;
+
+  // All are there, or an error that names the one that is not.
+  Result<void> assemble();
+  Result<void> measure_clocks();
+  // Versions, libraries. An error names the host and what differs.
+  Result<void> check_alike() const;
+
+  std::vector<CrewHost>& hosts() { return hosts_; }
+  bool tell(int host, const Json& what);
+  void tell_all(const Json& what);
+  // Messages of one kind from all; whatever else one says is an error.
+  Result<std::vector<Json>> expect_all(const std::string& say, int64_t patience_ns);
+  // What has come of one host. False: it is lost.
+  bool hear(int host, std::vector<Json>& out);
+  void dismiss();  // agents end what is on their hosts; waits for them, at most 10 s
+
+ private:
+  Result<void> start(CrewHost& host, const Json& task);
+  Result<void> let_in(ScopedFd peer, const cluster::Secret& secret);
+
+  std::vector<CrewHost> hosts_;
+  std::string launch_;
+};
+
+}  // namespace ckpt::cli

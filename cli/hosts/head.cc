@@ -1,0 +1,575 @@
+// The head of a job over several hosts: it stays where the user started it, decides about checkpoints, and
+// ends as the program ends.
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <optional>
+#include <set>
+
+#include "base/clock.h"
+#include "cli/hosts/crew.h"
+#include "cli/text/failure.h"
+#include "cli/text/text_out.h"
+#include "cluster/protocol/head_machine.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+using cluster::HeadAction;
+using cluster::Order;
+using cluster::Step;
+
+// Writing takes as long as it takes.
+constexpr int64_t kPrepareNs = 60'000'000'000;
+constexpr uint32_t kAttempts = 3;
+
+std::string new_job() {
+  uint8_t id[16];
+  (void)!getrandom(id, sizeof(id), 0);
+  std::string text;
+  for (uint8_t byte : id) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+// Who wants a checkpoint.
+struct Asker {
+  int host = -1;  // through this host's agent; -1: here
+  int number = 0;
+  ScopedFd connection;  // here
+  bool silent = false;  // a signal, the clock: told on standard error when it fails
+  std::string leave_out;
+};
+
+class Head {
+ public:
+  Head(Crew& crew, std::string job, Json table, std::string name, std::string directory, HostsRun run)
+      : crew_(crew),
+        job_(std::move(job)),
+        table_(std::move(table)),
+        name_(std::move(name)),
+        directory_(std::move(directory)),
+        run_(std::move(run)),
+        machine_(static_cast<int>(crew.hosts().size())) {
+    last_id_ = last_hosts_checkpoint(directory_);
+  }
+
+  ExitCode watch() {
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    for (int s : {SIGUSR1, SIGINT, SIGTERM, SIGHUP}) sigaddset(&wanted, s);
+    const ScopedFd signals(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+    auto users = listen_to_users(head_socket_name(getpid()));
+    if (!users.ok()) return report(users.error());
+    for (size_t h = 0; h < crew_.hosts().size() && !ended_; ++h) {
+      if (!crew_.hosts()[h].early.empty()) hear_host(static_cast<int>(h));
+    }
+    int64_t next_ns = run_.every_ns != 0 ? now_ns() + run_.every_ns : 0;
+    while (!ended_) {
+      std::vector<pollfd> polls{{signals.get(), POLLIN, 0}, {users->get(), POLLIN, 0}};
+      for (const CrewHost& h : crew_.hosts()) polls.push_back({h.link.valid() ? h.link.fd() : -1, POLLIN, 0});
+      (void)!poll(polls.data(), polls.size(), time_left({deadline_ns_, next_ns}));
+      if (polls[0].revents != 0) hear_signal(signals.get());
+      if (polls[1].revents != 0) hear_user(users->get());
+      for (size_t h = 0; h < crew_.hosts().size() && !ended_; ++h) {
+        if (polls[h + 2].revents != 0) hear_host(static_cast<int>(h));
+      }
+      const int64_t now = now_ns();
+      if (deadline_ns_ != 0 && now >= deadline_ns_) {
+        deadline_ns_ = 0;
+        why_ = fmt::format("{}: was not {} in time", slowest(), cluster::name_of(machine_.awaited()));
+        why_code_ = ExitCode::kTimeout;
+        cluster::HeadMachine::Actions out;
+        machine_.timed_out(out);
+        act(out);
+      }
+      if (next_ns != 0 && now >= next_ns) {
+        next_ns = now + run_.every_ns;
+        if (askers_.empty()) askers_.push_back({-1, 0, {}, true, ""});
+      }
+      begin_next();
+    }
+    return static_cast<ExitCode>(status_);
+  }
+
+ private:
+  static int time_left(std::initializer_list<int64_t> deadlines) {
+    int64_t left = 1'000'000'000;
+    for (int64_t d : deadlines) {
+      if (d != 0) left = std::min(left, std::max<int64_t>(d - now_ns(), 0));
+    }
+    return static_cast<int>((left + 999'999) / 1'000'000);
+  }
+
+  std::string slowest() const {
+    const int h = machine_.slowest();
+    return h < 0 ? "a host" : crew_.hosts()[static_cast<size_t>(h)].where;
+  }
+
+  void hear_signal(int fd) {
+    signalfd_siginfo info;
+    while (read(fd, &info, sizeof(info)) == sizeof(info)) {
+      if (info.ssi_signo == SIGUSR1) {
+        askers_.push_back({-1, 0, {}, true, ""});
+      } else {
+        ended_ = true;
+        status_ = 128 + static_cast<int>(info.ssi_signo);
+      }
+    }
+  }
+
+  void hear_user(int listener) {
+    ScopedFd peer(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    Json question;
+    if (!peer.valid() || !is_own_user(peer.get()) || !read_line(peer.get(), question, 1000)) return;
+    askers_.push_back({-1, 0, std::move(peer), false, question.value("leave_out", "")});
+  }
+
+  void hear_host(int h) {
+    std::vector<Json> messages;
+    const bool there = crew_.hear(h, messages);
+    const std::string& name = crew_.hosts()[static_cast<size_t>(h)].where;
+    for (const Json& j : messages) {
+      const std::string say = j.value("say", "");
+      cluster::HeadMachine::Actions out;
+      if (say == "reached") {
+        const auto step = static_cast<Step>(j.value("step", 0));
+        if (j.value("id", uint64_t{0}) == machine_.id()) take_facts(h, step, j);
+        if (why_.empty()) {
+          machine_.reached(h, j.value("id", uint64_t{0}), step, out);
+        } else {
+          machine_.failed(h, j.value("id", uint64_t{0}), out);
+        }
+      } else if (say == "failed") {
+        if (why_.empty()) {
+          why_ = fmt::format("{}: {}", name, j.value("text", ""));
+          why_code_ = static_cast<ExitCode>(j.value("code", 70));
+        }
+        machine_.failed(h, j.value("id", uint64_t{0}), out);
+      } else if (say == "ask") {
+        askers_.push_back({h, j.value("number", 0), {}, false, j.value("leave_out", "")});
+      } else if (say == "ended") {
+        hear_end(h, j.value("status", 0));
+      }
+      act(out);
+    }
+    if (there || ended_) return;
+    fmt::print(stderr, "ckpt: {}: its agent is gone: no more checkpoints of this job can be taken\n",
+               printable(name));
+    why_ = fmt::format("{}: its agent is gone", name);
+    why_code_ = ExitCode::kUnavailable;
+    cluster::HeadMachine::Actions out;
+    machine_.lost(h, out);
+    act(out);
+    const auto& hosts = crew_.hosts();
+    // Without the host of the program nobody tells of its end.
+    if (h == 0 ||
+        std::none_of(hosts.begin(), hosts.end(), [](const CrewHost& one) { return one.link.valid(); })) {
+      ended_ = true;
+      status_ = static_cast<int>(ExitCode::kUnavailable);
+    }
+  }
+
+  // The first host's first process ends with the program. On others it ends only when something is wrong.
+  void hear_end(int h, int status) {
+    if (h == 0) {
+      ended_ = true;
+      status_ = status;
+    } else {
+      fmt::print(stderr, "ckpt: {}: the job's first process there has ended with {}\n",
+                 printable(crew_.hosts()[static_cast<size_t>(h)].where), status);
+    }
+  }
+
+  void take_facts(int h, Step step, const Json& j) {
+    CrewHost& host = crew_.hosts()[static_cast<size_t>(h)];
+    if (step == Step::kDrained && j.contains("bookmarks")) {
+      for (const auto& line : j["bookmarks"]) bookmarks_.push_back(line);
+    }
+    if (step == Step::kDrained && ++drained_ == static_cast<int>(crew_.hosts().size())) match_bookmarks();
+    if (step == Step::kDurable) {
+      parts_[static_cast<size_t>(h)] = {host.name, host.address, j.value("part", ""),
+                                        j.value("checksum", "")};
+    }
+  }
+
+  // Both ends of each connection have counted the same. One whose other end no process has (not accepted yet)
+  // makes the hosts begin again; in the last attempt it is taken for one that leads out of the job.
+  void match_bookmarks() {
+    struct End {
+      std::string remote;
+      uint64_t sent, received;
+      unsigned unsent;
+    };
+    std::map<std::string, End> ends;  // by local and remote
+    for (const std::string& line : bookmarks_) {
+      char local[64] = {}, remote[64] = {};
+      unsigned long long sent = 0, received = 0;
+      unsigned unsent = 0;
+      if (sscanf(line.c_str(), "%63s %63s %llu %llu %u", local, remote, &sent, &received, &unsent) != 5)
+        continue;
+      ends[std::string(local) + " " + remote] = {std::string(remote) + " " + local, sent, received, unsent};
+    }
+    connections_.clear();
+    for (const auto& [name, end] : ends) {
+      const auto other = ends.find(end.remote);
+      if (other == ends.end()) {
+        if (leads_into_job(end.remote) && attempt_ < kAttempts) {
+          give_up("a connection between hosts was just being made or ended", true);
+          return;
+        }
+        continue;
+      }
+      // The end of a stream counts as one byte received.
+      const uint64_t arrived = other->second.received;
+      if (end.unsent != 0 || (arrived != end.sent && arrived != end.sent + 1)) {
+        give_up(fmt::format("{} bytes of a connection between hosts did not arrive", end.unsent), false);
+        return;
+      }
+      if (name < end.remote)
+        connections_.emplace_back(name.substr(0, name.find(' ')), name.substr(name.find(' ') + 1));
+    }
+  }
+
+  // "REMOTE LOCAL": does the first lie on a host of the job? Addresses as in Bookmark lines.
+  bool leads_into_job(const std::string& ends) const {
+    for (const auto& [name, line] : local_addresses()) {
+      if (ends.starts_with(line)) return true;
+    }
+    return false;
+  }
+  std::map<std::string, std::string> local_addresses() const {
+    std::map<std::string, std::string> all;
+    for (const std::string& line : bookmarks_) all[line.substr(0, 32)] = line.substr(0, 32);
+    return all;
+  }
+
+  void give_up(const std::string& why, bool again) {
+    why_ = why;
+    why_code_ = ExitCode::kInternal;
+    again_ = again;
+  }
+
+  void begin_next() {
+    if (askers_.empty() || machine_.phase() != cluster::HeadMachine::Phase::kIdle || current_) return;
+    current_ = std::move(askers_.front());
+    askers_.pop_front();
+    attempt_ = 1;
+    begin();
+  }
+
+  void begin() {
+    why_.clear();
+    again_ = false;
+    bookmarks_.clear();
+    drained_ = 0;
+    parts_.assign(crew_.hosts().size(), {});
+    began_ns_ = now_ns();
+    stop_ns_ = pause_ns_ = 0;
+    cluster::HeadMachine::Actions out;
+    machine_.request(++last_id_, out);
+    act(out);
+  }
+
+  void act(const cluster::HeadMachine::Actions& actions) {
+    using K = HeadAction::Kind;
+    for (const HeadAction& a : actions) {
+      switch (a.kind) {
+        case K::kTell:
+          if (a.order == Order::kStop && stop_ns_ == 0) stop_ns_ = now_ns();
+          if (a.order == Order::kGo && pause_ns_ == 0) pause_ns_ = now_ns() - stop_ns_;
+          crew_.tell(a.host, {{"say", "order"},
+                              {"id", a.id},
+                              {"order", static_cast<int>(a.order)},
+                              {"attempt", attempt_},
+                              {"leave_out", current_ ? current_->leave_out : ""}});
+          break;
+        case K::kSetTimer:
+          deadline_ns_ =
+              a.order == Order::kGo
+                  ? 0
+                  : now_ns() + (a.order == Order::kPrepare ? kPrepareNs : 3 * run_.stop_timeout_ns);
+          break;
+        case K::kStopTimer:
+          deadline_ns_ = 0;
+          break;
+        case K::kRecord: {
+          auto recorded = record(a.id);
+          if (!recorded.ok()) {
+            why_ = std::string(recorded.error().message());
+            why_code_ = recorded.error().code;
+          }
+          cluster::HeadMachine::Actions more;
+          machine_.recorded(recorded.ok(), more);
+          act(more);
+          break;
+        }
+        case K::kSucceeded:
+          answer({{"id", a.id},
+                  {"hosts", parts_.size()},
+                  {"checkpoint", path_},
+                  {"stop_ns", pause_ns_},
+                  {"durable_ns", now_ns() - began_ns_},
+                  {"connections", connections_.size()},
+                  {"attempts", attempt_}});
+          break;
+        case K::kFailed:
+          if (again_ && attempt_ < kAttempts && !current_lost()) {
+            ++attempt_;
+            begin();
+            break;
+          }
+          if (why_.empty()) {
+            why_ = a.host >= 0 ? fmt::format("{}: is not there any more",
+                                             crew_.hosts()[static_cast<size_t>(a.host)].where)
+                               : "the checkpoint was given up";
+            why_code_ = ExitCode::kUnavailable;
+          }
+          answer({{"code", static_cast<int>(why_code_)}, {"error", why_}});
+          break;
+      }
+    }
+  }
+
+  bool current_lost() const {
+    for (const CrewHost& h : crew_.hosts()) {
+      if (!h.link.valid()) return true;
+    }
+    return false;
+  }
+
+  Result<void> record(uint64_t id) {
+    HostsManifest m;
+    m.id = id;
+    m.job = job_;
+    m.name = name_;
+    m.time_ns = now_ns(CLOCK_REALTIME);
+    m.parts = parts_;
+    m.connections = connections_;
+    m.table = table_;
+    for (const auto& p : m.parts) {
+      if (p.directory.empty() || p.checksum.empty())
+        return failure(ExitCode::kInternal, p.host, "its part has no manifest", "see its log");
+    }
+    CKPT_TRY(write_hosts_manifest(directory_, m));
+    path_ = find_hosts_manifest(directory_);
+    // First the word that older ones count, then, by the hosts, their parts.
+    prune_hosts_manifests(directory_, job_, run_.keep);
+    return {};
+  }
+
+  void answer(Json what) {
+    if (!current_) return;
+    Asker asker = std::move(*current_);
+    current_.reset();
+    if (asker.silent && what.contains("error"))
+      fmt::print(stderr, "ckpt: checkpoint of the job: {}\n", printable(what["error"].get<std::string>()));
+    if (asker.connection.valid()) write_line(asker.connection.get(), what);
+    if (asker.host < 0) return;
+    what["say"] = "answer";
+    what["number"] = asker.number;
+    crew_.tell(asker.host, what);
+  }
+
+  Crew& crew_;
+  const std::string job_;
+  const Json table_;
+  const std::string name_, directory_;
+  const HostsRun run_;
+  cluster::HeadMachine machine_;
+  std::deque<Asker> askers_;
+  std::optional<Asker> current_;
+  uint64_t last_id_ = 0;
+  uint32_t attempt_ = 1;
+  int drained_ = 0;
+  std::string why_, path_;
+  ExitCode why_code_ = ExitCode::kInternal;
+  bool again_ = false, ended_ = false;
+  int status_ = 0;
+  int64_t deadline_ns_ = 0, began_ns_ = 0, stop_ns_ = 0, pause_ns_ = 0;
+  std::vector<std::string> bookmarks_;
+  std::vector<HostsManifest::Part> parts_;
+  std::vector<std::pair<std::string, std::string>> connections_;
+};
+
+void block_signals() {
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t wanted;
+  sigemptyset(&wanted);
+  for (int s : {SIGUSR1, SIGINT, SIGTERM, SIGHUP}) sigaddset(&wanted, s);
+  sigprocmask(SIG_BLOCK, &wanted, nullptr);
+}
+
+std::string here() {
+  char cwd[4096];
+  return getcwd(cwd, sizeof(cwd)) != nullptr ? cwd : "/";
+}
+
+// Where each host's ckpt-on listens, and a key for these connections.
+Result<Json> make_table(Crew& crew) {
+  crew.tell_all({{"say", "listen"}});
+  auto ports = crew.expect_all("listening", 10'000'000'000);
+  if (!ports.ok()) return ports.error();
+  Json table{{"secret", cluster::hex_of(cluster::make_secret())}, {"hosts", Json::array()}};
+  for (size_t i = 0; i < crew.hosts().size(); ++i) {
+    CrewHost& h = crew.hosts()[i];
+    h.port = (*ports)[i].value("port", 0);
+    table["hosts"].push_back({{"name", h.name}, {"address", h.address}, {"port", h.port}});
+  }
+  return table;
+}
+
+Result<void> make_directory(const std::string& path) {
+  for (size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1))
+    mkdir(path.substr(0, at).c_str(), 0700);
+  struct stat st;
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return failure(ExitCode::kCannotCreate, path, fmt::format("cannot be created: {}", strerror(errno)),
+                   "name another with --dir");
+  if (stat(path.c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+      (st.st_mode & 022) != 0)
+    return failure(ExitCode::kPermission, path, "is no directory of yours alone",
+                   "chmod go-w it, or name another with --dir");
+  return {};
+}
+
+std::string base_name(const std::string& path) {
+  std::string name = path.substr(path.rfind('/') + 1);
+  for (char& c : name) {
+    if (!isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_') c = '_';
+  }
+  return name;
+}
+
+}  // namespace
+
+ExitCode run_over_hosts(const HostsRun& run) {
+  if (run.program.empty())
+    return report(failure(ExitCode::kUsage, "run", "no program given",
+                          "ckpt run --hosts h1,h2 -- PROGRAM [arguments]"));
+  block_signals();
+  const std::string name = base_name(run.program[0]);
+  const auto dir = run.settings.find("CKPT_DIR");
+  std::string directory = dir != run.settings.end() ? dir->second : fmt::format("ckpt-{}.{}", name, getpid());
+  if (directory[0] != '/') directory = here() + "/" + directory;
+  if (auto r = make_directory(directory); !r.ok()) return report(r.error());
+  Crew crew(run.hosts, run.hosts, run.launch);
+  if (auto r = crew.assemble(); !r.ok()) return report(r.error());
+  if (auto r = crew.check_alike(); !r.ok()) return report(r.error());
+  auto table = make_table(crew);
+  if (!table.ok()) return report(table.error());
+  (*table)["stop_timeout_ns"] = run.stop_timeout_ns;
+  const std::string job = new_job();
+  for (size_t i = 0; i < crew.hosts().size(); ++i) {
+    Json start{{"say", "start"}, {"job", job},      {"directory", directory + "/" + crew.hosts()[i].name},
+               {"cwd", here()},  {"table", *table}, {"settings", run.settings}};
+    if (i == 0) start["program"] = run.program;
+    crew.tell(static_cast<int>(i), start);
+  }
+  auto started = crew.expect_all("started", 10'000'000'000);
+  if (!started.ok()) return report(started.error());
+  const ExitCode exit = Head(crew, job, *table, name, directory, run).watch();
+  crew.dismiss();
+  return exit;
+}
+
+ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
+  const std::string path = find_hosts_manifest(checkpoint);
+  if (path.empty())
+    return report(failure(ExitCode::kNotFound, checkpoint, "has no checkpoint of several hosts",
+                          "name its directory or its .hosts file"));
+  auto manifest = read_hosts_manifest(path);
+  if (!manifest.ok()) return report(manifest.error());
+  std::vector<std::string> names;
+  for (const auto& p : manifest->parts) names.push_back(p.host);
+  if (run.hosts.size() != names.size()) {
+    return report(
+        failure(ExitCode::kUsage, "--hosts",
+                fmt::format("{} hosts, and the checkpoint has {} parts", run.hosts.size(), names.size()),
+                "name as many hosts; the same one twice takes two parts"));
+  }
+  run.stop_timeout_ns = manifest->table.value("stop_timeout_ns", run.stop_timeout_ns);
+  block_signals();
+  Crew crew(names, run.hosts, run.launch);
+  if (auto r = crew.assemble(); !r.ok()) return report(r.error());
+  if (auto r = crew.check_alike(); !r.ok()) return report(r.error());
+  Json addresses = Json::object(), connections = Json::array(), table = manifest->table;
+  for (size_t i = 0; i < names.size(); ++i) {
+    addresses[manifest->parts[i].address] = crew.hosts()[i].address;
+    // Its key and ports are in the memory of processes.
+    for (auto& h : table["hosts"]) {
+      if (h.value("name", "") == names[i]) h["address"] = crew.hosts()[i].address;
+    }
+  }
+  for (const auto& [one, other] : manifest->connections) connections.push_back({one, other});
+  const Json plan{{"addresses", addresses},
+                  {"connections", connections},
+                  {"token", cluster::hex_of(cluster::make_secret())}};
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto& p = manifest->parts[i];
+    crew.tell(static_cast<int>(i), {{"say", "start"},
+                                    {"job", manifest->job},
+                                    {"directory", p.directory.substr(0, p.directory.rfind('/'))},
+                                    {"cwd", here()},
+                                    {"table", table},
+                                    {"settings", Json::object()},
+                                    {"part", p.directory},
+                                    {"checksum", p.checksum},
+                                    {"plan", plan}});
+  }
+  // All listen before anybody connects.
+  if (auto all = crew.expect_all("listening", 60'000'000'000); !all.ok()) return report(all.error());
+  crew.tell_all({{"say", "connect"}});
+  if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return report(all.error());
+  const std::string directory = path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  const ExitCode exit =
+      Head(crew, manifest->job, table, manifest->name, directory.empty() ? "." : directory, run).watch();
+  crew.dismiss();
+  return exit;
+}
+
+ExitCode look_at_hosts(const HostsRun& run, bool json) {
+  block_signals();
+  Crew crew(run.hosts, run.hosts, run.launch);
+  if (auto r = crew.assemble(); !r.ok()) return report(r.error());
+  if (auto r = crew.measure_clocks(); !r.ok()) return report(r.error());
+  const Result<void> alike = crew.check_alike();
+  if (json) {
+    Json all{{"hosts", Json::array()}, {"fit", alike.ok()}};
+    if (!alike.ok()) all["why"] = std::string(alike.error().message());
+    for (const CrewHost& h : crew.hosts()) {
+      Json one = h.here;
+      one.erase("say");
+      one["clock_offset_ns"] = h.clock_offset_ns;
+      one["round_trip_ns"] = h.round_trip_ns;
+      all["hosts"].push_back(one);
+    }
+    fmt::print("{}\n", all.dump(1));
+  } else {
+    fmt::print("{:<16}{:<18}{:<10}{:<22}{:>14}{:>12}\n", "host", "address", "ckpt", "kernel", "clock offset",
+               "round trip");
+    for (const CrewHost& h : crew.hosts()) {
+      fmt::print("{:<16}{:<18}{:<10}{:<22}{:>11.3f} ms{:>9.3f} ms\n", printable(h.name), printable(h.address),
+                 printable(h.here.value("version", "")), printable(h.here.value("kernel", "")),
+                 static_cast<double>(h.clock_offset_ns) / 1e6, static_cast<double>(h.round_trip_ns) / 1e6);
+    }
+    if (alike.ok())
+      fmt::print(
+          "the same ckpt and the same C library on all: a job can be spread over them, and come back on "
+          "any\n");
+  }
+  crew.dismiss();
+  return alike.ok() ? ExitCode::kOk : report(alike.error());
+}
+
+}  // namespace ckpt::cli

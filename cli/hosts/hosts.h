@@ -1,0 +1,81 @@
+// A job over several hosts: `ckpt run --hosts`, `ckpt hosts`, `ckpt restart-hosts` (the head), `ckpt agent`
+// (one a host). docs/hosts.md has who says what to whom.
+//
+// Owner: cli. Ordinary code; the agent has one thread more while its host's processes take a checkpoint.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/exit_codes.h"
+#include "base/result.h"
+#include "cluster/link/sealed_link.h"
+
+namespace ckpt::cli {
+
+using Json = nlohmann::json;
+
+// How agents are started: words, in which {host} is the host; without one the host is the last word.
+std::vector<std::string> launch_words(const std::string& launch, const std::string& host);
+// "h1,h2"; empty names and the same twice are errors unless `repeats`.
+Result<std::vector<std::string>> split_hosts(const std::string& list, bool repeats);
+
+inline constexpr const char* kDefaultLaunch = "ssh -o BatchMode=yes {host}";
+
+struct HostsRun {
+  std::vector<std::string> hosts;
+  std::string launch = kDefaultLaunch;
+  std::vector<std::string> program;
+  std::map<std::string, std::string> settings;  // CKPT_*
+  int64_t every_ns = 0;
+  int keep = 2;
+  int64_t stop_timeout_ns = 2'000'000'000;
+};
+// Until the program has ended. Its exit code, or the error's.
+ExitCode run_over_hosts(const HostsRun& run);
+// A checkpoint of such a run, on these hosts: as many as it has parts; the same host twice takes two.
+ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run);
+// Who is there, and whether they fit together.
+ExitCode look_at_hosts(const HostsRun& run, bool json);
+// Reads what it is to do from standard input.
+ExitCode run_agent();
+
+// Of a job over hosts, asked by anybody on one of them: through the agent or the head that listens at this
+// abstract name.
+std::string agent_socket_name(const std::string& job, const std::string& host);
+std::string head_socket_name(int pid);
+Result<ScopedFd> listen_to_users(const std::string& name);
+// The other end of an accepted connection is of our user, or root.
+bool is_own_user(int connection);
+// False: nobody listens there. Else `answer` is what it says: a JSON object.
+bool ask_over_hosts(const std::string& name, const Json& question, Json& answer);
+// One JSON line. Reading is in time or not at all.
+bool write_line(int fd, const Json& line);
+bool read_line(int fd, Json& line, int timeout_ms);
+
+// A checkpoint of all hosts: the file NAME.NNNNNN.hosts in the image directory. It counts when it has that
+// name.
+struct HostsManifest {
+  uint64_t id = 0;
+  std::string job, name;
+  int64_t time_ns = 0;
+  struct Part {
+    std::string host, address, directory, checksum;  // of the part's manifest.json
+  };
+  std::vector<Part> parts;
+  std::vector<std::pair<std::string, std::string>>
+      connections;  // between hosts: both ends, as in Bookmark lines
+  Json table;       // that ckpt-on reads: its key, and where each host listens
+};
+inline constexpr const char* kHostsSuffix = ".hosts";
+Result<void> write_hosts_manifest(const std::string& directory, const HostsManifest& manifest);
+Result<HostsManifest> read_hosts_manifest(const std::string& path);
+// The newest in a directory, or the path itself if it is one. "": none.
+std::string find_hosts_manifest(const std::string& path);
+uint64_t last_hosts_checkpoint(const std::string& directory);
+void prune_hosts_manifests(const std::string& directory, const std::string& job, int keep);
+std::string checksum_of_file(const std::string& path);  // XXH3, hexadecimal; "": cannot be read
+
+}  // namespace ckpt::cli

@@ -1,0 +1,76 @@
+#include "cli/hosts/local_checkpoint.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+namespace ckpt::cli {
+
+namespace {
+
+cluster::Step step_named(const std::string& name) {
+  using cluster::Step;
+  for (Step s : {Step::kPrepared, Step::kStanding, Step::kDrained, Step::kSampled, Step::kDurable}) {
+    if (name == cluster::name_of(s)) return s;
+  }
+  return Step::kNone;
+}
+
+}  // namespace
+
+LocalCheckpoint::LocalCheckpoint() : event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+void LocalCheckpoint::put(LocalEvent event) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  events_.push_back(std::move(event));
+  const uint64_t one = 1;
+  (void)!write(event_fd_.get(), &one, sizeof(one));
+}
+
+std::vector<LocalEvent> LocalCheckpoint::take() {
+  uint64_t count;
+  (void)!read(event_fd_.get(), &count, sizeof(count));
+  const std::lock_guard<std::mutex> guard(lock_);
+  return std::move(events_);
+}
+
+void LocalCheckpoint::tell(char how) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  answer_ = how;
+  told_.notify_all();
+}
+
+void LocalCheckpoint::join() {
+  if (!thread_.joinable()) return;
+  tell(kStepGiveUp);
+  thread_.join();
+}
+
+void LocalCheckpoint::begin(int pid, const HostsPart& part, const std::string& leave_out) {
+  if (thread_.joinable()) thread_.join();
+  answer_.reset();
+  thread_ = std::thread([this, pid, part, leave_out] {
+    AskWishes wishes;
+    wishes.leave_out = leave_out;
+    wishes.part = &part;
+    wishes.at_step = [this](const std::string& step, const Answer& lines) {
+      put({step_named(step), lines, {}});
+      std::unique_lock<std::mutex> guard(lock_);
+      told_.wait(guard, [this] { return answer_.has_value(); });
+      const char how = *answer_;
+      // The end of it holds for all that follows.
+      if (how == kStepContinue) answer_.reset();
+      return how;
+    };
+    LocalEvent end;
+    if (auto target = examine_target(pid); !target.ok()) {
+      end.error = target.error();
+    } else if (auto answer = ask(*target, ControlOperation::kCheckpoint, {}, {}, wishes); !answer.ok()) {
+      end.error = answer.error();
+    } else {
+      end.lines = std::move(*answer);
+    }
+    put(std::move(end));
+  });
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,51 @@
+// The processes of this host on their way through one checkpoint: the existing leader among them is asked as
+// `ckpt now` asks, on a thread of its own, and its steps come out as events.
+//
+// Owner: cli, the agent. Callers: the agent's thread; the thread inside ends before the object does.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/control_protocol.h"
+#include "base/raii_fd.h"
+#include "cli/ask/asker.h"
+#include "cluster/protocol/steps.h"
+
+namespace ckpt::cli {
+
+struct LocalEvent {
+  cluster::Step step = cluster::Step::kNone;  // kNone: it is over
+  Answer lines;                               // said on the way to the step, or at the end
+  std::optional<Error> error;                 // at the end
+};
+
+class LocalCheckpoint {
+ public:
+  LocalCheckpoint();
+  ~LocalCheckpoint() { join(); }
+  LocalCheckpoint(const LocalCheckpoint&) = delete;
+
+  void begin(int pid, const HostsPart& part, const std::string& leave_out);
+  // kStepContinue, kStepGiveUp, kStepKeep: for the step at which it waits, or the next that it comes to.
+  void tell(char how);
+  // Readable while there are events.
+  int fd() const { return event_fd_.get(); }
+  std::vector<LocalEvent> take();
+  void join();
+
+ private:
+  void put(LocalEvent event);
+
+  ScopedFd event_fd_;
+  std::thread thread_;
+  std::mutex lock_;
+  std::condition_variable told_;
+  std::vector<LocalEvent> events_;
+  std::optional<char> answer_;
+};
+
+}  // namespace ckpt::cli

@@ -1,0 +1,139 @@
+// Who asks for something of a job over hosts, on one of its hosts: abstract sockets, which have no file and
+// are reached by the same user and root only.
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <set>
+
+#include "cli/hosts/hosts.h"
+#include "cli/text/failure.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+sockaddr_un address_of(const std::string& name, socklen_t* length) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const size_t n = name.copy(address.sun_path + 1, sizeof(address.sun_path) - 1);
+  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + n);
+  return address;
+}
+
+}  // namespace
+
+std::string agent_socket_name(const std::string& job, const std::string& host) {
+  return fmt::format("ckpt_rt.agent.{}.{}", job, host);
+}
+std::string head_socket_name(int pid) { return fmt::format("ckpt_rt.head.{}", pid); }
+
+Result<ScopedFd> listen_to_users(const std::string& name) {
+  ScopedFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  socklen_t length = 0;
+  const sockaddr_un address = address_of(name, &length);
+  if (!fd.valid() || bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      listen(fd.get(), 16) != 0)
+    return failure(ExitCode::kSystem, name, fmt::format("cannot be listened at: {}", strerror(errno)),
+                   "try again");
+  return fd;
+}
+
+bool is_own_user(int connection) {
+  ucred who{};
+  socklen_t size = sizeof(who);
+  return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 &&
+         (who.uid == geteuid() || who.uid == 0);
+}
+
+bool write_line(int fd, const Json& line) {
+  const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t n = send(fd, text.data() + done, text.size() - done, MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    done += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+// Byte by byte: what follows the line is somebody else's.
+bool read_line(int fd, Json& line, int timeout_ms) {
+  std::string text;
+  for (;;) {
+    pollfd wait{fd, POLLIN, 0};
+    const int ready = poll(&wait, 1, timeout_ms);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return false;
+    char c;
+    const ssize_t n = read(fd, &c, 1);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0 || text.size() > (1 << 20)) return false;
+    if (c == '\n') break;
+    text += c;
+  }
+  line = Json::parse(text, nullptr, false);
+  return line.is_object();
+}
+
+bool ask_over_hosts(const std::string& name, const Json& question, Json& answer) {
+  ScopedFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  socklen_t length = 0;
+  const sockaddr_un address = address_of(name, &length);
+  if (!fd.valid() || connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      !is_own_user(fd.get()))
+    return false;
+  return write_line(fd.get(), question) && read_line(fd.get(), answer, -1);
+}
+
+std::vector<std::string> launch_words(const std::string& launch, const std::string& host) {
+  std::vector<std::string> words;
+  std::string word;
+  for (char c : launch + " ") {
+    if (c != ' ') {
+      word += c;
+    } else if (!word.empty()) {
+      words.push_back(std::move(word));
+      word.clear();
+    }
+  }
+  bool named = false;
+  for (std::string& w : words) {
+    for (size_t at; (at = w.find("{host}")) != std::string::npos;) {
+      w.replace(at, 6, host);
+      named = true;
+    }
+  }
+  if (!named) words.push_back(host);
+  return words;
+}
+
+Result<std::vector<std::string>> split_hosts(const std::string& list, bool repeats) {
+  std::vector<std::string> hosts;
+  std::set<std::string> seen;
+  std::string name;
+  for (char c : list + ",") {
+    if (c != ',') {
+      name += c;
+      continue;
+    }
+    const bool good =
+        !name.empty() && name.size() < 64 && name[0] != '-' && name.find_first_of(" /\"\\{}") == name.npos;
+    if (!good)
+      return failure(ExitCode::kUsage, "--hosts", fmt::format("\"{}\" is no name of a host", name),
+                     "give h1,h2,h3");
+    if (!seen.insert(name).second && !repeats)
+      return failure(ExitCode::kUsage, "--hosts", fmt::format("{} is named twice", name),
+                     "one agent serves a host");
+    hosts.push_back(std::move(name));
+    name.clear();
+  }
+  return hosts;
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,255 @@
+#include "cluster/link/sealed_link.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <cstring>
+
+namespace ckpt::cluster {
+
+namespace {
+
+// What each says first: who it is to this secret. `mac` is of both keys and of the side that says it.
+struct Hello {
+  char magic[8];
+  uint8_t key[crypto_kx_PUBLICKEYBYTES];
+};
+constexpr int kMeetSeconds = 20;  // the other end may let in others first
+constexpr char kMagic[8] = {'c', 'k', 'p', 't', 'h', 's', 't', '1'};
+
+bool send_all(int fd, const void* bytes, size_t n) {
+  const char* at = static_cast<const char*>(bytes);
+  while (n != 0) {
+    const ssize_t sent = ::send(fd, at, n, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) return false;
+    at += sent;
+    n -= static_cast<size_t>(sent);
+  }
+  return true;
+}
+
+bool receive_all(int fd, void* bytes, size_t n) {
+  char* at = static_cast<char*>(bytes);
+  while (n != 0) {
+    const ssize_t got = ::recv(fd, at, n, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    at += got;
+    n -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+void set_time_limits(int fd, int receive_s, int send_s) {
+  const timeval receive{receive_s, 0}, send{send_s, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &receive, sizeof(receive));
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &send, sizeof(send));
+}
+
+void set_int(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); }
+
+void sign(uint8_t (&mac)[crypto_auth_BYTES], const Secret& secret, uint8_t side, const uint8_t* connects,
+          const uint8_t* accepts) {
+  uint8_t text[1 + 2 * crypto_kx_PUBLICKEYBYTES];
+  text[0] = side;
+  std::memcpy(text + 1, connects, crypto_kx_PUBLICKEYBYTES);
+  std::memcpy(text + 1 + crypto_kx_PUBLICKEYBYTES, accepts, crypto_kx_PUBLICKEYBYTES);
+  crypto_auth(mac, text, sizeof(text), secret.data());
+}
+
+// The key of a direction depends on the secret as well, not on the keys of this connection alone.
+void mix(uint8_t (&key)[crypto_kx_SESSIONKEYBYTES], const Secret& secret) {
+  static_assert(crypto_kx_SESSIONKEYBYTES == crypto_secretstream_xchacha20poly1305_KEYBYTES);
+  uint8_t out[crypto_kx_SESSIONKEYBYTES];
+  crypto_generichash(out, sizeof(out), key, sizeof(key), secret.data(), secret.size());
+  std::memcpy(key, out, sizeof(key));
+  sodium_memzero(out, sizeof(out));
+}
+
+Error broken(const char* what) { return make_error(ExitCode::kIo, errno, "the other host {}", what); }
+
+}  // namespace
+
+Secret make_secret() {
+  Secret secret;
+  (void)!sodium_init();
+  randombytes_buf(secret.data(), secret.size());
+  return secret;
+}
+
+std::string hex_of(const Secret& secret) {
+  char text[2 * sizeof(Secret) + 1];
+  return sodium_bin2hex(text, sizeof(text), secret.data(), secret.size());
+}
+
+bool read_secret(const std::string& hex, Secret& secret) {
+  size_t bytes = 0;
+  return hex.size() == 2 * secret.size() &&
+         sodium_hex2bin(secret.data(), secret.size(), hex.data(), hex.size(), nullptr, &bytes, nullptr) ==
+             0 &&
+         bytes == secret.size();
+}
+
+Result<SealedLink> SealedLink::meet(ScopedFd socket, const Secret& secret, bool connects) {
+  if (sodium_init() < 0) return make_error(ExitCode::kSystem, 0, "libsodium does not start");
+  const int fd = socket.get();
+  set_time_limits(fd, kMeetSeconds, 10);
+  set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  // A host that is cut off is noticed within seconds, also while nothing is said.
+  set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 5);
+  set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 15'000);
+  Hello own{}, other{};
+  uint8_t own_secret[crypto_kx_SECRETKEYBYTES];
+  std::memcpy(own.magic, kMagic, sizeof(kMagic));
+  crypto_kx_keypair(own.key, own_secret);
+  if (!send_all(fd, &own, sizeof(own)) || !receive_all(fd, &other, sizeof(other)))
+    return broken("said nothing");
+  if (std::memcmp(other.magic, kMagic, sizeof(kMagic)) != 0)
+    return make_error(ExitCode::kIncompatible, 0, "the other end is no agent of ckpt, or of another version");
+  const uint8_t* key_of_connecting = connects ? own.key : other.key;
+  const uint8_t* key_of_accepting = connects ? other.key : own.key;
+  uint8_t mac[crypto_auth_BYTES], theirs[crypto_auth_BYTES], expected[crypto_auth_BYTES];
+  sign(mac, secret, connects ? 'c' : 'a', key_of_connecting, key_of_accepting);
+  sign(expected, secret, connects ? 'a' : 'c', key_of_connecting, key_of_accepting);
+  if (!send_all(fd, mac, sizeof(mac)) || !receive_all(fd, theirs, sizeof(theirs))) return broken("went away");
+  if (sodium_memcmp(theirs, expected, sizeof(theirs)) != 0)
+    return make_error(ExitCode::kPermission, 0, "the other end does not know the secret of this job");
+  uint8_t receive_key[crypto_kx_SESSIONKEYBYTES], send_key[crypto_kx_SESSIONKEYBYTES];
+  const int made = connects
+                       ? crypto_kx_client_session_keys(receive_key, send_key, own.key, own_secret, other.key)
+                       : crypto_kx_server_session_keys(receive_key, send_key, own.key, own_secret, other.key);
+  sodium_memzero(own_secret, sizeof(own_secret));
+  if (made != 0) return make_error(ExitCode::kPermission, 0, "the other end has sent a key that is none");
+  mix(receive_key, secret);
+  mix(send_key, secret);
+  SealedLink link;
+  uint8_t header[crypto_secretstream_xchacha20poly1305_HEADERBYTES];
+  crypto_secretstream_xchacha20poly1305_init_push(&link.to_, header, send_key);
+  bool good = send_all(fd, header, sizeof(header)) && receive_all(fd, header, sizeof(header));
+  good = good && crypto_secretstream_xchacha20poly1305_init_pull(&link.from_, header, receive_key) == 0;
+  sodium_memzero(receive_key, sizeof(receive_key));
+  sodium_memzero(send_key, sizeof(send_key));
+  if (!good) return broken("went away");
+  set_time_limits(fd, 0, 10);
+  link.socket_ = std::move(socket);
+  return link;
+}
+
+bool SealedLink::send(std::string_view message) {
+  if (!valid() || message.size() > kMostBytes) return false;
+  std::string frame(sizeof(uint32_t) + message.size() + crypto_secretstream_xchacha20poly1305_ABYTES, '\0');
+  const auto length = static_cast<uint32_t>(frame.size() - sizeof(uint32_t));
+  std::memcpy(frame.data(), &length, sizeof(length));
+  crypto_secretstream_xchacha20poly1305_push(&to_, reinterpret_cast<uint8_t*>(frame.data()) + sizeof(length),
+                                             nullptr, reinterpret_cast<const uint8_t*>(message.data()),
+                                             message.size(), nullptr, 0, 0);
+  return send_all(fd(), frame.data(), frame.size());
+}
+
+bool SealedLink::receive(std::vector<std::string>& messages, bool wait) {
+  if (!valid()) return false;
+  for (bool any = false;;) {
+    // What is whole.
+    size_t at = 0;
+    uint32_t length = 0;
+    while (buffer_.size() - at >= sizeof(length)) {
+      std::memcpy(&length, buffer_.data() + at, sizeof(length));
+      if (length < crypto_secretstream_xchacha20poly1305_ABYTES ||
+          length > kMostBytes + crypto_secretstream_xchacha20poly1305_ABYTES)
+        return false;
+      if (buffer_.size() - at - sizeof(length) < length) break;
+      std::string message(length - crypto_secretstream_xchacha20poly1305_ABYTES, '\0');
+      if (crypto_secretstream_xchacha20poly1305_pull(
+              &from_, reinterpret_cast<uint8_t*>(message.data()), nullptr, nullptr,
+              reinterpret_cast<const uint8_t*>(buffer_.data()) + at + sizeof(length), length, nullptr,
+              0) != 0)
+        return false;
+      at += sizeof(length) + length;
+      messages.push_back(std::move(message));
+      any = true;
+    }
+    buffer_.erase(0, at);
+    if (any) return true;
+    char bytes[64 << 10];
+    const ssize_t n = ::recv(fd(), bytes, sizeof(bytes), wait ? 0 : MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && !wait) return true;
+    if (n <= 0) return false;
+    buffer_.append(bytes, static_cast<size_t>(n));
+  }
+}
+
+namespace {
+
+// Numbers only: names are looked up by those who know them.
+bool read_address(const std::string& text, int port, sockaddr_storage& out, socklen_t& length) {
+  out = {};
+  auto& four = reinterpret_cast<sockaddr_in&>(out);
+  auto& six = reinterpret_cast<sockaddr_in6&>(out);
+  if (inet_pton(AF_INET, text.c_str(), &four.sin_addr) == 1) {
+    four.sin_family = AF_INET;
+    four.sin_port = htons(static_cast<uint16_t>(port));
+    length = sizeof(four);
+    return true;
+  }
+  if (inet_pton(AF_INET6, text.c_str(), &six.sin6_addr) != 1) return false;
+  six.sin6_family = AF_INET6;
+  six.sin6_port = htons(static_cast<uint16_t>(port));
+  length = sizeof(six);
+  return true;
+}
+
+}  // namespace
+
+Result<ScopedFd> listen_at(const std::string& address, int port, int* got_port) {
+  sockaddr_storage at;
+  socklen_t length;
+  if (!read_address(address, port, at, length))
+    return make_error(ExitCode::kUsage, 0, "{} is no address", address);
+  ScopedFd fd(socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (!fd.valid() || bind(fd.get(), reinterpret_cast<sockaddr*>(&at), length) != 0 ||
+      listen(fd.get(), 1024) != 0) {
+    return make_error(ExitCode::kUnavailable, errno, "cannot listen at {} ({})", address, errno_name(errno));
+  }
+  if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &length) == 0 && got_port != nullptr)
+    *got_port = ntohs(reinterpret_cast<sockaddr_in&>(at).sin_port);
+  return fd;
+}
+
+Result<ScopedFd> connect_to(const std::string& address, int port, int patience_ms) {
+  sockaddr_storage to;
+  socklen_t length;
+  if (!read_address(address, port, to, length))
+    return make_error(ExitCode::kUsage, 0, "{} is no address", address);
+  ScopedFd fd(socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  int error = 0;
+  if (!fd.valid() || ::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), length) != 0) error = errno;
+  if (error == EINPROGRESS) {
+    pollfd wait{fd.get(), POLLOUT, 0};
+    socklen_t size = sizeof(error);
+    if (poll(&wait, 1, patience_ms) <= 0) {
+      error = ETIMEDOUT;
+    } else {
+      getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    }
+  }
+  if (error != 0)
+    return make_error(ExitCode::kUnavailable, error, "{} port {} cannot be reached ({})", address, port,
+                      errno_name(error));
+  fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
+  return fd;
+}
+
+}  // namespace ckpt::cluster

@@ -1,0 +1,168 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "cluster/on/on.h"
+
+namespace ckpt::cluster {
+
+namespace {
+
+int status_of(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
+void on_child(int) {}
+
+struct Command {
+  pid_t pid = -1;
+  ScopedFd in, out, err;
+};
+
+bool start(const std::string& text, Command& c) {
+  int pipes[3][2];
+  for (auto& p : pipes) {
+    if (pipe2(p, O_CLOEXEC) != 0) return false;
+  }
+  c.pid = fork();
+  if (c.pid == 0) {
+    // The mask and the handler of this process are not the command's.
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    signal(SIGCHLD, SIG_DFL);
+    signal(SIGPIPE, SIG_DFL);
+    setpgid(0, 0);
+    dup2(pipes[0][0], 0);
+    dup2(pipes[1][1], 1);
+    dup2(pipes[2][1], 2);
+    execl("/bin/sh", "sh", "-c", text.c_str(), static_cast<char*>(nullptr));
+    _exit(127);
+  }
+  c.in.reset(pipes[0][1]);
+  c.out.reset(pipes[1][0]);
+  c.err.reset(pipes[2][0]);
+  close(pipes[0][0]);
+  close(pipes[1][1]);
+  close(pipes[2][1]);
+  fcntl(c.in.get(), F_SETFL, O_NONBLOCK);
+  return c.pid > 0;
+}
+
+// Bytes of a pipe as frames. False: its end.
+bool pass_on(SealedLink& link, int fd, char what) {
+  char bytes[64 << 10];
+  const ssize_t n = read(fd, bytes, sizeof(bytes));
+  if (n < 0) return errno == EINTR || errno == EAGAIN;
+  return n > 0 && link.send(what + std::string(bytes, static_cast<size_t>(n)));
+}
+
+// One connection, in a process of its own: one command.
+int handle(ScopedFd socket) {
+  signal(SIGPIPE, SIG_IGN);
+  auto table = read_on_table();
+  if (!table.ok()) return 1;
+  auto met = SealedLink::accept(std::move(socket), table->secret);
+  if (!met.ok()) return 1;
+  SealedLink link = std::move(*met);
+  std::vector<std::string> frames;
+  if (!link.receive(frames, true) || frames.empty() || frames[0].empty() || frames[0][0] != 'r') return 1;
+  Command command;
+  if (!start(frames[0].substr(1), command)) {
+    link.send("eckpt-on: no process for the command\n");
+    link.send("x71");
+    return 1;
+  }
+  frames.erase(frames.begin());
+  std::string input;  // not taken by the command yet
+  bool input_ends = false;
+  for (;;) {
+    for (const std::string& f : frames) {
+      if (!f.empty() && f[0] == 'i') input.append(f, 1);
+      if (!f.empty() && f[0] == 'I') input_ends = true;
+    }
+    frames.clear();
+    while (!input.empty() && command.in.valid()) {
+      const ssize_t n = write(command.in.get(), input.data(), input.size());
+      if (n > 0) {
+        input.erase(0, static_cast<size_t>(n));
+      } else {
+        if (errno != EAGAIN && errno != EINTR) command.in.reset();
+        if (errno != EINTR) break;
+      }
+    }
+    if (!command.in.valid()) input.clear();
+    if (input.empty() && input_ends) command.in.reset();
+    if (!command.out.valid() && !command.err.valid()) break;
+    constexpr size_t kMostWaiting = 1 << 20;
+    pollfd polls[4] = {{input.size() < kMostWaiting ? link.fd() : -1, POLLIN, 0},
+                       {command.out.valid() ? command.out.get() : -1, POLLIN, 0},
+                       {command.err.valid() ? command.err.get() : -1, POLLIN, 0},
+                       {!input.empty() ? command.in.get() : -1, POLLOUT, 0}};
+    if (poll(polls, 4, -1) < 0 && errno != EINTR) return 1;
+    if (polls[1].revents != 0 && !pass_on(link, command.out.get(), 'o')) command.out.reset();
+    if (polls[2].revents != 0 && !pass_on(link, command.err.get(), 'e')) command.err.reset();
+    if (polls[0].revents != 0 && !link.receive(frames, false)) {
+      kill(-command.pid, SIGHUP);  // nobody is there any more for whom it runs
+      return 1;
+    }
+  }
+  int status = 0;
+  while (waitpid(command.pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  link.send("x" + std::to_string(status_of(status)));
+  return 0;
+}
+
+}  // namespace
+
+int serve(int fd, char** program) {
+  // Whose parent ends (a daemon of mpirun's) stays in this host's tree.
+  prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  struct sigaction action {};
+  action.sa_handler = on_child;
+  sigaction(SIGCHLD, &action, nullptr);
+  sigset_t child, before;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &child, &before);
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  fcntl(fd, F_SETFL, O_NONBLOCK);
+  pid_t pid = -1;
+  if (program != nullptr) {
+    pid = fork();
+    if (pid == 0) {
+      sigprocmask(SIG_SETMASK, &before, nullptr);
+      signal(SIGCHLD, SIG_DFL);
+      execvp(program[0], program);
+      std::fprintf(stderr, "ckpt: %s: cannot be started (%s)\n", program[0], errno_name(errno));
+      _exit(127);
+    }
+  }
+  for (;;) {
+    for (int status = 0;;) {
+      const pid_t ended = waitpid(-1, &status, WNOHANG);
+      if (ended <= 0) break;
+      if (ended == pid) return status_of(status);
+    }
+    pollfd wait{fd, POLLIN, 0};
+    if (ppoll(&wait, 1, nullptr, &before) <= 0) continue;
+    ScopedFd peer(accept4(fd, nullptr, nullptr, SOCK_CLOEXEC));
+    if (!peer.valid()) continue;
+    if (fork() == 0) {
+      close(fd);
+      sigprocmask(SIG_SETMASK, &before, nullptr);
+      _exit(handle(std::move(peer)));
+    }
+  }
+}
+
+}  // namespace ckpt::cluster

@@ -1,0 +1,112 @@
+// The leader of one host's processes, where other hosts take part: at each step it asks the agent of this
+// host (cluster/protocol/agent_machine.h), which asks the head of all. docs/hosts.md has the states.
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "job/capture/coordinator.h"
+#include "job/directory/job_directory.h"
+#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::job {
+
+namespace {
+
+bool tell(int socket, const char* text, size_t bytes) {
+  while (bytes != 0) {
+    const long n = sys::call(__NR_sendto, socket, text, bytes, MSG_NOSIGNAL, 0L, 0L);
+    if (n == -EINTR) continue;
+    if (n <= 0) return false;
+    text += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+template <typename... Args>
+bool tell_line(int socket, fmt::format_string<Args...> format, Args&&... args) {
+  char line[256];
+  const auto end = fmt::format_to_n(line, sizeof(line), format, std::forward<Args>(args)...);
+  return end.size <= sizeof(line) && tell(socket, line, end.size);
+}
+
+struct Address {
+  char text[40];
+};
+Address address_text(const uint8_t (&address)[16], uint16_t port) {
+  Address a{};
+  char* at = a.text;
+  for (uint8_t byte : address) at = fmt::format_to(at, "{:02x}", byte);
+  *fmt::format_to(at, ".{}", port) = '\0';
+  return a;
+}
+
+}  // namespace
+
+// What the agent says; an error: it is gone, or says nothing in time. patience_ns 0: as long as it takes, for
+// the program runs.
+Result<char> Coordinator::ask_hosts(const char* step, int64_t patience_ns) {
+  const int socket = wish_.hosts_socket;
+  if (tell_line(socket, "need step {}\n", step)) {
+    const int64_t deadline = now_ns() + patience_ns;
+    for (;;) {
+      pollfd wait{socket, POLLIN, 0};
+      const int64_t left = deadline - now_ns();
+      if (patience_ns != 0 && left <= 0) {
+        return make_error(ExitCode::kTimeout, 0,
+                          "the other hosts were not {} in time; the checkpoint was given up", step);
+      }
+      const timespec time{left / 1'000'000'000, left % 1'000'000'000};
+      const long n = sys::call(__NR_ppoll, &wait, 1L, patience_ns == 0 ? nullptr : &time, nullptr, 8L);
+      if (n == 0 || n == -EINTR) continue;
+      char answer = 0;
+      const long got = sys::call(__NR_recvfrom, socket, &answer, 1L, MSG_DONTWAIT, 0L, 0L);
+      if (got == -EINTR || got == -EAGAIN) continue;
+      if (got == 1) return answer;
+      break;
+    }
+  }
+  return make_error(ExitCode::kInternal, 0, "the agent of this host is gone; the checkpoint was given up");
+}
+
+Result<void> Coordinator::with_all_hosts(const char* step, int64_t patience_ns) {
+  auto answer = ask_hosts(step, patience_ns);
+  if (!answer.ok()) return answer.error();
+  if (*answer == kStepContinue) return {};
+  return make_error(ExitCode::kInternal, 0, "the checkpoint of all hosts was given up");
+}
+
+void Coordinator::tell_bookmarks(std::span<const Bookmark> connections) {
+  for (const Bookmark& b : connections) {
+    tell_line(wish_.hosts_socket, "bookmark {} {} {} {} {}\n", address_text(b.local, b.local_port).text,
+              address_text(b.remote, b.remote_port).text, b.sent, b.received, b.unsent);
+  }
+}
+
+Result<void> Coordinator::drained(std::span<const Bookmark> connections) {
+  CKPT_TRY(await(Step::kDrained, now_ns() + 2 * library.settings.stop_timeout_ns));
+  tell_bookmarks(connections);
+  for (const Member& m : members_) tell_bookmarks(m.bookmarks);
+  CKPT_TRY(with_all_hosts("drained", library.settings.stop_timeout_ns));
+  return tell_all(Step::kPeek);
+}
+
+// This host's part has its name. It counts when the head has recorded that all parts have.
+Result<void> Coordinator::agree_with_hosts() {
+  tell_line(wish_.hosts_socket, "part {}\n", static_cast<const char*>(name_.text));
+  auto answer = ask_hosts("durable", 0);
+  if (answer.ok() && *answer == kStepContinue) return {};
+  if (answer.ok() && *answer == kStepGiveUp) {
+    remove_job_directory(directory_, name_.text);
+    return make_error(ExitCode::kInternal, 0, "the checkpoint of all hosts was given up");
+  }
+  // It may count: nobody but the head knows. What does not count is no part of any restart.
+  return make_error(
+      ExitCode::kInternal, 0,
+      "the head of the hosts is gone; whether the checkpoint counts is not known here, {} stays",
+      static_cast<const char*>(name_.text));
+}
+
+}  // namespace ckpt::job

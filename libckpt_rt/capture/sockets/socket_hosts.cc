@@ -1,0 +1,109 @@
+#include <errno.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+
+#include "base/clock.h"
+#include "job/capture/session.h"
+#include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/sockets/socket_look.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+// Connections to other hosts of the job. All threads of all hosts stand. Each end makes room for what the
+// other still holds, and waits until its own bytes are acknowledged: what is acknowledged is in the queue of
+// the other end. When all have said so, the queues are complete, and are read as those of any connection are.
+
+namespace ckpt {
+namespace {
+
+constexpr int kMuch = 1 << 30;
+constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
+// Without an acknowledgement: more than the shortest wait before a segment is sent again.
+constexpr int64_t kLongestSilence = 250'000'000;  // ns
+
+struct FarConnection {
+  uint32_t socket;  // index in SocketLook::sockets
+  int fd;           // borrowed
+  int room, lock, low, cork, no_delay;
+  int unsent;
+};
+
+}  // namespace
+
+Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
+  if (!job::over_hosts()) return {};
+  ArenaVector<FarConnection> far(*arena_);
+  for (uint32_t i = 0; i < look.sockets.size(); ++i) {
+    const SocketState& s = look.sockets[i];
+    if (!s.connection || s.detail.address_len == 0 || s.detail.peer_len == 0 || is_loopback(s.peer)) continue;
+    const uint32_t scope =
+        s.detail.domain == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(s.peer).sin6_scope_id : 0;
+    if (look.diag.ask_tcp(endpoint_of(s.peer), endpoint_of(s.address), scope).known)
+      continue;  // of this host
+    FarConnection one{};
+    one.socket = i;
+    one.fd = borrow(entries_[s.entry]);
+    if (one.fd < 0) continue;
+    one.room = socket_option(one.fd, SOL_SOCKET, SO_RCVBUF);
+    one.lock = socket_option(one.fd, SOL_SOCKET, kSoBufLock);
+    one.low = socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT);
+    one.cork = socket_option(one.fd, IPPROTO_TCP, TCP_CORK);
+    one.no_delay = socket_option(one.fd, IPPROTO_TCP, TCP_NODELAY);
+    if (one.lock != 0) set_socket_option(one.fd, SOL_SOCKET, kSoBufLock, 0);
+    set_socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT, kMuch);
+    if (one.cork != 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_CORK, 0);
+    if (one.no_delay == 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    if (!far.push_back(one)) return arena_full();
+  }
+  // A connection that leads out of the job may never be drained: others do not wait for it for ever.
+  int64_t last = now_ns();
+  for (uint64_t before = ~uint64_t{0};;) {
+    uint64_t unsent = 0;
+    for (FarConnection& one : far) {
+      // Looking at a byte lets the kernel tell the sender of the room.
+      char byte;
+      sys::call(__NR_recvfrom, one.fd, &byte, 1L, MSG_PEEK | MSG_DONTWAIT, 0L, 0L);
+      if (sys::call(__NR_ioctl, one.fd, SIOCOUTQ, &one.unsent) != 0) one.unsent = 0;
+      unsent += static_cast<uint64_t>(one.unsent);
+    }
+    const int64_t now = now_ns();
+    if (unsent != before) last = now;
+    before = unsent;
+    if (unsent == 0 || now - last > kLongestSilence) break;
+  }
+  ArenaVector<job::Bookmark> bookmarks(*arena_);
+  for (const FarConnection& one : far) {
+    const SocketState& s = look.sockets[one.socket];
+    tcp_info info{};
+    int length = sizeof(info);
+    if (sys::failed(sys::call(__NR_getsockopt, one.fd, IPPROTO_TCP, TCP_INFO, &info, &length))) continue;
+    const Endpoint local = endpoint_of(s.address), remote = endpoint_of(s.peer);
+    job::Bookmark b{};
+    std::memcpy(b.local, local.address, sizeof(b.local));
+    std::memcpy(b.remote, remote.address, sizeof(b.remote));
+    b.local_port = __builtin_bswap16(local.port);
+    b.remote_port = __builtin_bswap16(remote.port);
+    b.unsent = static_cast<uint32_t>(one.unsent);
+    b.sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
+    b.received = info.tcpi_bytes_received;
+    if (!bookmarks.push_back(b)) return arena_full();
+  }
+  const Result<void> all = job::drained(bookmarks.span());
+  for (FarConnection& one : far) {
+    // The end of the room: what was set before, also where the checkpoint is given up.
+    set_socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT, one.low);
+    if (one.lock != 0) {
+      set_socket_option(one.fd, SOL_SOCKET, SO_RCVBUF, one.room / 2);  // the kernel doubles what it is given
+      if (socket_option(one.fd, SOL_SOCKET, SO_RCVBUF) != one.room)
+        set_socket_option(one.fd, SOL_SOCKET, SO_RCVBUFFORCE, one.room / 2);
+      set_socket_option(one.fd, SOL_SOCKET, kSoBufLock, one.lock);
+    }
+    if (one.no_delay == 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_NODELAY, 0);
+    if (one.cork != 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_CORK, 1);
+    sys::call(__NR_close, one.fd);
+  }
+  return all;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,223 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "restart/channels/channel_builder.h"
+#include "restart/channels/hosts_plan.h"
+
+// Connections between hosts of the job. One end listens, the other connects and says which connection it is.
+// Then each end gives the other what waits in its own queue, and the other sends it back: so it waits there
+// again.
+
+namespace ckpt {
+namespace {
+
+constexpr int64_t kPatienceNs = 30'000'000'000;
+
+struct FarHello {
+  char token[64];
+  char ends[160];  // "LOCAL REMOTE" of whoever connects, as it was
+};
+
+bool exactly(int fd, void* bytes, size_t n, bool writes) {
+  char* at = static_cast<char*>(bytes);
+  while (n != 0) {
+    const ssize_t done = writes ? send(fd, at, n, MSG_NOSIGNAL) : recv(fd, at, n, 0);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return false;
+    at += done;
+    n -= static_cast<size_t>(done);
+  }
+  return true;
+}
+
+// One connection's exchange: never waits, so that no two hosts wait for each other.
+struct Exchange {
+  int fd;
+  std::string out;  // length and bytes of our queue; then the other's queue, sent back
+  std::string in;   // the other's, with its length
+  bool answered = false;
+
+  uint64_t wanted() const {  // of `in`, as far as it is known
+    uint64_t length = 0;
+    if (in.size() < sizeof(length)) return sizeof(length);
+    std::memcpy(&length, in.data(), sizeof(length));
+    return sizeof(length) + length;
+  }
+  bool reads() const { return in.size() < wanted(); }
+  bool done() const { return answered && out.empty(); }
+  // False: it is broken.
+  bool go_on() {
+    while (!out.empty()) {
+      const ssize_t n = send(fd, out.data(), out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (n < 0 && errno == EAGAIN) break;
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return false;
+      out.erase(0, static_cast<size_t>(n));
+    }
+    while (reads()) {
+      char bytes[64 << 10];
+      const ssize_t n =
+          recv(fd, bytes, std::min<uint64_t>(sizeof(bytes), wanted() - in.size()), MSG_DONTWAIT);
+      if (n < 0 && errno == EAGAIN) break;
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) return false;
+      in.append(bytes, static_cast<size_t>(n));
+    }
+    if (!answered && !reads()) {
+      out += in.substr(sizeof(uint64_t));
+      in.resize(sizeof(uint64_t));
+      std::memset(in.data(), 0, in.size());
+      answered = true;
+      return go_on();
+    }
+    return true;
+  }
+};
+
+}  // namespace
+
+// Of the two ends the one with the lower port listens: the port of a server, which others hold with
+// SO_REUSEADDR. A port that the kernel has chosen for who connected may be held for a minute by the
+// connection of the killed program; then it gets another.
+bool ChannelBuilder::listens(const ChannelSocket& s) {
+  const auto port = [](const std::string& ends) { return atoi(ends.c_str() + ends.find('.') + 1); };
+  const int here = port(s.far_ends), there = port(s.far_ends_there);
+  return here != there ? here < there : s.far_ends < s.far_ends_there;
+}
+
+bool ChannelBuilder::is_far(const ChannelSocket& s) const { return !s.far_ends.empty(); }
+
+// Notes which connections lead to other hosts, and gives all their new addresses.
+void ChannelBuilder::translate(ChannelSocket& s) const {
+  const HostsPlan* plan = hosts_plan();
+  if (plan == nullptr || s.detail.domain == AF_UNIX) return;
+  if (s.is_tcp() && s.name.length != 0 && s.peer_name.length != 0) {
+    const std::string local = end_text(s.name), remote = end_text(s.peer_name);
+    if (plan->connections.count({local, remote}) != 0) {
+      s.far_ends = local + " " + remote;
+      s.far_ends_there = remote + " " + local;
+    }
+  }
+  plan->translate(s.name);
+  plan->translate(s.peer_name);
+}
+
+Result<void> ChannelBuilder::connect_far() {
+  const HostsPlan* plan = hosts_plan();
+  if (plan == nullptr) return {};
+  std::map<std::string, ScopedFd> listeners;  // by name
+  std::vector<ChannelSocket*> awaited;
+  for (auto& s : sockets_) {
+    if (!is_far(*s) || !listens(*s)) continue;
+    awaited.push_back(s.get());
+    const std::string at = end_text(s->name);
+    if (listeners.count(at) != 0) continue;
+    ScopedFd fd(socket(s->detail.domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
+    set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    if (s->detail.reuse_port != 0) set_int(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
+    if (!fd.valid() || bind(fd.get(), s->name.get(), s->name.length) != 0 || listen(fd.get(), 1024) != 0) {
+      return make_error(
+          ExitCode::kUnavailable, errno,
+          "{}: {} cannot be taken on this host ({}): end the program that has it, or try again in a minute",
+          describe(*s), s->name.text(), errno_name(errno));
+    }
+    listeners.emplace(at, std::move(fd));
+  }
+  CKPT_TRY(plan->say_listening_and_wait());
+  std::vector<std::pair<ChannelSocket*, ScopedFd>> made;
+  for (auto& s : sockets_) {
+    if (!is_far(*s) || listens(*s)) continue;
+    auto fd = connect_from(*s, s->detail.domain, s->name, s->peer_name, true);
+    if (!fd.ok()) {
+      fd = connect_from(*s, s->detail.domain, SocketName{}, s->peer_name, false);
+      if (!fd.ok()) return fd.error();
+      say("{}: {} cannot be had on this host: the connection has another one", describe(*s), s->name.text());
+    }
+    // The program's own listening socket may have this port as well; what it wants is set later.
+    set_int(fd->get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    FarHello hello{};
+    plan->token.copy(hello.token, sizeof(hello.token));
+    s->far_ends.copy(hello.ends, sizeof(hello.ends) - 1);
+    if (!exactly(fd->get(), &hello, sizeof(hello), true)) return cannot_make(*s);
+    made.emplace_back(s.get(), std::move(*fd));
+  }
+  const int64_t until = now_ns() + kPatienceNs;
+  while (!awaited.empty()) {
+    std::vector<pollfd> polls;
+    for (const auto& [at, fd] : listeners) polls.push_back({fd.get(), POLLIN, 0});
+    const int64_t left = until - now_ns();
+    if (left <= 0 || poll(polls.data(), polls.size(), static_cast<int>(left / 1'000'000 + 1)) < 0) {
+      if (left > 0 && errno == EINTR) continue;
+      return make_error(ExitCode::kTimeout, 0, "{}: the other host did not connect within 30 s",
+                        describe(*awaited[0]));
+    }
+    for (const pollfd& p : polls) {
+      if (p.revents == 0) continue;
+      ScopedFd peer(accept4(p.fd, nullptr, nullptr, SOCK_CLOEXEC));
+      const timeval patience{5, 0};
+      setsockopt(peer.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+      FarHello hello{};
+      if (!peer.valid() || !exactly(peer.get(), &hello, sizeof(hello), false)) continue;
+      hello.ends[sizeof(hello.ends) - 1] = '\0';
+      if (std::string_view(hello.token, sizeof(hello.token)) != plan->token) continue;  // a stranger
+      const auto it = std::find_if(awaited.begin(), awaited.end(),
+                                   [&](const ChannelSocket* s) { return s->far_ends_there == hello.ends; });
+      if (it == awaited.end()) continue;
+      const timeval none{0, 0};
+      setsockopt(peer.get(), SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none));
+      made.emplace_back(*it, std::move(peer));
+      awaited.erase(it);
+    }
+  }
+  listeners.clear();
+  return exchange_queues(made);
+}
+
+Result<void> ChannelBuilder::exchange_queues(std::vector<std::pair<ChannelSocket*, ScopedFd>>& made) {
+  std::vector<Exchange> all;
+  for (auto& [s, fd] : made) {
+    make_stream_room(fd.get());
+    set_int(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+    Exchange e;
+    e.fd = fd.get();
+    uint64_t length = 0;
+    for (const ChannelMessage& m : s->messages)
+      for (const Blob& part : m.parts) length += part.size();
+    e.out.assign(reinterpret_cast<const char*>(&length), sizeof(length));
+    for (const ChannelMessage& m : s->messages)
+      for (const Blob& part : m.parts) e.out.append(reinterpret_cast<const char*>(part.data()), part.size());
+    all.push_back(std::move(e));
+  }
+  const int64_t until = now_ns() + kPatienceNs;
+  for (;;) {
+    std::vector<pollfd> polls;
+    bool left = false;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!all[i].go_on()) return cannot_make(*made[i].first);
+      left = left || !all[i].done();
+      const short events =
+          static_cast<short>((all[i].reads() ? POLLIN : 0) | (all[i].out.empty() ? 0 : POLLOUT));
+      polls.push_back({all[i].done() ? -1 : all[i].fd, events, 0});
+    }
+    if (!left) break;
+    if (now_ns() > until)
+      return make_error(ExitCode::kTimeout, 0,
+                        "what was on its way between hosts cannot be given back within 30 s");
+    poll(polls.data(), polls.size(), 100);
+  }
+  for (auto& [s, fd] : made) {
+    s->messages.clear();
+    s->link.flags &= ~uint32_t{kLinkOutside};
+    CKPT_TRY(park(*s, std::move(fd)));
+  }
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,231 @@
+"""Jobs over several hosts, each in namespaces of its own: started, checkpointed from any of them, killed, brought back on
+the same and on others; a host that is cut off, dead, or does not fit."""
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import hosts as made_hosts
+
+CKPT = os.environ["CKPT"]
+RESTART = os.environ["CKPT_RESTART"]
+NUMBERS = os.environ["CKPT_NUMBERS"]
+ON = os.path.join(os.path.dirname(CKPT), "ckpt-on")
+WHY_NOT = made_hosts.possible()
+
+
+def wait_for(what, condition, seconds=60):
+    end = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise AssertionError("not in time: " + what)
+        time.sleep(0.02)
+
+
+def clean():
+    return {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+
+
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class OverHosts(unittest.TestCase):
+    count = 2
+
+    def setUp(self):
+        self.hosts = made_hosts.Hosts(self.count)
+        self.hosts.__enter__()
+        self.addCleanup(self.hosts.remove)
+        self.dir = tempfile.mkdtemp(prefix="ckpt-over-hosts.")
+        self.addCleanup(shutil.rmtree, self.dir, True)
+        self.images = self.dir + "/images"
+        self.started, self.texts, self.readers = [], {}, {}
+        self.addCleanup(self.end)
+
+    def end(self):
+        for p in self.started:
+            if p.poll() is None:
+                p.terminate()
+                try:
+                    p.wait(20)
+                except subprocess.TimeoutExpired:
+                    p.kill()
+                    p.wait()
+
+    def start(self, words, name="out"):
+        # Pipes, as from ssh: a file would be opened again by its name after a restart.
+        p = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=clean(), cwd=self.dir)
+        texts = self.texts[name] = [b"", b""]
+
+        def read(which, stream):
+            for chunk in iter(lambda: stream.read1(65536), b""):
+                texts[which] += chunk
+        self.readers[name] = [threading.Thread(target=read, args=(i, s), daemon=True) for i, s in enumerate((p.stdout, p.stderr))]
+        for reader in self.readers[name]:
+            reader.start()
+        self.started.append(p)
+        return p
+
+    def said(self, name="out"):
+        # After the end of it all has been said once nobody has the other end.
+        if all(p.poll() is not None for p in self.started):
+            for reader in self.readers[name]:
+                reader.join(10)
+        return b"".join(self.texts[name]).decode()
+
+    def run_job(self, *program, hosts="h1,h2"):
+        return self.start([CKPT, "run", "--hosts", hosts, "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout", "10s", "--", *program])
+
+    def run_numbers(self, total):
+        """Server on the second host, client on the first."""
+        return self.run_job("sh", "-c", f"{ON} h2 {NUMBERS} server 5000 {total} & {NUMBERS} client h2 5000 {total} && wait $!")
+
+    def connected(self, name="h1"):
+        def look():
+            return [p for p, words in self.hosts.processes(name) if words.startswith(NUMBERS)] and \
+                "ESTAB" in self.hosts.run(name, "ss", "-tn", "state", "established", "dport", "=", "5000").stdout + \
+                self.hosts.run(name, "ss", "-tn").stdout
+        wait_for("the connection", look)
+
+    def now(self, pid, host=None, ok=True):
+        words = (self.hosts.enter(host) if host else []) + [CKPT, "now", "--json", str(pid)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=clean())
+        if ok:
+            self.assertEqual(done.returncode, 0, done.stderr + self.said())
+            return json.loads(done.stdout)
+        return done
+
+    def kill_all(self, job):
+        """Every process of the job, on every host, at once."""
+        job.kill()
+        job.wait()
+        for name in self.hosts.names:
+            wait_for("the end of the agent", lambda n=name: not [w for _, w in self.hosts.processes(n) if "agent" in w or NUMBERS in w])
+
+
+class Run(OverHosts):
+    def test_look(self):
+        done = subprocess.run([CKPT, "hosts", "--json", "--launch", self.hosts.launch, "h1,h2"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(done.stdout)
+        self.assertTrue(found["fit"])
+        self.assertEqual([(h["host"], h["node"], h["address"]) for h in found["hosts"]],
+                         [(n, n, self.hosts.address(n)) for n in ("h1", "h2")])
+
+    def test_host_that_is_not_there(self):
+        done = subprocess.run([CKPT, "hosts", "--launch", self.hosts.launch, "h1,h9"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 69)
+        self.assertIn("h9: its agent could not be started", done.stderr)
+
+    def test_exit_code_and_streams(self):
+        job = self.run_job("sh", "-c", f"hostname; echo 3 | {ON} h2 'read n; hostname; echo to stderr >&2; exit $n'")
+        self.assertEqual(job.wait(60), 3, self.said())
+        self.assertEqual(self.said(), "h1\nh2\nto stderr\n")
+
+    def test_nothing_on_a_command_line(self):
+        self.run_job("sleep", "100")
+        wait_for("the program", lambda: any(w == "sleep 100" for _, w in self.hosts.processes("h1")))
+        with open(f"{self.images}/h1/.hosts-table", encoding="ascii") as f:
+            secret = json.load(f)["secret"]
+        self.assertEqual(os.stat(f"{self.images}/h1/.hosts-table").st_mode & 0o777, 0o600)
+        for name in ("h1", "h2"):
+            for _, words in self.hosts.processes(name):
+                self.assertNotIn(secret, words)
+
+    def test_stranger_is_turned_away(self):
+        self.run_job("sleep", "100")
+        wait_for("the program", lambda: any(w == "sleep 100" for _, w in self.hosts.processes("h1")))
+        with open(f"{self.images}/h1/.hosts-table", encoding="ascii") as f:
+            table = json.load(f)
+        table["secret"] = "00" * 32
+        path = f"{self.dir}/forged"
+        with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="ascii") as f:
+            json.dump(table, f)
+        done = self.hosts.run("h2", "env", f"CKPT_ON={path}", ON, "h1", "touch", f"{self.dir}/done", timeout=60)
+        self.assertEqual(done.returncode, 77, done.stderr)
+        self.assertFalse(os.path.exists(f"{self.dir}/done"))
+
+
+class Checkpoint(OverHosts):
+    def test_from_any_host(self):
+        job = self.run_numbers(150_000_000)
+        self.connected()
+        first = self.now(job.pid)
+        client = next(p for p, w in self.hosts.processes("h1") if w.startswith(NUMBERS))
+        server = next(p for p, w in self.hosts.processes("h2") if w.startswith(NUMBERS))
+        second = self.now(client, "h1")
+        third = self.now(server, "h2")
+        self.assertEqual([first["id"], second["id"], third["id"]], [1, 2, 3])
+        self.assertEqual(third["hosts"], 2)
+        # That of ckpt-on, and that of the program.
+        self.assertGreaterEqual(third["connections"], 2)
+        kept = sorted(os.path.basename(f) for f in glob.glob(self.images + "/*.hosts"))
+        self.assertEqual(kept, ["sh.000002.hosts", "sh.000003.hosts"])
+        self.assertEqual(job.wait(120), 0, self.said())
+        self.assertEqual(self.said().count(f"sum {150_000_000 * 149_999_999 // 2}"), 2, self.said())
+
+    def test_host_cut_off(self):
+        job = self.run_numbers(10**9)
+        self.connected()
+        self.now(job.pid)
+        before = glob.glob(self.images + "/*.hosts")
+        self.hosts.cut("h2")
+        failed = self.now(job.pid, ok=False)
+        self.assertIn(failed.returncode, (69, 70, 75), failed.stderr)
+        self.assertIn("h2", failed.stderr)
+        self.assertEqual(glob.glob(self.images + "/*.hosts"), before)
+        # The other host's processes run.
+        client = next(p for p, w in self.hosts.processes("h1") if w.startswith(NUMBERS))
+        state = self.hosts.run("h1", "ps", "-o", "state=", "-p", str(client)).stdout.strip()
+        self.assertIn(state, ("S", "R"))
+
+    def test_agent_killed(self):
+        job = self.run_numbers(10**9)
+        self.connected()
+        agent = next(p for p, w in self.hosts.processes("h2") if w.endswith("ckpt agent"))
+        self.hosts.run("h2", "kill", "-9", str(agent))
+        wait_for("the head to notice", lambda: "its agent is gone" in self.said())
+        failed = self.now(job.pid, ok=False)
+        self.assertEqual(failed.returncode, 69, failed.stderr)
+        self.assertEqual(glob.glob(self.images + "/*.hosts"), [])
+
+
+class Restart(OverHosts):
+    count = 4
+    total = 150_000_000
+
+    def bring_back(self, hosts, name):
+        return self.start([RESTART, "--hosts", hosts, "--launch", self.hosts.launch, self.images], name)
+
+    def check_end(self, job, name):
+        self.assertEqual(job.wait(200), 0, self.said(name))
+        self.assertEqual(self.said(name).count(f"sum {self.total * (self.total - 1) // 2}"), 2, self.said(name))
+
+    def test_on_the_same_hosts(self):
+        job = self.run_numbers(self.total)
+        self.connected()
+        self.now(job.pid)
+        self.kill_all(job)
+        self.check_end(self.bring_back("h1,h2", "again"), "again")
+
+    def test_on_others_and_again(self):
+        job = self.run_numbers(self.total)
+        self.connected()
+        self.now(job.pid)
+        self.kill_all(job)
+        second = self.bring_back("h3,h4", "second")
+        self.connected("h3")
+        self.now(second.pid)
+        self.kill_all(second)
+        self.check_end(self.bring_back("h2,h1", "third"), "third")
+
+
+if __name__ == "__main__":
+    unittest.main()
