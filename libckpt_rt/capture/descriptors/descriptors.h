@@ -194,7 +194,7 @@ class DescriptorCapture {
   int borrow(const CapturedDescriptor& d, int fd) const;
   int tid_of(const CapturedDescriptor& d) const { return d.in_flight ? sys::gettid() : tid_; }
 
-  // descriptors_classify.cc: kind, path and details of one descriptor; its sample is already there.
+  // classify.cc: kind, path and details of one descriptor; its sample is already there.
   Result<void> classify(CapturedDescriptor& d);
   Result<void> read_path(CapturedDescriptor& d);
   const CapturedDescriptor* watched_by(const CapturedDescriptor& epoll, int number, uint64_t inode) const;
@@ -203,7 +203,7 @@ class DescriptorCapture {
   Result<void> read_details(CapturedDescriptor& d, const FdInfo& info);
   Result<void> read_locks(CapturedDescriptor& d);
 
-  // descriptors_sharing.cc: order_ by device, inode and open file.
+  // sharing.cc: order_ by device, inode and open file.
   Result<void> sort_by_open_file();
   void decide_who_asks();
   Result<void> list_order_checks();
@@ -231,7 +231,7 @@ class DescriptorCapture {
   Result<void> describe_sockets(SocketLook& look);
   Result<void> decide_outside(SocketState& s);
 
-  // descriptors_content.cc
+  // content.cc
   Result<void> copy_large_early();
   Result<void> copy_contents_stopped();
   Result<void> copy_pipe(size_t first_in_order);
@@ -242,7 +242,7 @@ class DescriptorCapture {
   bool take_early_copy(const CapturedDescriptor& d);
   int open_for_reading(const CapturedDescriptor& d) const;
 
-  // descriptors_serialize.cc
+  // serialize.cc
   Result<void> write_notes();
   Result<void> note_process_file(const CapturedDescriptor& d);
   template <typename... Args>
