@@ -14,12 +14,13 @@
 #include "base/clock.h"
 #include "base/control_protocol.h"
 #include "image/format/image_probe.h"
-#include "job/capture/creation.h"
-#include "job/capture/named_points.h"
 #include "job/directory/job_directory.h"
+#include "job/session/creation.h"
+#include "job/session/named_points.h"
+#include "libckpt_rt/core/interval.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
-#include "libckpt_rt/entry/interval.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -160,7 +161,7 @@ Result<void> Coordinator::ask(Member& m) {
     case Preloaded::kAsleep: {
       // It may have executed another program between two of the questions.
       if (++m.looks < 3) return {};
-      if (is_listed(wish_.leave_out, look) || is_listed(library.settings.leave_out, look)) {
+      if (is_listed(wish_.leave_out, look) || is_listed(user_settings().leave_out, look)) {
         m.state = Member::State::kLeftOut;
         return {};
       }
@@ -468,7 +469,7 @@ Result<void> Coordinator::prepared() {
 
 Result<void> Coordinator::standing() {
   points::at("leader.stopped");
-  CKPT_TRY(await(Step::kStanding, now_ns() + 2 * library.settings.stop_timeout_ns));
+  CKPT_TRY(await(Step::kStanding, now_ns() + 2 * user_settings().stop_timeout_ns));
   points::at("leader.standing");
   realtime_ns_ = now_ns(CLOCK_REALTIME);
   monotonic_ns_ = now_ns();
@@ -492,7 +493,7 @@ Result<void> Coordinator::standing() {
 Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Standing& facts) {
   own_facts_ = facts;
   own_files_ = files;
-  CKPT_TRY(await(Step::kSampled, now_ns() + 2 * library.settings.stop_timeout_ns));
+  CKPT_TRY(await(Step::kSampled, now_ns() + 2 * user_settings().stop_timeout_ns));
   if (!member_files_.push_back({library.pid, facts.tid, files}))
     return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   for (const Member& m : members_) {
@@ -587,7 +588,7 @@ Result<void> Coordinator::commit() {
   *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}/{}",
                     static_cast<const char*>(library.job.directory), static_cast<const char*>(name_.text))
        .out = '\0';
-  auto pruned = prune_jobs(directory_, library.job.id, library.settings.keep, key);
+  auto pruned = prune_jobs(directory_, library.job.id, user_settings().keep, key);
   if (!pruned.ok()) log_line(directory_, pruned.error().message());
   if (key != nullptr) wipe(key, sizeof(*key));
   return {};
@@ -605,7 +606,7 @@ Coordinator::~Coordinator() {
   if (!began_) return;
   if (!done_) (void)tell_all(Step::kAbort);
   // Their files go with them: whoever has closed his socket writes no more.
-  const int64_t deadline = now_ns() + library.settings.stop_timeout_ns;
+  const int64_t deadline = now_ns() + user_settings().stop_timeout_ns;
   for (Member& m : members_) {
     if (m.socket < 0) continue;
     Message message;

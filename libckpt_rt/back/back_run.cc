@@ -13,6 +13,7 @@
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -118,9 +119,11 @@ Result<void> BackRun::take_order() {
 void BackRun::own_ranges() {
   own_ = ArenaVector<AddrRange>(arena_);
   const Addr window = Addr::of(window_);
+  for (const RawThread* t : kOwnThreads) {
+    if (!t->block().empty() && !own_.push_back(t->block())) return;
+  }
   for (AddrRange r :
-       {library.agent.block(), library.fault_handler.block(), library.writer.block(), library.engine.block(),
-        arena_.range(), AddrRange{window, window + window_bytes_}, guard::own_range(), library.job_sign}) {
+       {arena_.range(), AddrRange{window, window + window_bytes_}, guard::own_range(), library.job_sign}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
   const size_t mine = own_.size();

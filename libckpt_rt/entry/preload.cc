@@ -16,23 +16,26 @@
 #include "base/control_protocol.h"
 #include "image/format/image_key.h"
 #include "image/write/image_directory.h"
-#include "job/capture/creation.h"
-#include "job/capture/identity.h"
-#include "job/capture/named_points.h"
-#include "job/capture/session.h"
+#include "job/identity/identity.h"
+#include "job/session/creation.h"
+#include "job/session/named_points.h"
+#include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/image_command.h"
+#include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/interval.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_files.h"
+#include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/entry/agent.h"
-#include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/entry/restart_entry.h"
 #include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/guard/guard.h"
@@ -95,9 +98,7 @@ void before_user(uint32_t user) { own_directory::prepare_for_user(user); }
 void begin_strict() {
   uint64_t ours = 1ull << (library.signal - 1);
   sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &ours, 0L, 8L);
-  if (library.strict.exchange(true, std::memory_order_seq_cst) || library.interval_timer < 0) return;
-  constexpr itimerspec kNever{};
-  sys::call(__NR_timer_settime, library.interval_timer, 0, &kNever, 0L);
+  if (!library.strict.exchange(true, std::memory_order_seq_cst)) interval::suspend();
 }
 
 void end_strict() {
@@ -166,10 +167,10 @@ void new_run_id() {
 }
 
 void name_directory() {
-  library.set_directory[0] = '\0';
+  own_directory::forget_set();
   char* out = library.directory;
   const size_t size = sizeof(library.directory);
-  const char* wanted = library.settings.directory;
+  const char* wanted = user_settings().directory;
   char cwd[1024] = {};
   if (wanted[0] != '/') {
     long n = sys::call(__NR_getcwd, cwd, sizeof(cwd));
@@ -189,7 +190,7 @@ void name_directory() {
 }
 
 void name_key_file() {
-  const char* wanted = library.settings.key_file;
+  const char* wanted = user_settings().key_file;
   if (wanted[0] == '\0') return;
   char cwd[1024] = {};
   if (wanted[0] != '/') {
@@ -224,21 +225,18 @@ __attribute__((constructor)) void start() {
     if (directory.ok()) log_line(directory->get(), settings.error().message());
     return;
   }
-  library.settings = *settings;
-  if (library.settings.disabled) return;
-  library.signal = library.settings.signal;
+  keep_user_settings(*settings);
+  if (user_settings().disabled) return;
+  library.signal = user_settings().signal;
   hooks::checkpoint_signal.store(library.signal, std::memory_order_relaxed);
   name_key_file();
-  if (library.settings.to[0] != '\0') keep_command_environment(environ);
+  if (user_settings().to[0] != '\0') keep_command_environment(environ);
   find_job();
   if (const char* point = find_variable("CKPT_TEST_POINT", nullptr)) job::points::want(point);
   name_directory();
   found_job();
   new_run_id();
-  if (!library.agent.reserve() || !library.fault_handler.reserve() || !library.writer.reserve() ||
-      (library.settings.dma && !library.engine.reserve())) {
-    return;
-  }
+  if (!own_threads.reserve()) return;
   library.foreign_filters = count_seccomp_filters();
   if (install_signal_handler(library.signal) != 0) return;
   // A parent may have left our signal blocked: unblock it, for this thread and those it will create.
@@ -259,10 +257,7 @@ void reset_in_child() {
   own_directory::forget();
   own_files::forget();
   stop_state.world.reset_in_child();
-  library.agent.forget();
-  library.fault_handler.forget();
-  library.writer.forget();
-  library.engine.forget();
+  own_threads.forget();
   agent::reset(0);
   critical_section::reset_in_child();
   release_guard::reset_in_child();
@@ -271,6 +266,7 @@ void reset_in_child() {
   futex_words::reset_hold();
   Watch::forget_kept();
   statistics::reset_in_child();
+  in_force::reset_in_child();
   library.generation = 0;
   if (!library.active) return;
   // Another process: images of its own, in a directory of its own unless one was given.

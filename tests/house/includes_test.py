@@ -47,6 +47,22 @@ class Includes(unittest.TestCase):
         files["libckpt_rt/core/b.cc"] = '#include "libckpt_rt/core/b.h"\n'
         self.assertEqual(1, len(self.check(files)))
 
+    def test_floors_of_a_job_lie_between(self):
+        rooms = ROOMS + [("job/session", "libckpt_rt/stop"), ("libckpt_rt/checkpoint", "job/session")]
+        files = {check_includes.RULES: "", "job/session/s.h": "", "libckpt_rt/core/b.h": "", "job/format/f.h": "",
+                 "libckpt_rt/checkpoint/c.h": '#include "job/session/s.h"\n#include "libckpt_rt/core/b.h"\n',
+                 "job/session/s.cc": '#include "job/session/s.h"\n' + RULES}
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in files.items():
+                os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as f:
+                    f.write(text)
+            self.assertEqual([], check_includes.violations(root, rooms))
+            for wrong in ['#include "libckpt_rt/checkpoint/c.h"\n' + RULES, '#include "job/session/s.h"\n']:
+                with open(os.path.join(root, "job/session/s.cc"), "w", encoding="utf-8") as f:
+                    f.write(wrong)
+                self.assertEqual(1, len(check_includes.violations(root, rooms)), wrong)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 
 #include "base/clock.h"
-#include "job/capture/session.h"
+#include "job/session/session.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/preload_rules.h"
 

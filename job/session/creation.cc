@@ -1,4 +1,4 @@
-#include "job/capture/creation.h"
+#include "job/session/creation.h"
 
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -1,9 +1,10 @@
-#include "job/capture/named_points.h"
+#include "job/session/named_points.h"
 
 #include <signal.h>
 
 #include <string_view>
 
+#include "base/sys.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/preload_rules.h"
 

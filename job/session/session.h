@@ -14,7 +14,6 @@
 
 namespace ckpt {
 class DescriptorCapture;
-struct CheckpointCost;
 }  // namespace ckpt
 
 namespace ckpt::job {
@@ -74,7 +73,7 @@ class ScopedSession {
 Result<void> prepared();
 Result<void> standing(int64_t began_ns);
 Result<void> sampled(const DescriptorCapture& descriptors);
-Result<void> written(const CheckpointCost& cost);
+Result<void> written(const Written& facts);
 inline const Place* place() { return session() == nullptr ? nullptr : &session()->place; }
 std::span<const AddrRange> own_memory();
 // Where the log of a checkpoint is: the job's directory, which a member of another user cannot open, or the

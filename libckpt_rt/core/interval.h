@@ -2,7 +2,8 @@
 // when nothing has been heard of the job for twice as long: then the first is gone, and one of them takes
 // over.
 //
-// Owner:     libckpt_rt. Callers: the constructor and a forked child (arm); the agent (put_off, is_due).
+// Owner:     libckpt_rt. Callers: the constructor and a forked child (arm); the agent (put_off, is_due); threads of the
+//            program (suspend, resume).
 #pragma once
 
 namespace ckpt::interval {
@@ -10,7 +11,8 @@ namespace ckpt::interval {
 void arm();
 // A checkpoint of the job has been taken.
 void put_off();
-// The timer was off for a while: from now on again.
+// The timer is off until resume(), which sets it anew. A thread of the program calls them.
+void suspend();
 void resume();
 // The timer has gone off: is a checkpoint due, or has another member just taken one?
 bool is_due();
