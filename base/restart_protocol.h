@@ -1,11 +1,11 @@
 // Between ckpt-restart's restorer and libckpt_rt inside the restored memory.
 //
-// The restorer (freestanding, in a range free in the image) has rebuilt all memory, the mm
-// description, descriptors, cwd, umask and limits, with exactly one thread: the leader, whose tid
-// is the saved pid. It then calls
+// The new process has one thread, the leader, whose tid is the saved pid. As ckpt-restart's child it has made
+// descriptors, cwd and umask. The restorer (freestanding, in a range free in the image) has then rebuilt all
+// memory, the mm description, limits, clocks and credentials. It calls
 //     ProcessRecord::restart_entry(const RestartArgs*)      on a stack inside restorer_range
-// which never returns: it restores signal actions, timers and every thread, and each thread goes on
-// from its signal frame. The library unmaps restorer_range before the program runs.
+// which never returns: it restores signal actions, creates every thread, restores timers, and each thread goes
+// on from its signal frame. The library unmaps restorer_range before the program runs.
 //
 // All signals are blocked in the leader when the entry is called; the restorer has unregistered
 // its own rseq area and cleared its own robust list.
@@ -22,22 +22,24 @@
 
 namespace ckpt {
 
-inline constexpr uint32_t kRestartProtocolVersion = 3;
+inline constexpr uint32_t kRestartProtocolVersion = 4;
 
-// What ckpt-restart and the library report while they work; each is confirmed by the one that did it.
+// What ckpt-restart, the restorer and the library report while they work: each stage by the one that has done
+// it. They follow each other in this order, but for kTimers, which comes after kThreads (timers may name
+// threads). The numbers are those of reports.
 enum class RestartStage : uint32_t {
   kStart = 0,
   kNamespaces = 1,    // ckpt-restart: user, pid, time namespaces entered
   kProcess = 2,       // ckpt-restart: process with the old pid exists
-  kDescriptors = 3,   // child: descriptors, cwd, umask, limits
-  kUnmapped = 4,      // restorer: nothing left of ckpt-restart but the restorer; vdso moved
+  kDescriptors = 3,   // ckpt-restart's child: descriptors, cwd, umask
+  kUnmapped = 4,      // restorer: nothing left of ckpt-restart but the restorer, which has moved the vdso
   kMemory = 5,        // restorer: all mappings made and filled
-  kMm = 6,            // restorer: PR_SET_MM_MAP done
-  kSignals = 7,       // library: signal actions, pending signals
-  kTimers = 8,        // library: itimers, POSIX timers; after kThreads, for they may name threads
+  kMm = 6,            // restorer: PR_SET_MM_MAP, limits, clocks, credentials
+  kSignals = 7,       // library: signal actions
+  kTimers = 8,        // library: itimers, POSIX timers
   kThreads = 9,       // library: all threads created with their tids
-  kThreadState = 10,  // library: every thread restored its own state
-  kGo = 11,           // library: threads released
+  kThreadState = 10,  // library: every thread has restored its own state
+  kGo = 11,           // library: pending signals queued, threads about to be released
 };
 
 // Written to RestartArgs::status_fd, one struct by one write(2): progress (error 0) or the failure.
@@ -63,12 +65,10 @@ struct RestartArgs {
   int32_t status_fd;        // pipe to ckpt-restart; the library closes it after kGo. -1: none
   uint64_t restorer_start;  // range the library must unmap
   uint64_t restorer_end;
-  uint64_t restart_state;      // ProcessRecord::restart_state
+  uint64_t restart_state;      // ProcessRecord::restart_state; tests' own entry reads it
   int64_t monotonic_shift_ns;  // new CLOCK_MONOTONIC minus saved, 0 when a time namespace hides it
-  uint32_t time_namespace;     // 1: clocks continue
-  uint32_t new_pid_namespace;
-  uint32_t set_capabilities;  // 1: every thread calls capset with the three below, before it goes on
-  int32_t go_fd;              // pipe: one byte says that all of the job stand ready. -1: nobody to wait for
+  uint32_t set_capabilities;   // 1: every thread calls capset with the three below, before it goes on
+  int32_t go_fd;               // pipe: one byte says that all of the job stand ready. -1: nobody to wait for
   uint64_t cap_effective, cap_permitted, cap_inheritable;
   // A page behind the restorer range, 0 when all memory is there: who reads it waits until all memory is
   // there. The library keeps it until it has done so; a checkpoint cannot be taken before.

@@ -3,7 +3,8 @@
 // reserve that only forced copies may take, so that a thread in a fault hardly ever waits for the
 // disk, and the rest.
 //
-// Owner:     copier. acquire(): copier, fault handler, threads giving memory back. release(): writer.
+// Owner:     copier. acquire(): the copier, the thread that serves faults, threads under guard. release(): the
+//            writer; whoever acquired a buffer and could not fill it.
 // Rule when empty: the sequential copier waits while only the reserve is left; a forced copy waits
 //            only when nothing at all is left. Both waits are counted.
 // A copier that has waited goes on when there is room for a MiB, or an eighth of what it may use: woken for

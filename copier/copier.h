@@ -7,8 +7,8 @@
 // ticket; run() notes the ticket and then looks for the mark: one of the two finds the other.)
 //
 // Owner:     copier. One Copier is one checkpoint's copying.
-// Callers:   run(), use(): the agent. copied(): the engine's thread. fault(), before_release(), removed():
-// the thread that serves faults.
+// Callers:   run(), use(): the agent. copied(): the engine's thread.
+//            fault(), before_release(), removed(): the thread that serves faults.
 //            holds(), make_writable(), tracks(), note_fault(): any thread.
 // Never:     touches the program's memory but through ProgramMemory, which reports vanished memory
 //            instead of crashing.

@@ -3,11 +3,11 @@
 //
 //   address  from the lowest to the highest
 //   follow   after a fault, the segments behind the one that was written: a thread that writes its way
-//   through memory
-//            will need them next. Otherwise by address
-//   hot      first what was written while memory was protected ahead of the stop (Segment::heat): it will be
-//   written again cold     that last: what is written at once is copied by its fault anyway, and the rest may
-//   be copied before one
+//            through memory will need them next. Otherwise by address
+//   hot      first what was written while memory was protected ahead of the stop (Segment::heat): it will
+//            be written again
+//   cold     that last: what is written at once is copied by its fault anyway, and the rest may be copied
+//            before one
 //
 // An order only proposes. Whatever it is, next() ends with all segments by address, so that each has been
 // proposed once at least. One that is proposed again is found copied. What is said in segment_table.h stays

@@ -5,12 +5,10 @@
 // each 16 KiB; a copy in order costs 5 µs and as much. So:
 //   - the first checkpoint has 64 KiB;
 //   - where a quarter of all segments or more was copied by force, threads write everywhere, and each
-//   neighbour that is
-//     copied along saves a fault: twice the size;
+//     neighbour that is copied along saves a fault: twice the size;
 //   - where it was less than one in 32, whoever waits has written to one place: half, so that it waits for
-//   less;
-//   - never more segments than 1,048,576 (a table of 32 MiB) as long as there is a larger size; never less
-//   than 4 KiB, more than
+//     less;
+//   - never more segments than 1,048,576 as long as there is a larger size; never less than 4 KiB, more than
 //     256 KiB (the pages that Segment::present can name), or more than the pool has sixteen of.
 // With increments the first choice stays: what is protected from one checkpoint to the next is known by
 // segment.

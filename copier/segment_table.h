@@ -2,8 +2,8 @@
 //
 // Owner:     copier. Built by the agent, at the latest while threads stand still; afterwards shared by
 //            - the copier (agent thread) in its sequential scan,
-//            - the fault handler thread, for forced copies,
-//            - threads of the program that are about to give memory back (release guard).
+//            - the thread that serves faults: forced copies, and memory that the program gives back,
+//            - under guard, threads of the program, each for its own fault or call (guard/guard.h).
 // Never:     a segment is copied twice, or written by the program before it was copied.
 //
 // Ahead of the stop, while the program runs and nothing is copied yet (libckpt_rt/protect/arming.h):
@@ -27,9 +27,8 @@
 //             What proves that what was read is of the stop: it is protected still, all of it
 //             (Copier::is_unchanged).
 // kSaved:     the bytes are in a buffer. The pages may go now, but are still protected. The copier leaves
-// several
-//             segments so, to unprotect them by one call; whoever needs one of them before that unprotects it
-//             himself and settle()s it. (Not where segments are to be kept.)
+//             several segments so, to unprotect them by one call; whoever needs one of them before that
+//             unprotects it himself and settle()s it. (Not where segments are to be kept.)
 // kCopied:    the owner has unprotected the pages: who sees kCopied may rely on their being writable.
 //             Success of that also proves that the mapping is still the one that was protected, since
 //             only that is registered with our userfaultfd: a failure means that the bytes read may
@@ -41,8 +40,8 @@
 // kLost:      memory vanished before it was copied: the checkpoint is given up.
 // A segment without pages stays kProtected until somebody writes to it: then it is unprotected, and kCopied.
 // So does one whose pages are all in the image before (in_parent): it is neither claimed nor copied.
-// A thread that needs a segment in kCopying waits in await_copied(); the faulting thread itself does
-// not wait here but in the kernel, until the owner unprotects the segment.
+// Who needs a segment in kCopying waits in await_copied(). A thread whose fault is served by another waits in
+// the kernel instead, until the owner unprotects the segment; under guard the faulting thread itself waits here.
 #pragma once
 
 #include "base/arena.h"
@@ -72,10 +71,10 @@ struct Segment {
   // How often it was written ahead of the stop, as far as that was seen: a hint for the order of copying.
   // Changed by who serves faults until the stop, read after it.
   uint8_t heat = 0;
-  std::atomic<bool> given_back{
-      false};  // since the stop; its pages may go, with their protection, at any time
-  std::atomic<bool> proven{
-      false};  // kSaved: its bytes were found to be of the stop, and its protection may go
+  // Since the stop: its pages may go, with their protection, at any time.
+  std::atomic<bool> given_back{false};
+  // kSaved: its bytes were found to be of the stop, and its protection may go.
+  std::atomic<bool> proven{false};
   std::atomic<uint32_t> state{static_cast<uint32_t>(SegmentState::kProtected)};
 };
 
@@ -161,7 +160,7 @@ class SegmentTable {
     return (segments_[id.value].state.load(std::memory_order_seq_cst) & kWanted) != 0;
   }
   void lose(SegmentId id) { leave_copying(id, SegmentState::kLost); }
-  // Returns when the segment is kCopied or kLost.
+  // Returns when the segment is kCopied, kLost or, unless want() was called before, kKept.
   void await_copied(SegmentId id);
   SegmentState state(SegmentId id) const {
     // seq_cst: Copier::run() says that it has asked for all that is not copied, and then looks who has

@@ -97,16 +97,11 @@ void report_costs(const RestartOptions& options, const RestartPlan& plan, const 
   }
 }
 
-struct Running {
-  Launched launched;
-  Outcome outcome;
-};
-
 // One attempt: from the new process's first instruction to the library's release of the threads.
 Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& plan,
                            const NamespaceChoice& choice, std::optional<Supervisor>& supervisor,
                            Loader& loader, Launched& launched_copy) {
-  // First of all: what it does not know of it does not keep open.
+  // The loader starts first, so that it inherits none of the descriptors that are made later.
   if (plan.lazy.any()) CKPT_TRY(loader.start(*plan.image, plan.lazy, {options.quiet, options.json}));
   auto channel = make_report_channel();
   if (!channel.ok()) return channel.error();
@@ -134,7 +129,6 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
     process.status_fd = status;
     process.feed = feed;
     process.loader_fd = loader.process_fd();
-    process.new_pid_namespace = choice.new_pid;
     process.place = place;
     process.image_directory = plan.image_directory;
     process.is_alone = true;

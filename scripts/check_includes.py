@@ -12,26 +12,32 @@ import sys
 ROOMS = [
     ("base", ""),
     ("copier", "base"),
+    ("job/format", "base"),
     ("image/format", "base job/format"),
     ("image/write", "base image/format"),
     ("image/read", "base image/format image/write"),
     ("image/rewrite", "base image/format image/write image/read"),
-    ("libckpt_rt/core", "base copier image/format image/write include job"),
+    ("job/identity", "job/format"),
+    ("job/directory", "job/format image/format"),
+    ("libckpt_rt/core", "job/identity base copier image/format image/write include"),
     ("libckpt_rt/capture", "libckpt_rt/core"),
     ("libckpt_rt/stop", "libckpt_rt/capture"),
     ("libckpt_rt/interpose", "libckpt_rt/stop"),
     ("libckpt_rt/protect", "libckpt_rt/interpose"),
     ("libckpt_rt/guard", "libckpt_rt/protect"),
-    ("libckpt_rt/checkpoint", "libckpt_rt/guard"),
+    ("job/session", "libckpt_rt/stop"),
+    ("libckpt_rt/checkpoint", "libckpt_rt/guard job/session"),
+    ("job/capture", "libckpt_rt/checkpoint job/directory"),
     ("libckpt_rt/back", "libckpt_rt/checkpoint libckpt_rt/entry"),
-    ("libckpt_rt/entry", "libckpt_rt/checkpoint libckpt_rt/back"),
+    ("libckpt_rt/entry", "libckpt_rt/checkpoint libckpt_rt/back job/capture"),
 ]
-# A floor of libckpt_rt may include all that the floor below may.
+# A floor of libckpt_rt or job may include all that the floors it names may.
+INHERIT = ("libckpt_rt/", "job/")
 RULES = "libckpt_rt/core/preload_rules.h"
 # What runs on the program's threads, or is called by what does; the agent, which stops them, keeps to the same rules. A room
 # below libckpt_rt includes the rules where they stand.
 RULES_BELOW = "base/preload_rules.h"
-IN_PROGRAM = {"copier": RULES_BELOW, "image/write": RULES_BELOW, "job/capture": RULES}
+IN_PROGRAM = {"copier": RULES_BELOW, "image/write": RULES_BELOW, "job/identity": RULES, "job/session": RULES, "job/capture": RULES}
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -41,7 +47,7 @@ def allowed(rooms):
     for room, below in rooms:
         may = {room} | set(below.split())
         for lower in below.split():
-            if lower.startswith("libckpt_rt/"):
+            if lower.startswith(INHERIT):
                 may |= result.get(lower, set())
         result[room] = may
     return result
@@ -68,7 +74,8 @@ def violations(root, rooms=ROOMS):
                 # "libc", <errno.h>: not of this project.
                 if not os.path.exists(os.path.join(root, header)):
                     continue
-                if not any(header.startswith(r + "/") for r in may):
+                # The rules themselves are for every file that may come to run in the program.
+                if header != RULES and not any(header.startswith(r + "/") for r in may):
                     found.append(f"{path}: includes {header}, which {room} may not")
     for room in [room for room, _ in rooms if room.startswith("libckpt_rt/")] + list(IN_PROGRAM):
         rules = IN_PROGRAM.get(room, RULES)

@@ -13,13 +13,30 @@ bool is_text(const std::string& key) {
          key == "key_file";
 }
 
+// "VARIABLE TEXT"; the text may be empty.
+std::pair<std::string, std::string> variable_and_text(const std::string& value) {
+  const size_t space = value.find(' ');
+  return {value.substr(0, space), space == std::string::npos ? "" : value.substr(space + 1)};
+}
+
 }  // namespace
+
+std::vector<std::pair<std::string, SettingAnswer>> settings_of(const Answer& answer) {
+  std::vector<std::pair<std::string, SettingAnswer>> all;
+  for (const auto& [key, value] : answer) {
+    const auto [variable, text] = variable_and_text(value);
+    if (key == "setting") all.push_back({variable, {text, ""}});
+    if (key == "in_force" && !all.empty() && all.back().first == variable) all.back().second.in_force = text;
+  }
+  return all;
+}
 
 nlohmann::ordered_json answer_json(const Target& target, const Answer& answer) {
   nlohmann::ordered_json json;
   json["pid"] = target.pid;
   json["program"] = target.name;
   for (const auto& [key, value] : answer) {
+    if (key == "setting" || key == "in_force") continue;
     if (key == "pid") continue;  // the program's own number, which a namespace may hide from us
     if (key == "note" || key == "no_restart") {
       json[key == "note" ? "notes" : "why_not_restartable"].push_back(value);
@@ -36,6 +53,10 @@ nlohmann::ordered_json answer_json(const Target& target, const Answer& answer) {
     } else {
       json[key] = value;
     }
+  }
+  for (const auto& [variable, value] : settings_of(answer)) {
+    json["settings"][variable] = {{"set", value.set},
+                                  {"in_force", value.in_force.empty() ? value.set : value.in_force}};
   }
   return json;
 }

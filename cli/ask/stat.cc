@@ -2,6 +2,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/settings_table.h"
 #include "cli/ask/answer_json.h"
 #include "cli/ask/asker.h"
 #include "cli/commands.h"
@@ -18,6 +19,21 @@ struct Options {
   bool json = false;
 };
 
+// Each setting: as it is set, whether that is the default, and what is in force if that is another.
+void print_settings(const Answer& a) {
+  fmt::print("settings\n");
+  for (const auto& [variable, value] : settings_of(a)) {
+    const Setting* known = find_setting(variable);
+    SettingText standard;
+    if (known != nullptr) known->print(Settings{}, standard);
+    std::string text = value.set;
+    if (known != nullptr && text == standard.text)
+      text = fmt::format("{} (default)", known->when_empty != nullptr ? known->when_empty : text);
+    if (!value.in_force.empty()) text += fmt::format("; in force: {}", value.in_force);
+    fmt::print("  {:<24}{}\n", printable(variable), printable(text));
+  }
+}
+
 void print_figures(const Target& t, const Answer& a) {
   auto line = [](const char* what, const std::string& value) {
     fmt::print("  {:<24}{}\n", what, printable(value));
@@ -32,30 +48,13 @@ void print_figures(const Target& t, const Answer& a) {
   line("mode", reason.empty() ? text_of(a, "mode") : fmt::format("{} ({})", text_of(a, "mode"), reason));
   if (std::string faults = text_of(a, "faults"); !faults.empty()) line("faults handled by", faults);
   if (std::string why = text_of(a, "faults_reason"); !why.empty()) line("", why);
-  line("checkpoint signal", text_of(a, "signal"));
-  line("segment, pool",
-       fmt::format("{}, {}", human_bytes(number_of(a, "segment")), human_bytes(number_of(a, "pool"))));
-  if (std::string level = text_of(a, "compress_level"); !level.empty()) {
-    line("compression", fmt::format("{}, level {}", text_of(a, "compress"), level));
-  } else {
-    line("compression", text_of(a, "compress"));
-  }
-  if (std::string to = text_of(a, "to"); !to.empty()) line("images go to", to);
-  if (std::string key = text_of(a, "key_file"); !key.empty()) line("encrypted with", key);
-  if (std::string most = text_of(a, "increments"); !most.empty()) {
-    line("increments",
-         most == "0" ? "none: each image is full" : fmt::format("at most {} to each full image", most));
-  }
-  if (std::string keep = text_of(a, "keep"); !keep.empty()) {
-    line("images that stay", keep == "0" ? "all" : fmt::format("{}, and what they are increments to", keep));
-  }
-  line("interval", number_of(a, "every_ns") == 0 ? "none" : time("every_ns"));
   line("checkpoints",
        fmt::format("{} taken, {} given up", text_of(a, "checkpoints"), text_of(a, "failures")));
   line("threads stood",
        fmt::format("{} longest, {} in all", time("longest_pause_ns"), time("total_pause_ns")));
   if (std::string image = text_of(a, "last_image"); !image.empty()) line("last image", image);
   if (std::string error = text_of(a, "last_error"); !error.empty()) line("last error", error);
+  print_settings(a);
 }
 
 Result<void> stat(const Options& o) {

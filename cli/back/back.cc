@@ -7,16 +7,13 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "base/back_protocol.h"
 #include "base/bytes.h"
@@ -27,6 +24,7 @@
 #include "cli/back/descriptor_difference.h"
 #include "cli/back/memory_difference.h"
 #include "cli/back/page_source.h"
+#include "cli/back/program_look.h"
 #include "cli/commands.h"
 #include "cli/image/key_option.h"
 #include "cli/text/failure.h"
@@ -42,68 +40,6 @@ struct Options {
   std::string pid, image, timeout;
   bool json = false, anyway = false;
 };
-
-uint64_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string word; file >> word;) {
-    uint64_t kib = 0;
-    if (word == "MemAvailable:" && file >> kib) return kib << 10;
-  }
-  return 1ull << 30;
-}
-
-// An image decides what runs: nobody else may have written it.
-Result<void> check_owner(const ImageChain& image) {
-  for (size_t i = 0; i < image.size(); ++i) {
-    struct stat st;
-    if (fstat(image.image(i).fd(), &st) != 0) continue;
-    if ((st.st_uid != geteuid() && st.st_uid != 0 && geteuid() != 0) ||
-        (st.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-      return failure(ExitCode::kPermission, image.image(i).path(),
-                     "belongs to somebody else, or others may write it", "use an image of your own");
-    }
-  }
-  return {};
-}
-
-// Children that were born since the checkpoint: they would live on beside a parent that has not made them.
-std::vector<std::string> children_since(pid_t pid, int64_t realtime_ns) {
-  std::vector<std::string> found;
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  const double boot = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9 -
-                      static_cast<double>(now_ns(CLOCK_BOOTTIME)) / 1e9;
-  std::ifstream children(fmt::format("/proc/{0}/task/{0}/children", pid));
-  for (pid_t child; children >> child;) {
-    std::ifstream stat(fmt::format("/proc/{}/stat", child));
-    std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
-    const size_t close = text.rfind(')');
-    if (close == std::string::npos) continue;
-    unsigned long long start = 0;
-    std::istringstream fields(text.substr(close + 2));
-    std::string skipped;
-    for (int i = 3; i < 22; ++i) fields >> skipped;
-    fields >> start;
-    const double born = boot + static_cast<double>(start) / static_cast<double>(sysconf(_SC_CLK_TCK));
-    // The kernel counts in hundredths.
-    if (born < static_cast<double>(realtime_ns) / 1e9 - 0.02) continue;
-    const size_t open = text.find('(');
-    found.push_back(fmt::format("child process {} {} was born since", child,
-                                open == std::string::npos ? "" : text.substr(open, close - open + 1)));
-  }
-  return found;
-}
-
-std::vector<AddrRange> kernel_mappings(pid_t pid) {
-  std::vector<AddrRange> all;
-  std::ifstream maps(fmt::format("/proc/{}/maps", pid));
-  for (std::string line; std::getline(maps, line);) {
-    char* end = nullptr;
-    const uint64_t start = std::strtoull(line.c_str(), &end, 16);
-    if (*end == '-') all.push_back({Addr{start}, Addr{std::strtoull(end + 1, nullptr, 16)}});
-  }
-  return all;
-}
 
 class Back {
  public:

@@ -74,7 +74,7 @@ Result<void> prepare_directory(const std::string& path) {
   return {};
 }
 
-// Its digits alone: the library in the program adds the rest (job/capture/identity.h).
+// Its digits alone: the library in the program adds the rest (job/identity/identity.h).
 std::string new_job_id() {
   uint8_t id[16];
   if (getrandom(id, sizeof(id), 0) != sizeof(id)) return {};

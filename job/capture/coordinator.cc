@@ -15,11 +15,12 @@
 #include "base/control_protocol.h"
 #include "base/named_points.h"
 #include "image/format/image_probe.h"
-#include "job/capture/creation.h"
 #include "job/directory/job_directory.h"
+#include "job/session/creation.h"
+#include "libckpt_rt/core/interval.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
-#include "libckpt_rt/entry/interval.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -152,7 +153,7 @@ Result<void> Coordinator::ask(Member& m) {
   if (look.state == 'T')
     return name(m, ExitCode::kUnavailable,
                 "is stopped and cannot answer; continue it (kill -CONT), or take one process with --only");
-  int signal = library.settings.signal;
+  int signal = user_settings().signal;
   m.preloaded = look_for_library(pid, signal);
   switch (m.preloaded) {
     case Preloaded::kGone:
@@ -162,7 +163,7 @@ Result<void> Coordinator::ask(Member& m) {
     case Preloaded::kAsleep: {
       // It may have executed another program between two of the questions.
       if (++m.looks < 3) return {};
-      if (is_listed(wish_.leave_out, look) || is_listed(library.settings.leave_out, look)) {
+      if (is_listed(wish_.leave_out, look) || is_listed(user_settings().leave_out, look)) {
         m.state = Member::State::kLeftOut;
         return {};
       }
@@ -476,9 +477,9 @@ Result<void> Coordinator::prepared() {
 
 Result<void> Coordinator::standing() {
   points::at("leader.stopped");
-  CKPT_TRY(await(Step::kStanding, now_ns() + 2 * library.settings.stop_timeout_ns));
+  CKPT_TRY(await(Step::kStanding, now_ns() + 2 * user_settings().stop_timeout_ns));
   points::at("leader.standing");
-  if (over_hosts) CKPT_TRY(with_all_hosts("standing", library.settings.stop_timeout_ns));
+  if (over_hosts) CKPT_TRY(with_all_hosts("standing", user_settings().stop_timeout_ns));
   realtime_ns_ = now_ns(CLOCK_REALTIME);
   monotonic_ns_ = now_ns();
   boottime_ns_ = now_ns(CLOCK_BOOTTIME);
@@ -501,7 +502,7 @@ Result<void> Coordinator::standing() {
 Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Standing& facts) {
   own_facts_ = facts;
   own_files_ = files;
-  CKPT_TRY(await(Step::kSampled, now_ns() + 2 * library.settings.stop_timeout_ns));
+  CKPT_TRY(await(Step::kSampled, now_ns() + 2 * user_settings().stop_timeout_ns));
   if (!member_files_.push_back({library.pid, facts.tid, files}))
     return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   for (const Member& m : members_) {
@@ -510,7 +511,7 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
       return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   }
   points::at("leader.sampled");
-  if (over_hosts) CKPT_TRY(with_all_hosts("sampled", library.settings.stop_timeout_ns));
+  if (over_hosts) CKPT_TRY(with_all_hosts("sampled", user_settings().stop_timeout_ns));
   CKPT_TRY(find_shared(member_files_.span(), arena_, shared_));
   CKPT_TRY(tell_all(Step::kGo));
   points::at("leader.go");
@@ -617,7 +618,7 @@ void Coordinator::prune() {
     key = static_cast<ImageKey*>(arena_.allocate(sizeof(ImageKey)));
     if (key == nullptr || !read_key_file(library.key_file, *key).ok()) return;
   }
-  auto pruned = prune_jobs(directory_, library.job.id, library.settings.keep, key);
+  auto pruned = prune_jobs(directory_, library.job.id, user_settings().keep, key);
   if (!pruned.ok()) log_line(directory_, pruned.error().message());
   if (key != nullptr) wipe(key, sizeof(*key));
 }
@@ -634,7 +635,7 @@ Coordinator::~Coordinator() {
   if (!began_) return;
   if (!done_) (void)tell_all(Step::kAbort);
   // Their files go with them: whoever has closed his socket writes no more.
-  const int64_t deadline = now_ns() + library.settings.stop_timeout_ns;
+  const int64_t deadline = now_ns() + user_settings().stop_timeout_ns;
   for (Member& m : members_) {
     if (m.socket < 0) continue;
     Message message;

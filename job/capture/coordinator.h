@@ -10,9 +10,9 @@
 #include "job/capture/descriptions.h"
 #include "job/capture/manifest_writer.h"
 #include "job/capture/members.h"
-#include "job/capture/session.h"
 #include "job/capture/take.h"
 #include "job/format/job_name.h"
+#include "job/session/session.h"
 
 namespace ckpt::job {
 

@@ -8,6 +8,7 @@
 #include "job/capture/coordinator.h"
 #include "job/directory/job_directory.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -86,10 +87,10 @@ void Coordinator::tell_bookmarks(std::span<const Bookmark> connections) {
 }
 
 Result<void> Coordinator::drained(std::span<const Bookmark> connections) {
-  CKPT_TRY(await(Step::kDrained, now_ns() + 2 * library.settings.stop_timeout_ns));
+  CKPT_TRY(await(Step::kDrained, now_ns() + 2 * user_settings().stop_timeout_ns));
   tell_bookmarks(connections);
   for (const Member& m : members_) tell_bookmarks(m.bookmarks);
-  CKPT_TRY(with_all_hosts("drained", library.settings.stop_timeout_ns));
+  CKPT_TRY(with_all_hosts("drained", user_settings().stop_timeout_ns));
   return tell_all(Step::kPeek);
 }
 

@@ -8,8 +8,8 @@
 #include "base/control_protocol.h"
 #include "base/result.h"
 #include "job/capture/descriptions.h"
-#include "job/capture/identity.h"
 #include "job/capture/members.h"
+#include "job/identity/identity.h"
 
 namespace ckpt::job {
 

@@ -5,13 +5,14 @@
 #include "base/clock.h"
 #include "base/named_points.h"
 #include "job/capture/channel.h"
-#include "job/capture/creation.h"
-#include "job/capture/session.h"
 #include "job/capture/take.h"
 #include "job/directory/job_directory.h"
 #include "job/format/job_name.h"
+#include "job/session/creation.h"
+#include "job/session/session.h"
+#include "libckpt_rt/core/interval.h"
 #include "libckpt_rt/core/library.h"
-#include "libckpt_rt/entry/interval.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -113,7 +114,7 @@ class MemberSession final : public Session {
 
  private:
   // Twice as long as a member may take to stop: whoever does not say anything by then is not there.
-  static int64_t deadline() { return now_ns() + 2 * library.settings.stop_timeout_ns; }
+  static int64_t deadline() { return now_ns() + 2 * user_settings().stop_timeout_ns; }
 
   void hold() {
     creation::hold();

@@ -6,8 +6,8 @@
 
 #include "base/arena.h"
 #include "base/result.h"
-#include "job/capture/identity.h"
 #include "job/capture/process_look.h"
+#include "job/identity/identity.h"
 
 namespace ckpt::job {
 

@@ -12,7 +12,7 @@
 #include "base/control_protocol.h"
 #include "base/raii_fd.h"
 #include "image/format/directory_scan.h"
-#include "job/capture/identity.h"
+#include "job/identity/identity.h"
 #include "libckpt_rt/core/proc_text.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"

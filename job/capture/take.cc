@@ -9,7 +9,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/statistics.h"
-#include "libckpt_rt/entry/agent.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -17,12 +17,12 @@ namespace ckpt::job {
 namespace {
 
 // One checkpoint of a directory's jobs at a time. Meanwhile whoever has the lock may want us in its own.
-Result<void> lock(int directory) {
+Result<void> lock(int directory, void (*serve_joins)()) {
   constexpr int64_t kPatienceNs = 60'000'000'000;
   constexpr timespec kStep{0, 1'000'000};
   const int64_t deadline = now_ns() + kPatienceNs;
   while (!try_lock(directory)) {
-    agent::serve_joins();
+    serve_joins();
     if (now_ns() > deadline) {
       return make_error(ExitCode::kTimeout, 0,
                         "another checkpoint of this job or directory is still being taken; ask again");
@@ -60,7 +60,7 @@ Result<void> refuse_hidden_root() {
 
 }  // namespace
 
-Result<CheckpointCost> take(const Wish& wish, Report& report) {
+Result<CheckpointCost> take(const Wish& wish, Report& report, void (*serve_joins)()) {
   constexpr uint32_t kAttempts = 6;
   const bool hosts = wish.over_hosts();
   if (hosts && library.job.root == 0)
@@ -77,7 +77,7 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
     CKPT_TRY(refuse_hidden_root());
     return directory.error();
   }
-  CKPT_TRY(lock(directory->get()));
+  CKPT_TRY(lock(directory->get(), serve_joins));
   if (const uint32_t removed = remove_dead_jobs(directory->get()); removed != 0)
     log_format(directory->get(), "removed {} unfinished checkpoints of jobs", removed);
   for (uint32_t attempt = 1;; ++attempt) {
@@ -94,7 +94,7 @@ Result<CheckpointCost> take(const Wish& wish, Report& report) {
       if (!had_company || attempt == kAttempts) return result;
       continue;
     }
-    if (library.settings.to[0] != '\0') {
+    if (user_settings().to[0] != '\0') {
       const auto living =
           std::count_if(members.begin(), members.end(), [](const Listed& m) { return !m.look.ended(); });
       if (living <= 1 && !hosts) return take_checkpoint();

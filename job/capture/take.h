@@ -27,8 +27,9 @@ struct Report {
   int64_t pause_ns = 0;  // from the first thread stopped anywhere to the last that went on
   char path[1400] = {};  // of the checkpoint's directory
 };
-// On failure everything runs on and the newest checkpoint is as it was.
-Result<CheckpointCost> take(const Wish& wish, Report& report);
+// On failure everything runs on and the newest checkpoint is as it was. serve_joins: answers other members that
+// want us in their checkpoint; called while we wait for them to be done with theirs.
+Result<CheckpointCost> take(const Wish& wish, Report& report, void (*serve_joins)());
 
 // An agent that was asked to join: base/control_protocol.h, kJoin. `socket` leads to the coordinator.
 void serve_join(int socket);

@@ -14,6 +14,7 @@
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_page.h"
+#include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/stop/stop_state.h"

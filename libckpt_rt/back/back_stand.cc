@@ -8,6 +8,8 @@
 #include "libckpt_rt/checkpoint/meta.h"
 #include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -33,9 +35,9 @@ bool may_choose_ids() {
 }  // namespace
 
 Result<void> BackRun::stand() {
-  int own_tids[] = {sys::gettid(), watch_ != nullptr ? library.fault_handler.tid() : 0, 0};
-  StopWorld::Call call{own_tids, {}, library.signal, library.settings.stop_timeout_ns};
-  const int64_t deadline = now_ns() + library.settings.stop_timeout_ns;
+  int own_tids[] = {sys::gettid(), watch_ != nullptr ? own_threads.fault_handler.tid() : 0, 0};
+  StopWorld::Call call{own_tids, {}, library.signal, user_settings().stop_timeout_ns};
+  const int64_t deadline = now_ns() + user_settings().stop_timeout_ns;
   for (;;) {
     int stuck = 0;
     auto stopped = stop_state.world.stop(call, arena_, &stuck);

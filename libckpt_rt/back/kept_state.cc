@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
-#include "job/capture/creation.h"
-#include "job/capture/session.h"
+#include "job/session/creation.h"
+#include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_files.h"
+#include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
@@ -17,39 +18,35 @@
 
 namespace ckpt {
 
-namespace {
-RawThread* const kThreads[] = {&library.agent, &library.fault_handler, &library.writer, &library.engine};
-}
-
 void KeptState::keep() {
-  for (size_t i = 0; i < std::size(kThreads); ++i)
-    std::memcpy(static_cast<void*>(&threads_[i]), kThreads[i], sizeof(RawThread));
+  for (size_t i = 0; i < std::size(kOwnThreads); ++i)
+    std::memcpy(static_cast<void*>(&threads_[i]), kOwnThreads[i], sizeof(RawThread));
   own_page_ = own_page::place();
   statistics_ = statistics::read();
-  std::memcpy(static_cast<void*>(&compression_), &library.compression, sizeof(compression_));
-  settings_ = library.settings;
+  std::memcpy(static_cast<void*>(&compression_), &image_history.compression, sizeof(compression_));
+  in_force_ = in_force::all();
   agent::keep(agent_);
   guard_ = guard::own_range();
   generation_ = library.generation;
   memory_registered_ = hooks::memory_registered.load(std::memory_order_relaxed);
   monotonic_shift_ns_ = library.monotonic_shift_ns;
-  last_streamed_ = library.last_streamed;
   job_sign_ = library.job_sign;
+  last_streamed_ = image_history.last_streamed;
   has_forked_ = hooks::has_forked.load(std::memory_order_relaxed);
 }
 
 void KeptState::put_in(Watch* watch) {
-  for (size_t i = 0; i < std::size(kThreads); ++i)
-    std::memcpy(static_cast<void*>(kThreads[i]), &threads_[i], sizeof(RawThread));
+  for (size_t i = 0; i < std::size(kOwnThreads); ++i)
+    std::memcpy(static_cast<void*>(kOwnThreads[i]), &threads_[i], sizeof(RawThread));
   own_page::set_place(own_page_);
   statistics::reset_after_restart();
   statistics::put_back(statistics_);
-  std::memcpy(static_cast<void*>(&library.compression), &compression_, sizeof(compression_));
-  library.settings = settings_;
+  std::memcpy(static_cast<void*>(&image_history.compression), &compression_, sizeof(compression_));
+  in_force::put_back(in_force_);
   library.generation = std::max(library.generation, generation_) + 1;
   library.monotonic_shift_ns = monotonic_shift_ns_;
   hooks::monotonic_shift_ns.store(monotonic_shift_ns_, std::memory_order_relaxed);
-  library.last_streamed = std::max(library.last_streamed, last_streamed_);
+  image_history.last_streamed = std::max(image_history.last_streamed, last_streamed_);
   if (has_forked_) hooks::has_forked.store(true, std::memory_order_relaxed);
   agent::return_kept(agent_, library.generation);
 

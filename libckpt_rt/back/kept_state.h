@@ -2,13 +2,15 @@
 // when the memory of a checkpoint is put back under us.
 //
 // Owner:     BackRun, in its arena. Callers: the agent, the program's threads parked, while it serves the
-// faults of
-//            the watch, if there is one: nobody else uses the library's data then.
+//            faults of the watch, if there is one: nobody else uses the library's data then.
 // Rule:      whatever restart_entry.cc resets is here, or is reset here as there.
 #pragma once
 
+#include "libckpt_rt/checkpoint/image_history.h"
+#include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_page.h"
+#include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/protect/watch.h"
@@ -27,7 +29,7 @@ class KeptState {
   own_page::Place own_page_;
   Statistics statistics_;
   CompressionKnowledge compression_;
-  Settings settings_;
+  in_force::Kept in_force_;
   agent::Kept agent_;
   AddrRange guard_, job_sign_;
   uint32_t generation_, memory_registered_;

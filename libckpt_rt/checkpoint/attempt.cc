@@ -11,7 +11,7 @@
 #include "copier/segment_size.h"
 #include "image/format/kept_names.h"
 #include "image/write/kept_files.h"
-#include "job/capture/session.h"
+#include "job/session/session.h"
 #include "libckpt_rt/capture/memory_advice.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
@@ -20,7 +20,9 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_page.h"
+#include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -28,38 +30,37 @@ namespace ckpt {
 
 namespace {
 
-// settings.segment_bytes is the size of this checkpoint from here on.
+// A watch that was kept knows what is protected by segments of its size.
 uint64_t choose_segment(const Watch& watch, uint64_t resident) {
-  Settings& settings = library.settings;
+  const Settings& settings = user_settings();
+  if (!settings.segment_auto) return settings.segment_bytes;
   const uint64_t kept = watch.table.segment_bytes();
-  if (settings.segment_auto)
-    settings.segment_bytes =
-        kept != 0 ? kept : bounded_segment(settings.segment_bytes, resident, settings.pool_bytes);
-  return settings.segment_bytes;
+  return kept != 0 ? kept : bounded_segment(in_force::next_segment(), resident, settings.pool_bytes);
 }
 
 // Settings for copies in order, with a back end that makes none.
-void say_what_is_not_used(const Attempt& attempt, const BackEnd& back_end) {
-  const bool engine = library.settings.dma, order = library.settings.order != Order::kAddress;
+void say_what_is_not_used(Attempt& attempt, const BackEnd& back_end) {
+  attempt.in_force.in_order = back_end.copies_in_order();
+  const bool engine = user_settings().dma, order = user_settings().order != Order::kAddress;
   if (back_end.copies_in_order() || (!engine && !order)) return;
   log_format(attempt.space.log(), "{}{}{}{} {} not used: mode {} copies nothing in order",
              engine ? "CKPT_ENGINE=dma" : "", engine && order ? " and " : "", order ? "CKPT_ORDER=" : "",
-             order ? order_name(library.settings.order) : "", engine && order ? "are" : "is",
+             order ? order_name(user_settings().order) : "", engine && order ? "are" : "is",
              mode_name(attempt.cost.mode));
 }
 
 void choose_increments(Attempt& attempt, const BackEnd& back_end) {
-  if (library.settings.increments == 0) return;
-  const char* why = library.settings.to[0] != '\0'
+  if (user_settings().increments == 0) return;
+  const char* why = user_settings().to[0] != '\0'
                         ? "whoever gets images by CKPT_TO need not have the one before"
                         : back_end.why_no_increments();
-  attempt.increments = why == nullptr;
+  attempt.in_force.increments = why == nullptr;
   if (why != nullptr) log_format(attempt.space.log(), "no increments: {}; images are full", why);
 }
 
 // A filter may kill whoever makes a call that the program does not make.
 bool keeps_files() {
-  const Settings& s = library.settings;
+  const Settings& s = user_settings();
   return s.to[0] == '\0' && s.files != KeptFiles::kNone && !is_filtered();
 }
 
@@ -70,7 +71,7 @@ int place_of_kept_files(const Attempt& attempt) {
 
 void keep_files_of(Attempt& attempt) {
   keep_files(attempt.space.arena(), place_of_kept_files(attempt),
-             job::place() != nullptr ? kJobKeptFiles : attempt.cost.image, library.settings.files,
+             job::place() != nullptr ? kJobKeptFiles : attempt.cost.image, user_settings().files,
              attempt.space.log());
 }
 
@@ -99,10 +100,10 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   Workspace& space = attempt.space;
   ProcessCapture& capture = attempt.capture;
   const MemorySize memory = memory_size();
-  attempt.segment_bytes = choose_segment(attempt.watch, memory.resident);
+  attempt.in_force.segment_bytes = choose_segment(attempt.watch, memory.resident);
   // A description of a page run or segment takes up to 64 bytes; half of all pages could be runs.
-  const BackEnd::Room room{
-      memory, list_bytes(memory) + memory.resident / 32 + table_bytes(memory, attempt.segment_bytes)};
+  const BackEnd::Room room{memory, list_bytes(memory) + memory.resident / 32 +
+                                       table_bytes(memory, attempt.in_force.segment_bytes)};
   CKPT_TRY(space.reserve(room.list_bytes));
   // Until the stop the program goes on, and what is swapped out is in no figure.
   CKPT_TRY(attempt.image.reserve(std::min(memory.mapped + (64ull << 20), memory.resident + (4ull << 30))));
@@ -113,13 +114,15 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(attempt.image.choose_name(space, attempt.watch.parent, attempt.cost));
   CKPT_TRY(back_end.open_image());
   points::at("prepare.image");
-  if (keeps_files()) {
+  attempt.in_force.files = keeps_files();
+  if (attempt.in_force.files) {
     if (job::session() == nullptr) remove_orphaned_kept_files(space.log());
     keep_files_of(attempt);
     capture.descriptors.set_kept_files(place_of_kept_files(attempt));
   }
   CKPT_TRY(capture.still_memory.open());
   if (job::session() != nullptr) capture.descriptors.expect_partners();
+  if (job::over_hosts()) capture.descriptors.expect_hosts(&job::drained);
   CKPT_TRY(capture.descriptors.prepare(space.arena(), library.pid));
   CKPT_TRY(back_end.open(room));
   points::at("prepare.open");

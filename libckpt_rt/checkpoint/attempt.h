@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
+#include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/checkpoint/stages/eager_copies.h"
 #include "libckpt_rt/checkpoint/stages/pending_image.h"
 #include "libckpt_rt/checkpoint/stages/process_capture.h"
@@ -50,8 +51,7 @@ struct Attempt {
   CheckpointCost& cost;
   Watch& watch;
   Outcome outcome;
-  bool increments = false;  // are wanted, and can be had: the watch is kept if all goes well
-  uint64_t segment_bytes = 0;
+  InForce in_force;
 
   Workspace space;  // first: the others have memory of its arena
   PendingImage image;

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/named_points.h"
 #include "image/write/image_directory.h"
-#include "job/capture/session.h"
+#include "job/session/session.h"
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
 #include "libckpt_rt/checkpoint/stages/mapping_limit.h"
 #include "libckpt_rt/core/library.h"
@@ -11,6 +11,7 @@
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/statistics.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -22,8 +23,8 @@ void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
   if (!directory.ok()) return;
   // With none to be removed there is no need to look at all there are, which may be thousands.
   // What no restart can use takes nobody's place.
-  if (library.settings.keep != 0 && job::session() == nullptr && cost.restartable) {
-    auto pruned = prune_images(directory->get(), library.run_id, library.settings.keep, key);
+  if (user_settings().keep != 0 && job::session() == nullptr && cost.restartable) {
+    auto pruned = prune_images(directory->get(), library.run_id, user_settings().keep, key);
     if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
   }
   log_format(directory->get(), "image {} mode {}{} pause {} us, durable after {} ms, {} bytes", cost.image,
@@ -59,7 +60,7 @@ Result<CheckpointCost> take_checkpoint() {
     auto directory = job::open_log_directory();
     if (directory.ok())
       log_format(directory->get(), "CKPT_FAULTS={} is not used: {}",
-                 fault_back_end_name(library.settings.faults), way.why);
+                 fault_back_end_name(user_settings().faults), way.why);
   }
   if (job::place() != nullptr && job::place()->by_fork) way = kUnspoilable;
   for (uint32_t attempts = 1;; ++attempts) {
@@ -79,8 +80,9 @@ Result<CheckpointCost> take_checkpoint() {
       result = run_attempt(way, attempt);
       points::at("checkpoint.run");
       outcome = attempt.outcome;
-      if (result.ok()) result = job::written(cost);
+      if (result.ok()) result = job::written({cost.resumed_ns, cost.bytes_memory, cost.bytes_written});
       outcome.keeps_watch = outcome.keeps_watch && result.ok();
+      if (result.ok()) in_force::remember(attempt.in_force);
       if (result.ok()) prune_and_log(cost, attempt.image.key());
       points::at("checkpoint.pruned");
     }

@@ -7,9 +7,10 @@
 //
 // Modes differ in what lies between stop and go:
 //   realtime        protect, go, copy (Li, Naughton, Plank 1989, "small memory")
-//   realtime-large  the same with a pool that all of memory fits in, written when all is copied ("large
-//   memory") sequential      write all, go concurrent      copy all to memory, go, write (the paper's
-//   "concurrent") fork            fork, go; the child writes
+//   realtime-large  the same with a pool that all of memory fits in ("large memory")
+//   sequential      write all, go
+//   concurrent      copy all to memory, go, write (the paper's "concurrent")
+//   fork            fork, go; the child writes
 #pragma once
 
 #include "base/result.h"

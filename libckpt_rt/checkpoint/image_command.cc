@@ -12,6 +12,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/raw_thread.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -182,7 +183,7 @@ Result<void> ImageCommand::start(const char* command, const char* name, const Im
   if (long r = sys::call(__NR_pipe2, ready, O_CLOEXEC); sys::failed(r)) return failed(r);
   ScopedFd started = moved_up(ready[0]), starting = moved_up(ready[1]);
   long output = -EBADF;
-  if (library.settings.log) {
+  if (user_settings().log) {
     const int log = open_log(dir_fd, 0);
     if (log >= 0) output = log;
   }

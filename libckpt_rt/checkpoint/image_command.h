@@ -1,23 +1,21 @@
 // CKPT_TO: each image goes to the standard input of a shell command, which makes it durable by ending with 0.
 //
 // Owner:     libckpt_rt. Callers: start() by the agent (mode fork: the forked child); then the sink, on the
-// writer thread. Invisible: the program sees no child. The command is our grandchild, since exec(2) gives a
-// child the exit signal
-//            SIGCHLD whatever it was made with; the child between, made without exit signal, shares our
-//            memory, stays until the command ends, and dies with us.
+//            writer thread.
+// Invisible: the program sees no child. The command is our grandchild, since exec(2) gives a child the exit
+//            signal SIGCHLD whatever it was made with; the child between, made without exit signal, shares
+//            our memory, stays until the command ends, and dies with us.
 //
 //   agent --clone, no exit signal--> nanny (session of its own) --vfork, exec--> sh -c COMMAND
 //     | writes the image to the pipe                | waits for the command      | reads the pipe
 //     | closes it, waits for the nanny <------------+ leaves its status, exits
 //
 // What the command gets: the environment of the program's start without LD_PRELOAD of ours and settings of
-// ours,
-//            CKPT_IMAGE_NAME, CKPT_SEQUENCE, CKPT_RUN_ID, CKPT_PROGRAM, CKPT_PID; no signal blocked or
+//            ours, CKPT_IMAGE_NAME, CKPT_SEQUENCE, CKPT_RUN_ID, CKPT_PROGRAM, CKPT_PID; no signal blocked or
 //            ignored; umask 077; the program's working directory; the log of the image directory (or
 //            /dev/null) as output.
-// Given up:  an image that is not finished ends the command by SIGTERM before its input ends, so that it does
-// not take
-//            half an image for a whole one. If the program dies its input ends early: the trailer is missing.
+// Given up:  an image that is not finished ends the command by SIGTERM before its input ends, so that it
+//            does not take half an image for a whole one. If the program dies its input ends early: the trailer is missing.
 #pragma once
 
 #include "base/arena.h"

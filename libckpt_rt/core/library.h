@@ -1,6 +1,8 @@
 // What the library knows of itself and its program: one object, constant-initialised, in the library's own
 // data, so that an image holds it and a restarted process continues from it. What a higher floor owns lies
-// there: the stop (stop/stop_state.h), what was captured (capture/process_state.h).
+// there: what the user set (user_settings.h), threads of ours (own_threads.h), the interval's timer (interval.cc),
+// the stop (stop/stop_state.h), what was captured (capture/process_state.h), what images taught
+// (checkpoint/image_history.h).
 //
 // Owner:     libckpt_rt.
 // Callers:   the preload constructor, the signal handler, the agent, the wrappers.
@@ -11,10 +13,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "base/settings.h"
-#include "image/write/compress/compression_gauge.h"
-#include "job/capture/identity.h"
-#include "libckpt_rt/core/raw_thread.h"
+#include "job/identity/identity.h"
 
 namespace ckpt {
 
@@ -22,26 +21,19 @@ struct Library {
   bool active = false;  // preloaded, set up, not disabled
   int pid = 0;          // of the process that set it up; differs in a child that libc did not fork
   int signal = 0;
-  Settings settings;
-  CompressionKnowledge compression;  // how fast the disk and the compressor were
-  char directory[1200] = {};         // absolute path of the image directory
-  char set_directory[1200] = {};     // the one that was set, if another is used (own_directory.h)
-  char key_file[2100] = {};          // absolute path of CKPT_KEY_FILE; the key itself is never here
-  char name[16] = {};                // of the program, for image names
+  char directory[1200] = {};  // absolute path of the image directory
+  char key_file[2100] = {};   // absolute path of CKPT_KEY_FILE; the key itself is never here
+  char name[16] = {};         // of the program, for image names
   uint8_t run_id[16] = {};
   job::Identity job;                // to which this process belongs
   bool job_inherited = false;       // it was there before this program
-  AddrRange job_sign{};             // job/capture/identity.h
+  AddrRange job_sign{};             // job/identity/identity.h
   AddrRange signal_sign{};          // entry/moved_signal.h
   uint32_t generation = 0;          // restarts this process has behind it
   int64_t monotonic_shift_ns = 0;   // CLOCK_MONOTONIC now minus what the program's deadlines assume
-  uint64_t last_streamed = 0;       // sequence of the newest image that went to CKPT_TO's command
   uint64_t restart_entry = 0;       // address of the function that a restart calls
-  int interval_timer = -1;          // kernel id of the timer of CKPT_EVERY
   std::atomic<bool> strict{false};  // a thread has forbidden itself system calls that a stop needs
   uint32_t foreign_filters = 0;     // seccomp filters that were there before the program's first instruction
-
-  RawThread agent, fault_handler, writer, engine;
 };
 
 extern Library library;

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -23,7 +24,7 @@ int open_log(int dir_fd, int flags) {
 }
 
 void log_line(int dir_fd, std::string_view text) {
-  if (!library.settings.log || dir_fd < 0) return;
+  if (!user_settings().log || dir_fd < 0) return;
   const ScopedFd fd(open_log(dir_fd, 0));
   if (!fd.valid()) return;
   char head[64];

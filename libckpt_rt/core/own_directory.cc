@@ -9,6 +9,7 @@
 
 #include "image/write/image_directory.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -54,10 +55,12 @@ Result<ScopedFd> open_of_user(char* end) {
   return directory;
 }
 
+// The one that was set, if library.directory is another; else empty.
+constinit char set_directory[sizeof(Library::directory)] = {};
+
 Result<ScopedFd> open_by_name() {
-  if (library.set_directory[0] == '\0')
-    std::memcpy(library.set_directory, library.directory, sizeof(library.directory));
-  std::memcpy(library.directory, library.set_directory, sizeof(library.directory));
+  if (set_directory[0] == '\0') std::memcpy(set_directory, library.directory, sizeof(library.directory));
+  std::memcpy(library.directory, set_directory, sizeof(library.directory));
   auto set = open_image_directory(library.directory);
   if (set.ok() || set.error().code != ExitCode::kPermission) return set;
   char* end = library.directory + std::strlen(library.directory);
@@ -79,9 +82,9 @@ Result<ScopedFd> open_own_directory() {
 
 namespace own_directory {
 
-const char* set_name() {
-  return library.set_directory[0] == '\0' ? library.directory : library.set_directory;
-}
+const char* set_name() { return set_directory[0] == '\0' ? library.directory : set_directory; }
+
+void forget_set() { set_directory[0] = '\0'; }
 
 bool may_open() { return open_by_name().ok(); }
 
@@ -93,7 +96,7 @@ void hand_over(ScopedFd directory) {
 }
 
 void prepare_for_user(uint32_t user) {
-  if (!library.active || library.pid != sys::getpid() || library.settings.directory[0] == '\0') return;
+  if (!library.active || library.pid != sys::getpid() || user_settings().directory[0] == '\0') return;
   const uint32_t now = effective_user();
   if (now != 0 || user == now || user == UINT32_MAX) return;
   char name[kName];

@@ -9,7 +9,8 @@
 //
 // Owner:     libckpt_rt.
 // Callers:   open_own_directory(), may_open(), hand_over(): the agent. prepare_for_user(): a thread of the
-// program. Never:     allocates.
+//            program.
+// Never:     allocates.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,8 @@ namespace own_directory {
 bool may_open();
 // The one that is set.
 const char* set_name();
+// library.directory is what is set, from now on.
+void forget_set();
 // For the checkpoint that follows; not valid: none.
 void hand_over(ScopedFd directory);
 // Restart, forked child, going back: the number in memory is of a table that is not there.

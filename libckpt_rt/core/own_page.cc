@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 
 #include "base/fork_path.h"
-#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::own_page {
@@ -20,7 +20,6 @@ CKPT_FORK_DATA constinit bool wiped = false;
 CKPT_FORK_DATA constinit OwnPage* page = &first;
 
 bool reserve(bool with_engine) {
-  RawThread* const threads[] = {&library.agent, &library.fault_handler, &library.writer, &library.engine};
   const size_t count = with_engine ? 4 : 3;
   const size_t bytes = kPageSize + count * RawThread::kBlockBytes;
   const long at = sys::call(__NR_mmap, 0L, bytes, PROT_READ | PROT_WRITE,
@@ -28,7 +27,7 @@ bool reserve(bool with_engine) {
   if (sys::failed(at)) return false;
   all = {Addr{static_cast<uint64_t>(at)}, Addr{static_cast<uint64_t>(at)} + bytes};
   wiped = !sys::failed(sys::call(__NR_madvise, at, bytes, long{MADV_WIPEONFORK}));
-  for (size_t i = 0; i < count; ++i) threads[i]->use(all.start + kPageSize + i * RawThread::kBlockBytes);
+  for (size_t i = 0; i < count; ++i) kOwnThreads[i]->use(all.start + kPageSize + i * RawThread::kBlockBytes);
   auto* fresh = all.start.as<OwnPage>();
   fresh->pid.store(sys::getpid(), std::memory_order_relaxed);
   page = fresh;

@@ -12,12 +12,13 @@
 #include "base/fork_path.h"
 #include "job/capture/take.h"
 #include "libckpt_rt/checkpoint/progress.h"
+#include "libckpt_rt/core/interval.h"
 #include "libckpt_rt/core/late_signals.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/control.h"
-#include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/protect/watch.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -170,7 +171,7 @@ void main_loop(void*) {
     } else if (r.own != nullptr) {
       answering = r.own;
       job::Report report;
-      auto result = job::take({}, report);
+      auto result = job::take({}, report, &serve_joins);
       answering = nullptr;
       r.own->ok = result.ok();
       if (result.ok())
@@ -186,7 +187,7 @@ void main_loop(void*) {
       job::Report report;
       const bool due = r.without_cookie || interval::is_due();
       if (!asked && r.checkpoint && due)
-        (void)job::take({}, report);  // the log and `ckpt stat` tell of a failure
+        (void)job::take({}, report, &serve_joins);  // the log and `ckpt stat` tell of a failure
     }
   }
 }
@@ -194,8 +195,8 @@ void main_loop(void*) {
 // False: it could not be started, and the request that came last is refused.
 bool start_locked() {
   // The last agent has left its loop; its stack is free when the kernel says so.
-  library.agent.join();
-  if (long error = library.agent.spawn(&main_loop, nullptr, DescriptorTable::kOwnTable); error != 0) {
+  own_threads.agent.join();
+  if (long error = own_threads.agent.spawn(&main_loop, nullptr, DescriptorTable::kOwnTable); error != 0) {
     --count;
     statistics::count_failure(
         make_error(ExitCode::kUnavailable, static_cast<int>(error),
@@ -259,7 +260,7 @@ void begin_absence() {
     if (running) give_orders();
   }
   // Signals are open again: it may be in the middle of a checkpoint, and stop this thread.
-  for (RawThread* t : {&library.agent, &library.fault_handler, &library.writer, &library.engine}) {
+  for (RawThread* t : kOwnThreads) {
     t->join();
     t->await_gone();
   }

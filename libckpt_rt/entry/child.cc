@@ -4,17 +4,19 @@
 #include <linux/kcmp.h>
 
 #include "base/fork_path.h"
-#include "job/capture/creation.h"
-#include "job/capture/session.h"
+#include "job/session/creation.h"
+#include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/interval.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_files.h"
+#include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/entry/agent.h"
-#include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/entry/start.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
@@ -42,10 +44,7 @@ void forget_parent() {
   own_directory::forget();
   own_files::forget();
   stop_state.world.reset_in_child();
-  library.agent.forget();
-  library.fault_handler.forget();
-  library.writer.forget();
-  library.engine.forget();
+  own_threads.forget();
   agent::reset(0);
   critical_section::reset_in_child();
   release_guard::reset_in_child();
@@ -55,6 +54,7 @@ void forget_parent() {
   futex_words::reset_hold();
   Watch::forget_kept();
   statistics::reset_in_child();
+  in_force::reset_in_child();
   library.generation = 0;
   if (!library.active) return;
   new_run_id();

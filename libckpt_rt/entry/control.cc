@@ -11,14 +11,17 @@
 
 #include "base/control_protocol.h"
 #include "base/raii_fd.h"
+#include "base/settings_table.h"
 #include "job/capture/take.h"
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
+#include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/core/statistics.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -127,7 +130,7 @@ void answer_checkpoint(Answer& answer, int fd, const job::Wish& wish) {
   const HandedOver handed_over(answer, fd);
   job::Report job;
   checkpoint_progress::tell(fd);
-  auto result = job::take(wish, job);
+  auto result = job::take(wish, job, &agent::serve_joins);
   checkpoint_progress::tell(-1);
   if (!result.ok()) {
     answer.line("error {} {}", static_cast<int>(result.error().code), result.error().message());
@@ -163,36 +166,50 @@ void answer_checkpoint(Answer& answer, int fd, const job::Wish& wish) {
   answer.line("done");
 }
 
+// Each setting as it is set, and as it is in force where that differs.
+void answer_settings(Answer& answer, const Settings& set, const Settings& now) {
+  for (const Setting& setting : setting_table()) {
+    SettingText as_set, in_force;
+    setting.print(set, as_set);
+    setting.print(now, in_force);
+    answer.line("setting {} {}", setting.variable, static_cast<const char*>(as_set.text));
+    if (std::strcmp(as_set.text, in_force.text) != 0)
+      answer.line("in_force {} {}", setting.variable, static_cast<const char*>(in_force.text));
+  }
+}
+
 void answer_stat(Answer& answer) {
   Error why;
   const Way way = choose_way(&why);
-  const Settings& s = library.settings;
+  const Settings& set = user_settings();
+  const Settings now = in_force::now(way);
   const Statistics counted = statistics::read();
   answer.line("pid {}", library.pid);
   answer.line("version {}", CKPT_VERSION);
   answer.line("directory {}", static_cast<const char*>(library.directory));
   answer.line("mode {}", mode_name(way.mode));
-  answer.line("mode_reason {}", why.text[0] != '\0'  ? why.text
-                                : s.mode == way.mode ? "as set"
-                                                     : "the best this machine allows");
+  answer.line("mode_reason {}", why.text[0] != '\0'    ? why.text
+                                : set.mode == way.mode ? "as set"
+                                                       : "the best this machine allows");
   if (way.protects_memory()) answer.line("faults {}", fault_back_end_name(way.back_end));
   if (way.why != nullptr)
-    answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(s.faults), way.why);
+    answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(set.faults), way.why);
   if (library.job.root != 0) {
     answer.line("job_id {}", job::job_text(library.job.id).text);
     answer.line("job_root {}", library.job.root);
     answer.line("job_directory {}", static_cast<const char*>(library.job.directory));
   }
   answer.line("signal {}", library.signal);
-  answer.line("segment {}", s.segment_bytes);
-  answer.line("pool {}", s.pool_bytes);
-  answer.line("compress {}", compression_name(s.compress.kind));
-  if (s.compress.kind == Compression::kZstd) answer.line("compress_level {}", s.compress.level);
-  if (s.to[0] != '\0') answer.line("to {}", static_cast<const char*>(s.to));
+  answer.line("segment {}", now.segment_bytes);
+  answer.line("pool {}", now.pool_bytes);
+  answer.line("compress {}", compression_name(set.compress.kind));
+  if (set.compress.kind == Compression::kZstd) answer.line("compress_level {}", set.compress.level);
+  if (set.to[0] != '\0') answer.line("to {}", static_cast<const char*>(set.to));
   if (library.key_file[0] != '\0') answer.line("key_file {}", static_cast<const char*>(library.key_file));
-  answer.line("increments {}", s.increments);
-  answer.line("keep {}", s.keep);
-  answer.line("every_ns {}", s.every_ns);
+  answer.line("increments {}", set.increments);
+  answer.line("keep {}", set.keep);
+  answer.line("every_ns {}", set.every_ns);
+  answer_settings(answer, set, now);
   answer.line("checkpoints {}", counted.checkpoints);
   answer.line("failures {}", counted.failures);
   answer.line("last_image {}", static_cast<const char*>(counted.last_image));

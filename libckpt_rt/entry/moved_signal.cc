@@ -8,10 +8,12 @@
 #include "base/control_protocol.h"
 #include "image/write/image_directory.h"
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/interval.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/entry/agent.h"
-#include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/interpose/signals/mask.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -100,12 +102,11 @@ bool move_stopped(const StopWorld::Stopped& stopped) {
 bool move() {
   Arena scratch;
   if (!scratch.reserve(16 << 20)) return false;
-  const int own_tids[] = {sys::gettid(), library.fault_handler.tid(), library.writer.tid(),
-                          library.engine.tid()};
+  const int own_tids[] = {sys::gettid(), own_threads.fault_handler.tid(), own_threads.writer.tid(),
+                          own_threads.engine.tid()};
   const int old = library.signal;
   int stuck = 0;
-  auto stopped =
-      stop_state.world.stop({own_tids, {}, old, library.settings.stop_timeout_ns}, scratch, &stuck);
+  auto stopped = stop_state.world.stop({own_tids, {}, old, user_settings().stop_timeout_ns}, scratch, &stuck);
   if (!stopped.ok()) {
     say("the program uses signal {}, which stops its threads for a checkpoint, and gets none: {}", old,
         stopped.error().message());
@@ -130,7 +131,7 @@ void show() {
   if (!library.signal_sign.empty() && library.generation == 0)
     sys::call(__NR_munmap, library.signal_sign.start.value, library.signal_sign.size());
   library.signal_sign = {};
-  if (library.signal == library.settings.signal) return;
+  if (library.signal == user_settings().signal) return;
   constexpr std::string_view kPrefix = "/memfd:";
   char name[64];
   *fmt::format_to_n(name, sizeof(name) - 1, "{}{}", kMovedSignalName.substr(kPrefix.size()), library.signal)

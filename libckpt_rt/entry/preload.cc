@@ -18,14 +18,15 @@
 #include "base/named_points.h"
 #include "image/format/image_key.h"
 #include "image/write/image_directory.h"
-#include "job/capture/creation.h"
-#include "job/capture/identity.h"
-#include "job/capture/session.h"
+#include "job/identity/identity.h"
+#include "job/session/creation.h"
+#include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/image_command.h"
 #include "libckpt_rt/core/child.h"
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/interval.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/log.h"
@@ -33,8 +34,8 @@
 #include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/entry/agent.h"
-#include "libckpt_rt/entry/interval.h"
 #include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/entry/restart_entry.h"
 #include "libckpt_rt/entry/signal_handler.h"
@@ -110,9 +111,7 @@ void begin_strict() {
   know_child();
   uint64_t ours = 1ull << (library.signal - 1);
   sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &ours, 0L, 8L);
-  if (library.strict.exchange(true, std::memory_order_seq_cst) || library.interval_timer < 0) return;
-  constexpr itimerspec kNever{};
-  sys::call(__NR_timer_settime, library.interval_timer, 0, &kNever, 0L);
+  if (!library.strict.exchange(true, std::memory_order_seq_cst)) interval::suspend();
 }
 
 void end_strict() {
@@ -175,10 +174,10 @@ void new_run_id() {
 namespace {
 
 void name_directory() {
-  library.set_directory[0] = '\0';
+  own_directory::forget_set();
   char* out = library.directory;
   const size_t size = sizeof(library.directory);
-  const char* wanted = library.settings.directory;
+  const char* wanted = user_settings().directory;
   char cwd[1024] = {};
   if (wanted[0] != '/') {
     long n = sys::call(__NR_getcwd, cwd, sizeof(cwd));
@@ -198,7 +197,7 @@ void name_directory() {
 }
 
 void name_key_file() {
-  const char* wanted = library.settings.key_file;
+  const char* wanted = user_settings().key_file;
   if (wanted[0] == '\0') return;
   char cwd[1024] = {};
   if (wanted[0] != '/') {
@@ -236,19 +235,19 @@ __attribute__((constructor)) void start() {
     if (directory.ok()) log_line(directory->get(), settings.error().message());
     return;
   }
-  library.settings = *settings;
-  if (library.settings.disabled) return;
-  library.signal = library.settings.signal;
+  keep_user_settings(*settings);
+  if (user_settings().disabled) return;
+  library.signal = user_settings().signal;
   hooks::checkpoint_signal.store(library.signal, std::memory_order_relaxed);
   name_key_file();
-  if (library.settings.to[0] != '\0') keep_command_environment(environ);
+  if (user_settings().to[0] != '\0') keep_command_environment(environ);
   find_job();
   if (const char* point = find_variable("CKPT_TEST_POINT", nullptr))
     points::want(point, library.name, &library.pid);
   name_directory();
   found_job();
   new_run_id();
-  if (!own_page::reserve(library.settings.dma)) return;
+  if (!own_page::reserve(user_settings().dma)) return;
   library.foreign_filters = count_seccomp_filters();
   if (install_signal_handler(library.signal) != 0) return;
   // A parent may have left our signal blocked: unblock it, for this thread and those it will create.
@@ -265,9 +264,10 @@ __attribute__((constructor)) void start() {
 // Whatever directory it or its parent has changed to since.
 void name_directory_of_child() {
   char* const directory = library.directory;
-  if (library.set_directory[0] != '\0') memcpy(directory, library.set_directory, sizeof(library.directory));
-  library.set_directory[0] = '\0';
-  if (library.settings.directory[0] != '\0') return;
+  if (own_directory::set_name() != directory)
+    memcpy(directory, own_directory::set_name(), sizeof(library.directory));
+  own_directory::forget_set();
+  if (user_settings().directory[0] != '\0') return;
   if (library.job.root != 0 && library.job.root != library.pid) {
     memcpy(directory, library.job.directory, sizeof(library.job.directory));
     return;

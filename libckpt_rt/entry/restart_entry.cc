@@ -8,8 +8,8 @@
 #include <time.h>
 
 #include "base/named_points.h"
-#include "job/capture/creation.h"
-#include "job/capture/session.h"
+#include "job/session/creation.h"
+#include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
@@ -19,6 +19,8 @@
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/core/own_page.h"
+#include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/guard/guard.h"
@@ -48,7 +50,8 @@ namespace {
 //   threads  own state, capabilities given up, ready += 1
 //   leader   settings of the process, own state, on its own stack; restorer unmapped; waits for ready
 //   leader   in a job: notices of its children taken away    kThreadState, then waits for the others
-//   leader   go = 1, kGo; all threads return through their signal frames
+//   leader   pending signals, the program's own functions    without a job kThreadState, then kGo
+//   leader   go = 1: all threads return through their signal frames
 struct Restart {
   RestartArgs args;
   uint32_t threads;  // without the leader
@@ -231,8 +234,8 @@ void reset_library() {
   library.monotonic_shift_ns += restart.args.monotonic_shift_ns;
   hooks::monotonic_shift_ns.store(library.monotonic_shift_ns, std::memory_order_relaxed);
   // Our working memory is not part of an image: new blocks for the threads that will be needed.
-  for (RawThread* t : {&library.agent, &library.fault_handler, &library.writer, &library.engine}) t->forget();
-  if (!own_page::reserve(library.settings.dma)) fail(RestartStage::kSignals, -ENOMEM, 0);
+  own_threads.forget();
+  if (!own_page::reserve(user_settings().dma)) fail(RestartStage::kSignals, -ENOMEM, 0);
 }
 
 }  // namespace
@@ -259,6 +262,6 @@ extern "C" void ckpt_restart_entry(const ckpt::RestartArgs* args) {
   restart.created.store(1, std::memory_order_release);
   futex_wake(restart.created);
   if (leader != nullptr) ckpt_call_on_stack(stack_below(leader), &leader_main, leader);
-  Addr stack = library.writer.block().end;
+  Addr stack = own_threads.writer.block().end;
   ckpt_call_on_stack(Addr{stack.value & ~15ull}.as<void>(), &exited_leader_main, nullptr);
 }

@@ -4,7 +4,7 @@
 // guard is closed. So a missing line costs time and never truth; a wrong line would cost a program its
 // EFAULT.
 //
-// Owner:     libckpt_rt. Callers: guard_dispatch.cc, in a handler of the guard.
+// Owner:     libckpt_rt. Callers: guard/dispatch.cc, in a handler of the guard.
 // Source:    the manual page of each call, and the kernel's copy_to_user in it.
 #pragma once
 

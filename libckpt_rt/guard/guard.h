@@ -6,11 +6,10 @@
 // docs/fault_back_ends.md has the protocol and the argument why nothing is left that the kernel writes to.
 //
 // Owner:     libckpt_rt, one in the process. Open from the end of a stop to the next stop; of one that is
-// open ahead of the
-//            checkpoint's stop nothing is left at the image's instant, after which it is opened again.
+//            open ahead of the checkpoint's stop nothing is left at the image's instant, after which it is
+//            opened again.
 // Callers:   await_enlisted, prepare, *_stopped: the agent, the last while all threads stand in the handler
-// of the
-//            stop. Handler, stand_without_guard: a thread of the program in a handler of ours.
+//            of the stop. Handler, stand_without_guard: a thread of the program in a handler of ours.
 // Never:     in an image.
 #pragma once
 

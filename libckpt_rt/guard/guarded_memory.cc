@@ -14,6 +14,7 @@
 #include "base/kernel_caps.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -172,7 +173,7 @@ long GuardedMemory::change(AddrRange range, bool writable) const {
     return sys::call(__NR_mprotect, range.start.value, range.size(),
                      writable ? part->prot : part->prot & ~uint32_t{PROT_WRITE});
   }
-  const bool agent = library.agent.block().contains(Addr::of(__builtin_frame_address(0)));
+  const bool agent = own_threads.agent.block().contains(Addr::of(__builtin_frame_address(0)));
   uffdio_writeprotect wp{};
   wp.range = {range.start.value, range.size()};
   wp.mode = writable ? 0 : UFFDIO_WRITEPROTECT_MODE_WP;
@@ -211,7 +212,7 @@ long GuardedMemory::unprotect_many(AddrRange range) {
 }
 
 long GuardedMemory::read(std::byte* to, Addr from, size_t bytes, bool) {
-  const bool agent = library.agent.block().contains(Addr::of(__builtin_frame_address(0)));
+  const bool agent = own_threads.agent.block().contains(Addr::of(__builtin_frame_address(0)));
   return (agent ? copy_.copy(to, from, bytes) : KernelCopy::read(to, from, bytes)) ? 0 : -EFAULT;
 }
 

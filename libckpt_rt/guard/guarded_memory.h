@@ -1,8 +1,7 @@
 // Protection whose faults are handled by the thread that writes: the fault back ends in-thread and mprotect.
 //
 //   in-thread   a userfaultfd with UFFD_FEATURE_SIGBUS. It is in the program's descriptor table, at a high
-//   number, as
-//               long as the guard is open: the thread that faults unprotects by it.
+//               number, as long as the guard is open: the thread that faults unprotects by it.
 //   mprotect    PROT_WRITE is taken away from mappings and given back piece by piece.
 //
 // mprotect protects in the stop, in-thread ahead of it where the kernel protects holes (Linux 6.4). From the
@@ -10,9 +9,8 @@
 // (docs/fault_back_ends.md). Both may be used under the guard only (guard.h).
 //
 // Owner:     one checkpoint.
-// Callers:   unprotect, read: also threads of the program, in handlers; turn(), protections(): the same,
-// ahead of the stop.
-//            The rest: the agent.
+// Callers:   unprotect, read: also threads of the program, in handlers; turn(), crowd(), protections(): the
+//            same, ahead of the stop. The rest: the agent.
 // Never:     holds the lock across anything but protecting, unprotecting and the table of segments.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What the guard keeps of a thread, and of the window that is open: shared by guard.cc, guard_dispatch.cc and
-// guard_signals.cc, and by nobody else.
+// What the guard keeps of a thread, and of the window that is open: shared by guard.cc, guard/dispatch.cc and
+// guard/signals.cc, and by nobody else.
 //
 // A thread's record begins a block of 64 KiB, whose rest is the alternate stack on which all handlers run
 // while the guard is open: so the record is found from the address of any frame there, and no TLS is needed.
@@ -129,7 +129,7 @@ uint64_t bit(int signal);
 void unblock(uint64_t signals);
 void block_all();
 
-// Ahead of the checkpoint's stop (guard_ahead.cc).
+// Ahead of the checkpoint's stop (guard/ahead.cc).
 inline bool is_ahead() { return window.arming != nullptr; }
 void open_for_kernel(ThreadRecord& record, AddrRange range);
 void open_for_change(ThreadRecord& record, AddrRange range);
@@ -142,7 +142,7 @@ void open_for_exit();
 bool copy_in(void* to, uint64_t from, size_t bytes);
 bool copy_out(uint64_t to, const void* from, size_t bytes);
 
-// guard_signals.cc: the frame as the kernel would have pushed it without us, on the program's alternate stack
+// guard/signals.cc: the frame as the kernel would have pushed it without us, on the program's alternate stack
 // or where it stands.
 struct MovedFrame {
   ucontext_t* context;
@@ -151,9 +151,9 @@ struct MovedFrame {
 MovedFrame move_frame(const ThreadRecord& record, const ucontext_t* frame, const siginfo_t& info,
                       uint64_t restorer, bool wants_alternate);
 
-// Handlers. guard_dispatch.cc:
+// Handlers. guard/dispatch.cc:
 void on_system_call(int, siginfo_t* info, void* frame);
-// guard_signals.cc:
+// guard/signals.cc:
 void on_fault(int signal, siginfo_t* info, void* frame);
 void on_program_signal(int signal, siginfo_t* info, void* frame);
 void install(int signal, const KernelSigaction& wanted);

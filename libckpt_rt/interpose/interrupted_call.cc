@@ -26,7 +26,7 @@
 //      SA_RESTART). Our frame is on S's slot, first instruction: none of the cases above. Right.
 //   2. Ours delivered first, S pending behind our full mask, or sent while we hold the thread. S is
 //      delivered when our handler returns, on the frame that we changed, pointer in begin .. enter.
-//      Its slot (interpose_handlers.S) sees the pointer in the stub and `resumed` set: the call must end
+//      Its slot (interpose/signals/handlers.S) sees the pointer in the stub and `resumed` set: the call must end
 //      with EINTR, as it would have without us. The slot sets rax = -EINTR, pointer to after_program.
 //   3. S comes after our handler returned but before the system call instruction: the same as 2.
 //   4. S comes after the call was entered: the kernel's business, as without us.
@@ -64,7 +64,7 @@
 // this hides beyond what we cause: a few calls end with EINTR after SIGCONT or a debugger's stop (signal(7)).
 // Where the program has handlers without a slot it cannot be known whether one ran: the call ends.
 //
-// Cancellation: the wrappers run the stub with asynchronous cancellation (interpose_abi.h). libc's
+// Cancellation: the wrappers run the stub with asynchronous cancellation (abi.h). libc's
 // signal for it is pending behind our mask and acts on the return, on the frame at `begin`.
 //
 // Restart from an image: the frame in the image is as the kernel made it. The successor thread calls

@@ -200,11 +200,11 @@ template <typename Tell>
 long run_releasing_call(Tell&& tell, long nr, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0,
                         long f = 0);
 
-// A handler of the program is about to run in this thread (interpose_handlers.S): must the call it
+// A handler of the program is about to run in this thread (interpose/signals/handlers.S): must the call it
 // interrupts end with EINTR although we had made it start again?
 extern "C" void ckpt_program_handler_begins(int signal, ucontext_t* frame, unsigned slot);
 
-namespace progress {  // interpose_progress.cc
+namespace progress {  // waits/progress.cc
 // The call returned `result` > 0 where a signal may have cut it short: is it a part, and does the rest remain
 // to be done?
 bool is_part(InterruptibleCall& call, long result);

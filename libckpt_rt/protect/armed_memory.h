@@ -1,8 +1,7 @@
 // What protection ahead of the stop (arming.h) needs of whatever protects memory.
 //
 // Owner:     libckpt_rt. It is a WriteProtection, whose faults a thread of ours serves, or a GuardedMemory,
-// whose faults are
-//            handled by the threads that write.
+//            whose faults are handled by the threads that write.
 // Callers:   Arming.
 #pragma once
 

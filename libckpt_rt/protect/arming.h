@@ -15,8 +15,7 @@
 // 4. Passes go on until few segments are kWritten, or it does not get better; memory that appeared
 //    meanwhile is covered as well.
 // 5. The stop. settle() (arming_settle.cc): kWritten and kUnsettled segments are protected and listed for
-// good, and what
-//    is outside is looked at: pages that exist there now are protected and listed too.
+//    good, and what is outside is looked at: pages that exist there now are protected and listed too.
 //
 // Protection that the kernel drops without a word
 // -----------------------------------------------
@@ -45,9 +44,8 @@
 // the segment is protected.
 //
 // Owner:     libckpt_rt. One Arming is one checkpoint's, or one watch's. Its table is the checkpoint's table.
-// Callers:   fault, removed: whoever serves faults (write_protect.h). open_for_kernel, fault_in_thread:
-// threads of the
-//            program under guard, with the lock (guard_ahead.cc). The rest: the agent.
+// Callers:   fault, removed: whoever serves faults (write_protect.h). open_for_kernel, fault_in_thread,
+//            removed: threads of the program under guard, with the turn (guard/ahead.cc). The rest: the agent.
 // Never:     touches protected memory.
 #pragma once
 
@@ -71,7 +69,7 @@ class Arming {
       : protection_(protection), pages_(pages), table_(table) {}
 
   Result<void> prepare(Arena& arena, uint64_t segment_bytes);
-  // While the program runs, in this order, the first two while the caller holds mappings (interpose_gate.h)
+  // While the program runs, in this order, the first two while the caller holds mappings (interpose/memory/gate.h)
   // from before the map was read. add() registers what it tracks, whole mappings; what cannot be
   // becomes kEager. keep() compares with the map read once more: what is not the same any more becomes
   // kEager. run() protects what is not covered yet, and what was written. stacks: where threads stand: left

@@ -9,8 +9,7 @@
 // The other request is to forget memory: registration keeps mappings apart that would be one.
 //
 // Owner:     libckpt_rt. Callers: before_release, forget: any thread of the program, also in a signal
-// handler.
-//            serve: the thread that serves faults. The rest: the agent.
+//            handler. serve: the thread that serves faults. The rest: the agent.
 // Never:     allocates, touches errno. Costs one load when no copy is under way.
 #pragma once
 

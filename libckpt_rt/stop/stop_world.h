@@ -25,7 +25,7 @@
 //   done       orders carried out.
 //   workers    threads inside that the signal found at work, not waiting in the kernel.
 //   ahead      only those that wait have been signalled: a worker that comes now is worth waking the agent
-//   for.
+//              for.
 //
 // Threads that do not take the signal:
 //   - Threads inside libc that block every signal for a moment (creation, exit, posix_spawn) take it

@@ -42,7 +42,7 @@ class DescriptorBuilder {
   void add_locks(const ParsedOpenFile& file, int fd, RestoredDescriptors& result);
   void finish();
 
-  // descriptors_files.cc
+  // files.cc
   Result<ScopedFd> open_by_path(const ParsedOpenFile& file);
   // What /proc says of a process: made when all other descriptors are at their numbers.
   bool is_of_process(const ParsedOpenFile& file) const;
@@ -68,15 +68,15 @@ class DescriptorBuilder {
   // The name by which its file is opened: its own, or that of the link beside the image when its own leads to
   // another.
   std::string name_to_open(const ParsedOpenFile& file) const;
-  // descriptors_files.cc
+  // files.cc
   Result<void> save_tail(const ParsedOpenFile& file, int fd, uint64_t now);
-  // descriptors_contents.cc: files without a name, memfds
+  // contents.cc: files without a name, memfds
   Result<ScopedFd> make_deleted_file(const ParsedOpenFile& file);
   Result<ScopedFd> make_deleted_directory(const ParsedOpenFile& file);
   Result<ScopedFd> make_memfd(const ParsedOpenFile& file);
   Result<void> fill(const ParsedOpenFile& file, int fd);
   Result<ScopedFd> open_again(const ParsedOpenFile& file, int fd, int flags);
-  // descriptors_pipes.cc
+  // pipes.cc
   Result<ScopedFd> make_pipe(const ParsedOpenFile& file);
   Result<ScopedFd> make_fifo(const ParsedOpenFile& file);
   Result<void> refill_pipe(const ParsedOpenFile& file, int write_end);
@@ -85,7 +85,7 @@ class DescriptorBuilder {
   bool is_of_own_terminal(const ParsedOpenFile& file) const;
   Result<ScopedFd> make_master(const ParsedOpenFile& file);
   Result<ScopedFd> open_own_terminal(const ParsedOpenFile& file);
-  // descriptors_anonymous.cc
+  // anonymous.cc
   Result<ScopedFd> make_eventfd(const ParsedOpenFile& file);
   Result<ScopedFd> make_timerfd(const ParsedOpenFile& file);
   Result<ScopedFd> make_signalfd(const ParsedOpenFile& file);

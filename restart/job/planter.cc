@@ -289,7 +289,6 @@ class Tree {
     process.vdso = &plan.vdso;
     process.status_fd = spec_.fds[m].status;
     if (feeder != nullptr) process.feed = feeder->process_fds();
-    process.new_pid_namespace = spec_.new_pid_namespace;
     process.place = JobPlace::kRestarters;  // it has its session and group
     process.job = &job;
     process.image_directory = plan.image_directory;

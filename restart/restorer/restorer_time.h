@@ -61,7 +61,6 @@ inline void continue_clocks(RestorerArgs& a, uint32_t& notes) {
   if (a.time_ns_fd >= 0 && a.time_offsets_fd < 0) {
     // Of the job, which ckpt-restart has set for all.
     if (!sys::failed(sys::call(__NR_setns, a.time_ns_fd, kCloneNewTime))) {
-      a.library.time_namespace = 1;
       a.library.monotonic_shift_ns = 0;
       return;
     }
@@ -75,13 +74,11 @@ inline void continue_clocks(RestorerArgs& a, uint32_t& notes) {
     end = put_offset(end, CLOCK_BOOTTIME, boottime);
     long n = sys::call(__NR_write, a.time_offsets_fd, text, end - text);
     if (n == end - text && !sys::failed(sys::call(__NR_setns, a.time_ns_fd, kCloneNewTime))) {
-      a.library.time_namespace = 1;
       a.library.monotonic_shift_ns = 0;
       return;
     }
     notes |= kNoteTimeRefused;
   }
-  a.library.time_namespace = 0;
   a.library.monotonic_shift_ns = clock_ns(CLOCK_MONOTONIC) - a.saved_monotonic_ns;
 }
 

@@ -219,7 +219,6 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   }
   args.library.go_fd = fds.go;
   args.library.status_fd = fds.status;
-  args.library.new_pid_namespace = spec.new_pid_namespace;
   CKPT_TRY(range.fill_in(memory.mappings(), in_new_user, report));
   range.enter();
 }

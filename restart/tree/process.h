@@ -39,10 +39,9 @@ struct ProcessSpec {
   const FillPlan* fill = nullptr;
   const LazyPlan* lazy = nullptr;
   const Vdso* vdso = nullptr;
-  int status_fd = -1;  // writing end
-  FeedFds feed;        // none: nothing is filled in
-  int loader_fd = -1;  // socket; -1: nothing is lazy
-  bool new_pid_namespace = false;
+  int status_fd = -1;     // writing end
+  FeedFds feed;           // none: nothing is filled in
+  int loader_fd = -1;     // socket; -1: nothing is lazy
   bool is_alone = false;  // no job: children that were not saved have been killed
   JobPlace place = JobPlace::kRestarters;
   const JobSpec* job = nullptr;  // nullptr: alone

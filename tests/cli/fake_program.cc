@@ -63,7 +63,10 @@ constexpr std::string_view kCheckpoint =
     "note descriptor 5 is a GPU\nnote another\nfuture_key 7\ndone\n";
 constexpr std::string_view kStat =
     "pid 1\nversion 0.1.0\ndirectory /tmp/images\nmode realtime\nmode_reason full userfaultfd\nsignal 60\n"
-    "segment 65536\npool 67108864\nincrements 8\nkeep 3\nevery_ns 0\ncheckpoints 2\nfailures 1\nlast_image "
+    "segment 65536\npool 67108864\nincrements 8\nkeep 3\nevery_ns 0\n"
+    "setting CKPT_DIR \nsetting CKPT_MODE auto\nin_force CKPT_MODE realtime\nsetting CKPT_KEEP 3\nsetting "
+    "CKPT_LATER x\n"
+    "checkpoints 2\nfailures 1\nlast_image "
     "/tmp/x.ckpt\nlast_error\n"
     "total_pause_ns 2000000\nlongest_pause_ns 1200000\ndone\n";
 

@@ -105,11 +105,17 @@ class Answers(CkptTest):
         with self.program() as p:
             result = self.ckpt("stat", p.pid)
             self.assertEqual((result.returncode, result.stderr), (OK, ""))
-            for text in ["realtime (full userfaultfd)", "64.0 KiB, 64.0 MiB", "2 taken, 1 given up", "1.20 ms longest",
-                         "increments              at most 8 to each full image\n", "images that stay        3, and what they are increments to\n"]:
+            for text in ["realtime (full userfaultfd)", "2 taken, 1 given up", "1.20 ms longest",
+                         "  CKPT_DIR                ./ckpt-NAME.PID (default)\n",
+                         "  CKPT_MODE               auto (default); in force: realtime\n", "  CKPT_KEEP               3\n",
+                         "  CKPT_LATER              x\n"]:
                 self.assertIn(text, result.stdout)
             figures = load(self.ckpt("stat", p.pid, "--json"))
             self.assertEqual((figures["pid"], figures["version"], figures["signal"]), (p.pid, "0.1.0", 60))
+            self.assertEqual(figures["settings"], {"CKPT_DIR": {"set": "", "in_force": ""},
+                                                   "CKPT_MODE": {"set": "auto", "in_force": "realtime"},
+                                                   "CKPT_KEEP": {"set": "3", "in_force": "3"},
+                                                   "CKPT_LATER": {"set": "x", "in_force": "x"}})
 
     def test_answers_do_not_steer_the_terminal(self):
         for behaviour, code in [("terminal", OK), ("terminal-error", IO)]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import re
 import resource
 import signal
 import stat
@@ -107,8 +108,31 @@ class Live(CkptTest):
                 figures = load(self.ckpt("stat", child.pid, "--json"))
                 self.assertEqual((figures["increments"], figures["keep"]), (increments, keep))
                 said = self.ckpt("stat", child.pid).stdout
-                self.assertIn("at most 8 to each full image\n" if increments else "none: each image is full\n", said)
-                self.assertIn("3, and what they are increments to\n" if keep else "images that stay        all\n", said)
+                self.assertIn("  CKPT_INCREMENTS         8\n" if increments else "  CKPT_INCREMENTS         0 (default)\n", said)
+                self.assertIn("  CKPT_KEEP               3\n" if keep else "  CKPT_KEEP               0\n", said)
+
+    def test_figures_tell_what_is_set_from_what_is_in_force(self):
+        options = ["--mode", "sequential", "--order", "hot", "--segment", "auto", "--increments", "3", "--files", "links"]
+        with self.counter(*options) as child:
+            def settings():
+                return {name: (value["set"], value["in_force"])
+                        for name, value in load(self.ckpt("stat", child.pid, "--json"))["settings"].items()}
+            # All of them, and nothing is known yet of what the mode cannot do.
+            before = settings()
+            with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../README.md"), encoding="utf-8") as readme:
+                variables = re.findall(r"^\| `(CKPT_[A-Z_]+)`", readme.read(), re.M)
+            self.assertEqual(list(before), variables)
+            self.assertEqual(before["CKPT_MODE"], ("sequential", "sequential"))
+            self.assertEqual(before["CKPT_INCREMENTS"], ("3", "3"))
+            self.assertEqual(self.ckpt("now", child.pid).returncode, OK)
+            after = settings()
+            self.assertEqual(after["CKPT_INCREMENTS"], ("3", "0"))
+            self.assertEqual(after["CKPT_ORDER"], ("hot", "address"))
+            self.assertEqual(after["CKPT_FILES"], ("links", "links"))
+            set_size, size = after["CKPT_SEGMENT"]
+            self.assertEqual(set_size, "auto")
+            self.assertRegex(size, r"\A[0-9]+K\Z")
+            self.assertIn("  CKPT_ORDER              hot; in force: address\n", self.ckpt("stat", child.pid).stdout)
 
     def test_log_says_which_settings_are_not_used(self):
         for options, line in [(["--mode", "sequential", "--order", "hot"], "CKPT_ORDER=hot is not used: mode sequential copies nothing in order\n"),

@@ -53,6 +53,21 @@ class Includes(unittest.TestCase):
                 self.assertEqual([], self.check({rules: "", f"{room}/b.cc": f'#include "{rules}"\n'}))
                 found = self.check({rules: "", "base/a.h": "", f"{room}/b.cc": '#include "base/a.h"\n'})
                 self.assertEqual([f"{room}/b.cc: its last include is not {rules}"], found)
+    def test_floors_of_a_job_lie_between(self):
+        rooms = ROOMS + [("job/session", "libckpt_rt/stop"), ("libckpt_rt/checkpoint", "job/session")]
+        files = {check_includes.RULES: "", "job/session/s.h": "", "libckpt_rt/core/b.h": "", "job/format/f.h": "",
+                 "libckpt_rt/checkpoint/c.h": '#include "job/session/s.h"\n#include "libckpt_rt/core/b.h"\n',
+                 "job/session/s.cc": '#include "job/session/s.h"\n' + RULES}
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in files.items():
+                os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as f:
+                    f.write(text)
+            self.assertEqual([], check_includes.violations(root, rooms))
+            for wrong in ['#include "libckpt_rt/checkpoint/c.h"\n' + RULES, '#include "job/session/s.h"\n']:
+                with open(os.path.join(root, "job/session/s.cc"), "w", encoding="utf-8") as f:
+                    f.write(wrong)
+                self.assertEqual(1, len(check_includes.violations(root, rooms)), wrong)
 
 
 if __name__ == "__main__":

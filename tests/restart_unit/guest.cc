@@ -83,7 +83,6 @@ extern "C" [[noreturn, gnu::section(".text.entry")]] void restorer_main(const Re
         put_fact("tid", call(__NR_gettid));
         put_fact("monotonic", now.tv_sec * 1'000'000'000 + now.tv_nsec);
         put_fact("shift", a->monotonic_shift_ns);
-        put_fact("timens", a->time_namespace);
         put_fact("uid", call(__NR_getuid));
         put_fact("euid", call(__NR_geteuid));
         put_fact("stack_aligned", reinterpret_cast<uint64_t>(__builtin_frame_address(0)) % 16 == 0);

@@ -13,7 +13,7 @@ enum class GuestOp : uint32_t {
   kCat = 1,     // the file named at `address`, to descriptor 1
   kDump = 2,    // `length` bytes at `address`
   kText = 3,    // the text at `address`
-  kFacts = 4,   // "pid 1 tid 2 monotonic 3 shift 4 timens 5 uid 6 euid 7\n"
+  kFacts = 4,   // "pid 1 tid 2 monotonic 3 shift 4 uid 5 euid 6\n"
   kKill = 5,    // kill(getpid(), value)
   kWait = 6,    // read one byte from descriptor 0
   kStore = 7,   // the byte `value` to `address`

@@ -120,6 +120,10 @@ class DescriptorCapture {
   // The other ends of its pipes and sockets may be in other processes that are saved with it: they stay pipes
   // and connections, and who can read one saves its bytes. Before recheck_stopped.
   void expect_partners() { has_partners_ = true; }
+  // The job has members on other hosts: drained() is called when all that was sent to them has arrived, and
+  // returns when that is so everywhere.
+  using Drained = Result<void> (*)(std::span<const job::Bookmark> connections);
+  void expect_hosts(Drained drained) { drained_ = drained; }
   void release();
   // False: the writer's arena is full.
   bool serialize(ByteWriter& out) const;
@@ -147,6 +151,7 @@ class DescriptorCapture {
   int hidden_ = -1;
   int kept_files_ = -1;
   bool has_partners_ = false;
+  Drained drained_ = nullptr;
   bool has_passing_ = false;
   struct Content {
     uint32_t open_file;
@@ -205,7 +210,7 @@ class DescriptorCapture {
   int borrow(const CapturedDescriptor& d, int fd) const;
   int tid_of(const CapturedDescriptor& d) const { return d.in_flight ? sys::gettid() : tid_; }
 
-  // descriptors_classify.cc: kind, path and details of one descriptor; its sample is already there.
+  // classify.cc: kind, path and details of one descriptor; its sample is already there.
   Result<void> classify(CapturedDescriptor& d);
   Result<void> read_path(CapturedDescriptor& d);
   const CapturedDescriptor* watched_by(const CapturedDescriptor& epoll, int number, uint64_t inode) const;
@@ -214,7 +219,7 @@ class DescriptorCapture {
   Result<void> read_details(CapturedDescriptor& d, const FdInfo& info);
   Result<void> read_locks(CapturedDescriptor& d);
 
-  // descriptors_sharing.cc: order_ by device, inode and open file.
+  // sharing.cc: order_ by device, inode and open file.
   Result<void> sort_by_open_file();
   void decide_who_asks();
   Result<void> list_order_checks();
@@ -246,7 +251,7 @@ class DescriptorCapture {
   Result<void> describe_sockets(SocketLook& look);
   Result<void> decide_outside(SocketState& s);
 
-  // descriptors_content.cc
+  // content.cc
   Result<void> copy_large_early();
   Result<void> copy_contents_stopped();
   Result<void> copy_pipe(size_t first_in_order);
@@ -257,7 +262,7 @@ class DescriptorCapture {
   bool take_early_copy(const CapturedDescriptor& d);
   int open_for_reading(const CapturedDescriptor& d) const;
 
-  // descriptors_serialize.cc
+  // serialize.cc
   Result<void> write_notes();
   Result<void> note_process_file(const CapturedDescriptor& d);
   template <typename... Args>

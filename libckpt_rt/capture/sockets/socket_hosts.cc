@@ -5,7 +5,6 @@
 #include <sys/ioctl.h>
 
 #include "base/clock.h"
-#include "job/capture/session.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -32,7 +31,7 @@ struct FarConnection {
 }  // namespace
 
 Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
-  if (!job::over_hosts()) return {};
+  if (drained_ == nullptr) return {};
   ArenaVector<FarConnection> far(*arena_);
   for (uint32_t i = 0; i < look.sockets.size(); ++i) {
     const SocketState& s = look.sockets[i];
@@ -89,7 +88,7 @@ Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
     b.received = info.tcpi_bytes_received;
     if (!bookmarks.push_back(b)) return arena_full();
   }
-  const Result<void> all = job::drained(bookmarks.span());
+  const Result<void> all = drained_(bookmarks.span());
   for (FarConnection& one : far) {
     // The end of the room: what was set before, also where the checkpoint is given up.
     set_socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT, one.low);

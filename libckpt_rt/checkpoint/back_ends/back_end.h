@@ -6,7 +6,7 @@
 //   ConcurrentBackEnd  all is copied while threads stand, and written afterwards
 //   ForkBackEnd        fork(2); the child writes
 //
-// Which one, choose.h says. Nobody else looks at the mode.
+// Which one, choose.cc says; nothing else branches on the mode.
 //
 // Owner:     run_stages() (attempt.h), which calls these in the order in which they stand here. Callers: the
 //            agent.

@@ -7,6 +7,7 @@
 #include "libckpt_rt/checkpoint/back_ends/handler.h"
 #include "libckpt_rt/checkpoint/back_ends/still.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -35,13 +36,13 @@ Mode choose_mode(Mode wanted, Error* why_not_realtime) {
 }
 
 FaultBackEnd choose_back_end(const char*& why) {
-  const FaultBackEnd wanted = library.settings.faults;
+  const FaultBackEnd wanted = user_settings().faults;
   const bool in_thread = wanted == FaultBackEnd::kInThread;
   if (!in_thread && wanted != FaultBackEnd::kMprotect) return FaultBackEnd::kHandler;
-  const Mode mode = library.settings.mode;
+  const Mode mode = user_settings().mode;
   if (mode != Mode::kAuto && !Way{mode, FaultBackEnd::kHandler}.protects_memory()) {
     why = "this mode protects no memory";
-  } else if (library.settings.dma) {
+  } else if (user_settings().dma) {
     why = "CKPT_ENGINE=dma needs the thread that handles faults";
   } else if (in_thread && !probe_userfaultfd().allows_in_thread()) {
     why = "userfaultfd is not allowed here, or cannot raise signals";
@@ -68,7 +69,7 @@ Result<void> run_protecting(Attempt& attempt, PoolSize pool, FaultBackEnd faults
 Way choose_way(Error* why_not_realtime) {
   Way way;
   way.back_end = choose_back_end(way.why);
-  const Mode wanted = library.settings.mode;
+  const Mode wanted = user_settings().mode;
   // The others need no right to full userfaultfd.
   way.mode = way.back_end == FaultBackEnd::kHandler ? choose_mode(wanted, why_not_realtime)
              : wanted == Mode::kAuto                ? Mode::kRealtime

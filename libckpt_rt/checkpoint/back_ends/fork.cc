@@ -9,9 +9,10 @@
 
 #include "base/clock.h"
 #include "base/named_points.h"
-#include "job/capture/session.h"
+#include "job/session/session.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_page.h"
+#include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -45,7 +46,7 @@ Result<void> ForkBackEnd::finish() {
   long child;
   {
     // The child goes on with this stack.
-    const own_page::BlockKept kept(library.agent.block());
+    const own_page::BlockKept kept(own_threads.agent.block());
     // No exit signal: the program's wait() does not see a child it did not make.
     child = sys::call(__NR_clone, 0L, 0L, 0L, 0L, 0L);
     // It writes the parent's image, with the parent's state.

@@ -10,7 +10,9 @@
 #include "libckpt_rt/checkpoint/stages/page_list.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -86,12 +88,12 @@ Result<void> GuardBackEnd::accept(const MemoryMap& now) {
 // A short stop: all threads go under guard, and nothing is protected yet.
 Result<void> GuardBackEnd::open_ahead() {
   CKPT_TRY(accept(attempt_.capture.map_before));
-  CKPT_TRY(arming.prepare(arena, attempt_.segment_bytes));
-  arming.limit(now_ns() + library.settings.stop_timeout_ns);
-  const int own_tids[] = {sys::gettid(), library.writer.tid()};
+  CKPT_TRY(arming.prepare(arena, attempt_.in_force.segment_bytes));
+  arming.limit(now_ns() + user_settings().stop_timeout_ns);
+  const int own_tids[] = {sys::gettid(), own_threads.writer.tid()};
   int stuck = 0;
   auto stopped = stop_state.world.stop(
-      {own_tids, attempt_.capture.waiting.span(), library.signal, library.settings.stop_timeout_ns},
+      {own_tids, attempt_.capture.waiting.span(), library.signal, user_settings().stop_timeout_ns},
       attempt_.space.arena(), &stuck);
   if (!stopped.ok()) return stopped.error();
   const Result<void> opened = open_ahead_stopped(stopped->first);
@@ -181,7 +183,7 @@ Result<void> GuardBackEnd::capture_in_stop() {
     return begun.error();
   }
   CKPT_TRY(memory.add_stopped(capture.map.mappings()));
-  CKPT_TRY(list_pages(capture, attempt_.segment_bytes, attempt_.space, table_, &attempt_.eager));
+  CKPT_TRY(list_pages(capture, attempt_.in_force.segment_bytes, attempt_.space, table_, &attempt_.eager));
   if (!queue_.reserve(lists, static_cast<uint32_t>(pool_.buffers() + 1)))
     return no_memory("the queue of buffers");
   if (!open_pages_.collect(stop_state.threads, capture.still_memory, true))
@@ -305,10 +307,10 @@ void GuardBackEnd::close() {
 }
 
 bool GuardBackEnd::close_in_a_stop(Arena& scratch, bool log_failure) {
-  const int own_tids[] = {sys::gettid(), library.writer.tid()};
+  const int own_tids[] = {sys::gettid(), own_threads.writer.tid()};
   int stuck = 0;
-  auto stopped = stop_state.world.stop({own_tids, {}, library.signal, library.settings.stop_timeout_ns},
-                                       scratch, &stuck);
+  auto stopped =
+      stop_state.world.stop({own_tids, {}, library.signal, user_settings().stop_timeout_ns}, scratch, &stuck);
   if (!stopped.ok()) {
     if (log_failure)
       log_format(attempt_.space.log(), "the guard stays open a while: {}", stopped.error().message());

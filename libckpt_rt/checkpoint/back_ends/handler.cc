@@ -8,6 +8,7 @@
 #include "base/page_runs.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -15,7 +16,8 @@
 namespace ckpt {
 
 Result<void> HandlerBackEnd::open(const Room& room) {
-  return watch_.begin(library.fault_handler, copier_.counters(), attempt_.segment_bytes, room.list_bytes);
+  return watch_.begin(own_threads.fault_handler, copier_.counters(), attempt_.in_force.segment_bytes,
+                      room.list_bytes);
 }
 
 const char* HandlerBackEnd::why_no_increments() const {
@@ -56,7 +58,8 @@ Result<void> HandlerBackEnd::check_table() {
 }
 
 Result<void> HandlerBackEnd::capture_memory() {
-  if (attempt_.increments && attempt_.capture.map.has_pinned_pages()) attempt_.increments = false;
+  if (attempt_.in_force.increments && attempt_.capture.map.has_pinned_pages())
+    attempt_.in_force.increments = false;
   return settle_protection();
 }
 
@@ -81,7 +84,7 @@ Result<void> HandlerBackEnd::list_inherited(ArenaVector<AddrRange>& inherited) {
 
 Result<void> HandlerBackEnd::after_copying() {
   release_guard::close();
-  if (attempt_.increments) {
+  if (attempt_.in_force.increments) {
     CKPT_TRY(watch_.resume());
     points::at("watch.resumed");
     return {};

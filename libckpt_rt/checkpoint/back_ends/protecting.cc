@@ -12,13 +12,15 @@
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
 Result<void> ProtectingBackEnd::reserve(const Room& room) {
-  const uint64_t segment = attempt_.segment_bytes, set = library.settings.pool_bytes;
+  const uint64_t segment = attempt_.in_force.segment_bytes, set = user_settings().pool_bytes;
   open_pages_.make_list(attempt_.space.arena());
   // A buffer for every segment, and the reserve, which copies in order do not use.
   const uint64_t all = set + most_segments(room.memory, segment) * segment / 3 * 4;
@@ -32,6 +34,7 @@ Result<void> ProtectingBackEnd::reserve(const Room& room) {
   }
   if (pool_size_ == PoolSize::kAsSet && !pool_.reserve(set, segment))
     return no_memory("the buffer pool (CKPT_POOL)");
+  attempt_.in_force.pool_bytes = pool_.buffers() * segment;
   // What is appended are buffers of the pool, and copies made in the pause, which stay to the end. The writer
   // takes another batch only when it has a quarter of the pool: a quarter held leaves that, and what forced
   // copies may use.
@@ -78,16 +81,17 @@ void ProtectingBackEnd::expect_progress() {
 
 // The device that copies in order are handed to (CKPT_ENGINE=dma). Without it they are made by the agent.
 bool ProtectingBackEnd::start_engine() {
-  if (!library.settings.dma) return false;
+  if (!user_settings().dma) return false;
   DmaSettings settings;
-  settings.most_bytes = static_cast<uint32_t>(attempt_.segment_bytes);
-  settings.burst_bytes = library.settings.dma_burst_bytes;
-  settings.speed.bytes_per_second = library.settings.dma_bytes_per_second;
+  settings.most_bytes = static_cast<uint32_t>(attempt_.in_force.segment_bytes);
+  settings.burst_bytes = user_settings().dma_burst_bytes;
+  settings.speed.bytes_per_second = user_settings().dma_bytes_per_second;
   engine_.emplace(source_, copier_.listener(), settings);
   if (engine_->reserve(attempt_.space.arena()) &&
-      library.engine.spawn([](void* e) { static_cast<DmaCopyEngine*>(e)->run(); }, &*engine_,
-                           DescriptorTable::kShareWithCaller) == 0) {
-    copier_.use(*engine_, library.settings.dma_threshold);
+      own_threads.engine.spawn([](void* e) { static_cast<DmaCopyEngine*>(e)->run(); }, &*engine_,
+                               DescriptorTable::kShareWithCaller) == 0) {
+    copier_.use(*engine_, user_settings().dma_threshold);
+    attempt_.in_force.engine = true;
     return true;
   }
   log_line(attempt_.space.log(),
@@ -108,19 +112,19 @@ void ProtectingBackEnd::limit_copies_ahead() {
 
 bool ProtectingBackEnd::copy_all() {
   const bool by_engine = start_engine();
-  copier_.set_order(library.settings.order);
+  copier_.set_order(user_settings().order);
   limit_copies_ahead();
-  const bool complete = copier_.run(attempt_.increments);
+  const bool complete = copier_.run(attempt_.in_force.increments);
   if (by_engine) {
     engine_->stop();
-    library.engine.join();
+    own_threads.engine.join();
   }
   attempt_.copied_ns = now_ns();
   return complete;
 }
 
 int ProtectingBackEnd::ask_for_late_signal() {
-  return stop_state.world.signalled_late(now_ns() + library.settings.stop_timeout_ns);
+  return stop_state.world.signalled_late(now_ns() + user_settings().stop_timeout_ns);
 }
 
 Error ProtectingBackEnd::memory_went() {
@@ -156,12 +160,12 @@ void ProtectingBackEnd::count() {
 
 // While a watch is kept the size stays: what is protected is known by segment.
 void ProtectingBackEnd::choose_next_segment() {
-  if (!library.settings.segment_auto || attempt_.increments) return;
+  if (!user_settings().segment_auto || attempt_.in_force.increments) return;
   const uint64_t forced = attempt_.cost.forced_copies, in_order = attempt_.cost.sequential_copies;
-  const uint64_t bytes = attempt_.segment_bytes, next = next_segment(bytes, forced, in_order);
+  const uint64_t bytes = attempt_.in_force.segment_bytes, next = next_segment(bytes, forced, in_order);
   log_format(attempt_.space.log(), "segments of {} KiB; {} of {} copied by force; next {} KiB", bytes >> 10,
              forced, forced + in_order, next >> 10);
-  library.settings.segment_bytes = next;
+  in_force::set_next_segment(next);
 }
 
 Result<void> ProtectingBackEnd::finish() {
@@ -199,7 +203,7 @@ Result<void> ProtectingBackEnd::finish() {
   CKPT_TRY(attempt_.describe());
   if (attempt_.image.has_parent()) CKPT_TRY(attempt_.image.sink().inherit(inherited.span()));
   CKPT_TRY(attempt_.commit());
-  attempt_.outcome.keeps_watch = attempt_.increments;
+  attempt_.outcome.keeps_watch = attempt_.in_force.increments;
   choose_next_segment();
   return {};
 }

@@ -23,7 +23,7 @@ Result<void> StillBackEnd::open_image() {
 }
 
 Result<void> StillBackEnd::list_memory(EagerCopies* eager) {
-  return list_pages(attempt_.capture, attempt_.segment_bytes, attempt_.space, table_, eager);
+  return list_pages(attempt_.capture, attempt_.in_force.segment_bytes, attempt_.space, table_, eager);
 }
 
 Result<void> StillBackEnd::describe_and_commit() {

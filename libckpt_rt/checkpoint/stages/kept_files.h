@@ -3,11 +3,9 @@
 // small and not being written.
 //
 // Owner:     one Attempt. Callers: the agent, the program running: ahead of the stop, and when the image is
-// durable,
-//            for what was opened in between.
+//            durable, for what was opened in between.
 // Never:     fails a checkpoint: what is not covered is in the log. Changes a byte of a file; a link changes
-// its count
-//            of links and its change time.
+//            its count of links and its change time.
 #pragma once
 
 #include "base/arena.h"

@@ -5,6 +5,7 @@
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -34,7 +35,7 @@ void log_heap(int log, std::span<const AddrRange> free_heap) {
                  "space (ulimit -v)",
                  outside >> 10);
     }
-  } else if (library.settings.heap != Heap::kLibc) {
+  } else if (user_settings().heap != Heap::kLibc) {
     log_line(
         log,
         "CKPT_HEAP=jemalloc, but the heap is libc's: put libckpt_heap.so into LD_PRELOAD, or use ckpt run");

@@ -4,26 +4,28 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "job/capture/session.h"
+#include "job/session/session.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
+#include "libckpt_rt/checkpoint/image_history.h"
 #include "libckpt_rt/checkpoint/stages/workspace.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
 namespace {
 
-bool goes_to_command() { return library.settings.to[0] != '\0'; }
+bool goes_to_command() { return user_settings().to[0] != '\0'; }
 
 SinkOptions image_options(HelperThreads* helpers, ImageOutput* command) {
   SinkOptions options;
   options.helpers = helpers;
   if (goes_to_command()) options.output = command;
-  set_compression(options, library.settings.compress);
-  options.knowledge = &library.compression;
+  set_compression(options, user_settings().compress);
+  options.knowledge = &image_history.compression;
   return options;
 }
 
@@ -64,7 +66,8 @@ Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& pare
   auto sequence =
       place == nullptr ? next_sequence(directory, library.run_id) : Result<uint64_t>(place->sequence);
   if (!sequence.ok()) return sequence.error();
-  if (goes_to_command()) library.last_streamed = *sequence = std::max(*sequence, library.last_streamed + 1);
+  if (goes_to_command())
+    image_history.last_streamed = *sequence = std::max(*sequence, image_history.last_streamed + 1);
   std::memcpy(identity_.run_id, library.run_id, sizeof(identity_.run_id));
   identity_.sequence = *sequence;
   choose_parent(place != nullptr ? place->directory : directory, parent);
@@ -86,7 +89,7 @@ Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& pare
 void PendingImage::choose_parent(int directory, const ParentImage& parent) {
   identity_.parent = {};
   if (goes_to_command()) return;  // whoever gets it need not have another
-  if (parent.sequence == 0 || !chain_may_grow(parent, library.settings.increments + 1)) return;
+  if (parent.sequence == 0 || !chain_may_grow(parent, user_settings().increments + 1)) return;
   // The program may have been restarted twice: both write into one directory, and prune it.
   parent_ = hold_image(directory, parent.name);
   if (parent_.valid() && parent_is_whole(directory, library.run_id, parent, key_))
@@ -97,7 +100,7 @@ void PendingImage::choose_parent(int directory, const ParentImage& parent) {
 
 Result<void> PendingImage::open(int directory, ReleaseBuffer release, void* context) {
   if (goes_to_command()) {
-    CKPT_TRY(command_.start(library.settings.to, name_.text, identity_, directory, arena_));
+    CKPT_TRY(command_.start(user_settings().to, name_.text, identity_, directory, arena_));
   }
   const int place = job::place() != nullptr ? job::place()->directory : directory;
   return sink_.open(place, name_.text, identity_, arena_, release, context);

@@ -3,7 +3,7 @@
 #include <errno.h>
 
 #include "base/clock.h"
-#include "job/capture/session.h"
+#include "job/session/session.h"
 #include "libckpt_rt/capture/heap_extents.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
@@ -12,6 +12,8 @@
 #include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/protect/watch.h"
 #include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -39,9 +41,9 @@ Result<void> Stop::stop(BackEnd& back_end) {
 
 Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
   auto tid_of = [](const RawThread& thread) { return thread.running() ? thread.tid() : 0; };
-  const int own_tids[] = {sys::gettid(), tid_of(library.fault_handler), tid_of(library.writer)};
+  const int own_tids[] = {sys::gettid(), tid_of(own_threads.fault_handler), tid_of(own_threads.writer)};
   StopWorld::Call call{own_tids, parts_.capture.waiting.span(), library.signal,
-                       library.settings.stop_timeout_ns};
+                       user_settings().stop_timeout_ns};
   struct Meanwhile {
     BackEnd& back_end;
     Result<void> result;
@@ -53,7 +55,7 @@ Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
       if (m.result.ok()) m.result = m.back_end.catch_up();
     };
   }
-  const int64_t deadline = now_ns() + library.settings.stop_timeout_ns;
+  const int64_t deadline = now_ns() + user_settings().stop_timeout_ns;
   for (;;) {
     int stuck = 0;
     auto stopped = stop_state.world.stop(call, parts_.space.arena(), &stuck);
@@ -81,7 +83,7 @@ Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
 
 void Stop::log_stuck(int tid) {
   const Mapping* own = parts_.capture.map_before.find(Addr{library.restart_entry});
-  if (tid == 0 || own == nullptr || !library.settings.log) return;
+  if (tid == 0 || own == nullptr || !user_settings().log) return;
   log_backtrace(parts_.space.log(), {own->path, own->path_len}, library.pid, tid, parts_.space.arena());
 }
 

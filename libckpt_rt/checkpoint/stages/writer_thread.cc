@@ -9,13 +9,14 @@
 #include "base/sys.h"
 #include "libckpt_rt/core/current_processor.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
 Result<void> WriterThread::spawn() {
-  const long spawned = library.writer.spawn([](void* self) { static_cast<WriterThread*>(self)->run(); }, this,
-                                            DescriptorTable::kShareWithCaller);
+  const long spawned = own_threads.writer.spawn([](void* self) { static_cast<WriterThread*>(self)->run(); },
+                                                this, DescriptorTable::kShareWithCaller);
   if (spawned != 0) {
     return make_error(ExitCode::kSystem, static_cast<int>(spawned),
                       "cannot start a thread ({}); raise the limit on processes",
@@ -29,13 +30,13 @@ void WriterThread::write() { give(Order::kWrite); }
 
 void WriterThread::end() {
   if (!ordered_) give(Order::kLeave);
-  library.writer.join();
+  own_threads.writer.join();
 }
 
 void WriterThread::give(Order order) {
   ordered_ = true;
   if (processors_bytes_ != 0) {
-    sys::call(__NR_sched_setaffinity, library.writer.tid(), processors_bytes_, processors_);
+    sys::call(__NR_sched_setaffinity, own_threads.writer.tid(), processors_bytes_, processors_);
   }
   order_.store(static_cast<uint32_t>(order), std::memory_order_release);
   futex_wake(order_);
@@ -45,9 +46,9 @@ void WriterThread::give(Order order) {
 // processor after threads that kept all of them busy: it is told to stay away from the agent's. Should that
 // one be busy with something else after all, the agent does the work itself.
 OtherThreads WriterThread::helper() {
-  if (!spawned_ || library.writer.tid() == 0) return {};
+  if (!spawned_ || own_threads.writer.tid() == 0) return {};
   const long bytes =
-      sys::call(__NR_sched_getaffinity, library.writer.tid(), sizeof(processors_), processors_);
+      sys::call(__NR_sched_getaffinity, own_threads.writer.tid(), sizeof(processors_), processors_);
   processors_bytes_ = bytes > 0 ? static_cast<uint32_t>(bytes) : 0;
   int processors = 0;
   for (uint32_t i = 0; i < processors_bytes_; ++i) processors += std::popcount(processors_[i]);
@@ -67,7 +68,7 @@ void WriterThread::start_help(void (*work)(void*), void* argument) {
   std::memcpy(others, processors_, sizeof(others));
   if (here / 8 < processors_bytes_) {
     others[here / 8] = static_cast<uint8_t>(others[here / 8] & ~(1u << here % 8));
-    sys::call(__NR_sched_setaffinity, library.writer.tid(), processors_bytes_, others);
+    sys::call(__NR_sched_setaffinity, own_threads.writer.tid(), processors_bytes_, others);
   }
   order_.store(static_cast<uint32_t>(Order::kHelp), std::memory_order_release);
   futex_wake(order_);

@@ -1,4 +1,4 @@
-// See interpose_context.S.
+// See context.S.
 #include <ucontext.h>
 
 #include "libckpt_rt/interpose/real.h"

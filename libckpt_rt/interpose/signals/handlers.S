@@ -1,4 +1,4 @@
-// Slots through which the handlers of the program are called; see interpose_handlers.h.
+// Slots through which the handlers of the program are called; see handlers.h.
 //
 // On entry, as at the entry of any handler: %rdi signal, %rsi siginfo, %rdx ucontext, %rax 0, return
 // address the restorer. Two comparisons decide that nothing of ours is on the frame below, which is so
@@ -8,7 +8,7 @@
 
 #define UC_RCX 152          // offsetof(ucontext_t, uc_mcontext.gregs[REG_RCX])
 #define UC_RIP 168          // ... gregs[REG_RIP]
-#define SLOTS 256           // kHandlerSlots in interpose_handlers.cc
+#define SLOTS 256           // kHandlerSlots in handlers.cc
 
         .text
         .p2align 6

@@ -12,7 +12,7 @@
 namespace ckpt {
 namespace {
 
-constexpr unsigned kHandlerSlots = 256;  // SLOTS in interpose_handlers.S
+constexpr unsigned kHandlerSlots = 256;  // SLOTS in interpose/signals/handlers.S
 constexpr uintptr_t kSlotBytes = 16;
 constexpr uint64_t kRestarts = uint64_t{1} << 63;  // no address of a program has this bit
 constexpr uint64_t kSaRestorer = 0x04000000;

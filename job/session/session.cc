@@ -1,4 +1,4 @@
-#include "job/capture/session.h"
+#include "job/session/session.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -6,7 +6,6 @@
 #include "image/write/image_directory.h"
 #include "job/format/job_name.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -109,9 +108,8 @@ Result<void> sampled(const DescriptorCapture& descriptors) {
   return current->sampled(*files, facts);
 }
 
-Result<void> written(const CheckpointCost& cost) {
-  if (current == nullptr) return {};
-  return current->written({cost.resumed_ns, cost.bytes_memory, cost.bytes_written});
+Result<void> written(const Written& facts) {
+  return current == nullptr ? Result<void>() : current->written(facts);
 }
 
 }  // namespace ckpt::job

@@ -1,4 +1,4 @@
-#include "job/capture/creation.h"
+#include "job/session/creation.h"
 
 #include "base/fork_path.h"
 #include "libckpt_rt/core/child.h"

@@ -2,7 +2,8 @@
 // when nothing has been heard of the job for twice as long: then the first is gone, and one of them takes
 // over.
 //
-// Owner:     libckpt_rt. Callers: the constructor and a forked child (arm); the agent (put_off, is_due).
+// Owner:     libckpt_rt. Callers: the constructor and a forked child (arm); the agent (put_off, is_due); threads of the
+//            program (suspend, resume).
 #pragma once
 
 namespace ckpt::interval {
@@ -12,7 +13,8 @@ void arm();
 extern bool wanted;
 // A checkpoint of the job has been taken.
 void put_off();
-// The timer was off for a while: from now on again.
+// The timer is off until resume(), which sets it anew. A thread of the program calls them.
+void suspend();
 void resume();
 // The signal is another one: the timer is made again.
 void renew();

@@ -1,4 +1,4 @@
-#include "job/capture/identity.h"
+#include "job/identity/identity.h"
 
 #include <fmt/core.h>
 #include <string.h>

@@ -14,7 +14,6 @@
 
 namespace ckpt {
 class DescriptorCapture;
-struct CheckpointCost;
 }  // namespace ckpt
 
 namespace ckpt::job {
@@ -96,7 +95,7 @@ Result<void> standing(int64_t began_ns);
 bool over_hosts();
 Result<void> drained(std::span<const Bookmark> connections);
 Result<void> sampled(const DescriptorCapture& descriptors);
-Result<void> written(const CheckpointCost& cost);
+Result<void> written(const Written& facts);
 inline const Place* place() { return session() == nullptr ? nullptr : &session()->place; }
 std::span<const AddrRange> own_memory();
 // The job's directory, or, where this user may not write into it, the program's own (own_directory.h), which

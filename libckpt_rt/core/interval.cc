@@ -1,4 +1,4 @@
-#include "libckpt_rt/entry/interval.h"
+#include "libckpt_rt/core/interval.h"
 
 #include <signal.h>
 #include <time.h>
@@ -9,6 +9,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/statistics.h"
+#include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::interval {
@@ -18,15 +19,18 @@ namespace {
 // CLOCK_MONOTONIC, ns; 0: none yet. The agent's.
 int64_t last_ns = 0;
 
+// Its kernel id; -1: none.
+int timer = -1;
+
 bool leads() { return library.job.root == 0 || library.job.root == library.pid; }
 
 void set_timer() {
-  const int64_t every = library.settings.every_ns;
+  const int64_t every = user_settings().every_ns;
   const int64_t first = leads() ? every : 2 * every;
   itimerspec when{};
   when.it_value = {first / 1'000'000'000, first % 1'000'000'000};
   when.it_interval = {every / 1'000'000'000, every % 1'000'000'000};
-  sys::call(__NR_timer_settime, library.interval_timer, 0, &when, 0L);
+  sys::call(__NR_timer_settime, timer, 0, &when, 0L);
 }
 
 }  // namespace
@@ -34,9 +38,9 @@ void set_timer() {
 CKPT_FORK_DATA constinit bool wanted = false;
 
 void arm() {
-  if (library.settings.every_ns == 0) return;
-  wanted = true;
   last_ns = 0;
+  if (user_settings().every_ns == 0) return;
+  wanted = true;
   sigevent event{};
   event.sigev_notify = SIGEV_SIGNAL;
   event.sigev_signo = library.signal;
@@ -50,28 +54,34 @@ void arm() {
       log_line(directory->get(), error.message());
     return;
   }
-  library.interval_timer = id;
+  timer = id;
   set_timer();
 }
 
+void suspend() {
+  if (timer < 0) return;
+  constexpr itimerspec kNever{};
+  sys::call(__NR_timer_settime, timer, 0, &kNever, 0L);
+}
+
 void resume() {
-  if (library.interval_timer >= 0) set_timer();
+  if (timer >= 0) set_timer();
 }
 
 void renew() {
-  if (library.interval_timer >= 0) sys::call(__NR_timer_delete, library.interval_timer);
-  library.interval_timer = -1;
+  if (timer >= 0) sys::call(__NR_timer_delete, timer);
+  timer = -1;
   arm();
 }
 
 void put_off() {
   last_ns = now_ns();
-  if (library.settings.every_ns != 0 && library.interval_timer >= 0 && !leads()) set_timer();
+  if (user_settings().every_ns != 0 && timer >= 0 && !leads()) set_timer();
 }
 
 bool is_due() {
   // Half: the first process's own checkpoints take their time, and its timer does not wait for them.
-  return leads() || last_ns == 0 || now_ns() - last_ns > library.settings.every_ns / 2;
+  return leads() || last_ns == 0 || now_ns() - last_ns > user_settings().every_ns / 2;
 }
 
 }  // namespace ckpt::interval

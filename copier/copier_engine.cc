@@ -1,0 +1,84 @@
+// The part of Copier that hands copies in order to an engine, and takes them back.
+#include "copier/copier.h"
+
+#include "base/preload_rules.h"
+
+namespace ckpt {
+
+// False: the queue is full.
+bool Copier::hand_over(CopyEngine& engine, SegmentId id, uint32_t buffer) {
+  {
+    ScopedLock guard(queued_lock_);
+    if (queued_count_ == kMostQueued) return false;
+    queued_[queued_count_++] = {id, buffer, {}};
+  }
+  const Segment& s = table_[id];
+  CopyTicket ticket;
+  const CopyRequest request{id.value | uint64_t{buffer} << 32,
+                            s.base,
+                            pool_.data(buffer),
+                            static_cast<uint32_t>(table_.segment_bytes()),
+                            s.present,
+                            table_.region(s).readable};
+  const bool accepted = engine.submit(request, CopyPriority::kSequential, &ticket);
+  {
+    ScopedLock guard(queued_lock_);
+    for (uint32_t i = 0; i < queued_count_; ++i) {
+      if (queued_[i].id != id) continue;  // it may be done by now
+      if (accepted)
+        queued_[i].ticket = ticket;
+      else
+        queued_[i] = queued_[--queued_count_];
+      break;
+    }
+  }
+  if (accepted && table_.is_wanted(id)) take_back(id);
+  return accepted;
+}
+
+// Somebody needs the segment: if the engine has it, and not all of it yet, it is completed here and now.
+void Copier::take_back(SegmentId id) {
+  Queued queued{};
+  {
+    ScopedLock guard(queued_lock_);
+    for (uint32_t i = 0; i < queued_count_; ++i) {
+      if (queued_[i].id == id) queued = queued_[i];
+    }
+  }
+  if (queued.ticket.value == 0) return;
+  const Resync outcome = engine_.load(std::memory_order_acquire)->resync(queued.ticket, threshold_);
+  if (outcome == Resync::kDone) return;
+  const bool got_bytes = outcome == Resync::kCommitted ||
+                         (outcome == Resync::kAborted && read_runs(table_[id], pool_.data(queued.buffer)));
+  copied(id.value | uint64_t{queued.buffer} << 32, got_bytes ? 0 : -1);
+}
+
+void Copier::copied(uint64_t cookie, long result) {
+  const SegmentId id{static_cast<uint32_t>(cookie)};
+  {
+    ScopedLock guard(queued_lock_);
+    for (uint32_t i = 0; i < queued_count_; ++i) {
+      if (queued_[i].id == id) {
+        queued_[i] = queued_[--queued_count_];
+        break;
+      }
+    }
+  }
+  complete(id, static_cast<uint32_t>(cookie >> 32), result == 0, keep_);
+  completed_.fetch_add(1, std::memory_order_release);
+  futex_wake(completed_);
+}
+
+// Until the engine has no more copies than that.
+void Copier::await_queued(uint32_t most) {
+  for (;;) {
+    const uint32_t before = completed_.load(std::memory_order_acquire);
+    {
+      ScopedLock guard(queued_lock_);
+      if (queued_count_ <= most) return;
+    }
+    futex_wait(completed_, before);
+  }
+}
+
+}  // namespace ckpt

@@ -1,0 +1,9 @@
+#include "libckpt_rt/checkpoint/image_history.h"
+
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+
+constinit ImageHistory image_history;
+
+}  // namespace ckpt

@@ -1,0 +1,16 @@
+// What the user has set (base/settings.h): read once from the environment, and never changed. What a
+// checkpoint has made of it: checkpoint/in_force.h.
+//
+// Owner:     libckpt_rt, in its data, so that an image holds it and a restarted process has the same.
+// Callers:   any thread: read only. keep_user_settings(): the preload constructor, once.
+#pragma once
+
+#include "base/settings.h"
+
+namespace ckpt {
+
+// Before keep_user_settings(): the defaults.
+const Settings& user_settings();
+void keep_user_settings(const Settings& settings);
+
+}  // namespace ckpt
