@@ -304,31 +304,38 @@ bool serve_asker(uint64_t cookie) {
 }
 
 // A line of the list: "… 01 12345 @ckpt_rt.<pid>.<cookie>". Another user may have sockets with such names,
-// and is turned away; one that was served is gone.
+// and is turned away; one that was served is gone. Askers beyond the most at once ask again. The list is
+// closed before anybody is served: a program with few descriptors leaves us few.
 bool serve_askers_without_cookie() {
   char wanted[64], text[4096];
   const auto end = fmt::format_to_n(wanted, sizeof(wanted), "@ckpt_rt.{:016x}.", library.pid);
   const std::string_view prefix(wanted, end.size);
-  constexpr size_t kCookie = 16;  // digits
-  ScopedFd list(static_cast<int>(
-      sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC, 0)));
-  bool any = false;
-  for (size_t have = 0; list.valid();) {
-    const long got = sys::call(__NR_read, list.get(), text + have, sizeof(text) - have);
-    if (got <= 0) break;
-    have += static_cast<size_t>(got);
-    const std::string_view read(text, have);
-    size_t done = 0;
-    for (size_t line_end; (line_end = read.find('\n', done)) != read.npos; done = line_end + 1) {
-      const std::string_view line = read.substr(done, line_end - done);
-      const size_t at = line.find(prefix);
-      if (at != line.npos && line.size() == at + prefix.size() + kCookie)
-        any = serve(line.substr(at + 1)) || any;
+  constexpr size_t kCookie = 16, kMostAtOnce = 16;  // digits; askers
+  char names[kMostAtOnce][sizeof(wanted) + kCookie];
+  size_t found = 0;
+  const size_t length = prefix.size() - 1 + kCookie;
+  {
+    const ScopedFd list(static_cast<int>(
+        sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC, 0)));
+    for (size_t have = 0; list.valid();) {
+      const long got = sys::call(__NR_read, list.get(), text + have, sizeof(text) - have);
+      if (got <= 0) break;
+      have += static_cast<size_t>(got);
+      const std::string_view read(text, have);
+      size_t done = 0;
+      for (size_t line_end; (line_end = read.find('\n', done)) != read.npos; done = line_end + 1) {
+        const std::string_view line = read.substr(done, line_end - done);
+        const size_t at = line.find(prefix);
+        if (at != line.npos && line.size() == at + prefix.size() + kCookie && found < kMostAtOnce)
+          std::memcpy(names[found++], line.data() + at + 1, length);
+      }
+      have -= done;
+      if (have == sizeof(text)) have = 0;  // no line of ours is as long
+      std::memmove(text, text + done, have);
     }
-    have -= done;
-    if (have == sizeof(text)) have = 0;  // no line of ours is as long
-    std::memmove(text, text + done, have);
   }
+  bool any = false;
+  for (size_t i = 0; i < found; ++i) any = serve({names[i], length}) || any;
   return any;
 }
 
