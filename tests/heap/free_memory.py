@@ -186,7 +186,7 @@ class FreeMemory(unittest.TestCase):
         got = subprocess.run([CKPT, "run", "--dir", self.images, "--heap=tcmalloc", "--", "/bin/true"], capture_output=True,
                              text=True, env=environment(), check=False)
         self.assertEqual(got.returncode, USAGE)
-        self.assertIn("CKPT_HEAP='tcmalloc' is no heap; use libc, jemalloc or jemalloc:huge", got.stderr)
+        self.assertIn("CKPT_HEAP='tcmalloc' is no heap; use libc, jemalloc (whose free memory is not saved) or jemalloc:huge", got.stderr)
 
 
 if __name__ == "__main__":

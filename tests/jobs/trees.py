@@ -217,10 +217,12 @@ class Trees(unittest.TestCase):
             f.write(bytes([byte[0] ^ 1]))
         self.refused(tree, image, 65)
         os.rename(path + ".aside", path)
-        both = os.path.join(tree.work, "both")
-        os.rename(both, both + ".aside")
+        both, kept = os.path.join(tree.work, "both"), [os.path.join(image, n) for n in os.listdir(image) if n.endswith(".files")]
+        for path in [both, *kept]:
+            os.rename(path, path + ".aside")
         self.refused(tree, image, 72, "both")
-        os.rename(both + ".aside", both)
+        for path in [both, *kept]:
+            os.rename(path + ".aside", path)
         # The manifest: damaged, written by others.
         text = open(manifest).read()
         with open(manifest, "w") as f:

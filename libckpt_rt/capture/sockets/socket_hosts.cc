@@ -18,8 +18,9 @@ namespace {
 
 constexpr int kMuch = 1 << 30;
 constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
-// Without an acknowledgement: more than the shortest wait before a segment is sent again.
-constexpr int64_t kLongestSilence = 250'000'000;  // ns
+// Without an acknowledgement: more than the other host may take until it looks at its sockets, and than a few
+// of the waits before a segment is sent again.
+constexpr int64_t kLongestSilence = 1'000'000'000;  // ns
 
 struct FarConnection {
   uint32_t socket;  // index in SocketLook::sockets
