@@ -94,6 +94,13 @@ class OverHosts(unittest.TestCase):
                 self.hosts.run(name, "ss", "-tn").stdout
         wait_for("the connection", look)
 
+    def leads(self, pid):
+        """The program runs before the head listens."""
+        def listens():
+            with open("/proc/net/unix", encoding="ascii", errors="replace") as f:
+                return any(line.rstrip().endswith(f"@ckpt_rt.head.{pid}") for line in f)
+        wait_for("the head", listens)
+
     def now(self, pid, host=None, ok=True):
         words = (self.hosts.enter(host) if host else []) + [CKPT, "now", "--json", str(pid)]
         done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=clean())
@@ -174,6 +181,7 @@ class Checkpoint(OverHosts):
     def test_host_cut_off(self):
         job = self.run_numbers(10**9)
         self.connected()
+        self.leads(job.pid)
         self.now(job.pid)
         before = glob.glob(self.images + "/*.hosts")
         self.hosts.cut("h2")
@@ -211,6 +219,7 @@ class Restart(OverHosts):
     def test_on_the_same_hosts(self):
         job = self.run_numbers(self.total)
         self.connected()
+        self.leads(job.pid)
         self.now(job.pid)
         self.kill_all(job)
         self.check_end(self.bring_back("h1,h2", "again"), "again")
@@ -218,10 +227,12 @@ class Restart(OverHosts):
     def test_on_others_and_again(self):
         job = self.run_numbers(self.total)
         self.connected()
+        self.leads(job.pid)
         self.now(job.pid)
         self.kill_all(job)
         second = self.bring_back("h3,h4", "second")
         self.connected("h3")
+        self.leads(second.pid)
         self.now(second.pid)
         self.kill_all(second)
         self.check_end(self.bring_back("h2,h1", "third"), "third")

@@ -133,6 +133,9 @@ def wait_for(condition, what):
         time.sleep(0.01)
 
 
+job_tree.adopt_orphans()
+
+
 class Trees(unittest.TestCase):
 
     def tree(self, uid=0):
