@@ -48,12 +48,14 @@ MemorySize memory_size() {
 
 uint64_t list_bytes(const MemorySize& memory) {
   constexpr uint64_t kLeast = 8 << 20, kMost = 64 << 20;
+  // What waits in sockets and pipes is listed too, and then described: tens of MiB in one (tcp_rmem).
+  constexpr uint64_t kUnlimited = 512 << 20;
   // Six lists of mappings with their names, the kernel's text three times, a record of the image for each.
   constexpr uint64_t kMapping = 2 << 10, kTexts = 12;  // bytes; times the text
   const uint64_t of_mappings = memory.mappings * kMapping + memory.maps_text * kTexts;
   rlimit64 limit{};
   if (sys::call(__NR_prlimit64, 0L, RLIMIT_AS, 0L, &limit) != 0 || limit.rlim_cur == RLIM64_INFINITY)
-    return kMost + of_mappings;
+    return kUnlimited + of_mappings;
   const uint64_t left = limit.rlim_cur > memory.mapped ? limit.rlim_cur - memory.mapped : 0;
   return std::clamp(left / 32, kLeast, kMost) + of_mappings;
 }
