@@ -157,7 +157,8 @@ Each program runs once without interruption. Then it runs again for each of seve
 it killed with `kill -9`, `ckpt-restart`, to the end; and once through three such generations. What it prints, and its exit code, must be the
 same. `result` says how often that was so. The pause is the median, from the first thread stopped anywhere to the last that went on; this machine was
 busy with other work, so it is an upper bound. Files are as they are when the job is killed, not as they were at the checkpoint: a
-program that writes to the middle of files may see later bytes.
+program that writes to the middle of files may see later bytes. Rows may come from several runs. A run whose program had ended before the
+first checkpoint does not count; `not tried`: all had. Where the other output has exit code 0, the job came back wrong and nothing had said so.
 
 | program | version | processes | pause | result | when not |
 | --- | --- | --- | --- | --- | --- |
