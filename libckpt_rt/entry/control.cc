@@ -6,6 +6,7 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -14,6 +15,7 @@
 #include "base/settings_table.h"
 #include "job/capture/take.h"
 #include "libckpt_rt/back/back_run.h"
+#include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/checkpoint/progress.h"
@@ -220,10 +222,16 @@ void answer_stat(Answer& answer) {
 }
 
 void answer_back(Answer& answer, int fd) {
-  BackRun run(fd);
-  auto result = run.run();
+  Result<BackCost> result = Error{};
+  bool answered = false;
+  {
+    // What it has mapped is gone when the asker hears of it.
+    BackRun run(fd);
+    result = run.run();
+    answered = run.answered();
+  }
   if (!result.ok()) {
-    if (run.answered()) return;
+    if (answered) return;
     BackMessage failed{};
     failed.says = static_cast<uint32_t>(BackSays::kError);
     failed.code = static_cast<uint32_t>(result.error().code);
@@ -303,39 +311,57 @@ bool serve_asker(uint64_t cookie) {
   return serve({name, end.size});
 }
 
-// A line of the list: "… 01 12345 @ckpt_rt.<pid>.<cookie>". Another user may have sockets with such names,
-// and is turned away; one that was served is gone. Askers beyond the most at once ask again. The list is
-// closed before anybody is served: a program with few descriptors leaves us few.
-bool serve_askers_without_cookie() {
+namespace {
+
+// The first name of an asker in the list of sockets whose cookie is none of `tried`. 0: there is none.
+// A line of the list: "… 01 12345 @ckpt_rt.<pid>.<cookie>".
+size_t find_asker(std::span<const uint64_t> tried, char (&name)[64], uint64_t& cookie) {
   char wanted[64], text[4096];
   const auto end = fmt::format_to_n(wanted, sizeof(wanted), "@ckpt_rt.{:016x}.", library.pid);
   const std::string_view prefix(wanted, end.size);
-  constexpr size_t kCookie = 16, kMostAtOnce = 16;  // digits; askers
-  char names[kMostAtOnce][sizeof(wanted) + kCookie];
-  size_t found = 0;
-  const size_t length = prefix.size() - 1 + kCookie;
-  {
-    const ScopedFd list(static_cast<int>(
-        sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC, 0)));
-    for (size_t have = 0; list.valid();) {
-      const long got = sys::call(__NR_read, list.get(), text + have, sizeof(text) - have);
-      if (got <= 0) break;
-      have += static_cast<size_t>(got);
-      const std::string_view read(text, have);
-      size_t done = 0;
-      for (size_t line_end; (line_end = read.find('\n', done)) != read.npos; done = line_end + 1) {
-        const std::string_view line = read.substr(done, line_end - done);
-        const size_t at = line.find(prefix);
-        if (at != line.npos && line.size() == at + prefix.size() + kCookie && found < kMostAtOnce)
-          std::memcpy(names[found++], line.data() + at + 1, length);
-      }
-      have -= done;
-      if (have == sizeof(text)) have = 0;  // no line of ours is as long
-      std::memmove(text, text + done, have);
+  constexpr size_t kDigits = 16;
+  const ScopedFd list(static_cast<int>(
+      sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/net/unix", O_RDONLY | O_CLOEXEC, 0)));
+  for (size_t have = 0; list.valid();) {
+    const long got = sys::call(__NR_read, list.get(), text + have, sizeof(text) - have);
+    if (got <= 0) return 0;
+    have += static_cast<size_t>(got);
+    const std::string_view read(text, have);
+    size_t done = 0;
+    for (size_t line_end; (line_end = read.find('\n', done)) != read.npos; done = line_end + 1) {
+      const std::string_view line = read.substr(done, line_end - done);
+      const size_t at = line.find(prefix);
+      if (at == line.npos || line.size() != at + prefix.size() + kDigits) continue;
+      if (!number_after(line.substr(at), prefix, 16, cookie)) continue;
+      if (std::find(tried.begin(), tried.end(), cookie) != tried.end()) continue;
+      const std::string_view found = line.substr(at + 1);
+      std::memcpy(name, found.data(), found.size());
+      return found.size();
     }
+    have -= done;
+    if (have == sizeof(text)) have = 0;  // no line of ours is as long
+    std::memmove(text, text + done, have);
   }
+  return 0;
+}
+
+}  // namespace
+
+// Another user may have sockets with such names, and is turned away; one that was served is gone. The list is
+// closed before anybody is served, since a program with few descriptors leaves us few, and looked at again
+// after.
+bool serve_askers_without_cookie() {
+  constexpr size_t kMost = 256;
+  uint64_t tried[kMost];
+  size_t count = 0;
   bool any = false;
-  for (size_t i = 0; i < found; ++i) any = serve({names[i], length}) || any;
+  while (count < kMost) {
+    char name[64];
+    const size_t length = find_asker({tried, count}, name, tried[count]);
+    if (length == 0) break;
+    ++count;
+    any = serve({name, length}) || any;
+  }
   return any;
 }
 
