@@ -1,8 +1,8 @@
 // The threads of ours that may exist in the program, each while there is something for it to do.
 //
-// Owner:     libckpt_rt: one object in its data. An image holds it; a restarted process gets new blocks.
-// Callers:   reserve(): the preload constructor, the leader of a restart. forget(): a forked child, and the
-//            same leader. The threads themselves: whoever starts and ends them, which is the agent but for the
+// Owner:     libckpt_rt: one object in its data. An image holds it; a restarted process gets new blocks, which
+//            lie behind the own page (core/own_page.h).
+// Callers:   forget(): a forked child, and the leader of a restart. The threads themselves: whoever starts and ends them, which is the agent but for the
 //            agent itself (entry/agent.cc).
 #pragma once
 
@@ -14,8 +14,6 @@ struct OwnThreads {
   RawThread agent, fault_handler, writer;
   RawThread engine;  // CKPT_ENGINE=dma only
 
-  // Address space for all that the settings ask for. False: there is none.
-  [[nodiscard]] bool reserve();
   // None of them exists in this process.
   void forget();
 };
