@@ -260,7 +260,7 @@ class Back {
     for (const auto& m : image_->meta().mappings) {
       if (m.record.object != 0) descriptor_options_.mapped_objects.insert(m.record.object);
     }
-    auto descriptors = compare_descriptors(image_->meta(), *now, descriptor_options_);
+    auto descriptors = compare_descriptors(image_->meta(), *now, target_.pid, descriptor_options_);
     if (!descriptors.ok()) return descriptors.error();
     made_ = std::move(descriptors->made);
     CKPT_TRY(say_what_cannot(descriptors->cannot));

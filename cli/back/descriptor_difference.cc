@@ -53,9 +53,10 @@ bool is_of_job(const std::string& image_directory) {
 
 class Comparison {
  public:
-  Comparison(const ImageMeta& then, const ImageMeta& now, const DescriptorOptions& options)
+  Comparison(const ImageMeta& then, const ImageMeta& now, pid_t pid, const DescriptorOptions& options)
       : then_(then),
         now_(now),
+        pid_(pid),
         options_(options),
         of_job_(is_of_job(options.image_directory)),
         builder_(then, options) {}
@@ -186,6 +187,11 @@ class Comparison {
       }
       if ((kind == OpenFileKind::kMemfd || (f.record.flags & kOpenFileDeleted) != 0) &&
           options_.mapped_objects.count(f.record.object) != 0) {
+        if (ScopedFd again = open_mapped(f); again.valid()) {
+          made_[f.record.id] = static_cast<int64_t>(result_.made.size());
+          result_.made.push_back(std::move(again));
+          continue;
+        }
         result_.cannot.push_back(
             fmt::format("{} has been closed since; what is opened again is not the memory that is mapped",
                         describe(f, fd)));
@@ -197,6 +203,22 @@ class Comparison {
       result_.made.push_back(std::move(*made));
     }
     builder_.finish();
+    return {};
+  }
+
+  // A file without a name that the program still has mapped. That takes CAP_CHECKPOINT_RESTORE.
+  ScopedFd open_mapped(const ParsedOpenFile& f) const {
+    for (const auto& m : now_.mappings) {
+      if (m.record.object != f.record.object) continue;
+      const auto path = fmt::format("/proc/{}/map_files/{:x}-{:x}", pid_, m.record.start, m.record.end);
+      ScopedFd fd(open(path.c_str(), reopen_flags(f.record) & ~O_NOFOLLOW));
+      struct stat st;
+      if (!fd.valid() || fstat(fd.get(), &st) != 0 || st.st_dev != f.record.device ||
+          st.st_ino != f.record.inode)
+        continue;
+      if (has_position(f) && lseek(fd.get(), static_cast<off_t>(f.record.offset), SEEK_SET) < 0) continue;
+      return fd;
+    }
     return {};
   }
 
@@ -394,6 +416,7 @@ class Comparison {
   }
 
   const ImageMeta &then_, &now_;
+  const pid_t pid_;
   const DescriptorOptions& options_;
   const bool of_job_;
   DescriptorBuilder builder_;
@@ -406,9 +429,9 @@ class Comparison {
 
 }  // namespace
 
-Result<DescriptorDifference> compare_descriptors(const ImageMeta& then, const ImageMeta& now,
+Result<DescriptorDifference> compare_descriptors(const ImageMeta& then, const ImageMeta& now, pid_t pid,
                                                  const DescriptorOptions& options) {
-  return Comparison(then, now, options).run();
+  return Comparison(then, now, pid, options).run();
 }
 
 }  // namespace ckpt::cli

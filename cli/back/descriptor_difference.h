@@ -25,7 +25,7 @@ struct DescriptorDifference {
   int first_free = 3;
 };
 
-Result<DescriptorDifference> compare_descriptors(const ImageMeta& then, const ImageMeta& now,
+Result<DescriptorDifference> compare_descriptors(const ImageMeta& then, const ImageMeta& now, pid_t pid,
                                                  const DescriptorOptions& options);
 
 }  // namespace ckpt::cli

@@ -151,7 +151,7 @@ int main(void) {
       printf("%d", mprotect(shared, 16 * 4096, PROT_READ));
     } else if (is(line, "views")) {  // one by which it may never be written, one by which it may
       char path[64];
-      const int file = memfd_create("two", 0);
+      const int file = pair[0] = memfd_create("two", 0);
       snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
       const int reading = open(path, O_RDONLY);
       shared = ftruncate(file, 4096) == 0 ? mmap(NULL, 4096, PROT_READ, MAP_SHARED, reading, 0) : MAP_FAILED;
@@ -159,6 +159,10 @@ int main(void) {
       if (shared == MAP_FAILED || page == MAP_FAILED || close(reading) != 0) return 1;
       memset(page, 'A', 4096);
       printf("%d", shared[0]);
+    } else if (is(line, "hide")) {
+      printf("%d", close(pair[0]));
+    } else if (is(line, "stamp")) {  // by the descriptor, seen in the mapping
+      printf("%d %c", (int)write(pair[0], "Z", 1), shared[0]);
     } else if (is(line, "change")) {
       const int writable = mprotect(shared, 16 * 4096, PROT_READ | PROT_WRITE);
       memset(shared, 'B', 4096);

@@ -116,6 +116,16 @@ class Back(Talking):
         self.ckpt("back", str(self.pid))
         self.assertEqual(self.ask("sum"), str(ord("A") * 4096))
 
+    def test_a_file_without_a_name_that_is_mapped_but_not_open_any_more(self):
+        self.ask("views")
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("hide"), "0")
+        if os.geteuid() != 0:
+            self.assertIn("is not the memory that is mapped", self.ckpt("back", str(self.pid), code=78))
+            return
+        self.ckpt("back", str(self.pid))
+        self.assertEqual(self.ask("stamp"), "1 Z")
+
     def test_a_full_pipe_that_was_made_smaller(self):
         self.assertEqual(self.ask("pipe"), str(256 << 10))
         self.ckpt("now", str(self.pid))

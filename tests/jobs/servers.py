@@ -57,7 +57,11 @@ def comm(pid):
 
 
 def user(pid):
-    return os.stat(f"/proc/{pid}").st_uid
+    """Its user; -1: it has ended."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return -1
 
 
 class Server(unittest.TestCase):
@@ -138,7 +142,7 @@ class Nginx(Server):
     def roles(self):
         """(master, workers)"""
         processes = self.processes()
-        return ([p for p in processes if user(p) == 0] + [0])[0], [p for p in processes if user(p) != 0]
+        return ([p for p in processes if user(p) == 0] + [0])[0], [p for p in processes if user(p) > 0]
 
     def test_workers_come_back(self):
         self.run_server(shutil.which("nginx"), "-c", os.path.join(self.directory, "nginx.conf"))
