@@ -1,15 +1,18 @@
 #!/usr/bin/python3
 """Runs the models in turns, draws the medians, writes one page. Called by scripts/timewarp_study.sh."""
 import argparse
+import atexit
 import base64
 import html
 import io
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 import matplotlib
@@ -25,6 +28,8 @@ class Study:
         self.bench = os.path.join(options.build, "bench")
         self.peers = options.peers
         self.quick = options.quick
+        self.scratch = tempfile.mkdtemp(prefix="ckpt-study.")  # peers write files where they run
+        atexit.register(shutil.rmtree, self.scratch, ignore_errors=True)
         self.turns = 3 if options.quick else 7
         self.page = []
         self.data = {}
@@ -38,12 +43,12 @@ class Study:
 
     def peer(self, pattern, program, *arguments, launcher=()):
         """Seconds, or None where the peer is missing or does not run."""
-        path = os.path.join(self.peers, program)
+        path = os.path.abspath(os.path.join(self.peers, program))
         if not os.path.exists(path):
             return None
         try:
             done = subprocess.run([*launcher, path, *map(str, arguments)], capture_output=True, text=True, errors="replace",
-                                  timeout=120)
+                                  timeout=120, cwd=self.scratch)
         except (OSError, subprocess.TimeoutExpired):
             return None
         found = re.findall(pattern, done.stdout + done.stderr)
@@ -126,6 +131,15 @@ def main():
         r"Event Rate \(events/sec\)\s+([0-9.]+)", "ross-phold", "--synch=1", "--nlp=4096", "--end=20", "--mean=0.9",
         "--lookahead=0.1", "--remote=0.25", "--start-events=16")
     study.in_turns("PHOLD: 4,096 LPs with 16 events, a quarter remote", runs)
+    pcs_end = 4000 if study.quick else 20000
+    launcher = ("mpirun.openmpi", "--allow-run-as-root", "-np", "2", "--bind-to", "none")
+    study.in_turns("PCS, 64 x 64 cells with 10 portables", {
+        **{f"ours, {t} threads": lambda t=t: rate(study.ours(
+            "pcs", "--width", 64, "--height", 64, "--portables", 10, "--end", pcs_end, "--threads", t)) for t in threads},
+        "ROSS, sequential": lambda: study.peer(r"Event Rate \(events/sec\)\s+([0-9.]+)", "ross-pcs", "--synch=1",
+                                               f"--end={pcs_end}"),
+        "ROSS, 2 processes": lambda: study.peer(r"Event Rate \(events/sec\)\s+([0-9.]+)", "ross-pcs", "--synch=3",
+                                                f"--end={pcs_end}", launcher=launcher)})
     study.in_turns("Queues, PHOLD sequential", {
         q: lambda q=q: rate(study.ours("phold", *PHOLD, "--threads", 0, "--queue", q))
         for q in ("ladder", "heap", "calendar", "splay")})
@@ -161,6 +175,11 @@ def main():
     calls = ("pcs_calls", "--threads", n, "--way", "ccl", "--grain", 10, "--end", 1500 if study.quick else 6000,
              "--finish-speed", "200M")
     thresholds = [0, .5, 1] if study.quick else [i / 10 for i in range(11)]
+    for lps in (32, 256):
+        study.in_turns(f"Device copies of several LPs at once (multi) against one (mono), {lps} LPs, calls every 10 s", {
+            name: lambda lps=lps, more=more: rate(study.ours(*calls, "--call-interval", 10, "--lps", lps, "--device-speed",
+                                                             "100M", "--threshold", .5, *more))
+            for name, more in {"multiprogrammed": (), "monoprogrammed": ("--mono",)}.items()})
     for interval in (10, 3):
         study.curves(f"Copies by the device, calls every {interval} s, 32 cells, 100 MB/s (Santoro, figures 7 and 8)",
                      "threshold", thresholds, {
