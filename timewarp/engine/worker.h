@@ -120,7 +120,7 @@ class Worker final : public Executor, private History {
   void repeat(Lp& lp, Record& record) override;
   void drop(Record& record) override;
 
-  Event* take_event(unsigned to);
+  Event* take_event_for(unsigned to);  // another thread
   Record* take_record() { return static_cast<Record*>(records_.take()); }
 
   Setup& setup_;

@@ -20,7 +20,8 @@ constexpr char kNotRepeatable[] =
     "numbers only";
 }  // namespace
 
-Keeper::Keeper(Setup& setup, History& history, Regions& regions) : setup_(setup), history_(history) {
+Keeper::Keeper(Setup& setup, History& history, Regions& regions)
+    : setup_(setup), history_(history), pooled_(setup.colocated_at == 0 && !setup.copy_behind_record) {
   copies_.open(regions, std::max<size_t>(setup.model.state_bytes, 1));
   pieces_.open(regions, kPieces);
 }
