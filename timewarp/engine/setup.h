@@ -74,7 +74,17 @@ struct Setup {
     failure = {code, std::move(text)};
     failed.store(true, std::memory_order_release);
   }
+  // While the threads set up their LPs, each in the order of ids until one fails: the smallest LP wins, as in
+  // a sequential run.
+  void fail_setting_up(uint32_t lp, int code, std::string text) {
+    std::lock_guard lock(failure_lock);
+    if (failed.load(std::memory_order_relaxed) && failed_lp < lp) return;
+    failed_lp = lp;
+    failure = {code, std::move(text)};
+    failed.store(true, std::memory_order_release);
+  }
   std::mutex failure_lock;
+  uint32_t failed_lp = ~uint32_t{0};
   Failure failure;
 };
 

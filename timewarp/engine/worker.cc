@@ -12,16 +12,15 @@ namespace ckpt::timewarp {
 namespace {
 constexpr uint64_t kSampleMask = 63;
 // Small, and reused from the beginning where GVT comes often: it stays in the first-level cache.
-constexpr size_t kRingAtFirst = 256, kAhead = 6;
+constexpr size_t kRingAtFirst = 256;
 }  // namespace
 
 Worker::Worker(Setup& setup, unsigned number)
     : setup_(setup),
       number_(number),
       end_(setup.options.end),
-      prefetch_(setup.options.prefetch != 0),
       events_(setup.threads + (setup.transport != nullptr ? 1 : 0)),
-      queue_(setup.options.queue),
+      queue_(setup.options.queue, setup.options.prefetch != 0),
       keeper_(setup, *this, regions_),
       party_(*setup.gvt, number),
       ring_(kRingAtFirst),
@@ -203,14 +202,7 @@ bool Worker::step() {
     if (stuck_ && !(event->key() < stuck_key_)) return false;
   }
   queue_.pop();
-  if (prefetch_) {
-    if (const Event* soon = queue_.ahead(kAhead); soon != nullptr) {
-      const std::byte* lp = reinterpret_cast<const std::byte*>(&setup_.lp(soon->receiver));
-      __builtin_prefetch(lp, 1);
-      __builtin_prefetch(lp + 64, 1);
-      if (const Event* later = queue_.ahead(2 * kAhead); later != nullptr) __builtin_prefetch(later, 1);
-    }
-  }
+  if (const Event* soon = queue_.soon(); soon != nullptr) prefetch_lp(setup_.lp(soon->receiver));
   if (event->status == EventStatus::kCancelled) {
     drop_event(event, event->from);
     return true;

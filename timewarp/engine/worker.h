@@ -126,7 +126,6 @@ class Worker final : public Executor, private History {
   Setup& setup_;
   const unsigned number_;
   const double end_;
-  const bool prefetch_;
   Regions regions_;
   std::vector<Pool> events_;  // for events to each thread
   Pool records_;

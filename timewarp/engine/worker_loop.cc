@@ -36,12 +36,11 @@ void Worker::place_lps() {
     if (setup_.thread_of(id) != number_) continue;
     Lp& lp = setup_.lp(id);
     lp.executor = this;
-    keeper_.open(lp);
-    if (setup_.failed.load(std::memory_order_relaxed)) return;
+    if (!keeper_.open(lp)) return;
     setup_.model.init(&lp, lp.state());
     if (failing_) {
       failing_ = false;
-      setup_.fail(CKPT_TW_MODEL, "LP " + std::to_string(id) + ", in init: " + failure_);
+      setup_.fail_setting_up(id, CKPT_TW_MODEL, "LP " + std::to_string(id) + ", in init: " + failure_);
       return;
     }
     lp.now = kNone;

@@ -63,7 +63,8 @@ class Keeper {
   Keeper(Setup& setup, History& history, Regions& regions);
   ~Keeper();
 
-  void open(Lp& lp);
+  // False: the LP cannot go back in the way that is wanted, and the simulation has failed.
+  [[nodiscard]] bool open(Lp& lp);
   void close(Lp& lp);
 
   void before(Lp& lp, Record& record) {
