@@ -138,12 +138,23 @@ void Worker::send_away(Lp& lp, uint32_t to, double time, uint64_t order, const v
 size_t Worker::receive_from_away() {
   return setup_.transport->drain([this](const Wire& wire, const std::byte* message) {
     const Key key{wire.time, wire.order, wire.sender};
+    if (!setup_.local(wire.receiver) || wire.sender >= setup_.model.lps ||
+        wire.bytes > setup_.model.message_bytes) [[unlikely]] {
+      return setup_.fail(CKPT_TW_USAGE,
+                         "the processes do not run the same model: start all of them with the "
+                         "same arguments");
+    }
     if (key < gvt_) [[unlikely]]
       return overtaken(key, wire.receiver);
     const auto name = std::make_pair(wire.sender, wire.order);
     if (wire.cancel != 0) {
       // In order: the message has come before, and is not final.
       const auto found = foreign_.find(name);
+      if (found == foreign_.end()) [[unlikely]] {
+        return setup_.fail(CKPT_TW_MODEL, name_of(key, wire.receiver) +
+                                              ": cancelled, but it is not here: this is a bug of the engine "
+                                              "or of the transport");
+      }
       Event* const event = found->second;
       foreign_.erase(found);
       cancel_here(event);
