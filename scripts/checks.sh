@@ -25,7 +25,7 @@ for part; do
   case $part in
     tidy) "$root/scripts/tidy.sh" base copier image/format image/write libckpt_rt job/capture ;;
     asan) sanitize build-checks-asan address,undefined "unit_test protect_model_test copy_engine_test writer_test" ;;
-    tsan) sanitize build-checks-tsan thread "unit_test copy_engine_test" ;;
+    tsan) sanitize build-checks-tsan thread "unit_test copy_engine_test timewarp_test" ;;
     *) die "no such part: $part (tidy, asan, tsan)" ;;
   esac
   say "$part: $((SECONDS - begin)) s"

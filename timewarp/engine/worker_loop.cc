@@ -17,6 +17,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr uint32_t kBatch = 32, kGvtEvents = 1024;
 // A thread alone finds GVT for nothing: what it drops it takes again while it is in the first-level cache.
 constexpr uint32_t kGvtEventsAlone = 128;
+// Where each event copies a state: so many bytes of copies, so that they are reused while they are in the
+// second-level cache. But a round of GVT should be worth a few events.
+constexpr size_t kCopiedBetween = 512 << 10;
+constexpr uint32_t kFewestBetween = 16;
 // The adapted window: judged after so many events; smaller above the first share of events undone, larger
 // below the second.
 constexpr uint64_t kJudged = 1024;
@@ -28,6 +32,15 @@ constexpr uint64_t kUncommittedRounds = 8;  // in --gvt-events
 constexpr uint64_t kUncommittedOfLp = 32;   // times the LPs of a thread, if that is less
 // Looks without work before the processor is given away.
 constexpr unsigned kPatience = 64;
+
+uint32_t events_between_gvts(const Setup& setup) {
+  if (setup.options.gvt_events != 0) return setup.options.gvt_events;
+  const uint32_t most = setup.threads == 1 && setup.transport == nullptr ? kGvtEventsAlone : kGvtEvents;
+  const ckpt_tw_saving& saving = setup.options.saving;
+  if (saving.way != CKPT_TW_COPY || saving.every != 1 || setup.model.saving_of != nullptr) return most;
+  const size_t fit = kCopiedBetween / std::max<size_t>(setup.model.state_bytes, 1);
+  return static_cast<uint32_t>(std::clamp<size_t>(fit, kFewestBetween, most));
+}
 
 }  // namespace
 
@@ -174,10 +187,11 @@ void Worker::set_limit() {
 void Worker::loop() {
   const uint32_t batch = setup_.options.batch != 0 ? setup_.options.batch : kBatch;
   const bool alone = setup_.threads == 1;
-  const uint32_t gvt_events = setup_.options.gvt_events != 0         ? setup_.options.gvt_events
-                              : alone && setup_.transport == nullptr ? kGvtEventsAlone
-                                                                     : kGvtEvents;
-  most_uncommitted_ = std::min(kUncommittedRounds * gvt_events,
+  const uint32_t gvt_events = events_between_gvts(setup_);
+  // GVT that comes often for the sake of the cache bounds nobody more than that.
+  const uint64_t a_round =
+      setup_.options.gvt_events != 0 ? gvt_events : std::max(gvt_events, kGvtEventsAlone);
+  most_uncommitted_ = std::min(kUncommittedRounds * a_round,
                                kUncommittedOfLp * std::max<uint64_t>(setup_.local_lps / setup_.threads, 1));
   limit_ = kInfinity;
   unsigned idle = 0;

@@ -269,6 +269,12 @@ bool Keeper::final_slow(Lp& lp, Record& record) {
     }
     kept.clear();
   }
+  // The first one has a copy: an LP that could not go back to GVT would be found too late.
+  if (kept.empty() && record.saved == nullptr) [[unlikely]] {
+    setup_.fail(CKPT_TW_MODEL,
+                name_of(record.event->key(), lp.id) +
+                    ": final before a copy of the state is there: this is a bug of the engine");
+  }
   kept.push_back(&record);
   return true;
 }
