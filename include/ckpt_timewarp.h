@@ -97,9 +97,7 @@ typedef struct ckpt_tw_options {
   enum ckpt_tw_queue queue;
   double window;         /* how far ahead of the slowest thread; 0: adapted, infinity: not bounded */
   uint64_t memory_bytes; /* of events and history, all threads; 0: not limited */
-  /* A thread asks for a new GVT after so many events. 0: 1024, or 128 if it is alone; fewer, down to 16, where
-   * copies of these would take more than 512 KiB. */
-  uint32_t gvt_events;
+  uint32_t gvt_events;   /* a thread asks for a new GVT after so many events; 0: 1024 or less (timewarp.md) */
   uint32_t batch;        /* events between two looks at the other threads; 0: the default */
   uint32_t page_kib;     /* memory of events and states: 4, 2048 (default) or 1048576 KiB pages */
   int colocate;          /* 1: the copy of a state lies behind its event; 0 (default): in a pool of its own */

@@ -62,10 +62,9 @@ std::byte* Regions::take(size_t bytes) {
 }
 
 void* Pool::fresh() {
-  const size_t bytes = rounded(bytes_, kLine);
-  const size_t n = bytes > (64 << 10) ? 1 : kFresh;
-  std::byte* blocks = regions_->take(bytes * n);
-  for (size_t i = n; i-- > 1;) free_.push_back(blocks + i * bytes);
+  const size_t n = bytes_ > (64 << 10) ? 1 : kFresh;
+  std::byte* blocks = regions_->take(bytes_ * n);
+  for (size_t i = n; i-- > 1;) free_.push_back(blocks + i * bytes_);
   return blocks;
 }
 

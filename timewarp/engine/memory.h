@@ -39,12 +39,13 @@ class Regions {
   uint32_t page_kib_ = 2048;
 };
 
-// Free blocks of one size.
+// Free blocks of one size, whole cache lines.
 class Pool {
  public:
   void open(Regions& regions, size_t bytes) {
+    constexpr size_t kLine = 64;
     regions_ = &regions;
-    bytes_ = bytes;
+    bytes_ = (bytes + kLine - 1) / kLine * kLine;
   }
   void* take() {
     if (free_.empty()) return fresh();
