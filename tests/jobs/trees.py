@@ -182,6 +182,28 @@ class Trees(unittest.TestCase):
             self.skipTest("needs root to become another user")
         self.come_back(NOBODY, 2)
 
+    def test_a_member_of_another_user(self):
+        """What a user's process has written comes back with root's rights only if root says so."""
+        if os.geteuid() != 0:
+            self.skipTest("needs root to become another user")
+        waiting = "import os, time; print('up', os.getuid(), flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)"
+        as_nobody = f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups python3 -c \"{waiting}\""
+        tree = Tree("users", ["bash", "-c", as_nobody + "; echo ended $?"], lambda work: os.chmod(work, 0o755))
+        os.chmod(tree.directory, 0o755)
+        tree.run()
+        deadline = time.monotonic() + PATIENCE
+        while b"up" not in tree.output() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        image = tree.checkpoint(tree.child.pid)
+        tree.kill()
+        owners = {os.stat(os.path.join(image, n)).st_uid for n in os.listdir(image) if n.endswith(".ckpt")}
+        self.assertEqual(owners, {0, NOBODY})
+        self.refused(tree, image, 77, f"of user {NOBODY}", "--trust")
+        tree.restart(image, "--trust")
+        open(os.path.join(tree.work, "go"), "w").close()
+        self.assertEqual(tree.finish(), (0, b"up 65534\nended 0\n"))
+        tree.close(False)
+
     def checkpointed(self):
         tree = self.tree()
         image = tree.checkpoint(tree.child.pid)

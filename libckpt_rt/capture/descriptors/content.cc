@@ -25,6 +25,15 @@ constexpr uint64_t kEarlyBytes = 256 << 10;
 // Writes closer together than a tick of the kernel's clock may leave the same time stamp.
 constexpr int64_t kTimeStampDoubt = 20'000'000;
 
+// Nobody can look at messages of a POSIX queue without taking them: only their number is known.
+int messages_in(int queue) {
+  struct {
+    long flags, most, size, now, reserved[4];
+  } attributes{};
+  if (queue < 0 || sys::call(__NR_mq_getsetattr, queue, nullptr, &attributes) != 0) return 0;
+  return static_cast<int>(attributes.now);
+}
+
 // With a name in /dev/shm, which the program may remove at any time. Larger ones are mapped, as a rule, and
 // their memory is in the image.
 bool is_small_shared_memory(const CapturedDescriptor& d) {
@@ -176,6 +185,11 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     const size_t before = contents_.size();
     if (d.kind == OpenFileKind::kPipe || d.kind == OpenFileKind::kFifo) {
       copied = copy_pipe(i);
+    } else if (d.kind == OpenFileKind::kMessageQueue) {
+      const ScopedFd queue(borrow(d));
+      d.now.queued = messages_in(queue.get());
+      has_passing_ = has_passing_ || d.now.queued != 0;
+      continue;
     } else if (is_small_shared_memory(d)) {
       // sem_open(3), for example, removes the name that its file had at first.
       if (copy_file(d, contents_)) {
