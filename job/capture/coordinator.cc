@@ -20,6 +20,7 @@
 #include "libckpt_rt/core/interval.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -102,7 +103,7 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
   shared_ = ArenaVector<SharedUse>(arena_);
   auto sequence = next_job_sequence(directory_);
   if (!sequence.ok()) return sequence.error();
-  const char* comm = library.name;
+  const char* comm = this_process.name;
   for (const Listed& m : members) {
     if (m.look.pid == library.job.root) comm = m.look.name;
   }
@@ -112,7 +113,7 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
   auto temporary = make_temporary(directory_, name_);
   if (!temporary.ok()) return temporary.error();
   temporary_ = std::move(*temporary);
-  fill_place(place, temporary_.get(), directory_name_, name_.text, library.pid, *sequence);
+  fill_place(place, temporary_.get(), directory_name_, name_.text, this_process.pid, *sequence);
   place.may_repeat = attempt < 3 && !over_hosts;  // else all hosts would have to
   place.by_fork = attempt >= 3;
   for (Member& m : members_) CKPT_TRY(ask(m));
@@ -121,7 +122,7 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
 }
 
 Result<void> Coordinator::add(const Listed& listed) {
-  if (listed.look.pid == library.pid) {
+  if (listed.look.pid == this_process.pid) {
     self_ = listed;
     return {};
   }
@@ -196,7 +197,7 @@ Result<void> Coordinator::ask(Member& m) {
   siginfo_t info{};
   info.si_signo = signal;
   info.si_code = SI_QUEUE;
-  info.si_pid = library.pid;
+  info.si_pid = this_process.pid;
   info.si_uid = static_cast<uint32_t>(sys::call(__NR_getuid));
   info.si_value.sival_ptr = reinterpret_cast<void*>(cookie_);
   const long r = sys::call(__NR_rt_sigqueueinfo, pid, signal, &info);
@@ -406,11 +407,11 @@ Result<void> Coordinator::tell_all(Step step) {
 // True: there were processes that nobody knew, or known ones have executed another program.
 Result<bool> Coordinator::add_new() {
   ArenaVector<Listed> now(arena_);
-  if (!list_members(library.job, library.pid, arena_, now))
+  if (!list_members(library.job, this_process.pid, arena_, now))
     return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   bool any = false;
   for (const Listed& l : now) {
-    if (l.look.pid == library.pid) {
+    if (l.look.pid == this_process.pid) {
       self_ = l;
       continue;
     }
@@ -443,7 +444,7 @@ Result<bool> Coordinator::add_new() {
 
 // Groups, sessions and terminals as they are now; who has ended, and may have been waited for.
 void Coordinator::look_again() {
-  look_at(library.pid, self_.look);
+  look_at(this_process.pid, self_.look);
   for (Member& m : members_) {
     ProcessLook look;
     if (m.stranger || !look_at(m.listed.look.pid, look) || look.started != m.listed.look.started)
@@ -503,7 +504,7 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
   own_facts_ = facts;
   own_files_ = files;
   CKPT_TRY(await(Step::kSampled, now_ns() + 2 * user_settings().stop_timeout_ns));
-  if (!member_files_.push_back({library.pid, facts.tid, files}))
+  if (!member_files_.push_back({this_process.pid, facts.tid, files}))
     return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   for (const Member& m : members_) {
     if (m.state == Member::State::kWithUs &&

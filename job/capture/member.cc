@@ -12,6 +12,7 @@
 #include "job/session/session.h"
 #include "libckpt_rt/core/interval.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -41,7 +42,8 @@ class MemberSession final : public Session {
     const long fd =
         sys::call(__NR_openat, AT_FDCWD, request_.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
     if (!sys::failed(fd)) directory_.reset(static_cast<int>(fd));
-    fill_place(place, temporary_.get(), request_.directory, request_.name, library.pid, request_.sequence);
+    fill_place(place, temporary_.get(), request_.directory, request_.name, this_process.pid,
+               request_.sequence);
     over_hosts = (request_.flags & kJoinHosts) != 0;
     place.by_fork = (request_.flags & kJoinByFork) != 0;
     place.may_repeat = (request_.flags & kJoinMayRepeat) != 0;

@@ -8,6 +8,7 @@
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -95,7 +96,7 @@ Result<void> sampled(const DescriptorCapture& descriptors) {
   if (current == nullptr) return {};
   Standing facts{};
   facts.began_ns = stop_began_ns;
-  facts.tid = library.pid;
+  facts.tid = this_process.pid;
   if (stop_state.threads != nullptr) facts.tid = stop_state.threads->tid;
   for (const ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next) {
     if (s->parent_death_signal != 0) facts.pdeath_signal = s->parent_death_signal;

@@ -12,6 +12,7 @@
 
 #include "base/raii_fd.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/raw_thread.h"
 #include "libckpt_rt/entry/restart_entry.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -106,7 +107,7 @@ Error go_back_by_command(const char* image) {
     return make_error(ExitCode::kNotFound, ENOENT, "ckpt is not beside libckpt_rt.so; install both together");
   if (image != nullptr && std::strlen(image) >= sizeof(c.image))
     return make_error(ExitCode::kUsage, 0, "the path of the image is too long");
-  *fmt::format_to_n(c.pid, sizeof(c.pid) - 1, "{}", library.pid).out = '\0';
+  *fmt::format_to_n(c.pid, sizeof(c.pid) - 1, "{}", this_process.pid).out = '\0';
   if (image != nullptr) std::memcpy(c.image, image, std::strlen(image) + 1);
   *fmt::format_to_n(c.path, sizeof(c.path) - 1, "PATH=/usr/bin:/bin").out = '\0';
   *fmt::format_to_n(c.key, sizeof(c.key) - 1, "CKPT_KEY_FILE={}", static_cast<const char*>(library.key_file))

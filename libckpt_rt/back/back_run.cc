@@ -15,6 +15,7 @@
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -107,7 +108,7 @@ Result<void> BackRun::take_order() {
   const cmsghdr* c = CMSG_FIRSTHDR(&message);
   if (got != sizeof(order_) || c == nullptr || c->cmsg_type != SCM_RIGHTS) return hung_up();
   std::memcpy(&window_fd_, CMSG_DATA(c), sizeof(int));
-  if (std::memcmp(order_.run_id, library.run_id, sizeof(order_.run_id)) != 0) {
+  if (std::memcmp(order_.run_id, this_process.run_id, sizeof(order_.run_id)) != 0) {
     return make_error(ExitCode::kUsage, 0,
                       "that image is of another run of a program; ckpt ls shows which are of this one");
   }
@@ -137,7 +138,7 @@ void BackRun::own_ranges() {
 
 Result<void> BackRun::prepare() {
   loading::await_end();
-  pid_ = library.pid;
+  pid_ = this_process.pid;
   filtered_ = is_filtered();
   std::memcpy(directory_, library.directory, sizeof(directory_));
   // A watch knows what was written since the image that it builds on, and nothing of others.
@@ -255,7 +256,7 @@ Result<BackCost> BackRun::run() {
   restore_rest();
   ends(kLibrary);
   cost_.threads = static_cast<uint32_t>(threads_.threads().size());
-  cost_.generation = library.generation;
+  cost_.generation = this_process.generation;
   cost_.notes |= threads_.resume(&before_go, this);
   ends(kRest);
   cost_.pause_ns = part_ends_ns_[kRest] - began_ns_;

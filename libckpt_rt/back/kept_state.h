@@ -8,7 +8,6 @@
 
 #include "libckpt_rt/checkpoint/image_history.h"
 #include "libckpt_rt/checkpoint/in_force.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/statistics.h"

@@ -21,6 +21,7 @@
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/guard/guard.h"
@@ -123,7 +124,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(capture.still_memory.open());
   if (job::session() != nullptr) capture.descriptors.expect_partners();
   if (job::over_hosts()) capture.descriptors.expect_hosts(&job::drained);
-  CKPT_TRY(capture.descriptors.prepare(space.arena(), library.pid));
+  CKPT_TRY(capture.descriptors.prepare(space.arena(), this_process.pid));
   CKPT_TRY(back_end.open(room));
   points::at("prepare.open");
   CKPT_TRY(capture.pages.open(space.arena(), attempt.watch.pagemap()));

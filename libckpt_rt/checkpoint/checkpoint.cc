@@ -10,6 +10,7 @@
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -24,7 +25,7 @@ void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
   // With none to be removed there is no need to look at all there are, which may be thousands.
   // What no restart can use takes nobody's place.
   if (user_settings().keep != 0 && job::session() == nullptr && cost.restartable) {
-    auto pruned = prune_images(directory->get(), library.run_id, user_settings().keep, key);
+    auto pruned = prune_images(directory->get(), this_process.run_id, user_settings().keep, key);
     if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
   }
   log_format(directory->get(), "image {} mode {}{} pause {} us, durable after {} ms, {} bytes", cost.image,

@@ -8,6 +8,7 @@
 #include "image/write/image_directory.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -22,7 +23,7 @@ int64_t last_ns = 0;
 // Its kernel id; -1: none.
 int timer = -1;
 
-bool leads() { return library.job.root == 0 || library.job.root == library.pid; }
+bool leads() { return library.job.root == 0 || library.job.root == this_process.pid; }
 
 void set_timer() {
   const int64_t every = user_settings().every_ns;

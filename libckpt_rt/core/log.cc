@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/raii_fd.h"
-#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -30,7 +30,7 @@ void log_line(int dir_fd, std::string_view text) {
   char head[64];
   int64_t now = now_ns(CLOCK_REALTIME);
   auto n = fmt::format_to_n(head, sizeof(head), "{}.{:03} pid {}: ", now / 1'000'000'000,
-                            now / 1'000'000 % 1000, library.pid);
+                            now / 1'000'000 % 1000, this_process.pid);
   char newline = '\n';
   // One write for one line: several processes may share a directory.
   iovec parts[3] = {{head, n.size}, {const_cast<char*>(text.data()), text.size()}, {&newline, 1}};

@@ -9,6 +9,7 @@
 
 #include "image/write/image_directory.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -96,7 +97,8 @@ void hand_over(ScopedFd directory) {
 }
 
 void prepare_for_user(uint32_t user) {
-  if (!library.active || library.pid != sys::getpid() || user_settings().directory[0] == '\0') return;
+  if (!this_process.active || this_process.pid != sys::getpid() || user_settings().directory[0] == '\0')
+    return;
   const uint32_t now = effective_user();
   if (now != 0 || user == now || user == UINT32_MAX) return;
   char name[kName];

@@ -22,6 +22,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_files.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/entry/agent.h"
@@ -186,7 +187,7 @@ void answer_stat(Answer& answer) {
   const Settings& set = user_settings();
   const Settings now = in_force::now(way);
   const Statistics counted = statistics::read();
-  answer.line("pid {}", library.pid);
+  answer.line("pid {}", this_process.pid);
   answer.line("version {}", CKPT_VERSION);
   answer.line("directory {}", static_cast<const char*>(library.directory));
   answer.line("mode {}", mode_name(way.mode));
@@ -257,7 +258,7 @@ namespace {
 bool serve(std::string_view name) {
   ScopedFd fd;
   if (!connect_to_asker(name, fd)) return false;
-  ControlHello hello{kControlMagic, kControlVersion, library.pid, 0};
+  ControlHello hello{kControlMagic, kControlVersion, this_process.pid, 0};
   if (sys::call(__NR_sendto, fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL, 0L, 0L) != sizeof(hello))
     return false;
   ControlRequest request{};
@@ -317,7 +318,7 @@ namespace {
 // A line of the list: "… 01 12345 @ckpt_rt.<pid>.<cookie>".
 size_t find_asker(std::span<const uint64_t> tried, char (&name)[64], uint64_t& cookie) {
   char wanted[64], text[4096];
-  const auto end = fmt::format_to_n(wanted, sizeof(wanted), "@ckpt_rt.{:016x}.", library.pid);
+  const auto end = fmt::format_to_n(wanted, sizeof(wanted), "@ckpt_rt.{:016x}.", this_process.pid);
   const std::string_view prefix(wanted, end.size);
   constexpr size_t kDigits = 16;
   const ScopedFd list(static_cast<int>(

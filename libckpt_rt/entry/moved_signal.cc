@@ -12,6 +12,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/signal_handler.h"
@@ -128,7 +129,7 @@ bool move() {
 }
 
 void show() {
-  if (!library.signal_sign.empty() && library.generation == 0)
+  if (!library.signal_sign.empty() && this_process.generation == 0)
     sys::call(__NR_munmap, library.signal_sign.start.value, library.signal_sign.size());
   library.signal_sign = {};
   if (library.signal == user_settings().signal) return;

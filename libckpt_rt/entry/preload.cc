@@ -32,6 +32,7 @@
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_page.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/core/user_settings.h"
@@ -68,7 +69,7 @@ CKPT_FORK_DATA constinit std::atomic<bool> has_spawned{false};
 
 void yield_signal() {
   know_child();
-  if (library.active && library.pid == sys::getpid()) moved_signal::yield();
+  if (this_process.active && this_process.pid == sys::getpid()) moved_signal::yield();
 }
 
 CKPT_FORK_PATH void before_fork() {
@@ -124,10 +125,10 @@ void end_strict() {
 // A child that libc did not fork has our state but none of our threads.
 void begin_alone() {
   know_child();
-  if (library.pid == sys::getpid()) agent::begin_absence();
+  if (this_process.pid == sys::getpid()) agent::begin_absence();
 }
 void end_alone() {
-  if (library.pid == sys::getpid()) agent::end_absence();
+  if (this_process.pid == sys::getpid()) agent::end_absence();
 }
 
 }  // namespace hooks
@@ -155,23 +156,11 @@ void find_job() {
 void found_job() {
   if (library.job_inherited) return;
   const bool has_digits = find_variable(job::kJobVariable, nullptr) != nullptr;
-  library.job.root = library.pid;
+  library.job.root = this_process.pid;
   memcpy(library.job.directory, library.directory, sizeof(library.job.directory));
   if (!job::export_identity(library.job)) library.job.root = 0;
   if (!has_digits) library.job_sign = job::show_identity(library.job);
 }
-
-}  // namespace
-
-void new_run_id() {
-  long n = sys::call(__NR_getrandom, library.run_id, sizeof(library.run_id), 0L);
-  if (n == sizeof(library.run_id)) return;
-  // No entropy yet, early at boot: time and pid tell runs apart.
-  int64_t parts[2] = {now_ns(CLOCK_REALTIME), sys::getpid()};
-  memcpy(library.run_id, parts, sizeof(parts));
-}
-
-namespace {
 
 void name_directory() {
   own_directory::forget_set();
@@ -187,11 +176,11 @@ void name_directory() {
     *fmt::format_to_n(out, size - 1, "{}", wanted).out = '\0';
   } else if (wanted[0] != '\0') {
     *fmt::format_to_n(out, size - 1, "{}/{}", static_cast<const char*>(cwd), wanted).out = '\0';
-  } else if (library.job.root != 0 && library.job.root != library.pid) {
+  } else if (library.job.root != 0 && library.job.root != this_process.pid) {
     *fmt::format_to_n(out, size - 1, "{}", static_cast<const char*>(library.job.directory)).out = '\0';
   } else {
     *fmt::format_to_n(out, size - 1, "{}/ckpt-{}.{}", static_cast<const char*>(cwd),
-                      static_cast<const char*>(library.name), library.pid)
+                      static_cast<const char*>(this_process.name), this_process.pid)
          .out = '\0';
   }
 }
@@ -212,14 +201,14 @@ void name_key_file() {
 }
 
 __attribute__((constructor)) void start() {
-  if (library.active) return;
+  if (this_process.active) return;
   // A wrong assumption spoils a checkpoint, not the program.
   check::set_policy(check::Policy::kKeep);
   library.restart_entry = reinterpret_cast<uint64_t>(&ckpt_restart_entry);
-  library.pid = sys::getpid();
-  long n = read_small_file("/proc/self/comm", library.name, sizeof(library.name));
-  if (n > 0 && library.name[n - 1] == '\n') library.name[n - 1] = '\0';
-  if (n <= 0) strcpy(library.name, "program");
+  this_process.pid = sys::getpid();
+  long n = read_small_file("/proc/self/comm", this_process.name, sizeof(this_process.name));
+  if (n > 0 && this_process.name[n - 1] == '\n') this_process.name[n - 1] = '\0';
+  if (n <= 0) strcpy(this_process.name, "program");
   // glibc 2.35 and later.
   const auto* rseq_offset = static_cast<const ptrdiff_t*>(dlsym(RTLD_DEFAULT, "__rseq_offset"));
   const auto* rseq_size = static_cast<const unsigned*>(dlsym(RTLD_DEFAULT, "__rseq_size"));
@@ -243,7 +232,7 @@ __attribute__((constructor)) void start() {
   if (user_settings().to[0] != '\0') keep_command_environment(environ);
   find_job();
   if (const char* point = find_variable("CKPT_TEST_POINT", nullptr))
-    points::want(point, library.name, &library.pid);
+    points::want(point, this_process.name, &this_process.pid);
   name_directory();
   found_job();
   new_run_id();
@@ -252,7 +241,7 @@ __attribute__((constructor)) void start() {
   if (install_signal_handler(library.signal) != 0) return;
   // A parent may have left our signal blocked: unblock it, for this thread and those it will create.
   uint64_t ours = 1ull << (library.signal - 1);
-  library.active = true;
+  this_process.active = true;
   stop_state.world.expect_signal_of_process(true);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
   stop_state.world.expect_signal_of_process(false);
@@ -268,13 +257,14 @@ void name_directory_of_child() {
     memcpy(directory, own_directory::set_name(), sizeof(library.directory));
   own_directory::forget_set();
   if (user_settings().directory[0] != '\0') return;
-  if (library.job.root != 0 && library.job.root != library.pid) {
+  if (library.job.root != 0 && library.job.root != this_process.pid) {
     memcpy(directory, library.job.directory, sizeof(library.job.directory));
     return;
   }
   char* const name = strrchr(directory, '/') + 1;
   const size_t room = sizeof(library.directory) - 1 - static_cast<size_t>(name - directory);
-  *fmt::format_to_n(name, room, "ckpt-{}.{}", static_cast<const char*>(library.name), library.pid).out = '\0';
+  *fmt::format_to_n(name, room, "ckpt-{}.{}", static_cast<const char*>(this_process.name), this_process.pid)
+       .out = '\0';
 }
 
 }  // namespace ckpt

@@ -20,6 +20,7 @@
 #include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/moved_signal.h"
@@ -129,7 +130,7 @@ void thread_main(void* arg) {
 void take_notices_of_children() {
   for (uint32_t i = 0; i < restart.args.stopped_children; ++i) {
     const long r = sys::call(__NR_waitid, P_ALL, 0L, 0L, WSTOPPED, 0L);
-    if (r != 0) fail(RestartStage::kThreadState, r, library.pid);
+    if (r != 0) fail(RestartStage::kThreadState, r, this_process.pid);
   }
   const uint64_t child = 1ull << (SIGCHLD - 1);
   constexpr timespec kNow{0, 0};
@@ -144,7 +145,7 @@ void wait_for_job() {
     report(RestartStage::kGo, 0, 0);
     sys::call(__NR_close, restart.args.status_fd);
     restart.args.status_fd = -1;
-    sys::call(__NR_kill, library.pid, SIGSTOP);
+    sys::call(__NR_kill, this_process.pid, SIGSTOP);
   }
   char go = 0;
   long n;
@@ -193,7 +194,7 @@ void exited_leader_main(void*) {
 ThreadSlot* create_threads() {
   ThreadSlot* leader = nullptr;
   for (ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next) {
-    if (s->tid == library.pid) {
+    if (s->tid == this_process.pid) {
       leader = s;
       continue;
     }
@@ -228,8 +229,8 @@ void reset_library() {
   reset_gate_after_restart();
   futex_words::reset_hold();
   Watch::forget_kept();
-  ++library.generation;
-  agent::reset(library.generation);
+  ++this_process.generation;
+  agent::reset(this_process.generation);
   library.foreign_filters = count_seccomp_filters();
   library.monotonic_shift_ns += restart.args.monotonic_shift_ns;
   hooks::monotonic_shift_ns.store(library.monotonic_shift_ns, std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-// What the library's start gives a process of its own: an identity of its run, a directory for its images.
+// What the library's start gives a process of its own: a directory for its images.
 //
 // Owner:     libckpt_rt. Callers: the preload constructor; put_child_right() in a child of the program.
 // Never:     allocates.
@@ -6,7 +6,6 @@
 
 namespace ckpt {
 
-void new_run_id();
 // The job's, or the one that was set for the parent, or one beside the parent's that has the child's number.
 void name_directory_of_child();
 

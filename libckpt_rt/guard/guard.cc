@@ -11,6 +11,7 @@
 #include "base/sys.h"
 #include "copier/copier.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/thread_context.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
@@ -351,7 +352,7 @@ void send_held(ThreadRecord& record) {
     // Not before the handler returns.
     const uint64_t set = bit(signal);
     sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &set, 0L, 8L);
-    sys::call(__NR_rt_tgsigqueueinfo, library.pid, sys::gettid(), signal, &record.held[i]);
+    sys::call(__NR_rt_tgsigqueueinfo, this_process.pid, sys::gettid(), signal, &record.held[i]);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "copier/copier.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -53,7 +54,7 @@ void set_default(int signal) {
 [[noreturn]] void leave_to_kernel(ThreadRecord& record, int signal, siginfo_t* info, ucontext_t* frame) {
   set_default(signal);
   if (info->si_code <= 0 || signal == SIGSYS) {
-    sys::call(__NR_rt_tgsigqueueinfo, library.pid, sys::gettid(), signal, info);
+    sys::call(__NR_rt_tgsigqueueinfo, this_process.pid, sys::gettid(), signal, info);
     kernel_mask(frame) &= ~bit(signal);
   }
   resume(record, frame, kTrap);

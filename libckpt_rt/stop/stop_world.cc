@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "libckpt_rt/core/current_processor.h"
 #include "libckpt_rt/core/late_signals.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -6,7 +6,6 @@
 
 #include "base/named_points.h"
 #include "base/page_runs.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/interpose/memory/gate.h"

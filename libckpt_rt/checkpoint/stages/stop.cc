@@ -13,6 +13,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/protect/watch.h"
 #include "libckpt_rt/stop/critical_section.h"
@@ -84,23 +85,23 @@ Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
 void Stop::log_stuck(int tid) {
   const Mapping* own = parts_.capture.map_before.find(Addr{library.restart_entry});
   if (tid == 0 || own == nullptr || !user_settings().log) return;
-  log_backtrace(parts_.space.log(), {own->path, own->path_len}, library.pid, tid, parts_.space.arena());
+  log_backtrace(parts_.space.log(), {own->path, own->path_len}, this_process.pid, tid, parts_.space.arena());
 }
 
 Result<void> Stop::list_threads(const StopWorld::Stopped& stopped) {
   ArenaVector<StoppedThread>& threads = parts_.capture.threads;
   if (stopped.leader_exited) {
     StoppedThread leader{};
-    leader.record.tid = library.pid;
+    leader.record.tid = this_process.pid;
     leader.record.flags = kThreadLeader | kThreadLeaderExited;
     if (!threads.push_back(leader)) return no_memory("the list of threads");
   }
   // The leader's record comes first.
   for (bool leaders : {true, false}) {
     for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
-      if ((s->tid == library.pid) != leaders) continue;
+      if ((s->tid == this_process.pid) != leaders) continue;
       StoppedThread t;
-      describe_thread(*s, library.pid, t);
+      describe_thread(*s, this_process.pid, t);
       if (!threads.push_back(t)) return no_memory("the list of threads");
     }
   }
@@ -141,7 +142,7 @@ Result<void> Stop::look(Watch& watch) {
   ProcessCapture& capture = parts_.capture;
   StopClock& clock = parts_.clock;
   // The leader may have exited; any stopped thread shows the same descriptors, directory and ids.
-  const int tid = stop_state.threads != nullptr ? stop_state.threads->tid : library.pid;
+  const int tid = stop_state.threads != nullptr ? stop_state.threads->tid : this_process.pid;
   StoppedSamplers samplers;
   OtherThreads sharers;
   if (stop_state.threads != nullptr) sharers = samplers.threads();
