@@ -7,9 +7,9 @@
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/checkpoint/meta.h"
 #include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/signals/own_signal.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -37,7 +37,7 @@ bool may_choose_ids() {
 
 Result<void> BackRun::stand() {
   int own_tids[] = {sys::gettid(), watch_ != nullptr ? own_threads.fault_handler.tid() : 0, 0};
-  StopWorld::Call call{own_tids, {}, library.signal, user_settings().stop_timeout_ns};
+  StopWorld::Call call{own_tids, {}, own_signal.number, user_settings().stop_timeout_ns};
   const int64_t deadline = now_ns() + user_settings().stop_timeout_ns;
   for (;;) {
     int stuck = 0;

@@ -22,6 +22,7 @@
 #include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/signals/own_signal.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/guard/guard.h"
@@ -81,7 +82,7 @@ void own_ranges(Attempt& attempt, BackEnd& back_end) {
   for (AddrRange r : {own_page::range(), space.arena().range(), attempt.image.memory(), guard::own_range()}) {
     if (!space.own(r)) return;
   }
-  if (!space.own(library.job_sign) || !space.own(library.signal_sign)) return;
+  if (!space.own(library.job_sign) || !space.own(own_signal.sign)) return;
   for (AddrRange r : job::own_memory()) {
     if (!space.own(r)) return;
   }

@@ -8,6 +8,7 @@
 #include "base/cpu_features.h"
 #include "base/restart_protocol.h"
 #include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/signals/own_signal.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -71,7 +72,7 @@ void write_process(const MetaSources& s, MetaWriter& meta) {
   ProcessRecord p = s.facts->process;
   CpuFeatures cpu = collect_cpu_features();
   auto cpu_bytes = std::as_bytes(std::span(&cpu, 1));
-  p.checkpoint_signal = library.signal;
+  p.checkpoint_signal = own_signal.number;
   p.thread_count = static_cast<uint32_t>(s.threads.size());
   p.realtime_ns = s.state->realtime_ns;
   p.monotonic_ns = s.state->monotonic_ns;

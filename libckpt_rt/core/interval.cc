@@ -9,6 +9,7 @@
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/signals/own_signal.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -44,7 +45,7 @@ void arm() {
   wanted = true;
   sigevent event{};
   event.sigev_notify = SIGEV_SIGNAL;
-  event.sigev_signo = library.signal;
+  event.sigev_signo = own_signal.number;
   int id = -1;
   if (long r = sys::call(__NR_timer_create, CLOCK_MONOTONIC, &event, &id); r != 0) {
     const Error error =

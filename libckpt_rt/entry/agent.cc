@@ -14,9 +14,9 @@
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/interval.h"
 #include "libckpt_rt/core/late_signals.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/signals/own_signal.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/entry/control.h"
@@ -107,12 +107,12 @@ bool has_rights_of_the_program() {
 // By a thread of the program, which has the rights that count: our signal makes one call request().
 void start_successor() {
   siginfo_t info{};
-  info.si_signo = library.signal;
+  info.si_signo = own_signal.number;
   info.si_code = SI_QUEUE;
   info.si_pid = this_process.pid;
   info.si_value.sival_ptr = reinterpret_cast<void*>(kStartAgent);
-  if (sys::call(__NR_rt_sigqueueinfo, this_process.pid, library.signal, &info) == -EAGAIN)
-    stop_state.world.signal_process(library.signal);
+  if (sys::call(__NR_rt_sigqueueinfo, this_process.pid, own_signal.number, &info) == -EAGAIN)
+    stop_state.world.signal_process(own_signal.number);
 }
 
 void wait_for_orders(uint32_t seen) {
@@ -166,7 +166,7 @@ void main_loop(void*) {
       --count;
     }
     if (r.own != nullptr && r.moves_signal != 0) {
-      r.own->ok = r.moves_signal != library.signal || moved_signal::move();
+      r.own->ok = r.moves_signal != own_signal.number || moved_signal::move();
       r.own->done.store(1, std::memory_order_release);
       futex_wake(r.own->done);
     } else if (r.own != nullptr) {

@@ -23,6 +23,7 @@
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/signals/own_signal.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/entry/agent.h"
@@ -202,7 +203,7 @@ void answer_stat(Answer& answer) {
     answer.line("job_root {}", library.job.root);
     answer.line("job_directory {}", static_cast<const char*>(library.job.directory));
   }
-  answer.line("signal {}", library.signal);
+  answer.line("signal {}", own_signal.number);
   answer.line("segment {}", now.segment_bytes);
   answer.line("pool {}", now.pool_bytes);
   answer.line("compress {}", compression_name(set.compress.kind));

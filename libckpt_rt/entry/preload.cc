@@ -33,6 +33,7 @@
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/signals/own_signal.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
 #include "libckpt_rt/core/user_settings.h"
@@ -110,7 +111,7 @@ void before_user(uint32_t user) {
 // For good: nobody hears when such a thread ends.
 void begin_strict() {
   know_child();
-  uint64_t ours = 1ull << (library.signal - 1);
+  uint64_t ours = 1ull << (own_signal.number - 1);
   sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &ours, 0L, 8L);
   if (!library.strict.exchange(true, std::memory_order_seq_cst)) interval::suspend();
 }
@@ -118,7 +119,7 @@ void begin_strict() {
 void end_strict() {
   library.strict.store(false, std::memory_order_seq_cst);
   interval::resume();
-  uint64_t ours = 1ull << (library.signal - 1);
+  uint64_t ours = 1ull << (own_signal.number - 1);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
 }
 
@@ -226,8 +227,8 @@ __attribute__((constructor)) void start() {
   }
   keep_user_settings(*settings);
   if (user_settings().disabled) return;
-  library.signal = user_settings().signal;
-  hooks::checkpoint_signal.store(library.signal, std::memory_order_relaxed);
+  own_signal.number = user_settings().signal;
+  hooks::checkpoint_signal.store(own_signal.number, std::memory_order_relaxed);
   name_key_file();
   if (user_settings().to[0] != '\0') keep_command_environment(environ);
   find_job();
@@ -238,9 +239,9 @@ __attribute__((constructor)) void start() {
   new_run_id();
   if (!own_page::reserve(user_settings().dma)) return;
   library.foreign_filters = count_seccomp_filters();
-  if (install_signal_handler(library.signal) != 0) return;
+  if (install_signal_handler(own_signal.number) != 0) return;
   // A parent may have left our signal blocked: unblock it, for this thread and those it will create.
-  uint64_t ours = 1ull << (library.signal - 1);
+  uint64_t ours = 1ull << (own_signal.number - 1);
   this_process.active = true;
   stop_state.world.expect_signal_of_process(true);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);

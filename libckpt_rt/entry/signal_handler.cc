@@ -5,8 +5,8 @@
 
 #include "base/control_protocol.h"
 #include "libckpt_rt/core/child.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/signals/own_signal.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
@@ -31,7 +31,7 @@ void on_checkpoint_signal(int signal, void* information, void* context) {
   // A child that still shares our memory (vfork): not its business.
   if (this_process.pid != sys::getpid()) return;
   // Of a number that the program has taken (moved_signal.h): somebody asked us by it in that moment.
-  if (signal != library.signal && !stops) {
+  if (signal != own_signal.number && !stops) {
     if (info->si_code == SI_QUEUE && reinterpret_cast<uint64_t>(info->si_value.sival_ptr) >= kLeastCookie)
       agent::request({reinterpret_cast<uint64_t>(info->si_value.sival_ptr)});
     return under_guard.leave(false);

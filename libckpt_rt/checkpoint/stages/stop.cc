@@ -14,6 +14,7 @@
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/signals/own_signal.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/protect/watch.h"
 #include "libckpt_rt/stop/critical_section.h"
@@ -43,7 +44,7 @@ Result<void> Stop::stop(BackEnd& back_end) {
 Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
   auto tid_of = [](const RawThread& thread) { return thread.running() ? thread.tid() : 0; };
   const int own_tids[] = {sys::gettid(), tid_of(own_threads.fault_handler), tid_of(own_threads.writer)};
-  StopWorld::Call call{own_tids, parts_.capture.waiting.span(), library.signal,
+  StopWorld::Call call{own_tids, parts_.capture.waiting.span(), own_signal.number,
                        user_settings().stop_timeout_ns};
   struct Meanwhile {
     BackEnd& back_end;
@@ -123,10 +124,10 @@ Result<void> Stop::list_signals(const StopWorld::Stopped& stopped, bool look_at_
   read_timers(timers);
   note_left(timers, *before);
   stop_state.world.collect_pending(
-      stopped, {1ull << (library.signal - 1), timers, look_at_all || stop_state.look_at_signals},
+      stopped, {1ull << (own_signal.number - 1), timers, look_at_all || stop_state.look_at_signals},
       stop_state.pending);
   read_timers(timers);
-  add_expired(timers, *before, library.signal, stop_state.pending);
+  add_expired(timers, *before, own_signal.number, stop_state.pending);
   for (uint32_t i = 0; i < stop_state.pending.count; ++i) {
     const PendingSignal& saved = stop_state.pending.list[i];
     PendingSignalRecord p{saved.tid, saved.signal, {}};
