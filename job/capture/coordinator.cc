@@ -16,6 +16,7 @@
 #include "base/named_points.h"
 #include "image/format/image_probe.h"
 #include "job/directory/job_directory.h"
+#include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "libckpt_rt/core/interval.h"
 #include "libckpt_rt/core/library.h"
@@ -105,7 +106,7 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
   if (!sequence.ok()) return sequence.error();
   const char* comm = this_process.name;
   for (const Listed& m : members) {
-    if (m.look.pid == library.job.root) comm = m.look.name;
+    if (m.look.pid == own_job.identity.root) comm = m.look.name;
   }
   name_ = compose_job_name(comm, *sequence);
   CKPT_TRY(listen());
@@ -240,13 +241,13 @@ Result<void> Coordinator::accept_members() {
       return name(*found, ExitCode::kIncompatible, "has a library of another version");
     ControlRequest request{kControlMagic, kControlVersion, static_cast<uint32_t>(ControlOperation::kJoin), 0};
     JoinRequest join{};
-    std::memcpy(join.job, library.job.id, sizeof(join.job));
+    std::memcpy(join.job, own_job.identity.id, sizeof(join.job));
     join.sequence = place.sequence;
     if (told_ >= Step::kHold) join.flags |= kJoinHeld;
     if (place.by_fork) join.flags |= kJoinByFork;
     if (over_hosts) join.flags |= kJoinHosts;
     if (place.may_repeat) join.flags |= kJoinMayRepeat;
-    join.root = library.job.root;
+    join.root = own_job.identity.root;
     *fmt::format_to_n(join.directory, sizeof(join.directory) - 1, "{}", directory_name_).out = '\0';
     std::memcpy(join.name, name_.text, sizeof(join.name));
     std::memcpy(join.temporary, name_.temporary, sizeof(join.temporary));
@@ -407,7 +408,7 @@ Result<void> Coordinator::tell_all(Step step) {
 // True: there were processes that nobody knew, or known ones have executed another program.
 Result<bool> Coordinator::add_new() {
   ArenaVector<Listed> now(arena_);
-  if (!list_members(library.job, this_process.pid, arena_, now))
+  if (!list_members(own_job.identity, this_process.pid, arena_, now))
     return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   bool any = false;
   for (const Listed& l : now) {
@@ -589,9 +590,9 @@ Result<void> Coordinator::commit() {
   put_parents_first(list);
   const char* comm = self_.look.name;
   for (const ManifestMember& m : list) {
-    if (m.listed.look.pid == library.job.root) comm = m.listed.look.name;
+    if (m.listed.look.pid == own_job.identity.root) comm = m.listed.look.name;
   }
-  const ManifestSources sources{&library.job,
+  const ManifestSources sources{&own_job.identity,
                                 comm,
                                 place.sequence,
                                 realtime_ns_,
@@ -619,7 +620,7 @@ void Coordinator::prune() {
     key = static_cast<ImageKey*>(arena_.allocate(sizeof(ImageKey)));
     if (key == nullptr || !read_key_file(library.key_file, *key).ok()) return;
   }
-  auto pruned = prune_jobs(directory_, library.job.id, user_settings().keep, key);
+  auto pruned = prune_jobs(directory_, own_job.identity.id, user_settings().keep, key);
   if (!pruned.ok()) log_line(directory_, pruned.error().message());
   if (key != nullptr) wipe(key, sizeof(*key));
 }

@@ -8,10 +8,10 @@
 #include "job/capture/take.h"
 #include "job/directory/job_directory.h"
 #include "job/format/job_name.h"
+#include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/core/interval.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -168,8 +168,8 @@ void serve_join(int socket) {
   request.name[sizeof(request.name) - 1] = request.temporary[sizeof(request.temporary) - 1] = '\0';
   MemberSession session(socket, temporary, request);
   if (!received) return;
-  if (std::memcmp(request.job, library.job.id, sizeof(request.job)) != 0 ||
-      library.job.root != request.root) {
+  if (std::memcmp(request.job, own_job.identity.id, sizeof(request.job)) != 0 ||
+      own_job.identity.root != request.root) {
     session.tell(make_error(ExitCode::kNoProcess, 0, "it is of another job"));
     return;
   }

@@ -5,6 +5,7 @@
 
 #include "image/write/image_directory.h"
 #include "job/format/job_name.h"
+#include "job/identity/own_job.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_directory.h"
@@ -62,8 +63,8 @@ bool reserve_own(Arena& arena, size_t bytes) {
 }
 
 Result<ScopedFd> open_job_directory(const char** name) {
-  *name = library.job.directory;
-  auto of_job = open_image_directory(library.job.directory);
+  *name = own_job.identity.directory;
+  auto of_job = open_image_directory(own_job.identity.directory);
   if (of_job.ok() || of_job.error().code != ExitCode::kPermission) return of_job;
   auto own = open_own_directory();
   if (!own.ok()) return of_job;
@@ -74,7 +75,7 @@ Result<ScopedFd> open_job_directory(const char** name) {
 Result<ScopedFd> open_log_directory() {
   if (current == nullptr) return open_own_directory();
   const long fd =
-      sys::call(__NR_openat, AT_FDCWD, library.job.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
+      sys::call(__NR_openat, AT_FDCWD, own_job.identity.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
   if (!sys::failed(fd)) return ScopedFd(static_cast<int>(fd));
   return open_own_directory();
 }

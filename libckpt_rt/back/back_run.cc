@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "image/write/image_directory.h"
+#include "job/identity/own_job.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/loading.h"
@@ -126,7 +127,7 @@ void BackRun::own_ranges() {
   unwritable_ = ArenaVector<AddrRange>(arena_);
   const Addr window = Addr::of(window_);
   for (AddrRange r : {own_page::range(), arena_.range(), AddrRange{window, window + window_bytes_},
-                      guard::own_range(), library.job_sign}) {
+                      guard::own_range(), job::own_job.sign}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
   const size_t mine = own_.size();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
@@ -32,7 +33,7 @@ void KeptState::keep() {
   generation_ = this_process.generation;
   memory_registered_ = hooks::memory_registered.load(std::memory_order_relaxed);
   monotonic_shift_ns_ = library.monotonic_shift_ns;
-  job_sign_ = library.job_sign;
+  job_sign_ = job::own_job.sign;
   last_streamed_ = image_history.last_streamed;
   has_forked_ = hooks::has_forked.load(std::memory_order_relaxed);
 }
@@ -52,7 +53,7 @@ void KeptState::put_in(Watch* watch) {
   if (has_forked_) hooks::has_forked.store(true, std::memory_order_relaxed);
   agent::return_kept(agent_, this_process.generation);
 
-  library.job_sign = job_sign_;
+  job::own_job.sign = job_sign_;
   job::creation::reset();
   job::forget_session();
   own_directory::forget();

@@ -11,6 +11,7 @@
 #include "copier/segment_size.h"
 #include "image/format/kept_names.h"
 #include "image/write/kept_files.h"
+#include "job/identity/own_job.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/memory_advice.h"
 #include "libckpt_rt/capture/process_state.h"
@@ -82,7 +83,7 @@ void own_ranges(Attempt& attempt, BackEnd& back_end) {
   for (AddrRange r : {own_page::range(), space.arena().range(), attempt.image.memory(), guard::own_range()}) {
     if (!space.own(r)) return;
   }
-  if (!space.own(library.job_sign) || !space.own(own_signal.sign)) return;
+  if (!space.own(job::own_job.sign) || !space.own(own_signal.sign)) return;
   for (AddrRange r : job::own_memory()) {
     if (!space.own(r)) return;
   }

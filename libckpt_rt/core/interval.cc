@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/fork_path.h"
 #include "image/write/image_directory.h"
+#include "job/identity/own_job.h"
 #include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/process/this_process.h"
@@ -24,7 +25,7 @@ int64_t last_ns = 0;
 // Its kernel id; -1: none.
 int timer = -1;
 
-bool leads() { return library.job.root == 0 || library.job.root == this_process.pid; }
+bool leads() { return job::own_job.identity.root == 0 || job::own_job.identity.root == this_process.pid; }
 
 void set_timer() {
   const int64_t every = user_settings().every_ns;

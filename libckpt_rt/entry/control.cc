@@ -14,6 +14,7 @@
 #include "base/raii_fd.h"
 #include "base/settings_table.h"
 #include "job/capture/take.h"
+#include "job/identity/own_job.h"
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
@@ -198,10 +199,10 @@ void answer_stat(Answer& answer) {
   if (way.protects_memory()) answer.line("faults {}", fault_back_end_name(way.back_end));
   if (way.why != nullptr)
     answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(set.faults), way.why);
-  if (library.job.root != 0) {
-    answer.line("job_id {}", job::job_text(library.job.id).text);
-    answer.line("job_root {}", library.job.root);
-    answer.line("job_directory {}", static_cast<const char*>(library.job.directory));
+  if (job::own_job.identity.root != 0) {
+    answer.line("job_id {}", job::job_text(job::own_job.identity.id).text);
+    answer.line("job_root {}", job::own_job.identity.root);
+    answer.line("job_directory {}", static_cast<const char*>(job::own_job.identity.directory));
   }
   answer.line("signal {}", own_signal.number);
   answer.line("segment {}", now.segment_bytes);

@@ -19,6 +19,7 @@
 #include "image/format/image_key.h"
 #include "image/write/image_directory.h"
 #include "job/identity/identity.h"
+#include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
@@ -151,16 +152,17 @@ const char* find_variable(const char* name, void*) {
 
 // The first preloaded process makes the job, and says so to all that it will start.
 void find_job() {
-  library.job_inherited = job::read_identity(find_variable(job::kJobVariable, nullptr), library.job);
+  job::own_job.inherited =
+      job::read_identity(find_variable(job::kJobVariable, nullptr), job::own_job.identity);
 }
 
 void found_job() {
-  if (library.job_inherited) return;
+  if (job::own_job.inherited) return;
   const bool has_digits = find_variable(job::kJobVariable, nullptr) != nullptr;
-  library.job.root = this_process.pid;
-  memcpy(library.job.directory, library.directory, sizeof(library.job.directory));
-  if (!job::export_identity(library.job)) library.job.root = 0;
-  if (!has_digits) library.job_sign = job::show_identity(library.job);
+  job::own_job.identity.root = this_process.pid;
+  memcpy(job::own_job.identity.directory, library.directory, sizeof(job::own_job.identity.directory));
+  if (!job::export_identity(job::own_job.identity)) job::own_job.identity.root = 0;
+  if (!has_digits) job::own_job.sign = job::show_identity(job::own_job.identity);
 }
 
 void name_directory() {
@@ -177,8 +179,9 @@ void name_directory() {
     *fmt::format_to_n(out, size - 1, "{}", wanted).out = '\0';
   } else if (wanted[0] != '\0') {
     *fmt::format_to_n(out, size - 1, "{}/{}", static_cast<const char*>(cwd), wanted).out = '\0';
-  } else if (library.job.root != 0 && library.job.root != this_process.pid) {
-    *fmt::format_to_n(out, size - 1, "{}", static_cast<const char*>(library.job.directory)).out = '\0';
+  } else if (job::own_job.identity.root != 0 && job::own_job.identity.root != this_process.pid) {
+    *fmt::format_to_n(out, size - 1, "{}", static_cast<const char*>(job::own_job.identity.directory)).out =
+        '\0';
   } else {
     *fmt::format_to_n(out, size - 1, "{}/ckpt-{}.{}", static_cast<const char*>(cwd),
                       static_cast<const char*>(this_process.name), this_process.pid)
@@ -258,8 +261,8 @@ void name_directory_of_child() {
     memcpy(directory, own_directory::set_name(), sizeof(library.directory));
   own_directory::forget_set();
   if (user_settings().directory[0] != '\0') return;
-  if (library.job.root != 0 && library.job.root != this_process.pid) {
-    memcpy(directory, library.job.directory, sizeof(library.job.directory));
+  if (job::own_job.identity.root != 0 && job::own_job.identity.root != this_process.pid) {
+    memcpy(directory, job::own_job.identity.directory, sizeof(job::own_job.identity.directory));
     return;
   }
   char* const name = strrchr(directory, '/') + 1;

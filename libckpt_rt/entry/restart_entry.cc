@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/named_points.h"
+#include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
@@ -222,7 +223,7 @@ void reset_library() {
   job::forget_session();
   own_directory::forget();
   own_files::forget();
-  if (library.job.root != 0) library.job_sign = job::show_identity(library.job);
+  if (job::own_job.identity.root != 0) job::own_job.sign = job::show_identity(job::own_job.identity);
   moved_signal::show();
   release_guard::reset_after_restart();
   guard::reset(false);
