@@ -19,9 +19,9 @@
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "libckpt_rt/core/interval.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/own_key_file.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -538,10 +538,10 @@ Result<void> Coordinator::written(const Written& facts) {
 
 Result<void> Coordinator::commit() {
   ImageKey* key = nullptr;
-  if (library.key_file[0] != '\0') {
+  if (own_key_file::path()[0] != '\0') {
     key = static_cast<ImageKey*>(arena_.allocate(sizeof(ImageKey)));
     if (key == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the key");
-    CKPT_TRY(read_key_file(library.key_file, *key));
+    CKPT_TRY(read_key_file(own_key_file::path(), *key));
   }
   int64_t began = own_facts_.began_ns, resumed = own_written_.resumed_ns;
   ArenaVector<ManifestMember> list(arena_);
@@ -616,9 +616,9 @@ Result<void> Coordinator::commit() {
 
 void Coordinator::prune() {
   ImageKey* key = nullptr;
-  if (library.key_file[0] != '\0') {
+  if (own_key_file::path()[0] != '\0') {
     key = static_cast<ImageKey*>(arena_.allocate(sizeof(ImageKey)));
-    if (key == nullptr || !read_key_file(library.key_file, *key).ok()) return;
+    if (key == nullptr || !read_key_file(own_key_file::path(), *key).ok()) return;
   }
   auto pruned = prune_jobs(directory_, own_job.identity.id, user_settings().keep, key);
   if (!pruned.ok()) log_line(directory_, pruned.error().message());

@@ -7,7 +7,6 @@
 #include "job/format/job_name.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -68,7 +67,7 @@ Result<ScopedFd> open_job_directory(const char** name) {
   if (of_job.ok() || of_job.error().code != ExitCode::kPermission) return of_job;
   auto own = open_own_directory();
   if (!own.ok()) return of_job;
-  *name = library.directory;
+  *name = own_directory::name();
   return own;
 }
 

@@ -14,6 +14,7 @@
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/process/this_process.h"
@@ -141,7 +142,7 @@ Result<void> BackRun::prepare() {
   loading::await_end();
   pid_ = this_process.pid;
   filtered_ = is_filtered();
-  std::memcpy(directory_, library.directory, sizeof(directory_));
+  own_directory::copy_name(directory_);
   // A watch knows what was written since the image that it builds on, and nothing of others.
   if (Watch::is_kept()) {
     watch_ = Watch::take();

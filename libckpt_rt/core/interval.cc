@@ -7,8 +7,8 @@
 #include "base/fork_path.h"
 #include "image/write/image_directory.h"
 #include "job/identity/own_job.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/signals/own_signal.h"
 #include "libckpt_rt/core/statistics.h"
@@ -53,7 +53,7 @@ void arm() {
         make_error(ExitCode::kUnavailable, static_cast<int>(r),
                    "no timer for CKPT_EVERY ({}); raise ulimit -i", errno_name(static_cast<int>(r)));
     statistics::count_failure(error);
-    if (auto directory = open_image_directory(library.directory); directory.ok())
+    if (auto directory = open_image_directory(own_directory::name()); directory.ok())
       log_line(directory->get(), error.message());
     return;
   }

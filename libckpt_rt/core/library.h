@@ -16,8 +16,6 @@
 namespace ckpt {
 
 struct Library {
-  char directory[1200] = {};        // absolute path of the image directory
-  char key_file[2100] = {};         // absolute path of CKPT_KEY_FILE; the key itself is never here
   int64_t monotonic_shift_ns = 0;   // CLOCK_MONOTONIC now minus what the program's deadlines assume
   uint64_t restart_entry = 0;       // address of the function that a restart calls
   std::atomic<bool> strict{false};  // a thread has forbidden itself system calls that a stop needs

@@ -8,7 +8,8 @@
 //     user-65534        that user's, 0700
 //
 // Owner:     libckpt_rt.
-// Callers:   open_own_directory(), may_open(), hand_over(): the agent. prepare_for_user(): a thread of the
+// Callers:   choose(): the preload constructor. choose_in_child(): put_child_right().
+//            open_own_directory(), may_open(), hand_over(): the agent. prepare_for_user(): a thread of the
 //            program.
 // Never:     allocates.
 #pragma once
@@ -20,17 +21,25 @@
 
 namespace ckpt {
 
-// Opens it; library.directory is its name from then on.
+// Opens it; name() is its name from then on.
 Result<ScopedFd> open_own_directory();
 
 namespace own_directory {
 
 // Without what was handed over.
 bool may_open();
+using Name = char[1200];
+
+// Absolute path of the one that images go to now.
+const char* name();
+void copy_name(Name& to);
+// From what the user has set, the job, and the working directory of now.
+void choose();
+// The job's, or the one that was set for the parent, or one beside the parent's that has the child's number: whatever
+// directory the child or its parent has changed to since.
+void choose_in_child();
 // The one that is set.
 const char* set_name();
-// library.directory is what is set, from now on.
-void forget_set();
 // For the checkpoint that follows; not valid: none.
 void hand_over(ScopedFd directory);
 // Restart, forked child, going back: the number in memory is of a table that is not there.

@@ -17,7 +17,6 @@
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/entry/agent.h"
-#include "libckpt_rt/entry/start.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
@@ -58,7 +57,7 @@ void forget_parent() {
   this_process.generation = 0;
   if (!this_process.active) return;
   new_run_id();
-  name_directory_of_child();
+  own_directory::choose_in_child();
 }
 
 }  // namespace

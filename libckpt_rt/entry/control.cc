@@ -20,10 +20,10 @@
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/checkpoint/progress.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/own_key_file.h"
 #include "libckpt_rt/core/signals/own_signal.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/user_settings.h"
@@ -191,7 +191,7 @@ void answer_stat(Answer& answer) {
   const Statistics counted = statistics::read();
   answer.line("pid {}", this_process.pid);
   answer.line("version {}", CKPT_VERSION);
-  answer.line("directory {}", static_cast<const char*>(library.directory));
+  answer.line("directory {}", own_directory::name());
   answer.line("mode {}", mode_name(way.mode));
   answer.line("mode_reason {}", why.text[0] != '\0'    ? why.text
                                 : set.mode == way.mode ? "as set"
@@ -210,7 +210,7 @@ void answer_stat(Answer& answer) {
   answer.line("compress {}", compression_name(set.compress.kind));
   if (set.compress.kind == Compression::kZstd) answer.line("compress_level {}", set.compress.level);
   if (set.to[0] != '\0') answer.line("to {}", static_cast<const char*>(set.to));
-  if (library.key_file[0] != '\0') answer.line("key_file {}", static_cast<const char*>(library.key_file));
+  if (own_key_file::path()[0] != '\0') answer.line("key_file {}", own_key_file::path());
   answer.line("increments {}", set.increments);
   answer.line("keep {}", set.keep);
   answer.line("every_ns {}", set.every_ns);

@@ -9,8 +9,8 @@
 #include "image/write/image_directory.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/interval.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_threads.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/signals/own_signal.h"
@@ -74,7 +74,7 @@ void open_in_threads(int signal, const StopWorld::Stopped& stopped) {
 
 template <typename... Args>
 void say(fmt::format_string<Args...> format, Args&&... args) {
-  if (auto directory = open_image_directory(library.directory); directory.ok())
+  if (auto directory = open_image_directory(own_directory::name()); directory.ok())
     log_format(directory->get(), format, std::forward<Args>(args)...);
 }
 

@@ -1,4 +1,4 @@
-// The library's start: what happens in the program before main, and in its children after fork.
+// The library's start: what happens in the program before main, and what hooks ask of it.
 //
 // Owner:     libckpt_rt. Callers: the dynamic linker; libc's fork.
 // Never:     prints; a wrong setting is said in the log of the image directory, and by `ckpt stat`.
@@ -34,6 +34,7 @@
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/own_key_file.h"
 #include "libckpt_rt/core/signals/own_signal.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/task_list.h"
@@ -42,7 +43,6 @@
 #include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/entry/restart_entry.h"
 #include "libckpt_rt/entry/signal_handler.h"
-#include "libckpt_rt/entry/start.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
@@ -160,48 +160,9 @@ void found_job() {
   if (job::own_job.inherited) return;
   const bool has_digits = find_variable(job::kJobVariable, nullptr) != nullptr;
   job::own_job.identity.root = this_process.pid;
-  memcpy(job::own_job.identity.directory, library.directory, sizeof(job::own_job.identity.directory));
+  own_directory::copy_name(job::own_job.identity.directory);
   if (!job::export_identity(job::own_job.identity)) job::own_job.identity.root = 0;
   if (!has_digits) job::own_job.sign = job::show_identity(job::own_job.identity);
-}
-
-void name_directory() {
-  own_directory::forget_set();
-  char* out = library.directory;
-  const size_t size = sizeof(library.directory);
-  const char* wanted = user_settings().directory;
-  char cwd[1024] = {};
-  if (wanted[0] != '/') {
-    long n = sys::call(__NR_getcwd, cwd, sizeof(cwd));
-    if (n <= 0) strcpy(cwd, "/");
-  }
-  if (wanted[0] == '/') {
-    *fmt::format_to_n(out, size - 1, "{}", wanted).out = '\0';
-  } else if (wanted[0] != '\0') {
-    *fmt::format_to_n(out, size - 1, "{}/{}", static_cast<const char*>(cwd), wanted).out = '\0';
-  } else if (job::own_job.identity.root != 0 && job::own_job.identity.root != this_process.pid) {
-    *fmt::format_to_n(out, size - 1, "{}", static_cast<const char*>(job::own_job.identity.directory)).out =
-        '\0';
-  } else {
-    *fmt::format_to_n(out, size - 1, "{}/ckpt-{}.{}", static_cast<const char*>(cwd),
-                      static_cast<const char*>(this_process.name), this_process.pid)
-         .out = '\0';
-  }
-}
-
-void name_key_file() {
-  const char* wanted = user_settings().key_file;
-  if (wanted[0] == '\0') return;
-  char cwd[1024] = {};
-  if (wanted[0] != '/') {
-    long n = sys::call(__NR_getcwd, cwd, sizeof(cwd));
-    if (n <= 0) cwd[0] = '\0';
-    strcat(cwd, "/");
-  }
-  *fmt::format_to_n(library.key_file, sizeof(library.key_file) - 1, "{}{}", static_cast<const char*>(cwd),
-                    wanted)
-       .out = '\0';
-  prepare_ciphers();
 }
 
 __attribute__((constructor)) void start() {
@@ -223,8 +184,8 @@ __attribute__((constructor)) void start() {
   }
   auto settings = parse_settings(&find_variable, nullptr);
   if (!settings.ok()) {
-    name_directory();
-    auto directory = open_image_directory(library.directory);
+    own_directory::choose();
+    auto directory = open_image_directory(own_directory::name());
     if (directory.ok()) log_line(directory->get(), settings.error().message());
     return;
   }
@@ -232,12 +193,12 @@ __attribute__((constructor)) void start() {
   if (user_settings().disabled) return;
   own_signal.number = user_settings().signal;
   hooks::checkpoint_signal.store(own_signal.number, std::memory_order_relaxed);
-  name_key_file();
+  own_key_file::choose();
   if (user_settings().to[0] != '\0') keep_command_environment(environ);
   find_job();
   if (const char* point = find_variable("CKPT_TEST_POINT", nullptr))
     points::want(point, this_process.name, &this_process.pid);
-  name_directory();
+  own_directory::choose();
   found_job();
   new_run_id();
   if (!own_page::reserve(user_settings().dma)) return;
@@ -253,22 +214,5 @@ __attribute__((constructor)) void start() {
 }
 
 }  // namespace
-
-// Whatever directory it or its parent has changed to since.
-void name_directory_of_child() {
-  char* const directory = library.directory;
-  if (own_directory::set_name() != directory)
-    memcpy(directory, own_directory::set_name(), sizeof(library.directory));
-  own_directory::forget_set();
-  if (user_settings().directory[0] != '\0') return;
-  if (job::own_job.identity.root != 0 && job::own_job.identity.root != this_process.pid) {
-    memcpy(directory, job::own_job.identity.directory, sizeof(job::own_job.identity.directory));
-    return;
-  }
-  char* const name = strrchr(directory, '/') + 1;
-  const size_t room = sizeof(library.directory) - 1 - static_cast<size_t>(name - directory);
-  *fmt::format_to_n(name, room, "ckpt-{}.{}", static_cast<const char*>(this_process.name), this_process.pid)
-       .out = '\0';
-}
 
 }  // namespace ckpt

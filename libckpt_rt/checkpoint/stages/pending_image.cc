@@ -8,10 +8,10 @@
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/image_history.h"
 #include "libckpt_rt/checkpoint/stages/workspace.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/own_key_file.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -46,10 +46,10 @@ Result<void> PendingImage::reserve(uint64_t most_saved) {
 }
 
 Result<void> PendingImage::read_key(Arena& arena) {
-  if (library.key_file[0] == '\0') return {};
+  if (own_key_file::path()[0] == '\0') return {};
   key_ = static_cast<ImageKey*>(arena.allocate(sizeof(ImageKey)));
   if (key_ == nullptr) return no_memory("the key");
-  CKPT_TRY(read_key_file(library.key_file, *key_));
+  CKPT_TRY(read_key_file(own_key_file::path(), *key_));
   sink_.set_key(key_);
   return {};
 }
@@ -82,7 +82,8 @@ Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& pare
   } else if (goes_to_command()) {
     *fmt::format_to_n(cost.image, sizeof(cost.image) - 1, "{}", name_.text).out = '\0';
   } else {
-    *fmt::format_to_n(cost.image, sizeof(cost.image) - 1, "{}/{}", library.directory, name_.text).out = '\0';
+    *fmt::format_to_n(cost.image, sizeof(cost.image) - 1, "{}/{}", own_directory::name(), name_.text).out =
+        '\0';
   }
   return {};
 }
