@@ -10,7 +10,6 @@
 #include "base/clock.h"
 #include "image/write/image_directory.h"
 #include "job/identity/own_job.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
@@ -114,7 +113,7 @@ Result<void> BackRun::take_order() {
     return make_error(ExitCode::kUsage, 0,
                       "that image is of another run of a program; ckpt ls shows which are of this one");
   }
-  if (order_.restart_state != reinterpret_cast<uint64_t>(&library)) {
+  if (order_.restart_state != reinterpret_cast<uint64_t>(&this_process)) {
     return make_error(
         ExitCode::kIncompatible, 0,
         "the image was taken with another build of libckpt_rt.so, or with the library at another place; "

@@ -7,7 +7,6 @@
 #include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_files.h"
@@ -32,7 +31,7 @@ void KeptState::keep() {
   guard_ = guard::own_range();
   generation_ = this_process.generation;
   memory_registered_ = hooks::memory_registered.load(std::memory_order_relaxed);
-  monotonic_shift_ns_ = library.monotonic_shift_ns;
+  monotonic_shift_ns_ = hooks::monotonic_shift_ns.load(std::memory_order_relaxed);
   job_sign_ = job::own_job.sign;
   last_streamed_ = image_history.last_streamed;
   has_forked_ = hooks::has_forked.load(std::memory_order_relaxed);
@@ -47,7 +46,6 @@ void KeptState::put_in(Watch* watch) {
   std::memcpy(static_cast<void*>(&image_history.compression), &compression_, sizeof(compression_));
   in_force::put_back(in_force_);
   this_process.generation = std::max(this_process.generation, generation_) + 1;
-  library.monotonic_shift_ns = monotonic_shift_ns_;
   hooks::monotonic_shift_ns.store(monotonic_shift_ns_, std::memory_order_relaxed);
   image_history.last_streamed = std::max(image_history.last_streamed, last_streamed_);
   if (has_forked_) hooks::has_forked.store(true, std::memory_order_relaxed);

@@ -18,10 +18,10 @@
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/stages/kept_files.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/process/seccomp_state.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/signals/own_signal.h"
 #include "libckpt_rt/core/task_list.h"
@@ -170,7 +170,7 @@ void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
         "the program has child processes, which are not in the image: after a restart they have been "
         "killed, which it learns by SIGCHLD and wait(2), and what memory it shared with them is its own");
   }
-  if (facts.seccomp_filters > library.foreign_filters) {
+  if (facts.seccomp_filters > seccomp_state.before_program) {
     space.note(1,
                "the program has forbidden itself system calls (seccomp): after a restart it has no such "
                "filter, for the kernel shows "

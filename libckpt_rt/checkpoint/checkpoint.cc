@@ -6,10 +6,9 @@
 #include "job/session/session.h"
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
 #include "libckpt_rt/checkpoint/stages/mapping_limit.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/process/seccomp_state.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/statistics.h"
 #include "libckpt_rt/core/user_settings.h"
@@ -46,7 +45,7 @@ Result<CheckpointCost> take_checkpoint() {
   // kernel's own copy-on-write takes the snapshot: slower, but nothing can spoil it.
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
-  if (library.strict.load(std::memory_order_relaxed)) {
+  if (seccomp_state.strict_thread.load(std::memory_order_relaxed)) {
     const Error error =
         make_error(ExitCode::kUnsupported, 0,
                    "a thread has forbidden itself all but four system calls (strict seccomp): it cannot "

@@ -28,11 +28,11 @@
 #include "libckpt_rt/core/child.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/interval.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/library_range.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_page.h"
+#include "libckpt_rt/core/process/seccomp_state.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/own_key_file.h"
 #include "libckpt_rt/core/signals/own_signal.h"
@@ -41,7 +41,6 @@
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/moved_signal.h"
-#include "libckpt_rt/entry/restart_entry.h"
 #include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
@@ -58,8 +57,6 @@ extern char ckpt_elf_end __asm__("_end") __attribute__((visibility("hidden")));
 }
 
 namespace ckpt {
-
-constinit Library library;
 
 namespace hooks {
 constinit std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
@@ -114,11 +111,11 @@ void begin_strict() {
   know_child();
   uint64_t ours = 1ull << (own_signal.number - 1);
   sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &ours, 0L, 8L);
-  if (!library.strict.exchange(true, std::memory_order_seq_cst)) interval::suspend();
+  if (!seccomp_state.strict_thread.exchange(true, std::memory_order_seq_cst)) interval::suspend();
 }
 
 void end_strict() {
-  library.strict.store(false, std::memory_order_seq_cst);
+  seccomp_state.strict_thread.store(false, std::memory_order_seq_cst);
   interval::resume();
   uint64_t ours = 1ull << (own_signal.number - 1);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
@@ -169,7 +166,6 @@ __attribute__((constructor)) void start() {
   if (this_process.active) return;
   // A wrong assumption spoils a checkpoint, not the program.
   check::set_policy(check::Policy::kKeep);
-  library.restart_entry = reinterpret_cast<uint64_t>(&ckpt_restart_entry);
   this_process.pid = sys::getpid();
   long n = read_small_file("/proc/self/comm", this_process.name, sizeof(this_process.name));
   if (n > 0 && this_process.name[n - 1] == '\n') this_process.name[n - 1] = '\0';
@@ -202,7 +198,7 @@ __attribute__((constructor)) void start() {
   found_job();
   new_run_id();
   if (!own_page::reserve(user_settings().dma)) return;
-  library.foreign_filters = count_seccomp_filters();
+  seccomp_state.before_program = count_seccomp_filters();
   if (install_signal_handler(own_signal.number) != 0) return;
   // A parent may have left our signal blocked: unblock it, for this thread and those it will create.
   uint64_t ours = 1ull << (own_signal.number - 1);

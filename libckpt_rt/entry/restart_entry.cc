@@ -1,4 +1,4 @@
-#include "libckpt_rt/entry/restart_entry.h"
+#include "libckpt_rt/core/process/restart_entry.h"
 
 #include <errno.h>
 #include <linux/capability.h>
@@ -15,12 +15,12 @@
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/loading.h"
 #include "libckpt_rt/core/own_directory.h"
 #include "libckpt_rt/core/own_files.h"
 #include "libckpt_rt/core/own_page.h"
 #include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/process/seccomp_state.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/user_settings.h"
 #include "libckpt_rt/entry/agent.h"
@@ -232,9 +232,8 @@ void reset_library() {
   Watch::forget_kept();
   ++this_process.generation;
   agent::reset(this_process.generation);
-  library.foreign_filters = count_seccomp_filters();
-  library.monotonic_shift_ns += restart.args.monotonic_shift_ns;
-  hooks::monotonic_shift_ns.store(library.monotonic_shift_ns, std::memory_order_relaxed);
+  seccomp_state.before_program = count_seccomp_filters();
+  hooks::monotonic_shift_ns.fetch_add(restart.args.monotonic_shift_ns, std::memory_order_relaxed);
   // Our working memory is not part of an image: new blocks for the threads that will be needed.
   own_threads.forget();
   if (!own_page::reserve(user_settings().dma)) fail(RestartStage::kSignals, -ENOMEM, 0);

@@ -10,9 +10,9 @@
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/stages/restart_verdict.h"
 #include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/log.h"
 #include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/process/restart_entry.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/signals/own_signal.h"
 #include "libckpt_rt/core/user_settings.h"
@@ -84,7 +84,7 @@ Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
 }
 
 void Stop::log_stuck(int tid) {
-  const Mapping* own = parts_.capture.map_before.find(Addr{library.restart_entry});
+  const Mapping* own = parts_.capture.map_before.find(Addr{reinterpret_cast<uint64_t>(&ckpt_restart_entry)});
   if (tid == 0 || own == nullptr || !user_settings().log) return;
   log_backtrace(parts_.space.log(), {own->path, own->path_len}, this_process.pid, tid, parts_.space.arena());
 }
