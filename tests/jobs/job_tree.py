@@ -78,31 +78,7 @@ class Tree:
         return os.path.dirname(image) if os.path.dirname(image).endswith(".job") else image
 
     def kill(self):
-        """All of them, none seeing another die. Orphans are ours: adopt_orphans()."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            below = [p for p in descendants(os.getpid()) if state_of(p) not in "Z?"]
-            for pid in below:
-                try:
-                    os.kill(pid, signal.SIGSTOP)
-                except ProcessLookupError:
-                    pass
-            if all(state_of(p) in "TZ?" for p in below) and set(below) >= {
-                    p for p in descendants(os.getpid()) if state_of(p) not in "Z?"}:
-                break
-        while time.monotonic() < deadline:
-            below = descendants(os.getpid())
-            if not below:
-                break
-            for pid in below:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                    if pid != self.child.pid:
-                        os.waitpid(pid, os.WNOHANG)
-                except (ProcessLookupError, ChildProcessError):
-                    pass
-            self.child.poll()
-        self.child.wait(PATIENCE)
+        kill_all_below(self.child)
 
     def restart(self, image, *options):
         self.start([RESTART, *options, "--json", image], True)
@@ -180,6 +156,35 @@ def descendants(root):
         if not more:
             return found - {root}
         found |= more
+
+
+def kill_all_below(child, patience=PATIENCE):
+    """Kills all processes below this one, none seeing another die. Orphans are ours: adopt_orphans()."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        below = [p for p in descendants(os.getpid()) if state_of(p) not in "Z?"]
+        for pid in below:
+            try:
+                os.kill(pid, signal.SIGSTOP)
+            except ProcessLookupError:
+                pass
+        # D: in vfork(), whose child may stand already. It stops before it runs code of its own again.
+        if all(state_of(p) in "DTZ?" for p in below) and set(below) >= {
+                p for p in descendants(os.getpid()) if state_of(p) not in "Z?"}:
+            break
+    while time.monotonic() < deadline:
+        below = descendants(os.getpid())
+        if not below:
+            break
+        for pid in below:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                if pid != child.pid:
+                    os.waitpid(pid, os.WNOHANG)
+            except (ProcessLookupError, ChildProcessError):
+                pass
+        child.poll()
+    child.wait(patience)
 
 
 def adopt_orphans():

@@ -16,6 +16,8 @@ import time
 import unittest
 import urllib.request
 
+from job_tree import adopt_orphans, descendants, kill_all_below, state_of
+
 BUILD = os.environ["CKPT_BUILD"]
 CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
 PATIENCE = 60  # seconds, for anything
@@ -24,28 +26,6 @@ PATIENCE = 60  # seconds, for anything
 def environment():
     clean = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
     return {**clean, "LC_ALL": "C"}
-
-
-def wait_for(what, condition):
-    end = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        if time.monotonic() > end:
-            raise AssertionError(f"not in time: {what}")
-        time.sleep(0.02)
-    return found
-
-
-def descendants(pid):
-    """pid and all below it, without threads."""
-    found = [pid]
-    for one in found:
-        for path in glob.glob(f"/proc/{one}/task/*/children"):
-            try:
-                with open(path) as f:
-                    found += map(int, f.read().split())
-            except OSError:
-                pass
-    return found
 
 
 def comm(pid):
@@ -75,6 +55,20 @@ class Server(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self.addCleanup(self.kill)
 
+    def wait_for(self, what, condition):
+        end = time.monotonic() + PATIENCE
+        while not (found := condition()):
+            if time.monotonic() > end:
+                said = ""
+                for name in ("out", "error.log"):
+                    path = os.path.join(self.directory, name)
+                    if os.path.exists(path):
+                        with open(path, errors="replace") as f:
+                            said += f"\n{name}: {f.read()[-3000:]}"
+                self.fail(f"not in time: {what}; {self.program}: {self.processes()}, started: {self.child.poll()}{said}")
+            time.sleep(0.02)
+        return found
+
     def spawn(self, command):
         with open(os.path.join(self.directory, "out"), "ab") as out:
             self.child = subprocess.Popen(command, cwd=self.directory, env=environment(), stdin=subprocess.DEVNULL,
@@ -84,7 +78,7 @@ class Server(unittest.TestCase):
         self.spawn([CKPT, "run", "--dir", self.images, "--", *command])
 
     def processes(self):
-        return [p for p in descendants(self.child.pid) if comm(p) == self.program]
+        return [p for p in sorted(descendants(os.getpid())) if comm(p) == self.program and state_of(p) != "Z"]
 
     def now(self, pid):
         done = subprocess.run([CKPT, "now", "--json", str(pid)], env=environment(), capture_output=True, text=True,
@@ -93,20 +87,14 @@ class Server(unittest.TestCase):
         return json.loads(done.stdout)
 
     def kill(self):
-        if self.child is None:
-            return
-        for pid in reversed(descendants(self.child.pid)):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        self.child.wait()
+        if self.child is not None:
+            kill_all_below(self.child)
         self.child = None
 
     def kill_and_restart(self, job, members, as_user=()):
         self.kill()
         self.spawn([*as_user, RESTART, job])
-        wait_for("the members", lambda: self.child.poll() is not None or len(self.processes()) >= members)
+        self.wait_for("the members", lambda: self.child.poll() is not None or len(self.processes()) >= members)
         with open(os.path.join(self.directory, "out")) as f:
             self.assertIsNone(self.child.poll(), f.read())
 
@@ -146,22 +134,22 @@ class Nginx(Server):
 
     def test_workers_come_back(self):
         self.run_server(shutil.which("nginx"), "-c", os.path.join(self.directory, "nginx.conf"))
-        wait_for("two workers", lambda: len(self.roles()[1]) == 2)
-        wait_for("an answer", self.ask)
+        self.wait_for("two workers", lambda: len(self.roles()[1]) == 2)
+        self.wait_for("an answer", self.ask)
         # A worker has given up its rights: root is led to the master.
         for asked in (lambda: self.roles()[0], lambda: self.roles()[1][0]):
             taken = self.now(asked())
             self.assertEqual(taken["members"], 3)
             self.kill_and_restart(taken["job"], 3)
-            wait_for("an answer after the restart", self.ask)
+            self.wait_for("an answer after the restart", self.ask)
             for _ in range(20):
                 self.assertTrue(self.ask())
             _, workers = self.roles()
             self.assertEqual(len(workers), 2)
             # The master still learns of its children's end, and replaces them.
             os.kill(workers[0], signal.SIGKILL)
-            wait_for("a new worker", lambda: len(set(self.roles()[1]) - {workers[0]}) == 2)
-            wait_for("an answer of the new worker", self.ask)
+            self.wait_for("a new worker", lambda: len(set(self.roles()[1]) - {workers[0]}) == 2)
+            self.wait_for("an answer of the new worker", self.ask)
 
 
 class PostgreSQL(Server):
@@ -213,7 +201,7 @@ class PostgreSQL(Server):
         # Few shared buffers: what the test is about is that they are shared.
         self.run_server(*self.command("postgres", "-D", self.directory + "/data", "-k", self.directory + "/sock",
                                       "-c", "listen_addresses=", "-c", "shared_buffers=16MB"))
-        wait_for("the server", self.is_up)
+        self.wait_for("the server", self.is_up)
         self.client("pgbench", "-q", "-i", "-s", "1")
         for _ in range(2):
             self.work()
@@ -223,7 +211,7 @@ class PostgreSQL(Server):
             self.assertGreaterEqual(taken["members"], 4)
             # The images are that user's, and so is what they run.
             self.kill_and_restart(taken["job"], taken["members"], self.AS_POSTGRES)
-            wait_for("the server after the restart", self.is_up)
+            self.wait_for("the server after the restart", self.is_up)
             self.assertEqual(self.sums(), sums)
             self.work()
             self.sums()
@@ -246,10 +234,10 @@ class PostgreSQL(Server):
         arguments = ("-D", self.directory + "/data", "-k", self.directory + "/sock", "-c", "listen_addresses=",
                      "-c", "shared_buffers=16MB", "-c", "autovacuum=off")
         self.spawn(self.command("postgres", *arguments))
-        wait_for("the server", self.is_up)
+        self.wait_for("the server", self.is_up)
         self.client("pgbench", "-q", "-i", "-s", "1")
         self.client("psql", "-c", "checkpoint")
-        os.kill(self.processes()[0], signal.SIGINT)
+        os.kill(self.child.pid, signal.SIGINT)
         self.child.wait()
         self.run_server(*self.AS_POSTGRES, "env", "D=" + self.directory, f"PATH={self.bin}:" + os.environ["PATH"], "bash",
                         "-c", self.CLIENT, "client", *arguments)
@@ -263,18 +251,19 @@ class PostgreSQL(Server):
 
         for _ in range(2):
             before = len(answers())
-            wait_for("a transaction", lambda: len(answers()) > before)
+            self.wait_for("a transaction", lambda: len(answers()) > before)
             taken = self.now(self.child.pid if comm(self.child.pid) != "ckpt-restart" else self.first_member())
             self.kill_and_restart(taken["job"], 5, self.AS_POSTGRES)
             before = len(answers())
-            wait_for("two transactions after the restart", lambda: len(answers()) >= before + 2)
+            self.wait_for("two transactions after the restart", lambda: len(answers()) >= before + 2)
             self.assertEqual(len(set(answers())), 1, answers())  # of one server process
             self.assertGreaterEqual(int(self.sums()), len(answers()) - 1)
 
     def first_member(self):
-        return next(p for p in descendants(self.child.pid) if comm(p) == "bash")
+        return next(p for p in sorted(descendants(self.child.pid)) if comm(p) == "bash")
 
 
+adopt_orphans()
 if __name__ == "__main__":
     program = unittest.main(exit=False)
     result = program.result
