@@ -18,11 +18,11 @@
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
-#include "libckpt_rt/core/interval.h"
-#include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/settings/own_key_file.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {

@@ -11,9 +11,9 @@
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
-#include "libckpt_rt/core/interval.h"
 #include "libckpt_rt/core/process/this_process.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/request/interval.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {

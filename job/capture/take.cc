@@ -7,10 +7,10 @@
 #include "job/capture/coordinator.h"
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"
-#include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/process/statistics.h"
 #include "libckpt_rt/core/process/this_process.h"
-#include "libckpt_rt/core/statistics.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {

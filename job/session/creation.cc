@@ -1,7 +1,7 @@
 #include "job/session/creation.h"
 
 #include "base/fork_path.h"
-#include "libckpt_rt/core/child.h"
+#include "libckpt_rt/core/process/child.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/preload_rules.h"
 

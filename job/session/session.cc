@@ -7,7 +7,7 @@
 #include "job/format/job_name.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"

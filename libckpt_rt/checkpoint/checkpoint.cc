@@ -6,12 +6,12 @@
 #include "job/session/session.h"
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
 #include "libckpt_rt/checkpoint/stages/mapping_limit.h"
-#include "libckpt_rt/core/loading.h"
-#include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/process/loading.h"
 #include "libckpt_rt/core/process/seccomp_state.h"
+#include "libckpt_rt/core/process/statistics.h"
 #include "libckpt_rt/core/process/this_process.h"
-#include "libckpt_rt/core/statistics.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

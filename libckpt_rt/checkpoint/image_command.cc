@@ -9,10 +9,10 @@
 
 #include <climits>
 
-#include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/process/this_process.h"
-#include "libckpt_rt/core/raw_thread.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/threads/raw_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

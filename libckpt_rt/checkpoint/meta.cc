@@ -9,7 +9,7 @@
 #include "base/restart_protocol.h"
 #include "libckpt_rt/core/process/restart_entry.h"
 #include "libckpt_rt/core/process/this_process.h"
-#include "libckpt_rt/core/signals/own_signal.h"
+#include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

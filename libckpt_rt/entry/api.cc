@@ -7,7 +7,7 @@
 #include "libckpt_rt/back/back_command.h"
 #include "libckpt_rt/capture/excluded_memory.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
-#include "libckpt_rt/core/child.h"
+#include "libckpt_rt/core/process/child.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/stop/critical_section.h"

@@ -1,5 +1,5 @@
 // What a child of the program has of its parent's state, put right.
-#include "libckpt_rt/core/child.h"
+#include "libckpt_rt/core/process/child.h"
 
 #include <linux/kcmp.h>
 
@@ -9,13 +9,13 @@
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/in_force.h"
+#include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/interval.h"
-#include "libckpt_rt/core/own_directory.h"
-#include "libckpt_rt/core/own_files.h"
-#include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/process/own_files.h"
+#include "libckpt_rt/core/process/statistics.h"
 #include "libckpt_rt/core/process/this_process.h"
-#include "libckpt_rt/core/statistics.h"
+#include "libckpt_rt/core/request/interval.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"

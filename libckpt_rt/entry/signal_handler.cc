@@ -4,9 +4,9 @@
 #include <ucontext.h>
 
 #include "base/control_protocol.h"
-#include "libckpt_rt/core/child.h"
+#include "libckpt_rt/core/process/child.h"
 #include "libckpt_rt/core/process/this_process.h"
-#include "libckpt_rt/core/signals/own_signal.h"
+#include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/interrupted_call.h"

@@ -13,9 +13,9 @@
 
 #include "base/kernel_caps.h"
 #include "base/sys.h"
-#include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/this_process.h"
-#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"

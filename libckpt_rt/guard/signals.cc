@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "copier/copier.h"
 #include "libckpt_rt/core/process/this_process.h"
-#include "libckpt_rt/core/signals/own_signal.h"
+#include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"

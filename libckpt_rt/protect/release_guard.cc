@@ -4,8 +4,8 @@
 
 #include "base/clock.h"
 
-#include "libckpt_rt/core/child.h"
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/process/child.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/protect/write_protect.h"

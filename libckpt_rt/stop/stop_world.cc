@@ -6,9 +6,9 @@
 #include <iterator>
 
 #include "base/clock.h"
-#include "libckpt_rt/core/current_processor.h"
-#include "libckpt_rt/core/late_signals.h"
-#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/kernel/current_processor.h"
+#include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/threads/late_signals.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

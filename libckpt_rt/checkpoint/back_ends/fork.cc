@@ -10,9 +10,9 @@
 #include "base/clock.h"
 #include "base/named_points.h"
 #include "job/session/session.h"
-#include "libckpt_rt/core/own_page.h"
-#include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/process/own_page.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

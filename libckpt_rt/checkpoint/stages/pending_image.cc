@@ -8,11 +8,11 @@
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/image_history.h"
 #include "libckpt_rt/checkpoint/stages/workspace.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/own_key_file.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

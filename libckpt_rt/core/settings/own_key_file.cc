@@ -6,7 +6,7 @@
 
 #include "base/sys.h"
 #include "image/format/image_key.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::own_key_file {

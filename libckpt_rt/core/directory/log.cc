@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/directory/log.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/core/process/this_process.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

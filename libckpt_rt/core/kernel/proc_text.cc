@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/proc_text.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

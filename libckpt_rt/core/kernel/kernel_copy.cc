@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/kernel_copy.h"
+#include "libckpt_rt/core/kernel/kernel_copy.h"
 
 #include <sys/uio.h>
 

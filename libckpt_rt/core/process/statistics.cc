@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/statistics.h"
+#include "libckpt_rt/core/process/statistics.h"
 
 #include <cstring>
 #include <new>

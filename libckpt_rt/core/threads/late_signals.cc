@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/late_signals.h"
+#include "libckpt_rt/core/threads/late_signals.h"
 
 #include <errno.h>
 

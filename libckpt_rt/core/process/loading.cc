@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/loading.h"
+#include "libckpt_rt/core/process/loading.h"
 
 #include "base/sys.h"
 #include "base/units.h"

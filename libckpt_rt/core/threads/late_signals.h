@@ -7,7 +7,7 @@
 // Never:     drops one that has a value. Source: RLIMIT_SIGPENDING, getrlimit(2).
 #pragma once
 
-#include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/threads/thread_context.h"
 
 namespace ckpt::late_signals {
 

@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/directory/own_directory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include "image/write/image_directory.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/core/process/this_process.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

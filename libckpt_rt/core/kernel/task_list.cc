@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/kernel/task_list.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>

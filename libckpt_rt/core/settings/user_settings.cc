@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 
 #include "libckpt_rt/core/preload_rules.h"
 

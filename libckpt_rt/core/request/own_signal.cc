@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/signals/own_signal.h"
+#include "libckpt_rt/core/request/own_signal.h"
 
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/own_files.h"
+#include "libckpt_rt/core/process/own_files.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/raw_thread.h"
+#include "libckpt_rt/core/threads/raw_thread.h"
 
 #include <linux/close_range.h>
 #include <linux/sched.h>
@@ -8,7 +8,7 @@
 #include <climits>
 #include <cstring>
 
-#include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

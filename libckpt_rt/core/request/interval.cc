@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/interval.h"
+#include "libckpt_rt/core/request/interval.h"
 
 #include <signal.h>
 #include <time.h>
@@ -7,12 +7,12 @@
 #include "base/fork_path.h"
 #include "image/write/image_directory.h"
 #include "job/identity/own_job.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/directory/own_directory.h"
+#include "libckpt_rt/core/process/statistics.h"
 #include "libckpt_rt/core/process/this_process.h"
-#include "libckpt_rt/core/signals/own_signal.h"
-#include "libckpt_rt/core/statistics.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/request/own_signal.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::interval {

@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/kernel_sigaction.h"
+#include "libckpt_rt/core/kernel/kernel_sigaction.h"
 
 #include <signal.h>
 #include "libckpt_rt/core/preload_rules.h"

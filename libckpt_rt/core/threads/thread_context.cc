@@ -1,4 +1,4 @@
-#include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/threads/thread_context.h"
 
 #include <asm/prctl.h>
 #include <errno.h>
@@ -9,8 +9,8 @@
 
 #include "base/restart_protocol.h"
 #include "base/sys.h"
-#include "libckpt_rt/core/late_signals.h"
-#include "libckpt_rt/core/signal_limit.h"
+#include "libckpt_rt/core/kernel/signal_limit.h"
+#include "libckpt_rt/core/threads/late_signals.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 #ifndef PR_GET_TID_ADDRESS

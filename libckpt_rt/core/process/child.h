@@ -11,7 +11,7 @@
 // Never:     allocates, touches errno.
 #pragma once
 
-#include "libckpt_rt/core/own_page.h"
+#include "libckpt_rt/core/process/own_page.h"
 
 namespace ckpt {
 

@@ -1,9 +1,9 @@
-#include "libckpt_rt/core/own_page.h"
+#include "libckpt_rt/core/process/own_page.h"
 
 #include <sys/mman.h>
 
 #include "base/fork_path.h"
-#include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::own_page {
