@@ -160,6 +160,9 @@ Result<void> Coordinator::ask(Member& m) {
   switch (m.preloaded) {
     case Preloaded::kGone:
       return {};  // seen the next time
+    case Preloaded::kBare:
+      if (now_ns() - m.since_ns < kStartNs) return {};
+      [[fallthrough]];
     case Preloaded::kStatic:
     case Preloaded::kClean:
     case Preloaded::kAsleep: {

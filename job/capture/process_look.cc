@@ -255,13 +255,15 @@ Preloaded look_for_library(int pid, int& signal) {
   // It ends, and its memory has gone ahead; or it executes another program just now.
   if (maps_read && !any_maps) return Preloaded::kNotYet;
   if (!has_interpreter(pid)) return Preloaded::kStatic;
-  bool preloads = false, asleep = false;
+  bool preloads = false, asleep = false, any_variable = false;
   const bool environment = scan_environment(pid, [&](std::string_view variable) {
     preloads = preloads || (variable.starts_with("LD_PRELOAD=") &&
                             variable.find("libckpt_rt.so") != std::string_view::npos);
     asleep = asleep || variable == "CKPT_DISABLE=1";
+    any_variable = true;
     return true;
   });
+  if (environment && maps_read && !any_variable) return Preloaded::kBare;
   if (!environment || !maps_read || !preloads) return Preloaded::kClean;
   return asleep ? Preloaded::kAsleep : Preloaded::kNotYet;
 }
@@ -275,6 +277,7 @@ const char* preloaded_reason(Preloaded how) {
     case Preloaded::kStatic:
       return "static";
     case Preloaded::kClean:
+    case Preloaded::kBare:
       return "not preloaded";
     case Preloaded::kAsleep:
       return "disabled";

@@ -39,6 +39,7 @@ enum class Preloaded : uint32_t {
   kNotYet,  // between exec and the library's start: look again
   kStatic,  // no dynamic linker
   kClean,   // its environment preloads nothing of ours, or the linker may not (setuid)
+  kBare,    // no environment: as kClean, or in execve(2), which sets it up last
   kAsleep,  // CKPT_DISABLE, or the library could not start
   kGone,
 };

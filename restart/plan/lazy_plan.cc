@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 
 #include "base/kernel_caps.h"
 #include "base/raii_fd.h"
@@ -18,8 +17,6 @@ namespace {
 
 constexpr uint64_t kSmall = 1u << 20;       // bytes in the image: not worth a fault
 constexpr uint64_t kMostSmall = 32u << 20;  // of all small mappings together
-constexpr uint64_t kLeastGap = 2u << 20;    // an unwatched hole is at least this
-constexpr size_t kMostRanges = 2048;        // each splits a mapping while memory is loaded
 
 // Without these a page that the program gave back would come back, or one that it moved or gave to a
 // child would be zero.
@@ -56,17 +53,7 @@ bool may_be_lazy(const ParsedMapping& m) {
   return m.record.kind == static_cast<uint32_t>(MappingKind::kAnonymous) && (m.record.flags & kNot) == 0;
 }
 
-// How many ranges may be watched, each of which cuts a mapping in three: as many as the kernel's limit on
-// mappings leaves room for, beside those of the program and of who makes it.
-size_t most_ranges(const ImageChain& image) {
-  constexpr size_t kOfRestart = 1024;
-  size_t most = 65530;  // the kernel's default, where it cannot be read
-  std::ifstream("/proc/sys/vm/max_map_count") >> most;
-  const size_t taken = image.meta().mappings.size() + kOfRestart;
-  return most <= taken ? 0 : std::min<size_t>(kMostRanges, (most - taken) / 2);
-}
-
-// Whole mappings, which are not cut.
+// Whole mappings: what is watched in part is two mappings to the kernel, and mremap(2) of both is EFAULT.
 std::vector<AddrRange> whole_mappings(const ImageChain& image, const LazyPlan& plan) {
   std::vector<AddrRange> ranges;
   for (size_t m = 0; m < plan.mappings.size(); ++m) {
@@ -74,25 +61,6 @@ std::vector<AddrRange> whole_mappings(const ImageChain& image, const LazyPlan& p
     if (plan.lazy(m)) ranges.push_back({Addr{r.start}, Addr{r.end}});
   }
   return ranges;
-}
-
-std::vector<AddrRange> watched_ranges(const ImageChain& image, const LazyPlan& plan) {
-  const size_t most = most_ranges(image);
-  for (uint64_t gap = kLeastGap;; gap *= 2) {
-    std::vector<AddrRange> ranges;
-    size_t last = SIZE_MAX;
-    each_piece(image, [&](size_t m, const MemoryPiece& p) {
-      if (!plan.lazy(m)) return;
-      if (last == m && p.address - ranges.back().end < gap) {
-        ranges.back().end = p.address + p.length;
-      } else {
-        ranges.push_back({p.address, p.address + p.length});
-        last = m;
-      }
-    });
-    if (ranges.size() <= most) return ranges;
-    if (gap >= uint64_t{1} << 47) return most == kMostRanges ? ranges : whole_mappings(image, plan);
-  }
 }
 
 // The kernel reads and writes these when a thread ends, and does not wait for a page then: the thread's
@@ -155,7 +123,7 @@ LazyPlan make_lazy_plan(const ImageChain& image) {
     plan.bytes += bytes[m];
   }
   if (!plan.any()) return plan;
-  plan.registered = watched_ranges(image, plan);
+  plan.registered = whole_mappings(image, plan);
   plan.first = needed_first(image);
   return plan;
 }

@@ -14,7 +14,7 @@ namespace ckpt {
 
 struct LazyPlan {
   std::vector<bool> mappings;         // per mapping of the image: it is loaded lazily; empty: none is
-  std::vector<AddrRange> registered;  // what the userfaultfd watches: the pieces and small gaps between them
+  std::vector<AddrRange> registered;  // what the userfaultfd watches: whole mappings
   std::vector<Addr> first;            // must be there before the program runs
   uint64_t bytes = 0;
 
