@@ -4,9 +4,9 @@
 
 #include "base/clock.h"
 
-#include "libckpt_rt/core/child.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/protect/write_protect.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -56,8 +56,9 @@ void ask(Wish wish, AddrRange range) {
   Request& r = free_request();
   r.wish = wish;
   r.range = range;
-  r.state.store(kAsked, std::memory_order_release);
-  if (!ring()) {
+  // seq_cst with end(): it finds the request, or we find that nobody serves any more.
+  r.state.store(kAsked, std::memory_order_seq_cst);
+  if (!ring() || hooks::memory_registered.load(std::memory_order_seq_cst) == 0) {
     uint32_t expected = kAsked;
     r.state.compare_exchange_strong(expected, kDone, std::memory_order_acquire);
   }
@@ -72,7 +73,7 @@ template <typename Wanted>
 void ask_if(Wish wish, AddrRange range, Wanted&& wanted) {
   // A new child has our state but none of our threads; one of vfork has our memory.
   know_child();
-  if (range.empty() || library.pid != sys::getpid()) return;
+  if (range.empty() || this_process.pid != sys::getpid()) return;
   // seq_cst with close() and end(): either they see us inside, or we see that it is over.
   inside.fetch_add(1, std::memory_order_seq_cst);
   if (wanted()) ask(wish, range);
@@ -158,6 +159,10 @@ void close() {
 
 void end() {
   hooks::memory_registered.store(0, std::memory_order_seq_cst);
+  for (Request& r : requests) {
+    uint32_t expected = kAsked;
+    if (r.state.compare_exchange_strong(expected, kDone, std::memory_order_seq_cst)) futex_wake(r.state);
+  }
   wait_until_nobody_asks();
 }
 
