@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Odd trees: sessions, groups, orphans, zombies, shared memory, shared offsets, pipes with bytes in them, and what
 happens when a restart fails. Each process writes down what it is before the checkpoint and after the restart."""
+import ctypes
 import json
 import os
 import shutil
@@ -259,6 +260,14 @@ class Trees(unittest.TestCase):
         wait_for(b"empty")
         image = tree.checkpoint(tree.child.pid)
         tree.kill()
+        # A message that has come since, and then no queue at all: it is made again.
+        pid = next(m["pid"] for m in json.load(open(os.path.join(image, "manifest.json")))["members"])
+        libc, name = ctypes.CDLL(None, use_errno=True), b"/ckpt-test-%d" % pid
+        queue = libc.mq_open(name, os.O_WRONLY)
+        self.assertEqual(libc.mq_send(queue, b"x", 1, 0), 0)
+        os.close(queue)
+        self.refused(tree, image, 72, "1 messages wait", name.decode())
+        self.assertEqual(libc.mq_unlink(name), 0)
         tree.restart(image)
         go("go")
         self.assertEqual(tree.finish(), (0, b"sent\n[2, 1, 0]\nempty\n[6, 5, 4]\n"))
