@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
@@ -122,26 +123,35 @@ Result<ScopedFd> DescriptorBuilder::make_epoll(const ParsedOpenFile& file) {
   return made;
 }
 
-// It belongs to the system, and has the messages that are in it now: nobody can look at them without taking
-// them.
+// It belongs to the system, and was empty at the checkpoint. One that is gone is made again; messages that have
+// come since are nobody's to throw away.
 Result<ScopedFd> DescriptorBuilder::open_message_queue(const ParsedOpenFile& file) {
+  struct {
+    long flags, most, size, now, reserved[4];
+  } queue{};
   const int flags = static_cast<int>(file.record.open_flags) & (O_ACCMODE | O_NONBLOCK);
   const std::string name(file.path.substr(file.path.starts_with('/') ? 1 : 0));
   ScopedFd made(static_cast<int>(syscall(SYS_mq_open, name.c_str(), flags | O_CLOEXEC, 0, nullptr)));
-  if (made.valid()) {
-    // An image with messages that wait cannot be restarted: these are of somebody else, or of later.
-    struct {
-      long flags, most, size, now, reserved[4];
-    } queue{};
-    if (syscall(SYS_mq_getsetattr, made.get(), nullptr, &queue) == 0 && queue.now != 0) {
-      say("{}: {} messages wait in it, which were not there at the checkpoint: the program gets them",
-          describe(file, first_descriptor(file)), queue.now);
-    }
-    return made;
+  if (!made.valid() && errno == ENOENT && file.record.value != 0 && !file.path.ends_with(" (deleted)")) {
+    queue.most = static_cast<long>(file.record.value >> 32);
+    queue.size = static_cast<long>(file.record.value & 0xffffffff);
+    made.reset(static_cast<int>(
+        syscall(SYS_mq_open, name.c_str(), flags | O_CLOEXEC | O_CREAT, file.record.mode & 07777, &queue)));
+    if (made.valid()) fchmod(made.get(), file.record.mode & 07777);
   }
-  say("{}: the message queue is not there any more ({})", describe(file, first_descriptor(file)),
-      errno_name(errno));
-  return make_placeholder(file);
+  if (!made.valid()) {
+    say("{}: the message queue is not there any more ({})", describe(file, first_descriptor(file)),
+        errno_name(errno));
+    return make_placeholder(file);
+  }
+  if (syscall(SYS_mq_getsetattr, made.get(), nullptr, &queue) == 0 && queue.now != 0) {
+    return make_error(
+        ExitCode::kFileChanged, 0,
+        "{} messages wait in the message queue {}, and none did at the checkpoint: receive them, or "
+        "remove the queue (rm /dev/mqueue/{}), and it is made again",
+        queue.now, file.path, name);
+  }
+  return made;
 }
 
 // When every descriptor is at its number.

@@ -25,14 +25,10 @@ constexpr uint64_t kEarlyBytes = 256 << 10;
 // Writes closer together than a tick of the kernel's clock may leave the same time stamp.
 constexpr int64_t kTimeStampDoubt = 20'000'000;
 
-// Nobody can look at messages of a POSIX queue without taking them: only their number is known.
-int messages_in(int queue) {
-  struct {
-    long flags, most, size, now, reserved[4];
-  } attributes{};
-  if (queue < 0 || sys::call(__NR_mq_getsetattr, queue, nullptr, &attributes) != 0) return 0;
-  return static_cast<int>(attributes.now);
-}
+// As mq_getattr(3) has it.
+struct QueueAttributes {
+  long flags, most, size, now, reserved[4];
+};
 
 // With a name in /dev/shm, which the program may remove at any time. Larger ones are mapped, as a rule, and
 // their memory is in the image.
@@ -186,9 +182,15 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     if (d.kind == OpenFileKind::kPipe || d.kind == OpenFileKind::kFifo) {
       copied = copy_pipe(i);
     } else if (d.kind == OpenFileKind::kMessageQueue) {
-      const ScopedFd queue(borrow(d));
-      d.now.queued = messages_in(queue.get());
-      has_passing_ = has_passing_ || d.now.queued != 0;
+      // Nobody can look at messages without taking them: only their number is known.
+      QueueAttributes queue{};
+      const ScopedFd fd(borrow(d));
+      if (!fd.valid() || sys::call(__NR_mq_getsetattr, fd.get(), nullptr, &queue) != 0) continue;
+      d.now.queued = static_cast<int>(queue.now);
+      has_passing_ = has_passing_ || queue.now != 0;
+      const uint64_t limits = static_cast<uint64_t>(queue.most) << 32 | static_cast<uint32_t>(queue.size);
+      for (size_t k = i; k < order_.size() && compare(entries_[order_[k]], d, false) == 0; ++k)
+        entries_[order_[k]].value = limits;
       continue;
     } else if (is_small_shared_memory(d)) {
       // sem_open(3), for example, removes the name that its file had at first.
