@@ -16,11 +16,13 @@
 #include "base/named_points.h"
 #include "image/format/image_probe.h"
 #include "job/directory/job_directory.h"
+#include "job/identity/own_job.h"
 #include "job/session/creation.h"
-#include "libckpt_rt/core/interval.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/interval.h"
+#include "libckpt_rt/core/settings/own_key_file.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -102,9 +104,9 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
   shared_ = ArenaVector<SharedUse>(arena_);
   auto sequence = next_job_sequence(directory_);
   if (!sequence.ok()) return sequence.error();
-  const char* comm = library.name;
+  const char* comm = this_process.name;
   for (const Listed& m : members) {
-    if (m.look.pid == library.job.root) comm = m.look.name;
+    if (m.look.pid == own_job.identity.root) comm = m.look.name;
   }
   name_ = compose_job_name(comm, *sequence);
   CKPT_TRY(listen());
@@ -112,7 +114,7 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
   auto temporary = make_temporary(directory_, name_);
   if (!temporary.ok()) return temporary.error();
   temporary_ = std::move(*temporary);
-  fill_place(place, temporary_.get(), directory_name_, name_.text, library.pid, *sequence);
+  fill_place(place, temporary_.get(), directory_name_, name_.text, this_process.pid, *sequence);
   place.may_repeat = attempt < 3 && !over_hosts;  // else all hosts would have to
   place.by_fork = attempt >= 3;
   for (Member& m : members_) CKPT_TRY(ask(m));
@@ -121,7 +123,7 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
 }
 
 Result<void> Coordinator::add(const Listed& listed) {
-  if (listed.look.pid == library.pid) {
+  if (listed.look.pid == this_process.pid) {
     self_ = listed;
     return {};
   }
@@ -199,7 +201,7 @@ Result<void> Coordinator::ask(Member& m) {
   siginfo_t info{};
   info.si_signo = signal;
   info.si_code = SI_QUEUE;
-  info.si_pid = library.pid;
+  info.si_pid = this_process.pid;
   info.si_uid = static_cast<uint32_t>(sys::call(__NR_getuid));
   info.si_value.sival_ptr = reinterpret_cast<void*>(cookie_);
   const long r = sys::call(__NR_rt_sigqueueinfo, pid, signal, &info);
@@ -242,13 +244,13 @@ Result<void> Coordinator::accept_members() {
       return name(*found, ExitCode::kIncompatible, "has a library of another version");
     ControlRequest request{kControlMagic, kControlVersion, static_cast<uint32_t>(ControlOperation::kJoin), 0};
     JoinRequest join{};
-    std::memcpy(join.job, library.job.id, sizeof(join.job));
+    std::memcpy(join.job, own_job.identity.id, sizeof(join.job));
     join.sequence = place.sequence;
     if (told_ >= Step::kHold) join.flags |= kJoinHeld;
     if (place.by_fork) join.flags |= kJoinByFork;
     if (over_hosts) join.flags |= kJoinHosts;
     if (place.may_repeat) join.flags |= kJoinMayRepeat;
-    join.root = library.job.root;
+    join.root = own_job.identity.root;
     *fmt::format_to_n(join.directory, sizeof(join.directory) - 1, "{}", directory_name_).out = '\0';
     std::memcpy(join.name, name_.text, sizeof(join.name));
     std::memcpy(join.temporary, name_.temporary, sizeof(join.temporary));
@@ -409,11 +411,11 @@ Result<void> Coordinator::tell_all(Step step) {
 // True: there were processes that nobody knew, or known ones have executed another program.
 Result<bool> Coordinator::add_new() {
   ArenaVector<Listed> now(arena_);
-  if (!list_members(library.job, library.pid, arena_, now))
+  if (!list_members(own_job.identity, this_process.pid, arena_, now))
     return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   bool any = false;
   for (const Listed& l : now) {
-    if (l.look.pid == library.pid) {
+    if (l.look.pid == this_process.pid) {
       self_ = l;
       continue;
     }
@@ -446,7 +448,7 @@ Result<bool> Coordinator::add_new() {
 
 // Groups, sessions and terminals as they are now; who has ended, and may have been waited for.
 void Coordinator::look_again() {
-  look_at(library.pid, self_.look);
+  look_at(this_process.pid, self_.look);
   for (Member& m : members_) {
     ProcessLook look;
     if (m.stranger || !look_at(m.listed.look.pid, look) || look.started != m.listed.look.started)
@@ -506,7 +508,7 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
   own_facts_ = facts;
   own_files_ = files;
   CKPT_TRY(await(Step::kSampled, now_ns() + 2 * user_settings().stop_timeout_ns));
-  if (!member_files_.push_back({library.pid, facts.tid, files}))
+  if (!member_files_.push_back({this_process.pid, facts.tid, files}))
     return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
   for (const Member& m : members_) {
     if (m.state == Member::State::kWithUs &&
@@ -539,10 +541,10 @@ Result<void> Coordinator::written(const Written& facts) {
 
 Result<void> Coordinator::commit() {
   ImageKey* key = nullptr;
-  if (library.key_file[0] != '\0') {
+  if (own_key_file::path()[0] != '\0') {
     key = static_cast<ImageKey*>(arena_.allocate(sizeof(ImageKey)));
     if (key == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the key");
-    CKPT_TRY(read_key_file(library.key_file, *key));
+    CKPT_TRY(read_key_file(own_key_file::path(), *key));
   }
   int64_t began = own_facts_.began_ns, resumed = own_written_.resumed_ns;
   ArenaVector<ManifestMember> list(arena_);
@@ -591,9 +593,9 @@ Result<void> Coordinator::commit() {
   put_parents_first(list);
   const char* comm = self_.look.name;
   for (const ManifestMember& m : list) {
-    if (m.listed.look.pid == library.job.root) comm = m.listed.look.name;
+    if (m.listed.look.pid == own_job.identity.root) comm = m.listed.look.name;
   }
-  const ManifestSources sources{&library.job,
+  const ManifestSources sources{&own_job.identity,
                                 comm,
                                 place.sequence,
                                 realtime_ns_,
@@ -617,11 +619,11 @@ Result<void> Coordinator::commit() {
 
 void Coordinator::prune() {
   ImageKey* key = nullptr;
-  if (library.key_file[0] != '\0') {
+  if (own_key_file::path()[0] != '\0') {
     key = static_cast<ImageKey*>(arena_.allocate(sizeof(ImageKey)));
-    if (key == nullptr || !read_key_file(library.key_file, *key).ok()) return;
+    if (key == nullptr || !read_key_file(own_key_file::path(), *key).ok()) return;
   }
-  auto pruned = prune_jobs(directory_, library.job.id, user_settings().keep, key);
+  auto pruned = prune_jobs(directory_, own_job.identity.id, user_settings().keep, key);
   if (!pruned.ok()) log_line(directory_, pruned.error().message());
   if (key != nullptr) wipe(key, sizeof(*key));
 }

@@ -7,8 +7,7 @@
 #include "base/clock.h"
 #include "job/capture/coordinator.h"
 #include "job/directory/job_directory.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {

@@ -8,11 +8,12 @@
 #include "job/capture/take.h"
 #include "job/directory/job_directory.h"
 #include "job/format/job_name.h"
+#include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
-#include "libckpt_rt/core/interval.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/interval.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -41,7 +42,8 @@ class MemberSession final : public Session {
     const long fd =
         sys::call(__NR_openat, AT_FDCWD, request_.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
     if (!sys::failed(fd)) directory_.reset(static_cast<int>(fd));
-    fill_place(place, temporary_.get(), request_.directory, request_.name, library.pid, request_.sequence);
+    fill_place(place, temporary_.get(), request_.directory, request_.name, this_process.pid,
+               request_.sequence);
     over_hosts = (request_.flags & kJoinHosts) != 0;
     place.by_fork = (request_.flags & kJoinByFork) != 0;
     place.may_repeat = (request_.flags & kJoinMayRepeat) != 0;
@@ -166,8 +168,8 @@ void serve_join(int socket) {
   request.name[sizeof(request.name) - 1] = request.temporary[sizeof(request.temporary) - 1] = '\0';
   MemberSession session(socket, temporary, request);
   if (!received) return;
-  if (std::memcmp(request.job, library.job.id, sizeof(request.job)) != 0 ||
-      library.job.root != request.root) {
+  if (std::memcmp(request.job, own_job.identity.id, sizeof(request.job)) != 0 ||
+      own_job.identity.root != request.root) {
     session.tell(make_error(ExitCode::kNoProcess, 0, "it is of another job"));
     return;
   }

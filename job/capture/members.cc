@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "job/identity/own_job.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -100,7 +100,7 @@ bool is_alone(const Identity& job, int own_pid) {
   // relaxed: hints; a child that is there is seen.
   const bool childless = !hooks::has_forked.load(std::memory_order_relaxed) &&
                          !hooks::has_spawned.load(std::memory_order_relaxed);
-  if (job.root == own_pid && !library.job_inherited && childless) {
+  if (job.root == own_pid && !own_job.inherited && childless) {
     ArenaVector<int> children(arena);
     return list_children(own_pid, children) && children.empty();
   }

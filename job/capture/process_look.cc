@@ -13,8 +13,8 @@
 #include "base/raii_fd.h"
 #include "image/format/directory_scan.h"
 #include "job/identity/identity.h"
-#include "libckpt_rt/core/proc_text.h"
-#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
+#include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {

@@ -6,10 +6,11 @@
 #include "image/write/image_directory.h"
 #include "job/capture/coordinator.h"
 #include "job/directory/job_directory.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/statistics.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "job/identity/own_job.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/process/statistics.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job {
@@ -40,7 +41,7 @@ Result<CheckpointCost> take_alone(bool& had_company) {
 }
 
 Result<void> refuse_hidden_root(const ArenaVector<Listed>& members) {
-  const int root = hidden_root(library.job, library.pid, members);
+  const int root = hidden_root(own_job.identity, this_process.pid, members);
   if (root == 0) return {};
   return make_error(
       ExitCode::kPermission, 0,
@@ -54,7 +55,7 @@ Result<void> refuse_hidden_root() {
   Arena arena;
   if (!reserve_own(arena, 16 << 20)) return {};
   ArenaVector<Listed> members(arena);
-  if (!list_members(library.job, library.pid, arena, members)) return {};
+  if (!list_members(own_job.identity, this_process.pid, arena, members)) return {};
   return refuse_hidden_root(members);
 }
 
@@ -63,11 +64,11 @@ Result<void> refuse_hidden_root() {
 Result<CheckpointCost> take(const Wish& wish, Report& report, void (*serve_joins)()) {
   constexpr uint32_t kAttempts = 6;
   const bool hosts = wish.over_hosts();
-  if (hosts && library.job.root == 0)
+  if (hosts && own_job.identity.root == 0)
     return make_error(ExitCode::kUnsupported, 0, "it is in no job; start it with ckpt run --hosts");
-  if (!hosts && (wish.only || library.job.root == 0)) return take_checkpoint();
+  if (!hosts && (wish.only || own_job.identity.root == 0)) return take_checkpoint();
   bool had_company = false;
-  if (!hosts && is_alone(library.job, library.pid)) {
+  if (!hosts && is_alone(own_job.identity, this_process.pid)) {
     auto result = take_alone(had_company);
     if (!had_company) return result;
   }
@@ -85,7 +86,7 @@ Result<CheckpointCost> take(const Wish& wish, Report& report, void (*serve_joins
     if (!reserve_own(arena, 16 << 20))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory to list a job");
     ArenaVector<Listed> members(arena);
-    if (!list_members(library.job, library.pid, arena, members))
+    if (!list_members(own_job.identity, this_process.pid, arena, members))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory to list a job");
     CKPT_TRY(refuse_hidden_root(members));
     // With company that was gone again it is led as a job: so nobody is made meanwhile.

@@ -1,6 +1,6 @@
 // To which job this process belongs: the one of the first preloaded process among its ancestors.
 //
-// Owner:     libckpt_rt, in the Library: a forked child inherits it, an image holds it.
+// Owner:     libckpt_rt (own_job.h).
 // Callers:   the preload constructor, while one thread runs.
 // Never:     calls libc: programs bring their own setenv (bash does).
 //

@@ -1,8 +1,8 @@
 #include "job/session/creation.h"
 
 #include "base/fork_path.h"
-#include "libckpt_rt/core/child.h"
-#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::job::creation {
@@ -21,7 +21,7 @@ void open_gate(FutexWord& word) {
 void wait_slowly(FutexWord& word) {
   know_child();
   // A child that shares our memory: not its business.
-  if (library.pid != sys::getpid()) return;
+  if (this_process.pid != sys::getpid()) return;
   while (word.load(std::memory_order_acquire) != 0) futex_wait(word, 1);
 }
 

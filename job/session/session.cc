@@ -5,9 +5,10 @@
 
 #include "image/write/image_directory.h"
 #include "job/format/job_name.h"
+#include "job/identity/own_job.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/own_directory.h"
+#include "libckpt_rt/core/directory/own_directory.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -61,19 +62,19 @@ bool reserve_own(Arena& arena, size_t bytes) {
 }
 
 Result<ScopedFd> open_job_directory(const char** name) {
-  *name = library.job.directory;
-  auto of_job = open_image_directory(library.job.directory);
+  *name = own_job.identity.directory;
+  auto of_job = open_image_directory(own_job.identity.directory);
   if (of_job.ok() || of_job.error().code != ExitCode::kPermission) return of_job;
   auto own = open_own_directory();
   if (!own.ok()) return of_job;
-  *name = library.directory;
+  *name = own_directory::name();
   return own;
 }
 
 Result<ScopedFd> open_log_directory() {
   if (current == nullptr) return open_own_directory();
   const long fd =
-      sys::call(__NR_openat, AT_FDCWD, library.job.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
+      sys::call(__NR_openat, AT_FDCWD, own_job.identity.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
   if (!sys::failed(fd)) return ScopedFd(static_cast<int>(fd));
   return open_own_directory();
 }
@@ -95,7 +96,7 @@ Result<void> sampled(const DescriptorCapture& descriptors) {
   if (current == nullptr) return {};
   Standing facts{};
   facts.began_ns = stop_began_ns;
-  facts.tid = library.pid;
+  facts.tid = this_process.pid;
   if (stop_state.threads != nullptr) facts.tid = stop_state.threads->tid;
   for (const ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next) {
     if (s->parent_death_signal != 0) facts.pdeath_signal = s->parent_death_signal;

@@ -11,9 +11,10 @@
 #include <climits>
 
 #include "base/raii_fd.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/raw_thread.h"
-#include "libckpt_rt/entry/restart_entry.h"
+#include "libckpt_rt/core/process/restart_entry.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/own_key_file.h"
+#include "libckpt_rt/core/threads/raw_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -106,17 +107,16 @@ Error go_back_by_command(const char* image) {
     return make_error(ExitCode::kNotFound, ENOENT, "ckpt is not beside libckpt_rt.so; install both together");
   if (image != nullptr && std::strlen(image) >= sizeof(c.image))
     return make_error(ExitCode::kUsage, 0, "the path of the image is too long");
-  *fmt::format_to_n(c.pid, sizeof(c.pid) - 1, "{}", library.pid).out = '\0';
+  *fmt::format_to_n(c.pid, sizeof(c.pid) - 1, "{}", this_process.pid).out = '\0';
   if (image != nullptr) std::memcpy(c.image, image, std::strlen(image) + 1);
   *fmt::format_to_n(c.path, sizeof(c.path) - 1, "PATH=/usr/bin:/bin").out = '\0';
-  *fmt::format_to_n(c.key, sizeof(c.key) - 1, "CKPT_KEY_FILE={}", static_cast<const char*>(library.key_file))
-       .out = '\0';
+  *fmt::format_to_n(c.key, sizeof(c.key) - 1, "CKPT_KEY_FILE={}", own_key_file::path()).out = '\0';
   static char shell[] = "sh", option[] = "-c",
               script[] = "\"$0\" back \"$@\" 2>&1 >/dev/null; echo \"exit $?\"";
   char* const argv[] = {shell, option, script, c.program_path, c.pid, image != nullptr ? c.image : nullptr};
   std::memcpy(c.argv, argv, sizeof(argv));  // the rest is zero: its end
   c.environment[0] = c.path;
-  c.environment[1] = library.key_file[0] != '\0' ? c.key : nullptr;
+  c.environment[1] = own_key_file::path()[0] != '\0' ? c.key : nullptr;
 
   int ends[2];
   if (long r = sys::call(__NR_pipe2, ends, O_CLOEXEC); sys::failed(r))

@@ -9,7 +9,6 @@
 
 #include "base/raii_fd.h"
 #include "libckpt_rt/back/back_run.h"
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 

@@ -9,13 +9,15 @@
 
 #include "base/clock.h"
 #include "image/write/image_directory.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/library_range.h"
-#include "libckpt_rt/core/loading.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/own_page.h"
-#include "libckpt_rt/core/own_threads.h"
-#include "libckpt_rt/core/task_list.h"
+#include "job/identity/own_job.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/directory/own_directory.h"
+#include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/process/library_range.h"
+#include "libckpt_rt/core/process/loading.h"
+#include "libckpt_rt/core/process/own_page.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -107,11 +109,11 @@ Result<void> BackRun::take_order() {
   const cmsghdr* c = CMSG_FIRSTHDR(&message);
   if (got != sizeof(order_) || c == nullptr || c->cmsg_type != SCM_RIGHTS) return hung_up();
   std::memcpy(&window_fd_, CMSG_DATA(c), sizeof(int));
-  if (std::memcmp(order_.run_id, library.run_id, sizeof(order_.run_id)) != 0) {
+  if (std::memcmp(order_.run_id, this_process.run_id, sizeof(order_.run_id)) != 0) {
     return make_error(ExitCode::kUsage, 0,
                       "that image is of another run of a program; ckpt ls shows which are of this one");
   }
-  if (order_.restart_state != reinterpret_cast<uint64_t>(&library)) {
+  if (order_.restart_state != reinterpret_cast<uint64_t>(&this_process)) {
     return make_error(
         ExitCode::kIncompatible, 0,
         "the image was taken with another build of libckpt_rt.so, or with the library at another place; "
@@ -125,7 +127,7 @@ void BackRun::own_ranges() {
   unwritable_ = ArenaVector<AddrRange>(arena_);
   const Addr window = Addr::of(window_);
   for (AddrRange r : {own_page::range(), arena_.range(), AddrRange{window, window + window_bytes_},
-                      guard::own_range(), library.job_sign}) {
+                      guard::own_range(), job::own_job.sign}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
   const size_t mine = own_.size();
@@ -137,9 +139,9 @@ void BackRun::own_ranges() {
 
 Result<void> BackRun::prepare() {
   loading::await_end();
-  pid_ = library.pid;
+  pid_ = this_process.pid;
   filtered_ = is_filtered();
-  std::memcpy(directory_, library.directory, sizeof(directory_));
+  own_directory::copy_name(directory_);
   // A watch knows what was written since the image that it builds on, and nothing of others.
   if (Watch::is_kept()) {
     watch_ = Watch::take();
@@ -255,7 +257,7 @@ Result<BackCost> BackRun::run() {
   restore_rest();
   ends(kLibrary);
   cost_.threads = static_cast<uint32_t>(threads_.threads().size());
-  cost_.generation = library.generation;
+  cost_.generation = this_process.generation;
   cost_.notes |= threads_.resume(&before_go, this);
   ends(kRest);
   cost_.pause_ns = part_ends_ns_[kRest] - began_ns_;

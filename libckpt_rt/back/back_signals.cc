@@ -6,7 +6,7 @@
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
-#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -51,7 +51,7 @@ void delete_timers() {
 
 void BackRun::forget_pending() {
   constexpr uint64_t kOfLibc = 1ull << 31 | 1ull << 32;
-  uint64_t except = 1ull << (library.signal - 1) | kOfLibc;
+  uint64_t except = 1ull << (own_signal.number - 1) | kOfLibc;
   for (ParkedThreads::Thread* thread : threads_.threads())
     threads_.run_on(*thread, &take_all_pending, &except);
 }

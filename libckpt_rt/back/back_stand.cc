@@ -7,9 +7,10 @@
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/checkpoint/meta.h"
 #include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/own_threads.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/own_signal.h"
+#include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -36,7 +37,7 @@ bool may_choose_ids() {
 
 Result<void> BackRun::stand() {
   int own_tids[] = {sys::gettid(), watch_ != nullptr ? own_threads.fault_handler.tid() : 0, 0};
-  StopWorld::Call call{own_tids, {}, library.signal, user_settings().stop_timeout_ns};
+  StopWorld::Call call{own_tids, {}, own_signal.number, user_settings().stop_timeout_ns};
   const int64_t deadline = now_ns() + user_settings().stop_timeout_ns;
   for (;;) {
     int stuck = 0;
@@ -67,7 +68,7 @@ Result<void> BackRun::describe() {
   StoppedSamplers samplers;
   // Not looked at ahead of the stop: what is there is looked at now, and files of ours are closed again.
   DescriptorCapture descriptors;
-  CKPT_TRY(descriptors.prepare(arena_, library.pid));
+  CKPT_TRY(descriptors.prepare(arena_, this_process.pid));
   CKPT_TRY(descriptors.begin_sampling(tid, samplers.threads()));
   struct Sampling {
     DescriptorCapture& descriptors;
@@ -93,14 +94,14 @@ Result<void> BackRun::describe() {
   for (bool leaders : {true, false}) {
     if (leaders && stop_state.leader_exited) {
       StoppedThread leader{};
-      leader.record.tid = library.pid;
+      leader.record.tid = this_process.pid;
       leader.record.flags = kThreadLeader | kThreadLeaderExited;
       if (!threads.push_back(leader)) return no_lists();
     }
     for (ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next) {
-      if ((s->tid == library.pid) != leaders) continue;
+      if ((s->tid == this_process.pid) != leaders) continue;
       StoppedThread t;
-      describe_thread(*s, library.pid, t);
+      describe_thread(*s, this_process.pid, t);
       if (!threads.push_back(t)) return no_lists();
     }
   }
@@ -135,7 +136,7 @@ Result<void> BackRun::hear_plan() {
 
 Result<void> BackRun::make_threads() {
   parked_ = true;
-  CKPT_TRY(threads_.park(stop_state.threads, library.pid));
+  CKPT_TRY(threads_.park(stop_state.threads, this_process.pid));
   for (int32_t tid : list<int32_t>(head_.threads, head_.thread_count)) {
     if (threads_.find(tid) != nullptr) continue;
     const long r = threads_.create(tid);

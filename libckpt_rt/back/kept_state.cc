@@ -2,14 +2,16 @@
 
 #include <algorithm>
 
+#include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
+#include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/loading.h"
-#include "libckpt_rt/core/own_directory.h"
-#include "libckpt_rt/core/own_files.h"
-#include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/process/loading.h"
+#include "libckpt_rt/core/process/own_files.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
@@ -27,10 +29,10 @@ void KeptState::keep() {
   in_force_ = in_force::all();
   agent::keep(agent_);
   guard_ = guard::own_range();
-  generation_ = library.generation;
+  generation_ = this_process.generation;
   memory_registered_ = hooks::memory_registered.load(std::memory_order_relaxed);
-  monotonic_shift_ns_ = library.monotonic_shift_ns;
-  job_sign_ = library.job_sign;
+  monotonic_shift_ns_ = hooks::monotonic_shift_ns.load(std::memory_order_relaxed);
+  job_sign_ = job::own_job.sign;
   last_streamed_ = image_history.last_streamed;
   has_forked_ = hooks::has_forked.load(std::memory_order_relaxed);
 }
@@ -43,14 +45,13 @@ void KeptState::put_in(Watch* watch) {
   statistics::put_back(statistics_);
   std::memcpy(static_cast<void*>(&image_history.compression), &compression_, sizeof(compression_));
   in_force::put_back(in_force_);
-  library.generation = std::max(library.generation, generation_) + 1;
-  library.monotonic_shift_ns = monotonic_shift_ns_;
+  this_process.generation = std::max(this_process.generation, generation_) + 1;
   hooks::monotonic_shift_ns.store(monotonic_shift_ns_, std::memory_order_relaxed);
   image_history.last_streamed = std::max(image_history.last_streamed, last_streamed_);
   if (has_forked_) hooks::has_forked.store(true, std::memory_order_relaxed);
-  agent::return_kept(agent_, library.generation);
+  agent::return_kept(agent_, this_process.generation);
 
-  library.job_sign = job_sign_;
+  job::own_job.sign = job_sign_;
   job::creation::reset();
   job::forget_session();
   own_directory::forget();

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"

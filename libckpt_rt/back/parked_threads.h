@@ -15,7 +15,7 @@
 
 #include "base/arena.h"
 #include "base/result.h"
-#include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/threads/thread_context.h"
 
 namespace ckpt {
 

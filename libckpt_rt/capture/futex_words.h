@@ -29,7 +29,7 @@
 #include <linux/futex.h>
 
 #include "base/arena.h"
-#include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/threads/thread_context.h"
 
 #ifndef FUTEX_LOCK_PI2
 #define FUTEX_LOCK_PI2 13

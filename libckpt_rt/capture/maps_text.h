@@ -24,7 +24,7 @@
 #include "base/arena.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
-#include "libckpt_rt/core/other_threads.h"
+#include "libckpt_rt/core/threads/other_threads.h"
 
 namespace ckpt {
 

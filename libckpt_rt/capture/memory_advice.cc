@@ -7,8 +7,8 @@
 
 #include "base/sys.h"
 #include "libckpt_rt/capture/advice_notes.h"
-#include "libckpt_rt/core/proc_text.h"
-#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
+#include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::memory_advice {

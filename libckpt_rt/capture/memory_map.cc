@@ -11,9 +11,9 @@
 #include "base/raii_fd.h"
 #include "image/format/object_number.h"
 #include "libckpt_rt/capture/other_name.h"
+#include "libckpt_rt/capture/text_change.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/library_range.h"
-#include "libckpt_rt/core/text_change.h"
+#include "libckpt_rt/core/process/library_range.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "libckpt_rt/core/own_files.h"
+#include "libckpt_rt/core/process/own_files.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -17,8 +17,8 @@
 #include "base/cpu_features.h"
 #include "base/raii_fd.h"
 #include "base/restart_protocol.h"
-#include "libckpt_rt/core/proc_text.h"
-#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
+#include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 #ifndef MEMBARRIER_CMD_GET_REGISTRATIONS

@@ -14,7 +14,7 @@
 #include "image/format/process_records.h"
 #include "libckpt_rt/capture/children.h"
 #include "libckpt_rt/capture/process_timers.h"
-#include "libckpt_rt/core/kernel_sigaction.h"
+#include "libckpt_rt/core/kernel/kernel_sigaction.h"
 
 namespace ckpt {
 

@@ -6,8 +6,8 @@
 #include <sys/time.h>
 #include <time.h>
 
-#include "libckpt_rt/core/proc_text.h"
-#include "libckpt_rt/core/signal_limit.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
+#include "libckpt_rt/core/kernel/signal_limit.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 // linux/prctl.h of 6.15 and later: timer_create takes the id to use from *timerid.

@@ -21,7 +21,7 @@
 
 #include "base/result.h"
 #include "image/format/process_records.h"
-#include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/threads/thread_context.h"
 
 namespace ckpt {
 

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include "libckpt_rt/capture/process_state.h"
-#include "libckpt_rt/core/own_files.h"
+#include "libckpt_rt/core/process/own_files.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -11,18 +11,21 @@
 #include "copier/segment_size.h"
 #include "image/format/kept_names.h"
 #include "image/write/kept_files.h"
+#include "job/identity/own_job.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/memory_advice.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/stages/kept_files.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/own_page.h"
-#include "libckpt_rt/core/own_threads.h"
-#include "libckpt_rt/core/task_list.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/process/own_page.h"
+#include "libckpt_rt/core/process/seccomp_state.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/own_signal.h"
+#include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -80,7 +83,7 @@ void own_ranges(Attempt& attempt, BackEnd& back_end) {
   for (AddrRange r : {own_page::range(), space.arena().range(), attempt.image.memory(), guard::own_range()}) {
     if (!space.own(r)) return;
   }
-  if (!space.own(library.job_sign) || !space.own(library.signal_sign)) return;
+  if (!space.own(job::own_job.sign) || !space.own(own_signal.sign)) return;
   for (AddrRange r : job::own_memory()) {
     if (!space.own(r)) return;
   }
@@ -123,7 +126,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(capture.still_memory.open());
   if (job::session() != nullptr) capture.descriptors.expect_partners();
   if (job::over_hosts()) capture.descriptors.expect_hosts(&job::drained);
-  CKPT_TRY(capture.descriptors.prepare(space.arena(), library.pid));
+  CKPT_TRY(capture.descriptors.prepare(space.arena(), this_process.pid));
   CKPT_TRY(back_end.open(room));
   points::at("prepare.open");
   CKPT_TRY(capture.pages.open(space.arena(), attempt.watch.pagemap()));
@@ -167,7 +170,7 @@ void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
         "the program has child processes, which are not in the image: after a restart they have been "
         "killed, which it learns by SIGCHLD and wait(2), and what memory it shared with them is its own");
   }
-  if (facts.seccomp_filters > library.foreign_filters) {
+  if (facts.seccomp_filters > seccomp_state.before_program) {
     space.note(1,
                "the program has forbidden itself system calls (seccomp): after a restart it has no such "
                "filter, for the kernel shows "

@@ -6,12 +6,12 @@
 #include "job/session/session.h"
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
 #include "libckpt_rt/checkpoint/stages/mapping_limit.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/loading.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/own_directory.h"
-#include "libckpt_rt/core/statistics.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/process/loading.h"
+#include "libckpt_rt/core/process/seccomp_state.h"
+#include "libckpt_rt/core/process/statistics.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -24,7 +24,7 @@ void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
   // With none to be removed there is no need to look at all there are, which may be thousands.
   // What no restart can use takes nobody's place.
   if (user_settings().keep != 0 && job::session() == nullptr && cost.restartable) {
-    auto pruned = prune_images(directory->get(), library.run_id, user_settings().keep, key);
+    auto pruned = prune_images(directory->get(), this_process.run_id, user_settings().keep, key);
     if (!pruned.ok()) log_line(directory->get(), pruned.error().message());
   }
   log_format(directory->get(), "image {} mode {}{} pause {} us, durable after {} ms, {} bytes", cost.image,
@@ -45,7 +45,7 @@ Result<CheckpointCost> take_checkpoint() {
   // kernel's own copy-on-write takes the snapshot: slower, but nothing can spoil it.
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
-  if (library.strict.load(std::memory_order_relaxed)) {
+  if (seccomp_state.strict_thread.load(std::memory_order_relaxed)) {
     const Error error =
         make_error(ExitCode::kUnsupported, 0,
                    "a thread has forbidden itself all but four system calls (strict seccomp): it cannot "

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "image/write/compress/helper_threads.h"
-#include "libckpt_rt/core/raw_thread.h"
+#include "libckpt_rt/core/threads/raw_thread.h"
 
 namespace ckpt {
 

@@ -9,10 +9,10 @@
 
 #include <climits>
 
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/raw_thread.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/threads/raw_thread.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -164,8 +164,8 @@ Result<void> ImageCommand::start(const char* command, const char* name, const Im
   set("CKPT_IMAGE_NAME={}", name);
   set("CKPT_SEQUENCE={}", identity.sequence);
   set("CKPT_RUN_ID={}", static_cast<const char*>(run));
-  set("CKPT_PROGRAM={}", static_cast<const char*>(library.name));
-  set("CKPT_PID={}", library.pid);
+  set("CKPT_PROGRAM={}", static_cast<const char*>(this_process.name));
+  set("CKPT_PID={}", this_process.pid);
   environment[n] = nullptr;
   static char shell[] = "sh", option[] = "-c";
   shared_->argv[0] = shell;

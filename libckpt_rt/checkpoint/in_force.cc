@@ -1,6 +1,6 @@
 #include "libckpt_rt/checkpoint/in_force.h"
 
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::in_force {

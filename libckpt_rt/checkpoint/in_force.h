@@ -1,4 +1,4 @@
-// What is in force in a checkpoint, where that may differ from what the user has set (core/user_settings.h):
+// What is in force in a checkpoint, where that may differ from what the user has set (core/settings/user_settings.h):
 // sizes that were chosen, and settings that this mode, this kernel or this program cannot serve.
 //
 // Owner:     an attempt has its own; what the newest had is kept for `ckpt stat`, in the library's data, with

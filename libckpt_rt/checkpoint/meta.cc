@@ -7,7 +7,9 @@
 
 #include "base/cpu_features.h"
 #include "base/restart_protocol.h"
-#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/process/restart_entry.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -71,7 +73,7 @@ void write_process(const MetaSources& s, MetaWriter& meta) {
   ProcessRecord p = s.facts->process;
   CpuFeatures cpu = collect_cpu_features();
   auto cpu_bytes = std::as_bytes(std::span(&cpu, 1));
-  p.checkpoint_signal = library.signal;
+  p.checkpoint_signal = own_signal.number;
   p.thread_count = static_cast<uint32_t>(s.threads.size());
   p.realtime_ns = s.state->realtime_ns;
   p.monotonic_ns = s.state->monotonic_ns;
@@ -81,8 +83,8 @@ void write_process(const MetaSources& s, MetaWriter& meta) {
   p.vvar_start = s.map->vvar.start.value;
   p.vvar_end = s.map->vvar.end.value;
   p.vdso_hash = s.map->vdso.empty() ? 0 : XXH3_64bits(s.map->vdso.start.as(), s.map->vdso.size());
-  p.restart_entry = library.restart_entry;
-  p.restart_state = reinterpret_cast<uint64_t>(&library);
+  p.restart_entry = reinterpret_cast<uint64_t>(&ckpt_restart_entry);
+  p.restart_state = reinterpret_cast<uint64_t>(&this_process);
   p.restart_protocol = kRestartProtocolVersion;
   p.membarrier = s.state->membarrier;
   p.cpu_features_len = static_cast<uint32_t>(cpu_bytes.size());

@@ -12,12 +12,13 @@
 #include "base/fork_path.h"
 #include "job/capture/take.h"
 #include "libckpt_rt/checkpoint/progress.h"
-#include "libckpt_rt/core/interval.h"
-#include "libckpt_rt/core/late_signals.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/own_threads.h"
-#include "libckpt_rt/core/statistics.h"
-#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/process/statistics.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/interval.h"
+#include "libckpt_rt/core/request/own_signal.h"
+#include "libckpt_rt/core/threads/late_signals.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/entry/control.h"
 #include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/protect/watch.h"
@@ -69,7 +70,7 @@ void end_with_the_program() {
   constexpr uint64_t kOurs = 2, kDotAndDotDot = 2;
   if (tasks.st_nlink > kOurs + kDotAndDotDot + 1) return;
   TaskFacts leader;
-  if (read_task_facts(library.pid, leader) && leader.state == 'Z')
+  if (read_task_facts(this_process.pid, leader) && leader.state == 'Z')
     sys::call(__NR_exit_group, leader.wait_status >> 8);
 }
 
@@ -84,7 +85,7 @@ std::string_view lines_between(const char* text, std::string_view first, std::st
 // up since: user, groups, capabilities, the root of its files.
 bool has_rights_of_the_program() {
   char path[64], ours[4096], theirs[4096];
-  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/status", library.pid).out = '\0';
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/status", this_process.pid).out = '\0';
   if (read_small_file("/proc/thread-self/status", ours, sizeof(ours)) <= 0 ||
       read_small_file(path, theirs, sizeof(theirs)) <= 0) {
     return false;
@@ -97,7 +98,7 @@ bool has_rights_of_the_program() {
   }
   struct stat root {
   }, our_root{};
-  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/root/.", library.pid).out = '\0';
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/self/task/{}/root/.", this_process.pid).out = '\0';
   // A first thread that has exited has no root any more.
   if (sys::call(__NR_stat, path, &root) != 0 || sys::call(__NR_stat, "/", &our_root) != 0) return true;
   return root.st_dev == our_root.st_dev && root.st_ino == our_root.st_ino;
@@ -106,12 +107,12 @@ bool has_rights_of_the_program() {
 // By a thread of the program, which has the rights that count: our signal makes one call request().
 void start_successor() {
   siginfo_t info{};
-  info.si_signo = library.signal;
+  info.si_signo = own_signal.number;
   info.si_code = SI_QUEUE;
-  info.si_pid = library.pid;
+  info.si_pid = this_process.pid;
   info.si_value.sival_ptr = reinterpret_cast<void*>(kStartAgent);
-  if (sys::call(__NR_rt_sigqueueinfo, library.pid, library.signal, &info) == -EAGAIN)
-    stop_state.world.signal_process(library.signal);
+  if (sys::call(__NR_rt_sigqueueinfo, this_process.pid, own_signal.number, &info) == -EAGAIN)
+    stop_state.world.signal_process(own_signal.number);
 }
 
 void wait_for_orders(uint32_t seen) {
@@ -165,7 +166,7 @@ void main_loop(void*) {
       --count;
     }
     if (r.own != nullptr && r.moves_signal != 0) {
-      r.own->ok = r.moves_signal != library.signal || moved_signal::move();
+      r.own->ok = r.moves_signal != own_signal.number || moved_signal::move();
       r.own->done.store(1, std::memory_order_release);
       futex_wake(r.own->done);
     } else if (r.own != nullptr) {

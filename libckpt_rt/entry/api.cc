@@ -7,8 +7,8 @@
 #include "libckpt_rt/back/back_command.h"
 #include "libckpt_rt/capture/excluded_memory.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
-#include "libckpt_rt/core/child.h"
-#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -109,16 +109,16 @@ AddrRange whole_pages(const void* start, size_t length) {
 
 #define CKPT_API extern "C" __attribute__((visibility("default")))
 
-CKPT_API int ckpt_rt_is_active(void) { return library.active ? 1 : 0; }
+CKPT_API int ckpt_rt_is_active(void) { return this_process.active ? 1 : 0; }
 
 CKPT_API uint32_t ckpt_rt_restarted(void) {
   know_child();
-  return library.generation;
+  return this_process.generation;
 }
 
 CKPT_API int ckpt_rt_checkpoint(ckpt_rt_result* result) {
   if (result != nullptr && result->size < sizeof(size_t)) return CKPT_RT_USAGE;
-  if (!library.active) return CKPT_RT_NOT_LOADED;
+  if (!this_process.active) return CKPT_RT_NOT_LOADED;
   know_child();
   if (critical_section::inside(sys::gettid())) return CKPT_RT_USAGE;
   agent::OwnRequest own;
@@ -142,7 +142,7 @@ CKPT_API int ckpt_rt_checkpoint(ckpt_rt_result* result) {
 
 CKPT_API int ckpt_rt_back(const char* image, char* error, size_t error_size) {
   if (error != nullptr && error_size != 0) error[0] = '\0';
-  if (!library.active) return CKPT_RT_NOT_LOADED;
+  if (!this_process.active) return CKPT_RT_NOT_LOADED;
   know_child();
   if (critical_section::inside(sys::gettid())) return CKPT_RT_USAGE;
   const Error why = go_back_by_command(image);
@@ -151,13 +151,13 @@ CKPT_API int ckpt_rt_back(const char* image, char* error, size_t error_size) {
 }
 
 CKPT_API int ckpt_rt_enter_critical(void) {
-  if (!library.active) return CKPT_RT_OK;
+  if (!this_process.active) return CKPT_RT_OK;
   know_child();
   return critical_section::enter(sys::gettid()) ? CKPT_RT_OK : CKPT_RT_UNAVAILABLE;
 }
 
 CKPT_API int ckpt_rt_leave_critical(void) {
-  if (!library.active) return CKPT_RT_OK;
+  if (!this_process.active) return CKPT_RT_OK;
   know_child();
   return critical_section::leave(sys::gettid()) ? CKPT_RT_OK : CKPT_RT_USAGE;
 }

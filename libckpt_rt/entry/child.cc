@@ -1,5 +1,5 @@
 // What a child of the program has of its parent's state, put right.
-#include "libckpt_rt/core/child.h"
+#include "libckpt_rt/core/process/child.h"
 
 #include <linux/kcmp.h>
 
@@ -9,15 +9,14 @@
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/in_force.h"
+#include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/interval.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/own_directory.h"
-#include "libckpt_rt/core/own_files.h"
-#include "libckpt_rt/core/own_threads.h"
-#include "libckpt_rt/core/statistics.h"
+#include "libckpt_rt/core/process/own_files.h"
+#include "libckpt_rt/core/process/statistics.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/interval.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/entry/agent.h"
-#include "libckpt_rt/entry/start.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
@@ -38,7 +37,7 @@ bool shares_memory_with_parent() {
 
 // The parent's threads and requests are not the child's, and neither are its images.
 void forget_parent() {
-  library.pid = sys::getpid();
+  this_process.pid = sys::getpid();
   job::creation::reset();
   job::forget_session();
   own_directory::forget();
@@ -55,10 +54,10 @@ void forget_parent() {
   Watch::forget_kept();
   statistics::reset_in_child();
   in_force::reset_in_child();
-  library.generation = 0;
-  if (!library.active) return;
+  this_process.generation = 0;
+  if (!this_process.active) return;
   new_run_id();
-  name_directory_of_child();
+  own_directory::choose_in_child();
 }
 
 }  // namespace
@@ -74,10 +73,10 @@ void put_child_right() {
     if (own.pid.load(std::memory_order_relaxed) == 0) {
       forget_parent();
       // seq_cst with begin_exec(): either we find the thread here, or it finds that the child is new no more.
-      own.pid.store(library.pid, std::memory_order_seq_cst);
+      own.pid.store(this_process.pid, std::memory_order_seq_cst);
       const int tid = own.in_exec.load(std::memory_order_seq_cst);
       // It may be that of a child of vfork, long gone.
-      if (tid != 0 && sys::call(__NR_tgkill, library.pid, tid, 0) == 0) stop_state.world.begin_exec(tid);
+      if (tid != 0 && sys::call(__NR_tgkill, this_process.pid, tid, 0) == 0) stop_state.world.begin_exec(tid);
     }
   }
   sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &before, 0L, 8L);
@@ -89,7 +88,7 @@ CKPT_FORK_PATH void in_child_after_fork() {
   // Only the caller exists here.
   reset_gate_in_child();
   const bool told = own_page::is_wiped_on_fork();
-  if (!told && !library.active) return;
+  if (!told && !this_process.active) return;
   if (!told) own_page::page->pid.store(0, std::memory_order_relaxed);
   // A checkpoint is under way in the parent: wrappers would ask threads that are not here.
   if (!told || !agent::is_idle()) know_child();
@@ -107,7 +106,7 @@ CKPT_FORK_PATH void begin_exec() {
     return;
   know_child();
   // In a child of vfork this is the parent's memory, and a stop does not look for the child.
-  if (library.pid == sys::getpid()) stop_state.world.begin_exec(tid);
+  if (this_process.pid == sys::getpid()) stop_state.world.begin_exec(tid);
 }
 
 CKPT_FORK_PATH void end_exec() {
@@ -115,7 +114,7 @@ CKPT_FORK_PATH void end_exec() {
   int tid = sys::gettid();
   const bool was_ours = own.in_exec.load(std::memory_order_relaxed) == tid;
   if (was_ours) own.in_exec.store(0, std::memory_order_seq_cst);
-  if (!is_new_child() && library.pid == sys::getpid()) stop_state.world.end_exec(tid);
+  if (!is_new_child() && this_process.pid == sys::getpid()) stop_state.world.end_exec(tid);
 }
 
 }  // namespace hooks

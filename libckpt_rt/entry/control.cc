@@ -14,16 +14,19 @@
 #include "base/raii_fd.h"
 #include "base/settings_table.h"
 #include "job/capture/take.h"
+#include "job/identity/own_job.h"
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/checkpoint/progress.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/own_directory.h"
-#include "libckpt_rt/core/own_files.h"
-#include "libckpt_rt/core/statistics.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/directory/own_directory.h"
+#include "libckpt_rt/core/process/own_files.h"
+#include "libckpt_rt/core/process/statistics.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/own_signal.h"
+#include "libckpt_rt/core/settings/own_key_file.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -186,9 +189,9 @@ void answer_stat(Answer& answer) {
   const Settings& set = user_settings();
   const Settings now = in_force::now(way);
   const Statistics counted = statistics::read();
-  answer.line("pid {}", library.pid);
+  answer.line("pid {}", this_process.pid);
   answer.line("version {}", CKPT_VERSION);
-  answer.line("directory {}", static_cast<const char*>(library.directory));
+  answer.line("directory {}", own_directory::name());
   answer.line("mode {}", mode_name(way.mode));
   answer.line("mode_reason {}", why.text[0] != '\0'    ? why.text
                                 : set.mode == way.mode ? "as set"
@@ -196,18 +199,18 @@ void answer_stat(Answer& answer) {
   if (way.protects_memory()) answer.line("faults {}", fault_back_end_name(way.back_end));
   if (way.why != nullptr)
     answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(set.faults), way.why);
-  if (library.job.root != 0) {
-    answer.line("job_id {}", job::job_text(library.job.id).text);
-    answer.line("job_root {}", library.job.root);
-    answer.line("job_directory {}", static_cast<const char*>(library.job.directory));
+  if (job::own_job.identity.root != 0) {
+    answer.line("job_id {}", job::job_text(job::own_job.identity.id).text);
+    answer.line("job_root {}", job::own_job.identity.root);
+    answer.line("job_directory {}", static_cast<const char*>(job::own_job.identity.directory));
   }
-  answer.line("signal {}", library.signal);
+  answer.line("signal {}", own_signal.number);
   answer.line("segment {}", now.segment_bytes);
   answer.line("pool {}", now.pool_bytes);
   answer.line("compress {}", compression_name(set.compress.kind));
   if (set.compress.kind == Compression::kZstd) answer.line("compress_level {}", set.compress.level);
   if (set.to[0] != '\0') answer.line("to {}", static_cast<const char*>(set.to));
-  if (library.key_file[0] != '\0') answer.line("key_file {}", static_cast<const char*>(library.key_file));
+  if (own_key_file::path()[0] != '\0') answer.line("key_file {}", own_key_file::path());
   answer.line("increments {}", set.increments);
   answer.line("keep {}", set.keep);
   answer.line("every_ns {}", set.every_ns);
@@ -257,7 +260,7 @@ namespace {
 bool serve(std::string_view name) {
   ScopedFd fd;
   if (!connect_to_asker(name, fd)) return false;
-  ControlHello hello{kControlMagic, kControlVersion, library.pid, 0};
+  ControlHello hello{kControlMagic, kControlVersion, this_process.pid, 0};
   if (sys::call(__NR_sendto, fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL, 0L, 0L) != sizeof(hello))
     return false;
   ControlRequest request{};
@@ -317,7 +320,7 @@ namespace {
 // A line of the list: "… 01 12345 @ckpt_rt.<pid>.<cookie>".
 size_t find_asker(std::span<const uint64_t> tried, char (&name)[64], uint64_t& cookie) {
   char wanted[64], text[4096];
-  const auto end = fmt::format_to_n(wanted, sizeof(wanted), "@ckpt_rt.{:016x}.", library.pid);
+  const auto end = fmt::format_to_n(wanted, sizeof(wanted), "@ckpt_rt.{:016x}.", this_process.pid);
   const std::string_view prefix(wanted, end.size);
   constexpr size_t kDigits = 16;
   const ScopedFd list(static_cast<int>(

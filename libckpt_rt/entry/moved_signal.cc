@@ -7,12 +7,14 @@
 
 #include "base/control_protocol.h"
 #include "image/write/image_directory.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/interval.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/own_threads.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/interval.h"
+#include "libckpt_rt/core/request/own_signal.h"
+#include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/interpose/signals/mask.h"
@@ -30,7 +32,7 @@ uint64_t& mask_of(const ThreadSlot& slot) { return *reinterpret_cast<uint64_t*>(
 // Threads stand.
 bool is_free(int signal, uint64_t pending, const StopWorld::Stopped& stopped) {
   KernelSigaction action{};
-  if (signal == library.signal || kernel_sigaction(signal, nullptr, &action) != 0 || action.handler != 0 ||
+  if (signal == own_signal.number || kernel_sigaction(signal, nullptr, &action) != 0 || action.handler != 0 ||
       (pending & signal_bit(signal)) != 0)
     return false;
   for (const ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
@@ -55,7 +57,7 @@ int find_free(const StopWorld::Stopped& stopped) {
 void open_in_actions(int signal) {
   for (int i = 1; i <= kLast; ++i) {
     KernelSigaction action{};
-    if (i == library.signal || kernel_sigaction(i, nullptr, &action) != 0 || action.handler <= 1 ||
+    if (i == own_signal.number || kernel_sigaction(i, nullptr, &action) != 0 || action.handler <= 1 ||
         (action.mask & signal_bit(signal)) == 0)
       continue;
     action.mask &= ~signal_bit(signal);
@@ -72,18 +74,18 @@ void open_in_threads(int signal, const StopWorld::Stopped& stopped) {
 
 template <typename... Args>
 void say(fmt::format_string<Args...> format, Args&&... args) {
-  if (auto directory = open_image_directory(library.directory); directory.ok())
+  if (auto directory = open_image_directory(own_directory::name()); directory.ok())
     log_format(directory->get(), format, std::forward<Args>(args)...);
 }
 
 bool move_stopped(const StopWorld::Stopped& stopped) {
-  const int old = library.signal, wanted = find_free(stopped);
+  const int old = own_signal.number, wanted = find_free(stopped);
   KernelSigaction ours{};
   kernel_sigaction(old, nullptr, &ours);
   if (wanted == 0 || install_signal_handler(wanted) != 0) return false;
   open_in_threads(wanted, stopped);
   open_in_actions(wanted);
-  library.signal = wanted;
+  own_signal.number = wanted;
   hooks::own_handler.store(ours.handler, std::memory_order_relaxed);
   hooks::checkpoint_signal.store(wanted, std::memory_order_relaxed);
   // What asked us until now. All its signals are blocked here.
@@ -104,7 +106,7 @@ bool move() {
   if (!scratch.reserve(16 << 20)) return false;
   const int own_tids[] = {sys::gettid(), own_threads.fault_handler.tid(), own_threads.writer.tid(),
                           own_threads.engine.tid()};
-  const int old = library.signal;
+  const int old = own_signal.number;
   int stuck = 0;
   auto stopped = stop_state.world.stop({own_tids, {}, old, user_settings().stop_timeout_ns}, scratch, &stuck);
   if (!stopped.ok()) {
@@ -123,32 +125,33 @@ bool move() {
   }
   interval::renew();
   show();
-  say("the program uses signal {}: its threads are stopped by signal {} from now on", old, library.signal);
+  say("the program uses signal {}: its threads are stopped by signal {} from now on", old, own_signal.number);
   return true;
 }
 
 void show() {
-  if (!library.signal_sign.empty() && library.generation == 0)
-    sys::call(__NR_munmap, library.signal_sign.start.value, library.signal_sign.size());
-  library.signal_sign = {};
-  if (library.signal == user_settings().signal) return;
+  if (!own_signal.sign.empty() && this_process.generation == 0)
+    sys::call(__NR_munmap, own_signal.sign.start.value, own_signal.sign.size());
+  own_signal.sign = {};
+  if (own_signal.number == user_settings().signal) return;
   constexpr std::string_view kPrefix = "/memfd:";
   char name[64];
-  *fmt::format_to_n(name, sizeof(name) - 1, "{}{}", kMovedSignalName.substr(kPrefix.size()), library.signal)
+  *fmt::format_to_n(name, sizeof(name) - 1, "{}{}", kMovedSignalName.substr(kPrefix.size()),
+                    own_signal.number)
        .out = '\0';
   const long fd = sys::call(__NR_memfd_create, name, static_cast<long>(MFD_CLOEXEC));
   if (sys::failed(fd)) return;
   const long at = sys::call(__NR_mmap, 0L, kPageSize, PROT_NONE, MAP_PRIVATE, fd, 0L);
   sys::call(__NR_close, fd);
   if (sys::failed(at)) return;
-  library.signal_sign = {Addr{static_cast<uint64_t>(at)}, Addr{static_cast<uint64_t>(at)} + kPageSize};
+  own_signal.sign = {Addr{static_cast<uint64_t>(at)}, Addr{static_cast<uint64_t>(at)} + kPageSize};
 }
 
 void yield() {
   agent::OwnRequest own;
   agent::Request request;
   request.own = &own;
-  request.moves_signal = library.signal;
+  request.moves_signal = own_signal.number;
   // The agent inherits our mask, and the handler of the stop must not meet its lock in our hands.
   uint64_t all = ~0ull, mask = 0;
   sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &all, &mask, 8L);

@@ -1,4 +1,4 @@
-// The library's start: what happens in the program before main, and in its children after fork.
+// The library's start: what happens in the program before main, and what hooks ask of it.
 //
 // Owner:     libckpt_rt. Callers: the dynamic linker; libc's fork.
 // Never:     prints; a wrong setting is said in the log of the image directory, and by `ckpt stat`.
@@ -19,27 +19,29 @@
 #include "image/format/image_key.h"
 #include "image/write/image_directory.h"
 #include "job/identity/identity.h"
+#include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/image_command.h"
-#include "libckpt_rt/core/child.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/interval.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/library_range.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/own_directory.h"
-#include "libckpt_rt/core/own_page.h"
-#include "libckpt_rt/core/statistics.h"
-#include "libckpt_rt/core/task_list.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/library_range.h"
+#include "libckpt_rt/core/process/own_page.h"
+#include "libckpt_rt/core/process/seccomp_state.h"
+#include "libckpt_rt/core/process/statistics.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/interval.h"
+#include "libckpt_rt/core/request/own_signal.h"
+#include "libckpt_rt/core/settings/own_key_file.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/moved_signal.h"
-#include "libckpt_rt/entry/restart_entry.h"
 #include "libckpt_rt/entry/signal_handler.h"
-#include "libckpt_rt/entry/start.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
@@ -56,8 +58,6 @@ extern char ckpt_elf_end __asm__("_end") __attribute__((visibility("hidden")));
 
 namespace ckpt {
 
-constinit Library library;
-
 namespace hooks {
 constinit std::atomic<int> checkpoint_signal{kDefaultCheckpointSignal};
 constinit std::atomic<uintptr_t> own_handler{0};
@@ -68,7 +68,7 @@ CKPT_FORK_DATA constinit std::atomic<bool> has_spawned{false};
 
 void yield_signal() {
   know_child();
-  if (library.active && library.pid == sys::getpid()) moved_signal::yield();
+  if (this_process.active && this_process.pid == sys::getpid()) moved_signal::yield();
 }
 
 CKPT_FORK_PATH void before_fork() {
@@ -109,25 +109,25 @@ void before_user(uint32_t user) {
 // For good: nobody hears when such a thread ends.
 void begin_strict() {
   know_child();
-  uint64_t ours = 1ull << (library.signal - 1);
+  uint64_t ours = 1ull << (own_signal.number - 1);
   sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &ours, 0L, 8L);
-  if (!library.strict.exchange(true, std::memory_order_seq_cst)) interval::suspend();
+  if (!seccomp_state.strict_thread.exchange(true, std::memory_order_seq_cst)) interval::suspend();
 }
 
 void end_strict() {
-  library.strict.store(false, std::memory_order_seq_cst);
+  seccomp_state.strict_thread.store(false, std::memory_order_seq_cst);
   interval::resume();
-  uint64_t ours = 1ull << (library.signal - 1);
+  uint64_t ours = 1ull << (own_signal.number - 1);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
 }
 
 // A child that libc did not fork has our state but none of our threads.
 void begin_alone() {
   know_child();
-  if (library.pid == sys::getpid()) agent::begin_absence();
+  if (this_process.pid == sys::getpid()) agent::begin_absence();
 }
 void end_alone() {
-  if (library.pid == sys::getpid()) agent::end_absence();
+  if (this_process.pid == sys::getpid()) agent::end_absence();
 }
 
 }  // namespace hooks
@@ -149,77 +149,27 @@ const char* find_variable(const char* name, void*) {
 
 // The first preloaded process makes the job, and says so to all that it will start.
 void find_job() {
-  library.job_inherited = job::read_identity(find_variable(job::kJobVariable, nullptr), library.job);
+  job::own_job.inherited =
+      job::read_identity(find_variable(job::kJobVariable, nullptr), job::own_job.identity);
 }
 
 void found_job() {
-  if (library.job_inherited) return;
+  if (job::own_job.inherited) return;
   const bool has_digits = find_variable(job::kJobVariable, nullptr) != nullptr;
-  library.job.root = library.pid;
-  memcpy(library.job.directory, library.directory, sizeof(library.job.directory));
-  if (!job::export_identity(library.job)) library.job.root = 0;
-  if (!has_digits) library.job_sign = job::show_identity(library.job);
-}
-
-}  // namespace
-
-void new_run_id() {
-  long n = sys::call(__NR_getrandom, library.run_id, sizeof(library.run_id), 0L);
-  if (n == sizeof(library.run_id)) return;
-  // No entropy yet, early at boot: time and pid tell runs apart.
-  int64_t parts[2] = {now_ns(CLOCK_REALTIME), sys::getpid()};
-  memcpy(library.run_id, parts, sizeof(parts));
-}
-
-namespace {
-
-void name_directory() {
-  own_directory::forget_set();
-  char* out = library.directory;
-  const size_t size = sizeof(library.directory);
-  const char* wanted = user_settings().directory;
-  char cwd[1024] = {};
-  if (wanted[0] != '/') {
-    long n = sys::call(__NR_getcwd, cwd, sizeof(cwd));
-    if (n <= 0) strcpy(cwd, "/");
-  }
-  if (wanted[0] == '/') {
-    *fmt::format_to_n(out, size - 1, "{}", wanted).out = '\0';
-  } else if (wanted[0] != '\0') {
-    *fmt::format_to_n(out, size - 1, "{}/{}", static_cast<const char*>(cwd), wanted).out = '\0';
-  } else if (library.job.root != 0 && library.job.root != library.pid) {
-    *fmt::format_to_n(out, size - 1, "{}", static_cast<const char*>(library.job.directory)).out = '\0';
-  } else {
-    *fmt::format_to_n(out, size - 1, "{}/ckpt-{}.{}", static_cast<const char*>(cwd),
-                      static_cast<const char*>(library.name), library.pid)
-         .out = '\0';
-  }
-}
-
-void name_key_file() {
-  const char* wanted = user_settings().key_file;
-  if (wanted[0] == '\0') return;
-  char cwd[1024] = {};
-  if (wanted[0] != '/') {
-    long n = sys::call(__NR_getcwd, cwd, sizeof(cwd));
-    if (n <= 0) cwd[0] = '\0';
-    strcat(cwd, "/");
-  }
-  *fmt::format_to_n(library.key_file, sizeof(library.key_file) - 1, "{}{}", static_cast<const char*>(cwd),
-                    wanted)
-       .out = '\0';
-  prepare_ciphers();
+  job::own_job.identity.root = this_process.pid;
+  own_directory::copy_name(job::own_job.identity.directory);
+  if (!job::export_identity(job::own_job.identity)) job::own_job.identity.root = 0;
+  if (!has_digits) job::own_job.sign = job::show_identity(job::own_job.identity);
 }
 
 __attribute__((constructor)) void start() {
-  if (library.active) return;
+  if (this_process.active) return;
   // A wrong assumption spoils a checkpoint, not the program.
   check::set_policy(check::Policy::kKeep);
-  library.restart_entry = reinterpret_cast<uint64_t>(&ckpt_restart_entry);
-  library.pid = sys::getpid();
-  long n = read_small_file("/proc/self/comm", library.name, sizeof(library.name));
-  if (n > 0 && library.name[n - 1] == '\n') library.name[n - 1] = '\0';
-  if (n <= 0) strcpy(library.name, "program");
+  this_process.pid = sys::getpid();
+  long n = read_small_file("/proc/self/comm", this_process.name, sizeof(this_process.name));
+  if (n > 0 && this_process.name[n - 1] == '\n') this_process.name[n - 1] = '\0';
+  if (n <= 0) strcpy(this_process.name, "program");
   // glibc 2.35 and later.
   const auto* rseq_offset = static_cast<const ptrdiff_t*>(dlsym(RTLD_DEFAULT, "__rseq_offset"));
   const auto* rseq_size = static_cast<const unsigned*>(dlsym(RTLD_DEFAULT, "__rseq_size"));
@@ -230,29 +180,29 @@ __attribute__((constructor)) void start() {
   }
   auto settings = parse_settings(&find_variable, nullptr);
   if (!settings.ok()) {
-    name_directory();
-    auto directory = open_image_directory(library.directory);
+    own_directory::choose();
+    auto directory = open_image_directory(own_directory::name());
     if (directory.ok()) log_line(directory->get(), settings.error().message());
     return;
   }
   keep_user_settings(*settings);
   if (user_settings().disabled) return;
-  library.signal = user_settings().signal;
-  hooks::checkpoint_signal.store(library.signal, std::memory_order_relaxed);
-  name_key_file();
+  own_signal.number = user_settings().signal;
+  hooks::checkpoint_signal.store(own_signal.number, std::memory_order_relaxed);
+  own_key_file::choose();
   if (user_settings().to[0] != '\0') keep_command_environment(environ);
   find_job();
   if (const char* point = find_variable("CKPT_TEST_POINT", nullptr))
-    points::want(point, library.name, &library.pid);
-  name_directory();
+    points::want(point, this_process.name, &this_process.pid);
+  own_directory::choose();
   found_job();
   new_run_id();
   if (!own_page::reserve(user_settings().dma)) return;
-  library.foreign_filters = count_seccomp_filters();
-  if (install_signal_handler(library.signal) != 0) return;
+  seccomp_state.before_program = count_seccomp_filters();
+  if (install_signal_handler(own_signal.number) != 0) return;
   // A parent may have left our signal blocked: unblock it, for this thread and those it will create.
-  uint64_t ours = 1ull << (library.signal - 1);
-  library.active = true;
+  uint64_t ours = 1ull << (own_signal.number - 1);
+  this_process.active = true;
   stop_state.world.expect_signal_of_process(true);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
   stop_state.world.expect_signal_of_process(false);
@@ -260,21 +210,5 @@ __attribute__((constructor)) void start() {
 }
 
 }  // namespace
-
-// Whatever directory it or its parent has changed to since.
-void name_directory_of_child() {
-  char* const directory = library.directory;
-  if (own_directory::set_name() != directory)
-    memcpy(directory, own_directory::set_name(), sizeof(library.directory));
-  own_directory::forget_set();
-  if (user_settings().directory[0] != '\0') return;
-  if (library.job.root != 0 && library.job.root != library.pid) {
-    memcpy(directory, library.job.directory, sizeof(library.job.directory));
-    return;
-  }
-  char* const name = strrchr(directory, '/') + 1;
-  const size_t room = sizeof(library.directory) - 1 - static_cast<size_t>(name - directory);
-  *fmt::format_to_n(name, room, "ckpt-{}.{}", static_cast<const char*>(library.name), library.pid).out = '\0';
-}
 
 }  // namespace ckpt

@@ -1,4 +1,4 @@
-#include "libckpt_rt/entry/restart_entry.h"
+#include "libckpt_rt/core/process/restart_entry.h"
 
 #include <errno.h>
 #include <linux/capability.h>
@@ -8,19 +8,21 @@
 #include <time.h>
 
 #include "base/named_points.h"
+#include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
+#include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/loading.h"
-#include "libckpt_rt/core/own_directory.h"
-#include "libckpt_rt/core/own_files.h"
-#include "libckpt_rt/core/own_page.h"
-#include "libckpt_rt/core/own_threads.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/process/loading.h"
+#include "libckpt_rt/core/process/own_files.h"
+#include "libckpt_rt/core/process/own_page.h"
+#include "libckpt_rt/core/process/seccomp_state.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/guard/guard.h"
@@ -129,7 +131,7 @@ void thread_main(void* arg) {
 void take_notices_of_children() {
   for (uint32_t i = 0; i < restart.args.stopped_children; ++i) {
     const long r = sys::call(__NR_waitid, P_ALL, 0L, 0L, WSTOPPED, 0L);
-    if (r != 0) fail(RestartStage::kThreadState, r, library.pid);
+    if (r != 0) fail(RestartStage::kThreadState, r, this_process.pid);
   }
   const uint64_t child = 1ull << (SIGCHLD - 1);
   constexpr timespec kNow{0, 0};
@@ -144,7 +146,7 @@ void wait_for_job() {
     report(RestartStage::kGo, 0, 0);
     sys::call(__NR_close, restart.args.status_fd);
     restart.args.status_fd = -1;
-    sys::call(__NR_kill, library.pid, SIGSTOP);
+    sys::call(__NR_kill, this_process.pid, SIGSTOP);
   }
   char go = 0;
   long n;
@@ -193,7 +195,7 @@ void exited_leader_main(void*) {
 ThreadSlot* create_threads() {
   ThreadSlot* leader = nullptr;
   for (ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next) {
-    if (s->tid == library.pid) {
+    if (s->tid == this_process.pid) {
       leader = s;
       continue;
     }
@@ -221,18 +223,17 @@ void reset_library() {
   job::forget_session();
   own_directory::forget();
   own_files::forget();
-  if (library.job.root != 0) library.job_sign = job::show_identity(library.job);
+  if (job::own_job.identity.root != 0) job::own_job.sign = job::show_identity(job::own_job.identity);
   moved_signal::show();
   release_guard::reset_after_restart();
   guard::reset(false);
   reset_gate_after_restart();
   futex_words::reset_hold();
   Watch::forget_kept();
-  ++library.generation;
-  agent::reset(library.generation);
-  library.foreign_filters = count_seccomp_filters();
-  library.monotonic_shift_ns += restart.args.monotonic_shift_ns;
-  hooks::monotonic_shift_ns.store(library.monotonic_shift_ns, std::memory_order_relaxed);
+  ++this_process.generation;
+  agent::reset(this_process.generation);
+  seccomp_state.before_program = count_seccomp_filters();
+  hooks::monotonic_shift_ns.fetch_add(restart.args.monotonic_shift_ns, std::memory_order_relaxed);
   // Our working memory is not part of an image: new blocks for the threads that will be needed.
   own_threads.forget();
   if (!own_page::reserve(user_settings().dma)) fail(RestartStage::kSignals, -ENOMEM, 0);

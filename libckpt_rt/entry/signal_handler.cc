@@ -4,8 +4,9 @@
 #include <ucontext.h>
 
 #include "base/control_protocol.h"
-#include "libckpt_rt/core/child.h"
-#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
@@ -28,9 +29,9 @@ void on_checkpoint_signal(int signal, void* information, void* context) {
   // Before the image is taken: what a second attempt at the call needs is worked out now.
   fix_interrupted_call(frame);
   // A child that still shares our memory (vfork): not its business.
-  if (library.pid != sys::getpid()) return;
+  if (this_process.pid != sys::getpid()) return;
   // Of a number that the program has taken (moved_signal.h): somebody asked us by it in that moment.
-  if (signal != library.signal && !stops) {
+  if (signal != own_signal.number && !stops) {
     if (info->si_code == SI_QUEUE && reinterpret_cast<uint64_t>(info->si_value.sival_ptr) >= kLeastCookie)
       agent::request({reinterpret_cast<uint64_t>(info->si_value.sival_ptr)});
     return under_guard.leave(false);
@@ -38,7 +39,7 @@ void on_checkpoint_signal(int signal, void* information, void* context) {
   // Before it stands: when all do, it may be known that none is left.
   const bool may_be_ours = stop_state.world.may_be_ours(*info);
   const bool stood = stops && stop_state.world.arrive_in_handler(frame, waited);
-  if (info->si_code != SI_TKILL && library.active) {
+  if (info->si_code != SI_TKILL && this_process.active) {
     agent::Request request;
     if (info->si_code == SI_QUEUE) request.cookie = reinterpret_cast<uint64_t>(info->si_value.sival_ptr);
     request.without_cookie = info->si_code == SI_USER;

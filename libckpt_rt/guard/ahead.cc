@@ -6,7 +6,7 @@
 #include <linux/futex.h>
 #include <sys/prctl.h>
 
-#include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/guard/guarded_memory.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/interpose/interrupted_call.h"

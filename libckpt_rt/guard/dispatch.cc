@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <sys/syscall.h>
 
-#include "libckpt_rt/core/library.h"
 #include "libckpt_rt/guard/calls.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -10,8 +10,9 @@
 #include "base/clock.h"
 #include "base/sys.h"
 #include "copier/copier.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/own_signal.h"
+#include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -176,7 +177,7 @@ void reopen_stopped(Copier& copier) {
   for (int signal = 1; signal <= 64; ++signal) {
     KernelSigaction& action = window.actions[signal];
     action = {};
-    if (signal == SIGKILL || signal == SIGSTOP || signal == library.signal ||
+    if (signal == SIGKILL || signal == SIGSTOP || signal == own_signal.number ||
         stop_state.world.has_borrowed(signal))
       continue;
     kernel_sigaction(signal, nullptr, &action);
@@ -187,7 +188,7 @@ void reopen_stopped(Copier& copier) {
 
 void close_stopped() {
   for (int signal = 1; signal <= 64; ++signal) {
-    if (signal == SIGKILL || signal == SIGSTOP || signal == library.signal ||
+    if (signal == SIGKILL || signal == SIGSTOP || signal == own_signal.number ||
         stop_state.world.has_borrowed(signal))
       continue;
     if (is_changed(signal, window.actions[signal]))
@@ -275,7 +276,7 @@ void wait_until_closed(ThreadRecord& record, ucontext_t* shown, bool take_off) {
   record.shown = shown;
   // The stop that closes the guard is let in, nothing else. It leaves with all signals blocked. (That which
   // ends protection ahead takes the thread away from here.)
-  unblock(bit(library.signal));
+  unblock(bit(own_signal.number));
   while (!record.left) futex_wait(window.open, seen);
   const int64_t waited = now_ns() - since;
   int64_t longest = window.longest_wait_ns.load(std::memory_order_relaxed);
@@ -351,7 +352,7 @@ void send_held(ThreadRecord& record) {
     // Not before the handler returns.
     const uint64_t set = bit(signal);
     sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &set, 0L, 8L);
-    sys::call(__NR_rt_tgsigqueueinfo, library.pid, sys::gettid(), signal, &record.held[i]);
+    sys::call(__NR_rt_tgsigqueueinfo, this_process.pid, sys::gettid(), signal, &record.held[i]);
   }
 }
 

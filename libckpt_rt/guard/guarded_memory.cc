@@ -13,9 +13,9 @@
 
 #include "base/kernel_caps.h"
 #include "base/sys.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/own_threads.h"
-#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -80,8 +80,8 @@ Result<void> GuardedMemory::open_userfaultfd_of(ThreadSlot* thread, bool ahead) 
   }
   program_fd_ = static_cast<int>(fd);
   // A pidfd of a thread needs Linux 6.9; the leader's works everywhere.
-  ScopedFd process(
-      static_cast<int>(sys::call(__NR_pidfd_open, thread->tid, thread->tid == library.pid ? 0 : O_EXCL)));
+  ScopedFd process(static_cast<int>(
+      sys::call(__NR_pidfd_open, thread->tid, thread->tid == this_process.pid ? 0 : O_EXCL)));
   long ours = process.valid() ? sys::call(__NR_pidfd_getfd, process.get(), program_fd_, 0) : process.get();
   if (!sys::failed(ours)) agent_fd_ = ScopedFd(static_cast<int>(ours));
   uffdio_api api{};

@@ -22,7 +22,7 @@
 #include "base/turn_lock.h"
 #include "copier/copier.h"
 #include "libckpt_rt/capture/memory_map.h"
-#include "libckpt_rt/core/kernel_copy.h"
+#include "libckpt_rt/core/kernel/kernel_copy.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/protect/armed_memory.h"
 

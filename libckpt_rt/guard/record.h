@@ -14,7 +14,7 @@
 
 #include "base/futex.h"
 #include "base/units.h"
-#include "libckpt_rt/core/kernel_sigaction.h"
+#include "libckpt_rt/core/kernel/kernel_sigaction.h"
 #include "libckpt_rt/guard/guard.h"
 
 namespace ckpt {

@@ -11,7 +11,8 @@
 
 #include "base/clock.h"
 #include "copier/copier.h"
-#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/guard/record.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -53,7 +54,7 @@ void set_default(int signal) {
 [[noreturn]] void leave_to_kernel(ThreadRecord& record, int signal, siginfo_t* info, ucontext_t* frame) {
   set_default(signal);
   if (info->si_code <= 0 || signal == SIGSYS) {
-    sys::call(__NR_rt_tgsigqueueinfo, library.pid, sys::gettid(), signal, info);
+    sys::call(__NR_rt_tgsigqueueinfo, this_process.pid, sys::gettid(), signal, info);
     kernel_mask(frame) &= ~bit(signal);
   }
   resume(record, frame, kTrap);
@@ -282,7 +283,8 @@ long change_action(const long* args) {
   const int signal = static_cast<int>(args[0]);
   if (args[3] != 8 || signal < 1 || signal > 64 || signal == SIGKILL || signal == SIGSTOP) return -EINVAL;
   // The program may handle SIGSYS when the guard needs it no more.
-  if (args[1] != 0 && (signal == SIGSYS || signal == library.signal || stop_state.world.has_borrowed(signal)))
+  if (args[1] != 0 &&
+      (signal == SIGSYS || signal == own_signal.number || stop_state.world.has_borrowed(signal)))
     return kWait;
   KernelSigaction wanted{}, before;
   if (args[1] != 0 && !copy_in(&wanted, static_cast<uint64_t>(args[1]), sizeof(wanted))) return -EFAULT;

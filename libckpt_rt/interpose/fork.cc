@@ -1,5 +1,5 @@
 // New processes: a parent tells before it has a child, the child of fork() is told that it is one. (A child
-// of clone() without CLONE_VM finds out by a page that is empty in it, core/own_page.h; one of vfork() shares
+// of clone() without CLONE_VM finds out by a page that is empty in it, core/process/own_page.h; one of vfork() shares
 // our memory until it executes another program.)
 #include <unistd.h>
 

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "libckpt_rt/capture/futex_words.h"
-#include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -4,9 +4,9 @@
 
 #include "base/clock.h"
 
-#include "libckpt_rt/core/child.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/library.h"
+#include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/protect/write_protect.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -73,7 +73,7 @@ template <typename Wanted>
 void ask_if(Wish wish, AddrRange range, Wanted&& wanted) {
   // A new child has our state but none of our threads; one of vfork has our memory.
   know_child();
-  if (range.empty() || library.pid != sys::getpid()) return;
+  if (range.empty() || this_process.pid != sys::getpid()) return;
   // seq_cst with close() and end(): either they see us inside, or we see that it is over.
   inside.fetch_add(1, std::memory_order_seq_cst);
   if (wanted()) ask(wish, range);

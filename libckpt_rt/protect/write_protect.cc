@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/kernel_caps.h"
 #include "libckpt_rt/capture/page_scan.h"
-#include "libckpt_rt/core/own_files.h"
+#include "libckpt_rt/core/process/own_files.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/core/preload_rules.h"

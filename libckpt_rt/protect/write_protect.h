@@ -29,8 +29,8 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "copier/copier.h"
-#include "libckpt_rt/core/kernel_copy.h"
-#include "libckpt_rt/core/raw_thread.h"
+#include "libckpt_rt/core/kernel/kernel_copy.h"
+#include "libckpt_rt/core/threads/raw_thread.h"
 #include "libckpt_rt/protect/armed_memory.h"
 #include "libckpt_rt/protect/arming.h"
 

@@ -7,7 +7,7 @@
 //            (memory_map.cc).
 #pragma once
 
-#include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/stop/stop_world.h"
 
 namespace ckpt {

@@ -6,10 +6,7 @@
 #include <iterator>
 
 #include "base/clock.h"
-#include "libckpt_rt/core/current_processor.h"
-#include "libckpt_rt/core/late_signals.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -23,94 +20,7 @@ bool contains(std::span<const int> tids, int tid) {
   return false;
 }
 
-// relaxed in both: what orders them is the word by which the thread is counted.
-void note_first(std::atomic<int64_t>& first, int64_t now) {
-  int64_t seen = first.load(std::memory_order_relaxed);
-  while ((seen == 0 || seen > now) && !first.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
-  }
-}
-
-void note_last(std::atomic<int64_t>& last, int64_t now) {
-  int64_t seen = last.load(std::memory_order_relaxed);
-  while (seen < now && !last.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
-  }
-}
-
 }  // namespace
-
-bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
-  // seq_cst, with release() and the check in stop(): either the agent sees us inside, or we see that
-  // the stop it gave up is released. With less, both could look at the other's old word.
-  inside_.fetch_add(1, std::memory_order_seq_cst);
-  // acquire: pairs with stop()'s release store, so that the words it reset are seen.
-  uint32_t stop = requested_.load(std::memory_order_acquire);
-  bool joins = stop != released_.load(std::memory_order_seq_cst);
-  if (joins) {
-    ThreadSlot slot;
-    // relaxed: the number means nothing but itself.
-    const uint32_t number = entered_.fetch_add(1, std::memory_order_relaxed);
-    slot.group = group_of(number);
-    slot.processor = current_processor();
-    if (number < kAlone) alone_[number] = &slot;
-    if (!waited) {
-      // Before arrived_: the agent that counts this thread finds it here.
-      workers_.fetch_add(1, std::memory_order_relaxed);
-      note_first(worker_stood_ns_, now_ns());
-    }
-    save_thread_in_handler(slot, frame);
-    ThreadSlot* head = slots_.load(std::memory_order_relaxed);
-    do {
-      slot.next = head;
-      // release: the agent that reads the list's head sees complete slots.
-    } while (
-        !slots_.compare_exchange_weak(head, &slot, std::memory_order_release, std::memory_order_relaxed));
-    // release: whoever counts this arrival sees the slot linked. seq_cst with try_stop(): either we see for
-    // how many it waits, or it sees us counted. The same for a worker and ahead_, in await_waiting().
-    if (arrived_.fetch_add(1, std::memory_order_seq_cst) + 1 >= awaited_.load(std::memory_order_seq_cst) ||
-        (!waited && ahead_.load(std::memory_order_seq_cst))) {
-      futex_wake(arrived_, 1);
-    }
-    wait_for_release(slot, stop, waited ? slot.group : slot.group | kWorkers);
-    const int64_t now = now_ns();
-    note_last(last_left_ns_, now);
-    if (!waited) {
-      note_last(last_worker_left_ns_, now);
-      // release: who sees the last one gone sees when.
-      if (workers_.fetch_sub(1, std::memory_order_release) == 1) futex_wake(workers_, 1);
-    }
-    uint64_t pending = ~0ull;
-    sys::call(__NR_rt_sigpending, &pending, sizeof(pending));
-    if ((pending & ~slot.pending_mask) != 0) signalled_late_.store(slot.tid, std::memory_order_relaxed);
-  }
-  // The slot's last use is above: with inside_ at 0 the agent may begin another stop.
-  if (inside_.fetch_sub(1, std::memory_order_release) == 1) futex_wake(inside_, 1);
-  return joins;
-}
-
-void StopWorld::wait_for_release(ThreadSlot& slot, uint32_t stop, uint32_t groups) {
-  for (;;) {
-    uint32_t turn = turn_.load(std::memory_order_acquire);
-    if (static_cast<int32_t>(released_.load(std::memory_order_acquire) - stop) >= 0) return;
-    if (slot.order.load(std::memory_order_acquire) == static_cast<uint32_t>(SlotOrder::kGiven)) {
-      slot.work(slot.work_argument);
-      slot.order.store(static_cast<uint32_t>(SlotOrder::kDone), std::memory_order_release);
-      done_.fetch_add(1, std::memory_order_release);
-      futex_wake(done_, 1);
-    }
-    futex_wait_as(turn_, turn, groups);
-  }
-}
-
-// An order need not wake every thread there is. The first to arrive are groups of their own.
-uint32_t StopWorld::group_of(uint32_t number) {
-  constexpr uint32_t kGroups = 31;  // without kWorkers
-  return number < kAlone ? 1u << number : 1u << (kAlone + number % (kGroups - kAlone));
-}
-
-void StopWorld::wake_waiting_threads(uint32_t groups) {
-  turn_.fetch_add(1, std::memory_order_release);
-  futex_wake_those(turn_, groups);
-}
 
 // One stop() over all its attempts.
 struct StopWorld::Try {
@@ -447,74 +357,6 @@ bool StopWorld::all_left(int64_t* last_ns) const {
   if (inside_.load(std::memory_order_acquire) != 0) return false;
   *last_ns = last_left_ns_.load(std::memory_order_relaxed);
   return true;
-}
-
-void StopWorld::collect_pending(const Stopped& stopped, const Look& look, PendingSignals& pending) {
-  pending.count = 0;
-  pending.overflow = false;
-  late_signals::add_to(pending);
-  const int pid = sys::getpid();
-  ThreadSlot* leader = stopped.first;
-  for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
-    if (s->tid == pid) leader = s;
-  }
-  // Our threads have every signal blocked and none of their own: what is pending for the agent is the
-  // process's.
-  uint64_t process = 0;
-  sys::call(__NR_rt_sigpending, &process, sizeof(process));
-  // relaxed: none of ours is left, and every thread has looked at the one that it took.
-  if ((process & look.except) == 0) signalled_process_.store(false, std::memory_order_relaxed);
-  process &= ~look.except;
-  for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
-    s->collect_private = 0;
-    SignalMasks masks;
-    if ((look.at_all || (s->pending_mask & ~look.except) != 0 || timers_name_thread(look.timers, s->tid)) &&
-        read_signal_masks(s->tid, masks)) {
-      s->collect_private = masks.thread & ~look.except;
-    }
-    s->pending_mask = look.at_all ? ~0ull : s->collect_private | process | look.except;
-    s->collect_process = s == stopped.first ? process : 0;
-    if ((s->collect_private | s->collect_process) == 0) continue;
-    s->pending = &pending;
-    struct Again {
-      PendingSignals* pending;
-      uint32_t from;
-    } again{&pending, pending.count};
-    // No thread of the program runs meanwhile, so nobody can miss what is out of its queue.
-    run_on(
-        *s, [](void* slot) { take_pending_in_handler(*static_cast<ThreadSlot*>(slot)); }, s);
-    run_on(
-        *leader, [](void* a) { queue_again(*static_cast<Again*>(a)->pending, static_cast<Again*>(a)->from); },
-        &again);
-  }
-}
-
-int StopWorld::signalled_late(int64_t deadline_ns) {
-  // acquire: what the last one to leave has seen.
-  while (uint32_t n = inside_.load(std::memory_order_acquire)) {
-    const int64_t left = deadline_ns - now_ns();
-    if (left <= 0) return -1;
-    const timespec wait{left / 1'000'000'000, left % 1'000'000'000};
-    futex_wait(inside_, n, &wait);
-  }
-  return signalled_late_.load(std::memory_order_relaxed);
-}
-
-void StopWorld::start_on(ThreadSlot& slot, void (*work)(void*), void* argument) {
-  slot.work = work;
-  slot.work_argument = argument;
-  slot.order.store(static_cast<uint32_t>(SlotOrder::kGiven), std::memory_order_release);
-  wake_waiting_threads(slot.group);
-}
-
-void StopWorld::await(ThreadSlot& slot) {
-  for (;;) {
-    // Before the look at the order: done_ changes after it.
-    const uint32_t before = done_.load(std::memory_order_acquire);
-    if (slot.order.load(std::memory_order_acquire) == static_cast<uint32_t>(SlotOrder::kDone)) break;
-    futex_wait(done_, before);
-  }
-  slot.order.store(static_cast<uint32_t>(SlotOrder::kNone), std::memory_order_relaxed);
 }
 
 void StopWorld::reset_after_restart() {

@@ -80,8 +80,8 @@
 #include "base/arena.h"
 #include "base/result.h"
 #include "libckpt_rt/capture/process_timers.h"
-#include "libckpt_rt/core/kernel_sigaction.h"
-#include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/kernel/kernel_sigaction.h"
+#include "libckpt_rt/core/threads/thread_context.h"
 
 namespace ckpt {
 

@@ -1,6 +1,6 @@
 // Which of the two calls is made, that either will do, and that memory that is not there is an answer and no
 // signal.
-#include "libckpt_rt/core/kernel_copy.h"
+#include "libckpt_rt/core/kernel/kernel_copy.h"
 
 #include <errno.h>
 #include <gtest/gtest.h>

@@ -16,7 +16,7 @@
 #include "base/futex.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/core/hooks.h"
-#include "libckpt_rt/core/library_range.h"
+#include "libckpt_rt/core/process/library_range.h"
 
 namespace ckpt {
 

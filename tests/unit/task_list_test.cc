@@ -1,5 +1,5 @@
 // The kernel's list of threads leaves some out while others exit; who takes it for complete must not.
-#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/kernel/task_list.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

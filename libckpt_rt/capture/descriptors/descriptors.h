@@ -28,7 +28,7 @@
 #include "image/format/object_number.h"
 #include "job/format/wire.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
-#include "libckpt_rt/core/other_threads.h"
+#include "libckpt_rt/core/threads/other_threads.h"
 
 namespace ckpt {
 

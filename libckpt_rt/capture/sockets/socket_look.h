@@ -10,7 +10,7 @@
 #include "base/bytes.h"
 #include "image/format/descriptor_records.h"
 #include "libckpt_rt/capture/sockets/socket_diag.h"
-#include "libckpt_rt/core/descriptor_limit.h"
+#include "libckpt_rt/core/kernel/descriptor_limit.h"
 
 namespace ckpt {
 

@@ -6,8 +6,7 @@
 #include "libckpt_rt/checkpoint/back_ends/guard.h"
 #include "libckpt_rt/checkpoint/back_ends/handler.h"
 #include "libckpt_rt/checkpoint/back_ends/still.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -10,9 +10,9 @@
 #include "base/clock.h"
 #include "base/named_points.h"
 #include "job/session/session.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/own_page.h"
-#include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/process/own_page.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -50,13 +50,13 @@ Result<void> ForkBackEnd::finish() {
     // No exit signal: the program's wait() does not see a child it did not make.
     child = sys::call(__NR_clone, 0L, 0L, 0L, 0L, 0L);
     // It writes the parent's image, with the parent's state.
-    if (child == 0) own_page::page->pid.store(library.pid, std::memory_order_relaxed);
+    if (child == 0) own_page::page->pid.store(this_process.pid, std::memory_order_relaxed);
   }
   if (child == 0) {
     // It writes of a program that is there: with that it goes, and its image with it. Killed before this, the
     // program is not our parent any more.
     sys::call(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL, 0L, 0L, 0L);
-    if (sys::call(__NR_getppid) != library.pid) sys::call(__NR_exit_group, 1L);
+    if (sys::call(__NR_getppid) != this_process.pid) sys::call(__NR_exit_group, 1L);
     points::at("fork.child");
     write_in_child(*report);
     points::at("fork.written");

@@ -8,11 +8,11 @@
 #include "base/page_runs.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/own_threads.h"
-#include "libckpt_rt/core/task_list.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/request/own_signal.h"
+#include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -93,7 +93,7 @@ Result<void> GuardBackEnd::open_ahead() {
   const int own_tids[] = {sys::gettid(), own_threads.writer.tid()};
   int stuck = 0;
   auto stopped = stop_state.world.stop(
-      {own_tids, attempt_.capture.waiting.span(), library.signal, user_settings().stop_timeout_ns},
+      {own_tids, attempt_.capture.waiting.span(), own_signal.number, user_settings().stop_timeout_ns},
       attempt_.space.arena(), &stuck);
   if (!stopped.ok()) return stopped.error();
   const Result<void> opened = open_ahead_stopped(stopped->first);
@@ -309,8 +309,8 @@ void GuardBackEnd::close() {
 bool GuardBackEnd::close_in_a_stop(Arena& scratch, bool log_failure) {
   const int own_tids[] = {sys::gettid(), own_threads.writer.tid()};
   int stuck = 0;
-  auto stopped =
-      stop_state.world.stop({own_tids, {}, library.signal, user_settings().stop_timeout_ns}, scratch, &stuck);
+  auto stopped = stop_state.world.stop({own_tids, {}, own_signal.number, user_settings().stop_timeout_ns},
+                                       scratch, &stuck);
   if (!stopped.ok()) {
     if (log_failure)
       log_format(attempt_.space.log(), "the guard stays open a while: {}", stopped.error().message());

@@ -6,9 +6,8 @@
 
 #include "base/named_points.h"
 #include "base/page_runs.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -15,8 +15,8 @@
 #include "image/format/kept_names.h"
 #include "image/write/kept_files.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -3,8 +3,8 @@
 #include <errno.h>
 
 #include "libckpt_rt/checkpoint/stages/memory_size.h"
-#include "libckpt_rt/core/proc_text.h"
-#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
+#include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -9,7 +9,7 @@
 #include "base/sys.h"
 #include "base/units.h"
 #include "copier/segment_table.h"
-#include "libckpt_rt/core/task_list.h"
+#include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

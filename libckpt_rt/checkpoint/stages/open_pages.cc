@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "libckpt_rt/capture/futex_words.h"
-#include "libckpt_rt/core/thread_context.h"
+#include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

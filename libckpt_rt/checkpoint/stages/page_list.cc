@@ -3,9 +3,8 @@
 #include "libckpt_rt/capture/excluded_memory.h"
 #include "libckpt_rt/capture/heap_extents.h"
 #include "libckpt_rt/checkpoint/progress.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

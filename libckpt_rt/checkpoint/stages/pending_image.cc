@@ -8,10 +8,11 @@
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/image_history.h"
 #include "libckpt_rt/checkpoint/stages/workspace.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/own_directory.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/directory/own_directory.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/own_key_file.h"
+#include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -45,10 +46,10 @@ Result<void> PendingImage::reserve(uint64_t most_saved) {
 }
 
 Result<void> PendingImage::read_key(Arena& arena) {
-  if (library.key_file[0] == '\0') return {};
+  if (own_key_file::path()[0] == '\0') return {};
   key_ = static_cast<ImageKey*>(arena.allocate(sizeof(ImageKey)));
   if (key_ == nullptr) return no_memory("the key");
-  CKPT_TRY(read_key_file(library.key_file, *key_));
+  CKPT_TRY(read_key_file(own_key_file::path(), *key_));
   sink_.set_key(key_);
   return {};
 }
@@ -64,15 +65,15 @@ Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& pare
     log_format(space.log(), "removed {} unfinished images of processes that are gone", removed);
   }
   auto sequence =
-      place == nullptr ? next_sequence(directory, library.run_id) : Result<uint64_t>(place->sequence);
+      place == nullptr ? next_sequence(directory, this_process.run_id) : Result<uint64_t>(place->sequence);
   if (!sequence.ok()) return sequence.error();
   if (goes_to_command())
     image_history.last_streamed = *sequence = std::max(*sequence, image_history.last_streamed + 1);
-  std::memcpy(identity_.run_id, library.run_id, sizeof(identity_.run_id));
+  std::memcpy(identity_.run_id, this_process.run_id, sizeof(identity_.run_id));
   identity_.sequence = *sequence;
   choose_parent(place != nullptr ? place->directory : directory, parent);
   identity_.realtime_ns = now_ns(CLOCK_REALTIME);
-  name_ = compose_image_name(library.name, library.pid, library.run_id, *sequence);
+  name_ = compose_image_name(this_process.name, this_process.pid, this_process.run_id, *sequence);
   cost.parent_sequence = identity_.parent.sequence;
   cost.sequence = *sequence;
   if (place != nullptr) {
@@ -81,7 +82,8 @@ Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& pare
   } else if (goes_to_command()) {
     *fmt::format_to_n(cost.image, sizeof(cost.image) - 1, "{}", name_.text).out = '\0';
   } else {
-    *fmt::format_to_n(cost.image, sizeof(cost.image) - 1, "{}/{}", library.directory, name_.text).out = '\0';
+    *fmt::format_to_n(cost.image, sizeof(cost.image) - 1, "{}/{}", own_directory::name(), name_.text).out =
+        '\0';
   }
   return {};
 }
@@ -92,7 +94,7 @@ void PendingImage::choose_parent(int directory, const ParentImage& parent) {
   if (parent.sequence == 0 || !chain_may_grow(parent, user_settings().increments + 1)) return;
   // The program may have been restarted twice: both write into one directory, and prune it.
   parent_ = hold_image(directory, parent.name);
-  if (parent_.valid() && parent_is_whole(directory, library.run_id, parent, key_))
+  if (parent_.valid() && parent_is_whole(directory, this_process.run_id, parent, key_))
     identity_.parent = parent;
   else
     parent_.reset();

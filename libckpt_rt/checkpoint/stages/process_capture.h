@@ -11,7 +11,7 @@
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/still_memory.h"
 #include "libckpt_rt/checkpoint/meta.h"
-#include "libckpt_rt/core/other_threads.h"
+#include "libckpt_rt/core/threads/other_threads.h"
 
 namespace ckpt {
 

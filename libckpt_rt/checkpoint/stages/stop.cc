@@ -10,10 +10,12 @@
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/stages/restart_verdict.h"
 #include "libckpt_rt/checkpoint/stages/stopped_samplers.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/log.h"
-#include "libckpt_rt/core/own_threads.h"
-#include "libckpt_rt/core/user_settings.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/process/restart_entry.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/own_signal.h"
+#include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/protect/watch.h"
 #include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -42,7 +44,7 @@ Result<void> Stop::stop(BackEnd& back_end) {
 Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
   auto tid_of = [](const RawThread& thread) { return thread.running() ? thread.tid() : 0; };
   const int own_tids[] = {sys::gettid(), tid_of(own_threads.fault_handler), tid_of(own_threads.writer)};
-  StopWorld::Call call{own_tids, parts_.capture.waiting.span(), library.signal,
+  StopWorld::Call call{own_tids, parts_.capture.waiting.span(), own_signal.number,
                        user_settings().stop_timeout_ns};
   struct Meanwhile {
     BackEnd& back_end;
@@ -82,25 +84,25 @@ Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
 }
 
 void Stop::log_stuck(int tid) {
-  const Mapping* own = parts_.capture.map_before.find(Addr{library.restart_entry});
+  const Mapping* own = parts_.capture.map_before.find(Addr{reinterpret_cast<uint64_t>(&ckpt_restart_entry)});
   if (tid == 0 || own == nullptr || !user_settings().log) return;
-  log_backtrace(parts_.space.log(), {own->path, own->path_len}, library.pid, tid, parts_.space.arena());
+  log_backtrace(parts_.space.log(), {own->path, own->path_len}, this_process.pid, tid, parts_.space.arena());
 }
 
 Result<void> Stop::list_threads(const StopWorld::Stopped& stopped) {
   ArenaVector<StoppedThread>& threads = parts_.capture.threads;
   if (stopped.leader_exited) {
     StoppedThread leader{};
-    leader.record.tid = library.pid;
+    leader.record.tid = this_process.pid;
     leader.record.flags = kThreadLeader | kThreadLeaderExited;
     if (!threads.push_back(leader)) return no_memory("the list of threads");
   }
   // The leader's record comes first.
   for (bool leaders : {true, false}) {
     for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
-      if ((s->tid == library.pid) != leaders) continue;
+      if ((s->tid == this_process.pid) != leaders) continue;
       StoppedThread t;
-      describe_thread(*s, library.pid, t);
+      describe_thread(*s, this_process.pid, t);
       if (!threads.push_back(t)) return no_memory("the list of threads");
     }
   }
@@ -122,10 +124,10 @@ Result<void> Stop::list_signals(const StopWorld::Stopped& stopped, bool look_at_
   read_timers(timers);
   note_left(timers, *before);
   stop_state.world.collect_pending(
-      stopped, {1ull << (library.signal - 1), timers, look_at_all || stop_state.look_at_signals},
+      stopped, {1ull << (own_signal.number - 1), timers, look_at_all || stop_state.look_at_signals},
       stop_state.pending);
   read_timers(timers);
-  add_expired(timers, *before, library.signal, stop_state.pending);
+  add_expired(timers, *before, own_signal.number, stop_state.pending);
   for (uint32_t i = 0; i < stop_state.pending.count; ++i) {
     const PendingSignal& saved = stop_state.pending.list[i];
     PendingSignalRecord p{saved.tid, saved.signal, {}};
@@ -141,7 +143,7 @@ Result<void> Stop::look(Watch& watch) {
   ProcessCapture& capture = parts_.capture;
   StopClock& clock = parts_.clock;
   // The leader may have exited; any stopped thread shows the same descriptors, directory and ids.
-  const int tid = stop_state.threads != nullptr ? stop_state.threads->tid : library.pid;
+  const int tid = stop_state.threads != nullptr ? stop_state.threads->tid : this_process.pid;
   StoppedSamplers samplers;
   OtherThreads sharers;
   if (stop_state.threads != nullptr) sharers = samplers.threads();

@@ -1,7 +1,7 @@
 #include "libckpt_rt/checkpoint/stages/stop_clock.h"
 
 #include "base/clock.h"
-#include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 

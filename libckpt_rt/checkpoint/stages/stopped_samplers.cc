@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-#include "libckpt_rt/core/current_processor.h"
+#include "libckpt_rt/core/kernel/current_processor.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 

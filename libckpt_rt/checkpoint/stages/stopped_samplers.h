@@ -3,7 +3,7 @@
 // Owner:     the stop. Callers: the agent, while threads stand.
 #pragma once
 
-#include "libckpt_rt/core/other_threads.h"
+#include "libckpt_rt/core/threads/other_threads.h"
 #include "libckpt_rt/stop/stop_world.h"
 
 namespace ckpt {

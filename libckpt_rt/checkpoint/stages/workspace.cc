@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 
 #include "base/sys.h"
-#include "libckpt_rt/core/log.h"
+#include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -7,9 +7,8 @@
 
 #include "base/named_points.h"
 #include "base/sys.h"
-#include "libckpt_rt/core/current_processor.h"
-#include "libckpt_rt/core/library.h"
-#include "libckpt_rt/core/own_threads.h"
+#include "libckpt_rt/core/kernel/current_processor.h"
+#include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

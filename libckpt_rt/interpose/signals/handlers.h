@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "libckpt_rt/core/kernel_sigaction.h"
+#include "libckpt_rt/core/kernel/kernel_sigaction.h"
 
 namespace ckpt {
 

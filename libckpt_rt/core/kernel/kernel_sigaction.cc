@@ -1,0 +1,24 @@
+#include "libckpt_rt/core/kernel/kernel_sigaction.h"
+
+#include <signal.h>
+#include "libckpt_rt/core/preload_rules.h"
+
+extern "C" void ckpt_sigreturn_trampoline();
+
+#ifndef SA_RESTORER
+#define SA_RESTORER 0x04000000
+#endif
+
+namespace ckpt {
+
+KernelSigaction make_own_action(void (*handler)(int, void*, void*)) {
+  KernelSigaction action{};
+  action.handler = reinterpret_cast<uint64_t>(handler);
+  action.flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART | SA_RESTORER;
+  action.restorer = reinterpret_cast<uint64_t>(&ckpt_sigreturn_trampoline);
+  // A handler of the program must not run on top of a stopped thread.
+  action.mask = ~0ull;
+  return action;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,56 @@
+#include "libckpt_rt/core/process/own_page.h"
+
+#include <sys/mman.h>
+
+#include "base/fork_path.h"
+#include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::own_page {
+
+namespace {
+
+// Until there is one: whoever asks is not new.
+CKPT_FORK_DATA constinit OwnPage first{{1}, {}, {0}};
+constinit AddrRange all{};
+CKPT_FORK_DATA constinit bool wiped = false;
+
+}  // namespace
+
+CKPT_FORK_DATA constinit OwnPage* page = &first;
+
+bool reserve(bool with_engine) {
+  const size_t count = with_engine ? 4 : 3;
+  const size_t bytes = kPageSize + count * RawThread::kBlockBytes;
+  const long at = sys::call(__NR_mmap, 0L, bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
+  if (sys::failed(at)) return false;
+  all = {Addr{static_cast<uint64_t>(at)}, Addr{static_cast<uint64_t>(at)} + bytes};
+  wiped = !sys::failed(sys::call(__NR_madvise, at, bytes, long{MADV_WIPEONFORK}));
+  for (size_t i = 0; i < count; ++i) kOwnThreads[i]->use(all.start + kPageSize + i * RawThread::kBlockBytes);
+  auto* fresh = all.start.as<OwnPage>();
+  fresh->pid.store(sys::getpid(), std::memory_order_relaxed);
+  page = fresh;
+  return true;
+}
+
+AddrRange range() { return all; }
+CKPT_FORK_PATH bool is_wiped_on_fork() { return wiped; }
+
+BlockKept::BlockKept(AddrRange block) : block_(block) {
+  if (wiped) sys::call(__NR_madvise, block_.start.value, block_.size(), long{MADV_KEEPONFORK});
+}
+
+BlockKept::~BlockKept() {
+  if (wiped) sys::call(__NR_madvise, block_.start.value, block_.size(), long{MADV_WIPEONFORK});
+}
+
+Place place() { return {page, all, wiped}; }
+
+void set_place(const Place& place) {
+  page = place.page;
+  all = place.range;
+  wiped = place.wiped;
+}
+
+}  // namespace ckpt::own_page

@@ -1,0 +1,9 @@
+#include "libckpt_rt/core/process/seccomp_state.h"
+
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+
+constinit SeccompState seccomp_state;
+
+}  // namespace ckpt

@@ -1,0 +1,22 @@
+// Signals that a checkpoint took out of their queues to read them, and that had no place there any more when
+// it put them back: others of the program's user had taken it.
+//
+// Owner:     libckpt_rt, in its own data: an image's list of pending signals has them as well (add_to).
+// Callers:   keep(): who puts signals back, while all threads stand. The rest: the agent, which waits until
+//            there is a place again; in a forked child or a restart nobody else.
+// Never:     drops one that has a value. Source: RLIMIT_SIGPENDING, getrlimit(2).
+#pragma once
+
+#include "libckpt_rt/core/threads/thread_context.h"
+
+namespace ckpt::late_signals {
+
+// False: there is no room for more.
+bool keep(const PendingSignal& signal);
+bool any();
+// Sends those for which there is a place; in order, for each thread.
+void send();
+void add_to(PendingSignals& pending);
+void forget();
+
+}  // namespace ckpt::late_signals

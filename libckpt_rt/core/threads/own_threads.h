@@ -1,0 +1,26 @@
+// The threads of ours that may exist in the program, each while there is something for it to do.
+//
+// Owner:     libckpt_rt: one object in its data. An image holds it; a restarted process gets new blocks, which
+//            lie behind the own page (core/process/own_page.h).
+// Callers:   forget(): a forked child, and the leader of a restart. The threads themselves: whoever starts and ends them, which is the agent but for the
+//            agent itself (entry/agent.cc).
+#pragma once
+
+#include "libckpt_rt/core/threads/raw_thread.h"
+
+namespace ckpt {
+
+struct OwnThreads {
+  RawThread agent, fault_handler, writer;
+  RawThread engine;  // CKPT_ENGINE=dma only
+
+  // None of them exists in this process.
+  void forget();
+};
+
+extern OwnThreads own_threads;
+
+inline RawThread* const kOwnThreads[] = {&own_threads.agent, &own_threads.fault_handler, &own_threads.writer,
+                                         &own_threads.engine};
+
+}  // namespace ckpt

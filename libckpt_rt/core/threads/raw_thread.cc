@@ -1,0 +1,96 @@
+#include "libckpt_rt/core/threads/raw_thread.h"
+
+#include <linux/close_range.h>
+#include <linux/sched.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+#include <climits>
+#include <cstring>
+
+#include "libckpt_rt/core/threads/thread_context.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+
+// Lives at the low end of the stack block while the thread starts.
+struct RawThread::Start {
+  void (*fn)(void*);
+  void* arg;
+  DescriptorTable table;
+};
+
+bool RawThread::reserve() {
+  long p = sys::call(__NR_mmap, 0L, kBlockBytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
+  if (sys::failed(p)) return false;
+  block_ = Addr{static_cast<uint64_t>(p)};
+  return true;
+}
+
+void RawThread::release() {
+  if (block_.value != 0) sys::call(__NR_munmap, block_.value, kBlockBytes);
+  block_ = {};
+}
+
+void RawThread::entry(void* start) {
+  Start s = *static_cast<Start*>(start);
+  if (s.table == DescriptorTable::kOwnTable) {
+    // Unsharing and closing in one step: the new table is made empty, so no descriptor of the
+    // program is ever held by us, not even for the moment between a copy and a close.
+    sys::call(__NR_close_range, 0L, UINT_MAX, CLOSE_RANGE_UNSHARE);
+  }
+  sys::call(__NR_prctl, PR_SET_NAME, "ckpt_rt");
+  // The thread that took the request may be pinned, or have a real-time priority: not for us.
+  uint8_t everywhere[128];
+  std::memset(everywhere, 0xff, sizeof(everywhere));
+  sys::call(__NR_sched_setaffinity, 0L, sizeof(everywhere), everywhere);
+  int normal_priority = 0;
+  sys::call(__NR_sched_setscheduler, 0L, 0L /* SCHED_OTHER */, &normal_priority);
+  // Threads of the program wait for us: a short slice (Linux 6.12) is served early.
+  SchedAttr attributes{};
+  attributes.size = sizeof(attributes);
+  if (sys::call(__NR_sched_getattr, 0L, &attributes, sizeof(attributes), 0L) == 0) {
+    attributes.runtime = 100'000;  // ns
+    sys::call(__NR_sched_setattr, 0L, &attributes, 0L);
+  }
+  s.fn(s.arg);
+}
+
+long RawThread::spawn(void (*fn)(void*), void* arg, DescriptorTable table) {
+  // An overflow faults instead of corrupting. Not before: blocks that were never used are one mapping.
+  sys::call(__NR_mprotect, block_.value, kPageSize, PROT_NONE);
+  auto* start = (block_ + kPageSize).as<Start>();
+  *start = {fn, arg, table};
+  Addr stack_top = block_ + kPageSize + kStackBytes;
+  Addr tls = stack_top + kTlsBytes;
+  // glibc's layout: the thread pointer and its self pointers (tcbhead_t: tcb at 0, self at 16).
+  std::memset((stack_top).as(), 0, 2 * kTlsBytes);
+  tls.as<uint64_t>()[0] = tls.value;
+  tls.as<uint64_t>()[2] = tls.value;
+  alive_.store(1, std::memory_order_relaxed);
+  // Not CLONE_FS: chdir and umask of the program are its own. CLONE_FILES until entry() unshares.
+  constexpr unsigned long kFlags = CLONE_VM | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
+                                   CLONE_SETTLS | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
+  long tid = ckpt_clone_thread(kFlags, stack_top.as(), &tid_, &alive_, tls.as(), &RawThread::entry, start);
+  if (sys::failed(tid)) {
+    alive_.store(0, std::memory_order_relaxed);
+    return tid;
+  }
+  return 0;
+}
+
+void RawThread::await_gone() {
+  // Its id cannot belong to another thread so soon: the kernel gives them out in a circle.
+  while (tid_ != 0 && sys::call(__NR_tgkill, sys::getpid(), tid_, 0) == 0) sys::call(__NR_sched_yield);
+  tid_ = 0;
+}
+
+void RawThread::join() {
+  while (uint32_t v = alive_.load(std::memory_order_acquire)) {
+    // Not FUTEX_PRIVATE: the kernel's wake at thread exit is a shared one.
+    sys::call(__NR_futex, &alive_, FUTEX_WAIT, v, 0L, 0L, 0L);
+  }
+}
+
+}  // namespace ckpt

@@ -1,0 +1,147 @@
+#include "libckpt_rt/core/threads/thread_context.h"
+
+#include <asm/prctl.h>
+#include <errno.h>
+#include <linux/rseq.h>
+#include <sys/prctl.h>
+
+#include <cstring>
+
+#include "base/restart_protocol.h"
+#include "base/sys.h"
+#include "libckpt_rt/core/kernel/signal_limit.h"
+#include "libckpt_rt/core/threads/late_signals.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+#ifndef PR_GET_TID_ADDRESS
+#define PR_GET_TID_ADDRESS 40
+#endif
+
+namespace ckpt {
+
+RseqLayout rseq_layout;
+
+namespace {
+
+constexpr uint32_t kRseqSignature = 0x53053053;  // glibc's RSEQ_SIG on x86-64
+constexpr size_t kSigsetBytes = 8;               // the kernel's sigset_t
+constexpr long kIoPriorityOfThread = 1;          // IOPRIO_WHO_PROCESS
+
+// Is `area` registered for this thread? Registering again what is registered gives EBUSY; anything
+// else leaves the thread as it was.
+bool rseq_registered(uint64_t area, uint32_t length) {
+  long r = sys::call(__NR_rseq, area, length, 0L, kRseqSignature);
+  if (r == 0) sys::call(__NR_rseq, area, length, RSEQ_FLAG_UNREGISTER, kRseqSignature);
+  return r == -EBUSY;
+}
+
+}  // namespace
+
+void save_thread_in_handler(ThreadSlot& slot, ucontext_t* frame) {
+  slot.tid = sys::gettid();
+  slot.frame = frame;
+  sys::call(__NR_arch_prctl, ARCH_GET_FS, &slot.fs_base);
+  sys::call(__NR_arch_prctl, ARCH_GET_GS, &slot.gs_base);
+  sys::call(__NR_get_robust_list, 0L, &slot.robust_list, &slot.robust_list_len);
+  sys::call(__NR_prctl, PR_GET_TID_ADDRESS, &slot.clear_child_tid);
+  if (rseq_layout.length != 0 && slot.fs_base != 0) {
+    uint64_t area = slot.fs_base + static_cast<uint64_t>(rseq_layout.offset);
+    if (rseq_registered(area, rseq_layout.length)) {
+      slot.rseq = area;
+      slot.rseq_len = rseq_layout.length;
+      slot.rseq_signature = kRseqSignature;
+    }
+  }
+  sys::call(__NR_prctl, PR_GET_NAME, slot.name);
+  slot.sched.size = sizeof(slot.sched);
+  sys::call(__NR_sched_getattr, 0L, &slot.sched, sizeof(slot.sched), 0L);
+  long n = sys::call(__NR_sched_getaffinity, 0L, sizeof(slot.affinity), slot.affinity);
+  slot.affinity_len = n > 0 ? static_cast<uint32_t>(n) : 0;
+  long io_priority = sys::call(__NR_ioprio_get, kIoPriorityOfThread, 0L);
+  slot.io_priority = io_priority > 0 ? static_cast<int32_t>(io_priority) : 0;
+  long slack = sys::call(__NR_prctl, PR_GET_TIMERSLACK);
+  slot.timer_slack_ns = slack > 0 ? static_cast<uint64_t>(slack) : 0;
+  sys::call(__NR_prctl, PR_GET_PDEATHSIG, &slot.parent_death_signal);
+  sys::call(__NR_rt_sigpending, &slot.pending_mask, kSigsetBytes);
+}
+
+void take_pending_in_handler(ThreadSlot& slot) {
+  const timespec kNow{0, 0};
+  uint64_t private_left = slot.collect_private;
+  const uint64_t wanted = slot.collect_private | slot.collect_process;
+  PendingSignals& all = *slot.pending;
+  while (all.count < PendingSignals::kMost) {
+    PendingSignal& p = all.list[all.count];
+    long sig = sys::call(__NR_rt_sigtimedwait, &wanted, &p.info, &kNow, kSigsetBytes);
+    if (sig <= 0) return;
+    uint64_t bit = 1ull << (sig - 1);
+    // The kernel gives a thread's own signals before those of the process; of a standard signal there
+    // is at most one of each. Real-time signals that are pending on both are taken as the thread's.
+    p.tid = (private_left & bit) != 0 ? slot.tid : 0;
+    if (sig < SIGRTMIN) private_left &= ~bit;
+    p.signal = static_cast<int32_t>(sig);
+    ++all.count;
+  }
+  all.overflow = true;
+}
+
+void queue_again(const PendingSignals& pending, uint32_t from) {
+  int pid = sys::getpid();
+  for (uint32_t i = from; i < pending.count; ++i) {
+    const PendingSignal& p = pending.list[i];
+    // Taking a timer's signal armed the timer again, so besides our copy it may queue one of its own:
+    // of one timer's signals only the first goes back, or every checkpoint would add one.
+    bool again = false;
+    for (uint32_t j = from; p.info.si_code == SI_TIMER && j < i; ++j) {
+      const siginfo_t& other = pending.list[j].info;
+      again = again || (other.si_code == SI_TIMER && other.si_timerid == p.info.si_timerid);
+    }
+    if (again) continue;
+    auto queue = [&] {
+      return p.tid == 0 ? sys::call(__NR_rt_sigqueueinfo, pid, p.signal, &p.info)
+                        : sys::call(__NR_rt_tgsigqueueinfo, pid, p.tid, p.signal, &p.info);
+    };
+    long r = queue();
+    if (r == -EAGAIN) {
+      // It was queued under a higher limit, or others of its user have taken its place meanwhile.
+      SignalLimitRaised raised;
+      r = queue();
+    }
+    if (r != -EPERM && r != -EAGAIN) continue;
+    // One with a value waits for its place.
+    if (r == -EAGAIN && p.signal >= SIGRTMIN && late_signals::keep(p)) continue;
+    if (p.tid == 0)
+      sys::call(__NR_kill, pid, p.signal);
+    else
+      sys::call(__NR_tgkill, pid, p.tid, p.signal);
+  }
+}
+
+long restore_thread_in_handler(const ThreadSlot& slot, uint32_t& notes) {
+  long first_error = 0;
+  auto check = [&](long r) {
+    if (sys::failed(r) && first_error == 0) first_error = r;
+  };
+  check(sys::call(__NR_arch_prctl, ARCH_SET_FS, slot.fs_base));
+  if (slot.gs_base != 0) check(sys::call(__NR_arch_prctl, ARCH_SET_GS, slot.gs_base));
+  if (slot.robust_list != 0) check(sys::call(__NR_set_robust_list, slot.robust_list, slot.robust_list_len));
+  sys::call(__NR_set_tid_address, slot.clear_child_tid);
+  if (slot.rseq != 0) check(sys::call(__NR_rseq, slot.rseq, slot.rseq_len, 0L, slot.rseq_signature));
+  sys::call(__NR_prctl, PR_SET_NAME, slot.name);
+  if (slot.timer_slack_ns != 0) sys::call(__NR_prctl, PR_SET_TIMERSLACK, slot.timer_slack_ns);
+  // A narrower machine or fewer rights must not keep a program from coming back: affinity and
+  // scheduling are restored as far as they go.
+  auto try_to = [&](long r, uint32_t note) {
+    if (sys::failed(r)) notes |= note;
+  };
+  if (slot.affinity_len != 0)
+    try_to(sys::call(__NR_sched_setaffinity, 0L, slot.affinity_len, slot.affinity), kNoteAffinity);
+  if (slot.sched.size != 0) try_to(sys::call(__NR_sched_setattr, 0L, &slot.sched, 0L), kNoteScheduling);
+  const long io_priority = sys::call(__NR_ioprio_get, kIoPriorityOfThread, 0L);
+  if (!sys::failed(io_priority) && io_priority != slot.io_priority) {
+    try_to(sys::call(__NR_ioprio_set, kIoPriorityOfThread, 0L, long{slot.io_priority}), kNoteIoPriority);
+  }
+  return first_error;
+}
+
+}  // namespace ckpt

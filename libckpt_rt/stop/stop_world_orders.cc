@@ -1,0 +1,91 @@
+// What the agent has stopped threads do (stop_world.h): orders to one of them, and looking at the signals
+// that are pending for each.
+#include "libckpt_rt/stop/stop_world.h"
+
+#include "base/clock.h"
+#include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/threads/late_signals.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+
+// An order need not wake every thread there is. The first to arrive are groups of their own.
+uint32_t StopWorld::group_of(uint32_t number) {
+  constexpr uint32_t kGroups = 31;  // without kWorkers
+  return number < kAlone ? 1u << number : 1u << (kAlone + number % (kGroups - kAlone));
+}
+
+void StopWorld::wake_waiting_threads(uint32_t groups) {
+  turn_.fetch_add(1, std::memory_order_release);
+  futex_wake_those(turn_, groups);
+}
+
+void StopWorld::start_on(ThreadSlot& slot, void (*work)(void*), void* argument) {
+  slot.work = work;
+  slot.work_argument = argument;
+  slot.order.store(static_cast<uint32_t>(SlotOrder::kGiven), std::memory_order_release);
+  wake_waiting_threads(slot.group);
+}
+
+void StopWorld::await(ThreadSlot& slot) {
+  for (;;) {
+    // Before the look at the order: done_ changes after it.
+    const uint32_t before = done_.load(std::memory_order_acquire);
+    if (slot.order.load(std::memory_order_acquire) == static_cast<uint32_t>(SlotOrder::kDone)) break;
+    futex_wait(done_, before);
+  }
+  slot.order.store(static_cast<uint32_t>(SlotOrder::kNone), std::memory_order_relaxed);
+}
+
+void StopWorld::collect_pending(const Stopped& stopped, const Look& look, PendingSignals& pending) {
+  pending.count = 0;
+  pending.overflow = false;
+  late_signals::add_to(pending);
+  const int pid = sys::getpid();
+  ThreadSlot* leader = stopped.first;
+  for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
+    if (s->tid == pid) leader = s;
+  }
+  // Our threads have every signal blocked and none of their own: what is pending for the agent is the
+  // process's.
+  uint64_t process = 0;
+  sys::call(__NR_rt_sigpending, &process, sizeof(process));
+  // relaxed: none of ours is left, and every thread has looked at the one that it took.
+  if ((process & look.except) == 0) signalled_process_.store(false, std::memory_order_relaxed);
+  process &= ~look.except;
+  for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
+    s->collect_private = 0;
+    SignalMasks masks;
+    if ((look.at_all || (s->pending_mask & ~look.except) != 0 || timers_name_thread(look.timers, s->tid)) &&
+        read_signal_masks(s->tid, masks)) {
+      s->collect_private = masks.thread & ~look.except;
+    }
+    s->pending_mask = look.at_all ? ~0ull : s->collect_private | process | look.except;
+    s->collect_process = s == stopped.first ? process : 0;
+    if ((s->collect_private | s->collect_process) == 0) continue;
+    s->pending = &pending;
+    struct Again {
+      PendingSignals* pending;
+      uint32_t from;
+    } again{&pending, pending.count};
+    // No thread of the program runs meanwhile, so nobody can miss what is out of its queue.
+    run_on(
+        *s, [](void* slot) { take_pending_in_handler(*static_cast<ThreadSlot*>(slot)); }, s);
+    run_on(
+        *leader, [](void* a) { queue_again(*static_cast<Again*>(a)->pending, static_cast<Again*>(a)->from); },
+        &again);
+  }
+}
+
+int StopWorld::signalled_late(int64_t deadline_ns) {
+  // acquire: what the last one to leave has seen.
+  while (uint32_t n = inside_.load(std::memory_order_acquire)) {
+    const int64_t left = deadline_ns - now_ns();
+    if (left <= 0) return -1;
+    const timespec wait{left / 1'000'000'000, left % 1'000'000'000};
+    futex_wait(inside_, n, &wait);
+  }
+  return signalled_late_.load(std::memory_order_relaxed);
+}
+
+}  // namespace ckpt
