@@ -24,7 +24,8 @@
 namespace ckpt {
 namespace {
 
-constexpr long kMark = 100000;  // a system call that does not exist: the image with that sequence is durable
+constexpr long kMarkCall =
+    100000;  // a system call that does not exist: the image with that sequence is durable
 
 struct Op {
   enum Kind { kCreate, kWrite, kTruncate, kExtend, kSync, kSyncDirectory, kRename, kUnlink, kMark } kind;
@@ -61,7 +62,7 @@ class Recorder {
         ptrace(PTRACE_SETREGS, child_, 0, &r);
       }
       if (!entry && static_cast<long>(r.rax) >= 0) happened(r);
-      if (!entry && static_cast<long>(r.orig_rax) == kMark) ops.push_back({Op::kMark, 0, r.rdi, {}, {}});
+      if (!entry && static_cast<long>(r.orig_rax) == kMarkCall) ops.push_back({Op::kMark, 0, r.rdi, {}, {}});
     }
   }
 
@@ -147,7 +148,7 @@ enum class Lost { kNothing, kAll, kData, kNames, kSome, kSomeNames };
 // The files after the first `count` operations and a crash.
 class Disk {
  public:
-  Disk(std::span<const Op> ops, Lost lost, unsigned seed) : lost_(lost), random_(seed) {
+  Disk(std::span<const Op> ops, Lost lost, unsigned seed) : random_(seed) {
     for (const Op& op : ops) apply(op);
     const bool keep_names = lost == Lost::kNothing || lost == Lost::kData;
     // A journal keeps the order of names.
@@ -225,7 +226,6 @@ class Disk {
     }
   }
 
-  Lost lost_;
   std::mt19937 random_;
   std::map<int, File> files_;
   std::map<std::string, int> durable_names_;
@@ -242,7 +242,7 @@ class PowerLoss : public ImageTest {
     SinkOptions small;
     small.backend = &backend;
     small.chunk_bytes = 64 << 10;
-    auto durable = [](long sequence) { sys::call(kMark, sequence); };
+    auto durable = [](long sequence) { sys::call(kMarkCall, sequence); };
     if (!write_image(1, first_, ~0ull, small).ok()) return 1;
     durable(1);
     if (!write_image(2, second_, ~0ull, small).ok()) return 2;
