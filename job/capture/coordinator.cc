@@ -168,7 +168,7 @@ Result<void> Coordinator::ask(Member& m) {
     case Preloaded::kAsleep: {
       // It may have executed another program between two of the questions.
       if (++m.looks < 3) return {};
-      if (is_listed(wish_.leave_out, look) || is_listed(user_settings().leave_out, look)) {
+      if (is_listed(options_.leave_out, look) || is_listed(user_settings().leave_out, look)) {
         m.state = Member::State::kLeftOut;
         return {};
       }
@@ -605,7 +605,7 @@ Result<void> Coordinator::commit() {
                                 list.span(),
                                 shared_.span(),
                                 member_files_.span(),
-                                over_hosts ? &wish_.part : nullptr};
+                                over_hosts ? &options_.part : nullptr};
   CKPT_TRY(write_manifest(temporary_.get(), sources, arena_));
   points::at("leader.manifest");
   CKPT_TRY(commit_directory(directory_, temporary_.get(), name_));

@@ -19,9 +19,9 @@ namespace ckpt::job {
 class Coordinator final : public Session {
  public:
   // directory: of the job's checkpoints, open and locked; name: of it, valid as long as this is.
-  Coordinator(int directory, const char* name, const Wish& wish, Report& report)
-      : directory_(directory), directory_name_(name), wish_(wish), report_(report) {
-    over_hosts = wish.over_hosts();
+  Coordinator(int directory, const char* name, const TakeOptions& options, Report& report)
+      : directory_(directory), directory_name_(name), options_(options), report_(report) {
+    over_hosts = options.over_hosts();
   }
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
@@ -83,7 +83,7 @@ class Coordinator final : public Session {
 
   const int directory_;
   const char* const directory_name_;
-  const Wish& wish_;
+  const TakeOptions& options_;
   Report& report_;
   uint32_t attempt_ = 0;
   uint64_t cookie_ = 0;

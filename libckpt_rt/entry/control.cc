@@ -131,11 +131,11 @@ class HandedOver {
   HandedOver& operator=(const HandedOver&) = delete;
 };
 
-void answer_checkpoint(Answer& answer, int fd, const job::Wish& wish) {
+void answer_checkpoint(Answer& answer, int fd, const job::TakeOptions& options) {
   const HandedOver handed_over(answer, fd);
   job::Report job;
   checkpoint_progress::tell(fd);
-  auto result = job::take(wish, job, &agent::serve_joins);
+  auto result = job::take(options, job, &agent::serve_joins);
   checkpoint_progress::tell(-1);
   if (!result.ok()) {
     answer.line("error {} {}", static_cast<int>(result.error().code), result.error().message());
@@ -277,23 +277,23 @@ bool serve(std::string_view name) {
         "error {} this library speaks version {} of the control protocol; use the ckpt that came with it",
         static_cast<int>(ExitCode::kIncompatible), kControlVersion);
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kCheckpoint)) {
-    job::Wish wish;
-    wish.only = (request.flags & kControlOnly) != 0;
+    job::TakeOptions options;
+    options.only = (request.flags & kControlOnly) != 0;
     if ((request.flags & kControlLeaveOut) != 0) {
-      static_assert(sizeof(wish.leave_out) == sizeof(LeaveOutList));
-      if (sys::call(__NR_recvfrom, fd.get(), wish.leave_out, sizeof(wish.leave_out), MSG_WAITALL, 0L, 0L) !=
-          sizeof(wish.leave_out))
+      static_assert(sizeof(options.leave_out) == sizeof(LeaveOutList));
+      if (sys::call(__NR_recvfrom, fd.get(), options.leave_out, sizeof(options.leave_out), MSG_WAITALL, 0L,
+                    0L) != sizeof(options.leave_out))
         return true;
-      wish.leave_out[sizeof(wish.leave_out) - 1] = '\0';
+      options.leave_out[sizeof(options.leave_out) - 1] = '\0';
     }
     if ((request.flags & kControlHosts) != 0) {
-      if (sys::call(__NR_recvfrom, fd.get(), &wish.part, sizeof(wish.part), MSG_WAITALL, 0L, 0L) !=
-          sizeof(wish.part))
+      if (sys::call(__NR_recvfrom, fd.get(), &options.part, sizeof(options.part), MSG_WAITALL, 0L, 0L) !=
+          sizeof(options.part))
         return true;
-      wish.part.host[sizeof(wish.part.host) - 1] = '\0';
-      wish.hosts_socket = fd.get();
+      options.part.host[sizeof(options.part.host) - 1] = '\0';
+      options.hosts_socket = fd.get();
     }
-    answer_checkpoint(answer, fd.get(), wish);
+    answer_checkpoint(answer, fd.get(), options);
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kJoin)) {
     job::serve_join(fd.get());
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kStat)) {
