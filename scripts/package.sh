@@ -39,6 +39,9 @@ for suite; do
     tail -n 20 "$build/package/$suite.log" >&2
     die "$suite: the package does not install"
   }
+  # Nothing of the package asks for a library, or a version of a symbol, that is not there.
+  chroot "$system" sh -c 'for f in $(dpkg -L ckpt-rt); do case $f in /usr/bin/* | *.so) ldd -r "$f" 2>&1 ;; esac; done' >"$build/package/$suite.libraries"
+  ! grep -E 'not found|undefined symbol' "$build/package/$suite.libraries" || die "$suite: libraries are missing"
   chroot "$system" env PATH=/usr/sbin:/usr/bin:/sbin:/bin sh /tmp/package_smoke.sh || die "$suite: the smoke test failed"
   umount "$system/proc"
   rm -rf -- "$system"

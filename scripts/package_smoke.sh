@@ -1,8 +1,10 @@
 #!/bin/sh
-# Run by package.sh inside a fresh system: a program of it is checkpointed, killed and brought back by the installed package.
+# A program is checkpointed, killed and brought back by the `ckpt` of the path. Run by package.sh inside a fresh system, with
+# the installed package; by checks.sh with what clang has built.
 set -eu
-cd /tmp
-rm -rf smoke && mkdir -m 0700 smoke && cd smoke
+place=$(mktemp -d)
+trap 'rm -rf "$place"' EXIT
+cd "$place"
 # perl-base is in every Debian. It counts to a sum, a line each step, and ends when it is told to by the file `end`.
 cat >count.pl <<'P'
 $| = 1;

@@ -8,6 +8,10 @@ namespace timewarp_bench {
 
 Options::Options(CLI::App& app) {
   ckpt_tw_defaults(&engine);
+  // One line.
+  app.failure_message([](const CLI::App* of, const CLI::Error& error) {
+    return of->get_name() + ": " + error.what() + " (--help lists the options)\n";
+  });
   app.add_option("--threads", engine.threads, "threads; 0: the sequential engine")->capture_default_str();
   app.add_option("--engine", engine_, "optimistic or sequential")
       ->check(CLI::IsMember({"optimistic", "sequential"}))

@@ -3,7 +3,7 @@
 #include "bench/timewarp/pcs_model.h"
 
 int main(int argc, char** argv) {
-  CLI::App app("PCS, portable-initiated (Carothers et al. 1999)");
+  CLI::App app("PCS, portable-initiated (Carothers et al. 1999)", "pcs");
   timewarp_bench::Options options(app);
   options.engine.end = 2000;
   timewarp_bench::PcsParameters p;

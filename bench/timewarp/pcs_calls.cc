@@ -3,7 +3,7 @@
 #include "bench/timewarp/pcs_calls_model.h"
 
 int main(int argc, char** argv) {
-  CLI::App app("PCS, call-initiated (Santoro and Quaglia, CCL v3.0)");
+  CLI::App app("PCS, call-initiated (Santoro and Quaglia, CCL v3.0)", "pcs_calls");
   timewarp_bench::Options options(app);
   options.engine.end = 20000;
   timewarp_bench::PcsCallsParameters p;

@@ -3,7 +3,7 @@
 #include "bench/timewarp/phold_model.h"
 
 int main(int argc, char** argv) {
-  CLI::App app("PHOLD: each event schedules one more");
+  CLI::App app("PHOLD: each event schedules one more", "phold");
   timewarp_bench::Options options(app);
   options.engine.end = 20;
   timewarp_bench::PholdParameters p;

@@ -76,11 +76,18 @@ struct DescriptorRecord {
   uint32_t reserved;
 };
 
+// FileContentRecord::offset of a pipe's bytes. With neither of them (images of older builds) they are one
+// packet each where a writing end in the image has O_DIRECT.
+enum PipeContent : uint64_t {
+  kPipePacket = 1ull << 63,  // one packet, written with O_DIRECT; its number below
+  kPipeStream = 1ull << 62,  // bytes without bounds; their place below
+};
+
 struct FileContentRecord {
   uint32_t open_file;  // OpenFileRecord::id, or 0 for a mapping's object
   uint32_t reserved;
   uint64_t object;  // MappingRecord::object when open_file is 0
-  uint64_t offset;  // bytes in the file; of a packet pipe or socket: number of the message
+  uint64_t offset;  // bytes in the file; of a socket: number of the message; of a pipe: PipeContent
   uint64_t length;  // bytes that follow
   // then: contents
 };

@@ -558,7 +558,7 @@ Result<void> Coordinator::commit() {
     const long fd = sys::call(__NR_openat, temporary_.get(), image.text,
                               O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
     const ScopedFd file(sys::failed(fd) ? -1 : static_cast<int>(fd));
-    if (foreign_) sys::call(__NR_fchown, file.get(), sys::call(__NR_geteuid), sys::call(__NR_getegid));
+    // Whose process has written it stays its owner: what it says is that user's word, at a restart too.
     auto brief = probe_image(file.get(), image.text, key);
     if (!brief.ok()) return brief.error();
     one.image_bytes = brief->file_bytes;

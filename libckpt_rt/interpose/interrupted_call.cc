@@ -304,7 +304,7 @@ void fix_outside_stub(ucontext_t* frame) {
   if (!ends_without_sa_restart(static_cast<uint64_t>(r[REG_RAX]), static_cast<uint64_t>(r[REG_RSI]))) return;
   if (unslotted_handler_waits(frame, 0, true)) {
     r[REG_RAX] = -EINTR;
-    r[REG_RIP] = static_cast<greg_t>(ip + 2);
+    r[REG_RIP] = static_cast<greg_t>(ip) + 2;
   } else {
     r[REG_RCX] = static_cast<greg_t>(ip ^ ckpt_restart_tag);
   }
@@ -377,7 +377,7 @@ extern "C" void ckpt_program_handler_begins(int signal, ucontext_t* frame, unsig
     end_by_program(call, r);
   } else if (!slot_restarts(slot)) {  // the tag
     r[REG_RAX] = -EINTR;
-    r[REG_RIP] = static_cast<greg_t>(ip + 2);
+    r[REG_RIP] = static_cast<greg_t>(ip) + 2;
   }
 }
 

@@ -147,10 +147,11 @@ long futex_written_by_kernel(long a, long b, long c, long d, long e, long f) {
   const bool second =
       command == FUTEX_WAKE_OP || command == FUTEX_CMP_REQUEUE_PI || command == FUTEX_WAIT_REQUEUE_PI;
   if (second) hooks::note_futex(pointer<void>(e));
-  for (;;) {
-    long r = calls::futex(pointer<uint32_t>(a), static_cast<int>(b), static_cast<uint32_t>(c),
-                          pointer<timespec>(d), pointer<uint32_t>(e), static_cast<uint32_t>(f));
-    if (r != -EFAULT || !hooks::copying() || !make_writable(a) || (second && !make_writable(e))) return r;
+  // A page can be protected twice under the call: ahead of the stop and in it. By then its word was noted.
+  for (int refused = 0;; ++refused) {
+    const long r = calls::futex(pointer<uint32_t>(a), static_cast<int>(b), static_cast<uint32_t>(c),
+                                pointer<timespec>(d), pointer<uint32_t>(e), static_cast<uint32_t>(f));
+    if (r != -EFAULT || refused == 2 || !make_writable(a) || (second && !make_writable(e))) return r;
   }
 }
 

@@ -56,8 +56,9 @@ void ask(RequestKind kind, AddrRange range) {
   Request& r = free_request();
   r.kind = kind;
   r.range = range;
-  r.state.store(kAsked, std::memory_order_release);
-  if (!ring()) {
+  // seq_cst with end(): it finds the request, or we find that nobody serves any more.
+  r.state.store(kAsked, std::memory_order_seq_cst);
+  if (!ring() || hooks::memory_registered.load(std::memory_order_seq_cst) == 0) {
     uint32_t expected = kAsked;
     r.state.compare_exchange_strong(expected, kDone, std::memory_order_acquire);
   }
@@ -159,6 +160,10 @@ void close() {
 
 void end() {
   hooks::memory_registered.store(0, std::memory_order_seq_cst);
+  for (Request& r : requests) {
+    uint32_t expected = kAsked;
+    if (r.state.compare_exchange_strong(expected, kDone, std::memory_order_seq_cst)) futex_wake(r.state);
+  }
   wait_until_nobody_asks();
 }
 

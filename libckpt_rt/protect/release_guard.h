@@ -36,7 +36,7 @@ void open(Copier& copier);
 void serve(WriteProtection& protection);
 // Returns when no thread is inside before_release any more.
 void close();
-// Nothing is registered any more: returns when no thread is waiting to be served.
+// Nothing is registered any more, and nobody serves: who asked is told so. Returns when no thread is inside.
 void end();
 void reset_after_restart();
 void reset_in_child();

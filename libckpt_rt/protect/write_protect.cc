@@ -312,15 +312,17 @@ void WriteProtection::handle_events() {
 }
 
 void WriteProtection::finish() {
-  if (thread_ != nullptr) {
-    release_guard::end();
+  const bool served = thread_ != nullptr;
+  if (served) {
     uint64_t one = 1;
     sys::call(__NR_write, stop_event_.get(), &one, sizeof(one));
     thread_->join();
     thread_ = nullptr;
   }
-  // Takes off what is left, and wakes whoever waits.
+  // Takes off what is left, and wakes whoever waits. Until then some memory may be protected, and a thread that
+  // gives the kernel a word to write must know that.
   uffd_.reset();
+  if (served) release_guard::end();
   stop_event_.reset();
   memory_file_.reset();
 }

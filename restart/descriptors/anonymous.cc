@@ -128,7 +128,17 @@ Result<ScopedFd> DescriptorBuilder::open_message_queue(const ParsedOpenFile& fil
   const int flags = static_cast<int>(file.record.open_flags) & (O_ACCMODE | O_NONBLOCK);
   const std::string name(file.path.substr(file.path.starts_with('/') ? 1 : 0));
   ScopedFd made(static_cast<int>(syscall(SYS_mq_open, name.c_str(), flags | O_CLOEXEC, 0, nullptr)));
-  if (made.valid()) return made;
+  if (made.valid()) {
+    // An image with messages that wait cannot be restarted: these are of somebody else, or of later.
+    struct {
+      long flags, most, size, now, reserved[4];
+    } queue{};
+    if (syscall(SYS_mq_getsetattr, made.get(), nullptr, &queue) == 0 && queue.now != 0) {
+      say("{}: {} messages wait in it, which were not there at the checkpoint: the program gets them",
+          describe(file, first_descriptor(file)), queue.now);
+    }
+    return made;
+  }
   say("{}: the message queue is not there any more ({})", describe(file, first_descriptor(file)),
       errno_name(errno));
   return make_placeholder(file);

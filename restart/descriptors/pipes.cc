@@ -27,8 +27,8 @@ Result<void> DescriptorBuilder::refill_pipe(const ParsedOpenFile& file, int writ
         "a pipe of {} bytes cannot be made ({}): raise /proc/sys/fs/pipe-max-size or restart as root",
         r.pipe_size, errno_name(errno));
   }
-  // A pipe of packets was saved packet by packet: one write each keeps them apart.
-  bool packets = false;
+  // Packets were saved one by one: one write each keeps them apart.
+  bool packets = false;  // of images that do not say it of each
   for (const auto& other : meta_.open_files) {
     if (other.record.object == r.object && (other.record.open_flags & O_DIRECT) != 0 &&
         access_mode(other) != O_RDONLY) {
@@ -36,9 +36,11 @@ Result<void> DescriptorBuilder::refill_pipe(const ParsedOpenFile& file, int writ
     }
   }
   const int flags = fcntl(write_end, F_GETFL);
-  fcntl(write_end, F_SETFL, flags | O_NONBLOCK | (packets ? O_DIRECT : 0));
   for (const auto& c : meta_.contents) {
     if (c.record.open_file == 0 || c.record.object != r.object) continue;
+    const bool packet =
+        (c.record.offset & kPipePacket) != 0 || (packets && (c.record.offset & kPipeStream) == 0);
+    fcntl(write_end, F_SETFL, (flags & ~O_DIRECT) | O_NONBLOCK | (packet ? O_DIRECT : 0));
     ssize_t n = write(write_end, c.bytes.data(), c.bytes.size());
     if (n != static_cast<ssize_t>(c.bytes.size())) {
       return make_error(ExitCode::kSystem, n < 0 ? errno : EAGAIN,

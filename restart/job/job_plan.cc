@@ -37,6 +37,19 @@ Result<void> check_writers(const std::string& path) {
   return {};
 }
 
+// An image belongs to the user whose process has written it. What that user could not do the images of others
+// must not do for him: with another user's rights it may say any user, any file.
+Result<void> check_member_writer(const ManifestMember& m, const std::string& path) {
+  struct stat st;
+  if (lstat(path.c_str(), &st) != 0) return {};  // its reader says why
+  if (st.st_uid == geteuid() || st.st_uid == 0) return {};
+  return make_error(
+      ExitCode::kPermission, 0,
+      "{} was written by process {} ({}) of user {}, who decides what it runs, with your rights: "
+      "restart with --trust if you trust what that user ran",
+      path, m.pid, m.name, st.st_uid);
+}
+
 // The image is that of the manifest, and not of another checkpoint or process.
 Result<void> check_member(const Manifest& manifest, const ManifestMember& m, const RestartPlan& plan,
                           const std::string& path) {
@@ -100,10 +113,12 @@ std::string JobPlan::name_of(int birth) const {
   return fmt::format("process {} ({})", b.pid, member(b).name);
 }
 
-Result<std::vector<ImageReader>> open_descriptions(const Manifest& manifest, const std::string& directory) {
+Result<std::vector<ImageReader>> open_descriptions(const Manifest& manifest, const std::string& directory,
+                                                   bool trust) {
   std::vector<ImageReader> result;
   for (const ManifestMember& m : manifest.members) {
     if (m.state == MemberState::kZombie) continue;
+    if (!trust) CKPT_TRY(check_member_writer(m, path_in(directory, m.image)));
     auto image = ImageReader::open(path_in(directory, m.image), ImageParts::kDescription);
     if (!image.ok()) return image.error();
     result.push_back(std::move(*image));
@@ -123,6 +138,7 @@ Result<JobPlan> open_job(const std::string& directory, Manifest manifest, bool t
     job.plans.emplace_back();
     if (m.state == MemberState::kZombie) continue;
     const std::string path = path_in(directory, m.image);
+    if (!trust) CKPT_TRY(check_member_writer(m, path));
     auto plan = open_plan(path);
     if (!plan.ok()) return plan.error();
     CKPT_TRY(check_member(manifest, m, *plan, path));

@@ -37,7 +37,8 @@ struct JobPlan {
 };
 
 // The description of each image, for the place of new mappings.
-Result<std::vector<ImageReader>> open_descriptions(const Manifest& manifest, const std::string& directory);
+Result<std::vector<ImageReader>> open_descriptions(const Manifest& manifest, const std::string& directory,
+                                                   bool trust);
 
 // Opens manifest and images and checks who may have written them, and that they belong together. trust:
 // whoever.

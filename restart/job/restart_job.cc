@@ -329,7 +329,7 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
             directory, host));
   }
   if (!options.check) {
-    auto descriptions = open_descriptions(*manifest, directory);
+    auto descriptions = open_descriptions(*manifest, directory, options.trust);
     if (!descriptions.ok()) return finish_with_error(options, descriptions.error());
     std::vector<const ImageMeta*> metas;
     for (const ImageReader& image : *descriptions) metas.push_back(&image.meta());

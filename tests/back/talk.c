@@ -162,8 +162,8 @@ int main(void) {
     } else if (is(line, "hide")) {
       printf("%d", close(pair[0]));
     } else if (is(line, "stamp")) {  // by the descriptor, seen in the mapping
-      const int written = (int)write(pair[0], "Z", 1);
-      printf("%d %c", written, shared[0]);
+      const ssize_t n = write(pair[0], "Z", 1);
+      printf("%zd %c", n, shared[0]);
     } else if (is(line, "change")) {
       const int writable = mprotect(shared, 16 * 4096, PROT_READ | PROT_WRITE);
       memset(shared, 'B', 4096);

@@ -16,7 +16,7 @@ import unittest
 BUILD = os.environ["CKPT_BUILD"]
 CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
 TALK = os.path.join(BUILD, "tests", "back", "talk")
-PATIENCE = 30  # seconds, for anything
+PATIENCE = 90  # seconds, for anything
 PR_SET_CHILD_SUBREAPER = 36
 NOBODY = 65534
 

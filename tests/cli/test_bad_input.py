@@ -115,7 +115,7 @@ class Checkpoints(RealTest):
             self.assertIn("stubborn", where.stdout)
 
     def test_critical_section_that_lasts(self):
-        with self.running("--stop-timeout", "200ms", argv=[API, "critical"]) as child:
+        with self.running("--stop-timeout", "1s", argv=[API, "critical"]) as child:
             self.check_refusal(self.ckpt("now", child.pid), TIMEOUT, "critical section", "CKPT_STOP_TIMEOUT")
             self.ask(child, b"leave\n")
             self.take(child)

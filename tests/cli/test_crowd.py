@@ -47,7 +47,7 @@ class Crowd(CkptTest):
         done.set()
         watcher.join()
         self.assertEqual((cost["mode"], cost["threads"]), ("realtime", threads + 1))
-        self.assertLess(slowest, 10)  # seconds; 0.5 on two processors with others at work
+        self.assertLess(slowest, 40)  # seconds; 0.5 on two processors with others at work; without end when threads wait for each other
         await_rounds(rounds() + threads)
         self.assertEqual(self.ckpt("verify", cost["image"]).returncode, OK)
 

@@ -175,7 +175,7 @@ class Checkpoint(OverHosts):
         self.assertGreaterEqual(third["connections"], 2)
         kept = sorted(os.path.basename(f) for f in glob.glob(self.images + "/*.hosts"))
         self.assertEqual(kept, ["sh.000002.hosts", "sh.000003.hosts"])
-        self.assertEqual(job.wait(120), 0, self.said())
+        self.assertEqual(job.wait(300), 0, self.said())
         self.assertEqual(self.said().count(f"sum {150_000_000 * 149_999_999 // 2}"), 2, self.said())
 
     def test_host_cut_off(self):
@@ -213,7 +213,7 @@ class Restart(OverHosts):
         return self.start([RESTART, "--hosts", hosts, "--launch", self.hosts.launch, self.images], name)
 
     def check_end(self, job, name):
-        self.assertEqual(job.wait(200), 0, self.said(name))
+        self.assertEqual(job.wait(300), 0, self.said(name))
         self.assertEqual(self.said(name).count(f"sum {self.total * (self.total - 1) // 2}"), 2, self.said(name))
 
     def test_on_the_same_hosts(self):

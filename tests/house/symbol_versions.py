@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""What is installed runs with glibc 2.31 and with any libstdc++: no file asks for a newer version of a symbol (readelf -V).
+"""What is installed runs with glibc 2.31 and with any libstdc++: no file asks for a newer version of a symbol (readelf -V). And
+the Debian package names the packages of all libraries that its files ask for.
 
-Usage: symbol_versions.py FILE...
+Usage: symbol_versions.py --package CPackConfig.cmake FILE...
 """
+import argparse
 import re
 import subprocess
 import sys
@@ -10,6 +12,23 @@ import sys
 NEWEST = {"GLIBC": (2, 31)}
 # Linked in, not asked for: the system's may be older than the compiler's.
 NEVER = {"GLIBCXX", "CXXABI"}
+
+# Of each library that files ask for. What is not here is linked in, or a new dependency: it belongs here and into CMakeLists.txt.
+PACKAGES = {"libc.so.6": "libc6", "libm.so.6": "libc6", "libpthread.so.0": "libc6", "libdl.so.2": "libc6", "ld-linux-x86-64.so.2": "libc6",
+            "libdw.so.1": "libdw1", "libelf.so.1": "libelf1", "libisal.so.2": "libisal2", "libxxhash.so.0": "libxxhash0",
+            "libunwind.so.8": "libunwind8", "libunwind-ptrace.so.0": "libunwind8", "libunwind-x86_64.so.8": "libunwind8"}
+
+
+def libraries(path):
+    text = subprocess.run(["readelf", "-W", "-d", path], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"\(NEEDED\).*\[(.+)\]", text)
+
+
+def named(package):
+    """The packages that the Debian package depends on."""
+    with open(package, encoding="utf-8") as f:
+        depends = re.search(r'CPACK_DEBIAN_PACKAGE_DEPENDS "(.+)"', f.read())[1]
+    return {one.split()[0] for one in depends.split(",")}
 
 
 def needed(path):
@@ -20,8 +39,14 @@ def needed(path):
 
 
 def main():
-    found, looked_at = [], 0
-    for path in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--package", required=True)
+    parser.add_argument("files", nargs="+")
+    options = parser.parse_args()
+    found, looked_at, depends = [], 0, named(options.package)
+    missing = [f"{path}: {library}, of no package that the Debian package depends on"
+               for path in options.files for library in libraries(path) if PACKAGES.get(library) not in depends]
+    for path in options.files:
         for name, family, version in needed(path):
             looked_at += 1
             if family in NEVER or version > NEWEST.get(family, version):
@@ -30,8 +55,10 @@ def main():
         print(line)
     if found:
         print("older systems do not have these: give them the old name in base/glibc/*.S, or a body in base/glibc/missing.cc")
+    for line in missing:
+        print(line)
     # Every dynamic program asks libc for something: with nothing to look at nothing was shown.
-    return 1 if found or looked_at < len(sys.argv) - 1 or looked_at == 0 else 0
+    return 1 if found or missing or looked_at < len(options.files) else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // Encrypted images: what is changed, moved, cut or of another image is refused, and so is another key.
 #include "image/read/image_chain.h"
 #include "image/read/reading_key.h"
+#include "image/write/sink/slot_writer.h"
 #include "tests/image/exercise_reader.h"
 #include "tests/image/image_fixture.h"
 
@@ -53,6 +54,55 @@ TEST(SealedFormat, LengthsAndPlacesFit) {
   EXPECT_EQ(sealed_block_count(sealed_file_bytes(256) + kBlockSize), 0u);
   for (uint64_t bytes : {uint64_t{0}, kBlockSize, 2 * kBlockSize, 3 * kBlockSize + 1})
     EXPECT_EQ(sealed_block_count(bytes), 0u);
+}
+
+// Takes everything at once.
+class Nowhere final : public ImageOutput, public FileBackend {
+ public:
+  int fd() const override { return -1; }
+  bool direct() const override { return true; }
+  const char* path() const override { return "nowhere"; }
+  FileBackend* only_backend() override { return this; }
+  void reserve_until(uint64_t) override {}
+  Result<void> publish(FileBackend&, uint64_t, bool) override { return {}; }
+  void remove() override {}
+  long attach(int, std::span<std::byte>, uint32_t) override { return 0; }
+  long write(const WriteRequest& request) override {
+    done_.push_back({request.slot, static_cast<long>(request.bytes)});
+    return 0;
+  }
+  WriteResult wait() override {
+    const WriteResult first = done_.front();
+    done_.erase(done_.begin());
+    return first;
+  }
+  long sync(int) override { return 0; }
+  void detach() override {}
+  const char* name() const override { return "nowhere"; }
+
+ private:
+  std::vector<WriteResult> done_;
+};
+
+// In processor time of this thread, so that it does not matter who else has the processor.
+TEST_F(Sealed, EncryptingIsNoWaitingForTheDevice) {
+  options_.adaptive = true;
+  options_.clock = [] { return now_ns(CLOCK_THREAD_CPUTIME_ID); };
+  Nowhere nowhere;
+  Arena arena;
+  ASSERT_TRUE(arena.reserve(DirectSink::arena_bytes(options_, 16 << 20)));
+  SlotWriter writer;
+  const uint8_t run_id[16] = {};
+  ASSERT_TRUE(writer.start(options_, run_id, nowhere, arena).ok());
+  for (int i = 0; i < 16; i++) {
+    auto slot = writer.acquire();
+    ASSERT_TRUE(slot.ok());
+    ASSERT_TRUE(writer.write(*slot, writer.slot_bytes(), i == 15).ok());
+  }
+  ASSERT_TRUE(writer.drain().ok());
+  const int64_t waited = writer.take_waited(), sealed = writer.take_sealed();
+  EXPECT_LT(waited * 4, sealed);
+  writer.abandon();
 }
 
 // The example of docs/image_format.md.

@@ -14,6 +14,8 @@ import unittest
 CKPT = os.environ["CKPT"]
 STATIC = os.environ["CKPT_STATIC"]
 SHORT = os.environ["CKPT_SHORT"]
+# Somebody does not stop, which takes so long to notice. All others must have stopped by then, also on a busy machine.
+STOP_TIMEOUT = "1500ms"
 BUSY = "i=0; while :; do i=$((i+1)); done"
 # Numbered lines through two pipes; the last counts them, and says so when one is missing or comes twice.
 PIPELINE = """
@@ -56,7 +58,7 @@ def processor_time(pid):
 
 
 def tree(root):
-    """pids of root and its living descendants."""
+    """pids of root, which is the first, and of its living descendants. A child's may be the lower number."""
     parents = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (s := stat_of(name)) and s[1] not in "ZX":
@@ -66,10 +68,10 @@ def tree(root):
         pid = left.pop()
         found.append(pid)
         left += parents.get(pid, [])
-    return sorted(found)
+    return [root] + sorted(found[1:])
 
 
-def wait_for(what, condition, seconds=30):
+def wait_for(what, condition, seconds=120):
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -137,12 +139,22 @@ class Job(unittest.TestCase):
 
     def settle_named(self, pid, *names):
         """The process and those below it, by name, when each runs its own program and the library in it is ready."""
+        found = []
+
         def ready():
-            found = tree(pid)
-            return sorted(map(name_of, found)) == sorted(names) and all(map(handles_requests, found))
+            found[:] = tree(pid)
+            try:
+                return sorted(map(name_of, found)) == sorted(names) and all(map(handles_requests, found))
+            except OSError:  # it has ended meanwhile
+                return False
 
         wait_for(f"{names} below {pid}", ready)
-        return {name_of(p): p for p in tree(pid)}
+        return {name_of(p): p for p in found}
+
+    def with_cat(self, **options):
+        """bash, and the cat below it that runs."""
+        child = self.start("bash", "-c", "echo up; cat; :", ready="up", **options)
+        return child, self.settle_named(child.pid, "bash", "cat")["cat"]
 
 
 class Born(Job):
@@ -186,7 +198,8 @@ class Born(Job):
 class Capture(Job):
     def test_pipeline_is_one_checkpoint(self):
         child = self.start("bash", "-c", PIPELINE + "; :")
-        members = self.settle(child.pid, 4)
+        self.settle_named(child.pid, "bash", "bash", "bash", "cat")
+        members = tree(child.pid)
         # Of any member; the numbers go on.
         for sequence, asked in enumerate([child.pid, members[-1]], 1):
             answer = self.now(asked)
@@ -194,7 +207,7 @@ class Capture(Job):
             manifest = self.manifest(answer)
             self.assertEqual(manifest["sequence"], sequence)
             self.assertEqual([m["pid"] for m in manifest["members"]][0], child.pid)
-            self.assertEqual(sorted(m["pid"] for m in manifest["members"]), members)
+            self.assertEqual(sorted(m["pid"] for m in manifest["members"]), sorted(members))
             self.assertEqual(manifest["root"], child.pid)
             self.assertEqual(os.stat(answer["job"]).st_mode & 0o7777, 0o700)
             for name in os.listdir(answer["job"]):
@@ -205,8 +218,9 @@ class Capture(Job):
 
     def test_open_files_that_are_shared(self):
         child = self.start("bash", "-c", f"exec 7>>{self.directory}/log; cat <&0 >&7 & exec 8>>{self.directory}/log;"
-                                         " echo up; cat >&8; :", ready="up")
-        self.settle(child.pid, 3)
+                                         " echo $!; cat >&8; :")
+        first = int(child.stdout.readline())
+        self.settle_named(child.pid, "bash", "cat", "cat")
         answer = self.now(child.pid)
         images = {}
         for m in self.manifest(answer)["members"]:
@@ -218,7 +232,7 @@ class Capture(Job):
             for user in description["users"]:
                 same[user["pid"], user["open_file"]] = i
         group = lambda pid, fd: same.get((pid, images[pid][fd]))
-        root, first, second = child.pid, *[p for p in images if p != child.pid]
+        root, second = child.pid, next(p for p in images if p not in (child.pid, first))
         # As the kernel's own /proc has it: 7 was there before the first cat, 8 came between both.
         self.assertIsNotNone(group(root, 7))
         self.assertEqual(group(first, 1), group(root, 7))
@@ -227,13 +241,21 @@ class Capture(Job):
 
     def test_who_has_ended_and_who_lost_its_parent(self):
         # The orphan has a session of its own; the zombie's parent does not wait.
-        script = ("(setsid sleep 1000 & ) ; python3 -c 'import os,time\n"
+        script = (f"(setsid sh -c 'echo $$ > {self.directory}/orphan; exec sleep 1000' & ) ; python3 -c 'import os,time\n"
                   "p=os.fork()\n"
                   "if p==0: os._exit(7)\n"
                   "os.waitid(os.P_PID,p,os.WEXITED|os.WNOWAIT)\n"
                   "print(\"up\",flush=True)\n"
                   "time.sleep(1000)' ; :")
         child = self.start("bash", "-c", script, ready="up")
+
+        def sleeps():
+            with open(os.path.join(self.directory, "orphan"), "a+") as f:
+                f.seek(0)
+                pid = f.read().strip()
+            return pid and name_of(pid) == "sleep" and handles_requests(pid)
+
+        wait_for("the orphan", sleeps)
         answer = self.now(child.pid)
         by_name = {}
         for m in self.manifest(answer)["members"]:
@@ -248,23 +270,20 @@ class Capture(Job):
         self.assertEqual(answer["members_ended"], 1)
 
     def test_only_takes_one(self):
-        child = self.start("bash", "-c", "echo up; cat; :", ready="up")
-        self.settle(child.pid, 2)
-        answer = self.now(tree(child.pid)[1], "--only")
+        child, cat = self.with_cat()
+        answer = self.now(cat, "--only")
         self.assertNotIn("job", answer)
         self.assertEqual(glob.glob(self.images + "/*.job"), [])
 
     def test_old_ones_go(self):
-        child = self.start("bash", "-c", "echo up; cat; :", ready="up")
-        self.settle(child.pid, 2)
+        child, _ = self.with_cat()
         for _ in range(4):
             self.now(child.pid)
         self.assertEqual(sorted(os.path.basename(p) for p in glob.glob(self.images + "/*.job")),
                          ["bash.000003.job", "bash.000004.job"])
 
     def test_increments(self):
-        child = self.start("bash", "-c", "echo up; cat; :", ready="up", options=["--increments", "3"])
-        self.settle(child.pid, 2)
+        child, _ = self.with_cat(options=["--increments", "3"])
         answers = [self.now(child.pid) for _ in range(3)]
         if answers[0]["mode"] == "fork":
             self.skipTest("no increments in mode fork")
@@ -277,8 +296,7 @@ class Capture(Job):
     def test_every_mode(self):
         for mode in ("realtime", "realtime-large", "concurrent", "sequential", "fork"):
             with self.subTest(mode=mode):
-                child = self.start("bash", "-c", "echo up; cat; :", ready="up", options=["--mode", mode])
-                self.settle(child.pid, 2)
+                child, _ = self.with_cat(options=["--mode", mode])
                 answer = self.now(child.pid)
                 # Without full userfaultfd (an ordinary user, most often) fork takes their place.
                 self.assertIn(answer["mode"], [mode, "fork"] if os.geteuid() != 0 else [mode])
@@ -300,6 +318,7 @@ class Refused(Job):
         child = self.start("bash", "-c", f"echo up; {STATIC}; :", ready="up")
         self.settle(child.pid, 2)
         static = tree(child.pid)[1]
+        wait_for("the program", lambda: name_of(static) == "job_static_prog")
         self.refuse(child.pid, 78, static, "job_static_prog", "--leave-out")
         for leave_out in (str(static), "job_static_prog", "all"):
             answer = self.now(child.pid, "--leave-out", leave_out)
@@ -314,8 +333,7 @@ class Refused(Job):
         self.refuse(child.pid, 78, tree(child.pid)[1], "cat", "without libckpt_rt.so")
 
     def test_stopped_member(self):
-        child = self.start("bash", "-c", "echo up; cat; :", ready="up")
-        cat = self.settle(child.pid, 2)[1]
+        child, cat = self.with_cat()
         os.kill(cat, signal.SIGSTOP)
         wait_for("stop", lambda: stat_of(cat)[1] == "T")
         self.refuse(child.pid, 69, cat, "cat", "stopped")
@@ -323,8 +341,7 @@ class Refused(Job):
         self.now(child.pid)
 
     def test_streaming(self):
-        child = self.start("bash", "-c", "echo up; cat; :", ready="up", options=["--to", "cat >/dev/null"])
-        self.settle(child.pid, 2)
+        child, _ = self.with_cat(options=["--to", "cat >/dev/null"])
         done = self.run_ckpt("now", child.pid)
         self.assertEqual(done.returncode, 78, done.stderr)
         self.assertIn("--only", done.stderr)
@@ -334,9 +351,8 @@ class Refused(Job):
         """Nobody waits for it, standing or held."""
         for point in ("joined", "prepared", "held", "stopped", "standing", "sampled"):
             with self.subTest(point=point):
-                child = self.start("bash", "-c", "echo up; cat; :", ready="up", options=["--stop-timeout", "500ms"],
-                                   env=clean(CKPT_TEST_POINT=f"member.{point}@cat=stop"))
-                cat = self.settle_named(child.pid, "bash", "cat")["cat"]
+                child, cat = self.with_cat(options=["--stop-timeout", STOP_TIMEOUT],
+                                           env=clean(CKPT_TEST_POINT=f"member.{point}@cat=stop"))
                 done = self.run_ckpt("now", child.pid)
                 self.assertIn(done.returncode, (69, 75), done.stderr)
                 self.assertIn(str(cat), done.stderr)
@@ -349,7 +365,7 @@ class Refused(Job):
         for point in ("standing", "sampled"):
             with self.subTest(point=point):
                 child = self.start("bash", "-c", f"echo up; sleep 1000 & {BUSY}", ready="up",
-                                   options=["--stop-timeout", "500ms"],
+                                   options=["--stop-timeout", STOP_TIMEOUT],
                                    env=clean(CKPT_TEST_POINT=f"leader.{point}@sleep=stop"))
                 names = self.settle_named(child.pid, "bash", "sleep")
                 bash, sleep = names["bash"], names["sleep"]
@@ -380,7 +396,8 @@ class Busy(Job):
 
     def test_no_line_is_lost(self):
         child = self.start("bash", "-c", PIPELINE + "; :")
-        members = self.settle(child.pid, 4)
+        self.settle_named(child.pid, "bash", "bash", "bash", "cat")
+        members = tree(child.pid)
         for i in range(10):
             self.now(members[i % 4])
         self.assertEqual(tree(child.pid), members)
@@ -388,8 +405,9 @@ class Busy(Job):
         self.assertEqual(child.stdout.read(), "")
 
     def test_two_at_once(self):
-        child = self.start("bash", "-c", f"echo up; bash -c '{BUSY}' & bash -c '{BUSY}' & cat; :", ready="up")
-        members = self.settle(child.pid, 4)
+        child = self.start("bash", "-c", f"echo up; sh -c '{BUSY}' & sh -c '{BUSY}' & cat; :", ready="up")
+        self.settle_named(child.pid, "bash", "sh", "sh", "cat")
+        members = tree(child.pid)
         results = []
         threads = [threading.Thread(target=lambda p=pid: results.append(self.run_ckpt("now", "--json", p)))
                    for pid in members]
@@ -408,7 +426,8 @@ class Interval(Job):
 
     def test_one_timer_and_an_heir(self):
         child = self.start("bash", "-c", "sleep 1000 & sleep 1000 & echo up; wait; :", ready="up", options=["--every", "500ms"])
-        members = self.settle(child.pid, 3)
+        self.settle_named(child.pid, "bash", "sleep", "sleep")
+        members = tree(child.pid)
         wait_for("three checkpoints", lambda: self.newest() >= 3)
         leaders = {line.split(" pid ")[1].split(":")[0] for line in self.log().splitlines() if ": job " in line}
         self.assertEqual(leaders, {str(child.pid)})

@@ -1,4 +1,5 @@
 """Programs whose processes exchange messages, or share one end of a channel (channel_programs.py)."""
+import os
 import select
 import socket
 import struct
@@ -249,3 +250,59 @@ def shared_stream():
             children.start(reader)
         out += children.wait()
     return out
+
+
+def packets():
+    """Pipes of packets (O_DIRECT): one that is full nearly always, and one with at most one packet in it."""
+    many, single, turns = os.pipe2(os.O_DIRECT), os.pipe2(os.O_DIRECT), os.pipe()
+    children = Children()
+    n = amount(1500)
+
+    def packet(i):
+        return struct.pack("<I", i) + data(1, i * 5, 1 + (i * 101) % 700)
+
+    def keep(*ends):
+        for fd in {*many, *single, *turns} - {*ends}:
+            os.close(fd)
+
+    def writer():
+        keep(many[1])
+        for i in range(n):
+            os.write(many[1], packet(i))
+        return "sent"
+
+    def reader():
+        keep(many[0])
+        crc = 0
+        for i in range(n):
+            part = os.read(many[0], 65536)
+            if part != packet(i):
+                fail(f"packet {i} is wrong: {len(part)} bytes, number {part[:4].hex()}")
+            crc = zlib.crc32(part, crc)
+            time.sleep(0.0005)
+        return crc
+
+    def single_writer():
+        keep(single[1], turns[0])
+        for i in range(n):
+            os.write(single[1], packet(i))
+            os.read(turns[0], 1)
+        return "sent"
+
+    def single_reader():
+        keep(single[0], turns[1])
+        crc = 0
+        for i in range(n):
+            time.sleep(0.0005)
+            part = os.read(single[0], 4)  # what one read leaves of a packet is gone
+            if part != packet(i)[:4]:
+                fail(f"single packet {i} is wrong: {part.hex()}")
+            crc = zlib.crc32(part, crc)
+            os.write(turns[1], b"t")
+        return crc
+
+    for work in (writer, reader, single_writer, single_reader):
+        children.start(work)
+    for fd in (*many, *single, *turns):
+        os.close(fd)
+    return children.wait()

@@ -8,12 +8,12 @@ import sys
 
 from channel_listeners import prefork, backlog_unix, backlog_tcp, backlog_bytes_unix, backlog_bytes_tcp, shared_epoll
 from channel_messages import (
-    seqpacket_pair, dgram_pair, dgram_names, udp4, udp6, udp_cork, shared_seqpacket, shared_dgram, shared_stream)
+    seqpacket_pair, dgram_pair, dgram_names, udp4, udp6, udp_cork, packets, shared_seqpacket, shared_dgram, shared_stream)
 from channel_streams import (
     stream_pair, unix_path, unix_abstract, tcp4, tcp6, tcp_options, half_closed_unix, half_closed_tcp, fifo, rights)
 
 KINDS = [stream_pair, unix_path, unix_abstract, tcp4, tcp6, tcp_options, half_closed_unix, half_closed_tcp, seqpacket_pair,
-         dgram_pair, dgram_names, udp4, udp6, udp_cork, shared_seqpacket, shared_dgram, shared_stream, prefork, fifo, rights,
+         dgram_pair, dgram_names, udp4, udp6, udp_cork, shared_seqpacket, shared_dgram, shared_stream, prefork, fifo, packets, rights,
          backlog_unix, backlog_tcp, backlog_bytes_unix, backlog_bytes_tcp, shared_epoll]
 
 if __name__ == "__main__":

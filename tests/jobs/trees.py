@@ -136,6 +136,41 @@ def wait_for(condition, what):
 job_tree.adopt_orphans()
 
 
+MESSAGE_QUEUE = """
+import ctypes, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mq_open.restype = libc.mq_receive.restype = ctypes.c_long
+name = b'/ckpt-test-%d' % os.getpid()
+class Attributes(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_long) for n in ('flags', 'most', 'size', 'now', 'a', 'b', 'c', 'd')]
+queue = libc.mq_open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600, ctypes.byref(Attributes(0, 8, 16)))
+assert queue >= 0, os.strerror(ctypes.get_errno())
+def wait(path):
+    while not os.path.exists(path): time.sleep(0.01)
+def send(numbers):
+    for n in numbers: assert libc.mq_send(queue, bytes([n]), 1, n) == 0
+def receive():
+    got = []
+    for _ in range(3):
+        buffer = ctypes.create_string_buffer(16)
+        assert libc.mq_receive(queue, buffer, 16, None) == 1
+        got.append(buffer.raw[0])
+    return got
+if os.fork() == 0:
+    wait('receive')
+    print(receive(), flush=True)
+    print('empty', flush=True)
+    wait('go')
+    send((4, 5, 6))
+    os._exit(0)
+send((0, 1, 2))
+print('sent', flush=True)
+os.wait()  # when it has sent all of them
+print(receive(), flush=True)
+libc.mq_unlink(name)
+"""
+
+
 class Trees(unittest.TestCase):
 
     def tree(self, uid=0):
@@ -181,6 +216,52 @@ class Trees(unittest.TestCase):
         if os.geteuid() != 0:
             self.skipTest("needs root to become another user")
         self.come_back(NOBODY, 2)
+
+    def test_a_member_of_another_user(self):
+        """What a user's process has written comes back with root's rights only if root says so."""
+        if os.geteuid() != 0:
+            self.skipTest("needs root to become another user")
+        waiting = "import os, time; print('up', os.getuid(), flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)"
+        as_nobody = f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups python3 -c \"{waiting}\""
+        tree = Tree("users", ["bash", "-c", as_nobody + "; echo ended $?"], lambda work: os.chmod(work, 0o755))
+        os.chmod(tree.directory, 0o755)
+        tree.run()
+        deadline = time.monotonic() + PATIENCE
+        while b"up" not in tree.output() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        image = tree.checkpoint(tree.child.pid)
+        tree.kill()
+        owners = {os.stat(os.path.join(image, n)).st_uid for n in os.listdir(image) if n.endswith(".ckpt")}
+        self.assertEqual(owners, {0, NOBODY})
+        self.refused(tree, image, 77, f"of user {NOBODY}", "--trust")
+        tree.restart(image, "--trust")
+        open(os.path.join(tree.work, "go"), "w").close()
+        self.assertEqual(tree.finish(), (0, b"up 65534\nended 0\n"))
+        tree.close(False)
+
+    def test_a_message_queue(self):
+        """Messages that wait in it cannot be saved: that is said at the checkpoint. An empty queue comes back."""
+        tree = Tree("queue", ["python3", "-c", MESSAGE_QUEUE])
+        out, go = tree.output, lambda n: open(os.path.join(tree.work, n), "w").close()
+
+        def wait_for(text):
+            deadline = time.monotonic() + PATIENCE
+            while text not in out() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self.assertIn(text, out(), tree.read("err").decode())
+
+        tree.run()
+        wait_for(b"sent")
+        with self.assertRaisesRegex(AssertionError, "exit code 76.*message queue in which 3 messages wait"):
+            tree.checkpoint(tree.child.pid)
+        go("receive")
+        wait_for(b"empty")
+        image = tree.checkpoint(tree.child.pid)
+        tree.kill()
+        tree.restart(image)
+        go("go")
+        self.assertEqual(tree.finish(), (0, b"sent\n[2, 1, 0]\nempty\n[6, 5, 4]\n"))
+        tree.close(False)
 
     def checkpointed(self):
         tree = self.tree()

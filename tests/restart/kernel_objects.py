@@ -127,6 +127,18 @@ class Addresses(SteppedTest):
         self.do(self.LISTENS)
         self.assertEqual(self.ask("y.recv(10)"), "b'hello'")
 
+    # Its end of the connection was closed first: it waits, for a minute, and nobody has ever said SO_REUSEADDR.
+    WAITS = ("s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()",
+             "c = socket.create_connection(s.getsockname()); a = s.accept()[0]; a.close(); c.recv(1); c.close(); del a, c")
+
+    @needs_root
+    def test_port_that_waits_and_is_not_shared(self):
+        self.start()
+        self.do(*self.WAITS)
+        self.stays("s.getsockname(), s.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)")
+        self.do(self.LISTENS)
+        self.assertEqual(self.ask("y.recv(10)"), "b'hello'")
+
     def test_port_that_somebody_listens_on_is_refused(self):
         self.start()
         self.do("s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen()")

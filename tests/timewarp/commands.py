@@ -60,12 +60,15 @@ class Commands(unittest.TestCase):
         self.assertRegex(done.stderr, r"/nowhere/trace\.json")
 
     def test_wrong_arguments(self):
-        for arguments, words in (([["--threshold", "1.5"], "threshold"]), ([["--way", "nowhere"], "way"]),
-                                 ([["--threads", "x"], "threads"]), ([["--window", "-1"], "window"]),
-                                 ([["--mpi", "/nowhere.so"], "nowhere"])):
-            done = run("phold", "--lps", "4", "--end", "1", *arguments)
-            self.assertNotEqual(done.returncode, 0, arguments)
+        for arguments, words, code in ((["--threshold", "1.5"], "threshold", 64), (["--way", "nowhere"], "way", 64),
+                                       (["--threads", "x"], "threads", 64), (["--window", "-1"], "window", 64),
+                                       (["--every", "0"], "every", 64), (["--state", "8"], "state", 64),
+                                       (["--memory", "1K", "--events", "64"], "raise the limit", 79),
+                                       (["--mpi", "/nowhere.so"], "nowhere", 69)):
+            done = run("phold", "--lps", "40", "--end", "9", *arguments)
+            self.assertEqual(done.returncode, code, arguments)
             self.assertIn(words, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             self.assertEqual(done.stdout, "")
 
 

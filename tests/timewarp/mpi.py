@@ -54,6 +54,14 @@ def result(argv):
     return json.loads(done.stdout)
 
 
+def refuse_unlike_models(mpi, phold):
+    """Processes that were started with unlike arguments say so, and end."""
+    argv = MPIS[mpi] + ["-np", "1", phold, "--lps", "8", "--mpi", mpi, ":", "-np", "1", phold, "--lps", "96", "--mpi", mpi]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    if done.returncode == 0 or "same arguments" not in done.stderr:
+        sys.exit(f"{' '.join(argv)}: exit code {done.returncode}: {done.stderr.strip()}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", required=True)
@@ -70,6 +78,8 @@ def main():
     if not there:
         print("neither mpirun.openmpi nor mpirun.mpich is here, or not one that ends on several hosts")
         return 77
+    for mpi in () if options.hosts else there:
+        refuse_unlike_models(mpi, os.path.join(bench, "phold"))
     undone = 0
     with contextlib.ExitStack() as stack:
         some = stack.enter_context(hosts.Hosts(3, keep=[options.build])) if options.hosts else None

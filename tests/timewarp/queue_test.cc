@@ -21,7 +21,7 @@ class Queues : public testing::TestWithParam<int> {};
 TEST_P(Queues, InOrder) {
   std::mt19937 random(7);
   for (int shape = 0; shape < 6; ++shape) {
-    EventQueue queue(static_cast<ckpt_tw_queue>(GetParam()));
+    EventQueue queue(static_cast<ckpt_tw_queue>(GetParam()), true);
     std::multiset<Event*, ByKey> expected;
     std::vector<std::unique_ptr<Event>> events;
     double now = 0;

@@ -32,6 +32,7 @@ std::string error_of(const Chaos& chaos, ckpt_tw_options o, int code) {
 }
 
 struct Wrong {
+  const char* name;
   Fault fault;
   const char* words;
 };
@@ -57,12 +58,31 @@ TEST_P(ModelFault, NamedTheSameByAllEngines) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Refusals, ModelFault,
-                         testing::Values(Wrong{kIntoThePast, "into the past"},
-                                         Wrong{kNoSuchLp, "the LPs are 0 to 15"},
-                                         Wrong{kMessageTooLarge, "raise message_bytes"},
-                                         Wrong{kStateTooLarge, "raise state_bytes"},
-                                         Wrong{kOwnError, "the model's own words"},
-                                         Wrong{kForever, "without delay"}));
+                         testing::Values(Wrong{"IntoThePast", kIntoThePast, "into the past"},
+                                         Wrong{"NoSuchLp", kNoSuchLp, "the LPs are 0 to 15"},
+                                         Wrong{"MessageTooLarge", kMessageTooLarge, "raise message_bytes"},
+                                         Wrong{"StateTooLarge", kStateTooLarge, "raise state_bytes"},
+                                         Wrong{"OwnError", kOwnError, "the model's own words"},
+                                         Wrong{"Forever", kForever, "without delay"}),
+                         [](const auto& which) { return which.param.name; });
+
+// Threads set up their LPs at the same time; which of them is wrong is said as a sequential run says it.
+TEST(Refusals, InInit) {
+  ckpt_tw_model model{};
+  model.lps = 64;
+  model.state_bytes = 8;
+  model.message_bytes = 1;
+  model.init = [](ckpt_tw_lp* lp, void*) { ckpt_tw_send(lp, lp->id < 5 ? lp->id : 64, 1, "", 1); };
+  model.event = [](ckpt_tw_lp*, void*, const void*, size_t) {};
+  for (uint32_t threads : {0, 1, 2, 4}) {
+    for (int turn = 0; turn < 20; ++turn) {
+      const ckpt_tw_options o = options_for(threads);
+      ckpt_tw_result result;
+      EXPECT_EQ(ckpt_tw_run(&model, &o, &result), CKPT_TW_MODEL);
+      EXPECT_STREQ(result.error, "LP 5, in init: it sends to LP 64, but the LPs are 0 to 63");
+    }
+  }
+}
 
 TEST(Refusals, AnInverseThatDoesNotInvert) {
   Chaos chaos;

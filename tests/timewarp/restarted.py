@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-SIMULATION = ["--lps", "512", "--end", "200", "--threads", "2", "--digest", "--json"]
+SIMULATION = ["--lps", "512", "--end", "400", "--threads", "2", "--digest", "--json"]
 COMPARED = ("committed", "state_digest", "events_digest")
 
 

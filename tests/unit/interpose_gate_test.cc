@@ -6,27 +6,46 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
+#include <fstream>
+#include <string>
 #include <thread>
 
 namespace ckpt {
 namespace {
 
-// Longer than a thread waits without asking whether there is still somebody to open the gate.
-constexpr std::chrono::milliseconds kLong{2500};
+// How often a thread of this process has gone to sleep, if it sleeps in a futex now; -1 if it does not.
+long sleeps_in_futex(pid_t tid) {
+  const std::string task = "/proc/self/task/" + std::to_string(tid);
+  int call = -1;
+  std::ifstream(task + "/syscall") >> call;
+  if (call != SYS_futex) return -1;
+  std::ifstream status(task + "/status");
+  const std::string name = "voluntary_ctxt_switches:";
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(name)) return std::stol(line.substr(name.size()));
+  }
+  return -1;
+}
 
+// A thread at the gate sleeps for at most a second; then it asks whether there is still somebody to open it, and sleeps again.
 template <typename Held>
 void expect_to_wait() {
+  std::atomic<pid_t> tid{0};
   std::atomic<bool> entered{false}, opened{false};
   std::thread thread;
   {
     Held held;
     thread = std::thread([&] {
+      tid = gettid();
       MappingChange change;
       EXPECT_TRUE(opened);
       entered = true;
     });
-    std::this_thread::sleep_for(kLong);
+    // Until it has asked twice, and sleeps once more. One that went through has failed already.
+    for (long first = -1, now = -1; !entered && (first < 0 || now < first + 2); std::this_thread::yield()) {
+      now = tid == 0 ? -1 : sleeps_in_futex(tid);
+      if (first < 0) first = now;
+    }
     EXPECT_FALSE(entered);
     opened = true;
   }

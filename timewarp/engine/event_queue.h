@@ -31,7 +31,7 @@ std::unique_ptr<OtherQueue> make_splay_queue();
 
 class EventQueue {
  public:
-  explicit EventQueue(ckpt_tw_queue kind) {
+  EventQueue(ckpt_tw_queue kind, bool prefetch) : ladder_(prefetch), prefetch_(prefetch) {
     if (kind == CKPT_TW_HEAP) other_ = make_heap_queue();
     if (kind == CKPT_TW_CALENDAR) other_ = make_calendar_queue();
     if (kind == CKPT_TW_SPLAY) other_ = make_splay_queue();
@@ -48,11 +48,15 @@ class EventQueue {
     other_->pop();
   }
   size_t size() const { return other_ == nullptr ? ladder_.size() : other_->size(); }
-  // The event that will probably come out `n` events later, or nullptr. A hint for prefetching.
-  Event* ahead(size_t n) const { return other_ == nullptr ? ladder_.ahead(n) : nullptr; }
+  // The event that will probably come out some events later, or nullptr: to fetch its LP into the cache.
+  const Event* soon() const {
+    constexpr size_t kAhead = 6;
+    return prefetch_ && other_ == nullptr ? ladder_.ahead(kAhead) : nullptr;
+  }
 
  private:
   LadderQueue ladder_;
+  const bool prefetch_;
   std::unique_ptr<OtherQueue> other_;
 };
 

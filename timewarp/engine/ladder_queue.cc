@@ -125,6 +125,10 @@ bool LadderQueue::refill() {
         continue;
       }
     }
+    if (prefetch_) {
+      // They arrive while the entries are sorted.
+      for (const Entry& e : near_) __builtin_prefetch(e.event, 1);
+    }
     sort_near();
     return true;
   }

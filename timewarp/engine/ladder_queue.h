@@ -38,7 +38,8 @@ struct EntryAfter {
 
 class LadderQueue {
  public:
-  LadderQueue() = default;
+  // prefetch: fetches the events of a bucket into the cache when its turn comes.
+  explicit LadderQueue(bool prefetch = true) : prefetch_(prefetch) {}
   LadderQueue(const LadderQueue&) = delete;
   LadderQueue& operator=(const LadderQueue&) = delete;
   ~LadderQueue();
@@ -126,6 +127,7 @@ class LadderQueue {
   // Lays the rung over [start, start + width) for about `count` entries.
   void lay(Rung& rung, double start, double width, size_t count);
 
+  const bool prefetch_;
   size_t size_ = 0;
   std::vector<Entry> near_, late_, far_, scratch_;
   size_t near_at_ = 0;

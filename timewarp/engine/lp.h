@@ -43,6 +43,12 @@ struct alignas(64) Lp : ckpt_tw_lp {
 };
 static_assert(sizeof(Lp) == 64);
 
+// The engine's part and the beginning of the state.
+inline void prefetch_lp(Lp& lp) {
+  __builtin_prefetch(&lp, 1);
+  __builtin_prefetch(lp.state(), 1);
+}
+
 // What undoing an executed event takes. Lives from the execution until the event is final or undone.
 struct Record {
   Event* event;

@@ -19,6 +19,8 @@ namespace {
 
 constexpr unsigned kMostThreads = 256;
 constexpr size_t kLine = 64;
+// States up to this are copied behind the record: a larger one is better where only the copy counts.
+constexpr size_t kBehindRecord = 1024;
 
 size_t rounded(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
@@ -86,7 +88,11 @@ void set_up(Setup& setup) {
     setup.colocated_at = setup.event_bytes;
     setup.event_bytes += rounded(model.state_bytes);
   }
+  setup.copy_behind_record = options.colocate == 0 && model.saving_of == nullptr &&
+                             options.saving.way == CKPT_TW_COPY && options.saving.every == 1 &&
+                             model.state_bytes <= kBehindRecord;
   setup.lps_a_thread = std::max(1u, (setup.local_lps + setup.threads - 1) / setup.threads);
+  setup.lps_a_thread_inverse = ~uint64_t{0} / setup.lps_a_thread + 1;
   if (model.place_of != nullptr && setup.threads > 1) {
     setup.places.resize(setup.local_lps);
     for (uint32_t i = 0; i < setup.local_lps; ++i) {

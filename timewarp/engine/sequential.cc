@@ -11,11 +11,10 @@ namespace ckpt::timewarp {
 
 namespace {
 
-constexpr size_t kAhead = 6;
-
 class Sequential final : public Executor {
  public:
-  explicit Sequential(Setup& setup) : setup_(setup), queue_(setup.options.queue), end_(setup.options.end) {
+  explicit Sequential(Setup& setup)
+      : setup_(setup), queue_(setup.options.queue, setup.options.prefetch != 0), end_(setup.options.end) {
     regions_.set_page(setup.options.page_kib);
     events_.open(regions_, setup.event_bytes);
     message_.resize(setup.model.message_bytes + 1);
@@ -73,21 +72,14 @@ class Sequential final : public Executor {
 
  private:
   void loop() {
-    const bool prefetch = setup_.options.prefetch != 0, watched = setup_.options.progress > 0;
+    const bool watched = setup_.options.progress > 0;
     const uint64_t most = setup_.options.memory_bytes;
     running_ = true;
     for (;;) {
       const Entry first = queue_.min();
       if (first.event == nullptr) break;
       queue_.pop();
-      if (prefetch) {
-        if (const Event* soon = queue_.ahead(kAhead); soon != nullptr) {
-          const std::byte* lp = reinterpret_cast<const std::byte*>(&setup_.lp(soon->receiver));
-          __builtin_prefetch(lp, 1);
-          __builtin_prefetch(lp + 64, 1);
-        }
-        if (const Event* later = queue_.ahead(2 * kAhead); later != nullptr) __builtin_prefetch(later, 1);
-      }
+      if (const Event* soon = queue_.soon(); soon != nullptr) prefetch_lp(setup_.lp(soon->receiver));
       Event* const event = first.event;
       const uint32_t bytes = event->bytes;
       key_ = event->key();

@@ -38,18 +38,26 @@ struct Setup {
   size_t stride = 0;
   std::byte* lps = nullptr;
   Regions lp_regions;
-  size_t event_bytes = 0;        // of a block: event, message, and the state's copy if that is co-located
-  size_t colocated_at = 0;       // offset of that copy; 0: none
-  std::vector<uint16_t> places;  // with model.place_of: the thread of each local LP
+  size_t event_bytes = 0;           // of a block: event, message, and the state's copy if that is co-located
+  size_t colocated_at = 0;          // offset of that copy; 0: none
+  bool copy_behind_record = false;  // small states, a copy before each event: one block with the record
+  std::vector<uint16_t> places;     // with model.place_of: the thread of each local LP
   uint32_t lps_a_thread = 1;
-  Transport* transport = nullptr;  // nullptr: one process
+  uint64_t lps_a_thread_inverse = 0;  // 2^64 / lps_a_thread, rounded up
+  Transport* transport = nullptr;     // nullptr: one process
   uint32_t lps_a_process = 1;
   int process_of(uint32_t id) const { return static_cast<int>(id / lps_a_process); }
 
   Lp& lp(uint32_t id) const { return *reinterpret_cast<Lp*>(lps + size_t{id - first_lp} * stride); }
   bool local(uint32_t id) const { return id - first_lp < local_lps; }
+  // Of a local LP.
   unsigned thread_of(uint32_t id) const {
-    return places.empty() ? (id - first_lp) / lps_a_thread : places[id - first_lp];
+    if (threads == 1) return 0;
+    const uint32_t at = id - first_lp;
+    if (!places.empty()) return places[at];
+    if (lps_a_thread == 1) return at;
+    // at / lps_a_thread, exact for 32 bits (Lemire, Kaser and Kurz 2019): a division is felt in each message.
+    return static_cast<unsigned>(static_cast<unsigned __int128>(lps_a_thread_inverse) * at >> 64);
   }
 
   // Optimistic engine.
@@ -66,7 +74,17 @@ struct Setup {
     failure = {code, std::move(text)};
     failed.store(true, std::memory_order_release);
   }
+  // While the threads set up their LPs, each in the order of ids until one fails: the smallest LP wins, as in
+  // a sequential run.
+  void fail_setting_up(uint32_t lp, int code, std::string text) {
+    std::lock_guard lock(failure_lock);
+    if (failed.load(std::memory_order_relaxed) && failed_lp < lp) return;
+    failed_lp = lp;
+    failure = {code, std::move(text)};
+    failed.store(true, std::memory_order_release);
+  }
   std::mutex failure_lock;
+  uint32_t failed_lp = ~uint32_t{0};
   Failure failure;
 };
 

@@ -11,23 +11,23 @@ namespace ckpt::timewarp {
 
 namespace {
 constexpr uint64_t kSampleMask = 63;
-constexpr size_t kRingAtFirst = 4096, kAhead = 6;
+// Small, and reused from the beginning where GVT comes often: it stays in the first-level cache.
+constexpr size_t kRingAtFirst = 256;
 }  // namespace
 
 Worker::Worker(Setup& setup, unsigned number)
     : setup_(setup),
       number_(number),
       end_(setup.options.end),
-      prefetch_(setup.options.prefetch != 0),
       events_(setup.threads + (setup.transport != nullptr ? 1 : 0)),
-      queue_(setup.options.queue),
+      queue_(setup.options.queue, setup.options.prefetch != 0),
       keeper_(setup, *this, regions_),
       party_(*setup.gvt, number),
       ring_(kRingAtFirst),
       ring_mask_(kRingAtFirst - 1) {
   regions_.set_page(setup.options.page_kib);
   for (Pool& pool : events_) pool.open(regions_, setup.event_bytes);
-  records_.open(regions_, sizeof(Record));
+  records_.open(regions_, sizeof(Record) + (setup.copy_behind_record ? setup.model.state_bytes : 0));
   trace_.open(setup.options.trace != nullptr);
   for (unsigned t = 0; t < setup.threads; ++t) {
     out_.push_back(t == number ? nullptr : &setup.channel(number, t));
@@ -36,9 +36,9 @@ Worker::Worker(Setup& setup, unsigned number)
   window_ = setup.options.window > 0 ? setup.options.window : std::numeric_limits<double>::infinity();
 }
 
-Event* Worker::take_event(unsigned to) {
+Event* Worker::take_event_for(unsigned to) {
   Pool& pool = events_[to];
-  if (to != number_ && pool.free_blocks() == 0 && has_crates_.load(std::memory_order_relaxed)) {
+  if (pool.free_blocks() == 0 && has_crates_.load(std::memory_order_relaxed)) {
     std::lock_guard lock(crates_lock_);
     for (const auto& crate : crates_) pool.accept(crate);
     crates_.clear();
@@ -84,7 +84,9 @@ void Worker::send(Lp& lp, uint32_t to, double delay, const void* message, size_t
     return;
   }
   const double time = lp.now + delay;
-  if (!(delay >= 0) || to >= setup_.model.lps || bytes > setup_.model.message_bytes) [[unlikely]] {
+  const bool local = setup_.local(to);
+  if (!(delay >= 0) || bytes > setup_.model.message_bytes || (!local && to >= setup_.model.lps))
+      [[unlikely]] {
     return fail(lp, wrong_send(setup_.model, to, delay, bytes).c_str());
   }
   uint64_t depth = 0;
@@ -94,11 +96,11 @@ void Worker::send(Lp& lp, uint32_t to, double delay, const void* message, size_t
   }
   const uint64_t order = depth << kCountBits | lp.sent++;
   if (!(time < end_)) return;
-  if (!setup_.local(to)) [[unlikely]] {
+  if (!local) [[unlikely]] {
     return send_away(lp, to, time, order, message, bytes);
   }
   const unsigned thread = setup_.thread_of(to);
-  Event* event = take_event(thread);
+  Event* event = thread == number_ ? static_cast<Event*>(events_[thread].take()) : take_event_for(thread);
   event->time = time;
   event->order = order;
   event->sender = lp.id;
@@ -136,12 +138,23 @@ void Worker::send_away(Lp& lp, uint32_t to, double time, uint64_t order, const v
 size_t Worker::receive_from_away() {
   return setup_.transport->drain([this](const Wire& wire, const std::byte* message) {
     const Key key{wire.time, wire.order, wire.sender};
+    if (!setup_.local(wire.receiver) || wire.sender >= setup_.model.lps ||
+        wire.bytes > setup_.model.message_bytes) [[unlikely]] {
+      return setup_.fail(CKPT_TW_USAGE,
+                         "the processes do not run the same model: start all of them with the "
+                         "same arguments");
+    }
     if (key < gvt_) [[unlikely]]
       return overtaken(key, wire.receiver);
     const auto name = std::make_pair(wire.sender, wire.order);
     if (wire.cancel != 0) {
       // In order: the message has come before, and is not final.
       const auto found = foreign_.find(name);
+      if (found == foreign_.end()) [[unlikely]] {
+        return setup_.fail(CKPT_TW_MODEL, name_of(key, wire.receiver) +
+                                              ": cancelled, but it is not here: this is a bug of the engine "
+                                              "or of the transport");
+      }
       Event* const event = found->second;
       foreign_.erase(found);
       cancel_here(event);
@@ -195,17 +208,12 @@ bool Worker::step() {
   const Entry first = queue_.min();
   if (!(first.time < limit_)) return false;
   Event* const event = first.event;
-  if (over_memory_ && !(event->key() == fresh_gvt_) && event->status != EventStatus::kCancelled) return false;
-  if (stuck_ && event->status != EventStatus::kCancelled && !(event->key() < stuck_key_)) return false;
-  queue_.pop();
-  if (prefetch_) {
-    if (const Event* soon = queue_.ahead(kAhead); soon != nullptr) {
-      const std::byte* lp = reinterpret_cast<const std::byte*>(&setup_.lp(soon->receiver));
-      __builtin_prefetch(lp, 1);
-      __builtin_prefetch(lp + 64, 1);
-    }
-    if (const Event* later = queue_.ahead(2 * kAhead); later != nullptr) __builtin_prefetch(later, 1);
+  if ((over_memory_ || stuck_) && event->status != EventStatus::kCancelled) [[unlikely]] {
+    if (over_memory_ && !(event->key() == fresh_gvt_)) return false;
+    if (stuck_ && !(event->key() < stuck_key_)) return false;
   }
+  queue_.pop();
+  if (const Event* soon = queue_.soon(); soon != nullptr) prefetch_lp(setup_.lp(soon->receiver));
   if (event->status == EventStatus::kCancelled) {
     drop_event(event, event->from);
     return true;
@@ -380,19 +388,30 @@ void Worker::cancel_here(Event* event) {
 // -------------------------------------------------------------------------------------------------------
 
 void Worker::collect(const Key& gvt) {
+  const bool watched = setup_.model.commit != nullptr || setup_.options.digest != 0;
+  Pool& own = events_[number_];
+  uint64_t committed = 0;
   while (head_ != tail_) {
     const Slot& slot = ring_[head_ & ring_mask_];
-    if (slot.record != nullptr) {
-      if (slot.time >= gvt.time && (slot.time > gvt.time || !(slot.record->event->key() < gvt))) break;
-      if (head_ + 4 < tail_) __builtin_prefetch(ring_[(head_ + 4) & ring_mask_].record);
-      commit(*slot.record);
+    if (Record* const record = slot.record; record != nullptr) {
+      if (slot.time >= gvt.time && (slot.time > gvt.time || !(record->event->key() < gvt))) break;
+      // Mostly a record that is free by now, or empty: a hint costs nothing.
+      __builtin_prefetch(ring_[(head_ + 4) & ring_mask_].record);
+      ++committed;
+      if (!watched && record->plain != 0 && record->from == number_) [[likely]] {
+        keeper_.final_plain(*record);
+        own.give(record->event);
+        records_.give(record);
+      } else {
+        commit(*record);
+      }
     }
     ++head_;
   }
+  counters_.committed += committed;
 }
 
 void Worker::commit(Record& record) {
-  ++counters_.committed;
   Event* const event = record.event;
   if (setup_.model.commit != nullptr || setup_.options.digest != 0) [[unlikely]] {
     if (setup_.options.digest != 0) counters_.events_digest += digest_of(*event);

@@ -120,13 +120,12 @@ class Worker final : public Executor, private History {
   void repeat(Lp& lp, Record& record) override;
   void drop(Record& record) override;
 
-  Event* take_event(unsigned to);
+  Event* take_event_for(unsigned to);  // another thread
   Record* take_record() { return static_cast<Record*>(records_.take()); }
 
   Setup& setup_;
   const unsigned number_;
   const double end_;
-  const bool prefetch_;
   Regions regions_;
   std::vector<Pool> events_;  // for events to each thread
   Pool records_;

@@ -15,6 +15,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr uint32_t kBatch = 32, kGvtEvents = 1024;
+// A thread alone finds GVT for nothing: what it drops it takes again while it is in the first-level cache.
+constexpr uint32_t kGvtEventsAlone = 128;
 // The adapted window: judged after so many events; smaller above the first share of events undone, larger
 // below the second.
 constexpr uint64_t kJudged = 1024;
@@ -34,12 +36,11 @@ void Worker::place_lps() {
     if (setup_.thread_of(id) != number_) continue;
     Lp& lp = setup_.lp(id);
     lp.executor = this;
-    keeper_.open(lp);
-    if (setup_.failed.load(std::memory_order_relaxed)) return;
+    if (!keeper_.open(lp)) return;
     setup_.model.init(&lp, lp.state());
     if (failing_) {
       failing_ = false;
-      setup_.fail(CKPT_TW_MODEL, "LP " + std::to_string(id) + ", in init: " + failure_);
+      setup_.fail_setting_up(id, CKPT_TW_MODEL, "LP " + std::to_string(id) + ", in init: " + failure_);
       return;
     }
     lp.now = kNone;
@@ -172,8 +173,10 @@ void Worker::set_limit() {
 
 void Worker::loop() {
   const uint32_t batch = setup_.options.batch != 0 ? setup_.options.batch : kBatch;
-  const uint32_t gvt_events = setup_.options.gvt_events != 0 ? setup_.options.gvt_events : kGvtEvents;
   const bool alone = setup_.threads == 1;
+  const uint32_t gvt_events = setup_.options.gvt_events != 0         ? setup_.options.gvt_events
+                              : alone && setup_.transport == nullptr ? kGvtEventsAlone
+                                                                     : kGvtEvents;
   most_uncommitted_ = std::min(kUncommittedRounds * gvt_events,
                                kUncommittedOfLp * std::max<uint64_t>(setup_.local_lps / setup_.threads, 1));
   limit_ = kInfinity;
@@ -230,7 +233,7 @@ void Worker::loop() {
 void Worker::keep_to_memory(bool new_gvt) {
   constexpr uint64_t kCancelBackRound = 2, kPurgeRound = 4, kGiveUpRound = 12;
   int64_t used = static_cast<int64_t>(regions_.taken()) -
-                 static_cast<int64_t>(records_.free_blocks() * sizeof(Record) + keeper_.free_bytes());
+                 static_cast<int64_t>(records_.free_blocks() * records_.block_bytes() + keeper_.free_bytes());
   for (const Pool& pool : events_) used -= static_cast<int64_t>(pool.free_blocks() * pool.block_bytes());
   shared.memory.store(used, std::memory_order_relaxed);
   shared.uncommitted.store(tail_ - head_, std::memory_order_relaxed);

@@ -7,7 +7,6 @@
 #include <linux/idxd.h>
 #include <sys/mman.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -49,7 +48,8 @@ class DsaCopier final : public BackgroundCopier {
     job.descriptor.dst_addr = reinterpret_cast<uint64_t>(copy.to);
     job.descriptor.xfer_size = copy.bytes;
     std::memset(&job.record, 0, sizeof(job.record));
-    std::atomic_thread_fence(std::memory_order_release);
+    // The device reads and writes memory of its own accord: what was stored is there before it is told.
+    __builtin_ia32_sfence();
     if (!enqueue(portal_, job.descriptor)) return false;
     copy.ticket = free_.back();
     free_.pop_back();
@@ -57,9 +57,12 @@ class DsaCopier final : public BackgroundCopier {
   }
   Settled settle(NonBlockingCopy& copy, uint32_t percent) override {
     Job& job = jobs_[copy.ticket];
-    auto& status = reinterpret_cast<volatile uint8_t&>(job.record);
-    while (status == DSA_COMP_NONE) __builtin_ia32_pause();
-    std::atomic_thread_fence(std::memory_order_acquire);
+    // The first byte of the record. acquire: the device writes it last, after the copy.
+    uint8_t status;
+    while ((status = __atomic_load_n(reinterpret_cast<const uint8_t*>(&job.record), __ATOMIC_ACQUIRE)) ==
+           DSA_COMP_NONE) {
+      __builtin_ia32_pause();
+    }
     free_.push_back(copy.ticket);
     if (percent > 100) return Settled::kAborted;
     if ((status & DSA_COMP_STATUS_MASK) == DSA_COMP_SUCCESS) return Settled::kComplete;

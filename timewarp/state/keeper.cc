@@ -20,21 +20,23 @@ constexpr char kNotRepeatable[] =
     "numbers only";
 }  // namespace
 
-Keeper::Keeper(Setup& setup, History& history, Regions& regions) : setup_(setup), history_(history) {
+Keeper::Keeper(Setup& setup, History& history, Regions& regions)
+    : setup_(setup), history_(history), pooled_(setup.colocated_at == 0 && !setup.copy_behind_record) {
   copies_.open(regions, std::max<size_t>(setup.model.state_bytes, 1));
   pieces_.open(regions, kPieces);
 }
 
 Keeper::~Keeper() = default;
 
-void Keeper::open(Lp& lp) {
+bool Keeper::open(Lp& lp) {
   ckpt_tw_saving saving = setup_.options.saving;
   if (setup_.model.saving_of != nullptr) saving = setup_.model.saving_of(lp.id, setup_.model.context);
   if (saving.way == CKPT_TW_REVERSE && setup_.model.reverse == nullptr) {
-    return setup_.fail(CKPT_TW_USAGE,
-                       "LP " + std::to_string(lp.id) +
-                           " is to go back by reverse computation, but the model has no inverse: give it "
-                           "`reverse`, or choose another way");
+    setup_.fail_setting_up(lp.id, CKPT_TW_USAGE,
+                           "LP " + std::to_string(lp.id) +
+                               " is to go back by reverse computation, but the model has no inverse: give it "
+                               "`reverse`, or choose another way");
+    return false;
   }
   lp.way = static_cast<uint8_t>(saving.way);
   lp.every = static_cast<uint16_t>(std::min<uint32_t>(saving.every, 65535));
@@ -45,8 +47,12 @@ void Keeper::open(Lp& lp) {
   if (saving.way == CKPT_TW_CCL && non_blocking_ == nullptr) {
     std::string why;
     non_blocking_ = make_non_blocking(setup_.options, setup_.model.state_bytes, setup_.local_lps, &why);
-    if (non_blocking_ == nullptr) setup_.fail(CKPT_TW_UNAVAILABLE, why);
+    if (non_blocking_ == nullptr) {
+      setup_.fail_setting_up(lp.id, CKPT_TW_UNAVAILABLE, why);
+      return false;
+    }
   }
+  return true;
 }
 
 void Keeper::close(Lp& lp) {

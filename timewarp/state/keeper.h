@@ -63,16 +63,19 @@ class Keeper {
   Keeper(Setup& setup, History& history, Regions& regions);
   ~Keeper();
 
-  void open(Lp& lp);
+  // False: the LP cannot go back in the way that is wanted, and the simulation has failed.
+  [[nodiscard]] bool open(Lp& lp);
   void close(Lp& lp);
 
   void before(Lp& lp, Record& record) {
-    record.saved = nullptr;
     record.state_bytes = lp.state_bytes;
-    record.plain = lp.history == nullptr && lp.way != CKPT_TW_INCREMENTAL;
     if (lp.way == CKPT_TW_COPY && lp.every == 1) [[likely]] {
-      copy_state(lp, record);
-    } else if (lp.way != CKPT_TW_REVERSE || lp.check != 0) {
+      record.plain = 1;
+      return copy_state(lp, record);
+    }
+    record.saved = nullptr;
+    record.plain = lp.history == nullptr && lp.way != CKPT_TW_INCREMENTAL;
+    if (lp.way != CKPT_TW_REVERSE || lp.check != 0) {
       before_slow(lp, record);
     }
   }
@@ -83,7 +86,7 @@ class Keeper {
   }
   // Records whose `plain` is set: without looking at the LP.
   void final_plain(Record& record) {
-    if (record.saved != nullptr && setup_.colocated_at == 0) copies_.give(record.saved);
+    if (pooled_ && record.saved != nullptr) copies_.give(record.saved);
   }
   bool final(Lp& lp, Record& record) {
     if (lp.history != nullptr) return final_slow(lp, record);
@@ -96,7 +99,7 @@ class Keeper {
   void release(Lp& lp, Record& record) {
     if (record.saved == nullptr) return;
     if (lp.way == CKPT_TW_INCREMENTAL) return release_pieces(record);
-    if (setup_.colocated_at == 0) copies_.give(record.saved);
+    if (pooled_) copies_.give(record.saved);
     record.saved = nullptr;
   }
 
@@ -124,12 +127,22 @@ class Keeper {
   };
 
   void* copy_block(Record& record) {
+    if (setup_.copy_behind_record) return &record + 1;
     return setup_.colocated_at != 0 ? reinterpret_cast<std::byte*>(record.event) + setup_.colocated_at
                                     : copies_.take();
   }
+  // Whole cache lines, which state and copy consist of: shorter than a call of memcpy() for a small state.
+  static void copy_lines(std::byte* to, const std::byte* from, size_t bytes) {
+    constexpr size_t kLine = 64, kSmall = 512;
+    if (bytes > kSmall) {
+      std::memcpy(to, from, bytes);
+      return;
+    }
+    for (size_t at = 0; at < bytes; at += kLine) __builtin_memcpy(to + at, from + at, kLine);
+  }
   void copy_state(Lp& lp, Record& record) {
     record.saved = copy_block(record);
-    std::memcpy(record.saved, lp.state(), lp.state_bytes);
+    copy_lines(static_cast<std::byte*>(record.saved), lp.state(), lp.state_bytes);
     ++counters_.saves;
     counters_.save_bytes += lp.state_bytes;
   }
@@ -145,6 +158,7 @@ class Keeper {
 
   Setup& setup_;
   History& history_;
+  const bool pooled_;  // copies are blocks of copies_
   Pool copies_, pieces_;
   std::unique_ptr<NonBlocking> non_blocking_;
   std::vector<Record*> way_back_;

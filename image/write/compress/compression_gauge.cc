@@ -29,7 +29,7 @@ void CompressionGauge::start(bool overlapped) {
 
 bool CompressionGauge::pays() const {
   auto time = [&](double all_else, double compressing, double left) {
-    const double here = all_else + compressing, writing = left * device_;
+    const double here = all_else + compressing + left * sealing_, writing = left * device_;
     return overlapped_ ? std::max(here, writing) : here + writing;
   };
   return time(std::max(else_plain_, else_packed_), compressor_, left_) <
@@ -70,12 +70,20 @@ void CompressionGauge::compressed(uint64_t bytes, uint64_t stored, int64_t ns, i
   if (++lasted_ == kLasting) next_rest_ = kFirstRest;
 }
 
-void CompressionGauge::wrote(uint64_t bytes, uint64_t memory, int64_t period_ns, int64_t waited_ns) {
-  const int64_t rest = std::max<int64_t>(period_ns - waited_ns - compressing_ns_, 0);
+void CompressionGauge::wrote(uint64_t bytes, uint64_t memory, int64_t period_ns, int64_t waited_ns,
+                             int64_t sealed_ns) {
+  const int64_t rest = std::max<int64_t>(period_ns - waited_ns - sealed_ns - compressing_ns_, 0);
   const bool plain = !packed_, mostly_waited = waited_ns > 0 && waited_ns >= period_ns / 2;
   compressing_ns_ = 0;
   packed_ = false;
   if (memory > 0) average(plain ? else_plain_ : else_packed_, ratio(rest, memory));
+  if (sealed_ns > 0) {
+    average(sealing_, ratio(sealed_ns, bytes));
+    // There is something to gain even if the device is never waited for.
+    if (plain && samples_ < kSamples) ++samples_;
+  } else {
+    sealing_ = 0;
+  }
   // With writes in flight only a writer that mostly waits sees the device at work without a break. One that
   // compresses would see it only in its slow moments.
   if (!plain || waited_ns <= 0 || (overlapped_ && !mostly_waited)) {
@@ -88,7 +96,7 @@ void CompressionGauge::wrote(uint64_t bytes, uint64_t memory, int64_t period_ns,
     return;
   }
   blind_chunks_ = 0;
-  if (samples_ < kSamples) ++samples_;
+  if (sealed_ns <= 0 && samples_ < kSamples) ++samples_;
   average(device_, ratio(overlapped_ ? period_ns : waited_ns, bytes));
 }
 

@@ -6,11 +6,12 @@
 // and the time that all else takes (memory that arrives, copies, checksums). A byte of memory then takes
 //   where writes go on while the next chunk is gathered:  max(else + compressing, left / device),
 //   where each write is waited for:                       else + compressing + left / device,
+// (with a key, else has also left * encrypting, for what is written is encrypted first)
 // and compression is used where that is less than with compressing 0 and left 1. All else takes longer where
 // processors are busy compressing: it is measured apart for chunks with compressed memory and without. The
 // first chunks are plain: the device's rate is known once the writer has waited for it a few times. While it
-// never waits there is nothing to gain. A writer that compresses may stop waiting, so that a device that has
-// become faster is not noticed: then some plain chunks are written again. Memory that does not compress, or
+// never waits, and need not encrypt, there is nothing to gain. A writer that compresses may stop waiting, so
+// that a device that has become faster is not noticed: then some plain chunks are written again. Memory that does not compress, or
 // not fast enough, is left alone for a while, twice as long each time: at worst one extent in 1024 is
 // compressed in vain. One extent alone is a try; what goes on being compressed is judged by 4 MiB, so that a
 // turn of another process on the processor does not end it. What was learned serves the next image as well
@@ -43,8 +44,8 @@ class CompressionGauge {
   // the writer's.
   void compressed(uint64_t bytes, uint64_t stored, int64_t ns, int64_t writers_ns);
   // A chunk of `bytes` was handed to the device, `memory` bytes before compression: the time since the last,
-  // and how much of it the writer waited.
-  void wrote(uint64_t bytes, uint64_t memory, int64_t period_ns, int64_t waited_ns);
+  // how much of it the writer waited, and how much it encrypted.
+  void wrote(uint64_t bytes, uint64_t memory, int64_t period_ns, int64_t waited_ns, int64_t sealed_ns = 0);
 
  private:
   bool pays() const;
@@ -59,6 +60,7 @@ class CompressionGauge {
 
   bool overlapped_ = true, compressing_ = false;
   double device_ = 0, compressor_ = 0;       // ns for each byte: averages of times, not of rates; 0 not known
+  double sealing_ = 0;                       // ns to encrypt each byte that is stored
   double left_ = 1;                          // stored bytes for each byte of memory
   double else_plain_ = 0, else_packed_ = 0;  // ns for each byte of memory
   uint64_t judged_bytes_ = 0, judged_stored_ = 0;

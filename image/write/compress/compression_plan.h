@@ -34,8 +34,8 @@ class CompressionPlan {
   // helped: helpers are at work.
   void compressed(uint32_t bytes, uint32_t stored, int64_t ns, int64_t writers_ns, int acceleration,
                   bool helped);
-  // A chunk went to the device, which was waited for since the last one.
-  void chunk_written(uint32_t bytes, int64_t waited_ns);
+  // A chunk went to the device, which was waited for since the last one; and so long it was encrypted.
+  void chunk_written(uint32_t bytes, int64_t waited_ns, int64_t sealed_ns);
   // Nothing is left to compress, and so long the device took for the rest.
   void ended(int64_t waited_ns) { pace_.ended(waited_ns); }
   // The image is written: what it teaches.

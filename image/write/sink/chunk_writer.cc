@@ -32,7 +32,7 @@ Result<void> ChunkWriter::flush() {
   const uint32_t pieces = chunk_.pieces();
   const uint32_t bytes = chunk_.finish(sections_.take_ordinal(), sections_.image_tag());
   CKPT_TRY(slots_.write(slot_, bytes, false, pieces));
-  if (options_->is_measured()) plan_.chunk_written(bytes, slots_.take_waited());
+  if (options_->is_measured()) plan_.chunk_written(bytes, slots_.take_waited(), slots_.take_sealed());
   return {};
 }
 

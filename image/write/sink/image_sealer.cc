@@ -8,8 +8,10 @@
 namespace ckpt {
 
 Result<void> ImageSealer::start(const ImageKey& key, const uint8_t run_id[16], WriteQueue& queue,
-                                ImageOutput& output) {
+                                ImageOutput& output, int64_t (*clock)()) {
   queue_ = &queue;
+  clock_ = clock;
+  waited_ns_ = 0;
   output_ = &output;
   block_ = offset_ = 0;
   has_slot_ = false;
@@ -28,7 +30,9 @@ Result<void> ImageSealer::start(const ImageKey& key, const uint8_t run_id[16], W
 Result<std::byte*> ImageSealer::next_block() {
   if (has_slot_ && filled_ == queue_->slot_bytes()) CKPT_TRY(flush());
   if (!has_slot_) {
+    const int64_t before = now();
     auto slot = queue_->acquire();
+    waited_ns_ += now() - before;
     if (!slot.ok()) return slot.error();
     slot_ = *slot;
     has_slot_ = true;
@@ -41,8 +45,10 @@ Result<std::byte*> ImageSealer::next_block() {
 
 Result<void> ImageSealer::flush() {
   has_slot_ = false;
+  const int64_t before = now();
   output_->reserve_until(offset_ + filled_);
   CKPT_TRY(queue_->write(slot_, offset_, filled_));
+  waited_ns_ += now() - before;
   offset_ += filled_;
   return {};
 }

@@ -12,12 +12,12 @@ Result<void> SlotWriter::start(const SinkOptions& options, const uint8_t run_id[
   options_ = &options;
   output_ = &output;
   offset_ = 0;
-  waited_ns_ = 0;
+  waited_ns_ = sealed_ns_ = 0;
   CKPT_TRY(start_queue(arena));
   if (options.key == nullptr) return {};
   plain_ = static_cast<std::byte*>(arena.allocate(options.chunk_bytes, kPageSize));
   if (plain_ == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "the arena is too small to encrypt");
-  return sealer_.start(*options.key, run_id, queue_, output);
+  return sealer_.start(*options.key, run_id, queue_, output, options.is_measured() ? options.clock : nullptr);
 }
 
 Result<void> SlotWriter::start_queue(Arena& arena) {
@@ -52,11 +52,16 @@ Result<void> SlotWriter::write(uint32_t slot, uint32_t bytes, bool last, uint32_
     output_->reserve_until(offset_ + bytes);
     CKPT_TRY(pieces != 0 ? queue_.write_pieces(slot, offset_, pieces) : queue_.write(slot, offset_, bytes));
   }
-  if (measured) waited_ns_ += options_->clock() - before;
   offset_ += bytes;
+  if (!measured) return {};
+  const int64_t took = options_->clock() - before;
+  const int64_t waited = options_->key != nullptr ? sealer_.take_waited() : took;
+  waited_ns_ += waited;
+  sealed_ns_ += took - waited;
   return {};
 }
 
 int64_t SlotWriter::take_waited() { return std::exchange(waited_ns_, 0); }
+int64_t SlotWriter::take_sealed() { return std::exchange(sealed_ns_, 0); }
 
 }  // namespace ckpt

@@ -42,8 +42,9 @@ class SlotWriter {
   // From this offset on: how far the file has what was written.
   uint64_t written_from(uint64_t offset) const { return queue_.written_from(offset, offset_); }
   uint64_t file_bytes() const { return options_->key != nullptr ? sealer_.file_bytes() : offset_; }
-  // ns that the device was waited for since the last call, where it is measured.
+  // ns since the last call, where they are measured: that the device was waited for, and that encryption took.
   int64_t take_waited();
+  int64_t take_sealed();
 
   Result<void> drain() { return queue_.drain(); }
   // Any number of times.
@@ -67,7 +68,7 @@ class SlotWriter {
   ImageSealer sealer_;
   std::byte* plain_ = nullptr;  // encryption: what is gathered, before it goes to the sealer
   uint64_t offset_ = 0;
-  int64_t waited_ns_ = 0;
+  int64_t waited_ns_ = 0, sealed_ns_ = 0;
 };
 
 }  // namespace ckpt

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <sys/statfs.h>
 
+#include <algorithm>
 #include <climits>
 
 #include "base/clock.h"
@@ -23,6 +24,15 @@ namespace {
 constexpr uint64_t kEarlyBytes = 256 << 10;
 // Writes closer together than a tick of the kernel's clock may leave the same time stamp.
 constexpr int64_t kTimeStampDoubt = 20'000'000;
+
+// Nobody can look at messages of a POSIX queue without taking them: only their number is known.
+int messages_in(int queue) {
+  struct {
+    long flags, most, size, now, reserved[4];
+  } attributes{};
+  if (queue < 0 || sys::call(__NR_mq_getsetattr, queue, nullptr, &attributes) != 0) return 0;
+  return static_cast<int>(attributes.now);
+}
 
 // With a name in /dev/shm, which the program may remove at any time. Larger ones are mapped, as a rule, and
 // their memory is in the image.
@@ -175,6 +185,11 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     const size_t before = contents_.size();
     if (d.kind == OpenFileKind::kPipe || d.kind == OpenFileKind::kFifo) {
       copied = copy_pipe(i);
+    } else if (d.kind == OpenFileKind::kMessageQueue) {
+      const ScopedFd queue(borrow(d));
+      d.now.queued = messages_in(queue.get());
+      has_passing_ = has_passing_ || d.now.queued != 0;
+      continue;
     } else if (is_small_shared_memory(d)) {
       // sem_open(3), for example, removes the name that its file had at first.
       if (copy_file(d, contents_)) {
@@ -215,7 +230,8 @@ bool DescriptorCapture::is_without_writer(const CapturedDescriptor& d) const {
 }
 
 // tee(2) copies references to a pipe's buffers into a pipe of ours, which is then read: the program's
-// bytes stay where they are. Packets (O_DIRECT) stay apart: one read gives one.
+// bytes stay where they are. Packets (O_DIRECT) stay apart: one read gives one. Which bytes are packets is told
+// by the reads alone: whoever writes them may be another process. A byte of ours behind them tells of the last.
 Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
   const CapturedDescriptor& head = entries_[order_[first_in_order]];
   auto for_all_ends = [&](auto visit) {
@@ -224,12 +240,11 @@ Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
       visit(entries_[order_[i]]);
     }
   };
-  uint32_t ends = 0, packets = 0, size = 0;
+  uint32_t ends = 0, size = 0;
   int queued = 0;
   const CapturedDescriptor* reader = nullptr;
   for_all_ends([&](CapturedDescriptor& d) {
     ends |= d.flags;
-    if ((d.flags & kOpenFilePipeWriteEnd) != 0) packets |= d.now.open_flags & O_DIRECT;
     if ((d.flags & kOpenFilePipeReadEnd) != 0) reader = &d;
     size = d.now.pipe_size;
     queued = d.now.queued;
@@ -263,27 +278,31 @@ Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
     if ((r = sys::call(__NR_fcntl, copy_pipe_[1], F_SETPIPE_SZ, size)) < 0) return cannot(r);
     copy_pipe_size_ = static_cast<uint32_t>(r);
   }
-  auto* bytes = static_cast<std::byte*>(arena_->allocate(static_cast<size_t>(queued)));
+  auto* bytes = static_cast<std::byte*>(arena_->allocate(static_cast<size_t>(queued) + 1));
   if (bytes == nullptr) return cannot(-ENOMEM);
   r = sys::call(__NR_tee, in.get(), copy_pipe_[1], INT_MAX, 2 /* SPLICE_F_NONBLOCK */);
   if (r < 0) return cannot(r);
   const bool whole = r == queued;
   const uint64_t object = object_number(head.now.device, head.now.inode);
+  const auto all = static_cast<uint64_t>(queued);
   uint64_t have = 0, number = 0;
-  while (have < static_cast<uint64_t>(queued)) {
-    long n = sys::call(__NR_read, copy_pipe_[0], bytes + have, static_cast<uint64_t>(queued) - have);
+  bool marked = false;
+  while (have < all) {
+    marked = marked || sys::call(__NR_write, copy_pipe_[1], "", 1L) == 1;  // full: before the next read, then
+    const uint64_t wanted = all - have + (marked ? 1 : 0);
+    const long n = sys::call(__NR_read, copy_pipe_[0], bytes + have, wanted);
     if (n <= 0) break;
-    if (packets != 0 &&
-        !contents_.push_back({head.open_file, object, number++, bytes + have, static_cast<uint64_t>(n)})) {
-      return arena_full();
-    }
+    const bool packet = static_cast<uint64_t>(n) < wanted;
+    const uint64_t length = std::min(static_cast<uint64_t>(n), all - have);
+    const uint64_t place = packet ? kPipePacket | number++ : kPipeStream;
+    if (!contents_.push_back({head.open_file, object, place, bytes + have, length})) return arena_full();
     have += static_cast<uint64_t>(n);
   }
-  if (!whole || have != static_cast<uint64_t>(queued)) {
+  if (marked && have == all) have += sys::call(__NR_read, copy_pipe_[0], bytes + have, 1L) == 1 ? 1 : 0;
+  if (!whole || have != all + (marked ? 1 : 0)) {
     close_copy_pipe();  // bytes may be left in it
     return cannot(-EIO);
   }
-  if (packets == 0 && !contents_.push_back({head.open_file, object, 0, bytes, have})) return arena_full();
   return {};
 }
 

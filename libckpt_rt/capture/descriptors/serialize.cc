@@ -51,7 +51,13 @@ Result<void> DescriptorCapture::write_notes() {
     }
     if (!d.shares && (d.kind == OpenFileKind::kRegular || d.kind == OpenFileKind::kDirectory))
       CKPT_TRY(note_process_file(d));
-    if (!d.shares && d.kind == OpenFileKind::kMessageQueue) {
+    if (d.kind == OpenFileKind::kMessageQueue && d.now.queued != 0) {
+      CKPT_TRY(
+          note(2,
+               "descriptor {} ({}) is a message queue in which {} messages wait, which cannot be saved: ask "
+               "when it is empty",
+               d.fd, std::string_view(d.path, d.path_len), d.now.queued));
+    } else if (!d.shares && d.kind == OpenFileKind::kMessageQueue) {
       CKPT_TRY(note(
           1,
           "descriptor {} ({}) is a message queue, which belongs to the system: after a restart it has the "
