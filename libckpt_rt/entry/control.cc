@@ -185,20 +185,20 @@ void answer_settings(Answer& answer, const Settings& set, const Settings& now) {
 
 void answer_stat(Answer& answer) {
   Error why;
-  const Way way = choose_way(&why);
+  const CheckpointMethod method = choose_method(&why);
   const Settings& set = user_settings();
-  const Settings now = in_force::now(way);
+  const Settings now = in_force::now(method);
   const Statistics counted = statistics::read();
   answer.line("pid {}", this_process.pid);
   answer.line("version {}", CKPT_VERSION);
   answer.line("directory {}", own_directory::name());
-  answer.line("mode {}", mode_name(way.mode));
-  answer.line("mode_reason {}", why.text[0] != '\0'    ? why.text
-                                : set.mode == way.mode ? "as set"
-                                                       : "the best this machine allows");
-  if (way.protects_memory()) answer.line("faults {}", fault_back_end_name(way.back_end));
-  if (way.why != nullptr)
-    answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(set.faults), way.why);
+  answer.line("mode {}", mode_name(method.mode));
+  answer.line("mode_reason {}", why.text[0] != '\0'       ? why.text
+                                : set.mode == method.mode ? "as set"
+                                                          : "the best this machine allows");
+  if (method.protects_memory()) answer.line("faults {}", fault_back_end_name(method.back_end));
+  if (method.why != nullptr)
+    answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(set.faults), method.why);
   if (job::own_job.identity.root != 0) {
     answer.line("job_id {}", job::job_text(job::own_job.identity.id).text);
     answer.line("job_root {}", job::own_job.identity.root);
