@@ -27,6 +27,7 @@
 #include "cli/commands.h"
 #include "cli/hosts/hosts.h"
 #include "cli/hosts/local_checkpoint.h"
+#include "cli/hosts/this_host.h"
 #include "cli/program/preload.h"
 #include "cli/text/failure.h"
 #include "cluster/protocol/agent_machine.h"
@@ -50,49 +51,6 @@ std::string own_directory() {
   const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
   std::string text(path, n > 0 ? static_cast<size_t>(n) : 0);
   return text.substr(0, text.rfind('/'));
-}
-
-// What must be the same on all hosts for a process to come back on another one.
-Json files_of_host() {
-  Json files = Json::object();
-  auto library = find_library("libckpt_rt.so");
-  if (library.ok()) files["libckpt_rt.so"] = checksum_of_file(*library);
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    const size_t slash = line.find('/');
-    if (slash == std::string::npos) continue;
-    const std::string path = line.substr(slash), name = path.substr(path.rfind('/') + 1);
-    if (name.starts_with("libc.so") || name.starts_with("ld-linux") || name.starts_with("libstdc++"))
-      files[name] = checksum_of_file(path);
-  }
-  return files;
-}
-
-std::vector<int> descendants(int of) {
-  std::multimap<int, int> children;
-  std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir("/proc"), closedir);
-  while (dir != nullptr) {
-    const dirent* e = readdir(dir.get());
-    if (e == nullptr) break;
-    const int pid = atoi(e->d_name);
-    if (pid <= 0) continue;
-    std::ifstream stat("/proc/" + std::string(e->d_name) + "/stat");
-    std::string text;
-    std::getline(stat, text);
-    const size_t end = text.rfind(')');
-    if (end == std::string::npos || end + 4 > text.size()) continue;
-    children.emplace(atoi(text.c_str() + end + 4), pid);
-  }
-  std::vector<int> all, left{of};
-  while (!left.empty()) {
-    const int pid = left.back();
-    left.pop_back();
-    for (auto [i, end] = children.equal_range(pid); i != end; ++i) {
-      all.push_back(i->second);
-      left.push_back(i->second);
-    }
-  }
-  return all;
 }
 
 class Agent {

@@ -1,5 +1,7 @@
 // The member that was asked: it finds the others, leads them through the checkpoint, and commits it.
 //
+// Its stages: coordinator.cc; how it talks with members: coordinator_members.cc; the end: coordinator_commit.cc.
+//
 // Owner:     job. Callers: the agent of that member; one Coordinator is one attempt.
 // Whoever fails, dies or says nothing in time ends the attempt for all: the destructor says so to everybody.
 #pragma once
@@ -19,9 +21,9 @@ namespace ckpt::job {
 class Coordinator final : public Session {
  public:
   // directory: of the job's checkpoints, open and locked; name: of it, valid as long as this is.
-  Coordinator(int directory, const char* name, const Wish& wish, Report& report)
-      : directory_(directory), directory_name_(name), wish_(wish), report_(report) {
-    over_hosts = wish.over_hosts();
+  Coordinator(int directory, const char* name, const TakeOptions& options, Report& report)
+      : directory_(directory), directory_name_(name), options_(options), report_(report) {
+    over_hosts = options.over_hosts();
   }
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
@@ -38,6 +40,12 @@ class Coordinator final : public Session {
   void in_writing_child() override;
 
  private:
+  // A member that does not answer: something has eaten the signal.
+  static constexpr int64_t kPatienceNs = 10'000'000'000;
+  // Members' sockets are above it, where the limit on descriptors allows: a process that writes our image
+  // closes them.
+  static constexpr long kFirstSocket = 200;
+
   struct Member {
     Listed listed;
     enum class State : uint32_t {
@@ -83,7 +91,7 @@ class Coordinator final : public Session {
 
   const int directory_;
   const char* const directory_name_;
-  const Wish& wish_;
+  const TakeOptions& options_;
   Report& report_;
   uint32_t attempt_ = 0;
   uint64_t cookie_ = 0;

@@ -48,7 +48,7 @@ Address address_text(const uint8_t (&address)[16], uint16_t port) {
 // What the agent says; an error: it is gone, or says nothing in time. patience_ns 0: as long as it takes, for
 // the program runs.
 Result<char> Coordinator::ask_hosts(const char* step, int64_t patience_ns) {
-  const int socket = wish_.hosts_socket;
+  const int socket = options_.hosts_socket;
   if (tell_line(socket, "need step {}\n", step)) {
     const int64_t deadline = now_ns() + patience_ns;
     for (;;) {
@@ -80,7 +80,7 @@ Result<void> Coordinator::with_all_hosts(const char* step, int64_t patience_ns) 
 
 void Coordinator::tell_bookmarks(std::span<const Bookmark> connections) {
   for (const Bookmark& b : connections) {
-    tell_line(wish_.hosts_socket, "bookmark {} {} {} {} {}\n", address_text(b.local, b.local_port).text,
+    tell_line(options_.hosts_socket, "bookmark {} {} {} {} {}\n", address_text(b.local, b.local_port).text,
               address_text(b.remote, b.remote_port).text, b.sent, b.received, b.unsent);
   }
 }
@@ -95,7 +95,7 @@ Result<void> Coordinator::drained(std::span<const Bookmark> connections) {
 
 // This host's part has its name. It counts when the head has recorded that all parts have.
 Result<void> Coordinator::agree_with_hosts() {
-  tell_line(wish_.hosts_socket, "part {}\n", static_cast<const char*>(name_.text));
+  tell_line(options_.hosts_socket, "part {}\n", static_cast<const char*>(name_.text));
   auto answer = ask_hosts("durable", 0);
   if (answer.ok() && *answer == kStepContinue) return {};
   if (answer.ok() && *answer == kStepGiveUp) {

@@ -72,13 +72,14 @@ class MemberSession final : public Session {
   }
 
   Result<void> drained(std::span<const Bookmark> connections) override {
-    if (!send_message(socket_, Step::kDrained, connections.data(), connections.size_bytes())) return alone();
+    if (!send_message(socket_, Step::kDrained, connections.data(), connections.size_bytes()))
+      return lost_coordinator();
     return expect(Step::kPeek, deadline());
   }
 
   Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts) override {
     if (!send_message(socket_, Step::kSampled, &facts, sizeof(facts), files.data(), files.size_bytes()))
-      return alone();
+      return lost_coordinator();
     points::at("member.sampled");
     CKPT_TRY(expect(Step::kGo, deadline()));
     points::at("member.go");
@@ -88,7 +89,7 @@ class MemberSession final : public Session {
 
   Result<void> written(const Written& facts) override {
     points::at("member.image");
-    if (!send_message(socket_, Step::kWritten, &facts, sizeof(facts))) return alone();
+    if (!send_message(socket_, Step::kWritten, &facts, sizeof(facts))) return lost_coordinator();
     // The image does not need this process any more.
     creation::let_end();
     points::at("member.written");
@@ -123,13 +124,13 @@ class MemberSession final : public Session {
     creation::hold_end();
   }
 
-  Error alone() {
+  Error lost_coordinator() {
     gone_ = told_ = true;
     return make_error(ExitCode::kInternal, 0,
                       "the process that led the job's checkpoint is gone; it was given up");
   }
 
-  Result<void> say(Step step) { return send_message(socket_, step) ? Result<void>() : alone(); }
+  Result<void> say(Step step) { return send_message(socket_, step) ? Result<void>() : lost_coordinator(); }
 
   Result<void> expect(Step step, int64_t until_ns) {
     Message message;
@@ -148,7 +149,7 @@ class MemberSession final : public Session {
       case Received::kClosed:
         break;
     }
-    return alone();
+    return lost_coordinator();
   }
 
   const int socket_;

@@ -61,12 +61,12 @@ Result<void> refuse_hidden_root() {
 
 }  // namespace
 
-Result<CheckpointCost> take(const Wish& wish, Report& report, void (*serve_joins)()) {
+Result<CheckpointCost> take(const TakeOptions& options, Report& report, void (*serve_joins)()) {
   constexpr uint32_t kAttempts = 6;
-  const bool hosts = wish.over_hosts();
+  const bool hosts = options.over_hosts();
   if (hosts && own_job.identity.root == 0)
     return make_error(ExitCode::kUnsupported, 0, "it is in no job; start it with ckpt run --hosts");
-  if (!hosts && (wish.only || own_job.identity.root == 0)) return take_checkpoint();
+  if (!hosts && (options.only || own_job.identity.root == 0)) return take_checkpoint();
   bool had_company = false;
   if (!hosts && is_alone(own_job.identity, this_process.pid)) {
     auto result = take_alone(had_company);
@@ -107,9 +107,9 @@ Result<CheckpointCost> take(const Wish& wish, Report& report, void (*serve_joins
     Result<CheckpointCost> result = Error{};
     bool again = false;
     {
-      Coordinator coordinator(directory->get(), directory_name, wish, report);
+      Coordinator coordinator(directory->get(), directory_name, options, report);
       coordinator.own_memory[1] = arena.range();
-      if (Result<void> begun = coordinator.begin(hosts ? wish.part.attempt : attempt, members.span());
+      if (Result<void> begun = coordinator.begin(hosts ? options.part.attempt : attempt, members.span());
           !begun.ok()) {
         result = begun.error();
       } else {

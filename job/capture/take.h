@@ -12,7 +12,7 @@
 namespace ckpt::job {
 
 // What the asker wants, and what it is told of a job.
-struct Wish {
+struct TakeOptions {
   bool only = false;         // this process alone, whatever else is in the job
   char leave_out[512] = {};  // processes without the library that need not be saved, besides CKPT_LEAVE_OUT
   // Other hosts take part: who asked is told of each step, and says how it goes on.
@@ -29,7 +29,7 @@ struct Report {
 };
 // On failure everything runs on and the newest checkpoint is as it was. serve_joins: answers other members that
 // want us in their checkpoint; called while we wait for them to be done with theirs.
-Result<CheckpointCost> take(const Wish& wish, Report& report, void (*serve_joins)());
+Result<CheckpointCost> take(const TakeOptions& options, Report& report, void (*serve_joins)());
 
 // An agent that was asked to join: base/control_protocol.h, kJoin. `socket` leads to the coordinator.
 void serve_join(int socket);

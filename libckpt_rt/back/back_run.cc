@@ -211,7 +211,7 @@ Result<void> BackRun::commit() {
   return {};
 }
 
-void BackRun::ends(Part part) { part_ends_ns_[part] = now_ns(); }
+void BackRun::note_end(Part part) { part_ends_ns_[part] = now_ns(); }
 
 void BackRun::log_parts() {
   int64_t us[kParts];
@@ -234,14 +234,14 @@ Result<BackCost> BackRun::run() {
   CKPT_TRY(tell_ahead());
   CKPT_TRY(stand());
   CKPT_TRY(hear_plan());
-  ends(kPlan);
+  note_end(kPlan);
   CKPT_TRY(make_threads());
   CKPT_TRY(check_descriptor_limit());
   CKPT_TRY(receive_descriptors());
   CKPT_TRY(check_files());
-  ends(kParked);
+  note_end(kParked);
   CKPT_TRY(commit());
-  ends(kCommitted);
+  note_end(kCommitted);
 
   // From here on: die(), no return with an error, nothing of the library's data but where it says so.
   stopped_ = false;  // the stop in the library's data will be another
@@ -251,15 +251,15 @@ Result<BackCost> BackRun::run() {
   change_memory(false);
   fill_all();
   protect_again();
-  ends(kMemory);
+  note_end(kMemory);
   put_library_back();
   change_descriptors();
   restore_rest();
-  ends(kLibrary);
+  note_end(kLibrary);
   cost_.threads = static_cast<uint32_t>(threads_.threads().size());
   cost_.generation = this_process.generation;
   cost_.notes |= threads_.resume(&before_go, this);
-  ends(kRest);
+  note_end(kRest);
   cost_.pause_ns = part_ends_ns_[kRest] - began_ns_;
   log_parts();
   return cost_;

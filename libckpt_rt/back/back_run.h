@@ -129,7 +129,7 @@ class BackRun {
     kParts
   };
   int64_t part_ends_ns_[kParts] = {};
-  void ends(Part part);
+  void note_end(Part part);
   void log_parts();
   BackCost cost_;
 };

@@ -58,7 +58,7 @@ Result<void> BackRun::stand() {
   }
   if (stop_state.threads == nullptr)
     return make_error(ExitCode::kUnsupported, 0, "none of its threads can be stopped");
-  ends(kThreads);
+  note_end(kThreads);
   return describe();
 }
 
@@ -121,9 +121,9 @@ Result<void> BackRun::describe() {
   message_.own_count = own_.size();
   message_.is_alone = may_choose_ids() ? 0 : 1;
   std::memcpy(window_ + message_.own, own_.data(), own_bytes);
-  ends(kDescription);
+  note_end(kDescription);
   auto listed = list_unwritten(true, message_.own + own_bytes, message_);
-  ends(kUnwritten);
+  note_end(kUnwritten);
   return listed;
 }
 

@@ -27,7 +27,7 @@ void KeptState::keep() {
   statistics_ = statistics::read();
   std::memcpy(static_cast<void*>(&compression_), &image_history.compression, sizeof(compression_));
   in_force_ = in_force::all();
-  agent::keep(agent_);
+  agent::save_requests(agent_);
   guard_ = guard::own_range();
   generation_ = this_process.generation;
   memory_registered_ = hooks::memory_registered.load(std::memory_order_relaxed);
@@ -49,7 +49,7 @@ void KeptState::put_in(Watch* watch) {
   hooks::monotonic_shift_ns.store(monotonic_shift_ns_, std::memory_order_relaxed);
   image_history.last_streamed = std::max(image_history.last_streamed, last_streamed_);
   if (has_forked_) hooks::has_forked.store(true, std::memory_order_relaxed);
-  agent::return_kept(agent_, this_process.generation);
+  agent::put_back_requests(agent_, this_process.generation);
 
   job::own_job.sign = job_sign_;
   job::creation::reset();

@@ -28,8 +28,8 @@ class KeptState {
   own_page::Place own_page_;
   Statistics statistics_;
   CompressionKnowledge compression_;
-  in_force::Kept in_force_;
-  agent::Kept agent_;
+  in_force::Known in_force_;
+  agent::WaitingRequests agent_;
   AddrRange guard_, job_sign_;
   uint32_t generation_, memory_registered_;
   int64_t monotonic_shift_ns_;

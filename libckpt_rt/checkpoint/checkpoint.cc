@@ -55,19 +55,19 @@ Result<CheckpointCost> take_checkpoint() {
   }
   loading::await_end();
   points::at("checkpoint.asked");
-  Way way = choose_way_of_attempt();
-  if (way.why != nullptr) {
+  CheckpointMethod method = choose_method_of_attempt();
+  if (method.why != nullptr) {
     auto directory = job::open_log_directory();
     if (directory.ok())
       log_format(directory->get(), "CKPT_FAULTS={} is not used: {}",
-                 fault_back_end_name(user_settings().faults), way.why);
+                 fault_back_end_name(user_settings().faults), method.why);
   }
-  if (job::place() != nullptr && job::place()->by_fork) way = kUnspoilable;
+  if (job::place() != nullptr && job::place()->by_fork) method = kUnspoilable;
   for (uint32_t attempts = 1;; ++attempts) {
     CheckpointCost cost;
     cost.attempts = attempts;
-    cost.mode = way.mode;
-    Watch* watch = take_watch(way);
+    cost.mode = method.mode;
+    Watch* watch = take_watch(method);
     if (watch == nullptr) {
       const Error error = no_memory_for_segments();
       statistics::count_failure(error);
@@ -77,7 +77,7 @@ Result<CheckpointCost> take_checkpoint() {
     Outcome outcome;
     {
       Attempt attempt(requested, cost, *watch);
-      result = run_attempt(way, attempt);
+      result = run_attempt(method, attempt);
       points::at("checkpoint.run");
       outcome = attempt.outcome;
       if (result.ok()) result = job::written({cost.resumed_ns, cost.bytes_memory, cost.bytes_written});
@@ -107,11 +107,11 @@ Result<CheckpointCost> take_checkpoint() {
     }
     if (outcome.refused) {
       refuse_back_end();
-      way = choose_way_of_attempt();
+      method = choose_method_of_attempt();
       continue;
     }
     if (outcome.spoiled && attempts < kAttempts) {
-      if (attempts + 1 == kAttempts) way = kUnspoilable;
+      if (attempts + 1 == kAttempts) method = kUnspoilable;
       continue;
     }
     statistics::count_failure(result.error());

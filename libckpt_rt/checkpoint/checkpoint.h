@@ -34,17 +34,17 @@ struct CheckpointCost {
   char image[1400] = {};  // absolute path
 };
 
-// In which mode the next checkpoint is taken, and where faults are handled. The settings decide, and what
+// How the next checkpoint gets hold of memory: in which mode it is taken, and where faults are handled. The settings decide, and what
 // this machine allows. why_not_realtime: what keeps `auto` from realtime; why: what keeps from the back end
 // that is set, or nullptr.
-struct Way {
+struct CheckpointMethod {
   Mode mode;
   FaultBackEnd back_end;
   const char* why = nullptr;
   // Memory is write-protected, and copied while the program runs.
   bool protects_memory() const { return mode == Mode::kRealtime || mode == Mode::kRealtimeLarge; }
 };
-Way choose_way(Error* why_not_realtime);
+CheckpointMethod choose_method(Error* why_not_realtime);
 
 // Takes one checkpoint. On failure the program runs on and the newest image is as it was.
 Result<CheckpointCost> take_checkpoint();

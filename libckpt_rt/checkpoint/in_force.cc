@@ -6,21 +6,21 @@
 namespace ckpt::in_force {
 
 namespace {
-constinit Kept kept;
+constinit Known known;
 }
 
 uint64_t next_segment() {
-  return kept.next_segment_bytes != 0 ? kept.next_segment_bytes : user_settings().segment_bytes;
+  return known.next_segment_bytes != 0 ? known.next_segment_bytes : user_settings().segment_bytes;
 }
 
-void set_next_segment(uint64_t bytes) { kept.next_segment_bytes = bytes; }
-void remember(const InForce& attempt) { kept.newest = attempt; }
+void set_next_segment(uint64_t bytes) { known.next_segment_bytes = bytes; }
+void remember(const InForce& attempt) { known.newest = attempt; }
 
-Settings now(const Way& way) {
+Settings now(const CheckpointMethod& method) {
   Settings s = user_settings();
-  s.mode = way.mode;
-  if (way.protects_memory()) s.faults = way.back_end;
-  const InForce& newest = kept.newest;
+  s.mode = method.mode;
+  if (method.protects_memory()) s.faults = method.back_end;
+  const InForce& newest = known.newest;
   // No attempt has got that far.
   if (newest.segment_bytes == 0) return s;
   if (s.segment_auto) {
@@ -35,8 +35,8 @@ Settings now(const Way& way) {
   return s;
 }
 
-const Kept& all() { return kept; }
-void put_back(const Kept& all) { kept = all; }
-void reset_in_child() { kept.newest = {}; }
+const Known& all() { return known; }
+void put_back(const Known& all) { known = all; }
+void reset_in_child() { known.newest = {}; }
 
 }  // namespace ckpt::in_force

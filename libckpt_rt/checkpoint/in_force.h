@@ -11,7 +11,7 @@
 
 namespace ckpt {
 
-// Of one attempt. Its mode and back end are those of its Way.
+// Of one attempt. Its mode and back end are those of its CheckpointMethod.
 struct InForce {
   uint64_t segment_bytes = 0;  // 0: not chosen yet
   uint64_t pool_bytes = 0;     // 0: the back end has no pool
@@ -23,7 +23,7 @@ struct InForce {
 
 namespace in_force {
 
-struct Kept {
+struct Known {
   InForce newest;
   uint64_t next_segment_bytes = 0;  // of CKPT_SEGMENT=auto; 0: as set
 };
@@ -33,13 +33,13 @@ uint64_t next_segment();
 void set_next_segment(uint64_t bytes);
 void remember(const InForce& attempt);
 
-// The settings as they hold now, with this way: what was found in the newest attempt, and what is known
+// The settings as they hold now, with this method: what was found in the newest attempt, and what is known
 // before.
-Settings now(const Way& way);
+Settings now(const CheckpointMethod& method);
 
 // Going back: what is known is of now, not of the checkpoint.
-const Kept& all();
-void put_back(const Kept& all);
+const Known& all();
+void put_back(const Known& all);
 // A forked child has taken no checkpoint yet.
 void reset_in_child();
 

@@ -291,17 +291,17 @@ void reset(uint32_t generation) {
   answering = nullptr;
 }
 
-void keep(Kept& kept) {
-  static_assert(sizeof(Kept::ring) == kRing * sizeof(Request));
-  std::memcpy(static_cast<void*>(kept.ring), ring, sizeof(ring));
-  kept.head = head;
-  kept.count = count;
+void save_requests(WaitingRequests& saved) {
+  static_assert(sizeof(WaitingRequests::ring) == kRing * sizeof(Request));
+  std::memcpy(static_cast<void*>(saved.ring), ring, sizeof(ring));
+  saved.head = head;
+  saved.count = count;
 }
 
-void return_kept(const Kept& kept, uint32_t generation) {
+void put_back_requests(const WaitingRequests& saved, uint32_t generation) {
   reset(generation);
-  for (uint32_t i = 0; i < kept.count; ++i) {
-    const Request& request = kept.ring[(kept.head + i) % kRing];
+  for (uint32_t i = 0; i < saved.count; ++i) {
+    const Request& request = saved.ring[(saved.head + i) % kRing];
     // Whoever asked from inside the program does not wait any more: it has gone back.
     if (request.own == nullptr) ring[count++] = request;
   }

@@ -53,11 +53,11 @@ bool is_idle();
 void reset(uint32_t generation);
 // Around putting the program's memory back while the agent runs (docs/back.md): what is waiting stays, and
 // the request that the image was taken for is answered. Called by the agent, the program's threads parked.
-struct Kept {
+struct WaitingRequests {
   Request ring[16];
   uint32_t head, count;
 };
-void keep(Kept& kept);
-void return_kept(const Kept& kept, uint32_t generation);
+void save_requests(WaitingRequests& saved);
+void put_back_requests(const WaitingRequests& saved, uint32_t generation);
 
 }  // namespace ckpt::agent

@@ -131,11 +131,11 @@ class HandedOver {
   HandedOver& operator=(const HandedOver&) = delete;
 };
 
-void answer_checkpoint(Answer& answer, int fd, const job::Wish& wish) {
+void answer_checkpoint(Answer& answer, int fd, const job::TakeOptions& options) {
   const HandedOver handed_over(answer, fd);
   job::Report job;
   checkpoint_progress::tell(fd);
-  auto result = job::take(wish, job, &agent::serve_joins);
+  auto result = job::take(options, job, &agent::serve_joins);
   checkpoint_progress::tell(-1);
   if (!result.ok()) {
     answer.line("error {} {}", static_cast<int>(result.error().code), result.error().message());
@@ -185,20 +185,20 @@ void answer_settings(Answer& answer, const Settings& set, const Settings& now) {
 
 void answer_stat(Answer& answer) {
   Error why;
-  const Way way = choose_way(&why);
+  const CheckpointMethod method = choose_method(&why);
   const Settings& set = user_settings();
-  const Settings now = in_force::now(way);
+  const Settings now = in_force::now(method);
   const Statistics counted = statistics::read();
   answer.line("pid {}", this_process.pid);
   answer.line("version {}", CKPT_VERSION);
   answer.line("directory {}", own_directory::name());
-  answer.line("mode {}", mode_name(way.mode));
-  answer.line("mode_reason {}", why.text[0] != '\0'    ? why.text
-                                : set.mode == way.mode ? "as set"
-                                                       : "the best this machine allows");
-  if (way.protects_memory()) answer.line("faults {}", fault_back_end_name(way.back_end));
-  if (way.why != nullptr)
-    answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(set.faults), way.why);
+  answer.line("mode {}", mode_name(method.mode));
+  answer.line("mode_reason {}", why.text[0] != '\0'       ? why.text
+                                : set.mode == method.mode ? "as set"
+                                                          : "the best this machine allows");
+  if (method.protects_memory()) answer.line("faults {}", fault_back_end_name(method.back_end));
+  if (method.why != nullptr)
+    answer.line("faults_reason CKPT_FAULTS={} is not used: {}", fault_back_end_name(set.faults), method.why);
   if (job::own_job.identity.root != 0) {
     answer.line("job_id {}", job::job_text(job::own_job.identity.id).text);
     answer.line("job_root {}", job::own_job.identity.root);
@@ -277,23 +277,23 @@ bool serve(std::string_view name) {
         "error {} this library speaks version {} of the control protocol; use the ckpt that came with it",
         static_cast<int>(ExitCode::kIncompatible), kControlVersion);
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kCheckpoint)) {
-    job::Wish wish;
-    wish.only = (request.flags & kControlOnly) != 0;
+    job::TakeOptions options;
+    options.only = (request.flags & kControlOnly) != 0;
     if ((request.flags & kControlLeaveOut) != 0) {
-      static_assert(sizeof(wish.leave_out) == sizeof(LeaveOutList));
-      if (sys::call(__NR_recvfrom, fd.get(), wish.leave_out, sizeof(wish.leave_out), MSG_WAITALL, 0L, 0L) !=
-          sizeof(wish.leave_out))
+      static_assert(sizeof(options.leave_out) == sizeof(LeaveOutList));
+      if (sys::call(__NR_recvfrom, fd.get(), options.leave_out, sizeof(options.leave_out), MSG_WAITALL, 0L,
+                    0L) != sizeof(options.leave_out))
         return true;
-      wish.leave_out[sizeof(wish.leave_out) - 1] = '\0';
+      options.leave_out[sizeof(options.leave_out) - 1] = '\0';
     }
     if ((request.flags & kControlHosts) != 0) {
-      if (sys::call(__NR_recvfrom, fd.get(), &wish.part, sizeof(wish.part), MSG_WAITALL, 0L, 0L) !=
-          sizeof(wish.part))
+      if (sys::call(__NR_recvfrom, fd.get(), &options.part, sizeof(options.part), MSG_WAITALL, 0L, 0L) !=
+          sizeof(options.part))
         return true;
-      wish.part.host[sizeof(wish.part.host) - 1] = '\0';
-      wish.hosts_socket = fd.get();
+      options.part.host[sizeof(options.part.host) - 1] = '\0';
+      options.hosts_socket = fd.get();
     }
-    answer_checkpoint(answer, fd.get(), wish);
+    answer_checkpoint(answer, fd.get(), options);
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kJoin)) {
     job::serve_join(fd.get());
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kStat)) {

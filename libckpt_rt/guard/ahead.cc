@@ -80,9 +80,9 @@ bool let_go_ahead(ThreadRecord& record, Addr page) {
   // Another thread had it made writable in between; but nothing has been protected since this one was told
   // so.
   const uint64_t now = window.guarded->protections();
-  if (was_writable && record.found_copied == page.value && record.found_turn == now) return false;
+  if (was_writable && record.found_copied == page.value && record.found_protections == now) return false;
   record.found_copied = was_writable ? page.value : 0;
-  record.found_turn = now;
+  record.found_protections = now;
   return true;
 }
 

@@ -20,10 +20,10 @@ constinit FutexWord inside{0};
 
 // In the library's own data, which is never protected: both sides write to it.
 enum State : uint32_t { kFree = 0, kFilling = 1, kAsked = 2, kServed = 3, kDone = 4 };
-enum class Wish : uint32_t { kCopy, kForget };
+enum class RequestKind : uint32_t { kCopy, kForget };
 struct Request {
   FutexWord state{kFree};
-  Wish wish = Wish::kCopy;
+  RequestKind kind = RequestKind::kCopy;
   AddrRange range{};
 };
 constinit Request requests[32];
@@ -52,9 +52,9 @@ bool ring() {
   }
 }
 
-void ask(Wish wish, AddrRange range) {
+void ask(RequestKind kind, AddrRange range) {
   Request& r = free_request();
-  r.wish = wish;
+  r.kind = kind;
   r.range = range;
   // seq_cst with end(): it finds the request, or we find that nobody serves any more.
   r.state.store(kAsked, std::memory_order_seq_cst);
@@ -70,13 +70,13 @@ void ask(Wish wish, AddrRange range) {
 
 // Calls wanted() and asks for what it wants while nobody can end the serving.
 template <typename Wanted>
-void ask_if(Wish wish, AddrRange range, Wanted&& wanted) {
+void ask_if(RequestKind kind, AddrRange range, Wanted&& wanted) {
   // A new child has our state but none of our threads; one of vfork has our memory.
   know_child();
   if (range.empty() || this_process.pid != sys::getpid()) return;
   // seq_cst with close() and end(): either they see us inside, or we see that it is over.
   inside.fetch_add(1, std::memory_order_seq_cst);
-  if (wanted()) ask(wish, range);
+  if (wanted()) ask(kind, range);
   uint32_t now = inside.load(std::memory_order_relaxed);
   do {
     // In a child that a signal handler forked inside.
@@ -100,14 +100,15 @@ void wait_until_nobody_asks() {
 }  // namespace
 
 void before_release(AddrRange range) {
-  ask_if(Wish::kCopy, range, [&] {
+  ask_if(RequestKind::kCopy, range, [&] {
     const Copier* copier = active.load(std::memory_order_seq_cst);
     return copier != nullptr && copier->holds(range);
   });
 }
 
 void forget(AddrRange range) {
-  ask_if(Wish::kForget, range, [] { return hooks::memory_registered.load(std::memory_order_seq_cst) != 0; });
+  ask_if(RequestKind::kForget, range,
+         [] { return hooks::memory_registered.load(std::memory_order_seq_cst) != 0; });
 }
 
 void before_sharing() {
@@ -115,7 +116,7 @@ void before_sharing() {
   for (size_t i = 0;; ++i) {
     AddrRange range{};
     bool more = false;
-    ask_if(Wish::kCopy, {Addr{0}, Addr{1}}, [&] {
+    ask_if(RequestKind::kCopy, {Addr{0}, Addr{1}}, [&] {
       const Copier* copier = active.load(std::memory_order_seq_cst);
       more = copier != nullptr && copier->shared_range(i, &range);
       return false;
@@ -145,7 +146,7 @@ void serve(WriteProtection& protection) {
     uint32_t expected = kAsked;
     if (!r.state.compare_exchange_strong(expected, kServed, std::memory_order_acquire)) continue;
     if (Copier* copier = active.load(std::memory_order_relaxed)) copier->before_release(r.range);
-    if (r.wish == Wish::kForget) protection.forget(r.range);
+    if (r.kind == RequestKind::kForget) protection.forget(r.range);
     r.state.store(kDone, std::memory_order_release);
     futex_wake(r.state);
   }

@@ -17,7 +17,8 @@ constinit bool back_end_refused = false;  // the agent's alone
 
 // What `auto` means on this machine, and why.
 Mode choose_mode(Mode wanted, Error* why_not_realtime) {
-  if (wanted != Mode::kAuto && !Way{wanted, FaultBackEnd::kHandler}.protects_memory()) return wanted;
+  if (wanted != Mode::kAuto && !CheckpointMethod{wanted, FaultBackEnd::kHandler}.protects_memory())
+    return wanted;
   UserfaultfdProbe probe = probe_userfaultfd();
   if (probe.allows_realtime()) return wanted == Mode::kAuto ? Mode::kRealtime : wanted;
   if (why_not_realtime != nullptr && probe.access == UserfaultfdAccess::kFull) {
@@ -39,7 +40,7 @@ FaultBackEnd choose_back_end(const char*& why) {
   const bool in_thread = wanted == FaultBackEnd::kInThread;
   if (!in_thread && wanted != FaultBackEnd::kMprotect) return FaultBackEnd::kHandler;
   const Mode mode = user_settings().mode;
-  if (mode != Mode::kAuto && !Way{mode, FaultBackEnd::kHandler}.protects_memory()) {
+  if (mode != Mode::kAuto && !CheckpointMethod{mode, FaultBackEnd::kHandler}.protects_memory()) {
     why = "this mode protects no memory";
   } else if (user_settings().dma) {
     why = "CKPT_ENGINE=dma needs the thread that handles faults";
@@ -65,33 +66,33 @@ Result<void> run_protecting(Attempt& attempt, PoolSize pool, FaultBackEnd faults
 
 }  // namespace
 
-Way choose_way(Error* why_not_realtime) {
-  Way way;
-  way.back_end = choose_back_end(way.why);
+CheckpointMethod choose_method(Error* why_not_realtime) {
+  CheckpointMethod method;
+  method.back_end = choose_back_end(method.why);
   const Mode wanted = user_settings().mode;
   // The others need no right to full userfaultfd.
-  way.mode = way.back_end == FaultBackEnd::kHandler ? choose_mode(wanted, why_not_realtime)
-             : wanted == Mode::kAuto                ? Mode::kRealtime
-                                                    : wanted;
-  return way;
+  method.mode = method.back_end == FaultBackEnd::kHandler ? choose_mode(wanted, why_not_realtime)
+                : wanted == Mode::kAuto                   ? Mode::kRealtime
+                                                          : wanted;
+  return method;
 }
 
-Way choose_way_of_attempt() {
-  const Way way = choose_way(nullptr);
+CheckpointMethod choose_method_of_attempt() {
+  const CheckpointMethod method = choose_method(nullptr);
   // Which pages must stay open is not known then.
-  const bool spoiled = way.protects_memory() && futex_words::overflow();
-  return spoiled ? Way{kUnspoilable.mode, kUnspoilable.back_end, way.why} : way;
+  const bool spoiled = method.protects_memory() && futex_words::overflow();
+  return spoiled ? CheckpointMethod{kUnspoilable.mode, kUnspoilable.back_end, method.why} : method;
 }
 
-Watch* take_watch(const Way& way) {
-  if (!way.protects_memory()) Watch::end_kept();
+Watch* take_watch(const CheckpointMethod& method) {
+  if (!method.protects_memory()) Watch::end_kept();
   return Watch::take();
 }
 
 void refuse_back_end() { back_end_refused = true; }
 
-Result<void> run_attempt(const Way& way, Attempt& attempt) {
-  switch (way.mode) {
+Result<void> run_attempt(const CheckpointMethod& method, Attempt& attempt) {
+  switch (method.mode) {
     case Mode::kSequential:
       return run_with<SequentialBackEnd>(attempt);
     case Mode::kConcurrent:
@@ -99,9 +100,9 @@ Result<void> run_attempt(const Way& way, Attempt& attempt) {
     case Mode::kFork:
       return run_with<ForkBackEnd>(attempt);
     case Mode::kRealtimeLarge:
-      return run_protecting(attempt, PoolSize::kAllOfMemory, way.back_end);
+      return run_protecting(attempt, PoolSize::kAllOfMemory, method.back_end);
     default:
-      return run_protecting(attempt, PoolSize::kAsSet, way.back_end);
+      return run_protecting(attempt, PoolSize::kAsSet, method.back_end);
   }
 }
 

@@ -7,19 +7,19 @@
 
 namespace ckpt {
 
-// An attempt has found the back end that is set unfit for this process: choose_way() does not name it again.
+// An attempt has found the back end that is set unfit for this process: choose_method() does not name it again.
 void refuse_back_end();
 
 // The mode that nothing in the program can spoil.
-inline constexpr Way kUnspoilable{Mode::kFork, FaultBackEnd::kHandler};
+inline constexpr CheckpointMethod kUnspoilable{Mode::kFork, FaultBackEnd::kHandler};
 
-// choose_way(), unless something in the program forbids that now.
-Way choose_way_of_attempt();
+// choose_method(), unless something in the program forbids that now.
+CheckpointMethod choose_method_of_attempt();
 
 // The watch that was kept, if this mode can go on with it, else a new one. nullptr: no address space left.
-Watch* take_watch(const Way& way);
+Watch* take_watch(const CheckpointMethod& method);
 
 // The stages of one attempt, with the back end of this mode.
-Result<void> run_attempt(const Way& way, Attempt& attempt);
+Result<void> run_attempt(const CheckpointMethod& method, Attempt& attempt);
 
 }  // namespace ckpt

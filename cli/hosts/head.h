@@ -1,0 +1,23 @@
+// The head of a job over several hosts: it stays where the user started it, decides about checkpoints, and
+// ends as the program ends.
+//
+// Owner: cli. Callers: start_over_hosts.cc, look_at_hosts.cc, in `ckpt`'s one thread.
+#pragma once
+
+#include <string>
+
+#include "base/exit_codes.h"
+#include "cli/hosts/crew.h"
+#include "cli/hosts/hosts.h"
+
+namespace ckpt::cli {
+
+// The signals that watch_job() reads are blocked from now on, SIGPIPE is ignored. Before the first host is called.
+void block_signals();
+
+// Until the program ends, whose exit code it returns. All hosts have started their part of the job.
+// table: of the hosts, as a checkpoint stores it. name: of the program. directory: for checkpoints.
+ExitCode watch_job(Crew& crew, std::string job, Json table, std::string name, std::string directory,
+                   HostsRun run);
+
+}  // namespace ckpt::cli

@@ -1,0 +1,152 @@
+// A program is started, or brought back, as one job over several hosts.
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/hosts/crew.h"
+#include "cli/hosts/head.h"
+#include "cli/text/failure.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+std::string new_job() {
+  uint8_t id[16];
+  (void)!getrandom(id, sizeof(id), 0);
+  std::string text;
+  for (uint8_t byte : id) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+std::string here() {
+  char cwd[4096];
+  return getcwd(cwd, sizeof(cwd)) != nullptr ? cwd : "/";
+}
+
+// Where each host's ckpt-on listens, and a key for these connections.
+Result<Json> make_table(Crew& crew) {
+  crew.tell_all({{"say", "listen"}});
+  auto ports = crew.expect_all("listening", 10'000'000'000);
+  if (!ports.ok()) return ports.error();
+  Json table{{"secret", cluster::hex_of(cluster::make_secret())}, {"hosts", Json::array()}};
+  for (size_t i = 0; i < crew.hosts().size(); ++i) {
+    CrewHost& h = crew.hosts()[i];
+    h.port = (*ports)[i].value("port", 0);
+    table["hosts"].push_back({{"name", h.name}, {"address", h.address}, {"port", h.port}});
+  }
+  return table;
+}
+
+Result<void> make_directory(const std::string& path) {
+  for (size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1))
+    mkdir(path.substr(0, at).c_str(), 0700);
+  struct stat st;
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return failure(ExitCode::kCannotCreate, path, fmt::format("cannot be created: {}", strerror(errno)),
+                   "name another with --dir");
+  if (stat(path.c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+      (st.st_mode & 022) != 0)
+    return failure(ExitCode::kPermission, path, "is no directory of yours alone",
+                   "chmod go-w it, or name another with --dir");
+  return {};
+}
+
+std::string base_name(const std::string& path) {
+  std::string name = path.substr(path.rfind('/') + 1);
+  for (char& c : name) {
+    if (!isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_') c = '_';
+  }
+  return name;
+}
+
+}  // namespace
+
+ExitCode run_over_hosts(const HostsRun& run) {
+  if (run.program.empty())
+    return report(failure(ExitCode::kUsage, "run", "no program given",
+                          "ckpt run --hosts h1,h2 -- PROGRAM [arguments]"));
+  block_signals();
+  const std::string name = base_name(run.program[0]);
+  const auto dir = run.settings.find("CKPT_DIR");
+  std::string directory = dir != run.settings.end() ? dir->second : fmt::format("ckpt-{}.{}", name, getpid());
+  if (directory[0] != '/') directory = here() + "/" + directory;
+  if (auto r = make_directory(directory); !r.ok()) return report(r.error());
+  Crew crew(run.hosts, run.hosts, run.launch);
+  if (auto r = crew.assemble(); !r.ok()) return report(r.error());
+  if (auto r = crew.check_alike(); !r.ok()) return report(r.error());
+  auto table = make_table(crew);
+  if (!table.ok()) return report(table.error());
+  (*table)["stop_timeout_ns"] = run.stop_timeout_ns;
+  const std::string job = new_job();
+  for (size_t i = 0; i < crew.hosts().size(); ++i) {
+    Json start{{"say", "start"}, {"job", job},      {"directory", directory + "/" + crew.hosts()[i].name},
+               {"cwd", here()},  {"table", *table}, {"settings", run.settings}};
+    if (i == 0) start["program"] = run.program;
+    crew.tell(static_cast<int>(i), start);
+  }
+  auto started = crew.expect_all("started", 10'000'000'000);
+  if (!started.ok()) return report(started.error());
+  const ExitCode exit = Head(crew, job, *table, name, directory, run).watch();
+  crew.dismiss();
+  return exit;
+}
+
+ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
+  const std::string path = find_hosts_manifest(checkpoint);
+  if (path.empty())
+    return report(failure(ExitCode::kNotFound, checkpoint, "has no checkpoint of several hosts",
+                          "name its directory or its .hosts file"));
+  auto manifest = read_hosts_manifest(path);
+  if (!manifest.ok()) return report(manifest.error());
+  std::vector<std::string> names;
+  for (const auto& p : manifest->parts) names.push_back(p.host);
+  if (run.hosts.size() != names.size()) {
+    return report(
+        failure(ExitCode::kUsage, "--hosts",
+                fmt::format("{} hosts, and the checkpoint has {} parts", run.hosts.size(), names.size()),
+                "name as many hosts; the same one twice takes two parts"));
+  }
+  run.stop_timeout_ns = manifest->table.value("stop_timeout_ns", run.stop_timeout_ns);
+  block_signals();
+  Crew crew(names, run.hosts, run.launch);
+  if (auto r = crew.assemble(); !r.ok()) return report(r.error());
+  if (auto r = crew.check_alike(); !r.ok()) return report(r.error());
+  Json addresses = Json::object(), connections = Json::array(), table = manifest->table;
+  for (size_t i = 0; i < names.size(); ++i) {
+    addresses[manifest->parts[i].address] = crew.hosts()[i].address;
+    // Its key and ports are in the memory of processes.
+    for (auto& h : table["hosts"]) {
+      if (h.value("name", "") == names[i]) h["address"] = crew.hosts()[i].address;
+    }
+  }
+  for (const auto& [one, other] : manifest->connections) connections.push_back({one, other});
+  const Json plan{{"addresses", addresses},
+                  {"connections", connections},
+                  {"token", cluster::hex_of(cluster::make_secret())}};
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto& p = manifest->parts[i];
+    crew.tell(static_cast<int>(i), {{"say", "start"},
+                                    {"job", manifest->job},
+                                    {"directory", p.directory.substr(0, p.directory.rfind('/'))},
+                                    {"cwd", here()},
+                                    {"table", table},
+                                    {"settings", Json::object()},
+                                    {"part", p.directory},
+                                    {"checksum", p.checksum},
+                                    {"plan", plan}});
+  }
+  // All listen before anybody connects.
+  if (auto all = crew.expect_all("listening", 60'000'000'000); !all.ok()) return report(all.error());
+  crew.tell_all({{"say", "connect"}});
+  if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return report(all.error());
+  const std::string directory = path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  const ExitCode exit =
+      Head(crew, manifest->job, table, manifest->name, directory.empty() ? "." : directory, run).watch();
+  crew.dismiss();
+  return exit;
+}
+
+}  // namespace ckpt::cli

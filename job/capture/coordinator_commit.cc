@@ -1,0 +1,128 @@
+// The end of a job's checkpoint (coordinator.h): its manifest is written, and it counts from then on; older ones go.
+#include "job/capture/coordinator.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#include <algorithm>
+
+#include "base/named_points.h"
+#include "image/format/image_probe.h"
+#include "job/directory/job_directory.h"
+#include "job/identity/own_job.h"
+#include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/own_key_file.h"
+#include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::job {
+
+namespace {
+
+// As they were listed they would be, but for whoever leads and who came late.
+void put_parents_first(ArenaVector<ManifestMember>& list) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    for (size_t tries = list.size(); tries > 0; --tries) {
+      size_t parent = i;
+      for (size_t k = i + 1; k < list.size(); ++k) {
+        if (list[k].listed.look.pid == list[i].listed.look.ppid) parent = k;
+      }
+      if (parent == i) break;
+      std::swap(list[i], list[parent]);
+    }
+  }
+}
+
+}  // namespace
+
+Result<void> Coordinator::commit() {
+  ImageKey* key = nullptr;
+  if (own_key_file::path()[0] != '\0') {
+    key = static_cast<ImageKey*>(arena_.allocate(sizeof(ImageKey)));
+    if (key == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the key");
+    CKPT_TRY(read_key_file(own_key_file::path(), *key));
+  }
+  int64_t began = own_facts_.began_ns, resumed = own_written_.resumed_ns;
+  ArenaVector<ManifestMember> list(arena_);
+  auto add_image = [&](const Listed& listed, const Standing& facts) -> Result<void> {
+    ManifestMember one{};
+    one.listed = listed;
+    one.has_image = true;
+    one.subreaper = facts.subreaper != 0;
+    one.pdeath_signal = facts.pdeath_signal;
+    const MemberImageName image = member_image_name(listed.look.pid);
+    const long fd = sys::call(__NR_openat, temporary_.get(), image.text,
+                              O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
+    const ScopedFd file(sys::failed(fd) ? -1 : static_cast<int>(fd));
+    // Whose process has written it stays its owner: what it says is that user's word, at a restart too.
+    auto brief = probe_image(file.get(), image.text, key);
+    if (!brief.ok()) return brief.error();
+    one.image_bytes = brief->file_bytes;
+    one.image_state = brief->meta_checksum;
+    if (!list.push_back(one)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the manifest");
+    ++report_.members;
+    return {};
+  };
+  report_.members = report_.ended = report_.left_out = 0;
+  if (foreign_) sys::call(__NR_fchmod, temporary_.get(), 0700L);
+  CKPT_TRY(add_image(self_, own_facts_));
+  for (const Member& m : members_) {
+    if (m.reached == Step::kWritten) {
+      began = std::min(began, m.facts.began_ns);
+      resumed = std::max(resumed, m.written.resumed_ns);
+      CKPT_TRY(add_image(m.listed, m.facts));
+    } else if (m.state == Member::State::kEnded && m.listed.look.state == 'Z') {
+      ManifestMember one{};
+      one.listed = m.listed;
+      if (!list.push_back(one)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the manifest");
+      ++report_.ended;
+    } else if (m.state == Member::State::kLeftOut) {
+      ManifestMember one{};
+      one.listed = m.listed;
+      one.left_out = true;
+      one.reason = preloaded_reason(m.preloaded);
+      if (!list.push_back(one)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the manifest");
+      ++report_.left_out;
+    }
+  }
+  report_.pause_ns = resumed - began;
+  put_parents_first(list);
+  const char* comm = self_.look.name;
+  for (const ManifestMember& m : list) {
+    if (m.listed.look.pid == own_job.identity.root) comm = m.listed.look.name;
+  }
+  const ManifestSources sources{&own_job.identity,
+                                comm,
+                                place.sequence,
+                                realtime_ns_,
+                                monotonic_ns_,
+                                boottime_ns_,
+                                report_.pause_ns,
+                                list.span(),
+                                shared_.span(),
+                                member_files_.span(),
+                                over_hosts ? &options_.part : nullptr};
+  CKPT_TRY(write_manifest(temporary_.get(), sources, arena_));
+  points::at("leader.manifest");
+  CKPT_TRY(commit_directory(directory_, temporary_.get(), name_));
+  points::at("leader.renamed");
+  *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}/{}", directory_name_,
+                    static_cast<const char*>(name_.text))
+       .out = '\0';
+  if (key != nullptr) wipe(key, sizeof(*key));
+  return {};
+}
+
+void Coordinator::prune() {
+  ImageKey* key = nullptr;
+  if (own_key_file::path()[0] != '\0') {
+    key = static_cast<ImageKey*>(arena_.allocate(sizeof(ImageKey)));
+    if (key == nullptr || !read_key_file(own_key_file::path(), *key).ok()) return;
+  }
+  auto pruned = prune_jobs(directory_, own_job.identity.id, user_settings().keep, key);
+  if (!pruned.ok()) log_line(directory_, pruned.error().message());
+  if (key != nullptr) wipe(key, sizeof(*key));
+}
+
+}  // namespace ckpt::job

@@ -1,0 +1,354 @@
+// How the coordinator (coordinator.h) asks members, hears them and tells them what is next; and how it notices that one
+// is gone, silent, or stopped.
+#include "job/capture/coordinator.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "base/clock.h"
+#include "base/control_protocol.h"
+#include "job/identity/own_job.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/settings/user_settings.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::job {
+
+namespace {
+
+// A member that has not started yet.
+constexpr int64_t kStartNs = 5'000'000'000;
+
+// "12,busybox": pids and program names, or "all".
+bool is_listed(std::string_view list, const ProcessLook& look) {
+  char pid[16];
+  *fmt::format_to_n(pid, sizeof(pid) - 1, "{}", look.pid).out = '\0';
+  while (!list.empty()) {
+    const size_t end = list.find(',');
+    const std::string_view one = list.substr(0, end);
+    if (one == "all" || one == std::string_view(pid) || one == std::string_view(look.name)) return true;
+    list.remove_prefix(end == list.npos ? list.size() : end + 1);
+  }
+  return false;
+}
+
+// A child between fork and the library's notice of it drops the signal: it is sent again.
+constexpr int64_t kAskAgainNs = 50'000'000, kLookNs = 2'000'000;
+
+}  // namespace
+
+Error Coordinator::name(const Member& m, ExitCode code, const char* what) {
+  return make_error(code, 0, "process {} ({}) of the job {}", m.listed.look.pid,
+                    static_cast<const char*>(m.listed.look.name), what);
+}
+
+Result<void> Coordinator::listen() {
+  if (sys::call(__NR_getrandom, &cookie_, sizeof(cookie_), 0L) != sizeof(cookie_))
+    cookie_ = static_cast<uint64_t>(now_ns(CLOCK_REALTIME)) * static_cast<uint64_t>(sys::gettid());
+  cookie_ |= kJoinCookie | kLeastCookie;
+  const long fd = sys::call(__NR_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (sys::failed(fd)) {
+    return make_error(ExitCode::kSystem, static_cast<int>(fd), "cannot make a socket for the job ({})",
+                      errno_name(static_cast<int>(fd)));
+  }
+  listener_.reset(static_cast<int>(fd));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const auto end =
+      fmt::format_to_n(address.sun_path + 1, sizeof(address.sun_path) - 1, "ckpt_rt.{:016x}", cookie_);
+  const auto length = offsetof(sockaddr_un, sun_path) + 1 + end.size;
+  long r = sys::call(__NR_bind, fd, &address, length);
+  if (r == 0) r = sys::call(__NR_listen, fd, 4096L);
+  if (r == 0) return {};
+  return make_error(ExitCode::kSystem, static_cast<int>(r), "cannot listen for the job's members ({})",
+                    errno_name(static_cast<int>(r)));
+}
+
+Result<void> Coordinator::add(const Listed& listed) {
+  if (listed.look.pid == this_process.pid) {
+    self_ = listed;
+    return {};
+  }
+  Member m{};
+  m.listed = listed;
+  m.socket = -1;
+  m.state = listed.look.ended() ? Member::State::kEnded : Member::State::kStarting;
+  m.since_ns = now_ns();
+  if (!members_.push_back(m))
+    return make_error(ExitCode::kInternal, ENOMEM, "no memory for the job's members");
+  return {};
+}
+
+// Signals the member if the library in it can take the signal.
+Result<void> Coordinator::ask(Member& m) {
+  if (m.state != Member::State::kStarting && m.state != Member::State::kAsked) return {};
+  const int pid = m.listed.look.pid;
+  ProcessLook look;
+  if (!look_at(pid, look) || look.started != m.listed.look.started) {
+    m.state = Member::State::kEnded;
+    m.listed.look.state = 'X';
+    return {};
+  }
+  m.listed.look = look;
+  if (look.ended()) {
+    m.state = Member::State::kEnded;
+    return {};
+  }
+  if (look.state == 'T')
+    return name(m, ExitCode::kUnavailable,
+                "is stopped and cannot answer; continue it (kill -CONT), or take one process with --only");
+  int signal = user_settings().signal;
+  m.preloaded = look_for_library(pid, signal);
+  switch (m.preloaded) {
+    case Preloaded::kGone:
+      return {};  // seen the next time
+    case Preloaded::kBare:
+      if (now_ns() - m.since_ns < kStartNs) return {};
+      [[fallthrough]];
+    case Preloaded::kStatic:
+    case Preloaded::kClean:
+    case Preloaded::kAsleep: {
+      // It may have executed another program between two of the questions.
+      if (++m.looks < 3) return {};
+      if (is_listed(options_.leave_out, look) || is_listed(user_settings().leave_out, look)) {
+        m.state = Member::State::kLeftOut;
+        return {};
+      }
+      const char* why = m.preloaded == Preloaded::kStatic
+                            ? "is a static program, which the library cannot be in"
+                        : m.preloaded == Preloaded::kAsleep ? "was started with CKPT_DISABLE=1"
+                                                            : "runs without libckpt_rt.so";
+      return make_error(
+          ExitCode::kUnsupported, 0,
+          "process {} ({}) of the job {}: leave it out (--leave-out {}), or take one process with "
+          "--only",
+          pid, static_cast<const char*>(look.name), why, pid);
+    }
+    case Preloaded::kNotYet:
+      m.looks = 0;
+      if (now_ns() - m.since_ns > kStartNs)
+        return name(m, ExitCode::kTimeout, "has the library but does not handle its signal; see the log");
+      return {};
+    case Preloaded::kReady:
+      m.looks = 0;
+      break;
+  }
+  // A child of vfork is its parent until it executes another program.
+  if (sys::call(__NR_kcmp, pid, look.ppid, KCMP_VM, 0L, 0L) == 0) {
+    if (now_ns() - m.since_ns > kStartNs)
+      return name(m, ExitCode::kUnsupported,
+                  "shares its memory with its parent; take one process with --only");
+    return {};
+  }
+  siginfo_t info{};
+  info.si_signo = signal;
+  info.si_code = SI_QUEUE;
+  info.si_pid = this_process.pid;
+  info.si_uid = static_cast<uint32_t>(sys::call(__NR_getuid));
+  info.si_value.sival_ptr = reinterpret_cast<void*>(cookie_);
+  const long r = sys::call(__NR_rt_sigqueueinfo, pid, signal, &info);
+  m.asked_ns = now_ns();
+  if (r == -ESRCH) return {};
+  if (r == -EPERM)
+    return name(m, ExitCode::kPermission,
+                "belongs to another user; ask for the checkpoint as root, of a process of root's");
+  if (r == -EAGAIN)
+    return name(m, ExitCode::kUnavailable,
+                "cannot be signalled: too many signals are queued; raise ulimit -i");
+  if (r != 0) return name(m, ExitCode::kSystem, "cannot be signalled");
+  m.state = Member::State::kAsked;
+  return {};
+}
+
+Result<void> Coordinator::accept_members() {
+  for (;;) {
+    const long fd =
+        sys::call(__NR_accept4, listener_.get(), nullptr, nullptr, static_cast<long>(SOCK_CLOEXEC));
+    if (sys::failed(fd)) return {};
+    ScopedFd peer(static_cast<int>(fd));
+    struct {
+      int32_t pid;
+      uint32_t uid, gid;
+    } who{};
+    socklen_t size = sizeof(who);
+    if (sys::call(__NR_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) continue;
+    Member* found = nullptr;
+    for (Member& m : members_) {
+      if (m.listed.look.pid == who.pid && m.state == Member::State::kAsked) found = &m;
+    }
+    if (found == nullptr) continue;  // a stranger, or one that was asked twice
+    timeval patience{5, 0};
+    sys::call(__NR_setsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    sys::call(__NR_setsockopt, fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+    ControlHello hello{};
+    if (!receive_exactly(peer.get(), &hello, sizeof(hello))) continue;
+    if (hello.magic != kControlMagic || hello.version != kControlVersion)
+      return name(*found, ExitCode::kIncompatible, "has a library of another version");
+    ControlRequest request{kControlMagic, kControlVersion, static_cast<uint32_t>(ControlOperation::kJoin), 0};
+    JoinRequest join{};
+    std::memcpy(join.job, own_job.identity.id, sizeof(join.job));
+    join.sequence = place.sequence;
+    if (told_ >= Step::kHold) join.flags |= kJoinHeld;
+    if (place.by_fork) join.flags |= kJoinByFork;
+    if (over_hosts) join.flags |= kJoinHosts;
+    if (place.may_repeat) join.flags |= kJoinMayRepeat;
+    join.root = own_job.identity.root;
+    *fmt::format_to_n(join.directory, sizeof(join.directory) - 1, "{}", directory_name_).out = '\0';
+    std::memcpy(join.name, name_.text, sizeof(join.name));
+    std::memcpy(join.temporary, name_.temporary, sizeof(join.temporary));
+    if (sys::call(__NR_sendto, fd, &request, sizeof(request), MSG_NOSIGNAL, 0L, 0L) != sizeof(request) ||
+        !send_with_descriptor(peer.get(), &join, sizeof(join), temporary_.get())) {
+      continue;
+    }
+    if (who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) let_others_write();
+    const long high = sys::call(__NR_fcntl, fd, static_cast<long>(F_DUPFD_CLOEXEC), kFirstSocket);
+    found->socket = sys::failed(high) ? peer.release() : static_cast<int>(high);
+    found->state = Member::State::kWithUs;
+    found->reached = Step::kNone;
+  }
+}
+
+// Its socket is closed, or never came to be.
+Result<void> Coordinator::lost(Member& m) {
+  if (m.socket >= 0) sys::call(__NR_close, m.socket);
+  m.socket = -1;
+  if (told_ >= Step::kStop) {
+    if (m.reached == Step::kWritten) {  // nothing more is wanted of it
+      m.state = Member::State::kEnded;
+      return {};
+    }
+    again = true;
+    return name(m, ExitCode::kInternal, "ended while its checkpoint was taken");
+  }
+  // It has ended, or executes another program and is to be asked anew.
+  m.state = Member::State::kStarting;
+  m.since_ns = now_ns();
+  m.reached = Step::kNone;
+  return {};
+}
+
+Result<void> Coordinator::take_message(Member& m) {
+  Message message;
+  if (receive_message(m.socket, now_ns() + kPatienceNs, arena_, message) != Received::kMessage)
+    return lost(m);
+  if (message.step == Step::kFailed) {
+    const auto* failed = message.as<Failed>();
+    if (failed == nullptr) return lost(m);
+    if (static_cast<ExitCode>(failed->code) == ExitCode::kNoProcess && m.reached == Step::kNone) {
+      // It looked like one, and is of another job.
+      sys::call(__NR_close, m.socket);
+      m.socket = -1;
+      m.state = Member::State::kEnded;
+      m.stranger = true;
+      m.listed.look.state = 'X';
+      return {};
+    }
+    again = again || failed->again != 0;
+    return make_error(static_cast<ExitCode>(failed->code), 0, "process {} ({}) of the job: {}",
+                      m.listed.look.pid, static_cast<const char*>(m.listed.look.name),
+                      std::string_view(failed->text, strnlen(failed->text, sizeof(failed->text))));
+  }
+  if (message.step == Step::kSampled) {
+    if (message.payload.size() < sizeof(Standing)) return lost(m);
+    std::memcpy(&m.facts, message.payload.data(), sizeof(m.facts));
+    const auto rest = message.payload.subspan(sizeof(Standing));
+    m.files = {reinterpret_cast<const OpenFileKey*>(rest.data()), rest.size() / sizeof(OpenFileKey)};
+  } else if (message.step == Step::kDrained) {
+    m.bookmarks = {reinterpret_cast<const Bookmark*>(message.payload.data()),
+                   message.payload.size() / sizeof(Bookmark)};
+  } else if (message.step == Step::kWritten) {
+    if (const auto* written = message.as<Written>()) m.written = *written;
+  }
+  m.reached = message.step;
+  return {};
+}
+
+Result<void> Coordinator::look_at_silent(int64_t now) {
+  for (Member& m : members_) {
+    if (m.state == Member::State::kStarting) CKPT_TRY(ask(m));
+    if (m.state != Member::State::kAsked) continue;
+    ProcessLook look;
+    const bool there = look_at(m.listed.look.pid, look) && !look.ended();
+    if (!there || now - m.asked_ns > kAskAgainNs) CKPT_TRY(ask(m));
+    if (m.state == Member::State::kAsked && now - m.since_ns > kPatienceNs)
+      return name(m, ExitCode::kTimeout, "did not answer within 10 s");
+  }
+  return {};
+}
+
+// Who is stopped (a terminal's Ctrl-Z) does not come any further, and others may be held meanwhile.
+Result<void> Coordinator::look_for_stopped(Step step) {
+  for (const Member& m : members_) {
+    ProcessLook look;
+    if (m.state != Member::State::kWithUs || m.reached >= step) continue;
+    if (look_at(m.listed.look.pid, look) && look.state == 'T')
+      return name(m, ExitCode::kUnavailable, "was stopped; continue it (kill -CONT), and ask again");
+  }
+  return {};
+}
+
+// Until every member that is there has come as far. deadline_ns: CLOCK_MONOTONIC, 0 never.
+Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
+  auto* polls = static_cast<pollfd*>(arena_.allocate((members_.size() + 1) * sizeof(pollfd)));
+  auto* who = static_cast<uint32_t*>(arena_.allocate((members_.size() + 1) * sizeof(uint32_t)));
+  if (polls == nullptr || who == nullptr)
+    return make_error(ExitCode::kInternal, ENOMEM, "no memory to lead a job");
+  for (;;) {
+    size_t count = 0;
+    bool all = true, silent = false;
+    for (uint32_t i = 0; i < members_.size(); ++i) {
+      const Member& m = members_[i];
+      if (m.state == Member::State::kEnded || m.state == Member::State::kLeftOut) continue;
+      if (m.reached < step) all = false;
+      if (m.state == Member::State::kWithUs) {
+        who[count] = i;
+        polls[count++] = {m.socket, POLLIN, 0};
+      } else {
+        silent = true;
+      }
+    }
+    if (all) return {};
+    polls[count] = {listener_.get(), POLLIN, 0};
+    const int64_t now = now_ns();
+    int64_t wait = silent ? kLookNs : 1'000'000'000;
+    if (deadline_ns != 0 && now >= deadline_ns) {
+      for (const Member& m : members_) {
+        if (m.state == Member::State::kEnded || m.state == Member::State::kLeftOut || m.reached >= step)
+          continue;
+        return name(m, ExitCode::kTimeout,
+                    step <= Step::kHeld
+                        ? "was not ready in time; the checkpoint was given up"
+                        : "did not stand in time (CKPT_STOP_TIMEOUT); the checkpoint was given up");
+      }
+    }
+    if (deadline_ns != 0) wait = std::min(wait, deadline_ns - now);
+    const timespec left{wait / 1'000'000'000, wait % 1'000'000'000};
+    const long ready = sys::call(__NR_ppoll, polls, count + 1, &left, nullptr, 8L);
+    if (ready > 0) {
+      for (size_t i = 0; i < count; ++i) {
+        if (polls[i].revents != 0) CKPT_TRY(take_message(members_[who[i]]));
+      }
+      if (polls[count].revents != 0) CKPT_TRY(accept_members());
+    }
+    if (silent) CKPT_TRY(look_at_silent(now_ns()));
+    if (ready == 0 && !silent) CKPT_TRY(look_for_stopped(step));
+  }
+}
+
+Result<void> Coordinator::tell_all(Step step) {
+  told_ = step;
+  for (Member& m : members_) {
+    if (m.state == Member::State::kWithUs && !send_message(m.socket, step)) CKPT_TRY(lost(m));
+  }
+  return {};
+}
+
+}  // namespace ckpt::job
