@@ -89,7 +89,7 @@ ExitCode run_over_hosts(const HostsRun& run) {
   }
   auto started = crew.expect_all("started", 10'000'000'000);
   if (!started.ok()) return report(started.error());
-  const ExitCode exit = Head(crew, job, *table, name, directory, run).watch();
+  const ExitCode exit = watch_job(crew, job, *table, name, directory, run);
   crew.dismiss();
   return exit;
 }
@@ -144,7 +144,7 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
   if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return report(all.error());
   const std::string directory = path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
   const ExitCode exit =
-      Head(crew, manifest->job, table, manifest->name, directory.empty() ? "." : directory, run).watch();
+      watch_job(crew, manifest->job, table, manifest->name, directory.empty() ? "." : directory, run);
   crew.dismiss();
   return exit;
 }

@@ -50,8 +50,8 @@ struct ThreadRecord {
   static constexpr uint32_t kMostBusy = 6;
   AddrRange busy[kMostBusy] = {};
   std::atomic<uint32_t> busy_count{0};
-  uint64_t found_protections = 0;      // how much had been protected when that page was found so
-  ucontext_t* shown = nullptr;  // while it waits in a handler of ours: where the program stands
+  uint64_t found_protections = 0;  // how much had been protected when that page was found so
+  ucontext_t* shown = nullptr;     // while it waits in a handler of ours: where the program stands
   bool enlisted = false;
   bool counted = false;       // in Window::enlisted: once, however often it stands
   uint64_t found_copied = 0;  // a page that a fault found writable already: if it faults again it is not ours
