@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <ostream>
 #include <string>
 
 #include "bench/timewarp/phold_model.h"
@@ -36,6 +37,8 @@ struct Wrong {
   Fault fault;
   const char* words;
 };
+
+void PrintTo(const Wrong& wrong, std::ostream* out) { *out << wrong.name; }
 
 class ModelFault : public testing::TestWithParam<Wrong> {};
 
