@@ -30,7 +30,7 @@ class Study:
         self.quick = options.quick
         self.scratch = tempfile.mkdtemp(prefix="ckpt-study.")  # peers write files where they run
         atexit.register(shutil.rmtree, self.scratch, ignore_errors=True)
-        self.turns = 3 if options.quick else 7
+        self.turns = 7
         self.page = []
         self.data = {}
 
@@ -54,10 +54,10 @@ class Study:
         found = re.findall(pattern, done.stdout + done.stderr)
         return float(found[-1].replace(",", "")) if found else None
 
-    def in_turns(self, title, what, unit="events a second"):
+    def in_turns(self, title, what, unit="events a second", turns=None):
         """what: name -> function that returns a figure or None. Runs them in turns; medians."""
         figures = {name: [] for name in what}
-        for _ in range(self.turns):
+        for _ in range(turns or self.turns):
             for name, run in what.items():
                 figure = run()
                 if figure is not None:
@@ -131,6 +131,10 @@ def main():
         r"Event Rate \(events/sec\)\s+([0-9.]+)", "ross-phold", "--synch=1", "--nlp=4096", "--end=20", "--mean=0.9",
         "--lookahead=0.1", "--remote=0.25", "--start-events=16")
     study.in_turns("PHOLD: 4,096 LPs with 16 events, a quarter remote", runs)
+    # Apart: short runs that differ by a fifth need many turns, and nothing between them.
+    study.in_turns("PHOLD: one optimistic thread against the sequential engine", {
+        "sequential": lambda: rate(study.ours("phold", *PHOLD, "--threads", 0)),
+        "one optimistic thread": lambda: rate(study.ours("phold", *PHOLD, "--threads", 1))}, turns=21)
     pcs_end = 4000 if study.quick else 20000
     launcher = ("mpirun.openmpi", "--allow-run-as-root", "-np", "2", "--bind-to", "none")
     study.in_turns("PCS, 64 x 64 cells with 10 portables", {
@@ -176,13 +180,13 @@ def main():
         "Of the remote messages, all but 1 / threads go to another thread: two cache lines each that change processors, and "
         "now and then a straggler. With one thread they stay in its queue.")
 
-    calls = ("pcs_calls", "--threads", n, "--way", "ccl", "--grain", 10, "--end", 1500 if study.quick else 6000,
-             "--finish-speed", "200M")
+    device = ("pcs_calls", "--threads", n, "--way", "ccl", "--grain", 10, "--finish-speed", "200M")
+    calls = (*device, "--end", 1500 if study.quick else 6000)
     thresholds = [0, .5, 1] if study.quick else [i / 10 for i in range(11)]
     for lps in (32, 256):
         study.in_turns(f"Device copies of several LPs at once (multi) against one (mono), {lps} LPs, calls every 10 s", {
-            name: lambda lps=lps, more=more: rate(study.ours(*calls, "--call-interval", 10, "--lps", lps, "--device-speed",
-                                                             "100M", "--threshold", .5, *more))
+            name: lambda lps=lps, more=more: rate(study.ours(*device, "--end", 6000, "--call-interval", 10, "--lps", lps,
+                                                             "--device-speed", "100M", "--threshold", .5, *more))
             for name, more in {"multiprogrammed": (), "monoprogrammed": ("--mono",)}.items()})
     for interval in (10, 3):
         study.curves(f"Copies by the device, calls every {interval} s, 32 cells, 100 MB/s (Santoro, figures 7 and 8)",
