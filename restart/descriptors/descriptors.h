@@ -20,6 +20,7 @@
 
 #include "base/result.h"
 #include "image/read/image_meta.h"
+#include "restart/descriptors/vanished_file.h"
 #include "restart/descriptors/working_fds.h"
 
 namespace ckpt {
@@ -36,6 +37,7 @@ struct DescriptorOptions {
   std::string image_directory = ".";          // tails of files that have grown go here
   uint64_t sequence = 0;                      // of the image, for the names of the tails
   std::string kept_files;                     // directory of what is kept beside the image; empty: none
+  ReturningFiles returning;                   // gone, and made again before descriptors are
   std::function<void(std::string_view)> say;  // one line for the user
   // MappingRecord::object of shared mappings: their memfds are not sealed here, see pending_seals.
   std::set<uint64_t> mapped_objects;

@@ -172,6 +172,8 @@ Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
                       "{} was a FIFO at the checkpoint: make it again (mkfifo)", file.path);
   }
   if (is_kept(file)) return {};
+  if (const auto it = options_.returning.find(file.path); it != options_.returning.end() && it->second)
+    return {};
   auto fd = open_by_path(file);
   if (!fd) return fd.error();
   if (!S_ISREG(r.mode) || is_place_only(r)) return {};

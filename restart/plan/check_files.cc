@@ -14,7 +14,6 @@
 #include "base/raii_fd.h"
 #include "image/format/file_hash.h"
 #include "restart/plan/elf_build_id.h"
-#include "restart/plan/vanished_file.h"
 
 namespace ckpt {
 namespace {
@@ -79,13 +78,13 @@ bool written_by_program(const ParsedMapping& m) {
          (m.record.flags & kMapMayWrite) != 0;
 }
 
-Result<void> check_one(const ParsedMapping& m, bool may_differ) {
+Result<void> check_one(const ParsedMapping& m, bool may_differ, const ReturningFiles& returning) {
   auto kind = static_cast<MappingKind>(m.record.kind);
   std::string path(m.path);
   ScopedFd fd(open(path.c_str(),
                    (kind == MappingKind::kDevice ? O_PATH : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) {
-    if (errno == ENOENT && can_be_made_again(m)) return {};
+    if (errno == ENOENT && returning.count(path) != 0) return {};
     return make_error(ExitCode::kFileChanged, errno,
                       "{}, which the program had mapped, cannot be opened ({}): {}", path, errno_name(errno),
                       kRemedy);
@@ -101,7 +100,7 @@ Result<void> check_one(const ParsedMapping& m, bool may_differ) {
 
 }  // namespace
 
-Result<void> check_mapped_files(const ImageMeta& meta) {
+Result<void> check_mapped_files(const ImageMeta& meta, const ReturningFiles& returning) {
   std::set<std::string_view> written;
   for (const ParsedMapping& m : meta.mappings) {
     if (written_by_program(m)) written.insert(m.path);
@@ -113,7 +112,7 @@ Result<void> check_mapped_files(const ImageMeta& meta) {
         kind == MappingKind::kFilePrivate || kind == MappingKind::kFileShared || kind == MappingKind::kDevice;
     if (!from_file || (m.record.flags & kMapFileDeleted) != 0) continue;
     if (!done.emplace(m.path, m.record.kind).second) continue;
-    CKPT_TRY(check_one(m, written.count(m.path) != 0));
+    CKPT_TRY(check_one(m, written.count(m.path) != 0, returning));
   }
   return {};
 }

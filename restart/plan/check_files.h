@@ -9,10 +9,11 @@
 
 #include "base/result.h"
 #include "image/read/image_meta.h"
+#include "restart/descriptors/vanished_file.h"
 
 namespace ckpt {
 
 // The first difference, as kFileChanged naming the file.
-Result<void> check_mapped_files(const ImageMeta& meta);
+Result<void> check_mapped_files(const ImageMeta& meta, const ReturningFiles& returning);
 
 }  // namespace ckpt

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "restart/plan/vanished_file.h"
+#include "restart/descriptors/vanished_file.h"
 
 namespace ckpt {
 namespace {
@@ -66,7 +66,7 @@ std::string mapping_name(const ImageMeta& meta, uint32_t index) {
                      m.record.end);
 }
 
-Result<void> MemoryPlan::build(WorkingFds& fds, ReportChannel& report) {
+Result<void> MemoryPlan::build(WorkingFds& fds) {
   for (uint32_t i = 0; i < meta_.mappings.size(); ++i) {
     const ParsedMapping& m = meta_.mappings[i];
     if (!is_rebuilt(m)) continue;
@@ -93,7 +93,7 @@ Result<void> MemoryPlan::build(WorkingFds& fds, ReportChannel& report) {
     } else if (kind_of(m) == MappingKind::kAnonymous) {
       out.offset = 0;
     } else {
-      auto fd = open_file(m, fds, report);
+      auto fd = open_file(m, fds);
       if (!fd.ok()) return fd.error();
       out.fd = *fd;
     }
@@ -102,19 +102,13 @@ Result<void> MemoryPlan::build(WorkingFds& fds, ReportChannel& report) {
   return {};
 }
 
-Result<int> MemoryPlan::open_file(const ParsedMapping& m, WorkingFds& fds, ReportChannel& report) {
+Result<int> MemoryPlan::open_file(const ParsedMapping& m, WorkingFds& fds) {
   bool write = !is_private(m) && may_write(m);
   auto [known, fresh] = open_.try_emplace({std::string(m.path), write}, -1);
   if (!fresh) return known->second;
   const std::string& path = known->first.first;
   int flags = (write ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
   ScopedFd fd(open(path.c_str(), flags));
-  if (!fd.valid() && errno == ENOENT && can_be_made_again(m)) {
-    auto made = make_again(m, meta_.process.record);
-    if (!made.ok()) return made.error();
-    report.note(fmt::format("{} was gone: made again with what the program had mapped of it", path));
-    fd = ScopedFd(*made);
-  }
   if (!fd.valid()) {
     return make_error(ExitCode::kFileChanged, errno,
                       "{}, which the program had mapped{}, cannot be opened ({})", path,

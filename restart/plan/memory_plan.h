@@ -30,11 +30,11 @@ class MemoryPlan {
       : meta_(meta), fill_(fill), objects_(objects) {}
 
   // Opens the files, above the saved descriptors. Changes no mapping.
-  Result<void> build(WorkingFds& fds, ReportChannel& report);
+  Result<void> build(WorkingFds& fds);
   const std::vector<RestorerMapping>& mappings() const { return mappings_; }
 
  private:
-  Result<int> open_file(const ParsedMapping& m, WorkingFds& fds, ReportChannel& report);
+  Result<int> open_file(const ParsedMapping& m, WorkingFds& fds);
 
   const ImageMeta& meta_;
   const FillPlan& fill_;

@@ -99,11 +99,13 @@ Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress
   if (!vdso.ok()) return vdso.error();
   plan.vdso = std::move(*vdso);
   CKPT_TRY(check_machine(*plan.image, plan.vdso));
-  CKPT_TRY(check_mapped_files(meta));
+  add_returning_files(meta, plan.returning);
+  CKPT_TRY(check_mapped_files(meta, plan.returning));
   DescriptorOptions options;
   options.image_directory = plan.image_directory;
   options.sequence = plan.image->brief().sequence;
   options.kept_files = kept_files_of(*plan.image, plan.image_directory);
+  options.returning = plan.returning;
   CKPT_TRY(check_descriptors(meta, options));
   if (loading == Loading::kNone) CKPT_TRY(plan.image->verify_used(2, progress));
   if (loading == Loading::kNone || loading == Loading::kEager) return load_eagerly(plan, progress);

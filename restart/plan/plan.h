@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "image/read/image_chain.h"
+#include "restart/descriptors/vanished_file.h"
 #include "restart/plan/fill_plan.h"
 #include "restart/plan/lazy_plan.h"
 #include "restart/plan/vdso.h"
@@ -24,6 +25,7 @@ struct RestartPlan {
   std::vector<int> tids;  // the pid first
   std::string image_directory;
   std::vector<std::string> notes;  // of the image, for the user
+  ReturningFiles returning;        // of a job: its other processes' too
 
   const ProcessRecord& process() const { return image->meta().process.record; }
 };

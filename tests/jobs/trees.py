@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import unittest
+import zlib
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import job_tree
@@ -171,6 +172,40 @@ print(receive(), flush=True)
 libc.mq_unlink(name)
 """
 
+# As multiprocessing has them: opened by each, which keeps what it inherited open too.
+SHARED_FILE = """
+import mmap, os, sys, time, zlib
+name, size = sys.argv[1], int(sys.argv[2])
+def memory():
+    f = open(name, 'r+b')
+    return f, mmap.mmap(f.fileno(), size)
+open(name, 'x').close()
+os.truncate(name, size)
+first = memory()
+for i in range(0, size, 5000):
+    first[1][i] = i % 251
+before = zlib.crc32(first[1])
+go, tell = os.pipe()
+children = []
+for k in range(6):
+    if (pid := os.fork()) == 0:
+        mine = memory()
+        closed = memory()
+        closed[0].close()
+        os.write(tell, b'.')
+        while not os.path.exists('go'):
+            time.sleep(0.005)
+        mine[0].seek(size - 1)
+        mine[1][size - 1] = 77
+        os._exit(0 if zlib.crc32(closed[1][:size - 1]) == int(sys.argv[3]) and mine[0].read(1) == b'M' else 1)
+    children.append(pid)
+for _ in children:
+    os.read(go, 1)
+print('up', flush=True)
+print([os.waitpid(p, 0)[1] for p in children], first[1][size - 1], flush=True)
+os.unlink(name)
+"""
+
 
 class Trees(unittest.TestCase):
 
@@ -185,7 +220,10 @@ class Trees(unittest.TestCase):
         return os.path.exists(os.path.join(tree.work, f"{when}.{name}"))
 
     def facts(self, tree, when):
-        return {n: json.load(open(os.path.join(tree.work, f"{when}.{n}"))) for n in NAMES}
+        def of(name):
+            with open(os.path.join(tree.work, f"{when}.{name}")) as f:
+                return json.load(f)
+        return {n: of(n) for n in NAMES}
 
     def come_back(self, uid, generations, *options):
         tree = self.tree(uid)
@@ -195,6 +233,11 @@ class Trees(unittest.TestCase):
             tree.kill()
             report = tree.restart(image, *options)
             root = report["outer_pids"][0]
+        self.go_on(tree)
+        self.assertEqual(tree.finish(), (0, b"done\n"))
+
+    def go_on(self, tree):
+        """Each finds what it had."""
         before = self.facts(tree, "before")
         open(os.path.join(tree.work, "go"), "w").close()
         wait_for(lambda: all(self.there(tree, "after", n) for n in NAMES), f"all to go on: {tree.read('err')}")
@@ -202,7 +245,6 @@ class Trees(unittest.TestCase):
         self.assertEqual(after["root"].pop("extra"), [3 << 8, 9])
         self.assertEqual(after["plain"].pop("extra"), "waiti")
         self.assertEqual(before, after)
-        self.assertEqual(tree.finish(), (0, b"done\n"))
 
     def test_as_root(self):
         self.come_back(0, 1)
@@ -271,6 +313,29 @@ class Trees(unittest.TestCase):
         tree.restart(image)
         go("go")
         self.assertEqual(tree.finish(), (0, b"sent\n[2, 1, 0]\nempty\n[6, 5, 4]\n"))
+
+    def test_a_shared_file_that_is_gone(self):
+        """Memory in /dev/shm whose name the program removes after the checkpoint: made again once, for all."""
+        for size in (64 << 10, (3 << 20) + 4096):
+            with self.subTest(size=size):
+                name = f"/dev/shm/ckpt-test.{os.getpid()}"
+                content = bytearray(size)
+                content[::5000] = bytes(i % 251 for i in range(0, size, 5000))
+                crc = zlib.crc32(content[:size - 1])
+                tree = Tree("shared", ["python3", "-c", SHARED_FILE, name, str(size), str(crc)])
+                try:
+                    tree.start([CKPT, "run", "--dir", tree.images, "--files", "none", "--", *tree.command], False)
+                    wait_for(lambda: b"up" in tree.output(), "all processes")
+                    image = tree.checkpoint(tree.child.pid)
+                    tree.kill()
+                    os.unlink(name)
+                    tree.restart(image)
+                    open(os.path.join(tree.work, "go"), "w").close()
+                    self.assertEqual(tree.finish(), (0, b"up\n[0, 0, 0, 0, 0, 0] 77\n"))
+                finally:
+                    tree.close(False)
+                    if os.path.exists(name):
+                        os.unlink(name)
 
     def checkpointed(self):
         tree = self.tree()
@@ -373,7 +438,7 @@ class Trees(unittest.TestCase):
         done = subprocess.run([RESTART, "--detach", image], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
                               timeout=PATIENCE, cwd=tree.work, env=environment(), check=True)
         root = int(done.stdout)
-        open(os.path.join(tree.work, "go"), "w").close()
+        self.go_on(tree)
         ended = []
 
         def over():

@@ -195,7 +195,8 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     } else if (is_small_shared_memory(d)) {
       // sem_open(3), for example, removes the name that its file had at first.
       if (copy_file(d, contents_)) {
-        d.flags |= kOpenFileInMemory;
+        for (size_t k = i; k < order_.size() && compare(entries_[order_[k]], d, false) == 0; ++k)
+          entries_[order_[k]].flags |= kOpenFileInMemory;
         for (size_t c = before; c < contents_.size(); ++c) contents_[c].open_file = d.open_file;
       } else {
         contents_.truncate(before);

@@ -1,4 +1,4 @@
-#include "restart/plan/vanished_file.h"
+#include "restart/descriptors/vanished_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +14,17 @@ namespace {
 
 bool is_shared_file(const ParsedMapping& m) {
   return static_cast<MappingKind>(m.record.kind) == MappingKind::kFileShared;
+}
+
+bool shows_all(const ParsedMapping& m) {
+  return m.record.file_offset == 0 && m.record.object_size <= m.record.end - m.record.start;
+}
+
+// Does the image have all that the file had, and does the restart put it there?
+bool can_be_made_again(const ParsedMapping& m) {
+  if (!is_shared_file(m) || (m.record.flags & (kMapMayWrite | kMapFileDeleted)) != kMapMayWrite) return false;
+  if (!m.path.starts_with('/') || m.path.find("/../") != m.path.npos) return false;
+  return is_shared_memory_file(m) || ((m.record.flags & kMapWhole) != 0 && shows_all(m));
 }
 
 // Paths of mappings are the kernel's: there was no link in them.
@@ -64,14 +75,15 @@ bool is_shared_memory_file(const ParsedMapping& m) {
   return m.path.starts_with("/dev/shm/") && is_shared_file(m);
 }
 
-bool can_be_made_again(const ParsedMapping& m) {
-  if (!m.path.starts_with('/') || m.path.find("/../") != m.path.npos) return false;
-  if (is_shared_memory_file(m)) return true;
-  return is_shared_file(m) && (m.record.flags & kMapWhole) != 0 && m.record.file_offset == 0 &&
-         m.record.object_size <= m.record.end - m.record.start;
+void add_returning_files(const ImageMeta& meta, ReturningFiles& files) {
+  for (const ParsedMapping& m : meta.mappings) {
+    if (!can_be_made_again(m)) continue;
+    const std::string path(m.path);
+    if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) files[path] |= shows_all(m);
+  }
 }
 
-Result<int> make_again(const ParsedMapping& m, const ProcessRecord& process) {
+Result<void> make_again(const ParsedMapping& m, const ProcessRecord& process) {
   const std::string path(m.path);
   const size_t slash = path.rfind('/');
   auto opened = open_or_make_directory(slash == 0 ? "/" : path.substr(0, slash), process);
@@ -83,8 +95,7 @@ Result<int> make_again(const ParsedMapping& m, const ProcessRecord& process) {
     return make_error(ExitCode::kFileChanged, errno, "{} is gone and cannot be made again ({})", path,
                       errno_name(errno));
   }
-  CKPT_TRY(give_to(fd.get(), path, process));
-  return fd.release();
+  return give_to(fd.get(), path, process);
 }
 
 }  // namespace ckpt
