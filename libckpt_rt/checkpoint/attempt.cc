@@ -197,7 +197,7 @@ void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
                "the program has changed what being root means to it (PR_SET_SECUREBITS): after a restart it "
                "means what it does by default");
   }
-  if (facts.parent_death_signal != 0) {
+  if (facts.parent_death_signal != 0 && job::session() == nullptr) {  // of a job the manifest has it
     space.note(1,
                "the program is to get a signal when its parent ends (PR_SET_PDEATHSIG): after a restart it "
                "gets none");

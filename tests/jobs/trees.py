@@ -34,7 +34,9 @@ segment = libc.shmat(shm, None, 0)
 libc.shmctl(shm, 0, None)
 
 def facts(orphan):
-    return {'pid': os.getpid(), 'ppid': 0 if orphan else os.getppid(), 'pgrp': os.getpgrp(), 'sid': os.getsid(0),
+    when_parent_ends = ctypes.c_int()
+    libc.prctl(2, ctypes.byref(when_parent_ends))
+    return {'when_parent_ends': when_parent_ends.value, 'pid': os.getpid(), 'ppid': 0 if orphan else os.getppid(), 'pgrp': os.getpgrp(), 'sid': os.getsid(0),
             'offset': os.lseek(both, 0, os.SEEK_CUR)}
 
 def write(name, when, value):
@@ -84,7 +86,7 @@ killed = os.fork()
 if killed == 0: os.kill(os.getpid(), signal.SIGKILL)
 os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
 os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
-mine.append(child('plain', after=lambda: os.read(r, 5).decode()))
+mine.append(child('plain', begin=lambda: libc.prctl(1, signal.SIGUSR1), after=lambda: os.read(r, 5).decode()))
 leader = child('group', begin=lambda: os.setpgid(0, 0))
 mine.append(leader)
 def join(pid):
