@@ -337,6 +337,30 @@ class Trees(unittest.TestCase):
                     if os.path.exists(name):
                         os.unlink(name)
 
+    def test_a_shared_file_of_another_user(self):
+        """It belongs to the user of the process that had it, not to that of the first process of the job."""
+        if os.geteuid() != 0:
+            self.skipTest("needs root to become another user")
+        name = f"/dev/shm/ckpt-test-user.{os.getpid()}"
+        mapping = "import mmap, os, sys, time\nf = open(sys.argv[1], 'x+b')\nf.truncate(100000)\n" \
+                  "m = mmap.mmap(f.fileno(), 100000)\nf.close()\nm[99999] = 7\nprint('up', flush=True)\n" \
+                  "while not os.path.exists('go'): time.sleep(0.01)\nprint(m[99999], flush=True)"
+        as_nobody = f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups python3 -c \"{mapping}\" {name}"
+        tree = Tree("shared-user", ["bash", "-c", as_nobody + "; echo ended $?"], lambda work: os.chmod(work, 0o755))
+        self.addCleanup(lambda: os.path.exists(name) and os.unlink(name))
+        self.addCleanup(tree.close, False)
+        os.chmod(tree.directory, 0o755)
+        tree.start([CKPT, "run", "--dir", tree.images, "--files", "none", "--", *tree.command], False)
+        wait_for(lambda: b"up" in tree.output(), f"the process of another user: {tree.read('err')}")
+        image = tree.checkpoint(tree.child.pid)
+        tree.kill()
+        os.unlink(name)
+        tree.restart(image, "--trust")
+        st = os.stat(name)
+        self.assertEqual((st.st_uid, st.st_gid, st.st_mode & 0o777), (NOBODY, NOBODY, 0o600))
+        open(os.path.join(tree.work, "go"), "w").close()
+        self.assertEqual(tree.finish(), (0, b"up\n7\nended 0\n"))
+
     def checkpointed(self):
         tree = self.tree()
         image = tree.checkpoint(tree.child.pid)
