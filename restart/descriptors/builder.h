@@ -93,6 +93,7 @@ class DescriptorBuilder {
   Result<ScopedFd> make_epoll(const ParsedOpenFile& file);
   Result<ScopedFd> make_pidfd(const ParsedOpenFile& file);
   Result<ScopedFd> open_message_queue(const ParsedOpenFile& file);
+  Result<void> check_message_queue(const ParsedOpenFile& file) const;
 
   template <typename... Args>
   void say(fmt::format_string<Args...> format, Args&&... args) const {

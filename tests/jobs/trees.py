@@ -367,7 +367,8 @@ class Trees(unittest.TestCase):
         queue = libc.mq_open(name, os.O_WRONLY)
         self.assertEqual(libc.mq_send(queue, b"x", 1, 0), 0)
         os.close(queue)
-        self.refused(tree, image, 72, "1 messages wait", name.decode())
+        for options in ((), ("--check",)):  # before anything is touched
+            self.refused(tree, image, 72, "1 messages wait", name.decode(), options=options)
         self.assertEqual(libc.mq_unlink(name), 0)
         tree.restart(image)
         go("go")
