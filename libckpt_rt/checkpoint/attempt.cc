@@ -121,7 +121,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   if (attempt.in_force.files) {
     if (job::session() == nullptr) remove_orphaned_kept_files(space.log());
     keep_files_of(attempt);
-    capture.descriptors.set_kept_files(place_of_kept_files(attempt));
+    capture.descriptors.set_kept_files(place_of_kept_files(attempt), job::place() != nullptr);
   }
   CKPT_TRY(capture.still_memory.open());
   if (job::session() != nullptr) capture.descriptors.expect_partners();
