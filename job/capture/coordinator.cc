@@ -8,6 +8,8 @@
 
 #include "base/clock.h"
 #include "base/named_points.h"
+#include "image/format/io_error.h"
+#include "image/format/kept_names.h"
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
@@ -47,11 +49,27 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
   return {};
 }
 
-// Members of another user make their images in it by the descriptor that they got. Nobody else comes to it:
-// the directory above is ours alone.
-void Coordinator::let_others_write() {
-  if (!foreign_) sys::call(__NR_fchmod, temporary_.get(), 01733L);
+// Members of another user make their images in it by the descriptor that they get, and names in the directory of
+// kept files, which is made here so that it is not theirs. Others may come to both: nobody can remove or replace
+// what is not his, and a restart looks at the owner of each image and of each copy.
+Result<void> Coordinator::let_others_write() {
+  if (foreign_) return {};
   foreign_ = true;
+  const KeptName kept = kept_directory_of(kJobKeptFiles);
+  sys::call(__NR_mkdirat, temporary_.get(), kept.text, 0700L);  // a member of ours may have made it
+  return set_modes(01733);
+}
+
+// Of the directory of the checkpoint and that of kept files.
+Result<void> Coordinator::set_modes(long mode) {
+  const ScopedFd kept(
+      static_cast<int>(sys::call(__NR_openat, temporary_.get(), kept_directory_of(kJobKeptFiles).text,
+                                 O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
+  for (const int directory : {kept.get(), temporary_.get()}) {
+    const long r = sys::call(__NR_fchmod, directory, mode);
+    if (sys::failed(r)) return image_io_error("change the mode of the job's directory", name_.temporary, r);
+  }
+  return {};
 }
 
 // True: there were processes that nobody knew, or known ones have executed another program.

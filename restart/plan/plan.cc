@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "image/format/kept_names.h"
+#include "image/read/reading_trust.h"
 #include "restart/descriptors/descriptors.h"
 #include "restart/plan/check_files.h"
 #include "restart/plan/check_machine.h"
@@ -107,6 +108,7 @@ Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress
   options.sequence = plan.image->brief().sequence;
   options.kept_files = kept_files_of(*plan.image, plan.image_directory);
   options.returning = plan.returning;
+  CKPT_TRY(check_kept_trust(options.kept_files));
   CKPT_TRY(check_descriptors(meta, options));
   CKPT_TRY(check_system_v(meta, plan.notes));
   if (loading == Loading::kNone) CKPT_TRY(plan.image->verify_used(2, progress));
