@@ -330,11 +330,12 @@ class SystemV(unittest.TestCase):
         """The kernel gives back what the dead held: at the kill, which the image does not know, and after the restart."""
         tree = self.start(UNDONE)
         sems, = self.numbers(tree, "s")
-        image = tree.checkpoint(tree.child.pid)
+        pid = tree.child.pid
         for _ in range(2):
+            image = tree.checkpoint(pid)
             tree.kill()
             self.assertEqual([libc.semctl(sems, n, GETVAL) for n in range(3)], [1, 12, 0])
-            tree.restart(image)
+            pid = job_tree.root_of(tree.restart(image))
         self.go(tree)
         self.wait_for(tree, "held")
         self.go(tree, "die")

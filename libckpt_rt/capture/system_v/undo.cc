@@ -102,15 +102,26 @@ void owe(int id, const sembuf& operation) {
   debt->value -= operation.sem_op;
 }
 
-void note_setting(int id, int64_t from_s) {
+void note_setting(int id, int64_t from_s, int64_t to_s) {
   for (OwnSetting& s : list.settings) {
     if (s.id != id) continue;
     s.from_s = from_s;
-    s.to_s = second();
+    s.to_s = to_s;
     return;
   }
   // The oldest goes: of its set a change by ourselves is then one by others.
-  list.settings[list.next_setting++ % kMostSets] = {id, from_s, second()};
+  list.settings[list.next_setting++ % kMostSets] = {id, from_s, to_s};
+}
+
+// ckpt-restart has set the values.
+void know_restart() {
+  for (const auto& entry : used_objects()) {
+    const UsedObject object(entry.load(std::memory_order_relaxed));
+    semid_ds state;
+    if (object.is_one() && object.kind() == SystemVKind::kSemaphores &&
+        sys::call(__NR_semctl, long{object.id()}, 0L, long{IPC_STAT}, &state) == 0)
+      note_setting(object.id(), state.sem_ctime, state.sem_ctime);
+  }
 }
 
 }  // namespace
@@ -150,7 +161,7 @@ long semget_of_own(int key, int count, int flags) {
   const Undisturbed here;
   const int64_t from_s = second();
   const long id = sys::call(__NR_semget, long{key}, long{count}, long{flags});
-  if (id >= 0) note_setting(static_cast<int>(id), from_s);
+  if (id >= 0) note_setting(static_cast<int>(id), from_s, second());
   return id;
 }
 
@@ -163,7 +174,7 @@ long semctl_that_forgives(int id, int number, int command, long argument) {
     if (d.id == id && (command != SETVAL || d.number == number)) d.value = 0;
   }
   if (command == IPC_RMID) return r;
-  note_setting(id, from_s);
+  note_setting(id, from_s, second());
   return r;
 }
 
@@ -183,7 +194,11 @@ bool may_be_forgiven(const Debt& debt, int64_t changed_s) {
 
 // Up and down again, of which the kernel is to undo one half: the value stays.
 long owe_again(int pid) {
-  for (const Debt& d : debts(pid)) {
+  know_restart();
+  const int64_t now_s = second();
+  for (Debt& d : list.debts) {
+    if (list.owner != pid) break;
+    d.since_s = now_s;
     if (d.value == 0 || !exists(SystemVKind::kSemaphores, d.id)) continue;
     const auto amount = static_cast<short>(d.value < 0 ? -d.value : d.value);
     const short up_undo = d.value < 0 ? SEM_UNDO : 0, down_undo = d.value < 0 ? 0 : SEM_UNDO;
