@@ -6,7 +6,6 @@
 #include <sys/msg.h>
 #include <sys/sem.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "base/sys.h"
@@ -42,21 +41,21 @@ class Capture {
 
   Result<SystemVState> run() {
     if (system_v::is_list_full())
-      say("the program uses more than 512 System V semaphore sets and message queues: too many to be saved");
+      say("the program uses more System V semaphore sets or message queues than can be known "
+          "(ipcmni_extend)");
     const bool filtered = is_filtered();
-    for (const auto& entry : system_v::used_objects()) {
-      const UsedObject object(entry.load(std::memory_order_relaxed));
-      if (!object.is_one() || is_known(object)) continue;
+    UsedObject object{};
+    for (uint32_t at = 0; system_v::next_used(at, object);) {
       if (filtered) {
         say("the program uses System V semaphores or message queues and has forbidden itself system calls "
             "(seccomp): nobody may look at them");
         break;
       }
       CapturedSystemV captured{};
-      captured.record.kind = static_cast<uint32_t>(object.kind());
-      captured.record.id = object.id();
+      captured.record.kind = static_cast<uint32_t>(object.kind);
+      captured.record.id = object.id;
       const bool there =
-          object.kind() == SystemVKind::kSemaphores ? look_at_set(captured) : look_at_queue(captured);
+          object.kind == SystemVKind::kSemaphores ? look_at_set(captured) : look_at_queue(captured);
       if (there && !list_.push_back(captured)) return no_room();
     }
     if (system_v::are_debts_unknown(sys::getpid()))
@@ -77,12 +76,6 @@ class Capture {
     char* text = static_cast<char*>(arena_.allocate(kMost, 1));
     full_ = full_ || text == nullptr || !lines_.push_back(text);
     if (text != nullptr) *fmt::format_to_n(text, kMost - 1, format, std::forward<Args>(args)...).out = '\0';
-  }
-
-  bool is_known(UsedObject object) const {
-    return std::any_of(list_.begin(), list_.end(), [&](const CapturedSystemV& c) {
-      return c.record.id == object.id() && c.record.kind == static_cast<uint32_t>(object.kind());
-    });
   }
 
   // Both: false: it is not there any more, or it is there and a note says why it cannot be saved.
@@ -171,12 +164,12 @@ class Capture {
 
 std::span<const CapturedSystemV> first_system_v(Arena& arena) {
   ArenaVector<CapturedSystemV> list(arena);
-  for (const auto& entry : system_v::used_objects()) {
-    const UsedObject object(entry.load(std::memory_order_relaxed));
-    if (!object.is_one() || is_filtered() || !system_v::exists(object.kind(), object.id())) continue;
+  UsedObject object{};
+  for (uint32_t at = 0; system_v::next_used(at, object);) {
+    if (is_filtered() || !system_v::exists(object.kind, object.id)) continue;
     CapturedSystemV one{};
-    one.record.kind = static_cast<uint32_t>(object.kind());
-    one.record.id = object.id();
+    one.record.kind = static_cast<uint32_t>(object.kind);
+    one.record.id = object.id;
     return list.push_back(one) ? list.span() : std::span<CapturedSystemV>();
   }
   return {};

@@ -26,8 +26,9 @@ struct OwnSetting {
 };
 
 struct List {
-  int owner = 0;  // pid
-  bool unknown = false;
+  int owner = 0;            // pid
+  bool unknown = false;     // of a debt for which there was no place
+  uint32_t unreckoned = 0;  // calls that are under way, or have been made
   Debt debts[kMostDebts]{};
   OwnSetting settings[kMostSets]{};
   size_t next_setting = 0;
@@ -57,6 +58,7 @@ class Undisturbed {
     if (list.owner != pid_) {
       for (Debt& d : list.debts) d = {};
       list.unknown = false;
+      list.unreckoned = 0;
       list.owner = pid_;
     }
   }
@@ -115,12 +117,12 @@ void note_setting(int id, int64_t from_s, int64_t to_s) {
 
 // ckpt-restart has set the values.
 void know_restart() {
-  for (const auto& entry : used_objects()) {
-    const UsedObject object(entry.load(std::memory_order_relaxed));
-    semid_ds state;
-    if (object.is_one() && object.kind() == SystemVKind::kSemaphores &&
-        sys::call(__NR_semctl, long{object.id()}, 0L, long{IPC_STAT}, &state) == 0)
-      note_setting(object.id(), state.sem_ctime, state.sem_ctime);
+  UsedObject object{};
+  semid_ds state;
+  for (uint32_t at = 0; next_used(at, object);) {
+    if (object.kind == SystemVKind::kSemaphores &&
+        sys::call(__NR_semctl, long{object.id}, 0L, long{IPC_STAT}, &state) == 0)
+      note_setting(object.id, state.sem_ctime, state.sem_ctime);
   }
 }
 
@@ -150,9 +152,14 @@ long operate(int id, const sembuf* operations, size_t n, const timespec* timeout
   return r;
 }
 
-void give_up_reckoning() {
+void begin_unreckoned() {
   const Undisturbed here;
-  list.unknown = true;
+  ++list.unreckoned;
+}
+
+void end_unreckoned(bool made) {
+  const Undisturbed here;
+  if (!made) --list.unreckoned;
 }
 
 long semget_of_own(int key, int count, int flags) {
@@ -182,7 +189,7 @@ std::span<const Debt> debts(int pid) {
   return list.owner == pid ? std::span<const Debt>(list.debts) : std::span<const Debt>();
 }
 
-bool are_debts_unknown(int pid) { return list.owner == pid && list.unknown; }
+bool are_debts_unknown(int pid) { return list.owner == pid && (list.unknown || list.unreckoned != 0); }
 
 bool may_be_forgiven(const Debt& debt, int64_t changed_s) {
   if (changed_s < debt.since_s) return false;

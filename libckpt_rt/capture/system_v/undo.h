@@ -34,8 +34,9 @@ bool wants_undo(const sembuf* operations, size_t n);
 // The timeout is judged by the kernel and means nothing. As the kernel's, no errno.
 inline constexpr size_t kMostReckoned = 64;
 long operate(int id, const sembuf* operations, size_t n, const timespec* timeout);
-// The program is about to make more of them in one call, which nobody reckons.
-void give_up_reckoning();
+// Around a call with more of them, which nobody reckons. made: it has changed something.
+void begin_unreckoned();
+void end_unreckoned(bool made);
 
 // semget(2). A set that this call makes has values that we have set ourselves.
 long semget_of_own(int key, int count, int flags);

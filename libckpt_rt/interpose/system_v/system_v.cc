@@ -68,8 +68,10 @@ long semtimedop_with_undo(int id, const sembuf* operations, size_t n, const time
     if (r == -E2BIG) break;
     if (r != 0) return r;
   }
-  system_v::give_up_reckoning();
-  return calls::semtimedop(id, const_cast<sembuf*>(operations), n, timeout);
+  system_v::begin_unreckoned();
+  const long r = calls::semtimedop(id, const_cast<sembuf*>(operations), n, timeout);
+  system_v::end_unreckoned(r == 0);
+  return r;
 }
 
 }  // namespace
