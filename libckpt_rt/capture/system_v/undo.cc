@@ -138,8 +138,7 @@ bool wants_undo(const sembuf* operations, size_t n) {
   return false;
 }
 
-long operate(int id, const sembuf* operations, size_t n, const timespec* timeout) {
-  sembuf now[kMostReckoned];
+long operate(int id, const sembuf* operations, size_t n, const timespec* timeout, sembuf* now) {
   for (size_t i = 0; i < n; ++i) {
     now[i] = operations[i];
     now[i].sem_flg |= IPC_NOWAIT;

@@ -30,10 +30,9 @@ struct Debt {
 // Does one of the operations ask for it? Addresses that no program can have are left to the kernel.
 bool wants_undo(const sembuf* operations, size_t n);
 
-// semtimedop(2) of operations that want it, none of which waits, with as many as fit: -EAGAIN where it would.
+// semtimedop(2) of operations that want it, none of which waits: -EAGAIN where it would. room: for n.
 // The timeout is judged by the kernel and means nothing. As the kernel's, no errno.
-inline constexpr size_t kMostReckoned = 64;
-long operate(int id, const sembuf* operations, size_t n, const timespec* timeout);
+long operate(int id, const sembuf* operations, size_t n, const timespec* timeout, sembuf* room);
 // Around a call with more of them, which nobody reckons. made: it has changed something.
 void begin_unreckoned();
 void end_unreckoned(bool made);

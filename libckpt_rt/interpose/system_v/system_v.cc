@@ -47,24 +47,23 @@ size_t make_waiting(const sembuf* operations, size_t n, sembuf* out) {
 
 // One that is to be undone at the end of the process is made without waiting, so that it and our list of these
 // are one to a checkpoint. Where it would have to wait, it waits until it would not, and is made then.
-long semtimedop_with_undo(int id, const sembuf* operations, size_t n, const timespec* timeout) {
-  sembuf waiting[2 * system_v::kMostReckoned];
-  const bool few = n <= system_v::kMostReckoned;
+// room: for twice as many.
+long semtimedop_with_undo(int id, const sembuf* operations, size_t n, const timespec* timeout, sembuf* room) {
   int64_t deadline_ns = 0;
   constexpr time_t kForEver = 1'000'000'000;  // longer is the same, and fits no deadline
   const bool ends = timeout != nullptr && timeout->tv_sec < kForEver;
   if (ends)
     deadline_ns = program_time(CLOCK_MONOTONIC) + int64_t{timeout->tv_sec} * 1'000'000'000 + timeout->tv_nsec;
-  while (few) {
-    long r = system_v::operate(id, operations, n, timeout);
+  while (room != nullptr) {
+    long r = system_v::operate(id, operations, n, timeout, room);
     if (r != -EAGAIN) return r;
     timespec left{};
     if (ends) {
       const int64_t left_ns = deadline_ns - program_time(CLOCK_MONOTONIC);
       if (left_ns > 0) left = {left_ns / 1'000'000'000, left_ns % 1'000'000'000};
     }
-    const size_t count = make_waiting(operations, n, waiting);
-    r = calls::semtimedop(id, waiting, count, ends ? &left : nullptr);
+    const size_t count = make_waiting(operations, n, room);
+    r = calls::semtimedop(id, room, count, ends ? &left : nullptr);
     if (r == -E2BIG) break;
     if (r != 0) return r;
   }
@@ -72,6 +71,21 @@ long semtimedop_with_undo(int id, const sembuf* operations, size_t n, const time
   const long r = calls::semtimedop(id, const_cast<sembuf*>(operations), n, timeout);
   system_v::end_unreckoned(r == 0);
   return r;
+}
+
+// As many as the kernel takes by default; on the stack of a thread, which has little: only where they are needed.
+constexpr size_t kFew = 16, kMost = 500;
+
+template <size_t kRoom>
+[[gnu::noinline]] long with_room(int id, const sembuf* operations, size_t n, const timespec* timeout) {
+  sembuf room[2 * kRoom];
+  return semtimedop_with_undo(id, operations, n, timeout, room);
+}
+
+long semtimedop_undone(int id, const sembuf* operations, size_t n, const timespec* timeout) {
+  if (n <= kFew) return with_room<kFew>(id, operations, n, timeout);
+  if (n <= kMost) return with_room<kMost>(id, operations, n, timeout);
+  return semtimedop_with_undo(id, operations, n, timeout, nullptr);
 }
 
 }  // namespace
@@ -92,7 +106,7 @@ long semctl(int id, int number, int command, long argument) {
 // Noted first: it may wait for ever.
 long semtimedop_noted(int id, sembuf* operations, size_t n, const timespec* timeout) {
   note_used(SystemVKind::kSemaphores, id);
-  if (system_v::wants_undo(operations, n)) return semtimedop_with_undo(id, operations, n, timeout);
+  if (system_v::wants_undo(operations, n)) return semtimedop_undone(id, operations, n, timeout);
   return calls::semtimedop(id, operations, n, timeout);
 }
 
