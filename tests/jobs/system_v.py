@@ -274,7 +274,7 @@ class SystemV(unittest.TestCase):
             pid = job_tree.root_of(tree.restart(image))
         self.go(tree)
         self.go(tree, "wrong")
-        last = self.end(tree, "spoiled\n")
+        last = self.end(tree, f"up {sems} {queue}\n")
         texts = [(1 + i % 3, b"message %d " % i * (i + 1) * 7) for i in range(5)] + [(7, b"")]
         twos = [t for t in texts if t[0] == 2]
         self.assertEqual(last, ["[0, 4, 32767, 7] True True", str(twos + [t for t in texts if t not in twos])])
