@@ -359,6 +359,9 @@ class Trees(unittest.TestCase):
         wait_for(b"sent")
         with self.assertRaisesRegex(AssertionError, "(?s)exit code 76.*message queue in which 3 messages wait"):
             tree.checkpoint(tree.child.pid)
+        with open(os.path.join(tree.images, "ckpt_rt.log"), encoding="utf-8") as log:
+            again = [line for line in log if f"pid {tree.child.pid}: " in line and "taken again" in line]
+        self.assertGreaterEqual(len(again), 6)  # of who leads: one for each attempt, and one more if it was itself the reason
         go("receive")
         wait_for(b"empty")
         image = tree.checkpoint(tree.child.pid)
