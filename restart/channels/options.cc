@@ -1,6 +1,8 @@
 #include <linux/netlink.h>
 #include <netinet/tcp.h>
 
+#include <algorithm>
+
 #include "restart/channels/channel_builder.h"
 #include "restart/descriptors/builder.h"
 
@@ -29,6 +31,27 @@ bool set_if_other(int fd, int level, int name, const void* value, uint32_t lengt
   return setsockopt(fd, level, name, value, length) == 0;
 }
 
+bool is_on(const ParsedOpenFile& file, int level, int name) {
+  bool on = false;
+  for_each_detail<SocketOptionDetail>(
+      file, OpenFileDetail::kSocketOption, [&](const SocketOptionDetail& o, Blob) {
+        on = on || (o.level == level && o.name == name && o.length >= 1 && o.value[0] != 0);
+      });
+  return on;
+}
+
+// In the stop a member makes the sender send what it holds back: no TCP_CORK, and TCP_NODELAY. Members that look
+// at the same socket after that find it so; the first to do it has looked before.
+bool set_what_holds_back(int fd, const ChannelSocket& s) {
+  int cork = is_on(*s.file, IPPROTO_TCP, TCP_CORK), no_delay = is_on(*s.file, IPPROTO_TCP, TCP_NODELAY);
+  for (const ParsedOpenFile* other : s.also) {
+    cork |= is_on(*other, IPPROTO_TCP, TCP_CORK);
+    no_delay &= is_on(*other, IPPROTO_TCP, TCP_NODELAY);
+  }
+  const bool set = set_if_other(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, sizeof(no_delay));
+  return set_if_other(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof(cork)) && set;
+}
+
 bool set_recorded(int fd, const ChannelSocket& s, bool early) {
   bool all = true;
   for_each_detail<SocketOptionDetail>(
@@ -37,6 +60,7 @@ bool set_recorded(int fd, const ChannelSocket& s, bool early) {
         if (o.level == IPPROTO_IP && o.name == kIpLocalPortRange && s.name.length != 0) return;
         all = set_if_other(fd, o.level, o.name, o.value, o.length) && all;
       });
+  if (!early && s.is_tcp() && !s.also.empty()) all = set_what_holds_back(fd, s) && all;
   return all;
 }
 
