@@ -244,10 +244,10 @@ Result<void> Attempt::get_ready(const OtherThreads& others) {
 Result<void> Attempt::describe() {
   note_what_is_lost(capture.facts, space);
   MetaWriter meta(space.arena());
-  MetaSources sources{&capture.facts,          &saved_process,       &capture.map,
-                      &capture.files,          &capture.descriptors, capture.threads.span(),
-                      capture.pending.span(),  space.notes(),        &cost,
-                      copied_ns - requested_ns};
+  MetaSources sources{
+      &capture.facts,          &saved_process,         &capture.map,  &capture.files,   &capture.descriptors,
+      capture.threads.span(),  capture.pending.span(), space.notes(), capture.system_v, &cost,
+      copied_ns - requested_ns};
   CKPT_TRY(write_meta(sources, space.arena(), meta));
   return image.sink().set_meta(meta.span());
 }

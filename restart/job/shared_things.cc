@@ -13,6 +13,7 @@
 #include "image/format/terminal_records.h"
 #include "restart/descriptors/builder.h"
 #include "restart/plan/shared_objects.h"
+#include "restart/plan/system_v.h"
 
 namespace ckpt {
 namespace {
@@ -349,6 +350,11 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   channels.finish();
   builder.finish();
   CKPT_TRY(make_memory(all, working, report, things));
+  std::vector<const ImageMeta*> members;
+  for (const auto& plan : job.plans) {
+    if (plan != nullptr) members.push_back(&plan->image->meta());
+  }
+  CKPT_TRY(put_back_system_v(members));
   things.objects = working.objects();
   things.lone_pipes = std::move(gatherer.lone_pipes());
   return things;

@@ -12,6 +12,7 @@
 #include "restart/plan/check_files.h"
 #include "restart/plan/check_machine.h"
 #include "restart/plan/memory_plan.h"
+#include "restart/plan/system_v.h"
 
 namespace ckpt {
 namespace {
@@ -109,6 +110,7 @@ Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress
   options.returning = plan.returning;
   CKPT_TRY(check_kept_trust(options.kept_files));
   CKPT_TRY(check_descriptors(meta, options));
+  CKPT_TRY(check_system_v(meta, plan.notes));
   if (loading == Loading::kNone) CKPT_TRY(plan.image->verify_used(2, progress));
   if (loading == Loading::kNone || loading == Loading::kEager) return load_eagerly(plan, progress);
   LazyPlan lazy = make_lazy_plan(*plan.image);
