@@ -6,6 +6,38 @@
 
 namespace timewarp_bench {
 
+namespace {
+
+// CLI::Range takes "nan", and names its end with 309 digits where there is none.
+template <typename Right>
+CLI::Validator number_that(Right right, const std::string& what) {
+  return {[right, what](const std::string& text) {
+            double value = 0;
+            const bool is_number = CLI::detail::lexical_cast(text, value) && std::isfinite(value);
+            return is_number && right(value) ? std::string() : text + " is not " + what;
+          },
+          "NUMBER"};
+}
+
+}  // namespace
+
+CLI::Validator zero_or_more() {
+  return number_that([](double x) { return x >= 0; }, "a number, 0 or more");
+}
+CLI::Validator above_zero() {
+  return number_that([](double x) { return x > 0; }, "a number above 0");
+}
+CLI::Validator share() {
+  return number_that([](double x) { return x >= 0 && x <= 1; }, "a number from 0 to 1");
+}
+CLI::Validator size_in_bytes() {
+  return {[](const std::string& text) {
+            return text.find('-') == std::string::npos ? std::string()
+                                                       : text + " is not a size: 0 or more, as 64M";
+          },
+          "SIZE"};
+}
+
 Options::Options(CLI::App& app) {
   ckpt_tw_defaults(&engine);
   // One line.
@@ -29,7 +61,8 @@ Options::Options(CLI::App& app) {
   app.add_option("--window", engine.window, "how far ahead of the slowest thread; 0: adapted")
       ->capture_default_str();
   app.add_option("--memory", engine.memory_bytes, "limit for events and history, in bytes (64M, 1G); 0: none")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->transform(size_in_bytes());  // the one added last is asked first
   app.add_option("--gvt-events", engine.gvt_events, "events of a thread between two GVTs; 0: the default");
   app.add_option("--batch", engine.batch, "events between two looks at the other threads; 0: the default");
   app.add_option("--pages", pages_, "pages of events and states: 4K, 2M, 1G")
@@ -45,13 +78,16 @@ Options::Options(CLI::App& app) {
   app.add_flag("--mono", mono_, "ccl: one copy at a time");
   app.add_option("--device-speed", engine.device_bytes_per_second,
                  "ccl: bytes a second of the device; 0: not limited")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->transform(size_in_bytes());  // the one added last is asked first
   app.add_option("--finish-speed", engine.finish_bytes_per_second,
                  "ccl: bytes a second of the processor that finishes a copy; 0: not limited")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->transform(size_in_bytes());  // the one added last is asked first
   app.add_option("--burst", engine.burst_bytes, "ccl: bytes of one transfer; 0: 1024");
   app.add_option("--trace", trace_, "a file for a trace (chrome://tracing, ui.perfetto.dev)");
-  app.add_option("--progress", engine.progress, "seconds between two lines on standard error");
+  app.add_option("--progress", engine.progress, "seconds between two lines on standard error")
+      ->check(zero_or_more());
   app.add_option("--mpi", mpi_, "several processes: openmpi or mpich");
   app.add_flag("--digest", digest_, "a digest of all events, too");
   app.add_flag("--json", json, "the result as a JSON object");

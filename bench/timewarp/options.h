@@ -10,6 +10,12 @@
 
 namespace timewarp_bench {
 
+// Checks of arguments: finite numbers, and sizes without a sign. They say in a few words what would be right.
+CLI::Validator zero_or_more();
+CLI::Validator above_zero();
+CLI::Validator share();  // 0 to 1
+CLI::Validator size_in_bytes();
+
 class Options {
  public:
   explicit Options(CLI::App& app);

@@ -15,16 +15,16 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--reserved", p.reserved, "of them for portables that move in")->capture_default_str();
   app.add_option("--call-interval", p.call_interval, "mean, seconds")
-      ->check(CLI::PositiveNumber)
+      ->check(timewarp_bench::above_zero())
       ->capture_default_str();
   app.add_option("--call-time", p.call_time, "mean, seconds")
-      ->check(CLI::PositiveNumber)
+      ->check(timewarp_bench::above_zero())
       ->capture_default_str();
   app.add_option("--residence", p.residence, "mean, seconds")
-      ->check(CLI::PositiveNumber)
+      ->check(timewarp_bench::above_zero())
       ->capture_default_str();
   app.add_option("--lookahead", p.lookahead, "of a move, seconds")
-      ->check(CLI::NonNegativeNumber)
+      ->check(timewarp_bench::zero_or_more())
       ->capture_default_str();
   try {
     app.parse(argc, argv);

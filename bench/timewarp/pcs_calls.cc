@@ -10,18 +10,19 @@ int main(int argc, char** argv) {
   app.add_option("--lps", p.cells, "cells")->check(CLI::Range(1u, 1u << 30))->capture_default_str();
   app.add_option("--columns", p.columns, "cells in a row; 0: about as many as rows");
   app.add_option("--call-interval", p.call_interval, "mean in each cell, seconds")
-      ->check(CLI::PositiveNumber)
+      ->check(timewarp_bench::above_zero())
       ->capture_default_str();
   app.add_option("--holding", p.holding, "of a call, mean, seconds")
-      ->check(CLI::PositiveNumber)
+      ->check(timewarp_bench::above_zero())
       ->capture_default_str();
   app.add_option("--fast", p.residence[0], "mean residence, seconds")
-      ->check(CLI::PositiveNumber)
+      ->check(timewarp_bench::above_zero())
       ->capture_default_str();
   app.add_option("--slow", p.residence[1], "mean residence, seconds")
-      ->check(CLI::PositiveNumber)
+      ->check(timewarp_bench::above_zero())
       ->capture_default_str();
-  app.add_option("--handoff", p.handoff, "delay of a hand-off, seconds")->check(CLI::NonNegativeNumber);
+  app.add_option("--handoff", p.handoff, "delay of a hand-off, seconds")
+      ->check(timewarp_bench::zero_or_more());
   app.add_option("--grain", p.grain, "how often each power is computed: a slower processor")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();

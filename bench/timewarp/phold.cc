@@ -9,9 +9,11 @@ int main(int argc, char** argv) {
   timewarp_bench::PholdParameters p;
   app.add_option("--lps", p.lps)->capture_default_str();
   app.add_option("--events", p.events, "of each LP at the beginning")->capture_default_str();
-  app.add_option("--remote", p.remote, "share of messages for any LP, 0 to 1")->check(CLI::Range(0.0, 1.0));
-  app.add_option("--mean", p.mean, "the delay is lookahead + exp(mean)")->check(CLI::NonNegativeNumber);
-  app.add_option("--lookahead", p.lookahead)->check(CLI::NonNegativeNumber);
+  app.add_option("--remote", p.remote, "share of messages for any LP, 0 to 1")
+      ->check(timewarp_bench::share());
+  app.add_option("--mean", p.mean, "the delay is lookahead + exp(mean)")
+      ->check(timewarp_bench::zero_or_more());
+  app.add_option("--lookahead", p.lookahead)->check(timewarp_bench::zero_or_more());
   app.add_option("--state", p.state_bytes, "bytes, at least 32")->check(CLI::Range(32, 1 << 30));
   app.add_option("--grain", p.grain, "rounds of arithmetic in each event");
   app.add_option("--touch", p.touch, "bytes of the state that each event writes");

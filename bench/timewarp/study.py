@@ -7,11 +7,8 @@ import html
 import io
 import json
 import os
-import re
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 
@@ -20,65 +17,55 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
+from runs import Runs, notes  # noqa: E402
+
 PHOLD = ["--lps", "4096", "--events", "16", "--remote", "0.25", "--mean", "0.8", "--lookahead", "0.1", "--end", "20"]
 
 
 class Study:
     def __init__(self, options):
-        self.bench = os.path.join(options.build, "bench")
-        self.peers = options.peers
-        self.quick = options.quick
-        self.scratch = tempfile.mkdtemp(prefix="ckpt-study.")  # peers write files where they run
-        atexit.register(shutil.rmtree, self.scratch, ignore_errors=True)
-        self.turns = 7
+        scratch = tempfile.mkdtemp(prefix="ckpt-study.")
+        atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+        self.build = options.build
+        self.runs = Runs(os.path.join(options.build, "bench"), options.peers, scratch,
+                         first_limit=30 if options.quick else 300)
+        self.ours, self.peer = self.runs.ours, self.runs.peer
+        self.turns = options.turns
         self.page = []
-        self.data = {}
+        self.figures = {}
 
-    def ours(self, model, *arguments):
-        done = subprocess.run([os.path.join(self.bench, model), *map(str, arguments), "--json"], capture_output=True,
-                              text=True)
-        if done.returncode != 0:
-            sys.exit(f"{model} {' '.join(map(str, arguments))}: {done.stderr.strip()}")
-        return json.loads(done.stdout)
-
-    def peer(self, pattern, program, *arguments, launcher=()):
-        """Seconds, or None where the peer is missing or does not run."""
-        path = os.path.abspath(os.path.join(self.peers, program))
-        if not os.path.exists(path):
-            return None
-        try:
-            done = subprocess.run([*launcher, path, *map(str, arguments)], capture_output=True, text=True, errors="replace",
-                                  timeout=120, cwd=self.scratch)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        found = re.findall(pattern, done.stdout + done.stderr)
-        return float(found[-1].replace(",", "")) if found else None
-
-    def in_turns(self, title, what, unit="events a second", turns=None):
-        """what: name -> function that returns a figure or None. Runs them in turns; medians."""
+    def all_turns(self, title, what, turns):
+        """what: name -> function that returns a figure or None. Returns name -> figures; the page gets a note on odd runs."""
         figures = {name: [] for name in what}
-        for _ in range(turns or self.turns):
+        first = len(self.runs.all)
+        for _ in range(turns):
             for name, run in what.items():
-                figure = run()
+                figure = self.runs.once(title, name, run)
                 if figure is not None:
                     figures[name].append(figure)
+        self.figures[title] = figures
+        odd = notes(self.runs.all[first:])
+        for note in odd:
+            print(f"  odd: {note}", flush=True)
+        return figures, "".join(f"<p><small>{html.escape(note)}</small>" for note in odd)
+
+    def in_turns(self, title, what, unit="events a second", turns=None):
+        """A table of medians."""
+        figures, odd = self.all_turns(title, what, turns or self.turns)
         medians = {n: statistics.median(f) if f else None for n, f in figures.items()}
-        self.data[title] = figures
         rows = "".join(f"<tr><td>{html.escape(n)}<td>{'not here' if m is None else f'{m:,.0f}'}"
                        f"<td>{', '.join(f'{x:,.0f}' for x in figures[n])}" for n, m in medians.items())
-        self.page.append(f"<h2>{html.escape(title)}</h2><table><tr><th>run<th>median, {unit}<th>each turn{rows}</table>")
+        self.page.append(f"<h2>{html.escape(title)}</h2><table><tr><th>run<th>median, {unit}<th>each turn{rows}</table>{odd}")
         print(title, {n: m and round(m) for n, m in medians.items()}, flush=True)
-        return medians
 
     def curves(self, title, x_name, xs, runs, why, logarithmic=False, y_name="committed events a second"):
-        """runs: label -> function of x."""
+        """runs: label -> function of x. A graph of medians; all points in turns, so that a slow minute meets each once."""
+        names = {(label, x): f"{label}, {x}" for label in runs for x in xs}
+        figures, odd = self.all_turns(title, {name: lambda label=label, x=x: runs[label](x)
+                                              for (label, x), name in names.items()}, self.turns)
         figure, axes = plt.subplots(figsize=(7, 4))
-        self.data[title] = {}
-        for label, run in runs.items():
-            values = [[run(x) for _ in range(self.turns)] for x in xs]
-            ys = [statistics.median(v) for v in values]
-            self.data[title][label] = dict(zip(map(str, xs), ys))
-            axes.plot(xs, ys, marker="o", label=label)
+        for label in runs:
+            axes.plot(xs, [statistics.median(figures[names[label, x]]) for x in xs], marker="o", label=label)
         axes.set_xlabel(x_name)
         axes.set_ylabel(y_name)
         if logarithmic:
@@ -90,17 +77,19 @@ class Study:
         figure.savefig(picture, format="svg", bbox_inches="tight")
         plt.close(figure)
         source = base64.b64encode(picture.getvalue()).decode()
-        self.page.append(f"<h2>{html.escape(title)}</h2><img src='data:image/svg+xml;base64,{source}'><p>{html.escape(why)}</p>")
-        print(title, self.data[title], flush=True)
+        self.page.append(f"<h2>{html.escape(title)}</h2><img src='data:image/svg+xml;base64,{source}'><p>{html.escape(why)}</p>"
+                         f"{odd}")
+        print(title, {n: round(statistics.median(f), 2) for n, f in figures.items()}, flush=True)
 
     def write(self, directory):
         with open(os.path.join(directory, "timewarp.json"), "w") as out:
-            json.dump(self.data, out, indent=1)
+            json.dump({"figures": self.figures, "runs": self.runs.all}, out, indent=1)
         with open(os.path.join(directory, "timewarp.html"), "w") as out:
             out.write("<!doctype html><meta charset=utf-8><title>Optimistic simulation</title><style>body{font:16px sans-serif;"
                       "max-width:60em;margin:auto}td,th{text-align:left;padding:0 1em}</style><h1>Optimistic simulation</h1>"
                       f"<p>{os.cpu_count()} processors; load average at the end {os.getloadavg()[0]:.1f}. Other work on the "
-                      "machine makes these figures worse; compare only within a table.</p>" + "".join(self.page))
+                      "machine makes these figures worse; compare only within a table. timewarp.json has the seconds of every "
+                      "run.</p>" + "".join(self.page))
 
 
 def rate(result):
@@ -112,7 +101,10 @@ def main():
     parser.add_argument("--build", required=True)
     parser.add_argument("--peers", required=True)
     parser.add_argument("--quick", action="store_true")
-    study = Study(parser.parse_args())
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--pair-turns", type=int, default=21, help="one optimistic thread against the sequential engine")
+    options = parser.parse_args()
+    study = Study(options)
     began = time.monotonic()
     threads = [t for t in (1, 2, 4, 8, 16) if t <= os.cpu_count()]
     events = 4096 * 16 * 20 / 0.9
@@ -134,8 +126,8 @@ def main():
     # Apart: short runs that differ by a fifth need many turns, and nothing between them.
     study.in_turns("PHOLD: one optimistic thread against the sequential engine", {
         "sequential": lambda: rate(study.ours("phold", *PHOLD, "--threads", 0)),
-        "one optimistic thread": lambda: rate(study.ours("phold", *PHOLD, "--threads", 1))}, turns=21)
-    pcs_end = 4000 if study.quick else 20000
+        "one optimistic thread": lambda: rate(study.ours("phold", *PHOLD, "--threads", 1))}, turns=options.pair_turns)
+    pcs_end = 4000 if options.quick else 20000
     launcher = ("mpirun.openmpi", "--allow-run-as-root", "-np", "2", "--bind-to", "none")
     study.in_turns("PCS, 64 x 64 cells with 10 portables", {
         **{f"ours, {t} threads": lambda t=t: rate(study.ours(
@@ -148,7 +140,7 @@ def main():
         q: lambda q=q: rate(study.ours("phold", *PHOLD, "--threads", 0, "--queue", q))
         for q in ("ladder", "heap", "calendar", "splay")})
 
-    end = 400 if study.quick else 2000
+    end = 400 if options.quick else 2000
     study.in_turns("Saving and reverse computation: PCS, 14,400 cells, 360,000 portables (Carothers, figure 2)", {
         f"{way}, {t} threads": lambda way=way, t=t: rate(study.ours("pcs", "--way", way, "--threads", t, "--end", end))
         for t in threads for way in ("reverse", "copy", "incremental")})
@@ -159,7 +151,7 @@ def main():
             "no prefetching": ("--no-prefetch",), "GVT every 65,536 events": ("--gvt-events", 65536)}.items()})
 
     n = threads[-1]
-    sizes = [64, 512, 4096, 65536] if study.quick else [64, 256, 1024, 4096, 16384, 65536]
+    sizes = [64, 512, 4096, 65536] if options.quick else [64, 256, 1024, 4096, 16384, 65536]
     study.curves("State size, PHOLD with 512 LPs", "bytes of state", sizes, {
         way: lambda b, way=way: rate(study.ours("phold", "--lps", 512, "--end", 5 if way == "copy" and b > 9999 else 60,
                                                 "--state", b, "--threads", n, "--way", way))
@@ -167,7 +159,7 @@ def main():
         "Each event reads and writes its whole state when it copies. GVT is asked for after 512 KiB of copies, so up to some KiB "
         "they stay in the second-level cache; at 64 KiB an event moves 128 KiB, and the bandwidth of memory is the limit. The "
         "other two touch what the event touches.", True)
-    lps = [1000, 10000, 100000] if study.quick else [1000, 10000, 100000, 1000000, 10000000]
+    lps = [1000, 10000, 100000] if options.quick else [1000, 10000, 100000, 1000000, 10000000]
     study.curves("LPs, PHOLD with one event each", "LPs", lps, {
         f"{t} threads" if t else "sequential": lambda x, t=t: rate(study.ours(
             "phold", "--lps", x, "--events", 1, "--end", max(0.3, min(100, 3e6 / x)), "--threads", t)) for t in (0, n)},
@@ -181,8 +173,8 @@ def main():
         "now and then a straggler. With one thread they stay in its queue.")
 
     device = ("pcs_calls", "--threads", n, "--way", "ccl", "--grain", 10, "--finish-speed", "200M")
-    calls = (*device, "--end", 1500 if study.quick else 6000)
-    thresholds = [0, .5, 1] if study.quick else [i / 10 for i in range(11)]
+    calls = (*device, "--end", 1500 if options.quick else 6000)
+    thresholds = [0, .5, 1] if options.quick else [i / 10 for i in range(11)]
     for lps in (32, 256):
         study.in_turns(f"Device copies of several LPs at once (multi) against one (mono), {lps} LPs, calls every 10 s", {
             name: lambda lps=lps, more=more: rate(study.ours(*device, "--end", 6000, "--call-interval", 10, "--lps", lps,
@@ -203,8 +195,8 @@ def main():
         "Monoprogrammed, a copy is given up whenever another LP asks for one.", y_name="events")
     study.page.append("<p>Counters of the processor (Carothers, figures 4 to 9): see perf stat where the machine has them; "
                       "this script does not need them.</p>")
-    study.write(os.path.join(os.path.dirname(study.bench), "timewarp"))
-    print(f"{time.monotonic() - began:.0f} s; {os.path.join(os.path.dirname(study.bench), 'timewarp', 'timewarp.html')}")
+    study.write(os.path.join(study.build, "timewarp"))
+    print(f"{time.monotonic() - began:.0f} s; {os.path.join(study.build, 'timewarp', 'timewarp.html')}")
 
 
 main()

@@ -20,7 +20,7 @@
 
 namespace ckpt::job {
 
-Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> members) {
+Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<const Listed> members) {
   attempt_ = attempt;
   began_ = true;
   if (!reserve_own(arena_, 256 << 20))
@@ -42,7 +42,7 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
   if (!temporary.ok()) return temporary.error();
   temporary_ = std::move(*temporary);
   fill_place(place, temporary_.get(), directory_name_, name_.text, this_process.pid, *sequence);
-  place.may_repeat = attempt < 3 && !over_hosts;  // else all hosts would have to
+  place.may_repeat = may_repeat && !over_hosts;  // else all hosts would have to
   place.by_fork = attempt >= 3;
   for (Member& m : members_) CKPT_TRY(ask(m));
   points::at("leader.asked");

@@ -30,7 +30,7 @@ class Coordinator final : public Session {
   Coordinator& operator=(const Coordinator&) = delete;
 
   // Makes the directory and asks all members. attempt: from 1; members: what the caller has listed.
-  Result<void> begin(uint32_t attempt, std::span<const Listed> members);
+  Result<void> begin(uint32_t attempt, bool may_repeat, std::span<const Listed> members);
 
   Result<void> prepared() override;
   Result<void> standing() override;

@@ -253,6 +253,7 @@ Result<void> Coordinator::take_message(Member& m) {
       return {};
     }
     again = again || failed->again != 0;
+    passing = passing || failed->again == 2;
     return make_error(static_cast<ExitCode>(failed->code), 0, "process {} ({}) of the job: {}",
                       m.listed.look.pid, static_cast<const char*>(m.listed.look.name),
                       std::string_view(failed->text, strnlen(failed->text, sizeof(failed->text))));

@@ -208,6 +208,44 @@ print([os.waitpid(p, 0)[1] for p in children], first[1][size - 1], flush=True)
 os.unlink(name)
 """
 
+# A sender that holds its last bytes back, with many more that nobody receives yet; six processes have it.
+CORKED = """
+import os, socket, time
+def wait():
+    while not os.path.exists('go'): time.sleep(0.01)
+def options():
+    return sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK), sender.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+listener = socket.create_server(('127.0.0.1', 0))
+if os.fork() == 0:
+    receiver = listener.accept()[0]
+    wait()
+    count = 0
+    while part := receiver.recv(1 << 20): count += len(part)
+    open('received.new', 'w').write(str(count))
+    os._exit(0)
+sender = socket.create_connection(listener.getsockname())
+sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+sender.setblocking(False)
+count = 0
+try:
+    while True: count += sender.send(bytes(65536))
+except BlockingIOError:
+    pass
+children = []
+for k in range(5):
+    if (pid := os.fork()) == 0:
+        wait()
+        os._exit(0)
+    children.append(pid)
+print('up', options(), flush=True)
+wait()
+print(options(), flush=True)
+for pid in children: os.waitpid(pid, 0)
+sender.close()
+os.wait()
+print(int(open('received.new').read()) == count, flush=True)
+"""
+
 
 class Trees(unittest.TestCase):
 
@@ -343,6 +381,18 @@ class Trees(unittest.TestCase):
         open(os.path.join(tree.work, "go"), "w").close()
         self.assertEqual(tree.finish(), (0, b"up\nb'kept' 0\n"))
 
+    def test_a_sender_that_holds_back_of_several(self):
+        """In the stop one member makes it send: what others see of it then is not what it was."""
+        tree = Tree("corked", ["python3", "-c", CORKED])
+        self.addCleanup(tree.close, False)
+        tree.run()
+        wait_for(lambda: b"up (1, 0)\n" in tree.output(), f"the processes: {tree.read('err')}")
+        image = tree.checkpoint(tree.child.pid)
+        tree.kill()
+        tree.restart(image)
+        open(os.path.join(tree.work, "go"), "w").close()
+        self.assertEqual(tree.finish(), (0, b"up (1, 0)\n(1, 0)\nTrue\n"))
+
     def test_a_message_queue(self):
         """Messages that wait in it cannot be saved: that is said at the checkpoint. An empty queue comes back."""
         tree = Tree("queue", ["python3", "-c", MESSAGE_QUEUE])
@@ -359,6 +409,9 @@ class Trees(unittest.TestCase):
         wait_for(b"sent")
         with self.assertRaisesRegex(AssertionError, "(?s)exit code 76.*message queue in which 3 messages wait"):
             tree.checkpoint(tree.child.pid)
+        with open(os.path.join(tree.images, "ckpt_rt.log"), encoding="utf-8") as log:
+            again = [line for line in log if f"pid {tree.child.pid}: " in line and "taken again" in line]
+        self.assertGreaterEqual(len(again), 6)  # of who leads: one for each attempt, and one more if it was itself the reason
         go("receive")
         wait_for(b"empty")
         image = tree.checkpoint(tree.child.pid)

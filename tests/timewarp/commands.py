@@ -64,11 +64,17 @@ class Commands(unittest.TestCase):
                                        (["--threads", "x"], "threads", 64), (["--window", "-1"], "window", 64),
                                        (["--every", "0"], "every", 64), (["--state", "8"], "state", 64),
                                        (["--memory", "1K", "--events", "64"], "raise the limit", 79),
+                                       (["--mean", "x"], "--mean: x is not a number, 0 or more", 64),
+                                       (["--remote", "nan"], "--remote: nan is not a number from 0 to 1", 64),
+                                       (["--memory", "-5"], "--memory: -5 is not a size", 64),
+                                       (["--device-speed", "-1M"], "--device-speed: -1M is not a size", 64),
+                                       (["--progress", "-1"], "progress", 64),
                                        (["--mpi", "/nowhere.so"], "nowhere", 69)):
             done = run("phold", "--lps", "40", "--end", "9", *arguments)
             self.assertEqual(done.returncode, code, arguments)
             self.assertIn(words, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertLess(len(done.stderr), 200, done.stderr)
             self.assertEqual(done.stdout, "")
 
 

@@ -24,7 +24,8 @@ Worker::Worker(Setup& setup, unsigned number)
       keeper_(setup, *this, regions_),
       party_(*setup.gvt, number),
       ring_(kRingAtFirst),
-      ring_mask_(kRingAtFirst - 1) {
+      ring_mask_(kRingAtFirst - 1),
+      window_(setup.options.window) {
   regions_.set_page(setup.options.page_kib);
   for (Pool& pool : events_) pool.open(regions_, setup.event_bytes);
   records_.open(regions_, sizeof(Record) + (setup.copy_behind_record ? setup.model.state_bytes : 0));
@@ -33,7 +34,6 @@ Worker::Worker(Setup& setup, unsigned number)
     out_.push_back(t == number ? nullptr : &setup.channel(number, t));
     in_.push_back(t == number ? nullptr : &setup.channel(t, number));
   }
-  window_ = setup.options.window > 0 ? setup.options.window : std::numeric_limits<double>::infinity();
 }
 
 Event* Worker::take_event_for(unsigned to) {

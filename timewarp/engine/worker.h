@@ -37,6 +37,7 @@
 #include "timewarp/engine/event_queue.h"
 #include "timewarp/engine/setup.h"
 #include "timewarp/engine/trace.h"
+#include "timewarp/engine/window.h"
 #include "timewarp/state/keeper.h"
 
 namespace ckpt::timewarp {
@@ -74,7 +75,7 @@ class Worker final : public Executor, private History {
   const KeeperCounters& keeper_counters() const { return keeper_.counters(); }
   uint64_t gvt_rounds() const { return rounds_; }
   uint64_t peak_bytes() const { return peak_bytes_; }
-  double window() const { return window_; }
+  double window() const { return window_.width(); }
   Trace& trace() { return trace_; }
   // Events that were given to other threads' pools too often: a crate of free blocks.
   void accept_blocks(std::vector<void*>&& blocks);
@@ -161,12 +162,12 @@ class Worker final : public Executor, private History {
   std::vector<Event*> to_cancel_;  // of this thread, to be handled after the rollback under way
   Key gvt_;
   bool done_ = false, want_gvt_ = false;
-  double limit_ = 0, window_ = 0;
+  double limit_ = 0;
+  Window window_;
   uint64_t most_uncommitted_ = 0;
   bool waits_for_gvt_ = false;  // too much is uncommitted: nothing runs beyond reached_
   double reached_ = 0;
   uint64_t rounds_ = 0, since_gvt_ = 0;
-  uint64_t window_executed_ = 0, window_rolled_ = 0;
   bool over_memory_ = false;
   Key fresh_gvt_;  // of the round that was asked for when memory was short
   uint64_t over_rounds_ = 0;

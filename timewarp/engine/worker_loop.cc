@@ -21,11 +21,6 @@ constexpr uint32_t kGvtEventsAlone = 128;
 // second-level cache. But a round of GVT should be worth a few events.
 constexpr size_t kCopiedBetween = 512 << 10;
 constexpr uint32_t kFewestBetween = 16;
-// The adapted window: judged after so many events; smaller above the first share of events undone, larger
-// below the second.
-constexpr uint64_t kJudged = 1024;
-constexpr double kTooMuchUndone = 0.05, kLittleUndone = 0.015;
-constexpr double kSmallestStep = 0.25, kLargestStep = 0.75, kGrowth = 1.15, kWidest = 4;
 // So many executed events may wait for GVT. Nothing is lost by waiting: another thread has been taken off its
 // processor, and what runs on alone is undone.
 constexpr uint64_t kUncommittedRounds = 8;  // in --gvt-events
@@ -147,21 +142,7 @@ void Worker::on_gvt() {
   keeper_.adapt(
       counters_.executed, counters_.rollbacks,
       event_samples_ == 0 ? 0 : static_cast<double>(event_cycles_) / static_cast<double>(event_samples_));
-  const uint64_t executed = counters_.executed - window_executed_;
-  if (setup_.options.window == 0 && executed >= kJudged) {
-    const double undone =
-        static_cast<double>(counters_.rolled_back - window_rolled_) / static_cast<double>(executed);
-    // As far as this thread has been ahead of GVT: a window beyond it would do nothing.
-    const double ahead = tail_ > head_ ? std::max(ring_[(tail_ - 1) & ring_mask_].time - gvt_.time, 0.0) : 0;
-    if (undone > kTooMuchUndone) {
-      if (ahead != 0) window_ = std::min(window_, ahead);
-      window_ *= std::clamp(1 - undone, kSmallestStep, kLargestStep);
-    } else if (undone < kLittleUndone && window_ < kWidest * ahead) {
-      window_ *= kGrowth;
-    }
-    window_executed_ = counters_.executed;
-    window_rolled_ = counters_.rolled_back;
-  }
+  window_.judge(counters_.executed, counters_.rolled_back);
   if (number_ == 0 && setup_.options.progress > 0) report_progress(setup_, gvt_.time, &next_progress_);
 }
 
@@ -171,7 +152,7 @@ void Worker::set_limit() {
     if (worker.get() != this) others = std::min(others, worker->shared.clock.load(std::memory_order_relaxed));
   }
   // At least what the slowest thread itself could execute: however small the window, the first event runs.
-  limit_ = std::max(others + window_, std::nextafter(others, kInfinity));
+  limit_ = std::max(others + window_.width(), std::nextafter(others, kInfinity));
   if (tail_ - head_ < most_uncommitted_) {
     waits_for_gvt_ = false;
     return;
@@ -186,7 +167,7 @@ void Worker::set_limit() {
 
 void Worker::loop() {
   const uint32_t batch = setup_.options.batch != 0 ? setup_.options.batch : kBatch;
-  const bool alone = setup_.threads == 1;
+  const bool alone = setup_.threads == 1, bounded = !alone || setup_.transport != nullptr;
   const uint32_t gvt_events = events_between_gvts(setup_);
   // GVT that comes often for the sake of the cache bounds nobody more than that.
   const uint64_t a_round =
@@ -207,6 +188,10 @@ void Worker::loop() {
     while (n < batch && step()) ++n;
     since_gvt_ += n;
     if (!alone) all_flushed();
+    if (n != 0 && bounded) {
+      const double ahead = std::max(ring_[(tail_ - 1) & ring_mask_].time - gvt_.time, 0.0);
+      window_.ran(ahead, n < batch && queue_.size() != 0 && !waits_for_gvt_);
+    }
     if (since_gvt_ >= gvt_events || n == 0) {
       if (setup_.transport != nullptr) {
         want_gvt_ = true;
@@ -219,10 +204,10 @@ void Worker::loop() {
     if (setup_.transport != nullptr) {
       setup_.transport->flush();
       // Not farther ahead of GVT than the window: the other processes' clocks are not known.
-      limit_ = std::max(gvt_.time + window_, std::nextafter(gvt_.time, kInfinity));
+      limit_ = std::max(gvt_.time + window_.width(), std::nextafter(gvt_.time, kInfinity));
       if (setup_.transport->failed()) setup_.fail(CKPT_TW_MODEL, setup_.transport->failure());
     }
-    if (!alone || setup_.transport != nullptr) look_for_gvt();
+    if (bounded) look_for_gvt();
     if (setup_.options.memory_bytes != 0 && n != 0) keep_to_memory(false);
     if (n != 0 || received != 0) {
       idle = 0;
