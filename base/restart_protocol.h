@@ -50,6 +50,9 @@ struct RestartStatus {
   uint32_t detail;  // RestartStage::kMemory: index of the mapping; kThreadState: LibraryNotes; else free
 };
 
+// RestartStatus::detail of a failure in kThreadState: SEM_UNDO adjustments cannot be made again.
+inline constexpr uint32_t kDetailSemaphores = 1;
+
 // What the library could not bring back as it was, without being fatal.
 enum LibraryNote : uint32_t {
   kNoteScheduling = 1u << 0,   // of some thread: policy, priority, nice

@@ -228,6 +228,9 @@ class Back {
       return changed("has changed its capabilities since the checkpoint", kRestart);
     if (image_->meta().process.root != now.process.root)
       return changed("has changed its root directory since", kRestart);
+    // What they hold now others may have seen, and what the kernel will undo at the end is not ours to say twice.
+    if (!image_->meta().system_v.empty() || !now.system_v.empty())
+      return changed("uses System V semaphores or message queues, which cannot go back in place", kRestart);
     const bool exited = (image_->meta().threads.front().record.flags & kThreadLeaderExited) != 0;
     const bool exited_now = (now.threads.front().record.flags & kThreadLeaderExited) != 0;
     if (!exited && exited_now)

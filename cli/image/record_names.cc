@@ -35,6 +35,25 @@ const char* mapping_kind_name(uint32_t kind) {
   return "?";
 }
 
+const char* system_v_kind_name(SystemVKind kind) {
+  return kind == SystemVKind::kSemaphores ? "semaphore set" : "message queue";
+}
+
+std::string system_v_text(const ParsedSystemV& o) {
+  std::string text =
+      fmt::format("{} {}, key {:#x}, mode {:04o}, user {}: ", system_v_kind_name(o.kind()), o.record.id,
+                  static_cast<uint32_t>(o.record.key), o.record.mode, o.record.uid);
+  if (o.kind() == SystemVKind::kSemaphores) {
+    constexpr size_t kShown = 16;
+    text += "values";
+    for (size_t i = 0; i < o.values.size() && i < kShown; ++i) text += fmt::format(" {}", o.values[i]);
+    return o.values.size() > kShown ? text + " ..." : text;
+  }
+  uint64_t bytes = 0;
+  for (const auto& message : o.messages) bytes += message.second.size();
+  return text + fmt::format("{} messages of {} bytes, {} fit", o.messages.size(), bytes, o.record.limit);
+}
+
 const char* open_file_kind_name(uint32_t kind) {
   switch (static_cast<OpenFileKind>(kind)) {
     case OpenFileKind::kRegular:

@@ -183,10 +183,31 @@ void print_lists(const ImageChain& image) {
                  s.tid == 0 ? "the process" : fmt::format("thread {}", s.tid));
     }
   }
+  if (!m.system_v.empty()) {
+    heading(plural(m.system_v.size(), "System V object", "System V objects"));
+    for (const ParsedSystemV& o : m.system_v) fmt::print("  {}\n", system_v_text(o));
+  }
   for (const std::string& why : what_forbids_restart(m))
     fmt::print("\nCANNOT BE RESTARTED: {}\n", printable(why));
   if (!m.notes.empty()) heading(plural(m.notes.size(), "note", "notes"));
   for (const ParsedNote& n : m.notes) fmt::print("  {}: {}\n", severity_name(n.severity), printable(n.text));
+}
+
+Json system_v_json(const ParsedSystemV& o) {
+  Json j{{"kind", system_v_kind_name(o.kind())},
+         {"id", o.record.id},
+         {"key", o.record.key},
+         {"mode", o.record.mode},
+         {"uid", o.record.uid}};
+  if (o.kind() == SystemVKind::kSemaphores) {
+    j["values"] = o.values;
+  } else {
+    j["limit"] = o.record.limit;
+    j["messages"] = Json::array();
+    for (const auto& [type, text] : o.messages)
+      j["messages"].push_back({{"type", type}, {"bytes", text.size()}});
+  }
+  return j;
 }
 
 // Of the vdso's code, for a restart under another kernel.
@@ -244,7 +265,7 @@ Json json_of(const ImageChain& image, size_t frames) {
                  {"faults", cost->faults},
                  {"copied_ns", cost->copied_ns}};
   }
-  for (const char* list : {"threads", "mappings", "descriptors", "signals", "pending", "notes"})
+  for (const char* list : {"threads", "mappings", "descriptors", "signals", "pending", "system_v", "notes"})
     j[list] = Json::array();
   SavedMemory memory(image);
   ImageBacktrace backtrace(image, memory);
@@ -300,6 +321,7 @@ Json json_of(const ImageChain& image, size_t frames) {
   }
   for (const PendingSignalRecord& s : m.pending)
     j["pending"].push_back({{"signal", signal_text(s.signal)}, {"tid", s.tid}});
+  for (const ParsedSystemV& o : m.system_v) j["system_v"].push_back(system_v_json(o));
   j["restartable"] = what_forbids_restart(m).empty();
   for (const ParsedNote& n : m.notes) {
     j["notes"].push_back({{"severity", severity_name(n.severity)}, {"text", std::string(n.text)}});

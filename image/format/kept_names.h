@@ -11,7 +11,7 @@
 
 namespace ckpt {
 
-inline constexpr std::string_view kImageSuffix = ".ckpt", kKeptSuffix = ".files";
+inline constexpr std::string_view kImageSuffix = ".ckpt", kKeptSuffix = ".files", kKeptCopySuffix = ".copy";
 
 // Instead of an image's name: what the members of a job have together.
 inline constexpr const char* kJobKeptFiles = "job.ckpt";
@@ -33,8 +33,8 @@ inline KeptName kept_directory_of(std::string_view image) {
 // A hard link to the file, or a copy of it: which has its size and the time of its last change.
 inline KeptName kept_file_name(uint64_t device, uint64_t inode, bool copy) {
   KeptName name;
-  *fmt::format_to_n(name.text, sizeof(name.text) - 1, "{:x}-{}{}", device, inode, copy ? ".copy" : "").out =
-      '\0';
+  *fmt::format_to_n(name.text, sizeof(name.text) - 1, "{:x}-{}{}", device, inode, copy ? kKeptCopySuffix : "")
+       .out = '\0';
   return name;
 }
 

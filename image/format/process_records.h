@@ -30,6 +30,7 @@ enum class RecordType : uint32_t {
   kNote = 13,
   kCost = 14,
   kChild = 20,
+  kSystemV = 21,  // system_v_records.h
 };
 
 struct RecordHeader {

@@ -107,6 +107,8 @@ class MetaParser {
         return note(body);
       case RecordType::kChild:
         return child(body);
+      case RecordType::kSystemV:
+        return system_v(body);
       case RecordType::kCost:
         if (has_cost_) return "a second record of costs";
         has_cost_ = true;
@@ -218,6 +220,39 @@ class MetaParser {
     return nullptr;
   }
 
+  const char* system_v(ByteReader& body) {
+    ParsedSystemV o;
+    o.record = fixed<SystemVRecord>(body);
+    ByteReader data(body.take(o.record.data_len));
+    if (const char* wrong = finish(body)) return wrong;
+    const SystemVRecord& r = o.record;
+    if (r.kind > static_cast<uint32_t>(SystemVKind::kMessages)) return "unknown kind of System V object";
+    if (r.id < 0 || (r.mode & ~0777u) != 0) return "an impossible System V object";
+    if (!system_v_ids_.insert(uint64_t{r.kind} << 32 | static_cast<uint32_t>(r.id)).second)
+      return "System V objects repeat";
+    if (o.kind() == SystemVKind::kSemaphores) {
+      if (r.count > kMostSemaphores || r.data_len != r.count * sizeof(uint16_t))
+        return "a semaphore set is cut";
+      for (uint32_t i = 0; i < r.count; ++i) {
+        o.values.push_back(data.get<uint16_t>());
+        if (o.values.back() > kHighestSemaphore) return "an impossible value of a semaphore";
+      }
+    } else {
+      for (uint32_t i = 0; i < r.count && data.ok(); ++i) {
+        const auto m = data.get<SystemVMessage>();
+        const Blob text = data.take(m.length);
+        for (std::byte b : data.take(-size_t{m.length} & 7)) {
+          if (b != std::byte{0}) return "padding of a message is used";
+        }
+        if (data.ok() && (m.type <= 0 || m.reserved != 0)) return "a message of an impossible type";
+        o.messages.emplace_back(m.type, text);
+      }
+      if (!data.ok() || data.left() != 0) return "messages are cut";
+    }
+    meta_.system_v.push_back(std::move(o));
+    return nullptr;
+  }
+
   const char* note(ByteReader& body) {
     auto r = fixed<NoteRecord>(body);
     ParsedNote n{r.severity, string(body, r.text_len)};
@@ -267,6 +302,7 @@ class MetaParser {
   bool bad_string_ = false;
   std::unordered_set<int32_t> tids_, child_pids_;
   std::unordered_set<uint32_t> open_ids_;
+  std::unordered_set<uint64_t> system_v_ids_;
   ImageMeta meta_;
 };
 

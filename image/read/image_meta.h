@@ -8,11 +8,13 @@
 
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
 #include "image/format/descriptor_records.h"
 #include "image/format/process_records.h"
+#include "image/format/system_v_records.h"
 
 namespace ckpt {
 
@@ -52,6 +54,12 @@ struct ParsedChild {
   ChildRecord record;
   std::string_view name;
 };
+struct ParsedSystemV {
+  SystemVRecord record;
+  std::vector<uint16_t> values;                    // of a set
+  std::vector<std::pair<int64_t, Blob>> messages;  // of a queue: type and text, the oldest first
+  SystemVKind kind() const { return static_cast<SystemVKind>(record.kind); }
+};
 struct ParsedNote {
   uint32_t severity;
   std::string_view text;
@@ -72,6 +80,7 @@ struct ImageMeta {
   std::vector<ParsedOpenFile> open_files;
   std::vector<ParsedFileContent> contents;
   std::vector<ParsedChild> children;
+  std::vector<ParsedSystemV> system_v;
   std::vector<ParsedNote> notes;
   Blob cost;  // as the library wrote it; empty if there is none
 

@@ -4,7 +4,7 @@
 // for, decides what runs. So it is looked at before anything of the file is read.
 //
 // Owner:     image (reading). Callers: main() of ckpt-restart, before any image is opened; then
-// ImageReader::open().
+// ImageReader::open(), and restart/plan for what is kept beside it.
 #pragma once
 
 #include <string>
@@ -20,5 +20,8 @@ void trust_own_images_only();
 // Of the open file, whose name is `path`.
 Result<void> check_trust(int fd, const std::string& path);
 Result<void> check_directory_trust(const std::string& directory);
+// Of the directory of files kept beside an image, and of the copies in it: a restart puts them where the program
+// had them. There need not be one. A link is the file itself, so its owner is the file's and decides nothing.
+Result<void> check_kept_trust(const std::string& directory);
 
 }  // namespace ckpt

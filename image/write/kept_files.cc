@@ -36,16 +36,26 @@ void remove_kept_files(int dir_fd, const char* image) {
   sys::call(__NR_unlinkat, dir_fd, name.text, static_cast<long>(AT_REMOVEDIR));
 }
 
-uint32_t count_kept_links(int dir_fd, uint64_t device, uint64_t inode) {
+uint32_t count_kept_links(int dir_fd, bool in_job, uint64_t device, uint64_t inode) {
   uint32_t count = 0;
-  const KeptName link = kept_file_name(device, inode, false);
-  scan_directory(dir_fd, [&](std::string_view entry) {
+  const KeptName link = kept_file_name(device, inode, false), of_job = kept_directory_of(kJobKeptFiles);
+  auto look = [&](int at, std::string_view directory, std::string_view kept) {
     char path[600];
-    if (!entry.ends_with(kKeptSuffix)) return;
-    auto end = fmt::format_to_n(path, sizeof(path) - 1, "{}/{}", entry, link.text);
+    auto end = fmt::format_to_n(path, sizeof(path) - 1, "{}/{}/{}", directory, kept, link.text);
     if (end.size >= sizeof(path)) return;
     *end.out = '\0';
-    if (is_there(dir_fd, path)) ++count;
+    if (is_there(at, path)) ++count;
+  };
+  // Opened here: the members of a job have dir_fd together, and with it the place up to which it was read.
+  const ScopedFd images(static_cast<int>(sys::call(__NR_openat, dir_fd, in_job ? ".." : ".",
+                                                   O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
+  if (!images.valid()) {  // a member of another user may not list them
+    if (in_job) look(dir_fd, ".", of_job.text);
+    return count;
+  }
+  scan_directory(images.get(), [&](std::string_view entry) {
+    if (entry.ends_with(kKeptSuffix)) look(images.get(), ".", entry);
+    if (entry.ends_with(".job") || entry.ends_with(".job.tmp")) look(images.get(), entry, of_job.text);
   });
   return count;
 }

@@ -1,4 +1,4 @@
-// Removing what is kept beside images that are gone.
+// Counting the names that kept files give to a file; removing what is kept beside images that are gone.
 //
 // Owner:     image, writing half. Callers: the agent; ordinary programs.
 // Never:     follows a link; removes anything that is not in such a directory of ours.
@@ -8,8 +8,9 @@
 
 namespace ckpt {
 
-// How many names of that file are in such directories.
-uint32_t count_kept_links(int dir_fd, uint64_t device, uint64_t inode);
+// How many names of that file are in such directories: beside the images in dir_fd, and in the jobs there. in_job:
+// dir_fd is a job's directory, and the images lie where that does.
+uint32_t count_kept_links(int dir_fd, bool in_job, uint64_t device, uint64_t inode);
 
 // Of one image. image: its name or path.
 void remove_kept_files(int dir_fd, const char* image);

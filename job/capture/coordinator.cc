@@ -8,6 +8,8 @@
 
 #include "base/clock.h"
 #include "base/named_points.h"
+#include "image/format/io_error.h"
+#include "image/format/kept_names.h"
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
@@ -18,7 +20,7 @@
 
 namespace ckpt::job {
 
-Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> members) {
+Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<const Listed> members) {
   attempt_ = attempt;
   began_ = true;
   if (!reserve_own(arena_, 256 << 20))
@@ -40,18 +42,34 @@ Result<void> Coordinator::begin(uint32_t attempt, std::span<const Listed> member
   if (!temporary.ok()) return temporary.error();
   temporary_ = std::move(*temporary);
   fill_place(place, temporary_.get(), directory_name_, name_.text, this_process.pid, *sequence);
-  place.may_repeat = attempt < 3 && !over_hosts;  // else all hosts would have to
+  place.may_repeat = may_repeat && !over_hosts;  // else all hosts would have to
   place.by_fork = attempt >= 3;
   for (Member& m : members_) CKPT_TRY(ask(m));
   points::at("leader.asked");
   return {};
 }
 
-// Members of another user make their images in it by the descriptor that they got. Nobody else comes to it:
-// the directory above is ours alone.
-void Coordinator::let_others_write() {
-  if (!foreign_) sys::call(__NR_fchmod, temporary_.get(), 01733L);
+// Members of another user make their images in it by the descriptor that they get, and names in the directory of
+// kept files, which is made here so that it is not theirs. Others may come to both: nobody can remove or replace
+// what is not his, and a restart looks at the owner of each image and of each copy.
+Result<void> Coordinator::let_others_write() {
+  if (foreign_) return {};
   foreign_ = true;
+  const KeptName kept = kept_directory_of(kJobKeptFiles);
+  sys::call(__NR_mkdirat, temporary_.get(), kept.text, 0700L);  // a member of ours may have made it
+  return set_modes(01733);
+}
+
+// Of the directory of the checkpoint and that of kept files.
+Result<void> Coordinator::set_modes(long mode) {
+  const ScopedFd kept(
+      static_cast<int>(sys::call(__NR_openat, temporary_.get(), kept_directory_of(kJobKeptFiles).text,
+                                 O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
+  for (const int directory : {kept.get(), temporary_.get()}) {
+    const long r = sys::call(__NR_fchmod, directory, mode);
+    if (sys::failed(r)) return image_io_error("change the mode of the job's directory", name_.temporary, r);
+  }
+  return {};
 }
 
 // True: there were processes that nobody knew, or known ones have executed another program.

@@ -30,7 +30,7 @@ class Coordinator final : public Session {
   Coordinator& operator=(const Coordinator&) = delete;
 
   // Makes the directory and asks all members. attempt: from 1; members: what the caller has listed.
-  Result<void> begin(uint32_t attempt, std::span<const Listed> members);
+  Result<void> begin(uint32_t attempt, bool may_repeat, std::span<const Listed> members);
 
   Result<void> prepared() override;
   Result<void> standing() override;
@@ -85,7 +85,8 @@ class Coordinator final : public Session {
   Result<void> agree_with_hosts();
   Result<void> commit();
   void prune();
-  void let_others_write();
+  Result<void> let_others_write();
+  Result<void> set_modes(long mode);
   void look_again();
   Error name(const Member& m, ExitCode code, const char* what);
 

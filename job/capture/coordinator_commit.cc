@@ -65,7 +65,7 @@ Result<void> Coordinator::commit() {
     return {};
   };
   report_.members = report_.ended = report_.left_out = 0;
-  if (foreign_) sys::call(__NR_fchmod, temporary_.get(), 0700L);
+  if (foreign_) CKPT_TRY(set_modes(0700));
   CKPT_TRY(add_image(self_, own_facts_));
   for (const Member& m : members_) {
     if (m.reached == Step::kWritten) {

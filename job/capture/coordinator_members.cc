@@ -204,11 +204,12 @@ Result<void> Coordinator::accept_members() {
     *fmt::format_to_n(join.directory, sizeof(join.directory) - 1, "{}", directory_name_).out = '\0';
     std::memcpy(join.name, name_.text, sizeof(join.name));
     std::memcpy(join.temporary, name_.temporary, sizeof(join.temporary));
+    // First: it may write as soon as it has the descriptor.
+    if (who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) CKPT_TRY(let_others_write());
     if (sys::call(__NR_sendto, fd, &request, sizeof(request), MSG_NOSIGNAL, 0L, 0L) != sizeof(request) ||
         !send_with_descriptor(peer.get(), &join, sizeof(join), temporary_.get())) {
       continue;
     }
-    if (who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) let_others_write();
     const long high = sys::call(__NR_fcntl, fd, static_cast<long>(F_DUPFD_CLOEXEC), kFirstSocket);
     found->socket = sys::failed(high) ? peer.release() : static_cast<int>(high);
     found->state = Member::State::kWithUs;
@@ -252,6 +253,7 @@ Result<void> Coordinator::take_message(Member& m) {
       return {};
     }
     again = again || failed->again != 0;
+    passing = passing || failed->again == 2;
     return make_error(static_cast<ExitCode>(failed->code), 0, "process {} ({}) of the job: {}",
                       m.listed.look.pid, static_cast<const char*>(m.listed.look.name),
                       std::string_view(failed->text, strnlen(failed->text, sizeof(failed->text))));

@@ -104,7 +104,7 @@ class MemberSession final : public Session {
   // For the coordinator, if it still wants to know.
   void tell(const Error& error) {
     if (told_) return;
-    Failed failed{static_cast<uint32_t>(error.code), again ? 1u : 0u, {}};
+    Failed failed{static_cast<uint32_t>(error.code), passing ? 2u : again ? 1u : 0u, {}};
     std::memcpy(failed.text, error.text, sizeof(failed.text));
     send_message(socket_, Step::kFailed, &failed, sizeof(failed));
   }

@@ -63,6 +63,11 @@ Result<void> refuse_hidden_root() {
 
 Result<CheckpointCost> take(const TakeOptions& options, Report& report, void (*serve_joins)()) {
   constexpr uint32_t kAttempts = 6;
+  // What is under way for a moment only is waited for, 1.3 s in all: the program has to go on for it to pass, on a
+  // busy machine until its processes have had their turns.
+  constexpr uint32_t kWaits = 6;
+  constexpr int64_t kFirstWaitNs = 20'000'000;
+  uint32_t waits = 0;
   const bool hosts = options.over_hosts();
   if (hosts && own_job.identity.root == 0)
     return make_error(ExitCode::kUnsupported, 0, "it is in no job; start it with ckpt run --hosts");
@@ -105,11 +110,12 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, void (*s
           "process with --only");
     }
     Result<CheckpointCost> result = Error{};
-    bool again = false;
+    bool again = false, passing = false;
     {
       Coordinator coordinator(directory->get(), directory_name, options, report);
       coordinator.own_memory[1] = arena.range();
-      if (Result<void> begun = coordinator.begin(hosts ? options.part.attempt : attempt, members.span());
+      if (Result<void> begun =
+              coordinator.begin(hosts ? options.part.attempt : attempt, waits < kWaits, members.span());
           !begun.ok()) {
         result = begun.error();
       } else {
@@ -117,14 +123,21 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, void (*s
         result = take_checkpoint();
       }
       again = coordinator.again;
+      passing = coordinator.passing;
     }
-    report.attempts = attempt;
+    report.attempts = attempt + waits;
     if (result.ok()) {
       log_format(directory->get(), "job {} processes {} pause {} us", static_cast<const char*>(report.path),
                  report.members, report.pause_ns / 1000);
       return result;
     }
     log_line(directory->get(), result.error().message());
+    if (passing && !hosts && waits < kWaits) {
+      const timespec moment{0, kFirstWaitNs << waits++};  // below a second each
+      sys::call(__NR_nanosleep, &moment, nullptr);
+      --attempt;  // that attempt says nothing of the method
+      continue;
+    }
     // Over several hosts all begin again, or none: that is for their head to say.
     if (!again || hosts || attempt == kAttempts) {
       statistics::count_failure(result.error());

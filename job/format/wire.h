@@ -97,7 +97,7 @@ struct Written {
 
 struct Failed {
   uint32_t code;   // ExitCode
-  uint32_t again;  // another attempt may succeed
+  uint32_t again;  // 1: another attempt may succeed; 2: the same, once the program has gone on for a moment
   char text[320];
 };
 

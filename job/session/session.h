@@ -50,6 +50,7 @@ class Session {
   Place place;
   bool over_hosts = false;       // drained() is to be called
   bool again = false;            // the run failed in a way that another attempt may not
+  bool passing = false;          // again, once what was under way in a connection or terminal has passed
   AddrRange own_memory[2] = {};  // in no image
 
  protected:

@@ -109,7 +109,8 @@ Result<void> BackRun::describe() {
   MappedFiles files(arena_);
   CheckpointCost cost;
   MetaWriter meta(arena_);
-  MetaSources sources{&facts, state, &map_, &files, &descriptors, threads.span(), {}, {}, &cost, 0};
+  MetaSources sources{
+      &facts, state, &map_, &files, &descriptors, threads.span(), {}, {}, first_system_v(arena_), &cost, 0};
   CKPT_TRY(write_meta(sources, arena_, meta));
   const uint64_t own_bytes = own_.size() * sizeof(AddrRange);
   if (meta.span().size() + own_bytes > kBackMetaBytes) return no_lists();

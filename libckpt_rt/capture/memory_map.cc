@@ -13,6 +13,7 @@
 #include "libckpt_rt/capture/other_name.h"
 #include "libckpt_rt/capture/text_change.h"
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/process/library_range.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -57,22 +58,6 @@ Result<void> for_each_line_of(const char* path, Arena& arena, Fn fn) {
     std::memmove(buffer, buffer + whole, have);
     if (n == 0) return {};
   }
-}
-
-uint64_t take_hex(std::string_view& s) {
-  uint64_t v = 0;
-  size_t i = 0;
-  for (; i < s.size(); ++i) {
-    char c = s[i];
-    if (c >= '0' && c <= '9')
-      v = v * 16 + static_cast<uint64_t>(c - '0');
-    else if (c >= 'a' && c <= 'f')
-      v = v * 16 + static_cast<uint64_t>(c - 'a' + 10);
-    else
-      break;
-  }
-  s.remove_prefix(i);
-  return v;
 }
 
 uint64_t take_decimal(std::string_view& s) {

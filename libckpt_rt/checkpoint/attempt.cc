@@ -121,7 +121,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   if (attempt.in_force.files) {
     if (job::session() == nullptr) remove_orphaned_kept_files(space.log());
     keep_files_of(attempt);
-    capture.descriptors.set_kept_files(place_of_kept_files(attempt));
+    capture.descriptors.set_kept_files(place_of_kept_files(attempt), job::place() != nullptr);
   }
   CKPT_TRY(capture.still_memory.open());
   if (job::session() != nullptr) capture.descriptors.expect_partners();
@@ -197,7 +197,7 @@ void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
                "the program has changed what being root means to it (PR_SET_SECUREBITS): after a restart it "
                "means what it does by default");
   }
-  if (facts.parent_death_signal != 0) {
+  if (facts.parent_death_signal != 0 && job::session() == nullptr) {  // of a job the manifest has it
     space.note(1,
                "the program is to get a signal when its parent ends (PR_SET_PDEATHSIG): after a restart it "
                "gets none");
@@ -244,10 +244,10 @@ Result<void> Attempt::get_ready(const OtherThreads& others) {
 Result<void> Attempt::describe() {
   note_what_is_lost(capture.facts, space);
   MetaWriter meta(space.arena());
-  MetaSources sources{&capture.facts,          &saved_process,       &capture.map,
-                      &capture.files,          &capture.descriptors, capture.threads.span(),
-                      capture.pending.span(),  space.notes(),        &cost,
-                      copied_ns - requested_ns};
+  MetaSources sources{
+      &capture.facts,          &saved_process,         &capture.map,  &capture.files,   &capture.descriptors,
+      capture.threads.span(),  capture.pending.span(), space.notes(), capture.system_v, &cost,
+      copied_ns - requested_ns};
   CKPT_TRY(write_meta(sources, space.arena(), meta));
   return image.sink().set_meta(meta.span());
 }

@@ -196,6 +196,8 @@ Result<void> write_meta(const MetaSources& s, Arena&, MetaWriter& meta) {
   for (const PendingSignalRecord& p : s.pending) meta.record(RecordType::kPendingSignal, p);
   for (const LostChild& c : s.facts->children)
     meta.record(RecordType::kChild, c.record, std::string_view(c.name, c.record.name_len));
+  for (const CapturedSystemV& c : s.system_v)
+    meta.record(RecordType::kSystemV, c.record, std::span<const std::byte>(c.data, c.record.data_len));
   for (const NoteLine& n : s.notes) {
     NoteRecord r{n.severity, static_cast<uint32_t>(std::strlen(n.text))};
     meta.record(RecordType::kNote, r, std::string_view(n.text));

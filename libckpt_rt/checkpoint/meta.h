@@ -8,6 +8,7 @@
 #include "libckpt_rt/capture/mapped_files.h"
 #include "libckpt_rt/capture/memory_map.h"
 #include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/system_v/system_v.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/stages/workspace.h"
 #include "libckpt_rt/stop/stop_world.h"
@@ -29,6 +30,7 @@ struct MetaSources {
   std::span<const StoppedThread> threads;
   std::span<const PendingSignalRecord> pending;
   std::span<const NoteLine> notes;
+  std::span<const CapturedSystemV> system_v;
   const CheckpointCost* cost;
   int64_t copied_ns;
 };

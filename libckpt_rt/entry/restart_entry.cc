@@ -13,6 +13,7 @@
 #include "job/session/session.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/system_v/undo.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
@@ -71,8 +72,8 @@ void report(RestartStage stage, long error, int tid, uint32_t detail = 0) {
   sys::call(__NR_write, restart.args.status_fd, &status, sizeof(status));
 }
 
-[[noreturn]] void fail(RestartStage stage, long error, int tid) {
-  report(stage, error == 0 ? -EINVAL : error, tid);
+[[noreturn]] void fail(RestartStage stage, long error, int tid, uint32_t detail = 0) {
+  report(stage, error == 0 ? -EINVAL : error, tid, detail);
   sys::call(__NR_exit_group, static_cast<int>(ExitCode::kInternal));
   __builtin_unreachable();
 }
@@ -159,6 +160,9 @@ void wait_for_job() {
 
 void release_all() {
   const bool of_job = restart.args.go_fd >= 0;
+  // All threads are in one list of such debts with this one (CLONE_SYSVSEM).
+  if (const long r = system_v::owe_again(this_process.pid); r != 0)
+    fail(RestartStage::kThreadState, r, 0, kDetailSemaphores);
   sys::call(__NR_munmap, restart.args.restorer_start,
             restart.args.restorer_end - restart.args.restorer_start);
   await(restart.ready, restart.threads);

@@ -10,6 +10,7 @@
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/interpose/memory/memory.h"
 #include "libckpt_rt/interpose/signals/handlers.h"
+#include "libckpt_rt/interpose/system_v/system_v.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 #ifndef __NR_futex_wait
@@ -39,8 +40,12 @@ constexpr auto kRouted = [] {
                  __NR_pause,
                  __NR_rt_sigsuspend,
                  __NR_rt_sigtimedwait,
+                 __NR_semget,
+                 __NR_semctl,
                  __NR_semop,
                  __NR_semtimedop,
+                 __NR_msgget,
+                 __NR_msgctl,
                  __NR_msgsnd,
                  __NR_msgrcv,
                  __NR_io_getevents,
@@ -201,14 +206,22 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
     case __NR_rt_sigtimedwait:
       if (d != 8) break;
       return calls::sigtimedwait(pointer<void>(a), pointer<void>(b), pointer<timespec>(c));
+    case __NR_semget:
+      return calls::semget(ia, ib, ic);
+    case __NR_semctl:
+      return calls::semctl(ia, ib, ic, d);
     case __NR_semop:
-      return calls::semtimedop(ia, pointer<void>(b), static_cast<unsigned>(c), nullptr);
+      return calls::semtimedop_noted(ia, pointer<sembuf>(b), static_cast<unsigned>(c), nullptr);
     case __NR_semtimedop:
-      return calls::semtimedop(ia, pointer<void>(b), static_cast<unsigned>(c), pointer<timespec>(d));
+      return calls::semtimedop_noted(ia, pointer<sembuf>(b), static_cast<unsigned>(c), pointer<timespec>(d));
+    case __NR_msgget:
+      return calls::msgget(ia, ib);
+    case __NR_msgctl:
+      return calls::msgctl(ia, ib, pointer<void>(c));
     case __NR_msgsnd:
-      return calls::msgsnd(ia, pointer<void>(b), uc, id);
+      return calls::msgsnd_noted(ia, pointer<void>(b), uc, id);
     case __NR_msgrcv:
-      return calls::msgrcv(ia, pointer<void>(b), uc, d, static_cast<int>(e));
+      return calls::msgrcv_noted(ia, pointer<void>(b), uc, d, static_cast<int>(e));
     case __NR_io_getevents:
       return calls::io_getevents(a, b, c, pointer<void>(d), pointer<timespec>(e));
     case __NR_io_pgetevents:

@@ -108,6 +108,7 @@ void ChannelBuilder::add(int member, const ImageMeta& meta, const std::map<uint6
     auto known = by_object_.find(file.record.object);
     if (known != by_object_.end()) {  // several members have it
       by_file_[{member, file.record.id}] = known->second;
+      known->second->also.push_back(&file);
       continue;
     }
     auto s = std::make_unique<ChannelSocket>();

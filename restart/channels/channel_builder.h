@@ -53,6 +53,7 @@ struct ChannelSocket {
   int member = 0;
   const ImageMeta* meta = nullptr;
   const ParsedOpenFile* file = nullptr;
+  std::vector<const ParsedOpenFile*> also;  // the same socket in images of other members
   uint64_t object = 0;
   SocketDetail detail = {};
   SocketLinkDetail link = {};

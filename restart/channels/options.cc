@@ -1,6 +1,8 @@
 #include <linux/netlink.h>
 #include <netinet/tcp.h>
 
+#include <algorithm>
+
 #include "restart/channels/channel_builder.h"
 #include "restart/descriptors/builder.h"
 
@@ -29,6 +31,31 @@ bool set_if_other(int fd, int level, int name, const void* value, uint32_t lengt
   return setsockopt(fd, level, name, value, length) == 0;
 }
 
+// 0: it is not recorded.
+int recorded_int(const ParsedOpenFile& file, int level, int name) {
+  int value = 0;
+  for_each_detail<SocketOptionDetail>(file, OpenFileDetail::kSocketOption,
+                                      [&](const SocketOptionDetail& o, Blob) {
+                                        if (o.level == level && o.name == name)
+                                          std::memcpy(&value, o.value, sizeof(value));
+                                      });
+  return value;
+}
+
+bool is_on(const ParsedOpenFile& file, int level, int name) { return recorded_int(file, level, name) != 0; }
+
+// In the stop a member makes the sender send what it holds back: no TCP_CORK, and TCP_NODELAY. Members that look
+// at the same socket after that find it so; the first to do it has looked before.
+bool set_what_holds_back(int fd, const ChannelSocket& s) {
+  int cork = is_on(*s.file, IPPROTO_TCP, TCP_CORK), no_delay = is_on(*s.file, IPPROTO_TCP, TCP_NODELAY);
+  for (const ParsedOpenFile* other : s.also) {
+    cork |= is_on(*other, IPPROTO_TCP, TCP_CORK);
+    no_delay &= is_on(*other, IPPROTO_TCP, TCP_NODELAY);
+  }
+  const bool set = set_if_other(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, sizeof(no_delay));
+  return set_if_other(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof(cork)) && set;
+}
+
 bool set_recorded(int fd, const ChannelSocket& s, bool early) {
   bool all = true;
   for_each_detail<SocketOptionDetail>(
@@ -37,6 +64,7 @@ bool set_recorded(int fd, const ChannelSocket& s, bool early) {
         if (o.level == IPPROTO_IP && o.name == kIpLocalPortRange && s.name.length != 0) return;
         all = set_if_other(fd, o.level, o.name, o.value, o.length) && all;
       });
+  if (!early && s.is_tcp() && !s.also.empty()) all = set_what_holds_back(fd, s) && all;
   return all;
 }
 
@@ -104,12 +132,11 @@ bool set_late_options(int fd, const ChannelSocket& s) {
   }
   const bool set = set_recorded(fd, s, false);
   if (s.is_tcp()) {
-    bool low = false;
-    for_each_detail<SocketOptionDetail>(*s.file, OpenFileDetail::kSocketOption,
-                                        [&](const SocketOptionDetail& o, Blob) {
-                                          low = low || (o.level == SOL_SOCKET && o.name == SO_RCVLOWAT);
-                                        });
-    if (!low) set_int(fd, SOL_SOCKET, SO_RCVLOWAT, 1);
+    // For the stop a member may have set it high (libckpt_rt/capture/sockets/socket_hosts.cc).
+    int low = std::max(recorded_int(*s.file, SOL_SOCKET, SO_RCVLOWAT), 1);
+    for (const ParsedOpenFile* other : s.also)
+      low = std::min(low, std::max(recorded_int(*other, SOL_SOCKET, SO_RCVLOWAT), 1));
+    set_int(fd, SOL_SOCKET, SO_RCVLOWAT, low);
   }
   if (recorded_lock) set_int(fd, SOL_SOCKET, kSoBufLock, static_cast<int>(s.link.buffer_lock));
   if (s.link.peek_offset >= 0) set_int(fd, SOL_SOCKET, SO_PEEK_OFF, s.link.peek_offset);

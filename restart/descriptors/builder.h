@@ -48,7 +48,8 @@ class DescriptorBuilder {
   bool is_of_process(const ParsedOpenFile& file) const;
   Result<ScopedFd> open_of_process(const ParsedOpenFile& file);
   Result<void> check(const ParsedOpenFile& file);
-  // Files that were removed since the checkpoint, and are kept beside the image or in it, get their names back.
+  // Files that were removed since the checkpoint, and are kept beside the image or, small ones, in it: they get
+  // their names back.
   Result<void> put_back_files();
   // Files opened for writing that have grown: tail saved, then cut. All files were checked before.
   Result<void> cut_grown_files();
@@ -65,7 +66,6 @@ class DescriptorBuilder {
   std::string kept_copy(const ParsedOpenFile& file) const;
   bool is_kept(const ParsedOpenFile& file) const;
   bool make_in_memory(const ParsedOpenFile& file);
-  Result<void> make_mapped_files();
   // The name by which its file is opened: its own, or that of the link beside the image when its own leads to
   // another.
   std::string name_to_open(const ParsedOpenFile& file) const;
@@ -93,6 +93,7 @@ class DescriptorBuilder {
   Result<ScopedFd> make_epoll(const ParsedOpenFile& file);
   Result<ScopedFd> make_pidfd(const ParsedOpenFile& file);
   Result<ScopedFd> open_message_queue(const ParsedOpenFile& file);
+  Result<void> check_message_queue(const ParsedOpenFile& file) const;
 
   template <typename... Args>
   void say(fmt::format_string<Args...> format, Args&&... args) const {

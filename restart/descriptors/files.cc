@@ -163,6 +163,7 @@ Result<ScopedFd> DescriptorBuilder::open_of_process(const ParsedOpenFile& file) 
 }
 
 Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
+  if (kind_of(file) == OpenFileKind::kMessageQueue) return check_message_queue(file);
   if (!opened_by_path(file) || is_of_process(file)) return {};
   const auto& r = file.record;
   struct stat st;

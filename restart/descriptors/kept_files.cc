@@ -7,7 +7,6 @@
 #include "base/bytes.h"
 #include "image/format/kept_names.h"
 #include "restart/descriptors/builder.h"
-#include "restart/descriptors/vanished_file.h"
 
 // Files that were removed or replaced since the checkpoint, and are kept beside the image.
 
@@ -107,17 +106,6 @@ bool DescriptorBuilder::make_in_memory(const ParsedOpenFile& file) {
   return made;
 }
 
-Result<void> DescriptorBuilder::make_mapped_files() {
-  ReturningFiles gone;
-  add_returning_files(meta_, gone);
-  for (const ParsedMapping& m : meta_.mappings) {
-    if (gone.erase(std::string(m.path)) == 0) continue;
-    CKPT_TRY(make_again(m, meta_.process.record));
-    say("{} was gone: made again with what the program had mapped of it", m.path);
-  }
-  return {};
-}
-
 Result<void> DescriptorBuilder::put_back_files() {
   std::set<std::string_view> done;
   for (const auto& file : meta_.open_files) {
@@ -145,7 +133,7 @@ Result<void> DescriptorBuilder::put_back_files() {
           errno_name(errno));
     }
   }
-  return make_mapped_files();
+  return {};
 }
 
 }  // namespace ckpt

@@ -69,6 +69,22 @@ Result<int> open_or_make_directory(const std::string& path, const ProcessRecord&
   return fd.release();
 }
 
+// kFileChanged also: there is one now.
+Result<void> make_again(const ParsedMapping& m, const ProcessRecord& process) {
+  const std::string path(m.path);
+  const size_t slash = path.rfind('/');
+  auto opened = open_or_make_directory(slash == 0 ? "/" : path.substr(0, slash), process);
+  if (!opened.ok()) return opened.error();
+  ScopedFd directory(*opened);
+  ScopedFd fd(openat(directory.get(), path.c_str() + slash + 1,
+                     O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(m.record.object_size)) != 0) {
+    return make_error(ExitCode::kFileChanged, errno, "{} is gone and cannot be made again ({})", path,
+                      errno_name(errno));
+  }
+  return give_to(fd.get(), path, process);
+}
+
 }  // namespace
 
 bool is_shared_memory_file(const ParsedMapping& m) {
@@ -83,19 +99,15 @@ void add_returning_files(const ImageMeta& meta, ReturningFiles& files) {
   }
 }
 
-Result<void> make_again(const ParsedMapping& m, const ProcessRecord& process) {
-  const std::string path(m.path);
-  const size_t slash = path.rfind('/');
-  auto opened = open_or_make_directory(slash == 0 ? "/" : path.substr(0, slash), process);
-  if (!opened.ok()) return opened.error();
-  ScopedFd directory(*opened);
-  ScopedFd fd(openat(directory.get(), path.c_str() + slash + 1,
-                     O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(m.record.object_size)) != 0) {
-    return make_error(ExitCode::kFileChanged, errno, "{} is gone and cannot be made again ({})", path,
-                      errno_name(errno));
+Result<void> make_returning_files(const ImageMeta& meta, const std::function<void(std::string_view)>& say) {
+  ReturningFiles gone;
+  add_returning_files(meta, gone);
+  for (const ParsedMapping& m : meta.mappings) {
+    if (!can_be_made_again(m) || gone.erase(std::string(m.path)) == 0) continue;
+    CKPT_TRY(make_again(m, meta.process.record));
+    if (say) say(fmt::format("{} was gone: made again with what the program had mapped of it", m.path));
   }
-  return give_to(fd.get(), path, process);
+  return {};
 }
 
 }  // namespace ckpt

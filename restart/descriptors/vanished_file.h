@@ -1,14 +1,15 @@
 // Files that the program had mapped and that are gone, of which the image has all: made again under their
 // names.
 //
-// Owner:     restart. Callers: ckpt-restart, which only asks; put_back_files(), which makes them: in the child,
-// of a job in the planter, before there is a second process that could make the same file.
+// Owner:     restart. Callers: ckpt-restart, which only asks; the child, which makes them; for the processes of
+// a job the planter, one after the other, before there is a second process that could make the same file.
 // Never:     follows a link, writes into a directory that somebody else could have prepared.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "image/read/image_meta.h"
@@ -25,8 +26,8 @@ using ReturningFiles = std::map<std::string, bool, std::less<>>;
 // by another process of its job, or not at all.
 void add_returning_files(const ImageMeta& meta, ReturningFiles& files);
 
-// A new file of the old size, mode 0600, that belongs to the program's user; its directory is made (0700) if
-// that alone is missing. kFileChanged: it cannot be made, or there is one now.
-Result<void> make_again(const ParsedMapping& mapping, const ProcessRecord& process);
+// Makes those of this process that are gone now: new files of the old size, mode 0600, that belong to its user;
+// a directory is made (0700) if that alone is missing. kFileChanged: one cannot be made.
+Result<void> make_returning_files(const ImageMeta& meta, const std::function<void(std::string_view)>& say);
 
 }  // namespace ckpt

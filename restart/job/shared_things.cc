@@ -13,6 +13,7 @@
 #include "image/format/terminal_records.h"
 #include "restart/descriptors/builder.h"
 #include "restart/plan/shared_objects.h"
+#include "restart/plan/system_v.h"
 
 namespace ckpt {
 namespace {
@@ -303,6 +304,10 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   options.say = [&report](std::string_view line) { report.note(line); };
   DescriptorBuilder builder(all, options);
   CKPT_TRY(builder.put_back_files());
+  // Each belongs to the user of a process that had it.
+  for (const auto& plan : job.plans) {
+    if (plan != nullptr) CKPT_TRY(make_returning_files(plan->image->meta(), options.say));
+  }
   CKPT_TRY(builder.cut_grown_files());
   // A terminal's other ends are opened by its name.
   std::vector<size_t> order(all.open_files.size());
@@ -345,6 +350,11 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   channels.finish();
   builder.finish();
   CKPT_TRY(make_memory(all, working, report, things));
+  std::vector<const ImageMeta*> members;
+  for (const auto& plan : job.plans) {
+    if (plan != nullptr) members.push_back(&plan->image->meta());
+  }
+  CKPT_TRY(put_back_system_v(members));
   things.objects = working.objects();
   things.lone_pipes = std::move(gatherer.lone_pipes());
   return things;

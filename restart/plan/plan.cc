@@ -7,10 +7,12 @@
 #include <algorithm>
 
 #include "image/format/kept_names.h"
+#include "image/read/reading_trust.h"
 #include "restart/descriptors/descriptors.h"
 #include "restart/plan/check_files.h"
 #include "restart/plan/check_machine.h"
 #include "restart/plan/memory_plan.h"
+#include "restart/plan/system_v.h"
 
 namespace ckpt {
 namespace {
@@ -106,7 +108,9 @@ Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress
   options.sequence = plan.image->brief().sequence;
   options.kept_files = kept_files_of(*plan.image, plan.image_directory);
   options.returning = plan.returning;
+  CKPT_TRY(check_kept_trust(options.kept_files));
   CKPT_TRY(check_descriptors(meta, options));
+  CKPT_TRY(check_system_v(meta, plan.notes));
   if (loading == Loading::kNone) CKPT_TRY(plan.image->verify_used(2, progress));
   if (loading == Loading::kNone || loading == Loading::kEager) return load_eagerly(plan, progress);
   LazyPlan lazy = make_lazy_plan(*plan.image);

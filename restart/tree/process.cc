@@ -20,6 +20,7 @@
 #include "restart/plan/plan.h"
 #include "restart/plan/restorer_range.h"
 #include "restart/plan/shared_objects.h"
+#include "restart/plan/system_v.h"
 #include "restart/tree/lost_children.h"
 #include "restart/tree/namespaces.h"
 
@@ -165,6 +166,7 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   report.send(ReportKind::kStage, static_cast<int32_t>(RestartStage::kProcess));
   CKPT_TRY(restore_surroundings(meta, spec.image_directory));
   if (spec.is_alone) make_lost_children(meta, report);
+  if (spec.job == nullptr) CKPT_TRY(put_back_system_v({&meta}));
   SharedObjects objects(meta);
   DescriptorOptions options;
   options.working = &fds.working;

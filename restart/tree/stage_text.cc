@@ -125,6 +125,13 @@ Error stage_error(const RestartStatus& s, const std::function<std::string(uint32
         "choose thread ids",
         s.tid, name);
   }
+  if (stage == RestartStage::kThreadState && s.detail == kDetailSemaphores) {
+    return make_error(
+        ExitCode::kUnavailable, s.error,
+        "what the kernel is to undo on System V semaphores when the program ends (SEM_UNDO) cannot be "
+        "said again ({}): did others change them meanwhile?",
+        name);
+  }
   return make_error(ExitCode::kInternal, s.error, "stage \"{}\" failed ({}), thread {}, detail {}",
                     stage_name(stage), name, s.tid, s.detail);
 }

@@ -178,6 +178,32 @@ class Checkpoint(OverHosts):
         self.assertEqual(job.wait(300), 0, self.said())
         self.assertEqual(self.said().count(f"sum {150_000_000 * 149_999_999 // 2}"), 2, self.said())
 
+    def test_a_connection_of_several_processes(self):
+        """Each of them makes room in it in the stop: afterwards, and after a restart, its options are what they were."""
+        options = "[c.getsockopt(*o) for o in ((socket.SOL_SOCKET, socket.SO_RCVLOWAT), (socket.IPPROTO_TCP, socket.TCP_NODELAY))]"
+        scripts = {"server": "s = socket.create_server(('', 5001))\nopen('listens', 'w').close()\nc = s.accept()[0]\n"
+                             "while part := c.recv(100): c.sendall(part)\n",
+                   "client": "c = socket.create_connection(('h2', 5001))\nchildren = []\n"
+                             "for i in range(5):\n if (p := os.fork()) == 0:\n  wait('end')\n  os._exit(0)\n children.append(p)\n"
+                             f"def look(name):\n wait(name)\n c.sendall(b'1')\n print(name, {options}, c.recv(1), flush=True)\n"
+                             "open('up', 'w').close()\nlook('first')\nlook('end')\nfor p in children: os.waitpid(p, 0)\n"}
+        for name, text in scripts.items():
+            with open(f"{self.dir}/{name}.py", "w", encoding="ascii") as f:
+                f.write("import os, socket, time\ndef wait(name):\n while not os.path.exists(name): time.sleep(0.01)\n" + text)
+        job = self.run_job("sh", "-c", f"{ON} h2 python3 server.py & while [ ! -e listens ]; do sleep 0.1; done; python3 client.py; wait")
+        wait_for("the client", lambda: os.path.exists(self.dir + "/up"))
+        self.leads(job.pid)
+        self.now(job.pid)
+        open(self.dir + "/first", "w").close()
+        wait_for("the first look", lambda: "first" in self.said())
+        self.now(job.pid)
+        self.kill_all(job)
+        back = self.start([RESTART, self.images, "--hosts", "h1,h2", "--launch", self.hosts.launch], "back")
+        open(self.dir + "/end", "w").close()
+        code = back.wait(300)
+        self.assertEqual(code, 0, self.said("back"))
+        self.assertEqual(self.texts["out"][0] + self.texts["back"][0], b"first [1, 0] b'1'\nend [1, 0] b'1'\n", self.said())
+
     def test_host_cut_off(self):
         job = self.run_numbers(10**9)
         self.connected()

@@ -433,7 +433,7 @@ TEST_P(Channels, TcpOfIpv6AndMapped) {
 
 TEST_P(Channels, UdpWithWhatWaits) {
   trip.setup = [&] {
-    for (int fd : {5, 6, 7}) {
+    for (int fd : {5, 6, 7, 8, 9}) {
       move_to(socket(AF_INET, SOCK_DGRAM, 0), fd);
       auto address = loopback(0);
       VERIFY(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
@@ -444,8 +444,17 @@ TEST_P(Channels, UdpWithWhatWaits) {
     VERIFY(sendto(7, "from seven", 10, 0, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 10);
     write_file(dir / "port", std::to_string(ntohs(ends_of(7, false).sin_port)));
     close(7);
+    for (int fd : {8, 9}) {
+      VERIFY(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0);
+      VERIFY(shutdown(fd, fd == 8 ? SHUT_WR : SHUT_RD) == 0);
+    }
   };
   trip.verify = [&] {
+    VERIFY(send(8, "x", 1, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+    for (int fd : {8, 9}) {
+      pollfd ended{fd, POLLRDHUP, 0};
+      VERIFY_EQ(poll(&ended, 1, 0), fd == 8 ? 0 : 1);
+    }
     auto check = [](const std::string& text, int port) {
       char bytes[100];
       sockaddr_in from{};

@@ -52,20 +52,20 @@ struct Simulated {
 
 constexpr uint64_t kMemory = 1ull << 30;
 
-TEST(CompressionGauge, ASlowDeviceIsHelpedByCompression) {
+// Of an image of that much memory: how much of it is compressed.
+double share_of(Simulated machine) {
   CompressionGauge gauge;
   gauge.start(true);
-  Simulated machine{.device = 0.2, .compressor = 0.7, .left = 0.5};
   machine.write(gauge, kMemory);
-  EXPECT_GT(machine.share(), 0.95);
+  return machine.share();
+}
+
+TEST(CompressionGauge, ASlowDeviceIsHelpedByCompression) {
+  EXPECT_GT(share_of({.device = 0.2, .compressor = 0.7, .left = 0.5}), 0.95);
 }
 
 TEST(CompressionGauge, ADeviceFasterThanTheCompressorIsLeftAlone) {
-  CompressionGauge gauge;
-  gauge.start(true);
-  Simulated machine{.device = 1.6, .compressor = 0.7, .left = 0.5};
-  machine.write(gauge, kMemory);
-  EXPECT_LT(machine.share(), 0.02);
+  EXPECT_LT(share_of({.device = 1.6, .compressor = 0.7, .left = 0.5}), 0.02);
 }
 
 TEST(CompressionGauge, WhereWritesAreWaitedForTheTimesAdd) {
@@ -109,38 +109,19 @@ TEST(CompressionGauge, NothingIsCompressedWhileTheDeviceIsNotWaitedFor) {
 
 // 1/8 + 0.5 without; with, 1/8 + 0.4 + 0.5 * 0.5, or 1/8 + 0.2 + 0.5 * 0.5. The device is waited for by neither.
 TEST(CompressionGauge, EncryptingIsNoWaitingForTheDevice) {
-  CompressionGauge gauge;
-  gauge.start(true);
-  Simulated machine{.device = 100, .compressor = 2.5, .left = 0.5, .sealing = 0.5};
-  machine.write(gauge, kMemory);
-  EXPECT_LT(machine.share(), 0.02);
-  CompressionGauge quicker;
-  quicker.start(true);
-  Simulated quick{.device = 100, .compressor = 5, .left = 0.5, .sealing = 0.5};
-  quick.write(quicker, kMemory);
-  EXPECT_GT(quick.share(), 0.95) << "what is compressed is encrypted sooner";
+  EXPECT_LT(share_of({.device = 100, .compressor = 2.5, .left = 0.5, .sealing = 0.5}), 0.02);
+  EXPECT_GT(share_of({.device = 100, .compressor = 5, .left = 0.5, .sealing = 0.5}), 0.95)
+      << "what is compressed is encrypted sooner";
 }
 
 // What compressing costs the others is seen when it is done, and remembered when it is not.
 TEST(CompressionGauge, WhatCompressingTakesFromTheCopiesCounts) {
-  CompressionGauge gauge;
-  gauge.start(true);
-  Simulated machine{.device = 1.6, .compressor = 4, .left = 0.5, .contention = 0.6};
-  machine.write(gauge, kMemory);
-  EXPECT_LT(machine.share(), 0.15);
-  CompressionGauge idle;
-  idle.start(true);
-  Simulated quiet{.device = 1.6, .compressor = 4, .left = 0.5};
-  quiet.write(idle, kMemory);
-  EXPECT_GT(quiet.share(), 0.95);
+  EXPECT_LT(share_of({.device = 1.6, .compressor = 4, .left = 0.5, .contention = 0.6}), 0.15);
+  EXPECT_GT(share_of({.device = 1.6, .compressor = 4, .left = 0.5}), 0.95);
 }
 
 TEST(CompressionGauge, ATurnOfAnotherProcessDoesNotEndIt) {
-  CompressionGauge gauge;
-  gauge.start(true);
-  Simulated machine{.device = 0.3, .compressor = 2, .left = 0.5, .stolen_each = 20};
-  machine.write(gauge, kMemory);
-  EXPECT_GT(machine.share(), 0.95);
+  EXPECT_GT(share_of({.device = 0.3, .compressor = 2, .left = 0.5, .stolen_each = 20}), 0.95);
 }
 
 TEST(CompressionGauge, TheNextImageBeginsWithWhatThisOneTaught) {

@@ -1,4 +1,5 @@
 // Damaged, cut and foreign images: every one is refused, with the right exit code and a useful line.
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <cstring>
@@ -227,6 +228,38 @@ TEST_F(HostileIndex, Trailer) {
   expect_refused(at(offsetof(FileTrailer, sequence)), uint64_t{9}, "different images");
   expect_refused(offsetof(FileHeader, zeros), uint8_t{1}, "reserved");
   expect_refused(offsetof(FileHeader, parent), uint64_t{5}, "sequence");
+}
+
+// A section that the file has for nothing is refused before memory is asked for it.
+TEST_F(HostileIndex, ALargeSectionThatIsAHole) {
+  constexpr uint64_t kHole = 96u << 20;
+  FileTrailer trailer;
+  std::memcpy(&trailer, whole_.data() + trailer_at_, sizeof(trailer));
+  SectionHead head;
+  const uint64_t at = trailer.meta_offset;
+  std::memcpy(&head, whole_.data() + at, sizeof(head));
+  const uint64_t body = at + head.head_bytes, shift = kHole - head.body_bytes;
+  ASSERT_LT(at, trailer.index_offset);
+  std::string image =
+      whole_.substr(0, body) + std::string(kHole, '\0') + whole_.substr(body + head.body_bytes);
+  head.content_bytes = head.body_bytes = trailer.meta_bytes = kHole;
+  std::memcpy(image.data() + at, &head, sizeof(head));
+  trailer.index_offset += shift;
+  trailer.file_bytes += shift;
+  std::memcpy(image.data() + trailer_at_ + shift, &trailer, sizeof(trailer));
+  reseal(image);
+  write_file(path("image"), image);
+  auto refusal = [&] {
+    auto opened = ImageReader::open(path("image"));
+    EXPECT_FALSE(opened.ok());
+    return std::string(opened.ok() ? "" : opened.error().message());
+  };
+  EXPECT_EQ(refusal().find("next to nothing"), std::string::npos) << "all of it is in the file";
+  ScopedFd file(open(path("image").c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_EQ(fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(body),
+                      static_cast<off_t>(kHole)),
+            0);
+  EXPECT_NE(refusal().find("next to nothing"), std::string::npos) << refusal();
 }
 
 }  // namespace

@@ -248,5 +248,88 @@ TEST_F(Meta, MissingRecords) {
   }
 }
 
+// A set of three semaphores, and a queue of two messages, of which each test spoils something.
+struct SystemVParts {
+  SystemVRecord set{}, queue{};
+  std::vector<uint16_t> values{1, 0, kHighestSemaphore};
+  std::vector<std::byte> messages;
+
+  SystemVParts() {
+    set.id = queue.id = 7;
+    set.mode = queue.mode = 0600;
+    set.count = 3;
+    set.data_len = 6;
+    queue.kind = static_cast<uint32_t>(SystemVKind::kMessages);
+    queue.count = 2;
+    add(5, "hello");
+    add(9, "");
+  }
+  void add(int64_t type, std::string_view text) {
+    const SystemVMessage head{type, static_cast<uint32_t>(text.size()), 0};
+    const size_t at = messages.size();
+    messages.resize(at + sizeof(head) + (text.size() + 7) / 8 * 8);
+    std::memcpy(messages.data() + at, &head, sizeof(head));
+    std::memcpy(messages.data() + at + sizeof(head), text.data(), text.size());
+    queue.data_len = static_cast<uint32_t>(messages.size());
+  }
+  SystemVMessage& first() { return *reinterpret_cast<SystemVMessage*>(messages.data()); }
+  void write(MetaWriter& meta) {
+    meta.record(RecordType::kSystemV, set, std::as_bytes(std::span<const uint16_t>(values)));
+    meta.record(RecordType::kSystemV, queue, std::span<const std::byte>(messages));
+  }
+};
+
+TEST_F(Meta, SystemVObjectsComeBack) {
+  Parts parts;
+  SystemVParts objects;
+  parts.extra = [&](MetaWriter& meta) { objects.write(meta); };
+  auto meta = parse(parts);
+  ASSERT_TRUE(meta.ok()) << meta.error().message();
+  ASSERT_EQ(meta->system_v.size(), 2u);
+  EXPECT_EQ(meta->system_v[0].values, objects.values);
+  const auto& messages = meta->system_v[1].messages;
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(messages[0].first, 5);
+  EXPECT_EQ(
+      std::string_view(reinterpret_cast<const char*>(messages[0].second.data()), messages[0].second.size()),
+      "hello");
+  EXPECT_EQ(messages[1].first, 9);
+  EXPECT_TRUE(messages[1].second.empty());
+}
+
+TEST_F(Meta, SystemVObjectsThatCannotBe) {
+  auto expect = [&](const std::function<void(SystemVParts&)>& spoil, const char* words) {
+    SystemVParts objects;
+    spoil(objects);
+    expect_refused([&](Parts& parts) { parts.extra = [&](MetaWriter& meta) { objects.write(meta); }; },
+                   words);
+  };
+  expect([](SystemVParts& o) { o.set.kind = 2; }, "unknown kind of System V object");
+  expect([](SystemVParts& o) { o.set.id = -1; }, "impossible System V object");
+  expect([](SystemVParts& o) { o.queue.mode = 01777; }, "impossible System V object");
+  expect(
+      [](SystemVParts& o) {
+        o.queue = o.set;
+        o.messages.resize(6);
+      },
+      "System V objects repeat");
+  expect([](SystemVParts& o) { o.set.count = 4; }, "a semaphore set is cut");
+  expect(
+      [](SystemVParts& o) {
+        o.set.count = 1u << 31;
+        o.set.data_len = 0;
+        o.values.clear();
+      },
+      "a semaphore set is cut");
+  expect([](SystemVParts& o) { o.set.data_len = 64; }, "shorter than its fields say");
+  expect([](SystemVParts& o) { o.values[1] = kHighestSemaphore + 1; }, "impossible value of a semaphore");
+  expect([](SystemVParts& o) { o.queue.count = 3; }, "messages are cut");
+  expect([](SystemVParts& o) { o.queue.count = UINT32_MAX; }, "messages are cut");
+  expect([](SystemVParts& o) { o.queue.count = 1; }, "messages are cut");
+  expect([](SystemVParts& o) { o.first().length = UINT32_MAX; }, "messages are cut");
+  expect([](SystemVParts& o) { o.first().type = 0; }, "a message of an impossible type");
+  expect([](SystemVParts& o) { o.first().length = 4; }, "padding of a message is used");
+}
+
 }  // namespace
 }  // namespace ckpt

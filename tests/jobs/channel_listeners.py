@@ -6,17 +6,14 @@ import struct
 import time
 import zlib
 
-from channel_support import Children, HERE, amount, bind, receive_stream, send_stream
+from channel_support import Children, HERE, amount, listening, receive_stream, send_stream
 
 
 def prefork():
     """Several processes accept on one listening socket."""
     out = []
     for family, address in ((socket.AF_UNIX, "\0" + HERE), (socket.AF_INET, ("127.0.0.1", 0))):
-        with socket.socket(family) as s:
-            bind(s, address)
-            s.listen(16)
-            at = s.getsockname()
+        with listening(family, address) as (s, at):
             children = Children()
             n = amount(150)
 
@@ -61,10 +58,7 @@ def prefork():
 
 def backlog(family, address):
     """Connections that wait for a server which accepts late. Nothing is written before they are accepted."""
-    with socket.socket(family) as s:
-        bind(s, address)
-        s.listen(16)
-        at = s.getsockname()
+    with listening(family, address) as (s, at):
         children = Children()
         total, count = amount(200_000), 6
 
@@ -103,10 +97,7 @@ def backlog_tcp():
 
 def backlog_bytes(family, address):
     """As above, but each client writes before it is accepted."""
-    with socket.socket(family) as s:
-        bind(s, address)
-        s.listen(16)
-        at = s.getsockname()
+    with listening(family, address) as (s, at):
         children = Children()
         total, count = amount(30_000), 40
 

@@ -7,7 +7,7 @@ import time
 import zlib
 
 from channel_streams import tcp_pair
-from channel_support import Children, HERE, amount, bind, data, fail, send_stream
+from channel_support import Children, HERE, amount, bind, data, fail, poll_for, send_stream
 
 
 # Messages.
@@ -26,7 +26,7 @@ def messages(kind, make, count=2500):
         sent = got = crc = 0
         poll = select.poll()
         while sent < n or got < n:
-            poll.register(mine, (select.POLLOUT if sent < n else 0) | (select.POLLIN if got < n else 0))
+            poll_for(poll, mine, sent < n, got < n)
             for _, events in poll.poll():
                 if events & select.POLLOUT and sent < n:
                     try:

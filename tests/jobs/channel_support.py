@@ -1,4 +1,5 @@
 """What the programs of channel_programs.py share: numbered bytes, and children that tell what they found."""
+import contextlib
 import os
 import random
 import select
@@ -47,15 +48,32 @@ def send_stream(write, seed, total):
         sent += write(data(seed, sent, min(65536, total - sent)))
 
 
+@contextlib.contextmanager
+def listening(family, address):
+    with socket.socket(family) as s:
+        bind(s, address)
+        s.listen(16)
+        yield s, s.getsockname()
+
+
+def require_part(seed, got, part, total):
+    """The next bytes of a stream, and they are right."""
+    if not part:
+        fail(f"stream {seed} ended at {got} of {total}")
+    if part != data(seed, got, len(part)):
+        fail(f"stream {seed}: wrong bytes near {got}")
+
+
+def poll_for(poll, sock, send, receive):
+    poll.register(sock, (select.POLLOUT if send else 0) | (select.POLLIN if receive else 0))
+
+
 def receive_stream(read, seed, total, pause=0.0006, to_end=False):
     """The checksum of all bytes. They come as they are sent, in any portions."""
     got, crc = 0, 0
     while got < total:
         part = read(1 + (got * 31 + seed) % 40000)
-        if not part:
-            fail(f"stream {seed} ended at {got} of {total}")
-        if part != data(seed, got, len(part)):
-            fail(f"stream {seed}: wrong bytes near {got}")
+        require_part(seed, got, part, total)
         got += len(part)
         crc = zlib.crc32(part, crc)
         time.sleep(pause)
@@ -105,7 +123,7 @@ def both_ways(sock, out_seed, in_seed, total):
     sent = got = crc = 0
     poll = select.poll()
     while sent < total or got < total:
-        poll.register(sock, (select.POLLOUT if sent < total else 0) | (select.POLLIN if got < total else 0))
+        poll_for(poll, sock, sent < total, got < total)
         for _, events in poll.poll():
             if events & select.POLLOUT and sent < total:
                 try:
@@ -117,10 +135,7 @@ def both_ways(sock, out_seed, in_seed, total):
                     part = sock.recv(1 + (got * 17 + in_seed) % 30000)
                 except BlockingIOError:
                     continue
-                if not part:
-                    fail(f"stream {in_seed} ended at {got} of {total}")
-                if part != data(in_seed, got, len(part)):
-                    fail(f"stream {in_seed}: wrong bytes near {got}")
+                require_part(in_seed, got, part, total)
                 got += len(part)
                 crc = zlib.crc32(part, crc)
                 time.sleep(0.0005)

@@ -86,7 +86,10 @@ class Trials:
             else:
                 where = next((i for i in range(min(len(output), len(got[1]))) if output[i] != got[1][i]), min(len(output), len(got[1])))
                 err = tree.read("err").decode(errors="replace").splitlines()
-                self.reasons.append(f"other output at byte {where}, exit code {got[0]}: {[l for l in err if not l.startswith('{')][-1:]}")
+                said = [n for n in tree.cost.get("notes", []) if "cannot be saved" in n]
+                noted = f" (the checkpoint had noted: {said[0]})" if said else ""
+                last = [line for line in err if line.startswith("ckpt-restart: ")][-1:]
+                self.reasons.append(f"other output at byte {where}, exit code {got[0]}{noted}: {last}")
         except (AssertionError, subprocess.TimeoutExpired) as error:
             self.tried += 1
             text = str(error)
@@ -158,7 +161,8 @@ it killed with `kill -9`, `ckpt-restart`, to the end; and once through three suc
 same. `result` says how often that was so. The pause is the median, from the first thread stopped anywhere to the last that went on; this machine was
 busy with other work, so it is an upper bound. Files are as they are when the job is killed, not as they were at the checkpoint: a
 program that writes to the middle of files may see later bytes. Rows may come from several runs. A run whose program had ended before the
-first checkpoint does not count; `not tried`: all had. Where the other output has exit code 0, the job came back wrong and nothing had said so.
+first checkpoint does not count; `not tried`: all had. Where the other output has exit code 0 and no note of the checkpoint is quoted, the
+job came back wrong and nothing had said so.
 
 | program | version | processes | pause | result | when not |
 | --- | --- | --- | --- | --- | --- |

@@ -357,6 +357,6 @@ PROGRAMS = [
     *[Program(f"stress-{name}", f"stress-ng --verify --{name}", "stress-ng --version",
               f"stress-ng --verify --{name} 2 -t 3 --log-brief > log 2>&1; echo $?; grep -i 'fail' log; true",
               needs=("stress-ng",))
-      for name in ("pipe", "sock", "udp", "msg", "sem", "shm", "fork", "vfork", "clone", "exec", "pty", "inotify", "epoll",
+      for name in ("pipe", "sock", "udp", "msg", "sem", "sem-sysv", "shm", "fork", "vfork", "clone", "exec", "pty", "inotify", "epoll",
                    "futex", "mq", "sigq", "timer", "zombie", "eventfd", "fifo", "sockpair", "sockfd")],
 ]

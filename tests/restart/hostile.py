@@ -89,6 +89,46 @@ class Hostile(unittest.TestCase):
             self.refused(PERMISSION, ["the directory " + self.images, "belongs to user 4711", "--trust"], what)
 
     @needs_root
+    def test_files_kept_beside_the_image_by_somebody_else(self):
+        """They take the place of files that are gone: what another user has made must not come back as the program's."""
+        file = os.path.join(self.directory, "file")
+        program = self.start("--files", "copies", code="import sys\nf = open(sys.argv[1], 'w+')\nf.write('mine')\nf.flush()\n" +
+                             PROGRAM.replace("4 << 20", "4096"), arguments=[file])
+        os.utime(file, (1000, 2000))
+        self.now(program)
+        program.child.kill()
+        program.child.wait()
+        os.unlink(file)
+        image = self.image()
+        kept = image.replace(".ckpt", ".files")
+        copy, = (os.path.join(kept, n) for n in os.listdir(kept))
+        os.chown(copy, 4711, 4711)
+        self.refused(PERMISSION, ["the kept file " + copy, "belongs to user 4711", "--trust"], image)
+        os.chown(copy, 0, 0)
+        for mode in (0o770, 0o1777):
+            os.chmod(kept, mode)
+            self.refused(PERMISSION, ["the directory " + kept, "may be written by others", "--trust"], image)
+        os.chmod(kept, 0o700)
+        os.chown(kept, 4711, 4711)
+        self.refused(PERMISSION, ["the directory " + kept, "belongs to user 4711", "--trust"], image)
+        os.chown(kept, 0, 0)
+        # As in /tmp: a directory of that name is there before ours.
+        os.rename(kept, kept + ".aside")
+        os.symlink(kept + ".aside", kept)
+        self.refused(PERMISSION, [kept, "no directory", "remove it", "--trust"], image)
+        os.unlink(kept)
+        os.rename(kept + ".aside", kept)
+        self.assertFalse(os.path.exists(file))
+        for options in ((), ("--trust",)):
+            if options:
+                os.chown(copy, 4711, 4711)
+                os.unlink(file)
+            again = Program([RESTART, *options, image])
+            self.assertEqual(again.ask("f.seek(0), f.read()"), "(0, 'mine')")
+            self.assertEqual(again.end()[0], 0)
+            self.assertTrue(os.path.exists(file))
+
+    @needs_root
     def test_the_owner_is_looked_at_before_anything_is_read(self):
         os.mkdir(self.images, 0o700)
         image = os.path.join(self.images, "x.ckpt")

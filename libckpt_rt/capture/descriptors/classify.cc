@@ -142,7 +142,8 @@ Result<void> DescriptorCapture::read_path(CapturedDescriptor& d) {
 }
 
 bool DescriptorCapture::has_names_of_others(const CapturedDescriptor& d) const {
-  return d.now.links > (kept_files_ < 0 ? 0 : count_kept_links(kept_files_, d.now.device, d.now.inode));
+  return d.now.links >
+         (kept_files_ < 0 ? 0 : count_kept_links(kept_files_, kept_in_job_, d.now.device, d.now.inode));
 }
 
 // Its first name was removed, it still has another.

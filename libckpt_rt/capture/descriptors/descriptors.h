@@ -114,7 +114,10 @@ class DescriptorCapture {
   void await_samples();
   // The image directory, or -1: links to files that are kept in it (image/format/kept_names.h) are no other
   // names.
-  void set_kept_files(int directory) { kept_files_ = directory; }
+  void set_kept_files(int directory, bool of_job) {
+    kept_files_ = directory;
+    kept_in_job_ = of_job;
+  }
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
   // The other ends of its pipes and sockets may be in other processes that are saved with it: they stay pipes
@@ -150,6 +153,7 @@ class DescriptorCapture {
  private:
   int hidden_ = -1;
   int kept_files_ = -1;
+  bool kept_in_job_ = false;
   bool has_partners_ = false;
   Drained drained_ = nullptr;
   bool has_passing_ = false;

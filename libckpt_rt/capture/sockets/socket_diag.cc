@@ -17,6 +17,19 @@ namespace {
 constexpr size_t kBufferBytes = 64 << 10;
 constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
+// visit(type, value, bytes of it)
+template <typename Message, typename Visit>
+void for_each_attribute(const Message& message, const nlmsghdr& header, Visit visit) {
+  const char* at = reinterpret_cast<const char*>(&message + 1);
+  const char* end = reinterpret_cast<const char*>(&header) + header.nlmsg_len;
+  while (at + sizeof(nlattr) <= end) {
+    auto* attribute = reinterpret_cast<const nlattr*>(at);
+    if (attribute->nla_len < sizeof(nlattr) || at + attribute->nla_len > end) break;
+    visit(attribute->nla_type, at + sizeof(nlattr), attribute->nla_len - sizeof(nlattr));
+    at += (attribute->nla_len + 3u) & ~3u;
+  }
+}
+
 }  // namespace
 
 Endpoint endpoint_of(const sockaddr_storage& address) {
@@ -50,14 +63,9 @@ bool SocketDiag::take_unix(const nlmsghdr& header) {
   UnixSocketFacts facts{};
   facts.inode = message->udiag_ino;
   facts.state = message->udiag_state;
-  const char* at = reinterpret_cast<const char*>(message + 1);
-  const char* end = reinterpret_cast<const char*>(&header) + header.nlmsg_len;
-  while (at + sizeof(nlattr) <= end) {
-    auto* attribute = reinterpret_cast<const nlattr*>(at);
-    if (attribute->nla_len < sizeof(nlattr) || at + attribute->nla_len > end) break;
-    const char* value = at + sizeof(nlattr);
-    const size_t length = attribute->nla_len - sizeof(nlattr);
-    switch (attribute->nla_type) {
+  bool room = true;
+  for_each_attribute(*message, header, [&](uint16_t type, const char* value, size_t length) {
+    switch (type) {
       case UNIX_DIAG_PEER:
         facts.has_peer = true;
         std::memcpy(&facts.peer, value, sizeof(facts.peer));
@@ -74,7 +82,10 @@ bool SocketDiag::take_unix(const nlmsghdr& header) {
         break;
       case UNIX_DIAG_ICONS: {
         auto* copy = static_cast<uint32_t*>(arena_->allocate(length));
-        if (copy == nullptr) return false;
+        if (copy == nullptr) {
+          room = false;
+          break;
+        }
         std::memcpy(copy, value, length);
         facts.icons = copy;
         facts.icon_count = static_cast<uint32_t>(length / sizeof(uint32_t));
@@ -83,9 +94,8 @@ bool SocketDiag::take_unix(const nlmsghdr& header) {
       default:
         break;
     }
-    at += (attribute->nla_len + 3u) & ~3u;
-  }
-  return facts.inode == 0 || unix_.push_back(facts);
+  });
+  return room && (facts.inode == 0 || unix_.push_back(facts));
 }
 
 bool SocketDiag::read_unix() {
@@ -124,12 +134,8 @@ const UnixSocketFacts* SocketDiag::find_unix(uint32_t inode) const {
   return at != unix_.end() && at->inode == inode ? at : nullptr;
 }
 
-bool SocketDiag::has_abandoned(uint16_t port) {
-  struct Waiting {
-    Endpoint local, remote;
-    uint32_t scope;
-  };
-  ArenaVector<Waiting> waiting(*arena_);
+template <typename Visit>
+bool SocketDiag::dump_internet(uint8_t protocol, uint32_t states, uint16_t port, Visit visit) {
   for (uint8_t family : {AF_INET, AF_INET6}) {
     if (!open()) return false;
     struct {
@@ -138,9 +144,8 @@ bool SocketDiag::has_abandoned(uint16_t port) {
     } ask{};
     ask.header = {sizeof(ask), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 1, 0};
     ask.request.sdiag_family = family;
-    ask.request.sdiag_protocol = IPPROTO_TCP;
-    constexpr uint32_t kEstablished = 1, kCloseWait = 8;
-    ask.request.idiag_states = 1u << kEstablished | 1u << kCloseWait;
+    ask.request.sdiag_protocol = protocol;
+    ask.request.idiag_states = states;
     ask.request.id.idiag_sport = port;
     if (sys::failed(sys::call(__NR_sendto, socket_.get(), &ask, sizeof(ask), 0, 0L, 0))) return false;
     for (bool more = true; more;) {
@@ -150,27 +155,58 @@ bool SocketDiag::has_abandoned(uint16_t port) {
       for (auto left = static_cast<unsigned>(n); NLMSG_OK(header, left); header = NLMSG_NEXT(header, left)) {
         more = header->nlmsg_type != NLMSG_DONE && header->nlmsg_type != NLMSG_ERROR;
         if (!more || header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) break;
-        auto* message = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
-        if (message->idiag_inode != 0 || message->id.idiag_sport != port) continue;
+        if (!visit(*static_cast<const inet_diag_msg*>(NLMSG_DATA(header)), *header)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+bool SocketDiag::has_abandoned(uint16_t port) {
+  struct Waiting {
+    Endpoint local, remote;
+    uint32_t scope;
+  };
+  ArenaVector<Waiting> waiting(*arena_);
+  constexpr uint32_t kEstablished = 1, kCloseWait = 8;
+  const bool asked = dump_internet(
+      IPPROTO_TCP, 1u << kEstablished | 1u << kCloseWait, port,
+      [&](const inet_diag_msg& message, const nlmsghdr&) {
+        if (message.idiag_inode != 0 || message.id.idiag_sport != port) return true;
         auto end = [&](const uint32_t* address, uint16_t of_port) {
           Endpoint e{};
-          const size_t at = family == AF_INET ? 12 : 0;
+          const size_t at = message.idiag_family == AF_INET ? 12 : 0;
           if (at != 0) std::memcpy(e.address, kMapped, 12);
           std::memcpy(e.address + at, address, 16 - at);
           e.port = of_port;
           return e;
         };
-        if (!waiting.push_back({end(message->id.idiag_src, message->id.idiag_sport),
-                                end(message->id.idiag_dst, message->id.idiag_dport), message->id.idiag_if}))
-          return false;
-      }
-    }
-  }
+        return waiting.push_back({end(message.id.idiag_src, message.id.idiag_sport),
+                                  end(message.id.idiag_dst, message.id.idiag_dport), message.id.idiag_if});
+      });
+  if (!asked) return false;
   for (const Waiting& w : waiting) {
     const TcpFacts client = ask_tcp(w.remote, w.local, w.scope);
     if (!client.known || client.inode == 0) return true;
   }
   return false;
+}
+
+uint8_t SocketDiag::udp_shut_down(uint32_t inode) {
+  if (!udp_asked_) {
+    udp_asked_ = true;
+    dump_internet(IPPROTO_UDP, ~0u, 0, [&](const inet_diag_msg& message, const nlmsghdr& header) {
+      const uint8_t* ended = nullptr;
+      for_each_attribute(message, header, [&](uint16_t type, const char* value, size_t length) {
+        if (type == INET_DIAG_SHUTDOWN && length != 0) ended = reinterpret_cast<const uint8_t*>(value);
+      });
+      return ended == nullptr || *ended == 0 || udp_.push_back({message.idiag_inode, *ended});
+    });
+  }
+  for (const UdpShutDown& one : udp_) {
+    if (one.inode == inode) return one.shut_down;
+  }
+  return 0;
 }
 
 TcpFacts SocketDiag::ask_tcp(const Endpoint& local, const Endpoint& remote, uint32_t scope) {
@@ -208,22 +244,14 @@ TcpFacts SocketDiag::ask_tcp(const Endpoint& local, const Endpoint& remote, uint
            false,
            0,
            0};
-  const char* at = reinterpret_cast<const char*>(message + 1);
-  const char* end = reinterpret_cast<const char*>(header) + header->nlmsg_len;
-  while (at + sizeof(nlattr) <= end) {
-    auto* attribute = reinterpret_cast<const nlattr*>(at);
-    if (attribute->nla_len < sizeof(nlattr) || at + attribute->nla_len > end) break;
-    if (attribute->nla_type == INET_DIAG_INFO &&
-        attribute->nla_len >= sizeof(nlattr) + offsetof(tcp_info, tcpi_bytes_retrans) + sizeof(uint64_t)) {
-      tcp_info info{};
-      std::memcpy(&info, at + sizeof(nlattr),
-                  std::min(sizeof(info), static_cast<size_t>(attribute->nla_len) - sizeof(nlattr)));
-      facts.counted = true;
-      facts.sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
-      facts.not_sent = info.tcpi_notsent_bytes;
-    }
-    at += (attribute->nla_len + 3u) & ~3u;
-  }
+  for_each_attribute(*message, *header, [&](uint16_t type, const char* value, size_t length) {
+    if (type != INET_DIAG_INFO || length < offsetof(tcp_info, tcpi_bytes_retrans) + sizeof(uint64_t)) return;
+    tcp_info info{};
+    std::memcpy(&info, value, std::min(sizeof(info), length));
+    facts.counted = true;
+    facts.sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
+    facts.not_sent = info.tcpi_notsent_bytes;
+  });
   return facts;
 }
 

@@ -44,25 +44,37 @@ bool is_ipv4(const Endpoint& endpoint);
 
 class SocketDiag {
  public:
-  explicit SocketDiag(Arena& arena) : arena_(&arena), unix_(arena) {}
+  explicit SocketDiag(Arena& arena) : arena_(&arena), unix_(arena), udp_(arena) {}
 
   // One question for all Unix sockets of the network namespace. False: the kernel does not answer.
   bool read_unix();
   const UnixSocketFacts* find_unix(uint32_t inode) const;
   std::span<const UnixSocketFacts> all_unix() const { return unix_.span(); }
 
-  // The TCP socket that has these ends. IPv6 of a link: scope is its interface, else 0.
+  // What shutdown(2) has ended of a UDP socket, as SocketDetail::shut_down has it. One question for all of the
+  // network namespace. 0 also where the kernel does not answer.
+  uint8_t udp_shut_down(uint32_t inode);
   // Does a connection wait at this port to be accepted of which nobody has the other end any more?
   bool has_abandoned(uint16_t port);
+  // The TCP socket that has these ends. IPv6 of a link: scope is its interface, else 0.
   TcpFacts ask_tcp(const Endpoint& local, const Endpoint& remote, uint32_t scope);
 
  private:
   bool open();
   bool take_unix(const nlmsghdr& header);
+  // All of these protocol and states, to visit(const inet_diag_msg&, its nlmsghdr), while that is true.
+  template <typename Visit>
+  bool dump_internet(uint8_t protocol, uint32_t states, uint16_t port, Visit visit);
 
   Arena* arena_;
   ScopedFd socket_;
   ArenaVector<UnixSocketFacts> unix_;  // by inode
+  struct UdpShutDown {
+    uint32_t inode;
+    uint8_t shut_down;
+  };
+  ArenaVector<UdpShutDown> udp_;  // those of which something is
+  bool udp_asked_ = false;
   char* buffer_ = nullptr;
 };
 

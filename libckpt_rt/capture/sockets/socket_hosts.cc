@@ -26,14 +26,54 @@ struct FarConnection {
   uint32_t socket;  // index in SocketLook::sockets
   int fd;           // borrowed
   int room, lock, low, cork, no_delay;
+  bool lower;  // `low` is what was there before: nobody else had set it for the stop
   int unsent;
+};
+
+// Several members may have the same socket, and make room in it at the same time. What one of them finds to be
+// already so is another's to put back.
+void make_room(FarConnection& one) {
+  one.room = socket_option(one.fd, SOL_SOCKET, SO_RCVBUF);
+  one.lock = socket_option(one.fd, SOL_SOCKET, kSoBufLock);
+  one.low = socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT);
+  one.cork = socket_option(one.fd, IPPROTO_TCP, TCP_CORK);
+  one.no_delay = socket_option(one.fd, IPPROTO_TCP, TCP_NODELAY);
+  if (one.lock != 0) set_socket_option(one.fd, SOL_SOCKET, kSoBufLock, 0);
+  set_socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT, kMuch);
+  one.lower = one.low != socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT);  // the kernel has a largest
+  if (one.cork != 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_CORK, 0);
+  if (one.no_delay == 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_NODELAY, 1);
+}
+
+// What was set before.
+void put_back(const FarConnection& one) {
+  if (one.lower) set_socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT, one.low);
+  if (one.lock != 0) {
+    set_socket_option(one.fd, SOL_SOCKET, SO_RCVBUF, one.room / 2);  // the kernel doubles what it is given
+    if (socket_option(one.fd, SOL_SOCKET, SO_RCVBUF) != one.room)
+      set_socket_option(one.fd, SOL_SOCKET, SO_RCVBUFFORCE, one.room / 2);
+    set_socket_option(one.fd, SOL_SOCKET, kSoBufLock, one.lock);
+  }
+  if (one.no_delay == 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_NODELAY, 0);
+  if (one.cork != 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_CORK, 1);
+}
+
+// Also where the checkpoint is given up.
+struct FarConnections {
+  ArenaVector<FarConnection> list;
+  ~FarConnections() {
+    for (const FarConnection& one : list) {
+      put_back(one);
+      sys::call(__NR_close, one.fd);
+    }
+  }
 };
 
 }  // namespace
 
 Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
   if (drained_ == nullptr) return {};
-  ArenaVector<FarConnection> far(*arena_);
+  FarConnections far{ArenaVector<FarConnection>(*arena_)};
   for (uint32_t i = 0; i < look.sockets.size(); ++i) {
     const SocketState& s = look.sockets[i];
     if (!s.connection || s.detail.address_len == 0 || s.detail.peer_len == 0 || is_loopback(s.peer)) continue;
@@ -45,22 +85,17 @@ Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
     one.socket = i;
     one.fd = borrow(entries_[s.entry]);
     if (one.fd < 0) continue;
-    one.room = socket_option(one.fd, SOL_SOCKET, SO_RCVBUF);
-    one.lock = socket_option(one.fd, SOL_SOCKET, kSoBufLock);
-    one.low = socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT);
-    one.cork = socket_option(one.fd, IPPROTO_TCP, TCP_CORK);
-    one.no_delay = socket_option(one.fd, IPPROTO_TCP, TCP_NODELAY);
-    if (one.lock != 0) set_socket_option(one.fd, SOL_SOCKET, kSoBufLock, 0);
-    set_socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT, kMuch);
-    if (one.cork != 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_CORK, 0);
-    if (one.no_delay == 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    if (!far.push_back(one)) return arena_full();
+    if (!far.list.push_back(one)) {
+      sys::call(__NR_close, one.fd);
+      return arena_full();
+    }
+    make_room(far.list.back());
   }
   // A connection that leads out of the job may never be drained: others do not wait for it for ever.
   int64_t last = now_ns();
   for (uint64_t before = ~uint64_t{0};;) {
     uint64_t unsent = 0;
-    for (FarConnection& one : far) {
+    for (FarConnection& one : far.list) {
       // Looking at a byte lets the kernel tell the sender of the room.
       char byte;
       sys::call(__NR_recvfrom, one.fd, &byte, 1L, MSG_PEEK | MSG_DONTWAIT, 0L, 0L);
@@ -73,7 +108,7 @@ Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
     if (unsent == 0 || now - last > kLongestSilence) break;
   }
   ArenaVector<job::Bookmark> bookmarks(*arena_);
-  for (const FarConnection& one : far) {
+  for (const FarConnection& one : far.list) {
     const SocketState& s = look.sockets[one.socket];
     tcp_info info{};
     int length = sizeof(info);
@@ -89,21 +124,7 @@ Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
     b.received = info.tcpi_bytes_received;
     if (!bookmarks.push_back(b)) return arena_full();
   }
-  const Result<void> all = drained_(bookmarks.span());
-  for (FarConnection& one : far) {
-    // The end of the room: what was set before, also where the checkpoint is given up.
-    set_socket_option(one.fd, SOL_SOCKET, SO_RCVLOWAT, one.low);
-    if (one.lock != 0) {
-      set_socket_option(one.fd, SOL_SOCKET, SO_RCVBUF, one.room / 2);  // the kernel doubles what it is given
-      if (socket_option(one.fd, SOL_SOCKET, SO_RCVBUF) != one.room)
-        set_socket_option(one.fd, SOL_SOCKET, SO_RCVBUFFORCE, one.room / 2);
-      set_socket_option(one.fd, SOL_SOCKET, kSoBufLock, one.lock);
-    }
-    if (one.no_delay == 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_NODELAY, 0);
-    if (one.cork != 0) set_socket_option(one.fd, IPPROTO_TCP, TCP_CORK, 1);
-    sys::call(__NR_close, one.fd);
-  }
-  return all;
+  return drained_(bookmarks.span());
 }
 
 }  // namespace ckpt

@@ -159,6 +159,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     d.kind = s.connection ? OpenFileKind::kConnection : OpenFileKind::kSocket;
   } else if (is_internet(s) && detail.type == SOCK_DGRAM && detail.protocol == IPPROTO_UDP) {
     d.kind = OpenFileKind::kSocket;
+    detail.shut_down = look.diag.udp_shut_down(static_cast<uint32_t>(d.now.inode));
     constexpr int kUdpCork = 1;
     int unsent = 0;
     if (socket_option(socket, IPPROTO_UDP, kUdpCork) != 0 &&

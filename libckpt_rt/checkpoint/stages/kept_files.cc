@@ -86,7 +86,10 @@ class Keeper {
     if (read_fdinfo(tid, fd, text, arena_, info) < 0 || !is_wanted(st, info.flags, how_)) return;
     const TaskPath path(tid, "fd", fd);
     struct stat images;
-    if (sys::call(__NR_fstat, directory_, &images) != 0 || !open_kept()) return;
+    if (sys::call(__NR_fstat, directory_, &images) != 0 || !open_kept()) {
+      ++not_covered_;
+      return;
+    }
     if (how_ != KeptFiles::kCopies && images.st_dev == st.st_dev) {
       const KeptName link = kept_file_name(st.st_dev, st.st_ino, false);
       const long r =
@@ -103,8 +106,9 @@ class Keeper {
   bool open_kept() {
     if (kept_.valid()) return true;
     sys::call(__NR_mkdirat, directory_, name_.text, 0700L);
+    // A member of another user may make names in the job's, not read it.
     kept_ = ScopedFd(static_cast<int>(
-        sys::call(__NR_openat, directory_, name_.text, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
+        sys::call(__NR_openat, directory_, name_.text, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
     return kept_.valid();
   }
 

@@ -10,6 +10,7 @@
 #include "libckpt_rt/capture/page_scan.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/still_memory.h"
+#include "libckpt_rt/capture/system_v/system_v.h"
 #include "libckpt_rt/checkpoint/meta.h"
 #include "libckpt_rt/core/threads/other_threads.h"
 
@@ -36,6 +37,7 @@ struct ProcessCapture {
   ArenaVector<AddrRange> free_heap;  // pages whose content nobody needs
   ArenaVector<StoppedThread> threads;
   ArenaVector<PendingSignalRecord> pending;
+  std::span<const CapturedSystemV> system_v;
 
   // By which it is found out.
   ProcessTexts texts;

@@ -6,6 +6,7 @@
 #include "job/session/session.h"
 #include "libckpt_rt/capture/heap_extents.h"
 #include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/system_v/system_v.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/checkpoint/stages/restart_verdict.h"
@@ -170,6 +171,10 @@ Result<void> Stop::look(Watch& watch) {
   saved_process.cap_ambient = capture.facts.process.cap_ambient;
   for (const ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next)
     capture.facts.parent_death_signal |= s->parent_death_signal;
+  auto system_v = capture_system_v(parts_.space.arena());
+  if (!system_v.ok()) return system_v.error();
+  capture.system_v = system_v->objects.span();
+  for (const char* why : system_v->forbids_restart) parts_.space.note(2, why);
   clock.end(StopClock::kProcess);
 
   CKPT_TRY(look_at_descriptors(tid, sharers));
@@ -190,7 +195,7 @@ Result<void> Stop::look_at_descriptors(int tid, OtherThreads sharers) {
   capture.descriptors.skip_mapped(mapped.span());
   CKPT_TRY(capture.descriptors.recheck_stopped(tid, sharers));
   if (capture.descriptors.has_passing() && job::session() != nullptr && job::place()->may_repeat) {
-    job::session()->again = true;
+    job::session()->again = job::session()->passing = true;
     return make_error(ExitCode::kInternal, 0,
                       "what is under way in a connection cannot be saved; the checkpoint is taken again");
   }

@@ -18,6 +18,23 @@ inline std::string_view line_of(std::string_view text, std::string_view key) {
   return text.substr(at, end == std::string_view::npos ? end : end - at);
 }
 
+// The digits that s begins with, in lower case, which are taken from it. 0: there is none.
+inline uint64_t take_hex(std::string_view& s) {
+  uint64_t v = 0;
+  size_t i = 0;
+  for (; i < s.size(); ++i) {
+    const char c = s[i];
+    if (c >= '0' && c <= '9')
+      v = v * 16 + static_cast<uint64_t>(c - '0');
+    else if (c >= 'a' && c <= 'f')
+      v = v * 16 + static_cast<uint64_t>(c - 'a' + 10);
+    else
+      break;
+  }
+  s.remove_prefix(i);
+  return v;
+}
+
 // Numbers of a line in the given base (10 or 16, or less), separated by anything else. Returns how many, at
 // most max.
 size_t numbers(std::string_view line, unsigned base, uint64_t* out, size_t max);

@@ -9,6 +9,7 @@
 
 #include "base/raii_fd.h"
 #include "base/sys.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -24,20 +25,9 @@ struct KernelDirent {  // struct linux_dirent64
 };
 
 uint64_t hex_after(std::string_view text, std::string_view key) {
-  size_t at = text.find(key);
-  if (at == std::string_view::npos) return 0;
-  uint64_t v = 0;
-  for (size_t i = at + key.size(); i < text.size(); ++i) {
-    char c = text[i];
-    if (c == ' ' || c == '\t') continue;
-    if (c >= '0' && c <= '9')
-      v = v * 16 + static_cast<uint64_t>(c - '0');
-    else if (c >= 'a' && c <= 'f')
-      v = v * 16 + static_cast<uint64_t>(c - 'a' + 10);
-    else
-      break;
-  }
-  return v;
+  std::string_view line = line_of(text, key);
+  line.remove_prefix(std::min(line.size(), line.find_first_not_of(" \t")));
+  return take_hex(line);
 }
 
 constexpr unsigned long kWorkerFlags = 0x00000010 /* PF_IO_WORKER */ | 0x00004000 /* PF_USER_WORKER */;

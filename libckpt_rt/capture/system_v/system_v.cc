@@ -1,0 +1,180 @@
+#include "libckpt_rt/capture/system_v/system_v.h"
+
+#include <errno.h>
+#include <fmt/core.h>
+#include <sys/ipc.h>
+#include <sys/msg.h>
+#include <sys/sem.h>
+
+#include <utility>
+
+#include "base/sys.h"
+#include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/system_v/undo.h"
+#include "libckpt_rt/capture/system_v/used_objects.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+#ifndef MSG_COPY
+#define MSG_COPY 040000
+#endif
+
+namespace ckpt {
+
+namespace {
+
+using system_v::UsedObject;
+
+void take_permissions(const ipc_perm& p, SystemVRecord& r) {
+  r.key = p.__key;
+  r.mode = static_cast<uint32_t>(p.mode) & 0777;
+  r.uid = p.uid;
+  r.gid = p.gid;
+  r.creator_uid = p.cuid;
+  r.creator_gid = p.cgid;
+}
+
+bool is_gone(long error) { return error == -EINVAL || error == -EIDRM; }
+
+class Capture {
+ public:
+  explicit Capture(Arena& arena) : arena_(arena), list_(arena), lines_(arena) {}
+
+  Result<SystemVState> run() {
+    if (system_v::is_list_full())
+      say("the program uses more System V semaphore sets or message queues than can be known "
+          "(ipcmni_extend)");
+    const bool filtered = is_filtered();
+    UsedObject object{};
+    for (uint32_t at = 0; system_v::next_used(at, object);) {
+      if (filtered) {
+        say("the program uses System V semaphores or message queues and has forbidden itself system calls "
+            "(seccomp): nobody may look at them");
+        break;
+      }
+      CapturedSystemV captured{};
+      captured.record.kind = static_cast<uint32_t>(object.kind);
+      captured.record.id = object.id;
+      const bool there =
+          object.kind == SystemVKind::kSemaphores ? look_at_set(captured) : look_at_queue(captured);
+      if (there && !list_.push_back(captured)) return no_room();
+    }
+    if (system_v::are_debts_unknown(sys::getpid()))
+      say("the program has used more semaphores with SEM_UNDO than can be reckoned");
+    if (full_) return no_room();
+    return SystemVState{list_, lines_};
+  }
+
+ private:
+  static Error no_room() {
+    return make_error(ExitCode::kInternal, ENOMEM,
+                      "no address space left for the list of System V objects; raise the limit (ulimit -v)");
+  }
+
+  template <typename... Args>
+  void say(fmt::format_string<Args...> format, Args&&... args) {
+    constexpr size_t kMost = 320;
+    char* text = static_cast<char*>(arena_.allocate(kMost, 1));
+    full_ = full_ || text == nullptr || !lines_.push_back(text);
+    if (text != nullptr) *fmt::format_to_n(text, kMost - 1, format, std::forward<Args>(args)...).out = '\0';
+  }
+
+  // Both: false: it is not there any more, or it is there and a note says why it cannot be saved.
+  bool look_at_set(CapturedSystemV& out) {
+    SystemVRecord& r = out.record;
+    semid_ds state{};
+    long result = sys::call(__NR_semctl, long{r.id}, 0L, long{IPC_STAT}, &state);
+    if (is_gone(result)) return false;
+    take_permissions(state.sem_perm, r);
+    auto* values = static_cast<uint16_t*>(arena_.allocate(state.sem_nsems * sizeof(uint16_t)));
+    if (result == 0 && values == nullptr) result = -ENOMEM;
+    if (result == 0) result = sys::call(__NR_semctl, long{r.id}, 0L, long{GETALL}, values);
+    if (result != 0) {
+      say("the program uses the System V semaphore set {} (key {:#x}), which cannot be read ({})", r.id,
+          static_cast<uint32_t>(r.key), errno_name(static_cast<int>(-result)));
+      return false;
+    }
+    r.count = static_cast<uint32_t>(state.sem_nsems);
+    r.data_len = r.count * static_cast<uint32_t>(sizeof(uint16_t));
+    out.data = reinterpret_cast<const std::byte*>(values);
+    for (const system_v::Debt& d : system_v::debts(sys::getpid())) {
+      if (d.id != r.id || d.value == 0 || !system_v::may_be_forgiven(d, state.sem_ctime)) continue;
+      say("another process has set values of the System V semaphore set {} while this one owed it something "
+          "(SEM_UNDO): what is left of that nobody can tell",
+          r.id);
+      break;
+    }
+    return true;
+  }
+
+  bool look_at_queue(CapturedSystemV& out) {
+    SystemVRecord& r = out.record;
+    msqid_ds state{};
+    long result = sys::call(__NR_msgctl, long{r.id}, long{IPC_STAT}, &state);
+    if (is_gone(result)) return false;
+    take_permissions(state.msg_perm, r);
+    r.limit = state.msg_qbytes;
+    if (result == 0) result = copy_messages(state, out);
+    if (result == 0) return true;
+    const char* remedy = result == -ENOSYS
+                             ? ": this kernel cannot (CONFIG_CHECKPOINT_RESTORE); ask when it is empty"
+                         : result == -EAGAIN ? ": somebody who is not in the checkpoint changes it"
+                                             : "";
+    say("the program uses the System V message queue {} (key {:#x}), whose messages cannot be read ({}){}",
+        r.id, static_cast<uint32_t>(r.key), errno_name(static_cast<int>(-result)), remedy);
+    return false;
+  }
+
+  // 0 or the error; EAGAIN: the queue changes under our hands.
+  long copy_messages(const msqid_ds& state, CapturedSystemV& out) {
+    const uint64_t text = state.__msg_cbytes, count = state.msg_qnum;
+    if (count == 0) return 0;
+    constexpr uint64_t kMost = 1u << 30;
+    if (text > kMost || count > kMost / 32) return -EFBIG;
+    const uint64_t room = text + count * (sizeof(SystemVMessage) + 8);
+    auto* all = static_cast<std::byte*>(arena_.allocate(room));
+    // As msgrcv(2) writes it: the type, then the text. One byte more than any message that may come.
+    auto* one = static_cast<std::byte*>(arena_.allocate(sizeof(long) + text + 8));
+    if (all == nullptr || one == nullptr) return -ENOMEM;
+    uint64_t used = 0;
+    for (uint64_t i = 0; i < count; ++i) {
+      const long n = sys::call(__NR_msgrcv, long{out.record.id}, one, text, i, MSG_COPY | IPC_NOWAIT);
+      if (n == -ENOMSG || n == -E2BIG) return -EAGAIN;
+      if (n < 0) return n;
+      const auto bytes = static_cast<uint64_t>(n), padded = (bytes + 7) & ~uint64_t{7};
+      if (used + sizeof(SystemVMessage) + padded > room) return -EAGAIN;
+      SystemVMessage head{0, static_cast<uint32_t>(bytes), 0};
+      std::memcpy(&head.type, one, sizeof(head.type));
+      std::memcpy(all + used, &head, sizeof(head));
+      std::memcpy(all + used + sizeof(head), one + sizeof(long), bytes);
+      used += sizeof(head) + padded;
+    }
+    out.record.count = static_cast<uint32_t>(count);
+    out.record.data_len = static_cast<uint32_t>(used);
+    out.data = all;
+    return 0;
+  }
+
+  Arena& arena_;
+  ArenaVector<CapturedSystemV> list_;
+  ArenaVector<const char*> lines_;
+  bool full_ = false;
+};
+
+}  // namespace
+
+std::span<const CapturedSystemV> first_system_v(Arena& arena) {
+  ArenaVector<CapturedSystemV> list(arena);
+  UsedObject object{};
+  for (uint32_t at = 0; system_v::next_used(at, object);) {
+    if (is_filtered() || !system_v::exists(object.kind, object.id)) continue;
+    CapturedSystemV one{};
+    one.record.kind = static_cast<uint32_t>(object.kind);
+    one.record.id = object.id;
+    return list.push_back(one) ? list.span() : std::span<CapturedSystemV>();
+  }
+  return {};
+}
+
+Result<SystemVState> capture_system_v(Arena& arena) { return Capture(arena).run(); }
+
+}  // namespace ckpt
