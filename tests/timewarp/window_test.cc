@@ -10,6 +10,7 @@ namespace ckpt::timewarp {
 namespace {
 
 constexpr uint64_t kEvents = 2048;  // of a round that is judged
+constexpr double kGvt = 8;
 
 // What a thread tells its window in one round.
 class Thread {
@@ -18,7 +19,7 @@ class Thread {
   void round(double undone) {
     executed_ += kEvents;
     rolled_back_ += static_cast<uint64_t>(undone * kEvents);
-    window.judge(executed_, rolled_back_);
+    window.judge(kGvt, executed_, rolled_back_);
   }
   Window window;
 
@@ -28,21 +29,21 @@ class Thread {
 
 TEST(Window, IsNotClosedByAStragglerExecutedLast) {
   Thread thread(0);
-  thread.window.ran(2, false);
-  thread.window.ran(1e-9, false);  // the last batch: a straggler just above GVT
+  thread.window.ran_to(kGvt + 2, false);
+  thread.window.ran_to(kGvt + 1e-9, false);  // the last batch: a straggler just above GVT
   thread.round(0.5);
   EXPECT_EQ(thread.window.width(), 1);
 }
 
 TEST(Window, OpensAgainWhereItHoldsAThreadBack) {
   Thread thread(0);
-  thread.window.ran(1e-9, false);
+  thread.window.ran_to(kGvt + 1e-9, false);
   thread.round(0.5);
   ASSERT_LT(thread.window.width(), 1e-9);
   // Nothing above GVT is ever executed through such a window.
   int rounds = 0;
   for (; thread.window.width() < 1 && rounds < 100; ++rounds) {
-    thread.window.ran(0, true);
+    thread.window.ran_to(kGvt - 1, true);
     thread.round(0);
   }
   EXPECT_LE(rounds, 40);
@@ -50,10 +51,10 @@ TEST(Window, OpensAgainWhereItHoldsAThreadBack) {
 
 TEST(Window, DoesNotGrowBeyondWhatIsUsed) {
   Thread thread(0);
-  thread.window.ran(1, false);
+  thread.window.ran_to(kGvt + 1, false);
   thread.round(0.5);
   for (int i = 0; i < 100; ++i) {
-    thread.window.ran(1, false);
+    thread.window.ran_to(kGvt + 1, false);
     thread.round(0);
   }
   EXPECT_GT(thread.window.width(), 2);
@@ -62,12 +63,12 @@ TEST(Window, DoesNotGrowBeyondWhatIsUsed) {
 
 TEST(Window, ShrinksWhileMuchIsUndone) {
   Thread thread(0);
-  thread.window.ran(1, true);
+  thread.window.ran_to(kGvt + 1, true);
   thread.round(0.1);
   double before = thread.window.width();
   EXPECT_LT(before, 1);
   for (int i = 0; i < 20; ++i, before = thread.window.width()) {
-    thread.window.ran(1, true);
+    thread.window.ran_to(kGvt + 1, true);
     thread.round(0.1);
     EXPECT_LT(thread.window.width(), before);
   }
@@ -76,7 +77,7 @@ TEST(Window, ShrinksWhileMuchIsUndone) {
 TEST(Window, OfAGivenWidthStays) {
   Thread thread(3);
   for (double undone : {0.9, 0.0}) {
-    thread.window.ran(1, true);
+    thread.window.ran_to(kGvt + 1, true);
     thread.round(undone);
     EXPECT_EQ(thread.window.width(), 3);
   }

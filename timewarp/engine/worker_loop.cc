@@ -142,7 +142,7 @@ void Worker::on_gvt() {
   keeper_.adapt(
       counters_.executed, counters_.rollbacks,
       event_samples_ == 0 ? 0 : static_cast<double>(event_cycles_) / static_cast<double>(event_samples_));
-  window_.judge(counters_.executed, counters_.rolled_back);
+  window_.judge(gvt_.time, counters_.executed, counters_.rolled_back);
   if (number_ == 0 && setup_.options.progress > 0) report_progress(setup_, gvt_.time, &next_progress_);
 }
 
@@ -189,8 +189,8 @@ void Worker::loop() {
     since_gvt_ += n;
     if (!alone) all_flushed();
     if (n != 0 && bounded) {
-      const double ahead = std::max(ring_[(tail_ - 1) & ring_mask_].time - gvt_.time, 0.0);
-      window_.ran(ahead, n < batch && queue_.size() != 0 && !waits_for_gvt_);
+      window_.ran_to(ring_[(tail_ - 1) & ring_mask_].time,
+                     n < batch && queue_.size() != 0 && !waits_for_gvt_);
     }
     if (since_gvt_ >= gvt_events || n == 0) {
       if (setup_.transport != nullptr) {
