@@ -122,6 +122,12 @@ class Jobs(unittest.TestCase):
         at = [0.15, 0.5, 0.85] if not LONG else [i / 12 for i in range(1, 12)]
         done = sum(self.trial(name, [f], uid, **how) for f in at)
         done += self.trial(name, [0.2, 0.25, 0.25], uid, **how)  # generations
+        # The machine was busier when it ran alone: each had ended before its checkpoint.
+        seconds, *same = self.reference(name)
+        while done == 0 and name != "sort" and seconds > 0.05:
+            seconds /= 3
+            self.references[name] = (seconds, *same)
+            done += self.trial(name, [0.5], uid, **how)
         self.assertTrue(done > 0 or name == "sort")
 
 
