@@ -210,6 +210,8 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   Result<void> result = run_all(attempt, back_end);
   // After a success nearly nothing of this is left to do.
   back_end.let_faults_go();
+  // After a failure they are as the stop has set them: the program must not see that.
+  attempt.capture.descriptors.hold_back_senders();
   // Before anything that waits for threads of the program: faults are still let go.
   attempt.stop.release();
   back_end.end();
