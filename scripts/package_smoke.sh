@@ -18,6 +18,7 @@ for my $i (1 .. 1000000000) {
   }
 }
 P
+: >out
 ckpt run --dir images -- perl count.pl >out 2>err &
 pid=$!
 lines() { wc -l <"$1"; }
