@@ -130,11 +130,9 @@ void stand_without_guard(ucontext_t* interrupted) {
     const auto sp = static_cast<uint64_t>(frame->uc_mcontext.gregs[REG_RSP]);
     make_writable({Addr{sp - 2 * kHandlerStackBytes}, Addr{sp}});
     frame = move_frame(record, frame, none, 0, true).context;
-    kernel_stack(frame) = record.program_stack;
-    // The kernel reports "never set" as flags 0, and does not take that back.
-    if (record.program_stack.bytes == 0) kernel_stack(frame).flags = SS_DISABLE;
     kernel_mask(frame) |= record.virtual_mask;
   }
+  show_program_stack(record, frame);
   record.virtual_mask = 0;  // the kernel keeps blocked what is blocked
   const bool waited = StopWorld::was_waiting(*frame);
   fix_interrupted_call(frame);

@@ -95,6 +95,7 @@ void enlist(void* argument) {
   if (!record.dispatched) {
     // What it would write to could not be let go by itself: it waits.
     wait_until_closed(record, frame, false);
+    show_program_stack(record, frame);
     fix_interrupted_call(frame);
     ckpt_signal_return(frame);
   }
@@ -250,6 +251,11 @@ void Handler::leave(bool stood) {
   block_all();
 }
 
+void show_program_stack(const ThreadRecord& record, ucontext_t* frame) {
+  kernel_stack(frame) = record.program_stack;
+  if (record.program_stack.bytes == 0) kernel_stack(frame).flags = SS_DISABLE;
+}
+
 void leave_dispatch(ThreadRecord& record) {
   if (record.dispatched) set_dispatch(record, false);
   record.dispatched = false;
@@ -258,9 +264,7 @@ void leave_dispatch(ThreadRecord& record) {
 void take_guard_off(ThreadRecord& record, ucontext_t* frame) {
   if (record.dispatched) {
     set_dispatch(record, false);
-    kernel_stack(frame) = record.program_stack;
-    // The kernel reports "never set" as flags 0, and does not take that back.
-    if (record.program_stack.bytes == 0) kernel_stack(frame).flags = SS_DISABLE;
+    show_program_stack(record, frame);
     change_stack_below(record, kernel_stack(frame));
     kernel_mask(frame) |= record.virtual_mask;
     record.dispatched = false;

@@ -116,6 +116,9 @@ bool make_writable(AddrRange range);
 // Returns when the guard is closed, with the thread no longer under guard; its frame is ready for return.
 // shown: where the program stands meanwhile. take_off: the thread was under guard already.
 void wait_until_closed(ThreadRecord& record, ucontext_t* shown, bool take_off = true);
+// The alternate stack in this frame is the program's again, for the kernel to take. Of a thread that never set one the
+// kernel reports flags 0, which it does not take back: ours would stay.
+void show_program_stack(const ThreadRecord& record, ucontext_t* frame);
 // The frame as it would be without the guard.
 void take_guard_off(ThreadRecord& record, ucontext_t* frame);
 void hold(ThreadRecord& record, const siginfo_t& info);

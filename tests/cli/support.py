@@ -79,4 +79,8 @@ class CkptTest(unittest.TestCase):
 
 
 def load(result):
-    return json.loads(result.stdout)
+    """The object that a command has printed."""
+    try:
+        return json.loads(result.stdout)
+    except json.JSONDecodeError:
+        raise AssertionError(f"exit code {result.returncode}, not JSON: {result.stdout!r}; {result.stderr}") from None

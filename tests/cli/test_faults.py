@@ -80,8 +80,9 @@ class Faults(CkptTest):
         self.refused("mappings", "its memory is scattered over too many mappings")
 
     def test_descriptors_of_its_own(self):
-        # The main thread's, while another works: it could not unprotect by the descriptor that others have. And ours is
-        # closed in the table that it was opened in, whichever thread the last stop finds first.
+        # The main thread's, while another works: it could not unprotect by the descriptor that others have, and waits.
+        # Then it has no alternate stack, as before. And our descriptor is closed in the table that it was opened in,
+        # whichever thread the last stop finds first.
         said, log = self.taken("in-thread", "/usr/bin/python3", "-c",
                                "import ctypes, os, sys, threading\n"
                                "memory = bytearray(64 << 20)\n"
@@ -90,13 +91,18 @@ class Faults(CkptTest):
                                "        for i in range(0, len(memory), 4096): memory[i] = (memory[i] + 1) % 256\n"
                                "worker = threading.Thread(target=work, daemon=True)\n"
                                "worker.start()\n"
-                               "ctypes.CDLL(None).unshare(0x400)  # CLONE_FILES\n"
+                               "libc = ctypes.CDLL(None)\n"
+                               "libc.unshare(0x400)  # CLONE_FILES\n"
+                               "class Stack(ctypes.Structure): _fields_ = [('start', ctypes.c_void_p), ('flags', ctypes.c_int), ('bytes', ctypes.c_size_t)]\n"
                                "print('up', flush=True)\n"
                                "for i, _ in enumerate(sys.stdin):\n"
                                "    for tid in os.getpid(), worker.native_id:\n"
                                "        fds = f'/proc/self/task/{tid}/fd'\n"
                                "        left = [fd for fd in os.listdir(fds) if os.path.islink(f'{fds}/{fd}') and 'userfaultfd' in os.readlink(f'{fds}/{fd}')]\n"
                                "        if left: print('left:', tid, left, file=sys.stderr); sys.exit(1)\n"
+                               "    stack = Stack()\n"
+                               "    libc.sigaltstack(None, ctypes.byref(stack))\n"
+                               "    if stack.flags != 2: print('stack:', stack.flags, file=sys.stderr); sys.exit(1)  # SS_DISABLE\n"
                                "    print(i + 1, flush=True)", checkpoints=12)
         self.assertEqual((said["mode"], said["faults"]), ("realtime", "in-thread"))
         self.assertIn("a thread has descriptors of its own", log)
