@@ -360,6 +360,17 @@ class Refused(Job):
                 self.now(child.pid)
                 self.assertEqual(self.leftovers(), [])
 
+    def test_member_that_is_killed_in_the_stop(self):
+        """The others learn at once that the attempt is over, and stand no longer: not until their deadlines."""
+        child = self.start("bash", "-c", "sleep 1000 & tail -f /dev/null & sleep 1000 & echo up; wait; :", ready="up",
+                           options=["--stop-timeout", "60s"], env=clean(CKPT_TEST_POINT="member.sampled@tail=kill"))
+        self.settle_named(child.pid, "bash", "sleep", "tail", "sleep")
+        began = time.monotonic()
+        answer = self.now(child.pid)
+        self.assertLess(time.monotonic() - began, 50, self.log())
+        self.assertIn("ended while its checkpoint was taken", self.log())
+        self.assertEqual(answer["members"], 3)
+
     def test_leader_that_is_stopped(self):
         """The others go on without it."""
         for point in ("standing", "sampled"):

@@ -79,8 +79,11 @@ class Tree:
         """The directory of the job, or the image if it has one process by now; None: it has ended."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            done = subprocess.run([CKPT, "now", "--json", str(pid)], capture_output=True, text=True, timeout=PATIENCE,
-                                  env=environment(), check=False)
+            try:
+                done = subprocess.run([CKPT, "now", "--json", str(pid)], capture_output=True, text=True, timeout=PATIENCE,
+                                      env=environment(), check=False)
+            except subprocess.TimeoutExpired as error:
+                raise AssertionError(f"ckpt now {pid} does not end:\n{processes_below()}\n{self.said()}") from error
             if done.returncode == 0:
                 break
             if self.child.poll() is not None or "no process" in done.stderr.lower() or done.returncode == 67:
@@ -177,17 +180,19 @@ def state_of(pid):
 
 
 def processes_below():
-    """A line for each process of ours: what it does, and whether its group is in the foreground."""
+    """A line for each thread of ours: where it waits, and whether its group is in the foreground."""
     lines = []
     for pid in sorted(descendants(os.getpid())):
-        try:
-            with open(f"/proc/{pid}/stat") as stat, open(f"/proc/{pid}/wchan") as wchan:
-                name, fields = stat.read().split("(", 1)[1].rsplit(")", 1)
-                state, ppid, group, session, _, foreground = fields.split()[:6]
-                lines.append(f"{pid} ({name}) {state} parent {ppid} group {group} session {session} foreground {foreground} "
-                             f"in {wchan.read()}")
-        except OSError:
-            continue
+        for tid in sorted(os.listdir(f"/proc/{pid}/task") if os.path.exists(f"/proc/{pid}/task") else []):
+            at = f"/proc/{pid}/task/{tid}"
+            try:
+                with open(f"{at}/stat") as stat, open(f"{at}/wchan") as wchan, open(f"{at}/syscall") as call:
+                    name, fields = stat.read().split("(", 1)[1].rsplit(")", 1)
+                    state, ppid, group, _, _, foreground = fields.split()[:6]
+                    lines.append(f"{pid}/{tid} ({name}) {state} parent {ppid} group {group} foreground {foreground} in {wchan.read()}, "
+                                 f"call {' '.join(call.read().split()[:4])}")
+            except OSError:
+                continue
     return "\n".join(lines)
 
 
