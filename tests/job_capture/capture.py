@@ -368,8 +368,7 @@ class Refused(Job):
         began = time.monotonic()
         answer = self.now(child.pid)
         self.assertLess(time.monotonic() - began, 50, self.log())
-        self.assertIn("ended while its checkpoint was taken", self.log())
-        self.assertEqual(answer["members"], 3)
+        self.assertEqual(answer["members"], 3, self.log())  # of another attempt, without the one that was killed
 
     def test_leader_that_is_stopped(self):
         """The others go on without it."""
