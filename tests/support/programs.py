@@ -111,7 +111,7 @@ def all_programs():
         _victim("registers", small=150, steady=True),
         _victim("files"),
         _victim("clock"),
-        _victim("steady", absence=3.0, long=400),
+        _victim("steady", absence=10.0, long=400),
         _victim("limits"),
         _victim("exceptions", "exceptions,locals", small=150, long=2000, program="threads"),
         Program("python-numpy",
