@@ -54,9 +54,6 @@ class Memory {
   std::byte* memory_;
 };
 
-std::atomic<uint64_t> handled;
-void count(int) { handled.fetch_add(1); }
-
 }  // namespace
 
 // A stack that the kernel takes away while a handler runs, and gives back at its end: a handler that comes at that end
@@ -70,7 +67,6 @@ std::string disarmed(uint64_t iterations) {
     sigaltstack(nullptr, &found);
     require(found.ss_flags == SS_DISABLE, "disarmed: in a handler the alternate stack has flags {:x}",
             found.ss_flags);
-    handled.fetch_add(1);
   };
   install(SIGUSR1, handler, SA_ONSTACK);
   install(SIGUSR2, handler, SA_ONSTACK);
@@ -102,9 +98,10 @@ std::string disarmed(uint64_t iterations) {
 // A thread takes the handler away while another thread is on its way into it.
 std::string actions(uint64_t iterations) {
   static int ends[2];
+  static const auto handler = [](int) {};
   require_call(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "socketpair");
   std::atomic<bool> over = false, ready = false;
-  install(SIGIO, &count);
+  install(SIGIO, handler);
   mask(SIG_BLOCK, {SIGIO});
   std::thread target([&] {
     const f_owner_ex owner{F_OWNER_TID, static_cast<pid_t>(syscall(SYS_gettid))};
@@ -130,7 +127,7 @@ std::string actions(uint64_t iterations) {
     install(SIGIO, SIG_IGN);
     for (std::atomic<uint64_t> wait = 0; wait < 4000; wait.fetch_add(1)) {
     }
-    install(SIGIO, &count);
+    install(SIGIO, handler);
     for (std::atomic<uint64_t> wait = 0; wait < mix(n) % 1000; wait.fetch_add(1)) {
     }
   }
@@ -144,6 +141,9 @@ std::string actions(uint64_t iterations) {
 }
 
 namespace {
+
+std::atomic<uint64_t> handled;
+void count(int) { handled.fetch_add(1); }
 
 // Descriptors of this thread that the program has not opened: its own have low numbers.
 bool has_foreign_descriptors() {
