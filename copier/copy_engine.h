@@ -11,9 +11,11 @@
 // that returns kDone leaves the copy to copied(), which may still be running on another thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "base/page_runs.h"
 #include "base/units.h"
 
 namespace ckpt {
@@ -76,18 +78,14 @@ class CopyEngine {
   ~CopyEngine() = default;
 };
 
-// Calls copy(page offset, bytes) for each run of pages; stops at the first result that is not 0.
+// Calls copy(offset, bytes) for each run of pages; stops at the first result that is not 0.
 template <typename Copy>
 long for_each_run(const CopyRequest& request, Copy copy) {
-  const uint64_t pages = (request.bytes + kPageSize - 1) / kPageSize;
-  for (uint64_t page = 0; page < pages; ++page) {
-    if ((request.pages >> page & 1) == 0) continue;
-    uint64_t end = page + 1;
-    while (end < pages && (request.pages >> end & 1) != 0) ++end;
-    const uint64_t first = page * kPageSize;
-    const uint64_t last = end * kPageSize < request.bytes ? end * kPageSize : request.bytes;
-    if (long result = copy(first, last - first); result != 0) return result;
-    page = end;
+  const uint64_t count = (request.bytes + kPageSize - 1) / kPageSize;
+  const uint64_t within = count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+  for (PageRun run : PageRuns(request.pages & within)) {
+    const uint64_t bytes = std::min(run.bytes(), request.bytes - run.offset());
+    if (long result = copy(run.offset(), bytes); result != 0) return result;
   }
   return 0;
 }
