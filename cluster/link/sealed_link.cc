@@ -16,12 +16,13 @@ namespace ckpt::cluster {
 
 namespace {
 
-// What each says first: who it is to this secret. `mac` is of both keys and of the side that says it.
+// What each end sends first: the key made for this connection. Then each sends an authenticator by the secret,
+// over both keys and its own side (sign()).
 struct Hello {
   char magic[8];
   uint8_t key[crypto_kx_PUBLICKEYBYTES];
 };
-constexpr int kMeetSeconds = 20;  // the other end may let in others first
+constexpr int kMeetSeconds = 20;  // the other end may be meeting others first
 constexpr char kMagic[8] = {'c', 'k', 'p', 't', 'h', 's', 't', '1'};
 
 bool send_all(int fd, const void* bytes, size_t n) {
@@ -160,7 +161,7 @@ bool SealedLink::send(std::string_view message) {
 bool SealedLink::receive(std::vector<std::string>& messages, bool wait) {
   if (!valid()) return false;
   for (bool any = false;;) {
-    // What is whole.
+    // The messages that have come whole.
     size_t at = 0;
     uint32_t length = 0;
     while (buffer_.size() - at >= sizeof(length)) {
@@ -192,7 +193,7 @@ bool SealedLink::receive(std::vector<std::string>& messages, bool wait) {
 
 namespace {
 
-// Numbers only: names are looked up by those who know them.
+// Numbers only: callers look names up.
 bool read_address(const std::string& text, int port, sockaddr_storage& out, socklen_t& length) {
   out = {};
   auto& four = reinterpret_cast<sockaddr_in&>(out);
