@@ -21,8 +21,8 @@
 //   kGo                          ──►
 //                                ◄──  text lines of control_protocol.h
 //
-// The library sends a BackMessage, the asker a BackReply. In place of any message the library may send kError,
-// in place of any reply the asker may send kGiveUp.
+// The library sends a BackMessage, the asker a BackReply. In place of any message the library may send
+// kError, in place of any reply the asker may send kGiveUp.
 #pragma once
 
 #include <cstdint>

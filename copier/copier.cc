@@ -140,8 +140,8 @@ void Copier::copy_owned(SegmentId id, uint32_t buffer, bool keep) {
 void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep) {
   Segment& s = table_[id];
   const bool same = got_bytes && is_unchanged(s);
-  // removed() of an event that was read before our bytes finds the segment in kCopying, and loses it. An event
-  // that is read later frees memory of which we have the bytes.
+  // removed() of an event that was read before our bytes finds the segment in kCopying, and loses it. An
+  // event that is read later frees memory of which we have the bytes.
   memory_.settle_events();
   if (got_bytes) table_.saved(id);
   // keep() comes after the question whether the segment is unchanged: an event that is read in between
@@ -299,8 +299,8 @@ void Copier::fault(Addr a) {
     scan_.faulted(id);
     return;
   }
-  // Another thread owns the segment, or it is done. The owner's unprotect() wakes the faulting thread, but not
-  // for a fault that was queued before it and is read only now: then the wake-up is ours to give.
+  // Another thread owns the segment, or it is done. The owner's unprotect() wakes the faulting thread, but
+  // not for a fault that was queued before it and is read only now: then the wake-up is ours to give.
   const SegmentState state = table_.want(id);
   if (state == SegmentState::kCopying) take_back(id);
   if (state == SegmentState::kSaved) let_go(id);

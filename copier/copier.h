@@ -108,8 +108,8 @@ class Copier final : private CopyListener {
 
  private:
   void copy_owned(SegmentId id, uint32_t buffer, bool keep = false);
-  // Copies a segment, and leaves it kSaved: end_batch() unprotects all of a batch by one call. A call for each
-  // would cost as much as the copy. A thread that needs one before that unprotects it itself
+  // Copies a segment, and leaves it kSaved: end_batch() unprotects all of a batch by one call. A call for
+  // each would cost as much as the copy. A thread that needs one before that unprotects it itself
   // (let_go).
   void copy_in_batch(SegmentId id, uint32_t buffer);
   void end_batch();

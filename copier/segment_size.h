@@ -10,8 +10,8 @@
 //     so that it waits for less;
 //   - at most 1,048,576 segments, as long as there is a larger size. At least 4 KiB; at most 256 KiB (the
 //     pages that Segment::present can name), and at most a sixteenth of the pool.
-// With increments the size of the first checkpoint stays: what is protected from one checkpoint to the next is
-// known by segment.
+// With increments the size of the first checkpoint stays: what is protected from one checkpoint to the next
+// is known by segment.
 //
 // Owner: copier. Header only, no state.
 #pragma once

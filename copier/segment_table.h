@@ -111,8 +111,8 @@ class SegmentTable {
   static size_t segments_of(AddrRange run, uint64_t segment_bytes) {
     return run.empty() ? 0 : (run.end.value - 1) / segment_bytes - run.start.value / segment_bytes + 1;
   }
-  // Takes all segments of `other`, in address order. No region of one may overlap one of the other; both tables
-  // have come from `arena`. False: no room.
+  // Takes all segments of `other`, in address order. No region of one may overlap one of the other; both
+  // tables have come from `arena`. False: no room.
   [[nodiscard]] bool merge(Arena& arena, const SegmentTable& other);
   // Becomes `other`, which must not be used any more.
   void replace_by(const SegmentTable& other);
@@ -153,8 +153,8 @@ class SegmentTable {
   void settle(SegmentId id);
   // By the owner, instead of finish(): the pages stay protected. False: want() was called.
   [[nodiscard]] bool keep(SegmentId id);
-  // A thread needs the pages writable. In kCopying and kSaved this leaves a mark, and the owner will unprotect
-  // the segment. kKept becomes kCopied, and the caller must unprotect it. Returns the state before.
+  // A thread needs the pages writable. In kCopying and kSaved this leaves a mark, and the owner will
+  // unprotect the segment. kKept becomes kCopied, and the caller must unprotect it. Returns the state before.
   SegmentState want(SegmentId id);
   bool is_wanted(SegmentId id) const {
     return (segments_[id.value].state.load(std::memory_order_seq_cst) & kWanted) != 0;

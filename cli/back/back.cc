@@ -229,7 +229,8 @@ class Back {
       return changed("has changed its capabilities since the checkpoint", kRestart);
     if (image_->meta().process.root != now.process.root)
       return changed("has changed its root directory since", kRestart);
-    // Other processes may have acted on them since, and what the kernel undoes at exit cannot be told to it twice.
+    // Other processes may have acted on them since, and what the kernel undoes at exit cannot be told to it
+    // twice.
     if (!image_->meta().system_v.empty() || !now.system_v.empty())
       return changed("uses System V semaphores or message queues, which cannot go back in place", kRestart);
     const bool exited = (image_->meta().threads.front().record.flags & kThreadLeaderExited) != 0;
@@ -331,8 +332,8 @@ class Back {
     return {};
   }
 
-  // False: the library has sent a message instead, in which it says why it cannot go back. True also without an
-  // answer in time: then accept_from() fails.
+  // False: the library has sent a message instead, in which it says why it cannot go back. True also without
+  // an answer in time: then accept_from() fails.
   bool will_connect() const {
     pollfd fds[2] = {{listener_.get(), POLLIN, 0}, {connection_.get(), POLLIN, 0}};
     const int64_t until = now_ns() + limits_.answer_ns;

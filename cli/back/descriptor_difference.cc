@@ -229,8 +229,8 @@ class Comparison {
     }
   }
 
-  // A file that is still open, but at none of its numbers of then, moves to a spare number first: its number of
-  // now may be needed for another file.
+  // A file that is still open, but at none of its numbers of then, moves to a spare number first: its number
+  // of now may be needed for another file.
   void place_all() {
     int spare = result_.first_free;
     std::map<uint32_t, int> source;

@@ -1,5 +1,6 @@
 // What has to be done to a program's descriptors so that they are as an image says. A file that is still open
-// stays the same open file; one that was closed is made again, as a restart makes it, and sent to the program.
+// stays the same open file; one that was closed is made again, as a restart makes it, and sent to the
+// program.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once

@@ -323,7 +323,8 @@ class Comparison {
         "restart the image with ckpt-restart");
   }
 
-  // The library's own data is in use until its fills come, so it is dropped late. No operation spans its border.
+  // The library's own data is in use until its fills come, so it is dropped late. No operation spans its
+  // border.
   void drop(BackMemory kind, AddrRange range) {
     const AddrRange before{range.start, std::min(range.end, late_.start)};
     const AddrRange behind{std::max(range.start, late_.end), range.end};

@@ -14,12 +14,13 @@ namespace ckpt::cli {
 
 class PageSource {
  public:
-  // data: the memfd from kBackDataAt on. late: the library's own data, which is loaded first: next() keeps it.
+  // data: the memfd from kBackDataAt on. late: the library's own data, which is loaded first: next() keeps
+  // it.
   PageSource(const ImageChain& image, std::span<std::byte> data, AddrRange late)
       : image_(image), data_(data), late_(late) {}
 
-  // Reads `wanted`, as far as there is room. Called ahead of the stop with what will probably be wanted, and in
-  // the stop with what is; memory that is loaded already is not read again.
+  // Reads `wanted`, as far as there is room. Called ahead of the stop with what will probably be wanted, and
+  // in the stop with what is; memory that is loaded already is not read again.
   Result<void> load(const std::vector<AddrRange>& wanted);
   // Bytes of the data that hold something, whole pages.
   uint64_t used() const { return used_; }
@@ -29,8 +30,8 @@ class PageSource {
   std::vector<AddrRange> missing(const std::vector<AddrRange>& wanted) const;
   // Reads `missing` only to check it: next() must not fail half way.
   Result<void> check(const std::vector<AddrRange>& missing);
-  // Forgets all that is loaded but the library's own data. Then loads as much of `missing` as there is room for,
-  // and takes it from `missing`.
+  // Forgets all that is loaded but the library's own data. Then loads as much of `missing` as there is room
+  // for, and takes it from `missing`.
   Result<std::vector<BackFill>> next(std::vector<AddrRange>& missing);
 
  private:

@@ -1,4 +1,5 @@
-// What `ckpt back` reads from /proc, and of the image's files, beside the image and the program's own answers.
+// What `ckpt back` reads from /proc, and of the image's files, beside the image and the program's own
+// answers.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once

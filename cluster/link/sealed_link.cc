@@ -16,8 +16,8 @@ namespace ckpt::cluster {
 
 namespace {
 
-// What each end sends first: the key made for this connection. Then each sends an authenticator by the secret,
-// over both keys and its own side (sign()).
+// What each end sends first: the key made for this connection. Then each sends an authenticator by the
+// secret, over both keys and its own side (sign()).
 struct Hello {
   char magic[8];
   uint8_t key[crypto_kx_PUBLICKEYBYTES];

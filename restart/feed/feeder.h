@@ -7,9 +7,9 @@
 //
 // Ordinary pages the Feeder puts in place itself, through a userfaultfd that the new process has sent it: by
 // all of its threads at once, and no page is cleared first. The other pages the restorer copies; without a
-// userfaultfd it copies all. Two pipes go with the ring: FillOrders to the restorer, and numbers of free slots
-// back to whichever thread takes one. The last order says that all memory was as its checksums say; without
-// it the restorer does not go on.
+// userfaultfd it copies all. Two pipes go with the ring: FillOrders to the restorer, and numbers of free
+// slots back to whichever thread takes one. The last order says that all memory was as its checksums say;
+// without it the restorer does not go on.
 //
 // Owner:     restart. Callers: ckpt-restart's main thread.
 // Memory:    bounded: the ring, and one buffer for each thread, from which it unpacks.
@@ -82,8 +82,8 @@ class Feeder {
   ScopedFd ring_fd_, orders_read_, orders_write_, emptied_read_, emptied_write_;
   ScopedFd socket_, process_socket_;
 
-  // Set by the first thread that puts pages in place: it waits until the restorer has mapped its memory. After
-  // that these are only read.
+  // Set by the first thread that puts pages in place: it waits until the restorer has mapped its memory.
+  // After that these are only read.
   std::once_flag met_;
   bool process_gone_ = false;
   ScopedFd uffd_;  // not valid: the restorer copies all

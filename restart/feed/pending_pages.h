@@ -1,5 +1,6 @@
 // The pages of one address space that wait for their contents, and which contents that are. Saved memory is
-// named by the address that it had at the checkpoint; the program may have moved pages before it touches them.
+// named by the address that it had at the checkpoint; the program may have moved pages before it touches
+// them.
 //
 // Owner:     restart. Callers: the loader, under its lock; tests.
 // Never:     calls the kernel.

@@ -21,7 +21,8 @@ class StoredBytes {
   StoredBytes(const StoredBytes&) = delete;
   StoredBytes& operator=(const StoredBytes&) = delete;
 
-  // Does all of `reads`, for image number `image` of the chain. `reads` and `direct` are the calling thread's.
+  // Does all of `reads`, for image number `image` of the chain. `reads` and `direct` are the calling
+  // thread's.
   Result<void> read(uint32_t image, std::span<StoredRead> reads, DirectReads& direct) const;
 
  private:
