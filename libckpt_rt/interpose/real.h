@@ -12,7 +12,6 @@
 namespace ckpt {
 
 enum class RealFunction : unsigned {
-  kFork,
   kUnderscoreFork,
   kPthreadAttrSetsigmask,
   kSetcontext,
