@@ -55,7 +55,8 @@ bool Copier::is_unchanged(const Segment& s) {
   const bool same = table_.region(s).shared ||
                     (s.open ? each_run(s, [&](AddrRange run) { return memory_.still_protected(run); })
                             : memory_.still_protected(table_.window(s)));
-  // acquire: a thread that has unprotected the segment meanwhile (let_go) had asked before, and says so here.
+  // acquire: a thread that has unprotected the segment meanwhile (unprotect_saved) had asked before, and says
+  // so here.
   return same || s.proven.load(std::memory_order_acquire);
 }
 
@@ -77,7 +78,7 @@ bool Copier::batch_is_unchanged() {
   return ask();
 }
 
-void Copier::let_be_written(SegmentId id) {
+void Copier::unprotect_uncopied(SegmentId id) {
   Segment& s = table_[id];
   // Once run() has checked the protection of all segments nothing is left to prove, and the end of the
   // checkpoint may be taking the protection off. seq_cst: our claim() comes before this load. Either the load
@@ -96,7 +97,7 @@ void Copier::check_rest(SegmentId first, SegmentId last) {
   auto check = [&](SegmentId id) {
     // Only an unclaimed segment proves anything: an owner has already unprotected its segment, or was told
     // that the memory goes.
-    if (!is_unchanged(table_[id]) && table_.claim(id)) let_be_written(id);
+    if (!is_unchanged(table_[id]) && table_.claim(id)) unprotect_uncopied(id);
   };
   AddrRange run{};
   SegmentId run_first{0};
@@ -147,8 +148,8 @@ void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep) 
   // keep() comes after the question whether the segment is unchanged: an event that is read in between
   // want()s the segment, and keep() fails.
   const bool kept = keep && same && !s.open && table_.keep(id);
-  // A thread that unprotected the segment before us (let_go) has made it kCopied, and had proven it. The
-  // program may have gone on since, and unmapped it.
+  // A thread that unprotected the segment before us (unprotect_saved) has made it kCopied, and had proven it.
+  // The program may have gone on since, and unmapped it.
   const bool still_ours = kept || unprotect_segment(s) || table_.state(id) == SegmentState::kCopied;
   if (!same || !still_ours) {
     pool_.release(buffer);
@@ -157,12 +158,12 @@ void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep) 
     return;
   }
   if (!kept) table_.finish(id);
-  hand_in(id, buffer);
+  queue_filled(id, buffer);
 }
 
 // Gives the copy to the writer, without its pages of zeros. The segment is writable by now, so that no thread
 // of the program waits for this.
-void Copier::hand_in(SegmentId id, uint32_t buffer) {
+void Copier::queue_filled(SegmentId id, uint32_t buffer) {
   const Segment& s = table_[id];
   std::byte* data = pool_.data(buffer);
   uint64_t mask = s.present;
@@ -200,15 +201,15 @@ void Copier::copy_in_batch(SegmentId id, uint32_t buffer) {
   }
   batch_range_.end = window.end;
   batch_buffers_[batch_count_++] = buffer;
-  // A thread that needs the segment and finds it kSaved calls let_go() itself. One that came earlier has left
-  // its mark.
-  if (table_.is_wanted(id)) let_go(id);
+  // A thread that needs the segment and finds it kSaved calls unprotect_saved() itself. One that came earlier
+  // has left its mark.
+  if (table_.is_wanted(id)) unprotect_saved(id);
   if (batch_count_ == kMostInBatch || batch_range_.size() >= kBatchBytes) end_batch();
 }
 
 // A thread needs a segment that is saved in a batch: unprotects it ahead of the batch. If its bytes are not
 // proven, or unprotecting fails, the owner finds that in end_batch().
-void Copier::let_go(SegmentId id) {
+void Copier::unprotect_saved(SegmentId id) {
   if (!in_batches_.load(std::memory_order_relaxed) || !is_unchanged(table_[id])) return;
   table_[id].proven.store(true, std::memory_order_release);
   if (unprotect_segment(table_[id])) table_.settle(id);
@@ -222,7 +223,7 @@ void Copier::end_batch() {
   bool lost[kMostInBatch];
   for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
     const bool proven = same || is_unchanged(table_[id]);
-    // Looked at again after a failure: let_go() may have unprotected the segment, as in complete().
+    // Looked at again after a failure: unprotect_saved() may have unprotected the segment, as in complete().
     auto is_saved = [&] { return table_.state(id) == SegmentState::kSaved; };
     lost[i] = !all && is_saved() && (!unprotect_segment(table_[id]) || !proven) && is_saved();
     if (lost[i]) {
@@ -237,7 +238,7 @@ void Copier::end_batch() {
     if (lost[i])
       pool_.release(batch_buffers_[i]);
     else
-      hand_in(id, batch_buffers_[i]);
+      queue_filled(id, batch_buffers_[i]);
   }
   batch_count_ = 0;
 }
@@ -263,7 +264,7 @@ bool Copier::run(bool keep) {
     if (!table_.claim(id)) continue;
     if (in_batches) copy_in_batch(id, spare);
     // The engine may refuse: its slots are in use until it has passed over what was taken back from it.
-    else if (engine == nullptr || !hand_over(*engine, id, spare))
+    else if (engine == nullptr || !submit_to_engine(*engine, id, spare))
       copy_owned(id, spare, keep);
     spare = kNone;
     counters_.sequential.fetch_add(1, std::memory_order_relaxed);
@@ -292,7 +293,7 @@ void Copier::fault(Addr a) {
   if (table_.claim(id)) {
     if (!to_copy(id)) {
       // Memory that the program begins to use after the stop, or that the parent's image has.
-      return let_be_written(id);
+      return unprotect_uncopied(id);
     }
     copy_owned(id, pool_.acquire(CopyKind::kForced));
     counters_.forced.fetch_add(1, std::memory_order_relaxed);
@@ -302,8 +303,8 @@ void Copier::fault(Addr a) {
   // Another thread owns the segment, or it is done. The owner's unprotect() wakes the faulting thread, but
   // not for a fault that was queued before it and is read only now: then the wake-up is ours to give.
   const SegmentState state = table_.want(id);
-  if (state == SegmentState::kCopying) take_back(id);
-  if (state == SegmentState::kSaved) let_go(id);
+  if (state == SegmentState::kCopying) resync_segment(id);
+  if (state == SegmentState::kSaved) unprotect_saved(id);
   if (state == SegmentState::kKept && unprotect_segment(table_[id])) return;
   if (state >= SegmentState::kCopied) {
     if (memory_.unprotect({page, page + kPageSize}) != 0) memory_.wake({page, page + kPageSize});
@@ -328,7 +329,7 @@ bool Copier::make_writable(AddrRange range) {
         table_.finish(id);
       }
     } else if (table_.want(id) < SegmentState::kCopied) {
-      if (table_.state(id) == SegmentState::kSaved) let_go(id);
+      if (table_.state(id) == SegmentState::kSaved) unprotect_saved(id);
       table_.await_copied(id);
     }
     // A segment that is lost may still be protected: unprotect it, for the program must go on.
@@ -403,9 +404,9 @@ void Copier::before_release(AddrRange range) {
     // No await_copied(): the owner may wait for us to read an event, which meanwhile() does.
     for (SegmentState state; (state = table_.state(id)) < SegmentState::kCopied;) {
       if (state == SegmentState::kSaved)
-        let_go(id);
+        unprotect_saved(id);
       else
-        take_back(id);
+        resync_segment(id);
       memory_.meanwhile();
     }
     memory_.meanwhile();
@@ -416,8 +417,8 @@ void Copier::removed(AddrRange range) {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (!table_.window(table_[id]).overlaps(range)) continue;
-    // In every state: from here on its protection proves nothing. relaxed: let_be_written() looks at it after
-    // settle_events(), which orders the two; the next checkpoint looks when no event can come.
+    // In every state: from here on its protection proves nothing. relaxed: unprotect_uncopied() looks at it
+    // after settle_events(), which orders the two; the next checkpoint looks when no event can come.
     table_[id].given_back.store(true, std::memory_order_relaxed);
     told_.store(true, std::memory_order_relaxed);
     const SegmentState state = table_.want(id);

@@ -110,15 +110,15 @@ class Copier final : private CopyListener {
   void copy_owned(SegmentId id, uint32_t buffer, bool keep = false);
   // Copies a segment, and leaves it kSaved: end_batch() unprotects all of a batch by one call. A call for
   // each would cost as much as the copy. A thread that needs one before that unprotects it itself
-  // (let_go).
+  // (unprotect_saved).
   void copy_in_batch(SegmentId id, uint32_t buffer);
   void end_batch();
-  void let_go(SegmentId id);
-  void hand_in(SegmentId id, uint32_t buffer);
+  void unprotect_saved(SegmentId id);
+  void queue_filled(SegmentId id, uint32_t buffer);
   // The second half of a copy, after the bytes were read. The caller owns the segment.
   void complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep);
-  bool hand_over(CopyEngine& engine, SegmentId id, uint32_t buffer);
-  void take_back(SegmentId id);
+  bool submit_to_engine(CopyEngine& engine, SegmentId id, uint32_t buffer);
+  void resync_segment(SegmentId id);
   void await_queued(uint32_t most);
   void copied(uint64_t cookie, long result) override;
   bool to_copy(SegmentId id) const { return table_[id].present != 0 && !table_[id].in_parent; }
@@ -128,7 +128,7 @@ class Copier final : private CopyListener {
   bool is_unchanged(const Segment& s);
   bool batch_is_unchanged();
   // A thread writes to a segment that is not to be copied, and that the caller owns: makes it writable.
-  void let_be_written(SegmentId id);
+  void unprotect_uncopied(SegmentId id);
   // Segments of [first, last) that are not copied must still be protected: nothing else proves that their
   // pages are absent, or as in the parent's image. One that has lost its protection unannounced is lost.
   void check_rest(SegmentId first, SegmentId last);

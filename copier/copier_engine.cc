@@ -6,7 +6,7 @@
 namespace ckpt {
 
 // False: the queue is full.
-bool Copier::hand_over(CopyEngine& engine, SegmentId id, uint32_t buffer) {
+bool Copier::submit_to_engine(CopyEngine& engine, SegmentId id, uint32_t buffer) {
   {
     ScopedLock guard(queued_lock_);
     if (queued_count_ == kMostQueued) return false;
@@ -32,12 +32,12 @@ bool Copier::hand_over(CopyEngine& engine, SegmentId id, uint32_t buffer) {
       break;
     }
   }
-  if (accepted && table_.is_wanted(id)) take_back(id);
+  if (accepted && table_.is_wanted(id)) resync_segment(id);
   return accepted;
 }
 
 // A thread needs the segment now: if the engine has its copy, re-synchronises with it and completes it.
-void Copier::take_back(SegmentId id) {
+void Copier::resync_segment(SegmentId id) {
   Queued queued{};
   {
     ScopedLock guard(queued_lock_);
