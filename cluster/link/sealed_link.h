@@ -28,13 +28,14 @@ class SealedLink {
  public:
   SealedLink() = default;
 
-  // Both take the socket, prove the secret and check the other end's proof; they wait at most 20 s for each
-  // part. Errors: kPermission (the other end does not know the secret), kIncompatible, kIo.
-  static Result<SealedLink> connect(ScopedFd socket, const Secret& secret) {
-    return meet(std::move(socket), secret, true);
+  // Both take the socket, prove the secret and check the other end's proof. They wait for the other end at
+  // most `patience_ms` in all: a stranger who sends a byte now and then must not hold the caller. Errors:
+  // kPermission (the other end does not know the secret), kIncompatible, kIo.
+  static Result<SealedLink> connect(ScopedFd socket, const Secret& secret, int patience_ms = kPatienceMs) {
+    return meet(std::move(socket), secret, true, patience_ms);
   }
-  static Result<SealedLink> accept(ScopedFd socket, const Secret& secret) {
-    return meet(std::move(socket), secret, false);
+  static Result<SealedLink> accept(ScopedFd socket, const Secret& secret, int patience_ms = kPatienceMs) {
+    return meet(std::move(socket), secret, false, patience_ms);
   }
 
   // False: the other end is gone, has not read for 10 s, or the message is longer than kMostBytes.
@@ -48,9 +49,10 @@ class SealedLink {
   void close() { socket_.reset(); }
 
   static constexpr size_t kMostBytes = 1 << 20;  // of a message
+  static constexpr int kPatienceMs = 20'000;     // the other end may be meeting others first
 
  private:
-  static Result<SealedLink> meet(ScopedFd socket, const Secret& secret, bool connects);
+  static Result<SealedLink> meet(ScopedFd socket, const Secret& secret, bool connects, int patience_ms);
 
   ScopedFd socket_;
   crypto_secretstream_xchacha20poly1305_state to_{}, from_{};
