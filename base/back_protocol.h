@@ -1,5 +1,5 @@
-// What `ckpt back PID` and the library say to each other once ControlOperation::kBack was asked
-// (docs/back.md).
+// The messages between `ckpt back PID` (the asker) and the library, once the asker has sent
+// ControlOperation::kBack (docs/back.md).
 //
 // Both are built together and speak the version of control_protocol.h, so the structs need no version of
 // their own. The asker reads and checks the image and compares; the library, inside the program, only carries
@@ -10,18 +10,19 @@
 //   kBackDataAt    data_bytes       written by the asker: pages
 //
 //   asker                                     library
-//   BackOrder, with the memfd            ──►
-//                                        ◄──  BackAhead     program running: what the watch says is unwritten
-//   BackReply                            ──►                the pages that will be wanted are read
-//                                        ◄──  BackStanding  all threads stand: META, and what is unwritten
-//   BackReply, with a BackPlan           ──►
-//                                        ◄──  BackMore      everything that may fail was tried, nothing is
-//                                        changed
-//   BackReply                            ──►                files are cut: from here on there is no way back
-//                                        ◄──  BackMore      as often as pages are left
-//   BackReply                            ──►
-//                                        ◄──  text lines of control_protocol.h
-// In place of any of its structs the library sends BackError, in place of any reply the asker kGiveUp.
+//   BackOrder, with the memfd    ──►
+//                                ◄──  kAhead     program running: the memory that the watch says is unwritten
+//   kGo                          ──►             the asker has read the pages that will be wanted
+//                                ◄──  kStanding  all threads stand: META, and the unwritten memory for sure
+//   kGo, with a BackPlan         ──►
+//                                ◄──  kMore      all that may fail was tried, nothing is changed
+//   kGo                          ──►             the asker has cut files: from here on there is no way back
+//                                ◄──  kMore      as often as pages are left
+//   kGo                          ──►
+//                                ◄──  text lines of control_protocol.h
+//
+// The library sends a BackMessage, the asker a BackReply. In place of any message the library may send
+// kError, in place of any reply the asker may send kGiveUp.
 #pragma once
 
 #include <cstdint>
@@ -40,15 +41,15 @@ struct BackOrder {
   uint64_t vdso_start, vdso_hash;
 };
 
-enum class BackSays : uint32_t { kError = 1, kAhead = 2, kStanding = 3, kMore = 4, kGoesOn = 5 };
+enum class BackSays : uint32_t { kError = 1, kAhead = 2, kStanding = 3, kMore = 4 };
 
 struct BackMessage {
   uint32_t says;    // BackSays
   uint32_t code;    // kError: ExitCode, and `text`
   uint64_t meta;    // kStanding: bytes of META, from 0
-  uint64_t ranges;  // kAhead, kStanding: where AddrRanges of memory lie that is as at the checkpoint
+  uint64_t ranges;  // kAhead, kStanding: where the AddrRanges of unwritten memory lie
   uint64_t range_count;
-  uint64_t own;  // kStanding: where AddrRanges of the library's own lie, which are not to be touched
+  uint64_t own;  // kStanding: where the AddrRanges of the library's own mappings lie, which must stay
   uint64_t own_count;
   uint64_t late_start, late_end;  // the library's data: put back last
   uint32_t watched;               // 1: there was a watch
@@ -60,9 +61,9 @@ enum class BackReplyKind : uint32_t { kGo = 1, kGiveUp = 2 };
 
 struct BackReply {
   uint32_t kind;
-  uint32_t more;  // kGo: pages are left after these
-  uint64_t fills,
-      fill_count;  // where BackFills lie in the plan; in answer to kAhead: bytes of data that are there
+  uint32_t more;   // kGo: pages are left after these
+  uint64_t fills;  // where BackFills lie in the plan; in answer to kAhead: how many bytes of data are filled
+  uint64_t fill_count;
 };
 
 enum class BackMemory : uint32_t {
@@ -73,8 +74,9 @@ enum class BackMemory : uint32_t {
   kDrop = 5,
   kZero = 6,
   kAdvise = 7,
-  kWritable = 8,  // shared, prot without PROT_WRITE: made writable for the fills, then as prot says. Where
-                  // that may not be, what it holds is others' and stays
+  // Of shared memory without PROT_WRITE: made writable for the fills, then as prot says. Where that is not
+  // allowed the program cannot have written it, and it stays as it is.
+  kWritable = 8,
 };
 struct BackMemoryOp {
   uint32_t kind = 0;               // BackMemory
@@ -99,7 +101,7 @@ struct BackFill {
 enum class BackDescriptor : uint32_t {
   kClose = 1,
   kDup = 2,         // a: of which it is a duplicate; b: FD_CLOEXEC
-  kPlace = 3,       // a: the how-manieth that the asker has sent; b: FD_CLOEXEC
+  kPlace = 3,       // a: which of those that the asker has sent, from 0; b: FD_CLOEXEC
   kFlags = 4,       // a: F_SETFD
   kStatus = 5,      // a: F_SETFL
   kSeek = 6,        // a: offset
@@ -125,9 +127,9 @@ struct BackDescriptorOp {
 struct BackPlan {
   uint64_t memory, memory_count;           // BackMemoryOp
   uint64_t descriptors, descriptor_count;  // BackDescriptorOp
-  uint64_t threads, thread_count;          // int32_t: ids that there were
+  uint64_t threads, thread_count;          // int32_t: thread ids of the checkpoint
   uint64_t cookie;                         // of the abstract socket that gives descriptors, "ckpt_back.%016x"
-  uint32_t received;                       // how many
+  uint32_t received;                       // how many descriptors come on that socket
   int32_t first_free;                      // above all numbers in use then or now
   uint64_t fills, fill_count;
   uint32_t more, reserved;

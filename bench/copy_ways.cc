@@ -1,5 +1,5 @@
 // Ways in which the kernel copies a program's memory into a few buffers that are used again and again:
-// processor seconds for each GiB, each way in turn. The memory is protected by userfaultfd, where that is
+// processor seconds for each GiB, each method in turn. The memory is protected by userfaultfd, where that is
 // allowed, as in a checkpoint.
 //
 //   copy_ways [MEGABYTES [ROUNDS [huge]]]     huge: the program's memory lies in huge pages, too
@@ -70,7 +70,7 @@ bool by_pipe(char* to, char* from) {
   return true;
 }
 
-struct Way {
+struct CopyMethod {
   const char* name;
   char** pool;
   bool (*copy)(char* to, char* from);
@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
   if (file_pool == MAP_FAILED || pipe2(channel, O_CLOEXEC) != 0) std::abort();
   fcntl(channel[1], F_SETPIPE_SZ, 1 << 20);
   std::memset(file_pool, 1, kPool);
-  Way ways[] = {
+  CopyMethod methods[] = {
       {"process_vm_readv",
        &small_pool,
        [](char* to, char* from) { return by(process_vm_readv, to, from); },
@@ -123,22 +123,22 @@ int main(int argc, char** argv) {
        {}},
   };
   for (int round = 0; round < rounds; ++round) {
-    for (Way& way : ways) {
+    for (CopyMethod& method : methods) {
       const double before = processor();
       for (size_t at = 0; at < bytes; at += kSegment) {
-        char* to = *way.pool + at % kPool;
-        if (way.copy(to, memory + at)) continue;
-        std::printf("%s: %s\n", way.name, std::strerror(errno));
+        char* to = *method.pool + at % kPool;
+        if (method.copy(to, memory + at)) continue;
+        std::printf("%s: %s\n", method.name, std::strerror(errno));
         return 1;
       }
-      way.took.push_back((processor() - before) / (static_cast<double>(bytes) / (1 << 30)));
+      method.took.push_back((processor() - before) / (static_cast<double>(bytes) / (1 << 30)));
     }
   }
-  for (Way& way : ways) {
-    std::sort(way.took.begin(), way.took.end());
-    if (!way.took.empty())
-      std::printf("%-42s median %.3f, %.3f to %.3f s/GiB\n", way.name, way.took[way.took.size() / 2],
-                  way.took.front(), way.took.back());
+  for (CopyMethod& method : methods) {
+    std::sort(method.took.begin(), method.took.end());
+    if (!method.took.empty())
+      std::printf("%-42s median %.3f, %.3f to %.3f s/GiB\n", method.name, method.took[method.took.size() / 2],
+                  method.took.front(), method.took.back());
   }
   return 0;
 }

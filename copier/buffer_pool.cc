@@ -69,12 +69,12 @@ uint32_t BufferPool::worth_waking() const {
       std::clamp<size_t>(kWorthWaking / buffer_bytes_, 1, std::max((count_ - reserve_) / 8, 1u)));
 }
 
-// seen: what to sleep on when there is none: free_count_ of a forced copy, refilled_ of one in order, which
-// has asked for that.
+// False: there is no buffer. `seen` then is the value of the word to sleep on: of free_count_ for a forced
+// copy, of refilled_ for a sequential one, for which wanted_ is set.
 bool BufferPool::take(CopyKind kind, bool or_wait, uint32_t* buffer, uint32_t* seen) {
   ScopedLock lock(lock_);
   const uint32_t free = free_count_.load(std::memory_order_relaxed);
-  if (free <= kept_from(kind)) {
+  if (free <= reserved_from(kind)) {
     *seen = kind == CopyKind::kForced ? free : refilled_.load(std::memory_order_relaxed);
     if (or_wait && kind == CopyKind::kSequential) wanted_ = reserve_ + worth_waking();
     return false;
@@ -118,12 +118,12 @@ void BufferPool::release(uint32_t buffer) {
     refilled = wanted_ != 0 && free + 1 >= wanted_;
     if (refilled) {
       wanted_ = 0;
-      // release: who sees the new number sees the buffers.
-      refilled_.fetch_add(1, std::memory_order_release);
+      // relaxed: it only ends the sleep. take() finds the buffers under the lock.
+      refilled_.fetch_add(1, std::memory_order_relaxed);
     }
   }
-  // One for one: of thousands that wait for forced copies all but one would look in vain. Whoever comes in
-  // between takes the buffer, and wakes the next when it is given back.
+  // One buffer wakes one thread: of thousands that wait for forced copies all but one would look in vain. If
+  // another thread takes the buffer first, its release() wakes the next.
   if (waiters_.load(std::memory_order_seq_cst) != 0) futex_wake(free_count_, 1);
   if (refilled) futex_wake(refilled_);
 }

@@ -4,13 +4,13 @@
 // disk, and the rest.
 //
 // Owner:     copier. acquire(): the copier, the thread that serves faults, threads under guard. release(): the
-//            writer; whoever acquired a buffer and could not fill it.
+//            writer; a copying thread whose copy failed or held only zeros.
 // Rule when empty: the sequential copier waits while only the reserve is left; a forced copy waits
 //            only when nothing at all is left. Both waits are counted.
-// A copier that has waited goes on when there is room for a MiB, or an eighth of what it may use: woken for
-// each buffer, it would change places with the writer for each, and unprotect each segment alone. That many
-// come back without it: while the writer waits for its next batch it holds no more than half of them, and
-// less than a batch is queued (WriterThread::run).
+// A sequential copier that waits is woken when a MiB of its share is free, or an eighth of the share if that
+// is less. Woken for each buffer, it would change places with the writer for each, and unprotect each segment
+// by a call of its own. The wait ends: a writer that waits for its next batch (WriterThread::run) holds at
+// most half of the share, and less than a batch is queued.
 #pragma once
 
 #include "base/arena.h"
@@ -24,14 +24,14 @@ class BufferPool {
  public:
   // Address space for `bytes` of buffers; pages are touched as they are used and given back by trim().
   [[nodiscard]] bool reserve(size_t bytes, size_t buffer_bytes);
-  // Touches the buffers that are used first, `bytes` of them, ahead of their use. They lie in huge pages,
-  // where the machine has them to spare: fewer and longer requests are made of what lies side by side. The
-  // others are left alone: to clear a huge page may take milliseconds, and whoever is the first to need a
-  // buffer in it would wait for that.
+  // Touches the buffers that are used first, `bytes` of them, ahead of their use. They lie in huge pages
+  // where the machine has some to spare: what lies side by side is written with fewer and longer requests.
+  // The other buffers are left in small pages. To clear a huge page may take milliseconds, for which the
+  // first thread to need a buffer in it would wait.
   void populate(size_t bytes);
   // What populate() was asked for.
   AddrRange populated() const { return {buffers_, buffers_ + populated_}; }
-  // Copies in order leave the other buffers alone: a few are used again and again, and stay in the cache.
+  // Sequential copies use at most so many buffers: the same few, again and again, stay in the cache.
   void limit_sequential(size_t buffers);
   void release_memory();
   void trim();
@@ -53,8 +53,8 @@ class BufferPool {
  private:
   AddrRange memory_{};
   Addr buffers_{};
-  // Free buffers that are not for copies of this kind.
-  uint32_t kept_from(CopyKind kind) const { return kind == CopyKind::kForced ? 0 : reserve_; }
+  // Free buffers that copies of this kind must leave.
+  uint32_t reserved_from(CopyKind kind) const { return kind == CopyKind::kForced ? 0 : reserve_; }
   bool take(CopyKind kind, bool or_wait, uint32_t* buffer, uint32_t* seen);
   uint32_t worth_waking() const;
 
@@ -65,8 +65,8 @@ class BufferPool {
   FutexWord free_count_{0};
   FutexWord sequential_waits_{0}, forced_waits_{0};
   FutexWord waiters_{0};   // forced copies that sleep on free_count_
-  uint32_t wanted_ = 0;    // free buffers that copies in order sleep for; 0: none sleeps
-  FutexWord refilled_{0};  // changes when there are so many
+  uint32_t wanted_ = 0;    // free buffers that the sequential copier sleeps for; 0: it does not sleep
+  FutexWord refilled_{0};  // changes when so many are free
 };
 
 }  // namespace ckpt

@@ -50,12 +50,13 @@ bool Copier::unprotect_segment(const Segment& s) {
 }
 
 bool Copier::is_unchanged(const Segment& s) {
-  // Others may write to shared memory past our protection; where pages lie that are never protected, what is
-  // to be copied is.
+  // Other processes may write to shared memory past our protection: nothing to ask. Of an open segment only
+  // the pages that are copied are protected.
   const bool same = table_.region(s).shared ||
                     (s.open ? each_run(s, [&](AddrRange run) { return memory_.still_protected(run); })
                             : memory_.still_protected(table_.window(s)));
-  // acquire: who has taken the protection off meanwhile had asked before.
+  // acquire: a thread that has unprotected the segment meanwhile (unprotect_saved) had asked before, and says
+  // so here.
   return same || s.proven.load(std::memory_order_acquire);
 }
 
@@ -77,24 +78,26 @@ bool Copier::batch_is_unchanged() {
   return ask();
 }
 
-void Copier::let_be_written(SegmentId id) {
+void Copier::unprotect_uncopied(SegmentId id) {
   Segment& s = table_[id];
-  // When run() has asked for all of them nothing is left to prove, and protection may be coming off from
-  // under us. seq_cst: claim() comes before. Either this sees that, or run() sees the claim and waits.
+  // Once run() has checked the protection of all segments nothing is left to prove, and the end of the
+  // checkpoint may be taking the protection off. seq_cst: our claim() comes before this load. Either the load
+  // sees rest_checked_, or run() sees the claim and waits for us.
   const bool same = rest_checked_.load(std::memory_order_seq_cst) || is_unchanged(s);
   if (!unprotect_segment(s)) memory_.wake(table_.window(s));
-  // What goes with an event was as at the stop until then. One that was on its way has been read: unprotect()
-  // waits for that.
+  // Memory is unchanged until its remove event is read: drain all events before judging. An event that was on
+  // its way has been read, for unprotect() waits for that.
   memory_.settle_events();
   if (!same && !s.given_back.load(std::memory_order_relaxed)) set_lost(s.base, kNotTheSame);
   table_.finish(id);
 }
 
 void Copier::check_rest(SegmentId first, SegmentId last) {
-  constexpr uint64_t kAtOnce = 64 << 20;  // bytes asked for by one call: who maps memory waits for it
+  constexpr uint64_t kAtOnce = 64 << 20;  // bytes of one question: a thread that maps memory waits for it
   auto check = [&](SegmentId id) {
-    // Who owns one, or has, has taken its protection off or been told that it goes.
-    if (!is_unchanged(table_[id]) && table_.claim(id)) let_be_written(id);
+    // Only an unclaimed segment proves anything: an owner has already unprotected its segment, or was told
+    // that the memory goes.
+    if (!is_unchanged(table_[id]) && table_.claim(id)) unprotect_uncopied(id);
   };
   AddrRange run{};
   SegmentId run_first{0};
@@ -128,7 +131,7 @@ void Copier::set_lost(Addr a, const char* how) {
   lost_.store(true, std::memory_order_release);
 }
 
-// The caller owns the segment. Order: see segment_table.h.
+// The caller has claimed the segment.
 void Copier::copy_owned(SegmentId id, uint32_t buffer, bool keep) {
   Segment& s = table_[id];
   std::byte* data = pool_.data(buffer);
@@ -138,13 +141,15 @@ void Copier::copy_owned(SegmentId id, uint32_t buffer, bool keep) {
 void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep) {
   Segment& s = table_[id];
   const bool same = got_bytes && is_unchanged(s);
-  // An event that was read before our bytes were finds the segment in kCopying, and loses it; one that
-  // is read later lets memory go whose bytes we have.
+  // removed() of an event that was read before our bytes finds the segment in kCopying, and loses it. An
+  // event that is read later frees memory of which we have the bytes.
   memory_.settle_events();
   if (got_bytes) table_.saved(id);
-  // Asking before keep(): an event that is read in between is one that want()s the segment.
+  // keep() comes after the question whether the segment is unchanged: an event that is read in between
+  // want()s the segment, and keep() fails.
   const bool kept = keep && same && !s.open && table_.keep(id);
-  // Who let it go before us (let_go) has proven it; the program may have gone on, and unmapped it.
+  // A thread that unprotected the segment before us (unprotect_saved) has made it kCopied, and had proven it.
+  // The program may have gone on since, and unmapped it.
   const bool still_ours = kept || unprotect_segment(s) || table_.state(id) == SegmentState::kCopied;
   if (!same || !still_ours) {
     pool_.release(buffer);
@@ -153,12 +158,12 @@ void Copier::complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep) 
     return;
   }
   if (!kept) table_.finish(id);
-  hand_in(id, buffer);
+  queue_filled(id, buffer);
 }
 
-// After the segment is writable: the program need not wait for this. `present` is ours alone: readers of
-// the table look at it only to find segments, and a page found absent needs no copy.
-void Copier::hand_in(SegmentId id, uint32_t buffer) {
+// Gives the copy to the writer, without its pages of zeros. The segment is writable by now, so that no thread
+// of the program waits for this.
+void Copier::queue_filled(SegmentId id, uint32_t buffer) {
   const Segment& s = table_[id];
   std::byte* data = pool_.data(buffer);
   uint64_t mask = s.present;
@@ -184,8 +189,8 @@ void Copier::copy_in_batch(SegmentId id, uint32_t buffer) {
     end_batch();
   }
   if (!read_runs(s, pool_.data(buffer))) return complete(id, buffer, false, false);
-  // When end_batch() asks, a program that gives memory back unannounced may have taken the pages of what is
-  // saved.
+  // A program that gives memory back unannounced may do so with pages that are saved, before end_batch() asks
+  // whether they are unchanged. So ask now.
   if (told_.load(std::memory_order_relaxed) && is_unchanged(s))
     s.proven.store(true, std::memory_order_release);
   memory_.settle_events();  // as in complete()
@@ -196,14 +201,15 @@ void Copier::copy_in_batch(SegmentId id, uint32_t buffer) {
   }
   batch_range_.end = window.end;
   batch_buffers_[batch_count_++] = buffer;
-  // Who found it kSaved lets it go himself; who was earlier has left the mark.
-  if (table_.is_wanted(id)) let_go(id);
+  // A thread that needs the segment and finds it kSaved calls unprotect_saved() itself. One that came earlier
+  // has left its mark.
+  if (table_.is_wanted(id)) unprotect_saved(id);
   if (batch_count_ == kMostInBatch || batch_range_.size() >= kBatchBytes) end_batch();
 }
 
-// Saved in a batch: somebody waits for it. What proves its bytes is what does in complete(); a failure is for
-// the owner to find.
-void Copier::let_go(SegmentId id) {
+// A thread needs a segment that is saved in a batch: unprotects it ahead of the batch. If its bytes are not
+// proven, or unprotecting fails, the owner finds that in end_batch().
+void Copier::unprotect_saved(SegmentId id) {
   if (!in_batches_.load(std::memory_order_relaxed) || !is_unchanged(table_[id])) return;
   table_[id].proven.store(true, std::memory_order_release);
   if (unprotect_segment(table_[id])) table_.settle(id);
@@ -217,7 +223,7 @@ void Copier::end_batch() {
   bool lost[kMostInBatch];
   for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
     const bool proven = same || is_unchanged(table_[id]);
-    // Looked at once more: as in complete().
+    // Looked at again after a failure: unprotect_saved() may have unprotected the segment, as in complete().
     auto is_saved = [&] { return table_.state(id) == SegmentState::kSaved; };
     lost[i] = !all && is_saved() && (!unprotect_segment(table_[id]) || !proven) && is_saved();
     if (lost[i]) {
@@ -232,7 +238,7 @@ void Copier::end_batch() {
     if (lost[i])
       pool_.release(batch_buffers_[i]);
     else
-      hand_in(id, batch_buffers_[i]);
+      queue_filled(id, batch_buffers_[i]);
   }
   batch_count_ = 0;
 }
@@ -243,8 +249,8 @@ bool Copier::run(bool keep) {
       !keep && engine_.load(std::memory_order_relaxed) == nullptr && memory_.may_unprotect_late();
   in_batches_.store(in_batches, std::memory_order_relaxed);
   CopyEngine* const engine = engine_.load(std::memory_order_relaxed);
-  // Buffer and place in the queue come first: a claimed segment must not wait for the disk, nor a thread that
-  // faults on it.
+  // Buffer and place in the engine's queue come before the claim: a thread that faults on a claimed segment
+  // must not wait for the disk.
   constexpr uint32_t kNone = UINT32_MAX;
   uint32_t spare = kNone;
   scan_.begin(order_);
@@ -256,10 +262,9 @@ bool Copier::run(bool keep) {
     }
     await_queued(kMostQueued - 1);
     if (!table_.claim(id)) continue;
-    // The engine may still be passing over what was taken back from it.
-    if (in_batches)
-      copy_in_batch(id, spare);
-    else if (engine == nullptr || !hand_over(*engine, id, spare))
+    if (in_batches) copy_in_batch(id, spare);
+    // The engine may refuse: its slots are in use until it has passed over what was taken back from it.
+    else if (engine == nullptr || !submit_to_engine(*engine, id, spare))
       copy_owned(id, spare, keep);
     spare = kNone;
     counters_.sequential.fetch_add(1, std::memory_order_relaxed);
@@ -270,7 +275,7 @@ bool Copier::run(bool keep) {
   rest_checked_.store(true, std::memory_order_seq_cst);
   await_queued(0);
   for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
-    // Who has one that is not copied may yet find that it is not as at the stop.
+    // The owner of a segment that is not to be copied may yet find that it is not as at the stop.
     if (to_copy(id) || table_.state(id) == SegmentState::kCopying) table_.await_copied(id);
   }
   return !lost();
@@ -281,25 +286,25 @@ void Copier::fault(Addr a) {
   SegmentId id;
   Addr page = a.page_down();
   if (!table_.find(a, &id)) {
-    // In no segment: just let the thread write.
+    // In no segment: nothing to copy.
     if (memory_.unprotect({page, page + kPageSize}) != 0) memory_.wake({page, page + kPageSize});
     return;
   }
   if (table_.claim(id)) {
     if (!to_copy(id)) {
-      // Memory that the program begins to use after the stop, or that the image before has.
-      return let_be_written(id);
+      // Memory that the program begins to use after the stop, or that the parent's image has.
+      return unprotect_uncopied(id);
     }
     copy_owned(id, pool_.acquire(CopyKind::kForced));
     counters_.forced.fetch_add(1, std::memory_order_relaxed);
     scan_.faulted(id);
     return;
   }
-  // Someone owns it, or it is done. The owner's unprotect wakes the thread, unless the fault was queued
-  // before it and read after it: then the thread waits for a wake-up that has already been.
+  // Another thread owns the segment, or it is done. The owner's unprotect() wakes the faulting thread, but
+  // not for a fault that was queued before it and is read only now: then the wake-up is ours to give.
   const SegmentState state = table_.want(id);
-  if (state == SegmentState::kCopying) take_back(id);
-  if (state == SegmentState::kSaved) let_go(id);
+  if (state == SegmentState::kCopying) resync_segment(id);
+  if (state == SegmentState::kSaved) unprotect_saved(id);
   if (state == SegmentState::kKept && unprotect_segment(table_[id])) return;
   if (state >= SegmentState::kCopied) {
     if (memory_.unprotect({page, page + kPageSize}) != 0) memory_.wake({page, page + kPageSize});
@@ -318,15 +323,16 @@ bool Copier::make_writable(AddrRange range) {
         counters_.forced.fetch_add(1, std::memory_order_relaxed);
         scan_.faulted(id);
       } else {
-        // Memory that the image does not have. Part of the window may be another mapping by now.
+        // Memory that this image does not have. Part of the window may be another mapping by now: a failure
+        // means nothing.
         unprotect_segment(s);
         table_.finish(id);
       }
     } else if (table_.want(id) < SegmentState::kCopied) {
-      if (table_.state(id) == SegmentState::kSaved) let_go(id);
+      if (table_.state(id) == SegmentState::kSaved) unprotect_saved(id);
       table_.await_copied(id);
     }
-    // Lost, perhaps because it could not be unprotected: once more, for the program must go on.
+    // A segment that is lost may still be protected: unprotect it, for the program must go on.
     if (table_.state(id) == SegmentState::kLost)
       writable = memory_.unprotect(table_.window(s)) == 0 && writable;
   }
@@ -386,8 +392,8 @@ bool Copier::shared_range(size_t i, AddrRange* range) const {
 void Copier::before_release(AddrRange range) {
   SegmentId id, last;
   table_.find_range(range, &id, &last);
-  // When it has gone nobody can tell whether the image may inherit it. relaxed: seen late it costs a
-  // question.
+  // Once the memory has gone nobody can tell whether it was still as in the parent's image. relaxed: seen
+  // late, it costs one question to the kernel.
   if (!rest_checked_.load(std::memory_order_relaxed)) check_rest(id, last);
   for (; id < last; ++id.value) {
     if (!to_copy(id)) continue;
@@ -395,12 +401,12 @@ void Copier::before_release(AddrRange range) {
       copy_owned(id, pool_.acquire(CopyKind::kForced));
       counters_.released.fetch_add(1, std::memory_order_relaxed);
     }
-    // Not await_copied(): the owner may wait for us to read an event.
+    // No await_copied(): the owner may wait for us to read an event, which meanwhile() does.
     for (SegmentState state; (state = table_.state(id)) < SegmentState::kCopied;) {
       if (state == SegmentState::kSaved)
-        let_go(id);
+        unprotect_saved(id);
       else
-        take_back(id);
+        resync_segment(id);
       memory_.meanwhile();
     }
     memory_.meanwhile();
@@ -411,8 +417,8 @@ void Copier::removed(AddrRange range) {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (!table_.window(table_[id]).overlaps(range)) continue;
-    // Whatever its state: from here on its protection proves nothing. relaxed: looked at when no event can
-    // come.
+    // In every state: from here on its protection proves nothing. relaxed: unprotect_uncopied() looks at it
+    // after settle_events(), which orders the two; the next checkpoint looks when no event can come.
     table_[id].given_back.store(true, std::memory_order_relaxed);
     told_.store(true, std::memory_order_relaxed);
     const SegmentState state = table_.want(id);
@@ -420,7 +426,7 @@ void Copier::removed(AddrRange range) {
       if (table_.claim(id)) table_.finish(id);
       continue;
     }
-    // Saved before the event was read, hence before the memory went; anything else may be torn.
+    // These were saved before the event was read, hence before the memory went. Any other may be torn.
     if (state == SegmentState::kSaved || state == SegmentState::kCopied || state == SegmentState::kKept)
       continue;
     set_lost(table_[id].base, "it was given back unannounced");

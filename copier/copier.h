@@ -1,15 +1,19 @@
 // Copying segments: sequentially in the scan, forced by a fault, or because the program is about to
 // give the memory back. The paper's copier thread, with one owner for each copy (segment_table.h).
 //
-// Copies in order can be handed to a copy engine, many at a time. Such a segment is kCopying, and the engine
-// owns it, until it says that it is done; who needs the segment before that re-synchronises with just this
-// copy, and owns it if the engine lets go of it. (A thread marks the segment as wanted and then looks for its
-// ticket; run() notes the ticket and then looks for the mark: one of the two finds the other.)
+// run() can hand sequential copies to a copy engine, many at a time. Such a segment is kCopying, and the
+// engine owns it until it calls copied(). The serving thread, if it needs the segment before that,
+// re-synchronises with just this copy, and then owns it unless the copy is done. Neither misses the other:
+// the serving thread marks the segment (want()) and then looks for its ticket; run() notes the ticket and
+// then looks for the mark. Under guard no engine is used (back_ends/choose.cc).
 //
 // Owner:     copier. One Copier is one checkpoint's copying.
-// Callers:   run(), use(): the agent. copied(): the engine's thread.
-//            fault(), before_release(), removed(): the thread that serves faults.
-//            holds(), make_writable(), tracks(), note_fault(): any thread.
+// Callers:   run(), use(), unprotect_rest(): the agent. copied(): the engine's thread, or one that has
+//            re-synchronised.
+//            fault(), before_release(), removed(): who serves faults: the serving thread, or the agent in its
+//            place.
+//            make_writable(), tracks(), note_fault(), note_wait(): threads under guard.
+//            holds(), shared_range(): any thread.
 // Never:     touches the program's memory but through ProgramMemory, which reports vanished memory
 //            instead of crashing.
 #pragma once
@@ -37,12 +41,12 @@ class ProgramMemory : public SourceMemory {
   // it? Not where it changes what the program itself sets.
   virtual bool may_unprotect_late() const { return true; }
   // Is all of the range protected, as it has been since the stop? Then nobody has written to it, and it is
-  // the same memory. What cannot be told counts as protected: then unprotect() is all the proof there is.
+  // the same memory. True also where the kernel cannot tell: then a successful unprotect() is the only proof.
   virtual bool still_protected(AddrRange) { return true; }
   virtual void wake(AddrRange range) = 0;
-  // Every remove event that was read before this call has reached Copier::removed() when it returns.
+  // When it returns, every remove event that was read before the call has reached Copier::removed().
   virtual void settle_events() {}
-  // Between two segments of a long before_release(): others may be waiting for the caller.
+  // Called again and again in a long before_release(): reads events, and serves the faults that wait.
   virtual void meanwhile() {}
 
  protected:
@@ -59,9 +63,9 @@ class Copier final : private CopyListener {
   Copier(SegmentTable& table, BufferPool& pool, FilledQueue& queue, ProgramMemory& memory)
       : table_(table), pool_(pool), queue_(queue), memory_(memory), scan_(table) {}
 
-  // From now on copies in order go through `engine`, whose listener is listener(). A copy that somebody needs
-  // before the engine has done `threshold` percent of it is taken back and made here, else it is finished
-  // here.
+  // From now on sequential copies go through `engine`, whose listener is listener(). A copy that is needed
+  // early is aborted and made by the processor if the engine has done less than `threshold` percent of it;
+  // else the processor finishes it.
   void use(CopyEngine& engine, uint32_t threshold) {
     threshold_ = threshold;
     engine_.store(&engine, std::memory_order_release);
@@ -69,30 +73,32 @@ class Copier final : private CopyListener {
   CopyListener& listener() { return *this; }
   // Of run(); by address unless said.
   void set_order(Order order) { order_ = order; }
-  // Copies every segment nobody else has. Returns when all are kCopied or kKept, or one is lost. False: lost.
-  // keep: what nobody writes to stays protected.
+  // Copies every segment that has pages to copy and no other owner. Returns when all of these are kCopied or
+  // kKept, or when one is lost. False: one is lost. keep: segments that nobody writes to stay protected.
   bool run(bool keep = false);
-  // A thread wrote to the protected page at `a`: makes it writable, having copied what belongs to the image.
+  // A thread wrote to the protected page at `a`: copies the segment if the image needs it, and makes it
+  // writable, or has its owner do so.
   void fault(Addr a);
-  // Is anything of range still to be copied, or to be found as the image before has it?
+  // Is any of the range still to be copied, or still to be checked as unchanged since the parent's image?
   bool holds(AddrRange range) const;
   // The i-th of the regions that are shared memory; false when there are no more.
   bool shared_range(size_t i, AddrRange* range) const;
-  // The program will give [range) back when this returns. Copies what is still to be copied, asks about what
-  // is not.
+  // The program will give the range back when this returns. Copies the segments that are still to be copied,
+  // and checks the protection of the others.
   void before_release(AddrRange range);
-  // The program gave memory back without asking (userfaultfd's remove event): lost unless copied.
+  // The program gave memory back without asking (userfaultfd's remove event): a segment there that is not
+  // copied yet is lost.
   void removed(AddrRange range);
 
-  // Without a thread that serves faults (libckpt_rt/guard/guard.h): what a fault, or a system call that
-  // writes, needs done, by the very thread. Copies what belongs to the image, waits for copies under way.
-  // False: it cannot be made writable.
+  // Under guard (libckpt_rt/guard/guard.h) no thread serves faults: a thread that faults, or is about to
+  // make a system call that writes, calls this for itself. Copies the segments that the image needs, and
+  // waits for copies under way. False: the range cannot be made writable.
   bool make_writable(AddrRange range);
-  // Is the page in a segment? copied: and was it made writable already?
+  // Is the page in a segment? Then `copied` says whether the segment is kCopied or later.
   bool tracks(Addr page, bool* copied) const;
   void note_fault(uint64_t waited_ns);
   void note_wait(uint64_t waited_ns);
-  // After run(): what nobody has made writable.
+  // After run(): takes the protection off segments that nobody has written to.
   void unprotect_rest();
 
   bool lost() const { return lost_.load(std::memory_order_acquire); }
@@ -102,28 +108,29 @@ class Copier final : private CopyListener {
 
  private:
   void copy_owned(SegmentId id, uint32_t buffer, bool keep = false);
-  // Copied in order, and writable only when end_batch() has said so to the kernel, once for all: a call for
-  // each would cost as much as the copy. Whoever needs one before that lets it go himself (let_go).
+  // Copies a segment, and leaves it kSaved: end_batch() unprotects all of a batch by one call. A call for
+  // each would cost as much as the copy. A thread that needs one before that unprotects it itself
+  // (unprotect_saved).
   void copy_in_batch(SegmentId id, uint32_t buffer);
   void end_batch();
-  void let_go(SegmentId id);
-  void hand_in(SegmentId id, uint32_t buffer);
-  // What comes after reading: the caller has become the owner again.
+  void unprotect_saved(SegmentId id);
+  void queue_filled(SegmentId id, uint32_t buffer);
+  // The second half of a copy, after the bytes were read. The caller owns the segment.
   void complete(SegmentId id, uint32_t buffer, bool got_bytes, bool keep);
-  bool hand_over(CopyEngine& engine, SegmentId id, uint32_t buffer);
-  void take_back(SegmentId id);
+  bool submit_to_engine(CopyEngine& engine, SegmentId id, uint32_t buffer);
+  void resync_segment(SegmentId id);
   void await_queued(uint32_t most);
   void copied(uint64_t cookie, long result) override;
   bool to_copy(SegmentId id) const { return table_[id].present != 0 && !table_[id].in_parent; }
   bool read_runs(Segment& s, std::byte* to);
   bool unprotect_segment(const Segment& s);
-  // For its owner, or after it is kSaved: what was read of it is of the stop.
+  // Is what was read of the segment as at the stop? Asked by its owner, or by anyone once it is kSaved.
   bool is_unchanged(const Segment& s);
   bool batch_is_unchanged();
-  // The caller owns a segment that is not copied: a thread writes to it.
-  void let_be_written(SegmentId id);
-  // What is not copied, of [first, last), and has lost its protection without a word, and so perhaps its
-  // content, is lost().
+  // A thread writes to a segment that is not to be copied, and that the caller owns: makes it writable.
+  void unprotect_uncopied(SegmentId id);
+  // Segments of [first, last) that are not copied must still be protected: nothing else proves that their
+  // pages are absent, or as in the parent's image. One that has lost its protection unannounced is lost.
   void check_rest(SegmentId first, SegmentId last);
   void set_lost(Addr a, const char* how);
 
@@ -134,13 +141,13 @@ class Copier final : private CopyListener {
   CopyCounters counters_;
   Order order_ = Order::kAddress;
   CopyOrder scan_;
-  std::atomic<bool> rest_checked_{false};  // by run(), all of it
-  std::atomic<bool> told_{false};          // that memory was given back; relaxed: a hint
+  std::atomic<bool> rest_checked_{false};  // run() has had check_rest() look at all segments
+  std::atomic<bool> told_{false};          // removed() was called; relaxed: a hint
   std::atomic<bool> lost_{false};
   std::atomic<uint64_t> lost_at_{0};
   std::atomic<const char*> lost_how_{""};
 
-  // Neighbours that are kSaved.
+  // The batch: neighbours that are kSaved, of one region.
   static constexpr uint32_t kMostInBatch = 64;
   static constexpr uint64_t kBatchBytes = 1 << 20;
   SegmentId batch_first_{0};
@@ -148,22 +155,23 @@ class Copier final : private CopyListener {
   AddrRange batch_range_{};
   uint32_t batch_buffers_[kMostInBatch];
 
-  // Copies that an engine has.
+  // A copy that the engine has.
   struct Queued {
     SegmentId id;
     uint32_t buffer;
-    CopyTicket ticket;  // value 0: about to be known
+    CopyTicket ticket;  // value 0: submit() has not returned yet
   };
   static constexpr uint32_t kMostQueued = 64;
   std::atomic<CopyEngine*> engine_{nullptr};
   uint32_t threshold_ = 0;
   bool keep_ = false;
-  // Segments are made writable in batches, and by others than their owners. relaxed: false is always right.
+  // run() works in batches, so kSaved segments may be unprotected by other threads than their owner. relaxed:
+  // who sees false waits for the owner, which is right as well.
   std::atomic<bool> in_batches_{false};
-  FutexLock queued_lock_;  // leaf: guards the two
+  FutexLock queued_lock_;  // leaf: guards queued_ and queued_count_
   Queued queued_[kMostQueued];
   uint32_t queued_count_ = 0;
-  FutexWord completed_{0};  // copies of the engine
+  FutexWord completed_{0};  // how many copies of the engine are complete
 };
 
 // True when the page at p holds only zeros.

@@ -6,7 +6,7 @@
 namespace ckpt {
 
 // False: the queue is full.
-bool Copier::hand_over(CopyEngine& engine, SegmentId id, uint32_t buffer) {
+bool Copier::submit_to_engine(CopyEngine& engine, SegmentId id, uint32_t buffer) {
   {
     ScopedLock guard(queued_lock_);
     if (queued_count_ == kMostQueued) return false;
@@ -24,7 +24,7 @@ bool Copier::hand_over(CopyEngine& engine, SegmentId id, uint32_t buffer) {
   {
     ScopedLock guard(queued_lock_);
     for (uint32_t i = 0; i < queued_count_; ++i) {
-      if (queued_[i].id != id) continue;  // it may be done by now
+      if (queued_[i].id != id) continue;  // a copy that is done is not in the list any more
       if (accepted)
         queued_[i].ticket = ticket;
       else
@@ -32,12 +32,12 @@ bool Copier::hand_over(CopyEngine& engine, SegmentId id, uint32_t buffer) {
       break;
     }
   }
-  if (accepted && table_.is_wanted(id)) take_back(id);
+  if (accepted && table_.is_wanted(id)) resync_segment(id);
   return accepted;
 }
 
-// Somebody needs the segment: if the engine has it, and not all of it yet, it is completed here and now.
-void Copier::take_back(SegmentId id) {
+// A thread needs the segment now: if the engine has its copy, re-synchronises with it and completes it.
+void Copier::resync_segment(SegmentId id) {
   Queued queued{};
   {
     ScopedLock guard(queued_lock_);
@@ -69,7 +69,7 @@ void Copier::copied(uint64_t cookie, long result) {
   futex_wake(completed_);
 }
 
-// Until the engine has no more copies than that.
+// Waits until the engine has at most so many copies.
 void Copier::await_queued(uint32_t most) {
   for (;;) {
     const uint32_t before = completed_.load(std::memory_order_acquire);

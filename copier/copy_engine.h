@@ -1,27 +1,30 @@
-// A copy of program memory into a buffer, handed to whoever does it: the CPU at once, or a device that
+// The interface of copy engines, which copy program memory into a buffer: the CPU at once, or a device that
 // works through a queue on its own (dma_copy_engine.h).
 //
-// Owner:     copier. One engine serves one checkpoint at a time or many (multiprogrammed).
+// Owner:     copier. One engine serves one checkpoint at a time, or many (multiprogrammed: docs/timewarp.md).
 // Callers:   submit(): any copying thread. resync(): a thread that needs one of the copies now.
 //            CopyListener::copied(): called by the engine, on its thread or within submit().
 // Never:     allocates, takes a lock of libc, touches the program's memory but through SourceMemory.
 //
-// Every accepted copy is completed exactly once, by one of two: copied() is called, or a resync()
-// returns kCommitted or kAborted to its caller, who then does what copied() would have done. A resync()
-// that returns kDone leaves it to copied(), which may still be running on another thread.
+// Every accepted copy is completed exactly once: the engine calls copied(), or one resync() returns
+// kCommitted, kAborted or kFailed to its caller, who then does what copied() would have done. A resync()
+// that returns kDone leaves the copy to copied(), which may still be running on another thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "base/page_runs.h"
 #include "base/units.h"
 
 namespace ckpt {
 
-// Where copies come from. Same contract as ProgramMemory::read in copier.h.
+// Where copies come from. May be called from several threads at a time.
 class SourceMemory {
  public:
-  // Bytes [from, from + bytes) to `to`. 0 or -errno: -EFAULT when the memory is not there.
+  // Copies [from, from + bytes) to `to`. 0 or -errno: -EFAULT when the memory is not there. readable: its
+  // mapping has PROT_READ.
   virtual long read(std::byte* to, Addr from, size_t bytes, bool readable) = 0;
 
  protected:
@@ -34,7 +37,7 @@ struct CopyRequest {
   uint64_t cookie;  // for the listener; means nothing to the engine
   Addr from;
   std::byte* to;
-  uint32_t bytes;  // 1 to 64 pages
+  uint32_t bytes;  // more than 0, at most 64 pages
   uint64_t pages;
   bool readable;
 };
@@ -47,10 +50,10 @@ struct CopyTicket {
 };
 
 enum class Resync {
-  kDone,       // complete or failed: copied() was called, or is about to be
-  kCommitted,  // was far enough: the caller's CPU finished the rest, the bytes are in the buffer
-  kAborted,    // was not: nobody touches source or buffer any more, what the buffer holds is void
-  kFailed,     // the CPU could not finish it: the memory is not there
+  kDone,       // the copy is complete or has failed: copied() was called, or is about to be
+  kCommitted,  // the copy had reached the threshold; resync() has finished it: the bytes are in the buffer
+  kAborted,    // it had not: the engine touches source and buffer no more, what the buffer holds is void
+  kFailed,     // resync() could not finish the copy: the memory is not there
 };
 
 class CopyListener {
@@ -75,18 +78,14 @@ class CopyEngine {
   ~CopyEngine() = default;
 };
 
-// Calls copy(page offset, bytes) for each run of pages; stops at the first result that is not 0.
+// Calls copy(offset, bytes) for each run of pages; stops at the first result that is not 0.
 template <typename Copy>
 long for_each_run(const CopyRequest& request, Copy copy) {
-  const uint64_t pages = (request.bytes + kPageSize - 1) / kPageSize;
-  for (uint64_t page = 0; page < pages; ++page) {
-    if ((request.pages >> page & 1) == 0) continue;
-    uint64_t end = page + 1;
-    while (end < pages && (request.pages >> end & 1) != 0) ++end;
-    const uint64_t first = page * kPageSize;
-    const uint64_t last = end * kPageSize < request.bytes ? end * kPageSize : request.bytes;
-    if (long result = copy(first, last - first); result != 0) return result;
-    page = end;
+  const uint64_t count = (request.bytes + kPageSize - 1) / kPageSize;
+  const uint64_t within = count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+  for (PageRun run : PageRuns(request.pages & within)) {
+    const uint64_t bytes = std::min(run.bytes(), request.bytes - run.offset());
+    if (long result = copy(run.offset(), bytes); result != 0) return result;
   }
   return 0;
 }

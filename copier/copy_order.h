@@ -4,19 +4,19 @@
 //   address  from the lowest to the highest
 //   follow   after a fault, the segments behind the one that was written: a thread that writes its way
 //            through memory will need them next. Otherwise by address
-//   hot      first what was written while memory was protected ahead of the stop (Segment::heat): it will
-//            be written again
-//   cold     that last: what is written at once is copied by its fault anyway, and the rest may be copied
-//            before one
+//   hot      first the segments that were written while memory was protected ahead of the stop
+//            (Segment::heat): they will be written again
+//   cold     these last: a hot segment is copied by its fault soon anyway, a cold one may still be copied
+//            before its fault
 //
-// An order only proposes. Whatever it is, next() ends with all segments by address, so that each has been
-// proposed once at least. One that is proposed again is found copied. What is said in segment_table.h stays
-// true: who owns a copy is decided by claim() alone, each state is left by its owner only, and no edge asks
-// what was copied before. next() ends: only a forced copy lets it look elsewhere, and a segment has one at
-// most.
+// An order only proposes. Every order ends with all segments by address, so that each is proposed at least
+// once; the copier passes over a segment that is copied already. No order can break segment_table.h: claim()
+// alone decides who owns a copy, and no edge there asks what was copied before. next() ends: it leaves its
+// order only after a forced copy, of which a segment has one at most.
 //
-// Owner:     copier. Callers: next(): the thread that copies in order. faulted(): whoever serves faults, on
-// any thread. Never:     waits, allocates.
+// Owner:     copier.
+// Callers:   next(): the agent, in Copier::run(). faulted(): threads that make forced copies.
+// Never:     waits, allocates.
 #pragma once
 
 #include <atomic>
@@ -50,7 +50,7 @@ class CopyOrder {
       return true;
     }
   }
-  // A thread has written to the segment. relaxed: a hint.
+  // The segment was copied because a thread writes to it. relaxed: a hint.
   void faulted(SegmentId id) { faulted_.store(id.value + 1, std::memory_order_relaxed); }
 
  private:
@@ -59,8 +59,8 @@ class CopyOrder {
 
   bool next_near(SegmentId* id) {
     if (const uint32_t behind = faulted_.load(std::memory_order_relaxed); behind != 0) {
-      faulted_.store(
-          0, std::memory_order_relaxed);  // one that comes in between is lost, as is one that another follows
+      // A fault between load and store is lost, as is the earlier one of two faults: it is a hint.
+      faulted_.store(0, std::memory_order_relaxed);
       near_ = behind;
       near_left_ = kNear;
     }

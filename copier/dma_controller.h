@@ -5,8 +5,8 @@
 // Callers:   trigger(): any thread. run() or run_until(): the device's thread, one at a time.
 // Never:     touches the program's memory but through SourceMemory.
 //
-// Four channels, each a chain; of the channels that are awake, the one with the lowest number has its
-// next block executed: strict priority, from block to block. A channel goes to sleep at a terminal
+// Four channels, each a chain. The device executes the next block of the channel with the lowest number
+// among those that are awake: strict priority, from block to block. A channel goes to sleep at a terminal
 // block (its terminal bit set, or no next block) without executing it, and stays there until it is
 // triggered again; triggering a channel that is awake does no harm. A block that was executed gets its
 // terminal bit set by the device. A block of length 0 is passed over.
@@ -36,14 +36,14 @@ struct alignas(32) ControlBlock {
   uint32_t card = 0;                      // offset in the card's memory
   uint64_t host = 0;                      // address outside of the card
   uint32_t readable = 1;                  // for SourceMemory::read
-  uint32_t bytes = 0;                     // spare for the programmer: the length as it was set
+  uint32_t bytes = 0;  // the programmer's, not read by the device: the length as it was set
 
   static ControlBlock* next_of(uint64_t word) { return reinterpret_cast<ControlBlock*>(word & ~kFlags); }
   // Makes the device pass it over. False: too late, it is being executed or was.
   bool revoke() {
     uint32_t now = length.load(std::memory_order_relaxed);
     while ((now & kLatched) == 0) {
-      // relaxed: only who wins matters; what the device did is learned from the terminal bit.
+      // relaxed: only who wins matters; what the device did is learned from DmaObserver::passed().
       if (length.compare_exchange_weak(now, 0, std::memory_order_relaxed)) return true;
     }
     return false;

@@ -12,7 +12,7 @@
 //
 //   kFree ──submit()──► kQueued ──last block passed──► kDone ───┐
 //     ▲                    └──────resync()──────► kTaken ──┐    │
-//     └───── the device is through, and it is settled ◄────┴────┘
+//     └── the device is through, and the copy completed ◄──┴────┘
 // kQueued: the device works on it. Both ways out are one compare-and-swap, so that exactly one of the
 //          device and the thread in resync() completes the copy.
 // kDone:   the device calls the listener.
@@ -66,11 +66,11 @@ class DmaCopyEngine final : public CopyEngine, private DmaObserver {
   struct Slot {
     std::atomic<uint64_t> state{kFree};  // use << 2 | State
     FutexWord passed{0};                 // blocks the device is through with
-    FutexWord waiting{0};                // somebody sleeps on `passed`
-    std::atomic<uint32_t> holders{0};    // the device, and whoever completes the copy
+    FutexWord waiting{0};                // threads that sleep on `passed`
+    std::atomic<uint32_t> holders{0};    // 2: the device, and the thread that completes the copy
     uint32_t blocks = 0;                 // used
     uint64_t cookie = 0;
-    long result = 0;  // device's thread, until kDone
+    long result = 0;  // of the first read that failed; by the device's thread, before it stores `passed`
   };
   struct Channel {
     FutexLock lock;  // leaf; guards next_slot and the filling of slots
@@ -86,7 +86,7 @@ class DmaCopyEngine final : public CopyEngine, private DmaObserver {
     return channel.blocks + size_t{slot} * blocks_per_slot(settings_);
   }
   void passed(unsigned channel, ControlBlock& block, long result) override;
-  // The device is through with blocks up to number `index`.
+  // Waits until the device is through with block `index` and all before it.
   static void await_passed(Slot& slot, uint32_t index);
   static void drop(Slot& slot);
 

@@ -4,14 +4,14 @@
 // A forced copy costs its thread about 10 µs whatever the size, for the fault and the wake-up, and 1 µs for
 // each 16 KiB; a copy in order costs 5 µs and as much. So:
 //   - the first checkpoint has 64 KiB;
-//   - where a quarter of all segments or more was copied by force, threads write everywhere, and each
-//     neighbour that is copied along saves a fault: twice the size;
-//   - where it was less than one in 32, whoever waits has written to one place: half, so that it waits for
-//     less;
-//   - never more segments than 1,048,576 as long as there is a larger size; never less than 4 KiB, more than
-//     256 KiB (the pages that Segment::present can name), or more than the pool has sixteen of.
-// With increments the first choice stays: what is protected from one checkpoint to the next is known by
-// segment.
+//   - where more than a quarter of all copies were forced, threads write everywhere, and each neighbour that
+//     is copied along saves a fault: twice the size;
+//   - where less than one copy in 32 was forced, a thread that waits has written to one place: half the size,
+//     so that it waits for less;
+//   - at most 1,048,576 segments, as long as there is a larger size. At least 4 KiB; at most 256 KiB (the
+//     pages that Segment::present can name), and at most a sixteenth of the pool.
+// With increments the size of the first checkpoint stays: what is protected from one checkpoint to the next
+// is known by segment.
 //
 // Owner: copier. Header only, no state.
 #pragma once

@@ -90,7 +90,7 @@ bool SegmentTable::merge(Arena& arena, const SegmentTable& other) {
   const auto shift = static_cast<uint32_t>(regions_.size());
   if (!regions_.append(other.regions_.data(), other.regions_.size())) return false;
   for (size_t i = 0, j = 0, n = 0; n < size_ + other.size_; ++n) {
-    // Where both have a segment with one base, the regions in it are in either order: so are the segments.
+    // Both tables may have a segment with this base, of different regions: their order does not matter.
     const bool ours = j == other.size_ || (i < size_ && segments_[i].base <= other.segments_[j].base);
     const Segment& from = ours ? segments_[i++] : other.segments_[j++];
     Segment* s = new (&all[n]) Segment;

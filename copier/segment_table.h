@@ -20,26 +20,26 @@
 // kProtected: its pages are write-protected (or the world stands still); nobody has changed a byte
 //             since the stop. Anyone may claim().
 // kWritten:   ahead of the stop: a thread wrote to it, it is unprotected, and `present` may be out of date.
-// kUnsettled: ahead of the stop: protection of it proves nothing, since the program is giving its pages
-//             back, or has replaced the mapping; looked at again in the stop.
+// kUnsettled: ahead of the stop: its protection proves nothing, since the program is giving its pages back,
+//             or has replaced the mapping. The agent looks at it again in the stop.
 // kCopying:   exactly one thread, the one whose claim() returned true, reads the pages. The pages are
 //             still protected, so a program thread that writes one sleeps in its fault.
-//             What proves that what was read is of the stop: it is protected still, all of it
+//             The bytes read are those of the stop if all of the segment is still protected afterwards
 //             (Copier::is_unchanged).
 // kSaved:     the bytes are in a buffer. The pages may go now, but are still protected. The copier leaves
-//             several segments so, to unprotect them by one call; whoever needs one of them before that
-//             unprotects it himself and settle()s it. (Not where segments are to be kept.)
-// kCopied:    the owner has unprotected the pages: who sees kCopied may rely on their being writable.
-//             Success of that also proves that the mapping is still the one that was protected, since
-//             only that is registered with our userfaultfd: a failure means that the bytes read may
-//             be anybody's, hence kLost.
+//             several segments so, to unprotect them by one call. A thread that needs one of them before that
+//             unprotects it itself and settle()s it. (Not where segments are to be kept.)
+// kCopied:    the pages are unprotected and writable. (A segment that want() takes from kKept is unprotected
+//             a moment later, by the thread that called want().) That the owner could unprotect them also
+//             proves that the mapping is still the one that was protected, since only that is registered with
+//             our userfaultfd. If it could not, the bytes read may be anybody's: kLost.
 // kKept:      copied, and protected still: nobody has changed a byte since the stop. So the next checkpoint
-//             need not copy it (Segment::in_parent). Whoever writes to it makes it kCopied. A thread that
-//             writes to it before that, in kCopying or kSaved, sleeps in a fault that only the owner can end:
-//             it says so (want()), and keep() fails.
+//             need not copy it (Segment::in_parent). The first write makes it kCopied, by want(). A thread
+//             that writes earlier, in kCopying or kSaved, sleeps in a fault that only the owner can end: the
+//             serving thread marks the segment by want(), and keep() fails.
 // kLost:      memory vanished before it was copied: the checkpoint is given up.
-// A segment without pages stays kProtected until somebody writes to it: then it is unprotected, and kCopied.
-// So does one whose pages are all in the image before (in_parent): it is neither claimed nor copied.
+// A segment without pages stays kProtected until a thread writes to it: then it is claimed, unprotected, and
+// kCopied, without a copy. So does a segment whose pages are all in the parent's image (in_parent).
 // Who needs a segment in kCopying waits in await_copied(). A thread whose fault is served by another waits in
 // the kernel instead, until the owner unprotects the segment; under guard the faulting thread itself waits here.
 #pragma once
@@ -65,15 +65,15 @@ struct Segment {
   Addr base;             // aligned to the segment size
   uint64_t present = 0;  // bit i: page i existed at the stop and belongs to this mapping
   uint32_t region = 0;   // index into regions
-  // Set while the agent serves faults; looked at by everybody from the stop to the end of the copying.
+  // Both change until the end of the stop only, by who serves faults; then all copying threads read them.
   bool in_parent = false;  // nobody wrote to it since the last stop: an increment need not have it
   bool open = false;       // not all of it is protected: it cannot be kKept
   // How often it was written ahead of the stop, as far as that was seen: a hint for the order of copying.
   // Changed by who serves faults until the stop, read after it.
   uint8_t heat = 0;
-  // Since the stop: its pages may go, with their protection, at any time.
+  // Since the stop the program has given pages of it back: its protection proves nothing any more.
   std::atomic<bool> given_back{false};
-  // kSaved: its bytes were found to be of the stop, and its protection may go.
+  // In kSaved: its bytes were found to be those of the stop, so that its protection may come off.
   std::atomic<bool> proven{false};
   std::atomic<uint32_t> state{static_cast<uint32_t>(SegmentState::kProtected)};
 };
@@ -99,20 +99,20 @@ class SegmentTable {
   void set_present(AddrRange run);
   bool is_present(Addr page) const;
   bool has_pages_around(Addr page) const;  // in its segment
-  // Of pages that an image must have: not of those in_parent.
+  // Of the pages that are present, without the segments in_parent.
   uint64_t bytes_to_copy() const;
   // What `present` is when every page of the window exists.
   uint64_t all_pages(SegmentId id) const {
     return page_mask(segments_[id.value].base, window(segments_[id.value]));
   }
-  // They do not, or do not belong to the image.
+  // The pages of run do not exist, or do not belong to the image.
   void clear_present(AddrRange run);
   // Segments that an empty table needs for `run`.
   static size_t segments_of(AddrRange run, uint64_t segment_bytes) {
     return run.empty() ? 0 : (run.end.value - 1) / segment_bytes - run.start.value / segment_bytes + 1;
   }
-  // Takes all of `other`, in address order: both have come from the same arena, and no region of one
-  // overlaps one of the other. False: no room.
+  // Takes all segments of `other`, in address order. No region of one may overlap one of the other; both
+  // tables have come from `arena`. False: no room.
   [[nodiscard]] bool merge(Arena& arena, const SegmentTable& other);
   // Becomes `other`, which must not be used any more.
   void replace_by(const SegmentTable& other);
@@ -138,7 +138,7 @@ class SegmentTable {
   bool written(SegmentId id);
   bool unsettled(SegmentId id);
   bool protect(SegmentId id);
-  // While nobody else looks.
+  // While no other thread uses the table.
   void set(SegmentId id, SegmentState state) {
     // relaxed: published by what publishes the table.
     segments_[id.value].state.store(static_cast<uint32_t>(state), std::memory_order_relaxed);
@@ -149,12 +149,12 @@ class SegmentTable {
   [[nodiscard]] bool claim(SegmentId id);
   void saved(SegmentId id);
   void finish(SegmentId id) { leave_copying(id, SegmentState::kCopied); }
-  // Anybody who has unprotected it: kCopied, if it was kSaved.
+  // By any thread that has unprotected the segment: kSaved becomes kCopied, another state stays.
   void settle(SegmentId id);
-  // The owner, instead of finish(): the pages stay protected. False: a thread waits for them.
+  // By the owner, instead of finish(): the pages stay protected. False: want() was called.
   [[nodiscard]] bool keep(SegmentId id);
-  // The pages must not stay protected: for one who is in kCopying or kSaved its owner will see to it, one in
-  // kKept becomes kCopied. The state before that.
+  // A thread needs the pages writable. In kCopying and kSaved this leaves a mark, and the owner will
+  // unprotect the segment. kKept becomes kCopied, and the caller must unprotect it. Returns the state before.
   SegmentState want(SegmentId id);
   bool is_wanted(SegmentId id) const {
     return (segments_[id.value].state.load(std::memory_order_seq_cst) & kWanted) != 0;
@@ -163,8 +163,7 @@ class SegmentTable {
   // Returns when the segment is kCopied, kLost or, unless want() was called before, kKept.
   void await_copied(SegmentId id);
   SegmentState state(SegmentId id) const {
-    // seq_cst: Copier::run() says that it has asked for all that is not copied, and then looks who has
-    // claimed some of it.
+    // seq_cst: Copier::run() stores rest_checked_, and then looks here for segments that others have claimed.
     return static_cast<SegmentState>(segments_[id.value].state.load(std::memory_order_seq_cst) & ~kWanted);
   }
 

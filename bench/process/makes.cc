@@ -80,12 +80,12 @@ void by_popen() {
   if (from == nullptr || pclose(from) != 0) abort();
 }
 
-struct Way {
+struct ProcessMaker {
   const char* name;
   void (*make)();
   int group;  // processes between two looks at the clock
 };
-constexpr Way kWays[] = {
+constexpr ProcessMaker kProcessMakers[] = {
     {"fork", by_fork, 8},
     {"fork-work", by_fork_with_work, 8},
     {"fork-exec", by_fork_and_exec, 2},
@@ -125,26 +125,26 @@ int main(int argc, char** argv) {
   if (argc < 3) return 64;
   const double budget = atof(argv[1]) * 1e6;
   for (int i = 2; i < argc; ++i) {
-    const Way* way = nullptr;
-    for (const Way& w : kWays) {
-      if (strcmp(w.name, argv[i]) == 0) way = &w;
+    const ProcessMaker* maker = nullptr;
+    for (const ProcessMaker& m : kProcessMakers) {
+      if (strcmp(m.name, argv[i]) == 0) maker = &m;
     }
-    if (way == nullptr) return 64;
-    for (int k = 0; k < way->group; ++k) way->make();
+    if (maker == nullptr) return 64;
+    for (int k = 0; k < maker->group; ++k) maker->make();
     std::vector<double> took, worked;
     took.reserve(1 << 16);
     worked.reserve(1 << 16);
     const double begin = now();
     double worked_at = processor_time();
     for (double at = begin; at - begin < budget && took.size() < 1 << 16;) {
-      for (int k = 0; k < way->group; ++k) way->make();
+      for (int k = 0; k < maker->group; ++k) maker->make();
       const double end = now(), worked_end = processor_time();
-      took.push_back((end - at) / way->group);
-      worked.push_back((worked_end - worked_at) / way->group);
+      took.push_back((end - at) / maker->group);
+      worked.push_back((worked_end - worked_at) / maker->group);
       at = end;
       worked_at = worked_end;
     }
-    printf("%s %.0f %.0f\n", way->name, median(took), median(worked));
+    printf("%s %.0f %.0f\n", maker->name, median(took), median(worked));
     fflush(stdout);
   }
   return 0;

@@ -84,7 +84,8 @@ class Back {
       CKPT_TRY(hear(BackSays::kMore));
       auto fills = source_->next(missing_);
       if (!fills.ok()) return kill_it(fills.error());
-      plan_used_ = sizeof(BackPlan);  // of what was there nothing but the rest of the descriptors' is wanted
+      // The new fills take the place of the old ones; the plan before them stays, for it is still in use.
+      plan_used_ = sizeof(BackPlan);
       const uint64_t at = put(std::as_bytes(std::span(*fills)), fills_at_);
       CKPT_TRY(
           reply({static_cast<uint32_t>(BackReplyKind::kGo), missing_.empty() ? 0u : 1u, at, fills->size()}));
@@ -109,8 +110,8 @@ class Back {
   }
 
   Result<void> open_window() {
-    // Pages are there as they are filled. Half of what is free, and never less than the library's own data
-    // takes.
+    // At most half of what is free, but always enough for the library's own data. Pages take memory only as
+    // they are filled.
     const uint64_t most = std::max<uint64_t>(available_memory() / 2, 64ull << 20);
     const uint64_t bytes = std::min<uint64_t>(most, image_->memory_bytes() + (4ull << 20));
     window_bytes_ = kBackDataAt + ((bytes + kPageSize - 1) & ~(kPageSize - 1));
@@ -170,7 +171,7 @@ class Back {
                         printable(target_.name), printable(heard_.text));
     }
     if (heard_.says != static_cast<uint32_t>(what)) {
-      // "error CODE TEXT": it was killed half way.
+      // A text line ("error CODE TEXT") in place of the struct: the program was killed half way.
       return broke_off();
     }
     return {};
@@ -184,7 +185,7 @@ class Back {
     (void)reply({static_cast<uint32_t>(BackReplyKind::kGiveUp), 0, 0, 0});
     return why;
   }
-  // What it would go on with is partly of then, partly of now.
+  // Half of the program's state is of then, half of now: it must not go on.
   Error kill_it(const Error& why) {
     syscall(SYS_pidfd_send_signal, target_.pidfd.get(), SIGKILL, nullptr, 0);
     return make_error(why.code, why.sys_errno, "{} ({}) was killed half way back: {}", target_.pid,
@@ -198,7 +199,7 @@ class Back {
   }
   std::vector<AddrRange> unwritten() const { return ranges(heard_.ranges, heard_.range_count); }
 
-  // Bytes into the plan; `at` 0: behind what is there.
+  // Copies bytes into the plan; `at` 0: behind what is there. Returns where they are; 0: no room.
   uint64_t put(Blob bytes, uint64_t at = 0) {
     if (at == 0) at = plan_used_;
     if (at + bytes.size() > kBackPlanBytes) {
@@ -228,7 +229,8 @@ class Back {
       return changed("has changed its capabilities since the checkpoint", kRestart);
     if (image_->meta().process.root != now.process.root)
       return changed("has changed its root directory since", kRestart);
-    // What they hold now others may have seen, and what the kernel will undo at the end is not ours to say twice.
+    // Other processes may have acted on them since, and what the kernel undoes at exit cannot be told to it
+    // twice.
     if (!image_->meta().system_v.empty() || !now.system_v.empty())
       return changed("uses System V semaphores or message queues, which cannot go back in place", kRestart);
     const bool exited = (image_->meta().threads.front().record.flags & kThreadLeaderExited) != 0;
@@ -330,8 +332,8 @@ class Back {
     return {};
   }
 
-  // False: it has said something instead, which is why it does not go back. Without an answer accept_from()
-  // says so.
+  // False: the library has sent a message instead, in which it says why it cannot go back. True also without
+  // an answer in time: then accept_from() fails.
   bool will_connect() const {
     pollfd fds[2] = {{listener_.get(), POLLIN, 0}, {connection_.get(), POLLIN, 0}};
     const int64_t until = now_ns() + limits_.answer_ns;

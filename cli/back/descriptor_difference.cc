@@ -32,8 +32,8 @@ bool has_position(const ParsedOpenFile& f) {
 
 bool is_pair(OpenFileKind kind) { return kind == OpenFileKind::kPipe || kind == OpenFileKind::kSocketPair; }
 
-// Its object has a number of its own. (What anon_inode: names has not.) Where its other end is decides what
-// it is called; an image of a job says it otherwise than one of a process.
+// The inode number of these names one object. (Files of anon_inode: share one.) Their kind may differ between
+// two images of the same object: it says where the other end was, and images of jobs say that in another way.
 bool is_channel(OpenFileKind kind) {
   return is_pair(kind) || kind == OpenFileKind::kSocket || kind == OpenFileKind::kConnection;
 }
@@ -66,7 +66,7 @@ class Comparison {
     for (const auto& d : then_.descriptors) then_at_[d.fd] = &d;
     for (const auto* meta : {&then_, &now_})
       result_.first_free = std::max(result_.first_free, highest_descriptor(*meta) + 1);
-    find_kept();
+    find_still_open();
     CKPT_TRY(make_missing());
     close_others();
     place_all();
@@ -78,7 +78,7 @@ class Comparison {
   }
 
  private:
-  struct Kept {
+  struct StillOpen {
     const ParsedOpenFile* now;
     int fd;  // where it is open now
   };
@@ -93,7 +93,7 @@ class Comparison {
     add(kind, fd, a, b).data.assign(bytes.begin(), bytes.end());
   }
 
-  void find_kept() {
+  void find_still_open() {
     std::set<uint32_t> taken;
     for (const auto& f : then_.open_files) {
       // Made anew: events that wait in it are of later.
@@ -105,35 +105,35 @@ class Comparison {
         const ParsedOpenFile* is = now_.open_file(at->second->open_file);
         if (is == nullptr || !same_file(f, *is)) continue;
         taken.insert(is->record.id);
-        kept_[f.record.id] = {is, d.fd};
+        still_open_[f.record.id] = {is, d.fd};
         break;
       }
     }
-    // A pair has two ends: one that is left of a pipe whose other end was closed is of no use.
+    // A pipe or pair of which one end was closed is made again whole: the end that is left leads nowhere.
     for (const auto& f : then_.open_files) {
       if (!is_pair(kind_of(f)) || leads_outside(f)) continue;
       bool all = true;
       for (const auto& other : then_.open_files) {
         const bool belongs = other.record.object == f.record.object ||
                              (f.record.value != 0 && other.record.object == f.record.value);
-        all = all && (!belongs || kept_.count(other.record.id) != 0);
+        all = all && (!belongs || still_open_.count(other.record.id) != 0);
       }
       if (!all || (kind_of(f) == OpenFileKind::kSocketPair && !same_content(f)))
         broken_.insert(f.record.object);
     }
     for (const auto& f : then_.open_files) {
       if (broken_.count(f.record.object) != 0 && is_pair(kind_of(f))) {
-        kept_.erase(f.record.id);
+        still_open_.erase(f.record.id);
         if (f.record.value != 0) broken_.insert(f.record.value);
       }
     }
     for (const auto& f : then_.open_files) {
       if (kind_of(f) == OpenFileKind::kSocketPair && broken_.count(f.record.object) != 0)
-        kept_.erase(f.record.id);
+        still_open_.erase(f.record.id);
     }
   }
 
-  // Another process has the other end: nobody can make that again.
+  // Another process has the other end, so that the pipe or pair cannot be made again.
   bool leads_outside(const ParsedOpenFile& f) const {
     bool outside = false;
     for_each_detail<SocketLinkDetail>(f, OpenFileDetail::kSocketLink, [&](const SocketLinkDetail& l, Blob) {
@@ -146,7 +146,7 @@ class Comparison {
       if (kind_of(other) == OpenFileKind::kPipe && other.record.object == f.record.object)
         ends |= other.record.flags & kBoth;
     }
-    // In an image of a job the value says that the other end was gone.
+    // In an image of a job, `value` other than 0 says that the other end was closed.
     return ends != kBoth && f.record.value == 0;
   }
 
@@ -158,11 +158,12 @@ class Comparison {
     return all;
   }
   bool same_content(const ParsedOpenFile& f) const {
-    const auto kept = kept_.find(f.record.id);
-    return kept != kept_.end() && content(then_, f.record.id) == content(now_, kept->second.now->record.id);
+    const auto kept = still_open_.find(f.record.id);
+    return kept != still_open_.end() &&
+           content(then_, f.record.id) == content(now_, kept->second.now->record.id);
   }
 
-  // What waited to be received is still there; more may have come.
+  // The bytes that waited to be received still wait; more may have come behind them.
   bool still_waits(const ParsedOpenFile& f, const ParsedOpenFile& is) const {
     const auto was = content(then_, f.record.id), now = content(now_, is.record.id);
     return was.size() <= now.size() && std::equal(was.begin(), was.end(), now.begin());
@@ -178,7 +179,7 @@ class Comparison {
   Result<void> make_missing() {
     for (const auto& f : then_.open_files) {
       const int fd = first_descriptor(f.record.id);
-      if (fd < 0 || kept_.count(f.record.id) != 0) continue;
+      if (fd < 0 || still_open_.count(f.record.id) != 0) continue;
       const OpenFileKind kind = kind_of(f);
       const bool outside = leads_outside(f);
       if (kind == OpenFileKind::kTerminal || kind == OpenFileKind::kStandard ||
@@ -208,7 +209,7 @@ class Comparison {
     return {};
   }
 
-  // A file without a name that the program still has mapped. That takes CAP_CHECKPOINT_RESTORE.
+  // Opens a file without a name that the program still has mapped. That takes CAP_CHECKPOINT_RESTORE.
   ScopedFd open_mapped(const ParsedOpenFile& f) const {
     for (const auto& m : now_.mappings) {
       if (m.record.object != f.record.object) continue;
@@ -230,12 +231,13 @@ class Comparison {
     }
   }
 
-  // A file that is kept may have to move before its number is filled with another.
+  // A file that is still open, but at none of its numbers of then, moves to a spare number first: its number
+  // of now may be needed for another file.
   void place_all() {
     int spare = result_.first_free;
     std::map<uint32_t, int> source;
     std::vector<int> spares;
-    for (const auto& [id, kept] : kept_) {
+    for (const auto& [id, kept] : still_open_) {
       bool stays = false;
       for (const auto& d : then_.descriptors) stays = stays || (d.open_file == id && d.fd == kept.fd);
       source[id] = kept.fd;
@@ -252,7 +254,7 @@ class Comparison {
         add(BackDescriptor::kPlace, d.fd, made->second, close_on_exec);
       } else if (from != source.end()) {
         const auto now = now_at_.find(d.fd);
-        if (now != now_at_.end() && now->second->open_file == kept_[d.open_file].now->record.id) {
+        if (now != now_at_.end() && now->second->open_file == still_open_[d.open_file].now->record.id) {
           if (now->second->fd_flags != d.fd_flags) add(BackDescriptor::kFlags, d.fd, close_on_exec);
         } else {
           add(BackDescriptor::kDup, d.fd, from->second, close_on_exec);
@@ -260,14 +262,14 @@ class Comparison {
       }
     }
     for (int fd : spares) add(BackDescriptor::kClose, fd);
-    // Received ones lie above.
+    // Descriptors that the program receives from us get numbers above the spare ones.
     result_.first_free = spare;
   }
 
   Result<void> bring_state_back(const ParsedOpenFile& f) {
     const int fd = first_descriptor(f.record.id);
-    const auto found = kept_.find(f.record.id);
-    if (fd < 0 || found == kept_.end()) return {};
+    const auto found = still_open_.find(f.record.id);
+    if (fd < 0 || found == still_open_.end()) return {};
     const ParsedOpenFile& is = *found->second.now;
     if (f.record.open_flags != is.record.open_flags)
       add(BackDescriptor::kStatus, fd, static_cast<int64_t>(f.record.open_flags));
@@ -305,7 +307,7 @@ class Comparison {
     return {};
   }
 
-  // What it had left; of one that counts to a moment, that moment.
+  // A relative timer gets the time that it had left; an absolute one the moment at which it was to expire.
   void set_timer(int fd, const TimerDetail& t) {
     itimerspec when{};
     int64_t value = t.remaining_ns;
@@ -317,7 +319,7 @@ class Comparison {
     add_with(BackDescriptor::kTimer, fd, absolute ? TFD_TIMER_ABSTIME : 0, 0, when);
   }
 
-  // What a pipe holds is named by one of its ends.
+  // The records have the bytes in a pipe at one of its ends only.
   void refill(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
     if ((f.record.flags & kOpenFilePipeWriteEnd) == 0 || (f.record.open_flags & O_ACCMODE) == O_RDONLY)
       return;
@@ -354,13 +356,12 @@ class Comparison {
     }
   }
 
-  // What an epoll watches goes from it when it is closed, so all is looked at once everything is in its
-  // place.
+  // Closing a file takes it from every epoll. So this comes last, when all descriptors are in place.
   void watch_again(const ParsedOpenFile& f) {
     const int fd = first_descriptor(f.record.id);
     if (kind_of(f) != OpenFileKind::kEpoll || fd < 0) return;
-    const auto found = kept_.find(f.record.id);
-    bool remade = found == kept_.end();
+    const auto found = still_open_.find(f.record.id);
+    bool remade = found == still_open_.end();
     std::map<int, EpollWatchDetail> was, is;
     for_each_detail<EpollWatchDetail>(f, OpenFileDetail::kEpollWatch,
                                       [&](const EpollWatchDetail& w, Blob) { was[w.fd] = w; });
@@ -374,7 +375,7 @@ class Comparison {
     for (const auto& [watched, w] : was) {
       const auto now = is.find(watched);
       const auto d = then_at_.find(watched);
-      const bool same = d != then_at_.end() && kept_.count(d->second->open_file) != 0;
+      const bool same = d != then_at_.end() && still_open_.count(d->second->open_file) != 0;
       if (now == is.end() || !same)
         add_watch(EPOLL_CTL_ADD, fd, w);
       else if (now->second.events != w.events || now->second.data != w.data)
@@ -389,7 +390,7 @@ class Comparison {
     add_with(BackDescriptor::kEpoll, fd, what, w.fd, event);
   }
 
-  // Those of the process go with any descriptor of the file.
+  // A process loses its POSIX locks of a file when it closes any descriptor of it: so all are taken again.
   void locks() {
     for (const auto& f : then_.open_files) {
       const int fd = first_descriptor(f.record.id);
@@ -424,9 +425,9 @@ class Comparison {
   DescriptorBuilder builder_;
   DescriptorDifference result_;
   std::map<int, const DescriptorRecord*> then_at_, now_at_;
-  std::map<uint32_t, Kept> kept_;     // by the image's id
-  std::map<uint32_t, int64_t> made_;  // by the image's id: which of result_.made
-  std::set<uint64_t> broken_;         // objects of pipes and pairs that are made again
+  std::map<uint32_t, StillOpen> still_open_;  // by the image's id
+  std::map<uint32_t, int64_t> made_;          // by the image's id: which of result_.made
+  std::set<uint64_t> broken_;                 // objects of pipes and pairs that are made again
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
-// What has to be done to a program's descriptors so that they are as an image says. What is still open stays
-// the same open file; what was closed is made again, as a restart makes it, and handed over.
+// What has to be done to a program's descriptors so that they are as an image says. A file that is still open
+// stays the same open file; one that was closed is made again, as a restart makes it, and sent to the
+// program.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once
@@ -21,8 +22,8 @@ struct DescriptorDifference {
   };
   std::vector<Op> ops;
   std::vector<ScopedFd> made;       // in the order in which the program gets them
-  std::vector<std::string> cannot;  // what cannot go back: said before anything is changed
-  int first_free = 3;
+  std::vector<std::string> cannot;  // descriptors that cannot go back, a line each; nothing is changed yet
+  int first_free = 3;               // above all numbers in use then, now, or in between
 };
 
 Result<DescriptorDifference> compare_descriptors(const ImageMeta& then, const ImageMeta& now, pid_t pid,

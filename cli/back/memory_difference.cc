@@ -129,7 +129,7 @@ class Comparison {
     grown.record.end = to;
     grown.record.prot = PROT_READ | PROT_WRITE;
     grown.record.page_size = kPageSize;
-    // Whatever came to lie there is unmapped first.
+    // A mapping that the program has made there since is unmapped first.
     std::vector<ParsedMapping> kept;
     for (const ParsedMapping& m : now_mappings_) {
       if (m.record.end <= from || m.record.start >= to) {
@@ -153,7 +153,7 @@ class Comparison {
     now_mappings_ = std::move(kept);
   }
 
-  // The kernel has it in several parts, one of which holds nothing that is as it was: the program may have
+  // The kernel has the mapping in several parts, one of which has no unwritten memory: the program may have
   // unmapped that part since, and mapped it again.
   bool has_new_part(const ParsedMapping& m) const {
     const AddrRange all{Addr{m.record.start}, Addr{m.record.end}};
@@ -168,15 +168,15 @@ class Comparison {
     return false;
   }
 
-  // One mapping of which a part is gone is made again as a whole: the kernel would not join what is mapped
-  // now with what is there, and mremap(2) takes no more than one mapping.
+  // A mapping of which a part is gone is made again as a whole. The kernel would not join a new part with the
+  // old ones, and mremap(2) takes no more than one mapping.
   void find_broken() {
     size_t n = 0;
     for (const ParsedMapping& m : image_.meta().mappings) {
       while (n < now_mappings_.size() && now_mappings_[n].record.end <= m.record.start) ++n;
       if (kind_of(m) != MappingKind::kAnonymous && kind_of(m) != MappingKind::kFilePrivate) continue;
       if (m.path == "[heap]" || m.path == "[stack]") continue;
-      // What carries this out cannot be unmapped.
+      // The library, which carries this out, cannot unmap itself.
       if (late_.overlaps({Addr{m.record.start}, Addr{m.record.end}})) continue;
       uint64_t there = 0;
       for (size_t i = n; i < now_mappings_.size() && now_mappings_[i].record.start < m.record.end; ++i) {
@@ -230,7 +230,7 @@ class Comparison {
       make_writable(*i, start, end);
       const uint32_t either = i->record.prot | n->record.prot;
       const bool kernel_made = kind_of(*i) == MappingKind::kDevice || kind_of(*i) == MappingKind::kFileShared;
-      // What nobody could write to is as it was: mprotect would have cut it off from its neighbours' changes.
+      // Nobody could write to a file's mapping that had no PROT_WRITE then and has none now: it is as it was.
       if (kernel_made || ((either & PROT_WRITE) == 0 && is_file(*i))) return {};
       if (is_shared(*i))
         zeroed_.push_back({Addr{start}, Addr{end}});
@@ -244,7 +244,7 @@ class Comparison {
     return {};
   }
 
-  // Nobody, the kernel neither, writes to shared memory by a mapping that may only be read.
+  // Shared memory cannot be written through a mapping that may only be read, not even by the kernel.
   void make_writable(const ParsedMapping& m, uint64_t start, uint64_t end) {
     if (!is_shared(m) || kind_of(m) == MappingKind::kDevice || (m.record.prot & PROT_WRITE) != 0) return;
     const auto pieces = image_.pieces();
@@ -312,7 +312,7 @@ class Comparison {
     return {};
   }
 
-  // Another mapping of it, or somebody else's, would be of another object.
+  // Shared memory made again is another object: refused if the program maps the old one elsewhere, too.
   Result<void> check_alone(const ParsedMapping& m) const {
     size_t views = 0;
     for (const auto& other : image_.meta().mappings) views += other.record.object == m.record.object;
@@ -323,7 +323,8 @@ class Comparison {
         "restart the image with ckpt-restart");
   }
 
-  // The library's own data is in use until its fills come; no operation spans the border of it.
+  // The library's own data is in use until its fills come, so it is dropped late. No operation spans its
+  // border.
   void drop(BackMemory kind, AddrRange range) {
     const AddrRange before{range.start, std::min(range.end, late_.start)};
     const AddrRange behind{std::max(range.start, late_.end), range.end};
@@ -336,7 +337,7 @@ class Comparison {
     late_drop_.back().op.late = 1;
   }
 
-  // Pages that came since. What is put back need not go first.
+  // Drops pages that have come since the checkpoint. Pages that will be filled need not be dropped.
   void drop_holes() {
     for (auto [list, kind] :
          {std::pair(&dropped_, BackMemory::kDrop), std::pair(&zeroed_, BackMemory::kZero)}) {
@@ -348,7 +349,7 @@ class Comparison {
         while (at < end) {
           while (p < pieces.size() && pieces[p].address.value + pieces[p].length <= at) ++p;
           while (u < unwritten_.size() && unwritten_[u].end.value <= at) ++u;
-          // The next of either: a piece, or memory that is as it was.
+          // The next memory that stays: a piece of the image, or unwritten memory.
           uint64_t next = end, behind = end;
           if (p < pieces.size() && pieces[p].address.value < next) {
             next = std::max(at, pieces[p].address.value);

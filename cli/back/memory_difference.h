@@ -21,15 +21,15 @@ struct MemoryDifference {
   std::vector<AddrRange> wanted;  // of the image's memory: in address order, no overlap
 };
 
-// now: of the program as it stands. unwritten: memory that is known to be as in the image; own: of the
-// library, not in `now`; parts: the mappings as the kernel has them, which `now` joins; late: the library's
-// data, in whole pages. Errors name what cannot be brought back.
+// now: the program as it stands. unwritten: memory that is known to be as in the image. own: the library's
+// mappings, which `now` has not. parts: the mappings as the kernel has them, which `now` joins. late: the
+// library's data, in whole pages, which is put back last. Errors name the memory that cannot be brought back.
 Result<MemoryDifference> compare_memory(const ImageChain& image, const ImageMeta& now,
                                         const std::vector<AddrRange>& unwritten,
                                         const std::vector<AddrRange>& own,
                                         const std::vector<AddrRange>& parts, AddrRange late);
 
-// All that the image has but for what is in `unwritten`.
+// The memory that the image has, without what is in `unwritten`.
 std::vector<AddrRange> wanted_memory(const ImageChain& image, const std::vector<AddrRange>& unwritten);
 
 }  // namespace ckpt::cli

@@ -13,7 +13,7 @@ AddrRange common(AddrRange a, AddrRange b) { return {std::max(a.start, b.start),
 
 }  // namespace
 
-// A disk is busy with many reads or is slow.
+// Tells the kernel all ranges ahead: a disk is fast only with many requests at once.
 void PageSource::advise(const std::vector<AddrRange>& ranges) const {
   size_t r = 0;
   for (const MemoryPiece& p : image_.pieces()) {
@@ -100,7 +100,7 @@ std::vector<BackFill> PageSource::fills(const std::vector<AddrRange>& wanted) co
     while (p < parts_.size() && parts_[p].memory.end <= range.start) ++p;
     for (size_t q = p; q < parts_.size() && parts_[q].memory.start < range.end; ++q) {
       const AddrRange part = common(range, parts_[q].memory);
-      // The border of what is late may lie in the middle.
+      // A part may reach over the border of the library's own data.
       for (AddrRange piece : {AddrRange{part.start, std::min(part.end, late_.start)}, common(part, late_),
                               AddrRange{std::max(part.start, late_.end), part.end}}) {
         if (piece.start >= piece.end) continue;

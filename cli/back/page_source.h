@@ -1,5 +1,5 @@
-// The image's memory on its way into the program: read, checked, and laid into the part of the memfd that the
-// library copies from.
+// The image's memory on its way into the program: reads it, checks it, and puts it into the part of the memfd
+// from which the library copies.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once
@@ -14,21 +14,24 @@ namespace ckpt::cli {
 
 class PageSource {
  public:
-  // data: the memfd's, from kBackDataAt on. late: the library's own data, which has to be in the first part.
+  // data: the memfd from kBackDataAt on. late: the library's own data, which is loaded first: next() keeps
+  // it.
   PageSource(const ImageChain& image, std::span<std::byte> data, AddrRange late)
       : image_(image), data_(data), late_(late) {}
 
-  // Reads what is wanted as far as there is room: ahead of the stop, and again when it is known for sure.
-  // What is there already is not read again.
+  // Reads `wanted`, as far as there is room. Called ahead of the stop with what will probably be wanted, and
+  // in the stop with what is; memory that is loaded already is not read again.
   Result<void> load(const std::vector<AddrRange>& wanted);
   // Bytes of the data that hold something, whole pages.
   uint64_t used() const { return used_; }
   // What of `wanted` has been loaded.
   std::vector<BackFill> fills(const std::vector<AddrRange>& wanted) const;
-  // The rest, for which there was no room: is all of it good? Then it comes in parts.
+  // The rest of `wanted`, for which there was no room.
   std::vector<AddrRange> missing(const std::vector<AddrRange>& wanted) const;
+  // Reads `missing` only to check it: next() must not fail half way.
   Result<void> check(const std::vector<AddrRange>& missing);
-  // Forgets all that is loaded, and loads what there is room for of `missing`, which is left with the rest.
+  // Forgets all that is loaded but the library's own data. Then loads as much of `missing` as there is room
+  // for, and takes it from `missing`.
   Result<std::vector<BackFill>> next(std::vector<AddrRange>& missing);
 
  private:
@@ -43,9 +46,9 @@ class PageSource {
   std::span<std::byte> data_;
   const AddrRange late_;
   uint64_t used_ = 0;
-  uint64_t first_free_ = 0;  // behind what is late
-  std::vector<Part> parts_;  // sorted by address
-  std::vector<Part> fresh_;
+  uint64_t first_free_ = 0;  // behind the library's own data
+  std::vector<Part> parts_;  // what is loaded; sorted by address
+  std::vector<Part> fresh_;  // what load() has just read
   std::vector<std::byte> extent_;
   uint32_t extent_image_ = UINT32_MAX, extent_index_ = UINT32_MAX;  // what extent_ holds
 };

@@ -55,7 +55,7 @@ std::vector<std::string> children_since(pid_t pid, int64_t realtime_ns) {
     for (int i = 3; i < 22; ++i) fields >> skipped;
     fields >> start;
     const double born = boot + static_cast<double>(start) / static_cast<double>(sysconf(_SC_CLK_TCK));
-    // The kernel counts in hundredths.
+    // The kernel gives the time of birth in hundredths of a second.
     if (born < static_cast<double>(realtime_ns) / 1e9 - 0.02) continue;
     const size_t open = text.find('(');
     found.push_back(fmt::format("child process {} {} was born since", child,

@@ -1,4 +1,5 @@
-// What `ckpt back` has to know beside the image and the program's own answers: from /proc, and of the files.
+// What `ckpt back` reads from /proc, and of the image's files, beside the image and the program's own
+// answers.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once
@@ -15,12 +16,12 @@
 
 namespace ckpt::cli {
 
-// Of the machine, bytes; a guess where the kernel does not say.
+// The machine's MemAvailable, in bytes; a guess where the kernel does not say.
 uint64_t available_memory();
-// An image decides what runs: nobody else may have written it.
+// An image decides what runs: refuses one that other users own or may write.
 Result<void> check_owner(const ImageChain& image);
-// Children that were born since the checkpoint: they would live on beside a parent that has not made them. A
-// line for each.
+// Children that were born since the checkpoint, a line for each: they would live on beside a parent that does
+// not know them.
 std::vector<std::string> children_since(pid_t pid, int64_t realtime_ns);
 // The program's mappings, as the kernel lists them.
 std::vector<AddrRange> kernel_mappings(pid_t pid);

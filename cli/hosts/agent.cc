@@ -343,7 +343,7 @@ class Agent {
         local_.join();
         error_ = e.error;
         lines_ = std::move(e.lines);
-        machine_.ended(!e.error, out);
+        machine_.ended(out);
       }
       act(out);
       error_.reset();
@@ -381,7 +381,7 @@ class Agent {
         case K::kGiveUp:
           local_.tell(kStepGiveUp);
           break;
-        case K::kKeep:
+        case K::kKeepPart:
           local_.tell(kStepKeep);
           break;
         case K::kReached:

@@ -95,7 +95,7 @@ Result<void> Crew::start(CrewHost& host, const Json& task) {
   return {};
 }
 
-Result<void> Crew::let_in(ScopedFd peer, const cluster::Secret& secret) {
+Result<void> Crew::admit(ScopedFd peer, const cluster::Secret& secret) {
   auto link = cluster::SealedLink::accept(std::move(peer), secret);
   if (!link.ok()) return {};  // a stranger
   std::vector<std::string> messages;
@@ -145,7 +145,7 @@ Result<void> Crew::assemble() {
     pollfd wait{listener->get(), POLLIN, 0};
     if (poll(&wait, 1, 50) <= 0) continue;
     ScopedFd peer(accept4(listener->get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (peer.valid()) CKPT_TRY(let_in(std::move(peer), secret));
+    if (peer.valid()) CKPT_TRY(admit(std::move(peer), secret));
   }
 }
 

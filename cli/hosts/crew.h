@@ -46,7 +46,7 @@ class Crew {
 
  private:
   Result<void> start(CrewHost& host, const Json& task);
-  Result<void> let_in(ScopedFd peer, const cluster::Secret& secret);
+  Result<void> admit(ScopedFd peer, const cluster::Secret& secret);
 
   std::vector<CrewHost> hosts_;
   std::string launch_;

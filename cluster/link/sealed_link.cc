@@ -12,16 +12,18 @@
 
 #include <cstring>
 
+#include "base/clock.h"
+
 namespace ckpt::cluster {
 
 namespace {
 
-// What each says first: who it is to this secret. `mac` is of both keys and of the side that says it.
+// What each end sends first: the key made for this connection. Then each sends an authenticator by the
+// secret, over both keys and its own side (sign()).
 struct Hello {
   char magic[8];
   uint8_t key[crypto_kx_PUBLICKEYBYTES];
 };
-constexpr int kMeetSeconds = 20;  // the other end may let in others first
 constexpr char kMagic[8] = {'c', 'k', 'p', 't', 'h', 's', 't', '1'};
 
 bool send_all(int fd, const void* bytes, size_t n) {
@@ -36,11 +38,19 @@ bool send_all(int fd, const void* bytes, size_t n) {
   return true;
 }
 
-bool receive_all(int fd, void* bytes, size_t n) {
+// deadline_ns: on CLOCK_MONOTONIC. It bounds all of the bytes together, however slowly they come.
+bool receive_all(int fd, void* bytes, size_t n, int64_t deadline_ns) {
   char* at = static_cast<char*>(bytes);
   while (n != 0) {
-    const ssize_t got = ::recv(fd, at, n, 0);
-    if (got < 0 && errno == EINTR) continue;
+    const int64_t left_ns = deadline_ns - now_ns();
+    if (left_ns <= 0) {
+      errno = ETIMEDOUT;
+      return false;
+    }
+    pollfd wait{fd, POLLIN, 0};
+    if (poll(&wait, 1, static_cast<int>((left_ns + 999'999) / 1'000'000)) <= 0) continue;
+    const ssize_t got = ::recv(fd, at, n, MSG_DONTWAIT);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got <= 0) return false;
     at += got;
     n -= static_cast<size_t>(got);
@@ -48,10 +58,9 @@ bool receive_all(int fd, void* bytes, size_t n) {
   return true;
 }
 
-void set_time_limits(int fd, int receive_s, int send_s) {
-  const timeval receive{receive_s, 0}, send{send_s, 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &receive, sizeof(receive));
-  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &send, sizeof(send));
+void limit_sending(int fd) {
+  constexpr timeval kLongest{10, 0};
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &kLongest, sizeof(kLongest));
 }
 
 void set_int(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); }
@@ -98,10 +107,11 @@ bool read_secret(const std::string& hex, Secret& secret) {
          bytes == secret.size();
 }
 
-Result<SealedLink> SealedLink::meet(ScopedFd socket, const Secret& secret, bool connects) {
+Result<SealedLink> SealedLink::meet(ScopedFd socket, const Secret& secret, bool connects, int patience_ms) {
+  const int64_t deadline_ns = now_ns() + int64_t{patience_ms} * 1'000'000;
   if (sodium_init() < 0) return make_error(ExitCode::kSystem, 0, "libsodium does not start");
   const int fd = socket.get();
-  set_time_limits(fd, kMeetSeconds, 10);
+  limit_sending(fd);
   set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   // A host that is cut off is noticed within seconds, also while nothing is said.
   set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -113,7 +123,7 @@ Result<SealedLink> SealedLink::meet(ScopedFd socket, const Secret& secret, bool 
   uint8_t own_secret[crypto_kx_SECRETKEYBYTES];
   std::memcpy(own.magic, kMagic, sizeof(kMagic));
   crypto_kx_keypair(own.key, own_secret);
-  if (!send_all(fd, &own, sizeof(own)) || !receive_all(fd, &other, sizeof(other)))
+  if (!send_all(fd, &own, sizeof(own)) || !receive_all(fd, &other, sizeof(other), deadline_ns))
     return broken("said nothing");
   if (std::memcmp(other.magic, kMagic, sizeof(kMagic)) != 0)
     return make_error(ExitCode::kIncompatible, 0, "the other end is no agent of ckpt, or of another version");
@@ -122,7 +132,8 @@ Result<SealedLink> SealedLink::meet(ScopedFd socket, const Secret& secret, bool 
   uint8_t mac[crypto_auth_BYTES], theirs[crypto_auth_BYTES], expected[crypto_auth_BYTES];
   sign(mac, secret, connects ? 'c' : 'a', key_of_connecting, key_of_accepting);
   sign(expected, secret, connects ? 'a' : 'c', key_of_connecting, key_of_accepting);
-  if (!send_all(fd, mac, sizeof(mac)) || !receive_all(fd, theirs, sizeof(theirs))) return broken("went away");
+  if (!send_all(fd, mac, sizeof(mac)) || !receive_all(fd, theirs, sizeof(theirs), deadline_ns))
+    return broken("went away");
   if (sodium_memcmp(theirs, expected, sizeof(theirs)) != 0)
     return make_error(ExitCode::kPermission, 0, "the other end does not know the secret of this job");
   uint8_t receive_key[crypto_kx_SESSIONKEYBYTES], send_key[crypto_kx_SESSIONKEYBYTES];
@@ -136,12 +147,11 @@ Result<SealedLink> SealedLink::meet(ScopedFd socket, const Secret& secret, bool 
   SealedLink link;
   uint8_t header[crypto_secretstream_xchacha20poly1305_HEADERBYTES];
   crypto_secretstream_xchacha20poly1305_init_push(&link.to_, header, send_key);
-  bool good = send_all(fd, header, sizeof(header)) && receive_all(fd, header, sizeof(header));
+  bool good = send_all(fd, header, sizeof(header)) && receive_all(fd, header, sizeof(header), deadline_ns);
   good = good && crypto_secretstream_xchacha20poly1305_init_pull(&link.from_, header, receive_key) == 0;
   sodium_memzero(receive_key, sizeof(receive_key));
   sodium_memzero(send_key, sizeof(send_key));
   if (!good) return broken("went away");
-  set_time_limits(fd, 0, 10);
   link.socket_ = std::move(socket);
   return link;
 }
@@ -160,7 +170,7 @@ bool SealedLink::send(std::string_view message) {
 bool SealedLink::receive(std::vector<std::string>& messages, bool wait) {
   if (!valid()) return false;
   for (bool any = false;;) {
-    // What is whole.
+    // The messages that have come whole.
     size_t at = 0;
     uint32_t length = 0;
     while (buffer_.size() - at >= sizeof(length)) {
@@ -192,7 +202,7 @@ bool SealedLink::receive(std::vector<std::string>& messages, bool wait) {
 
 namespace {
 
-// Numbers only: names are looked up by those who know them.
+// Numbers only: callers look names up.
 bool read_address(const std::string& text, int port, sockaddr_storage& out, socklen_t& length) {
   out = {};
   auto& four = reinterpret_cast<sockaddr_in&>(out);

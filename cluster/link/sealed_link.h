@@ -1,10 +1,10 @@
-// A connection between two processes that know the same secret: each proves it to the other, and all that is
-// said is encrypted and in order. X25519 keys made for the connection (crypto_kx), signed by the secret; then
-// crypto_secretstream in each direction.
+// A connection between two processes that know the same secret: each proves it to the other, and messages are
+// encrypted and in order. X25519 keys made for the connection (crypto_kx), authenticated by the secret
+// (crypto_auth); then crypto_secretstream in each direction.
 //
 // Owner:     cluster. Callers: head, agents, ckpt-on; one thread for each link.
 // Never:     takes a byte of a stranger for a message; listens.
-// In a process that is checkpointed all of it is memory and one socket: it goes on after a restart.
+// A link in a process that is checkpointed is memory and one socket, so it goes on after a restart.
 #pragma once
 
 #include <sodium.h>
@@ -28,19 +28,20 @@ class SealedLink {
  public:
   SealedLink() = default;
 
-  // Both take the socket, say who they are and check the other within 20 s. Errors: kPermission (it does not
-  // know the secret), kIo.
-  static Result<SealedLink> connect(ScopedFd socket, const Secret& secret) {
-    return meet(std::move(socket), secret, true);
+  // Both take the socket, prove the secret and check the other end's proof. They wait for the other end at
+  // most `patience_ms` in all: a stranger who sends a byte now and then must not hold the caller. Errors:
+  // kPermission (the other end does not know the secret), kIncompatible, kIo.
+  static Result<SealedLink> connect(ScopedFd socket, const Secret& secret, int patience_ms = kPatienceMs) {
+    return meet(std::move(socket), secret, true, patience_ms);
   }
-  static Result<SealedLink> accept(ScopedFd socket, const Secret& secret) {
-    return meet(std::move(socket), secret, false);
+  static Result<SealedLink> accept(ScopedFd socket, const Secret& secret, int patience_ms = kPatienceMs) {
+    return meet(std::move(socket), secret, false, patience_ms);
   }
 
-  // False: the other end is gone. Blocks while it does not read, at most 10 s.
+  // False: the other end is gone, has not read for 10 s, or the message is longer than kMostBytes.
   bool send(std::string_view message);
-  // All messages that are here, at least one unless `wait` is false. False: the other end is gone, or what
-  // came is not its own; `messages` has what came before.
+  // Appends the messages that have arrived; waits for the first unless `wait` is false. False: the other end
+  // is gone, or bytes came that are not its own; `messages` has what came before.
   bool receive(std::vector<std::string>& messages, bool wait);
 
   int fd() const { return socket_.get(); }
@@ -48,17 +49,18 @@ class SealedLink {
   void close() { socket_.reset(); }
 
   static constexpr size_t kMostBytes = 1 << 20;  // of a message
+  static constexpr int kPatienceMs = 20'000;     // the other end may be meeting others first
 
  private:
-  static Result<SealedLink> meet(ScopedFd socket, const Secret& secret, bool connects);
+  static Result<SealedLink> meet(ScopedFd socket, const Secret& secret, bool connects, int patience_ms);
 
   ScopedFd socket_;
   crypto_secretstream_xchacha20poly1305_state to_{}, from_{};
   std::string buffer_;  // received, not decrypted
 };
 
-// A listening socket at an address of this host, port 0: any. A socket that is connected to it.
-// `patience_ms`.
+// Both know addresses as numbers only, IPv4 or IPv6. listen_at: a listening socket of this host; port 0: any,
+// `got_port` says which. connect_to: a socket connected to such a one, within `patience_ms`.
 Result<ScopedFd> listen_at(const std::string& address, int port, int* got_port);
 Result<ScopedFd> connect_to(const std::string& address, int port, int patience_ms);
 

@@ -57,7 +57,7 @@ bool start(const std::string& text, Command& c) {
   return c.pid > 0;
 }
 
-// Bytes of a pipe as frames. False: its end.
+// Sends what the pipe holds as one frame. False: the pipe has ended, or the link has.
 bool pass_on(SealedLink& link, int fd, char what) {
   char bytes[64 << 10];
   const ssize_t n = read(fd, bytes, sizeof(bytes));
@@ -82,7 +82,7 @@ int handle(ScopedFd socket) {
     return 1;
   }
   frames.erase(frames.begin());
-  std::string input;  // not taken by the command yet
+  std::string input;  // received, not read by the command yet
   bool input_ends = false;
   for (;;) {
     for (const std::string& f : frames) {
@@ -111,7 +111,7 @@ int handle(ScopedFd socket) {
     if (polls[1].revents != 0 && !pass_on(link, command.out.get(), 'o')) command.out.reset();
     if (polls[2].revents != 0 && !pass_on(link, command.err.get(), 'e')) command.err.reset();
     if (polls[0].revents != 0 && !link.receive(frames, false)) {
-      kill(-command.pid, SIGHUP);  // nobody is there any more for whom it runs
+      kill(-command.pid, SIGHUP);  // the process that waits for the command is gone
       return 1;
     }
   }
@@ -125,7 +125,7 @@ int handle(ScopedFd socket) {
 }  // namespace
 
 int serve(int fd, char** program) {
-  // Whose parent ends (a daemon of mpirun's) stays in this host's tree.
+  // A process whose parent ends (a daemon of mpirun) becomes a child of this one, and so stays in the job.
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   struct sigaction action {};
   action.sa_handler = on_child;

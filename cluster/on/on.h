@@ -29,13 +29,14 @@ struct OnTable {
 };
 Result<OnTable> read_on_table();
 
-// The host's first process: accepts connections at the listening socket `fd`, and starts the program if there
-// is one. Returns the program's exit status; without a program never.
+// The job's first process on this host: accepts connections at the listening socket `fd`, and starts the
+// program if there is one. Returns the program's exit status; without a program never.
 int serve(int fd, char** program);
 
+// Runs the command on `host`, with this process's standard input and outputs. Returns its exit status.
 int run_on(const std::string& host, const std::string& command);
 
-// Writes all, or false. Reads what is there.
+// False: not all could be written.
 bool write_all(int fd, std::string_view bytes);
 
 }  // namespace ckpt::cluster

@@ -15,8 +15,8 @@ void AgentMachine::begin(uint64_t id, Actions& out) {
 void AgentMachine::ordered(uint64_t id, Order order, Actions& out) {
   if (order == Order::kPrepare) {
     if (phase_ == Phase::kIdle) return begin(id, out);
-    // The head has given up the one before, and its word of that is late or lost.
-    if (phase_ != Phase::kEnding) let_go(false, out);
+    // The head has given up the checkpoint before this one; its kAbort is late or lost.
+    if (phase_ != Phase::kEnding) release_processes(false, out);
     next_ = id;
     return;
   }
@@ -32,8 +32,8 @@ void AgentMachine::ordered(uint64_t id, Order order, Actions& out) {
     out.push_back({Kind::kGiveUp, reached_, id_});
     return;
   }
-  // Only what follows from where this host is: whoever has let go in the meantime does not begin in the
-  // middle.
+  // Only the order that follows the step of this host: a host that has released its processes meanwhile does
+  // not begin again in the middle.
   if (phase_ != Phase::kWaiting) return;
   if (order == Order::kCommit) {
     if (reached_ != Step::kDurable) return;
@@ -54,33 +54,33 @@ void AgentMachine::came_to(Step step, Actions& out) {
   out.push_back({Kind::kSetTimer, step, id_});
 }
 
-void AgentMachine::ended(bool ok, Actions& out) {
+void AgentMachine::ended(Actions& out) {
   if (phase_ == Phase::kIdle) return;
   if (phase_ != Phase::kEnding) {
-    // By themselves: they go on already.
+    // The processes gave up by themselves, and go on already.
     out.push_back({Kind::kStopTimer});
     out.push_back({Kind::kFailed, reached_, id_});
   }
-  (void)ok;
   phase_ = Phase::kIdle;
   if (next_ != 0) begin(next_, out);
 }
 
-// What the head has decided is not known, and only before kDurable is it known that it has decided nothing.
-void AgentMachine::let_go(bool tell, Actions& out) {
+// The head's decision is not known. Before this host has said kDurable the head cannot have decided that the
+// checkpoint counts; after that it may have.
+void AgentMachine::release_processes(bool tell_head, Actions& out) {
   phase_ = Phase::kEnding;
   out.push_back({Kind::kStopTimer});
-  out.push_back({reached_ == Step::kDurable ? Kind::kKeep : Kind::kGiveUp, reached_, id_});
-  if (tell) out.push_back({Kind::kFailed, reached_, id_});
+  out.push_back({reached_ == Step::kDurable ? Kind::kKeepPart : Kind::kGiveUp, reached_, id_});
+  if (tell_head) out.push_back({Kind::kFailed, reached_, id_});
 }
 
 void AgentMachine::timed_out(Actions& out) {
-  if (phase_ == Phase::kWaiting) let_go(true, out);
+  if (phase_ == Phase::kWaiting) release_processes(true, out);
 }
 
 void AgentMachine::lost_head(Actions& out) {
   next_ = 0;
-  if (phase_ == Phase::kWorking || phase_ == Phase::kWaiting) let_go(false, out);
+  if (phase_ == Phase::kWorking || phase_ == Phase::kWaiting) release_processes(false, out);
 }
 
 }  // namespace ckpt::cluster

@@ -44,7 +44,7 @@ void HeadMachine::request(uint64_t id, Actions& out) {
 }
 
 void HeadMachine::reached(int host, uint64_t id, Step step, Actions& out) {
-  // Of an earlier checkpoint that was given up: it says nothing about this one.
+  // A message about an earlier checkpoint, which was given up, says nothing about this one.
   if (phase_ != Phase::kAwaiting || id != id_) return;
   if (step != awaited_) return give_up(host, out);
   reached_[static_cast<size_t>(host)] = step;

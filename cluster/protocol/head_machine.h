@@ -1,8 +1,10 @@
-// The one that decides: pure states. Events go in, actions come out; whoever calls does them, in order.
+// The head's decisions about a checkpoint over several hosts: pure states. Events go in, actions come out;
+// the caller does the actions, in order.
 //
-// Owner:     cluster. Callers: the head's loop, one thread; the explorer.
-// A checkpoint counts from the moment at which kRecord has been done. Until then anything that goes wrong
-// anywhere ends it for all; after it nothing does.
+// Owner:     cluster. Callers: the head's loop, one thread; the explorer in the tests.
+// A checkpoint counts from the moment at which its record is durable. Until kRecord is asked for, a failure
+// on any host ends it for all. From then on only recorded() decides: hosts that are lost meanwhile do not
+// matter, since all have said kDurable.
 #pragma once
 
 #include "cluster/protocol/steps.h"
@@ -11,12 +13,12 @@ namespace ckpt::cluster {
 
 struct HeadAction {
   enum class Kind : uint8_t {
-    kTell,      // order to host
+    kTell,      // send `order` to `host`
     kSetTimer,  // for the step that is awaited
     kStopTimer,
-    kRecord,  // make the decision durable: then recorded()
+    kRecord,  // make the record durable, then call recorded()
     kSucceeded,
-    kFailed,  // `why` says which host, or -1
+    kFailed,  // `host` is the one at fault; -1: none
   } kind;
   Order order = Order::kAbort;
   int host = -1;
@@ -32,14 +34,14 @@ class HeadMachine {
   explicit HeadMachine(int hosts)
       : reached_(static_cast<size_t>(hosts), Step::kNone), there_(reached_.size(), true) {}
 
-  // Of checkpoint `id`, which is larger than all before. While another is taken, or where a host is missing:
-  // kFailed.
+  // Begins checkpoint `id`, which is larger than all before. kFailed while another is taken, or if a host is
+  // missing.
   void request(uint64_t id, Actions& out);
   void reached(int host, uint64_t id, Step step, Actions& out);
   void failed(int host, uint64_t id, Actions& out);
   void lost(int host, Actions& out);  // its connection is broken: it does not come back
   void timed_out(Actions& out);
-  // ok false: it is certain that the record is not there.
+  // kRecord was done. ok false: the record is certainly not on the disk.
   void recorded(bool ok, Actions& out);
 
   Phase phase() const { return phase_; }
@@ -47,7 +49,7 @@ class HeadMachine {
   uint64_t id() const { return id_; }
   bool is_there(int host) const { return there_[static_cast<size_t>(host)]; }
   Step reached_by(int host) const { return reached_[static_cast<size_t>(host)]; }
-  // The first host that has not come as far as is awaited, -1: none.
+  // The first host that has not come to the awaited step; -1: none.
   int slowest() const;
 
  private:

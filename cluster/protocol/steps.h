@@ -10,14 +10,15 @@
 
 namespace ckpt::cluster {
 
-// How far a host has come. Each is the answer to the order of the same row.
+// How far a host has come. Each step but kNone answers an order: kPrepared answers kPrepare, kStanding kStop,
+// kDrained kDrain, kSampled kSample, kDurable kGo (order_to()).
 enum class Step : uint8_t {
   kNone = 0,
   kPrepared,  // its processes are armed and make no more processes; they run
   kStanding,  // all its threads stand
   kDrained,   // what they had sent to other hosts has arrived there
   kSampled,   // what is shared and what waits in connections is in the image
-  kDurable,   // its part has its final name on its disk; its threads have gone on long ago
+  kDurable,   // its part has its final name on its disk; its threads have gone on since kGo
 };
 
 enum class Order : uint8_t {
@@ -27,7 +28,7 @@ enum class Order : uint8_t {
   kSample,
   kGo,      // threads go on; write
   kCommit,  // the checkpoint counts
-  kAbort,   // it does not: go on, and take the part away
+  kAbort,   // the checkpoint does not count: go on, and remove the part
 };
 
 // The order by which a host comes to `step`.

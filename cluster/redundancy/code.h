@@ -40,8 +40,8 @@ class Code {
 
   // All checks from all data.
   virtual void encode(ConstBlocks data, Blocks checks, size_t bytes) const = 0;
-  // Data block `changed` is another from byte `offset` on: difference = old XOR new, of `length` bytes,
-  // anywhere and of any length. bytes: of a block.
+  // Brings the checks up to date after data block `changed` was written at [offset, offset + length), at any
+  // place. difference: old XOR new, of `length` bytes. bytes: of a block.
   virtual void update(unsigned changed, const std::byte* difference, size_t offset, size_t length,
                       Blocks checks, size_t bytes) const = 0;
   // lost: one for each block, data and checks.
@@ -56,16 +56,16 @@ class Code {
   const Scheme scheme_;
 };
 
-// XXH3 of a block. A block whose sum is another is as good as lost: it must not go into a computation.
+// XXH3 of a block. A block with a wrong sum counts as lost: it must not go into a computation.
 uint64_t checksum(std::span<const std::byte> block);
-// Which blocks are not what their sums say, beside those that are lost already.
+// `lost`, with the blocks whose sum is wrong added.
 std::vector<bool> find_damaged(Blocks all, std::span<const uint64_t> sums, std::vector<bool> lost,
                                size_t bytes);
 
 // to ^= from. Any alignment, no overlap.
 void xor_into(std::byte* to, const std::byte* from, size_t bytes);
 
-// One of a file each; Code::make() knows them.
+// The codes, one in each file; called by Code::make().
 std::unique_ptr<Code> make_parity(const Scheme& scheme);
 std::unique_ptr<Code> make_even_odd(const Scheme& scheme);
 Result<std::unique_ptr<Code>> make_reed_solomon(const Scheme& scheme);

@@ -2,8 +2,13 @@
 //
 // With a prime p of at least `data`, a block is p-1 rows; blocks that are not there count as zero, and so
 // does a row p-1 of each. Check P is the XOR of rows; check Q of diagonals, each with the adjuster S, the
-// diagonal that no row of Q stands for:   P[l] = XOR_j d_j[l]      S = XOR_j d_j[p-1-j]      Q[l] = S ^ XOR_j
-// d_j[l-j mod p] The prime is one of 3, 5, 17, 257: p-1 divides a page.
+// diagonal that has no row in Q:
+//
+//   P[l] = XOR_j d_j[l]
+//   S    = XOR_j d_j[p-1-j]
+//   Q[l] = S ^ XOR_j d_j[l-j mod p]
+//
+// The prime is one of 3, 5, 17, 257: p-1 divides a page.
 #include <algorithm>
 #include <cstring>
 
@@ -92,7 +97,7 @@ class EvenOdd final : public Code {
     for (unsigned j = 1; j < scheme_.data; ++j) xor_into(p, data[j], bytes);
   }
 
-  // Without one block, if skip says so.
+  // Adds diagonal l of all data blocks to `to`, without the blocks `skip` and `skip_too`.
   static constexpr unsigned kNone = UINT32_MAX;
   void diagonal_of(ConstBlocks data, unsigned l, std::byte* to, size_t row, unsigned skip = kNone,
                    unsigned skip_too = kNone) const {
@@ -119,7 +124,7 @@ class EvenOdd final : public Code {
 
   void by_diagonals(Blocks all, unsigned lost, const std::byte* q, size_t row) const {
     const std::vector<const std::byte*> data(all.begin(), all.begin() + scheme_.data);
-    // The diagonal that meets the lost block in the row that is zero gives the adjuster.
+    // The diagonal that meets the lost block in its row p-1, which is zero, gives the adjuster.
     std::vector<std::byte> adjuster(row);
     const unsigned free = mod(lost + p_ - 1);
     add(adjuster.data(), row_of(q, free, row), row);
@@ -140,7 +145,7 @@ class EvenOdd final : public Code {
       xor_into(adjuster.data(), p + l * row, row);
       xor_into(adjuster.data(), q + l * row, row);
     }
-    // Row by row: each follows from the one before it, beginning where block i has the row that is zero.
+    // Each row follows from the one before it; the first is where the diagonal meets row p-1 of block i.
     const unsigned step = j - i;
     for (unsigned s = mod(2 * p_ - step - 1); s != p_ - 1; s = mod(s + p_ - step)) {
       const unsigned l = mod(j + s);

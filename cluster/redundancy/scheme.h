@@ -19,10 +19,11 @@ struct Scheme {
   bool operator==(const Scheme&) const = default;
 };
 
-inline constexpr unsigned kMostBlocks = 255;  // data and checks: what Reed-Solomon over bytes can number
+// Data and checks together, but for mirrors: what Reed-Solomon over bytes can number.
+inline constexpr unsigned kMostBlocks = 255;
 
-// "mirror", "parity", "parity:M" (M groups), "evenodd", "rs:K+M". data: how many blocks there are, 1 or more;
-// what rs says of K must be the same, 0 where K says it. Errors: kUsage, with the words that would do.
+// "mirror", "parity", "parity:M" (M groups), "evenodd", "rs:K+M". data: how many blocks there are; K must be
+// the same number. 0 with rs: K says it. Errors: kUsage, with the words that are known.
 Result<Scheme> parse_scheme(std::string_view text, unsigned data);
 std::string scheme_name(const Scheme& scheme);
 // How many blocks may be lost, whichever they are.

@@ -30,7 +30,7 @@ size_t DirectSink::arena_bytes(const SinkOptions& options, uint64_t memory_bytes
          CompressionCrew::arena_bytes(options.codec, options.level, options.helpers) + (1u << 20);
 }
 
-Result<void> DirectSink::keep(Result<void> result) {
+Result<void> DirectSink::note_failure(Result<void> result) {
   if (result.ok()) return result;
   if (!failed_) error_ = open_ ? output_->explain(result.error()) : result.error();
   failed_ = true;
@@ -43,7 +43,7 @@ Result<void> DirectSink::open(int dir_fd, const char* name, const ImageIdentity&
   context_ = context;
   failed_ = has_meta_ = false;
   parent_ = identity.parent;
-  auto result = keep(open_all(dir_fd, name, identity, arena));
+  auto result = note_failure(open_all(dir_fd, name, identity, arena));
   if (!result.ok()) abort();
   return result;
 }
@@ -76,7 +76,7 @@ Result<void> DirectSink::append(std::span<const CopiedSegment> segments) {
   if (memory_.memory_bytes() == 0) plan_.first_memory();
   for (const CopiedSegment& segment : segments) {
     bool held = false;
-    if (result.ok()) result = keep(memory_.add(segment, &held));
+    if (result.ok()) result = note_failure(memory_.add(segment, &held));
     if (!held) release_(context_, segment.buffer);
   }
   return result;
@@ -84,17 +84,18 @@ Result<void> DirectSink::append(std::span<const CopiedSegment> segments) {
 
 Result<void> DirectSink::set_meta(std::span<const std::byte> meta) {
   if (failed_) return error_;
-  if (has_meta_) return keep(make_error(ExitCode::kInternal, 0, "the META section was given twice"));
+  if (has_meta_) return note_failure(make_error(ExitCode::kInternal, 0, "the META section was given twice"));
   has_meta_ = true;
-  CKPT_TRY(keep(memory_.close()));
-  CKPT_TRY(keep(chunks_.flush()));
-  return keep(sections_.write_meta(meta));
+  CKPT_TRY(note_failure(memory_.close()));
+  CKPT_TRY(note_failure(chunks_.flush()));
+  return note_failure(sections_.write_meta(meta));
 }
 
 Result<void> DirectSink::inherit(std::span<const AddrRange> runs) {
   if (failed_) return error_;
-  if (parent_.sequence == 0) return keep(make_error(ExitCode::kInternal, 0, "a full image inherits nothing"));
-  return keep(stored_.inherit(runs));
+  if (parent_.sequence == 0)
+    return note_failure(make_error(ExitCode::kInternal, 0, "a full image inherits nothing"));
+  return note_failure(stored_.inherit(runs));
 }
 
 Result<SinkStats> DirectSink::commit() {
@@ -103,7 +104,7 @@ Result<SinkStats> DirectSink::commit() {
     return error_;
   }
   auto stats = commit_all();
-  if (!stats.ok()) (void)keep(stats.error());
+  if (!stats.ok()) (void)note_failure(stats.error());
   abort();  // after success there is nothing left to remove
   if (failed_) return error_;
   return stats;

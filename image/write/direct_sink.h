@@ -76,7 +76,8 @@ class DirectSink final : public ImageSink {
   Result<void> open_all(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena);
   Result<SinkStats> commit_all();
   ParentImage as_parent() const;
-  Result<void> keep(Result<void> result);
+  // Remembers the first failure, which commit() returns, and returns it again for each later one.
+  Result<void> note_failure(Result<void> result);
 
   SinkOptions options_;
   ImageFile file_;

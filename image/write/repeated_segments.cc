@@ -17,17 +17,17 @@ bool RepeatedSegments::start(int fd, const ArenaVector<IndexEntry>& index, Arena
   fd_ = fd;
   arena_ = &arena;
   uses_ = 0;
-  keep_next_ = false;
+  cache_next_ = false;
   place_count_ = kLeastPlaces;
   places_ = static_cast<uint32_t*>(arena.allocate(kLeastPlaces * sizeof(uint32_t)));
   auto* room =
       static_cast<std::byte*>(arena.allocate(kWindows * kWindowBytes + kCopies * kCopyBytes, kPageSize));
   if (places_ == nullptr || room == nullptr) return false;
-  for (Kept& k : windows_) {
+  for (CachedBytes& k : windows_) {
     k = {room, 0, 0, kWindowBytes, 0};
     room += kWindowBytes;
   }
-  for (Kept& k : copies_) {
+  for (CachedBytes& k : copies_) {
     k = {room, 0, 0, kCopyBytes, 0};
     room += kCopyBytes;
   }
@@ -36,7 +36,7 @@ bool RepeatedSegments::start(int fd, const ArenaVector<IndexEntry>& index, Arena
 }
 
 uint64_t RepeatedSegments::candidate(const IndexEntry& like) {
-  keep_next_ = false;
+  cache_next_ = false;
   for (uint32_t place : places_of(like.checksum)) {
     if (place == 0) continue;
     const IndexEntry& known = (*index_)[place - 1];
@@ -49,9 +49,9 @@ uint64_t RepeatedSegments::candidate(const IndexEntry& like) {
 }
 
 bool RepeatedSegments::same(uint64_t place, std::span<const std::byte> bytes, uint64_t written) {
-  const std::byte* there = kept(place, bytes.size());
+  const std::byte* there = find_cached(place, bytes.size());
   if (there == nullptr && place + bytes.size() > written) {
-    keep_next_ = bytes.size() <= kCopyBytes;
+    cache_next_ = bytes.size() <= kCopyBytes;
     return false;
   }
   if (there == nullptr) there = read_back(place, bytes.size(), written);
@@ -63,18 +63,18 @@ void RepeatedSegments::remember(std::span<const std::byte> bytes) {
   if (count > place_count_ / 2 && place_count_ < kMostPlaces) grow();
   const IndexEntry& stored = (*index_)[count - 1];
   enter(static_cast<uint32_t>(count));
-  if (!keep_next_) return;
-  keep_next_ = false;
-  Kept& copy = oldest(copies_);
+  if (!cache_next_) return;
+  cache_next_ = false;
+  CachedBytes& copy = oldest(copies_);
   std::memcpy(copy.at, bytes.data(), bytes.size());
   copy.offset = stored.offset;
   copy.bytes = static_cast<uint32_t>(bytes.size());
   copy.last_use = ++uses_;
 }
 
-const std::byte* RepeatedSegments::kept(uint64_t offset, uint64_t bytes) {
-  for (std::span<Kept> of : {std::span<Kept>(copies_), std::span<Kept>(windows_)}) {
-    for (Kept& k : of) {
+const std::byte* RepeatedSegments::find_cached(uint64_t offset, uint64_t bytes) {
+  for (std::span<CachedBytes> of : {std::span<CachedBytes>(copies_), std::span<CachedBytes>(windows_)}) {
+    for (CachedBytes& k : of) {
       if (offset < k.offset || offset - k.offset > k.bytes || bytes > k.bytes - (offset - k.offset)) continue;
       k.last_use = ++uses_;
       return k.at + (offset - k.offset);
@@ -85,7 +85,7 @@ const std::byte* RepeatedSegments::kept(uint64_t offset, uint64_t bytes) {
 
 const std::byte* RepeatedSegments::read_back(uint64_t offset, uint64_t bytes, uint64_t written) {
   if (bytes > kWindowBytes) return nullptr;
-  Kept& window = oldest(windows_);
+  CachedBytes& window = oldest(windows_);
   const uint64_t want = std::min<uint64_t>(window.room, written - offset);
   window.bytes = 0;
   const long n = sys::call(__NR_pread64, fd_, window.at, want, offset);
@@ -96,9 +96,10 @@ const std::byte* RepeatedSegments::read_back(uint64_t offset, uint64_t bytes, ui
   return window.at;
 }
 
-RepeatedSegments::Kept& RepeatedSegments::oldest(std::span<Kept> of) {
-  return *std::min_element(of.begin(), of.end(),
-                           [](const Kept& a, const Kept& b) { return a.last_use < b.last_use; });
+RepeatedSegments::CachedBytes& RepeatedSegments::oldest(std::span<CachedBytes> of) {
+  return *std::min_element(of.begin(), of.end(), [](const CachedBytes& a, const CachedBytes& b) {
+    return a.last_use < b.last_use;
+  });
 }
 
 // One of the same checksum gives way first: the newer is the one whose bytes are kept.

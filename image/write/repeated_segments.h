@@ -1,18 +1,17 @@
 // Finds extents whose bytes are in the image already, so that the index can point at the first ones.
 //
-// What was stored is known by the checksum that it has anyway. A checksum alone decides nothing: memory may
-// hold what somebody chose so that it collides. The bytes are compared, with what the file has, read back and
-// kept for a while:
+// Extents are found by the checksum that they have anyway. A checksum alone decides nothing: a program may
+// hold bytes that were chosen to collide. So the bytes are compared with those in the file, which are read
+// back and cached for a while:
 //
 //   the checksum is new                      stored, and remembered
-//   known, written, or kept here             compared: equal: repeated; else stored
-//   known, but still on its way to the disk  stored once more, and these bytes are kept: the next one has
-//   what to compare with
+//   known, and written or cached here        compared; equal: repeated, else stored
+//   known, but still on its way to the disk  stored once more, and cached, for the next one to be compared
+//                                            with
 //
-// Owner:     writer. Callers: the writer thread only, in the victim. Memory from the arena of start();
-// touched when it is
-//            needed: 4 bytes for each extent, of the last 131072; and, once something seems to repeat, up to
-//            6 MiB.
+// Owner:     writer. Callers: the writer thread only, in the victim.
+// Memory:    from the arena of start(), touched when it is needed: 4 bytes for each extent, of the last
+//            131072; and, once something seems to repeat, up to 6 MiB.
 // Never:     says repeated of what it has not compared; fails (what cannot be read back is stored again).
 #pragma once
 
@@ -44,21 +43,21 @@ class RepeatedSegments {
   static constexpr uint32_t kLeastPlaces = 1u << 8;
   static constexpr uint32_t kWays = 4;
   static constexpr uint32_t kWindowBytes = 1u << 20;  // read back at once: what follows often repeats too
-  static constexpr uint32_t kCopyBytes = 256u
-                                         << 10;  // as much as a compressor takes; longer ones are not kept
+  // As much as a compressor takes; longer ones are not cached.
+  static constexpr uint32_t kCopyBytes = 256u << 10;
   static constexpr uint32_t kWindows = 2, kCopies = 16;
 
-  // Bytes of the file.
-  struct Kept {
+  // A run of the file's bytes.
+  struct CachedBytes {
     std::byte* at;
     uint64_t offset;
     uint32_t bytes, room;
     uint64_t last_use;
   };
 
-  const std::byte* kept(uint64_t offset, uint64_t bytes);
+  const std::byte* find_cached(uint64_t offset, uint64_t bytes);
   const std::byte* read_back(uint64_t offset, uint64_t bytes, uint64_t written);
-  Kept& oldest(std::span<Kept> of);
+  CachedBytes& oldest(std::span<CachedBytes> of);
   std::span<uint32_t> places_of(uint64_t checksum) {
     return {&places_[(checksum >> 20) & (place_count_ - kWays)], kWays};
   }
@@ -68,12 +67,12 @@ class RepeatedSegments {
   const ArenaVector<IndexEntry>* index_ = nullptr;
   Arena* arena_ = nullptr;
   int fd_ = -1;
-  uint32_t* places_ =
-      nullptr;  // 1 + position in the index; 0: none. In groups: a new one displaces the oldest of its group.
+  // 1 + position in the index; 0: none. In groups: a new one displaces the oldest of its group.
+  uint32_t* places_ = nullptr;
   uint32_t place_count_ = 0;
   uint64_t uses_ = 0;
-  bool keep_next_ = false;
-  Kept windows_[kWindows], copies_[kCopies];
+  bool cache_next_ = false;
+  CachedBytes windows_[kWindows], copies_[kCopies];
 };
 
 }  // namespace ckpt

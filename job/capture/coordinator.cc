@@ -52,7 +52,7 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
 // Members of another user make their images in it by the descriptor that they get, and names in the directory of
 // kept files, which is made here so that it is not theirs. Others may come to both: nobody can remove or replace
 // what is not his, and a restart looks at the owner of each image and of each copy.
-Result<void> Coordinator::let_others_write() {
+Result<void> Coordinator::open_to_other_users() {
   if (foreign_) return {};
   foreign_ = true;
   const KeptName kept = kept_directory_of(kJobKeptFiles);
@@ -195,7 +195,7 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
 
 Result<void> Coordinator::written(const Written& facts) {
   own_written_ = facts;
-  creation::let_end();
+  creation::release_end();
   points::at("leader.image");
   CKPT_TRY(await(Step::kWritten, 0));
   points::at("leader.written");
@@ -216,7 +216,7 @@ void Coordinator::in_writing_child() {
 
 Coordinator::~Coordinator() {
   creation::release();
-  creation::let_end();
+  creation::release_end();
   if (!began_) return;
   if (!done_) abort_all();
   // Their files go with them: whoever has closed his socket writes no more.

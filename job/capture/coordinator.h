@@ -86,7 +86,7 @@ class Coordinator final : public Session {
   Result<void> agree_with_hosts();
   Result<void> commit();
   void prune();
-  Result<void> let_others_write();
+  Result<void> open_to_other_users();
   Result<void> set_modes(long mode);
   void look_again();
   Error name(const Member& m, ExitCode code, const char* what);

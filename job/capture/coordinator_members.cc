@@ -205,7 +205,7 @@ Result<void> Coordinator::accept_members() {
     std::memcpy(join.name, name_.text, sizeof(join.name));
     std::memcpy(join.temporary, name_.temporary, sizeof(join.temporary));
     // First: it may write as soon as it has the descriptor.
-    if (who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) CKPT_TRY(let_others_write());
+    if (who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) CKPT_TRY(open_to_other_users());
     if (sys::call(__NR_sendto, fd, &request, sizeof(request), MSG_NOSIGNAL, 0L, 0L) != sizeof(request) ||
         !send_with_descriptor(peer.get(), &join, sizeof(join), temporary_.get())) {
       continue;

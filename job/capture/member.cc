@@ -30,7 +30,7 @@ class MemberSession final : public Session {
       : socket_(socket), request_(request), temporary_(temporary) {}
   ~MemberSession() {
     creation::release();
-    creation::let_end();
+    creation::release_end();
   }
 
   Result<void> open() {
@@ -91,7 +91,7 @@ class MemberSession final : public Session {
     points::at("member.image");
     if (!send_message(socket_, Step::kWritten, &facts, sizeof(facts))) return lost_coordinator();
     // The image does not need this process any more.
-    creation::let_end();
+    creation::release_end();
     points::at("member.written");
     CKPT_TRY(expect(Step::kDone, 0));
     points::at("member.done");

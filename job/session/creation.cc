@@ -28,7 +28,7 @@ void wait_slowly(FutexWord& word) {
 void hold() { held.store(1, std::memory_order_release); }
 void release() { open_gate(held); }
 void hold_end() { end_held.store(1, std::memory_order_release); }
-void let_end() { open_gate(end_held); }
+void release_end() { open_gate(end_held); }
 
 void reset() {
   held.store(0, std::memory_order_relaxed);

@@ -1,9 +1,9 @@
 // Holding what changes who is in a job while its checkpoint is taken: the creation of processes while they
 // are listed and stopped; their end, and the execution of another program, until their images are written.
 //
-// Owner:     job. Callers: hold…(), release(), let_end(): the agent. await…(): threads of the program inside
-//            fork, vfork, posix_spawn, exec and exit; raw system calls, no errno. Children and restarts:
-//            reset().
+// Owner:     job. Callers: hold…(), release(), release_end(): the agent. await…(): threads of the program
+//            inside fork, vfork, posix_spawn, exec and exit; raw system calls, no errno. Children and
+//            restarts: reset().
 // Never:     holds a child of vfork: its parent could not stand.
 #pragma once
 
@@ -31,7 +31,7 @@ inline void await_end() {
 void hold();
 void release();
 void hold_end();
-void let_end();
+void release_end();
 // A forked child, and a restarted process: nobody holds them.
 void reset();
 

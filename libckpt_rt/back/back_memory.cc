@@ -151,17 +151,17 @@ void BackRun::fill_all() {
 }
 
 void BackRun::put_library_back() {
-  kept_->keep();
+  present_->save();
   if (watch_ != nullptr) {
     // The thread that serves faults looks into the library's data too.
     ArmedMemory::Serving serving(watch_->protection);
     change_memory(true);
     fill(list<BackFill>(head_.fills, head_.fill_count), true);
-    kept_->put_in(watch_);
+    present_->put_back(watch_);
   } else {
     change_memory(true);
     fill(list<BackFill>(head_.fills, head_.fill_count), true);
-    kept_->put_in(nullptr);
+    present_->put_back(nullptr);
   }
   for (ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next) {
     ParkedThreads::Thread* thread = threads_.find(s->tid);

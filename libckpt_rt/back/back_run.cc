@@ -165,7 +165,7 @@ Result<void> BackRun::prepare() {
     return make_error(ExitCode::kSystem, memory_fd_, "cannot open /proc/thread-self/mem ({}); mount /proc",
                       errno_name(memory_fd_));
   }
-  kept_ = new (arena_.allocate(sizeof(KeptState), alignof(KeptState))) KeptState;
+  present_ = new (arena_.allocate(sizeof(PresentState), alignof(PresentState))) PresentState;
   const auto threads = static_cast<size_t>(std::max(count_tasks(), 1l));
   CKPT_TRY(threads_.reserve(arena_, threads + 64));
   own_ranges();

@@ -17,8 +17,8 @@
 #pragma once
 
 #include "base/back_protocol.h"
-#include "libckpt_rt/back/kept_state.h"
 #include "libckpt_rt/back/parked_threads.h"
+#include "libckpt_rt/back/present_state.h"
 #include "libckpt_rt/capture/memory_map.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/protect/watch.h"
@@ -104,7 +104,7 @@ class BackRun {
   BackPlan head_{};
   BackMessage message_{};
   ParkedThreads threads_;
-  KeptState* kept_ = nullptr;
+  PresentState* present_ = nullptr;
   AddrRange late_{};
   int* received_ = nullptr;  // in the program's table
   uint32_t received_count_ = 0;

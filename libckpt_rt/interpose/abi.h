@@ -1,10 +1,10 @@
-// How an interposed function looks from outside: its name, its errno, its being a cancellation point.
+// How an interposed function looks from outside: its name, its errno, and whether it is a cancellation point.
 //
 // Owner:     interposition. Header only. Callers: threads of the program.
 // Cancellation: libc's own wrappers enable asynchronous cancellation around the system call, so that
 // pthread_cancel() interrupts it, and act on a request that is pending when they are entered. A
-// CancellationPoint does the same through the public pthread_setcanceltype() (which acts on a pending
-// request by itself), at the same price: two compare-and-swaps, nothing while the process never had a
+// CancellationPoint does the same through the public pthread_setcanceltype(), which acts on a pending
+// request by itself. It costs two compare-and-swaps, as in libc, and nothing while the process never had a
 // second thread. The unwinder passes our frames by their unwind tables; nothing in them needs undoing.
 #pragma once
 

@@ -17,7 +17,7 @@ long word(T value) {
   return sys::as_word(value);
 }
 
-// nanosleep(2) is clock_nanosleep with CLOCK_REALTIME, relative: which the kernel measures by
+// nanosleep(2) is a relative clock_nanosleep with CLOCK_REALTIME. The kernel measures both by
 // CLOCK_MONOTONIC.
 inline long clock_nanosleep(clockid_t clock, int flags, const timespec* request, timespec* remaining) {
   InterruptibleCall c(__NR_clock_nanosleep, clock, flags, word(request));
@@ -48,7 +48,7 @@ inline long ppoll(pollfd* fds, unsigned long n, timespec* timeout, const void* m
   return r;
 }
 
-// As above.
+// The kernel writes what remains into *timeout.
 inline long pselect6(int n, void* in, void* out, void* except, timespec* timeout, const void* mask) {
   InterruptibleCall c(__NR_pselect6, n, word(in), word(out), word(except));
   if (timeout != nullptr) c.with_own_timeout(4, *timeout);
@@ -86,7 +86,7 @@ inline long sigsuspend(const void* mask) {
   return c.run();
 }
 
-// The set of signals waited for, without the checkpoint's.
+// Waits for the signals in `set`, without the checkpoint signal.
 inline long sigtimedwait(const void* set, void* info, const timespec* timeout) {
   yield_if_named(*static_cast<const uint64_t*>(set));
   uint64_t waited_for = *static_cast<const uint64_t*>(set) & ~checkpoint_bit();
@@ -238,13 +238,14 @@ inline long recvmmsg(int fd, mmsghdr* m, unsigned n, int flags, timespec* timeou
   return c.run();
 }
 
-// No thread of ours exists meanwhile.
+// No thread of ours exists during these calls. (Of seccomp: where its filter is for all threads.)
 long unshare(int flags);
 long setns(int fd, int kind);
 long seccomp(unsigned operation, unsigned flags, void* argument);
 
 long prctl(int operation, long a, long b, long c, long d);
-// The call after which the thread may make no other than read, write, exit and sigreturn.
+// Makes the call `nr` by which the thread becomes strict: after it only read, write, exit and sigreturn are
+// allowed.
 long become_strict(long nr, long a, long b, long c, long d, long e);
 
 }  // namespace ckpt::calls

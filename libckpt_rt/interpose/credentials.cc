@@ -1,5 +1,5 @@
-// setuid(2) and its kin: who gives up root's rights may not write into root's image directory any more. While
-// it still may, a directory for the user that it becomes is made (own_directory.h).
+// setuid(2) and its kin: a process that gives up root's rights may not write into root's image directory any
+// more. So, while it still may, a directory for its next user is made (own_directory.h).
 #include <sys/types.h>
 
 #include "libckpt_rt/core/hooks.h"

@@ -1,5 +1,5 @@
-// dlclose: the dynamic linker unmaps libraries by calls of its own, in its own code. What they could
-// write, of every library that may go, is announced first.
+// dlclose: the dynamic linker unmaps libraries by system calls of its own. So while a copy is under way, the
+// writable segments of all libraries are announced first (hooks::before_release).
 #include <link.h>
 
 #include "libckpt_rt/core/hooks.h"
@@ -23,7 +23,7 @@ int release_writable_segments(dl_phdr_info* info, size_t, void*) {
 }  // namespace
 
 CKPT_INTERPOSE(int, dlclose, void* handle) {
-  // Which libraries go with it only the linker knows; their data are small.
+  // Of all libraries: only the linker knows which ones go with this one, and their data are small.
   if (hooks::copying()) dl_iterate_phdr(release_writable_segments, nullptr);
   return real_function(RealFunction::kDlclose).as<int(void*)>()(handle);
 }

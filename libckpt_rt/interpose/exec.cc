@@ -1,7 +1,7 @@
-// exec: a checkpoint signal that is pending in the thread that executes another program would meet the
-// new program before its constructors ran, where the default action ends it. So the signal is blocked
-// from before the call; a preloaded program unblocks it when its handler stands (preload.cc), for any
-// other it stays blocked and harmless. If the call fails the signal is unblocked and taken.
+// exec: a checkpoint signal that is pending when a thread executes another program would reach that program
+// before its constructors ran, and its default action ends the process. So the signal is blocked before the
+// call. A preloaded program unblocks it when our handler is installed (preload.cc); in any other program it
+// stays blocked and does no harm. If the call fails the signal is unblocked and taken.
 //
 // In a child of vfork() only the child's own mask changes, and nothing of the shared memory.
 
@@ -29,7 +29,7 @@ class ScopedBlockedSignal {
  public:
   ScopedBlockedSignal() {
     uint64_t ours = bit();
-    ckpt::hooks::begin_exec();  // before the mask: who finds the signal blocked finds the reason
+    ckpt::hooks::begin_exec();  // before the mask: a stop that finds the signal blocked finds the reason
     ckpt::sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &ours, &before_, 8L);
   }
   ~ScopedBlockedSignal() {

@@ -1,6 +1,6 @@
-// The end of the process: while its image is written for a job's checkpoint, the process waits for that, else
-// every short-lived child would spoil the checkpoint of all. exit() comes here by our destructor, which runs
-// when the program's own handlers have.
+// The end of the process: while its image is written for a job's checkpoint, the process waits for that. Else
+// every short-lived child would spoil the checkpoint of the job. exit() comes here by our destructor, which
+// runs after the program's own exit handlers.
 #include <unistd.h>
 
 #include "base/fork_path.h"

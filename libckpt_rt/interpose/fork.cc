@@ -1,6 +1,7 @@
-// New processes: a parent tells before it has a child, the child of fork() is told that it is one. (A child
-// of clone() without CLONE_VM finds out by a page that is empty in it, core/process/own_page.h; one of vfork() shares
-// our memory until it executes another program.)
+// New processes: hooks::before_fork() is called in the parent before it has a child, and
+// hooks::in_child_after_fork() in the child of fork(). (A child of clone() without CLONE_VM finds out by a
+// page that is empty in it: core/process/own_page.h. A child of vfork() shares our memory until it executes
+// another program.)
 #include <unistd.h>
 
 #include "libckpt_rt/core/hooks.h"
@@ -12,16 +13,16 @@ using namespace ckpt;
 
 namespace {
 
-// fork(), forkpty(), daemon() and popen() of libc all run the handlers of pthread_atfork(). Children's
-// handlers run in the order of registration, early from a constructor of a preloaded library; handlers before
-// the fork run in the opposite order, ours late.
+// fork(), forkpty() and daemon() of libc all run the handlers of pthread_atfork(). In the child they run in
+// the order of registration: this constructor runs early, so ours come before the program's. Before the fork
+// they run in the opposite order: ours come late.
 [[gnu::constructor(101)]] void watch_forks() {
   pthread_atfork(hooks::before_fork, nullptr, hooks::in_child_after_fork);
 }
 
 }  // namespace
 
-// Runs no handlers.
+// libc's _Fork() runs no handlers of pthread_atfork().
 CKPT_INTERPOSE(pid_t, _Fork, void) {
   hooks::before_fork();
   pid_t pid = real_function(RealFunction::kUnderscoreFork).as<pid_t()>()();

@@ -45,8 +45,8 @@ ckpt_call_after_program:
 
 // ckpt_releasing_syscall: entered by a jump with a system call's number and arguments in their registers,
 // in %ebx what ckpt_departures was before the checkpoint was told, in %r12 where to go on.
-//   Enters the kernel only if the thread was not stopped since: either the counter differs, or the handler
-//   finds the thread from `begin` to `enter` and sends it to `stopped`.
+//   Enters the kernel only if the thread was not stopped since. If it was, either the counter differs here,
+//   or the handler finds the instruction pointer between `begin` and `enter` and sets it to `stopped`.
         .p2align 6
         .globl ckpt_releasing_syscall
         .hidden ckpt_releasing_syscall

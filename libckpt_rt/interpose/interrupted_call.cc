@@ -8,10 +8,9 @@
 // the call again: no instruction of ours runs in between outside the stub.
 //
 // Our frame on top of the stub, by instruction pointer:
-//   after, rax == -EINTR       The kernel ended the call because of us. (Because of a handler of the
-//                              program? Its slot has moved the pointer to after_program before the
-//                              handler's first instruction.) Timeout replaced by what remains, pointer
-//                              to begin.
+//   after, rax == -EINTR       The kernel ended the call because of us. (Had a handler of the program ended
+//                              it, the handler's slot would have moved the pointer to after_program.)
+//                              Timeout replaced by what remains, pointer to begin.
 //   enter, rcx == after        The kernel itself restarts the call (our handler has SA_RESTART).
 //   begin .. enter             Not entered yet. Timeout refreshed, pointer to begin.
 //   after, rax > 0             Done, or cut short by us: then the rest is made ready, pointer to begin.
@@ -23,7 +22,8 @@
 // the first delivered is the lowest frame and runs last. Our signal is in the thread's own queue and can
 // never be blocked by a mask of the program; our mask is full.
 //   1. S delivered before ours. S's frame is on the call and holds -EINTR (or the restart, if S has
-//      SA_RESTART). Our frame is on S's slot, first instruction: none of the cases above. Right.
+//      SA_RESTART). Our frame is on the first instruction of S's slot: none of the cases above, so nothing
+//      is changed. Right.
 //   2. Ours delivered first, S pending behind our full mask, or sent while we hold the thread. S is
 //      delivered when our handler returns, on the frame that we changed, pointer in begin .. enter.
 //      Its slot (interpose/signals/handlers.S) sees the pointer in the stub and `resumed` set: the call must end
@@ -53,16 +53,16 @@
 //
 // Signals that nobody handles
 // ---------------------------
-// A signal whose action is to be ignored (SIGCHLD, SIGWINCH, SIGURG by default) vanishes where it is sent,
-// but not if the thread it is sent to has it blocked: then it is queued, another thread that has it not
-// blocked is woken, its call ends, and there is no handler to run. Our mask blocks everything, so while a
-// thread is in our handler this happens to its neighbours: those that have not stood yet, and those that go
-// on already. Their calls are made again: EINTR at `after` although no handler of the program took the
-// pointer away
-// (`handled`), and parts likewise. At any time, not only near a stop: a thread may rest for long between the
-// kernel's entry to our handler and its first instruction, and between the last and the kernel's return. What
-// this hides beyond what we cause: a few calls end with EINTR after SIGCONT or a debugger's stop (signal(7)).
-// Where the program has handlers without a slot it cannot be known whether one ran: the call ends.
+// A signal whose action is to be ignored (SIGCHLD, SIGWINCH, SIGURG by default) is dropped when it is sent,
+// unless the thread that it is sent to blocks it. Then the kernel queues it and wakes another thread that
+// does not block it: that thread's call ends, and there is no handler to run. Our mask blocks everything. So
+// while one thread is in our handler this happens to others: those that do not stand yet, and those that go
+// on already. Their calls are made again: those with EINTR at `after` although no handler of the program ran
+// (`handled`), and those that did a part. This is done at any time, not only near a stop: a thread may rest
+// for long between the kernel's entry to our handler and its first instruction, and between the last one and
+// the kernel's return. It hides more than we cause: a few calls that end with EINTR after SIGCONT or a
+// debugger's stop (signal(7)). Where the program has handlers without a slot, one of them may have run
+// unseen: then the call ends.
 //
 // Cancellation: the wrappers run the stub with asynchronous cancellation (abi.h). libc's
 // signal for it is pending behind our mask and acts on the return, on the frame at `begin`.
@@ -203,7 +203,8 @@ uint64_t mask_of(const ucontext_t* frame) {
   return *reinterpret_cast<const uint64_t*>(&frame->uc_sigmask);  // the kernel's frame has 8 bytes of it
 }
 
-// Will a handler that has no slot run as soon as ours returns, and end a call that `restarts` or not?
+// Will a handler without a slot run as soon as ours returns, and end the call? restarts: the kernel restarts
+// the call after handlers with SA_RESTART.
 bool unslotted_handler_waits(const ucontext_t* frame, uint64_t blocked_in_call, bool restarts) {
   uint64_t pending = 0;
   if (sys::call(__NR_rt_sigpending, &pending, 8L) != 0) return false;
@@ -221,8 +222,8 @@ bool unslotted_handler_waits(const ucontext_t* frame, uint64_t blocked_in_call, 
   return false;
 }
 
-// Has the program a handler of which it is not seen when it runs? (libc's own two restart what they
-// interrupt, or are none of the program's business.)
+// Has the program a handler without a slot? (libc's two do not count: one restarts what it interrupts, the
+// other cancels the thread.)
 bool has_unslotted_handler() {
   constexpr int kLibcCancel = 32, kLibcSetxid = 33;
   for (int signal = 1; signal <= 64; ++signal) {
@@ -318,13 +319,13 @@ int64_t program_time_in_handler(clockid_t clock) {
 }
 
 void fix_interrupted_call(ucontext_t* frame) {
-  // relaxed: matters to this thread only (others see it as well and ask once more for nothing).
+  // relaxed: this thread's own stub reads it. Other threads see it change as well, and only tell once more.
   ckpt_departures.fetch_add(1, std::memory_order_relaxed);
   greg_t* r = frame->uc_mcontext.gregs;
   const uint64_t ip = static_cast<uint64_t>(r[REG_RIP]);
   if (ip >= address(ckpt_call_begin) && ip <= address(ckpt_call_after)) {
     InterruptibleCall& call = *reinterpret_cast<InterruptibleCall*>(r[REG_RBX]);
-    // Ours may have become another one since the call was prepared.
+    // The checkpoint signal may have got another number since the call was prepared.
     if (call.has_mask) call.mask &= ~checkpoint_bit();
     if (call.nr == __NR_rt_sigtimedwait) *reinterpret_cast<uint64_t*>(call.args[0]) &= ~checkpoint_bit();
     const uint64_t blocked_in_call = call.has_mask ? call.mask : 0;
@@ -346,7 +347,8 @@ void fix_interrupted_call(ucontext_t* frame) {
     } else {
       const bool entered =
           ip == address(ckpt_call_enter) && static_cast<uint64_t>(r[REG_RCX]) == address(ckpt_call_after);
-      // Entered before, and not yet again: what ends it then is what would have ended it.
+      // The call was in the kernel and will enter it again: a handler that runs first ends it, as it would
+      // have without us.
       if ((entered || call.resumed != Resumed::kNo) &&
           unslotted_handler_waits(frame, blocked_in_call, call.resumed != Resumed::kNeverRestarts)) {
         end_by_program(call, r);
@@ -388,9 +390,9 @@ bool InterruptibleCall::goes_on_by_itself(long result) {
     prepare_again(*this);
     return true;
   }
-  // The error that recvmmsg leaves in the socket is not told from a real one. A short read is as a rule no
-  // part, and to find that out takes a system call: where it is rare, and so little is read in one go that a
-  // signal hardly falls into it, none is made.
+  // recvmmsg leaves the interruption as an error in the socket, which cannot be told from a real error. To
+  // find out whether a short read is a part takes a system call. It is not made for reads of up to 64 KiB,
+  // nor before the first stop: there a part is very rare.
   constexpr long kPipeBytes = 64 << 10;
   if (progress == Progress::kMemoryDevice &&
       (args[2] <= kPipeBytes || ckpt_departures.load(std::memory_order_relaxed) == 0)) {
@@ -402,8 +404,8 @@ bool InterruptibleCall::goes_on_by_itself(long result) {
   return true;
 }
 
-// A checkpoint was here. What remains is not in the handler's power: the call after a socket became
-// ready, and more pieces of a vector than fit the scratch.
+// A checkpoint has interrupted the call. Does what the handler could not prepare: the call itself after the
+// wait for its socket, and the pieces of a vector that did not fit the scratch.
 long InterruptibleCall::run_rest(long result) {
   for (;;) {
     if (phase == Phase::kSocketWait) {
@@ -423,7 +425,8 @@ long InterruptibleCall::run_rest(long result) {
   return result > 0 ? done + result : done;
 }
 
-// One more piece of a message went out, or none: `done` messages are counted, with this one.
+// sendmsg has sent more of a message that sendmmsg had sent in part, or has failed. The message is counted in
+// `done` already.
 long InterruptibleCall::continue_after_message(long result) {
   if (result > 0) {
     vector_done += static_cast<size_t>(result);

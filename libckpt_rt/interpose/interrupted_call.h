@@ -1,10 +1,10 @@
-// System calls that the kernel never restarts, made so that an interruption by a checkpoint does not
-// show. The argument why nothing is lost or invented stands at the top of interrupted_call.cc.
+// System calls that a handler interrupts for good (EINTR, or a part of the work), made so that the program
+// does not see an interruption by a checkpoint. Why no EINTR is lost or invented: top of interrupted_call.cc.
 //
 // Owner:     interposition. An InterruptibleCall is one system call under way, on the stack of the
 //            thread that makes it (no TLS: threads made by clone(2) may share their parent's).
-// Callers:   run(): a thread of the program. fix_interrupted_call(): the handler of the checkpoint
-//            signal, as the last thing before it returns, and the successor of a thread at restart
+// Callers:   run(): a thread of the program. fix_interrupted_call(): the handlers of the checkpoint signal
+//            and of the guard, before they return, and the thread that goes on at a restart or in place,
 //            before it returns through the saved frame. Calling it earlier as well does no harm.
 // Never:     touches errno, allocates, takes a lock.
 #pragma once
@@ -89,7 +89,7 @@ struct InterruptibleCall {
   Progress progress = Progress::kNone;
   int8_t timeout_arg = 0;
   bool has_mask = false;  // `mask` replaces the thread's signal mask during the call
-  bool handled = false;   // a handler of the program ended the call
+  bool handled = false;   // a handler of the program ran: the call ends with EINTR, or with its part
   clockid_t clock = CLOCK_MONOTONIC;
   int64_t deadline_ns = kUnknown;
   long done = 0;           // bytes or messages of earlier parts
@@ -120,7 +120,7 @@ struct InterruptibleCall {
     return result;
   }
 
-  // Each says how one argument behaves; in line, because every call begins with them.
+  // The functions with_…() each say what one argument means; inline, because every call begins with them.
   void with_milliseconds(int arg) {
     timeout_arg = static_cast<int8_t>(arg);
     timeout_kind = Timeout::kMilliseconds;
@@ -191,24 +191,24 @@ struct InterruptibleCall {
   long continue_after_message(long result);
 };
 
-// See above. `frame` is the third argument of the handler.
+// Prepares an interrupted call to go on. `frame` is the third argument of the handler.
 void fix_interrupted_call(ucontext_t* frame);
 
-// A call that gives memory back: tell() names the ranges to hooks::before_release, and is called only
-// while a copy is under way. The kernel is entered only if no checkpoint stopped this thread since.
+// A system call that gives memory back. While a copy is under way, tell() first names the ranges to
+// hooks::before_release. If a checkpoint stops this thread between that and the kernel, both are done again.
 template <typename Tell>
 long run_releasing_call(Tell&& tell, long nr, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0,
                         long f = 0);
 
-// A handler of the program is about to run in this thread (interpose/signals/handlers.S): must the call it
-// interrupts end with EINTR although we had made it start again?
+// A handler of the program is about to run in this thread (interpose/signals/handlers.S). If the call that it
+// interrupts would have ended with EINTR without us, makes it do so, although we had made it start again.
 extern "C" void ckpt_program_handler_begins(int signal, ucontext_t* frame, unsigned slot);
 
 namespace progress {  // waits/progress.cc
-// The call returned `result` > 0 where a signal may have cut it short: is it a part, and does the rest remain
-// to be done?
+// The call returned `result` > 0, and a signal may have cut it short. True: without the signal it would have
+// gone on, so the rest is to be done.
 bool is_part(InterruptibleCall& call, long result);
-// Then: `call` does the rest when it is made again.
+// After is_part(): changes `call` so that it does the rest when it is made again.
 void take_part(InterruptibleCall& call, long result);
 // Prepares the next pieces of scratch->all, from vector_done on. False: nothing left.
 bool next_pieces(InterruptibleCall& call);
@@ -218,7 +218,7 @@ bool next_pieces(InterruptibleCall& call);
 int64_t program_time_in_handler(clockid_t clock);
 
 extern "C" {
-// Counts threads that leave the checkpoint's handler; read by the stub.
+// Grows whenever a thread leaves a handler of ours (fix_interrupted_call); read by the stub.
 extern std::atomic<uint32_t> ckpt_departures;
 }
 

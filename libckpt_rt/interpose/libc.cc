@@ -56,11 +56,11 @@ bool in_reach(const Redirection& r) {
   return distance == static_cast<int32_t>(distance);
 }
 
-// A mapping of a file of which one page is the process's own has the tables of all its pages copied by
-// fork(2): libc's code would be. So these pages become a mapping of their own, which stays apart because it
-// has been advised otherwise.
+// fork(2) copies the page tables of a file mapping as soon as one of its pages is private to the process. The
+// jumps would make libc's code such a mapping. So the pages with jumps become a mapping of their own; an
+// advice that the rest does not have keeps the kernel from joining them again.
 void set_apart() {
-  constexpr uint64_t kNear = 256 << 10;  // bytes: fewer mappings are worth some entries
+  constexpr uint64_t kNear = 256 << 10;  // bytes that may be split off
   AddrRange pages{};
   for (const Redirection& r : redirections) {
     if (r.at == nullptr || r.at == r.to || !in_reach(r)) continue;

@@ -13,11 +13,11 @@
 namespace ckpt {
 
 // Writes the jumps. True if all four are in place; false if libc's code is not as expected, may not be
-// written, or other threads run: then memory that libc gives back is seen too late, and the checkpoint
-// is given up and taken again.
+// written, or other threads run. Then memory that libc gives back is noticed too late, and the attempt at a
+// checkpoint is spoiled.
 bool redirect_libc();
 
-// Of the last attempt.
+// What redirect_libc() last returned.
 bool libc_is_redirected();
 
 // All that interposition must do in a restored process: redirect_libc, reset_clock. By the leader, before

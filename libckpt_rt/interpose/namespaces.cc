@@ -1,6 +1,7 @@
-// unshare(2) and setns(2): to enter a user namespace, among others, is only for a process of one thread.
-// seccomp(2) with SECCOMP_FILTER_FLAG_TSYNC: a filter for all threads would reach ours, which do what the
-// program may have forbidden itself. (libc has no function of that name.)
+// unshare(2) and setns(2): the kernel allows some of them, as entering a user namespace, only to a process of
+// one thread. seccomp(2) with SECCOMP_FILTER_FLAG_TSYNC: its filter would apply to our threads too, which
+// make calls that the program may forbid itself. So our threads end before these calls. (libc has no
+// seccomp().)
 #include <linux/seccomp.h>
 
 #include "base/sys.h"

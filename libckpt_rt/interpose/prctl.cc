@@ -1,5 +1,5 @@
-// prctl(2): who forbids itself to read the processor's time stamp counter, or all system calls but four
-// (strict seccomp), must not be killed by what an interposed call does besides.
+// prctl(2): a thread may forbid itself to read the processor's time stamp counter, or all system calls but
+// four (strict seccomp). From then on interposed calls must do neither, or the thread would be killed.
 #include <linux/seccomp.h>
 #include <stdarg.h>
 #include <sys/prctl.h>

@@ -9,11 +9,13 @@
 namespace ckpt {
 namespace {
 
-constexpr const char* kNames[] = {"fork",         "_Fork",       "pthread_attr_setsigmask_np",
-                                  "setcontext",   "swapcontext", "dlclose",
-                                  "aio_suspend",  "gai_suspend", "pthread_mutex_init",
-                                  "timer_create", "setuid",      "seteuid",
-                                  "setreuid",     "setresuid",   "posix_spawn",
+constexpr const char* kNames[] = {"_Fork",        "pthread_attr_setsigmask_np",
+                                  "setcontext",   "swapcontext",
+                                  "dlclose",      "aio_suspend",
+                                  "gai_suspend",  "pthread_mutex_init",
+                                  "timer_create", "setuid",
+                                  "seteuid",      "setreuid",
+                                  "setresuid",    "posix_spawn",
                                   "posix_spawnp", "vfork"};
 constexpr unsigned kCount = static_cast<unsigned>(RealFunction::kCount);
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == kCount);

@@ -1,9 +1,9 @@
-// The functions behind those few of ours that only add something and then let libc (or whatever the
-// program put in its place) do the work.
+// The next functions of the same names, libc's or those of another preloaded library: a few interposed
+// functions only add something, and then call these to do the work.
 //
-// Owner:     interposition. Found in a constructor: dlsym() allocates and locks, so it is not called from
-//            an interposed function, except before the constructor ran: then one thread exists, in the
-//            middle of no call.
+// Owner:     interposition. Found in a constructor, since dlsym() allocates and locks. An interposed function
+//            calls dlsym() only before that constructor has run, when one thread exists, in the middle of no
+//            call; or if no library has the function.
 // Callers:   threads of the program.
 #pragma once
 
@@ -12,7 +12,6 @@
 namespace ckpt {
 
 enum class RealFunction : unsigned {
-  kFork,
   kUnderscoreFork,
   kPthreadAttrSetsigmask,
   kSetcontext,

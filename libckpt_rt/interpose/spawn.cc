@@ -1,5 +1,5 @@
-// vfork, posix_spawn and posix_spawnp: told before they make a process, as fork.cc is. What libc makes for
-// itself (system, popen) is found when the job's members are listed again.
+// vfork, posix_spawn and posix_spawnp: hooks::before_spawn() is called before they make a process. Processes
+// that libc makes by calls of its own (system, popen) are found when the job's members are listed again.
 #include <spawn.h>
 
 #include "libckpt_rt/core/hooks.h"
@@ -28,7 +28,7 @@ CKPT_INTERPOSE(int, posix_spawnp, pid_t* pid, const char* file, const posix_spaw
   return real_function(RealFunction::kPosixSpawnp).as<Spawn>()(pid, file, actions, attributes, argv, envp);
 }
 
-// For vfork.S: libc's, which returns twice to the caller of ours.
+// For vfork.S: the address of libc's vfork, which returns twice, to the caller of ours.
 extern "C" [[gnu::visibility("hidden")]] void* ckpt_before_vfork() {
   hooks::before_spawn();
   return real_function(RealFunction::kVfork).address;

@@ -1,5 +1,5 @@
-// syscall(2), for those numbers whose libc functions this room interposes. No cancellation points, as in
-// libc.
+// syscall(2): the system calls whose libc functions this room interposes, and a few without such a function
+// (futex, io_getevents, io_uring_enter …). No cancellation points, as in libc.
 #include <linux/futex.h>
 #include <sys/mman.h>
 
@@ -142,7 +142,7 @@ long plain(long nr, long a, long b, long c, long d, long e, long f) {
   return InterruptibleCall(nr, a, b, c, d, e, f).run();
 }
 
-// The word may lie on a page that the checkpoint under way protects: it was not known at its stop.
+// The word may lie on a page that the checkpoint under way protects, if it was not noted before the stop.
 bool make_writable(long word) {
   return sys::call(__NR_madvise, word & ~static_cast<long>(kPageSize - 1), kPageSize,
                    long{MADV_POPULATE_WRITE}) == 0;
@@ -154,7 +154,7 @@ long futex_written_by_kernel(long a, long b, long c, long d, long e, long f) {
   const bool second =
       command == FUTEX_WAKE_OP || command == FUTEX_CMP_REQUEUE_PI || command == FUTEX_WAIT_REQUEUE_PI;
   if (second) hooks::note_futex(pointer<void>(e));
-  // A page can be protected twice under the call: ahead of the stop and in it. By then its word was noted.
+  // The page can be protected twice during the call: ahead of the stop, and in it. Later ones know the word.
   for (int refused = 0;; ++refused) {
     const long r = calls::futex(pointer<uint32_t>(a), static_cast<int>(b), static_cast<uint32_t>(c),
                                 pointer<timespec>(d), pointer<uint32_t>(e), static_cast<uint32_t>(f));
@@ -319,7 +319,7 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
     default:
       break;
   }
-  // Waits without a timeout of its own in these arguments, or with arguments the kernel will refuse.
+  // A wait without a timeout that we would have to shorten, or arguments that the kernel will refuse.
   return plain(nr, a, b, c, d, e, f);
 }
 

@@ -1,6 +1,6 @@
-// timer_create on the processor time of the calling thread. The kernel does not tell afterwards whose time
-// such a timer counts, and a restart makes all timers on one thread: so the thread is named from the
-// beginning.
+// timer_create with CLOCK_THREAD_CPUTIME_ID: the kernel does not say later which thread's time the timer
+// counts, and at a restart one thread makes all timers. So the timer is created with a clock that names the
+// thread.
 #include <signal.h>
 #include <time.h>
 

@@ -110,7 +110,7 @@ bool Arming::in_table(AddrRange range) const {
   return reached >= range.end;
 }
 
-void Arming::keep(std::span<Mapping> map, std::span<const Mapping> again) {
+void Arming::make_changed_eager(std::span<Mapping> map, std::span<const Mapping> again) {
   size_t i = 0;
   for (Mapping& m : map) {
     while (i < again.size() && again[i].range.start < m.range.start) ++i;

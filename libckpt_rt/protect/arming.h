@@ -69,13 +69,14 @@ class Arming {
       : protection_(protection), pages_(pages), table_(table) {}
 
   Result<void> prepare(Arena& arena, uint64_t segment_bytes);
-  // While the program runs, in this order, the first two while the caller holds mappings (interpose/memory/gate.h)
-  // from before the map was read. add() registers what it tracks, whole mappings; what cannot be
-  // becomes kEager. keep() compares with the map read once more: what is not the same any more becomes
-  // kEager. run() protects what is not covered yet, and what was written. stacks: where threads stand: left
-  // alone, since the signal that stops them writes there.
+  // While the program runs, in this order; the first two while the caller holds mappings
+  // (interpose/memory/gate.h) from before the map was read. add() registers the mappings that are kTracked,
+  // each as a whole; one that cannot be registered becomes kEager. make_changed_eager() compares with the map
+  // read once more: a mapping that has changed becomes kEager. run() protects what is not covered yet, and
+  // what was written. stacks: stack pointers of the threads: left alone, since the signal that stops a thread
+  // writes there.
   void add(std::span<Mapping> map);
-  void keep(std::span<Mapping> map, std::span<const Mapping> again);
+  void make_changed_eager(std::span<Mapping> map, std::span<const Mapping> again);
   Result<void> run(std::span<const Mapping> map, std::span<const Addr> stacks);
   // run() and catch_up() end after that, on CLOCK_MONOTONIC: what they have not protected is left to the
   // stop.

@@ -11,7 +11,7 @@ namespace ckpt {
 DirectReads::~DirectReads() { give_up(); }
 
 void DirectReads::give_up() {
-  // Waits for whatever is under way.
+  // io_destroy() waits for the reads that are under way.
   if (context_ != 0) sys::call(__NR_io_destroy, context_);
   context_ = 0;
   refused_ = true;
@@ -39,8 +39,8 @@ void DirectReads::read_some(int fd, std::span<StoredRead* const> reads) {
     blocks[i].aio_offset = static_cast<int64_t>(reads[i]->offset);
     list[i] = &blocks[i];
   }
-  // The kernel may take some of them only; what the first of the others is refused for concerns the caller's
-  // other way too.
+  // The kernel may take only the first few. The others stay without `done`: the caller's other way meets the
+  // same error, and reports it.
   const long taken = sys::call(__NR_io_submit, context_, reads.size(), list);
   if (sys::failed(taken) || !wait_for(static_cast<size_t>(taken), reads)) give_up();
 }

@@ -1,9 +1,9 @@
-// Several reads past the page cache on their way at once, by one thread, with one system call (io_submit(2)):
-// parts of a file that do not follow each other would cost the disk's latency each.
+// Several reads past the page cache at once, by one thread, with one system call (io_submit(2)). One after
+// the other, parts of a file that do not follow each other would cost the disk's latency each.
 //
 // Owner:     restart. Each object is one thread's.
 // Never:     returns while the kernel may still write into a buffer.
-// Native asynchronous reading and not io_uring: three calls, nothing mapped but a page, and seldom forbidden.
+// Native asynchronous reading, not io_uring: four system calls, one small mapping, and seldom forbidden.
 #pragma once
 
 #include <linux/aio_abi.h>
@@ -30,7 +30,7 @@ class DirectReads {
   DirectReads(const DirectReads&) = delete;
   DirectReads& operator=(const DirectReads&) = delete;
 
-  // Sets `done` of those that are all there; the others are to be read in another way. fd: open with
+  // Sets `done` of the reads that were complete; the caller reads the others in another way. fd: opened with
   // O_DIRECT.
   void read(int fd, std::span<StoredRead* const> reads);
 

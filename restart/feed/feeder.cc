@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kLeastSlot = 1u << 20;
 
-// Pages without a malloc'd block around them: O_DIRECT wants them whole.
+// A buffer of whole pages, as O_DIRECT wants it.
 class Pages {
  public:
   ~Pages() {
@@ -64,7 +64,7 @@ class Feeder::Worker {
   // False: the new process is gone, and says itself why.
   Result<bool> bring(const FillBatch& batch) {
     std::span<std::byte> packed;
-    if (batch.packed) {  // before there is a slot: the disk need not wait for one
+    if (batch.packed) {  // read before taking a slot: the disk need not wait for one
       auto room = packed_.room(batch.stored);
       if (!room.ok()) return room.error();
       packed = *room;
@@ -85,7 +85,7 @@ class Feeder::Worker {
       auto memory = image.open_extent(e, stored, to);
       if (!memory.ok()) return memory.error();
       if (*memory != to.data())
-        std::copy_n(*memory, e.length, to.data());  // stored as it is among others that are packed
+        std::copy_n(*memory, e.length, to.data());  // stored unpacked among packed extents
     }
     uint64_t copied = batch.fills;  // by the restorer
     if (batch.puts > 0) {
@@ -124,7 +124,7 @@ class Feeder::Worker {
       }
       if (r == -ESRCH) return false;
       if (r == -ENOENT && copy.len > kPageSize) {
-        most = kPageSize;  // it lies in several mappings for the kernel
+        most = kPageSize;  // the kernel has it as several mappings: page by page, for none spans two
         continue;
       }
       return make_error(ExitCode::kSystem, static_cast<int>(r), "cannot load the memory at {:#x} ({}){}", to,
@@ -145,7 +145,7 @@ class Feeder::Worker {
   Result<bool> hand_over(const FillBatch& batch, uint64_t fills) {
     const FillOrder order{batch.first_fill, fills, slot_, 0};
     has_slot_ = false;
-    // Less than PIPE_BUF: whole, whoever else writes.
+    // Less than PIPE_BUF: orders of several threads do not mix.
     if (write(feeder_.orders_write_.get(), &order, sizeof(order)) == sizeof(order)) return true;
     if (errno == EPIPE) return false;
     return make_error(ExitCode::kSystem, errno, "cannot feed the new process ({})", errno_name(errno));
@@ -222,7 +222,8 @@ bool Feeder::meet_process() {
         process_gone_ || receive_packet(socket_.get(), std::as_writable_bytes(std::span(&registered, 1)), {},
                                         false) != Received::kMessage;
     if (registered == 0) uffd_.reset();
-    // A descriptor that did not come through: the restorer must not touch what it has registered.
+    // The memory is registered, but its descriptor did not come through: the restorer would wait for ever at
+    // the first page that it copies.
     else if (!uffd_.valid())
       process_gone_ = true;
   });
@@ -232,11 +233,13 @@ bool Feeder::meet_process() {
 Result<void> Feeder::start(VerifyProgress progress) {
   progress_ = std::move(progress);
   for (const FillBatch& batch : plan_.batches) total_ += batch.stored;
-  // From here on they are the new process's alone: whoever waits for it learns when it ends.
+  // From here on only the new process has these ends open, so that a thread that waits for it learns when it
+  // ends.
   orders_read_.reset();
   emptied_write_.reset();
   process_socket_.reset();
-  // One reads while the others compute, or two, if the restorer does not need a processor.
+  // As many threads as processors to check and unpack, and one more, which reads meanwhile. One more again if
+  // the restorer needs no processor, since the Feeder puts pages in place.
   const unsigned want =
       std::clamp(std::thread::hardware_concurrency() + (plan_.puts ? 2 : 1), 2u, kMostThreads);
   sigset_t all, before;
@@ -244,7 +247,7 @@ Result<void> Feeder::start(VerifyProgress progress) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int error = 0;
   {
-    std::lock_guard guard(lock_);  // nobody is the last one out before all are in
+    std::lock_guard guard(lock_);  // no thread finds itself the last one before all are counted
     for (unsigned i = 0; i < want && error == 0; ++i) {
       pthread_t thread;
       error = pthread_create(&thread, nullptr, run, this);
@@ -264,7 +267,7 @@ void* Feeder::run(void* self) {
 
 void Feeder::feed() {
   Worker worker(*this);
-  // The first to come walks through the sections, which takes one small read for each chunk.
+  // The first thread walks through the sections, which takes one small read for each chunk.
   const bool checks_sections = plan_.all && !sections_taken_.exchange(true, std::memory_order_relaxed);
   if (checks_sections) {
     if (auto r = image_.newest().verify_sections(); !r.ok()) failed(r.error());
@@ -292,13 +295,13 @@ void Feeder::failed(const Error& error) {
   stop_.store(true, std::memory_order_relaxed);
 }
 
-// The last one out tells the restorer that it has all, or by the end of the pipe that it never will.
+// The last thread tells the restorer that it has all memory, or, by closing the pipe, that it never will.
 void Feeder::one_is_done() {
   std::lock_guard guard(lock_);
   if (--at_work_ > 0) return;
   if (!stop_.load(std::memory_order_relaxed)) {
     const FillOrder last{0, 0, 0, 1};
-    (void)!write(orders_write_.get(), &last, sizeof(last));  // gone: says so itself
+    (void)!write(orders_write_.get(), &last, sizeof(last));  // fails if the new process is gone
   }
   orders_write_.reset();
 }

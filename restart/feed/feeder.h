@@ -1,19 +1,20 @@
-// Reads what goes into memory before the program runs, checks it, unpacks it, and hands it to the restorer:
-// each byte is read once.
+// Reads the memory that a restart needs before the program runs, checks it, unpacks it, and puts it in place
+// or hands it to the restorer. Each byte is read once.
 //
 //   images ── threads of ckpt-restart ── ring of slots ── restorer ── its place
 //             read a batch, compare      (a memfd)        copies
 //             checksums, unpack ── UFFDIO_COPY ── its place
 //
-// What goes to memory of ordinary pages the Feeder puts there itself, through a userfaultfd that the new
-// process has sent it: on as many threads as there are, and without clearing each page first. Where there is
-// none the restorer copies all. Two pipes go with the ring: FillOrders to the restorer, and numbers of free
-// slots back to whichever thread takes one. The last order says that everything was as its checksums say;
+// Ordinary pages the Feeder puts in place itself, through a userfaultfd that the new process has sent it: by
+// all of its threads at once, and no page is cleared first. The other pages the restorer copies; without a
+// userfaultfd it copies all. Two pipes go with the ring: FillOrders to the restorer, and numbers of free
+// slots back to whichever thread takes one. The last order says that all memory was as its checksums say;
 // without it the restorer does not go on.
 //
-// Owner:     restart. Callers: ckpt-restart's main thread. Bounded: the ring, and for each thread what it
-// unpacks from. A ring and not process_vm_writev, and a userfaultfd of the new process's own: neither needs a
-// right over it, in any namespace.
+// Owner:     restart. Callers: ckpt-restart's main thread.
+// Memory:    bounded: the ring, and one buffer for each thread, from which it unpacks.
+// Why a ring, not process_vm_writev, and a userfaultfd that the new process opens itself: neither needs a
+// right over that process, in any namespace.
 #pragma once
 
 #include <pthread.h>
@@ -31,11 +32,11 @@ namespace ckpt {
 // The new process's side.
 struct FeedFds {
   int ring = -1, orders = -1, emptied = -1;
-  int socket = -1;  // -1: nothing is put there by the Feeder
+  int socket = -1;  // for introduce_to_feeder(); -1: the restorer copies all
   uint64_t slot_bytes = 0;
 };
 
-// Sends the new process's userfaultfd to the Feeder; -1: there is none. In the new process.
+// Called in the new process: sends its userfaultfd to the Feeder; -1: there is none.
 Result<void> introduce_to_feeder(int socket, int uffd);
 
 class Feeder {
@@ -45,17 +46,19 @@ class Feeder {
   Feeder(const Feeder&) = delete;
   Feeder& operator=(const Feeder&) = delete;
 
-  // Nothing to do: not prepared, not started.
+  // False: there is nothing to feed; then call neither prepare() nor start().
   bool wanted() const { return plan_.any() || plan_.all; }
-  // Before the new process is there.
+  // Before the new process is made.
   Result<void> prepare();
   FeedFds process_fds() const;
-  // In the new process: as long as it had them, it would never learn that we are gone.
+  // Called in the new process: closes ckpt-restart's ends of pipes and socket. While the new process had them
+  // open, it would never learn that ckpt-restart is gone.
   void give_up_our_ends();
-  // When it is there: on threads of their own, all signals blocked. Progress: bytes of the files, on one of
-  // them.
+  // When the new process exists: starts the threads, which have all signals blocked. `progress` is called on
+  // one of them at a time, with bytes of the files.
   Result<void> start(VerifyProgress progress);
-  // When the new process has come to its end or has all of it. The error that stopped the feeder, if any.
+  // Waits for the threads, when the new process has all memory or has ended. Returns the error that stopped
+  // the Feeder, if any.
   Result<void> join();
 
  private:
@@ -79,17 +82,18 @@ class Feeder {
   ScopedFd ring_fd_, orders_read_, orders_write_, emptied_read_, emptied_write_;
   ScopedFd socket_, process_socket_;
 
-  // From the first to come, who waits until the restorer has mapped its memory; then only read.
+  // Set by the first thread that puts pages in place: it waits until the restorer has mapped its memory.
+  // After that these are only read.
   std::once_flag met_;
   bool process_gone_ = false;
   ScopedFd uffd_;  // not valid: the restorer copies all
 
   std::vector<pthread_t> threads_;
-  // All relaxed: only the numbers are shared; plan and ring were there before the threads.
+  // All relaxed: nothing else is published by them; plan and ring were there before the threads.
   std::atomic<size_t> next_{0};
   std::atomic<bool> stop_{false};  // after an error, or when the new process is gone
   std::atomic<bool> sections_taken_{false};
-  std::mutex lock_;  // over what follows
+  std::mutex lock_;  // guards the members below
   unsigned at_work_ = 0;
   uint64_t done_ = 0, total_ = 0;  // bytes of the files
   std::optional<Error> error_;

@@ -19,9 +19,9 @@ namespace ckpt {
 namespace {
 
 constexpr uint64_t kBatchBytes = 512u << 10;  // that a loader reads at once
-constexpr uint64_t kMostGap = 16u << 10;      // that is read along: the head of a chunk, what is not wanted
-constexpr size_t kMostJobs = 256;  // of one batch: memory that repeats is any number of extents in one place
-constexpr unsigned kMostLoaders = 3;  // one reads while another checks and the third puts pages there
+constexpr uint64_t kMostGap = 16u << 10;      // bytes that are not wanted, read rather than left out
+constexpr size_t kMostJobs = 256;     // of one batch; any number of extents may be in one place of the file
+constexpr unsigned kMostLoaders = 3;  // one reads, another checks, the third puts pages in place
 
 uint64_t padded(uint64_t bytes) { return (bytes + kPageSize - 1) & ~(kPageSize - 1); }
 
@@ -131,10 +131,11 @@ void LazyMemory::wake(Space& space, Addr page) {
 }
 
 void LazyMemory::space_gone(Space& space) {
-  // The kernel takes the memory for ordinary again and wakes whoever waits.
+  // For the kernel the memory is ordinary again once the last reference to the userfaultfd is gone; then it
+  // wakes the threads that wait.
   space.uffd.reset();
   space.pending = {};
-  // A poll of the server holds on to it.
+  // The server's poll() still has a reference: ring, so that it returns.
   ring();
 }
 
@@ -164,8 +165,7 @@ void LazyMemory::take_events(Space& space) {
       switch (m.event) {
         case UFFD_EVENT_PAGEFAULT: {
           Addr page = Addr{m.arg.pagefault.address}.page_down();
-          // Who waits at the gate waits for the end.
-          if (page == gate_) break;
+          if (page == gate_) break;  // its thread waits until all is loaded
           faults_.push_back({&space, page});
           faults = true;
           break;
@@ -174,7 +174,7 @@ void LazyMemory::take_events(Space& space) {
           Space& child = spaces_.emplace_back();
           child.uffd = ScopedFd(static_cast<int>(m.arg.fork.ufd));
           child.pending = space.pending;
-          faults = true;  // one more to poll
+          faults = true;  // the server has one more descriptor to poll
           break;
         }
         case UFFD_EVENT_REMAP: {
@@ -198,7 +198,7 @@ void LazyMemory::take_all_events() {
   for (size_t i = 0; i < spaces_.size(); ++i) take_events(spaces_[i]);
 }
 
-// Stops early, with pages still pending, when the kernel wants its events to be taken first.
+// Stops early, with pages still pending, when the kernel asks for its events to be read first (EAGAIN).
 Result<void> LazyMemory::put(Space& space, Addr to, const std::byte* from, uint64_t length) {
   uint64_t most = length;
   while (length > 0 && space.uffd.valid()) {
@@ -213,7 +213,7 @@ Result<void> LazyMemory::put(Space& space, Addr to, const std::byte* from, uint6
         return {};
       }
       if (r == -ENOENT && copy.len > kPageSize) {
-        most = kPageSize;  // it lies in several mappings by now
+        most = kPageSize;  // the program has made several mappings of it: page by page, for none spans two
         continue;
       }
       if (r != -ENOENT && r != -EEXIST) {
@@ -221,7 +221,8 @@ Result<void> LazyMemory::put(Space& space, Addr to, const std::byte* from, uint6
                           to.value, errno_name(static_cast<int>(r)),
                           r == -ENOMEM ? ": not enough memory" : "");
       }
-      // Not ours any more, or there is a mark that the program asked for (MADV_GUARD_INSTALL).
+      // ENOENT: the memory is not registered any more. EEXIST: the page is there, or a guard mark that the
+      // program asked for (MADV_GUARD_INSTALL).
       done = kPageSize;
       wake(space, to);
     }
@@ -237,20 +238,20 @@ Result<void> LazyMemory::put_job(Space& space, const Job& job, const std::byte* 
   for (uint32_t i = job.first; i < job.last; ++i) {
     const MemoryPiece& p = pieces_[by_file_[i]];
     const AddrRange saved{p.address, p.address + p.length};
-    // Once, unless the program changes its address space just now.
+    // One round, unless the program is changing its address space.
     for (;;) {
       for (const PendingPages::Part& part : space.pending.parts_of(saved)) {
         CKPT_TRY(put(space, part.address, memory + p.into + (part.saved - p.address), part.length));
-        // What put() has left is looked up anew: it may have moved.
+        // Pages that put() has left are looked up again: the program may have moved them.
         if (!space.pending.parts_of({part.saved, part.saved + part.length}).empty()) break;
       }
       if (!space.uffd.valid() || space.pending.parts_of(saved).empty()) break;
       take_all_events();
       if (error_) return *error_;
-      // The kernel tells when it has done its part, and then waits for us to take the event.
-      lock_.unlock();
+      // The kernel queues the event when its change is done, and then waits until it is read.
       constexpr int kLongestMs = 1;
-      pollfd event{space.uffd.get(), POLLIN, 0};
+      pollfd event{space.uffd.get(), POLLIN, 0};  // under the lock: another thread may close it
+      lock_.unlock();
       poll(&event, 1, kLongestMs);
       lock_.lock();
     }
@@ -321,7 +322,7 @@ Result<void> LazyMemory::serve(const Fault& fault, Buffers& buffers) {
         job = job_of(*saved);
         break;
       }
-      // In no image, or given back: zero. There already: somebody else was faster.
+      // The page is in no image, or was given back: zeros. Or another thread has put it in place: EEXIST.
       uffdio_zeropage zero{{fault.page.value, kPageSize}, 0, 0};
       long r = sys::call(__NR_ioctl, space.uffd.get(), UFFDIO_ZEROPAGE, &zero);
       if (r == 0) ++cost_.zero_faults;
@@ -334,15 +335,16 @@ Result<void> LazyMemory::serve(const Fault& fault, Buffers& buffers) {
       }
       take_all_events();
       if (error_) return *error_;
-      guard.unlock();
       constexpr int kLongestMs = 1;
-      pollfd event{space.uffd.get(), POLLIN, 0};
+      pollfd event{space.uffd.get(), POLLIN, 0};  // under the lock: another thread may close it
+      guard.unlock();
       poll(&event, 1, kLongestMs);
       guard.lock();
     }
   }
   CKPT_TRY(load(space, &jobs_[job], 1, buffers));
-  // It has come by now or is not wanted there any more: then the next fault tells what is.
+  // The page is in place, or the program has changed its mappings: then the thread faults again, and that
+  // fault says what it needs.
   std::lock_guard guard(lock_);
   wake(space, fault.page);
   return {};
@@ -382,7 +384,7 @@ void LazyMemory::load_everything() {
       if (!wanted(*space, job)) continue;
       const Extent& e = image_.image(job.image).extents()[job.extent];
       const uint64_t at = e.offset.value, to = at + padded(e.stored);
-      // What is read for it: the gap before it too, if it is a small one.
+      // A small gap before the extent is read too.
       const uint64_t from = batch.empty() || at > end + kMostGap ? at : end, more = std::max(to, from) - from;
       if (!batch.empty() &&
           (job.image != batch[0].image || bytes + more > kBatchBytes || batch.size() == kMostJobs))
@@ -401,7 +403,7 @@ void LazyMemory::load_everything() {
                             "memory is left that belongs to no part of the image; restart with --eager");
         break;
       }
-      space_gone(*space);  // nothing waits any more: it is ordinary memory
+      space_gone(*space);  // all pages are in place: it becomes ordinary memory
       continue;
     }
     ++loading_;
@@ -427,7 +429,7 @@ Result<void> LazyMemory::run() {
     try {
       loaders.emplace_back(&LazyMemory::load_everything, this);
     } catch (const std::system_error& e) {
-      if (!loaders.empty()) break;  // slower
+      if (!loaders.empty()) break;  // fewer loaders are slower, no more
       return make_error(ExitCode::kSystem, e.code().value(),
                         "no thread to load the memory ({}); raise ulimit -u", errno_name(e.code().value()));
     }
@@ -462,7 +464,7 @@ Result<void> LazyMemory::run() {
   }
   idle_.notify_all();
   for (std::thread& t : loaders) {
-    // After an error nobody waits for what they read.
+    // After an error what they load is of no use, and the process ends.
     if (done_)
       t.join();
     else

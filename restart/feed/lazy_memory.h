@@ -1,17 +1,16 @@
 // Gives the restarted program its memory while it runs: answers faults, and loads the rest meanwhile.
 //
 // Each address space (the program's; those of children that it forks meanwhile) is a Space: a userfaultfd
-// and the pages that still wait. One lock is over all of them, and everything that the kernel tells or is
-// told goes through it: reading events, and putting pages there. So between the moment at which an event
-// (a page given back, moved, copied to a child) is taken from the kernel, which lets the program go on,
-// and the change of PendingPages that follows from it, no page can be put where it must not be. Reading
-// the images, checking and unpacking are done without the lock.
+// and the pages that still wait. One lock guards all Spaces: threads hold it to read events and to put pages
+// in place. Why: reading an event (pages given back, moved, or copied to a child) lets the program go on. No
+// page may be put in place between that and the change of PendingPages that follows from it. Reading the
+// images, checking and unpacking are done without the lock.
 //
-//   server   the thread that calls run(): polls, takes events, loads what a thread of the program waits for
-//   loaders  three threads: load everything in the order of the files
+//   server   the thread that calls run(): polls, takes events, loads pages for which a thread waits
+//   loaders  three threads, fewer if no more can be had: load everything in the order of the files
 //
 // Owner:     restart. Callers: the loader process.
-// Never:     puts a page there whose checksum is wrong, or where the program has been before.
+// Never:     puts a page in place whose checksum is wrong, or where the program has changed the page already.
 #pragma once
 
 #include <atomic>
@@ -40,14 +39,14 @@ class LazyMemory {
   LazyMemory(const ImageChain& image, const LazyPlan& plan);
   ~LazyMemory();
 
-  // gate: a page that is filled when all others are.
+  // gate: a page whose fault is not answered before all memory is there.
   Result<void> start(ScopedFd uffd, Addr gate);
-  // What must be there before the program runs.
+  // Loads what must be in place before the program runs (LazyPlan::first).
   Result<void> load_first();
-  // Until all memory is there, or everybody is gone who could ask for it. After an error threads may still
-  // read: the process must end, and this object with it. With the environment variable CKPT_RESTART_HOLD,
-  // which names a FIFO, only what is touched is loaded until somebody opens it for writing: so a test decides
-  // what happens first.
+  // Returns when all memory is in place, when no process is left that could ask for it, or after an error.
+  // After an error the loaders may still be reading: the process must end without destroying this object.
+  // For tests: if the environment variable CKPT_RESTART_HOLD names a FIFO, the loaders wait until the test
+  // opens it for writing, and only pages that are touched are loaded before.
   Result<void> run();
   LoadingCost cost() const;
 
@@ -56,9 +55,9 @@ class LazyMemory {
     ScopedFd uffd;
     PendingPages pending;
   };
-  struct Job {  // one extent
+  struct Job {  // to load one extent
     uint32_t image, extent;
-    uint32_t first, last;  // of by_file_
+    uint32_t first, last;  // its pieces: [first, last) of by_file_
   };
   struct Fault {
     Space* space;
@@ -78,12 +77,11 @@ class LazyMemory {
   void wake(Space& space, Addr page);
   void ring();
 
-  // Without it.
+  // Without the lock.
   Result<void> load(Space& space, const Job* jobs, size_t count, Buffers& buffers);
   Result<void> serve(const Fault& fault, Buffers& buffers);
   void load_everything();
   static void hold();
-  std::once_flag held_;
   size_t job_of(Addr saved) const;
 
   const ImageChain& image_;
@@ -93,20 +91,21 @@ class LazyMemory {
   std::vector<uint32_t> by_file_;  // pieces, in the order of image and file
   std::vector<uint32_t> job_of_piece_;
   std::vector<Job> jobs_;
-  PendingPages all_;  // until start()
+  PendingPages all_;  // moves to the program's Space in start()
 
   mutable std::mutex lock_;
   std::condition_variable idle_;
   std::deque<Space> spaces_;  // the program's first; never shrinks, so that pointers stay
   std::vector<Fault> faults_;
   std::optional<Error> error_;
-  Space* current_ = nullptr;  // the loaders work on this one
+  Space* current_ = nullptr;  // the Space that the loaders fill
   size_t next_job_ = 0;
-  unsigned loading_ = 0;  // loaders with a batch in hand
+  unsigned loading_ = 0;  // loaders that are loading a batch
   bool done_ = false;
   Addr gate_{};
   LoadingCost cost_;
-  ScopedFd bell_;  // the server looks again
+  ScopedFd bell_;  // an eventfd; ring() makes the server look again
+  std::once_flag held_;
 };
 
 }  // namespace ckpt

@@ -31,7 +31,7 @@ bool has_ended(int pidfd) {
   return poll(&ended, 1, 0) != 0;
 }
 
-// The descriptors and the message of introduce_to_loader(). False: the new process has ended before.
+// Receives the descriptors and the message of introduce_to_loader(). False: the new process has ended.
 bool meet_process(int socket, LoaderHello& hello, int (&fds)[2]) {
   if (receive_packet(socket, std::as_writable_bytes(std::span(&hello, 1)), fds, false) != Received::kMessage)
     return false;
@@ -40,8 +40,8 @@ bool meet_process(int socket, LoaderHello& hello, int (&fds)[2]) {
   return false;
 }
 
-// Nothing of ckpt-restart's but what has to be said: who reads the program's output to its end must not wait
-// for us.
+// Gives up ckpt-restart's terminal, directory and standard input and output, but not stderr: a process that
+// reads the program's output to its end must not wait for the loader.
 void leave_surroundings() {
   prctl(PR_SET_NAME, "ckpt-loader");
   signal(SIGTTOU, SIG_IGN);
@@ -92,7 +92,7 @@ Result<void> Loader::start(const ImageChain& image, const LazyPlan& plan, Loader
   pid_ = 0;
   error_.reset();
   image_path_ = image.path();
-  // New for each attempt: the guard of one before may still look at its own.
+  // A new State for each attempt: the guard of an earlier attempt may still read its own.
   if (state_ != nullptr) munmap(state_, sizeof(State));
   state_ = nullptr;
   void* shared = mmap(nullptr, sizeof(State), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -124,7 +124,7 @@ Result<void> Loader::start(const ImageChain& image, const LazyPlan& plan, Loader
 
 bool Loader::must_speak() const {
   if (state_->detached.load(std::memory_order_relaxed) != 0) return true;
-  // In this order: ckpt-restart may notice, and end.
+  // In this order: ckpt-restart may notice the loader's end, and then end itself.
   return (supervisor_ < 0 || has_ended(supervisor_)) && state_->noticed.load(std::memory_order_acquire) == 0;
 }
 
@@ -147,14 +147,14 @@ void Loader::run(const ImageChain& image, const LazyPlan& plan, ScopedFd socket,
     std::fprintf(stderr, "ckpt-restart: the program was killed, for its memory cannot be loaded: %s\n",
                  error.text);
   }
-  _exit(static_cast<int>(error.code));  // the guard does the rest
+  _exit(static_cast<int>(error.code));  // the guard kills the program
 }
 
 // False: the new process ended before there was anything to do.
 Result<bool> Loader::load(const ImageChain& image, const LazyPlan& plan, int socket) {
   const int self = pidfd_of(getpid());
   if (self < 0) return make_error(ExitCode::kSystem, -self, "no pidfd of the loader ({})", errno_name(self));
-  // Before there are lists, of which it would get a copy.
+  // Before LazyMemory makes its lists, of which the guard would get a copy.
   CloneResult guard_process = clone_process(CLONE_FILES, 0);
   if (guard_process.pid == 0) guard(self);
   if (sys::failed(guard_process.pid)) {
@@ -163,7 +163,7 @@ Result<bool> Loader::load(const ImageChain& image, const LazyPlan& plan, int soc
                       errno_name(static_cast<int>(guard_process.pid)));
   }
   close(guard_process.pidfd);
-  // While the new process is being made. Until the process ends: see LazyMemory::run().
+  // Built while the new process is being made. Never deleted: see LazyMemory::run().
   LazyMemory& memory = *new LazyMemory(image, plan);
   LoaderHello hello{};
   int fds[2] = {-1, -1};
@@ -182,7 +182,7 @@ Result<bool> Loader::load(const ImageChain& image, const LazyPlan& plan, int soc
   return true;
 }
 
-// Shares the loader's descriptors, has a copy of its memory, and may use no lock of libc's.
+// The guard: it shares the loader's descriptors, has a copy of its memory, and may use no lock of libc.
 void Loader::guard(int loader) {
   prctl(PR_SET_NAME, "ckpt-guard");
   pollfd ended{loader, POLLIN, 0};
@@ -190,7 +190,7 @@ void Loader::guard(int loader) {
   }
   const uint32_t outcome = state_->outcome.load(std::memory_order_acquire);
   if (outcome == kLoaded || outcome == kNoProgram) _exit(0);
-  // The loader has come this far with it, or there is nothing that could miss a page.
+  // -1: the loader has not met the new process, which then misses no page.
   if (const int program = state_->program.load(std::memory_order_acquire); program >= 0) {
     sys::call(__NR_pidfd_send_signal, program, SIGKILL, 0L, 0L);
   }

@@ -2,12 +2,13 @@
 //
 //   ckpt-restart ── loader ── guard
 //
-// The loader outlives ckpt-restart if need be (--detach, kill -9): the program needs it. The guard shares
-// its descriptors, and so holds on to every userfaultfd: if the loader fails or is killed, missing pages
-// stay missing, and threads that touch them wait instead of seeing zeros, until the guard has killed the
-// program. Nobody has the ids of children that the program has forked meanwhile: those get SIGBUS.
+// The loader outlives ckpt-restart if need be (--detach, kill -9): the program needs it. The guard shares the
+// loader's descriptors, and so keeps every userfaultfd open. If the loader fails or is killed, missing pages
+// therefore stay missing: threads that touch them wait, instead of seeing zeros, until the guard has killed
+// the program. Children that the program has forked meanwhile cannot be killed, since their ids are not
+// known: they get SIGBUS (refuse_pages.h).
 //
-// Owner:     restart. Callers: ckpt-restart's main thread; start() while it has one thread.
+// Owner:     restart. Callers: ckpt-restart's main thread; start() while that is the only thread.
 // Never:     writes to stdout: that is the program's.
 #pragma once
 
@@ -18,7 +19,7 @@
 
 namespace ckpt {
 
-// On the loader's socket, from the new process, with its userfaultfd and a pidfd of itself.
+// What the new process sends on the loader's socket, with its userfaultfd and a pidfd of itself.
 struct LoaderHello {
   uint64_t gate;  // address of the page that is filled last
 };
@@ -34,25 +35,26 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // Once more after a restart that did not come to a program: a new loader, the old one has ended.
+  // May be called again after an attempt in which no program came to run: waits for the old loader's end, and
+  // starts a new one.
   Result<void> start(const ImageChain& image, const LazyPlan& plan, LoaderOptions options);
   bool started() const { return pid_ > 0; }
   int pid() const { return pid_; }
 
-  // The new process's end of the socket; ckpt-restart gives it up when that process is there.
+  // The new process's end of the socket; ckpt-restart closes it when that process exists.
   int process_fd() const { return process_end_.get(); }
   void give_up_process_end() { process_end_.reset(); }
 
-  // Readable when the loader has ended; -1 when that is known.
+  // Readable when the loader has ended; -1 once reap() has seen that.
   int pidfd() const { return pidfd_.get(); }
-  // Looks whether it has ended, and how. Never waits.
+  // Looks whether the loader has ended, and how. Never waits.
   void reap();
   bool loaded() const { return loaded_; }  // all memory is there
   const std::optional<Error>& error() const { return error_; }
   // One line for people, or one JSON object.
   std::string loaded_text(bool json) const;
 
-  // Nobody of ckpt-restart will be there to speak for the loader.
+  // ckpt-restart is about to leave: the loader itself reports how the loading ends.
   void detach();
 
  private:

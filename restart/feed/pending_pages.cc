@@ -16,7 +16,7 @@ void PendingPages::add(AddrRange range) {
   home_.insert_or_assign(home_.end(), range.start, Run{range.end, range.start});
 }
 
-// Takes `range` out; what it was goes to `out`.
+// Takes `range` out of `runs`; the parts taken go to `out`.
 void PendingPages::cut(Runs& runs, AddrRange range, std::vector<Part>* out) {
   if (range.empty()) return;
   auto it = runs.upper_bound(range.start);

@@ -33,17 +33,17 @@ bool is_userfaultfd(int fd) {
          std::strcmp(name, "anon_inode:[userfaultfd]") == 0;
 }
 
-// Nobody uses that address space any more. (The address is never registered.)
+// Has the address space ended? Asked with an address that is never registered: ESRCH if so, else ENOENT.
 bool is_gone(int fd) {
   uffdio_zeropage nowhere{{kPageSize, kPageSize}, 0, 0};
   return sys::call(__NR_ioctl, fd, UFFDIO_ZEROPAGE, &nowhere) == -ESRCH;
 }
 
-// A fault that the loader had read, and not answered when it died, is not read again: whoever waits for it is
-// made to ask anew.
+// A fault that the loader had read, but not answered when it died, cannot be read again. So wake all threads
+// that wait: those whose page is missing fault anew.
 void ask_again(int fd) {
-  constexpr uint64_t kFirst = 1 << 20,
-                     kEnd = (1ull << 47) - kPageSize;  // in between lies whatever is registered
+  // All registered memory lies between these.
+  constexpr uint64_t kFirst = 1 << 20, kEnd = (1ull << 47) - kPageSize;
   uffdio_range all{kFirst, kEnd - kFirst};
   sys::call(__NR_ioctl, fd, UFFDIO_WAKE, &all);
 }

@@ -22,7 +22,8 @@ StoredBytes::StoredBytes(const ImageChain& image) : image_(image) {
     }
     const std::string path = fmt::format("/proc/self/fd/{}", image.image(i).fd());
     file.direct = ScopedFd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
-    // Reading ahead would fill the cache with what comes next, and so go on for ever past O_DIRECT.
+    // No read-ahead: it would bring the next bytes into the cache, where cached() would find them and read
+    // through the cache again; O_DIRECT would never be used.
     if (file.direct.valid()) posix_fadvise(image.image(i).fd(), 0, 0, POSIX_FADV_RANDOM);
     file.bytes = image.image(i).brief().file_bytes;
     void* view = mmap(nullptr, file.bytes, PROT_READ, MAP_SHARED, image.image(i).fd(), 0);

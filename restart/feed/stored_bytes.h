@@ -1,5 +1,5 @@
-// Reads of image files by whoever loads memory: from the page cache what is there, past it what is not, since
-// it is read once; what is encrypted through its cipher.
+// Reads stored memory from image files: from the page cache what is there, past the cache (O_DIRECT) what is
+// not, since it is read only once. Encrypted images are read through their cipher.
 //
 // Owner:     restart. Callers: any thread of the loader process; threads of the Feeder.
 #pragma once
@@ -21,7 +21,8 @@ class StoredBytes {
   StoredBytes(const StoredBytes&) = delete;
   StoredBytes& operator=(const StoredBytes&) = delete;
 
-  // All of `reads`, which no other thread has; `direct` is the calling thread's.
+  // Does all of `reads`, for image number `image` of the chain. `reads` and `direct` are the calling
+  // thread's.
   Result<void> read(uint32_t image, std::span<StoredRead> reads, DirectReads& direct) const;
 
  private:

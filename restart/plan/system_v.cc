@@ -86,7 +86,7 @@ bool is_of_other(const SystemVRecord& r, const ProcessRecord& p) {
   return user != 0 && r.uid != user && r.creator_uid != user && geteuid() != 0;
 }
 
-const char* wish_file(const SystemVRecord& r) {
+const char* next_id_file(const SystemVRecord& r) {
   return is_set(r) ? "/proc/sys/kernel/sem_next_id" : "/proc/sys/kernel/msg_next_id";
 }
 
@@ -101,23 +101,23 @@ Result<void> check_makeable(const SystemVRecord& r) {
           name_of(r), is_set(r) ? 'S' : 'Q', static_cast<uint32_t>(r.key));
     }
   }
-  ScopedFd wish(open(wish_file(r), O_WRONLY | O_CLOEXEC));
-  if (wish.valid()) return {};
+  ScopedFd next_id(open(next_id_file(r), O_WRONLY | O_CLOEXEC));
+  if (next_id.valid()) return {};
   return make_error(
       ExitCode::kUnavailable, errno,
       "{}: is gone, and no right to make one with that number ({}: {}): restart as root, or with "
       "CAP_CHECKPOINT_RESTORE",
-      name_of(r), wish_file(r), errno_name(errno));
+      name_of(r), next_id_file(r), errno_name(errno));
 }
 
-// The wish holds for the next object that anybody makes: who else makes one then takes it away, and it is said
-// again.
+// The kernel gives the number in next_id_file() to the next object that any process makes. If another process
+// is first, the number is written again.
 Result<void> make(const SystemVRecord& r) {
-  constexpr int kWishes = 10;
-  for (int i = 0; i < kWishes; ++i) {
-    ScopedFd wish(open(wish_file(r), O_WRONLY | O_CLOEXEC));
+  constexpr int kTries = 10;
+  for (int i = 0; i < kTries; ++i) {
+    ScopedFd next_id(open(next_id_file(r), O_WRONLY | O_CLOEXEC));
     const std::string number = fmt::format("{}", r.id);
-    if (!wish.valid() || write(wish.get(), number.data(), number.size()) < 0) return check_makeable(r);
+    if (!next_id.valid() || write(next_id.get(), number.data(), number.size()) < 0) return check_makeable(r);
     const int flags = IPC_CREAT | IPC_EXCL | static_cast<int>(r.mode);
     const int id = is_set(r) ? semget(r.key, static_cast<int>(r.count), flags) : msgget(r.key, flags);
     if (id == r.id) return {};

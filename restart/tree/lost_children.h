@@ -3,7 +3,8 @@
 // and was not waited for has ended as it did.
 //
 // Owner:     restart. Callers: the program's process, single-threaded, all signals blocked, before its
-// descriptors. Never:     fails the restart: a child that cannot be made is named.
+//            descriptors are made.
+// Never:     fails the restart: a child that cannot be made is named.
 #pragma once
 
 #include <vector>

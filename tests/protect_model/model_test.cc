@@ -48,7 +48,7 @@ class Checkpoints {
       }
       arming_.add(map);
       const std::vector<Mapping> again = kernel_.map();
-      arming_.keep(map, again);
+      arming_.make_changed_eager(map, again);
       kernel_.hold_mappings(false);
       if (round == 0 && count_ > 1 && unseen_) {
         ASSERT_TRUE(arming_.check().ok());

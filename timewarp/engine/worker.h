@@ -2,7 +2,8 @@
 //
 // Owner:     the simulation (Setup::workers).
 // Callers:   run(): its thread. The channels, Gvt, `clock` and `memory` are all that threads share while they
-// run. Never:     waits for another thread, but at the start and, without work, for a message.
+//            run.
+// Never:     waits for another thread, but at the start and, without work, for a message.
 //
 // Who may touch an event, and when:
 //   sender      allocates it from its pool for the receiver's thread, fills it in, links it into the record

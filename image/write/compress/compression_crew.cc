@@ -89,13 +89,13 @@ const CompressionCrew::Extent& CompressionCrew::oldest() {
   }
 }
 
-void CompressionCrew::let_go(Job& job) {
+void CompressionCrew::release_buffer(Job& job) {
   if (job.holds) release_(context_, job.buffer);
   job.holds = false;
 }
 
 void CompressionCrew::retired() {
-  let_go(jobs_[first_]);
+  release_buffer(jobs_[first_]);
   jobs_[first_].state.store(static_cast<uint32_t>(State::kFree), std::memory_order_relaxed);
   first_ = (first_ + 1) % job_count_;
   count_--;
@@ -184,7 +184,7 @@ void CompressionCrew::stop() {
   }
   helper_count_ = 0;
   count_ = 0;
-  for (Job& job : jobs_) let_go(job);
+  for (Job& job : jobs_) release_buffer(job);
 }
 
 }  // namespace ckpt

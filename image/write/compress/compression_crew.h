@@ -87,7 +87,7 @@ class CompressionCrew {
 
   static void run_helper(void* helper);
   void submit(Job& newest, uint64_t address, std::span<const std::byte> raw);
-  void let_go(Job& job);
+  void release_buffer(Job& job);
   bool work_on_any(Compressor& compressor, uint32_t& at);
   // may_change: raw, meanwhile. Then what is stored is a copy, of which the checksum is.
   static void compress(Compressor& compressor, Extent& extent, bool may_change);

@@ -6,8 +6,8 @@ namespace ckpt {
 Result<void> ChunkWriter::start_holding(size_t most, ReleaseBuffer release, void* context, Arena& arena) {
   CKPT_TRY(held_.start(options_->in_flight, most, release, context, arena));
   if (held_.active())
-    slots_.on_free([](void* self, uint32_t slot) { static_cast<ChunkWriter*>(self)->held_.let_go(slot); },
-                   this);
+    slots_.on_free(
+        [](void* self, uint32_t slot) { static_cast<ChunkWriter*>(self)->held_.release_slot(slot); }, this);
   return {};
 }
 

@@ -21,14 +21,14 @@ Result<void> HeldBuffers::start(uint32_t slots, size_t most, ReleaseBuffer relea
   return {};
 }
 
-void HeldBuffers::let_go(uint32_t slot) {
+void HeldBuffers::release_slot(uint32_t slot) {
   Slot& s = slots_[slot];
   for (uint32_t i = 0; i < s.count; ++i) release_(context_, s.buffers[i]);
   s.count = 0;
 }
 
 void HeldBuffers::stop() {
-  for (uint32_t slot = 0; slot < slots_.size(); ++slot) let_go(slot);
+  for (uint32_t slot = 0; slot < slots_.size(); ++slot) release_slot(slot);
   slots_ = {};
 }
 

@@ -1,7 +1,8 @@
-// Buffers from which chunks are written, until they are: known by the slot of the chunk.
+// The buffers from which chunks are being written, by the slot of the chunk, until the chunks are written.
 //
 // Owner:     writer (ChunkWriter). Callers: the writer thread only, in the victim. Memory from the arena of
-// start(). Never:     releases a buffer twice, or while its slot is in flight.
+//            start().
+// Never:     releases a buffer twice, or while its slot is in flight.
 #pragma once
 
 #include <span>
@@ -20,8 +21,8 @@ class HeldBuffers {
   bool active() const { return !slots_.empty(); }
   bool full(uint32_t slot) const { return slots_[slot].count == by_slot_; }
   void add(uint32_t slot, uint32_t buffer) { slots_[slot].buffers[slots_[slot].count++] = buffer; }
-  // What was written from them is written, or never will be.
-  void let_go(uint32_t slot);
+  // The slot's chunk is written, or never will be: releases its buffers.
+  void release_slot(uint32_t slot);
   // Releases all. Any number of times.
   void stop();
 

@@ -251,7 +251,7 @@ class DescriptorCapture {
   Result<void> look_at_connections(SocketLook& look);
   Result<void> look_at_far_end(SocketLook& look, SocketState& s);
   Result<void> forbid_for_now(const char* what, const CapturedDescriptor& d);
-  Result<void> let_senders_go(SocketLook& look);
+  Result<void> let_senders_send(SocketLook& look);
   bool is_socket_here(uint64_t object) const;
   static bool is_loopback(const sockaddr_storage& address);
   Result<void> peek_messages(SocketLook& look, SocketState& s, int socket);

@@ -56,12 +56,15 @@ void put_socket_options(ByteWriter& out, int socket, const SocketDetail& detail)
 
 // kLinkConnected, kLinkAccepted, or 0: not known.
 uint32_t who_connected(int socket);
-// What a sender waits for before it sends: more bytes (TCP_CORK), or an acknowledgement. False: nothing is
-// unsent, or it waits for neither.
+// The options of a TCP sender that let it hold bytes back: until there are more (TCP_CORK), or until the
+// earlier ones are acknowledged (no TCP_NODELAY).
 struct HeldBack {
   int cork, no_delay;
 };
-bool let_go(int sender, HeldBack& held_back);
+// Makes the sender send what it holds back; `held_back` gets its options. False: nothing is unsent, or
+// neither option holds it back.
+bool let_sender_send(int sender, HeldBack& held_back);
+// Puts the options back.
 void hold_back_again(int sender, const HeldBack& held_back);
 // Makes all that the other end has sent and that has not arrived arrive at `receiver`, and puts the
 // receiver's limits back. `sender`: the other end. False: it does not fit.

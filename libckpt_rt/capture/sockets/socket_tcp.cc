@@ -97,7 +97,7 @@ uint32_t who_connected(int socket) {
   return more == 1 ? kLinkConnected : more == 0 ? kLinkAccepted : 0u;
 }
 
-bool let_go(int sender, HeldBack& held_back) {
+bool let_sender_send(int sender, HeldBack& held_back) {
   int unacknowledged = 0;
   if (sys::call(__NR_ioctl, sender, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0) return false;
   held_back.cork = socket_option(sender, IPPROTO_TCP, TCP_CORK);
@@ -116,7 +116,7 @@ bool pull_in_flight(int receiver, int sender) {
   uint64_t first = 0;
   if (all_arrived(receiver, sender, first)) return true;
   HeldBack held_back;
-  const bool changed = let_go(sender, held_back);
+  const bool changed = let_sender_send(sender, held_back);
   const bool all = pull(receiver, [&](uint64_t& arrived) { return all_arrived(receiver, sender, arrived); });
   if (changed) hold_back_again(sender, held_back);
   return all;

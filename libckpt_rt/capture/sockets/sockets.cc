@@ -229,14 +229,14 @@ bool DescriptorCapture::is_socket_here(uint64_t object) const {
   return false;
 }
 
-// Other members wait for what our ends hold back.
-Result<void> DescriptorCapture::let_senders_go(SocketLook& look) {
+// Other members of the job wait for the bytes that our ends of connections hold back.
+Result<void> DescriptorCapture::let_senders_send(SocketLook& look) {
   for (const SocketState& s : look.sockets) {
     const CapturedDescriptor& d = entries_[s.entry];
     if (!s.connection || d.in_flight) continue;
     const ScopedFd socket(borrow(d));
     HeldBack held_back;
-    if (!socket.valid() || !let_go(socket.get(), held_back)) continue;
+    if (!socket.valid() || !let_sender_send(socket.get(), held_back)) continue;
     if (!senders_.push_back({s.entry, held_back.cork, held_back.no_delay})) {
       hold_back_again(socket.get(), held_back);
       return arena_full();
@@ -255,7 +255,7 @@ void DescriptorCapture::hold_back_senders() {
 
 // Of TCP connections: the other ends, and what is in flight.
 Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
-  if (has_partners_) CKPT_TRY(let_senders_go(look));
+  if (has_partners_) CKPT_TRY(let_senders_send(look));
   struct Ends {
     Endpoint local, remote;
     uint32_t socket;  // index in look.sockets

@@ -56,7 +56,7 @@ Result<bool> ProtectingBackEnd::add_memory(int round, MemoryMap& now) {
   MemoryMap again(attempt_.space.arena());
   again.expect(about);
   CKPT_TRY(again.read(attempt_.space.own()));
-  arming_.keep(now.mappings(), again.mappings());
+  arming_.make_changed_eager(now.mappings(), again.mappings());
   if (round == 0) points::at("protect.added");
   return true;
 }

@@ -47,7 +47,7 @@ class BlockKept {
   AddrRange block_;
 };
 
-// What names it: kept when other memory of the library is put back (kept_state.h).
+// What names it: kept when other memory of the library is put back (present_state.h).
 struct Place {
   OwnPage* page;
   AddrRange range;

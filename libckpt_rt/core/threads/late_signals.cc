@@ -25,7 +25,7 @@ long queue(PendingSignal& s) {
 
 }  // namespace
 
-bool keep(const PendingSignal& signal) {
+bool add(const PendingSignal& signal) {
   const uint32_t n = count.load(std::memory_order_relaxed);
   if (n == kMost) return false;
   list[n] = signal;

@@ -2,7 +2,7 @@
 // it put them back: others of the program's user had taken it.
 //
 // Owner:     libckpt_rt, in its own data: an image's list of pending signals has them as well (add_to).
-// Callers:   keep(): who puts signals back, while all threads stand. The rest: the agent, which waits until
+// Callers:   add(): who puts signals back, while all threads stand. The rest: the agent, which waits until
 //            there is a place again; in a forked child or a restart nobody else.
 // Never:     drops one that has a value. Source: RLIMIT_SIGPENDING, getrlimit(2).
 #pragma once
@@ -12,7 +12,7 @@
 namespace ckpt::late_signals {
 
 // False: there is no room for more.
-bool keep(const PendingSignal& signal);
+bool add(const PendingSignal& signal);
 bool any();
 // Sends those for which there is a place; in order, for each thread.
 void send();

@@ -109,7 +109,7 @@ void queue_again(const PendingSignals& pending, uint32_t from) {
     }
     if (r != -EPERM && r != -EAGAIN) continue;
     // One with a value waits for its place.
-    if (r == -EAGAIN && p.signal >= SIGRTMIN && late_signals::keep(p)) continue;
+    if (r == -EAGAIN && p.signal >= SIGRTMIN && late_signals::add(p)) continue;
     if (p.tid == 0)
       sys::call(__NR_kill, pid, p.signal);
     else

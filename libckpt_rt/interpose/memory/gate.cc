@@ -10,31 +10,32 @@
 namespace ckpt {
 
 namespace {
-// Threads inside, and a bit while the agent holds it, another while it is barred.
+// The number of threads inside; kHeld while a MappingsHeld exists, kBarred while a MappingsBarred does.
 constexpr uint32_t kHeld = 1u << 31, kBarred = 1u << 30, kShut = kHeld | kBarred;
 CKPT_FORK_DATA constinit FutexWord gate{0};
-constinit std::atomic<int> keeper{0};  // the process whose agent holds or bars it
+constinit std::atomic<int> holder{0};  // the process whose agent or serving thread has shut the gate
 
 int this_process() { return static_cast<int>(sys::call(__NR_getpid)); }
 }  // namespace
 
 void MappingChange::enter() {
-  // acquire, with the release of the one who held: what it registered is registered.
+  // acquire, with the release that opens the gate: all that the agent did while it was shut comes before.
   while ((gate.fetch_add(1, std::memory_order_acquire) & kShut) != 0) {
     leave();
     constexpr timespec kLongest{1, 0};
     const uint32_t now = gate.load(std::memory_order_acquire);
     if ((now & kShut) == 0 || futex_wait(gate, now, &kLongest) != -ETIMEDOUT) continue;
-    // A child made by a bare clone(2) while the gate was held has nobody who opens it. The agent can be slow:
-    // stopped with all others by a signal, or without a processor.
-    if (keeper.load(std::memory_order_relaxed) != this_process()) gate.fetch_and(~kShut);
+    // In a child that a bare clone(2) made while the gate was shut nobody else opens it. In the process
+    // itself the agent does, however late: a signal may have stopped it with all others, or it has no
+    // processor.
+    if (holder.load(std::memory_order_relaxed) != this_process()) gate.fetch_and(~kShut);
   }
 }
 
 void MappingChange::leave() {
   uint32_t now = gate.load(std::memory_order_relaxed);
   do {
-    // In a child that a signal handler forked inside.
+    // Nobody is counted: a signal handler has forked inside, and this is the child.
     if ((now & ~kShut) == 0) return;
   } while (!gate.compare_exchange_weak(now, now - 1, std::memory_order_release, std::memory_order_relaxed));
   if ((now & kHeld) != 0 && (now & ~kShut) == 1) futex_wake(gate);
@@ -42,7 +43,7 @@ void MappingChange::leave() {
 
 MappingsHeld::MappingsHeld() {
   const int64_t deadline = now_ns() + kPatienceNs;
-  keeper.store(this_process(), std::memory_order_relaxed);
+  holder.store(this_process(), std::memory_order_relaxed);
   uint32_t now = gate.fetch_or(kHeld, std::memory_order_acq_rel) | kHeld;
   for (int64_t left; (now & ~kShut) != 0 && (left = deadline - now_ns()) > 0;
        now = gate.load(std::memory_order_acquire)) {
@@ -58,7 +59,7 @@ MappingsHeld::~MappingsHeld() {
 }
 
 MappingsBarred::MappingsBarred() {
-  keeper.store(this_process(), std::memory_order_relaxed);
+  holder.store(this_process(), std::memory_order_relaxed);
   gate.fetch_or(kBarred, std::memory_order_acq_rel);
 }
 

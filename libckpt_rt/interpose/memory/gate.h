@@ -1,14 +1,16 @@
-// A gate that holds back what takes mappings away, while the agent reads the list of mappings and registers
-// them with userfaultfd. A range that was read and then unmapped and mapped again in other pieces would be
-// registered across them and cut a mapping of the program in two: mremap(2) then fails with EFAULT, and the
-// halves, once touched, are never joined again.
+// A gate that holds back calls which change mappings, while the agent reads the list of mappings and
+// registers them with userfaultfd. Why: the program may unmap a range that was read, and map it again in
+// other pieces. To register the range would cut one of the new mappings in two: mremap(2) then fails with
+// EFAULT, and the halves, once touched, are never joined again.
 //
-// Owner:     interposition. In the library's own data: a restarted process finds its threads inside as they
-// were. Callers:   MappingChange: threads of the program, around munmap, mremap, brk, mprotect, MAP_FIXED,
-// and madvise where memory is registered. MappingsHeld: the agent. Never:     waits for ever: a thread that
-// left a wrapper by siglongjmp, or a signal handler that unmaps
-//            memory in the middle of one, must not stop the program. After kPatienceNs the agent goes
-//            without.
+// Owner:     interposition. In the library's own data: in a restarted process the threads that were inside
+//            still are.
+// Callers:   MappingChange: threads of the program, around munmap, mremap, brk, mprotect and mmap with
+//            MAP_FIXED; while memory is registered, also around madvise and process_madvise that drop pages.
+//            MappingsHeld: the agent. MappingsBarred: who serves faults.
+// Never:     waits for ever: a thread that left a wrapper by siglongjmp, or a signal handler that unmaps
+//            memory in the middle of one, must not block the program. After kPatienceNs the agent goes on
+//            without the gate.
 #pragma once
 
 #include "base/futex.h"
@@ -31,7 +33,7 @@ class MappingsHeld {
  public:
   static constexpr int64_t kPatienceNs = 100'000'000;
   MappingsHeld();
-  // No thread is inside.
+  // True: no thread is inside. False: the wait was given up.
   bool sure() const { return sure_; }
   ~MappingsHeld();
   MappingsHeld(const MappingsHeld&) = delete;
@@ -41,8 +43,8 @@ class MappingsHeld {
   bool sure_ = false;
 };
 
-// Lets nobody in any more, and waits for nobody: while threads give memory back without rest the kernel
-// changes no protection. For who serves, one at a time.
+// Lets no thread in any more, but does not wait for those inside. For write_protect.cc: while threads give
+// memory back without pause the kernel refuses to change protection (EAGAIN). One object at a time.
 class MappingsBarred {
  public:
   MappingsBarred();
@@ -51,7 +53,7 @@ class MappingsBarred {
   MappingsBarred& operator=(const MappingsBarred&) = delete;
 };
 
-// In a forked child nobody is inside. At restart nobody holds.
+// In a forked child no thread is inside, and nobody holds the gate. At a restart nobody holds it.
 void reset_gate_in_child();
 void reset_gate_after_restart();
 

@@ -1,5 +1,5 @@
-// Which mappings does a file have? Asked only while a checkpoint copies and the program truncates or
-// punches a file, or detaches shared memory. /proc/self/maps through a buffer on the stack.
+// The mappings of a file, from /proc/self/maps, through a buffer on the stack. Read only while a checkpoint
+// copies, when the program truncates or punches a file, or detaches shared memory.
 #include <fcntl.h>
 #include <sys/sysmacros.h>
 

@@ -37,7 +37,8 @@ bool drops_pages(int advice) {
          advice == MADV_DONTNEED_LOCKED || advice == kMadvGuardInstall;
 }
 
-// libc gives back what a thread has used of its stack as the last thing before it exits.
+// The last thing that libc does before a thread exits is to give back the used part of its stack: then the
+// range ends just below this frame.
 bool is_below_own_stack(uintptr_t end) {
   constexpr uintptr_t kNear = 64 << 10;
   const auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
@@ -73,8 +74,8 @@ long mremap(void* start, size_t old_length, size_t new_length, int flags, void* 
     // relaxed: as in run_releasing_call().
     const uint32_t departures = ckpt_departures.load(std::memory_order_relaxed);
     if (hooks::copying()) tell();
-    // Registration keeps mappings apart that would be one, and mremap takes one only (or, since Linux
-    // 6.17, moves a part of them before it fails with EFAULT).
+    // Registration splits what the program knows as one mapping, and mremap takes only one. (Since Linux 6.17
+    // it moves some of several, and then fails with EFAULT.) So the range is unregistered first.
     if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) hooks::forget(at(start), old_length);
     long r = call_unless_stopped(departures, __NR_mremap, word(start), word(old_length), word(new_length),
                                  flags, word(new_start));
@@ -98,7 +99,8 @@ long mmap(void* start, size_t length, int protection, int flags, int fd, long of
 long madvise(void* start, size_t length, int advice) {
   memory_advice::note(Addr::of(start), length, advice);
   if (hooks::memory_registered.load(std::memory_order_relaxed) != 0) {
-    // Pages that the kernel may take at any time later lose their protection then, and no event says so.
+    // After MADV_FREE the kernel may take the pages at any later time: their protection goes with them, and
+    // no event says so. MADV_DONTNEED is a lawful MADV_FREE.
     if (advice == MADV_FREE) advice = MADV_DONTNEED;
     if (advice == MADV_DONTNEED && is_below_own_stack(at(start) + length)) {
       void* cleared_at_exit = nullptr;
@@ -116,11 +118,11 @@ long madvise(void* start, size_t length, int advice) {
 }
 
 long process_madvise(int pidfd, const void* ranges, size_t n, int advice, unsigned flags) {
-  // Of the process itself any advice is allowed since Linux 6.13. Where it is given is for the kernel to
-  // read.
+  // Since Linux 6.13 a process may give itself any advice by this call. The ranges are not noted: only the
+  // kernel can read them safely.
   memory_advice::note_unplaced(advice);
   auto tell = [=] {
-    // Of another process: told for nothing, which does no harm.
+    // If the ranges are another process's, before_release is called in vain, which does no harm.
     auto* range = static_cast<const iovec*>(ranges);
     for (size_t i = 0; drops_pages(advice) && i < n; ++i) {
       hooks::before_release(at(range[i].iov_base), range[i].iov_len);
@@ -136,7 +138,7 @@ long mprotect(void* start, size_t length, int protection) {
   auto tell = [=] {
     if ((protection & PROT_READ) == 0) hooks::before_release(at(start), length);
   };
-  MappingChange change;  // heaps grow so
+  MappingChange change;  // malloc lets the heaps of its arenas grow by mprotect
   return run_releasing_call(tell, __NR_mprotect, word(start), word(length), protection);
 }
 
@@ -151,10 +153,10 @@ long remap_file_pages(void* start, size_t length, int protection, size_t page_of
                             word(page_offset), flags);
 }
 
-// What the heap grows by joins its mapping only if that is not registered. Once it is a mapping of its own
-// and used, the two are never joined again; so it is the last page that stays behind, until the next
-// registration.
-void let_heap_grow(uintptr_t end) {
+// The kernel joins new pages of the heap to its mapping only if that is not registered; two used mappings are
+// never joined later. So before the heap first grows after a registration, its last page is unregistered:
+// then only that page becomes a mapping of its own, with the new ones.
+void unregister_end_of_heap(uintptr_t end) {
   static std::atomic<uint32_t> forgotten_at{0};
   const uint32_t registered = hooks::memory_registered.load(std::memory_order_relaxed);
   if (registered == 0 || forgotten_at.load(std::memory_order_relaxed) == registered) return;
@@ -166,7 +168,7 @@ void let_heap_grow(uintptr_t end) {
 
 long brk(void* end) {
   MappingChange change;
-  if (end != nullptr) let_heap_grow(at(end));
+  if (end != nullptr) unregister_end_of_heap(at(end));
   auto tell = [=] {
     uintptr_t before = static_cast<uintptr_t>(sys::call(__NR_brk, 0L));
     if (end != nullptr && at(end) < before) hooks::before_release(at(end), before - at(end));
@@ -180,7 +182,7 @@ long shmat(int id, const void* start, int flags) {
     shmid_ds segment{};
     if (sys::call(__NR_shmctl, long{id}, long{IPC_STAT}, &segment) != 0) return;
     if (hooks::copying()) hooks::before_release(at(start), segment.shm_segsz);
-    // The kernel does not tell that the memory goes.
+    // The kernel queues no event for the memory that SHM_REMAP replaces.
     if (hooks::memory_registered.load(std::memory_order_relaxed) != 0)
       hooks::forget(at(start), segment.shm_segsz);
   };

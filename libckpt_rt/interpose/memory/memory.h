@@ -1,7 +1,7 @@
 // Memory that the program gives back or replaces while a checkpoint copies it: the checkpoint is told
 // first (hooks::before_release), so that the image gets it as it was at the stop.
 //
-// Owner:     interposition. Callers: threads of the program, libc's own code by way of interpose_libc.
+// Owner:     interposition. Callers: threads of the program, libc's own code by its jumps (interpose/libc.h).
 // Never:     allocates; results are the kernel's.
 #pragma once
 
@@ -25,8 +25,8 @@ long ftruncate(int fd, long length);
 long truncate(const char* path, long length);
 long fallocate(int fd, int mode, long offset, long length);
 
-// The process's mappings of the file that fstat() describes by device and inode, or (both 0) the one
-// that starts at `start`: told to hooks::before_release.
+// Calls hooks::before_release for each mapping of the file with that device and inode; if `start` is not 0,
+// for the mapping that starts there instead.
 void release_mappings(uint64_t device, uint64_t inode, uintptr_t start);
 
 }  // namespace ckpt::calls

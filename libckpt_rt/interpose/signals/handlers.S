@@ -1,10 +1,11 @@
 // Slots through which the handlers of the program are called; see handlers.h.
 //
 // On entry, as at the entry of any handler: %rdi signal, %rsi siginfo, %rdx ucontext, %rax 0, return
-// address the restorer. Two comparisons decide that nothing of ours is on the frame below, which is so
-// but for the moment after a checkpoint:
-//   - the instruction pointer is not in ckpt_interruptible_syscall from begin to after_program,
+// address the restorer. The slot jumps straight to the program's handler if two comparisons say that the
+// interrupted code is no call of ours:
+//   - the instruction pointer is not in ckpt_interruptible_syscall from begin to after,
 //   - %rcx does not carry the tag that fix_interrupted_call puts into a call it lets start again.
+// Else it calls ckpt_program_handler_begins first.
 
 #define UC_RCX 152          // offsetof(ucontext_t, uc_mcontext.gregs[REG_RCX])
 #define UC_RIP 168          // ... gregs[REG_RIP]

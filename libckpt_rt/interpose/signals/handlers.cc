@@ -17,10 +17,10 @@ constexpr uintptr_t kSlotBytes = 16;
 constexpr uint64_t kRestarts = uint64_t{1} << 63;  // no address of a program has this bit
 constexpr uint64_t kSaRestorer = 0x04000000;
 
-// What a slot was given to: handler | kRestarts. 0 is free; never changes otherwise.
+// The function that has the slot: handler | kRestarts. 0: the slot is free. Set once.
 std::atomic<uint64_t> slot_keys[kHandlerSlots];
 
-// What the program asked for on the checkpoint signal: told back to it, and nothing else.
+// The action that the program set for the checkpoint signal: only told back to the program.
 std::atomic<uintptr_t> own_handler, own_restorer;
 std::atomic<uint64_t> own_flags, own_mask;
 
@@ -65,9 +65,10 @@ uintptr_t handler_behind(uintptr_t kernel_handler) {
 
 namespace {
 
-// The checkpoint's signal, or the one that it was before the program took it: then ours stays until the
-// program has a handler there, for those who asked us by it in that moment.
-bool is_kept_by_us(int signal, const KernelSigaction* action) {
+// Does our handler stay on this signal, whatever the program sets? It does on the checkpoint signal. It also
+// does on the former one, after the program took that number, until the program installs a handler there: an
+// asker may just have sent it.
+bool stays_ours(int signal, const KernelSigaction* action) {
   if (is_checkpoint_signal(signal)) return true;
   const uintptr_t own = hooks::own_handler.load(std::memory_order_relaxed);
   KernelSigaction found{};
@@ -79,7 +80,7 @@ bool is_kept_by_us(int signal, const KernelSigaction* action) {
 
 long sigaction_for_program(int signal, const KernelSigaction* action, KernelSigaction* old) {
   if (is_checkpoint_signal(signal) && action != nullptr && action->handler > 1) hooks::yield_signal();
-  if (is_kept_by_us(signal, action)) {
+  if (stays_ours(signal, action)) {
     KernelSigaction wanted = action != nullptr ? *action : KernelSigaction{};
     if (old != nullptr) *old = {own_handler, own_flags, own_restorer, own_mask};
     if (action != nullptr) {

@@ -1,11 +1,11 @@
 // Signal masks without the checkpoint signal.
 //
 // Owner:     interposition. Header only. Callers: any thread, in interposed calls.
-// The program can never block, catch, ignore or wait for the checkpoint signal: it gets another number when
-// the program wants that one (hooks::yield_signal). Reading a mask back:
-// there is no place to remember, for each thread, whether the program "blocked" it (no TLS of ours), so
-// the mask is completed by what a program can have meant: when all other real-time signals are in it,
-// it was filled (sigfillset), and the checkpoint signal is reported as well. See docs/interposition.md.
+// The program can never block, catch, ignore or wait for the checkpoint signal: if the program uses that
+// number, the checkpoint signal gets another one (hooks::yield_signal). Reading a mask back: we have no TLS
+// in which to remember whether the program "blocked" the checkpoint signal. So it is guessed: a mask with all
+// other real-time signals was filled (sigfillset), and is reported with the checkpoint signal. See
+// docs/interposition.md.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ inline uint64_t as_program_sees(uint64_t kernel_mask) {
                                                                        : kernel_mask;
 }
 
-// Before a set that the program gives goes to the kernel without our signal: a program that names it, among a
-// few and not because it names all, uses it.
+// Called with each set that the program gives, before the checkpoint signal is taken out of it. A program
+// that names this signal in a set of at most kFew real-time signals uses it: then it gets the number.
 inline void yield_if_named(uint64_t set) {
   constexpr uint64_t kRealTime = ~uint64_t{0} << 33;  // 34 to 64
   constexpr int kFew = 16;

@@ -23,7 +23,7 @@ namespace {
 
 using system_v::note_used;
 
-// Its `id` is an index of the kernel's, or nothing.
+// Commands whose `id` is an index into a table of the kernel, or means nothing.
 bool lists_semaphores(int command) {
   return command == IPC_INFO || command == SEM_INFO || command == SEM_STAT || command == SEM_STAT_ANY;
 }
@@ -31,7 +31,7 @@ bool lists_queues(int command) {
   return command == IPC_INFO || command == MSG_INFO || command == MSG_STAT || command == MSG_STAT_ANY;
 }
 
-// The same, and then all of it back: what waits for that changes nothing.
+// Operations that wait until `operations` could be made, and change nothing: the same, then all undone.
 size_t make_waiting(const sembuf* operations, size_t n, sembuf* out) {
   size_t count = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -45,9 +45,9 @@ size_t make_waiting(const sembuf* operations, size_t n, sembuf* out) {
   return count;
 }
 
-// One that is to be undone at the end of the process is made without waiting, so that it and our list of these
-// are one to a checkpoint. Where it would have to wait, it waits until it would not, and is made then.
-// room: for twice as many.
+// Operations with SEM_UNDO are made without waiting, so that no checkpoint comes between them and our list of
+// debts (undo.h). If they would have to wait, this waits until they would not, by operations that change
+// nothing, and tries again. room: for twice as many operations.
 long semtimedop_with_undo(int id, const sembuf* operations, size_t n, const timespec* timeout, sembuf* room) {
   int64_t deadline_ns = 0;
   constexpr time_t kForEver = 1'000'000'000;  // longer is the same, and fits no deadline
@@ -73,7 +73,8 @@ long semtimedop_with_undo(int id, const sembuf* operations, size_t n, const time
   return r;
 }
 
-// As many as the kernel takes by default; on the stack of a thread, which has little: only where they are needed.
+// The room lies on the thread's stack, which may be small: so the large one is used only where it is needed.
+// The kernel takes at most kMost operations by default.
 constexpr size_t kFew = 16, kMost = 500;
 
 template <size_t kRoom>
@@ -139,7 +140,7 @@ CKPT_INTERPOSE(int, semget, int key, int count, int flags) {
   return to_errno<int>(calls::semget(key, count, flags));
 }
 
-// libc's has a variable number of arguments; the fourth is in the register of a fourth one in any case.
+// libc's semctl takes a variable number of arguments; a fourth one is in the same register in either case.
 CKPT_INTERPOSE(int, semctl, int id, int number, int command, long argument) {
   return to_errno<int>(calls::semctl(id, number, command, argument));
 }

@@ -1,5 +1,5 @@
-// System V semaphores and message queues as the interposed calls make them: semget(2) and its kin, which say
-// which of them the program uses.
+// System V semaphores and message queues, as the interposed calls make them: they note which ones the program
+// uses.
 //
 // Owner:     interposition. Callers: threads of the program. Results are the kernel's, no errno, no cancellation.
 // Never:     allocates, takes a lock of libc.

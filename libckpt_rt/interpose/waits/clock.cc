@@ -57,7 +57,7 @@ struct Reading {
   int64_t ns;
 };
 
-// Both at (nearly) one instant: of some tries the one that took least.
+// Reads both at nearly one instant: of four tries the shortest.
 Reading read_both() {
   Reading best{};
   uint64_t least = UINT64_MAX;
@@ -114,9 +114,10 @@ int64_t begin_in_handler(BeginMark mark) {
   if (mark == kNoMark) return program_time(CLOCK_MONOTONIC);
   if ((mark & kCounterMark) == 0) return static_cast<int64_t>(mark);
   const uint64_t counter = mark & ~kCounterMark;
-  // One reading for both: time that passes between two would be taken off the program's timeout.
+  // The same reading serves for both ends: time between two readings would be taken off the program's
+  // timeout.
   const Reading now = read_both();
-  // From before a restart: of another machine's counter.
+  // The mark is from before a restart: another machine's counter.
   if (counter < first.counter || counter >= now.counter) return now.ns;
   double ns_per_count =
       static_cast<double>(now.ns - first.ns) / static_cast<double>(now.counter - first.counter);

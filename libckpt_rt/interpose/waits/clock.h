@@ -1,4 +1,4 @@
-// The time when a call with a timeout begins, at the price of a function call, or less.
+// The time when a call with a timeout begins, for the cost of a function call or less.
 //
 // Owner:     interposition. Callers: program_time, begin_mark: any thread, at any moment; before the
 //            constructor ran a system call takes the vdso's place. begin_in_handler: handlers.
@@ -26,7 +26,7 @@ namespace ckpt {
 
 namespace clock_internal {
 using ClockGettime = int (*)(clockid_t, timespec*);
-// Set once, by the constructor; null before, or without a vdso.
+// Set by the constructor. Null before that, without a vdso, and after forbid_counter().
 extern std::atomic<ClockGettime> vdso_clock_gettime;
 extern std::atomic<bool> counter_is_clock;
 extern std::atomic<bool> time_forbidden;
@@ -51,8 +51,8 @@ inline int64_t program_time(clockid_t clock) {
 
 using BeginMark = uint64_t;
 inline constexpr BeginMark kCounterMark = uint64_t{1} << 63;  // else ns of program_time
-inline constexpr BeginMark kNoMark =
-    0;  // a time-out then counts from an interruption: it may end later, never early
+// No time known: a timeout then counts from the interruption, so that it may end late, never early.
+inline constexpr BeginMark kNoMark = 0;
 inline BeginMark begin_mark() {
   if (__builtin_expect(clock_internal::counter_is_clock.load(std::memory_order_relaxed), 1)) {
     return __rdtsc() | kCounterMark;
@@ -65,11 +65,10 @@ inline BeginMark begin_mark() {
 // program_time at the mark, or a little later; now, for a mark from before a restart.
 int64_t begin_in_handler(BeginMark mark);
 
-// The calling thread is about to forbid itself to read the counter (PR_SET_TSC), which the vdso does as well:
-// system calls take their place, in all threads, since there is nothing that a thread could be known by so
-// fast.
+// The calling thread is about to forbid itself to read the counter (PR_SET_TSC); the vdso reads it, too. From
+// now on all threads use system calls instead: to find out which thread it is would take as long.
 void forbid_counter();
-// And these as well (strict seccomp).
+// The thread is about to forbid itself these system calls as well (strict seccomp).
 void forbid_time();
 
 // Takes the first reading. Raw system calls only.

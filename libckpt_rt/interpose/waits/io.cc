@@ -1,5 +1,6 @@
-// Reading and writing descriptors that can block. pread and pwrite are not here: what can be positioned
-// cannot be interrupted. stdio needs nothing: it writes the rest of a short write by itself.
+// Reading and writing descriptors that can block. pread and pwrite are not here: they work only on files that
+// have positions, and such reads and writes are not interrupted. stdio needs nothing: it writes the rest of a
+// short write by itself.
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/core/preload_rules.h"

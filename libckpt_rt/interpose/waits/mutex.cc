@@ -1,5 +1,5 @@
-// pthread_mutex_init: a priority-inheriting or robust mutex is a word that the kernel changes
-// (futex_words.h).
+// pthread_mutex_init: the kernel writes to the word of a priority-inheriting or robust mutex, so that word is
+// noted (futex_words.h).
 #include <pthread.h>
 
 #include "libckpt_rt/core/hooks.h"

@@ -1,11 +1,11 @@
 // Calls that move bytes and were cut short by the checkpoint's signal, or by one that nobody handles: without
 // us they would have gone on. Used in the handler: raw system calls only.
 //
-// A result is a part only if the call was of the kind that waits for all of it: a blocking pipe, socket
-// or terminal, written; a socket read with MSG_WAITALL; a memory device read. On such descriptors the
-// kernel returns less only for a signal, an error it will report on the next call, the end of the
-// stream, or a socket's time-out. The next attempt meets the same error or end: then what was done is
-// returned, as it would have been. Errors on sockets are reported once only, so they are left alone.
+// A result is a part only if the kernel would have waited for all: writes to a blocking pipe, socket or
+// terminal; reads of a socket with MSG_WAITALL; reads of a memory device. On these the kernel returns less
+// only after a signal, an error that the next call reports, the end of the stream, or a socket's time-out.
+// The next attempt meets the same error or end; then the part is returned, as it would have been. A socket
+// reports an error only once, so a socket that has one is left alone.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -67,7 +67,7 @@ void forget_interruption(int fd) {
   sys::call(__NR_getsockopt, static_cast<long>(fd), SOL_SOCKET, SO_ERROR, &error, &size);
 }
 
-// Does the kernel wait on this descriptor until all is written, or read?
+// Would the kernel have waited on this descriptor until all was written, or read?
 bool waits_for_all(const InterruptibleCall& call, int fd) {
   const int message = message_flags(call);
   if ((message & MSG_DONTWAIT) != 0) return false;
@@ -97,7 +97,7 @@ bool sent_in_part(const InterruptibleCall& call, long count) {
   return last.msg_len < total(last.msg_hdr.msg_iov, last.msg_hdr.msg_iovlen);
 }
 
-// The call stands behind that message already.
+// The call's arguments are already those for the messages behind it.
 void send_rest_of_message(InterruptibleCall& call) {
   const mmsghdr& last = reinterpret_cast<const mmsghdr*>(call.args[1])[-1];
   call.scratch->message = last.msg_hdr;
@@ -125,7 +125,7 @@ bool next_pieces(InterruptibleCall& call) {
   if (call.progress == Progress::kMessage || call.phase == Phase::kMessageRest) {
     s.message.msg_iov = s.pieces;
     s.message.msg_iovlen = n;
-    // Went with the first part.
+    // Control data went with the first part.
     s.message.msg_control = nullptr;
     s.message.msg_controllen = 0;
     call.args[1] = reinterpret_cast<long>(&s.message);

@@ -1,11 +1,11 @@
-// sem_timedwait and sem_clockwait. libc's end with EINTR after any handler, from a futex call inside
-// libc; so the waiting is done here, by the stub, on libc's own semaphore.
+// sem_timedwait and sem_clockwait. libc's functions wait by a futex call inside libc, and end with EINTR
+// after any handler. So the waiting is done here, by the stub, on libc's own semaphore.
 //
 // A sem_t of 64-bit libc (2.21 and later; checked at start, else libc's functions are used):
 //   bits 0-31 of the first word    value
 //   bits 32-63                     number of threads that wait
 //   the int after it               0: used by one process, 128: shared
-// sem_post() adds one to the value and, if anybody waits, wakes one waiter of the low half.
+// sem_post() adds one to the value and, if any thread waits, wakes one that waits on the value's word.
 #include <dlfcn.h>
 #include <semaphore.h>
 
@@ -64,7 +64,7 @@ long wait_until(Semaphore& s, clockid_t clock, const timespec* deadline) {
   while (!take(s, kOneWaiter)) {
     long r = -ETIMEDOUT;
     if (deadline->tv_sec >= 0) {
-      // No wider: a cancellation must find this thread counted as waiting, and no token taken.
+      // Only around the call: a cancellation must find this thread counted as waiting, and nothing taken.
       CancellationPoint here;
       r = calls::futex(s.value_word(), operation, 0, deadline, nullptr, FUTEX_BITSET_MATCH_ANY);
     }

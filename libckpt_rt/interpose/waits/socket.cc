@@ -1,4 +1,4 @@
-// Sockets: with SO_RCVTIMEO or SO_SNDTIMEO no handler restarts them, and sends can be cut short.
+// Sockets: the kernel restarts no call that has SO_RCVTIMEO or SO_SNDTIMEO, and signals can cut sends short.
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -83,9 +83,9 @@ void World::do_agent(int h, const AgentMachine::Actions& actions) {
         host.local.phase = Local::Phase::kWorking;
         break;
       case AgentAction::Kind::kGiveUp:
-      case AgentAction::Kind::kKeep:
+      case AgentAction::Kind::kKeepPart:
         if (host.local.phase == Local::Phase::kIdle || host.local.phase == Local::Phase::kEnding) break;
-        host.local.keeps = a.kind == AgentAction::Kind::kKeep && mutation_ != Mutation::kDoubtRemoves;
+        host.local.keeps = a.kind == AgentAction::Kind::kKeepPart && mutation_ != Mutation::kDoubtRemoves;
         end_local(h);
         break;
       case AgentAction::Kind::kReached: {
@@ -279,7 +279,7 @@ void World::apply(const Event& event) {
     case Event::Kind::kEnd:
       host->local.phase = Local::Phase::kIdle;
       if (host->agent_lives) {
-        host->agent.ended(host->local.commits, agent);
+        host->agent.ended(agent);
         do_agent(h, agent);
       }
       break;

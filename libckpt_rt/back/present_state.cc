@@ -1,4 +1,4 @@
-#include "libckpt_rt/back/kept_state.h"
+#include "libckpt_rt/back/present_state.h"
 
 #include <algorithm>
 
@@ -20,7 +20,7 @@
 
 namespace ckpt {
 
-void KeptState::keep() {
+void PresentState::save() {
   for (size_t i = 0; i < std::size(kOwnThreads); ++i)
     std::memcpy(static_cast<void*>(&threads_[i]), kOwnThreads[i], sizeof(RawThread));
   own_page_ = own_page::place();
@@ -37,7 +37,7 @@ void KeptState::keep() {
   has_forked_ = hooks::has_forked.load(std::memory_order_relaxed);
 }
 
-void KeptState::put_in(Watch* watch) {
+void PresentState::put_back(Watch* watch) {
   for (size_t i = 0; i < std::size(kOwnThreads); ++i)
     std::memcpy(static_cast<void*>(kOwnThreads[i]), &threads_[i], sizeof(RawThread));
   own_page::set_place(own_page_);

@@ -1,5 +1,5 @@
-// What of the library's data is of this machine and this moment, and not of the program: it stays what it is
-// when the memory of a checkpoint is put back under us.
+// The part of the library's data that belongs to this machine and this moment, not to the program: it stays
+// as it is when `ckpt back` puts the memory of a checkpoint back, which has the library's data of then.
 //
 // Owner:     BackRun, in its arena. Callers: the agent, the program's threads parked, while it serves the
 //            faults of the watch, if there is one: nobody else uses the library's data then.
@@ -16,12 +16,12 @@
 
 namespace ckpt {
 
-class KeptState {
+class PresentState {
  public:
-  void keep();
-  // The library's data is as at the checkpoint: our part of it is put in again, and the stop, the gate and
-  // whatever else is over for the threads that will go on is reset. watch: stays kept, or nullptr.
-  void put_in(Watch* watch);
+  void save();
+  // The library's data is as at the checkpoint: puts in what save() has saved. Resets the stop, the gate and
+  // all else that is over for the threads that will go on. watch: stays between checkpoints; nullptr: none.
+  void put_back(Watch* watch);
 
  private:
   RawThread threads_[4];

@@ -1,0 +1,71 @@
+// Links between hosts (cluster/link/sealed_link.h): who is let in, and how long a stranger can hold the caller.
+#include "cluster/link/sealed_link.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include <thread>
+
+namespace ckpt::cluster {
+namespace {
+
+struct Ends {
+  ScopedFd here, there;
+};
+
+Ends make_ends() {
+  int fds[2] = {-1, -1};
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  return {ScopedFd(fds[0]), ScopedFd(fds[1])};
+}
+
+TEST(SealedLink, EndsThatKnowTheSecretMeetAndTalk) {
+  Ends ends = make_ends();
+  const Secret secret = make_secret();
+  std::thread other([&] {
+    auto link = SealedLink::connect(std::move(ends.there), secret);
+    ASSERT_TRUE(link.ok());
+    EXPECT_TRUE(link->send("hello"));
+  });
+  auto link = SealedLink::accept(std::move(ends.here), secret);
+  ASSERT_TRUE(link.ok());
+  std::vector<std::string> messages;
+  EXPECT_TRUE(link->receive(messages, true));
+  EXPECT_EQ(messages, std::vector<std::string>{"hello"});
+  other.join();
+}
+
+TEST(SealedLink, AnotherSecretIsRefused) {
+  Ends ends = make_ends();
+  std::thread other([&] { EXPECT_FALSE(SealedLink::connect(std::move(ends.there), make_secret()).ok()); });
+  auto link = SealedLink::accept(std::move(ends.here), make_secret());
+  ASSERT_FALSE(link.ok());
+  EXPECT_EQ(link.error().code, ExitCode::kPermission);
+  other.join();
+}
+
+// A stranger sends all that the handshake wants, byte by byte, each well within the patience. All together take
+// longer, so that the proof, which is wrong, is never looked at.
+TEST(SealedLink, AStrangerWhoSendsSlowlyIsGivenUp) {
+  Ends ends = make_ends();
+  constexpr int kPatienceMs = 200;
+  constexpr long kPauseNs = 20'000'000;
+  std::thread stranger([&] {
+    const ScopedFd socket = std::move(ends.there);
+    const std::string hello = std::string("ckpthst1") + std::string(32, 'k') + std::string(32, 'm');
+    for (char byte : hello) {
+      if (send(socket.get(), &byte, 1, MSG_NOSIGNAL) != 1) return;  // given up
+      const timespec pause{0, kPauseNs};
+      nanosleep(&pause, nullptr);
+    }
+  });
+  auto link = SealedLink::accept(std::move(ends.here), make_secret(), kPatienceMs);
+  ASSERT_FALSE(link.ok());
+  EXPECT_EQ(link.error().code, ExitCode::kIo);
+  EXPECT_EQ(link.error().sys_errno, ETIMEDOUT);
+  stranger.join();
+}
+
+}  // namespace
+}  // namespace ckpt::cluster
