@@ -96,6 +96,8 @@ class Comparison {
   void find_still_open() {
     std::set<uint32_t> taken;
     for (const auto& f : then_.open_files) {
+      // Made anew: events that wait in it are of later.
+      if (kind_of(f) == OpenFileKind::kInotify) continue;
       for (const auto& d : then_.descriptors) {
         if (d.open_file != f.record.id) continue;
         const auto at = now_at_.find(d.fd);
@@ -181,10 +183,10 @@ class Comparison {
       const OpenFileKind kind = kind_of(f);
       const bool outside = leads_outside(f);
       if (kind == OpenFileKind::kTerminal || kind == OpenFileKind::kStandard ||
-          kind == OpenFileKind::kOther || kind == OpenFileKind::kInotify || outside) {
+          kind == OpenFileKind::kOther || outside) {
         result_.cannot.push_back(fmt::format(
             "{} has been closed since, and leads where nobody can open it again", describe(f, fd)));
-        if (kind != OpenFileKind::kOther && kind != OpenFileKind::kInotify && !outside) continue;
+        if (kind != OpenFileKind::kOther && !outside) continue;
       }
       if ((kind == OpenFileKind::kMemfd || (f.record.flags & kOpenFileDeleted) != 0) &&
           options_.mapped_objects.count(f.record.object) != 0) {

@@ -181,7 +181,12 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
   }
   points::at("leader.sampled");
   if (over_hosts) CKPT_TRY(with_all_hosts("sampled", user_settings().stop_timeout_ns));
-  CKPT_TRY(find_shared(member_files_.span(), arena_, shared_));
+  if (Result<void> found = find_shared(member_files_.span(), arena_, shared_); !found.ok()) {
+    if (found.error().sys_errno != EBADF && found.error().sys_errno != ESRCH) return found;
+    // All stand, and nothing closes a descriptor: whoever has none of them any more was killed.
+    again = true;
+    return make_error(ExitCode::kInternal, 0, "a process of the job ended while its checkpoint was taken");
+  }
   CKPT_TRY(tell_all(Step::kGo));
   points::at("leader.go");
   creation::release();
@@ -213,7 +218,7 @@ Coordinator::~Coordinator() {
   creation::release();
   creation::release_end();
   if (!began_) return;
-  if (!done_) (void)tell_all(Step::kAbort);
+  if (!done_) abort_all();
   // Their files go with them: whoever has closed his socket writes no more.
   const int64_t deadline = now_ns() + user_settings().stop_timeout_ns;
   for (Member& m : members_) {

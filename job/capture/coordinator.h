@@ -79,6 +79,7 @@ class Coordinator final : public Session {
   Result<void> lost(Member& m);
   Result<bool> add_new();
   Result<void> tell_all(Step step);
+  void abort_all();
   Result<char> ask_hosts(const char* step, int64_t patience_ns);
   Result<void> with_all_hosts(const char* step, int64_t patience_ns);
   void tell_bookmarks(std::span<const Bookmark> connections);

@@ -353,4 +353,12 @@ Result<void> Coordinator::tell_all(Step step) {
   return {};
 }
 
+// Whoever does not hear it stands until its deadline: one that has gone is no reason not to tell the next.
+void Coordinator::abort_all() {
+  told_ = Step::kAbort;
+  for (Member& m : members_) {
+    if (m.state == Member::State::kWithUs) (void)send_message(m.socket, Step::kAbort);
+  }
+}
+
 }  // namespace ckpt::job

@@ -95,6 +95,7 @@ void enlist(void* argument) {
   if (!record.dispatched) {
     // What it would write to could not be let go by itself: it waits.
     wait_until_closed(record, frame, false);
+    send_held(record);
     show_program_stack(record, frame);
     fix_interrupted_call(frame);
     ckpt_signal_return(frame);
@@ -311,6 +312,8 @@ bool back_out(ThreadRecord& record, ucontext_t* frame) {
     auto* below = reinterpret_cast<ucontext_t*>(r[REG_RSP]);
     kernel_stack(below) = record.program_stack;
     kernel_mask(below) |= record.virtual_mask;
+    record.program_stack = record.stack_before_return;
+    record.virtual_mask = record.virtual_mask_before_return;
     r[REG_RIP] = static_cast<greg_t>(record.return_to - 2);
     r[REG_RAX] = __NR_rt_sigreturn;
     return false;

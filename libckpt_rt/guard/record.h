@@ -56,6 +56,9 @@ struct ThreadRecord {
   bool counted = false;       // in Window::enlisted: once, however often it stands
   uint64_t found_copied = 0;  // a page that a fault found writable already: if it faults again it is not ours
   KernelStack program_stack{};  // the alternate stack as the program knows it
+  // Both as they are until a return from a handler is made that waits in gate 0.
+  KernelStack stack_before_return{};
+  uint64_t virtual_mask_before_return = 0;
   // Signals of `forced` that somebody sent, not the kernel, while the thread blocks them or is in a handler
   // of ours.
   bool holds[2] = {};  // that of the faults, SIGSYS

@@ -84,6 +84,15 @@ bool uses_alternate(const ThreadRecord& record, const ucontext_t* frame, bool wa
   window.signals.fetch_add(1, std::memory_order_relaxed);
   const bool in_call = back_out(record, frame);
   greg_t* r = frame->uc_mcontext.gregs;
+  // A call that had put a mask of its own in place is left with that one.
+  const bool own_mask = in_call && record.call_has_mask && r[REG_RAX] == -EINTR;
+  const bool blocked =
+      ((own_mask ? record.call_mask : record.virtual_mask) & window.forced & bit(signal)) != 0;
+  const bool sent = info->si_code <= 0;
+  if (sent && blocked) {
+    hold(record, *info);
+    resume(record, frame, kTrap);
+  }
   KernelSigaction action;
   {
     ScopedLock guard(window.actions_lock);
@@ -93,25 +102,22 @@ bool uses_alternate(const ThreadRecord& record, const ucontext_t* frame, bool wa
       install(signal, window.actions[signal]);
     }
   }
-  const bool sent = info->si_code <= 0;
-  if (sent && (record.virtual_mask & bit(signal)) != 0) {
-    hold(record, *info);
+  if (action.handler <= 1 && (window.forced & bit(signal)) == 0) {
+    // Another thread has taken the handler away since the kernel chose it: the kernel chooses again.
+    sys::call(__NR_rt_tgsigqueueinfo, this_process.pid, sys::gettid(), signal, info);
     resume(record, frame, kTrap);
   }
   if (action.handler == 1 && sent) resume(record, frame, kTrap);
-  if (action.handler <= 1 || (record.virtual_mask & bit(signal)) != 0)
-    leave_to_kernel(record, signal, info, frame);
+  if (action.handler <= 1 || blocked) leave_to_kernel(record, signal, info, frame);
 
   const KernelStack stack = record.program_stack;
-  const bool alternate = uses_alternate(record, frame, (action.flags & SA_ONSTACK) != 0);
   const auto [context, moved_info] =
       move_frame(record, frame, *info, action.restorer, (action.flags & SA_ONSTACK) != 0);
   kernel_stack(context) = stack;
   kernel_mask(context) |= record.virtual_mask;
-  if (alternate && (stack.flags & kAutodisarm) != 0) record.program_stack = {0, SS_DISABLE, 0, 0};
+  if ((stack.flags & kAutodisarm) != 0)
+    record.program_stack = {0, SS_DISABLE, 0, 0};  // on whatever stack it runs
 
-  // A call that had put a mask of its own in place is left with that one.
-  const bool own_mask = in_call && record.call_has_mask && r[REG_RAX] == -EINTR;
   uint64_t mask = (own_mask ? record.call_mask : kernel_mask(context)) | action.mask;
   if ((action.flags & SA_NODEFER) == 0) mask |= bit(signal);
   mask &= ~kUnblockable;
@@ -304,6 +310,8 @@ long change_action(const long* args) {
 // open.
 void prepare_signal_return(ThreadRecord& record, ucontext_t* frame) {
   const auto at = static_cast<uint64_t>(frame->uc_mcontext.gregs[REG_RSP]);
+  record.stack_before_return = record.program_stack;
+  record.virtual_mask_before_return = record.virtual_mask;
   // Only this much of it is the kernel's.
   alignas(ucontext_t) std::byte bytes[sizeof(ucontext_t)];
   if (!copy_in(bytes, at, kContextBytes)) return;  // the kernel will refuse it as well

@@ -1,6 +1,7 @@
 #include "libckpt_rt/guard/special_calls.h"
 
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -150,6 +151,8 @@ Verdict descriptor_call(long nr, const long* args) {
   const int ours = window.faults.descriptor;
   if (ours < 0) return Verdict::kPass;
   if (nr == __NR_close_range) {
+    // In a table of the thread's own ours would stay.
+    if ((args[2] & CLOSE_RANGE_UNSHARE) != 0) return Verdict::kWait;
     const auto first = static_cast<uint32_t>(args[0]), last = static_cast<uint32_t>(args[1]);
     return static_cast<uint32_t>(ours) >= first && static_cast<uint32_t>(ours) <= last ? Verdict::kWait
                                                                                        : Verdict::kPass;

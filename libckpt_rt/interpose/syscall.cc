@@ -8,6 +8,7 @@
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
+#include "libckpt_rt/interpose/inotify.h"
 #include "libckpt_rt/interpose/memory/memory.h"
 #include "libckpt_rt/interpose/signals/handlers.h"
 #include "libckpt_rt/interpose/system_v/system_v.h"
@@ -40,6 +41,7 @@ constexpr auto kRouted = [] {
                  __NR_pause,
                  __NR_rt_sigsuspend,
                  __NR_rt_sigtimedwait,
+                 __NR_inotify_add_watch,
                  __NR_semget,
                  __NR_semctl,
                  __NR_semop,
@@ -206,6 +208,8 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
     case __NR_rt_sigtimedwait:
       if (d != 8) break;
       return calls::sigtimedwait(pointer<void>(a), pointer<void>(b), pointer<timespec>(c));
+    case __NR_inotify_add_watch:
+      return calls::inotify_add_watch(ia, pointer<const char>(b), static_cast<uint32_t>(c));
     case __NR_semget:
       return calls::semget(ia, ib, ic);
     case __NR_semctl:

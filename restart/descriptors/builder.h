@@ -92,6 +92,8 @@ class DescriptorBuilder {
   Result<ScopedFd> make_signalfd(const ParsedOpenFile& file);
   Result<ScopedFd> make_epoll(const ParsedOpenFile& file);
   Result<ScopedFd> make_pidfd(const ParsedOpenFile& file);
+  // inotify.cc
+  Result<ScopedFd> make_inotify(const ParsedOpenFile& file);
   Result<ScopedFd> open_message_queue(const ParsedOpenFile& file);
   Result<void> check_message_queue(const ParsedOpenFile& file) const;
 

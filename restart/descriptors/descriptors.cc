@@ -215,6 +215,8 @@ Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
       return open_message_queue(file);
     case OpenFileKind::kPidFd:
       return make_pidfd(file);
+    case OpenFileKind::kInotify:
+      return make_inotify(file);
     case OpenFileKind::kSocketPair:
     case OpenFileKind::kSocket:
     case OpenFileKind::kConnection:

@@ -46,7 +46,7 @@ class Talking(unittest.TestCase):
 
     def start(self, command, **more):
         clean = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
-        self.program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**clean, **more})
+        self.program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**clean, "CKPT_STOP_TIMEOUT": "30s", **more})
 
     def ask(self, word):
         self.program.stdin.write(word.encode() + b"\n")

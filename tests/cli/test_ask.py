@@ -177,7 +177,7 @@ class WrongAnswers(CkptTest):
         self.ask("bad-error", INTERNAL)
 
     def test_hangs_up(self):
-        self.ask("hangs-up", INTERNAL, "broke off", args=["--timeout", "200ms"])
+        self.ask("hangs-up", INTERNAL, "broke off", args=["--timeout", "5s"])
 
     def test_endless_line(self):
         self.ask("endless-line", INTERNAL, "broke off")

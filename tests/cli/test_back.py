@@ -120,6 +120,31 @@ class BackTest(CkptTest):
                     self.assertEqual(tail.read(), b"more than there was")
                 shutil.rmtree(self.path("images"))
 
+    def test_watches_on_files(self):
+        pid = self.start()
+        path, other = self.path("file"), self.path("other")
+        for name in path, other:
+            with open(name, "wb"):
+                pass
+        self.do("state.update(libc=__import__('ctypes').CDLL(None))")
+        self.do("state.update(watch=state['libc'].inotify_init1(os.O_NONBLOCK))")
+        watched = "state['libc'].inotify_add_watch(state['watch'], {!r}, 2)"  # IN_MODIFY
+        read = "[int.from_bytes(e[:4], sys.byteorder) for e in [os.read(state['watch'], 4096)]]"
+        self.assertEqual(self.do(watched.format(os.fsencode(path))), "1")
+        before = self.descriptors(pid)
+        self.now(pid)
+        # Since then: an event, a watch on another file, and that on the first is gone.
+        os.truncate(path, 1)
+        self.assertEqual(self.do(watched.format(os.fsencode(other))), "2")
+        self.do("state['libc'].inotify_rm_watch(state['watch'], 1)")
+        self.back(pid)
+        self.assertEqual(self.descriptors(pid), before)
+        self.assertIn("BlockingIOError", self.do(read))
+        os.truncate(other, 2)
+        self.assertIn("BlockingIOError", self.do(read))
+        os.truncate(path, 2)
+        self.assertEqual(self.do(read), "[1]")
+
     def test_a_thread_that_has_ended_comes_back(self):
         if os.geteuid() != 0:
             self.skipTest("takes CAP_CHECKPOINT_RESTORE")

@@ -34,18 +34,20 @@ class Hosts:
     def __init__(self, count):
         self.names = [f"h{i + 1}" for i in range(count)]
         self.tag = f"ck{os.getpid() % 100000}"
+        # For this run alone: two may run at once.
+        self.network = f"10.{os.getpid() >> 8 & 0xff}.{os.getpid() & 0xff}"
         self.base = tempfile.mkdtemp(prefix="ckpt-hosts.")
         self.pids = {}
         self.keepers = []
 
     def address(self, name):
-        return f"10.77.{os.getpid() % 250}.{self.names.index(name) + 1}"
+        return f"{self.network}.{self.names.index(name) + 1}"
 
     def __enter__(self):
         atexit.register(self.remove)
         self.bridge = self.tag + "b"
         ip("link", "add", self.bridge, "type", "bridge")
-        ip("addr", "add", f"10.77.{os.getpid() % 250}.254/24", "dev", self.bridge)
+        ip("addr", "add", f"{self.network}.254/24", "dev", self.bridge)
         ip("link", "set", self.bridge, "up")
         with open(f"{self.base}/hosts", "w", encoding="ascii") as f:
             f.write("127.0.0.1 localhost\n" + "".join(f"{self.address(n)} {n}\n" for n in self.names))

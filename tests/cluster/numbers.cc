@@ -1,6 +1,6 @@
 // Numbered bytes between two hosts, both ways at full speed, checked at both ends.
-//   numbers server PORT TOTAL | numbers client HOST PORT TOTAL
-// Each end sends TOTAL 64-bit numbers in order and checks those that it gets. At the end it says "sum N".
+//   numbers server PORT TOTAL GO | numbers client HOST PORT TOTAL GO
+// The last number is held back until there is a file GO: how fast they are does not say when they end. Each end sends TOTAL 64-bit numbers in order and checks those that it gets. At the end it says "sum N".
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <poll.h>
@@ -48,12 +48,14 @@ int call(const char* host, const char* port) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool server = argc == 4 && std::strcmp(argv[1], "server") == 0;
-  if (!server && !(argc == 5 && std::strcmp(argv[1], "client") == 0))
-    return fail("server PORT TOTAL | client HOST PORT TOTAL");
+  const bool server = argc == 5 && std::strcmp(argv[1], "server") == 0;
+  if (!server && !(argc == 6 && std::strcmp(argv[1], "client") == 0))
+    return fail("server PORT TOTAL GO | client HOST PORT TOTAL GO");
   const int fd = server ? serve(argv[2]) : call(argv[2], argv[3]);
   if (fd < 0) return fail("no connection");
-  const uint64_t total = strtoull(argv[argc - 1], nullptr, 10);
+  const uint64_t total = strtoull(argv[argc - 2], nullptr, 10);
+  const char* go = argv[argc - 1];
+  bool may_end = false;
   constexpr size_t kBlock = 8192;
   static uint64_t out[kBlock], in[kBlock];
   uint64_t sent = 0, got = 0, sum = 0;         // whole numbers made, checked
@@ -61,10 +63,12 @@ int main(int argc, char** argv) {
   while (got < total || sent < total || out_at < out_end) {
     if (out_at == out_end && sent < total) {
       out_at = out_end = 0;
-      for (; out_end < sizeof(out) && sent < total; out_end += 8) out[out_end / 8] = sent++;
+      if (sent == total - 1) may_end = access(go, F_OK) == 0;
+      const uint64_t until = may_end ? total : total - 1;
+      for (; out_end < sizeof(out) && sent < until; out_end += 8) out[out_end / 8] = sent++;
     }
     pollfd wait{fd, static_cast<short>((got < total ? POLLIN : 0) | (out_at < out_end ? POLLOUT : 0)), 0};
-    if (poll(&wait, 1, -1) < 0) continue;
+    if (poll(&wait, 1, sent == total - 1 && !may_end ? 20 : -1) < 0) continue;
     if ((wait.revents & POLLOUT) != 0) {
       const ssize_t n =
           send(fd, reinterpret_cast<char*>(out) + out_at, out_end - out_at, MSG_DONTWAIT | MSG_NOSIGNAL);

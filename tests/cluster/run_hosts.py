@@ -85,7 +85,11 @@ class OverHosts(unittest.TestCase):
 
     def run_numbers(self, total):
         """Server on the second host, client on the first."""
-        return self.run_job("sh", "-c", f"{ON} h2 {NUMBERS} server 5000 {total} & {NUMBERS} client h2 5000 {total} && wait $!")
+        return self.run_job("sh", "-c", f"{ON} h2 {NUMBERS} server 5000 {total} {self.dir}/go & {NUMBERS} client h2 5000 {total} {self.dir}/go && wait $!")
+
+    def go(self):
+        """Numbers may end."""
+        open(self.dir + "/go", "w").close()
 
     def connected(self, name="h1"):
         def look():
@@ -164,6 +168,7 @@ class Checkpoint(OverHosts):
     def test_from_any_host(self):
         job = self.run_numbers(150_000_000)
         self.connected()
+        self.leads(job.pid)
         first = self.now(job.pid)
         client = next(p for p, w in self.hosts.processes("h1") if w.startswith(NUMBERS))
         server = next(p for p, w in self.hosts.processes("h2") if w.startswith(NUMBERS))
@@ -175,6 +180,7 @@ class Checkpoint(OverHosts):
         self.assertGreaterEqual(third["connections"], 2)
         kept = sorted(os.path.basename(f) for f in glob.glob(self.images + "/*.hosts"))
         self.assertEqual(kept, ["sh.000002.hosts", "sh.000003.hosts"])
+        self.go()
         self.assertEqual(job.wait(300), 0, self.said())
         self.assertEqual(self.said().count(f"sum {150_000_000 * 149_999_999 // 2}"), 2, self.said())
 
@@ -239,6 +245,7 @@ class Restart(OverHosts):
         return self.start([RESTART, "--hosts", hosts, "--launch", self.hosts.launch, self.images], name)
 
     def check_end(self, job, name):
+        self.go()
         self.assertEqual(job.wait(300), 0, self.said(name))
         self.assertEqual(self.said(name).count(f"sum {self.total * (self.total - 1) // 2}"), 2, self.said(name))
 

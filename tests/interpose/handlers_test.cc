@@ -174,7 +174,8 @@ bool interrupted(const Call& call, int signal, bool to_process, Order order, int
       send_stop(tid);
       break;
   }
-  int64_t until = now() + 1'000'000'000;
+  int64_t until =
+      now() + 15'000'000'000;  // the machine may stand still for seconds; a call's own limit is longer
   while (result.load() == -1 && now() < until) usleep(50);
   bool ended = result.load() != -1;
   while (result.load() == -1) {

@@ -2,6 +2,7 @@
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,9 @@ BUILD = os.path.abspath(os.environ["CKPT_BUILD"])
 CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
 LONG = os.environ.get("CKPT_LONG") == "1"
 NOBODY = 65534
+STOP_TIMEOUT = "30s"  # of one thread: the host may take a processor away for seconds
+SIGNAL = 60  # that of a checkpoint, where nobody has chosen another
+PASSES = re.compile("what was written .* is not read yet|does not handle checkpoint signal .*yet")
 PATIENCE = float(os.environ.get("CKPT_PATIENCE", "90"))  # seconds, for anything
 
 
@@ -56,7 +60,13 @@ class Tree:
         self.log.append(command)
 
     def run(self):
-        self.start([CKPT, "run", "--dir", self.images, "--", *self.command], False)
+        """Returns when the program can be asked for a checkpoint: on a busy machine that may take a second."""
+        self.start([CKPT, "run", "--dir", self.images, "--stop-timeout", STOP_TIMEOUT, "--", *self.command], False)
+        deadline = time.monotonic() + PATIENCE
+        while self.child.poll() is None and not handles_requests(self.child.pid):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{self.command[0]} never handled the checkpoint signal: {self.said()}")
+            time.sleep(0.002)
 
     def read(self, name):
         with open(os.path.join(self.directory, name), "rb") as f:
@@ -67,12 +77,23 @@ class Tree:
 
     def checkpoint(self, pid):
         """The directory of the job, or the image if it has one process by now; None: it has ended."""
-        done = subprocess.run([CKPT, "now", "--json", str(pid)], capture_output=True, text=True, timeout=PATIENCE,
-                              env=environment(), check=False)
-        if done.returncode != 0:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                done = subprocess.run([CKPT, "now", "--json", str(pid)], capture_output=True, text=True, timeout=PATIENCE,
+                                      env=environment(), check=False)
+            except subprocess.TimeoutExpired as error:
+                raise AssertionError(f"ckpt now {pid} does not end:\n{processes_below()}\n{self.said()}") from error
+            if done.returncode == 0:
+                break
             if self.child.poll() is not None or "no process" in done.stderr.lower() or done.returncode == 67:
                 return None
-            raise AssertionError(f"ckpt now {pid}: exit code {done.returncode}: {done.stderr}{reasons(done.stdout)}")
+            why = reasons(done.stdout)
+            # Bytes in a terminal pass once who reads them has had its turn; a program between exec and the library's start
+            # handles the signal soon. Both messages say that one is to ask again.
+            if PASSES.search(why + done.stderr) and time.monotonic() < deadline:
+                continue
+            raise AssertionError(f"ckpt now {pid}: exit code {done.returncode}: {done.stderr}{why}\n{self.said()}")
         self.cost = json.loads(done.stdout)
         image = self.cost["image"]
         return os.path.dirname(image) if os.path.dirname(image).endswith(".job") else image
@@ -84,23 +105,39 @@ class Tree:
         self.start([RESTART, *options, "--json", image], True)
         deadline = time.monotonic() + PATIENCE
         while True:
+            # First: what it says at its end is there then.
+            ended = self.child.poll() is not None
             text = self.read("err").decode(errors="replace")
-            for line in text.splitlines():
-                if line.startswith("{"):
+            for line in text.splitlines(keepends=True):
+                if line.startswith("{") and line.endswith("\n"):
                     report = json.loads(line)
                     if report.get("job") == image or report.get("image") == image or not report["ok"]:
                         if not report["ok"]:
                             raise AssertionError(f"restart of {image}: {line}")
                         return report
-            if self.child.poll() is not None and time.monotonic() > deadline - PATIENCE + 1:
+            if ended:
                 raise AssertionError(f"restart of {image}: ended with {self.child.returncode}: {text}")
             if time.monotonic() > deadline:
                 raise AssertionError(f"restart of {image}: nothing happened: {text}")
             time.sleep(0.01)
 
     def finish(self):
-        code = self.child.wait(PATIENCE)
+        try:
+            code = self.child.wait(PATIENCE)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"{self.name} does not end:\n{processes_below()}\n{self.said()}") from error
         return code, self.output()
+
+    def said(self):
+        """What the program and the library in it have said: for a failure."""
+        log = os.path.join(self.images, "ckpt_rt.log")
+        lines = []
+        for name in [os.path.join(self.directory, "out"), os.path.join(self.directory, "err"), log]:
+            if os.path.exists(name):
+                with open(name, encoding="utf-8", errors="replace") as f:
+                    last = [line.rstrip("\n")[:300] for line in f][-6:]
+                lines += [f"{os.path.basename(name)}: {line}" for line in last]
+        return "\n".join(lines)
 
     def close(self, failed):
         if self.child is not None and self.child.poll() is None:
@@ -123,6 +160,16 @@ def root_of(report):
     return pids[index] if index < len(pids) else pids[0]
 
 
+def handles_requests(pid):
+    """The library in it has installed its handler: exec takes it away, the constructor brings it back."""
+    try:
+        with open(f"/proc/{pid}/status") as f:
+            caught = next((int(line.split()[1], 16) for line in f if line.startswith("SigCgt:")), 0)
+    except OSError:
+        return False
+    return caught >> (SIGNAL - 1) & 1 == 1
+
+
 def state_of(pid):
     try:
         with open(f"/proc/{pid}/stat") as f:
@@ -130,6 +177,23 @@ def state_of(pid):
     except (FileNotFoundError, ProcessLookupError):
         return "?"
     return text[text.rindex(")") + 2]
+
+
+def processes_below():
+    """A line for each thread of ours: where it waits, and whether its group is in the foreground."""
+    lines = []
+    for pid in sorted(descendants(os.getpid())):
+        for tid in sorted(os.listdir(f"/proc/{pid}/task") if os.path.exists(f"/proc/{pid}/task") else []):
+            at = f"/proc/{pid}/task/{tid}"
+            try:
+                with open(f"{at}/stat") as stat, open(f"{at}/wchan") as wchan, open(f"{at}/syscall") as call:
+                    name, fields = stat.read().split("(", 1)[1].rsplit(")", 1)
+                    state, ppid, group, _, _, foreground = fields.split()[:6]
+                    lines.append(f"{pid}/{tid} ({name}) {state} parent {ppid} group {group} foreground {foreground} in {wchan.read()}, "
+                                 f"call {' '.join(call.read().split()[:4])}")
+            except OSError:
+                continue
+    return "\n".join(lines)
 
 
 def is_restarter(pid):

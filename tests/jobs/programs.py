@@ -40,6 +40,7 @@ class Trials:
     def __init__(self, program):
         self.program = program
         self.same, self.tried, self.pauses, self.reasons, self.processes = 0, 0, [], [], 0
+        self.details = []  # of the first trial that failed, for a person
 
     def tree(self):
         return Tree(self.program.name, ["bash", "job.sh"], lambda work: prepare(self.program, work))
@@ -94,13 +95,23 @@ class Trials:
                 noted = f" (the checkpoint had noted: {said[0]})" if said else ""
                 last = [line for line in err if line.startswith("ckpt-restart: ")][-1:]
                 self.reasons.append(f"other output at byte {where}, exit code {got[0]}{noted}: {last}")
+                self.explain(instants, restarts, f"exit code {code}, output from byte {max(0, where - 100)}: "
+                             f"{output[max(0, where - 100):where + 200]}\nnow       {got[0]}, {got[1][max(0, where - 100):where + 200]}\n"
+                             + tree.said())
         except (AssertionError, subprocess.TimeoutExpired) as error:
             self.tried += 1
             text = str(error)
             at = text.find('"error":"')
             self.reasons.append(text[at + 9:text.find('"', at + 10)] if at >= 0 else text.strip())
+            self.explain(instants, "?", text)
         finally:
             tree.close(failed and "KEEP" in os.environ)
+
+    def explain(self, instants, restarts, text):
+        """Short enough for the last lines of a log."""
+        if not self.details:
+            self.details = [f"{self.program.name}, checkpoints at {instants}, {restarts} restarts:"]
+            self.details += [line[:400] for line in text.splitlines()][-20:]
 
     def row(self):
         p = self.program
@@ -153,6 +164,7 @@ def main():
             write_table(options.table, rows)
         if trials.same != trials.tried or not trials.tried:
             bad.append(program.name)
+            print("\n".join([f"{program.name}: the same in {trials.same} of {trials.tried} trials", *trials.details]), flush=True)
     if options.quick and bad:
         sys.exit("did not come back: " + ", ".join(bad))
 

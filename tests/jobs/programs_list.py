@@ -296,15 +296,35 @@ tmux -S ./sock wait-for -S done$1
 sleep 1000
 """
 
+# No job depends on how fast another is. The first two wait for each other through FIFOs; the third ends in the foreground only,
+# for `fg` of a job that has ended is another output. What a shell with job control says of its jobs must not change.
+JOB_CONTROL = r"""
+stty -onlcr; tty > /dev/null && echo on a terminal
+in_front() {
+  local group foreground
+  read -r _ _ _ _ group _ _ foreground _ < /proc/self/stat
+  [ "$group" = "$foreground" ]
+}
+(read -r _ < first; sleep 0.3; echo one > one; echo > second) &
+(read -r _ < second; sleep 0.1; echo two > two) &
+jobs -p | wc -l
+(until in_front; do sleep 0.02; done; sleep 0.3; exit 5) &
+fg %3 > /dev/null; echo job 3 was in the foreground and ended with $?
+in_front && echo the shell is in the foreground again
+echo > first
+wait
+cat one two
+for i in $(seq 30); do printf '%s ' $i; sleep 0.02; done; echo
+stty size < /dev/tty
+"""
+
 PORT = "port=$(cat port 2>/dev/null || python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", 0)); print(s.getsockname()[1])' | tee port); "
 
 PROGRAMS = [
     Program("bash", "bash: pipeline, background job, subshells, traps", "bash --version", jobs.PROGRAMS["pipeline"][2], quick=True),
     Program("bash-jobs", "bash on a terminal of its own (script): job control, foreground and background jobs", "script --version",
             "script -qec 'bash -m inner.sh' /dev/null < /dev/null",
-            {"inner.sh": "stty -onlcr; tty > /dev/null && echo on a terminal\n(sleep 0.6; echo one > one) &\n(sleep 0.3; echo two > two) &\n"
-                         "jobs -p | wc -l\nsleep 0.4 &\nfg %3 > /dev/null\nwait\ncat one two\n"
-                         "for i in $(seq 30); do printf '%s ' $i; sleep 0.02; done; echo; stty size < /dev/tty\n"},
+            {"inner.sh": JOB_CONTROL}, prepare="mkfifo first second",
             needs=("script",), quick=True),
     Program("parallel", "GNU parallel", "parallel --version", "seq 1 40 | parallel --will-cite -j4 'sleep 0.1; echo {} | md5sum' | sort | md5sum",
             needs=("parallel",)),

@@ -25,6 +25,7 @@ PATIENCE = 60  # seconds, for anything
 
 def environment():
     clean = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+    clean["CKPT_STOP_TIMEOUT"] = "30s"  # of one thread: the host may take a processor away for seconds
     return {**clean, "LC_ALL": "C"}
 
 

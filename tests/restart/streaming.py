@@ -32,6 +32,7 @@ print(zlib.crc32(memory), children, os.readlink('/proc/self/fd/0'), flush=True)
 
 def environment(**more):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+    clean["CKPT_STOP_TIMEOUT"] = "30s"  # of one thread: the host may take a processor away for seconds
     clean.update(more)
     return clean
 

@@ -205,6 +205,7 @@ class Trial:
     def start_program(self):
         self.program.prepare(self.work, self.settings.long)
         env = plain_environment(self.program)
+        env["CKPT_STOP_TIMEOUT"] = "30s"  # of one thread: the host may take a processor away for seconds
         env.update(self.settings.environment)
         env["LD_PRELOAD"] = self.build.library
         if env.get("CKPT_HEAP", "").startswith("jemalloc"):

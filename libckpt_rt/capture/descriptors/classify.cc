@@ -96,6 +96,7 @@ OpenFileKind anonymous_kind(std::string_view link) {
   if (link == "anon_inode:[timerfd]") return OpenFileKind::kTimerFd;
   if (link == "anon_inode:[signalfd]") return OpenFileKind::kSignalFd;
   if (link == "anon_inode:[pidfd]") return OpenFileKind::kPidFd;
+  if (link == "anon_inode:inotify" || link == "anon_inode:[inotify]") return OpenFileKind::kInotify;
   return OpenFileKind::kOther;
 }
 
@@ -289,6 +290,7 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
     d.value = static_cast<uint64_t>(info.pidfd);
     return {};
   }
+  if (d.kind == OpenFileKind::kInotify) return keep_watches(d, info.text);
   ByteWriter out(*arena_);
   TimerDetail timer{};
   bool has_timer = false;

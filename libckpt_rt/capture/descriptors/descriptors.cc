@@ -323,6 +323,7 @@ Result<void> DescriptorCapture::read_counter(CapturedDescriptor& d) {
                      : d.kind == OpenFileKind::kTimerFd  ? "clockid:"
                      : d.kind == OpenFileKind::kSignalFd ? "sigmask:"
                      : d.kind == OpenFileKind::kPidFd    ? "Pid:"
+                     : d.kind == OpenFileKind::kInotify  ? "inotify wd:"
                                                          : "tfd:";
   if (info.text.find(mark) == std::string_view::npos) return {};
   d.read_again = true;
@@ -384,6 +385,7 @@ void DescriptorCapture::release() {
       refresh_paths();
       find_late_names();
       note_late_locks();
+      name_watches();
     }
     for (auto& d : entries_) {
       if (d.proc_fd >= 0) sys::call(__NR_close, d.proc_fd);

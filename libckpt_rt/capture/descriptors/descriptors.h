@@ -84,6 +84,7 @@ struct CapturedDescriptor {
   bool path_in_doubt;  // may have been renamed since prepare
   bool in_flight;      // waits in a socket, sent with SCM_RIGHTS: fd is of our table, to the end of the stop
   uint64_t value;      // as OpenFileRecord::value
+  std::string_view watches;  // of inotify: fdinfo as of the stop, until the files are named
   const std::byte* details;
   uint32_t details_len;
   DescriptorSample now;
@@ -128,6 +129,8 @@ class DescriptorCapture {
   using Drained = Result<void> (*)(std::span<const job::Bookmark> connections);
   void expect_hosts(Drained drained) { drained_ = drained; }
   void release();
+  // Part of release(); for a forked child, which writes the image while its parent releases.
+  void name_watches();
   // False: the writer's arena is full.
   bool serialize(ByteWriter& out) const;
   // One entry for each open file, after recheck_stopped(); in the arena.
@@ -222,6 +225,10 @@ class DescriptorCapture {
   bool take_other_name(CapturedDescriptor& d, std::string_view removed);
   Result<void> read_details(CapturedDescriptor& d, const FdInfo& info);
   Result<void> read_locks(CapturedDescriptor& d);
+
+  // watches.cc: inotify
+  Result<void> keep_watches(CapturedDescriptor& d, std::string_view text);
+  std::string_view read_mounts();
 
   // sharing.cc: order_ by device, inode and open file.
   Result<void> sort_by_open_file();

@@ -73,6 +73,7 @@ Result<void> ForkBackEnd::finish() {
 void ForkBackEnd::write_in_child(Report& report) {
   if (job::session() != nullptr) job::session()->in_writing_child();
   attempt_.cost.pause_ns = now_ns() - attempt_.clock.began_ns();
+  attempt_.capture.descriptors.name_watches();
   const Result<void> result = write_image();
   report.ok = result.ok();
   if (!result.ok()) {

@@ -1,0 +1,22 @@
+// By which names the program put watches on files (inotify(7)): the kernel tells which inodes are watched, not by
+// which path.
+//
+// Owner:     interposition; in the library's data, so that an image and a forked child have it. Executing
+//            another program begins anew.
+// Callers:   note: threads of the program, behind inotify_add_watch(2), at any moment, also in handlers.
+//            next: the agent, while threads run.
+// Never:     allocates, locks, touches errno.
+#pragma once
+
+#include <cstdint>
+
+namespace ckpt::watch_names {
+
+// inotify_add_watch(2) has succeeded with these. A name that finds no room is not noted.
+void note(const char* path, uint32_t mask);
+
+// The next absolute name that was noted of a file with this inode number, from place `at` on, which is moved behind
+// it; begin with 0. nullptr: no more. It may lead elsewhere by now.
+const char* next(uint32_t& at, uint64_t inode);
+
+}  // namespace ckpt::watch_names
