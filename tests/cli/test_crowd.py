@@ -6,15 +6,12 @@ import time
 from support import *
 
 CROWD = os.environ["CKPT_CROWD"]
-# So long memory may be protected while so many threads write to it; what is left then is protected in the stop.
-BOUND = "5s"
 
 
 class Crowd(CkptTest):
     def check(self, threads, *options):
         child = subprocess.Popen([CKPT, "run", "--dir", self.path("images"), *options, "--", CROWD, str(threads)],
-                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
-                                 env=clean_environment(CKPT_STOP_TIMEOUT=BOUND))
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=clean_environment())
         self.addCleanup(child.communicate)
         self.addCleanup(child.kill)
         if child.stdout.readline() != b"up\n":
@@ -57,6 +54,7 @@ class Crowd(CkptTest):
     def test_in_thread(self):
         self.check(2000, "--faults", "in-thread")
 
+    @unittest.skipUnless(os.environ.get("CKPT_LONG") == "1", "so many want the processors that one may not run before the stop ends")
     def test_as_many_as_the_guard_takes(self):
         self.check(4000, "--faults", "in-thread")
 
