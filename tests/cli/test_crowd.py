@@ -54,7 +54,7 @@ class Crowd(CkptTest):
     def test_in_thread(self):
         self.check(2000, "--faults", "in-thread")
 
-    @unittest.skipUnless(os.environ.get("CKPT_LONG") == "1", "so many want the processors that one may not run before the stop ends")
+    @unittest.skipUnless(os.environ.get("CKPT_LONG") == "1", "known to fail now and then (docs/limits.md)")
     def test_as_many_as_the_guard_takes(self):
         self.check(4000, "--faults", "in-thread")
 
