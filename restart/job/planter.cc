@@ -150,6 +150,7 @@ class Tree {
     if (b.adopts) prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     for (int child : b.before) bear(child);
     if (b.leads_session() && setsid() < 0) fail(no_place(b, "session", b.sid));
+    if (b.leads_session()) take_terminal(b);
     for (int child : b.after) bear(child);
     meet(Point::kBorn);
     if (b.leads_group() && !b.leads_session() && setpgid(0, 0) != 0)
@@ -160,7 +161,7 @@ class Tree {
     meet(Point::kJoined);
     reap_helpers(b.before);
     reap_helpers(b.after);
-    take_terminal(b);
+    settle_terminal(b);
     if (b.kind == BirthKind::kHelper) _exit(0);
     if (b.kind == BirthKind::kZombie) {
       take_user_of_parent(i);
@@ -172,16 +173,32 @@ class Tree {
     become_member(i);
   }
 
-  // Of a terminal whose master is in the job: its session, and who is in the foreground. All groups are
-  // there.
-  void take_terminal(const Birth& b) {
-    if (b.member < 0 || !b.leads_session()) return;
-    const ManifestMember& m = job_.manifest.members[static_cast<size_t>(b.member)];
-    const auto number = number_of_terminal(m.terminal);
+  // A terminal whose master is in the job, that controls this member's session; -1: none.
+  int terminal_of(const Birth& b) const {
+    if (b.member < 0) return -1;
+    const auto number = number_of_terminal(job_.member(b).terminal);
     const auto terminal = number ? things_.terminals.find(*number) : things_.terminals.end();
-    if (terminal == things_.terminals.end()) return;
-    if (ioctl(terminal->second, TIOCSCTTY, 0) != 0) fail(no_place(b, "session's terminal", b.sid));
-    if (m.foreground_group > 0 && tcsetpgrp(terminal->second, m.foreground_group) != 0 && errno != ESRCH)
+    return terminal != things_.terminals.end() ? terminal->second : -1;
+  }
+
+  // A process has the controlling terminal that its parent had when it was born: the leader takes it before
+  // there are others in its session.
+  void take_terminal(const Birth& b) {
+    const int terminal = terminal_of(b);
+    if (terminal >= 0 && ioctl(terminal, TIOCSCTTY, 0) != 0) fail(no_place(b, "session's terminal", b.sid));
+  }
+
+  // All groups are there: who is in the foreground. One that had given the terminal of its session up does so.
+  void settle_terminal(const Birth& b) {
+    if (b.member < 0) return;
+    const ManifestMember& m = job_.member(b);
+    if (m.terminal == 0) {
+      for (const auto& [number, terminal] : things_.terminals) ioctl(terminal, TIOCNOTTY);
+      return;
+    }
+    const int terminal = terminal_of(b);
+    if (terminal < 0 || !b.leads_session() || m.foreground_group <= 0) return;
+    if (tcsetpgrp(terminal, m.foreground_group) != 0 && errno != ESRCH)
       fail(no_place(b, "terminal, whose foreground group is", m.foreground_group));
   }
 

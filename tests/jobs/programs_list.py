@@ -322,10 +322,10 @@ PORT = "port=$(cat port 2>/dev/null || python3 -c 'import socket; s = socket.cre
 
 PROGRAMS = [
     Program("bash", "bash: pipeline, background job, subshells, traps", "bash --version", jobs.PROGRAMS["pipeline"][2], quick=True),
-    Program("bash-jobs", "bash on a terminal of its own (script): job control, foreground and background jobs", "script --version",
-            "script -qec 'bash -m inner.sh' /dev/null < /dev/null",
-            {"inner.sh": JOB_CONTROL}, prepare="mkfifo first second",
-            needs=("script",), quick=True),
+    *[Program(f"{name}bash-jobs", f"bash on a terminal of its own ({what}): job control, foreground and background jobs", "script --version",
+              f"SHELL={shell} script -qec 'bash -m inner.sh' /dev/null < /dev/null",
+              {"inner.sh": JOB_CONTROL}, prepare="mkfifo first second", needs=("script",), quick=True)
+      for name, what, shell in (("", "script", "/bin/bash"), ("sh-", "script; sh leads the session", "/bin/sh"))],
     Program("parallel", "GNU parallel", "parallel --version", "seq 1 40 | parallel --will-cite -j4 'sleep 0.1; echo {} | md5sum' | sort | md5sum",
             needs=("parallel",)),
     Program("xargs", "xargs -P", "xargs --version", jobs.PROGRAMS["xargs"][2]),
