@@ -13,6 +13,8 @@
 //   BackOrder, with the memfd    ──►
 //                                ◄──  kAhead     program running: the memory that the watch says is unwritten
 //   kGo                          ──►             the asker has read the pages that will be wanted
+//                                ◄──  kHeld      of a job only: no process is made from here on
+//   kGo                          ──►             (the same)
 //                                ◄──  kStanding  all threads stand: META, and the unwritten memory for sure
 //   kGo, with a BackPlan         ──►
 //                                ◄──  kMore      all that may fail was tried, nothing is changed
@@ -23,6 +25,8 @@
 //
 // The library sends a BackMessage, the asker a BackReply. In place of any message the library may send
 // kError, in place of any reply the asker may send kGiveUp.
+// Of a job (BackOrder::members != 0) the gate (back_gate.h) comes with the memfd, and decides. A process that
+// was born since the checkpoint (kBackOnlyStands) gets the gate alone: it stands, and is killed or released.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +43,13 @@ struct BackOrder {
   uint8_t run_id[16];
   uint64_t restart_entry, restart_state;  // of ProcessRecord: the library must lie where it lay
   uint64_t vdso_start, vdso_hash;
+  uint32_t flags;            // BackFlag
+  uint32_t member, members;  // of a job: which, of how many. 0, 0: a process alone
+  uint32_t reserved;
 };
+enum BackFlag : uint32_t { kBackOnlyStands = 1u << 0 };
 
-enum class BackSays : uint32_t { kError = 1, kAhead = 2, kStanding = 3, kMore = 4 };
+enum class BackSays : uint32_t { kError = 1, kAhead = 2, kStanding = 3, kMore = 4, kHeld = 5 };
 
 struct BackMessage {
   uint32_t says;    // BackSays
@@ -115,12 +123,24 @@ enum class BackDescriptor : uint32_t {
   kDirectory = 14,  // data: path
   kUmask = 15,      // a
   kLock = 16,       // data: struct flock
+  // Of a job, where other members have a part in it.
+  kRefill = 17,      // fd: reading end of a pipe, b: its size, data: what it held
+  kDrain = 18,       // fd: socket, a: 1: of TCP
+  kSend = 19,        // fd: socket, data: one message, or a part of a stream
+  kGroup = 20,       // a: process group
+  kForeground = 21,  // a: process group, of the controlling terminal
+  kFlush = 22,       // fd: master of a pseudo-terminal
 };
+// Of a job: behind which barriers. What is in connections is taken out in the first part and the second, and
+// what was in them sent in the third.
+inline constexpr uint32_t kBackParts = 3;
 struct BackDescriptorOp {
   uint32_t kind;
   int32_t fd;
   int64_t a, b;
   uint64_t data, bytes;  // in the plan
+  uint32_t part = 0;     // below kBackParts
+  uint32_t reserved = 0;
 };
 
 // At the beginning of the plan's part of the memfd. All places are bytes from there.
@@ -133,6 +153,7 @@ struct BackPlan {
   int32_t first_free;                      // above all numbers in use then or now
   uint64_t fills, fill_count;
   uint32_t more, reserved;
+  uint64_t ended, ended_count;  // int32_t: processes that were born since, and are to be waited for
 };
 
 }  // namespace ckpt

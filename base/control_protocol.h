@@ -34,6 +34,7 @@ namespace ckpt {
 
 inline constexpr uint64_t kLeastCookie = 1ull << 32;  // of a random one
 inline constexpr uint64_t kJoinCookie = 1ull << 63;   // set in those of kJoin, and in no others
+inline constexpr uint64_t kBackCookie = 1ull << 62;   // set in those of kBack of a job, and in no others
 inline constexpr int kDefaultCheckpointSignal = 60;
 inline constexpr std::string_view kMovedSignalName = "/memfd:ckpt_signal:";  // as /proc/PID/maps has it
 inline constexpr uint32_t kControlMagic = 0x43525443;                        // "CTRC"

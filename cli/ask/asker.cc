@@ -146,10 +146,11 @@ Result<int> listen_for(const Target& t, uint64_t cookie, pid_t inner_pid) {
 }
 
 // Returns the socket to which the program will connect.
-Result<int> call_program(const Target& t) {
+Result<int> call_program(const Target& t, bool of_job) {
   uint64_t cookie = 0;
   if (getrandom(&cookie, sizeof(cookie), 0) != sizeof(cookie)) return system_error(t, "getrandom");
-  cookie = (cookie | kLeastCookie) & ~kJoinCookie;
+  cookie = (cookie | kLeastCookie) & ~(kJoinCookie | kBackCookie);
+  if (of_job) cookie |= kBackCookie;
   auto listener = listen_for(t, cookie, 0);
   if (!listener.ok()) return listener.error();
   auto sent = queue_signal(t, cookie);
@@ -282,7 +283,7 @@ uint64_t number_of(const Answer& answer, const std::string& key) {
 Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimits& limits,
                       const AskWishes& wishes) {
   const int64_t started = now_ns();
-  auto called = call_program(t);
+  auto called = call_program(t, wishes.back_of_job);
   if (!called.ok()) return called.error();
   ScopedFd listener(*called);
   auto accepted = accept_program(t, listener.get(), limits);

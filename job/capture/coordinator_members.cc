@@ -53,7 +53,7 @@ Error Coordinator::name(const Member& m, ExitCode code, const char* what) {
 Result<void> Coordinator::listen() {
   if (sys::call(__NR_getrandom, &cookie_, sizeof(cookie_), 0L) != sizeof(cookie_))
     cookie_ = static_cast<uint64_t>(now_ns(CLOCK_REALTIME)) * static_cast<uint64_t>(sys::gettid());
-  cookie_ |= kJoinCookie | kLeastCookie;
+  cookie_ = (cookie_ | kJoinCookie | kLeastCookie) & ~kBackCookie;
   const long fd = sys::call(__NR_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (sys::failed(fd)) {
     return make_error(ExitCode::kSystem, static_cast<int>(fd), "cannot make a socket for the job ({})",

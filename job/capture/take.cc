@@ -18,12 +18,13 @@ namespace ckpt::job {
 namespace {
 
 // One checkpoint of a directory's jobs at a time. Meanwhile whoever has the lock may want us in its own.
-Result<void> lock(int directory, void (*serve_joins)()) {
+Result<void> lock(int directory, bool (*serve_joins)()) {
   constexpr int64_t kPatienceNs = 60'000'000'000;
   constexpr timespec kStep{0, 1'000'000};
   const int64_t deadline = now_ns() + kPatienceNs;
   while (!try_lock(directory)) {
-    serve_joins();
+    if (!serve_joins())
+      return make_error(ExitCode::kUnavailable, 0, "the job is about to go back to a checkpoint; ask again");
     if (now_ns() > deadline) {
       return make_error(ExitCode::kTimeout, 0,
                         "another checkpoint of this job or directory is still being taken; ask again");
@@ -61,7 +62,7 @@ Result<void> refuse_hidden_root() {
 
 }  // namespace
 
-Result<CheckpointCost> take(const TakeOptions& options, Report& report, void (*serve_joins)()) {
+Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*serve_joins)()) {
   constexpr uint32_t kAttempts = 6;
   // What is under way for a moment only is waited for, 1.3 s in all: the program has to go on for it to pass, on a
   // busy machine until its processes have had their turns.

@@ -28,8 +28,9 @@ struct Report {
   char path[1400] = {};  // of the checkpoint's directory
 };
 // On failure everything runs on and the newest checkpoint is as it was. serve_joins: answers other members that
-// want us in their checkpoint; called while we wait for them to be done with theirs.
-Result<CheckpointCost> take(const TakeOptions& options, Report& report, void (*serve_joins)());
+// want us in their checkpoint; called while we wait for them to be done with theirs. False: the job goes back, give
+// up.
+Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*serve_joins)());
 
 // An agent that was asked to join: base/control_protocol.h, kJoin. `socket` leads to the coordinator.
 void serve_join(int socket);

@@ -186,11 +186,13 @@ void BackRun::change_on_thread(void* self) {
   auto& run = *static_cast<BackRun*>(self);
   for (const BackDescriptorOp& op :
        run.list<BackDescriptorOp>(run.head_.descriptors, run.head_.descriptor_count)) {
-    if (run.change_descriptor(op)) continue;
+    if (op.part != run.part_ || run.change_descriptor(op)) continue;
     run.descriptor_at_ = static_cast<uint64_t>(op.fd);
     break;
   }
-  for (uint32_t i = 0; i < run.head_.received; ++i) sys::call(__NR_close, run.received_[i]);
+  // What is on its way is taken out as it comes: in the second part nothing is any more.
+  if (run.part_ == 1) run.drain_all();
+  for (uint32_t i = 0; run.part_ == 0 && i < run.head_.received; ++i) sys::call(__NR_close, run.received_[i]);
 }
 
 bool BackRun::change_descriptor(const BackDescriptorOp& op) {
@@ -281,6 +283,14 @@ bool BackRun::change_descriptor(const BackDescriptorOp& op) {
       break;
     case BackDescriptor::kLock:
       sys::call(__NR_fcntl, op.fd, F_SETLK, data);
+      break;
+    case BackDescriptor::kRefill:
+    case BackDescriptor::kDrain:
+    case BackDescriptor::kSend:
+    case BackDescriptor::kGroup:
+    case BackDescriptor::kForeground:
+    case BackDescriptor::kFlush:
+      r = change_channel(op);
       break;
     default:
       r = -EINVAL;

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "image/write/image_directory.h"
 #include "job/identity/own_job.h"
+#include "job/session/creation.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/kernel/task_list.h"
@@ -54,6 +55,10 @@ BackRun::~BackRun() {
     threads_.unpark();
   }
   if (stopped_) stop_state.world.release();
+  if (held_ && !committed_) {
+    job::creation::release();
+    job::creation::release_end();
+  }
   if (watch_ != nullptr && !committed_) {
     watch_->look_up_in(nullptr);
     watch_->keep();
@@ -86,6 +91,7 @@ void BackRun::die(const char* what, long error, uint64_t where) {
                        static_cast<int>(ExitCode::kInternal), what, where,
                        error < 0 ? errno_name(static_cast<int>(-error)) : "no error");
   const size_t n = end.size < sizeof(text) - 1 ? end.size : sizeof(text) - 1;
+  gate_.fail();
   sys::call(__NR_sendto, socket_, text, n, MSG_NOSIGNAL, 0L, 0L);
   const long dir = sys::call(__NR_openat, AT_FDCWD, directory_, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
   if (!sys::failed(dir)) log_line(static_cast<int>(dir), {text + 9, n - 10});
@@ -97,7 +103,7 @@ Result<void> BackRun::take_order() {
   timeval patience{120, 0};
   sys::call(__NR_setsockopt, socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   iovec part{&order_, sizeof(order_)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -108,7 +114,17 @@ Result<void> BackRun::take_order() {
   }
   const cmsghdr* c = CMSG_FIRSTHDR(&message);
   if (got != sizeof(order_) || c == nullptr || c->cmsg_type != SCM_RIGHTS) return hung_up();
-  std::memcpy(&window_fd_, CMSG_DATA(c), sizeof(int));
+  int fds[2] = {-1, -1};
+  const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  std::memcpy(fds, CMSG_DATA(c), std::min<size_t>(count, 2) * sizeof(int));
+  const bool only_stands = (order_.flags & kBackOnlyStands) != 0;
+  if (!only_stands) window_fd_ = fds[0];
+  const int gate = only_stands ? fds[0] : fds[1];
+  if (order_.members != 0) {
+    const long r = gate_.open(gate, order_.member, order_.members);
+    if (sys::failed(r)) return no_room();
+  }
+  if (only_stands) return {};
   if (std::memcmp(order_.run_id, this_process.run_id, sizeof(order_.run_id)) != 0) {
     return make_error(ExitCode::kUsage, 0,
                       "that image is of another run of a program; ckpt ls shows which are of this one");
@@ -127,7 +143,7 @@ void BackRun::own_ranges() {
   unwritable_ = ArenaVector<AddrRange>(arena_);
   const Addr window = Addr::of(window_);
   for (AddrRange r : {own_page::range(), arena_.range(), AddrRange{window, window + window_bytes_},
-                      guard::own_range(), job::own_job.sign}) {
+                      guard::own_range(), job::own_job.sign, gate_.range()}) {
     if (!r.empty() && !own_.push_back(r)) return;
   }
   const size_t mine = own_.size();
@@ -230,8 +246,10 @@ void BackRun::log_parts() {
 
 Result<BackCost> BackRun::run() {
   CKPT_TRY(take_order());
+  if ((order_.flags & kBackOnlyStands) != 0) return stand_by();
   CKPT_TRY(prepare());
   CKPT_TRY(tell_ahead());
+  if (gate_.is_open()) CKPT_TRY(hold());
   CKPT_TRY(stand());
   CKPT_TRY(hear_plan());
   note_end(kPlan);
@@ -239,8 +257,9 @@ Result<BackCost> BackRun::run() {
   CKPT_TRY(check_descriptor_limit());
   CKPT_TRY(receive_descriptors());
   CKPT_TRY(check_files());
+  CKPT_TRY(check_channels());
   note_end(kParked);
-  CKPT_TRY(commit());
+  CKPT_TRY(gate_.is_open() ? commit_job() : commit());
   note_end(kCommitted);
 
   // From here on: die(), no return with an error, nothing of the library's data but where it says so.
@@ -253,12 +272,19 @@ Result<BackCost> BackRun::run() {
   protect_again();
   note_end(kMemory);
   put_library_back();
+  if (gate_.is_open()) wait_for_ended();
   change_descriptors();
+  for (part_ = 1; gate_.is_open() && part_ < kBackParts; ++part_) {
+    come_to(part_, part_ == 1);
+    change_descriptors();
+  }
+  // Behind it nobody sends anything to anybody.
+  if (gate_.is_open()) come_to(kBackParts, false);
   restore_rest();
   note_end(kLibrary);
   cost_.threads = static_cast<uint32_t>(threads_.threads().size());
   cost_.generation = this_process.generation;
-  cost_.notes |= threads_.resume(&before_go, this);
+  cost_.notes |= threads_.resume(&before_go, &all_ready, this);
   note_end(kRest);
   cost_.pause_ns = part_ends_ns_[kRest] - began_ns_;
   log_parts();

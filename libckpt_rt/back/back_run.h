@@ -10,6 +10,7 @@
 //   goes
 //             on as it was. A failure after it: it is killed, and a line says why
 //   go on     memory, descriptors, settings, signals, timers; then all threads at once
+// Of a job there is more between: job_gate.h, back_job.cc.
 //
 // Owner:     libckpt_rt, back*.cc. Callers: the agent, one at a time.
 // Never:     uses the library's data between commit and the end but where it says so; allocates but from its
@@ -17,6 +18,7 @@
 #pragma once
 
 #include "base/back_protocol.h"
+#include "libckpt_rt/back/job_gate.h"
 #include "libckpt_rt/back/parked_threads.h"
 #include "libckpt_rt/back/present_state.h"
 #include "libckpt_rt/capture/memory_map.h"
@@ -58,6 +60,13 @@ class BackRun {
   Result<void> hear_plan();
   Result<void> make_threads();
   Result<void> commit();
+  // back_job.cc
+  Result<void> hold();
+  Result<BackCost> stand_by();
+  Result<void> commit_job();
+  void come_to(uint32_t barrier, bool draining);
+  void wait_for_ended();
+  void drain_on_thread();
   // back_memory.cc
   Result<void> check_files();
   // After commit a failure is the end of the program.
@@ -79,10 +88,17 @@ class BackRun {
   static void receive_on_thread(void* self);
   static void change_on_thread(void* self);
   bool change_descriptor(const BackDescriptorOp& op);
+  // back_channels.cc
+  Result<void> check_channels();
+  long change_channel(const BackDescriptorOp& op);
+  long drain(const BackDescriptorOp& op) const;
+  void drain_all();
+  bool all_sent();
   // back_signals.cc
   void forget_pending();
   void restore_rest();
   static void before_go(void* self);
+  static void all_ready(void* self);
 
   Result<BackReply> ask(const BackMessage& message);
   [[noreturn]] void die(const char* what, long error, uint64_t where);
@@ -92,6 +108,9 @@ class BackRun {
   }
 
   const int socket_;
+  JobGate gate_;
+  bool held_ = false;
+  uint32_t part_ = 0;  // of the changes of descriptors
   bool stopped_ = false, parked_ = false, committed_ = false, answered_ = false;
   Arena arena_;
   ArenaVector<AddrRange> own_, unwritable_;  // unwritable_: shared memory that stays as it is

@@ -82,4 +82,10 @@ void BackRun::before_go(void* self) {
   queue_again(stop_state.pending, 0);
 }
 
+// All of this process is as it was. Of a job: everywhere.
+void BackRun::all_ready(void* self) {
+  auto& run = *static_cast<BackRun*>(self);
+  if (run.gate_.is_open()) run.come_to(kBackParts + 1, false);
+}
+
 }  // namespace ckpt

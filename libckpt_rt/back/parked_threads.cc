@@ -220,11 +220,12 @@ void ParkedThreads::go_on(void* t) {
   ckpt_signal_return(frame);
 }
 
-uint32_t ParkedThreads::resume(void (*before_go)(void*), void* argument) {
+uint32_t ParkedThreads::resume(void (*before_go)(void*), void (*all_ready)(void*), void* argument) {
   if (Thread* first = executor()) run_on(*first, before_go, argument);
   const auto count = static_cast<uint32_t>(threads_.size());
   for (Thread* thread : threads_) give(*thread, kResume);
   await_change(ready_, count);
+  all_ready(argument);
   go_.store(1, std::memory_order_release);
   futex_wake(go_);
   // Nobody may wake us: the word is in memory that is about to go.

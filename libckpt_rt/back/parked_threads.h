@@ -50,9 +50,10 @@ class ParkedThreads {
   Thread* find(int tid);
   std::span<Thread* const> threads() const { return threads_.span(); }
 
-  // Each thread that has a slot goes on as it says, when all are ready: then before_go(argument) is called on
-  // the executor. Returns when none uses our memory any more. The LibraryNotes.
-  uint32_t resume(void (*before_go)(void*), void* argument);
+  // before_go(argument) is called on the executor. Then each thread takes what its slot says; when all have,
+  // all_ready(argument) is called here, and all go on. Returns when none uses our memory any more. The
+  // LibraryNotes.
+  uint32_t resume(void (*before_go)(void*), void (*all_ready)(void*), void* argument);
 
  private:
   enum Order : uint32_t { kWait = 0, kRun = 1, kReturn = 2, kEnd = 3, kResume = 4 };

@@ -236,19 +236,21 @@ bool request(Request r) {
   return running || absences != 0 || start_locked();
 }
 
-void serve_joins() {
+bool serve_joins() {
   for (;;) {
     uint64_t cookie = 0;
     {
       ScopedLock guard(lock);
       for (uint32_t i = 0; i < count && cookie == 0; ++i) {
-        if ((ring[(head + i) % kRing].cookie & kJoinCookie) == 0) continue;
+        const uint64_t queued = ring[(head + i) % kRing].cookie;
+        if ((queued & kJoinCookie) == 0 && (queued & kBackCookie) != 0) return false;
+        if ((queued & kJoinCookie) == 0) continue;
         cookie = ring[(head + i) % kRing].cookie;
         for (uint32_t j = i; j + 1 < count; ++j) ring[(head + j) % kRing] = ring[(head + j + 1) % kRing];
         --count;
       }
     }
-    if (cookie == 0) return;
+    if (cookie == 0) return true;
     (void)serve_asker(cookie);
   }
 }

@@ -40,8 +40,8 @@ inline constexpr uint64_t kStartAgent = 1;
 // Queues the request and starts the agent if there is none. False: it was refused, and counted.
 bool request(Request request);
 // For the agent that waits for another process: answers those members of the job that want us in their
-// checkpoint.
-void serve_joins();
+// checkpoint. False: the job is to go back (docs/back.md), and the agent must not wait.
+bool serve_joins();
 // Between the two no thread of ours exists, for calls that only a program of one thread may make (unshare,
 // setns): what is under way is waited for, and what is requested meanwhile is done afterwards.
 void begin_absence();
