@@ -11,8 +11,10 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/bytes.h"
+#include "cli/text/failure.h"
 #include "job/format/job_name.h"
 #include "restart/descriptors/builder.h"
 
@@ -53,11 +55,14 @@ bool is_of_job(const std::string& image_directory) {
 
 class Comparison {
  public:
-  Comparison(const ImageMeta& then, const ImageMeta& now, pid_t pid, const DescriptorOptions& options)
+  Comparison(const ImageMeta& then, const ImageMeta& now, pid_t pid, const DescriptorOptions& options,
+             const SharedParts& shared)
       : then_(then),
         now_(now),
         pid_(pid),
         options_(options),
+        with_others_(shared.files),
+        in_job_(shared.of_job),
         of_job_(is_of_job(options.image_directory)),
         builder_(then, options) {}
 
@@ -71,9 +76,11 @@ class Comparison {
     close_others();
     place_all();
     for (const auto& f : then_.open_files) CKPT_TRY(bring_state_back(f));
-    for (const auto& f : then_.open_files) watch_again(f);
+    for (const auto& f : then_.open_files) CKPT_TRY(watch_again(f));
     locks();
     directory();
+    for (const auto& [id, kept] : still_open_)
+      result_.kept.emplace(id, DescriptorDifference::Kept{kept.now, kept.fd, first_descriptor(id)});
     return std::move(result_);
   }
 
@@ -111,7 +118,7 @@ class Comparison {
     }
     // A pipe or pair of which one end was closed is made again whole: the end that is left leads nowhere.
     for (const auto& f : then_.open_files) {
-      if (!is_pair(kind_of(f)) || leads_outside(f)) continue;
+      if (!is_pair(kind_of(f)) || leads_outside(f) || with_others_.count(f.record.id) != 0) continue;
       bool all = true;
       for (const auto& other : then_.open_files) {
         const bool belongs = other.record.object == f.record.object ||
@@ -181,6 +188,13 @@ class Comparison {
       const int fd = first_descriptor(f.record.id);
       if (fd < 0 || still_open_.count(f.record.id) != 0) continue;
       const OpenFileKind kind = kind_of(f);
+      if (with_others_.count(f.record.id) != 0) {
+        return failure(ExitCode::kUnsupported, describe(f, fd),
+                       kind == OpenFileKind::kInotify
+                           ? "watches files for another process of the job as well"
+                           : "was closed since, and another process of the job has a part in it",
+                       "nothing was changed; restart the job with ckpt-restart");
+      }
       const bool outside = leads_outside(f);
       if (kind == OpenFileKind::kTerminal || kind == OpenFileKind::kStandard ||
           kind == OpenFileKind::kOther || outside) {
@@ -275,7 +289,8 @@ class Comparison {
       add(BackDescriptor::kStatus, fd, static_cast<int64_t>(f.record.open_flags));
     if (has_position(f) && f.record.offset != is.record.offset)
       add(BackDescriptor::kSeek, fd, static_cast<int64_t>(f.record.offset));
-    switch (kind_of(f)) {
+    compare_file_locks(f, is, fd);
+    switch (with_others_.count(f.record.id) != 0 ? of_one_kind(kind_of(f)) : kind_of(f)) {
       case OpenFileKind::kEventFd:
         if (f.record.value != is.record.value)
           add(BackDescriptor::kEvent, fd, static_cast<int64_t>(f.record.value));
@@ -305,6 +320,30 @@ class Comparison {
         break;
     }
     return {};
+  }
+
+  // What others have a part in as well is set by each of them, if it is the same to do it more than once.
+  static OpenFileKind of_one_kind(OpenFileKind kind) {
+    return kind == OpenFileKind::kPipe || kind == OpenFileKind::kSocketPair ||
+                   kind == OpenFileKind::kSocket || kind == OpenFileKind::kConnection ||
+                   kind == OpenFileKind::kEventFd
+               ? OpenFileKind::kOther
+               : kind;
+  }
+
+  // Of the open file: nobody could tell who else has taken one since.
+  void compare_file_locks(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
+    auto list = [](const ParsedOpenFile& file) {
+      std::vector<std::tuple<uint32_t, uint32_t, uint64_t, uint64_t>> locks;
+      for_each_detail<LockDetail>(file, OpenFileDetail::kLock, [&](const LockDetail& lock, Blob) {
+        if (static_cast<FileLockKind>(lock.kind) != FileLockKind::kPosix)
+          locks.emplace_back(lock.kind, lock.write, lock.start, lock.length);
+      });
+      std::sort(locks.begin(), locks.end());
+      return locks;
+    };
+    if (list(f) != list(is))
+      result_.cannot.push_back(fmt::format("{} was locked or unlocked since", describe(f, fd)));
   }
 
   // A relative timer gets the time that it had left; an absolute one the moment at which it was to expire.
@@ -357,9 +396,9 @@ class Comparison {
   }
 
   // Closing a file takes it from every epoll. So this comes last, when all descriptors are in place.
-  void watch_again(const ParsedOpenFile& f) {
+  Result<void> watch_again(const ParsedOpenFile& f) {
     const int fd = first_descriptor(f.record.id);
-    if (kind_of(f) != OpenFileKind::kEpoll || fd < 0) return;
+    if (kind_of(f) != OpenFileKind::kEpoll || fd < 0) return {};
     const auto found = still_open_.find(f.record.id);
     bool remade = found == still_open_.end();
     std::map<int, EpollWatchDetail> was, is;
@@ -369,6 +408,7 @@ class Comparison {
       for_each_detail<EpollWatchDetail>(*found->second.now, OpenFileDetail::kEpollWatch,
                                         [&](const EpollWatchDetail& w, Blob) { is[w.fd] = w; });
     }
+    const size_t before = result_.ops.size();
     for (const auto& [watched, w] : is) {
       if (was.count(watched) == 0) add_watch(EPOLL_CTL_DEL, fd, w);
     }
@@ -381,6 +421,10 @@ class Comparison {
       else if (now->second.events != w.events || now->second.data != w.data)
         add_watch(EPOLL_CTL_MOD, fd, w);
     }
+    if (result_.ops.size() == before || with_others_.count(f.record.id) == 0) return {};
+    return failure(ExitCode::kUnsupported, describe(f, fd),
+                   "watches other descriptors than at the checkpoint, for several processes of the job",
+                   "nothing was changed; restart the job with ckpt-restart");
   }
 
   void add_watch(int what, int fd, const EpollWatchDetail& w) {
@@ -391,18 +435,29 @@ class Comparison {
   }
 
   // A process loses its POSIX locks of a file when it closes any descriptor of it: so all are taken again.
+  // Those that it has taken since are given up first. Of a job everybody does that, before anybody takes one.
   void locks() {
+    auto range_of = [](const LockDetail& lock, short type) {
+      struct flock range {};
+      range.l_type = type;
+      range.l_whence = SEEK_SET;
+      range.l_start = static_cast<off_t>(lock.start);
+      range.l_len = static_cast<off_t>(lock.length);
+      return range;
+    };
+    for (const auto& [id, kept] : still_open_) {
+      for_each_detail<LockDetail>(*kept.now, OpenFileDetail::kLock, [&](const LockDetail& lock, Blob) {
+        if (static_cast<FileLockKind>(lock.kind) == FileLockKind::kPosix)
+          add_with(BackDescriptor::kLock, first_descriptor(id), 0, 0, range_of(lock, F_UNLCK));
+      });
+    }
     for (const auto& f : then_.open_files) {
       const int fd = first_descriptor(f.record.id);
       if (fd < 0) continue;
       for_each_detail<LockDetail>(f, OpenFileDetail::kLock, [&](const LockDetail& lock, Blob) {
         if (static_cast<FileLockKind>(lock.kind) != FileLockKind::kPosix) return;
-        struct flock range {};
-        range.l_type = lock.write != 0 ? F_WRLCK : F_RDLCK;
-        range.l_whence = SEEK_SET;
-        range.l_start = static_cast<off_t>(lock.start);
-        range.l_len = static_cast<off_t>(lock.length);
-        add_with(BackDescriptor::kLock, fd, 0, 0, range);
+        add_with(BackDescriptor::kLock, fd, 0, 0, range_of(lock, lock.write != 0 ? F_WRLCK : F_RDLCK));
+        result_.ops.back().op.part = in_job_ ? 1 : 0;
       });
     }
   }
@@ -421,6 +476,8 @@ class Comparison {
   const ImageMeta &then_, &now_;
   const pid_t pid_;
   const DescriptorOptions& options_;
+  const std::set<uint32_t>& with_others_;
+  const bool in_job_;
   const bool of_job_;
   DescriptorBuilder builder_;
   DescriptorDifference result_;
@@ -433,8 +490,9 @@ class Comparison {
 }  // namespace
 
 Result<DescriptorDifference> compare_descriptors(const ImageMeta& then, const ImageMeta& now, pid_t pid,
-                                                 const DescriptorOptions& options) {
-  return Comparison(then, now, pid, options).run();
+                                                 const DescriptorOptions& options,
+                                                 const SharedParts& shared) {
+  return Comparison(then, now, pid, options, shared).run();
 }
 
 }  // namespace ckpt::cli

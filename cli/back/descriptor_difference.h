@@ -6,10 +6,12 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "base/back_protocol.h"
+#include "cli/back/shared_parts.h"
 #include "image/read/image_meta.h"
 #include "restart/descriptors/descriptors.h"
 
@@ -24,9 +26,16 @@ struct DescriptorDifference {
   std::vector<ScopedFd> made;       // in the order in which the program gets them
   std::vector<std::string> cannot;  // descriptors that cannot go back, a line each; nothing is changed yet
   int first_free = 3;               // above all numbers in use then, now, or in between
+  struct Kept {
+    const ParsedOpenFile* now;
+    int fd_now, fd;  // one number that it has now, and one that it will have
+  };
+  std::map<uint32_t, Kept> kept;  // open files that are still open, by the image's id
 };
 
+// shared: open files in which other members of a job have a part, that goes back with this process. They must
+// still be open; what is in them is the caller's to put back (channel_plan.h).
 Result<DescriptorDifference> compare_descriptors(const ImageMeta& then, const ImageMeta& now, pid_t pid,
-                                                 const DescriptorOptions& options);
+                                                 const DescriptorOptions& options, const SharedParts& shared);
 
 }  // namespace ckpt::cli

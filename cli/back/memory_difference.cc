@@ -56,8 +56,15 @@ std::string where(uint64_t start, uint64_t end) { return fmt::format("memory {:x
 class Comparison {
  public:
   Comparison(const ImageChain& image, const ImageMeta& now, const std::vector<AddrRange>& unwritten,
-             const std::vector<AddrRange>& own, const std::vector<AddrRange>& parts, AddrRange late)
-      : image_(image), now_(now), unwritten_(unwritten), own_(own), parts_(parts), late_(late) {}
+             const std::vector<AddrRange>& own, const std::vector<AddrRange>& parts, AddrRange late,
+             const std::set<uint64_t>& shared)
+      : image_(image),
+        now_(now),
+        unwritten_(unwritten),
+        own_(own),
+        parts_(parts),
+        late_(late),
+        shared_(shared) {}
 
   Result<MemoryDifference> run() {
     CKPT_TRY(check_own());
@@ -316,6 +323,11 @@ class Comparison {
   Result<void> check_alone(const ParsedMapping& m) const {
     size_t views = 0;
     for (const auto& other : image_.meta().mappings) views += other.record.object == m.record.object;
+    if (shared_.count(m.record.object) != 0) {
+      return failure(ExitCode::kUnsupported, where(m.record.start, m.record.end),
+                     "was memory shared with other processes of the job, and has been unmapped since",
+                     "restart the job with ckpt-restart");
+    }
     if (views == 1) return {};
     return failure(
         ExitCode::kUnsupported, where(m.record.start, m.record.end),
@@ -372,6 +384,7 @@ class Comparison {
   std::vector<AddrRange> unwritten_;
   const std::vector<AddrRange>&own_, &parts_;
   const AddrRange late_;
+  const std::set<uint64_t>& shared_;
   struct ByAddress {
     bool operator()(const ParsedMapping* a, const ParsedMapping* b) const {
       return a->record.start < b->record.start;
@@ -411,8 +424,9 @@ std::vector<AddrRange> wanted_memory(const ImageChain& image, const std::vector<
 Result<MemoryDifference> compare_memory(const ImageChain& image, const ImageMeta& now,
                                         const std::vector<AddrRange>& unwritten,
                                         const std::vector<AddrRange>& own,
-                                        const std::vector<AddrRange>& parts, AddrRange late) {
-  return Comparison(image, now, unwritten, own, parts, late).run();
+                                        const std::vector<AddrRange>& parts, AddrRange late,
+                                        const std::set<uint64_t>& shared) {
+  return Comparison(image, now, unwritten, own, parts, late, shared).run();
 }
 
 }  // namespace ckpt::cli

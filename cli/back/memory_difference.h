@@ -4,6 +4,7 @@
 // Owner: cli. Ordinary code, one thread.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,13 @@ struct MemoryDifference {
 
 // now: the program as it stands. unwritten: memory that is known to be as in the image. own: the library's
 // mappings, which `now` has not. parts: the mappings as the kernel has them, which `now` joins. late: the
-// library's data, in whole pages, which is put back last. Errors name the memory that cannot be brought back.
+// library's data, in whole pages, which is put back last. shared: memory that other members of a job map, too.
+// Errors name the memory that cannot be brought back.
 Result<MemoryDifference> compare_memory(const ImageChain& image, const ImageMeta& now,
                                         const std::vector<AddrRange>& unwritten,
                                         const std::vector<AddrRange>& own,
-                                        const std::vector<AddrRange>& parts, AddrRange late);
+                                        const std::vector<AddrRange>& parts, AddrRange late,
+                                        const std::set<uint64_t>& shared);
 
 // The memory that the image has, without what is in `unwritten`.
 std::vector<AddrRange> wanted_memory(const ImageChain& image, const std::vector<AddrRange>& unwritten);

@@ -1,0 +1,330 @@
+#include "cli/back/channel_plan.h"
+
+#include <fcntl.h>
+#include <linux/kcmp.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "cli/text/failure.h"
+#include "cli/text/text_out.h"
+#include "image/format/terminal_records.h"
+#include "restart/descriptors/builder.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+using Op = DescriptorDifference::Op;
+
+constexpr const char* kRemedy = "nothing was changed; restart the job with ckpt-restart";
+
+OpenFileKind kind_of(const ParsedOpenFile& f) { return static_cast<OpenFileKind>(f.record.kind); }
+
+bool is_pipe(const ParsedOpenFile& f) {
+  return kind_of(f) == OpenFileKind::kPipe || kind_of(f) == OpenFileKind::kFifo;
+}
+bool is_socket(const ParsedOpenFile& f) {
+  return kind_of(f) == OpenFileKind::kSocketPair || kind_of(f) == OpenFileKind::kSocket ||
+         kind_of(f) == OpenFileKind::kConnection;
+}
+
+std::vector<std::byte> content(const ImageMeta& meta, uint32_t id) {
+  std::vector<std::byte> all;
+  for (const auto& c : meta.contents) {
+    if (c.record.open_file == id) all.insert(all.end(), c.bytes.begin(), c.bytes.end());
+  }
+  return all;
+}
+
+// A message that waits in a socket.
+struct Waiting {
+  SocketMessageDetail detail;
+  std::vector<std::byte> bytes;
+  bool operator==(const Waiting& o) const {
+    return detail.flags == o.detail.flags && detail.length == o.detail.length &&
+           detail.file_count == o.detail.file_count && bytes == o.bytes;
+  }
+};
+
+std::vector<Waiting> messages(const ImageMeta& meta, const ParsedOpenFile& f) {
+  std::vector<Waiting> all;
+  for_each_detail<SocketMessageDetail>(
+      f, OpenFileDetail::kSocketMessage, [&](const SocketMessageDetail& detail, Blob) {
+        Waiting message{detail, {}};
+        for (const auto& c : meta.contents) {
+          if (c.record.open_file == f.record.id && c.record.offset == detail.number)
+            message.bytes.insert(message.bytes.end(), c.bytes.begin(), c.bytes.end());
+        }
+        all.push_back(std::move(message));
+      });
+  return all;
+}
+
+SocketDetail socket_detail(const ParsedOpenFile& f) {
+  SocketDetail detail{};
+  for_each_detail<SocketDetail>(f, OpenFileDetail::kSocket, [&](const SocketDetail& d, Blob) { detail = d; });
+  return detail;
+}
+SocketLinkDetail socket_link(const ParsedOpenFile& f) {
+  SocketLinkDetail link{};
+  for_each_detail<SocketLinkDetail>(f, OpenFileDetail::kSocketLink,
+                                    [&](const SocketLinkDetail& l, Blob) { link = l; });
+  return link;
+}
+
+class ChannelPlan {
+ public:
+  ChannelPlan(const Manifest& manifest, std::vector<PlannedMember>& members)
+      : manifest_(manifest), members_(members) {}
+
+  Result<void> run() {
+    CKPT_TRY(check_relations());
+    gather();
+    CKPT_TRY(check_sharing());
+    CKPT_TRY(check_terminals());
+    counters();
+    for (const auto& [object, users] : users_) {
+      const ParsedOpenFile& f = *users.front().file;
+      if (is_pipe(f)) CKPT_TRY(refill(users));
+      if (is_socket(f)) CKPT_TRY(connection(object, users));
+    }
+    return {};
+  }
+
+ private:
+  // An open file of a member, then and now.
+  struct User {
+    size_t member;
+    const ParsedOpenFile *file, *now;
+    int fd_now, fd;
+  };
+
+  PlannedMember& of(const User& u) const { return members_[u.member]; }
+
+  Error refuse(const User& u, std::string_view what) const {
+    const PlannedMember& m = of(u);
+    return failure(ExitCode::kUnsupported,
+                   fmt::format("{} ({}): {}", m.listed->pid, printable(m.listed->name),
+                               printable(describe(*u.file, u.fd))),
+                   what, kRemedy);
+  }
+  Error refuse(const PlannedMember& m, std::string_view what) const {
+    return failure(ExitCode::kUnsupported, fmt::format("{} ({})", m.listed->pid, printable(m.listed->name)),
+                   what, kRemedy);
+  }
+
+  Op& add(const User& u, BackDescriptor kind, uint32_t part, int64_t a = 0, int64_t b = 0) {
+    auto& ops = of(u).difference->ops;
+    ops.push_back({{static_cast<uint32_t>(kind), u.fd, a, b, 0, 0, part, 0}, {}});
+    return ops.back();
+  }
+
+  // Groups and the terminal's foreground.
+  Result<void> check_relations() {
+    std::set<int> groups;
+    for (const auto& m : members_) groups.insert({m.listed->pgid, m.process.pgid});
+    std::set<uint64_t> terminals;
+    for (auto& m : members_) {
+      const ManifestMember& was = *m.listed;
+      if (was.sid != 0 && m.process.sid != was.sid)
+        return refuse(m, "has begun a session of its own since the checkpoint");
+      if (m.process.terminal != was.terminal)
+        return refuse(m, "has got or given up a controlling terminal since the checkpoint");
+      if (was.pgid != 0 && m.process.pgid != was.pgid) {
+        // A group of its own it can always make. Others must be there, or be made by then.
+        const bool own = was.pgid == was.pid;
+        const bool there =
+            own || std::any_of(members_.begin(), members_.end(), [&](const PlannedMember& o) {
+              return o.process.pgid == was.pgid || (o.listed->pid == was.pgid && o.listed->pgid == was.pgid);
+            });
+        if (!there) return refuse(m, "was in a process group that is gone");
+        m.difference->ops.push_back(
+            {{static_cast<uint32_t>(BackDescriptor::kGroup), -1, was.pgid, 0, 0, 0, own ? 0u : 1u, 0}, {}});
+      }
+      if (was.terminal != 0 && was.foreground_group != m.process.foreground_group &&
+          groups.count(was.foreground_group) != 0 && terminals.insert(was.terminal).second) {
+        m.difference->ops.push_back(
+            {{static_cast<uint32_t>(BackDescriptor::kForeground), -1, was.foreground_group, 0, 0, 0, 2, 0},
+             {}});
+      }
+    }
+    return {};
+  }
+
+  void gather() {
+    for (size_t m = 0; m < members_.size(); ++m) {
+      for (const auto& f : members_[m].then->open_files) {
+        const auto kept = members_[m].difference->kept.find(f.record.id);
+        if (kept == members_[m].difference->kept.end()) continue;
+        const User user{m, &f, kept->second.now, kept->second.fd_now, kept->second.fd};
+        kept_.push_back(user);
+        by_id_[{members_[m].listed->pid, f.record.id}] = user;
+        if (members_[m].shared->files.count(f.record.id) != 0 && (is_pipe(f) || is_socket(f)))
+          users_[f.record.object].push_back(user);
+        if (is_socket(f) || is_pipe(f)) here_.insert(f.record.object);
+      }
+    }
+  }
+
+  // Whoever had one open file together has it together now, and nobody else has.
+  Result<void> check_sharing() {
+    std::map<std::pair<int, uint32_t>, size_t> group;
+    for (size_t g = 0; g < manifest_.descriptions.size(); ++g) {
+      for (const ManifestUser& u : manifest_.descriptions[g]) group[{u.pid, u.open_file}] = g;
+    }
+    // Of one file: an open file of each group.
+    std::map<std::tuple<uint32_t, uint64_t, uint64_t>, std::vector<std::pair<const User*, long>>> first;
+    for (const User& u : kept_) {
+      const int pid = of(u).listed->pid;
+      const auto found = group.find({pid, u.file->record.id});
+      const long own = found == group.end() ? -1 : static_cast<long>(found->second);
+      auto& others = first[{u.file->record.kind, u.file->record.device, u.file->record.inode}];
+      bool known = false;
+      for (const auto& [other, of_group] : others) {
+        const bool one = own >= 0 && own == of_group;
+        known = known || one;
+        if (other->member == u.member) continue;  // compared as that of a process alone
+        const long r = syscall(SYS_kcmp, of(*other).listed->pid, pid, KCMP_FILE, other->fd_now, u.fd_now);
+        if (r < 0)
+          return make_error(ExitCode::kPermission, errno,
+                            "{} ({}) may not be looked at ({}); ask as root; nothing was changed", pid,
+                            of(u).listed->name, errno_name(errno));
+        if ((r == 0) == one) continue;
+        return refuse(u, fmt::format("{} open together with process {} ({})",
+                                     one ? "was and is no more" : "was not and is now",
+                                     of(*other).listed->pid, of(*other).listed->name));
+      }
+      if (!known) others.emplace_back(&u, own);
+    }
+    return {};
+  }
+
+  Result<void> check_terminals() const {
+    for (const User& u : kept_) {
+      if (kind_of(*u.file) == kTerminalMaster)
+        return refuse(u, "is a pseudo-terminal of the job's own, which cannot go back in place yet");
+    }
+    return {};
+  }
+
+  // An eventfd has one counter.
+  void counters() {
+    for (const auto& users : manifest_.descriptions) {
+      std::set<int> pids;
+      for (const ManifestUser& u : users) pids.insert(u.pid);
+      for (const ManifestUser& u : users) {
+        const auto found = by_id_.find({u.pid, u.open_file});
+        if (found == by_id_.end() || pids.size() < 2) continue;
+        const User& user = found->second;
+        if (kind_of(*user.file) == OpenFileKind::kEventFd &&
+            user.file->record.value != user.now->record.value)
+          add(user, BackDescriptor::kEvent, 0, static_cast<int64_t>(user.file->record.value));
+        break;
+      }
+    }
+  }
+
+  // Every member that could read it has saved what it held.
+  Result<void> refill(const std::vector<User>& users) {
+    const User* reader = nullptr;
+    bool writable = false, end_gone = false;
+    for (const User& u : users) {
+      const uint32_t mode = u.file->record.open_flags & O_ACCMODE;
+      if (mode != O_WRONLY && reader == nullptr) reader = &u;
+      writable = writable || mode != O_RDONLY;
+      end_gone = end_gone || u.file->record.value == kPipeEndGone;
+    }
+    // The other end is somebody else's: what was sent is sent.
+    if (reader == nullptr || (!writable && !end_gone)) return {};
+    bool packets = false;
+    auto bytes_of = [&](bool then) {
+      for (const User& u : users) {
+        const ImageMeta& meta = then ? *of(u).then : *of(u).now;
+        const uint32_t id = then ? u.file->record.id : u.now->record.id;
+        for (const auto& c : meta.contents) {
+          packets = packets || (c.record.open_file == id && (c.record.offset & kPipePacket) != 0);
+        }
+        auto bytes = content(meta, id);
+        if (!bytes.empty()) return bytes;
+      }
+      return std::vector<std::byte>();
+    };
+    auto was = bytes_of(true), is = bytes_of(false);
+    if (was == is && reader->file->record.pipe_size == reader->now->record.pipe_size) return {};
+    if (packets)
+      return refuse(*reader, "held packets (O_DIRECT), which have changed since and cannot be put back yet");
+    add(*reader, BackDescriptor::kRefill, 0, 0, reader->file->record.pipe_size).data = std::move(was);
+    return {};
+  }
+
+  // What waits in one end was sent by the other.
+  Result<void> connection(uint64_t object, const std::vector<User>& users) {
+    const User& u = users.front();
+    const SocketDetail was = socket_detail(*u.file), is = socket_detail(*u.now);
+    const SocketLinkDetail link = socket_link(*u.file), link_now = socket_link(*u.now);
+    if (was.backlog >= 0) return {};  // it listens; who waits there is looked at by himself
+    uint64_t peer = link.peer;
+    if (peer == 0 && kind_of(*u.file) == OpenFileKind::kSocketPair) peer = u.file->record.value;
+    if ((link.flags & kLinkUnaccepted) != 0 || (link_now.flags & kLinkUnaccepted) != 0)
+      return refuse(u, "was not accepted yet by the other end");
+    const bool tcp = was.domain != AF_UNIX && was.type == SOCK_STREAM;
+    auto before = messages(*of(u).then, *u.file), now = messages(*of(u).now, *u.now);
+    const auto other = users_.find(peer);
+    const bool to_outside = peer != 0 && other == users_.end() && here_.count(peer) == 0;
+    if (to_outside && (link.flags & kLinkPeerGone) == 0 && was.type != SOCK_DGRAM)
+      return {};  // what was sent is sent
+    constexpr uint32_t kFixed = kLinkPeerGone | kLinkError;
+    if (was.shut_down != is.shut_down || (link.flags & kFixed) != (link_now.flags & kFixed) ||
+        (tcp && link.state != link_now.state))
+      return refuse(u, "was shut down, closed or reset since");
+    const bool same = before == now;
+    if (other == users_.end()) {
+      if (same) return {};
+      return refuse(u, "what waited in it has changed since, and nobody in the job can send it again");
+    }
+    if (same && !tcp) return {};
+    const User& sender = other->second.front();
+    if (socket_link(*sender.file).peer != object && sender.file->record.value != object)
+      return same ? Result<void>()
+                  : refuse(u, "messages that waited in it have changed since and cannot be sent again yet");
+    for (const Waiting& m : before) {
+      if (m.detail.file_count != 0 || (m.detail.flags & kMessageUrgent) != 0)
+        return refuse(u, "held descriptors or urgent bytes, which cannot be sent again yet");
+      if ((m.detail.flags & kMessageCredentials) != 0 && m.detail.pid != of(sender).listed->pid)
+        return refuse(u, "held a message of another process, which cannot be sent again yet");
+    }
+    // All of it had arrived then.
+    if ((socket_detail(*sender.file).shut_down & 2) != 0) {
+      if (same) return {};
+      return refuse(u, "what waited in it was received since, and the other end sends no more");
+    }
+    add(u, BackDescriptor::kDrain, 0, tcp ? 1 : 0);
+    for (Waiting& m : before) {
+      if (was.type == SOCK_STREAM && m.bytes.empty()) continue;
+      add(sender, BackDescriptor::kSend, 2).data = std::move(m.bytes);
+    }
+    return {};
+  }
+
+  const Manifest& manifest_;
+  std::vector<PlannedMember>& members_;
+  std::vector<User> kept_;
+  std::map<std::pair<int, uint32_t>, User> by_id_;  // by pid and open file
+  std::map<uint64_t, std::vector<User>> users_;     // shared pipes and sockets, by object
+  std::set<uint64_t> here_;                         // pipes and sockets of the job
+};
+
+}  // namespace
+
+Result<void> plan_channels(const Manifest& manifest, std::vector<PlannedMember>& members) {
+  return ChannelPlan(manifest, members).run();
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,29 @@
+// What the processes of a job have to do to what is between them: pipes, connections, counters, groups. Each
+// thing is done once, by one of those that have it.
+//
+// Owner: cli. Ordinary code, one thread. Callers: job_back.cc, when all stand and each was compared by itself.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/back/descriptor_difference.h"
+#include "cli/back/job_processes.h"
+#include "cli/back/shared_parts.h"
+#include "image/read/image_meta.h"
+#include "image/read/manifest.h"
+
+namespace ckpt::cli {
+
+struct PlannedMember {
+  const ManifestMember* listed;
+  JobProcess process;  // as it is now
+  const ImageMeta *then, *now;
+  DescriptorDifference* difference;  // gets what is to be done
+  const SharedParts* shared;
+};
+
+// An error names what cannot go back; nothing is changed then.
+Result<void> plan_channels(const Manifest& manifest, std::vector<PlannedMember>& members);
+
+}  // namespace ckpt::cli

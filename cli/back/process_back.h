@@ -1,0 +1,113 @@
+// One process on its way back to an image: the asker's side of base/back_protocol.h, step by step.
+//
+// Owner:     cli. Ordinary code, one thread. Callers: back.cc for a process alone, job_back.cc for each of a job.
+// A process alone: open, begin, let_stand, compare, hand_plan, hear_ready, cut_files, commit, answer. Any error
+// before commit leaves the program as it was, if give_up() follows.
+// Of a job hear_held comes before let_stand; what begin, let_stand and hand_plan ask for is waited for by the next
+// step, so that all members do it at the same time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/back_protocol.h"
+#include "cli/ask/asker.h"
+#include "cli/back/descriptor_difference.h"
+#include "cli/back/memory_difference.h"
+#include "cli/back/page_source.h"
+#include "cli/back/shared_parts.h"
+#include "restart/descriptors/builder.h"
+
+namespace ckpt::cli {
+
+// Which of a job it is. gate: the memfd, of which each gets an open file of its own.
+struct BackMember {
+  uint32_t member = 0, members = 0;
+  int gate = -1;
+};
+
+// An open file of the gate's memfd; as member's, whose lock it holds, if it is one.
+Result<ScopedFd> open_gate(const BackMember& part, bool with_lock);
+// Says what is wanted, with these descriptors. False: it has hung up.
+bool send_order(int connection, const BackOrder& order, const std::vector<int>& fds);
+
+class ProcessBack {
+ public:
+  // target and limits outlive it.
+  ProcessBack(const Target& target, const AskLimits& limits, bool anyway)
+      : target_(target), limits_(limits), anyway_(anyway) {}
+  ~ProcessBack();
+  ProcessBack(const ProcessBack&) = delete;
+  ProcessBack& operator=(const ProcessBack&) = delete;
+
+  Result<void> open(const std::string& path);
+  // part: nullptr for a process alone.
+  Result<void> begin(const BackMember* part);
+  Result<void> hear_held();
+  Result<void> let_stand();
+  Result<void> hear_standing();
+  // What is to be done; nothing is changed.
+  Result<void> compare(const SharedParts& shared);
+  // ended: processes that it may have to wait for.
+  Result<void> hand_plan(const std::vector<int32_t>& ended);
+  Result<void> hear_ready();
+  Result<void> cut_files();
+  bool was_cut() const { return was_cut_; }
+  Result<void> commit();
+  // Pages are left, and it asks for them.
+  bool wants_pages() const { return !missing_.empty(); }
+  Result<void> send_pages();
+  Result<Answer> answer();
+  void give_up();
+  void kill() const;
+
+  const Target& target() const { return target_; }
+  int connection() const { return connection_.get(); }
+  const ImageMeta& then() const { return image_->meta(); }
+  const ImageChain& image() const { return *image_; }
+  const ImageMeta& now() const { return *now_; }
+  DescriptorDifference& descriptors() { return *descriptors_; }
+
+ private:
+  Result<void> check_can() const;
+  Result<void> open_window(uint32_t members);
+  Error no_memory() const;
+  Result<void> order(const BackMember* part);
+  Error broke_off() const;
+  Result<void> hear(BackSays what);
+  Result<void> reply(uint32_t more = 0, uint64_t fills = 0, uint64_t fill_count = 0);
+  std::vector<AddrRange> ranges(uint64_t at, uint64_t count) const;
+  std::vector<AddrRange> unwritten() const { return ranges(heard_.ranges, heard_.range_count); }
+  uint64_t put(Blob bytes, uint64_t at = 0);
+  Result<void> check_same_process() const;
+  Result<void> say_what_cannot(bool of_job);
+  Result<void> write_plan(const std::vector<int32_t>& ended);
+  bool will_connect() const;
+  Result<void> hand_over();
+
+  const Target& target_;
+  const AskLimits& limits_;
+  const bool anyway_;
+  int64_t started_ns_ = 0;
+  std::unique_ptr<ImageChain> image_;
+  ScopedFd memfd_, connection_, listener_;
+  std::byte *window_ = nullptr, *plan_ = nullptr, *data_ = nullptr;
+  uint64_t window_bytes_ = 0, plan_used_ = 0, fills_at_ = 0;
+  bool plan_full_ = false, was_cut_ = false;
+  BackMessage heard_{};
+  std::unique_ptr<PageSource> source_;
+  AddrRange late_{};  // the library's data
+  std::optional<ImageMeta> now_;
+  std::optional<MemoryDifference> memory_;
+  std::optional<DescriptorDifference> descriptors_;
+  std::vector<AddrRange> missing_;
+  std::vector<ScopedFd> made_;
+  WorkingFds working_;
+  DescriptorOptions descriptor_options_;
+  std::vector<std::string> notes_;
+};
+
+}  // namespace ckpt::cli
