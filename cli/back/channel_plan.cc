@@ -198,7 +198,7 @@ class ChannelPlan {
                             of(u).listed->name, errno_name(errno));
         if ((r == 0) == one) continue;
         return refuse(u, fmt::format("{} open together with process {} ({})",
-                                     one ? "was and is no more" : "was not and is now",
+                                     one ? "is no more" : "was not at the checkpoint and is now",
                                      of(*other).listed->pid, of(*other).listed->name));
       }
       if (!known) others.emplace_back(&u, own);

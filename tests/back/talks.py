@@ -218,13 +218,13 @@ class BackInJob(Talking):
 
     def test_makes_processes_again(self):
         self.ckpt("now", str(self.pid))
-        self.ckpt("back", str(self.pid))
+        self.ckpt("back", "--only", str(self.pid))
         self.assertEqual(self.ask("fork"), "7")
 
     def test_stays_connected(self):
         self.ckpt("now", str(self.pid))
         self.assertEqual(self.ask("send"), "sent")
-        self.ckpt("back", str(self.pid))
+        self.ckpt("back", "--only", str(self.pid))
         # What was sent is sent.
         self.assertEqual(self.ask("hear"), "1 x")
         self.assertEqual(self.ask("send"), "sent")
@@ -232,9 +232,37 @@ class BackInJob(Talking):
 
     def test_checkpoint_alone_afterwards(self):
         self.ckpt("now", str(self.pid))
+        self.ckpt("back", "--only", str(self.pid))
+        self.ckpt("now", "--only", str(self.pid))
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("fork"), "7")
+
+
+class BackJob(Talking):
+    """All of the job."""
+
+    def setUp(self):
+        super().setUp()
+        self.make_child()
+
+    def test_makes_processes_again(self):
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ckpt("back", str(self.pid))["members"], 2)
+        self.assertEqual(self.ask("fork"), "7")
+
+    def test_what_was_sent_is_not(self):
+        self.ckpt("now", str(self.pid))
+        self.assertEqual(self.ask("send"), "sent")
+        self.ckpt("back", str(self.child))
+        self.assertEqual(self.ask("send"), "sent")
+        self.assertEqual(self.ask("hear"), "1 x")
+
+    def test_checkpoint_afterwards(self):
+        self.ckpt("now", str(self.pid))
         self.ckpt("back", str(self.pid))
         self.ckpt("now", "--only", str(self.pid))
         self.ckpt("now", str(self.pid))
+        self.ckpt("back", str(self.pid))
         self.assertEqual(self.ask("fork"), "7")
 
 

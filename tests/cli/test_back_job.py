@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import unittest
 
 from support import CkptTest, LIBRARY, UNSUPPORTED, clean_environment
@@ -83,6 +84,17 @@ class BackOfJob(CkptTest):
         self.assertEqual(answer.returncode, 0, answer.stderr)
         return json.loads(answer.stdout)
 
+    @staticmethod
+    def name_of(pid):
+        with open(f"/proc/{pid}/comm", encoding="ascii") as f:
+            return f.read().strip()
+
+    def wait_until(self, condition):
+        end = time.monotonic() + 30
+        while not condition():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.005)  # between two looks
+
     def descriptors(self):
         return {pid: {int(fd): os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
                 for pid in (self.program.pid, self.child)}
@@ -116,6 +128,149 @@ class BackOfJob(CkptTest):
                 self.back(of=job)
                 self.assertEqual(self.do("state['n'], os.read(pipe[0], 100)"), (1, b"in the pipe"))
                 self.assertEqual(self.tell("state['n']"), 2)
+
+    def pair_goes_back(self, make, takes=100):
+        """pair: two ends, bytes both ways that are received since, and others that are sent."""
+        self.start(before=make)
+        self.do("pair[0].setblocking(False), pair[1].setblocking(False)")
+        self.tell("pair[1].send(b'to the parent')")
+        self.do("pair[0].send(b'to the child')")
+        self.now()
+        for _ in range(2):
+            self.assertEqual(self.do(f"pair[0].recv({takes})")[:6], b"to the")
+            self.assertEqual(self.tell("pair[1].recv(2)"), b"to")
+            self.tell("pair[1].send(b' and more')")
+            self.do("pair[0].send(b' and more')")
+            self.back()
+        self.assertEqual(self.do("pair[0].recv(1000)"), b"to the parent")
+        self.assertEqual(self.tell("pair[1].recv(1000)"), b"to the child")
+        self.assertIn("BlockingIOError", self.do("pair[0].recv(1000)"))
+        self.do("pair[0].send(b'on')")
+        self.assertEqual(self.tell("pair[1].recv(1000)"), b"on")
+
+    def test_unix_stream(self):
+        self.pair_goes_back("pair = socket.socketpair()")
+
+    def test_unix_messages(self):
+        for kind in ("SEQPACKET", "DGRAM"):
+            with self.subTest(kind=kind):
+                self.pair_goes_back(f"pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_{kind})")
+
+    TCP = ("listener = socket.create_server(('127.0.0.1', 0)); first = socket.create_connection(listener.getsockname());"
+           "pair = (first, listener.accept()[0]); listener.close()")
+
+    def test_tcp(self):
+        self.pair_goes_back(self.TCP, takes=6)
+
+    def test_tcp_that_is_full(self):
+        """More than the receiver's room, then and now: what has not arrived is taken out and sent again as well."""
+        self.start(before=self.TCP + "\ndef fill(end, byte):\n    end.setblocking(False)\n    n = 0\n    try:\n"
+                   "        while True: n += end.send(byte * 65536)\n    except BlockingIOError:\n        return n\n"
+                   "def empty(end, n):\n    end.setblocking(True)\n    end.settimeout(20)\n    got = b''\n"
+                   "    while len(got) < n: got += end.recv(min(1 << 20, n - len(got)))\n    return got == b'a' * n\n")
+        there = self.do("fill(pair[0], b'a')")
+        self.now()
+        self.assertTrue(self.tell(f"empty(pair[1], {there // 2})"))
+        self.do("fill(pair[0], b'b')")
+        self.back()
+        self.assertTrue(self.tell(f"empty(pair[1], {there})"))
+        self.do("pair[0].setblocking(True), pair[0].sendall(b'end')")
+        self.assertEqual(self.tell("pair[1].recv(100)"), b"end")
+
+    def test_files_and_counters_in_common(self):
+        path = self.path("file")
+        self.start(before=f"""
+import fcntl
+file = open({path!r}, 'w+b', buffering=0); file.write(b'0123456789'); file.seek(4)
+counter = os.eventfd(3, os.EFD_NONBLOCK)
+anonymous = os.memfd_create('x'); os.write(anonymous, b'then'); view = mmap.mmap(anonymous, 4)
+def lock(how): fcntl.lockf(file, how | fcntl.LOCK_NB, 1, 0)
+""")
+        self.tell("lock(fcntl.LOCK_EX)")
+        before = self.descriptors()
+        self.now()
+        self.tell("lock(fcntl.LOCK_UN)")
+        self.do("lock(fcntl.LOCK_EX)")
+        self.tell("file.seek(0, 2), file.write(b' and more')")
+        self.assertEqual(self.do("os.eventfd_read(counter), os.write(anonymous, b' now')")[0], 3)
+        self.tell("os.eventfd_write(counter, 9)")
+        self.tell("view.__setitem__(slice(0, 4), b'else')")
+        self.back()
+        self.assertEqual(self.descriptors(), before)
+        self.assertEqual(self.do("file.tell(), os.fstat(file.fileno()).st_size"), (4, 10))
+        self.assertEqual(self.tell("file.read(2), file.tell()"), (b"45", 6))
+        self.assertEqual(self.do("file.tell()"), 6)
+        self.assertIn("rror", self.do("lock(fcntl.LOCK_EX)"))
+        self.assertEqual(self.do("os.eventfd_read(counter)"), 3)
+        self.assertIn("BlockingIOError", self.tell("os.eventfd_read(counter)"))
+        self.assertEqual(self.do("view[0:4], os.fstat(anonymous).st_size"), (b"then", 4))
+
+    def test_who_was_born_since_is_ended(self):
+        self.start(after="import subprocess")
+        self.now()
+        first = self.do("state.setdefault('new', subprocess.Popen(['sleep', '1000'])).pid")
+        orphan = self.tell("state.setdefault('new', __import__('subprocess').Popen(['sh', '-c', 'sleep 1000 & echo $!; "
+                           "read x'], stdout=-1, stdin=-1)).pid")
+        self.do("state.setdefault('dead', subprocess.Popen(['true'])).pid")
+        said = self.back()
+        self.assertGreaterEqual(said["ended"], 2)
+        for pid in (first, orphan):
+            self.assertFalse(os.path.exists(f"/proc/{pid}"), pid)
+        for who in (self.do, self.tell):
+            self.assertEqual(who("state"), {"n": 0})
+            self.assertIn("ChildProcessError" if who == self.tell else "(0, 0)", repr(who("os.waitpid(-1, os.WNOHANG)")))
+
+    def refuse_back(self, *words):
+        self.do("state.update(n=77)")
+        self.refuse(UNSUPPORTED, [*words], "back", self.program.pid)
+        self.assertEqual(self.do("state['n']"), 77)
+
+    def test_refusals_change_nothing(self):
+        for change, word in (("os.close(other[0])", "was closed since"),
+                             ("os.dup2(os.open('/dev/null', 0), other[0])", "was closed since"),
+                             ("second[0].shutdown(socket.SHUT_WR)", "shut down"),
+                             ("os.setsid()", "session"),
+                             ("file.seek(0), os.dup2(os.open(path, os.O_RDWR), file.fileno())", "no more open together"),
+                             ("first.close()", "shared with other processes")):
+            with self.subTest(change=change):
+                self.start(before=f"""
+path = {self.path("file")!r}
+file = open(path, 'w+b', buffering=0)
+other, first, second = os.pipe(), mmap.mmap(-1, 4096), socket.socketpair()
+""")
+                self.now()
+                self.tell("state.update(n=5)")
+                self.tell(change)
+                self.refuse_back(word)
+                self.assertEqual(self.tell("state['n']"), 5)
+                self.program.kill()
+
+    def test_a_member_that_has_ended_is_named(self):
+        self.start()
+        self.now()
+        child = self.child
+        self.child = None
+        os.kill(child, 9)
+        self.refuse_back(str(child), "has ended since")
+        self.do("os.waitpid(child, 0)")
+        self.refuse_back(str(child), "has ended since")
+
+    def test_a_member_that_has_executed_another_program_is_named(self):
+        self.start()
+        self.now()
+        child, self.child = self.child, None
+        self.program.stdin.write("os.write(ask[1], b\"os.execvp('sleep', ['sleep', '1000'])\\n\")\n")
+        self.program.stdin.flush()
+        self.program.stdout.readline()
+        self.wait_until(lambda: self.name_of(child) == "sleep")
+        self.refuse_back(str(child), "executed another program")
+
+    def test_groups(self):
+        self.start()
+        self.now()
+        self.tell("os.setpgid(0, 0)")
+        self.back()
+        self.assertEqual(self.tell("os.getpgid(0)"), self.program.pid)
 
 
 if __name__ == "__main__":
