@@ -124,12 +124,16 @@ enum class BackDescriptor : uint32_t {
   kUmask = 15,      // a
   kLock = 16,       // data: struct flock
   // Of a job, where other members have a part in it.
-  kRefill = 17,      // fd: reading end of a pipe, b: its size, data: what it held
+  kRefill = 17,      // fd: reading end of a pipe, a: RefillFlag, b: its size, data: what it held
   kDrain = 18,       // fd: socket, a: 1: of TCP
   kSend = 19,        // fd: socket, data: one message, or a part of a stream
   kGroup = 20,       // a: process group
   kForeground = 21,  // a: process group, of the controlling terminal
   kFlush = 22,       // fd: master of a pseudo-terminal
+};
+enum RefillFlag : int64_t {
+  kRefillMore = 1,    // behind what is there; otherwise it is emptied first
+  kRefillPacket = 2,  // one packet, as of O_DIRECT
 };
 // Of a job: behind which barriers. What is in connections is taken out in the first part and the second, and
 // what was in them sent in the third.

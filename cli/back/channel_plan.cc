@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/kcmp.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -33,14 +34,6 @@ bool is_pipe(const ParsedOpenFile& f) {
 bool is_socket(const ParsedOpenFile& f) {
   return kind_of(f) == OpenFileKind::kSocketPair || kind_of(f) == OpenFileKind::kSocket ||
          kind_of(f) == OpenFileKind::kConnection;
-}
-
-std::vector<std::byte> content(const ImageMeta& meta, uint32_t id) {
-  std::vector<std::byte> all;
-  for (const auto& c : meta.contents) {
-    if (c.record.open_file == id) all.insert(all.end(), c.bytes.begin(), c.bytes.end());
-  }
-  return all;
 }
 
 // A message that waits in a socket.
@@ -166,9 +159,8 @@ class ChannelPlan {
         const User user{m, &f, kept->second.now, kept->second.fd_now, kept->second.fd};
         kept_.push_back(user);
         by_id_[{members_[m].listed->pid, f.record.id}] = user;
-        if (members_[m].shared->files.count(f.record.id) != 0 && (is_pipe(f) || is_socket(f)))
+        if (is_socket(f) || (is_pipe(f) && members_[m].shared->files.count(f.record.id) != 0))
           users_[f.record.object].push_back(user);
-        if (is_socket(f) || is_pipe(f)) here_.insert(f.record.object);
       }
     }
   }
@@ -243,25 +235,29 @@ class ChannelPlan {
     }
     // The other end is somebody else's: what was sent is sent.
     if (reader == nullptr || (!writable && !end_gone)) return {};
-    bool packets = false;
-    auto bytes_of = [&](bool then) {
-      for (const User& u : users) {
-        const ImageMeta& meta = then ? *of(u).then : *of(u).now;
-        const uint32_t id = then ? u.file->record.id : u.now->record.id;
-        for (const auto& c : meta.contents) {
-          packets = packets || (c.record.open_file == id && (c.record.offset & kPipePacket) != 0);
-        }
-        auto bytes = content(meta, id);
-        if (!bytes.empty()) return bytes;
+    // What is in it now is not always known: who has one end of it only has not looked.
+    add(*reader, BackDescriptor::kRefill, 0, 0, reader->file->record.pipe_size);
+    for (const User& u : users) {
+      bool any = false;
+      for (const auto& c : of(u).then->contents) {
+        if (c.record.open_file != u.file->record.id) continue;
+        const bool packet = (c.record.offset & kPipePacket) != 0 ||
+                            ((c.record.offset & kPipeStream) == 0 && written_in_packets(users));
+        add(*reader, BackDescriptor::kRefill, 0, packet ? kRefillMore | kRefillPacket : kRefillMore)
+            .data.assign(c.bytes.begin(), c.bytes.end());
+        any = true;
       }
-      return std::vector<std::byte>();
-    };
-    auto was = bytes_of(true), is = bytes_of(false);
-    if (was == is && reader->file->record.pipe_size == reader->now->record.pipe_size) return {};
-    if (packets)
-      return refuse(*reader, "held packets (O_DIRECT), which have changed since and cannot be put back yet");
-    add(*reader, BackDescriptor::kRefill, 0, 0, reader->file->record.pipe_size).data = std::move(was);
+      if (any) break;
+    }
     return {};
+  }
+
+  // Of images that do not say it.
+  static bool written_in_packets(const std::vector<User>& users) {
+    return std::any_of(users.begin(), users.end(), [](const User& u) {
+      return (u.file->record.open_flags & O_ACCMODE) != O_RDONLY &&
+             (u.file->record.open_flags & O_DIRECT) != 0;
+    });
   }
 
   // What waits in one end was sent by the other.
@@ -270,41 +266,39 @@ class ChannelPlan {
     const SocketDetail was = socket_detail(*u.file), is = socket_detail(*u.now);
     const SocketLinkDetail link = socket_link(*u.file), link_now = socket_link(*u.now);
     if (was.backlog >= 0) return {};  // it listens; who waits there is looked at by himself
-    uint64_t peer = link.peer;
-    if (peer == 0 && kind_of(*u.file) == OpenFileKind::kSocketPair) peer = u.file->record.value;
     if ((link.flags & kLinkUnaccepted) != 0 || (link_now.flags & kLinkUnaccepted) != 0)
       return refuse(u, "was not accepted yet by the other end");
+    if (holds_datagrams(*u.file) || holds_datagrams(*u.now))
+      return refuse(u, "may hold a part of a datagram (UDP_CORK), which nobody can look at");
+    uint64_t peer = link.peer;
+    if (peer == 0 && kind_of(*u.file) == OpenFileKind::kSocketPair) peer = u.file->record.value;
+    const auto other = peer == 0 ? users_.end() : users_.find(peer);
+    auto before = messages(*of(u).then, *u.file);
+    const auto now = messages(*of(u).now, *u.now);
+    const bool mutual = other != users_.end() && (socket_link(*other->second.front().file).peer == object ||
+                                                  other->second.front().file->record.value == object);
+    if (!mutual && was.type == SOCK_DGRAM) return datagrams(u, before, now);
+    const bool gone = (link.flags & kLinkPeerGone) != 0;
+    if (!mutual && !gone) return {};  // to the outside: what was sent is sent
     const bool tcp = was.domain != AF_UNIX && was.type == SOCK_STREAM;
-    auto before = messages(*of(u).then, *u.file), now = messages(*of(u).now, *u.now);
-    const auto other = users_.find(peer);
-    const bool to_outside = peer != 0 && other == users_.end() && here_.count(peer) == 0;
-    if (to_outside && (link.flags & kLinkPeerGone) == 0 && was.type != SOCK_DGRAM)
-      return {};  // what was sent is sent
     constexpr uint32_t kFixed = kLinkPeerGone | kLinkError;
     if (was.shut_down != is.shut_down || (link.flags & kFixed) != (link_now.flags & kFixed) ||
         (tcp && link.state != link_now.state))
       return refuse(u, "was shut down, closed or reset since");
-    const bool same = before == now;
-    if (other == users_.end()) {
-      if (same) return {};
-      return refuse(u, "what waited in it has changed since, and nobody in the job can send it again");
+    const bool ended =
+        !mutual || (socket_detail(*other->second.front().file).shut_down & 2) != 0;  // sends no more
+    if (ended) {
+      if (before == now) return {};
+      return refuse(u, "what waited in it was received since, and the other end sends no more");
     }
-    if (same && !tcp) return {};
     const User& sender = other->second.front();
-    if (socket_link(*sender.file).peer != object && sender.file->record.value != object)
-      return same ? Result<void>()
-                  : refuse(u, "messages that waited in it have changed since and cannot be sent again yet");
     for (const Waiting& m : before) {
       if (m.detail.file_count != 0 || (m.detail.flags & kMessageUrgent) != 0)
         return refuse(u, "held descriptors or urgent bytes, which cannot be sent again yet");
       if ((m.detail.flags & kMessageCredentials) != 0 && m.detail.pid != of(sender).listed->pid)
         return refuse(u, "held a message of another process, which cannot be sent again yet");
     }
-    // All of it had arrived then.
-    if ((socket_detail(*sender.file).shut_down & 2) != 0) {
-      if (same) return {};
-      return refuse(u, "what waited in it was received since, and the other end sends no more");
-    }
+    // What is in it now is not always known, as of pipes.
     add(u, BackDescriptor::kDrain, 0, tcp ? 1 : 0);
     for (Waiting& m : before) {
       if (was.type == SOCK_STREAM && m.bytes.empty()) continue;
@@ -313,12 +307,34 @@ class ChannelPlan {
     return {};
   }
 
+  // From anybody who knows its name. Nobody can send again what another has sent; what has come since is dropped,
+  // for its sender in the job will send it again.
+  Result<void> datagrams(const User& u, const std::vector<Waiting>& before, const std::vector<Waiting>& now) {
+    if (!before.empty() && before != now)
+      return refuse(u, "datagrams that waited in it were received, or others have come since");
+    if (before.empty()) add(u, BackDescriptor::kDrain, 0, 0);
+    return {};
+  }
+
+  static bool holds_datagrams(const ParsedOpenFile& f) {
+    const SocketDetail detail = socket_detail(f);
+    if (detail.domain == AF_UNIX || detail.type != SOCK_DGRAM) return false;
+    bool corked = false;
+    constexpr int kUdpCork = 1;
+    for_each_detail<SocketOptionDetail>(
+        f, OpenFileDetail::kSocketOption, [&](const SocketOptionDetail& o, Blob) {
+          int value = 0;
+          std::memcpy(&value, o.value, sizeof(value));
+          corked = corked || (o.level == IPPROTO_UDP && o.name == kUdpCork && value != 0);
+        });
+    return corked;
+  }
+
   const Manifest& manifest_;
   std::vector<PlannedMember>& members_;
   std::vector<User> kept_;
   std::map<std::pair<int, uint32_t>, User> by_id_;  // by pid and open file
-  std::map<uint64_t, std::vector<User>> users_;     // shared pipes and sockets, by object
-  std::set<uint64_t> here_;                         // pipes and sockets of the job
+  std::map<uint64_t, std::vector<User>> users_;     // shared pipes, and sockets, by object
 };
 
 }  // namespace

@@ -308,7 +308,7 @@ class Comparison {
         break;
       case OpenFileKind::kConnection:
       case OpenFileKind::kSocket:
-        if (!leads_outside(f) && !still_waits(f, is))
+        if (!in_job_ && !leads_outside(f) && !still_waits(f, is))
           result_.cannot.push_back(fmt::format("what waited in {} has been received since", describe(f, fd)));
         break;
       case OpenFileKind::kMemfd:

@@ -87,11 +87,10 @@ class JobBack {
   // again: a process came that nobody could hold; another attempt may do.
   Result<Answer> run(bool& again) {
     began_ns_ = now_ns();
-    CKPT_TRY(find_members());
-    const auto parts = shared_parts();
-    CKPT_TRY(hold_all());
-    CKPT_TRY(stand_all(again));
-    CKPT_TRY(plan(parts));
+    if (auto prepared = prepare(again); !prepared.ok()) {
+      give_up();
+      return who_has_ended(prepared.error());
+    }
     CKPT_TRY(commit());
     return finish();
   }
@@ -104,6 +103,28 @@ class JobBack {
     bool answered = false;
     Answer answer;
   };
+
+  Result<void> prepare(bool& again) {
+    CKPT_TRY(find_members());
+    const auto parts = shared_parts();
+    CKPT_TRY(hold_all());
+    CKPT_TRY(stand_all(again));
+    return plan(parts);
+  }
+
+  // Where a connection broke off somebody has ended, or is about to.
+  Error who_has_ended(const Error& why) const {
+    if (why.code != ExitCode::kInternal && why.code != ExitCode::kNoProcess) return why;
+    for (const int64_t until = now_ns() + 2'000'000'000; now_ns() < until; wait_a_moment()) {
+      for (const Member& m : members_) {
+        JobProcess process;
+        if (look_at_process(m.listed->pid, process) && !process.ended()) continue;
+        return failure(ExitCode::kUnsupported, label_of(m.listed->pid, m.listed->name),
+                       "has ended since the checkpoint", kRemedy);
+      }
+    }
+    return why;
+  }
 
   // Anything that fails here names the process already.
   Result<void> find_members() {

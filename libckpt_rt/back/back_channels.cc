@@ -21,17 +21,19 @@ constexpr size_t kScratch = 4096;
 constexpr long kSendRoom = 32 << 20;
 
 // Whoever can read a pipe can open its other end, where its user has not changed.
-int open_writing_end(int reading) {
+int open_writing_end(int reading, int flags) {
   char path[64];
   *fmt::format_to_n(path, sizeof(path) - 1, "/proc/thread-self/fd/{}", reading).out = '\0';
-  return static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_WRONLY | O_NONBLOCK | O_CLOEXEC, 0L));
+  return static_cast<int>(
+      sys::call(__NR_openat, AT_FDCWD, path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | flags, 0L));
 }
 
 long refill_pipe(const BackDescriptorOp& op, const std::byte* data) {
-  const ScopedFd writing(open_writing_end(op.fd));
+  const ScopedFd writing(open_writing_end(op.fd, (op.a & kRefillPacket) != 0 ? O_DIRECT : 0));
   if (!writing.valid()) return writing.get();
   std::byte scratch[kScratch];
-  for (int waiting = 0; sys::call(__NR_ioctl, op.fd, FIONREAD, &waiting) == 0 && waiting > 0;) {
+  const bool empty_it = (op.a & kRefillMore) == 0;
+  for (int waiting = 0; empty_it && sys::call(__NR_ioctl, op.fd, FIONREAD, &waiting) == 0 && waiting > 0;) {
     const auto part = std::min(static_cast<size_t>(waiting), sizeof(scratch));
     if (sys::call(__NR_read, op.fd, scratch, part) <= 0) break;
   }
@@ -103,7 +105,7 @@ Result<void> BackRun::check_channels() {
         for (const BackDescriptorOp& op :
              run.list<BackDescriptorOp>(run.head_.descriptors, run.head_.descriptor_count)) {
           if (static_cast<BackDescriptor>(op.kind) != BackDescriptor::kRefill) continue;
-          const ScopedFd writing(open_writing_end(op.fd));
+          const ScopedFd writing(open_writing_end(op.fd, 0));
           long r = writing.get();
           if (writing.valid()) {
             r = sys::call(__NR_fcntl, writing.get(), F_GETPIPE_SZ, 0L);
