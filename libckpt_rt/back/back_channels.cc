@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -11,6 +12,7 @@
 
 #include "base/raii_fd.h"
 #include "libckpt_rt/back/back_run.h"
+#include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -18,18 +20,21 @@ namespace ckpt {
 namespace {
 
 constexpr size_t kScratch = 4096;
+constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
 constexpr long kSendRoom = 32 << 20;
 
 // Whoever can read a pipe can open its other end, where its user has not changed.
-int open_writing_end(int reading, int flags) {
+int open_writing_end(int reading, bool packets) {
   char path[64];
   *fmt::format_to_n(path, sizeof(path) - 1, "/proc/thread-self/fd/{}", reading).out = '\0';
-  return static_cast<int>(
-      sys::call(__NR_openat, AT_FDCWD, path, O_WRONLY | O_NONBLOCK | O_CLOEXEC | flags, 0L));
+  const long fd = sys::call(__NR_openat, AT_FDCWD, path, O_WRONLY | O_NONBLOCK | O_CLOEXEC, 0L);
+  // open(2) refuses the flag there.
+  if (packets && !sys::failed(fd)) sys::call(__NR_fcntl, fd, F_SETFL, O_NONBLOCK | O_DIRECT);
+  return static_cast<int>(fd);
 }
 
 long refill_pipe(const BackDescriptorOp& op, const std::byte* data) {
-  const ScopedFd writing(open_writing_end(op.fd, (op.a & kRefillPacket) != 0 ? O_DIRECT : 0));
+  const ScopedFd writing(open_writing_end(op.fd, (op.a & kRefillPacket) != 0));
   if (!writing.valid()) return writing.get();
   std::byte scratch[kScratch];
   const bool empty_it = (op.a & kRefillMore) == 0;
@@ -97,6 +102,10 @@ long set_foreground(int group) {
 // What may fail is tried before the commit.
 Result<void> BackRun::check_channels() {
   if (!gate_.is_open()) return {};
+  opened_ = static_cast<OpenedConnection*>(
+      arena_.allocate((head_.descriptor_count + 1) * sizeof(OpenedConnection)));
+  if (opened_ == nullptr)
+    return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of connections");
   descriptor_error_ = 0;
   threads_.run_on(
       *threads_.executor(),
@@ -105,7 +114,7 @@ Result<void> BackRun::check_channels() {
         for (const BackDescriptorOp& op :
              run.list<BackDescriptorOp>(run.head_.descriptors, run.head_.descriptor_count)) {
           if (static_cast<BackDescriptor>(op.kind) != BackDescriptor::kRefill) continue;
-          const ScopedFd writing(open_writing_end(op.fd, 0));
+          const ScopedFd writing(open_writing_end(op.fd, false));
           long r = writing.get();
           if (writing.valid()) {
             r = sys::call(__NR_fcntl, writing.get(), F_GETPIPE_SZ, 0L);
@@ -163,6 +172,43 @@ long BackRun::drain(const BackDescriptorOp& op) const {
 void BackRun::drain_all() {
   for (const BackDescriptorOp& op : list<BackDescriptorOp>(head_.descriptors, head_.descriptor_count)) {
     if (static_cast<BackDescriptor>(op.kind) == BackDescriptor::kDrain) drain(op);
+  }
+}
+
+// A receiver with little room takes little at a time, and a corked sender waits for more: both are changed for the
+// while, where it takes long. (Once it has seen a large room a sender waits for more of it than a small one ever
+// has, as after a checkpoint: so it is not done without need.) SO_RCVLOWAT makes room for what it asks for, beyond
+// rmem_max and without a right, where the room is not locked (socket_tcp.cc).
+void BackRun::open_connections() {
+  constexpr int kMuch = 1 << 30;
+  for (const BackDescriptorOp& op : list<BackDescriptorOp>(head_.descriptors, head_.descriptor_count)) {
+    if (static_cast<BackDescriptor>(op.kind) != BackDescriptor::kDrain || op.a == 0) continue;
+    OpenedConnection& c = opened_[opened_count_++];
+    c = {op.fd,
+         socket_option(op.fd, SOL_SOCKET, SO_RCVBUF),
+         socket_option(op.fd, SOL_SOCKET, kSoBufLock),
+         socket_option(op.fd, SOL_SOCKET, SO_RCVLOWAT),
+         socket_option(op.fd, IPPROTO_TCP, TCP_CORK),
+         socket_option(op.fd, IPPROTO_TCP, TCP_NODELAY)};
+    if (c.room_lock != 0) set_socket_option(op.fd, SOL_SOCKET, kSoBufLock, 0);
+    set_socket_option(op.fd, SOL_SOCKET, SO_RCVLOWAT, kMuch);
+    if (c.cork != 0) set_socket_option(op.fd, IPPROTO_TCP, TCP_CORK, 0);
+    if (c.no_delay == 0) set_socket_option(op.fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  }
+}
+
+void BackRun::close_connections() {
+  for (uint32_t i = 0; i < opened_count_; ++i) {
+    const OpenedConnection& c = opened_[i];
+    set_socket_option(c.fd, SOL_SOCKET, SO_RCVLOWAT, c.low);
+    if (c.room_lock != 0) {
+      set_socket_option(c.fd, SOL_SOCKET, SO_RCVBUF, c.room / 2);  // the kernel doubles what it is given
+      if (socket_option(c.fd, SOL_SOCKET, SO_RCVBUF) != c.room)
+        set_socket_option(c.fd, SOL_SOCKET, SO_RCVBUFFORCE, c.room / 2);
+      set_socket_option(c.fd, SOL_SOCKET, kSoBufLock, c.room_lock);
+    }
+    if (c.no_delay == 0) set_socket_option(c.fd, IPPROTO_TCP, TCP_NODELAY, 0);
+    if (c.cork != 0) set_socket_option(c.fd, IPPROTO_TCP, TCP_CORK, 1);
   }
 }
 

@@ -80,11 +80,16 @@ Result<void> BackRun::commit_job() {
 // draining: what others still send is taken out meanwhile, and we come to the barrier when all that we have
 // sent has arrived.
 void BackRun::come_to(uint32_t barrier, bool draining) {
-  constexpr int64_t kDrainAgainNs = 1'000'000, kLookAgainNs = 50'000'000, kLongestNs = 60'000'000'000;
+  constexpr int64_t kPatienceNs = 100'000'000, kDrainAgainNs = 1'000'000, kLookAgainNs = 50'000'000,
+                    kLongestNs = 60'000'000'000;
   bool come = false;
   points::at("member.back.barrier");
   for (const int64_t began = now_ns();;) {
     if (draining) drain_on_thread();
+    if (draining && opened_count_ == 0 && now_ns() - began > kPatienceNs) {
+      threads_.run_on(
+          *threads_.executor(), [](void* self) { static_cast<BackRun*>(self)->open_connections(); }, this);
+    }
     if (!come && (!draining || all_sent())) {
       gate_.come_to(barrier);
       come = true;

@@ -279,7 +279,11 @@ Result<BackCost> BackRun::run() {
     change_descriptors();
   }
   // Behind it nobody sends anything to anybody.
-  if (gate_.is_open()) come_to(kBackParts, false);
+  if (gate_.is_open()) {
+    come_to(kBackParts, false);
+    threads_.run_on(
+        *threads_.executor(), [](void* self) { static_cast<BackRun*>(self)->close_connections(); }, this);
+  }
   restore_rest();
   note_end(kLibrary);
   cost_.threads = static_cast<uint32_t>(threads_.threads().size());

@@ -94,6 +94,13 @@ class BackRun {
   long drain(const BackDescriptorOp& op) const;
   void drain_all();
   bool all_sent();
+  // A TCP connection lets through what it holds, at once.
+  struct OpenedConnection {
+    int fd;
+    int room, room_lock, low, cork, no_delay;
+  };
+  void open_connections();
+  void close_connections();
   // back_signals.cc
   void forget_pending();
   void restore_rest();
@@ -111,6 +118,8 @@ class BackRun {
   JobGate gate_;
   bool held_ = false;
   uint32_t part_ = 0;  // of the changes of descriptors
+  OpenedConnection* opened_ = nullptr;
+  uint32_t opened_count_ = 0;
   bool stopped_ = false, parked_ = false, committed_ = false, answered_ = false;
   Arena arena_;
   ArenaVector<AddrRange> own_, unwritable_;  // unwritable_: shared memory that stays as it is

@@ -26,6 +26,9 @@ KINDS = [kind.__name__ for kind in channel_programs.KINDS]
 NO_PROCESS, UNSUPPORTED = 67, 78
 CHECKPOINT_MAY_REFUSE = {"backlog_bytes_unix", "backlog_bytes_tcp", "udp_cork"}
 
+# A connection with little room crawls once a checkpoint has made it larger for a moment: less of it then.
+AMOUNTS = {"tcp_options": ["env", "AMOUNT=20"], **dict.fromkeys(["tcp4", "tcp6", "unix_path", "unix_abstract"], ["env", "AMOUNT=1500"])}
+
 POOL = """
 import multiprocessing, hashlib
 def work(n):
@@ -123,7 +126,7 @@ class Programs(Trials):
 
 for kind in KINDS:
     setattr(Channels, f"test_{kind}", lambda self, kind=kind: self.all_trials(
-        kind, ["python3", channel_programs.__file__, kind], kind not in CHECKPOINT_MAY_REFUSE))
+        kind, [*AMOUNTS.get(kind, []), "python3", channel_programs.__file__, kind], kind not in CHECKPOINT_MAY_REFUSE))
 
 adopt_orphans()
 if __name__ == "__main__":
