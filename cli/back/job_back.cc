@@ -145,6 +145,13 @@ class JobBack {
       }
       Member member{&m, {}, nullptr, false, {}};
       auto target = examine_target(m.pid);
+      // Between exec and the library's start: who it is then it says itself.
+      for (const int64_t until = now_ns() + kStartNs;
+           !target.ok() && target.error().code == ExitCode::kUnavailable && now_ns() < until &&
+           look_at_process(m.pid, process) && process.state != 'T';) {
+        wait_a_moment();
+        target = examine_target(m.pid);
+      }
       if (!target.ok()) return target.error();
       if (target->inner_pid != m.pid)
         return failure(ExitCode::kUnsupported, label, "is in another pid namespace", kRemedy);
@@ -296,7 +303,12 @@ class JobBack {
     std::vector<PlannedMember> planned;
     for (size_t i = 0; i < members_.size(); ++i) {
       Member& m = members_[i];
-      CKPT_TRY(m.back->compare(parts[i]));
+      if (auto compared = m.back->compare(parts[i]); !compared.ok()) {
+        const Error& why = compared.error();
+        if (why.message().find(fmt::format("{} (", m.listed->pid)) != std::string_view::npos) return why;
+        return make_error(why.code, why.sys_errno, "{}: {}", label_of(m.listed->pid, m.listed->name),
+                          why.message());
+      }
       PlannedMember p{m.listed, {}, &m.back->then(), &m.back->now(), &m.back->descriptors(), &parts[i]};
       if (!look_at_process(m.listed->pid, p.process))
         return failure(ExitCode::kUnsupported, label_of(m.listed->pid, m.listed->name), "has ended", kRemedy);

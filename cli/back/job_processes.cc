@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <sstream>
 
@@ -19,7 +18,9 @@ namespace {
 
 std::string read_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  std::ostringstream all;
+  all << in.rdbuf();  // of a process that ends meanwhile an iterator throws
+  return all.str();
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "base/clock.h"
@@ -46,7 +45,9 @@ std::vector<std::string> children_since(pid_t pid, int64_t realtime_ns) {
   std::ifstream children(fmt::format("/proc/{0}/task/{0}/children", pid));
   for (pid_t child; children >> child;) {
     std::ifstream stat(fmt::format("/proc/{}/stat", child));
-    std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
+    std::ostringstream all;
+    all << stat.rdbuf();
+    const std::string text = all.str();
     const size_t close = text.rfind(')');
     if (close == std::string::npos) continue;
     unsigned long long start = 0;

@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-from support import CkptTest, LIBRARY, UNSUPPORTED, clean_environment
+from support import CKPT, CkptTest, LIBRARY, UNAVAILABLE, UNSUPPORTED, clean_environment
 
 # A parent and a child, which do what a line says. The child is told by a pipe, and answers by another.
 JOB = r"""
@@ -100,9 +100,10 @@ class BackOfJob(CkptTest):
                 for pid in (self.program.pid, self.child)}
 
     def test_memory_and_pipe_of_two(self):
-        for increments in ("0", "8"):
-            with self.subTest(increments=increments):
-                self.start(CKPT_INCREMENTS=increments)
+        for settings in ({}, {"CKPT_INCREMENTS": "8"}, {"CKPT_FAULTS": "in-thread"}, {"CKPT_FAULTS": "mprotect"},
+                         {"CKPT_MODE": "fork"}):
+            with self.subTest(settings=settings):
+                self.start(**settings)
                 self.do("state.update(n=1)")
                 self.tell("state.update(n=2)")
                 self.tell("memory.__setitem__(slice(0, 5), b'first')")
@@ -128,6 +129,47 @@ class BackOfJob(CkptTest):
                 self.back(of=job)
                 self.assertEqual(self.do("state['n'], os.read(pipe[0], 100)"), (1, b"in the pipe"))
                 self.assertEqual(self.tell("state['n']"), 2)
+
+    def test_a_hundred_times_nothing_grows(self):
+        def counts():
+            found = []
+            for pid in (self.program.pid, self.child):
+                with open(f"/proc/{pid}/status", encoding="ascii") as status:
+                    size = next(line for line in status if line.startswith("VmSize"))
+                with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
+                    found.append((size, len(maps.readlines()), len(os.listdir(f"/proc/{pid}/fd"))))
+            return found
+        for settings in ({}, {"CKPT_INCREMENTS": "8"}):
+            with self.subTest(settings=settings):
+                self.start(**settings)
+                self.now()
+                self.back()
+                before = counts()
+                for n in range(100):
+                    self.assertEqual(self.do(f"state['n'], state.update(n={n}), os.write(pipe[1], b'x')"), (0, None, 1))
+                    self.back()
+                # An agent that has nothing to do leaves a moment after its answer.
+                end = time.monotonic() + 10
+                while counts() != before and time.monotonic() < end:
+                    time.sleep(0.01)
+                self.assertEqual(counts(), before)
+
+    def test_beside_checkpoints(self):
+        """Who takes a checkpoint meanwhile has it, or is told to ask again; neither waits for the other for long."""
+        self.start(CKPT_KEEP="0")
+        job = self.now()
+        now = [CKPT, "now", str(self.program.pid)]
+        for _ in range(10):
+            others = [subprocess.Popen(now, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.PIPE, text=True) for _ in range(2)]
+            answer = self.ckpt("back", "--json", job)
+            for other in others:
+                _, said = other.communicate(timeout=60)
+                self.assertIn(other.returncode, (0, UNAVAILABLE), said)
+                if other.returncode != 0:
+                    self.assertIn("about to go back", said)
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+            self.assertEqual((self.do("state['n']"), self.tell("state['n']")), (0, 0))
 
     def pair_goes_back(self, make, takes=100):
         """pair: two ends, bytes both ways that are received since, and others that are sent."""
