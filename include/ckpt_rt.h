@@ -87,7 +87,7 @@ uint32_t ckpt_rt_restarted(void);
 int ckpt_rt_checkpoint(struct ckpt_rt_result* result);
 
 /* The process goes back, in place, to its newest checkpoint (image NULL) or to that of `image`, an image of
- * this very process (docs/back.md). When that works the call does not return: the program goes on where the
+ * this very process (docs/back.md). Of a job all processes go back to its newest checkpoint. When that works the call does not return: the program goes on where the
  * checkpoint found it, and ckpt_rt_restarted() is one more. It returns when nothing was changed: with a code
  * of enum ckpt_rt_code, and, in `error` of `error_size` bytes if that is not NULL, one line. Runs the command
  * `ckpt` that belongs to the library. Never call it inside a critical section (CKPT_RT_USAGE). */

@@ -230,6 +230,11 @@ class JobBack {
         wait_a_moment();
         continue;
       }
+      if (borrows_memory(p)) {
+        return failure(ExitCode::kUnsupported, label,
+                       "was born since the checkpoint and uses its parent's memory (vfork)",
+                       "end it first; nothing was changed");
+      }
       auto asked = ask_to_stand(p);
       if (asked.ok()) continue;
       JobProcess now;

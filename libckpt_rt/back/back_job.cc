@@ -61,6 +61,11 @@ Result<void> BackRun::commit_job() {
   message_ = {};
   message_.says = static_cast<uint32_t>(BackSays::kMore);
   auto reply = ask(message_);
+  auto undecided = [&] {
+    return gate_.decided() == BackDecision::kCutting || gate_.decided() == BackDecision::kCommitted;
+  };
+  // It may have much to cut: as long as it is there it is waited for.
+  while (!reply.ok() && !answered_ && undecided() && !has_hung_up(socket_)) reply = hear_reply();
   const BackDecision decided = gate_.decided();
   if (reply.ok() && decided == BackDecision::kCommitted) {
     committed_ = true;

@@ -72,6 +72,10 @@ BackRun::~BackRun() {
 Result<BackReply> BackRun::ask(const BackMessage& message) {
   if (sys::call(__NR_sendto, socket_, &message, sizeof(message), MSG_NOSIGNAL, 0L, 0L) != sizeof(message))
     return hung_up();
+  return hear_reply();
+}
+
+Result<BackReply> BackRun::hear_reply() {
   BackReply reply;
   if (receive(socket_, &reply, sizeof(reply)) != sizeof(reply)) return hung_up();
   if (reply.kind != static_cast<uint32_t>(BackReplyKind::kGo)) {

@@ -108,6 +108,7 @@ class BackRun {
   static void all_ready(void* self);
 
   Result<BackReply> ask(const BackMessage& message);
+  Result<BackReply> hear_reply();
   [[noreturn]] void die(const char* what, long error, uint64_t where);
   template <typename T>
   std::span<const T> list(uint64_t at, uint64_t count) const {

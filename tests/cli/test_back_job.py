@@ -154,6 +154,21 @@ class BackOfJob(CkptTest):
                     time.sleep(0.01)
                 self.assertEqual(counts(), before)
 
+    def test_what_a_process_born_since_has_written(self):
+        """Nobody else has seen that: neither parent nor child have written to that memory."""
+        for settings in ({}, {"CKPT_INCREMENTS": "8"}):
+            with self.subTest(settings=settings):
+                self.start(before="def other(): memory[9000:9002] = b'no'; memory[0:2] = b'no'; os.write(pipe[1], b'no'); time.sleep(1000)",
+                           after="def bear():\n    pid = os.fork()\n    if pid == 0: other()\n    return pid", **settings)
+                self.do("memory.__setitem__(slice(0, 2), b'ok')")
+                self.now()
+                self.do("bear()")
+                self.wait_until(lambda: self.do("memory[9000:9002]") == b"no" and self.do("memory[0:2]") == b"no")
+                self.assertEqual(self.back()["ended"], 1)
+                self.assertEqual(self.tell("memory[9000:9002], memory[0:2]"), (bytes(2), b"ok"))
+                self.do("os.set_blocking(pipe[0], False)")
+                self.assertIn("BlockingIOError", self.do("os.read(pipe[0], 9)"))
+
     def test_beside_checkpoints(self):
         """Who takes a checkpoint meanwhile has it, or is told to ask again; neither waits for the other for long."""
         self.start(CKPT_KEEP="0")
