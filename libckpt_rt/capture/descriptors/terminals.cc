@@ -57,6 +57,8 @@ Result<void> DescriptorCapture::look_at_master(CapturedDescriptor& d) {
   int set = 0;
   if (sys::call(__NR_ioctl, master.get(), TIOCGPKT, &set) == 0 && set != 0) detail.flags |= kMasterPacketMode;
   if (sys::call(__NR_ioctl, master.get(), TIOCGPTLCK, &set) == 0 && set != 0) detail.flags |= kMasterLocked;
+  pollfd left{master.get(), 0, 0};
+  if (sys::call(__NR_poll, &left, 1L, 0L) == 1 && (left.revents & POLLHUP) != 0) detail.flags |= kMasterLeft;
   detail.input = settings.c_iflag;
   detail.output = settings.c_oflag;
   detail.control = settings.c_cflag;
