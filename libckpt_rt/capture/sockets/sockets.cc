@@ -183,6 +183,12 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   detail.ipv6_only = detail.domain == AF_INET6 ? socket_option(socket, IPPROTO_IPV6, IPV6_V6ONLY) : 0;
   read_names(s, socket);
   if (detail.domain == AF_UNIX && file_is_gone(s)) s.link.flags |= kLinkFileGone;
+  // Who has closed the other end had not read all: reading here says so first.
+  if (detail.domain == AF_UNIX && (s.link.flags & kLinkPeerGone) != 0 && (s.ready & POLLERR) != 0)
+    s.link.flags |= kLinkError;
+  int peek_offset = -1, length = sizeof(peek_offset);
+  if (sys::call(__NR_getsockopt, socket, SOL_SOCKET, SO_PEEK_OFF, &peek_offset, &length) == 0)
+    s.link.peek_offset = peek_offset;
   s.options_at = look.options.size();
   put_socket_options(look.options, socket, detail);
   s.options_length = look.options.size() - s.options_at;
@@ -190,7 +196,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
 
   const bool messages =
       detail.domain == AF_UNIX ? detail.backlog < 0 : is_internet(s) && detail.protocol == IPPROTO_UDP;
-  if (messages && (s.ready & POLLIN) != 0) return peek_messages(look, s, socket);
+  if (messages && (s.ready & (POLLIN | POLLERR)) != 0) return peek_messages(look, s, socket);
   return {};
 }
 
