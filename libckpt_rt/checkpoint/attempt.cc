@@ -1,6 +1,7 @@
 #include "libckpt_rt/checkpoint/attempt.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 
@@ -192,10 +193,12 @@ void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
   }
   constexpr long kKeepCapabilities = 1L << 4;
   const long bits = is_filtered() ? 0 : sys::call(__NR_prctl, long{PR_GET_SECUREBITS}, 0L, 0L, 0L, 0L);
-  if (bits > 0 && (bits & ~kKeepCapabilities) != 0) {
-    space.note(1,
-               "the program has changed what being root means to it (PR_SET_SECUREBITS): after a restart it "
-               "means what it does by default");
+  const bool may_set_them = (facts.process.cap_permitted >> CAP_SETPCAP & 1) != 0;
+  if (bits > 0 && (bits & ~kKeepCapabilities) != 0 && !may_set_them) {
+    space.note(
+        1,
+        "the program has changed what being root means to it (PR_SET_SECUREBITS) and given up the right to "
+        "do so: after a restart it means what it does by default");
   }
   if (facts.parent_death_signal != 0 && job::session() == nullptr) {  // of a job the manifest has it
     space.note(1,

@@ -104,6 +104,7 @@ void restore_own_state(const ThreadSlot& slot) {
   uint32_t notes = 0;
   long r = restore_thread_in_handler(slot, notes);
   if (r != 0) fail(RestartStage::kThreadState, r, slot.tid);
+  restore_thread_settings(saved_process);
   give_up_capabilities();
   add_notes(notes | restore_ambient_capabilities(saved_process));
 }
