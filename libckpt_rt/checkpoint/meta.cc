@@ -1,6 +1,7 @@
 #include "libckpt_rt/checkpoint/meta.h"
 
 #include <errno.h>
+#include <sys/shm.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -143,6 +144,12 @@ void write_mapping(const MetaSources& s, const Mapping& m, MetaWriter& meta) {
     }
     r.sysv_key = static_cast<int32_t>(key);
     r.sysv_mode = 0600;
+    // One that is removed goes when nobody has it any more; it has lost its key.
+    shmid_ds state{};
+    if (sys::call(__NR_shmctl, r.sysv_shmid, IPC_STAT, &state) == 0) {
+      r.sysv_mode = state.shm_perm.mode & (0777u | SHM_DEST);
+      if ((r.sysv_mode & SHM_DEST) != 0) r.sysv_key = IPC_PRIVATE;
+    }
   }
   if (r.object != 0 && r.object_size == 0) {
     for (const Mapping& o : s.map->mappings()) {
