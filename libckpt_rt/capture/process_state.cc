@@ -41,13 +41,15 @@ std::string_view read_link(Arena& arena, const char* path) {
   return {text, static_cast<size_t>(n)};
 }
 
-void read_stat_fields(std::string_view stat, MmRecord& mm) {
+void read_stat_fields(std::string_view stat, ProcessFacts& facts) {
+  MmRecord& mm = facts.mm;
   size_t close = stat.rfind(')');
   if (close == std::string_view::npos) return;
   // Field 3 is the state; numbers() skips it, so index i is field i + 4 (proc(5)).
   uint64_t f[64] = {};
   size_t n = numbers(stat.substr(close + 3), 10, f, 64);
   if (n < 48) return;
+  facts.exit_signal = static_cast<int>(f[38 - 4]);
   mm.start_code = f[26 - 4];
   mm.end_code = f[27 - 4];
   mm.start_stack = f[28 - 4];
@@ -217,7 +219,7 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
   p.xfeatures = read_xfeatures();
 
   n = texts.read(ProcessTexts::kStat, tid, leader_exited, text, kText);
-  if (n > 0) read_stat_fields({text, static_cast<size_t>(n)}, facts.mm);
+  if (n > 0) read_stat_fields({text, static_cast<size_t>(n)}, facts);
   auto* auxv = static_cast<char*>(arena.allocate(4096));
   n = auxv == nullptr ? -ENOMEM : texts.read(ProcessTexts::kAuxv, tid, leader_exited, auxv, 4096);
   if (n > 0) facts.auxv = std::as_bytes(std::span(auxv, static_cast<size_t>(n)));

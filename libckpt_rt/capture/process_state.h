@@ -48,6 +48,7 @@ struct ProcessFacts {
   bool has_children = false;
   std::span<const LostChild> children;  // of an image of the program alone
   int parent_death_signal = 0;          // of some thread
+  int exit_signal = 0;                  // what the parent gets at its end
 };
 
 // Both of the calling thread.
