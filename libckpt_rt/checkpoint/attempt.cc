@@ -149,7 +149,9 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(attempt.stop.stop(back_end));
   points::at("stop.standing");
   CKPT_TRY(job::standing(attempt.clock.began_ns()));
-  CKPT_TRY(attempt.stop.look(attempt.watch));
+  const Result<void> looked = attempt.stop.look(attempt.watch);
+  attempt.outcome.spoiled = attempt.capture.map.has_unknown_name();
+  if (!looked.ok()) return looked.error();
   points::at("stop.looked");
   CKPT_TRY(back_end.capture_memory());
   points::at("stop.captured");
