@@ -10,6 +10,14 @@
 
 namespace ckpt {
 
+// Flags of mappings that are in no image, beside kMap*.
+enum LostMappingFlag : uint32_t {
+  kMapSealed = 1u << 28,     // mseal(2)
+  kMapDroppable = 1u << 29,  // MAP_DROPPABLE
+  kMapGuarded = 1u << 30,    // MADV_GUARD_INSTALL
+  kMapOnlySaid = kMapSealed | kMapDroppable | kMapGuarded,
+};
+
 struct LostMapping {
   const char* what = nullptr;  // nullptr: it comes back
   const char* why = nullptr;

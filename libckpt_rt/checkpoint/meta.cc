@@ -8,6 +8,7 @@
 
 #include "base/cpu_features.h"
 #include "base/restart_protocol.h"
+#include "libckpt_rt/capture/lost_mappings.h"
 #include "libckpt_rt/core/process/restart_entry.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/own_signal.h"
@@ -115,7 +116,7 @@ void write_mapping(const MetaSources& s, const Mapping& m, MetaWriter& meta) {
   r.file_offset = m.file_offset;
   r.prot = m.prot;
   r.kind = static_cast<uint32_t>(m.kind);
-  r.flags = m.map_flags;
+  r.flags = m.map_flags & ~uint32_t{kMapOnlySaid};
   r.page_size = m.page_size;
   r.device = m.device;
   r.inode = m.inode;

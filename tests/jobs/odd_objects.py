@@ -69,6 +69,15 @@ error_of(udp.setsockopt, 17, 103, 500)
 error_of(udp.setsockopt, 1, 37, 0x58)
 facts['segments'] = lambda: option(udp, 17, 103)
 facts['time stamps'] = lambda: option(udp, 1, 37, 8)
+udp.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton('127.0.0.1'))
+group = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+group.bind(('', 0))
+group.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton('239.77.1.2') + socket.inet_aton('127.0.0.1'))
+def to_the_group():
+    udp.sendto(b'all', ('239.77.1.2', group.getsockname()[1]))
+    group.settimeout(10)
+    return error_of(group.recv, 5)
+last['a group'] = to_the_group
 listener = socket.socket()
 listener.setsockopt(1, socket.SO_REUSEADDR, 1)
 listener.bind(('127.0.0.1', 0))
@@ -169,7 +178,7 @@ live()
 """
 
 LAST_ALONE = {"its expiration": repr((1).to_bytes(8, "little")), "reset": "ECONNRESET", "a spent watch": [],
-              "a terminal that was left": "EIO"}
+              "a terminal that was left": "EIO", "a group": "b'all'"}
 
 
 def wait_for(path, tree):

@@ -191,6 +191,16 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     s.link.peek_offset = peek_offset;
   s.options_at = look.options.size();
   put_socket_options(look.options, socket, detail);
+  const bool may_be_in_groups = is_internet(s) && detail.type != SOCK_STREAM;
+  if (may_be_in_groups &&
+      (!put_multicast_groups(look, *arena_, socket, false) ||
+       (detail.domain == AF_INET6 && !put_multicast_groups(look, *arena_, socket, true)))) {
+    CKPT_TRY(
+        note(1,
+             "descriptor {} ({}): it takes messages to a multicast group from some senders alone: after a "
+             "restart from all",
+             d.fd, d.path));
+  }
   s.options_length = look.options.size() - s.options_at;
   if (!look.options.ok()) return arena_full();
 
