@@ -11,7 +11,7 @@ LostMapping what_is_lost(const Mapping& m) {
     return {"droppable memory (MAP_DROPPABLE)", "after a restart the kernel keeps it", false};
   if ((m.map_flags & kMapGuarded) != 0)
     return {"guard regions (MADV_GUARD_INSTALL)", "after a restart they are memory of zeros", false};
-  if (m.kind == MappingKind::kMemfd && (m.map_flags & kMapPrivate) != 0) {
+  if ((m.map_flags & kMapOfMemfd) != 0) {
     return {"a memfd privately", "after a restart what is written to the memfd is not seen there any more",
             false};
   }

@@ -12,10 +12,11 @@ namespace ckpt {
 
 // Flags of mappings that are in no image, beside kMap*.
 enum LostMappingFlag : uint32_t {
+  kMapOfMemfd = 1u << 27,    // a private view of a memfd
   kMapSealed = 1u << 28,     // mseal(2)
   kMapDroppable = 1u << 29,  // MAP_DROPPABLE
   kMapGuarded = 1u << 30,    // MADV_GUARD_INSTALL
-  kMapOnlySaid = kMapSealed | kMapDroppable | kMapGuarded,
+  kMapOnlySaid = kMapOfMemfd | kMapSealed | kMapDroppable | kMapGuarded,
 };
 
 struct LostMapping {

@@ -214,6 +214,7 @@ void MemoryMap::classify(Mapping& m) {
     // Pages changed since mapping are anonymous; userfaultfd does not protect file mappings.
     m.handling = Handling::kEager;
     if (deleted || m.kind == MappingKind::kMemfd || m.kind == MappingKind::kSharedAnonymous) {
+      if (m.kind == MappingKind::kMemfd) m.map_flags |= kMapOfMemfd;
       be_nameless(m);
     } else if (m.kind == MappingKind::kDevice) {
       m.kind = starts_with(path, "/dev/zero") ? MappingKind::kAnonymous : MappingKind::kDevice;
