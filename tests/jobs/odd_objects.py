@@ -160,14 +160,13 @@ facts['it has ended'] = lambda: is_ready(of_ended)
 facts['its file'] = lambda: [l for l in os.pread(status, 4096, 0).decode().splitlines() if l.startswith('Pid:')] == [f'Pid:\t{pid}']
 facts['lease'] = lambda: fcntl.fcntl(leased, fcntl.F_GETLEASE)
 def inherited():
-    facts_here = lambda: json.dumps({k: v() for k, v in facts.items()})
-    open('inherited.before', 'w').write(facts_here())
-    open('inherits', 'w').close()
+    tell('inherited.before')
     wait_for('go')
-    open('inherited.after', 'w').write(facts_here())
+    tell('inherited.after')
 heir = child(inherited)
-wait_for('inherits')
+wait_for('inherited.before')
 def end():
+    wait_for('inherited.after')  # while the other child still runs
     open('end', 'w').close()
     os.waitpid(heir, 0)
     return [os.waitid(os.P_PIDFD, f, os.WEXITED).si_status for f in (pidfd, of_ended)]
