@@ -64,6 +64,13 @@ int nonblocking(const ParsedOpenFile& file) { return static_cast<int>(file.recor
 // Reading gives the end of the file, writing EPIPE: as if the other side had gone.
 Result<ScopedFd> DescriptorBuilder::make_placeholder(const ParsedOpenFile& file) {
   int pair[2];
+  const uint32_t mode = file.record.open_flags & O_ACCMODE;
+  if (S_ISFIFO(file.record.mode) && mode != O_RDWR) {
+    if (pipe2(pair, O_CLOEXEC) != 0) return cannot_make(file);
+    ScopedFd read(pair[0]), write(pair[1]);
+    fcntl(mode == O_RDONLY ? read.get() : write.get(), F_SETFL, nonblocking(file));
+    return mode == O_RDONLY ? std::move(read) : std::move(write);
+  }
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return cannot_make(file);
   ScopedFd made(pair[0]), other(pair[1]);
   shutdown(made.get(), SHUT_RDWR);
