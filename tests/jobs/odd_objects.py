@@ -13,7 +13,7 @@ import job_tree
 from job_tree import NOBODY, Tree
 
 COMMON = r"""
-import ctypes, errno, fcntl, json, os, select, signal, socket, struct, sys, time
+import ctypes, errno, fcntl, json, os, select, signal, socket, struct, sys, termios, time
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 facts, last = {}, {}
@@ -121,6 +121,9 @@ os.close(slave)
 os.set_blocking(master, False)
 # A terminal of its own does not make it a program of a terminal: it leads its session.
 own_terminal = os.openpty()
+os.set_blocking(own_terminal[1], False)
+termios.tcflow(own_terminal[1], termios.TCOOFF)
+facts['its output is stopped'] = lambda: error_of(os.write, own_terminal[1], b'x')
 facts['leads its session'] = lambda: os.getsid(0) == os.getpid()
 last['a terminal that was left'] = lambda: error_of(os.read, master, 1)
 live()
