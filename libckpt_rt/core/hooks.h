@@ -68,6 +68,13 @@ void before_user(uint32_t user);
 void begin_strict();
 void end_strict();
 
+// The program gets a keyring of its own, or has left namespaces (CLONE_NEW*): a restart cannot give them back.
+void note_keyring();
+// It asks to be told when a message comes into a queue, which ends when any of its descriptors is closed in the process,
+// also in a table of the agent.
+void note_queue_notice();
+void note_namespaces(int left);
+
 // Between the two no thread of ours exists.
 void begin_alone();
 void end_alone();

@@ -125,6 +125,11 @@ void end_strict() {
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
 }
 
+// relaxed: read by a checkpoint that is asked for later.
+void note_keyring() { seccomp_state.own_keyring.store(true, std::memory_order_relaxed); }
+void note_queue_notice() { seccomp_state.queue_notice.store(true, std::memory_order_relaxed); }
+void note_namespaces(int left) { seccomp_state.left_namespaces.fetch_or(left, std::memory_order_relaxed); }
+
 // A child that libc did not fork has our state but none of our threads.
 void begin_alone() {
   know_child();
