@@ -25,8 +25,8 @@ struct AskLimits {
 
 // Of a checkpoint.
 struct AskWishes {
-  bool only = false;      // of this process alone
-  std::string leave_out;  // as LeaveOutList
+  bool only = false;         // of this process alone
+  std::string leave_out;     // as LeaveOutList
   bool back_of_job = false;  // of kBack: a checkpoint of the job that has not begun makes way
   // As one host's part of a job over several: at_step is called at each step and says how it goes on
   // (kStepContinue, ...). `lines` has what the program said since the step before.

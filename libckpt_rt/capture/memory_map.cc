@@ -10,6 +10,7 @@
 
 #include "base/raii_fd.h"
 #include "image/format/object_number.h"
+#include "libckpt_rt/capture/lost_mappings.h"
 #include "libckpt_rt/capture/other_name.h"
 #include "libckpt_rt/capture/text_change.h"
 #include "libckpt_rt/core/hooks.h"
@@ -213,6 +214,7 @@ void MemoryMap::classify(Mapping& m) {
     // Pages changed since mapping are anonymous; userfaultfd does not protect file mappings.
     m.handling = Handling::kEager;
     if (deleted || m.kind == MappingKind::kMemfd || m.kind == MappingKind::kSharedAnonymous) {
+      if (m.kind == MappingKind::kMemfd) m.map_flags |= kMapOfMemfd;
       be_nameless(m);
     } else if (m.kind == MappingKind::kDevice) {
       m.kind = starts_with(path, "/dev/zero") ? MappingKind::kAnonymous : MappingKind::kDevice;
@@ -405,10 +407,11 @@ Result<void> MemoryMap::read_flags() {
         uint32_t flag;
       };
       static constexpr Name kNames[] = {
-          {" gd", kMapGrowsDown},  {" ht", kMapHugeTlb},   {" nr", kMapNoReserve},  {" lo", kMapLocked},
-          {" dc", kMapDontFork},   {" dd", kMapDontDump},  {" wf", kMapWipeOnFork}, {" hg", kMapHugePage},
-          {" nh", kMapNoHugePage}, {" mg", kMapMergeable}, {" sr", kMapSequential}, {" rr", kMapRandom},
-          {" mw", kMapMayWrite}};
+          {" gd", kMapGrowsDown},  {" ht", kMapHugeTlb},     {" nr", kMapNoReserve},  {" lo", kMapLocked},
+          {" dc", kMapDontFork},   {" dd", kMapDontDump},    {" wf", kMapWipeOnFork}, {" hg", kMapHugePage},
+          {" nh", kMapNoHugePage}, {" mg", kMapMergeable},   {" sr", kMapSequential}, {" rr", kMapRandom},
+          {" mw", kMapMayWrite},   {" lf", kMapLockOnFault}, {" sl", kMapSealed},     {" dp", kMapDroppable},
+          {" gu", kMapGuarded}};
       for (const Name& n : kNames) {
         if (line.find(n.name) != std::string_view::npos) current->map_flags |= n.flag;
       }
