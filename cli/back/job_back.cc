@@ -31,6 +31,7 @@ namespace ckpt::cli {
 
 namespace {
 
+constexpr int64_t kLongNs = 3600'000'000'000;
 constexpr int64_t kStartNs = 5'000'000'000;  // between exec and the library's start
 
 void wait_a_moment() {
@@ -40,6 +41,16 @@ void wait_a_moment() {
 
 std::string label_of(int pid, const std::string& name) {
   return fmt::format("{} ({})", pid, printable(name));
+}
+
+// A manifest says what is killed and what is put back.
+Result<void> check_writer(const std::string& path) {
+  struct stat st;
+  if (lstat(path.c_str(), &st) != 0)
+    return make_error(ExitCode::kNotFound, errno, "{}: cannot be read ({})", brief(path), errno_name(errno));
+  if ((st.st_uid == geteuid() || st.st_uid == 0) && (st.st_mode & (S_IWGRP | S_IWOTH)) == 0) return {};
+  return failure(ExitCode::kPermission, path, "belongs to somebody else, or others may write it",
+                 "use a checkpoint of your own");
 }
 
 // The memory that all processes of the job map, and its file.
@@ -161,6 +172,8 @@ class JobBack {
     processes_ = std::make_unique<JobProcesses>(manifest_.job, std::move(pids));
     CKPT_TRY(gate_.open(static_cast<uint32_t>(members_.size())));
     for (Member& m : members_) {
+      // What another user has written would say with root's rights which files are cut.
+      CKPT_TRY(check_writer(options_.directory + "/" + m.listed->image));
       m.back = std::make_unique<ProcessBack>(m.target, limits_, options_.anyway);
       CKPT_TRY(m.back->open(options_.directory + "/" + m.listed->image));
       CKPT_TRY(check_image(m));
@@ -344,6 +357,7 @@ class JobBack {
     points::at("back.cut");
     gate_->decide(BackDecision::kCutting, BackDecision::kCommitted);
     decided_ = true;
+    limits_ = {kLongNs, 0};  // a slow one is not to be killed
     points::at("back.decided");
     CKPT_TRY(end_late());
     for (Member& m : members_) (void)m.back->commit();
@@ -454,7 +468,7 @@ class JobBack {
 
   static constexpr const char* kRemedy = "nothing was changed; restart the job with ckpt-restart";
   const JobBackOptions& options_;
-  const AskLimits limits_;
+  AskLimits limits_;
   const Manifest& manifest_;
   int64_t began_ns_ = 0;
   bool decided_ = false;
@@ -464,16 +478,6 @@ class JobBack {
   std::vector<std::unique_ptr<LateProcess>> late_;
   std::vector<int32_t> ended_;
 };
-
-// A manifest says what is killed and what is put back.
-Result<void> check_writer(const std::string& path) {
-  struct stat st;
-  if (lstat(path.c_str(), &st) != 0)
-    return make_error(ExitCode::kNotFound, errno, "{}: cannot be read ({})", brief(path), errno_name(errno));
-  if ((st.st_uid == geteuid() || st.st_uid == 0) && (st.st_mode & (S_IWGRP | S_IWOTH)) == 0) return {};
-  return failure(ExitCode::kPermission, path, "belongs to somebody else, or others may write it",
-                 "use a checkpoint of your own");
-}
 
 // No checkpoint of the job meanwhile. Who waits for the lock makes way.
 Result<ScopedFd> lock_directory(const std::string& checkpoint, int64_t patience_ns) {
