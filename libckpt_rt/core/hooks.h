@@ -52,6 +52,8 @@ void note_exit(const void* word);
 // The program has had children: they share its shared memory. before_fork(): it is about to have one.
 extern std::atomic<bool> has_forked;
 void before_fork();
+// In the parent, whether it has a child now or not.
+void after_fork();
 // It is about to have one that executes another program at once (vfork, posix_spawn).
 extern std::atomic<bool> has_spawned;
 void before_spawn();

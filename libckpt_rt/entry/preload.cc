@@ -30,6 +30,7 @@
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/fork_hold.h"
 #include "libckpt_rt/core/process/library_range.h"
 #include "libckpt_rt/core/process/own_page.h"
 #include "libckpt_rt/core/process/seccomp_state.h"
@@ -76,7 +77,10 @@ CKPT_FORK_PATH void before_fork() {
   // Not again: after each fork the page that is written to is copied.
   if (!has_forked.load(std::memory_order_relaxed)) has_forked.store(true, std::memory_order_seq_cst);
   if (copying()) release_guard::before_sharing();
+  fork_hold::begin();
 }
+
+CKPT_FORK_PATH void after_fork() { fork_hold::end(); }
 
 CKPT_FORK_PATH void before_spawn() {
   job::creation::await();

@@ -44,6 +44,7 @@ void yield_signal() {}
 std::atomic<uint32_t> memory_registered{0};
 std::atomic<bool> has_forked{false};
 void before_fork() {}
+void after_fork() {}
 std::atomic<bool> has_spawned{false};
 void before_spawn() {}
 void before_end() {}
