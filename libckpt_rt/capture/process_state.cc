@@ -208,6 +208,11 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
   facts.has_children = sys::call(__NR_waitid, P_ALL, 0L, 0L,
                                  WEXITED | WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT, 0L) != -ECHILD;
 
+  siginfo_t continued{};
+  if (facts.has_children &&
+      sys::call(__NR_waitid, P_ALL, 0L, &continued, WCONTINUED | WNOHANG | WNOWAIT, 0L) == 0)
+    facts.continued_child = continued.si_pid;
+
   p.pgid = static_cast<int32_t>(sys::call(__NR_getpgid, 0));
   p.sid = static_cast<int32_t>(sys::call(__NR_getsid, 0));
   p.personality = static_cast<uint32_t>(sys::call(__NR_personality, 0xffffffffL));

@@ -49,6 +49,7 @@ struct ProcessFacts {
   std::span<const LostChild> children;  // of an image of the program alone
   int parent_death_signal = 0;          // of some thread
   int exit_signal = 0;                  // what the parent gets at its end
+  int continued_child = 0;  // one that SIGCONT continued, which the program was not told yet; 0: none
 };
 
 // Both of the calling thread.

@@ -154,6 +154,13 @@ void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
         "for without __WCLONE",
         facts.exit_signal);
   }
+  if (job::session() != nullptr && facts.continued_child != 0) {
+    say(space,
+        "child process {} of the program was continued, which the program has not asked for yet "
+        "(WCONTINUED): after a "
+        "restart it is not told",
+        facts.continued_child);
+  }
   if (seccomp_state.queue_notice.load(std::memory_order_relaxed)) {
     space.note(
         1,
