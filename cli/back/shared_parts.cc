@@ -65,6 +65,9 @@ std::vector<SharedParts> find_shared_parts(const Manifest& manifest,
   for (size_t m = 0; m < members.size(); ++m) {
     for (const auto& f : members[m].second->open_files) {
       if (!names_one_thing(f)) continue;
+      // Who wrote into it had ended by then. What is left in it only its reader can put back.
+      if (kind_of(f) == OpenFileKind::kPipe && f.record.value == kPipeEndGone)
+        shared[m].files.insert(f.record.id);
       for (uint64_t object : objects_of(f)) {
         const auto who = who_opens.find(object);
         if (who == who_opens.end() || (who->second.size() == 1 && *who->second.begin() == m)) continue;

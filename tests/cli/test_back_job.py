@@ -169,6 +169,14 @@ class BackOfJob(CkptTest):
                 self.do("os.set_blocking(pipe[0], False)")
                 self.assertIn("BlockingIOError", self.do("os.read(pipe[0], 9)"))
 
+    def test_a_pipe_whose_writer_has_ended(self):
+        self.start(after="gone = os.pipe(); os.write(gone[1], b'of one who has ended'); os.close(gone[1])")
+        self.now()
+        for _ in range(2):
+            self.assertEqual(self.do("os.read(gone[0], 6)"), b"of one")
+            self.back()
+        self.assertEqual(self.do("os.read(gone[0], 100), os.read(gone[0], 100)"), (b"of one who has ended", b""))
+
     def test_beside_checkpoints(self):
         """Who takes a checkpoint meanwhile has it, or is told to ask again; neither waits for the other for long."""
         self.start(CKPT_KEEP="0")
