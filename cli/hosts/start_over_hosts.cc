@@ -138,8 +138,8 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
                                     {"checksum", p.checksum},
                                     {"plan", plan}});
   }
-  // All listen before anybody connects.
-  if (auto all = crew.expect_all("listening", 60'000'000'000); !all.ok()) return report(all.error());
+  // All listen before anybody connects. The kernel may keep a port for a minute for the killed program.
+  if (auto all = crew.expect_all("listening", 120'000'000'000); !all.ok()) return report(all.error());
   crew.tell_all({{"say", "connect"}});
   if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return report(all.error());
   const std::string directory = path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));

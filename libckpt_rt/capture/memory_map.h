@@ -86,6 +86,7 @@ class MemoryMap {
   Result<void> take_changes(std::string_view text, std::span<const AddrRange> own);
   void classify(Mapping& m);
   bool take_other_name(Mapping& m);
+  bool is_own_file(const Mapping& m);
   static void be_nameless(Mapping& m);
   Result<void> find_shared_twice();
 
@@ -98,6 +99,7 @@ class MemoryMap {
   // Files without the name that they were mapped by may be looked for, in directories: none in the stop.
   static constexpr uint32_t kMostSearches = 16;
   uint32_t searches_left_ = kMostSearches;
+  uint64_t own_files_left_ = 64 << 20;  // bytes that the stop copies of files that the program has made
 };
 
 // Is all of the range mapped, whatever it is? Changes nothing.

@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "image/format/kept_names.h"
 #include "restart/descriptors/builder.h"
+#include "restart/descriptors/vanished_file.h"
 
 // Files that were removed or replaced since the checkpoint, and are kept beside the image.
 
@@ -119,6 +120,7 @@ Result<void> DescriptorBuilder::put_back_files() {
           path);
       continue;
     }
+    CKPT_TRY(make_directory_of(path, meta_.process.record));
     const bool back = !link.empty()        ? ::link(link.c_str(), path.c_str()) == 0
                       : is_in_memory(file) ? make_in_memory(file)
                                            : copy_to(copy, path, file.record.mode);
