@@ -18,6 +18,7 @@
 #include "base/named_points.h"
 #include "image/format/image_key.h"
 #include "image/write/image_directory.h"
+#include "job/capture/right_host.h"
 #include "job/identity/identity.h"
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
@@ -178,6 +179,7 @@ __attribute__((constructor)) void start() {
     rseq_layout.offset = *rseq_offset;
     rseq_layout.length = *rseq_size < 32 ? 32 : *rseq_size;
   }
+  job::be_of_this_host();
   auto settings = parse_settings(&find_variable, nullptr);
   if (!settings.ok()) {
     own_directory::choose();
