@@ -35,7 +35,9 @@ Result<Json> make_table(Crew& crew) {
   for (size_t i = 0; i < crew.hosts().size(); ++i) {
     CrewHost& h = crew.hosts()[i];
     h.port = (*ports)[i].value("port", 0);
-    table["hosts"].push_back({{"name", h.name}, {"address", h.address}, {"port", h.port}});
+    // The job's addresses stay these, wherever it comes back.
+    table["hosts"].push_back(
+        {{"name", h.name}, {"address", h.address}, {"job_address", h.address}, {"port", h.port}});
   }
   return table;
 }
@@ -119,7 +121,9 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
     addresses[manifest->parts[i].address] = crew.hosts()[i].address;
     // Its key and ports are in the memory of processes.
     for (auto& h : table["hosts"]) {
-      if (h.value("name", "") == names[i]) h["address"] = crew.hosts()[i].address;
+      if (h.value("name", "") != names[i]) continue;
+      if (!h.contains("job_address")) h["job_address"] = h["address"];
+      h["address"] = crew.hosts()[i].address;
     }
   }
   for (const auto& [one, other] : manifest->connections) connections.push_back({one, other});

@@ -44,6 +44,7 @@
 #include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/interpose/addresses/addresses.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/protect/watch.h"
@@ -198,6 +199,10 @@ __attribute__((constructor)) void start() {
     points::want(point, this_process.name, &this_process.pid);
   own_directory::choose();
   found_job();
+  if (find_variable("CKPT_HOSTS", nullptr) != nullptr) {
+    addresses::over_hosts = true;
+    addresses::read(job::own_job.identity.directory);
+  }
   new_run_id();
   if (!own_page::reserve(user_settings().dma)) return;
   seccomp_state.before_program = count_seccomp_filters();

@@ -20,7 +20,7 @@ def total(rounds, size):
     for i in range(rounds):
         for rank in range(size):
             result += RING * (i + (rank - 1) % size) + RING * (RING - 1) // 2
-            if i % 10 == 3:
+            if i >= rounds // 10 + 1 and i % 10 == 3:
                 for r in range(size):
                     n = 1 + (i + r * 7 + rank) * 97 % BLOCK
                     result += n * (i * 31 + r * 1009 + rank * 17) + n * (n - 1) // 2
@@ -32,7 +32,7 @@ def expected(rounds, size):
 
 
 class Mpi(OverHosts):
-    count = 3
+    count = 6
     hosts_of_job = "h1,h2,h3"
 
     def setUp(self):
@@ -77,12 +77,12 @@ class Mpi(OverHosts):
             covered = max(covered, at + len(text))
         self.assertEqual(covered, len(whole), said)
 
-    def live_and_die(self, instants, hosts=()):
-        """instants: tenths after whose beginning a checkpoint is taken, one for each life. It goes on for another two, then waits,
-        so that the next life has something left to say. hosts: where each comes back."""
+    def live_and_die(self, instants, hosts=(), ahead=2):
+        """instants: tenths after whose beginning a checkpoint is taken, one for each life. It goes on for another two (ahead), then
+        waits, so that the next life has something left to say. hosts: where each comes back."""
         job, name, lives = self.run_ring(), "out", ["out"]
         for life, tenth in enumerate(instants):
-            self.allow(min(tenth + 2, 9))
+            self.allow(min(tenth + ahead, 9))
             self.comes_to(job, name, tenth)
             self.leads(job.pid)
             taken = self.now(job.pid)
@@ -115,6 +115,10 @@ class OpenMpi(Mpi):
         """All ranks wait for one soon: little is left but the end of the launcher and its daemons."""
         self.live_and_die([9])
 
+    def test_on_others(self):
+        """Connections that the ranks make for the first time after the restart: to addresses that they had learnt before it."""
+        self.live_and_die([0, 5], ["h4,h5,h6", "h2,h3,h1"], 0)
+
     @unittest.skipUnless(LONG, "CKPT_LONG=1")
     def test_swept(self):
         for tenth in range(10):
@@ -125,7 +129,7 @@ class OpenMpi(Mpi):
 
 
 class Mpich(Mpi):
-    count, hosts_of_job = 2, "h1,h2"
+    count, hosts_of_job = 4, "h1,h2"
     launcher, compiler = "mpirun.mpich", "mpicc.mpich"
     rounds, ranks = 2000, 2
 
@@ -134,6 +138,9 @@ class Mpich(Mpi):
 
     def test_twice_on_the_same_hosts(self):
         self.live_and_die([1, 5])
+
+    def test_on_others(self):
+        self.live_and_die([0, 5], ["h3,h4", "h2,h1"], 0)
 
 
 if __name__ == "__main__":

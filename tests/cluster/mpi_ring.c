@@ -1,4 +1,4 @@
-/* Numbers go round a ring of ranks, and every so often from each to each; whoever gets another number than it
+/* Numbers go round a ring of ranks, and after the first tenth every so often from each to each; whoever gets another number than it
    must be says so and ends all. At the end all agree on the sum.
      mpi_ring ROUNDS FILE    rank 0 begins a tenth of the rounds when the number in the file is as large; the last
                              round of all when it is 10 */
@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
     if (rank == 0 && i % tenth == 0) wait_until(file, i / tenth);
     if (rank == 0 && i == rounds - 1) wait_until(file, 10);
     sum += ring(i);
-    if (i % 10 == 3) sum += each_to_each(i);
+    if (i >= tenth && i % 10 == 3) sum += each_to_each(i);
     if (rank == 0 && i % tenth == 0) {
       printf("round %ld\n", i);
       fflush(stdout);

@@ -178,6 +178,40 @@ class Restart(OverHosts):
         self.kill_all(second)
         self.check_end(self.bring_back("h2,h1", "third"), "third")
 
+    def test_addresses_stay_those_of_the_job(self):
+        """A program that has an address in its memory finds the host behind it wherever that is now, over TCP and UDP, and is told
+        the addresses that it knows; on other hosts, and where two have changed places."""
+        scripts = {
+            "server": "s, u = socket.create_server(('', 5001)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nu.bind(('', 5001))\n"
+                      "open('listens', 'w').close()\n"
+                      "while True:\n c, a = s.accept()\n c.sendall(f'{a[0]} {c.getpeername()[0]} {c.getsockname()[0]}'.encode())\n"
+                      " c.recv(1)\n c.close()\n b, a = u.recvfrom(10)\n b, x, f, a = u.recvmsg(10)\n u.sendto(a[0].encode(), a)\n",
+            "client": "there = (socket.gethostbyname('h2'), 5001)\n"
+                      "for life in ('first', 'second', 'third'):\n wait(life)\n c = socket.create_connection(there)\n"
+                      " said = c.recv(100).decode()\n own = c.getsockname()[0]\n c.sendall(b'.')\n"
+                      " u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n u.bind((own, 0))\n"
+                      " u.sendto(b'one', there)\n u.sendmsg([b'two'], [], 0, there)\n datagram = u.recvfrom(100)\n"
+                      " print(life, own, c.getpeername()[0], said, datagram[0].decode(), datagram[1][0], flush=True)\n"}
+        for name, text in scripts.items():
+            with open(f"{self.dir}/{name}.py", "w", encoding="ascii") as f:
+                f.write("import os, socket, time\ndef wait(name):\n while not os.path.exists(name): time.sleep(0.01)\n" + text)
+        job = self.run_job("sh", "-c", f"{ON} h2 python3 server.py & while [ ! -e listens ]; do sleep 0.1; done; exec python3 client.py")
+        one, two = self.hosts.address("h1"), self.hosts.address("h2")
+        view = f"{one} {two} {one} {one} {two} {one} {two}\n"
+        name = "out"
+        for life, hosts in (("first", "h3,h4"), ("second", "h2,h1"), ("third", None)):
+            open(f"{self.dir}/{life}", "w").close()
+            wait_for(f"the {life} life's words", lambda n=name: b"\n" in self.texts[n][0] or job.poll() is not None)
+            self.assertEqual(self.texts[name][0].decode(), f"{life} {view}", self.said(name))
+            if hosts is None:
+                break
+            self.leads(job.pid)
+            self.now(job.pid)
+            self.kill_all(job)
+            name = life
+            job = self.bring_back(hosts, name)
+        self.assertEqual(job.wait(60), 0, self.said(name))
+
 
 if __name__ == "__main__":
     unittest.main()
