@@ -25,6 +25,7 @@
 
 #include "base/clock.h"
 #include "cli/commands.h"
+#include "cli/hosts/host_tables.h"
 #include "cli/hosts/hosts.h"
 #include "cli/hosts/local_checkpoint.h"
 #include "cli/hosts/this_host.h"
@@ -51,15 +52,6 @@ std::string own_directory() {
   const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
   std::string text(path, n > 0 ? static_cast<size_t>(n) : 0);
   return text.substr(0, text.rfind('/'));
-}
-
-// 32 digits; IPv4 as ::ffff:a.b.c.d.
-std::string hex_of_address(const std::string& text) {
-  uint8_t bytes[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  if (inet_pton(AF_INET, text.c_str(), bytes + 12) != 1) (void)inet_pton(AF_INET6, text.c_str(), bytes);
-  std::string hex;
-  for (const uint8_t b : bytes) hex += fmt::format("{:02x}", b);
-  return hex;
 }
 
 class Agent {
@@ -212,47 +204,6 @@ class Agent {
     return cluster::listen_at(address_, 0, port);
   }
 
-  // 0600, new.
-  Result<void> write_file(const std::string& path, const std::string& text) {
-    const std::string temporary = path + ".tmp";
-    unlink(temporary.c_str());
-    ScopedFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (fd.valid() && write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-        rename(temporary.c_str(), path.c_str()) == 0)
-      return {};
-    return failure(ExitCode::kCannotCreate, path, fmt::format("cannot be written: {}", strerror(errno)),
-                   "name a directory that this host may write, with --dir");
-  }
-  Result<void> remove_file(const std::string& path) {
-    if (unlink(path.c_str()) == 0 || errno == ENOENT) return {};
-    return failure(ExitCode::kCannotCreate, path, fmt::format("cannot be removed: {}", strerror(errno)),
-                   "remove it");
-  }
-
-  // The file that ckpt-on reads, in this host's image directory. It is a process of the job: addresses are the job's.
-  Result<void> write_table(Json table) {
-    const std::string path = directory_ + "/.hosts-table";
-    for (auto& h : table["hosts"]) h["address"] = h.value("job_address", h.value("address", ""));
-    CKPT_TRY(write_file(path, table.dump() + "\n"));
-    setenv("CKPT_ON", path.c_str(), 1);
-    return {};
-  }
-
-  // Where hosts of the job are now, for the calls of its processes (libckpt_rt/interpose/addresses). Without the
-  // file all are where they were when the job began.
-  Result<void> write_addresses(const Json& table) {
-    std::string own, others;
-    bool moved = false;
-    for (const auto& h : table["hosts"]) {
-      const std::string now = h.value("address", ""), first = h.value("job_address", now);
-      moved = moved || now != first;
-      (h.value("name", "") == task_.value("host", "") ? own : others) +=
-          hex_of_address(first) + hex_of_address(now) + "\n";
-    }
-    const std::string path = directory_ + "/.hosts-addresses";
-    return moved ? write_file(path, own + others) : remove_file(path);
-  }
-
   Result<void> start(const Json& j) {
     job_ = j.value("job", "");
     in_stop_ns_ = j["table"].value("stop_timeout_ns", in_stop_ns_) / 4 * 3;
@@ -269,8 +220,8 @@ class Agent {
                      "name a directory that this host may write, with --dir");
     Json table = j["table"];
     table["own"] = task_.value("host", "");
-    CKPT_TRY(write_table(table));
-    CKPT_TRY(write_addresses(table));
+    CKPT_TRY(write_host_tables(directory_, table));
+    setenv("CKPT_ON", (directory_ + "/" + kOnTable).c_str(), 1);
     auto users = listen_to_users(agent_socket_name(job_, task_.value("host", "")));
     if (!users.ok()) return users.error();
     users_ = std::move(*users);
@@ -464,7 +415,7 @@ class Agent {
       }
     }
     local_.join();
-    if (!directory_.empty()) unlink((directory_ + "/.hosts-table").c_str());
+    if (!directory_.empty()) unlink((directory_ + "/" + kOnTable).c_str());
   }
 
   const Json task_;
