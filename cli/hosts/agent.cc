@@ -242,6 +242,7 @@ class Agent {
     setenv("CKPT_HOSTS", (job_ + ":" + task_.value("host", "")).c_str(), 1);
     // Launchers of MPI start their daemons by it.
     setenv("OMPI_MCA_plm_rsh_agent", on.c_str(), 1);
+    setenv("OMPI_MCA_plm", "^slurm", 0);  // which would start them with srun, outside of the job
     setenv("HYDRA_LAUNCHER", "ssh", 1);
     setenv("HYDRA_LAUNCHER_EXEC", on.c_str(), 1);
     if (!spawn(words, on_socket_.get()))

@@ -70,8 +70,13 @@ ExitCode run_over_hosts(const HostsRun& run) {
   if (run.program.empty())
     return report(failure(ExitCode::kUsage, "run", "no program given",
                           "ckpt run --hosts h1,h2 -- PROGRAM [arguments]"));
-  block_signals();
   const std::string name = base_name(run.program[0]);
+  if (name == "srun") {
+    return report(failure(ExitCode::kUnsupported, "srun",
+                          "starts processes that are connected to slurmstepd, which is outside of the job",
+                          "start them with mpirun"));
+  }
+  block_signals();
   const auto dir = run.settings.find("CKPT_DIR");
   std::string directory = dir != run.settings.end() ? dir->second : fmt::format("ckpt-{}.{}", name, getpid());
   if (directory[0] != '/') directory = here() + "/" + directory;

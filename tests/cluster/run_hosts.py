@@ -43,6 +43,11 @@ class Run(OverHosts):
         self.assertEqual(done.returncode, 69)
         self.assertIn("h9: its agent could not be started", done.stderr)
 
+    def test_srun_is_refused(self):
+        job = self.run_job("/usr/bin/srun", "./app")
+        self.assertEqual(job.wait(60), 78, self.said())
+        self.assertIn("srun: starts processes that are connected to slurmstepd", self.said())
+
     def test_exit_code_and_streams(self):
         job = self.run_job("sh", "-c", f"hostname; echo 3 | {ON} h2 'read n; hostname; echo to stderr >&2; exit $n'")
         self.assertEqual(job.wait(60), 3, self.said())

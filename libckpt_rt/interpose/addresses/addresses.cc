@@ -2,8 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <netinet/in.h>
+#include <string.h>
 
 #include <cstring>
 
@@ -70,10 +70,12 @@ void put(void* name, const uint8_t (&bytes)[16]) {
 
 long read(const char* directory) {
   count.store(0, std::memory_order_relaxed);
+  constexpr char kFile[] = "/.hosts-addresses";
   char path[1300];
-  const auto end = fmt::format_to_n(path, sizeof(path) - 1, "{}/.hosts-addresses", directory);
-  if (end.size >= sizeof(path)) return -ENAMETOOLONG;
-  *end.out = '\0';
+  const size_t length = strlen(directory);
+  if (length + sizeof(kFile) > sizeof(path)) return -ENAMETOOLONG;
+  std::memcpy(path, directory, length);
+  std::memcpy(path + length, kFile, sizeof(kFile));
   const long opened = sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0L);
   if (sys::failed(opened)) return opened == -ENOENT || opened == -EACCES ? 0 : opened;
   const ScopedFd file(static_cast<int>(opened));
