@@ -35,12 +35,17 @@ def clean():
 class OverHosts(unittest.TestCase):
     count = 2
 
-    def setUp(self):
+    head = ()  # words ahead of commands of the user
+
+    def make_hosts(self):
         self.hosts = made_hosts.Hosts(self.count)
         self.hosts.__enter__()
         self.addCleanup(self.hosts.remove)
+
+    def setUp(self):
         self.dir = tempfile.mkdtemp(prefix="ckpt-over-hosts.")
         self.addCleanup(shutil.rmtree, self.dir, True)
+        self.make_hosts()
         self.images = self.dir + "/images"
         self.started, self.texts, self.readers = [], {}, {}
         self.addCleanup(self.end)
@@ -57,7 +62,7 @@ class OverHosts(unittest.TestCase):
 
     def start(self, words, name="out"):
         # Pipes, as from ssh: a file would be opened again by its name after a restart.
-        p = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=clean(), cwd=self.dir)
+        p = subprocess.Popen([*self.head, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=clean(), cwd=self.dir)
         texts = self.texts[name] = [b"", b""]
 
         def read(which, stream):
