@@ -106,6 +106,24 @@ Result<void> make_directory_of(const std::string& file, const ProcessRecord& pro
   return {};
 }
 
+Result<void> make_fifo_again(const std::string& path, uint32_t mode, const ProcessRecord& process) {
+  const size_t slash = path.rfind('/');
+  auto opened = open_or_make_directory(slash == 0 ? "/" : path.substr(0, slash), process);
+  if (!opened.ok()) return opened.error();
+  const ScopedFd directory(*opened);
+  const char* name = path.c_str() + slash + 1;
+  if (mknodat(directory.get(), name, S_IFIFO | (mode & 07777), 0) != 0 ||
+      fchmodat(directory.get(), name, mode & 07777, 0) != 0)
+    return make_error(ExitCode::kFileChanged, errno,
+                      "{} was a FIFO at the checkpoint and cannot be made again ({})", path,
+                      errno_name(errno));
+  if (geteuid() == 0 &&
+      fchownat(directory.get(), name, process.uid[1], process.gid[1], AT_SYMLINK_NOFOLLOW) != 0)
+    return make_error(ExitCode::kFileChanged, errno, "{} cannot be given to its owner ({})", path,
+                      errno_name(errno));
+  return {};
+}
+
 bool is_shared_memory_file(const ParsedMapping& m) {
   return m.path.starts_with("/dev/shm/") && is_shared_file(m);
 }
