@@ -188,7 +188,7 @@ class Agent {
       if (it == askers_.end()) return;
       write_line(it->second.get(), j);
       askers_.erase(it);
-    } else if (say == "connect") {
+    } else if (say == "connect" || say == "go") {
       if (restart_.valid()) (void)!write(restart_.get(), "g", 1);
     } else if (say == "end") {
       done_ = true;
@@ -287,7 +287,7 @@ class Agent {
     return child_ > 0;
   }
 
-  // ckpt-restart: {"say": "listening"}, {"say": "running", "pid": N}
+  // ckpt-restart: {"say": "listening"}, {"say": "ready"}, {"say": "running", "pid": N}
   void hear_restart() {
     Json line;
     if (!read_line(restart_.get(), line, 1000)) {
@@ -298,7 +298,7 @@ class Agent {
       root_ = line.value("pid", 0);
       tell({{"say", "started"}, {"pid", root_}});
     } else {
-      tell({{"say", "listening"}, {"port", 0}});
+      tell({{"say", line.value("say", "")}, {"port", 0}});
     }
   }
 

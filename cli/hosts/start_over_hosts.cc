@@ -150,6 +150,9 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
   // All listen before anybody connects. The kernel may keep a port for a minute for the killed program.
   if (auto all = crew.expect_all("listening", 120'000'000'000); !all.ok()) return report(all.error());
   crew.tell_all({{"say", "connect"}});
+  // Nobody runs before all are there: it might look for who is not there yet.
+  if (auto all = crew.expect_all("ready", 600'000'000'000); !all.ok()) return report(all.error());
+  crew.tell_all({{"say", "go"}});
   if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return report(all.error());
   const std::string directory = path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
   const ExitCode exit =
