@@ -28,6 +28,7 @@
 #include "cli/hosts/host_tables.h"
 #include "cli/hosts/hosts.h"
 #include "cli/hosts/local_checkpoint.h"
+#include "cli/hosts/part_check.h"
 #include "cli/hosts/this_host.h"
 #include "cli/program/preload.h"
 #include "cli/text/failure.h"
@@ -348,6 +349,7 @@ class Agent {
       const std::string part = directory_ + "/" + value;
       j["part"] = part;
       j["checksum"] = checksum_of_file(part + "/" + job::kManifestName);
+      if (const std::string why = what_forbids_part(part); !why.empty()) j["no_restart"] = why;
     }
     return j;
   }

@@ -123,6 +123,19 @@ class Checkpoint(OverHosts):
         self.assertEqual(code, 0, self.said("back"))
         self.assertEqual(self.texts["out"][0] + self.texts["back"][0], b"first [1, 0] b'1'\nend [1, 0] b'1'\n", self.said())
 
+    def test_what_cannot_come_back_does_not_count(self):
+        script = ("import socket, time; s = socket.create_server(('127.0.0.1', 5002)); c = socket.create_connection(('127.0.0.1', 5002)); "
+                  "c.sendall(b'lost'); c.close(); print('up', flush=True); time.sleep(1000)")
+        with open(self.dir + "/closed.py", "w", encoding="ascii") as f:
+            f.write(script)
+        job = self.run_job("sh", "-c", f"{ON} h2 python3 closed.py")
+        wait_for("the program", lambda: "up" in self.said())
+        self.leads(job.pid)
+        failed = self.now(job.pid, ok=False)
+        self.assertEqual(failed.returncode, 76, failed.stderr)
+        self.assertIn("h2: process", failed.stderr)
+        self.assertEqual(glob.glob(self.images + "/*.hosts"), [])
+
     def test_host_cut_off(self):
         job = self.run_numbers(10**9)
         self.connected()

@@ -126,13 +126,13 @@ class Slurm(mpi.OpenMpi):
         self.slurm("scancel", "--batch", "--signal=USR1", job)
         self.allow(10)
         try:
-            wait_for("the end of the job", lambda: " ranks\n" in self.output(job), float(os.environ.get("W","120")))
+            wait_for("the end of the job", lambda: " ranks\n" in self.output(job), 120)
         except AssertionError as error:
             raise AssertionError(f"{error}: {self.slurm('scontrol', 'show', 'job', job)} {self.log()}") from error
         whole = mpi.expected(self.rounds, self.ranks)
         said = [line for line in self.output(job).splitlines(True) if line.startswith(("round", "total"))]
         self.assertEqual("".join(dict.fromkeys(said)), whole, self.log())
-        self.assertIn("h4", self.slurm("scontrol", "show", "job", job), self.log())
+        self.assertIn("NodeList=h[2-4]\n", self.slurm("scontrol", "show", "job", job), self.log())
 
 
 for name in ("test_twice_on_the_same_hosts", "test_at_the_end", "test_on_others", "test_swept"):
