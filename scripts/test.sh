@@ -18,5 +18,8 @@ ctest --test-dir "$build" --output-on-failure --no-tests=error -j2 "$@" || {
        { lines[n++] = substr($0, 1, 400) }
        /^Test Failed\.$/ { print "-- " name; for (i = n > 25 ? n - 25 : 0; i < n; ++i) print lines[i] }' \
     "$build/Testing/Temporary/LastTest.log"
+  # Where the checkout is thrown away, what happened is not.
+  kept=$(mktemp "${TMPDIR:-/tmp}/ckpt_rt-failed-tests.XXXXXX") && cp "$build/Testing/Temporary/LastTest.log" "$kept" &&
+    say "all that the tests said: $kept"
   exit $code
 }

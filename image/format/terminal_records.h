@@ -17,6 +17,8 @@ inline constexpr uint32_t kTerminalSlaveMajor = 136;
 enum MasterFlag : uint32_t {
   kMasterPacketMode = 1u << 0,  // TIOCPKT
   kMasterLocked = 1u << 1,      // TIOCSPTLCK: its other end may not be opened yet
+  kMasterStopped = 1u << 3,     // output is stopped (TCOOFF, ^S)
+  kMasterLeft = 1u << 2,        // whoever had the other end has closed it: reading gives EIO, not nothing yet
 };
 
 struct MasterDetail {

@@ -8,6 +8,7 @@
 #include "image/format/block_cipher.h"
 #include "image/format/image_format.h"
 #include "image/write/backend/file_backend.h"
+#include "image/write/backend/ring_guard.h"
 #include "image/write/compress/compression_gauge.h"
 #include "image/write/compress/helper_threads.h"
 #include "image/write/image_output.h"
@@ -22,11 +23,12 @@ struct SinkOptions {
       nullptr;  // of the images before, and of this one when it is committed; nullptr: none is kept
   FileBackend* backend = nullptr;  // nullptr: the fastest that works here
   ImageOutput* output = nullptr;   // ready to be written to; nullptr: a file of the directory given to open()
-  HelperThreads* helpers = nullptr;  // for compression, as many as pay; nullptr: none
-  const ImageKey* key = nullptr;     // encrypt with it; it must outlive the image
-  bool direct = true;                // try O_DIRECT
-  bool uring = true;                 // try io_uring, where O_DIRECT is in effect
-  uint32_t chunk_bytes = 1u << 20;   // of a whole chunk, a multiple of 4096
+  HelperThreads* helpers = nullptr;       // for compression, as many as pay; nullptr: none
+  const ImageKey* key = nullptr;          // encrypt with it; it must outlive the image
+  bool direct = true;                     // try O_DIRECT
+  bool uring = true;                      // try io_uring, where O_DIRECT is in effect
+  const RingGuard* ring_guard = nullptr;  // nullptr: nobody forks
+  uint32_t chunk_bytes = 1u << 20;        // of a whole chunk, a multiple of 4096
   uint32_t head_bytes = kBlockSize;
   uint32_t in_flight = 4;                        // chunks
   size_t held_buffers = 0;                       // see DirectSink::hold_buffers()

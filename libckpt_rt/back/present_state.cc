@@ -8,6 +8,7 @@
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/process/fork_hold.h"
 #include "libckpt_rt/core/process/loading.h"
 #include "libckpt_rt/core/process/own_files.h"
 #include "libckpt_rt/core/process/this_process.h"
@@ -53,6 +54,7 @@ void PresentState::put_back(Watch* watch) {
 
   job::own_job.sign = job_sign_;
   job::creation::reset();
+  fork_hold::reset();
   job::forget_session();
   own_directory::forget();
   own_files::forget();

@@ -10,6 +10,15 @@
 
 namespace ckpt {
 
+// Flags of mappings that are in no image, beside kMap*.
+enum LostMappingFlag : uint32_t {
+  kMapOfMemfd = 1u << 27,    // a private view of a memfd
+  kMapSealed = 1u << 28,     // mseal(2)
+  kMapDroppable = 1u << 29,  // MAP_DROPPABLE
+  kMapGuarded = 1u << 30,    // MADV_GUARD_INSTALL
+  kMapOnlySaid = kMapOfMemfd | kMapSealed | kMapDroppable | kMapGuarded,
+};
+
 struct LostMapping {
   const char* what = nullptr;  // nullptr: it comes back
   const char* why = nullptr;

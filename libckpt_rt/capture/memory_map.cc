@@ -10,6 +10,7 @@
 
 #include "base/raii_fd.h"
 #include "image/format/object_number.h"
+#include "libckpt_rt/capture/lost_mappings.h"
 #include "libckpt_rt/capture/other_name.h"
 #include "libckpt_rt/capture/text_change.h"
 #include "libckpt_rt/core/hooks.h"
@@ -140,20 +141,45 @@ void MemoryMap::be_nameless(Mapping& m) {
   if (!m.shared) m.kind = MappingKind::kAnonymous;
 }
 
-// The kernel names the file by a name that was removed: does another lead to it?
-bool MemoryMap::take_other_name(Mapping& m) {
-  if (searches_left_ == 0) return false;
-  --searches_left_;
-  char found[4096];
+size_t MemoryMap::find_other_name_of(const Mapping& m, std::span<char> to) {
   std::string_view removed(m.path, m.path_len);
   removed.remove_suffix(kDeleted.size());
-  const size_t length = find_other_name(removed, m.device, m.inode, found);
-  if (length == 0) return false;
-  auto* path = static_cast<char*>(arena_->allocate(length + 1, 1));
-  if (path == nullptr) return false;
-  std::memcpy(path, found, length + 1);
-  m.path = path;
-  m.path_len = static_cast<uint32_t>(length);
+  constexpr std::string_view kMemory = "/dev/shm/";
+  const bool in_memory = starts_with(removed, kMemory) && removed.rfind('/') == kMemory.size() - 1;
+  size_t length = 0;
+  if (entries_left_ != 0 && (in_memory || !standing_))
+    length = find_name_beside(removed, m.device, m.inode, to, &entries_left_);
+  if (standing_) {
+    if (length == 0 && m.shared && (!in_memory || entries_left_ == 0)) unknown_name_ = true;
+    return length;
+  }
+  if (length != 0 || in_memory || searches_left_ == 0) return length;
+  --searches_left_;
+  return find_other_name(removed, m.device, m.inode, to);
+}
+
+// The kernel names the file by a name that was removed: does another lead to it?
+bool MemoryMap::take_other_name(Mapping& m) {
+  const OtherName* known = nullptr;
+  for (const OtherName& n : other_names_) {
+    if (n.device == m.device && n.inode == m.inode) known = &n;
+  }
+  if (known == nullptr) {
+    char found[4096];
+    const size_t length = find_other_name_of(m, found);
+    OtherName name{m.device, m.inode, nullptr, static_cast<uint32_t>(length)};
+    if (length != 0) {
+      auto* path = static_cast<char*>(arena_->allocate(length + 1, 1));
+      if (path == nullptr) return false;
+      std::memcpy(path, found, length + 1);
+      name.path = path;
+    }
+    if (!other_names_.push_back(name)) return false;
+    known = other_names_.end() - 1;
+  }
+  if (known->path == nullptr) return false;
+  m.path = known->path;
+  m.path_len = known->path_len;
   return m.other_name = true;
 }
 
@@ -208,6 +234,7 @@ void MemoryMap::classify(Mapping& m) {
     // Pages changed since mapping are anonymous; userfaultfd does not protect file mappings.
     m.handling = Handling::kEager;
     if (deleted || m.kind == MappingKind::kMemfd || m.kind == MappingKind::kSharedAnonymous) {
+      if (m.kind == MappingKind::kMemfd) m.map_flags |= kMapOfMemfd;
       be_nameless(m);
     } else if (m.kind == MappingKind::kDevice) {
       m.kind = starts_with(path, "/dev/zero") ? MappingKind::kAnonymous : MappingKind::kDevice;
@@ -349,7 +376,8 @@ Result<void> MemoryMap::read_ahead(std::span<const AddrRange> own) {
 
 Result<void> MemoryMap::read_again(std::span<const AddrRange> own, const OtherThreads& others) {
   bool fits = false;
-  searches_left_ = 0;
+  standing_ = true;
+  entries_left_ = kMostEntriesStopped;
   auto text = text_.read_again(others, &fits);
   if (!text.ok()) return text.error();
   if (!fits) return read(own);
@@ -399,10 +427,11 @@ Result<void> MemoryMap::read_flags() {
         uint32_t flag;
       };
       static constexpr Name kNames[] = {
-          {" gd", kMapGrowsDown},  {" ht", kMapHugeTlb},   {" nr", kMapNoReserve},  {" lo", kMapLocked},
-          {" dc", kMapDontFork},   {" dd", kMapDontDump},  {" wf", kMapWipeOnFork}, {" hg", kMapHugePage},
-          {" nh", kMapNoHugePage}, {" mg", kMapMergeable}, {" sr", kMapSequential}, {" rr", kMapRandom},
-          {" mw", kMapMayWrite}};
+          {" gd", kMapGrowsDown},  {" ht", kMapHugeTlb},     {" nr", kMapNoReserve},  {" lo", kMapLocked},
+          {" dc", kMapDontFork},   {" dd", kMapDontDump},    {" wf", kMapWipeOnFork}, {" hg", kMapHugePage},
+          {" nh", kMapNoHugePage}, {" mg", kMapMergeable},   {" sr", kMapSequential}, {" rr", kMapRandom},
+          {" mw", kMapMayWrite},   {" lf", kMapLockOnFault}, {" sl", kMapSealed},     {" dp", kMapDroppable},
+          {" gu", kMapGuarded}};
       for (const Name& n : kNames) {
         if (line.find(n.name) != std::string_view::npos) current->map_flags |= n.flag;
       }

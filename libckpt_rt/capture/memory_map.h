@@ -48,7 +48,7 @@ size_t mapping_at(std::span<const Mapping> map, Addr a);
 
 class MemoryMap {
  public:
-  explicit MemoryMap(Arena& arena) : arena_(&arena), mappings_(arena) {}
+  explicit MemoryMap(Arena& arena) : arena_(&arena), mappings_(arena), other_names_(arena) {}
 
   // About as many as there are: a list that has room from the beginning leaves no smaller ones behind.
   void expect(size_t mappings) {
@@ -73,6 +73,10 @@ class MemoryMap {
   // Of files whose first name was removed, another name is found while the program runs. In the stop: those
   // that have lost that one too are files without a name.
   void check_other_names();
+  // In the stop: the file of a shared mapping has lost the name that it was mapped by since read_ahead(), and
+  // whether it has another is not known. Taken for a file without a name, it would be another file after a
+  // restart.
+  bool has_unknown_name() const { return unknown_name_; }
 
   std::span<Mapping> mappings() { return mappings_.span(); }
   std::span<const Mapping> mappings() const { return mappings_.span(); }
@@ -87,6 +91,7 @@ class MemoryMap {
   void classify(Mapping& m);
   bool take_other_name(Mapping& m);
   bool is_own_file(const Mapping& m);
+  size_t find_other_name_of(const Mapping& m, std::span<char> to);
   static void be_nameless(Mapping& m);
   Result<void> find_shared_twice();
 
@@ -96,9 +101,19 @@ class MemoryMap {
   MapsText text_;
   size_t own_count_ = 0;
   bool had_forked_ = false;
-  // Files without the name that they were mapped by may be looked for, in directories: none in the stop.
-  static constexpr uint32_t kMostSearches = 16;
-  uint32_t searches_left_ = kMostSearches;
+  // What a search for the name of a file has found, or that there is none (path nullptr): a mapping may be
+  // looked at again in the stop, because those around it have changed.
+  struct OtherName {
+    uint64_t device, inode;
+    const char* path;
+    uint32_t path_len;
+  };
+  ArenaVector<OtherName> other_names_;
+  // What may be read of directories for that: searches in more than one, and entries. In the stop nothing but
+  // /dev/shm, where semaphores lose the name that they were mapped by when they are made (sem_open(3)).
+  static constexpr uint32_t kMostSearches = 16, kMostEntries = 1'000'000, kMostEntriesStopped = 20'000;
+  uint32_t searches_left_ = kMostSearches, entries_left_ = kMostEntries;
+  bool standing_ = false, unknown_name_ = false;
   uint64_t own_files_left_ = 64 << 20;  // bytes that the stop copies of files that the program has made
 };
 

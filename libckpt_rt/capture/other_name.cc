@@ -72,14 +72,24 @@ bool is_name_of(const char* path, uint64_t device, uint64_t inode) {
          st.st_ino == inode;
 }
 
-size_t find_other_name(std::string_view removed, uint64_t device, uint64_t inode, std::span<char> to) {
+size_t find_name_beside(std::string_view removed, uint64_t device, uint64_t inode, std::span<char> to,
+                        uint32_t* left) {
   const size_t slash = removed.rfind('/');
   if (!removed.starts_with('/') || slash + 2 > to.size()) return 0;
   std::memcpy(to.data(), removed.data(), slash);
-  Search s{device, inode, to};
-  if (const size_t found = search(s, slash, false); found != 0) return found;
-  if (slash == 0) return 0;
+  Search s{device, inode, to, *left};
+  const size_t found = search(s, slash, false);
+  *left = s.left;
+  return found;
+}
+
+size_t find_other_name(std::string_view removed, uint64_t device, uint64_t inode, std::span<char> to) {
+  uint32_t left = kMostEntries;
+  if (const size_t found = find_name_beside(removed, device, inode, to, &left); found != 0) return found;
+  const size_t slash = removed.rfind('/');
+  if (slash == 0 || slash == removed.npos || slash + 2 > to.size()) return 0;
   const size_t above = removed.rfind('/', slash - 1);
+  Search s{device, inode, to, left};
   if (const size_t found = search(s, above, false); found != 0) return found;
   return search(s, above, true);
 }

@@ -20,4 +20,9 @@ bool is_name_of(const char* path, uint64_t device, uint64_t inode);
 // found.
 size_t find_other_name(std::string_view removed, uint64_t device, uint64_t inode, std::span<char> to);
 
+// The same in the directory of the removed name alone. *left: directory entries that may be read, and after
+// it those that still may be. At 0 the search has not ended.
+size_t find_name_beside(std::string_view removed, uint64_t device, uint64_t inode, std::span<char> to,
+                        uint32_t* left);
+
 }  // namespace ckpt

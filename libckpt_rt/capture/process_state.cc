@@ -41,13 +41,15 @@ std::string_view read_link(Arena& arena, const char* path) {
   return {text, static_cast<size_t>(n)};
 }
 
-void read_stat_fields(std::string_view stat, MmRecord& mm) {
+void read_stat_fields(std::string_view stat, ProcessFacts& facts) {
+  MmRecord& mm = facts.mm;
   size_t close = stat.rfind(')');
   if (close == std::string_view::npos) return;
   // Field 3 is the state; numbers() skips it, so index i is field i + 4 (proc(5)).
   uint64_t f[64] = {};
   size_t n = numbers(stat.substr(close + 3), 10, f, 64);
   if (n < 48) return;
+  facts.exit_signal = static_cast<int>(f[38 - 4]);
   mm.start_code = f[26 - 4];
   mm.end_code = f[27 - 4];
   mm.start_stack = f[28 - 4];
@@ -75,6 +77,10 @@ int future_locks() {
   sys::call(__NR_munmap, page, kPageSize);
   return locks;
 }
+
+// linux/prctl.h of 6.3 and 6.4.
+constexpr int kSetMdwe = 65, kGetMdwe = 66, kSetMemoryMerge = 67, kGetMemoryMerge = 68;
+constexpr int kKeepCapabilities = 1 << 4;  // of the secure bits; needs no right
 
 constexpr char kOomScoreFile[] = "/proc/self/oom_score_adj", kCoreFilterFile[] = "/proc/self/coredump_filter";
 
@@ -213,7 +219,7 @@ Result<void> read_process_facts(Arena& arena, const ProcessTexts& texts, int tid
   p.xfeatures = read_xfeatures();
 
   n = texts.read(ProcessTexts::kStat, tid, leader_exited, text, kText);
-  if (n > 0) read_stat_fields({text, static_cast<size_t>(n)}, facts.mm);
+  if (n > 0) read_stat_fields({text, static_cast<size_t>(n)}, facts);
   auto* auxv = static_cast<char*>(arena.allocate(4096));
   n = auxv == nullptr ? -ENOMEM : texts.read(ProcessTexts::kAuxv, tid, leader_exited, auxv, 4096);
   if (n > 0) facts.auxv = std::as_bytes(std::span(auxv, static_cast<size_t>(n)));
@@ -248,6 +254,14 @@ void capture_process_state_stopped(const ProcessTexts& texts, ProcessState& stat
   };
   line(ProcessTexts::kOomScore, state.oom_score_adj);
   line(ProcessTexts::kCoreFilter, state.core_filter);
+  auto ask = [](int operation) {
+    const long r = sys::call(__NR_prctl, long{operation}, 0L, 0L, 0L, 0L);
+    return r < 0 ? -1 : static_cast<int>(r);
+  };
+  state.secure_bits = ask(PR_GET_SECUREBITS);
+  state.machine_check = ask(PR_MCE_KILL_GET);
+  state.memory_merge = ask(kGetMemoryMerge);
+  state.no_new_code = ask(kGetMdwe);
   state.realtime_ns = now_ns(CLOCK_REALTIME);
   state.monotonic_ns = now_ns(CLOCK_MONOTONIC);
   state.boottime_ns = now_ns(CLOCK_BOOTTIME);
@@ -271,7 +285,19 @@ uint32_t restore_process_settings(const ProcessState& state) {
     notes |= kNoteFutureLocks;
   if (!write_line(kOomScoreFile, state.oom_score_adj, "")) notes |= kNoteOomScore;
   write_line(kCoreFilterFile, state.core_filter, "0x");  // it needs no right
+  if (state.memory_merge > 0) sys::call(__NR_prctl, long{kSetMemoryMerge}, 1L, 0L, 0L, 0L);
+  if (state.no_new_code > 0) sys::call(__NR_prctl, long{kSetMdwe}, long{state.no_new_code}, 0L, 0L, 0L);
   return notes;
+}
+
+void restore_thread_settings(const ProcessState& state) {
+  // Without the right (CAP_SETPCAP) the checkpoint has said so.
+  if (state.secure_bits > 0) {
+    sys::call(__NR_prctl, PR_SET_SECUREBITS, long{state.secure_bits}, 0L, 0L, 0L);
+    if ((state.secure_bits & kKeepCapabilities) != 0) sys::call(__NR_prctl, PR_SET_KEEPCAPS, 1L, 0L, 0L, 0L);
+  }
+  if (state.machine_check >= 0 && state.machine_check != PR_MCE_KILL_DEFAULT)
+    sys::call(__NR_prctl, PR_MCE_KILL, PR_MCE_KILL_SET, long{state.machine_check}, 0L, 0L);
 }
 
 uint32_t restore_ambient_capabilities(const ProcessState& state) {

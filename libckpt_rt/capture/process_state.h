@@ -31,6 +31,8 @@ struct ProcessState {
   int future_locks;  // what mlockall(2) has said of mappings to come: MCL_FUTURE, with MCL_ONFAULT, or 0
   char oom_score_adj[16];  // lines of /proc/self/oom_score_adj and coredump_filter; empty: unknown
   char core_filter[16];
+  // Of prctl(2); -1: this kernel does not say. Of the thread that started the agent: secure_bits, machine_check.
+  int secure_bits, machine_check, memory_merge, no_new_code;
 };
 
 // One object, in the library's own data: an image holds it, and a restarted process is restored from it.
@@ -46,6 +48,7 @@ struct ProcessFacts {
   bool has_children = false;
   std::span<const LostChild> children;  // of an image of the program alone
   int parent_death_signal = 0;          // of some thread
+  int exit_signal = 0;                  // what the parent gets at its end
 };
 
 // Both of the calling thread.
@@ -77,6 +80,8 @@ void capture_process_state_stopped(const ProcessTexts& texts,
 long restore_signal_actions(const ProcessState& state);
 // The same, when nothing more is mapped for us, and while there still is a right to do it: LibraryNotes.
 uint32_t restore_process_settings(const ProcessState& state);
+// On each thread, while it still has its rights.
+void restore_thread_settings(const ProcessState& state);
 // On each thread, when its other capabilities are what they were.
 uint32_t restore_ambient_capabilities(const ProcessState& state);
 

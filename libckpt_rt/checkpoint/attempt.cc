@@ -18,10 +18,10 @@
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"
 #include "libckpt_rt/checkpoint/stages/kept_files.h"
 #include "libckpt_rt/checkpoint/stages/page_list.h"
+#include "libckpt_rt/checkpoint/stages/what_is_lost.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/own_page.h"
-#include "libckpt_rt/core/process/seccomp_state.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/settings/user_settings.h"
@@ -149,7 +149,9 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(attempt.stop.stop(back_end));
   points::at("stop.standing");
   CKPT_TRY(job::standing(attempt.clock.began_ns()));
-  CKPT_TRY(attempt.stop.look(attempt.watch));
+  const Result<void> looked = attempt.stop.look(attempt.watch);
+  attempt.outcome.spoiled = attempt.capture.map.has_unknown_name();
+  if (!looked.ok()) return looked.error();
   points::at("stop.looked");
   CKPT_TRY(back_end.capture_memory());
   points::at("stop.captured");
@@ -157,51 +159,6 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   attempt.capture.descriptors.hold_back_senders();
   CKPT_TRY(sampled);
   return back_end.finish();
-}
-
-// Of the process; descriptors have notes of their own.
-void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
-  const bool some_live = std::any_of(facts.children.begin(), facts.children.end(), [](const LostChild& c) {
-    return c.record.state == static_cast<uint32_t>(ChildState::kLives);
-  });
-  if (job::session() == nullptr && (some_live || (facts.has_children && facts.children.empty()))) {
-    space.note(
-        1,
-        "the program has child processes, which are not in the image: after a restart they have been "
-        "killed, which it learns by SIGCHLD and wait(2), and what memory it shared with them is its own");
-  }
-  if (facts.seccomp_filters > seccomp_state.before_program) {
-    space.note(1,
-               "the program has forbidden itself system calls (seccomp): after a restart it has no such "
-               "filter, for the kernel shows "
-               "them to nobody");
-  }
-  struct statx root {};
-  const bool told = !is_filtered() && sys::call(__NR_statx, AT_FDCWD, "/", 0L, 0L, &root) == 0;
-  if (told && (root.stx_attributes_mask & ~root.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0) {
-    space.note(1,
-               "the program has changed its root directory (chroot): a restart looks for its files from the "
-               "root of ckpt-restart, which is to be run in that directory");
-  }
-  // The agent has what the thread had that started it.
-  long policy = 0;
-  if (!is_filtered() && sys::call(__NR_get_mempolicy, &policy, 0L, 0L, 0L, 0L) == 0 && policy != 0) {
-    space.note(1,
-               "the program has said on which nodes its memory lies (set_mempolicy): after a restart it lies "
-               "where the kernel puts it");
-  }
-  constexpr long kKeepCapabilities = 1L << 4;
-  const long bits = is_filtered() ? 0 : sys::call(__NR_prctl, long{PR_GET_SECUREBITS}, 0L, 0L, 0L, 0L);
-  if (bits > 0 && (bits & ~kKeepCapabilities) != 0) {
-    space.note(1,
-               "the program has changed what being root means to it (PR_SET_SECUREBITS): after a restart it "
-               "means what it does by default");
-  }
-  if (facts.parent_death_signal != 0 && job::session() == nullptr) {  // of a job the manifest has it
-    space.note(1,
-               "the program is to get a signal when its parent ends (PR_SET_PDEATHSIG): after a restart it "
-               "gets none");
-  }
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
 #include "libckpt_rt/checkpoint/meta.h"
 
 #include <errno.h>
+#include <sys/shm.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "base/cpu_features.h"
 #include "base/restart_protocol.h"
+#include "libckpt_rt/capture/lost_mappings.h"
 #include "libckpt_rt/core/process/restart_entry.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/own_signal.h"
@@ -114,7 +116,7 @@ void write_mapping(const MetaSources& s, const Mapping& m, MetaWriter& meta) {
   r.file_offset = m.file_offset;
   r.prot = m.prot;
   r.kind = static_cast<uint32_t>(m.kind);
-  r.flags = m.map_flags;
+  r.flags = m.map_flags & ~uint32_t{kMapOnlySaid};
   r.page_size = m.page_size;
   r.device = m.device;
   r.inode = m.inode;
@@ -143,6 +145,12 @@ void write_mapping(const MetaSources& s, const Mapping& m, MetaWriter& meta) {
     }
     r.sysv_key = static_cast<int32_t>(key);
     r.sysv_mode = 0600;
+    // One that is removed goes when nobody has it any more; it has lost its key.
+    shmid_ds state{};
+    if (sys::call(__NR_shmctl, r.sysv_shmid, IPC_STAT, &state) == 0) {
+      r.sysv_mode = state.shm_perm.mode & (0777u | SHM_DEST);
+      if ((r.sysv_mode & SHM_DEST) != 0) r.sysv_key = IPC_PRIVATE;
+    }
   }
   if (r.object != 0 && r.object_size == 0) {
     for (const Mapping& o : s.map->mappings()) {

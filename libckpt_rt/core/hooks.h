@@ -52,6 +52,8 @@ void note_exit(const void* word);
 // The program has had children: they share its shared memory. before_fork(): it is about to have one.
 extern std::atomic<bool> has_forked;
 void before_fork();
+// In the parent, whether it has a child now or not.
+void after_fork();
 // It is about to have one that executes another program at once (vfork, posix_spawn).
 extern std::atomic<bool> has_spawned;
 void before_spawn();
@@ -65,6 +67,13 @@ void before_user(uint32_t user);
 // more, and no checkpoint is taken. end_strict only when that failed.
 void begin_strict();
 void end_strict();
+
+// The program gets a keyring of its own, or has left namespaces (CLONE_NEW*): a restart cannot give them back.
+void note_keyring();
+// It asks to be told when a message comes into a queue, which ends when any of its descriptors is closed in the process,
+// also in a table of the agent.
+void note_queue_notice();
+void note_namespaces(int left);
 
 // Between the two no thread of ours exists.
 void begin_alone();

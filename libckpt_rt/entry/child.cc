@@ -11,6 +11,7 @@
 #include "libckpt_rt/checkpoint/in_force.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/process/fork_hold.h"
 #include "libckpt_rt/core/process/own_files.h"
 #include "libckpt_rt/core/process/statistics.h"
 #include "libckpt_rt/core/process/this_process.h"
@@ -89,7 +90,10 @@ CKPT_FORK_PATH void in_child_after_fork() {
   reset_gate_in_child();
   const bool told = own_page::is_wiped_on_fork();
   if (!told && !this_process.active) return;
-  if (!told) own_page::page->pid.store(0, std::memory_order_relaxed);
+  if (!told) {
+    own_page::page->pid.store(0, std::memory_order_relaxed);
+    fork_hold::reset();
+  }
   // A checkpoint is under way in the parent: wrappers would ask threads that are not here.
   if (!told || !agent::is_idle()) know_child();
   if (interval::wanted) interval::arm();

@@ -31,6 +31,7 @@
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/fork_hold.h"
 #include "libckpt_rt/core/process/library_range.h"
 #include "libckpt_rt/core/process/own_page.h"
 #include "libckpt_rt/core/process/seccomp_state.h"
@@ -78,7 +79,10 @@ CKPT_FORK_PATH void before_fork() {
   // Not again: after each fork the page that is written to is copied.
   if (!has_forked.load(std::memory_order_relaxed)) has_forked.store(true, std::memory_order_seq_cst);
   if (copying()) release_guard::before_sharing();
+  fork_hold::begin();
 }
+
+CKPT_FORK_PATH void after_fork() { fork_hold::end(); }
 
 CKPT_FORK_PATH void before_spawn() {
   job::creation::await();
@@ -122,6 +126,11 @@ void end_strict() {
   uint64_t ours = 1ull << (own_signal.number - 1);
   sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &ours, 0L, 8L);
 }
+
+// relaxed: read by a checkpoint that is asked for later.
+void note_keyring() { seccomp_state.own_keyring.store(true, std::memory_order_relaxed); }
+void note_queue_notice() { seccomp_state.queue_notice.store(true, std::memory_order_relaxed); }
+void note_namespaces(int left) { seccomp_state.left_namespaces.fetch_or(left, std::memory_order_relaxed); }
 
 // A child that libc did not fork has our state but none of our threads.
 void begin_alone() {

@@ -105,6 +105,7 @@ void restore_own_state(const ThreadSlot& slot) {
   uint32_t notes = 0;
   long r = restore_thread_in_handler(slot, notes);
   if (r != 0) fail(RestartStage::kThreadState, r, slot.tid);
+  restore_thread_settings(saved_process);
   give_up_capabilities();
   add_notes(notes | restore_ambient_capabilities(saved_process));
 }
@@ -242,6 +243,8 @@ void reset_library() {
   ++this_process.generation;
   agent::reset(this_process.generation);
   seccomp_state.before_program = count_seccomp_filters();
+  seccomp_state.own_keyring.store(false, std::memory_order_relaxed);
+  seccomp_state.left_namespaces.store(0, std::memory_order_relaxed);
   hooks::monotonic_shift_ns.fetch_add(restart.args.monotonic_shift_ns, std::memory_order_relaxed);
   // Our working memory is not part of an image: new blocks for the threads that will be needed.
   own_threads.forget();

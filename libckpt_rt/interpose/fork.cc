@@ -1,5 +1,5 @@
-// New processes: hooks::before_fork() is called in the parent before it has a child, and
-// hooks::in_child_after_fork() in the child of fork(). (A child of clone() without CLONE_VM finds out by a
+// New processes: hooks::before_fork() is called in the parent before it has a child, hooks::after_fork() when
+// it has one, and hooks::in_child_after_fork() in the child of fork(). (A child of clone() without CLONE_VM finds out by a
 // page that is empty in it: core/process/own_page.h. A child of vfork() shares our memory until it executes
 // another program.)
 #include <unistd.h>
@@ -15,9 +15,9 @@ namespace {
 
 // fork(), forkpty() and daemon() of libc all run the handlers of pthread_atfork(). In the child they run in
 // the order of registration: this constructor runs early, so ours come before the program's. Before the fork
-// they run in the opposite order: ours come late.
+// they run in the opposite order: ours come late; and early in the parent.
 [[gnu::constructor(101)]] void watch_forks() {
-  pthread_atfork(hooks::before_fork, nullptr, hooks::in_child_after_fork);
+  pthread_atfork(hooks::before_fork, hooks::after_fork, hooks::in_child_after_fork);
 }
 
 }  // namespace
@@ -26,6 +26,9 @@ namespace {
 CKPT_INTERPOSE(pid_t, _Fork, void) {
   hooks::before_fork();
   pid_t pid = real_function(RealFunction::kUnderscoreFork).as<pid_t()>()();
-  if (pid == 0) hooks::in_child_after_fork();
+  if (pid == 0)
+    hooks::in_child_after_fork();
+  else
+    hooks::after_fork();
   return pid;
 }

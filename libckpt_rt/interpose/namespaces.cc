@@ -16,6 +16,7 @@ long unshare(int flags) {
   hooks::begin_alone();
   const long r = sys::call(__NR_unshare, long{flags});
   hooks::end_alone();
+  if (r == 0) hooks::note_namespaces(flags);
   return r;
 }
 
@@ -23,6 +24,7 @@ long setns(int fd, int kind) {
   hooks::begin_alone();
   const long r = sys::call(__NR_setns, long{fd}, long{kind});
   hooks::end_alone();
+  if (r == 0) hooks::note_namespaces(kind);
   return r;
 }
 

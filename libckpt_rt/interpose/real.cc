@@ -16,7 +16,8 @@ constexpr const char* kNames[] = {"_Fork",        "pthread_attr_setsigmask_np",
                                   "timer_create", "setuid",
                                   "seteuid",      "setreuid",
                                   "setresuid",    "posix_spawn",
-                                  "posix_spawnp", "vfork"};
+                                  "posix_spawnp", "vfork",
+                                  "mq_notify"};
 constexpr unsigned kCount = static_cast<unsigned>(RealFunction::kCount);
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == kCount);
 

@@ -28,6 +28,7 @@ enum class RealFunction : unsigned {
   kPosixSpawn,
   kPosixSpawnp,
   kVfork,
+  kMqNotify,
   kCount,
 };
 

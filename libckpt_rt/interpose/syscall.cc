@@ -1,6 +1,7 @@
 // syscall(2): the system calls whose libc functions this room interposes, and a few without such a function
 // (futex, io_getevents, io_uring_enter …). No cancellation points, as in libc.
 #include <linux/futex.h>
+#include <linux/keyctl.h>
 #include <sys/mman.h>
 
 #include <array>
@@ -96,6 +97,9 @@ constexpr auto kRouted = [] {
                  __NR_seccomp,
                  __NR_prctl,
                  __NR_setns,
+                 __NR_keyctl,
+                 __NR_add_key,
+                 __NR_request_key,
                  __NR_io_uring_enter}) {
     table[static_cast<size_t>(nr)] = 1;
   }
@@ -171,6 +175,8 @@ long absolute_futex(long nr, int timeout_arg, long clock, long a, long b, long c
   call.with_absolute_timeout(timeout_arg, static_cast<clockid_t>(clock));
   return call.run();
 }
+
+bool is_own_keyring(long ring) { return ring == KEY_SPEC_THREAD_KEYRING || ring == KEY_SPEC_PROCESS_KEYRING; }
 
 long route(long nr, long a, long b, long c, long d, long e, long f) {
   const int ia = static_cast<int>(a), ib = static_cast<int>(b), ic = static_cast<int>(c),
@@ -322,6 +328,16 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return calls::prctl(ia, b, c, d, e);
     case __NR_setns:
       return calls::setns(ia, ib);
+    case __NR_keyctl:
+      if (a == KEYCTL_JOIN_SESSION_KEYRING || (a == KEYCTL_GET_KEYRING_ID && is_own_keyring(b)))
+        hooks::note_keyring();
+      break;
+    case __NR_add_key:
+      if (is_own_keyring(e)) hooks::note_keyring();
+      break;
+    case __NR_request_key:
+      if (is_own_keyring(d)) hooks::note_keyring();
+      break;
     case __NR_remap_file_pages:
       return calls::remap_file_pages(pointer<void>(a), ub, ic, ud, static_cast<int>(e));
     default:

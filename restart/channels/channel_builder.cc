@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
+#include <netpacket/packet.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -79,6 +80,17 @@ void read_messages(ChannelSocket& s) {
   }
 }
 
+// A datagram without a byte is seen by the first process alone that looks (the kernel marks it).
+void take_more_messages(ChannelSocket& s, const ImageMeta& meta, const ParsedOpenFile& file) {
+  if (s.detail.domain == AF_UNIX || s.detail.type != SOCK_DGRAM) return;
+  ChannelSocket other;
+  other.meta = &meta;
+  other.file = &file;
+  other.object = s.object;
+  read_messages(other);
+  if (other.messages.size() > s.messages.size()) s.messages = std::move(other.messages);
+}
+
 }  // namespace
 
 bool SocketName::operator==(const SocketName& o) const {
@@ -109,6 +121,7 @@ void ChannelBuilder::add(int member, const ImageMeta& meta, const std::map<uint6
     if (known != by_object_.end()) {  // several members have it
       by_file_[{member, file.record.id}] = known->second;
       known->second->also.push_back(&file);
+      take_more_messages(*known->second, meta, file);
       continue;
     }
     auto s = std::make_unique<ChannelSocket>();
@@ -275,6 +288,12 @@ Result<void> ChannelBuilder::bind_name(ChannelSocket& s, int fd, const SocketNam
     struct stat st;
     unlink_after = lstat(text.c_str(), &st) != 0;
     if (is_left_over(name, s.detail.type)) unlink(text.c_str());
+  }
+  if (name.family() == AF_PACKET) {
+    // getsockname(2) tells of as many bytes as the device's address has; bind(2) wants the whole struct.
+    if (bind(fd, name.get(), std::max<socklen_t>(name.length, sizeof(sockaddr_ll))) == 0) return {};
+    return make_error(ExitCode::kUnavailable, errno, "{}: its device is not there ({}): make it again",
+                      describe(s), errno_name(errno));
   }
   if (path || !s.is_tcp() ? bind(fd, name.get(), name.length) == 0 : bind_port(s, fd, name)) return {};
   const int e = errno;

@@ -64,6 +64,7 @@ struct ChannelSocket {
   int fd = -1;                        // parked, or at its number in the end
   int far_end = -1;          // parked: instead of a peer that is gone or outside, until fill() is done
   bool unlink_name = false;  // its path had no file any more
+  bool said_sender = false;
   std::string far_ends, far_ends_there;  // of a connection to another host of the job: both ends as they were
   bool is(int domain, int type) const { return detail.domain == domain && detail.type == type; }
   bool is_tcp() const {

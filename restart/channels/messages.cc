@@ -69,7 +69,12 @@ Result<void> ChannelBuilder::send_one(ChannelSocket& to, int from, const SocketN
     header.msg_iovlen = std::min<size_t>(parts.size() - first, 512);
     const ssize_t n = sendmsg(from, &header, flags);
     if (n < 0 && (errno == EPERM || errno == ESRCH) && header.msg_controllen > without) {
-      header.msg_controllen = without;  // another's credentials need a right: ours then
+      // Another's credentials need a right, and a process that is there: ours then.
+      if (to.detail.pass_credentials != 0 && !std::exchange(to.said_sender, true)) {
+        say("{}: what waits in it was sent by process {}, which cannot be named as the sender now ({})",
+            describe(to), who.pid, errno_name(errno));
+      }
+      header.msg_controllen = without;
       if (without == 0) header.msg_control = nullptr;
       continue;
     }

@@ -17,7 +17,10 @@ constexpr int kIpLocalPortRange = 51;
 bool is_early(int level, int name) {
   if (level == SOL_SOCKET) return name == SO_BINDTODEVICE || name == SO_MARK;
   constexpr int kIpv6Freebind = 78, kIpv6Transparent = 75;  // linux/in6.h
-  if (level == IPPROTO_IPV6 && (name == kIpv6Freebind || name == kIpv6Transparent)) return true;
+  constexpr int kIpv6FlowinfoSend = 33;  // linux/in6.h: connect(2) takes the label only then
+  if (level == IPPROTO_IPV6 &&
+      (name == kIpv6Freebind || name == kIpv6Transparent || name == kIpv6FlowinfoSend))
+    return true;
   if (level == IPPROTO_IP) return name == IP_FREEBIND || name == IP_TRANSPARENT;
   return level == IPPROTO_TCP && name == TCP_CONGESTION;
 }
@@ -60,7 +63,8 @@ bool set_recorded(int fd, const ChannelSocket& s, bool early) {
   bool all = true;
   for_each_detail<SocketOptionDetail>(
       *s.file, OpenFileDetail::kSocketOption, [&](const SocketOptionDetail& o, Blob) {
-        if (o.length > sizeof(o.value) || is_early(o.level, o.name) != early) return;
+        // In the end all of them: ends of connections were made without the early ones.
+        if (o.length > sizeof(o.value) || (early && !is_early(o.level, o.name))) return;
         if (o.level == IPPROTO_IP && o.name == kIpLocalPortRange && s.name.length != 0) return;
         all = set_if_other(fd, o.level, o.name, o.value, o.length) && all;
       });

@@ -64,6 +64,13 @@ int nonblocking(const ParsedOpenFile& file) { return static_cast<int>(file.recor
 // Reading gives the end of the file, writing EPIPE: as if the other side had gone.
 Result<ScopedFd> DescriptorBuilder::make_placeholder(const ParsedOpenFile& file) {
   int pair[2];
+  const uint32_t mode = file.record.open_flags & O_ACCMODE;
+  if (S_ISFIFO(file.record.mode) && mode != O_RDWR) {
+    if (pipe2(pair, O_CLOEXEC) != 0) return cannot_make(file);
+    ScopedFd read(pair[0]), write(pair[1]);
+    fcntl(mode == O_RDONLY ? read.get() : write.get(), F_SETFL, nonblocking(file));
+    return mode == O_RDONLY ? std::move(read) : std::move(write);
+  }
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return cannot_make(file);
   ScopedFd made(pair[0]), other(pair[1]);
   shutdown(made.get(), SHUT_RDWR);
@@ -120,12 +127,17 @@ Result<ScopedFd> DescriptorBuilder::make_signalfd(const ParsedOpenFile& file) {
   return made;
 }
 
-// Of the program itself, or of a child of it, which exists again as one that was killed. Any other is not
-// what it was: one of a process that has ended and is gone.
+// Of the program itself, of another process of its job, or of a child of it, which exists again as one that was
+// killed. Any other is not what it was: one of a process that has ended and is gone.
 Result<ScopedFd> DescriptorBuilder::make_pidfd(const ParsedOpenFile& file) {
   const auto pid = static_cast<int>(file.record.value);
   bool known = pid == meta_.process.record.pid;
   for (const auto& child : meta_.children) known = known || child.record.pid == pid;
+  known = known || (options_.processes != nullptr && options_.processes->count(pid) != 0);
+  // A process alone has been told when the checkpoint was taken.
+  if (!known && pid > 0 && options_.inherited != nullptr)
+    say("{}: process {} is not one of the job: it counts as ended", describe(file, first_descriptor(file)),
+        pid);
   ScopedFd made;
   if (known) made.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, nonblocking(file))));
   if (made.valid()) return made;
@@ -184,10 +196,32 @@ Result<ScopedFd> DescriptorBuilder::open_message_queue(const ParsedOpenFile& fil
   return made;
 }
 
+// A watch that has reported once (EPOLLONESHOT) reports nothing until it is set again, not even that the other end is
+// gone. Only the kernel brings it into that state: by reporting something. False: nothing is ready there; it would
+// report errors.
+bool DescriptorBuilder::add_spent_watch(int epoll, const EpollWatchDetail& w) {
+  epoll_event event{};
+  event.events = w.events | EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM;
+  event.data.u64 = w.data;
+  if (epoll_ctl(epoll, EPOLL_CTL_ADD, w.fd, &event) != 0) return false;
+  epoll_event reported;
+  if (epoll_wait(epoll, &reported, 1, 0) == 1) return true;
+  epoll_ctl(epoll, EPOLL_CTL_DEL, w.fd, nullptr);
+  return false;
+}
+
 // When every descriptor is at its number.
 Result<void> DescriptorBuilder::add_watches(const ParsedOpenFile& file, int fd) {
   Result<void> result;
+  constexpr uint32_t kBehaviour = EPOLLWAKEUP | EPOLLONESHOT | EPOLLET | EPOLLEXCLUSIVE;
+  auto is_spent = [](const EpollWatchDetail& w) { return (w.events & ~kBehaviour) == 0 && w.events != 0; };
+  // First, while the epoll has nothing else to report.
+  std::set<int> spent;
   for_each_detail<EpollWatchDetail>(file, OpenFileDetail::kEpollWatch, [&](const EpollWatchDetail& w, Blob) {
+    if (is_spent(w) && add_spent_watch(fd, w)) spent.insert(w.fd);
+  });
+  for_each_detail<EpollWatchDetail>(file, OpenFileDetail::kEpollWatch, [&](const EpollWatchDetail& w, Blob) {
+    if (spent.count(w.fd) != 0) return;
     epoll_event event{};
     event.events = w.events;
     event.data.u64 = w.data;

@@ -44,8 +44,6 @@ class DescriptorBuilder {
 
   // files.cc
   Result<ScopedFd> open_by_path(const ParsedOpenFile& file);
-  // What /proc says of a process: made when all other descriptors are at their numbers.
-  bool is_of_process(const ParsedOpenFile& file) const;
   Result<ScopedFd> open_of_process(const ParsedOpenFile& file);
   Result<void> check(const ParsedOpenFile& file);
   // Files that were removed since the checkpoint, and are kept beside the image or, small ones, in it: they get
@@ -91,6 +89,7 @@ class DescriptorBuilder {
   Result<ScopedFd> make_timerfd(const ParsedOpenFile& file);
   Result<ScopedFd> make_signalfd(const ParsedOpenFile& file);
   Result<ScopedFd> make_epoll(const ParsedOpenFile& file);
+  static bool add_spent_watch(int epoll, const EpollWatchDetail& w);
   Result<ScopedFd> make_pidfd(const ParsedOpenFile& file);
   // inotify.cc
   Result<ScopedFd> make_inotify(const ParsedOpenFile& file);
@@ -112,6 +111,8 @@ class DescriptorBuilder {
   std::map<uint32_t, int> in_flight_;       // open files without a descriptor, by id, parked
 };
 
+// What /proc says of a process: made when all other descriptors are at their numbers.
+bool is_of_process(const ParsedOpenFile& file);
 bool is_terminal_master(const ParsedOpenFile& file);
 // Of a master and of its other ends: N of /dev/pts/N.
 std::optional<uint32_t> terminal_number(const ParsedOpenFile& file);

@@ -52,7 +52,16 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
   }
   RestoredDescriptors result;
   DescriptorBuilder builder(meta, options);
-  for (const auto& file : meta.open_files) CKPT_TRY(builder.check(file));
+  auto inherited = [&](const ParsedOpenFile& file) -> const InheritedFile* {
+    if (options.inherited == nullptr) return nullptr;
+    const auto it = options.inherited->find(file.record.id);
+    return it == options.inherited->end() ? nullptr : &it->second;
+  };
+  // What others have as well has been opened for all of them; opened once more it would break a lease that one of
+  // them has taken by now.
+  for (const auto& file : meta.open_files) {
+    if (inherited(file) == nullptr) CKPT_TRY(builder.check(file));
+  }
   CKPT_TRY(builder.take_standard_streams());
   if (options.inherited == nullptr) {
     CKPT_TRY(builder.hold_numbers());
@@ -60,11 +69,6 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     CKPT_TRY(make_returning_files(meta, options.say));
     CKPT_TRY(builder.cut_grown_files());
   }
-  auto inherited = [&](const ParsedOpenFile& file) -> const InheritedFile* {
-    if (options.inherited == nullptr) return nullptr;
-    const auto it = options.inherited->find(file.record.id);
-    return it == options.inherited->end() ? nullptr : &it->second;
-  };
 
   CKPT_TRY(builder.connect_sockets());
 
@@ -73,7 +77,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
   std::vector<const ParsedOpenFile*> in_order;
   for (const bool of_processes : {false, true}) {
     for (const auto& file : meta.open_files) {
-      if (builder.is_of_process(file) == of_processes) in_order.push_back(&file);
+      if (is_of_process(file) == of_processes) in_order.push_back(&file);
     }
   }
   // A terminal's other ends are opened by its name.

@@ -47,6 +47,8 @@ struct DescriptorOptions {
   // process of it, -1 in none. As in an image of one process alone, these lead to the restarter's stream, or
   // nowhere.
   const std::map<uint64_t, int>* lone_pipes = nullptr;
+  // Of a job: the ids of all its processes, which are there by now, ended ones as well.
+  const std::set<int>* processes = nullptr;
 };
 
 // A lock of fcntl(F_SETLK). It is lost when the process closes any descriptor of the file, as closing

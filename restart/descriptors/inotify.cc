@@ -93,6 +93,9 @@ Result<ScopedFd> DescriptorBuilder::make_inotify(const ParsedOpenFile& file) {
     if (inotify_add_watch(made.get(), gone.back().name.c_str(), IN_OPEN) == w.detail.watch) {
       gone_numbers.push_back(w.detail.watch);
       ++next;
+    } else {
+      say("{}: watch {} cannot be put on again ({}): the program is not told that its file is gone",
+          describe(file, first_descriptor(file)), w.detail.watch, errno_name(errno));
     }
   }
   drop_events(made.get());

@@ -61,6 +61,12 @@ Result<ScopedFd> DescriptorBuilder::make_master(const ParsedOpenFile& file) {
   terminals_[wanted] = number;
   for_each_detail<MasterDetail>(file, kMasterDetail, [&](const MasterDetail& d, Blob) {
     int locked = (d.flags & kMasterLocked) != 0 ? 1 : 0, packets = (d.flags & kMasterPacketMode) != 0 ? 1 : 0;
+    if ((d.flags & (kMasterLeft | kMasterStopped)) != 0) {
+      int unlocked = 0;
+      ioctl(made.get(), TIOCSPTLCK, &unlocked);
+      const ScopedFd end(ioctl(made.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
+      if ((d.flags & kMasterStopped) != 0) tcflow(end.get(), TCOOFF);
+    }
     ioctl(made.get(), TIOCSPTLCK, &locked);
     termios settings;
     if (tcgetattr(made.get(), &settings) == 0) {

@@ -293,6 +293,7 @@ class Tree {
     job.views = things_.views;
     job.mapped_objects = things_.mapped_objects;
     job.lone_pipes = things_.lone_pipes;
+    for (const ManifestMember& member : job_.manifest.members) job.processes.insert(member.pid);
     job.together_fd = spec_.together_fd;
     job.go_fd = spec_.go_fd;
     job.time_ns_fd = time_ns_;

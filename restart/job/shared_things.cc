@@ -203,7 +203,9 @@ class Gatherer {
         const auto group = group_of_.find(self);
         if (is_socket(f)) continue;  // the channel builder's
         const bool of_object = has_object(f) && objects.count(f.record.object) != 0;
-        const bool shared = group != group_of_.end();
+        // What is about a process is made when all processes are there, by each that had it.
+        const bool about_process = kind_of(f) == OpenFileKind::kPidFd || is_of_process(f);
+        const bool shared = group != group_of_.end() && !about_process;
         if (shared && !done.insert(group->second).second) continue;
         // What is ckpt-restart's own each takes for itself.
         const bool terminal = own_terminal(m, f).has_value();

@@ -168,8 +168,10 @@ Result<void> SharedObjects::make_sysv(SharedObject& o, uint64_t at, ReportChanne
   int id = -1;
   bool old = false;
   // Segments outlive programs: the old one is still there unless somebody removed it.
+  // One that was removed has no key that would tell it from another: that one has to be removed as well.
   if (shmctl(r.sysv_shmid, IPC_STAT, &state) == 0 && state.shm_perm.__key == r.sysv_key &&
-      state.shm_segsz <= o.size && whole_pages(state.shm_segsz) == whole_pages(o.size)) {
+      ((state.shm_perm.mode ^ r.sysv_mode) & kSegmentRemoved) == 0 && state.shm_segsz <= o.size &&
+      whole_pages(state.shm_segsz) == whole_pages(o.size)) {
     id = r.sysv_shmid;
     old = true;
     if (state.shm_nattch > 0) {

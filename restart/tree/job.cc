@@ -7,14 +7,21 @@
 
 #include "base/raii_fd.h"
 #include "image/format/descriptor_records.h"
+#include "restart/descriptors/builder.h"
 
 namespace ckpt {
 
 JobPlace job_place(const ImageMeta& meta) {
   const ProcessRecord& p = meta.process.record;
+  // One of which the program has the master is no terminal that it was started from.
+  auto is_own = [&](const ParsedOpenFile& f) {
+    return std::any_of(meta.open_files.begin(), meta.open_files.end(), [&](const ParsedOpenFile& master) {
+      return is_terminal_master(master) && terminal_number(master) == terminal_number(f);
+    });
+  };
   const bool has_terminal =
-      std::any_of(meta.open_files.begin(), meta.open_files.end(), [](const ParsedOpenFile& f) {
-        return static_cast<OpenFileKind>(f.record.kind) == OpenFileKind::kTerminal;
+      std::any_of(meta.open_files.begin(), meta.open_files.end(), [&](const ParsedOpenFile& f) {
+        return static_cast<OpenFileKind>(f.record.kind) == OpenFileKind::kTerminal && !is_own(f);
       });
   if (p.sid == p.pid && !has_terminal) return JobPlace::kOwnSession;
   if (p.pgid != p.pid) return JobPlace::kRestarters;

@@ -179,6 +179,7 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   if (spec.job != nullptr) {
     options.inherited = &spec.job->files;
     options.lone_pipes = &spec.job->lone_pipes;
+    options.processes = &spec.job->processes;
   }
   auto descriptors = restore_descriptors(meta, options);
   if (!descriptors.ok()) return descriptors.error();

@@ -27,6 +27,7 @@ struct JobSpec {
   std::map<uint64_t, uint64_t> views;  // shared memory without a descriptor: where it is mapped now
   std::set<uint64_t> mapped_objects;   // by any of them
   std::map<uint64_t, int> lone_pipes;  // DescriptorOptions
+  std::set<int> processes;             // the same
   int together_fd = -1, go_fd = -1;    // pipes: base/restart_protocol.h, RestorerArgs
   int time_ns_fd = -1;                 // -1: no time namespace is allowed
   bool stopped = false;                // by a signal

@@ -44,6 +44,7 @@ void yield_signal() {}
 std::atomic<uint32_t> memory_registered{0};
 std::atomic<bool> has_forked{false};
 void before_fork() {}
+void after_fork() {}
 std::atomic<bool> has_spawned{false};
 void before_spawn() {}
 void before_end() {}
@@ -54,6 +55,9 @@ void note_exit(const void*) {}
 std::atomic<int64_t> monotonic_shift_ns{0};
 void before_user(uint32_t) {}
 void begin_strict() {}
+void note_keyring() {}
+void note_queue_notice() {}
+void note_namespaces(int) {}
 void end_strict() {}
 void before_release(uintptr_t start, size_t length) {
   int i = test::release_count.fetch_add(1);

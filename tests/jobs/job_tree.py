@@ -48,7 +48,10 @@ class Tree:
     def start(self, command, append):
         """Output goes to files; the program has a session (or only a group) of its own."""
         as_user = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"] if self.uid else []
-        out, err = (open(os.path.join(self.directory, n), "ab" if append else "wb") for n in ("out", "err"))
+        if not append:
+            open(os.path.join(self.directory, "err"), "wb").close()
+        # What the program says after a restart must not overwrite what ckpt-restart has said.
+        out, err = open(os.path.join(self.directory, "out"), "ab" if append else "wb"), open(os.path.join(self.directory, "err"), "ab")
         if self.uid:
             for f in (out, err):
                 os.fchown(f.fileno(), self.uid, self.uid)

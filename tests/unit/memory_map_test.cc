@@ -269,5 +269,77 @@ TEST(NamesOfMappedFiles, AreThoseOfTheFiles) {
   std::filesystem::remove_all(directory);
 }
 
+// As sem_open(3) does it: mapped by a name that is removed at once, when the file has its own.
+class LostNames : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(arena.reserve(64 << 20)); }
+  void TearDown() override {
+    for (const Made& m : all) munmap(m.at, kPageSize);
+    for (const Made& m : all) unlink(m.name.c_str());
+  }
+  struct Made {
+    std::string name;
+    char* at;
+  };
+  Made make(const std::string& directory, bool has_name) {
+    const std::string first =
+        directory + "/ckpt-test." + std::to_string(getpid()) + "." + std::to_string(all.size());
+    ScopedFd fd(open(first.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    EXPECT_TRUE(fd.valid() && ftruncate(fd.get(), kPageSize) == 0) << first;
+    Made made{first + ".own",
+              static_cast<char*>(mmap(nullptr, kPageSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0))};
+    EXPECT_TRUE(!has_name || link(first.c_str(), made.name.c_str()) == 0);
+    unlink(first.c_str());
+    all.push_back(made);
+    return made;
+  }
+  void expect_named(const MemoryMap& map, const Made& made, bool named) {
+    const Mapping* m = map.find(Addr::of(made.at));
+    ASSERT_NE(m, nullptr);
+    EXPECT_EQ((m->map_flags & kMapFileDeleted) != 0, !named) << made.name;
+    EXPECT_TRUE(!named || std::string(m->path, m->path_len) == made.name) << made.name;
+  }
+  Arena arena;
+  std::vector<Made> all;
+};
+
+TEST_F(LostNames, AreLookedForOnceForAllChangesAround) {
+  for (const char* directory : {"/dev/shm", "/tmp"}) {
+    std::vector<Made> made;
+    for (int i = 0; i < 40; ++i) made.push_back(make(directory, i % 3 != 0));
+    MemoryMap map(arena);
+    ASSERT_TRUE(map.read_ahead({}).ok());
+    // What lies between two changes is looked at again.
+    const Made lower = make("/dev/shm", true);
+    void* above = mmap(nullptr, kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+    ASSERT_TRUE(map.read_again({}).ok());
+    map.check_other_names();
+    EXPECT_FALSE(map.has_unknown_name());
+    for (size_t i = 0; i < made.size(); ++i) expect_named(map, made[i], i % 3 != 0);
+    expect_named(map, lower, true);
+    munmap(above, kPageSize);
+  }
+}
+
+TEST_F(LostNames, ThatWereMappedSince) {
+  MemoryMap map(arena), later(arena);
+  ASSERT_TRUE(map.read_ahead({}).ok());
+  ASSERT_TRUE(later.read_ahead({}).ok());
+  std::vector<Made> made;
+  for (int i = 0; i < 30; ++i) made.push_back(make("/dev/shm", i % 2 != 0));
+  ASSERT_TRUE(map.read_again({}).ok());
+  EXPECT_FALSE(map.has_unknown_name());
+  for (size_t i = 0; i < made.size(); ++i) expect_named(map, made[i], i % 2 != 0);
+  // Elsewhere no directory is read in the stop.
+  const Made other = make("/tmp", true);
+  ASSERT_TRUE(later.read_again({}).ok());
+  EXPECT_TRUE(later.has_unknown_name());
+  MemoryMap next(arena);
+  ASSERT_TRUE(next.read_ahead({}).ok());
+  ASSERT_TRUE(next.read_again({}).ok());
+  EXPECT_FALSE(next.has_unknown_name());
+  expect_named(next, other, true);
+}
+
 }  // namespace
 }  // namespace ckpt

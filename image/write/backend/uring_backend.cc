@@ -25,8 +25,8 @@ bool pinning_is_free() {
 
 }  // namespace
 
-long UringBackend::attach(int fd, std::span<std::byte> staging, uint32_t in_flight) {
-  if (in_flight > kMaxInFlight) return -EINVAL;
+// A child of the program must not inherit a ring that nobody there will ever unmap.
+long UringBackend::make_ring(uint32_t in_flight) {
   io_uring_params params{};
   // Twice the writes: an entry that failed to be submitted stays in the ring as a no-op.
   long r = io_uring_queue_init_params(2 * in_flight, &ring_, &params);
@@ -36,8 +36,16 @@ long UringBackend::attach(int fd, std::span<std::byte> staging, uint32_t in_flig
     io_uring_queue_exit(&ring_);
     return -EOPNOTSUPP;
   }
-  // A child of the program must not inherit a ring that nobody there will ever unmap.
   io_uring_ring_dontfork(&ring_);
+  return 0;
+}
+
+long UringBackend::attach(int fd, std::span<std::byte> staging, uint32_t in_flight) {
+  if (in_flight > kMaxInFlight) return -EINVAL;
+  if (guard_ != nullptr && !guard_->hold()) return -EBUSY;
+  const long made = make_ring(in_flight);
+  if (guard_ != nullptr) guard_->release();
+  if (made != 0) return made;
   iovec all{staging.data(), staging.size()};
   registered_ = pinning_is_free() && io_uring_register_buffers(&ring_, &all, 1) == 0;
   attached_ = true;

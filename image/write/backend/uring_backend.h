@@ -14,11 +14,14 @@
 
 #include "base/units.h"
 #include "image/write/backend/file_backend.h"
+#include "image/write/backend/ring_guard.h"
 
 namespace ckpt {
 
 class UringBackend final : public FileBackend {
  public:
+  // Held while the ring is made.
+  void use(const RingGuard* guard) { guard_ = guard; }
   // -errno where the kernel, a sysctl or a filter forbids io_uring, or it lacks what is needed.
   long attach(int fd, std::span<std::byte> staging, uint32_t in_flight) override;
   long write(const WriteRequest& request) override;
@@ -41,6 +44,8 @@ class UringBackend final : public FileBackend {
   long write_here(const WriteRequest& request);
   void finish(uint32_t slot, long result) { done_[done_count_++] = {slot, result}; }
 
+  long make_ring(uint32_t in_flight);
+  const RingGuard* guard_ = nullptr;
   io_uring ring_;
   bool attached_ = false;
   bool registered_ = false;  // the staging memory is pinned once, not for each write

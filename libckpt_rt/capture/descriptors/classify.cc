@@ -4,12 +4,16 @@
 #include <sys/epoll.h>
 #include <sys/statfs.h>
 #include <sys/sysmacros.h>
+#include <sys/timerfd.h>
 
 #include "base/clock.h"
+#include "base/raii_fd.h"
 #include "image/format/terminal_records.h"
 #include "image/write/kept_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/other_name.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
+#include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -344,6 +348,7 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
     }
   }
   if (has_timer) {
+    take_up_timer(d, timer);
     out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kTimer), sizeof(timer)});
     out.put(timer);
   }
@@ -352,6 +357,22 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
   d.details_len = static_cast<uint32_t>(out.size());
   if (d.kind == OpenFileKind::kSignalFd) d.value = info.signal_mask;
   return {};
+}
+
+// A periodic timer that has expired, of which nothing was read yet, does not run: fdinfo says that nothing is left of
+// its time. Asked for it, the kernel counts what has gone by since, and starts it again, as at a read.
+void DescriptorCapture::take_up_timer(const CapturedDescriptor& d, TimerDetail& timer) {
+  if (timer.ticks == 0 || timer.interval_ns == 0 || timer.remaining_ns != 0) return;
+  const ScopedFd own(borrow(d));
+  itimerspec left{};
+  if (!own.valid() || sys::call(__NR_timerfd_gettime, own.get(), &left) != 0) return;
+  timer.remaining_ns = left.it_value.tv_sec * 1'000'000'000L + left.it_value.tv_nsec;
+  char path[64], text[512];
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/thread-self/fdinfo/{}", own.get()).out = '\0';
+  const long n = read_small_file(path, text, sizeof(text));
+  uint64_t ticks = 0;
+  if (n > 0 && number_after(line_of({text, static_cast<size_t>(n)}, "\nticks:"), "", 10, ticks))
+    timer.ticks = ticks;
 }
 
 }  // namespace ckpt

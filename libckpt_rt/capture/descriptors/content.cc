@@ -172,6 +172,17 @@ bool DescriptorCapture::take_early_copy(const CapturedDescriptor& d) {
   return false;
 }
 
+// Of a file without a name, which will be another one.
+Result<void> DescriptorCapture::note_attributes(const CapturedDescriptor& d) {
+  char names[1024];
+  TaskPath path(tid_of(d), "fd", d.fd);
+  const long n = sys::call(__NR_listxattr, path.c_str(), names, sizeof(names));
+  if (n <= 0) return {};
+  std::string_view all(names, static_cast<size_t>(n));
+  if (!all.starts_with("user.") && all.find(std::string_view("\0user.", 6)) == all.npos) return {};
+  return note(1, "descriptor {} ({}): its extended attributes are lost with its name", d.fd, d.path);
+}
+
 Result<void> DescriptorCapture::copy_contents_stopped() {
   for (size_t i = 0; i < order_.size(); ++i) {
     CapturedDescriptor& d = entries_[order_[i]];
@@ -204,6 +215,7 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
       continue;
     } else if (d.kind == OpenFileKind::kMemfd ||
                (d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0)) {
+      CKPT_TRY(note_attributes(d));
       if (d.now.size == 0 || take_early_copy(d)) continue;
       contents_.truncate(before);
       copied = copy_file(d, contents_);

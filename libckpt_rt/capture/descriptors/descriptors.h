@@ -276,6 +276,8 @@ class DescriptorCapture {
   // serialize.cc
   Result<void> write_notes();
   Result<void> note_process_file(const CapturedDescriptor& d);
+  Result<void> note_attributes(const CapturedDescriptor& d);
+  void take_up_timer(const CapturedDescriptor& d, TimerDetail& timer);
   template <typename... Args>
   Result<void> note(uint32_t severity, fmt::format_string<Args...> format, Args&&... args);
 

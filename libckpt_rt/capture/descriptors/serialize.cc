@@ -65,7 +65,9 @@ Result<void> DescriptorCapture::write_notes() {
           d.fd, std::string_view(d.path, d.path_len)));
     }
     const auto process = static_cast<int64_t>(d.value);
-    if (!d.shares && d.kind == OpenFileKind::kPidFd && process > 0 && process != sys::getpid()) {
+    // Which processes are in the job is known at a restart.
+    if (!d.shares && d.kind == OpenFileKind::kPidFd && process > 0 && process != sys::getpid() &&
+        !has_partners_) {
       CKPT_TRY(note(
           1,
           "descriptor {} is a pidfd of process {}, which is not in the image: after a restart it says that "
@@ -101,6 +103,7 @@ Result<void> DescriptorCapture::note_process_file(const CapturedDescriptor& d) {
     if (const long n = number(); n != 0) thread = n;
   }
   if (process == 0 || (process == self && thread == self)) return {};
+  if (has_partners_ && thread == process) return {};  // it may be in the job
   return note(
       1,
       "descriptor {} ({}) is about {} {}: after a restart it is about what has that number then, or reads as "

@@ -29,13 +29,16 @@ bool has_bytes(int terminal) {
 
 // What was typed, so to speak, and not read yet. The other end is opened for a moment; not where nobody has
 // it: closing it would then be seen.
-bool has_input(int master) {
+bool has_input(int master, bool& stopped) {
   pollfd ready{master, POLLIN, 0};
   sys::call(__NR_poll, &ready, 1L, 0L);
   if ((ready.revents & POLLHUP) != 0) return false;
   const long peer = sys::call(__NR_ioctl, master, kGetPeer, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
   if (sys::failed(peer)) return false;
   const ScopedFd slave(static_cast<int>(peer));
+  // It takes nothing although the master has nothing to read.
+  pollfd ready_to_write{slave.get(), POLLOUT, 0};
+  stopped = sys::call(__NR_poll, &ready_to_write, 1L, 0L) == 0;
   return has_bytes(slave.get());
 }
 
@@ -57,6 +60,8 @@ Result<void> DescriptorCapture::look_at_master(CapturedDescriptor& d) {
   int set = 0;
   if (sys::call(__NR_ioctl, master.get(), TIOCGPKT, &set) == 0 && set != 0) detail.flags |= kMasterPacketMode;
   if (sys::call(__NR_ioctl, master.get(), TIOCGPTLCK, &set) == 0 && set != 0) detail.flags |= kMasterLocked;
+  pollfd left{master.get(), 0, 0};
+  if (sys::call(__NR_poll, &left, 1L, 0L) == 1 && (left.revents & POLLHUP) != 0) detail.flags |= kMasterLeft;
   detail.input = settings.c_iflag;
   detail.output = settings.c_oflag;
   detail.control = settings.c_cflag;
@@ -70,14 +75,17 @@ Result<void> DescriptorCapture::look_at_master(CapturedDescriptor& d) {
   detail.columns = size.ws_col;
   detail.width = size.ws_xpixel;
   detail.height = size.ws_ypixel;
+  const bool output = has_bytes(master.get());
+  bool stopped = false;
+  const bool passing = output || ((detail.flags & kMasterLocked) == 0 && has_input(master.get(), stopped));
+  if (stopped) detail.flags |= kMasterStopped;
   ByteWriter out(*arena_);
   out.put(DetailHeader{static_cast<uint32_t>(kMasterDetail), sizeof(detail)});
   out.put(detail);
   if (!out.ok()) return arena_full();
   d.details = out.span().data();
   d.details_len = static_cast<uint32_t>(out.size());
-  const bool output = has_bytes(master.get());
-  if (!output && ((detail.flags & kMasterLocked) != 0 || !has_input(master.get()))) return {};
+  if (!passing) return {};
   has_passing_ = true;
   return note(2,
               "descriptor {} ({}): what was written {} /dev/pts/{} is not read yet, and cannot be saved: ask "

@@ -180,9 +180,8 @@ void DescriptorCapture::name_watches() {
       const size_t length = find_name(mounts, watch, name);
       if (length == 0) {
         (void)note(1,
-                   "descriptor {} (inotify): watch {} is on a file whose name is not known (inode {}): after "
-                   "a restart "
-                   "the program is told that the file is gone",
+                   "descriptor {} (inotify): watch {} is on a file whose name is not known (inode {}): "
+                   "after a restart the program is told that the file is gone",
                    d.fd, watch.number, watch.inode);
       }
       const uint32_t padded = static_cast<uint32_t>((length + 7) & ~size_t{7});

@@ -43,6 +43,7 @@ struct SocketLook {
   ArenaVector<uint32_t> files;  // indices of entries_
   ByteWriter options;
   SocketDiag diag;
+  std::string_view groups4, groups6;  // /proc/net/igmp, igmp6, once read
   bool unix_asked = false, unix_known = false;
   DescriptorLimitRaised limit;
   std::byte* scratch = nullptr;
@@ -53,6 +54,9 @@ int socket_option(int socket, int level, int name);  // 0: there is none
 bool set_socket_option(int socket, int level, int name, int value);
 // The options that a new socket does not have anyway, as details.
 void put_socket_options(ByteWriter& out, int socket, const SocketDetail& detail);
+
+// Its multicast groups, of IPv4 or IPv6, among its options. False: there is one of which it has chosen the senders.
+bool put_multicast_groups(SocketLook& look, Arena& arena, int socket, bool six);
 
 // kLinkConnected, kLinkAccepted, or 0: not known.
 uint32_t who_connected(int socket);

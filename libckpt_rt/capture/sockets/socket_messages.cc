@@ -104,7 +104,7 @@ Result<void> DescriptorCapture::peek_messages(SocketLook& look, SocketState& s, 
   s.link.peek_offset = before;
   if (!stream && (s.ready & POLLERR) != 0) {
     // Reading would give the error, and take it from the program.
-    return note(1, "descriptor {} ({}): an error waits in it: messages behind it are lost", fd,
+    return note(1, "descriptor {} ({}): an error waits in it: it is lost, and messages behind it", fd,
                 entries_[s.entry].path);
   }
   if (stream && s.waiting == 0) return {};

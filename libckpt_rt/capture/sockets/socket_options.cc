@@ -23,16 +23,25 @@ constexpr OptionName kOfTcp[] = {{IPPROTO_TCP, TCP_NODELAY},
                                  {IPPROTO_TCP, TCP_SYNCNT, false},
                                  {IPPROTO_TCP, TCP_LINGER2, false},
                                  {IPPROTO_TCP, TCP_NOTSENT_LOWAT},
+                                 {IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS},
+                                 {IPPROTO_TCP, TCP_FASTOPEN_CONNECT},
                                  {IPPROTO_TCP, TCP_SAVE_SYN},
                                  {IPPROTO_TCP, TCP_INQ},
                                  {IPPROTO_TCP, TCP_CONGESTION, false}};
-constexpr OptionName kOfUdp[] = {{IPPROTO_UDP, 1 /* UDP_CORK */}, {IPPROTO_UDP, 104 /* UDP_GRO */}};
+constexpr OptionName kOfUdp[] = {
+    {IPPROTO_UDP, 1 /* UDP_CORK */}, {IPPROTO_UDP, 104 /* UDP_GRO */}, {IPPROTO_UDP, 103 /* UDP_SEGMENT */}};
 constexpr OptionName kOfInternet[] = {{IPPROTO_IP, IP_TOS},
                                       {IPPROTO_IP, IP_TTL, false},
                                       {IPPROTO_IP, IP_PKTINFO},
                                       {IPPROTO_IP, IP_RECVERR},
                                       {IPPROTO_IP, IP_RECVTOS},
                                       {IPPROTO_IP, IP_RECVTTL},
+                                      {IPPROTO_IP, IP_RECVOPTS},
+                                      {IPPROTO_IP, IP_RETOPTS},
+                                      {IPPROTO_IP, IP_RECVORIGDSTADDR},
+                                      {IPPROTO_IP, IP_MINTTL},
+                                      {IPPROTO_IP, IP_UNICAST_IF},
+                                      {IPPROTO_IP, IP_MULTICAST_ALL, false},
                                       {IPPROTO_IP, IP_MTU_DISCOVER, false},
                                       {IPPROTO_IP, IP_FREEBIND},
                                       {IPPROTO_IP, IP_TRANSPARENT},
@@ -47,6 +56,18 @@ constexpr OptionName kOfInternet6[] = {{IPPROTO_IPV6, IPV6_TCLASS},
                                        {IPPROTO_IPV6, IPV6_UNICAST_HOPS, false},
                                        {IPPROTO_IPV6, IPV6_RECVPKTINFO},
                                        {IPPROTO_IPV6, IPV6_RECVERR},
+                                       {IPPROTO_IPV6, IPV6_RECVHOPLIMIT},
+                                       {IPPROTO_IPV6, IPV6_RECVTCLASS},
+                                       {IPPROTO_IPV6, IPV6_RECVORIGDSTADDR},
+                                       {IPPROTO_IPV6, IPV6_DONTFRAG},
+                                       {IPPROTO_IPV6, IPV6_RECVPATHMTU},
+                                       {IPPROTO_IPV6, IPV6_MTU_DISCOVER, false},
+                                       {IPPROTO_IPV6, IPV6_MINHOPCOUNT},
+                                       {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, false},
+                                       {IPPROTO_IPV6, IPV6_UNICAST_IF},
+                                       {IPPROTO_IPV6, IPV6_ADDR_PREFERENCES, false},
+                                       {IPPROTO_IPV6, 33 /* IPV6_FLOWINFO_SEND */},
+                                       {IPPROTO_IPV6, 11 /* IPV6_FLOWINFO */},
                                        {IPPROTO_IPV6, IPV6_MULTICAST_IF},
                                        {IPPROTO_IPV6, IPV6_MULTICAST_HOPS, false},
                                        {IPPROTO_IPV6, IPV6_MULTICAST_LOOP, false}};
@@ -59,8 +80,23 @@ constexpr OptionName kOfAll[] = {{SOL_SOCKET, SO_BROADCAST},       {SOL_SOCKET, 
 constexpr OptionName kOfInternetSockets[] = {{SOL_SOCKET, SO_MARK},
                                              {SOL_SOCKET, SO_BINDTODEVICE},
                                              {SOL_SOCKET, SO_INCOMING_CPU, false},
-                                             {SOL_SOCKET, SO_BUSY_POLL}};
-constexpr OptionName kOfUnix[] = {{SOL_SOCKET, SO_PASSSEC}, {SOL_SOCKET, 76 /* SO_PASSPIDFD */}};
+                                             {SOL_SOCKET, SO_BUSY_POLL},
+                                             {SOL_SOCKET, SO_PREFER_BUSY_POLL},
+                                             {SOL_SOCKET, SO_RXQ_OVFL},
+                                             {SOL_SOCKET, SO_SELECT_ERR_QUEUE},
+                                             {SOL_SOCKET, SO_MAX_PACING_RATE, false},
+                                             {SOL_SOCKET, SO_ZEROCOPY},
+                                             {SOL_SOCKET, SO_TXTIME},
+                                             {SOL_SOCKET, 75 /* SO_RCVMARK */},
+                                             {SOL_SOCKET, SO_TIMESTAMPING}};
+constexpr OptionName kOfRaw[] = {
+    {IPPROTO_IP, IP_HDRINCL, true}, {SOL_RAW, 1 /* ICMP_FILTER */}, {SOL_IPV6, 7 /* IPV6_CHECKSUM */, false}};
+constexpr OptionName kOfPacket[] = {{SOL_PACKET, 8 /* PACKET_AUXDATA */},
+                                    {SOL_PACKET, 9 /* PACKET_ORIGDEV */},
+                                    {SOL_PACKET, 23 /* PACKET_IGNORE_OUTGOING */}};
+constexpr OptionName kOfUnix[] = {{SOL_SOCKET, SO_PASSSEC},
+                                  {SOL_SOCKET, 76 /* SO_PASSPIDFD */},
+                                  {SOL_SOCKET, 83 /* SO_PASSRIGHTS */, false}};
 constexpr OptionName kOfNetlink[] = {
     {SOL_NETLINK, NETLINK_PKTINFO},       {SOL_NETLINK, NETLINK_BROADCAST_ERROR},
     {SOL_NETLINK, NETLINK_NO_ENOBUFS},    {SOL_NETLINK, NETLINK_LISTEN_ALL_NSID},
@@ -117,6 +153,8 @@ void put_socket_options(ByteWriter& out, int socket, const SocketDetail& d) {
   if (internet && d.type == SOCK_STREAM) put_options(out, socket, kOfTcp);
   if (internet && d.type == SOCK_DGRAM) put_options(out, socket, kOfUdp);
   if (internet || d.domain == AF_PACKET) put_options(out, socket, kOfInternetSockets);
+  if (internet && d.type == SOCK_RAW) put_options(out, socket, kOfRaw);
+  if (d.domain == AF_PACKET) put_options(out, socket, kOfPacket);
   if (d.domain == AF_UNIX) put_options(out, socket, kOfUnix);
   if (d.domain == AF_NETLINK) {
     put_options(out, socket, kOfNetlink);

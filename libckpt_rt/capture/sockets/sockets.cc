@@ -183,14 +183,30 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   detail.ipv6_only = detail.domain == AF_INET6 ? socket_option(socket, IPPROTO_IPV6, IPV6_V6ONLY) : 0;
   read_names(s, socket);
   if (detail.domain == AF_UNIX && file_is_gone(s)) s.link.flags |= kLinkFileGone;
+  // Who has closed the other end had not read all: reading here says so first.
+  if (detail.domain == AF_UNIX && (s.link.flags & kLinkPeerGone) != 0 && (s.ready & POLLERR) != 0)
+    s.link.flags |= kLinkError;
+  int peek_offset = -1, length = sizeof(peek_offset);
+  if (sys::call(__NR_getsockopt, socket, SOL_SOCKET, SO_PEEK_OFF, &peek_offset, &length) == 0)
+    s.link.peek_offset = peek_offset;
   s.options_at = look.options.size();
   put_socket_options(look.options, socket, detail);
+  const bool may_be_in_groups = is_internet(s) && detail.type != SOCK_STREAM;
+  if (may_be_in_groups &&
+      (!put_multicast_groups(look, *arena_, socket, false) ||
+       (detail.domain == AF_INET6 && !put_multicast_groups(look, *arena_, socket, true)))) {
+    CKPT_TRY(
+        note(1,
+             "descriptor {} ({}): it takes messages to a multicast group from some senders alone: after a "
+             "restart from all",
+             d.fd, d.path));
+  }
   s.options_length = look.options.size() - s.options_at;
   if (!look.options.ok()) return arena_full();
 
   const bool messages =
       detail.domain == AF_UNIX ? detail.backlog < 0 : is_internet(s) && detail.protocol == IPPROTO_UDP;
-  if (messages && (s.ready & POLLIN) != 0) return peek_messages(look, s, socket);
+  if (messages && (s.ready & (POLLIN | POLLERR)) != 0) return peek_messages(look, s, socket);
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include "libckpt_rt/checkpoint/stages/workspace.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/directory/own_directory.h"
+#include "libckpt_rt/core/process/fork_hold.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/own_key_file.h"
 #include "libckpt_rt/core/settings/user_settings.h"
@@ -19,11 +20,14 @@ namespace ckpt {
 
 namespace {
 
+constexpr RingGuard kRingGuard{&fork_hold::hold, &fork_hold::release};
+
 bool goes_to_command() { return user_settings().to[0] != '\0'; }
 
 SinkOptions image_options(HelperThreads* helpers, ImageOutput* command) {
   SinkOptions options;
   options.helpers = helpers;
+  options.ring_guard = &kRingGuard;
   if (goes_to_command()) options.output = command;
   set_compression(options, user_settings().compress);
   options.knowledge = &image_history.compression;

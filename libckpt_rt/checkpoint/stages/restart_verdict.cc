@@ -16,8 +16,9 @@ bool can_be_restarted(const ProcessCapture& capture, Workspace& space) {
     constexpr size_t kMost = 512;
     char* text = static_cast<char*>(space.arena().allocate(kMost, 1));
     if (text == nullptr) return false;
-    *fmt::format_to_n(text, kMost - 1, "the program has mapped {} ({}): {}", lost.what,
-                      std::string_view(m.path, m.path_len), lost.why)
+    *fmt::format_to_n(text, kMost - 1, "the program has mapped {}{}{}{}: {}", lost.what,
+                      m.path_len != 0 ? " (" : "", std::string_view(m.path, m.path_len),
+                      m.path_len != 0 ? ")" : "", lost.why)
          .out = '\0';
     const auto notes = space.notes();
     const bool said = std::any_of(notes.begin(), notes.end(), [&](const NoteLine& n) {

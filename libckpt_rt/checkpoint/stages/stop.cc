@@ -157,6 +157,12 @@ Result<void> Stop::look(Watch& watch) {
   CKPT_TRY(capture.map.read_again(parts_.space.own(), capture.others));
   capture.map.copy_flags_from(capture.map_before);
   capture.map.check_other_names();
+  if (capture.map.has_unknown_name()) {
+    return make_error(
+        ExitCode::kUnavailable, 0,
+        "a file was mapped while the checkpoint began, and lost the name that it was mapped by; "
+        "whether it has another is looked for when the checkpoint is taken again");
+  }
   watch.look_up_in(&capture.map);
   parts_.cost.mappings = static_cast<uint32_t>(capture.map.mappings().size());
   clock.end(StopClock::kMappings);

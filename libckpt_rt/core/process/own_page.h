@@ -22,6 +22,8 @@ struct OwnPage {
   FutexLock putting_right;
   // The thread of a new child that executes another program; 0: none.
   std::atomic<int> in_exec{0};
+  // fork_hold.h: threads in fork(2), and whether they have to wait before it.
+  FutexWord forks{0}, forks_held{0};
 };
 
 namespace own_page {

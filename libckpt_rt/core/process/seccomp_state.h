@@ -1,8 +1,9 @@
-// Which system calls of this process are forbidden: what a checkpoint has to know of it.
+// Which system calls of this process are forbidden, and which it has made that a checkpoint has to know of.
 //
 // Owner:     libckpt_rt: one object in its data.
 // Callers:   the agent reads. strict_thread is written by the thread of the program that forbids itself its calls
-//            (hooks::begin_strict); before_program by the preload constructor and by the leader of a restart.
+//            (hooks::begin_strict), own_keyring and
+//            left_namespaces by the one that does it; before_program by the preload constructor and by the leader of a restart.
 #pragma once
 
 #include <atomic>
@@ -15,6 +16,11 @@ struct SeccompState {
   std::atomic<bool> strict_thread{false};
   // Filters that were there before the program's first instruction.
   uint32_t before_program = 0;
+  // A keyring of its own (keyctl, add_key), and CLONE_NEW* of what it has left by unshare(2) and setns(2); a forked
+  // child has it too. Not any more after a restart.
+  std::atomic<bool> own_keyring{false};
+  std::atomic<int> left_namespaces{0};
+  std::atomic<bool> queue_notice{false};  // mq_notify was called
 };
 
 extern SeccompState seccomp_state;

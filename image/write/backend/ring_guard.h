@@ -1,0 +1,13 @@
+// What keeps children of this process away while a ring is mapped that they must not have.
+//
+// Owner: writer. A value of two functions, each called from the thread that opens an image.
+#pragma once
+
+namespace ckpt {
+
+struct RingGuard {
+  bool (*hold)();  // false: not to be had now, and no ring is made
+  void (*release)();
+};
+
+}  // namespace ckpt

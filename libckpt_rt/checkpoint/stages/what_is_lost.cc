@@ -1,0 +1,169 @@
+#include "libckpt_rt/checkpoint/stages/what_is_lost.h"
+
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/kcmp.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "job/identity/own_job.h"
+#include "job/session/session.h"
+#include "libckpt_rt/core/process/seccomp_state.h"
+#include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+
+namespace {
+
+void note_settings(const ProcessFacts& facts, Workspace& space) {
+  const bool some_live = std::any_of(facts.children.begin(), facts.children.end(), [](const LostChild& c) {
+    return c.record.state == static_cast<uint32_t>(ChildState::kLives);
+  });
+  if (job::session() == nullptr && (some_live || (facts.has_children && facts.children.empty()))) {
+    space.note(
+        1,
+        "the program has child processes, which are not in the image: after a restart they have been "
+        "killed, which it learns by SIGCHLD and wait(2), and what memory it shared with them is its own");
+  }
+  if (facts.seccomp_filters > seccomp_state.before_program) {
+    space.note(1,
+               "the program has forbidden itself system calls (seccomp): after a restart it has no such "
+               "filter, for the kernel shows "
+               "them to nobody");
+  }
+  struct statx root {};
+  const bool told = !is_filtered() && sys::call(__NR_statx, AT_FDCWD, "/", 0L, 0L, &root) == 0;
+  if (told && (root.stx_attributes_mask & ~root.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0) {
+    space.note(1,
+               "the program has changed its root directory (chroot): a restart looks for its files from the "
+               "root of ckpt-restart, which is to be run in that directory");
+  }
+  // The agent has what the thread had that started it.
+  long policy = 0;
+  if (!is_filtered() && sys::call(__NR_get_mempolicy, &policy, 0L, 0L, 0L, 0L) == 0 && policy != 0) {
+    space.note(1,
+               "the program has said on which nodes its memory lies (set_mempolicy): after a restart it lies "
+               "where the kernel puts it");
+  }
+  constexpr long kKeepCapabilities = 1L << 4;
+  const long bits = is_filtered() ? 0 : sys::call(__NR_prctl, long{PR_GET_SECUREBITS}, 0L, 0L, 0L, 0L);
+  const bool may_set_them = (facts.process.cap_permitted >> CAP_SETPCAP & 1) != 0;
+  if (bits > 0 && (bits & ~kKeepCapabilities) != 0 && !may_set_them) {
+    space.note(
+        1,
+        "the program has changed what being root means to it (PR_SET_SECUREBITS) and given up the right to "
+        "do so: after a restart it means what it does by default");
+  }
+  if (facts.parent_death_signal != 0 && job::session() == nullptr) {  // of a job the manifest has it
+    space.note(1,
+               "the program is to get a signal when its parent ends (PR_SET_PDEATHSIG): after a restart it "
+               "gets none");
+  }
+}
+
+template <typename... Args>
+void say(Workspace& space, fmt::format_string<Args...> format, Args&&... args) {
+  constexpr size_t kMost = 400;
+  auto* text = static_cast<char*>(space.arena().allocate(kMost, 1));  // as long as the image is made
+  if (text == nullptr) return;
+  *fmt::format_to_n(text, kMost - 1, format, std::forward<Args>(args)...).out = '\0';
+  space.note(1, text);
+}
+
+// 0: it cannot be told.
+uint64_t namespace_of(int pid, const char* kind) {
+  char path[64];
+  *fmt::format_to_n(path, sizeof(path) - 1, "/proc/{}/ns/{}", pid, kind).out = '\0';
+  struct statx found {};
+  return sys::call(__NR_statx, AT_FDCWD, path, 0L, STATX_INO, &found) == 0 ? found.stx_ino : 0;
+}
+
+// A restart makes it in the namespaces that ckpt-restart is in. Those of its own are told by the parent, which has
+// others; where that one may not be looked at, by what the program has called.
+void note_namespaces(int parent, Workspace& space) {
+  constexpr struct {
+    const char *name, *what;
+    int flag;
+  } kKinds[] = {{"net", "network", CLONE_NEWNET},
+                {"uts", "host name", CLONE_NEWUTS},
+                {"ipc", "System V IPC", CLONE_NEWIPC},
+                {"mnt", "mounts", CLONE_NEWNS},
+                {"user", "users", CLONE_NEWUSER}};
+  const int left = seccomp_state.left_namespaces.load(std::memory_order_relaxed);
+  char list[100] = {};
+  char* end = list;
+  for (const auto& kind : kKinds) {
+    const uint64_t own = namespace_of(this_process.pid, kind.name), other = namespace_of(parent, kind.name);
+    if (own == 0 || other == 0 ? (left & kind.flag) == 0 : own == other) continue;
+    end = fmt::format_to_n(end, static_cast<size_t>(list + sizeof(list) - 1 - end), "{}{}",
+                           end != list ? ", " : "", kind.what)
+              .out;
+  }
+  if (end == list) return;
+  say(space,
+      "the program is in namespaces of its own ({}): a restart puts it into those of ckpt-restart, which is "
+      "to be run "
+      "in them (nsenter)",
+      static_cast<const char*>(list));
+}
+
+void note_keyrings(Workspace& space) {
+  if (!seccomp_state.own_keyring.load(std::memory_order_relaxed)) return;
+  space.note(
+      1,
+      "the program has a keyring of its own (keyctl): after a restart it has that of ckpt-restart, without "
+      "the keys");
+}
+
+// Of processes made by clone(2) that are no threads, and have more in common than fork(2) leaves.
+void note_common_tables(int parent, Workspace& space) {
+  auto common = [parent](int what) {
+    return sys::call(__NR_kcmp, this_process.pid, parent, what, 0L, 0L) == 0;
+  };
+  if (common(KCMP_FILES)) {
+    say(space,
+        "the program has one table of descriptors with its parent, process {} (CLONE_FILES): after a restart "
+        "each "
+        "has its own",
+        parent);
+  }
+  if (common(KCMP_FS)) {
+    say(space,
+        "the program has its working directory and umask together with its parent, process {} (CLONE_FS): "
+        "after a "
+        "restart each has its own",
+        parent);
+  }
+}
+
+}  // namespace
+
+void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
+  note_settings(facts, space);
+  if (job::session() != nullptr && facts.exit_signal > 0 && facts.exit_signal != SIGCHLD &&
+      this_process.pid != job::own_job.identity.root) {
+    say(space,
+        "the program sends its parent signal {} at its end (clone): after a restart it sends SIGCHLD, and is "
+        "waited "
+        "for without __WCLONE",
+        facts.exit_signal);
+  }
+  if (seccomp_state.queue_notice.load(std::memory_order_relaxed)) {
+    space.note(
+        1,
+        "the program has asked to be told of messages in a queue (mq_notify): the kernel ends that when a "
+        "checkpoint is taken; it has to ask again, also after a restart");
+  }
+  if (is_filtered()) return;
+  note_namespaces(facts.process.ppid, space);
+  note_keyrings(space);
+  note_common_tables(facts.process.ppid, space);
+}
+
+}  // namespace ckpt

@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""Kernel objects in states that are seldom met: each was lost without a word once. One process with many of them, and a
+tree that shares some. What they say before the checkpoint they say after the restart."""
+import json
+import os
+import shutil
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import job_tree
+from job_tree import NOBODY, Tree
+
+COMMON = r"""
+import ctypes, errno, fcntl, json, os, select, signal, socket, struct, sys, termios, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+facts, last = {}, {}
+
+def error_of(call, *args):
+    try: return str(call(*args))
+    except OSError as e: return errno.errorcode[e.errno]
+
+def option(s, level, name, size=4): return error_of(lambda: s.getsockopt(level, name, size).hex())
+
+def tell(name):
+    with open(name + '.tmp', 'w') as f: json.dump({k: v() for k, v in facts.items()}, f)
+    os.rename(name + '.tmp', name)
+
+def live():
+    tell('before')
+    while not os.path.exists('go'): time.sleep(0.005)
+    tell('after')
+    with open('last.tmp', 'w') as f: json.dump({k: v() for k, v in last.items()}, f)
+    os.rename('last.tmp', 'last')
+"""
+
+ALONE = COMMON + r"""
+# A periodic timer that nobody has read since it went off.
+timer = libc.syscall(283, 1, os.O_NONBLOCK)
+libc.syscall(286, timer, 0, struct.pack('qqqq', 1000, 0, 0, 1), 0)
+select.select([timer], [], [])
+def time_left():
+    left = ctypes.create_string_buffer(32)
+    libc.syscall(287, timer, left)
+    return struct.unpack('qqqq', left.raw)[2] > 0
+facts['a periodic timer runs'] = time_left
+last['its expiration'] = lambda: error_of(os.read, timer, 8)
+
+# What prctl(2) has set. An older kernel refuses some, before and after.
+for name, get, *set_it in (('keep capabilities', 7, 8, 1), ('machine check', 34, 33, 1, 1), ('merge', 68, 67, 1), ('no new code', 66, 65, 1)):
+    libc.prctl(*(set_it + [0] * 5)[:5])
+    facts[name] = lambda get=get: libc.prctl(get, 0, 0, 0, 0)
+
+# The other end was closed before all was read there; the read offset of peeks.
+broken, other = socket.socketpair()
+broken.send(b'unread')
+other.close()
+last['reset'] = lambda: error_of(broken.recv, 10)
+peeked, _peeker = socket.socketpair()
+peeked.setsockopt(1, 42, 0)
+facts['peek offset'] = lambda: option(peeked, 1, 42)
+
+# Options that only some sockets have.
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind(('127.0.0.1', 0))
+error_of(udp.setsockopt, 17, 103, 500)
+error_of(udp.setsockopt, 1, 37, 0x58)
+facts['segments'] = lambda: option(udp, 17, 103)
+facts['time stamps'] = lambda: option(udp, 1, 37, 8)
+udp.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton('127.0.0.1'))
+group = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+group.bind(('', 0))
+group.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton('239.77.1.2') + socket.inet_aton('127.0.0.1'))
+def to_the_group():
+    udp.sendto(b'all', ('239.77.1.2', group.getsockname()[1]))
+    group.settimeout(10)
+    return error_of(group.recv, 5)
+last['a group'] = to_the_group
+listener = socket.socket()
+listener.setsockopt(1, socket.SO_REUSEADDR, 1)
+listener.bind(('127.0.0.1', 0))
+listener.listen()
+client = socket.create_connection(listener.getsockname())
+server = listener.accept()[0]
+error_of(client.setsockopt, 6, socket.TCP_CONGESTION, b'reno')
+facts['congestion control'] = lambda: option(client, 6, socket.TCP_CONGESTION, 16)
+six = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+if error_of(six.bind, ('::1', 0)) == 'None':
+    flow = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    flow.setsockopt(41, 33, 1)
+    flow.connect(('::1', six.getsockname()[1], 0x12345, 0))
+    facts['flow label'] = lambda: flow.getpeername()[2]
+if os.geteuid() == 0:
+    packet = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    packet.bind(('lo', 3))
+    facts['packet socket'] = lambda: packet.getsockname()[:2]
+    segment = libc.shmget(0, ctypes.c_size_t(8192), 0o1640)
+    libc.shmat(segment, None, 0)
+    libc.shmctl(segment, 0, None)
+    def mode():
+        state = ctypes.create_string_buffer(256)
+        return libc.shmctl(segment, 2, state), struct.unpack_from('<I', state.raw, 20)[0]
+    facts['removed segment'] = mode
+
+# A watch that has reported once reports nothing more, not even the end.
+watched, end = socket.socketpair()
+epoll = select.epoll()
+end.send(b'x')
+epoll.register(watched, select.EPOLLIN | select.EPOLLONESHOT)
+assert len(epoll.poll(10)) == 1
+def after_the_end():
+    end.close()
+    return epoll.poll(0)
+last['a spent watch'] = after_the_end
+
+# Nobody has the other end of this terminal any more.
+master, slave = os.openpty()
+os.close(slave)
+os.set_blocking(master, False)
+# A terminal of its own does not make it a program of a terminal: it leads its session.
+own_terminal = os.openpty()
+os.set_blocking(own_terminal[1], False)
+termios.tcflow(own_terminal[1], termios.TCOOFF)
+facts['its output is stopped'] = lambda: error_of(os.write, own_terminal[1], b'x')
+facts['leads its session'] = lambda: os.getsid(0) == os.getpid()
+last['a terminal that was left'] = lambda: error_of(os.read, master, 1)
+live()
+"""
+
+TREE = COMMON + r"""
+def child(work):
+    pid = os.fork()
+    if pid == 0:
+        work()
+        os._exit(0)
+    return pid
+def wait_for(name):
+    while not os.path.exists(name): time.sleep(0.005)
+def waits():
+    open('waits', 'w').close()
+    wait_for('end')
+pid = child(waits)
+wait_for('waits')
+ended = child(lambda: None)
+os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
+pidfd, of_ended = os.pidfd_open(pid), os.pidfd_open(ended)
+status = os.open(f'/proc/{pid}/status', os.O_RDONLY)
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+leased = os.open('leased', os.O_RDWR | os.O_CREAT)
+fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind(('127.0.0.1', 0))
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'', udp.getsockname())
+
+def is_ready(fd):
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return len(poll.poll(0))
+facts['it runs'] = lambda: (is_ready(pidfd), error_of(signal.pidfd_send_signal, pidfd, 0))
+facts['it has ended'] = lambda: is_ready(of_ended)
+facts['its file'] = lambda: [l for l in os.pread(status, 4096, 0).decode().splitlines() if l.startswith('Pid:')] == [f'Pid:\t{pid}']
+facts['lease'] = lambda: fcntl.fcntl(leased, fcntl.F_GETLEASE)
+def inherited():
+    tell('inherited.before')
+    wait_for('go')
+    tell('inherited.after')
+heir = child(inherited)
+wait_for('inherited.before')
+def end():
+    wait_for('inherited.after')  # while the other child still runs
+    open('end', 'w').close()
+    os.waitpid(heir, 0)
+    return [os.waitid(os.P_PIDFD, f, os.WEXITED).si_status for f in (pidfd, of_ended)]
+udp.setblocking(False)
+last['an empty datagram'] = lambda: error_of(udp.recv, 5)
+last['ends'] = end
+live()
+"""
+
+LAST_ALONE = {"its expiration": repr((1).to_bytes(8, "little")), "reset": "ECONNRESET", "a spent watch": [],
+              "a terminal that was left": "EIO", "a group": "b'all'"}
+
+
+def wait_for(path, tree):
+    deadline = time.monotonic() + job_tree.PATIENCE
+    while not os.path.exists(path):
+        if tree.child.poll() is not None or time.monotonic() > deadline:
+            raise AssertionError(f"the program never told what it has: {tree.said()}")
+        time.sleep(0.01)
+
+
+class OddObjects(unittest.TestCase):
+    def come_back(self, name, program, uid=0):
+        tree = Tree(name, [sys.executable if uid == 0 else "/usr/bin/python3", "-c", program], uid=uid)
+        failed = True
+        try:
+            tree.run()
+            path = lambda name: os.path.join(tree.work, name)
+            wait_for(path("before"), tree)
+            image = tree.checkpoint(tree.child.pid)
+            tree.kill()
+            tree.restart(image)
+            with open(path("go"), "w"):
+                pass
+            code, output = tree.finish()
+            self.assertEqual(code, 0, tree.said())
+            told = {}
+            for name in ("before", "after", "last", "inherited.before", "inherited.after"):
+                if os.path.exists(path(name)):
+                    with open(path(name)) as f:
+                        told[name] = json.load(f)
+            self.assertEqual(told["before"], told["after"], tree.said())
+            failed = False
+            return told
+        finally:
+            tree.close(failed)
+
+    def test_alone(self):
+        told = self.come_back("odd-alone", ALONE)
+        self.assertEqual(told["last"], LAST_ALONE)
+        self.assertTrue(told["before"]["a periodic timer runs"])
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_alone_as_user(self):
+        self.assertEqual(self.come_back("odd-alone-user", ALONE, NOBODY)["last"], LAST_ALONE)
+
+    def test_tree(self):
+        told = self.come_back("odd-tree", TREE)
+        self.assertEqual(told["last"], {"an empty datagram": "b''", "ends": [0, 0]})
+        self.assertEqual(told["inherited.before"], told["inherited.after"])
+        self.assertEqual(told["before"]["it runs"], [0, "None"])
+
+
+job_tree.adopt_orphans()
+
+if __name__ == "__main__":
+    unittest.main()
