@@ -42,6 +42,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 """
 
 
+@unittest.skipUnless(mpi.LONG, "CKPT_LONG=1")
 @unittest.skipIf(MISSING, "not here: " + " ".join(MISSING))
 class Slurm(mpi.OpenMpi):
     count = 4
