@@ -25,8 +25,10 @@
 
 #include "base/clock.h"
 #include "cli/commands.h"
+#include "cli/hosts/host_tables.h"
 #include "cli/hosts/hosts.h"
 #include "cli/hosts/local_checkpoint.h"
+#include "cli/hosts/part_check.h"
 #include "cli/hosts/this_host.h"
 #include "cli/program/preload.h"
 #include "cli/text/failure.h"
@@ -187,7 +189,7 @@ class Agent {
       if (it == askers_.end()) return;
       write_line(it->second.get(), j);
       askers_.erase(it);
-    } else if (say == "connect") {
+    } else if (say == "connect" || say == "go") {
       if (restart_.valid()) (void)!write(restart_.get(), "g", 1);
     } else if (say == "end") {
       done_ = true;
@@ -201,20 +203,6 @@ class Agent {
       if (fd.ok() || fd.error().sys_errno != EADDRINUSE) return fd;
     }
     return cluster::listen_at(address_, 0, port);
-  }
-
-  // The file that ckpt-on reads, 0600, in this host's image directory.
-  Result<void> write_table(const Json& table) {
-    const std::string path = directory_ + "/.hosts-table", temporary = path + ".tmp";
-    unlink(temporary.c_str());
-    ScopedFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    const std::string text = table.dump() + "\n";
-    if (!fd.valid() || write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-        rename(temporary.c_str(), path.c_str()) != 0)
-      return failure(ExitCode::kCannotCreate, path, fmt::format("cannot be written: {}", strerror(errno)),
-                     "name a directory that this host may write, with --dir");
-    setenv("CKPT_ON", path.c_str(), 1);
-    return {};
   }
 
   Result<void> start(const Json& j) {
@@ -233,7 +221,8 @@ class Agent {
                      "name a directory that this host may write, with --dir");
     Json table = j["table"];
     table["own"] = task_.value("host", "");
-    CKPT_TRY(write_table(table));
+    CKPT_TRY(write_host_tables(directory_, table));
+    setenv("CKPT_ON", (directory_ + "/" + kOnTable).c_str(), 1);
     auto users = listen_to_users(agent_socket_name(job_, task_.value("host", "")));
     if (!users.ok()) return users.error();
     users_ = std::move(*users);
@@ -254,6 +243,7 @@ class Agent {
     setenv("CKPT_HOSTS", (job_ + ":" + task_.value("host", "")).c_str(), 1);
     // Launchers of MPI start their daemons by it.
     setenv("OMPI_MCA_plm_rsh_agent", on.c_str(), 1);
+    setenv("OMPI_MCA_plm", "^slurm", 0);  // which would start them with srun, outside of the job
     setenv("HYDRA_LAUNCHER", "ssh", 1);
     setenv("HYDRA_LAUNCHER_EXEC", on.c_str(), 1);
     if (!spawn(words, on_socket_.get()))
@@ -298,7 +288,7 @@ class Agent {
     return child_ > 0;
   }
 
-  // ckpt-restart: {"say": "listening"}, {"say": "running", "pid": N}
+  // ckpt-restart: {"say": "listening"}, {"say": "ready"}, {"say": "running", "pid": N}
   void hear_restart() {
     Json line;
     if (!read_line(restart_.get(), line, 1000)) {
@@ -309,7 +299,7 @@ class Agent {
       root_ = line.value("pid", 0);
       tell({{"say", "started"}, {"pid", root_}});
     } else {
-      tell({{"say", "listening"}, {"port", 0}});
+      tell({{"say", line.value("say", "")}, {"port", 0}});
     }
   }
 
@@ -359,6 +349,7 @@ class Agent {
       const std::string part = directory_ + "/" + value;
       j["part"] = part;
       j["checksum"] = checksum_of_file(part + "/" + job::kManifestName);
+      if (const std::string why = what_forbids_part(part); !why.empty()) j["no_restart"] = why;
     }
     return j;
   }
@@ -427,7 +418,7 @@ class Agent {
       }
     }
     local_.join();
-    if (!directory_.empty()) unlink((directory_ + "/.hosts-table").c_str());
+    if (!directory_.empty()) unlink((directory_ + "/" + kOnTable).c_str());
   }
 
   const Json task_;

@@ -192,6 +192,13 @@ class Head {
     if (step == Step::kDurable) {
       parts_[static_cast<size_t>(h)] = {host.name, host.address, j.value("part", ""),
                                         j.value("checksum", "")};
+      // It would count, and could not come back. What is passing, a connection that nobody has accepted yet, is
+      // over in another attempt.
+      if (j.contains("no_restart") && why_.empty()) {
+        why_ = fmt::format("{}: {}", host.where, j.value("no_restart", ""));
+        why_code_ = ExitCode::kNotRestartable;
+        again_ = true;
+      }
     }
   }
 

@@ -35,7 +35,9 @@ Result<Json> make_table(Crew& crew) {
   for (size_t i = 0; i < crew.hosts().size(); ++i) {
     CrewHost& h = crew.hosts()[i];
     h.port = (*ports)[i].value("port", 0);
-    table["hosts"].push_back({{"name", h.name}, {"address", h.address}, {"port", h.port}});
+    // The job's addresses stay these, wherever it comes back.
+    table["hosts"].push_back(
+        {{"name", h.name}, {"address", h.address}, {"job_address", h.address}, {"port", h.port}});
   }
   return table;
 }
@@ -68,8 +70,13 @@ ExitCode run_over_hosts(const HostsRun& run) {
   if (run.program.empty())
     return report(failure(ExitCode::kUsage, "run", "no program given",
                           "ckpt run --hosts h1,h2 -- PROGRAM [arguments]"));
-  block_signals();
   const std::string name = base_name(run.program[0]);
+  if (name == "srun") {
+    return report(failure(ExitCode::kUnsupported, "srun",
+                          "starts processes that are connected to slurmstepd, which is outside of the job",
+                          "start them with mpirun"));
+  }
+  block_signals();
   const auto dir = run.settings.find("CKPT_DIR");
   std::string directory = dir != run.settings.end() ? dir->second : fmt::format("ckpt-{}.{}", name, getpid());
   if (directory[0] != '/') directory = here() + "/" + directory;
@@ -119,7 +126,9 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
     addresses[manifest->parts[i].address] = crew.hosts()[i].address;
     // Its key and ports are in the memory of processes.
     for (auto& h : table["hosts"]) {
-      if (h.value("name", "") == names[i]) h["address"] = crew.hosts()[i].address;
+      if (h.value("name", "") != names[i]) continue;
+      if (!h.contains("job_address")) h["job_address"] = h["address"];
+      h["address"] = crew.hosts()[i].address;
     }
   }
   for (const auto& [one, other] : manifest->connections) connections.push_back({one, other});
@@ -138,9 +147,12 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
                                     {"checksum", p.checksum},
                                     {"plan", plan}});
   }
-  // All listen before anybody connects.
-  if (auto all = crew.expect_all("listening", 60'000'000'000); !all.ok()) return report(all.error());
+  // All listen before anybody connects. The kernel may keep a port for a minute for the killed program.
+  if (auto all = crew.expect_all("listening", 120'000'000'000); !all.ok()) return report(all.error());
   crew.tell_all({{"say", "connect"}});
+  // Nobody runs before all are there: it might look for who is not there yet.
+  if (auto all = crew.expect_all("ready", 600'000'000'000); !all.ok()) return report(all.error());
+  crew.tell_all({{"say", "go"}});
   if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return report(all.error());
   const std::string directory = path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
   const ExitCode exit =

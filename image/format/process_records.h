@@ -114,7 +114,7 @@ enum MappingFlag : uint32_t {
   kMapFileDeleted = 1u << 13,  // the file has no name any more; contents in a FileContent record
   kMapPrivate = 1u << 14,      // kinds 4 and 6: MAP_PRIVATE; without it they are MAP_SHARED
   kMapMayWrite = 1u << 15,     // kind 2: the descriptor behind it was open for writing (VmFlags "mw")
-  kMapWhole = 1u << 16,        // kind 2: a small file, of which the image has every page of the mapping
+  kMapWhole = 1u << 16,        // kind 2: a file of which the image has all of the mapping but pages of zeros
 };
 
 // One for each line of /proc/PID/maps that restart must rebuild, in address order, no overlap.

@@ -287,6 +287,23 @@ const char* preloaded_reason(Preloaded how) {
   return "unknown";
 }
 
+bool read_variable(int pid, const char* name, char* value, size_t size) {
+  const std::string_view wanted(name);
+  bool found = false;
+  scan_environment(pid, [&](std::string_view variable) {
+    if (!variable.starts_with(wanted) || variable.size() <= wanted.size() || variable[wanted.size()] != '=')
+      return true;
+    variable.remove_prefix(wanted.size() + 1);
+    found = variable.size() < size;
+    if (found) {
+      std::memcpy(value, variable.data(), variable.size());
+      value[variable.size()] = '\0';
+    }
+    return false;
+  });
+  return found;
+}
+
 int environment_names_job(int pid, const char digits[33]) {
   int named = -1;
   scan_environment(pid, [&](std::string_view variable) {

@@ -47,6 +47,9 @@ enum class Preloaded : uint32_t {
 Preloaded look_for_library(int pid, int& signal);
 const char* preloaded_reason(Preloaded how);  // for a manifest and for messages: "static", …
 
+// The value of a variable in its environment, as that was at exec. False: it has none, it cannot be read, or it is
+// too long.
+bool read_variable(int pid, const char* name, char* value, size_t size);
 // Does its environment, as it was at exec, name this job? -1: it names none, or cannot be read.
 int environment_names_job(int pid, const char digits[33]);
 // Does the list of its mappings (identity.h)?

@@ -15,6 +15,7 @@
 #include "libckpt_rt/capture/text_change.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
+#include "libckpt_rt/core/process/beginning.h"
 #include "libckpt_rt/core/process/library_range.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -117,6 +118,17 @@ size_t take_name(std::string_view text, uint64_t inode, char* path) {
 }
 
 constexpr uint64_t kSmallFile = 64 << 10;  // bytes: read whole in the stop, perhaps from its disk
+// Bytes: larger ones of the program's own, as those by which a runtime's processes share what they know, are
+// saved whole as well, but for their holes.
+constexpr uint64_t kMostOwnFile = 16 << 20;
+
+bool is_born_since(const char* path, uint64_t inode, int64_t since_ns) {
+  struct statx st {};
+  return !sys::failed(
+             sys::call(__NR_statx, AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_INO | STATX_BTIME, &st)) &&
+         (st.stx_mask & STATX_BTIME) != 0 && st.stx_ino == inode &&
+         st.stx_btime.tv_sec * 1'000'000'000LL + st.stx_btime.tv_nsec >= since_ns;
+}
 
 }  // namespace
 
@@ -175,6 +187,14 @@ void MemoryMap::check_other_names() {
   for (Mapping& m : mappings_) {
     if (m.other_name && !is_name_of(m.path, m.device, m.inode)) be_nameless(m);
   }
+}
+
+bool MemoryMap::is_own_file(const Mapping& m) {
+  const uint64_t bytes = m.range.size();
+  if (bytes > kMostOwnFile || bytes > own_files_left_ || !is_born_since(m.path, m.inode, program_began_ns()))
+    return false;
+  own_files_left_ -= bytes;
+  return true;
 }
 
 void MemoryMap::classify(Mapping& m) {
@@ -245,7 +265,7 @@ void MemoryMap::classify(Mapping& m) {
       if (writable) m.map_flags |= kMapMayWrite;
       // The figures that a runtime shares with its tools, in a file that the tools remove when its process is
       // gone.
-      if (writable && !m.whole && m.file_offset == 0 && m.range.size() <= kSmallFile) {
+      if (writable && !m.whole && m.file_offset == 0 && (m.range.size() <= kSmallFile || is_own_file(m))) {
         m.whole = true;
         m.map_flags |= kMapWhole;
       }

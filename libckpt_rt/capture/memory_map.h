@@ -90,6 +90,7 @@ class MemoryMap {
   Result<void> take_changes(std::string_view text, std::span<const AddrRange> own);
   void classify(Mapping& m);
   bool take_other_name(Mapping& m);
+  bool is_own_file(const Mapping& m);
   size_t find_other_name_of(const Mapping& m, std::span<char> to);
   static void be_nameless(Mapping& m);
   Result<void> find_shared_twice();
@@ -113,6 +114,7 @@ class MemoryMap {
   static constexpr uint32_t kMostSearches = 16, kMostEntries = 1'000'000, kMostEntriesStopped = 20'000;
   uint32_t searches_left_ = kMostSearches, entries_left_ = kMostEntries;
   bool standing_ = false, unknown_name_ = false;
+  uint64_t own_files_left_ = 64 << 20;  // bytes that the stop copies of files that the program has made
 };
 
 // Is all of the range mapped, whatever it is? Changes nothing.

@@ -317,8 +317,6 @@ Result<void> PageScan::scan_shared(const Mapping& m, ArenaVector<AddrRange>& run
   constexpr uint64_t kMuch = 256ull << 20;
   const bool never_swapped = !on_disk && !swapping_;
   if (huge || (never_swapped && m.range.size() <= kMuch)) return scan_resident(m.range, runs);
-  // A small file that may be there at the restart, changed: its holes must be in the image as well.
-  if ((m.map_flags & kMapWhole) != 0) return add(m.range, runs);
   const Mapping* whole = m.inode != 0 ? &m : map_ != nullptr ? map_->find(m.range.start) : nullptr;
   bool known = false;
   if (whole != nullptr && whole->shared && m.range.end <= whole->range.end)

@@ -18,6 +18,7 @@
 #include "base/named_points.h"
 #include "image/format/image_key.h"
 #include "image/write/image_directory.h"
+#include "job/capture/right_host.h"
 #include "job/identity/identity.h"
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
@@ -44,6 +45,7 @@
 #include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/interpose/addresses/addresses.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/protect/watch.h"
@@ -187,6 +189,7 @@ __attribute__((constructor)) void start() {
     rseq_layout.offset = *rseq_offset;
     rseq_layout.length = *rseq_size < 32 ? 32 : *rseq_size;
   }
+  job::be_of_this_host();
   auto settings = parse_settings(&find_variable, nullptr);
   if (!settings.ok()) {
     own_directory::choose();
@@ -205,6 +208,10 @@ __attribute__((constructor)) void start() {
     points::want(point, this_process.name, &this_process.pid);
   own_directory::choose();
   found_job();
+  if (find_variable("CKPT_HOSTS", nullptr) != nullptr) {
+    addresses::over_hosts = true;
+    addresses::read(job::own_job.identity.directory);
+  }
   new_run_id();
   if (!own_page::reserve(user_settings().dma)) return;
   seccomp_state.before_program = count_seccomp_filters();

@@ -27,6 +27,7 @@
 #include "libckpt_rt/entry/agent.h"
 #include "libckpt_rt/entry/moved_signal.h"
 #include "libckpt_rt/guard/guard.h"
+#include "libckpt_rt/interpose/addresses/addresses.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/libc.h"
 #include "libckpt_rt/interpose/memory/gate.h"
@@ -228,6 +229,10 @@ void reset_library() {
   job::forget_session();
   own_directory::forget();
   own_files::forget();
+  if (addresses::over_hosts) {
+    if (const long r = addresses::read(job::own_job.identity.directory); r != 0)
+      fail(RestartStage::kSignals, r, 0);
+  }
   if (job::own_job.identity.root != 0) job::own_job.sign = job::show_identity(job::own_job.identity);
   moved_signal::show();
   release_guard::reset_after_restart();

@@ -6,7 +6,10 @@
 
 #include <linux/futex.h>
 
+#include <algorithm>
+
 #include "base/sys.h"
+#include "libckpt_rt/interpose/addresses/addresses.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/signals/mask.h"
 
@@ -180,29 +183,51 @@ inline long getrandom(void* buffer, size_t n, unsigned flags) {
 }
 
 inline long connect(int fd, const void* address, uint32_t length) {
-  InterruptibleCall c(__NR_connect, fd, word(address), length);
+  sockaddr_storage copy;
+  InterruptibleCall c(__NR_connect, fd, word(addresses::to_machine(address, length, copy)), length);
   c.with_socket_timeout(Timeout::kSocketSend);
   return c.run();
 }
 
-inline long accept4(int fd, void* address, void* length, int flags) {
+inline long bind(int fd, const void* address, uint32_t length) {
+  sockaddr_storage copy;
+  return sys::call(__NR_bind, fd, addresses::to_machine(address, length, copy), length);
+}
+
+// getsockname(2), getpeername(2).
+inline long socket_name(long nr, int fd, void* address, socklen_t* length) {
+  const socklen_t room = addresses::room(address, length);
+  const long r = sys::call(nr, fd, address, length);
+  if (r == 0 && room != 0) addresses::to_job(address, std::min(room, *length), nr == __NR_getsockname);
+  return r;
+}
+
+inline long accept4(int fd, void* address, socklen_t* length, int flags) {
+  const socklen_t room = addresses::room(address, length);
   InterruptibleCall c(__NR_accept4, fd, word(address), word(length), flags);
   c.with_socket_timeout(Timeout::kSocketReceive);
-  return c.run();
+  const long r = c.run();
+  if (r >= 0 && room != 0) addresses::to_job(address, std::min(room, *length));
+  return r;
 }
 
 inline long sendto(int fd, const void* buffer, size_t n, int flags, const void* address, uint32_t length) {
-  InterruptibleCall c(__NR_sendto, fd, word(buffer), word(n), flags, word(address), length);
+  sockaddr_storage copy;
+  InterruptibleCall c(__NR_sendto, fd, word(buffer), word(n), flags,
+                      word(addresses::to_machine(address, length, copy)), length);
   c.with_socket_timeout(Timeout::kSocketSend);
   c.progress = Progress::kBytes;
   return c.run();
 }
 
-inline long recvfrom(int fd, void* buffer, size_t n, int flags, void* address, void* length) {
+inline long recvfrom(int fd, void* buffer, size_t n, int flags, void* address, socklen_t* length) {
+  const socklen_t room = addresses::room(address, length);
   InterruptibleCall c(__NR_recvfrom, fd, word(buffer), word(n), flags, word(address), word(length));
   c.with_socket_timeout(Timeout::kSocketReceive);
   c.progress = Progress::kBytes;
-  return c.run();
+  const long r = c.run();
+  if (r >= 0 && room != 0) addresses::to_job(address, std::min(room, *length));
+  return r;
 }
 
 inline long message(long nr, Timeout direction, int fd, const msghdr* m, int flags) {
@@ -215,11 +240,21 @@ inline long message(long nr, Timeout direction, int fd, const msghdr* m, int fla
 }
 
 inline long sendmsg(int fd, const msghdr* m, int flags) {
+  if (addresses::count.load(std::memory_order_relaxed) != 0 && m != nullptr && m->msg_name != nullptr) {
+    sockaddr_storage copy;
+    msghdr other = *m;
+    other.msg_name = const_cast<void*>(addresses::to_machine(m->msg_name, m->msg_namelen, copy));
+    return message(__NR_sendmsg, Timeout::kSocketSend, fd, &other, flags);
+  }
   return message(__NR_sendmsg, Timeout::kSocketSend, fd, m, flags);
 }
 
 inline long recvmsg(int fd, msghdr* m, int flags) {
-  return message(__NR_recvmsg, Timeout::kSocketReceive, fd, m, flags);
+  const socklen_t room =
+      addresses::over_hosts && m != nullptr ? addresses::room(m->msg_name, &m->msg_namelen) : 0;
+  const long r = message(__NR_recvmsg, Timeout::kSocketReceive, fd, m, flags);
+  if (r >= 0 && room != 0) addresses::to_job(m->msg_name, std::min(room, m->msg_namelen));
+  return r;
 }
 
 inline long sendmmsg(int fd, mmsghdr* m, unsigned n, int flags) {

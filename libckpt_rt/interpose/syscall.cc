@@ -65,6 +65,9 @@ constexpr auto kRouted = [] {
                  __NR_connect,
                  __NR_accept,
                  __NR_accept4,
+                 __NR_bind,
+                 __NR_getsockname,
+                 __NR_getpeername,
                  __NR_sendto,
                  __NR_recvfrom,
                  __NR_sendmsg,
@@ -261,13 +264,18 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
     case __NR_connect:
       return calls::connect(ia, pointer<void>(b), static_cast<uint32_t>(c));
     case __NR_accept:
-      return calls::accept4(ia, pointer<void>(b), pointer<void>(c), 0);
+      return calls::accept4(ia, pointer<void>(b), pointer<socklen_t>(c), 0);
     case __NR_accept4:
-      return calls::accept4(ia, pointer<void>(b), pointer<void>(c), id);
+      return calls::accept4(ia, pointer<void>(b), pointer<socklen_t>(c), id);
+    case __NR_bind:
+      return calls::bind(ia, pointer<void>(b), static_cast<uint32_t>(c));
+    case __NR_getsockname:
+    case __NR_getpeername:
+      return calls::socket_name(nr, ia, pointer<void>(b), pointer<socklen_t>(c));
     case __NR_sendto:
       return calls::sendto(ia, pointer<void>(b), uc, id, pointer<void>(e), static_cast<uint32_t>(f));
     case __NR_recvfrom:
-      return calls::recvfrom(ia, pointer<void>(b), uc, id, pointer<void>(e), pointer<void>(f));
+      return calls::recvfrom(ia, pointer<void>(b), uc, id, pointer<void>(e), pointer<socklen_t>(f));
     case __NR_sendmsg:
       return calls::sendmsg(ia, pointer<msghdr>(b), ic);
     case __NR_recvmsg:

@@ -122,7 +122,7 @@ Result<void> ChannelBuilder::connect_far() {
     ScopedFd fd(socket(s->detail.domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
     set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
     if (s->detail.reuse_port != 0) set_int(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
-    if (!fd.valid() || bind(fd.get(), s->name.get(), s->name.length) != 0 || listen(fd.get(), 1024) != 0) {
+    if (!fd.valid() || !bind_port(*s, fd.get(), s->name) || listen(fd.get(), 1024) != 0) {
       return make_error(
           ExitCode::kUnavailable, errno,
           "{}: {} cannot be taken on this host ({}): end the program that has it, or try again in a minute",

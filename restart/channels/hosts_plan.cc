@@ -69,16 +69,20 @@ void HostsPlan::translate(SocketName& name) const {
   }
 }
 
-Result<void> HostsPlan::say_listening_and_wait() const {
-  constexpr std::string_view kLine = "{\"say\": \"listening\"}\n";
+Result<void> HostsPlan::say_and_wait(const char* what) const {
+  const std::string line = fmt::format("{{\"say\": \"{}\"}}\n", what);
   char answer = 0;
-  if (send(agent_fd, kLine.data(), kLine.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(kLine.size()))
+  if (send(agent_fd, line.data(), line.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(line.size()))
     return agent_gone();
   ssize_t n;
   while ((n = read(agent_fd, &answer, 1)) < 0 && errno == EINTR) {
   }
   return n == 1 && answer == 'g' ? Result<void>() : agent_gone();
 }
+
+Result<void> HostsPlan::say_listening_and_wait() const { return say_and_wait("listening"); }
+
+Result<void> HostsPlan::say_ready_and_wait() const { return say_and_wait("ready"); }
 
 void HostsPlan::say_running(int pid) const {
   const std::string line = fmt::format("{{\"say\": \"running\", \"pid\": {}}}\n", pid);

@@ -23,8 +23,13 @@ struct HostsPlan {
 
   // Ends the restart for all: an agent that is gone.
   Result<void> say_listening_and_wait() const;
+  // All processes of this host stand ready, until those of all hosts do.
+  Result<void> say_ready_and_wait() const;
   void say_running(int pid) const;
   void translate(SocketName& name) const;
+
+ private:
+  Result<void> say_and_wait(const char* what) const;
 };
 
 // nullptr: the job is one of this host alone.

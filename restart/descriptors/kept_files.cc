@@ -7,6 +7,7 @@
 #include "base/bytes.h"
 #include "image/format/kept_names.h"
 #include "restart/descriptors/builder.h"
+#include "restart/descriptors/vanished_file.h"
 
 // Files that were removed or replaced since the checkpoint, and are kept beside the image.
 
@@ -109,6 +110,13 @@ bool DescriptorBuilder::make_in_memory(const ParsedOpenFile& file) {
 Result<void> DescriptorBuilder::put_back_files() {
   std::set<std::string_view> done;
   for (const auto& file : meta_.open_files) {
+    struct stat now;
+    if (static_cast<OpenFileKind>(file.record.kind) == OpenFileKind::kFifo && S_ISFIFO(file.record.mode) &&
+        (file.record.flags & kOpenFileDeleted) == 0 && stat(std::string(file.path).c_str(), &now) != 0 &&
+        errno == ENOENT && !is_of_process(file)) {
+      CKPT_TRY(make_fifo_again(std::string(file.path), file.record.mode, meta_.process.record));
+      say("{} was gone: it is there again", file.path);
+    }
     if (!is_regular(file) || !is_kept(file) || !done.insert(file.path).second) continue;
     const std::string path(file.path), link = kept_link(file), copy = kept_copy(file);
     struct stat st;
@@ -119,6 +127,7 @@ Result<void> DescriptorBuilder::put_back_files() {
           path);
       continue;
     }
+    CKPT_TRY(make_directory_of(path, meta_.process.record));
     const bool back = !link.empty()        ? ::link(link.c_str(), path.c_str()) == 0
                       : is_in_memory(file) ? make_in_memory(file)
                                            : copy_to(copy, path, file.record.mode);

@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/raii_fd.h"
 
 namespace ckpt {
@@ -41,16 +43,25 @@ Result<void> give_to(int fd, const std::string& path, const ProcessRecord& p) {
                     errno_name(errno));
 }
 
-// Only its last part is made.
+bool may_be_trusted(const struct stat& st, const ProcessRecord& p) {
+  const bool of_others = st.st_uid != 0 && st.st_uid != p.uid[1] && st.st_uid != geteuid();
+  return !of_others && ((st.st_mode & 022) == 0 || (st.st_mode & S_ISVTX) != 0);
+}
+
+// Those above it that are gone as well are made, each in one where nobody else can put something in its place.
 Result<int> open_or_make_directory(const std::string& path, const ProcessRecord& p) {
   ScopedFd fd = open_directory(path);
-  if (!fd.valid() && errno == ENOENT) {
+  if (!fd.valid() && errno == ENOENT && path != "/") {
     const size_t slash = path.rfind('/');
-    ScopedFd above = open_directory(slash == 0 ? "/" : path.substr(0, slash));
-    if (above.valid() && mkdirat(above.get(), path.c_str() + slash + 1, 0700) == 0) {
+    auto opened = open_or_make_directory(slash == 0 ? "/" : path.substr(0, slash), p);
+    if (!opened.ok()) return opened.error();
+    const ScopedFd above(*opened);
+    if (mkdirat(above.get(), path.c_str() + slash + 1, 0700) == 0) {
       fd = ScopedFd(
           openat(above.get(), path.c_str() + slash + 1, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
       if (fd.valid()) CKPT_TRY(give_to(fd.get(), path, p));
+    } else if (errno == EEXIST) {
+      fd = open_directory(path);  // by another process of the job, on another host
     }
   }
   if (!fd.valid())
@@ -59,8 +70,7 @@ Result<int> open_or_make_directory(const std::string& path, const ProcessRecord&
   struct stat st;
   if (fstat(fd.get(), &st) != 0)
     return make_error(ExitCode::kIo, errno, "cannot stat {} ({})", path, errno_name(errno));
-  const bool of_others = st.st_uid != 0 && st.st_uid != p.uid[1] && st.st_uid != geteuid();
-  if (of_others || ((st.st_mode & 022) != 0 && (st.st_mode & S_ISVTX) == 0)) {
+  if (!may_be_trusted(st, p)) {
     return make_error(
         ExitCode::kFileChanged, 0,
         "a file in {} is gone and is not made again, since others may write there: put the old file back",
@@ -86,6 +96,33 @@ Result<void> make_again(const ParsedMapping& m, const ProcessRecord& process) {
 }
 
 }  // namespace
+
+Result<void> make_directory_of(const std::string& file, const ProcessRecord& process) {
+  const std::string path = file.substr(0, std::max<size_t>(1, file.rfind('/')));
+  if (!file.starts_with('/') || access(path.c_str(), F_OK) == 0) return {};
+  auto opened = open_or_make_directory(path, process);
+  if (!opened.ok()) return opened.error();
+  const ScopedFd made(*opened);
+  return {};
+}
+
+Result<void> make_fifo_again(const std::string& path, uint32_t mode, const ProcessRecord& process) {
+  const size_t slash = path.rfind('/');
+  auto opened = open_or_make_directory(slash == 0 ? "/" : path.substr(0, slash), process);
+  if (!opened.ok()) return opened.error();
+  const ScopedFd directory(*opened);
+  const char* name = path.c_str() + slash + 1;
+  if (mknodat(directory.get(), name, S_IFIFO | (mode & 07777), 0) != 0 ||
+      fchmodat(directory.get(), name, mode & 07777, 0) != 0)
+    return make_error(ExitCode::kFileChanged, errno,
+                      "{} was a FIFO at the checkpoint and cannot be made again ({})", path,
+                      errno_name(errno));
+  if (geteuid() == 0 &&
+      fchownat(directory.get(), name, process.uid[1], process.gid[1], AT_SYMLINK_NOFOLLOW) != 0)
+    return make_error(ExitCode::kFileChanged, errno, "{} cannot be given to its owner ({})", path,
+                      errno_name(errno));
+  return {};
+}
 
 bool is_shared_memory_file(const ParsedMapping& m) {
   return m.path.starts_with("/dev/shm/") && is_shared_file(m);

@@ -27,7 +27,14 @@ using ReturningFiles = std::map<std::string, bool, std::less<>>;
 void add_returning_files(const ImageMeta& meta, ReturningFiles& files);
 
 // Makes those of this process that are gone now: new files of the old size, mode 0600, that belong to its user;
-// a directory is made (0700) if that alone is missing. kFileChanged: one cannot be made.
+// with the directories (0700) that are missing. kFileChanged: one cannot be made, or where it would be made others
+// may write.
 Result<void> make_returning_files(const ImageMeta& meta, const std::function<void(std::string_view)>& say);
+
+// The directories above `file`, an absolute path, that are missing, for the user of the process: 0700.
+Result<void> make_directory_of(const std::string& file, const ProcessRecord& process);
+
+// A FIFO that is gone, as make_returning_files() makes files. What waits in it is the descriptors' matter.
+Result<void> make_fifo_again(const std::string& path, uint32_t mode, const ProcessRecord& process);
 
 }  // namespace ckpt

@@ -182,12 +182,16 @@ Result<void> plan_tree(JobPlan& job) {
 
 Result<void> check_job(JobPlan& job, Loading loading, const VerifyProgress& progress) {
   ReturningFiles returning;
+  WrittenFiles written;
   for (const auto& plan : job.plans) {
-    if (plan != nullptr) add_returning_files(plan->image->meta(), returning);
+    if (plan == nullptr) continue;
+    add_returning_files(plan->image->meta(), returning);
+    add_written_files(plan->image->meta(), written);
   }
   for (size_t i = 0; i < job.plans.size(); ++i) {
     if (job.plans[i] == nullptr) continue;
     job.plans[i]->returning = returning;
+    job.plans[i]->written = written;
     if (auto r = check_plan(*job.plans[i], loading, progress); !r.ok()) {
       const ManifestMember& m = job.manifest.members[i];
       return make_error(r.error().code, r.error().sys_errno, "process {} ({}): {}", m.pid, m.name,

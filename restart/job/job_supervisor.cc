@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "restart/channels/hosts_plan.h"
 #include "restart/plan/memory_plan.h"
 #include "restart/tree/stage_text.h"
 
@@ -101,6 +102,12 @@ Result<JobOutcome> JobSupervisor::wait_until_running() {
     }
     if (!went_ && all_reached(RestartStage::kThreadState)) {
       went_ = true;
+      if (hosts_plan() != nullptr) {
+        if (auto all = hosts_plan()->say_ready_and_wait(); !all.ok()) {
+          end_all();
+          return all.error();
+        }
+      }
       let(channels_.go, members_);
     }
     if (all_reached(RestartStage::kGo)) {

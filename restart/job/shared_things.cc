@@ -211,7 +211,7 @@ class Gatherer {
         const bool terminal = own_terminal(m, f).has_value();
         const bool wanted = !is_restarters(m, f) && lone_pipes_.count(f.record.object) == 0 &&
                             (shared || of_object || terminal || in_flight.count(self) != 0);
-        if (!wanted && kind_of(f) != OpenFileKind::kRegular) continue;
+        if (!wanted && kind_of(f) != OpenFileKind::kRegular && kind_of(f) != OpenFileKind::kFifo) continue;
         add_file(m, f, shared ? shared_[group->second] : std::vector<FileOfMember>{self}, wanted);
       }
     }

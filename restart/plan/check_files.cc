@@ -100,11 +100,14 @@ Result<void> check_one(const ParsedMapping& m, bool may_differ, const ReturningF
 
 }  // namespace
 
-Result<void> check_mapped_files(const ImageMeta& meta, const ReturningFiles& returning) {
-  std::set<std::string_view> written;
+void add_written_files(const ImageMeta& meta, WrittenFiles& files) {
   for (const ParsedMapping& m : meta.mappings) {
-    if (written_by_program(m)) written.insert(m.path);
+    if (written_by_program(m)) files.emplace(m.path);
   }
+}
+
+Result<void> check_mapped_files(const ImageMeta& meta, const ReturningFiles& returning,
+                                const WrittenFiles& written) {
   std::set<std::tuple<std::string_view, uint32_t>> done;
   for (const ParsedMapping& m : meta.mappings) {
     auto kind = static_cast<MappingKind>(m.record.kind);

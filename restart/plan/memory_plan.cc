@@ -102,6 +102,31 @@ Result<void> MemoryPlan::build(WorkingFds& fds) {
   return {};
 }
 
+// All of it is in the image, but for pages of zeros: what is there now must not show through.
+Result<void> MemoryPlan::clear(const ParsedMapping& m, int fd, const std::string& path) {
+  const bool in_memory = is_shared_memory_file(m);
+  for (const ParsedMapping& part : meta_.mappings) {
+    const MappingRecord& r = part.record;
+    if (part.path != m.path || !takes_image_bytes(part)) continue;
+    if (!in_memory && (r.flags & kMapWhole) == 0) continue;
+    const auto from = static_cast<off_t>(r.file_offset), bytes = static_cast<off_t>(r.end - r.start);
+    // Without the disk's room the program would get SIGBUS where it had taken care not to.
+    if (!in_memory && fallocate(fd, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, from, bytes) == 0) continue;
+    if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, from, bytes) == 0 || in_memory) continue;
+    const auto end = std::min(from + bytes, static_cast<off_t>(r.object_size));
+    static constexpr char kZeros[64 << 10] = {};
+    for (off_t at = from; at < end;) {
+      const ssize_t n =
+          pwrite(fd, kZeros, std::min<size_t>(sizeof(kZeros), static_cast<size_t>(end - at)), at);
+      if (n <= 0)
+        return make_error(ExitCode::kIo, errno, "{} cannot be given its content back ({})", path,
+                          errno_name(errno));
+      at += n;
+    }
+  }
+  return {};
+}
+
 Result<int> MemoryPlan::open_file(const ParsedMapping& m, WorkingFds& fds) {
   bool write = !is_private(m) && may_write(m);
   auto [known, fresh] = open_.try_emplace({std::string(m.path), write}, -1);
@@ -122,15 +147,7 @@ Result<int> MemoryPlan::open_file(const ParsedMapping& m, WorkingFds& fds) {
       return make_error(ExitCode::kIo, errno, "{} is shorter than it was and cannot be made longer ({})",
                         path, errno_name(errno));
     }
-    // All of it is in the image, but for pages of zeros: what is there now must not show through.
-    if (is_shared_memory_file(m)) {
-      for (const ParsedMapping& part : meta_.mappings) {
-        if (part.path != m.path || !takes_image_bytes(part)) continue;
-        fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  static_cast<off_t>(part.record.file_offset),
-                  static_cast<off_t>(part.record.end - part.record.start));
-      }
-    }
+    CKPT_TRY(clear(m, fd.get(), path));
   }
   auto parked = fds.park(std::move(fd), path.c_str());
   if (parked.ok()) known->second = *parked;

@@ -35,6 +35,7 @@ class MemoryPlan {
 
  private:
   Result<int> open_file(const ParsedMapping& m, WorkingFds& fds);
+  Result<void> clear(const ParsedMapping& m, int fd, const std::string& path);
 
   const ImageMeta& meta_;
   const FillPlan& fill_;

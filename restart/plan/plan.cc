@@ -102,7 +102,8 @@ Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress
   plan.vdso = std::move(*vdso);
   CKPT_TRY(check_machine(*plan.image, plan.vdso));
   add_returning_files(meta, plan.returning);
-  CKPT_TRY(check_mapped_files(meta, plan.returning));
+  add_written_files(meta, plan.written);
+  CKPT_TRY(check_mapped_files(meta, plan.returning, plan.written));
   DescriptorOptions options;
   options.image_directory = plan.image_directory;
   options.sequence = plan.image->brief().sequence;

@@ -11,6 +11,7 @@
 
 #include "image/read/image_chain.h"
 #include "restart/descriptors/vanished_file.h"
+#include "restart/plan/check_files.h"
 #include "restart/plan/fill_plan.h"
 #include "restart/plan/lazy_plan.h"
 #include "restart/plan/vdso.h"
@@ -26,6 +27,7 @@ struct RestartPlan {
   std::string image_directory;
   std::vector<std::string> notes;  // of the image, for the user
   ReturningFiles returning;        // of a job: its other processes' too
+  WrittenFiles written;            // the same
 
   const ProcessRecord& process() const { return image->meta().process.record; }
 };

@@ -118,6 +118,41 @@ os.unlink(name)
 """
 
 
+# As a daemon does that tells the processes below it what it knows (PMIx): made by the program itself, with room on the disk, larger,
+# without a descriptor; others may only read it.
+OWN = START + """
+SIZE = 4 << 20
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+def show(flags, prot):
+    fd = os.open('one/two/of_this', flags, 0o600)
+    if flags & os.O_CREAT: os.posix_fallocate(fd, 0, SIZE)
+    m = (ctypes.c_char * SIZE).from_address(libc.mmap(None, ctypes.c_size_t(SIZE), prot, mmap.MAP_SHARED, fd, ctypes.c_long(0)))
+    os.close(fd)
+    return m
+os.makedirs('one/two')
+m = show(os.O_RDWR | os.O_CREAT, 3)
+m[0:5], m[3 << 20:(3 << 20) + 5] = b'hello', b'there'
+before = zlib.crc32(m)
+ready, tell = os.pipe()
+if (child := os.fork()) == 0:
+    libc.prctl(1, 9)  # ends with its parent
+    reads = show(os.O_RDONLY, 1)
+    os.write(tell, b'.')
+    while not os.path.exists('go'): time.sleep(0.005)
+    os._exit(0 if zlib.crc32(reads) == before else 1)
+os.read(ready, 1)
+print('up', flush=True)
+while not os.path.exists('write') and not os.path.exists('go'):
+    time.sleep(0.005)
+if os.path.exists('write'):
+    m[1] = m[2 << 20] = m[3 << 20] = b'!'
+    print('written', flush=True)
+    time.sleep(1000)
+print(os.waitpid(child, 0)[1], before == zlib.crc32(m), open('one/two/of_this', 'rb').read() == m[:], flush=True)
+"""
+
+
 class VanishedFiles(unittest.TestCase):
     def setUp(self):
         # On a disk: /tmp may be in memory.
@@ -182,15 +217,29 @@ class VanishedFiles(unittest.TestCase):
                 os.unlink(self.path("go"))
 
     def test_holes_written_since(self):
-        def write():
-            open(self.path("write"), "w").close()
-            while "written" not in self.output():
-                time.sleep(0.005)
-            os.unlink(self.path("write"))
-
-        self.killed(HOLES, before_the_end=write)
+        self.killed(HOLES, before_the_end=self.write)
         self.restart()
         self.assertEqual(self.output(), "up\nTrue\n")
+
+    def write(self):
+        open(self.path("write"), "w").close()
+        while "written" not in self.output():
+            time.sleep(0.005)
+        os.unlink(self.path("write"))
+
+    def test_larger_one_of_its_own(self):
+        """What is in it is what was at the checkpoint, for who may write it and for who may not, whether it is there or gone."""
+        for gone in (False, True):
+            with self.subTest(gone=gone):
+                self.killed(OWN, before_the_end=self.write)
+                if gone:
+                    shutil.rmtree(self.path("one"))
+                noted = self.restart()
+                self.assertEqual("one/two/of_this was gone: made again" in noted, gone, noted)
+                self.assertIn("0 True True\n", self.output())
+                for name in ("images", "one"):
+                    shutil.rmtree(self.path(name))
+                os.unlink(self.path("go"))
 
     def figures_after(self, what):
         self.killed(FIGURES)

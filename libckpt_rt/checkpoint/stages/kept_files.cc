@@ -17,6 +17,7 @@
 #include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/process/beginning.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -29,28 +30,11 @@ constexpr int64_t kQuiet = 20'000'000;  // ns
 
 int64_t ns_of(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
 
-// When the program began: CLOCK_REALTIME. In an image, so that it is the first beginning after a restart too.
-int64_t began_ns = 0;
-
-// 1: the kernel does not say.
-int64_t beginning() {
-  char text[1024];
-  const long n = read_small_file("/proc/self/stat", text, sizeof(text));
-  std::string_view fields(text, n > 0 ? static_cast<size_t>(n) : 0);
-  fields.remove_prefix(std::min(fields.size(), fields.rfind(')') + 1));
-  constexpr int kStartTime = 20;  // proc(5) has it as 22; a blank is ahead of the first here, which is 3
-  for (int i = 0; i < kStartTime && !fields.empty(); ++i)
-    fields.remove_prefix(std::min(fields.size(), fields.find(' ') + 1));
-  uint64_t ticks = 0;
-  constexpr int64_t kTick = 10'000'000;  // ns: USER_HZ is 100
-  if (!number_after(fields.substr(0, fields.find(' ')), "", 10, ticks)) return 1;
-  return now_ns(CLOCK_REALTIME) - (now_ns(CLOCK_BOOTTIME) - static_cast<int64_t>(ticks) * kTick);
-}
-
 // What a program removes or replaces it has written, as a rule, or made.
 bool is_wanted(const struct stat& st, uint32_t open_flags, KeptFiles how) {
   if (!S_ISREG(st.st_mode) || st.st_nlink == 0 || (open_flags & O_PATH) != 0) return false;
-  return how != KeptFiles::kAuto || (open_flags & O_ACCMODE) != O_RDONLY || ns_of(st.st_ctim) >= began_ns;
+  return how != KeptFiles::kAuto || (open_flags & O_ACCMODE) != O_RDONLY ||
+         ns_of(st.st_ctim) >= program_began_ns();
 }
 
 // What it shows is made anew for each look.
@@ -157,9 +141,7 @@ class Keeper {
 }  // namespace
 
 void keep_files(Arena& arena, int directory, const char* image, KeptFiles how, int log) {
-  if (began_ns == 0) {
-    began_ns = beginning();
-  }
+  program_began_ns();  // looked up while it runs
   if (how == KeptFiles::kNone) return;
   ArenaVector<int> fds(arena);
   const int tid = sys::getpid();

@@ -1,4 +1,5 @@
-// Sockets: the kernel restarts no call that has SO_RCVTIMEO or SO_SNDTIMEO, and signals can cut sends short.
+// Sockets: the kernel restarts no call that has SO_RCVTIMEO or SO_SNDTIMEO, and signals can cut sends short. And
+// addresses of the job are not always those of the machine (addresses/addresses.h).
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -10,6 +11,18 @@ CKPT_INTERPOSE(int, connect, int fd, const sockaddr* address, socklen_t length) 
   return to_errno<int>(calls::connect(fd, address, length));
 }
 CKPT_INTERPOSE_ALIAS(connect, __connect);
+
+CKPT_INTERPOSE(int, bind, int fd, const sockaddr* address, socklen_t length) {
+  return to_errno<int>(calls::bind(fd, address, length));
+}
+
+CKPT_INTERPOSE(int, getsockname, int fd, sockaddr* address, socklen_t* length) {
+  return to_errno<int>(calls::socket_name(__NR_getsockname, fd, address, length));
+}
+
+CKPT_INTERPOSE(int, getpeername, int fd, sockaddr* address, socklen_t* length) {
+  return to_errno<int>(calls::socket_name(__NR_getpeername, fd, address, length));
+}
 
 CKPT_INTERPOSE(int, accept4, int fd, sockaddr* address, socklen_t* length, int flags) {
   CancellationPoint here;

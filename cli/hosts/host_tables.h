@@ -1,0 +1,21 @@
+// What processes of a job find about its hosts, in this host's image directory: two files, 0600.
+//
+// Owner:     cli/hosts. Callers: the agent, before it starts anything.
+//   .hosts-table      ckpt-on reads it: the key for its connections, and where each host listens
+//   .hosts-addresses  libckpt_rt reads it (interpose/addresses): where hosts are now; there only when one has moved
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "cli/hosts/hosts.h"
+
+namespace ckpt::cli {
+
+inline constexpr const char* kOnTable = ".hosts-table";
+
+// table: "own" is the name of this host; of each of "hosts" the "name", the "address", the "port" of ckpt-on, and the
+// "job_address" that it had when the job began.
+Result<void> write_host_tables(const std::string& directory, Json table);
+
+}  // namespace ckpt::cli

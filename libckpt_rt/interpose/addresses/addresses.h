@@ -1,0 +1,51 @@
+// Addresses of the job, not of the machine. After a restart on other hosts the program still knows the addresses that
+// its hosts had when it began, in its memory and in that of its peers. Calls that name an address go to where that host
+// is now; what the kernel answers is called as the program knows it.
+//
+// Owner:     interposition: one table in the library's data.
+// Callers:   names(): threads of the program, in interposed calls; forget, read: the constructor and the leader of a
+//            restart, while one thread runs.
+// Never:     costs more than the look at one number while the job is where it began.
+// Table:     the file .hosts-addresses in the job's image directory of this host, which the agent writes: lines of 64
+//            hexadecimal digits, the address as the job knows it and as it is now, IPv4 as ::ffff:a.b.c.d. The first
+//            line is this host's own.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace ckpt::addresses {
+
+// How many pairs there are: 0 nearly always. relaxed reads: written while one thread runs.
+extern std::atomic<uint32_t> count;
+
+// The job is one of several hosts: there may be a table after a restart.
+extern bool over_hosts;
+
+// Reads the table of this host anew. Not zero: it is there and cannot be read, or is no such table (-errno). None, or
+// a directory that this user may not enter: the addresses are taken as they are.
+long read(const char* directory);
+
+// The address where it is now, in `copy` if that is another. Not an address of the job: `name` itself.
+const void* to_machine_in_table(const void* name, uint32_t length, sockaddr_storage& copy);
+inline const void* to_machine(const void* name, uint32_t length, sockaddr_storage& copy) {
+  if (__builtin_expect(count.load(std::memory_order_relaxed) == 0, 1) || name == nullptr) return name;
+  return to_machine_in_table(name, length, copy);
+}
+
+// Turns what the kernel has put there, `room` bytes at most, into what the program knows.
+void to_job_in_table(void* name, uint32_t room, bool own);
+inline void to_job(void* name, uint32_t room, bool own = false) {
+  if (__builtin_expect(count.load(std::memory_order_relaxed) == 0, 1) || name == nullptr) return;
+  to_job_in_table(name, room, own);
+}
+
+// What the kernel may fill. A call may wait while the job comes back elsewhere: the table does not count here. 0: not
+// one of several hosts.
+inline socklen_t room(const void* name, const socklen_t* length) {
+  return over_hosts && name != nullptr && length != nullptr ? *length : 0;
+}
+
+}  // namespace ckpt::addresses

@@ -1,0 +1,147 @@
+"""MPI programs over several hosts, unmodified, under the launcher that the distribution has: started, checkpointed at
+several instants, killed on all hosts, brought back twice. All numbers are checked on the way, and what is printed at the
+end is compared with a sum that is reckoned here.
+  mpi.py OpenMpi|Mpich [-v]      CKPT_LONG=1: more instants
+"""
+import os
+import shutil
+import subprocess
+import unittest
+
+from over_hosts import OverHosts, wait_for
+
+RING, BLOCK = 512, 3000
+LONG = os.environ.get("CKPT_LONG") == "1"
+
+
+def total(rounds, size):
+    """What mpi_ring.c comes to."""
+    result = 0
+    for i in range(rounds):
+        for rank in range(size):
+            result += RING * (i + (rank - 1) % size) + RING * (RING - 1) // 2
+            if i >= rounds // 10 + 1 and i % 10 == 3:
+                for r in range(size):
+                    n = 1 + (i + r * 7 + rank) * 97 % BLOCK
+                    result += n * (i * 31 + r * 1009 + rank * 17) + n * (n - 1) // 2
+    return result
+
+
+def expected(rounds, size):
+    return "".join(f"round {i}\n" for i in range(0, rounds, rounds // 10 + 1)) + f"total {total(rounds, size)} of {size} ranks\n"
+
+
+class Mpi(OverHosts):
+    count = 6
+    hosts_of_job = "h1,h2,h3"
+
+    def setUp(self):
+        missing = [c for c in (self.launcher, self.compiler) if shutil.which(c) is None]
+        if missing:
+            self.skipTest("not here: " + ", ".join(missing))
+        super().setUp()
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mpi_ring.c")
+        subprocess.run([self.compiler, "-O1", "-o", self.dir + "/ring", source], check=True)
+        os.mkdir(self.dir + "/t")
+
+    def run_ring(self):
+        return self.run_job(*self.words(), "./ring", str(self.rounds), self.dir + "/go", hosts=self.hosts_of_job)
+
+    def allow(self, tenth):
+        """So many tenths may begin; 10: it may end."""
+        with open(self.dir + "/new", "w", encoding="ascii") as f:
+            f.write(f"{tenth}\n")
+        os.rename(self.dir + "/new", self.dir + "/go")
+
+    def comes_to(self, job, name, tenth):
+        line = f"round {tenth * (self.rounds // 10 + 1)}\n".encode()
+
+        def look():
+            self.assertIsNone(job.poll(), self.said(name))
+            return line in self.texts[name][0]
+        wait_for(f"tenth {tenth} in {name}", look)
+
+    def again(self, hosts, name):
+        return self.start([os.environ["CKPT_RESTART"], self.images, "--hosts", hosts, "--launch", self.hosts.launch], name)
+
+    def check_output(self, lives):
+        """What the last has printed is the rest; what each has printed before its end is part of the whole."""
+        whole = expected(self.rounds, self.ranks).encode()
+        said = [self.texts[name][0] for name in lives]
+        self.assertTrue(whole.endswith(said[-1]) and said[-1].endswith(b" ranks\n"), said)
+        self.assertTrue(whole.startswith(said[0]), said)
+        covered = 0
+        for text in said:
+            at = whole.find(text)
+            self.assertTrue(0 <= at <= covered, said)
+            covered = max(covered, at + len(text))
+        self.assertEqual(covered, len(whole), said)
+
+    def live_and_die(self, instants, hosts=(), ahead=2):
+        """instants: tenths after whose beginning a checkpoint is taken, one for each life. It goes on for another two (ahead), then
+        waits, so that the next life has something left to say. hosts: where each comes back."""
+        job, name, lives = self.run_ring(), "out", ["out"]
+        for life, tenth in enumerate(instants):
+            self.allow(min(tenth + ahead, 9))
+            self.comes_to(job, name, tenth)
+            self.leads(job.pid)
+            taken = self.now(job.pid)
+            self.assertEqual(taken["hosts"], self.count_of_job())
+            self.kill_all(job)
+            name = f"life {life + 2}"
+            lives.append(name)
+            job = self.again(hosts[life] if hosts else self.hosts_of_job, name)
+        self.allow(10)
+        self.assertEqual(job.wait(120), 0, self.said(name))
+        self.said(name)
+        self.check_output(lives)
+
+    def count_of_job(self):
+        return len(self.hosts_of_job.split(","))
+
+
+class OpenMpi(Mpi):
+    launcher, compiler = "mpirun.openmpi", "mpicc.openmpi"
+    rounds, ranks = 6000, 6
+
+    def words(self):
+        return [self.launcher, "--allow-run-as-root", "--oversubscribe", "--mca", "btl", "vader,tcp,self", "--mca", "pml", "ob1",
+                "--mca", "mpi_yield_when_idle", "1", "--mca", "orte_tmpdir_base", self.dir + "/t", "-H", "h1:2,h2:2,h3:2", "-np", "6"]
+
+    def test_twice_on_the_same_hosts(self):
+        self.live_and_die([1, 5])
+
+    def test_at_the_end(self):
+        """All ranks wait for one soon: little is left but the end of the launcher and its daemons."""
+        self.live_and_die([9])
+
+    def test_on_others(self):
+        """Connections that the ranks make for the first time after the restart: to addresses that they had learnt before it."""
+        self.live_and_die([0, 5], ["h4,h5,h6", "h2,h3,h1"], 0)
+
+    @unittest.skipUnless(LONG, "CKPT_LONG=1")
+    def test_swept(self):
+        for tenth in range(10):
+            with self.subTest(tenth=tenth):
+                self.live_and_die([tenth])
+                os.unlink(self.dir + "/go")
+                shutil.rmtree(self.images)
+
+
+class Mpich(Mpi):
+    count, hosts_of_job = 4, "h1,h2"
+    launcher, compiler = "mpirun.mpich", "mpicc.mpich"
+    rounds, ranks = 2000, 2
+
+    def words(self):
+        return [self.launcher, "-hosts", "h1:1,h2:1", "-n", "2"]
+
+    def test_twice_on_the_same_hosts(self):
+        self.live_and_die([1, 5])
+
+    def test_on_others(self):
+        self.live_and_die([0, 5], ["h3,h4", "h2,h1"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

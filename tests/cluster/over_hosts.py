@@ -1,0 +1,107 @@
+"""What tests of jobs over several hosts need: hosts, a job on them, checkpoints, the end of all at once, the return."""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+import hosts as made_hosts
+
+CKPT = os.environ["CKPT"]
+RESTART = os.environ["CKPT_RESTART"]
+ON = os.path.join(os.path.dirname(CKPT), "ckpt-on")
+WHY_NOT = made_hosts.possible()
+
+
+def wait_for(what, condition, seconds=60):
+    end = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise AssertionError("not in time: " + what)
+        time.sleep(0.02)
+
+
+def clean():
+    return {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+
+
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class OverHosts(unittest.TestCase):
+    count = 2
+
+    head = ()  # words ahead of commands of the user
+
+    def make_hosts(self):
+        self.hosts = made_hosts.Hosts(self.count)
+        self.hosts.__enter__()
+        self.addCleanup(self.hosts.remove)
+
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="ckpt-over-hosts.")
+        self.addCleanup(shutil.rmtree, self.dir, True)
+        self.make_hosts()
+        self.images = self.dir + "/images"
+        self.started, self.texts, self.readers = [], {}, {}
+        self.addCleanup(self.end)
+
+    def end(self):
+        for p in self.started:
+            if p.poll() is None:
+                p.terminate()
+                try:
+                    p.wait(20)
+                except subprocess.TimeoutExpired:
+                    p.kill()
+                    p.wait()
+
+    def start(self, words, name="out"):
+        # Pipes, as from ssh: a file would be opened again by its name after a restart.
+        p = subprocess.Popen([*self.head, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=clean(), cwd=self.dir)
+        texts = self.texts[name] = [b"", b""]
+
+        def read(which, stream):
+            for chunk in iter(lambda: stream.read1(65536), b""):
+                texts[which] += chunk
+        self.readers[name] = [threading.Thread(target=read, args=(i, s), daemon=True) for i, s in enumerate((p.stdout, p.stderr))]
+        for reader in self.readers[name]:
+            reader.start()
+        self.started.append(p)
+        return p
+
+    def said(self, name="out"):
+        # After the end of it all has been said once nobody has the other end.
+        if all(p.poll() is not None for p in self.started):
+            for reader in self.readers[name]:
+                reader.join(10)
+        return b"".join(self.texts[name]).decode()
+
+    def run_job(self, *program, hosts="h1,h2"):
+        return self.start([CKPT, "run", "--hosts", hosts, "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout", "10s", "--", *program])
+
+    def leads(self, pid):
+        """The program runs before the head listens."""
+        def listens():
+            with open("/proc/net/unix", encoding="ascii", errors="replace") as f:
+                return any(line.rstrip().endswith(f"@ckpt_rt.head.{pid}") for line in f)
+        wait_for("the head", listens)
+
+    def now(self, pid, host=None, ok=True):
+        words = (self.hosts.enter(host) if host else []) + [CKPT, "now", "--json", str(pid)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=clean())
+        if ok:
+            self.assertEqual(done.returncode, 0, done.stderr + self.said())
+            return json.loads(done.stdout)
+        return done
+
+    def kill_all(self, job):
+        """Every process of the job, on every host, at once."""
+        for name in self.hosts.names:
+            self.hosts.run(name, "kill", "-9", "-1")
+        job.kill()
+        job.wait()
