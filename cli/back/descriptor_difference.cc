@@ -360,8 +360,16 @@ class Comparison {
 
   // The records have the bytes in a pipe at one of its ends only.
   void refill(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
-    if ((f.record.flags & kOpenFilePipeWriteEnd) == 0 || (f.record.open_flags & O_ACCMODE) == O_RDONLY)
+    if ((f.record.flags & kOpenFilePipeWriteEnd) == 0 || (f.record.open_flags & O_ACCMODE) == O_RDONLY) {
+      // Who wrote into it had ended. (Of what comes from elsewhere no image has the bytes.)
+      const auto was = content(then_, f.record.id);
+      const bool has_writer = std::ranges::any_of(then_.open_files, [&f](const ParsedOpenFile& end) {
+        return end.record.object == f.record.object && (end.record.flags & kOpenFilePipeWriteEnd) != 0;
+      });
+      if (!in_job_ && !has_writer && !was.empty() && was != content(now_, is.record.id))
+        result_.cannot.push_back(fmt::format("what waited in {} has been received since", describe(f, fd)));
       return;
+    }
     std::vector<std::byte> was, held;
     int reader = -1;
     for (const auto& end : then_.open_files) {

@@ -193,6 +193,18 @@ class BackTest(CkptTest):
         self.assertEqual(self.do("state['n']"), "0")
         os.kill(child, 9)
 
+    def test_what_is_left_in_a_pipe_whose_writer_has_ended(self):
+        """Nobody in the program could write it again."""
+        pid = self.start()
+        self.do("state.update(pipe=os.pipe())")
+        self.do("[os.write(state['pipe'][1], b'what is left'), os.close(state['pipe'][1])]")
+        self.now(pid)
+        self.do("state.update(n=8)")
+        self.back(pid)
+        self.assertEqual(self.do("[state['n'], os.read(state['pipe'][0], 4)]"), "[0, b'what']")
+        self.refuse(UNSUPPORTED, ["received since", "pipe", "--anyway"], "back", pid)
+        self.assertEqual(self.do("os.read(state['pipe'][0], 99)"), "b' is left'")
+
     def test_refusals(self):
         self.refuse(NO_PROCESS, "999999999", "back", 999999999)
         pid = self.start()
