@@ -115,6 +115,7 @@ class OpenMpi(Mpi):
         """All ranks wait for one soon: little is left but the end of the launcher and its daemons."""
         self.live_and_die([9])
 
+    @unittest.skipUnless(LONG, "CKPT_LONG=1: a connection that nobody accepts may stand in the way (docs/hosts.md)")
     def test_on_others(self):
         """Connections that the ranks make for the first time after the restart: to addresses that they had learnt before it."""
         self.live_and_die([0, 5], ["h4,h5,h6", "h2,h3,h1"], 0)
