@@ -112,7 +112,7 @@ Result<void> make_fifo_again(const std::string& path, uint32_t mode, const Proce
   if (!opened.ok()) return opened.error();
   const ScopedFd directory(*opened);
   const char* name = path.c_str() + slash + 1;
-  if (mknodat(directory.get(), name, S_IFIFO | (mode & 07777), 0) != 0 ||
+  if (mkfifoat(directory.get(), name, mode & 07777) != 0 ||
       fchmodat(directory.get(), name, mode & 07777, 0) != 0)
     return make_error(ExitCode::kFileChanged, errno,
                       "{} was a FIFO at the checkpoint and cannot be made again ({})", path,
