@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <string.h>
 
 #include <cstring>
+#include <string_view>
 
 #include "base/raii_fd.h"
 #include "base/sys.h"
@@ -72,10 +72,10 @@ long read(const char* directory) {
   count.store(0, std::memory_order_relaxed);
   constexpr char kFile[] = "/.hosts-addresses";
   char path[1300];
-  const size_t length = strlen(directory);
-  if (length + sizeof(kFile) > sizeof(path)) return -ENAMETOOLONG;
-  std::memcpy(path, directory, length);
-  std::memcpy(path + length, kFile, sizeof(kFile));
+  const std::string_view name(directory);
+  if (name.size() + sizeof(kFile) > sizeof(path)) return -ENAMETOOLONG;
+  std::memcpy(path, name.data(), name.size());
+  std::memcpy(path + name.size(), kFile, sizeof(kFile));
   const long opened = sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0L);
   if (sys::failed(opened)) return opened == -ENOENT || opened == -EACCES ? 0 : opened;
   const ScopedFd file(static_cast<int>(opened));
