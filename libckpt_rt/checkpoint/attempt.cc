@@ -150,7 +150,7 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   points::at("stop.standing");
   CKPT_TRY(job::standing(attempt.clock.began_ns()));
   const Result<void> looked = attempt.stop.look(attempt.watch);
-  attempt.outcome.spoiled = attempt.capture.map.has_unknown_name();
+  if (attempt.capture.map.has_unknown_name()) attempt.outcome.spoiled = true;
   if (!looked.ok()) return looked.error();
   points::at("stop.looked");
   CKPT_TRY(back_end.capture_memory());

@@ -85,3 +85,26 @@ def load(result):
         return json.loads(result.stdout)
     except json.JSONDecodeError:
         raise AssertionError(f"exit code {result.returncode}, not JSON: {result.stdout!r}; {result.stderr}") from None
+
+
+class ToldJob(CkptTest):
+    """self.program: leads a session, does what a line on its standard input says, and tell(line) there hands one to its child."""
+
+    def end(self):
+        try:
+            os.killpg(self.program.pid, 9)
+        except ProcessLookupError:
+            pass
+        self.program.wait()
+        self.program.stdin.close()
+        self.program.stdout.close()
+
+    def do(self, line):
+        self.program.stdin.write(line + "\n")
+        self.program.stdin.flush()
+        answer = self.program.stdout.readline()
+        self.assertNotEqual(answer, "", f"it has ended when it was told: {line}")
+        return eval(answer)
+
+    def tell(self, line):
+        return self.do(f"tell({line!r})")

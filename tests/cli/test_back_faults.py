@@ -8,7 +8,7 @@ import sys
 import time
 import unittest
 
-from support import CkptTest, LIBRARY, clean_environment
+from support import LIBRARY, ToldJob, clean_environment
 
 # Does what a line says, and answers with a line. Its child does the same, and is another program by name.
 SERVE = r"""
@@ -43,7 +43,7 @@ MEMBER = {"member.back.held": AS_IT_WAS, "member.back.ready": AS_IT_WAS, "member
           "member.back.barrier:4": GONE}
 
 
-class BackFaults(CkptTest):
+class BackFaults(ToldJob):
     def start(self, child_point=""):
         """child_point: only the child has that name."""
         for name in ("parent", "youngest"):
@@ -62,25 +62,6 @@ class BackFaults(CkptTest):
         now = self.ckpt("now", "--json", self.program.pid)
         self.assertEqual(now.returncode, 0, now.stderr)
         self.do("state.update(n=10)"), self.tell("state.update(n=20)"), self.do("log.write('later\\n')")
-
-    def end(self):
-        try:
-            os.killpg(self.program.pid, 9)
-        except ProcessLookupError:
-            pass
-        self.program.wait()
-        self.program.stdin.close()
-        self.program.stdout.close()
-
-    def do(self, line):
-        self.program.stdin.write(line + "\n")
-        self.program.stdin.flush()
-        answer = self.program.stdout.readline()
-        self.assertNotEqual(answer, "", f"it has ended when it was told: {line}")
-        return eval(answer)
-
-    def tell(self, line):
-        return self.do(f"tell({line!r})")
 
     def counts(self):
         counts = []

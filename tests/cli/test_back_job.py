@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-from support import CKPT, CkptTest, LIBRARY, UNAVAILABLE, UNSUPPORTED, clean_environment
+from support import CKPT, LIBRARY, ToldJob, UNAVAILABLE, UNSUPPORTED, clean_environment
 
 # A parent and a child, which do what a line says. The child is told by a pipe, and answers by another.
 JOB = r"""
@@ -42,37 +42,18 @@ serve(sys.stdin.readline, lambda text: os.write(1, text.encode()))
 """
 
 
-class BackOfJob(CkptTest):
+class BackOfJob(ToldJob):
     def start(self, before="", after="", **settings):
         env = clean_environment(LD_PRELOAD=LIBRARY, CKPT_DIR=self.path("images"), **settings)
         source = JOB.replace("BEFORE", before).replace("AFTER", after)
         program = subprocess.Popen([sys.executable, "-u", "-c", source], env=env, cwd=self.directory, text=True,
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-
-        def end():
-            try:
-                os.killpg(program.pid, 9)
-            except ProcessLookupError:
-                pass
-            program.wait()
-            program.stdin.close()
-            program.stdout.close()
-        self.addCleanup(end)
         self.program = program
+        self.addCleanup(self.end)
         self.assertEqual(self.do("1 + 1"), 2)
         self.child = self.do("child")
         self.assertEqual(self.tell("2 + 1"), 3)
         return program.pid
-
-    def do(self, line):
-        self.program.stdin.write(line + "\n")
-        self.program.stdin.flush()
-        answer = self.program.stdout.readline()
-        self.assertNotEqual(answer, "", f"it has ended when it was told: {line}")
-        return eval(answer)
-
-    def tell(self, line):
-        return self.do(f"tell({line!r})")
 
     def now(self):
         answer = self.ckpt("now", "--json", self.program.pid)
