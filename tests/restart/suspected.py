@@ -27,6 +27,16 @@ class Said(SteppedTest):
             self.skipTest("no memory policies here")
         list(steps)
 
+    def test_message_to_come(self):
+        """The checkpoint itself ends mq_notify: the kernel does so at each close of the queue in the process."""
+        self.start()
+        steps = self.check_note("mq_notify")
+        next(steps)
+        name = b"/ckpt-said.%d" % os.getpid()
+        self.do(f"queue = libc.mq_open({name}, os.O_RDWR | os.O_CREAT, 0o600, None)", f"libc.mq_unlink({name})")
+        self.assertEqual(self.ask("libc.mq_notify(queue, struct.pack('qii', 0, 0, 1).ljust(64, b'\\0'))"), "0")  # SIGEV_NONE
+        list(steps)
+
     @needs_root
     def test_securebits(self):
         """They come back where the program may still set them (CAP_SETPCAP)."""
