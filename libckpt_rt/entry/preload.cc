@@ -13,9 +13,9 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/control_protocol.h"
 #include "base/fork_path.h"
 #include "base/named_points.h"
+#include "base/protocol/control_protocol.h"
 #include "image/format/image_key.h"
 #include "image/write/image_directory.h"
 #include "job/capture/right_host.h"

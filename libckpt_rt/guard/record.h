@@ -12,7 +12,7 @@
 
 #include <atomic>
 
-#include "base/futex.h"
+#include "base/locks/futex.h"
 #include "base/units.h"
 #include "libckpt_rt/core/kernel/kernel_sigaction.h"
 #include "libckpt_rt/guard/guard.h"
