@@ -5,7 +5,6 @@
 //
 // In a child of vfork() only the child's own mask changes, and nothing of the shared memory.
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -14,6 +13,7 @@
 #include "base/fork_path.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/hooks.h"
+#include "libckpt_rt/core/process/dynamic_linker.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace {
@@ -22,7 +22,7 @@ using ExecWithSearch = int (*)(const char*, char* const[], char* const[]);
 ExecWithSearch libc_execvpe = nullptr;  // the search along PATH is libc's
 
 __attribute__((constructor)) void resolve() {
-  libc_execvpe = reinterpret_cast<ExecWithSearch>(dlsym(RTLD_NEXT, "execvpe"));
+  libc_execvpe = reinterpret_cast<ExecWithSearch>(ckpt::dynamic_linker::find(RTLD_NEXT, "execvpe"));
 }
 
 class ScopedBlockedSignal {
