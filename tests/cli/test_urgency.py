@@ -45,20 +45,12 @@ class Urgency(CkptTest):
         said = asker.communicate(timeout=60)[1]
         self.assertEqual(asker.returncode, OK, said)
 
-    def test_while_threads_wait_for_the_agent(self):
-        for point in ("stop.standing", "stop.captured"):
-            with self.subTest(point):
-                child, asker = self.stopped_at(point, "realtime")
-                if os.geteuid() == 0:
-                    self.assertIn(-20, self.niceness(child.pid))
-                self.goes_on(asker, child.pid)
-
     def test_none_but_who_serves_faults_while_memory_is_copied(self):
         child, asker = self.stopped_at("copy.go", "realtime")
         ours = self.niceness(child.pid)
         self.assertLessEqual(ours.count(-20), 1)
         self.assertEqual(set(ours) - {-20}, {NICE})
-        self.assertGreaterEqual(len(ours), 3)
+        self.assertGreaterEqual(len(ours), 2)
         self.goes_on(asker, child.pid)
 
     def test_not_the_child_that_writes(self):
