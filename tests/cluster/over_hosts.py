@@ -34,11 +34,12 @@ def clean():
 @unittest.skipIf(WHY_NOT, WHY_NOT)
 class OverHosts(unittest.TestCase):
     count = 2
+    ids_apart = 5000  # 0: processes on different hosts have the same ids
 
     head = ()  # words ahead of commands of the user
 
     def make_hosts(self):
-        self.hosts = made_hosts.Hosts(self.count)
+        self.hosts = made_hosts.Hosts(self.count, self.ids_apart)
         self.hosts.__enter__()
         self.addCleanup(self.hosts.remove)
 
