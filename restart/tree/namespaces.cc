@@ -12,7 +12,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "base/kernel_caps.h"
+#include "base/machine/kernel_caps.h"
 #include "restart/tree/apart.h"
 
 #ifndef CLONE_NEWTIME
