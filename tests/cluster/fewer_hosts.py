@@ -1,10 +1,11 @@
 """Several parts of a job on one host: all ids of processes are the same in them, and so are the ports that they listen at,
 the names of files in /dev/shm, the key and number of System V memory."""
 import os
+import subprocess
 import unittest
 
 import over_hosts
-from over_hosts import ON, RESTART, wait_for
+from over_hosts import CKPT, ON, RESTART, wait_for
 
 # Says in each life what it finds at each address that it knows, at its own and at those of the connections that it has had
 # since the first life. The address behind a connection is that of the job, whoever looks.
@@ -65,6 +66,24 @@ class Fewer(over_hosts.OverHosts):
     ids_apart = 0
 
     def test_two_and_three_parts_on_a_host(self):
+        self.two_and_three(self.hosts.launch)
+
+    def test_not_as_root(self):
+        """Each part has a user namespace as well."""
+        user = 65534
+        if subprocess.run(["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "unshare", "-Urim", CKPT, "--version"],
+                          capture_output=True, check=False).returncode != 0:
+            self.skipTest("that user cannot make namespaces, or cannot reach ckpt")
+        os.chown(self.dir, user, user)
+        os.chmod(self.dir, 0o711)
+        os.mkdir(self.images, 0o711)
+        for name in ("h1", "h2", "h3"):
+            os.mkdir(f"{self.images}/{name}", 0o700)
+            os.chown(f"{self.images}/{name}", user, user)
+        self.two_and_three(f"{self.hosts.launch} setpriv --reuid={user} --regid={user} --clear-groups")
+
+    def two_and_three(self, launch):
+        self.launch = launch
         with open(self.dir + "/node.py", "w", encoding="ascii") as f:
             f.write(NODE)
         addresses = " ".join(self.hosts.address(n) for n in ("h1", "h2", "h3"))
@@ -91,7 +110,7 @@ class Fewer(over_hosts.OverHosts):
             self.assertEqual(self.now(job.pid)["hosts"], 3)
             self.kill_all(job)
             name = life
-            job = self.start([RESTART, self.images, "--hosts", where, "--launch", self.hosts.launch], name)
+            job = self.start([RESTART, self.images, "--hosts", where, "--launch", launch], name)
         open(self.dir + "/end", "w").close()
         self.assertEqual(job.wait(60), 0, self.said(name))
 
