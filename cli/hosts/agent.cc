@@ -29,6 +29,7 @@
 #include "cli/hosts/hosts.h"
 #include "cli/hosts/local_checkpoint.h"
 #include "cli/hosts/part_check.h"
+#include "cli/hosts/placing.h"
 #include "cli/hosts/this_host.h"
 #include "cli/program/preload.h"
 #include "cli/text/failure.h"
@@ -47,13 +48,6 @@ using cluster::Step;
 // In the stop the head is waited for three quarters of CKPT_STOP_TIMEOUT: less long than the leader waits for
 // us.
 constexpr int64_t kPreparedNs = 60'000'000'000, kInDoubtNs = 30'000'000'000;
-
-std::string own_directory() {
-  char path[PATH_MAX];
-  const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
-  std::string text(path, n > 0 ? static_cast<size_t>(n) : 0);
-  return text.substr(0, text.rfind('/'));
-}
 
 class Agent {
  public:
@@ -176,6 +170,8 @@ class Agent {
       if (!fd.ok()) return cannot(fd.error());
       on_socket_ = std::move(*fd);
       tell({{"say", "listening"}, {"port", port}});
+    } else if (say == "look") {
+      tell({{"say", "part"}, {"ports", ports_of_part(j.value("part", ""))}});
     } else if (say == "start") {
       if (auto r = start(j); !r.ok()) cannot(r.error());
     } else if (say == "order") {
@@ -273,18 +269,7 @@ class Agent {
   }
 
   bool spawn(const std::vector<std::string>& words, int keep) {
-    child_ = fork();
-    if (child_ == 0) {
-      fcntl(keep, F_SETFD, 0);
-      setpgid(0, 0);
-      signal(SIGPIPE, SIG_DFL);
-      std::vector<char*> argv;
-      for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
-      argv.push_back(nullptr);
-      execv(argv[0], argv.data());
-      fmt::print(stderr, "ckpt: {}: cannot be started ({})\n", words[0], strerror(errno));
-      _exit(127);
-    }
+    child_ = start_process(words, keep);
     return child_ > 0;
   }
 
@@ -407,16 +392,7 @@ class Agent {
   void end_all() {
     users_.reset();
     restart_.reset();
-    const int64_t patient_until = now_ns() + 2'000'000'000;
-    for (int signal : {SIGTERM, SIGKILL}) {
-      for (std::vector<int> left = descendants(getpid()); !left.empty(); left = descendants(getpid())) {
-        for (int pid : left) kill(pid, signal);
-        while (waitpid(-1, nullptr, WNOHANG) > 0) {
-        }
-        if (signal == SIGTERM && now_ns() > patient_until) break;
-        (void)!poll(nullptr, 0, 20);
-      }
-    }
+    end_descendants();
     local_.join();
     if (!directory_.empty()) unlink((directory_ + "/" + kOnTable).c_str());
   }

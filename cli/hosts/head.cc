@@ -17,6 +17,7 @@
 #include <set>
 
 #include "base/clock.h"
+#include "cli/hosts/bookmarks.h"
 #include "cli/hosts/crew.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
@@ -186,7 +187,7 @@ class Head {
   void take_facts(int h, Step step, const Json& j) {
     CrewHost& host = crew_.hosts()[static_cast<size_t>(h)];
     if (step == Step::kDrained && j.contains("bookmarks")) {
-      for (const auto& line : j["bookmarks"]) bookmarks_.push_back(line);
+      for (const auto& line : j["bookmarks"]) bookmarks_.take(host.name, line);
     }
     if (step == Step::kDrained && ++drained_ == static_cast<int>(crew_.hosts().size())) match_bookmarks();
     if (step == Step::kDurable) {
@@ -202,69 +203,13 @@ class Head {
     }
   }
 
-  // What an end has sent is acknowledged: so it is at the other end, and the counts must not say that more
-  // came. (That end counted when its own bytes were acknowledged, perhaps before the last of these came.) A
-  // connection whose other end no process has (not accepted yet)
-  // makes the hosts begin again; in the last attempt it is taken for one that leads out of the job.
   void match_bookmarks() {
-    struct End {
-      std::string remote;
-      uint64_t sent, received;
-      unsigned unsent;
-    };
-    std::map<std::string, End> ends;  // by local and remote
-    for (const std::string& line : bookmarks_) {
-      char local[64] = {}, remote[64] = {};
-      unsigned long long sent = 0, received = 0;
-      unsigned unsent = 0;
-      if (sscanf(line.c_str(), "%63s %63s %llu %llu %u", local, remote, &sent, &received, &unsent) != 5)
-        continue;
-      ends[std::string(local) + " " + remote] = {std::string(remote) + " " + local, sent, received, unsent};
-    }
-    connections_.clear();
-    for (const auto& [name, end] : ends) {
-      const auto other = ends.find(end.remote);
-      if (other == ends.end()) {
-        if (leads_into_job(end.remote) && attempt_ < kAttempts) {
-          give_up("a connection between hosts was just being made or ended", true);
-          return;
-        }
-        continue;
-      }
-      if (end.unsent != 0) {
-        give_up(fmt::format("{} bytes of a connection between hosts did not arrive", end.unsent),
-                attempt_ < kAttempts);
-        return;
-      }
-      // The end of a stream counts as one byte received.
-      if (other->second.received > end.sent + 1) {
-        give_up(fmt::format("of a connection between hosts {} bytes were sent and {} received", end.sent,
-                            other->second.received),
-                false);
-        return;
-      }
-      if (name < end.remote)
-        connections_.emplace_back(name.substr(0, name.find(' ')), name.substr(name.find(' ') + 1));
-    }
-  }
-
-  // "REMOTE LOCAL": does the first lie on a host of the job? Addresses as in Bookmark lines.
-  bool leads_into_job(const std::string& ends) const {
-    for (const auto& [name, line] : local_addresses()) {
-      if (ends.starts_with(line)) return true;
-    }
-    return false;
-  }
-  std::map<std::string, std::string> local_addresses() const {
-    std::map<std::string, std::string> all;
-    for (const std::string& line : bookmarks_) all[line.substr(0, 32)] = line.substr(0, 32);
-    return all;
-  }
-
-  void give_up(const std::string& why, bool again) {
-    why_ = why;
+    auto verdict = bookmarks_.match(attempt_ >= kAttempts);
+    connections_ = std::move(verdict.connections);
+    if (verdict.why_not.empty()) return;
+    why_ = verdict.why_not;
     why_code_ = ExitCode::kInternal;
-    again_ = again;
+    again_ = verdict.passing;
   }
 
   void begin_next() {
@@ -404,9 +349,9 @@ class Head {
   bool again_ = false, ended_ = false;
   int status_ = 0;
   int64_t deadline_ns_ = 0, began_ns_ = 0, stop_ns_ = 0, pause_ns_ = 0;
-  std::vector<std::string> bookmarks_;
+  Bookmarks bookmarks_;
   std::vector<HostsManifest::Part> parts_;
-  std::vector<std::pair<std::string, std::string>> connections_;
+  std::vector<HostsManifest::Connection> connections_;
 };
 
 }  // namespace

@@ -1,26 +1,17 @@
 #include "cli/hosts/host_tables.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/raii_fd.h"
+#include "cli/hosts/placing.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
 
 namespace {
-
-// 32 digits; IPv4 as ::ffff:a.b.c.d.
-std::string hex_of_address(const std::string& text) {
-  uint8_t bytes[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  if (inet_pton(AF_INET, text.c_str(), bytes + 12) != 1) (void)inet_pton(AF_INET6, text.c_str(), bytes);
-  std::string hex;
-  for (const uint8_t b : bytes) hex += fmt::format("{:02x}", b);
-  return hex;
-}
 
 Result<void> write_file(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".tmp";
@@ -43,15 +34,22 @@ Result<void> remove_file(const std::string& path) {
 
 Result<void> write_host_tables(const std::string& directory, Json table) {
   const std::string own_name = table.value("own", ""), path = directory + "/.hosts-addresses";
-  std::string own, others;  // this host is the first line
   bool moved = false;
-  for (auto& h : table["hosts"]) {
-    const std::string now = h.value("address", ""), first = h.value("job_address", now);
-    moved = moved || now != first;
-    (h.value("name", "") == own_name ? own : others) += hex_of_address(first) + hex_of_address(now) + "\n";
-    h["address"] = first;  // ckpt-on is a process of the job: its calls go to where that is now
+  for (const auto& h : table["hosts"])
+    moved = moved || h.value("address", "") != h.value("job_address", "") || h.contains("ports");
+  if (moved) {
+    std::string text;
+    for (const std::string& line : address_lines(table, own_name)) text += line + "\n";
+    CKPT_TRY(write_file(path, text));
+  } else {
+    CKPT_TRY(remove_file(path));
   }
-  CKPT_TRY(moved ? write_file(path, own + others) : remove_file(path));
+  for (auto& h : table["hosts"]) {
+    // ckpt-on is a process of the job: its calls go to where that is now.
+    if (h.contains("job_address")) h["address"] = h["job_address"];
+    h.erase("ports");
+    h.erase("slice");
+  }
   return write_file(directory + "/" + kOnTable, table.dump() + "\n");
 }
 

@@ -35,7 +35,7 @@ struct HostsRun {
 };
 // Until the program has ended. Its exit code, or the error's.
 ExitCode run_over_hosts(const HostsRun& run);
-// A checkpoint of such a run, on these hosts: as many as it has parts; the same host twice takes two.
+// A checkpoint of such a run, on these hosts: on fewer than it has parts, some get several; the same host may be named twice.
 ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run);
 // Who is there, and whether they fit together.
 ExitCode look_at_hosts(const HostsRun& run, bool json);
@@ -65,9 +65,12 @@ struct HostsManifest {
     std::string host, address, directory, checksum;  // of the part's manifest.json
   };
   std::vector<Part> parts;
-  std::vector<std::pair<std::string, std::string>>
-      connections;  // between hosts: both ends, as in Bookmark lines
-  Json table;       // that ckpt-on reads: its key, and where each host listens
+  // Between parts: both ends, as in Bookmark lines, and the names of the parts that have them.
+  struct Connection {
+    std::string one, other, part_of_one, part_of_other;
+  };
+  std::vector<Connection> connections;
+  Json table;  // that ckpt-on reads: its key, and where each host listens
 };
 inline constexpr const char* kHostsSuffix = ".hosts";
 Result<void> write_hosts_manifest(const std::string& directory, const HostsManifest& manifest);

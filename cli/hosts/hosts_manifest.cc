@@ -78,7 +78,9 @@ Result<void> write_hosts_manifest(const std::string& directory, const HostsManif
   for (const auto& p : m.parts)
     j["parts"].push_back(
         {{"host", p.host}, {"address", p.address}, {"directory", p.directory}, {"checksum", p.checksum}});
-  j["connections"] = m.connections;
+  j["connections"] = Json::array();
+  for (const auto& c : m.connections)
+    j["connections"].push_back({c.one, c.other, c.part_of_one, c.part_of_other});
   j["table"] = m.table;
   j["checksum"] = checksum_text(j.dump());
   const std::string text = j.dump(1) + "\n";
@@ -134,7 +136,10 @@ Result<HostsManifest> read_hosts_manifest(const std::string& path) {
     m.time_ns = j.at("time_ns");
     for (const auto& p : j.at("parts"))
       m.parts.push_back({p.at("host"), p.at("address"), p.at("directory"), p.at("checksum")});
-    m.connections = j.at("connections").get<decltype(m.connections)>();
+    for (const auto& c : j.at("connections")) {
+      const bool named = c.size() == 4;  // older ones do not say which part has which end
+      m.connections.push_back({c.at(0), c.at(1), named ? c.at(2) : "", named ? c.at(3) : ""});
+    }
     m.table = j.at("table");
     if (m.parts.empty() || !m.table.is_object() || !m.table.contains("hosts")) return damaged();
     return m;

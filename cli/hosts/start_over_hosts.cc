@@ -5,8 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "cli/hosts/crew.h"
 #include "cli/hosts/head.h"
+#include "cli/hosts/placing.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -64,6 +67,35 @@ std::string base_name(const std::string& path) {
   return name;
 }
 
+// Both ends of each, and the address of the part at each, as the job knows it.
+Json connections_of(const HostsManifest& manifest) {
+  Json all = Json::array();
+  const auto address_of = [&](const std::string& part) -> std::string {
+    for (const auto& h : manifest.table["hosts"]) {
+      if (h.value("name", "") == part) return h.value("job_address", h.value("address", ""));
+    }
+    return "";
+  };
+  for (const auto& c : manifest.connections)
+    all.push_back({c.one, c.other, address_of(c.part_of_one), address_of(c.part_of_other)});
+  return all;
+}
+
+// Where several parts come to one host: what of each cannot be had twice.
+Result<void> share_hosts(Crew& crew, const HostsManifest& manifest, Json& table) {
+  const auto shares = who_shares(table);
+  std::vector<std::vector<int>> ports(shares.size());
+  if (std::find(shares.begin(), shares.end(), true) != shares.end()) {
+    for (size_t i = 0; i < shares.size(); ++i)
+      crew.tell(static_cast<int>(i), {{"say", "look"}, {"part", manifest.parts[i].directory}});
+    auto parts = crew.expect_all("part", 120'000'000'000);
+    if (!parts.ok()) return parts.error();
+    for (size_t i = 0; i < shares.size(); ++i) ports[i] = (*parts)[i].value("ports", std::vector<int>());
+  }
+  share_ports(table, manifest.table, ports);
+  return {};
+}
+
 }  // namespace
 
 ExitCode run_over_hosts(const HostsRun& run) {
@@ -110,20 +142,16 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
   if (!manifest.ok()) return report(manifest.error());
   std::vector<std::string> names;
   for (const auto& p : manifest->parts) names.push_back(p.host);
-  if (run.hosts.size() != names.size()) {
-    return report(
-        failure(ExitCode::kUsage, "--hosts",
-                fmt::format("{} hosts, and the checkpoint has {} parts", run.hosts.size(), names.size()),
-                "name as many hosts; the same one twice takes two parts"));
-  }
+  for (size_t i = names.size(); i < run.hosts.size(); ++i)
+    fmt::print(stderr, "ckpt-restart: {} is not needed: the checkpoint has {} parts\n", run.hosts[i],
+               names.size());
   run.stop_timeout_ns = manifest->table.value("stop_timeout_ns", run.stop_timeout_ns);
   block_signals();
-  Crew crew(names, run.hosts, run.launch);
+  Crew crew(names, place_parts(names.size(), run.hosts), run.launch);
   if (auto r = crew.assemble(); !r.ok()) return report(r.error());
   if (auto r = crew.check_alike(); !r.ok()) return report(r.error());
-  Json addresses = Json::object(), connections = Json::array(), table = manifest->table;
+  Json table = manifest->table;
   for (size_t i = 0; i < names.size(); ++i) {
-    addresses[manifest->parts[i].address] = crew.hosts()[i].address;
     // Its key and ports are in the memory of processes.
     for (auto& h : table["hosts"]) {
       if (h.value("name", "") != names[i]) continue;
@@ -131,12 +159,16 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
       h["address"] = crew.hosts()[i].address;
     }
   }
-  for (const auto& [one, other] : manifest->connections) connections.push_back({one, other});
-  const Json plan{{"addresses", addresses},
-                  {"connections", connections},
-                  {"token", cluster::hex_of(cluster::make_secret())}};
+  if (auto r = share_hosts(crew, *manifest, table); !r.ok()) return report(r.error());
+  const std::vector<bool> shares = who_shares(table);
+  const std::string token = cluster::hex_of(cluster::make_secret());
   for (size_t i = 0; i < names.size(); ++i) {
     const auto& p = manifest->parts[i];
+    const Json plan{{"was", address_lines(manifest->table, names[i])},
+                    {"is", address_lines(table, names[i])},
+                    {"shared", static_cast<bool>(shares[i])},
+                    {"connections", connections_of(*manifest)},
+                    {"token", token}};
     crew.tell(static_cast<int>(i), {{"say", "start"},
                                     {"job", manifest->job},
                                     {"directory", p.directory.substr(0, p.directory.rfind('/'))},

@@ -1,13 +1,22 @@
 #include "cli/hosts/this_host.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <map>
 #include <memory>
 
+#include "base/clock.h"
 #include "cli/program/preload.h"
+#include "cli/text/failure.h"
 
 namespace ckpt::cli {
 
@@ -25,6 +34,29 @@ Json files_of_host() {
   }
   return files;
 }
+
+std::string own_directory() {
+  char path[PATH_MAX];
+  const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  std::string text(path, n > 0 ? static_cast<size_t>(n) : 0);
+  return text.substr(0, text.rfind('/'));
+}
+
+int start_process(const std::vector<std::string>& words, int keep) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  fcntl(keep, F_SETFD, 0);
+  setpgid(0, 0);
+  signal(SIGPIPE, SIG_DFL);
+  std::vector<char*> argv;
+  for (const std::string& w : words) argv.push_back(const_cast<char*>(w.c_str()));
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  fmt::print(stderr, "ckpt: {}: cannot be started ({})\n", words[0], strerror(errno));
+  _exit(127);
+}
+
+namespace {
 
 std::vector<int> descendants(int of) {
   std::multimap<int, int> children;
@@ -51,6 +83,21 @@ std::vector<int> descendants(int of) {
     }
   }
   return all;
+}
+
+}  // namespace
+
+void end_descendants() {
+  const int64_t patient_until = now_ns() + 2'000'000'000;
+  for (int signal : {SIGTERM, SIGKILL}) {
+    for (std::vector<int> left = descendants(getpid()); !left.empty(); left = descendants(getpid())) {
+      for (int pid : left) kill(pid, signal);
+      while (waitpid(-1, nullptr, WNOHANG) > 0) {
+      }
+      if (signal == SIGTERM && now_ns() > patient_until) break;
+      (void)!poll(nullptr, 0, 20);
+    }
+  }
 }
 
 }  // namespace ckpt::cli

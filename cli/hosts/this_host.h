@@ -1,8 +1,9 @@
-// What ckpt agent looks up about the host that it runs on.
+// What ckpt agent looks up about the host that it runs on, and the processes that it starts and ends there.
 //
 // Owner: cli. Callers: agent.cc, in its one thread.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "cli/hosts/hosts.h"
@@ -11,7 +12,11 @@ namespace ckpt::cli {
 
 // What must be the same on all hosts for a process to come back on another one: checksums by name of file.
 Json files_of_host();
-// All processes below that one.
-std::vector<int> descendants(int of);
+// Where the own program is, and those that belong to it.
+std::string own_directory();
+// Leads a group of its own; has the descriptor `keep`. -1: no process.
+int start_process(const std::vector<std::string>& words, int keep);
+// Asks all processes below this one to end, for two seconds, and then ends them.
+void end_descendants();
 
 }  // namespace ckpt::cli

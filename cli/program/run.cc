@@ -17,6 +17,7 @@
 #include "cli/program/program.h"
 #include "cli/text/failure.h"
 #include "image/format/image_key.h"
+#include "plugins/trusted.h"
 
 namespace ckpt::cli {
 
@@ -94,19 +95,37 @@ bool is_preloaded(std::string_view list, std::string_view library) {
 
 // The library prepends itself once; one that is there already stays where it is. The heap goes to the end: an
 // allocator that is preloaded otherwise is the one that the user wants.
-void set_preload(const std::string& library, const std::string& heap) {
+void set_preload(const std::string& library, const std::string& heap, const std::string& plugins) {
   const char* before = getenv("LD_PRELOAD");
   std::string value = before == nullptr ? "" : before;
   if (!is_preloaded(value, library)) value = value.empty() ? library : fmt::format("{}:{}", library, value);
   if (!heap.empty() && !is_preloaded(value, heap)) value = fmt::format("{}:{}", value, heap);
+  if (!plugins.empty() && !is_preloaded(value, plugins)) value = fmt::format("{}:{}", value, plugins);
   setenv("LD_PRELOAD", value.c_str(), 1);
 }
+
+constexpr const char* kPlugins = "CKPT_PLUGINS";
 
 // What is to be preloaded, by a path that LD_PRELOAD can hold.
 Result<std::string> preloadable(const char* name) {
   auto library = find_library(name);
   if (!library.ok()) return library.error();
   return preloadable_path(*library);
+}
+
+// The library that loads plug-ins, if there are any. One that the program would not load is refused before it starts.
+Result<std::string> loader_of_plugins(const SettingTexts& texts) {
+  const auto given = texts.find(kPlugins);
+  const char* inherited = getenv(kPlugins);
+  std::string list = given != texts.end() ? given->second : inherited != nullptr ? inherited : "";
+  if (list.empty()) return std::string();
+  for (size_t end; !list.empty(); list.erase(0, end == std::string::npos ? end : end + 1)) {
+    end = list.find(':');
+    const std::string path = list.substr(0, end);
+    const std::string why = path.empty() ? "" : plugins::why_not_trusted(path);
+    if (!why.empty()) return make_error(ExitCode::kPermission, 0, "plug-in {}: {}", brief(path), why);
+  }
+  return preloadable("libckpt_plugins.so");
 }
 
 struct HostsOptions {
@@ -157,6 +176,8 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts)
   Result<std::string> heap = std::string();
   if (settings->heap != Heap::kLibc) heap = preloadable("libckpt_heap.so");
   if (!heap.ok()) return heap.error();
+  auto loader = loader_of_plugins(texts);
+  if (!loader.ok()) return loader.error();
   if (settings->directory[0] != '\0') {
     CKPT_TRY(prepare_directory(settings->directory));
   } else if (access(".", W_OK | X_OK) != 0) {
@@ -169,7 +190,7 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts)
   if (getenv("CKPT_JOB") == nullptr) setenv("CKPT_JOB", new_job_id().c_str(), 1);
   for (const auto& [name, value] : texts) setenv(name.c_str(), value.c_str(), 1);
   unsetenv("CKPT_DISABLE");  // asked for by name, it is not asleep
-  set_preload(*library, *heap);
+  set_preload(*library, *heap, *loader);
   std::vector<char*> argv;
   for (const std::string& word : program) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -207,6 +228,12 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
       "The same settings work as CKPT_* variables with LD_PRELOAD=libckpt_rt.so alone: libckpt_rt(7).\n"
       "Exit codes: those of the program once it runs; before that 64 wrong arguments, 66 no such program,\n"
       "73 directory cannot be made, 77 not permitted, 78 static, setuid, 32-bit or foreign program.");
+  command
+      ->add_option_function<std::string>(
+          "--plugins", [texts](const std::string& text) { (*texts)[kPlugins] = text; },
+          "shared libraries that know more of checkpoints (ckpt_plugin.h): absolute paths, separated by "
+          "colons")
+      ->option_text("PATHS");
   auto hosts = std::make_shared<HostsOptions>();
   command->add_option("--hosts", hosts->hosts,
                       "spread the job over these hosts, h1,h2,h3; the program starts on the first");

@@ -184,6 +184,7 @@ inline long getrandom(void* buffer, size_t n, unsigned flags) {
 
 inline long connect(int fd, const void* address, uint32_t length) {
   sockaddr_storage copy;
+  addresses::before_address(fd);
   InterruptibleCall c(__NR_connect, fd, word(addresses::to_machine(address, length, copy)), length);
   c.with_socket_timeout(Timeout::kSocketSend);
   return c.run();
@@ -191,6 +192,7 @@ inline long connect(int fd, const void* address, uint32_t length) {
 
 inline long bind(int fd, const void* address, uint32_t length) {
   sockaddr_storage copy;
+  addresses::before_address(fd);
   return sys::call(__NR_bind, fd, addresses::to_machine(address, length, copy), length);
 }
 
@@ -213,6 +215,7 @@ inline long accept4(int fd, void* address, socklen_t* length, int flags) {
 
 inline long sendto(int fd, const void* buffer, size_t n, int flags, const void* address, uint32_t length) {
   sockaddr_storage copy;
+  if (address != nullptr) addresses::before_address(fd);
   InterruptibleCall c(__NR_sendto, fd, word(buffer), word(n), flags,
                       word(addresses::to_machine(address, length, copy)), length);
   c.with_socket_timeout(Timeout::kSocketSend);
@@ -242,6 +245,7 @@ inline long message(long nr, Timeout direction, int fd, const msghdr* m, int fla
 inline long sendmsg(int fd, const msghdr* m, int flags) {
   if (addresses::count.load(std::memory_order_relaxed) != 0 && m != nullptr && m->msg_name != nullptr) {
     sockaddr_storage copy;
+    addresses::before_address(fd);
     msghdr other = *m;
     other.msg_name = const_cast<void*>(addresses::to_machine(m->msg_name, m->msg_namelen, copy));
     return message(__NR_sendmsg, Timeout::kSocketSend, fd, &other, flags);

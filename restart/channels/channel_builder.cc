@@ -149,7 +149,7 @@ void ChannelBuilder::link() {
       s->listener = listening_at(s->peer_name);
     if (s->peer != nullptr || s->listener != nullptr) {
       s->link.flags &= ~uint32_t{kLinkOutside};
-    } else if (s->link.peer != 0 && s->detail.type != SOCK_DGRAM) {
+    } else if (s->link.peer != 0 && s->detail.type != SOCK_DGRAM && !is_far(*s)) {
       s->link.flags |= kLinkOutside;
       say("{}: the other end of the connection is not here: it is {}", describe(*s),
           s->is_tcp() ? "reset" : "closed there");

@@ -98,15 +98,17 @@ bool ChannelBuilder::is_far(const ChannelSocket& s) const { return !s.far_ends.e
 void ChannelBuilder::translate(ChannelSocket& s) const {
   const HostsPlan* plan = hosts_plan();
   if (plan == nullptr || s.detail.domain == AF_UNIX) return;
+  std::string at_peer;
   if (s.is_tcp() && s.name.length != 0 && s.peer_name.length != 0) {
     const std::string local = end_text(s.name), remote = end_text(s.peer_name);
-    if (plan->connections.count({local, remote}) != 0) {
+    if (const auto found = plan->connections.find({local, remote}); found != plan->connections.end()) {
       s.far_ends = local + " " + remote;
       s.far_ends_there = remote + " " + local;
+      at_peer = found->second;
     }
   }
-  plan->translate(s.name);
-  plan->translate(s.peer_name);
+  plan->translate_own(s.name);
+  plan->translate_other(s.peer_name, at_peer);
 }
 
 Result<void> ChannelBuilder::connect_far() {

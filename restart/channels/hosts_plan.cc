@@ -2,12 +2,17 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+
+#include "image/read/manifest.h"
 
 namespace ckpt {
 namespace {
@@ -19,54 +24,81 @@ Error agent_gone() {
                     "the agent of this host is gone, or the other hosts have given up");
 }
 
-// 16 bytes; IPv4 as ::ffff:a.b.c.d.
-std::string bytes_of(const SocketName& name) {
+constexpr uint8_t kFour[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+PortAt port_at(const SocketName& name) {
+  PortAt at{};
+  at.port = name.port();
   if (name.family() == AF_INET6) {
-    const auto& six = reinterpret_cast<const sockaddr_in6&>(name.address);
-    return {reinterpret_cast<const char*>(&six.sin6_addr), 16};
+    std::memcpy(at.address, &reinterpret_cast<const sockaddr_in6&>(name.address).sin6_addr, 16);
+  } else {
+    std::memcpy(at.address, kFour, sizeof(kFour));
+    std::memcpy(at.address + 12, &reinterpret_cast<const sockaddr_in&>(name.address).sin_addr, 4);
   }
-  const auto& four = reinterpret_cast<const sockaddr_in&>(name.address);
-  return std::string("\0\0\0\0\0\0\0\0\0\0\xff\xff", 12) +
-         std::string(reinterpret_cast<const char*>(&four.sin_addr), 4);
+  return at;
 }
 
 std::string bytes_of(const std::string& text) {
-  SocketName name;
-  auto& four = reinterpret_cast<sockaddr_in&>(name.address);
-  auto& six = reinterpret_cast<sockaddr_in6&>(name.address);
-  if (inet_pton(AF_INET, text.c_str(), &four.sin_addr) == 1) {
-    four.sin_family = AF_INET;
-  } else if (inet_pton(AF_INET6, text.c_str(), &six.sin6_addr) == 1) {
-    six.sin6_family = AF_INET6;
-  } else {
-    return {};
+  std::string bytes(reinterpret_cast<const char*>(kFour), sizeof(kFour));
+  bytes.resize(16);
+  if (inet_pton(AF_INET, text.c_str(), bytes.data() + 12) == 1) return bytes;
+  return inet_pton(AF_INET6, text.c_str(), bytes.data()) == 1 ? bytes : "";
+}
+
+std::vector<AddressLine> lines_of(const nlohmann::json& texts) {
+  std::vector<AddressLine> lines;
+  for (const std::string text : texts) {
+    AddressLine line;
+    if (text.size() == kAddressLineText && parse_address_line(text.c_str(), line)) lines.push_back(line);
   }
-  return bytes_of(name);
+  return lines;
 }
 
 }  // namespace
 
 const HostsPlan* hosts_plan() { return plan ? &*plan : nullptr; }
 
+std::string host_of_part(const std::string& directory) {
+  std::ifstream in(directory + "/" + kManifestName);
+  const auto json = nlohmann::json::parse(in, nullptr, false);
+  if (!json.is_object() || !json.contains("part_of") || !json["part_of"].is_object()) return "";
+  return json["part_of"].value("host", "?");
+}
+
+bool shares_host() { return plan && plan->shared; }
+
 std::string end_text(const SocketName& name) {
   std::string text;
-  for (char c : bytes_of(name)) text += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  for (const uint8_t byte : port_at(name).address) text += fmt::format("{:02x}", byte);
   return fmt::format("{}.{}", text, name.port());
 }
 
-void HostsPlan::translate(SocketName& name) const {
+// By the name that the job has for it, which stays the same.
+void HostsPlan::translate(SocketName& name, const uint8_t* of) const {
   if (name.length == 0 || (name.family() != AF_INET && name.family() != AF_INET6)) return;
-  const std::string bytes = bytes_of(name);
-  for (const auto& [was, is] : addresses) {
-    if (bytes_of(was) != bytes) continue;
-    const std::string to = bytes_of(is);
-    if (name.family() == AF_INET6) {
-      std::memcpy(&reinterpret_cast<sockaddr_in6&>(name.address).sin6_addr, to.data(), 16);
-    } else {
-      std::memcpy(&reinterpret_cast<sockaddr_in&>(name.address).sin_addr, to.data() + 12, 4);
-    }
-    return;
+  PortAt at = port_at(name);
+  to_job(was, at, of);
+  to_machine(is, at);
+  reinterpret_cast<sockaddr_in&>(name.address).sin_port = htons(at.port);  // at the same place in both
+  if (name.family() == AF_INET6) {
+    std::memcpy(&reinterpret_cast<sockaddr_in6&>(name.address).sin6_addr, at.address, 16);
+  } else if (std::memcmp(at.address, kFour, sizeof(kFour)) == 0) {
+    std::memcpy(&reinterpret_cast<sockaddr_in&>(name.address).sin_addr, at.address + 12, 4);
   }
+}
+
+void HostsPlan::keep_to_slice(int fd) const {
+  constexpr int kIpLocalPortRange = 51;  // Linux 6.3; before it the port is one of any part
+  const AddressLine* slice = own_slice(is);
+  if (slice == nullptr) return;
+  const uint32_t range = slice->machine_first | uint32_t{slice->last} << 16;
+  setsockopt(fd, IPPROTO_IP, kIpLocalPortRange, &range, sizeof(range));
+}
+
+void HostsPlan::translate_own(SocketName& name) const { translate(name, was.empty() ? nullptr : was[0].job); }
+
+void HostsPlan::translate_other(SocketName& name, const std::string& of) const {
+  translate(name, of.size() == 16 ? reinterpret_cast<const uint8_t*>(of.data()) : nullptr);
 }
 
 Result<void> HostsPlan::say_and_wait(const char* what) const {
@@ -100,12 +132,14 @@ Result<void> receive_hosts_plan(int agent_fd) {
   try {
     HostsPlan p;
     p.agent_fd = agent_fd;
-    p.addresses = json.at("addresses").get<decltype(p.addresses)>();
+    p.was = lines_of(json.at("was"));
+    p.is = lines_of(json.at("is"));
+    p.shared = json.at("shared");
     p.token = json.at("token").get<std::string>();
     for (const auto& c : json.at("connections")) {
-      const std::string one = c.at(0), other = c.at(1);
-      p.connections.emplace(one, other);
-      p.connections.emplace(other, one);
+      const std::string one = c.at(0), other = c.at(1), of_one = c.at(2), of_other = c.at(3);
+      p.connections.try_emplace({one, other}, bytes_of(of_other));
+      p.connections.try_emplace({other, one}, bytes_of(of_one));
     }
     plan = std::move(p);
   } catch (const nlohmann::json::exception&) {

@@ -6,10 +6,11 @@
 #pragma once
 
 #include <map>
-#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "base/job_addresses.h"
 #include "base/result.h"
 #include "restart/channels/channel_builder.h"
 
@@ -17,23 +18,37 @@ namespace ckpt {
 
 struct HostsPlan {
   int agent_fd = -1;
-  std::map<std::string, std::string> addresses;               // as it was, as it is
-  std::set<std::pair<std::string, std::string>> connections;  // ends as end_text() gives them, both ways
-  std::string token;                                          // of this restart: whoever connects shows it
+  std::vector<AddressLine> was,
+      is;  // where the parts of the job were, where they are; empty: nobody has moved
+  // Between hosts, both ways: ends as end_text() gives them, and the address of the part at the second, as the job knows
+  // it (16 bytes, or empty).
+  std::map<std::pair<std::string, std::string>, std::string> connections;
+  bool shared = false;  // several parts come to this host: the ids of one are no hindrance to another
+  std::string token;    // of this restart: whoever connects shows it
 
   // Ends the restart for all: an agent that is gone.
   Result<void> say_listening_and_wait() const;
   // All processes of this host stand ready, until those of all hosts do.
   Result<void> say_ready_and_wait() const;
   void say_running(int pid) const;
-  void translate(SocketName& name) const;
+  // A port that the kernel chooses for this socket is to be one of this part's.
+  void keep_to_slice(int fd) const;
+  // An address of this host.
+  void translate_own(SocketName& name) const;
+  // of: the part that has it, as in `connections`.
+  void translate_other(SocketName& name, const std::string& of) const;
 
  private:
   Result<void> say_and_wait(const char* what) const;
+  void translate(SocketName& name, const uint8_t* of) const;
 };
 
 // nullptr: the job is one of this host alone.
 const HostsPlan* hosts_plan();
+// Other parts of the job come to this host as well.
+bool shares_host();
+// Whose part of a job over several hosts is in this directory; empty: it is all of its job.
+std::string host_of_part(const std::string& directory);
 // Reads it from the agent.
 Result<void> receive_hosts_plan(int agent_fd);
 

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "restart/channels/channel_builder.h"
 #include "restart/channels/ended_connections.h"
+#include "restart/channels/hosts_plan.h"
 
 // TCP inside the job: real connections, made again over the loopback with the addresses and ports that they
 // had.
@@ -67,6 +68,7 @@ Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int dom
       ScopedFd fd(socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
       if (!fd.valid()) return cannot_make(like);
       if (from.length == 0) {
+        if (hosts_plan() != nullptr) hosts_plan()->keep_to_slice(fd.get());
         if (::connect(fd.get(), to.get(), to.length) == 0) return fd;
         return cannot_make(like);
       }

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -25,6 +24,7 @@
 #include "restart/job/planter.h"
 #include "restart/output.h"
 #include "restart/plan/memory/layout.h"
+#include "restart/tree/apart.h"
 #include "restart/tree/stage_text.h"
 #include "restart/tree/supervise.h"
 #include "restart/tree/terminal.h"
@@ -33,14 +33,6 @@ namespace ckpt {
 namespace {
 
 using Json = nlohmann::json;
-
-// Whose part of a job over several hosts it is; empty: it is all of its job.
-std::string host_of_part(const std::string& directory) {
-  std::ifstream in(directory + "/" + kManifestName);
-  const Json json = Json::parse(in, nullptr, false);
-  if (!json.is_object() || !json.contains("part_of") || !json["part_of"].is_object()) return "";
-  return json["part_of"].value("host", "?");
-}
 
 std::string without_slash(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -338,6 +330,8 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   // Not before: the block above may have begun again from main().
   if (options.hosts_fd >= 0) {
     if (auto r = receive_hosts_plan(options.hosts_fd); !r.ok()) return finish_with_error(options, r.error());
+    if (auto r = shares_host() ? live_apart() : Result<void>(); !r.ok())
+      return finish_with_error(options, r.error());
   }
   auto job = open_job(directory, std::move(*manifest), options.trust);
   if (!job.ok()) return finish_with_error(options, job.error());
@@ -345,7 +339,7 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
   if (auto r = check_ids(*job); !r.ok()) return finish_with_error(options, r.error());
   if (auto r = check_job(*job, loading_of(options, *job), {}); !r.ok())
     return finish_with_error(options, r.error());
-  auto choice = choose_namespaces(job->ids(), options.namespaces);
+  auto choice = choose_namespaces(job->ids(), shares_host() ? NamespacePolicy::kAlways : options.namespaces);
   if (!choice.ok()) return finish_with_error(options, choice.error());
   const int64_t checked_ns = now_ns();
   if (options.check) return say_checked(options, *job, *choice);

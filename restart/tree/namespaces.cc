@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "base/machine/kernel_caps.h"
+#include "restart/tree/apart.h"
 
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x00000080
@@ -88,7 +89,7 @@ Result<NamespaceChoice> choose_namespaces(const std::vector<int>& tids, Namespac
     }
     alone = status;
   }
-  if (alone == 0) return choice;
+  if (alone == 0 && !lives_in_own_user_namespace()) return choice;
   choice.new_user = true;
   if (ProbeResult probe = probe_set_tid_in_namespace(); !probe.ok()) {
     return make_error(
@@ -101,10 +102,14 @@ Result<NamespaceChoice> choose_namespaces(const std::vector<int>& tids, Namespac
 }
 
 Result<void> write_id_maps(pid_t child, uint32_t uid, uint32_t gid) {
+  return write_id_maps(child, uid, gid, geteuid(), getegid());
+}
+
+Result<void> write_id_maps(pid_t child, uint32_t uid, uint32_t gid, uint32_t outer_uid, uint32_t outer_gid) {
   // Without CAP_SETGID outside, a gid map may be written only once setgroups is given up.
   CKPT_TRY(write_proc(child, "setgroups", "deny"));
-  CKPT_TRY(write_proc(child, "gid_map", fmt::format("{} {} 1\n", gid, getegid())));
-  return write_proc(child, "uid_map", fmt::format("{} {} 1\n", uid, geteuid()));
+  CKPT_TRY(write_proc(child, "gid_map", fmt::format("{} {} 1\n", gid, outer_gid)));
+  return write_proc(child, "uid_map", fmt::format("{} {} 1\n", uid, outer_uid));
 }
 
 bool mount_proc() {

@@ -34,8 +34,10 @@ Result<NamespaceChoice> choose_namespaces(const std::vector<int>& tids, Namespac
 // The first of tids that is in use here (a thread, a process group), or 0.
 int first_tid_in_use(const std::vector<int>& tids);
 
-// From outside: our own effective ids become `uid` and `gid` inside.
+// From outside: our own effective ids become `uid` and `gid` inside. Whoever has just entered a namespace of its own has
+// other ids there: outer_uid, outer_gid are those from before.
 Result<void> write_id_maps(pid_t child, uint32_t uid, uint32_t gid);
+Result<void> write_id_maps(pid_t child, uint32_t uid, uint32_t gid, uint32_t outer_uid, uint32_t outer_gid);
 
 // Inside a new mount namespace: /proc of the new pid namespace. False: not allowed here.
 bool mount_proc();

@@ -1,5 +1,5 @@
 """Several hosts on this machine: for each namespaces of network, mounts, processes and host name, a veth pair to one bridge,
-its own /dev/shm, and /etc/hosts with the names of all. Each host has process ids of its own range.
+its own /dev/shm, and /etc/hosts with the names of all. Each host has process ids of its own range, or all have the same.
 
     with Hosts(3) as hosts:
         subprocess.run(hosts.enter("h2") + ["hostname"])
@@ -31,7 +31,8 @@ def possible():
 
 
 class Hosts:
-    def __init__(self, count):
+    def __init__(self, count, ids_apart=5000):
+        self.ids_apart = ids_apart
         self.names = [f"h{i + 1}" for i in range(count)]
         self.tag = f"ck{os.getpid() % 100000}"
         # For this run alone: two may run at once.
@@ -68,7 +69,7 @@ class Hosts:
         # The first process: waits for nothing, and reaps what is left to it.
         keeper = subprocess.Popen(
             ["unshare", "-n", "-m", "-u", "-i", "-p", "-f", "--mount-proc", "--kill-child", "sh", "-c",
-             f"hostname {name}; echo {1000 + 5000 * index} > /proc/sys/kernel/ns_last_pid; mount -t tmpfs none /dev/shm; mount --bind {self.base}/hosts /etc/hosts; ip link set lo up; "
+             f"hostname {name}; echo {1000 + self.ids_apart * index} > /proc/sys/kernel/ns_last_pid; mount -t tmpfs none /dev/shm; mount --bind {self.base}/hosts /etc/hosts; ip link set lo up; "
              "trap : CHLD; echo ready; while :; do sleep 1000 & wait; done"],
             stdout=subprocess.PIPE, text=True, start_new_session=True)
         self.keepers.append(keeper)

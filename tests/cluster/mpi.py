@@ -120,6 +120,10 @@ class OpenMpi(Mpi):
         """Connections that the ranks make for the first time after the restart: to addresses that they had learnt before it."""
         self.live_and_die([0, 5], ["h4,h5,h6", "h2,h3,h1"], 0)
 
+    def test_on_fewer(self):
+        """Ranks of three hosts listen at the same ports: they are on two, then on one, then on three again."""
+        self.live_and_die([1, 3, 5], ["h4,h5", "h6", "h1,h2,h3"], 1)
+
     @unittest.skipUnless(LONG, "CKPT_LONG=1")
     def test_swept(self):
         for tenth in range(10):
@@ -142,6 +146,9 @@ class Mpich(Mpi):
 
     def test_on_others(self):
         self.live_and_die([0, 5], ["h3,h4", "h2,h1"], 0)
+
+    def test_on_fewer(self):
+        self.live_and_die([1, 5], ["h3", "h2,h1"], 1)
 
 
 if __name__ == "__main__":

@@ -34,11 +34,13 @@ def clean():
 @unittest.skipIf(WHY_NOT, WHY_NOT)
 class OverHosts(unittest.TestCase):
     count = 2
+    ids_apart = 5000  # 0: processes on different hosts have the same ids
 
+    launch = None  # how agents are started, if not as the hosts say
     head = ()  # words ahead of commands of the user
 
     def make_hosts(self):
-        self.hosts = made_hosts.Hosts(self.count)
+        self.hosts = made_hosts.Hosts(self.count, self.ids_apart)
         self.hosts.__enter__()
         self.addCleanup(self.hosts.remove)
 
@@ -82,7 +84,7 @@ class OverHosts(unittest.TestCase):
         return b"".join(self.texts[name]).decode()
 
     def run_job(self, *program, hosts="h1,h2"):
-        return self.start([CKPT, "run", "--hosts", hosts, "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout", "10s", "--", *program])
+        return self.start([CKPT, "run", "--hosts", hosts, "--launch", self.launch or self.hosts.launch, "--dir", self.images, "--stop-timeout", "10s", "--", *program])
 
     def leads(self, pid):
         """The program runs before the head listens."""

@@ -136,7 +136,7 @@ class Slurm(mpi.OpenMpi):
         self.assertIn("NodeList=h[2-4]\n", self.slurm("scontrol", "show", "job", job), self.log())
 
 
-for name in ("test_twice_on_the_same_hosts", "test_at_the_end", "test_on_others", "test_swept"):
+for name in ("test_twice_on_the_same_hosts", "test_at_the_end", "test_on_others", "test_on_fewer", "test_swept"):
     setattr(Slurm, name, None)  # without Slurm they are mpi.py's
 
 if __name__ == "__main__":

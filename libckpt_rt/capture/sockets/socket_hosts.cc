@@ -79,8 +79,12 @@ Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
     if (!s.connection || s.detail.address_len == 0 || s.detail.peer_len == 0 || is_loopback(s.peer)) continue;
     const uint32_t scope =
         s.detail.domain == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(s.peer).sin6_scope_id : 0;
-    if (look.diag.ask_tcp(endpoint_of(s.peer), endpoint_of(s.address), scope).known)
-      continue;  // of this host
+    // On this host: of this process, of another of the job's here, or of another part of the job that has come here
+    // too. The head can tell the last two. Who has no descriptor yet, or no more, says nothing.
+    const TcpFacts there = look.diag.ask_tcp(endpoint_of(s.peer), endpoint_of(s.address), scope);
+    if (there.known &&
+        (there.inode == 0 || is_socket_here(object_number(entries_[s.entry].now.device, there.inode))))
+      continue;
     FarConnection one{};
     one.socket = i;
     one.fd = borrow(entries_[s.entry]);

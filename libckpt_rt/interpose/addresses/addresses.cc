@@ -18,47 +18,38 @@ bool over_hosts = false;
 
 namespace {
 
-constexpr uint32_t kMost = 1024;
-struct Pair {
-  uint8_t job[16], machine[16];
-};
-Pair table[kMost];
+constexpr uint32_t kMost = 4096;
+constexpr int kIpLocalPortRange = 51;  // IP_LOCAL_PORT_RANGE, Linux 6.3
+AddressLine table[kMost];
+uint32_t slice = 0;  // as IP_LOCAL_PORT_RANGE takes it; 0: the part has all ports of its host
+
+std::span<const AddressLine> lines() { return {table, count.load(std::memory_order_relaxed)}; }
 
 constexpr uint8_t kFour[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-bool take_line(const char* text, Pair& pair) {
-  auto* bytes = reinterpret_cast<uint8_t*>(&pair);
-  for (size_t i = 0; i < sizeof(pair); ++i) {
-    const int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
-    if (high < 0 || low < 0) return false;
-    bytes[i] = static_cast<uint8_t>(high << 4 | low);
-  }
-  return true;
-}
-
-// The 16 bytes of an address. False: it is no such address.
-bool take(const void* name, uint32_t length, uint8_t (&bytes)[16]) {
+// False: it is no such address.
+bool take(const void* name, uint32_t length, PortAt& at) {
+  uint8_t(&bytes)[16] = at.address;
   sa_family_t family;
   if (length < sizeof(family)) return false;
   std::memcpy(&family, name, sizeof(family));
   if (family == AF_INET && length >= sizeof(sockaddr_in)) {
     std::memcpy(bytes, kFour, sizeof(kFour));
     std::memcpy(bytes + sizeof(kFour), &static_cast<const sockaddr_in*>(name)->sin_addr, 4);
+    at.port = __builtin_bswap16(static_cast<const sockaddr_in*>(name)->sin_port);
     return true;
   }
   if (family != AF_INET6 || length < offsetof(sockaddr_in6, sin6_addr) + 16) return false;
   std::memcpy(bytes, &static_cast<const sockaddr_in6*>(name)->sin6_addr, 16);
+  at.port = __builtin_bswap16(static_cast<const sockaddr_in6*>(name)->sin6_port);
   return true;
 }
 
-void put(void* name, const uint8_t (&bytes)[16]) {
+void put(void* name, const PortAt& at) {
+  const uint8_t(&bytes)[16] = at.address;
   sa_family_t family;
   std::memcpy(&family, name, sizeof(family));
+  static_cast<sockaddr_in*>(name)->sin_port = __builtin_bswap16(at.port);  // at the same place in both
   if (family == AF_INET6) {
     std::memcpy(&static_cast<sockaddr_in6*>(name)->sin6_addr, bytes, 16);
   } else if (std::memcmp(bytes, kFour, sizeof(kFour)) == 0) {
@@ -70,6 +61,7 @@ void put(void* name, const uint8_t (&bytes)[16]) {
 
 long read(const char* directory) {
   count.store(0, std::memory_order_relaxed);
+  slice = 0;
   constexpr char kFile[] = "/.hosts-addresses";
   char path[1300];
   const std::string_view name(directory);
@@ -79,42 +71,37 @@ long read(const char* directory) {
   const long opened = sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0L);
   if (sys::failed(opened)) return opened == -ENOENT || opened == -EACCES ? 0 : opened;
   const ScopedFd file(static_cast<int>(opened));
-  constexpr size_t kLine = 4 * 16 + 1;
+  constexpr size_t kLine = kAddressLineText + 1;
   char line[kLine];
   for (uint32_t n = 0;; ++n) {
     const long got = sys::call(__NR_read, file.get(), line, kLine);
     if (got == 0) {
       count.store(n, std::memory_order_relaxed);
+      const AddressLine* own = n == 0 ? nullptr : own_slice(lines());
+      if (own != nullptr) slice = own->machine_first | uint32_t{own->last} << 16;
       return 0;
     }
     if (got < 0) return got;
-    if (got != static_cast<long>(kLine) || n == kMost || !take_line(line, table[n])) return -EINVAL;
+    if (got != static_cast<long>(kLine) || n == kMost || !parse_address_line(line, table[n])) return -EINVAL;
   }
+}
+
+// Refused by an older kernel, or by a socket that has no ports: then it has a port of any part.
+void choose_port_in_slice(int fd) {
+  if (slice != 0) sys::call(__NR_setsockopt, fd, IPPROTO_IP, kIpLocalPortRange, &slice, sizeof(slice));
 }
 
 const void* to_machine_in_table(const void* name, uint32_t length, sockaddr_storage& copy) {
-  uint8_t bytes[16];
-  if (length > sizeof(copy) || !take(name, length, bytes)) return name;
-  for (uint32_t i = 0; i < count.load(std::memory_order_relaxed); ++i) {
-    if (std::memcmp(table[i].job, bytes, 16) != 0) continue;
-    std::memcpy(&copy, name, length);
-    put(&copy, table[i].machine);
-    return &copy;
-  }
-  return name;
+  PortAt at;
+  if (length > sizeof(copy) || !take(name, length, at) || !ckpt::to_machine(lines(), at)) return name;
+  std::memcpy(&copy, name, length);
+  put(&copy, at);
+  return &copy;
 }
 
 void to_job_in_table(void* name, uint32_t room, bool own) {
-  uint8_t bytes[16];
-  if (!take(name, room, bytes)) return;
-  // Two parts of the job may be on one host now. The first line is this one's.
-  const uint32_t n = count.load(std::memory_order_relaxed);
-  for (uint32_t i = 0; i < n; ++i) {
-    const Pair& pair = table[own ? i : (i + 1) % n];
-    if (std::memcmp(pair.machine, bytes, 16) != 0) continue;
-    put(name, pair.job);
-    return;
-  }
+  PortAt at;
+  if (take(name, room, at) && ckpt::to_job(lines(), at, own ? table[0].job : nullptr)) put(name, at);
 }
 
 }  // namespace ckpt::addresses

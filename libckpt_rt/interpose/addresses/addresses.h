@@ -6,15 +6,16 @@
 // Callers:   names(): threads of the program, in interposed calls; forget, read: the constructor and the leader of a
 //            restart, while one thread runs.
 // Never:     costs more than the look at one number while the job is where it began.
-// Table:     the file .hosts-addresses in the job's image directory of this host, which the agent writes: lines of 64
-//            hexadecimal digits, the address as the job knows it and as it is now, IPv4 as ::ffff:a.b.c.d. The first
-//            line is this host's own.
+// Table:     the file .hosts-addresses in the job's image directory of this host, which the agent writes: lines of
+//            base/job_addresses.h, the first line this host's own.
 #pragma once
 
 #include <sys/socket.h>
 
 #include <atomic>
 #include <cstdint>
+
+#include "base/job_addresses.h"
 
 namespace ckpt::addresses {
 
@@ -27,6 +28,13 @@ extern bool over_hosts;
 // Reads the table of this host anew. Not zero: it is there and cannot be read, or is no such table (-errno). None, or
 // a directory that this user may not enter: the addresses are taken as they are.
 long read(const char* directory);
+
+// Several parts of the job are on this host: a port that the kernel chooses for this socket is to be one of this
+// part's, so that who is at the other end can be told by it. Before the socket has an address.
+void choose_port_in_slice(int fd);
+inline void before_address(int fd) {
+  if (__builtin_expect(count.load(std::memory_order_relaxed) != 0, 0)) choose_port_in_slice(fd);
+}
 
 // The address where it is now, in `copy` if that is another. Not an address of the job: `name` itself.
 const void* to_machine_in_table(const void* name, uint32_t length, sockaddr_storage& copy);

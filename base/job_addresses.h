@@ -1,0 +1,50 @@
+// The names of hosts in a job, and where these hosts are now: one line for each part of a job over several hosts, and
+// more where several parts have come to one host. docs/hosts.md, "Addresses of the job".
+//
+// Owner:     base: arithmetic on a table that somebody else holds. Callers: threads of the program in interposed calls
+//            (libckpt_rt/interpose/addresses), ckpt-restart when it makes sockets again, `ckpt`, which writes the table.
+// Never:     allocates, locks, calls the kernel.
+// Table:     line 0 is the own host. Then kPort, kSlice, the other hosts: the first line that fits counts, line 0 last.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace ckpt {
+
+enum class AddressLineKind : char {
+  kHost = 'h',   // all ports of a host
+  kPort = 'p',   // ports that sockets of the part had when it came here
+  kSlice = 's',  // ports that the kernel chooses for this part from now on
+};
+
+// Addresses are 16 bytes, IPv4 as ::ffff:a.b.c.d; ports in the order of this machine's bytes.
+struct AddressLine {
+  uint8_t job[16];         // as the program knows it
+  uint8_t machine[16];     // where it is
+  uint16_t first, last;    // ports in the job
+  uint16_t machine_first;  // the port on the machine that belongs to `first`
+  AddressLineKind kind;
+};
+
+// As text: kind, both addresses, three ports, in hexadecimal digits; without an end of line.
+inline constexpr size_t kAddressLineText = 1 + 32 + 32 + 4 + 4 + 4;
+
+bool parse_address_line(const char* text, AddressLine& line);
+
+struct PortAt {
+  uint8_t address[16];
+  uint16_t port;
+};
+
+// What the program says, to what the kernel is told. False: it stays as it is.
+bool to_machine(std::span<const AddressLine> table, PortAt& at);
+// What the kernel says, to what the program knows. job: the address of the part that is known to have it (16 bytes);
+// nullptr: the first that fits.
+bool to_job(std::span<const AddressLine> table, PortAt& at, const uint8_t* job);
+
+// The slice of ports of the part of line 0; nullptr: it has all.
+const AddressLine* own_slice(std::span<const AddressLine> table);
+
+}  // namespace ckpt

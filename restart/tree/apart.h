@@ -1,0 +1,17 @@
+// Parts of a job that come to one host keep what each had on a host of its own: numbers and keys of System V, message
+// queues, names in /dev/shm.
+//
+// Owner:     restart. Callers: ckpt-restart before it checks anything, with one thread.
+#pragma once
+
+#include "base/result.h"
+
+namespace ckpt {
+
+// From now on this process has namespaces of IPC and mounts of its own, with an empty /dev/shm, and so have the processes
+// that it makes. Without the right to that, a user namespace as well. Errors: kUnavailable.
+Result<void> live_apart();
+// That user namespace was needed: new pid namespaces come with one too.
+bool lives_in_own_user_namespace();
+
+}  // namespace ckpt
