@@ -10,7 +10,7 @@
 #include <map>
 #include <memory>
 
-#include "base/settings_table.h"
+#include "base/settings/settings_table.h"
 #include "cli/commands.h"
 #include "cli/hosts/hosts.h"
 #include "cli/program/preload.h"

@@ -12,7 +12,7 @@
 
 #include "base/arena.h"
 #include "base/raii_fd.h"
-#include "base/settings.h"
+#include "base/settings/settings.h"
 #include "image/format/kept_names.h"
 
 namespace ckpt {
