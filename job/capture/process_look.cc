@@ -241,7 +241,7 @@ int moved_signal(int pid) {
 int tracer_of(int pid) {
   char status[4096];
   const long n = read_small_file(proc_path("/proc/{}/status", pid).text, status, sizeof(status));
-  int64_t tracer = 0;
+  uint64_t tracer = 0;
   if (n > 0) numbers(line_of({status, static_cast<size_t>(n)}, "\nTracerPid:"), 10, &tracer, 1);
   return static_cast<int>(tracer);
 }

@@ -78,6 +78,12 @@ void keep_files_of(Attempt& attempt) {
   attempt.keeper.keep_all(attempt.space.log());
 }
 
+// One of a job is enough for the directory that all use.
+bool is_first_of_job() {
+  const int root = job::own_job.identity.root;
+  return root == 0 || root == sys::getpid();
+}
+
 void own_ranges(Attempt& attempt, BackEnd& back_end) {
   Workspace& space = attempt.space;
   for (AddrRange r : {own_page::range(), space.arena().range(), attempt.image.memory(), guard::own_range()}) {
@@ -121,6 +127,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   if (attempt.in_force.files) {
     if (job::session() == nullptr) remove_orphaned_kept_files(space.log());
     keep_files_of(attempt);
+    if (is_first_of_job()) attempt.keeper.keep_temporary();
     capture.descriptors.set_kept_files(place_of_kept_files(attempt), job::place() != nullptr);
   }
   CKPT_TRY(capture.still_memory.open());

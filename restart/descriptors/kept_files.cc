@@ -135,7 +135,7 @@ Result<void> DescriptorBuilder::put_back_files() {
           errno_name(errno));
     }
   }
-  return {};
+  return options_.kept_files.empty() ? Result<void>() : put_back_temporary(options_.kept_files, options_.say);
 }
 
 }  // namespace ckpt

@@ -100,6 +100,27 @@ Result<void> separate_from_new_name(const std::string& link, const std::string& 
   return {};
 }
 
+Result<void> put_back_temporary(const std::string& kept, const Say& say) {
+  std::error_code ignored;
+  for (fs::directory_iterator entry(kept, ignored), end; entry != end; entry.increment(ignored)) {
+    if (ignored) break;
+    const std::string own = entry->path();
+    if (!own.ends_with(kKeptNameSuffix) || !entry->is_symlink(ignored)) continue;
+    const std::string text = fs::read_symlink(own, ignored);
+    const std::string link = own.substr(0, own.size() - kKeptNameSuffix.size());
+    if (ignored || text.size() < 2 || text[1] != '/') continue;
+    const std::string path = text.substr(1);
+    struct stat st;
+    if (lstat(path.c_str(), &st) == 0 || errno != ENOENT || lstat(link.c_str(), &st) != 0) continue;
+    if (text[0] == kKeptOneName) CKPT_TRY(separate_from_new_name(link, path, say));
+    const bool back = ::link(link.c_str(), path.c_str()) == 0;
+    if (say && back) say(fmt::format("{} was gone: it is there again", path));
+    if (say && !back)
+      say(fmt::format("{} was gone and cannot get its name back ({})", path, errno_name(errno)));
+  }
+  return {};
+}
+
 Result<void> make_directory_again(const std::string& path, uint32_t mode, const ProcessRecord& process) {
   CKPT_TRY(make_directory_of(path, process));
   auto fail = [&](const char* what) {

@@ -24,6 +24,10 @@ bool copy_file(const std::string& from, const std::string& to, uint32_t mode);
 // above, and in those beside it. kIo: there is no room.
 Result<void> separate_from_new_name(const std::string& link, const std::string& path, const Say& say);
 
+// Temporary files that nobody had open, of this directory beside an image (image/format/kept_names.h): those whose names
+// are gone have them again. kIo: there is no room.
+Result<void> put_back_temporary(const std::string& kept, const Say& say);
+
 // A directory that was open and is gone, for the user of the process; empty.
 Result<void> make_directory_again(const std::string& path, uint32_t mode, const ProcessRecord& process);
 

@@ -42,6 +42,20 @@ while not os.path.exists('go'): time.sleep(0.002)
 print(oct(stat.S_IMODE(os.fstat(d).st_mode)), os.path.exists('room'), flush=True)
 """
 
+# Written and closed, and removed when somebody else would have read it.
+TEMPORARY = r"""
+import os, time
+name = os.path.join(os.environ['TMPDIR'], 'text.s')
+with open(name, 'w') as f: f.write('assembler')
+print('up', flush=True)
+while not os.path.exists('later') and not os.path.exists('go'): time.sleep(0.002)
+try: print(open(name).read(), flush=True)
+except OSError as e: print(e, flush=True)
+os.unlink(name)
+open('removed', 'w').close()
+while not os.path.exists('go'): time.sleep(0.002)
+"""
+
 # A file of another moment is open at each moment, so some are opened while a checkpoint is prepared.
 CHURN = r"""
 import os, time
@@ -76,11 +90,11 @@ class NamesLostSince(unittest.TestCase):
         with open(self.path("out")) as out:
             return out.read()
 
-    def killed(self, program, wait_for=None):
+    def killed(self, program, wait_for=None, **more):
         """Starts it, checkpoints it, tells it to go on until that file is there, kills it."""
         with open(self.path("out"), "w") as out:
             child = subprocess.Popen([CKPT, "run", "--dir", self.path("images"), "--", "/usr/bin/python3", "-c", program], stdin=subprocess.DEVNULL,
-                                     stdout=out, stderr=subprocess.STDOUT, cwd=self.directory, env=environment())
+                                     stdout=out, stderr=subprocess.STDOUT, cwd=self.directory, env={**environment(), **more})
         try:
             end = time.monotonic() + 60
             while child.poll() is None and "up" not in self.output():
@@ -133,6 +147,17 @@ class NamesLostSince(unittest.TestCase):
         self.killed(DIRECTORY, "removed")
         self.restart()
         self.assertEqual(self.output(), "up\ngone\n0o751 False\n")
+
+    def test_temporary(self):
+        os.mkdir(self.path("tmp"))
+        with open(self.path("tmp/older"), "w") as f:
+            f.write("of another program")
+        time.sleep(0.05)
+        self.killed(TEMPORARY, "removed", TMPDIR=self.path("tmp"))
+        os.unlink(self.path("tmp/older"))
+        self.assertIn("tmp/text.s was gone: it is there again", self.restart())
+        self.assertEqual(self.output(), "up\nassembler\n")
+        self.assertEqual(os.listdir(self.path("tmp")), [])
 
     def test_opened_while_it_is_prepared(self):
         for _ in range(6):

@@ -116,8 +116,14 @@ void FileKeeper::keep_all(int log) {
   }
 }
 
+void FileKeeper::keep_temporary() {
+  if (how_ != KeptFiles::kAuto && how_ != KeptFiles::kLinks) return;
+  if (open_kept()) temporary_.look(*arena_, device_, kept_.get());
+}
+
 void FileKeeper::keep_new(std::span<CapturedDescriptor> entries) {
   if (how_ == KeptFiles::kNone || how_ == KeptFiles::kCopies || arena_ == nullptr) return;
+  temporary_.look_again();
   uint32_t most = kMostInStop;
   for (CapturedDescriptor& d : entries) {
     if (!S_ISREG(d.now.mode) || d.in_flight || d.now.device != device_) continue;

@@ -14,6 +14,7 @@
 #include "base/raii_fd.h"
 #include "base/settings/settings.h"
 #include "image/format/kept_names.h"
+#include "libckpt_rt/checkpoint/stages/temporary_files.h"
 
 namespace ckpt {
 
@@ -25,6 +26,8 @@ class FileKeeper {
   void open(Arena& arena, int directory, const char* image, KeptFiles how);
   // The program runs. log: the directory of the log.
   void keep_all(int log);
+  // The program runs; it is the first of its job.
+  void keep_temporary();
   // All threads stand, and were sampled: files that were opened since keep_all. Counts the new links in the samples.
   void keep_new(std::span<CapturedDescriptor> entries);
 
@@ -45,6 +48,7 @@ class FileKeeper {
   KeptName name_;
   KeptFiles how_ = KeptFiles::kNone;
   ScopedFd kept_;
+  TemporaryFiles temporary_;
   ArenaVector<File> seen_;  // sorted when keep_all has ended
   uint64_t copied_ = 0;
   uint32_t not_covered_ = 0;
