@@ -105,9 +105,9 @@ Result<void> Coordinator::ask(Member& m) {
   if (look.state == 'T')
     return name(m, ExitCode::kUnavailable,
                 "is stopped and cannot answer; continue it (kill -CONT), or take one process with --only");
-  if (const int tracer = tracer_of(pid);
-      tracer != 0 && std::any_of(members_.begin(), members_.end(),
-                                 [tracer](const Member& other) { return other.listed.look.pid == tracer; }))
+  const int tracer = tracer_of(pid);
+  const auto traces = [tracer](const Member& other) { return other.listed.look.pid == tracer; };
+  if (tracer != 0 && (tracer == sys::getpid() || std::any_of(members_.begin(), members_.end(), traces)))
     return name(
         m, ExitCode::kUnavailable,
         "is traced by another process of the job (a debugger, strace), which would stop it at our signal; "
