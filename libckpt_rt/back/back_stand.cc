@@ -48,7 +48,11 @@ Result<void> BackRun::stand() {
     began_ns_ = stopped->began_ns;
     stop_state.threads = stopped->first;
     stop_state.leader_exited = stopped->leader_exited;
-    if (critical_section::none_inside()) break;
+    if (critical_section::none_inside()) {
+      // What follows replaces the memory in which it is noted.
+      stop_state.world.end_urgency();
+      break;
+    }
     stop_state.world.release();
     stopped_ = false;
     if (!critical_section::await_none(deadline)) {

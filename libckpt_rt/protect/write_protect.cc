@@ -12,6 +12,7 @@
 #include "base/machine/kernel_caps.h"
 #include "libckpt_rt/capture/memory/page_scan.h"
 #include "libckpt_rt/core/process/own_files.h"
+#include "libckpt_rt/core/threads/urgency.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -221,7 +222,10 @@ Result<void> WriteProtection::start(RawThread& thread, Arming& arming, CopyCount
                     errno_name(static_cast<int>(r)));
 }
 
-void WriteProtection::handler_entry(void* self) { static_cast<WriteProtection*>(self)->handle_events(); }
+void WriteProtection::handler_entry(void* self) {
+  const ScopedUrgency threads_that_write_wait;
+  static_cast<WriteProtection*>(self)->handle_events();
+}
 
 // Takes what is queued: acts on events, puts faults into the backlog. False: there was nothing.
 bool WriteProtection::read_messages() {

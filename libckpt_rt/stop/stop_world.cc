@@ -80,6 +80,7 @@ Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int
         0};
   *stuck = 0;
   for (;;) {
+    urgency_.begin();
     Attempt attempt = try_stop(t, call);
     if (setxid_of_process_.load(std::memory_order_relaxed)) take_setxid_of_process();
     return_libc_signal();
@@ -342,6 +343,7 @@ void StopWorld::release() {
     }
   }
   wake_waiting_threads(~0u);
+  urgency_.end();
 }
 
 int64_t StopWorld::resumed_ns(int64_t now) const {
@@ -364,6 +366,7 @@ void StopWorld::reset_after_restart() {
     w->store(0, std::memory_order_relaxed);
   }
   slots_.store(nullptr, std::memory_order_relaxed);
+  urgency_.forget();
   for (std::atomic<bool>* flag : {&ahead_, &signalled_process_, &setxid_of_process_})
     flag->store(false, std::memory_order_relaxed);
   for (ThreadSlot*& slot : alone_) slot = nullptr;

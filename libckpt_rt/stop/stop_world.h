@@ -82,6 +82,7 @@
 #include "libckpt_rt/capture/process_timers.h"
 #include "libckpt_rt/core/kernel/kernel_sigaction.h"
 #include "libckpt_rt/core/threads/thread_context.h"
+#include "libckpt_rt/core/threads/urgency.h"
 
 namespace ckpt {
 
@@ -108,6 +109,8 @@ class StopWorld {
   // 0 when the reason is another.
   Result<Stopped> stop(const Call& call, Arena& scratch, int* stuck);
   void release();
+  // By a child that the agent has forked meanwhile, for itself; or by the agent, when nobody waits for it yet.
+  void end_urgency() { urgency_.end(); }
   // When everybody who worked could go on: the moment at which the last of them left, if all have left before
   // `now` (the agent may be the one that waits for a processor after release()), else `now`. If nobody
   // worked: the same of all threads.
@@ -228,6 +231,7 @@ class StopWorld {
       false};                             // SIGSETXID may be pending on the process: nobody may begin an exec
   static constexpr int kMostInExec = 16;  // more wait for a place, and make a stop wait for them
   std::atomic<int> in_exec_[kMostInExec] = {};
+  Urgency urgency_;  // of the agent, from stop() to release()
   void (*on_libc_signal_)(int, void*, void*) = nullptr;
   KernelSigaction libc_action_{};
   bool borrowed_ = false;

@@ -13,6 +13,7 @@
 #include "libckpt_rt/core/process/own_page.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -53,6 +54,7 @@ Result<void> ForkBackEnd::finish() {
     if (child == 0) own_page::page->pid.store(this_process.pid, std::memory_order_relaxed);
   }
   if (child == 0) {
+    stop_state.world.end_urgency();
     // It writes of a program that is there: with that it goes, and its image with it. Killed before this, the
     // program is not our parent any more.
     sys::call(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL, 0L, 0L, 0L);

@@ -6,6 +6,7 @@
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/threads/urgency.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -13,6 +14,7 @@
 namespace ckpt {
 
 Result<void> ProtectingBackEnd::protect_ahead() {
+  const ScopedUrgency threads_that_write_wait;
   // The second round is for what was mapped during the first: it is as short as there is little.
   for (int round = 0; round < 2; ++round) {
     MemoryMap now(attempt_.space.arena());
