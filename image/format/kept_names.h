@@ -38,4 +38,15 @@ inline KeptName kept_file_name(uint64_t device, uint64_t inode, bool copy) {
   return name;
 }
 
+// A symbolic link beside the link to a file that nobody had open: it says by which name the file was known. What it leads
+// to is that name, behind one of two letters. Nobody follows it.
+inline constexpr std::string_view kKeptNameSuffix = ".name";
+inline constexpr char kKeptOneName = '1', kKeptManyNames = 'n';
+
+inline KeptName kept_name_name(uint64_t device, uint64_t inode) {
+  KeptName name;
+  *fmt::format_to_n(name.text, sizeof(name.text) - 1, "{:x}-{}{}", device, inode, kKeptNameSuffix).out = '\0';
+  return name;
+}
+
 }  // namespace ckpt

@@ -105,6 +105,13 @@ Result<void> Coordinator::ask(Member& m) {
   if (look.state == 'T')
     return name(m, ExitCode::kUnavailable,
                 "is stopped and cannot answer; continue it (kill -CONT), or take one process with --only");
+  const int tracer = tracer_of(pid);
+  const auto traces = [tracer](const Member& other) { return other.listed.look.pid == tracer; };
+  if (tracer != 0 && (tracer == sys::getpid() || std::any_of(members_.begin(), members_.end(), traces)))
+    return name(
+        m, ExitCode::kUnavailable,
+        "is traced by another process of the job (a debugger, strace), which would stop it at our signal; "
+        "ask when it has let it go, or save that one alone, before or after, with --only");
   int signal = user_settings().signal;
   m.preloaded = look_for_library(pid, signal);
   switch (m.preloaded) {

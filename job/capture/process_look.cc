@@ -238,6 +238,14 @@ int moved_signal(int pid) {
   return 0;
 }
 
+int tracer_of(int pid) {
+  char status[4096];
+  const long n = read_small_file(proc_path("/proc/{}/status", pid).text, status, sizeof(status));
+  uint64_t tracer = 0;
+  if (n > 0) numbers(line_of({status, static_cast<size_t>(n)}, "\nTracerPid:"), 10, &tracer, 1);
+  return static_cast<int>(tracer);
+}
+
 Preloaded look_for_library(int pid, int& signal) {
   char status[4096];
   const long n = read_small_file(proc_path("/proc/{}/status", pid).text, status, sizeof(status));

@@ -25,6 +25,9 @@ struct ProcessLook {
 // False: there is no such process.
 bool look_at(int pid, ProcessLook& look);
 
+// Who traces it (ptrace), in our pid namespace; 0: nobody.
+int tracer_of(int pid);
+
 // Children of all its threads, but for those of threads of ours (which make them to write images). False: the
 // arena is full. A process that is gone has none.
 bool list_children(int pid, ArenaVector<int>& children);

@@ -73,9 +73,15 @@ int place_of_kept_files(const Attempt& attempt) {
 }
 
 void keep_files_of(Attempt& attempt) {
-  keep_files(attempt.space.arena(), place_of_kept_files(attempt),
-             job::place() != nullptr ? kJobKeptFiles : attempt.cost.image, user_settings().files,
-             attempt.space.log());
+  attempt.keeper.open(attempt.space.arena(), place_of_kept_files(attempt),
+                      job::place() != nullptr ? kJobKeptFiles : attempt.cost.image, user_settings().files);
+  attempt.keeper.keep_all(attempt.space.log());
+}
+
+// One of a job is enough for the directory that all use.
+bool is_first_of_job() {
+  const int root = job::own_job.identity.root;
+  return root == 0 || root == sys::getpid();
 }
 
 void own_ranges(Attempt& attempt, BackEnd& back_end) {
@@ -121,6 +127,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   if (attempt.in_force.files) {
     if (job::session() == nullptr) remove_orphaned_kept_files(space.log());
     keep_files_of(attempt);
+    if (is_first_of_job()) attempt.keeper.keep_temporary();
     capture.descriptors.set_kept_files(place_of_kept_files(attempt), job::place() != nullptr);
   }
   CKPT_TRY(capture.still_memory.open());
@@ -152,6 +159,7 @@ Result<void> run_all(Attempt& attempt, BackEnd& back_end) {
   const Result<void> looked = attempt.stop.look(attempt.watch);
   if (attempt.capture.map.has_unknown_name()) attempt.outcome.spoiled = true;
   if (!looked.ok()) return looked.error();
+  if (attempt.in_force.files) attempt.keeper.keep_new(attempt.capture.descriptors.entries());
   points::at("stop.looked");
   CKPT_TRY(back_end.capture_memory());
   points::at("stop.captured");
@@ -179,7 +187,7 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   const int directory = attempt.space.log();
   if (directory >= 0 && keeps_files()) {
     if (result.ok())
-      keep_files_of(attempt);
+      attempt.keeper.keep_all(attempt.space.log());
     else if (attempt.cost.image[0] != '\0' && job::session() == nullptr)
       remove_kept_files(directory, attempt.cost.image);
   }

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 #include "libckpt_rt/checkpoint/in_force.h"
+#include "libckpt_rt/checkpoint/stages/kept_files.h"
 #include "libckpt_rt/checkpoint/stages/memory/eager_copies.h"
 #include "libckpt_rt/checkpoint/stages/pending_image.h"
 #include "libckpt_rt/checkpoint/stages/process_capture.h"
@@ -57,6 +58,7 @@ struct Attempt {
   PendingImage image;
   ProcessCapture capture{space.arena()};
   EagerCopies eager;
+  FileKeeper keeper;
   check::ScopedChecks checks;
   StopClock clock;
   Stop stop{{capture, space, clock, cost}};

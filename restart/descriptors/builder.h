@@ -63,6 +63,7 @@ class DescriptorBuilder {
   std::string kept_link(const ParsedOpenFile& file) const;
   std::string kept_copy(const ParsedOpenFile& file) const;
   bool is_kept(const ParsedOpenFile& file) const;
+  bool is_lost_directory(const ParsedOpenFile& file) const;
   bool make_in_memory(const ParsedOpenFile& file);
   // The name by which its file is opened: its own, or that of the link beside the image when its own leads to
   // another.
@@ -112,6 +113,8 @@ class DescriptorBuilder {
 };
 
 // What /proc says of a process: made when all other descriptors are at their numbers.
+// Has a name, by which it is opened.
+bool opened_by_path(const ParsedOpenFile& file);
 bool is_of_process(const ParsedOpenFile& file);
 bool is_terminal_master(const ParsedOpenFile& file);
 // Of a master and of its other ends: N of /dev/pts/N.

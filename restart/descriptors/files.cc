@@ -38,19 +38,6 @@ const char* type_name(uint32_t mode) {
   }
 }
 
-bool opened_by_path(const ParsedOpenFile& file) {
-  if ((file.record.flags & kOpenFileDeleted) != 0) return false;
-  switch (static_cast<OpenFileKind>(file.record.kind)) {
-    case OpenFileKind::kRegular:
-    case OpenFileKind::kDirectory:
-    case OpenFileKind::kDevice:
-    case OpenFileKind::kFifo:
-      return true;
-    default:
-      return false;
-  }
-}
-
 int64_t mtime_ns(const struct stat& st) {
   return int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
 }
@@ -92,6 +79,19 @@ std::string who_may_open(const std::string& path) {
 }
 
 }  // namespace
+
+bool opened_by_path(const ParsedOpenFile& file) {
+  if ((file.record.flags & kOpenFileDeleted) != 0) return false;
+  switch (static_cast<OpenFileKind>(file.record.kind)) {
+    case OpenFileKind::kRegular:
+    case OpenFileKind::kDirectory:
+    case OpenFileKind::kDevice:
+    case OpenFileKind::kFifo:
+      return true;
+    default:
+      return false;
+  }
+}
 
 int reopen_flags(const OpenFileRecord& r) {
   int flags = static_cast<int>(r.open_flags);
@@ -174,7 +174,7 @@ Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
     return make_error(ExitCode::kFileChanged, errno,
                       "{} was a FIFO at the checkpoint: make it again (mkfifo)", file.path);
   }
-  if (is_kept(file)) return {};
+  if (is_kept(file) || is_lost_directory(file)) return {};
   if (const auto it = options_.returning.find(file.path); it != options_.returning.end() && it->second)
     return {};
   auto fd = open_by_path(file);

@@ -1,12 +1,12 @@
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
 #include "image/format/kept_names.h"
 #include "restart/descriptors/builder.h"
+#include "restart/descriptors/old_names.h"
 #include "restart/descriptors/vanished_file.h"
 
 // Files that were removed or replaced since the checkpoint, and are kept beside the image.
@@ -27,27 +27,6 @@ bool is_in_memory(const ParsedOpenFile& file) {
   constexpr std::string_view kPlace = "/dev/shm/";
   return is_regular(file) && (file.record.flags & kOpenFileInMemory) != 0 && file.path.starts_with(kPlace) &&
          file.path.find('/', kPlace.size()) == file.path.npos;
-}
-
-// One file of its own, with the contents that the other has.
-bool copy_to(const std::string& from_path, const std::string& to_path, uint32_t mode) {
-  ScopedFd from(open(from_path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  struct stat st;
-  if (!from.valid() || fstat(from.get(), &st) != 0) return false;
-  ScopedFd to(open(to_path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!to.valid()) return false;
-  off_t left = st.st_size;
-  while (left > 0) {
-    const ssize_t n = sendfile(to.get(), from.get(), nullptr, static_cast<size_t>(left));
-    if (n <= 0) break;
-    left -= n;
-  }
-  const timespec times[2] = {st.st_atim, st.st_mtim};
-  if (left == 0 && fchmod(to.get(), mode & 07777) == 0 && futimens(to.get(), times) == 0) return true;
-  const int error = errno;
-  unlink(to_path.c_str());
-  errno = error;
-  return false;
 }
 
 }  // namespace
@@ -89,6 +68,14 @@ bool DescriptorBuilder::is_kept(const ParsedOpenFile& file) const {
   return !kept_link(file).empty() || (!there && (is_in_memory(file) || !kept_copy(file).empty()));
 }
 
+// One that is open, and has been removed since. What the program still knows to be in it is gone as well.
+bool DescriptorBuilder::is_lost_directory(const ParsedOpenFile& file) const {
+  struct stat st;
+  return static_cast<OpenFileKind>(file.record.kind) == OpenFileKind::kDirectory && opened_by_path(file) &&
+         !is_of_process(file) && file.path.starts_with("/") &&
+         lstat(std::string(file.path).c_str(), &st) != 0 && errno == ENOENT;
+}
+
 // In /dev/shm itself, where nobody can put a link in its way.
 bool DescriptorBuilder::make_in_memory(const ParsedOpenFile& file) {
   const auto& r = file.record;
@@ -117,6 +104,10 @@ Result<void> DescriptorBuilder::put_back_files() {
       CKPT_TRY(make_fifo_again(std::string(file.path), file.record.mode, meta_.process.record));
       say("{} was gone: it is there again", file.path);
     }
+    if (is_lost_directory(file) && done.insert(file.path).second) {
+      CKPT_TRY(make_directory_again(std::string(file.path), file.record.mode, meta_.process.record));
+      say("{} was gone: it is there again, empty", file.path);
+    }
     if (!is_regular(file) || !is_kept(file) || !done.insert(file.path).second) continue;
     const std::string path(file.path), link = kept_link(file), copy = kept_copy(file);
     struct stat st;
@@ -128,9 +119,11 @@ Result<void> DescriptorBuilder::put_back_files() {
       continue;
     }
     CKPT_TRY(make_directory_of(path, meta_.process.record));
+    if (!link.empty() && (file.record.flags & kOpenFileOneName) != 0)
+      CKPT_TRY(separate_from_new_name(link, path, options_.say));
     const bool back = !link.empty()        ? ::link(link.c_str(), path.c_str()) == 0
                       : is_in_memory(file) ? make_in_memory(file)
-                                           : copy_to(copy, path, file.record.mode);
+                                           : copy_file(copy, path, file.record.mode);
     if (back) {
       say("{} was gone: it is there again", path);
     } else if (link.empty()) {
@@ -142,7 +135,7 @@ Result<void> DescriptorBuilder::put_back_files() {
           errno_name(errno));
     }
   }
-  return {};
+  return options_.kept_files.empty() ? Result<void>() : put_back_temporary(options_.kept_files, options_.say);
 }
 
 }  // namespace ckpt

@@ -1,23 +1,33 @@
 #!/usr/bin/env python3
 """Real programs of several processes: each is run without interruption, then killed with a checkpoint in hand at several
 instants and brought back, and must print the same. Writes docs/programs.md.
-  programs.py [--quick] [--table FILE] [NAME...]
---quick: only those of the tests; fails if one does not come back.
+  programs.py [--quick] [--random N [--seed S]] [--user] [--table FILE] [NAME...]
+--quick: only those of the tests. --random: N random instants and N / 4 runs of four generations, instead of the fixed ones. --user: as
+nobody. All of these end with 1 if one does not come back.
 """
 import argparse
 import datetime
 import json
 import os
 import platform
+import random
 import shutil
 import subprocess
 import sys
 import time
 
-from job_tree import LONG, Tree, adopt_orphans, environment, root_of
-from programs_list import PROGRAMS
+from job_tree import LONG, NOBODY, Tree, adopt_orphans, environment, root_of
+from programs_everyday import EVERYDAY
+from programs_list import PROGRAMS as FIRST
 
-INSTANTS = [[0.25], [0.5], [0.75], [0.2, 0.3, 0.2]] if not LONG else [[i / 10] for i in range(1, 10)] + [[0.2, 0.2, 0.2, 0.2]]
+PROGRAMS = FIRST + EVERYDAY
+FIXED = [[0.25], [0.5], [0.75], [0.2, 0.3, 0.2]] if not LONG else [[i / 10] for i in range(1, 10)] + [[0.2, 0.2, 0.2, 0.2]]
+
+
+def random_instants(number, seed):
+    """Parts of the time that the program needs."""
+    draw = random.Random(seed)
+    return [[draw.uniform(0.02, 0.98)] for _ in range(number)] + [[draw.uniform(0, 0.35) for _ in range(4)] for _ in range(number // 4)]
 
 
 def prepare(program, work):
@@ -37,13 +47,13 @@ def version_of(program):
 
 
 class Trials:
-    def __init__(self, program):
-        self.program = program
+    def __init__(self, program, instants, uid=0):
+        self.program, self.instants, self.uid = program, instants, uid
         self.same, self.tried, self.pauses, self.reasons, self.processes = 0, 0, [], [], 0
         self.details = []  # of the first trial that failed, for a person
 
     def tree(self):
-        return Tree(self.program.name, ["bash", "job.sh"], lambda work: prepare(self.program, work))
+        return Tree(self.program.name, ["bash", "job.sh"], lambda work: prepare(self.program, work), self.uid)
 
     def run(self):
         tree = self.tree()
@@ -56,12 +66,12 @@ class Trials:
         tree.close(False)
         if self.reasons:
             return
-        for instants in INSTANTS:
+        for instants in self.instants:
             self.trial(instants, seconds, code, output)
         # The machine was busier when it ran alone: each had ended before its checkpoint.
         while self.tried == 0 and seconds > 0.05:
             seconds /= 3
-            self.trial(INSTANTS[0], seconds, code, output)
+            self.trial(self.instants[0], seconds, code, output)
 
     def trial(self, instants, seconds, code, output):
         tree = self.tree()
@@ -112,6 +122,8 @@ class Trials:
         if not self.details:
             self.details = [f"{self.program.name}, checkpoints at {instants}, {restarts} restarts:"]
             self.details += [line[:400] for line in text.splitlines()][-20:]
+        if self.instants is not FIXED:
+            print(f"{self.program.name} FAILED AT {instants}: {text[:3000]}", flush=True)
 
     def row(self):
         p = self.program
@@ -145,17 +157,24 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--table")
+    parser.add_argument("--random", type=int, metavar="N")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--user", action="store_true")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
+    instants = FIXED
+    if options.random:
+        instants = random_instants(options.random, options.seed)
+        print("seed", options.seed, flush=True)
     rows, bad = read_table(options.table) if options.table else {}, []
     for program in PROGRAMS:
         if (options.names and program.name not in options.names) or (options.quick and not program.quick):
             continue
-        missing = [c for c in program.needs if shutil.which(c) is None]
+        missing = [c for c in program.needs if shutil.which(c) is None and not os.path.isdir(c)]
         if missing:
             print(f"{program.name}: not here: {', '.join(missing)}", flush=True)
             continue
-        trials = Trials(program)
+        trials = Trials(program, instants, NOBODY if options.user else 0)
         trials.version = version_of(program)
         trials.run()
         rows[program.what] = trials.row()
@@ -165,7 +184,7 @@ def main():
         if trials.same != trials.tried or not trials.tried:
             bad.append(program.name)
             print("\n".join([f"{program.name}: the same in {trials.same} of {trials.tried} trials", *trials.details]), flush=True)
-    if options.quick and bad:
+    if (options.quick or options.random or options.user) and bad:
         sys.exit("did not come back: " + ", ".join(bad))
 
 

@@ -335,7 +335,7 @@ PROGRAMS = [
     Program("git-gc", "git gc", "git --version",
             "cd repo && git gc -q --prune=now && git fsck --full 2>&1 | sort; git rev-list --all --objects | sort | md5sum; git count-objects -v | head -1",
             prepare="git init -q repo && cd repo && git config user.email a@b && git config user.name a && export GIT_AUTHOR_DATE='2020-01-01 00:00 +0000' GIT_COMMITTER_DATE='2020-01-01 00:00 +0000' && for i in $(seq 60); do seq $((i * 300)) > f$((i % 7)); seq $i 3000 > g$i; git add -A; git commit -qm $i; done"),
-    Program("rsync", "rsync, locally", "rsync --version", "rsync -a --bwlimit=15000 from/ to/ && (cd to; find . -type f | sort | xargs md5sum | md5sum)",
+    Program("rsync", "rsync, locally", "rsync --version", "rsync -a --bwlimit=15000 from/ to/ && (cd to; find . -type f ! -name '.*' | sort | xargs md5sum | md5sum)",
             prepare="mkdir from; for i in $(seq 60); do head -c 400000 <(yes $i) > from/$i; done", needs=("rsync",)),
     Program("tar-zstd", "tar, zstd, split", "zstd --version", jobs.PROGRAMS["tar"][2],
             prepare="mkdir data; for i in $(seq 30); do seq $i $((i * 7)) 200000 > data/$i; touch -d @0 data/$i; done", needs=("zstd",)),

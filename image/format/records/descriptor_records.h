@@ -40,6 +40,7 @@ enum OpenFileFlag : uint32_t {
   kOpenFileOwner = 1u << 5,       // a file without a name: value is its user, and its group << 32
   kOpenFileEventsLost = 1u << 4,  // inotify: events were queued and are not in the image
   kOpenFileInMemory = 1u << 6,    // has a name in /dev/shm: contents saved, for the case that it is gone
+  kOpenFileOneName = 1u << 7,  // had no other name than its path (what is kept beside images does not count)
 };
 
 // OpenFileRecord::value of a pipe: nobody, in the job or outside, has the other end any more.

@@ -151,6 +151,13 @@ bool DescriptorCapture::has_names_of_others(const CapturedDescriptor& d) const {
          (kept_files_ < 0 ? 0 : count_kept_links(kept_files_, kept_in_job_, d.now.device, d.now.inode));
 }
 
+// The program running: links are counted by names.
+bool DescriptorCapture::has_one_name(const CapturedDescriptor& d) const {
+  if (d.kind != OpenFileKind::kRegular || !d.named || (d.flags & kOpenFileDeleted) != 0) return false;
+  if (d.now.links <= 1 || kept_files_ < 0) return d.now.links == 1;
+  return d.now.links <= 1 + count_kept_links(kept_files_, kept_in_job_, d.now.device, d.now.inode);
+}
+
 // Its first name was removed, it still has another.
 bool DescriptorCapture::take_other_name(CapturedDescriptor& d, std::string_view removed) {
   auto take = [&](const char* name, uint32_t length) {

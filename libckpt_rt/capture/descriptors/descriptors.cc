@@ -20,6 +20,7 @@ constexpr size_t kAtOnce = 32;  // samples that a thread takes
 // their locks. Of further files only those that were locked in prepare are looked at, see
 // note_late_locks(). Counters and the like have as many.
 constexpr uint32_t kMaxProcFiles = 64, kMaxCounters = 1024;
+constexpr uint32_t kMostPathsInStop = 256;  // 3 µs each
 
 // Everything that tells one file from another, and a way of opening it from another way.
 bool same_file(const DescriptorSample& a, const DescriptorSample& b) {
@@ -226,8 +227,7 @@ Result<void> DescriptorCapture::take_samples(OtherThreads sharers) {
       d.looked = false;
       structure_changed_ = true;
     } else if (d.now.ctime_ns != fresh[i].ctime_ns) {
-      // A rename changes it, and so does a write, which sets the other time as well. After a write the
-      // path can wait until the threads run again.
+      // A rename changes it, and so does a write, which sets the other time as well.
       d.path_in_doubt = true;
       if (fresh[i].ctime_ns != fresh[i].mtime_ns) d.named = false;
     }
@@ -288,7 +288,14 @@ bool DescriptorCapture::sample_stopped(int fd, DescriptorSample& sample) {
 }
 
 Result<void> DescriptorCapture::find_changes() {
+  // After the stop its name may be one that the program gives it only then: a rename to that name would fail.
+  uint32_t most = kMostPathsInStop;
   for (auto& d : entries_) {
+    if (d.looked && d.named && d.path_in_doubt && d.kind == OpenFileKind::kRegular && most > 0) {
+      --most;
+      CKPT_TRY(read_path(d));
+      d.path_in_doubt = false;
+    }
     if (!d.looked) {
       CKPT_TRY(classify(d));
     } else if (!d.named && (d.kind == OpenFileKind::kRegular || d.kind == OpenFileKind::kDirectory ||
@@ -331,8 +338,7 @@ Result<void> DescriptorCapture::read_counter(CapturedDescriptor& d) {
   return read_details(d, info);
 }
 
-// A file that is elsewhere now had been renamed before the stop or was after it: the new path is good
-// in both cases.
+// Of many files: one that is elsewhere now had been renamed before the stop, or was after it.
 void DescriptorCapture::refresh_paths() {
   for (auto& d : entries_) {
     if (!d.path_in_doubt || !d.named) continue;

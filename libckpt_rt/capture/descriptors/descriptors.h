@@ -150,6 +150,8 @@ class DescriptorCapture {
   // members have looked, before threads run.
   void hold_back_senders();
 
+  // As sampled in the stop; before recheck_stopped as prepare saw them.
+  std::span<CapturedDescriptor> entries() { return entries_.span(); }
   size_t descriptor_count() const { return entries_.size(); }
   size_t open_file_count() const { return open_files_; }
 
@@ -222,6 +224,7 @@ class DescriptorCapture {
   Result<void> read_path(CapturedDescriptor& d);
   const CapturedDescriptor* watched_by(const CapturedDescriptor& epoll, int number, uint64_t inode) const;
   bool has_names_of_others(const CapturedDescriptor& d) const;
+  bool has_one_name(const CapturedDescriptor& d) const;
   bool take_other_name(CapturedDescriptor& d, std::string_view removed);
   Result<void> read_details(CapturedDescriptor& d, const FdInfo& info);
   Result<void> read_locks(CapturedDescriptor& d);

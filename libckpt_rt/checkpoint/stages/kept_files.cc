@@ -11,9 +11,8 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "base/raii_fd.h"
-#include "image/format/kept_names.h"
 #include "image/write/kept_files.h"
+#include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/kernel/task_list.h"
@@ -27,14 +26,15 @@ namespace {
 constexpr uint64_t kMostCopied = 16 << 20, kMostCopiedInAll = 64 << 20;  // bytes
 // A copy of what was written since is not one of any instant.
 constexpr int64_t kQuiet = 20'000'000;  // ns
+// A link takes some 10 µs.
+constexpr uint32_t kMostInStop = 100;
 
 int64_t ns_of(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
 
 // What a program removes or replaces it has written, as a rule, or made.
-bool is_wanted(const struct stat& st, uint32_t open_flags, KeptFiles how) {
-  if (!S_ISREG(st.st_mode) || st.st_nlink == 0 || (open_flags & O_PATH) != 0) return false;
-  return how != KeptFiles::kAuto || (open_flags & O_ACCMODE) != O_RDONLY ||
-         ns_of(st.st_ctim) >= program_began_ns();
+bool is_wanted(uint32_t mode, uint64_t links, int64_t changed_ns, uint32_t open_flags, KeptFiles how) {
+  if (!S_ISREG(mode) || links == 0 || (open_flags & O_PATH) != 0) return false;
+  return how != KeptFiles::kAuto || (open_flags & O_ACCMODE) != O_RDONLY || changed_ns >= program_began_ns();
 }
 
 // What it shows is made anew for each look.
@@ -57,102 +57,127 @@ bool is_made_by_the_kernel(const char* path) {
   }
 }
 
-class Keeper {
- public:
-  Keeper(Arena& arena, int directory, const char* image, KeptFiles how)
-      : arena_(arena), directory_(directory), name_(kept_directory_of(image)), how_(how) {}
-
-  void keep(int tid, int fd) {
-    struct stat st;
-    FdInfo info;
-    char text[1024];
-    if (stat_descriptor(tid, fd, st) != 0 || !S_ISREG(st.st_mode)) return;
-    if (read_fdinfo(tid, fd, text, arena_, info) < 0 || !is_wanted(st, info.flags, how_)) return;
-    const TaskPath path(tid, "fd", fd);
-    struct stat images;
-    if (sys::call(__NR_fstat, directory_, &images) != 0 || !open_kept()) {
-      ++not_covered_;
-      return;
-    }
-    if (how_ != KeptFiles::kCopies && images.st_dev == st.st_dev) {
-      const KeptName link = kept_file_name(st.st_dev, st.st_ino, false);
-      const long r =
-          sys::call(__NR_linkat, AT_FDCWD, path.c_str(), kept_.get(), link.text, AT_SYMLINK_FOLLOW);
-      if (r == 0 || r == -EEXIST) return;
-    }
-    if (is_made_by_the_kernel(path.c_str())) return;
-    if (how_ == KeptFiles::kLinks || !copy(path.c_str(), st)) ++not_covered_;
-  }
-
-  uint32_t not_covered() const { return not_covered_; }
-
- private:
-  bool open_kept() {
-    if (kept_.valid()) return true;
-    sys::call(__NR_mkdirat, directory_, name_.text, 0700L);
-    // A member of another user may make names in the job's, not read it.
-    kept_ = ScopedFd(static_cast<int>(
-        sys::call(__NR_openat, directory_, name_.text, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
-    return kept_.valid();
-  }
-
-  bool copy(const char* path, const struct stat& st) {
-    const auto size = static_cast<uint64_t>(st.st_size);
-    const KeptName name = kept_file_name(st.st_dev, st.st_ino, true);
-    if (size > kMostCopied || copied_ + size > kMostCopiedInAll ||
-        ns_of(st.st_mtim) > now_ns(CLOCK_REALTIME) - kQuiet)
-      return false;
-    const ScopedFd from(
-        static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0L)));
-    if (!from.valid()) return false;
-    const ScopedFd to(static_cast<int>(sys::call(
-        __NR_openat, kept_.get(), name.text, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600L)));
-    if (!to.valid()) return to.get() == -EEXIST;
-    bool whole = sys::call(__NR_ioctl, to.get(), FICLONE, from.get()) == 0;
-    if (!whole) {
-      uint64_t left = size;
-      while (left > 0) {
-        const long n = sys::call(__NR_sendfile, to.get(), from.get(), 0L, left);
-        if (n <= 0) break;
-        left -= static_cast<uint64_t>(n);
-      }
-      whole = left == 0;
-      copied_ += size;
-    }
-    struct stat after;
-    const timespec times[2] = {st.st_atim, st.st_mtim};
-    whole = whole && sys::call(__NR_fstat, from.get(), &after) == 0 && after.st_size == st.st_size &&
-            ns_of(after.st_mtim) == ns_of(st.st_mtim) &&
-            sys::call(__NR_fchmod, to.get(), st.st_mode & 0777) == 0 &&
-            sys::call(__NR_utimensat, to.get(), 0L, times, 0L) == 0;
-    if (!whole) sys::call(__NR_unlinkat, kept_.get(), name.text, 0L);
-    return whole;
-  }
-
-  Arena& arena_;
-  const int directory_;
-  const KeptName name_;
-  const KeptFiles how_;
-  ScopedFd kept_;
-  uint64_t copied_ = 0;
-  uint32_t not_covered_ = 0;
-};
-
 }  // namespace
 
-void keep_files(Arena& arena, int directory, const char* image, KeptFiles how, int log) {
+void FileKeeper::open(Arena& arena, int directory, const char* image, KeptFiles how) {
+  arena_ = &arena;
+  directory_ = directory;
+  name_ = kept_directory_of(image);
+  how_ = how;
+  seen_ = ArenaVector<File>(arena);
+  struct stat images;
+  device_ = sys::call(__NR_fstat, directory_, &images) == 0 ? images.st_dev : 0;
   program_began_ns();  // looked up while it runs
-  if (how == KeptFiles::kNone) return;
-  ArenaVector<int> fds(arena);
+}
+
+// made: the file has a link more.
+bool FileKeeper::link(int tid, int fd, uint64_t device, uint64_t inode, bool* made) {
+  if (how_ == KeptFiles::kCopies || device_ != device || !open_kept()) return false;
+  const TaskPath path(tid, "fd", fd);
+  const long r = sys::call(__NR_linkat, AT_FDCWD, path.c_str(), kept_.get(),
+                           kept_file_name(device, inode, false).text, AT_SYMLINK_FOLLOW);
+  *made = r == 0;
+  return r == 0 || r == -EEXIST;
+}
+
+void FileKeeper::keep(int tid, int fd) {
+  struct stat st;
+  FdInfo info;
+  char text[1024];
+  if (stat_descriptor(tid, fd, st) != 0 || !S_ISREG(st.st_mode)) return;
+  if (read_fdinfo(tid, fd, text, *arena_, info) < 0 ||
+      !is_wanted(st.st_mode, st.st_nlink, ns_of(st.st_ctim), info.flags, how_))
+    return;
+  (void)seen_.push_back({st.st_dev, st.st_ino});
+  bool made;
+  if (link(tid, fd, st.st_dev, st.st_ino, &made)) return;
+  const TaskPath path(tid, "fd", fd);
+  if (!open_kept()) {
+    ++not_covered_;
+    return;
+  }
+  if (is_made_by_the_kernel(path.c_str())) return;
+  if (how_ == KeptFiles::kLinks || !copy(path.c_str(), st)) ++not_covered_;
+}
+
+void FileKeeper::keep_all(int log) {
+  if (how_ == KeptFiles::kNone || arena_ == nullptr) return;
+  not_covered_ = 0;
+  seen_.clear();
+  ArenaVector<int> fds(*arena_);
   const int tid = sys::getpid();
   if (list_descriptors(tid, fds) < 0) return;
-  Keeper keeper(arena, directory, image, how);
-  for (size_t i = 0; i < fds.size(); ++i) keeper.keep(tid, fds[i]);
-  if (keeper.not_covered() != 0) {
+  for (size_t i = 0; i < fds.size(); ++i) keep(tid, fds[i]);
+  std::sort(seen_.begin(), seen_.end());
+  if (not_covered_ != 0) {
     log_format(
         log, "{} open files are not kept beside the image (CKPT_FILES={}): a restart needs them as they are",
-        keeper.not_covered(), kept_files_name(how));
+        not_covered_, kept_files_name(how_));
   }
+}
+
+void FileKeeper::keep_temporary() {
+  if (how_ != KeptFiles::kAuto && how_ != KeptFiles::kLinks) return;
+  if (open_kept()) temporary_.look(*arena_, device_, kept_.get());
+}
+
+void FileKeeper::keep_new(std::span<CapturedDescriptor> entries) {
+  if (how_ == KeptFiles::kNone || how_ == KeptFiles::kCopies || arena_ == nullptr) return;
+  temporary_.look_again();
+  uint32_t most = kMostInStop;
+  for (CapturedDescriptor& d : entries) {
+    if (!S_ISREG(d.now.mode) || d.in_flight || d.now.device != device_) continue;
+    if (!is_wanted(d.now.mode, d.now.links, d.now.ctime_ns, d.now.open_flags, how_)) continue;
+    const File file{d.now.device, d.now.inode};
+    if (std::binary_search(seen_.begin(), seen_.end(), file)) continue;
+    if (most == 0) return;
+    --most;
+    bool made = false;
+    (void)link(sys::getpid(), d.fd, file.device, file.inode, &made);
+    if (made) ++d.now.links;
+  }
+}
+
+bool FileKeeper::open_kept() {
+  if (kept_.valid()) return true;
+  sys::call(__NR_mkdirat, directory_, name_.text, 0700L);
+  // A member of another user may make names in the job's, not read it.
+  kept_ = ScopedFd(static_cast<int>(
+      sys::call(__NR_openat, directory_, name_.text, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
+  return kept_.valid();
+}
+
+bool FileKeeper::copy(const char* path, const struct stat& st) {
+  const auto size = static_cast<uint64_t>(st.st_size);
+  const KeptName name = kept_file_name(st.st_dev, st.st_ino, true);
+  if (size > kMostCopied || copied_ + size > kMostCopiedInAll ||
+      ns_of(st.st_mtim) > now_ns(CLOCK_REALTIME) - kQuiet)
+    return false;
+  const ScopedFd from(
+      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0L)));
+  if (!from.valid()) return false;
+  const ScopedFd to(static_cast<int>(sys::call(__NR_openat, kept_.get(), name.text,
+                                               O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600L)));
+  if (!to.valid()) return to.get() == -EEXIST;
+  bool whole = sys::call(__NR_ioctl, to.get(), FICLONE, from.get()) == 0;
+  if (!whole) {
+    uint64_t left = size;
+    while (left > 0) {
+      const long n = sys::call(__NR_sendfile, to.get(), from.get(), 0L, left);
+      if (n <= 0) break;
+      left -= static_cast<uint64_t>(n);
+    }
+    whole = left == 0;
+    copied_ += size;
+  }
+  struct stat after;
+  const timespec times[2] = {st.st_atim, st.st_mtim};
+  whole = whole && sys::call(__NR_fstat, from.get(), &after) == 0 && after.st_size == st.st_size &&
+          ns_of(after.st_mtim) == ns_of(st.st_mtim) &&
+          sys::call(__NR_fchmod, to.get(), st.st_mode & 0777) == 0 &&
+          sys::call(__NR_utimensat, to.get(), 0L, times, 0L) == 0;
+  if (!whole) sys::call(__NR_unlinkat, kept_.get(), name.text, 0L);
+  return whole;
 }
 
 }  // namespace ckpt

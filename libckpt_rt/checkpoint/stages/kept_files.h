@@ -2,18 +2,56 @@
 // restart: by a hard link where the image directory is on the same file system, else by a copy, if they are
 // small and not being written.
 //
-// Owner:     one Attempt. Callers: the agent, the program running: ahead of the stop, and when the image is
-//            durable, for what was opened in between.
+// Owner:     one Attempt. Callers: the agent: ahead of the stop; in the stop, for what was opened since, by links
+//            alone; and when the image is durable, for what only a copy can keep.
 // Never:     fails a checkpoint: what is not covered is in the log. Changes a byte of a file; a link changes
 //            its count of links and its change time.
 #pragma once
 
+#include <sys/stat.h>
+
 #include "base/arena.h"
+#include "base/raii_fd.h"
 #include "base/settings/settings.h"
+#include "image/format/kept_names.h"
+#include "libckpt_rt/checkpoint/stages/temporary_files.h"
 
 namespace ckpt {
 
-// directory: of the images; image: the name or path of the one; log: the directory of the log.
-void keep_files(Arena& arena, int directory, const char* image, KeptFiles how, int log);
+struct CapturedDescriptor;
+
+class FileKeeper {
+ public:
+  // directory: of the images; image: the name or path of the one. What it allocates is of the arena.
+  void open(Arena& arena, int directory, const char* image, KeptFiles how);
+  // The program runs. log: the directory of the log.
+  void keep_all(int log);
+  // The program runs; it is the first of its job.
+  void keep_temporary();
+  // All threads stand, and were sampled: files that were opened since keep_all. Counts the new links in the samples.
+  void keep_new(std::span<CapturedDescriptor> entries);
+
+ private:
+  struct File {
+    uint64_t device, inode;
+    auto operator<=>(const File&) const = default;
+  };
+
+  void keep(int tid, int fd);
+  bool link(int tid, int fd, uint64_t device, uint64_t inode, bool* made);
+  bool open_kept();
+  bool copy(const char* path, const struct stat& st);
+
+  Arena* arena_ = nullptr;
+  int directory_ = -1;
+  uint64_t device_ = 0;  // of the image directory
+  KeptName name_;
+  KeptFiles how_ = KeptFiles::kNone;
+  ScopedFd kept_;
+  TemporaryFiles temporary_;
+  ArenaVector<File> seen_;  // sorted when keep_all has ended
+  uint64_t copied_ = 0;
+  uint32_t not_covered_ = 0;
+};
 
 }  // namespace ckpt

@@ -1,0 +1,133 @@
+#include "libckpt_rt/checkpoint/stages/temporary_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/stat.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/sys.h"
+#include "image/format/kept_names.h"
+#include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/process/beginning.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+
+namespace {
+
+constexpr uint32_t kMostEntries = 4'000;              // of the directory
+constexpr uint32_t kMostFiles = 1'000, kInStop = 64;  // a link takes some 10 µs
+constexpr size_t kEnvironment = 64 << 10;
+constexpr int64_t kQuiet = 20'000'000;  // ns: times of files are those of the last tick
+
+struct Entry {  // struct linux_dirent64
+  uint64_t inode;
+  int64_t offset;
+  unsigned short length;
+  unsigned char type;
+  char name[];
+};
+constexpr unsigned char kRegular = 8, kUnknown = 0;  // DT_REG, DT_UNKNOWN
+
+int64_t ns_of(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
+
+// As it was when the program began. NUL-terminated.
+const char* directory_of_temporary_files(Arena& arena) {
+  constexpr std::string_view kName = "TMPDIR=";
+  char* text = static_cast<char*>(arena.allocate(kEnvironment, 1));
+  const long n = text == nullptr ? 0 : read_small_file("/proc/self/environ", text, kEnvironment);
+  for (long at = 0; at < n;) {
+    const auto* end = static_cast<const char*>(std::memchr(text + at, '\0', static_cast<size_t>(n - at)));
+    if (end == nullptr) break;
+    const std::string_view variable(text + at, static_cast<size_t>(end - (text + at)));
+    if (variable.starts_with(kName) && variable.size() > kName.size() && variable[kName.size()] == '/')
+      return text + at + kName.size();
+    at = end - text + 1;
+  }
+  return "/tmp";
+}
+
+}  // namespace
+
+void TemporaryFiles::look(Arena& arena, uint64_t device, int kept) {
+  arena_ = &arena;
+  kept_ = kept;
+  device_ = device;
+  seen_ = ArenaVector<uint64_t>(arena);
+  files_ = ArenaVector<File>(arena);
+  path_ = directory_of_temporary_files(arena);
+  directory_ = ScopedFd(
+      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path_, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L)));
+  struct stat st;
+  if (!directory_.valid() || sys::call(__NR_fstat, directory_.get(), &st) != 0 || st.st_dev != device_ ||
+      std::string_view(path_).size() > 3000) {
+    directory_.reset();
+    return;
+  }
+  changed_ns_ = ns_of(st.st_mtim);
+  looked_ns_ = now_ns(CLOCK_REALTIME);
+  scan(kMostFiles);
+}
+
+void TemporaryFiles::look_again() {
+  struct stat st;
+  if (!directory_.valid() || sys::call(__NR_fstat, directory_.get(), &st) != 0) return;
+  if (ns_of(st.st_mtim) == changed_ns_ && changed_ns_ < looked_ns_ - kQuiet) return;
+  for (const File& file : files_) {
+    const bool there = sys::call(__NR_newfstatat, directory_.get(), file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    if (there && st.st_ino == file.inode) continue;
+    sys::call(__NR_unlinkat, kept_, kept_name_name(device_, file.inode).text, 0L);
+  }
+  scan(kInStop);
+}
+
+void TemporaryFiles::scan(uint32_t most) {
+  const size_t known = seen_.size();
+  const size_t files = files_.size();
+  alignas(8) char buffer[8192];
+  sys::call(__NR_lseek, directory_.get(), 0L, SEEK_SET);
+  for (uint32_t entries = 0; entries < kMostEntries;) {
+    const long n = sys::call(__NR_getdents64, directory_.get(), buffer, sizeof(buffer));
+    if (n <= 0) break;
+    for (long at = 0; at < n; ++entries) {
+      const auto* entry = reinterpret_cast<const Entry*>(buffer + at);
+      at += entry->length;
+      if ((entry->type != kRegular && entry->type != kUnknown) ||
+          std::binary_search(seen_.begin(), seen_.begin() + known, entry->inode))
+        continue;
+      if (files_.size() - files >= most || !seen_.push_back(entry->inode)) return;
+      keep(entry->name, entry->inode);
+    }
+  }
+  std::sort(seen_.begin(), seen_.end());
+}
+
+void TemporaryFiles::keep(const char* name, uint64_t inode) {
+  struct statx st {};
+  if (sys::call(__NR_statx, directory_.get(), name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME,
+                &st) != 0)
+    return;
+  const int64_t born = st.stx_btime.tv_sec * 1'000'000'000 + st.stx_btime.tv_nsec;
+  const bool ours = S_ISREG(st.stx_mode) && st.stx_uid == static_cast<uint32_t>(sys::call(__NR_geteuid));
+  if (!ours || (st.stx_mask & STATX_BTIME) == 0 || born < program_began_ns() || st.stx_ino != inode) return;
+  // What the program knows it by, behind a letter: whether it had another name.
+  const size_t before = std::strlen(path_), length = std::strlen(name);
+  char* text = static_cast<char*>(arena_->allocate(before + length + 3, 1));
+  if (text == nullptr) return;
+  text[0] = st.stx_nlink > 1 ? kKeptManyNames : kKeptOneName;
+  std::memcpy(text + 1, path_, before);
+  text[before + 1] = '/';
+  std::memcpy(text + before + 2, name, length + 1);
+  const long linked =
+      sys::call(__NR_linkat, directory_.get(), name, kept_, kept_file_name(device_, inode, false).text, 0L);
+  if (linked != 0 && linked != -EEXIST) return;
+  if (sys::call(__NR_symlinkat, text, kept_, kept_name_name(device_, inode).text) == 0)
+    (void)files_.push_back({inode, text + before + 2});
+}
+
+}  // namespace ckpt

@@ -1,0 +1,140 @@
+#include "restart/descriptors/old_names.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/raii_fd.h"
+#include "image/format/kept_names.h"
+#include "restart/descriptors/vanished_file.h"
+
+namespace ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMostEntries = 100'000;  // of all directories that are read
+
+// The name in this directory that leads to the file; empty: none.
+std::string name_in(const fs::path& directory, const struct stat& file, int* left) {
+  if (directory.string().ends_with(kKeptSuffix)) return {};  // names beside images do not count
+  std::error_code ignored;
+  for (fs::directory_iterator entry(directory, ignored), end; entry != end && --*left > 0;
+       entry.increment(ignored)) {
+    struct stat st;
+    if (entry->is_regular_file(ignored) && lstat(entry->path().c_str(), &st) == 0 &&
+        st.st_dev == file.st_dev && st.st_ino == file.st_ino)
+      return entry->path();
+    if (ignored) break;
+  }
+  return {};
+}
+
+std::string other_name(const std::string& path, const struct stat& file) {
+  int left = kMostEntries;
+  const fs::path directory = fs::path(path).parent_path(), above = directory.parent_path();
+  if (std::string found = name_in(directory, file, &left); !found.empty()) return found;
+  if (above == directory) return {};
+  if (std::string found = name_in(above, file, &left); !found.empty()) return found;
+  std::error_code ignored;
+  for (fs::directory_iterator entry(above, ignored), end; entry != end && left > 0;
+       entry.increment(ignored)) {
+    if (ignored) break;
+    if (!entry->is_directory(ignored) || entry->is_symlink(ignored) || entry->path() == directory) continue;
+    if (std::string found = name_in(entry->path(), file, &left); !found.empty()) return found;
+  }
+  return {};
+}
+
+}  // namespace
+
+bool copy_file(const std::string& from_path, const std::string& to_path, uint32_t mode) {
+  ScopedFd from(open(from_path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat st;
+  if (!from.valid() || fstat(from.get(), &st) != 0) return false;
+  ScopedFd to(open(to_path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!to.valid()) return false;
+  off_t left = st.st_size;
+  if (left > 0 && ioctl(to.get(), FICLONE, from.get()) == 0) left = 0;
+  while (left > 0) {
+    const ssize_t n = sendfile(to.get(), from.get(), nullptr, static_cast<size_t>(left));
+    if (n <= 0) break;
+    left -= n;
+  }
+  const timespec times[2] = {st.st_atim, st.st_mtim};
+  if (left == 0 && fchmod(to.get(), mode & 07777) == 0 && futimens(to.get(), times) == 0) return true;
+  const int error = errno;
+  unlink(to_path.c_str());
+  errno = error;
+  return false;
+}
+
+Result<void> separate_from_new_name(const std::string& link, const std::string& path, const Say& say) {
+  struct stat st;
+  if (lstat(link.c_str(), &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink < 2) return {};
+  const std::string name = other_name(path, st);
+  if (name.empty()) return {};
+  const std::string made =
+      fmt::format("{}/.ckpt-restored-{}", fs::path(name).parent_path().string(), getpid());
+  bool done = copy_file(name, made, st.st_mode);
+  if (done) {
+    // What is not ours to give away stays ours.
+    if (st.st_uid != geteuid() || st.st_gid != getegid()) (void)!lchown(made.c_str(), st.st_uid, st.st_gid);
+    const ScopedFd file(open(made.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+    done = file.valid() && fsync(file.get()) == 0 && rename(made.c_str(), name.c_str()) == 0;
+    if (!done) unlink(made.c_str());
+  }
+  if (!done) {
+    return make_error(
+        ExitCode::kIo, errno,
+        "{} was renamed to {} since the checkpoint, and cannot be copied to have both ({}): make room there",
+        path, name, errno_name(errno));
+  }
+  if (say) say(fmt::format("{} was renamed to {} since the checkpoint, which stays as it is", path, name));
+  return {};
+}
+
+Result<void> put_back_temporary(const std::string& kept, const Say& say) {
+  std::error_code ignored;
+  for (fs::directory_iterator entry(kept, ignored), end; entry != end; entry.increment(ignored)) {
+    if (ignored) break;
+    const std::string own = entry->path();
+    if (!own.ends_with(kKeptNameSuffix) || !entry->is_symlink(ignored)) continue;
+    const std::string text = fs::read_symlink(own, ignored);
+    const std::string link = own.substr(0, own.size() - kKeptNameSuffix.size());
+    if (ignored || text.size() < 2 || text[1] != '/') continue;
+    const std::string path = text.substr(1);
+    struct stat st;
+    if (lstat(path.c_str(), &st) == 0 || errno != ENOENT || lstat(link.c_str(), &st) != 0) continue;
+    if (text[0] == kKeptOneName) CKPT_TRY(separate_from_new_name(link, path, say));
+    const bool back = ::link(link.c_str(), path.c_str()) == 0;
+    if (say && back) say(fmt::format("{} was gone: it is there again", path));
+    if (say && !back)
+      say(fmt::format("{} was gone and cannot get its name back ({})", path, errno_name(errno)));
+  }
+  return {};
+}
+
+Result<void> make_directory_again(const std::string& path, uint32_t mode, const ProcessRecord& process) {
+  CKPT_TRY(make_directory_of(path, process));
+  auto fail = [&](const char* what) {
+    return make_error(ExitCode::kFileChanged, errno,
+                      "{} was a directory at the checkpoint and cannot be {} ({})", path, what,
+                      errno_name(errno));
+  };
+  if (mkdir(path.c_str(), 0700) != 0) return fail("made again");
+  const ScopedFd made(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!made.valid()) return fail("opened");
+  if (geteuid() == 0 && fchown(made.get(), process.uid[1], process.gid[1]) != 0)
+    return fail("given to its owner");
+  if (fchmod(made.get(), mode & 07777) != 0) return fail("given its rights");
+  return {};
+}
+
+}  // namespace ckpt

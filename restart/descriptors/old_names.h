@@ -1,0 +1,34 @@
+// Names that files had at the checkpoint, and have lost since: given back.
+//
+// Owner:     restart/descriptors. Callers: DescriptorBuilder, once for a program or job, before its open files are made.
+// Never:     takes a name from another file; follows a link that lies beside an image.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "image/read/image_meta.h"
+
+namespace ckpt {
+
+using Say = std::function<void(std::string_view)>;
+
+// One file of its own, with the contents and the time of change that the other has. False: errno says why.
+bool copy_file(const std::string& from, const std::string& to, uint32_t mode);
+
+// link: a name beside the image of a file that had one other name at the checkpoint, `path`, which it has lost. If the
+// program has renamed it since, the new name becomes a file of its own: the file of the old name is cut back, and
+// a rename of one name of a file to another one does nothing. Looked for in the directory of the path, the one
+// above, and in those beside it. kIo: there is no room.
+Result<void> separate_from_new_name(const std::string& link, const std::string& path, const Say& say);
+
+// Temporary files that nobody had open, of this directory beside an image (image/format/kept_names.h): those whose names
+// are gone have them again. kIo: there is no room.
+Result<void> put_back_temporary(const std::string& kept, const Say& say);
+
+// A directory that was open and is gone, for the user of the process; empty.
+Result<void> make_directory_again(const std::string& path, uint32_t mode, const ProcessRecord& process);
+
+}  // namespace ckpt
