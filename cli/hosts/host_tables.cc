@@ -41,8 +41,8 @@ Result<void> remove_file(const std::string& path) {
 
 }  // namespace
 
-Result<void> write_host_tables(const std::string& directory, Json table) {
-  const std::string own_name = table.value("own", ""), path = directory + "/.hosts-addresses";
+Result<void> write_host_tables(const std::string& directory, Json table, const std::string& images) {
+  const std::string own_name = table.value("own", ""), path = images + "/.hosts-addresses";
   std::string own, others;  // this host is the first line
   bool moved = false;
   for (auto& h : table["hosts"]) {

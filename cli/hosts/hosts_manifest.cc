@@ -80,6 +80,7 @@ Result<void> write_hosts_manifest(const std::string& directory, const HostsManif
         {{"host", p.host}, {"address", p.address}, {"directory", p.directory}, {"checksum", p.checksum}});
   j["connections"] = m.connections;
   j["table"] = m.table;
+  if (!m.redundancy.empty()) j["redundancy"] = m.redundancy;
   j["checksum"] = checksum_text(j.dump());
   const std::string text = j.dump(1) + "\n";
   const std::string name = fmt::format("{}.{:06}{}", m.name, m.id, kHostsSuffix);
@@ -136,7 +137,10 @@ Result<HostsManifest> read_hosts_manifest(const std::string& path) {
       m.parts.push_back({p.at("host"), p.at("address"), p.at("directory"), p.at("checksum")});
     m.connections = j.at("connections").get<decltype(m.connections)>();
     m.table = j.at("table");
-    if (m.parts.empty() || !m.table.is_object() || !m.table.contains("hosts")) return damaged();
+    m.redundancy = j.value("redundancy", Json::object());
+    if (m.parts.empty() || !m.table.is_object() || !m.table.contains("hosts") || !m.redundancy.is_object())
+      return damaged();
+    if (m.redundancy.contains("parts") && m.redundancy["parts"].size() != m.parts.size()) return damaged();
     return m;
   } catch (const Json::exception&) {
     return damaged();

@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/keeper_protocol.h"
 #include "cli/hosts/crew.h"
 #include "cli/hosts/head.h"
+#include "cli/keeper/protect.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -91,6 +93,10 @@ ExitCode run_over_hosts(const HostsRun& run) {
   for (size_t i = 0; i < crew.hosts().size(); ++i) {
     Json start{{"say", "start"}, {"job", job},      {"directory", directory + "/" + crew.hosts()[i].name},
                {"cwd", here()},  {"table", *table}, {"settings", run.settings}};
+    if (!run.keeper.empty()) {
+      start["keeper"] = run.keeper;
+      start["keeper_bytes"] = run.keeper_bytes;
+    }
     if (i == 0) start["program"] = run.program;
     crew.tell(static_cast<int>(i), start);
   }
@@ -132,14 +138,24 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
     }
   }
   for (const auto& [one, other] : manifest->connections) connections.push_back({one, other});
+  if (auto r = recover_parts(crew, *manifest); !r.ok()) return report(r.error());
+  run.redundancy = manifest->redundancy.value("scheme", "");
+  run.keeper_bytes = manifest->redundancy.value("memory", uint64_t{0});
+  // Beside the .hosts file, as when the job began.
+  std::string directory = path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  if (directory.empty()) directory = ".";
   const Json plan{{"addresses", addresses},
                   {"connections", connections},
                   {"token", cluster::hex_of(cluster::make_secret())}};
   for (size_t i = 0; i < names.size(); ++i) {
     const auto& p = manifest->parts[i];
+    const bool kept = keeper_part(p.directory) != 0;
+    const std::string local =
+        kept ? fmt::format("{}/{}", directory[0] == '/' ? directory : here() + "/" + directory, p.host)
+             : p.directory.substr(0, p.directory.rfind('/'));
     crew.tell(static_cast<int>(i), {{"say", "start"},
                                     {"job", manifest->job},
-                                    {"directory", p.directory.substr(0, p.directory.rfind('/'))},
+                                    {"directory", local},
                                     {"cwd", here()},
                                     {"table", table},
                                     {"settings", Json::object()},
@@ -154,9 +170,7 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
   if (auto all = crew.expect_all("ready", 600'000'000'000); !all.ok()) return report(all.error());
   crew.tell_all({{"say", "go"}});
   if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return report(all.error());
-  const std::string directory = path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
-  const ExitCode exit =
-      watch_job(crew, manifest->job, table, manifest->name, directory.empty() ? "." : directory, run);
+  const ExitCode exit = watch_job(crew, manifest->job, table, manifest->name, directory, run);
   crew.dismiss();
   return exit;
 }
