@@ -127,7 +127,10 @@ Result<void> use_keepers(const Settings& settings, const std::string& redundancy
   const size_t name = path.rfind('/') + 1;
   run.keeper = path.substr(name, path.size() - name - kKeeperSuffix.size());
   run.redundancy = redundancy;
-  run.settings.erase("CKPT_DIR");
+  // Beside the keepers there is a directory of the head, for what says which checkpoints count.
+  if (const auto it = run.settings.find("CKPT_DIR");
+      it != run.settings.end() && (it->second.starts_with(kKeeperScheme) || keeper_part(it->second) != 0))
+    run.settings.erase(it);
   run.settings.erase("CKPT_TO");
   if (!memory.empty()) {
     auto bytes = parse_size("--memory", memory.c_str());

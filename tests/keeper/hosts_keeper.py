@@ -23,6 +23,8 @@ class Redundancy(over_hosts.OverHosts):
 
     def make_hosts(self):
         super().make_hosts()
+        # Else a bridge has the least address of its ports: another one when a host is gone, and nobody finds it for a while.
+        subprocess.run(["ip", "link", "set", self.hosts.bridge, "address", "02:00:00:00:00:01"], check=True)
         # Sockets in /tmp are of one host.
         os.makedirs("/tmp/ckpt-keeper-0", 0o700, exist_ok=True)
         for name in self.hosts.names:
@@ -43,7 +45,10 @@ class Redundancy(over_hosts.OverHosts):
         return job
 
     def running(self, host, words):
-        wait_for(f"{words} on {host}", lambda: [p for p, w in self.hosts.processes(host) if w.startswith(words)])
+        try:
+            wait_for(f"{words} on {host}", lambda: [p for p, w in self.hosts.processes(host) if w.startswith(words)], 40)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {[self.said(name) for name in self.texts]}") from None
 
     def held(self, host):
         done = self.hosts.run(host, CKPT, "keeper", "status", "--json")
