@@ -370,7 +370,7 @@ class Head {
         return failure(ExitCode::kInternal, p.host, "its part has no manifest", "see its log");
     }
     if (!run_.redundancy.empty()) {
-      auto redundancy = protect_parts(crew_, m.parts, run_.redundancy);
+      auto redundancy = protect_parts(crew_, id, m.parts, run_.redundancy);
       if (!redundancy.ok()) return redundancy.error();
       m.redundancy = std::move(*redundancy);
     }

@@ -168,6 +168,7 @@ class Work {
               {"files", Json::array()}};
     for (const keeper::PartFile& f : stream_->files()) here["files"].push_back({f.name, f.bytes});
     Json all;
+    points::at("exchange.listens");
     if (!write_line(STDIN_FILENO, here) || !read_line(STDIN_FILENO, all, kPatienceMs))
       return failure(ExitCode::kUnavailable, "the exchange of blocks", "the agent is gone",
                      "look at that host");
@@ -182,6 +183,7 @@ class Work {
   Result<Json> finish() {
     if (rebuilding() && !lost_) return Json{{"say", "done"}};
     const int at = part_.directory.get();
+    points::at("exchange.checks");
     auto of_checks = keeper::checksum_of(checks_.get());
     if (!of_checks.ok()) return of_checks.error();
     if (lost_) {
@@ -193,6 +195,7 @@ class Work {
     if (renameat(at, temporary_checks().c_str(), at, checks_of(part_.name).c_str()) != 0 ||
         (lost_ && renameat(at, temporary_part().c_str(), at, part_.name.c_str()) != 0))
       return cannot(part_.name);
+    points::at("exchange.named");
     return Json{{"say", "done"}, {"checks", hex(*of_checks)}};
   }
 
@@ -217,6 +220,12 @@ ExitCode run_exchange() {
   if (isatty(STDIN_FILENO) != 0 || !read_line(STDIN_FILENO, plan, kPatienceMs))
     return report(
         failure(ExitCode::kUsage, "keeper-exchange", "is started by an agent", "use ckpt run --redundancy"));
+  // CKPT_TEST_POINT="POINT@hostNUMBER.CHECKPOINT=kill": of the host of that number, from 0, in the exchange of that checkpoint.
+  static const std::string self =
+      fmt::format("host{}.{}", plan.value("self", 0), plan.value("id", uint64_t{0}));
+  static const int pid = getpid();
+  if (const char* point = getenv("CKPT_TEST_POINT")) points::want(point, self.c_str(), &pid);
+  points::at("exchange.begun");
   Work work(plan);
   Result<Json> done =
       make_error(ExitCode::kUsage, 0, "keeper-exchange: got a plan that it does not understand");

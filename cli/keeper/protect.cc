@@ -105,10 +105,10 @@ bool can_recover(const redundancy::Code& code, const std::vector<bool>& lost) {
 
 }  // namespace
 
-Result<Json> protect_parts(Crew& crew, const std::vector<HostsManifest::Part>& parts,
+Result<Json> protect_parts(Crew& crew, uint64_t id, const std::vector<HostsManifest::Part>& parts,
                            const std::string& scheme) {
   std::vector<Json> heard;
-  auto done = exchange(crew, {{"scheme", scheme}}, parts, {}, &heard);
+  auto done = exchange(crew, {{"id", id}, {"scheme", scheme}}, parts, {}, &heard);
   if (!done.ok()) return done.error();
   Json redundancy{{"scheme", scheme}, {"parts", Json::array()}};
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -154,8 +154,9 @@ Result<void> recover_parts(Crew& crew, const HostsManifest& manifest) {
                    "bring one of their keepers back, or use an older checkpoint");
   std::vector<uint64_t> lengths;
   for (const auto& p : manifest.redundancy["parts"]) lengths.push_back(p.value("bytes", uint64_t{0}));
-  auto done = exchange(crew, {{"scheme", text}, {"lost", lost}, {"record", manifest.redundancy["parts"]}},
-                       manifest.parts, lengths, nullptr);
+  auto done = exchange(
+      crew, {{"id", manifest.id}, {"scheme", text}, {"lost", lost}, {"record", manifest.redundancy["parts"]}},
+      manifest.parts, lengths, nullptr);
   if (!done.ok()) return done.error();
   fmt::print(stderr, "ckpt: the part of {} was computed from those of the other hosts\n", names);
   return {};

@@ -9,8 +9,8 @@
 
 namespace ckpt::cli {
 
-// All parts are complete. What the checkpoint has to remember of its redundancy: HostsManifest::redundancy.
-Result<Json> protect_parts(Crew& crew, const std::vector<HostsManifest::Part>& parts,
+// All parts of checkpoint `id` are complete. What the checkpoint has to remember of its redundancy: HostsManifest::redundancy.
+Result<Json> protect_parts(Crew& crew, uint64_t id, const std::vector<HostsManifest::Part>& parts,
                            const std::string& scheme);
 
 // Of a checkpoint in keepers' memory: each host that does not have its part gets it. Nothing is done where all are there.

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "base/named_points.h"
+
 namespace ckpt::keeper {
 
 namespace {
@@ -298,6 +300,7 @@ Result<void> Exchange::run(const ExchangePlan& plan, PartStream& stream, int che
   CKPT_TRY(meet_all());
   for (uint64_t first = 0, batch = 0; first < stripes_; first += batch_stripes_, ++batch) {
     const uint64_t end = std::min(first + batch_stripes_, stripes_);
+    if (batch == 1) points::at("exchange.batch");
     CKPT_TRY(plan_.lost.empty() ? encode(first, end) : rebuild(first, end));
     CKPT_TRY(finish_batch(batch));
   }

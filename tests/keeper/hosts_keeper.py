@@ -125,6 +125,51 @@ class Redundancy(over_hosts.OverHosts):
                     self.hosts.run(host, CKPT, "keeper", "stop")
                 subprocess.run(["rm", "-rf", self.images], check=True)
 
+    def test_who_dies_while_checks_are_made(self):
+        """At each step of the exchange, each of those that take part: the older checkpoint stays and comes back."""
+        for point in ("exchange.begun", "exchange.listens", "exchange.batch", "exchange.checks", "exchange.named"):
+            for who in ("exchange", "keeper", "agent", "host") if point == "exchange.batch" else ("exchange",):
+                with self.subTest(point=point, who=who):
+                    self.die_at(point, who)
+                for host in self.hosts.names[:3]:
+                    self.hosts.run(host, CKPT, "keeper", "stop")
+                subprocess.run(["rm", "-rf", self.images, self.dir + "/go"], check=True)
+
+    def die_at(self, point, who):
+        action = "kill" if who == "exchange" else "stop"
+        self.head = ("env", f"CKPT_TEST_POINT={point}@host1.2={action}")  # of the second checkpoint
+        job = self.run_kept("--redundancy", "parity")
+        self.head = ()
+        self.now(job.pid)
+        before = [self.held(h) for h in ("h1", "h2", "h3")]
+        asking = subprocess.Popen([CKPT, "now", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean())
+        if who != "exchange":
+            stopped = wait_for("the point", lambda: self.stopped("h2"))
+            if who == "keeper":
+                self.hosts.run("h2", "kill", "-9", str(self.keeper_pid("h2")))
+            elif who == "agent":
+                [agent] = [pid for pid, words in self.hosts.processes("h2") if words.endswith("ckpt agent")]
+                self.hosts.run("h2", "kill", "-9", str(agent))
+            else:
+                self.hosts.crash("h2")
+            if who == "keeper":
+                self.hosts.run("h2", "kill", "-CONT", str(stopped))
+        _, error = asking.communicate(timeout=120)
+        self.assertNotEqual(asking.returncode, 0)
+        self.assertRegex(error, r"\Ackpt: h\d: [^\n]+\n\Z")
+        self.assertEqual([self.held(h) for h in ("h1", "h3")], [before[0], before[2]])
+        if who == "exchange":
+            self.assertEqual(self.held("h2"), before[1])
+            self.now(job.pid)  # the job goes on, and the next one is complete
+        self.end_job(job)
+        spare = "h4" if who == "host" else "h2"
+        again = self.bring_back(f"h1,{spare},h3", "again")
+        self.check_end(again, "again")
+
+    def stopped(self, host):
+        lines = self.hosts.run(host, "ps", "-e", "-o", "pid=,stat=,args=").stdout.splitlines()
+        return [int(line.split()[0]) for line in lines if "keeper-exchange" in line and line.split()[1].startswith("T")]
+
     def test_too_many_are_gone(self):
         job = self.run_kept("--redundancy", "parity")
         self.now(job.pid)
@@ -142,7 +187,8 @@ class Redundancy(over_hosts.OverHosts):
         self.assertEqual(saved, "saved\n")
         self.now(job.pid)
         self.end_job(job)
-        [newer] = self.hosts.run("h1", "sh", "-c", f"ls /proc/{pid}/fd/*/*.checks").stdout.split()[:1]
+        # That of the older stays until the next exchange.
+        newer = sorted(self.hosts.run("h1", "sh", "-c", f"ls /proc/{pid}/fd/*/*.checks").stdout.split(), key=os.path.basename)[-1]
         self.assertNotEqual(os.path.basename(newer), os.path.basename(checks))
         self.hosts.run("h1", "cp", f"{self.dir}/stale", newer, check=True)
         self.lose_keeper("h2")
