@@ -5,7 +5,7 @@
 // stdio, in a child of vfork, on a thread made by clone(2) whose TLS is its parent's. Therefore:
 //   memory    only the stack, static data, or base/arena.h        not malloc, new, std::string
 //   text      fmt::format_to_n into a fixed buffer                 not printf, snprintf, strerror
-//   locks     base/futex.h                                         not pthread_mutex_*, std::mutex
+//   locks     base/locks/futex.h                                         not pthread_mutex_*, std::mutex
 //   symbols   resolved in a constructor, before they are needed    not dlsym in a call
 //   state     on the stack                                         not thread_local
 //   errno     set once, on the way back into the program           not in handlers

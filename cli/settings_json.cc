@@ -1,5 +1,5 @@
 // Prints the table of settings as JSON, for scripts/settings_docs.py. Not installed.
-#include "base/settings_table.h"
+#include "base/settings/settings_table.h"
 #include "cli/text/text_out.h"
 
 int main() {

@@ -14,7 +14,7 @@
 #pragma once
 
 #include "base/arena.h"
-#include "base/futex.h"
+#include "base/locks/futex.h"
 
 namespace ckpt {
 

@@ -21,7 +21,7 @@
 
 #include <atomic>
 
-#include "base/settings.h"
+#include "base/settings/settings.h"
 #include "copier/segment_table.h"
 
 namespace ckpt {

@@ -20,7 +20,7 @@
 #pragma once
 
 #include "base/arena.h"
-#include "base/futex.h"
+#include "base/locks/futex.h"
 #include "copier/copy_engine.h"
 
 namespace ckpt {

@@ -6,7 +6,7 @@
 
 #include "base/arena.h"
 #include "base/copied_segment.h"
-#include "base/futex.h"
+#include "base/locks/futex.h"
 
 namespace ckpt {
 

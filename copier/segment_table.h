@@ -45,7 +45,7 @@
 #pragma once
 
 #include "base/arena.h"
-#include "base/futex.h"
+#include "base/locks/futex.h"
 #include "base/units.h"
 
 namespace ckpt {

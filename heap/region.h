@@ -1,6 +1,6 @@
 // Memory for the heap: regions of address space, reserved at once and used from their beginning on, of which
 // nothing is ever unmapped. Which of its pages are free, and whether they hold something, is known
-// (base/heap_protocol.h).
+// (base/protocol/heap_protocol.h).
 //
 // A page is in one of these states:
 //
@@ -23,7 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/heap_protocol.h"
+#include "base/protocol/heap_protocol.h"
 
 namespace ckpt::heap {
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what the table of settings (base/settings_table.cc) says into README.md and the man pages.
+"""Writes what the table of settings (base/settings/settings_table.cc) says into README.md and the man pages.
 
 usage: settings_docs.py BUILD [--check]     BUILD/bin/settings_json prints the table
 

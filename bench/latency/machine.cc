@@ -9,7 +9,7 @@
 #include <sstream>
 #include <thread>
 
-#include "base/settings.h"
+#include "base/settings/settings.h"
 #include "bench/latency/cgroup.h"
 
 namespace latency {

@@ -1,4 +1,4 @@
-// The asker's side of base/control_protocol.h: one question to one preloaded program.
+// The asker's side of base/protocol/control_protocol.h: one question to one preloaded program.
 //
 // Owner: cli. Ordinary code, one thread; a program in another network namespace is reached through a
 // socket made by a forked child.
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/control_protocol.h"
+#include "base/protocol/control_protocol.h"
 #include "base/result.h"
 #include "cli/ask/target.h"
 

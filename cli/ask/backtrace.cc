@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "cli/ask/target.h"
 #include "cli/commands.h"
-#include "cli/image/demangle.h"
+#include "cli/image/core/demangle.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {

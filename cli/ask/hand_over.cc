@@ -9,7 +9,7 @@
 
 #include <vector>
 
-#include "base/control_protocol.h"
+#include "base/protocol/control_protocol.h"
 #include "base/raii_fd.h"
 #include "cli/text/failure.h"
 #include "image/format/keeper_client.h"

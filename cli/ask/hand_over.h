@@ -1,5 +1,5 @@
 // What a program that has given up rights may not open itself is opened for it by who asks
-// (base/control_protocol.h).
+// (base/protocol/control_protocol.h).
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "base/settings.h"
+#include "base/settings/settings.h"
 #include "cli/ask/answer_json.h"
 #include "cli/ask/asker.h"
 #include "cli/ask/leader.h"

@@ -2,7 +2,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "base/settings_table.h"
+#include "base/settings/settings_table.h"
 #include "cli/ask/answer_json.h"
 #include "cli/ask/asker.h"
 #include "cli/commands.h"

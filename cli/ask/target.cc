@@ -11,8 +11,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/control_protocol.h"
-#include "base/settings.h"
+#include "base/protocol/control_protocol.h"
+#include "base/settings/settings.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {

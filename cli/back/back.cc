@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "base/settings.h"
+#include "base/settings/settings.h"
 #include "cli/ask/answer_json.h"
 #include "cli/back/job_back.h"
 #include "cli/back/process_back.h"

@@ -15,7 +15,7 @@
 
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
-#include "image/format/terminal_records.h"
+#include "image/format/records/terminal_records.h"
 #include "restart/descriptors/builder.h"
 
 namespace ckpt::cli {

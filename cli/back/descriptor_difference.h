@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/back_protocol.h"
+#include "base/protocol/back_protocol.h"
 #include "cli/back/shared_parts.h"
 #include "image/read/image_meta.h"
 #include "restart/descriptors/descriptors.h"

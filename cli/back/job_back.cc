@@ -17,9 +17,9 @@
 #include <memory>
 #include <vector>
 
-#include "base/back_gate.h"
 #include "base/clock.h"
 #include "base/named_points.h"
+#include "base/protocol/back_gate.h"
 #include "cli/back/channel_plan.h"
 #include "cli/back/job_processes.h"
 #include "cli/back/process_back.h"

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "base/back_protocol.h"
+#include "base/protocol/back_protocol.h"
 #include "image/read/image_chain.h"
 
 namespace ckpt::cli {

@@ -14,9 +14,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/back_gate.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/protocol/back_gate.h"
 #include "cli/back/program_look.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"

@@ -1,4 +1,4 @@
-// One process on its way back to an image: the asker's side of base/back_protocol.h, step by step.
+// One process on its way back to an image: the asker's side of base/protocol/back_protocol.h, step by step.
 //
 // Owner:     cli. Ordinary code, one thread. Callers: back.cc for a process alone, job_back.cc for each of a job.
 // A process alone: open, begin, let_stand, compare, hand_plan, hear_ready, cut_files, commit, answer. Any error
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "base/back_protocol.h"
+#include "base/protocol/back_protocol.h"
 #include "cli/ask/asker.h"
 #include "cli/back/descriptor_difference.h"
 #include "cli/back/memory_difference.h"

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/control_protocol.h"
+#include "base/protocol/control_protocol.h"
 #include "base/raii_fd.h"
 #include "cli/ask/asker.h"
 #include "cluster/protocol/steps.h"

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/keeper_protocol.h"
+#include "base/protocol/keeper_protocol.h"
 #include "cli/hosts/crew.h"
 #include "cli/hosts/head.h"
 #include "cli/keeper/protect.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <set>
 
-#include "base/settings.h"
+#include "base/settings/settings.h"
 #include "cli/commands.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
-#include "base/settings.h"
+#include "base/settings/settings.h"
 #include "cli/commands.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"

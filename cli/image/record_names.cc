@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "image/format/descriptor_records.h"
-#include "image/format/process_records.h"
+#include "image/format/records/descriptor_records.h"
+#include "image/format/records/process_records.h"
 
 namespace ckpt::cli {
 

@@ -4,9 +4,9 @@
 #include <memory>
 #include <set>
 
-#include "base/settings.h"
+#include "base/settings/settings.h"
 #include "cli/commands.h"
-#include "cli/image/image_backtrace.h"
+#include "cli/image/core/image_backtrace.h"
 #include "cli/image/job_images.h"
 #include "cli/image/key_option.h"
 #include "cli/image/record_names.h"

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/keeper_protocol.h"
+#include "base/protocol/keeper_protocol.h"
 #include "cli/text/failure.h"
 #include "image/format/keeper_client.h"
 #include "image/read/manifest.h"

@@ -3,7 +3,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "base/keeper_protocol.h"
+#include "base/protocol/keeper_protocol.h"
 #include "cli/keeper/start_keeper.h"
 #include "image/format/keeper_client.h"
 #include "image/read/manifest.h"

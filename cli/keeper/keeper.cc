@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "base/keeper_protocol.h"
-#include "base/settings.h"
+#include "base/protocol/keeper_protocol.h"
+#include "base/settings/settings.h"
 #include "cli/commands.h"
 #include "cli/image/job_images.h"
 #include "cli/keeper/start_keeper.h"

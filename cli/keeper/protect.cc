@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "base/clock.h"
-#include "base/keeper_protocol.h"
+#include "base/protocol/keeper_protocol.h"
 #include "cli/text/failure.h"
 #include "cluster/keeper/striping.h"
 #include "cluster/redundancy/code.h"

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/keeper_protocol.h"
+#include "base/protocol/keeper_protocol.h"
 #include "base/raii_fd.h"
 #include "cli/text/failure.h"
 #include "cluster/keeper/keeper_memory.h"

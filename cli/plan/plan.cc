@@ -7,7 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "base/settings.h"
+#include "base/settings/settings.h"
 #include "cli/ask/asker.h"
 #include "cli/commands.h"
 #include "cli/plan/measured.h"

@@ -1,4 +1,4 @@
-// What this machine allows, in words: the probes of base/kernel_caps.h with reasons and remedies.
+// What this machine allows, in words: the probes of base/machine/kernel_caps.h with reasons and remedies.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/kernel_caps.h"
+#include "base/machine/kernel_caps.h"
 
 namespace ckpt::cli {
 

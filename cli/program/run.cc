@@ -10,8 +10,8 @@
 #include <map>
 #include <memory>
 
-#include "base/keeper_protocol.h"
-#include "base/settings_table.h"
+#include "base/protocol/keeper_protocol.h"
+#include "base/settings/settings_table.h"
 #include "cli/commands.h"
 #include "cli/hosts/hosts.h"
 #include "cli/keeper/start_keeper.h"

@@ -1,4 +1,4 @@
-// The keeper's side of base/keeper_protocol.h: listens, and answers until it is told to stop.
+// The keeper's side of base/protocol/keeper_protocol.h: listens, and answers until it is told to stop.
 //
 // Owner:     the keeper process; its main thread. A client that says nothing is waited for one second at most, and one
 //            at a time, so that no client can make it keep anything.
@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "base/keeper_protocol.h"
+#include "base/protocol/keeper_protocol.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "cluster/keeper/keeper_memory.h"

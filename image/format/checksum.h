@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <span>
 
-#include "base/has_avx2.h"
+#include "base/machine/has_avx2.h"
 
 namespace ckpt {
 

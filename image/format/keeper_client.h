@@ -4,7 +4,7 @@
 // Never:     waits longer than two seconds for a keeper; talks to one of another user, but for root's.
 #pragma once
 
-#include "base/keeper_protocol.h"
+#include "base/protocol/keeper_protocol.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 

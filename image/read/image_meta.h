@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "base/result.h"
-#include "image/format/descriptor_records.h"
-#include "image/format/process_records.h"
-#include "image/format/system_v_records.h"
+#include "image/format/records/descriptor_records.h"
+#include "image/format/records/process_records.h"
+#include "image/format/records/system_v_records.h"
 
 namespace ckpt {
 

@@ -1,6 +1,6 @@
 // Images in a keeper's memory, for whoever reads images by path.
 //
-// "keeper:NAME", "keeper:NAME/FILE" and the same by the socket's path (base/keeper_protocol.h) become paths of this
+// "keeper:NAME", "keeper:NAME/FILE" and the same by the socket's path (base/protocol/keeper_protocol.h) become paths of this
 // process, /proc/self/fd/N/FILE, which lead into the keeper's directory. So all that reads images reads these too.
 //
 // Owner:     image (reader half). Callers: main() of ckpt and ckpt-restart, and who learns such a path from a program;

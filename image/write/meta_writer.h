@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "base/bytes.h"
-#include "image/format/process_records.h"
+#include "image/format/records/process_records.h"
 
 namespace ckpt {
 

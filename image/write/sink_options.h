@@ -4,7 +4,7 @@
 #pragma once
 
 #include "base/clock.h"
-#include "base/settings.h"
+#include "base/settings/settings.h"
 #include "image/format/block_cipher.h"
 #include "image/format/image_format.h"
 #include "image/write/backend/file_backend.h"

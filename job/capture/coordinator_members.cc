@@ -14,7 +14,7 @@
 #include <cstddef>
 
 #include "base/clock.h"
-#include "base/control_protocol.h"
+#include "base/protocol/control_protocol.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/user_settings.h"

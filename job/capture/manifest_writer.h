@@ -5,7 +5,7 @@
 
 #include <span>
 
-#include "base/control_protocol.h"
+#include "base/protocol/control_protocol.h"
 #include "base/result.h"
 #include "job/capture/descriptions.h"
 #include "job/capture/members.h"

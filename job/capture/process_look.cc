@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/control_protocol.h"
+#include "base/protocol/control_protocol.h"
 #include "base/raii_fd.h"
 #include "image/format/directory_scan.h"
 #include "job/identity/identity.h"

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "base/control_protocol.h"
+#include "base/protocol/control_protocol.h"
 #include "base/result.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 
@@ -32,7 +32,7 @@ struct Report {
 // up.
 Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*serve_joins)());
 
-// An agent that was asked to join: base/control_protocol.h, kJoin. `socket` leads to the coordinator.
+// An agent that was asked to join: base/protocol/control_protocol.h, kJoin. `socket` leads to the coordinator.
 void serve_join(int socket);
 
 }  // namespace ckpt::job

@@ -1,5 +1,5 @@
 // What the coordinator of a job's checkpoint and the other members say to each other, over the socket by
-// which a member was asked (base/control_protocol.h, operation kJoin). docs/jobs.md has the states.
+// which a member was asked (base/protocol/control_protocol.h, operation kJoin). docs/jobs.md has the states.
 //
 // Owner:     job. Callers: agents of one job, all with the same library.
 //

@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "base/futex.h"
+#include "base/locks/futex.h"
 
 namespace ckpt::job::creation {
 

@@ -1,6 +1,5 @@
 #include "libckpt_rt/back/back_command.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
@@ -11,6 +10,7 @@
 #include <climits>
 
 #include "base/raii_fd.h"
+#include "libckpt_rt/core/process/dynamic_linker.h"
 #include "libckpt_rt/core/process/restart_entry.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/own_key_file.h"
@@ -63,7 +63,8 @@ void nanny(void* command) {
 // Beside the library's directory, as they are installed and as they are built.
 bool find_command(Command& c) {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&ckpt_restart_entry), &info) == 0 || info.dli_fname == nullptr)
+  if (!dynamic_linker::describe(reinterpret_cast<const void*>(&ckpt_restart_entry), info) ||
+      info.dli_fname == nullptr)
     return false;
   std::string_view directory(info.dli_fname);
   const size_t slash = directory.rfind('/');

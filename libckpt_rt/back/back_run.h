@@ -17,11 +17,11 @@
 // arena.
 #pragma once
 
-#include "base/back_protocol.h"
+#include "base/protocol/back_protocol.h"
 #include "libckpt_rt/back/job_gate.h"
 #include "libckpt_rt/back/parked_threads.h"
 #include "libckpt_rt/back/present_state.h"
-#include "libckpt_rt/capture/memory_map.h"
+#include "libckpt_rt/capture/memory/memory_map.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/protect/watch.h"
 

@@ -1,10 +1,10 @@
-// This process's side of the gate of a job that goes back (base/back_gate.h).
+// This process's side of the gate of a job that goes back (base/protocol/back_gate.h).
 //
 // Owner:     BackRun. Callers: the agent. The gate is memory of ours, in no image.
 // Never:     uses the library's data: it is replaced meanwhile.
 #pragma once
 
-#include "base/back_gate.h"
+#include "base/protocol/back_gate.h"
 #include "base/units.h"
 
 namespace ckpt {

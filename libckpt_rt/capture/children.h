@@ -8,7 +8,7 @@
 #include <span>
 
 #include "base/arena.h"
-#include "image/format/process_records.h"
+#include "image/format/records/process_records.h"
 
 namespace ckpt {
 

@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "libckpt_rt/capture/still_memory.h"
+#include "libckpt_rt/capture/advice/still_memory.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/preload_rules.h"
 

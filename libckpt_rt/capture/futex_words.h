@@ -78,7 +78,7 @@ void reset_hold();  // restart, forked child
 [[nodiscard]] bool collect(const ThreadSlot* stopped, StillMemory& memory, ArenaVector<Addr>& pages);
 
 // Waits until the pages of noted words are there, and of those of the calls that the threads make when they
-// go on. Robust lists are the loader's to bring (restart/plan/lazy_plan.cc).
+// go on. Robust lists are the loader's to bring (restart/plan/memory/lazy_plan.cc).
 void load(const ThreadSlot* threads);
 
 }  // namespace futex_words

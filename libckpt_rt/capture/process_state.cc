@@ -14,9 +14,9 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/cpu_features.h"
+#include "base/machine/cpu_features.h"
+#include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"
-#include "base/restart_protocol.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"

@@ -20,7 +20,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "image/format/process_records.h"
+#include "image/format/records/process_records.h"
 #include "libckpt_rt/core/threads/thread_context.h"
 
 namespace ckpt {

@@ -5,7 +5,7 @@
 #include "image/write/image_directory.h"
 #include "job/session/session.h"
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
-#include "libckpt_rt/checkpoint/stages/mapping_limit.h"
+#include "libckpt_rt/checkpoint/stages/memory/mapping_limit.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/process/loading.h"
 #include "libckpt_rt/core/process/seccomp_state.h"

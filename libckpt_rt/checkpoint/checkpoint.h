@@ -14,7 +14,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "base/settings.h"
+#include "base/settings/settings.h"
 
 namespace ckpt {
 

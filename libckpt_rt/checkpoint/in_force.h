@@ -6,7 +6,7 @@
 // Callers:   the agent.
 #pragma once
 
-#include "base/settings.h"
+#include "base/settings/settings.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 
 namespace ckpt {

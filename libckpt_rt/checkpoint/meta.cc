@@ -6,9 +6,9 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "base/cpu_features.h"
-#include "base/restart_protocol.h"
-#include "libckpt_rt/capture/lost_mappings.h"
+#include "base/machine/cpu_features.h"
+#include "base/protocol/restart_protocol.h"
+#include "libckpt_rt/capture/memory/lost_mappings.h"
 #include "libckpt_rt/core/process/restart_entry.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/own_signal.h"

@@ -5,8 +5,8 @@
 
 #include "image/write/meta_writer.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/mapped_files.h"
-#include "libckpt_rt/capture/memory_map.h"
+#include "libckpt_rt/capture/memory/mapped_files.h"
+#include "libckpt_rt/capture/memory/memory_map.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/system_v/system_v.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"

@@ -1,4 +1,4 @@
-// How far the image is written, for the asker that waits for it (base/control_protocol.h).
+// How far the image is written, for the asker that waits for it (base/protocol/control_protocol.h).
 //
 // Owner:     libckpt_rt.
 // Callers:   tell: the agent, before and after the checkpoint it takes for an asker. expect: the agent in

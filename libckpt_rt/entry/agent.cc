@@ -8,8 +8,8 @@
 #include <iterator>
 #include <string_view>
 
-#include "base/control_protocol.h"
 #include "base/fork_path.h"
+#include "base/protocol/control_protocol.h"
 #include "job/capture/take.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/kernel/task_list.h"

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "base/futex.h"
+#include "base/locks/futex.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
 
 namespace ckpt::agent {
@@ -28,7 +28,7 @@ struct OwnRequest {
 struct Request {
   uint64_t cookie = 0;  // of `ckpt now`/`ckpt stat`; 0: the interval timer or the program
   OwnRequest* own = nullptr;
-  // An asker without one may have sent it (base/control_protocol.h). If one is there, it has: that of
+  // An asker without one may have sent it (base/protocol/control_protocol.h). If one is there, it has: that of
   // kill(1), sent at the same time, is not told from it.
   bool without_cookie = false;
   bool checkpoint = true;  // without_cookie: is one taken when nobody asked?

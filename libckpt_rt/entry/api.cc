@@ -5,7 +5,7 @@
 
 #include "include/ckpt_rt.h"
 #include "libckpt_rt/back/back_command.h"
-#include "libckpt_rt/capture/excluded_memory.h"
+#include "libckpt_rt/capture/advice/excluded_memory.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
 #include "libckpt_rt/core/process/child.h"
 #include "libckpt_rt/core/process/this_process.h"

@@ -10,9 +10,9 @@
 #include <cstddef>
 #include <cstring>
 
-#include "base/control_protocol.h"
+#include "base/protocol/control_protocol.h"
 #include "base/raii_fd.h"
-#include "base/settings_table.h"
+#include "base/settings/settings_table.h"
 #include "job/capture/take.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/back/back_run.h"

@@ -1,4 +1,4 @@
-// The library's end of base/control_protocol.h.
+// The library's end of base/protocol/control_protocol.h.
 //
 // Owner:     libckpt_rt. Callers: the agent.
 #pragma once

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
-#include "base/control_protocol.h"
+#include "base/protocol/control_protocol.h"
 #include "image/write/image_directory.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/directory/own_directory.h"

@@ -11,7 +11,7 @@
 // not the new one. Where all are in use ours stays, and the program's use of it stays without effect, which
 // the log says.
 //
-// `ckpt` finds the number in the name of a mapping (base/control_protocol.h). Who has looked for it just
+// `ckpt` finds the number in the name of a mapping (base/protocol/control_protocol.h). Who has looked for it just
 // before sends the old one: our handler stays there until the program has one of its own, and takes cookies.
 #pragma once
 

@@ -3,7 +3,6 @@
 // Owner:     libckpt_rt. Callers: the dynamic linker; libc's fork.
 // Never:     prints; a wrong setting is said in the log of the image directory, and by `ckpt stat`.
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
 #include <signal.h>
@@ -13,9 +12,9 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/control_protocol.h"
 #include "base/fork_path.h"
 #include "base/named_points.h"
+#include "base/protocol/control_protocol.h"
 #include "image/format/image_key.h"
 #include "image/write/image_directory.h"
 #include "job/capture/right_host.h"
@@ -31,6 +30,7 @@
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/child.h"
+#include "libckpt_rt/core/process/dynamic_linker.h"
 #include "libckpt_rt/core/process/fork_hold.h"
 #include "libckpt_rt/core/process/library_range.h"
 #include "libckpt_rt/core/process/own_page.h"
@@ -182,8 +182,9 @@ __attribute__((constructor)) void start() {
   if (n > 0 && this_process.name[n - 1] == '\n') this_process.name[n - 1] = '\0';
   if (n <= 0) strcpy(this_process.name, "program");
   // glibc 2.35 and later.
-  const auto* rseq_offset = static_cast<const ptrdiff_t*>(dlsym(RTLD_DEFAULT, "__rseq_offset"));
-  const auto* rseq_size = static_cast<const unsigned*>(dlsym(RTLD_DEFAULT, "__rseq_size"));
+  const auto* rseq_offset =
+      static_cast<const ptrdiff_t*>(dynamic_linker::find(RTLD_DEFAULT, "__rseq_offset"));
+  const auto* rseq_size = static_cast<const unsigned*>(dynamic_linker::find(RTLD_DEFAULT, "__rseq_size"));
   if (rseq_offset != nullptr && rseq_size != nullptr && *rseq_size != 0) {
     // The size libc reports may be that of the fields in use; what it registers is at least 32 bytes.
     rseq_layout.offset = *rseq_offset;

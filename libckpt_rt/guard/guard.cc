@@ -155,7 +155,8 @@ const char* refuses(const ThreadSlot* stopped) {
         &unknown);
     if (unknown != 0) return "a thread has restartable sequences that libc does not know of";
   }
-  if (threads > kMostThreads) return "it has more than 4096 threads";
+  static_assert(kMostThreads == 2048);
+  if (threads > kMostThreads) return "it has more than 2048 threads";
   KernelSigaction action{};
   if (kernel_sigaction(SIGSYS, nullptr, &action) != 0 || action.handler != 0)
     return "it handles or ignores SIGSYS itself";

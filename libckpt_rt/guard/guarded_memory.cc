@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include "base/kernel_caps.h"
+#include "base/machine/kernel_caps.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/this_process.h"

@@ -15,13 +15,13 @@
 #pragma once
 
 #include "base/arena.h"
-#include "base/crowd_gate.h"
+#include "base/locks/crowd_gate.h"
+#include "base/locks/turn_lock.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
-#include "base/settings.h"
-#include "base/turn_lock.h"
+#include "base/settings/settings.h"
 #include "copier/copier.h"
-#include "libckpt_rt/capture/memory_map.h"
+#include "libckpt_rt/capture/memory/memory_map.h"
 #include "libckpt_rt/core/kernel/kernel_copy.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/protect/armed_memory.h"

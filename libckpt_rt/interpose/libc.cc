@@ -1,7 +1,7 @@
 #include "libckpt_rt/interpose/libc.h"
 
-#include <dlfcn.h>
 #include <fcntl.h>
+#include <gnu/libc-version.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/units.h"
+#include "libckpt_rt/core/process/dynamic_linker.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/waits/clock.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -77,21 +78,30 @@ bool only_thread() {
   return sys::call(__NR_stat, "/proc/self/task", &st) == 0 && st.st_nlink == 3;
 }
 
+// libc's own function, not that of a library preloaded after us. dlopen(3), also of a library that is there, allocates: a
+// program without a heap would get one.
+unsigned char* function_of_libc(const char* name, AddrRange libc) {
+  void* function = dynamic_linker::find(RTLD_NEXT, name);
+  if (!libc.contains(Addr::of(function))) {
+    void* handle = dynamic_linker::loaded("libc.so.6");
+    function = handle == nullptr ? nullptr : dynamic_linker::find(handle, name);
+  }
+  return static_cast<unsigned char*>(function);
+}
+
 [[gnu::constructor(102)]] void find_and_redirect() {
-  // libc's own functions, not those of a library preloaded after us.
-  void* libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
-  if (libc == nullptr) return;
+  const AddrRange libc =
+      dynamic_linker::range_of_object_with(reinterpret_cast<const void*>(&gnu_get_libc_version));
   void* ours[] = {reinterpret_cast<void*>(ckpt_libc_munmap), reinterpret_cast<void*>(ckpt_libc_madvise),
                   reinterpret_cast<void*>(ckpt_libc_mremap), reinterpret_cast<void*>(ckpt_libc_brk)};
   for (size_t i = 0; i < 4; ++i) {
     Redirection& r = redirections[i];
-    auto* code = static_cast<unsigned char*>(dlsym(libc, r.name));
+    unsigned char* code = function_of_libc(r.name, libc);
     if (code == nullptr) continue;
     if (std::memcmp(code, kEndbr64, sizeof(kEndbr64)) == 0) code += sizeof(kEndbr64);
     r.to = ours[i];
     r.at = code;
   }
-  dlclose(libc);
   redirect_libc();
 }
 

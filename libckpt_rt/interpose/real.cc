@@ -1,9 +1,8 @@
 #include "libckpt_rt/interpose/real.h"
 
-#include <dlfcn.h>
-
 #include <atomic>
 
+#include "libckpt_rt/core/process/dynamic_linker.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -25,7 +24,7 @@ std::atomic<void*> addresses[kCount];
 
 [[gnu::constructor(101)]] void find_real_functions() {
   for (unsigned i = 0; i < kCount; ++i)
-    addresses[i].store(dlsym(RTLD_NEXT, kNames[i]), std::memory_order_relaxed);
+    addresses[i].store(dynamic_linker::find(RTLD_NEXT, kNames[i]), std::memory_order_relaxed);
 }
 
 }  // namespace

@@ -52,8 +52,8 @@
 #include <errno.h>
 
 #include "copier/segment_table.h"
-#include "libckpt_rt/capture/memory_map.h"
-#include "libckpt_rt/capture/page_scan.h"
+#include "libckpt_rt/capture/memory/memory_map.h"
+#include "libckpt_rt/capture/memory/page_scan.h"
 #include "libckpt_rt/protect/armed_memory.h"
 
 namespace ckpt {
@@ -149,7 +149,7 @@ class Arming {
   uint64_t segment_bytes_ = 0;
   int64_t deadline_ns_ = INT64_MAX;
   // Shared memory that is covered without looking which of it exists, bytes, each time: what the table has
-  // room for beside the memory of the process (most_segments() in checkpoint/stages/memory_size.h).
+  // room for beside the memory of the process (most_segments() in checkpoint/stages/memory/memory_size.h).
   static constexpr uint64_t kSharedCovered = 1ull << 30;
   uint64_t shared_left_ = 0;
   ArenaVector<Covered> covered_;

@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "base/clock.h"
-#include "base/kernel_caps.h"
-#include "libckpt_rt/capture/page_scan.h"
+#include "base/machine/kernel_caps.h"
+#include "libckpt_rt/capture/memory/page_scan.h"
 #include "libckpt_rt/core/process/own_files.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"

@@ -24,7 +24,7 @@
 #include <linux/userfaultfd.h>
 
 #include "base/arena.h"
-#include "base/futex.h"
+#include "base/locks/futex.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "base/units.h"

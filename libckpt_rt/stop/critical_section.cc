@@ -1,7 +1,7 @@
 #include "libckpt_rt/stop/critical_section.h"
 
 #include "base/clock.h"
-#include "base/futex.h"
+#include "base/locks/futex.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::critical_section {

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "image/format/terminal_records.h"
+#include "image/format/records/terminal_records.h"
 #include "restart/descriptors/builder.h"
 
 // Pseudo-terminals of the program's own: the master is made again, best with its old number, and its other

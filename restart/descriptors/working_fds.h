@@ -3,7 +3,7 @@
 //
 // Owner:     restart. One WorkingFds in the child, from before the first saved descriptor is made
 //            until the restorer closes everything from first() on.
-// Callers:   restart/tree/process.cc, restart/descriptors/descriptors.cc, restart/plan/memory_plan.cc: one
+// Callers:   restart/tree/process.cc, restart/descriptors/descriptors.cc, restart/plan/memory/memory_plan.cc: one
 //            thread.
 // Never:     closes or replaces a descriptor below first().
 #pragma once

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "restart/feed/stored_bytes.h"
-#include "restart/plan/fill_plan.h"
+#include "restart/plan/memory/fill_plan.h"
 
 namespace ckpt {
 

@@ -24,7 +24,7 @@
 #include "base/raii_fd.h"
 #include "restart/feed/pending_pages.h"
 #include "restart/feed/stored_bytes.h"
-#include "restart/plan/lazy_plan.h"
+#include "restart/plan/memory/lazy_plan.h"
 
 namespace ckpt {
 

@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "restart/channels/hosts_plan.h"
-#include "restart/plan/memory_plan.h"
+#include "restart/plan/memory/memory_plan.h"
 #include "restart/tree/stage_text.h"
 
 namespace ckpt {

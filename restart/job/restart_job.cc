@@ -24,7 +24,7 @@
 #include "restart/job/job_supervisor.h"
 #include "restart/job/planter.h"
 #include "restart/output.h"
-#include "restart/plan/layout.h"
+#include "restart/plan/memory/layout.h"
 #include "restart/tree/stage_text.h"
 #include "restart/tree/supervise.h"
 #include "restart/tree/terminal.h"

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "base/bytes.h"
-#include "image/format/terminal_records.h"
+#include "image/format/records/terminal_records.h"
 #include "restart/descriptors/builder.h"
 #include "restart/plan/shared_objects.h"
 #include "restart/plan/system_v.h"

@@ -4,10 +4,10 @@
 
 #include <cstring>
 
-#include "base/cpu_features.h"
-#include "base/restart_protocol.h"
-#include "restart/plan/address_space.h"
-#include "restart/plan/memory_plan.h"
+#include "base/machine/cpu_features.h"
+#include "base/protocol/restart_protocol.h"
+#include "restart/plan/memory/address_space.h"
+#include "restart/plan/memory/memory_plan.h"
 #include "restart/plan/old_vdso.h"
 
 namespace ckpt {

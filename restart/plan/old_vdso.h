@@ -1,7 +1,7 @@
 // Restarting under another kernel: the saved vdso's code stays at its place, and each function in it
 // becomes a jump to the present kernel's function of that name.
 //
-// Owner:     restart. Callers: the plan (is it possible?), restart/plan/restorer_range.cc (make it).
+// Owner:     restart. Callers: the plan (is it possible?), restart/plan/memory/restorer_range.cc (make it).
 // A program has the addresses of the vdso's functions in its memory (libc looked them up at start), so
 // they must lead somewhere. The old code itself cannot run on: it reads the old kernel's vvar pages,
 // whose layout only that kernel knows. Hence a thread that stood inside it cannot be brought back.

@@ -11,7 +11,7 @@
 #include "restart/descriptors/descriptors.h"
 #include "restart/plan/check_files.h"
 #include "restart/plan/check_machine.h"
-#include "restart/plan/memory_plan.h"
+#include "restart/plan/memory/memory_plan.h"
 #include "restart/plan/system_v.h"
 
 namespace ckpt {

@@ -12,8 +12,8 @@
 #include "image/read/image_chain.h"
 #include "restart/descriptors/vanished_file.h"
 #include "restart/plan/check_files.h"
-#include "restart/plan/fill_plan.h"
-#include "restart/plan/lazy_plan.h"
+#include "restart/plan/memory/fill_plan.h"
+#include "restart/plan/memory/lazy_plan.h"
 #include "restart/plan/vdso.h"
 
 namespace ckpt {

@@ -15,8 +15,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/protocol/restart_protocol.h"
 #include "base/raii_fd.h"
-#include "base/restart_protocol.h"
 #include "base/result.h"
 
 namespace ckpt {

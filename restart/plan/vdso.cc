@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "image/format/checksum.h"
-#include "restart/plan/address_space.h"
+#include "restart/plan/memory/address_space.h"
 
 namespace ckpt {
 

@@ -29,7 +29,7 @@
 #include <sys/uio.h>
 
 #include "base/sys.h"
-#include "image/format/process_records.h"
+#include "image/format/records/process_records.h"
 #include "restart/restorer/restorer_credentials.h"
 #include "restart/restorer/restorer_time.h"
 

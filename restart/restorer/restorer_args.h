@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "base/restart_protocol.h"
+#include "base/protocol/restart_protocol.h"
 
 namespace ckpt {
 

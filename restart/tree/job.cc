@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/raii_fd.h"
-#include "image/format/descriptor_records.h"
+#include "image/format/records/descriptor_records.h"
 #include "restart/descriptors/builder.h"
 
 namespace ckpt {

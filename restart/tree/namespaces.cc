@@ -12,7 +12,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "base/kernel_caps.h"
+#include "base/machine/kernel_caps.h"
 
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x00000080

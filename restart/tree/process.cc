@@ -12,13 +12,13 @@
 #include <algorithm>
 #include <string>
 
-#include "base/kernel_caps.h"
+#include "base/machine/kernel_caps.h"
 #include "restart/descriptors/descriptors.h"
 #include "restart/descriptors/working_fds.h"
 #include "restart/feed/loader.h"
-#include "restart/plan/memory_plan.h"
+#include "restart/plan/memory/memory_plan.h"
+#include "restart/plan/memory/restorer_range.h"
 #include "restart/plan/plan.h"
-#include "restart/plan/restorer_range.h"
 #include "restart/plan/shared_objects.h"
 #include "restart/plan/system_v.h"
 #include "restart/tree/lost_children.h"

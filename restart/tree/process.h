@@ -11,8 +11,8 @@
 #include "image/read/image_chain.h"
 #include "restart/descriptors/descriptors.h"
 #include "restart/feed/feeder.h"
-#include "restart/plan/fill_plan.h"
-#include "restart/plan/lazy_plan.h"
+#include "restart/plan/memory/fill_plan.h"
+#include "restart/plan/memory/lazy_plan.h"
 #include "restart/plan/report.h"
 #include "restart/plan/vdso.h"
 #include "restart/tree/job.h"
@@ -28,7 +28,7 @@ struct JobSpec {
   std::set<uint64_t> mapped_objects;   // by any of them
   std::map<uint64_t, int> lone_pipes;  // DescriptorOptions
   std::set<int> processes;             // the same
-  int together_fd = -1, go_fd = -1;    // pipes: base/restart_protocol.h, RestorerArgs
+  int together_fd = -1, go_fd = -1;    // pipes: base/protocol/restart_protocol.h, RestorerArgs
   int time_ns_fd = -1;                 // -1: no time namespace is allowed
   bool stopped = false;                // by a signal
   int parent_death_signal = 0;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/restart_protocol.h"
+#include "base/protocol/restart_protocol.h"
 #include "base/result.h"
 
 namespace ckpt {

@@ -179,7 +179,7 @@ class Checkpoints(RealTest):
         for mode in ["sequential", "fork"] + ["realtime"] * ROOT:
             with self.subTest(mode), self.running("--mode", mode, argv=["/usr/bin/python3", "-c", program],
                                                   directory=self.path(mode)) as child:
-                # The asker's half of base/control_protocol.h.
+                # The asker's half of base/protocol/control_protocol.h.
                 cookie = int.from_bytes(os.urandom(8), "little") >> 1
                 with socket.socket(socket.AF_UNIX) as listener:
                     listener.bind(b"\0ckpt_rt.%016x" % cookie)

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "image/format/descriptor_records.h"
+#include "image/format/records/descriptor_records.h"
 #include "image/write/direct_sink.h"
 #include "image/write/meta_writer.h"
 

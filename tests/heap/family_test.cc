@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/heap_protocol.h"
+#include "base/protocol/heap_protocol.h"
 
 extern "C" __attribute__((weak)) ckpt::HeapInterface ckpt_heap_v1;
 

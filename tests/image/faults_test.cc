@@ -5,7 +5,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-#include "base/kernel_caps.h"
+#include "base/machine/kernel_caps.h"
 #include "tests/image/faulty_backend.h"
 #include "tests/image/image_fixture.h"
 

@@ -1,4 +1,4 @@
-#include "base/kernel_caps.h"
+#include "base/machine/kernel_caps.h"
 #include "image/read/image_catalog.h"
 #include "tests/image/image_fixture.h"
 

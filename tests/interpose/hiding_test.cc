@@ -17,7 +17,7 @@
 
 #include <vector>
 
-#include "base/control_protocol.h"
+#include "base/protocol/control_protocol.h"
 #include "tests/interpose/blocked_thread.h"
 
 // sighold, sigset and the BSD calls are deprecated, and still called.

@@ -12,7 +12,7 @@
 #include <new>
 
 #include "base/clock.h"
-#include "base/control_protocol.h"
+#include "base/protocol/control_protocol.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/interpose/interrupted_call.h"

@@ -1,6 +1,6 @@
-// Every probe of base/kernel_caps.h, run here. A machine may refuse; then the reason must be one that
+// Every probe of base/machine/kernel_caps.h, run here. A machine may refuse; then the reason must be one that
 // `ckpt check` explains, and what the probe promises must still hold: nothing is left behind.
-#include "base/kernel_caps.h"
+#include "base/machine/kernel_caps.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -17,7 +17,7 @@
 #include <cstring>
 #include <thread>
 
-#include "base/kernel_caps.h"
+#include "base/machine/kernel_caps.h"
 #include "base/raii_fd.h"
 #include "base/units.h"
 

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <time.h>
 
-#include "base/restart_protocol.h"
+#include "base/protocol/restart_protocol.h"
 #include "base/sys.h"
 
 namespace ckpt {

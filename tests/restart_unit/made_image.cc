@@ -15,9 +15,9 @@
 #include <map>
 
 #include "base/clock.h"
-#include "base/cpu_features.h"
-#include "base/restart_protocol.h"
-#include "image/format/descriptor_records.h"
+#include "base/machine/cpu_features.h"
+#include "base/protocol/restart_protocol.h"
+#include "image/format/records/descriptor_records.h"
 #include "restart/plan/vdso.h"
 
 extern "C" const std::byte ckpt_guest_begin[], ckpt_guest_end[];

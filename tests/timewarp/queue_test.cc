@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "timewarp/engine/event_queue.h"
+#include "timewarp/engine/queue/event_queue.h"
 
 namespace ckpt::timewarp {
 namespace {

@@ -1,5 +1,5 @@
 // What goes over the socket between a `ckpt` and a library that may be of another build.
-#include "base/control_protocol.h"
+#include "base/protocol/control_protocol.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

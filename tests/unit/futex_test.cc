@@ -1,4 +1,4 @@
-#include "base/futex.h"
+#include "base/locks/futex.h"
 
 #include <errno.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // The list of mappings read ahead and again is the list read afresh, whatever changed in between by system
 // calls of any kind.
-#include "libckpt_rt/capture/memory_map.h"
+#include "libckpt_rt/capture/memory/memory_map.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include <random>
 #include <thread>
 
-#include "base/futex.h"
+#include "base/locks/futex.h"
 #include "base/raii_fd.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/process/library_range.h"

@@ -8,9 +8,9 @@
 
 #include <random>
 
-#include "base/kernel_caps.h"
+#include "base/machine/kernel_caps.h"
 #include "base/raii_fd.h"
-#include "libckpt_rt/capture/page_scan.h"
+#include "libckpt_rt/capture/memory/page_scan.h"
 
 namespace ckpt {
 namespace {

@@ -1,5 +1,5 @@
 // Pages that exist are listed once each, in order, however many runs they make.
-#include "libckpt_rt/capture/page_scan.h"
+#include "libckpt_rt/capture/memory/page_scan.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

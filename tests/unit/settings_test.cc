@@ -1,4 +1,4 @@
-#include "base/settings.h"
+#include "base/settings/settings.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <random>
 #include <string>
 
-#include "base/control_protocol.h"
-#include "base/settings_table.h"
+#include "base/protocol/control_protocol.h"
+#include "base/settings/settings_table.h"
 
 namespace ckpt {
 namespace {

@@ -1,5 +1,5 @@
 // What is the same at both ends of two texts, and nothing more.
-#include "libckpt_rt/capture/text_change.h"
+#include "libckpt_rt/capture/memory/text_change.h"
 
 #include <gtest/gtest.h>
 

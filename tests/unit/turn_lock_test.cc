@@ -1,6 +1,6 @@
-#include "base/turn_lock.h"
+#include "base/locks/turn_lock.h"
 
-#include "base/crowd_gate.h"
+#include "base/locks/crowd_gate.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

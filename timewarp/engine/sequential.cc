@@ -4,8 +4,8 @@
 
 #include "base/clock.h"
 #include "timewarp/engine/digest.h"
-#include "timewarp/engine/event_queue.h"
 #include "timewarp/engine/progress.h"
+#include "timewarp/engine/queue/event_queue.h"
 
 namespace ckpt::timewarp {
 

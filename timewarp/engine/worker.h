@@ -35,7 +35,7 @@
 #include <deque>
 #include <map>
 
-#include "timewarp/engine/event_queue.h"
+#include "timewarp/engine/queue/event_queue.h"
 #include "timewarp/engine/setup.h"
 #include "timewarp/engine/trace.h"
 #include "timewarp/engine/window.h"

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/futex.h"
+#include "base/locks/futex.h"
 #include "timewarp/state/non_blocking.h"
 
 namespace ckpt::timewarp {

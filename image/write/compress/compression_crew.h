@@ -14,7 +14,7 @@
 // claimed it.
 #pragma once
 
-#include "base/futex.h"
+#include "base/locks/futex.h"
 #include "image/write/compress/compressor.h"
 #include "image/write/compress/helper_threads.h"
 #include "image/write/image_sink.h"

@@ -8,10 +8,10 @@
 
 #include "base/clock.h"
 #include "base/raii_fd.h"
-#include "image/format/terminal_records.h"
+#include "image/format/records/terminal_records.h"
 #include "image/write/kept_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/other_name.h"
+#include "libckpt_rt/capture/memory/other_name.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/preload_rules.h"

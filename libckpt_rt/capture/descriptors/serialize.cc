@@ -1,6 +1,6 @@
 #include <fcntl.h>
 
-#include "image/format/process_records.h"
+#include "image/format/records/process_records.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/core/preload_rules.h"

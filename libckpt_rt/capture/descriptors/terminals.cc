@@ -7,7 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/raii_fd.h"
-#include "image/format/terminal_records.h"
+#include "image/format/records/terminal_records.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/core/preload_rules.h"

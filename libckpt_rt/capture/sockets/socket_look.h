@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/bytes.h"
-#include "image/format/descriptor_records.h"
+#include "image/format/records/descriptor_records.h"
 #include "libckpt_rt/capture/sockets/socket_diag.h"
 #include "libckpt_rt/core/kernel/descriptor_limit.h"
 

@@ -10,7 +10,7 @@
 
 #include "base/arena.h"
 #include "base/result.h"
-#include "image/format/system_v_records.h"
+#include "image/format/records/system_v_records.h"
 
 namespace ckpt {
 

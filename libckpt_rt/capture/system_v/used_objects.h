@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "image/format/system_v_records.h"
+#include "image/format/records/system_v_records.h"
 
 namespace ckpt::system_v {
 

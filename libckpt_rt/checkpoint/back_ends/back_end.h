@@ -13,7 +13,7 @@
 #pragma once
 
 #include "base/result.h"
-#include "libckpt_rt/checkpoint/stages/memory_size.h"
+#include "libckpt_rt/checkpoint/stages/memory/memory_size.h"
 
 namespace ckpt {
 

@@ -1,6 +1,6 @@
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
 
-#include "base/kernel_caps.h"
+#include "base/machine/kernel_caps.h"
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/checkpoint/back_ends/fork.h"
 #include "libckpt_rt/checkpoint/back_ends/guard.h"

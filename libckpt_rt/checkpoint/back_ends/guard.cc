@@ -7,7 +7,7 @@
 #include "base/named_points.h"
 #include "base/page_runs.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
-#include "libckpt_rt/checkpoint/stages/page_list.h"
+#include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/request/own_signal.h"

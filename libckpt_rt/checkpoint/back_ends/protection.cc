@@ -1,9 +1,9 @@
 // What ProtectingBackEnd does with protection: ahead of the stop, and in it.
 #include "base/named_points.h"
-#include "libckpt_rt/capture/excluded_memory.h"
-#include "libckpt_rt/capture/heap_extents.h"
+#include "libckpt_rt/capture/advice/excluded_memory.h"
+#include "libckpt_rt/capture/memory/heap_extents.h"
 #include "libckpt_rt/checkpoint/back_ends/protecting.h"
-#include "libckpt_rt/checkpoint/stages/page_list.h"
+#include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/interpose/memory/gate.h"

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/named_points.h"
 #include "libckpt_rt/checkpoint/progress.h"
-#include "libckpt_rt/checkpoint/stages/page_list.h"
+#include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "base/arena.h"
-#include "base/settings.h"
+#include "base/settings/settings.h"
 
 namespace ckpt {
 

@@ -4,12 +4,12 @@
 // Owner:     one Attempt. Callers: the agent. Filled while the attempt prepares (map_before, files) and by Stop (the rest).
 #pragma once
 
+#include "libckpt_rt/capture/advice/still_memory.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
-#include "libckpt_rt/capture/mapped_files.h"
-#include "libckpt_rt/capture/memory_map.h"
-#include "libckpt_rt/capture/page_scan.h"
+#include "libckpt_rt/capture/memory/mapped_files.h"
+#include "libckpt_rt/capture/memory/memory_map.h"
+#include "libckpt_rt/capture/memory/page_scan.h"
 #include "libckpt_rt/capture/process_state.h"
-#include "libckpt_rt/capture/still_memory.h"
 #include "libckpt_rt/capture/system_v/system_v.h"
 #include "libckpt_rt/checkpoint/meta.h"
 #include "libckpt_rt/core/threads/other_threads.h"

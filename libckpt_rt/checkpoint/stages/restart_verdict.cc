@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "libckpt_rt/capture/lost_mappings.h"
+#include "libckpt_rt/capture/memory/lost_mappings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {

@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "job/session/session.h"
-#include "libckpt_rt/capture/heap_extents.h"
+#include "libckpt_rt/capture/memory/heap_extents.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/capture/system_v/system_v.h"
 #include "libckpt_rt/checkpoint/back_ends/back_end.h"

@@ -10,11 +10,11 @@
 // Owner:     one back end that protects memory. Callers: the agent. run() is the thread itself.
 #pragma once
 
-#include "base/futex.h"
+#include "base/locks/futex.h"
 #include "copier/buffer_pool.h"
 #include "copier/filled_queue.h"
 #include "image/write/image_sink.h"
-#include "libckpt_rt/checkpoint/stages/eager_copies.h"
+#include "libckpt_rt/checkpoint/stages/memory/eager_copies.h"
 #include "libckpt_rt/core/threads/other_threads.h"
 
 namespace ckpt {

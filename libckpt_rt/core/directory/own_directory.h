@@ -2,7 +2,7 @@
 //
 // A program that gives up root's rights may not write into root's directory any more. As it does so, while it
 // still may, `user-UID` is made in it for the user that it becomes. Where that user may not even pass through
-// the directories above, who asks hands it over open (base/control_protocol.h).
+// the directories above, who asks hands it over open (base/protocol/control_protocol.h).
 //
 //   CKPT_DIR            root's, 0700, and 0711 as soon as it has one of a later user
 //     user-65534        that user's, 0700

@@ -1,7 +1,7 @@
 // Files of the process itself in /proc that only their owner may open: mem and pagemap.
 //
 // The kernel gives them to root while the process is not dumpable, as after setuid(2) or PR_SET_DUMPABLE. Who
-// asked may have handed them over, open (base/control_protocol.h). Else the process is dumpable for the
+// asked may have handed them over, open (base/protocol/control_protocol.h). Else the process is dumpable for the
 // instant in which they are opened.
 //
 // Owner:     libckpt_rt. Callers: the agent, and the child that writes an image in mode fork.

@@ -12,7 +12,7 @@
 // itself.
 #pragma once
 
-#include "base/futex.h"
+#include "base/locks/futex.h"
 #include "base/units.h"
 
 namespace ckpt {

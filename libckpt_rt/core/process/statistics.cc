@@ -3,7 +3,7 @@
 #include <cstring>
 #include <new>
 
-#include "base/futex.h"
+#include "base/locks/futex.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::statistics {

@@ -4,7 +4,7 @@
 // Callers:   any thread reads. Written by the preload constructor, while one thread runs; in a child of the program
 //            by the thread that puts it right (child.h); at a restart and after going back by the one thread
 //            that runs then (generation).
-// Never:     copied lazily: it is saved in the pause (capture/memory_map.cc).
+// Never:     copied lazily: it is saved in the pause (capture/memory/memory_map.cc).
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 //            our descriptors and we hold none of its; kShareWithCaller shares the caller's.
 #pragma once
 
-#include "base/futex.h"
+#include "base/locks/futex.h"
 #include "base/units.h"
 
 // raw_thread.S: clone(2) whose child calls fn(arg) on the new stack and exits.

@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "base/restart_protocol.h"
+#include "base/protocol/restart_protocol.h"
 #include "base/sys.h"
 #include "libckpt_rt/core/kernel/signal_limit.h"
 #include "libckpt_rt/core/threads/late_signals.h"

@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-#include "base/futex.h"
+#include "base/locks/futex.h"
 #include "base/units.h"
 
 namespace ckpt {

@@ -13,7 +13,7 @@
 //            without the gate.
 #pragma once
 
-#include "base/futex.h"
+#include "base/locks/futex.h"
 
 namespace ckpt {
 

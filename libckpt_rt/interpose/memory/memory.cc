@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <optional>
 
-#include "libckpt_rt/capture/advice_notes.h"
+#include "libckpt_rt/capture/advice/advice_notes.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/memory/gate.h"

@@ -6,11 +6,11 @@
 //   bits 32-63                     number of threads that wait
 //   the int after it               0: used by one process, 128: shared
 // sem_post() adds one to the value and, if any thread waits, wakes one that waits on the value's word.
-#include <dlfcn.h>
 #include <semaphore.h>
 
 #include <atomic>
 
+#include "libckpt_rt/core/process/dynamic_linker.h"
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/calls.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -33,13 +33,17 @@ using ClockWait = int(sem_t*, clockid_t, const timespec*);
 std::atomic<ClockWait*> libc_clockwait{nullptr};
 
 [[gnu::constructor(101)]] void check_layout() {
+  using Init = int(sem_t*, int, unsigned);
+  auto* init = reinterpret_cast<Init*>(dynamic_linker::find(RTLD_NEXT, "sem_init"));
+  // No libpthread yet, as libraries before glibc 2.34 may have it. They have had these semaphores since 2.21.
+  if (init == nullptr) return;
   sem_t mine, theirs;
-  sem_init(&mine, 0, 5);
-  sem_init(&theirs, 1, 7);
+  init(&mine, 0, 5);
+  init(&theirs, 1, 7);
   auto& a = *reinterpret_cast<Semaphore*>(&mine);
   auto& b = *reinterpret_cast<Semaphore*>(&theirs);
   bool known = a.value_and_waiters == 5 && a.shared == 0 && b.value_and_waiters == 7 && b.shared == kShared;
-  if (!known) libc_clockwait = reinterpret_cast<ClockWait*>(dlsym(RTLD_NEXT, "sem_clockwait"));
+  if (!known) libc_clockwait = reinterpret_cast<ClockWait*>(dynamic_linker::find(RTLD_NEXT, "sem_clockwait"));
 }
 
 bool take(Semaphore& s, uint64_t waiters_too) {
@@ -79,7 +83,9 @@ long wait_until(Semaphore& s, clockid_t clock, const timespec* deadline) {
 long clock_wait(Semaphore& s, clockid_t clock, const timespec* deadline) {
   if (clock != CLOCK_REALTIME && clock != CLOCK_MONOTONIC) return -EINVAL;
   if (deadline->tv_nsec < 0 || deadline->tv_nsec >= 1'000'000'000) return -EINVAL;
-  pthread_testcancel();
+  {
+    CancellationPoint here;  // a request that waits is taken here
+  }
   if (take(s, 0)) return 0;
   long r;
   // relaxed: sem_post's addition is ordered against this one by being on the same word.

@@ -1,0 +1,73 @@
+// ckpt core: an image as an ELF core file.
+#include <signal.h>
+
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/image/core/elf_core.h"
+#include "cli/image/key_option.h"
+#include "cli/text/failure.h"
+#include "cli/text/human.h"
+#include "cli/text/progress.h"
+#include "cli/text/text_out.h"
+#include "image/read/image_catalog.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct Options {
+  std::string image, output;
+};
+
+Result<void> core(const Options& o) {
+  auto path = resolve_image(o.image);
+  if (!path.ok()) return path.error();
+  auto image = ImageChain::open(*path);
+  if (!image.ok()) return image.error();
+  std::string output = o.output;
+  if (output.empty())
+    output = fmt::format("core.{}.{}", image->meta().process.record.pid, image->brief().sequence);
+  signal(SIGXFSZ, SIG_IGN);  // an error like any other
+  SavedMemory memory(*image);
+  Progress progress(fmt::format("writing {}", brief(output)));
+  auto size = write_core(*image, memory, output,
+                         [&](uint64_t done, uint64_t total) { progress.update(done, total); });
+  progress.clear();
+  if (!size.ok()) return size.error();
+  fmt::print("{}: {}, {} of memory; gdb {} {}\n", printable(output),
+             plural(size->threads, "thread", "threads"), human_bytes(size->memory_bytes),
+             printable(image->meta().mm.exe_path), printable(output));
+  return {};
+}
+
+}  // namespace
+
+void add_core(CLI::App& app, ExitCode& exit) {
+  CLI::App* command = app.add_subcommand("core", "make an ELF core file of an image, for gdb");
+  auto o = std::make_shared<Options>();
+  command
+      ->add_option(
+          "IMAGE", o->image,
+          "an image; DIR for the newest of a directory, DIR@-1 for the one before, DIR@7 for number 7")
+      ->required();
+  command->add_option("-o,--output", o->output,
+                      "the file to write (default: core.PID.SEQUENCE in the current directory)");
+  add_key_option(command);
+  command->footer(
+      "All threads with all registers, and all memory that the image holds; holes take no space. Code and "
+      "other\n"
+      "unchanged pages of files are left out: the debugger takes them from the files, which must be the "
+      "same.\n"
+      "Exit codes: 0 written, 64 wrong arguments or several programs in the directory, 65 damaged (or no "
+      "image at\n"
+      "all), 66 not found, 68 image of another version or architecture, 73 cannot be created, 74 read or "
+      "write\n"
+      "error, 77 not permitted.");
+  command->callback([o, &exit] {
+    auto done = core(*o);
+    exit = done.ok() ? ExitCode::kOk : report(done.error());
+  });
+}
+
+}  // namespace ckpt::cli

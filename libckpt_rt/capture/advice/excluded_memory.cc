@@ -1,0 +1,76 @@
+#include "libckpt_rt/capture/advice/excluded_memory.h"
+
+#include "base/locks/futex.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt::excluded_memory {
+
+namespace {
+
+constexpr uint32_t kMost = 1024;
+// The lock is taken by threads of the program only, with nothing else held. The agent reads while
+// they stand still, possibly in the middle of a change: `count` is stored last, entries are whole.
+FutexLock lock;
+AddrRange ranges[kMost];
+std::atomic<uint32_t> count{0};
+
+bool add_locked(AddrRange r) {
+  uint32_t n = count.load(std::memory_order_relaxed);
+  if (r.empty()) return true;
+  if (n == kMost) return false;
+  ranges[n] = r;
+  count.store(n + 1, std::memory_order_release);
+  return true;
+}
+
+// Takes `pages` out of every range; what is left of a range on both sides stays.
+bool remove_locked(AddrRange pages) {
+  for (uint32_t i = 0; i < count.load(std::memory_order_relaxed);) {
+    AddrRange r = ranges[i];
+    if (!r.overlaps(pages)) {
+      ++i;
+      continue;
+    }
+    AddrRange left{r.start, pages.start < r.end ? pages.start : r.end};
+    AddrRange right{pages.end > r.start ? pages.end : r.start, r.end};
+    if (!left.empty()) {
+      if (!right.empty() && !add_locked(right)) return false;
+      ranges[i] = left;
+      ++i;
+    } else if (!right.empty()) {
+      ranges[i] = right;
+      ++i;
+    } else {
+      uint32_t last = count.load(std::memory_order_relaxed) - 1;
+      ranges[i] = ranges[last];
+      count.store(last, std::memory_order_release);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool exclude(AddrRange pages) {
+  ScopedLock guard(lock);
+  return remove_locked(pages) && add_locked(pages);
+}
+
+bool include(AddrRange pages) {
+  ScopedLock guard(lock);
+  return remove_locked(pages);
+}
+
+AddrRange next_excluded(AddrRange run) {
+  AddrRange first{};
+  for (uint32_t i = 0; i < count.load(std::memory_order_acquire); ++i) {
+    AddrRange r = ranges[i];
+    if (!r.overlaps(run)) continue;
+    if (r.start < run.start) r.start = run.start;
+    if (r.end > run.end) r.end = run.end;
+    if (first.empty() || r.start < first.start) first = r;
+  }
+  return first;
+}
+
+}  // namespace ckpt::excluded_memory

@@ -1,0 +1,56 @@
+#include "libckpt_rt/capture/memory/lost_mappings.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+
+LostMapping what_is_lost(const Mapping& m) {
+  if (m.kind == MappingKind::kVdso) return {};
+  if ((m.map_flags & kMapSealed) != 0)
+    return {"sealed memory (mseal)", "after a restart it may be changed again", false};
+  if ((m.map_flags & kMapDroppable) != 0)
+    return {"droppable memory (MAP_DROPPABLE)", "after a restart the kernel keeps it", false};
+  if ((m.map_flags & kMapGuarded) != 0)
+    return {"guard regions (MADV_GUARD_INSTALL)", "after a restart they are memory of zeros", false};
+  if ((m.map_flags & kMapOfMemfd) != 0) {
+    return {"a memfd privately", "after a restart what is written to the memfd is not seen there any more",
+            false};
+  }
+  if (m.path_len == 0) return {};
+  const std::string_view path(m.path, m.path_len);
+  struct Known {
+    std::string_view start;
+    LostMapping lost;
+  };
+  static constexpr Known kKnown[] = {
+      {"anon_inode:[io_uring]",
+       {"an io_uring", "the kernel shows nobody what is in flight in it: run the program without io_uring"}},
+      {"/[aio]",
+       {"a context of asynchronous I/O (io_setup)",
+        "the kernel shows nobody what is in flight in it: run the program without asynchronous I/O"}},
+      {"/secretmem", {"secret memory (memfd_secret)", "nobody but the program may read it"}},
+      {"/dev/infiniband/",
+       {"an InfiniBand adapter", "its queues are in the adapter: take checkpoints before it is opened"}},
+      {"/dev/nvidia",
+       {"a graphics processor", "its memory is not the process's: take checkpoints before it is opened"}},
+      {"/dev/kfd",
+       {"a graphics processor", "its memory is not the process's: take checkpoints before it is opened"}},
+      {"/dev/dri/",
+       {"a graphics processor", "its memory is not the process's: take checkpoints before it is opened"}},
+      {"/dev/vfio/", {"a device that reads memory itself", "its state is in the device"}},
+      {"/dev/kvm", {"a virtual machine", "its state is in the kernel"}},
+  };
+  for (const Known& known : kKnown) {
+    if (path.starts_with(known.start)) return known.lost;
+  }
+  const bool from_file = m.kind == MappingKind::kFileShared || m.kind == MappingKind::kFilePrivate;
+  if (from_file && !path.starts_with('/') && !path.starts_with('[')) {
+    return {"memory of an object without a name", "no other process can make it again"};
+  }
+  if (m.kind == MappingKind::kDevice && !path.starts_with("/dev/zero") && !path.starts_with("/dev/null")) {
+    return {"memory of a device", "it is mapped again, and what is in it then is the device's business",
+            false};
+  }
+  return {};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,35 @@
+// The identity of files that mappings refer to: restart maps them again and must find the same bytes.
+//
+// Owner:     libckpt_rt. Callers: the agent, before the stop: it reads files.
+// Rule:      an ELF file's build id; else the xxh3 of the file's bytes (files above 64 MiB: of the first
+//            and last MiB) with its size and modification time.
+#pragma once
+
+#include <span>
+
+#include "base/arena.h"
+#include "base/result.h"
+#include "libckpt_rt/capture/memory/memory_map.h"
+
+namespace ckpt {
+
+struct FileIdentity {
+  uint64_t device = 0, inode = 0;
+  uint64_t size = 0;
+  int64_t mtime_ns = 0;
+  uint64_t hash = 0;  // 0 when there is a build id, or the file could not be read
+  uint8_t build_id[64] = {};
+  uint32_t build_id_len = 0;
+};
+
+class MappedFiles {
+ public:
+  explicit MappedFiles(Arena& arena) : files_(arena) {}
+  Result<void> read(const MemoryMap& map, Arena& scratch);
+  const FileIdentity* find(const Mapping& m) const;
+
+ private:
+  ArenaVector<FileIdentity> files_;
+};
+
+}  // namespace ckpt

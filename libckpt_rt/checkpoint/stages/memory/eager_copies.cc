@@ -1,0 +1,139 @@
+#include "libckpt_rt/checkpoint/stages/memory/eager_copies.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "libckpt_rt/capture/advice/still_memory.h"
+#include "libckpt_rt/capture/memory/memory_map.h"
+#include "libckpt_rt/capture/memory/page_scan.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+namespace ckpt {
+
+void EagerCopies::make_lists(Arena& arena) {
+  runs_ = ArenaVector<AddrRange>(arena);
+  copied_ = ArenaVector<CopiedSegment>(arena);
+}
+
+uint64_t EagerCopies::bytes() const {
+  uint64_t bytes = 0;
+  for (const CopiedSegment& s : copied_)
+    bytes += static_cast<uint64_t>(std::popcount(s.page_mask)) * kPageSize;
+  return bytes;
+}
+
+Result<void> EagerCopies::make_room_for_all(uint64_t resident, Workspace& space) {
+  if (!arena_.reserve(resident + resident / 16 + (16 << 20)) || !space.own(arena_.range())) {
+    return no_memory("a copy of all memory (mode concurrent)");
+  }
+  const AddrRange ours = arena_.range();
+  sys::call(__NR_madvise, ours.start.value, ours.size(), MADV_DONTFORK);
+  if (const long r = sys::call(__NR_madvise, ours.start.value, resident, MADV_POPULATE_WRITE);
+      r != 0 && r != -EINVAL) {
+    return make_error(
+        ExitCode::kUnavailable, static_cast<int>(r),
+        "no memory for a second copy of all memory, {} MiB ({}); mode concurrent needs it, realtime does not",
+        resident >> 20, errno_name(static_cast<int>(r)));
+  }
+  return {};
+}
+
+Result<void> EagerCopies::make_room(const MemoryMap& map, PageScan& pages, size_t threads, Workspace& space) {
+  constexpr uint64_t kStack = 12 << 10, kMost = 64 << 20;  // bytes
+  ArenaVector<AddrRange> runs(space.arena());
+  for (const Mapping& m : map.mappings()) {
+    if (m.handling != Handling::kEager) continue;
+    // One that went since the map was read needs no room, and must not cost the checkpoint.
+    [[maybe_unused]] const Result<void> scanned = pages.scan(m, runs);
+  }
+  uint64_t bytes = (1 << 20) + threads * kStack;
+  for (const AddrRange& r : runs) bytes += r.size();
+  if (bytes > kMost) bytes = kMost;
+  if (!arena_.reserve(bytes)) return no_memory("copies made in the pause");
+  const AddrRange ours = arena_.range();
+  if (!space.own(ours)) return no_memory("the checkpoint's lists");
+  sys::call(__NR_madvise, ours.start.value, ours.size(), MADV_DONTFORK);
+  sys::call(__NR_madvise, ours.start.value, ours.size(), MADV_POPULATE_WRITE);
+  return {};
+}
+
+Result<void> EagerCopies::add(std::span<const AddrRange> runs) {
+  for (const AddrRange& r : runs) {
+    if (!runs_.push_back(r)) return no_memory("the list of pages");
+  }
+  return {};
+}
+
+Result<void> EagerCopies::copy(const MemoryMap& map, StillMemory& memory) {
+  size_t bytes = 0;
+  for (const AddrRange& run : runs_) bytes += run.size();
+  if (bytes == 0) return {};
+  // At most one for each 64 pages, and one more for each run.
+  if (!copied_.reserve(bytes / (64 * kPageSize) + runs_.size())) return no_memory("the list of pages");
+  // Each piece is allocated on a page of its own.
+  if (bytes > arena_.range().size()) {
+    arena_.release();
+    if (!arena_.reserve(bytes)) return no_memory("copies made in the pause");
+  }
+  constexpr size_t kAtOnce = 64;
+  Piece pieces[kAtOnce];
+  iovec to[kAtOnce], from[kAtOnce];
+  size_t count = 0;
+  auto take_all = [&]() -> Result<void> {
+    const size_t read = memory.read_many({to, count}, {from, count});
+    for (size_t i = 0; i < count; ++i) CKPT_TRY(take(pieces[i], i < read, memory));
+    count = 0;
+    return {};
+  };
+  for (const AddrRange& run : runs_) {
+    const Mapping* m = map.find(run.start);
+    const bool readable = m != nullptr && (m->prot & PROT_READ) != 0, file = m != nullptr && m->inode != 0;
+    for (uint64_t done = 0; done < run.size();) {
+      uint64_t n = run.size() - done < 64 * kPageSize ? run.size() - done : 64 * kPageSize;
+      auto* buffer = static_cast<std::byte*>(arena_.allocate(n, kPageSize));
+      if (buffer == nullptr) return no_memory("copies made in the pause");
+      const Piece piece{run.start + done, n, buffer, readable, file};
+      done += n;
+      if (!readable) {
+        CKPT_TRY(take(piece, false, memory));
+        continue;
+      }
+      to[count] = {buffer, n};
+      from[count] = {piece.from.as<void>(), n};
+      pieces[count++] = piece;
+      if (count == kAtOnce) CKPT_TRY(take_all());
+    }
+  }
+  CKPT_TRY(take_all());
+  return {};
+}
+
+Result<void> EagerCopies::take(const Piece& copy, bool read, StillMemory& memory) {
+  const uint64_t pages = copy.bytes / kPageSize;
+  uint64_t have = ~0ull;
+  if (!read && memory.read(copy.to, copy.from, copy.bytes, copy.readable) != 0) {
+    // Pages of a file mapping beyond the file's end do not exist; those before it do.
+    have = 0;
+    for (uint64_t i = 0; i < pages; ++i) {
+      if (memory.read(copy.to + i * kPageSize, copy.from + i * kPageSize, kPageSize, copy.readable) == 0) {
+        have |= 1ull << i;
+      } else if (!copy.file) {
+        return make_error(ExitCode::kInternal, EFAULT, "cannot read the program's memory at {:#x}",
+                          copy.from.value + i * kPageSize);
+      }
+    }
+  }
+  uint64_t mask = 0;
+  for (uint64_t i = 0; i < pages; ++i) {
+    // A page of zeros in a file mapping differs from the file: it must be in the image.
+    if ((have >> i & 1) != 0 && (copy.file || !page_is_zero(copy.to + i * kPageSize))) mask |= 1ull << i;
+  }
+  if (mask != 0 && !copied_.push_back({copy.from, mask, copy.to, kNoBuffer}))
+    return no_memory("the list of pages");
+  return {};
+}
+
+}  // namespace ckpt
