@@ -16,6 +16,7 @@ namespace {
 
 constexpr uint64_t kCyclesInBatch = 4;
 constexpr int kPatienceMs = 30'000;
+constexpr int kStrangerMs = 3'000;  // one that says nothing holds the others up for so long
 
 enum Kind : uint32_t { kHello = 1, kBlock, kFinished };
 
@@ -77,7 +78,7 @@ void Exchange::accept_all() {
     }
     ScopedFd peer(wait.revents != 0 ? accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC) : -1);
     if (!peer.valid()) continue;
-    auto link = cluster::SealedLink::accept(std::move(peer), plan_.secret);
+    auto link = cluster::SealedLink::accept(std::move(peer), plan_.secret, kStrangerMs);
     if (!link.ok()) continue;  // a stranger
     std::vector<std::string> messages;
     Head head{};
