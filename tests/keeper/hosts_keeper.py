@@ -14,7 +14,7 @@ NUMBERS = os.environ["CKPT_NUMBERS"]
 NOT_FOUND, IO, DAMAGED, UNAVAILABLE = 66, 74, 65, 69
 TOTAL = 30_000_000
 # Says how many hosts it runs on; holds memory that is its own.
-IDLE = "import os, time\nblock = os.urandom(3 << 20)\nwhile True: time.sleep(0.1)\n"
+IDLE = "import os, sys, time\nopen(sys.argv[1], 'w').close()\nblock = os.urandom(3 << 20)\nwhile True: time.sleep(0.1)\n"
 
 
 class Redundancy(over_hosts.OverHosts):
@@ -35,12 +35,14 @@ class Redundancy(over_hosts.OverHosts):
     def run_kept(self, *more, hosts=None, memory="128M"):
         with open(self.dir + "/idle.py", "w", encoding="ascii") as f:
             f.write(IDLE)
-        shell = (f"{ON} h2 {NUMBERS} server 5000 {TOTAL} {self.dir}/go & server=$!; {ON} h3 /usr/bin/python3 {self.dir}/idle.py & "
+        shell = (f"{ON} h2 {NUMBERS} server 5000 {TOTAL} {self.dir}/go & server=$!; {ON} h3 /usr/bin/python3 {self.dir}/idle.py {self.dir}/idles & "
                  f"{NUMBERS} client h2 5000 {TOTAL} {self.dir}/go && wait $server && echo all done")
         job = self.start([CKPT, "run", "--hosts", hosts or self.on, "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout",
                           "10s", "--to", "keeper:", "--memory", memory, *more, "--", "sh", "-c", shell])
         self.running("h1", NUMBERS)
-        self.running("h3", "/usr/bin/python3")
+        # Before that a process of the job may have no library yet.
+        wait_for("the program on h3", lambda: os.path.exists(self.dir + "/idles"))
+        os.unlink(self.dir + "/idles")
         self.leads(job.pid)
         return job
 
