@@ -127,6 +127,7 @@ class Redundancy(over_hosts.OverHosts):
                     self.hosts.run(host, CKPT, "keeper", "stop")
                 subprocess.run(["rm", "-rf", self.images], check=True)
 
+    @unittest.skipUnless(os.environ.get("CKPT_LONG"), "minutes: CKPT_LONG=1")
     def test_who_dies_while_checks_are_made(self):
         """At each step of the exchange, each of those that take part: the older checkpoint stays and comes back."""
         for point in ("exchange.begun", "exchange.listens", "exchange.batch", "exchange.checks", "exchange.named"):
