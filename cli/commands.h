@@ -18,6 +18,7 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
 void add_now(CLI::App& app, ExitCode& exit);
 void add_back(CLI::App& app, ExitCode& exit);
 void add_plan(CLI::App& app, ExitCode& exit);
+void add_keeper(CLI::App& app, ExitCode& exit);
 void add_stat(CLI::App& app, ExitCode& exit);
 void add_ls(CLI::App& app, ExitCode& exit);
 void add_show(CLI::App& app, ExitCode& exit);

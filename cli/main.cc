@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/hosts/commands.h"
+#include "cli/text/failure.h"
 
 namespace ckpt::cli {
 
@@ -27,6 +28,19 @@ int program_begin(const CLI::App& run, int argc, char** argv, int first) {
   return argc;
 }
 
+// Images in a keeper's memory have no path; from here on they have. `words` keeps the new ones.
+Result<void> reach_images(int argc, char** argv, std::vector<std::string>& words) {
+  words.reserve(static_cast<size_t>(argc));
+  for (int i = 2; i < argc; ++i) {
+    auto path = reach_kept_images(argv[i], true);
+    if (!path.ok()) return path.error();
+    if (*path == argv[i]) continue;
+    words.push_back(std::move(*path));
+    argv[i] = words.back().data();
+  }
+  return {};
+}
+
 int main(int argc, char** argv) {
   CLI::App app{"Checkpoint unmodified multi-threaded programs while they run, and bring them back.", "ckpt"};
   app.set_version_flag("--version", "ckpt " CKPT_VERSION);
@@ -39,6 +53,7 @@ int main(int argc, char** argv) {
   add_back(app, exit);
   add_plan(app, exit);
   add_hosts(app, exit);
+  add_keeper(app, exit);
   add_stat(app, exit);
   add_ls(app, exit);
   add_show(app, exit);
@@ -59,6 +74,11 @@ int main(int argc, char** argv) {
     end = program_begin(*run, argc, argv, 2);
     int begin = end < argc && std::strcmp(argv[end], "--") == 0 ? end + 1 : end;
     program.assign(argv + begin, argv + argc);
+  }
+  std::vector<std::string> words;
+  if (argc > 1 && std::strcmp(argv[1], "run") != 0) {
+    if (auto reached = reach_images(argc, argv, words); !reached.ok())
+      return static_cast<int>(report(reached.error()));
   }
   try {
     app.parse(end, argv);

@@ -13,6 +13,7 @@
 #include "image/read/image_catalog.h"
 #include "image/read/image_chain.h"
 #include "image/read/image_spool.h"
+#include "image/read/kept_images.h"
 #include "image/read/reading_key.h"
 #include "image/read/reading_trust.h"
 #include "restart/job/restart_job.h"
@@ -166,8 +167,11 @@ int restart_on_hosts(const RestartOptions& options) {
                                                ckpt, errno_name(errno)));
 }
 
-int restart(const RestartOptions& options, char** argv) {
+int restart(RestartOptions options, char** argv) {
   if (!options.hosts.empty()) return restart_on_hosts(options);
+  auto image = reach_kept_images(options.image);
+  if (!image.ok()) return finish_with_error(options, image.error());
+  options.image = *image;
   if (options.image.ends_with(".hosts")) {
     return finish_with_error(
         options,

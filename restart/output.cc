@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "image/read/kept_images.h"
 
 namespace ckpt {
 namespace {
@@ -25,17 +26,20 @@ void clear_progress() {
 int finish_with_error(const RestartOptions& options, const Error& error) {
   clear_progress();
   if (options.json) {
-    Json j{{"ok", false}, {"error", error.message()}, {"exit_code", static_cast<int>(error.code)}};
+    Json j{{"ok", false},
+           {"error", with_keepers_named(error.message())},
+           {"exit_code", static_cast<int>(error.code)}};
     std::fprintf(options.check ? stdout : stderr, "%s\n",
                  j.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
   } else {
-    std::fprintf(stderr, "ckpt-restart: %s\n", error.text);
+    std::fprintf(stderr, "ckpt-restart: %s\n", with_keepers_named(error.message()).c_str());
   }
   return static_cast<int>(error.code);
 }
 
 void print_note(const RestartOptions& options, const std::string& text) {
-  if (!options.quiet && !options.json) std::fprintf(stderr, "ckpt-restart: note: %s\n", text.c_str());
+  if (!options.quiet && !options.json)
+    std::fprintf(stderr, "ckpt-restart: note: %s\n", with_keepers_named(text).c_str());
 }
 
 VerifyProgress progress_on_terminal(const RestartOptions& options, const char* what) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "base/protocol/keeper_protocol.h"
 #include "base/settings/setting_values.h"
+#include "base/sys.h"
 #include "base/units.h"
 
 namespace ckpt {
@@ -153,6 +155,28 @@ struct Engine {
   }
 };
 
+// keeper:NAME, wherever images go: the directory is one that a keeper holds. False: it is none.
+bool names_keeper(const char* text) { return std::string_view(text).starts_with(kKeeperScheme); }
+Result<void> parse_keeper(const Setting& setting, const char* text, Settings& out) {
+  const std::string_view name = std::string_view(text).substr(kKeeperScheme.size());
+  if (!name.empty() && !is_keeper_name(name)) return refused(setting, text);
+  const KeeperPath path = keeper_path(static_cast<uint32_t>(sys::call(__NR_geteuid)), name);
+  std::memcpy(out.directory, path.text, sizeof(path.text));
+  return {};
+}
+
+struct Directory : Text<&Settings::directory> {
+  static Result<void> parse(const Setting& s, const char* text, Settings& out) {
+    return names_keeper(text) ? parse_keeper(s, text, out) : Text::parse(s, text, out);
+  }
+};
+
+struct Destination : Text<&Settings::to> {
+  static Result<void> parse(const Setting& s, const char* text, Settings& out) {
+    return names_keeper(text) ? parse_keeper(s, text, out) : Text::parse(s, text, out);
+  }
+};
+
 template <typename Kind>
 constexpr ValueFunctions kOf{&Kind::parse, &Kind::print};
 
@@ -161,28 +185,28 @@ constexpr Setting kTable[] = {
      "--dir",
      "DIR",
      "where images go; made with mode 0700 if it is missing",
-     "a path",
-     "a shorter path",
+     "a path, or keeper:NAME",
+     "a shorter path, or keeper: and letters, digits, - and _",
      "./ckpt-NAME.PID",
      nullptr,
      kByRun,
      {},
      0,
      0,
-     kOf<Text<&Settings::directory>>},
+     kOf<Directory>},
     {"CKPT_TO",
      "--to",
      "COMMAND",
-     "a command that gets each image on its standard input, instead of a file",
-     "a command of sh(1)",
-     "a script that holds the commands",
+     "a command that gets each image on its standard input, instead of a file; or a keeper",
+     "a command of sh(1), or keeper:NAME (docs/diskless.md)",
+     "a script that holds the commands, or keeper: and letters, digits, - and _",
      "none",
      "docs/streaming.md",
      kByRun,
      {},
      0,
      0,
-     kOf<Text<&Settings::to>>},
+     kOf<Destination>},
     {"CKPT_EVERY",
      "--every",
      "TIME",

@@ -12,6 +12,7 @@
 #include "base/protocol/control_protocol.h"
 #include "base/raii_fd.h"
 #include "cli/text/failure.h"
+#include "image/format/keeper_client.h"
 
 namespace ckpt::cli {
 
@@ -28,6 +29,10 @@ bool is_of_user(const Target& t, int directory) {
 // As the program names it, in its own tree of files.
 ScopedFd open_directory(const Target& t, const std::string& path) {
   if (!path.starts_with('/')) return {};
+  if (keeper_part(path) == path.size()) {
+    auto kept = open_kept_directory(path);
+    return kept.ok() && is_of_user(t, kept->get()) ? std::move(*kept) : ScopedFd();
+  }
   const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
   ScopedFd set(open(fmt::format("/proc/{}/root{}", t.pid, path).c_str(), flags));
   if (!set.valid() || is_of_user(t, set.get())) return set;

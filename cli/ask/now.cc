@@ -84,7 +84,9 @@ void add_notes(Answer* answer) {
   }
   const std::string job = text_of(*answer, "job");
   auto add = [&](const std::string& path, const std::string& whose) {
-    auto image = ImageReader::open(path);
+    auto reached = reach_kept_images(path);
+    if (!reached.ok()) return;
+    auto image = ImageReader::open(*reached);
     if (!image.ok()) return;  // of another mount namespace, or pruned meanwhile
     for (const ParsedNote& n : image->meta().notes) {
       if (n.severity == 1) answer->emplace_back("note", whose + printable(n.text));
@@ -93,7 +95,9 @@ void add_notes(Answer* answer) {
       answer->emplace_back("no_restart", whose + printable(why));
   };
   if (job.empty()) return add(text_of(*answer, "image"), "");
-  const JobEntry entry = examine_job(job);
+  auto reached = reach_kept_images(job);
+  if (!reached.ok()) return;
+  const JobEntry entry = examine_job(*reached);
   for (const ManifestMember& m : entry.manifest.members) {
     if (!m.image.empty())
       add(job + "/" + m.image, fmt::format("process {} ({}): ", m.pid, printable(m.name)));

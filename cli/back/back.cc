@@ -146,6 +146,9 @@ Result<void> back(const Options& o) {
       return failure(ExitCode::kNotFound, fmt::format("{} ({})", target->pid, target->name),
                      "has taken no checkpoint yet", "take one with ckpt now, or name an image");
     }
+    auto reached = reach_kept_images(path);
+    if (!reached.ok()) return reached.error();
+    path = *reached;
   }
   std::string job = job_of(path);
   if (job.empty() && o.image.empty() && !o.only) job = checkpoint_of_job(path);

@@ -31,6 +31,7 @@
 #include "cli/hosts/part_check.h"
 #include "cli/hosts/placing.h"
 #include "cli/hosts/this_host.h"
+#include "cli/keeper/host_keeper.h"
 #include "cli/program/preload.h"
 #include "cli/text/failure.h"
 #include "cluster/protocol/agent_machine.h"
@@ -129,7 +130,8 @@ class Agent {
       std::vector<pollfd> polls{{link_.valid() ? link_.fd() : -1, POLLIN, 0},
                                 {local_.fd(), POLLIN, 0},
                                 {users_.valid() ? users_.get() : -1, POLLIN, 0},
-                                {restart_.valid() ? restart_.get() : -1, POLLIN, 0}};
+                                {restart_.valid() ? restart_.get() : -1, POLLIN, 0},
+                                {exchange_.running() ? exchange_.fd() : -1, POLLIN, 0}};
       int wait = 200;  // also for the end of the host's first process
       if (deadline_ns_ != 0)
         wait = static_cast<int>(std::clamp<int64_t>((deadline_ns_ - now_ns()) / 1'000'000 + 1, 0, wait));
@@ -138,6 +140,7 @@ class Agent {
       if (polls[1].revents != 0) hear_local();
       if (polls[2].revents != 0) hear_user();
       if (polls[3].revents != 0) hear_restart();
+      if (polls[4].revents != 0) tell(said_in_exchange(exchange_.hear()));
       if (deadline_ns_ != 0 && now_ns() >= deadline_ns_) {
         deadline_ns_ = 0;
         cluster::AgentMachine::Actions out;
@@ -187,6 +190,14 @@ class Agent {
       askers_.erase(it);
     } else if (say == "connect" || say == "go") {
       if (restart_.valid()) (void)!write(restart_.get(), "g", 1);
+    } else if (say == "have") {
+      tell(has_part(j));
+    } else if (say == "exchange") {
+      if (auto r = exchange_.begin(j["plan"]); !r.ok()) tell(said_in_exchange(said_of(r.error())));
+    } else if (say == "exchange_go") {
+      exchange_.go(j);
+    } else if (say == "exchange_end") {
+      exchange_.end();
     } else if (say == "end") {
       done_ = true;
     }
@@ -217,7 +228,10 @@ class Agent {
                      "name a directory that this host may write, with --dir");
     Json table = j["table"];
     table["own"] = task_.value("host", "");
-    CKPT_TRY(write_host_tables(directory_, table));
+    auto images = images_of_host(directory_, j);
+    if (!images.ok()) return images.error();
+    images_ = images->name;
+    CKPT_TRY(write_host_tables(directory_, table, images->path));
     setenv("CKPT_ON", (directory_ + "/" + kOnTable).c_str(), 1);
     auto users = listen_to_users(agent_socket_name(job_, task_.value("host", "")));
     if (!users.ok()) return users.error();
@@ -234,7 +248,7 @@ class Agent {
     }
     for (const auto& [name, value] : j["settings"].items())
       setenv(name.c_str(), value.get<std::string>().c_str(), 1);
-    setenv("CKPT_DIR", directory_.c_str(), 1);
+    setenv("CKPT_DIR", images_.c_str(), 1);
     setenv("CKPT_JOB", job_.c_str(), 1);
     setenv("CKPT_HOSTS", (job_ + ":" + task_.value("host", "")).c_str(), 1);
     // Launchers of MPI start their daemons by it.
@@ -255,7 +269,8 @@ class Agent {
       return failure(ExitCode::kSystem, "agent", "no socket for ckpt-restart", "see ulimit -n");
     restart_.reset(ends[0]);
     const ScopedFd theirs(ends[1]);
-    if (checksum_of_file(j.value("part", "") + "/" + job::kManifestName) != j.value("checksum", ""))
+    const ReachedPart part = reach_part(j.value("part", ""));
+    if (checksum_of_file(part.path + "/" + job::kManifestName) != j.value("checksum", ""))
       return failure(ExitCode::kImageDamaged, j.value("part", ""),
                      "is missing here, or is not the part that belongs to this checkpoint",
                      "copy it here, or share the directory");
@@ -331,10 +346,10 @@ class Agent {
     for (const auto& [key, value] : lines_) {
       if (key == "bookmark") j["bookmarks"].push_back(value);
       if (key != "part") continue;
-      const std::string part = directory_ + "/" + value;
-      j["part"] = part;
-      j["checksum"] = checksum_of_file(part + "/" + job::kManifestName);
-      if (const std::string why = what_forbids_part(part); !why.empty()) j["no_restart"] = why;
+      j["part"] = images_ + "/" + value;
+      const ReachedPart part = reach_part(images_ + "/" + value);
+      j["checksum"] = checksum_of_file(part.path + "/" + job::kManifestName);
+      if (const std::string why = what_forbids_part(part.path); !why.empty()) j["no_restart"] = why;
     }
     return j;
   }
@@ -399,12 +414,13 @@ class Agent {
 
   const Json task_;
   SealedLink link_;
-  std::string address_, job_, directory_, leave_out_;
+  std::string address_, job_, directory_, images_, leave_out_;  // images_: where parts go
   ScopedFd on_socket_, users_, restart_;
   pid_t child_ = -1;
   int root_ = -1;  // of restarted processes, the first
   cluster::AgentMachine machine_;
   LocalCheckpoint local_;
+  ExchangeProcess exchange_;
   Answer lines_;
   std::optional<Error> error_;
   uint32_t attempt_ = 1;

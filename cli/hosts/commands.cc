@@ -3,6 +3,7 @@
 
 #include "cli/hosts/commands.h"
 #include "cli/hosts/hosts.h"
+#include "cli/keeper/exchange_process.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -39,6 +40,8 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
   // Started by the head over --launch, and by ckpt-restart --hosts: not for users.
   CLI::App* agent = app.add_subcommand("agent", "of a job over several hosts, on each of them")->group("");
   agent->callback([&exit] { exit = run_agent(); });
+  CLI::App* exchange = app.add_subcommand("keeper-exchange", "of redundancy, on each host")->group("");
+  exchange->callback([&exit] { exit = run_exchange(); });
   auto r = std::make_shared<Options>();
   CLI::App* restart = app.add_subcommand("restart-hosts", "what ckpt-restart --hosts does")->group("");
   restart->add_option("CHECKPOINT", r->checkpoint)->required();

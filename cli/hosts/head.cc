@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "cli/hosts/bookmarks.h"
 #include "cli/hosts/crew.h"
+#include "cli/keeper/protect.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 #include "cluster/protocol/head_machine.h"
@@ -64,11 +65,11 @@ class Head {
     const ScopedFd signals(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
     auto users = listen_to_users(head_socket_name(getpid()));
     if (!users.ok()) return report(users.error());
-    for (size_t h = 0; h < crew_.hosts().size() && !ended_; ++h) {
-      if (!crew_.hosts()[h].early.empty()) hear_host(static_cast<int>(h));
-    }
     int64_t next_ns = run_.every_ns != 0 ? now_ns() + run_.every_ns : 0;
     while (!ended_) {
+      for (size_t h = 0; h < crew_.hosts().size() && !ended_; ++h) {
+        if (!crew_.hosts()[h].early.empty()) hear_host(static_cast<int>(h));
+      }
       std::vector<pollfd> polls{{signals.get(), POLLIN, 0}, {users->get(), POLLIN, 0}};
       for (const CrewHost& h : crew_.hosts()) polls.push_back({h.link.valid() ? h.link.fd() : -1, POLLIN, 0});
       (void)!poll(polls.data(), polls.size(), time_left({deadline_ns_, next_ns}));
@@ -313,6 +314,12 @@ class Head {
       if (p.directory.empty() || p.checksum.empty())
         return failure(ExitCode::kInternal, p.host, "its part has no manifest", "see its log");
     }
+    if (!run_.redundancy.empty()) {
+      auto redundancy = protect_parts(crew_, id, m.parts, run_.redundancy);
+      if (!redundancy.ok()) return redundancy.error();
+      m.redundancy = std::move(*redundancy);
+    }
+    if (run_.keeper_bytes != 0) m.redundancy["memory"] = run_.keeper_bytes;
     CKPT_TRY(write_hosts_manifest(directory_, m));
     path_ = find_hosts_manifest(directory_);
     // First the word that older ones count, then, by the hosts, their parts.

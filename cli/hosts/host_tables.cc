@@ -32,8 +32,8 @@ Result<void> remove_file(const std::string& path) {
 
 }  // namespace
 
-Result<void> write_host_tables(const std::string& directory, Json table) {
-  const std::string own_name = table.value("own", ""), path = directory + "/.hosts-addresses";
+Result<void> write_host_tables(const std::string& directory, Json table, const std::string& images) {
+  const std::string own_name = table.value("own", ""), path = images + "/.hosts-addresses";
   bool moved = false;
   for (const auto& h : table["hosts"])
     moved = moved || h.value("address", "") != h.value("job_address", "") || h.contains("ports");

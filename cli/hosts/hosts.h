@@ -32,6 +32,9 @@ struct HostsRun {
   int64_t every_ns = 0;
   int keep = 2;
   int64_t stop_timeout_ns = 2'000'000'000;
+  std::string keeper;  // the name of each host's keeper, to which parts go; "": to a directory
+  uint64_t keeper_bytes = 0;
+  std::string redundancy;  // over the hosts' keepers; "": none
 };
 // Until the program has ended. Its exit code, or the error's.
 ExitCode run_over_hosts(const HostsRun& run);
@@ -70,7 +73,8 @@ struct HostsManifest {
     std::string one, other, part_of_one, part_of_other;
   };
   std::vector<Connection> connections;
-  Json table;  // that ckpt-on reads: its key, and where each host listens
+  Json table;                        // that ckpt-on reads: its key, and where each host listens
+  Json redundancy = Json::object();  // of parts in keepers' memory (cli/keeper/protect.h); empty: none
 };
 inline constexpr const char* kHostsSuffix = ".hosts";
 Result<void> write_hosts_manifest(const std::string& directory, const HostsManifest& manifest);

@@ -82,6 +82,7 @@ Result<void> write_hosts_manifest(const std::string& directory, const HostsManif
   for (const auto& c : m.connections)
     j["connections"].push_back({c.one, c.other, c.part_of_one, c.part_of_other});
   j["table"] = m.table;
+  if (!m.redundancy.empty()) j["redundancy"] = m.redundancy;
   j["checksum"] = checksum_text(j.dump());
   const std::string text = j.dump(1) + "\n";
   const std::string name = fmt::format("{}.{:06}{}", m.name, m.id, kHostsSuffix);
@@ -141,7 +142,10 @@ Result<HostsManifest> read_hosts_manifest(const std::string& path) {
       m.connections.push_back({c.at(0), c.at(1), named ? c.at(2) : "", named ? c.at(3) : ""});
     }
     m.table = j.at("table");
-    if (m.parts.empty() || !m.table.is_object() || !m.table.contains("hosts")) return damaged();
+    m.redundancy = j.value("redundancy", Json::object());
+    if (m.parts.empty() || !m.table.is_object() || !m.table.contains("hosts") || !m.redundancy.is_object())
+      return damaged();
+    if (m.redundancy.contains("parts") && m.redundancy["parts"].size() != m.parts.size()) return damaged();
     return m;
   } catch (const Json::exception&) {
     return damaged();

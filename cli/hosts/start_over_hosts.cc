@@ -7,9 +7,11 @@
 
 #include <algorithm>
 
+#include "base/protocol/keeper_protocol.h"
 #include "cli/hosts/crew.h"
 #include "cli/hosts/head.h"
 #include "cli/hosts/placing.h"
+#include "cli/keeper/protect.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -123,6 +125,10 @@ ExitCode run_over_hosts(const HostsRun& run) {
   for (size_t i = 0; i < crew.hosts().size(); ++i) {
     Json start{{"say", "start"}, {"job", job},      {"directory", directory + "/" + crew.hosts()[i].name},
                {"cwd", here()},  {"table", *table}, {"settings", run.settings}};
+    if (!run.keeper.empty()) {
+      start["keeper"] = run.keeper;
+      start["keeper_bytes"] = run.keeper_bytes;
+    }
     if (i == 0) start["program"] = run.program;
     crew.tell(static_cast<int>(i), start);
   }
@@ -159,11 +165,21 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
       h["address"] = crew.hosts()[i].address;
     }
   }
+  if (auto r = recover_parts(crew, *manifest); !r.ok()) return report(r.error());
+  run.redundancy = manifest->redundancy.value("scheme", "");
+  run.keeper_bytes = manifest->redundancy.value("memory", uint64_t{0});
+  // Beside the .hosts file, as when the job began.
+  std::string directory = path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  if (directory.empty()) directory = ".";
   if (auto r = share_hosts(crew, *manifest, table); !r.ok()) return report(r.error());
   const std::vector<bool> shares = who_shares(table);
   const std::string token = cluster::hex_of(cluster::make_secret());
   for (size_t i = 0; i < names.size(); ++i) {
     const auto& p = manifest->parts[i];
+    const bool kept = keeper_part(p.directory) != 0;
+    const std::string local =
+        kept ? fmt::format("{}/{}", directory[0] == '/' ? directory : here() + "/" + directory, p.host)
+             : p.directory.substr(0, p.directory.rfind('/'));
     const Json plan{{"was", address_lines(manifest->table, names[i])},
                     {"is", address_lines(table, names[i])},
                     {"shared", static_cast<bool>(shares[i])},
@@ -171,7 +187,7 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
                     {"token", token}};
     crew.tell(static_cast<int>(i), {{"say", "start"},
                                     {"job", manifest->job},
-                                    {"directory", p.directory.substr(0, p.directory.rfind('/'))},
+                                    {"directory", local},
                                     {"cwd", here()},
                                     {"table", table},
                                     {"settings", Json::object()},
@@ -186,9 +202,7 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
   if (auto all = crew.expect_all("ready", 600'000'000'000); !all.ok()) return report(all.error());
   crew.tell_all({{"say", "go"}});
   if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return report(all.error());
-  const std::string directory = path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
-  const ExitCode exit =
-      watch_job(crew, manifest->job, table, manifest->name, directory.empty() ? "." : directory, run);
+  const ExitCode exit = watch_job(crew, manifest->job, table, manifest->name, directory, run);
   crew.dismiss();
   return exit;
 }

@@ -10,12 +10,15 @@
 #include <map>
 #include <memory>
 
+#include "base/protocol/keeper_protocol.h"
 #include "base/settings/settings_table.h"
 #include "cli/commands.h"
 #include "cli/hosts/hosts.h"
+#include "cli/keeper/start_keeper.h"
 #include "cli/program/preload.h"
 #include "cli/program/program.h"
 #include "cli/text/failure.h"
+#include "cluster/keeper/striping.h"
 #include "image/format/image_key.h"
 #include "plugins/trusted.h"
 
@@ -129,12 +132,42 @@ Result<std::string> loader_of_plugins(const SettingTexts& texts) {
 }
 
 struct HostsOptions {
-  std::string hosts, launch = kDefaultLaunch;
+  std::string hosts, launch = kDefaultLaunch, redundancy;
 };
 
+// Each host's part goes to its own keeper. The program's directory is the head's: what counts is written there.
+Result<void> use_keepers(const Settings& settings, const std::string& redundancy, const std::string& memory,
+                         HostsRun& run) {
+  const std::string_view path = settings.directory;
+  if (path.empty() || keeper_part(path) != path.size()) {
+    if (redundancy.empty()) return {};
+    return failure(ExitCode::kUsage, "--redundancy", "is of parts in keepers' memory", "add --to keeper:");
+  }
+  const size_t name = path.rfind('/') + 1;
+  run.keeper = path.substr(name, path.size() - name - kKeeperSuffix.size());
+  run.redundancy = redundancy;
+  // Beside the keepers there is a directory of the head, for what says which checkpoints count.
+  if (const auto it = run.settings.find("CKPT_DIR");
+      it != run.settings.end() && (it->second.starts_with(kKeeperScheme) || keeper_part(it->second) != 0))
+    run.settings.erase(it);
+  run.settings.erase("CKPT_TO");
+  if (!memory.empty()) {
+    auto bytes = parse_size("--memory", memory.c_str());
+    if (!bytes.ok()) return bytes.error();
+    run.keeper_bytes = *bytes;
+  }
+  if (getenv("CKPT_KEEP") == nullptr && run.settings.emplace("CKPT_KEEP", "1").second) run.keep = 1;
+  if (redundancy.empty()) return {};
+  auto scheme = keeper::scheme_for_hosts(redundancy, static_cast<unsigned>(run.hosts.size()));
+  if (!scheme.ok()) return scheme.error();
+  run.settings["CKPT_INCREMENTS"] = "0";  // each part stands for itself
+  return {};
+}
+
 // The settings go to all hosts; the clock of checkpoints is the head's.
-ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts& texts,
-                          const HostsOptions& o) {
+ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts& texts, const HostsOptions& o,
+                          const std::string& memory) {
+  if (!o.redundancy.empty()) texts.emplace("CKPT_TO", kKeeperScheme);
   auto settings = parse_settings(lookup_setting, &texts);
   if (!settings.ok()) return report(settings.error());
   if (settings->to[0] != '\0')
@@ -147,17 +180,48 @@ ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts&
                texts,
                settings->every_ns,
                static_cast<int>(settings->keep),
-               settings->stop_timeout_ns};
+               settings->stop_timeout_ns,
+               "",
+               0,
+               ""};
   run.settings.erase("CKPT_EVERY");
+  if (auto r = use_keepers(*settings, o.redundancy, memory, run); !r.ok()) return report(r.error());
   return run_over_hosts(run);
 }
 
-Result<void> start(const std::vector<std::string>& program, SettingTexts& texts) {
+// Two epochs: the older is given up when the newer is complete. Increments: what changed is all that is added.
+Result<void> use_keeper(const Settings& settings, SettingTexts& texts, const std::string& memory) {
+  const std::string_view path = settings.directory;
+  if (keeper_part(path) != path.size() || path.empty()) {
+    if (memory.empty()) return {};
+    return failure(ExitCode::kUsage, "--memory", "is of a keeper, and none is named", "add --to keeper:");
+  }
+  KeeperWishes wishes;
+  const size_t name = path.rfind('/') + 1;
+  wishes.name = path.substr(name, path.size() - name - kKeeperSuffix.size());
+  if (!memory.empty()) {
+    auto bytes = parse_size("--memory", memory.c_str());
+    if (!bytes.ok()) return bytes.error();
+    wishes.memory_bytes = *bytes;
+  }
+  CKPT_TRY(ensure_keeper(wishes));
+  texts["CKPT_DIR"] = settings.directory;
+  texts.erase("CKPT_TO");
+  unsetenv("CKPT_TO");
+  for (const auto& [variable, value] : {std::pair("CKPT_KEEP", "1"), std::pair("CKPT_INCREMENTS", "64")}) {
+    if (getenv(variable) == nullptr) texts.emplace(variable, value);
+  }
+  return {};
+}
+
+Result<void> start(const std::vector<std::string>& program, SettingTexts& texts,
+                   const std::string& keeper_memory) {
   if (program.empty()) {
     return failure(ExitCode::kUsage, "run", "no program given", "ckpt run [options] -- PROGRAM [arguments]");
   }
   for (const char* name : {"CKPT_DIR", "CKPT_KEY_FILE"}) {
-    if (auto it = texts.find(name); it != texts.end() && !it->second.empty())
+    if (auto it = texts.find(name);
+        it != texts.end() && !it->second.empty() && !it->second.starts_with(kKeeperScheme))
       it->second = absolute(it->second);
   }
   auto settings = parse_settings(lookup_setting, &texts);
@@ -178,7 +242,10 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts)
   if (!heap.ok()) return heap.error();
   auto loader = loader_of_plugins(texts);
   if (!loader.ok()) return loader.error();
-  if (settings->directory[0] != '\0') {
+  CKPT_TRY(use_keeper(*settings, texts, keeper_memory));
+  if (keeper_part(settings->directory) != 0) {
+    // It is there.
+  } else if (settings->directory[0] != '\0') {
     CKPT_TRY(prepare_directory(settings->directory));
   } else if (access(".", W_OK | X_OK) != 0) {
     return failure(code_of(errno), "the current directory",
@@ -234,18 +301,24 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
           "shared libraries that know more of checkpoints (ckpt_plugin.h): absolute paths, separated by "
           "colons")
       ->option_text("PATHS");
+  auto memory = std::make_shared<std::string>();
+  command->add_option(
+      "--memory", *memory,
+      "of the keeper that --to keeper:NAME starts, if there is none: the most that images may take");
   auto hosts = std::make_shared<HostsOptions>();
   command->add_option("--hosts", hosts->hosts,
                       "spread the job over these hosts, h1,h2,h3; the program starts on the first");
   command->add_option(
       "--launch", hosts->launch,
       "how agents are started on them; {host} is the host (default: ssh -o BatchMode=yes {host})");
-  command->callback([&program, texts, hosts, &exit] {
+  command->add_option("--redundancy", hosts->redundancy,
+                      "over the keepers of these hosts: mirror, parity, parity:M, evenodd, rs:K+M");
+  command->callback([&program, texts, memory, hosts, &exit] {
     if (!hosts->hosts.empty()) {
-      exit = start_over_hosts(program, *texts, *hosts);
+      exit = start_over_hosts(program, *texts, *hosts, *memory);
       return;
     }
-    auto started = start(program, *texts);
+    auto started = start(program, *texts, *memory);
     exit = report(started.error());
   });
   return command;

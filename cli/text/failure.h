@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "image/read/kept_images.h"
 
 namespace ckpt::cli {
 
@@ -26,7 +27,7 @@ inline Error failure(ExitCode code, std::string_view thing, std::string_view wha
 
 // Prints the line and gives its exit code back, for `return report(error)`.
 inline ExitCode report(const Error& error) {
-  fmt::print(stderr, "ckpt: {}\n", error.message());
+  fmt::print(stderr, "ckpt: {}\n", with_keepers_named(error.message()));
   return error.code;
 }
 

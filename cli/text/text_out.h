@@ -9,12 +9,14 @@
 #include <string>
 #include <string_view>
 
+#include "image/read/kept_images.h"
+
 namespace ckpt::cli {
 
 // Control characters as \xNN: a name in a foreign image must not steer the terminal.
 inline std::string printable(std::string_view text) {
   std::string out;
-  for (unsigned char c : text) {
+  for (unsigned char c : with_keepers_named(text)) {
     if (c < 0x20 || c == 0x7f) {
       out += fmt::format("\\x{:02x}", c);
     } else {

@@ -34,8 +34,17 @@ ShownPath shown_path(const char* path) {
 Error image_io_error(const char* doing, const char* path, long error) {
   int e = static_cast<int>(error < 0 ? -error : error);
   ShownPath shown = shown_path(path);
+  // A keeper's directory has no other name (cluster/keeper/keeper_memory.h).
+  const bool kept = std::strncmp(path, "/keeper:", 8) == 0;
   switch (e) {
     case ENOSPC:
+      if (kept) {
+        return make_error(
+            ExitCode::kIo, e,
+            "cannot {} {}: the keeper's memory is used up (ENOSPC); start it with more (ckpt keeper start "
+            "--memory), or keep fewer images",
+            doing, shown.text + 1);
+      }
       return make_error(ExitCode::kIo, e,
                         "cannot {} {}: no space left on its file system (ENOSPC); free some, or set CKPT_DIR "
                         "to another file system",

@@ -14,6 +14,7 @@
 #include "image/format/directory_scan.h"
 #include "image/format/image_probe.h"
 #include "image/format/io_error.h"
+#include "image/format/keeper_client.h"
 #include "image/write/image_file.h"
 #include "image/write/kept_files.h"
 #include "base/preload_rules.h"
@@ -204,6 +205,10 @@ bool is_held(int fd) {
 
 }  // namespace
 
+Result<void> check_images_stay(int fd, const char* path) {
+  return keeper_part(path) == std::strlen(path) ? check_is_kept(path, fd) : Result<void>();
+}
+
 Result<void> check_image_directory(int fd, const char* path) {
   struct stat st;
   long r = sys::call(__NR_newfstatat, fd, "", &st, static_cast<long>(AT_EMPTY_PATH));
@@ -246,6 +251,11 @@ static void give_own_rights(const char* path) {
 
 Result<ScopedFd> open_image_directory(const char* path) {
   const long flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  if (keeper_part(path) == std::strlen(path)) {
+    auto kept = open_kept_directory(path);
+    if (kept.ok()) CKPT_TRY(check_image_directory(kept->get(), path));
+    return kept;
+  }
   long fd = sys::call(__NR_openat, static_cast<long>(AT_FDCWD), path, flags, 0L);
   if (fd == -ENOENT) {
     long made = sys::call(__NR_mkdirat, static_cast<long>(AT_FDCWD), path, 0700L);

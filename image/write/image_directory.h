@@ -15,10 +15,13 @@
 namespace ckpt {
 
 // Opens the directory, making its last component with mode 0700 if it is missing. Refuses what is no
-// directory, belongs to someone else, may be written by group or others, or cannot be written by us.
+// directory, belongs to someone else, may be written by group or others, or cannot be written by us. A path that
+// names a keeper (base/protocol/keeper_protocol.h) is the directory that it holds.
 Result<ScopedFd> open_image_directory(const char* path);
 // The same of one that is open.
 Result<void> check_image_directory(int fd, const char* path);
+// After a commit in it: will what was committed be there? Not, if it was a keeper's that has ended meanwhile.
+Result<void> check_images_stay(int fd, const char* path);
 
 // One more than the highest sequence of this run in the directory, unfinished images included.
 Result<uint64_t> next_sequence(int dir_fd, const uint8_t run_id[16]);

@@ -8,6 +8,7 @@
 
 #include "base/named_points.h"
 #include "image/format/image_probe.h"
+#include "image/write/image_directory.h"
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/core/directory/log.h"
@@ -107,6 +108,7 @@ Result<void> Coordinator::commit() {
   points::at("leader.manifest");
   CKPT_TRY(commit_directory(directory_, temporary_.get(), name_));
   points::at("leader.renamed");
+  CKPT_TRY(check_images_stay(directory_, directory_name_));
   *fmt::format_to_n(report_.path, sizeof(report_.path) - 1, "{}/{}", directory_name_,
                     static_cast<const char*>(name_.text))
        .out = '\0';

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/named_points.h"
+#include "image/format/keeper_client.h"
 #include "job/capture/channel.h"
 #include "job/capture/take.h"
 #include "job/directory/job_directory.h"
@@ -39,9 +40,13 @@ class MemberSession final : public Session {
     own_memory[0] = arena_.range();
     // A member of another user, or with another root, may not see it: then it writes no log, and tidies
     // nothing.
-    const long fd =
-        sys::call(__NR_openat, AT_FDCWD, request_.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
-    if (!sys::failed(fd)) directory_.reset(static_cast<int>(fd));
+    if (keeper_part(request_.directory) != 0) {
+      if (auto kept = open_kept_directory(request_.directory); kept.ok()) directory_ = std::move(*kept);
+    } else {
+      const long fd =
+          sys::call(__NR_openat, AT_FDCWD, request_.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
+      if (!sys::failed(fd)) directory_.reset(static_cast<int>(fd));
+    }
     fill_place(place, temporary_.get(), request_.directory, request_.name, this_process.pid,
                request_.sequence);
     over_hosts = (request_.flags & kJoinHosts) != 0;

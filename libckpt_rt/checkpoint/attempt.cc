@@ -10,6 +10,7 @@
 #include "base/named_points.h"
 #include "copier/segment_size.h"
 #include "image/format/kept_names.h"
+#include "image/write/image_directory.h"
 #include "image/write/kept_files.h"
 #include "job/identity/own_job.h"
 #include "job/session/session.h"
@@ -20,6 +21,7 @@
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/checkpoint/stages/what_is_lost.h"
 #include "libckpt_rt/core/directory/log.h"
+#include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/own_page.h"
 #include "libckpt_rt/core/process/this_process.h"
@@ -228,6 +230,7 @@ Result<void> Attempt::commit() {
   points::at("commit.described");
   auto stats = image.sink().commit();
   if (!stats.ok()) return stats.error();
+  if (job::place() == nullptr) CKPT_TRY(check_images_stay(space.log(), own_directory::name()));
   cost.bytes_memory = stats->bytes_memory;
   cost.bytes_written = stats->bytes_written;
   cost.durable_ns = now_ns() - requested_ns;

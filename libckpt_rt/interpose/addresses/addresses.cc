@@ -9,6 +9,7 @@
 
 #include "base/raii_fd.h"
 #include "base/sys.h"
+#include "image/format/keeper_client.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt::addresses {
@@ -68,7 +69,15 @@ long read(const char* directory) {
   if (name.size() + sizeof(kFile) > sizeof(path)) return -ENAMETOOLONG;
   std::memcpy(path, name.data(), name.size());
   std::memcpy(path + name.size(), kFile, sizeof(kFile));
-  const long opened = sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0L);
+  ScopedFd kept;
+  if (keeper_part(name) == name.size()) {
+    auto images = open_kept_directory(name);
+    if (!images.ok()) return -ENOENT;
+    kept = std::move(*images);
+  }
+  const bool is_kept = kept.valid();
+  const long opened = sys::call(__NR_openat, is_kept ? kept.get() : AT_FDCWD, is_kept ? kFile + 1 : path,
+                                O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0L);
   if (sys::failed(opened)) return opened == -ENOENT || opened == -EACCES ? 0 : opened;
   const ScopedFd file(static_cast<int>(opened));
   constexpr size_t kLine = kAddressLineText + 1;

@@ -1,0 +1,248 @@
+// ckpt keeper-exchange: makes the checks of this host's part with the keepers of the other hosts, or computes what was lost.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "base/named_points.h"
+#include "cli/keeper/exchange_process.h"
+#include "cli/text/failure.h"
+#include "cluster/keeper/exchange.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+constexpr uint64_t kChecksHead = 4096;  // bytes, of a file of checks: what it is, as JSON
+constexpr int kPatienceMs = 60'000;
+
+std::string hex(uint64_t sum) { return fmt::format("{:016x}", sum); }
+
+Error damaged(const std::string& what) {
+  return failure(ExitCode::kImageDamaged, what, "is not what this checkpoint has there",
+                 "use an older checkpoint");
+}
+
+Error cannot(const std::string& what) {
+  return failure(ExitCode::kIo, what, fmt::format("cannot be written ({})", errno_name(errno)),
+                 errno == ENOSPC ? "start the keeper with more --memory" : "see ckpt keeper status");
+}
+
+// Checks whose part is not there any more.
+void remove_stale_checks(int directory) {
+  const int again = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(again < 0 ? nullptr : fdopendir(again), closedir);
+  std::vector<std::string> stale;
+  while (dir != nullptr) {
+    const dirent* entry = readdir(dir.get());
+    if (entry == nullptr) break;
+    const std::string name = entry->d_name, suffix = ".checks";
+    if (name.ends_with(suffix + ".tmp")) stale.push_back(name);
+    if (!name.ends_with(suffix)) continue;
+    const std::string part = name.substr(0, name.size() - suffix.size()) + ".job";
+    if (faccessat(directory, part.c_str(), F_OK, 0) != 0) stale.push_back(name);
+  }
+  for (const std::string& name : stale) unlinkat(directory, name.c_str(), 0);
+}
+
+void remove_tree(int directory, const std::string& name) {
+  {
+    const ScopedFd inside(openat(directory, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    if (!inside.valid()) return;
+    auto stream = keeper::PartStream::open(inside.get());
+    if (stream.ok()) {
+      for (const keeper::PartFile& file : stream->files()) {
+        unlinkat(inside.get(), file.name.c_str(), 0);
+        if (const size_t slash = file.name.find('/'); slash != std::string::npos)
+          unlinkat(inside.get(), file.name.substr(0, slash).c_str(), AT_REMOVEDIR);
+      }
+    }
+  }
+  unlinkat(directory, name.c_str(), AT_REMOVEDIR);
+}
+
+class Work {
+ public:
+  explicit Work(Json plan) : plan_(std::move(plan)) {}
+
+  Result<Json> run() {
+    self_ = plan_.at("self");
+    wanted_.self = self_;
+    wanted_.addresses = plan_.at("addresses").get<std::vector<std::string>>();
+    wanted_.hosts = static_cast<unsigned>(wanted_.addresses.size());
+    if (self_ >= wanted_.hosts ||
+        !cluster::read_secret(plan_.at("secret").get<std::string>(), wanted_.secret))
+      return failure(ExitCode::kUsage, "keeper-exchange", "is started by an agent",
+                     "use ckpt run --redundancy");
+    auto scheme = keeper::scheme_for_hosts(plan_.at("scheme").get<std::string>(), wanted_.hosts);
+    if (!scheme.ok()) return scheme.error();
+    wanted_.scheme = *scheme;
+    if (plan_.contains("lost")) wanted_.lost = plan_["lost"].get<std::vector<bool>>();
+    lost_ = !wanted_.lost.empty() && wanted_.lost.at(self_);
+    auto part = find_kept_part(plan_.at("part").get<std::string>());
+    if (!part.ok()) return part.error();
+    part_ = std::move(*part);
+    CKPT_TRY(lost_ ? make_part() : open_part());
+    CKPT_TRY(exchange());
+    return finish();
+  }
+
+  // What was begun goes; what is complete stays.
+  void tidy() {
+    if (!part_.directory.valid()) return;
+    if (lost_) remove_tree(part_.directory.get(), temporary_part());
+    unlinkat(part_.directory.get(), temporary_checks().c_str(), 0);
+  }
+
+ private:
+  std::string temporary_part() const { return "." + part_.name + ".tmp"; }
+  std::string temporary_checks() const { return "." + checks_of(part_.name) + ".tmp"; }
+  const Json& record() const { return plan_.at("record").at(self_); }
+  bool rebuilding() const { return !wanted_.lost.empty(); }
+
+  Result<void> open_part() {
+    const int at = part_.directory.get();
+    const ScopedFd inside(openat(at, part_.name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    if (!inside.valid()) return damaged(part_.name);
+    auto stream = keeper::PartStream::open(inside.get());
+    if (!stream.ok()) return stream.error();
+    stream_ = std::make_unique<keeper::PartStream>(std::move(*stream));
+    auto sum = stream_->checksum();
+    if (!sum.ok()) return sum.error();
+    sum_ = hex(*sum);
+    if (!rebuilding()) {
+      remove_stale_checks(at);
+      return make_checks();
+    }
+    // Nothing that is stale or mixed goes into a computation.
+    if (sum_ != record().at("sum")) return damaged(part_.name);
+    checks_.reset(openat(at, checks_of(part_.name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (!checks_.valid()) return damaged(checks_of(part_.name));
+    auto of_checks = keeper::checksum_of(checks_.get());
+    if (!of_checks.ok()) return of_checks.error();
+    return hex(*of_checks) == record().at("checks") ? Result<void>() : damaged(checks_of(part_.name));
+  }
+
+  Result<void> make_part() {
+    const int at = part_.directory.get();
+    remove_tree(at, temporary_part());
+    if (mkdirat(at, temporary_part().c_str(), 0700) != 0) return cannot(part_.name);
+    const ScopedFd inside(
+        openat(at, temporary_part().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    std::vector<keeper::PartFile> files;
+    for (const auto& f : record().at("files")) files.push_back({f.at(0), f.at(1)});
+    auto stream = keeper::PartStream::create(inside.get(), std::move(files));
+    if (!stream.ok()) return stream.error();
+    stream_ = std::make_unique<keeper::PartStream>(std::move(*stream));
+    return make_checks();
+  }
+
+  Result<void> make_checks() {
+    const int at = part_.directory.get();
+    unlinkat(at, temporary_checks().c_str(), 0);
+    checks_.reset(
+        openat(at, temporary_checks().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    const Json head{
+        {"scheme", plan_.at("scheme")}, {"hosts", wanted_.hosts}, {"self", self_}, {"part", part_.name}};
+    std::string text = head.dump() + "\n";
+    text.resize(kChecksHead, '\0');
+    if (!checks_.valid() ||
+        write(checks_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+      return cannot(checks_of(part_.name));
+    return {};
+  }
+
+  Result<void> exchange() {
+    auto port = exchange_.listen(wanted_.addresses[self_]);
+    if (!port.ok()) return port.error();
+    Json here{{"say", "port"},
+              {"port", *port},
+              {"bytes", stream_->bytes()},
+              {"sum", sum_},
+              {"files", Json::array()}};
+    for (const keeper::PartFile& f : stream_->files()) here["files"].push_back({f.name, f.bytes});
+    Json all;
+    points::at("exchange.listens");
+    if (!write_line(STDIN_FILENO, here) || !read_line(STDIN_FILENO, all, kPatienceMs))
+      return failure(ExitCode::kUnavailable, "the exchange of blocks", "the agent is gone",
+                     "look at that host");
+    wanted_.ports = all.at("ports").get<std::vector<int>>();
+    wanted_.lengths = all.at("lengths").get<std::vector<uint64_t>>();
+    if (wanted_.ports.size() != wanted_.hosts || wanted_.lengths.size() != wanted_.hosts ||
+        wanted_.lengths[self_] != stream_->bytes())
+      return damaged("the list of hosts");
+    return exchange_.run(wanted_, *stream_, checks_.get(), kChecksHead);
+  }
+
+  Result<Json> finish() {
+    if (rebuilding() && !lost_) return Json{{"say", "done"}};
+    const int at = part_.directory.get();
+    points::at("exchange.checks");
+    auto of_checks = keeper::checksum_of(checks_.get());
+    if (!of_checks.ok()) return of_checks.error();
+    if (lost_) {
+      auto sum = stream_->checksum();
+      if (!sum.ok()) return sum.error();
+      if (hex(*sum) != record().at("sum") || hex(*of_checks) != record().at("checks"))
+        return damaged("what was computed for " + part_.name);
+    }
+    if (renameat(at, temporary_checks().c_str(), at, checks_of(part_.name).c_str()) != 0 ||
+        (lost_ && renameat(at, temporary_part().c_str(), at, part_.name.c_str()) != 0))
+      return cannot(part_.name);
+    points::at("exchange.named");
+    return Json{{"say", "done"}, {"checks", hex(*of_checks)}};
+  }
+
+  const Json plan_;
+  unsigned self_ = 0;
+  bool lost_ = false;
+  KeptPart part_;
+  ScopedFd checks_;
+  std::unique_ptr<keeper::PartStream> stream_;
+  std::string sum_;
+  keeper::ExchangePlan wanted_;
+  keeper::Exchange exchange_;
+};
+
+}  // namespace
+
+ExitCode run_exchange() {
+  signal(SIGPIPE, SIG_IGN);
+  const sched_param none{};
+  sched_setscheduler(0, SCHED_IDLE, &none);  // and so its threads
+  Json plan;
+  if (isatty(STDIN_FILENO) != 0 || !read_line(STDIN_FILENO, plan, kPatienceMs))
+    return report(
+        failure(ExitCode::kUsage, "keeper-exchange", "is started by an agent", "use ckpt run --redundancy"));
+  // CKPT_TEST_POINT="POINT@hostNUMBER.CHECKPOINT=kill": of the host of that number, from 0, in the exchange of that checkpoint.
+  static const std::string self =
+      fmt::format("host{}.{}", plan.value("self", 0), plan.value("id", uint64_t{0}));
+  static const int pid = getpid();
+  if (const char* point = getenv("CKPT_TEST_POINT")) points::want(point, self.c_str(), &pid);
+  points::at("exchange.begun");
+  Work work(plan);
+  Result<Json> done =
+      make_error(ExitCode::kUsage, 0, "keeper-exchange: got a plan that it does not understand");
+  try {
+    done = work.run();
+  } catch (const std::exception& e) {
+    done = make_error(ExitCode::kUsage, 0, "keeper-exchange: got what it does not understand ({})", e.what());
+  }
+  if (!done.ok()) {
+    work.tidy();
+    write_line(STDIN_FILENO, {{"say", "failed"},
+                              {"code", static_cast<int>(done.error().code)},
+                              {"text", std::string(done.error().message())}});
+    return done.error().code;
+  }
+  write_line(STDIN_FILENO, *done);
+  return ExitCode::kOk;
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,95 @@
+#include "cli/keeper/exchange_process.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/protocol/keeper_protocol.h"
+#include "cli/text/failure.h"
+#include "image/format/keeper_client.h"
+#include "image/read/manifest.h"
+
+namespace ckpt::cli {
+
+std::string KeptPart::path() const { return fmt::format("/proc/self/fd/{}/{}", directory.get(), name); }
+
+Result<KeptPart> find_kept_part(const std::string& path) {
+  const size_t bytes = keeper_part(path);
+  const std::string name = bytes == 0 || bytes >= path.size() ? "" : path.substr(bytes + 1);
+  if (name.empty() || name.find('/') != std::string::npos || name[0] == '.' || !name.ends_with(kJobSuffix))
+    return failure(ExitCode::kUsage, path, "is no part in a keeper's memory", "report it");
+  auto directory = open_kept_directory(path);
+  if (!directory.ok()) return directory.error();
+  return KeptPart{std::move(*directory), name};
+}
+
+std::string checks_of(const std::string& part) {
+  return part.substr(0, part.size() - kJobSuffix.size()) + ".checks";
+}
+
+Result<void> ExchangeProcess::begin(const Json& plan) {
+  end();
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    return failure(ExitCode::kSystem, "the exchange of blocks", strerror(errno), "raise ulimit -n");
+  socket_.reset(ends[0]);
+  const ScopedFd theirs(ends[1]);
+  char self[PATH_MAX];
+  const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+  self[n > 0 ? n : 0] = '\0';
+  last_ = false;
+  child_ = fork();
+  if (child_ == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dup2(theirs.get(), STDIN_FILENO);
+    char name[] = "keeper-exchange";
+    char* const argv[] = {self, name, nullptr};
+    execv(self, argv);
+    _exit(127);
+  }
+  if (child_ < 0 || !write_line(socket_.get(), plan))
+    return failure(ExitCode::kSystem, "the exchange of blocks", "cannot be started", "raise ulimit -u");
+  return {};
+}
+
+void ExchangeProcess::go(const Json& all) {
+  if (socket_.valid()) write_line(socket_.get(), all);
+}
+
+Json ExchangeProcess::hear() {
+  Json line;
+  if (read_line(socket_.get(), line, 10'000) && line.is_object()) {
+    const std::string say = line.value("say", "");
+    if (say == "done" || say == "failed") end();
+    return line;
+  }
+  end();
+  return {{"say", "failed"}, {"code", 70}, {"text", "the exchange of blocks ended without a word"}};
+}
+
+Json said_in_exchange(Json line) {
+  const std::string say = line.value("say", "");
+  if (say == "failed") {
+    line["of"] = "exchange";
+  } else {
+    line["say"] = "exchange_" + say;
+  }
+  return line;
+}
+
+Json said_of(const Error& error) {
+  return {{"say", "failed"}, {"code", static_cast<int>(error.code)}, {"text", std::string(error.message())}};
+}
+
+// Who waits for all children reaps it.
+void ExchangeProcess::end() {
+  if (socket_.valid() && child_ > 0 && kill(child_, 0) == 0) kill(child_, SIGKILL);
+  socket_.reset();
+  child_ = -1;
+}
+
+}  // namespace ckpt::cli

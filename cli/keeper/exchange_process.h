@@ -1,0 +1,55 @@
+// One host's part in making or using redundancy: a process of its own at idle priority, `ckpt keeper-exchange`, started
+// by the host's agent for one checkpoint. It is told what to do, and says how far it is, by lines on a socket.
+//
+//   agent, from the head             process
+//   plan                      -->
+//                             <--    {"say": "port", ...}   it listens; what its part is
+//   {"ports", "lengths"}      -->                           all listen
+//                             <--    {"say": "done", ...}   its checks, or its part, have their names
+// At any time {"say": "failed", "code", "text"}.
+//
+// Owner: cli, the agent. One thread; the process has those of cluster/keeper/exchange.h.
+#pragma once
+
+#include "base/raii_fd.h"
+#include "cli/hosts/hosts.h"
+
+namespace ckpt::cli {
+
+// A part in a keeper's memory, "/tmp/ckpt-keeper-UID/NAME.keeper/X.job".
+struct KeptPart {
+  ScopedFd directory;  // the keeper's
+  std::string name;    // in it
+  // As a path of this process, while this lives.
+  std::string path() const;
+};
+Result<KeptPart> find_kept_part(const std::string& path);
+
+// The file of checks that belongs to a part, in the same directory.
+std::string checks_of(const std::string& part);
+
+class ExchangeProcess {
+ public:
+  ~ExchangeProcess() { end(); }
+  Result<void> begin(const Json& plan);
+  void go(const Json& all);
+  int fd() const { return socket_.get(); }
+  bool running() const { return socket_.valid(); }
+  // What it says; when it has ended without a last word, that it failed.
+  Json hear();
+  void end();
+
+ private:
+  ScopedFd socket_;
+  pid_t child_ = -1;
+  bool last_ = false;
+};
+
+// As the agent tells the head: "exchange_port", "exchange_done", or "failed" of "exchange".
+Json said_in_exchange(Json line);
+Json said_of(const Error& error);
+
+// The process; its socket is standard input.
+ExitCode run_exchange();
+
+}  // namespace ckpt::cli

@@ -1,0 +1,26 @@
+// Starts a keeper: the process, its memory and its socket.
+//
+// Owner:     cli. Callers: ckpt keeper start, ckpt run --to keeper:, the agents of hosts. One thread: it forks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+
+namespace ckpt::cli {
+
+struct KeeperWishes {
+  std::string name;           // "": the default one
+  uint64_t memory_bytes = 0;  // 0: half of the machine's
+  bool touch = true;          // its memory, beforehand
+  bool foreground = false;    // this process becomes the keeper
+};
+
+// Returns when it answers; in the foreground, when it has ended. kUnavailable: one of that name is there.
+Result<void> start_keeper(const KeeperWishes& wishes);
+
+// The same, unless one is there.
+Result<void> ensure_keeper(const KeeperWishes& wishes);
+
+}  // namespace ckpt::cli

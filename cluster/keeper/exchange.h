@@ -1,0 +1,93 @@
+// The keepers' side of redundancy: hosts send each other blocks of their parts, and each keeps the checks that are its own.
+// Or, after hosts were lost: those that are there send what they have, and the new ones compute what is lost.
+//
+// Owner: cluster/keeper. One object for one checkpoint, in a process of its own at idle priority. A thread for each peer
+//        receives; the caller's thread does all else. Memory: the blocks of two batches, whatever a peer sends.
+// Never: touches a part; takes blocks of somebody who does not know the secret.
+//
+// Batches keep the hosts together: nobody begins one before all have finished the one before. So what is under way is
+// bounded, and nobody waits for a place in a queue: what comes is always received.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cluster/keeper/part_stream.h"
+#include "cluster/keeper/striping.h"
+#include "cluster/link/sealed_link.h"
+#include "cluster/redundancy/code.h"
+
+namespace ckpt::keeper {
+
+struct ExchangePlan {
+  redundancy::Scheme scheme;
+  unsigned hosts = 0, self = 0;
+  cluster::Secret secret{};
+  std::vector<std::string> addresses;  // of all
+  std::vector<int> ports;
+  std::vector<uint64_t> lengths;  // of all streams, bytes
+  std::vector<bool> lost;         // empty: none; their streams and checks are computed
+};
+
+class Exchange {
+ public:
+  // Listens; the port goes to the others.
+  Result<int> listen(const std::string& address);
+  // stream: this host's. checks: its file of checks, open; `checks_at`: where in it they begin. Of a lost host both are
+  // written, else with `lost` both are read; without, the checks are written.
+  Result<void> run(const ExchangePlan& plan, PartStream& stream, int checks, uint64_t checks_at);
+  ~Exchange();
+
+ private:
+  struct Block {
+    Block()
+        : bytes(static_cast<std::byte*>(std::aligned_alloc(redundancy::Code::kAlignment, kStripeBlock)),
+                &std::free) {}
+    std::unique_ptr<std::byte, decltype(&std::free)> bytes;
+    std::span<std::byte> span() const { return {bytes.get(), kStripeBlock}; }
+  };
+  using Key = std::pair<uint64_t, unsigned>;  // stripe, role
+
+  Result<void> meet_all();
+  void accept_all();
+  void receive_from(unsigned host, cluster::SealedLink link);
+  bool take(unsigned host, std::string_view message);
+  void fail(const std::string& why);
+  Error failed() const;
+  Result<void> send(unsigned host, uint32_t kind, uint64_t stripe, unsigned role,
+                    std::span<const std::byte> bytes);
+  Result<Block> await(uint64_t stripe, unsigned role);
+  Result<void> finish_batch(uint64_t batch);
+  Result<void> encode(uint64_t first, uint64_t end);
+  Result<void> rebuild(uint64_t first, uint64_t end);
+  Result<Block> own_block(uint64_t stripe) const;
+  Result<void> keep(uint64_t stripe, const Block& block);
+  bool is_lost(unsigned host) const { return !plan_.lost.empty() && plan_.lost[host]; }
+
+  ExchangePlan plan_;
+  std::unique_ptr<Striping> striping_;
+  std::unique_ptr<redundancy::Code> code_;
+  PartStream* stream_ = nullptr;
+  int checks_ = -1;
+  uint64_t checks_at_ = 0, stripes_ = 0, batch_stripes_ = 0;
+  ScopedFd listener_;
+  std::vector<cluster::SealedLink> to_;  // each only sends
+  std::thread acceptor_;
+  std::vector<std::thread> receivers_;
+
+  std::mutex lock_;  // all below
+  std::condition_variable changed_;
+  std::map<Key, Block> arrived_;
+  std::vector<uint64_t> finished_;  // batches, of each host
+  std::string why_;
+  unsigned met_ = 0;
+  bool ending_ = false;
+  std::vector<int> open_;  // of the receivers' links
+};
+
+}  // namespace ckpt::keeper

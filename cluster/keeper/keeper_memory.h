@@ -1,0 +1,37 @@
+// The memory of a keeper: a file system in memory that has no name anywhere, of a bounded size.
+//
+// A tmpfs is mounted nowhere (fsmount(2)): who has the descriptor of its directory has it, nobody else. No right is
+// needed: without CAP_SYS_ADMIN a child makes it in a user namespace of its own and hands the descriptor over. It is
+// gone when the last descriptor is closed, with the keeper at the latest.
+//
+// Owner:     the keeper process. Ordinary C++, its main thread.
+// Never:     leaves anything behind in a file system that others see.
+#pragma once
+
+#include <string>
+
+#include "base/raii_fd.h"
+#include "base/result.h"
+
+namespace ckpt::keeper {
+
+struct Memory {
+  ScopedFd images;          // the directory for images, 0700; as the kernel names it: /keeper:NAME
+  ScopedFd file_system;     // its root
+  bool huge_pages = false;  // where a file is large enough for one
+};
+
+// kUnavailable: the kernel or the container allows no such file system.
+Result<Memory> make_memory(const std::string& name, uint64_t bound_bytes);
+
+struct Use {
+  uint64_t bound_bytes = 0, used_bytes = 0;
+};
+Use use_of(const Memory& memory);
+
+// Has the machine give so many bytes of memory to itself once, and returns them: in a virtual machine memory that was
+// never used costs 20 times what used memory does. At idle priority, by huge pages; ends early when less than an eighth
+// of the machine's memory is left, or when *stop. Returns how many it was. For a thread of its own.
+uint64_t touch_memory(uint64_t bytes, const bool volatile* stop);
+
+}  // namespace ckpt::keeper

@@ -1,0 +1,58 @@
+// A host's part of a checkpoint as one stream of bytes, and back: what redundancy is computed over.
+//
+// The files of the part's directory, in the order of a list, one behind the other. The list has their names and lengths.
+//
+// Owner: cluster/keeper. Ordinary code, one thread. Never: follows a link; leaves the directory, whatever a name says.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/raii_fd.h"
+#include "base/result.h"
+
+namespace ckpt::keeper {
+
+struct PartFile {
+  std::string name;  // in the part's directory; at most one directory below it
+  uint64_t bytes = 0;
+};
+
+// "PID.ckpt", "job.files/x": nothing else could be meant.
+bool is_part_file_name(const std::string& name);
+
+class PartStream {
+ public:
+  // Of a part that is there: `directory`, open, and all that is in it.
+  static Result<PartStream> open(int directory);
+  // Of one that is to be written into an empty directory.
+  static Result<PartStream> create(int directory, std::vector<PartFile> files);
+
+  const std::vector<PartFile>& files() const { return files_; }
+  uint64_t bytes() const { return bytes_; }
+  // Fills `block` from `offset` on; behind the end with zeros.
+  Result<void> read(uint64_t offset, std::span<std::byte> block) const;
+  // What of it lies before the end.
+  Result<void> write(uint64_t offset, std::span<const std::byte> block);
+  // XXH3 of all.
+  Result<uint64_t> checksum() const;
+
+ private:
+  struct Open {
+    uint64_t offset;
+    ScopedFd fd;
+  };
+  template <typename Visit>
+  Result<void> each(uint64_t offset, uint64_t bytes, Visit visit) const;
+
+  std::vector<PartFile> files_;
+  std::vector<Open> open_;
+  uint64_t bytes_ = 0;
+};
+
+// XXH3 of a file, all of it.
+Result<uint64_t> checksum_of(int fd);
+
+}  // namespace ckpt::keeper

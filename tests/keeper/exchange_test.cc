@@ -1,0 +1,240 @@
+// Striping and the exchange of blocks: every code, every loss that it survives, streams of odd lengths; what is damaged or
+// not wanted.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <random>
+#include <thread>
+
+#include "cluster/keeper/exchange.h"
+
+namespace ckpt::keeper {
+
+namespace {
+
+TEST(Striping, EachHostHasEachRoleOnceInACycle) {
+  for (unsigned hosts : {2u, 3u, 5u, 6u}) {
+    for (unsigned checks = 1; checks < hosts; ++checks) {
+      const Striping s({redundancy::Kind::kReedSolomon, hosts - checks, checks}, hosts);
+      for (unsigned host = 0; host < hosts; ++host) {
+        uint64_t block = 0, check = 0;
+        for (uint64_t stripe = 0; stripe < 3 * hosts; ++stripe) {
+          EXPECT_EQ(s.host_of(s.role_of(host, stripe), stripe), host);
+          if (s.role_of(host, stripe) < s.data()) {
+            EXPECT_EQ(s.block_of(host, stripe), block++);
+          } else {
+            EXPECT_EQ(s.check_of(host, stripe), check++);
+          }
+        }
+        EXPECT_EQ(block, 3 * (hosts - checks));
+        EXPECT_EQ(check, 3 * checks);
+      }
+    }
+  }
+}
+
+TEST(Striping, SchemesFitTheHosts) {
+  EXPECT_EQ(scheme_for_hosts("parity", 5)->data, 4u);
+  EXPECT_EQ(scheme_for_hosts("parity:2", 5)->data, 3u);
+  EXPECT_EQ(scheme_for_hosts("evenodd", 6)->data, 4u);
+  EXPECT_EQ(scheme_for_hosts("rs:3+2", 5)->checks, 2u);
+  EXPECT_EQ(scheme_for_hosts("mirror", 4)->data, 2u);
+  for (auto [text, hosts] :
+       {std::pair("mirror", 3u), {"rs:4+2", 5u}, {"parity", 1u}, {"evenodd", 2u}, {"raid", 4u}})
+    EXPECT_FALSE(scheme_for_hosts(text, hosts).ok()) << text;
+}
+
+TEST(PartFile, NamesStayInTheDirectory) {
+  for (const char* good : {"12.ckpt", "job.files/1.2"}) EXPECT_TRUE(is_part_file_name(good));
+  for (const char* bad : {"", ".", "..", "/etc", "a/../b", "a/b/c", "../x", "a/", "/"})
+    EXPECT_FALSE(is_part_file_name(bad)) << bad;
+}
+
+// As processes: each ends with its host's work.
+using Exchanges = std::vector<std::unique_ptr<Exchange>>;
+Exchanges listening(size_t hosts, std::vector<int>& ports) {
+  Exchanges all;
+  ports.clear();
+  for (size_t h = 0; h < hosts; ++h) {
+    all.push_back(std::make_unique<Exchange>());
+    ports.push_back(*all.back()->listen("127.0.0.1"));
+  }
+  return all;
+}
+
+struct Host {
+  std::string directory;
+  std::unique_ptr<PartStream> stream;
+  ScopedFd checks;
+  uint64_t sum = 0, sum_of_checks = 0;
+};
+
+std::string new_directory() {
+  std::string name = "/tmp/ckpt-exchange-XXXXXX";
+  EXPECT_NE(mkdtemp(name.data()), nullptr);
+  return name;
+}
+
+class Job {
+ public:
+  Job(const std::string& scheme, std::vector<std::vector<uint64_t>> files) : hosts_(files.size()) {
+    std::mt19937_64 random(7);
+    for (size_t h = 0; h < hosts_.size(); ++h) {
+      hosts_[h].directory = new_directory();
+      for (size_t f = 0; f < files[h].size(); ++f) {
+        std::string bytes(files[h][f], '\0');
+        for (char& c : bytes) c = static_cast<char>(random());
+        write_file(hosts_[h].directory + "/" + std::to_string(f) + ".ckpt", bytes);
+      }
+      read_part(hosts_[h]);
+      hosts_[h].checks = memory();
+    }
+    plan_.hosts = static_cast<unsigned>(hosts_.size());
+    plan_.scheme = *scheme_for_hosts(scheme, plan_.hosts);
+    plan_.secret = cluster::make_secret();
+    plan_.addresses.assign(hosts_.size(), "127.0.0.1");
+    for (const Host& h : hosts_) plan_.lengths.push_back(h.stream->bytes());
+  }
+  ~Job() {
+    for (const Host& h : hosts_) {
+      if (system(("rm -rf " + h.directory).c_str()) != 0) ADD_FAILURE();
+    }
+  }
+
+  static ScopedFd memory() { return ScopedFd(memfd_create("checks", MFD_CLOEXEC)); }
+  static void write_file(const std::string& path, const std::string& bytes) {
+    const ScopedFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    ASSERT_EQ(write(fd.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  }
+  static void read_part(Host& host) {
+    const ScopedFd directory(open(host.directory.c_str(), O_RDONLY | O_DIRECTORY));
+    host.stream = std::make_unique<PartStream>(std::move(*PartStream::open(directory.get())));
+    host.sum = *host.stream->checksum();
+  }
+
+  // What each host says of it.
+  std::vector<std::string> run(const std::vector<bool>& lost) {
+    plan_.lost = lost;
+    Exchanges exchanges = listening(hosts_.size(), plan_.ports);
+    std::vector<std::string> said(hosts_.size());
+    std::vector<std::thread> threads;
+    for (size_t h = 0; h < hosts_.size(); ++h) {
+      threads.emplace_back([&, h] {
+        ExchangePlan plan = plan_;
+        plan.self = static_cast<unsigned>(h);
+        const auto done = exchanges[h]->run(plan, *hosts_[h].stream, hosts_[h].checks.get(), 0);
+        exchanges[h].reset();
+        if (!done.ok()) said[h] = done.error().message();
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    return said;
+  }
+
+  void protect() {
+    for (const std::string& word : run({})) EXPECT_EQ(word, "");
+    for (Host& h : hosts_) h.sum_of_checks = *checksum_of(h.checks.get());
+  }
+
+  // These hosts have nothing any more; then they have it all again.
+  void lose(const std::vector<bool>& lost) {
+    for (size_t h = 0; h < hosts_.size(); ++h) {
+      if (!lost[h]) continue;
+      std::vector<PartFile> files = hosts_[h].stream->files();
+      for (const PartFile& f : files) unlink((hosts_[h].directory + "/" + f.name).c_str());
+      const ScopedFd directory(open(hosts_[h].directory.c_str(), O_RDONLY | O_DIRECTORY));
+      hosts_[h].stream = std::make_unique<PartStream>(std::move(*PartStream::create(directory.get(), files)));
+      hosts_[h].checks = memory();
+    }
+    for (const std::string& word : run(lost)) EXPECT_EQ(word, "");
+    for (const Host& h : hosts_) {
+      EXPECT_EQ(*h.stream->checksum(), h.sum);
+      EXPECT_EQ(*checksum_of(h.checks.get()), h.sum_of_checks);
+    }
+  }
+
+  std::vector<Host> hosts_;
+  ExchangePlan plan_;
+};
+
+// Lengths around blocks and batches, none at all, and several files.
+std::vector<std::vector<uint64_t>> parts(unsigned hosts) {
+  const uint64_t b = kStripeBlock;
+  const std::vector<std::vector<uint64_t>> some{{3 * b + 17, 1},          {b}, {},
+                                                {20 * b - 1, 5, 0, 4096}, {7}, {2 * b}};
+  return {some.begin(), some.begin() + hosts};
+}
+
+TEST(Exchange, GivesBackWhatWasLost) {
+  for (auto [scheme, hosts, most] : {std::tuple("parity", 3u, 1u),
+                                     {"rs:2+2", 4u, 2u},
+                                     {"evenodd", 5u, 2u},
+                                     {"mirror", 4u, 1u},
+                                     {"parity:2", 5u, 1u},
+                                     {"rs:1+1", 2u, 1u}}) {
+    SCOPED_TRACE(scheme);
+    Job job(scheme, parts(hosts));
+    job.protect();
+    for (unsigned first = 0; first < hosts; ++first) {
+      std::vector<bool> lost(hosts);
+      lost[first] = true;
+      job.lose(lost);
+      if (most < 2) continue;
+      lost[(first + 1) % hosts] = true;
+      job.lose(lost);
+    }
+  }
+}
+
+TEST(Exchange, AHostThatGoesEndsItForAll) {
+  Job job("parity", parts(3));
+  // It does not fit: its stream is of another length than the others were told, so it stops in the middle.
+  job.plan_.lengths[1] = 100 * kStripeBlock;
+  Exchanges exchanges = listening(3, job.plan_.ports);
+  std::vector<std::thread> threads;
+  std::vector<std::string> said(3);
+  for (unsigned h = 0; h < 3; ++h) {
+    threads.emplace_back([&, h] {
+      ExchangePlan plan = job.plan_;
+      plan.self = h;
+      // A file of checks that takes nothing: a keeper that is full.
+      const ScopedFd full(open("/dev/full", O_RDWR | O_CLOEXEC));
+      auto exchange = std::move(exchanges[h]);
+      const auto done =
+          exchange->run(plan, *job.hosts_[h].stream, h == 1 ? full.get() : job.hosts_[h].checks.get(), 0);
+      if (!done.ok()) said[h] = done.error().message();
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (const std::string& word : said) EXPECT_NE(word, "");
+}
+
+TEST(Exchange, AStrangerIsNotHeard) {
+  Job job("parity", parts(3));
+  Exchanges exchanges = listening(3, job.plan_.ports);
+  std::vector<ScopedFd> strangers;
+  for (const int port : job.plan_.ports) {
+    auto fd = cluster::connect_to("127.0.0.1", port, 1000);
+    ASSERT_TRUE(fd.ok());
+    ASSERT_EQ(write(fd->get(), "who is there?", 13), 13);
+    fd->reset();
+  }
+  std::vector<std::thread> threads;
+  for (unsigned h = 0; h < 3; ++h) {
+    threads.emplace_back([&, h] {
+      ExchangePlan plan = job.plan_;
+      plan.self = h;
+      const auto done = exchanges[h]->run(plan, *job.hosts_[h].stream, job.hosts_[h].checks.get(), 0);
+      EXPECT_TRUE(done.ok()) << done.error().message();
+    });
+  }
+  for (std::thread& t : threads) t.join();
+}
+
+}  // namespace
+
+}  // namespace ckpt::keeper

@@ -1,0 +1,377 @@
+#!/usr/bin/env python3
+"""Images in the memory of a keeper: every command on them, every death, the bound, and who may.
+
+The program counts in memory and writes down, when it is asked to, how far it is: it must never be behind what it said
+before the checkpoint, nor in a state that it never had.
+"""
+import glob
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BUILD = os.environ["CKPT_BUILD"]
+CKPT, RESTART = f"{BUILD}/bin/ckpt", f"{BUILD}/bin/ckpt-restart"
+LIMIT = 60  # seconds, for each step
+NOT_FOUND, UNAVAILABLE, IO, PERMISSION, USAGE = 66, 69, 74, 77, 64
+
+# Each block holds the round in which it was written; `check` fails if some block is of no round that can be.
+PROGRAM = r"""
+import os, sys, time
+path, megabytes = sys.argv[1], int(sys.argv[2])
+memory = [bytearray(os.urandom(1 << 20)) for _ in range(megabytes)]
+rounds, out = 0, os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+while True:
+    rounds += 1
+    for block in memory[:4]:
+        block[:8] = rounds.to_bytes(8, "little")
+    assert len({bytes(block[:8]) for block in memory[:4]}) == 1
+    os.pwrite(out, b"%20d" % rounds, 0)
+    time.sleep(0.002)
+"""
+
+
+def environment(**more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+    env["CKPT_STOP_TIMEOUT"] = "30s"
+    env.update(more)
+    return env
+
+
+def descendants(of):
+    """Parents before children."""
+    children = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as f:
+                parent = int(f.read().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        children.setdefault(parent, []).append(int(entry))
+    found = [of]
+    for pid in found:
+        found += sorted(children.get(pid, []))
+    return found[1:]
+
+
+class KeeperTest(unittest.TestCase):
+    number = 0
+
+    def setUp(self):
+        KeeperTest.number += 1
+        self.keeper = f"test-{os.getpid()}-{KeeperTest.number}"
+        self.where = f"keeper:{self.keeper}"
+        self.directory = tempfile.mkdtemp(prefix="ckpt-keeper-test-")
+        self.started = []
+        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+        self.addCleanup(self.end_all)
+
+    def end_all(self):
+        for program in self.started:
+            if program.poll() is None:
+                self.kill(program)
+        self.ckpt("keeper", "stop", self.keeper)
+        for left in glob.glob(f"/tmp/ckpt-keeper-*/{self.keeper}.*"):
+            os.unlink(left)
+
+    def ckpt(self, *words, **more):
+        return subprocess.run([CKPT, *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=LIMIT, env=environment(), check=False, **more)
+
+    def fine(self, *words, **more):
+        done = self.ckpt(*words, **more)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def refused(self, code, words, *arguments, **more):
+        done = self.ckpt(*arguments, **more)
+        self.assertEqual(done.returncode, code, done.stderr + done.stdout)
+        self.assertRegex(done.stderr, r"\Ackpt: [^\n]+\n\Z")
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def start_keeper(self, memory="512M"):
+        self.fine("keeper", "start", self.keeper, "--memory", memory, "--untouched")
+        return self.status()["pid"]
+
+    def status(self):
+        return json.loads(self.fine("keeper", "status", "--json", self.keeper))
+
+    def spawn(self, words, **more):
+        program = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, **more)
+        self.started.append(program)
+        return program
+
+    def start(self, megabytes=8, options=(), more=None, program=None, name="count", **others):
+        """A program that has begun to count."""
+        path = f"{self.directory}/{name}"
+        # One that every user may run.
+        python = "/usr/bin/python3" if "preexec_fn" in others else sys.executable
+        words = program or [python, "-c", PROGRAM, path, str(megabytes)]
+        started = self.spawn([CKPT, "run", "--to", self.where, *options, "--", *words], env=environment(**(more or {})),
+                             cwd=self.directory, **others)
+        self.moves(name)
+        return started
+
+    def said(self, name="count"):
+        try:
+            with open(f"{self.directory}/{name}", encoding="ascii") as f:
+                return int(f.read() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def moves(self, name="count"):
+        """Waits until it has counted on from here."""
+        begin, deadline = self.said(name), time.monotonic() + LIMIT
+        while self.said(name) <= begin:
+            self.assertLess(time.monotonic(), deadline, "the program does not count")
+            time.sleep(0.002)
+
+    def now(self, program):
+        return json.loads(self.fine("now", "--json", program.pid))
+
+    def kill(self, program):
+        """And all that it has started."""
+        for pid in [program.pid] + descendants(program.pid):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        program.wait()
+
+    def restart(self, what=None, at_least=0, name="count"):
+        with open(f"{self.directory}/{name}", "w", encoding="ascii") as f:
+            f.write(f"{0:20}")
+        log = open(f"{self.directory}/restart", "w+", encoding="utf-8")  # pylint: disable=consider-using-with
+        self.addCleanup(log.close)
+        back = self.spawn([RESTART, what or self.where], env=environment(), cwd=self.directory, stderr=log)
+        deadline = time.monotonic() + LIMIT
+        while self.said(name) == 0:
+            if back.poll() is not None or time.monotonic() > deadline:
+                log.seek(0)
+                self.fail(f"it does not come back: {back.poll()} {log.read()}")
+            time.sleep(0.002)
+        self.assertGreaterEqual(self.said(name), at_least)
+        return back
+
+    def test_every_command(self):
+        program = self.start(options=["--memory", "512M"])
+        descriptors = sorted(os.listdir(f"/proc/{program.pid}/fd"))
+        first = self.now(program)
+        self.assertEqual(sorted(os.listdir(f"/proc/{program.pid}/fd")), descriptors)
+        self.assertEqual(first["image"].rsplit("/", 1)[0], f"/tmp/ckpt-keeper-{os.geteuid()}/{self.keeper}.keeper")
+        said = self.said()
+        self.moves()
+        second = self.now(program)
+        self.assertEqual(second["parent_sequence"], first["sequence"])
+        for image in (self.where, first["image"], second["image"]):
+            self.fine("verify", image)
+        self.assertIn(os.path.basename(second["image"]), self.fine("ls", self.where))
+        self.fine("show", f"{self.where}@-1")
+        self.assertEqual(self.ckpt("diff", f"{self.where}@-1", self.where).returncode, 1)  # they differ
+        status = self.status()
+        self.assertEqual(len(status["held"]), 2)
+        self.assertGreater(status["used_bytes"], 8 << 20)
+        self.assertEqual(status["memory_bytes"], 512 << 20)
+        self.moves()
+        self.fine("back", program.pid)
+        self.moves()
+        self.fine("back", program.pid, first["image"])
+        self.moves()
+        self.assertEqual(os.listdir("/tmp").count(self.keeper), 0)
+        self.kill(program)
+        back = self.restart(at_least=said)
+        # It has a keeper still, and nothing of it stays open.
+        third = json.loads(self.fine("now", "--json", self.child_of(back)))
+        self.fine("verify", third["image"])
+        self.assertEqual([link for link in self.links(self.child_of(back)) if "/tmp/ckpt-keeper-" + str(os.geteuid()) in link or
+                          link.startswith(self.where) or link.startswith("/keeper:")], [])
+        self.refused(NOT_FOUND, ["no such image"], "show", f"{self.where}/nothing.ckpt")
+        self.refused(USAGE, ["no keeper has such a name"], "ls", "keeper:.")
+
+    def child_of(self, process):
+        """The first process of what was brought back: below ckpt-restart, and the init of its namespace."""
+        for pid in descendants(process.pid):
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                if b"CKPT_JOB=" in f.read():
+                    return pid
+        self.fail("nothing was brought back")
+
+    def links(self, pid):
+        return [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+
+    def test_the_older_is_given_up(self):
+        program = self.start(megabytes=32, options=["--increments", "0"])
+        for _ in range(6):
+            self.now(program)
+        held = self.status()
+        self.assertEqual(len(held["held"]), 1)
+        self.assertLess(held["used_bytes"], 2 * held["held"][0]["bytes"])
+
+    def test_a_job(self):
+        script = f"{self.directory}/program.py"
+        with open(script, "w", encoding="ascii") as f:
+            f.write(PROGRAM)
+        shell = " & ".join(f"{sys.executable} {script} {self.directory}/{name} 4" for name in ("count", "other"))
+        program = self.start(program=["sh", "-c", shell + " & wait"])
+        self.moves("other")
+        for _ in range(3):
+            answer = self.now(program)
+            self.moves()
+            self.moves("other")
+        self.assertEqual(answer["members"], 3)
+        self.fine("verify", answer["job"])
+        self.assertEqual(self.status()["held"][-1]["processes"], 3)
+        self.fine("back", program.pid)
+        self.moves()
+        self.moves("other")
+        self.kill(program)
+        back = self.restart()
+        self.moves("other")
+        again = json.loads(self.fine("now", "--json", self.child_of(back)))
+        self.fine("verify", again["job"])
+
+    def test_killed_at_every_instant(self):
+        """The last complete checkpoint comes back, whatever the program was doing."""
+        self.start_keeper()
+        program = self.start(more={"CKPT_EVERY": "10ms"})
+        for _ in range(4):
+            self.moves()
+            while not json.loads(self.fine("keeper", "status", "--json", self.keeper))["held"]:
+                time.sleep(0.01)
+            time.sleep(random.uniform(0, 0.1))
+            self.kill(program)
+            self.fine("verify", self.where)
+            program = self.restart(at_least=1)
+
+    def test_killed_at_named_points(self):
+        self.start_keeper()
+        for point in ("prepare.image", "stop.captured", "commit.trailer", "commit.durable", "commit.renamed",
+                      "checkpoint.run"):
+            program = self.start(more={"CKPT_TEST_POINT": f"{point}=kill:3"})
+            self.now(program)
+            self.now(program)
+            before = {one["name"] for one in self.status()["held"]}
+            self.ckpt("now", program.pid)
+            self.assertEqual(program.wait(LIMIT), -signal.SIGKILL, point)
+            held = {one["name"] for one in self.status()["held"]}
+            self.assertTrue(before <= held, point)
+            self.assertEqual(len(held - before), 1 if point in ("commit.renamed", "checkpoint.run") else 0, point)
+            self.fine("verify", self.where)
+            back = self.restart()
+            self.now_of_child(back)
+            self.kill(back)
+            self.fine("keeper", "stop", self.keeper)
+            self.start_keeper()
+
+    def now_of_child(self, back):
+        return json.loads(self.fine("now", "--json", self.child_of(back)))
+
+    def test_the_keeper_is_killed(self):
+        keeper = self.start_keeper()
+        program = self.start()
+        self.now(program)
+        os.kill(keeper, signal.SIGKILL)
+        self.refused(UNAVAILABLE, [self.where, "ckpt keeper start"], "now", program.pid)
+        self.refused(UNAVAILABLE, [self.where], "ls", self.where)
+        self.refused(UNAVAILABLE, [self.where], "keeper", "status", self.keeper)
+        self.moves()
+        # One of the same name: everything as before, and the first image is a full one.
+        self.start_keeper()
+        answer = self.now(program)
+        self.assertEqual(answer["parent_sequence"], 0)
+        self.fine("verify", self.where)
+        self.kill(program)
+        self.restart(at_least=1)
+
+    def test_the_keeper_is_killed_before_the_commit_counts(self):
+        keeper = self.start_keeper()
+        program = self.start(more={"CKPT_TEST_POINT": "commit.renamed=stop:2"})
+        self.now(program)
+        asking = self.spawn([CKPT, "now", str(program.pid)], env=environment(), stderr=subprocess.PIPE, text=True,
+                            stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + LIMIT
+        while not self.is_stopped(program.pid):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        os.kill(keeper, signal.SIGKILL)
+        os.killpg(program.pid, signal.SIGCONT)
+        _, error = asking.communicate(timeout=LIMIT)
+        self.assertEqual(asking.returncode, UNAVAILABLE, error)
+        self.assertIn(self.where, error)
+        self.moves()
+
+    def is_stopped(self, pid):
+        with open(f"/proc/{pid}/status", encoding="ascii") as f:
+            return "T (stopped)" in f.read()
+
+    def test_memory_is_used_up(self):
+        self.start_keeper("64M")
+        program = self.start(megabytes=40, options=["--increments", "0"])
+        first = self.now(program)
+        self.refused(IO, [self.where, "memory is used up", "--memory"], "now", program.pid)
+        self.fine("verify", first["image"])
+        self.moves()
+        self.kill(program)
+        self.restart(at_least=1)
+
+    def test_two_of_a_name(self):
+        self.start_keeper()
+        self.refused(UNAVAILABLE, [self.where, "is there already"], "keeper", "start", self.keeper)
+        self.refused(USAGE, ["is no name"], "keeper", "start", "a/b")
+        self.refused(USAGE, ["too little"], "keeper", "start", self.keeper + "x", "--memory", "1M")
+
+    def test_hostile_clients(self):
+        self.start_keeper()
+        path = f"/tmp/ckpt-keeper-{os.geteuid()}/{self.keeper}.keeper"
+        self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+        self.assertEqual(os.stat(os.path.dirname(path)).st_mode & 0o777, 0o700)
+        silent = []
+        for size in (0, 1, 15, 16, 17, 4096, 65536):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+                client.connect(path)
+                client.send(random.randbytes(size))
+                client.settimeout(LIMIT)
+                self.assertEqual(client.recv(100), b"")
+        for _ in range(2):
+            client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            client.connect(path)
+            silent.append(client)
+        # One second for each of the two; who asks may give up after two, and is answered the next time.
+        if self.ckpt("keeper", "status", self.keeper).returncode != 0:
+            self.status()
+        for client in silent:
+            client.close()
+        self.status()
+
+    @unittest.skipUnless(os.geteuid() == 0, "another user takes root")
+    def test_another_user(self):
+        self.start_keeper()
+
+        def as_nobody():
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+
+        path = f"/tmp/ckpt-keeper-0/{self.keeper}.keeper"
+        self.refused(PERMISSION, [self.where, "user 0"], "ls", path, preexec_fn=as_nobody)
+        # It has one of its own, without any right.
+        self.fine("keeper", "start", self.keeper, "--memory", "256M", "--untouched", preexec_fn=as_nobody)
+        self.addCleanup(self.ckpt, "keeper", "stop", self.keeper, preexec_fn=as_nobody)
+        os.chmod(self.directory, 0o777)
+        program = self.start(preexec_fn=as_nobody)
+        image = json.loads(self.fine("now", "--json", program.pid, preexec_fn=as_nobody))["image"]
+        self.assertIn("/ckpt-keeper-65534/", image)
+        self.fine("verify", image, preexec_fn=as_nobody)
+        self.fine("verify", image)  # root may
+
+
+if __name__ == "__main__":
+    unittest.main()
