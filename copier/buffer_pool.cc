@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+
+#include "base/clock.h"
 #include "base/preload_rules.h"
 
 namespace ckpt {
@@ -61,6 +63,8 @@ void BufferPool::populate(size_t bytes) {
 void BufferPool::reset_counters() {
   sequential_waits_.store(0, std::memory_order_relaxed);
   forced_waits_.store(0, std::memory_order_relaxed);
+  sequential_wait_ns_.store(0, std::memory_order_relaxed);
+  forced_wait_ns_.store(0, std::memory_order_relaxed);
 }
 
 // In buffers.
@@ -91,12 +95,19 @@ bool BufferPool::try_acquire(CopyKind kind, uint32_t* buffer) {
 
 uint32_t BufferPool::acquire(CopyKind kind) {
   const bool forced = kind == CopyKind::kForced;
-  bool waited = false;
+  int64_t since = 0;  // ns; 0: it has not waited
   for (;;) {
     uint32_t seen, buffer;
-    if (take(kind, true, &buffer, &seen)) return buffer;
-    if (!waited) (forced ? forced_waits_ : sequential_waits_).fetch_add(1, std::memory_order_relaxed);
-    waited = true;
+    if (take(kind, true, &buffer, &seen)) {
+      if (since != 0)
+        (forced ? forced_wait_ns_ : sequential_wait_ns_)
+            .fetch_add(now_ns() - since, std::memory_order_relaxed);
+      return buffer;
+    }
+    if (since == 0) {
+      since = now_ns();
+      (forced ? forced_waits_ : sequential_waits_).fetch_add(1, std::memory_order_relaxed);
+    }
     if (!forced) {
       futex_wait(refilled_, seen);
       continue;

@@ -48,6 +48,9 @@ class BufferPool {
 
   uint32_t sequential_waits() const { return sequential_waits_.load(std::memory_order_relaxed); }
   uint32_t forced_waits() const { return forced_waits_.load(std::memory_order_relaxed); }
+  // How long, ns.
+  int64_t sequential_wait_ns() const { return sequential_wait_ns_.load(std::memory_order_relaxed); }
+  int64_t forced_wait_ns() const { return forced_wait_ns_.load(std::memory_order_relaxed); }
   void reset_counters();
 
  private:
@@ -64,6 +67,7 @@ class BufferPool {
   uint32_t* stack_ = nullptr;  // free buffers; the last given back is taken first, it is in the cache
   FutexWord free_count_{0};
   FutexWord sequential_waits_{0}, forced_waits_{0};
+  std::atomic<int64_t> sequential_wait_ns_{0}, forced_wait_ns_{0};
   FutexWord waiters_{0};   // forced copies that sleep on free_count_
   uint32_t wanted_ = 0;    // free buffers that the sequential copier sleeps for; 0: it does not sleep
   FutexWord refilled_{0};  // changes when so many are free

@@ -352,6 +352,7 @@ void Copier::note_fault(uint64_t waited_ns) {
 }
 
 void Copier::note_wait(uint64_t waited_ns) {
+  counters_.all_waits_ns.fetch_add(waited_ns, std::memory_order_relaxed);
   uint64_t longest = counters_.longest_wait_ns.load(std::memory_order_relaxed);
   while (longest < waited_ns &&
          !counters_.longest_wait_ns.compare_exchange_weak(longest, waited_ns, std::memory_order_relaxed)) {

@@ -55,7 +55,7 @@ class ProgramMemory : public SourceMemory {
 
 struct CopyCounters {
   std::atomic<uint64_t> sequential{0}, forced{0}, released{0}, faults{0}, zero_pages{0};
-  std::atomic<uint64_t> longest_wait_ns{0};
+  std::atomic<uint64_t> longest_wait_ns{0}, all_waits_ns{0};
 };
 
 class Copier final : private CopyListener {

@@ -86,6 +86,8 @@ struct ControlRequest {
 
 // Keys of the answer to kCheckpoint (all integers decimal): image PATH, mode NAME, sequence,
 //   parent_sequence (0: a full image), pause_ns, longest_wait_ns, forced_copies, sequential_copies, faults,
+//   buffer_waits, faults_ahead, fault_wait_ns, buffer_wait_ns, copier_wait_ns, processor_ns, processor_WHO_ns of
+//   agent, handler, writer, helpers and child, delayed_WHO_ns of agent, handler and writer (docs/account.md),
 //   bytes_memory, bytes_written, durable_ns, threads, mappings, descriptors, attempts, restartable yes|no,
 //   note TEXT (0..n times);
 //   of a job also: job PATH, members, members_ended, members_left_out, job_pause_ns, job_attempts
@@ -94,6 +96,6 @@ struct ControlRequest {
 //   signal, segment, pool, compress NAME, compress_level (of zstd), to COMMAND (if set), key_file PATH (if
 //   set), increments, keep, every_ns, setting VARIABLE TEXT (of each setting, as base/settings/settings_table.h prints
 //   it), in_force VARIABLE TEXT (of those where what holds in checkpoints is not what is set), checkpoints, failures, last_image PATH, last_error TEXT,
-//   total_pause_ns, longest_pause_ns
+//   total_pause_ns, longest_pause_ns, processor_ns
 
 }  // namespace ckpt

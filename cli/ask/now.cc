@@ -9,6 +9,7 @@
 #include "cli/ask/answer_json.h"
 #include "cli/ask/asker.h"
 #include "cli/ask/leader.h"
+#include "cli/ask/machine_time.h"
 #include "cli/commands.h"
 #include "cli/hosts/hosts.h"
 #include "cli/image/job_images.h"
@@ -64,6 +65,13 @@ void print_cost(const Target& t, const Answer& a) {
     line("of these for a buffer", fmt::format("{} (the pool was empty: see CKPT_POOL)", waits));
   }
   line("forced copies", plural(number_of(a, "forced_copies"), "segment", "segments"));
+  if (const uint64_t ours = number_of(a, "processor_ns"); ours != 0) {
+    auto part = [&](const char* key) { return human_duration(static_cast<int64_t>(number_of(a, key))); };
+    line("processor time of ours",
+         fmt::format("{} (agent {}, handler {}, writer {}, helpers {}, child {})", part("processor_ns"),
+                     part("processor_agent_ns"), part("processor_handler_ns"), part("processor_writer_ns"),
+                     part("processor_helpers_ns"), part("processor_child_ns")));
+  }
   line("sequential copies", plural(number_of(a, "sequential_copies"), "segment", "segments"));
   line("memory in the image", fmt::format("{} ({}, {})", human_bytes(number_of(a, "bytes_memory")),
                                           plural(number_of(a, "mappings"), "mapping", "mappings"),
@@ -162,11 +170,16 @@ Result<ExitCode> now(const Options& o) {
   Progress progress(fmt::format("checkpoint of {}", target->name));
   if (o.leave_out.size() >= sizeof(LeaveOutList::text))
     return failure(ExitCode::kUsage, "--leave-out", "is too long", "name programs, or say all");
+  const auto before = machine_time();
   auto answer =
       ask(*target, ControlOperation::kCheckpoint, limits,
           [&](uint64_t done, uint64_t total) { progress.update(done, total); }, {o.only, o.leave_out});
   progress.clear();
   if (!answer.ok()) return answer.error();
+  if (const auto after = machine_time(); before && after) {
+    answer->emplace_back("stolen_ns", std::to_string(after->stolen_ns - before->stolen_ns));
+    answer->emplace_back("interrupts_ns", std::to_string(after->interrupts_ns - before->interrupts_ns));
+  }
   add_notes(&*answer);
   if (o.json) {
     print_json(answer_json(*target, *answer));

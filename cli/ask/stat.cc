@@ -52,6 +52,7 @@ void print_figures(const Target& t, const Answer& a) {
        fmt::format("{} taken, {} given up", text_of(a, "checkpoints"), text_of(a, "failures")));
   line("threads stood",
        fmt::format("{} longest, {} in all", time("longest_pause_ns"), time("total_pause_ns")));
+  if (number_of(a, "processor_ns") != 0) line("processor time of ours", time("processor_ns"));
   if (std::string image = text_of(a, "last_image"); !image.empty()) line("last image", image);
   if (std::string error = text_of(a, "last_error"); !error.empty()) line("last error", error);
   print_settings(a);

@@ -229,6 +229,7 @@ Result<void> Attempt::commit() {
   }
   points::at("commit.described");
   auto stats = image.sink().commit();
+  cost.account.helpers += image.helper_times();
   if (!stats.ok()) return stats.error();
   if (job::place() == nullptr) CKPT_TRY(check_images_stay(space.log(), own_directory::name()));
   cost.bytes_memory = stats->bytes_memory;

@@ -4,6 +4,7 @@
 #include "base/named_points.h"
 #include "image/write/image_directory.h"
 #include "job/session/session.h"
+#include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
 #include "libckpt_rt/checkpoint/stages/memory/mapping_limit.h"
 #include "libckpt_rt/core/directory/log.h"
@@ -32,6 +33,23 @@ void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
              cost.durable_ns / 1'000'000, cost.bytes_written);
 }
 
+// Times in us.
+void log_account(const CheckpointCost& cost) {
+  auto directory = job::open_log_directory();
+  if (!directory.ok()) return;
+  const Account& a = cost.account;
+  auto us = [](int64_t ns) { return ns / 1000; };
+  log_format(directory->get(),
+             "took processors: agent {}, handler {}, writer {}, helpers {}, child {}; ready without one: {}, "
+             "{}, {} us",
+             us(a.agent.ran_ns), us(a.handler.ran_ns), us(a.writer.ran_ns), us(a.helpers.ran_ns),
+             us(a.child_ns), us(a.agent.delayed_ns), us(a.handler.delayed_ns), us(a.writer.delayed_ns));
+  log_format(directory->get(),
+             "faults {} ahead, {} while copying, waited {} us, for a buffer {} us; copies in order waited "
+             "for one {} us",
+             a.faults_ahead, cost.faults, us(a.fault_wait_ns), us(a.buffer_wait_ns), us(a.copier_wait_ns));
+}
+
 // Where the next image finds this one.
 void name_parent(Watch& watch, const char* name) {
   static_assert(sizeof(watch.parent.name) == sizeof(job::Place::as_parent));
@@ -45,6 +63,7 @@ Result<CheckpointCost> take_checkpoint() {
   // kernel's own copy-on-write takes the snapshot: slower, but nothing can spoil it.
   constexpr uint32_t kAttempts = 3;
   const int64_t requested = now_ns();
+  const Accounting accounting(!is_filtered());
   if (seccomp_state.strict_thread.load(std::memory_order_relaxed)) {
     const Error error =
         make_error(ExitCode::kUnsupported, 0,
@@ -94,7 +113,9 @@ Result<CheckpointCost> take_checkpoint() {
     points::at(outcome.keeps_watch ? "watch.kept" : "watch.ended");
     if (!result.ok()) result = blame_mapping_limit(result.error());
     if (result.ok()) {
-      statistics::count_success(cost.pause_ns, cost.image);
+      accounting.end(cost.account);
+      log_account(cost);
+      statistics::count_success(cost.pause_ns, cost.account.processor_ns(), cost.image);
       return cost;
     }
     auto directory = job::open_log_directory();

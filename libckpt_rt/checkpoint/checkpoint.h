@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "base/settings/settings.h"
+#include "libckpt_rt/checkpoint/account/account.h"
 
 namespace ckpt {
 
@@ -31,6 +32,7 @@ struct CheckpointCost {
   uint32_t threads = 0, mappings = 0, descriptors = 0, attempts = 0;
   bool restartable = true;  // false: a note of the image says why no restart of it can be
   uint32_t pool_waits_forced = 0, pool_waits_sequential = 0;
+  Account account;
   char image[1400] = {};  // absolute path
 };
 

@@ -36,6 +36,7 @@ void CompressionThreads::join() {
   for (; count_ > 0; count_--) {
     RawThread& thread = threads_[count_ - 1];
     thread.join();
+    times_ += thread.times();
     thread.await_gone();
     thread.release();
   }

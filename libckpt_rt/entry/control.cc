@@ -131,6 +131,22 @@ class HandedOver {
   HandedOver& operator=(const HandedOver&) = delete;
 };
 
+void answer_account(Answer& answer, const Account& a) {
+  answer.line("faults_ahead {}", a.faults_ahead);
+  answer.line("fault_wait_ns {}", a.fault_wait_ns);
+  answer.line("buffer_wait_ns {}", a.buffer_wait_ns);
+  answer.line("copier_wait_ns {}", a.copier_wait_ns);
+  answer.line("processor_ns {}", a.processor_ns());
+  answer.line("processor_agent_ns {}", a.agent.ran_ns);
+  answer.line("processor_handler_ns {}", a.handler.ran_ns);
+  answer.line("processor_writer_ns {}", a.writer.ran_ns);
+  answer.line("processor_helpers_ns {}", a.helpers.ran_ns);
+  answer.line("processor_child_ns {}", a.child_ns);
+  answer.line("delayed_agent_ns {}", a.agent.delayed_ns);
+  answer.line("delayed_handler_ns {}", a.handler.delayed_ns);
+  answer.line("delayed_writer_ns {}", a.writer.delayed_ns);
+}
+
 void answer_checkpoint(Answer& answer, int fd, const job::TakeOptions& options) {
   const HandedOver handed_over(answer, fd);
   job::Report job;
@@ -152,6 +168,7 @@ void answer_checkpoint(Answer& answer, int fd, const job::TakeOptions& options) 
   answer.line("sequential_copies {}", c.sequential_copies);
   answer.line("faults {}", c.faults);
   answer.line("buffer_waits {}", c.pool_waits_forced);
+  answer_account(answer, c.account);
   answer.line("bytes_memory {}", c.bytes_memory);
   answer.line("bytes_written {}", c.bytes_written);
   answer.line("durable_ns {}", c.durable_ns);
@@ -221,6 +238,7 @@ void answer_stat(Answer& answer) {
   answer.line("last_error {}", static_cast<const char*>(counted.last_error));
   answer.line("total_pause_ns {}", counted.total_pause_ns);
   answer.line("longest_pause_ns {}", counted.longest_pause_ns);
+  answer.line("processor_ns {}", counted.processor_ns);
   answer.line("done");
 }
 

@@ -276,6 +276,7 @@ bool WriteProtection::serve_backlog() {
       unprotect({w.address.page_down(), w.address.page_down() + kPageSize});
     }
     const auto waited = static_cast<uint64_t>(now_ns() - w.since_ns);
+    counters_->all_waits_ns.fetch_add(waited, std::memory_order_relaxed);
     auto& longest = counters_->longest_wait_ns;
     if (waited > longest.load(std::memory_order_relaxed)) longest.store(waited, std::memory_order_relaxed);
   }

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "base/clock.h"
@@ -104,13 +105,16 @@ Result<void> ForkBackEnd::await(long child, const Report& report) {
                       errno_name(static_cast<int>(child)));
   }
   int status = 0;
-  while (sys::call(__NR_wait4, child, &status, __WCLONE, 0L) == -EINTR) {
+  rusage used{};
+  while (sys::call(__NR_wait4, child, &status, __WCLONE, &used) == -EINTR) {
   }
   if (!WIFEXITED(status)) {
     return make_error(ExitCode::kInternal, 0, "the child that wrote the image was killed by signal {}",
                       WTERMSIG(status));
   }
   if (!report.ok) return report.error;
+  auto ns = [](const timeval& t) { return int64_t{t.tv_sec} * 1'000'000'000 + int64_t{t.tv_usec} * 1000; };
+  attempt_.cost.account.child_ns = ns(used.ru_utime) + ns(used.ru_stime);
   attempt_.cost.bytes_memory = report.bytes_memory;
   attempt_.cost.bytes_written = report.bytes_written;
   attempt_.cost.sequential_copies = report.sequential;

@@ -155,6 +155,10 @@ void ProtectingBackEnd::count() {
   cost.faults = counters.faults.load();
   cost.pool_waits_forced = pool_.forced_waits();
   cost.pool_waits_sequential = pool_.sequential_waits();
+  cost.account.faults_ahead = arming_.faults();
+  cost.account.fault_wait_ns = static_cast<int64_t>(counters.all_waits_ns.load());
+  cost.account.buffer_wait_ns = pool_.forced_wait_ns();
+  cost.account.copier_wait_ns = pool_.sequential_wait_ns();
 }
 
 // While a watch is kept the size stays: what is protected is known by segment.

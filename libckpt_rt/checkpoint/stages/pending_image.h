@@ -32,6 +32,8 @@ class PendingImage {
 
   DirectSink& sink() { return sink_; }
   AddrRange memory() const { return arena_.range(); }
+  // Of the threads that compressed, when it is committed.
+  ThreadTimes helper_times() const { return compression_threads_.times(); }
   bool has_parent() const { return identity_.parent.sequence != 0; }
   // Of CKPT_KEY_FILE, or nullptr.
   const ImageKey* key() const { return key_; }

@@ -15,10 +15,11 @@ constinit Statistics counted;
 
 }  // namespace
 
-void count_success(int64_t pause_ns, const char* image) {
+void count_success(int64_t pause_ns, int64_t processor_ns, const char* image) {
   ScopedLock guard(lock);
   counted.checkpoints++;
   counted.total_pause_ns += pause_ns;
+  counted.processor_ns += processor_ns;
   if (pause_ns > counted.longest_pause_ns) counted.longest_pause_ns = pause_ns;
   const size_t length = strnlen(image, sizeof(counted.last_image) - 1);
   std::memcpy(counted.last_image, image, length);

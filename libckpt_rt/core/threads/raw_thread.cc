@@ -18,6 +18,7 @@ struct RawThread::Start {
   void (*fn)(void*);
   void* arg;
   DescriptorTable table;
+  RawThread* thread;
 };
 
 bool RawThread::reserve() {
@@ -55,13 +56,20 @@ void RawThread::entry(void* start) {
     sys::call(__NR_sched_setattr, 0L, &attributes, 0L);
   }
   s.fn(s.arg);
+  s.thread->ended_runs_ += thread_times::of(sys::gettid());
+}
+
+ThreadTimes RawThread::times() const {
+  ThreadTimes all = ended_runs_;
+  if (running()) all += thread_times::of(tid_);
+  return all;
 }
 
 long RawThread::spawn(void (*fn)(void*), void* arg, DescriptorTable table) {
   // An overflow faults instead of corrupting. Not before: blocks that were never used are one mapping.
   sys::call(__NR_mprotect, block_.value, kPageSize, PROT_NONE);
   auto* start = (block_ + kPageSize).as<Start>();
-  *start = {fn, arg, table};
+  *start = {fn, arg, table, this};
   Addr stack_top = block_ + kPageSize + kStackBytes;
   Addr tls = stack_top + kTlsBytes;
   // glibc's layout: the thread pointer and its self pointers (tcbhead_t: tcb at 0, self at 16).

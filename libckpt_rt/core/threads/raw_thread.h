@@ -11,6 +11,7 @@
 
 #include "base/locks/futex.h"
 #include "base/units.h"
+#include "libckpt_rt/core/threads/thread_times.h"
 
 // raw_thread.S: clone(2) whose child calls fn(arg) on the new stack and exits.
 extern "C" long ckpt_clone_thread(unsigned long flags, void* stack_top, int* parent_tid, void* child_tid,
@@ -42,10 +43,13 @@ class RawThread {
   // Wakes up as join() does, without waiting: is it running?
   bool running() const { return alive_.load(std::memory_order_acquire) != 0; }
   int tid() const { return tid_; }
+  // Of all its runs. While it runs or after join(), not in between.
+  ThreadTimes times() const;
   // In a forked child no RawThread exists.
   void forget() {
     alive_.store(0, std::memory_order_relaxed);
     tid_ = 0;
+    ended_runs_ = {};
   }
 
  private:
@@ -56,6 +60,8 @@ class RawThread {
   int tid_ = 0;
   // The kernel stores 0 here and wakes when the thread is gone (CLONE_CHILD_CLEARTID).
   FutexWord alive_{0};
+  // Written by the thread as the last thing, read after join().
+  ThreadTimes ended_runs_;
 };
 
 }  // namespace ckpt

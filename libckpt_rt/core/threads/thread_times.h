@@ -1,0 +1,34 @@
+// What a thread of this process has taken: how long it ran, and how long it could have run but had no processor.
+//
+// Owner:     libckpt_rt. Callers: the agent, for threads of ours that are there; such a thread for itself, as the
+//            last thing (RawThread).
+// Never:     allocates. While it is not allowed it makes no system call.
+#pragma once
+
+#include <cstdint>
+
+namespace ckpt {
+
+struct ThreadTimes {
+  int64_t ran_ns = 0;      // CLOCK_THREAD_CPUTIME_ID
+  int64_t delayed_ns = 0;  // /proc/PID/task/TID/schedstat; 0 where the kernel does not tell
+
+  ThreadTimes& operator+=(const ThreadTimes& other) {
+    ran_ns += other.ran_ns;
+    delayed_ns += other.delayed_ns;
+    return *this;
+  }
+  ThreadTimes operator-(const ThreadTimes& other) const {
+    return {ran_ns - other.ran_ns, delayed_ns - other.delayed_ns};
+  }
+};
+
+namespace thread_times {
+
+// Whether the kernel is asked at all: a filter may kill whoever asks. By the agent, before it starts threads.
+void allow(bool allowed);
+// Of a thread of this process; all 0: it is gone, or that is not allowed.
+ThreadTimes of(int tid);
+
+}  // namespace thread_times
+}  // namespace ckpt
