@@ -31,4 +31,5 @@ old_\name:
   old pthread_getname_np GLIBC_2.12
   old pthread_setname_np GLIBC_2.12
   old pthread_setattr_default_np GLIBC_2.18
+  old pthread_cond_clockwait GLIBC_2.30
 .section .note.GNU-stack,"",@progbits
