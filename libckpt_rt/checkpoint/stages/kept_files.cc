@@ -108,6 +108,7 @@ void FileKeeper::keep_all(int log) {
   const int tid = sys::getpid();
   if (list_descriptors(tid, fds) < 0) return;
   for (size_t i = 0; i < fds.size(); ++i) keep(tid, fds[i]);
+  kept_.reset();
   std::sort(seen_.begin(), seen_.end());
   if (not_covered_ != 0) {
     log_format(
@@ -119,11 +120,17 @@ void FileKeeper::keep_all(int log) {
 void FileKeeper::keep_temporary() {
   if (how_ != KeptFiles::kAuto && how_ != KeptFiles::kLinks) return;
   if (open_kept()) temporary_.look(*arena_, device_, kept_.get());
+  kept_.reset();
 }
 
 void FileKeeper::keep_new(std::span<CapturedDescriptor> entries) {
   if (how_ == KeptFiles::kNone || how_ == KeptFiles::kCopies || arena_ == nullptr) return;
-  temporary_.look_again();
+  if (temporary_.has_changed() && open_kept()) temporary_.look_again(kept_.get());
+  keep_opened(entries);
+  kept_.reset();
+}
+
+void FileKeeper::keep_opened(std::span<CapturedDescriptor> entries) {
   uint32_t most = kMostInStop;
   for (CapturedDescriptor& d : entries) {
     if (!S_ISREG(d.now.mode) || d.in_flight || d.now.device != device_) continue;

@@ -38,6 +38,7 @@ class FileKeeper {
   };
 
   void keep(int tid, int fd);
+  void keep_opened(std::span<CapturedDescriptor> entries);
   bool link(int tid, int fd, uint64_t device, uint64_t inode, bool* made);
   bool open_kept();
   bool copy(const char* path, const struct stat& st);
@@ -47,6 +48,7 @@ class FileKeeper {
   uint64_t device_ = 0;  // of the image directory
   KeptName name_;
   KeptFiles how_ = KeptFiles::kNone;
+  // Open only while something is kept: a program at its limit of descriptors has room for few of ours.
   ScopedFd kept_;
   TemporaryFiles temporary_;
   ArenaVector<File> seen_;  // sorted when keep_all has ended

@@ -61,38 +61,52 @@ void TemporaryFiles::look(Arena& arena, uint64_t device, int kept) {
   seen_ = ArenaVector<uint64_t>(arena);
   files_ = ArenaVector<File>(arena);
   path_ = directory_of_temporary_files(arena);
-  directory_ = ScopedFd(
-      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path_, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L)));
+  inode_ = 0;
   struct stat st;
-  if (!directory_.valid() || sys::call(__NR_fstat, directory_.get(), &st) != 0 || st.st_dev != device_ ||
-      std::string_view(path_).size() > 3000) {
-    directory_.reset();
-    return;
-  }
+  if (std::string_view(path_).size() > 3000) return;
+  const ScopedFd directory = open_directory(&st);
+  if (!directory.valid() || st.st_dev != device_) return;
+  inode_ = st.st_ino;
   changed_ns_ = ns_of(st.st_mtim);
   looked_ns_ = now_ns(CLOCK_REALTIME);
-  scan(kMostFiles);
+  scan(directory.get(), kMostFiles);
 }
 
-void TemporaryFiles::look_again() {
+bool TemporaryFiles::has_changed() const {
   struct stat st;
-  if (!directory_.valid() || sys::call(__NR_fstat, directory_.get(), &st) != 0) return;
-  if (ns_of(st.st_mtim) == changed_ns_ && changed_ns_ < looked_ns_ - kQuiet) return;
+  if (inode_ == 0 || sys::call(__NR_newfstatat, AT_FDCWD, path_, &st, 0L) != 0 || st.st_ino != inode_)
+    return false;
+  return ns_of(st.st_mtim) != changed_ns_ || changed_ns_ >= looked_ns_ - kQuiet;
+}
+
+void TemporaryFiles::look_again(int kept) {
+  kept_ = kept;
+  struct stat st;
+  const ScopedFd directory = open_directory(&st);
+  if (!directory.valid() || st.st_dev != device_ || st.st_ino != inode_) return;
   for (const File& file : files_) {
-    const bool there = sys::call(__NR_newfstatat, directory_.get(), file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    const bool there = sys::call(__NR_newfstatat, directory.get(), file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
     if (there && st.st_ino == file.inode) continue;
     sys::call(__NR_unlinkat, kept_, kept_name_name(device_, file.inode).text, 0L);
   }
-  scan(kInStop);
+  scan(directory.get(), kInStop);
 }
 
-void TemporaryFiles::scan(uint32_t most) {
+// Not held between the two looks: a program at its limit of descriptors has room for few of ours.
+ScopedFd TemporaryFiles::open_directory(struct stat* st) const {
+  ScopedFd fd(
+      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path_, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L)));
+  if (fd.valid() && sys::call(__NR_fstat, fd.get(), st) != 0) fd.reset();
+  return fd;
+}
+
+void TemporaryFiles::scan(int directory, uint32_t most) {
   const size_t known = seen_.size();
   const size_t files = files_.size();
   alignas(8) char buffer[8192];
-  sys::call(__NR_lseek, directory_.get(), 0L, SEEK_SET);
+  sys::call(__NR_lseek, directory, 0L, SEEK_SET);
   for (uint32_t entries = 0; entries < kMostEntries;) {
-    const long n = sys::call(__NR_getdents64, directory_.get(), buffer, sizeof(buffer));
+    const long n = sys::call(__NR_getdents64, directory, buffer, sizeof(buffer));
     if (n <= 0) break;
     for (long at = 0; at < n; ++entries) {
       const auto* entry = reinterpret_cast<const Entry*>(buffer + at);
@@ -101,16 +115,15 @@ void TemporaryFiles::scan(uint32_t most) {
           std::binary_search(seen_.begin(), seen_.begin() + known, entry->inode))
         continue;
       if (files_.size() - files >= most || !seen_.push_back(entry->inode)) return;
-      keep(entry->name, entry->inode);
+      keep(directory, entry->name, entry->inode);
     }
   }
   std::sort(seen_.begin(), seen_.end());
 }
 
-void TemporaryFiles::keep(const char* name, uint64_t inode) {
+void TemporaryFiles::keep(int directory, const char* name, uint64_t inode) {
   struct statx st {};
-  if (sys::call(__NR_statx, directory_.get(), name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME,
-                &st) != 0)
+  if (sys::call(__NR_statx, directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &st) != 0)
     return;
   const int64_t born = st.stx_btime.tv_sec * 1'000'000'000 + st.stx_btime.tv_nsec;
   const bool ours = S_ISREG(st.stx_mode) && st.stx_uid == static_cast<uint32_t>(sys::call(__NR_geteuid));
@@ -124,7 +137,7 @@ void TemporaryFiles::keep(const char* name, uint64_t inode) {
   text[before + 1] = '/';
   std::memcpy(text + before + 2, name, length + 1);
   const long linked =
-      sys::call(__NR_linkat, directory_.get(), name, kept_, kept_file_name(device_, inode, false).text, 0L);
+      sys::call(__NR_linkat, directory, name, kept_, kept_file_name(device_, inode, false).text, 0L);
   if (linked != 0 && linked != -EEXIST) return;
   if (sys::call(__NR_symlinkat, text, kept_, kept_name_name(device_, inode).text) == 0)
     (void)files_.push_back({inode, text + before + 2});
