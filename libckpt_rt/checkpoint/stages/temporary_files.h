@@ -11,17 +11,16 @@
 
 #include "base/arena.h"
 #include "base/raii_fd.h"
+#include "libckpt_rt/checkpoint/stages/kept_directory.h"
 
 namespace ckpt {
 
 class TemporaryFiles {
  public:
-  // The program runs. device: of the images; kept: the directory that the links go to, open
-  // during the call.
-  void look(Arena& arena, uint64_t device, int kept);
-  // All threads stand. Was something made or removed since look()?
-  bool has_changed() const;
-  void look_again(int kept);
+  // The program runs. device: of the images.
+  void look(Arena& arena, uint64_t device, KeptDirectory& kept);
+  // All threads stand: what was made or removed since.
+  void look_again(KeptDirectory& kept);
 
  private:
   struct File {
@@ -29,11 +28,11 @@ class TemporaryFiles {
     const char* name;
   };
   ScopedFd open_directory(struct stat* st) const;
-  void scan(int directory, uint32_t most);
-  void keep(int directory, const char* name, uint64_t inode);
+  bool has_changed() const;
+  void scan(int directory, KeptDirectory& kept, uint32_t most);
+  void keep(int directory, KeptDirectory& kept, const char* name, uint64_t inode);
 
   Arena* arena_ = nullptr;
-  int kept_ = -1;
   uint64_t device_ = 0, inode_ = 0;  // inode_: of the directory that was looked at, 0 none
   int64_t changed_ns_ = 0, looked_ns_ = 0;
   const char* path_ = nullptr;
