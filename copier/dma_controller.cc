@@ -21,8 +21,8 @@ bool DmaController::reserve(Arena& arena, size_t card_bytes) {
 }
 
 void DmaController::trigger(unsigned channel) {
-  // acq_rel, against pick(): either pick() clears the bit before we set it, and the bit stays; or pick() clears
-  // our bit, and then sees the block that we made valid before.
+  // acq_rel, against pick(): either pick() clears the bit before we set it, and the bit stays; or pick()
+  // clears our bit, and then sees the block that we made valid before.
   const uint32_t bit = 1u << channel;
   if ((awake_.fetch_or(bit, std::memory_order_acq_rel) & bit) == 0) futex_wake(awake_, 1);
 }

@@ -40,8 +40,9 @@
 // kLost:      memory vanished before it was copied: the checkpoint is given up.
 // A segment without pages stays kProtected until a thread writes to it: then it is claimed, unprotected, and
 // kCopied, without a copy. So does a segment whose pages are all in the parent's image (in_parent).
-// A thread that needs a segment in kCopying waits in await_copied(). A thread whose fault is served by another
-// waits in the kernel until the owner unprotects the segment; under guard it waits in await_copied() as well.
+// A thread that needs a segment in kCopying waits in await_copied(). A thread whose fault is served by
+// another waits in the kernel until the owner unprotects the segment; under guard it waits in await_copied()
+// as well.
 #pragma once
 
 #include "base/arena.h"
@@ -132,8 +133,8 @@ class SegmentTable {
   // The segment's window cut to its region.
   AddrRange window(const Segment& s) const;
 
-  // Ahead of the stop, with the lock of serving. written(): after the segment was unprotected. unsettled(): at
-  // any time. Both say whether it was kProtected. protect(): the agent, before it protects the segment, so
+  // Ahead of the stop, with the lock of serving. written(): after the segment was unprotected. unsettled():
+  // at any time. Both say whether it was kProtected. protect(): the agent, before it protects the segment, so
   // that a fault in between is not forgotten; false if it was not kWritten.
   bool written(SegmentId id);
   bool unsettled(SegmentId id);

@@ -280,8 +280,8 @@ void wait_until_closed(ThreadRecord& record, ucontext_t* shown, bool take_off) {
   const int64_t since = now_ns();
   window.waited.fetch_add(1, std::memory_order_relaxed);
   record.shown = shown;
-  // Only our own signal is let in. The stop that closes the guard returns here, with all signals blocked. The one that
-  // ends protection ahead does not return here.
+  // Only our own signal is let in. The stop that closes the guard returns here, with all signals blocked. The
+  // one that ends protection ahead does not return here.
   unblock(bit(own_signal.number));
   while (!record.left) futex_wait(window.open, seen);
   const int64_t waited = now_ns() - since;

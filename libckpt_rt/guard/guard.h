@@ -63,8 +63,8 @@ Counters counters();
 // Restart, forked child: it is closed.
 void reset(bool keep_memory);
 
-// First thing in the handler of a stop. If the guard is open ahead, the thread leaves it: the thread stands on
-// the program's own stack, as without a guard, and this does not return.
+// First thing in the handler of a stop. If the guard is open ahead, the thread leaves it: the thread stands
+// on the program's own stack, as without a guard, and this does not return.
 void stand_without_guard(ucontext_t* frame);
 
 // A handler of ours, of the checkpoint signal: from its first to its last instruction.

@@ -29,8 +29,8 @@ class ArmedMemory {
   // wait for a fault.
   virtual void each_busy(void (*visit)(void* context, AddrRange range), void* context) = 0;
 
-  // The lock, with everything served that is queued. kOnce: only the threads that wait now; where threads fault
-  // as fast as they are served, kAll would have no end.
+  // The lock, with everything served that is queued. kOnce: only the threads that wait now; where threads
+  // fault as fast as they are served, kAll would have no end.
   enum class Served { kAll, kOnce };
   class Serving {
    public:

@@ -44,8 +44,9 @@
 // the segment is protected.
 //
 // Owner:     libckpt_rt. One Arming is one checkpoint's, or one watch's. Its table is the checkpoint's table.
-// Callers:   fault, removed: the thread that serves faults (write_protect.h). open_for_kernel, fault_in_thread,
-//            removed: threads of the program under guard, with the turn (guard/ahead.cc). The rest: the agent.
+// Callers:   fault, removed: the thread that serves faults (write_protect.h). open_for_kernel,
+//            fault_in_thread, removed: threads of the program under guard, with the turn (guard/ahead.cc).
+//            The rest: the agent.
 // Never:     touches protected memory.
 #pragma once
 

@@ -43,9 +43,9 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open,
 }
 
 // May one call protect all from `first` to `last`? Not if a kProtected segment between has lost its
-// protection: a change of it would go unseen. True: all of them are protected. False: some are kUnsettled now.
-// Only segments of first's region count. Those of other regions, in the windows at both ends, may have been
-// settled by this stop without protection.
+// protection: a change of it would go unseen. True: all of them are protected. False: some are kUnsettled
+// now. Only segments of first's region count. Those of other regions, in the windows at both ends, may have
+// been settled by this stop without protection.
 Result<bool> Arming::is_settled(SegmentId first, SegmentId last) {
   auto found = check_segments(first, {last.value + 1}, table_[first].region);
   if (found.ok()) return *found == 0;

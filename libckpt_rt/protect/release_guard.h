@@ -36,7 +36,8 @@ void open(Copier& copier);
 void serve(WriteProtection& protection);
 // Returns when no thread is inside before_release any more, or after 10 s.
 void close();
-// Nothing is registered any more, and no thread serves: those that asked are told so. Then waits as close() does.
+// Nothing is registered any more, and no thread serves: those that asked are told so. Then waits as close()
+// does.
 void end();
 void reset_after_restart();
 void reset_in_child();

@@ -301,8 +301,8 @@ void WriteProtection::handle_events() {
       ScopedLock guard(serving_);
       if (stopping && backlog_count_ == 0 && !rung_ && !read_messages()) return;
       empty_since_ns_ = now_ns();
-      // Not for ever, if threads fault as fast as they are served. The agent, which wants the lock, serves the
-      // rest. relaxed: seen late, a few more are served; the lock orders all else.
+      // Not for ever, if threads fault as fast as they are served. The agent, which wants the lock, serves
+      // the rest. relaxed: seen late, a few more are served; the lock orders all else.
       while (wanted_.load(std::memory_order_relaxed) == 0 &&
              (serve_backlog() || read_messages() || serve_releases())) {
       }
@@ -323,8 +323,8 @@ void WriteProtection::finish() {
     thread_->join();
     thread_ = nullptr;
   }
-  // Takes off what is left, and wakes all that wait. Until then some memory may be protected, and a thread that
-  // gives the kernel a word to write must know that.
+  // Takes off what is left, and wakes all that wait. Until then some memory may be protected, and a thread
+  // that gives the kernel a word to write must know that.
   uffd_.reset();
   if (served) release_guard::end();
   stop_event_.reset();

@@ -45,10 +45,12 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   // trusted.
   bool can_protect_ahead() const { return can_protect_ahead_; }
   long add(AddrRange range) override;
-  // The kernel takes it for ordinary memory again; in pieces, for no thread can map memory or fault meanwhile.
+  // The kernel takes it for ordinary memory again; in pieces, for no thread can map memory or fault
+  // meanwhile.
   void remove(AddrRange range);
   static constexpr uint64_t kRemovedAtOnce = 64 << 20;
-  // The same for a thread that asks for it, after arming and copier were told. Called by the thread that serves.
+  // The same for a thread that asks for it, after arming and copier were told. Called by the thread that
+  // serves.
   void forget(AddrRange range);
   long protect(AddrRange range) override { return write_protect(range, UFFDIO_WRITEPROTECT_MODE_WP); }
 

@@ -330,7 +330,8 @@ void StopWorld::release() {
   released_.store(requested_.load(std::memory_order_relaxed), std::memory_order_seq_cst);
   if (workers_.load(std::memory_order_relaxed) != 0) {
     wake_waiting_threads(kWorkers);
-    // To wake the others now would keep processors from the workers. For a moment only: nothing depends on it.
+    // To wake the others now would keep processors from the workers. For a moment only: nothing depends on
+    // it.
     constexpr int64_t kMomentNs = 1'000'000;
     const int64_t until = now_ns() + kMomentNs;
     for (;;) {

@@ -48,10 +48,11 @@
 // thousand of them, at 10 us each to come and 7 to go. So those that were seen waiting are signalled ahead,
 // while the others work on, and the pause begins when the others are signalled. It begins earlier if a thread
 // was taken for waiting and was at work. A thread sees in its signal frame whether the signal interrupted a
-// call (was_waiting). A worker counts itself when it arrives (workers), and the agent then signals the rest at
-// once. On the way back the workers are woken first, and the others when the workers are gone. A thread that
-// waits and gets work just then stands from Stopped::called_ns on, longer than if all were stopped at once:
-// workers keep processors from the others. A wrong guess costs time only: all threads are counted at the end.
+// call (was_waiting). A worker counts itself when it arrives (workers), and the agent then signals the rest
+// at once. On the way back the workers are woken first, and the others when the workers are gone. A thread
+// that waits and gets work just then stands from Stopped::called_ns on, longer than if all were stopped at
+// once: workers keep processors from the others. A wrong guess costs time only: all threads are counted at
+// the end.
 //
 // Where the queue of signals is full
 // ----------------------------------
@@ -66,8 +67,8 @@
 // is pending there, and the image must have it. Only the kernel's text about each thread shows that (SigPnd),
 // which is too dear for many. So each thread notes what is pending when it arrives, and looks again when it
 // leaves. If nothing is new, nothing was missed. A new signal may have come after the stop, but nobody can
-// tell: the checkpoint is taken again, and from then on the stop looks at every thread. What is pending on the
-// process is always looked at when all have arrived.
+// tell: the checkpoint is taken again, and from then on the stop looks at every thread. What is pending on
+// the process is always looked at when all have arrived.
 #pragma once
 
 #include <errno.h>

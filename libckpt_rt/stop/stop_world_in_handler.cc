@@ -51,8 +51,9 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
       // release: the agent that reads the list's head sees complete slots.
     } while (
         !slots_.compare_exchange_weak(head, &slot, std::memory_order_release, std::memory_order_relaxed));
-    // release: an agent that counts this arrival sees the slot linked. seq_cst with await_arrivals(): either we
-    // see how many it waits for, or it sees us counted. The same for a worker and ahead_, in await_waiting().
+    // release: an agent that counts this arrival sees the slot linked. seq_cst with await_arrivals(): either
+    // we see how many it waits for, or it sees us counted. The same for a worker and ahead_, in
+    // await_waiting().
     if (arrived_.fetch_add(1, std::memory_order_seq_cst) + 1 >= awaited_.load(std::memory_order_seq_cst) ||
         (!waited && ahead_.load(std::memory_order_seq_cst))) {
       futex_wake(arrived_, 1);
