@@ -172,6 +172,8 @@ class StopWorld {
   // After release(): a thread that was sent a signal between its arrival and its leaving, 0 when there is
   // none, or -1 when not all have left in time. For one stop without at_all.
   int signalled_late(int64_t deadline_ns);
+  // Until no thread is in the handler of the stop before. False: not in time.
+  bool await_left(int64_t deadline_ns);
 
   // At restart: the stop in the image is over; no thread is in a handler's waiting part.
   void reset_after_restart();

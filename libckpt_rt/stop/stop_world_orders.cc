@@ -77,15 +77,19 @@ void StopWorld::collect_pending(const Stopped& stopped, const Look& look, Pendin
   }
 }
 
-int StopWorld::signalled_late(int64_t deadline_ns) {
-  // acquire: we see what the last thread to leave has seen.
-  while (uint32_t n = inside_.load(std::memory_order_acquire)) {
+bool StopWorld::await_left(int64_t deadline_ns) {
+  // seq_cst: see arrive_in_handler(). As an acquire: what the last thread to leave has seen.
+  while (uint32_t n = inside_.load(std::memory_order_seq_cst)) {
     const int64_t left = deadline_ns - now_ns();
-    if (left <= 0) return -1;
+    if (left <= 0) return false;
     const timespec wait{left / 1'000'000'000, left % 1'000'000'000};
     futex_wait(inside_, n, &wait);
   }
-  return signalled_late_.load(std::memory_order_relaxed);
+  return true;
+}
+
+int StopWorld::signalled_late(int64_t deadline_ns) {
+  return await_left(deadline_ns) ? signalled_late_.load(std::memory_order_relaxed) : -1;
 }
 
 }  // namespace ckpt
