@@ -307,10 +307,14 @@ void GuardBackEnd::close() {
 }
 
 bool GuardBackEnd::close_in_a_stop(Arena& scratch, bool log_failure) {
-  const int own_tids[] = {sys::gettid(), own_threads.writer.tid()};
+  // The writer may compress with threads of ours, which the stop is not to wait for.
+  int own_tids[2 + CompressionThreads::kMost] = {sys::gettid(), own_threads.writer.tid()};
+  CompressionThreads& helpers = attempt_.image.compression_threads();
+  const size_t own = 2 + helpers.hold(std::span(own_tids).subspan(2)).size();
   int stuck = 0;
-  auto stopped = stop_state.world.stop({own_tids, {}, own_signal.number, user_settings().stop_timeout_ns},
-                                       scratch, &stuck);
+  auto stopped = stop_state.world.stop(
+      {std::span(own_tids).first(own), {}, own_signal.number, user_settings().stop_timeout_ns}, scratch, &stuck);
+  helpers.let_start();
   if (!stopped.ok()) {
     if (log_failure)
       log_format(attempt_.space.log(), "the guard stays open a while: {}", stopped.error().message());
