@@ -50,7 +50,7 @@ void StopWorld::collect_pending(const Stopped& stopped, const Look& look, Pendin
   // process's.
   uint64_t process = 0;
   sys::call(__NR_rt_sigpending, &process, sizeof(process));
-  // relaxed: none of ours is left, and every thread has looked at the one that it took.
+  // relaxed: no signal of ours is left, and every thread has looked at the signal that it took.
   if ((process & look.except) == 0) signalled_process_.store(false, std::memory_order_relaxed);
   process &= ~look.except;
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
