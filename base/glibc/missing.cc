@@ -3,7 +3,7 @@
 //
 // Owner:     base. Callers: any, as the functions of that name.
 // Never:     in libckpt_rt, called on threads of the program: these are for what is linked in statically and
-// for commands.
+//            for commands.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>

@@ -16,11 +16,10 @@
 //   5. the library sends text lines "key value\n", values until the end of the line, and closes.
 //      "progress DONE TOTAL" (bytes of memory, while the image is written) may come at any time; the last
 //      line is "done" or "error CODE TEXT" with CODE an ExitCode,
-//   6. before a checkpoint the library may say what it may not open itself, having fewer rights than who
-//   asks:
-//      "need directory PATH" (the image directory that is set) and "need memory" (its own mem and pagemap in
-//      /proc). The asker answers each by one byte with what it could open, if anything (SCM_RIGHTS): a
-//      directory only if it belongs to the program's user and nobody else may write to it, PATH itself or
+//   6. before a checkpoint the library may ask for what it may not open itself, since the asker may have more
+//      rights: "need directory PATH" (the image directory that is set) and "need memory" (its own mem and
+//      pagemap in /proc). The asker answers each by one byte with what it could open, if anything (SCM_RIGHTS):
+//      a directory only if it belongs to the program's user and nobody else may write to it, PATH itself or
 //      PATH/user-UID; memory as two descriptors, mem first, open for reading.
 // The signal's number is CKPT_SIGNAL of PID's environment, else kDefaultCheckpointSignal. A program that puts
 // that signal to use itself has had ours moved to another: then a mapping of its own is named

@@ -1,9 +1,8 @@
 // The directories of a job's checkpoints: numbered, made, committed, removed, pruned.
 //
 // Owner:     job. Callers: the coordinator's agent, a member's when its coordinator is gone, and ckpt gc;
-// whoever
-//            makes, commits or removes one holds the lock of the image directory. Raw system calls, no
-//            allocation.
+//            whoever makes, commits or removes one holds the lock of the image directory. Raw system calls,
+//            no allocation.
 // Never:     removes what is not the name of a job's checkpoint; follows a link.
 #pragma once
 

@@ -7,14 +7,13 @@
 //   prepare   program running: window, lists, what the watch knows
 //   stand     all threads stopped: what the program is now, as a META for the asker
 //   commit    threads parked and made; the asker's word that files are cut. A failure before it: the program
-//   goes
-//             on as it was. A failure after it: it is killed, and a line says why
+//             goes on as it was. A failure after it: it is killed, and a line says why
 //   go on     memory, descriptors, settings, signals, timers; then all threads at once
 // Of a job there is more between: job_gate.h, back_job.cc.
 //
 // Owner:     libckpt_rt, back*.cc. Callers: the agent, one at a time.
 // Never:     uses the library's data between commit and the end but where it says so; allocates but from its
-// arena.
+//            arena.
 #pragma once
 
 #include "base/protocol/back_protocol.h"

@@ -2,8 +2,7 @@
 //
 // Owner:     libckpt_rt.
 // Callers:   yield(): a thread of the program, from interposed calls (hooks::yield_signal). move(): the
-// agent, on
-//            its behalf. show(): the thread that restarts.
+//            agent, on its behalf. show(): the thread that restarts.
 // Never:     moves while a thread runs: all stand for it, since each must have the new one open.
 //
 // Which one: the highest real-time signal that has the default action, is pending nowhere, and that no thread

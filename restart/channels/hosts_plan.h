@@ -2,7 +2,7 @@
 // which connections lead to other hosts, and the agent of this host, which knows when all are ready.
 //
 // Owner:     restart. Callers: ckpt-restart before anything is made, then the planter, which has inherited
-// it.
+//            it.
 #pragma once
 
 #include <map>

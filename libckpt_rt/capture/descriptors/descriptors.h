@@ -4,9 +4,8 @@
 // Callers:   the agent, whose descriptor table is its own: the program's is seen through /proc, and
 //            sampled in the stop by a thread that shares it (OtherThreads). Order:
 //              prepare            program running: list, classify, find which share an open file
-//              begin_sampling     all threads stand: threads of the program begin to sample, while the agent
-//              does
-//                                 what it likes, also what only it can do: recheck_stopped begins with that
+//              begin_sampling     all threads stand: threads of the program begin to sample; meanwhile the
+//                                 agent does what only it can do, which recheck_stopped begins with
 //              recheck_stopped    all threads stand: what changed since, offsets, flags, bytes in pipes
 //              release            program running again: last looks that need no stop; gives up files of ours
 //              serialize          program running: OpenFile, Descriptor, FileContent, Note records

@@ -3,8 +3,7 @@
 //
 // Owner:   libckpt_rt.
 // Callers: whoever puts signals or timers back that the program had under the limit of then. Only while no
-// thread of the program
-//          runs, which could set or read its limit.
+//          thread of the program runs, which could set or read its limit.
 // Source:  RLIMIT_SIGPENDING, getrlimit(2).
 #pragma once
 

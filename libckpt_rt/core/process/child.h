@@ -5,9 +5,8 @@
 //
 // Owner:     libckpt_rt; defined where all that is put right is known (entry/child.cc).
 // Callers:   whoever begins to use the library's state in a process that may be such a child, before it looks
-// at this_process.pid: the
-//            handlers of our signals, the functions of ckpt_rt.h, hooks. Any thread, also inside a signal
-//            handler.
+//            at this_process.pid: the handlers of our signals, the functions of ckpt_rt.h, hooks. Any thread,
+//            also inside a signal handler.
 // Never:     allocates, touches errno.
 #pragma once
 
