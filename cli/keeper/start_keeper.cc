@@ -32,8 +32,8 @@ uint64_t half_of_machine() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
 }
 
-// No terminal, no directory of anybody's, and no descriptor but `kept`: whoever reads a pipe to its end does not wait
-// for a keeper.
+// Keeps no terminal, no working directory, and no descriptor but `kept`: a reader of the caller's pipe must not wait
+// for the keeper's end.
 void leave_everything(int kept) {
   setsid();
   prctl(PR_SET_NAME, "ckpt-keeper");

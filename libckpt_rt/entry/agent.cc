@@ -62,8 +62,8 @@ void give_orders() {
 
 // The agent and the thread that serves faults must not keep a process alive whose own threads are gone.
 // (exit_group ends ours as well; this is about programs whose threads end one by one, without libc.) Its
-// status is that of the first thread, which is the last of most such programs; that of others is nowhere to
-// be read.
+// status is that of the first thread, which is the last to end in most such programs; the status of other
+// threads can be read nowhere.
 void end_with_the_program() {
   struct stat tasks {};
   if (sys::call(__NR_stat, "/proc/self/task", &tasks) != 0) return;
@@ -104,7 +104,8 @@ bool has_rights_of_the_program() {
   return root.st_dev == our_root.st_dev && root.st_ino == our_root.st_ino;
 }
 
-// By a thread of the program, which has the rights that count: our signal makes one call request().
+// The new agent must be started by a thread of the program, which has the program's rights of now: our signal
+// makes one of them call request().
 void start_successor() {
   siginfo_t info{};
   info.si_signo = own_signal.number;
