@@ -1,4 +1,4 @@
-// Connections that have ended, and that the kernel still keeps a port for.
+// Ended connections whose port the kernel still keeps.
 //
 // Owner:     restart. Callers: ChannelBuilder, one thread.
 // Never:     touches a connection that a process has.

@@ -2,7 +2,7 @@
 //
 // Owner:     restart. One page of memory that all of them share, made by ckpt-restart before the first.
 // Callers:   ckpt-restart and every process of the tree before it becomes the saved one; one thread each.
-// Never:     outlives ckpt-restart: who waits looks now and then whether it is still there.
+// Never:     waits on when ckpt-restart has gone: wait() looks for that five times a second.
 #pragma once
 
 #include <linux/futex.h>
@@ -47,7 +47,7 @@ class Meeting {
   void expect(Point point, uint32_t count) { shared_->expected[index(point)] = count; }
 
   void arrive(Point point) {
-    // release: what was done before is seen by who finds all there.
+    // release: a process that finds all there sees what each did before it arrived.
     if (arrived(point).fetch_add(1, std::memory_order_acq_rel) + 1 == shared_->expected[index(point)])
       wake(point);
   }

@@ -1,8 +1,8 @@
 // The directory that images of this process go to: the one that was set, or below it the one of a later user.
 //
-// A program that gives up root's rights may not write into root's directory any more. As it does so, while it
-// still may, `user-UID` is made in it for the user that it becomes. Where that user may not even pass through
-// the directories above, who asks hands it over open (base/protocol/control_protocol.h).
+// A program that gives up root's rights may not write into root's directory any more. Just before, the library makes
+// `user-UID` in it for the user that the program becomes. Where that user may not even pass through the directories
+// above, the asker hands `user-UID` over, open (base/protocol/control_protocol.h).
 //
 //   CKPT_DIR            root's, 0700, and 0711 as soon as it has one of a later user
 //     user-65534        that user's, 0700
