@@ -45,8 +45,7 @@ ExitCode look_at_hosts(const HostsRun& run, bool json);
 // Reads what it is to do from standard input.
 ExitCode run_agent();
 
-// Of a job over hosts, asked by anybody on one of them: through the agent or the head that listens at this
-// abstract name.
+// The abstract names at which the agent and the head of a job listen to users on their host.
 std::string agent_socket_name(const std::string& job, const std::string& host);
 std::string head_socket_name(int pid);
 Result<ScopedFd> listen_to_users(const std::string& name);
