@@ -1,4 +1,4 @@
-// Whose code a plug-in is: it runs with all rights of the program that it is loaded into.
+// May this plug-in be loaded? It runs with all rights of the program that it is loaded into.
 //
 // Owner:     plugins. Callers: `ckpt run`, before the program is there; the loader in each process. Ordinary code.
 #pragma once

@@ -32,7 +32,7 @@ enum class BackDecision : uint32_t {
 
 struct BackGate {
   std::atomic<uint32_t> decision;  // BackDecision
-  std::atomic<uint32_t> failed;    // 1: the job ends. Set by whoever finds that it cannot go on
+  std::atomic<uint32_t> failed;    // 1: the job ends. Set by a process that cannot go on
   std::atomic<uint32_t> turns;     // changes with everything below
   uint32_t members;
   std::atomic<uint32_t> passed[kMostBackMembers];  // how many barriers each has come to

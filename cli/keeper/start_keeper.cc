@@ -105,7 +105,7 @@ Result<void> start_keeper(const KeeperWishes& asked) {
   if (child < 0) return failure(ExitCode::kSystem, "the keeper", strerror(errno), "raise ulimit -u");
   if (child == 0) {
     leave_everything(writes.get());
-    // Twice, so that whoever starts it need not wait for its end.
+    // A second fork: the caller is not the keeper's parent, and need not wait for its end.
     const pid_t grandchild = fork();
     if (grandchild != 0) _exit(grandchild < 0 ? 1 : 0);
     const auto kept = be_keeper(wishes, writes.get());

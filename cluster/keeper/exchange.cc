@@ -47,7 +47,7 @@ Error Exchange::failed() const {
   return make_error(ExitCode::kUnavailable, 0, "{}", why_.empty() ? "the exchange was given up" : why_);
 }
 
-// Each connects to each: who connects sends, who accepts receives.
+// Each host connects to each other host. The connecting end sends, the accepting end receives.
 Result<void> Exchange::meet_all() {
   to_.resize(plan_.hosts);
   acceptor_ = std::thread([this] { accept_all(); });

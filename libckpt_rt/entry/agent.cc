@@ -38,7 +38,7 @@ CKPT_FORK_DATA uint32_t count = 0;
 CKPT_FORK_DATA bool running = false;
 bool waiting = false;                  // the agent has nothing to do but to keep a watch
 CKPT_FORK_DATA uint32_t absences = 0;  // not 0: an agent that is there leaves, none is started
-OwnRequest* answering = nullptr;       // in an image: who waits for this very checkpoint
+OwnRequest* answering = nullptr;       // the request being served; in an image: the one it was taken for
 FutexWord orders{0};                   // changes when an agent that waits has to look
 
 class SignalsBlocked {
@@ -305,7 +305,7 @@ void put_back_requests(const WaitingRequests& saved, uint32_t generation) {
   reset(generation);
   for (uint32_t i = 0; i < saved.count; ++i) {
     const Request& request = saved.ring[(saved.head + i) % kRing];
-    // Whoever asked from inside the program does not wait any more: it has gone back.
+    // A thread of the program that asked does not wait any more: it has gone back.
     if (request.own == nullptr) ring[count++] = request;
   }
   running = true;

@@ -35,7 +35,7 @@ struct Request {
   int moves_signal = 0;    // not 0: no checkpoint, but another signal than this one (moved_signal.h)
 };
 
-// A cookie that asks for nothing: an agent is started if there is something to do and nobody to do it.
+// A cookie that asks for nothing: starts an agent if requests wait and none runs.
 inline constexpr uint64_t kStartAgent = 1;
 // Queues the request and starts the agent if there is none. False: it was refused, and counted.
 bool request(Request request);

@@ -19,13 +19,12 @@
 
 namespace ckpt {
 
-// In this order. Who arrives is who has done it.
+// In this order. A process arrives at a point when it has done what the point names.
 enum class Point : uint32_t {
   kBorn = 0,    // everybody: its children are there, it leads its session
   kLed = 1,     // everybody: it leads its group
   kJoined = 2,  // everybody: it is in its group
-  kGone =
-      3,  // who stays, and ckpt-restart for the planter: its helpers have exited, so all have been adopted
+  kGone = 3,  // members, and ckpt-restart for the planter: its helpers have exited, so all have been adopted
   kPoints = 4,
 };
 
@@ -72,7 +71,7 @@ class Meeting {
     shared_->over.store(1, std::memory_order_release);
     for (uint32_t p = 0; p < index(Point::kPoints); ++p) {
       arrived(static_cast<Point>(p))
-          .fetch_add(1, std::memory_order_acq_rel);  // who is about to wait looks again
+          .fetch_add(1, std::memory_order_acq_rel);  // a process that is about to wait looks again
       wake(static_cast<Point>(p));
     }
   }

@@ -44,8 +44,7 @@ const char* set_name();
 void hand_over(ScopedFd directory);
 // Restart, forked child, going back: the number in memory is of a table that is not there.
 void forget();
-// The calling thread is about to become that user. Only where a directory was set by name: who sets none has
-// no checkpoints at an interval to be afraid for.
+// The calling thread is about to become that user. Does nothing where CKPT_DIR is not set.
 void prepare_for_user(uint32_t user);
 
 }  // namespace own_directory

@@ -6,7 +6,7 @@
 // Owner:     libckpt_rt. Its words are in the own page (own_page.h), which a child gets empty: to count costs
 //            no copy of a page after the fork.
 // Callers:   begin(), end(): threads of the program around fork and _Fork. hold(), release(): the agent, while
-//            the program runs. A bare clone(2) tells nobody.
+//            the program runs. A bare clone(2) is not noticed.
 // Never:     allocates, touches errno. The agent waits for no more than kLongestNs.
 #pragma once
 
