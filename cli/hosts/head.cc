@@ -36,7 +36,7 @@ using cluster::Step;
 constexpr int64_t kPrepareNs = 60'000'000'000;
 constexpr uint32_t kAttempts = 3;
 
-// Who wants a checkpoint.
+// A request for a checkpoint that waits or is served.
 struct Asker {
   int host = -1;  // through this host's agent; -1: here
   int number = 0;
@@ -166,7 +166,7 @@ class Head {
     machine_.lost(h, out);
     act(out);
     const auto& hosts = crew_.hosts();
-    // Without the host of the program nobody tells of its end.
+    // Only the first host's agent tells of the program's end.
     if (h == 0 ||
         std::none_of(hosts.begin(), hosts.end(), [](const CrewHost& one) { return one.link.valid(); })) {
       ended_ = true;

@@ -198,7 +198,7 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
   // All listen before anybody connects. The kernel may keep a port for a minute for the killed program.
   if (auto all = crew.expect_all("listening", 120'000'000'000); !all.ok()) return report(all.error());
   crew.tell_all({{"say", "connect"}});
-  // Nobody runs before all are there: it might look for who is not there yet.
+  // No process runs before all are there: it might look for one that is not there yet.
   if (auto all = crew.expect_all("ready", 600'000'000'000); !all.ok()) return report(all.error());
   crew.tell_all({{"say", "go"}});
   if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return report(all.error());

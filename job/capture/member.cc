@@ -176,8 +176,8 @@ void serve_join(int socket) {
   if (!received) return;
   if (std::memcmp(request.job, own_job.identity.id, sizeof(request.job)) != 0 ||
       own_job.identity.root != request.root) {
-    // The same job with another first process: what it had from its environment is that of another host, or was
-    // made up. Whoever lists it has found it among the job's own, so it must not be passed over.
+    // The same job with another first process: its CKPT_JOB comes from another host, or was made up. The
+    // coordinator has found this process among the job's own, so it must not be passed over.
     const bool other = std::memcmp(request.job, own_job.identity.id, sizeof(request.job)) != 0;
     session.tell(other ? make_error(ExitCode::kNoProcess, 0, "it is of another job")
                        : make_error(ExitCode::kUnsupported, 0,
