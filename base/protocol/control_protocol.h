@@ -93,8 +93,8 @@ struct ControlRequest {
 // Keys of the answer to kStat: pid, version, directory PATH, mode NAME, mode_reason TEXT,
 //   faults NAME (of modes that protect memory), faults_reason TEXT (if it is not the one that is set),
 //   signal, segment, pool, compress NAME, compress_level (of zstd), to COMMAND (if set), key_file PATH (if
-//   set), increments, keep, every_ns, setting VARIABLE TEXT (of each setting, as base/settings/settings_table.h prints
-//   it), in_force VARIABLE TEXT (of those where what holds in checkpoints is not what is set), checkpoints, failures, last_image PATH, last_error TEXT,
-//   total_pause_ns, longest_pause_ns, processor_ns
+//   set), increments, keep, every_ns, setting VARIABLE TEXT (of each setting, as base/settings/settings_table.h
+//   prints it), in_force VARIABLE TEXT (of each setting that checkpoints do not follow: what they follow),
+//   checkpoints, failures, last_image PATH, last_error TEXT, total_pause_ns, longest_pause_ns, processor_ns
 
 }  // namespace ckpt
