@@ -311,6 +311,10 @@ class Comparison {
         if (!in_job_ && !leads_outside(f) && !still_waits(f, is))
           result_.cannot.push_back(fmt::format("what waited in {} has been received since", describe(f, fd)));
         break;
+      case OpenFileKind::kMessageQueue:
+        if (content(then_, f.record.id) != content(now_, is.record.id))
+          result_.cannot.push_back(fmt::format("other messages wait in {} now", describe(f, fd)));
+        break;
       case OpenFileKind::kMemfd:
       case OpenFileKind::kRegular:
         if (kind_of(f) == OpenFileKind::kMemfd || (f.record.flags & kOpenFileDeleted) != 0)

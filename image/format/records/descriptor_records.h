@@ -29,7 +29,7 @@ enum class OpenFileKind : uint32_t {
   kConnection = 16,  // TCP, in any state between connect and close: SocketDetail, SocketLinkDetail
   // Of one process.
   kPidFd = 40,         // value: the process as the program sees it, 0 or less: gone
-  kMessageQueue = 41,  // POSIX: the one of the same name
+  kMessageQueue = 41,  // POSIX: value: most messages << 32 | bytes of the longest; contents: QueueMessage
 };
 
 enum OpenFileFlag : uint32_t {
@@ -82,6 +82,12 @@ struct DescriptorRecord {
 enum PipeContent : uint64_t {
   kPipePacket = 1ull << 63,  // one packet, written with O_DIRECT; its number below
   kPipeStream = 1ull << 62,  // bytes without bounds; their place below
+};
+
+// The contents of a message queue: one for each message, in the order in which they are received.
+struct QueueMessage {
+  uint32_t priority, length;  // bytes
+  // then: the message, padded to 8
 };
 
 struct FileContentRecord {

@@ -267,6 +267,7 @@ void DescriptorCapture::hold_back_senders() {
     if (socket.valid()) hold_back_again(socket.get(), {s.cork, s.no_delay});
   }
   senders_.clear();
+  if (complete_) give_up_pidfd();
 }
 
 // Of TCP connections: the other ends, and what is in flight.

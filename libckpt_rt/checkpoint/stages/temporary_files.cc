@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/stat.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -24,6 +25,9 @@ constexpr uint32_t kMostEntries = 4'000;              // of the directory
 constexpr uint32_t kMostFiles = 1'000, kInStop = 64;  // a link takes some 10 µs
 constexpr size_t kEnvironment = 64 << 10;
 constexpr int64_t kQuiet = 20'000'000;  // ns: times of files are those of the last tick
+// A look at one takes some 3 µs.
+constexpr uint32_t kMostEvents = 64;
+constexpr uint32_t kCame = IN_CREATE | IN_MOVED_TO, kWent = IN_DELETE | IN_MOVED_FROM;
 
 struct Entry {  // struct linux_dirent64
   uint64_t inode;
@@ -69,14 +73,51 @@ void TemporaryFiles::look(Arena& arena, uint64_t device, int kept) {
     directory_.reset();
     return;
   }
+  changes_ =
+      ScopedFd(static_cast<int>(sys::call(__NR_inotify_init1, static_cast<long>(IN_NONBLOCK | IN_CLOEXEC))));
+  if (changes_.valid() &&
+      sys::call(__NR_inotify_add_watch, changes_.get(), path_, kCame | kWent | IN_ONLYDIR) < 0)
+    changes_.reset();
   changed_ns_ = ns_of(st.st_mtim);
   looked_ns_ = now_ns(CLOCK_REALTIME);
   scan(kMostFiles);
 }
 
+// In the stop a scan of a large directory takes milliseconds; the kernel has told what has changed. False: it has not, or
+// too much has.
+bool TemporaryFiles::follow_changes() {
+  if (!changes_.valid()) return false;
+  alignas(inotify_event) char buffer[8192];
+  uint32_t events = 0;
+  for (;;) {
+    const long n = sys::call(__NR_read, changes_.get(), buffer, sizeof(buffer));
+    if (n <= 0) return n == -EAGAIN;
+    for (long at = 0; at < n;) {
+      const auto* event = reinterpret_cast<const inotify_event*>(buffer + at);
+      at += static_cast<long>(sizeof(*event)) + event->len;
+      if ((event->mask & IN_Q_OVERFLOW) != 0 || ++events > kMostEvents) return false;
+      if ((event->mask & IN_ISDIR) != 0 || event->len == 0) continue;
+      if ((event->mask & kWent) != 0) forget(event->name);
+      if ((event->mask & kCame) != 0) keep(event->name, 0);
+    }
+  }
+}
+
+// No file of ours has that name any more.
+void TemporaryFiles::forget(const char* name) {
+  struct stat st;
+  for (const File& file : files_) {
+    if (std::strcmp(file.name, name) != 0) continue;
+    const bool there = sys::call(__NR_newfstatat, directory_.get(), file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    if (!there || st.st_ino != file.inode)
+      sys::call(__NR_unlinkat, kept_, kept_name_name(device_, file.inode).text, 0L);
+  }
+}
+
 void TemporaryFiles::look_again() {
   struct stat st;
-  if (!directory_.valid() || sys::call(__NR_fstat, directory_.get(), &st) != 0) return;
+  if (!directory_.valid() || follow_changes()) return;
+  if (sys::call(__NR_fstat, directory_.get(), &st) != 0) return;
   if (ns_of(st.st_mtim) == changed_ns_ && changed_ns_ < looked_ns_ - kQuiet) return;
   for (const File& file : files_) {
     const bool there = sys::call(__NR_newfstatat, directory_.get(), file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
@@ -114,18 +155,22 @@ void TemporaryFiles::keep(const char* name, uint64_t inode) {
     return;
   const int64_t born = st.stx_btime.tv_sec * 1'000'000'000 + st.stx_btime.tv_nsec;
   const bool ours = S_ISREG(st.stx_mode) && st.stx_uid == static_cast<uint32_t>(sys::call(__NR_geteuid));
-  if (!ours || (st.stx_mask & STATX_BTIME) == 0 || born < program_began_ns() || st.stx_ino != inode) return;
+  if (!ours || (st.stx_mask & STATX_BTIME) == 0 || born < job_began_ns() ||
+      (inode != 0 && st.stx_ino != inode))
+    return;
+  inode = st.stx_ino;
+  const long linked =
+      sys::call(__NR_linkat, directory_.get(), name, kept_, kept_file_name(device_, inode, false).text, 0L);
+  if (linked != 0 && linked != -EEXIST) return;
+  const uint32_t names = st.stx_nlink - (linked == -EEXIST ? 1 : 0);
   // What the program knows it by, behind a letter: whether it had another name.
   const size_t before = std::strlen(path_), length = std::strlen(name);
   char* text = static_cast<char*>(arena_->allocate(before + length + 3, 1));
   if (text == nullptr) return;
-  text[0] = st.stx_nlink > 1 ? kKeptManyNames : kKeptOneName;
+  text[0] = names > 1 ? kKeptManyNames : kKeptOneName;
   std::memcpy(text + 1, path_, before);
   text[before + 1] = '/';
   std::memcpy(text + before + 2, name, length + 1);
-  const long linked =
-      sys::call(__NR_linkat, directory_.get(), name, kept_, kept_file_name(device_, inode, false).text, 0L);
-  if (linked != 0 && linked != -EEXIST) return;
   if (sys::call(__NR_symlinkat, text, kept_, kept_name_name(device_, inode).text) == 0)
     (void)files_.push_back({inode, text + before + 2});
 }

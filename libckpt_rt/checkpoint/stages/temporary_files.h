@@ -25,10 +25,14 @@ class TemporaryFiles {
     const char* name;
   };
   void scan(uint32_t most);
+  bool follow_changes();
+  // inode 0: whatever it is.
   void keep(const char* name, uint64_t inode);
+  void forget(const char* name);
 
   Arena* arena_ = nullptr;
   ScopedFd directory_;
+  ScopedFd changes_;  // inotify: names that came and went since look()
   int kept_ = -1;
   uint64_t device_ = 0;
   int64_t changed_ns_ = 0, looked_ns_ = 0;
