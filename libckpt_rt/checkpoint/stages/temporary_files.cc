@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/stat.h>
 #include <sys/inotify.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -25,9 +26,9 @@ constexpr uint32_t kMostEntries = 4'000;              // of the directory
 constexpr uint32_t kMostFiles = 1'000, kInStop = 64;  // a link takes some 10 µs
 constexpr size_t kEnvironment = 64 << 10;
 constexpr int64_t kQuiet = 20'000'000;  // ns: times of files are those of the last tick
-// A look at one takes some 3 µs.
-constexpr uint32_t kMostEvents = 64;
+constexpr uint32_t kMostEvents = 64;    // a look at one takes some 3 µs
 constexpr uint32_t kCame = IN_CREATE | IN_MOVED_TO, kWent = IN_DELETE | IN_MOVED_FROM;
+constexpr uint64_t kRoomForOurs = 256;  // descriptors
 
 struct Entry {  // struct linux_dirent64
   uint64_t inode;
@@ -58,34 +59,46 @@ const char* directory_of_temporary_files(Arena& arena) {
 
 }  // namespace
 
-void TemporaryFiles::look(Arena& arena, uint64_t device, int kept) {
+void TemporaryFiles::look(Arena& arena, uint64_t device, KeptDirectory& kept) {
   arena_ = &arena;
-  kept_ = kept;
   device_ = device;
   seen_ = ArenaVector<uint64_t>(arena);
   files_ = ArenaVector<File>(arena);
   path_ = directory_of_temporary_files(arena);
-  directory_ = ScopedFd(
-      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path_, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L)));
+  inode_ = 0;
   struct stat st;
-  if (!directory_.valid() || sys::call(__NR_fstat, directory_.get(), &st) != 0 || st.st_dev != device_ ||
-      std::string_view(path_).size() > 3000) {
-    directory_.reset();
-    return;
-  }
-  changes_ =
-      ScopedFd(static_cast<int>(sys::call(__NR_inotify_init1, static_cast<long>(IN_NONBLOCK | IN_CLOEXEC))));
-  if (changes_.valid() &&
-      sys::call(__NR_inotify_add_watch, changes_.get(), path_, kCame | kWent | IN_ONLYDIR) < 0)
-    changes_.reset();
+  if (std::string_view(path_).size() > 3000) return;
+  const ScopedFd directory = open_directory(&st);
+  if (!directory.valid() || st.st_dev != device_) return;
+  inode_ = st.st_ino;
+  watch_changes();
   changed_ns_ = ns_of(st.st_mtim);
   looked_ns_ = now_ns(CLOCK_REALTIME);
-  scan(kMostFiles);
+  scan(directory.get(), kept, kMostFiles);
 }
 
-// In the stop a scan of a large directory takes milliseconds; the kernel has told what has changed. False: it has not, or
-// too much has.
-bool TemporaryFiles::follow_changes() {
+bool TemporaryFiles::has_changed() const {
+  struct stat st;
+  if (inode_ == 0 || sys::call(__NR_newfstatat, AT_FDCWD, path_, &st, 0L) != 0 || st.st_ino != inode_)
+    return false;
+  return ns_of(st.st_mtim) != changed_ns_ || changed_ns_ >= looked_ns_ - kQuiet;
+}
+
+// To list a large directory takes milliseconds, in the stop. So the kernel notes what changes until then. A program at
+// its limit of descriptors has no room for that: its directory is listed.
+void TemporaryFiles::watch_changes() {
+  struct rlimit limit {};
+  const long fd = sys::call(__NR_inotify_init1, static_cast<long>(IN_NONBLOCK | IN_CLOEXEC));
+  changes_ = ScopedFd(static_cast<int>(fd));
+  if (!changes_.valid()) return;
+  if (sys::call(__NR_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), 0L, &limit) != 0 ||
+      static_cast<uint64_t>(fd) + kRoomForOurs > limit.rlim_cur ||
+      sys::call(__NR_inotify_add_watch, changes_.get(), path_, kCame | kWent | IN_ONLYDIR) < 0)
+    changes_.reset();
+}
+
+// False: too much has changed, or the kernel has not noted it.
+bool TemporaryFiles::follow_changes(int directory, KeptDirectory& kept) {
   if (!changes_.valid()) return false;
   alignas(inotify_event) char buffer[8192];
   uint32_t events = 0;
@@ -97,43 +110,50 @@ bool TemporaryFiles::follow_changes() {
       at += static_cast<long>(sizeof(*event)) + event->len;
       if ((event->mask & IN_Q_OVERFLOW) != 0 || ++events > kMostEvents) return false;
       if ((event->mask & IN_ISDIR) != 0 || event->len == 0) continue;
-      if ((event->mask & kWent) != 0) forget(event->name);
-      if ((event->mask & kCame) != 0) keep(event->name, 0);
+      if ((event->mask & kWent) != 0) forget(directory, kept, event->name);
+      if ((event->mask & kCame) != 0) keep(directory, kept, event->name, 0);
     }
   }
 }
 
-// No file of ours has that name any more.
-void TemporaryFiles::forget(const char* name) {
-  struct stat st;
+void TemporaryFiles::forget(int directory, KeptDirectory& kept, const char* name) {
   for (const File& file : files_) {
-    if (std::strcmp(file.name, name) != 0) continue;
-    const bool there = sys::call(__NR_newfstatat, directory_.get(), file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
-    if (!there || st.st_ino != file.inode)
-      sys::call(__NR_unlinkat, kept_, kept_name_name(device_, file.inode).text, 0L);
+    if (std::strcmp(file.name, name) == 0) forget_if_gone(directory, kept, file);
   }
 }
 
-void TemporaryFiles::look_again() {
+void TemporaryFiles::forget_if_gone(int directory, KeptDirectory& kept, const File& file) {
   struct stat st;
-  if (!directory_.valid() || follow_changes()) return;
-  if (sys::call(__NR_fstat, directory_.get(), &st) != 0) return;
-  if (ns_of(st.st_mtim) == changed_ns_ && changed_ns_ < looked_ns_ - kQuiet) return;
-  for (const File& file : files_) {
-    const bool there = sys::call(__NR_newfstatat, directory_.get(), file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
-    if (there && st.st_ino == file.inode) continue;
-    sys::call(__NR_unlinkat, kept_, kept_name_name(device_, file.inode).text, 0L);
-  }
-  scan(kInStop);
+  const bool there = sys::call(__NR_newfstatat, directory, file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+  if ((there && st.st_ino == file.inode) || !kept.open()) return;
+  sys::call(__NR_unlinkat, kept.fd(), kept_name_name(device_, file.inode).text, 0L);
 }
 
-void TemporaryFiles::scan(uint32_t most) {
+void TemporaryFiles::look_again(KeptDirectory& kept) {
+  if (!has_changed()) return;
+  struct stat st;
+  const ScopedFd directory = open_directory(&st);
+  if (!directory.valid() || st.st_dev != device_ || st.st_ino != inode_) return;
+  if (follow_changes(directory.get(), kept)) return;
+  for (const File& file : files_) forget_if_gone(directory.get(), kept, file);
+  scan(directory.get(), kept, kInStop);
+}
+
+// Not held between the two looks: a program at its limit of descriptors has room for few of ours.
+ScopedFd TemporaryFiles::open_directory(struct stat* st) const {
+  ScopedFd fd(
+      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path_, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L)));
+  if (fd.valid() && sys::call(__NR_fstat, fd.get(), st) != 0) fd.reset();
+  return fd;
+}
+
+void TemporaryFiles::scan(int directory, KeptDirectory& kept, uint32_t most) {
   const size_t known = seen_.size();
   const size_t files = files_.size();
   alignas(8) char buffer[8192];
-  sys::call(__NR_lseek, directory_.get(), 0L, SEEK_SET);
+  sys::call(__NR_lseek, directory, 0L, SEEK_SET);
   for (uint32_t entries = 0; entries < kMostEntries;) {
-    const long n = sys::call(__NR_getdents64, directory_.get(), buffer, sizeof(buffer));
+    const long n = sys::call(__NR_getdents64, directory, buffer, sizeof(buffer));
     if (n <= 0) break;
     for (long at = 0; at < n; ++entries) {
       const auto* entry = reinterpret_cast<const Entry*>(buffer + at);
@@ -142,25 +162,24 @@ void TemporaryFiles::scan(uint32_t most) {
           std::binary_search(seen_.begin(), seen_.begin() + known, entry->inode))
         continue;
       if (files_.size() - files >= most || !seen_.push_back(entry->inode)) return;
-      keep(entry->name, entry->inode);
+      keep(directory, kept, entry->name, entry->inode);
     }
   }
   std::sort(seen_.begin(), seen_.end());
 }
 
-void TemporaryFiles::keep(const char* name, uint64_t inode) {
+void TemporaryFiles::keep(int directory, KeptDirectory& kept, const char* name, uint64_t inode) {
   struct statx st {};
-  if (sys::call(__NR_statx, directory_.get(), name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME,
-                &st) != 0)
+  if (sys::call(__NR_statx, directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &st) != 0)
     return;
   const int64_t born = st.stx_btime.tv_sec * 1'000'000'000 + st.stx_btime.tv_nsec;
   const bool ours = S_ISREG(st.stx_mode) && st.stx_uid == static_cast<uint32_t>(sys::call(__NR_geteuid));
   if (!ours || (st.stx_mask & STATX_BTIME) == 0 || born < job_began_ns() ||
-      (inode != 0 && st.stx_ino != inode))
+      (inode != 0 && st.stx_ino != inode) || !kept.open())
     return;
   inode = st.stx_ino;
   const long linked =
-      sys::call(__NR_linkat, directory_.get(), name, kept_, kept_file_name(device_, inode, false).text, 0L);
+      sys::call(__NR_linkat, directory, name, kept.fd(), kept_file_name(device_, inode, false).text, 0L);
   if (linked != 0 && linked != -EEXIST) return;
   const uint32_t names = st.stx_nlink - (linked == -EEXIST ? 1 : 0);
   // What the program knows it by, behind a letter: whether it had another name.
@@ -171,7 +190,7 @@ void TemporaryFiles::keep(const char* name, uint64_t inode) {
   std::memcpy(text + 1, path_, before);
   text[before + 1] = '/';
   std::memcpy(text + before + 2, name, length + 1);
-  if (sys::call(__NR_symlinkat, text, kept_, kept_name_name(device_, inode).text) == 0)
+  if (sys::call(__NR_symlinkat, text, kept.fd(), kept_name_name(device_, inode).text) == 0)
     (void)files_.push_back({inode, text + before + 2});
 }
 

@@ -7,36 +7,41 @@
 //            bounded number of entries.
 #pragma once
 
+#include <sys/stat.h>
+
 #include "base/arena.h"
 #include "base/raii_fd.h"
+#include "libckpt_rt/checkpoint/stages/kept_directory.h"
 
 namespace ckpt {
 
 class TemporaryFiles {
  public:
-  // The program runs. device: of the images; kept: the directory that the links go to, valid to the end of the stop.
-  void look(Arena& arena, uint64_t device, int kept);
+  // The program runs. device: of the images.
+  void look(Arena& arena, uint64_t device, KeptDirectory& kept);
   // All threads stand: what was made or removed since.
-  void look_again();
+  void look_again(KeptDirectory& kept);
 
  private:
   struct File {
     uint64_t inode;
     const char* name;
   };
-  void scan(uint32_t most);
-  bool follow_changes();
-  // inode 0: whatever it is.
-  void keep(const char* name, uint64_t inode);
-  void forget(const char* name);
+  ScopedFd open_directory(struct stat* st) const;
+  bool has_changed() const;
+  void watch_changes();
+  bool follow_changes(int directory, KeptDirectory& kept);
+  void scan(int directory, KeptDirectory& kept, uint32_t most);
+  // inode 0: whatever has that name.
+  void keep(int directory, KeptDirectory& kept, const char* name, uint64_t inode);
+  void forget(int directory, KeptDirectory& kept, const char* name);
+  void forget_if_gone(int directory, KeptDirectory& kept, const File& file);
 
   Arena* arena_ = nullptr;
-  ScopedFd directory_;
-  ScopedFd changes_;  // inotify: names that came and went since look()
-  int kept_ = -1;
-  uint64_t device_ = 0;
+  uint64_t device_ = 0, inode_ = 0;  // inode_: of the directory that was looked at, 0 none
   int64_t changed_ns_ = 0, looked_ns_ = 0;
   const char* path_ = nullptr;
+  ScopedFd changes_;            // inotify: names that came and went since look()
   ArenaVector<uint64_t> seen_;  // inodes that were looked at, sorted after a scan
   ArenaVector<File> files_;
 };
