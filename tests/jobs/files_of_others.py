@@ -9,23 +9,23 @@ import unittest
 
 from job_tree import PATIENCE, Tree, adopt_orphans
 
-# The reader begins after the files are complete: it is younger than they are.
+# The reader begins after the files are complete: it is younger than they are. It could write to one, as ranks may.
 MAKER = r"""
 import os, subprocess, sys, time
 for name in 'archive', 'segment':
-    with open(name, 'w') as f: f.write(name * 2000)
+    with open(name, 'w') as f: f.write(name * 300_000)
 time.sleep(0.05)  # the kernel's clock of processes has ticks of 10 ms
 sys.exit(subprocess.run([sys.executable, '-c', '''
 import ctypes, os, sys, time
 libc = ctypes.CDLL(None)
 libc.mmap.restype = ctypes.c_void_p
 archive = open('archive')
-f = os.open('segment', os.O_RDONLY)
-memory = libc.mmap(None, ctypes.c_size_t(14000), 1, 1, f, ctypes.c_long(0))
+f = os.open('segment', os.O_RDWR)
+memory = libc.mmap(None, ctypes.c_size_t(2_100_000), 3, 1, f, ctypes.c_long(0))
 os.close(f)
 print('up', flush=True)
 while not os.path.exists('go'): time.sleep(0.005)
-print(archive.read() == 'archive' * 2000, ctypes.string_at(memory, 14000) == b'segment' * 2000, flush=True)
+print(archive.read() == 'archive' * 300_000, ctypes.string_at(memory, 2_100_000) == b'segment' * 300_000, flush=True)
 ''']).returncode)
 """
 

@@ -192,7 +192,7 @@ class Comparison {
           result_.cannot.push_back(fmt::format("what waited in {} has been received since", describe(f, fd)));
         break;
       case OpenFileKind::kMessageQueue:
-        if (content(then_, f.record.id) != content(now_, is.record.id))
+        if (!still_open_.same_content(f))
           result_.cannot.push_back(fmt::format("other messages wait in {} now", describe(f, fd)));
         break;
       case OpenFileKind::kMemfd:

@@ -112,6 +112,7 @@ enum class OpenFileDetail : uint32_t {
   kSocketMessage = 17,  // one for each message that waits to be received
   kLongSocketOption = 18,
   kMovedWatch = 20,
+  kSocketFile = 21,  // of a socket that is bound to a path whose file is there
 };
 
 struct DetailHeader {
@@ -209,6 +210,12 @@ struct SocketLinkDetail {
 enum SocketMessageFlag : uint32_t {
   kMessageUrgent = 1u << 0,       // of TCP: its one byte was sent with MSG_OOB
   kMessageCredentials = 1u << 1,  // pid, uid, gid were sent with it
+};
+
+// Who may connect is what the rights of the file say; some programs look at them too.
+struct SocketFileDetail {
+  uint32_t mode, uid, gid;  // st_mode and so on
+  uint32_t reserved;
 };
 
 // A message that waits to be received. Its bytes are the FileContentRecords of the open file with this number
