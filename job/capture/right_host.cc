@@ -86,7 +86,7 @@ void be_of_this_host() {
   char* at = reinterpret_cast<char*>(memory);
   char* const end = at + kBytes;
   char text[kValue];
-  *fmt::format_to_n(text, sizeof(text) - 1, "{}:{}:{}", job_text(identity.id).text, top,
+  *fmt::format_to_n(text, sizeof(text) - 1, "{}:{}@{}:{}", job_text(identity.id).text, top, identity.began_ns,
                     static_cast<const char*>(here.directory))
        .out = '\0';
   at = put(kHosts, here.hosts, at, end);

@@ -46,10 +46,16 @@ bool read_identity(const char* value, Identity& identity) {
   if (*at != ':') return false;
   int64_t root = 0;
   for (++at; *at >= '0' && *at <= '9' && root < INT32_MAX; ++at) root = root * 10 + (*at - '0');
+  int64_t began_ns = 0;
+  if (*at == '@') {
+    for (++at; *at >= '0' && *at <= '9' && began_ns < INT64_MAX / 10; ++at)
+      began_ns = began_ns * 10 + (*at - '0');
+  }
   if (*at != ':' || root <= 0 || root > INT32_MAX || at[1] != '/' ||
       strlen(at + 1) >= sizeof(identity.directory))
     return false;
   identity.root = static_cast<int>(root);
+  identity.began_ns = began_ns;
   strcpy(identity.directory, at + 1);
   return true;
 }
@@ -58,14 +64,14 @@ bool export_identity(const Identity& identity) {
   size_t count = 0;
   while (environ != nullptr && environ[count] != nullptr) ++count;
   const size_t pointers = (count + 2) * sizeof(char*);
-  const size_t bytes = pointers + sizeof(identity.directory) + 64;
+  const size_t bytes = pointers + sizeof(identity.directory) + 96;
   const long at =
       sys::call(__NR_mmap, 0L, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
   if (sys::failed(at)) return false;
   auto** fresh = reinterpret_cast<char**>(at);
   char* text = reinterpret_cast<char*>(at) + pointers;
-  *fmt::format_to_n(text, bytes - pointers - 1, "{}={}:{}:{}", kJobVariable, job_text(identity.id).text,
-                    identity.root, static_cast<const char*>(identity.directory))
+  *fmt::format_to_n(text, bytes - pointers - 1, "{}={}:{}@{}:{}", kJobVariable, job_text(identity.id).text,
+                    identity.root, identity.began_ns, static_cast<const char*>(identity.directory))
        .out = '\0';
   const size_t name = strlen(kJobVariable);
   size_t n = 0;

@@ -4,7 +4,7 @@
 // Callers:   the preload constructor, while one thread runs.
 // Never:     calls libc: programs bring their own setenv (bash does).
 //
-// The environment carries it over exec: CKPT_JOB="<32 hex digits>:<pid of the first>:<image directory>".
+// The environment carries it over exec: CKPT_JOB="<32 hex digits>:<pid of the first>@<its beginning>:<image directory>".
 // `ckpt run` sets only the digits, so that /proc/PID/environ of the first and of its forked children shows
 // them; the first preloaded process adds the rest.
 #pragma once
@@ -21,6 +21,7 @@ inline constexpr const char* kJobVariable = "CKPT_JOB";
 struct Identity {
   uint8_t id[16] = {};
   int root = 0;               // pid of the first preloaded process; 0: not known, no jobs
+  int64_t began_ns = 0;       // when the first began, CLOCK_REALTIME; 0: not known
   char directory[1200] = {};  // absolute: where checkpoints of the job go
 };
 

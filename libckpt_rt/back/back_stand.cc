@@ -36,9 +36,8 @@ bool may_choose_ids() {
 }  // namespace
 
 Result<void> BackRun::stand() {
-  int own_tids[] = {sys::gettid(),
-                    watch_ != nullptr || Watch::is_kept() ? own_threads.fault_handler.tid() : 0, 0};
-  StopWorld::Call call{own_tids, {}, own_signal.number, user_settings().stop_timeout_ns};
+  const RunningOwnThreads ours;
+  StopWorld::Call call{ours.ids(), {}, own_signal.number, user_settings().stop_timeout_ns};
   const int64_t deadline = now_ns() + user_settings().stop_timeout_ns;
   for (;;) {
     int stuck = 0;

@@ -104,11 +104,11 @@ bool move_stopped(const StopWorld::Stopped& stopped) {
 bool move() {
   Arena scratch;
   if (!scratch.reserve(16 << 20)) return false;
-  const int own_tids[] = {sys::gettid(), own_threads.fault_handler.tid(), own_threads.writer.tid(),
-                          own_threads.engine.tid()};
+  const RunningOwnThreads ours;
   const int old = own_signal.number;
   int stuck = 0;
-  auto stopped = stop_state.world.stop({own_tids, {}, old, user_settings().stop_timeout_ns}, scratch, &stuck);
+  auto stopped =
+      stop_state.world.stop({ours.ids(), {}, old, user_settings().stop_timeout_ns}, scratch, &stuck);
   if (!stopped.ok()) {
     say("the program uses signal {}, which stops its threads for a checkpoint, and gets none: {}", old,
         stopped.error().message());

@@ -29,6 +29,7 @@
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/kernel/task_list.h"
+#include "libckpt_rt/core/process/beginning.h"
 #include "libckpt_rt/core/process/child.h"
 #include "libckpt_rt/core/process/dynamic_linker.h"
 #include "libckpt_rt/core/process/fork_hold.h"
@@ -165,11 +166,16 @@ void find_job() {
 }
 
 void found_job() {
-  if (job::own_job.inherited) return;
+  if (job::own_job.inherited) {
+    set_job_began_ns(job::own_job.identity.began_ns);
+    return;
+  }
   const bool has_digits = find_variable(job::kJobVariable, nullptr) != nullptr;
   job::own_job.identity.root = this_process.pid;
+  job::own_job.identity.began_ns = process_began_ns();
   own_directory::copy_name(job::own_job.identity.directory);
   if (!job::export_identity(job::own_job.identity)) job::own_job.identity.root = 0;
+  set_job_began_ns(job::own_job.identity.began_ns);
   if (!has_digits) job::own_job.sign = job::show_identity(job::own_job.identity);
 }
 

@@ -295,7 +295,10 @@ Result<void> ChannelBuilder::bind_name(ChannelSocket& s, int fd, const SocketNam
     return make_error(ExitCode::kUnavailable, errno, "{}: its device is not there ({}): make it again",
                       describe(s), errno_name(errno));
   }
-  if (path || !s.is_tcp() ? bind(fd, name.get(), name.length) == 0 : bind_port(s, fd, name)) return {};
+  if (path          ? bind_file(s, fd, name, text)
+      : !s.is_tcp() ? bind(fd, name.get(), name.length) == 0
+                    : bind_port(s, fd, name))
+    return {};
   const int e = errno;
   if (path && (e == ENOENT || e == ENOTDIR)) {
     // Its directory is gone: nobody can find it by that name, here or before. A name of the kernel's choice,

@@ -106,6 +106,8 @@ class ChannelBuilder {
   Result<void> make(ChannelSocket& s);
   Result<void> park(ChannelSocket& s, ScopedFd fd);
   Result<void> park_far_end(ChannelSocket& s, ScopedFd fd);
+  // unix.cc. With the rights and the owner that its file had.
+  static bool bind_file(const ChannelSocket& s, int fd, const SocketName& name, const std::string& path);
   Result<void> bind_name(ChannelSocket& s, int fd, const SocketName& name, bool& unlink_after);
   bool bind_port(const ChannelSocket& s, int fd, const SocketName& name);
   void settle(ChannelSocket& s);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "restart/channels/channel_builder.h"
+#include "restart/descriptors/builder.h"
 
 // Unix sockets: pairs, connections by name, those that wait to be accepted, datagram sockets.
 
@@ -83,6 +84,28 @@ Result<void> ChannelBuilder::connect_pair(ChannelSocket& s) {
     end->unlink_name = end->has(kLinkFileGone);
   }
   return {};
+}
+
+bool ChannelBuilder::bind_file(const ChannelSocket& s, int fd, const SocketName& name,
+                               const std::string& path) {
+  SocketFileDetail file{};
+  if (s.name == name) {
+    for_each_detail<SocketFileDetail>(*s.file, OpenFileDetail::kSocketFile,
+                                      [&](const SocketFileDetail& f, Blob) { file = f; });
+  }
+  // Not chmod(2) afterwards: whoever may write to the directory could put a link in its place.
+  const mode_t before = file.mode != 0 ? umask(~file.mode & 0777) : 0;
+  const bool bound = bind(fd, name.get(), name.length) == 0;
+  const int error = errno;
+  if (file.mode != 0) umask(before);
+  struct stat st;
+  const ScopedFd made(
+      bound && file.mode != 0 && geteuid() == 0 ? open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1);
+  if (made.valid() && fstat(made.get(), &st) == 0 && S_ISSOCK(st.st_mode) && st.st_nlink == 1 &&
+      st.st_uid == 0)
+    (void)!fchownat(made.get(), "", file.uid, file.gid, AT_EMPTY_PATH);
+  errno = error;
+  return bound;
 }
 
 // A listening socket with this name: the program's, or one of ours for the time being.

@@ -28,31 +28,6 @@ constexpr unsigned long kSetTicks = _IOW('T', 0, uint64_t);  // TFD_IOC_SET_TICK
 
 timespec to_timespec(int64_t ns) { return {ns / 1'000'000'000, ns % 1'000'000'000}; }
 
-// As mq_getattr(3) has it.
-struct QueueAttributes {
-  long flags, most, size, now, reserved[4];
-};
-
-std::string queue_name(const ParsedOpenFile& file) {
-  return std::string(file.path.substr(file.path.starts_with('/') ? 1 : 0));
-}
-
-ScopedFd open_queue(const ParsedOpenFile& file, int flags) {
-  return ScopedFd(
-      static_cast<int>(syscall(SYS_mq_open, queue_name(file).c_str(), flags | O_CLOEXEC, 0, nullptr)));
-}
-
-// Messages that have come since the checkpoint are nobody's to throw away.
-Result<void> refuse_messages(const ParsedOpenFile& file, int fd) {
-  QueueAttributes queue{};
-  if (syscall(SYS_mq_getsetattr, fd, nullptr, &queue) != 0 || queue.now == 0) return {};
-  return make_error(
-      ExitCode::kFileChanged, 0,
-      "{} messages wait in the message queue {}, and none did at the checkpoint: receive them, or "
-      "remove the queue (rm /dev/mqueue/{}), and it is made again",
-      queue.now, file.path, queue_name(file));
-}
-
 Error cannot_make(const ParsedOpenFile& file) {
   return make_error(ExitCode::kSystem, errno, "{} cannot be made again ({})", file.path, errno_name(errno));
 }
@@ -157,42 +132,6 @@ Result<ScopedFd> DescriptorBuilder::make_pidfd(const ParsedOpenFile& file) {
 Result<ScopedFd> DescriptorBuilder::make_epoll(const ParsedOpenFile& file) {
   ScopedFd made(epoll_create1(EPOLL_CLOEXEC));
   if (!made.valid()) return cannot_make(file);
-  return made;
-}
-
-// It belongs to the system, and was empty at the checkpoint. Whether it is now is looked at before anything is
-// touched. What may not be read is looked at when it is opened as it was.
-Result<void> DescriptorBuilder::check_message_queue(const ParsedOpenFile& file) const {
-  const ScopedFd queue = open_queue(file, O_RDONLY | O_NONBLOCK);
-  return queue.valid() ? refuse_messages(file, queue.get()) : Result<void>();
-}
-
-// One that is gone is made again.
-Result<ScopedFd> DescriptorBuilder::open_message_queue(const ParsedOpenFile& file) {
-  const int flags = static_cast<int>(file.record.open_flags) & (O_ACCMODE | O_NONBLOCK);
-  ScopedFd made = open_queue(file, flags);
-  if (!made.valid() && errno == ENOENT && file.record.value != 0 && !file.path.ends_with(" (deleted)")) {
-    const uint32_t mode = file.record.mode & 07777;
-    QueueAttributes queue{};
-    queue.most = static_cast<long>(file.record.value >> 32);
-    queue.size = static_cast<long>(file.record.value & 0xffffffff);
-    made.reset(static_cast<int>(
-        syscall(SYS_mq_open, queue_name(file).c_str(), flags | O_CLOEXEC | O_CREAT | O_EXCL, mode, &queue)));
-    if (made.valid()) {
-      // What is not ours to give away stays ours.
-      const ProcessRecord& p = meta_.process.record;
-      (void)!fchown(made.get(), p.uid[1], p.gid[1]);
-      fchmod(made.get(), mode);
-    } else if (errno == EEXIST) {
-      made = open_queue(file, flags);  // by another process of the job
-    }
-  }
-  if (!made.valid()) {
-    say("{}: the message queue is not there any more ({})", describe(file, first_descriptor(file)),
-        errno_name(errno));
-    return make_placeholder(file);
-  }
-  CKPT_TRY(refuse_messages(file, made.get()));
   return made;
 }
 

@@ -94,8 +94,11 @@ class DescriptorBuilder {
   Result<ScopedFd> make_pidfd(const ParsedOpenFile& file);
   // inotify.cc
   Result<ScopedFd> make_inotify(const ParsedOpenFile& file);
+  // message_queues.cc
   Result<ScopedFd> open_message_queue(const ParsedOpenFile& file);
   Result<void> check_message_queue(const ParsedOpenFile& file) const;
+  Result<ScopedFd> make_message_queue(const ParsedOpenFile& file) const;
+  Result<void> put_back_messages(const ParsedOpenFile& file, int queue) const;
 
   template <typename... Args>
   void say(fmt::format_string<Args...> format, Args&&... args) const {
@@ -107,6 +110,7 @@ class DescriptorBuilder {
   int standard_[3] = {-1, -1, -1};        // the restarter's, parked
   std::map<uint64_t, PipeEnds> pipes_;    // by object
   std::map<uint64_t, int> fifo_holders_;  // by object, open for reading and writing
+  std::map<uint64_t, int> queues_;        // by object, open for receiving and sending
   ChannelBuilder channels_;
   std::map<uint32_t, uint32_t> terminals_;  // /dev/pts/N as they were, and as they are
   std::map<uint32_t, int> in_flight_;       // open files without a descriptor, by id, parked

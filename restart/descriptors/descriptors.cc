@@ -80,9 +80,11 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
       if (is_of_process(file) == of_processes) in_order.push_back(&file);
     }
   }
-  // A terminal's other ends are opened by its name.
+  // A terminal's other ends are opened by its name. An inotify would report that files are opened.
   std::stable_partition(in_order.begin(), in_order.end(),
                         [](const auto* file) { return is_terminal_master(*file); });
+  std::stable_partition(in_order.begin(), in_order.end(),
+                        [&](const auto* file) { return builder.kind_of(*file) != OpenFileKind::kInotify; });
   for (const ParsedOpenFile* next : in_order) {
     const ParsedOpenFile& file = *next;
     if (const InheritedFile* known = inherited(file); known != nullptr) {

@@ -37,6 +37,7 @@ bool has_object(const ParsedOpenFile& f) {
     case OpenFileKind::kPipe:
     case OpenFileKind::kFifo:
     case OpenFileKind::kMemfd:
+    case OpenFileKind::kMessageQueue:
       return true;
     case OpenFileKind::kRegular:
       return (f.record.flags & kOpenFileDeleted) != 0;

@@ -97,7 +97,7 @@ class Starts(CkptTest):
         lines = result.stdout.splitlines()
         # The job that the program founds: its id, its pid, the directory of its images.
         job = [line for line in lines if line.startswith("CKPT_JOB=")]
-        self.assertRegex(job[0] if job else "", rf"\ACKPT_JOB=[0-9a-f]{{32}}:[0-9]+:{re.escape(self.path('images'))}\Z")
+        self.assertRegex(job[0] if job else "", rf"\ACKPT_JOB=[0-9a-f]{{32}}:[0-9]+@[0-9]+:{re.escape(self.path('images'))}\Z")
         self.assertEqual([line for line in lines if line not in job], [
             LIBRARY, f"CKPT_DIR={self.path('images')}", "CKPT_EVERY=5m", "CKPT_KEEP=3", "CKPT_MODE=sequential",
             "CKPT_POOL=8M", "CKPT_SEGMENT=32K", "CKPT_SIGNAL=61", "CKPT_STOP_TIMEOUT=1s"])

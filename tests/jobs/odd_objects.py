@@ -53,6 +53,13 @@ for name, get, *set_it in (('keep capabilities', 7, 8, 1), ('machine check', 34,
     libc.prctl(*(set_it + [0] * 5)[:5])
     facts[name] = lambda get=get: libc.prctl(get, 0, 0, 0, 0)
 
+# Who may connect; screen(1) takes a file of other rights for somebody else's.
+bound = socket.socket(socket.AF_UNIX)
+bound.bind('bound')
+os.chmod('bound', 0o640)
+bound.listen()
+facts['rights of the socket file'] = lambda: (oct(os.stat('bound').st_mode), os.stat('bound').st_uid)
+
 # The other end was closed before all was read there; the read offset of peeks.
 broken, other = socket.socketpair()
 broken.send(b'unread')

@@ -140,40 +140,6 @@ def wait_for(condition, what):
 job_tree.adopt_orphans()
 
 
-MESSAGE_QUEUE = """
-import ctypes, os, time
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mq_open.restype = libc.mq_receive.restype = ctypes.c_long
-name = b'/ckpt-test-%d' % os.getpid()
-class Attributes(ctypes.Structure):
-    _fields_ = [(n, ctypes.c_long) for n in ('flags', 'most', 'size', 'now', 'a', 'b', 'c', 'd')]
-queue = libc.mq_open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600, ctypes.byref(Attributes(0, 8, 16)))
-assert queue >= 0, os.strerror(ctypes.get_errno())
-def wait(path):
-    while not os.path.exists(path): time.sleep(0.01)
-def send(numbers):
-    for n in numbers: assert libc.mq_send(queue, bytes([n]), 1, n) == 0
-def receive():
-    got = []
-    for _ in range(3):
-        buffer = ctypes.create_string_buffer(16)
-        assert libc.mq_receive(queue, buffer, 16, None) == 1
-        got.append(buffer.raw[0])
-    return got
-if os.fork() == 0:
-    wait('receive')
-    print(receive(), flush=True)
-    print('empty', flush=True)
-    wait('go')
-    send((4, 5, 6))
-    os._exit(0)
-send((0, 1, 2))
-print('sent', flush=True)
-os.wait()  # when it has sent all of them
-print(receive(), flush=True)
-libc.mq_unlink(name)
-"""
-
 # As multiprocessing has them: opened by each, which keeps what it inherited open too.
 SHARED_FILE = """
 import mmap, os, sys, time, zlib
@@ -393,41 +359,15 @@ class Trees(unittest.TestCase):
         open(os.path.join(tree.work, "go"), "w").close()
         self.assertEqual(tree.finish(), (0, b"up (1, 0)\n(1, 0)\nTrue\n"))
 
-    def test_a_message_queue(self):
-        """Messages that wait in it cannot be saved: that is said at the checkpoint. An empty queue comes back."""
-        tree = Tree("queue", ["python3", "-c", MESSAGE_QUEUE])
+    def test_a_sender_that_holds_back_goes_on(self):
+        """Not only after a restart: when the program goes on after the checkpoint."""
+        tree = Tree("corked", ["python3", "-c", CORKED])
         self.addCleanup(tree.close, False)
-        out, go = tree.output, lambda n: open(os.path.join(tree.work, n), "w").close()
-
-        def wait_for(text):
-            deadline = time.monotonic() + PATIENCE
-            while text not in out() and time.monotonic() < deadline:
-                time.sleep(0.01)
-            self.assertIn(text, out(), tree.read("err").decode())
-
         tree.run()
-        wait_for(b"sent")
-        with self.assertRaisesRegex(AssertionError, "(?s)exit code 76.*message queue in which 3 messages wait"):
-            tree.checkpoint(tree.child.pid)
-        with open(os.path.join(tree.images, "ckpt_rt.log"), encoding="utf-8") as log:
-            again = [line for line in log if f"pid {tree.child.pid}: " in line and "taken again" in line]
-        self.assertGreaterEqual(len(again), 6)  # of who leads: one for each attempt, and one more if it was itself the reason
-        go("receive")
-        wait_for(b"empty")
-        image = tree.checkpoint(tree.child.pid)
-        tree.kill()
-        # A message that has come since, and then no queue at all: it is made again.
-        pid = next(m["pid"] for m in json.load(open(os.path.join(image, "manifest.json")))["members"])
-        libc, name = ctypes.CDLL(None, use_errno=True), b"/ckpt-test-%d" % pid
-        queue = libc.mq_open(name, os.O_WRONLY)
-        self.assertEqual(libc.mq_send(queue, b"x", 1, 0), 0)
-        os.close(queue)
-        for options in ((), ("--check",)):  # before anything is touched
-            self.refused(tree, image, 72, "1 messages wait", name.decode(), options=options)
-        self.assertEqual(libc.mq_unlink(name), 0)
-        tree.restart(image)
-        go("go")
-        self.assertEqual(tree.finish(), (0, b"sent\n[2, 1, 0]\nempty\n[6, 5, 4]\n"))
+        wait_for(lambda: b"up (1, 0)\n" in tree.output(), f"the processes: {tree.read('err')}")
+        tree.checkpoint(tree.child.pid)
+        open(os.path.join(tree.work, "go"), "w").close()
+        self.assertEqual(tree.finish(), (0, b"up (1, 0)\n(1, 0)\nTrue\n"))
 
     def test_a_shared_file_that_is_gone(self):
         """Memory in /dev/shm whose name the program removes after the checkpoint: made again once, for all."""

@@ -342,8 +342,15 @@ class Others(SteppedTest):
         q = self.ask("call(240, b'ckpt_test', 0o102, 0o600, struct.pack('8q', 0, 5, 64, 0, 0, 0, 0, 0))")
         self.assertTrue(q.isdigit(), q)
         self.addCleanup(lambda: subprocess.run([sys.executable, "-c", "import ctypes; ctypes.CDLL(None).syscall(241, b'ckpt_test')"], check=False))
-        notes = self.come_back()
-        self.assertIn("ckpt_test", " ".join(notes))
+        self.do("send = lambda text, priority: call(242, q, text, len(text), priority, None)", f"q = {q}", "send(b'low', 1), send(b'', 7), send(b'low too', 1)",
+                "def take():\n b = ctypes.create_string_buffer(64)\n n = call(243, q, b, 64, None, None)\n return b.raw[:n]")
+        self.assertEqual(self.come_back(), [])
+        # What has come since goes, what was taken is there again.
+        self.assertEqual([self.ask("take()") for _ in range(3)], ["b''", "b'low'", "b'low too'"])
+        self.do("send(b'new', 3)")
+        self.kill_program()
+        self.restart()
+        self.assertEqual([self.ask("take()") for _ in range(3)], ["b''", "b'low'", "b'low too'"])
 
     def test_owner_and_times_of_a_file_without_a_name(self):
         self.start()

@@ -191,6 +191,10 @@ class Comparison {
         if (!in_job_ && !still_open_.leads_outside(f) && !still_open_.still_waits(f, is))
           result_.cannot.push_back(fmt::format("what waited in {} has been received since", describe(f, fd)));
         break;
+      case OpenFileKind::kMessageQueue:
+        if (!still_open_.same_content(f))
+          result_.cannot.push_back(fmt::format("other messages wait in {} now", describe(f, fd)));
+        break;
       case OpenFileKind::kMemfd:
       case OpenFileKind::kRegular:
         if (kind_of(f) == OpenFileKind::kMemfd || (f.record.flags & kOpenFileDeleted) != 0)

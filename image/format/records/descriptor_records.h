@@ -29,7 +29,7 @@ enum class OpenFileKind : uint32_t {
   kConnection = 16,  // TCP, in any state between connect and close: SocketDetail, SocketLinkDetail
   // Of one process.
   kPidFd = 40,         // value: the process as the program sees it, 0 or less: gone
-  kMessageQueue = 41,  // POSIX: the one of the same name
+  kMessageQueue = 41,  // POSIX: value: most messages << 32 | bytes of the longest; contents: QueueMessage
 };
 
 enum OpenFileFlag : uint32_t {
@@ -84,6 +84,12 @@ enum PipeContent : uint64_t {
   kPipeStream = 1ull << 62,  // bytes without bounds; their place below
 };
 
+// The contents of a message queue: one for each message, in the order in which they are received.
+struct QueueMessage {
+  uint32_t priority, length;  // bytes
+  // then: the message, padded to 8
+};
+
 struct FileContentRecord {
   uint32_t open_file;  // OpenFileRecord::id, or 0 for a mapping's object
   uint32_t reserved;
@@ -106,6 +112,7 @@ enum class OpenFileDetail : uint32_t {
   kSocketMessage = 17,  // one for each message that waits to be received
   kLongSocketOption = 18,
   kMovedWatch = 20,
+  kSocketFile = 21,  // of a socket that is bound to a path whose file is there
 };
 
 struct DetailHeader {
@@ -203,6 +210,12 @@ struct SocketLinkDetail {
 enum SocketMessageFlag : uint32_t {
   kMessageUrgent = 1u << 0,       // of TCP: its one byte was sent with MSG_OOB
   kMessageCredentials = 1u << 1,  // pid, uid, gid were sent with it
+};
+
+// Who may connect is what the rights of the file say; some programs look at them too.
+struct SocketFileDetail {
+  uint32_t mode, uid, gid;  // st_mode and so on
+  uint32_t reserved;
 };
 
 // A message that waits to be received. Its bytes are the FileContentRecords of the open file with this number

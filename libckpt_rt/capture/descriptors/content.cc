@@ -25,11 +25,6 @@ constexpr uint64_t kEarlyBytes = 256 << 10;
 // Writes closer together than a tick of the kernel's clock may leave the same time stamp.
 constexpr int64_t kTimeStampDoubt = 20'000'000;
 
-// As mq_getattr(3) has it.
-struct QueueAttributes {
-  long flags, most, size, now, reserved[4];
-};
-
 // With a name in /dev/shm, which the program may remove at any time. Larger ones are mapped, as a rule, and
 // their memory is in the image.
 bool is_small_shared_memory(const CapturedDescriptor& d) {
@@ -193,15 +188,7 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     if (d.kind == OpenFileKind::kPipe || d.kind == OpenFileKind::kFifo) {
       copied = copy_pipe(i);
     } else if (d.kind == OpenFileKind::kMessageQueue) {
-      // Messages cannot be read without taking them: only their number is known.
-      QueueAttributes queue{};
-      const ScopedFd fd(borrow(d));
-      if (!fd.valid() || sys::call(__NR_mq_getsetattr, fd.get(), nullptr, &queue) != 0) continue;
-      d.now.queued = static_cast<int>(queue.now);
-      has_passing_ = has_passing_ || queue.now != 0;
-      const uint64_t limits = static_cast<uint64_t>(queue.most) << 32 | static_cast<uint32_t>(queue.size);
-      for (size_t k = i; k < order_.size() && compare(entries_[order_[k]], d, false) == 0; ++k)
-        entries_[order_[k]].value = limits;
+      CKPT_TRY(copy_messages(i));
       continue;
     } else if (is_small_shared_memory(d)) {
       // sem_open(3), for example, removes the name that its file had at first.

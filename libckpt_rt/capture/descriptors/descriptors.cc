@@ -62,6 +62,7 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   early_ = ArenaVector<EarlyCopy>(arena);
   notes_ = ArenaVector<Note>(arena);
   senders_ = ArenaVector<Sender>(arena);
+  unsent_ = ArenaVector<Unsent>(arena);
   has_passing_ = false;
   kcmp_refused_ = structure_changed_ = complete_ = sampling_ = standing_ = false;
   open_files_ = 0;
@@ -132,8 +133,8 @@ Result<void> DescriptorCapture::recheck_stopped(int tid, OtherThreads sharers) {
   decide_kinds();
   CKPT_TRY(copy_contents_stopped());
   close_in_flight();
-  if (pidfd_ >= 0) sys::call(__NR_close, pidfd_);
-  pidfd_ = -1;
+  // hold_back_senders() borrows them once more.
+  if (senders_.size() == 0) give_up_pidfd();
   complete_ = true;
   return write_notes();
 }
@@ -385,6 +386,7 @@ void DescriptorCapture::note_late_locks() {
 void DescriptorCapture::release() {
   await_samples();
   if (senders_.size() != 0) hold_back_senders();
+  if (unsent_.size() != 0) send_the_rest();
   // Once only: the arena may be gone when the destructor comes.
   if (holds_files_) {
     if (complete_) {
@@ -401,6 +403,10 @@ void DescriptorCapture::release() {
   }
   close_in_flight();
   close_copy_pipe();
+  give_up_pidfd();
+}
+
+void DescriptorCapture::give_up_pidfd() {
   if (pidfd_ >= 0) sys::call(__NR_close, pidfd_);
   pidfd_ = -1;
 }

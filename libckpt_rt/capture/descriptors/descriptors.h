@@ -167,6 +167,12 @@ class DescriptorCapture {
     const std::byte* data;
     uint64_t length;
   };
+  // Messages that were taken out of a queue, and found no place in it again: QueueMessages.
+  struct Unsent {
+    int queue;  // ours
+    const std::byte* at;
+    const std::byte* end;
+  };
   struct Sender {
     uint32_t entry;  // in entries_
     int cork, no_delay;
@@ -216,6 +222,7 @@ class DescriptorCapture {
   void decide_kinds();
   int borrow(const CapturedDescriptor& d) const { return borrow(d, d.fd); }
   int borrow(const CapturedDescriptor& d, int fd) const;
+  void give_up_pidfd();
   int tid_of(const CapturedDescriptor& d) const { return d.in_flight ? sys::gettid() : tid_; }
 
   // classify.cc: kind, path and details of one descriptor; its sample is already there.
@@ -268,6 +275,9 @@ class DescriptorCapture {
   Result<void> copy_large_early();
   Result<void> copy_contents_stopped();
   Result<void> copy_pipe(size_t first_in_order);
+  // message_queues.cc
+  Result<void> copy_messages(size_t first_in_order);
+  void send_the_rest();
   bool is_without_writer(const CapturedDescriptor& d) const;
   void close_copy_pipe();
   bool is_mapped_writable(uint64_t inode);
@@ -294,6 +304,7 @@ class DescriptorCapture {
   ArenaVector<EarlyCopy> early_;
   ArenaVector<Note> notes_;
   ArenaVector<Sender> senders_;  // that do not wait for the moment
+  ArenaVector<Unsent> unsent_;
   std::span<const MappedFileRange> mapped_;
   std::span<char> text_;  // scratch for fdinfo and links
   uint32_t open_files_ = 0;

@@ -51,19 +51,6 @@ Result<void> DescriptorCapture::write_notes() {
     }
     if (!d.shares && (d.kind == OpenFileKind::kRegular || d.kind == OpenFileKind::kDirectory))
       CKPT_TRY(note_process_file(d));
-    if (d.kind == OpenFileKind::kMessageQueue && d.now.queued != 0) {
-      CKPT_TRY(
-          note(2,
-               "descriptor {} ({}) is a message queue in which {} messages wait, which cannot be saved: ask "
-               "when it is empty",
-               d.fd, std::string_view(d.path, d.path_len), d.now.queued));
-    } else if (!d.shares && d.kind == OpenFileKind::kMessageQueue) {
-      CKPT_TRY(note(
-          1,
-          "descriptor {} ({}) is a message queue, which belongs to the system: after a restart it has the "
-          "messages that are in it then",
-          d.fd, std::string_view(d.path, d.path_len)));
-    }
     const auto process = static_cast<int64_t>(d.value);
     // Which processes are in the job is known at a restart.
     if (!d.shares && d.kind == OpenFileKind::kPidFd && process > 0 && process != sys::getpid() &&
@@ -134,6 +121,7 @@ bool DescriptorCapture::serialize(ByteWriter& out) const {
       r.pipe_size = d.now.pipe_size;
       r.object = object_number(d.now.device, d.now.inode);
       r.value = d.value;
+      if (d.kind == OpenFileKind::kMessageQueue && d.now.links == 0) r.flags |= kOpenFileDeleted;
       if (d.kind == OpenFileKind::kRegular && (d.flags & (kOpenFileDeleted | kOpenFileInMemory)) != 0) {
         r.flags |= kOpenFileOwner;
         r.value = d.now.uid | uint64_t{d.now.gid} << 32;

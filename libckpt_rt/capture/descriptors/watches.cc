@@ -155,8 +155,10 @@ Result<void> DescriptorCapture::keep_watches(CapturedDescriptor& d, std::string_
   if (pidfd_ < 0) return {};
   const ScopedFd fd(borrow(d));
   int bytes = 0;
-  if (fd.valid() && sys::call(__NR_ioctl, fd.get(), FIONREAD, &bytes) == 0 && bytes != 0)
+  if (fd.valid() && sys::call(__NR_ioctl, fd.get(), FIONREAD, &bytes) == 0 && bytes != 0) {
     d.flags |= kOpenFileEventsLost;
+    has_passing_ = true;  // the program is about to read them, as a rule
+  }
   return {};
 }
 

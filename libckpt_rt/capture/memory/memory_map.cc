@@ -191,7 +191,7 @@ void MemoryMap::check_other_names() {
 
 bool MemoryMap::is_own_file(const Mapping& m) {
   const uint64_t bytes = m.range.size();
-  if (bytes > kMostOwnFile || bytes > own_files_left_ || !is_born_since(m.path, m.inode, program_began_ns()))
+  if (bytes > kMostOwnFile || bytes > own_files_left_ || !is_born_since(m.path, m.inode, job_began_ns()))
     return false;
   own_files_left_ -= bytes;
   return true;

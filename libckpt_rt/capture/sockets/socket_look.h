@@ -18,9 +18,10 @@ struct SocketState {
   uint32_t entry;  // index in DescriptorCapture::entries_
   SocketDetail detail;
   SocketLinkDetail link;
-  bool connection;  // TCP, neither listening nor new
-  bool pair;        // Unix, with another end or one that is gone
-  short ready;      // what poll(2) says
+  SocketFileDetail file;  // mode 0: none
+  bool connection;        // TCP, neither listening nor new
+  bool pair;              // Unix, with another end or one that is gone
+  short ready;            // what poll(2) says
   uint32_t waiting;
   bool still_sending;  // TCP: nobody has the other end, but the kernel has not sent all of it yet
   bool abandoned;      // Unix, listening: a client that waits to be accepted is gone

@@ -32,6 +32,10 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
       out.pad_to(8);
       out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketLink), sizeof(s.link)});
       out.put(s.link);
+      if (s.file.mode != 0) {
+        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketFile), sizeof(s.file)});
+        out.put(s.file);
+      }
       out.raw(look.options.span().data() + s.options_at, s.options_length);
       const uint64_t object = object_number(d.now.device, d.now.inode);
       for (uint32_t i = 0; i < s.message_count; ++i) {

@@ -68,13 +68,16 @@ Error has_no_turn(const CapturedDescriptor& d) {
       d.fd, d.path);
 }
 
-bool file_is_gone(const SocketState& s) {
+// The file that a socket of a path is bound to.
+void look_at_file(SocketState& s) {
   auto& address = reinterpret_cast<const sockaddr_un&>(s.address);
-  if (s.detail.address_len <= offsetof(sockaddr_un, sun_path) || address.sun_path[0] == '\0') return false;
+  if (s.detail.address_len <= offsetof(sockaddr_un, sun_path) || address.sun_path[0] == '\0') return;
   char path[sizeof(sockaddr_un) + 1] = {};
   std::memcpy(path, address.sun_path, s.detail.address_len - offsetof(sockaddr_un, sun_path));
   struct stat st;
-  return sys::call(__NR_newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == -ENOENT;
+  const long r = sys::call(__NR_newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW);
+  if (r == -ENOENT) s.link.flags |= kLinkFileGone;
+  if (r == 0 && S_ISSOCK(st.st_mode)) s.file = {st.st_mode, st.st_uid, st.st_gid, 0};
 }
 
 }  // namespace
@@ -182,7 +185,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
                                 : 0;
   detail.ipv6_only = detail.domain == AF_INET6 ? socket_option(socket, IPPROTO_IPV6, IPV6_V6ONLY) : 0;
   read_names(s, socket);
-  if (detail.domain == AF_UNIX && file_is_gone(s)) s.link.flags |= kLinkFileGone;
+  if (detail.domain == AF_UNIX) look_at_file(s);
   // The other end was closed with bytes unread: the first read here returns that error.
   if (detail.domain == AF_UNIX && (s.link.flags & kLinkPeerGone) != 0 && (s.ready & POLLERR) != 0)
     s.link.flags |= kLinkError;
@@ -267,6 +270,7 @@ void DescriptorCapture::hold_back_senders() {
     if (socket.valid()) hold_back_again(socket.get(), {s.cork, s.no_delay});
   }
   senders_.clear();
+  if (complete_) give_up_pidfd();
 }
 
 // Of TCP connections: the other ends, and what is in flight.

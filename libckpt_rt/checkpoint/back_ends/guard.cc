@@ -90,10 +90,10 @@ Result<void> GuardBackEnd::open_ahead() {
   CKPT_TRY(accept(attempt_.capture.map_before));
   CKPT_TRY(arming.prepare(arena, attempt_.in_force.segment_bytes));
   arming.limit(now_ns() + user_settings().stop_timeout_ns);
-  const int own_tids[] = {sys::gettid(), own_threads.writer.tid()};
+  const RunningOwnThreads ours;
   int stuck = 0;
   auto stopped = stop_state.world.stop(
-      {own_tids, attempt_.capture.waiting.span(), own_signal.number, user_settings().stop_timeout_ns},
+      {ours.ids(), attempt_.capture.waiting.span(), own_signal.number, user_settings().stop_timeout_ns},
       attempt_.space.arena(), &stuck);
   if (!stopped.ok()) return stopped.error();
   const Result<void> opened = open_ahead_stopped(stopped->first);
@@ -308,12 +308,13 @@ void GuardBackEnd::close() {
 
 bool GuardBackEnd::close_in_a_stop(Arena& scratch, bool log_failure) {
   // The writer may compress with threads of ours, which the stop is not to wait for.
-  int own_tids[2 + CompressionThreads::kMost] = {sys::gettid(), own_threads.writer.tid()};
+  RunningOwnThreads ours;
   CompressionThreads& helpers = attempt_.image.compression_threads();
-  const size_t own = 2 + helpers.hold(std::span(own_tids).subspan(2)).size();
+  int helper_tids[CompressionThreads::kMost];
+  for (const int tid : helpers.hold(helper_tids)) ours.add(tid);
   int stuck = 0;
-  auto stopped = stop_state.world.stop(
-      {std::span(own_tids).first(own), {}, own_signal.number, user_settings().stop_timeout_ns}, scratch, &stuck);
+  auto stopped = stop_state.world.stop({ours.ids(), {}, own_signal.number, user_settings().stop_timeout_ns},
+                                       scratch, &stuck);
   helpers.let_start();
   if (!stopped.ok()) {
     if (log_failure)

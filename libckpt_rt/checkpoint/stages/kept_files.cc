@@ -34,7 +34,7 @@ int64_t ns_of(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'0
 // What a program removes or replaces it has written, as a rule, or made.
 bool is_wanted(uint32_t mode, uint64_t links, int64_t changed_ns, uint32_t open_flags, KeptFiles how) {
   if (!S_ISREG(mode) || links == 0 || (open_flags & O_PATH) != 0) return false;
-  return how != KeptFiles::kAuto || (open_flags & O_ACCMODE) != O_RDONLY || changed_ns >= program_began_ns();
+  return how != KeptFiles::kAuto || (open_flags & O_ACCMODE) != O_RDONLY || changed_ns >= job_began_ns();
 }
 
 // What it shows is made anew for each look.
@@ -66,7 +66,7 @@ void FileKeeper::open(Arena& arena, int directory, const char* image, KeptFiles 
   seen_ = ArenaVector<File>(arena);
   struct stat images;
   device_ = sys::call(__NR_fstat, directory, &images) == 0 ? images.st_dev : 0;
-  program_began_ns();  // looked up while it runs
+  job_began_ns();  // looked up while it runs
 }
 
 // made: the file has a link more.

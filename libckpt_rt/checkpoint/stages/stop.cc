@@ -43,9 +43,8 @@ Result<void> Stop::stop(BackEnd& back_end) {
 }
 
 Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {
-  auto tid_of = [](const RawThread& thread) { return thread.running() ? thread.tid() : 0; };
-  const int own_tids[] = {sys::gettid(), tid_of(own_threads.fault_handler), tid_of(own_threads.writer)};
-  StopWorld::Call call{own_tids, parts_.capture.waiting.span(), own_signal.number,
+  const RunningOwnThreads ours;
+  StopWorld::Call call{ours.ids(), parts_.capture.waiting.span(), own_signal.number,
                        user_settings().stop_timeout_ns};
   struct Meanwhile {
     BackEnd& back_end;

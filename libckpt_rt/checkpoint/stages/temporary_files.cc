@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/stat.h>
+#include <sys/inotify.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -22,8 +24,12 @@ namespace {
 
 constexpr uint32_t kMostEntries = 4'000;              // of the directory
 constexpr uint32_t kMostFiles = 1'000, kInStop = 64;  // a link takes some 10 µs
+constexpr uint32_t kLooksForEach = 4;  // files of others among those that are kept; one takes 2 µs
 constexpr size_t kEnvironment = 64 << 10;
 constexpr int64_t kQuiet = 20'000'000;  // ns: times of files are those of the last tick
+constexpr uint32_t kMostEvents = 64;    // a look at one takes some 3 µs
+constexpr uint32_t kCame = IN_CREATE | IN_MOVED_TO, kWent = IN_DELETE | IN_MOVED_FROM;
+constexpr uint64_t kRoomForOurs = 256;  // descriptors
 
 struct Entry {  // struct linux_dirent64
   uint64_t inode;
@@ -66,6 +72,7 @@ void TemporaryFiles::look(Arena& arena, uint64_t device, KeptDirectory& kept) {
   const ScopedFd directory = open_directory(&st);
   if (!directory.valid() || st.st_dev != device_) return;
   inode_ = st.st_ino;
+  watch_changes();
   changed_ns_ = ns_of(st.st_mtim);
   looked_ns_ = now_ns(CLOCK_REALTIME);
   scan(directory.get(), kept, kMostFiles);
@@ -78,16 +85,58 @@ bool TemporaryFiles::has_changed() const {
   return ns_of(st.st_mtim) != changed_ns_ || changed_ns_ >= looked_ns_ - kQuiet;
 }
 
+// To list a large directory takes milliseconds, in the stop. So the kernel notes what changes until then. A program at
+// its limit of descriptors has no room for that: its directory is listed.
+void TemporaryFiles::watch_changes() {
+  struct rlimit limit {};
+  const long fd = sys::call(__NR_inotify_init1, static_cast<long>(IN_NONBLOCK | IN_CLOEXEC));
+  changes_ = ScopedFd(static_cast<int>(fd));
+  if (!changes_.valid()) return;
+  if (sys::call(__NR_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), 0L, &limit) != 0 ||
+      static_cast<uint64_t>(fd) + kRoomForOurs > limit.rlim_cur ||
+      sys::call(__NR_inotify_add_watch, changes_.get(), path_, kCame | kWent | IN_ONLYDIR) < 0)
+    changes_.reset();
+}
+
+// False: too much has changed, or the kernel has not noted it.
+bool TemporaryFiles::follow_changes(int directory, KeptDirectory& kept) {
+  if (!changes_.valid()) return false;
+  alignas(inotify_event) char buffer[8192];
+  uint32_t events = 0;
+  for (;;) {
+    const long n = sys::call(__NR_read, changes_.get(), buffer, sizeof(buffer));
+    if (n <= 0) return n == -EAGAIN;
+    for (long at = 0; at < n;) {
+      const auto* event = reinterpret_cast<const inotify_event*>(buffer + at);
+      at += static_cast<long>(sizeof(*event)) + event->len;
+      if ((event->mask & IN_Q_OVERFLOW) != 0 || ++events > kMostEvents) return false;
+      if ((event->mask & IN_ISDIR) != 0 || event->len == 0) continue;
+      if ((event->mask & kWent) != 0) forget(directory, kept, event->name);
+      if ((event->mask & kCame) != 0) keep(directory, kept, event->name, 0);
+    }
+  }
+}
+
+void TemporaryFiles::forget(int directory, KeptDirectory& kept, const char* name) {
+  for (const File& file : files_) {
+    if (std::strcmp(file.name, name) == 0) forget_if_gone(directory, kept, file);
+  }
+}
+
+void TemporaryFiles::forget_if_gone(int directory, KeptDirectory& kept, const File& file) {
+  struct stat st;
+  const bool there = sys::call(__NR_newfstatat, directory, file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+  if ((there && st.st_ino == file.inode) || !kept.open()) return;
+  sys::call(__NR_unlinkat, kept.fd(), kept_name_name(device_, file.inode).text, 0L);
+}
+
 void TemporaryFiles::look_again(KeptDirectory& kept) {
   if (!has_changed()) return;
   struct stat st;
   const ScopedFd directory = open_directory(&st);
   if (!directory.valid() || st.st_dev != device_ || st.st_ino != inode_) return;
-  for (const File& file : files_) {
-    const bool there = sys::call(__NR_newfstatat, directory.get(), file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
-    if (there && st.st_ino == file.inode) continue;
-    if (kept.open()) sys::call(__NR_unlinkat, kept.fd(), kept_name_name(device_, file.inode).text, 0L);
-  }
+  if (follow_changes(directory.get(), kept)) return;
+  for (const File& file : files_) forget_if_gone(directory.get(), kept, file);
   scan(directory.get(), kept, kInStop);
 }
 
@@ -104,17 +153,19 @@ void TemporaryFiles::scan(int directory, KeptDirectory& kept, uint32_t most) {
   const size_t files = files_.size();
   alignas(8) char buffer[8192];
   sys::call(__NR_lseek, directory, 0L, SEEK_SET);
-  for (uint32_t entries = 0; entries < kMostEntries;) {
+  bool goes_on = true;
+  for (uint32_t entries = 0; goes_on && entries < kMostEntries;) {
     const long n = sys::call(__NR_getdents64, directory, buffer, sizeof(buffer));
     if (n <= 0) break;
-    for (long at = 0; at < n; ++entries) {
+    for (long at = 0; goes_on && at < n; ++entries) {
       const auto* entry = reinterpret_cast<const Entry*>(buffer + at);
       at += entry->length;
       if ((entry->type != kRegular && entry->type != kUnknown) ||
           std::binary_search(seen_.begin(), seen_.begin() + known, entry->inode))
         continue;
-      if (files_.size() - files >= most || !seen_.push_back(entry->inode)) return;
-      keep(directory, kept, entry->name, entry->inode);
+      goes_on = files_.size() - files < most && seen_.size() - known < kLooksForEach * most &&
+                seen_.push_back(entry->inode);
+      if (goes_on) keep(directory, kept, entry->name, entry->inode);
     }
   }
   std::sort(seen_.begin(), seen_.end());
@@ -126,19 +177,22 @@ void TemporaryFiles::keep(int directory, KeptDirectory& kept, const char* name, 
     return;
   const int64_t born = st.stx_btime.tv_sec * 1'000'000'000 + st.stx_btime.tv_nsec;
   const bool ours = S_ISREG(st.stx_mode) && st.stx_uid == static_cast<uint32_t>(sys::call(__NR_geteuid));
-  if (!ours || (st.stx_mask & STATX_BTIME) == 0 || born < program_began_ns() || st.stx_ino != inode) return;
-  if (!kept.open()) return;
+  if (!ours || (st.stx_mask & STATX_BTIME) == 0 || born < job_began_ns() ||
+      (inode != 0 && st.stx_ino != inode) || !kept.open())
+    return;
+  inode = st.stx_ino;
+  const long linked =
+      sys::call(__NR_linkat, directory, name, kept.fd(), kept_file_name(device_, inode, false).text, 0L);
+  if (linked != 0 && linked != -EEXIST) return;
+  const uint32_t names = st.stx_nlink - (linked == -EEXIST ? 1 : 0);
   // What the program knows it by, behind a letter: whether it had another name.
   const size_t before = std::strlen(path_), length = std::strlen(name);
   char* text = static_cast<char*>(arena_->allocate(before + length + 3, 1));
   if (text == nullptr) return;
-  text[0] = st.stx_nlink > 1 ? kKeptManyNames : kKeptOneName;
+  text[0] = names > 1 ? kKeptManyNames : kKeptOneName;
   std::memcpy(text + 1, path_, before);
   text[before + 1] = '/';
   std::memcpy(text + before + 2, name, length + 1);
-  const long linked =
-      sys::call(__NR_linkat, directory, name, kept.fd(), kept_file_name(device_, inode, false).text, 0L);
-  if (linked != 0 && linked != -EEXIST) return;
   if (sys::call(__NR_symlinkat, text, kept.fd(), kept_name_name(device_, inode).text) == 0)
     (void)files_.push_back({inode, text + before + 2});
 }

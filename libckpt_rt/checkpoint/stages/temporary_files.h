@@ -29,13 +29,19 @@ class TemporaryFiles {
   };
   ScopedFd open_directory(struct stat* st) const;
   bool has_changed() const;
+  void watch_changes();
+  bool follow_changes(int directory, KeptDirectory& kept);
   void scan(int directory, KeptDirectory& kept, uint32_t most);
+  // inode 0: whatever has that name.
   void keep(int directory, KeptDirectory& kept, const char* name, uint64_t inode);
+  void forget(int directory, KeptDirectory& kept, const char* name);
+  void forget_if_gone(int directory, KeptDirectory& kept, const File& file);
 
   Arena* arena_ = nullptr;
   uint64_t device_ = 0, inode_ = 0;  // inode_: of the directory that was looked at, 0 none
   int64_t changed_ns_ = 0, looked_ns_ = 0;
   const char* path_ = nullptr;
+  ScopedFd changes_;            // inotify: names that came and went since look()
   ArenaVector<uint64_t> seen_;  // inodes that were looked at, sorted after a scan
   ArenaVector<File> files_;
 };

@@ -29,7 +29,11 @@ int64_t look() {
 
 }  // namespace
 
-int64_t program_began_ns() {
+int64_t process_began_ns() { return look(); }
+
+void set_job_began_ns(int64_t ns) { began_ns = ns; }
+
+int64_t job_began_ns() {
   if (began_ns == 0) began_ns = look();
   return began_ns;
 }
