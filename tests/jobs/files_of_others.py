@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Files that one process of a job makes, and another has only open or mapped, are there again when the job removes them after
-the checkpoint: an archive that `ar` has made and `ld` reads, what a launcher maps for its ranks.
+the checkpoint: an archive that `ar` has made and `ld` reads, what a launcher maps for its ranks. So are directories that one of
+them has open, or has a socket in.
   files_of_others.py
 """
 import os
