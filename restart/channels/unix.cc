@@ -8,6 +8,7 @@
 
 #include "restart/channels/channel_builder.h"
 #include "restart/descriptors/builder.h"
+#include "restart/descriptors/vanished_file.h"
 
 // Unix sockets: pairs, connections by name, those that wait to be accepted, datagram sockets.
 
@@ -94,10 +95,19 @@ bool ChannelBuilder::bind_file(const ChannelSocket& s, int fd, const SocketName&
                                       [&](const SocketFileDetail& f, Blob) { file = f; });
   }
   // Not chmod(2) afterwards: whoever may write to the directory could put a link in its place.
-  const mode_t before = file.mode != 0 ? umask(~file.mode & 0777) : 0;
-  const bool bound = bind(fd, name.get(), name.length) == 0;
+  const auto bind_it = [&] {
+    const mode_t before = file.mode != 0 ? umask(~file.mode & 0777) : 0;
+    const bool bound = bind(fd, name.get(), name.length) == 0;
+    const int error = errno;
+    if (file.mode != 0) umask(before);
+    errno = error;
+    return bound;
+  };
+  bool bound = bind_it();
+  // Its directory was there at the checkpoint, and others know the name.
+  if (!bound && errno == ENOENT && file.mode != 0 && make_directory_of(path, s.meta->process.record).ok())
+    bound = bind_it();
   const int error = errno;
-  if (file.mode != 0) umask(before);
   struct stat st;
   const ScopedFd made(
       bound && file.mode != 0 && geteuid() == 0 ? open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1);

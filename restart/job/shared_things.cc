@@ -46,6 +46,12 @@ bool has_object(const ParsedOpenFile& f) {
   }
 }
 
+// Is looked at once for all members: one that is gone is put back, one that has grown is cut.
+bool may_be_put_back(const ParsedOpenFile& f) {
+  return kind_of(f) == OpenFileKind::kRegular || kind_of(f) == OpenFileKind::kFifo ||
+         kind_of(f) == OpenFileKind::kDirectory;
+}
+
 // One description of the whole job, in the words of that of one process.
 class Gatherer {
  public:
@@ -212,7 +218,7 @@ class Gatherer {
         const bool terminal = own_terminal(m, f).has_value();
         const bool wanted = !is_restarters(m, f) && lone_pipes_.count(f.record.object) == 0 &&
                             (shared || of_object || terminal || in_flight.count(self) != 0);
-        if (!wanted && kind_of(f) != OpenFileKind::kRegular && kind_of(f) != OpenFileKind::kFifo) continue;
+        if (!wanted && !may_be_put_back(f)) continue;
         add_file(m, f, shared ? shared_[group->second] : std::vector<FileOfMember>{self}, wanted);
       }
     }

@@ -313,7 +313,7 @@ class Trees(unittest.TestCase):
                 for directory in (image, kept):
                     st = os.stat(directory)
                     self.assertEqual((st.st_uid, st.st_mode & 0o7777), (0, 0o700), directory)
-                owners = [os.stat(os.path.join(kept, n)).st_uid for n in os.listdir(kept)]
+                owners = [os.lstat(os.path.join(kept, n)).st_uid for n in os.listdir(kept)]
                 self.assertIn(NOBODY, owners)
                 names = [os.path.join(tree.work, n) for n in ("file", "theirs/file")]
                 for name in names:

@@ -343,7 +343,7 @@ class Others(SteppedTest):
         self.assertTrue(q.isdigit(), q)
         self.addCleanup(lambda: subprocess.run([sys.executable, "-c", "import ctypes; ctypes.CDLL(None).syscall(241, b'ckpt_test')"], check=False))
         self.do("send = lambda text, priority: call(242, q, text, len(text), priority, None)", f"q = {q}", "send(b'low', 1), send(b'', 7), send(b'low too', 1)",
-                "def take():\n b = ctypes.create_string_buffer(64)\n n = call(243, q, b, 64, None, None)\n return b.raw[:n]")
+                "taken = ctypes.create_string_buffer(64)", "take = lambda: (lambda n: taken.raw[:n])(call(243, q, taken, 64, None, None))")
         self.assertEqual(self.come_back(), [])
         # What has come since goes, what was taken is there again.
         self.assertEqual([self.ask("take()") for _ in range(3)], ["b''", "b'low'", "b'low too'"])
