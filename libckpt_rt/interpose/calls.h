@@ -10,6 +10,7 @@
 
 #include "base/sys.h"
 #include "libckpt_rt/interpose/addresses/addresses.h"
+#include "libckpt_rt/interpose/addresses/unaccepted.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/signals/mask.h"
 
@@ -205,12 +206,10 @@ inline long socket_name(long nr, int fd, void* address, socklen_t* length) {
 }
 
 inline long accept4(int fd, void* address, socklen_t* length, int flags) {
-  const socklen_t room = addresses::room(address, length);
+  if (addresses::over_hosts) return addresses::accept4_over_hosts(fd, address, length, flags);
   InterruptibleCall c(__NR_accept4, fd, word(address), word(length), flags);
   c.with_socket_timeout(Timeout::kSocketReceive);
-  const long r = c.run();
-  if (r >= 0 && room != 0) addresses::to_job(address, std::min(room, *length));
-  return r;
+  return c.run();
 }
 
 inline long sendto(int fd, const void* buffer, size_t n, int flags, const void* address, uint32_t length) {

@@ -329,8 +329,9 @@ Result<void> ChannelBuilder::connect() {
 
 // Last: what the program has set, and how far the connection is shut down.
 void ChannelBuilder::settle(ChannelSocket& s) {
-  if (!set_late_options(s.fd, s)) {
-    say("{}: an option of the socket cannot be set as it was ({})", describe(s), errno_name(errno));
+  if (const auto unset = set_late_options(s.fd, s)) {
+    say("{}: option {} of level {} of the socket cannot be set as it was ({})", describe(s), unset->name,
+        unset->level, errno_name(unset->error));
   }
   if (s.unlink_name) {
     InDirectory there(s.name.text()[0] != '/' ? s.meta->process.cwd : std::string_view());

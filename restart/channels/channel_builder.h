@@ -20,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -165,7 +166,11 @@ class ChannelBuilder {
 
 // options.cc: those that are to be set before bind, and all others.
 void set_early_options(int fd, const ChannelSocket& s);
-bool set_late_options(int fd, const ChannelSocket& s);
+struct UnsetOption {
+  int level, name, error;
+};
+// The first that could not be set, if there is one.
+std::optional<UnsetOption> set_late_options(int fd, const ChannelSocket& s);
 void set_int(int fd, int level, int name, int value);
 // Room for what is sent without waiting for a reader.
 void make_room(int fd);

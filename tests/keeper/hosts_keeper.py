@@ -60,7 +60,7 @@ class Redundancy(over_hosts.OverHosts):
         """The job and its head; keepers stay."""
         for name in self.hosts.names:
             for pid, words in self.hosts.processes(name):
-                if "keeper" not in words and "ckpt run" not in words and "sleep" not in words and not words.startswith(("sh -c hostname", "ckpt-keeper")):
+                if "keeper" not in words and "ckpt run" not in words and "sleep" not in words and not words.startswith(("sh -ec hostname", "ckpt-keeper")):
                     self.hosts.run(name, "kill", "-9", str(pid))
         job.kill()
         job.wait()

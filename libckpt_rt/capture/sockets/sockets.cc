@@ -357,7 +357,8 @@ Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s
     // Nobody on this host has that end. Where it had ended its stream it is gone, else it is elsewhere.
     const bool ended = s.link.state == TCP_CLOSE_WAIT || s.link.state == TCP_LAST_ACK ||
                        s.link.state == TCP_CLOSING || s.link.state == TCP_CLOSE;
-    s.link.flags |= ended && is_loopback(s.peer) ? kLinkPeerGone : kLinkOutside;
+    // Of a job over hosts too: who has the other end there says so (drain_to_other_hosts).
+    s.link.flags |= ended && (drained_ != nullptr || is_loopback(s.peer)) ? kLinkPeerGone : kLinkOutside;
     return {};
   }
   if (far.inode != 0) {
