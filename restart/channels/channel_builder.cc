@@ -88,7 +88,9 @@ void take_more_messages(ChannelSocket& s, const ImageMeta& meta, const ParsedOpe
   other.file = &file;
   other.object = s.object;
   read_messages(other);
-  if (other.messages.size() > s.messages.size()) s.messages = std::move(other.messages);
+  if (other.messages.size() <= s.messages.size()) return;
+  s.messages = std::move(other.messages);
+  ChannelBuilder::translate_senders(s);
 }
 
 }  // namespace
@@ -132,6 +134,7 @@ void ChannelBuilder::add(int member, const ImageMeta& meta, const std::map<uint6
     if (!read_socket(*s)) continue;
     translate(*s);
     read_messages(*s);
+    translate_senders(*s);
     by_object_[s->object] = s.get();
     by_file_[{member, file.record.id}] = s.get();
     sockets_.push_back(std::move(s));

@@ -98,6 +98,8 @@ class ChannelBuilder {
       if (s->fd >= 0) visit(file.first, file.second, s->fd, !std::exchange(seen[s], true));
     }
   }
+  // Gives the senders of datagrams that wait their new addresses.
+  static void translate_senders(ChannelSocket& s);
   void keep();  // the sockets stay open where they are parked: the caller's now
   void finish();
 

@@ -30,7 +30,7 @@ def missing(ssh=False):
     if absent:
         return f"not here: {' '.join(absent)}"
     probe = subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "sh", "-ec",
-                            "ip link add b type bridge; ip link add v type veth peer name w"],
+                            "ip link add name ckb type bridge; ip link add name ckv type veth peer name ckw"],
                            capture_output=True, text=True, check=False)
     return None if probe.returncode == 0 else f"no namespaces, bridges or veth pairs here: {probe.stderr.strip()}"
 
