@@ -40,6 +40,13 @@ void set_if_other(int fd, int level, int name, const void* value, uint32_t lengt
   set(fd, level, name, value, length, unset);
 }
 
+// Of a stream they mean nothing and cannot be set; but the kernel gives each accepted connection those of the packet that it
+// began with, so the two ends have different ones.
+bool is_of_datagrams(int level, int name) {
+  return (level == IPPROTO_IP && (name == IP_MULTICAST_TTL || name == IP_MULTICAST_IF)) ||
+         (level == IPPROTO_IPV6 && (name == IPV6_MULTICAST_HOPS || name == IPV6_MULTICAST_IF));
+}
+
 // 0: it is not recorded.
 int recorded_int(const ParsedOpenFile& file, int level, int name) {
   int value = 0;
@@ -70,6 +77,7 @@ void set_recorded(int fd, const ChannelSocket& s, bool early, Unset& unset) {
       *s.file, OpenFileDetail::kSocketOption, [&](const SocketOptionDetail& o, Blob) {
         // In the end all of them: ends of connections were made without the early ones.
         if (o.length > sizeof(o.value) || (early && !is_early(o.level, o.name))) return;
+        if (s.detail.type == SOCK_STREAM && is_of_datagrams(o.level, o.name)) return;
         if (o.level == IPPROTO_IP && o.name == kIpLocalPortRange && s.name.length != 0) return;
         set_if_other(fd, o.level, o.name, o.value, o.length, unset);
       });

@@ -13,8 +13,8 @@ constexpr unsigned kMost = 1024;  // UIO_MAXIOV: of more the kernel takes as man
 }  // namespace
 
 bool names_any_in_table(const mmsghdr* m, unsigned n) {
-  return m != nullptr &&
-         std::any_of(m, m + std::min(n, kMost), [](const mmsghdr& one) { return one.msg_hdr.msg_name != nullptr; });
+  return m != nullptr && std::any_of(m, m + std::min(n, kMost),
+                                     [](const mmsghdr& one) { return one.msg_hdr.msg_name != nullptr; });
 }
 
 // As the kernel: how many were sent, or why the first was not.
@@ -30,10 +30,11 @@ long sendmmsg_one_by_one(int fd, mmsghdr* m, unsigned n, int flags) {
 
 long recvmmsg_over_hosts(int fd, mmsghdr* m, unsigned n, int flags, timespec* timeout) {
   n = std::min(n, kMost);
-  uint8_t rooms[kMost];  // what the kernel may fill; it writes there what it would have filled
+  uint8_t rooms[kMost] = {};  // what the kernel may fill; it writes there what it would have filled
   constexpr socklen_t kEnough = 255;
   for (unsigned i = 0; m != nullptr && i < n; ++i)
-    rooms[i] = static_cast<uint8_t>(m[i].msg_hdr.msg_name != nullptr ? std::min(m[i].msg_hdr.msg_namelen, kEnough) : 0);
+    rooms[i] = static_cast<uint8_t>(
+        m[i].msg_hdr.msg_name != nullptr ? std::min(m[i].msg_hdr.msg_namelen, kEnough) : 0);
   const long r = calls::recvmmsg_as_it_is(fd, m, n, flags, timeout);
   for (long i = 0; i < r; ++i) {
     msghdr& one = m[i].msg_hdr;

@@ -66,7 +66,7 @@ int ask(int question, uint16_t port, UnacceptedAnswer& answer) {
 
 // Puts the connection in the place of the placeholder `fd`, and its other end's address into `peer`.
 bool exchange(int fd, uint16_t port, int flags, sockaddr_storage& peer, socklen_t& length) {
-  UnacceptedAnswer answer;
+  UnacceptedAnswer answer{};
   const ScopedFd question(
       static_cast<int>(sys::call(__NR_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0L)));
   const ScopedFd connection(question.valid() ? ask(question.get(), port, answer) : -1);
