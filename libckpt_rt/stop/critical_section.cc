@@ -39,13 +39,13 @@ bool enter(int tid) {
     Inside now;
     Entry* free = nullptr;
     if (Entry* e = find(tid, &now, &free)) {
-      // A handler leaves it as it was.
+      // A signal handler that comes in between leaves the entry as it was.
       e->store({now.tid, now.depth + 1}, std::memory_order_relaxed);
       return true;
     }
     if (free == nullptr) return false;
     now = kFree;
-    // Counted first: whoever finds the count 0 need not look for entries.
+    // Counted first: an agent that finds the count 0 need not look for entries.
     total.fetch_add(1, std::memory_order_seq_cst);
     if (free->compare_exchange_strong(now, {static_cast<uint32_t>(tid), 1}, std::memory_order_release))
       return true;

@@ -29,7 +29,7 @@ void StopWorld::start_on(ThreadSlot& slot, void (*work)(void*), void* argument) 
 
 void StopWorld::await(ThreadSlot& slot) {
   for (;;) {
-    // Before the look at the order: done_ changes after it.
+    // Read before the order: done_ changes after the order.
     const uint32_t before = done_.load(std::memory_order_acquire);
     if (slot.order.load(std::memory_order_acquire) == static_cast<uint32_t>(SlotOrder::kDone)) break;
     futex_wait(done_, before);
@@ -78,7 +78,7 @@ void StopWorld::collect_pending(const Stopped& stopped, const Look& look, Pendin
 }
 
 int StopWorld::signalled_late(int64_t deadline_ns) {
-  // acquire: what the last one to leave has seen.
+  // acquire: we see what the last thread to leave has seen.
   while (uint32_t n = inside_.load(std::memory_order_acquire)) {
     const int64_t left = deadline_ns - now_ns();
     if (left <= 0) return -1;

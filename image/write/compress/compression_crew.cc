@@ -70,7 +70,7 @@ void CompressionCrew::submit(Job& job, uint64_t address, std::span<const std::by
   job.extent.length = static_cast<uint32_t>(raw.size());
   job.extent.raw = raw.data();
   job.extent.acceleration = acceleration_;
-  // release: who claims the job sees what was gathered.
+  // release: the thread that claims the job sees what was gathered.
   job.state.store(static_cast<uint32_t>(State::kReady), std::memory_order_release);
   if (helper_count_ == 0) return;
   // release, after the job: a helper that sees the new number finds the job.

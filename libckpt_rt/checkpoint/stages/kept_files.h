@@ -21,7 +21,7 @@ struct CapturedDescriptor;
 
 class FileKeeper {
  public:
-  // directory: of the images; image: the name or path of the one. What it allocates is of the arena.
+  // directory: of the images; image: the name or path of this one. What it allocates is of the arena.
   void open(Arena& arena, int directory, const char* image, KeptFiles how);
   // The program runs. log: the directory of the log.
   void keep_all(int log);
