@@ -1,25 +1,18 @@
 #include "cluster/on/unaccepted.h"
 
-#include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <functional>
-#include <map>
-#include <memory>
 
 #include "base/protocol/unaccepted_protocol.h"
 #include "base/sys.h"
+#include "cluster/on/waiting.h"
 
 // All calls on sockets of the program are raw: those of libc speak of the job's addresses, and accept(2) of a program in a
 // job would ask this process.
@@ -30,80 +23,12 @@ namespace {
 constexpr int kLongestConnect = 200;            // ms, over the loopback
 constexpr suseconds_t kLongestAccept = 20'000;  // µs: the connection is there unless the program was faster
 
-// A listening socket in which connections wait.
-struct Listening {
-  sockaddr_in at{};  // where a connection from this host reaches it
-  bool six = false;
-};
-
-// By inode. /proc/net/tcp and tcp6: sl local remote st tx:rx tr:tm retrnsmt uid timeout inode; of a listening socket rx is
-// how many wait.
-void find_listening(const char* path, bool six, std::map<uint64_t, Listening>& all) {
-  std::ifstream in(path);
-  std::string line;
-  std::getline(in, line);
-  while (std::getline(in, line)) {
-    char address[40] = {};
-    unsigned port = 0, state = 0, waiting = 0;
-    unsigned long long inode = 0;
-    if (std::sscanf(line.c_str(), " %*u: %39[0-9A-F]:%x %*s %x %*x:%x %*s %*s %*u %*u %llu", address, &port,
-                    &state, &waiting, &inode) != 5 ||
-        state != TCP_LISTEN || waiting == 0)
-      continue;
-    uint32_t words[4] = {};
-    for (int i = 0; i < (six ? 4 : 1); ++i)
-      words[i] = static_cast<uint32_t>(strtoul(std::string(address + i * 8, 8).c_str(), nullptr, 16));
-    Listening one;
-    one.six = six;
-    one.at.sin_family = AF_INET;
-    one.at.sin_port = htons(static_cast<uint16_t>(port));
-    const bool any6 = six && words[0] == 0 && words[1] == 0 && words[2] == 0 && words[3] == 0;
-    if (six && !any6 && (words[0] != 0 || words[1] != 0 || words[2] != htonl(0xffff)))
-      continue;  // IPv6 alone
-    one.at.sin_addr.s_addr = six ? words[3] : words[0];
-    if (one.at.sin_addr.s_addr == 0) one.at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    all.emplace(inode, one);
-  }
-}
-
-// Of a process: parent, or 0.
-int parent_of(int pid) {
-  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  std::getline(in, text);
-  const size_t end = text.rfind(')');
-  return end == std::string::npos || end + 4 > text.size() ? 0 : atoi(text.c_str() + end + 4);
-}
-
-bool is_below_us(int pid) {
-  for (int levels = 0; pid > 1 && levels < 4096; ++levels) {
-    pid = parent_of(pid);
-    if (pid == getpid()) return true;
-  }
-  return false;
-}
-
-void for_each_number_in(const std::string& path, const std::function<void(int)>& visit) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(path.c_str()), closedir);
-  while (dir != nullptr) {
-    const dirent* entry = readdir(dir.get());
-    if (entry == nullptr) break;
-    const int number = atoi(entry->d_name);
-    if (number > 0 || std::strcmp(entry->d_name, "0") == 0) visit(number);
-  }
-}
-
 // How many wait in it.
 uint32_t waiting_in(int listener) {
   tcp_info info{};
   int length = sizeof(info);
   return sys::call(__NR_getsockopt, listener, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 ? info.tcpi_unacked
                                                                                           : 0;
-}
-
-bool is_set(int fd, int level, int name) {
-  int value = 0, length = sizeof(value);
-  return sys::call(__NR_getsockopt, fd, level, name, &value, &length) == 0 && value != 0;
 }
 
 sockaddr_in placeholder_address() {
@@ -266,33 +191,7 @@ void Unaccepted::give(int asker, uint16_t port) {
 }
 
 void Unaccepted::take_all() {
-  std::map<uint64_t, Listening> listening;
-  find_listening("/proc/net/tcp", false, listening);
-  find_listening("/proc/net/tcp6", true, listening);
-  if (listening.empty()) return;
-  for_each_number_in("/proc", [&](int pid) {
-    if (!is_below_us(pid)) return;
-    const ScopedFd process(static_cast<int>(sys::call(__NR_pidfd_open, pid, 0)));
-    if (!process.valid()) return;
-    const std::string fds = "/proc/" + std::to_string(pid) + "/fd";
-    for_each_number_in(fds, [&](int fd) {
-      char target[64] = {};
-      unsigned long long inode = 0;
-      if (readlink((fds + "/" + std::to_string(fd)).c_str(), target, sizeof(target) - 1) <= 0 ||
-          std::sscanf(target, "socket:[%llu]", &inode) != 1)
-        return;
-      const auto found = listening.find(inode);
-      if (found == listening.end()) return;
-      const Listening one = found->second;
-      listening.erase(found);  // of several processes one is enough
-      const ScopedFd listener(static_cast<int>(sys::call(__NR_pidfd_getfd, process.get(), fd, 0)));
-      // Where others listen at the same port, nobody knows who would get the placeholder.
-      if (!listener.valid() || is_set(listener.get(), SOL_SOCKET, SO_REUSEPORT) ||
-          (one.six && is_set(listener.get(), IPPROTO_IPV6, IPV6_V6ONLY)))
-        return;
-      take_from(listener.get(), one.at);
-    });
-  });
+  for (const WaitingListener& one : find_waiting()) take_from(one.fd.get(), one.at);
 }
 
 // First the placeholder, at the end of the queue, then the connection from its beginning: the program finds as many in it
