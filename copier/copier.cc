@@ -201,8 +201,8 @@ void Copier::copy_in_batch(SegmentId id, uint32_t buffer) {
   }
   batch_range_.end = window.end;
   batch_buffers_[batch_count_++] = buffer;
-  // A thread that needs the segment and finds it kSaved calls unprotect_saved() itself. One that came earlier
-  // has left its mark.
+  // A thread that needs the segment and finds it kSaved calls unprotect_saved() itself. A thread that came
+  // earlier has left its mark.
   if (table_.is_wanted(id)) unprotect_saved(id);
   if (batch_count_ == kMostInBatch || batch_range_.size() >= kBatchBytes) end_batch();
 }

@@ -129,7 +129,8 @@ class Copier final : private CopyListener {
   // A thread writes to a segment that is not to be copied, and that the caller owns: makes it writable.
   void unprotect_uncopied(SegmentId id);
   // Segments of [first, last) that are not copied must still be protected: nothing else proves that their
-  // pages are absent, or as in the parent's image. One that has lost its protection unannounced is lost.
+  // pages are absent, or as in the parent's image. A segment that has lost its protection unannounced is
+  // lost.
   void check_rest(SegmentId first, SegmentId last);
   void set_lost(Addr a, const char* how);
 

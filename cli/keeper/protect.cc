@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kAnswerNs = 60'000'000'000, kExchangeNs = 3'600'000'000'000;
 
-// One answer of each host; what else they say is put back.
+// One answer of each host; other messages go to CrewHost::early.
 Result<std::vector<Json>> collect(Crew& crew, const std::string& say, int64_t patience_ns) {
   std::vector<CrewHost>& hosts = crew.hosts();
   std::vector<Json> all(hosts.size());
@@ -39,7 +39,7 @@ Result<std::vector<Json>> collect(Crew& crew, const std::string& say, int64_t pa
           all[i] = std::move(m);
           --left;
         } else if (what == "failed" && m.value("of", "") == "exchange") {
-          // The first that failed is the cause; the others lost it.
+          // The first to fail is the cause; the others fail since they lost it.
           error = make_error(static_cast<ExitCode>(m.value("code", 70)), 0, "{}: {}", hosts[i].where,
                              m.value("text", "").substr(0, 240));
         } else {
@@ -60,7 +60,7 @@ Result<std::vector<Json>> collect(Crew& crew, const std::string& say, int64_t pa
   return all;
 }
 
-// From the plan to the word of all that it is done. lengths: of the streams; empty: as the hosts say.
+// From the plan to "done" from all. lengths: of the streams; empty: as the hosts say. *heard: their "port" lines.
 Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<HostsManifest::Part>& parts,
                                    std::vector<uint64_t> lengths, std::vector<Json>* heard) {
   plan["secret"] = cluster::hex_of(cluster::make_secret());
@@ -91,7 +91,7 @@ Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<Host
   return done;
 }
 
-// Roles rotate, so what is lost must be within what the code gives back wherever it stands.
+// Roles rotate: the lost hosts must be recoverable in every stripe of a cycle.
 bool can_recover(const redundancy::Code& code, const std::vector<bool>& lost) {
   const auto hosts = static_cast<unsigned>(lost.size());
   const keeper::Striping striping(code.scheme(), hosts);

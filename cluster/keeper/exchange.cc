@@ -16,7 +16,8 @@ namespace {
 
 constexpr uint64_t kCyclesInBatch = 4;
 constexpr int kPatienceMs = 30'000;
-constexpr int kStrangerMs = 3'000;  // one that says nothing holds the others up for so long
+constexpr int kStrangerMs =
+    3'000;  // a connection that says nothing is waited for so long, and the others with it
 
 enum Kind : uint32_t { kHello = 1, kBlock, kFinished };
 
@@ -46,7 +47,7 @@ Error Exchange::failed() const {
   return make_error(ExitCode::kUnavailable, 0, "{}", why_.empty() ? "the exchange was given up" : why_);
 }
 
-// Each connects to each: who connects sends, who accepts receives.
+// Each host connects to each other host. The connecting end sends, the accepting end receives.
 Result<void> Exchange::meet_all() {
   to_.resize(plan_.hosts);
   acceptor_ = std::thread([this] { accept_all(); });
@@ -189,7 +190,7 @@ Result<void> Exchange::finish_batch(uint64_t batch) {
   return why_.empty() ? Result<void>() : Result<void>(failed());
 }
 
-// Of its stream or its checks, whichever this stripe has of this host.
+// This host's block of the stripe: of its stream or of its checks.
 Result<Exchange::Block> Exchange::own_block(uint64_t stripe) const {
   Block block;
   if (block.bytes == nullptr) return make_error(ExitCode::kSystem, ENOMEM, "no memory for blocks");

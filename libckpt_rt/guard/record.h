@@ -126,7 +126,7 @@ void show_program_stack(const ThreadRecord& record, ucontext_t* frame);
 // The frame as it would be without the guard.
 void take_guard_off(ThreadRecord& record, ucontext_t* frame);
 void hold(ThreadRecord& record, const siginfo_t& info);
-// Those that the program does not block: they come when the handler returns.
+// Sends held signals that the program does not block: they come when the handler returns.
 void send_held(ThreadRecord& record);
 
 // guard.cc: a thread that has stood goes back under guard.

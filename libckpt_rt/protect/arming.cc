@@ -47,8 +47,8 @@ void Arming::fault(Addr a) {
     if (protection_.unprotect(page) != 0) protection_.wake(page);
     removed(window);
   } else if (table_.written(id)) {
-    // Each segment is in the list at most once, and the list has room for all. One that is not in it would
-    // not be protected in the stop.
+    // Each segment is in the list at most once, and the list has room for all. A segment that is not in it
+    // would not be protected in the stop.
     CHECK(written_.push_back(id.value));
   }
 }

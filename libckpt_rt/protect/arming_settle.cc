@@ -12,7 +12,7 @@ namespace ckpt {
 namespace {
 
 constexpr uint64_t kGap =
-    256 << 10;  // bytes between two segments that one call protects, the gap again, in the stop
+    256 << 10;  // most bytes between two segments that one call protects in the stop, with what is between
 constexpr uint64_t kOpenBytes = 32 << 10;  // in a segment with pages that are not protected
 constexpr uint64_t kFewBytes = 256 << 10;  // memory outside of the table that is copied in the pause
 
@@ -67,7 +67,7 @@ Result<void> Arming::settle_written(std::span<Mapping> map, std::span<const Addr
     SegmentId id{written_[i]};
     AddrRange range = table_.window(table_[id]);
     if (is_whole(id) && !holds_open(range)) {
-      // With those that follow, across some that are protected: every call has its price.
+      // With the written segments behind it, across protected ones: every call has its price.
       size_t end = i + 1;
       bool apart = false;
       for (; end < written_.size(); ++end) {

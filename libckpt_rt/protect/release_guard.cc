@@ -71,7 +71,7 @@ void ask(RequestKind kind, AddrRange range) {
 // Calls wanted() and asks for what it wants while nobody can end the serving.
 template <typename Wanted>
 void ask_if(RequestKind kind, AddrRange range, Wanted&& wanted) {
-  // A new child has our state but none of our threads; one of vfork has our memory.
+  // A new child has our state but none of our threads; a child of vfork has our memory.
   know_child();
   if (range.empty() || this_process.pid != sys::getpid()) return;
   // seq_cst with close() and end(): either they see us inside, or we see that serving is over.

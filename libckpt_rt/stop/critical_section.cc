@@ -21,7 +21,7 @@ constexpr uint32_t kThreads = 4096, kProbes = 64;
 constinit Entry entries[kThreads]{};
 constinit FutexWord total{0};  // threads inside
 
-// relaxed: an entry is its thread's. Who is inside at a stop is what `total` says.
+// relaxed: an entry is its thread's. At a stop `total` says whether a thread is inside.
 Entry* find(int tid, Inside* found, Entry** first_free = nullptr) {
   for (uint32_t i = 0; i < kProbes; ++i) {
     Entry& e = entries[(static_cast<uint32_t>(tid) + i) % kThreads];

@@ -60,6 +60,8 @@ struct StopWorld::Try {
 
 Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int* stuck) {
   const ArenaVector<int> none(scratch);
+  // The time that threads take to leave the stop before is not the time that they take to stop.
+  (void)await_left(now_ns() + call.timeout_ns);
   Try t{call.own_tids,
         call.waiting,
         call.signal,
@@ -110,7 +112,14 @@ Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int
 }
 
 StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
-  while (uint32_t n = inside_.load(std::memory_order_seq_cst)) futex_wait(inside_, n);
+  // A thread that a debugger holds in our handler, or that gets no processor, leaves it late.
+  if (!await_left(t.deadline)) {
+    t.missing = 0;
+    t.error = make_error(ExitCode::kTimeout, 0,
+                         "a thread that stopped before has not gone on yet; the program goes on, try again or "
+                         "raise CKPT_STOP_TIMEOUT");
+    return Attempt::kFailed;
+  }
   entered_.store(0, std::memory_order_relaxed);
   arrived_.store(0, std::memory_order_relaxed);
   for (std::atomic<int64_t>* when : {&worker_stood_ns_, &last_worker_left_ns_, &last_left_ns_}) {

@@ -60,8 +60,8 @@
 // limit no real-time signal can be sent to a thread (EAGAIN). That of kill(2) to the process can: the kernel
 // only marks it as pending, and forgets who sent it. Any thread that does not block it takes it, so one such
 // signal stops one thread, and the next another, those that stand having it blocked. Two that are pending at
-// once are one: a signal of kill(2) that comes in a stop is taken for the stop's and for a request
-// (signal_handler.cc), and one that comes later may be left of a stop (may_be_ours).
+// once become one. So a signal of kill(2) that comes in a stop is taken for the stop's and for a request
+// (signal_handler.cc); a signal that comes later may be left of a stop (may_be_ours).
 //
 // Signals to threads. A thread that has not arrived yet may send a signal to one that has (pthread_kill): it
 // is pending there, and the image must have it. Only the kernel's text about each thread shows that (SigPnd),
@@ -172,6 +172,8 @@ class StopWorld {
   // After release(): a thread that was sent a signal between its arrival and its leaving, 0 when there is
   // none, or -1 when not all have left in time. For one stop without at_all.
   int signalled_late(int64_t deadline_ns);
+  // Until no thread is in the handler of the stop before. False: not in time.
+  bool await_left(int64_t deadline_ns);
 
   // At restart: the stop in the image is over; no thread is in a handler's waiting part.
   void reset_after_restart();

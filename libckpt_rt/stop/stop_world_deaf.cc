@@ -1,5 +1,5 @@
-// Threads that do not take the checkpoint signal (stop_world.h): those inside exec, and those that leave only
-// libc's open.
+// Threads that do not take the checkpoint signal (stop_world.h): threads inside exec, and threads that leave
+// only libc's signals open.
 #include "libckpt_rt/stop/stop_world.h"
 #include "libckpt_rt/core/preload_rules.h"
 

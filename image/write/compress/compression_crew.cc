@@ -106,7 +106,7 @@ bool CompressionCrew::work_on_any(Compressor& compressor, uint32_t& at) {
   for (uint32_t tried = 0; tried < job_count_; tried++, at = (at + 1) % job_count_) {
     Job& job = jobs_[at];
     uint32_t ready = static_cast<uint32_t>(State::kReady);
-    // acquire: pairs with submit(). One of several who try gets it.
+    // acquire: pairs with submit(). Of several threads that try, one gets the job.
     if (!job.state.compare_exchange_strong(ready, static_cast<uint32_t>(State::kTaken),
                                            std::memory_order_acquire)) {
       continue;

@@ -30,7 +30,7 @@ class CompressionPlan {
   void gathered(int64_t ns) { gathering_ns_ += ns; }
   // An extent of `bytes` was compressed, which took so much of the writer's time. Does a helper pay?
   bool helper_pays(uint32_t bytes, int64_t writers_ns);
-  // The same extent: what is left of it, the time it took whoever compressed it, and how hard it was tried.
+  // The same extent: what is left of it, the time that compressing took, and how hard it was tried.
   // helped: helpers are at work.
   void compressed(uint32_t bytes, uint32_t stored, int64_t ns, int64_t writers_ns, int acceleration,
                   bool helped);
