@@ -115,9 +115,10 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
   // A thread that a debugger holds in our handler, or that gets no processor, leaves it late.
   if (!await_left(t.deadline)) {
     t.missing = 0;
-    t.error = make_error(ExitCode::kTimeout, 0,
-                         "a thread that stopped before has not gone on yet; the program goes on, try again or "
-                         "raise CKPT_STOP_TIMEOUT");
+    t.error =
+        make_error(ExitCode::kTimeout, 0,
+                   "a thread that stopped before has not gone on yet; the program goes on, try again or "
+                   "raise CKPT_STOP_TIMEOUT");
     return Attempt::kFailed;
   }
   entered_.store(0, std::memory_order_relaxed);

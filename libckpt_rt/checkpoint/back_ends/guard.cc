@@ -313,7 +313,8 @@ bool GuardBackEnd::close_in_a_stop(Arena& scratch, bool log_failure) {
   const size_t own = 2 + helpers.hold(std::span(own_tids).subspan(2)).size();
   int stuck = 0;
   auto stopped = stop_state.world.stop(
-      {std::span(own_tids).first(own), {}, own_signal.number, user_settings().stop_timeout_ns}, scratch, &stuck);
+      {std::span(own_tids).first(own), {}, own_signal.number, user_settings().stop_timeout_ns}, scratch,
+      &stuck);
   helpers.let_start();
   if (!stopped.ok()) {
     if (log_failure)
