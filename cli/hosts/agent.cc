@@ -359,6 +359,8 @@ class Agent {
     for (const AgentAction& a : actions) {
       switch (a.kind) {
         case K::kBegin: {
+          // The one before may have failed because of a connection that nobody has accepted.
+          if (attempt_ > 1) keep_unaccepted(job_ + ":" + task_.value("host", ""));
           HostsPart part{};
           part.id = a.id;
           part.attempt = attempt_;

@@ -16,9 +16,11 @@ constexpr size_t kAddress = 32;  // digits ahead of the dot and the port
 void Bookmarks::take(const std::string& part, const std::string& line) {
   char local[64] = {}, remote[64] = {};
   unsigned long long sent = 0, received = 0;
-  unsigned unsent = 0;
-  if (sscanf(line.c_str(), "%63s %63s %llu %llu %u", local, remote, &sent, &received, &unsent) != 5) return;
-  ends_[std::string(local) + " " + remote] = {part, local, remote, sent, received, unsent};
+  unsigned unsent = 0, ended = 0;
+  if (sscanf(line.c_str(), "%63s %63s %llu %llu %u %u", local, remote, &sent, &received, &unsent, &ended) !=
+      6)
+    return;
+  ends_[std::string(local) + " " + remote] = {part, local, remote, sent, received, unsent, ended != 0};
 }
 
 // Does it lie on a host of the job?
@@ -30,13 +32,14 @@ bool Bookmarks::leads_into_job(const std::string& remote) const {
 
 // What an end has sent is acknowledged: so it is at the other end, and the counts must not say that more came. (That end
 // counted when its own bytes were acknowledged, perhaps before the last of these came.) A connection whose other end no
-// process has (not accepted yet) makes the hosts begin again.
+// process has (not accepted yet) makes the hosts begin again; then the agents have it kept.
 Bookmarks::Verdict Bookmarks::match(bool last) const {
   Verdict verdict;
   for (const auto& [name, end] : ends_) {
     const auto found = ends_.find(end.remote + " " + end.local);
     if (found == ends_.end()) {
-      if (leads_into_job(end.remote) && !last)
+      // The other has ended its stream: so its process has closed it, and this end has all that came.
+      if (leads_into_job(end.remote) && !last && !end.ended)
         return {"a connection between hosts was just being made or ended", true, {}};
       continue;
     }

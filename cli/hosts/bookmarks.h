@@ -15,7 +15,8 @@ namespace ckpt::cli {
 class Bookmarks {
  public:
   void clear() { ends_.clear(); }
-  // part: its name. line: both addresses, bytes sent and received, bytes not acknowledged; "LOCAL REMOTE N N N".
+  // part: its name. line: both addresses, bytes sent and received, bytes not acknowledged; whether the other
+  // end has ended its stream; "LOCAL REMOTE N N N B".
   void take(const std::string& part, const std::string& line);
 
   struct Verdict {
@@ -31,6 +32,7 @@ class Bookmarks {
     std::string part, local, remote;
     uint64_t sent, received;
     unsigned unsent;
+    bool ended;  // the other end sends no more
   };
   bool leads_into_job(const std::string& remote) const;
   std::map<std::string, End> ends_;  // by "LOCAL REMOTE"

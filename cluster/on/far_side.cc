@@ -11,6 +11,7 @@
 #include <cstdio>
 
 #include "cluster/on/on.h"
+#include "cluster/on/unaccepted.h"
 
 namespace ckpt::cluster {
 
@@ -136,6 +137,11 @@ int serve(int fd, char** program) {
   sigprocmask(SIG_BLOCK, &child, &before);
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   fcntl(fd, F_SETFL, O_NONBLOCK);
+  Unaccepted unaccepted;
+  if (const char* hosts = getenv("CKPT_HOSTS"); hosts == nullptr || !unaccepted.listen(hosts))
+    std::fprintf(stderr,
+                 "ckpt-on: connections that are not accepted yet cannot be kept for a checkpoint (%s)\n",
+                 hosts == nullptr ? "CKPT_HOSTS is not set" : errno_name(errno));
   pid_t pid = -1;
   if (program != nullptr) {
     pid = fork();
@@ -153,12 +159,16 @@ int serve(int fd, char** program) {
       if (ended <= 0) break;
       if (ended == pid) return status_of(status);
     }
-    pollfd wait{fd, POLLIN, 0};
-    if (ppoll(&wait, 1, nullptr, &before) <= 0) continue;
+    std::vector<pollfd> polls{{fd, POLLIN, 0}};
+    unaccepted.add_polls(polls);
+    if (ppoll(polls.data(), polls.size(), nullptr, &before) <= 0) continue;
+    unaccepted.serve(polls);
+    if (polls[0].revents == 0) continue;
     ScopedFd peer(accept4(fd, nullptr, nullptr, SOCK_CLOEXEC));
     if (!peer.valid()) continue;
     if (fork() == 0) {
       close(fd);
+      unaccepted.forget();
       sigprocmask(SIG_SETMASK, &before, nullptr);
       _exit(handle(std::move(peer)));
     }

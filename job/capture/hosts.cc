@@ -80,8 +80,8 @@ Result<void> Coordinator::with_all_hosts(const char* step, int64_t patience_ns) 
 
 void Coordinator::tell_bookmarks(std::span<const Bookmark> connections) {
   for (const Bookmark& b : connections) {
-    tell_line(options_.hosts_socket, "bookmark {} {} {} {} {}\n", address_text(b.local, b.local_port).text,
-              address_text(b.remote, b.remote_port).text, b.sent, b.received, b.unsent);
+    tell_line(options_.hosts_socket, "bookmark {} {} {} {} {} {}\n", address_text(b.local, b.local_port).text,
+              address_text(b.remote, b.remote_port).text, b.sent, b.received, b.unsent, b.ended);
   }
 }
 

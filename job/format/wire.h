@@ -88,6 +88,8 @@ struct Bookmark {
   uint16_t local_port, remote_port;
   uint32_t unsent;          // bytes that did not arrive in time
   uint64_t sent, received;  // bytes since it was made
+  uint32_t ended;           // 1: the other end sends no more, and may be gone
+  uint32_t reserved;
 };
 
 struct Written {

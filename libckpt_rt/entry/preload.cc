@@ -47,6 +47,7 @@
 #include "libckpt_rt/entry/signal_handler.h"
 #include "libckpt_rt/guard/guard.h"
 #include "libckpt_rt/interpose/addresses/addresses.h"
+#include "libckpt_rt/interpose/addresses/unaccepted.h"
 #include "libckpt_rt/interpose/memory/gate.h"
 #include "libckpt_rt/protect/release_guard.h"
 #include "libckpt_rt/protect/watch.h"
@@ -215,8 +216,9 @@ __attribute__((constructor)) void start() {
     points::want(point, this_process.name, &this_process.pid);
   own_directory::choose();
   found_job();
-  if (find_variable("CKPT_HOSTS", nullptr) != nullptr) {
+  if (const char* hosts = find_variable("CKPT_HOSTS", nullptr)) {
     addresses::over_hosts = true;
+    addresses::keep_name(hosts);
     addresses::read(job::own_job.identity.directory);
   }
   new_run_id();

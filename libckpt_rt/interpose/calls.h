@@ -10,6 +10,8 @@
 
 #include "base/sys.h"
 #include "libckpt_rt/interpose/addresses/addresses.h"
+#include "libckpt_rt/interpose/addresses/many_messages.h"
+#include "libckpt_rt/interpose/addresses/unaccepted.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/signals/mask.h"
 
@@ -205,12 +207,10 @@ inline long socket_name(long nr, int fd, void* address, socklen_t* length) {
 }
 
 inline long accept4(int fd, void* address, socklen_t* length, int flags) {
-  const socklen_t room = addresses::room(address, length);
+  if (addresses::over_hosts) return addresses::accept4_over_hosts(fd, address, length, flags);
   InterruptibleCall c(__NR_accept4, fd, word(address), word(length), flags);
   c.with_socket_timeout(Timeout::kSocketReceive);
-  const long r = c.run();
-  if (r >= 0 && room != 0) addresses::to_job(address, std::min(room, *length));
-  return r;
+  return c.run();
 }
 
 inline long sendto(int fd, const void* buffer, size_t n, int flags, const void* address, uint32_t length) {
@@ -262,6 +262,7 @@ inline long recvmsg(int fd, msghdr* m, int flags) {
 }
 
 inline long sendmmsg(int fd, mmsghdr* m, unsigned n, int flags) {
+  if (addresses::names_any(m, n)) return addresses::sendmmsg_one_by_one(fd, m, n, flags);
   VectorScratch scratch;
   InterruptibleCall c(__NR_sendmmsg, fd, word(m), n, flags);
   c.with_socket_timeout(Timeout::kSocketSend);
@@ -270,11 +271,16 @@ inline long sendmmsg(int fd, mmsghdr* m, unsigned n, int flags) {
   return c.run();
 }
 
-inline long recvmmsg(int fd, mmsghdr* m, unsigned n, int flags, timespec* timeout) {
+inline long recvmmsg_as_it_is(int fd, mmsghdr* m, unsigned n, int flags, timespec* timeout) {
   InterruptibleCall c(__NR_recvmmsg, fd, word(m), n, flags, word(timeout));
   c.with_socket_timeout(Timeout::kSocketReceive);
   c.progress = Progress::kMessages;
   return c.run();
+}
+
+inline long recvmmsg(int fd, mmsghdr* m, unsigned n, int flags, timespec* timeout) {
+  if (addresses::over_hosts) return addresses::recvmmsg_over_hosts(fd, m, n, flags, timeout);
+  return recvmmsg_as_it_is(fd, m, n, flags, timeout);
 }
 
 // No thread of ours exists during these calls. (Of seccomp: where its filter is for all threads.)

@@ -29,6 +29,7 @@ enum class RealFunction : unsigned {
   kPosixSpawnp,
   kVfork,
   kMqNotify,
+  kGetifaddrs,
   kCount,
 };
 

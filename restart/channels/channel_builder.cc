@@ -88,7 +88,9 @@ void take_more_messages(ChannelSocket& s, const ImageMeta& meta, const ParsedOpe
   other.file = &file;
   other.object = s.object;
   read_messages(other);
-  if (other.messages.size() > s.messages.size()) s.messages = std::move(other.messages);
+  if (other.messages.size() <= s.messages.size()) return;
+  s.messages = std::move(other.messages);
+  ChannelBuilder::translate_senders(s);
 }
 
 }  // namespace
@@ -132,6 +134,7 @@ void ChannelBuilder::add(int member, const ImageMeta& meta, const std::map<uint6
     if (!read_socket(*s)) continue;
     translate(*s);
     read_messages(*s);
+    translate_senders(*s);
     by_object_[s->object] = s.get();
     by_file_[{member, file.record.id}] = s.get();
     sockets_.push_back(std::move(s));
@@ -332,8 +335,9 @@ Result<void> ChannelBuilder::connect() {
 
 // Last: what the program has set, and how far the connection is shut down.
 void ChannelBuilder::settle(ChannelSocket& s) {
-  if (!set_late_options(s.fd, s)) {
-    say("{}: an option of the socket cannot be set as it was ({})", describe(s), errno_name(errno));
+  if (const auto unset = set_late_options(s.fd, s)) {
+    say("{}: option {} of level {} of the socket cannot be set as it was ({})", describe(s), unset->name,
+        unset->level, errno_name(unset->error));
   }
   if (s.unlink_name) {
     InDirectory there(s.name.text()[0] != '/' ? s.meta->process.cwd : std::string_view());

@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -96,6 +97,8 @@ class ChannelBuilder {
       if (s->fd >= 0) visit(file.first, file.second, s->fd, !std::exchange(seen[s], true));
     }
   }
+  // Gives the senders of datagrams that wait their new addresses.
+  static void translate_senders(ChannelSocket& s);
   void keep();  // the sockets stay open where they are parked: the caller's now
   void finish();
 
@@ -166,7 +169,11 @@ class ChannelBuilder {
 
 // options.cc: those that are to be set before bind, and all others.
 void set_early_options(int fd, const ChannelSocket& s);
-bool set_late_options(int fd, const ChannelSocket& s);
+struct UnsetOption {
+  int level, name, error;
+};
+// The first that could not be set, if there is one.
+std::optional<UnsetOption> set_late_options(int fd, const ChannelSocket& s);
 void set_int(int fd, int level, int name, int value);
 // Room for what is sent without waiting for a reader.
 void make_room(int fd);

@@ -111,6 +111,12 @@ void ChannelBuilder::translate(ChannelSocket& s) const {
   plan->translate_other(s.peer_name, at_peer);
 }
 
+void ChannelBuilder::translate_senders(ChannelSocket& s) {
+  const HostsPlan* plan = hosts_plan();
+  if (plan == nullptr || s.detail.domain == AF_UNIX || s.detail.type != SOCK_DGRAM) return;
+  for (ChannelMessage& m : s.messages) plan->translate_other(m.sender, {});
+}
+
 Result<void> ChannelBuilder::connect_far() {
   const HostsPlan* plan = hosts_plan();
   if (plan == nullptr) return {};

@@ -151,6 +151,14 @@ Result<int> ChannelBuilder::sender_of(ChannelSocket& to, const ChannelMessage& m
   }
   set_int(own.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   if (bind(own.get(), m.sender.get(), m.sender.length) == 0) return own.get();
+  // Another host's address: with CAP_NET_RAW or CAP_NET_ADMIN it can be had as the sender. The message does not leave this host.
+  const int transparent = 1;
+  const bool six = to.detail.domain == AF_INET6;
+  constexpr int kIpv6Transparent = 75;  // linux/in6.h
+  if (setsockopt(own.get(), six ? IPPROTO_IPV6 : IPPROTO_IP, six ? kIpv6Transparent : IP_TRANSPARENT,
+                 &transparent, sizeof(transparent)) == 0 &&
+      bind(own.get(), m.sender.get(), m.sender.length) == 0)
+    return own.get();
   return -1;
 }
 

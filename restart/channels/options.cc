@@ -25,13 +25,26 @@ bool is_early(int level, int name) {
   return level == IPPROTO_TCP && name == TCP_CONGESTION;
 }
 
+using Unset = std::optional<UnsetOption>;
+
+void set(int fd, int level, int name, const void* value, uint32_t length, Unset& unset) {
+  if (setsockopt(fd, level, name, value, length) != 0 && !unset) unset = {level, name, errno};
+}
+
 // Only what is not already so: some options may be read by everybody, and set only with a right.
-bool set_if_other(int fd, int level, int name, const void* value, uint32_t length) {
+void set_if_other(int fd, int level, int name, const void* value, uint32_t length, Unset& unset) {
   uint8_t now[sizeof(SocketOptionDetail::value)] = {};
   socklen_t size = sizeof(now);
   if (getsockopt(fd, level, name, now, &size) == 0 && size == length && std::memcmp(now, value, length) == 0)
-    return true;
-  return setsockopt(fd, level, name, value, length) == 0;
+    return;
+  set(fd, level, name, value, length, unset);
+}
+
+// Of a stream they mean nothing and cannot be set; but the kernel gives each accepted connection those of the packet that it
+// began with, so the two ends have different ones.
+bool is_of_datagrams(int level, int name) {
+  return (level == IPPROTO_IP && (name == IP_MULTICAST_TTL || name == IP_MULTICAST_IF)) ||
+         (level == IPPROTO_IPV6 && (name == IPV6_MULTICAST_HOPS || name == IPV6_MULTICAST_IF));
 }
 
 // 0: it is not recorded.
@@ -49,31 +62,29 @@ bool is_on(const ParsedOpenFile& file, int level, int name) { return recorded_in
 
 // In the stop a member makes the sender send what it holds back: no TCP_CORK, and TCP_NODELAY. Members that look
 // at the same socket after that find it so; the first to do it has looked before.
-bool set_what_holds_back(int fd, const ChannelSocket& s) {
+void set_what_holds_back(int fd, const ChannelSocket& s, Unset& unset) {
   int cork = is_on(*s.file, IPPROTO_TCP, TCP_CORK), no_delay = is_on(*s.file, IPPROTO_TCP, TCP_NODELAY);
   for (const ParsedOpenFile* other : s.also) {
     cork |= is_on(*other, IPPROTO_TCP, TCP_CORK);
     no_delay &= is_on(*other, IPPROTO_TCP, TCP_NODELAY);
   }
-  const bool set = set_if_other(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, sizeof(no_delay));
-  return set_if_other(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof(cork)) && set;
+  set_if_other(fd, IPPROTO_TCP, TCP_NODELAY, &no_delay, sizeof(no_delay), unset);
+  set_if_other(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof(cork), unset);
 }
 
-bool set_recorded(int fd, const ChannelSocket& s, bool early) {
-  bool all = true;
+void set_recorded(int fd, const ChannelSocket& s, bool early, Unset& unset) {
   for_each_detail<SocketOptionDetail>(
       *s.file, OpenFileDetail::kSocketOption, [&](const SocketOptionDetail& o, Blob) {
         // In the end all of them: ends of connections were made without the early ones.
         if (o.length > sizeof(o.value) || (early && !is_early(o.level, o.name))) return;
+        if (s.detail.type == SOCK_STREAM && is_of_datagrams(o.level, o.name)) return;
         if (o.level == IPPROTO_IP && o.name == kIpLocalPortRange && s.name.length != 0) return;
-        all = set_if_other(fd, o.level, o.name, o.value, o.length) && all;
+        set_if_other(fd, o.level, o.name, o.value, o.length, unset);
       });
-  if (!early && s.is_tcp() && !s.also.empty()) all = set_what_holds_back(fd, s) && all;
-  return all;
+  if (!early && s.is_tcp() && !s.also.empty()) set_what_holds_back(fd, s, unset);
 }
 
-bool set_long(int fd, const ChannelSocket& s) {
-  bool all = true;
+void set_long(int fd, const ChannelSocket& s, Unset& unset) {
   for_each_detail<LongSocketOptionDetail>(
       *s.file, OpenFileDetail::kLongSocketOption, [&](const LongSocketOptionDetail& o, Blob rest) {
         if (o.length > rest.size()) return;
@@ -82,18 +93,17 @@ bool set_long(int fd, const ChannelSocket& s) {
             unsigned short count;
             const void* code;
           } program{static_cast<unsigned short>(o.length / 8), rest.data()};
-          all = setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) == 0 && all;
+          set(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program), unset);
         } else if (o.level == SOL_NETLINK && o.name == NETLINK_LIST_MEMBERSHIPS) {
           for (uint32_t bit = 0; bit < o.length * 8; ++bit) {
             if ((static_cast<uint8_t>(rest[bit / 8]) >> (bit % 8) & 1) == 0) continue;
             const int group = static_cast<int>(bit + 1);
-            all = setsockopt(fd, SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof(group)) == 0 && all;
+            set(fd, SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof(group), unset);
           }
         } else {
-          all = setsockopt(fd, o.level, o.name, rest.data(), o.length) == 0 && all;
+          set(fd, o.level, o.name, rest.data(), o.length, unset);
         }
       });
-  return all;
 }
 
 }  // namespace
@@ -114,11 +124,11 @@ void set_early_options(int fd, const ChannelSocket& s) {
   set_int(fd, SOL_SOCKET, SO_REUSEADDR, s.is_tcp() ? 1 : s.detail.reuse_address);
   set_int(fd, SOL_SOCKET, SO_REUSEPORT, s.detail.reuse_port);
   if (s.detail.domain == AF_INET6) set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, s.detail.ipv6_only);
-  set_recorded(fd, s, true);
+  Unset later;  // the rest comes in the end, and says what cannot be set
+  set_recorded(fd, s, true, later);
 }
 
-// False: at least one could not be set; errno says why.
-bool set_late_options(int fd, const ChannelSocket& s) {
+std::optional<UnsetOption> set_late_options(int fd, const ChannelSocket& s) {
   const SocketDetail& d = s.detail;
   if (s.is_tcp() || d.domain == AF_UNIX) set_int(fd, SOL_SOCKET, SO_REUSEADDR, d.reuse_address);
   set_int(fd, SOL_SOCKET, SO_KEEPALIVE, d.keep_alive);
@@ -134,7 +144,8 @@ bool set_late_options(int fd, const ChannelSocket& s) {
     if (getsockopt(fd, SOL_SOCKET, name, &now, &length) == 0 && now != value)
       set_int(fd, SOL_SOCKET, name == SO_SNDBUF ? SO_SNDBUFFORCE : SO_RCVBUFFORCE, value / 2);
   }
-  const bool set = set_recorded(fd, s, false);
+  Unset unset;
+  set_recorded(fd, s, false, unset);
   if (s.is_tcp()) {
     // For the stop a member may have set it high (libckpt_rt/capture/sockets/socket_hosts.cc).
     int low = std::max(recorded_int(*s.file, SOL_SOCKET, SO_RCVLOWAT), 1);
@@ -144,7 +155,8 @@ bool set_late_options(int fd, const ChannelSocket& s) {
   }
   if (recorded_lock) set_int(fd, SOL_SOCKET, kSoBufLock, static_cast<int>(s.link.buffer_lock));
   if (s.link.peek_offset >= 0) set_int(fd, SOL_SOCKET, SO_PEEK_OFF, s.link.peek_offset);
-  return set_long(fd, s) && set;
+  set_long(fd, s, unset);
+  return unset;
 }
 
 }  // namespace ckpt

@@ -207,6 +207,8 @@ Result<void> ChannelBuilder::connect_tcp() {
       continue;
     }
     auto fd = connect_from(*s, s->detail.domain, s->name, s->peer_name, true);
+    // A placeholder (base/protocol/unaccepted_protocol.h) is known by its address.
+    if (!fd.ok()) fd = connect_from(*s, s->detail.domain, without_port(s->name), s->peer_name, false);
     if (!fd.ok()) fd = connect_from(*s, s->detail.domain, SocketName{}, s->peer_name, false);
     if (!fd.ok()) return fd.error();
     CKPT_TRY(park(*s, std::move(*fd)));

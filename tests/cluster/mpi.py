@@ -76,6 +76,8 @@ class Mpi(OverHosts):
             self.assertTrue(0 <= at <= covered, said)
             covered = max(covered, at + len(text))
         self.assertEqual(covered, len(whole), said)
+        for name in lives:
+            self.assertNotIn(b"cannot be set as it was", self.texts[name][1])
 
     def live_and_die(self, instants, hosts=(), ahead=2):
         """instants: tenths after whose beginning a checkpoint is taken, one for each life. It goes on for another two (ahead), then

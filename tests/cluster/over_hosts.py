@@ -3,17 +3,19 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 import unittest
 
-import hosts as made_hosts
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "support"))
+import hosts as made_hosts  # noqa: E402
 
 CKPT = os.environ["CKPT"]
 RESTART = os.environ["CKPT_RESTART"]
 ON = os.path.join(os.path.dirname(CKPT), "ckpt-on")
-WHY_NOT = made_hosts.possible()
+WHY_NOT = made_hosts.missing()
 
 
 def wait_for(what, condition, seconds=60):
@@ -42,7 +44,7 @@ class OverHosts(unittest.TestCase):
     def make_hosts(self):
         self.hosts = made_hosts.Hosts(self.count, self.ids_apart)
         self.hosts.__enter__()
-        self.addCleanup(self.hosts.remove)
+        self.addCleanup(self.hosts.close)
 
     def setUp(self):
         self.dir = tempfile.mkdtemp(prefix="ckpt-over-hosts.")

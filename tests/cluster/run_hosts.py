@@ -128,11 +128,12 @@ class Checkpoint(OverHosts):
         self.assertEqual(self.texts["out"][0] + self.texts["back"][0], b"first [1, 0] b'1'\nend [1, 0] b'1'\n", self.said())
 
     def test_what_cannot_come_back_does_not_count(self):
-        script = ("import socket, time; s = socket.create_server(('127.0.0.1', 5002)); c = socket.create_connection(('127.0.0.1', 5002)); "
-                  "c.sendall(b'lost'); c.close(); print('up', flush=True); time.sleep(1000)")
-        with open(self.dir + "/closed.py", "w", encoding="ascii") as f:
+        # A datagram that is not whole yet (UDP_CORK): nobody can read it.
+        script = ("import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('127.0.0.1', 5002)); "
+                  "s.setsockopt(socket.IPPROTO_UDP, 1, 1); s.send(b'half'); print('up', flush=True); time.sleep(1000)")
+        with open(self.dir + "/corked.py", "w", encoding="ascii") as f:
             f.write(script)
-        job = self.run_job("sh", "-c", f"{ON} h2 python3 closed.py")
+        job = self.run_job("sh", "-c", f"{ON} h2 python3 corked.py")
         wait_for("the program", lambda: "up" in self.said())
         self.leads(job.pid)
         failed = self.now(job.pid, ok=False)

@@ -1,38 +1,13 @@
 """A job over hosts whose agents ssh starts (dropbear's here, as root, by a key): started, checkpointed, killed on all hosts, brought
 back. The user is on the first of the hosts."""
-import importlib.util
 import os
-import subprocess
 import unittest
 
 import over_hosts
-from over_hosts import ON, RESTART, wait_for
-
-spec = importlib.util.spec_from_file_location(
-    "ssh_hosts", os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support/hosts.py"))
-ssh_hosts = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(ssh_hosts)
+from over_hosts import ON, RESTART, made_hosts, wait_for
 
 NUMBERS = os.environ["CKPT_NUMBERS"]
-WHY_NOT = ssh_hosts.missing() if os.environ.get("CKPT_LONG") == "1" else "CKPT_LONG=1"
-
-
-class Hosts(ssh_hosts.Hosts):
-    """As the tests ask tests/cluster/hosts.py."""
-
-    @property
-    def launch(self):
-        return f"dbclient -q -y -y -T -i {self.keys}/key {{host}}"
-
-    def enter(self, name):
-        return self.on(name)
-
-    def run(self, name, *words, **more):
-        return subprocess.run(self.on(name) + list(words), capture_output=True, text=True, check=False, **more)
-
-    def processes(self, name):
-        lines = self.run(name, "ps", "-e", "-o", "pid=,args=").stdout.splitlines()
-        return [(int(l.split()[0]), l.split(None, 1)[1]) for l in lines if "ps -e -o" not in l]
+WHY_NOT = made_hosts.missing(ssh=True) if os.environ.get("CKPT_LONG") == "1" else "CKPT_LONG=1"
 
 
 @unittest.skipIf(WHY_NOT, WHY_NOT)
@@ -40,10 +15,10 @@ class Ssh(over_hosts.OverHosts):
     count, total = 2, 150_000_000
 
     def make_hosts(self):
-        self.hosts = Hosts(self.count, keep=[self.dir])
+        self.hosts = made_hosts.Hosts(self.count, ssh=True, keep=[self.dir])
         self.hosts.__enter__()
         self.addCleanup(self.hosts.close)
-        self.head = self.hosts.on("h1")
+        self.head = self.hosts.enter("h1")
 
     def of_job(self, name):
         return [pid for pid, words in self.hosts.processes(name) if os.path.dirname(over_hosts.CKPT) in words or NUMBERS in words]

@@ -61,7 +61,7 @@ class Redundancy(over_hosts.OverHosts):
         for name in self.hosts.names:
             keepers = {int(pid) for pid in self.hosts.run(name, "pgrep", "-x", "ckpt-keeper").stdout.split()}
             for pid, words in self.hosts.processes(name):
-                if pid not in keepers and "ckpt run" not in words and "sleep" not in words and not words.startswith("sh -c hostname"):
+                if pid not in keepers and "ckpt run" not in words and "sleep" not in words and not words.startswith("sh -ec hostname"):
                     self.hosts.run(name, "kill", "-9", str(pid))
         job.kill()
         job.wait()

@@ -27,7 +27,7 @@ MPIS = {
 def over_hosts(mpi, some, processes):
     """What begins the command line of a run with as many processes, one a host as long as there are some."""
     places = ",".join(some.names)
-    start = some.on(some.names[0]) + MPIS[mpi]
+    start = some.enter(some.names[0]) + MPIS[mpi]
     if mpi == "openmpi":
         return [*start, "--mca", "plm_rsh_agent", some.agent, "--mca", "btl", "tcp,self", "--mca", "pml", "ob1",
                 "--mca", "mpi_yield_when_idle", "1", "--map-by", "node", "-H", ",".join(f"{n}:4" for n in some.names),
@@ -67,8 +67,8 @@ def main():
     parser.add_argument("--build", required=True)
     parser.add_argument("--hosts", action="store_true")
     options = parser.parse_args()
-    if options.hosts and hosts.missing():
-        print(hosts.missing())
+    if options.hosts and hosts.missing(ssh=True):
+        print(hosts.missing(ssh=True))
         return 77
     bench = os.path.join(os.path.abspath(options.build), "bench")
     there = [m for m, run in MPIS.items() if shutil.which(run[0])
@@ -82,7 +82,7 @@ def main():
         refuse_unlike_models(mpi, os.path.join(bench, "phold"))
     undone = 0
     with contextlib.ExitStack() as stack:
-        some = stack.enter_context(hosts.Hosts(3, keep=[options.build])) if options.hosts else None
+        some = stack.enter_context(hosts.Hosts(3, ssh=True, keep=[options.build])) if options.hosts else None
         for model in MODELS:
             argv = [os.path.join(bench, model[0]), *model[1:], "--json", "--digest"]
             expected = result([*argv, "--threads", "0"])

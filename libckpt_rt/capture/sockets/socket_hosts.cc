@@ -126,6 +126,9 @@ Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
     b.unsent = static_cast<uint32_t>(one.unsent);
     b.sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans + info.tcpi_notsent_bytes;
     b.received = info.tcpi_bytes_received;
+    constexpr int kCloseWait = 8, kLastAck = 9, kClosing = 11;
+    b.ended =
+        info.tcpi_state == kCloseWait || info.tcpi_state == kLastAck || info.tcpi_state == kClosing ? 1 : 0;
     if (!bookmarks.push_back(b)) return arena_full();
   }
   return drained_(bookmarks.span());

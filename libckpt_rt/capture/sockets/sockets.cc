@@ -361,7 +361,8 @@ Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s
     // No process on this host has that end. If it has ended its stream it is gone, else it is on another host.
     const bool ended = s.link.state == TCP_CLOSE_WAIT || s.link.state == TCP_LAST_ACK ||
                        s.link.state == TCP_CLOSING || s.link.state == TCP_CLOSE;
-    s.link.flags |= ended && is_loopback(s.peer) ? kLinkPeerGone : kLinkOutside;
+    // Of a job over hosts too: who has the other end there says so (drain_to_other_hosts).
+    s.link.flags |= ended && (drained_ != nullptr || is_loopback(s.peer)) ? kLinkPeerGone : kLinkOutside;
     return {};
   }
   if (far.inode != 0) {
