@@ -191,6 +191,8 @@ class Work {
       if (!sum.ok()) return sum.error();
       if (hex(*sum) != record().at("sum") || hex(*of_checks) != record().at("checks"))
         return damaged("what was computed for " + part_.name);
+      // Another part, of that name: this host has had one before.
+      remove_tree(at, part_.name);
     }
     if (renameat(at, temporary_checks().c_str(), at, checks_of(part_.name).c_str()) != 0 ||
         (lost_ && renameat(at, temporary_part().c_str(), at, part_.name.c_str()) != 0))
