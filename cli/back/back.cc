@@ -4,7 +4,7 @@
 
 #include "base/settings/settings.h"
 #include "cli/ask/answer_json.h"
-#include "cli/back/job_back.h"
+#include "cli/back/job/job_back.h"
 #include "cli/back/process_back.h"
 #include "cli/commands.h"
 #include "cli/image/job_images.h"

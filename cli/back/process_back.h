@@ -15,10 +15,10 @@
 
 #include "base/protocol/back_protocol.h"
 #include "cli/ask/asker.h"
-#include "cli/back/descriptor_difference.h"
+#include "cli/back/descriptors/descriptor_difference.h"
+#include "cli/back/descriptors/shared_parts.h"
 #include "cli/back/memory_difference.h"
 #include "cli/back/page_source.h"
-#include "cli/back/shared_parts.h"
 #include "restart/descriptors/builder.h"
 
 namespace ckpt::cli {

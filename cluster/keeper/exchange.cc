@@ -91,23 +91,18 @@ void Exchange::accept_all() {
     const std::lock_guard<std::mutex> guard(lock_);
     met_ = met;
     open_.push_back(link->fd());
-    // What came behind the hello.
-    for (size_t i = 1; i < messages.size(); ++i) {
-      if (messages[i].size() < sizeof(head)) continue;
-      why_ = "a host sent before it was asked to";
-    }
-    receivers_.emplace_back(
-        [this, host = head.role, moved = std::make_shared<cluster::SealedLink>(std::move(*link))] {
-          receive_from(host, std::move(*moved));
-        });
+    // A peer that has met all begins at once: its first blocks may have come with its hello.
+    messages.erase(messages.begin());
+    receivers_.emplace_back([this, host = head.role, early = std::move(messages),
+                             moved = std::make_shared<cluster::SealedLink>(std::move(*link))]() mutable {
+      receive_from(host, std::move(*moved), std::move(early));
+    });
     changed_.notify_all();
   }
 }
 
-void Exchange::receive_from(unsigned host, cluster::SealedLink link) {
-  for (;;) {
-    std::vector<std::string> messages;
-    const bool there = link.receive(messages, true);
+void Exchange::receive_from(unsigned host, cluster::SealedLink link, std::vector<std::string> messages) {
+  for (bool there = true;; messages.clear(), there = link.receive(messages, true)) {
     for (const std::string& m : messages) {
       if (!take(host, m)) return fail(fmt::format("{}: sent what nobody asked for", plan_.addresses[host]));
     }

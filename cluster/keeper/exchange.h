@@ -55,7 +55,8 @@ class Exchange {
 
   Result<void> meet_all();
   void accept_all();
-  void receive_from(unsigned host, cluster::SealedLink link);
+  // messages: what it has sent already.
+  void receive_from(unsigned host, cluster::SealedLink link, std::vector<std::string> messages);
   bool take(unsigned host, std::string_view message);
   void fail(const std::string& why);
   Error failed() const;

@@ -31,7 +31,7 @@ std::string as_path(const std::string& argument) {
 Result<std::string> reach_kept_images(const std::string& argument, bool inherited) {
   const bool by_name = argument.starts_with(kKeeperScheme);
   std::string path = by_name ? as_path(argument) : argument;
-  if (path.empty()) {
+  if (path.empty() && by_name) {
     return make_error(ExitCode::kUsage, 0,
                       "{}: no keeper has such a name; use keeper: and letters, digits, - and _",
                       argument.substr(0, 80));

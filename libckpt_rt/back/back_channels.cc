@@ -1,5 +1,5 @@
 // Going back as a member of a job: pipes, sockets and terminals that several members have a part in. `ckpt back`
-// names one of them for each thing that is to be done (cli/back/channel_plan.h).
+// names one of them for each thing that is to be done (cli/back/descriptors/channel_plan.h).
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>

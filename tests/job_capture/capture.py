@@ -211,7 +211,8 @@ class Capture(Job):
             self.assertEqual(manifest["root"], child.pid)
             self.assertEqual(os.stat(answer["job"]).st_mode & 0o7777, 0o700)
             for name in os.listdir(answer["job"]):
-                self.assertEqual(os.stat(os.path.join(answer["job"], name)).st_mode & 0o7777, 0o600, name)
+                path = os.path.join(answer["job"], name)
+                self.assertEqual(os.stat(path).st_mode & 0o7777, 0o700 if os.path.isdir(path) else 0o600, name)
             self.assertEqual(self.run_ckpt("verify", answer["job"]).returncode, 0)
         self.assertEqual(self.leftovers(), [])
         self.assertEqual(tree(child.pid), members)  # all go on

@@ -59,8 +59,9 @@ class KeptHosts(over_hosts.OverHosts):
     def end_job(self, job):
         """The job and its head; keepers stay."""
         for name in self.hosts.names:
+            keepers = {int(pid) for pid in self.hosts.run(name, "pgrep", "-x", "ckpt-keeper").stdout.split()}
             for pid, words in self.hosts.processes(name):
-                if "keeper" not in words and "ckpt run" not in words and "sleep" not in words and not words.startswith(("sh -c hostname", "ckpt-keeper")):
+                if pid not in keepers and "ckpt run" not in words and "sleep" not in words and not words.startswith("sh -c hostname"):
                     self.hosts.run(name, "kill", "-9", str(pid))
         job.kill()
         job.wait()

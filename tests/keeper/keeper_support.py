@@ -144,7 +144,9 @@ class KeeperBase(unittest.TestCase):
     def restart(self, what=None, at_least=0, name="count"):
         with open(f"{self.directory}/{name}", "w", encoding="ascii") as f:
             f.write(f"{0:20}")
-        log = open(f"{self.directory}/restart", "w+", encoding="utf-8")  # pylint: disable=consider-using-with
+        # The program has what it inherits of it open: the next restart needs this one's as it is.
+        self.restarts = getattr(self, "restarts", 0) + 1
+        log = open(f"{self.directory}/restart.{self.restarts}", "w+", encoding="utf-8")  # pylint: disable=consider-using-with
         self.addCleanup(log.close)
         back = self.spawn([RESTART, what or self.where], env=environment(), cwd=self.directory, stderr=log)
         deadline = time.monotonic() + LIMIT

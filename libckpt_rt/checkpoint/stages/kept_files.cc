@@ -61,20 +61,19 @@ bool is_made_by_the_kernel(const char* path) {
 
 void FileKeeper::open(Arena& arena, int directory, const char* image, KeptFiles how) {
   arena_ = &arena;
-  directory_ = directory;
-  name_ = kept_directory_of(image);
+  kept_.be_in(directory, kept_directory_of(image));
   how_ = how;
   seen_ = ArenaVector<File>(arena);
   struct stat images;
-  device_ = sys::call(__NR_fstat, directory_, &images) == 0 ? images.st_dev : 0;
+  device_ = sys::call(__NR_fstat, directory, &images) == 0 ? images.st_dev : 0;
   program_began_ns();  // looked up while it runs
 }
 
 // made: the file has a link more.
 bool FileKeeper::link(int tid, int fd, uint64_t device, uint64_t inode, bool* made) {
-  if (how_ == KeptFiles::kCopies || device_ != device || !open_kept()) return false;
+  if (how_ == KeptFiles::kCopies || device_ != device || !kept_.open()) return false;
   const TaskPath path(tid, "fd", fd);
-  const long r = sys::call(__NR_linkat, AT_FDCWD, path.c_str(), kept_.get(),
+  const long r = sys::call(__NR_linkat, AT_FDCWD, path.c_str(), kept_.fd(),
                            kept_file_name(device, inode, false).text, AT_SYMLINK_FOLLOW);
   *made = r == 0;
   return r == 0 || r == -EEXIST;
@@ -92,7 +91,7 @@ void FileKeeper::keep(int tid, int fd) {
   bool made;
   if (link(tid, fd, st.st_dev, st.st_ino, &made)) return;
   const TaskPath path(tid, "fd", fd);
-  if (!open_kept()) {
+  if (!kept_.open()) {
     ++not_covered_;
     return;
   }
@@ -108,6 +107,7 @@ void FileKeeper::keep_all(int log) {
   const int tid = sys::getpid();
   if (list_descriptors(tid, fds) < 0) return;
   for (size_t i = 0; i < fds.size(); ++i) keep(tid, fds[i]);
+  kept_.close();
   std::sort(seen_.begin(), seen_.end());
   if (not_covered_ != 0) {
     log_format(
@@ -118,12 +118,18 @@ void FileKeeper::keep_all(int log) {
 
 void FileKeeper::keep_temporary() {
   if (how_ != KeptFiles::kAuto && how_ != KeptFiles::kLinks) return;
-  if (open_kept()) temporary_.look(*arena_, device_, kept_.get());
+  temporary_.look(*arena_, device_, kept_);
+  kept_.close();
 }
 
 void FileKeeper::keep_new(std::span<CapturedDescriptor> entries) {
   if (how_ == KeptFiles::kNone || how_ == KeptFiles::kCopies || arena_ == nullptr) return;
-  temporary_.look_again();
+  temporary_.look_again(kept_);
+  keep_opened(entries);
+  kept_.close();
+}
+
+void FileKeeper::keep_opened(std::span<CapturedDescriptor> entries) {
   uint32_t most = kMostInStop;
   for (CapturedDescriptor& d : entries) {
     if (!S_ISREG(d.now.mode) || d.in_flight || d.now.device != device_) continue;
@@ -138,15 +144,6 @@ void FileKeeper::keep_new(std::span<CapturedDescriptor> entries) {
   }
 }
 
-bool FileKeeper::open_kept() {
-  if (kept_.valid()) return true;
-  sys::call(__NR_mkdirat, directory_, name_.text, 0700L);
-  // A member of another user may make names in the job's, not read it.
-  kept_ = ScopedFd(static_cast<int>(
-      sys::call(__NR_openat, directory_, name_.text, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
-  return kept_.valid();
-}
-
 bool FileKeeper::copy(const char* path, const struct stat& st) {
   const auto size = static_cast<uint64_t>(st.st_size);
   const KeptName name = kept_file_name(st.st_dev, st.st_ino, true);
@@ -156,7 +153,7 @@ bool FileKeeper::copy(const char* path, const struct stat& st) {
   const ScopedFd from(
       static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0L)));
   if (!from.valid()) return false;
-  const ScopedFd to(static_cast<int>(sys::call(__NR_openat, kept_.get(), name.text,
+  const ScopedFd to(static_cast<int>(sys::call(__NR_openat, kept_.fd(), name.text,
                                                O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600L)));
   if (!to.valid()) return to.get() == -EEXIST;
   bool whole = sys::call(__NR_ioctl, to.get(), FICLONE, from.get()) == 0;
@@ -176,7 +173,7 @@ bool FileKeeper::copy(const char* path, const struct stat& st) {
           ns_of(after.st_mtim) == ns_of(st.st_mtim) &&
           sys::call(__NR_fchmod, to.get(), st.st_mode & 0777) == 0 &&
           sys::call(__NR_utimensat, to.get(), 0L, times, 0L) == 0;
-  if (!whole) sys::call(__NR_unlinkat, kept_.get(), name.text, 0L);
+  if (!whole) sys::call(__NR_unlinkat, kept_.fd(), name.text, 0L);
   return whole;
 }
 

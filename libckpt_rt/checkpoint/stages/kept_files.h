@@ -11,9 +11,8 @@
 #include <sys/stat.h>
 
 #include "base/arena.h"
-#include "base/raii_fd.h"
 #include "base/settings/settings.h"
-#include "image/format/kept_names.h"
+#include "libckpt_rt/checkpoint/stages/kept_directory.h"
 #include "libckpt_rt/checkpoint/stages/temporary_files.h"
 
 namespace ckpt {
@@ -38,16 +37,14 @@ class FileKeeper {
   };
 
   void keep(int tid, int fd);
+  void keep_opened(std::span<CapturedDescriptor> entries);
   bool link(int tid, int fd, uint64_t device, uint64_t inode, bool* made);
-  bool open_kept();
   bool copy(const char* path, const struct stat& st);
 
   Arena* arena_ = nullptr;
-  int directory_ = -1;
   uint64_t device_ = 0;  // of the image directory
-  KeptName name_;
   KeptFiles how_ = KeptFiles::kNone;
-  ScopedFd kept_;
+  KeptDirectory kept_;
   TemporaryFiles temporary_;
   ArenaVector<File> seen_;  // sorted when keep_all has ended
   uint64_t copied_ = 0;

@@ -54,45 +54,58 @@ const char* directory_of_temporary_files(Arena& arena) {
 
 }  // namespace
 
-void TemporaryFiles::look(Arena& arena, uint64_t device, int kept) {
+void TemporaryFiles::look(Arena& arena, uint64_t device, KeptDirectory& kept) {
   arena_ = &arena;
-  kept_ = kept;
   device_ = device;
   seen_ = ArenaVector<uint64_t>(arena);
   files_ = ArenaVector<File>(arena);
   path_ = directory_of_temporary_files(arena);
-  directory_ = ScopedFd(
-      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path_, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L)));
+  inode_ = 0;
   struct stat st;
-  if (!directory_.valid() || sys::call(__NR_fstat, directory_.get(), &st) != 0 || st.st_dev != device_ ||
-      std::string_view(path_).size() > 3000) {
-    directory_.reset();
-    return;
-  }
+  if (std::string_view(path_).size() > 3000) return;
+  const ScopedFd directory = open_directory(&st);
+  if (!directory.valid() || st.st_dev != device_) return;
+  inode_ = st.st_ino;
   changed_ns_ = ns_of(st.st_mtim);
   looked_ns_ = now_ns(CLOCK_REALTIME);
-  scan(kMostFiles);
+  scan(directory.get(), kept, kMostFiles);
 }
 
-void TemporaryFiles::look_again() {
+bool TemporaryFiles::has_changed() const {
   struct stat st;
-  if (!directory_.valid() || sys::call(__NR_fstat, directory_.get(), &st) != 0) return;
-  if (ns_of(st.st_mtim) == changed_ns_ && changed_ns_ < looked_ns_ - kQuiet) return;
-  for (const File& file : files_) {
-    const bool there = sys::call(__NR_newfstatat, directory_.get(), file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
-    if (there && st.st_ino == file.inode) continue;
-    sys::call(__NR_unlinkat, kept_, kept_name_name(device_, file.inode).text, 0L);
-  }
-  scan(kInStop);
+  if (inode_ == 0 || sys::call(__NR_newfstatat, AT_FDCWD, path_, &st, 0L) != 0 || st.st_ino != inode_)
+    return false;
+  return ns_of(st.st_mtim) != changed_ns_ || changed_ns_ >= looked_ns_ - kQuiet;
 }
 
-void TemporaryFiles::scan(uint32_t most) {
+void TemporaryFiles::look_again(KeptDirectory& kept) {
+  if (!has_changed()) return;
+  struct stat st;
+  const ScopedFd directory = open_directory(&st);
+  if (!directory.valid() || st.st_dev != device_ || st.st_ino != inode_) return;
+  for (const File& file : files_) {
+    const bool there = sys::call(__NR_newfstatat, directory.get(), file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    if (there && st.st_ino == file.inode) continue;
+    if (kept.open()) sys::call(__NR_unlinkat, kept.fd(), kept_name_name(device_, file.inode).text, 0L);
+  }
+  scan(directory.get(), kept, kInStop);
+}
+
+// Not held between the two looks: a program at its limit of descriptors has room for few of ours.
+ScopedFd TemporaryFiles::open_directory(struct stat* st) const {
+  ScopedFd fd(
+      static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path_, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L)));
+  if (fd.valid() && sys::call(__NR_fstat, fd.get(), st) != 0) fd.reset();
+  return fd;
+}
+
+void TemporaryFiles::scan(int directory, KeptDirectory& kept, uint32_t most) {
   const size_t known = seen_.size();
   const size_t files = files_.size();
   alignas(8) char buffer[8192];
-  sys::call(__NR_lseek, directory_.get(), 0L, SEEK_SET);
+  sys::call(__NR_lseek, directory, 0L, SEEK_SET);
   for (uint32_t entries = 0; entries < kMostEntries;) {
-    const long n = sys::call(__NR_getdents64, directory_.get(), buffer, sizeof(buffer));
+    const long n = sys::call(__NR_getdents64, directory, buffer, sizeof(buffer));
     if (n <= 0) break;
     for (long at = 0; at < n; ++entries) {
       const auto* entry = reinterpret_cast<const Entry*>(buffer + at);
@@ -101,20 +114,20 @@ void TemporaryFiles::scan(uint32_t most) {
           std::binary_search(seen_.begin(), seen_.begin() + known, entry->inode))
         continue;
       if (files_.size() - files >= most || !seen_.push_back(entry->inode)) return;
-      keep(entry->name, entry->inode);
+      keep(directory, kept, entry->name, entry->inode);
     }
   }
   std::sort(seen_.begin(), seen_.end());
 }
 
-void TemporaryFiles::keep(const char* name, uint64_t inode) {
+void TemporaryFiles::keep(int directory, KeptDirectory& kept, const char* name, uint64_t inode) {
   struct statx st {};
-  if (sys::call(__NR_statx, directory_.get(), name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME,
-                &st) != 0)
+  if (sys::call(__NR_statx, directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &st) != 0)
     return;
   const int64_t born = st.stx_btime.tv_sec * 1'000'000'000 + st.stx_btime.tv_nsec;
   const bool ours = S_ISREG(st.stx_mode) && st.stx_uid == static_cast<uint32_t>(sys::call(__NR_geteuid));
   if (!ours || (st.stx_mask & STATX_BTIME) == 0 || born < program_began_ns() || st.stx_ino != inode) return;
+  if (!kept.open()) return;
   // What the program knows it by, behind a letter: whether it had another name.
   const size_t before = std::strlen(path_), length = std::strlen(name);
   char* text = static_cast<char*>(arena_->allocate(before + length + 3, 1));
@@ -124,9 +137,9 @@ void TemporaryFiles::keep(const char* name, uint64_t inode) {
   text[before + 1] = '/';
   std::memcpy(text + before + 2, name, length + 1);
   const long linked =
-      sys::call(__NR_linkat, directory_.get(), name, kept_, kept_file_name(device_, inode, false).text, 0L);
+      sys::call(__NR_linkat, directory, name, kept.fd(), kept_file_name(device_, inode, false).text, 0L);
   if (linked != 0 && linked != -EEXIST) return;
-  if (sys::call(__NR_symlinkat, text, kept_, kept_name_name(device_, inode).text) == 0)
+  if (sys::call(__NR_symlinkat, text, kept.fd(), kept_name_name(device_, inode).text) == 0)
     (void)files_.push_back({inode, text + before + 2});
 }
 

@@ -7,30 +7,33 @@
 //            bounded number of entries.
 #pragma once
 
+#include <sys/stat.h>
+
 #include "base/arena.h"
 #include "base/raii_fd.h"
+#include "libckpt_rt/checkpoint/stages/kept_directory.h"
 
 namespace ckpt {
 
 class TemporaryFiles {
  public:
-  // The program runs. device: of the images; kept: the directory that the links go to, valid to the end of the stop.
-  void look(Arena& arena, uint64_t device, int kept);
+  // The program runs. device: of the images.
+  void look(Arena& arena, uint64_t device, KeptDirectory& kept);
   // All threads stand: what was made or removed since.
-  void look_again();
+  void look_again(KeptDirectory& kept);
 
  private:
   struct File {
     uint64_t inode;
     const char* name;
   };
-  void scan(uint32_t most);
-  void keep(const char* name, uint64_t inode);
+  ScopedFd open_directory(struct stat* st) const;
+  bool has_changed() const;
+  void scan(int directory, KeptDirectory& kept, uint32_t most);
+  void keep(int directory, KeptDirectory& kept, const char* name, uint64_t inode);
 
   Arena* arena_ = nullptr;
-  ScopedFd directory_;
-  int kept_ = -1;
-  uint64_t device_ = 0;
+  uint64_t device_ = 0, inode_ = 0;  // inode_: of the directory that was looked at, 0 none
   int64_t changed_ns_ = 0, looked_ns_ = 0;
   const char* path_ = nullptr;
   ArenaVector<uint64_t> seen_;  // inodes that were looked at, sorted after a scan

@@ -1,15 +1,10 @@
-#include "cli/back/job_back.h"
+#include "cli/back/job/job_back.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,9 +14,10 @@
 
 #include "base/clock.h"
 #include "base/named_points.h"
-#include "base/protocol/back_gate.h"
-#include "cli/back/channel_plan.h"
-#include "cli/back/job_processes.h"
+#include "cli/back/descriptors/channel_plan.h"
+#include "cli/back/job/job_gate.h"
+#include "cli/back/job/job_processes.h"
+#include "cli/back/job/late_processes.h"
 #include "cli/back/process_back.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
@@ -34,15 +30,6 @@ namespace {
 constexpr int64_t kLongNs = 3600'000'000'000;
 constexpr int64_t kStartNs = 5'000'000'000;  // between exec and the library's start
 
-void wait_a_moment() {
-  const timespec moment{0, 5'000'000};
-  nanosleep(&moment, nullptr);
-}
-
-std::string label_of(int pid, const std::string& name) {
-  return fmt::format("{} ({})", pid, printable(name));
-}
-
 // A manifest says what is killed and what is put back.
 Result<void> check_writer(const std::string& path) {
   struct stat st;
@@ -52,39 +39,6 @@ Result<void> check_writer(const std::string& path) {
   return failure(ExitCode::kPermission, path, "belongs to somebody else, or others may write it",
                  "use a checkpoint of your own");
 }
-
-// The memory that all processes of the job map, and its file.
-class Gate {
- public:
-  ~Gate() {
-    if (gate_ != nullptr) munmap(gate_, kBackGateBytes);
-  }
-  Result<void> open(uint32_t members) {
-    fd_ = ScopedFd(memfd_create("ckpt back gate", MFD_CLOEXEC));
-    void* p = fd_.valid() && ftruncate(fd_.get(), kBackGateBytes) == 0
-                  ? mmap(nullptr, kBackGateBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0)
-                  : MAP_FAILED;
-    if (p == MAP_FAILED) {
-      return make_error(ExitCode::kSystem, errno, "no memory that the job's processes have in common ({})",
-                        errno_name(errno));
-    }
-    gate_ = static_cast<BackGate*>(p);
-    gate_->members = members;
-    return {};
-  }
-  BackGate* operator->() const { return gate_; }
-  int fd() const { return fd_.get(); }
-
- private:
-  ScopedFd fd_;
-  BackGate* gate_ = nullptr;
-};
-
-// Born since the checkpoint: it stands with the others, and is ended.
-struct LateProcess {
-  Target target;
-  ScopedFd connection;
-};
 
 // One attempt.
 class JobBack {
@@ -227,93 +181,34 @@ class JobBack {
     }
   }
 
-  bool is_member(const JobProcess& p) const {
-    return manifest_.member(p.pid) != nullptr ||
-           std::any_of(late_.begin(), late_.end(), [&](const auto& l) { return l->target.pid == p.pid; });
-  }
+  // The manifest has it, or it stands with the others.
+  bool is_known(const JobProcess& p) const { return manifest_.member(p.pid) != nullptr || late_.has(p.pid); }
 
   // True: nobody was new. last: who cannot be asked yet is not waited for.
   Result<bool> add_late(bool last) {
     bool any = false;
     for (const JobProcess& p : processes_->list()) {
-      if (is_member(p) || p.ended()) continue;
+      if (is_known(p) || p.ended()) continue;
       any = true;
-      const std::string label = label_of(p.pid, p.name);
-      if (borrows_memory(p) && !last) {
-        wait_a_moment();
-        continue;
-      }
-      if (borrows_memory(p)) {
-        return failure(ExitCode::kUnsupported, label,
-                       "was born since the checkpoint and uses its parent's memory (vfork)",
-                       "end it first; nothing was changed");
-      }
-      auto asked = ask_to_stand(p);
-      if (asked.ok()) continue;
-      JobProcess now;
-      if (!look_at_process(p.pid, now) || now.ended() || now.started != p.started) continue;
-      if (!last) {
-        wait_a_moment();
-        continue;
-      }
-      return failure(
-          ExitCode::kUnsupported, label,
-          fmt::format("was born since the checkpoint and cannot be stopped: {}", asked.error().message()),
-          "end it first; nothing was changed");
+      CKPT_TRY(late_.add(p, static_cast<uint32_t>(members_.size()), limits_, last));
     }
     return !any;
   }
 
-  Result<void> ask_to_stand(const JobProcess& p) {
-    auto target = examine_target(p.pid);
-    if (!target.ok()) return target.error();
-    auto late = std::make_unique<LateProcess>();
-    late->target = std::move(*target);
-    // A signal that falls between fork and the library's notice of it is lost: then it is sent again.
-    AskLimits brief;
-    brief.answer_ns = 1'000'000'000;
-    brief.total_ns = brief.answer_ns;
-    AskWishes wishes;
-    wishes.back_of_job = true;
-    auto connection = call(late->target, ControlOperation::kBack, brief, wishes);
-    if (!connection.ok()) return connection.error();
-    late->connection = std::move(*connection);
-    BackOrder order{};
-    order.flags = kBackOnlyStands;
-    order.members = static_cast<uint32_t>(members_.size());
-    auto gate = open_gate({0, order.members, gate_.fd()}, false);
-    if (!gate.ok()) return gate.error();
-    if (!send_order(late->connection.get(), order, {gate->get()}))
-      return failure(ExitCode::kInternal, label_of(p.pid, p.name), "hung up", "try again");
-    CKPT_TRY(hear(*late, BackSays::kHeld));
-    late_.push_back(std::move(late));
-    return {};
-  }
-
-  Result<void> hear(const LateProcess& late, BackSays what) const {
-    BackMessage heard{};
-    CKPT_TRY(read_exactly(late.target, late.connection.get(), limits_, &heard, sizeof(heard)));
-    if (heard.says == static_cast<uint32_t>(what)) return {};
-    heard.text[sizeof(heard.text) - 1] = '\0';
-    return make_error(static_cast<ExitCode>(heard.code), 0, "{}: {}",
-                      label_of(late.target.pid, late.target.name), printable(heard.text));
-  }
-
   Result<void> stand_all(bool& again) {
     for (Member& m : members_) CKPT_TRY(m.back->let_stand());
-    const BackReply go{static_cast<uint32_t>(BackReplyKind::kGo), 0, 0, 0};
-    for (const auto& l : late_) (void)send(l->connection.get(), &go, sizeof(go), MSG_NOSIGNAL);
+    late_.let_stand();
     for (Member& m : members_) CKPT_TRY(m.back->hear_standing());
-    for (const auto& l : late_) CKPT_TRY(hear(*l, BackSays::kStanding));
+    CKPT_TRY(late_.hear_standing(limits_));
     points::at("back.standing");
     for (const JobProcess& p : processes_->list()) {
       if (p.ended() && manifest_.member(p.pid) == nullptr) ended_.push_back(p.pid);
-      if (p.ended() || is_member(p)) continue;
+      if (p.ended() || is_known(p)) continue;
       again = true;
       return failure(ExitCode::kUnavailable, label_of(p.pid, p.name), "was made while the others stopped",
                      "ask again");
     }
-    for (const auto& l : late_) ended_.push_back(l->target.pid);
+    for (const int32_t pid : late_.pids()) ended_.push_back(pid);
     return {};
   }
 
@@ -359,23 +254,10 @@ class JobBack {
     decided_ = true;
     limits_ = {kLongNs, 0};  // a slow one is not to be killed
     points::at("back.decided");
-    CKPT_TRY(end_late());
+    late_.kill();
+    if (auto ended = late_.wait_for_end(limits_.answer_ns); !ended.ok()) return kill_all(ended.error());
     for (Member& m : members_) (void)m.back->commit();
     points::at("back.committed");
-    return {};
-  }
-
-  Result<void> end_late() {
-    for (const auto& l : late_) syscall(SYS_pidfd_send_signal, l->target.pidfd.get(), SIGKILL, nullptr, 0);
-    for (const auto& l : late_) {
-      pollfd gone{l->target.pidfd.get(), POLLIN, 0};
-      const int64_t until = now_ns() + limits_.answer_ns;
-      while (poll(&gone, 1, 1000) <= 0) {
-        if (now_ns() < until) continue;
-        return kill_all(failure(ExitCode::kTimeout, label_of(l->target.pid, l->target.name),
-                                "was killed and does not end", "see what it waits for"));
-      }
-    }
     return {};
   }
 
@@ -450,8 +332,7 @@ class JobBack {
     for (Member& m : members_) {
       if (m.back != nullptr) m.back->give_up();
     }
-    const BackReply reply{static_cast<uint32_t>(BackReplyKind::kGiveUp), 0, 0, 0};
-    for (const auto& l : late_) (void)send(l->connection.get(), &reply, sizeof(reply), MSG_NOSIGNAL);
+    late_.give_up();
   }
 
   // Some are as they were then and some as they are now: none may go on.
@@ -459,7 +340,7 @@ class JobBack {
     decided_ = true;
     gate_->fail();
     for (const Member& m : members_) m.back->kill();
-    for (const auto& l : late_) syscall(SYS_pidfd_send_signal, l->target.pidfd.get(), SIGKILL, nullptr, 0);
+    late_.kill();
     return make_error(
         why.code, why.sys_errno,
         "the job was half way back and was killed: {}; restart it from a checkpoint with ckpt-restart",
@@ -472,10 +353,10 @@ class JobBack {
   const Manifest& manifest_;
   int64_t began_ns_ = 0;
   bool decided_ = false;
-  Gate gate_;
+  JobGate gate_;
   std::unique_ptr<JobProcesses> processes_;
   std::vector<Member> members_;
-  std::vector<std::unique_ptr<LateProcess>> late_;
+  LateProcesses late_{gate_};
   std::vector<int32_t> ended_;
 };
 

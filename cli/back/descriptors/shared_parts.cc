@@ -1,4 +1,4 @@
-#include "cli/back/shared_parts.h"
+#include "cli/back/descriptors/shared_parts.h"
 
 #include <map>
 

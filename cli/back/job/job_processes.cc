@@ -1,4 +1,4 @@
-#include "cli/back/job_processes.h"
+#include "cli/back/job/job_processes.h"
 
 #include <dirent.h>
 #include <fmt/core.h>

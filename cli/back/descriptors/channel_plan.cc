@@ -1,4 +1,4 @@
-#include "cli/back/channel_plan.h"
+#include "cli/back/descriptors/channel_plan.h"
 
 #include <fcntl.h>
 #include <linux/kcmp.h>

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/protocol/back_protocol.h"
-#include "cli/back/shared_parts.h"
+#include "cli/back/descriptors/shared_parts.h"
 #include "image/read/image_meta.h"
 #include "restart/descriptors/descriptors.h"
 

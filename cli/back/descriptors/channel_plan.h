@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/back/descriptor_difference.h"
-#include "cli/back/job_processes.h"
-#include "cli/back/shared_parts.h"
+#include "cli/back/descriptors/descriptor_difference.h"
+#include "cli/back/descriptors/shared_parts.h"
+#include "cli/back/job/job_processes.h"
 #include "image/read/image_meta.h"
 #include "image/read/manifest.h"
 

@@ -1,4 +1,4 @@
-#include "cli/back/descriptor_difference.h"
+#include "cli/back/descriptors/descriptor_difference.h"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -7,15 +7,13 @@
 #include <time.h>
 
 #include <algorithm>
-#include <cstring>
-#include <filesystem>
 #include <map>
 #include <set>
 #include <tuple>
 
 #include "base/bytes.h"
+#include "cli/back/descriptors/still_open.h"
 #include "cli/text/failure.h"
-#include "job/format/job_name.h"
 #include "restart/descriptors/builder.h"
 
 namespace ckpt::cli {
@@ -23,35 +21,6 @@ namespace ckpt::cli {
 namespace {
 
 using Op = DescriptorDifference::Op;
-
-OpenFileKind kind_of(const ParsedOpenFile& f) { return static_cast<OpenFileKind>(f.record.kind); }
-
-bool has_position(const ParsedOpenFile& f) {
-  return (kind_of(f) == OpenFileKind::kRegular || kind_of(f) == OpenFileKind::kDirectory ||
-          kind_of(f) == OpenFileKind::kMemfd) &&
-         (f.record.open_flags & O_PATH) == 0;
-}
-
-bool is_pair(OpenFileKind kind) { return kind == OpenFileKind::kPipe || kind == OpenFileKind::kSocketPair; }
-
-// The inode number of these names one object. (Files of anon_inode: share one.) Their kind may differ between
-// two images of the same object: it says where the other end was, and images of jobs say that in another way.
-bool is_channel(OpenFileKind kind) {
-  return is_pair(kind) || kind == OpenFileKind::kSocket || kind == OpenFileKind::kConnection;
-}
-
-bool same_file(const ParsedOpenFile& a, const ParsedOpenFile& b) {
-  constexpr uint32_t kFixed = O_ACCMODE | O_PATH;
-  const bool same_kind = a.record.kind == b.record.kind || is_channel(kind_of(a)) || is_channel(kind_of(b));
-  return same_kind && a.record.device == b.record.device && a.record.inode == b.record.inode &&
-         a.record.rdev == b.record.rdev && (a.record.open_flags & kFixed) == (b.record.open_flags & kFixed);
-}
-
-bool is_of_job(const std::string& image_directory) {
-  const std::string whole = std::filesystem::absolute(image_directory).lexically_normal().string();
-  job::ParsedJobName parsed;
-  return job::parse_job_name(whole.substr(whole.rfind('/') + 1), &parsed);
-}
 
 class Comparison {
  public:
@@ -63,7 +32,7 @@ class Comparison {
         options_(options),
         with_others_(shared.files),
         in_job_(shared.of_job),
-        of_job_(is_of_job(options.image_directory)),
+        still_open_(then, now, shared.files, options.image_directory),
         builder_(then, options) {}
 
   Result<DescriptorDifference> run() {
@@ -71,7 +40,6 @@ class Comparison {
     for (const auto& d : then_.descriptors) then_at_[d.fd] = &d;
     for (const auto* meta : {&then_, &now_})
       result_.first_free = std::max(result_.first_free, highest_descriptor(*meta) + 1);
-    find_still_open();
     CKPT_TRY(make_missing());
     close_others();
     place_all();
@@ -79,17 +47,12 @@ class Comparison {
     for (const auto& f : then_.open_files) CKPT_TRY(watch_again(f));
     locks();
     directory();
-    for (const auto& [id, kept] : still_open_)
-      result_.kept.emplace(id, DescriptorDifference::Kept{kept.now, kept.fd, first_descriptor(id)});
+    for (const auto& [id, kept] : still_open_.all())
+      result_.kept.emplace(id, DescriptorDifference::Kept{kept.now, kept.fd, first_descriptor(then_, id)});
     return std::move(result_);
   }
 
  private:
-  struct StillOpen {
-    const ParsedOpenFile* now;
-    int fd;  // where it is open now
-  };
-
   Op& add(BackDescriptor kind, int fd, int64_t a = 0, int64_t b = 0) {
     result_.ops.push_back({{static_cast<uint32_t>(kind), fd, a, b, 0, 0}, {}});
     return result_.ops.back();
@@ -100,93 +63,10 @@ class Comparison {
     add(kind, fd, a, b).data.assign(bytes.begin(), bytes.end());
   }
 
-  void find_still_open() {
-    std::set<uint32_t> taken;
-    for (const auto& f : then_.open_files) {
-      // Made anew: events that wait in it are of later.
-      if (kind_of(f) == OpenFileKind::kInotify) continue;
-      for (const auto& d : then_.descriptors) {
-        if (d.open_file != f.record.id) continue;
-        const auto at = now_at_.find(d.fd);
-        if (at == now_at_.end() || taken.count(at->second->open_file) != 0) continue;
-        const ParsedOpenFile* is = now_.open_file(at->second->open_file);
-        if (is == nullptr || !same_file(f, *is)) continue;
-        taken.insert(is->record.id);
-        still_open_[f.record.id] = {is, d.fd};
-        break;
-      }
-    }
-    // A pipe or pair of which one end was closed is made again whole: the end that is left leads nowhere.
-    for (const auto& f : then_.open_files) {
-      if (!is_pair(kind_of(f)) || leads_outside(f) || with_others_.count(f.record.id) != 0) continue;
-      bool all = true;
-      for (const auto& other : then_.open_files) {
-        const bool belongs = other.record.object == f.record.object ||
-                             (f.record.value != 0 && other.record.object == f.record.value);
-        all = all && (!belongs || still_open_.count(other.record.id) != 0);
-      }
-      if (!all || (kind_of(f) == OpenFileKind::kSocketPair && !same_content(f)))
-        broken_.insert(f.record.object);
-    }
-    for (const auto& f : then_.open_files) {
-      if (broken_.count(f.record.object) != 0 && is_pair(kind_of(f))) {
-        still_open_.erase(f.record.id);
-        if (f.record.value != 0) broken_.insert(f.record.value);
-      }
-    }
-    for (const auto& f : then_.open_files) {
-      if (kind_of(f) == OpenFileKind::kSocketPair && broken_.count(f.record.object) != 0)
-        still_open_.erase(f.record.id);
-    }
-  }
-
-  // Another process has the other end, so that the pipe or pair cannot be made again.
-  bool leads_outside(const ParsedOpenFile& f) const {
-    bool outside = false;
-    for_each_detail<SocketLinkDetail>(f, OpenFileDetail::kSocketLink, [&](const SocketLinkDetail& l, Blob) {
-      outside = (l.flags & kLinkOutside) != 0;
-    });
-    constexpr uint32_t kBoth = kOpenFilePipeReadEnd | kOpenFilePipeWriteEnd;
-    if (kind_of(f) != OpenFileKind::kPipe || !of_job_) return outside;
-    uint32_t ends = 0;
-    for (const auto& other : then_.open_files) {
-      if (kind_of(other) == OpenFileKind::kPipe && other.record.object == f.record.object)
-        ends |= other.record.flags & kBoth;
-    }
-    // In an image of a job, `value` other than 0 says that the other end was closed.
-    return ends != kBoth && f.record.value == 0;
-  }
-
-  std::vector<std::byte> content(const ImageMeta& meta, uint32_t id) const {
-    std::vector<std::byte> all;
-    for (const auto& c : meta.contents) {
-      if (c.record.open_file == id) all.insert(all.end(), c.bytes.begin(), c.bytes.end());
-    }
-    return all;
-  }
-  bool same_content(const ParsedOpenFile& f) const {
-    const auto kept = still_open_.find(f.record.id);
-    return kept != still_open_.end() &&
-           content(then_, f.record.id) == content(now_, kept->second.now->record.id);
-  }
-
-  // The bytes that waited to be received still wait; more may have come behind them.
-  bool still_waits(const ParsedOpenFile& f, const ParsedOpenFile& is) const {
-    const auto was = content(then_, f.record.id), now = content(now_, is.record.id);
-    return was.size() <= now.size() && std::equal(was.begin(), was.end(), now.begin());
-  }
-
-  int first_descriptor(uint32_t id) const {
-    for (const auto& d : then_.descriptors) {
-      if (d.open_file == id) return d.fd;
-    }
-    return -1;
-  }
-
   Result<void> make_missing() {
     for (const auto& f : then_.open_files) {
-      const int fd = first_descriptor(f.record.id);
-      if (fd < 0 || still_open_.count(f.record.id) != 0) continue;
+      const int fd = first_descriptor(then_, f.record.id);
+      if (fd < 0 || still_open_.find(f.record.id) != nullptr) continue;
       const OpenFileKind kind = kind_of(f);
       if (with_others_.count(f.record.id) != 0) {
         return failure(ExitCode::kUnsupported, describe(f, fd),
@@ -195,7 +75,7 @@ class Comparison {
                            : "was closed since, and another process of the job has a part in it",
                        "nothing was changed; restart the job with ckpt-restart");
       }
-      const bool outside = leads_outside(f);
+      const bool outside = still_open_.leads_outside(f);
       if (kind == OpenFileKind::kTerminal || kind == OpenFileKind::kStandard ||
           kind == OpenFileKind::kOther || outside) {
         result_.cannot.push_back(fmt::format(
@@ -251,7 +131,7 @@ class Comparison {
     int spare = result_.first_free;
     std::map<uint32_t, int> source;
     std::vector<int> spares;
-    for (const auto& [id, kept] : still_open_) {
+    for (const auto& [id, kept] : still_open_.all()) {
       bool stays = false;
       for (const auto& d : then_.descriptors) stays = stays || (d.open_file == id && d.fd == kept.fd);
       source[id] = kept.fd;
@@ -268,7 +148,7 @@ class Comparison {
         add(BackDescriptor::kPlace, d.fd, made->second, close_on_exec);
       } else if (from != source.end()) {
         const auto now = now_at_.find(d.fd);
-        if (now != now_at_.end() && now->second->open_file == still_open_[d.open_file].now->record.id) {
+        if (now != now_at_.end() && now->second->open_file == still_open_.find(d.open_file)->now->record.id) {
           if (now->second->fd_flags != d.fd_flags) add(BackDescriptor::kFlags, d.fd, close_on_exec);
         } else {
           add(BackDescriptor::kDup, d.fd, from->second, close_on_exec);
@@ -281,10 +161,10 @@ class Comparison {
   }
 
   Result<void> bring_state_back(const ParsedOpenFile& f) {
-    const int fd = first_descriptor(f.record.id);
-    const auto found = still_open_.find(f.record.id);
-    if (fd < 0 || found == still_open_.end()) return {};
-    const ParsedOpenFile& is = *found->second.now;
+    const int fd = first_descriptor(then_, f.record.id);
+    const auto* found = still_open_.find(f.record.id);
+    if (fd < 0 || found == nullptr) return {};
+    const ParsedOpenFile& is = *found->now;
     if (f.record.open_flags != is.record.open_flags)
       add(BackDescriptor::kStatus, fd, static_cast<int64_t>(f.record.open_flags));
     if (has_position(f) && f.record.offset != is.record.offset)
@@ -308,7 +188,7 @@ class Comparison {
         break;
       case OpenFileKind::kConnection:
       case OpenFileKind::kSocket:
-        if (!in_job_ && !leads_outside(f) && !still_waits(f, is))
+        if (!in_job_ && !still_open_.leads_outside(f) && !still_open_.still_waits(f, is))
           result_.cannot.push_back(fmt::format("what waited in {} has been received since", describe(f, fd)));
         break;
       case OpenFileKind::kMemfd:
@@ -362,11 +242,11 @@ class Comparison {
   void refill(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
     if ((f.record.flags & kOpenFilePipeWriteEnd) == 0 || (f.record.open_flags & O_ACCMODE) == O_RDONLY) {
       // Who wrote into it had ended. (Of what comes from elsewhere no image has the bytes.)
-      const auto was = content(then_, f.record.id);
+      const auto was = content_of(then_, f.record.id);
       const bool has_writer = std::ranges::any_of(then_.open_files, [&f](const ParsedOpenFile& end) {
         return end.record.object == f.record.object && (end.record.flags & kOpenFilePipeWriteEnd) != 0;
       });
-      if (!in_job_ && !has_writer && !was.empty() && was != content(now_, is.record.id))
+      if (!in_job_ && !has_writer && !was.empty() && was != content_of(now_, is.record.id))
         result_.cannot.push_back(fmt::format("what waited in {} has been received since", describe(f, fd)));
       return;
     }
@@ -374,13 +254,13 @@ class Comparison {
     int reader = -1;
     for (const auto& end : then_.open_files) {
       if (end.record.object != f.record.object || kind_of(end) != OpenFileKind::kPipe) continue;
-      const auto bytes = content(then_, end.record.id);
+      const auto bytes = content_of(then_, end.record.id);
       was.insert(was.end(), bytes.begin(), bytes.end());
-      if ((end.record.flags & kOpenFilePipeReadEnd) != 0) reader = first_descriptor(end.record.id);
+      if ((end.record.flags & kOpenFilePipeReadEnd) != 0) reader = first_descriptor(then_, end.record.id);
     }
     for (const auto& end : now_.open_files) {
       if (end.record.object != is.record.object || kind_of(end) != OpenFileKind::kPipe) continue;
-      const auto bytes = content(now_, end.record.id);
+      const auto bytes = content_of(now_, end.record.id);
       held.insert(held.end(), bytes.begin(), bytes.end());
     }
     if (reader < 0 || (was == held && f.record.pipe_size == is.record.pipe_size)) return;
@@ -388,9 +268,9 @@ class Comparison {
   }
 
   void rewrite(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
-    if (f.record.size == is.record.size && same_content(f)) return;
+    if (f.record.size == is.record.size && still_open_.same_content(f)) return;
     if ((f.record.open_flags & O_ACCMODE) == O_RDONLY) {
-      if (f.record.size != is.record.size || !same_content(f))
+      if (f.record.size != is.record.size || !still_open_.same_content(f))
         result_.cannot.push_back(
             fmt::format("{} has changed since and is open only for reading", describe(f, fd)));
       return;
@@ -405,15 +285,15 @@ class Comparison {
 
   // Closing a file takes it from every epoll. So this comes last, when all descriptors are in place.
   Result<void> watch_again(const ParsedOpenFile& f) {
-    const int fd = first_descriptor(f.record.id);
+    const int fd = first_descriptor(then_, f.record.id);
     if (kind_of(f) != OpenFileKind::kEpoll || fd < 0) return {};
-    const auto found = still_open_.find(f.record.id);
-    bool remade = found == still_open_.end();
+    const auto* found = still_open_.find(f.record.id);
+    const bool remade = found == nullptr;
     std::map<int, EpollWatchDetail> was, is;
     for_each_detail<EpollWatchDetail>(f, OpenFileDetail::kEpollWatch,
                                       [&](const EpollWatchDetail& w, Blob) { was[w.fd] = w; });
     if (!remade) {
-      for_each_detail<EpollWatchDetail>(*found->second.now, OpenFileDetail::kEpollWatch,
+      for_each_detail<EpollWatchDetail>(*found->now, OpenFileDetail::kEpollWatch,
                                         [&](const EpollWatchDetail& w, Blob) { is[w.fd] = w; });
     }
     const size_t before = result_.ops.size();
@@ -423,7 +303,7 @@ class Comparison {
     for (const auto& [watched, w] : was) {
       const auto now = is.find(watched);
       const auto d = then_at_.find(watched);
-      const bool same = d != then_at_.end() && still_open_.count(d->second->open_file) != 0;
+      const bool same = d != then_at_.end() && still_open_.find(d->second->open_file) != nullptr;
       if (now == is.end() || !same)
         add_watch(EPOLL_CTL_ADD, fd, w);
       else if (now->second.events != w.events || now->second.data != w.data)
@@ -453,14 +333,14 @@ class Comparison {
       range.l_len = static_cast<off_t>(lock.length);
       return range;
     };
-    for (const auto& [id, kept] : still_open_) {
+    for (const auto& [id, kept] : still_open_.all()) {
       for_each_detail<LockDetail>(*kept.now, OpenFileDetail::kLock, [&](const LockDetail& lock, Blob) {
         if (static_cast<FileLockKind>(lock.kind) == FileLockKind::kPosix)
-          add_with(BackDescriptor::kLock, first_descriptor(id), 0, 0, range_of(lock, F_UNLCK));
+          add_with(BackDescriptor::kLock, first_descriptor(then_, id), 0, 0, range_of(lock, F_UNLCK));
       });
     }
     for (const auto& f : then_.open_files) {
-      const int fd = first_descriptor(f.record.id);
+      const int fd = first_descriptor(then_, f.record.id);
       if (fd < 0) continue;
       for_each_detail<LockDetail>(f, OpenFileDetail::kLock, [&](const LockDetail& lock, Blob) {
         if (static_cast<FileLockKind>(lock.kind) != FileLockKind::kPosix) return;
@@ -486,13 +366,11 @@ class Comparison {
   const DescriptorOptions& options_;
   const std::set<uint32_t>& with_others_;
   const bool in_job_;
-  const bool of_job_;
+  StillOpenFiles still_open_;
   DescriptorBuilder builder_;
   DescriptorDifference result_;
   std::map<int, const DescriptorRecord*> then_at_, now_at_;
-  std::map<uint32_t, StillOpen> still_open_;  // by the image's id
-  std::map<uint32_t, int64_t> made_;          // by the image's id: which of result_.made
-  std::set<uint64_t> broken_;                 // objects of pipes and pairs that are made again
+  std::map<uint32_t, int64_t> made_;  // by the image's id: which of result_.made
 };
 
 }  // namespace

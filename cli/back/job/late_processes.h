@@ -1,0 +1,57 @@
+// The processes of a job that were born since the checkpoint: they stand while the others go back, and are
+// ended then.
+//
+// Owner: cli. Ordinary code, one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/protocol/back_protocol.h"
+#include "base/raii_fd.h"
+#include "base/result.h"
+#include "cli/ask/asker.h"
+#include "cli/back/job/job_gate.h"
+#include "cli/back/job/job_processes.h"
+
+namespace ckpt::cli {
+
+// "123 (name)".
+std::string label_of(int pid, const std::string& name);
+// Between two looks at processes that cannot be asked yet.
+void wait_a_moment();
+
+class LateProcesses {
+ public:
+  explicit LateProcesses(const JobGate& gate) : gate_(gate) {}
+
+  // Asks the process to stand. Whoever cannot be asked yet is new at the next look; last: there is none, and
+  // the process is an error.
+  Result<void> add(const JobProcess& process, uint32_t members, const AskLimits& limits, bool last);
+  bool has(int pid) const;
+  size_t size() const { return processes_.size(); }
+  std::vector<int32_t> pids() const;
+
+  void let_stand() const;
+  Result<void> hear_standing(const AskLimits& limits) const;
+  void give_up() const;
+  void kill() const;
+  // After kill(): until all are gone.
+  Result<void> wait_for_end(int64_t patience_ns) const;
+
+ private:
+  struct Process {
+    Target target;
+    ScopedFd connection;
+  };
+  Result<void> ask_to_stand(const JobProcess& process, uint32_t members, const AskLimits& limits);
+  static Result<void> hear(const Process& process, const AskLimits& limits, BackSays what);
+  void reply(BackReplyKind kind) const;
+
+  const JobGate& gate_;
+  std::vector<std::unique_ptr<Process>> processes_;
+};
+
+}  // namespace ckpt::cli
