@@ -4,6 +4,7 @@ the keeper is gone."""
 import glob
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -29,11 +30,11 @@ class DiskTest(KeeperBase):
     def saved(self, name):
         self.until(f"{name} on the disk", lambda: self.status()["disk"]["saved"] == name)
 
-    def started(self, every=2, **more):
+    def start_saving(self, every=2, **more):
         return self.start(options=["--disk-every", str(every), "--dir", self.disk, *more.pop("options", ())], **more)
 
     def test_one_process(self):
-        program = self.started()
+        program = self.start_saving()
         names, said = {}, {}
         for number in range(1, 7):
             said[number] = self.said()
@@ -45,7 +46,7 @@ class DiskTest(KeeperBase):
             if number % 2 == 0:
                 self.saved(names[number])
                 # Whatever it is in memory, it needs nobody there.
-                self.assertEqual(json.loads(self.fine("show", "--json", f"{self.disk}/{names[number]}"))["parent_sequence"], 0)
+                self.assertEqual(json.loads(self.fine("show", "--json", f"{self.disk}/{names[number]}"))["parent"], 0)
                 self.fine("verify", self.disk)
         # The newest and the one before.
         self.assertEqual(self.on_disk(), [names[4], names[6]])
@@ -62,7 +63,7 @@ class DiskTest(KeeperBase):
         with open(script, "w", encoding="ascii") as f:
             f.write(PROGRAM)
         shell = " & ".join(f"{sys.executable} {script} {self.directory}/{name} 4" for name in ("count", "other"))
-        program = self.started(program=["sh", "-c", shell + " & wait"])
+        program = self.start_saving(program=["sh", "-c", shell + " & wait"])
         self.moves("other")
         for _ in range(4):
             said = self.said()
@@ -84,7 +85,7 @@ class DiskTest(KeeperBase):
             with self.subTest(point=point):
                 self.fine("keeper", "start", self.keeper, "--memory", "512M", "--untouched", "--disk", self.disk, "--disk-every", "2",
                           variables={"CKPT_TEST_POINT": f"{point}@disk=kill:2"})
-                program = self.started()
+                program = self.start_saving()
                 names = [os.path.basename(self.now(program)["image"]) for _ in range(2)]
                 self.saved(names[1])
                 watch = self.watch_of(self.status()["pid"])
@@ -100,8 +101,7 @@ class DiskTest(KeeperBase):
                 os.kill(self.status()["pid"], signal.SIGKILL)
                 back = self.restart(self.disk, at_least=1)
                 self.kill(back)
-                for path in glob.glob(self.disk + "/*"):
-                    os.unlink(path)
+                shutil.rmtree(self.disk)
 
     def watch_of(self, keeper):
         with open(f"/proc/{keeper}/task/{keeper}/children", encoding="ascii") as f:
@@ -116,7 +116,7 @@ class DiskTest(KeeperBase):
             return False
 
     def test_the_disk_fails(self):
-        program = self.started()
+        program = self.start_saving()
         self.now(program)
         os.chmod(self.disk, 0o777)  # refused: others may write it
         self.now(program)

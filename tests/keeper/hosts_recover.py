@@ -60,14 +60,14 @@ class Recover(KeptHosts):
         job = self.run_kept("--redundancy", "parity")
         self.now(job.pid)
         self.end_job(job)
-        back = self.bring_back("h1,h2", "fewer")
-        self.running("h2", "/usr/bin/python3")
+        back = self.bring_back("h1,h2,h1", "fewer")
+        self.running("h1", "/usr/bin/python3")
         self.leads(back.pid)
         self.assertEqual(self.now(back.pid)["hosts"], 3)
         self.end_job(back)
         # Of three parts two would be computed.
         self.refused(NOT_FOUND, ["more than parity gives back"], "h5")
-        self.check_end(self.bring_back("h1,h2", "again"), "again")
+        self.check_end(self.bring_back("h1,h2,h1", "again"), "again")
 
     def test_refusals(self):
         def refused(code, words, *options):
