@@ -70,7 +70,7 @@ class Redundancy(KeptHosts):
             if who == "keeper":
                 self.hosts.run("h2", "kill", "-9", str(self.keeper_pid("h2")))
             elif who == "agent":
-                [agent] = [pid for pid, words in self.hosts.processes("h2") if words.endswith("ckpt agent")]
+                [agent] = [pid for pid, words in self.hosts.processes("h2") if words.endswith("ckpt agent") and pid != self.keeper_pid("h2")]
                 self.hosts.run("h2", "kill", "-9", str(agent))
             else:
                 self.hosts.crash("h2")
