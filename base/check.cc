@@ -38,7 +38,7 @@ void set_policy(Policy wanted) { policy.store(wanted, std::memory_order_relaxed)
   if (!state.compare_exchange_strong(none, kBeingWritten, std::memory_order_relaxed)) return false;
   std::memcpy(kept, out, bytes - 1);
   kept[bytes - 1] = '\0';
-  // release: who sees kKept sees the text.
+  // release: a thread that reads kKept also sees the text.
   state.store(kKept, std::memory_order_release);
   return false;
 }

@@ -10,8 +10,7 @@
 // standard error and the process aborts.
 //
 // Owner:     base, one line for the process. Callers: any thread, also in a signal handler; the text is made
-// in
-//            a fixed buffer on the stack.
+//            in a fixed buffer on the stack.
 // Never:     allocates, locks, waits.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Time in nanoseconds, by the vdso of nobody: a raw system call, so that it works on any thread.
+// Time in nanoseconds by a raw system call, not by the vdso, so that it works on any thread.
 //
 // Owner: base. Header only. Callers: any thread.
 #pragma once

@@ -28,7 +28,7 @@ bool same(const uint8_t (&one)[16], const uint8_t (&other)[16]) {
   return std::memcmp(one, other, sizeof(one)) == 0;
 }
 
-// Means this host to who says it, whatever its address: all of them, or the loopback.
+// An address by which a program means its own host, whatever that is: the wildcard, or the loopback.
 bool is_any_or_loopback(const uint8_t (&a)[16]) {
   constexpr uint8_t kFour[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}, kZeros[15] = {};
   if (std::memcmp(a, kFour, sizeof(kFour)) == 0)

@@ -1,8 +1,7 @@
 // Named points of a checkpoint, at which a test kills or stops a process.
 //
 // Owner:     base. Callers: threads of ours, and the child of mode fork. One load where nothing is wanted,
-// which is
-//            everywhere but in tests.
+//            which is everywhere but in tests.
 // Never:     allocates, touches errno.
 //
 // CKPT_TEST_POINT="POINT[@PROGRAM]=kill|stop|leave[:N]" in the environment of a process: when it comes to

@@ -112,7 +112,7 @@ uint32_t BufferPool::acquire(CopyKind kind) {
       futex_wait(refilled_, seen);
       continue;
     }
-    // seq_cst against release(): either it sees us waiting or futex_wait sees the new count.
+    // seq_cst: either release() sees this waiter, or futex_wait() sees the new count.
     waiters_.fetch_add(1, std::memory_order_seq_cst);
     futex_wait(free_count_, seen);
     waiters_.fetch_sub(1, std::memory_order_relaxed);
@@ -129,7 +129,7 @@ void BufferPool::release(uint32_t buffer) {
     refilled = wanted_ != 0 && free + 1 >= wanted_;
     if (refilled) {
       wanted_ = 0;
-      // relaxed: it only ends the sleep. take() finds the buffers under the lock.
+      // relaxed: this only ends the copier's sleep; take() finds the buffers under the lock.
       refilled_.fetch_add(1, std::memory_order_relaxed);
     }
   }

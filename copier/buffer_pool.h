@@ -22,7 +22,7 @@ enum class CopyKind { kSequential, kForced };
 
 class BufferPool {
  public:
-  // Address space for `bytes` of buffers; pages are touched as they are used and given back by trim().
+  // Address space for `bytes` of buffers. A page takes memory from its first use until release_memory().
   [[nodiscard]] bool reserve(size_t bytes, size_t buffer_bytes);
   // Touches the buffers that are used first, `bytes` of them, ahead of their use. They lie in huge pages
   // where the machine has some to spare: what lies side by side is written with fewer and longer requests.
@@ -40,7 +40,7 @@ class BufferPool {
 
   // Waits for a buffer. Returns its number.
   uint32_t acquire(CopyKind kind);
-  // Without waiting; false: there is none.
+  // Without waiting; false: no buffer is free.
   [[nodiscard]] bool try_acquire(CopyKind kind, uint32_t* buffer);
   void release(uint32_t buffer);
   std::byte* data(uint32_t buffer) const { return buffers_.as() + buffer * buffer_bytes_; }
@@ -48,7 +48,7 @@ class BufferPool {
 
   uint32_t sequential_waits() const { return sequential_waits_.load(std::memory_order_relaxed); }
   uint32_t forced_waits() const { return forced_waits_.load(std::memory_order_relaxed); }
-  // How long, ns.
+  // The time of these waits, ns.
   int64_t sequential_wait_ns() const { return sequential_wait_ns_.load(std::memory_order_relaxed); }
   int64_t forced_wait_ns() const { return forced_wait_ns_.load(std::memory_order_relaxed); }
   void reset_counters();

@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kNotTheSame = "it is not the memory that was protected";
 
-// Calls use(run) for each run of pages that exist, until it returns false; what it returned last.
+// Calls use(run) for each run of pages that exist, until use() returns false. Returns its last result.
 template <typename Use>
 bool each_run(const Segment& s, Use&& use) {
   for (PageRun run : PageRuns(s.present)) {
@@ -45,7 +45,7 @@ bool Copier::read_runs(Segment& s, std::byte* to) {
 bool Copier::unprotect_segment(const Segment& s) {
   if (memory_.unprotect(table_.window(s)) == 0) return true;
   if (s.present == 0) return false;
-  // Part of the window that never belonged to the image may be gone: ask for just what does.
+  // A part of the window that never belonged to the image may be gone: unprotect only what does.
   return each_run(s, [&](AddrRange run) { return memory_.unprotect(run) == 0; });
 }
 
@@ -201,8 +201,8 @@ void Copier::copy_in_batch(SegmentId id, uint32_t buffer) {
   }
   batch_range_.end = window.end;
   batch_buffers_[batch_count_++] = buffer;
-  // A thread that needs the segment and finds it kSaved calls unprotect_saved() itself. One that came earlier
-  // has left its mark.
+  // A thread that needs the segment and finds it kSaved calls unprotect_saved() itself. A thread that came
+  // earlier has left its mark.
   if (table_.is_wanted(id)) unprotect_saved(id);
   if (batch_count_ == kMostInBatch || batch_range_.size() >= kBatchBytes) end_batch();
 }
@@ -300,8 +300,8 @@ void Copier::fault(Addr a) {
     scan_.faulted(id);
     return;
   }
-  // Another thread owns the segment, or it is done. The owner's unprotect() wakes the faulting thread, but
-  // not for a fault that was queued before it and is read only now: then the wake-up is ours to give.
+  // Another thread owns the segment, or it is done. The owner's unprotect() wakes the faulting thread. A
+  // fault that was queued before that, and is read only now, may have missed it: then we wake the thread.
   const SegmentState state = table_.want(id);
   if (state == SegmentState::kCopying) resync_segment(id);
   if (state == SegmentState::kSaved) unprotect_saved(id);
@@ -393,8 +393,8 @@ bool Copier::shared_range(size_t i, AddrRange* range) const {
 void Copier::before_release(AddrRange range) {
   SegmentId id, last;
   table_.find_range(range, &id, &last);
-  // Once the memory has gone nobody can tell whether it was still as in the parent's image. relaxed: seen
-  // late, it costs one question to the kernel.
+  // Once the memory has gone nobody can tell whether it was still as in the parent's image. relaxed: a
+  // late look costs one question to the kernel.
   if (!rest_checked_.load(std::memory_order_relaxed)) check_rest(id, last);
   for (; id < last; ++id.value) {
     if (!to_copy(id)) continue;
@@ -427,7 +427,7 @@ void Copier::removed(AddrRange range) {
       if (table_.claim(id)) table_.finish(id);
       continue;
     }
-    // These were saved before the event was read, hence before the memory went. Any other may be torn.
+    // Saved before the event was read, hence before the memory went. A copy in any other state may be torn.
     if (state == SegmentState::kSaved || state == SegmentState::kCopied || state == SegmentState::kKept)
       continue;
     set_lost(table_[id].base, "it was given back unannounced");

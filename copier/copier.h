@@ -8,10 +8,9 @@
 // then looks for the mark. Under guard no engine is used (back_ends/choose.cc).
 //
 // Owner:     copier. One Copier is one checkpoint's copying.
-// Callers:   run(), use(), unprotect_rest(): the agent. copied(): the engine's thread, or one that has
-//            re-synchronised.
-//            fault(), before_release(), removed(): who serves faults: the serving thread, or the agent in its
-//            place.
+// Callers:   run(), use(), unprotect_rest(): the agent. copied(): the engine's thread, or the thread
+//            that has re-synchronised with the copy.
+//            fault(), before_release(), removed(): the serving thread, or the agent in its place.
 //            make_writable(), tracks(), note_fault(), note_wait(): threads under guard.
 //            holds(), shared_range(): any thread.
 // Never:     touches the program's memory but through ProgramMemory, which reports vanished memory
@@ -37,8 +36,8 @@ class ProgramMemory : public SourceMemory {
   // The same for several segments at once: 0 only if all of the range is mapped, too. (The kernel passes over
   // holes.)
   virtual long unprotect_many(AddrRange range) { return unprotect(range); }
-  // May unprotect() come late, when another thread has unprotected the same and the program has gone on with
-  // it? Not where it changes what the program itself sets.
+  // May unprotect() come late, when another thread has unprotected the same memory and the program has gone
+  // on? Not where unprotect() changes what the program itself sets.
   virtual bool may_unprotect_late() const { return true; }
   // Is all of the range protected, as it has been since the stop? Then nobody has written to it, and it is
   // the same memory. True also where the kernel cannot tell: then a successful unprotect() is the only proof.
@@ -71,10 +70,10 @@ class Copier final : private CopyListener {
     engine_.store(&engine, std::memory_order_release);
   }
   CopyListener& listener() { return *this; }
-  // Of run(); by address unless said.
+  // The order in which run() copies; by address unless set.
   void set_order(Order order) { order_ = order; }
   // Copies every segment that has pages to copy and no other owner. Returns when all of these are kCopied or
-  // kKept, or when one is lost. False: one is lost. keep: segments that nobody writes to stay protected.
+  // kKept, or a segment is lost. False: a segment is lost. keep: segments without a write stay protected.
   bool run(bool keep = false);
   // A thread wrote to the protected page at `a`: copies the segment if the image needs it, and makes it
   // writable, or has its owner do so.
@@ -109,8 +108,8 @@ class Copier final : private CopyListener {
  private:
   void copy_owned(SegmentId id, uint32_t buffer, bool keep = false);
   // Copies a segment, and leaves it kSaved: end_batch() unprotects all of a batch by one call. A call for
-  // each would cost as much as the copy. A thread that needs one before that unprotects it itself
-  // (unprotect_saved).
+  // each would cost as much as the copy. A thread that needs such a segment earlier unprotects it
+  // itself (unprotect_saved).
   void copy_in_batch(SegmentId id, uint32_t buffer);
   void end_batch();
   void unprotect_saved(SegmentId id);
@@ -130,7 +129,8 @@ class Copier final : private CopyListener {
   // A thread writes to a segment that is not to be copied, and that the caller owns: makes it writable.
   void unprotect_uncopied(SegmentId id);
   // Segments of [first, last) that are not copied must still be protected: nothing else proves that their
-  // pages are absent, or as in the parent's image. One that has lost its protection unannounced is lost.
+  // pages are absent, or as in the parent's image. A segment that has lost its protection unannounced is
+  // lost.
   void check_rest(SegmentId first, SegmentId last);
   void set_lost(Addr a, const char* how);
 
@@ -166,7 +166,7 @@ class Copier final : private CopyListener {
   uint32_t threshold_ = 0;
   bool keep_ = false;
   // run() works in batches, so kSaved segments may be unprotected by other threads than their owner. relaxed:
-  // who sees false waits for the owner, which is right as well.
+  // a thread that sees false waits for the owner, which is right as well.
   std::atomic<bool> in_batches_{false};
   FutexLock queued_lock_;  // leaf: guards queued_ and queued_count_
   Queued queued_[kMostQueued];

@@ -69,7 +69,7 @@ void Copier::copied(uint64_t cookie, long result) {
   futex_wake(completed_);
 }
 
-// Waits until the engine has at most so many copies.
+// Waits until the engine has at most `most` copies.
 void Copier::await_queued(uint32_t most) {
   for (;;) {
     const uint32_t before = completed_.load(std::memory_order_acquire);

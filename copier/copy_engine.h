@@ -7,7 +7,7 @@
 // Never:     allocates, takes a lock of libc, touches the program's memory but through SourceMemory.
 //
 // Every accepted copy is completed exactly once: the engine calls copied(), or one resync() returns
-// kCommitted, kAborted or kFailed to its caller, who then does what copied() would have done. A resync()
+// kCommitted, kAborted or kFailed to its caller, which then does what copied() would have done. A resync()
 // that returns kDone leaves the copy to copied(), which may still be running on another thread.
 #pragma once
 
@@ -52,7 +52,7 @@ struct CopyTicket {
 enum class Resync {
   kDone,       // the copy is complete or has failed: copied() was called, or is about to be
   kCommitted,  // the copy had reached the threshold; resync() has finished it: the bytes are in the buffer
-  kAborted,    // it had not: the engine touches source and buffer no more, what the buffer holds is void
+  kAborted,    // it had not: the engine touches source and buffer no more; the bytes in the buffer are void
   kFailed,     // resync() could not finish the copy: the memory is not there
 };
 

@@ -6,7 +6,7 @@
 //            through memory will need them next. Otherwise by address
 //   hot      first the segments that were written while memory was protected ahead of the stop
 //            (Segment::heat): they will be written again
-//   cold     these last: a hot segment is copied by its fault soon anyway, a cold one may still be copied
+//   cold     hot segments last: a fault copies a hot segment soon anyway; a cold one may still be copied
 //            before its fault
 //
 // An order only proposes. Every order ends with all segments by address, so that each is proposed at least

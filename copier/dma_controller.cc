@@ -21,8 +21,8 @@ bool DmaController::reserve(Arena& arena, size_t card_bytes) {
 }
 
 void DmaController::trigger(unsigned channel) {
-  // acq_rel, against pick() that goes to sleep: either our bit comes after its clearing and stays, or it
-  // clears our bit and sees the block that we made valid before.
+  // acq_rel, against pick(): either pick() clears the bit before we set it, and the bit stays; or pick()
+  // clears our bit, and then sees the block that we made valid before.
   const uint32_t bit = 1u << channel;
   if ((awake_.fetch_or(bit, std::memory_order_acq_rel) & bit) == 0) futex_wake(awake_, 1);
 }
@@ -38,7 +38,7 @@ int64_t DmaController::duration_ns(uint32_t bytes) const {
 }
 
 void DmaController::pass(unsigned channel, ControlBlock& block, long result) {
-  // release: whoever sees the terminal bit sees the bytes as well.
+  // release: a thread that sees the terminal bit sees the bytes as well.
   uint64_t word = block.next.fetch_or(ControlBlock::kTerminal, std::memory_order_release);
   position_[channel] = ControlBlock::next_of(word);
   observer_.passed(channel, block, result);

@@ -13,7 +13,7 @@
 //
 // Two additions of ours. A block passed over gets its terminal bit as well: in a chain that is a circle
 // it would be passed over again and again. And the device latches a length before it executes the block
-// (kLatched), so that whoever sets it to 0 knows whether that came in time.
+// (kLatched), so that a thread that sets it to 0 learns whether that came in time.
 //
 //   programmer: length, card, host ──► clear terminal (release) ──► trigger()
 //   device:     next (acquire): not terminal ──► latch length ──► copy ──► set terminal (release)
@@ -39,11 +39,11 @@ struct alignas(32) ControlBlock {
   uint32_t bytes = 0;  // the programmer's, not read by the device: the length as it was set
 
   static ControlBlock* next_of(uint64_t word) { return reinterpret_cast<ControlBlock*>(word & ~kFlags); }
-  // Makes the device pass it over. False: too late, it is being executed or was.
+  // Makes the device pass over the block. False: too late, the device has begun to execute the block.
   bool revoke() {
     uint32_t now = length.load(std::memory_order_relaxed);
     while ((now & kLatched) == 0) {
-      // relaxed: only who wins matters; what the device did is learned from DmaObserver::passed().
+      // relaxed: only the winner matters; DmaObserver::passed() tells what the device did.
       if (length.compare_exchange_weak(now, 0, std::memory_order_relaxed)) return true;
     }
     return false;

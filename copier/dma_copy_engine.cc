@@ -104,7 +104,7 @@ bool DmaCopyEngine::submit(const CopyRequest& request, CopyPriority priority, Co
 }
 
 void DmaCopyEngine::drop(Slot& slot) {
-  // acq_rel: whoever frees the slot has seen the other holder's last use of it.
+  // acq_rel: the holder that frees the slot has seen the other holder's last use of the slot.
   if (slot.holders.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     const uint64_t state = slot.state.load(std::memory_order_relaxed);
     slot.state.store((state & ~3ull) | kFree, std::memory_order_release);
@@ -119,11 +119,11 @@ void DmaCopyEngine::passed(unsigned channel_number, ControlBlock& block, long re
   Slot& slot = channel.slots[number];
   if (result != 0 && slot.result == 0) {
     slot.result = result;
-    // What follows is of no use without this.
+    // The rest of the copy is of no use without this burst.
     for (uint32_t i = index + 1; i < slot.blocks; ++i) (void)blocks_of(channel, number)[i].revoke();
   }
   const bool last = index + 1 == slot.blocks;
-  // seq_cst against await_passed(): either it sees the count, or we see that it waits.
+  // seq_cst: either await_passed() sees the count, or we see that it waits.
   slot.passed.store(index + 1, std::memory_order_seq_cst);
   if (slot.waiting.load(std::memory_order_seq_cst) != 0) futex_wake(slot.passed);
   if (!last) return;

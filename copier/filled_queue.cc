@@ -17,7 +17,7 @@ void FilledQueue::push(const CopiedSegment& segment) {
   bool wake;
   {
     ScopedLock lock(lock_);
-    // It has room for each buffer of the pool: a full one would lose the oldest segment.
+    // The ring has room for each buffer of the pool. A push into a full ring would overwrite the oldest.
     if (!CHECK(count_ < capacity_)) return;
     ring_[(head_ + count_) % capacity_] = segment;
     ++count_;

@@ -180,7 +180,7 @@ bool SegmentTable::claim(SegmentId id) {
 }
 
 void SegmentTable::saved(SegmentId id) {
-  // release: whoever finds the segment saved may let the memory go; our reads of it come before.
+  // release: a thread that finds the segment saved may let the memory go; our reads of it come before.
   // An addition: want() may have left its mark.
   static_assert(static_cast<uint32_t>(SegmentState::kSaved) ==
                 static_cast<uint32_t>(SegmentState::kCopying) + 1);

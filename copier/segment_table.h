@@ -40,8 +40,9 @@
 // kLost:      memory vanished before it was copied: the checkpoint is given up.
 // A segment without pages stays kProtected until a thread writes to it: then it is claimed, unprotected, and
 // kCopied, without a copy. So does a segment whose pages are all in the parent's image (in_parent).
-// Who needs a segment in kCopying waits in await_copied(). A thread whose fault is served by another waits in
-// the kernel instead, until the owner unprotects the segment; under guard the faulting thread itself waits here.
+// A thread that needs a segment in kCopying waits in await_copied(). A thread whose fault is served by
+// another waits in the kernel until the owner unprotects the segment; under guard it waits in await_copied()
+// as well.
 #pragma once
 
 #include "base/arena.h"
@@ -65,11 +66,11 @@ struct Segment {
   Addr base;             // aligned to the segment size
   uint64_t present = 0;  // bit i: page i existed at the stop and belongs to this mapping
   uint32_t region = 0;   // index into regions
-  // Both change until the end of the stop only, by who serves faults; then all copying threads read them.
+  // Both change only until the end of the stop, with the lock of serving; then all copying threads read them.
   bool in_parent = false;  // nobody wrote to it since the last stop: an increment need not have it
   bool open = false;       // not all of it is protected: it cannot be kKept
   // How often it was written ahead of the stop, as far as that was seen: a hint for the order of copying.
-  // Changed by who serves faults until the stop, read after it.
+  // Counted with the lock of serving until the stop, read after it.
   uint8_t heat = 0;
   // Since the stop the program has given pages of it back: its protection proves nothing any more.
   std::atomic<bool> given_back{false};
@@ -132,9 +133,9 @@ class SegmentTable {
   // The segment's window cut to its region.
   AddrRange window(const Segment& s) const;
 
-  // Ahead of the stop. written(), unsettled(): the thread that serves faults, after it has unprotected
-  // the segment; the result says whether it was kProtected. protect(): the agent, before it protects it,
-  // so that a fault in between is not forgotten; false if it was not kWritten.
+  // Ahead of the stop, with the lock of serving. written(): after the segment was unprotected. unsettled():
+  // at any time. Both say whether it was kProtected. protect(): the agent, before it protects the segment, so
+  // that a fault in between is not forgotten; false if it was not kWritten.
   bool written(SegmentId id);
   bool unsettled(SegmentId id);
   bool protect(SegmentId id);

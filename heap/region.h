@@ -15,9 +15,8 @@
 //
 // Owner:     libckpt_heap. Callers: jemalloc's extent hooks, in any thread of the program.
 // Never:     calls malloc; takes a lock: a forked child finds nothing held. A page belongs to one extent of
-// jemalloc,
-//            and jemalloc calls for one extent one thing at a time; what is shared are words of bits, and
-//            counters.
+//            jemalloc, and jemalloc calls for one extent one thing at a time; what is shared are words of
+//            bits, and counters.
 #pragma once
 
 #include <cstddef>

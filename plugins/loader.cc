@@ -1,8 +1,9 @@
 // libckpt_plugins.so: loads the plug-ins of CKPT_PLUGINS into a process, and has the library call them (ckpt_plugin.h).
 //
-// Owner:     plugins; preloaded by `ckpt run --plugins` behind libckpt_rt.so. A library of its own: processes without plug-ins
-//            do without.
-// Callers:   the dynamic linker, once, before main(). Ordinary code. Nothing of it runs later.
+// Owner:     plugins; preloaded by `ckpt run --plugins` behind libckpt_rt.so. A library of its own: processes without
+//            plug-ins do without.
+// Callers:   the dynamic linker, once, before main(): ordinary code. Later only call_back() runs, in callbacks of the
+//            library, where signal-safety(7) holds.
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>

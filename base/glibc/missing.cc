@@ -3,7 +3,7 @@
 //
 // Owner:     base. Callers: any, as the functions of that name.
 // Never:     in libckpt_rt, called on threads of the program: these are for what is linked in statically and
-// for commands.
+//            for commands.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
@@ -44,7 +44,7 @@ CKPT_HIDDEN uint32_t arc4random() noexcept {
   return random;
 }
 
-// 2.35, for whoever throws.
+// 2.35; the unwinder calls it for exceptions.
 #ifdef DLFO_EH_SEGMENT_TYPE
 CKPT_HIDDEN int _dl_find_object(void* address, dl_find_object* found) noexcept {
   struct Search {

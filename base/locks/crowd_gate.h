@@ -1,8 +1,8 @@
-// Lets a few in at a time: before a lock that is given in the order in which it was asked for.
+// Lets a few threads at a time go on to a TurnLock, which is given in the order in which it was asked for.
 //
-// Of a thousand threads that ask for such a lock each is woken for its turn, and the holder who lets in those
-// that wait lets in a thousand. Behind this gate there are never more than kMost of them; who comes while
-// there is room goes in, woken or not.
+// Where a thousand threads ask for a TurnLock, each is woken for its turn, and a holder that yields lets in a
+// thousand. Behind this gate there are never more than kMost of them. A thread that comes while there is room
+// goes in, before those that sleep.
 //
 // Owner:     base. Header only.
 // Callers:   as of TurnLock: threads of the program inside our handlers.
@@ -16,14 +16,14 @@ namespace ckpt {
 
 class CrowdGate {
  public:
-  static constexpr uint32_t kMost =
-      8;  // with the agent fewer than the groups that a wake of TurnLock tells apart
+  // With the agent fewer than the groups that a wake of TurnLock tells apart.
+  static constexpr uint32_t kMost = 8;
 
   void enter() {
     uint32_t now = inside_.load(std::memory_order_relaxed);
     for (;;) {
       if (now < kMost) {
-        // acquire and release are the lock's behind it.
+        // No ordering is needed for what the lock guards: TurnLock gives it.
         if (inside_.compare_exchange_weak(now, now + 1, std::memory_order_seq_cst)) return;
         continue;
       }

@@ -4,9 +4,8 @@
 // Callers:   our own threads, and threads of the program inside our handlers.
 // Never:     allocates, touches errno; is held across anything that waits for another holder.
 //
-// A thread that holds it for long lets each of those in who wait, by yield(), and none of them twice. (To
-// unlock and to lock again would not do: whoever is let in may be back in the queue before the one who lets
-// in.)
+// A thread that holds it for long calls yield(): each thread that waits gets it once, and none twice. (Unlocking
+// and locking again would not do: a thread that was let in could be back in the queue before the holder.)
 #pragma once
 
 #include "base/locks/futex.h"
@@ -18,11 +17,11 @@ class TurnLock {
   void lock() { await(take_turn()); }
   void unlock() {
     const uint32_t now = now_.fetch_add(1, std::memory_order_seq_cst) + 1;
-    // Whoever has its turn, and no crowd with it.
+    // Wakes the group of the thread whose turn it is, not all that wait.
     if (next_.load(std::memory_order_seq_cst) != now) futex_wake_those(now_, group_of(now));
   }
-  // The holder: lets those in who wait now. Its next turn is taken first: whoever is let in may ask again at
-  // once, and would come in between for as long as the holder has no processor.
+  // By the holder: lets in the threads that wait now. It takes its own next turn first: a thread that was let in
+  // may ask again at once, and would get in ahead for as long as the holder has no processor.
   void yield() {
     if (next_.load(std::memory_order_relaxed) == now_.load(std::memory_order_relaxed) + 1) return;
     const uint32_t mine = take_turn();

@@ -29,7 +29,7 @@ inline bool ask_for_avx2() {
 }  // namespace cpu_internal
 
 inline bool has_avx2() {
-  // relaxed: whoever asks gets the same answer.
+  // relaxed: all threads compute the same answer.
   int known = cpu_internal::avx2.load(std::memory_order_relaxed);
   if (known < 0) {
     known = cpu_internal::ask_for_avx2() ? 1 : 0;

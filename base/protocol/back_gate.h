@@ -3,9 +3,10 @@
 //
 // Owner:     `ckpt back`. Callers: the agents of the processes, and `ckpt back`. Waits are not private: the
 //            memory is of several processes.
-// Who is alive: `ckpt back` takes a lock (F_OFD_SETLK) of byte i of the memfd for process i, by an open file
-// of its own, which only that process's agent has then. It is free when the process is gone.
-// Never:     allocates, touches errno. decision goes on from kOpen once, and never back.
+// Who is alive: `ckpt back` locks byte i of the memfd for process i (F_OFD_SETLK), by an open file that it then
+// hands to that process's agent alone. The lock is free when the process is gone.
+// Never:     allocates, touches errno. The decision: kOpen to kGivenUp or kCutting; kCutting to kCommitted, or
+//            to kGivenUp if no file was cut. Nothing else follows kGivenUp and kCommitted.
 #pragma once
 
 #include <linux/futex.h>
@@ -31,7 +32,7 @@ enum class BackDecision : uint32_t {
 
 struct BackGate {
   std::atomic<uint32_t> decision;  // BackDecision
-  std::atomic<uint32_t> failed;    // 1: the job ends. Set by whoever finds that it cannot go on
+  std::atomic<uint32_t> failed;    // 1: the job ends. Set by a process that cannot go on
   std::atomic<uint32_t> turns;     // changes with everything below
   uint32_t members;
   std::atomic<uint32_t> passed[kMostBackMembers];  // how many barriers each has come to

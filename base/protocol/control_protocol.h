@@ -16,11 +16,10 @@
 //   5. the library sends text lines "key value\n", values until the end of the line, and closes.
 //      "progress DONE TOTAL" (bytes of memory, while the image is written) may come at any time; the last
 //      line is "done" or "error CODE TEXT" with CODE an ExitCode,
-//   6. before a checkpoint the library may say what it may not open itself, having fewer rights than who
-//   asks:
-//      "need directory PATH" (the image directory that is set) and "need memory" (its own mem and pagemap in
-//      /proc). The asker answers each by one byte with what it could open, if anything (SCM_RIGHTS): a
-//      directory only if it belongs to the program's user and nobody else may write to it, PATH itself or
+//   6. before a checkpoint the library may ask for what it may not open itself, since the asker may have more
+//      rights: "need directory PATH" (the image directory that is set) and "need memory" (its own mem and
+//      pagemap in /proc). The asker answers each by one byte with what it could open, if anything (SCM_RIGHTS):
+//      a directory only if it belongs to the program's user and nobody else may write to it, PATH itself or
 //      PATH/user-UID; memory as two descriptors, mem first, open for reading.
 // The signal's number is CKPT_SIGNAL of PID's environment, else kDefaultCheckpointSignal. A program that puts
 // that signal to use itself has had ours moved to another: then a mapping of its own is named
@@ -94,8 +93,8 @@ struct ControlRequest {
 // Keys of the answer to kStat: pid, version, directory PATH, mode NAME, mode_reason TEXT,
 //   faults NAME (of modes that protect memory), faults_reason TEXT (if it is not the one that is set),
 //   signal, segment, pool, compress NAME, compress_level (of zstd), to COMMAND (if set), key_file PATH (if
-//   set), increments, keep, every_ns, setting VARIABLE TEXT (of each setting, as base/settings/settings_table.h prints
-//   it), in_force VARIABLE TEXT (of those where what holds in checkpoints is not what is set), checkpoints, failures, last_image PATH, last_error TEXT,
-//   total_pause_ns, longest_pause_ns, processor_ns
+//   set), increments, keep, every_ns, setting VARIABLE TEXT (of each setting, as base/settings/settings_table.h
+//   prints it), in_force VARIABLE TEXT (of each setting that checkpoints do not follow: what they follow),
+//   checkpoints, failures, last_image PATH, last_error TEXT, total_pause_ns, longest_pause_ns, processor_ns
 
 }  // namespace ckpt

@@ -1,8 +1,8 @@
 // What is asked of a keeper, and where it listens (docs/diskless.md).
 //
-// A keeper holds images in memory, in a directory that nobody else has a name for. Who may have it asks over a socket
-// and gets the directory as a descriptor. So the name of such a directory, in CKPT_DIR and everywhere, is that of the
-// socket: /tmp/ckpt-keeper-UID/NAME.keeper; an image in it is NAME.keeper/FILE. Users say keeper:NAME.
+// A keeper holds images in memory, in a directory that has no path. A client asks over a socket and gets the
+// directory as a descriptor. So CKPT_DIR and all else name such a directory by the path of the socket:
+// /tmp/ckpt-keeper-UID/NAME.keeper; an image in it is NAME.keeper/FILE. Users write keeper:NAME.
 //
 // Owner: base. Callers: the agent in a program, ordinary programs, the keeper. Nothing here allocates.
 // One SOCK_SEQPACKET packet each way: KeeperRequest, KeeperAnswer. Both sides check who the other is (SO_PEERCRED).

@@ -73,8 +73,8 @@ struct RestartArgs {
   uint32_t set_capabilities;   // 1: every thread calls capset with the three below, before it goes on
   int32_t go_fd;               // pipe: one byte says that all of the job stand ready. -1: nobody to wait for
   uint64_t cap_effective, cap_permitted, cap_inheritable;
-  // A page behind the restorer range, 0 when all memory is there: who reads it waits until all memory is
-  // there. The library keeps it until it has done so; a checkpoint cannot be taken before.
+  // A page behind the restorer range; 0: all memory is there. A thread that reads this page waits until all memory
+  // is there. The library keeps it until then; before, it takes no checkpoint.
   uint64_t loading_gate;
   // Of a job. The process was stopped by a signal and stops itself before it waits for `go_fd`; so many of
   // its children do so, and their parent takes notice of that before it stands ready, as it had.

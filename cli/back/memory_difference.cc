@@ -237,7 +237,7 @@ class Comparison {
       make_writable(*i, start, end);
       const uint32_t either = i->record.prot | n->record.prot;
       const bool kernel_made = kind_of(*i) == MappingKind::kDevice || kind_of(*i) == MappingKind::kFileShared;
-      // Nobody could write to a file's mapping that had no PROT_WRITE then and has none now: it is as it was.
+      // A file's mapping without PROT_WRITE, then and now, cannot have been written: it is as it was.
       if (kernel_made || ((either & PROT_WRITE) == 0 && is_file(*i))) return {};
       if (is_shared(*i))
         zeroed_.push_back({Addr{start}, Addr{end}});

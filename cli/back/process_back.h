@@ -1,10 +1,10 @@
 // One process on its way back to an image: the asker's side of base/protocol/back_protocol.h, step by step.
 //
 // Owner:     cli. Ordinary code, one thread. Callers: back.cc for a process alone, job_back.cc for each of a job.
-// A process alone: open, begin, let_stand, compare, hand_plan, hear_ready, cut_files, commit, answer. Any error
-// before commit leaves the program as it was, if give_up() follows.
-// Of a job hear_held comes before let_stand; what begin, let_stand and hand_plan ask for is waited for by the next
-// step, so that all members do it at the same time.
+// A process alone: open, begin, hear_standing, compare, hand_plan, hear_ready, cut_files, commit, send_pages while it
+// wants_pages, answer. After an error before commit give_up() leaves the program as it was, unless was_cut().
+// A member of a job: hear_held and let_stand come before hear_standing. begin, let_stand and hand_plan only ask; the
+// next step waits for the answer, so that all members work at the same time.
 #pragma once
 
 #include <memory>
@@ -23,15 +23,15 @@
 
 namespace ckpt::cli {
 
-// Which of a job it is. gate: the memfd, of which each gets an open file of its own.
+// Which member of a job the process is. gate: the memfd, of which each member gets an open file of its own.
 struct BackMember {
   uint32_t member = 0, members = 0;
   int gate = -1;
 };
 
-// An open file of the gate's memfd; as member's, whose lock it holds, if it is one.
+// An open file of the gate's memfd. with_lock: it holds the lock of part.member.
 Result<ScopedFd> open_gate(const BackMember& part, bool with_lock);
-// Says what is wanted, with these descriptors. False: it has hung up.
+// Sends the order with these descriptors. False: the program has hung up.
 bool send_order(int connection, const BackOrder& order, const std::vector<int>& fds);
 
 class ProcessBack {
@@ -51,13 +51,13 @@ class ProcessBack {
   Result<void> hear_standing();
   // What is to be done; nothing is changed.
   Result<void> compare(const SharedParts& shared);
-  // ended: processes that it may have to wait for.
+  // ended: processes born since, for whose end the program may have to wait.
   Result<void> hand_plan(const std::vector<int32_t>& ended);
   Result<void> hear_ready();
   Result<void> cut_files();
   bool was_cut() const { return was_cut_; }
   Result<void> commit();
-  // Pages are left, and it asks for them.
+  // Pages are left that had no room in the first part.
   bool wants_pages() const { return !missing_.empty(); }
   Result<void> send_pages();
   Result<Answer> answer();

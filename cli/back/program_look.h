@@ -1,5 +1,4 @@
-// What `ckpt back` reads from /proc, and of the image's files, beside the image and the program's own
-// answers.
+// Facts that neither the image nor the program tells `ckpt back`: from /proc, and about the image's files.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once

@@ -148,7 +148,7 @@ class Agent {
         act(out);
       }
       look_for_end();
-      // Nobody is there for whom this host's processes run: what they would print goes nowhere.
+      // Without the head this host's processes run for no user: what they print goes nowhere.
       if (!link_.valid() && machine_.phase() == cluster::AgentMachine::Phase::kIdle) done_ = true;
     }
   }
@@ -204,7 +204,7 @@ class Agent {
     }
   }
 
-  // Below the ports that the kernel chooses from: after a restart who listens at it is a server still.
+  // Below the ports that the kernel chooses from: so a restart knows the listening end as a server.
   Result<ScopedFd> listen_low(int* port) {
     for (int tries = 0; tries < 32; ++tries) {
       auto fd = cluster::listen_at(address_, 12000 + static_cast<int>(randombytes_uniform(16000)), port);

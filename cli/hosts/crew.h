@@ -1,4 +1,4 @@
-// The head's end of all agents: starts them, lets them in, and says what they say.
+// The head's connections to all host agents: starts the agents, lets them in, sends and receives messages.
 //
 // Owner: cli, the head. One thread.
 #pragma once
@@ -30,7 +30,7 @@ class Crew {
   ~Crew();
   Crew(const Crew&) = delete;
 
-  // All are there, or an error that names the one that is not.
+  // Returns when all agents are connected; the error names one that is not.
   Result<void> assemble();
   Result<void> measure_clocks();
   // Versions, libraries. An error names the host and what differs.
@@ -39,9 +39,10 @@ class Crew {
   std::vector<CrewHost>& hosts() { return hosts_; }
   bool tell(int host, const Json& what);
   void tell_all(const Json& what);
-  // Messages of one kind from all; whatever else one says is an error.
+  // One message of that kind from each agent. "cannot" and "ended" are errors, other messages before it are dropped;
+  // later ones go to CrewHost::early.
   Result<std::vector<Json>> expect_all(const std::string& say, int64_t patience_ns);
-  // What has come of one host. False: it is lost.
+  // The messages that have come from one host. False: its connection is broken.
   bool hear(int host, std::vector<Json>& out);
   std::vector<int> gone() const;  // hosts that are
   void dismiss();                 // agents end what is on their hosts; waits for them, at most 10 s

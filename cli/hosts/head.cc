@@ -38,7 +38,7 @@ using cluster::Step;
 constexpr int64_t kPrepareNs = 60'000'000'000;
 constexpr uint32_t kAttempts = 3;
 
-// Who wants a checkpoint.
+// A request for a checkpoint that waits or is served.
 struct Asker {
   int host = -1;  // through this host's agent; -1: here
   int number = 0;
@@ -185,7 +185,7 @@ class Head {
       return;
     }
     const auto& hosts = crew_.hosts();
-    // Without the host of the program nobody tells of its end.
+    // Only the first host's agent tells of the program's end.
     if (h == 0 ||
         std::none_of(hosts.begin(), hosts.end(), [](const CrewHost& one) { return one.link.valid(); })) {
       ended_ = true;
@@ -213,8 +213,8 @@ class Head {
     if (step == Step::kDurable) {
       parts_[static_cast<size_t>(h)] = {host.name, host.address, j.value("part", ""),
                                         j.value("checksum", "")};
-      // It would count, and could not come back. What is passing, a connection that nobody has accepted yet, is
-      // over in another attempt.
+      // It would count, and could not come back. Another attempt may succeed: the reason may be a connection that
+      // was not accepted yet.
       if (j.contains("no_restart") && why_.empty()) {
         why_ = fmt::format("{}: {}", host.where, j.value("no_restart", ""));
         why_code_ = ExitCode::kNotRestartable;
@@ -347,7 +347,7 @@ class Head {
     if (run_.keeper_bytes != 0) m.redundancy["memory"] = run_.keeper_bytes;
     CKPT_TRY(write_hosts_manifest(directory_, m));
     path_ = find_hosts_manifest(directory_);
-    // First the word that older ones count, then, by the hosts, their parts.
+    // First the older .hosts files, by which checkpoints count; the hosts then remove the parts.
     prune_hosts_manifests(directory_, job_, run_.keep);
     return {};
   }

@@ -44,19 +44,18 @@ struct HostsRun {
 ExitCode run_over_hosts(const HostsRun& run);
 // A checkpoint of such a run, on these hosts: on fewer than it has parts, some get several; the same host may be named twice.
 ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run);
-// Who is there, and whether they fit together.
+// Prints which hosts answer, and whether their versions fit together.
 ExitCode look_at_hosts(const HostsRun& run, bool json);
 // Reads what it is to do from standard input.
 ExitCode run_agent();
 
-// Of a job over hosts, asked by anybody on one of them: through the agent or the head that listens at this
-// abstract name.
+// The abstract names at which the agent and the head of a job listen to users on their host.
 std::string agent_socket_name(const std::string& job, const std::string& host);
 std::string head_socket_name(int pid);
 Result<ScopedFd> listen_to_users(const std::string& name);
 // The other end of an accepted connection is of our user, or root.
 bool is_own_user(int connection);
-// False: nobody listens there. Else `answer` is what it says: a JSON object.
+// False: no process of this user listens there, or it does not answer. answer: a JSON object.
 bool ask_over_hosts(const std::string& name, const Json& question, Json& answer);
 // One JSON line. Reading is in time or not at all.
 bool write_line(int fd, const Json& line);

@@ -111,7 +111,7 @@ Result<HostsManifest> read_hosts_manifest(const std::string& path) {
   if (!fd.valid() || fstat(fd.get(), &st) != 0)
     return failure(ExitCode::kNotFound, path, fmt::format("cannot be read: {}", strerror(errno)),
                    "name a checkpoint");
-  // As for images: who may write it says what is started.
+  // As for images: a user who may write it decides what is started.
   if ((st.st_uid != geteuid() && st.st_uid != 0) || (st.st_mode & 022) != 0)
     return failure(ExitCode::kPermission, path, "belongs to someone else, or others may write it",
                    "use one of yours");

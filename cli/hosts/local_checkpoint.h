@@ -1,5 +1,5 @@
-// The processes of this host on their way through one checkpoint: the existing leader among them is asked as
-// `ckpt now` asks, on a thread of its own, and its steps come out as events.
+// The processes of this host on their way through one checkpoint. A thread asks their leader, as `ckpt now` asks, and
+// passes on its steps as events.
 //
 // Owner: cli, the agent. Callers: the agent's thread; the thread inside ends before the object does.
 #pragma once

@@ -16,7 +16,7 @@ namespace ckpt::cli {
 
 namespace {
 
-// The ports that the kernel chooses from, unless a host has other ones, and those that it never does.
+// The ports that the kernel chooses from by default, and the first of those that are given in exchange.
 constexpr int kFirstChosen = 32768, kLastChosen = 60999, kFirstFree = 20000;
 
 // 32 digits; IPv4 as ::ffff:a.b.c.d.
@@ -103,7 +103,7 @@ void share_ports(Json& table, const Json& was, const std::vector<std::vector<int
     h.erase("slice");
     if (!shares[i]) continue;
     const std::string machine = h.value("address", "");
-    // Not what a part that comes later wants for itself either, if that can be.
+    // No port is given in exchange that any part on this machine has, also one that comes later.
     std::set<int> wanted = taken[machine];
     for (size_t k = 0; k < ports.size(); ++k) {
       if (table["hosts"][k].value("address", "") == machine)

@@ -90,7 +90,7 @@ Json connections_of(const HostsManifest& manifest) {
   return all;
 }
 
-// Where several parts come to one host: what of each cannot be had twice.
+// Where several parts come to one host: shares out the ports, which cannot be had twice.
 Result<void> share_hosts(Crew& crew, const HostsManifest& manifest, Json& table) {
   const auto shares = who_shares(table);
   std::vector<std::vector<int>> ports(shares.size());
@@ -186,7 +186,7 @@ Watched bring_back(const std::string& path, HostsRun run, const std::vector<std:
   if (auto r = crew.check_alike(); !r.ok()) return failed(r.error());
   Json table = manifest->table;
   for (size_t i = 0; i < names.size(); ++i) {
-    // Its key and ports are in the memory of processes.
+    // The rest of the table stays: its key and ports are in the memory of processes.
     for (auto& h : table["hosts"]) {
       if (h.value("name", "") != names[i]) continue;
       if (!h.contains("job_address")) h["job_address"] = h["address"];
@@ -225,7 +225,7 @@ Watched bring_back(const std::string& path, HostsRun run, const std::vector<std:
   // All listen before anybody connects. The kernel may keep a port for a minute for the killed program.
   if (auto all = crew.expect_all("listening", 120'000'000'000); !all.ok()) return failed(all.error());
   crew.tell_all({{"say", "connect"}});
-  // Nobody runs before all are there: it might look for who is not there yet.
+  // No process runs before all are there: it might look for one that is not there yet.
   if (auto all = crew.expect_all("ready", 600'000'000'000); !all.ok()) return failed(all.error());
   crew.tell_all({{"say", "go"}});
   if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return failed(all.error());

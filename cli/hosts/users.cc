@@ -1,5 +1,5 @@
-// Who asks for something of a job over hosts, on one of its hosts: abstract sockets, which have no file and
-// are reached by the same user and root only.
+// Sockets by which users ask the agent or head on their host: abstract names, which have no file. Only the same user
+// and root are answered.
 #include <errno.h>
 #include <poll.h>
 #include <string.h>

@@ -86,7 +86,7 @@ Json said_of(const Error& error) {
   return {{"say", "failed"}, {"code", static_cast<int>(error.code)}, {"text", std::string(error.message())}};
 }
 
-// Who waits for all children reaps it.
+// The agent reaps the process with its other children (Agent::look_for_end).
 void ExchangeProcess::end() {
   if (socket_.valid() && child_ > 0 && kill(child_, 0) == 0) kill(child_, SIGKILL);
   socket_.reset();

@@ -1,5 +1,5 @@
-// One host's part in making or using redundancy: a process of its own at idle priority, `ckpt keeper-exchange`, started
-// by the host's agent for one checkpoint. It is told what to do, and says how far it is, by lines on a socket.
+// One host's share in making or using redundancy: `ckpt keeper-exchange`, a process of its own at idle priority, which
+// the host's agent starts for one checkpoint. Orders and reports are lines on a socket.
 //
 //   agent, from the head             process
 //   plan                      -->
@@ -36,7 +36,7 @@ class ExchangeProcess {
   int fd() const { return socket_.get(); }
   bool running() const { return socket_.valid(); }
   uint64_t id() const { return id_; }
-  // What it says; when it has ended without a last word, that it failed.
+  // The next line of the process; if it has ended without a last line, that it failed.
   Json hear();
   void end();
 
@@ -46,7 +46,7 @@ class ExchangeProcess {
   uint64_t id_ = 0;  // of the checkpoint: what is said of another one is old
 };
 
-// As the agent tells the head: "exchange_port", "exchange_done", or "failed" of "exchange".
+// The same line as the agent tells it to the head: "exchange_port", "exchange_done", or "failed" of "exchange".
 Json said_in_exchange(Json line, uint64_t id = 0);
 Json said_of(const Error& error);
 

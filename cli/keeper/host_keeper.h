@@ -12,11 +12,11 @@ namespace ckpt::cli {
 // A part as a path of this process while this lives, in whichever memory or directory it is.
 struct ReachedPart {
   KeptPart kept;
-  std::string path;  // of a part that no keeper has: of nothing
+  std::string path;  // empty: no keeper answers
 };
 ReachedPart reach_part(const std::string& part);
 
-// Where images of a host go: `directory`, or its keeper's, which is started if it is not there.
+// Where images of a host go: `directory`, or the directory of its keeper, which is started if it does not run.
 struct HostImages {
   std::string name;  // as CKPT_DIR has it
   std::string path;  // as a path of this process while this lives
@@ -25,7 +25,7 @@ struct HostImages {
 // start: what the head says at the start, with "keeper" or "part".
 Result<HostImages> images_of_host(const std::string& directory, const Json& start);
 
-// The answer to "have", before a restart: is the part that the head names here? The keeper may have to be started.
+// The answer to "have", before a restart: is the part that the head names here? Starts its keeper if it does not run.
 Json has_part(const Json& question);
 
 }  // namespace ckpt::cli

@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kAnswerNs = 60'000'000'000, kExchangeNs = 3'600'000'000'000;
 
-// One answer of each host; what else they say is put back. id: of the checkpoint. Hosts that lost an exchange which was given
-// up before say so late.
+// One answer of each host; other messages go to CrewHost::early. id: of the checkpoint. Hosts that lost an exchange which was
+// given up before say so late.
 Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t id, int64_t patience_ns) {
   std::vector<CrewHost>& hosts = crew.hosts();
   std::vector<Json> all(hosts.size());
@@ -42,7 +42,7 @@ Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t i
           all[i] = std::move(m);
           --left;
         } else if (of_exchange && what == "failed") {
-          // The first that failed is the cause; the others lost it.
+          // The first to fail is the cause; the others fail since they lost it.
           error = make_error(static_cast<ExitCode>(m.value("code", 70)), 0, "{}: {}", hosts[i].where,
                              m.value("text", "").substr(0, 240));
         } else {
@@ -63,7 +63,7 @@ Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t i
   return all;
 }
 
-// From the plan to the word of all that it is done. lengths: of the streams; empty: as the hosts say.
+// From the plan to "done" from all. lengths: of the streams; empty: as the hosts say. *heard: their "port" lines.
 Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<HostsManifest::Part>& parts,
                                    std::vector<uint64_t> lengths, std::vector<Json>* heard) {
   const uint64_t id = plan.at("id");
@@ -95,7 +95,7 @@ Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<Host
   return done;
 }
 
-// Roles rotate, so what is lost must be within what the code gives back wherever it stands.
+// Roles rotate: the lost hosts must be recoverable in every stripe of a cycle.
 bool can_recover(const redundancy::Code& code, const std::vector<bool>& lost) {
   const auto hosts = static_cast<unsigned>(lost.size());
   const keeper::Striping striping(code.scheme(), hosts);

@@ -34,8 +34,8 @@ uint64_t half_of_machine() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
 }
 
-// No terminal, no directory of anybody's, and no descriptor but `kept`: whoever reads a pipe to its end does not wait
-// for a keeper.
+// Keeps no terminal, no working directory, and no descriptor but `kept`: a reader of the caller's pipe must not wait
+// for the keeper's end.
 void leave_everything(int kept) {
   setsid();
   prctl(PR_SET_NAME, "ckpt-keeper");
@@ -114,7 +114,7 @@ Result<void> start_keeper(const KeeperWishes& asked) {
   if (child < 0) return failure(ExitCode::kSystem, "the keeper", strerror(errno), "raise ulimit -u");
   if (child == 0) {
     leave_everything(writes.get());
-    // Twice, so that whoever starts it need not wait for its end.
+    // A second fork: the caller is not the keeper's parent, and need not wait for its end.
     const pid_t grandchild = fork();
     if (grandchild != 0) _exit(grandchild < 0 ? 1 : 0);
     const auto kept = be_keeper(wishes, writes.get());

@@ -47,7 +47,7 @@ Error Exchange::failed() const {
   return make_error(ExitCode::kUnavailable, 0, "{}", why_.empty() ? "the exchange was given up" : why_);
 }
 
-// Each connects to each: who connects sends, who accepts receives.
+// Each host connects to each other host. The connecting end sends, the accepting end receives.
 Result<void> Exchange::meet_all() {
   to_.resize(plan_.hosts);
   seen_.assign(plan_.hosts, false);
@@ -204,7 +204,7 @@ Result<void> Exchange::finish_batch(uint64_t batch) {
   return why_.empty() ? Result<void>() : Result<void>(failed());
 }
 
-// Of its stream or its checks, whichever this stripe has of this host.
+// This host's block of the stripe: of its stream or of its checks.
 Result<Exchange::Block> Exchange::own_block(uint64_t stripe) const {
   Block block;
   if (block.bytes == nullptr) return make_error(ExitCode::kSystem, ENOMEM, "no memory for blocks");

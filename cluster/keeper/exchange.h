@@ -1,12 +1,12 @@
-// The keepers' side of redundancy: hosts send each other blocks of their parts, and each keeps the checks that are its own.
-// Or, after hosts were lost: those that are there send what they have, and the new ones compute what is lost.
+// The keepers' side of redundancy: hosts send each other blocks of their parts, and each host keeps its own checks.
+// After hosts were lost: the hosts that are left send their blocks, and the new hosts compute what is lost.
 //
-// Owner: cluster/keeper. One object for one checkpoint, in a process of its own at idle priority. A thread for each peer
-//        receives; the caller's thread does all else. Memory: the blocks of two batches, whatever a peer sends.
-// Never: touches a part; takes blocks of somebody who does not know the secret.
+// Owner: cluster/keeper. One object for one checkpoint, in a process of its own at idle priority. A thread accepts, one for
+//        each peer receives; the caller's thread does all else. Memory: the blocks of two batches, whatever a peer sends.
+// Never: changes a part that is not lost; takes blocks of a peer that does not know the secret.
 //
-// Batches keep the hosts together: nobody begins one before all have finished the one before. So what is under way is
-// bounded, and nobody waits for a place in a queue: what comes is always received.
+// No host begins a batch before all have finished the batch before. So the blocks under way are bounded, and every
+// block is received at once: no host waits for a place in a queue.
 #pragma once
 
 #include <condition_variable>
@@ -38,8 +38,8 @@ class Exchange {
  public:
   // Listens; the port goes to the others.
   Result<int> listen(const std::string& address);
-  // stream: this host's. checks: its file of checks, open; `checks_at`: where in it they begin. Of a lost host both are
-  // written, else with `lost` both are read; without, the checks are written.
+  // stream: this host's. checks: its file of checks, open; `checks_at`: where in it they begin. Without `lost` the checks
+  // are written. With `lost`, a lost host writes both, every other host reads both.
   Result<void> run(const ExchangePlan& plan, PartStream& stream, int checks, uint64_t checks_at);
   ~Exchange();
 
@@ -56,7 +56,7 @@ class Exchange {
   Result<void> meet_all();
   void accept_all();
   void greet(ScopedFd peer);
-  // messages: what it has sent already.
+  // messages: what the host has sent already, behind its hello.
   void receive_from(unsigned host, cluster::SealedLink link, std::vector<std::string> messages);
   bool take(unsigned host, std::string_view message);
   void fail(const std::string& why);

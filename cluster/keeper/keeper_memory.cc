@@ -50,7 +50,7 @@ bool write_text(const char* path, const std::string& text) {
   return file.valid() && write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
-// Only our own user and group are somebody there.
+// Maps our own user and group into it, no others.
 int enter_user_namespace() {
   const uid_t user = geteuid();
   const gid_t group = getegid();

@@ -1,8 +1,8 @@
 // The memory of a keeper: a file system in memory that has no name anywhere, of a bounded size.
 //
-// A tmpfs is mounted nowhere (fsmount(2)): who has the descriptor of its directory has it, nobody else. No right is
-// needed: without CAP_SYS_ADMIN a child makes it in a user namespace of its own and hands the descriptor over. It is
-// gone when the last descriptor is closed, with the keeper at the latest.
+// A tmpfs that is mounted nowhere (fsmount(2)): only a process with a descriptor of its directory reaches it. No right
+// is needed: without CAP_SYS_ADMIN a child makes it in a user namespace of its own and hands the descriptor over. The
+// kernel frees it with the last descriptor: the keeper's, or that of a program that still writes or reads.
 //
 // Owner:     the keeper process. Ordinary C++, its main thread.
 // Never:     leaves anything behind in a file system that others see.
@@ -16,7 +16,7 @@
 namespace ckpt::keeper {
 
 struct Memory {
-  ScopedFd images;          // the directory for images, 0700; as the kernel names it: /keeper:NAME
+  ScopedFd images;          // the directory for images, 0700; the kernel names it /keeper:NAME
   ScopedFd file_system;     // its root
   bool huge_pages = false;  // where a file is large enough for one
 };
@@ -29,9 +29,9 @@ struct Use {
 };
 Use use_of(const Memory& memory);
 
-// Has the machine give so many bytes of memory to itself once, and returns them: in a virtual machine memory that was
-// never used costs 20 times what used memory does. At idle priority, by huge pages; ends early when less than an eighth
-// of the machine's memory is left, or when *stop. Returns how many it was. For a thread of its own.
+// Takes so many bytes of memory once and gives them back: in a virtual machine the first use of memory costs 20 times
+// what a later use does. At idle priority, by huge pages; ends early when less than an eighth of the machine's memory
+// is left, or when *stop. Returns how many bytes it took. For a thread of its own.
 uint64_t touch_memory(uint64_t bytes, const bool volatile* stop);
 
 }  // namespace ckpt::keeper

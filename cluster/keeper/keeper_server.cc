@@ -42,7 +42,7 @@ void answer(int client, const Memory& memory, const Facts& facts, bool with_dire
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  // Open for each: who reads its entries moves nobody else's place in it.
+  // An open file for each client: reading its entries moves no other client's place in it.
   const ScopedFd directory(
       with_directory ? openat(memory.images.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1);
   if (directory.valid()) {

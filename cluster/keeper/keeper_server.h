@@ -1,7 +1,7 @@
 // The keeper's side of base/protocol/keeper_protocol.h: listens, and answers until it is told to stop.
 //
-// Owner:     the keeper process; its main thread. A client that says nothing is waited for one second at most, and one
-//            at a time, so that no client can make it keep anything.
+// Owner:     the keeper process; its main thread. It serves one client at a time, and waits one second at most for
+//            one that says nothing: a client cannot make it keep anything.
 // Never:     answers another user than its own, or root.
 #pragma once
 
@@ -22,7 +22,7 @@ struct Place {
   std::string socket;  // name in the directory
 };
 
-// kUnavailable: there is a keeper of that name. kPermission: the directory is somebody else's.
+// kUnavailable: there is a keeper of that name. kPermission: the directory is another user's, or open to others.
 Result<Place> take_place(const std::string& name);
 
 // What it answers to all.
@@ -32,7 +32,7 @@ struct Facts {
   int64_t since_ns = 0;
 };
 
-// Until a client says kStop or *ended is set by a signal. The socket's name is gone then.
+// Returns when a client has said kStop, or a signal has set *ended. Removes the socket's name.
 void serve(const Place& place, const Memory& memory, const Facts& facts, const int volatile* ended);
 
 }  // namespace ckpt::keeper

@@ -1,6 +1,7 @@
 // A host's part of a checkpoint as one stream of bytes, and back: what redundancy is computed over.
 //
-// The files of the part's directory, in the order of a list, one behind the other. The list has their names and lengths.
+// The regular files of the part's directory, in the order of a list, one behind the other. The list has their names and
+// lengths; modes, times and links are not in it.
 //
 // Owner: cluster/keeper. Ordinary code, one thread. Never: follows a link; leaves the directory, whatever a name says.
 #pragma once
@@ -20,21 +21,21 @@ struct PartFile {
   uint64_t bytes = 0;
 };
 
-// "PID.ckpt", "job.files/x": nothing else could be meant.
+// "PID.ckpt", "job.files/x": a name in the directory, or in a directory in it.
 bool is_part_file_name(const std::string& name);
 
 class PartStream {
  public:
-  // Of a part that is there: `directory`, open, and all that is in it.
+  // Of a part that is there, in `directory`.
   static Result<PartStream> open(int directory);
-  // Of one that is to be written into an empty directory.
+  // Of a part that is to be written into an empty directory.
   static Result<PartStream> create(int directory, std::vector<PartFile> files);
 
   const std::vector<PartFile>& files() const { return files_; }
   uint64_t bytes() const { return bytes_; }
   // Fills `block` from `offset` on; behind the end with zeros.
   Result<void> read(uint64_t offset, std::span<std::byte> block) const;
-  // What of it lies before the end.
+  // Bytes behind the end of the stream are dropped.
   Result<void> write(uint64_t offset, std::span<const std::byte> block);
   // XXH3 of all.
   Result<uint64_t> checksum() const;

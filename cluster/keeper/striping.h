@@ -17,8 +17,8 @@ namespace ckpt::keeper {
 
 inline constexpr uint64_t kStripeBlock = 256 << 10;  // bytes
 
-// "parity", "rs:3+2" and the like for so many hosts: with rs K + M hosts, with mirror an even number, with the others as
-// many data as checks leave. kUsage: the words do not fit the hosts.
+// "parity", "rs:3+2" and the like for so many hosts. rs needs K + M hosts, mirror an even number. With the others all
+// hosts that hold no check hold data. kUsage: the words do not fit the hosts.
 Result<redundancy::Scheme> scheme_for_hosts(std::string_view text, unsigned hosts);
 
 class Striping {

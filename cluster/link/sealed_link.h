@@ -3,7 +3,7 @@
 // (crypto_auth); then crypto_secretstream in each direction.
 //
 // Owner:     cluster. Callers: head, agents, ckpt-on; one thread for each link.
-// Never:     takes a byte of a stranger for a message; listens.
+// Never:     takes a byte for a message before the other end has proved the secret.
 // A link in a process that is checkpointed is memory and one socket, so it goes on after a restart.
 #pragma once
 
@@ -29,8 +29,8 @@ class SealedLink {
   SealedLink() = default;
 
   // Both take the socket, prove the secret and check the other end's proof. They wait for the other end at
-  // most `patience_ms` in all: a stranger who sends a byte now and then must not hold the caller. Errors:
-  // kPermission (the other end does not know the secret), kIncompatible, kIo.
+  // most `patience_ms` in all, also for one that sends a byte now and then. Errors: kPermission (the other end does
+  // not know the secret), kIncompatible, kIo.
   static Result<SealedLink> connect(ScopedFd socket, const Secret& secret, int patience_ms = kPatienceMs) {
     return meet(std::move(socket), secret, true, patience_ms);
   }
@@ -40,8 +40,8 @@ class SealedLink {
 
   // False: the other end is gone, has not read for 10 s, or the message is longer than kMostBytes.
   bool send(std::string_view message);
-  // Appends the messages that have arrived; waits for the first unless `wait` is false. False: the other end
-  // is gone, or bytes came that are not its own; `messages` has what came before.
+  // Appends the messages that have arrived; with `wait` it waits for the first, without a limit. False: the other end
+  // is gone, or bytes came that do not authenticate; `messages` has what came before.
   bool receive(std::vector<std::string>& messages, bool wait);
 
   int fd() const { return socket_.get(); }
@@ -59,8 +59,8 @@ class SealedLink {
   std::string buffer_;  // received, not decrypted
 };
 
-// Both know addresses as numbers only, IPv4 or IPv6. listen_at: a listening socket of this host; port 0: any,
-// `got_port` says which. connect_to: a socket connected to such a one, within `patience_ms`.
+// Addresses are numbers, IPv4 or IPv6. listen_at: a listening socket of this host; port 0: any, *got_port says which.
+// connect_to: a connected socket, within `patience_ms`.
 Result<ScopedFd> listen_at(const std::string& address, int port, int* got_port);
 Result<ScopedFd> connect_to(const std::string& address, int port, int patience_ms);
 

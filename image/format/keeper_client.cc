@@ -53,7 +53,7 @@ Error not_ours(std::string_view path, uint32_t user) {
 
 uint32_t own_user() { return static_cast<uint32_t>(sys::call(__NR_geteuid)); }
 
-// Of ours, of root, or whoever's: we are root.
+// Our own keepers and root's; root may ask all.
 bool may_be_asked(uint32_t user) {
   const uint32_t own = own_user();
   return user == own || user == 0 || own == 0;

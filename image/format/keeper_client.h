@@ -1,7 +1,8 @@
-// Asks a keeper for its directory of images, and whether it still holds it.
+// Asks a keeper for its directory of images, and whether the keeper still holds that directory.
 //
 // Owner:     image. Callers: the agent, in a program: raw system calls, no allocation, fixed buffers; ordinary programs.
-// Never:     waits longer than two seconds for a keeper; talks to one of another user, but for root's.
+// Never:     waits longer than two seconds to connect, to ask, and for the answer, each; talks to a keeper of
+//            another user, but for root's. (Root talks to all.)
 #pragma once
 
 #include "base/protocol/keeper_protocol.h"
@@ -10,16 +11,16 @@
 
 namespace ckpt {
 
-// `path`: of the socket, or of something in the keeper's directory. *directory, if wanted: the keeper's, open.
-// kUnavailable: there is no keeper any more. kTimeout: it says nothing. kPermission: it is somebody else's.
+// `path`: of the socket, or of something in the keeper's directory. *directory, if not nullptr: gets the keeper's,
+// open. kUnavailable: there is no keeper any more. kTimeout: it says nothing. kPermission: it is another user's.
 Result<KeeperAnswer> ask_keeper(std::string_view path, KeeperOperation operation,
                                 ScopedFd* directory = nullptr);
 
 // Its directory.
 Result<ScopedFd> open_kept_directory(std::string_view path);
 
-// After a commit in `directory`: is there still a keeper that holds that very directory? What was committed into a
-// directory whose keeper has ended is gone as soon as it is closed.
+// After a commit in `directory`: does a keeper still hold that very directory? If its keeper has ended, its contents
+// are gone as soon as the last descriptor is closed.
 Result<void> check_is_kept(std::string_view path, int directory);
 
 }  // namespace ckpt

@@ -1,10 +1,10 @@
-// Images in a keeper's memory, for whoever reads images by path.
+// Images in a keeper's memory, for code that reads images by path.
 //
 // "keeper:NAME", "keeper:NAME/FILE" and the same by the socket's path (base/protocol/keeper_protocol.h) become paths of this
 // process, /proc/self/fd/N/FILE, which lead into the keeper's directory. So all that reads images reads these too.
 //
-// Owner:     image (reader half). Callers: main() of ckpt and ckpt-restart, and who learns such a path from a program;
-//            one thread. What is opened stays open until the process ends.
+// Owner:     image (reader half). Callers: main() of ckpt and ckpt-restart, and commands that get such a path from a
+//            program; one thread. The directory stays open until the process ends.
 #pragma once
 
 #include <string>
@@ -14,10 +14,11 @@
 
 namespace ckpt {
 
-// Anything else is left as it is. inherited: programs that are executed have it too.
+// Any other argument is left as it is. inherited: programs that this process executes have the descriptor too. It counts
+// in the first call for a keeper.
 Result<std::string> reach_kept_images(const std::string& argument, bool inherited = false);
 
-// For messages: the same the other way round, wherever in `text` such a path is.
+// For messages: names keepers again wherever `text` has such a path.
 std::string with_keepers_named(std::string_view text);
 
 }  // namespace ckpt

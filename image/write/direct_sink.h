@@ -2,7 +2,8 @@
 // 1 MiB in its own staging buffers and writes them with O_DIRECT, several in flight.
 //
 // Owner:     writer. One DirectSink at a time per image; may be opened again after commit or abort.
-// Callers:   one thread (the writer thread), in the victim, with all signals blocked (SIGXFSZ too).
+// Callers:   the sink's thread, one at a time: the agent, or the child of mode fork; append() may be the
+//            writer thread's. In the victim, with all signals blocked (SIGXFSZ too).
 // Memory:    staging, index and compressor in the arena of open(); arena_bytes() says how much.
 // Buffers:   append() copies: it has released every buffer of its segments when it returns, also on
 //            failure. So a pool of any size is enough, and nothing is held while the device is slow. After

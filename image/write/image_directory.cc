@@ -122,7 +122,7 @@ class RunImages {
   Result<void> read(int dir_fd, const uint8_t run_id[16], const ImageKey* key, uint32_t* leftovers);
   size_t size() const { return images_.size(); }
   RunImage& operator[](size_t i) { return images_[i]; }
-  // Its parents: whoever has the image wants them.
+  // The image's parents stay with it: a restart needs them.
   void keep_parents_of(const RunImage& image);
 
  private:
@@ -328,7 +328,7 @@ ScopedFd hold_image(int dir_fd, const char* name) {
   const long fd = sys::call(__NR_openat, dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
   if (sys::failed(fd)) return {};
   ScopedFd file(static_cast<int>(fd));
-  // Where there are no locks there is nobody to hold it against.
+  // On a file system without locks the image is held against no other program.
   const bool taken = sys::call(__NR_flock, file.get(), static_cast<long>(LOCK_SH | LOCK_NB)) == -EWOULDBLOCK;
   return taken || !has_name(file.get(), dir_fd, name) ? ScopedFd() : std::move(file);
 }
@@ -337,8 +337,8 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
   Pruned pruned;
   RunImages images;
   CKPT_TRY(images.read(dir_fd, run_id, key, &pruned.leftovers));
-  // One whose parents are gone cannot be restored: it must not push out one that can. A copy beside it is no
-  // other image.
+  // An image whose parents are gone cannot be restored: it must not push out an image that can. A copy of an
+  // image does not count as another.
   uint64_t border = 0;
   uint32_t newest = 0;
   for (size_t i = images.size(); i-- > 0;) {
@@ -350,7 +350,7 @@ Result<Pruned> prune_images(int dir_fd, const uint8_t run_id[16], uint32_t keep,
   }
   if (keep == 0 || newest == 0) return pruned;
 
-  // An increment needs its parent, and that one its own.
+  // An increment needs its parent, and the parent its own.
   bool any = false;
   for (size_t i = images.size(); i-- > 0;) {
     RunImage& image = images[i];

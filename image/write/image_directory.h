@@ -1,9 +1,10 @@
 // The directory of images as the victim sees it: made, checked, numbered, pruned.
 //
 // Owner:     writer. Callers: the checkpoint agent, in the victim: raw system calls (getdents64), no
-//            allocation; 48 KiB of stack. Pruning maps memory for its list, 312 bytes an image, and unmaps
+//            allocation; 48 KiB of stack. Pruning maps memory for its list, 296 bytes an image, and unmaps
 //            it. Names are made by image_name.h.
-// Never:     touches files that are not images of the given run.
+// Never:     touches other files than images and what is kept beside them; but for remove_dead_leftovers(),
+//            only those of the given run.
 #pragma once
 
 #include "base/raii_fd.h"
@@ -42,8 +43,8 @@ bool chain_may_grow(const ParentImage& parent, uint32_t most);
 bool parent_is_whole(int dir_fd, const uint8_t run_id[16], const ParentImage& parent,
                      const ImageKey* key = nullptr);
 
-// As long as this is open, nobody who prunes removes the image, nor its parents. Not valid: it is gone, or
-// going.
+// As long as this is open, no program that prunes removes the image, nor its parents. Not valid: the image is
+// gone, or going.
 ScopedFd hold_image(int dir_fd, const char* name);
 
 struct Pruned {

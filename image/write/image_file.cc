@@ -24,7 +24,7 @@ namespace {
 constexpr uint64_t kLeastReserved = 4ull << 20, kMostReserved = 64ull << 20;
 
 // What a process that was killed had given to the disk keeps its file locked until it is written: a program
-// that is restarted at once may come before that. False: whoever has the lock lives.
+// that is restarted at once may come before that. False: the holder of the lock lives.
 bool lock_soon(int fd) {
   constexpr int64_t kPatienceNs = 2'000'000'000;
   constexpr timespec kStep{0, 5'000'000};

@@ -1,6 +1,6 @@
 // The file of one image while it is written: created under "<name>.tmp", locked, published last.
 //
-// Owner:     writer. Callers: the writer thread only, in the victim. Raw system calls, no allocation.
+// Owner:     writer. Callers: the sink's thread only, in the victim. Raw system calls, no allocation.
 //
 // The lock (flock) tells a file that is being written from what a dead run left behind: it goes with
 // the open file, whatever way the writer ends.
@@ -15,9 +15,9 @@
 
 namespace ckpt {
 
-// Does the name lead to this open file? Whoever holds its lock, and asks then, can count on it until he gives
-// the lock back: only he may remove or rename the file. Before that others may have, and may have made a new
-// one.
+// Does the name lead to this open file? A caller that holds the file's lock can rely on the answer until it
+// releases the lock: only the holder removes or renames the file. Without the lock the name may be gone, or
+// another file's.
 bool has_name(int fd, int dir_fd, const char* name);
 
 class ImageFile final : public ImageOutput {

@@ -1,16 +1,16 @@
 // The writing half's contract with the checkpoint: where copied segments go.
 //
 // Owner:     writer. One ImageSink is one image being written.
-// Callers:   libckpt_rt's writer thread, inside the victim: no libc that allocates, locks or writes
-//            libc's state; memory only from the Arena given at open().
-// Order:     open, set_meta, inherit*, append*, commit; or abort at any moment after open.
+// Callers:   one thread at a time, inside the victim: no libc that allocates, locks or writes libc's state;
+//            memory only from the Arena given at open().
+// Order:     open; set_meta once, inherit and append, mixed; commit. Or abort at any moment after open.
 //
 // Increments. A full image holds every page that is not zero. An increment names its parent in
 // ImageIdentity::parent, and says of each page that exists at the stop one of two things:
 //   - not written since the parent's stop: inherit(). Its contents come from the parent, which may itself
 //     inherit it; no matter whether it is zero.
 //   - written since, new, or moved here: append(), unless it is zero.
-// Of a page of which neither is said nothing is taken from the parent: that is how munmap, madvise and
+// If neither is said of a page, nothing of it is taken from the parent: that is how munmap, madvise and
 // pages that became zero are told. A page that was not present before and is zero now needs no word.
 //     sink.open(dir, name, {run_id, sequence, realtime_ns, parent}, …);
 //     sink.inherit(runs_of_pages_that_were_not_written);

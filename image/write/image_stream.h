@@ -2,7 +2,7 @@
 //
 // Owner:     writer. Callers: one thread. Raw system calls, no allocation.
 // Complete:  the last bytes of an image are its trailer: whoever reads the stream knows by them that it is
-// whole.
+//            whole.
 #pragma once
 
 #include "image/write/backend/stream_backend.h"

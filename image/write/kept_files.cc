@@ -71,7 +71,7 @@ void remove_orphaned_kept_files(int dir_fd) {
     image[stem + kImageSuffix.size()] = '\0';
     ParsedImageName parsed;
     if (is_there(dir_fd, image) || !parse_image_name(image, &parsed)) return;
-    // One that lives may be about to write it. (Ours is made after this.)
+    // A program that lives may be about to write the image. (Our own directory is made after this.)
     if (parsed.pid != sys::getpid() && sys::call(__NR_kill, parsed.pid, 0L) != -ESRCH) return;
     remove_kept_files(dir_fd, image);
   });

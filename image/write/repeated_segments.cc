@@ -102,7 +102,7 @@ RepeatedSegments::CachedBytes& RepeatedSegments::oldest(std::span<CachedBytes> o
   });
 }
 
-// One of the same checksum gives way first: the newer is the one whose bytes are kept.
+// An entry of the same checksum gives way first: of the newer one the bytes are cached.
 void RepeatedSegments::enter(uint32_t place) {
   const uint64_t checksum = (*index_)[place - 1].checksum;
   std::span<uint32_t> places = places_of(checksum);

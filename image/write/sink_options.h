@@ -36,7 +36,7 @@ struct SinkOptions {
   int64_t (*clock)() = [] { return now_ns(); };  // of gauge and pace
 
   bool compressing() const { return codec != Codec::kNone; }
-  // Is the time measured that the device is waited for?
+  // Is the time measured for which the writer waits for the device?
   bool is_measured() const { return adaptive || codec == Codec::kLz4; }
 };
 

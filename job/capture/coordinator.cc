@@ -49,9 +49,9 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
   return {};
 }
 
-// Members of another user make their images in it by the descriptor that they get, and names in the directory of
-// kept files, which is made here so that it is not theirs. Others may come to both: nobody can remove or replace
-// what is not his, and a restart looks at the owner of each image and of each copy.
+// Members of another user make their images in the checkpoint's directory, by the descriptor that they get, and names
+// in the directory of kept files, which is made here so that it is not theirs. Both are sticky: a user can remove or
+// replace only his own entries. A restart looks at the owner of each image and of each copy.
 Result<void> Coordinator::open_to_other_users() {
   if (foreign_) return {};
   foreign_ = true;
@@ -72,7 +72,8 @@ Result<void> Coordinator::set_modes(long mode) {
   return {};
 }
 
-// True: there were processes that nobody knew, or known ones have executed another program.
+// Adds and asks processes of the job that are not in members_. True: there were some, or known ones have executed
+// another program.
 Result<bool> Coordinator::add_new() {
   ArenaVector<Listed> now(arena_);
   if (!list_members(own_job.identity, this_process.pid, arena_, now))
@@ -88,7 +89,7 @@ Result<bool> Coordinator::add_new() {
       if (m.listed.look.pid == l.look.pid && m.listed.look.started == l.look.started) known = &m;
     }
     if (known != nullptr) {
-      // Group and session may have changed, and who has ended has his status.
+      // Group and session may have changed; a process that has ended has its status now.
       if (!known->stranger) known->listed = l;
       if (l.look.ended() && known->state == Member::State::kWithUs && told_ < Step::kStop)
         CKPT_TRY(lost(*known));
@@ -99,7 +100,7 @@ Result<bool> Coordinator::add_new() {
     any = true;
     CKPT_TRY(ask(members_.back()));
   }
-  // Of those that have ended the ones that somebody has waited for are no part of the job any more.
+  // A process that has ended and was waited for since is no part of the job any more.
   for (Member& m : members_) {
     if (m.state != Member::State::kEnded) continue;
     const bool there = std::any_of(now.begin(), now.end(), [&](const Listed& l) {
@@ -110,7 +111,7 @@ Result<bool> Coordinator::add_new() {
   return any;
 }
 
-// Groups, sessions and terminals as they are now; who has ended, and may have been waited for.
+// Reads groups, sessions, terminals and states of all members again.
 void Coordinator::look_again() {
   look_at(this_process.pid, self_.look);
   for (Member& m : members_) {
@@ -130,7 +131,7 @@ Result<void> Coordinator::prepared() {
   creation::hold();
   creation::hold_end();
   CKPT_TRY(tell_all(Step::kHold));
-  // Who was made before everybody held: it is held at once, and small, since it is young.
+  // Processes made before all members held: each is held at once. They are young, so they arm quickly.
   for (;;) {
     CKPT_TRY(await(Step::kHeld, now_ns() + kPatienceNs));
     newest_pid_ = newest_pid();
@@ -152,7 +153,7 @@ Result<void> Coordinator::standing() {
   realtime_ns_ = now_ns(CLOCK_REALTIME);
   monotonic_ns_ = now_ns();
   boottime_ns_ = now_ns(CLOCK_BOOTTIME);
-  // No process or thread has come to be anywhere since: nor in the job.
+  // If the machine has made no process or thread since, the job has not either.
   const int newest = newest_pid();
   if (newest > 0 && newest == newest_pid_) {
     look_again();
@@ -183,7 +184,7 @@ Result<void> Coordinator::sampled(std::span<const OpenFileKey> files, const Stan
   if (over_hosts) CKPT_TRY(with_all_hosts("sampled", user_settings().stop_timeout_ns));
   if (Result<void> found = find_shared(member_files_.span(), arena_, shared_); !found.ok()) {
     if (found.error().sys_errno != EBADF && found.error().sys_errno != ESRCH) return found;
-    // All stand, and nothing closes a descriptor: whoever has none of them any more was killed.
+    // All threads stand, so nothing closes a descriptor: a member without descriptors was killed.
     again = true;
     return make_error(ExitCode::kInternal, 0, "a process of the job ended while its checkpoint was taken");
   }
@@ -219,7 +220,7 @@ Coordinator::~Coordinator() {
   creation::release_end();
   if (!began_) return;
   if (!done_) abort_all();
-  // Their files go with them: whoever has closed his socket writes no more.
+  // Waits for the members: one that has closed its socket writes no more into the directory that is removed below.
   const int64_t deadline = now_ns() + user_settings().stop_timeout_ns;
   for (Member& m : members_) {
     if (m.socket < 0) continue;

@@ -3,7 +3,7 @@
 // Its stages: coordinator.cc; how it talks with members: coordinator_members.cc; the end: coordinator_commit.cc.
 //
 // Owner:     job. Callers: the agent of that member; one Coordinator is one attempt.
-// Whoever fails, dies or says nothing in time ends the attempt for all: the destructor says so to everybody.
+// A member that fails, dies or says nothing in time ends the attempt for all: the destructor tells the others.
 #pragma once
 
 #include "base/arena.h"
@@ -40,10 +40,10 @@ class Coordinator final : public Session {
   void in_writing_child() override;
 
  private:
-  // A member that does not answer: something has eaten the signal.
+  // How long a member may take to answer the signal.
   static constexpr int64_t kPatienceNs = 10'000'000'000;
-  // Members' sockets are above it, where the limit on descriptors allows: a process that writes our image
-  // closes them.
+  // Members' sockets get numbers above this, where the limit on descriptors allows: a child that writes our image
+  // closes all of those.
   static constexpr long kFirstSocket = 200;
 
   struct Member {

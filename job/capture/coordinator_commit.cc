@@ -21,7 +21,7 @@ namespace ckpt::job {
 
 namespace {
 
-// As they were listed they would be, but for whoever leads and who came late.
+// The list has parents first, but for the leader and for processes that were found late.
 void put_parents_first(ArenaVector<ManifestMember>& list) {
   for (size_t i = 0; i < list.size(); ++i) {
     for (size_t tries = list.size(); tries > 0; --tries) {
@@ -56,7 +56,7 @@ Result<void> Coordinator::commit() {
     const long fd = sys::call(__NR_openat, temporary_.get(), image.text,
                               O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0L);
     const ScopedFd file(sys::failed(fd) ? -1 : static_cast<int>(fd));
-    // Whose process has written it stays its owner: what it says is that user's word, at a restart too.
+    // The user whose process has written the image stays its owner, so that a restart knows whose word it is.
     auto brief = probe_image(file.get(), image.text, key);
     if (!brief.ok()) return brief.error();
     one.image_bytes = brief->file_bytes;

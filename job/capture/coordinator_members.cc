@@ -1,5 +1,5 @@
-// How the coordinator (coordinator.h) asks members, hears them and tells them what is next; and how it notices that one
-// is gone, silent, or stopped.
+// How the coordinator (coordinator.h) asks members, hears them and tells them what is next; and how it notices that a
+// member is gone, silent, or stopped.
 #include "job/capture/coordinator.h"
 
 #include <errno.h>
@@ -40,7 +40,7 @@ bool is_listed(std::string_view list, const ProcessLook& look) {
   return false;
 }
 
-// A child between fork and the library's notice of it drops the signal: it is sent again.
+// A child in which the library does not know yet that it was forked drops the signal: so it is sent again.
 constexpr int64_t kAskAgainNs = 50'000'000, kLookNs = 2'000'000;
 
 }  // namespace
@@ -211,7 +211,7 @@ Result<void> Coordinator::accept_members() {
     *fmt::format_to_n(join.directory, sizeof(join.directory) - 1, "{}", directory_name_).out = '\0';
     std::memcpy(join.name, name_.text, sizeof(join.name));
     std::memcpy(join.temporary, name_.temporary, sizeof(join.temporary));
-    // First: it may write as soon as it has the descriptor.
+    // Before the descriptor is sent: the member may write as soon as it has it.
     if (who.uid != static_cast<uint32_t>(sys::call(__NR_geteuid))) CKPT_TRY(open_to_other_users());
     if (sys::call(__NR_sendto, fd, &request, sizeof(request), MSG_NOSIGNAL, 0L, 0L) != sizeof(request) ||
         !send_with_descriptor(peer.get(), &join, sizeof(join), temporary_.get())) {
@@ -224,7 +224,7 @@ Result<void> Coordinator::accept_members() {
   }
 }
 
-// Its socket is closed, or never came to be.
+// The member's socket is closed, or was never there.
 Result<void> Coordinator::lost(Member& m) {
   if (m.socket >= 0) sys::call(__NR_close, m.socket);
   m.socket = -1;
@@ -251,7 +251,7 @@ Result<void> Coordinator::take_message(Member& m) {
     const auto* failed = message.as<Failed>();
     if (failed == nullptr) return lost(m);
     if (static_cast<ExitCode>(failed->code) == ExitCode::kNoProcess && m.reached == Step::kNone) {
-      // It looked like one, and is of another job.
+      // It looked like a member, and is of another job.
       sys::call(__NR_close, m.socket);
       m.socket = -1;
       m.state = Member::State::kEnded;
@@ -293,7 +293,7 @@ Result<void> Coordinator::look_at_silent(int64_t now) {
   return {};
 }
 
-// Who is stopped (a terminal's Ctrl-Z) does not come any further, and others may be held meanwhile.
+// A stopped member (a terminal's Ctrl-Z) does not go on, and others may be held meanwhile: so it is an error.
 Result<void> Coordinator::look_for_stopped(Step step) {
   for (const Member& m : members_) {
     ProcessLook look;
@@ -304,7 +304,7 @@ Result<void> Coordinator::look_for_stopped(Step step) {
   return {};
 }
 
-// Until every member that is there has come as far. deadline_ns: CLOCK_MONOTONIC, 0 never.
+// Waits until every living member has come to `step`. deadline_ns: CLOCK_MONOTONIC, 0 never.
 Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
   auto* polls = static_cast<pollfd*>(arena_.allocate((members_.size() + 1) * sizeof(pollfd)));
   auto* who = static_cast<uint32_t*>(arena_.allocate((members_.size() + 1) * sizeof(uint32_t)));
@@ -360,7 +360,7 @@ Result<void> Coordinator::tell_all(Step step) {
   return {};
 }
 
-// Whoever does not hear it stands until its deadline: one that has gone is no reason not to tell the next.
+// A member that does not hear it stands until its own deadline: so all are told, also after one that has gone.
 void Coordinator::abort_all() {
   told_ = Step::kAbort;
   for (Member& m : members_) {

@@ -1,8 +1,8 @@
 // Which open file descriptions several members share.
 //
-// Owner:     job. Callers: the coordinator's agent, while all members stand: a description's number in the
-//            kernel is its own only as long as nobody closes it.
-// Source:    kcmp(2), KCMP_FILE; its order is one over all processes.
+// Owner:     job. Callers: the coordinator's agent, while all members stand, so that no description is closed and
+//            its address in the kernel used again.
+// Source:    kcmp(2), KCMP_FILE: one order over the descriptions of all processes.
 #pragma once
 
 #include <span>

@@ -45,8 +45,8 @@ Address address_text(const uint8_t (&address)[16], uint16_t port) {
 
 }  // namespace
 
-// What the agent says; an error: it is gone, or says nothing in time. patience_ns 0: as long as it takes, for
-// the program runs.
+// What the host agent answers; an error: it is gone, or says nothing in time. patience_ns 0: no limit, for the
+// program runs.
 Result<char> Coordinator::ask_hosts(const char* step, int64_t patience_ns) {
   const int socket = options_.hosts_socket;
   if (tell_line(socket, "need step {}\n", step)) {
@@ -102,7 +102,7 @@ Result<void> Coordinator::agree_with_hosts() {
     remove_job_directory(directory_, name_.text);
     return make_error(ExitCode::kInternal, 0, "the checkpoint of all hosts was given up");
   }
-  // It may count: nobody but the head knows. What does not count is no part of any restart.
+  // Only the head knows whether it counts, so the part stays. A restart takes no part that does not count.
   return make_error(
       ExitCode::kInternal, 0,
       "the head of the hosts is gone; whether the checkpoint counts is not known here, {} stays",

@@ -1,5 +1,5 @@
-// A member that is not the coordinator: it does as it is told, and lets its threads go when nobody tells it
-// any more.
+// A member that is not the coordinator: it follows the coordinator's messages, and lets its threads go when none
+// comes in time.
 #include <fcntl.h>
 
 #include "base/clock.h"
@@ -21,7 +21,7 @@ namespace ckpt::job {
 
 namespace {
 
-// The leader waits for others half as long.
+// Twice as long as the coordinator waits for other members (kPatienceNs).
 constexpr int64_t kHeldNs = 20'000'000'000;
 
 class MemberSession final : public Session {
@@ -38,8 +38,8 @@ class MemberSession final : public Session {
     if (!reserve_own(arena_, 1 << 20))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory for a job's messages");
     own_memory[0] = arena_.range();
-    // A member of another user, or with another root, may not see it: then it writes no log, and tidies
-    // nothing.
+    // A member of another user, or with another root, may not reach the directory: then it writes no log, and
+    // removes nothing.
     if (keeper_part(request_.directory) != 0) {
       if (auto kept = open_kept_directory(request_.directory); kept.ok()) directory_ = std::move(*kept);
     } else {
@@ -65,7 +65,7 @@ class MemberSession final : public Session {
     }
     CKPT_TRY(say(Step::kHeld));
     points::at("member.held");
-    // Forks wait: not for a leader that has been stopped itself.
+    // Forks of the program wait meanwhile: not for ever, if the coordinator is stopped.
     return expect(Step::kStop, now_ns() + kHeldNs);
   }
 
@@ -113,15 +113,15 @@ class MemberSession final : public Session {
     std::memcpy(failed.text, error.text, sizeof(failed.text));
     send_message(socket_, Step::kFailed, &failed, sizeof(failed));
   }
-  // The coordinator is gone, and nobody has said that the checkpoint is complete: what it leaves behind is
-  // for the first member that finds the lock free.
+  // The coordinator is gone, and the checkpoint was not complete: the first member that gets the lock removes its
+  // temporary directory.
   void tidy() {
     if (!gone_ || !directory_.valid() || !try_lock(directory_.get())) return;
     remove_job_directory(directory_.get(), request_.temporary);
   }
 
  private:
-  // Twice as long as a member may take to stop: whoever does not say anything by then is not there.
+  // Twice as long as a member may take to stop: a coordinator that has said nothing by then is gone.
   static int64_t deadline() { return now_ns() + 2 * user_settings().stop_timeout_ns; }
 
   void hold() {
@@ -176,8 +176,8 @@ void serve_join(int socket) {
   if (!received) return;
   if (std::memcmp(request.job, own_job.identity.id, sizeof(request.job)) != 0 ||
       own_job.identity.root != request.root) {
-    // The same job with another first process: what it had from its environment is that of another host, or was
-    // made up. Whoever lists it has found it among the job's own, so it must not be passed over.
+    // The same job with another first process: its CKPT_JOB comes from another host, or was made up. The
+    // coordinator has found this process among the job's own, so it must not be passed over.
     const bool other = std::memcmp(request.job, own_job.identity.id, sizeof(request.job)) != 0;
     session.tell(other ? make_error(ExitCode::kNoProcess, 0, "it is of another job")
                        : make_error(ExitCode::kUnsupported, 0,

@@ -1,5 +1,5 @@
-// Who is in the job: found by going through the children of all members, and through those of the ancestors
-// of the first, whose adopted children may be members too.
+// Which processes are in the job: found by going through the children of all members, and through those of the
+// ancestors of the first member, whose adopted children may be members too.
 //
 // Owner:     job. Callers: the coordinator's agent. Memory from the Arena given.
 #pragma once

@@ -17,7 +17,7 @@ namespace ckpt::job {
 
 namespace {
 
-// One checkpoint of a directory's jobs at a time. Meanwhile whoever has the lock may want us in its own.
+// One checkpoint in a directory at a time. The process that has the lock may want us in its own checkpoint.
 Result<void> lock(int directory, bool (*serve_joins)()) {
   constexpr int64_t kPatienceNs = 60'000'000'000;
   constexpr timespec kStep{0, 1'000'000};
@@ -51,7 +51,7 @@ Result<void> refuse_hidden_root(const ArenaVector<Listed>& members) {
       root);
 }
 
-// Of a directory that cannot be opened that may be the reason.
+// The same, where the directory cannot be opened: a hidden root may be the reason.
 Result<void> refuse_hidden_root() {
   Arena arena;
   if (!reserve_own(arena, 16 << 20)) return {};
@@ -64,8 +64,8 @@ Result<void> refuse_hidden_root() {
 
 Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*serve_joins)()) {
   constexpr uint32_t kAttempts = 6;
-  // What is under way for a moment only is waited for, 1.3 s in all: the program has to go on for it to pass, on a
-  // busy machine until its processes have had their turns.
+  // Waits, 1.3 s in all, for what is under way for a moment only: the program has to go on for it to pass, on a busy
+  // machine until its processes have had their turns.
   constexpr uint32_t kWaits = 6;
   constexpr int64_t kFirstWaitNs = 20'000'000;
   uint32_t waits = 0;
@@ -95,7 +95,7 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
     if (!list_members(own_job.identity, this_process.pid, arena, members))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory to list a job");
     CKPT_TRY(refuse_hidden_root(members));
-    // With company that was gone again it is led as a job: so nobody is made meanwhile.
+    // If other members came and went, this process is taken as a job of one, which holds the creation of processes.
     if (members.size() <= 1 && !had_company && !hosts) {
       auto result = take_alone(had_company);
       if (!had_company || attempt == kAttempts) return result;
@@ -139,7 +139,7 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
       --attempt;  // that attempt says nothing of the method
       continue;
     }
-    // Over several hosts all begin again, or none: that is for their head to say.
+    // Over several hosts all begin again, or none: their head decides.
     if (!again || hosts || attempt == kAttempts) {
       statistics::count_failure(result.error());
       return result;

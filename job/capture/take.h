@@ -15,7 +15,7 @@ namespace ckpt::job {
 struct TakeOptions {
   bool only = false;         // this process alone, whatever else is in the job
   char leave_out[512] = {};  // processes without the library that need not be saved, besides CKPT_LEAVE_OUT
-  // Other hosts take part: who asked is told of each step, and says how it goes on.
+  // Other hosts take part: the asker (the host agent) hears of each step here, and says how it goes on.
   int hosts_socket = -1;
   HostsPart part = {};
   bool over_hosts() const { return hosts_socket >= 0; }
@@ -28,8 +28,8 @@ struct Report {
   char path[1400] = {};  // of the checkpoint's directory
 };
 // On failure everything runs on and the newest checkpoint is as it was. serve_joins: answers other members that
-// want us in their checkpoint; called while we wait for them to be done with theirs. False: the job goes back, give
-// up.
+// want us in their checkpoint; called while we wait for the lock of the directory. It returns false when the job is to
+// go back: then take() gives up.
 Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*serve_joins)());
 
 // An agent that was asked to join: base/protocol/control_protocol.h, kJoin. `socket` leads to the coordinator.

@@ -64,7 +64,7 @@ bool each_parent(int directory, const ImageKey* key, Visit visit) {
   return all && !sys::failed(r);
 }
 
-// hold_image() of image_directory.h: a restart reads it, or whoever makes an increment to it.
+// Held by hold_image() (image_directory.h): a restart reads it, or an increment to it is being written.
 bool is_held(int directory) {
   bool held = false;
   scan_directory(directory, [&](std::string_view name) {
@@ -114,7 +114,7 @@ Result<void> commit_directory(int directory, int temporary, const JobName& name)
   if (sys::failed(r)) return image_io_error("rename the finished checkpoint to", name.text, r);
   r = sys::call(__NR_fsync, directory);
   if (sys::failed(r)) {
-    // Nobody may count on a name that the next power failure can take back.
+    // The next power failure could take the name back, so it must not be seen.
     sys::call(__NR_renameat, directory, name.text, directory, name.temporary);
     return image_io_error("make durable (fsync of the directory)", name.text, r);
   }
@@ -184,7 +184,7 @@ Result<PrunedJobs> prune_jobs(int directory, const uint8_t job[16], uint32_t kee
   }
   std::sort(list.begin(), list.end(),
             [](const Checkpoint& a, const Checkpoint& b) { return a.sequence < b.sequence; });
-  // From the newest down: whoever stays keeps its parents, which are older.
+  // From the newest down: a checkpoint that stays keeps its parents, which are older.
   bool sure = true;  // which parents what stays has
   for (size_t i = list.size(); i-- > 0;) {
     Checkpoint& one = list[i];

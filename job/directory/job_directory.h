@@ -1,9 +1,8 @@
 // The directories of a job's checkpoints: numbered, made, committed, removed, pruned.
 //
 // Owner:     job. Callers: the coordinator's agent, a member's when its coordinator is gone, and ckpt gc;
-// whoever
-//            makes, commits or removes one holds the lock of the image directory. Raw system calls, no
-//            allocation.
+//            whoever makes, commits or removes one holds the lock of the image directory. Raw system calls,
+//            no allocation.
 // Never:     removes what is not the name of a job's checkpoint; follows a link.
 #pragma once
 
@@ -14,8 +13,8 @@
 
 namespace ckpt::job {
 
-// flock(2) of the image directory: one job's checkpoint at a time. Not valid: somebody else has it. Where
-// there are no locks, it is given to everybody.
+// flock(2) of the image directory: one job's checkpoint at a time. False: another process has it. On a file system
+// without locks every caller gets it.
 bool try_lock(int directory);
 
 // One more than the highest of all jobs' checkpoints there, unfinished ones included.
@@ -26,17 +25,17 @@ Result<ScopedFd> make_temporary(int directory, const JobName& name);
 // Makes its entries durable, renames it, makes the name durable. On failure there is no directory of the
 // final name.
 Result<void> commit_directory(int directory, int temporary, const JobName& name);
-// With all images in it. An entry that is no file stays, and the directory with it.
+// With all images and kept files in it. If it holds anything else, that stays, and the directory with it.
 void remove_job_directory(int directory, const char* name);
-// Those that dead coordinators left behind. With the lock.
+// Removes all temporary directories, with the lock: their coordinators are dead.
 uint32_t remove_dead_jobs(int directory);
 
 struct PrunedJobs {
   uint32_t removed = 0, kept = 0;
 };
-// Of the complete checkpoints of this job the newest `keep` stay (0: all), those whose images theirs are
-// increments to, and those that somebody reads. Where an image that stays cannot be read without another key,
-// or is damaged, all older ones stay.
+// Of the complete checkpoints of this job these stay: the newest `keep` (0: all), the parents of increments that
+// stay, and those that a reader holds. If an image that stays is damaged, or cannot be read without another key, all
+// older checkpoints stay.
 Result<PrunedJobs> prune_jobs(int directory, const uint8_t job[16], uint32_t keep, const ImageKey* key);
 
 }  // namespace ckpt::job

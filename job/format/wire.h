@@ -10,11 +10,11 @@
 //                    <--   kHeld       (with kJoinHeld in the request: instead of kPrepared and kHold)
 //   kStop            -->
 //                    <--   kStanding   all its threads stand
-//   kSample          -->               all of all members stand
+//   kSample          -->               all threads of all members stand
 //                    <--   kDrained    (with kJoinHosts: Bookmark for each connection to another host)
-//   kPeek            -->               (the same: all have arrived)
+//   kPeek            -->               (with kJoinHosts: on all hosts all bytes have arrived)
 //                    <--   kSampled    Standing, then OpenFileKey for each open file
-//   kGo              -->               all are sampled
+//   kGo              -->               all members are sampled; their threads go on
 //                    <--   kWritten    Written: its image is durable in the temporary directory
 //   kDone            -->               the directory has its name
 // At any time: kFailed (Failed) from a member, kAbort from the coordinator; a socket that closes is the same.
@@ -49,7 +49,7 @@ struct MessageHead {
 inline constexpr uint32_t kMostMessageBytes = 64 << 20;
 
 enum JoinFlag : uint32_t {
-  kJoinHeld = 1u << 0,       // came late: creation is held at once
+  kJoinHeld = 1u << 0,       // found after kHold: it holds the creation of processes at once
   kJoinByFork = 1u << 1,     // others have failed twice: mode fork
   kJoinMayRepeat = 1u << 2,  // another attempt will be made if this one fails
   kJoinHosts = 1u << 3,      // other hosts take part

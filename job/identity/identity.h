@@ -1,4 +1,4 @@
-// To which job this process belongs: the one of the first preloaded process among its ancestors.
+// To which job this process belongs: that of the first preloaded process among its ancestors.
 //
 // Owner:     libckpt_rt (own_job.h).
 // Callers:   the preload constructor, while one thread runs.
@@ -24,8 +24,8 @@ struct Identity {
   char directory[1200] = {};  // absolute: where checkpoints of the job go
 };
 
-// What the variable says; nullptr if it is not set. False: it names no root and directory yet; then id is set
-// if the digits are there, and made otherwise.
+// Reads the variable's value; nullptr: it is not set. False: it names no root and directory yet; then the id is read
+// from the digits, or made if there are none.
 bool read_identity(const char* value, Identity& identity);
 // Puts the variable into the environment that the program and all it starts will see. False: no memory.
 bool export_identity(const Identity& identity);

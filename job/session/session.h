@@ -25,7 +25,7 @@ struct Place {
   char name[24] = {};       // of the image in it
   char path[1400] = {};     // of the image when the checkpoint is complete
   char as_parent[96] = {};  // the image seen from a later checkpoint's directory
-  bool may_repeat = false;  // what is there for a moment only had better be waited for
+  bool may_repeat = false;  // another attempt may follow: fail for what is under way for a moment only
   bool by_fork = false;     // mode fork, whatever is set
 };
 
@@ -38,9 +38,10 @@ class Session {
   virtual Result<void> prepared() = 0;
   // All threads of this process stand. Returns when those of all members do.
   virtual Result<void> standing() = 0;
-  // Of a job over several hosts: what was sent to others has arrived. Returns when it has everywhere.
+  // Of a job over several hosts: what this process sent to other hosts has arrived. Returns when that holds for all
+  // members on all hosts.
   virtual Result<void> drained(std::span<const Bookmark> connections) = 0;
-  // All that is shared with other members is sampled. Returns when it is everywhere.
+  // This process has sampled all that it shares with other members. Returns when all members have.
   virtual Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts) = 0;
   // The image is durable under its temporary directory. Returns when the job's checkpoint is committed.
   virtual Result<void> written(const Written& facts) = 0;
@@ -74,8 +75,8 @@ class ScopedSession {
   ScopedSession& operator=(const ScopedSession&) = delete;
 };
 
-// A checkpoint of one process that was found alone in its job. Where it has children all the same when it
-// stands, they were made meanwhile: the checkpoint fails, and the job is taken with them.
+// A checkpoint of one process that was found alone in its job. If it has children when it stands, they were made
+// meanwhile: the checkpoint fails, and the job is taken with them.
 class ExpectAlone {
  public:
   ExpectAlone();

@@ -23,7 +23,7 @@ constexpr size_t kScratch = 4096;
 constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
 constexpr long kSendRoom = 32 << 20;
 
-// Whoever can read a pipe can open its other end, where its user has not changed.
+// A process that can read a pipe can open its writing end too, unless its user has changed.
 int open_writing_end(int reading, bool packets) {
   char path[64];
   *fmt::format_to_n(path, sizeof(path) - 1, "/proc/thread-self/fd/{}", reading).out = '\0';

@@ -1,5 +1,5 @@
-// ckpt_rt_back(): the program asks for itself. The command that belongs to the library reads the image, as
-// for anybody else who asks; here it is only started.
+// ckpt_rt_back(): the program asks for itself. `ckpt back` reads the image, as for every other asker; here it
+// is only started.
 //
 //   thread ──vfork, no exit signal──► nanny ──fork, exec──► sh ──► ckpt back PID IMAGE
 //     | waits for the nanny <-----------+ ends at once         | its words and its exit code go into a pipe

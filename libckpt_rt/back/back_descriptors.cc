@@ -67,7 +67,7 @@ void BackRun::enlarge_pipes_on_thread(void* self) {
   for (const BackDescriptorOp& op :
        run.list<BackDescriptorOp>(run.head_.descriptors, run.head_.descriptor_count)) {
     if (static_cast<BackDescriptor>(op.kind) != BackDescriptor::kPipe) continue;
-    // The number may be another's still: then it is one that is made, which nobody has made smaller.
+    // The number may still be that of another file: then the pipe is a new one, of full size.
     const long now = sys::call(__NR_fcntl, op.fd, F_GETPIPE_SZ, 0L);
     if (sys::failed(now) || now >= op.b) continue;
     const long r = set_pipe_size(op);
@@ -115,7 +115,7 @@ void BackRun::receive_on_thread(void* self) {
     const timeval patience{120, 0};
     sys::call(__NR_setsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     if (long r = sys::call(__NR_connect, fd, &address, length); r != 0) return r;
-    // Whoever takes the name of an asker that has died.
+    // Another user may have taken the name of an asker that has died.
     struct {
       int32_t pid;
       uint32_t uid, gid;

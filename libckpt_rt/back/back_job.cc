@@ -46,7 +46,7 @@ Result<BackCost> BackRun::stand_by() {
   message_ = {};
   message_.says = static_cast<uint32_t>(BackSays::kStanding);
   auto reply = ask(message_);
-  // Nobody tells it to go on once it is decided: then it is killed, by `ckpt back` or, without it, by itself.
+  // Once the job has committed, this process must not go on: `ckpt back` kills it; if that is gone, it kills itself.
   if (!reply.ok() && !answered_ && !gate_.give_up() && gate_.decided() != BackDecision::kGivenUp) {
     gate_.fail();
     for (;;) sys::call(__NR_kill, pid_, SIGKILL);
@@ -78,7 +78,7 @@ Result<void> BackRun::commit_job() {
   }
   if (gate_.decided() == BackDecision::kGivenUp)
     return make_error(ExitCode::kUnavailable, 0, "the job goes on as it was");
-  // Whether files were cut nobody can say.
+  // Files may have been cut.
   die("hearing of the asker", -EPIPE, 0);
 }
 
@@ -112,7 +112,8 @@ void BackRun::drain_on_thread() {
       *threads_.executor(), [](void* self) { static_cast<BackRun*>(self)->drain_all(); }, this);
 }
 
-// They are dead already, and nobody will ever wait for them. Those of other parents are not ours to wait for.
+// Reaps children that were born since: they are dead, and the program does not know them. wait4(2) ignores those of
+// other parents.
 void BackRun::wait_for_ended() {
   for (int32_t pid : list<int32_t>(head_.ended, head_.ended_count)) {
     while (sys::call(__NR_wait4, pid, 0L, WNOHANG | __WALL, 0L) == -EINTR) {

@@ -282,7 +282,7 @@ Result<BackCost> BackRun::run() {
     come_to(part_, part_ == 1);
     change_descriptors();
   }
-  // Behind it nobody sends anything to anybody.
+  // Behind this barrier no member sends anything to another.
   if (gate_.is_open()) {
     come_to(kBackParts, false);
     threads_.run_on(

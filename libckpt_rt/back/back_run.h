@@ -1,20 +1,19 @@
 // Going back in place: the program becomes again what it was at a checkpoint, without ending (docs/back.md).
 //
-// The asker (`ckpt back`) reads the image and compares; this carries out. What runs while the memory of the
-// program is replaced is the agent, on a stack and in an arena of ours, and a thread that serves faults; the
+// The asker (`ckpt back`) reads the image and compares; BackRun carries out. While the program's memory is
+// replaced two threads run: the agent, on a stack and in an arena of ours, and the one that serves faults. The
 // program's threads are parked (parked_threads.h). The library's own data is put back last.
 //
 //   prepare   program running: window, lists, what the watch knows
 //   stand     all threads stopped: what the program is now, as a META for the asker
 //   commit    threads parked and made; the asker's word that files are cut. A failure before it: the program
-//   goes
-//             on as it was. A failure after it: it is killed, and a line says why
+//             goes on as it was. A failure after it: it is killed, and a line says why
 //   go on     memory, descriptors, settings, signals, timers; then all threads at once
-// Of a job there is more between: job_gate.h, back_job.cc.
+// A job has more stages in between: job_gate.h, back_job.cc.
 //
 // Owner:     libckpt_rt, back*.cc. Callers: the agent, one at a time.
 // Never:     uses the library's data between commit and the end but where it says so; allocates but from its
-// arena.
+//            arena.
 #pragma once
 
 #include "base/protocol/back_protocol.h"

@@ -39,7 +39,7 @@ void delete_timers() {
         id = id * 10 + (rest[0] - '0');
         rest.remove_prefix(1);
       }
-      // A number that was cut off is another's, or nobody's.
+      // A number that the buffer has cut off names another timer, or none.
       some |= sys::call(__NR_timer_delete, id) == 0;
     }
   }

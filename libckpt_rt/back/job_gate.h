@@ -31,7 +31,8 @@ class JobGate {
 
   enum class Waited { kAll, kFailed, kNotYet };
   void come_to(uint32_t barrier) { gate_->come_to(member_, barrier); }
-  // Waits longest_ns for all others to come there. asker_is_gone: then a member that has died is looked for.
+  // Waits at most longest_ns (below 1 s) for all others to come there. asker_is_gone: nobody else looks for
+  // members that have died, so this does.
   Waited await(uint32_t barrier, bool asker_is_gone, int64_t longest_ns);
 
  private:

@@ -1,16 +1,16 @@
 // Threads of the program that have left their stacks, while the memory under them is put back.
 //
-// A stopped thread stands in our signal handler, on a stack of the program. A parked one waits on a stack of
+// A stopped thread stands in our signal handler, on a stack of the program. A parked thread waits on a stack of
 // ours and touches nothing else: no memory of the program, no thread-local storage, no word of the library's
-// data. The kernel knows no word of its either (rseq, robust list, clear_child_tid), which it would write to.
+// data. Its rseq area, robust list and clear_child_tid are taken from the kernel, which would write to them.
 //
 //   stopped ──park()──► parked ──unpark()──► stopped              nothing has happened
-//                          │ ──end()──► gone                      born since the checkpoint
+//                          │ ──end_others()──► gone               born since the checkpoint
 //                          └──resume()──► as its slot in the image says
 //
 // Owner:     BackRun. Memory: blocks of its arena, which holds no memory of the program's.
 // Callers:   the agent, with the threads stopped.
-// Never:     an order is given before the one before it is done.
+// Never:     gives a thread an order before it has done the last.
 #pragma once
 
 #include "base/arena.h"
@@ -25,7 +25,7 @@ class ParkedThreads {
     int tid = 0;
     bool leader = false;
     ThreadSlot* stopped = nullptr;     // where it stood; nullptr: made by create()
-    const ThreadSlot* slot = nullptr;  // resume(): as what it goes on
+    const ThreadSlot* slot = nullptr;  // resume(): the state in which it goes on
     FutexWord order{0}, done{0};
     void (*work)(void*) = nullptr;
     void* argument = nullptr;
@@ -43,7 +43,7 @@ class ParkedThreads {
   long create(int tid);
   // Those that are not in the list, sorted, end. Returns when they are gone.
   void end_others(std::span<const int32_t> tids);
-  // On a thread, wait for it.
+  // Calls work(argument) on that thread, and waits for it.
   void run_on(Thread& thread, void (*work)(void*), void* argument);
   // The leader, else any.
   Thread* executor();

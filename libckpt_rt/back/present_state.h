@@ -1,9 +1,9 @@
-// The part of the library's data that belongs to this machine and this moment, not to the program: it stays
-// as it is when `ckpt back` puts the memory of a checkpoint back, which has the library's data of then.
+// The part of the library's data that belongs to this machine and this moment, not to the program. `ckpt back` puts
+// back the library's data of the checkpoint; PresentState keeps this part as it is.
 //
-// Owner:     BackRun, in its arena. Callers: the agent, the program's threads parked, while it serves the
-//            faults of the watch, if there is one: nobody else uses the library's data then.
-// Rule:      whatever restart_entry.cc resets is here, or is reset here as there.
+// Owner:     BackRun, in its arena. Callers: the agent, while the program's threads are parked and it serves the
+//            faults of a watch itself: no other thread uses the library's data then.
+// Rule:      all that restart_entry.cc resets is saved here, or reset here too.
 #pragma once
 
 #include "libckpt_rt/checkpoint/image_history.h"

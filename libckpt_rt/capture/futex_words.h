@@ -12,11 +12,11 @@
 //   - the mutexes that stopped threads hold or are taking: their robust lists;
 //   - the words of futex calls that stopped threads are in, or about to enter.
 // What remains is a PI mutex that another process made, in shared memory, and that is not contended at
-// the stop: whoever takes it writes the word from user space first, and so makes the page writable.
+// the stop: a thread that takes it writes the word from user space first, and so makes the page writable.
 //
 // Ahead of the stop (arming.h) only what was noted is known, and it is known in time: the agent names the
 // range that it is about to protect (Hold) and then looks for noted words in it; a thread notes its word,
-// waits while a Hold covers it, and makes the page writable. Whoever comes second sees the other.
+// waits while a Hold covers it, and makes the page writable. The second of the two sees what the first has done.
 //
 // At a restart whose memory comes while the program runs, the same words must be there before it does: these
 // calls cannot wait for a missing page either (load).

@@ -62,8 +62,8 @@ void read_stat_fields(std::string_view stat, ProcessFacts& facts) {
   mm.env_end = f[51 - 4];
 }
 
-// The kernel tells nobody what mlockall(MCL_FUTURE) has said. It shows in a new mapping: what is locked
-// cannot be given back, and is there at once unless it is locked on fault.
+// No call tells whether mlockall(MCL_FUTURE) is on. A new mapping shows it: locked memory cannot be given back
+// (MADV_DONTNEED), and is there at once unless it is locked on fault.
 int future_locks() {
   const long page = sys::call(__NR_mmap, 0L, kPageSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1L, 0L);
   if (page == -EAGAIN) return MCL_FUTURE;  // as much is locked as may be

@@ -7,14 +7,12 @@
 //   2. StopWorld::collect_pending     the signals that are pending now
 //   3. read_timers                    what the image says is armed
 //   4. add_expired                    a timer that expired between 1 and 3 has its signal added if 2 was too
-//   early to
-//                                     find it. (What expired before 1 is pending at 2, or was delivered
-//                                     before the stop.)
+//                                     early to find it. (What expired before 1 is pending at 2, or was
+//                                     delivered before the stop.)
 //
 // Owner:     libckpt_rt, as part of ProcessState. Callers: the agent; the leader at restart.
 // Source:    timer_create(2), /proc/PID/timers, setitimer(2), kernel/time/posix-timers.c (timer_gettime says
-// 0 only when
-//            the signal is queued, or there is none).
+//            0 only when the signal is queued, or there is none).
 #pragma once
 
 #include <string_view>

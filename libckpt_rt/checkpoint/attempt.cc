@@ -63,13 +63,13 @@ void choose_increments(Attempt& attempt, const BackEnd& back_end) {
   if (why != nullptr) log_format(attempt.space.log(), "no increments: {}; images are full", why);
 }
 
-// A filter may kill whoever makes a call that the program does not make.
+// A seccomp filter may kill a thread that makes a call that the program does not make.
 bool keeps_files() {
   const Settings& s = user_settings();
   return s.to[0] == '\0' && s.files != KeptFiles::kNone && !is_filtered();
 }
 
-// Of a job's checkpoint all in one place, in its directory: members have many files together.
+// In a job's checkpoint one place for all, in the job's directory: members share many files.
 int place_of_kept_files(const Attempt& attempt) {
   return job::place() != nullptr ? job::place()->directory : attempt.space.log();
 }
@@ -80,7 +80,7 @@ void keep_files_of(Attempt& attempt) {
   attempt.keeper.keep_all(attempt.space.log());
 }
 
-// One of a job is enough for the directory that all use.
+// One member of a job is enough for the directory of temporary files that all use.
 bool is_first_of_job() {
   const int root = job::own_job.identity.root;
   return root == 0 || root == sys::getpid();
@@ -177,7 +177,7 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   Result<void> result = run_all(attempt, back_end);
   // After a success nearly nothing of this is left to do.
   back_end.let_faults_go();
-  // After a failure they are as the stop has set them: the program must not see that.
+  // After a failure sockets are still set to send at once, for the stop: the program must not see that.
   attempt.capture.descriptors.hold_back_senders();
   // Before anything that waits for threads of the program: faults are still let go.
   attempt.stop.release();

@@ -23,8 +23,8 @@ namespace {
 void prune_and_log(const CheckpointCost& cost, const ImageKey* key) {
   auto directory = job::open_log_directory();
   if (!directory.ok()) return;
-  // With none to be removed there is no need to look at all there are, which may be thousands.
-  // What no restart can use takes nobody's place.
+  // keep 0: none is ever removed, so do not look at all images, which may be thousands.
+  // An image that no restart can use displaces none.
   if (user_settings().keep != 0 && job::session() == nullptr && cost.restartable) {
     auto pruned = prune_images(directory->get(), this_process.run_id, user_settings().keep, key);
     if (!pruned.ok()) log_line(directory->get(), pruned.error().message());

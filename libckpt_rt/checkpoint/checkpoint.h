@@ -36,9 +36,9 @@ struct CheckpointCost {
   char image[1400] = {};  // absolute path
 };
 
-// How the next checkpoint gets hold of memory: in which mode it is taken, and where faults are handled. The settings decide, and what
-// this machine allows. why_not_realtime: what keeps `auto` from realtime; why: what keeps from the back end
-// that is set, or nullptr.
+// How the next checkpoint gets hold of memory: its mode, and where faults are handled. The settings decide,
+// and what this machine allows. why_not_realtime: what keeps `auto` from realtime. why: what forbids the back
+// end that is set, or nullptr.
 struct CheckpointMethod {
   Mode mode;
   FaultBackEnd back_end;

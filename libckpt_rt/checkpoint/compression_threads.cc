@@ -19,6 +19,7 @@ uint32_t CompressionThreads::most() const {
 }
 
 bool CompressionThreads::start(void (*fn)(void*), void* arg) {
+  const ScopedLock guard(lock_);
   if (count_ == kMost) return false;
   RawThread& thread = threads_[count_];
   if (!thread.reserve()) return false;
@@ -30,6 +31,12 @@ bool CompressionThreads::start(void (*fn)(void*), void* arg) {
   }
   count_++;
   return true;
+}
+
+std::span<const int> CompressionThreads::hold(std::span<int> ids) {
+  lock_.lock();
+  for (uint32_t i = 0; i < count_; ++i) ids[i] = threads_[i].tid();
+  return ids.first(count_);
 }
 
 void CompressionThreads::join() {

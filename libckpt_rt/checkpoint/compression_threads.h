@@ -2,11 +2,14 @@
 //
 // Owner:     PendingImage, on the agent's stack: the kernel writes to a thread's word when it ends, and that
 //            memory is never protected.
-// Callers:   start() by the thread that writes (writer, agent, or a forked child), after the stop; join() by
-//            the agent. They are gone before the agent is: a stop, fork() or unshare() of the program never
-//            meets them.
+// Callers:   start() by the thread that writes (writer, agent, or a forked child), after the image's stop; hold(),
+//            let_start() and join() by the agent. They are gone before the agent is: no fork() or unshare() of
+//            the program meets them, and no stop but the one that ends the guard, which holds them.
 #pragma once
 
+#include <span>
+
+#include "base/locks/futex.h"
 #include "image/write/compress/helper_threads.h"
 #include "libckpt_rt/core/threads/raw_thread.h"
 
@@ -18,12 +21,17 @@ class CompressionThreads final : public HelperThreads {
   uint32_t most() const override;
   bool start(void (*fn)(void*), void* arg) override;
   void join() override;
+  static constexpr uint32_t kMost = 3;
+  // For a stop that counts the threads of the process: none is started until let_start(). The ids of those that
+  // there are, for as long; `ids` has room for kMost.
+  std::span<const int> hold(std::span<int> ids);
+  void let_start() { lock_.unlock(); }
   // Of those that were joined.
   ThreadTimes times() const { return times_; }
 
  private:
-  static constexpr uint32_t kMost = 3;
   RawThread threads_[kMost];
+  FutexLock lock_;  // count_, against the agent
   uint32_t count_ = 0;
   ThreadTimes times_;
 };

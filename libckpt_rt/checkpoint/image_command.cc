@@ -203,7 +203,7 @@ Result<void> ImageCommand::start(const char* command, const char* name, const Im
   nanny_ = child;
   starting.reset();
   input.reset();
-  // Ends when the command is executed, or whoever was to do it is gone.
+  // The read ends when the command is executed, or the process that was to execute it is gone.
   char none;
   while (sys::call(__NR_read, started.get(), &none, 1) == -EINTR) {
   }

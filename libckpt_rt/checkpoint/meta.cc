@@ -145,7 +145,7 @@ void write_mapping(const MetaSources& s, const Mapping& m, MetaWriter& meta) {
     }
     r.sysv_key = static_cast<int32_t>(key);
     r.sysv_mode = 0600;
-    // One that is removed goes when nobody has it any more; it has lost its key.
+    // A removed segment goes when no process has it any more; it has lost its key.
     shmid_ds state{};
     if (sys::call(__NR_shmctl, r.sysv_shmid, IPC_STAT, &state) == 0) {
       r.sysv_mode = state.shm_perm.mode & (0777u | SHM_DEST);

@@ -38,7 +38,7 @@ CKPT_FORK_DATA uint32_t count = 0;
 CKPT_FORK_DATA bool running = false;
 bool waiting = false;                  // the agent has nothing to do but to keep a watch
 CKPT_FORK_DATA uint32_t absences = 0;  // not 0: an agent that is there leaves, none is started
-OwnRequest* answering = nullptr;       // in an image: who waits for this very checkpoint
+OwnRequest* answering = nullptr;       // the request being served; in an image: the one it was taken for
 FutexWord orders{0};                   // changes when an agent that waits has to look
 
 class SignalsBlocked {
@@ -62,8 +62,8 @@ void give_orders() {
 
 // The agent and the thread that serves faults must not keep a process alive whose own threads are gone.
 // (exit_group ends ours as well; this is about programs whose threads end one by one, without libc.) Its
-// status is that of the first thread, which is the last of most such programs; that of others is nowhere to
-// be read.
+// status is that of the first thread, which is the last to end in most such programs; the status of other
+// threads can be read nowhere.
 void end_with_the_program() {
   struct stat tasks {};
   if (sys::call(__NR_stat, "/proc/self/task", &tasks) != 0) return;
@@ -104,7 +104,8 @@ bool has_rights_of_the_program() {
   return root.st_dev == our_root.st_dev && root.st_ino == our_root.st_ino;
 }
 
-// By a thread of the program, which has the rights that count: our signal makes one call request().
+// The new agent must be started by a thread of the program, which has the program's rights of now: our signal
+// makes one of them call request().
 void start_successor() {
   siginfo_t info{};
   info.si_signo = own_signal.number;
@@ -304,7 +305,7 @@ void put_back_requests(const WaitingRequests& saved, uint32_t generation) {
   reset(generation);
   for (uint32_t i = 0; i < saved.count; ++i) {
     const Request& request = saved.ring[(saved.head + i) % kRing];
-    // Whoever asked from inside the program does not wait any more: it has gone back.
+    // A thread of the program that asked does not wait any more: it has gone back.
     if (request.own == nullptr) ring[count++] = request;
   }
   running = true;

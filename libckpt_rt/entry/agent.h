@@ -28,14 +28,14 @@ struct OwnRequest {
 struct Request {
   uint64_t cookie = 0;  // of `ckpt now`/`ckpt stat`; 0: the interval timer or the program
   OwnRequest* own = nullptr;
-  // An asker without one may have sent it (base/protocol/control_protocol.h). If one is there, it has: that of
-  // kill(1), sent at the same time, is not told from it.
+  // The signal of kill(2) carries no cookie. If an asker without a cookie waits (base/protocol/control_protocol.h),
+  // it is taken for the sender.
   bool without_cookie = false;
-  bool checkpoint = true;  // without_cookie: is one taken when nobody asked?
+  bool checkpoint = true;  // without_cookie: take a checkpoint when no asker waits
   int moves_signal = 0;    // not 0: no checkpoint, but another signal than this one (moved_signal.h)
 };
 
-// A cookie that asks for nothing: an agent is started if there is something to do and nobody to do it.
+// A cookie that asks for nothing: starts an agent if requests wait and none runs.
 inline constexpr uint64_t kStartAgent = 1;
 // Queues the request and starts the agent if there is none. False: it was refused, and counted.
 bool request(Request request);
@@ -43,10 +43,10 @@ bool request(Request request);
 // checkpoint. False: the job is to go back (docs/back.md), and the agent must not wait.
 bool serve_joins();
 // Between the two no thread of ours exists, for calls that only a program of one thread may make (unshare,
-// setns): what is under way is waited for, and what is requested meanwhile is done afterwards.
+// setns). begin_absence() waits for what is under way; requests that come meanwhile are served afterwards.
 void begin_absence();
 void end_absence();
-// In a child: there was no agent in the parent, and nothing for one to do.
+// In a child: the parent had no agent, and no request waited.
 bool is_idle();
 // Restart, forked child: no agent exists. In a restart the request that the image was taken for is
 // answered.

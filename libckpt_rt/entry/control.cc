@@ -107,7 +107,7 @@ void receive(int fd, ScopedFd (&out)[2]) {
   }
 }
 
-// Whoever asks may have more rights than the program has left itself.
+// Asks the asker for what the program may not open itself: the asker may have more rights.
 class HandedOver {
  public:
   HandedOver(Answer& answer, int fd) {
@@ -299,7 +299,7 @@ bool serve(std::string_view name) {
   while ((got = sys::call(__NR_recvfrom, fd.get(), &request, sizeof(request), MSG_WAITALL, 0L, 0L)) ==
          -EINTR) {
   }
-  if (got != sizeof(request)) return got > 0;  // it has hung up: it asks somebody else
+  if (got != sizeof(request)) return got > 0;  // the asker has hung up
   Answer answer(fd.get());
   if (request.magic != kControlMagic || request.version != kControlVersion) {
     answer.line(

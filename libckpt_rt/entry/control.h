@@ -7,10 +7,10 @@
 
 namespace ckpt {
 
-// Connects to the asker behind the cookie, does what it asks and answers. Says nothing to strangers. False:
-// there is none.
+// Connects to the asker with that cookie, does what it asks and answers. Says nothing to other users' sockets. False:
+// no such asker listens.
 bool serve_asker(uint64_t cookie);
-// All who listen for this process without having been able to say their cookie.
+// The same for all askers of this process that could not send their cookie. False: no such asker listens.
 bool serve_askers_without_cookie();
 
 }  // namespace ckpt

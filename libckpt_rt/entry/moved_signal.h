@@ -2,8 +2,7 @@
 //
 // Owner:     libckpt_rt.
 // Callers:   yield(): a thread of the program, from interposed calls (hooks::yield_signal). move(): the
-// agent, on
-//            its behalf. show(): the thread that restarts.
+//            agent, on its behalf. show(): the thread that restarts.
 // Never:     moves while a thread runs: all stand for it, since each must have the new one open.
 //
 // Which one: the highest real-time signal that has the default action, is pending nowhere, and that no thread
@@ -11,15 +10,15 @@
 // not the new one. Where all are in use ours stays, and the program's use of it stays without effect, which
 // the log says.
 //
-// `ckpt` finds the number in the name of a mapping (base/protocol/control_protocol.h). Who has looked for it just
-// before sends the old one: our handler stays there until the program has one of its own, and takes cookies.
+// `ckpt` finds the number in the name of a mapping (base/protocol/control_protocol.h). An asker that has looked just
+// before the move sends the old number: our handler stays there, and takes cookies, until the program sets its own.
 #pragma once
 
 namespace ckpt::moved_signal {
 
 void yield();
 bool move();
-// After a restart, or a move: the mapping whose name tells.
+// After a restart, or a move: makes the mapping whose name tells the number.
 void show();
 
 }  // namespace ckpt::moved_signal

@@ -112,7 +112,7 @@ void before_user(uint32_t user) {
   own_directory::prepare_for_user(user);
 }
 
-// For good: nobody hears when such a thread ends.
+// For good: the library is not told when such a thread ends.
 void begin_strict() {
   know_child();
   uint64_t ours = 1ull << (own_signal.number - 1);

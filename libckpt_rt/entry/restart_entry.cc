@@ -146,7 +146,7 @@ void take_notices_of_children() {
 // Until every process of the job stands ready.
 void wait_for_job() {
   if (restart.args.stopped != 0) {
-    // Nobody waits until somebody continues it; nor may the pipe be there then without a reader.
+    // ckpt-restart does not wait until the process is continued; then the pipe may have no reader any more.
     report(RestartStage::kGo, 0, 0);
     sys::call(__NR_close, restart.args.status_fd);
     restart.args.status_fd = -1;

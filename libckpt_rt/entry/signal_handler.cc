@@ -30,7 +30,7 @@ void on_checkpoint_signal(int signal, void* information, void* context) {
   fix_interrupted_call(frame);
   // A child that still shares our memory (vfork): not its business.
   if (this_process.pid != sys::getpid()) return;
-  // Of a number that the program has taken (moved_signal.h): somebody asked us by it in that moment.
+  // By a number that the program has taken (moved_signal.h): an asker sent it just before the move.
   if (signal != own_signal.number && !stops) {
     if (info->si_code == SI_QUEUE && reinterpret_cast<uint64_t>(info->si_value.sival_ptr) >= kLeastCookie)
       agent::request({reinterpret_cast<uint64_t>(info->si_value.sival_ptr)});

@@ -2,7 +2,7 @@
 //
 // docs/fault_back_ends.md, "Ahead of the stop", has the protocol. In short: a thread's own store makes its
 // segment kWritten, which may be protected again; what the kernel may write to becomes kUnsettled, which is
-// not, until the stop. Both by the thread, under the lock that the agent holds while it protects.
+// not, until the stop. The thread makes both changes, with the lock that the agent holds while it protects.
 #include <linux/futex.h>
 #include <sys/prctl.h>
 
@@ -27,7 +27,7 @@ namespace ckpt::guard {
 
 namespace {
 
-// What a thread that stands has on its stack: with it, in an image.
+// On the stack of a thread that stands, hence in an image.
 struct Standing {
   ucontext_t* frame;
   ThreadRecord* record;
@@ -65,8 +65,8 @@ void open_for_kernel(ThreadRecord& record, AddrRange range) {
   window.arming->open_for_kernel(range);
 }
 
-// The list of mappings that the agent goes by may be of before this call: it is told of it even if there is
-// no segment yet.
+// The agent's list of mappings may be older than this call: removed() is told of the range even if the range
+// is in no segment yet.
 void open_for_change(ThreadRecord& record, AddrRange range) {
   open_for_kernel(record, range);
   ScopedCrowdTurn turn(window.guarded->crowd(), window.guarded->turn());
@@ -77,8 +77,8 @@ bool let_go_ahead(ThreadRecord& record, Addr page) {
   ScopedCrowdTurn turn(window.guarded->crowd(), window.guarded->turn());
   bool was_writable = false;
   if (!window.arming->fault_in_thread(page, &was_writable)) return false;
-  // Another thread had it made writable in between; but nothing has been protected since this one was told
-  // so.
+  // Another thread may have made the page writable in between. But if this thread was told so before, and
+  // nothing was protected since, the fault is the program's own.
   const uint64_t now = window.guarded->protections();
   if (was_writable && record.found_copied == page.value && record.found_protections == now) return false;
   record.found_copied = was_writable ? page.value : 0;

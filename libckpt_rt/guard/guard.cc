@@ -93,7 +93,7 @@ void enlist(void* argument) {
   if (record.enlisted && !record.dispatched && window.faults.usable_here())
     record.dispatched = set_dispatch(record, true) == 0;
   if (!record.dispatched) {
-    // What it would write to could not be let go by itself: it waits.
+    // The thread could not unprotect what it writes to: it waits for the end of the guard.
     wait_until_closed(record, frame, false);
     send_held(record);
     show_program_stack(record, frame);
@@ -244,7 +244,7 @@ void Handler::leave(bool stood) {
     resume(*record_, frame_, selector_);
   }
   if (record_of(reinterpret_cast<void*>(frame_->uc_mcontext.gregs[REG_RSP])) != nullptr) {
-    // It was waiting in a handler of ours, which ends the matter itself; no stop may come before that.
+    // It was waiting in a handler of ours, which takes the guard off itself; no stop may come before that.
     record_->left = true;
     kernel_mask(frame_) = kAllSignals;
   } else {
@@ -280,8 +280,8 @@ void wait_until_closed(ThreadRecord& record, ucontext_t* shown, bool take_off) {
   const int64_t since = now_ns();
   window.waited.fetch_add(1, std::memory_order_relaxed);
   record.shown = shown;
-  // The stop that closes the guard is let in, nothing else. It leaves with all signals blocked. (That which
-  // ends protection ahead takes the thread away from here.)
+  // Only our own signal is let in. The stop that closes the guard returns here, with all signals blocked. The
+  // one that ends protection ahead does not return here.
   unblock(bit(own_signal.number));
   while (!record.left) futex_wait(window.open, seen);
   const int64_t waited = now_ns() - since;

@@ -5,9 +5,9 @@
 // takes on the program's behalf, it fails the call, or kills the thread when it was a signal's frame.
 // docs/fault_back_ends.md has the protocol and the argument why nothing is left that the kernel writes to.
 //
-// Owner:     libckpt_rt, one in the process. Open from the end of a stop to the next stop; of one that is
-//            open ahead of the checkpoint's stop nothing is left at the image's instant, after which it is
-//            opened again.
+// Owner:     libckpt_rt, one in the process. Open from the end of a stop to the next stop. A guard
+//            that is open ahead of the checkpoint's stop is closed at the image's instant, and opened again
+//            after it.
 // Callers:   await_enlisted, prepare, *_stopped: the agent, the last while all threads stand in the handler
 //            of the stop. Handler, stand_without_guard: a thread of the program in a handler of ours.
 // Never:     in an image.
@@ -46,11 +46,11 @@ const char* refuses(const ThreadSlot* stopped);
 // In a stop, before anything is protected; after it the actions of all signals are the guard's. arming:
 // protection goes on while threads run, up to the next stop; nullptr: what is protected now is all.
 void open_stopped(Copier& copier, const Faults& faults, Arming* arming, GuardedMemory* memory);
-// In the next stop. Of a guard that was open ahead of it, it may be opened again in the same stop.
+// In the next stop. A guard that was open ahead may be opened again in the same stop.
 void close_stopped();
 void reopen_stopped(Copier& copier);
-// After the stop: returns when so many threads, all that stood, can handle faults. Before that one is still
-// in the handler of the stop, with the signal blocked.
+// After the stop: returns when all `threads` that stood can handle faults. Until then one may still be in the
+// handler of the stop, with the signal of faults blocked.
 void await_enlisted(uint32_t threads);
 
 struct Counters {
@@ -63,8 +63,8 @@ Counters counters();
 // Restart, forked child: it is closed.
 void reset(bool keep_memory);
 
-// Handler of a stop, first thing: of a guard that is open ahead of it a thread that stands leaves no trace.
-// It stands on the program's own stack then, as it would without a guard, and this does not return.
+// First thing in the handler of a stop. If the guard is open ahead, the thread leaves it: the thread stands
+// on the program's own stack, as without a guard, and this does not return.
 void stand_without_guard(ucontext_t* frame);
 
 // A handler of ours, of the checkpoint signal: from its first to its last instruction.

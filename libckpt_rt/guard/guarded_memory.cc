@@ -163,7 +163,7 @@ guard::Faults GuardedMemory::faults() const {
   return {SIGBUS, kBusAddressError, program_fd_, &has_descriptor_here};
 }
 
-// In an mprotect of one mapping, or by the descriptor of whose table this thread has.
+// By mprotect(2) in one mapping, or by the descriptor in this thread's own table.
 long GuardedMemory::change(AddrRange range, bool writable) const {
   if (back_end_ == FaultBackEnd::kMprotect) {
     auto after = [](Addr a, const Part& p) { return a < p.range.start; };

@@ -38,18 +38,17 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   bool is_open() const { return open_; }
   // The descriptor in the program's table, or -1.
   int descriptor() const { return program_fd_; }
-  // What its threads have no business with becomes kEager: what other processes write to, or only
-  // /proc/self/mem can read.
+  // Mappings that other processes write to, or that only /proc/self/mem can read, become kEager.
   static void leave_out(std::span<Mapping> map);
   // In the stop: what cannot be protected becomes kEager.
   Result<void> add_stopped(std::span<Mapping> map);
   // Whole mappings.
   long add(AddrRange range) override;
-  // Part of one mapping of those. If it fails, nothing of it is protected.
+  // A part of one mapping that was added. If it fails, nothing of the part is protected.
   long protect(AddrRange range) override;
   // Ahead of the stop: pages that must never be protected.
   [[nodiscard]] bool keep_open(Addr page) { return open_pages_.push_back(page); }
-  // Threads of the program go through the gate first.
+  // Threads of the program go through crowd() first.
   TurnLock& turn() { return turn_; }
   CrowdGate& crowd() { return crowd_; }
   // How often something was protected.
@@ -57,7 +56,7 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   // Where cuts_mappings() is false: nothing of this whole mapping is protected any more, the kernel takes it
   // for ordinary memory again.
   void remove(AddrRange range);
-  // What the agent copies goes into these huge pages, or elsewhere.
+  // The agent's copies into these buffers are made the cheaper way (KernelCopy::use_for).
   void copy_into(AddrRange buffers) { copy_.use_for(buffers); }
   // In the next stop. thread: the first of those that stand.
   void end_stopped(ThreadSlot* thread);
@@ -69,7 +68,7 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   bool has_room_for(size_t runs, size_t mappings) const;
 
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
-  // Whatever it returns, nothing of the range is protected then.
+  // In-thread: whatever it returns, no registered page of the range is protected then.
   long unprotect(AddrRange range) override;
   long unprotect_many(AddrRange range) override;
   // By mprotect: the program may have taken the right to write since, and would get it back.

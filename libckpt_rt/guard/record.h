@@ -1,5 +1,5 @@
-// What the guard keeps of a thread, and of the window that is open: shared by guard.cc, guard/dispatch.cc and
-// guard/signals.cc, and by nobody else.
+// What the guard keeps of a thread, and of the window that is open: shared by the files of guard/ and by no
+// others.
 //
 // A thread's record begins a block of 64 KiB, whose rest is the alternate stack on which all handlers run
 // while the guard is open: so the record is found from the address of any frame there, and no TLS is needed.
@@ -47,18 +47,18 @@ struct ThreadRecord {
   uint64_t return_to = 0;  // where the gate jumps after the call: behind the program's own instruction
   uint64_t call_mask = 0;
   uint64_t virtual_mask = 0;  // those of `forced` that the program believes to be blocked
-  // Ahead of the checkpoint's stop: what the call that the thread is in, or made last, may write to. The last
-  // of them takes in all for which there is no room. Changed by the thread with Window::turn.
+  // Ahead of the checkpoint's stop: what the thread's present or last call may write to. The last range takes
+  // in all for which there is no room. The thread adds with the turn, and empties the list without it.
   static constexpr uint32_t kMostBusy = 6;
   AddrRange busy[kMostBusy] = {};
   std::atomic<uint32_t> busy_count{0};
-  uint64_t found_protections = 0;  // how much had been protected when that page was found so
+  uint64_t found_protections = 0;  // GuardedMemory::protections() when found_copied was set
   ucontext_t* shown = nullptr;     // while it waits in a handler of ours: where the program stands
   bool enlisted = false;
   bool counted = false;       // in Window::enlisted: once, however often it stands
   uint64_t found_copied = 0;  // a page that a fault found writable already: if it faults again it is not ours
   KernelStack program_stack{};  // the alternate stack as the program knows it
-  // Both as they are until a return from a handler is made that waits in gate 0.
+  // Both as before the return from a handler that waits in gate 0.
   KernelStack stack_before_return{};
   uint64_t virtual_mask_before_return = 0;
   // Signals of `forced` that somebody sent, not the kernel, while the thread blocks them or is in a handler
@@ -70,8 +70,7 @@ struct ThreadRecord {
 struct Window {
   FutexWord open{0};  // odd: open. Changes only while all threads stand.
   Copier* copier = nullptr;
-  // Ahead of the checkpoint's stop, else nullptr: memory is being protected. Under `turn`, which is
-  // `memory`'s.
+  // Ahead of the checkpoint's stop, else nullptr: memory is being protected. Used with the turn of `guarded`.
   Arming* arming = nullptr;
   GuardedMemory* guarded = nullptr;
   uint32_t generation = 0;  // of the process: another one after a restart
@@ -127,7 +126,7 @@ void show_program_stack(const ThreadRecord& record, ucontext_t* frame);
 // The frame as it would be without the guard.
 void take_guard_off(ThreadRecord& record, ucontext_t* frame);
 void hold(ThreadRecord& record, const siginfo_t& info);
-// Those that the program does not block: they come when the handler returns.
+// Sends held signals that the program does not block: they come when the handler returns.
 void send_held(ThreadRecord& record);
 
 // guard.cc: a thread that has stood goes back under guard.

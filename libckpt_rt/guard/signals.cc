@@ -1,8 +1,8 @@
 // Signals while the guard is open: faults, and those of the program.
 //
 // Every handler runs on our alternate stack first, which is never protected, so that the kernel can always
-// push its frame. One of the program's is then delivered by us as the kernel would have: the frame is moved
-// to the stack on which the program expects it, with the program's mask and alternate stack in it, and the
+// push its frame. We then deliver the signal to the program's handler as the kernel would have. The frame is
+// moved to the stack on which the program expects it, with the program's mask and alternate stack in it. The
 // handler is entered with the registers and the mask that the kernel would have given it.
 #include <errno.h>
 #include <sys/mman.h>
@@ -77,7 +77,7 @@ bool uses_alternate(const ThreadRecord& record, const ucontext_t* frame, bool wa
   }
   if (inside) {
     // A fault in a handler of ours that is the program's own doing: a stack that has no room. The kernel
-    // would end it as well.
+    // would end the program as well.
     set_default(signal);
     resume(record, frame, kLetThrough);
   }
@@ -143,7 +143,7 @@ bool is_ours(ThreadRecord& record, int signal, const siginfo_t* info) {
   if (is_ahead()) return let_go_ahead(record, page);
   bool copied = false;
   if (!window.copier->tracks(page, &copied)) return false;
-  // Another thread had it made writable in between; but once only.
+  // Another thread may have made it writable in between; but once only.
   if (copied && record.found_copied == page.value) return false;
   record.found_copied = copied ? page.value : 0;
   return true;

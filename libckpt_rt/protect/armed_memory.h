@@ -18,9 +18,9 @@ class ArmedMemory {
   virtual long protect(AddrRange range) = 0;
   virtual long unprotect(AddrRange range) = 0;
   virtual void wake(AddrRange range) = 0;
-  // With the lock held: serves those who wait now, not those who wait again when it is done.
+  // With the lock held: serves the threads that wait now, not those that wait again afterwards.
   virtual void serve_waiting() = 0;
-  // How many segments are protected between two of these.
+  // How many segments are protected between two calls of serve_waiting().
   virtual size_t batch() const = 0;
   // Does the kernel wait for faults that it takes on the program's behalf? If not, a segment that is
   // kUnsettled must not be protected.
@@ -29,8 +29,8 @@ class ArmedMemory {
   // wait for a fault.
   virtual void each_busy(void (*visit)(void* context, AddrRange range), void* context) = 0;
 
-  // The lock, with everything served that is queued. kOnce: those who wait now; while threads write as fast
-  // as they are served there is no end to the others.
+  // The lock, with everything served that is queued. kOnce: only the threads that wait now; where threads
+  // fault as fast as they are served, kAll would have no end.
   enum class Served { kAll, kOnce };
   class Serving {
    public:

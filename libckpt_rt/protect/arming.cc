@@ -47,8 +47,8 @@ void Arming::fault(Addr a) {
     if (protection_.unprotect(page) != 0) protection_.wake(page);
     removed(window);
   } else if (table_.written(id)) {
-    // Each segment is in the list at most once, and the list has room for all. One that is not in it would
-    // not be protected in the stop.
+    // Each segment is in the list at most once, and the list has room for all. A segment that is not in it
+    // would not be protected in the stop.
     CHECK(written_.push_back(id.value));
   }
 }
@@ -126,8 +126,8 @@ void Arming::add(std::span<Mapping> map) {
 
 Result<void> Arming::run(std::span<const Mapping> map, std::span<const Addr> stacks) {
   CKPT_TRY(cover(map));
-  // Held from the first pass to the last: whoever serves while it is free serves as fast as threads fault,
-  // and with several that write all over their memory a pass is undone before the next begins.
+  // Held from the first pass to the last: if faults were served as fast as they come, several threads that
+  // write all over their memory would undo a pass before the next begins.
   ArmedMemory::Serving serving(protection_, ArmedMemory::Served::kOnce);
   for (Addr a : stacks) removed({Addr{a.value - kHandlerStackBytes}.page_down(), a.page_down() + kPageSize});
   size_t before = SIZE_MAX;
@@ -265,7 +265,7 @@ Result<void> Arming::pass() {
   for (size_t i = 0; i < taken_.size();) {
     protection_.serve_waiting();
     if (is_late()) {
-      // Whoever was served may have added one of them, which is then in the list once.
+      // A fault adds only a segment that was protected: none of these is in the list.
       for (; i < taken_.size(); ++i) {
         if (!written_.push_back(taken_[i])) return no_memory_for_segments();
       }

@@ -12,7 +12,7 @@
 // 3. A thread that writes to a protected page sleeps in a fault until the serving thread has unprotected the
 //    segment and then, again in this order, set it to kWritten. In whatever order the two threads meet, a
 //    segment in kProtected is protected, and `present` names its pages.
-// 4. Passes go on until few segments are kWritten, or it does not get better; memory that appeared
+// 4. Passes go on until few segments are kWritten, or their number stays high; memory that appeared
 //    meanwhile is covered as well.
 // 5. The stop. settle() (arming_settle.cc): kWritten and kUnsettled segments are protected and listed for
 //    good, and what is outside is looked at: pages that exist there now are protected and listed too.
@@ -24,7 +24,7 @@
 // segments are kUnsettled: not protected again before the stop. In the stop every thread is out of its
 // system calls, every event has been read (a caller that gives memory back waits for that), so nothing
 // changes any more: what is mapped there now is registered, protected and listed like new memory. (A
-// segment that is kUnsettled is not looked at by passes, so that no pass can bless it in between.)
+// segment that is kUnsettled is not looked at by passes, so that no pass takes it for protected.)
 //
 // From one checkpoint to the next
 // -------------------------------
@@ -44,8 +44,9 @@
 // the segment is protected.
 //
 // Owner:     libckpt_rt. One Arming is one checkpoint's, or one watch's. Its table is the checkpoint's table.
-// Callers:   fault, removed: whoever serves faults (write_protect.h). open_for_kernel, fault_in_thread,
-//            removed: threads of the program under guard, with the turn (guard/ahead.cc). The rest: the agent.
+// Callers:   fault, removed: the thread that serves faults (write_protect.h). open_for_kernel,
+//            fault_in_thread, removed: threads of the program under guard, with the turn (guard/ahead.cc).
+//            The rest: the agent.
 // Never:     touches protected memory.
 #pragma once
 
@@ -81,7 +82,7 @@ class Arming {
   // run() and catch_up() end after that, on CLOCK_MONOTONIC: what they have not protected is left to the
   // stop.
   void limit(int64_t deadline_ns) { deadline_ns_ = deadline_ns; }
-  // Once more what was written since run(), if it is much: just ahead of the stop.
+  // Just ahead of the stop: one more pass, if much was written since run().
   Result<void> catch_up();
 
   // The next checkpoint, with an arena of its own; the former one is free then. map: as now. full: nothing is
@@ -154,8 +155,8 @@ class Arming {
   uint64_t shared_left_ = 0;
   ArenaVector<Covered> covered_;
   ArenaVector<AddrRange> runs_;  // of one listing
-  // Indices into the table, each at most once: appended by whoever serves faults, taken by the agent
-  // under the serving lock. Their capacity is the table's size.
+  // Indices into the table, each at most once: appended by the thread that serves faults, taken by the agent,
+  // both with the serving lock. Their capacity is the table's size.
   ArenaVector<uint32_t> written_, taken_, unsettled_;
   // Segments that were kUnsettled at renew(): where the stop asks the kernel.
   ArenaVector<AddrRange> suspects_;

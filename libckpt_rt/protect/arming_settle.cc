@@ -12,7 +12,7 @@ namespace ckpt {
 namespace {
 
 constexpr uint64_t kGap =
-    256 << 10;  // bytes between two segments that one call protects, the gap again, in the stop
+    256 << 10;  // most bytes between two segments that one call protects in the stop, with what is between
 constexpr uint64_t kOpenBytes = 32 << 10;  // in a segment with pages that are not protected
 constexpr uint64_t kFewBytes = 256 << 10;  // memory outside of the table that is copied in the pause
 
@@ -42,10 +42,10 @@ Result<void> Arming::settle(std::span<Mapping> map, std::span<const Addr> open,
   return settle_rest(map, open, eager);
 }
 
-// What lies between segments that one call protects must not be protected by it: what has lost its
-// protection, and changed, would pass for what it was. True: what of them was kProtected is protected. Else
-// some of it is kUnsettled now. Segments of other regions that have pages in the windows at both ends are not
-// between: what this stop has settled of them need not be protected.
+// May one call protect all from `first` to `last`? Not if a kProtected segment between has lost its
+// protection: a change of it would go unseen. True: all of them are protected. False: some are kUnsettled
+// now. Only segments of first's region count. Those of other regions, in the windows at both ends, may have
+// been settled by this stop without protection.
 Result<bool> Arming::is_settled(SegmentId first, SegmentId last) {
   auto found = check_segments(first, {last.value + 1}, table_[first].region);
   if (found.ok()) return *found == 0;
@@ -67,7 +67,7 @@ Result<void> Arming::settle_written(std::span<Mapping> map, std::span<const Addr
     SegmentId id{written_[i]};
     AddrRange range = table_.window(table_[id]);
     if (is_whole(id) && !holds_open(range)) {
-      // With those that follow, across some that are protected: every call has its price.
+      // With the written segments behind it, across protected ones: every call has its price.
       size_t end = i + 1;
       bool apart = false;
       for (; end < written_.size(); ++end) {
@@ -151,8 +151,8 @@ Result<void> Arming::settle_part(const Mapping& m, AddrRange part, std::span<con
     if (long r = copied ? 0 : protection_.protect(part); r != 0) return cannot_protect(part, r);
   }
   if (copied) {
-    // What was unsettled may still be protected. Where no page that exists is, a protected hole does no harm,
-    // unless the kernel writes there.
+    // An unsettled segment may still be protected. If only holes of it are, that does no harm, unless an open
+    // page is among them: there the kernel writes.
     if (pages_.saw_protected() || !exist(open, part)) protection_.unprotect(part);
     mark_open(part);
     return eager.append(runs_.data(), runs_.size()) ? Result<void>() : no_memory_for_segments();

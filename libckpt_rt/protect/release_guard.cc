@@ -40,7 +40,7 @@ Request& free_request() {
   }
 }
 
-// False: nobody heard it (nobody serves any more, or a seccomp filter forbids it).
+// False: no thread heard it (none serves any more, or a seccomp filter forbids the call).
 bool ring() {
   for (;;) {
     // A stop in between may be followed by a restart, and then the page is somebody else's.
@@ -71,10 +71,10 @@ void ask(RequestKind kind, AddrRange range) {
 // Calls wanted() and asks for what it wants while nobody can end the serving.
 template <typename Wanted>
 void ask_if(RequestKind kind, AddrRange range, Wanted&& wanted) {
-  // A new child has our state but none of our threads; one of vfork has our memory.
+  // A new child has our state but none of our threads; a child of vfork has our memory.
   know_child();
   if (range.empty() || this_process.pid != sys::getpid()) return;
-  // seq_cst with close() and end(): either they see us inside, or we see that it is over.
+  // seq_cst with close() and end(): either they see us inside, or we see that serving is over.
   inside.fetch_add(1, std::memory_order_seq_cst);
   if (wanted()) ask(kind, range);
   uint32_t now = inside.load(std::memory_order_relaxed);
@@ -85,8 +85,8 @@ void ask_if(RequestKind kind, AddrRange range, Wanted&& wanted) {
   if (now == 1) futex_wake(inside);
 }
 
-// A thread that left by siglongjmp, from a signal handler in the middle, never comes back: it is not waited
-// for longer than anyone who asks can take.
+// A thread that left by siglongjmp, from a signal handler in the middle, never comes back. So the wait has an
+// end, after more time than a request can take.
 void wait_until_nobody_asks() {
   constexpr int64_t kPatienceNs = 10'000'000'000;
   const int64_t deadline = now_ns() + kPatienceNs;

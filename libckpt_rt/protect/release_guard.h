@@ -34,9 +34,10 @@ void note_registration();
 void open(Copier& copier);
 // The bell rang: does what is requested.
 void serve(WriteProtection& protection);
-// Returns when no thread is inside before_release any more.
+// Returns when no thread is inside before_release any more, or after 10 s.
 void close();
-// Nothing is registered any more, and nobody serves: who asked is told so. Returns when no thread is inside.
+// Nothing is registered any more, and no thread serves: those that asked are told so. Then waits as close()
+// does.
 void end();
 void reset_after_restart();
 void reset_in_child();

@@ -19,10 +19,10 @@ namespace ckpt {
 
 class Watch {
  public:
-  // The one that was kept, else a new one. nullptr: no address space left.
+  // The kept watch, else a new one. nullptr: no address space left.
   static Watch* take();
   static bool is_kept();
-  // Ends the one that is kept, if any.
+  // Ends the kept watch, if there is one.
   static void end_kept();
   // Restart, forked child: there is none.
   static void forget_kept();

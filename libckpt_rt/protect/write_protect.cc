@@ -114,13 +114,13 @@ long WriteProtection::unprotect(AddrRange range) { return write_protect(range, 0
 long WriteProtection::unprotect_many(AddrRange range) {
   const long r = unprotect(range);
   if (r != 0) return r;
-  // A hole is passed over. What has been mapped there since, when the range is seen to be whole, is not
-  // registered.
+  // The kernel passes over a hole. If the hole has been filled since, the second call finds memory there that
+  // is not registered.
   return is_mapped(range) ? unprotect(range) : -ENOENT;
 }
 
 bool WriteProtection::still_protected(AddrRange range) {
-  // Unmapping is announced where one can tell at all (open()).
+  // Unmapping is announced where protection can be told at all (open()).
   return !can_tell_ ||
          (can_tell_fast_ ? is_protected_if_mapped(pagemap_, range) : is_protected(pagemap_, range)) == 1;
 }
@@ -143,7 +143,7 @@ long WriteProtection::read(std::byte* to, Addr from, size_t bytes, bool readable
 
 void WriteProtection::settle_events() {
   if (on_handler_thread()) return;
-  // The handler neither waits nor copies between read and act: it is a matter of a few instructions.
+  // The thread that serves neither waits nor copies between reading an event and acting on it.
   while ((reading_.load(std::memory_order_seq_cst) & 1) != 0) sys::call(__NR_sched_yield);
 }
 
@@ -160,8 +160,8 @@ void WriteProtection::begin_serving(Served served) {
 }
 
 void WriteProtection::end_serving() {
-  // What was read and put aside meanwhile: the handler thread would not hear of it. What is queued still it
-  // will.
+  // Serve what was read and put aside: the serving thread would not hear of it. What is still queued wakes it
+  // from poll().
   read_messages();
   while (serve_backlog() || serve_releases()) {
   }
@@ -238,9 +238,8 @@ bool WriteProtection::read_messages() {
   // seq_cst with settle_events(): the read itself lets the program's madvise go on.
   reading_.fetch_add(1, std::memory_order_seq_cst);
   const long n = sys::call(__NR_read, uffd_.get(), messages, asked);
-  // These messages came since nothing was queued, or since the last poll ended with them: for so long, and
-  // the time until the handler thread had a processor after that poll, the threads behind them have waited at
-  // most.
+  // Upper bound of the wait: the time since the queue was last empty, or since the poll that ended with these
+  // messages. The time until the serving thread got a processor after that poll is missing.
   const int64_t since = empty_since_ns_;
   if (n < asked) empty_since_ns_ = asked_ns;
   if (n <= 0) {
@@ -302,14 +301,14 @@ void WriteProtection::handle_events() {
       ScopedLock guard(serving_);
       if (stopping && backlog_count_ == 0 && !rung_ && !read_messages()) return;
       empty_since_ns_ = now_ns();
-      // Not for ever, if threads fault as fast as they are served. Who takes the lock then serves the rest.
-      // relaxed: seen late, a few more are served; the lock orders all else.
+      // Not for ever, if threads fault as fast as they are served. The agent, which wants the lock, serves
+      // the rest. relaxed: seen late, a few more are served; the lock orders all else.
       while (wanted_.load(std::memory_order_relaxed) == 0 &&
              (serve_backlog() || read_messages() || serve_releases())) {
       }
     }
     while (wanted_.load(std::memory_order_relaxed) != 0) futex_wait(wanted_, 1);
-    // What was read has been acted on, and nothing was queued.
+    // What was read has been acted on, here or by the agent, and nothing was queued.
     pollfd fds[2] = {{uffd_.get(), POLLIN, 0}, {stop_event_.get(), POLLIN, 0}};
     sys::call(__NR_poll, fds, 2, -1);
     stopping = (fds[1].revents & POLLIN) != 0;
@@ -324,8 +323,8 @@ void WriteProtection::finish() {
     thread_->join();
     thread_ = nullptr;
   }
-  // Takes off what is left, and wakes whoever waits. Until then some memory may be protected, and a thread that
-  // gives the kernel a word to write must know that.
+  // Takes off what is left, and wakes all that wait. Until then some memory may be protected, and a thread
+  // that gives the kernel a word to write must know that.
   uffd_.reset();
   if (served) release_guard::end();
   stop_event_.reset();

@@ -1,8 +1,8 @@
 // Write protection of the program's memory by userfaultfd, and the thread that serves the faults.
 //
 // Owner:     libckpt_rt. One WriteProtection is one userfaultfd: one checkpoint's, or one watch's (watch.h).
-// Callers:   the agent: open, add, protect, serve, finish. The handler thread runs inside serve().
-// Never:     the handler thread and the copier touch protected memory themselves; all they use lies
+// Callers:   the agent: open, add, protect, serve, finish. The serving thread runs handle_events().
+// Never:     the serving thread and the copier touch protected memory themselves; all they use lies
 //            in ranges of our own or is copied through the kernel.
 //
 // Registration is what makes the copy trustworthy: only mappings that were registered with this
@@ -11,13 +11,13 @@
 // madvise(DONTNEED, FREE, REMOVE) keeps the registration: for these the kernel sends a remove event and
 // makes the caller wait until we have read it, before the pages go (UFFD_FEATURE_EVENT_REMOVE).
 //
-// While such an event is on its way, UFFDIO_WRITEPROTECT fails with EAGAIN. Only who serves reads events:
-// when it meets EAGAIN itself it reads what there is, acts on the events and puts the faults aside, or it
-// would wait for itself.
+// While such an event is on its way, UFFDIO_WRITEPROTECT fails with EAGAIN. Only the thread that serves reads
+// events. When it meets EAGAIN itself, it reads what is queued, acts on the events and puts the faults aside;
+// else it would wait for itself.
 //
-// Serving is the handler thread's business, under a lock, which it gives away when the agent wants it. Ahead
+// Serving is the serving thread's business, under a lock, which it gives away when the agent wants it. Ahead
 // of the stop (arming.h) the agent takes the lock where it must not be disturbed, and in the stop it takes
-// over: it serves what there is and decides undisturbed. From the stop to the end of the copying the handler
+// over: it serves what there is and decides undisturbed. From the stop to the end of the copying the serving
 // thread serves alone, and may wait for a buffer while it holds the lock.
 #pragma once
 
@@ -45,10 +45,12 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   // trusted.
   bool can_protect_ahead() const { return can_protect_ahead_; }
   long add(AddrRange range) override;
-  // The kernel takes it for ordinary memory again; in pieces, for nobody can map memory or fault meanwhile.
+  // The kernel takes it for ordinary memory again; in pieces, for no thread can map memory or fault
+  // meanwhile.
   void remove(AddrRange range);
   static constexpr uint64_t kRemovedAtOnce = 64 << 20;
-  // The same on behalf of a thread that asks for it, ahead of the stop or of what is copied. For who serves.
+  // The same for a thread that asks for it, after arming and copier were told. Called by the thread that
+  // serves.
   void forget(AddrRange range);
   long protect(AddrRange range) override { return write_protect(range, UFFDIO_WRITEPROTECT_MODE_WP); }
 
@@ -57,9 +59,9 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   Result<void> start(RawThread& thread, Arming& arming, CopyCounters& counters, int pagemap);
   // Faults and events go to this copier from now on, or nowhere (then faults are just let go).
   void serve(Copier* copier);
-  // Before serve(copier): what is copied goes into these huge pages, or elsewhere.
+  // Before serve(copier): copies into these buffers are made the cheaper way (KernelCopy::use_for).
   void copy_into(AddrRange buffers) { copy_.use_for(buffers); }
-  // To `arming` again. Called by who serves.
+  // To `arming` again. Called by the thread that serves.
   void serve(Arming& arming);
   // Of the checkpoint under way.
   void count_into(CopyCounters& counters);
@@ -112,7 +114,7 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   std::atomic<Copier*> copier_{nullptr};   // from the stop on
   CopyCounters no_counters_;
   CopyCounters* counters_ = &no_counters_;
-  // Odd while the handler thread reads messages and has not acted on their events yet.
+  // Odd while messages are read and their events have not been acted on yet.
   std::atomic<uint32_t> reading_{0};
 
   // Under the lock: faults read and not yet served. No thread has more than one.

@@ -21,7 +21,7 @@ constexpr uint32_t kThreads = 4096, kProbes = 64;
 constinit Entry entries[kThreads]{};
 constinit FutexWord total{0};  // threads inside
 
-// relaxed: an entry is its thread's. Who is inside at a stop is what `total` says.
+// relaxed: an entry is its thread's. At a stop `total` says whether a thread is inside.
 Entry* find(int tid, Inside* found, Entry** first_free = nullptr) {
   for (uint32_t i = 0; i < kProbes; ++i) {
     Entry& e = entries[(static_cast<uint32_t>(tid) + i) % kThreads];
@@ -39,13 +39,13 @@ bool enter(int tid) {
     Inside now;
     Entry* free = nullptr;
     if (Entry* e = find(tid, &now, &free)) {
-      // A handler leaves it as it was.
+      // A signal handler that comes in between leaves the entry as it was.
       e->store({now.tid, now.depth + 1}, std::memory_order_relaxed);
       return true;
     }
     if (free == nullptr) return false;
     now = kFree;
-    // Counted first: whoever finds the count 0 need not look for entries.
+    // Counted first: an agent that finds the count 0 need not look for entries.
     total.fetch_add(1, std::memory_order_seq_cst);
     if (free->compare_exchange_strong(now, {static_cast<uint32_t>(tid), 1}, std::memory_order_release))
       return true;

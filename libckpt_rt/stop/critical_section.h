@@ -1,6 +1,6 @@
 // Critical sections of the program (ckpt_rt.h): no stop is used for a checkpoint while a thread is in
-// one. The stop is made, and undone when somebody turns out to be inside: so that entering and leaving
-// cost one atomic operation and can never wait for a checkpoint.
+// one. The stop is made, and undone when a thread turns out to be inside. So to enter and to leave costs a
+// few atomic operations, and never waits for a checkpoint.
 //
 // Owner:     libckpt_rt. Callers: enter/leave: threads of the program. await_none: the agent.
 #pragma once

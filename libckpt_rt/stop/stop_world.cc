@@ -32,7 +32,7 @@ struct StopWorld::Try {
   uint32_t refused = 0;  // threads that could not be signalled
   int64_t called_ns = 0, began_ns = 0;
   Error error;
-  int stalled = 0;  // one that was missing when nobody arrived any more, and how long it had run then
+  int stalled = 0;  // a thread that was missing when no more arrived, and its processor time then
   int64_t stalled_ran_ns = 0;
 
   bool excluded(int tid) const { return contains(own_tids, tid) || contains(ignored.span(), tid); }
@@ -60,6 +60,8 @@ struct StopWorld::Try {
 
 Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int* stuck) {
   const ArenaVector<int> none(scratch);
+  // The time that threads take to leave the stop before is not the time that they take to stop.
+  (void)await_left(now_ns() + call.timeout_ns);
   Try t{call.own_tids,
         call.waiting,
         call.signal,
@@ -110,7 +112,14 @@ Result<StopWorld::Stopped> StopWorld::stop(const Call& call, Arena& scratch, int
 }
 
 StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
-  while (uint32_t n = inside_.load(std::memory_order_seq_cst)) futex_wait(inside_, n);
+  // A thread that a debugger holds in our handler, or that gets no processor, leaves it late.
+  if (!await_left(t.deadline)) {
+    t.missing = 0;
+    t.error = make_error(ExitCode::kTimeout, 0,
+                         "a thread that stopped before has not gone on yet; the program goes on, try again or "
+                         "raise CKPT_STOP_TIMEOUT");
+    return Attempt::kFailed;
+  }
   entered_.store(0, std::memory_order_relaxed);
   arrived_.store(0, std::memory_order_relaxed);
   for (std::atomic<int64_t>* when : {&worker_stood_ns_, &last_worker_left_ns_, &last_left_ns_}) {
@@ -179,7 +188,7 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
       ++missing;
     }
     std::sort(t.signalled.begin(), t.signalled.end());
-    // Not all of a thousand between two looks at the clock.
+    // Bounded: the clock is looked at between two rounds.
     constexpr uint32_t kAtOnce = 128;
     if (!ahead) signal_one_by_one(t.signal, std::min(t.refused, kAtOnce));
     if (ahead) {
@@ -207,7 +216,7 @@ StopWorld::Attempt StopWorld::try_stop(Try& t, const Call& call) {
     if (attempt == Attempt::kBehindLock) return attempt;
     if (attempt == Attempt::kFailed) return fail(ExitCode::kInternal, ENOMEM, 0, "no memory to stop threads");
     if (now_ns() > t.deadline) {
-      // One that has not run at all waits for a processor: too many others do.
+      // A thread that has not run at all waits for a processor, behind too many others.
       const bool ran = t.stalled != t.missing || processor_time_ns(t.missing) != t.stalled_ran_ns;
       return fail(
           ExitCode::kTimeout, 0, t.missing,
@@ -225,8 +234,8 @@ void StopWorld::signal_process(int signal) {
   sys::call(__NR_kill, sys::getpid(), signal);
 }
 
-// So many could not be signalled: see "Where the queue of signals is full". Who does not arrive blocks the
-// signal.
+// `threads` of them could not be signalled: see "Where the queue of signals is full". A thread that does not
+// arrive blocks the signal.
 void StopWorld::signal_one_by_one(int signal, uint32_t threads) {
   for (; threads != 0; --threads) {
     const uint32_t arrived = arrived_.load(std::memory_order_relaxed);
@@ -235,7 +244,7 @@ void StopWorld::signal_one_by_one(int signal, uint32_t threads) {
   }
 }
 
-// Returns when so many have arrived, or nobody does for a while. False: nobody has.
+// Returns when `count` threads have arrived, or none does for a while. False: none has.
 bool StopWorld::await_arrivals(uint32_t count) {
   constexpr timespec kWhile{0, 200'000};
   // seq_cst: see arrive_in_handler.
@@ -250,8 +259,8 @@ bool StopWorld::await_arrivals(uint32_t count) {
   return true;
 }
 
-// Returns when so many have arrived, when nobody does for a while, or when a worker has, who should not stand
-// for long.
+// Returns when `count` threads have arrived, when none does for a while, or when a worker has: it should not
+// stand for long.
 void StopWorld::await_waiting(uint32_t count) {
   // seq_cst in all: see arrive_in_handler.
   ahead_.store(true, std::memory_order_seq_cst);
@@ -267,7 +276,7 @@ void StopWorld::await_waiting(uint32_t count) {
   ahead_.store(false, std::memory_order_relaxed);
 }
 
-// Nobody arrived for a millisecond. Why not? kStopped here means: keep waiting.
+// No thread arrived for a millisecond. Why not? kStopped here means: keep waiting.
 StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
   const uint64_t ours = 1ull << (t.signal - 1), setxid = 1ull << (kSetxidSignal - 1);
   int behind_lock = 0;
@@ -304,7 +313,7 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
       const long r = sys::call(__NR_rt_tgsigqueueinfo, t.pid, tid, kSetxidSignal, &info);
       // One thread takes it, and at the next look another.
       if (r == -EAGAIN) {
-        // Whoever executes another program must not take it along: there its action is the default.
+        // A thread that executes another program must not take it along: there its action is the default.
         setxid_of_process_.store(true, std::memory_order_seq_cst);
         const bool in_exec = std::any_of(
             std::begin(in_exec_), std::end(in_exec_),
@@ -317,7 +326,7 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
     }
   }
   if (behind_lock == 0) return Attempt::kStopped;
-  // Or it has just arrived: whoever stands in our handler looks the same.
+  // Or the thread has just arrived: a thread that stands in our handler looks the same.
   if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) return Attempt::kFailed;
   if (Try::in(t.here, behind_lock)) return Attempt::kStopped;
   t.missing = behind_lock;
@@ -330,7 +339,7 @@ void StopWorld::release() {
   released_.store(requested_.load(std::memory_order_relaxed), std::memory_order_seq_cst);
   if (workers_.load(std::memory_order_relaxed) != 0) {
     wake_waiting_threads(kWorkers);
-    // The others' wake-ups would keep processors from them. It is for a moment only, since nothing depends on
+    // To wake the others now would keep processors from the workers. For a moment only: nothing depends on
     // it.
     constexpr int64_t kMomentNs = 1'000'000;
     const int64_t until = now_ns() + kMomentNs;

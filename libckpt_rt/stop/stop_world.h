@@ -24,7 +24,7 @@
 //              and a thread reads it before it looks for either, so that no wake-up is lost.
 //   done       orders carried out.
 //   workers    threads inside that the signal found at work, not waiting in the kernel.
-//   ahead      only those that wait have been signalled: a worker that comes now is worth waking the agent
+//   ahead      only threads that wait have been signalled: a worker that comes now is worth waking the agent
 //              for.
 //
 // Threads that do not take the signal:
@@ -38,23 +38,21 @@
 // stop() signals every thread of /proc/self/task that it has not signalled yet, and lists again until
 // a list shows no thread that has not arrived. Such a list need not be complete, since a thread that exits
 // while it is listed cuts it short (task_list.h), and may have made another before. So the kernel's count
-// decides: if there are as many threads as the list has, and all of these are alive after the count, there is
-// no other; and as those that make threads all stand, there will be none. When nobody but threads that
-// arrived and our own is known, the count alone proves it, for a fraction of the price: these are alive, so
-// if there are no more than these, there is no other.
+// decides. If it equals the length of the list, and all listed threads are alive after the count, there is no
+// other thread. None will be made either: every thread that could make one stands. If the count equals the
+// number of arrivals and of our own threads, it proves that alone, more cheaply: all of these are alive.
 //
 // Those that wait go first
 // ------------------------
 // A thread that sleeps in the kernel loses nothing by standing in our handler instead, and there may be a
 // thousand of them, at 10 us each to come and 7 to go. So those that were seen waiting are signalled ahead,
-// while the others work on, and the pause begins when the others are signalled. It begins earlier if one that
-// was taken for waiting was not: a thread sees in its signal frame whether it interrupted a call
-// (was_waiting), says so when it arrives (workers), and then the rest are signalled at once. On the way back
-// the workers are woken first, and the others when these are gone. A thread that waits and gets work just
-// then stands for all of that, longer than if all were stopped at once, since workers keep processors from
-// those that come and go: from Stopped::called_ns on. Nothing depends on who is taken for what but the time:
-// a thread that is stopped ahead has just taken a signal whose handler lasts, and everybody is counted at the
-// end.
+// while the others work on, and the pause begins when the others are signalled. It begins earlier if a thread
+// was taken for waiting and was at work. A thread sees in its signal frame whether the signal interrupted a
+// call (was_waiting). A worker counts itself when it arrives (workers), and the agent then signals the rest
+// at once. On the way back the workers are woken first, and the others when the workers are gone. A thread
+// that waits and gets work just then stands from Stopped::called_ns on, longer than if all were stopped at
+// once: workers keep processors from the others. A wrong guess costs time only: all threads are counted at
+// the end.
 //
 // Where the queue of signals is full
 // ----------------------------------
@@ -62,15 +60,15 @@
 // limit no real-time signal can be sent to a thread (EAGAIN). That of kill(2) to the process can: the kernel
 // only marks it as pending, and forgets who sent it. Any thread that does not block it takes it, so one such
 // signal stops one thread, and the next another, those that stand having it blocked. Two that are pending at
-// once are one: a signal of kill(2) that comes in a stop is taken for the stop's and for a request
-// (signal_handler.cc), and one that comes later may be left of a stop (may_be_ours).
+// once become one. So a signal of kill(2) that comes in a stop is taken for the stop's and for a request
+// (signal_handler.cc); a signal that comes later may be left of a stop (may_be_ours).
 //
 // Signals to threads. A thread that has not arrived yet may send a signal to one that has (pthread_kill): it
 // is pending there, and the image must have it. Only the kernel's text about each thread shows that (SigPnd),
 // which is too dear for many. So each thread notes what is pending when it arrives, and looks again when it
-// leaves: no news, nothing was missed. News may be of later than the stop, but that cannot be told: the
-// checkpoint is taken again, and from then on every thread is looked at in the stop. What is pending on the
-// process is looked at when all have arrived, always.
+// leaves. If nothing is new, nothing was missed. A new signal may have come after the stop, but nobody can
+// tell: the checkpoint is taken again, and from then on the stop looks at every thread. What is pending on
+// the process is always looked at when all have arrived.
 #pragma once
 
 #include <errno.h>
@@ -93,15 +91,15 @@ class StopWorld {
     uint32_t count = 0;
     bool leader_exited = false;
     int64_t called_ns = 0;  // when the first thread was signalled
-    int64_t began_ns = 0;   // when the first that worked was, or stood; if none did, called_ns
+    int64_t began_ns = 0;   // when the first worker was signalled, or stood; called_ns without workers
   };
   struct Call {
     std::span<const int> own_tids;  // not stopped (our own, or 0); they must not exit meanwhile
     std::span<const int> waiting;   // to be stopped ahead of the others: sorted, a mere hint
     int signal;
     int64_t timeout_ns;
-    // Called when those stand and the others still run, to do what should be as late as possible. May be
-    // nullptr.
+    // Called when the waiting threads stand and the others still run, for work that should come as late as
+    // possible. May be nullptr.
     void (*meanwhile)(void*) = nullptr;
     void* argument = nullptr;
   };
@@ -111,9 +109,9 @@ class StopWorld {
   void release();
   // By a child that the agent has forked meanwhile, for itself; or by the agent, when nobody waits for it yet.
   void end_urgency() { urgency_.end(); }
-  // When everybody who worked could go on: the moment at which the last of them left, if all have left before
-  // `now` (the agent may be the one that waits for a processor after release()), else `now`. If nobody
-  // worked: the same of all threads.
+  // When the workers could go on: the moment at which the last of them left, or `now` if one is still inside.
+  // (After release() the agent itself may have waited for a processor.) Without workers: the same of all
+  // threads.
   int64_t resumed_ns(int64_t now) const;
   // Whether all threads have left, and when the last did.
   bool all_left(int64_t* last_ns) const;
@@ -134,13 +132,13 @@ class StopWorld {
   bool is_stop(const siginfo_t& info) const {
     return info.si_code == SI_TKILL || (info.si_code == SI_USER && requested());
   }
-  // One of kill(2) that need not have come from outside.
+  // A signal of kill(2) that the library itself may have sent.
   bool may_be_ours(const siginfo_t& info) const {
     // relaxed: set before the first such signal is sent.
     return info.si_code == SI_USER && (info.si_pid == 0 || info.si_pid == sys::getpid()) &&
            signalled_process_.load(std::memory_order_relaxed);
   }
-  // Where signals cannot be queued: some thread takes it, as a request.
+  // By kill(2), where signals cannot be queued: some thread takes it, for a stop or as a request.
   void signal_process(int signal);
   // Signals that are pending when the program begins were sent to what it was before.
   void expect_signal_of_process(bool expected) {
@@ -174,6 +172,8 @@ class StopWorld {
   // After release(): a thread that was sent a signal between its arrival and its leaving, 0 when there is
   // none, or -1 when not all have left in time. For one stop without at_all.
   int signalled_late(int64_t deadline_ns);
+  // Until no thread is in the handler of the stop before. False: not in time.
+  bool await_left(int64_t deadline_ns);
 
   // At restart: the stop in the image is over; no thread is in a handler's waiting part.
   void reset_after_restart();
@@ -184,7 +184,7 @@ class StopWorld {
   void begin_exec(int tid);
   void end_exec(int tid);
 
-  // The signal's action is ours for now, or for good.
+  // Is the signal's action ours, for now or for good?
   bool has_borrowed(int signal) const;
 
   // In the handler of SIGSETXID. True: it was the stop; false: libc's own business.

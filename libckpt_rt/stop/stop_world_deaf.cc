@@ -1,5 +1,5 @@
-// Threads that do not take the checkpoint signal (stop_world.h): those inside exec, and those that leave only
-// libc's open.
+// Threads that do not take the checkpoint signal (stop_world.h): threads inside exec, and threads that leave
+// only libc's signals open.
 #include "libckpt_rt/stop/stop_world.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -15,7 +15,7 @@ void StopWorld::begin_exec(int tid) {
   for (;;) {
     for (std::atomic<int>& slot : in_exec_) {
       int free = 0;
-      // seq_cst: before the signal is blocked, so that whoever finds it blocked finds this.
+      // seq_cst: before the signal is blocked, so that an agent that finds it blocked finds the tid here.
       if (!slot.compare_exchange_strong(free, tid, std::memory_order_seq_cst)) continue;
       // seq_cst with look_at_stalled(): either it sees us here, or we see its signal.
       if (!setxid_of_process_.load(std::memory_order_seq_cst)) return;
@@ -61,7 +61,7 @@ void StopWorld::return_libc_signal() {
   borrowed_ = false;
 }
 
-// One that nobody took, for who should have has ended, is taken by the agent: all its signals are blocked.
+// The agent takes a SIGSETXID that is left since its thread has ended: the agent has all signals blocked.
 void StopWorld::take_setxid_of_process() {
   const uint64_t set = 1ull << (kSetxidSignal - 1);
   const timespec kNow{0, 0};

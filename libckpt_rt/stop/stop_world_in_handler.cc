@@ -26,10 +26,10 @@ void note_last(std::atomic<int64_t>& last, int64_t now) {
 }  // namespace
 
 bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
-  // seq_cst, with release() and the check in stop(): either the agent sees us inside, or we see that
+  // seq_cst, with release() and the check in try_stop(): either the agent sees us inside, or we see that
   // the stop it gave up is released. With less, both could look at the other's old word.
   inside_.fetch_add(1, std::memory_order_seq_cst);
-  // acquire: pairs with stop()'s release store, so that the words it reset are seen.
+  // acquire: pairs with try_stop()'s release store, so that the words it reset are seen.
   uint32_t stop = requested_.load(std::memory_order_acquire);
   bool joins = stop != released_.load(std::memory_order_seq_cst);
   if (joins) {
@@ -51,8 +51,9 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
       // release: the agent that reads the list's head sees complete slots.
     } while (
         !slots_.compare_exchange_weak(head, &slot, std::memory_order_release, std::memory_order_relaxed));
-    // release: whoever counts this arrival sees the slot linked. seq_cst with try_stop(): either we see for
-    // how many it waits, or it sees us counted. The same for a worker and ahead_, in await_waiting().
+    // release: an agent that counts this arrival sees the slot linked. seq_cst with await_arrivals(): either
+    // we see how many it waits for, or it sees us counted. The same for a worker and ahead_, in
+    // await_waiting().
     if (arrived_.fetch_add(1, std::memory_order_seq_cst) + 1 >= awaited_.load(std::memory_order_seq_cst) ||
         (!waited && ahead_.load(std::memory_order_seq_cst))) {
       futex_wake(arrived_, 1);
@@ -62,7 +63,7 @@ bool StopWorld::arrive_in_handler(ucontext_t* frame, bool waited) {
     note_last(last_left_ns_, now);
     if (!waited) {
       note_last(last_worker_left_ns_, now);
-      // release: who sees the last one gone sees when.
+      // release: an agent that sees the last worker gone sees when it left.
       if (workers_.fetch_sub(1, std::memory_order_release) == 1) futex_wake(workers_, 1);
     }
     uint64_t pending = ~0ull;

@@ -29,7 +29,7 @@ void StopWorld::start_on(ThreadSlot& slot, void (*work)(void*), void* argument) 
 
 void StopWorld::await(ThreadSlot& slot) {
   for (;;) {
-    // Before the look at the order: done_ changes after it.
+    // Read before the order: done_ changes after the order.
     const uint32_t before = done_.load(std::memory_order_acquire);
     if (slot.order.load(std::memory_order_acquire) == static_cast<uint32_t>(SlotOrder::kDone)) break;
     futex_wait(done_, before);
@@ -50,7 +50,7 @@ void StopWorld::collect_pending(const Stopped& stopped, const Look& look, Pendin
   // process's.
   uint64_t process = 0;
   sys::call(__NR_rt_sigpending, &process, sizeof(process));
-  // relaxed: none of ours is left, and every thread has looked at the one that it took.
+  // relaxed: no signal of ours is left, and every thread has looked at the signal that it took.
   if ((process & look.except) == 0) signalled_process_.store(false, std::memory_order_relaxed);
   process &= ~look.except;
   for (ThreadSlot* s = stopped.first; s != nullptr; s = s->next) {
@@ -77,15 +77,19 @@ void StopWorld::collect_pending(const Stopped& stopped, const Look& look, Pendin
   }
 }
 
-int StopWorld::signalled_late(int64_t deadline_ns) {
-  // acquire: what the last one to leave has seen.
-  while (uint32_t n = inside_.load(std::memory_order_acquire)) {
+bool StopWorld::await_left(int64_t deadline_ns) {
+  // seq_cst: see arrive_in_handler(). As an acquire: what the last thread to leave has seen.
+  while (uint32_t n = inside_.load(std::memory_order_seq_cst)) {
     const int64_t left = deadline_ns - now_ns();
-    if (left <= 0) return -1;
+    if (left <= 0) return false;
     const timespec wait{left / 1'000'000'000, left % 1'000'000'000};
     futex_wait(inside_, n, &wait);
   }
-  return signalled_late_.load(std::memory_order_relaxed);
+  return true;
+}
+
+int StopWorld::signalled_late(int64_t deadline_ns) {
+  return await_left(deadline_ns) ? signalled_late_.load(std::memory_order_relaxed) : -1;
 }
 
 }  // namespace ckpt

@@ -2,16 +2,15 @@
 // waited in it.
 //
 // Owner:     restart. One builder for one restore.
-// Callers:   restart/descriptors (one member), and who restores a job (all members): one thread, in this
-// order:
+// Callers:   restart/descriptors (one member), and the planter of a job (all members): one thread, in this order:
 //              add       for every member
 //              connect   every socket is there, with its name and its other end
 //              fill      when other open files are there too: messages, ends of streams, options
 //              finish    closes the builder's own descriptors
 //            find gives the descriptor of a member's open file between connect and finish; the caller makes
 //            its own of it (dup3, SCM_RIGHTS, fork).
-// Never:     leaves a descriptor below WorkingFds::first() but at its own number. Sends a byte to anybody
-// outside of the members.
+// Never:     leaves a descriptor below WorkingFds::first() but at its own number; sends a byte to anybody
+//            outside of the members.
 #pragma once
 
 #include <netinet/in.h>

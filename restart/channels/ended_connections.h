@@ -1,8 +1,8 @@
-// Connections that have ended, and that the kernel still keeps a port for.
+// Ended connections whose port the kernel still keeps.
 //
 // Owner:     restart. Callers: ChannelBuilder, one thread.
 // Never:     touches a connection that a process has.
-// Source:    sock_diag(7). The kernel keeps them for a minute (TIME_WAIT); who may (CAP_NET_ADMIN) ends them.
+// Source:    sock_diag(7). The kernel keeps them for a minute (TIME_WAIT); with CAP_NET_ADMIN they can be ended.
 #pragma once
 
 #include <cstddef>

@@ -84,8 +84,8 @@ struct Exchange {
 }  // namespace
 
 // Of the two ends the one with the lower port listens: the port of a server, which others hold with
-// SO_REUSEADDR. A port that the kernel has chosen for who connected may be held for a minute by the
-// connection of the killed program; then it gets another.
+// SO_REUSEADDR. A port that the kernel had chosen for the connecting end may be held for a minute by the
+// connection of the killed program; then that end gets another.
 bool ChannelBuilder::listens(const ChannelSocket& s) {
   const auto port = [](const std::string& ends) { return atoi(ends.c_str() + ends.find('.') + 1); };
   const int here = port(s.far_ends), there = port(s.far_ends_there);

@@ -2,7 +2,7 @@
 // which connections lead to other hosts, and the agent of this host, which knows when all are ready.
 //
 // Owner:     restart. Callers: ckpt-restart before anything is made, then the planter, which has inherited
-// it.
+//            it.
 #pragma once
 
 #include <map>
@@ -23,19 +23,20 @@ struct HostsPlan {
   // Between hosts, both ways: ends as end_text() gives them, and the address of the part at the second, as the job knows
   // it (16 bytes, or empty).
   std::map<std::pair<std::string, std::string>, std::string> connections;
-  bool shared = false;  // several parts come to this host: the ids of one are no hindrance to another
-  std::string token;    // of this restart: whoever connects shows it
+  bool shared = false;  // several parts come to this host, each with namespaces of its own
+  std::string token;    // of this restart: a connecting end sends it first
 
-  // Ends the restart for all: an agent that is gone.
+  // Tells the agent that all sockets listen, and waits until those of all hosts do. Error: the agent is gone, which ends
+  // the restart for all.
   Result<void> say_listening_and_wait() const;
-  // All processes of this host stand ready, until those of all hosts do.
+  // Tells the agent that all processes of this host stand ready, and waits until those of all hosts do.
   Result<void> say_ready_and_wait() const;
   void say_running(int pid) const;
-  // A port that the kernel chooses for this socket is to be one of this part's.
+  // The kernel shall choose this socket's port from the slice of this part.
   void keep_to_slice(int fd) const;
-  // An address of this host.
+  // Turns an address of this host, as it was, into that of now.
   void translate_own(SocketName& name) const;
-  // of: the part that has it, as in `connections`.
+  // The same for an address of another host. of: the part that has it, as in `connections`.
   void translate_other(SocketName& name, const std::string& of) const;
 
  private:
@@ -47,9 +48,9 @@ struct HostsPlan {
 const HostsPlan* hosts_plan();
 // Other parts of the job come to this host as well.
 bool shares_host();
-// Whose part of a job over several hosts is in this directory; empty: it is all of its job.
+// The host whose part of a job over several hosts is in this directory; empty: it is all of its job.
 std::string host_of_part(const std::string& directory);
-// Reads it from the agent.
+// Reads the plan from the agent.
 Result<void> receive_hosts_plan(int agent_fd);
 
 // An address as 32 hexadecimal digits (IPv4 as ::ffff:a.b.c.d), a dot, and the port.

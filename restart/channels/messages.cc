@@ -122,7 +122,7 @@ Result<void> ChannelBuilder::send_messages(ChannelSocket& to, int from, const Fi
   return {};
 }
 
-// Who sends the message again. Unnamed and unconnected ones are nobody's: any socket will do.
+// The socket that sends the message again. For a sender without a name and a connection any socket will do.
 Result<int> ChannelBuilder::sender_of(ChannelSocket& to, const ChannelMessage& m, ScopedFd& own) {
   if (m.sender.length != 0) {
     for (auto& s : sockets_) {

@@ -29,7 +29,7 @@ Result<void> ChannelBuilder::connect_unix() {
     } else if (s->name.length == 0 && s->peer->name.length == 0) {
       CKPT_TRY(connect_pair(*s));
     } else {
-      // Who accepted has the name of the listener, and its other end connected to that name.
+      // The accepted end has the name of the listener; the other end had connected to that name.
       ChannelSocket* other = s->peer;
       const bool mine = s->name.length != 0 && (other->name.length == 0 || other->peer_name == s->name);
       ChannelSocket& server = mine ? *s : *other;
@@ -165,7 +165,7 @@ Result<void> ChannelBuilder::connect_without_peer(ChannelSocket& s) {
   return {};
 }
 
-// Who was connected by name is so again. In a pair of which one end has turned elsewhere, that one leaves.
+// Connects again what was connected by name. In a pair of which one end had connected elsewhere, that end leaves.
 Result<void> ChannelBuilder::connect_datagrams() {
   for (auto& s : sockets_) {
     if (!s->is(AF_UNIX, SOCK_DGRAM) || s->fd < 0) continue;

@@ -1,10 +1,10 @@
-// The one who makes open files from their records; the kinds are in one file a family.
+// Makes open files from their records. Each family of kinds has a source file of its own.
 //
 // Owner:     restart/descriptors/descriptors.cc: one builder for one restore.
 // Callers:   restore_descriptors, in the new process.
 // Each make_* returns a descriptor with the record's access mode, offset and flags, at any number;
-// the caller moves it to its numbers. What has to outlive one call is parked among the working
-// descriptors and closed by finish().
+// the caller moves it to its numbers. Descriptors that have to outlive one call are parked among the
+// working descriptors; finish() closes them.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// Names that files had at the checkpoint, and have lost since: given back.
+// Gives files the names back that they had at the checkpoint and have lost since.
 //
 // Owner:     restart/descriptors. Callers: DescriptorBuilder, once for a program or job, before its open files are made.
 // Never:     takes a name from another file; follows a link that lies beside an image.
@@ -15,7 +15,7 @@ namespace ckpt {
 
 using Say = std::function<void(std::string_view)>;
 
-// One file of its own, with the contents and the time of change that the other has. False: errno says why.
+// Makes `to`: a new file with the contents and times of `from`. False: errno says why.
 bool copy_file(const std::string& from, const std::string& to, uint32_t mode);
 
 // link: a name beside the image of a file that had one other name at the checkpoint, `path`, which it has lost. If the

@@ -48,7 +48,7 @@ bool may_be_trusted(const struct stat& st, const ProcessRecord& p) {
   return !of_others && ((st.st_mode & 022) == 0 || (st.st_mode & S_ISVTX) != 0);
 }
 
-// Those above it that are gone as well are made, each in one where nobody else can put something in its place.
+// Missing directories above it are made too, each in a directory in which no other user can replace it.
 Result<int> open_or_make_directory(const std::string& path, const ProcessRecord& p) {
   ScopedFd fd = open_directory(path);
   if (!fd.valid() && errno == ENOENT && path != "/") {

@@ -2,9 +2,9 @@
 //
 // Each address space (the program's; those of children that it forks meanwhile) is a Space: a userfaultfd
 // and the pages that still wait. One lock guards all Spaces: threads hold it to read events and to put pages
-// in place. Why: reading an event (pages given back, moved, or copied to a child) lets the program go on. No
-// page may be put in place between that and the change of PendingPages that follows from it. Reading the
-// images, checking and unpacking are done without the lock.
+// in place. Why: reading an event (pages given back, moved, or copied to a child) lets the program go on, and
+// no page may be put in place before PendingPages has changed accordingly. Images are read, checked and
+// unpacked without the lock.
 //
 //   server   the thread that calls run(): polls, takes events, loads pages for which a thread waits
 //   loaders  three threads, fewer if no more can be had: load everything in the order of the files

@@ -43,7 +43,7 @@ class Planner {
     for (size_t i = 0; i < manifest_.members.size(); ++i) {
       const ManifestMember& m = manifest_.members[i];
       const bool zombie = m.state == MemberState::kZombie;
-      if (zombie && is_orphan(m)) continue;  // who adopts it reaps it
+      if (zombie && is_orphan(m)) continue;  // its adopter reaps it
       Birth b;
       b.kind = zombie ? BirthKind::kZombie : BirthKind::kMember;
       b.member = static_cast<int>(i);
@@ -135,7 +135,7 @@ class Planner {
     return {};
   }
 
-  // A session whose leader is gone begins below whoever is to adopt its processes.
+  // A session whose leader is gone begins below the process that is to adopt its members.
   void place_session_helpers() {
     for (int helper : session_helpers_) {
       int parent = kNobody;

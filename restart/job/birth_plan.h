@@ -1,12 +1,12 @@
-// How the processes of a job come into being: who forks whom, in which session, and who is a child of whom
-// in the end.
+// How the processes of a job come into being: which process forks which, in which session, and which is the parent
+// of each in the end.
 //
 // Owner:     restart. Callers: ckpt-restart, before anything is touched; one thread.
 // Never:     makes a process: this is arithmetic on the manifest.
-// A session and a process group are inherited by fork, or made by their leader. So a process is born by one
-// that is in its session at that moment: its parent, before or after that calls setsid; else, where its
-// parent is elsewhere, by a helper in that session, which then exits and so hands it to its adopter.
-// A helper also leads what a process led that is gone.
+// A session and a process group are inherited by fork, or made by their leader. So a process must be forked by a
+// process that is in its session at that moment: by its parent, before or after that calls setsid. If the parent is
+// in another session, a helper in the right session forks it, and exits, so that its adopter gets it.
+// A helper also leads a session or group whose leader is gone.
 //
 //   planter (a child of ckpt-restart or of the namespace's init; it exits, and these adopt)
 //      ├── root ── ...
@@ -20,7 +20,8 @@
 
 namespace ckpt {
 
-inline constexpr int kPlanter = -1;  // as a parent: the planter; as an adopter: whoever adopts from it
+inline constexpr int kPlanter =
+    -1;  // as a parent: the planter; as an adopter: the process that adopts from it
 inline constexpr int kNobody = -2;
 
 enum class BirthKind { kMember, kZombie, kHelper };
@@ -30,8 +31,8 @@ struct Birth {
   int member = -1;  // index in Manifest::members; -1: a helper
   int pid = 0;
   int sid = 0, pgid = 0;           // 0: those of ckpt-restart
-  int parent = kPlanter;           // who forks it: index of a birth
-  int adopter = kNobody;           // whose child it is in the end, if another's
+  int parent = kPlanter;           // forks it: index of a birth
+  int adopter = kNobody;           // its parent in the end, if that is another
   bool adopts = false;             // a subreaper until all are where they belong
   std::vector<int> before, after;  // births by this process, before and after it leads its session
 
@@ -46,7 +47,7 @@ struct BirthPlan {
   int planter_pid = 0, clock_pid = 0;
   std::vector<int> pids() const;  // that must be free: of all births
 
-  // The parent in the end: index of a birth, or kPlanter for who adopts from the planter.
+  // The parent in the end: index of a birth; kPlanter: the process that adopts from the planter.
   int final_parent(int birth) const;
 };
 

@@ -40,11 +40,11 @@ struct JobPlan {
 Result<std::vector<ImageReader>> open_descriptions(const Manifest& manifest, const std::string& directory,
                                                    bool trust);
 
-// Opens manifest and images and checks who may have written them, and that they belong together. trust:
-// whoever.
+// Opens manifest and images, and checks who may have written them and that they belong together. trust: does not
+// ask who wrote them.
 Result<JobPlan> open_job(const std::string& directory, Manifest manifest, bool trust);
 
-// Who is born by whom, with ids for helpers that nobody has.
+// Plans the births, with ids for helpers that no process has.
 Result<void> plan_tree(JobPlan& job);
 
 // The machine, the files, and what others will see, for every member.

@@ -268,8 +268,8 @@ void JobSupervisor::let(ScopedFd& pipe, size_t bytes) {
   }
 }
 
-// Each closes its pipe next, before any of its threads goes on: whoever looks at them after us sees their own
-// descriptors only. (A child of an after-restart callback may hold it longer.)
+// Waits until each process has closed its pipe, which it does before any of its threads goes on: a look at /proc after
+// this sees the program's own descriptors only. (A child of an after-restart callback may hold the pipe longer.)
 void JobSupervisor::wait_until_closed() {
   constexpr int kLongestMs = 1000;
   for (ScopedFd& fd : channels_.status) {

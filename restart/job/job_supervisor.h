@@ -1,4 +1,4 @@
-// ckpt-restart while the processes of a job come back: who has reached which stage, the points at which all
+// ckpt-restart while the processes of a job come back: the stage that each has reached, the points at which all
 // wait for ckpt-restart, and the end of all when one fails.
 //
 // Owner:     restart. Callers: ckpt-restart's main thread, after launch().
@@ -38,7 +38,7 @@ class JobSupervisor {
   JobSupervisor(const JobPlan& job, Launched launched, ReportChannel report, JobChannels channels,
                 Meeting& meeting);
 
-  // Until all of them run. The error says of whom which stage failed; all of them are gone then.
+  // Returns when all of them run. The error names the process and the stage that failed; all of them are gone then.
   Result<JobOutcome> wait_until_running();
   // For another thread: something has gone wrong that none of the processes will tell.
   void give_up(const Error& error);

@@ -2,7 +2,7 @@
 //
 // Owner:     restart. One page of memory that all of them share, made by ckpt-restart before the first.
 // Callers:   ckpt-restart and every process of the tree before it becomes the saved one; one thread each.
-// Never:     outlives ckpt-restart: who waits looks now and then whether it is still there.
+// Never:     waits on when ckpt-restart has gone: wait() looks for that five times a second.
 #pragma once
 
 #include <linux/futex.h>
@@ -19,13 +19,12 @@
 
 namespace ckpt {
 
-// In this order. Who arrives is who has done it.
+// In this order. A process arrives at a point when it has done what the point names.
 enum class Point : uint32_t {
   kBorn = 0,    // everybody: its children are there, it leads its session
   kLed = 1,     // everybody: it leads its group
   kJoined = 2,  // everybody: it is in its group
-  kGone =
-      3,  // who stays, and ckpt-restart for the planter: its helpers have exited, so all have been adopted
+  kGone = 3,  // members, and ckpt-restart for the planter: its helpers have exited, so all have been adopted
   kPoints = 4,
 };
 
@@ -47,7 +46,7 @@ class Meeting {
   void expect(Point point, uint32_t count) { shared_->expected[index(point)] = count; }
 
   void arrive(Point point) {
-    // release: what was done before is seen by who finds all there.
+    // release: a process that finds all there sees what each did before it arrived.
     if (arrived(point).fetch_add(1, std::memory_order_acq_rel) + 1 == shared_->expected[index(point)])
       wake(point);
   }
@@ -72,7 +71,7 @@ class Meeting {
     shared_->over.store(1, std::memory_order_release);
     for (uint32_t p = 0; p < index(Point::kPoints); ++p) {
       arrived(static_cast<Point>(p))
-          .fetch_add(1, std::memory_order_acq_rel);  // who is about to wait looks again
+          .fetch_add(1, std::memory_order_acq_rel);  // a process that is about to wait looks again
       wake(static_cast<Point>(p));
     }
   }

@@ -33,7 +33,7 @@ class Tree {
   [[noreturn]] void plant() {
     block_signals();
     prctl(PR_SET_NAME, "ckpt-planter");
-    // As long as we had them, nobody of the tree would learn that ckpt-restart is gone.
+    // While the planter had them open, no process of the tree would learn that ckpt-restart is gone.
     for (auto& feeder : *spec_.feeders) {
       if (feeder != nullptr) feeder->give_up_our_ends();
     }
@@ -70,8 +70,8 @@ class Tree {
     if (!spec_.meeting->wait(point, spec_.go_fd)) _exit(kExitSystem);
   }
 
-  // A time namespace for all: its clocks are set when all have their memory. Who has it prepared must live
-  // until then, and be none of them: its children would be in it too early.
+  // A time namespace for all: its clocks are set when all have their memory. The process that prepares it must live
+  // until then, and may have no children, which would be in it too early.
   Result<void> prepare_clocks() {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
@@ -130,7 +130,7 @@ class Tree {
     CloneResult child = clone_process(0, birth(i).pid);
     if (child.pid == 0) {
       report_.speak_as(i);
-      // Who is adopted later must outlive the one that bears it.
+      // A process that is adopted later must outlive the process that forks it: so no death signal.
       const Birth& b = birth(i);
       if (b.parent != kPlanter && b.adopter == kNobody) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -188,7 +188,7 @@ class Tree {
     if (terminal >= 0 && ioctl(terminal, TIOCSCTTY, 0) != 0) fail(no_place(b, "session's terminal", b.sid));
   }
 
-  // All groups are there: who is in the foreground. One that had given the terminal of its session up does so.
+  // All groups are there: sets the foreground group. A member that had given up its session's terminal does so again.
   void settle_terminal(const Birth& b) {
     if (b.member < 0) return;
     const ManifestMember& m = job_.member(b);
@@ -218,7 +218,7 @@ class Tree {
     }
   }
 
-  // The status of one with more rights than who asks cannot be seen in /proc, nor by the next checkpoint.
+  // /proc hides the status of a zombie with more rights than the reader, also from the next checkpoint.
   void take_user_of_parent(int i) const {
     const int parent = job_.births.final_parent(i);
     if (parent >= 0 && birth(parent).member >= 0 && !in_new_user_) {

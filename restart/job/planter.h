@@ -8,8 +8,8 @@
 //   all       lead their groups                    Point::kLed
 //   all       join their groups                    Point::kJoined
 //   helpers, planter: exit; zombies: end as the saved process had
-//   who stays: reaps its helpers                   Point::kGone
-//   who stays: knows its parent, dies with it, becomes the saved process (restart/tree/process.h)
+//   members   reap their helpers                   Point::kGone
+//   members   check their parent, die with it, become the saved process (restart/tree/process.h)
 #pragma once
 
 #include <vector>
@@ -32,7 +32,7 @@ struct PlanterSpec {
   std::vector<MemberFds> fds;                               // by member
   std::vector<std::unique_ptr<Feeder>>* feeders = nullptr;  // by member; nullptr: nothing is filled in
   int together_fd = -1, go_fd = -1;                         // reading ends
-  int restarter_pid = 0;                                    // who adopts in the present pid namespace
+  int restarter_pid = 0;                                    // adopts orphans in the present pid namespace
   bool new_pid_namespace = false;
 };
 

@@ -242,7 +242,7 @@ class Gatherer {
     }
   }
 
-  // Each object's once: of its owner, else of the first who has any.
+  // The contents of each object once: those of its owner, else of the first member that has any.
   void gather_contents() {
     std::map<uint64_t, size_t> owner;
     for (const auto& [object, pid] : job_.manifest.owners) {
@@ -322,7 +322,7 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
     if (!made.ok()) return made.error();
     auto up = working.park(std::move(*made), "an open file of the job");
     if (!up.ok()) return up.error();
-    // Whoever has it as the terminal of his session takes it by this.
+    // A session leader whose terminal this was takes it by this descriptor.
     if (const auto number = terminal_number(all.open_files[i]);
         number && !is_terminal_master(all.open_files[i]))
       things.terminals.emplace(*number, *up);

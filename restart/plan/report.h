@@ -3,7 +3,7 @@
 //
 // Owner:     restart. One sequenced-packet socket pair: ckpt-restart reads, the init of a new pid
 //            namespace and the program's process (until the restorer runs) write.
-// Callers:   ReportWriter: init and child, one thread each. ReportReader: ckpt-restart.
+// Callers:   writing end: init and the program's process, one thread each. Reading end: ckpt-restart.
 // Never:     blocks the writer: a message is one packet, and there are few.
 // The stages that the restorer and the library reach go through another pipe (RestartStatus), since
 // neither can make words.

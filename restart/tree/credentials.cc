@@ -68,7 +68,7 @@ void plan_limits(const ImageMeta& meta, RestorerArgs& args, ReportChannel& repor
 namespace {
 
 // A user namespace made without privilege forbids setgroups(2) for good (user_namespaces(7)); the groups
-// are then those of the user who made it.
+// are then those of the user that made it.
 bool may_set_groups() {
   std::ifstream file("/proc/self/setgroups");
   std::string word;
@@ -105,7 +105,7 @@ void plan_credentials(const ImageMeta& meta, bool in_new_user, RestorerArgs& arg
   uint64_t permitted = p.cap_permitted & own.permitted;
   uint64_t effective = p.cap_effective & permitted;
   uint64_t inheritable = p.cap_inheritable & (own.inheritable | own.permitted) & own.bounding;
-  // Whoever leaves user 0 loses all of them, unless they are kept.
+  // A process that leaves user 0 loses all of them, unless PR_SET_KEEPCAPS is on.
   bool stays = permitted == own.permitted && effective == own.effective && inheritable == own.inheritable &&
                (same || args.change_ids == 0);
   constexpr uint64_t kDropBounding = uint64_t{1} << CAP_SETPCAP;

@@ -34,8 +34,8 @@ Result<NamespaceChoice> choose_namespaces(const std::vector<int>& tids, Namespac
 // The first of tids that is in use here (a thread, a process group), or 0.
 int first_tid_in_use(const std::vector<int>& tids);
 
-// From outside: our own effective ids become `uid` and `gid` inside. Whoever has just entered a namespace of its own has
-// other ids there: outer_uid, outer_gid are those from before.
+// From outside: our own effective ids become `uid` and `gid` inside. A caller that has just entered a user namespace has
+// other ids now: it passes the ids from before as outer_uid, outer_gid.
 Result<void> write_id_maps(pid_t child, uint32_t uid, uint32_t gid);
 Result<void> write_id_maps(pid_t child, uint32_t uid, uint32_t gid, uint32_t outer_uid, uint32_t outer_gid);
 

@@ -75,7 +75,7 @@ Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFd
     CKPT_TRY(park(spec.job->together_fd, fds.together, "the job"));
     CKPT_TRY(park(spec.job->go_fd, fds.go, "the job"));
   }
-  // Whatever else ckpt-restart was started with is not the program's.
+  // Other descriptors that ckpt-restart was started with are not the program's.
   if (fds.working.first() > 3)
     sys::call(__NR_close_range, 3, static_cast<unsigned>(fds.working.first()) - 1, 0);
   return {};
@@ -146,7 +146,7 @@ Result<void> prepare_lazy_memory(OwnFds& fds, const RestorerRange& range) {
   return introduce_to_loader(fds.loader, fds.userfaultfd, range.gate());
 }
 
-// Without one the restorer copies. No right is needed: nobody touches that memory before it is there.
+// Without a userfaultfd the restorer copies. No right is needed: no thread touches that memory before it is there.
 Result<void> prepare_puts(OwnFds& fds) {
   ScopedFd uffd(open_userfaultfd(O_CLOEXEC | O_NONBLOCK, nullptr));
   uffdio_api api{};

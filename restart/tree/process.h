@@ -19,7 +19,7 @@
 
 namespace ckpt {
 
-// What a process of a job has from those who made the tree (restart/job/).
+// What a process of a job has from the processes that made the tree (restart/job/).
 struct JobSpec {
   int highest_descriptor = -1;         // of all processes: the working descriptors are above it
   InheritedFiles files;                // of this process

@@ -117,8 +117,8 @@ Result<void> Supervisor::read_stages() {
     if (stage == RestartStage::kMm) outcome_.restorer_notes = status.detail;
     if (stage == RestartStage::kThreadState) outcome_.library_notes = status.detail;
     if (stage == RestartStage::kGo) {
-      // The process closes its end next, before any of its threads goes on: whoever looks at it after us sees
-      // its own descriptors only. (A child of an after-restart callback may hold the pipe longer.)
+      // The process closes its end next, before any of its threads goes on: a look at /proc after this sees its
+      // own descriptors only. (A child of an after-restart callback may hold the pipe longer.)
       constexpr int kLongestMs = 1000;
       pollfd closed{status_fd_.get(), POLLIN, 0};
       poll(&closed, 1, kLongestMs);

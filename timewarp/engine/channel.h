@@ -3,8 +3,7 @@
 // Owner:     the simulation; one for each ordered pair of threads.
 // Callers:   push(), flush(), unsent(): the sending thread. drain(): the receiving thread.
 // Never:     loses the order: a cancellation comes after the message it cancels. Never waits: what does not
-// fit stays
-//            with the sender until a later flush().
+//            fit stays with the sender until a later flush().
 //
 // The ring holds the time beside the pointer, so that the receiver can file an event without touching it.
 #pragma once

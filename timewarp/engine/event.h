@@ -1,9 +1,8 @@
 // Events and their total order.
 //
 // Owner:     an event's buffer belongs to the thread that executes the event, from the moment the sender has
-// put it
-//            into a channel; to the sending thread before that. `next_sent` alone stays with the sender
-//            (worker.h).
+//            put it into a channel; to the sending thread before that. `next_sent` alone stays with the
+//            sender (worker.h).
 // Callers:   engines and queues. Header only.
 // Never:     moves: pointers to an event stay valid until it is final or cancelled.
 //

@@ -165,7 +165,7 @@ class ChannelPlan {
     }
   }
 
-  // Whoever had one open file together has it together now, and nobody else has.
+  // Processes that shared an open file at the checkpoint must share it now, and no others may.
   Result<void> check_sharing() {
     std::map<std::pair<int, uint32_t>, size_t> group;
     for (size_t g = 0; g < manifest_.descriptions.size(); ++g) {
@@ -233,9 +233,9 @@ class ChannelPlan {
       writable = writable || mode != O_RDONLY;
       end_gone = end_gone || u.file->record.value == kPipeEndGone;
     }
-    // The other end is somebody else's: what was sent is sent.
+    // The other end is outside of the job: what was sent stays sent.
     if (reader == nullptr || (!writable && !end_gone)) return {};
-    // What is in it now is not always known: who has one end of it only has not looked.
+    // What is in it now is not always known: a process that has only one end has not looked.
     add(*reader, BackDescriptor::kRefill, 0, 0, reader->file->record.pipe_size);
     for (const User& u : users) {
       bool any = false;
@@ -307,8 +307,8 @@ class ChannelPlan {
     return {};
   }
 
-  // From anybody who knows its name. Nobody can send again what another has sent; what has come since is dropped,
-  // for its sender in the job will send it again.
+  // Any process that knows its name may have sent here. No process can send again what another has sent. What has come
+  // since is dropped: a sender in the job will send it again.
   Result<void> datagrams(const User& u, const std::vector<Waiting>& before, const std::vector<Waiting>& now) {
     if (!before.empty() && before != now)
       return refuse(u, "datagrams that waited in it were received, or others have come since");

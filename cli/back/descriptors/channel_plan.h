@@ -1,5 +1,5 @@
-// What the processes of a job have to do to what is between them: pipes, connections, counters, groups. Each
-// thing is done once, by one of those that have it.
+// What the processes of a job have to do to pipes, connections, counters and groups that they share. Each is put
+// back once, by one of the processes that have it.
 //
 // Owner: cli. Ordinary code, one thread. Callers: job_back.cc, when all stand and each was compared by itself.
 #pragma once
@@ -19,7 +19,7 @@ struct PlannedMember {
   const ManifestMember* listed;
   JobProcess process;  // as it is now
   const ImageMeta *then, *now;
-  DescriptorDifference* difference;  // gets what is to be done
+  DescriptorDifference* difference;  // plan_channels() adds orders to it
   const SharedParts* shared;
 };
 

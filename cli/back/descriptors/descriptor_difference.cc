@@ -211,7 +211,7 @@ class Comparison {
                : kind;
   }
 
-  // Of the open file: nobody could tell who else has taken one since.
+  // Locks of the open file: no one can tell which other process has taken such a lock since.
   void compare_file_locks(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
     auto list = [](const ParsedOpenFile& file) {
       std::vector<std::tuple<uint32_t, uint32_t, uint64_t, uint64_t>> locks;
@@ -241,7 +241,7 @@ class Comparison {
   // The records have the bytes in a pipe at one of its ends only.
   void refill(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
     if ((f.record.flags & kOpenFilePipeWriteEnd) == 0 || (f.record.open_flags & O_ACCMODE) == O_RDONLY) {
-      // Who wrote into it had ended. (Of what comes from elsewhere no image has the bytes.)
+      // Its writer had ended. (No image has the bytes of a writer outside of the job.)
       const auto was = content_of(then_, f.record.id);
       const bool has_writer = std::ranges::any_of(then_.open_files, [&f](const ParsedOpenFile& end) {
         return end.record.object == f.record.object && (end.record.flags & kOpenFilePipeWriteEnd) != 0;

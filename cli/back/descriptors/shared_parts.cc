@@ -65,7 +65,7 @@ std::vector<SharedParts> find_shared_parts(const Manifest& manifest,
   for (size_t m = 0; m < members.size(); ++m) {
     for (const auto& f : members[m].second->open_files) {
       if (!names_one_thing(f)) continue;
-      // Who wrote into it had ended by then. What is left in it only its reader can put back.
+      // Its writer had ended by then: only its reader can put back what is left in it.
       if (kind_of(f) == OpenFileKind::kPipe && f.record.value == kPipeEndGone)
         shared[m].files.insert(f.record.id);
       for (uint64_t object : objects_of(f)) {

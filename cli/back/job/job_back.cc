@@ -49,7 +49,7 @@ class JobBack {
     if (!decided_) give_up();
   }
 
-  // again: a process came that nobody could hold; another attempt may do.
+  // again: a process was born that could not be held; another attempt may succeed.
   Result<Answer> run(bool& again) {
     began_ns_ = now_ns();
     if (auto prepared = prepare(again); !prepared.ok()) {
@@ -77,7 +77,7 @@ class JobBack {
     return plan(parts);
   }
 
-  // Where a connection broke off somebody has ended, or is about to.
+  // A connection broke off: a process has ended, or is about to. Names it.
   Error who_has_ended(const Error& why) const {
     if (why.code != ExitCode::kInternal && why.code != ExitCode::kNoProcess) return why;
     for (const int64_t until = now_ns() + 2'000'000'000; now_ns() < until; wait_a_moment()) {
@@ -110,7 +110,7 @@ class JobBack {
       }
       Member member{&m, {}, nullptr, false, {}};
       auto target = examine_target(m.pid);
-      // Between exec and the library's start: who it is then it says itself.
+      // It may be between exec and the library's start, which soon says what it is.
       for (const int64_t until = now_ns() + kStartNs;
            !target.ok() && target.error().code == ExitCode::kUnavailable && now_ns() < until &&
            look_at_process(m.pid, process) && process.state != 'T';) {
@@ -184,7 +184,7 @@ class JobBack {
   // The manifest has it, or it stands with the others.
   bool is_known(const JobProcess& p) const { return manifest_.member(p.pid) != nullptr || late_.has(p.pid); }
 
-  // True: nobody was new. last: who cannot be asked yet is not waited for.
+  // True: there was no new process. last: a process that cannot be asked yet is an error.
   Result<bool> add_late(bool last) {
     bool any = false;
     for (const JobProcess& p : processes_->list()) {
@@ -360,7 +360,7 @@ class JobBack {
   std::vector<int32_t> ended_;
 };
 
-// No checkpoint of the job meanwhile. Who waits for the lock makes way.
+// Keeps checkpoints of the job from beginning. A coordinator that waits for the lock gives up.
 Result<ScopedFd> lock_directory(const std::string& checkpoint, int64_t patience_ns) {
   std::string parent = checkpoint.substr(0, checkpoint.rfind('/'));
   if (checkpoint.find('/') == std::string::npos) parent = ".";

@@ -23,7 +23,7 @@ struct JobProcess {
 
 // False: there is no such process.
 bool look_at_process(int pid, JobProcess& process);
-// It uses the memory of its parent, which waits for it: a child of vfork.
+// Does it use the memory of its parent, which waits for it (a child of vfork)?
 bool borrows_memory(const JobProcess& process);
 
 class JobProcesses {
@@ -31,7 +31,7 @@ class JobProcesses {
   // digits: the job's id as its environment has it. members: processes that belong to it in any case.
   JobProcesses(std::string digits, std::set<int> members)
       : digits_(std::move(digits)), members_(std::move(members)) {}
-  // All but this one and those that have started it. By pid.
+  // All processes of the job but this process and its ancestors. By pid.
   std::vector<JobProcess> list();
 
  private:

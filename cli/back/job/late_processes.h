@@ -27,8 +27,8 @@ class LateProcesses {
  public:
   explicit LateProcesses(const JobGate& gate) : gate_(gate) {}
 
-  // Asks the process to stand. Whoever cannot be asked yet is new at the next look; last: there is none, and
-  // the process is an error.
+  // Asks the process to stand. A process that cannot be asked yet is left for the next look; last: there is no
+  // next look, and such a process is an error.
   Result<void> add(const JobProcess& process, uint32_t members, const AskLimits& limits, bool last);
   bool has(int pid) const;
   size_t size() const { return processes_.size(); }

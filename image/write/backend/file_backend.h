@@ -1,7 +1,7 @@
 // How bytes get from a staging buffer to the file. The seam where tests tear, shorten and fail writes.
 //
 // Owner:     writer. One backend serves one image at a time.
-// Callers:   the writer thread only, in the victim: no allocation, no libc state, no exceptions.
+// Callers:   the sink's thread only, in the victim: no allocation, no libc state, no exceptions.
 // Contract:  write() starts a write and may return before it is done; wait() gives each started
 //            write back exactly once, in any order. A result may be short: the WriteQueue writes
 //            the rest. data, bytes and offset are multiples of 4096, and so is each of the pieces.
@@ -20,7 +20,7 @@ struct WriteRequest {
   const std::byte* data;  // inside the staging memory given to attach()
   uint32_t bytes;
   uint64_t offset;
-  // Not empty: the bytes lie in these, one after another, and not at `data`. Only for who gathers().
+  // Not empty: the bytes lie in these, one after another, and not at `data`. Only where gathers().
   std::span<const iovec> pieces = {};
 };
 

@@ -1,13 +1,13 @@
 // The fast back end: writes by io_uring, several in flight while the next chunk is gathered.
 //
-// Owner:     writer. Callers: the writer thread only, in the victim. No allocation: the ring is mapped
+// Owner:     writer. Callers: the sink's thread only, in the victim. No allocation: the ring is mapped
 //            by the kernel, and of liburing only what stays clear of malloc, errno and TLS is called
 //            (it reads the stack protector's word at %fs:0x28, which any thread block has).
 // The file:  is not registered: a process that is killed would hold it, locked, until the kernel takes the
-// ring apart. Threads:   none. Every write carries RWF_NOWAIT: a write that the kernel cannot start at once
-// comes
-//            back with EAGAIN and is done here by pwritev, where io_uring would otherwise start a
-//            worker thread, which the program could see among its own and which no signal can stop.
+//            ring apart.
+// Threads:   none. Every write carries RWF_NOWAIT: a write that the kernel cannot start at once comes back
+//            with EAGAIN and is done here by pwritev, where io_uring would otherwise start a worker thread,
+//            which the program could see among its own and which no signal can stop.
 #pragma once
 
 #include <liburing.h>

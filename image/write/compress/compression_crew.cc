@@ -70,7 +70,7 @@ void CompressionCrew::submit(Job& job, uint64_t address, std::span<const std::by
   job.extent.length = static_cast<uint32_t>(raw.size());
   job.extent.raw = raw.data();
   job.extent.acceleration = acceleration_;
-  // release: who claims the job sees what was gathered.
+  // release: the thread that claims the job sees what was gathered.
   job.state.store(static_cast<uint32_t>(State::kReady), std::memory_order_release);
   if (helper_count_ == 0) return;
   // release, after the job: a helper that sees the new number finds the job.
@@ -106,7 +106,7 @@ bool CompressionCrew::work_on_any(Compressor& compressor, uint32_t& at) {
   for (uint32_t tried = 0; tried < job_count_; tried++, at = (at + 1) % job_count_) {
     Job& job = jobs_[at];
     uint32_t ready = static_cast<uint32_t>(State::kReady);
-    // acquire: pairs with submit(). One of several who try gets it.
+    // acquire: pairs with submit(). Of several threads that try, one gets the job.
     if (!job.state.compare_exchange_strong(ready, static_cast<uint32_t>(State::kTaken),
                                            std::memory_order_acquire)) {
       continue;

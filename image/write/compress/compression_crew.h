@@ -1,7 +1,7 @@
-// Extents on their way through compression: by the writer thread, and by as many helpers as pay.
+// Extents on their way through compression: by the sink's thread (the writer), and by as many helpers as pay.
 //
 // Owner:     writer. Memory from the arena of start(), fixed. No allocation, no libc state, no I/O.
-// Callers:   the writer thread; run_helper() is what helpers do.
+// Callers:   the sink's thread; run_helper() is what helpers do.
 // Never:     keeps extents from going to the file in the order in which they were submitted.
 //
 // A ring of jobs. The writer fills the one behind the newest, and takes out the oldest:
@@ -10,8 +10,8 @@
 //                                    (compare-exchange)
 // The writer never waits while there is a job that nobody has claimed: it does that one. So without helpers
 // all is done by the writer, one extent at a time, and a helper that gets no processor delays no more than
-// its own. One thread touches a job's buffers at a time: the writer while it is kFree or kDone, else who
-// claimed it.
+// its own. One thread touches a job's buffers at a time: the writer while it is kFree or kDone, else the
+// thread that claimed it.
 #pragma once
 
 #include "base/locks/futex.h"

@@ -1,6 +1,6 @@
 // Does compression make the image durable sooner? Measured while it is written, for CKPT_COMPRESS=auto.
 //
-// Owner:     writer. Callers: the writer thread only, in the victim. No allocation, no I/O.
+// Owner:     writer. Callers: the sink's thread only, in the victim. No allocation, no I/O.
 //
 // What is measured: the device's rate, the compressor's rate, what is left of the memory that it is given,
 // and the time that all else takes (memory that arrives, copies, checksums). A byte of memory then takes
@@ -72,7 +72,7 @@ class CompressionGauge {
   uint32_t samples_ = 0, blind_chunks_ = 0;
 };
 
-// What one image teaches for the next of the same program. Whoever has none begins anew each time.
+// What one image teaches for the next of the same program. A sink without it begins anew each time.
 struct CompressionKnowledge {
   CompressionGauge gauge;
   CompressionPace pace;

@@ -1,7 +1,7 @@
 // Shall the next extent be compressed, how hard, and does a helper pay? What gauge and pace say of what was
 // measured while this image is written.
 //
-// Owner:     writer (DirectSink). Callers: the writer thread only, in the victim. No allocation, no I/O.
+// Owner:     writer (DirectSink). Callers: the sink's thread only, in the victim. No allocation, no I/O.
 #pragma once
 
 #include "image/write/sink_options.h"
@@ -12,7 +12,7 @@ class CompressionPlan {
  public:
   // overlaps: writes go on while the next chunk is gathered.
   void start(const SinkOptions& options, bool overlaps);
-  // The first memory has come. What went before, the stop for one, is nobody's waiting.
+  // The first memory has come. The time before, with the stop in it, counts as no wait.
   void first_memory();
 
   bool packs_next() const {
@@ -30,7 +30,7 @@ class CompressionPlan {
   void gathered(int64_t ns) { gathering_ns_ += ns; }
   // An extent of `bytes` was compressed, which took so much of the writer's time. Does a helper pay?
   bool helper_pays(uint32_t bytes, int64_t writers_ns);
-  // The same extent: what is left of it, the time it took whoever compressed it, and how hard it was tried.
+  // The same extent: what is left of it, the time that compressing took, and how hard it was tried.
   // helped: helpers are at work.
   void compressed(uint32_t bytes, uint32_t stored, int64_t ns, int64_t writers_ns, int acceleration,
                   bool helped);

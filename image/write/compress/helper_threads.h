@@ -1,7 +1,7 @@
-// Threads that a DirectSink may have beside its own, for compression. Who opens the sink knows how they are
-// made: in the victim they are not libc's.
+// Threads that a DirectSink may have beside its own, for compression. The opener of the sink says how they
+// are made: in the victim they are not libc's.
 //
-// Owner:     who opens the sink; it outlives the sink. Callers: the writer thread.
+// Owner:     the opener of the sink; they outlive the sink. Callers: the sink's thread.
 #pragma once
 
 #include <cstdint>

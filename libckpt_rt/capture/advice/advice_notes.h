@@ -1,8 +1,7 @@
 // Flags that the program gives its mappings, noted when it does. What they are for: memory_advice.h.
 //
 // Owner:     libckpt_rt; in the library's data, so that an image has it. Callers: note*: the program's
-// threads, in
-//            interposed calls; the others: the agent.
+//            threads, in interposed calls; the others: the agent.
 // Never:     takes a lock, allocates, writes errno.
 #pragma once
 

@@ -193,7 +193,7 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     if (d.kind == OpenFileKind::kPipe || d.kind == OpenFileKind::kFifo) {
       copied = copy_pipe(i);
     } else if (d.kind == OpenFileKind::kMessageQueue) {
-      // Nobody can look at messages without taking them: only their number is known.
+      // Messages cannot be read without taking them: only their number is known.
       QueueAttributes queue{};
       const ScopedFd fd(borrow(d));
       if (!fd.valid() || sys::call(__NR_mq_getsetattr, fd.get(), nullptr, &queue) != 0) continue;
@@ -245,8 +245,8 @@ bool DescriptorCapture::is_without_writer(const CapturedDescriptor& d) const {
 }
 
 // tee(2) copies references to a pipe's buffers into a pipe of ours, which is then read: the program's
-// bytes stay where they are. Packets (O_DIRECT) stay apart: one read gives one. Which bytes are packets is told
-// by the reads alone: whoever writes them may be another process. A byte of ours behind them tells of the last.
+// bytes stay where they are. Packets (O_DIRECT) stay apart: one read gives one packet. Only these reads tell which
+// bytes are packets, since another process may write them. A byte of ours behind them shows where the last ends.
 Result<void> DescriptorCapture::copy_pipe(size_t first_in_order) {
   const CapturedDescriptor& head = entries_[order_[first_in_order]];
   auto for_all_ends = [&](auto visit) {

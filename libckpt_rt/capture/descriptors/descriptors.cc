@@ -199,7 +199,7 @@ void DescriptorCapture::await_samples() {
 // While others sample: what does not need their answers.
 Result<void> DescriptorCapture::look_from_agent() {
   for (auto& d : entries_) {
-    // What an epoll watches is compared with all descriptors, of which nobody knows yet what they are now.
+    // An epoll comes later: its watches are compared with all descriptors, which must have been sampled.
     if (!d.looked || d.proc_fd < 0 || d.kind == OpenFileKind::kEpoll) continue;
     if (is_volatile(d.kind)) {
       CKPT_TRY(read_counter(d));
@@ -371,7 +371,7 @@ void DescriptorCapture::find_late_names() {
 }
 
 // A lock that was not there in prepare and is there now, on a file that was not looked at in the stop,
-// was taken just before or just after it: nobody can tell.
+// was taken just before or just after it: that cannot be told.
 void DescriptorCapture::note_late_locks() {
   for (auto& d : entries_) {
     if (d.kind != OpenFileKind::kRegular || d.proc_fd >= 0 || d.has_locks || d.in_flight) continue;

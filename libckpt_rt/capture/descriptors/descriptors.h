@@ -4,9 +4,8 @@
 // Callers:   the agent, whose descriptor table is its own: the program's is seen through /proc, and
 //            sampled in the stop by a thread that shares it (OtherThreads). Order:
 //              prepare            program running: list, classify, find which share an open file
-//              begin_sampling     all threads stand: threads of the program begin to sample, while the agent
-//              does
-//                                 what it likes, also what only it can do: recheck_stopped begins with that
+//              begin_sampling     all threads stand: threads of the program begin to sample; meanwhile the
+//                                 agent does what only it can do, which recheck_stopped begins with
 //              recheck_stopped    all threads stand: what changed since, offsets, flags, bytes in pipes
 //              release            program running again: last looks that need no stop; gives up files of ours
 //              serialize          program running: OpenFile, Descriptor, FileContent, Note records
@@ -111,7 +110,7 @@ class DescriptorCapture {
   // at 10 µs a descriptor instead of 1.
   Result<void> begin_sampling(int tid, OtherThreads sharers);
   Result<void> recheck_stopped(int tid, OtherThreads sharers);
-  // For who gives up after begin_sampling: before threads run again.
+  // An attempt that gives up after begin_sampling calls this before threads run again.
   void await_samples();
   // The image directory, or -1: links to files that are kept in it (image/format/kept_names.h) are no other
   // names.
@@ -122,7 +121,7 @@ class DescriptorCapture {
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
   // The other ends of its pipes and sockets may be in other processes that are saved with it: they stay pipes
-  // and connections, and who can read one saves its bytes. Before recheck_stopped.
+  // and connections, and a process that can read one saves its bytes. Before recheck_stopped.
   void expect_partners() { has_partners_ = true; }
   // The job has members on other hosts: drained() is called when all that was sent to them has arrived, and
   // returns when that is so everywhere.

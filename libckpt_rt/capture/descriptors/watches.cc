@@ -142,7 +142,7 @@ size_t find_name(std::string_view mounts, Watch& watch, char* name) {
 
 }  // namespace
 
-// In the stop: what fdinfo says of them, and whether events wait that nobody can look at without taking them.
+// In the stop: what fdinfo says of them, and whether events wait, which cannot be read without taking them.
 Result<void> DescriptorCapture::keep_watches(CapturedDescriptor& d, std::string_view text) {
   d.watches = {};
   if (!text.empty()) {

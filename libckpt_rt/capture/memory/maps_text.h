@@ -2,7 +2,7 @@
 // threads.
 //
 // Owner:     libckpt_rt, one for each MemoryMap. Callers: the agent. Never: allocates but from the Arena
-// given.
+//            given.
 //
 // Nearly all of the time goes by in the kernel, which writes a line for each mapping, and there is no way to
 // ask it for the second half: a position in the file is a number of bytes, and to get there it writes what

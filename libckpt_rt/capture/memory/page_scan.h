@@ -2,9 +2,8 @@
 //
 // Owner:     libckpt_rt. Callers: the agent, also while threads stand still.
 // Source:    PAGEMAP_SCAN (Linux 6.7), else /proc/PID/pagemap. Pages of shared memory may exist without being
-// in this
-//            process's page tables: mincore(2) tells those that are in memory. Others are in swap or, of a
-//            file, on its disk: lseek(2) tells, to root; else every page counts as one that exists (of
+//            in this process's page tables: mincore(2) tells those that are in memory. Others are in swap or,
+//            of a file, on its disk: lseek(2) tells, to root; else every page counts as one that exists (of
 //            memory, only while anything is in swap).
 #pragma once
 

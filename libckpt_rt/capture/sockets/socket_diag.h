@@ -54,7 +54,7 @@ class SocketDiag {
   // What shutdown(2) has ended of a UDP socket, as SocketDetail::shut_down has it. One question for all of the
   // network namespace. 0 also where the kernel does not answer.
   uint8_t udp_shut_down(uint32_t inode);
-  // Does a connection wait at this port to be accepted of which nobody has the other end any more?
+  // Does a connection wait to be accepted at this port whose other end is closed?
   bool has_abandoned(uint16_t port);
   // The TCP socket that has these ends. IPv6 of a link: scope is its interface, else 0.
   TcpFacts ask_tcp(const Endpoint& local, const Endpoint& remote, uint32_t scope);

@@ -80,7 +80,7 @@ Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
     const uint32_t scope =
         s.detail.domain == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(s.peer).sin6_scope_id : 0;
     // On this host: of this process, of another of the job's here, or of another part of the job that has come here
-    // too. The head can tell the last two. Who has no descriptor yet, or no more, says nothing.
+    // too. The head can tell the last two apart. A process that has no descriptor of it says nothing.
     const TcpFacts there = look.diag.ask_tcp(endpoint_of(s.peer), endpoint_of(s.address), scope);
     if (there.known &&
         (there.inode == 0 || is_socket_here(object_number(entries_[s.entry].now.device, there.inode))))

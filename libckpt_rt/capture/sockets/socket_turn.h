@@ -5,8 +5,7 @@
 // to the kernel by the agent's own descriptor table, and goes with a process that is killed.
 //
 // Owner:     libckpt_rt, sockets, on the agent's stack. Callers: the agent, in the stop, on a duplicate that
-// it
-//            closes when the turn is over.
+//            it closes when the turn is over.
 // Never:     waits longer than kLongestTurn for others: threads stand.
 #pragma once
 

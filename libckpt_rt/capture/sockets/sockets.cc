@@ -183,7 +183,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   detail.ipv6_only = detail.domain == AF_INET6 ? socket_option(socket, IPPROTO_IPV6, IPV6_V6ONLY) : 0;
   read_names(s, socket);
   if (detail.domain == AF_UNIX && file_is_gone(s)) s.link.flags |= kLinkFileGone;
-  // Who has closed the other end had not read all: reading here says so first.
+  // The other end was closed with bytes unread: the first read here returns that error.
   if (detail.domain == AF_UNIX && (s.link.flags & kLinkPeerGone) != 0 && (s.ready & POLLERR) != 0)
     s.link.flags |= kLinkError;
   int peek_offset = -1, length = sizeof(peek_offset);
@@ -354,7 +354,7 @@ Result<void> DescriptorCapture::look_at_far_end(SocketLook& look, SocketState& s
                                          s.detail.domain == AF_INET6 ? six.sin6_scope_id : 0);
   const CapturedDescriptor& d = entries_[s.entry];
   if (!far.known || far.state == TCP_TIME_WAIT) {
-    // Nobody on this host has that end. Where it had ended its stream it is gone, else it is elsewhere.
+    // No process on this host has that end. If it has ended its stream it is gone, else it is on another host.
     const bool ended = s.link.state == TCP_CLOSE_WAIT || s.link.state == TCP_LAST_ACK ||
                        s.link.state == TCP_CLOSING || s.link.state == TCP_CLOSE;
     s.link.flags |= ended && is_loopback(s.peer) ? kLinkPeerGone : kLinkOutside;

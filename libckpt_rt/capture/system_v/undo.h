@@ -33,7 +33,7 @@ bool wants_undo(const sembuf* operations, size_t n);
 // semtimedop(2) of operations that want it, none of which waits: -EAGAIN where it would. room: for n.
 // The timeout is judged by the kernel and means nothing. As the kernel's, no errno.
 long operate(int id, const sembuf* operations, size_t n, const timespec* timeout, sembuf* room);
-// Around a call with more of them, which nobody reckons. made: it has changed something.
+// Around a call with more operations than operate() reckons. made: it has changed something.
 void begin_unreckoned();
 void end_unreckoned(bool made);
 
@@ -44,12 +44,12 @@ long semget_of_own(int key, int count, int flags);
 // every process.
 long semctl_that_forgives(int id, int number, int command, long argument);
 
-// Those of the calling process; a value of 0 says nothing.
+// The debts of process `pid`; one with the value 0 means nothing.
 std::span<const Debt> debts(int pid);
 // There are more than fit the list.
 bool are_debts_unknown(int pid);
-// Did somebody set values of the set at `changed_s`, its time of last change, whom we do not know, while the
-// process had this debt? Then nobody knows what is left of it.
+// May another process have set values of the set at `changed_s`, its time of last change, while this process had the
+// debt? Then it is not known what is left of the debt.
 bool may_be_forgiven(const Debt& debt, int64_t changed_s);
 
 // In a restarted process, when the semaphores have their values. The first error, or 0.

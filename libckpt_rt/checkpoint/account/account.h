@@ -33,9 +33,9 @@ struct Account {
 // From its construction to end(): what our threads do in between. By the agent.
 class Accounting {
  public:
-  // measured: system calls may be made that no program makes.
+  // measured: false where a filter (seccomp) may forbid the system calls that measure.
   explicit Accounting(bool measured);
-  // Our threads stand or are gone, but for one that serves faults between checkpoints.
+  // When our other threads wait or have ended; the one that serves faults between checkpoints may run.
   void end(Account& account) const;
 
  private:

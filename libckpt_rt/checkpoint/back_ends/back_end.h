@@ -62,7 +62,7 @@ class BackEnd {
   virtual Result<void> finish() = 0;
 
   // --- the end, also after a failure of any of the above ---
-  // While threads may still stand: whoever waits in a fault goes on, nobody is under guard.
+  // While threads may still stand: threads that wait in a fault go on, and no thread is under guard.
   virtual void let_faults_go() {}
   // Threads run: its own threads end, and all protection that is not kept.
   virtual void end() {}

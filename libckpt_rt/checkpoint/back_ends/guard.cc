@@ -22,7 +22,7 @@ namespace ckpt {
 
 namespace {
 
-// The descriptor by which each unprotects what it writes to is in one table.
+// Do all threads share the table with the descriptor by which each unprotects what it writes to?
 bool share_descriptors(const ThreadSlot* stopped) {
   for (const ThreadSlot* s = stopped; s != nullptr; s = s->next) {
     if (s != stopped && sys::call(__NR_kcmp, stopped->tid, s->tid, KCMP_FILES, 0L, 0L) != 0) return false;
@@ -136,7 +136,7 @@ bool GuardBackEnd::keep_open(const ThreadSlot* stopped) {
   return true;
 }
 
-// Who is inside a critical section may wait for the end of the guard, to make a thread for example.
+// A thread inside a critical section may wait for the end of the guard, to make a thread for example.
 bool GuardBackEnd::stood_in_vain(ThreadSlot* first) {
   if (!open_) return true;
   log_line(attempt_.space.log(),
@@ -154,7 +154,7 @@ void GuardBackEnd::leave_stopped(ThreadSlot* first, bool give_up) {
   guard::close_stopped();
   open_ = false;
   if (!give_up && !callbacks::any(CKPT_RT_BEFORE_CHECKPOINT)) return;
-  // Registered just now: they run in the stop, and write to memory.
+  // Callbacks registered just now run in the stop, and write to memory.
   memory.end_stopped(first);
   attempt_.capture.descriptors.hide(-1);
   ahead_ = false;
@@ -265,8 +265,8 @@ void GuardBackEnd::let_faults_go() {
 }
 
 // Mapping by mapping, exactly as they are now: the program has changed some since they were registered, and
-// whoever has one cut in two cannot mremap(2) it. The gate is held as long as the list of mappings is gone
-// by, hence not for all at once.
+// cannot mremap(2) a mapping that is cut in two. The gate is held while the list of mappings is used, hence
+// not for all at once.
 void GuardBackEnd::take_registration_off() {
   if (memory.cuts_mappings()) return;
   constexpr uint64_t kAtOnce = 64 << 20;
@@ -307,10 +307,14 @@ void GuardBackEnd::close() {
 }
 
 bool GuardBackEnd::close_in_a_stop(Arena& scratch, bool log_failure) {
-  const int own_tids[] = {sys::gettid(), own_threads.writer.tid()};
+  // The writer may compress with threads of ours, which the stop is not to wait for.
+  int own_tids[2 + CompressionThreads::kMost] = {sys::gettid(), own_threads.writer.tid()};
+  CompressionThreads& helpers = attempt_.image.compression_threads();
+  const size_t own = 2 + helpers.hold(std::span(own_tids).subspan(2)).size();
   int stuck = 0;
-  auto stopped = stop_state.world.stop({own_tids, {}, own_signal.number, user_settings().stop_timeout_ns},
-                                       scratch, &stuck);
+  auto stopped = stop_state.world.stop(
+      {std::span(own_tids).first(own), {}, own_signal.number, user_settings().stop_timeout_ns}, scratch, &stuck);
+  helpers.let_start();
   if (!stopped.ok()) {
     if (log_failure)
       log_format(attempt_.space.log(), "the guard stays open a while: {}", stopped.error().message());

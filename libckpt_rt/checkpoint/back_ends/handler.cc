@@ -30,7 +30,7 @@ Result<void> HandlerBackEnd::get_ready() {
   return watch_.protection.can_protect_ahead() ? protect_ahead() : get_all_ready();
 }
 
-// What is in the table of a renewed watch is of the last checkpoint: then once more, from nothing.
+// The table of a renewed watch is that of the last checkpoint: the attempt is taken again, from nothing.
 Result<void> HandlerBackEnd::mappings_in_motion(int round) {
   if (round != 0 || !watch_.is_renewed()) return {};
   attempt_.outcome.spoiled = true;
@@ -101,8 +101,8 @@ void HandlerBackEnd::take_protection_off() {
     MappingsHeld held;
     if (!held.sure() || !now.read(attempt_.space.own()).ok()) return;  // the descriptor's end will do it
   }
-  // The program comes in between: it takes milliseconds for each GiB. Who changes a mapping then has it
-  // forgotten first.
+  // The program goes on in between: this takes milliseconds for each GiB. A call that changes a mapping then
+  // has it forgotten first.
   for (const Mapping& m : now.mappings()) {
     if (m.handling != Handling::kTracked) continue;
     for (AddrRange rest = m.range; !rest.empty();) {

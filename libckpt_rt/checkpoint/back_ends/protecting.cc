@@ -59,7 +59,7 @@ void ProtectingBackEnd::add_own_ranges() {
   [[maybe_unused]] const bool added = attempt_.space.own(pool_.range());
 }
 
-// A filter that allows what was always called here may kill whoever makes another call.
+// A seccomp filter that allows the calls always made here may kill a thread that makes another.
 AddrRange ProtectingBackEnd::filled_from_own_side() const {
   return is_filtered() ? AddrRange{} : pool_.range();
 }
@@ -179,7 +179,7 @@ Result<void> ProtectingBackEnd::finish() {
   if (callbacks::any(CKPT_RT_AFTER_CHECKPOINT) && writes_at_once()) writer_.write();
   attempt_.stop.go();
   points::at("copy.go");
-  // Else it would only keep a processor from those who go on.
+  // Until here the writer would only keep a processor from the threads that go on.
   if (!writer_.writes() && writes_at_once()) writer_.write();
   attempt_.capture.descriptors.release();
 
@@ -192,14 +192,14 @@ Result<void> ProtectingBackEnd::finish() {
   const Result<void> listed = list_inherited(inherited);
   const Result<void> ended = after_copying();
   points::at("copy.ended");
-  // Nobody pushes any more. An event that was read has been acted on.
+  // No thread pushes any more. An event that was read has been acted on.
   complete = complete && !copier_.lost();
   queue_.close();
   writer_.end();
   points::at("writer.ended");
   for (const Result<void>& part : {writer_.result(), listed, ended}) CKPT_TRY(part);
   if (!complete) return memory_went();
-  // Most have left long ago.
+  // Most threads have left the stop long ago.
   if (const int late = late_signal(); late != 0) return signalled_late(late);
 
   count();

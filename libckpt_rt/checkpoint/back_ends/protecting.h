@@ -54,7 +54,7 @@ class ProtectingBackEnd : public BackEnd {
   // The last thing in the stop: what was written since it was protected is protected again.
   Result<void> settle_protection();
   Result<void> get_all_ready() { return attempt_.get_ready(writer_.helper()); }
-  // Where copies of the agent go; empty: anywhere.
+  // The buffers into which the agent's copies are made the cheaper way (KernelCopy::use_for).
   AddrRange filled_from_own_side() const;
   // A thread that was sent a signal while it stood; see StopWorld::signalled_late.
   static int ask_for_late_signal();

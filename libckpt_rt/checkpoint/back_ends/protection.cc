@@ -82,8 +82,8 @@ Result<void> ProtectingBackEnd::settle_protection() {
   CKPT_TRY(arming_.settle(capture.map.mappings(), open_pages_.span(), runs));
   CKPT_TRY(leave_out_excluded(runs, 0));
   if (!heap_extents::leave_out(capture.free_heap.span(), runs, 0)) return no_memory("the list of pages");
-  // They stay protected: who writes to one makes its segment writable, as with any page that was not there at
-  // the stop.
+  // Free pages stay protected: a write to one makes its segment writable, as with any page that was not there
+  // at the stop.
   for (const AddrRange& free : capture.free_heap) table_.clear_present(free);
   points::at("protect.settled");
   release_excluded();

@@ -2,7 +2,7 @@
 // while something does: a program at its limit of descriptors has room for few of ours.
 //
 // Owner:     FileKeeper. Callers: the agent, while the program runs and in the stop.
-// Never:     allocates, touches errno. Members of a job share one: nobody removes it.
+// Never:     allocates, touches errno; removes the directory: members of a job share it.
 #pragma once
 
 #include <fcntl.h>

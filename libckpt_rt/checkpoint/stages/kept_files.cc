@@ -24,7 +24,7 @@ namespace ckpt {
 namespace {
 
 constexpr uint64_t kMostCopied = 16 << 20, kMostCopiedInAll = 64 << 20;  // bytes
-// A copy of what was written since is not one of any instant.
+// A copy of a file that was written just before is not the file of any instant.
 constexpr int64_t kQuiet = 20'000'000;  // ns
 // A link takes some 10 µs.
 constexpr uint32_t kMostInStop = 100;

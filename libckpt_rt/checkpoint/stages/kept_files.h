@@ -21,11 +21,11 @@ struct CapturedDescriptor;
 
 class FileKeeper {
  public:
-  // directory: of the images; image: the name or path of the one. What it allocates is of the arena.
+  // directory: of the images; image: the name or path of the image beside which files are kept. Allocates from the arena.
   void open(Arena& arena, int directory, const char* image, KeptFiles how);
   // The program runs. log: the directory of the log.
   void keep_all(int log);
-  // The program runs; it is the first of its job.
+  // The program runs; this process is the first of its job.
   void keep_temporary();
   // All threads stand, and were sampled: files that were opened since keep_all. Counts the new links in the samples.
   void keep_new(std::span<CapturedDescriptor> entries);

@@ -34,6 +34,7 @@ class PendingImage {
   AddrRange memory() const { return arena_.range(); }
   // Of the threads that compressed, when it is committed.
   ThreadTimes helper_times() const { return compression_threads_.times(); }
+  CompressionThreads& compression_threads() { return compression_threads_; }
   bool has_parent() const { return identity_.parent.sequence != 0; }
   // Of CKPT_KEY_FILE, or nullptr.
   const ImageKey* key() const { return key_; }

@@ -14,7 +14,7 @@ void StopClock::log(int log, int64_t pause_ns, const Faults& faults) const {
   for (int64_t i = 0, before = began_ns_; i < kParts; before = ends_ns_[i++]) {
     us[i] = ends_ns_[i] == 0 ? 0 : (ends_ns_[i] - before) / 1000;
   }
-  // All have left, or one that waited still waits for a processor.
+  // All threads have left, or one that waited in the kernel still waits for a processor.
   int64_t last = 0;
   if (!stop_state.world.all_left(&last)) last = now_ns();
   log_format(log,

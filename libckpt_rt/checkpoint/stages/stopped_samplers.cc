@@ -16,9 +16,9 @@ OtherThreads StoppedSamplers::threads() {
           [](void* self) { static_cast<StoppedSamplers*>(self)->await(); }};
 }
 
-// The first that is started must not come to our processor, and hold us up; the second not to the first
-// one's. A virtual processor at rest does not count as idle for the kernel: a thread that is woken comes to
-// where it was last, or to ours.
+// The first thread must not come to our processor, and hold us up; the second not to that of the first. A
+// virtual processor at rest does not count as idle for the kernel: a woken thread comes to its last
+// processor, or to ours.
 void StoppedSamplers::start(void (*work)(void*), void* argument) {
   const uint32_t busy = count_ == 0 ? current_processor() : slots_[0]->processor;
   ThreadSlot* chosen = nullptr;

@@ -1,6 +1,6 @@
-// Files that the program or its job has made where temporary files are made (TMPDIR, else /tmp), and has closed: a compiler's
-// assembler text between two of its stages, a run that sort(1) is to merge. They are kept beside the image by hard
-// links, with the names that they had in the stop, so that they are there when a restarted program wants them.
+// Files that the program or its job has made in the directory for temporary files (TMPDIR, else /tmp), and has closed: a
+// compiler's assembler text between two of its stages, a run that sort(1) is to merge. Hard links keep them beside the
+// image, with the names that they had in the stop: a restarted program finds them again.
 //
 // Owner:     FileKeeper. Callers: the agent of the job's first process: when it prepares, and in the stop.
 // Never:     fails a checkpoint; links what is another user's or was born before the job; looks at more than a
@@ -17,9 +17,9 @@ namespace ckpt {
 
 class TemporaryFiles {
  public:
-  // The program runs. device: of the images.
+  // The program runs. device: of the image directory; on another device no links can be made, and nothing is kept.
   void look(Arena& arena, uint64_t device, KeptDirectory& kept);
-  // All threads stand: what was made or removed since.
+  // All threads stand: adds files that were made since, and forgets names that were removed.
   void look_again(KeptDirectory& kept);
 
  private:

@@ -42,7 +42,7 @@ class Workspace {
   // its mappings are read again.
   void disown(Arena& arena);
 
-  // A line of the log that is in the image as well. text: a literal.
+  // A line of the log that is in the image as well. text: a literal, or in the arena.
   void note(uint32_t severity, const char* text);
   std::span<const NoteLine> notes() const { return notes_.span(); }
 

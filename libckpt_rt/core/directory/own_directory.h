@@ -1,8 +1,8 @@
 // The directory that images of this process go to: the one that was set, or below it the one of a later user.
 //
-// A program that gives up root's rights may not write into root's directory any more. As it does so, while it
-// still may, `user-UID` is made in it for the user that it becomes. Where that user may not even pass through
-// the directories above, who asks hands it over open (base/protocol/control_protocol.h).
+// A program that gives up root's rights may not write into root's directory any more. Just before, the library makes
+// `user-UID` in it for the user that the program becomes. Where that user may not even pass through the directories
+// above, the asker hands `user-UID` over, open (base/protocol/control_protocol.h).
 //
 //   CKPT_DIR            root's, 0700, and 0711 as soon as it has one of a later user
 //     user-65534        that user's, 0700
@@ -44,8 +44,7 @@ const char* set_name();
 void hand_over(ScopedFd directory);
 // Restart, forked child, going back: the number in memory is of a table that is not there.
 void forget();
-// The calling thread is about to become that user. Only where a directory was set by name: who sets none has
-// no checkpoints at an interval to be afraid for.
+// The calling thread is about to become that user. Does nothing where CKPT_DIR is not set.
 void prepare_for_user(uint32_t user);
 
 }  // namespace own_directory

@@ -2,9 +2,8 @@
 // object.
 //
 // Owner:   libckpt_rt.
-// Callers: whoever gets descriptors that the program has sent and not received: those count for nobody's
-// limit until
-//          they are. Only while no thread of the program runs, which could set or read its limit.
+// Callers: code that receives descriptors which the program has sent and not received yet, and which no limit
+//          counts until then. Only while no thread of the program runs, which could set or read its limit.
 // Source:  RLIMIT_NOFILE, getrlimit(2).
 #pragma once
 

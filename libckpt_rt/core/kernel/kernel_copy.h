@@ -7,7 +7,7 @@
 // written to.
 //
 // Owner:     WriteProtection, GuardedMemory.
-// Callers:   use_for(): the agent, while nobody copies. copy(): any copying thread.
+// Callers:   use_for(): the agent, while no thread copies. copy(): any copying thread.
 // Never:     allocates, locks, or touches the memory itself.
 #pragma once
 

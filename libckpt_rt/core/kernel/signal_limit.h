@@ -2,9 +2,8 @@
 // this object.
 //
 // Owner:   libckpt_rt.
-// Callers: whoever puts signals or timers back that the program had under the limit of then. Only while no
-// thread of the program
-//          runs, which could set or read its limit.
+// Callers: code that puts back signals or timers which the program had under an earlier limit. Only while no
+//          thread of the program runs, which could set or read its limit.
 // Source:  RLIMIT_SIGPENDING, getrlimit(2).
 #pragma once
 

@@ -91,7 +91,7 @@ long count_tasks() {
 
 bool are_all_tasks(int pid, std::span<const int> tids) {
   if (count_tasks() != static_cast<long>(tids.size())) return false;
-  // Alive after the count: all of them were counted, and so nobody else was.
+  // All of them are alive after the count: so the count had them, and no others.
   return std::all_of(tids.begin(), tids.end(),
                      [&](int tid) { return sys::call(__NR_tgkill, pid, tid, 0) == 0; });
 }

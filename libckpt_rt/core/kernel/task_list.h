@@ -9,8 +9,8 @@
 
 namespace ckpt {
 
-// tids of /proc/self/task. Not all of them if a thread exits meanwhile: the kernel's list ends where one does
-// while it is listed (proc_task_readdir), and may leave some out where one does between two reads. False: the
+// tids of /proc/self/task. The list may lack some if a thread exits meanwhile: the kernel ends it at a thread that
+// exits while it is listed (proc_task_readdir), and may leave some out after an exit between two reads. False: the
 // arena is full or /proc is not there.
 bool list_tasks(ArenaVector<int>& tids);
 
@@ -24,8 +24,8 @@ bool is_task(int tid);
 // How many there are, zombies included; -1: /proc is not there.
 long count_tasks();
 
-// Threads that wait in a system call now, sorted, and where the stacks of those in one end: of the others,
-// which are busy, nobody can tell. False: as above.
+// Threads that wait in a system call now, sorted, and the ends of their stacks. (The kernel does not tell the stack of a
+// busy thread.) False: as above.
 bool list_waiting(Arena& arena, ArenaVector<Addr>& stack_pointers, ArenaVector<int>& waiting);
 
 struct TaskFacts {

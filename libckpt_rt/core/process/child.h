@@ -1,13 +1,12 @@
-// A child of the program: what it has of the parent's state is put right when it is first used.
+// A child of the program corrects the library's state, which it has from its parent, when that state is first used.
 //
-// Most children end, or become another program, without a checkpoint, and each page that one of them writes
-// to is copied for it.
+// Most children end, or execute another program, without a checkpoint, and the kernel copies each page that a child
+// writes to.
 //
-// Owner:     libckpt_rt; defined where all that is put right is known (entry/child.cc).
-// Callers:   whoever begins to use the library's state in a process that may be such a child, before it looks
-// at this_process.pid: the
-//            handlers of our signals, the functions of ckpt_rt.h, hooks. Any thread, also inside a signal
-//            handler.
+// Owner:     libckpt_rt; put_child_right() is defined in entry/child.cc, which knows all that it has to correct.
+// Callers:   code that begins to use the library's state in a process that may be such a child, before it looks at
+//            this_process.pid: the handlers of our signals, the functions of ckpt_rt.h, hooks. Any thread, also
+//            inside a signal handler.
 // Never:     allocates, touches errno.
 #pragma once
 
@@ -18,7 +17,7 @@ namespace ckpt {
 void put_child_right();
 
 inline bool is_new_child() {
-  // acquire: what another thread has put right.
+  // acquire: pairs with the store of pid, so that this thread sees what another one has corrected.
   return own_page::page->pid.load(std::memory_order_acquire) == 0;
 }
 

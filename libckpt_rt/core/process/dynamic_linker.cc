@@ -35,7 +35,7 @@ void* of_libdl(const char* name) {
   return library == nullptr ? nullptr : __libc_dlsym(library, name);
 }
 
-// Looked for once; whoever comes at the same time finds the same.
+// Looked for once; threads that look at the same time find the same.
 template <typename Function>
 Function* function(Function* of_libc, const char* name, std::atomic<Function*>& found) {
   if (of_libc != nullptr) return of_libc;

@@ -15,7 +15,7 @@ void begin(uint64_t address) { gate = address; }
 
 void await_end() {
   if (gate == 0) return;
-  // The page is missing until the end, and whoever touches it waits for it.
+  // The loader fills this page last: reading it waits until all memory is there.
   (void)*reinterpret_cast<const volatile char*>(gate);
   sys::call(__NR_munmap, gate, kPageSize);
   gate = 0;

@@ -11,7 +11,7 @@ namespace ckpt::loading {
 // gate: RestartArgs::loading_gate.
 void begin(uint64_t gate);
 
-// Returns when all memory is there: nobody else watches it then, and all of it can be saved.
+// Returns when all memory is there: the loader's userfaultfd is gone then, and all memory can be saved.
 void await_end();
 
 }  // namespace ckpt::loading

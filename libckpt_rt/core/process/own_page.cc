@@ -10,7 +10,7 @@ namespace ckpt::own_page {
 
 namespace {
 
-// Until there is one: whoever asks is not new.
+// Stands in until reserve(): is_new_child() is false.
 CKPT_FORK_DATA constinit OwnPage first{{1}, {}, {0}, {0}, {0}};
 constinit AddrRange all{};
 CKPT_FORK_DATA constinit bool wiped = false;

@@ -9,7 +9,7 @@
 // Owner:     libckpt_rt. In no image: made again at a restart.
 // Callers:   reserve(): the preload constructor, the leader at restart. The rest: any thread.
 // Never:     allocates. Linux before 4.14 cannot empty memory for a child: then the child is told by fork()
-// itself.
+//            itself.
 #pragma once
 
 #include "base/locks/futex.h"

@@ -1,9 +1,9 @@
 // Which system calls of this process are forbidden, and which it has made that a checkpoint has to know of.
 //
 // Owner:     libckpt_rt: one object in its data.
-// Callers:   the agent reads. strict_thread is written by the thread of the program that forbids itself its calls
-//            (hooks::begin_strict), own_keyring and
-//            left_namespaces by the one that does it; before_program by the preload constructor and by the leader of a restart.
+// Callers:   the agent reads. The thread of the program that forbids itself its calls writes strict_thread
+//            (hooks::begin_strict); the thread that makes such a call writes own_keyring and left_namespaces; the
+//            preload constructor and the leader of a restart write before_program.
 #pragma once
 
 #include <atomic>

@@ -2,7 +2,7 @@
 //
 // Owner:     libckpt_rt: one object under a lock of its own (leaf), in the library's data, so that an image
 //            holds it.
-// Callers:   count: the agent, and whoever had to refuse a request; read: the agent. All signals blocked.
+// Callers:   count: the agent, and a thread that refuses a request; read: the agent. All signals blocked.
 // Never:     takes another lock, waits longer than for a few instructions.
 #pragma once
 
@@ -28,7 +28,7 @@ void count_failure(const Error& error);
 Statistics read();
 // Going back: the figures are of now, not of the checkpoint.
 void put_back(const Statistics& all);
-// A forked child has none yet. After a restart they go on; the lock is nobody's.
+// A forked child begins with none. After a restart the figures go on; nobody holds the lock.
 void reset_in_child();
 void reset_after_restart();
 

@@ -2,7 +2,7 @@
 // processor of their own (WriterThread), or stopped threads of the program, which alone share its descriptors
 // (StoppedSamplers).
 //
-// Owner:     whoever has the threads. Header only. Callers: the agent.
+// Owner:     the object that has the threads. Header only. Callers: the agent.
 // Never:     the work makes other than raw system calls, needs more than 1 KiB of stack, or touches what the
 //            agent uses between start and await.
 #pragma once
@@ -11,7 +11,7 @@ namespace ckpt {
 
 struct OtherThreads {
   void* context = nullptr;
-  // work(argument) on a thread that has none yet, as long as there is one. nullptr: there are no threads.
+  // Runs work(argument) on a thread that has no work yet; there must be such a thread. nullptr: there are no threads.
   void (*start)(void* context, void (*work)(void*), void* argument) = nullptr;
   // Returns when all that was started is done.
   void (*await)(void* context) = nullptr;

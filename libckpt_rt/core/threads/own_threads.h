@@ -2,8 +2,8 @@
 //
 // Owner:     libckpt_rt: one object in its data. An image holds it; a restarted process gets new blocks, which
 //            lie behind the own page (core/process/own_page.h).
-// Callers:   forget(): a forked child, and the leader of a restart. The threads themselves: whoever starts and ends them, which is the agent but for the
-//            agent itself (entry/agent.cc).
+// Callers:   forget(): a forked child, and the leader of a restart. The agent starts and ends the threads; the agent
+//            itself is started by entry/agent.cc.
 #pragma once
 
 #include "libckpt_rt/core/threads/raw_thread.h"

@@ -40,7 +40,7 @@ class RawThread {
   void join();
   // After join(): until the kernel does not count it any more, which is a moment later.
   void await_gone();
-  // Wakes up as join() does, without waiting: is it running?
+  // Does it run? The same word as join() waits for, without waiting.
   bool running() const { return alive_.load(std::memory_order_acquire) != 0; }
   int tid() const { return tid_; }
   // Of all its runs. While it runs or after join(), not in between.

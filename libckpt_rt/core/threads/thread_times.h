@@ -1,8 +1,8 @@
-// What a thread of this process has taken: how long it ran, and how long it could have run but had no processor.
+// How long a thread of this process ran, and how long it could have run but had no processor.
 //
-// Owner:     libckpt_rt. Callers: the agent, for threads of ours that are there; such a thread for itself, as the
-//            last thing (RawThread).
-// Never:     allocates. While it is not allowed it makes no system call.
+// Owner:     libckpt_rt. Callers: the agent, for threads of ours that exist; each such thread for itself at its end
+//            (RawThread).
+// Never:     allocates; makes a system call before allow(true).
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct ThreadTimes {
 
 namespace thread_times {
 
-// Whether the kernel is asked at all: a filter may kill whoever asks. By the agent, before it starts threads.
+// false: no system calls, since a filter may kill the caller. By the agent, before it starts threads.
 void allow(bool allowed);
 // Of a thread of this process; all 0: it is gone, or that is not allowed.
 ThreadTimes of(int tid);

@@ -1,22 +1,22 @@
-// A thread of ours for which the program's threads wait goes before them to a processor.
+// A thread of ours for which the program's threads wait gets a processor before them.
 //
-// Where more threads compute than there are processors, the agent is one of many: with 100 on two processors a stop took 360 ms, with 1,000 it
-// had no end (docs/findings.md). So the agent takes nice -20 while it arms and stops, and the thread that serves faults always.
-// That is allowed to root (CAP_SYS_NICE), and up to RLIMIT_NICE; for others nothing changes.
+// Where more threads compute than there are processors, the agent is one of many: with 100 threads on two processors a
+// stop took 360 ms, with 1,000 it had no end (docs/findings.md). So the agent takes nice -20 while it arms and stops, and
+// the thread that serves faults has it always. Root may (CAP_SYS_NICE), and others up to RLIMIT_NICE; else nothing changes.
 //
-// Owner:     who begins it: an object of the thread that calls, which is one of ours.
-// Never:     kept while memory is copied and written: that is done beside the program, not before it.
+// Owner:     the thread of ours that calls begin(); it alone calls end().
+// Never:     kept by the agent while it copies in order, nor taken by the writer: both work beside the program.
 #pragma once
 
 namespace ckpt {
 
 class Urgency {
  public:
-  // By the same thread. A process or thread that it makes meanwhile begins with nice 0.
+  // A process or thread that this thread makes meanwhile begins with nice 0.
   void begin();
-  // Also by a forked child, for itself.
+  // By the same thread; also by a child that it has forked, for itself.
   void end();
-  // In memory of an image: its thread is gone.
+  // After a restart: the thread that began it is gone.
   void forget() { raised_ = false; }
 
  private:

@@ -30,7 +30,7 @@ extern bool over_hosts;
 long read(const char* directory);
 
 // Several parts of the job are on this host: a port that the kernel chooses for this socket is to be one of this
-// part's, so that who is at the other end can be told by it. Before the socket has an address.
+// part's. So the port tells which part is at the other end. Before the socket has an address.
 void choose_port_in_slice(int fd);
 inline void before_address(int fd) {
   if (__builtin_expect(count.load(std::memory_order_relaxed) != 0, 0)) choose_port_in_slice(fd);

@@ -25,9 +25,8 @@ void MappingChange::enter() {
     constexpr timespec kLongest{1, 0};
     const uint32_t now = gate.load(std::memory_order_acquire);
     if ((now & kShut) == 0 || futex_wait(gate, now, &kLongest) != -ETIMEDOUT) continue;
-    // In a child that a bare clone(2) made while the gate was shut nobody else opens it. In the process
-    // itself the agent does, however late: a signal may have stopped it with all others, or it has no
-    // processor.
+    // In a child that a bare clone(2) made while the gate was shut, only the child itself can open it. In the
+    // process itself the agent does, however late: a signal may have stopped it, or it has no processor.
     if (holder.load(std::memory_order_relaxed) != this_process()) gate.fetch_and(~kShut);
   }
 }

@@ -7,7 +7,7 @@
 //            still are.
 // Callers:   MappingChange: threads of the program, around munmap, mremap, brk, mprotect and mmap with
 //            MAP_FIXED; while memory is registered, also around madvise and process_madvise that drop pages.
-//            MappingsHeld: the agent. MappingsBarred: who serves faults.
+//            MappingsHeld: the agent. MappingsBarred: the thread that serves faults.
 // Never:     waits for ever: a thread that left a wrapper by siglongjmp, or a signal handler that unmaps
 //            memory in the middle of one, must not block the program. After kPatienceNs the agent goes on
 //            without the gate.

@@ -1,7 +1,7 @@
 // aio_suspend and gai_suspend: they wait inside libc, so that the stub cannot know where they stand. An
 // EINTR during which some thread left a stop is taken to be the stop's, and the wait goes on with the
-// time that remains. (A handler of the program that comes in the same call as a stop may so fail to end
-// it: the one place where that is possible.)
+// time that remains. (If a handler of the program runs in the same call as a stop, the call may thus go on.
+// Nowhere else is that possible.)
 #include "libckpt_rt/interpose/abi.h"
 #include "libckpt_rt/interpose/interrupted_call.h"
 #include "libckpt_rt/interpose/real.h"

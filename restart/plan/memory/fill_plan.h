@@ -1,8 +1,7 @@
 // Which bytes of the images go where before the program runs, in the order in which they are read.
 //
 // Owner:     restart. Callers: ckpt-restart builds the plan before the new process exists, so that both have
-// the same:
-//            the Feeder reads, checks and unpacks a batch, the restorer copies it to its places.
+//            the same: the Feeder reads, checks and unpacks a batch, the restorer copies it to its places.
 #pragma once
 
 #include <functional>

@@ -46,7 +46,7 @@ Result<void> EagerCopies::make_room(const MemoryMap& map, PageScan& pages, size_
   ArenaVector<AddrRange> runs(space.arena());
   for (const Mapping& m : map.mappings()) {
     if (m.handling != Handling::kEager) continue;
-    // One that went since the map was read needs no room, and must not cost the checkpoint.
+    // A mapping that went since the map was read needs no room, and must not cost the checkpoint.
     [[maybe_unused]] const Result<void> scanned = pages.scan(m, runs);
   }
   uint64_t bytes = (1 << 20) + threads * kStack;

@@ -1,4 +1,4 @@
-// Says it when it is the number of mappings that leaves no room for ours.
+// Says so when the number of the program's mappings leaves no room for ours.
 //
 // Owner:     take_checkpoint(). Callers: the agent, when an attempt has failed and threads run.
 // Never:     allocates: it reads files of /proc through a buffer on its stack.
@@ -9,7 +9,7 @@
 
 namespace ckpt {
 
-// The error, or another one if it is of memory and the program has nearly all mappings that it may have.
+// The same error; or another, if this one is ENOMEM and the program has nearly all mappings that it may have.
 Error blame_mapping_limit(const Error& error);
 
 }  // namespace ckpt
