@@ -66,7 +66,7 @@ class Redundancy(KeptHosts):
         before = [self.held(h) for h in ("h1", "h2", "h3")]
         asking = subprocess.Popen([CKPT, "now", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean())
         if who != "exchange":
-            stopped = wait_for("the point", lambda: self.stopped("h2"))
+            [stopped] = wait_for("the point", lambda: self.stopped("h2"))
             if who == "keeper":
                 self.hosts.run("h2", "kill", "-9", str(self.keeper_pid("h2")))
             elif who == "agent":
