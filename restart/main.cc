@@ -160,6 +160,8 @@ int restart_on_hosts(const RestartOptions& options) {
   std::vector<const char*> words{ckpt.c_str(), "restart-hosts", options.image.c_str(), "--hosts",
                                  options.hosts.c_str()};
   if (!options.launch.empty()) words.insert(words.end(), {"--launch", options.launch.c_str()});
+  if (!options.spares.empty()) words.insert(words.end(), {"--spare", options.spares.c_str()});
+  if (options.recover) words.push_back("--recover");
   words.push_back(nullptr);
   execv(ckpt.c_str(), const_cast<char**>(words.data()));
   return finish_with_error(options, make_error(ExitCode::kNotFound, errno,

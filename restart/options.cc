@@ -30,6 +30,9 @@ RestartOptions parse_options(int argc, char** argv) {
   app.add_option("--hosts", options.hosts,
                  "bring a job over several hosts (DIR, or DIR/NAME.hosts) back on these: h1,h2,h3");
   app.add_option("--launch", options.launch, "how agents are started on them (see ckpt run --help)");
+  app.add_flag("--recover", options.recover,
+               "with --hosts: when one of them dies the job goes on from its newest checkpoint");
+  app.add_option("--spare", options.spares, "hosts that take the place of those that die: h4,h5");
   app.add_option("--hosts-fd", options.hosts_fd)->group("");  // for the agent of a host
   bool eager = false, lazy = false;
   auto* eager_flag = app.add_flag("--eager", eager, "check and load all memory before the program runs");

@@ -13,8 +13,9 @@ namespace ckpt {
 struct RestartOptions {
   std::string image;
   std::string key_file;
-  std::string hosts, launch;  // of a job over several hosts
-  int hosts_fd = -1;          // one host's part: its agent
+  std::string hosts, launch, spares;  // of a job over several hosts
+  bool recover = false;               // of such a job: it goes on when a host dies
+  int hosts_fd = -1;                  // one host's part: its agent
   bool check = false;
   bool detach = false;
   bool json = false;

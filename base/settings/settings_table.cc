@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/plan/best_interval.h"
 #include "base/protocol/keeper_protocol.h"
 #include "base/settings/setting_values.h"
 #include "base/sys.h"
@@ -57,6 +58,19 @@ struct Segment {
   }
   static void print(const Setting&, const Settings& from, SettingText& out) {
     from.segment_auto ? print_text("auto", out) : print_size(from.segment_bytes, out);
+  }
+};
+
+// A time, or "auto".
+struct Every {
+  static Result<void> parse(const Setting& setting, const char* text, Settings& out) {
+    out.every_auto = std::string_view(text) == "auto";
+    if (!out.every_auto) return Duration<&Settings::every_ns, true>::parse(setting, text, out);
+    out.every_ns = AutoInterval::kFirstNs;
+    return {};
+  }
+  static void print(const Setting&, const Settings& from, SettingText& out) {
+    from.every_auto ? print_text("auto", out) : print_duration(from.every_ns, out);
   }
 };
 
@@ -211,15 +225,28 @@ constexpr Setting kTable[] = {
      "--every",
      "TIME",
      "interval between checkpoints",
-     "250ms, 30s, 5m, 1h and the like, at least 1ms; 0: never",
+     "250ms, 30s, 5m, 1h and the like, at least 1ms; 0: never; auto: from what checkpoints cost and --mtbf",
      "interval",
      nullptr,
-     nullptr,
+     "docs/plan.md",
      kByRun,
      {},
      1'000'000,
      0,
-     kOf<Duration<&Settings::every_ns, true>>},
+     kOf<Every>},
+    {"CKPT_MTBF",
+     "--mtbf",
+     "TIME",
+     "mean time between failures of a host, for --every auto",
+     "1h, 720h and the like, at least 1s; 0: as the program has seen it, 24h before that",
+     "time between failures",
+     nullptr,
+     "docs/plan.md",
+     kByRun,
+     {},
+     1'000'000'000,
+     0,
+     kOf<Duration<&Settings::mtbf_ns, true>>},
     {"CKPT_MODE", "--mode", "MODE", "how memory is saved", nullptr, "mode", nullptr, "README.md#modes",
      kByRun, kModes, 0, 0, kOf<OneOf<&Settings::mode>>},
     {"CKPT_FAULTS", "--faults", "WHO", "who handles a write to memory that is being copied", nullptr,

@@ -50,6 +50,11 @@ void print_figures(const Target& t, const Answer& a) {
   if (std::string why = text_of(a, "faults_reason"); !why.empty()) line("", why);
   line("checkpoints",
        fmt::format("{} taken, {} given up", text_of(a, "checkpoints"), text_of(a, "failures")));
+  if (number_of(a, "every_mtbf_ns") != 0)
+    line("checkpoints every", fmt::format("{}: threads stand {}, a checkpoint counts after {}, and {} is the "
+                                          "time between failures",
+                                          time("every_ns"), time("every_overhead_ns"),
+                                          time("every_latency_ns"), time("every_mtbf_ns")));
   line("threads stood",
        fmt::format("{} longest, {} in all", time("longest_pause_ns"), time("total_pause_ns")));
   if (number_of(a, "processor_ns") != 0) line("processor time of ours", time("processor_ns"));

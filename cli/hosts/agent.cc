@@ -140,7 +140,7 @@ class Agent {
       if (polls[1].revents != 0) hear_local();
       if (polls[2].revents != 0) hear_user();
       if (polls[3].revents != 0) hear_restart();
-      if (polls[4].revents != 0) tell(said_in_exchange(exchange_.hear()));
+      if (polls[4].revents != 0) tell(said_in_exchange(exchange_.hear(), exchange_.id()));
       if (deadline_ns_ != 0 && now_ns() >= deadline_ns_) {
         deadline_ns_ = 0;
         cluster::AgentMachine::Actions out;
@@ -193,7 +193,8 @@ class Agent {
     } else if (say == "have") {
       tell(has_part(j));
     } else if (say == "exchange") {
-      if (auto r = exchange_.begin(j["plan"]); !r.ok()) tell(said_in_exchange(said_of(r.error())));
+      if (auto r = exchange_.begin(j["plan"]); !r.ok())
+        tell(said_in_exchange(said_of(r.error()), exchange_.id()));
     } else if (say == "exchange_go") {
       exchange_.go(j);
     } else if (say == "exchange_end") {

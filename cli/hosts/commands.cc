@@ -11,8 +11,8 @@ namespace ckpt::cli {
 namespace {
 
 struct Options {
-  std::string hosts, launch = kDefaultLaunch, checkpoint;
-  bool json = false;
+  std::string hosts, launch = kDefaultLaunch, checkpoint, spares;
+  bool json = false, recover = false;
 };
 
 }  // namespace
@@ -47,11 +47,21 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
   restart->add_option("CHECKPOINT", r->checkpoint)->required();
   restart->add_option("--hosts", r->hosts)->required();
   restart->add_option("--launch", r->launch);
+  restart->add_option("--spare", r->spares);
+  restart->add_flag("--recover", r->recover);
   restart->callback([r, &exit] {
     auto hosts = split_hosts(r->hosts, true);
     HostsRun run;
     if (hosts.ok()) run.hosts = *hosts;
     run.launch = r->launch;
+    run.recover = r->recover || !r->spares.empty();
+    if (hosts.ok() && !r->spares.empty()) {
+      auto spares = split_hosts(r->spares, false);
+      if (spares.ok())
+        run.spares = *spares;
+      else
+        hosts = spares.error();
+    }
     exit = hosts.ok() ? restart_over_hosts(r->checkpoint, run) : report(hosts.error());
   });
 }

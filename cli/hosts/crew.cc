@@ -134,12 +134,14 @@ Result<void> Crew::assemble() {
       int status = 0;
       if (h.link.valid() || h.launch <= 0 || waitpid(h.launch, &status, WNOHANG) != h.launch) continue;
       h.launch = -1;
+      h.gone = true;
       return failure(ExitCode::kUnavailable, h.where,
                      fmt::format("its agent could not be started: the command of --launch ended with {}",
                                  WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status)),
                      "see its words above, and that ckpt is at the same path there");
     }
-    if (now_ns() > deadline)
+    missing->gone = now_ns() > deadline;
+    if (missing->gone)
       return failure(ExitCode::kTimeout, missing->where, "its agent did not come within 60 s",
                      "look whether this host can be reached from there");
     pollfd wait{listener->get(), POLLIN, 0};
@@ -169,6 +171,7 @@ bool Crew::hear(int host, std::vector<Json>& out) {
     if (j.is_object()) out.push_back(std::move(j));
   }
   if (!there) h.link.close();
+  h.gone = h.gone || !there;
   return there;
 }
 
@@ -253,8 +256,20 @@ Result<void> Crew::check_alike() const {
   return {};
 }
 
+std::vector<int> Crew::gone() const {
+  std::vector<int> all;
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    if (hosts_[i].gone) all.push_back(static_cast<int>(i));
+  }
+  return all;
+}
+
 void Crew::dismiss() {
   tell_all({{"say", "end"}});
+  // Nobody answers there, and the command that called it may wait for minutes.
+  for (const CrewHost& h : hosts_) {
+    if (h.gone && h.launch > 0) kill(h.launch, SIGTERM);
+  }
   const int64_t deadline = now_ns() + 10'000'000'000;
   for (CrewHost& h : hosts_) {
     // An agent whose head is gone ends as well.

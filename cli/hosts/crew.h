@@ -20,6 +20,7 @@ struct CrewHost {
   int64_t clock_offset_ns = 0, round_trip_ns = 0;
   int port = 0;             // where ckpt-on finds it
   std::vector<Json> early;  // said before anybody listened to it
+  bool gone = false;        // it did not come, or its connection has broken
 };
 
 class Crew {
@@ -43,7 +44,8 @@ class Crew {
   Result<std::vector<Json>> expect_all(const std::string& say, int64_t patience_ns);
   // The messages that have come from one host. False: its connection is broken.
   bool hear(int host, std::vector<Json>& out);
-  void dismiss();  // agents end what is on their hosts; waits for them, at most 10 s
+  std::vector<int> gone() const;  // hosts that are
+  void dismiss();                 // agents end what is on their hosts; waits for them, at most 10 s
 
  private:
   Result<void> start(CrewHost& host, const Json& task);

@@ -17,8 +17,10 @@
 #include <set>
 
 #include "base/clock.h"
+#include "base/plan/best_interval.h"
 #include "cli/hosts/bookmarks.h"
 #include "cli/hosts/crew.h"
+#include "cli/hosts/recover.h"
 #include "cli/keeper/protect.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
@@ -58,21 +60,21 @@ class Head {
     last_id_ = last_hosts_checkpoint(directory_);
   }
 
-  ExitCode watch() {
+  Watched watch() {
     sigset_t wanted;
     sigemptyset(&wanted);
     for (int s : {SIGUSR1, SIGINT, SIGTERM, SIGHUP}) sigaddset(&wanted, s);
     const ScopedFd signals(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
     auto users = listen_to_users(head_socket_name(getpid()));
-    if (!users.ok()) return report(users.error());
-    int64_t next_ns = run_.every_ns != 0 ? now_ns() + run_.every_ns : 0;
+    if (!users.ok()) return {report(users.error())};
+    plan_next();
     while (!ended_) {
       for (size_t h = 0; h < crew_.hosts().size() && !ended_; ++h) {
         if (!crew_.hosts()[h].early.empty()) hear_host(static_cast<int>(h));
       }
       std::vector<pollfd> polls{{signals.get(), POLLIN, 0}, {users->get(), POLLIN, 0}};
       for (const CrewHost& h : crew_.hosts()) polls.push_back({h.link.valid() ? h.link.fd() : -1, POLLIN, 0});
-      (void)!poll(polls.data(), polls.size(), time_left({deadline_ns_, next_ns}));
+      (void)!poll(polls.data(), polls.size(), time_left({deadline_ns_, next_ns_}));
       if (polls[0].revents != 0) hear_signal(signals.get());
       if (polls[1].revents != 0) hear_user(users->get());
       for (size_t h = 0; h < crew_.hosts().size() && !ended_; ++h) {
@@ -87,16 +89,28 @@ class Head {
         machine_.timed_out(out);
         act(out);
       }
-      if (next_ns != 0 && now >= next_ns) {
-        next_ns = now + run_.every_ns;
+      if (next_ns_ != 0 && now >= next_ns_) {
+        plan_next();
         if (askers_.empty()) askers_.push_back({-1, 0, {}, true, ""});
       }
       begin_next();
     }
-    return static_cast<ExitCode>(status_);
+    while (!lost_.empty() && (current_ || !askers_.empty())) {
+      if (!current_) {
+        current_ = std::move(askers_.front());
+        askers_.pop_front();
+      }
+      answer({{"code", static_cast<int>(why_code_)}, {"error", why_}});
+    }
+    return {static_cast<ExitCode>(status_), lost_};
   }
 
  private:
+  void plan_next() {
+    const int64_t every = run_.every_auto ? automatic_.ns() : run_.every_ns;
+    next_ns_ = every != 0 ? now_ns() + every : 0;
+  }
+
   static int time_left(std::initializer_list<int64_t> deadlines) {
     int64_t left = 1'000'000'000;
     for (int64_t d : deadlines) {
@@ -105,10 +119,8 @@ class Head {
     return static_cast<int>((left + 999'999) / 1'000'000);
   }
 
-  std::string slowest() const {
-    const int h = machine_.slowest();
-    return h < 0 ? "a host" : crew_.hosts()[static_cast<size_t>(h)].where;
-  }
+  const std::string& where(int h) const { return crew_.hosts()[static_cast<size_t>(h)].where; }
+  std::string slowest() const { return machine_.slowest() < 0 ? "a host" : where(machine_.slowest()); }
 
   void hear_signal(int fd) {
     signalfd_siginfo info;
@@ -132,7 +144,7 @@ class Head {
   void hear_host(int h) {
     std::vector<Json> messages;
     const bool there = crew_.hear(h, messages);
-    const std::string& name = crew_.hosts()[static_cast<size_t>(h)].where;
+    const std::string& name = where(h);
     for (const Json& j : messages) {
       const std::string say = j.value("say", "");
       cluster::HeadMachine::Actions out;
@@ -144,7 +156,7 @@ class Head {
         } else {
           machine_.failed(h, j.value("id", uint64_t{0}), out);
         }
-      } else if (say == "failed") {
+      } else if (say == "failed" && !j.contains("of")) {  // of an exchange: of one that was given up
         if (why_.empty()) {
           why_ = fmt::format("{}: {}", name, j.value("text", ""));
           why_code_ = static_cast<ExitCode>(j.value("code", 70));
@@ -158,13 +170,20 @@ class Head {
       act(out);
     }
     if (there || ended_) return;
-    fmt::print(stderr, "ckpt: {}: its agent is gone: no more checkpoints of this job can be taken\n",
-               printable(name));
+    if (!run_.recover)
+      fmt::print(stderr, "ckpt: {}: its agent is gone: no more checkpoints of this job can be taken\n",
+                 printable(name));
     why_ = fmt::format("{}: its agent is gone", name);
     why_code_ = ExitCode::kUnavailable;
     cluster::HeadMachine::Actions out;
     machine_.lost(h, out);
     act(out);
+    if (run_.recover) {
+      lost_.push_back(h);
+      ended_ = true;
+      status_ = static_cast<int>(ExitCode::kUnavailable);
+      return;
+    }
     const auto& hosts = crew_.hosts();
     // Only the first host's agent tells of the program's end.
     if (h == 0 ||
@@ -180,8 +199,8 @@ class Head {
       ended_ = true;
       status_ = status;
     } else {
-      fmt::print(stderr, "ckpt: {}: the job's first process there has ended with {}\n",
-                 printable(crew_.hosts()[static_cast<size_t>(h)].where), status);
+      fmt::print(stderr, "ckpt: {}: the job's first process there has ended with {}\n", printable(where(h)),
+                 status);
     }
   }
 
@@ -267,15 +286,22 @@ class Head {
           act(more);
           break;
         }
-        case K::kSucceeded:
-          answer({{"id", a.id},
-                  {"hosts", parts_.size()},
-                  {"checkpoint", path_},
-                  {"stop_ns", pause_ns_},
-                  {"durable_ns", now_ns() - began_ns_},
-                  {"connections", connections_.size()},
-                  {"attempts", attempt_}});
+        case K::kSucceeded: {
+          Json done{{"id", a.id},
+                    {"hosts", parts_.size()},
+                    {"checkpoint", path_},
+                    {"stop_ns", pause_ns_},
+                    {"durable_ns", now_ns() - began_ns_},
+                    {"connections", connections_.size()},
+                    {"attempts", attempt_}};
+          if (run_.every_auto) {
+            automatic_.learn(pause_ns_, now_ns() - began_ns_, mtbf_of_job(run_, crew_.hosts().size()));
+            plan_next();
+            done["every_ns"] = automatic_.ns();
+          }
+          answer(std::move(done));
           break;
+        }
         case K::kFailed:
           if (again_ && attempt_ < kAttempts && !current_lost()) {
             ++attempt_;
@@ -283,8 +309,7 @@ class Head {
             break;
           }
           if (why_.empty()) {
-            why_ = a.host >= 0 ? fmt::format("{}: is not there any more",
-                                             crew_.hosts()[static_cast<size_t>(a.host)].where)
+            why_ = a.host >= 0 ? fmt::format("{}: is not there any more", where(a.host))
                                : "the checkpoint was given up";
             why_code_ = ExitCode::kUnavailable;
           }
@@ -359,20 +384,15 @@ class Head {
   Bookmarks bookmarks_;
   std::vector<HostsManifest::Part> parts_;
   std::vector<HostsManifest::Connection> connections_;
+  std::vector<int> lost_;
+  AutoInterval automatic_;
+  int64_t next_ns_ = 0;
 };
 
 }  // namespace
 
-void block_signals() {
-  signal(SIGPIPE, SIG_IGN);
-  sigset_t wanted;
-  sigemptyset(&wanted);
-  for (int s : {SIGUSR1, SIGINT, SIGTERM, SIGHUP}) sigaddset(&wanted, s);
-  sigprocmask(SIG_BLOCK, &wanted, nullptr);
-}
-
-ExitCode watch_job(Crew& crew, std::string job, Json table, std::string name, std::string directory,
-                   HostsRun run) {
+Watched watch_job(Crew& crew, std::string job, Json table, std::string name, std::string directory,
+                  HostsRun run) {
   return Head(crew, std::move(job), std::move(table), std::move(name), std::move(directory), std::move(run))
       .watch();
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/exit_codes.h"
 #include "cli/hosts/crew.h"
@@ -13,11 +14,18 @@
 namespace ckpt::cli {
 
 // The signals that watch_job() reads are blocked from now on, SIGPIPE is ignored. Before the first host is called.
+// (start_over_hosts.cc)
 void block_signals();
+
+// How it ended. lost: hosts of the crew that are gone, where the job is to go on without them (HostsRun::recover).
+struct Watched {
+  ExitCode exit = ExitCode::kInternal;
+  std::vector<int> lost = {};
+};
 
 // Until the program ends, whose exit code it returns. All hosts have started their part of the job.
 // table: of the hosts, as a checkpoint stores it. name: of the program. directory: for checkpoints.
-ExitCode watch_job(Crew& crew, std::string job, Json table, std::string name, std::string directory,
-                   HostsRun run);
+Watched watch_job(Crew& crew, std::string job, Json table, std::string name, std::string directory,
+                  HostsRun run);
 
 }  // namespace ckpt::cli

@@ -34,7 +34,11 @@ struct HostsRun {
   int64_t stop_timeout_ns = 2'000'000'000;
   std::string keeper;  // the name of each host's keeper, to which parts go; "": to a directory
   uint64_t keeper_bytes = 0;
-  std::string redundancy;  // over the hosts' keepers; "": none
+  std::string redundancy;   // over the hosts' keepers; "": none
+  bool every_auto = false;  // every_ns is the first (base/plan/best_interval.h)
+  int64_t mtbf_ns = 0;      // of a host; 0: as this job has seen it
+  bool recover = false;     // a host that dies is replaced, and the job goes on (cli/hosts/recover.h)
+  std::vector<std::string> spares;
 };
 // Until the program has ended. Its exit code, or the error's.
 ExitCode run_over_hosts(const HostsRun& run);

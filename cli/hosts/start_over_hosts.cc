@@ -1,5 +1,6 @@
 // A program is started, or brought back, as one job over several hosts.
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -11,6 +12,7 @@
 #include "cli/hosts/crew.h"
 #include "cli/hosts/head.h"
 #include "cli/hosts/placing.h"
+#include "cli/hosts/recover.h"
 #include "cli/keeper/protect.h"
 #include "cli/text/failure.h"
 
@@ -45,6 +47,11 @@ Result<Json> make_table(Crew& crew) {
         {{"name", h.name}, {"address", h.address}, {"job_address", h.address}, {"port", h.port}});
   }
   return table;
+}
+
+std::string directory_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
 Result<void> make_directory(const std::string& path) {
@@ -100,6 +107,14 @@ Result<void> share_hosts(Crew& crew, const HostsManifest& manifest, Json& table)
 
 }  // namespace
 
+void block_signals() {
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t wanted;
+  sigemptyset(&wanted);
+  for (int s : {SIGUSR1, SIGINT, SIGTERM, SIGHUP}) sigaddset(&wanted, s);
+  sigprocmask(SIG_BLOCK, &wanted, nullptr);
+}
+
 ExitCode run_over_hosts(const HostsRun& run) {
   if (run.program.empty())
     return report(failure(ExitCode::kUsage, "run", "no program given",
@@ -126,7 +141,8 @@ ExitCode run_over_hosts(const HostsRun& run) {
     Json start{{"say", "start"}, {"job", job},      {"directory", directory + "/" + crew.hosts()[i].name},
                {"cwd", here()},  {"table", *table}, {"settings", run.settings}};
     if (!run.keeper.empty()) {
-      start["keeper"] = run.keeper;
+      // Of each part its own: two that come to one host keep apart.
+      start["keeper"] = fmt::format("{}-{}", run.keeper, i + 1);
       start["keeper_bytes"] = run.keeper_bytes;
     }
     if (i == 0) start["program"] = run.program;
@@ -134,9 +150,9 @@ ExitCode run_over_hosts(const HostsRun& run) {
   }
   auto started = crew.expect_all("started", 10'000'000'000);
   if (!started.ok()) return report(started.error());
-  const ExitCode exit = watch_job(crew, job, *table, name, directory, run);
+  const Watched end = watch_job(crew, job, *table, name, directory, run);
   crew.dismiss();
-  return exit;
+  return go_on(directory, run, run.hosts, end);
 }
 
 ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
@@ -146,16 +162,28 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
                           "name its directory or its .hosts file"));
   auto manifest = read_hosts_manifest(path);
   if (!manifest.ok()) return report(manifest.error());
+  const size_t parts = manifest->parts.size();
+  for (size_t i = parts; i < run.hosts.size(); ++i)
+    fmt::print(stderr, "ckpt-restart: {} is not needed: the checkpoint has {} parts\n", run.hosts[i], parts);
+  const std::vector<std::string> hosts = place_parts(parts, run.hosts);
+  return go_on(directory_of(path), run, hosts, bring_back(path, run, hosts));
+}
+
+Watched bring_back(const std::string& path, HostsRun run, const std::vector<std::string>& hosts) {
+  auto manifest = read_hosts_manifest(path);
+  if (!manifest.ok()) return {report(manifest.error())};
   std::vector<std::string> names;
   for (const auto& p : manifest->parts) names.push_back(p.host);
-  for (size_t i = names.size(); i < run.hosts.size(); ++i)
-    fmt::print(stderr, "ckpt-restart: {} is not needed: the checkpoint has {} parts\n", run.hosts[i],
-               names.size());
   run.stop_timeout_ns = manifest->table.value("stop_timeout_ns", run.stop_timeout_ns);
   block_signals();
-  Crew crew(names, place_parts(names.size(), run.hosts), run.launch);
-  if (auto r = crew.assemble(); !r.ok()) return report(r.error());
-  if (auto r = crew.check_alike(); !r.ok()) return report(r.error());
+  Crew crew(names, hosts, run.launch);
+  // Of another host's death meanwhile only the host matters, where the job is to go on without it.
+  const auto failed = [&](const Error& error) {
+    const ExitCode code = report(error);
+    return Watched{code, run.recover ? crew.gone() : std::vector<int>()};
+  };
+  if (auto r = crew.assemble(); !r.ok()) return failed(r.error());
+  if (auto r = crew.check_alike(); !r.ok()) return failed(r.error());
   Json table = manifest->table;
   for (size_t i = 0; i < names.size(); ++i) {
     // The rest of the table stays: its key and ports are in the memory of processes.
@@ -165,13 +193,12 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
       h["address"] = crew.hosts()[i].address;
     }
   }
-  if (auto r = recover_parts(crew, *manifest); !r.ok()) return report(r.error());
+  if (auto r = recover_parts(crew, *manifest); !r.ok()) return failed(r.error());
   run.redundancy = manifest->redundancy.value("scheme", "");
   run.keeper_bytes = manifest->redundancy.value("memory", uint64_t{0});
   // Beside the .hosts file, as when the job began.
-  std::string directory = path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
-  if (directory.empty()) directory = ".";
-  if (auto r = share_hosts(crew, *manifest, table); !r.ok()) return report(r.error());
+  const std::string directory = directory_of(path);
+  if (auto r = share_hosts(crew, *manifest, table); !r.ok()) return failed(r.error());
   const std::vector<bool> shares = who_shares(table);
   const std::string token = cluster::hex_of(cluster::make_secret());
   for (size_t i = 0; i < names.size(); ++i) {
@@ -196,15 +223,15 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
                                     {"plan", plan}});
   }
   // All listen before anybody connects. The kernel may keep a port for a minute for the killed program.
-  if (auto all = crew.expect_all("listening", 120'000'000'000); !all.ok()) return report(all.error());
+  if (auto all = crew.expect_all("listening", 120'000'000'000); !all.ok()) return failed(all.error());
   crew.tell_all({{"say", "connect"}});
   // No process runs before all are there: it might look for one that is not there yet.
-  if (auto all = crew.expect_all("ready", 600'000'000'000); !all.ok()) return report(all.error());
+  if (auto all = crew.expect_all("ready", 600'000'000'000); !all.ok()) return failed(all.error());
   crew.tell_all({{"say", "go"}});
-  if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return report(all.error());
-  const ExitCode exit = watch_job(crew, manifest->job, table, manifest->name, directory, run);
+  if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return failed(all.error());
+  Watched end = watch_job(crew, manifest->job, table, manifest->name, directory, run);
   crew.dismiss();
-  return exit;
+  return end;
 }
 
 }  // namespace ckpt::cli

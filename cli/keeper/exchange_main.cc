@@ -14,6 +14,7 @@
 #include "cli/keeper/exchange_process.h"
 #include "cli/text/failure.h"
 #include "cluster/keeper/exchange.h"
+#include "image/format/keeper_client.h"
 
 namespace ckpt::cli {
 
@@ -191,10 +192,14 @@ class Work {
       if (!sum.ok()) return sum.error();
       if (hex(*sum) != record().at("sum") || hex(*of_checks) != record().at("checks"))
         return damaged("what was computed for " + part_.name);
+      // Another part, of that name: this host has had one before.
+      remove_tree(at, part_.name);
     }
     if (renameat(at, temporary_checks().c_str(), at, checks_of(part_.name).c_str()) != 0 ||
         (lost_ && renameat(at, temporary_part().c_str(), at, part_.name.c_str()) != 0))
       return cannot(part_.name);
+    // What a keeper held that has ended meanwhile is gone with this process.
+    CKPT_TRY(check_is_kept(plan_.at("part").get<std::string>(), at));
     points::at("exchange.named");
     return Json{{"say", "done"}, {"checks", hex(*of_checks)}};
   }

@@ -33,6 +33,7 @@ std::string checks_of(const std::string& part) {
 
 Result<void> ExchangeProcess::begin(const Json& plan) {
   end();
+  id_ = plan.value("id", uint64_t{0});
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return failure(ExitCode::kSystem, "the exchange of blocks", strerror(errno), "raise ulimit -n");
@@ -41,7 +42,6 @@ Result<void> ExchangeProcess::begin(const Json& plan) {
   char self[PATH_MAX];
   const ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
   self[n > 0 ? n : 0] = '\0';
-  last_ = false;
   child_ = fork();
   if (child_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -71,7 +71,8 @@ Json ExchangeProcess::hear() {
   return {{"say", "failed"}, {"code", 70}, {"text", "the exchange of blocks ended without a word"}};
 }
 
-Json said_in_exchange(Json line) {
+Json said_in_exchange(Json line, uint64_t id) {
+  line["id"] = id;
   const std::string say = line.value("say", "");
   if (say == "failed") {
     line["of"] = "exchange";

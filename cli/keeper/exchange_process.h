@@ -35,6 +35,7 @@ class ExchangeProcess {
   void go(const Json& all);
   int fd() const { return socket_.get(); }
   bool running() const { return socket_.valid(); }
+  uint64_t id() const { return id_; }
   // The next line of the process; if it has ended without a last line, that it failed.
   Json hear();
   void end();
@@ -42,11 +43,11 @@ class ExchangeProcess {
  private:
   ScopedFd socket_;
   pid_t child_ = -1;
-  bool last_ = false;
+  uint64_t id_ = 0;  // of the checkpoint: what is said of another one is old
 };
 
 // The same line as the agent tells it to the head: "exchange_port", "exchange_done", or "failed" of "exchange".
-Json said_in_exchange(Json line);
+Json said_in_exchange(Json line, uint64_t id = 0);
 Json said_of(const Error& error);
 
 // The process; its socket is standard input.

@@ -1,14 +1,17 @@
 // ckpt keeper: a process that holds images in memory (docs/diskless.md).
+#include <dirent.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "base/protocol/keeper_protocol.h"
 #include "base/settings/settings.h"
 #include "cli/commands.h"
 #include "cli/image/job_images.h"
+#include "cli/keeper/disk/disk_watch.h"
 #include "cli/keeper/start_keeper.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
@@ -23,7 +26,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::string name, memory;
+  std::string name, memory, disk;
+  uint32_t disk_every = 0;
   bool untouched = false, foreground = false, json = false;
 };
 
@@ -39,11 +43,48 @@ Result<void> start(const Options& o) {
       return failure(ExitCode::kUsage, "--memory", "must be more than 0", "give for example 4G");
     wishes.memory_bytes = *bytes;
   }
+  if (o.disk.empty() != (o.disk_every == 0))
+    return failure(ExitCode::kUsage, o.disk.empty() ? "--disk-every" : "--disk", "is half of what is needed",
+                   "give both: --disk DIR --disk-every N");
+  if (o.disk_every != 0) {
+    auto disk = disk_wishes(o.disk, o.disk_every);
+    if (!disk.ok()) return disk.error();
+    wishes.disk = *disk;
+  }
   return start_keeper(wishes);
 }
 
-std::string title_of(const Options& o) {
-  return std::string(kKeeperScheme) + (o.name.empty() ? std::string(kDefaultKeeper) : o.name);
+std::string title_of(const KeeperPath& path) {
+  std::string_view name = path.text;
+  name.remove_prefix(name.rfind('/') + 1);
+  name.remove_suffix(kKeeperSuffix.size());
+  return fmt::format("{}{}", kKeeperScheme, name);
+}
+
+// The one that is meant where none is named: `main`, or the only one that there is.
+Result<std::string> only_keeper() {
+  const std::string main(kDefaultKeeper);
+  const std::string directory = keeper_path(geteuid(), main).text;
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(directory.substr(0, directory.rfind('/')).c_str()),
+                                                closedir);
+  std::vector<std::string> names;
+  while (dir != nullptr) {
+    const dirent* entry = readdir(dir.get());
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name.ends_with(kKeeperSuffix)) names.emplace_back(name.substr(0, name.size() - kKeeperSuffix.size()));
+  }
+  if (names.size() == 1) return names[0];
+  // Of some that were killed the names are left.
+  std::erase_if(names, [](const std::string& name) {
+    return !ask_keeper(keeper_path(geteuid(), name).text, KeeperOperation::kStatus).ok();
+  });
+  if (names.empty() || std::find(names.begin(), names.end(), main) != names.end()) return main;
+  if (names.size() == 1) return names[0];
+  std::sort(names.begin(), names.end());
+  std::string all;
+  for (const std::string& name : names) all += " " + name;
+  return failure(ExitCode::kUsage, "keeper", fmt::format("there are several:{}", all), "name one");
 }
 
 // A name, or keeper:NAME, which main() has made a path of this process by now.
@@ -51,15 +92,16 @@ Result<KeeperPath> path_of(const Options& o) {
   if (!o.name.empty() && !is_keeper_name(o.name))
     return failure(ExitCode::kUsage, o.name, "is no name of a keeper",
                    "give the name alone, without keeper:");
-  return keeper_path(geteuid(), o.name);
+  if (!o.name.empty()) return keeper_path(geteuid(), o.name);
+  auto name = only_keeper();
+  if (!name.ok()) return name.error();
+  return keeper_path(geteuid(), *name);
 }
 
 // Checkpoints of jobs and images of single processes, complete ones.
-Result<Json> held_by(const std::string& path) {
-  auto directory = reach_kept_images(path);
-  if (!directory.ok()) return directory.error();
+Result<Json> held_by(const std::string& directory) {
   Json all = Json::array();
-  for (const JobEntry& job : list_jobs(*directory)) {
+  for (const JobEntry& job : list_jobs(directory)) {
     if (!job.complete) continue;
     all.push_back({{"name", job.path.substr(job.path.rfind('/') + 1)},
                    {"processes", job.manifest.files.size()},
@@ -67,7 +109,7 @@ Result<Json> held_by(const std::string& path) {
                    {"increment", job.increment},
                    {"time_ns", job.manifest.time_ns}});
   }
-  auto images = ImageCatalog::list(*directory);
+  auto images = ImageCatalog::list(directory);
   if (!images.ok()) return images.error();
   for (const CatalogEntry& e : images->entries()) {
     if (!e.complete) continue;
@@ -85,10 +127,13 @@ Result<void> status(const Options& o) {
   if (!path.ok()) return path.error();
   auto answer = ask_keeper(path->text, KeeperOperation::kStatus);
   if (!answer.ok()) return answer.error();
-  auto held = held_by(path->text);
+  auto reached = reach_kept_images(path->text);
+  if (!reached.ok()) return reached.error();
+  auto held = held_by(*reached);
   if (!held.ok()) return held.error();
+  const DiskState disk = read_disk_state(*reached);
   if (o.json) {
-    print_json({{"keeper", title_of(o)},
+    print_json({{"keeper", title_of(*path)},
                 {"pid", answer->pid},
                 {"since_ns", answer->since_ns},
                 {"memory_bytes", answer->bound_bytes},
@@ -96,13 +141,18 @@ Result<void> status(const Options& o) {
                 {"touched_bytes", answer->touched_bytes},
                 {"huge_pages", answer->huge_pages != 0},
                 {"held", *held},
+                {"disk",
+                 {{"every", disk.wishes.every},
+                  {"directory", disk.wishes.directory},
+                  {"saved", disk.saved},
+                  {"error", disk.error}}},
                 {"survives", {"the end of the program"}}});
     return {};
   }
   auto line = [](const char* what, const std::string& value) {
     fmt::print("  {:<24}{}\n", what, printable(value));
   };
-  fmt::print("{} (pid {})\n", title_of(o), answer->pid);
+  fmt::print("{} (pid {})\n", title_of(*path), answer->pid);
   line("since", human_time(answer->since_ns));
   line("memory",
        fmt::format("{} of {} used{}", human_bytes(answer->used_bytes), human_bytes(answer->bound_bytes),
@@ -113,6 +163,11 @@ Result<void> status(const Options& o) {
                               one["increment"].get<bool>() ? ", an increment" : ""));
   }
   if (held->empty()) line("holds", "nothing yet");
+  if (disk.wishes.every != 0) {
+    line("to disk", fmt::format("every {}th, in {}", disk.wishes.every, disk.wishes.directory));
+    if (!disk.saved.empty()) line("", fmt::format("{}  {}", human_time(disk.time_ns), disk.saved));
+    if (!disk.error.empty()) line("", disk.error);
+  }
   line("survives", "the end of the program; not that of the keeper or the host");
   return {};
 }
@@ -127,7 +182,7 @@ Result<void> stop(const Options& o) {
   if (!answer.ok()) return answer.error();
   pollfd wait{process.get(), POLLIN, 0};
   if (process.valid() && poll(&wait, 1, 10'000) != 1)
-    return failure(ExitCode::kTimeout, title_of(o), "was told to stop and has not ended",
+    return failure(ExitCode::kTimeout, title_of(*path), "was told to stop and has not ended",
                    "look at the process");
   return {};
 }
@@ -152,6 +207,10 @@ void add_keeper(CLI::App& app, ExitCode& exit) {
   CLI::App* starts = add_action(command, o, exit, "start", "start a keeper in the background", &start);
   starts->add_option("--memory", o->memory,
                      "the most that its images may take, for example 4G (default: half of all)");
+  starts
+      ->add_option("--disk-every", o->disk_every, "every N-th checkpoint of a program goes to --disk as well")
+      ->option_text("N");
+  starts->add_option("--disk", o->disk, "a directory for them")->option_text("DIR");
   starts->add_flag("--untouched", o->untouched, "do not touch the memory beforehand");
   starts->add_flag("--foreground", o->foreground, "be the keeper, until SIGTERM");
   CLI::App* shows =

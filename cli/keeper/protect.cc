@@ -16,8 +16,9 @@ namespace {
 
 constexpr int64_t kAnswerNs = 60'000'000'000, kExchangeNs = 3'600'000'000'000;
 
-// One answer of each host; other messages go to CrewHost::early.
-Result<std::vector<Json>> collect(Crew& crew, const std::string& say, int64_t patience_ns) {
+// One answer of each host; other messages go to CrewHost::early. id: of the checkpoint. Hosts that lost an exchange which was
+// given up before say so late.
+Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t id, int64_t patience_ns) {
   std::vector<CrewHost>& hosts = crew.hosts();
   std::vector<Json> all(hosts.size());
   std::vector<std::vector<Json>> others(hosts.size());
@@ -35,10 +36,12 @@ Result<std::vector<Json>> collect(Crew& crew, const std::string& say, int64_t pa
       const bool there = crew.hear(static_cast<int>(i), messages);
       for (Json& m : messages) {
         const std::string what = m.value("say", "");
+        const bool of_exchange = what.starts_with("exchange_") || m.value("of", "") == "exchange";
+        if (of_exchange && m.value("id", uint64_t{0}) != id) continue;
         if (what == say && all[i].is_null()) {
           all[i] = std::move(m);
           --left;
-        } else if (what == "failed" && m.value("of", "") == "exchange") {
+        } else if (of_exchange && what == "failed") {
           // The first to fail is the cause; the others fail since they lost it.
           error = make_error(static_cast<ExitCode>(m.value("code", 70)), 0, "{}: {}", hosts[i].where,
                              m.value("text", "").substr(0, 240));
@@ -63,6 +66,7 @@ Result<std::vector<Json>> collect(Crew& crew, const std::string& say, int64_t pa
 // From the plan to "done" from all. lengths: of the streams; empty: as the hosts say. *heard: their "port" lines.
 Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<HostsManifest::Part>& parts,
                                    std::vector<uint64_t> lengths, std::vector<Json>* heard) {
+  const uint64_t id = plan.at("id");
   plan["secret"] = cluster::hex_of(cluster::make_secret());
   plan["addresses"] = Json::array();
   for (const CrewHost& h : crew.hosts()) plan["addresses"].push_back(h.address);
@@ -75,7 +79,7 @@ Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<Host
     crew.tell_all({{"say", "exchange_end"}});
     return error;
   };
-  auto ports = collect(crew, "exchange_port", kAnswerNs);
+  auto ports = collect(crew, "exchange_port", id, kAnswerNs);
   if (!ports.ok()) return give_up(ports.error());
   Json all{{"say", "exchange_go"}, {"ports", Json::array()}};
   for (const Json& p : *ports) {
@@ -85,7 +89,7 @@ Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<Host
   }
   all["lengths"] = lengths;
   crew.tell_all(all);
-  auto done = collect(crew, "exchange_done", kExchangeNs);
+  auto done = collect(crew, "exchange_done", id, kExchangeNs);
   if (!done.ok()) return give_up(done.error());
   if (heard != nullptr) *heard = std::move(*ports);
   return done;
@@ -130,7 +134,7 @@ Result<void> recover_parts(Crew& crew, const HostsManifest& manifest) {
                                     {"checksum", p.checksum},
                                     {"memory", manifest.redundancy.value("memory", uint64_t{0})}});
   }
-  auto have = collect(crew, "have", kAnswerNs);
+  auto have = collect(crew, "have", 0, kAnswerNs);
   if (!have.ok()) return have.error();
   if (!kept) return {};  // each says for itself what it lacks
   std::vector<bool> lost;

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include "cluster/keeper/keeper_memory.h"
 #include "cluster/keeper/keeper_server.h"
 #include "image/format/keeper_client.h"
+#include "image/write/image_directory.h"
 
 namespace ckpt::cli {
 
@@ -57,6 +59,12 @@ Result<void> be_keeper(const KeeperWishes& wishes, int ready) {
   auto memory = keeper::make_memory(wishes.name, wishes.memory_bytes);
   if (!memory.ok()) return memory.error();
   for (const int signal : {SIGHUP, SIGINT, SIGPIPE}) ::signal(signal, SIG_IGN);
+  int disk = -1;
+  if (wishes.disk.every != 0) {
+    auto watch = start_disk_watch(memory->images.get(), wishes.disk);
+    if (!watch.ok()) return watch.error();
+    disk = *watch;
+  }
   struct sigaction action {};
   action.sa_handler = &end;
   sigaction(SIGTERM, &action, nullptr);
@@ -81,6 +89,7 @@ Result<void> be_keeper(const KeeperWishes& wishes, int ready) {
   }
   keeper::serve(*place, *memory, facts, &ended);
   stop = true;
+  if (disk > 0) kill(disk, SIGKILL);
   if (touching.joinable()) touching.join();
   return {};
 }
@@ -125,16 +134,36 @@ Result<void> start_keeper(const KeeperWishes& asked) {
   return first.code == ExitCode::kOk ? Result<void>() : Result<void>(first);
 }
 
+Result<DiskWishes> disk_wishes(const std::string& directory, uint32_t every) {
+  mkdir(directory.c_str(), 0700);
+  auto open = open_image_directory(directory.c_str());
+  if (!open.ok()) return open.error();
+  char* whole = realpath(directory.c_str(), nullptr);
+  DiskWishes wishes{whole != nullptr ? whole : directory, every};
+  free(whole);
+  return wishes;
+}
+
 Result<void> ensure_keeper(const KeeperWishes& wishes) {
   const KeeperPath path = keeper_path(geteuid(), wishes.name);
-  const auto there = ask_keeper(path.text, KeeperOperation::kStatus);
-  if (there.ok()) return {};
+  ScopedFd directory;
+  const auto there = ask_keeper(path.text, KeeperOperation::kOpen, &directory);
+  if (there.ok()) {
+    const DiskWishes is = read_disk_state(fmt::format("/proc/self/fd/{}", directory.get())).wishes;
+    if (wishes.disk.every == 0 || (is.every == wishes.disk.every && is.directory == wishes.disk.directory))
+      return {};
+    return failure(ExitCode::kUnavailable, "keeper:" + wishes.name,
+                   is.every == 0
+                       ? "is there already, and saves nothing to a disk"
+                       : fmt::format("is there already, and saves every {}th to {}", is.every, is.directory),
+                   "name another, --to keeper:OTHER");
+  }
   if (there.error().code != ExitCode::kUnavailable) return there.error();
   auto started = start_keeper(wishes);
   // Another may have started it at the same time.
   if (!started.ok() && started.error().code == ExitCode::kUnavailable &&
       ask_keeper(path.text, KeeperOperation::kStatus).ok())
-    return {};
+    return wishes.disk.every == 0 ? Result<void>() : ensure_keeper(wishes);
   return started;
 }
 

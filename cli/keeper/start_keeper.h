@@ -7,10 +7,12 @@
 #include <string>
 
 #include "base/result.h"
+#include "cli/keeper/disk/disk_watch.h"
 
 namespace ckpt::cli {
 
 struct KeeperWishes {
+  DiskWishes disk;
   std::string name;           // "": the default one
   uint64_t memory_bytes = 0;  // 0: half of the machine's
   bool touch = true;          // its memory, beforehand
@@ -22,5 +24,8 @@ Result<void> start_keeper(const KeeperWishes& wishes);
 
 // The same, unless one is there.
 Result<void> ensure_keeper(const KeeperWishes& wishes);
+
+// A directory for images on a disk, made if it is missing; its whole path.
+Result<DiskWishes> disk_wishes(const std::string& directory, uint32_t every);
 
 }  // namespace ckpt::cli

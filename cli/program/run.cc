@@ -132,7 +132,8 @@ Result<std::string> loader_of_plugins(const SettingTexts& texts) {
 }
 
 struct HostsOptions {
-  std::string hosts, launch = kDefaultLaunch, redundancy;
+  std::string hosts, launch = kDefaultLaunch, redundancy, spares;
+  bool recover = false;
 };
 
 // Each host's part goes to its own keeper. The program's directory is the head's: what counts is written there.
@@ -146,6 +147,10 @@ Result<void> use_keepers(const Settings& settings, const std::string& redundancy
   const size_t name = path.rfind('/') + 1;
   run.keeper = path.substr(name, path.size() - name - kKeeperSuffix.size());
   run.redundancy = redundancy;
+  // Each part's has its number behind the name.
+  if (run.keeper.size() + sizeof("-1000") > kMostKeeperName)
+    return failure(ExitCode::kUsage, run.keeper, "is too long a name for keepers of several hosts",
+                   "use a shorter one");
   // Beside the keepers there is a directory of the head, for what says which checkpoints count.
   if (const auto it = run.settings.find("CKPT_DIR");
       it != run.settings.end() && (it->second.starts_with(kKeeperScheme) || keeper_part(it->second) != 0))
@@ -183,16 +188,32 @@ ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts&
                settings->stop_timeout_ns,
                "",
                0,
-               ""};
+               "",
+               settings->every_auto,
+               settings->mtbf_ns,
+               o.recover,
+               {}};
   run.settings.erase("CKPT_EVERY");
+  run.settings.erase("CKPT_MTBF");
+  if (!o.spares.empty()) {
+    auto spares = split_hosts(o.spares, false);
+    if (!spares.ok()) return report(spares.error());
+    if (!o.recover)
+      return report(failure(ExitCode::kUsage, "--spare", "is for hosts that die", "add --recover"));
+    run.spares = *spares;
+  }
   if (auto r = use_keepers(*settings, o.redundancy, memory, run); !r.ok()) return report(r.error());
   return run_over_hosts(run);
 }
 
 // Two epochs: the older is given up when the newer is complete. Increments: what changed is all that is added.
-Result<void> use_keeper(const Settings& settings, SettingTexts& texts, const std::string& memory) {
+Result<void> use_keeper(const Settings& settings, SettingTexts& texts, const std::string& memory,
+                        uint32_t disk_every) {
   const std::string_view path = settings.directory;
   if (keeper_part(path) != path.size() || path.empty()) {
+    if (disk_every != 0)
+      return failure(ExitCode::kUsage, "--disk-every", "is of a keeper, and none is named",
+                     "add --to keeper:");
     if (memory.empty()) return {};
     return failure(ExitCode::kUsage, "--memory", "is of a keeper, and none is named", "add --to keeper:");
   }
@@ -203,6 +224,16 @@ Result<void> use_keeper(const Settings& settings, SettingTexts& texts, const std
     auto bytes = parse_size("--memory", memory.c_str());
     if (!bytes.ok()) return bytes.error();
     wishes.memory_bytes = *bytes;
+  }
+  if (disk_every != 0) {
+    const auto dir = texts.find("CKPT_DIR");
+    auto disk = disk_wishes(
+        dir != texts.end() && keeper_part(dir->second) == 0 && !dir->second.starts_with(kKeeperScheme)
+            ? dir->second
+            : "ckpt-keeper-" + wishes.name,
+        disk_every);
+    if (!disk.ok()) return disk.error();
+    wishes.disk = *disk;
   }
   CKPT_TRY(ensure_keeper(wishes));
   texts["CKPT_DIR"] = settings.directory;
@@ -215,7 +246,7 @@ Result<void> use_keeper(const Settings& settings, SettingTexts& texts, const std
 }
 
 Result<void> start(const std::vector<std::string>& program, SettingTexts& texts,
-                   const std::string& keeper_memory) {
+                   const std::string& keeper_memory, uint32_t disk_every) {
   if (program.empty()) {
     return failure(ExitCode::kUsage, "run", "no program given", "ckpt run [options] -- PROGRAM [arguments]");
   }
@@ -242,7 +273,7 @@ Result<void> start(const std::vector<std::string>& program, SettingTexts& texts,
   if (!heap.ok()) return heap.error();
   auto loader = loader_of_plugins(texts);
   if (!loader.ok()) return loader.error();
-  CKPT_TRY(use_keeper(*settings, texts, keeper_memory));
+  CKPT_TRY(use_keeper(*settings, texts, keeper_memory, disk_every));
   if (keeper_part(settings->directory) != 0) {
     // It is there.
   } else if (settings->directory[0] != '\0') {
@@ -305,6 +336,11 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   command->add_option(
       "--memory", *memory,
       "of the keeper that --to keeper:NAME starts, if there is none: the most that images may take");
+  auto disk_every = std::make_shared<uint32_t>(0);
+  command
+      ->add_option("--disk-every", *disk_every,
+                   "with --to keeper: every N-th checkpoint goes to the directory of --dir as well")
+      ->option_text("N");
   auto hosts = std::make_shared<HostsOptions>();
   command->add_option("--hosts", hosts->hosts,
                       "spread the job over these hosts, h1,h2,h3; the program starts on the first");
@@ -313,12 +349,21 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
       "how agents are started on them; {host} is the host (default: ssh -o BatchMode=yes {host})");
   command->add_option("--redundancy", hosts->redundancy,
                       "over the keepers of these hosts: mirror, parity, parity:M, evenodd, rs:K+M");
-  command->callback([&program, texts, memory, hosts, &exit] {
+  command->add_flag("--recover", hosts->recover,
+                    "when one of these hosts dies the job goes on from its newest checkpoint");
+  command->add_option("--spare", hosts->spares,
+                      "hosts that take the place of those that die, h4,h5 (default: those that are left)");
+  command->callback([&program, texts, memory, hosts, disk_every, &exit] {
     if (!hosts->hosts.empty()) {
+      if (*disk_every != 0) {
+        exit = report(failure(ExitCode::kUnsupported, "--disk-every", "cannot be used with --hosts yet",
+                              "leave it out"));
+        return;
+      }
       exit = start_over_hosts(program, *texts, *hosts, *memory);
       return;
     }
-    auto started = start(program, *texts, *memory);
+    auto started = start(program, *texts, *memory, *disk_every);
     exit = report(started.error());
   });
   return command;

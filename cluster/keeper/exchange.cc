@@ -1,6 +1,7 @@
 #include "cluster/keeper/exchange.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -16,8 +17,7 @@ namespace {
 
 constexpr uint64_t kCyclesInBatch = 4;
 constexpr int kPatienceMs = 30'000;
-constexpr int kStrangerMs =
-    3'000;  // a connection that says nothing is waited for so long, and the others with it
+constexpr unsigned kMostStrangers = 16;  // who say nothing, at a time
 
 enum Kind : uint32_t { kHello = 1, kBlock, kFinished };
 
@@ -50,6 +50,7 @@ Error Exchange::failed() const {
 // Each host connects to each other host. The connecting end sends, the accepting end receives.
 Result<void> Exchange::meet_all() {
   to_.resize(plan_.hosts);
+  seen_.assign(plan_.hosts, false);
   acceptor_ = std::thread([this] { accept_all(); });
   for (unsigned host = 0; host < plan_.hosts; ++host) {
     if (host == plan_.self) continue;
@@ -68,38 +69,52 @@ Result<void> Exchange::meet_all() {
   return failed();
 }
 
+// Each is greeted by a thread of its own: at idle priority, on a busy machine, a host's word may take seconds, and a stranger
+// may never say one.
 void Exchange::accept_all() {
-  std::vector<bool> seen(plan_.hosts);
-  for (unsigned met = 0; met < plan_.hosts - 1;) {
+  for (;;) {
     pollfd wait{listener_.get(), POLLIN, 0};
     (void)!poll(&wait, 1, 100);
     {
       const std::lock_guard<std::mutex> guard(lock_);
-      if (ending_ || !why_.empty()) return;
+      if (ending_ || !why_.empty() || met_ == plan_.hosts - 1) return;
+      if (wait.revents == 0 || greeted_ >= plan_.hosts + kMostStrangers) continue;
     }
-    ScopedFd peer(wait.revents != 0 ? accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC) : -1);
-    if (!peer.valid()) continue;
-    auto link = cluster::SealedLink::accept(std::move(peer), plan_.secret, kStrangerMs);
-    if (!link.ok()) continue;  // a stranger
-    std::vector<std::string> messages;
-    Head head{};
-    if (!link->receive(messages, true) || messages[0].size() != sizeof(head)) continue;
-    memcpy(&head, messages[0].data(), sizeof(head));
-    if (head.kind != kHello || head.role >= plan_.hosts || head.role == plan_.self || seen[head.role])
-      continue;
-    seen[head.role] = true;
-    ++met;
+    ScopedFd peer(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    // Another descriptor of the same socket: to end it from outside, whatever becomes of the first.
+    ScopedFd same(peer.valid() ? fcntl(peer.get(), F_DUPFD_CLOEXEC, 3) : -1);
+    if (!same.valid()) continue;
     const std::lock_guard<std::mutex> guard(lock_);
-    met_ = met;
-    open_.push_back(link->fd());
-    // A peer that has met all begins at once: its first blocks may have come with its hello.
-    messages.erase(messages.begin());
-    receivers_.emplace_back([this, host = head.role, early = std::move(messages),
-                             moved = std::make_shared<cluster::SealedLink>(std::move(*link))]() mutable {
-      receive_from(host, std::move(*moved), std::move(early));
+    open_.push_back(same.get());
+    ++greeted_;
+    receivers_.emplace_back([this, fd = peer.release(), other = same.release()] {
+      const ScopedFd closes(other);
+      greet(ScopedFd(fd));
+      const std::lock_guard<std::mutex> done(lock_);
+      std::erase(open_, closes.get());
+      --greeted_;
     });
+  }
+}
+
+void Exchange::greet(ScopedFd peer) {
+  auto link = cluster::SealedLink::accept(std::move(peer), plan_.secret, kPatienceMs);
+  if (!link.ok()) return;  // a stranger
+  std::vector<std::string> messages;
+  Head head{};
+  if (!link->receive(messages, true) || messages[0].size() != sizeof(head)) return;
+  memcpy(&head, messages[0].data(), sizeof(head));
+  if (head.kind != kHello || head.role >= plan_.hosts || head.role == plan_.self) return;
+  {
+    const std::lock_guard<std::mutex> guard(lock_);
+    if (seen_[head.role]) return;
+    seen_[head.role] = true;
+    ++met_;
     changed_.notify_all();
   }
+  // A peer that has met all begins at once: its first blocks may have come with its hello.
+  messages.erase(messages.begin());
+  receive_from(head.role, std::move(*link), std::move(messages));
 }
 
 void Exchange::receive_from(unsigned host, cluster::SealedLink link, std::vector<std::string> messages) {
@@ -113,7 +128,6 @@ void Exchange::receive_from(unsigned host, cluster::SealedLink link, std::vector
     if (!ending_ && finished_[host] < batches && why_.empty())
       why_ = fmt::format("{}: is gone", plan_.addresses[host]);
     changed_.notify_all();
-    std::erase(open_, link.fd());
     return;
   }
 }

@@ -55,6 +55,7 @@ class Exchange {
 
   Result<void> meet_all();
   void accept_all();
+  void greet(ScopedFd peer);
   // messages: what the host has sent already, behind its hello.
   void receive_from(unsigned host, cluster::SealedLink link, std::vector<std::string> messages);
   bool take(unsigned host, std::string_view message);
@@ -86,9 +87,10 @@ class Exchange {
   std::map<Key, Block> arrived_;
   std::vector<uint64_t> finished_;  // batches, of each host
   std::string why_;
-  unsigned met_ = 0;
+  unsigned met_ = 0, greeted_ = 0;  // threads that greet or receive
+  std::vector<bool> seen_;
   bool ending_ = false;
-  std::vector<int> open_;  // of the receivers' links
+  std::vector<int> open_;  // of who is greeted or received from
 };
 
 }  // namespace ckpt::keeper

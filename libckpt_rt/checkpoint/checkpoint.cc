@@ -12,6 +12,7 @@
 #include "libckpt_rt/core/process/seccomp_state.h"
 #include "libckpt_rt/core/process/statistics.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -116,6 +117,7 @@ Result<CheckpointCost> take_checkpoint() {
       accounting.end(cost.account);
       log_account(cost);
       statistics::count_success(cost.pause_ns, cost.account.processor_ns(), cost.image);
+      interval::learn(cost.pause_ns, cost.durable_ns);
       return cost;
     }
     auto directory = job::open_log_directory();

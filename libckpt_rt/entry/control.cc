@@ -24,6 +24,7 @@
 #include "libckpt_rt/core/process/own_files.h"
 #include "libckpt_rt/core/process/statistics.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/settings/own_key_file.h"
 #include "libckpt_rt/core/settings/user_settings.h"
@@ -204,7 +205,12 @@ void answer_stat(Answer& answer) {
   Error why;
   const CheckpointMethod method = choose_method(&why);
   const Settings& set = user_settings();
-  const Settings now = in_force::now(method);
+  Settings now = in_force::now(method);
+  const AutoInterval& learned = interval::learned();
+  if (set.every_auto && learned.measured()) {
+    now.every_auto = false;
+    now.every_ns = learned.ns();
+  }
   const Statistics counted = statistics::read();
   answer.line("pid {}", this_process.pid);
   answer.line("version {}", CKPT_VERSION);
@@ -230,7 +236,12 @@ void answer_stat(Answer& answer) {
   if (own_key_file::path()[0] != '\0') answer.line("key_file {}", own_key_file::path());
   answer.line("increments {}", set.increments);
   answer.line("keep {}", set.keep);
-  answer.line("every_ns {}", set.every_ns);
+  answer.line("every_ns {}", now.every_ns);
+  if (set.every_auto && learned.measured()) {
+    answer.line("every_overhead_ns {}", learned.overhead_ns());
+    answer.line("every_latency_ns {}", learned.latency_ns());
+    answer.line("every_mtbf_ns {}", learned.mtbf_ns());
+  }
   answer_settings(answer, set, now);
   answer.line("checkpoints {}", counted.checkpoints);
   answer.line("failures {}", counted.failures);

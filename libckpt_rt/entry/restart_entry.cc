@@ -22,6 +22,7 @@
 #include "libckpt_rt/core/process/own_page.h"
 #include "libckpt_rt/core/process/seccomp_state.h"
 #include "libckpt_rt/core/process/this_process.h"
+#include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/threads/own_threads.h"
 #include "libckpt_rt/entry/agent.h"
@@ -228,6 +229,7 @@ void reset_library() {
   job::creation::reset();
   job::forget_session();
   own_directory::forget();
+  interval::came_back();
   own_files::forget();
   if (addresses::over_hosts) {
     if (const long r = addresses::read(job::own_job.identity.directory); r != 0)

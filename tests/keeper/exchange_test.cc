@@ -222,6 +222,12 @@ TEST(Exchange, AStrangerIsNotHeard) {
     ASSERT_TRUE(fd.ok());
     ASSERT_EQ(write(fd->get(), "who is there?", 13), 13);
     fd->reset();
+    // And some who say nothing: nobody waits for them, neither at the beginning nor at the end.
+    for (int i = 0; i < 3; ++i) {
+      auto silent = cluster::connect_to("127.0.0.1", port, 1000);
+      ASSERT_TRUE(silent.ok());
+      strangers.push_back(std::move(*silent));
+    }
   }
   std::vector<std::thread> threads;
   for (unsigned h = 0; h < 3; ++h) {

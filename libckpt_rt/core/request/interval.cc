@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <time.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "base/fork_path.h"
 #include "image/write/image_directory.h"
@@ -25,10 +27,22 @@ int64_t last_ns = 0;
 // Its kernel id; -1: none.
 int timer = -1;
 
+// Of CKPT_EVERY=auto; the agent's. Images hold them, so they go on after a restart.
+constinit AutoInterval automatic = {};
+int64_t ran_ns = 0, counted_at_ns = 0;  // how long the program has run, up to an instant of CLOCK_MONOTONIC
+int64_t failures = 0;                   // that it was brought back after
+
+int64_t in_force_ns() { return user_settings().every_auto ? automatic.ns() : user_settings().every_ns; }
+
+int64_t mtbf_ns() {
+  if (user_settings().mtbf_ns != 0) return user_settings().mtbf_ns;
+  return failures == 0 ? AutoInterval::kMtbfNs : std::max<int64_t>(ran_ns / failures, 1'000'000'000);
+}
+
 bool leads() { return job::own_job.identity.root == 0 || job::own_job.identity.root == this_process.pid; }
 
 void set_timer() {
-  const int64_t every = user_settings().every_ns;
+  const int64_t every = in_force_ns();
   const int64_t first = leads() ? every : 2 * every;
   itimerspec when{};
   when.it_value = {first / 1'000'000'000, first % 1'000'000'000};
@@ -42,6 +56,7 @@ CKPT_FORK_DATA constinit bool wanted = false;
 
 void arm() {
   last_ns = 0;
+  if (counted_at_ns == 0) counted_at_ns = now_ns();
   if (user_settings().every_ns == 0) return;
   wanted = true;
   sigevent event{};
@@ -82,9 +97,25 @@ void put_off() {
   if (user_settings().every_ns != 0 && timer >= 0 && !leads()) set_timer();
 }
 
+void learn(int64_t pause_ns, int64_t durable_ns) {
+  if (!user_settings().every_auto) return;
+  const int64_t now = now_ns();
+  if (counted_at_ns != 0) ran_ns += now - counted_at_ns;
+  counted_at_ns = now;
+  automatic.learn(pause_ns, durable_ns, mtbf_ns());
+  if (timer >= 0) set_timer();
+}
+
+const AutoInterval& learned() { return automatic; }
+
+void came_back() {
+  ++failures;
+  counted_at_ns = now_ns();
+}
+
 bool is_due() {
   // Half: the first process's own checkpoints take their time, and its timer does not wait for them.
-  return leads() || last_ns == 0 || now_ns() - last_ns > user_settings().every_ns / 2;
+  return leads() || last_ns == 0 || now_ns() - last_ns > in_force_ns() / 2;
 }
 
 }  // namespace ckpt::interval

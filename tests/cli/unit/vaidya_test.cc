@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "base/plan/best_interval.h"
+
 namespace ckpt::cli {
 namespace {
 
@@ -78,6 +80,37 @@ TEST(Plan, RepairCosts) {
   EXPECT_EQ(later.interval, at_once.interval);
   EXPECT_GT(later.ratio, at_once.ratio);
   EXPECT_NEAR(later.without / at_once.without, std::exp(3600 / kDay), 1e-9);
+}
+
+// The program's own logarithm is that of the C library.
+TEST(Plan, LogarithmOfRest) {
+  for (double x = 1e-12; x < 1; x = x < 0.1 ? x * 3 : x + (1 - x) / 7) {
+    EXPECT_NEAR(log_of_rest(x) / std::log1p(-x), 1, 1e-14) << x;
+    if (x > 1 - 1e-12) break;
+  }
+}
+
+TEST(Plan, TheIntervalInForceFollows) {
+  AutoInterval in_force;
+  EXPECT_EQ(in_force.ns(), AutoInterval::kFirstNs);
+  constexpr int64_t kMs = 1'000'000, kHour = 3600 * 1000 * kMs;
+  const auto equation = [](int64_t overhead) {
+    return static_cast<int64_t>(best_interval(3600, static_cast<double>(overhead) / 1e9) * 1e3);
+  };
+  // One that is out of the ordinary changes nothing, many do.
+  in_force.learn(5 * kMs, 20 * kMs, kHour);
+  EXPECT_EQ(in_force.ns() / kMs, equation(5 * kMs));
+  in_force.learn(5 * kMs, 20 * kMs, kHour);
+  in_force.learn(900 * kMs, 20 * kMs, kHour);
+  EXPECT_EQ(in_force.overhead_ns(), 5 * kMs);
+  for (int i = 0; i < 4; ++i) in_force.learn(80 * kMs, 20 * kMs, kHour);
+  EXPECT_EQ(in_force.overhead_ns(), 80 * kMs);
+  EXPECT_EQ(in_force.ns() / kMs, equation(80 * kMs));
+  // None begins before the one before it counts.
+  in_force.learn(80 * kMs, 2 * kHour, kHour);
+  EXPECT_EQ(in_force.ns(), 2 * kHour);
+  for (int i = 0; i < 7; ++i) in_force.learn(0, 0, kMs);
+  EXPECT_EQ(in_force.ns(), kMs);
 }
 
 }  // namespace

@@ -1,0 +1,133 @@
+"""A host of a job dies, and the job goes on by itself: on a spare, or on the hosts that are left. Its result is that of a run
+in which nobody died."""
+import os
+import random
+import subprocess
+import time
+import unittest
+
+from hosts_support import CKPT, NOT_FOUND, TOTAL, UNAVAILABLE, KeptHosts, clean, wait_for
+
+
+class Recover(KeptHosts):
+    count = 5
+
+    def begin(self, *more, spare="h4"):
+        return self.run_kept("--redundancy", "parity", "--recover", *(("--spare", spare) if spare else ()), *more)
+
+    def goes_on(self, job, where, nth=1):
+        """The head has said so, and its job runs there."""
+        wait_for(f"a word of it\n{self.said()}", lambda: self.said().count("the job goes on from") >= nth or job.poll() is not None, 90)
+        self.assertIsNone(job.poll(), self.said())
+        self.assertIn(f"on {where}\n", self.said())
+        self.leads(job.pid)
+
+    def ends_well(self, job, name="out"):
+        open(self.dir + "/go", "w", encoding="ascii").close()
+        wait_for("the end\n" + self.said(name), lambda: job.poll() is not None, 120)
+        self.assertEqual(job.returncode, 0, self.said(name))
+        self.assertIn("all done", self.said(name))
+        self.assertEqual(self.said(name).count(f"sum {TOTAL * (TOTAL - 1) // 2}"), 2, self.said(name))
+
+    def test_a_spare_takes_the_place(self):
+        job = self.begin()
+        self.now(job.pid)
+        self.hosts.crash("h2")
+        self.goes_on(job, "h1, h4, h3")
+        self.assertIn("h2: gone", self.said())
+        self.assertIn("the part of h2 was computed", self.said())
+        # Protected again.
+        self.assertEqual(self.now(job.pid)["hosts"], 3)
+        self.ends_well(job)
+
+    def test_those_that_are_left(self):
+        """No spare: two parts come to one host, each with its own keeper. From there the job can move again."""
+        job = self.begin(spare=None)
+        self.now(job.pid)
+        self.hosts.crash("h3")
+        self.goes_on(job, "h1, h2, h1")
+        self.now(job.pid)
+        names = [word for word in self.hosts.run("h1", "ls", "/tmp/ckpt-keeper-0").stdout.split() if word.endswith(".keeper")]
+        self.assertEqual(sorted(names), ["main-1.keeper", "main-3.keeper"])
+        # By hand, each part on a host of its own again: that of h3 is computed from the others.
+        self.end_job(job)
+        back = self.bring_back("h1,h2,h5", "again")
+        self.running("h5", "/usr/bin/python3")
+        self.check_end(back, "again")
+
+    def test_fewer_hosts_by_hand(self):
+        """All are there, two are named: the third part is computed where it comes to."""
+        job = self.run_kept("--redundancy", "parity")
+        self.now(job.pid)
+        self.end_job(job)
+        back = self.bring_back("h1,h2,h1", "fewer")
+        self.running("h1", "/usr/bin/python3")
+        self.leads(back.pid)
+        self.assertEqual(self.now(back.pid)["hosts"], 3)
+        self.end_job(back)
+        # Of three parts two would be computed.
+        self.refused(NOT_FOUND, ["more than parity gives back"], "h5")
+        self.check_end(self.bring_back("h1,h2,h1", "again"), "again")
+
+    def test_refusals(self):
+        def refused(code, words, *options):
+            done = subprocess.run([CKPT, "run", "--hosts", "h1,h2", "--launch", self.hosts.launch, "--dir", self.images, *options, "--", "true"],
+                                  capture_output=True, text=True, timeout=60, env=clean(), check=False)
+            self.assertEqual(done.returncode, code, done.stderr)
+            for word in words:
+                self.assertIn(word, done.stderr)
+        refused(64, ["--spare", "--recover"], "--spare", "h3")
+        refused(64, ["--hosts"], "--recover", "--spare", "h3,,h4")
+        # Nothing to go on from.
+        job = self.begin()
+        self.hosts.crash("h2")
+        wait_for("its end", lambda: job.poll() is not None, 90)
+        self.assertEqual(job.returncode, UNAVAILABLE, self.said())
+        self.assertIn("no checkpoint yet", self.said())
+
+    @unittest.skipUnless(os.environ.get("CKPT_LONG"), "minutes: CKPT_LONG=1")
+    def test_killed_at_swept_instants(self):
+        """Checkpoints one after the other; a host dies at any instant of them, any host but the head's."""
+        for number in range(12):
+            with self.subTest(number=number):
+                job = self.begin("--every", "300ms", spare="h4,h5")
+                self.now(job.pid)
+                time.sleep(number * 0.05)
+                victim = ("h1", "h2", "h3")[number % 3]
+                self.hosts.crash(victim)
+                if number >= 9:  # two at a time: more than parity gives back, and it is said
+                    self.hosts.crash("h3" if victim != "h3" else "h1")
+                    wait_for("its end", lambda j=job: j.poll() is not None, 120)
+                    self.assertEqual(job.returncode, NOT_FOUND, self.said())
+                    self.assertIn("more than parity gives back", self.said())
+                else:
+                    self.goes_on(job, ", ".join("h4" if name == victim else name for name in ("h1", "h2", "h3")))
+                    self.ends_well(job)
+                self.again()
+
+    @unittest.skipUnless(os.environ.get("CKPT_LONG"), "minutes: CKPT_LONG=1")
+    def test_another_dies_while_it_comes_back(self):
+        """The spare, too, at any instant: the next one takes its place."""
+        for number in range(6):
+            with self.subTest(number=number):
+                job = self.begin(spare="h4,h5")
+                self.now(job.pid)
+                self.hosts.crash("h2")
+                wait_for("a word of it", lambda: "the job goes on from" in self.said(), 90)
+                time.sleep(random.uniform(0, 1.5))
+                self.hosts.crash("h4")
+                self.goes_on(job, "h1, h5, h3", 2)
+                self.ends_well(job)
+                self.again()
+
+    def again(self):
+        """All hosts anew."""
+        self.end()
+        self.hosts.remove()
+        self.make_hosts()
+        subprocess.run(["rm", "-rf", self.images, self.dir + "/go", self.dir + "/idles"], check=True)
+        self.started.clear()
+
+
+if __name__ == "__main__":
+    unittest.main()

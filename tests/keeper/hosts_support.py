@@ -1,0 +1,91 @@
+"""A job over hosts whose parts are in the memory of keepers, and what tests do with it."""
+import glob
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "cluster"))
+import over_hosts  # noqa: E402
+from over_hosts import CKPT, ON, RESTART, clean, wait_for  # noqa: E402
+
+NUMBERS = os.environ["CKPT_NUMBERS"]
+NOT_FOUND, IO, DAMAGED, UNAVAILABLE = 66, 74, 65, 69
+TOTAL = 30_000_000
+# Says how many hosts it runs on; holds memory that is its own.
+IDLE = "import os, sys, time\nopen(sys.argv[1], 'w').close()\nblock = os.urandom(3 << 20)\nwhile True: time.sleep(0.1)\n"
+
+
+class KeptHosts(over_hosts.OverHosts):
+    count = 4
+    on = "h1,h2,h3"
+
+    def make_hosts(self):
+        super().make_hosts()
+        # Else a bridge has the least address of its ports: another one when a host is gone, and nobody finds it for a while.
+        subprocess.run(["ip", "link", "set", self.hosts.bridge, "address", "02:00:00:00:00:01"], check=True)
+        # Sockets in /tmp are of one host.
+        os.makedirs("/tmp/ckpt-keeper-0", 0o700, exist_ok=True)
+        for name in self.hosts.names:
+            own = f"{self.hosts.base}/keeper-{name}"
+            os.mkdir(own, 0o700)
+            self.hosts.run(name, "mount", "--bind", own, "/tmp/ckpt-keeper-0", check=True)
+
+    def run_kept(self, *more, hosts=None, memory="128M"):
+        with open(self.dir + "/idle.py", "w", encoding="ascii") as f:
+            f.write(IDLE)
+        shell = (f"{ON} h2 {NUMBERS} server 5000 {TOTAL} {self.dir}/go & server=$!; {ON} h3 /usr/bin/python3 {self.dir}/idle.py {self.dir}/idles & "
+                 f"{NUMBERS} client h2 5000 {TOTAL} {self.dir}/go && wait $server && echo all done")
+        job = self.start([CKPT, "run", "--hosts", hosts or self.on, "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout",
+                          "10s", "--to", "keeper:", "--memory", memory, *more, "--", "sh", "-c", shell])
+        self.running("h1", NUMBERS)
+        # Before that a process of the job may have no library yet.
+        wait_for("the program on h3", lambda: os.path.exists(self.dir + "/idles"))
+        os.unlink(self.dir + "/idles")
+        self.leads(job.pid)
+        return job
+
+    def running(self, host, words):
+        try:
+            wait_for(f"{words} on {host}", lambda: [p for p, w in self.hosts.processes(host) if w.startswith(words)], 40)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {[self.said(name) for name in self.texts]}") from None
+
+    def held(self, host):
+        done = self.hosts.run(host, CKPT, "keeper", "status", "--json")
+        return json.loads(done.stdout)["held"] if done.returncode == 0 else None
+
+    def end_job(self, job):
+        """The job and its head; keepers stay."""
+        for name in self.hosts.names:
+            keepers = {int(pid) for pid in self.hosts.run(name, "pgrep", "-x", "ckpt-keeper").stdout.split()}
+            for pid, words in self.hosts.processes(name):
+                if pid not in keepers and "ckpt run" not in words and "sleep" not in words and not words.startswith("sh -c hostname"):
+                    self.hosts.run(name, "kill", "-9", str(pid))
+        job.kill()
+        job.wait()
+
+    def keeper_pid(self, host):
+        return json.loads(self.hosts.run(host, CKPT, "keeper", "status", "--json").stdout)["pid"]
+
+    def lose_keeper(self, host):
+        self.hosts.run(host, "kill", "-9", str(self.keeper_pid(host)))
+        wait_for("the keeper's end", lambda: self.held(host) is None)
+
+    def bring_back(self, hosts, name):
+        return self.start([RESTART, "--hosts", hosts, "--launch", self.hosts.launch, self.images], name)
+
+    def check_end(self, job, name):
+        open(self.dir + "/go", "w", encoding="ascii").close()
+        wait_for("the end\n" + self.said(name), lambda: "all done" in self.said(name), 120)
+        self.assertEqual(self.said(name).count(f"sum {TOTAL * (TOTAL - 1) // 2}"), 2, self.said(name))
+        job.terminate()
+        job.wait(60)
+
+    def refused(self, code, words, hosts):
+        done = subprocess.run([RESTART, "--hosts", hosts, "--launch", self.hosts.launch, self.images], capture_output=True, text=True,
+                              timeout=200, env=clean())
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
