@@ -15,6 +15,7 @@
 #include "cli/text/failure.h"
 #include "cluster/keeper/exchange.h"
 #include "image/format/keeper_client.h"
+#include "image/read/manifest.h"
 
 namespace ckpt::cli {
 
@@ -104,6 +105,11 @@ class Work {
  private:
   std::string temporary_part() const { return "." + part_.name + ".tmp"; }
   std::string temporary_checks() const { return "." + checks_of(part_.name) + ".tmp"; }
+  // By its manifest; empty: there is none.
+  std::string job_of(const std::string& part) const {
+    auto manifest = read_manifest(fmt::format("/proc/self/fd/{}/{}", part_.directory.get(), part));
+    return manifest.ok() ? manifest->job : "";
+  }
   const Json& record() const { return plan_.at("record").at(self_); }
   bool rebuilding() const { return !wanted_.lost.empty(); }
 
@@ -192,7 +198,10 @@ class Work {
       if (!sum.ok()) return sum.error();
       if (hex(*sum) != record().at("sum") || hex(*of_checks) != record().at("checks"))
         return damaged("what was computed for " + part_.name);
-      // Another part, of that name: this host has had one before.
+      // This host has had a part of that name before: an older one of this job, or another job's.
+      if (job_of(part_.name) != "" && job_of(part_.name) != job_of(temporary_part()))
+        return failure(ExitCode::kUnavailable, part_.name, "is here already, and is another job's",
+                       "take another host, or end that job's keeper");
       remove_tree(at, part_.name);
     }
     if (renameat(at, temporary_checks().c_str(), at, checks_of(part_.name).c_str()) != 0 ||

@@ -87,7 +87,9 @@ Result<void> check_kept_trust(const std::string& directory) {
         shown.text, st.st_mode & 07777);
   }
   while (const dirent* entry = readdir(kept.get())) {
-    if (!std::string_view(entry->d_name).ends_with(kKeptCopySuffix)) continue;
+    // A hard link is the file itself, whosever it is. A name says where a file is put, and a copy what is in it.
+    const std::string_view name(entry->d_name);
+    if (!name.ends_with(kKeptCopySuffix) && !name.ends_with(kKeptNameSuffix)) continue;
     if (fstatat(fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0) continue;  // then there is none
     CKPT_TRY(check_owner(st, "the kept file ", directory + "/" + entry->d_name));
   }

@@ -68,7 +68,11 @@ bool copy_file(const std::string& from_path, const std::string& to_path, uint32_
     left -= n;
   }
   const timespec times[2] = {st.st_atim, st.st_mtim};
-  if (left == 0 && fchmod(to.get(), mode & 07777) == 0 && futimens(to.get(), times) == 0) return true;
+  // Its owner's before it has more than an owner's rights; what cannot be given away runs as nobody else.
+  const bool own = st.st_uid == geteuid() && st.st_gid == getegid();
+  const bool given = own || fchown(to.get(), st.st_uid, st.st_gid) == 0;
+  if (left == 0 && fchmod(to.get(), mode & (given ? 07777 : 0777)) == 0 && futimens(to.get(), times) == 0)
+    return true;
   const int error = errno;
   unlink(to_path.c_str());
   errno = error;
@@ -84,8 +88,6 @@ Result<void> separate_from_new_name(const std::string& link, const std::string& 
       fmt::format("{}/.ckpt-restored-{}", fs::path(name).parent_path().string(), getpid());
   bool done = copy_file(name, made, st.st_mode);
   if (done) {
-    // What is not ours to give away stays ours.
-    if (st.st_uid != geteuid() || st.st_gid != getegid()) (void)!lchown(made.c_str(), st.st_uid, st.st_gid);
     const ScopedFd file(open(made.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
     done = file.valid() && fsync(file.get()) == 0 && rename(made.c_str(), name.c_str()) == 0;
     if (!done) unlink(made.c_str());
