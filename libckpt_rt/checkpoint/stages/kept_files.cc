@@ -73,10 +73,16 @@ void FileKeeper::open(Arena& arena, int directory, const char* image, KeptFiles 
 bool FileKeeper::link(int tid, int fd, uint64_t device, uint64_t inode, bool* made) {
   if (how_ == KeptFiles::kCopies || device_ != device || !kept_.open()) return false;
   const TaskPath path(tid, "fd", fd);
-  const long r = sys::call(__NR_linkat, AT_FDCWD, path.c_str(), kept_.fd(),
-                           kept_file_name(device, inode, false).text, AT_SYMLINK_FOLLOW);
-  *made = r == 0;
-  return r == 0 || r == -EEXIST;
+  const KeptName name = kept_file_name(device, inode, false);
+  const long r = sys::call(__NR_linkat, AT_FDCWD, path.c_str(), kept_.fd(), name.text, AT_SYMLINK_FOLLOW);
+  if (r != 0 && r != -EEXIST) return false;
+  // While the program runs, another file may have come to that number since it was looked at.
+  struct stat linked;
+  const bool right = sys::call(__NR_newfstatat, kept_.fd(), name.text, &linked, AT_SYMLINK_NOFOLLOW) == 0 &&
+                     linked.st_dev == device && linked.st_ino == inode;
+  if (!right && r == 0) sys::call(__NR_unlinkat, kept_.fd(), name.text, 0L);
+  *made = right && r == 0;
+  return right;
 }
 
 void FileKeeper::keep(int tid, int fd) {
@@ -87,9 +93,11 @@ void FileKeeper::keep(int tid, int fd) {
   if (read_fdinfo(tid, fd, text, *arena_, info) < 0 ||
       !is_wanted(st.st_mode, st.st_nlink, ns_of(st.st_ctim), info.flags, how_))
     return;
-  (void)seen_.push_back({st.st_dev, st.st_ino});
   bool made;
-  if (link(tid, fd, st.st_dev, st.st_ino, &made)) return;
+  if (link(tid, fd, st.st_dev, st.st_ino, &made)) {
+    (void)seen_.push_back({st.st_dev, st.st_ino});
+    return;
+  }
   const TaskPath path(tid, "fd", fd);
   if (!kept_.open()) {
     ++not_covered_;
@@ -153,6 +161,10 @@ bool FileKeeper::copy(const char* path, const struct stat& st) {
   const ScopedFd from(
       static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0L)));
   if (!from.valid()) return false;
+  struct stat opened;
+  if (sys::call(__NR_fstat, from.get(), &opened) != 0 || opened.st_dev != st.st_dev ||
+      opened.st_ino != st.st_ino)
+    return false;
   const ScopedFd to(static_cast<int>(sys::call(__NR_openat, kept_.fd(), name.text,
                                                O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600L)));
   if (!to.valid()) return to.get() == -EEXIST;
