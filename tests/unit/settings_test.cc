@@ -239,6 +239,8 @@ TEST(SettingsTable, WhatIsPrintedCanBeReadAgain) {
                                                         {"CKPT_EVERY", "250ms"},
                                                         {"CKPT_EVERY", "5m"},
                                                         {"CKPT_EVERY", "90s"},
+                                                        {"CKPT_EVERY", "auto"},
+                                                        {"CKPT_MTBF", "6h"},
                                                         {"CKPT_MODE", "realtime-large"},
                                                         {"CKPT_FAULTS", "mprotect"},
                                                         {"CKPT_SEGMENT", "auto"},
