@@ -15,13 +15,19 @@ inline double log_of_rest(double x) {
   if (x > 0.5) {
     double rest = 1 - x;
     if (rest <= 0) return -1e300;
-    for (; rest < 0.5; rest *= 2) twos += kLn2;
+    while (rest < 0.5) {
+      rest *= 2;
+      twos += kLn2;
+    }
     x = 1 - rest;
   }
   // 2 artanh, of at most a third: a term has less than a ninth of the one before.
   const double z = x / (2 - x), square = z * z;
   double power = z, sum = 0;
-  for (int n = 1; n < 40; n += 2, power *= square) sum += power / n;
+  for (int n = 1; n < 40; n += 2) {
+    sum += power / n;
+    power *= square;
+  }
   return -2 * sum - twos;
 }
 
