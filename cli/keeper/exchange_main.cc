@@ -228,12 +228,13 @@ class Work {
 
 ExitCode run_exchange() {
   signal(SIGPIPE, SIG_IGN);
-  const sched_param none{};
-  sched_setscheduler(0, SCHED_IDLE, &none);  // and so its threads
   Json plan;
   if (isatty(STDIN_FILENO) != 0 || !read_line(STDIN_FILENO, plan, kPatienceMs))
     return report(
         failure(ExitCode::kUsage, "keeper-exchange", "is started by an agent", "use ckpt run --redundancy"));
+  // Checks are made while the program computes; for what is lost the job waits. Its threads do as it does.
+  const sched_param none{};
+  if (!plan.contains("lost")) sched_setscheduler(0, SCHED_IDLE, &none);
   // CKPT_TEST_POINT="POINT@hostNUMBER.CHECKPOINT=kill": of the host of that number, from 0, in the exchange of that checkpoint.
   static const std::string self =
       fmt::format("host{}.{}", plan.value("self", 0), plan.value("id", uint64_t{0}));
