@@ -43,10 +43,10 @@ class Capture {
     if (system_v::is_list_full())
       say("the program uses more System V semaphore sets or message queues than can be known "
           "(ipcmni_extend)");
-    const bool filtered = is_filtered();
     UsedObject object{};
     for (uint32_t at = 0; system_v::next_used(at, object);) {
-      if (filtered) {
+      // Asked for the first object: most programs have none, and the answer takes 30 µs of the stop.
+      if (list_.empty() && is_filtered()) {
         say("the program uses System V semaphores or message queues and has forbidden itself system calls "
             "(seccomp): nobody may look at them");
         break;

@@ -94,8 +94,14 @@ void TemporaryFiles::watch_changes() {
   if (!changes_.valid()) return;
   if (sys::call(__NR_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), 0L, &limit) != 0 ||
       static_cast<uint64_t>(fd) + kRoomForOurs > limit.rlim_cur ||
-      sys::call(__NR_inotify_add_watch, changes_.get(), path_, kCame | kWent | IN_ONLYDIR) < 0)
+      (watch_ = sys::call(__NR_inotify_add_watch, changes_.get(), path_, kCame | kWent | IN_ONLYDIR)) < 0)
     changes_.reset();
+}
+
+// The kernel takes some 8 ms to take a watch apart, and closing the descriptor waits for it: begun here, that is over when the
+// checkpoint ends.
+void TemporaryFiles::end_watch() {
+  if (changes_.valid()) sys::call(__NR_inotify_rm_watch, changes_.get(), watch_);
 }
 
 // False: too much has changed, or the kernel has not noted it.
@@ -131,7 +137,11 @@ void TemporaryFiles::forget_if_gone(int directory, KeptDirectory& kept, const Fi
 }
 
 void TemporaryFiles::look_again(KeptDirectory& kept) {
-  if (!has_changed()) return;
+  if (has_changed()) take_changes(kept);
+  end_watch();
+}
+
+void TemporaryFiles::take_changes(KeptDirectory& kept) {
   struct stat st;
   const ScopedFd directory = open_directory(&st);
   if (!directory.valid() || st.st_dev != device_ || st.st_ino != inode_) return;

@@ -30,6 +30,8 @@ class TemporaryFiles {
   ScopedFd open_directory(struct stat* st) const;
   bool has_changed() const;
   void watch_changes();
+  void end_watch();
+  void take_changes(KeptDirectory& kept);
   bool follow_changes(int directory, KeptDirectory& kept);
   void scan(int directory, KeptDirectory& kept, uint32_t most);
   // inode 0: whatever has that name.
@@ -42,6 +44,7 @@ class TemporaryFiles {
   int64_t changed_ns_ = 0, looked_ns_ = 0;
   const char* path_ = nullptr;
   ScopedFd changes_;            // inotify: names that came and went since look()
+  long watch_ = -1;             // in changes_
   ArenaVector<uint64_t> seen_;  // inodes that were looked at, sorted after a scan
   ArenaVector<File> files_;
 };

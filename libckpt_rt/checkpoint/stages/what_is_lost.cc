@@ -37,8 +37,9 @@ void note_settings(const ProcessFacts& facts, Workspace& space) {
                "filter, for the kernel shows "
                "them to nobody");
   }
+  const bool filtered = is_filtered();
   struct statx root {};
-  const bool told = !is_filtered() && sys::call(__NR_statx, AT_FDCWD, "/", 0L, 0L, &root) == 0;
+  const bool told = !filtered && sys::call(__NR_statx, AT_FDCWD, "/", 0L, 0L, &root) == 0;
   if (told && (root.stx_attributes_mask & ~root.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0) {
     space.note(1,
                "the program has changed its root directory (chroot): a restart looks for its files from the "
@@ -46,13 +47,13 @@ void note_settings(const ProcessFacts& facts, Workspace& space) {
   }
   // The agent has what the thread had that started it.
   long policy = 0;
-  if (!is_filtered() && sys::call(__NR_get_mempolicy, &policy, 0L, 0L, 0L, 0L) == 0 && policy != 0) {
+  if (!filtered && sys::call(__NR_get_mempolicy, &policy, 0L, 0L, 0L, 0L) == 0 && policy != 0) {
     space.note(1,
                "the program has said on which nodes its memory lies (set_mempolicy): after a restart it lies "
                "where the kernel puts it");
   }
   constexpr long kKeepCapabilities = 1L << 4;
-  const long bits = is_filtered() ? 0 : sys::call(__NR_prctl, long{PR_GET_SECUREBITS}, 0L, 0L, 0L, 0L);
+  const long bits = filtered ? 0 : sys::call(__NR_prctl, long{PR_GET_SECUREBITS}, 0L, 0L, 0L, 0L);
   const bool may_set_them = (facts.process.cap_permitted >> CAP_SETPCAP & 1) != 0;
   if (bits > 0 && (bits & ~kKeepCapabilities) != 0 && !may_set_them) {
     space.note(
