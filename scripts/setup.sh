@@ -18,7 +18,8 @@ packages=(
 )
 bench_packages=(python3-matplotlib criu)
 package_packages=(dpkg-dev debootstrap file)
-check_packages=(clang clang-tidy)
+# libclang-rt-dev: the sanitizers of clang, which clang only recommends
+check_packages=(clang clang-tidy libclang-rt-dev)
 
 install_missing() {
   if ! command -v dpkg-query >/dev/null; then
