@@ -29,7 +29,8 @@ void add_gather(CLI::App& app, ExitCode& exit);
 void add_gc(CLI::App& app, ExitCode& exit);
 void add_cat(CLI::App& app, ExitCode& exit);
 void add_compact(CLI::App& app, ExitCode& exit);
-void add_check(CLI::App& app, ExitCode& exit);
+// program: what follows "--".
+void add_check(CLI::App& app, const std::vector<std::string>& program, ExitCode& exit);
 void add_backtrace(CLI::App& app, ExitCode& exit);
 
 }  // namespace ckpt::cli

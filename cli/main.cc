@@ -1,7 +1,9 @@
 // ckpt: run programs under the checkpointer, ask them for checkpoints, look at images and machines.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "cli/commands.h"
 #include "cli/hosts/commands.h"
@@ -64,7 +66,7 @@ int main(int argc, char** argv) {
   add_gc(app, exit);
   add_compact(app, exit);
   add_cat(app, exit);
-  add_check(app, exit);
+  add_check(app, program, exit);
   add_backtrace(app, exit);
   for (CLI::App* command : app.get_subcommands({})) {
     command->set_version_flag("--version", "ckpt " CKPT_VERSION);
@@ -76,9 +78,13 @@ int main(int argc, char** argv) {
     int begin = end < argc && std::strcmp(argv[end], "--") == 0 ? end + 1 : end;
     program.assign(argv + begin, argv + argc);
   }
+  if (argc > 1 && std::strcmp(argv[1], "check") == 0) {
+    end = static_cast<int>(std::find(argv + 2, argv + argc, std::string_view("--")) - argv);
+    if (end < argc) program.assign(argv + end + 1, argv + argc);
+  }
   std::vector<std::string> words;
   if (argc > 1 && std::strcmp(argv[1], "run") != 0) {
-    if (auto reached = reach_images(argc, argv, words); !reached.ok())
+    if (auto reached = reach_images(end, argv, words); !reached.ok())
       return static_cast<int>(report(reached.error()));
   }
   try {

@@ -50,6 +50,10 @@ enum ControlFlag : uint32_t {
   // kCheckpoint: a HostsPart follows (after the list): the processes of this host are part of a job over
   // several hosts (docs/hosts.md).
   kControlHosts = 1u << 2,
+  // kCheckpoint: the process is stopped, and the asker lets our code run in it (base/tracing/). When its threads
+  // stand the library says "need stop_signal", and the asker answers by one byte: the signal by which the process is
+  // stopped, or 0 if it was continued meanwhile.
+  kControlStopped = 1u << 3,
 };
 
 struct ControlHello {

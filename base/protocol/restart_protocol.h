@@ -22,7 +22,7 @@
 
 namespace ckpt {
 
-inline constexpr uint32_t kRestartProtocolVersion = 4;
+inline constexpr uint32_t kRestartProtocolVersion = 5;
 
 // What ckpt-restart, the restorer and the library report while they work: each stage by the one that has done
 // it. They follow each other in this order, but for kTimers, which comes after kThreads (timers may name
@@ -63,6 +63,12 @@ enum LibraryNote : uint32_t {
   kNoteAmbient = 1u << 5,  // ambient capabilities
 };
 
+enum class RestartStopped : uint32_t {
+  kNo = 0,
+  kEarly = 1,  // before it waits for go_fd
+  kLate = 2,   // as the last thing: its parent is told, by SIGCHLD and wait(2)
+};
+
 struct RestartArgs {
   uint32_t protocol;        // kRestartProtocolVersion
   int32_t status_fd;        // pipe to ckpt-restart; the library closes it after kGo. -1: none
@@ -76,8 +82,8 @@ struct RestartArgs {
   // A page behind the restorer range; 0: all memory is there. A thread that reads this page waits until all memory
   // is there. The library keeps it until then; before, it takes no checkpoint.
   uint64_t loading_gate;
-  // Of a job. The process was stopped by a signal and stops itself before it waits for `go_fd`; so many of
-  // its children do so, and their parent takes notice of that before it stands ready, as it had.
+  // Of a job. The process was stopped by a signal, and its parent knew (RestartStopped). So many children of this one
+  // stop early, and it takes notice of that before it stands ready, as it had.
   uint32_t stopped, stopped_children;
 };
 

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/raii_fd.h"
 #include "cli/ask/hand_over.h"
+#include "cli/ask/stopped_target.h"
 #include "cli/program/network.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
@@ -283,6 +284,10 @@ uint64_t number_of(const Answer& answer, const std::string& key) {
 Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimits& limits,
                       const AskWishes& wishes) {
   const int64_t started = now_ns();
+  if (t.state == 'T' && !wishes.stop_signal) {
+    return failure(ExitCode::kUnavailable, label_of(t), "is stopped and cannot answer",
+                   fmt::format("continue it: kill -CONT {}", t.pid));
+  }
   auto called = call_program(t, wishes.back_of_job);
   if (!called.ok()) return called.error();
   ScopedFd listener(*called);
@@ -310,6 +315,7 @@ Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimi
   if (wishes.only) request.flags |= kControlOnly;
   if (!wishes.leave_out.empty()) request.flags |= kControlLeaveOut;
   if (wishes.part != nullptr) request.flags |= kControlHosts;
+  if (wishes.stop_signal) request.flags |= kControlStopped;
   if (send(peer.get(), &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) return stream.hung_up();
   if (!wishes.leave_out.empty()) {
     LeaveOutList list{};
@@ -343,6 +349,11 @@ Result<Answer> read_answer(const Target& t, int connection, const AskLimits& lim
       (void)!send(connection, &goes_on, 1, MSG_NOSIGNAL);
       continue;
     }
+    if (key == "need" && value == "stop_signal" && wishes.stop_signal) {
+      const auto signal = static_cast<uint8_t>(wishes.stop_signal());
+      (void)!send(connection, &signal, 1, MSG_NOSIGNAL);
+      continue;
+    }
     if (key == "need") {
       CKPT_TRY(hand_over(t, connection, value));
       continue;
@@ -360,7 +371,14 @@ Result<Answer> read_answer(const Target& t, int connection, const AskLimits& lim
 }
 
 Result<Answer> ask(const Target& t, ControlOperation operation, const AskLimits& limits,
-                   const OnProgress& on_progress, const AskWishes& wishes) {
+                   const OnProgress& on_progress, const AskWishes& asked) {
+  std::optional<StoppedTarget> stopped;
+  AskWishes wishes = asked;
+  if (t.state == 'T') {
+    stopped.emplace();
+    CKPT_TRY(stopped->seize(t));
+    wishes.stop_signal = [&] { return stopped->stop_signal(t); };
+  }
   auto connection = call(t, operation, limits, wishes);
   if (!connection.ok()) return connection.error();
   return read_answer(t, connection->get(), limits, on_progress, wishes);

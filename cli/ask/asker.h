@@ -28,6 +28,8 @@ struct AskWishes {
   bool only = false;         // of this process alone
   std::string leave_out;     // as LeaveOutList
   bool back_of_job = false;  // of kBack: a checkpoint of the job that has not begun makes way
+  // The process is stopped, and traced meanwhile: says by which signal it is. Set by ask() itself.
+  std::function<int()> stop_signal = {};
   // As one host's part of a job over several: at_step is called at each step and says how it goes on
   // (kStepContinue, ...). `lines` has what the program said since the step before.
   const HostsPart* part = nullptr;

@@ -212,8 +212,8 @@ void add_now(CLI::App& app, ExitCode& exit) {
                       "names, separated by commas, or all");
   add_key_option(command);
   command->footer(
-      "Exit codes: 0 durable, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not "
-      "ready,\n"
+      "Exit codes: 0 durable, 64 wrong arguments, 67 no such process or not preloaded, 69 not ready, or "
+      "stopped and not to be traced,\n"
       "70 given up (the program goes on), 73 directory cannot be made, 74 write error or disk full,\n"
       "75 no answer in time, 76 durable, but no restart of it can be, 77 not yours, 78 state that cannot be "
       "saved,\n"

@@ -86,8 +86,8 @@ void add_stat(CLI::App& app, ExitCode& exit) {
   command->add_option("PID", o->pid, "process id of the program")->required();
   command->add_flag("--json", o->json, "print them as JSON: times in ns, sizes in bytes");
   command->footer(
-      "Exit codes: 0 done, 64 wrong arguments, 67 no such process or not preloaded, 69 stopped or not "
-      "ready,\n"
+      "Exit codes: 0 done, 64 wrong arguments, 67 no such process or not preloaded, 69 not ready, or "
+      "stopped and not to be traced,\n"
       "75 no answer in time, 77 not yours.");
   command->callback([o, &exit] {
     auto done = stat(*o);

@@ -178,10 +178,6 @@ Result<Target> examine_target(pid_t pid) {
                    "start it again, or restart an image");
   }
   // 't' may be a tracer's stop of a moment: such a program is asked, and may not answer in time.
-  if (t.state == 'T') {
-    return failure(ExitCode::kUnavailable, label, "is stopped and cannot answer",
-                   fmt::format("continue it: kill -CONT {}", pid));
-  }
   if (status_value(status, "Kthread") == "1" || status_value(status, "VmSize").empty()) {
     return failure(ExitCode::kNoProcess, label, "is a kernel thread", "give the id of a program");
   }

@@ -1,12 +1,15 @@
-// ckpt check: what this machine allows, what follows from it, and what to do about it.
+// ckpt check: what this machine allows, what follows from it, and what to do about it; and what of a program can be
+// saved.
 #include <unistd.h>
 
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/settings/settings.h"
 #include "cli/commands.h"
 #include "cli/program/machine.h"
+#include "cli/program/trial.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 
@@ -15,7 +18,7 @@ namespace ckpt::cli {
 namespace {
 
 struct Options {
-  std::string directory = ".";
+  std::string directory, after = "2s";
   bool json = false;
 };
 
@@ -30,20 +33,15 @@ const char* level_name(Level level) {
   }
 }
 
-void print_text(const KernelCaps& caps, const std::vector<Finding>& findings) {
+void print_lines(const std::vector<Finding>& findings) {
   for (const Finding& f : findings) {
-    fmt::print("{:<8} {:<36} {}\n", level_name(f.level), f.title, f.detail);
+    fmt::print("{:<8} {:<36} {}\n", level_name(f.level), f.title, printable(f.detail));
     if (!f.effect.empty()) fmt::print("{:<8} -> {}\n", "", f.effect);
     if (!f.remedy.empty()) fmt::print("{:<8} -> to change it: {}\n", "", f.remedy);
   }
-  fmt::print("mode auto takes: {}\n", automatic_mode(caps));
 }
 
-void print_findings(const KernelCaps& caps, const std::vector<Finding>& findings, bool usable) {
-  nlohmann::ordered_json json;
-  json["usable"] = usable;
-  json["mode"] = automatic_mode(caps);
-  json["uid"] = geteuid();
+void print_findings(nlohmann::ordered_json json, const std::vector<Finding>& findings) {
   for (const Finding& f : findings) {
     json["findings"].push_back({{"id", f.id},
                                 {"title", f.title},
@@ -55,32 +53,69 @@ void print_findings(const KernelCaps& caps, const std::vector<Finding>& findings
   print_json(json);
 }
 
+ExitCode check_trial(const Options& o, const std::vector<std::string>& program) {
+  if (!o.directory.empty() || program.empty())
+    return report(failure(ExitCode::kUsage, "check",
+                          program.empty() ? "no program given" : "a directory and a program",
+                          "ckpt check [DIR], or ckpt check [--after TIME] -- PROGRAM [arguments]"));
+  auto after = parse_duration("--after", o.after.c_str());
+  if (!after.ok()) return report(after.error());
+  const Trial trial = try_program(program, *after);
+  if (o.json) {
+    nlohmann::ordered_json json;
+    json["program"] = program;
+    json["restartable"] = trial.exit == ExitCode::kOk;
+    json["exit_code"] = static_cast<int>(trial.exit);
+    print_findings(std::move(json), trial.findings);
+  } else {
+    print_lines(trial.findings);
+  }
+  return trial.exit;
+}
+
 ExitCode check(const Options& o) {
   KernelCaps caps = probe_kernel_caps();
   std::vector<Finding> findings = describe_machine(caps);
-  for (Finding& f : describe_directory(o.directory)) findings.push_back(std::move(f));
+  for (Finding& f : describe_directory(o.directory.empty() ? "." : o.directory))
+    findings.push_back(std::move(f));
   bool usable = std::none_of(findings.begin(), findings.end(),
                              [](const Finding& f) { return f.level == Level::kMissing; });
   if (o.json) {
-    print_findings(caps, findings, usable);
+    nlohmann::ordered_json json;
+    json["usable"] = usable;
+    json["mode"] = automatic_mode(caps);
+    json["uid"] = geteuid();
+    print_findings(std::move(json), findings);
   } else {
-    print_text(caps, findings);
+    print_lines(findings);
+    fmt::print("mode auto takes: {}\n", automatic_mode(caps));
   }
   return usable ? ExitCode::kOk : ExitCode::kUnavailable;
 }
 
 }  // namespace
 
-void add_check(CLI::App& app, ExitCode& exit) {
-  CLI::App* command = app.add_subcommand("check", "show what this machine allows, and what to do about it");
+void add_check(CLI::App& app, const std::vector<std::string>& program, ExitCode& exit) {
+  CLI::App* command = app.add_subcommand(
+      "check", "show what this machine allows, and what to do about it; or what of a program can be saved");
   auto o = std::make_shared<Options>();
   command->add_option("DIR", o->directory, "where images would go (default: the current directory)");
   command->add_flag("--json", o->json, "print the findings as JSON");
+  command->add_option("--after", o->after,
+                      "with a program: how long it runs before the checkpoint is tried (default: 2s)");
   command->footer(
+      "With -- PROGRAM [ARGUMENTS...] the program is looked at, run, checkpointed as a trial, and killed "
+      "with all\n"
+      "that it has started; the image is checked and thrown away. It does what it does: name a harmless "
+      "run.\n"
       "Every finding comes from trying it. It holds for this user in this place: run it as the user, and in\n"
       "the container, in which the program will run.\n"
-      "Exit codes: 0 checkpoint and restart work here, 64 wrong arguments, 69 something needed is missing.");
-  command->callback([o, &exit] { exit = check(*o); });
+      "Exit codes: 0 checkpoint and restart work here, 64 wrong arguments, 69 something needed is missing.\n"
+      "With a program: 0 it can be saved and restarted here, 75 it ended before the trial, 76 saved but not\n"
+      "restartable, 78 cannot be saved; or the code of ckpt run and ckpt now.");
+  command->callback([o, command, &program, &exit] {
+    exit = !program.empty() || command->count("--after") != 0 ? check_trial(*o, program) : check(*o);
+  });
 }
 
 }  // namespace ckpt::cli

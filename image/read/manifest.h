@@ -29,7 +29,9 @@ struct ManifestMember {
   int exit_status = 0;   // of a zombie, as waitpid gives it
   int exit_signal = 17;  // that its parent gets when it ends
   int pdeath_signal = 0;
-  bool orphan = false;  // its parent is outside of the job
+  int stop_signal = 0;        // of a stopped one
+  bool stop_reported = true;  // to its parent, by wait(2)
+  bool orphan = false;        // its parent is outside of the job
   bool subreaper = false;
   uint64_t terminal = 0;      // device number of the controlling one, 0 none
   int foreground_group = -1;  // of that terminal

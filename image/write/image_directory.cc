@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/arena.h"
+#include "base/directory_scan.h"
 #include "base/sys.h"
-#include "image/format/directory_scan.h"
 #include "image/format/image_probe.h"
 #include "image/format/io_error.h"
 #include "image/format/keeper_client.h"

@@ -5,9 +5,9 @@
 
 #include <cstring>
 
+#include "base/directory_scan.h"
 #include "base/raii_fd.h"
 #include "base/sys.h"
-#include "image/format/directory_scan.h"
 #include "image/format/image_name.h"
 #include "image/format/kept_names.h"
 #include "base/preload_rules.h"

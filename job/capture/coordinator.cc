@@ -123,6 +123,16 @@ void Coordinator::look_again() {
   }
 }
 
+// All stand and have been looked at: no member can stop or continue another from here on.
+Result<void> Coordinator::note_stopped() {
+  for (Member& m : members_) {
+    if (m.state != Member::State::kWithUs) continue;
+    if (m.listed.look.state == 'T') CKPT_TRY(seize(m));
+    if (m.seized) m.stop_signal = stopped_.stop_signal(m.listed.look.pid);
+  }
+  return {};
+}
+
 Result<void> Coordinator::prepared() {
   points::at("leader.armed");
   CKPT_TRY(await(Step::kPrepared, 0));
@@ -140,6 +150,7 @@ Result<void> Coordinator::prepared() {
     if (!*any) break;
   }
   points::at("leader.held");
+  stopped_.expect_signals();
   CKPT_TRY(tell_all(Step::kStop));
   points::at("leader.stop");
   return {};
@@ -157,6 +168,7 @@ Result<void> Coordinator::standing() {
   const int newest = newest_pid();
   if (newest > 0 && newest == newest_pid_) {
     look_again();
+    CKPT_TRY(note_stopped());
     return tell_all(Step::kSample);
   }
   auto any = add_new();
@@ -166,6 +178,7 @@ Result<void> Coordinator::standing() {
     return name(members_.back(), ExitCode::kInternal,
                 "was made while the others stopped; the checkpoint is taken again");
   }
+  CKPT_TRY(note_stopped());
   return tell_all(Step::kSample);
 }
 
@@ -229,6 +242,7 @@ Coordinator::~Coordinator() {
     }
     sys::call(__NR_close, m.socket);
   }
+  stopped_.let_go();
   if (!done_ && temporary_.valid()) remove_job_directory(directory_, name_.temporary);
 }
 

@@ -12,6 +12,7 @@
 #include "job/capture/descriptions.h"
 #include "job/capture/manifest_writer.h"
 #include "job/capture/members.h"
+#include "job/capture/stopped_members.h"
 #include "job/capture/take.h"
 #include "job/format/job_name.h"
 #include "job/session/session.h"
@@ -56,8 +57,11 @@ class Coordinator final : public Session {
       kLeftOut,
     } state;
     Preloaded preloaded;
-    bool stranger;   // of another job
-    uint32_t looks;  // in a row that did not find the library
+    bool stranger;    // of another job
+    uint32_t looks;   // in a row that did not find the library
+    int signal;       // by which it takes requests
+    bool seized;      // it was stopped when it was asked, or while it was
+    int stop_signal;  // of a stopped one, when all stood
     int socket;
     Step reached;
     int64_t asked_ns;  // last time
@@ -74,6 +78,8 @@ class Coordinator final : public Session {
   Result<void> await(Step step, int64_t deadline_ns);
   Result<void> look_at_silent(int64_t now);
   Result<void> look_for_stopped(Step step);
+  Result<void> seize(Member& m);
+  Result<void> note_stopped();
   Result<void> accept_members();
   Result<void> take_message(Member& m);
   Result<void> lost(Member& m);
@@ -100,6 +106,7 @@ class Coordinator final : public Session {
   ScopedFd listener_, temporary_;
   JobName name_;
   Arena arena_;
+  StoppedMembers stopped_{arena_};
   ArenaVector<Member> members_;
   Step told_ = Step::kNone;
   bool began_ = false, done_ = false;

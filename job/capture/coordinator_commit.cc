@@ -46,9 +46,19 @@ Result<void> Coordinator::commit() {
   }
   int64_t began = own_facts_.began_ns, resumed = own_written_.resumed_ns;
   ArenaVector<ManifestMember> list(arena_);
-  auto add_image = [&](const Listed& listed, const Standing& facts) -> Result<void> {
+  const auto is_unreported = [&](const Listed& child) {
+    const auto names = [&child](const Standing& parent) {
+      const int32_t* end = parent.unreported + parent.unreported_count;
+      return std::find(parent.unreported, end, child.look.pid) != end;
+    };
+    return names(own_facts_) ||
+           std::any_of(members_.begin(), members_.end(), [&](const Member& m) { return names(m.facts); });
+  };
+  auto add_image = [&](const Listed& listed, const Standing& facts, int32_t stopped_by) -> Result<void> {
     ManifestMember one{};
     one.listed = listed;
+    one.stop_signal = stopped_by;
+    one.stop_reported = stopped_by != 0 && !is_unreported(listed);
     one.has_image = true;
     one.subreaper = facts.subreaper != 0;
     one.pdeath_signal = facts.pdeath_signal;
@@ -67,12 +77,12 @@ Result<void> Coordinator::commit() {
   };
   report_.members = report_.ended = report_.left_out = 0;
   if (foreign_) CKPT_TRY(set_modes(0700));
-  CKPT_TRY(add_image(self_, own_facts_));
+  CKPT_TRY(add_image(self_, own_facts_, Session::stop_signal));
   for (const Member& m : members_) {
     if (m.reached == Step::kWritten) {
       began = std::min(began, m.facts.began_ns);
       resumed = std::max(resumed, m.written.resumed_ns);
-      CKPT_TRY(add_image(m.listed, m.facts));
+      CKPT_TRY(add_image(m.listed, m.facts, m.stop_signal));
     } else if (m.state == Member::State::kEnded && m.listed.look.state == 'Z') {
       ManifestMember one{};
       one.listed = m.listed;

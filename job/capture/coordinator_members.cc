@@ -102,10 +102,7 @@ Result<void> Coordinator::ask(Member& m) {
     m.state = Member::State::kEnded;
     return {};
   }
-  if (look.state == 'T')
-    return name(m, ExitCode::kUnavailable,
-                "is stopped and cannot answer; continue it (kill -CONT), or take one process with --only");
-  const int tracer = tracer_of(pid);
+  const int tracer = stopped_.is_helper(tracer_of(pid)) ? 0 : tracer_of(pid);
   const auto traces = [tracer](const Member& other) { return other.listed.look.pid == tracer; };
   if (tracer != 0 && (tracer == sys::getpid() || std::any_of(members_.begin(), members_.end(), traces)))
     return name(
@@ -155,6 +152,8 @@ Result<void> Coordinator::ask(Member& m) {
                   "shares its memory with its parent; take one process with --only");
     return {};
   }
+  m.signal = signal;
+  if (look.state == 'T') CKPT_TRY(seize(m));
   siginfo_t info{};
   info.si_signo = signal;
   info.si_code = SI_QUEUE;
@@ -293,13 +292,23 @@ Result<void> Coordinator::look_at_silent(int64_t now) {
   return {};
 }
 
-// A stopped member (a terminal's Ctrl-Z) does not go on, and others may be held meanwhile: so it is an error.
+Result<void> Coordinator::seize(Member& m) {
+  const long r = stopped_.seize(m.listed.look.pid, m.signal);
+  m.seized = true;
+  if (r == 0 || r == -ESRCH) return {};
+  return name(m, ExitCode::kUnavailable,
+              r == -EPERM
+                  ? "is stopped, and may not be traced (kernel.yama.ptrace_scope, or seccomp): continue it "
+                    "(kill -CONT), or ask as root"
+                  : "is stopped, and does not stand for a tracer; continue it (kill -CONT), and ask again");
+}
+
+// One that is stopped after it was asked (a terminal's Ctrl-Z) goes on with its part all the same.
 Result<void> Coordinator::look_for_stopped(Step step) {
-  for (const Member& m : members_) {
+  for (Member& m : members_) {
     ProcessLook look;
     if (m.state != Member::State::kWithUs || m.reached >= step) continue;
-    if (look_at(m.listed.look.pid, look) && look.state == 'T')
-      return name(m, ExitCode::kUnavailable, "was stopped; continue it (kill -CONT), and ask again");
+    if (look_at(m.listed.look.pid, look) && look.state == 'T') CKPT_TRY(seize(m));
   }
   return {};
 }
@@ -327,7 +336,8 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
     if (all) return {};
     polls[count] = {listener_.get(), POLLIN, 0};
     const int64_t now = now_ns();
-    int64_t wait = silent ? kLookNs : 1'000'000'000;
+    // In the stop others stand until the last has come.
+    int64_t wait = silent ? kLookNs : told_ >= Step::kStop && told_ < Step::kGo ? kAskAgainNs : 1'000'000'000;
     if (deadline_ns != 0 && now >= deadline_ns) {
       for (const Member& m : members_) {
         if (m.state == Member::State::kEnded || m.state == Member::State::kLeftOut || m.reached >= step)
@@ -355,7 +365,9 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
 Result<void> Coordinator::tell_all(Step step) {
   told_ = step;
   for (Member& m : members_) {
-    if (m.state == Member::State::kWithUs && !send_message(m.socket, step)) CKPT_TRY(lost(m));
+    const size_t bytes = step == Step::kSample ? sizeof(m.stop_signal) : 0;
+    if (m.state == Member::State::kWithUs && !send_message(m.socket, step, &m.stop_signal, bytes))
+      CKPT_TRY(lost(m));
   }
   return {};
 }

@@ -52,6 +52,9 @@ void add_member(Text& out, const ManifestMember& m) {
   if (p.ended()) {
     out.add(", \"state\": \"zombie\", \"exit_status\": {}, \"exit_signal\": {}", p.exit_status,
             p.exit_signal);
+  } else if (m.stop_signal != 0) {
+    out.add(", \"state\": \"stopped\", \"stop_signal\": {}, \"stop_reported\": {}, \"exit_signal\": {}",
+            m.stop_signal, m.stop_reported, p.exit_signal);
   } else {
     out.add(", \"state\": \"running\", \"exit_signal\": {}", p.exit_signal);
   }

@@ -18,6 +18,8 @@ struct ManifestMember {
   bool has_image = false;
   bool subreaper = false;
   int pdeath_signal = 0;
+  int stop_signal = 0;         // 0: it was not stopped
+  bool stop_reported = false;  // to its parent, by wait(2)
   bool left_out = false;
   const char* reason = "";  // left_out
   uint64_t image_bytes = 0;

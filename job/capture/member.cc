@@ -73,7 +73,7 @@ class MemberSession final : public Session {
     points::at("member.stopped");
     CKPT_TRY(say(Step::kStanding));
     points::at("member.standing");
-    return expect(Step::kSample, deadline());
+    return expect(Step::kSample, deadline(), &stop_signal);
   }
 
   Result<void> drained(std::span<const Bookmark> connections) override {
@@ -137,11 +137,15 @@ class MemberSession final : public Session {
 
   Result<void> say(Step step) { return send_message(socket_, step) ? Result<void>() : lost_coordinator(); }
 
-  Result<void> expect(Step step, int64_t until_ns) {
+  Result<void> expect(Step step, int64_t until_ns, int32_t* number = nullptr) {
     Message message;
     switch (receive_message(socket_, until_ns, arena_, message)) {
       case Received::kMessage:
-        if (message.step == step) return {};
+        if (message.step == step) {
+          if (number != nullptr && message.payload.size() == sizeof(*number))
+            std::memcpy(number, message.payload.data(), sizeof(*number));
+          return {};
+        }
         told_ = true;
         if (message.step == Step::kAbort)
           return make_error(ExitCode::kInternal, 0,

@@ -9,9 +9,9 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/directory_scan.h"
 #include "base/protocol/control_protocol.h"
 #include "base/raii_fd.h"
-#include "image/format/directory_scan.h"
 #include "job/identity/identity.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "base/arena.h"
-#include "image/format/directory_scan.h"
+#include "base/directory_scan.h"
 #include "image/format/image_probe.h"
 #include "image/format/io_error.h"
 #include "libckpt_rt/core/preload_rules.h"

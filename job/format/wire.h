@@ -10,7 +10,8 @@
 //                    <--   kHeld       (with kJoinHeld in the request: instead of kPrepared and kHold)
 //   kStop            -->
 //                    <--   kStanding   all its threads stand
-//   kSample          -->               all threads of all members stand
+//   kSample          -->               all threads of all members stand; int32_t: the signal that has stopped the
+//                                      member, or 0
 //                    <--   kDrained    (with kJoinHosts: Bookmark for each connection to another host)
 //   kPeek            -->               (with kJoinHosts: on all hosts all bytes have arrived)
 //                    <--   kSampled    Standing, then OpenFileKey for each open file
@@ -70,7 +71,10 @@ struct Standing {
   int32_t tid;       // one of its threads that has not exited
   uint32_t subreaper;
   int32_t pdeath_signal;  // of its first thread, or of another that has one
-  uint32_t reserved;
+  // Children that are stopped, which it was not told yet by wait(2).
+  static constexpr uint32_t kMostUnreported = 32;
+  uint32_t unreported_count;
+  int32_t unreported[kMostUnreported];
 };
 
 // One open file description of a member: what is compared before the kernel is asked.

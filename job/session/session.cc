@@ -1,11 +1,17 @@
 #include "job/session/session.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <string_view>
 
 #include "image/write/image_directory.h"
 #include "job/format/job_name.h"
 #include "job/identity/own_job.h"
+#include "libckpt_rt/capture/children.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/process/this_process.h"
@@ -19,11 +25,33 @@ namespace {
 Session* current = nullptr;  // the agent's
 int64_t stop_began_ns = 0;
 ExpectAlone* expects_alone = nullptr;  // the agent's
+int asker_of_stopped = -1;
+
+bool has_stopped_child(int which, int pid) {
+  siginfo_t child{};
+  return sys::call(__NR_waitid, which, pid, &child, WSTOPPED | WNOHANG | WNOWAIT, 0L) == 0 &&
+         child.si_pid != 0;
+}
+
+// What the program would be told by wait(2) is looked at, not taken.
+void list_unreported(Standing& facts) {
+  if (!has_stopped_child(P_ALL, 0)) return;
+  Arena arena;
+  if (!reserve_own(arena, 1 << 20)) return;
+  for (const LostChild& child : list_children(arena)) {
+    if (facts.unreported_count == Standing::kMostUnreported) return;
+    if (has_stopped_child(P_PID, child.record.pid))
+      facts.unreported[facts.unreported_count++] = child.record.pid;
+  }
+}
 
 }  // namespace
 
 Session* session() { return current; }
-void forget_session() { current = nullptr; }
+void forget_session() {
+  current = nullptr;
+  asker_of_stopped = -1;
+}
 ScopedSession::ScopedSession(Session& s) { current = &s; }
 ScopedSession::~ScopedSession() { current = nullptr; }
 
@@ -86,6 +114,24 @@ Result<void> standing(int64_t began_ns) {
   return current == nullptr ? Result<void>() : current->standing();
 }
 
+AskedWhileStopped::AskedWhileStopped(int asker) { asker_of_stopped = asker; }
+AskedWhileStopped::~AskedWhileStopped() { asker_of_stopped = -1; }
+
+int stop_signal() {
+  if (asker_of_stopped >= 0) {
+    constexpr std::string_view kQuestion = "need stop_signal\n";
+    uint8_t signal = 0;
+    long n =
+        sys::call(__NR_sendto, asker_of_stopped, kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL, 0L, 0L);
+    while (n > 0 && (n = sys::call(__NR_recvfrom, asker_of_stopped, &signal, 1L, 0L, 0L, 0L)) == -EINTR) {
+    }
+    // Without an answer: whoever traced it is gone.
+    if (current != nullptr) current->stop_signal = signal;
+    return signal;
+  }
+  return current == nullptr ? 0 : current->stop_signal;
+}
+
 bool over_hosts() { return current != nullptr && current->over_hosts; }
 
 Result<void> drained(std::span<const Bookmark> connections) {
@@ -104,6 +150,7 @@ Result<void> sampled(const DescriptorCapture& descriptors) {
   int subreaper = 0;
   if (sys::call(__NR_prctl, PR_GET_CHILD_SUBREAPER, &subreaper, 0L, 0L, 0L) == 0)
     facts.subreaper = subreaper != 0;
+  list_unreported(facts);
   auto files = descriptors.list_open_files();
   if (!files.ok()) return files.error();
   return current->sampled(*files, facts);

@@ -49,6 +49,7 @@ class Session {
   virtual void in_writing_child() = 0;
 
   Place place;
+  int32_t stop_signal = 0;       // by which this process is stopped; when all stand
   bool over_hosts = false;       // drained() is to be called
   bool again = false;            // the run failed in a way that another attempt may not
   bool passing = false;          // again, once what was under way in a connection or terminal has passed
@@ -94,6 +95,15 @@ class ExpectAlone {
 // The hooks of a checkpoint run.
 Result<void> prepared();
 Result<void> standing(int64_t began_ns);
+// After standing(): the signal by which this process is stopped, which runs only for us (base/tracing/); 0: it is not.
+// Of one that was asked itself its asker knows it, who traces it.
+int stop_signal();
+struct AskedWhileStopped {
+  explicit AskedWhileStopped(int asker);  // the socket; -1: it is not stopped
+  ~AskedWhileStopped();
+  AskedWhileStopped(const AskedWhileStopped&) = delete;
+  AskedWhileStopped& operator=(const AskedWhileStopped&) = delete;
+};
 bool over_hosts();
 Result<void> drained(std::span<const Bookmark> connections);
 Result<void> sampled(const DescriptorCapture& descriptors);

@@ -33,6 +33,7 @@ struct ProcessState {
   char core_filter[16];
   // Of prctl(2); -1: this kernel does not say. Of the thread that started the agent: secure_bits, machine_check.
   int secure_bits, machine_check, memory_merge, no_new_code;
+  int stop_signal;  // by which the process was stopped; 0: it was not
 };
 
 // One object, in the library's own data: an image holds it, and a restarted process is restored from it.

@@ -15,6 +15,7 @@
 #include "base/settings/settings_table.h"
 #include "job/capture/take.h"
 #include "job/identity/own_job.h"
+#include "job/session/session.h"
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/checkpoint/checkpoint.h"
@@ -322,6 +323,7 @@ bool serve(std::string_view name) {
       options.part.host[sizeof(options.part.host) - 1] = '\0';
       options.hosts_socket = fd.get();
     }
+    const job::AskedWhileStopped stopped((request.flags & kControlStopped) != 0 ? fd.get() : -1);
     answer_checkpoint(answer, fd.get(), options);
   } else if (request.operation == static_cast<uint32_t>(ControlOperation::kJoin)) {
     job::serve_join(fd.get());

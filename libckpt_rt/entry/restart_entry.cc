@@ -143,13 +143,19 @@ void take_notices_of_children() {
   }
 }
 
+bool is_stopped(RestartStopped how) { return restart.args.stopped == static_cast<uint32_t>(how); }
+
+// ckpt-restart does not wait until a stopped process is continued; then the pipe may have no reader any more.
+void report_go() {
+  report(RestartStage::kGo, 0, 0);
+  if (restart.args.status_fd >= 0) sys::call(__NR_close, restart.args.status_fd);
+  restart.args.status_fd = -1;
+}
+
 // Until every process of the job stands ready.
 void wait_for_job() {
-  if (restart.args.stopped != 0) {
-    // ckpt-restart does not wait until the process is continued; then the pipe may have no reader any more.
-    report(RestartStage::kGo, 0, 0);
-    sys::call(__NR_close, restart.args.status_fd);
-    restart.args.status_fd = -1;
+  if (is_stopped(RestartStopped::kEarly)) {
+    report_go();
     sys::call(__NR_kill, this_process.pid, SIGSTOP);
   }
   char go = 0;
@@ -159,6 +165,23 @@ void wait_for_job() {
   // Another has failed, and ckpt-restart ends all of us; or it is gone itself.
   if (n != sizeof(go)) sys::call(__NR_exit_group, static_cast<int>(ExitCode::kSystem));
   sys::call(__NR_close, restart.args.go_fd);
+}
+
+// The signal's number is what the parent is told. In a group without a parent in another group of the session the
+// kernel drops all but SIGSTOP.
+void stop_by(int signal) {
+  const long parent = sys::call(__NR_getppid);
+  const bool may_choose = sys::call(__NR_getsid, parent) == sys::call(__NR_getsid, 0L) &&
+                          sys::call(__NR_getpgid, parent) != sys::call(__NR_getpgid, 0L);
+  if (!may_choose || (signal != SIGTSTP && signal != SIGTTIN && signal != SIGTTOU)) signal = SIGSTOP;
+  const KernelSigaction by_default{};
+  KernelSigaction of_program{};
+  kernel_sigaction(signal, &by_default, &of_program);
+  const uint64_t set = 1ull << (signal - 1);
+  sys::call(__NR_kill, this_process.pid, signal);
+  sys::call(__NR_rt_sigprocmask, SIG_UNBLOCK, &set, 0L, sizeof(set));
+  sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &set, 0L, sizeof(set));
+  kernel_sigaction(signal, &of_program, nullptr);
 }
 
 void release_all() {
@@ -177,8 +200,9 @@ void release_all() {
   queue_again(stop_state.pending, 0);
   callbacks::run(CKPT_RT_AFTER_RESTART);
   if (!of_job) report(RestartStage::kThreadState, 0, 0, restart.notes.load(std::memory_order_relaxed));
-  report(RestartStage::kGo, 0, 0);
-  if (restart.args.status_fd >= 0) sys::call(__NR_close, restart.args.status_fd);
+  report_go();
+  if (is_stopped(RestartStopped::kLate) || (!of_job && saved_process.stop_signal != 0))
+    stop_by(saved_process.stop_signal);
   restart.go.store(1, std::memory_order_release);
   futex_wake(restart.go);
 }

@@ -272,11 +272,16 @@ class Tree {
     }
   }
 
+  static RestartStopped stopped(const ManifestMember& m) {
+    if (m.state != MemberState::kStopped) return RestartStopped::kNo;
+    return m.stop_reported || m.orphan ? RestartStopped::kEarly : RestartStopped::kLate;
+  }
+
   uint32_t stopped_children(int i) const {
     uint32_t count = 0;
     for (size_t c = 0; c < job_.births.births.size(); ++c) {
       const Birth& b = job_.births.births[c];
-      count += b.member >= 0 && job_.member(b).state == MemberState::kStopped &&
+      count += b.member >= 0 && stopped(job_.member(b)) == RestartStopped::kEarly &&
                job_.births.final_parent(static_cast<int>(c)) == i;
     }
     return count;
@@ -297,7 +302,7 @@ class Tree {
     job.together_fd = spec_.together_fd;
     job.go_fd = spec_.go_fd;
     job.time_ns_fd = time_ns_;
-    job.stopped = job_.manifest.members[m].state == MemberState::kStopped;
+    job.stopped = stopped(job_.manifest.members[m]);
     job.stopped_children = stopped_children(i);
     job.parent_death_signal = job_.manifest.members[m].pdeath_signal;
     ProcessSpec process;

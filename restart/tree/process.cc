@@ -218,7 +218,7 @@ Result<void> run_restorer(const ProcessSpec& spec, ReportChannel& report, bool i
   if (spec.job != nullptr) {
     args.time_ns_fd = spec.job->time_ns_fd;
     args.parent_death_signal = static_cast<uint64_t>(spec.job->parent_death_signal);
-    args.library.stopped = spec.job->stopped ? 1 : 0;
+    args.library.stopped = static_cast<uint32_t>(spec.job->stopped);
     args.library.stopped_children = spec.job->stopped_children;
   }
   args.library.go_fd = fds.go;

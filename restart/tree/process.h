@@ -30,7 +30,7 @@ struct JobSpec {
   std::set<int> processes;             // the same
   int together_fd = -1, go_fd = -1;    // pipes: base/protocol/restart_protocol.h, RestorerArgs
   int time_ns_fd = -1;                 // -1: no time namespace is allowed
-  bool stopped = false;                // by a signal
+  RestartStopped stopped = RestartStopped::kNo;
   int parent_death_signal = 0;
   uint32_t stopped_children = 0;
 };

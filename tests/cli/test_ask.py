@@ -51,7 +51,11 @@ class NotToBeAsked(CkptTest):
         with self.program() as p:
             p.send_signal(signal.SIGSTOP)
             wait_for_state(p.pid, "T")
-            self.both(UNAVAILABLE, ["stopped", f"kill -CONT {p.pid}"], p.pid)
+            for command in ("now", "stat"):
+                done = self.ckpt(command, p.pid)
+                self.assertEqual(done.returncode, OK, done.stderr)
+                wait_for_state(p.pid, "T")
+            self.refuse(UNAVAILABLE, ["stopped", f"kill -CONT {p.pid}"], "back", p.pid)
             p.send_signal(signal.SIGCONT)
             self.assertEqual(self.ckpt("now", p.pid).returncode, OK)
 

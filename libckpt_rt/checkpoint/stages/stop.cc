@@ -174,6 +174,7 @@ Result<void> Stop::look(Watch& watch) {
     capture.facts.children = list_children(parts_.space.arena());
   capture_process_state_stopped(capture.texts, saved_process);
   saved_process.cap_ambient = capture.facts.process.cap_ambient;
+  saved_process.stop_signal = job::stop_signal();
   for (const ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next)
     capture.facts.parent_death_signal |= s->parent_death_signal;
   auto system_v = capture_system_v(parts_.space.arena());

@@ -1,6 +1,6 @@
 // Entries of a directory by getdents64(2), without allocation.
 //
-// Owner:     writer. Header only. Callers: the checkpoint agent, in the victim. 4 KiB of stack.
+// Owner:     base. Header only. Callers: any thread, in the victim too. 4 KiB of stack.
 #pragma once
 
 #include <string_view>

@@ -1,0 +1,119 @@
+// ptrace(2), and what /proc says of another thread, for StoppedTracer.
+//
+// Owner:     base. Header only. Callers: a tracer. Never: libc.
+#pragma once
+
+#include <fcntl.h>
+#include <linux/ptrace.h>
+#include <signal.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "base/sys.h"
+
+namespace ckpt::trace {
+
+inline long call(long request, int tid, uint64_t address = 0, uint64_t data = 0) {
+  return sys::call(__NR_ptrace, request, tid, address, data);
+}
+inline long resume(long request, int tid, int signal) {
+  return call(request, tid, 0, static_cast<uint64_t>(signal));
+}
+
+// Without reaping: 0 nothing, else the thread; *status as waitpid(2) gives it.
+inline int next_event(int tid, int* status, int flags) {
+  long r;
+  while ((r = sys::call(__NR_wait4, tid, status, flags | __WALL, 0L)) == -4 /* EINTR */) {
+  }
+  return r > 0 ? static_cast<int>(r) : 0;
+}
+
+inline uint64_t mask_of(int tid) {
+  uint64_t mask = 0;
+  call(PTRACE_GETSIGMASK, tid, sizeof(mask), reinterpret_cast<uint64_t>(&mask));
+  return mask;
+}
+inline void set_mask(int tid, uint64_t mask) {
+  call(PTRACE_SETSIGMASK, tid, sizeof(mask), reinterpret_cast<uint64_t>(&mask));
+}
+
+inline uint64_t bit_of(int signal) { return 1ull << (signal - 1); }
+
+// A file or directory of /proc, open for reading.
+class ProcFile {
+ public:
+  // "/proc/PID" + name, or "/proc/PID/task/TID" + name
+  ProcFile(int pid, const char* name, int tid = 0) {
+    char path[96] = "/proc/", *at = append(path + 6, pid);
+    if (tid != 0) at = append(append(at, "/task/"), tid);
+    *append(at, name) = '\0';
+    fd_ = static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0L));
+  }
+  ~ProcFile() {
+    if (fd_ >= 0) sys::call(__NR_close, fd_);
+  }
+  ProcFile(const ProcFile&) = delete;
+  ProcFile& operator=(const ProcFile&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  static char* append(char* at, const char* word) {
+    while (*word != '\0') *at++ = *word++;
+    return at;
+  }
+  static char* append(char* at, int number) {
+    char digits[16];
+    int n = 0;
+    do digits[n++] = static_cast<char>('0' + number % 10);
+    while ((number /= 10) != 0);
+    while (n > 0) *at++ = digits[--n];
+    return at;
+  }
+  int fd_;
+};
+
+inline uint64_t to_number(std::string_view text, unsigned base) {
+  uint64_t value = 0;
+  for (const char c : text) {
+    if (value == 0 && (c == ' ' || c == '\t')) continue;
+    const unsigned digit = c >= '0' && c <= '9'   ? static_cast<unsigned>(c - '0')
+                           : c >= 'a' && c <= 'f' ? static_cast<unsigned>(c - 'a') + 10
+                                                  : 99;
+    if (digit >= base) break;
+    value = value * base + digit;
+  }
+  return value;
+}
+
+// A small file of /proc about a thread; what does not fit is left out.
+class ProcText {
+ public:
+  ProcText(int pid, int tid, const char* name) {
+    const ProcFile file(pid, name, tid);
+    const int fd = file.fd();
+    if (fd < 0) return;
+    const long n = sys::call(__NR_read, fd, text_, sizeof(text_));
+    if (n > 0) length_ = static_cast<size_t>(n);
+  }
+  std::string_view text() const { return {text_, length_}; }
+  // The number behind a key. 0: it is not there.
+  uint64_t number(std::string_view key, unsigned base) const {
+    const size_t at = text().find(key);
+    return at == text().npos ? 0 : to_number(text().substr(at + key.size()), base);
+  }
+  // Of a status file.
+  char state() const {
+    const size_t at = text().find("\nState:\t");
+    return at == text().npos ? '\0' : text_[at + 8];
+  }
+
+ private:
+  char text_[4096];
+  size_t length_ = 0;
+};
+
+}  // namespace ckpt::trace

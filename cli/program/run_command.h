@@ -1,0 +1,23 @@
+// Running one of our own commands and reading what it prints.
+//
+// Owner: cli. Ordinary code, one thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace ckpt::cli {
+
+// "ckpt", "ckpt-restart": they are installed beside each other.
+std::string command_path(const char* command);
+
+struct Said {
+  std::string text, errors;  // standard output, standard error
+  int status = 0;            // as waitpid(2) gives it
+};
+// words[0] is a path. keep_errors: into `errors`, else they go where ours go.
+Result<Said> run_command(const std::vector<std::string>& words, bool keep_errors = false);
+
+}  // namespace ckpt::cli

@@ -1,0 +1,221 @@
+#include "cli/program/trial.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/clock.h"
+#include "base/raii_fd.h"
+#include "cli/image/restartable.h"
+#include "cli/program/program.h"
+#include "cli/program/run_command.h"
+#include "cli/text/failure.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Images of the trial.
+class ScratchDirectory {
+ public:
+  ScratchDirectory() {
+    std::string name = (fs::temp_directory_path(ignored_) / "ckpt-check-XXXXXX").string();
+    if (mkdtemp(name.data()) != nullptr) path_ = name;
+  }
+  ~ScratchDirectory() {
+    if (!path_.empty()) fs::remove_all(path_, ignored_);
+  }
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::error_code ignored_;
+  std::string path_;
+};
+
+std::vector<pid_t> children_of(pid_t pid) {
+  std::vector<pid_t> children;
+  std::error_code ignored;
+  for (const auto& task : fs::directory_iterator(fmt::format("/proc/{}/task", pid), ignored)) {
+    std::ifstream in(task.path() / "children");
+    for (pid_t child; in >> child;) children.push_back(child);
+  }
+  return children;
+}
+
+// All below this process, which adopts whom they leave behind.
+std::vector<pid_t> all_below() {
+  std::vector<pid_t> all = children_of(getpid());
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (pid_t child : children_of(all[i])) all.push_back(child);
+  }
+  return all;
+}
+
+// One that stands makes no more: so all are stopped first, until nobody is new.
+void kill_all_below() {
+  for (std::set<pid_t> known;;) {
+    const size_t before = known.size();
+    for (pid_t pid : all_below()) {
+      if (known.insert(pid).second) kill(pid, SIGSTOP);
+    }
+    if (known.size() == before) break;
+  }
+  for (std::vector<pid_t> all; !(all = all_below()).empty();) {
+    for (pid_t pid : all) kill(pid, SIGKILL);
+    while (waitpid(-1, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+}
+
+// Its output goes to standard error: standard output is for what is found.
+pid_t start(const std::vector<std::string>& program, const std::string& directory) {
+  std::vector<std::string> words{command_path("ckpt"), "run", "--dir", directory, "--"};
+  words.insert(words.end(), program.begin(), program.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const pid_t child = fork();
+  if (child != 0) return child;
+  dup2(STDERR_FILENO, STDOUT_FILENO);
+  for (const char* name : {"CKPT_TO", "CKPT_EVERY", "CKPT_JOB"}) unsetenv(name);
+  execv(argv[0], argv.data());
+  _exit(static_cast<int>(ExitCode::kNotFound));
+}
+
+bool ends_within(pid_t pid, int64_t ns) {
+  const ScopedFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  const int64_t deadline = now_ns() + ns;
+  for (int64_t left; (left = deadline - now_ns()) > 0;) {
+    pollfd end{process.get(), POLLIN, 0};
+    if (poll(&end, 1, static_cast<int>(left / 1'000'000 + 1)) > 0) return true;
+  }
+  return false;
+}
+
+// Libraries that use what no image can hold, once they have opened it.
+void look_at_libraries(std::vector<Finding>& findings) {
+  static constexpr struct {
+    const char *name, *what;
+  } kKnown[] = {
+      {"/libcuda.so", "graphics processors (CUDA)"},     {"/libamdhip64.so", "graphics processors (HIP)"},
+      {"/libOpenCL.so", "graphics processors (OpenCL)"}, {"/liburing.so", "io_uring"},
+      {"/libaio.so", "asynchronous I/O of the kernel"},  {"/libibverbs.so", "InfiniBand adapters"}};
+  std::set<std::string> said;
+  for (pid_t pid : all_below()) {
+    std::ifstream in(fmt::format("/proc/{}/maps", pid), std::ios::binary);
+    const std::string maps((std::istreambuf_iterator<char>(in)), {});
+    for (const auto& known : kKnown) {
+      if (maps.find(known.name) == std::string::npos || !said.insert(known.name).second) continue;
+      findings.push_back({"library", "a library for devices", Level::kLimited,
+                          fmt::format("process {} has loaded {}", pid, known.name + 1),
+                          fmt::format("a checkpoint with {} in use cannot be restarted", known.what),
+                          "look again with --after at a moment at which it is at work"});
+    }
+  }
+}
+
+ExitCode worst(const std::vector<Finding>& findings, ExitCode code) {
+  for (const Finding& f : findings) {
+    if (f.level == Level::kMissing && code == ExitCode::kOk) return ExitCode::kNotRestartable;
+  }
+  return code;
+}
+
+void add_missing(std::vector<Finding>& findings, const char* id, const char* title, const std::string& detail,
+                 const char* effect) {
+  findings.push_back({id, title, Level::kMissing, detail, effect, ""});
+}
+
+// What `ckpt now` has said.
+void take_answer(const nlohmann::json& answer, std::vector<Finding>& findings) {
+  const int members = answer.value("members", 0);
+  findings.push_back(
+      {"saved", "checkpoint", Level::kGood,
+       fmt::format(
+           "{}, mode {}, {} bytes of memory, the threads stood {:.3g} ms",
+           members > 0 ? fmt::format("a job of {} processes", members) : std::string("one process"),
+           answer.value("mode", ""), answer.value("bytes_memory", uint64_t{0}),
+           static_cast<double>(answer.value(members > 0 ? "job_pause_ns" : "pause_ns", int64_t{0})) / 1e6),
+       "", ""});
+  for (const auto& note : answer.value("notes", nlohmann::json::array()))
+    findings.push_back({"note", "not as it was", Level::kLimited, note.get<std::string>(), "", ""});
+  for (const auto& why : answer.value("why_not_restartable", nlohmann::json::array()))
+    add_missing(findings, "no_restart", "cannot be restarted", why.get<std::string>(),
+                "the image is written, and no restart of it can be");
+}
+
+}  // namespace
+
+Trial try_program(const std::vector<std::string>& program, int64_t after_ns) {
+  Trial trial;
+  const auto give_up = [&trial](const Error& error, const char* id, const char* title) {
+    add_missing(trial.findings, id, title, std::string(error.message()), "it cannot be saved");
+    trial.exit = error.code;
+    return trial;
+  };
+  auto path = find_program(program[0]);
+  if (!path.ok()) return give_up(path.error(), "program", "no such program");
+  if (Result<void> fits = check_program(*path); !fits.ok())
+    return give_up(fits.error(), "preload", "the library cannot be in it");
+  trial.findings.push_back(
+      {"preload", "program", Level::kGood, *path + ": the library can be in it", "", ""});
+  const ScratchDirectory scratch;
+  if (scratch.path().empty())
+    return give_up(
+        failure(ExitCode::kCannotCreate, "$TMPDIR", strerror(errno), "name another directory with TMPDIR"),
+        "directory", "no directory for the trial");
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const pid_t child = start(program, scratch.path() + "/images");
+  if (child < 0)
+    return give_up(failure(ExitCode::kSystem, *path, strerror(errno), "end other programs"), "start",
+                   "not started");
+  if (ends_within(child, after_ns)) {
+    kill_all_below();
+    trial.findings.push_back({"ended", "trial", Level::kLimited, "it had ended before the checkpoint",
+                              "it was looked at only", "take the checkpoint earlier, with --after"});
+    trial.exit = ExitCode::kTimeout;
+    return trial;
+  }
+  look_at_libraries(trial.findings);
+  auto now = run_command({command_path("ckpt"), "now", "--json", std::to_string(child)}, true);
+  kill_all_below();
+  if (!now.ok()) return give_up(now.error(), "checkpoint", "no checkpoint");
+  const auto answer = nlohmann::json::parse(now->text, nullptr, false);
+  if (!answer.is_object()) {
+    const int code =
+        WIFEXITED(now->status) ? WEXITSTATUS(now->status) : static_cast<int>(ExitCode::kInternal);
+    std::string why = now->errors.substr(0, now->errors.find('\n'));
+    if (why.starts_with("ckpt: ")) why.erase(0, 6);
+    return give_up(make_error(static_cast<ExitCode>(code), 0, "{}", why), "checkpoint", "cannot be saved");
+  }
+  take_answer(answer, trial.findings);
+  trial.exit = worst(trial.findings, ExitCode::kOk);
+  if (trial.exit == ExitCode::kOk) {
+    const std::string job = answer.value("job", "");
+    const auto why = why_not_restartable_here(job.empty() ? answer.value("image", "") : job, "");
+    if (why) {
+      add_missing(trial.findings, "restart", "cannot be restarted here", std::string(why->message()), "");
+      trial.exit = ExitCode::kNotRestartable;
+    } else {
+      trial.findings.push_back({"restart", "restart", Level::kGood, "all that it needs is here", "", ""});
+    }
+  }
+  return trial;
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,26 @@
+// ckpt check -- PROGRAM: what of a program can be saved, found by looking at it, running it for a while, and taking a
+// checkpoint that is checked and thrown away.
+//
+// Owner: cli. Ordinary code, one thread. The program and all that it has started are killed at the end.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/exit_codes.h"
+#include "cli/program/machine.h"
+
+namespace ckpt::cli {
+
+struct Trial {
+  std::vector<Finding> findings;
+  // kOk all comes back (what does not, and is no hindrance, is a finding), kNotRestartable, kUnsupported: it cannot be
+  // saved, kTimeout: it had ended before the checkpoint, or another code of the commands.
+  ExitCode exit = ExitCode::kOk;
+};
+
+// after_ns: how long it runs before the checkpoint.
+Trial try_program(const std::vector<std::string>& program, int64_t after_ns);
+
+}  // namespace ckpt::cli
