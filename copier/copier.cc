@@ -35,6 +35,10 @@ bool each_run(const Segment& s, Use&& use) {
 }  // namespace
 
 bool Copier::read_runs(Segment& s, std::byte* to) {
+  if (is_of_job(s)) {
+    const AddrRange window = table_.window(s);
+    return shared_->read(to + (window.start - s.base), window);
+  }
   const bool readable = table_.region(s).readable;
   return each_run(s, [&](AddrRange run) {
     return memory_.read(to + (run.start - s.base), run.start, run.size(), readable) == 0;
@@ -43,6 +47,7 @@ bool Copier::read_runs(Segment& s, std::byte* to) {
 
 // False: some of its pages, if it has any, are not the memory that was protected.
 bool Copier::unprotect_segment(const Segment& s) {
+  if (is_of_job(s)) shared_->keep_for_others(table_.window(s));
   if (memory_.unprotect(table_.window(s)) == 0) return true;
   if (s.present == 0) return false;
   // A part of the window that never belonged to the image may be gone: unprotect only what does.
@@ -243,6 +248,44 @@ void Copier::end_batch() {
   batch_count_ = 0;
 }
 
+// Shared memory first: until all members have it, each of them keeps what it is about to write to for the others, and
+// none can fork. False: a segment is lost.
+bool Copier::copy_shared() {
+  if (shared_ == nullptr) return true;
+  for (const bool wait : {false, true}) {
+    for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
+      if (!is_of_job(table_[id]) || !to_copy(id)) continue;
+      if (wait) {
+        table_.await_copied(id);
+      } else if (table_.state(id) == SegmentState::kProtected) {
+        const uint32_t buffer = pool_.acquire(CopyKind::kSequential);
+        if (!table_.claim(id)) {
+          pool_.release(buffer);
+          continue;
+        }
+        copy_owned(id, buffer, true);
+        counters_.sequential.fetch_add(1, std::memory_order_relaxed);
+      }
+    }
+  }
+  if (!lost()) shared_->copied();
+  return !lost();
+}
+
+bool Copier::shared_is_protected() {
+  AddrRange run{};
+  auto ask = [&] { return run.empty() || memory_.still_protected(std::exchange(run, {})); };
+  for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
+    const Segment& s = table_[id];
+    if (!is_of_job(s) || s.open || table_.state(id) != SegmentState::kKept) continue;
+    const AddrRange window = table_.window(s);
+    if (window.start != run.end && !ask()) return false;
+    if (run.empty()) run = window;
+    run.end = window.end;
+  }
+  return ask();
+}
+
 bool Copier::run(bool keep) {
   keep_ = keep;
   const bool in_batches =
@@ -253,6 +296,7 @@ bool Copier::run(bool keep) {
   // must not wait for the disk.
   constexpr uint32_t kNone = UINT32_MAX;
   uint32_t spare = kNone;
+  if (!copy_shared()) return false;
   scan_.begin(order_);
   for (SegmentId id; !lost() && scan_.next(&id);) {
     if (!to_copy(id) || table_.state(id) != SegmentState::kProtected) continue;
@@ -374,6 +418,7 @@ bool Copier::holds(AddrRange range) const {
   SegmentId id, last;
   for (table_.find_range(range, &id, &last); id < last; ++id.value) {
     if (to_copy(id) && table_.state(id) < SegmentState::kCopied) return true;
+    if (is_of_job(table_[id]) && table_.state(id) == SegmentState::kKept && shared_->needed()) return true;
     if (table_[id].in_parent && table_.state(id) == SegmentState::kProtected &&
         !rest_checked_.load(std::memory_order_relaxed))
       return true;
@@ -383,7 +428,7 @@ bool Copier::holds(AddrRange range) const {
 
 bool Copier::shared_range(size_t i, AddrRange* range) const {
   for (const Region& r : table_.regions()) {
-    if (!r.shared || i-- != 0) continue;
+    if (!r.shared || (shared_ != nullptr && r.of_job) || i-- != 0) continue;
     *range = r.range;
     return true;
   }
@@ -410,6 +455,8 @@ void Copier::before_release(AddrRange range) {
         resync_segment(id);
       memory_.meanwhile();
     }
+    // Of shared memory nothing may be given back, or written to by another mapping, before the others can have it.
+    if (is_of_job(table_[id]) && table_.want(id) == SegmentState::kKept) unprotect_segment(table_[id]);
     memory_.meanwhile();
   }
 }
@@ -423,6 +470,8 @@ void Copier::removed(AddrRange range) {
     table_[id].given_back.store(true, std::memory_order_relaxed);
     told_.store(true, std::memory_order_relaxed);
     const SegmentState state = table_.want(id);
+    // Unless its bytes are kept for the others, which they are in kCopied: they may be gone, or be written to unseen.
+    if (is_of_job(table_[id]) && state != SegmentState::kCopied && shared_->needed()) shared_->give_up();
     if (!to_copy(id)) {
       if (table_.claim(id)) table_.finish(id);
       continue;

@@ -24,6 +24,7 @@
 #include "copier/copy_order.h"
 #include "copier/filled_queue.h"
 #include "copier/segment_table.h"
+#include "copier/shared_source.h"
 
 namespace ckpt {
 
@@ -72,6 +73,17 @@ class Copier final : private CopyListener {
   CopyListener& listener() { return *this; }
   // The order in which run() copies; by address unless set.
   void set_order(Order order) { order_ = order; }
+  // Before run(), while threads stand: regions that are of_job are read by `source`. They are copied first, and stay
+  // protected when they are copied, until this process writes to them.
+  void share(SharedSource& source) { shared_ = &source; }
+  // After run(), while faults are still served: false: a segment that should be protected is not. So this process may
+  // have written to it past the others.
+  bool shared_is_protected();
+  // Do other members still copy shared memory that we must not write to unseen?
+  bool is_shared() const { return shared_ != nullptr && shared_->needed(); }
+  void give_up_shared() {
+    if (shared_ != nullptr) shared_->give_up();
+  }
   // Copies every segment that has pages to copy and no other owner. Returns when all of these are kCopied or
   // kKept, or a segment is lost. False: a segment is lost. keep: segments without a write stay protected.
   bool run(bool keep = false);
@@ -80,7 +92,7 @@ class Copier final : private CopyListener {
   void fault(Addr a);
   // Is any of the range still to be copied, or still to be checked as unchanged since the parent's image?
   bool holds(AddrRange range) const;
-  // The i-th of the regions that are shared memory; false when there are no more.
+  // The i-th of the regions that are shared memory of this process alone; false when there are no more.
   bool shared_range(size_t i, AddrRange* range) const;
   // The program will give the range back when this returns. Copies the segments that are still to be copied,
   // and checks the protection of the others.
@@ -121,6 +133,8 @@ class Copier final : private CopyListener {
   void await_queued(uint32_t most);
   void copied(uint64_t cookie, long result) override;
   bool to_copy(SegmentId id) const { return table_[id].present != 0 && !table_[id].in_parent; }
+  bool is_of_job(const Segment& s) const { return shared_ != nullptr && table_.region(s).of_job; }
+  bool copy_shared();
   bool read_runs(Segment& s, std::byte* to);
   bool unprotect_segment(const Segment& s);
   // Is what was read of the segment as at the stop? Asked by its owner, or by anyone once it is kSaved.
@@ -138,6 +152,7 @@ class Copier final : private CopyListener {
   BufferPool& pool_;
   FilledQueue& queue_;
   ProgramMemory& memory_;
+  SharedSource* shared_ = nullptr;
   CopyCounters counters_;
   Order order_ = Order::kAddress;
   CopyOrder scan_;

@@ -84,6 +84,8 @@ struct Region {
   AddrRange range;
   bool readable = true;  // PROT_READ, else only /proc/self/mem can read it
   bool shared = false;
+  // Other members of the job write to it too, and protect it as we do (shared_source.h).
+  bool of_job = false;
 };
 
 class SegmentTable {

@@ -26,6 +26,7 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
   if (!reserve_own(arena_, 256 << 20))
     return make_error(ExitCode::kInternal, ENOMEM, "no memory to lead a job");
   own_memory[0] = arena_.range();
+  reserve_ledger();
   members_ = ArenaVector<Member>(arena_);
   member_files_ = ArenaVector<MemberFiles>(arena_);
   shared_ = ArenaVector<SharedUse>(arena_);
@@ -151,7 +152,7 @@ Result<void> Coordinator::prepared() {
   }
   points::at("leader.held");
   stopped_.expect_signals();
-  CKPT_TRY(tell_all(Step::kStop));
+  CKPT_TRY(share_memory());
   points::at("leader.stop");
   return {};
 }

@@ -38,6 +38,7 @@ class Coordinator final : public Session {
   Result<void> drained(std::span<const Bookmark> connections) override;
   Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts) override;
   Result<void> written(const Written& facts) override;
+  Result<void> still_on() override;
   void in_writing_child() override;
 
  private:
@@ -69,6 +70,8 @@ class Coordinator final : public Session {
     Standing facts;
     std::span<const OpenFileKey> files;
     std::span<const Bookmark> bookmarks;
+    bool can_share;
+    std::span<const SharedOffer> offers;
     Written written;
   };
 
@@ -85,6 +88,8 @@ class Coordinator final : public Session {
   Result<void> lost(Member& m);
   Result<bool> add_new();
   Result<void> tell_all(Step step);
+  Result<bool> list_shared(ArenaVector<LedgerObject>& objects, LedgerSize& size);
+  Result<void> share_memory();
   void abort_all();
   Result<char> ask_hosts(const char* step, int64_t patience_ns);
   Result<void> with_all_hosts(const char* step, int64_t patience_ns);

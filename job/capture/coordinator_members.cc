@@ -269,6 +269,13 @@ Result<void> Coordinator::take_message(Member& m) {
     std::memcpy(&m.facts, message.payload.data(), sizeof(m.facts));
     const auto rest = message.payload.subspan(sizeof(Standing));
     m.files = {reinterpret_cast<const OpenFileKey*>(rest.data()), rest.size() / sizeof(OpenFileKey)};
+  } else if (message.step == Step::kHeld) {
+    Held held{};
+    if (message.payload.size() < sizeof(held)) return lost(m);
+    std::memcpy(&held, message.payload.data(), sizeof(held));
+    const auto rest = message.payload.subspan(sizeof(held));
+    m.can_share = held.can_share != 0;
+    m.offers = {reinterpret_cast<const SharedOffer*>(rest.data()), rest.size() / sizeof(SharedOffer)};
   } else if (message.step == Step::kDrained) {
     m.bookmarks = {reinterpret_cast<const Bookmark*>(message.payload.data()),
                    message.payload.size() / sizeof(Bookmark)};

@@ -1,6 +1,7 @@
 // A member that is not the coordinator: it follows the coordinator's messages, and lets its threads go when none
 // comes in time.
 #include <fcntl.h>
+#include <poll.h>
 
 #include "base/clock.h"
 #include "base/named_points.h"
@@ -38,6 +39,7 @@ class MemberSession final : public Session {
     if (!reserve_own(arena_, 1 << 20))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory for a job's messages");
     own_memory[0] = arena_.range();
+    reserve_ledger();
     // A member of another user, or with another root, may not reach the directory: then it writes no log, and
     // removes nothing.
     if (keeper_part(request_.directory) != 0) {
@@ -63,17 +65,25 @@ class MemberSession final : public Session {
       CKPT_TRY(expect(Step::kHold, 0));
       hold();
     }
-    CKPT_TRY(say(Step::kHeld));
+    const Held held{can_share, 0};
+    if (!send_message(socket_, Step::kHeld, &held, sizeof(held), offers.data(), offers.size_bytes()))
+      return lost_coordinator();
     points::at("member.held");
     // Forks of the program wait meanwhile: not for ever, if the coordinator is stopped.
-    return expect(Step::kStop, now_ns() + kHeldNs);
+    Message message;
+    CKPT_TRY(expect(Step::kStop, now_ns() + kHeldNs, message));
+    return message.payload.empty() ? Result<void>() : join_ledger(message.payload);
   }
 
   Result<void> standing() override {
     points::at("member.stopped");
     CKPT_TRY(say(Step::kStanding));
     points::at("member.standing");
-    return expect(Step::kSample, deadline(), &stop_signal);
+    Message sample;
+    CKPT_TRY(expect(Step::kSample, deadline(), sample));
+    if (sample.payload.size() == sizeof(stop_signal))
+      std::memcpy(&stop_signal, sample.payload.data(), sizeof(stop_signal));
+    return {};
   }
 
   Result<void> drained(std::span<const Bookmark> connections) override {
@@ -102,6 +112,13 @@ class MemberSession final : public Session {
     points::at("member.done");
     interval::put_off();
     return {};
+  }
+
+  Result<void> still_on() override {
+    pollfd wait{socket_, POLLIN, 0};
+    constexpr timespec kAtOnce{};
+    // Nothing is said between kGo and kWritten but that it is over.
+    return sys::call(__NR_ppoll, &wait, 1L, &kAtOnce, nullptr, 8L) > 0 ? expect(Step::kNone, 0) : Result<void>();
   }
 
   void in_writing_child() override { sys::call(__NR_close, socket_); }
@@ -137,15 +154,32 @@ class MemberSession final : public Session {
 
   Result<void> say(Step step) { return send_message(socket_, step) ? Result<void>() : lost_coordinator(); }
 
-  Result<void> expect(Step step, int64_t until_ns, int32_t* number = nullptr) {
+  Result<void> join_ledger(std::span<const std::byte> payload) {
+    LedgerSize size{};
+    char byte;
+    int descriptor = -1;
+    const bool received = receive_with_descriptor(socket_, &byte, sizeof(byte), &descriptor);
+    ScopedFd file(descriptor);
+    if (payload.size() >= sizeof(size)) std::memcpy(&size, payload.data(), sizeof(size));
+    if (received && payload.size() == sizeof(size) + size.objects * sizeof(LedgerObject) &&
+        ledger.join(std::move(file), size,
+                    {reinterpret_cast<const LedgerObject*>(payload.data() + sizeof(size)), size.objects})) {
+      return {};
+    }
+    again = true;
+    return make_error(ExitCode::kInternal, 0,
+                      "the ledger of the job's shared memory cannot be mapped; the checkpoint is taken again");
+  }
+
+  Result<void> expect(Step step, int64_t until_ns) {
     Message message;
+    return expect(step, until_ns, message);
+  }
+
+  Result<void> expect(Step step, int64_t until_ns, Message& message) {
     switch (receive_message(socket_, until_ns, arena_, message)) {
       case Received::kMessage:
-        if (message.step == step) {
-          if (number != nullptr && message.payload.size() == sizeof(*number))
-            std::memcpy(number, message.payload.data(), sizeof(*number));
-          return {};
-        }
+        if (message.step == step) return {};
         told_ = true;
         if (message.step == Step::kAbort)
           return make_error(ExitCode::kInternal, 0,

@@ -7,8 +7,10 @@
 //   JoinRequest      -->
 //                    <--   kPrepared   armed; the program runs
 //   kHold            -->               creation of processes waits from here to kGo
-//                    <--   kHeld       (with kJoinHeld in the request: instead of kPrepared and kHold)
-//   kStop            -->
+//                    <--   kHeld       (with kJoinHeld in the request: instead of kPrepared and kHold) Held, then a
+//                                      SharedOffer for each mapping of shared anonymous memory
+//   kStop            -->               LedgerSize, then LedgerObject for each object that all protect; then a byte with the
+//                                      ledger's descriptor. Nothing: shared memory is copied in the stop
 //                    <--   kStanding   all its threads stand
 //   kSample          -->               all threads of all members stand; int32_t: the signal that has stopped the
 //                                      member, or 0
@@ -64,6 +66,19 @@ struct JoinRequest {
   char directory[1200];  // absolute
   char name[96];         // of the checkpoint's directory when it is complete
   char temporary[96];    // and now
+};
+
+struct Held {
+  uint32_t can_share;  // 1: what is offered is protected, and the offers are complete
+  uint32_t reserved;
+};
+
+// A mapping of memory that other members may map.
+struct SharedOffer {
+  uint64_t device, inode;
+  uint64_t start, length, offset;
+  uint32_t is_protected;  // 1: all of it, and this is the member's only mapping of it
+  uint32_t reserved;
 };
 
 struct Standing {

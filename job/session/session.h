@@ -10,6 +10,7 @@
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "copier/shared_ledger.h"
 #include "job/format/wire.h"
 
 namespace ckpt {
@@ -34,6 +35,10 @@ void fill_place(Place& place, int directory, const char* job_directory, const ch
 
 class Session {
  public:
+  // The ledger's address space, before own_memory is asked for. Without it nothing is shared.
+  void reserve_ledger() {
+    if (ledger.reserve()) own_memory[2] = ledger.own_range();
+  }
   // Armed; the program runs. Returns when all members are, and creation of processes is held.
   virtual Result<void> prepared() = 0;
   // All threads of this process stand. Returns when those of all members do.
@@ -45,6 +50,8 @@ class Session {
   virtual Result<void> sampled(std::span<const OpenFileKey> files, const Standing& facts) = 0;
   // The image is durable under its temporary directory. Returns when the job's checkpoint is committed.
   virtual Result<void> written(const Written& facts) = 0;
+  // While this process copies: have the others given up?
+  virtual Result<void> still_on() = 0;
   // A process that writes the image for this one must not keep the others' sockets open.
   virtual void in_writing_child() = 0;
 
@@ -53,7 +60,13 @@ class Session {
   bool over_hosts = false;       // drained() is to be called
   bool again = false;            // the run failed in a way that another attempt may not
   bool passing = false;          // again, once what was under way in a connection or terminal has passed
-  AddrRange own_memory[2] = {};  // in no image
+  AddrRange own_memory[3] = {};  // in no image; the last is the ledger's
+
+  // Shared memory that members protect (docs/shared_memory.md). Set before prepared(): what this process maps, in memory
+  // that stays until then. After it: the ledger is joined if there is anything that all protect.
+  bool can_share = false;
+  std::span<const SharedOffer> offers;
+  SharedLedger ledger;
 
  protected:
   ~Session() = default;

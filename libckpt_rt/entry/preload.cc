@@ -80,8 +80,9 @@ CKPT_FORK_PATH void before_fork() {
   job::creation::await();
   // Not again: after each fork the page that is written to is copied.
   if (!has_forked.load(std::memory_order_relaxed)) has_forked.store(true, std::memory_order_seq_cst);
-  if (copying()) release_guard::before_sharing();
   fork_hold::begin();
+  // Behind it: who stands in a stop, and has looked in vain here, is counted (HandlerBackEnd::agree_on_shared).
+  if (copying()) release_guard::before_sharing();
 }
 
 CKPT_FORK_PATH void after_fork() { fork_hold::end(); }

@@ -110,6 +110,14 @@ bool Arming::in_table(AddrRange range) const {
   return reached >= range.end;
 }
 
+bool Arming::covers(AddrRange range) const {
+  SegmentId id, last;
+  for (table_.find_range(range, &id, &last); id < last; ++id.value) {
+    if (table_.window(table_[id]).overlaps(range) && !table_.region(table_[id]).of_job) return false;
+  }
+  return in_table(range);
+}
+
 void Arming::make_changed_eager(std::span<Mapping> map, std::span<const Mapping> again) {
   size_t i = 0;
   for (Mapping& m : map) {
@@ -170,6 +178,8 @@ Result<void> Arming::find_blocks(const Mapping& m, AddrRange rest, ArenaVector<A
   // Locks that other processes made may lie in it; there is no harm in looking at a little memory in the
   // stop.
   constexpr uint64_t kLittle = 64 << 20;
+  // All of it, holes too: what another member makes there must not fault in it alone.
+  if (m.of_job) return blocks.push_back(rest) ? Result<void>() : no_memory_for_segments();
   if (m.shared && m.range.size() <= kLittle) return {};
   // Little memory is covered whether it exists or not, so that nobody need look at it in the stop.
   if (rest.size() <= (m.shared ? shared_left_ : kBlock)) {
@@ -203,7 +213,8 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
   if (!added.reserve(*arena_, segment_bytes_, segments, blocks.size())) return no_memory_for_segments();
   for (const AddrRange& b : blocks) {
     const Mapping& m = map[mapping_at(map, b.start)];
-    if (!added.add_region({b, (m.prot & PROT_READ) != 0, m.shared}) || !added.add_window(b))
+    if (!added.add_region({b, (m.prot & PROT_READ) != 0, m.shared, m.of_job}) ||
+        !added.add_window(b))
       return no_memory_for_segments();
     if (!covered_.push_back({b, static_cast<uint32_t>(table_.regions().size() + added.regions().size() - 1)}))
       return no_memory_for_segments();
@@ -294,6 +305,11 @@ Result<void> Arming::protect_next(size_t& i) {
   }
   // Pages that go are announced, and leave their segment kUnsettled.
   if (!protect_now(first, id, range) || all_exist) return {};
+  // Other members make pages there as well: which of them exist is asked when they are copied (SharedLedger::read).
+  if (table_.region(table_[first]).of_job) {
+    table_.set_present(range);
+    return {};
+  }
   CKPT_TRY(list_pages(range, table_.region(table_[first]).shared));
   table_.clear_present(range);
   for (const AddrRange& run : runs_) table_.set_present(run);

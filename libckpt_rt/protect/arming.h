@@ -103,6 +103,9 @@ class Arming {
   // stand, and the kernel is asked whether its protection has held; without that a hint.
   Result<void> list_unwritten(bool sure, ArenaVector<AddrRange>& unwritten);
 
+  // In the stop: has all of the range segments, of a mapping that is of_job?
+  bool covers(AddrRange range) const;
+
   void fault(Addr a);
   void removed(AddrRange range);
   // The range is writable, and stays so until the stop.

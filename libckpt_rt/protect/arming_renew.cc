@@ -51,7 +51,7 @@ Result<void> Arming::renew(Arena& arena, std::span<const Mapping> map, bool full
   for (size_t c = 0, m = 0; c < covered_.size() && m < map.size();) {
     const AddrRange range = covered_[c].range.common(map[m].range);
     if (!range.empty() && map[m].handling == Handling::kTracked) {
-      if (!pieces.push_back({range, (map[m].prot & PROT_READ) != 0, map[m].shared}))
+      if (!pieces.push_back({range, (map[m].prot & PROT_READ) != 0, map[m].shared, map[m].of_job}))
         return no_memory_for_segments();
       segments += SegmentTable::segments_of(range, segment_bytes_);
     }

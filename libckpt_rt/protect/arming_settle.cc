@@ -131,6 +131,17 @@ bool Arming::exist(std::span<const Addr> open, AddrRange part) const {
 // open: the pages that will be released, if there are any around here.
 Result<void> Arming::settle_part(const Mapping& m, AddrRange part, std::span<const Addr> open,
                                  ArenaVector<AddrRange>& eager) {
+  if (m.of_job) {
+    // Holes as well, and pages that will be released too: in all members the same is protected (arming.cc,
+    // find_blocks), or kept for the others before it is released.
+    if (protection_.protect(part) != 0) {
+      long r = protection_.add(m.range);
+      if (r == 0) r = protection_.protect(part);
+      if (r != 0) return cannot_protect(part, r);
+    }
+    table_.set_present(part);
+    return {};
+  }
   CKPT_TRY(list_pages(part, m.shared));
   if (runs_.empty()) {
     mark_open(part);  // not worth a call now
@@ -242,7 +253,8 @@ Result<void> Arming::settle_rest(std::span<Mapping> map, std::span<const Addr> o
       continue;
     }
     if (long r = protection_.protect(run.range); r != 0) return cannot_protect(run.range, r);
-    if (!added.add_region({run.range, (m.prot & PROT_READ) != 0, m.shared}) || !added.add_run(run.range))
+    if (!added.add_region({run.range, (m.prot & PROT_READ) != 0, m.shared, m.of_job}) ||
+        !added.add_run(run.range))
       return no_memory_for_segments();
   }
   return table_.merge(*arena_, added) ? Result<void>() : no_memory_for_segments();

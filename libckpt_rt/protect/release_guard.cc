@@ -85,10 +85,11 @@ void ask_if(RequestKind kind, AddrRange range, Wanted&& wanted) {
   if (now == 1) futex_wake(inside);
 }
 
+constexpr int64_t kPatienceNs = 10'000'000'000;
+
 // A thread that left by siglongjmp, from a signal handler in the middle, never comes back. So the wait has an
 // end, after more time than a request can take.
 void wait_until_nobody_asks() {
-  constexpr int64_t kPatienceNs = 10'000'000'000;
   const int64_t deadline = now_ns() + kPatienceNs;
   uint32_t n;
   for (int64_t left; (n = inside.load(std::memory_order_seq_cst)) != 0 && (left = deadline - now_ns()) > 0;) {
@@ -111,6 +112,25 @@ void forget(AddrRange range) {
          [] { return hooks::memory_registered.load(std::memory_order_seq_cst) != 0; });
 }
 
+// A child would write past the protection of this process to memory that other members copy. They are soon done with it;
+// if not, the checkpoint is given up rather than the fork.
+void await_members() {
+  constexpr timespec kStep{0, 1'000'000};
+  const int64_t deadline = now_ns() + kPatienceNs;
+  for (bool shared = true; shared;) {
+    ask_if(RequestKind::kCopy, {Addr{0}, Addr{1}}, [&] {
+      Copier* copier = active.load(std::memory_order_seq_cst);
+      shared = copier != nullptr && copier->is_shared();
+      if (shared && now_ns() > deadline) {
+        copier->give_up_shared();
+        shared = false;
+      }
+      return false;
+    });
+    if (shared) sys::call(__NR_nanosleep, &kStep, nullptr);
+  }
+}
+
 void before_sharing() {
   // Every request is one range: shared anonymous memory of one process is a handful of mappings.
   for (size_t i = 0;; ++i) {
@@ -121,9 +141,10 @@ void before_sharing() {
       more = copier != nullptr && copier->shared_range(i, &range);
       return false;
     });
-    if (!more) return;
+    if (!more) break;
     before_release(range);
   }
+  await_members();
 }
 
 void begin(Addr bell_page) {

@@ -121,6 +121,7 @@ constexpr uint64_t kSmallFile = 64 << 10;  // bytes: read whole in the stop, per
 // Bytes: larger ones of the program's own, as those by which a runtime's processes share what they know, are
 // saved whole as well, but for their holes.
 constexpr uint64_t kMostOwnFile = 16 << 20;
+constexpr uint64_t kLeastOfJob = 1 << 20;  // bytes of shared memory
 
 bool is_born_since(const char* path, uint64_t inode, int64_t since_ns) {
   struct statx st {};
@@ -249,9 +250,14 @@ void MemoryMap::classify(Mapping& m) {
   m.object = object_number(m.device, m.inode);
   switch (m.kind) {
     case MappingKind::kSharedAnonymous:
-      // Children write to it past our protection.
-      m.handling = hooks::has_forked.load(std::memory_order_relaxed) ? Handling::kEager : Handling::kTracked;
+      // Children write to it past our protection. With it they can protect it themselves; little is copied sooner.
       m.whole = true;
+      if (hooks::has_forked.load(std::memory_order_relaxed)) {
+        m.of_job = track_of_job_ && m.range.size() >= kLeastOfJob && m.prot == (PROT_READ | PROT_WRITE);
+        m.handling = m.of_job ? Handling::kTracked : Handling::kEager;
+      } else {
+        m.handling = Handling::kTracked;
+      }
       break;
     case MappingKind::kMemfd:
     case MappingKind::kSysV:

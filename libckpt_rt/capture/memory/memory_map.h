@@ -35,6 +35,7 @@ struct Mapping {
   Handling handling = Handling::kSkip;
   bool shared = false;
   bool other_name = false;  // the path is not the name that it was mapped by, which was removed
+  bool of_job = false;      // shared with other members of the job, which protect it too (docs/shared_memory.md)
   bool whole = false;       // save every page, not only those changed since mapping
   const char* path = "";    // NUL-terminated, in the arena
   uint32_t path_len = 0;
@@ -54,6 +55,8 @@ class MemoryMap {
   void expect(size_t mappings) {
     [[maybe_unused]] const bool room = mappings_.reserve(mappings + mappings / 16 + 64);  // else it grows
   }
+  // Before read(): shared memory that other processes of the job may map is kTracked and of_job, as far as it can be.
+  void track_shared_of_job(bool track) { track_of_job_ = track; }
   // own: ranges that belong to the library and are neither saved nor rebuilt.
   Result<void> read(std::span<const AddrRange> own);
   // The same in two steps, of which the second, in the stop, is short: it takes apart only those lines of the
@@ -113,7 +116,7 @@ class MemoryMap {
   // /dev/shm, where semaphores lose the name that they were mapped by when they are made (sem_open(3)).
   static constexpr uint32_t kMostSearches = 16, kMostEntries = 1'000'000, kMostEntriesStopped = 20'000;
   uint32_t searches_left_ = kMostSearches, entries_left_ = kMostEntries;
-  bool standing_ = false, unknown_name_ = false;
+  bool standing_ = false, unknown_name_ = false, track_of_job_ = false;
   uint64_t own_files_left_ = 64 << 20;  // bytes that the stop copies of files that the program has made
 };
 

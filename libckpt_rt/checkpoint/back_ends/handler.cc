@@ -26,6 +26,7 @@ const char* HandlerBackEnd::why_no_increments() const {
 
 Result<void> HandlerBackEnd::get_ready() {
   watch_.protection.copy_into(filled_from_own_side());
+  attempt_.capture.map.track_shared_of_job(tracks_shared());
   CKPT_TRY(writer_.spawn());
   return watch_.protection.can_protect_ahead() ? protect_ahead() : get_all_ready();
 }

@@ -188,6 +188,7 @@ Result<void> ProtectingBackEnd::finish() {
   attempt_.clock.log(attempt_.space.log(), attempt_.cost.pause_ns,
                      {faults_ahead_, arming_.faults() - faults_ahead_, arming_.passes()});
   if (!writer_.writes()) writer_.write();
+  const Result<void> shared = await_sharers(complete);
   ArenaVector<AddrRange> inherited(attempt_.space.arena());
   const Result<void> listed = list_inherited(inherited);
   const Result<void> ended = after_copying();
@@ -197,7 +198,7 @@ Result<void> ProtectingBackEnd::finish() {
   queue_.close();
   writer_.end();
   points::at("writer.ended");
-  for (const Result<void>& part : {writer_.result(), listed, ended}) CKPT_TRY(part);
+  for (const Result<void>& part : {writer_.result(), listed, ended, shared}) CKPT_TRY(part);
   if (!complete) return memory_went();
   // Most threads have left the stop long ago.
   if (const int late = late_signal(); late != 0) return signalled_late(late);

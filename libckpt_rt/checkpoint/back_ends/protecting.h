@@ -66,12 +66,23 @@ class ProtectingBackEnd : public BackEnd {
   virtual void leave_out(std::span<Mapping>) {}
   virtual Result<void> renew_table(std::span<const Mapping>) { return {}; }
   virtual Result<void> check_table() { return {}; }
+  // Memory that other members of the job map: is it tracked (MemoryMap::track_shared_of_job)? offer_shared(): the
+  // mappings that were armed last.
+  virtual bool tracks_shared() const { return false; }
+  virtual Result<void> offer_shared(std::span<const Mapping>) { return {}; }
+
+  // In the stop. Of what was offered the rest becomes kEager.
+  virtual Result<void> agree_on_shared(std::span<Mapping>) { return {}; }
+  // The page is about to lose its protection.
+  virtual void keep_for_others(Addr) {}
 
   // Threads still stand: from now on faults and events go to the copier.
   virtual void serve_copier() {}
 
   // What finish() asks. Threads still stand.
   virtual void before_go() {}
+  // This process has copied all, or has lost memory. Returns when no member needs what others protect for it.
+  virtual Result<void> await_sharers(bool) { return {}; }
   // All is copied, or lost: takes protection off, or leaves it to the watch. Nobody copies any more when it
   // returns.
   virtual Result<void> after_copying() = 0;

@@ -30,6 +30,7 @@ Result<void> ProtectingBackEnd::protect_ahead() {
       CKPT_TRY(attempt_.eager.make_room(now, attempt_.capture.pages, stacks.size(), attempt_.space));
       CKPT_TRY(get_all_ready());
     }
+    if (round == 1) CKPT_TRY(offer_shared(now.mappings()));
     // The last thing: what is written from here on is protected in the stop.
     CKPT_TRY(arming_.run(now.mappings(), stacks.span()));
     if (round == 0) points::at("protect.passed");
@@ -47,6 +48,7 @@ Result<bool> ProtectingBackEnd::add_memory(int round, MemoryMap& now) {
   }
   const size_t about = attempt_.capture.map_before.mappings().size();
   now.expect(about);
+  now.track_shared_of_job(tracks_shared());
   CKPT_TRY(now.read(attempt_.space.own()));
   CKPT_TRY(accept(now));
   now.copy_flags_from(attempt_.capture.map_before);
@@ -74,6 +76,7 @@ Result<void> ProtectingBackEnd::settle_protection() {
     return no_memory("the queue of buffers");
   capture.map.copy_special_pages_eagerly();
   leave_out(capture.map.mappings());
+  CKPT_TRY(agree_on_shared(capture.map.mappings()));
   ArenaVector<AddrRange> runs(arena);
   for (const Mapping& m : capture.map.mappings()) {
     if (m.handling == Handling::kEager) CKPT_TRY(capture.pages.scan(m, runs));
@@ -114,6 +117,7 @@ Result<void> ProtectingBackEnd::release_open_pages(ArenaVector<AddrRange>& runs)
       continue;
     }
     if (!runs.push_back({page, page + kPageSize})) return no_memory("the list of pages");
+    keep_for_others(page);
     arming_.release({page, page + kPageSize});
   }
   return {};

@@ -33,6 +33,8 @@ CKPT_FORK_PATH void end() {
   if (own.forks_held.load(std::memory_order_seq_cst) != 0) futex_wake(own.forks);
 }
 
+bool any_inside() { return own_page::page->forks.load(std::memory_order_seq_cst) != 0; }
+
 void reset() { own_page::page->forks.store(0, std::memory_order_relaxed); }
 
 bool hold() {

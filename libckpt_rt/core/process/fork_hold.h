@@ -6,7 +6,7 @@
 // Owner:     libckpt_rt. Its words are in the own page (own_page.h), which a child gets empty: to count costs
 //            no copy of a page after the fork.
 // Callers:   begin(), end(): threads of the program around fork and _Fork. hold(), release(): the agent, while
-//            the program runs. A bare clone(2) is not noticed.
+//            the program runs. any_inside(): the agent, in a stop. A bare clone(2) is not noticed.
 // Never:     allocates, touches errno. The agent waits for no more than kLongestNs.
 #pragma once
 
@@ -14,6 +14,8 @@ namespace ckpt::fork_hold {
 
 void begin();
 void end();
+// Is a thread between begin() and end()? Called in a stop.
+bool any_inside();
 // Forgets threads that were inside fork(2): `ckpt back` has taken them to other places.
 void reset();
 

@@ -63,7 +63,8 @@ long mremap(void* start, size_t old_length, size_t new_length, int flags, void* 
     // A move takes the old range away; without one only what is cut off goes.
     bool moves = (flags & MREMAP_MAYMOVE) != 0;
     if (moves) {
-      hooks::before_release(at(start), old_length);
+      // Old length 0: a second mapping of the same shared memory, which is not protected.
+      hooks::before_release(at(start), old_length != 0 ? old_length : new_length);
     } else if (new_length < old_length) {
       hooks::before_release(at(start) + new_length, old_length - new_length);
     }

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "base/raii_fd.h"
 #include "base/sys.h"
@@ -16,14 +17,38 @@ namespace ckpt {
 
 namespace {
 
+// Of a line of maps, as far as it is known: the bytes of the mapping, if it is shared and anonymous.
+uint64_t shared_bytes(std::string_view line) {
+  uint64_t ends[2] = {};
+  size_t at = 0;
+  for (uint64_t& end : ends) {
+    for (; at < line.size() && line[at] != '-' && line[at] != ' '; ++at)
+      end = end * 16 + static_cast<uint64_t>(line[at] <= '9' ? line[at] - '0' : line[at] - 'a' + 10);
+    ++at;
+  }
+  const bool shared = at + 3 < line.size() && line[at + 3] == 's';
+  const bool anonymous = line.find("/dev/zero") != line.npos || line.find("[anon_shmem:") != line.npos;
+  return shared && anonymous ? ends[1] - ends[0] : 0;
+}
+
 // How long the kernel's list of mappings is.
 void measure_mappings(MemorySize& size) {
   ScopedFd file(
       static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/maps", O_RDONLY | O_CLOEXEC, 0)));
   char text[4096];  // as much as the kernel writes at once
+  char line[128];   // its beginning
+  size_t length = 0;
   for (long n; file.valid() && (n = sys::call(__NR_read, file.get(), text, sizeof(text))) > 0;) {
     size.maps_text += static_cast<uint64_t>(n);
-    size.mappings += static_cast<uint64_t>(std::count(text, text + n, '\n'));
+    for (const char* c = text; c < text + n; ++c) {
+      if (*c == '\n') {
+        ++size.mappings;
+        size.shared += shared_bytes({line, length});
+        length = 0;
+      } else if (length < sizeof(line)) {
+        line[length++] = *c;
+      }
+    }
   }
 }
 
@@ -63,7 +88,8 @@ uint64_t list_bytes(const MemorySize& memory) {
 uint64_t most_segments(const MemorySize& memory, uint64_t segment_bytes) {
   const uint64_t blocks =
       memory.resident / kPageSize < memory.mapped >> 21 ? memory.resident / kPageSize : memory.mapped >> 21;
-  return (blocks + 1024) * ((2 << 20) / segment_bytes);
+  // Shared memory may be covered whether it exists or not.
+  return (blocks + (memory.shared >> 21) + 1024) * ((2 << 20) / segment_bytes);
 }
 
 uint64_t table_bytes(const MemorySize& memory, uint64_t segment_bytes) {

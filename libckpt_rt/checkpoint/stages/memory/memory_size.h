@@ -9,9 +9,9 @@
 namespace ckpt {
 
 // Bytes that the process has mapped, and bytes that it has in memory; in how many mappings, and what the
-// kernel's list of them is long, bytes.
+// kernel's list of them is long, bytes; how much of it is shared anonymous memory, bytes.
 struct MemorySize {
-  uint64_t mapped = 0, resident = 0, mappings = 0, maps_text = 0;
+  uint64_t mapped = 0, resident = 0, mappings = 0, maps_text = 0, shared = 0;
 };
 MemorySize memory_size();
 

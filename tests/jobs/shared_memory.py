@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Memory that several processes of a job share and write to at full speed: protected by all of them, copied while they run.
+  shared_memory.py [NAME...]
+"""
+import glob
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+from job_tree import BUILD, CKPT, LONG, NOBODY, PATIENCE, Tree, adopt_orphans, descendants, environment, root_of, state_of
+
+PROGRAM = os.path.join(BUILD, "tests", "jobs", "shared_job")
+PROTECTED = "are protected by all members"
+
+
+def wait_for(what, condition):
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: has not come in {PATIENCE} s")
+        time.sleep(0.01)
+
+
+class SharedMemory(unittest.TestCase):
+    def tree(self, *arguments, uid=0):
+        tree = Tree("shared", [PROGRAM, *arguments], uid=uid)
+        self.addCleanup(lambda: tree.close(self._outcome.result.failures or self._outcome.result.errors))
+        return tree
+
+    @staticmethod
+    def workers(tree, count):
+        wait_for("processes", lambda: len(descendants(tree.child.pid)) >= count)
+
+    @staticmethod
+    def lines(tree, text):
+        with open(glob.glob(os.path.join(tree.images, "**", "ckpt_rt.log"), recursive=True)[0], errors="replace") as f:
+            return [line for line in f if text in line]
+
+    def end(self, tree, expected=(0, b"ok\n")):
+        with open(os.path.join(tree.work, "stop"), "w"):
+            pass
+        self.assertEqual(tree.finish(), expected, tree.said())
+        os.unlink(os.path.join(tree.work, "stop"))
+
+    def rounds(self, *arguments, uid=0, protected=True, checkpoints=4, **settings):
+        """The program runs on after its checkpoints; the last two are brought back, and one of the restarted program."""
+        tree = self.tree(*arguments, uid=uid)
+        os.environ.update(settings)
+        try:
+            tree.run()
+        finally:
+            for name in settings:
+                del os.environ[name]
+        self.workers(tree, int(arguments[1]))
+        images = [tree.checkpoint(tree.child.pid) for _ in range(checkpoints * (10 if LONG else 1))]
+        self.assertNotIn(None, images)
+        self.assertEqual(bool(self.lines(tree, PROTECTED)), protected, tree.said())
+        self.end(tree)
+        for image in images[-2:]:
+            report = tree.restart(image)
+            again = tree.checkpoint(root_of(report))
+            tree.kill()
+            tree.restart(again)
+            self.end(tree, (0, b"ok\n"))
+            tree.kill()
+        return tree
+
+    def test_processes_that_write(self):
+        self.rounds("24", "3")
+
+    def test_as_user(self):
+        self.rounds("24", "3", uid=NOBODY)
+
+    def test_while_children_come_and_go(self):
+        self.rounds("24", "2", "fork")
+
+    def test_increments(self):
+        self.rounds("24", "2", CKPT_INCREMENTS="3")
+
+    def test_small_segments(self):
+        self.rounds("24", "2", CKPT_SEGMENT="16k")
+
+    def test_large_segments(self):
+        self.rounds("24", "2", CKPT_SEGMENT="256k")
+
+    def test_other_modes_copy_in_the_stop(self):
+        for settings in {"CKPT_MODE": "concurrent"}, {"CKPT_MODE": "fork"}, {"CKPT_MODE": "realtime", "CKPT_FAULTS": "in-thread"}:
+            with self.subTest(**settings):
+                self.rounds("8", "2", protected=False, checkpoints=2, **settings)
+
+    def test_member_killed_while_others_wait_for_it(self):
+        """All stop where they have copied their memory. One is killed: the others neither wait for it nor commit."""
+        tree = self.tree("24", "3")
+        os.environ["CKPT_TEST_POINT"] = "member.copied=stop:2"
+        try:
+            tree.run()
+        finally:
+            del os.environ["CKPT_TEST_POINT"]
+        self.workers(tree, 3)
+        first = tree.checkpoint(tree.child.pid)
+        root, children = tree.child.pid, sorted(descendants(tree.child.pid))
+        for victim in children[0], children[-1]:
+            second = subprocess.Popen([CKPT, "now", "--json", str(root)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                      env=environment(), text=True)
+            members = [root, *children]
+            if victim == children[0]:
+                wait_for("all stop", lambda: all(state_of(p) == "T" for p in members))
+            os.kill(victim, signal.SIGKILL)
+            for pid in members:
+                if pid != victim:
+                    os.kill(pid, signal.SIGCONT)
+            out, err = second.communicate(timeout=PATIENCE)
+            self.assertEqual(second.returncode, 0, err + out + tree.said())
+            children.remove(victim)
+            # Those that are left go on to write.
+            subprocess.run([CKPT, "verify", os.path.dirname(__import__("json").loads(out)["image"])], check=True,
+                           stdout=subprocess.DEVNULL, env=environment())
+        tree.kill()
+        tree.restart(first)
+        self.end(tree)
+
+
+if __name__ == "__main__":
+    adopt_orphans()
+    unittest.main()
