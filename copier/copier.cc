@@ -21,8 +21,6 @@ bool page_is_zero(const std::byte* p) {
 
 namespace {
 
-constexpr const char* kNotTheSame = "it is not the memory that was protected";
-
 // Calls use(run) for each run of pages that exist, until use() returns false. Returns its last result.
 template <typename Use>
 bool each_run(const Segment& s, Use&& use) {
@@ -63,24 +61,6 @@ bool Copier::is_unchanged(const Segment& s) {
   // acquire: a thread that has unprotected the segment meanwhile (unprotect_saved) had asked before, and says
   // so here.
   return same || s.proven.load(std::memory_order_acquire);
-}
-
-bool Copier::batch_is_unchanged() {
-  AddrRange run{};  // neighbours are asked for by one call
-  auto ask = [&] { return run.empty() || memory_.still_protected(std::exchange(run, {})); };
-  SegmentId id = batch_first_;
-  for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
-    const Segment& s = table_[id];
-    const bool proven = s.proven.load(std::memory_order_acquire);
-    if (proven || s.open || table_.region(s).shared) {
-      if (!ask() || (!proven && !is_unchanged(s))) return false;
-      continue;
-    }
-    const AddrRange window = table_.window(s);
-    if (run.empty()) run = window;
-    run.end = window.end;
-  }
-  return ask();
 }
 
 void Copier::unprotect_uncopied(SegmentId id) {
@@ -186,68 +166,6 @@ void Copier::queue_filled(SegmentId id, uint32_t buffer) {
   queue_.push({s.base, mask, data, buffer});
 }
 
-void Copier::copy_in_batch(SegmentId id, uint32_t buffer) {
-  Segment& s = table_[id];
-  const AddrRange window = table_.window(s);
-  if (batch_count_ != 0 && (id.value != batch_first_.value + batch_count_ ||
-                            window.start != batch_range_.end || s.region != table_[batch_first_].region)) {
-    end_batch();
-  }
-  if (!read_runs(s, pool_.data(buffer))) return complete(id, buffer, false, false);
-  // A program that gives memory back unannounced may do so with pages that are saved, before end_batch() asks
-  // whether they are unchanged. So ask now.
-  if (told_.load(std::memory_order_relaxed) && is_unchanged(s))
-    s.proven.store(true, std::memory_order_release);
-  memory_.settle_events();  // as in complete()
-  table_.saved(id);
-  if (batch_count_ == 0) {
-    batch_first_ = id;
-    batch_range_ = window;
-  }
-  batch_range_.end = window.end;
-  batch_buffers_[batch_count_++] = buffer;
-  // A thread that needs the segment and finds it kSaved calls unprotect_saved() itself. A thread that came
-  // earlier has left its mark.
-  if (table_.is_wanted(id)) unprotect_saved(id);
-  if (batch_count_ == kMostInBatch || batch_range_.size() >= kBatchBytes) end_batch();
-}
-
-// A thread needs a segment that is saved in a batch: unprotects it ahead of the batch. If its bytes are not
-// proven, or unprotecting fails, the owner finds that in end_batch().
-void Copier::unprotect_saved(SegmentId id) {
-  if (!in_batches_.load(std::memory_order_relaxed) || !is_unchanged(table_[id])) return;
-  table_[id].proven.store(true, std::memory_order_release);
-  if (unprotect_segment(table_[id])) table_.settle(id);
-}
-
-void Copier::end_batch() {
-  if (batch_count_ == 0) return;
-  const bool same = batch_is_unchanged();
-  const bool all = same && batch_count_ > 1 && memory_.unprotect_many(batch_range_) == 0;
-  SegmentId id = batch_first_;
-  bool lost[kMostInBatch];
-  for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
-    const bool proven = same || is_unchanged(table_[id]);
-    // Looked at again after a failure: unprotect_saved() may have unprotected the segment, as in complete().
-    auto is_saved = [&] { return table_.state(id) == SegmentState::kSaved; };
-    lost[i] = !all && is_saved() && (!unprotect_segment(table_[id]) || !proven) && is_saved();
-    if (lost[i]) {
-      set_lost(table_[id].base, kNotTheSame);
-      table_.lose(id);
-    } else {
-      table_.finish(id);
-    }
-  }
-  id = batch_first_;
-  for (uint32_t i = 0; i < batch_count_; ++i, ++id.value) {
-    if (lost[i])
-      pool_.release(batch_buffers_[i]);
-    else
-      queue_filled(id, batch_buffers_[i]);
-  }
-  batch_count_ = 0;
-}
-
 // Shared memory first: until all members have it, each of them keeps what it is about to write to for the others, and
 // none can fork. False: a segment is lost.
 bool Copier::copy_shared() {
@@ -288,33 +206,14 @@ bool Copier::shared_is_protected() {
 
 bool Copier::run(bool keep) {
   keep_ = keep;
-  const bool in_batches =
-      !keep && engine_.load(std::memory_order_relaxed) == nullptr && memory_.may_unprotect_late();
-  in_batches_.store(in_batches, std::memory_order_relaxed);
   CopyEngine* const engine = engine_.load(std::memory_order_relaxed);
-  // Buffer and place in the engine's queue come before the claim: a thread that faults on a claimed segment
-  // must not wait for the disk.
-  constexpr uint32_t kNone = UINT32_MAX;
-  uint32_t spare = kNone;
   if (!copy_shared()) return false;
-  scan_.begin(order_);
-  for (SegmentId id; !lost() && scan_.next(&id);) {
-    if (!to_copy(id) || table_.state(id) != SegmentState::kProtected) continue;
-    if (spare == kNone && !pool_.try_acquire(CopyKind::kSequential, &spare)) {
-      end_batch();
-      spare = pool_.acquire(CopyKind::kSequential);
-    }
-    await_queued(kMostQueued - 1);
-    if (!table_.claim(id)) continue;
-    if (in_batches) copy_in_batch(id, spare);
-    // The engine may refuse: its slots are in use until it has passed over what was taken back from it.
-    else if (engine == nullptr || !submit_to_engine(*engine, id, spare))
-      copy_owned(id, spare, keep);
-    spare = kNone;
-    counters_.sequential.fetch_add(1, std::memory_order_relaxed);
-  }
-  end_batch();
-  if (spare != kNone) pool_.release(spare);
+  const bool in_batches = !keep && engine == nullptr && memory_.may_unprotect_late();
+  in_batches_.store(in_batches, std::memory_order_relaxed);
+  if (engine != nullptr)
+    copy_by_engine(*engine);
+  else
+    copy_in_order(in_batches);
   check_rest({0}, {static_cast<uint32_t>(table_.size())});
   rest_checked_.store(true, std::memory_order_seq_cst);
   await_queued(0);

@@ -18,7 +18,9 @@
 #pragma once
 
 #include <atomic>
+#include <span>
 
+#include "base/copy_piece.h"
 #include "copier/buffer_pool.h"
 #include "copier/copy_engine.h"
 #include "copier/copy_order.h"
@@ -31,6 +33,13 @@ namespace ckpt {
 // What a copier needs of the process whose memory it copies.
 class ProgramMemory : public SourceMemory {
  public:
+  // Copies all pieces, by one call where that is cheaper. 0 or -errno: what all buffers hold is void then.
+  virtual long read_pieces(std::span<const CopyPiece> pieces, bool readable) {
+    for (const CopyPiece& piece : pieces) {
+      if (const long r = read(piece.to, piece.from, piece.bytes, readable); r != 0) return r;
+    }
+    return 0;
+  }
   // Makes the pages writable and wakes threads that wait for them. 0; -ENOENT when the range is not
   // (any more) the memory that was protected.
   virtual long unprotect(AddrRange range) = 0;
@@ -84,6 +93,8 @@ class Copier final : private CopyListener {
   void give_up_shared() {
     if (shared_ != nullptr) shared_->give_up();
   }
+  // How much of what lies side by side is read by one call of the kernel, where that reads it: one segment at least.
+  void set_together(uint64_t bytes) { together_bytes_ = bytes; }
   // Copies every segment that has pages to copy and no other owner. Returns when all of these are kCopied or
   // kKept, or a segment is lost. False: a segment is lost. keep: segments without a write stay protected.
   bool run(bool keep = false);
@@ -119,10 +130,16 @@ class Copier final : private CopyListener {
 
  private:
   void copy_owned(SegmentId id, uint32_t buffer, bool keep = false);
-  // Copies a segment, and leaves it kSaved: end_batch() unprotects all of a batch by one call. A call for
+  // Sequential copies, by the processor or by an engine.
+  void copy_in_order(bool in_batches);
+  void copy_by_engine(CopyEngine& engine);
+  // The segments that were claimed together are read by one call of the kernel, if it can.
+  void copy_together(bool in_batches);
+  bool read_together(uint32_t count);
+  // Leaves a segment whose bytes were read kSaved: end_batch() unprotects all of a batch by one call. A call for
   // each would cost as much as the copy. A thread that needs such a segment earlier unprotects it
   // itself (unprotect_saved).
-  void copy_in_batch(SegmentId id, uint32_t buffer);
+  void add_to_batch(SegmentId id, uint32_t buffer);
   void end_batch();
   void unprotect_saved(SegmentId id);
   void queue_filled(SegmentId id, uint32_t buffer);
@@ -162,7 +179,16 @@ class Copier final : private CopyListener {
   std::atomic<uint64_t> lost_at_{0};
   std::atomic<const char*> lost_how_{""};
 
+  // Neighbours of one region that are kCopying, and are about to be read. A thread that waits for one waits for the
+  // copy of all.
+  uint64_t together_bytes_ = 256 << 10;
+  static constexpr uint32_t kMostTogether = 16, kMostPieces = 64;
+  SegmentId together_first_{0};
+  uint32_t together_count_ = 0;
+  uint32_t together_buffers_[kMostTogether];
+
   // The batch: neighbours that are kSaved, of one region.
+  static constexpr const char* kNotTheSame = "it is not the memory that was protected";
   static constexpr uint32_t kMostInBatch = 64;
   static constexpr uint64_t kBatchBytes = 1 << 20;
   SegmentId batch_first_{0};

@@ -5,6 +5,25 @@
 
 namespace ckpt {
 
+void Copier::copy_by_engine(CopyEngine& engine) {
+  // Buffer and place in the engine's queue come before the claim: a thread that faults on a claimed segment
+  // must not wait for the disk.
+  constexpr uint32_t kNone = UINT32_MAX;
+  uint32_t spare = kNone;
+  scan_.begin(order_);
+  for (SegmentId id; !lost() && scan_.next(&id);) {
+    if (!to_copy(id) || table_.state(id) != SegmentState::kProtected) continue;
+    if (spare == kNone) spare = pool_.acquire(CopyKind::kSequential);
+    await_queued(kMostQueued - 1);
+    if (!table_.claim(id)) continue;
+    // The engine may refuse: its slots are in use until it has passed over what was taken back from it.
+    if (!submit_to_engine(engine, id, spare)) copy_owned(id, spare, keep_);
+    spare = kNone;
+    counters_.sequential.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (spare != kNone) pool_.release(spare);
+}
+
 // False: the queue is full.
 bool Copier::submit_to_engine(CopyEngine& engine, SegmentId id, uint32_t buffer) {
   {

@@ -236,6 +236,7 @@ Result<void> Attempt::commit() {
   cost.bytes_written = stats->bytes_written;
   cost.durable_ns = now_ns() - requested_ns;
   watch.parent = stats->as_parent;
+  watch.image_bytes = stats->bytes_memory;
   return {};
 }
 

@@ -216,6 +216,11 @@ long GuardedMemory::read(std::byte* to, Addr from, size_t bytes, bool) {
   return (agent ? copy_.copy(to, from, bytes) : KernelCopy::read(to, from, bytes)) ? 0 : -EFAULT;
 }
 
+// Several pieces are the agent's, which copies in order.
+long GuardedMemory::read_pieces(std::span<const CopyPiece> pieces, bool readable) {
+  return copy_.copy(pieces) ? 0 : ProgramMemory::read_pieces(pieces, readable);
+}
+
 void GuardedMemory::remove(AddrRange range) {
   uffdio_range all{range.start.value, range.size()};
   sys::call(__NR_ioctl, agent_fd_.get(), UFFDIO_UNREGISTER, &all);

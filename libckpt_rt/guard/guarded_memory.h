@@ -68,6 +68,7 @@ class GuardedMemory final : public ProgramMemory, public ArmedMemory {
   bool has_room_for(size_t runs, size_t mappings) const;
 
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
+  long read_pieces(std::span<const CopyPiece> pieces, bool readable) override;
   // In-thread: whatever it returns, no registered page of the range is protected then.
   long unprotect(AddrRange range) override;
   long unprotect_many(AddrRange range) override;

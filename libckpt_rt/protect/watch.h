@@ -58,6 +58,7 @@ class Watch {
   Arming arming;
   // The image that holds what is in_parent; all zero: none.
   ParentImage parent{};
+  uint64_t image_bytes = 0;  // memory in it; 0: there is none
 
  private:
   Watch() : arming(protection, pages_, table) {}

@@ -74,11 +74,35 @@ long WriteProtection::add(AddrRange range) {
   return r;
 }
 
+// To unregister memory the kernel looks at each page once more, and at its `struct page`: as dear as protecting it.
+// It does not where memory is registered for missing pages only. So memory of which no page is protected any more is
+// registered so first. A thread that touches a missing page in between waits, and unregistering wakes it.
 void WriteProtection::remove(AddrRange range) {
   for (Addr at = range.start; at < range.end; at = at + kRemovedAtOnce) {
     uffdio_range piece{at.value, range.end - at < kRemovedAtOnce ? range.end - at : kRemovedAtOnce};
+    if (protection_is_off({at, at + piece.len})) {
+      uffdio_register missing{};
+      missing.range = piece;
+      missing.mode = UFFDIO_REGISTER_MODE_MISSING;
+      sys::call(__NR_ioctl, uffd_.get(), UFFDIO_REGISTER, &missing);
+    }
     sys::call(__NR_ioctl, uffd_.get(), UFFDIO_UNREGISTER, &piece);
   }
+}
+
+// Takes off what is left in a few places. False: there are many, or the kernel cannot tell.
+bool WriteProtection::protection_is_off(AddrRange range) {
+  if (!can_tell_) return false;
+  constexpr int kFew = 32;
+  for (int places = 0; places < kFew; ++places) {
+    AddrRange left;
+    const long found = first_protected(pagemap_, range, &left);
+    if (found != 1) return found == 0;
+    if (unprotect(left) != 0) return false;
+    range.start = left.end;
+    if (range.empty()) return true;
+  }
+  return false;
 }
 
 void WriteProtection::forget(AddrRange range) {
@@ -139,6 +163,11 @@ long WriteProtection::read(std::byte* to, Addr from, size_t bytes, bool readable
     done += static_cast<size_t>(n);
   }
   return 0;
+}
+
+long WriteProtection::read_pieces(std::span<const CopyPiece> pieces, bool readable) {
+  if (readable && copy_.copy(pieces)) return 0;
+  return ProgramMemory::read_pieces(pieces, readable);
 }
 
 void WriteProtection::settle_events() {

@@ -79,6 +79,7 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   void each_busy(void (*)(void*, AddrRange), void*) override {}
 
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
+  long read_pieces(std::span<const CopyPiece> pieces, bool readable) override;
   long unprotect(AddrRange range) override;
   long unprotect_many(AddrRange range) override;
   bool still_protected(AddrRange range) override;
@@ -97,6 +98,7 @@ class WriteProtection final : public ProgramMemory, public ArmedMemory {
   bool serve_releases();
   void serve_all();
   bool on_handler_thread() const;
+  bool protection_is_off(AddrRange range);
   long write_protect(AddrRange range, uint64_t mode);
   Result<ScopedFd> open_with(uint64_t features);
 

@@ -215,6 +215,32 @@ TEST_F(UserfaultfdTest, MremapLosesProtectionWithoutAWord) {
   munmap(moved, kBytes);
 }
 
+// The quick end of a registration (WriteProtection::remove), and why nothing may be protected then.
+TEST_F(UserfaultfdTest, RegisteringForMissingPagesEndsWriteProtectionAndLeavesTheMarks) {
+  if (!full_) return;
+  protect(true);
+  uffdio_register missing{};
+  missing.range = {reinterpret_cast<uint64_t>(memory_), kBytes};
+  missing.mode = UFFDIO_REGISTER_MODE_MISSING;
+  ASSERT_EQ(ioctl(uffd_.get(), UFFDIO_REGISTER, &missing), 0);
+  memory_[0] = 'b';  // would wait for ever
+  pollfd fd{uffd_.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&fd, 1, 0), 0);
+  // The other pages bear the mark of protection, although nothing protects them.
+  ScopedFd pagemap(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  uint64_t entry = 0;
+  ASSERT_EQ(pread(pagemap.get(), &entry, 8, Addr::of(memory_ + kPageSize).value / kPageSize * 8), 8);
+  constexpr uint64_t kMarked = 1ull << 57;
+  EXPECT_NE(entry & kMarked, 0u);
+  // A thread that waits for a missing page is woken by the end of the registration.
+  ASSERT_EQ(madvise(memory_ + 2 * kPageSize, kPageSize, MADV_DONTNEED), 0);
+  std::thread toucher([&] { memory_[2 * kPageSize] = 'c'; });
+  EXPECT_EQ(poll(&fd, 1, 10'000), 1);
+  EXPECT_EQ(ioctl(uffd_.get(), UFFDIO_UNREGISTER, &missing.range), 0);
+  toucher.join();
+  EXPECT_EQ(memory_[2 * kPageSize], 'c');
+}
+
 TEST_F(UserfaultfdTest, HolesAreProtectedOnlyWithUnpopulated) {
   if (!full_) return;
   UserfaultfdProbe probe = probe_userfaultfd();

@@ -109,5 +109,28 @@ TEST_F(KernelCopyTest, WhatIsNotThereOrNotReadable) {
   }
 }
 
+TEST_F(KernelCopyTest, SeveralPiecesByOneCall) {
+  // Neighbours in the program and not in the buffers, the reverse, and both.
+  const CopyPiece pieces[] = {{buffer + 4 * kPageSize, Addr::of(program), kPageSize},
+                              {buffer, Addr::of(program + kPageSize), 2 * kPageSize},
+                              {buffer + 2 * kPageSize, Addr::of(program + 7 * kPageSize), 2 * kPageSize},
+                              {buffer + 8 * kPageSize, Addr::of(program + 9 * kPageSize), 3 * kPageSize},
+                              {buffer + 11 * kPageSize, Addr::of(program + 12 * kPageSize), kPageSize}};
+  auto copied = [&](const CopyPiece& p) { return memcmp(p.to, p.from.as(), p.bytes) == 0; };
+  memset(buffer, 0, kBytes);
+  EXPECT_TRUE(copy.copy(pieces));
+  for (const CopyPiece& p : pieces) EXPECT_TRUE(copied(p)) << p.from.value;
+  for (size_t page : {5, 6, 7, 12}) EXPECT_EQ(buffer[page * kPageSize], std::byte{0}) << page;
+  EXPECT_TRUE(holds_without(__NR_process_vm_readv, [&] { return copy.copy(pieces); }));
+  EXPECT_TRUE(holds_without(__NR_process_vm_writev, [&] { return !copy.copy(pieces); }));
+  ASSERT_EQ(mprotect(program + 11 * kPageSize, kPageSize, PROT_NONE), 0);
+  EXPECT_FALSE(copy.copy(pieces));
+  ASSERT_EQ(mprotect(program + 11 * kPageSize, kPageSize, PROT_READ), 0);
+  EXPECT_TRUE(copy.copy(pieces));
+  const CopyPiece elsewhere[] = {pieces[0], {other, Addr::of(program), kPageSize}};
+  EXPECT_FALSE(copy.copy(elsewhere));
+  EXPECT_FALSE(copy.copy({pieces, 0}));
+}
+
 }  // namespace
 }  // namespace ckpt

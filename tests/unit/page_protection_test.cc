@@ -114,6 +114,27 @@ TEST_F(PageProtectionTest, WhatWasLostIsFound) {
   }
 }
 
+TEST_F(PageProtectionTest, TheFirstThatIsProtected) {
+  AddrRange found{};
+  EXPECT_EQ(first_protected(scan.descriptor(), all, &found), 0);  // neither pages nor page tables
+  write(all);
+  EXPECT_EQ(first_protected(scan.descriptor(), all, &found), 0);
+  const AddrRange pages{all.start + 700 * kPageSize, all.start + 703 * kPageSize};
+  protect(pages, true);
+  ASSERT_EQ(first_protected(scan.descriptor(), all, &found), 1);
+  EXPECT_EQ(found, pages);
+  ASSERT_EQ(first_protected(scan.descriptor(), {pages.start + kPageSize, all.end}, &found), 1);
+  EXPECT_EQ(found, (AddrRange{pages.start + kPageSize, pages.end}));
+  EXPECT_EQ(first_protected(scan.descriptor(), {pages.end, all.end}, &found), 0);
+  // A mark in place of a page.
+  protect(pages, false);
+  const AddrRange hole{all.start + 9 * kPageSize, all.start + 10 * kPageSize};
+  ASSERT_EQ(madvise(hole.start.as(), hole.size(), MADV_DONTNEED), 0);
+  protect(hole, true);
+  ASSERT_EQ(first_protected(scan.descriptor(), all, &found), 1);
+  EXPECT_EQ(found, hole);
+}
+
 TEST_F(PageProtectionTest, GuardsAreNotLost) {
   protect(all, true);
   const AddrRange guards{all.start + 700 * kPageSize, all.start + 703 * kPageSize};

@@ -46,8 +46,9 @@ long UringBackend::attach(int fd, std::span<std::byte> staging, uint32_t in_flig
   const long made = make_ring(in_flight);
   if (guard_ != nullptr) guard_->release();
   if (made != 0) return made;
-  iovec all{staging.data(), staging.size()};
-  registered_ = pinning_is_free() && io_uring_register_buffers(&ring_, &all, 1) == 0;
+  staging_ = staging;
+  registered_ = false;
+  from_staging_ = 0;
   attached_ = true;
   fd_ = fd;
   limit_ = in_flight;
@@ -57,9 +58,16 @@ long UringBackend::attach(int fd, std::span<std::byte> staging, uint32_t in_flig
   return 0;
 }
 
+void UringBackend::register_staging() {
+  iovec all{staging_.data(), staging_.size()};
+  registered_ = pinning_is_free() && io_uring_register_buffers(&ring_, &all, 1) == 0;
+}
+
 long UringBackend::write(const WriteRequest& request) {
   if (request.slot >= limit_) return -EINVAL;
   started_[request.slot] = request;
+  // When each slot has been written from more than once.
+  if (request.pieces.empty() && ++from_staging_ == 2 * limit_) register_staging();
   io_uring_sqe* entry = io_uring_get_sqe(&ring_);
   if (entry == nullptr) {
     finish(request.slot, write_here(request));

@@ -47,8 +47,13 @@ class UringBackend final : public FileBackend {
   long make_ring(uint32_t in_flight);
   const RingGuard* guard_ = nullptr;
   io_uring ring_;
+  void register_staging();
   bool attached_ = false;
-  bool registered_ = false;  // the staging memory is pinned once, not for each write
+  // The staging memory is pinned once, not for each write, if it is written from often: to pin it touches all of it,
+  // and most of what is written lies elsewhere, or is little.
+  std::span<std::byte> staging_;
+  bool registered_ = false;
+  uint32_t from_staging_ = 0;
   int fd_ = -1;
   uint32_t limit_ = 0;
   uint64_t done_here_ = 0;

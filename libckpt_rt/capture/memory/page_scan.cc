@@ -52,6 +52,15 @@ PagemapScanArg ask_for_written() {
   return arg;
 }
 
+// What is there and was not written since it was protected: the kernel's mark for a hole counts as swapped. What
+// is returned of a page is nothing, so that pages and holes make one run.
+PagemapScanArg ask_for_protected() {
+  PagemapScanArg arg{};
+  arg.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
+  arg.category_mask = arg.category_inverted = arg.return_mask = kPageIsWritten;
+  return arg;
+}
+
 Error no_memory() { return make_error(ExitCode::kInternal, ENOMEM, "no memory for the list of pages"); }
 
 // The first run of pages that are as `arg` says: 1; 0 without one; -errno.
@@ -97,6 +106,13 @@ Error cannot_tell(long error) {
 }
 
 }  // namespace
+
+long first_protected(int pagemap, AddrRange range, AddrRange* run) {
+  PageRegion region{};
+  const long n = first_run(pagemap, range, ask_for_protected(), &region);
+  if (n == 1) *run = {Addr{region.start}, Addr{region.end}};
+  return n;
+}
 
 Result<void> PageScan::add(AddrRange run, ArenaVector<AddrRange>& runs) {
   if (runs.size() > first_ && runs.back().end == run.start) {
@@ -157,12 +173,7 @@ Result<void> PageScan::scan_protected(AddrRange range, ArenaVector<AddrRange>& r
   first_ = runs.size();
   auto* regions = reinterpret_cast<const PageRegion*>(buffer_);
   for (uint64_t at = range.start.value; at < range.end.value;) {
-    PagemapScanArg arg{};
-    // What is there and was not written since it was protected: the kernel's mark for a hole counts as
-    // swapped.
-    arg.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
-    arg.category_mask = arg.category_inverted = kPageIsWritten;
-    arg.return_mask = kPageIsPresent;
+    PagemapScanArg arg = ask_for_protected();
     const long n = scan_next(arg, at, range.end.value, at == range.start.value);
     if (n < 0) return cannot_tell(n);
     for (long i = 0; i < n; ++i) CKPT_TRY(add({Addr{regions[i].start}, Addr{regions[i].end}}, runs));
@@ -197,10 +208,7 @@ Result<void> PageScan::scan_unprotected(AddrRange range, bool announced, ArenaVe
 }
 
 long is_protected(int pagemap, AddrRange range) {
-  PagemapScanArg arg{};
-  // As in scan_protected(). What is returned of a page is nothing, so that pages and holes make one run.
-  arg.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
-  arg.category_mask = arg.category_inverted = arg.return_mask = kPageIsWritten;
+  const PagemapScanArg arg = ask_for_protected();
   const long all = is_one_run(pagemap, range, arg);
   if (all != 0) return all;
   // Page by page: no condition of the call says "protected or a guard".

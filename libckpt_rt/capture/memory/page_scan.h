@@ -62,6 +62,10 @@ class PageScan {
 // needs no memory but its stack.
 long is_protected(int pagemap, AddrRange range);
 
+// The first run of pages of [range) that userfaultfd protects, the kernel's marks in place of pages included: 1, or
+// 0 without one; -errno as above.
+long first_protected(int pagemap, AddrRange range, AddrRange* run);
+
 // The kernel answers one question several times faster than others: which pages were written to, and nothing
 // else. Its answer then has, of a page table, the pages that are not there as well, which no protection holds
 // either; but nothing of memory without a page table, or that is not mapped. Is it so here? It maps memory

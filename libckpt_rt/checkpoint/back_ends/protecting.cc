@@ -39,8 +39,16 @@ Result<void> ProtectingBackEnd::reserve(const Room& room) {
   // copies may use.
   attempt_.image.sink().hold_buffers(
       std::min(pool_.buffers() / 4, static_cast<size_t>(kHeldBytes / segment)));
-  pool_.populate(std::min(room.memory.resident, kAheadBytes));
+  pool_.populate(std::min({room.memory.resident, kAheadBytes, expected_bytes()}));
   return {};
+}
+
+// An increment is about as long as the one before: to clear more buffers than it needs takes longer than all else
+// of a small one.
+uint64_t ProtectingBackEnd::expected_bytes() const {
+  constexpr uint64_t kHugePage = 2 << 20;
+  const uint64_t before = attempt_.watch.image_bytes;
+  return before == 0 ? UINT64_MAX : (2 * before + kHugePage - 1) / kHugePage * kHugePage;
 }
 
 Result<void> ProtectingBackEnd::open_image() {

@@ -58,6 +58,8 @@ class ProtectingBackEnd : public BackEnd {
   AddrRange filled_from_own_side() const;
   // A thread that was sent a signal while it stood; see StopWorld::signalled_late.
   static int ask_for_late_signal();
+  // About as much memory will be copied.
+  uint64_t expected_bytes() const;
 
   // What protect_ahead() asks of the back end, in this order, in each of its rounds.
   // A call that changes mappings did not end: may protection begin in the stop instead?

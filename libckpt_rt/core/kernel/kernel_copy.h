@@ -12,7 +12,9 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
+#include "base/copy_piece.h"
 #include "base/units.h"
 
 namespace ckpt {
@@ -24,6 +26,8 @@ class KernelCopy {
   void use_for(AddrRange buffers) { buffers_ = buffers; }
   // False: not all of it is there, or may be read. What `to` holds is void then.
   [[nodiscard]] bool copy(std::byte* to, Addr from, size_t bytes) const;
+  // The same of several pieces by one call, each of a buffer: false also where that call is not to be made.
+  [[nodiscard]] bool copy(std::span<const CopyPiece> pieces) const;
   // The same without the first call, also for threads of the program: they may have been forbidden it.
   [[nodiscard]] static bool read(std::byte* to, Addr from, size_t bytes);
 

@@ -26,17 +26,27 @@ void fill_around(Rig& rig, size_t count, bool inherited) {
 }
 
 TEST(Copier, VanishedMemoryLosesTheCheckpointAndNobodyWaitsForIt) {
-  Rig rig(64, 4);
-  fill_simple(rig);
-  rig.memory.give_back(37, 1);
-  rig.go();
-  EXPECT_FALSE(rig.copier.run());
-  EXPECT_TRUE(rig.copier.lost());
-  EXPECT_EQ(rig.copier.lost_at(), rig.memory.page(32));
-  EXPECT_EQ(rig.table.state({2}), SegmentState::kLost);
-  rig.copier.before_release(rig.memory.pages(32, 16));
-  rig.finish();
-  EXPECT_TRUE(rig.pool.all_free());
+  for (uint32_t together : {1, 4}) {
+    for (uint32_t gone : {0, 1, 2}) {
+      Rig rig(64, 4);
+      rig.copier.set_together(together * kPerSegment * kPageSize);
+      fill_simple(rig);
+      const size_t first = gone * kPerSegment;
+      rig.memory.give_back(first + 5, 1);
+      rig.go();
+      EXPECT_FALSE(rig.copier.run());
+      EXPECT_TRUE(rig.copier.lost());
+      EXPECT_EQ(rig.copier.lost_at(), rig.memory.page(first));
+      EXPECT_EQ(rig.table.state({gone}), SegmentState::kLost);
+      for (SegmentId id{0}; id.value < rig.table.size(); ++id.value) {
+        EXPECT_NE(rig.table.state(id), SegmentState::kCopying) << id.value;
+        EXPECT_NE(rig.table.state(id), SegmentState::kSaved) << id.value;
+      }
+      rig.copier.before_release(rig.memory.pages(first, kPerSegment));
+      rig.finish();
+      EXPECT_TRUE(rig.pool.all_free());
+    }
+  }
 }
 
 // Memory that was read and went before it was unprotected may have been another's when it was read.

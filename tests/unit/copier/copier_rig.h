@@ -20,6 +20,7 @@ class Rig {
     EXPECT_TRUE(table.reserve(arena_, kPerSegment * kPageSize, pages / kPerSegment + 64, 64));
     EXPECT_TRUE(pool.reserve(buffers * kPerSegment * kPageSize, kPerSegment * kPageSize));
     EXPECT_TRUE(queue.reserve(arena_, static_cast<uint32_t>(buffers) + 1));
+    copier.set_together(kPerSegment * kPageSize);  // each alone: what happens in between can be named
   }
   ~Rig() {
     finish();

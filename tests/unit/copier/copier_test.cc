@@ -23,6 +23,45 @@ TEST(Copier, CopiesInTurnWhatNobodyTouches) {
   for (size_t i = 0; i < 64; ++i) EXPECT_FALSE(rig.memory.is_protected(i));
 }
 
+TEST(Copier, NeighboursAreReadByOneCall) {
+  for (bool fails : {false, true}) {
+    SCOPED_TRACE(fails);
+    Rig rig(160, 32);
+    for (size_t i = 0; i < 160; ++i) rig.memory.set(i, i + 1);
+    rig.memory.together_fails = fails;
+    rig.copier.set_together(4 * kPerSegment * kPageSize);
+    rig.region(0, 112);
+    rig.present(0, 66);   // five segments, of the last one two pages
+    rig.present(96, 16);  // the sixth has none
+    rig.region(112, 48);
+    rig.present(112, 5);  // two runs
+    rig.present(119, 8);
+    rig.present(128, 32);
+    rig.go();
+    EXPECT_TRUE(rig.copier.run());
+    // Not over a segment that is not copied, nor over the end of a region; what is alone is read alone.
+    EXPECT_EQ(rig.memory.together, (std::vector<size_t>{4, 4}));
+    rig.expect_pages_of_the_stop();
+  }
+}
+
+TEST(Copier, NothingIsClaimedWhileItWaitsForABuffer) {
+  Rig rig(kPerSegment * 8, 8);  // copies in order may have six
+  rig.copier.set_together(4 * kPerSegment * kPageSize);
+  for (size_t i = 0; i < rig.memory.size(); ++i) rig.memory.set(i, i + 1);
+  rig.region(0, rig.memory.size());
+  rig.present(0, rig.memory.size());
+  uint32_t taken[3];
+  ASSERT_EQ(rig.pool.try_acquire(CopyKind::kSequential, taken), 3u);
+  rig.go();
+  std::thread copying([&] { EXPECT_TRUE(rig.copier.run()); });
+  // Three are free: the writer takes two at a time, so the copier waits more than once.
+  EXPECT_TRUE(rig.memory.write(rig.memory.size() - 1, 77));
+  for (uint32_t buffer : taken) rig.pool.release(buffer);
+  copying.join();
+  rig.expect_image_of_the_stop();
+}
+
 TEST(Copier, AWriteIsAForcedCopyOfItsSegmentFirst) {
   Rig rig(64, 16);
   fill_simple(rig);
@@ -315,6 +354,7 @@ void race(unsigned seed, size_t buffers, bool keep = false, std::optional<uint32
   for (SegmentId id{0}; id.value < rig.table.size(); ++id.value)
     rig.table[id].heat = static_cast<uint8_t>(random() % 3);
   rig.copier.set_order(static_cast<Order>(seed % 4));
+  rig.copier.set_together((seed % 3 == 0 ? 1 : 4) * kPerSegment * kPageSize);
   rig.go();
   std::atomic<bool> over{false};
   std::atomic<int> started{0};

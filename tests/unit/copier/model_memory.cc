@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
+
 namespace ckpt::test {
 
 ModelMemory::ModelMemory(size_t pages)
@@ -86,6 +88,14 @@ long ModelMemory::read(std::byte* to, Addr from, size_t bytes, bool) {
   }
   if (after_read) after_read(from);
   return 0;
+}
+
+long ModelMemory::read_pieces(std::span<const CopyPiece> pieces, bool readable) {
+  together.push_back(pieces.size());
+  if (!together_fails) return ProgramMemory::read_pieces(pieces, readable);
+  read(pieces[0].to, pieces[0].from, pieces[0].bytes, readable);
+  std::fill(pieces.back().to, pieces.back().to + pieces.back().bytes, std::byte{0x5a});
+  return -EFAULT;
 }
 
 long ModelMemory::unprotect(AddrRange range) {

@@ -50,10 +50,15 @@ class ModelMemory final : public ProgramMemory {
   bool is_gone(size_t i) const { return pages_[i].gone; }
 
   long read(std::byte* to, Addr from, size_t bytes, bool readable) override;
+  long read_pieces(std::span<const CopyPiece> pieces, bool readable) override;
   long unprotect(AddrRange range) override;
   bool still_protected(AddrRange range) override;
   void wake(AddrRange range) override;
   void settle_events() override;
+
+  // How many pieces were read by one call, each time; and that such a call fails, having read some.
+  std::vector<size_t> together;
+  bool together_fails = false;
 
   // Called where they are named, on the copying thread.
   std::function<void(Addr)> after_read;
