@@ -75,7 +75,7 @@ class Coordinator final : public Session {
   Result<void> look_at_silent(int64_t now);
   Result<void> look_for_stopped(Step step);
   Result<void> accept_members();
-  Result<void> take_message(Member& m);
+  Result<void> take_message(Member& m, int64_t deadline_ns);
   Result<void> lost(Member& m);
   Result<bool> add_new();
   Result<void> tell_all(Step step);
