@@ -207,9 +207,9 @@ bool Copier::shared_is_protected() {
 bool Copier::run(bool keep) {
   keep_ = keep;
   CopyEngine* const engine = engine_.load(std::memory_order_relaxed);
-  if (!copy_shared()) return false;
   const bool in_batches = !keep && engine == nullptr && memory_.may_unprotect_late();
   in_batches_.store(in_batches, std::memory_order_relaxed);
+  if (!copy_shared()) return false;
   if (engine != nullptr)
     copy_by_engine(*engine);
   else

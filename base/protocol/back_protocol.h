@@ -18,6 +18,7 @@
 //                                ◄──  kStanding  all threads stand: META, and the unwritten memory for sure
 //   kGo, with a BackPlan         ──►
 //                                ◄──  kMore      all that may fail was tried, nothing is changed
+//   kCutting                     ──►             the asker cuts files: if it dies now, the program is killed
 //   kGo                          ──►             the asker has cut files: from here on there is no way back
 //                                ◄──  kMore      as often as pages are left
 //   kGo                          ──►
@@ -65,7 +66,8 @@ struct BackMessage {
   char text[320];
 };
 
-enum class BackReplyKind : uint32_t { kGo = 1, kGiveUp = 2 };
+// kCutting: of a process alone. Nothing answers it; kGo or kGiveUp follows.
+enum class BackReplyKind : uint32_t { kGo = 1, kGiveUp = 2, kCutting = 3 };
 
 struct BackReply {
   uint32_t kind;

@@ -73,11 +73,14 @@ struct LeaveOutList {
 // At each step of the checkpoint the library says "need step NAME" (prepared, standing, drained, sampled,
 // durable; before drained a line "bookmark LOCAL REMOTE SENT RECEIVED UNSENT" for each connection to another
 // host, addresses as 32 hexadecimal digits, a dot, and the port) and waits for one byte.
+enum PartFlag : uint32_t {
+  kPartFull = 1u << 0,  // all images are full: nothing older is needed with this checkpoint
+};
 struct HostsPart {
   uint64_t id;       // of the checkpoint of all hosts
   uint32_t attempt;  // from 1
-  uint32_t reserved;
-  char host[64];  // the name of this one, NUL-terminated
+  uint32_t flags;    // PartFlag
+  char host[64];     // the name of this one, NUL-terminated
 };
 inline constexpr char kStepContinue = 'g', kStepGiveUp = 'a', kStepKeep = 'k';
 

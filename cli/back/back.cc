@@ -1,7 +1,10 @@
 // ckpt back: a running program becomes again what it was at a checkpoint, in place (docs/back.md).
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
 
+#include "base/named_points.h"
 #include "base/settings/settings.h"
 #include "cli/ask/answer_json.h"
 #include "cli/back/job/job_back.h"
@@ -26,6 +29,7 @@ Result<Answer> back_process(ProcessBack& back, const std::string& path) {
   auto prepare = [&]() -> Result<void> {
     CKPT_TRY(back.begin(nullptr));
     CKPT_TRY(back.hear_standing());
+    points::at("back.standing");
     CKPT_TRY(back.compare({}));
     CKPT_TRY(back.hand_plan({}));
     return back.hear_ready();
@@ -40,11 +44,14 @@ Result<Answer> back_process(ProcessBack& back, const std::string& path) {
     return make_error(why.code, why.sys_errno, "{} ({}) was killed half way back: {}", back.target().pid,
                       printable(back.target().name), why.message());
   };
+  CKPT_TRY(back.tell_cutting());
+  points::at("back.cutting");
   if (auto cut = back.cut_files(); !cut.ok()) {
     if (back.was_cut()) return killed(cut.error());
     back.give_up();
     return cut.error();
   }
+  points::at("back.cut");
   CKPT_TRY(back.commit());
   while (back.wants_pages()) {
     if (auto sent = back.send_pages(); !sent.ok()) return killed(sent.error());
@@ -119,6 +126,8 @@ std::string checkpoint_of_job(const std::string& image) {
 }
 
 Result<void> back(const Options& o) {
+  static const int own_pid = getpid();
+  if (const char* point = getenv("CKPT_TEST_POINT")) points::want(point, "ckpt", &own_pid);
   AskLimits limits;
   limits.answer_ns = 120'000'000'000;
   if (!o.timeout.empty()) {

@@ -373,6 +373,14 @@ Result<void> ProcessBack::hear_ready() {
   return hear(BackSays::kMore);
 }
 
+Result<void> ProcessBack::tell_cutting() {
+  const BackReply cutting{static_cast<uint32_t>(BackReplyKind::kCutting), 0, 0, 0};
+  if (send(connection_.get(), &cutting, sizeof(cutting), MSG_NOSIGNAL) ==
+      static_cast<ssize_t>(sizeof(cutting)))
+    return {};
+  return broke_off();
+}
+
 Result<void> ProcessBack::cut_files() {
   return DescriptorBuilder(image_->meta(), descriptor_options_).cut_grown_files();
 }

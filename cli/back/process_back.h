@@ -54,6 +54,8 @@ class ProcessBack {
   // ended: processes born since, for whose end the program may have to wait.
   Result<void> hand_plan(const std::vector<int32_t>& ended);
   Result<void> hear_ready();
+  // Of a process alone: from here on it is killed if this process ends, until give_up() or commit().
+  Result<void> tell_cutting();
   Result<void> cut_files();
   bool was_cut() const { return was_cut_; }
   Result<void> commit();

@@ -131,7 +131,8 @@ class Agent {
                                 {local_.fd(), POLLIN, 0},
                                 {users_.valid() ? users_.get() : -1, POLLIN, 0},
                                 {restart_.valid() ? restart_.get() : -1, POLLIN, 0},
-                                {exchange_.running() ? exchange_.fd() : -1, POLLIN, 0}};
+                                {exchange_.running() ? exchange_.fd() : -1, POLLIN, 0},
+                                {save_.running() ? save_.fd() : -1, POLLIN, 0}};
       int wait = 200;  // also for the end of the host's first process
       if (deadline_ns_ != 0)
         wait = static_cast<int>(std::clamp<int64_t>((deadline_ns_ - now_ns()) / 1'000'000 + 1, 0, wait));
@@ -141,6 +142,7 @@ class Agent {
       if (polls[2].revents != 0) hear_user();
       if (polls[3].revents != 0) hear_restart();
       if (polls[4].revents != 0) tell(said_in_exchange(exchange_.hear(), exchange_.id()));
+      if (polls[5].revents != 0) tell(said_in_save(save_.hear(), save_.id()));
       if (deadline_ns_ != 0 && now_ns() >= deadline_ns_) {
         deadline_ns_ = 0;
         cluster::AgentMachine::Actions out;
@@ -179,6 +181,7 @@ class Agent {
       if (auto r = start(j); !r.ok()) cannot(r.error());
     } else if (say == "order") {
       attempt_ = j.value("attempt", 1u);
+      full_ = j.value("full", false);
       leave_out_ = j.value("leave_out", "");
       cluster::AgentMachine::Actions out;
       machine_.ordered(j.value("id", uint64_t{0}), static_cast<Order>(j.value("order", 6)), out);
@@ -190,6 +193,15 @@ class Agent {
       askers_.erase(it);
     } else if (say == "connect" || say == "go") {
       if (restart_.valid()) (void)!write(restart_.get(), "g", 1);
+    } else if (say == "wait") {
+      // The head is making checks: it lives, and has not decided yet.
+      if (j.value("id", uint64_t{0}) == machine_.id() && machine_.reached() == Step::kDurable &&
+          deadline_ns_ != 0)
+        deadline_ns_ = now_ns() + kInDoubtNs;
+    } else if (say == "stay") {
+      give_up_parts(j.value("in", images_), job_, j.value("parts", std::vector<std::string>()));
+    } else if (say == "save") {
+      if (auto r = save_.begin(j["plan"]); !r.ok()) tell(said_in_save(said_of(r.error()), save_.id()));
     } else if (say == "have") {
       tell(has_part(j));
     } else if (say == "exchange") {
@@ -365,6 +377,7 @@ class Agent {
           HostsPart part{};
           part.id = a.id;
           part.attempt = attempt_;
+          if (full_) part.flags |= kPartFull;
           task_.value("host", "").copy(part.host, sizeof(part.host) - 1);
           local_.begin(root_ > 0 ? root_ : child_, part, leave_out_);
           break;
@@ -423,10 +436,11 @@ class Agent {
   int root_ = -1;  // of restarted processes, the first
   cluster::AgentMachine machine_;
   LocalCheckpoint local_;
-  ExchangeProcess exchange_;
+  ExchangeProcess exchange_{"keeper-exchange"}, save_{"keeper-save"};
   Answer lines_;
   std::optional<Error> error_;
   uint32_t attempt_ = 1;
+  bool full_ = false;
   int64_t deadline_ns_ = 0, in_stop_ns_ = 2'000'000'000;
   int asked_ = 0;
   std::map<int, ScopedFd> askers_;

@@ -42,6 +42,8 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
   agent->callback([&exit] { exit = run_agent(); });
   CLI::App* exchange = app.add_subcommand("keeper-exchange", "of redundancy, on each host")->group("");
   exchange->callback([&exit] { exit = run_exchange(); });
+  CLI::App* save = app.add_subcommand("keeper-save", "of --disk-every, on each host")->group("");
+  save->callback([&exit] { exit = run_save(); });
   auto r = std::make_shared<Options>();
   CLI::App* restart = app.add_subcommand("restart-hosts", "what ckpt-restart --hosts does")->group("");
   restart->add_option("CHECKPOINT", r->checkpoint)->required();

@@ -20,7 +20,9 @@
 #include "base/plan/best_interval.h"
 #include "cli/hosts/bookmarks.h"
 #include "cli/hosts/crew.h"
+#include "cli/hosts/records.h"
 #include "cli/hosts/recover.h"
+#include "cli/keeper/disk_saves.h"
 #include "cli/keeper/protect.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
@@ -36,6 +38,7 @@ using cluster::Step;
 
 // Writing takes as long as it takes.
 constexpr int64_t kPrepareNs = 60'000'000'000;
+constexpr int64_t kWordNs = 5'000'000'000;  // less than a host waits for the head's decision
 constexpr uint32_t kAttempts = 3;
 
 // A request for a checkpoint that waits or is served.
@@ -56,6 +59,8 @@ class Head {
         name_(std::move(name)),
         directory_(std::move(directory)),
         run_(std::move(run)),
+        records_(directory_, job_, run_.keep, run_.redundancy.empty() ? 0 : run_.increments),
+        saves_(crew, directory_, job_, run_),
         machine_(static_cast<int>(crew.hosts().size())) {
     last_id_ = last_hosts_checkpoint(directory_);
   }
@@ -64,19 +69,20 @@ class Head {
     sigset_t wanted;
     sigemptyset(&wanted);
     for (int s : {SIGUSR1, SIGINT, SIGTERM, SIGHUP}) sigaddset(&wanted, s);
-    const ScopedFd signals(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+    signals_.reset(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
     auto users = listen_to_users(head_socket_name(getpid()));
     if (!users.ok()) return {report(users.error())};
+    users_ = std::move(*users);
     plan_next();
     while (!ended_) {
       for (size_t h = 0; h < crew_.hosts().size() && !ended_; ++h) {
         if (!crew_.hosts()[h].early.empty()) hear_host(static_cast<int>(h));
       }
-      std::vector<pollfd> polls{{signals.get(), POLLIN, 0}, {users->get(), POLLIN, 0}};
+      std::vector<pollfd> polls{{signals_.get(), POLLIN, 0}, {users_.get(), POLLIN, 0}};
       for (const CrewHost& h : crew_.hosts()) polls.push_back({h.link.valid() ? h.link.fd() : -1, POLLIN, 0});
       (void)!poll(polls.data(), polls.size(), time_left({deadline_ns_, next_ns_}));
-      if (polls[0].revents != 0) hear_signal(signals.get());
-      if (polls[1].revents != 0) hear_user(users->get());
+      if (polls[0].revents != 0) hear_signal();
+      if (polls[1].revents != 0) hear_user();
       for (size_t h = 0; h < crew_.hosts().size() && !ended_; ++h) {
         if (polls[h + 2].revents != 0) hear_host(static_cast<int>(h));
       }
@@ -122,9 +128,9 @@ class Head {
   const std::string& where(int h) const { return crew_.hosts()[static_cast<size_t>(h)].where; }
   std::string slowest() const { return machine_.slowest() < 0 ? "a host" : where(machine_.slowest()); }
 
-  void hear_signal(int fd) {
+  void hear_signal() {
     signalfd_siginfo info;
-    while (read(fd, &info, sizeof(info)) == sizeof(info)) {
+    while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       if (info.ssi_signo == SIGUSR1) {
         askers_.push_back({-1, 0, {}, true, ""});
       } else {
@@ -134,8 +140,8 @@ class Head {
     }
   }
 
-  void hear_user(int listener) {
-    ScopedFd peer(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  void hear_user() {
+    ScopedFd peer(accept4(users_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     Json question;
     if (!peer.valid() || !is_own_user(peer.get()) || !read_line(peer.get(), question, 1000)) return;
     askers_.push_back({-1, 0, std::move(peer), false, question.value("leave_out", "")});
@@ -162,6 +168,8 @@ class Head {
           why_code_ = static_cast<ExitCode>(j.value("code", 70));
         }
         machine_.failed(h, j.value("id", uint64_t{0}), out);
+      } else if (say == "saved" || j.value("of", "") == "save") {
+        saves_.heard(h, j);
       } else if (say == "ask") {
         askers_.push_back({h, j.value("number", 0), {}, false, j.value("leave_out", "")});
       } else if (say == "ended") {
@@ -248,6 +256,7 @@ class Head {
     parts_.assign(crew_.hosts().size(), {});
     began_ns_ = now_ns();
     stop_ns_ = pause_ns_ = 0;
+    full_ = !run_.redundancy.empty() && records_.next_is_full();
     cluster::HeadMachine::Actions out;
     machine_.request(++last_id_, out);
     act(out);
@@ -264,6 +273,7 @@ class Head {
                               {"id", a.id},
                               {"order", static_cast<int>(a.order)},
                               {"attempt", attempt_},
+                              {"full", full_},
                               {"leave_out", current_ ? current_->leave_out : ""}});
           break;
         case K::kSetTimer:
@@ -300,9 +310,12 @@ class Head {
             done["every_ns"] = automatic_.ns();
           }
           answer(std::move(done));
+          give_up_older();
+          saves_.counts(recorded_);
           break;
         }
         case K::kFailed:
+          records_.failed();
           if (again_ && attempt_ < kAttempts && !current_lost()) {
             ++attempt_;
             begin();
@@ -339,17 +352,42 @@ class Head {
       if (p.directory.empty() || p.checksum.empty())
         return failure(ExitCode::kInternal, p.host, "its part has no manifest", "see its log");
     }
+    m.run = remembered(run_);
     if (!run_.redundancy.empty()) {
-      auto redundancy = protect_parts(crew_, id, m.parts, run_.redundancy);
+      auto redundancy =
+          protect_parts(crew_, id, m.parts, run_.redundancy, [this, id] { return meanwhile(id); });
       if (!redundancy.ok()) return redundancy.error();
       m.redundancy = std::move(*redundancy);
+      m.redundancy["needs"] = records_.needed(full_);
     }
     if (run_.keeper_bytes != 0) m.redundancy["memory"] = run_.keeper_bytes;
     CKPT_TRY(write_hosts_manifest(directory_, m));
     path_ = find_hosts_manifest(directory_);
-    // First the older .hosts files, by which checkpoints count; the hosts then remove the parts.
-    prune_hosts_manifests(directory_, job_, run_.keep);
+    records_.counts(m, full_ || run_.redundancy.empty());
+    recorded_ = std::move(m);
     return {};
+  }
+
+  // While checks are made: users and signals are heard, and no host is in doubt whether this head lives.
+  Result<void> meanwhile(uint64_t id) {
+    hear_signal();
+    pollfd user{users_.get(), POLLIN, 0};
+    if (poll(&user, 1, 0) > 0) hear_user();
+    if (now_ns() >= next_word_ns_) {
+      next_word_ns_ = now_ns() + kWordNs;
+      crew_.tell_all({{"say", "wait"}, {"id", id}});
+    }
+    return ended_ ? Result<void>(make_error(ExitCode::kUnavailable, 0, "the job is about to end"))
+                  : Result<void>();
+  }
+
+  // First the older .hosts files, by which checkpoints count; the hosts then remove the parts. With redundancy a host does not
+  // know what the others need of its parts.
+  void give_up_older() {
+    const auto stay = records_.give_up_older();
+    if (run_.redundancy.empty()) return;
+    for (size_t i = 0; i < stay.size(); ++i)
+      crew_.tell(static_cast<int>(i), {{"say", "stay"}, {"parts", stay[i]}});
   }
 
   void answer(Json what) {
@@ -370,7 +408,10 @@ class Head {
   const Json table_;
   const std::string name_, directory_;
   const HostsRun run_;
+  Records records_;
+  DiskSaves saves_;
   cluster::HeadMachine machine_;
+  ScopedFd signals_, users_;
   std::deque<Asker> askers_;
   std::optional<Asker> current_;
   uint64_t last_id_ = 0;
@@ -378,15 +419,16 @@ class Head {
   int drained_ = 0;
   std::string why_, path_;
   ExitCode why_code_ = ExitCode::kInternal;
-  bool again_ = false, ended_ = false;
+  bool again_ = false, ended_ = false, full_ = false;
   int status_ = 0;
   int64_t deadline_ns_ = 0, began_ns_ = 0, stop_ns_ = 0, pause_ns_ = 0;
   Bookmarks bookmarks_;
   std::vector<HostsManifest::Part> parts_;
   std::vector<HostsManifest::Connection> connections_;
+  HostsManifest recorded_;
   std::vector<int> lost_;
   AutoInterval automatic_;
-  int64_t next_ns_ = 0;
+  int64_t next_ns_ = 0, next_word_ns_ = 0;
 };
 
 }  // namespace

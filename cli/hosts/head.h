@@ -21,6 +21,7 @@ void block_signals();
 struct Watched {
   ExitCode exit = ExitCode::kInternal;
   std::vector<int> lost = {};
+  bool ran = false;  // the job was there, and its first process has ended or was lost
 };
 
 // Until the program ends, whose exit code it returns. All hosts have started their part of the job.

@@ -35,10 +35,13 @@ struct HostsRun {
   std::string keeper;  // the name of each host's keeper, to which parts go; "": to a directory
   uint64_t keeper_bytes = 0;
   std::string redundancy;   // over the hosts' keepers; "": none
+  uint32_t increments = 0;  // with redundancy: at most so many checkpoints between two full ones
   bool every_auto = false;  // every_ns is the first (base/plan/best_interval.h)
   int64_t mtbf_ns = 0;      // of a host; 0: as this job has seen it
   bool recover = false;     // a host that dies is replaced, and the job goes on (cli/hosts/recover.h)
   std::vector<std::string> spares;
+  uint32_t disk_every =
+      0;  // of parts in keepers' memory every N-th checkpoint goes to a disk as well; 0: none
 };
 // Until the program has ended. Its exit code, or the error's.
 ExitCode run_over_hosts(const HostsRun& run);
@@ -78,14 +81,21 @@ struct HostsManifest {
   std::vector<Connection> connections;
   Json table;                        // that ckpt-on reads: its key, and where each host listens
   Json redundancy = Json::object();  // of parts in keepers' memory (cli/keeper/protect.h); empty: none
+  Json run = Json::object();         // what the head was told: a restart goes on with it
 };
 inline constexpr const char* kHostsSuffix = ".hosts";
+// What a checkpoint has to remember of it, and a restart goes on with.
+Json remembered(const HostsRun& run);
+void remember(const Json& remembered, HostsRun& run);
 Result<void> write_hosts_manifest(const std::string& directory, const HostsManifest& manifest);
 Result<HostsManifest> read_hosts_manifest(const std::string& path);
 // The newest in a directory, or the path itself if it is one. "": none.
 std::string find_hosts_manifest(const std::string& path);
 uint64_t last_hosts_checkpoint(const std::string& directory);
-void prune_hosts_manifests(const std::string& directory, const std::string& job, int keep);
+std::vector<std::string> hosts_manifests_in(const std::string& directory);  // paths, by their numbers
+std::string hosts_manifest_path(const std::string& directory, const HostsManifest& manifest);
+// The checkpoints, by id, oldest first, whose parts are needed with its own.
+std::vector<uint64_t> needed_by(const HostsManifest& manifest);
 std::string checksum_of_file(const std::string& path);  // XXH3, hexadecimal; "": cannot be read
 
 }  // namespace ckpt::cli

@@ -65,9 +65,46 @@ std::string checksum_of_file(const std::string& path) {
   return checksum_text(bytes);
 }
 
+std::vector<std::string> hosts_manifests_in(const std::string& directory) {
+  auto names = names_in(directory);
+  for (std::string& name : names) name = directory + "/" + name;
+  return names;
+}
+
+std::string hosts_manifest_path(const std::string& directory, const HostsManifest& m) {
+  return fmt::format("{}/{}.{:06}{}", directory, m.name, m.id, kHostsSuffix);
+}
+
+std::vector<uint64_t> needed_by(const HostsManifest& manifest) {
+  return manifest.redundancy.value("needs", std::vector<uint64_t>());
+}
+
 uint64_t last_hosts_checkpoint(const std::string& directory) {
   const auto names = names_in(directory);
   return names.empty() ? 0 : number_in(names.back());
+}
+
+Json remembered(const HostsRun& run) {
+  const auto key = run.settings.find("CKPT_KEY_FILE");
+  return {{"every_ns", run.every_ns},         {"every_auto", run.every_auto},
+          {"mtbf_ns", run.mtbf_ns},           {"keep", run.keep},
+          {"increments", run.increments},     {"keeper", run.keeper},
+          {"keeper_bytes", run.keeper_bytes}, {"redundancy", run.redundancy},
+          {"disk_every", run.disk_every},     {"key_file", key != run.settings.end() ? key->second : ""}};
+}
+
+void remember(const Json& remembered, HostsRun& run) {
+  run.every_ns = remembered.value("every_ns", run.every_ns);
+  run.every_auto = remembered.value("every_auto", run.every_auto);
+  run.mtbf_ns = remembered.value("mtbf_ns", run.mtbf_ns);
+  run.keep = remembered.value("keep", run.keep);
+  run.increments = remembered.value("increments", run.increments);
+  run.keeper = remembered.value("keeper", run.keeper);
+  run.keeper_bytes = remembered.value("keeper_bytes", run.keeper_bytes);
+  run.redundancy = remembered.value("redundancy", run.redundancy);
+  run.disk_every = remembered.value("disk_every", run.disk_every);
+  if (const std::string key = remembered.value("key_file", ""); !key.empty())
+    run.settings["CKPT_KEY_FILE"] = key;
 }
 
 // On an error it is certain that there is no such file.
@@ -83,10 +120,11 @@ Result<void> write_hosts_manifest(const std::string& directory, const HostsManif
     j["connections"].push_back({c.one, c.other, c.part_of_one, c.part_of_other});
   j["table"] = m.table;
   if (!m.redundancy.empty()) j["redundancy"] = m.redundancy;
+  if (!m.run.empty()) j["run"] = m.run;
   j["checksum"] = checksum_text(j.dump());
   const std::string text = j.dump(1) + "\n";
-  const std::string name = fmt::format("{}.{:06}{}", m.name, m.id, kHostsSuffix);
-  const std::string temporary = directory + "/." + name + ".tmp", path = directory + "/" + name;
+  const std::string path = hosts_manifest_path(directory, m);
+  const std::string temporary = directory + "/." + path.substr(directory.size() + 1) + ".tmp";
   unlink(temporary.c_str());
   ScopedFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd.valid()) return io_error(temporary, "cannot be created");
@@ -143,8 +181,13 @@ Result<HostsManifest> read_hosts_manifest(const std::string& path) {
     }
     m.table = j.at("table");
     m.redundancy = j.value("redundancy", Json::object());
-    if (m.parts.empty() || !m.table.is_object() || !m.table.contains("hosts") || !m.redundancy.is_object())
+    m.run = j.value("run", Json::object());
+    if (m.parts.empty() || !m.table.is_object() || !m.table.contains("hosts") || !m.redundancy.is_object() ||
+        !m.run.is_object())
       return damaged();
+    for (const uint64_t id : needed_by(m)) {
+      if (id >= m.id) return damaged();
+    }
     if (m.redundancy.contains("parts") && m.redundancy["parts"].size() != m.parts.size()) return damaged();
     return m;
   } catch (const Json::exception&) {
@@ -158,17 +201,6 @@ std::string find_hosts_manifest(const std::string& path) {
   if (S_ISREG(st.st_mode)) return path.ends_with(kHostsSuffix) ? path : "";
   const auto names = names_in(path);
   return names.empty() ? "" : path + "/" + names.back();
-}
-
-void prune_hosts_manifests(const std::string& directory, const std::string& job, int keep) {
-  if (keep <= 0) return;
-  std::vector<std::string> own;
-  for (const std::string& name : names_in(directory)) {
-    auto m = read_hosts_manifest(directory + "/" + name);
-    if (m.ok() && m->job == job) own.push_back(name);
-  }
-  for (size_t i = 0; i + static_cast<size_t>(keep) < own.size(); ++i)
-    unlink((directory + "/" + own[i]).c_str());
 }
 
 }  // namespace ckpt::cli

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/plan/best_interval.h"
+#include "cli/keeper/disk_saves.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 
@@ -71,6 +72,10 @@ ExitCode go_on(const std::string& directory, HostsRun run, std::vector<std::stri
     fmt::print(stderr, "ckpt: {}: gone; the job goes on from {} on {}\n", printable(names), printable(path),
                printable(joined(where)));
     end = bring_back(path, run, where);
+    const std::string on_disk = find_hosts_manifest(directory + kOnDisk);
+    if (end.ran || end.exit != ExitCode::kNotFound || !end.lost.empty() || on_disk.empty()) continue;
+    fmt::print(stderr, "ckpt: the job goes on from {}, which is older\n", printable(on_disk));
+    end = bring_back(on_disk, run, where);
   }
   return end.exit;
 }

@@ -13,6 +13,7 @@
 #include "cli/hosts/head.h"
 #include "cli/hosts/placing.h"
 #include "cli/hosts/recover.h"
+#include "cli/keeper/disk_saves.h"
 #include "cli/keeper/protect.h"
 #include "cli/text/failure.h"
 
@@ -88,6 +89,29 @@ Json connections_of(const HostsManifest& manifest) {
   for (const auto& c : manifest.connections)
     all.push_back({c.one, c.other, address_of(c.part_of_one), address_of(c.part_of_other)});
   return all;
+}
+
+// The parts of this checkpoint, and before them those of the checkpoints that it needs.
+Result<void> recover_all(Crew& crew, const std::string& directory, const HostsManifest& manifest) {
+  std::string names;
+  for (const uint64_t id : needed_by(manifest)) {
+    HostsManifest older = manifest;
+    older.id = id;
+    auto read = read_hosts_manifest(hosts_manifest_path(directory, older));
+    if (!read.ok()) return read.error();
+    if (read->id != id || read->job != manifest.job || read->parts.size() != manifest.parts.size())
+      return failure(ExitCode::kImageDamaged, hosts_manifest_path(directory, older),
+                     "is not the one that the checkpoint needs", "use an older checkpoint");
+    auto computed = recover_parts(crew, *read, [] { return Result<void>(); });
+    if (!computed.ok()) return computed.error();
+    if (!computed->empty()) names = *computed;
+  }
+  auto computed = recover_parts(crew, manifest, [] { return Result<void>(); });
+  if (!computed.ok()) return computed.error();
+  if (!computed->empty()) names = *computed;
+  if (!names.empty())
+    fmt::print(stderr, "ckpt: the part of {} was computed from those of the other hosts\n", names);
+  return {};
 }
 
 // Where several parts come to one host: shares out the ports, which cannot be had twice.
@@ -166,7 +190,10 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
   for (size_t i = parts; i < run.hosts.size(); ++i)
     fmt::print(stderr, "ckpt-restart: {} is not needed: the checkpoint has {} parts\n", run.hosts[i], parts);
   const std::vector<std::string> hosts = place_parts(parts, run.hosts);
-  return go_on(directory_of(path), run, hosts, bring_back(path, run, hosts));
+  const std::string directory = directory_of(path);
+  const bool on_disk = manifest->run.value("on_disk", false);
+  return go_on(on_disk && directory.ends_with(kOnDisk) ? directory_of(directory) : directory, run, hosts,
+               bring_back(path, run, hosts));
 }
 
 Watched bring_back(const std::string& path, HostsRun run, const std::vector<std::string>& hosts) {
@@ -193,11 +220,15 @@ Watched bring_back(const std::string& path, HostsRun run, const std::vector<std:
       h["address"] = crew.hosts()[i].address;
     }
   }
-  if (auto r = recover_parts(crew, *manifest); !r.ok()) return failed(r.error());
+  const std::string directory = directory_of(path);
+  if (auto r = recover_all(crew, directory, *manifest); !r.ok()) return failed(r.error());
   run.redundancy = manifest->redundancy.value("scheme", "");
   run.keeper_bytes = manifest->redundancy.value("memory", uint64_t{0});
-  // Beside the .hosts file, as when the job began.
-  const std::string directory = directory_of(path);
+  remember(manifest->run, run);
+  // Beside the .hosts file, as when the job began; those of checkpoints on a disk are one directory below.
+  const bool on_disk = manifest->run.value("on_disk", false);
+  std::string home = on_disk && directory.ends_with(kOnDisk) ? directory_of(directory) : directory;
+  if (home[0] != '/') home = here() + "/" + home;
   if (auto r = share_hosts(crew, *manifest, table); !r.ok()) return failed(r.error());
   const std::vector<bool> shares = who_shares(table);
   const std::string token = cluster::hex_of(cluster::make_secret());
@@ -205,22 +236,21 @@ Watched bring_back(const std::string& path, HostsRun run, const std::vector<std:
     const auto& p = manifest->parts[i];
     const bool kept = keeper_part(p.directory) != 0;
     const std::string local =
-        kept ? fmt::format("{}/{}", directory[0] == '/' ? directory : here() + "/" + directory, p.host)
-             : p.directory.substr(0, p.directory.rfind('/'));
+        kept || on_disk ? fmt::format("{}/{}", home, p.host) : p.directory.substr(0, p.directory.rfind('/'));
     const Json plan{{"was", address_lines(manifest->table, names[i])},
                     {"is", address_lines(table, names[i])},
                     {"shared", static_cast<bool>(shares[i])},
                     {"connections", connections_of(*manifest)},
                     {"token", token}};
-    crew.tell(static_cast<int>(i), {{"say", "start"},
-                                    {"job", manifest->job},
-                                    {"directory", local},
-                                    {"cwd", here()},
-                                    {"table", table},
-                                    {"settings", Json::object()},
-                                    {"part", p.directory},
-                                    {"checksum", p.checksum},
-                                    {"plan", plan}});
+    Json start{{"say", "start"},      {"job", manifest->job},   {"directory", local},
+               {"cwd", here()},       {"table", table},         {"settings", Json::object()},
+               {"part", p.directory}, {"checksum", p.checksum}, {"plan", plan}};
+    if (on_disk) {
+      // Where its processes have their images.
+      start["keeper"] = fmt::format("{}-{}", run.keeper, i + 1);
+      start["keeper_bytes"] = run.keeper_bytes;
+    }
+    crew.tell(static_cast<int>(i), start);
   }
   // All listen before anybody connects. The kernel may keep a port for a minute for the killed program.
   if (auto all = crew.expect_all("listening", 120'000'000'000); !all.ok()) return failed(all.error());
@@ -229,7 +259,8 @@ Watched bring_back(const std::string& path, HostsRun run, const std::vector<std:
   if (auto all = crew.expect_all("ready", 600'000'000'000); !all.ok()) return failed(all.error());
   crew.tell_all({{"say", "go"}});
   if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return failed(all.error());
-  Watched end = watch_job(crew, manifest->job, table, manifest->name, directory, run);
+  Watched end = watch_job(crew, manifest->job, table, manifest->name, home, run);
+  end.ran = true;
   crew.dismiss();
   return end;
 }

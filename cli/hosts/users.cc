@@ -7,9 +7,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <set>
 
+#include "base/clock.h"
 #include "cli/hosts/hosts.h"
 #include "cli/text/failure.h"
 
@@ -62,20 +64,31 @@ bool write_line(int fd, const Json& line) {
   return true;
 }
 
-// Byte by byte: what follows the line is somebody else's.
+// What follows the line is somebody else's: of a socket it is looked at before it is taken, of a pipe taken byte by byte.
 bool read_line(int fd, Json& line, int timeout_ms) {
+  constexpr size_t kMostBytes = 64 << 20;
   std::string text;
+  const int64_t deadline = now_ns() + int64_t{timeout_ms} * 1'000'000;
   for (;;) {
     pollfd wait{fd, POLLIN, 0};
-    const int ready = poll(&wait, 1, timeout_ms);
+    // In all: a peer that sends a byte now and then holds nobody.
+    const int64_t left = timeout_ms < 0 ? -1 : std::max<int64_t>((deadline - now_ns()) / 1'000'000, 0);
+    const int ready = poll(&wait, 1, static_cast<int>(left));
     if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return false;
-    char c;
-    const ssize_t n = read(fd, &c, 1);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0 || text.size() > (1 << 20)) return false;
-    if (c == '\n') break;
-    text += c;
+    if (ready <= 0 || text.size() > kMostBytes) return false;
+    char bytes[4096];
+    ssize_t n = recv(fd, bytes, sizeof(bytes), MSG_PEEK | MSG_DONTWAIT);
+    if (n < 0 && errno == ENOTSOCK) {
+      n = read(fd, bytes, 1);
+    } else if (n > 0) {
+      const void* end = memchr(bytes, '\n', static_cast<size_t>(n));
+      if (end != nullptr) n = static_cast<const char*>(end) - bytes + 1;
+      n = read(fd, bytes, static_cast<size_t>(n));
+    }
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n <= 0) return false;
+    text.append(bytes, static_cast<size_t>(n));
+    if (text.back() == '\n') break;
   }
   line = Json::parse(text, nullptr, false);
   return line.is_object();

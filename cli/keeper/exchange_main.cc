@@ -23,6 +23,7 @@ namespace {
 
 constexpr uint64_t kChecksHead = 4096;  // bytes, of a file of checks: what it is, as JSON
 constexpr int kPatienceMs = 60'000;
+constexpr int kSummingMs = 3'600'000;  // another host may have a larger part, or less time for it
 
 std::string hex(uint64_t sum) { return fmt::format("{:016x}", sum); }
 
@@ -110,7 +111,7 @@ class Work {
     auto manifest = read_manifest(fmt::format("/proc/self/fd/{}/{}", part_.directory.get(), part));
     return manifest.ok() ? manifest->job : "";
   }
-  const Json& record() const { return plan_.at("record").at(self_); }
+  const Json& record() const { return plan_.at("record"); }
   bool rebuilding() const { return !wanted_.lost.empty(); }
 
   Result<void> open_part() {
@@ -143,7 +144,14 @@ class Work {
     const ScopedFd inside(
         openat(at, temporary_part().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
     std::vector<keeper::PartFile> files;
-    for (const auto& f : record().at("files")) files.push_back({f.at(0), f.at(1)});
+    for (const auto& f : record().at("files")) {
+      files.push_back({f.at(0), f.at(1)});
+      if (f.size() < 6) continue;  // older ones have no more
+      files.back().mode = f.at(2).get<uint32_t>() & 07777;
+      files.back().modified_ns = f.at(3);
+      files.back().user = f.at(4);
+      files.back().group = f.at(5);
+    }
     auto stream = keeper::PartStream::create(inside.get(), std::move(files));
     if (!stream.ok()) return stream.error();
     stream_ = std::make_unique<keeper::PartStream>(std::move(*stream));
@@ -173,10 +181,11 @@ class Work {
               {"bytes", stream_->bytes()},
               {"sum", sum_},
               {"files", Json::array()}};
-    for (const keeper::PartFile& f : stream_->files()) here["files"].push_back({f.name, f.bytes});
+    for (const keeper::PartFile& f : stream_->files())
+      here["files"].push_back({f.name, f.bytes, f.mode, f.modified_ns, f.user, f.group});
     Json all;
     points::at("exchange.listens");
-    if (!write_line(STDIN_FILENO, here) || !read_line(STDIN_FILENO, all, kPatienceMs))
+    if (!write_line(STDIN_FILENO, here) || !read_line(STDIN_FILENO, all, kSummingMs))
       return failure(ExitCode::kUnavailable, "the exchange of blocks", "the agent is gone",
                      "look at that host");
     wanted_.ports = all.at("ports").get<std::vector<int>>();
@@ -198,6 +207,7 @@ class Work {
       if (!sum.ok()) return sum.error();
       if (hex(*sum) != record().at("sum") || hex(*of_checks) != record().at("checks"))
         return damaged("what was computed for " + part_.name);
+      CKPT_TRY(stream_->dress());
       // This host has had a part of that name before: an older one of this job, or another job's.
       if (job_of(part_.name) != "" && job_of(part_.name) != job_of(temporary_part()))
         return failure(ExitCode::kUnavailable, part_.name, "is here already, and is another job's",

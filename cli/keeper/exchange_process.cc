@@ -36,7 +36,7 @@ Result<void> ExchangeProcess::begin(const Json& plan) {
   id_ = plan.value("id", uint64_t{0});
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    return failure(ExitCode::kSystem, "the exchange of blocks", strerror(errno), "raise ulimit -n");
+    return failure(ExitCode::kSystem, command_, strerror(errno), "raise ulimit -n");
   socket_.reset(ends[0]);
   const ScopedFd theirs(ends[1]);
   char self[PATH_MAX];
@@ -46,13 +46,12 @@ Result<void> ExchangeProcess::begin(const Json& plan) {
   if (child_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(theirs.get(), STDIN_FILENO);
-    char name[] = "keeper-exchange";
-    char* const argv[] = {self, name, nullptr};
+    char* const argv[] = {self, const_cast<char*>(command_), nullptr};
     execv(self, argv);
     _exit(127);
   }
   if (child_ < 0 || !write_line(socket_.get(), plan))
-    return failure(ExitCode::kSystem, "the exchange of blocks", "cannot be started", "raise ulimit -u");
+    return failure(ExitCode::kSystem, command_, "cannot be started", "raise ulimit -u");
   return {};
 }
 
@@ -68,7 +67,7 @@ Json ExchangeProcess::hear() {
     return line;
   }
   end();
-  return {{"say", "failed"}, {"code", 70}, {"text", "the exchange of blocks ended without a word"}};
+  return {{"say", "failed"}, {"code", 70}, {"text", fmt::format("{} ended without a word", command_)}};
 }
 
 Json said_in_exchange(Json line, uint64_t id) {
@@ -79,6 +78,15 @@ Json said_in_exchange(Json line, uint64_t id) {
   } else {
     line["say"] = "exchange_" + say;
   }
+  return line;
+}
+
+Json said_in_save(Json line, uint64_t id) {
+  line["id"] = id;
+  if (line.value("say", "") == "failed")
+    line["of"] = "save";
+  else
+    line["say"] = "saved";
   return line;
 }
 

@@ -30,6 +30,8 @@ std::string checks_of(const std::string& part);
 
 class ExchangeProcess {
  public:
+  // command: of `ckpt`, which reads its plan and says how it ended as above.
+  explicit ExchangeProcess(const char* command) : command_(command) {}
   ~ExchangeProcess() { end(); }
   Result<void> begin(const Json& plan);
   void go(const Json& all);
@@ -41,6 +43,7 @@ class ExchangeProcess {
   void end();
 
  private:
+  const char* const command_;
   ScopedFd socket_;
   pid_t child_ = -1;
   uint64_t id_ = 0;  // of the checkpoint: what is said of another one is old
@@ -48,9 +51,13 @@ class ExchangeProcess {
 
 // The same line as the agent tells it to the head: "exchange_port", "exchange_done", or "failed" of "exchange".
 Json said_in_exchange(Json line, uint64_t id = 0);
+// "saved", or "failed" of "save".
+Json said_in_save(Json line, uint64_t id);
 Json said_of(const Error& error);
 
 // The process; its socket is standard input.
 ExitCode run_exchange();
+// The same of what saves this host's part to a disk: "done" has "part" and "checksum".
+ExitCode run_save();
 
 }  // namespace ckpt::cli

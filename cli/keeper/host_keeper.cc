@@ -1,12 +1,19 @@
 #include "cli/keeper/host_keeper.h"
 
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <memory>
 
 #include "base/protocol/keeper_protocol.h"
 #include "cli/keeper/start_keeper.h"
 #include "image/format/keeper_client.h"
 #include "image/read/manifest.h"
+#include "job/directory/job_directory.h"
 
 namespace ckpt::cli {
 
@@ -22,6 +29,28 @@ Result<void> start_host_keeper(const std::string& path, uint64_t bytes) {
   auto started = ensure_keeper(wishes);
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   return started;
+}
+
+std::vector<std::string> names_in(int directory) {
+  const int again = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(again < 0 ? nullptr : fdopendir(again), closedir);
+  std::vector<std::string> names;
+  while (dir != nullptr) {
+    const dirent* entry = readdir(dir.get());
+    if (entry == nullptr) break;
+    names.emplace_back(entry->d_name);
+  }
+  return names;
+}
+
+// As hold_image() holds them: by a shared lock of an image.
+bool is_read(int directory) {
+  for (const std::string& name : names_in(directory)) {
+    if (!name.ends_with(".ckpt")) continue;
+    const ScopedFd image(openat(directory, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (image.valid() && flock(image.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -60,6 +89,34 @@ Json has_part(const Json& question) {
   const ReachedPart reached = reach_part(part);
   const std::string sum = checksum_of_file(reached.path + "/" + kManifestName);
   return {{"say", "have"}, {"there", !sum.empty() && sum == question.value("checksum", "")}};
+}
+
+void give_up_parts(const std::string& images, const std::string& job, const std::vector<std::string>& stay) {
+  ScopedFd directory;
+  if (keeper_part(images) == 0) {
+    directory.reset(open(images.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  } else if (auto kept = open_kept_directory(images); kept.ok()) {
+    directory = std::move(*kept);
+  }
+  if (!directory.valid()) return;
+  std::vector<std::string> going;
+  for (const std::string& name : names_in(directory.get())) {
+    job::ParsedJobName parsed{};
+    if (!job::parse_job_name(name, &parsed) || parsed.temporary) continue;
+    if (std::find(stay.begin(), stay.end(), images + "/" + name) != stay.end()) continue;
+    const std::string path = fmt::format("/proc/self/fd/{}/{}", directory.get(), name);
+    auto manifest = read_manifest(path);
+    const ScopedFd inside(
+        openat(directory.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (manifest.ok() && job.starts_with(manifest->job) && inside.valid() && !is_read(inside.get()))
+      going.push_back(name);
+  }
+  // Increments go before what they are increments to.
+  std::sort(going.rbegin(), going.rend());
+  for (const std::string& name : going) {
+    job::remove_job_directory(directory.get(), name.c_str());
+    unlinkat(directory.get(), checks_of(name).c_str(), 0);
+  }
 }
 
 }  // namespace ckpt::cli

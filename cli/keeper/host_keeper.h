@@ -28,4 +28,8 @@ Result<HostImages> images_of_host(const std::string& directory, const Json& star
 // The answer to "have", before a restart: is the part that the head names here? Starts its keeper if it does not run.
 Json has_part(const Json& question);
 
+// Of the job's parts in `images`, a keeper's directory or another, all go but those that are to stay, each with its checks. What somebody reads stays until the
+// next time.
+void give_up_parts(const std::string& images, const std::string& job, const std::vector<std::string>& stay);
+
 }  // namespace ckpt::cli

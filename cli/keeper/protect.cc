@@ -2,8 +2,6 @@
 
 #include <poll.h>
 
-#include <functional>
-
 #include "base/clock.h"
 #include "base/protocol/keeper_protocol.h"
 #include "cli/text/failure.h"
@@ -18,7 +16,8 @@ constexpr int64_t kAnswerNs = 60'000'000'000, kExchangeNs = 3'600'000'000'000;
 
 // One answer of each host; other messages go to CrewHost::early. id: of the checkpoint. Hosts that lost an exchange which was
 // given up before say so late.
-Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t id, int64_t patience_ns) {
+Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t id, int64_t patience_ns,
+                                  const Meanwhile& meanwhile) {
   std::vector<CrewHost>& hosts = crew.hosts();
   std::vector<Json> all(hosts.size());
   std::vector<std::vector<Json>> others(hosts.size());
@@ -30,6 +29,7 @@ Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t i
     for (size_t i = 0; i < hosts.size(); ++i)
       polls.push_back({all[i].is_null() ? hosts[i].link.fd() : -1, POLLIN, 0});
     (void)!poll(polls.data(), polls.size(), 100);
+    if (auto r = meanwhile(); !r.ok()) error = r.error();
     for (size_t i = 0; i < hosts.size() && !error; ++i) {
       if (!all[i].is_null() || (polls[i].revents == 0 && hosts[i].link.valid())) continue;
       std::vector<Json> messages;
@@ -65,12 +65,15 @@ Result<std::vector<Json>> collect(Crew& crew, const std::string& say, uint64_t i
 
 // From the plan to "done" from all. lengths: of the streams; empty: as the hosts say. *heard: their "port" lines.
 Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<HostsManifest::Part>& parts,
-                                   std::vector<uint64_t> lengths, std::vector<Json>* heard) {
+                                   std::vector<uint64_t> lengths, std::vector<Json>* heard,
+                                   const Meanwhile& meanwhile) {
   const uint64_t id = plan.at("id");
   plan["secret"] = cluster::hex_of(cluster::make_secret());
   plan["addresses"] = Json::array();
   for (const CrewHost& h : crew.hosts()) plan["addresses"].push_back(h.address);
+  const Json record = plan.value("record", Json::array());
   for (size_t i = 0; i < parts.size(); ++i) {
+    if (!record.empty()) plan["record"] = record[i];
     plan["self"] = i;
     plan["part"] = parts[i].directory;
     crew.tell(static_cast<int>(i), {{"say", "exchange"}, {"plan", plan}});
@@ -79,7 +82,7 @@ Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<Host
     crew.tell_all({{"say", "exchange_end"}});
     return error;
   };
-  auto ports = collect(crew, "exchange_port", id, kAnswerNs);
+  auto ports = collect(crew, "exchange_port", id, kExchangeNs, meanwhile);
   if (!ports.ok()) return give_up(ports.error());
   Json all{{"say", "exchange_go"}, {"ports", Json::array()}};
   for (const Json& p : *ports) {
@@ -89,7 +92,7 @@ Result<std::vector<Json>> exchange(Crew& crew, Json plan, const std::vector<Host
   }
   all["lengths"] = lengths;
   crew.tell_all(all);
-  auto done = collect(crew, "exchange_done", id, kExchangeNs);
+  auto done = collect(crew, "exchange_done", id, kExchangeNs, meanwhile);
   if (!done.ok()) return give_up(done.error());
   if (heard != nullptr) *heard = std::move(*ports);
   return done;
@@ -110,9 +113,9 @@ bool can_recover(const redundancy::Code& code, const std::vector<bool>& lost) {
 }  // namespace
 
 Result<Json> protect_parts(Crew& crew, uint64_t id, const std::vector<HostsManifest::Part>& parts,
-                           const std::string& scheme) {
+                           const std::string& scheme, const Meanwhile& meanwhile) {
   std::vector<Json> heard;
-  auto done = exchange(crew, {{"id", id}, {"scheme", scheme}}, parts, {}, &heard);
+  auto done = exchange(crew, {{"id", id}, {"scheme", scheme}}, parts, {}, &heard, meanwhile);
   if (!done.ok()) return done.error();
   Json redundancy{{"scheme", scheme}, {"parts", Json::array()}};
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -124,7 +127,7 @@ Result<Json> protect_parts(Crew& crew, uint64_t id, const std::vector<HostsManif
   return redundancy;
 }
 
-Result<void> recover_parts(Crew& crew, const HostsManifest& manifest) {
+Result<std::string> recover_parts(Crew& crew, const HostsManifest& manifest, const Meanwhile& meanwhile) {
   bool kept = false;
   for (size_t i = 0; i < manifest.parts.size(); ++i) {
     const HostsManifest::Part& p = manifest.parts[i];
@@ -134,16 +137,16 @@ Result<void> recover_parts(Crew& crew, const HostsManifest& manifest) {
                                     {"checksum", p.checksum},
                                     {"memory", manifest.redundancy.value("memory", uint64_t{0})}});
   }
-  auto have = collect(crew, "have", 0, kAnswerNs);
+  auto have = collect(crew, "have", 0, kAnswerNs, meanwhile);
   if (!have.ok()) return have.error();
-  if (!kept) return {};  // each says for itself what it lacks
+  if (!kept) return std::string();  // each says for itself what it lacks
   std::vector<bool> lost;
   std::string names;
   for (size_t i = 0; i < have->size(); ++i) {
     lost.push_back(!(*have)[i].value("there", false));
     if (lost[i]) names += (names.empty() ? "" : ", ") + manifest.parts[i].host;
   }
-  if (names.empty()) return {};
+  if (names.empty()) return names;
   if (!manifest.redundancy.contains("scheme"))
     return failure(ExitCode::kNotFound, names, "the part is gone with its keeper, and there is no redundancy",
                    "use an older checkpoint; next time --redundancy");
@@ -160,10 +163,9 @@ Result<void> recover_parts(Crew& crew, const HostsManifest& manifest) {
   for (const auto& p : manifest.redundancy["parts"]) lengths.push_back(p.value("bytes", uint64_t{0}));
   auto done = exchange(
       crew, {{"id", manifest.id}, {"scheme", text}, {"lost", lost}, {"record", manifest.redundancy["parts"]}},
-      manifest.parts, lengths, nullptr);
+      manifest.parts, lengths, nullptr, meanwhile);
   if (!done.ok()) return done.error();
-  fmt::print(stderr, "ckpt: the part of {} was computed from those of the other hosts\n", names);
-  return {};
+  return names;
 }
 
 }  // namespace ckpt::cli

@@ -131,6 +131,8 @@ Result<std::string> loader_of_plugins(const SettingTexts& texts) {
   return preloadable("libckpt_plugins.so");
 }
 
+constexpr uint32_t kIncrementsInKeeper = 64;  // unless set
+
 struct HostsOptions {
   std::string hosts, launch = kDefaultLaunch, redundancy, spares;
   bool recover = false;
@@ -162,16 +164,19 @@ Result<void> use_keepers(const Settings& settings, const std::string& redundancy
     run.keeper_bytes = *bytes;
   }
   if (getenv("CKPT_KEEP") == nullptr && run.settings.emplace("CKPT_KEEP", "1").second) run.keep = 1;
+  const bool set = getenv("CKPT_INCREMENTS") != nullptr || run.settings.contains("CKPT_INCREMENTS");
+  run.increments = set ? settings.increments : kIncrementsInKeeper;
+  run.settings["CKPT_INCREMENTS"] = std::to_string(run.increments);
   if (redundancy.empty()) return {};
   auto scheme = keeper::scheme_for_hosts(redundancy, static_cast<unsigned>(run.hosts.size()));
   if (!scheme.ok()) return scheme.error();
-  run.settings["CKPT_INCREMENTS"] = "0";  // each part stands for itself
+  run.settings["CKPT_KEEP"] = "0";  // the head gives parts up: all hosts need what one of them needs
   return {};
 }
 
 // The settings go to all hosts; the clock of checkpoints is the head's.
 ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts& texts, const HostsOptions& o,
-                          const std::string& memory) {
+                          const std::string& memory, uint32_t disk_every) {
   if (!o.redundancy.empty()) texts.emplace("CKPT_TO", kKeeperScheme);
   auto settings = parse_settings(lookup_setting, &texts);
   if (!settings.ok()) return report(settings.error());
@@ -189,10 +194,12 @@ ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts&
                "",
                0,
                "",
+               settings->increments,
                settings->every_auto,
                settings->mtbf_ns,
                o.recover,
-               {}};
+               {},
+               disk_every};
   run.settings.erase("CKPT_EVERY");
   run.settings.erase("CKPT_MTBF");
   if (!o.spares.empty()) {
@@ -203,6 +210,9 @@ ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts&
     run.spares = *spares;
   }
   if (auto r = use_keepers(*settings, o.redundancy, memory, run); !r.ok()) return report(r.error());
+  if (disk_every != 0 && run.keeper.empty())
+    return report(
+        failure(ExitCode::kUsage, "--disk-every", "is of keepers, and none is named", "add --to keeper:"));
   return run_over_hosts(run);
 }
 
@@ -239,7 +249,8 @@ Result<void> use_keeper(const Settings& settings, SettingTexts& texts, const std
   texts["CKPT_DIR"] = settings.directory;
   texts.erase("CKPT_TO");
   unsetenv("CKPT_TO");
-  for (const auto& [variable, value] : {std::pair("CKPT_KEEP", "1"), std::pair("CKPT_INCREMENTS", "64")}) {
+  for (const auto& [variable, value] : {std::pair("CKPT_KEEP", std::string("1")),
+                                        std::pair("CKPT_INCREMENTS", std::to_string(kIncrementsInKeeper))}) {
     if (getenv(variable) == nullptr) texts.emplace(variable, value);
   }
   return {};
@@ -339,7 +350,8 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
   auto disk_every = std::make_shared<uint32_t>(0);
   command
       ->add_option("--disk-every", *disk_every,
-                   "with --to keeper: every N-th checkpoint goes to the directory of --dir as well")
+                   "with --to keeper: every N-th checkpoint goes to the directory of --dir as well\n"
+                   "(over hosts: to `disk` in it)")
       ->option_text("N");
   auto hosts = std::make_shared<HostsOptions>();
   command->add_option("--hosts", hosts->hosts,
@@ -355,12 +367,7 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
                       "hosts that take the place of those that die, h4,h5 (default: those that are left)");
   command->callback([&program, texts, memory, hosts, disk_every, &exit] {
     if (!hosts->hosts.empty()) {
-      if (*disk_every != 0) {
-        exit = report(failure(ExitCode::kUnsupported, "--disk-every", "cannot be used with --hosts yet",
-                              "leave it out"));
-        return;
-      }
-      exit = start_over_hosts(program, *texts, *hosts, *memory);
+      exit = start_over_hosts(program, *texts, *hosts, *memory, *disk_every);
       return;
     }
     auto started = start(program, *texts, *memory, *disk_every);

@@ -15,7 +15,9 @@ namespace ckpt::keeper {
 
 namespace {
 
-constexpr uint64_t kCyclesInBatch = 4;
+constexpr uint64_t kCyclesInBatch = 4;  // while checks are made: each host gets the data of so many stripes
+constexpr uint64_t kStripesInBatch =
+    8;  // while what is lost is computed: its host gets all blocks of so many
 constexpr int kPatienceMs = 30'000;
 constexpr unsigned kMostStrangers = 16;  // who say nothing, at a time
 
@@ -306,7 +308,7 @@ Result<void> Exchange::run(const ExchangePlan& plan, PartStream& stream, int che
   code_ = std::move(*code);
   striping_ = std::make_unique<Striping>(plan_.scheme, plan_.hosts);
   stripes_ = striping_->stripes_for(plan_.lengths);
-  batch_stripes_ = kCyclesInBatch * plan_.hosts;
+  batch_stripes_ = plan_.lost.empty() ? kCyclesInBatch * plan_.hosts : kStripesInBatch;
   finished_.assign(plan_.hosts, 0);
   CKPT_TRY(meet_all());
   for (uint64_t first = 0, batch = 0; first < stripes_; first += batch_stripes_, ++batch) {

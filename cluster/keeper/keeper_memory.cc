@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 #include <array>
-#include <fstream>
+
+#include "cluster/keeper/memory_left.h"
 
 namespace ckpt::keeper {
 
@@ -128,17 +129,6 @@ int make_in_user_namespace(uint64_t bound_bytes, bool* huge) {
   return fd;
 }
 
-uint64_t available_memory(uint64_t* all) {
-  std::ifstream in("/proc/meminfo");
-  uint64_t available = 0, kib = 0;
-  for (std::string key, unit; in >> key >> kib;) {
-    std::getline(in, unit);
-    if (key == "MemTotal:") *all = kib << 10;
-    if (key == "MemAvailable:") available = kib << 10;
-  }
-  return available;
-}
-
 }  // namespace
 
 Result<Memory> make_memory(const std::string& name, uint64_t bound_bytes) {
@@ -182,9 +172,9 @@ uint64_t touch_memory(uint64_t bytes, const bool volatile* stop) {
   madvise(at, bytes, MADV_DONTFORK);
   uint64_t touched = 0;
   while (touched < bytes && !*stop) {
-    uint64_t all = 0;
-    const uint64_t left = available_memory(&all), step = bytes - touched < kStep ? bytes - touched : kStep;
-    if (left < all / 8 + step) break;
+    const MemoryLeft memory = memory_left();
+    const uint64_t step = bytes - touched < kStep ? bytes - touched : kStep;
+    if (memory.left < memory.all / 8 + step) break;
     for (uint64_t page = 0; page < step; page += 4096) static_cast<volatile char*>(at)[touched + page] = 1;
     touched += step;
   }

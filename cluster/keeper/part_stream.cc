@@ -16,6 +16,7 @@ namespace ckpt::keeper {
 namespace {
 
 constexpr size_t kStep = 1 << 20;
+constexpr int64_t kSecond = 1'000'000'000;
 
 Error cannot(const char* what, const std::string& name) {
   const bool full = errno == ENOSPC;
@@ -35,7 +36,8 @@ Result<void> list(int directory, const std::string& before, std::vector<PartFile
     struct stat st {};
     if (fstatat(directory, name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return cannot("examined", name);
     if (S_ISREG(st.st_mode)) {
-      files.push_back({before + name, static_cast<uint64_t>(st.st_size)});
+      files.push_back({before + name, static_cast<uint64_t>(st.st_size), st.st_mode & 07777u,
+                       st.st_mtim.tv_sec * kSecond + st.st_mtim.tv_nsec, st.st_uid, st.st_gid});
     } else if (S_ISDIR(st.st_mode) && before.empty()) {
       const ScopedFd below(openat(directory, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
       if (!below.valid()) return cannot("opened", name);
@@ -129,6 +131,19 @@ Result<void> PartStream::write(uint64_t offset, std::span<const std::byte> block
                 }
                 return {};
               });
+}
+
+Result<void> PartStream::dress() {
+  for (size_t i = 0; i < files_.size(); ++i) {
+    const PartFile& file = files_[i];
+    const int fd = open_[i].fd.get();
+    const timespec times[2] = {{0, UTIME_OMIT}, {file.modified_ns / kSecond, file.modified_ns % kSecond}};
+    // The owner first: a change of it takes bits of the mode away.
+    if ((geteuid() == 0 && fchown(fd, file.user, file.group) != 0) || fchmod(fd, file.mode) != 0 ||
+        (file.modified_ns != 0 && futimens(fd, times) != 0))
+      return cannot("given its mode and time", file.name);
+  }
+  return {};
 }
 
 Result<uint64_t> PartStream::checksum() const {

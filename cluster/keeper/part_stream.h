@@ -1,7 +1,7 @@
 // A host's part of a checkpoint as one stream of bytes, and back: what redundancy is computed over.
 //
 // The regular files of the part's directory, in the order of a list, one behind the other. The list has their names and
-// lengths; modes, times and links are not in it.
+// lengths, modes, times and owners; links are not in it.
 //
 // Owner: cluster/keeper. Ordinary code, one thread. Never: follows a link; leaves the directory, whatever a name says.
 #pragma once
@@ -19,6 +19,9 @@ namespace ckpt::keeper {
 struct PartFile {
   std::string name;  // in the part's directory; at most one directory below it
   uint64_t bytes = 0;
+  uint32_t mode = 0600;
+  int64_t modified_ns = 0;                         // 0: not known
+  uint32_t user = UINT32_MAX, group = UINT32_MAX;  // UINT32_MAX: who writes it
 };
 
 // "PID.ckpt", "job.files/x": a name in the directory, or in a directory in it.
@@ -35,6 +38,8 @@ class PartStream {
   uint64_t bytes() const { return bytes_; }
   // Fills `block` from `offset` on; behind the end with zeros.
   Result<void> read(uint64_t offset, std::span<std::byte> block) const;
+  // Of what was written: modes, times, and for root the owners, as the list has them.
+  Result<void> dress();
   // Bytes behind the end of the stream are dropped.
   Result<void> write(uint64_t offset, std::span<const std::byte> block);
   // XXH3 of all.

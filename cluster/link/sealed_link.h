@@ -48,8 +48,8 @@ class SealedLink {
   bool valid() const { return socket_.valid(); }
   void close() { socket_.reset(); }
 
-  static constexpr size_t kMostBytes = 1 << 20;  // of a message
-  static constexpr int kPatienceMs = 20'000;     // the other end may be meeting others first
+  static constexpr size_t kMostBytes = 64 << 20;  // of a message
+  static constexpr int kPatienceMs = 20'000;      // the other end may be meeting others first
 
  private:
   static Result<SealedLink> meet(ScopedFd socket, const Secret& secret, bool connects, int patience_ms);

@@ -66,13 +66,15 @@ bool pass_on(SealedLink& link, int fd, char what) {
   return n > 0 && link.send(what + std::string(bytes, static_cast<size_t>(n)));
 }
 
-// One connection, in a process of its own: one command.
-int handle(ScopedFd socket) {
+// One connection, in a process of its own: one command. unknown: closed as soon as the other end has proved that it knows the
+// key.
+int handle(ScopedFd socket, ScopedFd unknown) {
   signal(SIGPIPE, SIG_IGN);
   auto table = read_on_table();
   if (!table.ok()) return 1;
   auto met = SealedLink::accept(std::move(socket), table->secret);
   if (!met.ok()) return 1;
+  unknown.reset();
   SealedLink link = std::move(*met);
   std::vector<std::string> frames;
   if (!link.receive(frames, true) || frames.empty() || frames[0].empty() || frames[0][0] != 'r') return 1;
@@ -125,6 +127,8 @@ int handle(ScopedFd socket) {
 
 }  // namespace
 
+constexpr size_t kMostUnknown = 16;
+
 int serve(int fd, char** program) {
   // A process whose parent ends (a daemon of mpirun) becomes a child of this one, and so stays in the job.
   prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
@@ -142,6 +146,7 @@ int serve(int fd, char** program) {
     std::fprintf(stderr,
                  "ckpt-on: connections that are not accepted yet cannot be kept for a checkpoint (%s)\n",
                  hosts == nullptr ? "CKPT_HOSTS is not set" : errno_name(errno));
+  std::vector<ScopedFd> unknown;  // one for each process that does not know yet who has connected
   pid_t pid = -1;
   if (program != nullptr) {
     pid = fork();
@@ -159,19 +164,31 @@ int serve(int fd, char** program) {
       if (ended <= 0) break;
       if (ended == pid) return status_of(status);
     }
-    std::vector<pollfd> polls{{fd, POLLIN, 0}};
+    // Anybody may connect: others wait until some have proved who they are, or have not.
+    std::vector<pollfd> polls{{unknown.size() < kMostUnknown ? fd : -1, POLLIN, 0}};
     unaccepted.add_polls(polls);
+    const size_t first = polls.size();
+    for (const ScopedFd& one : unknown) polls.push_back({one.get(), POLLIN, 0});
     if (ppoll(polls.data(), polls.size(), nullptr, &before) <= 0) continue;
+    for (size_t i = polls.size(); i-- > first;) {
+      if (polls[i].revents != 0) unknown.erase(unknown.begin() + static_cast<std::ptrdiff_t>(i - first));
+    }
+    polls.resize(first);
     unaccepted.serve(polls);
     if (polls[0].revents == 0) continue;
     ScopedFd peer(accept4(fd, nullptr, nullptr, SOCK_CLOEXEC));
-    if (!peer.valid()) continue;
+    int ends[2];
+    if (!peer.valid() || pipe2(ends, O_CLOEXEC) != 0) continue;
+    ScopedFd ours(ends[0]), theirs(ends[1]);
     if (fork() == 0) {
       close(fd);
+      ours.reset();
+      unknown.clear();
       unaccepted.forget();
       sigprocmask(SIG_SETMASK, &before, nullptr);
-      _exit(handle(std::move(peer)));
+      _exit(handle(std::move(peer), std::move(theirs)));
     }
+    unknown.push_back(std::move(ours));
   }
 }
 

@@ -32,16 +32,43 @@ bool send_message(int socket, Step step, const void* payload, size_t bytes, cons
   return true;
 }
 
-bool receive_exactly(int socket, void* to, size_t bytes) {
+namespace {
+
+// In all, whatever a peer sends now and then. deadline_ns 0: no limit.
+Received wait_for_bytes(int socket, int64_t deadline_ns) {
+  for (;;) {
+    pollfd wait{socket, POLLIN, 0};
+    timespec left{};
+    if (deadline_ns != 0) {
+      const int64_t ns = deadline_ns - now_ns();
+      if (ns <= 0) return Received::kTimeout;
+      left = {ns / 1'000'000'000, ns % 1'000'000'000};
+    }
+    const long n = sys::call(__NR_ppoll, &wait, 1L, deadline_ns == 0 ? nullptr : &left, nullptr, 8L);
+    if (n == -EINTR) continue;
+    if (n < 0) return Received::kClosed;
+    return n == 0 ? Received::kTimeout : Received::kMessage;
+  }
+}
+
+Received receive_all(int socket, void* to, size_t bytes, int64_t deadline_ns) {
   auto* at = static_cast<char*>(to);
   while (bytes != 0) {
-    const long n = sys::call(__NR_recvfrom, socket, at, bytes, MSG_WAITALL, 0L, 0L);
-    if (n == -EINTR) continue;
-    if (n <= 0) return false;
+    if (const Received there = wait_for_bytes(socket, deadline_ns); there != Received::kMessage) return there;
+    const long n = sys::call(__NR_recvfrom, socket, at, bytes, MSG_DONTWAIT, 0L, 0L);
+    if (n == -EINTR || n == -EAGAIN) continue;
+    if (n <= 0) return Received::kClosed;
     at += n;
     bytes -= static_cast<size_t>(n);
   }
-  return true;
+  return Received::kMessage;
+}
+
+}  // namespace
+
+bool receive_exactly(int socket, void* to, size_t bytes) {
+  constexpr int64_t kPatienceNs = 5'000'000'000;
+  return receive_all(socket, to, bytes, now_ns() + kPatienceNs) == Received::kMessage;
 }
 
 bool send_with_descriptor(int socket, const void* bytes, size_t length, int descriptor) {
@@ -80,27 +107,16 @@ bool receive_with_descriptor(int socket, void* to, size_t length, int* descripto
 }
 
 Received receive_message(int socket, int64_t deadline_ns, Arena& arena, Message& message) {
-  for (;;) {
-    pollfd wait{socket, POLLIN, 0};
-    timespec left{};
-    if (deadline_ns != 0) {
-      const int64_t ns = deadline_ns - now_ns();
-      if (ns <= 0) return Received::kTimeout;
-      left = {ns / 1'000'000'000, ns % 1'000'000'000};
-    }
-    const long n = sys::call(__NR_ppoll, &wait, 1L, deadline_ns == 0 ? nullptr : &left, nullptr, 8L);
-    if (n == -EINTR) continue;
-    if (n < 0) return Received::kClosed;
-    if (n == 0) return Received::kTimeout;
-    break;
-  }
   MessageHead head;
-  if (!receive_exactly(socket, &head, sizeof(head))) return Received::kClosed;
+  if (const Received got = receive_all(socket, &head, sizeof(head), deadline_ns); got != Received::kMessage)
+    return got;
   if (head.bytes > kMostMessageBytes) return Received::kClosed;
   void* payload = nullptr;
   if (head.bytes != 0) {
     payload = arena.allocate(head.bytes);
-    if (payload == nullptr || !receive_exactly(socket, payload, head.bytes)) return Received::kClosed;
+    if (payload == nullptr) return Received::kClosed;
+    if (const Received got = receive_all(socket, payload, head.bytes, deadline_ns); got != Received::kMessage)
+      return got;
   }
   message.step = static_cast<Step>(head.step);
   message.payload = {static_cast<const std::byte*>(payload), head.bytes};

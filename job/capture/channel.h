@@ -25,14 +25,14 @@ struct Message {
   }
 };
 enum class Received : uint32_t { kMessage, kClosed, kTimeout };
-// deadline_ns: CLOCK_MONOTONIC, 0 never.
+// deadline_ns: of the whole message, CLOCK_MONOTONIC, 0 never.
 Received receive_message(int socket, int64_t deadline_ns, Arena& arena, Message& message);
 
 // The same with a descriptor beside it, which the other end gets in *descriptor, to be closed by it.
 bool send_with_descriptor(int socket, const void* bytes, size_t length, int descriptor);
 bool receive_with_descriptor(int socket, void* to, size_t length, int* descriptor);
 
-// Reads exactly `bytes`. False: the other end is gone or silent for 5 s.
+// Reads exactly `bytes`. False: the other end is gone, or they have not come within 5 s.
 bool receive_exactly(int socket, void* to, size_t bytes);
 
 }  // namespace ckpt::job

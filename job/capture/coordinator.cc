@@ -45,6 +45,7 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
   fill_place(place, temporary_.get(), directory_name_, name_.text, this_process.pid, *sequence);
   place.may_repeat = may_repeat && !over_hosts;  // else all hosts would have to
   place.by_fork = attempt >= 3;
+  place.full = over_hosts && (options_.part.flags & kPartFull) != 0;
   for (Member& m : members_) CKPT_TRY(ask(m));
   points::at("leader.asked");
   return {};

@@ -84,7 +84,7 @@ class Coordinator final : public Session {
   Result<void> seize(Member& m);
   Result<void> note_stopped();
   Result<void> accept_members();
-  Result<void> take_message(Member& m);
+  Result<void> take_message(Member& m, int64_t deadline_ns);
   Result<void> lost(Member& m);
   Result<bool> add_new();
   Result<void> tell_all(Step step);

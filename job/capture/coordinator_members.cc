@@ -204,6 +204,7 @@ Result<void> Coordinator::accept_members() {
     join.sequence = place.sequence;
     if (told_ >= Step::kHold) join.flags |= kJoinHeld;
     if (place.by_fork) join.flags |= kJoinByFork;
+    if (place.full) join.flags |= kJoinFull;
     if (over_hosts) join.flags |= kJoinHosts;
     if (place.may_repeat) join.flags |= kJoinMayRepeat;
     join.root = own_job.identity.root;
@@ -242,10 +243,12 @@ Result<void> Coordinator::lost(Member& m) {
   return {};
 }
 
-Result<void> Coordinator::take_message(Member& m) {
+// A message comes whole before deadline_ns (0: none), or its member is lost.
+Result<void> Coordinator::take_message(Member& m, int64_t deadline_ns) {
   Message message;
-  if (receive_message(m.socket, now_ns() + kPatienceNs, arena_, message) != Received::kMessage)
-    return lost(m);
+  const int64_t patience = now_ns() + kPatienceNs;
+  const int64_t until = deadline_ns == 0 ? patience : std::min(patience, deadline_ns);
+  if (receive_message(m.socket, until, arena_, message) != Received::kMessage) return lost(m);
   if (message.step == Step::kFailed) {
     const auto* failed = message.as<Failed>();
     if (failed == nullptr) return lost(m);
@@ -360,7 +363,7 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
     const long ready = sys::call(__NR_ppoll, polls, count + 1, &left, nullptr, 8L);
     if (ready > 0) {
       for (size_t i = 0; i < count; ++i) {
-        if (polls[i].revents != 0) CKPT_TRY(take_message(members_[who[i]]));
+        if (polls[i].revents != 0) CKPT_TRY(take_message(members_[who[i]], deadline_ns));
       }
       if (polls[count].revents != 0) CKPT_TRY(accept_members());
     }

@@ -56,6 +56,7 @@ enum JoinFlag : uint32_t {
   kJoinByFork = 1u << 1,     // others have failed twice: mode fork
   kJoinMayRepeat = 1u << 2,  // another attempt will be made if this one fails
   kJoinHosts = 1u << 3,      // other hosts take part
+  kJoinFull = 1u << 4,       // the image is no increment
 };
 
 struct JoinRequest {

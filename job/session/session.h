@@ -28,6 +28,7 @@ struct Place {
   char as_parent[96] = {};  // the image seen from a later checkpoint's directory
   bool may_repeat = false;  // another attempt may follow: fail for what is under way for a moment only
   bool by_fork = false;     // mode fork, whatever is set
+  bool full = false;        // no increment, whatever is set
 };
 
 void fill_place(Place& place, int directory, const char* job_directory, const char* job_name, int pid,

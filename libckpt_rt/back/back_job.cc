@@ -12,17 +12,12 @@
 
 namespace ckpt {
 
-namespace {
-
-// The asker's end is closed, whatever lies unread in ours.
-bool has_hung_up(int socket) {
-  pollfd ends{socket, POLLRDHUP, 0};
+bool BackRun::asker_is_gone() const {
+  pollfd ends{socket_, POLLRDHUP, 0};
   const timespec now{0, 0};
   return sys::call(__NR_ppoll, &ends, 1L, &now, 0L, 0L) > 0 &&
          (ends.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
-
-}  // namespace
 
 Result<void> BackRun::hold() {
   job::creation::hold();
@@ -65,7 +60,7 @@ Result<void> BackRun::commit_job() {
     return gate_.decided() == BackDecision::kCutting || gate_.decided() == BackDecision::kCommitted;
   };
   // It may have much to cut: as long as it is there it is waited for.
-  while (!reply.ok() && !answered_ && undecided() && !has_hung_up(socket_)) reply = hear_reply();
+  while (!reply.ok() && !answered_ && undecided() && !asker_is_gone()) reply = hear_reply();
   const BackDecision decided = gate_.decided();
   if (reply.ok() && decided == BackDecision::kCommitted) {
     committed_ = true;
@@ -100,7 +95,7 @@ void BackRun::come_to(uint32_t barrier, bool draining) {
       come = true;
     }
     const JobGate::Waited waited =
-        gate_.await(barrier, has_hung_up(socket_), draining ? kDrainAgainNs : kLookAgainNs);
+        gate_.await(barrier, asker_is_gone(), draining ? kDrainAgainNs : kLookAgainNs);
     if (waited == JobGate::Waited::kAll) return;
     if (waited == JobGate::Waited::kFailed) die("another process of the job", 0, 0);
     if (!come && now_ns() - began > kLongestNs) die("emptying a connection", -ETIMEDOUT, 0);

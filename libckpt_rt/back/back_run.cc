@@ -78,7 +78,8 @@ Result<BackReply> BackRun::ask(const BackMessage& message) {
 Result<BackReply> BackRun::hear_reply() {
   BackReply reply;
   if (receive(socket_, &reply, sizeof(reply)) != sizeof(reply)) return hung_up();
-  if (reply.kind != static_cast<uint32_t>(BackReplyKind::kGo)) {
+  if (reply.kind != static_cast<uint32_t>(BackReplyKind::kGo) &&
+      reply.kind != static_cast<uint32_t>(BackReplyKind::kCutting)) {
     answered_ = true;  // it knows why
     return make_error(ExitCode::kUnavailable, 0, "the asker gave up; the program goes on as it was");
   }
@@ -226,6 +227,14 @@ Result<void> BackRun::commit() {
   message_ = {};
   message_.says = static_cast<uint32_t>(BackSays::kMore);
   auto reply = ask(message_);
+  bool cutting = false;
+  // It may have much to cut: as long as it is there it is waited for.
+  while ((reply.ok() && reply->kind == static_cast<uint32_t>(BackReplyKind::kCutting)) ||
+         (cutting && !reply.ok() && !answered_ && !asker_is_gone())) {
+    cutting = true;
+    reply = hear_reply();
+  }
+  if (!reply.ok() && cutting && !answered_) die("hearing of the asker, who was cutting files,", -EPIPE, 0);
   if (!reply.ok()) return reply.error();
   committed_ = true;
   return {};

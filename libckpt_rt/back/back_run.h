@@ -108,6 +108,7 @@ class BackRun {
 
   Result<BackReply> ask(const BackMessage& message);
   Result<BackReply> hear_reply();
+  bool asker_is_gone() const;  // its end is closed, whatever lies unread in ours
   [[noreturn]] void die(const char* what, long error, uint64_t where);
   template <typename T>
   std::span<const T> list(uint64_t at, uint64_t count) const {

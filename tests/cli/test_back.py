@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -221,6 +222,24 @@ class BackTest(CkptTest):
         self.do("state.update(n=9)")
         self.refuse(USAGE, "another run", "back", pid, kept)
         self.assertEqual(self.do("state['n']"), "9")
+
+    def test_ckpt_back_dies_while_it_cuts(self):
+        """Before it says that it cuts files the program goes on as it was; from then on it is killed, not left with cut files."""
+        for point, goes_on in (("back.standing", True), ("back.cutting", False), ("back.cut", False)):
+            with self.subTest(point=point):
+                pid, log = self.start(), self.path(point)
+                self.do(f"state['files'].update(a=open({log!r}, 'wb', buffering=0))")
+                self.do("state['files']['a'].write(b'then')")
+                self.now(pid)
+                self.do("state['files']['a'].write(b'later')")
+                done = self.ckpt("back", pid, env=clean_environment(CKPT_TEST_POINT=f"{point}=kill"))
+                self.assertEqual(done.returncode, -signal.SIGKILL, done.stderr)
+                if goes_on:
+                    self.assertEqual(self.do("state['files']['a'].write(b'!')"), "1")
+                    with open(log, "rb") as f:
+                        self.assertEqual(f.read(), b"thenlater!")
+                else:
+                    self.assertEqual(self.program.wait(60), -signal.SIGKILL)
 
     def test_by_itself(self):
         env = clean_environment(LD_PRELOAD=LIBRARY, CKPT_DIR=self.path("images"))

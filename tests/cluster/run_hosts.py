@@ -77,6 +77,30 @@ class Run(OverHosts):
         self.assertFalse(os.path.exists(f"{self.dir}/done"))
 
 
+    def test_strangers_are_few_at_a_time(self):
+        """Whoever connects and says nothing has a process, but not as many as he likes."""
+        self.run_job("sleep", "100")
+        wait_for("the program", lambda: any(w == "sleep 100" for _, w in self.hosts.processes("h1")))
+        with open(f"{self.images}/h1/.hosts-table", encoding="ascii") as f:
+            [port] = [h["port"] for h in json.load(f)["hosts"] if h["name"] == "h1"]
+        silent = ("import socket, sys\nall = [socket.create_connection((sys.argv[1], int(sys.argv[2]))) for _ in range(60)]\n"
+                  "print('there', flush=True)\nsys.stdin.read()\n")
+        many = subprocess.Popen(self.hosts.enter("h2") + ["/usr/bin/python3", "-c", silent, self.hosts.address("h1"), str(port)],
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.assertEqual(many.stdout.readline(), b"there\n")
+
+        def served():
+            return [p for p, w in self.hosts.processes("h1") if "ckpt-on --serve" in w]
+        wait_for("processes for some", lambda: len(served()) > 10)
+        self.assertLessEqual(len(served()), 18)
+        many.stdin.close()
+        many.wait(60)
+        many.stdout.close()
+        # And he who knows the key has his turn.
+        done = self.hosts.run("h2", "env", f"CKPT_ON={self.images}/h2/.hosts-table", ON, "h1", "echo", "hello", timeout=60)
+        self.assertEqual((done.returncode, done.stdout), (0, "hello\n"), done.stderr)
+
+
 class Checkpoint(OverHosts):
     def test_from_any_host(self):
         job = self.run_numbers(150_000_000)

@@ -88,7 +88,11 @@ class Job {
       for (size_t f = 0; f < files[h].size(); ++f) {
         std::string bytes(files[h][f], '\0');
         for (char& c : bytes) c = static_cast<char>(random());
-        write_file(hosts_[h].directory + "/" + std::to_string(f) + ".ckpt", bytes);
+        const std::string path = hosts_[h].directory + "/" + std::to_string(f) + ".ckpt";
+        write_file(path, bytes);
+        const timespec times[2] = {{1'000'000'000, 5}, {1'200'000'000, static_cast<long>(f)}};
+        EXPECT_EQ(chmod(path.c_str(), f % 2 == 0 ? 0600 : 0440), 0);
+        EXPECT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
       }
       read_part(hosts_[h]);
       hosts_[h].checks = memory();
@@ -151,6 +155,18 @@ class Job {
       hosts_[h].checks = memory();
     }
     for (const std::string& word : run(lost)) EXPECT_EQ(word, "");
+    for (size_t i = 0; i < hosts_.size(); ++i) {
+      if (!lost[i]) continue;
+      const std::vector<PartFile> was = hosts_[i].stream->files();
+      ASSERT_TRUE(hosts_[i].stream->dress().ok());
+      const ScopedFd directory(open(hosts_[i].directory.c_str(), O_RDONLY | O_DIRECTORY));
+      const auto is = PartStream::open(directory.get());
+      ASSERT_EQ(is->files().size(), was.size());
+      for (size_t f = 0; f < was.size(); ++f) {
+        EXPECT_EQ(is->files()[f].mode, was[f].mode);
+        EXPECT_EQ(is->files()[f].modified_ns, was[f].modified_ns);
+      }
+    }
     for (const Host& h : hosts_) {
       EXPECT_EQ(*h.stream->checksum(), h.sum);
       EXPECT_EQ(*checksum_of(h.checks.get()), h.sum_of_checks);

@@ -31,6 +31,86 @@ class Redundancy(KeptHosts):
         self.running("h3", "/usr/bin/python3")
         self.check_end(third, "third")
 
+    def parts_of(self, host):
+        """Of the host's keeper: checkpoint, bytes of its part, bytes of its checks."""
+        pid = self.keeper_pid(host)
+        checks = self.hosts.run(host, "sh", "-c", f"stat -c '%n %s' /proc/{pid}/fd/*/*.checks").stdout.split()
+        sizes = {os.path.basename(name)[:-len(".checks")]: int(size) for name, size in zip(checks[::2], checks[1::2])}
+        return [(one["name"], one["bytes"], sizes[one["name"][:-len(".job")]]) for one in sorted(self.held(host), key=lambda one: one["name"])]
+
+    def test_increments(self):
+        """Checks are made of what was written since. Any host may be lost, with all that its newest part builds on."""
+        job = self.run_kept("--redundancy", "parity", "--increments", "2")
+        for _ in range(3):
+            self.now(job.pid)
+        for host in ("h1", "h2", "h3"):
+            parts = self.parts_of(host)
+            self.assertEqual(len(parts), 3, parts)
+            self.assertLess(parts[1][1], parts[0][1] / 2, parts)
+            self.assertLess(parts[2][2], parts[0][2] / 2, parts)
+        self.assertEqual(len(glob.glob(self.images + "/*.hosts")), 3)
+        self.end_job(job)
+        self.hosts.crash("h2")
+        again = self.bring_back("h1,h4,h3", "again")
+        self.running("h4", NUMBERS)
+        self.leads(again.pid)
+        self.assertEqual(self.said("again").count("the part of h2 was computed"), 1)
+        # A full one, and what is older goes on all hosts; then increments again, and a full one after two.
+        wanted = [1, 2, 3, 1]
+        for count in wanted:
+            self.now(again.pid)
+            self.assertEqual(len(glob.glob(self.images + "/*.hosts")), count)
+            for host in ("h1", "h4", "h3"):
+                wait_for("what is older goes", lambda h=host, c=count: len(self.parts_of(h)) == c)
+        self.now(again.pid)
+        self.end_job(again)
+        self.lose_keeper("h1")
+        self.check_end(self.bring_back("h1,h4,h3", "third"), "third")
+
+    def test_a_needed_checkpoint_is_damaged(self):
+        """The newest is an increment: its full one is refused by its sum before anything is computed from it."""
+        job = self.run_kept("--redundancy", "parity")
+        for _ in range(2):
+            self.now(job.pid)
+        pid = self.keeper_pid("h1")
+        checks = sorted(self.hosts.run("h1", "sh", "-c", f"ls /proc/{pid}/fd/*/*.checks").stdout.split(), key=os.path.basename)[0]
+        self.end_job(job)
+        self.hosts.run("h1", "sh", "-c", f"printf x | dd of={checks} bs=1 seek=5000 conv=notrunc", check=True)
+        self.lose_keeper("h2")
+        self.refused(DAMAGED, [".checks", "is not what this checkpoint has there"], self.on)
+        for record in sorted(glob.glob(self.images + "/*.hosts"))[:1]:
+            os.unlink(record)
+        self.refused(NOT_FOUND, [".hosts"], self.on)
+
+    def test_a_checkpoint_by_the_clock_after_a_restart(self):
+        job = self.run_kept("--redundancy", "parity", "--every", "300ms")
+        self.now(job.pid)
+        self.end_job(job)
+        again = self.bring_back(self.on, "again")
+        self.running("h2", NUMBERS)
+        newest = sorted(glob.glob(self.images + "/*.hosts"))[-1]
+        wait_for("a checkpoint by the clock\n" + self.said("again"), lambda: sorted(glob.glob(self.images + "/*.hosts"))[-1] > newest)
+        self.check_end(again, "again")
+
+    def test_the_head_hears_while_checks_are_made(self):
+        """An exchange that stands still: users are heard, the end is obeyed, and no host is in doubt."""
+        self.head = ("env", "CKPT_TEST_POINT=exchange.checks@host1.2=stop")
+        job = self.run_kept("--redundancy", "parity")
+        self.head = ()
+        self.now(job.pid)
+        asking = [subprocess.Popen([CKPT, "now", "--json", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env=clean()) for _ in range(2)]
+        [stopped] = wait_for("the point", lambda: self.stopped("h2"))
+        job.terminate()
+        wait_for("the end of the head\n" + self.said(), lambda: job.poll() is not None, 30)
+        self.assertEqual(job.returncode, 128 + 15)
+        self.hosts.run("h2", "kill", "-CONT", str(stopped))
+        for one in asking:
+            _, error = one.communicate(timeout=60)
+            self.assertNotEqual(one.returncode, 0, error)
+        self.assertEqual(len(glob.glob(self.images + "/*.hosts")), 1)
+        self.check_end(self.bring_back(self.on, "again"), "again")
+
     def test_each_code_gives_back_what_it_says(self):
         for code, lost in (("rs:1+2", ("h1", "h3")), ("evenodd", ("h2", "h3")), ("rs:2+1", ("h1",))):
             with self.subTest(code=code):
@@ -101,7 +181,7 @@ class Redundancy(KeptHosts):
         self.refused(NOT_FOUND, ["h2, h3", "more than parity gives back"], self.on)
 
     def test_checks_of_another_checkpoint_are_refused(self):
-        job = self.run_kept("--redundancy", "parity")
+        job = self.run_kept("--redundancy", "parity", "--increments", "0")
         self.now(job.pid)
         pid = self.keeper_pid("h1")
         [checks] = self.hosts.run("h1", "sh", "-c", f"ls /proc/{pid}/fd/*/*.checks").stdout.split()[:1]

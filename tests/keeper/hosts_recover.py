@@ -1,12 +1,13 @@
 """A host of a job dies, and the job goes on by itself: on a spare, or on the hosts that are left. Its result is that of a run
 in which nobody died."""
+import glob
 import os
 import random
 import subprocess
 import time
 import unittest
 
-from hosts_support import CKPT, NOT_FOUND, TOTAL, UNAVAILABLE, KeptHosts, clean, wait_for
+from hosts_support import CKPT, NOT_FOUND, NUMBERS, TOTAL, UNAVAILABLE, KeptHosts, clean, over_hosts, wait_for
 
 
 class Recover(KeptHosts):
@@ -68,6 +69,61 @@ class Recover(KeptHosts):
         # Of three parts two would be computed.
         self.refused(NOT_FOUND, ["more than parity gives back"], "h5")
         self.check_end(self.bring_back("h1,h2,h1", "again"), "again")
+
+    def test_every_nth_on_a_disk(self):
+        """More hosts die than parity gives back: the job goes on from the disk, and in keepers' memory again."""
+        job = self.begin("--disk-every", "2", spare="h4,h5")
+        for _ in range(2):
+            self.now(job.pid)
+        saved = lambda: [os.path.basename(path) for path in glob.glob(self.images + "/disk/*.hosts")]  # noqa: E731
+        wait_for("what is saved\n" + self.said(), saved)
+        self.assertEqual(len(saved()), 1)
+        # Complete in itself, on every host.
+        for host in ("h1", "h2", "h3"):
+            [part] = glob.glob(f"{self.images}/disk/{host}/*.job")
+            self.hosts.run(host, CKPT, "verify", part, check=True)
+        # On a disk two stay, with all hosts' parts.
+        for _ in range(4):
+            self.now(job.pid)
+            self.now(job.pid)
+            wait_for("what is saved\n" + self.said(), lambda: not self.saving())
+        wait_for("what is given up", lambda: len(saved()) == 2 and all(len(glob.glob(f"{self.images}/disk/{host}/*.job")) == 2
+                                                                      for host in ("h1", "h2", "h3")))
+        self.hosts.crash("h2")
+        self.hosts.crash("h3")
+        wait_for("a word of it\n" + self.said(), lambda: "which is older" in self.said() or job.poll() is not None, 120)
+        self.assertIsNone(job.poll(), self.said())
+        self.leads(job.pid)
+        self.assertEqual(self.now(job.pid)["hosts"], 3)
+        self.ends_well(job)
+
+    def saving(self):
+        return [words for host in ("h1", "h2", "h3") for _, words in self.hosts.processes(host) if "keeper-save" in words]
+
+    def test_a_save_that_is_killed(self):
+        """Before and after its part has its name: the older one stays, and the next is saved."""
+        for point in ("save.begun", "disk.manifest", "save.named"):
+            with self.subTest(point=point):
+                self.head = ("env", f"CKPT_TEST_POINT={point}@host1.2=kill")
+                job = self.begin("--disk-every", "1", spare=None)
+                self.head = ()
+                records = lambda: sorted(glob.glob(self.images + "/disk/*.hosts"))  # noqa: E731
+                self.now(job.pid)
+                wait_for("the first\n" + self.said(), lambda: len(records()) == 1)
+                self.now(job.pid)
+                wait_for("a word of it", lambda: "is not on the disk: h2" in self.said())
+                self.assertEqual(len(records()), 1)
+                self.now(job.pid)
+                wait_for("the third\n" + self.said(), lambda: len(records()) == 2)
+                self.end_job(job)
+                for host in self.hosts.names[:3]:
+                    self.hosts.run(host, CKPT, "keeper", "stop")
+                back = self.start([over_hosts.RESTART, "--hosts", self.on, "--launch", self.hosts.launch, self.images + "/disk"], "back")
+                self.running("h2", NUMBERS)
+                self.leads(back.pid)
+                self.now(back.pid)
+                self.check_end(back, "back")
+                self.again()
 
     def test_refusals(self):
         def refused(code, words, *options):

@@ -390,8 +390,6 @@ Result<void> check_outside(const Manifest& manifest) {
 
 Result<Answer> back_job(const JobBackOptions& options) {
   constexpr int kAttempts = 6;
-  static const int own_pid = getpid();
-  if (const char* point = getenv("CKPT_TEST_POINT")) points::want(point, "ckpt", &own_pid);
   CKPT_TRY(check_writer(options.directory));
   CKPT_TRY(check_writer(options.directory + "/" + kManifestName));
   auto manifest = read_manifest(options.directory);

@@ -95,6 +95,7 @@ Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& pare
 void PendingImage::choose_parent(int directory, const ParentImage& parent) {
   identity_.parent = {};
   if (goes_to_command()) return;  // the receiver need not have the image before
+  if (job::place() != nullptr && job::place()->full) return;
   if (parent.sequence == 0 || !chain_may_grow(parent, user_settings().increments + 1)) return;
   // The program may have been restarted twice: both write into one directory, and prune it.
   parent_ = hold_image(directory, parent.name);

@@ -1,0 +1,40 @@
+// Of a job over hosts whose parts are in keepers' memory every N-th checkpoint goes to a disk as well: each host saves its part
+// at idle priority, and when all have, a .hosts file says so. docs/diskless.md.
+//
+// Owner: cli, the head. One thread; nothing waits for a save. One at a time: a checkpoint that comes while another is
+// saved is passed over.
+#pragma once
+
+#include <optional>
+
+#include "cli/hosts/crew.h"
+#include "cli/hosts/records.h"
+
+namespace ckpt::cli {
+
+// Beside the .hosts files of what is in memory.
+inline constexpr const char* kOnDisk = "/disk";
+
+class DiskSaves {
+ public:
+  // directory: of the job's .hosts files. Nothing is saved unless run.disk_every.
+  DiskSaves(Crew& crew, const std::string& directory, const std::string& job, const HostsRun& run);
+  // Another checkpoint counts.
+  void counts(const HostsManifest& manifest);
+  // "saved", or "failed" of "save".
+  void heard(int host, const Json& said);
+
+ private:
+  void begin(const HostsManifest& manifest);
+  void finish();
+
+  Crew& crew_;
+  const std::string directory_;
+  const uint32_t every_;
+  Records records_;
+  uint32_t since_ = 0;  // the last that was saved, or begun
+  std::optional<HostsManifest> saving_;
+  size_t missing_ = 0;  // hosts
+};
+
+}  // namespace ckpt::cli
