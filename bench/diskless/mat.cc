@@ -2,7 +2,7 @@
 // its blocks to C, and hands that of A to the left and that of B upwards.
 //
 // The elements are small whole numbers in doubles, so that every sum is exact. The result is verified by Freivalds' check, with an A
-// and a B that are made anew from the seed: C x = A (B x) for an x of zeros and ones.
+// and a B that are made anew from the seed: C x = A (B x) for an x of ones and minus ones.
 #include <climits>
 
 #include "bench/diskless/ranks.h"
@@ -20,7 +20,7 @@ double element(uint64_t seed, uint64_t matrix, uint64_t n, uint64_t row, uint64_
   return static_cast<double>(mix(mix(seed * 2 + matrix) + row * n + column) >> 54) - 512;
 }
 
-double bit(uint64_t seed, uint64_t i) { return static_cast<double>(mix(mix(~seed) + i) & 1); }
+double sign(uint64_t seed, uint64_t i) { return (mix(mix(~seed) + i) & 1) != 0 ? 1 : -1; }
 
 class Cannon {
  public:
@@ -64,14 +64,14 @@ class Cannon {
   bool holds(uint64_t seed) const {
     // B x: of the rows of this block, of its columns; then of all columns.
     Block bx =
-        sum_over(row_of_square_, times(seed, 1, [&](uint64_t j) { return bit(seed, first(column_) + j); }));
+        sum_over(row_of_square_, times(seed, 1, [&](uint64_t j) { return sign(seed, first(column_) + j); }));
     // The rows of B are the columns of A: rank (i, j) needs what row j of the square has.
     Block needed = bx;
     MPI_Bcast(needed.data(), count(needed), MPI_DOUBLE, column_, column_of_square_);
     Block abx = sum_over(row_of_square_, times(seed, 0, [&](uint64_t j) { return needed[j]; }));
     Block cx(block_, 0.0);
     for (uint64_t i = 0; i < block_; ++i) {
-      for (uint64_t j = 0; j < block_; ++j) cx[i] += c_block_[i * block_ + j] * bit(seed, first(column_) + j);
+      for (uint64_t j = 0; j < block_; ++j) cx[i] += c_block_[i * block_ + j] * sign(seed, first(column_) + j);
     }
     return sum_over(row_of_square_, cx) == abx;
   }
