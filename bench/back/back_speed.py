@@ -23,6 +23,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--without-watch", action="store_true")
     o = parser.parse_args()
+    o.build = os.path.abspath(o.build)
     images = tempfile.mkdtemp(prefix="back-speed.")
     env = {**os.environ, "LD_PRELOAD": f"{o.build}/lib/libckpt_rt.so", "CKPT_DIR": images,
            "CKPT_INCREMENTS": "0" if o.without_watch else "8"}
