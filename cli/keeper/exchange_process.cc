@@ -45,6 +45,8 @@ Result<void> ExchangeProcess::begin(const Json& plan) {
   child_ = fork();
   if (child_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // By it a process is known as one of the job, which would have to be saved.
+    unsetenv("CKPT_JOB");
     dup2(theirs.get(), STDIN_FILENO);
     char* const argv[] = {self, const_cast<char*>(command_), nullptr};
     execv(self, argv);

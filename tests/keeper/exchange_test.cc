@@ -160,7 +160,7 @@ class Job {
       const std::vector<PartFile> was = hosts_[i].stream->files();
       ASSERT_TRUE(hosts_[i].stream->dress().ok());
       const ScopedFd directory(open(hosts_[i].directory.c_str(), O_RDONLY | O_DIRECTORY));
-      const auto is = PartStream::open(directory.get());
+      auto is = PartStream::open(directory.get());
       ASSERT_EQ(is->files().size(), was.size());
       for (size_t f = 0; f < was.size(); ++f) {
         EXPECT_EQ(is->files()[f].mode, was[f].mode);
