@@ -16,7 +16,8 @@ packages=(
   # hosts in namespaces, which start programs on each other (tests/support/hosts.py)
   iproute2 dropbear-bin
 )
-bench_packages=(python3-matplotlib criu)
+# gfortran: for bench/diskless/pstswm
+bench_packages=(python3-matplotlib criu gfortran)
 package_packages=(dpkg-dev debootstrap file)
 # libclang-rt-dev: the sanitizers of clang, which clang only recommends
 check_packages=(clang clang-tidy libclang-rt-dev)

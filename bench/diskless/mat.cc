@@ -71,7 +71,8 @@ class Cannon {
     Block abx = sum_over(row_of_square_, times(seed, 0, [&](uint64_t j) { return needed[j]; }));
     Block cx(block_, 0.0);
     for (uint64_t i = 0; i < block_; ++i) {
-      for (uint64_t j = 0; j < block_; ++j) cx[i] += c_block_[i * block_ + j] * sign(seed, first(column_) + j);
+      for (uint64_t j = 0; j < block_; ++j)
+        cx[i] += c_block_[i * block_ + j] * sign(seed, first(column_) + j);
     }
     return sum_over(row_of_square_, cx) == abx;
   }

@@ -15,6 +15,7 @@ namespace ckpt {
 namespace {
 
 constexpr timeval kPatience{2, 0};
+constexpr int kMostTries = 3;
 
 struct Name {
   char text[kMostKeeperName + 1] = {};
@@ -92,9 +93,11 @@ Result<ScopedFd> connect_to(std::string_view path) {
   return socket;
 }
 
-}  // namespace
-
-Result<KeeperAnswer> ask_keeper(std::string_view path, KeeperOperation operation, ScopedFd* directory) {
+// hung_up: the keeper was there, and closed the connection without a word. It waits one second for a request:
+// on a busy machine this process may have been without a processor for as long.
+Result<KeeperAnswer> ask_once(std::string_view path, KeeperOperation operation, ScopedFd* directory,
+                              bool& hung_up) {
+  hung_up = false;
   auto socket = connect_to(path);
   if (!socket.ok()) return socket.error();
   KeeperRequest request;
@@ -104,6 +107,7 @@ Result<KeeperAnswer> ask_keeper(std::string_view path, KeeperOperation operation
                         static_cast<long>(MSG_NOSIGNAL), nullptr, 0L)) == -EINTR) {
   }
   if (r == -EAGAIN) return silent(path);
+  hung_up = r == -EPIPE;
   if (r != static_cast<long>(sizeof(request))) return is_gone(path);
   KeeperAnswer answer;
   iovec part{&answer, sizeof(answer)};
@@ -116,6 +120,7 @@ Result<KeeperAnswer> ask_keeper(std::string_view path, KeeperOperation operation
   while ((r = sys::call(__NR_recvmsg, socket->get(), &message, long{MSG_CMSG_CLOEXEC})) == -EINTR) {
   }
   if (r == -EAGAIN) return silent(path);
+  hung_up = r == 0 || r == -ECONNRESET;
   const cmsghdr* head = r > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
   ScopedFd received;
   if (head != nullptr && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS &&
@@ -129,6 +134,16 @@ Result<KeeperAnswer> ask_keeper(std::string_view path, KeeperOperation operation
     return is_gone(path);
   if (directory != nullptr) *directory = std::move(received);
   return answer;
+}
+
+}  // namespace
+
+Result<KeeperAnswer> ask_keeper(std::string_view path, KeeperOperation operation, ScopedFd* directory) {
+  for (int left = kMostTries;;) {
+    bool hung_up = false;
+    auto answer = ask_once(path, operation, directory, hung_up);
+    if (answer.ok() || !hung_up || --left == 0) return answer;
+  }
 }
 
 Result<ScopedFd> open_kept_directory(std::string_view path) {

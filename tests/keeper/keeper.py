@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -195,6 +196,38 @@ class KeeperTest(KeeperBase):
         self.status()
 
     @unittest.skipUnless(os.geteuid() == 0, "another user takes root")
+    def test_a_client_that_is_slow(self):
+        """The keeper closes a connection on which nothing comes for a second. Here one stands before it that closes the first two at once."""
+        self.start_keeper()
+        path = f"/tmp/ckpt-keeper-{os.getuid()}/{self.keeper}.keeper"
+        os.rename(path, path + ".real")
+        self.addCleanup(os.unlink, path + ".real")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(path)
+            listener.listen(8)
+
+            def stand_before(closed):
+                for number in range(3):
+                    client, _ = listener.accept()
+                    with client, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as keeper:
+                        if number < closed:
+                            continue
+                        keeper.connect(path + ".real")
+                        keeper.send(client.recv(64))
+                        answer, fds, _, _ = socket.recv_fds(keeper, 4096, 1)
+                        socket.send_fds(client, [answer], fds)
+                        for fd in fds:
+                            os.close(fd)
+
+            for closed, code in ((2, 0), (3, UNAVAILABLE)):
+                thread = threading.Thread(target=stand_before, args=(closed,))
+                thread.start()
+                done = self.ckpt("ls", self.where)
+                thread.join(LIMIT)
+                self.assertEqual((done.returncode, thread.is_alive()), (code, False), done.stderr)
+        os.unlink(path)
+        os.link(path + ".real", path)
+
     def test_another_user(self):
         self.start_keeper()
 
