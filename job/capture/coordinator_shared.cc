@@ -86,7 +86,7 @@ Result<void> Coordinator::still_on() {
   for (Member& m : members_) {
     if (m.state != Member::State::kWithUs) continue;
     pollfd wait{m.socket, POLLIN, 0};
-    if (sys::call(__NR_ppoll, &wait, 1L, &kAtOnce, nullptr, 8L) > 0) CKPT_TRY(take_message(m));
+    if (sys::call(__NR_ppoll, &wait, 1L, &kAtOnce, nullptr, 8L) > 0) CKPT_TRY(take_message(m, 0));
   }
   return {};
 }
