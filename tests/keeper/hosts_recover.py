@@ -179,7 +179,7 @@ class Recover(KeptHosts):
     def again(self):
         """All hosts anew."""
         self.end()
-        self.hosts.remove()
+        self.hosts.close()
         self.make_hosts()
         subprocess.run(["rm", "-rf", self.images, self.dir + "/go", self.dir + "/idles"], check=True)
         self.started.clear()
