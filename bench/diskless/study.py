@@ -104,7 +104,7 @@ def measure(o, path):
                             r["overhead"] = max(r["measured_overhead"], r["pause"])
                             r["plan"] = expected(o.build, scheme, base, r)
                         rows.append(r)
-                        print(f"{rate} {scheme} {program} {variant}: " + ", ".join(f"{k} {v:.3f}" for k, v in r.items() if isinstance(v, float)), flush=True)
+                        print(f"{rate} {scheme} {program} {variant}: " + ", ".join(f"{k} {v:.3f}" for k, v in r.items() if isinstance(v, (int, float))), flush=True)
                     except (Failed, subprocess.SubprocessError, RuntimeError) as why:
                         failures.append({"program": program, "variant": variant, "scheme": scheme, "rate": rate, "why": str(why)})
                         print(f"{rate} {scheme} {program} {variant}: FAILED: {why}", file=sys.stderr, flush=True)

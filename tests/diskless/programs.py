@@ -29,7 +29,7 @@ PROGRAMS = {
     "pcg": (["--size", "32"], "--rounds", 1),
     "pstswm": (["--latitudes", "16", "--layers", "2"], "--steps", 10),
 }
-LONGER = {"nbody": 30, "mat": 200, "cell": 300, "pcg": 40, "pstswm": 100}
+LONGER = {"nbody": 30, "mat": 200, "cell": 100, "pcg": 20, "pstswm": 100}
 # The ranks of MPICH wait without giving up the processor: with more ranks than processors that takes long.
 BROUGHT_BACK = ["openmpi", "mpich"] if os.environ.get("CKPT_LONG") == "1" else ["openmpi"]
 NAME = None
