@@ -22,7 +22,7 @@ struct TracerOrders {
   int pid = 0, signal = 0;
   long result = 0;
 
-  // By the other thread. tracer: a thread id of the tracer's, of process `of`. -ESRCH: it is gone.
+  // By the other thread. tracer: a thread id of the tracer's, of process `of`. -ECHILD: it is gone.
   long give(What order, int of_pid, int of_signal, int of, int tracer) {
     what = order;
     pid = of_pid;
@@ -37,7 +37,7 @@ struct TracerOrders {
       if (sys::call(__NR_tgkill, of, tracer, long{SIGCHLD}) != 0 ||
           (sys::call(__NR_waitid, P_PID, of, &ended, WEXITED | WNOHANG | WNOWAIT | __WALL, 0L) == 0 &&
            ended.si_pid != 0))
-        return -ESRCH;
+        return -ECHILD;
       constexpr timespec kWhile{0, 20'000'000};
       futex_wait(done, seen, &kWhile);
     }

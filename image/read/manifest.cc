@@ -196,7 +196,7 @@ class Parser {
       out.exit_status = integer(m, "exit_status", 0, 0xffff);
     } else if (state == "stopped") {
       out.state = MemberState::kStopped;
-      out.stop_signal = integer_or(m, "stop_signal", 1, 64, SIGSTOP);
+      out.stop_signal = static_cast<uint8_t>(integer_or(m, "stop_signal", 1, 64, SIGSTOP));
       out.stop_reported = find(m, "stop_reported") == nullptr || flag(m, "stop_reported");
     } else if (state != "running") {
       wrong("\"state\" is neither running nor stopped nor zombie");

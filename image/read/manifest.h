@@ -29,10 +29,10 @@ struct ManifestMember {
   int exit_status = 0;   // of a zombie, as waitpid gives it
   int exit_signal = 17;  // that its parent gets when it ends
   int pdeath_signal = 0;
-  int stop_signal = 0;        // of a stopped one
-  bool stop_reported = true;  // to its parent, by wait(2)
-  bool orphan = false;        // its parent is outside of the job
+  bool orphan = false;  // its parent is outside of the job
   bool subreaper = false;
+  bool stop_reported = true;  // of a stopped one: its parent has heard of it, by wait(2)
+  uint8_t stop_signal = 0;    // the same
   uint64_t terminal = 0;      // device number of the controlling one, 0 none
   int foreground_group = -1;  // of that terminal
 };

@@ -131,6 +131,10 @@ Result<void> Coordinator::note_stopped() {
     if (m.state != Member::State::kWithUs) continue;
     if (m.listed.look.state == 'T') CKPT_TRY(seize(m));
     if (m.seized) m.stop_signal = stopped_.stop_signal(m.listed.look.pid);
+    if (m.stop_signal >= 0) continue;
+    again = true;
+    return name(m, ExitCode::kInternal,
+                "is stopped, and whoever traced it is gone; the checkpoint is taken again");
   }
   return {};
 }
@@ -240,7 +244,10 @@ Coordinator::~Coordinator() {
   for (Member& m : members_) {
     if (m.socket < 0) continue;
     Message message;
-    while (!done_ && receive_message(m.socket, deadline, arena_, message) == Received::kMessage) {
+    // A stopped member that nobody traces any more says nothing until it is continued.
+    const bool may_answer = !m.seized || !stopped_.is_gone();
+    while (!done_ && may_answer &&
+           receive_message(m.socket, deadline, arena_, message) == Received::kMessage) {
     }
     sys::call(__NR_close, m.socket);
   }

@@ -306,6 +306,7 @@ Result<void> Coordinator::seize(Member& m) {
   const long r = stopped_.seize(m.listed.look.pid, m.signal);
   m.seized = true;
   if (r == 0 || r == -ESRCH) return {};
+  again = again || r == -ECHILD;
   return name(m, ExitCode::kUnavailable,
               r == -EPERM
                   ? "is stopped, and may not be traced (kernel.yama.ptrace_scope, or seccomp): continue it "

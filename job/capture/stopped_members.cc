@@ -53,24 +53,29 @@ long StoppedMembers::start() {
   return 0;
 }
 
+long StoppedMembers::give(TracerOrders::What what, int pid, int signal) {
+  const long result = shared_->orders.give(what, pid, signal, helper_, helper_);
+  gone_ = gone_ || result == -ECHILD;
+  return result;
+}
+
 long StoppedMembers::seize(int pid, int signal) {
   if (const long error = start(); error != 0) return error;
-  return shared_->orders.give(TracerOrders::What::kSeize, pid, signal, helper_, helper_);
+  return give(TracerOrders::What::kSeize, pid, signal);
 }
 
 int StoppedMembers::stop_signal(int pid) {
-  if (helper_ == 0) return 0;
-  const long signal = shared_->orders.give(TracerOrders::What::kStopSignal, pid, 0, helper_, helper_);
-  return signal > 0 ? static_cast<int>(signal) : 0;
+  const long signal = give(TracerOrders::What::kStopSignal, pid, 0);
+  return signal >= 0 ? static_cast<int>(signal) : -1;
 }
 
 void StoppedMembers::expect_signals() {
-  if (helper_ != 0) (void)shared_->orders.give(TracerOrders::What::kExpect, 0, 0, helper_, helper_);
+  if (helper_ != 0) (void)give(TracerOrders::What::kExpect, 0, 0);
 }
 
 void StoppedMembers::let_go() {
   if (helper_ == 0) return;
-  (void)shared_->orders.give(TracerOrders::What::kEnd, 0, 0, helper_, helper_);
+  (void)give(TracerOrders::What::kEnd, 0, 0);
   int status = 0;
   while (sys::call(__NR_wait4, helper_, &status, __WALL, 0L) == -EINTR) {
   }

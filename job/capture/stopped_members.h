@@ -18,23 +18,27 @@ class StoppedMembers {
   StoppedMembers(const StoppedMembers&) = delete;
   StoppedMembers& operator=(const StoppedMembers&) = delete;
 
-  // signal: by which the member takes requests. 0, or -errno.
+  // signal: by which the member takes requests. 0, or -errno; -ECHILD: the helper is gone.
   long seize(int pid, int signal);
-  // The signal that has stopped a seized member; 0: it was continued.
+  // The signal that has stopped a seized member; 0: it was continued; -1: the helper is gone.
   int stop_signal(int pid);
   // Signals to threads of the members come next: the helper looks for them more often.
   void expect_signals();
   // When our code in the members has come to its end: they are as they were before.
   void let_go();
+  // The helper was killed, as far as is known.
+  bool is_gone() const { return gone_; }
   bool is_helper(int pid) const { return pid != 0 && pid == helper_; }
 
  private:
   struct Shared;
   long start();
+  long give(TracerOrders::What what, int pid, int signal);
 
   Arena& arena_;
   Shared* shared_ = nullptr;
   int helper_ = 0;
+  bool gone_ = false;
 };
 
 }  // namespace ckpt::job

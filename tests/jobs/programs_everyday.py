@@ -165,7 +165,7 @@ for i in range(1, 200)
 endfor
 call setline(1, system('tr a-z A-Z', getline(1)))
 %s/line/row/
-wq
+wq!
 """
 
 WINDOW = """

@@ -3,16 +3,18 @@
 restart. Each program counts what it must not notice: steps of a stopped process, SIGCHLDs, wait statuses."""
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from job_tree import CKPT, NOBODY, PATIENCE, RESTART, Tree, adopt_orphans, environment, root_of
+from job_tree import CKPT, NOBODY, PATIENCE, RESTART, Tree, adopt_orphans, environment, handles_requests, root_of
 
 adopt_orphans()
 
@@ -332,6 +334,68 @@ class Stopped(unittest.TestCase):
 
     def test_terminal(self):
         self.run_script("terminal", ["python3", "-c", TERMINAL], 2)
+
+    def test_stopped_and_continued_meanwhile(self):
+        """By somebody outside, at any instant: it computes what it would have, and no checkpoint hangs."""
+        tree = Tree("stopped-toggled", ["bash", "-c", "python3 -c 'print(sum(i * i % 7 for i in range(20_000_000)))' & wait; echo $?"])
+        failed = True
+        ends = threading.Event()
+        try:
+            tree.run()
+            root = tree.child.pid
+            wait_for(lambda: [c for c in children_of(root) if handles_requests(c)], "python")
+            child, = children_of(root)
+
+            def toggle():
+                chance = random.Random(5)
+                while not ends.wait(chance.random() * 0.02):
+                    os.kill(child, signal.SIGSTOP)
+                    ends.wait(chance.random() * 0.05)
+                    os.kill(child, signal.SIGCONT)
+
+            toggler = threading.Thread(target=toggle)
+            toggler.start()
+            try:
+                for _ in range(12):
+                    image = tree.checkpoint(root)
+            finally:
+                ends.set()
+                toggler.join()
+            os.kill(child, signal.SIGCONT)
+            tree.kill()
+            root = root_of(tree.restart(image))
+            for child in children_of(root):
+                os.kill(child, signal.SIGCONT)
+            self.assertEqual(tree.finish(), (0, b"%d\n0\n" % sum(i * i % 7 for i in range(20_000_000))))
+            failed = False
+        finally:
+            tree.close(failed)
+
+    def test_tracer_is_killed(self):
+        """All is as it was before, and the checkpoint is taken again."""
+        tree = Tree("stopped-untraced", ["env", "CKPT_TEST_POINT=leader.standing=stop", threads_program(), "reported"])
+        failed = True
+        try:
+            tree.run()
+            wait_for(lambda: os.path.exists(os.path.join(tree.work, "ready")), "the child to be stopped")
+            root = tree.child.pid
+            child, = children_of(root)
+            asker = subprocess.Popen([CKPT, "now", "--json", str(root)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment())
+            wait_for(lambda: status_of(root)["State"] == "T (stopped)", "the point")
+            os.kill(int(status_of(child)["TracerPid"]), signal.SIGKILL)
+            wait_for(lambda: status_of(child)["TracerPid"] == "0", "the end of the tracing")
+            os.kill(root, signal.SIGCONT)
+            said = asker.communicate(timeout=PATIENCE)[0]
+            self.assertEqual(asker.returncode, 0, said)
+            self.assertEqual(json.loads(said)["job_attempts"], 2)
+            self.still_stopped(child)
+            touch(tree, "go")
+            code, output = tree.finish()
+            self.assertEqual(code, 0)
+            self.assertIn("interrupted 0 slept 0", output.decode())
+            failed = False
+        finally:
+            tree.close(failed)
 
     def test_alone(self):
         tree = Tree("stopped-alone", ["python3", "-c", ALONE])
