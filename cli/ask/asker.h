@@ -29,9 +29,10 @@ struct AskWishes {
   std::string leave_out;     // as LeaveOutList
   bool back_of_job = false;  // of kBack: a checkpoint of the job that has not begun makes way
   // As one host's part of a job over several: at_step is called at each step and says how it goes on
-  // (kStepContinue, ...). `lines` has what the program said since the step before.
+  // (kStepContinue, ..., and what belongs to it). `lines` has what the program said since the step before.
   const HostsPart* part = nullptr;
-  std::function<char(const std::string& step, const std::vector<std::pair<std::string, std::string>>& lines)>
+  std::function<std::string(const std::string& step,
+                            const std::vector<std::pair<std::string, std::string>>& lines)>
       at_step = {};
 };
 

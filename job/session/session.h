@@ -20,20 +20,25 @@ namespace ckpt::job {
 
 // Of one member's image.
 struct Place {
-  int directory = -1;       // the checkpoint's temporary directory, open
-  uint64_t sequence = 0;    // of the job's checkpoint
-  char name[24] = {};       // of the image in it
-  char path[1400] = {};     // of the image when the checkpoint is complete
+  int directory = -1;     // the checkpoint's temporary directory, open
+  uint64_t sequence = 0;  // of the job's checkpoint
+  char name[24] = {};     // of the image in it
+  char path[1400] = {};   // of the image when the checkpoint is complete
+  // The checkpoint's directory, absolute: as long as it is taken, and when it is complete.
+  char now[1400] = {}, later[1400] = {};
   char as_parent[96] = {};  // the image seen from a later checkpoint's directory
   bool may_repeat = false;  // another attempt may follow: fail for what is under way for a moment only
   bool by_fork = false;     // mode fork, whatever is set
 };
 
-void fill_place(Place& place, int directory, const char* job_directory, const char* job_name, int pid,
-                uint64_t sequence);
+void fill_place(Place& place, int directory, const char* job_directory, const char* job_name,
+                const char* temporary_name, int pid, uint64_t sequence);
 
 class Session {
  public:
+  // Ahead of all else, in a session with rounds: hands in what plug-ins of this process have posted, and returns when what is for them
+  // is delivered. True: another round follows.
+  virtual Result<bool> exchange(std::span<const std::byte> posts) = 0;
   // Armed; the program runs. Returns when all members are, and creation of processes is held.
   virtual Result<void> prepared() = 0;
   // All threads of this process stand. Returns when those of all members do.
@@ -50,6 +55,7 @@ class Session {
 
   Place place;
   bool over_hosts = false;       // drained() is to be called
+  bool in_rounds = false;        // exchange() is to be called
   bool again = false;            // the run failed in a way that another attempt may not
   bool passing = false;          // again, once what was under way in a connection or terminal has passed
   AddrRange own_memory[2] = {};  // in no image
