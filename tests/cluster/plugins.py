@@ -29,11 +29,12 @@ class Plugins(OverHosts):
         os.mkdir(self.dir + "/meet")
         wait = "while [ ! -e end ]; do :; done"
         job = self.start([CKPT, "run", "--hosts", "h1,h2", "--launch", self.hosts.launch, "--dir", self.images, "--stop-timeout", "10s", "--plugins", MEET, "--",
-                          "sh", "-c", f"cd {self.dir}; {ON} h2 sh -c 'cd {self.dir}; {wait}' & {wait}; wait; echo over"])
+                          "sh", "-c", f"cd {self.dir}; {ON} h2 sh -c 'cd {self.dir}; echo there; {wait}' & echo there; {wait}; wait; echo over"])
         self.leads(job.pid)
+        wait_for("both programs", lambda: self.texts["out"][0].count(b"there") == 2)
         self.now(job.pid)
         # On each host ckpt-on --serve, ckpt-on and sh.
-        durable = wait_for("all have heard", lambda: len({h for h, _ in (found := self.log("durable"))}) == 2 and len(found) >= 4 and found)
+        durable = wait_for("all have heard", lambda: len(found := self.log("durable")) >= 4 and len({host for host, _ in found}) == 2 and found)
         for said in durable.values():
             met, right, mail = int(said.split()[1]), said.split()[3], int(said.split()[5])
             self.assertEqual((met, right, mail), (len(durable) - 1, "right", 2 * met), durable)
