@@ -39,6 +39,17 @@ struct ckpt_plugin {
   void (*stopped)(void);   /* all threads stand, nothing is saved yet: what it writes is in the image */
   void (*go_on)(void);     /* the image is fixed, the threads are about to be released */
   void (*restarted)(void); /* in a restarted process: all is back, before any thread goes on */
+
+  /* The following are called on a thread of the process that the loader makes if one of them is there. They may call all of
+   * libc, and the program runs.
+   *
+   * Ahead of a checkpoint, which waits for it. round: from 0. What it posts to the plug-ins in other members of the job
+   * (ckpt_rt_post(), with `name` as the subject) they find in the next round (ckpt_rt_next_message()); rounds go on until in one
+   * of them nobody in the job posts anything. Not 0: the checkpoint is given up, with the words in `error`. */
+  int (*prepare)(uint32_t round, char* error, size_t error_size);
+  /* After each checkpoint that was prepared, once: CKPT_RT_DURABLE, CKPT_RT_ABANDONED (given up, by whomever), or, in a
+   * restarted process, CKPT_RT_CAME_BACK. */
+  void (*concluded)(enum ckpt_rt_callback_kind how);
 };
 
 extern const struct ckpt_plugin ckpt_plugin;

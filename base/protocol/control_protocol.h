@@ -37,7 +37,7 @@ inline constexpr uint64_t kBackCookie = 1ull << 62;   // set in those of kBack o
 inline constexpr int kDefaultCheckpointSignal = 60;
 inline constexpr std::string_view kMovedSignalName = "/memfd:ckpt_signal:";  // as /proc/PID/maps has it
 inline constexpr uint32_t kControlMagic = 0x43525443;                        // "CTRC"
-inline constexpr uint32_t kControlVersion = 1;
+inline constexpr uint32_t kControlVersion = 2;
 
 // kBack: back_protocol.h. kJoin is asked by another member of the same job, which leads its checkpoint: a
 // JoinRequest follows (job/format/wire.h).
@@ -73,6 +73,10 @@ struct LeaveOutList {
 // At each step of the checkpoint the library says "need step NAME" (prepared, standing, drained, sampled,
 // durable; before drained a line "bookmark LOCAL REMOTE SENT RECEIVED UNSENT" for each connection to another
 // host, addresses as 32 hexadecimal digits, a dot, and the port) and waits for one byte.
+// Ahead of prepared, in each round of plug-ins, "need step posted"; before it a line "post HOST PID BYTES" for each message to
+// other hosts: HOST and PID of the receiver (* and 0: all), BYTES in hexadecimal digits (Post of job/format/wire.h, with the
+// sender in it). To kStepContinue belong here: 8 bytes, 1 if any member on any host has posted; 4 bytes, how many
+// follow; for each message to this host the pid of the receiver (4 bytes) and Post with its bytes.
 enum PartFlag : uint32_t {
   kPartFull = 1u << 0,  // all images are full: nothing older is needed with this checkpoint
 };

@@ -66,6 +66,7 @@ struct Settings {
   uint64_t pool_bytes = 64ull << 20;
   int signal = kDefaultCheckpointSignal;
   int64_t stop_timeout_ns = 2'000'000'000;
+  int64_t prepare_timeout_ns = 5'000'000'000;  // of what plug-ins do ahead of the stop
   CompressionSetting compress;
   char key_file[1024] = {};           // empty: images are not encrypted
   uint32_t keep = 2;                  // 0: all

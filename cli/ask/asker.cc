@@ -343,10 +343,14 @@ Result<Answer> read_answer(const Target& t, int connection, const AskLimits& lim
     if (key == "done") return answer;
     if (key == "error") return parse_error(t, value);
     if (key == "need" && value.starts_with("step ") && wishes.at_step) {
-      const char goes_on = wishes.at_step(value.substr(5), answer);
+      const std::string goes_on = wishes.at_step(value.substr(5), answer);
       answer.clear();
       // Gone: its own last words, or none, tell why.
-      (void)!send(connection, &goes_on, 1, MSG_NOSIGNAL);
+      for (size_t sent = 0; sent < goes_on.size();) {
+        const ssize_t n = send(connection, goes_on.data() + sent, goes_on.size() - sent, MSG_NOSIGNAL);
+        if (n <= 0) break;
+        sent += static_cast<size_t>(n);
+      }
       continue;
     }
     if (key == "need" && value == "stop_signal" && wishes.stop_signal) {

@@ -31,9 +31,10 @@ struct AskWishes {
   // The process is stopped, and traced meanwhile: says by which signal it is. Set by ask() itself.
   std::function<int()> stop_signal = {};
   // As one host's part of a job over several: at_step is called at each step and says how it goes on
-  // (kStepContinue, ...). `lines` has what the program said since the step before.
+  // (kStepContinue, ..., and what belongs to it). `lines` has what the program said since the step before.
   const HostsPart* part = nullptr;
-  std::function<char(const std::string& step, const std::vector<std::pair<std::string, std::string>>& lines)>
+  std::function<std::string(const std::string& step,
+                            const std::vector<std::pair<std::string, std::string>>& lines)>
       at_step = {};
 };
 

@@ -30,6 +30,7 @@
 #include "cli/hosts/local_checkpoint.h"
 #include "cli/hosts/part_check.h"
 #include "cli/hosts/placing.h"
+#include "cli/hosts/posts.h"
 #include "cli/hosts/this_host.h"
 #include "cli/keeper/host_keeper.h"
 #include "cli/program/preload.h"
@@ -191,6 +192,10 @@ class Agent {
       if (it == askers_.end()) return;
       write_line(it->second.get(), j);
       askers_.erase(it);
+    } else if (say == "posts") {
+      if (j.value("id", uint64_t{0}) == machine_.id() &&
+          machine_.phase() == cluster::AgentMachine::Phase::kWorking)
+        local_.tell(kStepContinue, mail_of(j));
     } else if (say == "connect" || say == "go") {
       if (restart_.valid()) (void)!write(restart_.get(), "g", 1);
     } else if (say == "wait") {
@@ -338,6 +343,10 @@ class Agent {
 
   void hear_local() {
     for (LocalEvent& e : local_.take()) {
+      if (e.posted) {
+        tell(said_of_posts(e.lines, machine_.id()));
+        continue;
+      }
       cluster::AgentMachine::Actions out;
       if (e.step != Step::kNone) {
         lines_ = std::move(e.lines);

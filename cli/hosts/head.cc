@@ -20,6 +20,7 @@
 #include "base/plan/best_interval.h"
 #include "cli/hosts/bookmarks.h"
 #include "cli/hosts/crew.h"
+#include "cli/hosts/posts.h"
 #include "cli/hosts/records.h"
 #include "cli/hosts/recover.h"
 #include "cli/keeper/disk_saves.h"
@@ -61,7 +62,8 @@ class Head {
         run_(std::move(run)),
         records_(directory_, job_, run_.keep, run_.redundancy.empty() ? 0 : run_.increments),
         saves_(crew, directory_, job_, run_),
-        machine_(static_cast<int>(crew.hosts().size())) {
+        machine_(static_cast<int>(crew.hosts().size())),
+        posts_(names_of(crew)) {
     last_id_ = last_hosts_checkpoint(directory_);
   }
 
@@ -154,7 +156,10 @@ class Head {
     for (const Json& j : messages) {
       const std::string say = j.value("say", "");
       cluster::HeadMachine::Actions out;
-      if (say == "reached") {
+      if (say == "posts") {
+        if (j.value("id", uint64_t{0}) == machine_.id())
+          posts_.hand_in(static_cast<size_t>(h), j.value("any", false), posts_in(j));
+      } else if (say == "reached") {
         const auto step = static_cast<Step>(j.value("step", 0));
         if (j.value("id", uint64_t{0}) == machine_.id()) take_facts(h, step, j);
         if (why_.empty()) {
@@ -177,6 +182,7 @@ class Head {
       }
       act(out);
     }
+    hand_out_posts();
     if (there || ended_) return;
     if (!run_.recover)
       fmt::print(stderr, "ckpt: {}: its agent is gone: no more checkpoints of this job can be taken\n",
@@ -201,6 +207,13 @@ class Head {
     }
   }
 
+  void hand_out_posts() {
+    const auto all = posts_.hand_out();
+    for (size_t h = 0; h < all.size(); ++h) {
+      if (posts_.waits(h)) crew_.tell(static_cast<int>(h), said_of_delivery(all[h], machine_.id()));
+    }
+  }
+
   // The first host's first process ends with the program. On others it ends only when something is wrong.
   void hear_end(int h, int status) {
     if (h == 0) {
@@ -214,6 +227,7 @@ class Head {
 
   void take_facts(int h, Step step, const Json& j) {
     CrewHost& host = crew_.hosts()[static_cast<size_t>(h)];
+    if (step == Step::kPrepared) posts_.comes_no_more(static_cast<size_t>(h));
     if (step == Step::kDrained && j.contains("bookmarks")) {
       for (const auto& line : j["bookmarks"]) bookmarks_.take(host.name, line);
     }
@@ -252,6 +266,7 @@ class Head {
     why_.clear();
     again_ = false;
     bookmarks_.clear();
+    posts_.begin();
     drained_ = 0;
     parts_.assign(crew_.hosts().size(), {});
     began_ns_ = now_ns();
@@ -412,6 +427,7 @@ class Head {
   DiskSaves saves_;
   cluster::HeadMachine machine_;
   ScopedFd signals_, users_;
+  cluster::PostOffice posts_;
   std::deque<Asker> askers_;
   std::optional<Asker> current_;
   uint64_t last_id_ = 0;

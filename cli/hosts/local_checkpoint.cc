@@ -33,9 +33,9 @@ std::vector<LocalEvent> LocalCheckpoint::take() {
   return std::move(events_);
 }
 
-void LocalCheckpoint::tell(char how) {
+void LocalCheckpoint::tell(char how, const std::string& more) {
   const std::lock_guard<std::mutex> guard(lock_);
-  answer_ = how;
+  answer_ = how + more;
   told_.notify_all();
 }
 
@@ -53,12 +53,12 @@ void LocalCheckpoint::begin(int pid, const HostsPart& part, const std::string& l
     wishes.leave_out = leave_out;
     wishes.part = &part;
     wishes.at_step = [this](const std::string& step, const Answer& lines) {
-      put({step_named(step), lines, {}});
+      put({step_named(step), step == "posted", lines, {}});
       std::unique_lock<std::mutex> guard(lock_);
       told_.wait(guard, [this] { return answer_.has_value(); });
-      const char how = *answer_;
+      std::string how = *answer_;
       // The end of it holds for all that follows.
-      if (how == kStepContinue) answer_.reset();
+      if (how[0] == kStepContinue) answer_.reset();
       return how;
     };
     LocalEvent end;

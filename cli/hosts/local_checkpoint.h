@@ -18,7 +18,8 @@
 namespace ckpt::cli {
 
 struct LocalEvent {
-  cluster::Step step = cluster::Step::kNone;  // kNone: it is over
+  cluster::Step step = cluster::Step::kNone;  // kNone: it is over, or
+  bool posted = false;                        // plug-ins have posted, and wait for what others have
   Answer lines;                               // said on the way to the step, or at the end
   std::optional<Error> error;                 // at the end
 };
@@ -31,7 +32,7 @@ class LocalCheckpoint {
 
   void begin(int pid, const HostsPart& part, const std::string& leave_out);
   // kStepContinue, kStepGiveUp, kStepKeep: for the step at which it waits, or the next that it comes to.
-  void tell(char how);
+  void tell(char how, const std::string& more = "");
   // Readable while there are events.
   int fd() const { return event_fd_.get(); }
   std::vector<LocalEvent> take();
@@ -45,7 +46,7 @@ class LocalCheckpoint {
   std::mutex lock_;
   std::condition_variable told_;
   std::vector<LocalEvent> events_;
-  std::optional<char> answer_;
+  std::optional<std::string> answer_;
 };
 
 }  // namespace ckpt::cli

@@ -71,6 +71,23 @@ bool receive_exactly(int socket, void* to, size_t bytes) {
   return receive_all(socket, to, bytes, now_ns() + kPatienceNs) == Received::kMessage;
 }
 
+bool take_post(std::span<const std::byte>& rest, Post& head, std::span<const std::byte>& bytes) {
+  if (rest.size() < sizeof(head)) return false;
+  std::memcpy(&head, rest.data(), sizeof(head));
+  const size_t padded = (size_t{head.length} + 7) & ~size_t{7};
+  if (head.length > kMostPostBytes || rest.size() - sizeof(head) < padded) return false;
+  head.host[sizeof(head.host) - 1] = '\0';
+  bytes = rest.subspan(sizeof(head), padded);
+  rest = rest.subspan(sizeof(head) + padded);
+  return true;
+}
+
+Error no_room_for_mail() {
+  return make_error(ExitCode::kUnavailable, 0,
+                    "plug-ins have posted more than {} bytes to this process: the checkpoint was given up",
+                    kMostMailBytes);
+}
+
 bool send_with_descriptor(int socket, const void* bytes, size_t length, int descriptor) {
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   iovec part{const_cast<void*>(bytes), length};

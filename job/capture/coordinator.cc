@@ -13,6 +13,7 @@
 #include "job/directory/job_directory.h"
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
+#include "libckpt_rt/checkpoint/preparation.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/settings/user_settings.h"
@@ -23,6 +24,7 @@ namespace ckpt::job {
 Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<const Listed> members) {
   attempt_ = attempt;
   began_ = true;
+  in_rounds = preparation::wanted();
   if (!reserve_own(arena_, 256 << 20))
     return make_error(ExitCode::kInternal, ENOMEM, "no memory to lead a job");
   own_memory[0] = arena_.range();
@@ -42,7 +44,8 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
   auto temporary = make_temporary(directory_, name_);
   if (!temporary.ok()) return temporary.error();
   temporary_ = std::move(*temporary);
-  fill_place(place, temporary_.get(), directory_name_, name_.text, this_process.pid, *sequence);
+  fill_place(place, temporary_.get(), directory_name_, name_.text, name_.temporary, this_process.pid,
+             *sequence);
   place.may_repeat = may_repeat && !over_hosts;  // else all hosts would have to
   place.by_fork = attempt >= 3;
   place.full = over_hosts && (options_.part.flags & kPartFull) != 0;

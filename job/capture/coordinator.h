@@ -1,6 +1,6 @@
 // The member that was asked: it finds the others, leads them through the checkpoint, and commits it.
 //
-// Its stages: coordinator.cc; how it talks with members: coordinator_members.cc; the end: coordinator_commit.cc.
+// Its stages: coordinator.cc; ahead of them the rounds of plug-ins: rounds.cc; how it talks with members: coordinator_members.cc; the end: coordinator_commit.cc.
 //
 // Owner:     job. Callers: the agent of that member; one Coordinator is one attempt.
 // A member that fails, dies or says nothing in time ends the attempt for all: the destructor tells the others.
@@ -33,6 +33,7 @@ class Coordinator final : public Session {
   // Makes the directory and asks all members. attempt: from 1; members: what the caller has listed.
   Result<void> begin(uint32_t attempt, bool may_repeat, std::span<const Listed> members);
 
+  Result<bool> exchange(std::span<const std::byte> posts) override;
   Result<void> prepared() override;
   Result<void> standing() override;
   Result<void> drained(std::span<const Bookmark> connections) override;
@@ -56,9 +57,12 @@ class Coordinator final : public Session {
       kWithUs,    // connected
       kEnded,     // gone, or not waited for yet: nothing to be asked
       kLeftOut,
+      kUnclaimed,  // the library is not in it, and plug-ins may yet take it over
+      kTakenOver,  // a plug-in saves it
     } state;
     Preloaded preloaded;
     bool stranger;    // of another job
+    char saved_by[64];  // kTakenOver
     uint32_t looks;   // in a row that did not find the library
     int signal;       // by which it takes requests
     bool seized;      // it was stopped when it was asked, or while it was
@@ -72,11 +76,15 @@ class Coordinator final : public Session {
     std::span<const Bookmark> bookmarks;
     bool can_share;
     std::span<const SharedOffer> offers;
+    std::span<const std::byte> posts;  // of this round
     Written written;
   };
 
+  // It is not waited for.
+  static bool needs_nothing(const Member& m);
   Result<void> listen();
   Result<void> add(const Listed& listed);
+  Result<void> refuse_deaf(const Member& m);
   Result<void> ask(Member& m);
   Result<void> await(Step step, int64_t deadline_ns);
   Result<void> look_at_silent(int64_t now);
@@ -93,6 +101,10 @@ class Coordinator final : public Session {
   void abort_all();
   Result<char> ask_hosts(const char* step, int64_t patience_ns);
   Result<void> with_all_hosts(const char* step, int64_t patience_ns);
+  bool take_claims(std::span<const std::byte> posts);
+  void end_rounds();
+  void post_to_hosts(int sender, std::span<const std::byte> posts);
+  Result<std::span<const std::byte>> hear_posts_of_hosts(bool& any);
   void tell_bookmarks(std::span<const Bookmark> connections);
   Result<void> agree_with_hosts();
   Result<void> commit();
@@ -107,6 +119,8 @@ class Coordinator final : public Session {
   const TakeOptions& options_;
   Report& report_;
   uint32_t attempt_ = 0;
+  uint32_t round_ = 0;  // of plug-ins that prepare
+  bool rounds_over_ = false;
   uint64_t cookie_ = 0;
   ScopedFd listener_, temporary_;
   JobName name_;

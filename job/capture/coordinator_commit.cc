@@ -88,13 +88,13 @@ Result<void> Coordinator::commit() {
       one.listed = m.listed;
       if (!list.push_back(one)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the manifest");
       ++report_.ended;
-    } else if (m.state == Member::State::kLeftOut) {
+    } else if (m.state == Member::State::kLeftOut || m.state == Member::State::kTakenOver) {
       ManifestMember one{};
       one.listed = m.listed;
       one.left_out = true;
-      one.reason = preloaded_reason(m.preloaded);
+      one.reason = m.state == Member::State::kTakenOver ? m.saved_by : preloaded_reason(m.preloaded);
       if (!list.push_back(one)) return make_error(ExitCode::kInternal, ENOMEM, "no memory for the manifest");
-      ++report_.left_out;
+      if (m.state == Member::State::kLeftOut) ++report_.left_out;
     }
   }
   report_.pause_ns = resumed - began;

@@ -50,6 +50,12 @@ Error Coordinator::name(const Member& m, ExitCode code, const char* what) {
                     static_cast<const char*>(m.listed.look.name), what);
 }
 
+bool Coordinator::needs_nothing(const Member& m) {
+  using State = Member::State;
+  return m.state == State::kEnded || m.state == State::kLeftOut || m.state == State::kUnclaimed ||
+         m.state == State::kTakenOver;
+}
+
 Result<void> Coordinator::listen() {
   if (sys::call(__NR_getrandom, &cookie_, sizeof(cookie_), 0L) != sizeof(cookie_))
     cookie_ = static_cast<uint64_t>(now_ns(CLOCK_REALTIME)) * static_cast<uint64_t>(sys::gettid());
@@ -87,6 +93,19 @@ Result<void> Coordinator::add(const Listed& listed) {
   return {};
 }
 
+// One that is stopped, or would be at our signal.
+Result<void> Coordinator::refuse_deaf(const Member& m) {
+  const int pid = m.listed.look.pid;
+  const int tracer = stopped_.is_helper(tracer_of(pid)) ? 0 : tracer_of(pid);
+  const auto traces = [tracer](const Member& other) { return other.listed.look.pid == tracer; };
+  if (tracer != 0 && (tracer == sys::getpid() || std::any_of(members_.begin(), members_.end(), traces)))
+    return name(
+        m, ExitCode::kUnavailable,
+        "is traced by another process of the job (a debugger, strace), which would stop it at our signal; "
+        "ask when it has let it go, or save that one alone, before or after, with --only");
+  return {};
+}
+
 // Signals the member if the library in it can take the signal.
 Result<void> Coordinator::ask(Member& m) {
   if (m.state != Member::State::kStarting && m.state != Member::State::kAsked) return {};
@@ -102,13 +121,9 @@ Result<void> Coordinator::ask(Member& m) {
     m.state = Member::State::kEnded;
     return {};
   }
-  const int tracer = stopped_.is_helper(tracer_of(pid)) ? 0 : tracer_of(pid);
-  const auto traces = [tracer](const Member& other) { return other.listed.look.pid == tracer; };
-  if (tracer != 0 && (tracer == sys::getpid() || std::any_of(members_.begin(), members_.end(), traces)))
-    return name(
-        m, ExitCode::kUnavailable,
-        "is traced by another process of the job (a debugger, strace), which would stop it at our signal; "
-        "ask when it has let it go, or save that one alone, before or after, with --only");
+  // Whoever takes over a process without the library stops or traces it: what it is comes first.
+  const bool undecided = in_rounds && !rounds_over_;
+  if (!undecided) CKPT_TRY(refuse_deaf(m));
   int signal = user_settings().signal;
   m.preloaded = look_for_library(pid, signal);
   switch (m.preloaded) {
@@ -124,6 +139,10 @@ Result<void> Coordinator::ask(Member& m) {
       if (++m.looks < 3) return {};
       if (is_listed(options_.leave_out, look) || is_listed(user_settings().leave_out, look)) {
         m.state = Member::State::kLeftOut;
+        return {};
+      }
+      if (undecided) {
+        m.state = Member::State::kUnclaimed;
         return {};
       }
       const char* why = m.preloaded == Preloaded::kStatic
@@ -143,6 +162,7 @@ Result<void> Coordinator::ask(Member& m) {
       return {};
     case Preloaded::kReady:
       m.looks = 0;
+      if (undecided) CKPT_TRY(refuse_deaf(m));
       break;
   }
   // A child of vfork is its parent until it executes another program.
@@ -206,6 +226,7 @@ Result<void> Coordinator::accept_members() {
     if (place.by_fork) join.flags |= kJoinByFork;
     if (place.full) join.flags |= kJoinFull;
     if (over_hosts) join.flags |= kJoinHosts;
+    if (in_rounds && round_ == 0 && told_ < Step::kHold) join.flags |= kJoinRounds;
     if (place.may_repeat) join.flags |= kJoinMayRepeat;
     join.root = own_job.identity.root;
     *fmt::format_to_n(join.directory, sizeof(join.directory) - 1, "{}", directory_name_).out = '\0';
@@ -279,6 +300,8 @@ Result<void> Coordinator::take_message(Member& m, int64_t deadline_ns) {
     const auto rest = message.payload.subspan(sizeof(held));
     m.can_share = held.can_share != 0;
     m.offers = {reinterpret_cast<const SharedOffer*>(rest.data()), rest.size() / sizeof(SharedOffer)};
+  } else if (message.step == Step::kPosted) {
+    m.posts = message.payload;
   } else if (message.step == Step::kDrained) {
     m.bookmarks = {reinterpret_cast<const Bookmark*>(message.payload.data()),
                    message.payload.size() / sizeof(Bookmark)};
@@ -335,7 +358,7 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
     bool all = true, silent = false;
     for (uint32_t i = 0; i < members_.size(); ++i) {
       const Member& m = members_[i];
-      if (m.state == Member::State::kEnded || m.state == Member::State::kLeftOut) continue;
+      if (needs_nothing(m)) continue;
       if (m.reached < step) all = false;
       if (m.state == Member::State::kWithUs) {
         who[count] = i;
@@ -351,8 +374,7 @@ Result<void> Coordinator::await(Step step, int64_t deadline_ns) {
     int64_t wait = silent ? kLookNs : told_ >= Step::kStop && told_ < Step::kGo ? kAskAgainNs : 1'000'000'000;
     if (deadline_ns != 0 && now >= deadline_ns) {
       for (const Member& m : members_) {
-        if (m.state == Member::State::kEnded || m.state == Member::State::kLeftOut || m.reached >= step)
-          continue;
+        if (needs_nothing(m) || m.reached >= step) continue;
         return name(m, ExitCode::kTimeout,
                     step <= Step::kHeld
                         ? "was not ready in time; the checkpoint was given up"

@@ -78,6 +78,49 @@ Result<void> Coordinator::with_all_hosts(const char* step, int64_t patience_ns) 
   return make_error(ExitCode::kInternal, 0, "the checkpoint of all hosts was given up");
 }
 
+// For the head to hand out: what plug-ins of one process of this host have posted to other hosts.
+void Coordinator::post_to_hosts(int sender, std::span<const std::byte> posts) {
+  const char* own = options_.part.host;
+  Post head;
+  std::span<const std::byte> bytes;
+  while (take_post(posts, head, bytes)) {
+    if (head.subject[0] == '\0') continue;
+    const bool to_all = head.host[0] == '\0' && head.pid == 0;
+    if (!to_all && (head.host[0] == '\0' || strcmp(head.host, own) == 0)) continue;
+    char line[128 + 2 * (sizeof(Post) + kMostPostBytes)];
+    char* at = fmt::format_to_n(line, 100, "post {} {} ", to_all ? "*" : static_cast<const char*>(head.host),
+                                head.pid)
+                   .out;
+    Post sent = head;
+    std::memset(sent.host, 0, sizeof(sent.host));
+    std::memcpy(sent.host, own, strnlen(own, sizeof(sent.host) - 1));
+    sent.pid = sender;
+    for (const std::byte b : std::as_bytes(std::span(&sent, 1)))
+      at = fmt::format_to(at, "{:02x}", static_cast<uint8_t>(b));
+    for (const std::byte b : bytes) at = fmt::format_to(at, "{:02x}", static_cast<uint8_t>(b));
+    *at++ = '\n';
+    if (!tell(options_.hosts_socket, line, static_cast<size_t>(at - line)))
+      break;  // ask_hosts() finds it gone
+  }
+}
+
+// any: has some process of this host posted? Becomes true if one of another host has.
+Result<std::span<const std::byte>> Coordinator::hear_posts_of_hosts(bool& any) {
+  if (any) tell_line(options_.hosts_socket, "posts 1\n");
+  CKPT_TRY(with_all_hosts("posted", 0));
+  RoundEnd end;
+  uint32_t bytes = 0;
+  if (!receive_exactly(options_.hosts_socket, &end, sizeof(end)) ||
+      !receive_exactly(options_.hosts_socket, &bytes, sizeof(bytes)) || bytes > kMostMessageBytes)
+    return make_error(ExitCode::kInternal, 0, "the agent of this host is gone; the checkpoint was given up");
+  void* mail = arena_.allocate(bytes + 1);
+  if (mail == nullptr) return make_error(ExitCode::kInternal, ENOMEM, "no memory for messages of plug-ins");
+  if (bytes != 0 && !receive_exactly(options_.hosts_socket, mail, bytes))
+    return make_error(ExitCode::kInternal, 0, "the agent of this host is gone; the checkpoint was given up");
+  any = end.more != 0;
+  return std::span<const std::byte>(static_cast<const std::byte*>(mail), bytes);
+}
+
 void Coordinator::tell_bookmarks(std::span<const Bookmark> connections) {
   for (const Bookmark& b : connections) {
     tell_line(options_.hosts_socket, "bookmark {} {} {} {} {} {}\n", address_text(b.local, b.local_port).text,

@@ -13,6 +13,7 @@
 #include "job/identity/own_job.h"
 #include "job/session/creation.h"
 #include "job/session/session.h"
+#include "libckpt_rt/checkpoint/preparation.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/request/interval.h"
 #include "libckpt_rt/core/settings/user_settings.h"
@@ -36,7 +37,9 @@ class MemberSession final : public Session {
   }
 
   Result<void> open() {
-    if (!reserve_own(arena_, 1 << 20))
+    in_rounds = (request_.flags & kJoinRounds) != 0;
+    // In each round a message comes, but all of them together have no more than kMostMailBytes.
+    if (!reserve_own(arena_, in_rounds ? 2 << 20 : 1 << 20))
       return make_error(ExitCode::kInternal, ENOMEM, "no memory for a job's messages");
     own_memory[0] = arena_.range();
     reserve_ledger();
@@ -49,14 +52,25 @@ class MemberSession final : public Session {
           sys::call(__NR_openat, AT_FDCWD, request_.directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0L);
       if (!sys::failed(fd)) directory_.reset(static_cast<int>(fd));
     }
-    fill_place(place, temporary_.get(), request_.directory, request_.name, this_process.pid,
-               request_.sequence);
+    fill_place(place, temporary_.get(), request_.directory, request_.name, request_.temporary,
+               this_process.pid, request_.sequence);
     over_hosts = (request_.flags & kJoinHosts) != 0;
     place.by_fork = (request_.flags & kJoinByFork) != 0;
     place.full = (request_.flags & kJoinFull) != 0;
     place.may_repeat = (request_.flags & kJoinMayRepeat) != 0;
     if ((request_.flags & kJoinHeld) != 0) hold();
     return {};
+  }
+
+  Result<bool> exchange(std::span<const std::byte> posts) override {
+    if (!send_message(socket_, Step::kPosted, posts.data(), posts.size())) return lost_coordinator();
+    Message message;
+    CKPT_TRY(expect(Step::kHandedOut, 0, message));
+    RoundEnd end{};
+    if (message.payload.size() < sizeof(end)) return lost_coordinator();
+    std::memcpy(&end, message.payload.data(), sizeof(end));
+    if (!preparation::deliver(message.payload.subspan(sizeof(end)))) return no_room_for_mail();
+    return end.more != 0;
   }
 
   Result<void> prepared() override {

@@ -5,6 +5,8 @@
 //
 //   coordinator            member
 //   JoinRequest      -->
+//                    <--   kPosted     (with kJoinRounds: what its plug-ins post, Post and bytes, in each round)
+//   kHandedOut       -->               (with kJoinRounds: RoundEnd, then what is for this member)
 //                    <--   kPrepared   armed; the program runs
 //   kHold            -->               creation of processes waits from here to kGo
 //                    <--   kHeld       (with kJoinHeld in the request: instead of kPrepared and kHold) Held, then a
@@ -29,6 +31,8 @@ namespace ckpt::job {
 
 enum class Step : uint32_t {
   kNone = 0,
+  kPosted,
+  kHandedOut,
   kPrepared,
   kHold,
   kHeld,
@@ -57,6 +61,7 @@ enum JoinFlag : uint32_t {
   kJoinMayRepeat = 1u << 2,  // another attempt will be made if this one fails
   kJoinHosts = 1u << 3,      // other hosts take part
   kJoinFull = 1u << 4,       // the image is no increment
+  kJoinRounds = 1u << 5,     // plug-ins prepare in rounds
 };
 
 struct JoinRequest {
@@ -80,6 +85,23 @@ struct SharedOffer {
   uint64_t start, length, offset;
   uint32_t is_protected;  // 1: all of it, and this is the member's only mapping of it
   uint32_t reserved;
+};
+
+// A message from a plug-in in one member to that in another (ckpt_rt_post()); `length` bytes follow, padded to 8.
+struct Post {
+  char subject[32];
+  char host
+      [64];     // of the receiver on its way to the coordinator, of the sender from there on; empty: this one
+  int32_t pid;  // the same
+  uint32_t length;
+};
+// Without a subject it is for the coordinator: who saves the process `pid` (ckpt_rt_take_over()), with that name.
+inline constexpr uint32_t kMostClaimBytes = 40;
+inline constexpr uint32_t kMostPostBytes = 4096, kMostPostedBytes = 64 << 10;
+// What one member may get in all rounds of a checkpoint.
+inline constexpr uint32_t kMostMailBytes = 256 << 10;
+struct RoundEnd {
+  uint64_t more;  // 1: another round follows
 };
 
 struct Standing {

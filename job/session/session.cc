@@ -67,12 +67,14 @@ Result<void> ExpectAlone::check(bool has_children) {
       "the child");
 }
 
-void fill_place(Place& place, int directory, const char* job_directory, const char* job_name, int pid,
-                uint64_t sequence) {
+void fill_place(Place& place, int directory, const char* job_directory, const char* job_name,
+                const char* temporary_name, int pid, uint64_t sequence) {
   const MemberImageName name = member_image_name(pid);
   place.directory = directory;
   place.sequence = sequence;
   std::memcpy(place.name, name.text, sizeof(place.name));
+  *fmt::format_to_n(place.now, sizeof(place.now) - 1, "{}/{}", job_directory, temporary_name).out = '\0';
+  *fmt::format_to_n(place.later, sizeof(place.later) - 1, "{}/{}", job_directory, job_name).out = '\0';
   *fmt::format_to_n(place.path, sizeof(place.path) - 1, "{}/{}/{}", job_directory, job_name, name.text).out =
       '\0';
   *fmt::format_to_n(place.as_parent, sizeof(place.as_parent) - 1, "../{}/{}", job_name, name.text).out = '\0';

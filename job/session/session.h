@@ -21,18 +21,20 @@ namespace ckpt::job {
 
 // Of one member's image.
 struct Place {
-  int directory = -1;       // the checkpoint's temporary directory, open
-  uint64_t sequence = 0;    // of the job's checkpoint
-  char name[24] = {};       // of the image in it
-  char path[1400] = {};     // of the image when the checkpoint is complete
+  int directory = -1;     // the checkpoint's temporary directory, open
+  uint64_t sequence = 0;  // of the job's checkpoint
+  char name[24] = {};     // of the image in it
+  char path[1400] = {};   // of the image when the checkpoint is complete
+  // The checkpoint's directory, absolute: as long as it is taken, and when it is complete.
+  char now[1400] = {}, later[1400] = {};
   char as_parent[96] = {};  // the image seen from a later checkpoint's directory
   bool may_repeat = false;  // another attempt may follow: fail for what is under way for a moment only
   bool by_fork = false;     // mode fork, whatever is set
   bool full = false;        // no increment, whatever is set
 };
 
-void fill_place(Place& place, int directory, const char* job_directory, const char* job_name, int pid,
-                uint64_t sequence);
+void fill_place(Place& place, int directory, const char* job_directory, const char* job_name,
+                const char* temporary_name, int pid, uint64_t sequence);
 
 class Session {
  public:
@@ -40,6 +42,9 @@ class Session {
   void reserve_ledger() {
     if (ledger.reserve()) own_memory[2] = ledger.own_range();
   }
+  // Ahead of all else, in a session with rounds: hands in what plug-ins of this process have posted, and returns when what is for them
+  // is delivered. True: another round follows.
+  virtual Result<bool> exchange(std::span<const std::byte> posts) = 0;
   // Armed; the program runs. Returns when all members are, and creation of processes is held.
   virtual Result<void> prepared() = 0;
   // All threads of this process stand. Returns when those of all members do.
@@ -59,6 +64,7 @@ class Session {
   Place place;
   int32_t stop_signal = 0;       // by which this process is stopped; when all stand
   bool over_hosts = false;       // drained() is to be called
+  bool in_rounds = false;        // exchange() is to be called
   bool again = false;            // the run failed in a way that another attempt may not
   bool passing = false;          // again, once what was under way in a connection or terminal has passed
   AddrRange own_memory[3] = {};  // in no image; the last is the ledger's

@@ -6,6 +6,7 @@
 #include "job/session/session.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/back_ends/choose.h"
+#include "libckpt_rt/checkpoint/preparation.h"
 #include "libckpt_rt/checkpoint/stages/memory/mapping_limit.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/process/loading.h"
@@ -75,6 +76,11 @@ Result<CheckpointCost> take_checkpoint() {
   }
   loading::await_end();
   points::at("checkpoint.asked");
+  preparation::Preparation preparation;
+  if (const Result<void> prepared = preparation.begin(); !prepared.ok()) {
+    if (job::session() == nullptr) statistics::count_failure(prepared.error());
+    return prepared.error();
+  }
   CheckpointMethod method = choose_method_of_attempt();
   if (method.why != nullptr) {
     auto directory = job::open_log_directory();
@@ -118,6 +124,7 @@ Result<CheckpointCost> take_checkpoint() {
       log_account(cost);
       statistics::count_success(cost.pause_ns, cost.account.processor_ns(), cost.image);
       interval::learn(cost.pause_ns, cost.durable_ns);
+      preparation.is_durable();
       return cost;
     }
     auto directory = job::open_log_directory();

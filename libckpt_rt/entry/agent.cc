@@ -11,6 +11,7 @@
 #include "base/fork_path.h"
 #include "base/protocol/control_protocol.h"
 #include "job/capture/take.h"
+#include "libckpt_rt/checkpoint/preparation.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/statistics.h"
@@ -292,6 +293,7 @@ void reset(uint32_t generation) {
     answering->done.store(1, std::memory_order_release);
   }
   answering = nullptr;
+  preparation::reset(generation);
 }
 
 void save_requests(WaitingRequests& saved) {

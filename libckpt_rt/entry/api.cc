@@ -7,6 +7,7 @@
 #include "libckpt_rt/back/back_command.h"
 #include "libckpt_rt/capture/advice/excluded_memory.h"
 #include "libckpt_rt/checkpoint/callbacks.h"
+#include "libckpt_rt/checkpoint/preparation.h"
 #include "libckpt_rt/core/process/child.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/entry/agent.h"
@@ -30,7 +31,7 @@ std::atomic<uint32_t> count{0};
 }  // namespace
 
 int add(ckpt_rt_callback_kind kind, ckpt_rt_callback function, void* context) {
-  if (function == nullptr || kind < CKPT_RT_BEFORE_CHECKPOINT || kind > CKPT_RT_AFTER_RESTART)
+  if (function == nullptr || kind < CKPT_RT_BEFORE_CHECKPOINT || kind > CKPT_RT_CAME_BACK)
     return CKPT_RT_USAGE;
   ScopedLock guard(lock);
   uint32_t n = count.load(std::memory_order_relaxed);
@@ -168,6 +169,25 @@ CKPT_API int ckpt_rt_add_callback(ckpt_rt_callback_kind kind, ckpt_rt_callback f
 
 CKPT_API int ckpt_rt_remove_callback(ckpt_rt_callback_kind kind, ckpt_rt_callback function, void* context) {
   return callbacks::remove(kind, function, context);
+}
+
+CKPT_API int ckpt_rt_serve(void) { return preparation::serve(); }
+
+CKPT_API void ckpt_rt_refuse(const char* why) { preparation::refuse(why); }
+
+CKPT_API int ckpt_rt_post(const char* subject, const char* host, int pid, const void* bytes, size_t length) {
+  return preparation::post(subject, host, pid, bytes, length);
+}
+
+CKPT_API int ckpt_rt_take_over(int pid, const char* who) { return preparation::take_over(pid, who); }
+
+CKPT_API int ckpt_rt_directory(char* now, char* later, size_t size) {
+  return preparation::directory(now, later, size);
+}
+
+CKPT_API int ckpt_rt_next_message(const char* subject, uint32_t* position, ckpt_rt_message* message) {
+  if (message->size < sizeof(*message)) return CKPT_RT_USAGE;
+  return preparation::next(subject, position, *message);
 }
 
 CKPT_API int ckpt_rt_exclude(const void* start, size_t length) {

@@ -25,6 +25,7 @@
 #include "libckpt_rt/capture/futex_words.h"
 #include "libckpt_rt/capture/process_state.h"
 #include "libckpt_rt/checkpoint/image_command.h"
+#include "libckpt_rt/checkpoint/preparation.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/directory/own_directory.h"
 #include "libckpt_rt/core/hooks.h"
@@ -181,8 +182,13 @@ void found_job() {
   if (!has_digits) job::own_job.sign = job::show_identity(job::own_job.identity);
 }
 
+struct ThenStarted {
+  ~ThenStarted() { preparation::library_started(); }
+};
+
 __attribute__((constructor)) void start() {
   if (this_process.active) return;
+  const ThenStarted then;
   // A wrong assumption spoils a checkpoint, not the program.
   check::set_policy(check::Policy::kKeep);
   this_process.pid = sys::getpid();

@@ -153,6 +153,8 @@ Result<JobPlan> open_job(const std::string& directory, Manifest manifest, bool t
   }
   job.manifest = std::move(manifest);
   for (const ManifestLeftOut& l : job.manifest.left_out) {
+    // A plug-in that saves it says so itself when it cannot bring it back (docs/plugins.md).
+    if (l.reason.starts_with("saved by ")) continue;
     job.notes.push_back(
         fmt::format("process {} ({}) was left out of the checkpoint: {}", l.pid, l.name, l.reason));
   }

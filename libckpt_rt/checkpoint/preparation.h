@@ -1,0 +1,54 @@
+// What plug-ins and the program do ahead of a checkpoint, on a thread that they have given for it (ckpt_rt_serve()), and
+// the messages that they exchange there (ckpt_rt_post()).
+//
+// Owner:     libckpt_rt. Callers: serve() and post(): threads of the program, outside of handlers. Preparation and deliver(): the
+//            agent, one checkpoint at a time. next(): anywhere.
+// Why a thread of the program's: the agent is none to libc, so nothing that calls libc can run there; and a thread that is stopped
+//            in a handler may hold any lock of libc.
+// Waits:     the agent for that thread, at most CKPT_PREPARE_TIMEOUT in each round. Nobody stands meanwhile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "include/ckpt_rt.h"
+
+namespace ckpt::preparation {
+
+// The constructor is through, whether or not the library is active.
+void library_started();
+
+int serve();
+void refuse(const char* why);
+int post(const char* subject, const char* host, int pid, const void* bytes, size_t length);
+int take_over(int pid, const char* who);
+int directory(char* now, char* later, size_t size);
+int next(const char* subject, uint32_t* position, ckpt_rt_message& message);
+
+// Some callback wants to be called ahead of checkpoints.
+bool wanted();
+// Messages for this process, as they come: Post and bytes. False: there is no room.
+bool deliver(std::span<const std::byte> posts);
+
+// Around one checkpoint: what was prepared hears how it ends.
+class Preparation {
+ public:
+  Preparation() = default;
+  ~Preparation();
+  Preparation(const Preparation&) = delete;
+  Preparation& operator=(const Preparation&) = delete;
+
+  // All rounds. An error: the checkpoint is to be given up, and says why.
+  Result<void> begin();
+  void is_durable();
+
+ private:
+  bool asked_ = false;  // callbacks were called, and have not heard how it ends
+};
+
+// A forked child (0), or a restarted process.
+void reset(uint32_t generation);
+
+}  // namespace ckpt::preparation
