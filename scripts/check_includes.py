@@ -94,7 +94,8 @@ def violations(root, rooms=ROOMS):
 
 def table(rooms=ROOMS):
     """The table as docs/architecture.md quotes it."""
-    return "\n".join(f"{room:<24}{below or '-'}" for room, below in rooms)
+    width = max(len(room) for room, _ in rooms) + 2
+    return "\n".join(f"{room:<{width}}{below or '-'}" for room, below in rooms)
 
 
 def main():

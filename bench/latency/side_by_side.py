@@ -3,6 +3,7 @@
 
   side_by_side.py OLD_BUILD NEW_BUILD                       six rounds of a quick choice of lines
   side_by_side.py OLD NEW --filter 'stand/.*/256M/' --rounds 9 --seconds 600
+  side_by_side.py OLD NEW --rounds 2 --record rounds.json   again later: a machine that is quiet for some minutes at a time
 
 A round runs the lines once in each build, the order of the builds changing. A figure is worse (better) if its median in the
 new build is more than 10 % above (below) that of the old, and the two middle halves of the rounds do not meet; everything
@@ -43,6 +44,14 @@ def measure(build, lines, images):
     return found
 
 
+def recorded(path):
+    """What rounds of earlier calls have found: for each build the values of each figure, one a round."""
+    if not path or not os.path.exists(path):
+        return {"old": {}, "new": {}}
+    with open(path, encoding="utf-8") as f:
+        return {which: {(line, key): values for line, key, values in found} for which, found in json.load(f).items()}
+
+
 def quartiles(values):
     return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
 
@@ -68,12 +77,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no round after these")
     parser.add_argument("--images", default=".", help="where images are written")
+    parser.add_argument("--record", help="a file: rounds of earlier calls are in it and count too, those of this call are added")
     options = parser.parse_args()
     builds = {"old": options.old, "new": options.new}
     for build in builds.values():
         if not os.path.exists(f"{build}/bench/latency"):
             sys.exit(f"side_by_side.py: {build}/bench/latency is not there: build the target ckpt_latency")
-    all_found = {"old": {}, "new": {}}
+    all_found = recorded(options.record)
     begin, steal, rounds = time.monotonic(), stolen(), 0
     with tempfile.TemporaryDirectory(dir=options.images) as images:
         while rounds < options.rounds and (rounds == 0 or time.monotonic() - begin < options.seconds):
@@ -81,8 +91,11 @@ def main():
                 for figure, value in measure(builds[which], options.filter, images).items():
                     all_found[which].setdefault(figure, []).append(value)
             rounds += 1
+            if options.record:
+                with open(options.record, "w", encoding="utf-8") as f:
+                    json.dump({which: [[*figure, values] for figure, values in found.items()] for which, found in all_found.items()}, f)
     taken = time.monotonic() - begin
-    print(f"{rounds} rounds, {taken:.0f} s; the host took {(stolen() - steal) / taken * 100:.1f} % of a processor; "
+    print(f"{rounds} rounds now, {taken:.0f} s; the host took {(stolen() - steal) / taken * 100:.1f} % of a processor; "
           f"load {os.getloadavg()[0]:.2f}\n")
     print("| line | figure | old: median (quartiles) | new: median (quartiles) | |\n| --- | --- | --- | --- | --- |")
     worse = 0

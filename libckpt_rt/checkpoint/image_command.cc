@@ -3,12 +3,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include <climits>
 
+#include "base/clock.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/settings/user_settings.h"
@@ -22,6 +24,9 @@ namespace {
 constexpr int kFirstFd = 10;  // above those that the command gets
 constexpr int kPipeBytes = 1 << 20;
 constexpr size_t kStack = 32 << 10;
+// How long a command that has closed its input may take to end before the checkpoint is given up without its status, and
+// one that was asked to end (SIGTERM) before it is killed.
+constexpr int64_t kEndsMs = 100, kPatienceMs = 5000;
 
 // Kept from the program's start; in an image like any other memory.
 char** kept_environment = nullptr;
@@ -214,6 +219,22 @@ Result<void> ImageCommand::start(const char* command, const char* name, const Im
   return failed(error);
 }
 
+// Has the command ended, or does it within this time? A command that says nothing more may live on.
+bool ImageCommand::ends_within(int64_t ms) const {
+  if (nanny_ == 0) return true;
+  const long fd = sys::call(__NR_pidfd_open, nanny_, 0L);
+  if (sys::failed(fd)) return false;
+  const ScopedFd pidfd(static_cast<int>(fd));
+  const int64_t until = now_ns() + ms * 1'000'000;
+  pollfd ended{pidfd.get(), POLLIN, 0};
+  for (;;) {
+    const int64_t left = until - now_ns();
+    timespec wait{left > 0 ? left / 1'000'000'000 : 0, left > 0 ? left % 1'000'000'000 : 0};
+    const long r = sys::call(__NR_ppoll, &ended, 1L, &wait, nullptr, 0L);
+    if (r != -EINTR) return r == 1;
+  }
+}
+
 int ImageCommand::wait_for_end() {
   if (nanny_ == 0) return -1;
   int status = 0;
@@ -247,13 +268,19 @@ Result<void> ImageCommand::publish(FileBackend&, uint64_t, bool) {
 void ImageCommand::remove() {
   if (nanny_ != 0) sys::call(__NR_kill, -nanny_, SIGTERM);  // a group of its own
   pipe_.reset();
+  if (!ends_within(kPatienceMs)) sys::call(__NR_kill, -nanny_, SIGKILL);
   wait_for_end();
 }
 
 Error ImageCommand::explain(const Error& error) {
   if (error.sys_errno != EPIPE || nanny_ == 0) return error;
-  // Nobody reads any more. The command may still have something to do, but this image is lost.
+  // Nobody reads any more: this image is lost. The command has ended, or is just about to, but it may also live on.
+  // It is not waited for then: threads of the program may wait for buffers of this image.
   pipe_.reset();
+  if (!ends_within(kEndsMs)) {
+    return make_error(ExitCode::kIo, EPIPE, "{}: the command of CKPT_TO reads no more, and has not ended: {}",
+                      name_, command_);
+  }
   int status = wait_for_end();
   return ended(status, " before it had read the image");
 }

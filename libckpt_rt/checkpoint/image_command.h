@@ -48,6 +48,7 @@ class ImageCommand final : public ImageOutput {
   struct Shared;
   static void nanny(void* shared);
   static void execute(void* shared);
+  bool ends_within(int64_t ms) const;
   // Waits until the command has ended; its wait status, or -1 when that is not known.
   int wait_for_end();
   Error ended(int status, const char* when) const;

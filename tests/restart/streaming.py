@@ -146,6 +146,13 @@ class Streaming(unittest.TestCase):
                     # The program has noticed nothing.
                     self.finish(child)
 
+    def test_a_command_that_reads_no_more_and_lives_on(self):
+        for mode in ("auto", "fork"):
+            with self.subTest(mode=mode):
+                child = self.start("--to", "head -c 100000 > /dev/null; exec <&-; trap : TERM; while :; do sleep 600; done", mode=mode)
+                self.assertIn("reads no more, and has not ended", self.now(child, code=IO))
+                self.finish(child)
+
     # Out of `ckpt cat` and into `ckpt-restart -`.
 
     def test_from_a_pipe(self):

@@ -22,6 +22,8 @@ namespace ckpt {
 
 namespace {
 
+constexpr size_t kClosingBytes = 16 << 20;
+
 // Do all threads share the table with the descriptor by which each unprotects what it writes to?
 bool share_descriptors(const ThreadSlot* stopped) {
   for (const ThreadSlot* s = stopped; s != nullptr; s = s->next) {
@@ -51,12 +53,16 @@ Result<void> GuardBackEnd::open(const Room& room) {
   CKPT_TRY(std::move(prepared));
   // Functions that run in the stop write to memory; there nobody could handle the fault.
   ahead_ = GuardedMemory::can_protect_ahead(faults_) && !callbacks::any(CKPT_RT_BEFORE_CHECKPOINT);
-  return arena.reserve(room.list_bytes) ? Result<void>() : no_memory("the checkpoint's lists");
+  return arena.reserve(room.list_bytes) && closing_.reserve(kClosingBytes)
+             ? Result<void>()
+             : no_memory("the checkpoint's lists");
 }
 
 void GuardBackEnd::add_own_ranges() {
   ProtectingBackEnd::add_own_ranges();
-  if (attempt_.space.own(arena.range())) keep_from_children(arena.range());
+  for (const AddrRange range : {arena.range(), closing_.range()}) {
+    if (attempt_.space.own(range)) keep_from_children(range);
+  }
 }
 
 Result<void> GuardBackEnd::get_ready() {
@@ -294,19 +300,14 @@ void GuardBackEnd::close() {
   // Ahead of the stop the table is the threads' as well; memory that is not registered is not protected.
   if (copies_) copier_.unprotect_rest();
   take_registration_off();
-  Arena scratch;
   // Unlike other failures this one cannot be passed on: threads would stay under guard, which costs time
   // and no more.
-  for (bool logged = false; open_; scratch.release()) {
-    if (!scratch.reserve(16 << 20)) {
-      sys::call(__NR_sched_yield);
-      continue;
-    }
-    if (!close_in_a_stop(scratch, !logged)) logged = true;
+  for (bool logged = false; open_; closing_.reset()) {
+    if (!close_in_a_stop(!logged)) logged = true;
   }
 }
 
-bool GuardBackEnd::close_in_a_stop(Arena& scratch, bool log_failure) {
+bool GuardBackEnd::close_in_a_stop(bool log_failure) {
   // The writer may compress with threads of ours, which the stop is not to wait for.
   RunningOwnThreads ours;
   CompressionThreads& helpers = attempt_.image.compression_threads();
@@ -314,7 +315,7 @@ bool GuardBackEnd::close_in_a_stop(Arena& scratch, bool log_failure) {
   for (const int tid : helpers.hold(helper_tids)) ours.add(tid);
   int stuck = 0;
   auto stopped = stop_state.world.stop({ours.ids(), {}, own_signal.number, user_settings().stop_timeout_ns},
-                                       scratch, &stuck);
+                                       closing_, &stuck);
   helpers.let_start();
   if (!stopped.ok()) {
     if (log_failure)

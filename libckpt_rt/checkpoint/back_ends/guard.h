@@ -49,7 +49,7 @@ class GuardBackEnd final : private GuardedParts, public ProtectingBackEnd {
   Result<void> protect_table();
   void take_registration_off();
   void close();
-  bool close_in_a_stop(Arena& scratch, bool log_failure);
+  bool close_in_a_stop(bool log_failure);
 
   Result<void> accept(const MemoryMap& now) override;
   void leave_out(std::span<Mapping> map) override { GuardedMemory::leave_out(map); }
@@ -57,6 +57,8 @@ class GuardBackEnd final : private GuardedParts, public ProtectingBackEnd {
   int late_signal() override { return late_; }
 
   const FaultBackEnd faults_;
+  Arena
+      closing_;  // lists of the stop that closes the guard: that stop must not fail for want of address space
   bool ahead_ = false;        // memory is protected ahead of the stop
   bool open_ = false;         // the guard
   bool copies_ = false;       // from the stop on, what is written to is copied

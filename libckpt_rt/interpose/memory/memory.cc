@@ -122,15 +122,24 @@ long process_madvise(int pidfd, const void* ranges, size_t n, int advice, unsign
   // Since Linux 6.13 a process may give itself any advice by this call. The ranges are not noted: only the
   // kernel can read them safely.
   memory_advice::note_unplaced(advice);
+  const bool told = drops_pages(advice) && hooks::memory_registered.load(std::memory_order_relaxed) != 0;
   auto tell = [=] {
-    // If the ranges are another process's, before_release is called in vain, which does no harm.
-    auto* range = static_cast<const iovec*>(ranges);
-    for (size_t i = 0; drops_pages(advice) && i < n; ++i) {
-      hooks::before_release(at(range[i].iov_base), range[i].iov_len);
+    // If the ranges are another process's, before_release is called in vain, which does no harm. What cannot be read
+    // is for the kernel to refuse.
+    constexpr size_t kMost = 16;
+    iovec list[kMost];
+    for (size_t i = 0; told && i < n; i += kMost) {
+      const size_t count = n - i < kMost ? n - i : kMost;
+      const iovec to{list, count * sizeof(iovec)};
+      const iovec from{const_cast<iovec*>(static_cast<const iovec*>(ranges) + i), to.iov_len};
+      if (sys::call(__NR_process_vm_readv, sys::getpid(), &to, 1L, &from, 1L, 0L) !=
+          static_cast<long>(to.iov_len))
+        break;
+      for (size_t k = 0; k < count; ++k) hooks::before_release(at(list[k].iov_base), list[k].iov_len);
     }
   };
   std::optional<MappingChange> change;
-  if (drops_pages(advice) && hooks::memory_registered.load(std::memory_order_relaxed) != 0) change.emplace();
+  if (told) change.emplace();
   return run_releasing_call(tell, __NR_process_madvise, pidfd, word(ranges), word(n), advice, flags);
 }
 

@@ -77,6 +77,7 @@ Result<void> EagerCopies::copy(const MemoryMap& map, StillMemory& memory) {
   if (bytes > arena_.range().size()) {
     arena_.release();
     if (!arena_.reserve(bytes)) return no_memory("copies made in the pause");
+    // Not kept from children: in mode fork the child writes these copies.
   }
   constexpr size_t kAtOnce = 64;
   Piece pieces[kAtOnce];
