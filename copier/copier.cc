@@ -273,17 +273,31 @@ bool Copier::copy_shared() {
 }
 
 bool Copier::shared_is_protected() {
-  AddrRange run{};
-  auto ask = [&] { return run.empty() || memory_.still_protected(std::exchange(run, {})); };
+  // A thread may write meanwhile: its segment is kCopied before it is unprotected (fault()), so one that is kKept after
+  // the question has lost its protection otherwise.
+  auto is_kept = [&](SegmentId id) { return table_.state(id) == SegmentState::kKept; };
+  AddrRange run{};  // neighbours are asked for by one call
+  SegmentId first{0};
+  auto ask = [&](SegmentId end) {
+    if (run.empty() || memory_.still_protected(std::exchange(run, {}))) return true;
+    for (SegmentId id = first; id < end; ++id.value) {
+      if (is_kept(id) && !memory_.still_protected(table_.window(table_[id])) && is_kept(id)) return false;
+    }
+    return true;
+  };
   for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
     const Segment& s = table_[id];
-    if (!is_of_job(s) || s.open || table_.state(id) != SegmentState::kKept) continue;
+    const bool asked_for = is_of_job(s) && !s.open && is_kept(id);
     const AddrRange window = table_.window(s);
-    if (window.start != run.end && !ask()) return false;
-    if (run.empty()) run = window;
+    if ((!asked_for || window.start != run.end) && !ask(id)) return false;
+    if (!asked_for) continue;
+    if (run.empty()) {
+      run = window;
+      first = id;
+    }
     run.end = window.end;
   }
-  return ask();
+  return ask({static_cast<uint32_t>(table_.size())});
 }
 
 bool Copier::run(bool keep) {
