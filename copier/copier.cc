@@ -22,6 +22,8 @@ bool page_is_zero(const std::byte* p) {
 namespace {
 
 constexpr const char* kNotTheSame = "it is not the memory that was protected";
+// Bytes of one question for protection: a thread that maps memory waits for it.
+constexpr uint64_t kAtOnce = 64 << 20;
 
 // Calls use(run) for each run of pages that exist, until use() returns false. Returns its last result.
 template <typename Use>
@@ -98,7 +100,6 @@ void Copier::unprotect_uncopied(SegmentId id) {
 }
 
 void Copier::check_rest(SegmentId first, SegmentId last) {
-  constexpr uint64_t kAtOnce = 64 << 20;  // bytes of one question: a thread that maps memory waits for it
   auto check = [&](SegmentId id) {
     // Only an unclaimed segment proves anything: an owner has already unprotected its segment, or was told
     // that the memory goes.
@@ -289,7 +290,7 @@ bool Copier::shared_is_protected() {
     const Segment& s = table_[id];
     const bool asked_for = is_of_job(s) && !s.open && is_kept(id);
     const AddrRange window = table_.window(s);
-    if ((!asked_for || window.start != run.end) && !ask(id)) return false;
+    if ((!asked_for || window.start != run.end || run.size() >= kAtOnce) && !ask(id)) return false;
     if (!asked_for) continue;
     if (run.empty()) {
       run = window;
