@@ -145,8 +145,8 @@ TEST(SharedLedger, AFileThatCouldShrinkOrIsTooSmallIsRefused) {
 
 TEST(SharedLedger, OutsideOfAllObjectsNothingIsRead) {
   Rig rig(1);
-  EXPECT_FALSE(
-      rig.members[0].ledger.read(rig.buffer, {rig.range.end - kPageSize, rig.range.end + kPageSize}));
+  EXPECT_FALSE(rig.members[0].ledger.read(
+      rig.buffer, {Addr{rig.range.end.value - kPageSize}, rig.range.end + kPageSize}));
 }
 
 // Two members write, each after it has kept the unit, while a third reads all again and again.
