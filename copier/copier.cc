@@ -78,7 +78,6 @@ void Copier::unprotect_uncopied(SegmentId id) {
 }
 
 void Copier::check_rest(SegmentId first, SegmentId last) {
-  constexpr uint64_t kAtOnce = 64 << 20;  // bytes of one question: a thread that maps memory waits for it
   auto check = [&](SegmentId id) {
     // Only an unclaimed segment proves anything: an owner has already unprotected its segment, or was told
     // that the memory goes.
@@ -164,44 +163,6 @@ void Copier::queue_filled(SegmentId id, uint32_t buffer) {
     return;
   }
   queue_.push({s.base, mask, data, buffer});
-}
-
-// Shared memory first: until all members have it, each of them keeps what it is about to write to for the others, and
-// none can fork. False: a segment is lost.
-bool Copier::copy_shared() {
-  if (shared_ == nullptr) return true;
-  for (const bool wait : {false, true}) {
-    for (SegmentId id{0}; id.value < table_.size() && !lost(); ++id.value) {
-      if (!is_of_job(table_[id]) || !to_copy(id)) continue;
-      if (wait) {
-        table_.await_copied(id);
-      } else if (table_.state(id) == SegmentState::kProtected) {
-        const uint32_t buffer = pool_.acquire(CopyKind::kSequential);
-        if (!table_.claim(id)) {
-          pool_.release(buffer);
-          continue;
-        }
-        copy_owned(id, buffer, true);
-        counters_.sequential.fetch_add(1, std::memory_order_relaxed);
-      }
-    }
-  }
-  if (!lost()) shared_->copied();
-  return !lost();
-}
-
-bool Copier::shared_is_protected() {
-  AddrRange run{};
-  auto ask = [&] { return run.empty() || memory_.still_protected(std::exchange(run, {})); };
-  for (SegmentId id{0}; id.value < table_.size(); ++id.value) {
-    const Segment& s = table_[id];
-    if (!is_of_job(s) || s.open || table_.state(id) != SegmentState::kKept) continue;
-    const AddrRange window = table_.window(s);
-    if (window.start != run.end && !ask()) return false;
-    if (run.empty()) run = window;
-    run.end = window.end;
-  }
-  return ask();
 }
 
 bool Copier::run(bool keep) {

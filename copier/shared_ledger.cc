@@ -40,7 +40,8 @@ uint64_t existing_pages(AddrRange part) {
 bool SharedLedger::reserve() {
   // A write beyond the limit would be a signal to the program.
   rlimit64 files{};
-  if (sys::call(__NR_prlimit64, 0L, RLIMIT_FSIZE, 0L, &files) != 0 || files.rlim_cur != RLIM64_INFINITY) return false;
+  if (sys::call(__NR_prlimit64, 0L, RLIMIT_FSIZE, 0L, &files) != 0 || files.rlim_cur != RLIM64_INFINITY)
+    return false;
   if (!memory_.reserve(head_bytes(kMostUnits))) return false;
   const AddrRange own = memory_.range();
   sys::call(__NR_madvise, own.start.value, own.size(), 10L /* MADV_DONTFORK */);
@@ -70,8 +71,8 @@ bool SharedLedger::join(ScopedFd file, const LedgerSize& size, std::span<const L
   struct stat st {};
   const uint64_t states = head_bytes(size.units), bytes = states + slots(size.units) * kUnit;
   const long seals = sys::call(__NR_fcntl, file.get(), static_cast<long>(F_GET_SEALS));
-  if (sys::call(__NR_fstat, file.get(), &st) != 0 || static_cast<uint64_t>(st.st_size) != bytes || seals < 0 ||
-      (seals & F_SEAL_SHRINK) == 0) {
+  if (sys::call(__NR_fstat, file.get(), &st) != 0 || static_cast<uint64_t>(st.st_size) != bytes ||
+      seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return false;
   }
   for (const LedgerObject& o : objects) {
@@ -123,7 +124,8 @@ bool SharedLedger::each_unit(AddrRange range, Use&& use) const {
     const uint64_t first = o.start / kUnit;
     for (uint64_t u = part.start.value / kUnit; u * kUnit < part.end.value; ++u) {
       const AddrRange unit{Addr{u * kUnit}, Addr{(u + 1) * kUnit}};
-      if (!use(unit.common({Addr{o.start}, Addr{o.start + o.length}}), o.first_unit + (u - first), unit.start))
+      if (!use(unit.common({Addr{o.start}, Addr{o.start + o.length}}), o.first_unit + (u - first),
+               unit.start))
         return false;
     }
   }

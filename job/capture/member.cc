@@ -133,7 +133,8 @@ class MemberSession final : public Session {
     pollfd wait{socket_, POLLIN, 0};
     constexpr timespec kAtOnce{};
     // Nothing is said between kGo and kWritten but that it is over.
-    return sys::call(__NR_ppoll, &wait, 1L, &kAtOnce, nullptr, 8L) > 0 ? expect(Step::kNone, 0) : Result<void>();
+    return sys::call(__NR_ppoll, &wait, 1L, &kAtOnce, nullptr, 8L) > 0 ? expect(Step::kNone, 0)
+                                                                       : Result<void>();
   }
 
   void in_writing_child() override { sys::call(__NR_close, socket_); }
@@ -182,8 +183,9 @@ class MemberSession final : public Session {
       return {};
     }
     again = true;
-    return make_error(ExitCode::kInternal, 0,
-                      "the ledger of the job's shared memory cannot be mapped; the checkpoint is taken again");
+    return make_error(
+        ExitCode::kInternal, 0,
+        "the ledger of the job's shared memory cannot be mapped; the checkpoint is taken again");
   }
 
   Result<void> expect(Step step, int64_t until_ns) {

@@ -213,8 +213,7 @@ Result<void> Arming::add_to_table(std::span<const AddrRange> blocks, std::span<c
   if (!added.reserve(*arena_, segment_bytes_, segments, blocks.size())) return no_memory_for_segments();
   for (const AddrRange& b : blocks) {
     const Mapping& m = map[mapping_at(map, b.start)];
-    if (!added.add_region({b, (m.prot & PROT_READ) != 0, m.shared, m.of_job}) ||
-        !added.add_window(b))
+    if (!added.add_region({b, (m.prot & PROT_READ) != 0, m.shared, m.of_job}) || !added.add_window(b))
       return no_memory_for_segments();
     if (!covered_.push_back({b, static_cast<uint32_t>(table_.regions().size() + added.regions().size() - 1)}))
       return no_memory_for_segments();

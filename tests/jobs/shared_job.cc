@@ -35,11 +35,14 @@ std::byte* memory;
 uint64_t pages;  // behind that of Common; no multiple of kStride
 
 Common& common() { return *reinterpret_cast<Common*>(memory); }
-Word& word(uint64_t page, uint64_t index) { return *reinterpret_cast<Word*>(memory + (page + 1) * kPage + index * 8); }
+Word& word(uint64_t page, uint64_t index) {
+  return *reinterpret_cast<Word*>(memory + (page + 1) * kPage + index * 8);
+}
 // Words 0 to 15 of a page: a process's steps there. 64: an account. 128: written by short-lived children.
 Word& account(uint64_t page) { return word(page, 64); }
 
-[[noreturn]] void wrong(const char* what, unsigned process, uint64_t step, uint64_t found, uint64_t expected) {
+[[noreturn]] void wrong(const char* what, unsigned process, uint64_t step, uint64_t found,
+                        uint64_t expected) {
   std::printf("process %u, step %lu: %s is %lu, not %lu\n", process, step, what, found, expected);
   std::fflush(stdout);
   kill(0, SIGKILL);
@@ -140,9 +143,11 @@ int main(int argc, char** argv) {
     born += word(i, 128);
     if (i % 3 != 0) before += kMoney;
   }
-  if (steps != common().steps) return std::printf("%lu steps, counted %lu\n", steps, common().steps.load()), 1;
+  if (steps != common().steps)
+    return std::printf("%lu steps, counted %lu\n", steps, common().steps.load()), 1;
   if (money != before) return std::printf("money %lu, was %lu\n", money, before), 1;
-  if (born != common().born * 64) return std::printf("children's words %lu, not %lu\n", born, common().born * 64), 1;
+  if (born != common().born * 64)
+    return std::printf("children's words %lu, not %lu\n", born, common().born * 64), 1;
   std::puts("ok");
   return 0;
 }

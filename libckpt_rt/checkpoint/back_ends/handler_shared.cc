@@ -98,13 +98,15 @@ Result<void> HandlerBackEnd::await_sharers(bool complete) {
     all->await_change();
   }
   if (!copier_.shared_is_protected()) all->give_up();
-  log_format(attempt_.space.log(), "shared memory: {} objects are protected by all members; {} units kept for others",
+  log_format(attempt_.space.log(),
+             "shared memory: {} objects are protected by all members; {} units kept for others",
              all->objects().size(), all->kept());
   if (!all->given_up()) return {};
   attempt_.outcome.spoiled = true;
-  return make_error(ExitCode::kInternal, 0,
-                    "shared memory may have been written to before all members had copied it; the checkpoint is taken "
-                    "again, and copies it in the stop");
+  return make_error(
+      ExitCode::kInternal, 0,
+      "shared memory may have been written to before all members had copied it; the checkpoint is taken "
+      "again, and copies it in the stop");
 }
 
 }  // namespace ckpt

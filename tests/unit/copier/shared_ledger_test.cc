@@ -76,7 +76,8 @@ TEST(SharedLedger, WhatIsKeptIsReadWhateverIsWrittenAfterwards) {
   const uint64_t first = (at.value & ~(kUnit - 1)) - rig.range.start.value;
   for (uint64_t page = 0; page < 40; ++page) {
     const bool kept = page * kPageSize >= first && page * kPageSize < first + kUnit;
-    for (Member& m : std::span(rig.members, 2)) EXPECT_EQ(rig.read_word(m, page), kept ? page + 1 : 7777u) << page;
+    for (Member& m : std::span(rig.members, 2))
+      EXPECT_EQ(rig.read_word(m, page), kept ? page + 1 : 7777u) << page;
   }
   EXPECT_EQ(rig.members[0].ledger.kept(), 1u);
 }
@@ -144,7 +145,8 @@ TEST(SharedLedger, AFileThatCouldShrinkOrIsTooSmallIsRefused) {
 
 TEST(SharedLedger, OutsideOfAllObjectsNothingIsRead) {
   Rig rig(1);
-  EXPECT_FALSE(rig.members[0].ledger.read(rig.buffer, {rig.range.end - kPageSize, rig.range.end + kPageSize}));
+  EXPECT_FALSE(rig.members[0].ledger.read(
+      rig.buffer, {Addr{rig.range.end.value - kPageSize}, rig.range.end + kPageSize}));
 }
 
 // Two members write, each after it has kept the unit, while a third reads all again and again.
