@@ -21,25 +21,17 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/touched_memory.h"
+
 namespace {
 
-constexpr size_t kSegment = 64 << 10, kPool = 12 << 20, kHugePage = 2 << 20;
+constexpr size_t kSegment = 64 << 10, kPool = 12 << 20;
 
 double processor() {
   rusage used{};
   getrusage(RUSAGE_THREAD, &used);
   return static_cast<double>(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
          static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
-}
-
-char* map(size_t bytes, int advice) {
-  void* p = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) std::abort();
-  auto* aligned =
-      reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + kHugePage - 1) & ~(kHugePage - 1));
-  madvise(aligned, bytes, advice);
-  std::memset(aligned, 1, bytes);
-  return aligned;
 }
 
 bool protect(char* memory, size_t bytes) {
@@ -83,11 +75,11 @@ int main(int argc, char** argv) {
   const size_t bytes = static_cast<size_t>(argc > 1 ? std::atol(argv[1]) : 1024) << 20;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 7;
   const bool huge = argc > 3 && std::string_view(argv[3]) == "huge";
-  char* memory = map(bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+  char* memory = map_touched(bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   for (size_t i = 0; i < bytes; ++i) memory[i] = static_cast<char>(i >> 12);
   if (!protect(memory, bytes)) std::printf("not protected\n");
-  small_pool = map(kPool, MADV_NOHUGEPAGE);
-  huge_pool = map(kPool, MADV_HUGEPAGE);
+  small_pool = map_touched(kPool, MADV_NOHUGEPAGE);
+  huge_pool = map_touched(kPool, MADV_HUGEPAGE);
   file = memfd_create("pool", MFD_CLOEXEC);
   file_pool = static_cast<char*>(ftruncate(file, kPool) == 0
                                      ? mmap(nullptr, kPool, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)

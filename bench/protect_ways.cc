@@ -18,9 +18,11 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/touched_memory.h"
+
 namespace {
 
-constexpr size_t kHugePage = 2 << 20, kAtOnce = 1 << 20, kInPasses = 4 << 20;
+constexpr size_t kAtOnce = 1 << 20, kInPasses = 4 << 20;
 int fault_fd;
 
 double processor() {
@@ -60,11 +62,7 @@ int main(int argc, char** argv) {
   const size_t bytes = static_cast<size_t>(argc > 1 ? std::atol(argv[1]) : 1024) << 20;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 7;
   const bool huge = argc > 3 && std::string_view(argv[3]) == "huge";
-  void* p = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) std::abort();
-  auto* memory = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + kHugePage - 1) & ~(kHugePage - 1));
-  madvise(memory, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-  std::memset(memory, 1, bytes);
+  char* const memory = map_touched(bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   fault_fd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC));
   uffdio_api api{UFFD_API, UFFD_FEATURE_PAGEFAULT_FLAG_WP, 0};
   if (fault_fd < 0 || ioctl(fault_fd, UFFDIO_API, &api) != 0) {

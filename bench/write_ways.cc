@@ -21,9 +21,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "bench/touched_memory.h"
+
 namespace {
 
-constexpr size_t kSegment = 64 << 10, kMiB = 1 << 20, kPool = 12 << 20, kHugePage = 2 << 20;
+constexpr size_t kSegment = 64 << 10, kMiB = 1 << 20, kPool = 12 << 20;
 int fault_fd;
 
 // Interrupts of the disk that came meanwhile are in it.
@@ -32,16 +34,6 @@ double processor() {
   getrusage(RUSAGE_SELF, &used);
   return static_cast<double>(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
          static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
-}
-
-char* map(size_t bytes, int advice) {
-  void* p = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) std::abort();
-  auto* aligned =
-      reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + kHugePage - 1) & ~(kHugePage - 1));
-  madvise(aligned, bytes, advice);
-  std::memset(aligned, 1, bytes);
-  return aligned;
 }
 
 void set_protection(char* memory, size_t bytes, bool on) {
@@ -81,7 +73,8 @@ int main(int argc, char** argv) {
     return 1;
   }
   unlink(argv[1]);
-  char *memory = map(bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE), *pool = map(kPool, MADV_HUGEPAGE);
+  char *memory = map_touched(bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE),
+       *pool = map_touched(kPool, MADV_HUGEPAGE);
   for (size_t i = 0, x = 88172645463325252; i < bytes / 8; ++i) {
     x ^= x << 13, x ^= x >> 7, x ^= x << 17;
     reinterpret_cast<uint64_t*>(memory)[i] = x;

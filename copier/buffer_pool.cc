@@ -93,7 +93,7 @@ bool BufferPool::try_acquire(CopyKind kind, uint32_t* buffer) {
   return take(kind, false, buffer, &seen);
 }
 
-uint32_t BufferPool::try_acquire(CopyKind kind, std::span<uint32_t> buffers) {
+uint32_t BufferPool::try_acquire_some(CopyKind kind, std::span<uint32_t> buffers) {
   ScopedLock lock(lock_);
   uint32_t free = free_count_.load(std::memory_order_relaxed), taken = 0;
   while (taken < buffers.size() && free > reserved_from(kind)) buffers[taken++] = stack_[--free];

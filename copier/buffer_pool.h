@@ -45,7 +45,7 @@ class BufferPool {
   // Without waiting; false: no buffer is free.
   [[nodiscard]] bool try_acquire(CopyKind kind, uint32_t* buffer);
   // The same for as many as are free, up to buffers.size(); how many that were.
-  uint32_t try_acquire(CopyKind kind, std::span<uint32_t> buffers);
+  uint32_t try_acquire_some(CopyKind kind, std::span<uint32_t> buffers);
   void release(uint32_t buffer);
   std::byte* data(uint32_t buffer) const { return buffers_.as() + buffer * buffer_bytes_; }
   bool all_free() const { return free_count_.load(std::memory_order_acquire) == count_; }

@@ -22,9 +22,9 @@ void Copier::copy_in_order(bool in_batches) {
       continue;
     }
     if (left == 0) {
-      copy_together(in_batches);
-      left = pool_.try_acquire(CopyKind::kSequential, {spare, wanted});
+      left = pool_.try_acquire_some(CopyKind::kSequential, {spare, wanted});
       if (left == 0) {
+        copy_together(in_batches);
         end_batch();
         spare[left++] = pool_.acquire(CopyKind::kSequential);
       }

@@ -99,14 +99,14 @@ TEST(BufferPool, SeveralAtOnceLeaveTheReserveToo) {
   BufferPool pool;
   ASSERT_TRUE(pool.reserve(16 * kPageSize, kPageSize));
   uint32_t some[5], rest[16];
-  ASSERT_EQ(pool.try_acquire(CopyKind::kSequential, some), 5u);
-  ASSERT_EQ(pool.try_acquire(CopyKind::kSequential, rest), 7u);
-  EXPECT_EQ(pool.try_acquire(CopyKind::kSequential, some), 0u);
+  ASSERT_EQ(pool.try_acquire_some(CopyKind::kSequential, some), 5u);
+  ASSERT_EQ(pool.try_acquire_some(CopyKind::kSequential, rest), 7u);
+  EXPECT_EQ(pool.try_acquire_some(CopyKind::kSequential, some), 0u);
   std::set<uint32_t> all(some, some + 5);
   all.insert(rest, rest + 7);
   EXPECT_EQ(all.size(), 12u);
-  EXPECT_EQ(pool.try_acquire(CopyKind::kForced, rest), 4u);
-  EXPECT_EQ(pool.try_acquire(CopyKind::kForced, rest), 0u);
+  EXPECT_EQ(pool.try_acquire_some(CopyKind::kForced, rest), 4u);
+  EXPECT_EQ(pool.try_acquire_some(CopyKind::kForced, rest), 0u);
   pool.release_memory();
 }
 

@@ -9,6 +9,7 @@ namespace ckpt {
 namespace {
 
 using test::fill_simple;
+using test::kPerSegment;
 using test::Rig;
 
 // 64 pages as in fill_simple(), of which `count` behind the first segment are not copied: the parent has
