@@ -6,13 +6,6 @@
 
 namespace ckpt {
 
-namespace {
-
-// Bytes of one question for protection: a thread that maps memory waits for it.
-constexpr uint64_t kAtOnce = 64 << 20;
-
-}  // namespace
-
 // Shared memory first: until all members have it, each of them keeps what it is about to write to for the others, and
 // none can fork. False: a segment is lost.
 bool Copier::copy_shared() {
