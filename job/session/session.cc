@@ -123,9 +123,11 @@ int stop_signal() {
   if (asker_of_stopped >= 0) {
     constexpr std::string_view kQuestion = "need stop_signal\n";
     uint8_t signal = 0;
-    long n =
-        sys::call(__NR_sendto, asker_of_stopped, kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL, 0L, 0L);
-    while (n > 0 && (n = sys::call(__NR_recvfrom, asker_of_stopped, &signal, 1L, 0L, 0L, 0L)) == -EINTR) {
+    if (sys::call(__NR_sendto, asker_of_stopped, kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL, 0L, 0L) >
+        0) {
+      // The tracer interrupts this thread to learn the answer: a receive with a time limit ends with EINTR by that.
+      while (sys::call(__NR_recvfrom, asker_of_stopped, &signal, 1L, 0L, 0L, 0L) == -EINTR) {
+      }
     }
     // Without an answer: whoever traced it is gone.
     if (current != nullptr) current->stop_signal = signal;

@@ -189,7 +189,10 @@ inline long connect(int fd, const void* address, uint32_t length) {
   addresses::before_address(fd);
   InterruptibleCall c(__NR_connect, fd, word(addresses::to_machine(address, length, copy)), length);
   c.with_socket_timeout(Timeout::kSocketSend);
-  return c.run();
+  const long result = c.run();
+  // The connection was made while the thread stood. The kernel that had this call interrupted would say 0; in a restarted
+  // process the socket is made anew, connected, and the kernel knows of no call.
+  return result == -EISCONN && c.resumed != Resumed::kNo ? 0 : result;
 }
 
 inline long bind(int fd, const void* address, uint32_t length) {
