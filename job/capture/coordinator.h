@@ -61,12 +61,12 @@ class Coordinator final : public Session {
       kTakenOver,  // a plug-in saves it
     } state;
     Preloaded preloaded;
-    bool stranger;    // of another job
+    bool stranger;      // of another job
     char saved_by[64];  // kTakenOver
-    uint32_t looks;   // in a row that did not find the library
-    int signal;       // by which it takes requests
-    bool seized;      // it was stopped when it was asked, or while it was
-    int stop_signal;  // of a stopped one, when all stood
+    uint32_t looks;     // in a row that did not find the library
+    int signal;         // by which it takes requests
+    bool seized;        // it was stopped when it was asked, or while it was
+    int stop_signal;    // of a stopped one, when all stood
     int socket;
     Step reached;
     int64_t asked_ns;  // last time
