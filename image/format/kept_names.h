@@ -42,8 +42,6 @@ inline KeptName kept_file_name(uint64_t device, uint64_t inode, bool copy) {
 // to is that name, behind one of two letters. Nobody follows it.
 inline constexpr std::string_view kKeptNameSuffix = ".name";
 inline constexpr char kKeptOneName = '1', kKeptManyNames = 'n';
-// Of a directory for temporary files of the program's own, of mode 0700: there is such a name only.
-inline constexpr char kKeptDirectory = 'd';
 
 inline KeptName kept_name_name(uint64_t device, uint64_t inode) {
   KeptName name;

@@ -102,58 +102,25 @@ Result<void> separate_from_new_name(const std::string& link, const std::string& 
   return {};
 }
 
-namespace {
-
-// visit(what the name is known by, letter, path) for each name that is kept of a temporary file or directory.
-template <typename Visit>
-Result<void> each_temporary(const std::string& kept, Visit visit) {
+Result<void> put_back_temporary(const std::string& kept, const Say& say) {
   std::error_code ignored;
   for (fs::directory_iterator entry(kept, ignored), end; entry != end; entry.increment(ignored)) {
     if (ignored) break;
     const std::string own = entry->path();
     if (!own.ends_with(kKeptNameSuffix) || !entry->is_symlink(ignored)) continue;
     const std::string text = fs::read_symlink(own, ignored);
+    const std::string link = own.substr(0, own.size() - kKeptNameSuffix.size());
     if (ignored || text.size() < 2 || text[1] != '/') continue;
-    CKPT_TRY(visit(own.substr(0, own.size() - kKeptNameSuffix.size()), text[0], text.substr(1)));
-  }
-  return {};
-}
-
-bool is_missing(const std::string& path) {
-  struct stat st;
-  return lstat(path.c_str(), &st) != 0 && errno == ENOENT;
-}
-
-// Its owner is that of the name: whoever kept it.
-bool make_temporary_directory(const std::string& name, const std::string& path) {
-  struct stat st;
-  if (lstat(name.c_str(), &st) != 0 || mkdir(path.c_str(), 0700) != 0) return false;
-  const ScopedFd made(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  return made.valid() && (geteuid() != 0 || fchown(made.get(), st.st_uid, st.st_gid) == 0);
-}
-
-}  // namespace
-
-Result<void> put_back_temporary(const std::string& kept, const Say& say) {
-  const auto tell = [&say](const std::string& path, bool back) {
+    const std::string path = text.substr(1);
+    struct stat st;
+    if (lstat(path.c_str(), &st) == 0 || errno != ENOENT || lstat(link.c_str(), &st) != 0) continue;
+    if (text[0] == kKeptOneName) CKPT_TRY(separate_from_new_name(link, path, say));
+    const bool back = ::link(link.c_str(), path.c_str()) == 0;
     if (say && back) say(fmt::format("{} was gone: it is there again", path));
     if (say && !back)
       say(fmt::format("{} was gone and cannot get its name back ({})", path, errno_name(errno)));
-  };
-  const auto make = [&](const std::string& link, char letter, const std::string& path) -> Result<void> {
-    if (letter == kKeptDirectory && is_missing(path))
-      tell(path, make_temporary_directory(link + std::string(kKeptNameSuffix), path));
-    return {};
-  };
-  const auto name = [&](const std::string& link, char letter, const std::string& path) -> Result<void> {
-    struct stat st;
-    if (letter == kKeptDirectory || !is_missing(path) || lstat(link.c_str(), &st) != 0) return {};
-    if (letter == kKeptOneName) CKPT_TRY(separate_from_new_name(link, path, say));
-    tell(path, ::link(link.c_str(), path.c_str()) == 0);
-    return {};
-  };
-  CKPT_TRY(each_temporary(kept, make));
-  return each_temporary(kept, name);
+  }
+  return {};
 }
 
 Result<void> make_directory_again(const std::string& path, uint32_t mode, const ProcessRecord& process) {

@@ -408,6 +408,9 @@ class Stopped(unittest.TestCase):
             wait_for(lambda: status_of(pid)["State"] == "T (stopped)", "its stop")
             image = tree.checkpoint(pid)
             self.still_stopped(pid)
+            asked = subprocess.run([CKPT, "stat", str(pid)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            self.assertEqual(asked.returncode, 0, asked.stdout)
+            self.still_stopped(pid)
             tree.kill()
             # ckpt-restart stops with the program, as a shell's job does.
             report = tree.restart(image, "--detach")

@@ -56,25 +56,6 @@ open('removed', 'w').close()
 while not os.path.exists('go'): time.sleep(0.002)
 """
 
-# The same in a directory of its own, as mkdtemp(3) makes it; the program still has its name.
-TEMPORARY_DIRECTORY = r"""
-import os, stat, tempfile, time
-room = tempfile.mkdtemp()
-name = os.path.join(room, 'text')
-with open(name, 'w') as f: f.write('of the filter')
-print('up', flush=True)
-while not os.path.exists('later') and not os.path.exists('go'): time.sleep(0.002)
-try:
-    print(open(name).read(), oct(stat.S_IMODE(os.stat(room).st_mode)), os.stat(room).st_uid == os.geteuid(), flush=True)
-    open(os.path.join(room, 'another'), 'w').close()
-    os.unlink(os.path.join(room, 'another'))
-    os.unlink(name)
-    os.rmdir(room)
-except OSError as e: print(e, flush=True)
-open('removed', 'w').close()
-while not os.path.exists('go'): time.sleep(0.002)
-"""
-
 # A file of another moment is open at each moment, so some are opened while a checkpoint is prepared.
 CHURN = r"""
 import os, time
@@ -176,15 +157,6 @@ class NamesLostSince(unittest.TestCase):
         os.unlink(self.path("tmp/older"))
         self.assertIn("tmp/text.s was gone: it is there again", self.restart())
         self.assertEqual(self.output(), "up\nassembler\n")
-        self.assertEqual(os.listdir(self.path("tmp")), [])
-
-    def test_temporary_directory(self):
-        os.mkdir(self.path("tmp"))
-        time.sleep(0.05)
-        self.killed(TEMPORARY_DIRECTORY, "removed", TMPDIR=self.path("tmp"))
-        self.assertEqual(os.listdir(self.path("tmp")), [])
-        self.restart()
-        self.assertEqual(self.output(), "up\nof the filter 0o700 True\n")
         self.assertEqual(os.listdir(self.path("tmp")), [])
 
     def test_opened_while_it_is_prepared(self):

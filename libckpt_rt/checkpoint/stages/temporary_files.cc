@@ -38,8 +38,7 @@ struct Entry {  // struct linux_dirent64
   unsigned char type;
   char name[];
 };
-constexpr unsigned char kDirectory = 4, kRegular = 8, kUnknown = 0;  // DT_DIR, DT_REG, DT_UNKNOWN
-constexpr size_t kMostBelow = 32;                                    // directories
+constexpr unsigned char kRegular = 8, kUnknown = 0;  // DT_REG, DT_UNKNOWN
 
 int64_t ns_of(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
 
@@ -66,7 +65,6 @@ void TemporaryFiles::look(Arena& arena, uint64_t device, KeptDirectory& kept) {
   device_ = device;
   seen_ = ArenaVector<uint64_t>(arena);
   files_ = ArenaVector<File>(arena);
-  below_ = ArenaVector<Below>(arena);
   path_ = directory_of_temporary_files(arena);
   inode_ = 0;
   struct stat st;
@@ -77,7 +75,7 @@ void TemporaryFiles::look(Arena& arena, uint64_t device, KeptDirectory& kept) {
   watch_changes();
   changed_ns_ = ns_of(st.st_mtim);
   looked_ns_ = now_ns(CLOCK_REALTIME);
-  scan(directory.get(), path_, kept, kMostFiles);
+  scan(directory.get(), kept, kMostFiles);
 }
 
 bool TemporaryFiles::has_changed() const {
@@ -118,35 +116,28 @@ bool TemporaryFiles::follow_changes(int directory, KeptDirectory& kept) {
       const auto* event = reinterpret_cast<const inotify_event*>(buffer + at);
       at += static_cast<long>(sizeof(*event)) + event->len;
       if ((event->mask & IN_Q_OVERFLOW) != 0 || ++events > kMostEvents) return false;
-      if (event->len == 0) continue;
-      if ((event->mask & IN_ISDIR) != 0) {
-        if ((event->mask & kCame) != 0) keep_directory(directory, kept, event->name, kInStop);
-        continue;
-      }
-      if ((event->mask & kWent) != 0) forget(kept, event->name);
-      if ((event->mask & kCame) != 0) keep(directory, path_, kept, event->name, 0);
+      if ((event->mask & IN_ISDIR) != 0 || event->len == 0) continue;
+      if ((event->mask & kWent) != 0) forget(directory, kept, event->name);
+      if ((event->mask & kCame) != 0) keep(directory, kept, event->name, 0);
     }
   }
 }
 
-void TemporaryFiles::forget(KeptDirectory& kept, const char* name) {
+void TemporaryFiles::forget(int directory, KeptDirectory& kept, const char* name) {
   for (const File& file : files_) {
-    if (file.path == path_ && std::strcmp(file.name, name) == 0) forget_if_gone(kept, file);
+    if (std::strcmp(file.name, name) == 0) forget_if_gone(directory, kept, file);
   }
 }
 
-void TemporaryFiles::forget_if_gone(KeptDirectory& kept, const File& file) {
+void TemporaryFiles::forget_if_gone(int directory, KeptDirectory& kept, const File& file) {
   struct stat st;
-  // The name lies behind its directory's path and a slash.
-  const char* whole = file.name - std::strlen(file.path) - 1;
-  const bool there = sys::call(__NR_newfstatat, AT_FDCWD, whole, &st, AT_SYMLINK_NOFOLLOW) == 0;
+  const bool there = sys::call(__NR_newfstatat, directory, file.name, &st, AT_SYMLINK_NOFOLLOW) == 0;
   if ((there && st.st_ino == file.inode) || !kept.open()) return;
   sys::call(__NR_unlinkat, kept.fd(), kept_name_name(device_, file.inode).text, 0L);
 }
 
 void TemporaryFiles::look_again(KeptDirectory& kept) {
   if (has_changed()) take_changes(kept);
-  look_below_again(kept);
   end_watch();
 }
 
@@ -155,29 +146,8 @@ void TemporaryFiles::take_changes(KeptDirectory& kept) {
   const ScopedFd directory = open_directory(&st);
   if (!directory.valid() || st.st_dev != device_ || st.st_ino != inode_) return;
   if (follow_changes(directory.get(), kept)) return;
-  for (const File& file : files_) forget_if_gone(kept, file);
-  scan(directory.get(), path_, kept, kInStop);
-}
-
-// Few, and small: those that have changed are listed.
-void TemporaryFiles::look_below_again(KeptDirectory& kept) {
-  const size_t known = below_.size();
-  for (size_t i = 0; i < known; ++i) {
-    const Below b = below_[i];
-    const ScopedFd fd(static_cast<int>(
-        sys::call(__NR_openat, AT_FDCWD, b.path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
-    struct stat st;
-    if (!fd.valid() || sys::call(__NR_fstat, fd.get(), &st) != 0 || st.st_ino != b.inode) {
-      if (kept.open()) sys::call(__NR_unlinkat, kept.fd(), kept_name_name(device_, b.inode).text, 0L);
-      continue;
-    }
-    const int64_t changed = ns_of(st.st_mtim);
-    if (changed == b.changed_ns && changed < looked_ns_ - kQuiet) continue;
-    for (const File& file : files_) {
-      if (file.path == b.path) forget_if_gone(kept, file);
-    }
-    scan(fd.get(), b.path, kept, kInStop);
-  }
+  for (const File& file : files_) forget_if_gone(directory.get(), kept, file);
+  scan(directory.get(), kept, kInStop);
 }
 
 // Not held between the two looks: a program at its limit of descriptors has room for few of ours.
@@ -188,7 +158,7 @@ ScopedFd TemporaryFiles::open_directory(struct stat* st) const {
   return fd;
 }
 
-void TemporaryFiles::scan(int directory, const char* path, KeptDirectory& kept, uint32_t most) {
+void TemporaryFiles::scan(int directory, KeptDirectory& kept, uint32_t most) {
   const size_t known = seen_.size();
   const size_t files = files_.size();
   alignas(8) char buffer[8192];
@@ -200,86 +170,41 @@ void TemporaryFiles::scan(int directory, const char* path, KeptDirectory& kept, 
     for (long at = 0; goes_on && at < n; ++entries) {
       const auto* entry = reinterpret_cast<const Entry*>(buffer + at);
       at += entry->length;
-      if (entry->type == kDirectory && path == path_) keep_directory(directory, kept, entry->name, most);
       if ((entry->type != kRegular && entry->type != kUnknown) ||
           std::binary_search(seen_.begin(), seen_.begin() + known, entry->inode))
         continue;
       goes_on = files_.size() - files < most && seen_.size() - known < kLooksForEach * most &&
                 seen_.push_back(entry->inode);
-      if (goes_on) keep(directory, path, kept, entry->name, entry->inode);
+      if (goes_on) keep(directory, kept, entry->name, entry->inode);
     }
   }
   std::sort(seen_.begin(), seen_.end());
 }
 
-namespace {
-
-// The program's user's, and born since its job began.
-bool is_ours(const struct statx& st) {
-  const int64_t born = st.stx_btime.tv_sec * 1'000'000'000 + st.stx_btime.tv_nsec;
-  return st.stx_uid == static_cast<uint32_t>(sys::call(__NR_geteuid)) && (st.stx_mask & STATX_BTIME) != 0 &&
-         born >= job_began_ns();
-}
-
-// The directory of images, which holds the kept one or the job's that holds that.
-bool holds_images(int kept, uint64_t inode) {
-  for (const char* above : {"..", "../.."}) {
-    struct stat st;
-    if (sys::call(__NR_newfstatat, kept, above, &st, 0L) == 0 && st.st_ino == inode) return true;
-  }
-  return false;
-}
-
-}  // namespace
-
-void TemporaryFiles::keep(int directory, const char* path, KeptDirectory& kept, const char* name,
-                          uint64_t inode) {
+void TemporaryFiles::keep(int directory, KeptDirectory& kept, const char* name, uint64_t inode) {
   struct statx st {};
   if (sys::call(__NR_statx, directory, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &st) != 0)
     return;
-  if (!S_ISREG(st.stx_mode) || !is_ours(st) || (inode != 0 && st.stx_ino != inode) || !kept.open()) return;
+  const int64_t born = st.stx_btime.tv_sec * 1'000'000'000 + st.stx_btime.tv_nsec;
+  const bool ours = S_ISREG(st.stx_mode) && st.stx_uid == static_cast<uint32_t>(sys::call(__NR_geteuid));
+  if (!ours || (st.stx_mask & STATX_BTIME) == 0 || born < job_began_ns() ||
+      (inode != 0 && st.stx_ino != inode) || !kept.open())
+    return;
   inode = st.stx_ino;
   const long linked =
       sys::call(__NR_linkat, directory, name, kept.fd(), kept_file_name(device_, inode, false).text, 0L);
   if (linked != 0 && linked != -EEXIST) return;
   const uint32_t names = st.stx_nlink - (linked == -EEXIST ? 1 : 0);
-  const char* known = write_name(kept, names > 1 ? kKeptManyNames : kKeptOneName, path, name, inode);
-  if (known != nullptr) (void)files_.push_back({inode, known, path});
-}
-
-// One that others may look into is not the program's alone.
-void TemporaryFiles::keep_directory(int above, KeptDirectory& kept, const char* name, uint32_t most) {
-  struct statx st {};
-  if (name[0] == '.' || below_.size() == kMostBelow ||
-      sys::call(__NR_statx, above, name, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &st) != 0 ||
-      !S_ISDIR(st.stx_mode) || (st.stx_mode & 07777) != 0700 || !is_ours(st) || !kept.open() ||
-      holds_images(kept.fd(), st.stx_ino))
-    return;
-  for (const Below& b : below_) {
-    if (b.inode == st.stx_ino) return;
-  }
-  const ScopedFd fd(static_cast<int>(
-      sys::call(__NR_openat, above, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
-  const char* known = fd.valid() ? write_name(kept, kKeptDirectory, path_, name, st.stx_ino) : nullptr;
-  if (known == nullptr) return;
-  const char* path = known - std::strlen(path_) - 1;
-  if (!below_.push_back({st.stx_ino, path, st.stx_mtime.tv_sec * 1'000'000'000 + st.stx_mtime.tv_nsec}))
-    return;
-  scan(fd.get(), path, kept, most);
-}
-
-// What the program knows it by, behind a letter. The name, behind its directory's path; nullptr: it is not written.
-const char* TemporaryFiles::write_name(KeptDirectory& kept, char letter, const char* path, const char* name,
-                                       uint64_t inode) {
-  const size_t before = std::strlen(path), length = std::strlen(name);
+  // What the program knows it by, behind a letter: whether it had another name.
+  const size_t before = std::strlen(path_), length = std::strlen(name);
   char* text = static_cast<char*>(arena_->allocate(before + length + 3, 1));
-  if (text == nullptr) return nullptr;
-  text[0] = letter;
-  std::memcpy(text + 1, path, before);
+  if (text == nullptr) return;
+  text[0] = names > 1 ? kKeptManyNames : kKeptOneName;
+  std::memcpy(text + 1, path_, before);
   text[before + 1] = '/';
   std::memcpy(text + before + 2, name, length + 1);
-  const bool written = sys::call(__NR_symlinkat, text, kept.fd(), kept_name_name(device_, inode).text) == 0;
-  return written ? text + before + 2 : nullptr;
+  if (sys::call(__NR_symlinkat, text, kept.fd(), kept_name_name(device_, inode).text) == 0)
+    (void)files_.push_back({inode, text + before + 2});
 }
 
 }  // namespace ckpt

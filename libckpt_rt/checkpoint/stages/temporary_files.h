@@ -1,7 +1,6 @@
 // Files that the program or its job has made in the directory for temporary files (TMPDIR, else /tmp), and has closed: a
 // compiler's assembler text between two of its stages, a run that sort(1) is to merge. Hard links keep them beside the
-// image, with the names that they had in the stop: a restarted program finds them again. So are those in directories of
-// the program's own there (mkdtemp(3): vim, Python's multiprocessing), which are made again.
+// image, with the names that they had in the stop: a restarted program finds them again.
 //
 // Owner:     FileKeeper. Callers: the agent of the job's first process: when it prepares, and in the stop.
 // Never:     fails a checkpoint; links what is another user's or was born before the job; looks at more than a
@@ -27,12 +26,6 @@ class TemporaryFiles {
   struct File {
     uint64_t inode;
     const char* name;
-    const char* path;  // of the directory that it is in
-  };
-  struct Below {
-    uint64_t inode;
-    const char* path;
-    int64_t changed_ns;
   };
   ScopedFd open_directory(struct stat* st) const;
   bool has_changed() const;
@@ -40,15 +33,11 @@ class TemporaryFiles {
   void end_watch();
   void take_changes(KeptDirectory& kept);
   bool follow_changes(int directory, KeptDirectory& kept);
-  void scan(int directory, const char* path, KeptDirectory& kept, uint32_t most);
+  void scan(int directory, KeptDirectory& kept, uint32_t most);
   // inode 0: whatever has that name.
-  void keep(int directory, const char* path, KeptDirectory& kept, const char* name, uint64_t inode);
-  void keep_directory(int above, KeptDirectory& kept, const char* name, uint32_t most);
-  const char* write_name(KeptDirectory& kept, char letter, const char* path, const char* name,
-                         uint64_t inode);
-  void look_below_again(KeptDirectory& kept);
-  void forget(KeptDirectory& kept, const char* name);
-  void forget_if_gone(KeptDirectory& kept, const File& file);
+  void keep(int directory, KeptDirectory& kept, const char* name, uint64_t inode);
+  void forget(int directory, KeptDirectory& kept, const char* name);
+  void forget_if_gone(int directory, KeptDirectory& kept, const File& file);
 
   Arena* arena_ = nullptr;
   uint64_t device_ = 0, inode_ = 0;  // inode_: of the directory that was looked at, 0 none
@@ -58,7 +47,6 @@ class TemporaryFiles {
   long watch_ = -1;             // in changes_
   ArenaVector<uint64_t> seen_;  // inodes that were looked at, sorted after a scan
   ArenaVector<File> files_;
-  ArenaVector<Below> below_;  // directories in it
 };
 
 }  // namespace ckpt
