@@ -281,13 +281,16 @@ uint64_t number_of(const Answer& answer, const std::string& key) {
   return n;
 }
 
+Result<void> refuse_stopped(const Target& t) {
+  if (t.state != 'T') return {};
+  return failure(ExitCode::kUnavailable, label_of(t), "is stopped and cannot answer",
+                 fmt::format("continue it: kill -CONT {}", t.pid));
+}
+
 Result<ScopedFd> call(const Target& t, ControlOperation operation, const AskLimits& limits,
                       const AskWishes& wishes) {
   const int64_t started = now_ns();
-  if (t.state == 'T' && !wishes.stop_signal) {
-    return failure(ExitCode::kUnavailable, label_of(t), "is stopped and cannot answer",
-                   fmt::format("continue it: kill -CONT {}", t.pid));
-  }
+  if (!wishes.stop_signal) CKPT_TRY(refuse_stopped(t));
   auto called = call_program(t, wishes.back_of_job);
   if (!called.ok()) return called.error();
   ScopedFd listener(*called);

@@ -47,6 +47,9 @@ uint64_t number_of(const Answer& answer, const std::string& key);
 
 using OnProgress = std::function<void(uint64_t done, uint64_t total)>;
 
+// Of what is not done with a stopped process (SIGSTOP, a terminal's stop).
+Result<void> refuse_stopped(const Target& target);
+
 // Queues the signal, accepts the program's connection, asks, and collects the answer. An "error" line
 // comes back as that Error; a program that dies, hangs up or says nothing in time as kNoProcess,
 // kInternal or kTimeout.

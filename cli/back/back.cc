@@ -146,6 +146,7 @@ Result<void> back(const Options& o) {
   if (!pid.ok()) return pid.error();
   auto target = examine_target(*pid);
   if (!target.ok()) return target.error();
+  CKPT_TRY(refuse_stopped(*target));
   std::string path = o.image;
   if (path.empty()) {
     auto stat = ask(*target, ControlOperation::kStat, limits, {});
