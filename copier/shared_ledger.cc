@@ -16,8 +16,6 @@ namespace ckpt {
 
 namespace {
 
-constexpr uint64_t kUnitPages = SharedLedger::kUnit / kPageSize;
-
 bool swap_is_empty() {
   struct sysinfo memory {};
   return sys::call(__NR_sysinfo, &memory) == 0 && memory.freeswap == memory.totalswap;
@@ -186,13 +184,13 @@ bool SharedLedger::read(std::byte* to, AddrRange window) {
     if (source_->read(to + (pages.start - window.start), pages.start, pages.size(), true) != 0) return false;
   }
   // The states are looked at after the bytes were read: without that order a unit could be found kUntouched, then be
-  // written to, and then be read.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // written to, and then be read. So by an exchange that changes nothing, not by a load: before a load the bytes' reads
+  // need not come. (Not a fence: ThreadSanitizer knows none.)
   uint64_t covered = 0;
   const bool done = each_unit(window, [&](AddrRange whole, uint64_t unit, Addr base) {
     const AddrRange part = whole.common(window);
     covered += part.size();
-    const uint32_t kept = state(unit).load(std::memory_order_seq_cst);
+    const uint32_t kept = state(unit).fetch_add(0, std::memory_order_seq_cst);
     if (kept == 0) return true;
     return kept - 1 < slots(size_.units) && overlay(to + (part.start - window.start), kept - 1, part, base);
   });
