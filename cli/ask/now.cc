@@ -25,7 +25,7 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Options {
+struct NowOptions {
   std::string pid, timeout, leave_out;
   bool json = false, only = false;
 };
@@ -113,7 +113,7 @@ void add_notes(Answer* answer) {
 }
 
 // A job over several hosts: the agent of this host, or the head, is asked for it. Nothing: it is no such job.
-std::optional<Result<ExitCode>> now_over_hosts(int pid, const Options& o) {
+std::optional<Result<ExitCode>> now_over_hosts(int pid, const NowOptions& o) {
   Json answer;
   const Json question{{"leave_out", o.leave_out}};
   if (!ask_over_hosts(head_socket_name(pid), question, answer)) {
@@ -150,7 +150,7 @@ std::optional<Result<ExitCode>> now_over_hosts(int pid, const Options& o) {
   return ExitCode::kOk;
 }
 
-Result<ExitCode> now(const Options& o) {
+Result<ExitCode> now(const NowOptions& o) {
   auto pid = parse_pid(o.pid);
   if (!pid.ok()) return pid.error();
   if (!o.only) {
@@ -199,7 +199,7 @@ Result<ExitCode> now(const Options& o) {
 
 void add_now(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("now", "take a checkpoint of a running program");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<NowOptions>();
   command->add_option("PID", o->pid, "process id of the program")->required();
   command->add_flag("--json", o->json, "print what it cost as JSON: times in ns, sizes in bytes");
   command->add_option("--timeout", o->timeout,

@@ -14,7 +14,7 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Options {
+struct StatOptions {
   std::string pid;
   bool json = false;
 };
@@ -63,7 +63,7 @@ void print_figures(const Target& t, const Answer& a) {
   print_settings(a);
 }
 
-Result<void> stat(const Options& o) {
+Result<void> stat(const StatOptions& o) {
   auto pid = parse_pid(o.pid);
   if (!pid.ok()) return pid.error();
   auto target = examine_target(*pid);
@@ -82,7 +82,7 @@ Result<void> stat(const Options& o) {
 
 void add_stat(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("stat", "show a running program's settings and figures");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<StatOptions>();
   command->add_option("PID", o->pid, "process id of the program")->required();
   command->add_flag("--json", o->json, "print them as JSON: times in ns, sizes in bytes");
   command->footer(

@@ -53,9 +53,9 @@ bool same_object(const ParsedMapping& a, const ParsedMapping& b, uint64_t at) {
 
 std::string where(uint64_t start, uint64_t end) { return fmt::format("memory {:x}-{:x}", start, end); }
 
-class Comparison {
+class MemoryComparison {
  public:
-  Comparison(const ImageChain& image, const ImageMeta& now, const std::vector<AddrRange>& unwritten,
+  MemoryComparison(const ImageChain& image, const ImageMeta& now, const std::vector<AddrRange>& unwritten,
              const std::vector<AddrRange>& own, const std::vector<AddrRange>& parts, AddrRange late,
              const std::set<uint64_t>& shared)
       : image_(image),
@@ -426,7 +426,7 @@ Result<MemoryDifference> compare_memory(const ImageChain& image, const ImageMeta
                                         const std::vector<AddrRange>& own,
                                         const std::vector<AddrRange>& parts, AddrRange late,
                                         const std::set<uint64_t>& shared) {
-  return Comparison(image, now, unwritten, own, parts, late, shared).run();
+  return MemoryComparison(image, now, unwritten, own, parts, late, shared).run();
 }
 
 }  // namespace ckpt::cli

@@ -10,7 +10,7 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Options {
+struct HostsOptions {
   std::string hosts, launch = kDefaultLaunch, checkpoint, spares;
   bool json = false, recover = false;
 };
@@ -18,7 +18,7 @@ struct Options {
 }  // namespace
 
 void add_hosts(CLI::App& app, ExitCode& exit) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<HostsOptions>();
   CLI::App* command = app.add_subcommand(
       "hosts", "look whether a job can be spread over hosts: who is there, clocks, libraries");
   command->add_option("HOSTS", o->hosts, "h1,h2,h3")->required();
@@ -44,7 +44,7 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
   exchange->callback([&exit] { exit = run_exchange(); });
   CLI::App* save = app.add_subcommand("keeper-save", "of --disk-every, on each host")->group("");
   save->callback([&exit] { exit = run_save(); });
-  auto r = std::make_shared<Options>();
+  auto r = std::make_shared<HostsOptions>();
   CLI::App* restart = app.add_subcommand("restart-hosts", "what ckpt-restart --hosts does")->group("");
   restart->add_option("CHECKPOINT", r->checkpoint)->required();
   restart->add_option("--hosts", r->hosts)->required();

@@ -19,12 +19,12 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Options {
+struct CompactOptions {
   std::string image;
   bool json = false;
 };
 
-Result<void> compact(const Options& o) {
+Result<void> compact(const CompactOptions& o) {
   auto path = resolve_image(o.image);
   if (!path.ok()) return path.error();
   auto image = ImageChain::open(*path);
@@ -68,7 +68,7 @@ Result<void> compact(const Options& o) {
 
 void add_compact(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("compact", "make an increment a full image");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CompactOptions>();
   command
       ->add_option(
           "IMAGE", o->image,

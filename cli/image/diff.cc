@@ -16,7 +16,7 @@ namespace ckpt::cli {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr ExitCode kDifferent{1};  // as diff(1)
 
@@ -65,14 +65,14 @@ void print_text(const ImageDiff& d) {
   }
 }
 
-Json json_of(const ImageDiff& d, const ImageChain& a, const ImageChain& b) {
-  Json j{{"a", a.path()},
+OrderedJson json_of(const ImageDiff& d, const ImageChain& a, const ImageChain& b) {
+  OrderedJson j{{"a", a.path()},
          {"b", b.path()},
          {"same", d.same()},
          {"pages_different", d.pages_different},
          {"bytes_different", d.pages_different * kPageSize},
          {"process", d.process}};
-  for (const char* list : {"threads", "mappings", "descriptors"}) j[list] = Json::array();
+  for (const char* list : {"threads", "mappings", "descriptors"}) j[list] = OrderedJson::array();
   for (const ThreadDiff& t : d.threads) {
     j["threads"].push_back(
         {{"tid", t.tid}, {"name", t.name}, {"change", change_name(t.change)}, {"what", t.what}});
@@ -109,7 +109,7 @@ Result<ExitCode> diff_jobs(const Options& o) {
   if (!a.complete) return a.error;
   if (!b.complete) return b.error;
   bool same = true;
-  Json json = Json::array();
+  OrderedJson json = OrderedJson::array();
   auto alone = [&](const ManifestMember& m, Change change) {
     same = false;
     if (o.json)
@@ -136,7 +136,7 @@ Result<ExitCode> diff_jobs(const Options& o) {
     if (d->same()) continue;
     same = false;
     if (o.json) {
-      Json one = json_of(*d, *before, *after);
+      OrderedJson one = json_of(*d, *before, *after);
       one["pid"] = m.pid;
       json.push_back(std::move(one));
     } else {

@@ -20,7 +20,7 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Options {
+struct GcOptions {
   std::string directory;
   uint32_t keep = 0;
   bool json = false;
@@ -39,7 +39,7 @@ uint64_t bytes_in(const std::vector<JobEntry>& jobs) {
 }
 
 // A directory with the images of a job counts as one.
-Result<void> prune_jobs(int directory, const Options& o, const std::vector<JobEntry>& jobs, Pruned* all) {
+Result<void> prune_jobs(int directory, const GcOptions& o, const std::vector<JobEntry>& jobs, Pruned* all) {
   if (jobs.empty()) return {};
   if (!job::try_lock(directory)) {
     return failure(ExitCode::kUnavailable, o.directory, "a job's checkpoint is being written there",
@@ -60,7 +60,7 @@ Result<void> prune_jobs(int directory, const Options& o, const std::vector<JobEn
   return {};
 }
 
-Result<void> gc(const Options& o) {
+Result<void> gc(const GcOptions& o) {
   if (o.keep > kMostKept) {
     return failure(ExitCode::kUsage, "--keep", fmt::format("must be at most {}", kMostKept),
                    "give 0 to keep all");
@@ -105,7 +105,7 @@ Result<void> gc(const Options& o) {
 
 void add_gc(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("gc", "remove old images");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<GcOptions>();
   command->add_option("DIR", o->directory, "directory of images")->required();
   command
       ->add_option("--keep", o->keep,

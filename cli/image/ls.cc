@@ -23,7 +23,7 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Options {
+struct LsOptions {
   std::string directory = ".";
   bool json = false;
 };
@@ -167,7 +167,7 @@ void print_rows_json(const std::vector<Row>& rows, const std::vector<JobEntry>& 
   print_json(json);
 }
 
-Result<void> ls(const Options& o) {
+Result<void> ls(const LsOptions& o) {
   auto catalog = ImageCatalog::list(o.directory);
   if (!catalog.ok()) return catalog.error();
   std::vector<Row> rows;
@@ -193,7 +193,7 @@ Result<void> ls(const Options& o) {
 
 void add_ls(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("ls", "list the images of a directory");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<LsOptions>();
   command->add_option("DIR", o->directory,
                       "directory of images (default: the current one); its ckpt-NAME.PID directories too");
   command->add_flag("--json", o->json, "print the list as JSON: times in ns, sizes in bytes");

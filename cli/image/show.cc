@@ -22,13 +22,13 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Options {
+struct ShowOptions {
   std::string image;
   bool json = false;
   size_t frames = 16;
 };
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::string hex(uint64_t value) { return fmt::format("{:#x}", value); }
 
@@ -193,8 +193,8 @@ void print_lists(const ImageChain& image) {
   for (const ParsedNote& n : m.notes) fmt::print("  {}: {}\n", severity_name(n.severity), printable(n.text));
 }
 
-Json system_v_json(const ParsedSystemV& o) {
-  Json j{{"kind", system_v_kind_name(o.kind())},
+OrderedJson system_v_json(const ParsedSystemV& o) {
+  OrderedJson j{{"kind", system_v_kind_name(o.kind())},
          {"id", o.record.id},
          {"key", o.record.key},
          {"mode", o.record.mode},
@@ -203,7 +203,7 @@ Json system_v_json(const ParsedSystemV& o) {
     j["values"] = o.values;
   } else {
     j["limit"] = o.record.limit;
-    j["messages"] = Json::array();
+    j["messages"] = OrderedJson::array();
     for (const auto& [type, text] : o.messages)
       j["messages"].push_back({{"type", type}, {"bytes", text.size()}});
   }
@@ -218,16 +218,16 @@ uint64_t vdso_bytes(const ImageMeta& m) {
   return 0;
 }
 
-Json json_of(const ImageChain& image, size_t frames) {
+OrderedJson json_of(const ImageChain& image, size_t frames) {
   const ImageMeta& m = image.meta();
   const ProcessRecord& p = m.process.record;
-  Json j;
+  OrderedJson j;
   j["image"] = image.path();
   j["version"] = image.brief().version;
   j["run_id"] = run_id_text(image.brief().run_id);
   j["sequence"] = image.brief().sequence;
   j["parent"] = image.brief().parent.sequence;
-  j["chain"] = Json::array();
+  j["chain"] = OrderedJson::array();
   for (size_t i = 0; i < image.size(); ++i) {
     const ImageReader& one = image.image(i);
     uint64_t used = 0;
@@ -266,11 +266,11 @@ Json json_of(const ImageChain& image, size_t frames) {
                  {"copied_ns", cost->copied_ns}};
   }
   for (const char* list : {"threads", "mappings", "descriptors", "signals", "pending", "system_v", "notes"})
-    j[list] = Json::array();
+    j[list] = OrderedJson::array();
   SavedMemory memory(image);
   ImageBacktrace backtrace(image, memory);
   for (const ParsedThread& t : m.threads) {
-    Json stack = Json::array();
+    OrderedJson stack = OrderedJson::array();
     for (const Frame& f : backtrace.of(t, frames)) {
       stack.push_back({{"ip", hex(f.ip)},
                        {"function", f.function},
@@ -333,15 +333,15 @@ const char* member_state(MemberState state) {
   return state == MemberState::kZombie ? "ended" : state == MemberState::kStopped ? "stopped" : "running";
 }
 
-Json job_json(const JobEntry& job) {
+OrderedJson job_json(const JobEntry& job) {
   const Manifest& m = job.manifest;
-  Json j{{"job", job.path},          {"job_id", m.job},
+  OrderedJson j{{"job", job.path},          {"job_id", m.job},
          {"program", m.name},        {"sequence", m.sequence},
          {"realtime_ns", m.time_ns}, {"root", m.root},
          {"bytes", job.bytes},       {"bytes_memory", job.memory_bytes}};
-  for (const char* list : {"members", "left_out", "descriptions"}) j[list] = Json::array();
+  for (const char* list : {"members", "left_out", "descriptions"}) j[list] = OrderedJson::array();
   for (const ManifestMember& p : m.members) {
-    Json one{{"pid", p.pid},     {"ppid", p.ppid},    {"group", p.pgid},
+    OrderedJson one{{"pid", p.pid},     {"ppid", p.ppid},    {"group", p.pgid},
              {"session", p.sid}, {"program", p.name}, {"state", member_state(p.state)}};
     if (!p.image.empty()) one["image"] = job.path + "/" + p.image;
     if (p.state == MemberState::kZombie) one["exit_status"] = p.exit_status;
@@ -350,7 +350,7 @@ Json job_json(const JobEntry& job) {
   for (const ManifestLeftOut& l : m.left_out)
     j["left_out"].push_back({{"pid", l.pid}, {"program", l.name}, {"reason", l.reason}});
   for (const auto& users : m.descriptions) {
-    Json one = Json::array();
+    OrderedJson one = OrderedJson::array();
     for (const ManifestUser& u : users) one.push_back({{"pid", u.pid}, {"open_file", u.open_file}});
     j["descriptions"].push_back(std::move(one));
   }
@@ -385,7 +385,7 @@ Result<void> show_job(const std::string& path, bool json) {
   return {};
 }
 
-Result<void> show(const Options& o) {
+Result<void> show(const ShowOptions& o) {
   if (const std::string job = job_of(o.image); !job.empty()) return show_job(job, o.json);
   auto path = resolve_image(o.image);
   if (!path.ok()) return path.error();
@@ -405,7 +405,7 @@ Result<void> show(const Options& o) {
 
 void add_show(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("show", "show what is in an image");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<ShowOptions>();
   command
       ->add_option(
           "IMAGE", o->image,

@@ -9,7 +9,7 @@ namespace ckpt::cli {
 
 namespace {
 
-constexpr int kKeep = 2;
+constexpr int kSavesKept = 2;
 
 }  // namespace
 
@@ -17,7 +17,7 @@ DiskSaves::DiskSaves(Crew& crew, const std::string& directory, const std::string
     : crew_(crew),
       directory_(directory + kOnDisk),
       every_(run.disk_every),
-      records_(directory_, job, kKeep, 0) {}
+      records_(directory_, job, kSavesKept, 0) {}
 
 void DiskSaves::counts(const HostsManifest& manifest) {
   if (every_ == 0 || ++since_ < every_ || saving_) return;

@@ -23,15 +23,15 @@ namespace ckpt::cli {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-struct Options {
+struct KeeperOptions {
   std::string name, memory, disk;
   uint32_t disk_every = 0;
   bool untouched = false, foreground = false, json = false;
 };
 
-Result<void> start(const Options& o) {
+Result<void> start(const KeeperOptions& o) {
   KeeperWishes wishes;
   wishes.name = o.name;
   wishes.touch = !o.untouched;
@@ -88,7 +88,7 @@ Result<std::string> only_keeper() {
 }
 
 // A name, or keeper:NAME, which main() has made a path of this process by now.
-Result<KeeperPath> path_of(const Options& o) {
+Result<KeeperPath> path_of(const KeeperOptions& o) {
   if (!o.name.empty() && !is_keeper_name(o.name))
     return failure(ExitCode::kUsage, o.name, "is no name of a keeper",
                    "give the name alone, without keeper:");
@@ -99,8 +99,8 @@ Result<KeeperPath> path_of(const Options& o) {
 }
 
 // Checkpoints of jobs and images of single processes, complete ones.
-Result<Json> held_by(const std::string& directory) {
-  Json all = Json::array();
+Result<OrderedJson> held_by(const std::string& directory) {
+  OrderedJson all = OrderedJson::array();
   for (const JobEntry& job : list_jobs(directory)) {
     if (!job.complete) continue;
     all.push_back({{"name", job.path.substr(job.path.rfind('/') + 1)},
@@ -122,7 +122,7 @@ Result<Json> held_by(const std::string& directory) {
   return all;
 }
 
-Result<void> status(const Options& o) {
+Result<void> status(const KeeperOptions& o) {
   auto path = path_of(o);
   if (!path.ok()) return path.error();
   auto answer = ask_keeper(path->text, KeeperOperation::kStatus);
@@ -157,7 +157,7 @@ Result<void> status(const Options& o) {
   line("memory",
        fmt::format("{} of {} used{}", human_bytes(answer->used_bytes), human_bytes(answer->bound_bytes),
                    answer->huge_pages != 0 ? ", in huge pages where they fit" : ""));
-  for (const Json& one : *held) {
+  for (const OrderedJson& one : *held) {
     line("holds", fmt::format("{}  {}  {}{}", human_time(one["time_ns"].get<int64_t>()),
                               human_bytes(one["bytes"].get<uint64_t>()), one["name"].get<std::string>(),
                               one["increment"].get<bool>() ? ", an increment" : ""));
@@ -172,7 +172,7 @@ Result<void> status(const Options& o) {
   return {};
 }
 
-Result<void> stop(const Options& o) {
+Result<void> stop(const KeeperOptions& o) {
   auto path = path_of(o);
   if (!path.ok()) return path.error();
   auto answer = ask_keeper(path->text, KeeperOperation::kStatus);
@@ -187,8 +187,8 @@ Result<void> stop(const Options& o) {
   return {};
 }
 
-CLI::App* add_action(CLI::App* command, const std::shared_ptr<Options>& o, ExitCode& exit, const char* name,
-                     const char* description, Result<void> (*action)(const Options&)) {
+CLI::App* add_action(CLI::App* command, const std::shared_ptr<KeeperOptions>& o, ExitCode& exit, const char* name,
+                     const char* description, Result<void> (*action)(const KeeperOptions&)) {
   CLI::App* sub = command->add_subcommand(name, description);
   sub->add_option("NAME", o->name, "which one (default: main)");
   sub->callback([o, &exit, action] {
@@ -203,7 +203,7 @@ CLI::App* add_action(CLI::App* command, const std::shared_ptr<Options>& o, ExitC
 void add_keeper(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("keeper", "hold images in memory instead of on a disk");
   command->require_subcommand(1);
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<KeeperOptions>();
   CLI::App* starts = add_action(command, o, exit, "start", "start a keeper in the background", &start);
   starts->add_option("--memory", o->memory,
                      "the most that its images may take, for example 4G (default: half of all)");

@@ -17,7 +17,7 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Options {
+struct CheckOptions {
   std::string directory, after = "2s";
   bool json = false;
 };
@@ -53,7 +53,7 @@ void print_findings(nlohmann::ordered_json json, const std::vector<Finding>& fin
   print_json(json);
 }
 
-ExitCode check_trial(const Options& o, const std::vector<std::string>& program) {
+ExitCode check_trial(const CheckOptions& o, const std::vector<std::string>& program) {
   if (!o.directory.empty() || program.empty())
     return report(failure(ExitCode::kUsage, "check",
                           program.empty() ? "no program given" : "a directory and a program",
@@ -73,7 +73,7 @@ ExitCode check_trial(const Options& o, const std::vector<std::string>& program) 
   return trial.exit;
 }
 
-ExitCode check(const Options& o) {
+ExitCode check(const CheckOptions& o) {
   KernelCaps caps = probe_kernel_caps();
   std::vector<Finding> findings = describe_machine(caps);
   for (Finding& f : describe_directory(o.directory.empty() ? "." : o.directory))
@@ -98,7 +98,7 @@ ExitCode check(const Options& o) {
 void add_check(CLI::App& app, const std::vector<std::string>& program, ExitCode& exit) {
   CLI::App* command = app.add_subcommand(
       "check", "show what this machine allows, and what to do about it; or what of a program can be saved");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CheckOptions>();
   command->add_option("DIR", o->directory, "where images would go (default: the current directory)");
   command->add_flag("--json", o->json, "print the findings as JSON");
   command->add_option("--after", o->after,

@@ -46,6 +46,7 @@ struct ParsedOpenFile {
   std::string_view path;
   Blob details;  // whole DetailHeaders with their bytes
 };
+inline OpenFileKind kind_of(const ParsedOpenFile& f) { return static_cast<OpenFileKind>(f.record.kind); }
 struct ParsedFileContent {
   FileContentRecord record;
   Blob bytes;

@@ -24,8 +24,6 @@ struct FileOfMember {
   auto operator<=>(const FileOfMember&) const = default;
 };
 
-OpenFileKind kind_of(const ParsedOpenFile& f) { return static_cast<OpenFileKind>(f.record.kind); }
-
 bool is_socket(const ParsedOpenFile& f) {
   return kind_of(f) == OpenFileKind::kSocketPair || kind_of(f) == OpenFileKind::kSocket ||
          kind_of(f) == OpenFileKind::kConnection;

@@ -26,8 +26,6 @@ using Op = DescriptorDifference::Op;
 
 constexpr const char* kRemedy = "nothing was changed; restart the job with ckpt-restart";
 
-OpenFileKind kind_of(const ParsedOpenFile& f) { return static_cast<OpenFileKind>(f.record.kind); }
-
 bool is_pipe(const ParsedOpenFile& f) {
   return kind_of(f) == OpenFileKind::kPipe || kind_of(f) == OpenFileKind::kFifo;
 }

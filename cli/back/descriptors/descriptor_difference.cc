@@ -22,9 +22,9 @@ namespace {
 
 using Op = DescriptorDifference::Op;
 
-class Comparison {
+class DescriptorComparison {
  public:
-  Comparison(const ImageMeta& then, const ImageMeta& now, pid_t pid, const DescriptorOptions& options,
+  DescriptorComparison(const ImageMeta& then, const ImageMeta& now, pid_t pid, const DescriptorOptions& options,
              const SharedParts& shared)
       : then_(then),
         now_(now),
@@ -382,7 +382,7 @@ class Comparison {
 Result<DescriptorDifference> compare_descriptors(const ImageMeta& then, const ImageMeta& now, pid_t pid,
                                                  const DescriptorOptions& options,
                                                  const SharedParts& shared) {
-  return Comparison(then, now, pid, options, shared).run();
+  return DescriptorComparison(then, now, pid, options, shared).run();
 }
 
 }  // namespace ckpt::cli

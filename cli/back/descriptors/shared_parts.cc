@@ -8,8 +8,6 @@ namespace ckpt::cli {
 
 namespace {
 
-OpenFileKind kind_of(const ParsedOpenFile& f) { return static_cast<OpenFileKind>(f.record.kind); }
-
 // Whose object number names one thing. (Files of anon_inode: share one.)
 bool names_one_thing(const ParsedOpenFile& f) {
   switch (kind_of(f)) {

@@ -16,8 +16,6 @@
 
 namespace ckpt::cli {
 
-inline OpenFileKind kind_of(const ParsedOpenFile& f) { return static_cast<OpenFileKind>(f.record.kind); }
-
 inline bool has_position(const ParsedOpenFile& f) {
   return (kind_of(f) == OpenFileKind::kRegular || kind_of(f) == OpenFileKind::kDirectory ||
           kind_of(f) == OpenFileKind::kMemfd) &&

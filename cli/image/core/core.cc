@@ -16,11 +16,11 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Options {
+struct CoreOptions {
   std::string image, output;
 };
 
-Result<void> core(const Options& o) {
+Result<void> core(const CoreOptions& o) {
   auto path = resolve_image(o.image);
   if (!path.ok()) return path.error();
   auto image = ImageChain::open(*path);
@@ -45,7 +45,7 @@ Result<void> core(const Options& o) {
 
 void add_core(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("core", "make an ELF core file of an image, for gdb");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CoreOptions>();
   command
       ->add_option(
           "IMAGE", o->image,
