@@ -56,8 +56,8 @@ std::string where(uint64_t start, uint64_t end) { return fmt::format("memory {:x
 class MemoryComparison {
  public:
   MemoryComparison(const ImageChain& image, const ImageMeta& now, const std::vector<AddrRange>& unwritten,
-             const std::vector<AddrRange>& own, const std::vector<AddrRange>& parts, AddrRange late,
-             const std::set<uint64_t>& shared)
+                   const std::vector<AddrRange>& own, const std::vector<AddrRange>& parts, AddrRange late,
+                   const std::set<uint64_t>& shared)
       : image_(image),
         now_(now),
         unwritten_(unwritten),

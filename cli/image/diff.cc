@@ -67,11 +67,11 @@ void print_text(const ImageDiff& d) {
 
 OrderedJson json_of(const ImageDiff& d, const ImageChain& a, const ImageChain& b) {
   OrderedJson j{{"a", a.path()},
-         {"b", b.path()},
-         {"same", d.same()},
-         {"pages_different", d.pages_different},
-         {"bytes_different", d.pages_different * kPageSize},
-         {"process", d.process}};
+                {"b", b.path()},
+                {"same", d.same()},
+                {"pages_different", d.pages_different},
+                {"bytes_different", d.pages_different * kPageSize},
+                {"process", d.process}};
   for (const char* list : {"threads", "mappings", "descriptors"}) j[list] = OrderedJson::array();
   for (const ThreadDiff& t : d.threads) {
     j["threads"].push_back(

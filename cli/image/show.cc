@@ -195,10 +195,10 @@ void print_lists(const ImageChain& image) {
 
 OrderedJson system_v_json(const ParsedSystemV& o) {
   OrderedJson j{{"kind", system_v_kind_name(o.kind())},
-         {"id", o.record.id},
-         {"key", o.record.key},
-         {"mode", o.record.mode},
-         {"uid", o.record.uid}};
+                {"id", o.record.id},
+                {"key", o.record.key},
+                {"mode", o.record.mode},
+                {"uid", o.record.uid}};
   if (o.kind() == SystemVKind::kSemaphores) {
     j["values"] = o.values;
   } else {
@@ -336,13 +336,13 @@ const char* member_state(MemberState state) {
 OrderedJson job_json(const JobEntry& job) {
   const Manifest& m = job.manifest;
   OrderedJson j{{"job", job.path},          {"job_id", m.job},
-         {"program", m.name},        {"sequence", m.sequence},
-         {"realtime_ns", m.time_ns}, {"root", m.root},
-         {"bytes", job.bytes},       {"bytes_memory", job.memory_bytes}};
+                {"program", m.name},        {"sequence", m.sequence},
+                {"realtime_ns", m.time_ns}, {"root", m.root},
+                {"bytes", job.bytes},       {"bytes_memory", job.memory_bytes}};
   for (const char* list : {"members", "left_out", "descriptions"}) j[list] = OrderedJson::array();
   for (const ManifestMember& p : m.members) {
     OrderedJson one{{"pid", p.pid},     {"ppid", p.ppid},    {"group", p.pgid},
-             {"session", p.sid}, {"program", p.name}, {"state", member_state(p.state)}};
+                    {"session", p.sid}, {"program", p.name}, {"state", member_state(p.state)}};
     if (!p.image.empty()) one["image"] = job.path + "/" + p.image;
     if (p.state == MemberState::kZombie) one["exit_status"] = p.exit_status;
     j["members"].push_back(std::move(one));

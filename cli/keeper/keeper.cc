@@ -187,8 +187,9 @@ Result<void> stop(const KeeperOptions& o) {
   return {};
 }
 
-CLI::App* add_action(CLI::App* command, const std::shared_ptr<KeeperOptions>& o, ExitCode& exit, const char* name,
-                     const char* description, Result<void> (*action)(const KeeperOptions&)) {
+CLI::App* add_action(CLI::App* command, const std::shared_ptr<KeeperOptions>& o, ExitCode& exit,
+                     const char* name, const char* description,
+                     Result<void> (*action)(const KeeperOptions&)) {
   CLI::App* sub = command->add_subcommand(name, description);
   sub->add_option("NAME", o->name, "which one (default: main)");
   sub->callback([o, &exit, action] {

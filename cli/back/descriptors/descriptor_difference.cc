@@ -24,8 +24,8 @@ using Op = DescriptorDifference::Op;
 
 class DescriptorComparison {
  public:
-  DescriptorComparison(const ImageMeta& then, const ImageMeta& now, pid_t pid, const DescriptorOptions& options,
-             const SharedParts& shared)
+  DescriptorComparison(const ImageMeta& then, const ImageMeta& now, pid_t pid,
+                       const DescriptorOptions& options, const SharedParts& shared)
       : then_(then),
         now_(now),
         pid_(pid),
