@@ -235,8 +235,8 @@ def kill_all_below(child, patience=PATIENCE):
                 os.kill(pid, signal.SIGSTOP)
             except ProcessLookupError:
                 pass
-        # D: in vfork(), whose child may stand already. It stops before it runs code of its own again.
-        if all(state_of(p) in "DTZ?" for p in below) and set(below) >= {
+        # D: in vfork(), whose child may stand already. It stops before it runs code of its own again. t: its debugger stands.
+        if all(state_of(p) in "DTtZ?" for p in below) and set(below) >= {
                 p for p in descendants(os.getpid()) if state_of(p) not in "Z?"}:
             break
     while time.monotonic() < deadline:
