@@ -133,7 +133,7 @@ class Trials:
         p = self.program
         pause = f"{sorted(self.pauses)[len(self.pauses) // 2] / 1e6:.1f} ms" if self.pauses else ""
         result = f"{self.same} of {self.tried}" if self.tried else "not tried"
-        reasons = []
+        reasons = [p.why] if p.why and self.reasons else []
         for r in self.reasons:
             r = " ".join(r.split()).replace("|", "\\|")[:220]
             if r not in reasons:
