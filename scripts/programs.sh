@@ -5,7 +5,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 packages=(
   parallel rsync zstd git make gcc binutils gunicorn nodejs redis-server memcached openssl tmux stress-ng vim gdb screen
-  xvfb xterm ffmpeg r-base-core octave default-jdk-headless python3-torch erlang-base mariadb-server lammps gromacs
+  xvfb xterm ffmpeg nginx postgresql r-base-core octave default-jdk-headless python3-torch erlang-base mariadb-server lammps gromacs
 )
 missing=()
 for package in "${packages[@]}"; do

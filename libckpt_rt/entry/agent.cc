@@ -68,8 +68,8 @@ void give_orders() {
 void end_with_the_program() {
   struct stat tasks {};
   if (sys::call(__NR_stat, "/proc/self/task", &tasks) != 0) return;
-  constexpr uint64_t kOurs = 2, kDotAndDotDot = 2;
-  if (tasks.st_nlink > kOurs + kDotAndDotDot + 1) return;
+  constexpr uint64_t kDotAndDotDot = 2;
+  if (tasks.st_nlink > RunningOwnThreads().ids().size() + kDotAndDotDot + 1) return;
   TaskFacts leader;
   if (read_task_facts(this_process.pid, leader) && leader.state == 'Z')
     sys::call(__NR_exit_group, leader.wait_status >> 8);

@@ -29,6 +29,7 @@ class DescriptorBuilder {
   // Sockets: all at once, before other open files; what waited in them, when all others are there.
   Result<void> connect_sockets();
   Result<void> fill_sockets();
+  // Masters of terminals first.
   Result<ScopedFd> make(const ParsedOpenFile& file);
   // Descriptors of a standard stream or terminal: each of 0, 1, 2 is the restarter's own.
   bool is_restarters(const ParsedOpenFile& file) const;
@@ -112,8 +113,9 @@ class DescriptorBuilder {
   std::map<uint64_t, int> fifo_holders_;  // by object, open for reading and writing
   std::map<uint64_t, int> queues_;        // by object, open for receiving and sending
   ChannelBuilder channels_;
-  std::map<uint32_t, uint32_t> terminals_;  // /dev/pts/N as they were, and as they are
-  std::map<uint32_t, int> in_flight_;       // open files without a descriptor, by id, parked
+  std::map<uint32_t, uint32_t> terminals_;      // /dev/pts/N as they were, and as they are
+  std::map<uint32_t, ScopedFd> spare_masters_;  // by number, while masters are made
+  std::map<uint32_t, int> in_flight_;           // open files without a descriptor, by id, parked
 };
 
 // What /proc says of a process: made when all other descriptors are at their numbers.

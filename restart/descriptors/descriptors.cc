@@ -195,6 +195,7 @@ Result<ScopedFd> DescriptorBuilder::make(const ParsedOpenFile& file) {
   const bool deleted = (file.record.flags & kOpenFileDeleted) != 0;
   if (is_of_process(file)) return open_of_process(file);
   if (is_terminal_master(file)) return make_master(file);
+  spare_masters_.clear();
   if (kind_of(file) == OpenFileKind::kTerminal) return open_own_terminal(file);
   switch (kind_of(file)) {
     case OpenFileKind::kRegular:

@@ -40,22 +40,36 @@ bool DescriptorBuilder::is_of_own_terminal(const ParsedOpenFile& file) const {
          });
 }
 
-// The kernel gives the lowest number that is free: masters are opened until it is the right one.
+// The kernel gives the lowest number that is free. Masters with other numbers are held until all are made: to be one of
+// those that are wanted later, and so that none gets the number of another.
 Result<ScopedFd> DescriptorBuilder::make_master(const ParsedOpenFile& file) {
   const uint32_t wanted = *terminal_number(file);
-  std::vector<ScopedFd> others;
-  ScopedFd made;
-  uint32_t number = 0;
-  for (;;) {
-    made.reset(open("/dev/ptmx",
-                    O_RDWR | O_NOCTTY | O_CLOEXEC | (static_cast<int>(file.record.open_flags) & O_NONBLOCK)));
+  const auto is_another_s = [this](uint32_t number) {
+    return std::any_of(meta_.open_files.begin(), meta_.open_files.end(), [&](const ParsedOpenFile& other) {
+      return is_terminal_master(other) && terminal_number(other) == number;
+    });
+  };
+  auto found = spare_masters_.find(wanted);
+  bool goes_on = true;
+  while (found == spare_masters_.end() && goes_on) {
+    uint32_t number = 0;
+    ScopedFd made(open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC));
     if (!made.valid() || ioctl(made.get(), TIOCGPTN, &number) != 0) {
       return make_error(ExitCode::kSystem, errno, "{} cannot be made again ({})",
                         describe(file, first_descriptor(file)), errno_name(errno));
     }
-    if (number >= wanted) break;
-    others.push_back(std::move(made));
+    spare_masters_.emplace(number, std::move(made));
+    goes_on = number < wanted || is_another_s(number);
+    found = spare_masters_.find(wanted);
   }
+  // Somebody else has the number: one that nobody wants.
+  if (found == spare_masters_.end())
+    found = std::find_if(spare_masters_.begin(), spare_masters_.end(),
+                         [&](const auto& spare) { return !is_another_s(spare.first); });
+  const uint32_t number = found->first;
+  ScopedFd made = std::move(found->second);
+  spare_masters_.erase(found);
+  if ((file.record.open_flags & O_NONBLOCK) != 0) fcntl(made.get(), F_SETFL, O_NONBLOCK);
   if (number != wanted)
     say("/dev/pts/{} of the program is in use: its terminal is /dev/pts/{} now", wanted, number);
   terminals_[wanted] = number;

@@ -105,6 +105,27 @@ class Tree:
     def kill(self):
         kill_all_below(self.child)
 
+    @staticmethod
+    def stop():
+        """As kill -STOP of the whole job. Its files do not change any more."""
+        stop_all_below(time.monotonic() + PATIENCE)
+
+    def go_on(self, members):
+        """What came back stopped: all of it, once all of it is stopped."""
+        deadline = time.monotonic() + PATIENCE
+        while self.child.poll() is None:
+            stopped = [p for p in descendants(os.getpid()) - {self.child.pid} if state_of(p) in "TZ"]
+            if len(stopped) >= members:
+                break
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{len(stopped)} of {members} members are stopped after the restart:\n{processes_below()}")
+            time.sleep(0.01)
+        for pid in sorted(descendants(os.getpid())):
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                pass
+
     def restart(self, image, *options):
         self.start([RESTART, *options, "--json", image], True)
         deadline = time.monotonic() + PATIENCE
@@ -226,9 +247,8 @@ def descendants(root):
         found |= more
 
 
-def kill_all_below(child, patience=PATIENCE):
-    """Kills all processes below this one, none seeing another die. Orphans are ours: adopt_orphans()."""
-    deadline = time.monotonic() + patience
+def stop_all_below(deadline):
+    """All processes below this one stand, or the time is over."""
     while time.monotonic() < deadline:
         below = [p for p in descendants(os.getpid()) if state_of(p) not in "Z?"]
         for pid in below:
@@ -236,10 +256,16 @@ def kill_all_below(child, patience=PATIENCE):
                 os.kill(pid, signal.SIGSTOP)
             except ProcessLookupError:
                 pass
-        # D: in vfork(), whose child may stand already. It stops before it runs code of its own again.
-        if all(state_of(p) in "DTZ?" for p in below) and set(below) >= {
+        # D: in vfork(), whose child may stand already. It stops before it runs code of its own again. t: its debugger stands.
+        if all(state_of(p) in "DTtZ?" for p in below) and set(below) >= {
                 p for p in descendants(os.getpid()) if state_of(p) not in "Z?"}:
             break
+
+
+def kill_all_below(child, patience=PATIENCE):
+    """Kills all processes below this one, none seeing another die. Orphans are ours: adopt_orphans()."""
+    deadline = time.monotonic() + patience
+    stop_all_below(deadline)
     while time.monotonic() < deadline:
         below = descendants(os.getpid())
         if not below:

@@ -81,12 +81,16 @@ class Trials:
             root, restarts = tree.child.pid, 0
             for instant in instants:
                 time.sleep(seconds * instant)
+                if self.program.stops:
+                    tree.stop()
                 image = tree.checkpoint(root)
                 if image is None:
                     break
                 self.pauses.append(tree.cost.get("job_pause_ns") or tree.cost["pause_ns"])
                 tree.kill()
                 report = tree.restart(image)
+                if self.program.stops:
+                    tree.go_on(len(report.get("processes", [0])))
                 self.processes = max(self.processes, len(report.get("processes", [0])))
                 root = root_of(report)
                 restarts += 1
@@ -129,12 +133,17 @@ class Trials:
         p = self.program
         pause = f"{sorted(self.pauses)[len(self.pauses) // 2] / 1e6:.1f} ms" if self.pauses else ""
         result = f"{self.same} of {self.tried}" if self.tried else "not tried"
-        reasons = []
+        reasons = [p.why] if p.why and self.reasons else []
         for r in self.reasons:
             r = " ".join(r.split()).replace("|", "\\|")[:220]
             if r not in reasons:
                 reasons.append(r)
-        return f"| {p.what} | {self.version} | {self.processes or ''} | {pause} | {result} | {'; '.join(reasons[:2])} |"
+        return f"| {name_of(p)} | {self.version} | {self.processes or ''} | {pause} | {result} | {'; '.join(reasons[:2])} |"
+
+
+def name_of(program):
+    """In the table."""
+    return program.what + (" °" if program.stops else "")
 
 
 def read_table(path):
@@ -148,7 +157,7 @@ def read_table(path):
 
 def write_table(path, rows):
     head = HEAD.format(date=datetime.date.today(), kernel=platform.release(), cpus=os.cpu_count())
-    ordered = [rows[p.what] for p in PROGRAMS if p.what in rows]
+    ordered = [rows[name_of(p)] for p in PROGRAMS if name_of(p) in rows]
     with open(path, "w", encoding="utf-8") as f:
         f.write(head + "\n".join(ordered) + "\n")
 
@@ -174,11 +183,11 @@ def main():
         if missing:
             print(f"{program.name}: not here: {', '.join(missing)}", flush=True)
             continue
-        trials = Trials(program, instants, NOBODY if options.user else 0)
+        trials = Trials(program, instants, NOBODY if options.user or program.as_user else 0)
         trials.version = version_of(program)
         trials.run()
-        rows[program.what] = trials.row()
-        print(program.name, rows[program.what], flush=True)
+        rows[name_of(program)] = trials.row()
+        print(program.name, rows[name_of(program)], flush=True)
         if options.table:
             write_table(options.table, rows)
         if trials.same != trials.tried or not trials.tried:
@@ -194,8 +203,9 @@ Written by `tests/jobs/programs.py --table docs/programs.md` (target `programs_t
 Each program runs once without interruption. Then it runs again for each of several instants: a checkpoint of the whole job, all of
 it killed with `kill -9`, `ckpt-restart`, to the end; and once through three such generations. What it prints, and its exit code, must be the
 same. `result` says how often that was so. The pause is the median, from the first thread stopped anywhere to the last that went on; this machine was
-busy with other work, so it is an upper bound. Files are as they are when the job is killed, not as they were at the checkpoint: a
-program that writes to the middle of files may see later bytes. Rows may come from several runs. A run whose program had ended before the
+busy with other work, so it is an upper bound. Files are as they are when the job is killed, not as they were at the checkpoint. A program that
+changes or renames files that it has closed (git, a database) needs those of the checkpoint: ° says that its job was stopped (`kill -STOP`)
+before the checkpoint and until it was killed, so that the files are these; it goes on after the restart. Rows may come from several runs. A run whose program had ended before the
 first checkpoint does not count; `not tried`: all had. Where the other output has exit code 0 and no note of the checkpoint is quoted, the
 job came back wrong and nothing had said so.
 

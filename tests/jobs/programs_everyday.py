@@ -1,7 +1,7 @@
 """More programs of docs/programs.md: compilers, editors, debuggers, interpreters, servers, and what draws. None is part of the tests:
 they need what scripts/programs.sh installs, and take long.
 """
-from programs_list import PORT, Program
+from programs_list import HTTP_CLIENT, PORT, Program
 
 JAVA = """
 import java.io.*;
@@ -168,6 +168,20 @@ call setline(1, system('tr a-z A-Z', getline(1)))
 wq!
 """
 
+# pgbench changes three tables and a history by the same amount in each transaction: their sums must stay equal.
+SUMS = ("select a = t and t = b and b = d, n from (select sum(abalance) a from pgbench_accounts) a, (select sum(tbalance) t from pgbench_tellers) t,"
+        " (select sum(bbalance) b from pgbench_branches) b, (select sum(delta) d, count(*) n from pgbench_history) d")
+POSTGRES = "PATH=$(ls -d /usr/lib/postgresql/*/bin | tail -1):$PATH; "
+
+NGINX = """
+worker_processes 2; daemon off; pid pid; error_log error.log info;
+events { worker_connections 64; }
+http {
+  access_log off; client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;
+  server { listen 127.0.0.1:PORT; root .; location / { try_files /file =404; } }
+}
+"""
+
 WINDOW = """
 for i in $(seq 1 40); do printf '%s ' $((i * 3)); sleep 0.03; done
 echo
@@ -213,7 +227,18 @@ EVERYDAY = [
             "mariadbd --no-defaults --user=$(id -un) --datadir=$PWD/data --socket=$PWD/db.sock --skip-networking --skip-innodb-use-native-aio --pid-file=$PWD/pid 2> log &\n"
             "until mariadb --no-defaults -S db.sock -u root -e 'create database test' 2> /dev/null; do sleep 0.1; done; python3 client.py; code=$?; wait; exit $code",
             {"client.py": MARIADB_CLIENT},
-            prepare="mariadb-install-db --no-defaults --user=root --auth-root-authentication-method=normal --datadir=$PWD/data --skip-test-db", needs=("mariadbd",)),
+            prepare="mariadb-install-db --no-defaults --user=root --auth-root-authentication-method=normal --datadir=$PWD/data --skip-test-db", needs=("mariadbd",), stops=True),
+    Program("postgresql", "PostgreSQL under pgbench, four clients", POSTGRES + "postgres --version",
+            POSTGRES + "postgres -D data -k $PWD -c listen_addresses= -c shared_buffers=16MB 2> log & until pg_isready -q -h $PWD; do sleep 0.05; done\n"
+            "pgbench -h $PWD -n -c 4 -j 2 -t 200 postgres 2>&1 | grep -E 'processed|failed|aborted'\n"
+            f'psql -h $PWD -Atc "{SUMS}" postgres 2>&1; kill -INT %1; wait %1; echo $?',
+            prepare="chmod 755 ..; mkdir data; chown nobody data; U='setpriv --reuid=nobody --regid=nogroup --clear-groups'\n" + POSTGRES +
+                    "$U initdb -D data -N -A trust --no-instructions; cd data; $U pg_ctl -s -w -D . -o \"-k $PWD -c listen_addresses=\" -l log start\n"
+                    "$U pgbench -h $PWD -q -i -s 1 postgres; $U pg_ctl -s -w -D . stop",
+            needs=("/usr/lib/postgresql",), stops=True, as_user=True),
+    Program("nginx", "nginx, two workers, a client", "nginx -v",
+            PORT + "sed s/PORT/$port/ nginx.conf > own.conf; nginx -p $PWD -c own.conf 2> log & python3 client.py $port; code=$?; kill -QUIT %1; wait %1; echo $?; exit $code",
+            {"nginx.conf": NGINX, "client.py": HTTP_CLIENT}, prepare="head -c 20000 <(yes what is served) > file", needs=("nginx",), as_user=True),
     Program("lammps", "LAMMPS (as Debian builds it, without OpenMP)", "lmp -h | grep Massively", "lmp -in in.lj -log none | grep -E '^ +[0-9]+ +[-0-9.]+ '",
             {"in.lj": LJ}, needs=("lmp",)),
     Program("gromacs", "GROMACS with OpenMP, two threads", "gmx --version | grep -m1 'GROMACS version'",

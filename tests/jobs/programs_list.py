@@ -20,6 +20,9 @@ class Program:
     prepare: str = ""  # for bash, before the first run
     needs: tuple = ()  # commands, all of which must be there
     quick: bool = False
+    stops: bool = False  # before its checkpoint: its files must be those of that instant
+    as_user: bool = False  # it refuses to run as root
+    why: str = ""  # for the table, where not all came back the same
 
 
 PYTHON = "python3 --version"
@@ -320,6 +323,8 @@ stty size < /dev/tty
 
 PORT = "port=$(cat port 2>/dev/null || python3 -c 'import socket; s = socket.create_server((\"127.0.0.1\", 0)); print(s.getsockname()[1])' | tee port); "
 
+WALL_CLOCK = "its calls wait until an instant of the wall clock one second ahead, which passes while the job is not there"
+
 PROGRAMS = [
     Program("bash", "bash: pipeline, background job, subshells, traps", "bash --version", jobs.PROGRAMS["pipeline"][2], quick=True),
     *[Program(f"{name}bash-jobs", f"bash on a terminal of its own ({what}): job control, foreground and background jobs", "script --version",
@@ -334,7 +339,7 @@ PROGRAMS = [
             prepare="for i in $(seq 120); do echo \"int f$i(int a,int b){int s=0;for(int i=0;i<a;i++)for(int j=0;j<b;j++)s+=(i*$i+j)%(i+$i+1);return s;}\"; done > big.c"),
     Program("git-gc", "git gc", "git --version",
             "cd repo && git gc -q --prune=now && git fsck --full 2>&1 | sort; git rev-list --all --objects | sort | md5sum; git count-objects -v | head -1",
-            prepare="git init -q repo && cd repo && git config user.email a@b && git config user.name a && export GIT_AUTHOR_DATE='2020-01-01 00:00 +0000' GIT_COMMITTER_DATE='2020-01-01 00:00 +0000' && for i in $(seq 60); do seq $((i * 300)) > f$((i % 7)); seq $i 3000 > g$i; git add -A; git commit -qm $i; done"),
+            prepare="git init -q repo && cd repo && git config user.email a@b && git config user.name a && export GIT_AUTHOR_DATE='2020-01-01 00:00 +0000' GIT_COMMITTER_DATE='2020-01-01 00:00 +0000' && for i in $(seq 60); do seq $((i * 300)) > f$((i % 7)); seq $i 3000 > g$i; git add -A; git commit -qm $i; done", stops=True),
     Program("rsync", "rsync, locally", "rsync --version", "rsync -a --bwlimit=15000 from/ to/ && (cd to; find . -type f ! -name '.*' | sort | xargs md5sum | md5sum)",
             prepare="mkdir from; for i in $(seq 60); do head -c 400000 <(yes $i) > from/$i; done", needs=("rsync",)),
     Program("tar-zstd", "tar, zstd, split", "zstd --version", jobs.PROGRAMS["tar"][2],
@@ -360,7 +365,7 @@ PROGRAMS = [
             "sleep 0.3; (for i in $(seq 200); do echo line $i; sleep 0.005; done; sleep 0.3) | openssl s_client -quiet -no_ign_eof -connect 127.0.0.1:$port 2>> log; wait; wc -l < got; md5sum < got",
             prepare="openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -subj /CN=x -days 3650 2>/dev/null"),
     Program("sqlite-wal", "SQLite in WAL mode, three writers", "python3 -c 'import sqlite3; print(\"SQLite\", sqlite3.sqlite_version)'", "python3 wal.py",
-            {"wal.py": SQLITE}),  # not quick: what it writes to its files after the checkpoint stays in them
+            {"wal.py": SQLITE}, stops=True),
     Program("tmux", "tmux, two panes", "tmux -V",
             "rm -f sock; tmux -S ./sock -f /dev/null new-session -d -x 80 -y 24 'bash pane.sh 2'\ntmux -S ./sock split-window 'bash pane.sh 3'\n"
             "tmux -S ./sock wait-for done2; tmux -S ./sock wait-for done3\n"
@@ -376,7 +381,7 @@ PROGRAMS = [
             {"ring.c": RING}, prepare="mpicc.mpich -O1 -o ring ring.c", needs=("mpirun.mpich", "mpicc.mpich")),
     *[Program(f"stress-{name}", f"stress-ng --verify --{name}", "stress-ng --version",
               f"stress-ng --verify --{name} 2 -t 3 --log-brief > log 2>&1; echo $?; grep -i 'fail' log; true",
-              needs=("stress-ng",))
+              needs=("stress-ng",), why=WALL_CLOCK if name == "mq" else "", as_user=name == "exec", stops=name in ("inotify", "shm"))  # these make and remove files all the time
       for name in ("pipe", "sock", "udp", "msg", "sem", "sem-sysv", "shm", "fork", "vfork", "clone", "exec", "pty", "inotify", "epoll",
                    "futex", "mq", "sigq", "timer", "zombie", "eventfd", "fifo", "sockpair", "sockfd")],
 ]

@@ -10,6 +10,7 @@
 
 #include "base/sys.h"
 #include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/capture/system_v/kernel_undo.h"
 #include "libckpt_rt/capture/system_v/undo.h"
 #include "libckpt_rt/capture/system_v/used_objects.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -96,14 +97,25 @@ class Capture {
     r.count = static_cast<uint32_t>(state.sem_nsems);
     r.data_len = r.count * static_cast<uint32_t>(sizeof(uint16_t));
     out.data = reinterpret_cast<const std::byte*>(values);
+    settle_debts(r, values, state.sem_ctime);
+    return true;
+  }
+
+  // Another process has set values of the set: the kernel then forgot what this one owed it, and the list does not
+  // know. The kernel is asked.
+  void settle_debts(const SystemVRecord& r, const uint16_t* values, int64_t changed_s) {
     for (const system_v::Debt& d : system_v::debts(sys::getpid())) {
-      if (d.id != r.id || d.value == 0 || !system_v::may_be_forgiven(d, state.sem_ctime)) continue;
+      if (d.id != r.id || d.number >= r.count || !system_v::may_be_forgiven(d, changed_s)) continue;
+      const auto undo = system_v::ask_kernel_undo(r.id, d.number, values[d.number]);
+      if (undo.known) {
+        system_v::settle(d, undo.value);
+        continue;
+      }
       say("another process has set values of the System V semaphore set {} while this one owed it something "
-          "(SEM_UNDO): what is left of that nobody can tell",
+          "(SEM_UNDO), and the kernel cannot be asked what is left of that",
           r.id);
       break;
     }
-    return true;
   }
 
   bool look_at_queue(CapturedSystemV& out) {

@@ -16,22 +16,14 @@ namespace ckpt::system_v {
 
 namespace {
 
-constexpr size_t kMostDebts = 256, kMostSets = 128;
+constexpr size_t kMostDebts = 256;
 constexpr uint64_t kUserAddressEnd = 1ull << 56;
-
-// Values that this process, or the one that it was forked from, has set itself.
-struct OwnSetting {
-  int32_t id = -1;
-  int64_t from_s = 0, to_s = 0;  // CLOCK_REALTIME, around the call
-};
 
 struct List {
   int owner = 0;            // pid
   bool unknown = false;     // of a debt for which there was no place
   uint32_t unreckoned = 0;  // calls that are under way, or have been made
   Debt debts[kMostDebts]{};
-  OwnSetting settings[kMostSets]{};
-  size_t next_setting = 0;
 };
 constinit List list{};
 constinit std::atomic<int> holder{0};  // pid of the process of which a thread is inside
@@ -104,28 +96,6 @@ void owe(int id, const sembuf& operation) {
   debt->value -= operation.sem_op;
 }
 
-void note_setting(int id, int64_t from_s, int64_t to_s) {
-  for (OwnSetting& s : list.settings) {
-    if (s.id != id) continue;
-    s.from_s = from_s;
-    s.to_s = to_s;
-    return;
-  }
-  // The oldest goes: of its set a change by ourselves is then one by others.
-  list.settings[list.next_setting++ % kMostSets] = {id, from_s, to_s};
-}
-
-// ckpt-restart has set the values.
-void know_restart() {
-  UsedObject object{};
-  semid_ds state;
-  for (uint32_t at = 0; next_used(at, object);) {
-    if (object.kind == SystemVKind::kSemaphores &&
-        sys::call(__NR_semctl, long{object.id}, 0L, long{IPC_STAT}, &state) == 0)
-      note_setting(object.id, state.sem_ctime, state.sem_ctime);
-  }
-}
-
 }  // namespace
 
 bool wants_undo(const sembuf* operations, size_t n) {
@@ -161,26 +131,13 @@ void end_unreckoned(bool made) {
   if (!made) --list.unreckoned;
 }
 
-long semget_of_own(int key, int count, int flags) {
-  const bool makes = key == IPC_PRIVATE || ((flags & IPC_CREAT) != 0 && (flags & IPC_EXCL) != 0);
-  if (!makes) return sys::call(__NR_semget, long{key}, long{count}, long{flags});
-  const Undisturbed here;
-  const int64_t from_s = second();
-  const long id = sys::call(__NR_semget, long{key}, long{count}, long{flags});
-  if (id >= 0) note_setting(static_cast<int>(id), from_s, second());
-  return id;
-}
-
 long semctl_that_forgives(int id, int number, int command, long argument) {
   const Undisturbed here;
-  const int64_t from_s = second();
   const long r = sys::call(__NR_semctl, long{id}, long{number}, long{command}, argument);
   if (r < 0) return r;
   for (Debt& d : list.debts) {
     if (d.id == id && (command != SETVAL || d.number == number)) d.value = 0;
   }
-  if (command == IPC_RMID) return r;
-  note_setting(id, from_s, second());
   return r;
 }
 
@@ -191,16 +148,17 @@ std::span<const Debt> debts(int pid) {
 bool are_debts_unknown(int pid) { return list.owner == pid && (list.unknown || list.unreckoned != 0); }
 
 bool may_be_forgiven(const Debt& debt, int64_t changed_s) {
-  if (changed_s < debt.since_s) return false;
-  for (const OwnSetting& s : list.settings) {
-    if (s.id == debt.id) return changed_s < s.from_s || changed_s > s.to_s;
-  }
-  return true;
+  return debt.since_s != 0 && changed_s >= debt.since_s;
+}
+
+void settle(const Debt& debt, int32_t value) {
+  Debt& d = list.debts[&debt - list.debts];
+  d.value = value;
+  d.since_s = second();
 }
 
 // Up and down again, of which the kernel is to undo one half: the value stays.
 long owe_again(int pid) {
-  know_restart();
   const int64_t now_s = second();
   for (Debt& d : list.debts) {
     if (list.owner != pid) break;

@@ -37,20 +37,19 @@ long operate(int id, const sembuf* operations, size_t n, const timespec* timeout
 void begin_unreckoned();
 void end_unreckoned(bool made);
 
-// semget(2). A set that this call makes has values that we have set ourselves.
-long semget_of_own(int key, int count, int flags);
-
 // semctl(2) with SETVAL (of one), SETALL or IPC_RMID (number -1): the kernel forgets all debts of the set, of
 // every process.
 long semctl_that_forgives(int id, int number, int command, long argument);
 
-// The debts of process `pid`; one with the value 0 means nothing.
+// The debts of process `pid`. One with the value 0 was paid, unless it may be forgiven.
 std::span<const Debt> debts(int pid);
 // There are more than fit the list.
 bool are_debts_unknown(int pid);
-// May another process have set values of the set at `changed_s`, its time of last change, while this process had the
-// debt? Then it is not known what is left of the debt.
+// Was the set changed at `changed_s`, which is its time of last change, since this process had the debt? If another
+// process has set values then, the list does not know what is left of the debt: the kernel does (kernel_undo.h).
 bool may_be_forgiven(const Debt& debt, int64_t changed_s);
+// What the kernel has said. debt: one of debts().
+void settle(const Debt& debt, int32_t value);
 
 // In a restarted process, when the semaphores have their values. The first error, or 0.
 long owe_again(int pid);

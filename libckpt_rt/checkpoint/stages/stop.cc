@@ -34,12 +34,20 @@ void Stop::run_callbacks(ckpt_rt_callback_kind kind, ThreadSlot* slot) {
 Result<void> Stop::stop(BackEnd& back_end) {
   auto stopped = stop_threads(back_end);
   if (!stopped.ok()) return stopped.error();
+  if (stopped->first == nullptr) return program_ended();
   run_callbacks(CKPT_RT_BEFORE_CHECKPOINT, stopped->first);
   stop_state.leader_exited = stopped->leader_exited;
   CKPT_TRY(list_signals(*stopped, !back_end.finds_late_signals()));
   CKPT_TRY(list_threads(*stopped));
   parts_.clock.end(StopClock::kThreads);
   return {};
+}
+
+// Only our own threads are left: the last of the program has ended past libc (SYS_exit), and the process ends with ours.
+// In a job the next attempt finds what it leaves to its parent.
+Error Stop::program_ended() {
+  if (job::Session* session = job::session()) session->again = true;
+  return make_error(ExitCode::kNoProcess, 0, "its last thread has ended while the checkpoint was taken");
 }
 
 Result<StopWorld::Stopped> Stop::stop_threads(BackEnd& back_end) {

@@ -44,6 +44,7 @@ class Stop {
   bool stands() const { return stands_; }
 
  private:
+  static Error program_ended();
   Result<StopWorld::Stopped> stop_threads(BackEnd& back_end);
   Result<void> list_threads(const StopWorld::Stopped& stopped);
   Result<void> list_signals(const StopWorld::Stopped& stopped, bool look_at_all);

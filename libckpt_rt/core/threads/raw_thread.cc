@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstring>
 
+#include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/threads/thread_context.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -20,6 +21,18 @@ struct RawThread::Start {
   DescriptorTable table;
   RawThread* thread;
 };
+
+namespace {
+
+// Linux takes the exit code of the last thread for that of the process. Ours is the last where a program's threads have
+// ended past libc (SYS_exit). Then the first thread's code is the program's: of others none can be read.
+int exit_code_of_program() {
+  TaskFacts leader;
+  if (!read_task_facts(sys::getpid(), leader) || leader.state != 'Z') return 0;
+  return leader.wait_status >> 8 & 0xff;
+}
+
+}  // namespace
 
 bool RawThread::reserve() {
   long p = sys::call(__NR_mmap, 0L, kBlockBytes, PROT_READ | PROT_WRITE,
@@ -57,6 +70,8 @@ void RawThread::entry(void* start) {
   }
   s.fn(s.arg);
   s.thread->ended_runs_ += thread_times::of(sys::gettid());
+  // The agent outlives those that it has started.
+  if (s.table == DescriptorTable::kOwnTable) sys::call(__NR_exit, exit_code_of_program());
 }
 
 ThreadTimes RawThread::times() const {

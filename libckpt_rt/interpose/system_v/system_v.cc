@@ -92,7 +92,7 @@ long semtimedop_undone(int id, const sembuf* operations, size_t n, const timespe
 }  // namespace
 
 long semget(int key, int count, int flags) {
-  const long id = system_v::semget_of_own(key, count, flags);
+  const long id = sys::call(__NR_semget, long{key}, long{count}, long{flags});
   if (id >= 0) note_used(SystemVKind::kSemaphores, static_cast<int>(id));
   return id;
 }

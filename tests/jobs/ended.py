@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""The last thread of a process ends past libc (SYS_exit, as the function of a bare clone(2) does) while a checkpoint is
+taken: only the checkpointer's threads are left in it. The process has ended, and is no member of the job any more."""
+import json
+import os
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import job_tree
+from job_tree import CKPT, PATIENCE, Tree, environment
+
+job_tree.adopt_orphans()
+
+# Ends as soon as there is a second thread: ours, which prepares the checkpoint.
+LAST = r"""
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+def end_with_us():
+    open('up', 'w').close()
+    while os.stat('/proc/self/task').st_nlink == 3: pass
+    libc.syscall(60, 7)  # SYS_exit
+"""
+CHILD = LAST + r"""
+child = os.fork()
+if child == 0: end_with_us()
+while not os.path.exists('go'): time.sleep(0.01)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Ended(unittest.TestCase):
+    def start(self, program):
+        tree = Tree("ended", ["python3", "-c", program])
+        self.addCleanup(tree.close, False)
+        tree.run()
+        deadline = time.monotonic() + PATIENCE
+        while not os.path.exists(os.path.join(tree.work, "up")):
+            self.assertLess(time.monotonic(), deadline, tree.said())
+            time.sleep(0.005)
+        return tree
+
+    def test_a_member(self):
+        """Its parent gets its exit code after the restart."""
+        tree = self.start(CHILD)
+        image = tree.checkpoint(tree.child.pid)
+        with open(os.path.join(image, "manifest.json"), encoding="utf-8") as f:
+            members = json.load(f)["members"]
+        self.assertEqual([m["state"] for m in members], ["running", "zombie"])
+        tree.kill()
+        tree.restart(image)
+        open(os.path.join(tree.work, "go"), "w").close()
+        self.assertEqual(tree.finish(), (0, b"7\n"))
+
+    def test_alone(self):
+        tree = self.start(LAST + "end_with_us()")
+        done = subprocess.run([CKPT, "now", str(tree.child.pid)], capture_output=True, text=True, timeout=PATIENCE,
+                              env=environment(), check=False)
+        self.assertEqual(done.returncode, 67, done.stderr)
+        self.assertEqual(tree.finish()[0], 7)
+        self.assertEqual([n for n in os.listdir(tree.images) if n.endswith((".ckpt", ".job"))], [])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
