@@ -87,9 +87,10 @@ std::vector<int> descendants(int of) {
 
 }  // namespace
 
-void end_descendants() {
+void end_descendants(bool patient) {
   const int64_t patient_until = now_ns() + 2'000'000'000;
   for (int signal : {SIGTERM, SIGKILL}) {
+    if (signal == SIGTERM && !patient) continue;
     for (std::vector<int> left = descendants(getpid()); !left.empty(); left = descendants(getpid())) {
       for (int pid : left) kill(pid, signal);
       while (waitpid(-1, nullptr, WNOHANG) > 0) {
