@@ -230,12 +230,12 @@ class Agent {
                         machine_.phase() == cluster::AgentMachine::Phase::kWaiting;
     if (stands) deadline_ns_ = now_ns() + kInDoubtNs;
     if (say == "stands") return tell({{"say", "stands"}, {"id", id}, {"yes", stands}});
-    if (stands) {
-      end_descendants(false);
+    const bool gone = stands && end_descendants_standing();
+    if (gone) {
       local_.join();
       done_ = true;
     }
-    tell({{"say", "gone"}, {"id", id}, {"yes", stands}});
+    tell({{"say", "gone"}, {"id", id}, {"yes", gone}});
   }
 
   // Below the ports that the kernel chooses from: so a restart knows the listening end as a server.
@@ -450,7 +450,7 @@ class Agent {
   void end_all() {
     users_.reset();
     restart_.reset();
-    end_descendants(true);
+    end_descendants();
     local_.join();
     if (!directory_.empty()) unlink((directory_ + "/" + kOnTable).c_str());
   }

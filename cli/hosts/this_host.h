@@ -19,7 +19,9 @@ int start_process(const std::vector<std::string>& words, int keep);
 // Has the first process of this host keep the connections that no process has accepted (docs/hosts.md). hosts: its CKPT_HOSTS.
 // Where it is not there, or does not answer, they stay where they are: the checkpoint will say so.
 void keep_unaccepted(const std::string& hosts);
-// Ends all processes below this one. patient: asks them to, for two seconds before that.
-void end_descendants(bool patient);
+// Asks all processes below this one to end, for two seconds, and then ends them.
+void end_descendants();
+// Ends them where they stand: none runs on because another has ended. False: one of them could not be stopped; none has ended.
+bool end_descendants_standing();
 
 }  // namespace ckpt::cli
