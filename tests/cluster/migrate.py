@@ -121,6 +121,109 @@ class Migrate(over_hosts.OverHosts):
         self.goes_on()
         self.ends_well(job)
 
+    def asked_and_checking(self, job):
+        """ckpt migrate of h2 to h3 has come to the look on h3 whether it can be restarted there, which ends when it is let: all stand."""
+        asked = subprocess.Popen([CKPT, "migrate", str(job.pid), "--from", "h2", "--to", "h3"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                 text=True, env=clean())
+        self.addCleanup(asked.kill)
+        wait_for("the look", lambda: os.path.exists(self.dir + "/looks") or asked.poll() is not None)
+        return asked
+
+    def with_slow_look(self):
+        self.launch = self.dir + "/launch"
+        with open(self.launch, "w", encoding="ascii") as f:
+            f.write(f"#!/bin/sh\ncase \"$*\" in\n*--check*) touch {self.dir}/looks; while [ ! -e {self.dir}/seen ]; do sleep 0.05; done;;\nesac\n"
+                    f"exec {self.hosts.launch.split()[0]} \"$@\"\n")
+        os.chmod(self.launch, 0o700)
+
+    def end_look(self, asked):
+        open(self.dir + "/seen", "w").close()
+        _, said = asked.communicate(timeout=120)
+        return asked.returncode, said
+
+    def test_all_stand(self):
+        """Nothing runs on between the checkpoint and the end; somebody else who asks is told afterwards."""
+        self.with_slow_look()
+        job = self.running()
+        asked = self.asked_and_checking(job)
+        text = self.texts["out"][0]
+        other = subprocess.Popen([CKPT, "now", "--json", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean())
+        self.addCleanup(other.kill)
+        first = next(p for p, w in self.hosts.processes("h1") if w == "python3 counter.py")
+        with open(f"/proc/{self.outer_pid('h1', first)}/schedstat", encoding="ascii") as f:
+            ran = f.read()
+        wait_for("a word of the head", lambda: self.hosts.run("h3", "true").returncode == 0)
+        with open(f"/proc/{self.outer_pid('h1', first)}/schedstat", encoding="ascii") as f:
+            self.assertEqual(f.read(), ran)
+        self.assertEqual(self.texts["out"][0], text)
+        self.assertEqual(self.end_look(asked)[0], 0)
+        _, said = other.communicate(timeout=60)
+        self.assertEqual(other.returncode, UNAVAILABLE, said)
+        self.assertIn("on their way to another host", said)
+        self.places(counter="h1", echo="h3")
+        self.ends_well(job)
+
+    def outer_pid(self, host, inner):
+        """Of a process of that host, as it is seen from here."""
+        namespace = os.readlink(f"/proc/{self.hosts.pids[host]}/ns/pid")
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/status", encoding="ascii") as f:
+                    ids = next(line for line in f if line.startswith("NSpid")).split()
+                if os.readlink(f"/proc/{name}/ns/pid") == namespace and ids[-1] == str(inner):
+                    return int(name)
+            except OSError:
+                pass
+        raise AssertionError(f"{host}: no process {inner}")
+
+    def test_new_host_dies_early(self):
+        self.with_slow_look()
+        job = self.running()
+        asked = self.asked_and_checking(job)
+        self.hosts.crash("h3")
+        code, said = self.end_look(asked)
+        self.assertNotEqual(code, 0)
+        self.assertIn("the job goes on where it was", said)
+        self.places_but("h3", counter="h1", echo="h2")
+        self.goes_on()
+        self.ends_well(job)
+
+    def test_agent_dies(self):
+        """Its host's processes go on when they see it: so all do."""
+        self.with_slow_look()
+        job = self.running()
+        asked = self.asked_and_checking(job)
+        agent = next(p for p, w in self.hosts.processes("h2") if w.endswith("ckpt agent"))
+        self.hosts.run("h2", "kill", "-9", str(agent))
+        code, said = self.end_look(asked)
+        self.assertEqual(code, UNAVAILABLE, said)
+        self.assertIn("h2: its agent is gone", said)
+        self.places(counter="h1", echo="h2")
+        self.goes_on()
+        open(self.dir + "/go", "w").close()
+        job.wait(120)
+        self.hosts.run("h2", "kill", "-9", "-1")  # what nobody ends there any more has our pipe
+        self.ends_well(job)
+
+    def test_head_dies(self):
+        """The job ends with it, and comes back from the checkpoint, which counts."""
+        self.with_slow_look()
+        job = self.running()
+        self.asked_and_checking(job)
+        printed = self.texts["out"][0].decode()
+        job.kill()
+        job.wait()
+        open(self.dir + "/seen", "w").close()
+        wait_for("the end of all", lambda: not any(self.pids(h, f"python3 {s}.py") for h in self.hosts.names for s in ("echo", "counter")))
+        [checkpoint] = glob.glob(self.images + "/*.hosts")
+        open(self.dir + "/go", "w").close()
+        back = self.start([over_hosts.RESTART, "--hosts", "h1,h3", "--launch", self.hosts.launch, checkpoint], "back")
+        self.assertEqual(back.wait(60), 0, self.said("back"))
+        self.said("back")
+        lines = (printed + self.texts["back"][0].decode()).split("\n")
+        count = len(lines) - 2
+        self.assertEqual(lines, [str(i) for i in range(count)] + [f"end {count}", ""], self.said())
+
     def test_new_host_dies(self):
         """As soon as the job's processes have ended for it: it comes back where it was."""
         job = self.running()
