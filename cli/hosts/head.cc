@@ -396,10 +396,10 @@ class Head {
     Moved moved{moving_->parts(), moving_->from(), moving_->to(), path_, stop_ns_, {}};
     if (!result.ok()) {
       // Some of it may run there still: it must not run twice.
-      const Error error = make_error(
-          ExitCode::kUnavailable, 0,
-          "{}; whether its processes have ended is not known: when they have, ckpt-restart --hosts {} brings the job back",
-          result.error().message(), path_);
+      const Error error = make_error(ExitCode::kUnavailable, 0,
+                                     "{}; whether its processes have ended is not known: when they have, "
+                                     "ckpt-restart --hosts {} brings the job back",
+                                     result.error().message(), path_);
       status_ = static_cast<int>(report(error));
       answer(said_of_error(error));
       return true;

@@ -23,8 +23,8 @@ void block_signals();
 struct Moved {
   std::vector<int> parts;  // which go
   std::string from, to;
-  std::string path;       // of the checkpoint
-  int64_t stood_ns = 0;   // since when all stand, by the clock of now_ns()
+  std::string path;                         // of the checkpoint
+  int64_t stood_ns = 0;                     // since when all stand, by the clock of now_ns()
   std::function<void(const Json&)> answer;  // to the user who has asked, if he is still there
 };
 
@@ -32,7 +32,7 @@ struct Moved {
 struct Watched {
   ExitCode exit = ExitCode::kInternal;
   std::vector<int> lost = {};
-  bool ran = false;  // the job was there, and its first process has ended or was lost
+  bool ran = false;          // the job was there, and its first process has ended or was lost
   bool told_to_run = false;  // by a head that does not know whether it did
   std::optional<Moved> moved = {};
 };

@@ -28,7 +28,8 @@ Result<void> migrate(const MigrateOptions& o) {
       return failure(ExitCode::kNoProcess, o.pid, "belongs to no job over several hosts",
                      "name a process of one, or its ckpt run --hosts");
     case JobAnswers::kNobody:
-      return failure(ExitCode::kUnavailable, o.pid, "belongs to a job over several hosts, of which nobody answers here",
+      return failure(ExitCode::kUnavailable, o.pid,
+                     "belongs to a job over several hosts, of which nobody answers here",
                      "look for ckpt run --hosts, and what it says");
   }
   if (answer.contains("error"))
@@ -42,8 +43,8 @@ Result<void> migrate(const MigrateOptions& o) {
   }
   const std::string from = answer.value("from", ""), to = answer.value("to", "");
   fmt::print("the processes of {} {} {}\n  {:<24}{}\n", printable(from),
-             answer.contains("stood_ns") ? "are now on" : "have ended, and come back on", printable(to), "checkpoint",
-             printable(answer.value("checkpoint", "")));
+             answer.contains("stood_ns") ? "are now on" : "have ended, and come back on", printable(to),
+             "checkpoint", printable(answer.value("checkpoint", "")));
   if (answer.contains("stood_ns"))
     fmt::print("  {:<24}{}\n", "the job stood", human_duration(answer.value("stood_ns", int64_t{0})));
   return {};
@@ -63,10 +64,14 @@ void add_migrate(CLI::App& app, ExitCode& exit) {
   command->add_option("--from", o->from, "the host whose processes go (default: this one)");
   command->add_flag("--json", o->json, "print where they are, and how long the job stood, as JSON");
   command->footer(
-      "All processes of the job stand until it is over, and are then restarted: those of the other hosts where they were.\n"
-      "Exit codes: 0 they are there, 64 wrong arguments, 67 no such job, 68 the new host has another ckpt or C library,\n"
-      "69 a host is not there, 70 given up, 74 read or write error, 75 no answer in time, 76 state that cannot come back,\n"
-      "78 images in the memory of keepers; others are those of ckpt-restart on the new host. After an error the job goes on\n"
+      "All processes of the job stand until it is over, and are then restarted: those of the other hosts "
+      "where they were.\n"
+      "Exit codes: 0 they are there, 64 wrong arguments, 67 no such job, 68 the new host has another ckpt or "
+      "C library,\n"
+      "69 a host is not there, 70 given up, 74 read or write error, 75 no answer in time, 76 state that "
+      "cannot come back,\n"
+      "78 images in the memory of keepers; others are those of ckpt-restart on the new host. After an error "
+      "the job goes on\n"
       "where it was, unless the message says otherwise.");
   command->callback([o, &exit] {
     auto done = migrate(*o);

@@ -86,8 +86,8 @@ class HostCommand {
     size_t end = said_.find_last_not_of("\n");
     if (end == std::string::npos) return fmt::format("ended with {}", status_);
     const size_t begin = said_.rfind('\n', end);
-    std::string line =
-        said_.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? -1 : begin));
+    std::string line = said_.substr(begin == std::string::npos ? 0 : begin + 1,
+                                    end - (begin == std::string::npos ? -1 : begin));
     for (const char* name : {"ckpt-restart: ", "ckpt: "}) {
       if (line.starts_with(name)) line.erase(0, strlen(name));
     }
@@ -154,7 +154,8 @@ Result<std::unique_ptr<Moving>> Moving::prepare(Crew& crew, const HostsRun& run,
 Result<void> Moving::bring(const std::vector<HostsManifest::Part>& parts, const DoMeanwhile& meanwhile) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const HostsManifest::Part& part = parts[static_cast<size_t>(parts_[i])];
-    there_.tell(static_cast<int>(i), {{"say", "have"}, {"part", part.directory}, {"checksum", part.checksum}});
+    there_.tell(static_cast<int>(i),
+                {{"say", "have"}, {"part", part.directory}, {"checksum", part.checksum}});
   }
   auto have = there_.expect_all("have", kWordOfHostNs);
   if (!have.ok()) return have.error();
@@ -176,7 +177,8 @@ Result<void> Moving::copy(const HostsManifest::Part& part, const DoMeanwhile& me
   if (!null.valid()) return failure(ExitCode::kSystem, "/dev/null", strerror(errno), "look at this host");
   const std::string ckpt = own_directory() + "/ckpt";
   // What the receiver is told is ahead of what the sender sends.
-  const std::string task = Json{{"part", part.directory}, {"checksum", part.checksum}, {"host", part.host}}.dump() + "\n";
+  const std::string task =
+      Json{{"part", part.directory}, {"checksum", part.checksum}, {"host", part.host}}.dump() + "\n";
   if (write(out.get(), task.data(), task.size()) != static_cast<ssize_t>(task.size()) ||
       write(question.get(), task.data(), task.size()) != static_cast<ssize_t>(task.size()))
     return failure(ExitCode::kSystem, to_, "a pipe takes nothing", "report it");
@@ -194,8 +196,8 @@ Result<void> Moving::copy(const HostsManifest::Part& part, const DoMeanwhile& me
     (void)!poll(nullptr, 0, kLookMs);
   }
   if (receiver.status() == 0) return {};
-  return make_error(static_cast<ExitCode>(receiver.status()), 0, "{}: the part of {} did not get there: {}", to_,
-                    from(), receiver.last_words());
+  return make_error(static_cast<ExitCode>(receiver.status()), 0, "{}: the part of {} did not get there: {}",
+                    to_, from(), receiver.last_words());
 }
 
 Result<void> Moving::try_restart(const HostsManifest::Part& part, const DoMeanwhile& meanwhile) {
@@ -209,8 +211,8 @@ Result<void> Moving::try_restart(const HostsManifest::Part& part, const DoMeanwh
     (void)!poll(nullptr, 0, kLookMs);
   }
   if (check.status() == 0) return {};
-  return make_error(static_cast<ExitCode>(check.status()), 0, "{}: the processes of {} cannot be restarted there: {}",
-                    to_, from(), check.last_words());
+  return make_error(static_cast<ExitCode>(check.status()), 0,
+                    "{}: the processes of {} cannot be restarted there: {}", to_, from(), check.last_words());
 }
 
 // True from each; what else is said is kept for later.
@@ -239,7 +241,8 @@ Result<void> Moving::hear_from_all(const char* say, uint64_t id) {
         heard[i] = true;
         --left;
         if (!j.value("yes", false))
-          result = failure(ExitCode::kTimeout, hosts[i].where, "its processes do not stand any more", "try again");
+          result =
+              failure(ExitCode::kTimeout, hosts[i].where, "its processes do not stand any more", "try again");
       }
       if (!there && !heard[i])
         result = failure(ExitCode::kUnavailable, hosts[i].where, "its agent is gone", "look at that host");

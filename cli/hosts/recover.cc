@@ -69,9 +69,13 @@ Watched go_elsewhere(const HostsRun& run, std::vector<std::string>& where, const
   Watched end = bring_back(moved.path, run, there, [&] {
     where = there;
     const int64_t stood = now_ns() - moved.stood_ns;
-    fmt::print(stderr, "ckpt: the processes of {} are on {} now; the job stood for {}\n", printable(moved.from),
-               printable(moved.to), human_duration(stood));
-    answer({{"from", moved.from}, {"to", moved.to}, {"checkpoint", moved.path}, {"hosts", there.size()}, {"stood_ns", stood}});
+    fmt::print(stderr, "ckpt: the processes of {} are on {} now; the job stood for {}\n",
+               printable(moved.from), printable(moved.to), human_duration(stood));
+    answer({{"from", moved.from},
+            {"to", moved.to},
+            {"checkpoint", moved.path},
+            {"hosts", there.size()},
+            {"stood_ns", stood}});
   });
   if (end.ran) return end;
   const std::string why = fmt::format("{}: the job did not come back there", moved.to);

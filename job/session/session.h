@@ -31,7 +31,8 @@ struct Place {
   bool may_repeat = false;  // another attempt may follow: fail for what is under way for a moment only
   bool by_fork = false;     // mode fork, whatever is set
   bool full = false;        // no increment, whatever is set
-  bool stays = false;       // mode sequential, whatever is set; threads stand until the checkpoint counts or is given up
+  bool stays =
+      false;  // mode sequential, whatever is set; threads stand until the checkpoint counts or is given up
 };
 
 void fill_place(Place& place, int directory, const char* job_directory, const char* job_name,
