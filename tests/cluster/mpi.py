@@ -176,7 +176,9 @@ class Mpich(Mpi):
     rounds, ranks = 2000, 2
 
     def words(self):
-        return [self.launcher, "-hosts", "h1:1,h2:1", "-n", "2"]
+        # Else MPI_Finalize of 4.0.2 hangs once in some fifty runs, without ckpt too: a rank waits until the other acknowledges a put, and
+        # that one waits for the end already.
+        return [self.launcher, "-genv", "UCX_TCP_PUT_ENABLE", "n", "-hosts", "h1:1,h2:1", "-n", "2"]
 
     def test_twice_on_the_same_hosts(self):
         self.live_and_die([1, 5])

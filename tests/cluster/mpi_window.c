@@ -56,8 +56,10 @@ int main(int argc, char** argv) {
   const char* file = argc > 2 ? argv[2] : "/dev/null";
   long *blocks, *counters, total = 0;
   MPI_Win puts, adds;
-  MPI_Win_allocate((MPI_Aint)sizeof(long) * kBlock * size, sizeof(long), MPI_INFO_NULL, MPI_COMM_WORLD, &blocks, &puts);
-  MPI_Win_allocate((MPI_Aint)sizeof(long) * (size + 1), sizeof(long), MPI_INFO_NULL, MPI_COMM_WORLD, &counters, &adds);
+  MPI_Win_allocate((MPI_Aint)sizeof(long) * kBlock * size, sizeof(long), MPI_INFO_NULL, MPI_COMM_WORLD,
+                   &blocks, &puts);
+  MPI_Win_allocate((MPI_Aint)sizeof(long) * (size + 1), sizeof(long), MPI_INFO_NULL, MPI_COMM_WORLD,
+                   &counters, &adds);
   for (int k = 0; k <= size; ++k) counters[k] = 0;
   MPI_Barrier(MPI_COMM_WORLD);
   for (long i = 0; i < rounds; ++i) {
