@@ -37,6 +37,7 @@ def added(rounds, size):
 
 
 class Mpi(OverHosts):
+    ends = True  # all of the job, when its result has been said
     count = 6
     hosts_of_job = "h1,h2,h3"
 
@@ -100,9 +101,16 @@ class Mpi(OverHosts):
             lives.append(name)
             job = self.again(hosts[life] if hosts else self.hosts_of_job, name)
         self.allow(10)
-        self.assertEqual(job.wait(120), 0, self.said(name))
-        self.said(name)
+        self.await_result(job, name)
         self.check_output(lives)
+
+    def await_result(self, job, name):
+        if self.ends:
+            self.assertEqual(job.wait(120), 0, self.said(name))
+        else:
+            wait_for("the result", lambda: self.texts[name][0].endswith(b" ranks\n") or job.poll() not in (None, 0), 120)
+            self.kill_all(job)
+        self.said(name)
 
     def one_sided(self):
         """A checkpoint in between, another life."""
@@ -121,8 +129,7 @@ class Mpi(OverHosts):
             self.assertEqual(done.returncode, 0, done.stderr + self.said())
             self.assertFalse([w for _, w in self.hosts.processes(start) if "./ring" in w])
         self.allow(10)
-        self.assertEqual(job.wait(120), 0, self.said())
-        self.said()
+        self.await_result(job, "out")
         self.assertEqual(self.texts["out"][0].decode(), expected(self.rounds, self.ranks))
 
     def count_of_job(self):
@@ -174,11 +181,12 @@ class Mpich(Mpi):
     count, hosts_of_job = 4, "h1,h2"
     launcher, compiler = "mpirun.mpich", "mpicc.mpich"
     rounds, ranks = 2000, 2
+    # MPI_Finalize of 4.0.2 hangs now and then, without ckpt too: a rank waits in ucp_disconnect_nb for an answer of the other, which
+    # waits for the end of all already, in a read of its connection to the launcher.
+    ends = False
 
     def words(self):
-        # Else MPI_Finalize of 4.0.2 hangs once in some fifty runs, without ckpt too: a rank waits until the other acknowledges a put, and
-        # that one waits for the end already.
-        return [self.launcher, "-genv", "UCX_TCP_PUT_ENABLE", "n", "-hosts", "h1:1,h2:1", "-n", "2"]
+        return [self.launcher, "-hosts", "h1:1,h2:1", "-n", "2"]
 
     def test_twice_on_the_same_hosts(self):
         self.live_and_die([1, 5])

@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
   long total = 0;
   MPI_Allreduce(&sum, &total, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0) printf("total %ld of %d ranks\n", total, size);
+  fflush(stdout);
   MPI_Finalize();
   return 0;
 }

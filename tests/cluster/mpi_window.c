@@ -78,6 +78,7 @@ int main(int argc, char** argv) {
   MPI_Win_unlock(rank, adds);
   MPI_Allreduce(&own, &total, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0) printf("total %ld of %d ranks\n", total, size);
+  fflush(stdout);
   MPI_Win_free(&puts);
   MPI_Win_free(&adds);
   MPI_Finalize();
