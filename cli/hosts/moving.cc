@@ -105,6 +105,7 @@ class HostCommand {
 
 MoveWish move_wish_in(const Json& question) {
   const Json move = question.value("move", Json::object());
+  if (!move.is_object()) return {};
   return {move.value("from", ""), move.value("to", "")};
 }
 

@@ -84,7 +84,7 @@ Result<void> SequentialBackEnd::finish() {
   const bool stays = job::place() != nullptr && job::place()->stays;
   if (stays) CKPT_TRY(commit_standing());
   attempt_.stop.go();
-  attempt_.capture.descriptors.release();
+  attempt_.after_stop();
   return stays ? Result<void>() : describe_and_commit();
 }
 
@@ -115,7 +115,7 @@ Result<void> ConcurrentBackEnd::capture_memory() {
 Result<void> ConcurrentBackEnd::finish() {
   attempt_.copied_ns = now_ns();
   attempt_.stop.go();
-  attempt_.capture.descriptors.release();
+  attempt_.after_stop();
   CKPT_TRY(attempt_.image.sink().append(attempt_.eager.segments()));
   points::at("still.appended");
   return describe_and_commit();
