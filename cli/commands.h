@@ -26,6 +26,7 @@ void add_verify(CLI::App& app, ExitCode& exit);
 void add_diff(CLI::App& app, ExitCode& exit);
 void add_core(CLI::App& app, ExitCode& exit);
 void add_gather(CLI::App& app, ExitCode& exit);
+void add_migrate(CLI::App& app, ExitCode& exit);
 void add_gc(CLI::App& app, ExitCode& exit);
 void add_cat(CLI::App& app, ExitCode& exit);
 void add_compact(CLI::App& app, ExitCode& exit);

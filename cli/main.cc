@@ -56,6 +56,7 @@ int main(int argc, char** argv) {
   add_plan(app, exit);
   add_hosts(app, exit);
   add_gather(app, exit);
+  add_migrate(app, exit);
   add_keeper(app, exit);
   add_stat(app, exit);
   add_ls(app, exit);

@@ -79,6 +79,8 @@ struct LeaveOutList {
 // follow; for each message to this host the pid of the receiver (4 bytes) and Post with its bytes.
 enum PartFlag : uint32_t {
   kPartFull = 1u << 0,  // all images are full: nothing older is needed with this checkpoint
+  // Threads stand until the checkpoint counts or is given up, so that the processes can be ended at its instant.
+  kPartStays = 1u << 1,
 };
 struct HostsPart {
   uint64_t id;       // of the checkpoint of all hosts

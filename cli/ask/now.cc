@@ -1,6 +1,5 @@
 // ckpt now: take a checkpoint of a running program, wait until it is durable, say what it cost.
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -116,23 +115,12 @@ void add_notes(Answer* answer) {
 std::optional<Result<ExitCode>> now_over_hosts(int pid, const NowOptions& o) {
   Json answer;
   const Json question{{"leave_out", o.leave_out}};
-  if (!ask_over_hosts(head_socket_name(pid), question, answer)) {
-    std::ifstream in(fmt::format("/proc/{}/environ", pid), std::ios::binary);
-    const std::string text((std::istreambuf_iterator<char>(in)), {});
-    const std::string name = std::string(1, '\0') + "CKPT_HOSTS=";
-    const size_t at = (std::string(1, '\0') + text).find(name);
-    if (at == std::string::npos) return {};
-    const std::string value =
-        text.substr(at + name.size() - 1, text.find('\0', at + name.size() - 1) - (at + name.size() - 1));
-    const size_t colon = value.find(':');
-    if (colon == std::string::npos) return {};
-    if (!ask_over_hosts(agent_socket_name(value.substr(0, colon), value.substr(colon + 1)), question,
-                        answer)) {
-      return failure(ExitCode::kUnavailable, std::to_string(pid),
-                     "belongs to a job over several hosts whose agent does not answer here",
-                     "look for ckpt run --hosts, or take one process with --only");
-    }
-  }
+  const JobAnswers job = ask_job_over_hosts(pid, question, answer);
+  if (job == JobAnswers::kNoSuchJob) return {};
+  if (job == JobAnswers::kNobody)
+    return failure(ExitCode::kUnavailable, std::to_string(pid),
+                   "belongs to a job over several hosts whose agent does not answer here",
+                   "look for ckpt run --hosts, or take one process with --only");
   if (answer.contains("error"))
     return make_error(static_cast<ExitCode>(answer.value("code", 70)), 0, "{}",
                       printable(answer.value("error", "")));

@@ -85,6 +85,23 @@ Result<void> fetch(const std::vector<std::string>& words, const HostsManifest::P
   return received;
 }
 
+// Standard input says which part, and then has it as a stream. It goes where it was on the host that it comes from.
+Result<void> take_part() {
+  Json task;
+  if (isatty(STDIN_FILENO) != 0 || !read_line(STDIN_FILENO, task, 10'000))
+    return failure(ExitCode::kUsage, "take-part", "is started by ckpt migrate", "use that");
+  const std::string part = task.value("part", ""), directory = parent_of(part);
+  if (part.size() < 2 || part[0] != '/')
+    return failure(ExitCode::kUsage, "take-part", "got no path of a part", "report it");
+  for (size_t at = directory.find('/', 1); at != std::string::npos; at = directory.find('/', at + 1))
+    mkdir(directory.substr(0, at).c_str(), 0700);
+  auto own = own_directory_at(directory);
+  if (!own.ok()) return own.error();
+  uint64_t bytes = 0;
+  return receive_part(STDIN_FILENO, *own, part.substr(directory.size() + 1), task.value("checksum", ""),
+                      task.value("host", ""), &bytes);
+}
+
 Result<void> gather(const Options& o) {
   const std::string path = find_hosts_manifest(o.checkpoint);
   if (path.empty())
@@ -171,7 +188,13 @@ void add_gather(CLI::App& app, ExitCode& exit) {
     exit = done.ok() ? ExitCode::kOk : report(done.error());
   });
 
-  // Started by it on each host: not for users.
+  // Started by ckpt migrate on the host to which a part goes: not for users.
+  CLI::App* take = app.add_subcommand("take-part", "of ckpt migrate, on the new host")->group("");
+  take->callback([&exit] {
+    auto taken = take_part();
+    exit = taken.ok() ? ExitCode::kOk : report(taken.error());
+  });
+  // Started by both on the host that has a part: not for users.
   CLI::App* send = app.add_subcommand("send-part", "of ckpt gather, on each host")->group("");
   send->callback([o, &exit] {
     signal(SIGPIPE, SIG_IGN);

@@ -183,6 +183,7 @@ class Agent {
     } else if (say == "order") {
       attempt_ = j.value("attempt", 1u);
       full_ = j.value("full", false);
+      stays_ = j.value("stays", false);
       leave_out_ = j.value("leave_out", "");
       cluster::AgentMachine::Actions out;
       machine_.ordered(j.value("id", uint64_t{0}), static_cast<Order>(j.value("order", 6)), out);
@@ -203,6 +204,8 @@ class Agent {
       if (j.value("id", uint64_t{0}) == machine_.id() && machine_.reached() == Step::kDurable &&
           deadline_ns_ != 0)
         deadline_ns_ = now_ns() + kInDoubtNs;
+    } else if (say == "stands" || say == "end_here") {
+      hear_of_move(say, j.value("id", uint64_t{0}));
     } else if (say == "stay") {
       give_up_parts(j.value("in", images_), job_, j.value("parts", std::vector<std::string>()));
     } else if (say == "save") {
@@ -219,6 +222,20 @@ class Agent {
     } else if (say == "end") {
       done_ = true;
     }
+  }
+
+  // The job goes on elsewhere, if all of it stands everywhere: nothing runs on after the instant of the checkpoint.
+  void hear_of_move(const std::string& say, uint64_t id) {
+    const bool stands = id == machine_.id() && stays_ && machine_.reached() == Step::kDurable &&
+                        machine_.phase() == cluster::AgentMachine::Phase::kWaiting;
+    if (stands) deadline_ns_ = now_ns() + kInDoubtNs;
+    if (say == "stands") return tell({{"say", "stands"}, {"id", id}, {"yes", stands}});
+    const bool gone = stands && end_descendants_standing();
+    if (gone) {
+      local_.join();
+      done_ = true;
+    }
+    tell({{"say", "gone"}, {"id", id}, {"yes", gone}});
   }
 
   // Below the ports that the kernel chooses from: so a restart knows the listening end as a server.
@@ -387,6 +404,7 @@ class Agent {
           part.id = a.id;
           part.attempt = attempt_;
           if (full_) part.flags |= kPartFull;
+          if (stays_) part.flags |= kPartStays;
           task_.value("host", "").copy(part.host, sizeof(part.host) - 1);
           local_.begin(root_ > 0 ? root_ : child_, part, leave_out_);
           break;
@@ -449,7 +467,7 @@ class Agent {
   Answer lines_;
   std::optional<Error> error_;
   uint32_t attempt_ = 1;
-  bool full_ = false;
+  bool full_ = false, stays_ = false;
   int64_t deadline_ns_ = 0, in_stop_ns_ = 2'000'000'000;
   int asked_ = 0;
   std::map<int, ScopedFd> askers_;

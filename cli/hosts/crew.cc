@@ -236,8 +236,7 @@ Result<void> Crew::measure_clocks() {
   return {};
 }
 
-Result<void> Crew::check_alike() const {
-  const CrewHost& first = hosts_[0];
+Result<void> Crew::check_alike(const CrewHost& first) const {
   for (const CrewHost& h : hosts_) {
     for (const char* what : {"version", "machine"}) {
       if (h.here.value(what, "") == first.here.value(what, "")) continue;

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <set>
 
@@ -20,6 +21,7 @@
 #include "base/plan/best_interval.h"
 #include "cli/hosts/bookmarks.h"
 #include "cli/hosts/crew.h"
+#include "cli/hosts/moving.h"
 #include "cli/hosts/posts.h"
 #include "cli/hosts/records.h"
 #include "cli/hosts/recover.h"
@@ -49,7 +51,11 @@ struct Asker {
   ScopedFd connection;  // here
   bool silent = false;  // a signal, the clock: told on standard error when it fails
   std::string leave_out;
+  std::optional<MoveWish> move;  // ckpt migrate
 };
+std::optional<MoveWish> wish_of(const Json& question) {
+  return question.contains("move") ? std::optional(move_wish_in(question)) : std::nullopt;
+}
 
 class Head {
  public:
@@ -99,18 +105,18 @@ class Head {
       }
       if (next_ns_ != 0 && now >= next_ns_) {
         plan_next();
-        if (askers_.empty()) askers_.push_back({-1, 0, {}, true, ""});
+        if (askers_.empty()) askers_.push_back({-1, 0, {}, true, "", {}});
       }
       begin_next();
     }
-    while (!lost_.empty() && (current_ || !askers_.empty())) {
+    while ((!lost_.empty() || moved_) && (current_ || !askers_.empty())) {
       if (!current_) {
         current_ = std::move(askers_.front());
         askers_.pop_front();
       }
       answer({{"code", static_cast<int>(why_code_)}, {"error", why_}});
     }
-    return {static_cast<ExitCode>(status_), lost_};
+    return {static_cast<ExitCode>(status_), lost_, false, false, std::move(moved_)};
   }
 
  private:
@@ -134,7 +140,7 @@ class Head {
     signalfd_siginfo info;
     while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       if (info.ssi_signo == SIGUSR1) {
-        askers_.push_back({-1, 0, {}, true, ""});
+        askers_.push_back({-1, 0, {}, true, "", {}});
       } else {
         ended_ = true;
         status_ = 128 + static_cast<int>(info.ssi_signo);
@@ -146,7 +152,7 @@ class Head {
     ScopedFd peer(accept4(users_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     Json question;
     if (!peer.valid() || !is_own_user(peer.get()) || !read_line(peer.get(), question, 1000)) return;
-    askers_.push_back({-1, 0, std::move(peer), false, question.value("leave_out", "")});
+    askers_.push_back({-1, 0, std::move(peer), false, question.value("leave_out", ""), wish_of(question)});
   }
 
   void hear_host(int h) {
@@ -176,7 +182,7 @@ class Head {
       } else if (say == "saved" || j.value("of", "") == "save") {
         saves_.heard(h, j);
       } else if (say == "ask") {
-        askers_.push_back({h, j.value("number", 0), {}, false, j.value("leave_out", "")});
+        askers_.push_back({h, j.value("number", 0), {}, false, j.value("leave_out", ""), wish_of(j)});
       } else if (say == "ended") {
         hear_end(h, j.value("status", 0));
       }
@@ -259,6 +265,11 @@ class Head {
     current_ = std::move(askers_.front());
     askers_.pop_front();
     attempt_ = 1;
+    if (current_->move) {
+      auto moving = Moving::prepare(crew_, run_, *current_->move, current_->host);
+      if (!moving.ok()) return answer(said_of_error(moving.error()));
+      moving_ = std::move(*moving);
+    }
     begin();
   }
 
@@ -271,7 +282,7 @@ class Head {
     parts_.assign(crew_.hosts().size(), {});
     began_ns_ = now_ns();
     stop_ns_ = pause_ns_ = 0;
-    full_ = !run_.redundancy.empty() && records_.next_is_full();
+    full_ = moving_ != nullptr || (!run_.redundancy.empty() && records_.next_is_full());
     cluster::HeadMachine::Actions out;
     machine_.request(++last_id_, out);
     act(out);
@@ -289,6 +300,7 @@ class Head {
                               {"order", static_cast<int>(a.order)},
                               {"attempt", attempt_},
                               {"full", full_},
+                              {"stays", moving_ != nullptr},
                               {"leave_out", current_ ? current_->leave_out : ""}});
           break;
         case K::kSetTimer:
@@ -305,6 +317,8 @@ class Head {
           if (!recorded.ok()) {
             why_ = std::string(recorded.error().message());
             why_code_ = recorded.error().code;
+          } else if (moving_ != nullptr && move(a.id)) {
+            return;
           }
           cluster::HeadMachine::Actions more;
           machine_.recorded(recorded.ok(), more);
@@ -324,7 +338,8 @@ class Head {
             plan_next();
             done["every_ns"] = automatic_.ns();
           }
-          answer(std::move(done));
+          answer(why_.empty() ? std::move(done)
+                              : Json{{"code", static_cast<int>(why_code_)}, {"error", why_}});
           give_up_older();
           saves_.counts(recorded_);
           break;
@@ -352,6 +367,50 @@ class Head {
       if (!h.link.valid()) return true;
     }
     return false;
+  }
+
+  static Json said_of_error(const Error& error) {
+    return {{"code", static_cast<int>(error.code)}, {"error", std::string(error.message())}};
+  }
+
+  // The checkpoint counts, and all stand. True: nothing of the job runs any more, and it is to come back. False: it goes on as it was.
+  bool move(uint64_t id) {
+    bool decided = false;
+    Result<void> result = moving_->bring(parts_, [this, id] { return meanwhile(id); });
+    if (result.ok()) {
+      result = moving_->end_all(id, [this, &decided] {
+        decided = true;
+        // Its agent ends with the processes.
+        if (current_ && current_->host >= 0)
+          tell_asker(*current_, {{"from", moving_->from()}, {"to", moving_->to()}, {"checkpoint", path_}});
+      });
+    }
+    if (!result.ok() && !decided) {
+      why_ = fmt::format("{}; the job goes on where it was", result.error().message());
+      why_code_ = result.error().code;
+      return false;
+    }
+    ended_ = true;
+    why_ = "the job's processes are on their way to another host (ask again)";
+    why_code_ = ExitCode::kUnavailable;
+    Moved moved{moving_->parts(), moving_->from(), moving_->to(), path_, stop_ns_, {}};
+    if (!result.ok()) {
+      // Some of it may run there still: it must not run twice.
+      const Error error = make_error(ExitCode::kUnavailable, 0,
+                                     "{}; whether its processes have ended is not known: when they have, "
+                                     "ckpt-restart --hosts {} brings the job back",
+                                     result.error().message(), path_);
+      status_ = static_cast<int>(report(error));
+      answer(said_of_error(error));
+      return true;
+    }
+    if (current_ && current_->connection.valid()) {
+      auto connection = std::make_shared<ScopedFd>(std::move(current_->connection));
+      moved.answer = [connection](const Json& what) { write_line(connection->get(), what); };
+    }
+    current_.reset();
+    moved_ = std::move(moved);
+    return true;
   }
 
   Result<void> record(uint64_t id) {
@@ -406,13 +465,16 @@ class Head {
   }
 
   void answer(Json what) {
+    moving_.reset();
     if (!current_) return;
     Asker asker = std::move(*current_);
     current_.reset();
     if (asker.silent && what.contains("error"))
       fmt::print(stderr, "ckpt: checkpoint of the job: {}\n", printable(what["error"].get<std::string>()));
     if (asker.connection.valid()) write_line(asker.connection.get(), what);
-    if (asker.host < 0) return;
+    if (asker.host >= 0) tell_asker(asker, std::move(what));
+  }
+  void tell_asker(const Asker& asker, Json what) {
     what["say"] = "answer";
     what["number"] = asker.number;
     crew_.tell(asker.host, what);
@@ -430,6 +492,8 @@ class Head {
   cluster::PostOffice posts_;
   std::deque<Asker> askers_;
   std::optional<Asker> current_;
+  std::unique_ptr<Moving> moving_;  // the user who is answered has asked for it
+  std::optional<Moved> moved_;
   uint64_t last_id_ = 0;
   uint32_t attempt_ = 1;
   int drained_ = 0;

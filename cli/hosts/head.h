@@ -4,6 +4,8 @@
 // Owner: cli. Callers: start_over_hosts.cc, look_at_hosts.cc, in `ckpt`'s one thread.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,11 +19,22 @@ namespace ckpt::cli {
 // (start_over_hosts.cc)
 void block_signals();
 
+// All processes of the job were ended at a checkpoint, to go on elsewhere (cli/hosts/moving.h).
+struct Moved {
+  std::vector<int> parts;  // which go
+  std::string from, to;
+  std::string path;                         // of the checkpoint
+  int64_t stood_ns = 0;                     // since when all stand, by the clock of now_ns()
+  std::function<void(const Json&)> answer;  // to the user who has asked, if he is still there
+};
+
 // How it ended. lost: hosts of the crew that are gone, where the job is to go on without them (HostsRun::recover).
 struct Watched {
   ExitCode exit = ExitCode::kInternal;
   std::vector<int> lost = {};
-  bool ran = false;  // the job was there, and its first process has ended or was lost
+  bool ran = false;          // the job was there, and its first process has ended or was lost
+  bool told_to_run = false;  // by a head that does not know whether it did
+  std::optional<Moved> moved = {};
 };
 
 // Until the program ends, whose exit code it returns. All hosts have started their part of the job.

@@ -8,6 +8,7 @@
 #include "base/plan/best_interval.h"
 #include "cli/keeper/disk_saves.h"
 #include "cli/text/failure.h"
+#include "cli/text/human.h"
 #include "cli/text/text_out.h"
 
 namespace ckpt::cli {
@@ -56,8 +57,55 @@ int64_t mtbf_of_job(const HostsRun& run, size_t hosts) {
   return losses == 0 ? AutoInterval::kMtbfNs : std::max<int64_t>((now_ns() - began_ns) / losses, 1'000'000);
 }
 
+namespace {
+
+// All of it was ended at the checkpoint: on the new host, or else where it was.
+Watched go_elsewhere(const HostsRun& run, std::vector<std::string>& where, const Moved& moved) {
+  const auto answer = [&moved](const Json& what) {
+    if (moved.answer) moved.answer(what);
+  };
+  std::vector<std::string> there = where;
+  for (const int part : moved.parts) there[static_cast<size_t>(part)] = moved.to;
+  Watched end = bring_back(moved.path, run, there, [&] {
+    where = there;
+    const int64_t stood = now_ns() - moved.stood_ns;
+    fmt::print(stderr, "ckpt: the processes of {} are on {} now; the job stood for {}\n",
+               printable(moved.from), printable(moved.to), human_duration(stood));
+    answer({{"from", moved.from},
+            {"to", moved.to},
+            {"checkpoint", moved.path},
+            {"hosts", there.size()},
+            {"stood_ns", stood}});
+  });
+  if (end.ran) return end;
+  const std::string why = fmt::format("{}: the job did not come back there", moved.to);
+  if (end.told_to_run) {
+    // Some of it may have run: not twice.
+    report(failure(end.exit, moved.to, "the job came back, and was lost at once",
+                   fmt::format("when nothing of it runs: ckpt-restart --hosts {}", moved.path)));
+    answer({{"code", static_cast<int>(end.exit)}, {"error", why}});
+    return end;
+  }
+  fmt::print(stderr, "ckpt: {}; it goes on where it was\n", printable(why));
+  Watched back = bring_back(moved.path, run, where, [&] {
+    answer({{"code", static_cast<int>(end.exit)}, {"error", why + "; it goes on where it was"}});
+  });
+  if (!back.ran && back.lost.empty())
+    report(failure(back.exit, moved.path, "the job came back neither there nor where it was",
+                   "when its hosts are well: ckpt-restart --hosts"));
+  if (!back.ran) answer({{"code", static_cast<int>(back.exit)}, {"error", why + ", nor where it was"}});
+  return back;
+}
+
+}  // namespace
+
 ExitCode go_on(const std::string& directory, HostsRun run, std::vector<std::string> where, Watched end) {
-  while (!end.lost.empty()) {
+  while (!end.lost.empty() || end.moved) {
+    if (end.moved) {
+      const Moved moved = std::move(*end.moved);
+      end = go_elsewhere(run, where, moved);
+      continue;
+    }
     std::set<std::string> dead;
     for (const int part : end.lost) dead.insert(where[static_cast<size_t>(part)]);
     losses += static_cast<int64_t>(dead.size());

@@ -4,6 +4,7 @@
 // is redundancy; else each host must be able to read its part.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,9 +13,12 @@
 namespace ckpt::cli {
 
 // The checkpoint at `path` comes back: part i on hosts[i]. Until the program ends, or a host is lost. (start_over_hosts.cc)
-Watched bring_back(const std::string& path, HostsRun run, const std::vector<std::string>& hosts);
+// runs: called when all of it runs there.
+Watched bring_back(const std::string& path, HostsRun run, const std::vector<std::string>& hosts,
+                   const std::function<void()>& runs = {});
 
-// where: of each part the host that it was on. end: why nobody watches the job any more. Until the program ends.
+// where: of each part the host that it was on. end: why nobody watches the job any more. Until the program ends. A job that was ended to
+// go on elsewhere comes back there, or else where it was.
 ExitCode go_on(const std::string& directory, HostsRun run, std::vector<std::string> where, Watched end);
 
 // Of all hosts together: as given for one, or as this head has seen it.

@@ -196,7 +196,8 @@ ExitCode restart_over_hosts(const std::string& checkpoint, HostsRun run) {
                bring_back(path, run, hosts));
 }
 
-Watched bring_back(const std::string& path, HostsRun run, const std::vector<std::string>& hosts) {
+Watched bring_back(const std::string& path, HostsRun run, const std::vector<std::string>& hosts,
+                   const std::function<void()>& runs) {
   auto manifest = read_hosts_manifest(path);
   if (!manifest.ok()) return {report(manifest.error())};
   std::vector<std::string> names;
@@ -205,9 +206,10 @@ Watched bring_back(const std::string& path, HostsRun run, const std::vector<std:
   block_signals();
   Crew crew(names, hosts, run.launch);
   // Of another host's death meanwhile only the host matters, where the job is to go on without it.
+  bool told_to_run = false;
   const auto failed = [&](const Error& error) {
     const ExitCode code = report(error);
-    return Watched{code, run.recover ? crew.gone() : std::vector<int>()};
+    return Watched{code, run.recover ? crew.gone() : std::vector<int>(), false, told_to_run};
   };
   if (auto r = crew.assemble(); !r.ok()) return failed(r.error());
   if (auto r = crew.check_alike(); !r.ok()) return failed(r.error());
@@ -257,8 +259,10 @@ Watched bring_back(const std::string& path, HostsRun run, const std::vector<std:
   crew.tell_all({{"say", "connect"}});
   // No process runs before all are there: it might look for one that is not there yet.
   if (auto all = crew.expect_all("ready", 600'000'000'000); !all.ok()) return failed(all.error());
+  told_to_run = true;
   crew.tell_all({{"say", "go"}});
   if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return failed(all.error());
+  if (runs) runs();
   Watched end = watch_job(crew, manifest->job, table, manifest->name, home, run);
   end.ran = true;
   crew.dismiss();

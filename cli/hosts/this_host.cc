@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -85,7 +86,48 @@ std::vector<int> descendants(int of) {
   return all;
 }
 
+// No thread of it comes back from the kernel before it is continued or ended.
+bool is_stopped(int pid) {
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+  std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(tasks.c_str()), closedir);
+  while (dir != nullptr) {
+    const dirent* e = readdir(dir.get());
+    if (e == nullptr) break;
+    if (e->d_name[0] == '.') continue;
+    std::ifstream stat(tasks + "/" + e->d_name + "/stat");
+    std::string text;
+    std::getline(stat, text);
+    const size_t end = text.rfind(')');
+    if (end != std::string::npos && end + 2 < text.size() && strchr("RS", text[end + 2]) != nullptr)
+      return false;
+  }
+  return true;
+}
+
 }  // namespace
+
+// A process that stands goes on when the one that leads the checkpoint is gone. So all are stopped before the first is ended.
+bool end_descendants_standing() {
+  const int64_t deadline = now_ns() + 5'000'000'000;
+  for (bool all = false; !all;) {
+    const std::vector<int> left = descendants(getpid());
+    for (int pid : left) kill(pid, SIGSTOP);
+    all = std::all_of(left.begin(), left.end(), is_stopped);
+    if (all) break;
+    if (now_ns() > deadline) {
+      for (int pid : left) kill(pid, SIGCONT);
+      return false;
+    }
+    (void)!poll(nullptr, 0, 1);
+  }
+  for (std::vector<int> left = descendants(getpid()); !left.empty(); left = descendants(getpid())) {
+    for (int pid : left) kill(pid, SIGKILL);
+    while (waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    (void)!poll(nullptr, 0, 2);
+  }
+  return true;
+}
 
 void end_descendants() {
   const int64_t patient_until = now_ns() + 2'000'000'000;

@@ -21,5 +21,7 @@ int start_process(const std::vector<std::string>& words, int keep);
 void keep_unaccepted(const std::string& hosts);
 // Asks all processes below this one to end, for two seconds, and then ends them.
 void end_descendants();
+// Ends them where they stand: none runs on because another has ended. False: one of them could not be stopped; none has ended.
+bool end_descendants_standing();
 
 }  // namespace ckpt::cli

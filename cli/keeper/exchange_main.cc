@@ -25,7 +25,7 @@ constexpr uint64_t kChecksHead = 4096;  // bytes, of a file of checks: what it i
 constexpr int kPatienceMs = 60'000;
 constexpr int kSummingMs = 3'600'000;  // another host may have a larger part, or less time for it
 
-std::string hex(uint64_t sum) { return fmt::format("{:016x}", sum); }
+std::string hex_sum(uint64_t sum) { return fmt::format("{:016x}", sum); }
 
 Error damaged(const std::string& what) {
   return failure(ExitCode::kImageDamaged, what, "is not what this checkpoint has there",
@@ -123,7 +123,7 @@ class Work {
     stream_ = std::make_unique<keeper::PartStream>(std::move(*stream));
     auto sum = stream_->checksum();
     if (!sum.ok()) return sum.error();
-    sum_ = hex(*sum);
+    sum_ = hex_sum(*sum);
     if (!rebuilding()) {
       remove_stale_checks(at);
       return make_checks();
@@ -134,7 +134,7 @@ class Work {
     if (!checks_.valid()) return damaged(checks_of(part_.name));
     auto of_checks = keeper::checksum_of(checks_.get());
     if (!of_checks.ok()) return of_checks.error();
-    return hex(*of_checks) == record().at("checks") ? Result<void>() : damaged(checks_of(part_.name));
+    return hex_sum(*of_checks) == record().at("checks") ? Result<void>() : damaged(checks_of(part_.name));
   }
 
   Result<void> make_part() {
@@ -205,7 +205,7 @@ class Work {
     if (lost_) {
       auto sum = stream_->checksum();
       if (!sum.ok()) return sum.error();
-      if (hex(*sum) != record().at("sum") || hex(*of_checks) != record().at("checks"))
+      if (hex_sum(*sum) != record().at("sum") || hex_sum(*of_checks) != record().at("checks"))
         return damaged("what was computed for " + part_.name);
       CKPT_TRY(stream_->dress());
       // This host has had a part of that name before: an older one of this job, or another job's.
@@ -220,7 +220,7 @@ class Work {
     // What a keeper held that has ended meanwhile is gone with this process.
     CKPT_TRY(check_is_kept(plan_.at("part").get<std::string>(), at));
     points::at("exchange.named");
-    return Json{{"say", "done"}, {"checks", hex(*of_checks)}};
+    return Json{{"say", "done"}, {"checks", hex_sum(*of_checks)}};
   }
 
   const Json plan_;

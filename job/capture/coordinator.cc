@@ -49,6 +49,7 @@ Result<void> Coordinator::begin(uint32_t attempt, bool may_repeat, std::span<con
   place.may_repeat = may_repeat && !over_hosts;  // else all hosts would have to
   place.by_fork = attempt >= 3;
   place.full = over_hosts && (options_.part.flags & kPartFull) != 0;
+  place.stays = over_hosts && (options_.part.flags & kPartStays) != 0;
   for (Member& m : members_) CKPT_TRY(ask(m));
   points::at("leader.asked");
   return {};

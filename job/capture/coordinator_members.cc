@@ -232,6 +232,7 @@ Result<void> Coordinator::accept_members() {
     if (told_ >= Step::kHold) join.flags |= kJoinHeld;
     if (place.by_fork) join.flags |= kJoinByFork;
     if (place.full) join.flags |= kJoinFull;
+    if (place.stays) join.flags |= kJoinStays;
     if (over_hosts) join.flags |= kJoinHosts;
     if (in_rounds && round_ == 0 && told_ < Step::kHold) join.flags |= kJoinRounds;
     if (place.may_repeat) join.flags |= kJoinMayRepeat;

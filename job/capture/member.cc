@@ -57,6 +57,7 @@ class MemberSession final : public Session {
     over_hosts = (request_.flags & kJoinHosts) != 0;
     place.by_fork = (request_.flags & kJoinByFork) != 0;
     place.full = (request_.flags & kJoinFull) != 0;
+    place.stays = (request_.flags & kJoinStays) != 0;
     place.may_repeat = (request_.flags & kJoinMayRepeat) != 0;
     if ((request_.flags & kJoinHeld) != 0) hold();
     return {};

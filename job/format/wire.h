@@ -62,6 +62,7 @@ enum JoinFlag : uint32_t {
   kJoinHosts = 1u << 3,      // other hosts take part
   kJoinFull = 1u << 4,       // the image is no increment
   kJoinRounds = 1u << 5,     // plug-ins prepare in rounds
+  kJoinStays = 1u << 6,      // threads stand until the checkpoint counts or is given up
 };
 
 struct JoinRequest {

@@ -161,7 +161,9 @@ Result<void> sampled(const DescriptorCapture& descriptors) {
 }
 
 Result<void> written(const Written& facts) {
-  return current == nullptr ? Result<void>() : current->written(facts);
+  if (current == nullptr || current->told_written) return {};
+  current->told_written = true;
+  return current->written(facts);
 }
 
 }  // namespace ckpt::job

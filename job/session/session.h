@@ -31,6 +31,8 @@ struct Place {
   bool may_repeat = false;  // another attempt may follow: fail for what is under way for a moment only
   bool by_fork = false;     // mode fork, whatever is set
   bool full = false;        // no increment, whatever is set
+  bool stays =
+      false;  // mode sequential, whatever is set; threads stand until the checkpoint counts or is given up
 };
 
 void fill_place(Place& place, int directory, const char* job_directory, const char* job_name,
@@ -64,6 +66,7 @@ class Session {
   Place place;
   int32_t stop_signal = 0;       // by which this process is stopped; when all stand
   bool over_hosts = false;       // drained() is to be called
+  bool told_written = false;     // written() was called
   bool in_rounds = false;        // exchange() is to be called
   bool again = false;            // the run failed in a way that another attempt may not
   bool passing = false;          // again, once what was under way in a connection or terminal has passed
@@ -127,6 +130,7 @@ struct AskedWhileStopped {
 bool over_hosts();
 Result<void> drained(std::span<const Bookmark> connections);
 Result<void> sampled(const DescriptorCapture& descriptors);
+// The first call counts: where threads stand until the end, the back end makes it.
 Result<void> written(const Written& facts);
 inline const Place* place() { return session() == nullptr ? nullptr : &session()->place; }
 std::span<const AddrRange> own_memory();

@@ -188,9 +188,11 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   back_end.release_buffers();
   const int directory = attempt.space.log();
   if (directory >= 0 && keeps_files()) {
-    if (result.ok())
+    const bool kept =
+        job::place() != nullptr && job::place()->stays;  // before the job's commit, which has been
+    if (result.ok() && !kept)
       attempt.keeper.keep_all(attempt.space.log());
-    else if (attempt.cost.image[0] != '\0' && job::session() == nullptr)
+    else if (!result.ok() && attempt.cost.image[0] != '\0' && job::session() == nullptr)
       remove_kept_files(directory, attempt.cost.image);
   }
   return result;

@@ -89,6 +89,7 @@ Result<CheckpointCost> take_checkpoint() {
                  fault_back_end_name(user_settings().faults), method.why);
   }
   if (job::place() != nullptr && job::place()->by_fork) method = kUnspoilable;
+  if (job::place() != nullptr && job::place()->stays) method = kStanding;
   for (uint32_t attempts = 1;; ++attempts) {
     CheckpointCost cost;
     cost.attempts = attempts;

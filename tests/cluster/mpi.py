@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import unittest
 
-from over_hosts import OverHosts, wait_for
+from over_hosts import CKPT, OverHosts, clean, wait_for
 
 RING, BLOCK = 512, 3000
 LONG = os.environ.get("CKPT_LONG") == "1"
@@ -27,11 +27,17 @@ def total(rounds, size):
     return result
 
 
-def expected(rounds, size):
-    return "".join(f"round {i}\n" for i in range(0, rounds, rounds // 10 + 1)) + f"total {total(rounds, size)} of {size} ranks\n"
+def expected(rounds, size, comes_to=total):
+    return "".join(f"round {i}\n" for i in range(0, rounds, rounds // 10 + 1)) + f"total {comes_to(rounds, size)} of {size} ranks\n"
+
+
+def added(rounds, size):
+    """What mpi_window.c comes to."""
+    return rounds * size * size
 
 
 class Mpi(OverHosts):
+    ends = True  # all of the job, when its result has been said
     count = 6
     hosts_of_job = "h1,h2,h3"
 
@@ -40,12 +46,13 @@ class Mpi(OverHosts):
         if missing:
             self.skipTest("not here: " + ", ".join(missing))
         super().setUp()
-        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mpi_ring.c")
-        subprocess.run([self.compiler, "-O1", "-o", self.dir + "/ring", source], check=True)
         os.mkdir(self.dir + "/t")
+        self.program, self.sum = "ring", total
 
     def run_ring(self):
-        return self.run_job(*self.words(), "./ring", str(self.rounds), self.dir + "/go", hosts=self.hosts_of_job)
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"mpi_{self.program}.c")
+        subprocess.run([self.compiler, "-O1", "-o", f"{self.dir}/{self.program}", source], check=True)
+        return self.run_job(*self.words(), f"./{self.program}", str(self.rounds), self.dir + "/go", hosts=self.hosts_of_job)
 
     def allow(self, tenth):
         """So many tenths may begin; 10: it may end."""
@@ -66,7 +73,7 @@ class Mpi(OverHosts):
 
     def check_output(self, lives):
         """What the last has printed is the rest; what each has printed before its end is part of the whole."""
-        whole = expected(self.rounds, self.ranks).encode()
+        whole = expected(self.rounds, self.ranks, self.sum).encode()
         said = [self.texts[name][0] for name in lives]
         self.assertTrue(whole.endswith(said[-1]) and said[-1].endswith(b" ranks\n"), said)
         self.assertTrue(whole.startswith(said[0]), said)
@@ -94,9 +101,36 @@ class Mpi(OverHosts):
             lives.append(name)
             job = self.again(hosts[life] if hosts else self.hosts_of_job, name)
         self.allow(10)
-        self.assertEqual(job.wait(120), 0, self.said(name))
-        self.said(name)
+        self.await_result(job, name)
         self.check_output(lives)
+
+    def await_result(self, job, name):
+        if self.ends:
+            self.assertEqual(job.wait(120), 0, self.said(name))
+        else:
+            wait_for("the result", lambda: self.texts[name][0].endswith(b" ranks\n") or job.poll() not in (None, 0), 120)
+            self.kill_all(job)
+        self.said(name)
+
+    def one_sided(self):
+        """A checkpoint in between, another life."""
+        self.program, self.sum, self.rounds = "window", added, 60
+        self.live_and_die([2, 5], ahead=1)
+
+    def goes_elsewhere(self, moves):
+        """Processes of hosts go elsewhere, the launcher's too, in one life."""
+        job = self.run_ring()
+        for tenth, (start, end) in enumerate(moves, 1):
+            self.allow(tenth + 1)
+            self.comes_to(job, "out", tenth)
+            self.leads(job.pid)
+            done = subprocess.run([CKPT, "migrate", str(job.pid), "--from", start, "--to", end], capture_output=True, text=True, timeout=120,
+                                  env=clean())
+            self.assertEqual(done.returncode, 0, done.stderr + self.said())
+            self.assertFalse([w for _, w in self.hosts.processes(start) if "./ring" in w])
+        self.allow(10)
+        self.await_result(job, "out")
+        self.assertEqual(self.texts["out"][0].decode(), expected(self.rounds, self.ranks))
 
     def count_of_job(self):
         return len(self.hosts_of_job.split(","))
@@ -107,11 +141,19 @@ class OpenMpi(Mpi):
     rounds, ranks = 6000, 6
 
     def words(self):
+        # With several ranks a host Open MPI 4.1.4 does not agree with itself how windows are made, unless it is told.
         return [self.launcher, "--allow-run-as-root", "--oversubscribe", "--mca", "btl", "vader,tcp,self", "--mca", "pml", "ob1",
+                "--mca", "osc", "pt2pt",
                 "--mca", "mpi_yield_when_idle", "1", "--mca", "orte_tmpdir_base", self.dir + "/t", "-H", "h1:2,h2:2,h3:2", "-np", "6"]
 
     def test_twice_on_the_same_hosts(self):
         self.live_and_die([1, 5])
+
+    def test_one_sided(self):
+        self.one_sided()
+
+    def test_goes_elsewhere(self):
+        self.goes_elsewhere([("h2", "h4"), ("h1", "h5"), ("h3", "h4")])
 
     def test_at_the_end(self):
         """All ranks wait for one soon: little is left but the end of the launcher and its daemons."""
@@ -139,12 +181,21 @@ class Mpich(Mpi):
     count, hosts_of_job = 4, "h1,h2"
     launcher, compiler = "mpirun.mpich", "mpicc.mpich"
     rounds, ranks = 2000, 2
+    # MPI_Finalize of 4.0.2 hangs now and then, without ckpt too: a rank waits in ucp_disconnect_nb for an answer of the other, which
+    # waits for the end of all already, in a read of its connection to the launcher.
+    ends = False
 
     def words(self):
         return [self.launcher, "-hosts", "h1:1,h2:1", "-n", "2"]
 
     def test_twice_on_the_same_hosts(self):
         self.live_and_die([1, 5])
+
+    def test_one_sided(self):
+        self.one_sided()
+
+    def test_goes_elsewhere(self):
+        self.goes_elsewhere([("h2", "h3"), ("h1", "h2")])
 
     def test_on_others(self):
         self.live_and_die([0, 5], ["h3,h4", "h2,h1"], 0)

@@ -5,7 +5,8 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
+
+#include "mpi_pace.h"
 
 enum { kRing = 512, kBlock = 3000, kMost = 64 };
 
@@ -54,20 +55,6 @@ static long each_to_each(long i) {
   return sum;
 }
 
-static void wait_until(const char* file, long wanted) {
-  for (long allowed = 0; allowed < wanted;) {
-    FILE* f = fopen(file, "r");
-    if (f != NULL) {
-      if (fscanf(f, "%ld", &allowed) != 1) allowed = 0;
-      fclose(f);
-    }
-    // The library goes on: a connection that nobody accepts cannot be saved once its client has closed it.
-    int flag;
-    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
-    if (allowed < wanted) usleep(1000);
-  }
-}
-
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -89,6 +76,7 @@ int main(int argc, char** argv) {
   long total = 0;
   MPI_Allreduce(&sum, &total, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0) printf("total %ld of %d ranks\n", total, size);
+  fflush(stdout);
   MPI_Finalize();
   return 0;
 }

@@ -74,7 +74,9 @@ class Hosts:
         self.close()
 
     def _make(self):
-        run("ip", "link", "add", self.bridge, "type", "bridge")
+        # An address of its own: else it has that of one of the hosts and changes when that host dies, which the others learn by and by.
+        number = os.getpid() & 0xffffff
+        run("ip", "link", "add", self.bridge, "address", f"02:43:4b:{number >> 16:02x}:{number >> 8 & 0xff:02x}:{number & 0xff:02x}", "type", "bridge")
         run("ip", "address", "add", f"{self.network}.254/24", "dev", self.bridge)
         run("ip", "link", "set", self.bridge, "up")
         with open(f"{self.base}/hosts", "w", encoding="ascii") as f:

@@ -103,13 +103,12 @@ Result<void> copy_kept(const std::string& from, int to, const std::string& name)
 
 // The images are others by their bytes; all else is as it was.
 Result<void> write_manifest(const std::string& from, int to, const Manifest& manifest) {
-  using OrderedJson = nlohmann::ordered_json;
   std::ifstream in(from + "/" + kManifestName, std::ios::binary);
   const std::string was((std::istreambuf_iterator<char>(in)), {});
-  OrderedJson j = OrderedJson::parse(was, nullptr, false);
+  nlohmann::ordered_json j = nlohmann::ordered_json::parse(was, nullptr, false);
   if (!j.is_object() || !j.contains("files")) return cannot(kManifestName, "read");
   j.erase("checksum");
-  for (OrderedJson& file : j["files"]) {
+  for (nlohmann::ordered_json& file : j["files"]) {
     const auto name = file.value("name", std::string());
     const ScopedFd image(openat(to, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
     auto brief = probe_image(image.get(), name.c_str(), reading_key());

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/named_points.h"
+#include "job/session/session.h"
 #include "libckpt_rt/checkpoint/progress.h"
 #include "libckpt_rt/checkpoint/stages/memory/page_list.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -80,9 +81,21 @@ Result<void> StillBackEnd::write_table() {
 Result<void> SequentialBackEnd::finish() {
   CKPT_TRY(write_table());
   points::at("still.written");
+  const bool stays = job::place() != nullptr && job::place()->stays;
+  if (stays) CKPT_TRY(commit_standing());
   attempt_.stop.go();
   attempt_.after_stop();
-  return describe_and_commit();
+  return stays ? Result<void>() : describe_and_commit();
+}
+
+// The job may be ended at this instant, and go on elsewhere: then this does not return.
+Result<void> SequentialBackEnd::commit_standing() {
+  CheckpointCost& cost = attempt_.cost;
+  cost.resumed_ns = now_ns();
+  cost.pause_ns = cost.resumed_ns - attempt_.clock.began_ns();
+  CKPT_TRY(describe_and_commit());
+  if (attempt_.in_force.files) attempt_.keeper.keep_all(attempt_.space.log());
+  return job::written({cost.resumed_ns, cost.bytes_memory, cost.bytes_written});
 }
 
 Result<void> ConcurrentBackEnd::reserve(const Room& room) {

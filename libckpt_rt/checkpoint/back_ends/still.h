@@ -40,6 +40,9 @@ class SequentialBackEnd final : public StillBackEnd {
   using StillBackEnd::StillBackEnd;
   Result<void> capture_memory() override { return list_memory(nullptr); }
   Result<void> finish() override;
+
+ private:
+  Result<void> commit_standing();
 };
 
 // Copies all while threads stand, and writes it when they go on ("concurrent" of Li, Naughton and Plank).
