@@ -207,7 +207,7 @@ Watched bring_back(const std::string& path, HostsRun run, const std::vector<std:
   // Of another host's death meanwhile only the host matters, where the job is to go on without it.
   const auto failed = [&](const Error& error) {
     const ExitCode code = report(error);
-    return Watched{code, run.recover ? crew.gone() : std::vector<int>()};
+    return Watched{code, run.recover ? crew.find_gone() : std::vector<int>()};
   };
   if (auto r = crew.assemble(); !r.ok()) return failed(r.error());
   if (auto r = crew.check_alike(); !r.ok()) return failed(r.error());
