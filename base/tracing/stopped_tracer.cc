@@ -6,7 +6,10 @@
 //      has it, and so has the image.
 //   4. The handler's return is a system call that opens our signal. At its end the thread is in the program's state
 //      again, and has executed nothing of it: held.
-//   5. The tracer lets go. The kernel stops each thread before it returns to its program
+//   5. A process that stands in the dynamic linker, before our library has started, is let run to where it has (it does
+//      not answer else, as long as it is stopped): the handler is there, and our signal open. Then 2. Its signals wait.
+//      It does not come to its program: there is a breakpoint at the entry.
+//   6. The tracer lets go. The kernel stops each thread before it returns to its program
 //      (JOBCTL_STOP_PENDING is set again by ptrace_unlink), and says nothing to the parent.
 #include "base/tracing/stopped_tracer.h"
 
@@ -165,8 +168,15 @@ void StoppedTracer::add_born(int tid, int status) {
   trace::resume(PTRACE_DETACH, tid, 0);
 }
 
+// The dynamic linker's own mask is the program's, but for our signal, which our library opens.
 void StoppedTracer::unmask(Thread& t) {
-  if (t.masked) trace::set_mask(t.tid, t.mask);
+  if (!t.masked) return;
+  const uint64_t ours = bit_of(processes_[t.process].signal);
+  if (t.state == State::kStarting) {
+    t.mask = (t.mask & ~ours) | (trace::mask_of(t.tid) & ours);
+    trace::set_breakpoint(t.tid, 0);
+  }
+  trace::set_mask(t.tid, t.mask);
   t.masked = false;
 }
 
@@ -193,8 +203,10 @@ void StoppedTracer::on_stop(Thread& t, int status) {
   const int signal = WSTOPSIG(status), event = status >> 16;
   if (event == PTRACE_EVENT_STOP) return on_group_stop(t, signal);
   const bool of_ours = t.state == State::kOurs;
-  if (processes_[t.process].stop_signal == 0)
-    return let_go(t, event == 0 && signal != kSystemCallStop ? signal : 0);
+  const bool at_entry = t.state == State::kStarting && event == 0 && signal == SIGTRAP && is_at_entry(t);
+  if (processes_[t.process].stop_signal == 0 || (ends_ && t.masked))
+    return let_go(t, event == 0 && signal != kSystemCallStop && !at_entry ? signal : 0);
+  if (at_entry) return hold_started(t);
   if (event != 0) {
     trace::resume(of_ours ? PTRACE_CONT : PTRACE_SYSCALL, t.tid, 0);
   } else if (signal == kSystemCallStop) {
@@ -214,10 +226,12 @@ void StoppedTracer::on_group_stop(Thread& t, int signal) {
     return;
   }
   p.stop_signal = signal;
+  if (ends_ && t.masked) return let_go(t, 0);
   switch (t.state) {
     case State::kOurs:
       trace::resume(PTRACE_CONT, t.tid, 0);
       return;
+    case State::kStarting:
     case State::kDelivering:
     case State::kInOurCode:
       trace::resume(PTRACE_SYSCALL, t.tid, 0);
@@ -229,7 +243,9 @@ void StoppedTracer::on_group_stop(Thread& t, int signal) {
   }
   const uint64_t blocked = trace::mask_of(t.tid);
   t.state = State::kHeld;
-  if (is_thread_of_ours(p.pid, t.tid, blocked, p.signal)) {
+  if ((ProcText(p.pid, p.pid, "/status").number("\nSigCgt:\t", 16) & bit_of(p.signal)) == 0) {
+    let_start(t);
+  } else if (is_thread_of_ours(p.pid, t.tid, blocked, p.signal)) {
     t.state = State::kOurs;
     trace::resume(PTRACE_CONT, t.tid, 0);
   } else if ((blocked & bit_of(p.signal)) != 0) {
@@ -242,6 +258,32 @@ void StoppedTracer::on_group_stop(Thread& t, int signal) {
   }
 }
 
+// In the dynamic linker. Without a breakpoint it would come to the program if our library does not start.
+void StoppedTracer::let_start(Thread& t) {
+  const uint64_t entry = trace::entry_of(processes_[t.process].pid);
+  if (entry == 0 || trace::set_breakpoint(t.tid, entry) != 0) return;
+  t.mask = trace::mask_of(t.tid);
+  t.masked = true;
+  t.state = State::kStarting;
+  // One that is blocked, and that the kernel has to send, loses its handler: SIGTRAP, by the breakpoint.
+  const uint64_t open = bit_of(processes_[t.process].signal) | bit_of(SIGTRAP);
+  trace::set_mask(t.tid, ~open | (t.mask & open));
+  trace::resume(PTRACE_SYSCALL, t.tid, 0);
+}
+
+bool StoppedTracer::is_at_entry(const Thread& t) const {
+  user_regs_struct registers{};
+  trace::call(PTRACE_GETREGS, t.tid, 0, reinterpret_cast<uint64_t>(&registers));
+  return registers.rip == trace::entry_of(processes_[t.process].pid);
+}
+
+void StoppedTracer::hold_started(Thread& t) {
+  Process& p = processes_[t.process];
+  unmask(t);
+  t.state = State::kHeld;
+  find_library(p.pid, p.library_start, p.library_end);
+}
+
 void StoppedTracer::on_system_call(Thread& t) {
   ptrace_syscall_info info{};
   const long n = trace::call(PTRACE_GET_SYSCALL_INFO, t.tid, sizeof(info), reinterpret_cast<uint64_t>(&info));
@@ -251,6 +293,9 @@ void StoppedTracer::on_system_call(Thread& t) {
     t.state = State::kHeld;
     return;
   }
+  if (ends && t.state == State::kStarting && (trace::mask_of(t.tid) & ours) == 0 &&
+      (ProcText(t.tid, t.tid, "/status").number("\nSigCgt:\t", 16) & ours) != 0)
+    return hold_started(t);
   trace::resume(PTRACE_SYSCALL, t.tid, 0);
 }
 
@@ -331,7 +376,24 @@ bool StoppedTracer::is_quiet() const {
   return true;
 }
 
+// Their masks are not their own: the tracer does not end before they are.
+void StoppedTracer::interrupt_masked() {
+  ends_ = true;
+  constexpr int kRounds = 1000;
+  for (int round = 0; round < kRounds; ++round) {
+    bool any = false;
+    for (const Thread& t : threads()) {
+      if (!t.masked) continue;
+      any = true;
+      trace::call(PTRACE_INTERRUPT, t.tid);
+    }
+    if (!any) return;
+    serve(1'000'000);
+  }
+}
+
 void StoppedTracer::let_all_go() {
+  interrupt_masked();
   for (size_t i = thread_count_; i-- > 0;) {
     if (threads_[i].state == State::kHeld) let_go(threads_[i], 0);
   }

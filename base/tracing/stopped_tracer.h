@@ -1,9 +1,11 @@
 // Runs our code, and nothing else, in a process that is stopped (SIGSTOP, a terminal's stop).
 //
-// Owner:     whoever makes it, in one thread: ptrace(2) knows its tracer by thread. All is called by that thread. It must be of another process than the stopped one's parent:
-//            wait(2) of a parent that traces tells it of each step.
+// Owner:     whoever makes it, in one thread: ptrace(2) knows its tracer by thread. All is called by that thread. It
+//            must be of another process than the stopped one's parent: wait(2) of a parent that traces tells it of
+//            each step.
 // Callers:   the helper of a job's coordinator (job/capture/stopped_members.h), `ckpt now` of a stopped process.
-// Never:     libc, malloc. No instruction of the program's own is executed.
+// Never:     libc, malloc. No instruction of the program's own is executed, but for what the dynamic linker runs
+//            before our library where the process was stopped there.
 //
 // PTRACE_SEIZE makes a stopped thread a traced one, without a word to the parent: the process stays stopped to
 // everybody (wait(2), its threads to come), but a traced thread runs when its tracer lets it. So
@@ -15,6 +17,9 @@
 //                     kInOurCode   our handler, one system call after another  the return from it has opened our
 //                                                                              signal again: held
 //   ours              kOurs        freely
+//   the only one      kStarting    the dynamic linker, one system call after     our handler is there, and our signal
+//                                  another, with all signals blocked             open: held. At the latest at the
+//                                                                                program's entry
 //
 // Threads that are made meanwhile are ours, for the program makes none. When the tracer ends, however it ends, the
 // kernel stops all of them again where they are. SIGCONT from anybody continues the process as ever; its threads
@@ -53,13 +58,13 @@ class StoppedTracer {
   bool is_busy() const { return idle_rounds_ < kRestless; }
 
  private:
-  enum class State : uint32_t { kSeizing, kHeld, kDelivering, kInOurCode, kOurs };
+  enum class State : uint32_t { kSeizing, kHeld, kDelivering, kInOurCode, kOurs, kStarting };
   struct Thread {
     int tid;
     int process;  // index of processes_
     State state;
     bool masked;    // its own mask is in `mask`
-    uint64_t mask;  // of kDelivering
+    uint64_t mask;  // of kDelivering and kStarting
   };
   struct Process {
     int pid, signal;
@@ -73,9 +78,13 @@ class StoppedTracer {
   void on_stop(Thread& t, int status);
   void on_group_stop(Thread& t, int signal);
   void on_system_call(Thread& t);
+  void let_start(Thread& t);
+  void hold_started(Thread& t);
+  bool is_at_entry(const Thread& t) const;
   void on_signal(Thread& t, int signal);
   void look_for_signals();
   void let_go(Thread& t, int signal);
+  void interrupt_masked();
   void continued(int process);
   long seize_listed(int process, bool& any);
   bool add(const Thread& thread);
@@ -92,6 +101,7 @@ class StoppedTracer {
   int process_count_ = 0;
   size_t thread_count_ = 0;
   uint32_t idle_rounds_ = 0;
+  bool ends_ = false;
 };
 
 }  // namespace ckpt

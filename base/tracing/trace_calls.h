@@ -3,12 +3,14 @@
 // Owner:     base. Header only. Callers: a tracer. Never: libc.
 #pragma once
 
+#include <elf.h>
 #include <fcntl.h>
 #include <linux/ptrace.h>
 #include <signal.h>
 #include <sys/user.h>
 #include <sys/wait.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -39,6 +41,17 @@ inline uint64_t mask_of(int tid) {
 }
 inline void set_mask(int tid, uint64_t mask) {
   call(PTRACE_SETSIGMASK, tid, sizeof(mask), reinterpret_cast<uint64_t>(&mask));
+}
+
+// A processor's breakpoint: the process stops with SIGTRAP before it executes what is at the address. 0: none any more.
+inline long set_breakpoint(int tid, uint64_t address) {
+  constexpr uint64_t kFirstForThread = 1;  // DR7: the first register, execution, one byte
+  const auto put = [tid](size_t index, uint64_t value) {
+    return call(PTRACE_POKEUSR, tid, offsetof(user, u_debugreg) + index * sizeof(uint64_t), value);
+  };
+  if (address == 0) return put(7, 0);
+  const long error = put(0, address);
+  return error != 0 ? error : put(7, kFirstForThread);
 }
 
 inline uint64_t bit_of(int signal) { return 1ull << (signal - 1); }
@@ -87,6 +100,17 @@ inline uint64_t to_number(std::string_view text, unsigned base) {
     value = value * base + digit;
   }
   return value;
+}
+
+// The first instruction of a process's program, which the dynamic linker jumps to. 0: not known.
+inline uint64_t entry_of(int pid) {
+  const ProcFile file(pid, "/auxv");
+  uint64_t pairs[2 * 64];
+  const long n = file.fd() < 0 ? 0 : sys::call(__NR_read, file.fd(), pairs, sizeof(pairs));
+  for (long i = 0; i + 1 < n / 8; i += 2) {
+    if (pairs[i] == AT_ENTRY) return pairs[i + 1];
+  }
+  return 0;
 }
 
 // A small file of /proc about a thread; what does not fit is left out.

@@ -7,10 +7,12 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "base/parents_memory.h"
 #include "base/protocol/control_protocol.h"
 #include "base/settings/settings.h"
 #include "cli/text/failure.h"
@@ -157,6 +159,18 @@ Result<Target> examine_target(pid_t pid) {
                    fmt::format("ask the process: {}", tgid));
   }
   if (!t.pidfd.valid()) return gone(pid);
+  const auto has_signal = [&status](const char* which, int signal) {
+    unsigned long long mask = 0;
+    std::istringstream(status_value(status, which)) >> std::hex >> mask;
+    return (mask >> (signal - 1) & 1) != 0;
+  };
+  const int ppid = std::atoi(status_value(status, "PPid").c_str());
+  if (has_parents_memory(pid, ppid, [&] { return has_signal("SigBlk", kDefaultCheckpointSignal); })) {
+    return failure(ExitCode::kUnavailable, label, "has its parent's memory until it executes another program",
+                   "ask again then, or ask its parent");
+  }
+  // What is read of its signals from here on is its own.
+  if (!read_proc(pid, "status", &status)) return gone(pid);
 
   unsigned real = 0, effective = 0;
   std::istringstream(status_value(status, "Uid")) >> real >> effective;
@@ -212,10 +226,8 @@ Result<Target> examine_target(pid_t pid) {
         fmt::format("thread {} has forbidden itself all but four system calls (strict seccomp)", strict),
         "it cannot stand still for a checkpoint; there is none of this program");
   }
-  unsigned long long caught = 0;
-  std::istringstream(status_value(status, "SigCgt")) >> std::hex >> caught;
-  if (const int moved = moved_signal(maps); moved != 0 && (caught >> (moved - 1) & 1) != 0) t.signal = moved;
-  if ((caught >> (t.signal - 1) & 1) == 0) {
+  if (const int moved = moved_signal(maps); moved != 0 && has_signal("SigCgt", moved)) t.signal = moved;
+  if (!has_signal("SigCgt", t.signal)) {
     return failure(ExitCode::kUnavailable, label,
                    fmt::format("does not handle checkpoint signal {} (yet)", t.signal),
                    "ask again once it runs; if it stays so, see the log in its image directory");

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/kcmp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -14,6 +13,8 @@
 #include <cstddef>
 
 #include "base/clock.h"
+#include "base/named_points.h"
+#include "base/parents_memory.h"
 #include "base/protocol/control_protocol.h"
 #include "job/identity/own_job.h"
 #include "libckpt_rt/core/process/this_process.h"
@@ -125,6 +126,14 @@ Result<void> Coordinator::ask(Member& m) {
   const bool undecided = in_rounds && !rounds_over_;
   if (!undecided) CKPT_TRY(refuse_deaf(m));
   int signal = user_settings().signal;
+  // First of all: what is found of its library afterwards is its own.
+  if (has_parents_memory(pid, look.ppid, [&] { return blocks_signal(pid, signal); })) {
+    if (now_ns() - m.since_ns > kStartNs)
+      return name(m, ExitCode::kUnsupported,
+                  "shares its memory with its parent; take one process with --only");
+    return {};
+  }
+  points::at("leader.looked");
   m.preloaded = look_for_library(pid, signal);
   switch (m.preloaded) {
     case Preloaded::kGone:
@@ -157,6 +166,11 @@ Result<void> Coordinator::ask(Member& m) {
     }
     case Preloaded::kNotYet:
       m.looks = 0;
+      // In the dynamic linker, where it would stay.
+      if (look.state == 'T' && !undecided && !m.seized) {
+        m.signal = signal;
+        CKPT_TRY(seize(m));
+      }
       if (now_ns() - m.since_ns > kStartNs)
         return name(m, ExitCode::kTimeout, "has the library but does not handle its signal; see the log");
       return {};
@@ -164,13 +178,6 @@ Result<void> Coordinator::ask(Member& m) {
       m.looks = 0;
       if (undecided) CKPT_TRY(refuse_deaf(m));
       break;
-  }
-  // A child of vfork is its parent until it executes another program.
-  if (sys::call(__NR_kcmp, pid, look.ppid, KCMP_VM, 0L, 0L) == 0) {
-    if (now_ns() - m.since_ns > kStartNs)
-      return name(m, ExitCode::kUnsupported,
-                  "shares its memory with its parent; take one process with --only");
-    return {};
   }
   m.signal = signal;
   if (look.state == 'T') CKPT_TRY(seize(m));

@@ -246,6 +246,14 @@ int tracer_of(int pid) {
   return static_cast<int>(tracer);
 }
 
+bool blocks_signal(int pid, int signal) {
+  char status[4096];
+  const long n = read_small_file(proc_path("/proc/{}/status", pid).text, status, sizeof(status));
+  uint64_t blocked = 0;
+  if (n > 0) numbers(line_of({status, static_cast<size_t>(n)}, "\nSigBlk:"), 16, &blocked, 1);
+  return (blocked >> (signal - 1) & 1) != 0;
+}
+
 Preloaded look_for_library(int pid, int& signal) {
   char status[4096];
   const long n = read_small_file(proc_path("/proc/{}/status", pid).text, status, sizeof(status));

@@ -48,6 +48,8 @@ enum class Preloaded : uint32_t {
 };
 // *signal: the one that it takes by its environment; the one that it takes in fact.
 Preloaded look_for_library(int pid, int& signal);
+// Does its first thread block it?
+bool blocks_signal(int pid, int signal);
 const char* preloaded_reason(Preloaded how);  // for a manifest and for messages: "static", …
 
 // The value of a variable in its environment, as that was at exec. False: it has none, it cannot be read, or it is

@@ -14,6 +14,7 @@ import unittest
 CKPT = os.environ["CKPT"]
 STATIC = os.environ["CKPT_STATIC"]
 SHORT = os.environ["CKPT_SHORT"]
+VFORK = os.environ["CKPT_VFORK"]
 # Somebody does not stop, which takes so long to notice. All others must have stopped by then, also on a busy machine.
 STOP_TIMEOUT = "1500ms"
 BUSY = "i=0; while :; do i=$((i+1)); done"
@@ -389,6 +390,24 @@ class Refused(Job):
                 asker.communicate(timeout=60)
                 self.now(bash)
                 self.assertEqual(self.leftovers(), [])
+
+
+    def test_child_with_its_parents_memory(self):
+        """Its handler is its parent's: nothing is asked of it, and no signal sent, before it has a program of its own."""
+        child = self.start(VFORK, "sleep", "0.5", ready="up", env=clean(CKPT_TEST_POINT="leader.looked=stop"))
+        wait_for("vfork", lambda: len(tree(child.pid)) == 2)
+        sleep = tree(child.pid)[1]
+        asker = subprocess.Popen([CKPT, "now", "--json", str(child.pid)], stdout=subprocess.PIPE, text=True, env=clean())
+        wait_for("leader", lambda: "ckpt_rt" in {name_of(f"{child.pid}/task/{t}") for t in os.listdir(f"/proc/{child.pid}/task")})
+        time.sleep(0.3)  # the leader looks every few milliseconds
+        self.assertNotIn("T", {stat_of(f"{child.pid}/task/{t}")[1] for t in os.listdir(f"/proc/{child.pid}/task")})
+        child.stdin.write("x")
+        child.stdin.flush()
+        wait_for("stop", lambda: stat_of(child.pid)[1] == "T")
+        self.assertEqual(name_of(sleep), "sleep")
+        os.kill(child.pid, signal.SIGCONT)
+        self.assertEqual(json.loads(asker.communicate(timeout=60)[0])["members"], 2, self.log())
+        self.assertEqual(child.stdout.read(), "0\n")
 
 
 class Busy(Job):

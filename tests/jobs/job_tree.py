@@ -21,7 +21,8 @@ PATIENCE = float(os.environ.get("CKPT_PATIENCE", "90"))  # seconds, for anything
 
 
 def environment(**more):
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+    # Python unbuffered writes a line in two pieces, between which another process's line may come.
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k not in ("LD_PRELOAD", "PYTHONUNBUFFERED")}
     clean.update(LC_ALL="C", **more)
     return clean
 
