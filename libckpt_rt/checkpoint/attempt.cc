@@ -210,6 +210,11 @@ Result<void> Attempt::get_ready(const OtherThreads& others) {
   return {};
 }
 
+void Attempt::after_stop() {
+  capture.descriptors.release();
+  keeper.after_stop();
+}
+
 Result<void> Attempt::describe() {
   note_what_is_lost(capture.facts, space);
   MetaWriter meta(space.arena());

@@ -41,6 +41,8 @@ struct Attempt {
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
 
+  // The threads go on: what was held for the stop is given back beside them.
+  void after_stop();
   // What every back end needs at the end: the META section is written, the image made durable.
   Result<void> describe();
   Result<void> commit();

@@ -204,6 +204,15 @@ def status_of(pid):
         return dict(line.split(":\t", 1) for line in f.read().splitlines() if ":\t" in line)
 
 
+def is_stopped(pid):
+    """With all of its threads: the parent is told when the last of them has stopped."""
+    states = []
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{tid}/stat", encoding="utf-8") as f:
+            states.append(f.read().rpartition(")")[2].split()[0])
+    return set(states) == {"T"}
+
+
 def children_of(pid):
     with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as f:
         return [int(c) for c in f.read().split()]
@@ -265,7 +274,7 @@ class Stopped(unittest.TestCase):
                     tree.kill()
                     root = root_of(tree.restart(image))
                     child, = children_of(root)
-                    wait_for(lambda: status_of(child)["State"] == "T (stopped)", "the child to be stopped again")
+                    wait_for(lambda: is_stopped(child), "the child to be stopped again")
             if generations:
                 touch(tree, "restarted")
             touch(tree, "go")

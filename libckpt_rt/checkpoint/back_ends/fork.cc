@@ -67,7 +67,7 @@ Result<void> ForkBackEnd::finish() {
   }
   attempt_.stop.go();
   points::at("fork.go");
-  attempt_.capture.descriptors.release();
+  attempt_.after_stop();
   const Result<void> result = await(child, *report);
   sys::call(__NR_munmap, page, kPageSize);
   return result;

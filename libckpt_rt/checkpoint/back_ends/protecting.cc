@@ -189,7 +189,7 @@ Result<void> ProtectingBackEnd::finish() {
   points::at("copy.go");
   // Until here the writer would only keep a processor from the threads that go on.
   if (!writer_.writes() && writes_at_once()) writer_.write();
-  attempt_.capture.descriptors.release();
+  attempt_.after_stop();
 
   bool complete = copy_all();
   points::at("copy.done");

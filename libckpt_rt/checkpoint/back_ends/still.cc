@@ -81,7 +81,7 @@ Result<void> SequentialBackEnd::finish() {
   CKPT_TRY(write_table());
   points::at("still.written");
   attempt_.stop.go();
-  attempt_.capture.descriptors.release();
+  attempt_.after_stop();
   return describe_and_commit();
 }
 
@@ -102,7 +102,7 @@ Result<void> ConcurrentBackEnd::capture_memory() {
 Result<void> ConcurrentBackEnd::finish() {
   attempt_.copied_ns = now_ns();
   attempt_.stop.go();
-  attempt_.capture.descriptors.release();
+  attempt_.after_stop();
   CKPT_TRY(attempt_.image.sink().append(attempt_.eager.segments()));
   points::at("still.appended");
   return describe_and_commit();

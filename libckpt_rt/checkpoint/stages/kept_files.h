@@ -29,6 +29,7 @@ class FileKeeper {
   void keep_temporary();
   // All threads stand, and were sampled: files that were opened since keep_all. Counts the new links in the samples.
   void keep_new(std::span<CapturedDescriptor> entries);
+  void after_stop() { temporary_.end_watch(); }
 
  private:
   struct File {

@@ -98,8 +98,8 @@ void TemporaryFiles::watch_changes() {
     changes_.reset();
 }
 
-// The kernel takes some 8 ms to take a watch apart, and closing the descriptor waits for it: begun here, that is over when the
-// checkpoint ends.
+// The kernel takes some 8 ms to take a watch apart, and closing the descriptor waits for it: begun when the stop is over, that is
+// over when the checkpoint ends.
 void TemporaryFiles::end_watch() {
   if (changes_.valid()) sys::call(__NR_inotify_rm_watch, changes_.get(), watch_);
 }
@@ -138,7 +138,6 @@ void TemporaryFiles::forget_if_gone(int directory, KeptDirectory& kept, const Fi
 
 void TemporaryFiles::look_again(KeptDirectory& kept) {
   if (has_changed()) take_changes(kept);
-  end_watch();
 }
 
 void TemporaryFiles::take_changes(KeptDirectory& kept) {

@@ -21,6 +21,8 @@ class TemporaryFiles {
   void look(Arena& arena, uint64_t device, KeptDirectory& kept);
   // All threads stand: adds files that were made since, and forgets names that were removed.
   void look_again(KeptDirectory& kept);
+  // The stop is over.
+  void end_watch();
 
  private:
   struct File {
@@ -30,7 +32,6 @@ class TemporaryFiles {
   ScopedFd open_directory(struct stat* st) const;
   bool has_changed() const;
   void watch_changes();
-  void end_watch();
   void take_changes(KeptDirectory& kept);
   bool follow_changes(int directory, KeptDirectory& kept);
   void scan(int directory, KeptDirectory& kept, uint32_t most);

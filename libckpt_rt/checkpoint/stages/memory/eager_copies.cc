@@ -13,6 +13,14 @@
 
 namespace ckpt {
 
+namespace {
+
+constexpr uint64_t kHugePage = 2 << 20;  // bytes
+
+constexpr uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+}  // namespace
+
 void EagerCopies::make_lists(Arena& arena) {
   runs_ = ArenaVector<AddrRange>(arena);
   copied_ = ArenaVector<CopiedSegment>(arena);
@@ -25,14 +33,28 @@ uint64_t EagerCopies::bytes() const {
   return bytes;
 }
 
-Result<void> EagerCopies::make_room_for_all(uint64_t resident, Workspace& space) {
-  if (!arena_.reserve(resident + resident / 16 + (16 << 20)) || !space.own(arena_.range())) {
-    return no_memory("a copy of all memory (mode concurrent)");
-  }
+// In huge pages, where there are some: the kernel pins each page that it copies to, and a huge one it pins once.
+bool EagerCopies::reserve(uint64_t bytes, Workspace& space) {
+  const uint64_t whole = round_up(bytes, kHugePage);
+  if (!arena_.reserve(whole + kHugePage)) return false;
   const AddrRange ours = arena_.range();
+  if (!space.own(ours)) return false;
   sys::call(__NR_madvise, ours.start.value, ours.size(), MADV_DONTFORK);
-  if (const long r = sys::call(__NR_madvise, ours.start.value, resident, MADV_POPULATE_WRITE);
-      r != 0 && r != -EINVAL) {
+  const uint64_t start = round_up(ours.start.value, kHugePage);
+  arena_.allocate(start - ours.start.value, 1);
+  sys::call(__NR_madvise, start, whole, MADV_HUGEPAGE);
+  return true;
+}
+
+// What is allocated next.
+long EagerCopies::touch(uint64_t bytes) const {
+  return sys::call(__NR_madvise, arena_.range().start.value + arena_.used(), bytes, MADV_POPULATE_WRITE);
+}
+
+Result<void> EagerCopies::make_room_for_all(uint64_t resident, Workspace& space) {
+  if (!reserve(resident + resident / 16 + (16 << 20), space))
+    return no_memory("a copy of all memory (mode concurrent)");
+  if (const long r = touch(resident); r != 0 && r != -EINVAL) {
     return make_error(
         ExitCode::kUnavailable, static_cast<int>(r),
         "no memory for a second copy of all memory, {} MiB ({}); mode concurrent needs it, realtime does not",
@@ -52,11 +74,8 @@ Result<void> EagerCopies::make_room(const MemoryMap& map, PageScan& pages, size_
   uint64_t bytes = (1 << 20) + threads * kStack;
   for (const AddrRange& r : runs) bytes += r.size();
   if (bytes > kMost) bytes = kMost;
-  if (!arena_.reserve(bytes)) return no_memory("copies made in the pause");
-  const AddrRange ours = arena_.range();
-  if (!space.own(ours)) return no_memory("the checkpoint's lists");
-  sys::call(__NR_madvise, ours.start.value, ours.size(), MADV_DONTFORK);
-  sys::call(__NR_madvise, ours.start.value, ours.size(), MADV_POPULATE_WRITE);
+  if (!reserve(bytes, space)) return no_memory("copies made in the pause");
+  touch(bytes);
   return {};
 }
 
@@ -74,7 +93,7 @@ Result<void> EagerCopies::copy(const MemoryMap& map, StillMemory& memory) {
   // At most one for each 64 pages, and one more for each run.
   if (!copied_.reserve(bytes / (64 * kPageSize) + runs_.size())) return no_memory("the list of pages");
   // Each piece is allocated on a page of its own.
-  if (bytes > arena_.range().size()) {
+  if (bytes > arena_.range().size() - arena_.used()) {
     arena_.release();
     if (!arena_.reserve(bytes)) return no_memory("copies made in the pause");
     // Not kept from children: in mode fork the child writes these copies.

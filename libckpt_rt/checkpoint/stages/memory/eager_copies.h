@@ -41,6 +41,8 @@ class EagerCopies {
     std::byte* to;
     bool readable, file;
   };
+  bool reserve(uint64_t bytes, Workspace& space);
+  long touch(uint64_t bytes) const;
   Result<void> take(const Piece& piece, bool read, StillMemory& memory);
 
   Arena arena_;
