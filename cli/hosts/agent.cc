@@ -69,12 +69,14 @@ class Agent {
     if (!cluster::read_secret(task_.value("secret", ""), secret))
       return failure(ExitCode::kUsage, "agent", "got no secret on its standard input",
                      "it is started by ckpt run --hosts");
-    std::optional<Error> last;
+    std::optional<Error> error;
     const Json files = files_of_host();  // takes its time: nobody waits for us yet
     for (const auto& address : task_["addresses"]) {
-      auto socket = cluster::connect_to(address.get<std::string>(), task_.value("port", 0), 3000);
+      const std::string head = address.get<std::string>();
+      auto socket = cluster::connect_to(head, task_.value("port", 0), 3000);
       if (!socket.ok()) {
-        last = socket.error();
+        // Most addresses of a host are unknown to another one, and the last is everybody's own.
+        if (!error || (socket.error().sys_errno == ECONNREFUSED && head != kLoopback)) error = socket.error();
         continue;
       }
       sockaddr_storage own{};
@@ -102,7 +104,11 @@ class Agent {
             {"files", files}});
       return {};
     }
-    return last ? *last : failure(ExitCode::kUsage, "agent", "got no address of the head", "report it");
+    if (!error) return failure(ExitCode::kUsage, "agent", "got no address of the head", "report it");
+    if (error->sys_errno != ECONNREFUSED) return *error;
+    return make_error(ExitCode::kUnavailable, 0,
+                      "{}: the head had given up when this host's agent came; see what it said ({})",
+                      task_.value("host", ""), error->message());
   }
 
   void tell(const Json& what) {
@@ -448,10 +454,10 @@ class Agent {
 
   // The job is over, or its head is gone: nothing of it stays on this host.
   void end_all() {
-    users_.reset();
     restart_.reset();
     end_descendants();
     local_.join();
+    users_.reset();  // last: the agent of the same job that comes next waits for it
     if (!directory_.empty()) unlink((directory_ + "/" + kOnTable).c_str());
   }
 

@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "cli/text/failure.h"
 
@@ -21,6 +23,7 @@ namespace ckpt::cli {
 namespace {
 
 constexpr int64_t kAssembleNs = 60'000'000'000;
+constexpr int64_t kAnswerNs = 60'000'000'000;  // a link to a host that is cut off breaks within 15 s
 
 // The own program, as the other hosts can find it as well.
 std::string own_path() {
@@ -47,7 +50,7 @@ Json own_addresses() {
   }
   freeifaddrs(list);
   // Last: agents on this very host, where there is nothing else.
-  addresses.push_back("127.0.0.1");
+  addresses.push_back(kLoopback);
   return addresses;
 }
 
@@ -255,7 +258,35 @@ Result<void> Crew::check_alike(const CrewHost& first) const {
   return {};
 }
 
-std::vector<int> Crew::gone() const {
+std::vector<int> Crew::find_gone() {
+  std::vector<bool> asked(hosts_.size());
+  for (size_t i = 0; i < hosts_.size(); ++i) {
+    CrewHost& h = hosts_[i];
+    if (!h.link.valid()) continue;
+    asked[i] = tell(static_cast<int>(i), {{"say", "clock"}});
+    h.gone = h.gone || !asked[i];
+  }
+  const int64_t deadline = now_ns() + kAnswerNs;
+  for (;;) {
+    std::vector<pollfd> polls;
+    for (size_t i = 0; i < hosts_.size(); ++i)
+      polls.push_back({asked[i] ? hosts_[i].link.fd() : -1, POLLIN, 0});
+    if (std::find(asked.begin(), asked.end(), true) == asked.end()) break;
+    if (now_ns() > deadline) {
+      // Whoever is silent for so long takes part in nothing.
+      for (size_t i = 0; i < hosts_.size(); ++i) hosts_[i].gone = hosts_[i].gone || asked[i];
+      break;
+    }
+    (void)!poll(polls.data(), polls.size(), 100);
+    for (size_t i = 0; i < hosts_.size(); ++i) {
+      if (polls[i].revents == 0) continue;
+      std::vector<Json> messages;
+      const bool there = hear(static_cast<int>(i), messages);
+      const bool answered = std::any_of(messages.begin(), messages.end(),
+                                        [](const Json& m) { return m.value("say", "") == "clock"; });
+      if (answered || !there) asked[i] = false;
+    }
+  }
   std::vector<int> all;
   for (size_t i = 0; i < hosts_.size(); ++i) {
     if (hosts_[i].gone) all.push_back(static_cast<int>(i));

@@ -45,8 +45,10 @@ class Crew {
   Result<std::vector<Json>> expect_all(const std::string& say, int64_t patience_ns);
   // The messages that have come from one host. False: its connection is broken.
   bool hear(int host, std::vector<Json>& out);
-  std::vector<int> gone() const;  // hosts that are
-  void dismiss();                 // agents end what is on their hosts; waits for them, at most 10 s
+  // Hosts that are gone. Each that seems to be there is asked, and answers, or its connection breaks: of a host's death the
+  // head may hear later than of what came of it on other hosts. What else they say meanwhile is dropped.
+  std::vector<int> find_gone();
+  void dismiss();  // agents end what is on their hosts; waits for them, at most 10 s
 
  private:
   Result<void> start(CrewHost& host, const Json& task);

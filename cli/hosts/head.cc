@@ -92,7 +92,7 @@ class Head {
       if (polls[0].revents != 0) hear_signal();
       if (polls[1].revents != 0) hear_user();
       for (size_t h = 0; h < crew_.hosts().size() && !ended_; ++h) {
-        if (polls[h + 2].revents != 0) hear_host(static_cast<int>(h));
+        if (polls[h + 2].revents != 0 || broke_meanwhile(h)) hear_host(static_cast<int>(h));
       }
       const int64_t now = now_ns();
       if (deadline_ns_ != 0 && now >= deadline_ns_) {
@@ -109,6 +109,12 @@ class Head {
       }
       begin_next();
     }
+    // A host's death may have ended the program before its agent's connection breaks.
+    if (run_.recover && program_failed_ && lost_.empty()) lost_ = crew_.find_gone();
+    if (!lost_.empty() && why_.empty()) {
+      why_ = fmt::format("{}: its agent is gone", where(lost_.front()));
+      why_code_ = ExitCode::kUnavailable;
+    }
     while ((!lost_.empty() || moved_) && (current_ || !askers_.empty())) {
       if (!current_) {
         current_ = std::move(askers_.front());
@@ -120,6 +126,9 @@ class Head {
   }
 
  private:
+  // While checks were made: poll() does not tell of a connection that is closed already.
+  bool broke_meanwhile(size_t h) const { return !crew_.hosts()[h].link.valid() && !gone_.contains(h); }
+
   void plan_next() {
     const int64_t every = run_.every_auto ? automatic_.ns() : run_.every_ns;
     next_ns_ = every != 0 ? now_ns() + every : 0;
@@ -189,7 +198,7 @@ class Head {
       act(out);
     }
     hand_out_posts();
-    if (there || ended_) return;
+    if (there || ended_ || !gone_.insert(static_cast<size_t>(h)).second) return;
     if (!run_.recover)
       fmt::print(stderr, "ckpt: {}: its agent is gone: no more checkpoints of this job can be taken\n",
                  printable(name));
@@ -225,6 +234,7 @@ class Head {
     if (h == 0) {
       ended_ = true;
       status_ = status;
+      program_failed_ = status != 0;
     } else {
       fmt::print(stderr, "ckpt: {}: the job's first process there has ended with {}\n", printable(where(h)),
                  status);
@@ -499,7 +509,7 @@ class Head {
   int drained_ = 0;
   std::string why_, path_;
   ExitCode why_code_ = ExitCode::kInternal;
-  bool again_ = false, ended_ = false, full_ = false;
+  bool again_ = false, ended_ = false, full_ = false, program_failed_ = false;
   int status_ = 0;
   int64_t deadline_ns_ = 0, began_ns_ = 0, stop_ns_ = 0, pause_ns_ = 0;
   Bookmarks bookmarks_;
@@ -507,6 +517,7 @@ class Head {
   std::vector<HostsManifest::Connection> connections_;
   HostsManifest recorded_;
   std::vector<int> lost_;
+  std::set<size_t> gone_;  // hosts whose agent's end was noticed
   AutoInterval automatic_;
   int64_t next_ns_ = 0, next_word_ns_ = 0;
 };

@@ -17,6 +17,9 @@ namespace ckpt::cli {
 
 using Json = nlohmann::json;
 
+// The last address that agents try: of a head on their own host.
+inline constexpr const char* kLoopback = "127.0.0.1";
+
 // How agents are started: words, in which {host} is the host; without one the host is the last word.
 std::vector<std::string> launch_words(const std::string& launch, const std::string& host);
 // "h1,h2"; empty names and the same twice are errors unless `repeats`.

@@ -209,7 +209,7 @@ Watched bring_back(const std::string& path, HostsRun run, const std::vector<std:
   bool told_to_run = false;
   const auto failed = [&](const Error& error) {
     const ExitCode code = report(error);
-    return Watched{code, run.recover ? crew.gone() : std::vector<int>(), false, told_to_run};
+    return Watched{code, run.recover ? crew.find_gone() : std::vector<int>(), false, told_to_run};
   };
   if (auto r = crew.assemble(); !r.ok()) return failed(r.error());
   if (auto r = crew.check_alike(); !r.ok()) return failed(r.error());

@@ -245,9 +245,10 @@ ExitCode run_exchange() {
   // Checks are made while the program computes; for what is lost the job waits. Its threads do as it does.
   const sched_param none{};
   if (!plan.contains("lost")) sched_setscheduler(0, SCHED_IDLE, &none);
-  // CKPT_TEST_POINT="POINT@hostNUMBER.CHECKPOINT=kill": of the host of that number, from 0, in the exchange of that checkpoint.
-  static const std::string self =
-      fmt::format("host{}.{}", plan.value("self", 0), plan.value("id", uint64_t{0}));
+  // CKPT_TEST_POINT="POINT@hostNUMBER.CHECKPOINT=kill": of the host of that number, from 0, in the exchange of that checkpoint;
+  // @lostNUMBER.CHECKPOINT: in the one that computes what was lost of it.
+  static const std::string self = fmt::format("{}{}.{}", plan.contains("lost") ? "lost" : "host",
+                                              plan.value("self", 0), plan.value("id", uint64_t{0}));
   static const int pid = getpid();
   if (const char* point = getenv("CKPT_TEST_POINT")) points::want(point, self.c_str(), &pid);
   points::at("exchange.begun");

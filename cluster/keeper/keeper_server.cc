@@ -70,6 +70,25 @@ bool serve_one(int client, const Memory& memory, const Facts& facts) {
   return operation == KeeperOperation::kStop;
 }
 
+bool is_listened_at(const sockaddr_un& address) {
+  const ScopedFd client(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ||
+         errno == EAGAIN;
+}
+
+// A keeper that was killed listens no more, and may have its lock for a while: the kernel closes its files one after the other,
+// in its last thread, which may be the one of idle priority. One that is just starting has the lock, and listens soon.
+// False: another keeper is there.
+bool lock_alone(int lock, const sockaddr_un& address) {
+  constexpr int kTries = 2000, kBetweenMs = 10;
+  for (int i = 0; i < kTries; ++i) {
+    if (flock(lock, LOCK_EX | LOCK_NB) == 0) return true;
+    if (errno != EWOULDBLOCK || is_listened_at(address)) return false;
+    poll(nullptr, 0, kBetweenMs);
+  }
+  return false;
+}
+
 Error cannot(const char* what, const std::string& path) {
   return make_error(ExitCode::kCannotCreate, errno, "{}: cannot be {} ({}); look who has it", path, what,
                     errno_name(errno));
@@ -97,7 +116,10 @@ Result<Place> take_place(const std::string& name) {
   place.lock.reset(
       openat(place.directory.get(), lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!place.lock.valid()) return cannot("opened", directory + "/" + lock);
-  if (flock(place.lock.get(), LOCK_EX | LOCK_NB) != 0) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  memcpy(static_cast<char*>(address.sun_path), socket.data(), socket.size());
+  if (!lock_alone(place.lock.get(), address)) {
     return make_error(
         ExitCode::kUnavailable, 0,
         "keeper:{}: is there already; 'ckpt keeper status {}' shows it, 'ckpt keeper stop {}' ends it", name,
@@ -105,9 +127,6 @@ Result<Place> take_place(const std::string& name) {
   }
   unlinkat(place.directory.get(), place.socket.c_str(), 0);  // of one that was killed
   place.listener.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  memcpy(static_cast<char*>(address.sun_path), socket.data(), socket.size());
   const mode_t before = umask(0177);
   const bool bound = bind(place.listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
   umask(before);

@@ -19,13 +19,14 @@ WHY_NOT = made_hosts.missing()
 
 
 def wait_for(what, condition, seconds=60):
+    """what: words, or a function that returns them: what was said until then."""
     end = time.monotonic() + seconds
     while True:
         found = condition()
         if found:
             return found
         if time.monotonic() > end:
-            raise AssertionError("not in time: " + what)
+            raise AssertionError("not in time: " + (what() if callable(what) else what))
         time.sleep(0.02)
 
 
@@ -93,7 +94,7 @@ class OverHosts(unittest.TestCase):
         def listens():
             with open("/proc/net/unix", encoding="ascii", errors="replace") as f:
                 return any(line.rstrip().endswith(f"@ckpt_rt.head.{pid}") for line in f)
-        wait_for("the head", listens)
+        wait_for(lambda: "the head; " + "; ".join(self.said(name) for name in self.texts), listens)
 
     def now(self, pid, host=None, ok=True):
         words = (self.hosts.enter(host) if host else []) + [CKPT, "now", "--json", str(pid)]

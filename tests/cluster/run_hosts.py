@@ -151,6 +151,22 @@ class Checkpoint(OverHosts):
         self.assertEqual(code, 0, self.said("back"))
         self.assertEqual(self.texts["out"][0] + self.texts["back"][0], b"first [1, 0] b'1'\nend [1, 0] b'1'\n", self.said())
 
+    def test_one_host_alone_does_not_go_back(self):
+        """What it has sent to the others they have received."""
+        job = self.run_numbers(40_000_000)
+        self.connected()
+        self.leads(job.pid)
+        self.now(job.pid)
+        [part] = glob.glob(f"{self.images}/h1/*.job")
+        client = next(p for p, words in self.hosts.processes("h1") if words.startswith(NUMBERS))
+        for which in (part, str(client)):
+            done = self.hosts.run("h1", CKPT, "back", which, timeout=120)
+            self.assertEqual(done.returncode, 78, done.stdout + done.stderr)
+            self.assertIn("several hosts", done.stderr)
+            self.assertIn("ckpt-restart --hosts", done.stderr)
+        self.go()
+        self.assertEqual(job.wait(120), 0, self.said())
+
     def test_what_cannot_come_back_does_not_count(self):
         # A datagram that is not whole yet (UDP_CORK): nobody can read it.
         script = ("import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('127.0.0.1', 5002)); "
@@ -211,6 +227,26 @@ class Restart(OverHosts):
         self.now(job.pid)
         self.kill_all(job)
         self.check_end(self.bring_back("h1,h2", "again"), "again")
+
+    def test_an_older_agent_is_about_to_end(self):
+        """It was killed, and is not gone yet: the next one of the same job on that host waits for its end."""
+        job = self.run_numbers(self.total)
+        self.connected()
+        self.leads(job.pid)
+        self.now(job.pid)
+        self.kill_all(job)
+        [record] = glob.glob(f"{self.images}/*.hosts")
+        with open(record, encoding="ascii") as f:
+            name = f"ckpt_rt.agent.{json.load(f)['job']}.h1"
+        # Ends when somebody has connected.
+        older = ("import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.bind('\\0' + sys.argv[1])\ns.listen()\n"
+                 "print('listens', flush=True)\ns.accept()\n")
+        with subprocess.Popen([*self.hosts.enter("h1"), "/usr/bin/python3", "-c", older, name], stdout=subprocess.PIPE, text=True) as held:
+            self.addCleanup(held.kill)
+            self.assertEqual(held.stdout.readline(), "listens\n")
+            back = self.bring_back("h1,h2", "back")
+            self.assertEqual(held.wait(60), 0)
+        self.check_end(back, "back")
 
     def test_on_others_and_again(self):
         job = self.run_numbers(self.total)

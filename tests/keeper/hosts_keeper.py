@@ -91,7 +91,7 @@ class Redundancy(KeptHosts):
         again = self.bring_back(self.on, "again")
         self.running("h2", NUMBERS)
         newest = sorted(glob.glob(self.images + "/*.hosts"))[-1]
-        wait_for("a checkpoint by the clock\n" + self.said("again"), lambda: sorted(glob.glob(self.images + "/*.hosts"))[-1] > newest)
+        wait_for(lambda: "a checkpoint by the clock\n" + self.said("again"), lambda: sorted(glob.glob(self.images + "/*.hosts"))[-1] > newest)
         self.check_end(again, "again")
 
     def test_the_head_hears_while_checks_are_made(self):
@@ -104,7 +104,7 @@ class Redundancy(KeptHosts):
                                    env=clean()) for _ in range(2)]
         [stopped] = wait_for("the point", lambda: self.stopped("h2"))
         job.terminate()
-        wait_for("the end of the head\n" + self.said(), lambda: job.poll() is not None, 30)
+        wait_for(lambda: "the end of the head\n" + self.said(), lambda: job.poll() is not None, 30)
         self.assertEqual(job.returncode, 128 + 15)
         self.hosts.run("h2", "kill", "-CONT", str(stopped))
         for one in asking:
@@ -133,11 +133,8 @@ class Redundancy(KeptHosts):
         """At each step of the exchange, each of those that take part: the older checkpoint stays and comes back."""
         for point in ("exchange.begun", "exchange.listens", "exchange.batch", "exchange.checks", "exchange.named"):
             for who in ("exchange", "keeper", "agent", "host") if point == "exchange.batch" else ("exchange",):
-                with self.subTest(point=point, who=who):
+                with self.subTest(point=point, who=who), self.hosts_anew():
                     self.die_at(point, who)
-                for host in self.hosts.names[:3]:
-                    self.hosts.run(host, CKPT, "keeper", "stop")
-                subprocess.run(["rm", "-rf", self.images, self.dir + "/go"], check=True)
 
     def die_at(self, point, who):
         action = "kill" if who == "exchange" else "stop"
@@ -169,10 +166,6 @@ class Redundancy(KeptHosts):
         spare = "h4" if who == "host" else "h2"
         again = self.bring_back(f"h1,{spare},h3", "again")
         self.check_end(again, "again")
-
-    def stopped(self, host):
-        lines = self.hosts.run(host, "ps", "-e", "-o", "pid=,stat=,args=").stdout.splitlines()
-        return [int(line.split()[0]) for line in lines if "keeper-exchange" in line and line.split()[1].startswith("T")]
 
     def test_too_many_are_gone(self):
         job = self.run_kept("--redundancy", "parity")

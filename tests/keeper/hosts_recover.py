@@ -3,6 +3,7 @@ in which nobody died."""
 import glob
 import os
 import random
+import re
 import subprocess
 import time
 import unittest
@@ -18,14 +19,14 @@ class Recover(KeptHosts):
 
     def goes_on(self, job, where, nth=1):
         """The head has said so, and its job runs there."""
-        wait_for(f"a word of it\n{self.said()}", lambda: self.said().count("the job goes on from") >= nth or job.poll() is not None, 90)
+        wait_for(lambda: "a word of it\n" + self.said(), lambda: self.said().count("the job goes on from") >= nth or job.poll() is not None, 90)
         self.assertIsNone(job.poll(), self.said())
         self.assertIn(f"on {where}\n", self.said())
         self.leads(job.pid)
 
     def ends_well(self, job, name="out"):
         open(self.dir + "/go", "w", encoding="ascii").close()
-        wait_for("the end\n" + self.said(name), lambda: job.poll() is not None, 120)
+        wait_for(lambda: "the end\n" + self.said(name), lambda: job.poll() is not None, 120)
         self.assertEqual(job.returncode, 0, self.said(name))
         self.assertIn("all done", self.said(name))
         self.assertEqual(self.said(name).count(f"sum {TOTAL * (TOTAL - 1) // 2}"), 2, self.said(name))
@@ -70,13 +71,64 @@ class Recover(KeptHosts):
         self.refused(NOT_FOUND, ["more than parity gives back"], "h5")
         self.check_end(self.bring_back("h1,h2,h1", "again"), "again")
 
+    def test_what_follows_is_heard_before_its_cause(self):
+        """The spare dies while it gets its part. First the head hears that another host cannot send it anything: not that
+        one's failure."""
+        self.head = ("env", "CKPT_TEST_POINT=exchange.batch@lost1.1=stop")
+        job = self.begin(spare="h4,h5")
+        self.head = ()
+        self.now(job.pid)
+        self.hosts.crash("h2")
+        [exchange] = wait_for(lambda: "the point\n" + self.said(), lambda: self.stopped("h4"))
+        agents = [pid for pid, words in self.hosts.processes("h4") if words.endswith("ckpt agent") and pid != self.keeper_pid("h4")]
+        for pid in agents:
+            self.hosts.run("h4", "kill", "-STOP", str(pid), check=True)
+        self.hosts.run("h4", "kill", "-9", str(exchange), check=True)
+        wait_for(lambda: "what another host says\n" + self.said(), lambda: re.search(r"ckpt: h[13]: ", self.said()))
+        self.assertIsNone(job.poll(), self.said())
+        self.hosts.crash("h4")
+        # The point is the same on the next spare.
+        [exchange] = wait_for(lambda: "the next spare\n" + self.said(), lambda: self.stopped("h5"))
+        self.hosts.run("h5", "kill", "-CONT", str(exchange), check=True)
+        self.goes_on(job, "h1, h5, h3", 2)
+        self.ends_well(job)
+
+    def test_a_host_dies_while_checks_are_made(self):
+        """The connection to its agent breaks while the head waits for the exchange alone."""
+        self.head = ("env", "CKPT_TEST_POINT=exchange.batch@host1.2=stop")
+        job = self.begin()
+        self.head = ()
+        self.now(job.pid)
+        with subprocess.Popen([CKPT, "now", str(job.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean()) as asking:
+            wait_for(lambda: "the point\n" + self.said(), lambda: self.stopped("h2"))
+            self.hosts.crash("h2")
+            _, error = asking.communicate(timeout=60)
+        self.assertNotEqual(asking.returncode, 0, error)
+        self.goes_on(job, "h1, h4, h3")
+        self.ends_well(job)
+
+    def test_the_program_fails_before_the_host_is_missed(self):
+        """Its process on the lost host is gone, and what waits for that one fails; the head hears of that first: its first process
+        is no zombie of the agent any more."""
+        job = self.begin()
+        self.now(job.pid)
+        [agent] = [pid for pid, words in self.hosts.processes("h2") if words.endswith("ckpt agent") and pid != self.keeper_pid("h2")]
+        self.hosts.run("h2", "kill", "-STOP", str(agent), check=True)
+        [server] = [pid for pid, words in self.hosts.processes("h2") if words.startswith(NUMBERS)]
+        self.hosts.run("h2", "kill", "-9", str(server), check=True)
+        wait_for(lambda: "the program's end\n" + self.said(),
+                 lambda: not any("ckpt-on --serve" in words or "[ckpt-on]" in words for _, words in self.hosts.processes("h1")))
+        self.hosts.crash("h2")
+        self.goes_on(job, "h1, h4, h3")
+        self.ends_well(job)
+
     def test_every_nth_on_a_disk(self):
         """More hosts die than parity gives back: the job goes on from the disk, and in keepers' memory again."""
         job = self.begin("--disk-every", "2", spare="h4,h5")
         for _ in range(2):
             self.now(job.pid)
         saved = lambda: [os.path.basename(path) for path in glob.glob(self.images + "/disk/*.hosts")]  # noqa: E731
-        wait_for("what is saved\n" + self.said(), saved)
+        wait_for(lambda: "what is saved\n" + self.said(), saved)
         self.assertEqual(len(saved()), 1)
         # Complete in itself, on every host.
         for host in ("h1", "h2", "h3"):
@@ -86,12 +138,12 @@ class Recover(KeptHosts):
         for _ in range(4):
             self.now(job.pid)
             self.now(job.pid)
-            wait_for("what is saved\n" + self.said(), lambda: not self.saving())
+            wait_for(lambda: "what is saved\n" + self.said(), lambda: not self.saving())
         wait_for("what is given up", lambda: len(saved()) == 2 and all(len(glob.glob(f"{self.images}/disk/{host}/*.job")) == 2
                                                                       for host in ("h1", "h2", "h3")))
         self.hosts.crash("h2")
         self.hosts.crash("h3")
-        wait_for("a word of it\n" + self.said(), lambda: "which is older" in self.said() or job.poll() is not None, 120)
+        wait_for(lambda: "a word of it\n" + self.said(), lambda: "which is older" in self.said() or job.poll() is not None, 120)
         self.assertIsNone(job.poll(), self.said())
         self.leads(job.pid)
         self.assertEqual(self.now(job.pid)["hosts"], 3)
@@ -103,18 +155,18 @@ class Recover(KeptHosts):
     def test_a_save_that_is_killed(self):
         """Before and after its part has its name: the older one stays, and the next is saved."""
         for point in ("save.begun", "disk.manifest", "save.named"):
-            with self.subTest(point=point):
+            with self.subTest(point=point), self.hosts_anew():
                 self.head = ("env", f"CKPT_TEST_POINT={point}@host1.2=kill")
                 job = self.begin("--disk-every", "1", spare=None)
                 self.head = ()
                 records = lambda: sorted(glob.glob(self.images + "/disk/*.hosts"))  # noqa: E731
                 self.now(job.pid)
-                wait_for("the first\n" + self.said(), lambda: len(records()) == 1)
+                wait_for(lambda: "the first\n" + self.said(), lambda: len(records()) == 1)
                 self.now(job.pid)
                 wait_for("a word of it", lambda: "is not on the disk: h2" in self.said())
                 self.assertEqual(len(records()), 1)
                 self.now(job.pid)
-                wait_for("the third\n" + self.said(), lambda: len(records()) == 2)
+                wait_for(lambda: "the third\n" + self.said(), lambda: len(records()) == 2)
                 self.end_job(job)
                 for host in self.hosts.names[:3]:
                     self.hosts.run(host, CKPT, "keeper", "stop")
@@ -123,7 +175,6 @@ class Recover(KeptHosts):
                 self.leads(back.pid)
                 self.now(back.pid)
                 self.check_end(back, "back")
-                self.again()
 
     def test_refusals(self):
         def refused(code, words, *options):
@@ -145,7 +196,7 @@ class Recover(KeptHosts):
     def test_killed_at_swept_instants(self):
         """Checkpoints one after the other; a host dies at any instant of them, any host but the head's."""
         for number in range(12):
-            with self.subTest(number=number):
+            with self.subTest(number=number), self.hosts_anew():
                 job = self.begin("--every", "300ms", spare="h4,h5")
                 self.now(job.pid)
                 time.sleep(number * 0.05)
@@ -159,13 +210,12 @@ class Recover(KeptHosts):
                 else:
                     self.goes_on(job, ", ".join("h4" if name == victim else name for name in ("h1", "h2", "h3")))
                     self.ends_well(job)
-                self.again()
 
     @unittest.skipUnless(os.environ.get("CKPT_LONG"), "minutes: CKPT_LONG=1")
     def test_another_dies_while_it_comes_back(self):
         """The spare, too, at any instant: the next one takes its place."""
         for number in range(6):
-            with self.subTest(number=number):
+            with self.subTest(number=number), self.hosts_anew():
                 job = self.begin(spare="h4,h5")
                 self.now(job.pid)
                 self.hosts.crash("h2")
@@ -174,15 +224,6 @@ class Recover(KeptHosts):
                 self.hosts.crash("h4")
                 self.goes_on(job, "h1, h5, h3", 2)
                 self.ends_well(job)
-                self.again()
-
-    def again(self):
-        """All hosts anew."""
-        self.end()
-        self.hosts.close()
-        self.make_hosts()
-        subprocess.run(["rm", "-rf", self.images, self.dir + "/go", self.dir + "/idles"], check=True)
-        self.started.clear()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 """A job over hosts whose parts are in the memory of keepers, and what tests do with it."""
+import contextlib
 import glob
 import json
 import os
@@ -78,7 +79,7 @@ class KeptHosts(over_hosts.OverHosts):
 
     def check_end(self, job, name):
         open(self.dir + "/go", "w", encoding="ascii").close()
-        wait_for("the end\n" + self.said(name), lambda: "all done" in self.said(name), 120)
+        wait_for(lambda: "the end\n" + self.said(name), lambda: "all done" in self.said(name) or job.poll() is not None, 120)
         self.assertEqual(self.said(name).count(f"sum {TOTAL * (TOTAL - 1) // 2}"), 2, self.said(name))
         job.terminate()
         job.wait(60)
@@ -89,3 +90,22 @@ class KeptHosts(over_hosts.OverHosts):
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         for word in words:
             self.assertIn(word, done.stderr)
+
+    def stopped(self, host):
+        lines = self.hosts.run(host, "ps", "-e", "-o", "pid=,stat=,args=").stdout.splitlines()
+        return [int(line.split()[0]) for line in lines if "keeper-exchange" in line and line.split()[1].startswith("T")]
+
+    @contextlib.contextmanager
+    def hosts_anew(self):
+        """Behind it all hosts are made anew, also when it fails: one failure of a sweep is not the next one's."""
+        try:
+            yield
+        finally:
+            self.again()
+
+    def again(self):
+        self.end()
+        self.hosts.close()
+        self.make_hosts()
+        subprocess.run(["rm", "-rf", self.images, self.dir + "/go", self.dir + "/idles"], check=True)
+        self.started.clear()

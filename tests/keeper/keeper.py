@@ -4,6 +4,7 @@
 The program counts in memory and writes down, when it is asked to, how far it is: it must never be behind what it said
 before the checkpoint, nor in a state that it never had.
 """
+import fcntl
 import json
 import os
 import random
@@ -165,6 +166,34 @@ class KeeperTest(KeeperBase):
         self.moves()
         self.kill(program)
         self.restart(at_least=1)
+
+    def test_one_that_was_killed_is_not_gone_yet(self):
+        """It listens no more, and has its lock still: the next one of that name waits for it."""
+        directory = f"/tmp/ckpt-keeper-{os.geteuid()}"
+        os.makedirs(directory, 0o700, exist_ok=True)
+        path = f"{directory}/{self.keeper}.lock"
+        with open(path, "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with subprocess.Popen([CKPT, "keeper", "start", self.keeper, "--memory", "64M", "--untouched", "--foreground"], stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE, text=True, env=environment()) as starting:
+                self.addCleanup(starting.kill)
+                end = time.monotonic() + LIMIT
+                while path not in self.open_files(starting.pid) and starting.poll() is None and time.monotonic() < end:
+                    time.sleep(0.01)
+                self.assertIsNone(starting.poll())
+                fcntl.flock(lock, fcntl.LOCK_UN)
+                while self.ckpt("keeper", "status", self.keeper).returncode != 0 and starting.poll() is None and time.monotonic() < end:
+                    time.sleep(0.01)
+                self.assertIsNone(starting.poll())
+                starting.terminate()
+
+    @staticmethod
+    def open_files(pid):
+        directory = f"/proc/{pid}/fd"
+        try:
+            return [os.path.realpath(f"{directory}/{fd}") for fd in os.listdir(directory)]
+        except OSError:
+            return []  # it has ended
 
     def test_two_of_a_name(self):
         self.start_keeper()

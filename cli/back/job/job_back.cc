@@ -22,6 +22,7 @@
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 #include "image/read/manifest.h"
+#include "restart/channels/hosts_plan.h"
 
 namespace ckpt::cli {
 
@@ -386,6 +387,17 @@ Result<void> check_outside(const Manifest& manifest) {
                  "run it from outside of the job");
 }
 
+// Processes on other hosts have received what these sent since, and are asked by nobody here.
+Result<void> check_one_host(const std::string& directory) {
+  const std::string host = host_of_part(directory);
+  if (host.empty()) return {};
+  return failure(
+      ExitCode::kUnsupported, directory,
+      fmt::format("is the part of {} of a job over several hosts, which cannot go back in place yet",
+                  printable(host)),
+      "nothing was changed; restart the job with ckpt-restart --hosts");
+}
+
 }  // namespace
 
 Result<Answer> back_job(const JobBackOptions& options) {
@@ -394,6 +406,7 @@ Result<Answer> back_job(const JobBackOptions& options) {
   CKPT_TRY(check_writer(options.directory + "/" + kManifestName));
   auto manifest = read_manifest(options.directory);
   if (!manifest.ok()) return manifest.error();
+  CKPT_TRY(check_one_host(options.directory));
   CKPT_TRY(check_outside(*manifest));
   auto lock = lock_directory(options.directory, options.limits.answer_ns);
   if (!lock.ok()) return lock.error();
