@@ -34,7 +34,8 @@ class Plugins(OverHosts):
         wait_for("both programs", lambda: self.texts["out"][0].count(b"there") == 2)
         self.now(job.pid)
         # On each host ckpt-on --serve, ckpt-on and sh.
-        durable = wait_for("all have heard", lambda: len(found := self.log("durable")) >= 4 and len({host for host, _ in found}) == 2 and found)
+        durable = wait_for("all have heard", lambda: len(found := self.log("durable")) >= 4 and len({host for host, _ in found}) == 2
+                           and len(found) > max(int(said.split()[1]) for said in found.values()) and found)
         for said in durable.values():
             met, right, mail = int(said.split()[1]), said.split()[3], int(said.split()[5])
             self.assertEqual((met, right, mail), (len(durable) - 1, "right", 2 * met), durable)
