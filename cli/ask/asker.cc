@@ -223,10 +223,13 @@ class Stream {
   // The connection is closed by the agent's own end, and a program ends only with the last of its threads:
   // on a busy machine much later.
   Error hung_up() const {
-    if (wait_readable(target_, target_.pidfd.get(), now_ns() + limits_.answer_ns) == Waited::kReadable) {
-      return died(target_);
+    switch (wait_readable(target_, target_.pidfd.get(), now_ns() + limits_.answer_ns)) {
+      case Waited::kReadable:
+      case Waited::kDied:  // it ended between poll()'s looks at the two
+        return died(target_);
+      default:
+        return broke_off();
     }
-    return broke_off();
   }
 
  private:
