@@ -260,8 +260,8 @@ void StoppedTracer::on_group_stop(Thread& t, int signal) {
 
 // In the dynamic linker. Without a breakpoint it would come to the program if our library does not start.
 void StoppedTracer::let_start(Thread& t) {
-  const uint64_t entry = trace::entry_of(processes_[t.process].pid);
-  if (entry == 0 || trace::set_breakpoint(t.tid, entry) != 0) return;
+  const uint64_t entry = trace::told_at_exec(processes_[t.process].pid, AT_ENTRY);
+  if (entry == 0 || !is_in_linker(t) || trace::set_breakpoint(t.tid, entry) != 0) return;
   t.mask = trace::mask_of(t.tid);
   t.masked = true;
   t.state = State::kStarting;
@@ -274,7 +274,28 @@ void StoppedTracer::let_start(Thread& t) {
 bool StoppedTracer::is_at_entry(const Thread& t) const {
   user_regs_struct registers{};
   trace::call(PTRACE_GETREGS, t.tid, 0, reinterpret_cast<uint64_t>(&registers));
-  return registers.rip == trace::entry_of(processes_[t.process].pid);
+  return registers.rip == trace::told_at_exec(processes_[t.process].pid, AT_ENTRY);
+}
+
+// The dynamic linker's first instruction calls, and so its return address is the first word below what the kernel has put
+// on the stack. The program's first instructions (_start) write another value there. A library that did not start may be in
+// a program that has long begun: that must not run.
+bool StoppedTracer::is_in_linker(const Thread& t) const {
+  constexpr uint64_t kMost = 1 << 20;  // bytes of a dynamic linker
+  const int pid = processes_[t.process].pid;
+  const uint64_t linker = trace::told_at_exec(pid, AT_BASE);
+  const auto is_there = [linker](uint64_t address) { return address - linker < kMost; };
+  user_regs_struct registers{};
+  trace::call(PTRACE_GETREGS, t.tid, 0, reinterpret_cast<uint64_t>(&registers));
+  const ProcText stat(pid, pid, "/stat");
+  size_t at = stat.text().rfind(')');
+  for (int field = 2; field < 28 && at != stat.text().npos; ++field) at = stat.text().find(' ', at + 1);
+  if (linker == 0 || at == stat.text().npos) return false;
+  const uint64_t start = trace::to_number(stat.text().substr(at + 1), 10);
+  if (registers.rsp == start) return is_there(registers.rip);  // before its first instruction
+  uint64_t word = 0;
+  return trace::call(PTRACE_PEEKDATA, t.tid, start - sizeof(word), reinterpret_cast<uint64_t>(&word)) == 0 &&
+         is_there(word);
 }
 
 void StoppedTracer::hold_started(Thread& t) {

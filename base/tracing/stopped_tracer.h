@@ -81,6 +81,7 @@ class StoppedTracer {
   void let_start(Thread& t);
   void hold_started(Thread& t);
   bool is_at_entry(const Thread& t) const;
+  bool is_in_linker(const Thread& t) const;
   void on_signal(Thread& t, int signal);
   void look_for_signals();
   void let_go(Thread& t, int signal);

@@ -102,13 +102,14 @@ inline uint64_t to_number(std::string_view text, unsigned base) {
   return value;
 }
 
-// The first instruction of a process's program, which the dynamic linker jumps to. 0: not known.
-inline uint64_t entry_of(int pid) {
+// What the kernel has told a process at its exec (AT_ENTRY: the program's first instruction, AT_BASE: where the dynamic linker
+// is, ...). 0: not known.
+inline uint64_t told_at_exec(int pid, uint64_t what) {
   const ProcFile file(pid, "/auxv");
   uint64_t pairs[2 * 64];
   const long n = file.fd() < 0 ? 0 : sys::call(__NR_read, file.fd(), pairs, sizeof(pairs));
   for (long i = 0; i + 1 < n / 8; i += 2) {
-    if (pairs[i] == AT_ENTRY) return pairs[i + 1];
+    if (pairs[i] == what) return pairs[i + 1];
   }
   return 0;
 }
