@@ -3,6 +3,7 @@
 restart as others are, and its program has not begun. At every system call of its start with CKPT_LONG=1."""
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -122,6 +123,29 @@ class StoppedEarly(unittest.TestCase):
         if os.geteuid() != 0:
             self.skipTest("is that user already")
         self.stop_at(20, NOBODY)
+
+    def test_a_program_whose_library_did_not_start(self):
+        """It has begun long ago: it is refused by name, and runs nothing meanwhile."""
+        tree = Tree("stopped-asleep", ["sh", "-c", "CKPT_DISABLE=1 sh -c 'while :; do :; done' & echo $!; wait"])
+        self.addCleanup(tree.close, False)
+        tree.run()
+        while not (output := tree.output()).endswith(b"\n"):
+            self.assertIsNone(tree.child.poll(), tree.said())
+        child = int(output)
+
+        def processor_time():
+            with open(f"/proc/{child}/stat", encoding="utf-8") as f:
+                return [int(n) for n in f.read().rpartition(")")[2].split()[11:13]]
+
+        while processor_time()[0] < 5:
+            pass
+        os.kill(child, signal.SIGSTOP)
+        while state_of(child) != "T":
+            pass
+        before = processor_time()
+        with self.assertRaisesRegex(AssertionError, rf"exit code 75: .*{child} \(sh\) of the job has the library but does not handle"):
+            tree.checkpoint(tree.child.pid)
+        self.assertEqual((processor_time(), state_of(child)), (before, "T"))
 
 
 if __name__ == "__main__":
