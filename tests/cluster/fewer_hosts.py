@@ -20,13 +20,18 @@ def answer(c, a):
     while c.recv(1):
         c.sendall(f'{name} of {a[0]} {c.getpeername()[0]} {c.getsockname()}'.encode().ljust(100))
 def ask(c):
-    c.sendall(b'?')
     said = b''
-    while len(said) < 100:
-        part = c.recv(100 - len(said))
-        if not part:
-            raise EOFError(f'{name}: the connection has ended')
-        said += part
+    try:
+        c.sendall(b'?')
+        while len(said) < 100:
+            part = c.recv(100 - len(said))
+            if not part:
+                raise EOFError
+            said += part
+    except OSError as e:
+        raise OSError(f'{name}: descriptor {c.fileno()} of {[k.fileno() for k in kept]}: {e}')
+    except EOFError:
+        raise EOFError(f'{name}: descriptor {c.fileno()} of {[k.fileno() for k in kept]}: it has ended')
     return f'{c.getsockname()[0]} to {c.getpeername()}: {said.decode().strip()}'
 listener = socket.create_server(('', 5001))
 own = socket.create_server(('127.0.0.1', 5002))
