@@ -7,6 +7,7 @@
 #include "base/named_points.h"
 #include "base/settings/settings.h"
 #include "cli/ask/answer_json.h"
+#include "cli/back/back_hosts.h"
 #include "cli/back/job/job_back.h"
 #include "cli/back/process_back.h"
 #include "cli/commands.h"
@@ -142,6 +143,11 @@ Result<void> back(const Options& o) {
       return failure(ExitCode::kUsage, o.pid, "is a checkpoint of a job: it says all", "give nothing else");
     return back_whole_job(o, job, limits);
   }
+  if (!o.only) {
+    auto done = back_over_hosts(o.pid, o.image, o.json);
+    if (!done.ok()) return done.error();
+    if (*done) return {};
+  }
   auto pid = parse_pid(o.pid);
   if (!pid.ok()) return pid.error();
   auto target = examine_target(*pid);
@@ -193,8 +199,10 @@ void add_back(CLI::App& app, ExitCode& exit) {
                    "process id of the program, of any process of the job; or the directory of a job's\n"
                    "checkpoint")
       ->required();
-  command->add_option("IMAGE", o->image,
-                      "an image of this very program, or a checkpoint of its job (default: the newest)");
+  command->add_option(
+      "IMAGE", o->image,
+      "an image of this very program, or a checkpoint of its job: of one over several hosts a .hosts file\n"
+      "(default: the newest)");
   command->add_flag("--only", o->only, "this process alone, whatever else is in its job");
   command->add_flag("--json", o->json, "print what it cost as JSON: times in ns, sizes in bytes");
   command->add_flag("--anyway", o->anyway,

@@ -139,7 +139,8 @@ class Agent {
                                 {users_.valid() ? users_.get() : -1, POLLIN, 0},
                                 {restart_.valid() ? restart_.get() : -1, POLLIN, 0},
                                 {exchange_.running() ? exchange_.fd() : -1, POLLIN, 0},
-                                {save_.running() ? save_.fd() : -1, POLLIN, 0}};
+                                {save_.running() ? save_.fd() : -1, POLLIN, 0},
+                                {back_.running() ? back_.fd() : -1, POLLIN, 0}};
       int wait = 200;  // also for the end of the host's first process
       if (deadline_ns_ != 0)
         wait = static_cast<int>(std::clamp<int64_t>((deadline_ns_ - now_ns()) / 1'000'000 + 1, 0, wait));
@@ -150,6 +151,7 @@ class Agent {
       if (polls[3].revents != 0) hear_restart();
       if (polls[4].revents != 0) tell(said_in_exchange(exchange_.hear(), exchange_.id()));
       if (polls[5].revents != 0) tell(said_in_save(save_.hear(), save_.id()));
+      if (polls[6].revents != 0) tell(said_in_back(back_.hear(), back_.id()));
       if (deadline_ns_ != 0 && now_ns() >= deadline_ns_) {
         deadline_ns_ = 0;
         cluster::AgentMachine::Actions out;
@@ -225,9 +227,38 @@ class Agent {
       exchange_.go(j);
     } else if (say == "exchange_end") {
       exchange_.end();
+    } else if (say == "back") {
+      if (auto r = begin_back(j["plan"]); !r.ok()) tell(said_in_back(said_of(r.error()), back_.id()));
+    } else if (say == "back_go") {
+      back_.go({{"step", j.value("step", "")}});
+    } else if (say == "back_stop") {
+      back_.end();
+    } else if (say == "back_end") {
+      end_half_way(j.value("id", uint64_t{0}));
     } else if (say == "end") {
       done_ = true;
     }
+  }
+
+  // Its processes go back in place, with those of other hosts.
+  Result<void> begin_back(Json plan) {
+    const ReachedPart part = reach_part(plan.value("part", ""));
+    const bool there = checksum_of_file(part.path + "/" + job::kManifestName) == plan.value("checksum", "");
+    plan["part"] = part.path;
+    CKPT_TRY(back_.begin(plan));
+    if (there) return {};
+    back_.end();
+    return failure(ExitCode::kImageDamaged, plan.value("part", ""),
+                   "is missing here, or is not the part that belongs to this checkpoint",
+                   "name another checkpoint");
+  }
+
+  // Some of the job are as they were then, and some as they are now: none runs on.
+  void end_half_way(uint64_t id) {
+    const bool gone = end_descendants_standing();
+    back_.end();
+    done_ = gone;
+    tell({{"say", "gone"}, {"id", id}, {"yes", gone}});
   }
 
   // The job goes on elsewhere, if all of it stands everywhere: nothing runs on after the instant of the checkpoint.
@@ -349,6 +380,8 @@ class Agent {
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
       if (pid != child_) continue;
       child_ = -1;
+      // A program that ends as soon as it is back: the head hears first that it came back.
+      for (pollfd said{restart_.get(), POLLIN, 0}; restart_.valid() && poll(&said, 1, 0) > 0;) hear_restart();
       tell(
           {{"say", "ended"}, {"status", WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status)}});
     }
@@ -469,7 +502,7 @@ class Agent {
   int root_ = -1;  // of restarted processes, the first
   cluster::AgentMachine machine_;
   LocalCheckpoint local_;
-  ExchangeProcess exchange_{"keeper-exchange"}, save_{"keeper-save"};
+  ExchangeProcess exchange_{"keeper-exchange"}, save_{"keeper-save"}, back_{"back-part"};
   Answer lines_;
   std::optional<Error> error_;
   uint32_t attempt_ = 1;

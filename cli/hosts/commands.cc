@@ -1,6 +1,7 @@
 // ckpt hosts, and the commands that others start: ckpt agent, ckpt restart-hosts.
 #include <memory>
 
+#include "cli/back/job/job_back.h"
 #include "cli/hosts/commands.h"
 #include "cli/hosts/hosts.h"
 #include "cli/keeper/exchange_process.h"
@@ -44,6 +45,9 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
   exchange->callback([&exit] { exit = run_exchange(); });
   CLI::App* save = app.add_subcommand("keeper-save", "of --disk-every, on each host")->group("");
   save->callback([&exit] { exit = run_save(); });
+  CLI::App* back =
+      app.add_subcommand("back-part", "of ckpt back over several hosts, on each of them")->group("");
+  back->callback([&exit] { exit = run_back_part(); });
   auto r = std::make_shared<HostsOptions>();
   CLI::App* restart = app.add_subcommand("restart-hosts", "what ckpt-restart --hosts does")->group("");
   restart->add_option("CHECKPOINT", r->checkpoint)->required();

@@ -12,13 +12,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
 
 #include "base/clock.h"
 #include "base/plan/best_interval.h"
+#include "cli/hosts/askers.h"
 #include "cli/hosts/bookmarks.h"
 #include "cli/hosts/crew.h"
 #include "cli/hosts/moving.h"
@@ -44,23 +44,11 @@ constexpr int64_t kPrepareNs = 60'000'000'000;
 constexpr int64_t kWordNs = 5'000'000'000;  // less than a host waits for the head's decision
 constexpr uint32_t kAttempts = 3;
 
-// A request for a checkpoint that waits or is served.
-struct Asker {
-  int host = -1;  // through this host's agent; -1: here
-  int number = 0;
-  ScopedFd connection;  // here
-  bool silent = false;  // a signal, the clock: told on standard error when it fails
-  std::string leave_out;
-  std::optional<MoveWish> move;  // ckpt migrate
-};
-std::optional<MoveWish> wish_of(const Json& question) {
-  return question.contains("move") ? std::optional(move_wish_in(question)) : std::nullopt;
-}
-
 class Head {
  public:
   Head(Crew& crew, std::string job, Json table, std::string name, std::string directory, HostsRun run)
       : crew_(crew),
+        askers_(crew),
         job_(std::move(job)),
         table_(std::move(table)),
         name_(std::move(name)),
@@ -105,7 +93,7 @@ class Head {
       }
       if (next_ns_ != 0 && now >= next_ns_) {
         plan_next();
-        if (askers_.empty()) askers_.push_back({-1, 0, {}, true, "", {}});
+        if (!askers_.waiting()) askers_.add_silent();
       }
       begin_next();
     }
@@ -115,13 +103,8 @@ class Head {
       why_ = fmt::format("{}: its agent is gone", where(lost_.front()));
       why_code_ = ExitCode::kUnavailable;
     }
-    while ((!lost_.empty() || moved_) && (current_ || !askers_.empty())) {
-      if (!current_) {
-        current_ = std::move(askers_.front());
-        askers_.pop_front();
-      }
-      answer({{"code", static_cast<int>(why_code_)}, {"error", why_}});
-    }
+    if (!lost_.empty() || moved_)
+      askers_.answer_all({{"code", static_cast<int>(why_code_)}, {"error", why_}});
     return {static_cast<ExitCode>(status_), lost_, false, false, std::move(moved_)};
   }
 
@@ -149,7 +132,7 @@ class Head {
     signalfd_siginfo info;
     while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       if (info.ssi_signo == SIGUSR1) {
-        askers_.push_back({-1, 0, {}, true, "", {}});
+        askers_.add_silent();
       } else {
         ended_ = true;
         status_ = 128 + static_cast<int>(info.ssi_signo);
@@ -157,12 +140,7 @@ class Head {
     }
   }
 
-  void hear_user() {
-    ScopedFd peer(accept4(users_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    Json question;
-    if (!peer.valid() || !is_own_user(peer.get()) || !read_line(peer.get(), question, 1000)) return;
-    askers_.push_back({-1, 0, std::move(peer), false, question.value("leave_out", ""), wish_of(question)});
-  }
+  void hear_user() { askers_.add(ScopedFd(accept4(users_.get(), nullptr, nullptr, SOCK_CLOEXEC))); }
 
   void hear_host(int h) {
     std::vector<Json> messages;
@@ -191,7 +169,7 @@ class Head {
       } else if (say == "saved" || j.value("of", "") == "save") {
         saves_.heard(h, j);
       } else if (say == "ask") {
-        askers_.push_back({h, j.value("number", 0), {}, false, j.value("leave_out", ""), wish_of(j)});
+        askers_.add(h, j);
       } else if (say == "ended") {
         hear_end(h, j.value("status", 0));
       }
@@ -271,12 +249,14 @@ class Head {
   }
 
   void begin_next() {
-    if (askers_.empty() || machine_.phase() != cluster::HeadMachine::Phase::kIdle || current_) return;
-    current_ = std::move(askers_.front());
-    askers_.pop_front();
+    if (!askers_.waiting() || machine_.phase() != cluster::HeadMachine::Phase::kIdle || askers_.served())
+      return;
+    askers_.serve_next();
+    const Asker& asker = *askers_.served();
     attempt_ = 1;
-    if (current_->move) {
-      auto moving = Moving::prepare(crew_, run_, *current_->move, current_->host);
+    if (asker.back) return go_back(*asker.back);
+    if (asker.move) {
+      auto moving = Moving::prepare(crew_, run_, *asker.move, asker.host);
       if (!moving.ok()) return answer(said_of_error(moving.error()));
       moving_ = std::move(*moving);
     }
@@ -311,7 +291,7 @@ class Head {
                               {"attempt", attempt_},
                               {"full", full_},
                               {"stays", moving_ != nullptr},
-                              {"leave_out", current_ ? current_->leave_out : ""}});
+                              {"leave_out", askers_.served() ? askers_.served()->leave_out : ""}});
           break;
         case K::kSetTimer:
           deadline_ns_ =
@@ -379,8 +359,34 @@ class Head {
     return false;
   }
 
-  static Json said_of_error(const Error& error) {
-    return {{"code", static_cast<int>(error.code)}, {"error", std::string(error.message())}};
+  // The job's processes go back in place. Those of some hosts may not get there when others have: then all are restarted from the
+  // same checkpoint, where they are.
+  void go_back(const std::string& wish) {
+    auto back = GoingBack::prepare(crew_, run_, table_, job_, wish.empty() ? directory_ : wish);
+    if (!back.ok()) return answer(said_of_error(back.error()));
+    auto done = back->run([this, &back] { return back->was_decided() ? Result<void>() : meanwhile(0); });
+    if (done.ok()) return answer(std::move(*done));
+    if (!back->was_decided()) {
+      Json said = said_of_error(done.error());
+      said["error"] = fmt::format("{}; the job goes on as it was", done.error().message());
+      return answer(std::move(said));
+    }
+    ended_ = true;
+    why_ = fmt::format("the job was half way back when this failed: {}", done.error().message());
+    why_code_ = done.error().code;
+    askers_.answer_on_host(
+        {{"code", static_cast<int>(why_code_)},
+         {"error", fmt::format("{}; all of it is restarted from {}", why_, back->path())}});
+    if (auto gone = back->end_all(); !gone.ok()) {
+      const Error error =
+          make_error(ExitCode::kUnavailable, 0,
+                     "{}; whether its processes have ended is not known ({}): when they have, "
+                     "ckpt-restart --hosts {} brings the job back",
+                     why_, gone.error().message(), back->path());
+      status_ = static_cast<int>(report(error));
+      return answer(said_of_error(error));
+    }
+    moved_ = Moved{{}, "", "", back->path(), now_ns(), askers_.take_connection(), why_};
   }
 
   // The checkpoint counts, and all stand. True: nothing of the job runs any more, and it is to come back. False: it goes on as it was.
@@ -391,8 +397,7 @@ class Head {
       result = moving_->end_all(id, [this, &decided] {
         decided = true;
         // Its agent ends with the processes.
-        if (current_ && current_->host >= 0)
-          tell_asker(*current_, {{"from", moving_->from()}, {"to", moving_->to()}, {"checkpoint", path_}});
+        askers_.answer_on_host({{"from", moving_->from()}, {"to", moving_->to()}, {"checkpoint", path_}});
       });
     }
     if (!result.ok() && !decided) {
@@ -403,7 +408,7 @@ class Head {
     ended_ = true;
     why_ = "the job's processes are on their way to another host (ask again)";
     why_code_ = ExitCode::kUnavailable;
-    Moved moved{moving_->parts(), moving_->from(), moving_->to(), path_, stop_ns_, {}};
+    Moved moved{moving_->parts(), moving_->from(), moving_->to(), path_, stop_ns_, {}, ""};
     if (!result.ok()) {
       // Some of it may run there still: it must not run twice.
       const Error error = make_error(ExitCode::kUnavailable, 0,
@@ -414,11 +419,7 @@ class Head {
       answer(said_of_error(error));
       return true;
     }
-    if (current_ && current_->connection.valid()) {
-      auto connection = std::make_shared<ScopedFd>(std::move(current_->connection));
-      moved.answer = [connection](const Json& what) { write_line(connection->get(), what); };
-    }
-    current_.reset();
+    moved.answer = askers_.take_connection();
     moved_ = std::move(moved);
     return true;
   }
@@ -476,21 +477,11 @@ class Head {
 
   void answer(Json what) {
     moving_.reset();
-    if (!current_) return;
-    Asker asker = std::move(*current_);
-    current_.reset();
-    if (asker.silent && what.contains("error"))
-      fmt::print(stderr, "ckpt: checkpoint of the job: {}\n", printable(what["error"].get<std::string>()));
-    if (asker.connection.valid()) write_line(asker.connection.get(), what);
-    if (asker.host >= 0) tell_asker(asker, std::move(what));
-  }
-  void tell_asker(const Asker& asker, Json what) {
-    what["say"] = "answer";
-    what["number"] = asker.number;
-    crew_.tell(asker.host, what);
+    askers_.answer(std::move(what));
   }
 
   Crew& crew_;
+  Askers askers_;
   const std::string job_;
   const Json table_;
   const std::string name_, directory_;
@@ -500,8 +491,6 @@ class Head {
   cluster::HeadMachine machine_;
   ScopedFd signals_, users_;
   cluster::PostOffice posts_;
-  std::deque<Asker> askers_;
-  std::optional<Asker> current_;
   std::unique_ptr<Moving> moving_;  // the user who is answered has asked for it
   std::optional<Moved> moved_;
   uint64_t last_id_ = 0;

@@ -19,13 +19,15 @@ namespace ckpt::cli {
 // (start_over_hosts.cc)
 void block_signals();
 
-// All processes of the job were ended at a checkpoint, to go on elsewhere (cli/hosts/moving.h).
+// All processes of the job were ended, to go on from a checkpoint: elsewhere (cli/hosts/moving.h), or where they were, because they
+// could not go back in place (cli/hosts/going_back.h).
 struct Moved {
-  std::vector<int> parts;  // which go
+  std::vector<int> parts;  // which go elsewhere
   std::string from, to;
   std::string path;                         // of the checkpoint
   int64_t stood_ns = 0;                     // since when all stand, by the clock of now_ns()
   std::function<void(const Json&)> answer;  // to the user who has asked, if he is still there
+  std::string why_not_back;                 // why they did not go back in place; "": they go elsewhere
 };
 
 // How it ended. lost: hosts of the crew that are gone, where the job is to go on without them (HostsRun::recover).

@@ -97,13 +97,34 @@ Watched go_elsewhere(const HostsRun& run, std::vector<std::string>& where, const
   return back;
 }
 
+// It was half way back to the checkpoint: by a restart it gets there.
+Watched restart_all(const HostsRun& run, const std::vector<std::string>& where, const Moved& moved) {
+  const auto answer = [&moved](const Json& what) {
+    if (moved.answer) moved.answer(what);
+  };
+  fmt::print(stderr, "ckpt: {}; all of it is restarted from {}\n", printable(moved.why_not_back),
+             printable(moved.path));
+  Watched end = bring_back(moved.path, run, where, [&] {
+    answer({{"checkpoint", moved.path},
+            {"hosts", where.size()},
+            {"restarted", true},
+            {"notes", {fmt::format("{}; all of it was restarted from the checkpoint", moved.why_not_back)}}});
+  });
+  if (!end.ran)
+    answer({{"code", static_cast<int>(end.exit)},
+            {"error",
+             fmt::format("{}; nor could it be restarted: when its hosts are well, ckpt-restart --hosts {}",
+                         moved.why_not_back, moved.path)}});
+  return end;
+}
+
 }  // namespace
 
 ExitCode go_on(const std::string& directory, HostsRun run, std::vector<std::string> where, Watched end) {
   while (!end.lost.empty() || end.moved) {
     if (end.moved) {
       const Moved moved = std::move(*end.moved);
-      end = go_elsewhere(run, where, moved);
+      end = moved.why_not_back.empty() ? go_elsewhere(run, where, moved) : restart_all(run, where, moved);
       continue;
     }
     std::set<std::string> dead;

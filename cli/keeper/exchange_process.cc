@@ -92,6 +92,12 @@ Json said_in_save(Json line, uint64_t id) {
   return line;
 }
 
+Json said_in_back(Json line, uint64_t id) {
+  line["id"] = id;
+  line["say"] = "back_" + line.value("say", "failed");
+  return line;
+}
+
 Json said_of(const Error& error) {
   return {{"say", "failed"}, {"code", static_cast<int>(error.code)}, {"text", std::string(error.message())}};
 }

@@ -53,6 +53,8 @@ class ExchangeProcess {
 Json said_in_exchange(Json line, uint64_t id = 0);
 // "saved", or "failed" of "save".
 Json said_in_save(Json line, uint64_t id);
+// "back_step", "back_done" or "back_failed": of this host's processes on their way back (cli/back/job/job_back.h).
+Json said_in_back(Json line, uint64_t id);
 Json said_of(const Error& error);
 
 // The process; its socket is standard input.

@@ -1,10 +1,8 @@
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include "base/clock.h"
 #include "restart/channels/channel_builder.h"
 #include "restart/channels/hosts_plan.h"
+#include "restart/channels/queue_exchange.h"
 
 // Connections between hosts of the job. One end listens, the other connects and says which connection it is.
 // Then each end gives the other what waits in its own queue, and the other sends it back: so it waits there
@@ -38,85 +37,6 @@ bool exactly(int fd, void* bytes, size_t n, bool writes) {
   }
   return true;
 }
-
-// One connection's exchange: never waits, so that no two hosts wait for each other. An end has what it is to have
-// when its own queue is in the kernel again, not when its last byte is sent: until then it has to keep the room.
-struct Exchange {
-  int fd;
-  uint64_t own = 0;  // bytes of our queue
-  std::string out;   // length and bytes of our queue; then the other's queue, sent back
-  size_t sent = 0;   // of `out`
-  std::string in;    // the other's, with its length
-  bool answered = false;
-  uint64_t returned = 0;  // bytes of our queue that are in the kernel again
-  uint64_t mark = 1;      // as many tell poll(2) that there is something to read
-  int64_t last_ns = 0;    // when bytes came or went
-
-  uint64_t wanted() const {  // of `in`, as far as it is known
-    uint64_t length = 0;
-    if (in.size() < sizeof(length)) return sizeof(length);
-    std::memcpy(&length, in.data(), sizeof(length));
-    return sizeof(length) + length;
-  }
-  bool reads() const { return in.size() < wanted(); }
-  bool sends() const { return sent < out.size(); }
-  bool done() const { return answered && !sends() && returned >= own; }
-  // Beyond the largest mark there is only to look again and again.
-  bool told() const { return reads() || returned < std::min(own, mark); }
-  // Takes the room that our queue needs when it comes back. The largest that anybody may have comes with
-  // SO_RCVLOWAT; more has only a program that had a right to it.
-  void make_room() const {
-    make_stream_room(fd);
-    const auto all = static_cast<int>(std::min<uint64_t>(own, 512 << 20));
-    int room = 0;
-    socklen_t length = sizeof(room);
-    if (getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, &length) == 0 && room / 2 < all)
-      set_int(fd, SOL_SOCKET, SO_RCVBUFFORCE, all + all / 4);  // the kernel doubles what it is given
-    set_int(fd, SOL_SOCKET, SO_RCVLOWAT, 1);
-  }
-  // False: it is broken.
-  bool go_on() {
-    while (sends()) {
-      const ssize_t n = send(fd, out.data() + sent, out.size() - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (n < 0 && errno == EAGAIN) break;
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return false;
-      sent += static_cast<size_t>(n);
-      last_ns = now_ns();
-    }
-    while (reads()) {
-      char bytes[64 << 10];
-      const ssize_t n =
-          recv(fd, bytes, std::min<uint64_t>(sizeof(bytes), wanted() - in.size()), MSG_DONTWAIT);
-      if (n < 0 && errno == EAGAIN) break;
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) return false;
-      in.append(bytes, static_cast<size_t>(n));
-      last_ns = now_ns();
-    }
-    if (reads()) return true;
-    if (!answered) {
-      out += in.substr(sizeof(uint64_t));
-      in.resize(sizeof(uint64_t));
-      std::memset(in.data(), 0, in.size());
-      answered = true;
-      if (own > 1) set_int(fd, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(std::min<uint64_t>(own, 1 << 30)));
-      int least = 1;
-      socklen_t length = sizeof(least);
-      if (getsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &least, &length) == 0) mark = static_cast<uint64_t>(least);
-      return go_on();
-    }
-    char byte;
-    if (returned < own && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
-      return false;  // tells of room, too
-    int bytes = 0;
-    if (ioctl(fd, SIOCINQ, &bytes) == 0 && static_cast<uint64_t>(bytes) != returned) {
-      returned = static_cast<uint64_t>(bytes);
-      last_ns = now_ns();
-    }
-    return true;
-  }
-};
 
 }  // namespace
 
@@ -226,42 +146,14 @@ Result<void> ChannelBuilder::connect_far() {
 }
 
 Result<void> ChannelBuilder::exchange_queues(std::vector<std::pair<ChannelSocket*, ScopedFd>>& made) {
-  std::vector<Exchange> all;
+  std::vector<QueueExchange> all;
   for (auto& [s, fd] : made) {
     set_int(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-    Exchange e;
-    e.fd = fd.get();
-    for (const ChannelMessage& m : s->messages)
-      for (const Blob& part : m.parts) e.own += part.size();
-    e.out.assign(reinterpret_cast<const char*>(&e.own), sizeof(e.own));
-    for (const ChannelMessage& m : s->messages)
-      for (const Blob& part : m.parts) e.out.append(reinterpret_cast<const char*>(part.data()), part.size());
-    e.make_room();
-    e.last_ns = now_ns();
-    all.push_back(std::move(e));
+    std::vector<Blob> queue;
+    for (const ChannelMessage& m : s->messages) queue.insert(queue.end(), m.parts.begin(), m.parts.end());
+    all.emplace_back(fd.get(), queue, describe(*s));
   }
-  for (;;) {
-    std::vector<pollfd> polls;
-    int64_t last = 0;
-    size_t late = all.size();  // one that is not done
-    for (size_t i = 0; i < all.size(); ++i) {
-      Exchange& e = all[i];
-      if (!e.go_on()) return cannot_make(*made[i].first);
-      last = std::max(last, e.last_ns);
-      if (!e.done()) late = i;
-      const short events = static_cast<short>((e.told() ? POLLIN : 0) | (e.sends() ? POLLOUT : 0));
-      polls.push_back({events == 0 ? -1 : e.fd, events, 0});
-    }
-    if (late == all.size()) break;
-    if (now_ns() - last > kPatienceNs)
-      return make_error(
-          ExitCode::kTimeout, 0,
-          "{}: what was on its way between hosts cannot be given back: {} bytes have come of {}, "
-          "{} are to be sent, and for 30 s no byte went or came",
-          describe(*made[late].first), all[late].returned, all[late].own,
-          all[late].out.size() - all[late].sent);
-    poll(polls.data(), polls.size(), 20);
-  }
+  CKPT_TRY(exchange_all(all, {}));
   for (auto& [s, fd] : made) {
     s->messages.clear();
     s->link.flags &= ~uint32_t{kLinkOutside};

@@ -3,6 +3,7 @@ several instants, killed on all hosts, brought back twice. All numbers are check
 end is compared with a sum that is reckoned here.
   mpi.py OpenMpi|Mpich [-v]      CKPT_LONG=1: more instants
 """
+import json
 import os
 import shutil
 import subprocess
@@ -117,6 +118,27 @@ class Mpi(OverHosts):
         self.program, self.sum, self.rounds = "window", added, 60
         self.live_and_die([2, 5], ahead=1)
 
+    def goes_back(self, instants):
+        """In place on all hosts, the launcher too. What was printed since is printed again; all numbers are checked, as always."""
+        job = self.run_ring()
+        for tenth in instants:
+            self.allow(tenth + 2)
+            self.comes_to(job, "out", tenth)
+            self.leads(job.pid)
+            self.now(job.pid)
+            self.allow(tenth + 2)
+            self.comes_to(job, "out", tenth + 2)
+            before = self.texts["out"][0]
+            for _ in range(2):
+                done = subprocess.run([CKPT, "back", "--json", str(job.pid)], capture_output=True, text=True, timeout=200, env=clean())
+                self.assertEqual(done.returncode, 0, done.stderr + self.said())
+                self.assertNotIn("restarted", json.loads(done.stdout))
+            again = f"round {(tenth + 2) * (self.rounds // 10 + 1)}\n".encode()
+            wait_for("the way again", lambda b=before, a=again: self.texts["out"][0][len(b):].count(a) >= 1 or job.poll() is not None)
+        self.allow(10)
+        self.await_result(job, "out")
+        self.assertTrue(self.texts["out"][0].endswith(expected(self.rounds, self.ranks).splitlines()[-1].encode() + b"\n"), self.said())
+
     def goes_elsewhere(self, moves):
         """Processes of hosts go elsewhere, the launcher's too, in one life."""
         job = self.run_ring()
@@ -196,6 +218,9 @@ class Mpich(Mpi):
 
     def test_goes_elsewhere(self):
         self.goes_elsewhere([("h2", "h3"), ("h1", "h2")])
+
+    def test_goes_back(self):
+        self.goes_back([1, 4])
 
     def test_on_others(self):
         self.live_and_die([0, 5], ["h3,h4", "h2,h1"], 0)

@@ -152,22 +152,6 @@ class Checkpoint(OverHosts):
         self.assertEqual(code, 0, self.said("back"))
         self.assertEqual(self.texts["out"][0] + self.texts["back"][0], b"first [1, 0] b'1'\nend [1, 0] b'1'\n", self.said())
 
-    def test_one_host_alone_does_not_go_back(self):
-        """What it has sent to the others they have received."""
-        job = self.run_numbers(40_000_000)
-        self.connected()
-        self.leads(job.pid)
-        self.now(job.pid)
-        [part] = glob.glob(f"{self.images}/h1/*.job")
-        client = next(p for p, words in self.hosts.processes("h1") if words.startswith(NUMBERS))
-        for which in (part, str(client)):
-            done = self.hosts.run("h1", CKPT, "back", which, timeout=120)
-            self.assertEqual(done.returncode, 78, done.stdout + done.stderr)
-            self.assertIn("several hosts", done.stderr)
-            self.assertIn("ckpt-restart --hosts", done.stderr)
-        self.go()
-        self.assertEqual(job.wait(120), 0, self.said())
-
     def test_what_cannot_come_back_does_not_count(self):
         # A datagram that is not whole yet (UDP_CORK): nobody can read it.
         script = ("import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('127.0.0.1', 5002)); "

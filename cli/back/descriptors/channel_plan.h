@@ -21,6 +21,7 @@ struct PlannedMember {
   const ImageMeta *then, *now;
   DescriptorDifference* difference;  // plan_channels() adds orders to it
   const SharedParts* shared;
+  int pidfd;
 };
 
 // An error names what cannot go back; nothing is changed then.

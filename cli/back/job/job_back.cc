@@ -1,20 +1,19 @@
 #include "cli/back/job/job_back.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/named_points.h"
 #include "cli/back/descriptors/channel_plan.h"
+#include "cli/back/descriptors/far_plan.h"
+#include "cli/back/job/far_barriers.h"
+#include "cli/back/job/job_conditions.h"
 #include "cli/back/job/job_gate.h"
 #include "cli/back/job/job_processes.h"
 #include "cli/back/job/late_processes.h"
@@ -22,7 +21,6 @@
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 #include "image/read/manifest.h"
-#include "restart/channels/hosts_plan.h"
 
 namespace ckpt::cli {
 
@@ -30,16 +28,6 @@ namespace {
 
 constexpr int64_t kLongNs = 3600'000'000'000;
 constexpr int64_t kStartNs = 5'000'000'000;  // between exec and the library's start
-
-// A manifest says what is killed and what is put back.
-Result<void> check_writer(const std::string& path) {
-  struct stat st;
-  if (lstat(path.c_str(), &st) != 0)
-    return make_error(ExitCode::kNotFound, errno, "{}: cannot be read ({})", brief(path), errno_name(errno));
-  if ((st.st_uid == geteuid() || st.st_uid == 0) && (st.st_mode & (S_IWGRP | S_IWOTH)) == 0) return {};
-  return failure(ExitCode::kPermission, path, "belongs to somebody else, or others may write it",
-                 "use a checkpoint of your own");
-}
 
 // One attempt.
 class JobBack {
@@ -73,9 +61,19 @@ class JobBack {
   Result<void> prepare(bool& again) {
     CKPT_TRY(find_members());
     const auto parts = shared_parts();
+    CKPT_TRY(all_hosts_come_to("prepared"));
     CKPT_TRY(hold_all());
     CKPT_TRY(stand_all(again));
+    CKPT_TRY(all_hosts_come_to("standing"));
     return plan(parts);
+  }
+
+  Result<void> all_hosts_come_to(const char* step) const {
+    return options_.others == nullptr ? Result<void>() : options_.others->come_to(step);
+  }
+  // Of the gate: over several hosts this process is the last one.
+  uint32_t gate_members() const {
+    return static_cast<uint32_t>(members_.size()) + (options_.others != nullptr ? 1 : 0);
   }
 
   // A connection broke off: a process has ended, or is about to. Names it.
@@ -125,7 +123,11 @@ class JobBack {
       members_.push_back(std::move(member));
     }
     processes_ = std::make_unique<JobProcesses>(manifest_.job, std::move(pids));
-    CKPT_TRY(gate_.open(static_cast<uint32_t>(members_.size())));
+    CKPT_TRY(gate_.open(gate_members()));
+    if (options_.others != nullptr) {
+      far_.emplace(*options_.others, gate_);
+      CKPT_TRY(far_->take_part(static_cast<uint32_t>(members_.size())));
+    }
     for (Member& m : members_) {
       // What another user has written would say with root's rights which files are cut.
       CKPT_TRY(check_writer(options_.directory + "/" + m.listed->image));
@@ -135,7 +137,7 @@ class JobBack {
     }
     for (size_t i = 0; i < members_.size(); ++i) {
       Member& m = members_[i];
-      const BackMember part{static_cast<uint32_t>(i), static_cast<uint32_t>(members_.size()), gate_.fd()};
+      const BackMember part{static_cast<uint32_t>(i), gate_members(), gate_.fd()};
       if (auto begun = m.back->begin(&part); !begun.ok()) {
         if (begun.error().code != ExitCode::kUsage) return begun.error();
         return failure(ExitCode::kUnsupported, label_of(m.listed->pid, m.listed->name),
@@ -191,7 +193,7 @@ class JobBack {
     for (const JobProcess& p : processes_->list()) {
       if (is_known(p) || p.ended()) continue;
       any = true;
-      CKPT_TRY(late_.add(p, static_cast<uint32_t>(members_.size()), limits_, last));
+      CKPT_TRY(late_.add(p, gate_members(), limits_, last));
     }
     return !any;
   }
@@ -223,12 +225,19 @@ class JobBack {
         return make_error(why.code, why.sys_errno, "{}: {}", label_of(m.listed->pid, m.listed->name),
                           why.message());
       }
-      PlannedMember p{m.listed, {}, &m.back->then(), &m.back->now(), &m.back->descriptors(), &parts[i]};
+      PlannedMember p{m.listed,
+                      {},
+                      &m.back->then(),
+                      &m.back->now(),
+                      &m.back->descriptors(),
+                      &parts[i],
+                      m.target.pidfd.get()};
       if (!look_at_process(m.listed->pid, p.process))
         return failure(ExitCode::kUnsupported, label_of(m.listed->pid, m.listed->name), "has ended", kRemedy);
       planned.push_back(std::move(p));
     }
     CKPT_TRY(plan_channels(manifest_, planned));
+    if (options_.others != nullptr) CKPT_TRY(plan_far_connections(planned, *options_.others));
     points::at("back.planned");
     for (Member& m : members_) CKPT_TRY(m.back->hand_plan(ended_));
     for (Member& m : members_) CKPT_TRY(m.back->hear_ready());
@@ -237,6 +246,7 @@ class JobBack {
   }
 
   Result<void> commit() {
+    CKPT_TRY(all_hosts_come_to("ready"));
     if (!gate_->decide(BackDecision::kOpen, BackDecision::kCutting))
       return failure(ExitCode::kInternal, options_.directory, "a process of the job gave up",
                      "nothing was changed; see the log in the image directory");
@@ -258,6 +268,7 @@ class JobBack {
     late_.kill();
     if (auto ended = late_.wait_for_end(limits_.answer_ns); !ended.ok()) return kill_all(ended.error());
     for (Member& m : members_) (void)m.back->commit();
+    if (far_) far_->begin();
     points::at("back.committed");
     return {};
   }
@@ -293,6 +304,7 @@ class JobBack {
         }
       }
     }
+    if (far_) far_->end();
     return sum_up();
   }
 
@@ -342,10 +354,12 @@ class JobBack {
     gate_->fail();
     for (const Member& m : members_) m.back->kill();
     late_.kill();
+    if (far_) far_->end();
+    const Error& first = far_ && far_->error() ? *far_->error() : why;
     return make_error(
-        why.code, why.sys_errno,
+        first.code, first.sys_errno,
         "the job was half way back and was killed: {}; restart it from a checkpoint with ckpt-restart",
-        why.message());
+        first.message());
   }
 
   static constexpr const char* kRemedy = "nothing was changed; restart the job with ckpt-restart";
@@ -355,48 +369,12 @@ class JobBack {
   int64_t began_ns_ = 0;
   bool decided_ = false;
   JobGate gate_;
+  std::optional<FarBarriers> far_;
   std::unique_ptr<JobProcesses> processes_;
   std::vector<Member> members_;
   LateProcesses late_{gate_};
   std::vector<int32_t> ended_;
 };
-
-// Keeps checkpoints of the job from beginning. A coordinator that waits for the lock gives up.
-Result<ScopedFd> lock_directory(const std::string& checkpoint, int64_t patience_ns) {
-  std::string parent = checkpoint.substr(0, checkpoint.rfind('/'));
-  if (checkpoint.find('/') == std::string::npos) parent = ".";
-  ScopedFd directory(open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory.valid())
-    return make_error(ExitCode::kPermission, errno, "{}: cannot be opened ({})", brief(parent),
-                      errno_name(errno));
-  const int64_t until = now_ns() + patience_ns;
-  while (flock(directory.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) break;  // no locks there: nobody has one
-    if (now_ns() > until)
-      return failure(ExitCode::kTimeout, parent, "a checkpoint is being taken all the time", "ask again");
-    wait_a_moment();
-  }
-  return directory;
-}
-
-// In the job itself it would be ended half way.
-Result<void> check_outside(const Manifest& manifest) {
-  const char* own = getenv("CKPT_JOB");
-  if (own == nullptr || std::string_view(own).substr(0, manifest.job.size()) != manifest.job) return {};
-  return failure(ExitCode::kUnsupported, "ckpt back", "was started by the job that is to go back",
-                 "run it from outside of the job");
-}
-
-// Processes on other hosts have received what these sent since, and are asked by nobody here.
-Result<void> check_one_host(const std::string& directory) {
-  const std::string host = host_of_part(directory);
-  if (host.empty()) return {};
-  return failure(
-      ExitCode::kUnsupported, directory,
-      fmt::format("is the part of {} of a job over several hosts, which cannot go back in place yet",
-                  printable(host)),
-      "nothing was changed; restart the job with ckpt-restart --hosts");
-}
 
 }  // namespace
 
@@ -406,7 +384,7 @@ Result<Answer> back_job(const JobBackOptions& options) {
   CKPT_TRY(check_writer(options.directory + "/" + kManifestName));
   auto manifest = read_manifest(options.directory);
   if (!manifest.ok()) return manifest.error();
-  CKPT_TRY(check_one_host(options.directory));
+  if (options.others == nullptr) CKPT_TRY(check_one_host(options.directory));
   CKPT_TRY(check_outside(*manifest));
   auto lock = lock_directory(options.directory, options.limits.answer_ns);
   if (!lock.ok()) return lock.error();

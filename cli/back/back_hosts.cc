@@ -1,0 +1,62 @@
+#include "cli/back/back_hosts.h"
+
+#include <filesystem>
+
+#include "cli/ask/asker.h"
+#include "cli/hosts/hosts.h"
+#include "cli/text/failure.h"
+#include "cli/text/human.h"
+#include "cli/text/text_out.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+void print_hosts_cost(const Json& a) {
+  const auto line = [](const char* what, const std::string& value) {
+    fmt::print("  {:<24}{}\n", what, printable(value));
+  };
+  fmt::print("the job is back at checkpoint {}\n", printable(a.value("checkpoint", "")));
+  line("hosts", fmt::format("{}", a.value("hosts", 0)));
+  if (a.contains("members")) {
+    line("processes", fmt::format("{}", a.value("members", 0)));
+    if (a.value("ended", 0) != 0) line("born since, and ended", fmt::format("{}", a.value("ended", 0)));
+    line("threads stood", fmt::format("{} ({})", human_duration(a.value("pause_ns", int64_t{0})),
+                                      plural(a.value("threads", uint64_t{0}), "thread", "threads")));
+    line("memory put back", human_bytes(a.value("bytes", uint64_t{0})));
+  }
+  for (const Json& note : a.value("notes", Json::array())) line("note", note.get<std::string>());
+}
+
+}  // namespace
+
+Result<bool> back_over_hosts(const std::string& pid_text, const std::string& checkpoint, bool json) {
+  auto pid = parse_pid(pid_text);
+  if (!pid.ok()) return pid.error();
+  // The head looks for it, from where it was started.
+  std::string path = checkpoint;
+  if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
+  Json answer;
+  switch (ask_job_over_hosts(*pid, {{"leave_out", ""}, {"back", {{"checkpoint", path}}}}, answer)) {
+    case JobAnswers::kAnswered:
+      break;
+    case JobAnswers::kNoSuchJob:
+      return false;
+    case JobAnswers::kNobody:
+      return failure(ExitCode::kUnavailable, pid_text,
+                     "belongs to a job over several hosts, of which nobody answers here",
+                     "look for ckpt run --hosts, and what it says");
+  }
+  if (answer.contains("error"))
+    return make_error(static_cast<ExitCode>(answer.value("code", 70)), 0, "{}",
+                      printable(answer.value("error", "")));
+  answer.erase("say");
+  answer.erase("number");
+  if (json)
+    print_json(answer);
+  else
+    print_hosts_cost(answer);
+  return true;
+}
+
+}  // namespace ckpt::cli

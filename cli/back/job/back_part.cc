@@ -1,0 +1,57 @@
+// ckpt back-part: of a job over several hosts, on each of them; see job_back.h.
+#include <signal.h>
+#include <unistd.h>
+
+#include "base/named_points.h"
+#include "cli/back/job/job_back.h"
+#include "cli/back/job/other_hosts.h"
+#include "cli/hosts/hosts.h"
+#include "cli/text/failure.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+constexpr int kPlanMs = 10'000;
+
+Result<Answer> back_part(const Json& plan) {
+  try {
+    OtherHosts others(STDIN_FILENO, plan.at("connections"));
+    AskLimits limits;
+    limits.answer_ns = 120'000'000'000;
+    return back_job({plan.at("part").get<std::string>(), limits, false, &others});
+  } catch (const Json::exception& e) {
+    return make_error(ExitCode::kUsage, 0, "back-part: got what it does not understand ({})", e.what());
+  }
+}
+
+}  // namespace
+
+ExitCode run_back_part() {
+  signal(SIGPIPE, SIG_IGN);
+  Json plan;
+  if (isatty(STDIN_FILENO) != 0 || !read_line(STDIN_FILENO, plan, kPlanMs))
+    return report(failure(ExitCode::kUsage, "back-part", "is started by an agent", "use ckpt back"));
+  // CKPT_TEST_POINT="POINT@HOST=kill"
+  static const std::string host = plan.value("host", "");
+  static const int pid = getpid();
+  if (const char* point = getenv("CKPT_TEST_POINT")) points::want(point, host.c_str(), &pid);
+  auto answer = back_part(plan);
+  if (!answer.ok()) {
+    write_line(STDIN_FILENO, {{"say", "failed"},
+                              {"code", static_cast<int>(answer.error().code)},
+                              {"text", std::string(answer.error().message())}});
+    return answer.error().code;
+  }
+  Json done{{"say", "done"}, {"notes", Json::array()}};
+  for (const auto& [key, value] : *answer) {
+    if (key == "note")
+      done["notes"].push_back(value);
+    else if (key != "directory")
+      done[key] = std::strtoull(value.c_str(), nullptr, 10);
+  }
+  write_line(STDIN_FILENO, done);
+  return ExitCode::kOk;
+}
+
+}  // namespace ckpt::cli

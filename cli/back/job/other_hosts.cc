@@ -1,0 +1,131 @@
+#include "cli/back/job/other_hosts.h"
+
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "cli/hosts/hosts.h"
+#include "cli/text/failure.h"
+#include "restart/channels/hosts_plan.h"
+#include "restart/channels/queue_exchange.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
+
+Error gave_up() {
+  return make_error(ExitCode::kUnavailable, 0,
+                    "the job's other hosts have given up, or this host's agent is gone");
+}
+
+int option(int fd, int level, int name) {
+  int value = 0;
+  socklen_t length = sizeof(value);
+  return getsockopt(fd, level, name, &value, &length) == 0 ? value : 0;
+}
+
+Result<ScopedFd> descriptor_of(int pidfd, int fd, const std::string& name) {
+  ScopedFd ours(static_cast<int>(syscall(SYS_pidfd_getfd, pidfd, fd, 0)));
+  if (ours.valid()) return ours;
+  return make_error(ExitCode::kPermission, errno,
+                    "{}: cannot be looked at ({}); ask as root; nothing was changed", name,
+                    errno_name(errno));
+}
+
+// What the exchange changes of a connection.
+struct Room {
+  int fd, bytes, lock, low, cork, no_delay;
+
+  explicit Room(int of)
+      : fd(of),
+        bytes(option(of, SOL_SOCKET, SO_RCVBUF)),
+        lock(option(of, SOL_SOCKET, kSoBufLock)),
+        low(option(of, SOL_SOCKET, SO_RCVLOWAT)),
+        cork(option(of, IPPROTO_TCP, TCP_CORK)),
+        no_delay(option(of, IPPROTO_TCP, TCP_NODELAY)) {
+    set_int(fd, SOL_SOCKET, kSoBufLock, 0);
+    if (cork != 0) set_int(fd, IPPROTO_TCP, TCP_CORK, 0);
+    set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  }
+  void put_back() const {
+    set_int(fd, SOL_SOCKET, SO_RCVLOWAT, low);
+    // A connection of which nobody has set the room finds its own way, and may keep the larger one.
+    if (lock != 0) {
+      set_int(fd, SOL_SOCKET, SO_RCVBUF, bytes / 2);  // the kernel doubles what it is given
+      if (option(fd, SOL_SOCKET, SO_RCVBUF) != bytes) set_int(fd, SOL_SOCKET, SO_RCVBUFFORCE, bytes / 2);
+    }
+    set_int(fd, SOL_SOCKET, kSoBufLock, lock);
+    if (no_delay == 0) set_int(fd, IPPROTO_TCP, TCP_NODELAY, 0);
+    if (cork != 0) set_int(fd, IPPROTO_TCP, TCP_CORK, 1);
+  }
+};
+
+}  // namespace
+
+OtherHosts::OtherHosts(int socket, const nlohmann::json& connections) : socket_(socket) {
+  for (const auto& c : connections) {
+    const std::string one = c.at(0), other = c.at(1);
+    connections_.insert({one, other});
+    connections_.insert({other, one});
+  }
+}
+
+bool OtherHosts::leads_there(const SocketName& local, const SocketName& remote) const {
+  return local.length != 0 && remote.length != 0 &&
+         connections_.contains({end_text(local), end_text(remote)});
+}
+
+Result<void> OtherHosts::come_to(const std::string& step, const std::function<bool()>& ends) {
+  if (passed_.contains(step)) return {};
+  nlohmann::json said{{"say", "step"}, {"step", step}};
+  // The head compares them: of each connection both ends have to be there.
+  for (const FarConnection& c : mine_) said["connections"].push_back({c.local, c.remote});
+  if (!write_line(socket_, said)) return gave_up();
+  for (;;) {
+    pollfd wait{socket_, POLLIN, 0};
+    if (poll(&wait, 1, 50) > 0) break;
+    if (ends && ends()) return gave_up();
+  }
+  nlohmann::json answer;
+  if (!read_line(socket_, answer, 10'000) || answer.value("step", "") != step) return gave_up();
+  passed_.insert(step);
+  return {};
+}
+
+Result<void> OtherHosts::add(int pidfd, int fd, FarConnection connection) {
+  auto ours = descriptor_of(pidfd, fd, connection.name);
+  if (!ours.ok()) return ours.error();
+  connection.fd = std::move(*ours);
+  mine_.push_back(std::move(connection));
+  return {};
+}
+
+Result<void> OtherHosts::check_nobody_waits(int pidfd, int fd, const std::string& name) {
+  auto ours = descriptor_of(pidfd, fd, name);
+  if (!ours.ok()) return ours.error();
+  pollfd wait{ours->get(), POLLIN, 0};
+  if (poll(&wait, 1, 0) <= 0) return {};
+  return failure(ExitCode::kUnsupported, name, "has a connection that was not accepted yet",
+                 "nothing was changed; ask again, or restart the job with ckpt-restart --hosts");
+}
+
+Result<void> OtherHosts::give_back_queues(const std::function<bool()>& ends) {
+  std::vector<Room> rooms;
+  std::vector<QueueExchange> all;
+  for (const FarConnection& c : mine_) {
+    rooms.emplace_back(c.fd.get());
+    std::vector<Blob> queue;
+    for (const auto& part : c.queue) queue.emplace_back(part);
+    all.emplace_back(c.fd.get(), queue, c.name);
+  }
+  auto done = exchange_all(all, ends);
+  for (const Room& room : rooms) room.put_back();
+  return done;
+}
+
+}  // namespace ckpt::cli

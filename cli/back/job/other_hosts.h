@@ -1,0 +1,55 @@
+// What the processes of one host that go back have to do with those of the job's other hosts (docs/back.md, "A job over hosts"):
+// at each step all hosts wait for each other, and connections between them get again what waited in them.
+//
+// Owner: cli, the process `ckpt back-part` that the host's agent has started. The head passes on each step, over the agent.
+// Threads: one at a time.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/raii_fd.h"
+#include "base/result.h"
+#include "image/read/image_meta.h"
+#include "restart/channels/channel_builder.h"
+
+namespace ckpt::cli {
+
+// This host's end of a connection to another host, in a process that stands.
+struct FarConnection {
+  ScopedFd fd;
+  std::string name, local, remote;
+  std::vector<std::vector<std::byte>> queue;  // what waited in it at the checkpoint
+};
+
+class OtherHosts {
+ public:
+  // socket: to the agent. connections: of the checkpoint, between hosts: [[END, OTHER END, ...], ...].
+  OtherHosts(int socket, const nlohmann::json& connections);
+
+  // This host's processes have come to the step. Returns when those of all hosts have; of a step that was passed before, at once.
+  // An error (kUnavailable): the others have given up, or the agent is gone, or `ends`, which is looked at now and then.
+  Result<void> come_to(const std::string& step, const std::function<bool()>& ends = {});
+
+  bool leads_there(const SocketName& local, const SocketName& remote) const;
+  // In a new attempt.
+  void forget() { mine_.clear(); }
+  // Its descriptor `fd` in the process of that pidfd.
+  Result<void> add(int pidfd, int fd, FarConnection connection);
+  // Errors, if a process has connections in its listening socket that it has not accepted.
+  static Result<void> check_nobody_waits(int pidfd, int fd, const std::string& name);
+  // When the connections of all hosts are empty. Each gets the room afterwards that it had before.
+  Result<void> give_back_queues(const std::function<bool()>& ends);
+
+ private:
+  const int socket_;
+  std::set<std::pair<std::string, std::string>> connections_;  // each from both ends
+  std::set<std::string> passed_;
+  std::vector<FarConnection> mine_;
+};
+
+}  // namespace ckpt::cli
