@@ -12,6 +12,7 @@
 
 #include "base/raii_fd.h"
 #include "libckpt_rt/back/back_run.h"
+#include "libckpt_rt/back/back_terminal.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -146,6 +147,8 @@ long BackRun::change_channel(const BackDescriptorOp& op) {
       return sys::call(__NR_setpgid, 0L, op.a);
     case BackDescriptor::kForeground:
       return set_foreground(static_cast<int>(op.a));
+    case BackDescriptor::kFlush:
+      return back_terminal::empty(op.fd, data);
     default:
       return -EINVAL;
   }

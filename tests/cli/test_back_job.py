@@ -158,6 +158,35 @@ class BackOfJob(ToldJob):
             self.back()
         self.assertEqual(self.do("os.read(gone[0], 100), os.read(gone[0], 100)"), (b"of one who has ended", b""))
 
+    def test_a_terminal_of_its_own(self):
+        """The parent has the master, the child the other end: what went through it since is gone from both ends, and its settings are as
+        they were; in packet mode nobody is told."""
+        ready = "import fcntl, select, struct, termios, tty; master, slave = os.openpty()"
+        size = "struct.unpack('HHHH', fcntl.ioctl(slave, termios.TIOCGWINSZ, bytes(8)))[:2]"
+        waiting = "bool(select.select([master], [], [master], 0)[0])"
+        for packets in (0, 1):
+            with self.subTest(packets=packets):
+                self.start(before=ready + f"; fcntl.ioctl(master, termios.TIOCPKT, struct.pack('i', {packets}))")
+                self.tell("os.write(slave, b'before')")
+                self.do("os.read(master, 100)")
+                settings = self.do("termios.tcgetattr(slave)")
+                self.now()
+                for _ in range(2):
+                    self.tell("tty.setraw(slave)")
+                    self.tell("fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack('HHHH', 30, 100, 0, 0))")
+                    self.tell("os.write(slave, b'to the master')")
+                    self.do("os.write(master, b'to the child')")
+                    self.wait_until(lambda: self.do(waiting))
+                    self.assertEqual(self.do(size), (30, 100))
+                    self.back()
+                    self.assertEqual(self.do("termios.tcgetattr(slave)"), settings)
+                    self.assertEqual(self.do(size), (0, 0))
+                    self.assertFalse(self.do(waiting))
+                    # Nothing is in it but what is written now.
+                    self.do("os.write(master, b'typed\\n')")
+                    self.assertEqual(self.tell("os.read(slave, 100)"), b"typed\n")
+                    self.assertEqual(self.do("os.read(master, 100)").lstrip(b"\0"), b"typed\r\n")
+
     def test_beside_checkpoints(self):
         """Who takes a checkpoint meanwhile has it, or is told to ask again; neither waits for the other for long."""
         self.start(CKPT_KEEP="0")

@@ -122,7 +122,7 @@ class Mpi(OverHosts):
         """In place on all hosts, the launcher too. What was printed since is printed again; all numbers are checked, as always."""
         job = self.run_ring()
         for tenth in instants:
-            self.allow(tenth + 2)
+            self.allow(tenth + 1)  # what comes behind it is printed after the checkpoint
             self.comes_to(job, "out", tenth)
             self.leads(job.pid)
             self.now(job.pid)
@@ -176,6 +176,9 @@ class OpenMpi(Mpi):
 
     def test_goes_elsewhere(self):
         self.goes_elsewhere([("h2", "h4"), ("h1", "h5"), ("h3", "h4")])
+
+    def test_goes_back(self):
+        self.goes_back([1, 4])
 
     def test_at_the_end(self):
         """All ranks wait for one soon: little is left but the end of the launcher and its daemons."""

@@ -70,6 +70,12 @@ SocketLinkDetail socket_link(const ParsedOpenFile& f) {
   return link;
 }
 
+MasterDetail master_detail(const ParsedOpenFile& f) {
+  MasterDetail detail{};
+  for_each_detail<MasterDetail>(f, kMasterDetail, [&](const MasterDetail& d, Blob) { detail = d; });
+  return detail;
+}
+
 class ChannelPlan {
  public:
   ChannelPlan(const Manifest& manifest, std::vector<PlannedMember>& members)
@@ -79,7 +85,7 @@ class ChannelPlan {
     CKPT_TRY(check_relations());
     gather();
     CKPT_TRY(check_sharing());
-    CKPT_TRY(check_terminals());
+    CKPT_TRY(terminals());
     counters();
     for (const auto& [object, users] : users_) {
       const ParsedOpenFile& f = *users.front().file;
@@ -196,10 +202,22 @@ class ChannelPlan {
     return {};
   }
 
-  Result<void> check_terminals() const {
+  // A pseudo-terminal of the job's own. At a checkpoint nothing is in it (docs/descriptors.md), so what is in it now goes.
+  Result<void> terminals() {
+    for (const PlannedMember& m : members_) {
+      for (const auto& f : m.then->open_files) {
+        if (kind_of(f) == kTerminalMaster && m.difference->kept.count(f.record.id) == 0)
+          return refuse(m, "has closed a pseudo-terminal of the job's own since");
+      }
+    }
     for (const User& u : kept_) {
-      if (kind_of(*u.file) == kTerminalMaster)
-        return refuse(u, "is a pseudo-terminal of the job's own, which cannot go back in place yet");
+      if (kind_of(*u.file) != kTerminalMaster) continue;
+      const MasterDetail was = master_detail(*u.file), is = master_detail(*u.now);
+      constexpr uint32_t kFixed = kMasterLeft | kMasterStopped;
+      if ((was.flags & kFixed) != (is.flags & kFixed))
+        return refuse(u, "is a pseudo-terminal of which the other end was closed, opened or stopped since");
+      const auto bytes = std::as_bytes(std::span(&was, 1));
+      add(u, BackDescriptor::kFlush, 0).data.assign(bytes.begin(), bytes.end());
     }
     return {};
   }
