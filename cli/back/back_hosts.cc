@@ -1,5 +1,6 @@
 #include "cli/back/back_hosts.h"
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "cli/ask/asker.h"
@@ -36,6 +37,11 @@ Result<bool> back_over_hosts(const std::string& pid_text, const std::string& che
   // The head looks for it, from where it was started.
   std::string path = checkpoint;
   if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
+  // It would be ended half way, as one that was born since.
+  const char* own = getenv("CKPT_HOSTS");
+  if (own != nullptr && getenv("CKPT_JOB") != nullptr && own == hosts_of_process(*pid))
+    return failure(ExitCode::kUnsupported, "ckpt back", "was started by the job that is to go back",
+                   "run it from outside of the job");
   Json answer;
   switch (ask_job_over_hosts(*pid, {{"leave_out", ""}, {"back", {{"checkpoint", path}}}}, answer)) {
     case JobAnswers::kAnswered:

@@ -31,6 +31,12 @@ std::optional<std::string> back_wish_in(const Json& question) {
   return back.is_object() ? back.value("checkpoint", "") : "";
 }
 
+GoingBack::GoingBack(Crew& crew, HostsManifest manifest, std::string path)
+    : crew_(crew), manifest_(std::move(manifest)), path_(std::move(path)), number_([] {
+        static uint64_t attempts = 0;
+        return ++attempts;
+      }()) {}
+
 Result<GoingBack> GoingBack::prepare(Crew& crew, const HostsRun& run, const Json& table,
                                      const std::string& job, const std::string& path) {
   const std::string found = find_hosts_manifest(path);
@@ -67,7 +73,7 @@ Result<Json> GoingBack::run(const std::function<Result<void>()>& meanwhile) {
     const auto& part = manifest_.parts[i];
     crew_.tell(static_cast<int>(i), {{"say", "back"},
                                      {"plan",
-                                      {{"id", manifest_.id},
+                                      {{"id", number_},
                                        {"host", part.host},
                                        {"part", part.directory},
                                        {"checksum", part.checksum},
@@ -143,7 +149,7 @@ Result<std::vector<Json>> GoingBack::hear_all(const std::string& say, const std:
       std::vector<Json> messages;
       const bool there = crew_.hear(static_cast<int>(i), messages);
       for (Json& j : messages) {
-        const bool of_us = j.value("id", uint64_t{0}) == manifest_.id;
+        const bool of_us = j.value("id", uint64_t{0}) == number_;
         if (of_us && j.value("say", "") == "back_failed" && !error) {
           error = make_error(static_cast<ExitCode>(j.value("code", 70)), 0, "{}: {}", hosts[i].where,
                              j.value("text", ""));
@@ -168,7 +174,7 @@ Result<std::vector<Json>> GoingBack::hear_all(const std::string& say, const std:
 }
 
 Result<void> GoingBack::end_all() {
-  crew_.tell_all({{"say", "back_end"}, {"id", manifest_.id}});
+  crew_.tell_all({{"say", "back_end"}, {"id", number_}});
   auto gone = hear_all("gone", "", [] { return Result<void>(); });
   if (!gone.ok()) return gone.error();
   for (size_t i = 0; i < gone->size(); ++i) {

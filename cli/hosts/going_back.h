@@ -31,8 +31,7 @@ class GoingBack {
   const std::string& path() const { return path_; }
 
  private:
-  GoingBack(Crew& crew, HostsManifest manifest, std::string path)
-      : crew_(crew), manifest_(std::move(manifest)), path_(std::move(path)) {}
+  GoingBack(Crew& crew, HostsManifest manifest, std::string path);
   Result<Json> all_steps(const std::function<Result<void>()>& meanwhile);
   // A message of each host. step: with that "step"; "": any.
   Result<std::vector<Json>> hear_all(const std::string& say, const std::string& step,
@@ -42,6 +41,7 @@ class GoingBack {
   Crew& crew_;
   HostsManifest manifest_;
   std::string path_;
+  const uint64_t number_;  // of this attempt: what hosts say late of one before is not for this one
   bool decided_ = false;
 };
 

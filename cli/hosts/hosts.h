@@ -63,6 +63,8 @@ Result<ScopedFd> listen_to_users(const std::string& name);
 bool is_own_user(int connection);
 // False: no process of this user listens there, or it does not answer. answer: a JSON object.
 bool ask_over_hosts(const std::string& name, const Json& question, Json& answer);
+// "JOB:HOST", as the process was started with it (CKPT_HOSTS); "": it belongs to no job over several hosts.
+std::string hosts_of_process(int pid);
 // The head or the agent of the job that the process belongs to; pid: of any of its processes here, or of the head itself.
 enum class JobAnswers { kNoSuchJob, kNobody, kAnswered };
 JobAnswers ask_job_over_hosts(int pid, const Json& question, Json& answer);

@@ -112,7 +112,9 @@ class Back(over_hosts.OverHosts):
         self.now(job.pid)
         self.limit(7000)
         self.comes_to(7000)
-        self.back(self.pid_of("h3", "python3 ring.py"), host="h3")
+        # Not twice the same attempt: the one before is over on all hosts.
+        for _ in range(3):
+            self.back(self.pid_of("h3", "python3 ring.py"), host="h3")
         self.comes_to(6000, 2)
         self.back(self.pid_of("h1", "python3 ring.py"), first["checkpoint"], host="h1")
         self.comes_to(3000, 3)
@@ -159,6 +161,12 @@ class Back(over_hosts.OverHosts):
         self.assertIn("several hosts", done.stderr)
         done = self.back(job.pid, self.dir + "/nothing.hosts", ok=False)
         self.assertEqual(done.returncode, 66, done.stdout + done.stderr)
+        # Who is of the job would be ended by it.
+        hosts = self.hosts.run("h1", "sh", "-c", "tr '\\0' '\\n' < /proc/%d/environ | grep -E '^CKPT_(HOSTS|JOB)='" %
+                               self.pid_of("h1", "python3 ring.py")).stdout.split()
+        done = self.hosts.run("h1", "env", *hosts, CKPT, "back", str(self.pid_of("h1", "python3 ring.py")), timeout=120)
+        self.assertEqual(done.returncode, 78, done.stdout + done.stderr)
+        self.assertIn("started by the job", done.stderr)
         # The third's end of the ring.
         self.hosts.run("h3", "kill", "-9", str(self.pid_of("h3", "python3 ring.py")))
         done = self.back(job.pid, ok=False)
