@@ -38,18 +38,24 @@ class ScopedProgramSignalsBlocked {
   ScopedProgramSignalsBlocked() {
     uint64_t blocked = ~(bit(hooks::checkpoint_signal.load(std::memory_order_relaxed)) | bit(SIGSEGV) |
                          bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE) | bit(SIGTRAP) | bit(SIGSYS));
+    long r;
     do {
       // Under guard the kernel may not write to a page of the stack that a stop has protected; a thread may.
       before_.store(0, std::memory_order_relaxed);
-    } while (sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &blocked, &before_, 8L) == -EFAULT);
+      r = sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &blocked, &before_, 8L);
+    } while (r == -EFAULT);
+    blocked_ = r == 0;  // else a seccomp filter forbids it
   }
-  ~ScopedProgramSignalsBlocked() { sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &before_, 0L, 8L); }
+  ~ScopedProgramSignalsBlocked() {
+    if (blocked_) sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &before_, 0L, 8L);
+  }
   ScopedProgramSignalsBlocked(const ScopedProgramSignalsBlocked&) = delete;
   ScopedProgramSignalsBlocked& operator=(const ScopedProgramSignalsBlocked&) = delete;
 
  private:
   static uint64_t bit(int signal) { return 1ull << (signal - 1); }
   std::atomic<uint64_t> before_{0};
+  bool blocked_ = false;
 };
 
 Request& free_request() {

@@ -24,7 +24,8 @@ static void leave(int signal) {
 }
 
 int main(void) {
-  char* arena = mmap(NULL, (size_t)kBlocks * kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char* arena =
+      mmap(NULL, (size_t)kBlocks * kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (arena == MAP_FAILED) return 1;
   memset(arena, 1, (size_t)kBlocks * kBlock);
   signal(SIGALRM, leave);
@@ -39,7 +40,9 @@ int main(void) {
     char* at = arena + (size_t)block * kBlock;
     if (sigsetjmp(out, 1) == 0) {
       inside = 1;
-      if (mmap(at, kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) return 1;
+      if (mmap(at, kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+          MAP_FAILED)
+        return 1;
     }
     inside = 0;
     memset(at, 2, kBlock);
