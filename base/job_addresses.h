@@ -44,6 +44,9 @@ bool to_machine(std::span<const AddressLine> table, PortAt& at);
 // nullptr: the first that fits.
 bool to_job(std::span<const AddressLine> table, PortAt& at, const uint8_t* job);
 
+// The option that tells the kernel a slice: Linux 6.3. Before it the port is one of any part.
+inline constexpr int kIpLocalPortRange = 51;  // IP_LOCAL_PORT_RANGE
+
 // The slice of ports of the part of line 0; nullptr: it has all.
 const AddressLine* own_slice(std::span<const AddressLine> table);
 

@@ -19,6 +19,7 @@
 #include "restart/job/restart_job.h"
 #include "restart/options.h"
 #include "restart/output.h"
+#include "restart/pipe.h"
 #include "restart/plan/memory/layout.h"
 #include "restart/plan/memory/memory_plan.h"
 #include "restart/plan/plan.h"
@@ -39,12 +40,6 @@ struct Costs {
   int64_t start_ns = now_ns();
   int64_t checked_ns = 0;
 };
-
-std::pair<ScopedFd, ScopedFd> make_pipe() {
-  int ends[2] = {-1, -1};
-  (void)!pipe2(ends, O_CLOEXEC);
-  return {ScopedFd(ends[0]), ScopedFd(ends[1])};
-}
 
 Json describe(const RestartPlan& plan) {
   const ProcessRecord& p = plan.process();

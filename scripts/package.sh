@@ -22,14 +22,20 @@ say "made ${packages[0]} ($(stat -c %s "${packages[0]}") bytes)"
 $try || exit 0
 [ "$(id -u)" -eq 0 ] || die "the trial needs root (debootstrap, chroot); --no-try leaves it out"
 
+# The mirror, and the proxy, that apt has here.
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | head -n 1)
+[ -n "$mirror" ] || die "apt knows no archive of Debian here: put one into /etc/apt/sources.list.d, then: apt-get update"
+eval "$(apt-config shell proxy Acquire::http::Proxy)"
+[ -z "${proxy-}" ] || export http_proxy=$proxy
+
 for suite; do
   say "$suite: a fresh system"
   system=$(mktemp -d "$build/package/$suite.XXXXXX")
   # /proc is unmounted before the system is removed, whatever happened.
   trap 'umount "$system/proc" 2>/dev/null || true; rm -rf -- "$system"' EXIT
-  debootstrap --variant=minbase "$suite" "$system" >"$build/package/$suite.log" 2>&1 || {
+  debootstrap --variant=minbase "$suite" "$system" "$mirror" >"$build/package/$suite.log" 2>&1 || {
     tail -n 20 "$build/package/$suite.log" >&2
-    die "debootstrap $suite failed"
+    die "debootstrap could not make a system of $suite from $mirror; its last lines are above. Can that be reached from here?"
   }
   mount -t proc proc "$system/proc"
   cp -- "${packages[0]}" "$system/tmp/ckpt.deb"

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/file.h>
 
 #include <cstring>
 
@@ -71,9 +72,13 @@ void remove_orphaned_kept_files(int dir_fd) {
     image[stem + kImageSuffix.size()] = '\0';
     ParsedImageName parsed;
     if (is_there(dir_fd, image) || !parse_image_name(image, &parsed)) return;
-    // A program that lives may be about to write the image. (Our own directory is made after this.)
-    if (parsed.pid != sys::getpid() && sys::call(__NR_kill, parsed.pid, 0L) != -ESRCH) return;
-    remove_kept_files(dir_fd, image);
+    // A program that lives may be about to write the image: it has the directory locked (KeptDirectory). It may have published
+    // the image and taken the lock away since we looked. Without locks nobody can tell.
+    const ScopedFd kept(static_cast<int>(
+        sys::call(__NR_openat, dir_fd, entry.data(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
+    if (!kept.valid() || sys::failed(sys::call(__NR_flock, kept.get(), static_cast<long>(LOCK_EX | LOCK_NB))))
+      return;
+    if (!is_there(dir_fd, image)) remove_kept_files(dir_fd, image);
   });
 }
 

@@ -15,7 +15,8 @@ uint32_t count_kept_links(int dir_fd, bool in_job, uint64_t device, uint64_t ino
 // Of one image. image: its name or path.
 void remove_kept_files(int dir_fd, const char* image);
 
-// Of images that are not there, neither whole nor unfinished, and whose program is not about to write them.
+// Of images that are not there, neither whole nor unfinished, and that no program is about to write: it would have the directory
+// locked.
 void remove_orphaned_kept_files(int dir_fd);
 
 }  // namespace ckpt

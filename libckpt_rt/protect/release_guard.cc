@@ -1,5 +1,7 @@
 #include "libckpt_rt/protect/release_guard.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <sys/mman.h>
 
 #include "base/clock.h"
@@ -28,6 +30,33 @@ struct Request {
 };
 constinit Request requests[32];
 constinit FutexWord freed{0};  // changes when a request becomes free
+
+// Signals of the program wait until its thread has its answer: a handler that left by siglongjmp would take the request
+// and the place inside with it. Not ours, which stops the thread, nor those of the thread's own faults.
+class ScopedProgramSignalsBlocked {
+ public:
+  ScopedProgramSignalsBlocked() {
+    uint64_t blocked = ~(bit(hooks::checkpoint_signal.load(std::memory_order_relaxed)) | bit(SIGSEGV) |
+                         bit(SIGBUS) | bit(SIGILL) | bit(SIGFPE) | bit(SIGTRAP) | bit(SIGSYS));
+    long r;
+    do {
+      // Under guard the kernel may not write to a page of the stack that a stop has protected; a thread may.
+      before_.store(0, std::memory_order_relaxed);
+      r = sys::call(__NR_rt_sigprocmask, SIG_BLOCK, &blocked, &before_, 8L);
+    } while (r == -EFAULT);
+    blocked_ = r == 0;  // else a seccomp filter forbids it
+  }
+  ~ScopedProgramSignalsBlocked() {
+    if (blocked_) sys::call(__NR_rt_sigprocmask, SIG_SETMASK, &before_, 0L, 8L);
+  }
+  ScopedProgramSignalsBlocked(const ScopedProgramSignalsBlocked&) = delete;
+  ScopedProgramSignalsBlocked& operator=(const ScopedProgramSignalsBlocked&) = delete;
+
+ private:
+  static uint64_t bit(int signal) { return 1ull << (signal - 1); }
+  std::atomic<uint64_t> before_{0};
+  bool blocked_ = false;
+};
 
 Request& free_request() {
   for (;;) {
@@ -74,12 +103,13 @@ void ask_if(RequestKind kind, AddrRange range, Wanted&& wanted) {
   // A new child has our state but none of our threads; a child of vfork has our memory.
   know_child();
   if (range.empty() || this_process.pid != sys::getpid()) return;
+  const ScopedProgramSignalsBlocked blocked;
   // seq_cst with close() and end(): either they see us inside, or we see that serving is over.
   inside.fetch_add(1, std::memory_order_seq_cst);
   if (wanted()) ask(kind, range);
   uint32_t now = inside.load(std::memory_order_relaxed);
   do {
-    // In a child that a signal handler forked inside.
+    // The wait for us was given up.
     if (now == 0) return;
   } while (!inside.compare_exchange_weak(now, now - 1, std::memory_order_release, std::memory_order_relaxed));
   if (now == 1) futex_wake(inside);
@@ -87,8 +117,8 @@ void ask_if(RequestKind kind, AddrRange range, Wanted&& wanted) {
 
 constexpr int64_t kPatienceNs = 10'000'000'000;
 
-// A thread that left by siglongjmp, from a signal handler in the middle, never comes back. So the wait has an
-// end, after more time than a request can take.
+// A thread may be kept from running for long, by its priority or by a debugger. So the wait has an end, after more time than
+// a request can take.
 void wait_until_nobody_asks() {
   const int64_t deadline = now_ns() + kPatienceNs;
   uint32_t n;

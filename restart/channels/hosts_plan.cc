@@ -88,7 +88,6 @@ void HostsPlan::translate(SocketName& name, const uint8_t* of) const {
 }
 
 void HostsPlan::keep_to_slice(int fd) const {
-  constexpr int kIpLocalPortRange = 51;  // Linux 6.3; before it the port is one of any part
   const AddressLine* slice = own_slice(is);
   if (slice == nullptr) return;
   const uint32_t range = slice->machine_first | uint32_t{slice->last} << 16;

@@ -15,7 +15,7 @@
 namespace ckpt {
 namespace {
 
-constexpr int kLongestWait = 2000;  // ms, of the kernel for its own loopback
+constexpr int kLongestWaitForRoom = 2000;  // ms, of the kernel for its own loopback
 
 uint64_t bytes_of(const ChannelSocket& s) {
   uint64_t bytes = 0;
@@ -80,7 +80,7 @@ Result<void> ChannelBuilder::send_one(ChannelSocket& to, int from, const SocketN
     }
     if (n < 0 && errno == EAGAIN && to.is_tcp()) {
       pollfd room{from, POLLOUT, 0};
-      if (poll(&room, 1, kLongestWait) == 1) continue;
+      if (poll(&room, 1, kLongestWaitForRoom) == 1) continue;
       errno = EAGAIN;
     }
     if (n < 0 && errno == ENOBUFS && to.detail.domain != AF_UNIX) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/job_addresses.h"
 #include "restart/channels/channel_builder.h"
 #include "restart/descriptors/builder.h"
 
@@ -12,7 +13,6 @@ namespace ckpt {
 namespace {
 
 constexpr int kSoBufLock = 72;  // SO_BUF_LOCK, Linux 5.14
-constexpr int kIpLocalPortRange = 51;
 
 bool is_early(int level, int name) {
   if (level == SOL_SOCKET) return name == SO_BINDTODEVICE || name == SO_MARK;

@@ -16,10 +16,9 @@
 namespace ckpt {
 namespace {
 
-constexpr int kIpLocalPortRange = 51;  // Linux 6.3
 // The kernel lends the address of a connection that has just ended to a new one after a second
 // (tcp_tw_reuse of the loopback).
-constexpr int64_t kLongestWait = 1'500'000'000;
+constexpr int64_t kLongestWaitForPorts = 1'500'000'000;
 
 SocketName without_port(SocketName name) {
   reinterpret_cast<sockaddr_in*>(&name.address)->sin_port = 0;
@@ -61,7 +60,7 @@ bool ChannelBuilder::accepts_at(const ChannelSocket& s) const {
 // A socket with the address `from`, connected to `to`. wait: the address may be free again in a second.
 Result<ScopedFd> ChannelBuilder::connect_from(const ChannelSocket& like, int domain, const SocketName& from,
                                               const SocketName& to, bool wait) {
-  const int64_t until = now_ns(CLOCK_MONOTONIC) + (wait ? kLongestWait : 0);
+  const int64_t until = now_ns(CLOCK_MONOTONIC) + (wait ? kLongestWaitForPorts : 0);
   int error = 0;
   for (;;) {
     for (bool range : {true, false}) {

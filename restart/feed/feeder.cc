@@ -11,19 +11,25 @@
 
 #include <algorithm>
 #include <thread>
+#include <tuple>
 
 #include "base/sys.h"
 #include "restart/feed/packet.h"
+#include "restart/pipe.h"
 
 namespace ckpt {
 namespace {
 
 constexpr uint64_t kLeastSlot = 1u << 20;
 
+}  // namespace
+
 // A buffer of whole pages, as O_DIRECT wants it.
-class Pages {
+class Feeder::PageBuffer {
  public:
-  ~Pages() {
+  PageBuffer() = default;
+  PageBuffer(const PageBuffer&) = delete;
+  ~PageBuffer() {
     if (at_ != nullptr) munmap(at_, bytes_);
   }
   Result<std::span<std::byte>> room(uint64_t bytes) {
@@ -45,16 +51,6 @@ class Pages {
   void* at_ = nullptr;
   uint64_t bytes_ = 0;
 };
-
-bool make_pipe(ScopedFd& read_end, ScopedFd& write_end) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return false;
-  read_end.reset(ends[0]);
-  write_end.reset(ends[1]);
-  return true;
-}
-
-}  // namespace
 
 // What one thread does.
 class Feeder::Worker {
@@ -152,7 +148,7 @@ class Feeder::Worker {
   }
 
   Feeder& feeder_;
-  Pages packed_;
+  PageBuffer packed_;
   DirectReads direct_;
   uint32_t slot_ = 0;
   bool has_slot_ = false;
@@ -179,7 +175,9 @@ Result<void> Feeder::prepare() {
                       errno_name(errno));
   }
   ring_ = static_cast<std::byte*>(ring);
-  if (!make_pipe(orders_read_, orders_write_) || !make_pipe(emptied_read_, emptied_write_)) {
+  std::tie(orders_read_, orders_write_) = make_pipe();
+  if (orders_read_.valid()) std::tie(emptied_read_, emptied_write_) = make_pipe();
+  if (!emptied_read_.valid()) {
     return make_error(ExitCode::kSystem, errno, "no pipe to the new process ({})", errno_name(errno));
   }
   int ends[2];

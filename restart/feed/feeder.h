@@ -64,6 +64,7 @@ class Feeder {
  private:
   static constexpr unsigned kMostThreads = 8;
   static constexpr unsigned kSlots = 2 * kMostThreads;
+  class PageBuffer;
   class Worker;
 
   static void* run(void* self);

@@ -23,6 +23,7 @@
 #include "restart/job/job_supervisor.h"
 #include "restart/job/planter.h"
 #include "restart/output.h"
+#include "restart/pipe.h"
 #include "restart/plan/memory/layout.h"
 #include "restart/tree/apart.h"
 #include "restart/tree/stage_text.h"
@@ -37,12 +38,6 @@ using Json = nlohmann::json;
 std::string without_slash(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
-}
-
-std::pair<ScopedFd, ScopedFd> make_pipe() {
-  int ends[2] = {-1, -1};
-  (void)!pipe2(ends, O_CLOEXEC);
-  return {ScopedFd(ends[0]), ScopedFd(ends[1])};
 }
 
 Json describe(const JobPlan& job) {

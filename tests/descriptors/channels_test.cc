@@ -66,14 +66,6 @@ void connected_at(int client, int server, int listener, UnixName name) {
   move_to(accept(listener, nullptr, nullptr), server);
 }
 
-sockaddr_in loopback(uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(port);
-  return address;
-}
-
 sockaddr_in ends_of(int fd, bool peer) {
   sockaddr_in address{};
   socklen_t length = sizeof(address);

@@ -307,4 +307,12 @@ std::vector<int> open_descriptors() {
   return fds;
 }
 
+sockaddr_in loopback(uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  return address;
+}
+
 }  // namespace ckpt::test

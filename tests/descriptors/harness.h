@@ -9,6 +9,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 
 #include <functional>
 #include <string>
@@ -82,5 +83,7 @@ int open_at(int fd, const std::string& path, int flags, int mode = 0600);
 int move_to(int from, int to);
 std::string read_some(int fd, size_t n);
 std::vector<int> open_descriptors();
+// 127.0.0.1, with this port.
+sockaddr_in loopback(uint16_t port);
 
 }  // namespace ckpt::test

@@ -32,14 +32,6 @@ void pair_at(int a, int b, int type) {
   move_to(high, b);
 }
 
-sockaddr_in loopback(uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(port);
-  return address;
-}
-
 uint16_t port_of(int fd) {
   sockaddr_in address{};
   socklen_t length = sizeof(address);

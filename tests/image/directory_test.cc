@@ -12,6 +12,7 @@
 #include "image/write/backend/pwritev_backend.h"
 #include "image/write/image_directory.h"
 #include "image/write/image_file.h"
+#include "image/write/kept_files.h"
 #include "tests/image/image_fixture.h"
 
 namespace ckpt {
@@ -425,6 +426,21 @@ TEST(ImageNames, ParseIsTheInverse) {
         "prog.12.abcdef01.000001.ckpt~"}) {
     EXPECT_FALSE(parse_image_name(bad, &parsed)) << bad;
   }
+}
+
+TEST_F(Directory, KeptFilesStayForAnImageThatIsToCome) {
+  // Of a process that nobody here knows: no pid is that high. One of another pid namespace looks like that.
+  const std::string to_come = "elsewhere.4999999.00000001.000001.files";
+  ASSERT_EQ(mkdir(path(to_come).c_str(), 0700), 0);
+  write_file(path(to_come + "/1-2"), "x");
+  const ScopedFd its(open(path(to_come).c_str(), O_RDONLY | O_DIRECTORY));
+  ASSERT_EQ(flock(its.get(), LOCK_SH), 0);
+  const ScopedFd images(open(path("").c_str(), O_RDONLY | O_DIRECTORY));
+  remove_orphaned_kept_files(images.get());
+  EXPECT_TRUE(exists(to_come + "/1-2"));
+  ASSERT_EQ(flock(its.get(), LOCK_UN), 0);
+  remove_orphaned_kept_files(images.get());
+  EXPECT_FALSE(exists(to_come));
 }
 
 }  // namespace

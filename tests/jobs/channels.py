@@ -59,7 +59,7 @@ class Channels(unittest.TestCase):
         random.seed(f"{SEED} {kind}")
         seconds, output = self.reference(kind)
         restarts = 0
-        for _ in range(20 if LONG else 3):
+        for _ in range(20 if LONG else 2):
             restarts += self.trial(kind, seconds, output, [random.uniform(0.1, 0.9)])
         restarts += self.trial(kind, seconds, output, [random.uniform(0.1, 0.4) for _ in range(3)])  # generations
         if os.geteuid() == 0:

@@ -139,7 +139,8 @@ def add_tests():
         def as_user(self, name=name):
             if os.geteuid() != 0:
                 self.skipTest("needs root to become another user")
-            self.trial(name, [0.4], NOBODY)
+            if LONG:
+                self.trial(name, [0.4], NOBODY)
             self.trial(name, [0.3, 0.3], NOBODY)
 
         setattr(Jobs, f"test_{name}", as_root)

@@ -2,6 +2,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include "base/job_addresses.h"
 #include "libckpt_rt/capture/sockets/socket_look.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -46,7 +47,7 @@ constexpr OptionName kOfInternet[] = {{IPPROTO_IP, IP_TOS},
                                       {IPPROTO_IP, IP_FREEBIND},
                                       {IPPROTO_IP, IP_TRANSPARENT},
                                       {IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT},
-                                      {IPPROTO_IP, 51 /* IP_LOCAL_PORT_RANGE */},
+                                      {IPPROTO_IP, kIpLocalPortRange},
                                       {IPPROTO_IP, IP_MULTICAST_IF},
                                       {IPPROTO_IP, IP_MULTICAST_TTL, false},
                                       {IPPROTO_IP, IP_MULTICAST_LOOP, false}};

@@ -20,7 +20,6 @@ bool over_hosts = false;
 namespace {
 
 constexpr uint32_t kMost = 4096;
-constexpr int kIpLocalPortRange = 51;  // IP_LOCAL_PORT_RANGE, Linux 6.3
 AddressLine table[kMost];
 uint32_t slice = 0;  // as IP_LOCAL_PORT_RANGE takes it; 0: the part has all ports of its host
 

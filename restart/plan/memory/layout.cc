@@ -19,18 +19,18 @@ namespace {
 // Set for the second execution: the soft limit on the stack before.
 constexpr const char* kDone = "CKPT_RESTART_STACK_LIMIT";
 
-constexpr size_t kThreadStack = 1 << 20;   // bytes
-constexpr uint64_t kLeastGap = 128 << 20;  // the kernel's own least distance
-constexpr uint64_t kMostGap = uint64_t{64} << 30;
+constexpr size_t kThreadStack = 1 << 20;        // bytes
+constexpr uint64_t kLeastStackGap = 128 << 20;  // the kernel's own least distance
+constexpr uint64_t kMostStackGap = uint64_t{64} << 30;
 
 uint64_t wanted_gap(const ImageMeta& meta) {
   uint64_t stack = meta.mm.record.start_stack;
   for (const ParsedMapping& m : meta.mappings) {
     if (stack < m.record.start || stack >= m.record.end) continue;
     uint64_t limit = meta.limits.soft[RLIMIT_STACK];
-    uint64_t growth = std::clamp<uint64_t>(limit, kLeastGap, uint64_t{1} << 30);
+    uint64_t growth = std::clamp<uint64_t>(limit, kLeastStackGap, uint64_t{1} << 30);
     if (m.record.end >= kTaskEnd) return growth;
-    return std::min(kTaskEnd - m.record.end + growth, kMostGap);
+    return std::min(kTaskEnd - m.record.end + growth, kMostStackGap);
   }
   return 0;
 }

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""A program whose signal handlers leave mmap and munmap by siglongjmp goes on, though memory is copied before it goes."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from stepped_program import BUILD, CKPT, environment
+
+PROGRAM = os.path.join(BUILD, "tests", "restart", "leaves_releases")
+CHECKPOINTS = 5
+PATIENCE = 10  # seconds that the end of a copy waits for threads that have asked for a copy (release_guard.cc)
+
+
+class Leaves(unittest.TestCase):
+    def test_goes_on(self):
+        with tempfile.TemporaryDirectory(prefix="ckpt-leaves-") as place:
+            program = subprocess.Popen([CKPT, "run", "--dir", "images", "--", PROGRAM], cwd=place, stdout=subprocess.PIPE,
+                                       env=environment())
+            try:
+                self.assertEqual(program.stdout.readline(), b"up\n")
+                began = time.monotonic()
+                for _ in range(CHECKPOINTS):
+                    done = subprocess.run([CKPT, "now", str(program.pid)], capture_output=True, timeout=60, env=environment())
+                    self.assertEqual(done.returncode, 0, done.stderr.decode())
+                # None waited for a thread that will never come.
+                self.assertLess(time.monotonic() - began, CHECKPOINTS * PATIENCE)
+                with open(os.path.join(place, "end"), "w", encoding="utf-8"):
+                    pass
+                self.assertEqual(program.wait(30), 0)
+                self.assertGreater(int(program.stdout.readline().split()[1]), 0)
+            finally:
+                if program.poll() is None:
+                    program.send_signal(signal.SIGKILL)
+                    program.wait()
+                program.stdout.close()
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
