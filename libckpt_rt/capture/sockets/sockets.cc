@@ -60,6 +60,11 @@ void read_names(SocketState& s, int socket) {
     s.detail.peer_len = named_length(s, s.peer, length);
 }
 
+// One that is being connected (TCP_SYN_SENT) has no other end yet.
+bool has_both_ends(const SocketState& s) {
+  return s.connection && s.link.state != TCP_SYN_SENT && s.detail.address_len != 0 && s.detail.peer_len != 0;
+}
+
 Error has_no_turn(const CapturedDescriptor& d) {
   return make_error(
       ExitCode::kTimeout, 0,
@@ -185,6 +190,8 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
                                 : 0;
   detail.ipv6_only = detail.domain == AF_INET6 ? socket_option(socket, IPPROTO_IPV6, IPV6_V6ONLY) : 0;
   read_names(s, socket);
+  if (s.connection && s.link.state == TCP_SYN_SENT)
+    look.diag.find_connecting(static_cast<uint32_t>(d.now.inode), detail.domain, s.peer, detail.peer_len);
   if (detail.domain == AF_UNIX) look_at_file(s);
   // The other end was closed with bytes unread: the first read here returns that error.
   if (detail.domain == AF_UNIX && (s.link.flags & kLinkPeerGone) != 0 && (s.ready & POLLERR) != 0)
@@ -284,7 +291,7 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
   ArenaVector<Ends> ends(*arena_);
   for (uint32_t i = 0; i < look.sockets.size(); ++i) {
     const SocketState& s = look.sockets[i];
-    if (!s.connection || s.detail.address_len == 0 || s.detail.peer_len == 0) continue;
+    if (!has_both_ends(s)) continue;
     Ends e;
     std::memset(static_cast<void*>(&e), 0, sizeof(e));  // padding is compared too
     e.local = endpoint_of(s.address);
@@ -301,7 +308,7 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     ScopedFd sender;
     const Ends* other = nullptr;  // in `ends`
     Ends reverse;
-    if (s.detail.address_len != 0 && s.detail.peer_len != 0) {
+    if (has_both_ends(s)) {
       std::memset(static_cast<void*>(&reverse), 0, sizeof(reverse));
       reverse.local = endpoint_of(s.peer);
       reverse.remote = endpoint_of(s.address);
@@ -314,7 +321,7 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     const SocketTurn turn(socket.get(), sender.valid() ? sender.get() : -1);
     if (!turn.taken()) return has_no_turn(d);
     bool whole = true;
-    if (s.detail.address_len != 0 && s.detail.peer_len != 0) {
+    if (has_both_ends(s)) {
       if (other != nullptr) {
         const CapturedDescriptor& o = entries_[look.sockets[other->socket].entry];
         s.link.peer = object_number(o.now.device, o.now.inode);
