@@ -31,6 +31,8 @@ constexpr char kUnaccepted[] =
     "later";
 constexpr char kCorked[] =
     "it holds a datagram that is not whole yet (UDP_CORK), and that nobody can read: ask again later";
+constexpr char kUrgentOfUnix[] =
+    "an urgent byte (MSG_OOB) waits in it, whose place among the others nobody can see: ask again later";
 constexpr char kAbandoned[] =
     "a connection waits in it to be accepted, and its client has closed it: what it has written can be read "
     "by "
@@ -140,6 +142,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     if (facts == nullptr) return {};
     look_at_unix(look, s, *facts);
     if (s.abandoned) CKPT_TRY(forbid_for_now(kAbandoned, d));
+    if (detail.type == SOCK_STREAM && (s.ready & POLLPRI) != 0) CKPT_TRY(forbid_for_now(kUrgentOfUnix, d));
     int unreceived = 0;
     if ((s.link.flags & kLinkUnaccepted) != 0 && sys::call(__NR_ioctl, socket, SIOCOUTQ, &unreceived) == 0 &&
         unreceived != 0) {
@@ -253,31 +256,6 @@ bool DescriptorCapture::is_socket_here(uint64_t object) const {
     if (S_ISSOCK(other.now.mode) && object_number(other.now.device, other.now.inode) == object) return true;
   }
   return false;
-}
-
-// Other members of the job wait for the bytes that our ends of connections hold back.
-Result<void> DescriptorCapture::let_senders_send(SocketLook& look) {
-  for (const SocketState& s : look.sockets) {
-    const CapturedDescriptor& d = entries_[s.entry];
-    if (!s.connection || d.in_flight) continue;
-    const ScopedFd socket(borrow(d));
-    HeldBack held_back;
-    if (!socket.valid() || !let_sender_send(socket.get(), held_back)) continue;
-    if (!senders_.push_back({s.entry, held_back.cork, held_back.no_delay})) {
-      hold_back_again(socket.get(), held_back);
-      return arena_full();
-    }
-  }
-  return {};
-}
-
-void DescriptorCapture::hold_back_senders() {
-  for (const Sender& s : senders_) {
-    const ScopedFd socket(borrow(entries_[s.entry]));
-    if (socket.valid()) hold_back_again(socket.get(), {s.cork, s.no_delay});
-  }
-  senders_.clear();
-  if (complete_) give_up_pidfd();
 }
 
 // Of TCP connections: the other ends, and what is in flight.
