@@ -198,8 +198,8 @@ def wait_for(path, tree):
         time.sleep(0.01)
 
 
-def come_back(test, name, program, uid=0, go_early=False):
-    """What it told, by the name of the file. go_early: it goes on as soon as it is back; its output."""
+def come_back(test, name, program, uid=0, go_early=False, look=None):
+    """What it told, by the name of the file. go_early: it goes on as soon as it is back; its output. look: at the image."""
     tree = Tree(name, [sys.executable if uid == 0 else "/usr/bin/python3", "-c", program], uid=uid)
     failed = True
     try:
@@ -208,6 +208,8 @@ def come_back(test, name, program, uid=0, go_early=False):
         wait_for(path("before"), tree)
         image = tree.checkpoint(tree.child.pid)
         tree.kill()
+        if look is not None:
+            look(image)
         if not go_early:
             tree.restart(image)
         with open(path("go"), "w"):

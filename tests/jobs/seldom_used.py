@@ -3,13 +3,14 @@
 the programs say before the checkpoint they say after the restart."""
 import os
 import shutil
+import subprocess
 import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import job_tree
-from job_tree import NOBODY
-from odd_objects import COMMON, come_back
+from job_tree import NOBODY, Tree
+from odd_objects import COMMON, come_back, wait_for
 
 ALONE = COMMON + r"""
 # Being connected: the queue of the listening socket is full.
@@ -106,6 +107,43 @@ os.kill(pid, signal.SIGKILL)
 print(os.waitpid(pid, 0)[1])
 """
 
+# A thread with a working directory of its own, and, as root, another user.
+THREAD = COMMON + r"""
+import threading
+def live_apart():
+    libc.unshare(0x200)
+    os.chdir('/')
+    if os.geteuid() == 0: libc.setfsuid(65534)
+    apart.set()
+    threading.Event().wait()
+apart = threading.Event()
+threading.Thread(target=live_apart, daemon=True).start()
+apart.wait()
+facts['directory of the first'] = os.getcwd
+live()
+"""
+
+URGENT = r"""
+import socket, time
+here, there = socket.socketpair()
+here.send(b'ab')
+here.send(b'!', socket.MSG_OOB)
+open('before', 'w').close()
+time.sleep(1000)
+"""
+
+CLOCKS = r"""
+import ctypes, os, time
+if ctypes.CDLL(None).unshare(0x80) == 0:
+    with open('/proc/self/timens_offsets', 'w') as f: f.write('monotonic 100000 0\n')
+    if os.fork() == 0:
+        open('before', 'w').close()
+        time.sleep(1000)
+else:
+    open('before', 'w').close()
+time.sleep(1000)
+"""
+
 LAST = {"both are accepted": 0, "the one that waited": True, "its stream": "ab!cd", "executed": "0", "received": [[], True]}
 
 
@@ -121,6 +159,30 @@ class SeldomUsed(unittest.TestCase):
 
     def test_members_that_end_each_other_at_once(self):
         self.assertEqual(come_back(self, "seldom-tree", TREE, go_early=True), "9")
+
+    def test_a_thread_with_a_directory_and_a_user_of_its_own(self):
+        seen = []
+        come_back(self, "seldom-thread", THREAD, look=lambda image: seen.append(subprocess.run(
+            [job_tree.CKPT, "show", image], capture_output=True, text=True, check=True).stdout))
+        self.assertIn("has a working directory and umask of its own", seen[0])
+        self.assertEqual("has another user or group" in seen[0], os.geteuid() == 0)
+
+    def refused(self, name, program, why):
+        tree = Tree(name, [sys.executable, "-c", program])
+        try:
+            tree.run()
+            wait_for(os.path.join(tree.work, "before"), tree)
+            with self.assertRaisesRegex(AssertionError, f"(?s)exit code 76.*{why}"):
+                tree.checkpoint(tree.child.pid)
+        finally:
+            tree.close(False)
+
+    def test_an_urgent_byte_of_a_unix_socket_is_named(self):
+        self.refused("seldom-urgent", URGENT, "urgent byte")
+
+    @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/proc/self/timens_offsets"), "needs root and time namespaces")
+    def test_clocks_of_a_members_own_are_named(self):
+        self.refused("seldom-clocks", CLOCKS, "clocks of its own")
 
 
 job_tree.adopt_orphans()
