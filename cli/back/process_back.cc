@@ -382,7 +382,9 @@ Result<void> ProcessBack::tell_cutting() {
 }
 
 Result<void> ProcessBack::cut_files() {
-  return DescriptorBuilder(image_->meta(), descriptor_options_).cut_grown_files();
+  DescriptorBuilder builder(image_->meta(), descriptor_options_);
+  CKPT_TRY(builder.put_back_changes());
+  return builder.cut_grown_files();
 }
 
 Result<void> ProcessBack::commit() { return reply(); }

@@ -69,6 +69,12 @@ bool keeps_files() {
   return s.to[0] == '\0' && s.files != KeptFiles::kNone && !is_filtered();
 }
 
+// In the image, so wherever that goes.
+bool keeps_contents() {
+  const KeptFiles how = user_settings().files;
+  return (how == KeptFiles::kAuto || how == KeptFiles::kCopies) && !is_filtered();
+}
+
 // In a job's checkpoint one place for all, in the job's directory: members share many files.
 int place_of_kept_files(const Attempt& attempt) {
   return job::place() != nullptr ? job::place()->directory : attempt.space.log();
@@ -135,6 +141,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   CKPT_TRY(capture.still_memory.open());
   if (job::session() != nullptr) capture.descriptors.expect_partners();
   if (job::over_hosts()) capture.descriptors.expect_hosts(&job::drained);
+  if (keeps_contents()) capture.descriptors.keep_contents();
   CKPT_TRY(capture.descriptors.prepare(space.arena(), this_process.pid));
   CKPT_TRY(back_end.open(room));
   points::at("prepare.open");

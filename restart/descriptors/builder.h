@@ -7,8 +7,11 @@
 // working descriptors; finish() closes them.
 #pragma once
 
+#include <fcntl.h>
+
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "base/bytes.h"
 #include "image/read/image_meta.h"
@@ -51,6 +54,10 @@ class DescriptorBuilder {
   // Files that were removed since the checkpoint, and are kept beside the image or, small ones, in it: they get
   // their names back.
   Result<void> put_back_files();
+  // changed_files.cc
+  // Files that were written in place, or became shorter, and whose bytes the image has: what they are now is saved,
+  // then they are as they were.
+  Result<void> put_back_changes();
   // Files opened for writing that have grown: tail saved, then cut. All files were checked before.
   Result<void> cut_grown_files();
 
@@ -66,12 +73,16 @@ class DescriptorBuilder {
   std::string kept_copy(const ParsedOpenFile& file) const;
   bool is_kept(const ParsedOpenFile& file) const;
   bool is_lost_directory(const ParsedOpenFile& file) const;
-  bool make_in_memory(const ParsedOpenFile& file);
+  bool make_of_contents(const ParsedOpenFile& file);
   // The name by which its file is opened: its own, or that of the link beside the image when its own leads to
   // another.
   std::string name_to_open(const ParsedOpenFile& file) const;
-  // files.cc
-  Result<void> save_tail(const ParsedOpenFile& file, int fd, uint64_t now);
+  // changed_files.cc
+  bool has_contents(const ParsedOpenFile& file) const;
+  std::optional<std::vector<std::byte>> bytes_at_checkpoint(const ParsedOpenFile& file) const;
+  bool can_put_back(const ParsedOpenFile& file) const;
+  Result<std::string> save_aside(const ParsedOpenFile& file, int fd, uint64_t from, uint64_t to,
+                                 std::string_view what);
   // contents.cc: files without a name, memfds
   Result<ScopedFd> make_deleted_file(const ParsedOpenFile& file);
   Result<ScopedFd> make_deleted_directory(const ParsedOpenFile& file);
@@ -120,10 +131,14 @@ class DescriptorBuilder {
   std::map<uint32_t, int> in_flight_;           // open files without a descriptor, by id, parked
 };
 
-// What /proc says of a process: made when all other descriptors are at their numbers.
 // Has a name, by which it is opened.
 bool opened_by_path(const ParsedOpenFile& file);
+// What /proc says of a process: made when all other descriptors are at their numbers.
 bool is_of_process(const ParsedOpenFile& file);
+inline bool is_place_only(const OpenFileRecord& r) { return (r.open_flags & O_PATH) != 0; }
+inline bool is_writable(const OpenFileRecord& r) {
+  return (r.open_flags & O_ACCMODE) != O_RDONLY && !is_place_only(r);
+}
 bool is_terminal_master(const ParsedOpenFile& file);
 // Of a master and of its other ends: N of /dev/pts/N.
 std::optional<uint32_t> terminal_number(const ParsedOpenFile& file);

@@ -67,6 +67,7 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     CKPT_TRY(builder.hold_numbers());
     CKPT_TRY(builder.put_back_files());
     CKPT_TRY(make_returning_files(meta, options.say));
+    CKPT_TRY(builder.put_back_changes());
     CKPT_TRY(builder.cut_grown_files());
   }
 

@@ -14,11 +14,6 @@
 namespace ckpt {
 namespace {
 
-bool is_place_only(const OpenFileRecord& r) { return (r.open_flags & O_PATH) != 0; }
-bool is_writable(const OpenFileRecord& r) {
-  return (r.open_flags & O_ACCMODE) != O_RDONLY && !is_place_only(r);
-}
-
 const char* type_name(uint32_t mode) {
   switch (mode & S_IFMT) {
     case S_IFREG:
@@ -36,20 +31,6 @@ const char* type_name(uint32_t mode) {
     default:
       return "a socket";
   }
-}
-
-int64_t mtime_ns(const struct stat& st) {
-  return int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
-}
-
-// Their times say nothing.
-bool is_made_by_the_kernel(std::string_view path) {
-  return path.starts_with("/proc/") || path.starts_with("/sys/");
-}
-
-std::string base_name(std::string_view path) {
-  size_t slash = path.rfind('/');
-  return std::string(slash == std::string_view::npos ? path : path.substr(slash + 1));
 }
 
 // "/proc/PID/rest": the process, and "/rest". 0: it is no such path.
@@ -182,7 +163,7 @@ Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
   if (!S_ISREG(r.mode) || is_place_only(r)) return {};
   if (fstat(fd->get(), &st) != 0) return {};
   const uint64_t now = static_cast<uint64_t>(st.st_size);
-  if (now < r.size) {
+  if (now < r.size && !can_put_back(file)) {
     if (is_writable(r) || r.offset > now) {
       return make_error(
           ExitCode::kFileChanged, 0,
@@ -191,87 +172,6 @@ Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
           file.path, now, r.size);
     }
   }
-  return {};
-}
-
-Result<void> DescriptorBuilder::cut_grown_files() {
-  std::set<uint64_t> done;
-  for (const auto& file : meta_.open_files) {
-    const auto& r = file.record;
-    if (!opened_by_path(file) || !S_ISREG(r.mode) || is_place_only(r)) continue;
-    struct stat st;
-    const std::string path = name_to_open(file);
-    if (stat(path.c_str(), &st) != 0) continue;  // check() has just opened it
-    const uint64_t now = static_cast<uint64_t>(st.st_size);
-    if (!is_writable(r) && now < r.size) {
-      say("{} has {} bytes, at the checkpoint it had {}; the program only reads it", path, now, r.size);
-    }
-    if (now == r.size && mtime_ns(st) != r.mtime_ns && !is_made_by_the_kernel(path) &&
-        done.insert(r.object).second) {
-      say("{} was written since the checkpoint, its length is the same: the program goes on with what it "
-          "holds now",
-          path);
-    }
-    if (!is_writable(r) || now <= r.size || !done.insert(r.object).second) continue;
-    ScopedFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY));
-    if (!fd.valid()) fd.reset(open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
-    if (!fd.valid()) {
-      return make_error(ExitCode::kPermission, errno, "{} has grown and cannot be opened to cut it back ({})",
-                        path, errno_name(errno));
-    }
-    CKPT_TRY(save_tail(file, fd.get(), now));
-    if (ftruncate(fd.get(), static_cast<off_t>(r.size)) != 0) {
-      return make_error(ExitCode::kFileChanged, errno,
-                        "{} has grown by {} bytes and cannot be cut back ({}): cut it to {} bytes", path,
-                        now - r.size, errno_name(errno), r.size);
-    }
-    // As it was, so that another restart from this image does not find it changed.
-    timespec times[2] = {{0, UTIME_OMIT}, {r.mtime_ns / 1'000'000'000, r.mtime_ns % 1'000'000'000}};
-    futimens(fd.get(), times);
-  }
-  return {};
-}
-
-// Nothing the program or anybody wrote since the checkpoint is thrown away.
-Result<void> DescriptorBuilder::save_tail(const ParsedOpenFile& file, int fd, uint64_t now) {
-  const auto& r = file.record;
-  const std::string stem = fmt::format("{}/{}.{}.tail-{}", options_.image_directory, base_name(file.path),
-                                       r.inode, options_.sequence);
-  std::string name = stem;
-  ScopedFd tail;
-  for (int n = 2;; ++n) {  // a tail of an earlier restart from this image stays as it is
-    tail.reset(open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (tail.valid() || errno != EEXIST) break;
-    name = fmt::format("{}.{}", stem, n);
-  }
-  auto fail = [&](int e, const char* what) {
-    if (tail.valid()) unlink(name.c_str());
-    return make_error(
-        ExitCode::kIo, e,
-        "{} has grown by {} bytes since the checkpoint, and its tail cannot be {} {} ({}): make room there",
-        file.path, now - r.size, what, name, errno_name(e));
-  };
-  if (!tail.valid()) return fail(errno, "saved to");
-  // Opened only for writing, a file cannot be read through the same descriptor.
-  ScopedFd in(open(name_to_open(file).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
-  if (!in.valid() && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY) return fail(errno, "read for");
-  const int from = in.valid() ? in.get() : fd;
-  std::vector<char> buffer(1 << 20);
-  for (uint64_t at = r.size; at < now;) {
-    ssize_t n =
-        pread(from, buffer.data(), std::min<uint64_t>(buffer.size(), now - at), static_cast<off_t>(at));
-    if (n < 0) return fail(errno, "read for");
-    if (n == 0) break;
-    for (ssize_t done = 0; done < n;) {
-      ssize_t w = write(tail.get(), buffer.data() + done, static_cast<size_t>(n - done));
-      if (w < 0) return fail(errno, "written to");
-      done += w;
-    }
-    at += static_cast<uint64_t>(n);
-  }
-  if (fsync(tail.get()) != 0) return fail(errno, "written to");
-  say("{} has grown since the checkpoint: cut back to {} bytes, the other {} are in {}", file.path, r.size,
-      now - r.size, name);
   return {};
 }
 

@@ -23,12 +23,6 @@ bool is_same(const struct stat& st, const OpenFileRecord& r) {
   return st.st_dev == r.device && st.st_ino == r.inode && S_ISREG(st.st_mode);
 }
 
-bool is_in_memory(const ParsedOpenFile& file) {
-  constexpr std::string_view kPlace = "/dev/shm/";
-  return is_regular(file) && (file.record.flags & kOpenFileInMemory) != 0 && file.path.starts_with(kPlace) &&
-         file.path.find('/', kPlace.size()) == file.path.npos;
-}
-
 }  // namespace
 
 // Empty: there is none.
@@ -65,7 +59,7 @@ bool DescriptorBuilder::is_kept(const ParsedOpenFile& file) const {
   struct stat st;
   const bool there = stat(std::string(file.path).c_str(), &st) == 0;
   if (there && is_same(st, file.record)) return false;
-  return !kept_link(file).empty() || (!there && (is_in_memory(file) || !kept_copy(file).empty()));
+  return !kept_link(file).empty() || (!there && (has_contents(file) || !kept_copy(file).empty()));
 }
 
 // One that is open, and has been removed since. What the program still knows to be in it is gone as well.
@@ -76,8 +70,7 @@ bool DescriptorBuilder::is_lost_directory(const ParsedOpenFile& file) const {
          lstat(std::string(file.path).c_str(), &st) != 0 && errno == ENOENT;
 }
 
-// In /dev/shm itself, where nobody can put a link in its way.
-bool DescriptorBuilder::make_in_memory(const ParsedOpenFile& file) {
+bool DescriptorBuilder::make_of_contents(const ParsedOpenFile& file) {
   const auto& r = file.record;
   const std::string path(file.path);
   ScopedFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -122,7 +115,7 @@ Result<void> DescriptorBuilder::put_back_files() {
     if (!link.empty() && (file.record.flags & kOpenFileOneName) != 0)
       CKPT_TRY(separate_from_new_name(link, path, options_.say));
     const bool back = !link.empty()        ? ::link(link.c_str(), path.c_str()) == 0
-                      : is_in_memory(file) ? make_in_memory(file)
+                      : has_contents(file) ? make_of_contents(file)
                                            : copy_file(copy, path, file.record.mode);
     if (back) {
       say("{} was gone: it is there again", path);

@@ -315,6 +315,7 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   for (const auto& plan : job.plans) {
     if (plan != nullptr) CKPT_TRY(make_returning_files(plan->image->meta(), options.say));
   }
+  CKPT_TRY(builder.put_back_changes());
   CKPT_TRY(builder.cut_grown_files());
   // A terminal's other ends are opened by its name.
   std::vector<size_t> order(all.open_files.size());

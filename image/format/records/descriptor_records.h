@@ -37,9 +37,9 @@ enum OpenFileFlag : uint32_t {
   kOpenFilePipeReadEnd = 1u << 1,
   kOpenFilePipeWriteEnd = 1u << 2,
   kOpenFileSemaphore = 1u << 3,   // eventfd with EFD_SEMAPHORE
-  kOpenFileOwner = 1u << 5,       // a file without a name: value is its user, and its group << 32
+  kOpenFileOwner = 1u << 5,       // a file whose contents are saved: value is its user, and its group << 32
   kOpenFileEventsLost = 1u << 4,  // inotify: events were queued and are not in the image
-  kOpenFileInMemory = 1u << 6,    // has a name in /dev/shm: contents saved, for the case that it is gone
+  kOpenFileContents = 1u << 6,    // has a name: contents saved, in case that it is gone or changed in place
   kOpenFileOneName = 1u << 7,  // had no other name than its path (what is kept beside images does not count)
 };
 

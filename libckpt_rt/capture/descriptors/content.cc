@@ -17,6 +17,7 @@
 //
 // Small files are copied in the stop. Large ones are copied while the program still runs, and the
 // copy is taken if the stop finds size and times unchanged; else the file is copied again, in the stop.
+// Files with a name that the program may change in place: named_content.cc.
 
 namespace ckpt {
 namespace {
@@ -76,7 +77,7 @@ Result<void> DescriptorCapture::copy_file(const CapturedDescriptor& d, ArenaVect
       at = start > end ? start : end;
       continue;
     }
-    auto* bytes = static_cast<std::byte*>(arena_->allocate(end - start));
+    std::byte* bytes = take_memory(end - start);
     if (bytes == nullptr) return cannot(-ENOMEM);
     uint64_t have = 0;
     while (have < end - start) {
@@ -123,39 +124,59 @@ bool DescriptorCapture::is_mapped_writable(uint64_t inode) {
   }
 }
 
-Result<void> DescriptorCapture::copy_large_early() {
-  for (size_t i = 0; i < order_.size(); ++i) {
-    CapturedDescriptor& d = entries_[order_[i]];
-    if (d.kind != OpenFileKind::kRegular || (d.flags & kOpenFileDeleted) == 0 || d.now.size < kEarlyBytes)
-      continue;
-    if (i > 0 && compare(entries_[order_[i - 1]], d, false) == 0) continue;  // another open of the same file
-    struct statfs fs {};
-    sys::call(__NR_statfs, TaskPath(tid_, "fd", d.fd).c_str(), &fs);
-    if (fs.f_type == TMPFS_MAGIC || is_mapped_writable(d.now.inode)) continue;
-    struct stat st;
-    int64_t begin = now_ns(CLOCK_REALTIME);
-    if (stat_descriptor(tid_, d.fd, st) < 0 || st.st_ino != d.now.inode || st.st_dev != d.now.device)
-      continue;
-    EarlyCopy copy{};
-    copy.device = d.now.device;
-    copy.inode = d.now.inode;
-    copy.size = static_cast<uint64_t>(st.st_size);
-    copy.mtime_ns = int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
-    copy.ctime_ns = int64_t{st.st_ctim.tv_sec} * 1'000'000'000 + st.st_ctim.tv_nsec;
-    if (copy.mtime_ns > begin - kTimeStampDoubt) continue;  // being written now
-    copy.first = early_contents_.size();
-    d.now.size = copy.size;
-    if (!copy_file(d, early_contents_)) continue;
-    copy.count = early_contents_.size() - copy.first;
-    if (!early_.push_back(copy)) return arena_full();
+// Taken in the stop if nothing has changed by then. False: not copied.
+Result<bool> DescriptorCapture::copy_early(const CapturedDescriptor& d) {
+  struct statfs fs {};
+  sys::call(__NR_statfs, TaskPath(tid_, "fd", d.fd).c_str(), &fs);
+  if (fs.f_type == TMPFS_MAGIC || is_mapped_writable(d.now.inode)) return false;
+  struct stat st;
+  const int64_t begin = now_ns(CLOCK_REALTIME);
+  if (stat_descriptor(tid_, d.fd, st) < 0 || st.st_ino != d.now.inode || st.st_dev != d.now.device)
+    return false;
+  EarlyCopy copy{};
+  copy.device = d.now.device;
+  copy.inode = d.now.inode;
+  copy.size = static_cast<uint64_t>(st.st_size);
+  copy.mtime_ns = int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
+  copy.ctime_ns = int64_t{st.st_ctim.tv_sec} * 1'000'000'000 + st.st_ctim.tv_nsec;
+  if (copy.mtime_ns > begin - kTimeStampDoubt) return false;  // being written now
+  copy.first = early_contents_.size();
+  CapturedDescriptor now = d;
+  now.now.size = copy.size;
+  if (!copy_file(now, early_contents_)) {
+    early_contents_.truncate(copy.first);
+    return false;
   }
+  copy.count = early_contents_.size() - copy.first;
+  if (!early_.push_back(copy)) return arena_full().error();
+  return true;
+}
+
+Result<void> DescriptorCapture::copy_large_early() {
+  uint64_t room = contents_room_ = room_for_contents(), being_written = 0;
+  ahead_ = {};
+  for (size_t i = 0; i < order_.size(); ++i) {
+    const CapturedDescriptor& d = entries_[order_[i]];
+    if (i > 0 && compare(entries_[order_[i - 1]], d, false) == 0) continue;  // another open of the same file
+    const bool nameless = d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0;
+    if (nameless ? d.now.size < kEarlyBytes : d.now.size > room || !can_change_in_place(i)) continue;
+    auto copied = copy_early(d);
+    if (!copied.ok()) return copied.error();
+    if (nameless) continue;
+    room -= d.now.size;
+    if (!*copied) being_written += d.now.size;
+  }
+  if (being_written != 0) get_memory_ahead(being_written);
   return {};
 }
 
 bool DescriptorCapture::take_early_copy(const CapturedDescriptor& d) {
   for (const auto& copy : early_) {
     if (copy.device != d.now.device || copy.inode != d.now.inode) continue;
-    if (copy.size != d.now.size || copy.mtime_ns != d.now.mtime_ns || copy.ctime_ns != d.now.ctime_ns)
+    // What keeps files of other members gives this one a name more, which is a change, too.
+    const bool named = (d.flags & kOpenFileDeleted) == 0;
+    if (copy.size != d.now.size || copy.mtime_ns != d.now.mtime_ns ||
+        (!named && copy.ctime_ns != d.now.ctime_ns))
       return false;
     for (size_t i = 0; i < copy.count; ++i) {
       Content c = early_contents_[copy.first + i];
@@ -190,15 +211,20 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     } else if (d.kind == OpenFileKind::kMessageQueue) {
       CKPT_TRY(copy_messages(i));
       continue;
-    } else if (is_small_shared_memory(d)) {
+    } else if (is_small_shared_memory(d) || (can_change_in_place(i) && take_room(d.now.size))) {
       // sem_open(3), for example, removes the name that its file had at first.
-      if (copy_file(d, contents_)) {
-        for (size_t k = i; k < order_.size() && compare(entries_[order_[k]], d, false) == 0; ++k)
-          entries_[order_[k]].flags |= kOpenFileInMemory;
-        for (size_t c = before; c < contents_.size(); ++c) contents_[c].open_file = d.open_file;
-      } else {
+      bool had = take_early_copy(d);
+      if (!had) {
         contents_.truncate(before);
+        had = copy_file(d, contents_).ok();
       }
+      if (!had) {
+        contents_.truncate(before);
+        continue;
+      }
+      for (size_t k = i; k < order_.size() && compare(entries_[order_[k]], d, false) == 0; ++k)
+        entries_[order_[k]].flags |= kOpenFileContents;
+      for (size_t c = before; c < contents_.size(); ++c) contents_[c].open_file = d.open_file;
       continue;
     } else if (d.kind == OpenFileKind::kMemfd ||
                (d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0)) {

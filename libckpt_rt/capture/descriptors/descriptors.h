@@ -118,6 +118,8 @@ class DescriptorCapture {
     kept_files_ = directory;
     kept_in_job_ = of_job;
   }
+  // Bytes of small files that the program can change in place are in the image. Before prepare.
+  void keep_contents();
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }
   // The other ends of its pipes and sockets may be in other processes that are saved with it: they stay pipes
@@ -158,6 +160,9 @@ class DescriptorCapture {
   int hidden_ = -1;
   int kept_files_ = -1;
   bool kept_in_job_ = false;
+  bool keeps_contents_ = false;
+  uint64_t contents_room_ = 0;  // bytes of such that may still be copied
+  std::span<std::byte> ahead_;  // memory for them
   bool has_partners_ = false;
   Drained drained_ = nullptr;
   bool has_passing_ = false;
@@ -182,7 +187,7 @@ class DescriptorCapture {
     const char* text;
     uint32_t length;
   };
-  // Content of a large file without a name, copied before the stop; good if nothing changed since.
+  // Content of a file, copied before the stop; good if nothing changed since.
   struct EarlyCopy {
     uint64_t device, inode, size;
     int64_t mtime_ns, ctime_ns;
@@ -272,6 +277,7 @@ class DescriptorCapture {
   Result<void> decide_outside(SocketState& s);
 
   // content.cc
+  Result<bool> copy_early(const CapturedDescriptor& d);
   Result<void> copy_large_early();
   Result<void> copy_contents_stopped();
   Result<void> copy_pipe(size_t first_in_order);
@@ -284,6 +290,16 @@ class DescriptorCapture {
   Result<void> copy_file(const CapturedDescriptor& d, ArenaVector<Content>& to);
   bool take_early_copy(const CapturedDescriptor& d);
   int open_for_reading(const CapturedDescriptor& d) const;
+  // named_content.cc
+  bool can_change_in_place(size_t first_in_order);
+  bool take_room(uint64_t bytes) {
+    if (bytes > contents_room_) return false;
+    contents_room_ -= bytes;
+    return true;
+  }
+  uint64_t room_for_contents() const;
+  std::byte* take_memory(uint64_t bytes);
+  void get_memory_ahead(uint64_t bytes);
 
   // serialize.cc
   Result<void> write_notes();

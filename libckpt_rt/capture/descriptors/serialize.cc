@@ -122,7 +122,7 @@ bool DescriptorCapture::serialize(ByteWriter& out) const {
       r.object = object_number(d.now.device, d.now.inode);
       r.value = d.value;
       if (d.kind == OpenFileKind::kMessageQueue && d.now.links == 0) r.flags |= kOpenFileDeleted;
-      if (d.kind == OpenFileKind::kRegular && (d.flags & (kOpenFileDeleted | kOpenFileInMemory)) != 0) {
+      if (d.kind == OpenFileKind::kRegular && (d.flags & (kOpenFileDeleted | kOpenFileContents)) != 0) {
         r.flags |= kOpenFileOwner;
         r.value = d.now.uid | uint64_t{d.now.gid} << 32;
       }

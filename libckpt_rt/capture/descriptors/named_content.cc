@@ -1,0 +1,85 @@
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/statfs.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/core/preload_rules.h"
+
+// Bytes of small files with a name that the program has open for writing: what it writes in place after the checkpoint is put back
+// at a restart. (What it appends is cut there, and needs no copy.)
+
+namespace ckpt {
+namespace {
+
+// Bytes in an image. All are copied in the stop, in some two milliseconds, if all are being written.
+constexpr uint64_t kMost = 16 << 20;
+// A longer file that is only written, and at its end, is one that grows: an output, a log.
+constexpr uint64_t kLong = 64 << 10;
+
+// The kernel makes what is read, or what is written has effects.
+bool is_made_by_the_kernel(const char* path) {
+  struct statfs fs {};
+  if (sys::call(__NR_statfs, path, &fs) != 0) return true;
+  switch (fs.f_type) {
+    case PROC_SUPER_MAGIC:
+    case SYSFS_MAGIC:
+    case CGROUP_SUPER_MAGIC:
+    case CGROUP2_SUPER_MAGIC:
+    case DEBUGFS_MAGIC:
+    case TRACEFS_MAGIC:
+    case SECURITYFS_MAGIC:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+// Of what is mapped the memory half of the image has the bytes.
+bool DescriptorCapture::can_change_in_place(size_t first_in_order) {
+  const CapturedDescriptor& head = entries_[order_[first_in_order]];
+  if (!keeps_contents_ || head.kind != OpenFileKind::kRegular || (head.flags & kOpenFileDeleted) != 0 ||
+      head.now.size > kMost || !std::string_view(head.path, head.path_len).starts_with('/'))
+    return false;
+  for (const MappedFileRange& m : mapped_) {
+    if (m.device == head.now.device && m.inode == head.now.inode) return false;
+  }
+  for (size_t i = first_in_order; i < order_.size(); ++i) {
+    const CapturedDescriptor& d = entries_[order_[i]];
+    if (compare(d, head, false) != 0) break;
+    const uint32_t flags = d.now.open_flags;
+    const bool grows = (flags & O_APPEND) != 0 ||
+                       ((flags & O_ACCMODE) == O_WRONLY && d.now.size > kLong && d.now.offset == d.now.size);
+    if ((flags & O_ACCMODE) == O_RDONLY || (flags & O_PATH) != 0 || grows) continue;
+    return !is_made_by_the_kernel(TaskPath(tid_of(d), "fd", d.fd).c_str());
+  }
+  return false;
+}
+
+void DescriptorCapture::keep_contents() { keeps_contents_ = true; }
+
+// Memory is for what has no name first.
+uint64_t DescriptorCapture::room_for_contents() const {
+  return keeps_contents_ ? std::min(kMost, (arena_->range().size() - arena_->used()) / 8) : 0;
+}
+
+// Of the memory that was touched ahead of the stop, if there is enough of it.
+std::byte* DescriptorCapture::take_memory(uint64_t bytes) {
+  if (bytes > ahead_.size()) return static_cast<std::byte*>(arena_->allocate(bytes));
+  std::byte* taken = ahead_.data();
+  ahead_ = ahead_.subspan(bytes);
+  return taken;
+}
+
+// bytes: of files that were being written while others were copied.
+void DescriptorCapture::get_memory_ahead(uint64_t bytes) {
+  arena_->populate(bytes);
+  auto* memory = static_cast<std::byte*>(arena_->allocate(bytes));
+  if (memory != nullptr) ahead_ = {memory, bytes};
+}
+
+}  // namespace ckpt

@@ -1,0 +1,219 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "base/bytes.h"
+#include "restart/descriptors/builder.h"
+
+// Files that were written since the checkpoint: what was changed in place is put back where its bytes are known, and
+// what was appended is cut off.
+
+namespace ckpt {
+namespace {
+
+constexpr uint64_t kMostPutBack = 16 << 20;  // bytes: what is kept beside images (docs/descriptors.md)
+
+// Their times say nothing.
+bool is_made_by_the_kernel(std::string_view path) {
+  return path.starts_with("/proc/") || path.starts_with("/sys/");
+}
+
+std::string base_name(std::string_view path) {
+  size_t slash = path.rfind('/');
+  return std::string(slash == std::string_view::npos ? path : path.substr(slash + 1));
+}
+
+int64_t mtime_ns(const struct stat& st) {
+  return int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
+}
+
+// As it was, so that another restart from this image does not find it changed.
+void set_time(int fd, const OpenFileRecord& r) {
+  const timespec times[2] = {{0, UTIME_OMIT}, {r.mtime_ns / 1'000'000'000, r.mtime_ns % 1'000'000'000}};
+  futimens(fd, times);
+}
+
+// So many bytes from the beginning. False: there are fewer, or they cannot be read.
+bool read_all(int fd, std::vector<std::byte>& bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t n = pread(fd, bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+    if (n <= 0) return false;
+    done += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool write_all(int fd, std::span<const std::byte> bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t n = pwrite(fd, bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
+    if (n <= 0) return false;
+    done += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool DescriptorBuilder::has_contents(const ParsedOpenFile& file) const {
+  const auto& r = file.record;
+  return static_cast<OpenFileKind>(r.kind) == OpenFileKind::kRegular && S_ISREG(r.mode) &&
+         (r.flags & kOpenFileDeleted) == 0 && (r.flags & kOpenFileContents) != 0;
+}
+
+// Of the checkpoint: in the image, or in a copy beside it. Nothing: they are not known.
+std::optional<std::vector<std::byte>> DescriptorBuilder::bytes_at_checkpoint(
+    const ParsedOpenFile& file) const {
+  const auto& r = file.record;
+  if (r.size > kMostPutBack) return std::nullopt;
+  if (has_contents(file)) {
+    std::vector<std::byte> bytes(r.size);
+    for (const auto& c : meta_.contents) {
+      if (c.record.open_file == 0 || c.record.object != r.object || c.record.offset > r.size ||
+          c.bytes.size() > r.size - c.record.offset)
+        continue;
+      std::copy(c.bytes.begin(), c.bytes.end(), bytes.begin() + static_cast<ptrdiff_t>(c.record.offset));
+    }
+    return bytes;
+  }
+  const std::string copy = kept_copy(file);
+  if (copy.empty()) return std::nullopt;
+  std::vector<std::byte> bytes(r.size);
+  const ScopedFd fd(open(copy.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd.valid() || !read_all(fd.get(), bytes)) return std::nullopt;
+  return bytes;
+}
+
+// The very file, and the program may write to it.
+bool DescriptorBuilder::can_put_back(const ParsedOpenFile& file) const {
+  const auto& r = file.record;
+  const std::string path = name_to_open(file);
+  struct stat st;
+  return is_writable(r) && opened_by_path(file) && S_ISREG(r.mode) && !is_made_by_the_kernel(path) &&
+         stat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode) && st.st_ino == r.inode &&
+         (has_contents(file) || !kept_copy(file).empty()) &&
+         faccessat(AT_FDCWD, path.c_str(), R_OK | W_OK, AT_EACCESS) == 0;
+}
+
+Result<void> DescriptorBuilder::put_back_changes() {
+  std::set<uint64_t> done;
+  for (const auto& file : meta_.open_files) {
+    const auto& r = file.record;
+    if (done.count(r.object) != 0 || !can_put_back(file)) continue;
+    done.insert(r.object);
+    const std::string path = name_to_open(file);
+    const ScopedFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW));
+    struct stat st;
+    if (!fd.valid() || fstat(fd.get(), &st) != 0) continue;
+    const auto now = static_cast<uint64_t>(st.st_size);
+    if (now == r.size && mtime_ns(st) == r.mtime_ns) continue;
+    const auto bytes = bytes_at_checkpoint(file);
+    if (!bytes) continue;
+    std::vector<std::byte> found(std::min(now, r.size));
+    if (!read_all(fd.get(), found)) continue;
+    if (now >= r.size && found == *bytes) {
+      if (now == r.size) set_time(fd.get(), r);
+      continue;
+    }
+    auto saved = save_aside(file, fd.get(), 0, now, "changed");
+    if (!saved.ok()) return saved.error();
+    if (!write_all(fd.get(), *bytes) || ftruncate(fd.get(), static_cast<off_t>(r.size)) != 0) {
+      return make_error(
+          ExitCode::kFileChanged, errno,
+          "{} was changed since the checkpoint and cannot be put back ({}): what it held is in {}", path,
+          errno_name(errno), *saved);
+    }
+    set_time(fd.get(), r);
+    say("{} was changed in place since the checkpoint: it is as it was then, what it held is in {}", path,
+        *saved);
+  }
+  return {};
+}
+
+Result<void> DescriptorBuilder::cut_grown_files() {
+  std::set<uint64_t> done;
+  for (const auto& file : meta_.open_files) {
+    const auto& r = file.record;
+    if (!opened_by_path(file) || !S_ISREG(r.mode) || is_place_only(r)) continue;
+    struct stat st;
+    const std::string path = name_to_open(file);
+    if (stat(path.c_str(), &st) != 0) continue;  // check() has just opened it
+    const uint64_t now = static_cast<uint64_t>(st.st_size);
+    if (!is_writable(r) && now < r.size) {
+      say("{} has {} bytes, at the checkpoint it had {}; the program only reads it", path, now, r.size);
+    }
+    if (now == r.size && mtime_ns(st) != r.mtime_ns && !is_made_by_the_kernel(path) &&
+        done.insert(r.object).second) {
+      say("{} was written since the checkpoint, its length is the same: the program goes on with what it "
+          "holds now",
+          path);
+    }
+    if (!is_writable(r) || now <= r.size || !done.insert(r.object).second) continue;
+    ScopedFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY));
+    if (!fd.valid()) fd.reset(open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+    if (!fd.valid()) {
+      return make_error(ExitCode::kPermission, errno, "{} has grown and cannot be opened to cut it back ({})",
+                        path, errno_name(errno));
+    }
+    auto tail = save_aside(file, fd.get(), r.size, now, "tail");
+    if (!tail.ok()) return tail.error();
+    say("{} has grown since the checkpoint: cut back to {} bytes, the other {} are in {}", file.path, r.size,
+        now - r.size, *tail);
+    if (ftruncate(fd.get(), static_cast<off_t>(r.size)) != 0) {
+      return make_error(ExitCode::kFileChanged, errno,
+                        "{} has grown by {} bytes and cannot be cut back ({}): cut it to {} bytes", path,
+                        now - r.size, errno_name(errno), r.size);
+    }
+    set_time(fd.get(), r);
+  }
+  return {};
+}
+
+// Nothing the program or anybody wrote since the checkpoint is thrown away. fd: of the file, open for writing. Returns the name of
+// the new file.
+Result<std::string> DescriptorBuilder::save_aside(const ParsedOpenFile& file, int fd, uint64_t from,
+                                                  uint64_t to, std::string_view what) {
+  const auto& r = file.record;
+  const std::string stem = fmt::format("{}/{}.{}.{}-{}", options_.image_directory, base_name(file.path),
+                                       r.inode, what, options_.sequence);
+  std::string name = stem;
+  ScopedFd saved;
+  for (int n = 2;; ++n) {  // one of an earlier restart from this image stays as it is
+    saved.reset(open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (saved.valid() || errno != EEXIST) break;
+    name = fmt::format("{}.{}", stem, n);
+  }
+  auto fail = [&](int e, const char* how) {
+    if (saved.valid()) unlink(name.c_str());
+    return make_error(
+        ExitCode::kIo, e,
+        "{} was written since the checkpoint, and its bytes {} to {} cannot be {} {} ({}): make room there",
+        file.path, from, to, how, name, errno_name(e));
+  };
+  if (!saved.valid()) return fail(errno, "saved to");
+  // Opened only for writing, a file cannot be read through the same descriptor.
+  ScopedFd in(open(name_to_open(file).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (!in.valid() && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY) return fail(errno, "read for");
+  const int source = in.valid() ? in.get() : fd;
+  std::vector<char> buffer(1 << 20);
+  for (uint64_t at = from; at < to;) {
+    ssize_t n =
+        pread(source, buffer.data(), std::min<uint64_t>(buffer.size(), to - at), static_cast<off_t>(at));
+    if (n < 0) return fail(errno, "read for");
+    if (n == 0) break;
+    for (ssize_t done = 0; done < n;) {
+      ssize_t w = write(saved.get(), buffer.data() + done, static_cast<size_t>(n - done));
+      if (w < 0) return fail(errno, "written to");
+      done += w;
+    }
+    at += static_cast<uint64_t>(n);
+  }
+  if (fsync(saved.get()) != 0) return fail(errno, "written to");
+  return name;
+}
+
+}  // namespace ckpt

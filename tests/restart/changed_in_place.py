@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""Files that a program writes in place between a checkpoint and its end: their bytes are those of the checkpoint again.
+  changed_in_place.py [ChangedInPlace.test_...]      CKPT_LONG=1: more instants
+"""
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+BUILD = os.environ["CKPT_BUILD"]
+CKPT, RESTART = (os.path.join(BUILD, "bin", n) for n in ("ckpt", "ckpt-restart"))
+INSTANTS = 12 if os.environ.get("CKPT_LONG") == "1" else 2
+
+# A number in a file and in memory, raised together until there is a file `enough`.
+COUNTER = r"""
+import os, sys
+f = open('number', 'w+b', buffering=0)
+f.write(b'%20d' % 0)
+print('up', flush=True)
+n = 0
+while not os.path.exists('enough') or n < 3000:
+    f.seek(0)
+    v = int(f.read(20))
+    if v != n: print('file', v, 'memory', n, flush=True); sys.exit(1)
+    n += 1
+    f.seek(0); f.write(b'%20d' % n)
+    if n == 2000: open('later', 'w').close()
+print('end', int(open('number').read(20)) == n, flush=True)
+"""
+
+# Each step is one that a file may go through; `go` lets it look.
+STEPS = r"""
+import os, sys, time
+fd = os.open('steps', os.O_RDWR | os.O_CREAT, 0o640)
+os.ftruncate(fd, int(sys.argv[1]))              # a hole, and bytes in its middle
+os.pwrite(fd, b'middle', 150000)
+os.lseek(fd, 7, os.SEEK_SET)
+print('up', flush=True)
+while not os.path.exists('changed') and not os.path.exists('go'):
+    if os.path.exists('change'):
+        exec(open('change').read())
+        open('changed', 'w').close()
+    time.sleep(0.002)
+while not os.path.exists('go'): time.sleep(0.002)
+text = os.pread(fd, 18 << 20, 0)
+print(len(text), text.strip(b'\0').decode(), text.find(b'm'), os.lseek(fd, 0, os.SEEK_CUR), os.fstat(fd).st_ino == os.stat('steps').st_ino, flush=True)
+"""
+
+# Four processes raise numbers in one database in turns, as one of several that it keeps open would.
+DATABASE = r"""
+import os, sqlite3, sys
+def opened():
+    c = sqlite3.connect('db', isolation_level=None, timeout=60)
+    c.execute('pragma synchronous=off')
+    return c
+c = opened()
+c.execute('pragma journal_mode=' + sys.argv[1])
+c.execute('create table t(k integer primary key, v integer, pad blob)')
+c.execute('begin')
+for k in range(40): c.execute('insert into t values(?, 0, ?)', (k, os.urandom(4000)))
+c.execute('commit')
+c.close()
+children, me = [], 0
+for i in (1, 2, 3):
+    child = os.fork()
+    if child == 0:
+        me = i
+        break
+    children.append(child)
+c, n = opened(), 0
+while n < 400 or not os.path.exists('enough'):
+    c.execute('begin immediate')
+    v = c.execute('select v from t where k=?', (me,)).fetchone()[0]
+    if v != n:
+        print(me, 'database', v, 'memory', n, flush=True)
+        os._exit(1)
+    n += 1
+    c.execute('update t set v=? where k=?', (n, me))
+    c.execute('update t set v=v+1 where k=39')
+    c.execute('commit')
+    if me == 0 and n == 5: print('up', flush=True)
+    if me == 0 and n == 300: open('later', 'w').close()
+if me: os._exit(0)
+failed = [s for s in (os.waitpid(p, 0)[1] for p in children) if s]
+whole = c.execute('select sum(v) from t where k < 4').fetchone() == c.execute('select v from t where k=39').fetchone()
+print('end', failed, whole, c.execute('pragma integrity_check').fetchone()[0], flush=True)
+"""
+
+
+def environment():
+    return {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
+
+
+class ChangedInPlace(unittest.TestCase):
+    def setUp(self):
+        # On a disk: /tmp may be in memory.
+        self.directory = tempfile.mkdtemp(prefix="ckpt-changed-", dir=BUILD)
+        self.addCleanup(shutil.rmtree, self.directory)
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def touch(self, name):
+        open(self.path(name), "w").close()
+
+    def output(self):
+        with open(self.path("out")) as out:
+            return out.read()
+
+    def wait_for(self, child, condition):
+        end = time.monotonic() + 60
+        while not condition():
+            self.assertIsNone(child.poll(), self.output())
+            self.assertLess(time.monotonic(), end, self.output())
+            time.sleep(0.002)
+
+    def command(self, *words):
+        done = subprocess.run([os.path.join(BUILD, "bin", words[0]), *words[1:]], cwd=self.directory, env=environment(), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + self.output())
+        return done.stdout
+
+    def start(self, program, *arguments, options=()):
+        with open(self.path("out"), "w") as out:
+            child = subprocess.Popen([CKPT, "run", "--dir", self.path("images"), *options, "--", "/usr/bin/python3", "-c", program, *arguments],
+                                     stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=self.directory, env=environment(),
+                                     start_new_session=True)
+        self.addCleanup(self.kill, child)
+        self.wait_for(child, lambda: "up" in self.output())
+        return child
+
+    def kill(self, child):
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+    def clear(self):
+        for name in os.listdir(self.directory):
+            (shutil.rmtree if name == "images" else os.unlink)(self.path(name))
+
+    def counted(self, *options):
+        child = self.start(COUNTER, options=options)
+        self.command("ckpt", "now", str(child.pid))
+        self.wait_for(child, lambda: os.path.exists(self.path("later")))
+        self.kill(child)
+        self.touch("enough")
+
+    def test_being_written(self):
+        """At no time does it stand still for long enough to be copied ahead of the stop."""
+        for mode in ("auto", "fork", "sequential"):
+            with self.subTest(mode):
+                self.counted("--mode", mode)
+                self.assertIn("number was changed in place since the checkpoint: it is as it was then", self.command("ckpt-restart", "images"))
+                self.assertEqual(self.output(), "up\nend True\n")
+                self.clear()
+
+    def test_what_it_held_is_kept(self):
+        self.counted()
+        with open(self.path("number")) as f:
+            held = f.read()
+        self.command("ckpt-restart", "images")
+        [name] = [n for n in os.listdir(self.path("images")) if ".changed-1" in n]
+        with open(self.path("images/" + name)) as f:
+            self.assertEqual(f.read(), held)
+        self.assertEqual(os.stat(self.path("images/" + name)).st_mode & 0o777, 0o600)
+
+    def test_back(self):
+        """ckpt back, many times: without an end in between."""
+        child = self.start(COUNTER)
+        self.command("ckpt", "now", str(child.pid))
+        for _ in range(5):
+            time.sleep(0.02)
+            self.command("ckpt", "back", str(child.pid))
+        self.touch("enough")
+        self.assertEqual(child.wait(60), 0, self.output())
+        self.assertEqual(self.output(), "up\nend True\n")
+
+    def changed(self, change, quiet=True, length=300000, options=()):
+        child = self.start(STEPS, str(length), options=options)
+        if quiet:
+            time.sleep(0.1)  # so that it is copied ahead of the stop
+        self.command("ckpt", "now", str(child.pid))
+        with open(self.path("new"), "w") as f:
+            f.write(change)
+        os.rename(self.path("new"), self.path("change"))
+        self.wait_for(child, lambda: os.path.exists(self.path("changed")))
+        self.kill(child)
+        self.touch("go")
+        return self.command("ckpt-restart", "images")
+
+    def test_too_long(self):
+        """What is not put back is said."""
+        said = self.changed("os.pwrite(fd, b'MIDDLE', 150000)", length=17 << 20)
+        self.assertIn("the program goes on with what it holds now", said)
+        self.assertEqual(self.output(), f"up\n{17 << 20} MIDDLE -1 7 True\n")
+
+    def test_asked_for_none(self):
+        said = self.changed("os.pwrite(fd, b'MIDDLE', 150000)", options=("--files", "none"))
+        self.assertIn("the program goes on with what it holds now", said)
+        self.assertEqual(self.output(), "up\n300000 MIDDLE -1 7 True\n")
+
+    def test_a_hole_written(self):
+        self.assertIn("changed in place", self.changed("os.pwrite(fd, b'me', 5)"))
+        self.assertEqual(self.output(), "up\n300000 middle 150000 7 True\n")
+
+    def test_shorter(self):
+        for quiet in (False, True):
+            with self.subTest(quiet=quiet):
+                self.assertIn("changed in place", self.changed("os.ftruncate(fd, 100)", quiet))
+                self.assertEqual(self.output(), "up\n300000 middle 150000 7 True\n")
+                self.clear()
+
+    def test_longer_and_changed(self):
+        self.assertIn("changed in place", self.changed("os.pwrite(fd, b'MIDDLE', 150000); os.pwrite(fd, b'end', 400000)"))
+        self.assertEqual(self.output(), "up\n300000 middle 150000 7 True\n")
+
+    def test_longer_alone(self):
+        said = self.changed("os.pwrite(fd, b'end', 400000)")
+        self.assertIn("has grown since the checkpoint", said)
+        self.assertNotIn("changed in place", said)
+        self.assertEqual(self.output(), "up\n300000 middle 150000 7 True\n")
+
+    def test_written_with_the_same(self):
+        said = self.changed("os.pwrite(fd, b'middle', 150000)")
+        self.assertNotIn("steps", said)
+        self.assertEqual(self.output(), "up\n300000 middle 150000 7 True\n")
+
+    def test_another_file_stays_as_it_is(self):
+        said = self.changed("os.rename('steps', 'old'); open('steps', 'w').write('another')")
+        self.assertNotIn("changed in place", said)
+        with open(self.path("steps")) as f:
+            self.assertEqual(f.read(), "another")
+        self.assertEqual(self.output(), "up\n300000 middle 150000 7 False\n")
+
+    def test_database(self):
+        for mode in ("delete", "wal"):
+            for i in range(INSTANTS):
+                with self.subTest(mode=mode, instant=i):
+                    child = self.start(DATABASE, mode)
+                    time.sleep(0.05 * i)
+                    self.command("ckpt", "now", str(child.pid))
+                    self.wait_for(child, lambda: os.path.exists(self.path("later")))
+                    self.kill(child)
+                    self.touch("enough")
+                    self.command("ckpt-restart", "images")
+                    self.assertEqual(self.output(), "up\nend [] True ok\n")
+                    self.clear()
+
+
+if __name__ == "__main__":
+    unittest.main()
