@@ -47,6 +47,27 @@ int64_t decimal(std::string_view text) {
   return negative ? -value : value;
 }
 
+// The state of a thread, as /proc has it; '\0': it is not there.
+char state_of(int tid) {
+  ProcessLook look;
+  return look_at(tid, look) ? look.state : '\0';
+}
+
+// A process goes on when its first thread has ended (pthread_exit in main), but /proc/PID shows no memory then: that
+// of another thread does.
+int thread_with_memory(int pid) {
+  if (state_of(pid) != 'Z') return pid;
+  int found = pid;
+  ScopedFd tasks = open_for_reading(proc_path("/proc/{}/task", pid), O_DIRECTORY);
+  scan_directory(tasks.get(), [&](std::string_view name) {
+    if (found != pid || name.empty() || name[0] < '0' || name[0] > '9') return;
+    const int tid = static_cast<int>(decimal(name));
+    const char state = tid == pid ? 'Z' : state_of(tid);
+    if (state != '\0' && state != 'Z' && state != 'X') found = tid;
+  });
+  return found;
+}
+
 bool is_ours(int pid, int tid) {
   char name[32];
   const long n = read_small_file(proc_path("/proc/{}/task/{}/comm", pid, tid).text, name, sizeof(name));
@@ -75,7 +96,7 @@ bool append_numbers(int fd, ArenaVector<int>& out) {
 // Visits each variable, until visit() says false. False: it cannot be read.
 template <typename Visit>
 bool scan_environment(int pid, Visit visit) {
-  ScopedFd file = open_for_reading(proc_path("/proc/{}/environ", pid));
+  ScopedFd file = open_for_reading(proc_path("/proc/{}/environ", thread_with_memory(pid)));
   if (!file.valid()) return false;
   char text[8192];
   size_t have = 0;
@@ -105,7 +126,7 @@ bool scan_environment(int pid, Visit visit) {
 
 // 1: the text of its mappings has the word; 0: not; -1: it cannot be read. *any: it has some text.
 int find_in_maps(int pid, std::string_view word, bool* any) {
-  ScopedFd maps = open_for_reading(proc_path("/proc/{}/maps", pid));
+  ScopedFd maps = open_for_reading(proc_path("/proc/{}/maps", thread_with_memory(pid)));
   if (!maps.valid()) return -1;
   char text[8192];
   size_t have = 0;
@@ -124,7 +145,7 @@ int find_in_maps(int pid, std::string_view word, bool* any) {
 
 // Whether its program asks for a dynamic linker. What cannot be read is taken for one that does.
 bool has_interpreter(int pid) {
-  ScopedFd file = open_for_reading(proc_path("/proc/{}/exe", pid));
+  ScopedFd file = open_for_reading(proc_path("/proc/{}/exe", thread_with_memory(pid)));
   if (!file.valid()) return true;
   Elf64_Ehdr header;
   if (sys::call(__NR_pread64, file.get(), &header, sizeof(header), 0L) != sizeof(header)) return true;
@@ -220,7 +241,7 @@ int newest_pid() {
 }
 
 int moved_signal(int pid) {
-  ScopedFd maps = open_for_reading(proc_path("/proc/{}/maps", pid));
+  ScopedFd maps = open_for_reading(proc_path("/proc/{}/maps", thread_with_memory(pid)));
   char text[8192];
   for (size_t have = 0; maps.valid();) {
     const long got = sys::call(__NR_read, maps.get(), text + have, sizeof(text) - have);

@@ -225,7 +225,7 @@ void Attempt::after_stop() {
 }
 
 Result<void> Attempt::describe() {
-  note_what_is_lost(capture.facts, space);
+  note_what_is_lost(capture.facts, capture.threads.span(), space);
   MetaWriter meta(space.arena());
   MetaSources sources{
       &capture.facts,          &saved_process,         &capture.map,  &capture.files,   &capture.descriptors,

@@ -128,6 +128,7 @@ class ChannelBuilder {
 
   // tcp.cc
   Result<void> connect_tcp();
+  Result<void> shorten_queues(const std::vector<ChannelSocket*>& listening);
   struct Ends {
     ScopedFd server, client;
   };

@@ -15,7 +15,7 @@
 namespace ckpt {
 namespace {
 
-constexpr int64_t kPatienceNs = 30'000'000'000;
+constexpr int64_t kExchangePatienceNs = 30'000'000'000;
 
 }  // namespace
 
@@ -121,7 +121,7 @@ Result<void> exchange_all(std::span<QueueExchange> all, const std::function<bool
       polls.push_back({events == 0 ? -1 : e.fd(), events, 0});
     }
     if (late == nullptr) return {};
-    if (now_ns() - last > kPatienceNs)
+    if (now_ns() - last > kExchangePatienceNs)
       return make_error(
           ExitCode::kTimeout, 0,
           "{}: what was on its way between hosts cannot be given back: {}, and for 30 s no byte went or came",

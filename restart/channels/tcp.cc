@@ -45,6 +45,10 @@ bool is_connection(const ChannelSocket& s) {
   return s.is_tcp() && static_cast<OpenFileKind>(s.file->record.kind) == OpenFileKind::kConnection;
 }
 
+bool by_age(const ChannelSocket* a, const ChannelSocket* b) {
+  return a->file->record.inode < b->file->record.inode;
+}
+
 }  // namespace
 
 // Some listening socket of the job has the local port of this connection: it was accepted there.
@@ -168,6 +172,7 @@ Result<void> ChannelBuilder::connect_tcp_without_peer(ChannelSocket& s) {
 }
 
 Result<void> ChannelBuilder::connect_tcp() {
+  std::vector<ChannelSocket*> listening;
   for (auto& s : sockets_) {
     if (!is_connection(*s) || s->fd >= 0 || s->link.state == TCP_SYN_SENT || s->listener != nullptr) continue;
     if (s->peer != nullptr) {
@@ -185,16 +190,24 @@ Result<void> ChannelBuilder::connect_tcp() {
     auto made = make(*s);
     s->detail.reuse_address = wanted;
     CKPT_TRY(made);
-    if (listen(s->fd, s->detail.backlog) != 0) return cannot_make(*s);
+    listening.push_back(s.get());
   }
-  // In the order in which they were made, as far as it can be told.
   std::vector<ChannelSocket*> waiting;
   for (auto& s : sockets_)
     if (is_connection(*s) && s->fd < 0) waiting.push_back(s.get());
-  std::stable_sort(waiting.begin(), waiting.end(), [](const ChannelSocket* a, const ChannelSocket* b) {
-    return a->file->record.inode < b->file->record.inode;
-  });
-  for (ChannelSocket* s : waiting) {
+  // A queue may hold more than its length says: a connection counts for the client before it counts for the queue.
+  for (ChannelSocket* s : listening) {
+    if (listen(s->fd, s->detail.backlog + static_cast<int>(waiting.size())) != 0) return cannot_make(*s);
+  }
+  // In the order in which they were made, as far as it can be told. Those that were being connected come last, and find
+  // the queues as full as they were.
+  const auto unfinished = std::stable_partition(
+      waiting.begin(), waiting.end(), [](const ChannelSocket* s) { return s->link.state != TCP_SYN_SENT; });
+  std::stable_sort(waiting.begin(), unfinished, by_age);
+  std::stable_sort(unfinished, waiting.end(), by_age);
+  for (auto at = waiting.begin(); at != waiting.end(); ++at) {
+    ChannelSocket* s = *at;
+    if (at == unfinished) CKPT_TRY(shorten_queues(listening));
     if (s->link.state == TCP_SYN_SENT) {
       ScopedFd fd(socket(s->detail.domain, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
       if (!fd.valid()) return cannot_make(*s);
@@ -211,6 +224,13 @@ Result<void> ChannelBuilder::connect_tcp() {
     if (!fd.ok()) fd = connect_from(*s, s->detail.domain, SocketName{}, s->peer_name, false);
     if (!fd.ok()) return fd.error();
     CKPT_TRY(park(*s, std::move(*fd)));
+  }
+  return unfinished == waiting.end() ? shorten_queues(listening) : Result<void>();
+}
+
+Result<void> ChannelBuilder::shorten_queues(const std::vector<ChannelSocket*>& listening) {
+  for (const ChannelSocket* s : listening) {
+    if (listen(s->fd, s->detail.backlog) != 0) return cannot_make(*s);
   }
   return {};
 }

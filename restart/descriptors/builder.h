@@ -43,6 +43,7 @@ class DescriptorBuilder {
   // Owner, signal and O_ASYNC; what refers to other descriptors: watches of epolls, locks.
   void set_owner(const ParsedOpenFile& file, int fd);
   Result<void> add_watches(const ParsedOpenFile& file, int fd);
+  int sent_descriptor(const ParsedOpenFile& file) const;  // of one that waits in a socket; -1: none
   void add_locks(const ParsedOpenFile& file, int fd, RestoredDescriptors& result);
   void finish();
 
@@ -126,6 +127,7 @@ class DescriptorBuilder {
   ChannelBuilder channels_;
   std::map<uint32_t, uint32_t> terminals_;      // /dev/pts/N as they were, and as they are
   std::map<uint32_t, ScopedFd> spare_masters_;  // by number, while masters are made
+  std::set<uint64_t> created_memfds_;           // objects whose first open file has been given out
   std::map<uint32_t, int> in_flight_;           // open files without a descriptor, by id, parked
 };
 

@@ -32,6 +32,10 @@ int64_t mtime_ns(const struct stat& st) {
   return int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
 }
 
+bool is_unchanged(const struct stat& st, const OpenFileRecord& r) {
+  return static_cast<uint64_t>(st.st_size) == r.size && mtime_ns(st) == r.mtime_ns;
+}
+
 // As it was, so that another restart from this image does not find it changed.
 void set_time(int fd, const OpenFileRecord& r) {
   const timespec times[2] = {{0, UTIME_OMIT}, {r.mtime_ns / 1'000'000'000, r.mtime_ns % 1'000'000'000}};
@@ -106,11 +110,12 @@ Result<void> DescriptorBuilder::put_back_changes() {
     if (done.count(r.object) != 0 || !can_put_back(file)) continue;
     done.insert(r.object);
     const std::string path = name_to_open(file);
-    const ScopedFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW));
     struct stat st;
+    // Not opened for nothing: that breaks leases, and a program that goes back has its.
+    if (stat(path.c_str(), &st) != 0 || is_unchanged(st, r)) continue;
+    const ScopedFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW));
     if (!fd.valid() || fstat(fd.get(), &st) != 0) continue;
     const auto now = static_cast<uint64_t>(st.st_size);
-    if (now == r.size && mtime_ns(st) == r.mtime_ns) continue;
     const auto bytes = bytes_at_checkpoint(file);
     if (!bytes) continue;
     std::vector<std::byte> found(std::min(now, r.size));

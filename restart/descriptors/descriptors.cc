@@ -123,6 +123,12 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
     for (const auto& d : meta.descriptors) {
       if (d.open_file == file.record.id) fd = d.fd;
     }
+    // An epoll that waits in a socket has its watches added here all the same.
+    if (fd < 0 && builder.kind_of(file) == OpenFileKind::kEpoll) {
+      const InheritedFile* sent = inherited(file);
+      const int sent_fd = sent != nullptr ? (sent->first ? sent->fd : -1) : builder.sent_descriptor(file);
+      if (sent_fd >= 0) CKPT_TRY(builder.add_watches(file, sent_fd));
+    }
     if (fd < 0) continue;
     builder.set_owner(file, fd);
     if (const InheritedFile* known = inherited(file); known != nullptr && !known->first) continue;
@@ -257,6 +263,11 @@ Result<void> DescriptorBuilder::fill_sockets() {
     in_flight_[id] = *up;
     return *up;
   });
+}
+
+int DescriptorBuilder::sent_descriptor(const ParsedOpenFile& file) const {
+  const auto known = in_flight_.find(file.record.id);
+  return known == in_flight_.end() ? -1 : known->second;
 }
 
 void DescriptorBuilder::set_owner(const ParsedOpenFile& file, int fd) {

@@ -217,7 +217,8 @@ bool JobSupervisor::all_reached(RestartStage stage) const {
   return true;
 }
 
-// Those that stay must not end before they run.
+// A process that stays must not end before all are let go. Afterwards programs run, and may end each other before
+// the one that ends has said so.
 Result<void> JobSupervisor::look_for_ends() {
   for (size_t i = 0; i < processes_.size(); ++i) {
     Process& p = processes_[i];
@@ -226,7 +227,10 @@ Result<void> JobSupervisor::look_for_ends() {
     const Birth& b = job_.births.births[i];
     if (!b.stays()) continue;
     CKPT_TRY(read_stages(static_cast<size_t>(b.member)));
-    if (p.stage == RestartStage::kGo) continue;  // ran and ended already
+    if (went_) {
+      reached(static_cast<size_t>(b.member), RestartStage::kGo);
+      continue;
+    }
     return name_it(
         make_error(ExitCode::kInternal, 0,
                    "it ended after the stage \"{}\": killed, out of memory (dmesg tells), or a fault in the "

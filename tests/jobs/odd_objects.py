@@ -198,43 +198,50 @@ def wait_for(path, tree):
         time.sleep(0.01)
 
 
-class OddObjects(unittest.TestCase):
-    def come_back(self, name, program, uid=0):
-        tree = Tree(name, [sys.executable if uid == 0 else "/usr/bin/python3", "-c", program], uid=uid)
-        failed = True
-        try:
-            tree.run()
-            path = lambda name: os.path.join(tree.work, name)
-            wait_for(path("before"), tree)
-            image = tree.checkpoint(tree.child.pid)
-            tree.kill()
+def come_back(test, name, program, uid=0, go_early=False, look=None):
+    """What it told, by the name of the file. go_early: it goes on as soon as it is back; its output. look: at the image."""
+    tree = Tree(name, [sys.executable if uid == 0 else "/usr/bin/python3", "-c", program], uid=uid)
+    failed = True
+    try:
+        tree.run()
+        path = lambda name: os.path.join(tree.work, name)
+        wait_for(path("before"), tree)
+        image = tree.checkpoint(tree.child.pid)
+        tree.kill()
+        if look is not None:
+            look(image)
+        if not go_early:
             tree.restart(image)
-            with open(path("go"), "w"):
-                pass
-            code, output = tree.finish()
-            self.assertEqual(code, 0, tree.said())
-            told = {}
-            for name in ("before", "after", "last", "inherited.before", "inherited.after"):
-                if os.path.exists(path(name)):
-                    with open(path(name)) as f:
-                        told[name] = json.load(f)
-            self.assertEqual(told["before"], told["after"], tree.said())
-            failed = False
-            return told
-        finally:
-            tree.close(failed)
+        with open(path("go"), "w"):
+            pass
+        if go_early:
+            tree.restart(image)
+        code, output = tree.finish()
+        test.assertEqual(code, 0, tree.said())
+        told = {}
+        for name in ("before", "after", "last", "inherited.before", "inherited.after"):
+            if os.path.exists(path(name)) and not go_early:
+                with open(path(name)) as f:
+                    told[name] = json.load(f)
+        test.assertEqual(told.get("before"), told.get("after"), tree.said())
+        failed = False
+        return output.decode().strip() if go_early else told
+    finally:
+        tree.close(failed)
 
+
+class OddObjects(unittest.TestCase):
     def test_alone(self):
-        told = self.come_back("odd-alone", ALONE)
+        told = come_back(self, "odd-alone", ALONE)
         self.assertEqual(told["last"], LAST_ALONE)
         self.assertTrue(told["before"]["a periodic timer runs"])
 
     @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
     def test_alone_as_user(self):
-        self.assertEqual(self.come_back("odd-alone-user", ALONE, NOBODY)["last"], LAST_ALONE)
+        self.assertEqual(come_back(self, "odd-alone-user", ALONE, NOBODY)["last"], LAST_ALONE)
 
     def test_tree(self):
-        told = self.come_back("odd-tree", TREE)
+        told = come_back(self, "odd-tree", TREE)
         self.assertEqual(told["last"], {"an empty datagram": "b''", "ends": [0, 0]})
         self.assertEqual(told["inherited.before"], told["inherited.after"])
         self.assertEqual(told["before"]["it runs"], [0, "None"])

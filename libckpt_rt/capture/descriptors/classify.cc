@@ -11,6 +11,7 @@
 #include "image/format/records/terminal_records.h"
 #include "image/write/kept_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/memory/other_name.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
@@ -193,7 +194,7 @@ Result<void> DescriptorCapture::classify(CapturedDescriptor& d) {
   d.value = 0;
   d.details = nullptr;
   d.details_len = 0;
-  d.has_locks = false;
+  d.has_locks = d.has_lease = false;
   CKPT_TRY(read_path(d));
   const std::string_view path(d.path, d.path_len);
   const uint32_t type = d.now.mode & S_IFMT;
@@ -268,19 +269,19 @@ Result<void> DescriptorCapture::read_locks(CapturedDescriptor& d) {
   return read_details(d, info);
 }
 
-// A watch is on an open file, whatever has its number now. nullptr: the number is still that file's, or no
-// descriptor is known to be.
+// A watch is on an open file, whatever has its number now. nullptr: no descriptor is known to be that file.
 const CapturedDescriptor* DescriptorCapture::watched_by(const CapturedDescriptor& epoll, int number,
                                                         uint64_t inode) const {
   for (const auto& d : entries_) {
-    if (d.fd == number && d.now.inode == inode) return nullptr;
+    if (d.fd == number && d.now.inode == inode && !d.in_flight) return &d;
   }
   struct {
     uint32_t epoll, number, offset;
   } slot{static_cast<uint32_t>(epoll.fd), static_cast<uint32_t>(number), 0};
   constexpr int kCompareWatched = 7;  // KCMP_EPOLL_TFD of linux/kcmp.h
   for (const auto& d : entries_) {
-    if (d.now.inode == inode && sys::call(__NR_kcmp, tid_, tid_, kCompareWatched, d.fd, &slot) == 0)
+    if (d.now.inode == inode &&
+        sys::call(__NR_kcmp, tid_of(d), tid_of(epoll), kCompareWatched, d.fd, &slot) == 0)
       return &d;
   }
   return nullptr;
@@ -289,6 +290,7 @@ const CapturedDescriptor* DescriptorCapture::watched_by(const CapturedDescriptor
 // Turns the lines of fdinfo that belong to one kind into details.
 Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo& info) {
   d.has_locks = info.has_locks;
+  d.has_lease = false;
   if (d.kind == OpenFileKind::kEventFd) {
     d.value = info.eventfd_count;
     d.flags &= ~static_cast<uint32_t>(kOpenFileSemaphore);
@@ -317,6 +319,7 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
                                 : line.find("FLOCK") != std::string_view::npos  ? FileLockKind::kFlock
                                 : line.find("OFDLCK") != std::string_view::npos ? FileLockKind::kOpenFileLock
                                                                                 : FileLockKind::kPosix);
+      d.has_lease = d.has_lease || lock.kind == static_cast<uint32_t>(FileLockKind::kLease);
       lock.write = line.find(" WRITE ") != std::string_view::npos;
       size_t last = line.rfind(' ');
       size_t before = last == std::string_view::npos ? last : line.rfind(' ', last - 1);
@@ -331,7 +334,14 @@ Result<void> DescriptorCapture::read_details(CapturedDescriptor& d, const FdInfo
       uint64_t inode = 0;
       const CapturedDescriptor* other =
           standing_ && number_after(line, "ino:", 16, inode) ? watched_by(d, watch.fd, inode) : nullptr;
-      if (other != nullptr) {
+      if (d.in_flight && (other == nullptr || other->in_flight)) {
+        CKPT_TRY(
+            note(1,
+                 "an epoll that was sent through a socket and not received watches a file that is not among "
+                 "the program's descriptors: that watch is lost after a restart"));
+        continue;
+      }
+      if (other != nullptr && other->fd != watch.fd) {
         out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kMovedWatch), sizeof(MovedWatchDetail)});
         out.put(MovedWatchDetail{watch, other->fd, 0});
         continue;

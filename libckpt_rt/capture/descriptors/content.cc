@@ -40,6 +40,7 @@ bool is_small_shared_memory(const CapturedDescriptor& d) {
 
 // A description of our own, so that the program's offset stays where it is.
 int DescriptorCapture::open_for_reading(const CapturedDescriptor& d) const {
+  if (d.has_lease) return borrow(d);
   TaskPath path(tid_of(d), "fd", d.fd);
   constexpr int kFlags = O_RDONLY | O_NONBLOCK | O_CLOEXEC;
   long fd = -EPERM;
@@ -160,7 +161,8 @@ Result<void> DescriptorCapture::copy_large_early() {
     if (i > 0 && compare(entries_[order_[i - 1]], d, false) == 0) continue;  // another open of the same file
     const bool nameless = d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0;
     if (nameless ? d.now.size < kEarlyBytes : d.now.size > room || !can_change_in_place(i)) continue;
-    auto copied = copy_early(d);
+    Result<bool> copied = false;
+    if (!d.has_lease) copied = copy_early(d);
     if (!copied.ok()) return copied.error();
     if (nameless) continue;
     room -= d.now.size;

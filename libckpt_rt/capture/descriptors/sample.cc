@@ -27,6 +27,16 @@ void take_stat(const struct stat& st, DescriptorSample& s) {
   s.ctime_ns = to_ns(st.st_ctim);
 }
 
+// Whom the kernel signals when something happens to the open file, and how.
+void sample_owner(int fd, DescriptorSample& s) {
+  f_owner_ex owner{};
+  if (sys::call(__NR_fcntl, fd, F_GETOWN_EX, &owner) != 0 || owner.pid == 0) return;
+  s.owner = owner.pid;
+  s.owner_type = static_cast<uint32_t>(owner.type);
+  const long signal = sys::call(__NR_fcntl, fd, F_GETSIG, 0);
+  s.owner_signal = signal < 0 ? 0 : static_cast<int>(signal);
+}
+
 }  // namespace
 
 void sample_own_descriptor(int fd, int partner, DescriptorSample& s) {
@@ -52,6 +62,7 @@ void sample_own_descriptor(int fd, int partner, DescriptorSample& s) {
       long seals = sys::call(__NR_fcntl, fd, F_GET_SEALS, 0);
       s.seals = seals < 0 ? 0 : static_cast<uint32_t>(seals);
     }
+    if (type == S_IFREG) sample_owner(fd, s);  // of a lease
     return;
   }
   if (type == S_IFIFO) {
@@ -64,13 +75,7 @@ void sample_own_descriptor(int fd, int partner, DescriptorSample& s) {
     long size = sys::call(__NR_fcntl, fd, F_GETPIPE_SZ, 0);
     s.pipe_size = size < 0 ? 0 : static_cast<uint32_t>(size);
   }
-  f_owner_ex owner{};
-  if (sys::call(__NR_fcntl, fd, F_GETOWN_EX, &owner) == 0) {
-    s.owner = owner.pid;
-    s.owner_type = static_cast<uint32_t>(owner.type);
-  }
-  long signal = sys::call(__NR_fcntl, fd, F_GETSIG, 0);
-  s.owner_signal = signal < 0 ? 0 : static_cast<int>(signal);
+  sample_owner(fd, s);
 }
 
 bool sample_from_outside(int tid, int fd, std::span<char> text, Arena& arena, DescriptorSample& s) {

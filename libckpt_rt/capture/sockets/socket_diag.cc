@@ -209,6 +209,38 @@ uint8_t SocketDiag::udp_shut_down(uint32_t inode) {
   return 0;
 }
 
+bool SocketDiag::find_connecting(uint32_t inode, int domain, sockaddr_storage& peer, uint32_t& length) {
+  constexpr uint32_t kSynSent = 2;
+  bool found = false;
+  dump_internet(IPPROTO_TCP, 1u << kSynSent, 0, [&](const inet_diag_msg& message, const nlmsghdr&) {
+    if (message.idiag_inode != inode) return true;
+    peer = {};
+    if (domain == AF_INET) {
+      auto& four = reinterpret_cast<sockaddr_in&>(peer);
+      four.sin_family = AF_INET;
+      four.sin_port = message.id.idiag_dport;
+      std::memcpy(&four.sin_addr, message.id.idiag_dst, sizeof(four.sin_addr));
+      length = sizeof(four);
+    } else {
+      auto& six = reinterpret_cast<sockaddr_in6&>(peer);
+      six.sin6_family = AF_INET6;
+      six.sin6_port = message.id.idiag_dport;
+      six.sin6_scope_id = message.id.idiag_if;
+      auto* address = reinterpret_cast<uint8_t*>(&six.sin6_addr);
+      if (message.idiag_family == AF_INET) {
+        std::memcpy(address, kMapped, sizeof(kMapped));
+        std::memcpy(address + 12, message.id.idiag_dst, 4);
+      } else {
+        std::memcpy(address, message.id.idiag_dst, sizeof(six.sin6_addr));
+      }
+      length = sizeof(six);
+    }
+    found = true;
+    return true;
+  });
+  return found;
+}
+
 TcpFacts SocketDiag::ask_tcp(const Endpoint& local, const Endpoint& remote, uint32_t scope) {
   TcpFacts facts{};
   if (!open()) return facts;

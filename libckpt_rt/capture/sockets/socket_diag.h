@@ -56,6 +56,8 @@ class SocketDiag {
   uint8_t udp_shut_down(uint32_t inode);
   // Does a connection wait to be accepted at this port whose other end is closed?
   bool has_abandoned(uint16_t port);
+  // Where a TCP socket is being connected to, which getpeername(2) does not say. False: nobody knows.
+  bool find_connecting(uint32_t inode, int domain, sockaddr_storage& peer, uint32_t& length);
   // The TCP socket that has these ends. IPv6 of a link: scope is its interface, else 0.
   TcpFacts ask_tcp(const Endpoint& local, const Endpoint& remote, uint32_t scope);
 

@@ -71,6 +71,31 @@ struct FarConnections {
 
 }  // namespace
 
+// Other members of the job wait for the bytes that our ends of connections hold back.
+Result<void> DescriptorCapture::let_senders_send(SocketLook& look) {
+  for (const SocketState& s : look.sockets) {
+    const CapturedDescriptor& d = entries_[s.entry];
+    if (!s.connection || d.in_flight) continue;
+    const ScopedFd socket(borrow(d));
+    HeldBack held_back;
+    if (!socket.valid() || !let_sender_send(socket.get(), held_back)) continue;
+    if (!senders_.push_back({s.entry, held_back.cork, held_back.no_delay})) {
+      hold_back_again(socket.get(), held_back);
+      return arena_full();
+    }
+  }
+  return {};
+}
+
+void DescriptorCapture::hold_back_senders() {
+  for (const Sender& s : senders_) {
+    const ScopedFd socket(borrow(entries_[s.entry]));
+    if (socket.valid()) hold_back_again(socket.get(), {s.cork, s.no_delay});
+  }
+  senders_.clear();
+  if (complete_) give_up_pidfd();
+}
+
 Result<void> DescriptorCapture::drain_to_other_hosts(SocketLook& look) {
   if (drained_ == nullptr) return {};
   FarConnections far{ArenaVector<FarConnection>(*arena_)};

@@ -203,12 +203,18 @@ Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, in
     s.link.peek_offset = before;
   std::byte urgent{};
   bool has_urgent = false;
+  // The kernel shows where an urgent byte is only while it does not count as one of the others.
+  const bool in_line = (s.ready & POLLPRI) != 0 && socket_option(socket, SOL_SOCKET, SO_OOBINLINE) != 0;
+  if (in_line) set_socket_option(socket, SOL_SOCKET, SO_OOBINLINE, 0);
   if ((s.ready & POLLPRI) != 0)
     has_urgent =
         sys::call(__NR_recvfrom, socket, &urgent, 1L, MSG_OOB | MSG_PEEK | MSG_DONTWAIT, 0L, 0L) == 1;
   if (sys::call(__NR_ioctl, socket, SIOCINQ, &waiting) != 0) waiting = 0;
   // SIOCINQ stops at the mark of the urgent byte: the counters say how much there can be.
-  if (waiting == 0 && !has_urgent) return {};
+  if (waiting == 0 && !has_urgent) {
+    if (in_line) set_socket_option(socket, SOL_SOCKET, SO_OOBINLINE, 1);
+    return {};
+  }
   auto add = [&](const std::byte* bytes, uint64_t n, uint32_t flags) {
     SocketMessage message{};
     message.bytes = bytes;
@@ -235,6 +241,7 @@ Result<void> DescriptorCapture::peek_stream(SocketLook& look, SocketState& s, in
     if (m > 0) ok = add(rest, static_cast<uint64_t>(m), 0);
   }
   if (has_urgent || before >= 0) set_socket_option(socket, SOL_SOCKET, SO_PEEK_OFF, before);
+  if (in_line) set_socket_option(socket, SOL_SOCKET, SO_OOBINLINE, 1);
   if (!ok)
     return n == -ENOMEM ? arena_full()
                         : make_error(ExitCode::kInternal, ENOMEM, "no memory for a socket's bytes");

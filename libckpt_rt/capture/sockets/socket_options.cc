@@ -30,7 +30,9 @@ constexpr OptionName kOfTcp[] = {{IPPROTO_TCP, TCP_NODELAY},
                                  {IPPROTO_TCP, TCP_INQ},
                                  {IPPROTO_TCP, TCP_CONGESTION, false}};
 constexpr OptionName kOfUdp[] = {
-    {IPPROTO_UDP, 1 /* UDP_CORK */}, {IPPROTO_UDP, 104 /* UDP_GRO */}, {IPPROTO_UDP, 103 /* UDP_SEGMENT */}};
+    {IPPROTO_UDP, 1 /* UDP_CORK */},           {IPPROTO_UDP, 104 /* UDP_GRO */},
+    {IPPROTO_UDP, 103 /* UDP_SEGMENT */},      {IPPROTO_UDP, 101 /* UDP_NO_CHECK6_TX */},
+    {IPPROTO_UDP, 102 /* UDP_NO_CHECK6_RX */}, {SOL_SOCKET, SO_NO_CHECK}};
 constexpr OptionName kOfInternet[] = {{IPPROTO_IP, IP_TOS},
                                       {IPPROTO_IP, IP_TTL, false},
                                       {IPPROTO_IP, IP_PKTINFO},
@@ -41,6 +43,10 @@ constexpr OptionName kOfInternet[] = {{IPPROTO_IP, IP_TOS},
                                       {IPPROTO_IP, IP_RETOPTS},
                                       {IPPROTO_IP, IP_RECVORIGDSTADDR},
                                       {IPPROTO_IP, IP_MINTTL},
+                                      {IPPROTO_IP, IP_PASSSEC},
+                                      {IPPROTO_IP, IP_CHECKSUM},
+                                      {IPPROTO_IP, 25 /* IP_RECVFRAGSIZE */},
+                                      {IPPROTO_IP, 26 /* IP_RECVERR_RFC4884 */},
                                       {IPPROTO_IP, IP_UNICAST_IF},
                                       {IPPROTO_IP, IP_MULTICAST_ALL, false},
                                       {IPPROTO_IP, IP_MTU_DISCOVER, false},
@@ -62,6 +68,12 @@ constexpr OptionName kOfInternet6[] = {{IPPROTO_IPV6, IPV6_TCLASS},
                                        {IPPROTO_IPV6, IPV6_RECVORIGDSTADDR},
                                        {IPPROTO_IPV6, IPV6_DONTFRAG},
                                        {IPPROTO_IPV6, IPV6_RECVPATHMTU},
+                                       {IPPROTO_IPV6, IPV6_RECVHOPOPTS},
+                                       {IPPROTO_IPV6, IPV6_RECVRTHDR},
+                                       {IPPROTO_IPV6, IPV6_RECVDSTOPTS},
+                                       {IPPROTO_IPV6, 77 /* IPV6_RECVFRAGSIZE */},
+                                       {IPPROTO_IPV6, 31 /* IPV6_RECVERR_RFC4884 */},
+                                       {IPPROTO_IPV6, 29 /* IPV6_MULTICAST_ALL */, false},
                                        {IPPROTO_IPV6, IPV6_MTU_DISCOVER, false},
                                        {IPPROTO_IPV6, IPV6_MINHOPCOUNT},
                                        {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, false},
@@ -134,6 +146,15 @@ void put_long_option(ByteWriter& out, int socket, int level, int name, uint32_t 
   out.pad_to(8);
 }
 
+// The largest segment that a listening socket asks for. Where nothing was set the kernel says 536, which, set, would
+// be a limit.
+void put_largest_segment(ByteWriter& out, int socket) {
+  constexpr int kNotSet = 536;
+  if (socket_option(socket, IPPROTO_TCP, TCP_MAXSEG) == kNotSet) return;
+  constexpr OptionName kSegment[] = {{IPPROTO_TCP, TCP_MAXSEG}};
+  put_options(out, socket, kSegment);
+}
+
 }  // namespace
 
 int socket_option(int socket, int level, int name) {
@@ -152,6 +173,7 @@ void put_socket_options(ByteWriter& out, int socket, const SocketDetail& d) {
   if (internet) put_options(out, socket, kOfInternet);
   if (d.domain == AF_INET6) put_options(out, socket, kOfInternet6);
   if (internet && d.type == SOCK_STREAM) put_options(out, socket, kOfTcp);
+  if (internet && d.type == SOCK_STREAM && d.backlog >= 0) put_largest_segment(out, socket);
   if (internet && d.type == SOCK_DGRAM) put_options(out, socket, kOfUdp);
   if (internet || d.domain == AF_PACKET) put_options(out, socket, kOfInternetSockets);
   if (internet && d.type == SOCK_RAW) put_options(out, socket, kOfRaw);

@@ -31,6 +31,8 @@ constexpr char kUnaccepted[] =
     "later";
 constexpr char kCorked[] =
     "it holds a datagram that is not whole yet (UDP_CORK), and that nobody can read: ask again later";
+constexpr char kUrgentOfUnix[] =
+    "an urgent byte (MSG_OOB) waits in it, whose place among the others nobody can see: ask again later";
 constexpr char kAbandoned[] =
     "a connection waits in it to be accepted, and its client has closed it: what it has written can be read "
     "by "
@@ -58,6 +60,11 @@ void read_names(SocketState& s, int socket) {
   length = sizeof(s.peer);
   if (sys::call(__NR_getpeername, socket, &s.peer, &length) == 0)
     s.detail.peer_len = named_length(s, s.peer, length);
+}
+
+// One that is being connected (TCP_SYN_SENT) has no other end yet.
+bool has_both_ends(const SocketState& s) {
+  return s.connection && s.link.state != TCP_SYN_SENT && s.detail.address_len != 0 && s.detail.peer_len != 0;
 }
 
 Error has_no_turn(const CapturedDescriptor& d) {
@@ -135,6 +142,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
     if (facts == nullptr) return {};
     look_at_unix(look, s, *facts);
     if (s.abandoned) CKPT_TRY(forbid_for_now(kAbandoned, d));
+    if (detail.type == SOCK_STREAM && (s.ready & POLLPRI) != 0) CKPT_TRY(forbid_for_now(kUrgentOfUnix, d));
     int unreceived = 0;
     if ((s.link.flags & kLinkUnaccepted) != 0 && sys::call(__NR_ioctl, socket, SIOCOUTQ, &unreceived) == 0 &&
         unreceived != 0) {
@@ -185,6 +193,8 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
                                 : 0;
   detail.ipv6_only = detail.domain == AF_INET6 ? socket_option(socket, IPPROTO_IPV6, IPV6_V6ONLY) : 0;
   read_names(s, socket);
+  if (s.connection && s.link.state == TCP_SYN_SENT)
+    look.diag.find_connecting(static_cast<uint32_t>(d.now.inode), detail.domain, s.peer, detail.peer_len);
   if (detail.domain == AF_UNIX) look_at_file(s);
   // The other end was closed with bytes unread: the first read here returns that error.
   if (detail.domain == AF_UNIX && (s.link.flags & kLinkPeerGone) != 0 && (s.ready & POLLERR) != 0)
@@ -248,31 +258,6 @@ bool DescriptorCapture::is_socket_here(uint64_t object) const {
   return false;
 }
 
-// Other members of the job wait for the bytes that our ends of connections hold back.
-Result<void> DescriptorCapture::let_senders_send(SocketLook& look) {
-  for (const SocketState& s : look.sockets) {
-    const CapturedDescriptor& d = entries_[s.entry];
-    if (!s.connection || d.in_flight) continue;
-    const ScopedFd socket(borrow(d));
-    HeldBack held_back;
-    if (!socket.valid() || !let_sender_send(socket.get(), held_back)) continue;
-    if (!senders_.push_back({s.entry, held_back.cork, held_back.no_delay})) {
-      hold_back_again(socket.get(), held_back);
-      return arena_full();
-    }
-  }
-  return {};
-}
-
-void DescriptorCapture::hold_back_senders() {
-  for (const Sender& s : senders_) {
-    const ScopedFd socket(borrow(entries_[s.entry]));
-    if (socket.valid()) hold_back_again(socket.get(), {s.cork, s.no_delay});
-  }
-  senders_.clear();
-  if (complete_) give_up_pidfd();
-}
-
 // Of TCP connections: the other ends, and what is in flight.
 Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
   if (has_partners_) CKPT_TRY(let_senders_send(look));
@@ -284,7 +269,7 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
   ArenaVector<Ends> ends(*arena_);
   for (uint32_t i = 0; i < look.sockets.size(); ++i) {
     const SocketState& s = look.sockets[i];
-    if (!s.connection || s.detail.address_len == 0 || s.detail.peer_len == 0) continue;
+    if (!has_both_ends(s)) continue;
     Ends e;
     std::memset(static_cast<void*>(&e), 0, sizeof(e));  // padding is compared too
     e.local = endpoint_of(s.address);
@@ -301,7 +286,7 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     ScopedFd sender;
     const Ends* other = nullptr;  // in `ends`
     Ends reverse;
-    if (s.detail.address_len != 0 && s.detail.peer_len != 0) {
+    if (has_both_ends(s)) {
       std::memset(static_cast<void*>(&reverse), 0, sizeof(reverse));
       reverse.local = endpoint_of(s.peer);
       reverse.remote = endpoint_of(s.address);
@@ -314,7 +299,7 @@ Result<void> DescriptorCapture::look_at_connections(SocketLook& look) {
     const SocketTurn turn(socket.get(), sender.valid() ? sender.get() : -1);
     if (!turn.taken()) return has_no_turn(d);
     bool whole = true;
-    if (s.detail.address_len != 0 && s.detail.peer_len != 0) {
+    if (has_both_ends(s)) {
       if (other != nullptr) {
         const CapturedDescriptor& o = entries_[look.sockets[other->socket].entry];
         s.link.peer = object_number(o.now.device, o.now.inode);

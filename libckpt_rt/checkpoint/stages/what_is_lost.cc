@@ -13,6 +13,8 @@
 
 #include "job/identity/own_job.h"
 #include "job/session/session.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
+#include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/seccomp_state.h"
 #include "libckpt_rt/core/process/this_process.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -114,6 +116,67 @@ void note_namespaces(int parent, Workspace& space) {
       static_cast<const char*>(list));
 }
 
+// A restart continues one CLOCK_MONOTONIC for the whole job. A member with other clocks would wait for ever, or not at
+// all, for each time that it has in its memory.
+void note_other_clocks(Workspace& space) {
+  const int first = job::own_job.identity.root;
+  if (job::session() == nullptr || this_process.pid == first) return;
+  const uint64_t own = namespace_of(this_process.pid, "time"), of_first = namespace_of(first, "time");
+  if (own == 0 || of_first == 0 || own == of_first) return;
+  space.note(
+      2,
+      "the process has clocks of its own (a time namespace, unshare --time): a restart has one clock for "
+      "the whole job; start the first process of the job in that namespace");
+}
+
+// Users and groups of a thread, as the kernel shows them.
+struct Credentials {
+  char text[3][600] = {};
+  bool read(int tid) {
+    char path[64], status[4096];
+    *fmt::format_to_n(path, sizeof(path) - 1, "/proc/{}/task/{}/status", this_process.pid, tid).out = '\0';
+    const long n = read_small_file(path, status, sizeof(status));
+    if (n <= 0) return false;
+    const std::string_view all(status, static_cast<size_t>(n));
+    constexpr std::string_view kLines[] = {"\nUid:", "\nGid:", "\nGroups:"};
+    for (size_t i = 0; i < std::size(kLines); ++i) {
+      const std::string_view line = line_of(all, kLines[i]);
+      line.copy(text[i], sizeof(text[i]) - 1);
+    }
+    return true;
+  }
+  bool operator==(const Credentials& other) const { return std::memcmp(text, other.text, sizeof(text)) == 0; }
+};
+
+// What threads of a process have in common but for those that have called setfsuid(2), setresuid(2) past libc, or
+// unshare(2) for themselves.
+void note_apart_threads(std::span<const StoppedThread> threads, Workspace& space) {
+  Credentials of_first;
+  const bool known = of_first.read(this_process.pid);
+  int other_user = 0, other_directory = 0;
+  for (const StoppedThread& t : threads) {
+    if (t.record.tid == this_process.pid) continue;
+    if (other_directory == 0 && sys::call(__NR_kcmp, this_process.pid, t.record.tid, KCMP_FS, 0L, 0L) > 0)
+      other_directory = t.record.tid;
+    Credentials own;
+    if (other_user == 0 && known && own.read(t.record.tid) && !(own == of_first)) other_user = t.record.tid;
+  }
+  if (other_user != 0) {
+    say(space,
+        "thread {} has another user or group than the first thread (setfsuid, or setresuid by syscall): "
+        "after a "
+        "restart all threads have those of the first",
+        other_user);
+  }
+  if (other_directory != 0) {
+    say(space,
+        "thread {} has a working directory and umask of its own (unshare): after a restart all threads have "
+        "those "
+        "of the first",
+        other_directory);
+  }
+}
+
 void note_keyrings(Workspace& space) {
   if (!seccomp_state.own_keyring.load(std::memory_order_relaxed)) return;
   space.note(
@@ -145,7 +208,7 @@ void note_common_tables(int parent, Workspace& space) {
 
 }  // namespace
 
-void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
+void note_what_is_lost(const ProcessFacts& facts, std::span<const StoppedThread> threads, Workspace& space) {
   note_settings(facts, space);
   if (job::session() != nullptr && facts.exit_signal > 0 && facts.exit_signal != SIGCHLD &&
       this_process.pid != job::own_job.identity.root) {
@@ -172,6 +235,8 @@ void note_what_is_lost(const ProcessFacts& facts, Workspace& space) {
   note_namespaces(facts.process.ppid, space);
   note_keyrings(space);
   note_common_tables(facts.process.ppid, space);
+  note_other_clocks(space);
+  note_apart_threads(threads, space);
 }
 
 }  // namespace ckpt

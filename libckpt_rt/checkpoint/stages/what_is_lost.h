@@ -4,11 +4,14 @@
 // Never: asks a program that has filtered its system calls for what it might not be allowed.
 #pragma once
 
+#include <span>
+
 #include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/checkpoint/meta.h"
 #include "libckpt_rt/checkpoint/stages/workspace.h"
 
 namespace ckpt {
 
-void note_what_is_lost(const ProcessFacts& facts, Workspace& space);
+void note_what_is_lost(const ProcessFacts& facts, std::span<const StoppedThread> threads, Workspace& space);
 
 }  // namespace ckpt

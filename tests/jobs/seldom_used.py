@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Uses of kernel objects that ordinary programs make now and then, each lost, or the restart refused, once. As odd_objects.py: what
+the programs say before the checkpoint they say after the restart."""
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import job_tree
+from job_tree import NOBODY, Tree
+from odd_objects import COMMON, come_back, wait_for
+
+ALONE = COMMON + r"""
+# Being connected: the queue of the listening socket is full.
+full = socket.socket()
+full.bind(('127.0.0.1', 0))
+full.listen(0)
+first = socket.create_connection(full.getsockname())
+second = socket.socket()
+second.setblocking(False)
+second.connect_ex(full.getsockname())
+facts['state of a socket that is being connected'] = lambda: second.getsockopt(6, socket.TCP_INFO, 8)[0]
+def accept_both():
+    full.settimeout(20)
+    accepted = [full.accept()[0] for _ in range(2)]
+    return select.select([], [second], [], 20)[1] == [second] and second.getsockopt(1, socket.SO_ERROR)
+last['both are accepted'] = accept_both
+
+# A queue that holds one connection more than its length says.
+queue = socket.socket()
+queue.bind(('127.0.0.1', 0))
+queue.listen(0)
+early = socket.create_connection(queue.getsockname())
+last['the one that waited'] = lambda: queue.accept()[1] == early.getsockname()
+
+listener = socket.socket()
+error_of(listener.setsockopt, 6, socket.TCP_MAXSEG, 1000)
+error_of(listener.setsockopt, 0, 23, 1)
+listener.bind(('127.0.0.1', 0))
+listener.listen()
+facts['largest segment'] = lambda: option(listener, 6, socket.TCP_MAXSEG)
+facts['checksums'] = lambda: option(listener, 0, 23)
+
+# An urgent byte among the others (SO_OOBINLINE).
+client = socket.create_connection(listener.getsockname())
+server = listener.accept()[0]
+server.setsockopt(1, socket.SO_OOBINLINE, 1)
+client.send(b'ab')
+client.send(b'!', socket.MSG_OOB)
+client.send(b'cd')
+poll = select.poll()
+poll.register(server, select.POLLPRI)
+poll.poll()
+facts['urgent byte in line'] = lambda: server.getsockopt(1, socket.SO_OOBINLINE)
+def read_all():
+    got = b''
+    while len(got) < 5: got += server.recv(5)
+    return got.decode()
+last['its stream'] = read_all
+
+# A program in a memfd.
+program = os.memfd_create('program')
+os.write(program, open('/bin/true', 'rb').read())
+def execute():
+    return os.waitpid(os.posix_spawn(f'/proc/{os.getpid()}/fd/{program}', ['true'], {}), 0)[1]
+last['executed'] = lambda: error_of(execute)
+
+# The signal that a lease gives.
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+leased = os.open('leased alone', os.O_RDONLY | os.O_CREAT)
+fcntl.fcntl(leased, 10, signal.SIGUSR1)
+fcntl.fcntl(leased, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+facts['lease'] = lambda: (fcntl.fcntl(leased, fcntl.F_GETLEASE), fcntl.fcntl(leased, 11), fcntl.fcntl(leased, fcntl.F_GETOWN) == os.getpid())
+
+# An epoll that waits in a socket.
+watched, writes = os.pipe()
+sent = select.epoll()
+sent.register(watched, select.EPOLLIN)
+here, there = socket.socketpair()
+socket.send_fds(here, [b'e'], [sent.fileno()])
+sent.close()
+def received():
+    epoll = select.epoll.fromfd(socket.recv_fds(there, 1, 1)[1][0])
+    before = epoll.poll(0)
+    os.write(writes, b'x')
+    return before, epoll.poll(10) == [(watched, select.EPOLLIN)]
+last['received'] = received
+live()
+"""
+
+# The child's first thread has ended, as by pthread_exit in main. The parent kills it as soon as programs run.
+TREE = r"""
+import ctypes, os, signal, threading, time
+libc = ctypes.CDLL(None)
+pid = os.fork()
+if pid == 0:
+    def sleep_on():
+        while True: time.sleep(1)
+    for _ in range(60): threading.Thread(target=sleep_on).start()
+    libc.syscall(60, 0)
+while open(f'/proc/{pid}/stat').read().rsplit(')', 1)[1].split()[0] != 'Z': time.sleep(0.005)
+open('before', 'w').close()
+while not os.path.exists('go'): time.sleep(0.005)
+os.kill(pid, signal.SIGKILL)
+print(os.waitpid(pid, 0)[1])
+"""
+
+# A thread with a working directory of its own, and, as root, another user.
+THREAD = COMMON + r"""
+import threading
+def live_apart():
+    libc.unshare(0x200)
+    os.chdir('/')
+    if os.geteuid() == 0: libc.setfsuid(65534)
+    apart.set()
+    threading.Event().wait()
+apart = threading.Event()
+threading.Thread(target=live_apart, daemon=True).start()
+apart.wait()
+facts['directory of the first'] = os.getcwd
+live()
+"""
+
+URGENT = r"""
+import socket, time
+here, there = socket.socketpair()
+here.send(b'ab')
+here.send(b'!', socket.MSG_OOB)
+open('before', 'w').close()
+time.sleep(1000)
+"""
+
+CLOCKS = r"""
+import ctypes, os, time
+if ctypes.CDLL(None).unshare(0x80) == 0:
+    with open('/proc/self/timens_offsets', 'w') as f: f.write('monotonic 100000 0\n')
+    if os.fork() == 0:
+        open('before', 'w').close()
+        time.sleep(1000)
+else:
+    open('before', 'w').close()
+time.sleep(1000)
+"""
+
+LAST = {"both are accepted": 0, "the one that waited": True, "its stream": "ab!cd", "executed": "0", "received": [[], True]}
+
+
+class SeldomUsed(unittest.TestCase):
+    def test_alone(self):
+        told = come_back(self, "seldom-alone", ALONE)
+        self.assertEqual(told["last"], LAST)
+        self.assertEqual(told["before"]["state of a socket that is being connected"], 2)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("setpriv"), "needs root and setpriv")
+    def test_alone_as_user(self):
+        self.assertEqual(come_back(self, "seldom-alone-user", ALONE, NOBODY)["last"], LAST)
+
+    def test_members_that_end_each_other_at_once(self):
+        self.assertEqual(come_back(self, "seldom-tree", TREE, go_early=True), "9")
+
+    def test_a_thread_with_a_directory_and_a_user_of_its_own(self):
+        seen = []
+        come_back(self, "seldom-thread", THREAD, look=lambda image: seen.append(subprocess.run(
+            [job_tree.CKPT, "show", image], capture_output=True, text=True, check=True).stdout))
+        self.assertIn("has a working directory and umask of its own", seen[0])
+        self.assertEqual("has another user or group" in seen[0], os.geteuid() == 0)
+
+    def refused(self, name, program, why):
+        tree = Tree(name, [sys.executable, "-c", program])
+        try:
+            tree.run()
+            wait_for(os.path.join(tree.work, "before"), tree)
+            with self.assertRaisesRegex(AssertionError, f"(?s)exit code 76.*{why}"):
+                tree.checkpoint(tree.child.pid)
+        finally:
+            tree.close(False)
+
+    def test_an_urgent_byte_of_a_unix_socket_is_named(self):
+        self.refused("seldom-urgent", URGENT, "urgent byte")
+
+    @unittest.skipUnless(os.geteuid() == 0 and os.path.exists("/proc/self/timens_offsets"), "needs root and time namespaces")
+    def test_clocks_of_a_members_own_are_named(self):
+        self.refused("seldom-clocks", CLOCKS, "clocks of its own")
+
+
+job_tree.adopt_orphans()
+
+if __name__ == "__main__":
+    unittest.main()
