@@ -439,7 +439,7 @@ class Trees(unittest.TestCase):
         members = json.load(open(manifest))["members"]
         one = next(m for m in members if m["pid"] != json.load(open(manifest))["root"] and m.get("image"))
         path = os.path.join(image, one["image"])
-        # An image that is missing, one of another process, one that is damaged, a file that is gone.
+        # An image that is missing, one of another process, one that is damaged, a directory where a file was.
         os.rename(path, path + ".aside")
         self.refused(tree, image, 66)
         other = next(m for m in members if m.get("image") and m["pid"] not in (one["pid"],))
@@ -457,7 +457,9 @@ class Trees(unittest.TestCase):
         both, kept = os.path.join(tree.work, "both"), [os.path.join(image, n) for n in os.listdir(image) if n.endswith(".files")]
         for path in [both, *kept]:
             os.rename(path, path + ".aside")
+        os.mkdir(both)
         self.refused(tree, image, 72, "both")
+        os.rmdir(both)
         for path in [both, *kept]:
             os.rename(path + ".aside", path)
         # The manifest: damaged, written by others.
