@@ -71,7 +71,7 @@ struct CapturedDescriptor {
   int partner;        // fd of the one before it in order_ when that has the same inode, else -1
   bool asks_partner;  // the sample is to say whether both are the same open file
   bool has_locks;
-  bool has_lease;     // of has_locks: whoever opens the file breaks it
+  bool has_lease;   // of has_locks: whoever opens the file breaks it
   bool looked;      // classified: false for what is new since prepare
   bool read_again;  // fdinfo was read in the stop, and fits the kind
   bool in_order;    // kcmp(2) says in the stop about it and the one before it in order_ what it said before
