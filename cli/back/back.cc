@@ -23,7 +23,7 @@ namespace {
 
 struct Options {
   std::string pid, image, timeout;
-  bool json = false, anyway = false, only = false;
+  bool json = false, anyway = false, only = false, trust = false;
 };
 
 Result<Answer> back_process(ProcessBack& back, const std::string& path) {
@@ -111,7 +111,7 @@ nlohmann::json job_json(const Answer& a) {
 }
 
 Result<void> back_whole_job(const Options& o, const std::string& directory, const AskLimits& limits) {
-  auto answer = back_job({directory, limits, o.anyway});
+  auto answer = back_job({directory, limits, o.anyway, o.trust});
   if (!answer.ok()) return answer.error();
   if (o.json)
     print_json(job_json(*answer));
@@ -178,7 +178,7 @@ Result<void> back(const Options& o) {
     }
     return back_whole_job(o, job, limits);
   }
-  ProcessBack process(*target, limits, o.anyway);
+  ProcessBack process(*target, limits, o.anyway, o.trust);
   auto answer = back_process(process, path);
   if (!answer.ok()) return answer.error();
   if (o.json)
@@ -204,6 +204,7 @@ void add_back(CLI::App& app, ExitCode& exit) {
       "an image of this very program, or a checkpoint of its job: of one over several hosts a .hosts file\n"
       "(default: the newest)");
   command->add_flag("--only", o->only, "this process alone, whatever else is in its job");
+  command->add_flag("--trust", o->trust, "an image that somebody else owns or may have written");
   command->add_flag("--json", o->json, "print what it cost as JSON: times in ns, sizes in bytes");
   command->add_flag("--anyway", o->anyway,
                     "also where something cannot go back: children born since live on, what was\n"

@@ -60,7 +60,7 @@ Result<void> ProcessBack::open(const std::string& path) {
   auto image = ImageChain::open(path);
   if (!image.ok()) return image.error();
   image_ = std::make_unique<ImageChain>(std::move(*image));
-  CKPT_TRY(check_owner(*image_));
+  CKPT_TRY(check_owner(*image_, trust_));
   return check_can();
 }
 
@@ -242,10 +242,7 @@ Result<void> ProcessBack::compare(const SharedParts& shared) {
   descriptor_options_.image_directory =
       path.rfind('/') == std::string::npos ? "." : path.substr(0, path.rfind('/'));
   descriptor_options_.sequence = image_->brief().sequence;
-  descriptor_options_.say = [this](std::string_view text) {
-    notes_.emplace_back(text);
-    was_cut_ = was_cut_ || text.find("cut back") != text.npos;
-  };
+  descriptor_options_.say = [this](std::string_view text) { notes_.emplace_back(text); };
   for (const auto& m : image_->meta().mappings) {
     if (m.record.object != 0) descriptor_options_.mapped_objects.insert(m.record.object);
   }
@@ -383,8 +380,10 @@ Result<void> ProcessBack::tell_cutting() {
 
 Result<void> ProcessBack::cut_files() {
   DescriptorBuilder builder(image_->meta(), descriptor_options_);
-  CKPT_TRY(builder.put_back_changes());
-  return builder.cut_grown_files();
+  auto done = builder.put_back_changes();
+  if (done.ok()) done = builder.cut_grown_files();
+  was_cut_ = builder.has_changed_files();
+  return done;
 }
 
 Result<void> ProcessBack::commit() { return reply(); }

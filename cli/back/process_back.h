@@ -37,8 +37,9 @@ bool send_order(int connection, const BackOrder& order, const std::vector<int>& 
 class ProcessBack {
  public:
   // target and limits outlive it.
-  ProcessBack(const Target& target, const AskLimits& limits, bool anyway)
-      : target_(target), limits_(limits), anyway_(anyway) {}
+  // trust: whoever wrote the image says which files are opened and written.
+  ProcessBack(const Target& target, const AskLimits& limits, bool anyway, bool trust)
+      : target_(target), limits_(limits), anyway_(anyway), trust_(trust) {}
   ~ProcessBack();
   ProcessBack(const ProcessBack&) = delete;
   ProcessBack& operator=(const ProcessBack&) = delete;
@@ -92,7 +93,7 @@ class ProcessBack {
 
   const Target& target_;
   const AskLimits& limits_;
-  const bool anyway_;
+  const bool anyway_, trust_;
   int64_t started_ns_ = 0;
   std::unique_ptr<ImageChain> image_;
   ScopedFd memfd_, connection_, listener_;

@@ -149,9 +149,13 @@ class Agent {
       if (polls[1].revents != 0) hear_local();
       if (polls[2].revents != 0) hear_user();
       if (polls[3].revents != 0) hear_restart();
-      if (polls[4].revents != 0) tell(said_in_exchange(exchange_.hear(), exchange_.id()));
-      if (polls[5].revents != 0) tell(said_in_save(save_.hear(), save_.id()));
-      if (polls[6].revents != 0) tell(said_in_back(back_.hear(), back_.id()));
+      // hear_head() may have ended one of them, or begun another one.
+      const auto speaks = [&](const auto& part, const pollfd& p) {
+        return p.revents != 0 && part.running() && part.fd() == p.fd;
+      };
+      if (speaks(exchange_, polls[4])) tell(said_in_exchange(exchange_.hear(), exchange_.id()));
+      if (speaks(save_, polls[5])) tell(said_in_save(save_.hear(), save_.id()));
+      if (speaks(back_, polls[6])) tell(said_in_back(back_.hear(), back_.id()));
       if (deadline_ns_ != 0 && now_ns() >= deadline_ns_) {
         deadline_ns_ = 0;
         cluster::AgentMachine::Actions out;

@@ -14,8 +14,9 @@ namespace ckpt::cli {
 
 namespace {
 
-// Of one step, of the slowest host: reading large images, or cutting large files, takes its time.
-constexpr int64_t kStepNs = 120'000'000'000;
+// Of one step, of the slowest host: reading large images takes its time. Behind the decision a slow one is not to be killed: it is there as
+// long as its agent is.
+constexpr int64_t kStepNs = 120'000'000'000, kDecidedStepNs = 3600'000'000'000;
 constexpr int kLookMs = 20;
 
 // As `ckpt back-part` says them (cli/back/job). The decision is behind "ready".
@@ -135,7 +136,7 @@ Result<std::vector<Json>> GoingBack::hear_all(const std::string& say, const std:
   std::vector<Json> all(hosts.size());
   std::vector<std::vector<Json>> others(hosts.size());
   std::optional<Error> error;
-  const int64_t deadline = now_ns() + kStepNs;
+  const int64_t deadline = now_ns() + (decided_ && say != "gone" ? kDecidedStepNs : kStepNs);
   const auto missing = [&] { return std::find(all.begin(), all.end(), Json()); };
   while (missing() != all.end() && !error) {
     std::vector<pollfd> polls;
@@ -150,6 +151,8 @@ Result<std::vector<Json>> GoingBack::hear_all(const std::string& say, const std:
       const bool there = crew_.hear(static_cast<int>(i), messages);
       for (Json& j : messages) {
         const bool of_us = j.value("id", uint64_t{0}) == number_;
+        // Where the processes are being ended, the parts that did it fail.
+        if (of_us && j.value("say", "") == "back_failed" && say == "gone") continue;
         if (of_us && j.value("say", "") == "back_failed" && !error) {
           error = make_error(static_cast<ExitCode>(j.value("code", 70)), 0, "{}: {}", hosts[i].where,
                              j.value("text", ""));

@@ -81,7 +81,7 @@ Result<void> BackRun::commit_job() {
 // sent has arrived.
 void BackRun::come_to(uint32_t barrier, bool draining) {
   constexpr int64_t kPatienceNs = 100'000'000, kDrainAgainNs = 1'000'000, kLookAgainNs = 50'000'000,
-                    kLongestNs = 60'000'000'000;
+                    kLongestNs = 3600'000'000'000;  // another host may put back much memory first
   bool come = false;
   points::at("member.back.barrier");
   for (const int64_t began = now_ns();;) {

@@ -58,6 +58,8 @@ class DescriptorBuilder {
   // Files that were written in place, or became shorter, and whose bytes the image has: what they are now is saved,
   // then they are as they were.
   Result<void> put_back_changes();
+  // By these two: something is not as it was found, also where they failed.
+  bool has_changed_files() const { return has_changed_files_; }
   // Files opened for writing that have grown: tail saved, then cut. All files were checked before.
   Result<void> cut_grown_files();
 
@@ -81,6 +83,7 @@ class DescriptorBuilder {
   bool has_contents(const ParsedOpenFile& file) const;
   std::optional<std::vector<std::byte>> bytes_at_checkpoint(const ParsedOpenFile& file) const;
   bool can_put_back(const ParsedOpenFile& file) const;
+  Result<void> put_back(const ParsedOpenFile& file, const std::string& path);
   Result<std::string> save_aside(const ParsedOpenFile& file, int fd, uint64_t from, uint64_t to,
                                  std::string_view what);
   // contents.cc: files without a name, memfds
@@ -120,6 +123,7 @@ class DescriptorBuilder {
 
   const ImageMeta& meta_;
   const DescriptorOptions& options_;
+  bool has_changed_files_ = false;
   int standard_[3] = {-1, -1, -1};        // the restarter's, parked
   std::map<uint64_t, PipeEnds> pipes_;    // by object
   std::map<uint64_t, int> fifo_holders_;  // by object, open for reading and writing

@@ -16,6 +16,8 @@
 namespace ckpt {
 namespace {
 
+constexpr size_t kLongestName = 160;         // of a file's, in that of what is saved aside
+constexpr int kMostAside = 16;               // of one file and image: a program may go back again and again
 constexpr uint64_t kMostPutBack = 16 << 20;  // bytes: what is kept beside images (docs/descriptors.md)
 
 // Their times say nothing.
@@ -74,7 +76,7 @@ std::optional<std::vector<std::byte>> DescriptorBuilder::bytes_at_checkpoint(
     const ParsedOpenFile& file) const {
   const auto& r = file.record;
   if (r.size > kMostPutBack) return std::nullopt;
-  if (has_contents(file)) {
+  if (has_contents(file) && (r.flags & kOpenFileWhole) != 0) {
     std::vector<std::byte> bytes(r.size);
     for (const auto& c : meta_.contents) {
       if (c.record.open_file == 0 || c.record.object != r.object || c.record.offset > r.size ||
@@ -99,43 +101,71 @@ bool DescriptorBuilder::can_put_back(const ParsedOpenFile& file) const {
   struct stat st;
   return is_writable(r) && opened_by_path(file) && S_ISREG(r.mode) && !is_made_by_the_kernel(path) &&
          stat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode) && st.st_ino == r.inode &&
-         (has_contents(file) || !kept_copy(file).empty()) &&
+         ((r.flags & kOpenFileWhole) != 0 || !kept_copy(file).empty()) &&
          faccessat(AT_FDCWD, path.c_str(), R_OK | W_OK, AT_EACCESS) == 0;
 }
 
 Result<void> DescriptorBuilder::put_back_changes() {
   std::set<uint64_t> done;
   for (const auto& file : meta_.open_files) {
-    const auto& r = file.record;
-    if (done.count(r.object) != 0 || !can_put_back(file)) continue;
-    done.insert(r.object);
+    if (done.count(file.record.object) != 0 || !can_put_back(file)) continue;
+    done.insert(file.record.object);
     const std::string path = name_to_open(file);
     struct stat st;
     // Not opened for nothing: that breaks leases, and a program that goes back has its.
-    if (stat(path.c_str(), &st) != 0 || is_unchanged(st, r)) continue;
-    const ScopedFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW));
-    if (!fd.valid() || fstat(fd.get(), &st) != 0) continue;
-    const auto now = static_cast<uint64_t>(st.st_size);
-    const auto bytes = bytes_at_checkpoint(file);
-    if (!bytes) continue;
-    std::vector<std::byte> found(std::min(now, r.size));
-    if (!read_all(fd.get(), found)) continue;
-    if (now >= r.size && found == *bytes) {
-      if (now == r.size) set_time(fd.get(), r);
-      continue;
-    }
-    auto saved = save_aside(file, fd.get(), 0, now, "changed");
-    if (!saved.ok()) return saved.error();
-    if (!write_all(fd.get(), *bytes) || ftruncate(fd.get(), static_cast<off_t>(r.size)) != 0) {
+    if (stat(path.c_str(), &st) == 0 && !is_unchanged(st, file.record)) CKPT_TRY(put_back(file, path));
+  }
+  return {};
+}
+
+// What was appended is left to cut_grown_files().
+Result<void> DescriptorBuilder::put_back(const ParsedOpenFile& file, const std::string& path) {
+  const auto& r = file.record;
+  struct stat st {};
+  // A file that is shorter now has holes where the program knows bytes.
+  auto leave = [&](const char* what) -> Result<void> {
+    if (static_cast<uint64_t>(st.st_size) < r.size) {
       return make_error(
           ExitCode::kFileChanged, errno,
-          "{} was changed since the checkpoint and cannot be put back ({}): what it held is in {}", path,
-          errno_name(errno), *saved);
+          "{} has become shorter than at the checkpoint, and {} ({}): put back a copy of that time", path,
+          what, errno_name(errno));
     }
-    set_time(fd.get(), r);
-    say("{} was changed in place since the checkpoint: it is as it was then, what it held is in {}", path,
-        *saved);
+    say("{} was written since the checkpoint, and {} ({}): the program goes on with what it holds now", path,
+        what, errno_name(errno));
+    return {};
+  };
+  const ScopedFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW));
+  if (!fd.valid() || fstat(fd.get(), &st) != 0) {
+    (void)stat(path.c_str(), &st);
+    return leave("cannot be opened to be put back");
   }
+  if (!S_ISREG(st.st_mode) || st.st_ino != r.inode) return {};  // another one by now
+  const auto bytes = bytes_at_checkpoint(file);
+  if (!bytes) return leave("what it held cannot be read");
+  const auto now = static_cast<uint64_t>(st.st_size);
+  std::vector<std::byte> found(std::min(now, r.size));
+  if (!read_all(fd.get(), found)) return leave("cannot be read");
+  if (now >= r.size && found == *bytes) {
+    if (now == r.size) set_time(fd.get(), r);
+    return {};
+  }
+  auto saved = save_aside(file, fd.get(), 0, found.size(), "changed");
+  if (!saved.ok()) {
+    const int e = saved.error().sys_errno;
+    errno = e;
+    if (e == EROFS || e == EACCES || e == EPERM) return leave("nothing can be written beside the image");
+    return saved.error();
+  }
+  has_changed_files_ = true;
+  if (!write_all(fd.get(), *bytes)) {
+    return make_error(
+        ExitCode::kFileChanged, errno,
+        "{} was changed since the checkpoint and cannot be put back ({}): what it held is in {}", path,
+        errno_name(errno), *saved);
+  }
+  if (now <= r.size) set_time(fd.get(), r);
+  say("{} was changed in place since the checkpoint: it is as it was then, what it held is in {}", path,
+      *saved);
   return {};
 }
 
@@ -166,6 +196,7 @@ Result<void> DescriptorBuilder::cut_grown_files() {
     }
     auto tail = save_aside(file, fd.get(), r.size, now, "tail");
     if (!tail.ok()) return tail.error();
+    has_changed_files_ = true;
     say("{} has grown since the checkpoint: cut back to {} bytes, the other {} are in {}", file.path, r.size,
         now - r.size, *tail);
     if (ftruncate(fd.get(), static_cast<off_t>(r.size)) != 0) {
@@ -183,14 +214,18 @@ Result<void> DescriptorBuilder::cut_grown_files() {
 Result<std::string> DescriptorBuilder::save_aside(const ParsedOpenFile& file, int fd, uint64_t from,
                                                   uint64_t to, std::string_view what) {
   const auto& r = file.record;
-  const std::string stem = fmt::format("{}/{}.{}.{}-{}", options_.image_directory, base_name(file.path),
-                                       r.inode, what, options_.sequence);
+  const std::string stem =
+      fmt::format("{}/{}.{}.{}-{}", options_.image_directory, base_name(file.path).substr(0, kLongestName),
+                  r.inode, what, options_.sequence);
   std::string name = stem;
   ScopedFd saved;
-  for (int n = 2;; ++n) {  // one of an earlier restart from this image stays as it is
+  for (int n = 2;; ++n) {  // those of earlier restarts from this image stay as they are, but for the last
     saved.reset(open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (saved.valid() || errno != EEXIST) break;
-    name = fmt::format("{}.{}", stem, n);
+    if (n <= kMostAside)
+      name = fmt::format("{}.{}", stem, n);
+    else if (unlink(name.c_str()) != 0)
+      break;
   }
   auto fail = [&](int e, const char* how) {
     if (saved.valid()) unlink(name.c_str());
@@ -201,9 +236,10 @@ Result<std::string> DescriptorBuilder::save_aside(const ParsedOpenFile& file, in
   };
   if (!saved.valid()) return fail(errno, "saved to");
   // Opened only for writing, a file cannot be read through the same descriptor.
-  ScopedFd in(open(name_to_open(file).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
-  if (!in.valid() && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_WRONLY) return fail(errno, "read for");
-  const int source = in.valid() ? in.get() : fd;
+  const bool readable = (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
+  const ScopedFd in(readable ? -1 : open(name_to_open(file).c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (!readable && !in.valid()) return fail(errno, "read for");
+  const int source = readable ? fd : in.get();
   std::vector<char> buffer(1 << 20);
   for (uint64_t at = from; at < to;) {
     ssize_t n =

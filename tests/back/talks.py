@@ -165,6 +165,15 @@ class BackAsUser(Talking):
         os.chmod(self.file.name, 0o644)
         self.addCleanup(self.file.close)
 
+    def ckpt(self, *arguments, code=0):
+        return super().ckpt(*arguments, *(["--trust"] if arguments[0] == "back" else []), code=code)
+
+    def test_root_does_not_trust_it(self):
+        """The image says which files are opened and written; the program, which image it is."""
+        self.ckpt("now", str(self.pid))
+        self.assertIn("--trust", super().ckpt("back", str(self.pid), code=77))
+        self.ckpt("back", str(self.pid))
+
     def command(self):
         os.chown(self.directory, NOBODY, NOBODY)
         return ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", TALK]

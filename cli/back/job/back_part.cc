@@ -19,7 +19,7 @@ Result<Answer> back_part(const Json& plan) {
     OtherHosts others(STDIN_FILENO, plan.at("connections"));
     AskLimits limits;
     limits.answer_ns = 120'000'000'000;
-    return back_job({plan.at("part").get<std::string>(), limits, false, &others});
+    return back_job({plan.at("part").get<std::string>(), limits, false, false, &others});
   } catch (const Json::exception& e) {
     return make_error(ExitCode::kUsage, 0, "back-part: got what it does not understand ({})", e.what());
   }

@@ -14,7 +14,7 @@ class OtherHosts;
 struct JobBackOptions {
   std::string directory;  // of the checkpoint
   AskLimits limits;
-  bool anyway = false;
+  bool anyway = false, trust = false;
   OtherHosts* others = nullptr;  // of a job over several hosts, whose processes here these are
 };
 

@@ -23,7 +23,7 @@ Result<void> check_writer(const std::string& path) {
     return make_error(ExitCode::kNotFound, errno, "{}: cannot be read ({})", brief(path), errno_name(errno));
   if ((st.st_uid == geteuid() || st.st_uid == 0) && (st.st_mode & (S_IWGRP | S_IWOTH)) == 0) return {};
   return failure(ExitCode::kPermission, path, "belongs to somebody else, or others may write it",
-                 "use a checkpoint of your own");
+                 "use a checkpoint of your own, or --trust");
 }
 
 Result<ScopedFd> lock_directory(const std::string& checkpoint, int64_t patience_ns) {

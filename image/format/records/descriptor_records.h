@@ -39,7 +39,9 @@ enum OpenFileFlag : uint32_t {
   kOpenFileSemaphore = 1u << 3,   // eventfd with EFD_SEMAPHORE
   kOpenFileOwner = 1u << 5,       // a file whose contents are saved: value is its user, and its group << 32
   kOpenFileEventsLost = 1u << 4,  // inotify: events were queued and are not in the image
-  kOpenFileContents = 1u << 6,    // has a name: contents saved, in case that it is gone or changed in place
+  kOpenFileContents = 1u << 6,    // has a name: contents saved, in case that it is gone
+  kOpenFileWhole =
+      1u << 8,  // kOpenFileContents, and no part of them is in a mapping: also if it is changed in place
   kOpenFileOneName = 1u << 7,  // had no other name than its path (what is kept beside images does not count)
 };
 

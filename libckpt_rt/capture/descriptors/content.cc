@@ -140,7 +140,9 @@ Result<bool> DescriptorCapture::copy_early(const CapturedDescriptor& d) {
   copy.size = static_cast<uint64_t>(st.st_size);
   copy.mtime_ns = int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
   copy.ctime_ns = int64_t{st.st_ctim.tv_sec} * 1'000'000'000 + st.st_ctim.tv_nsec;
-  if (copy.mtime_ns > begin - kTimeStampDoubt) return false;  // being written now
+  // Being written now. Some file systems count whole seconds, or two.
+  const int64_t doubt = copy.mtime_ns % 1'000'000'000 == 0 ? 2'000'000'000 : kTimeStampDoubt;
+  if (copy.mtime_ns > begin - doubt) return false;
   copy.first = early_contents_.size();
   CapturedDescriptor now = d;
   now.now.size = copy.size;
@@ -213,7 +215,8 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
     } else if (d.kind == OpenFileKind::kMessageQueue) {
       CKPT_TRY(copy_messages(i));
       continue;
-    } else if (is_small_shared_memory(d) || (can_change_in_place(i) && take_room(d.now.size))) {
+    } else if (const bool whole = can_change_in_place(i) && take_room(d.now.size);
+               whole || is_small_shared_memory(d)) {
       // sem_open(3), for example, removes the name that its file had at first.
       bool had = take_early_copy(d);
       if (!had) {
@@ -225,7 +228,7 @@ Result<void> DescriptorCapture::copy_contents_stopped() {
         continue;
       }
       for (size_t k = i; k < order_.size() && compare(entries_[order_[k]], d, false) == 0; ++k)
-        entries_[order_[k]].flags |= kOpenFileContents;
+        entries_[order_[k]].flags |= kOpenFileContents | (whole ? kOpenFileWhole : 0u);
       for (size_t c = before; c < contents_.size(); ++c) contents_[c].open_file = d.open_file;
       continue;
     } else if (d.kind == OpenFileKind::kMemfd ||
