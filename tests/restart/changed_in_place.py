@@ -49,6 +49,18 @@ text = os.pread(fd, 18 << 20, 0)
 print(len(text), text.strip(b'\0').decode(), text.find(b'm'), os.lseek(fd, 0, os.SEEK_CUR), os.fstat(fd).st_ino == os.stat('steps').st_ino, flush=True)
 """
 
+# Two files; the second one's bytes are many.
+TWO = r"""
+import os, time
+a, b = (os.open(name, os.O_RDWR | os.O_CREAT) for name in 'ab')
+os.write(a, b'first'); os.write(b, bytes(1 << 20))
+print('up', flush=True)
+while not os.path.exists('change'): time.sleep(0.002)
+os.pwrite(a, b'later', 0); os.pwrite(b, b'x' * (1 << 20), 0)
+open('changed', 'w').close()
+while True: time.sleep(1)
+"""
+
 # Four processes raise numbers in one database in turns, as one of several that it keeps open would.
 DATABASE = r"""
 import os, sqlite3, sys
@@ -177,6 +189,25 @@ class ChangedInPlace(unittest.TestCase):
         self.touch("enough")
         self.assertEqual(child.wait(60), 0, self.output())
         self.assertEqual(self.output(), "up\nend True\n")
+
+    @unittest.skipUnless(os.geteuid() == 0, "mounts a small file system")
+    def test_back_half_way(self):
+        """Memory of now and files of then do not go together: where one file was put back and another cannot be, the program does not go on."""
+        os.mkdir(self.path("images"), 0o700)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64M,mode=0700", "tmpfs", self.path("images")], check=True)
+        self.addCleanup(subprocess.run, ["umount", "-l", self.path("images")], check=True)
+        child = self.start(TWO)
+        self.command("ckpt", "now", str(child.pid))
+        self.touch("change")
+        self.wait_for(child, lambda: os.path.exists(self.path("changed")))
+        room = os.statvfs(self.path("images"))
+        with open(self.path("images/full"), "wb") as f:
+            f.write(bytes(room.f_bavail * room.f_frsize - (64 << 10)))
+        done = subprocess.run([CKPT, "back", str(child.pid)], env=environment(), capture_output=True, text=True, timeout=60, check=False)
+        self.assertIn("was killed half way back", done.stderr)
+        self.assertEqual(child.wait(60), -signal.SIGKILL)
+        with open(self.path("a")) as a, open(self.path("b")) as b:
+            self.assertEqual((a.read(), b.read(1)), ("first", "x"))
 
     def changed(self, change, quiet=True, length=300000, options=()):
         child = self.start(STEPS, str(length), options=options)
