@@ -144,7 +144,7 @@ Result<void> back(const Options& o) {
     return back_whole_job(o, job, limits);
   }
   if (!o.only) {
-    auto done = back_over_hosts(o.pid, o.image, o.json);
+    auto done = back_over_hosts(o.pid, o.image, o.json, o.anyway || !o.timeout.empty());
     if (!done.ok()) return done.error();
     if (*done) return {};
   }

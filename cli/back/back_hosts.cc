@@ -31,7 +31,8 @@ void print_hosts_cost(const Json& a) {
 
 }  // namespace
 
-Result<bool> back_over_hosts(const std::string& pid_text, const std::string& checkpoint, bool json) {
+Result<bool> back_over_hosts(const std::string& pid_text, const std::string& checkpoint, bool json,
+                             bool has_limits) {
   auto pid = parse_pid(pid_text);
   if (!pid.ok()) return pid.error();
   // The head looks for it, from where it was started.
@@ -42,6 +43,9 @@ Result<bool> back_over_hosts(const std::string& pid_text, const std::string& che
   if (own != nullptr && getenv("CKPT_JOB") != nullptr && own == hosts_of_process(*pid))
     return failure(ExitCode::kUnsupported, "ckpt back", "was started by the job that is to go back",
                    "run it from outside of the job");
+  if (has_limits && !hosts_of_process(*pid).empty())
+    return failure(ExitCode::kUsage, "--anyway, --timeout", "are of processes of one host",
+                   "leave them out for a job over several hosts");
   Json answer;
   switch (ask_job_over_hosts(*pid, {{"leave_out", ""}, {"back", {{"checkpoint", path}}}}, answer)) {
     case JobAnswers::kAnswered:

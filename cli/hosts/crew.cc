@@ -260,6 +260,7 @@ Result<void> Crew::check_alike(const CrewHost& first) const {
 
 std::vector<int> Crew::find_gone() {
   std::vector<bool> asked(hosts_.size());
+  std::vector<std::vector<Json>> others(hosts_.size());  // for whoever hears next
   for (size_t i = 0; i < hosts_.size(); ++i) {
     CrewHost& h = hosts_[i];
     if (!h.link.valid()) continue;
@@ -282,11 +283,17 @@ std::vector<int> Crew::find_gone() {
       if (polls[i].revents == 0) continue;
       std::vector<Json> messages;
       const bool there = hear(static_cast<int>(i), messages);
-      const bool answered = std::any_of(messages.begin(), messages.end(),
-                                        [](const Json& m) { return m.value("say", "") == "clock"; });
-      if (answered || !there) asked[i] = false;
+      if (!there) asked[i] = false;
+      for (Json& m : messages) {
+        if (m.value("say", "") == "clock")
+          asked[i] = false;
+        else
+          others[i].push_back(std::move(m));
+      }
     }
   }
+  for (size_t i = 0; i < hosts_.size(); ++i)
+    hosts_[i].early.insert(hosts_[i].early.end(), others[i].begin(), others[i].end());
   std::vector<int> all;
   for (size_t i = 0; i < hosts_.size(); ++i) {
     if (hosts_[i].gone) all.push_back(static_cast<int>(i));

@@ -23,6 +23,16 @@ bool is_ready(int fd, short what) {
   return sys::call(__NR_poll, &ready, 1L, 0L) == 1 && (ready.revents & what) != 0;
 }
 
+// In packet mode also the words that all was thrown away, that settings have changed.
+void drain(int master) {
+  const long status = sys::call(__NR_fcntl, master, F_GETFL, 0L);
+  sys::call(__NR_fcntl, master, F_SETFL, status | O_NONBLOCK);
+  std::byte scratch[4096];
+  while (is_ready(master, POLLIN | POLLPRI) && sys::call(__NR_read, master, scratch, sizeof(scratch)) > 0) {
+  }
+  sys::call(__NR_fcntl, master, F_SETFL, status);
+}
+
 // What the kernel has on the way in one direction is emptied by the end that wrote it, what has arrived by the end that would
 // read it. Not where nobody has the other end: closing it again would be seen.
 void flush(int master) {
@@ -32,13 +42,6 @@ void flush(int master) {
     if (slave.valid()) sys::call(__NR_ioctl, slave.get(), TCFLSH, TCIOFLUSH);
   }
   sys::call(__NR_ioctl, master, TCFLSH, TCIOFLUSH);
-  // In packet mode also the word that all was thrown away.
-  const long status = sys::call(__NR_fcntl, master, F_GETFL, 0L);
-  sys::call(__NR_fcntl, master, F_SETFL, status | O_NONBLOCK);
-  std::byte scratch[4096];
-  while (is_ready(master, POLLIN | POLLPRI) && sys::call(__NR_read, master, scratch, sizeof(scratch)) > 0) {
-  }
-  sys::call(__NR_fcntl, master, F_SETFL, status);
 }
 
 }  // namespace
@@ -47,6 +50,7 @@ long empty(int master, const std::byte* bytes) {
   MasterDetail was;
   std::memcpy(&was, bytes, sizeof(was));
   flush(master);
+  drain(master);
   struct termios settings {};
   long r = sys::call(__NR_ioctl, master, TCGETS, &settings);
   if (sys::failed(r)) return r;
@@ -67,6 +71,7 @@ long empty(int master, const std::byte* bytes) {
   // The kernel signals a size that is another; such signals are forgotten with all that came since.
   const struct winsize size { was.rows, was.columns, was.width, was.height };
   sys::call(__NR_ioctl, master, TIOCSWINSZ, &size);
+  drain(master);
   return 0;
 }
 

@@ -47,7 +47,8 @@ static void strided(int step, const int* mine, int* theirs) {
   MPI_Datatype type;
   MPI_Type_vector(8, 4, 16, MPI_INT, &type);
   MPI_Type_commit(&type);
-  MPI_Sendrecv(mine, 1, type, (rank + 1) % size, 3, theirs, 1, type, left, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  MPI_Sendrecv(mine, 1, type, (rank + 1) % size, 3, theirs, 1, type, left, 3, MPI_COMM_WORLD,
+               MPI_STATUS_IGNORE);
   for (int k = 0; k < 8 * 16; ++k)
     if (k % 16 < 4) expect(theirs[k], number(step, left, k));
   MPI_Type_free(&type);
@@ -74,7 +75,8 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   const int steps = argc > 2 ? atoi(argv[1]) : 0;
   if (steps < 10 || size > kMost ||
-      MPI_File_open(MPI_COMM_WORLD, argv[2], MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL, &f) != MPI_SUCCESS)
+      MPI_File_open(MPI_COMM_WORLD, argv[2], MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL, &f) !=
+          MPI_SUCCESS)
     MPI_Abort(MPI_COMM_WORLD, 64);
   int* mine = malloc(kBlock * sizeof(int));
   int* theirs = malloc(kBlock * sizeof(int));

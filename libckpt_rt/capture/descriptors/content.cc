@@ -93,16 +93,16 @@ Result<void> DescriptorCapture::copy_file(const CapturedDescriptor& d, ArenaVect
   return {};
 }
 
-// Files that some mapping of this process can change without their times changing.
-bool DescriptorCapture::is_mapped_writable(uint64_t inode) {
+// Inodes of files that some mapping of this process can change without their times changing. False: not known.
+bool DescriptorCapture::list_mapped_shared() {
   ScopedFd maps(static_cast<int>(
       sys::call(__NR_openat, AT_FDCWD, TaskPath(tid_, "maps").c_str(), O_RDONLY | O_CLOEXEC, 0)));
-  if (!maps.valid()) return true;
+  if (!maps.valid()) return false;
   size_t have = 0;
   for (;;) {
     long n = sys::call(__NR_read, maps.get(), text_.data() + have, text_.size() - have);
-    if (n < 0) return true;
-    if (n == 0) return false;
+    if (n < 0) return false;
+    if (n == 0) return true;
     have += static_cast<size_t>(n);
     // "start-end perms offset dev inode path": whole lines only.
     std::string_view text(text_.data(), have), line;
@@ -117,8 +117,8 @@ bool DescriptorCapture::is_mapped_writable(uint64_t inode) {
       if (device == std::string_view::npos) continue;
       size_t blank = line.find(' ', device);
       if (blank != std::string_view::npos && number_after(line.substr(blank), " ", 10, number) &&
-          number == inode)
-        return true;
+          !mapped_shared_.push_back(number))
+        return false;
     }
     have = rest.size();
     std::memmove(text_.data(), rest.data(), have);
@@ -129,7 +129,9 @@ bool DescriptorCapture::is_mapped_writable(uint64_t inode) {
 Result<bool> DescriptorCapture::copy_early(const CapturedDescriptor& d) {
   struct statfs fs {};
   sys::call(__NR_statfs, TaskPath(tid_, "fd", d.fd).c_str(), &fs);
-  if (fs.f_type == TMPFS_MAGIC || is_mapped_writable(d.now.inode)) return false;
+  if (fs.f_type == TMPFS_MAGIC ||
+      std::find(mapped_shared_.begin(), mapped_shared_.end(), d.now.inode) != mapped_shared_.end())
+    return false;
   struct stat st;
   const int64_t begin = now_ns(CLOCK_REALTIME);
   if (stat_descriptor(tid_, d.fd, st) < 0 || st.st_ino != d.now.inode || st.st_dev != d.now.device)
@@ -158,13 +160,16 @@ Result<bool> DescriptorCapture::copy_early(const CapturedDescriptor& d) {
 Result<void> DescriptorCapture::copy_large_early() {
   uint64_t room = contents_room_ = room_for_contents(), being_written = 0;
   ahead_ = {};
+  bool looked = false, known = false;  // at what is mapped
   for (size_t i = 0; i < order_.size(); ++i) {
     const CapturedDescriptor& d = entries_[order_[i]];
     if (i > 0 && compare(entries_[order_[i - 1]], d, false) == 0) continue;  // another open of the same file
     const bool nameless = d.kind == OpenFileKind::kRegular && (d.flags & kOpenFileDeleted) != 0;
     if (nameless ? d.now.size < kEarlyBytes : d.now.size > room || !can_change_in_place(i)) continue;
+    if (!looked) known = list_mapped_shared();
+    looked = true;
     Result<bool> copied = false;
-    if (!d.has_lease) copied = copy_early(d);
+    if (known && !d.has_lease) copied = copy_early(d);
     if (!copied.ok()) return copied.error();
     if (nameless) continue;
     room -= d.now.size;
@@ -175,21 +180,22 @@ Result<void> DescriptorCapture::copy_large_early() {
 }
 
 bool DescriptorCapture::take_early_copy(const CapturedDescriptor& d) {
-  for (const auto& copy : early_) {
-    if (copy.device != d.now.device || copy.inode != d.now.inode) continue;
-    // What keeps files of other members gives this one a name more, which is a change, too.
-    const bool named = (d.flags & kOpenFileDeleted) == 0;
-    if (copy.size != d.now.size || copy.mtime_ns != d.now.mtime_ns ||
-        (!named && copy.ctime_ns != d.now.ctime_ns))
-      return false;
-    for (size_t i = 0; i < copy.count; ++i) {
-      Content c = early_contents_[copy.first + i];
-      c.open_file = d.open_file;
-      if (!contents_.push_back(c)) return false;
-    }
-    return true;
+  // They were made in the order of devices and inodes.
+  const auto* copy = std::lower_bound(early_.begin(), early_.end(), d, [](const EarlyCopy& a, const auto& b) {
+    return a.device != b.now.device ? a.device < b.now.device : a.inode < b.now.inode;
+  });
+  if (copy == early_.end() || copy->device != d.now.device || copy->inode != d.now.inode) return false;
+  // What keeps files of other members gives this one a name more, which is a change, too.
+  const bool named = (d.flags & kOpenFileDeleted) == 0;
+  if (copy->size != d.now.size || copy->mtime_ns != d.now.mtime_ns ||
+      (!named && copy->ctime_ns != d.now.ctime_ns))
+    return false;
+  for (size_t i = 0; i < copy->count; ++i) {
+    Content c = early_contents_[copy->first + i];
+    c.open_file = d.open_file;
+    if (!contents_.push_back(c)) return false;
   }
-  return false;
+  return true;
 }
 
 // Of a file without a name, which will be another one.

@@ -60,6 +60,7 @@ Result<void> DescriptorCapture::prepare(Arena& arena, int tid) {
   contents_ = ArenaVector<Content>(arena);
   early_contents_ = ArenaVector<Content>(arena);
   early_ = ArenaVector<EarlyCopy>(arena);
+  mapped_shared_ = ArenaVector<uint64_t>(arena);
   notes_ = ArenaVector<Note>(arena);
   senders_ = ArenaVector<Sender>(arena);
   unsent_ = ArenaVector<Unsent>(arena);

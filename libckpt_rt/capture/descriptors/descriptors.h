@@ -163,6 +163,7 @@ class DescriptorCapture {
   bool kept_in_job_ = false;
   bool keeps_contents_ = false;
   uint64_t contents_room_ = 0;  // bytes of such that may still be copied
+  uint64_t plain_device_ = 0;   // a device whose files are files
   std::span<std::byte> ahead_;  // memory for them
   bool has_partners_ = false;
   Drained drained_ = nullptr;
@@ -287,7 +288,7 @@ class DescriptorCapture {
   void send_the_rest();
   bool is_without_writer(const CapturedDescriptor& d) const;
   void close_copy_pipe();
-  bool is_mapped_writable(uint64_t inode);
+  bool list_mapped_shared();
   Result<void> copy_file(const CapturedDescriptor& d, ArenaVector<Content>& to);
   bool take_early_copy(const CapturedDescriptor& d);
   int open_for_reading(const CapturedDescriptor& d) const;
@@ -319,6 +320,7 @@ class DescriptorCapture {
   ArenaVector<Content> contents_;
   ArenaVector<Content> early_contents_;
   ArenaVector<EarlyCopy> early_;
+  ArenaVector<uint64_t> mapped_shared_;  // inodes, before the stop
   ArenaVector<Note> notes_;
   ArenaVector<Sender> senders_;  // that do not wait for the moment
   ArenaVector<Unsent> unsent_;

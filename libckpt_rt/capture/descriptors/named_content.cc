@@ -55,7 +55,10 @@ bool DescriptorCapture::can_change_in_place(size_t first_in_order) {
     const bool grows = (flags & O_APPEND) != 0 ||
                        ((flags & O_ACCMODE) == O_WRONLY && d.now.size > kLong && d.now.offset == d.now.size);
     if ((flags & O_ACCMODE) == O_RDONLY || (flags & O_PATH) != 0 || grows) continue;
-    return !is_made_by_the_kernel(TaskPath(tid_of(d), "fd", d.fd).c_str());
+    if (d.now.device == plain_device_) return true;
+    if (is_made_by_the_kernel(TaskPath(tid_of(d), "fd", d.fd).c_str())) return false;
+    plain_device_ = d.now.device;
+    return true;
   }
   return false;
 }

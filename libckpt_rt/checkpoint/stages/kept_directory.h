@@ -40,6 +40,8 @@ class KeptDirectory {
   void close() { fd_.reset(); }
 
  private:
+  static constexpr int kNeeded = 24;  // descriptors, for a whole checkpoint
+
   void make_and_lock() {
     // Another program may remove it before it is locked.
     for (int left = 16; left > 0; --left) {
@@ -49,6 +51,10 @@ class KeptDirectory {
           sys::call(__NR_openat, images_, name_.text, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0L)));
       // A job's may be another user's. Nobody tidies those.
       if (!made.valid()) return;
+      // Under a low limit it is not held: a checkpoint needs its descriptors more.
+      const ScopedFd spare(
+          static_cast<int>(sys::call(__NR_fcntl, made.get(), F_DUPFD_CLOEXEC, made.get() + kNeeded)));
+      if (!spare.valid()) return;
       if (sys::call(__NR_flock, made.get(), static_cast<long>(LOCK_SH | LOCK_NB)) != -EWOULDBLOCK &&
           has_name(made.get(), images_, name_.text)) {
         locked_ = std::move(made);
