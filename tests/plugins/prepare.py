@@ -81,6 +81,13 @@ class Prepare(unittest.TestCase):
     def test_members_greet_each_other(self):
         job = self.start(self.FAMILY)
         self.assertEqual(job.stdout.readline(), "there\n")
+
+        def has_executed():
+            with open(f"/proc/{job.pid}/task/{job.pid}/children", encoding="ascii") as f:
+                names = [open(f"/proc/{child}/comm", encoding="ascii").read() for child in f.read().split()]
+            return "cat\n" in names
+        # One that executes after the checkpoint hears no more of it.
+        wait_for("cat", has_executed)
         taken = self.now(job.pid)
         self.assertEqual(taken.returncode, 0, taken.stderr)
         durable = wait_for("all have heard", lambda: len(found := self.log("durable")) == 4 and found)
