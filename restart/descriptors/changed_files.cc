@@ -17,7 +17,7 @@ namespace ckpt {
 namespace {
 
 constexpr size_t kLongestName = 160;         // of a file's, in that of what is saved aside
-constexpr int kMostAside = 16;               // of one file and image: a program may go back again and again
+constexpr int kMostAside = 16;               // of the states of one file that an image replaced
 constexpr uint64_t kMostPutBack = 16 << 20;  // bytes: what is kept beside images (docs/descriptors.md)
 
 // Their times say nothing.
@@ -219,10 +219,12 @@ Result<std::string> DescriptorBuilder::save_aside(const ParsedOpenFile& file, in
                   r.inode, what, options_.sequence);
   std::string name = stem;
   ScopedFd saved;
-  for (int n = 2;; ++n) {  // those of earlier restarts from this image stay as they are, but for the last
+  const bool may_replace =
+      what != "tail";      // a program that goes back again and again may change a file as often
+  for (int n = 2;; ++n) {  // those of earlier restarts from this image stay as they are
     saved.reset(open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (saved.valid() || errno != EEXIST) break;
-    if (n <= kMostAside)
+    if (n <= kMostAside || !may_replace)
       name = fmt::format("{}.{}", stem, n);
     else if (unlink(name.c_str()) != 0)
       break;
