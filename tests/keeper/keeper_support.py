@@ -155,6 +155,7 @@ class KeeperBase(unittest.TestCase):
                 log.seek(0)
                 self.fail(f"it does not come back: {back.poll()} {log.read()}")
             time.sleep(0.002)
+        self.moves(name)  # the restart itself puts back what the file held
         self.assertGreaterEqual(self.said(name), at_least)
         return back
 

@@ -23,7 +23,7 @@ namespace ckpt {
 namespace {
 
 constexpr uint64_t kEarlyBytes = 256 << 10;
-// Writes closer together than a tick of the kernel's clock may leave the same time stamp.
+// Of the stamps of file systems that are coarser than the kernel's clock of ticks.
 constexpr int64_t kTimeStampDoubt = 20'000'000;
 
 // With a name in /dev/shm, which the program may remove at any time. Larger ones are mapped, as a rule, and
@@ -133,13 +133,15 @@ Result<bool> DescriptorCapture::copy_early(const CapturedDescriptor& d) {
       std::find(mapped_shared_.begin(), mapped_shared_.end(), d.now.inode) != mapped_shared_.end())
     return false;
   struct stat st;
-  const int64_t begin = now_ns(CLOCK_REALTIME);
+  // The clock by which files are stamped: it stands still between two ticks, and while the host runs something else.
+  const int64_t begin = now_ns(CLOCK_REALTIME_COARSE);
   if (stat_descriptor(tid_, d.fd, st) < 0 || st.st_ino != d.now.inode || st.st_dev != d.now.device)
     return false;
   EarlyCopy copy{};
   copy.device = d.now.device;
   copy.inode = d.now.inode;
   copy.size = static_cast<uint64_t>(st.st_size);
+  copy.links = static_cast<uint32_t>(st.st_nlink);
   copy.mtime_ns = int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
   copy.ctime_ns = int64_t{st.st_ctim.tv_sec} * 1'000'000'000 + st.st_ctim.tv_nsec;
   // Being written now. Some file systems count whole seconds, or two.
@@ -185,11 +187,9 @@ bool DescriptorCapture::take_early_copy(const CapturedDescriptor& d) {
     return a.device != b.now.device ? a.device < b.now.device : a.inode < b.now.inode;
   });
   if (copy == early_.end() || copy->device != d.now.device || copy->inode != d.now.inode) return false;
-  // What keeps files of other members gives this one a name more, which is a change, too.
-  const bool named = (d.flags & kOpenFileDeleted) == 0;
-  if (copy->size != d.now.size || copy->mtime_ns != d.now.mtime_ns ||
-      (!named && copy->ctime_ns != d.now.ctime_ns))
-    return false;
+  // The program may set mtime back. What keeps files of other members gives this one a name more, which is a change, too.
+  const bool same = copy->ctime_ns == d.now.ctime_ns || copy->links != d.now.links;
+  if (copy->size != d.now.size || copy->mtime_ns != d.now.mtime_ns || !same) return false;
   for (size_t i = 0; i < copy->count; ++i) {
     Content c = early_contents_[copy->first + i];
     c.open_file = d.open_file;

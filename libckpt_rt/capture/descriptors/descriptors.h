@@ -192,6 +192,7 @@ class DescriptorCapture {
   // Content of a file, copied before the stop; good if nothing changed since.
   struct EarlyCopy {
     uint64_t device, inode, size;
+    uint32_t links;
     int64_t mtime_ns, ctime_ns;
     size_t first, count;  // in early_contents_
   };
