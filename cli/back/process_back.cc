@@ -380,8 +380,10 @@ Result<void> ProcessBack::tell_cutting() {
 
 Result<void> ProcessBack::cut_files() {
   DescriptorBuilder builder(image_->meta(), descriptor_options_);
-  auto done = builder.put_back_changes();
+  auto done = builder.set_aside_journals();
+  if (done.ok()) done = builder.put_back_changes();
   if (done.ok()) done = builder.cut_grown_files();
+  if (done.ok()) builder.make_journals();
   was_cut_ = builder.has_changed_files();
   return done;
 }

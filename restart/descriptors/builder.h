@@ -51,6 +51,9 @@ class DescriptorBuilder {
   Result<ScopedFd> open_by_path(const ParsedOpenFile& file);
   Result<ScopedFd> open_of_process(const ParsedOpenFile& file);
   Result<void> check(const ParsedOpenFile& file);
+  // journals.cc. Before files get their names back, and after.
+  Result<void> set_aside_journals();
+  void make_journals();
   // Files that were removed since the checkpoint, and are kept beside the image or, small ones, in it: they get
   // their names back.
   Result<void> put_back_files();
@@ -58,7 +61,7 @@ class DescriptorBuilder {
   // Files that were written in place, or became shorter, and whose bytes the image has: what they are now is saved,
   // then they are as they were.
   Result<void> put_back_changes();
-  // By these two: something is not as it was found, also where they failed.
+  // By these, and by set_aside_journals: something is not as it was found, also where they failed.
   bool has_changed_files() const { return has_changed_files_; }
   // Files opened for writing that have grown: tail saved, then cut. All files were checked before.
   Result<void> cut_grown_files();
@@ -86,6 +89,10 @@ class DescriptorBuilder {
   Result<void> put_back(const ParsedOpenFile& file, const std::string& path);
   Result<std::string> save_aside(const ParsedOpenFile& file, int fd, uint64_t from, uint64_t to,
                                  std::string_view what);
+  // journals.cc
+  bool is_database(const ParsedOpenFile& file) const;
+  bool is_open_in_image(uint64_t inode) const;
+  Result<void> set_aside(const ParsedOpenFile& database, const std::string& path);
   // contents.cc: files without a name, memfds
   Result<ScopedFd> make_deleted_file(const ParsedOpenFile& file);
   Result<ScopedFd> make_deleted_directory(const ParsedOpenFile& file);

@@ -65,10 +65,12 @@ Result<RestoredDescriptors> restore_descriptors(const ImageMeta& meta, const Des
   CKPT_TRY(builder.take_standard_streams());
   if (options.inherited == nullptr) {
     CKPT_TRY(builder.hold_numbers());
+    CKPT_TRY(builder.set_aside_journals());
     CKPT_TRY(builder.put_back_files());
     CKPT_TRY(make_returning_files(meta, options.say));
     CKPT_TRY(builder.put_back_changes());
     CKPT_TRY(builder.cut_grown_files());
+    builder.make_journals();
   }
 
   CKPT_TRY(builder.connect_sockets());

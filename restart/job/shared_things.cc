@@ -310,6 +310,7 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   options.kept_files = kept_files_of(*job.root().image, job.root().image_directory);
   options.say = [&report](std::string_view line) { report.note(line); };
   DescriptorBuilder builder(all, options);
+  CKPT_TRY(builder.set_aside_journals());
   CKPT_TRY(builder.put_back_files());
   // Each belongs to the user of a process that had it.
   for (const auto& plan : job.plans) {
@@ -317,6 +318,7 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   }
   CKPT_TRY(builder.put_back_changes());
   CKPT_TRY(builder.cut_grown_files());
+  builder.make_journals();
   // A terminal's other ends are opened by its name.
   std::vector<size_t> order(all.open_files.size());
   std::iota(order.begin(), order.end(), size_t{0});

@@ -102,6 +102,29 @@ print('end', failed, whole, c.execute('pragma integrity_check').fetchone()[0], f
 """
 
 
+# What it does after the checkpoint leaves a journal when it is killed: pages go to the file before the transaction ends.
+JOURNAL = r"""
+import os, sqlite3, time
+c = sqlite3.connect('db', isolation_level=None, timeout=60)
+c.execute('pragma synchronous=off')
+c.execute('pragma cache_size=1')
+c.execute('create table t(k integer primary key, v integer, pad blob)')
+c.execute('begin')
+for k in range(100): c.execute('insert into t values(?, 0, ?)', (k, os.urandom(4000)))
+c.execute('commit')
+print('up', flush=True)
+while not os.path.exists('go'):
+    if os.path.exists('change'):
+        exec(open('change').read())
+        open('changed', 'w').close()
+        while True: time.sleep(1)
+    time.sleep(0.002)
+print(c.execute('select sum(v) from t').fetchone()[0], c.execute('pragma integrity_check').fetchone()[0])
+c.execute('update t set v=7')
+print(c.execute('select sum(v) from t').fetchone()[0], c.execute('pragma integrity_check').fetchone()[0], flush=True)
+"""
+
+
 def environment():
     return {k: v for k, v in os.environ.items() if not k.startswith("CKPT") and k != "LD_PRELOAD"}
 
@@ -209,8 +232,8 @@ class ChangedInPlace(unittest.TestCase):
         with open(self.path("a")) as a, open(self.path("b")) as b:
             self.assertEqual((a.read(), b.read(1)), ("first", "x"))
 
-    def changed(self, change, quiet=True, length=300000, options=()):
-        child = self.start(STEPS, str(length), options=options)
+    def changed(self, change, quiet=True, length=300000, options=(), program=STEPS):
+        child = self.start(program, str(length), options=options)
         if quiet:
             time.sleep(0.1)  # so that it is copied ahead of the stop
         self.command("ckpt", "now", str(child.pid))
@@ -265,6 +288,40 @@ class ChangedInPlace(unittest.TestCase):
         with open(self.path("steps")) as f:
             self.assertEqual(f.read(), "another")
         self.assertEqual(self.output(), "up\n300000 middle 150000 7 False\n")
+
+    def test_journals_of_later(self):
+        """A database goes back, and what is beside it would bring it half way forward again."""
+        update = "c.execute('update t set v=1'); "
+        for left, change in (("db-journal", update + "c.execute('begin immediate'); c.execute('update t set v=2')"),
+                             ("db-wal", "c.execute('pragma journal_mode=wal'); " + update)):
+            for back in (False, True):
+                with self.subTest(left=left, back=back):
+                    if back:
+                        child = self.start(JOURNAL)
+                        self.command("ckpt", "now", str(child.pid))
+                        with open(self.path("new"), "w") as f:
+                            f.write(change)
+                        os.rename(self.path("new"), self.path("change"))
+                        self.wait_for(child, lambda: os.path.exists(self.path("changed")))
+                        self.assertTrue(os.path.exists(self.path(left)))
+                        os.unlink(self.path("change"))
+                        self.command("ckpt", "back", str(child.pid))
+                        self.touch("go")
+                        child.wait(60)
+                    else:
+                        self.assertIn(f"{left} was made since the checkpoint", self.changed(change, program=JOURNAL))
+                    self.assertEqual(self.output(), "up\n0 ok\n700 ok\n")
+                    [name] = [n for n in os.listdir(self.path("images")) if n.startswith(left) and ".later-1" in n]
+                    self.assertGreater(os.stat(self.path("images/" + name)).st_size, 1000)
+                    self.clear()
+
+    def test_a_journal_of_then(self):
+        """It is the program's, and what was half written at the checkpoint can be taken back by it."""
+        program = JOURNAL.replace("print('up'", "c.execute('begin immediate'); c.execute('update t set v=1'); print('up'").replace(
+            "print(c.execute('select sum", "c.execute('rollback')\nprint(c.execute('select sum", 1)
+        said = self.changed("c.execute('commit'); c.execute('begin immediate'); c.execute('update t set v=2')", program=program)
+        self.assertIn("db was changed in place", said)
+        self.assertEqual(self.output(), "up\n0 ok\n700 ok\n")
 
     def test_database(self):
         for mode in ("delete", "wal"):

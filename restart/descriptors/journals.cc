@@ -1,0 +1,116 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "restart/descriptors/builder.h"
+
+// Journals of SQLite databases, which nobody needs to have open. Whoever begins to use a database puts back what its journal
+// holds, by the journal's name alone. A program that was killed leaves one, of later: the database would go back to the
+// checkpoint, and then half way forward again. And a process that was about to remove its journal, closed already, needs one to remove.
+
+namespace ckpt {
+namespace {
+
+// Rollback journal, write-ahead log and its index.
+constexpr const char* kSuffixes[] = {"-journal", "-wal", "-shm"};
+// Files are stamped by a clock that stands still between two ticks.
+constexpr int64_t kTickNs = 20'000'000;
+
+int64_t ns_of(const statx_timestamp& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
+
+// Of a file system that knows no births, the last change of the inode is taken.
+bool was_made_since(const struct statx& st, int64_t checkpoint_ns) {
+  const bool knows = (st.stx_mask & STATX_BTIME) != 0;
+  return ns_of(knows ? st.stx_btime : st.stx_ctime) >= checkpoint_ns - kTickNs;
+}
+
+// By this lock a process has the right to write; it takes it before it makes the journal, and gives it up after the journal is gone.
+bool is_being_written(const ParsedOpenFile& file) {
+  constexpr uint64_t kReservedByte = 0x40000001;
+  bool is = false;
+  for_each_detail<LockDetail>(file, OpenFileDetail::kLock, [&](const LockDetail& lock, Blob) {
+    const bool covers =
+        lock.start <= kReservedByte && (lock.length == 0 || kReservedByte - lock.start < lock.length);
+    is = is || (lock.write != 0 && covers);
+  });
+  return is;
+}
+
+}  // namespace
+
+bool DescriptorBuilder::is_database(const ParsedOpenFile& file) const {
+  constexpr std::string_view kBegin("SQLite format 3", 16);
+  if ((file.record.flags & kOpenFileWhole) == 0 || !opened_by_path(file)) return false;
+  return std::any_of(meta_.contents.begin(), meta_.contents.end(), [&](const ParsedFileContent& c) {
+    return c.record.open_file != 0 && c.record.object == file.record.object && c.record.offset == 0 &&
+           c.bytes.size() >= kBegin.size() && std::memcmp(c.bytes.data(), kBegin.data(), kBegin.size()) == 0;
+  });
+}
+
+bool DescriptorBuilder::is_open_in_image(uint64_t inode) const {
+  return std::any_of(meta_.open_files.begin(), meta_.open_files.end(),
+                     [&](const ParsedOpenFile& f) { return f.record.inode == inode; });
+}
+
+Result<void> DescriptorBuilder::set_aside_journals() {
+  for (const auto& file : meta_.open_files) {
+    if (!is_database(file)) continue;
+    for (const char* suffix : kSuffixes) {
+      const std::string path = std::string(file.path) + suffix;
+      struct statx st {};
+      if (statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &st) != 0 ||
+          !S_ISREG(st.stx_mode) || is_open_in_image(st.stx_ino) ||
+          !was_made_since(st, meta_.process.record.realtime_ns))
+        continue;
+      CKPT_TRY(set_aside(file, path));
+    }
+  }
+  return {};
+}
+
+// An empty one means: nothing is to be put back.
+void DescriptorBuilder::make_journals() {
+  for (const auto& file : meta_.open_files) {
+    if (!is_database(file) || !is_being_written(file)) continue;
+    const std::string path = std::string(file.path) + kSuffixes[0];
+    const ScopedFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!fd.valid() && errno != EEXIST)
+      say("{} cannot be made ({}): the program may be about to remove it", path, errno_name(errno));
+    struct stat st;
+    if (!fd.valid() || stat(std::string(file.path).c_str(), &st) != 0) continue;
+    (void)!fchown(fd.get(), st.st_uid, st.st_gid);
+    fchmod(fd.get(), st.st_mode & 0777);
+  }
+}
+
+Result<void> DescriptorBuilder::set_aside(const ParsedOpenFile& database, const std::string& path) {
+  const ScopedFd fd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+  struct stat st {};
+  ParsedOpenFile journal = database;  // for its name in that of what is saved
+  journal.path = path;
+  int error = fd.valid() && fstat(fd.get(), &st) == 0 ? 0 : errno;
+  std::string saved;
+  if (error == 0) {
+    journal.record.inode = st.st_ino;
+    auto copy = save_aside(journal, fd.get(), 0, static_cast<uint64_t>(st.st_size), "later");
+    if (!copy.ok()) return copy.error();
+    saved = std::move(*copy);
+    has_changed_files_ = true;
+    error = unlink(path.c_str()) == 0 ? 0 : errno;
+  }
+  if (error != 0) {
+    return make_error(ExitCode::kFileChanged, error,
+                      "{} was made since the checkpoint, and would change {} again ({}): move it away", path,
+                      database.path, errno_name(error));
+  }
+  say("{} was made since the checkpoint, and would change {} again: it is {} now", path, database.path,
+      saved);
+  return {};
+}
+
+}  // namespace ckpt
