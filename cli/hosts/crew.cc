@@ -121,6 +121,7 @@ Result<void> Crew::assemble() {
   auto listener = cluster::listen_at("0.0.0.0", 0, &port);
   if (!listener.ok()) return listener.error();
   for (CrewHost& h : hosts_) {
+    if (h.link.valid()) continue;
     CKPT_TRY(start(h, {{"secret", cluster::hex_of(secret)},
                        {"addresses", own_addresses()},
                        {"port", port},
@@ -301,6 +302,19 @@ std::vector<int> Crew::find_gone() {
   return all;
 }
 
+void Crew::replace(int host, const std::string& where) {
+  CrewHost& h = hosts_[static_cast<size_t>(host)];
+  // Nobody answers there, and the command may wait for minutes.
+  if (h.launch > 0) {
+    kill(h.launch, SIGTERM);
+    left_.push_back(h.launch);
+  }
+  std::string name = std::move(h.name);
+  h = CrewHost{};
+  h.name = std::move(name);
+  h.where = where;
+}
+
 void Crew::dismiss() {
   tell_all({{"say", "end"}});
   // Nobody answers there, and the command that called it may wait for minutes.
@@ -320,6 +334,8 @@ void Crew::dismiss() {
     h.launch = -1;
     h.link.close();
   }
+  for (const pid_t launch : left_) (void)waitpid(launch, nullptr, WNOHANG);
+  left_.clear();
 }
 
 }  // namespace ckpt::cli

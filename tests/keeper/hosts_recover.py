@@ -42,6 +42,24 @@ class Recover(KeptHosts):
         self.assertEqual(self.now(job.pid)["hosts"], 3)
         self.ends_well(job)
 
+    def test_survivors_go_back_in_place(self):
+        """A host falls silent: the others' processes stay, and the memory of the lost ones is computed from theirs."""
+        job = self.begin()
+        self.now(job.pid)
+        client = [p for p, w in self.hosts.processes("h1") if w.startswith(NUMBERS)]
+        self.hosts.cut("h2")
+        wait_for(lambda: "a word of it\n" + self.said(), lambda: " on h1, h4, h3; its processes stood for" in self.said(), 90)
+        self.assertIn("the part of h2 was computed", self.said())
+        self.assertEqual([p for p, w in self.hosts.processes("h1") if w.startswith(NUMBERS)], client)
+        self.leads(job.pid)
+        self.assertEqual(self.now(job.pid)["hosts"], 3)
+        back = subprocess.run([CKPT, "back", str(job.pid)], env=clean(), capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual(back.returncode, 0, back.stderr + self.said())
+        # What it holds now protects it again.
+        self.hosts.crash("h3")
+        self.goes_on(job, "h1, h4, h1", nth=2)
+        self.ends_well(job)
+
     def test_those_that_are_left(self):
         """No spare: two parts come to one host, each with its own keeper. From there the job can move again."""
         job = self.begin(spare=None)
