@@ -93,6 +93,7 @@ class Agent {
       auto link = SealedLink::connect(std::move(*socket), secret);
       if (!link.ok()) return link.error();
       link_ = std::move(*link);
+      link_.allow_silence(task_.value("silence_ms", SealedLink::kSilenceMs));
       utsname names{};
       uname(&names);
       tell({{"say", "here"},

@@ -23,7 +23,7 @@ namespace ckpt::cli {
 namespace {
 
 constexpr int64_t kAssembleNs = 60'000'000'000;
-constexpr int64_t kAnswerNs = 60'000'000'000;  // a link to a host that is cut off breaks within 15 s
+constexpr int64_t kAnswerNs = 60'000'000'000;  // and as long as a host may be silent
 
 // The own program, as the other hosts can find it as well.
 std::string own_path() {
@@ -56,8 +56,8 @@ Json own_addresses() {
 
 }  // namespace
 
-Crew::Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch)
-    : launch_(std::move(launch)) {
+Crew::Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch, int silence_ms)
+    : launch_(std::move(launch)), silence_ms_(silence_ms) {
   for (size_t i = 0; i < names.size(); ++i) {
     hosts_.emplace_back();
     hosts_.back().name = std::move(names[i]);
@@ -108,6 +108,7 @@ Result<void> Crew::admit(ScopedFd peer, const cluster::Secret& secret) {
   for (CrewHost& h : hosts_) {
     if (h.name != here.value("host", "") || h.link.valid()) continue;
     h.link = std::move(*link);
+    h.link.allow_silence(silence_ms_);
     h.here = here;
     h.address = here.value("address", "");
     return {};
@@ -125,6 +126,7 @@ Result<void> Crew::assemble() {
     CKPT_TRY(start(h, {{"secret", cluster::hex_of(secret)},
                        {"addresses", own_addresses()},
                        {"port", port},
+                       {"silence_ms", silence_ms_},
                        {"host", h.name}}));
   }
   const int64_t deadline = now_ns() + kAssembleNs;
@@ -268,7 +270,7 @@ std::vector<int> Crew::find_gone() {
     asked[i] = tell(static_cast<int>(i), {{"say", "clock"}});
     h.gone = h.gone || !asked[i];
   }
-  const int64_t deadline = now_ns() + kAnswerNs;
+  const int64_t deadline = now_ns() + kAnswerNs + int64_t{silence_ms_} * 1'000'000;
   for (;;) {
     std::vector<pollfd> polls;
     for (size_t i = 0; i < hosts_.size(); ++i)

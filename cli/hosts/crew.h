@@ -25,8 +25,8 @@ struct CrewHost {
 
 class Crew {
  public:
-  // names: of the hosts in the job; where: on which hosts.
-  Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch);
+  // names: of the hosts in the job; where: on which hosts. silence_ms: of a host, before it is gone.
+  Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch, int silence_ms);
   ~Crew();
   Crew(const Crew&) = delete;
 
@@ -59,6 +59,7 @@ class Crew {
   std::vector<CrewHost> hosts_;
   std::vector<pid_t> left_;  // commands that started agents of hosts that are gone
   std::string launch_;
+  const int silence_ms_;
 };
 
 }  // namespace ckpt::cli

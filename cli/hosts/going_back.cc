@@ -22,7 +22,8 @@ constexpr int kLookMs = 20;
 // As `ckpt back-part` says them (cli/back/job). The decision is behind "ready". "listening": only where a host is a new one.
 constexpr const char* kSteps[] = {"prepared",  "standing",  "listening", "ready",
                                   "barrier 1", "barrier 2", "barrier 3", "barrier 4"};
-constexpr const char *kListening = "listening", *kDecisive = "ready", *kLast = "barrier 4", *kDone = "done", *kGone = "gone";
+constexpr const char *kListening = "listening", *kDecisive = "ready", *kLast = "barrier 4", *kDone = "done",
+                     *kGone = "gone";
 
 }  // namespace
 
@@ -110,9 +111,12 @@ Result<Json> GoingBack::run(const std::function<Result<void>()>& meanwhile) {
 void GoingBack::tell_step(const std::string& step) {
   for (size_t i = 0; i < manifest_.parts.size(); ++i) {
     const int host = static_cast<int>(i);
-    if (!is_new(host)) crew_.tell(host, {{"say", "back_go"}, {"step", step}});
-    else if (step == kListening) crew_.tell(host, {{"say", "connect"}});
-    else if (step == kLast) crew_.tell(host, {{"say", "go"}});
+    if (!is_new(host))
+      crew_.tell(host, {{"say", "back_go"}, {"step", step}});
+    else if (step == kListening)
+      crew_.tell(host, {{"say", "connect"}});
+    else if (step == kLast)
+      crew_.tell(host, {{"say", "go"}});
   }
 }
 
@@ -178,7 +182,8 @@ Result<void> GoingBack::take(int host, Json said, const Expected& expected, Json
   // Where the processes are being ended, the parts that did it fail.
   if (failed && expected.say == kGone) return {};
   if (failed)
-    return make_error(static_cast<ExitCode>(said.value("code", 70)), 0, "{}: {}", where, said.value("text", ""));
+    return make_error(static_cast<ExitCode>(said.value("code", 70)), 0, "{}: {}", where,
+                      said.value("text", ""));
   if (say == "ended" && !new_.empty() && expected.say != kGone)
     return failure(ExitCode::kUnavailable, where,
                    fmt::format("its first process has ended with {}", said.value("status", 0)),

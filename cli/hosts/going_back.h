@@ -51,7 +51,8 @@ class GoingBack {
   // A message of each host. step: as above; "gone": the answer to the order to end.
   Result<std::vector<Json>> hear_all(const std::string& step, const std::function<Result<void>()>& meanwhile);
   // Of what a host says. Errors end the attempt.
-  Result<void> take(int host, Json said, const Expected& expected, Json& wanted, std::vector<Json>& others) const;
+  Result<void> take(int host, Json said, const Expected& expected, Json& wanted,
+                    std::vector<Json>& others) const;
   Result<void> check_connections(const std::vector<Json>& said) const;
 
   Crew& crew_;

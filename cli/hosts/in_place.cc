@@ -24,7 +24,8 @@ class InPlace {
   // After an error the whole job is to be restarted: some of it may be gone by then.
   Result<void> run() {
     const std::string path = find_hosts_manifest(directory_);
-    if (path.empty()) return failure(ExitCode::kUnavailable, "the job", "has no checkpoint yet", "start it again");
+    if (path.empty())
+      return failure(ExitCode::kUnavailable, "the job", "has no checkpoint yet", "start it again");
     auto manifest = read_hosts_manifest(path);
     if (!manifest.ok()) return manifest.error();
     CKPT_TRY(choose_hosts(path));
@@ -53,7 +54,8 @@ class InPlace {
   Result<void> choose_hosts(const std::string& path) {
     const auto dead = hosts_of(lost_, there_);
     if (dead.size() == std::set<std::string>(there_.where.begin(), there_.where.end()).size())
-      return failure(ExitCode::kUnavailable, "the job", "has no host left", "ckpt-restart --hosts brings it back");
+      return failure(ExitCode::kUnavailable, "the job", "has no host left",
+                     "ckpt-restart --hosts brings it back");
     std::set<std::string> stay(there_.where.begin(), there_.where.end());
     for (const std::string& host : dead) stay.erase(host);
     (void)replace(dead, there_);
@@ -92,7 +94,11 @@ Watched watch_in_place(Crew& crew, const std::string& job, Json table, const std
       fmt::print(stderr, "ckpt: not in place: {}\n", printable(r.error().message()));
       end.lost = lost;
       for (const int part : crew.find_gone()) {
-        if (std::find(lost.begin(), lost.end(), part) == lost.end()) end.lost.push_back(part);
+        if (std::find(lost.begin(), lost.end(), part) == lost.end())
+          end.lost.push_back(part);
+        else
+          std::erase(places.spares,
+                     crew.hosts()[static_cast<size_t>(part)].where);  // it did not come, or is gone too
       }
       return end;
     }

@@ -76,7 +76,6 @@ Result<void> recover_all(Crew& crew, const std::string& directory, const HostsMa
   return {};
 }
 
-
 Result<PartStarts> PartStarts::prepare(Crew& crew, const std::string& path, const HostsManifest& manifest,
                                        const HostsRun& run) {
   PartStarts starts;

@@ -26,7 +26,8 @@ void count_deaths(size_t hosts);  // for mtbf_of_job()
 // The checkpoint at `path` comes back: part i on places.where[i]. Until the program ends, or a host is lost and the others cannot go back
 // in place. (start_over_hosts.cc)
 // runs: called when all of it runs there.
-Watched bring_back(const std::string& path, HostsRun run, Places& places, const std::function<void()>& runs = {});
+Watched bring_back(const std::string& path, HostsRun run, Places& places,
+                   const std::function<void()>& runs = {});
 
 // end: why nobody watches the job any more. Until the program ends. A job that was ended to go on elsewhere comes back there, or else
 // where it was.

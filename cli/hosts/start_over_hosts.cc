@@ -96,7 +96,7 @@ ExitCode run_over_hosts(const HostsRun& run) {
   std::string directory = dir != run.settings.end() ? dir->second : fmt::format("ckpt-{}.{}", name, getpid());
   if (directory[0] != '/') directory = working_directory() + "/" + directory;
   if (auto r = make_directory(directory); !r.ok()) return report(r.error());
-  Crew crew(run.hosts, run.hosts, run.launch);
+  Crew crew(run.hosts, run.hosts, run.launch, run.silence_ms);
   if (auto r = crew.assemble(); !r.ok()) return report(r.error());
   if (auto r = crew.check_alike(); !r.ok()) return report(r.error());
   auto table = make_table(crew);
@@ -106,8 +106,12 @@ ExitCode run_over_hosts(const HostsRun& run) {
   if (run.recover) (*table)["silence_ms"] = kSilenceMs;
   const std::string job = new_job();
   for (size_t i = 0; i < crew.hosts().size(); ++i) {
-    Json start{{"say", "start"}, {"job", job},      {"directory", directory + "/" + crew.hosts()[i].name},
-               {"cwd", working_directory()},  {"table", *table}, {"settings", run.settings}};
+    Json start{{"say", "start"},
+               {"job", job},
+               {"directory", directory + "/" + crew.hosts()[i].name},
+               {"cwd", working_directory()},
+               {"table", *table},
+               {"settings", run.settings}};
     if (!run.keeper.empty()) {
       // Of each part its own: two that come to one host keep apart.
       start["keeper"] = fmt::format("{}-{}", run.keeper, i + 1);
@@ -149,7 +153,7 @@ Watched bring_back(const std::string& path, HostsRun run, Places& places, const 
   for (const auto& p : manifest->parts) names.push_back(p.host);
   run.stop_timeout_ns = manifest->table.value("stop_timeout_ns", run.stop_timeout_ns);
   block_signals();
-  Crew crew(names, places.where, run.launch);
+  Crew crew(names, places.where, run.launch, manifest->run.value("silence_ms", run.silence_ms));
   // Of another host's death meanwhile only the host matters, where the job is to go on without it.
   bool told_to_run = false;
   const auto failed = [&](const Error& error) {
@@ -175,7 +179,8 @@ Watched bring_back(const std::string& path, HostsRun run, Places& places, const 
   crew.tell_all({{"say", "go"}});
   if (auto all = crew.expect_all("started", 600'000'000'000); !all.ok()) return failed(all.error());
   if (runs) runs();
-  Watched end = watch_in_place(crew, manifest->job, starts->table(), manifest->name, starts->home(), run, places);
+  Watched end =
+      watch_in_place(crew, manifest->job, starts->table(), manifest->name, starts->home(), run, places);
   end.ran = true;
   crew.dismiss();
   return end;

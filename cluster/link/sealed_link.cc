@@ -66,13 +66,12 @@ void limit_sending(int fd) {
 
 void set_int(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); }
 
-// A host that is cut off is noticed within that time, also while nothing is said. The kernel asks every two seconds.
+// A host that is cut off is noticed within that time, also while nothing is said: the kernel asks now and then.
 void set_silence(int fd, int ms) {
-  constexpr int kIdle = 5, kInterval = 2, kMost = 127;
   set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, kIdle);
-  set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, kInterval);
-  set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, std::min((ms / 1000 - kIdle) / kInterval, kMost));
+  set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, std::max(ms / 3000, 1));
+  set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, std::max(ms / 7500, 1));
+  set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 5);
   set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, ms);
 }
 

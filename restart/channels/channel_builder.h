@@ -175,7 +175,8 @@ class ChannelBuilder {
   std::map<std::pair<int, uint32_t>, ChannelSocket*> by_file_;
   std::map<std::string, int> helpers_;        // listening sockets of ours, by type and name; parked
   std::vector<std::string> left_over_names_;  // files of helpers, to be removed
-  std::map<std::string, ScopedFd> listeners_;  // where other hosts of the job connect, by name; until they have
+  std::map<std::string, ScopedFd>
+      listeners_;  // where other hosts of the job connect, by name; until they have
 };
 
 // options.cc: those that are to be set before bind, and all others.

@@ -10,6 +10,7 @@ import ring
 from over_hosts import ON, wait_for
 
 NUMBERS = os.environ["CKPT_NUMBERS"]
+SILENCE = "5s"  # a busy machine may be still for some time
 LONG = os.environ.get("CKPT_LONG") == "1"
 
 
@@ -17,7 +18,7 @@ class InPlace(ring.OnRing):
     count = 5
 
     def begin(self, *options):
-        job = self.run_ring("--recover", "--spare", "h4,h5", *options)
+        job = self.run_ring("--recover", "--spare", "h4,h5", "--host-silence", SILENCE, *options)
         self.now(job.pid)
         self.limit(5000)
         self.comes_to(5000)
@@ -61,7 +62,7 @@ class InPlace(ring.OnRing):
         """Both ends send as fast as they can; once the listening end is lost, and once the other."""
         total = 60_000_000
         job = self.run_job("sh", "-c", f"{ON} h2 {NUMBERS} server 5000 {total} {self.dir}/go & {NUMBERS} client h2 5000 {total} {self.dir}/go && wait $!",
-                           options=("--recover", "--spare", "h4,h5"))
+                           options=("--recover", "--spare", "h4,h5", "--host-silence", SILENCE))
         wait_for("the connection", lambda: ":5000" in self.hosts.run("h1", "ss", "-tnH", "state", "established").stdout)
         self.leads(job.pid)
         self.now(job.pid)

@@ -112,7 +112,8 @@ class NewConnections {
 
 }  // namespace
 
-Result<std::vector<ReplacedFiles>> connect_again(const std::vector<StandingMember>& members, OtherHosts& others) {
+Result<std::vector<ReplacedFiles>> connect_again(const std::vector<StandingMember>& members,
+                                                 OtherHosts& others) {
   if (!others.lost_a_host()) return std::vector<ReplacedFiles>(members.size());
   return NewConnections(members, others).make();
 }

@@ -20,6 +20,7 @@ struct StandingMember {
 
 // For each member what takes the place of its connections to the host that is lost. Returns when both ends of each are there. Nothing of
 // the program is changed.
-Result<std::vector<ReplacedFiles>> connect_again(const std::vector<StandingMember>& members, OtherHosts& others);
+Result<std::vector<ReplacedFiles>> connect_again(const std::vector<StandingMember>& members,
+                                                 OtherHosts& others);
 
 }  // namespace ckpt::cli
