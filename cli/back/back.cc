@@ -31,7 +31,7 @@ Result<Answer> back_process(ProcessBack& back, const std::string& path) {
     CKPT_TRY(back.begin(nullptr));
     CKPT_TRY(back.hear_standing());
     points::at("back.standing");
-    CKPT_TRY(back.compare({}));
+    CKPT_TRY(back.compare({}, {}));
     CKPT_TRY(back.hand_plan({}));
     return back.hear_ready();
   };

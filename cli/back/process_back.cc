@@ -225,7 +225,7 @@ Result<void> ProcessBack::check_same_process() const {
   return {};
 }
 
-Result<void> ProcessBack::compare(const SharedParts& shared) {
+Result<void> ProcessBack::compare(const SharedParts& shared, ReplacedFiles replaced) {
   const auto unwritten_now = unwritten();
   CKPT_TRY(check_same_process());
   auto memory = compare_memory(*image_, *now_, unwritten_now, ranges(heard_.own, heard_.own_count),
@@ -246,7 +246,8 @@ Result<void> ProcessBack::compare(const SharedParts& shared) {
   for (const auto& m : image_->meta().mappings) {
     if (m.record.object != 0) descriptor_options_.mapped_objects.insert(m.record.object);
   }
-  auto descriptors = compare_descriptors(image_->meta(), *now_, target_.pid, descriptor_options_, shared);
+  auto descriptors = compare_descriptors(image_->meta(), *now_, target_.pid, descriptor_options_, shared,
+                                         std::move(replaced));
   if (!descriptors.ok()) return descriptors.error();
   descriptors_ = std::move(*descriptors);
   made_ = std::move(descriptors_->made);

@@ -51,7 +51,7 @@ class ProcessBack {
   Result<void> let_stand();
   Result<void> hear_standing();
   // What is to be done; nothing is changed.
-  Result<void> compare(const SharedParts& shared);
+  Result<void> compare(const SharedParts& shared, ReplacedFiles replaced);
   // ended: processes born since, for whose end the program may have to wait.
   Result<void> hand_plan(const std::vector<int32_t>& ended);
   Result<void> hear_ready();

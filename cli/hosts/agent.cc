@@ -24,6 +24,7 @@
 #include <set>
 
 #include "base/clock.h"
+#include "base/protocol/keeper_protocol.h"
 #include "cli/commands.h"
 #include "cli/hosts/host_tables.h"
 #include "cli/hosts/hosts.h"
@@ -36,6 +37,7 @@
 #include "cli/program/preload.h"
 #include "cli/text/failure.h"
 #include "cluster/protocol/agent_machine.h"
+#include "image/format/keeper_client.h"
 #include "job/format/job_name.h"
 
 namespace ckpt::cli {
@@ -91,6 +93,7 @@ class Agent {
       auto link = SealedLink::connect(std::move(*socket), secret);
       if (!link.ok()) return link.error();
       link_ = std::move(*link);
+      link_.allow_silence(task_.value("silence_ms", SealedLink::kSilenceMs));
       utsname names{};
       uname(&names);
       tell({{"say", "here"},
@@ -232,7 +235,7 @@ class Agent {
     } else if (say == "exchange_end") {
       exchange_.end();
     } else if (say == "back") {
-      if (auto r = begin_back(j["plan"]); !r.ok()) tell(said_in_back(said_of(r.error()), back_.id()));
+      if (auto r = begin_back(j); !r.ok()) tell(said_in_back(said_of(r.error()), back_.id()));
     } else if (say == "back_go") {
       back_.go({{"step", j.value("step", "")}});
     } else if (say == "back_stop") {
@@ -244,17 +247,35 @@ class Agent {
     }
   }
 
-  // Its processes go back in place, with those of other hosts.
-  Result<void> begin_back(Json plan) {
+  // Its processes go back in place, with those of other hosts. With a table: another host has the processes of one that has died.
+  Result<void> begin_back(const Json& order) {
+    const Json& plan = order["plan"];
     const ReachedPart part = reach_part(plan.value("part", ""));
     const bool there = checksum_of_file(part.path + "/" + job::kManifestName) == plan.value("checksum", "");
-    plan["part"] = part.path;
     CKPT_TRY(back_.begin(plan));
+    if (there && order.contains("table")) {
+      auto written = write_tables(order["table"]);
+      if (!written.ok()) back_.end();
+      return written;
+    }
     if (there) return {};
     back_.end();
     return failure(ExitCode::kImageDamaged, plan.value("part", ""),
                    "is missing here, or is not the part that belongs to this checkpoint",
                    "name another checkpoint");
+  }
+
+  Result<void> write_tables(Json table) const {
+    table["own"] = task_.value("host", "");
+    ScopedFd kept;
+    std::string images = images_;
+    if (keeper_part(images_) != 0) {
+      auto opened = open_kept_directory(images_);
+      if (!opened.ok()) return opened.error();
+      kept = std::move(*opened);
+      images = fmt::format("/proc/self/fd/{}", kept.get());
+    }
+    return write_host_tables(directory_, std::move(table), images);
   }
 
   // Some of the job are as they were then, and some as they are now: none runs on.

@@ -23,7 +23,7 @@ namespace ckpt::cli {
 namespace {
 
 constexpr int64_t kAssembleNs = 60'000'000'000;
-constexpr int64_t kAnswerNs = 60'000'000'000;  // a link to a host that is cut off breaks within 15 s
+constexpr int64_t kAnswerNs = 60'000'000'000;  // and as long as a host may be silent
 
 // The own program, as the other hosts can find it as well.
 std::string own_path() {
@@ -56,8 +56,8 @@ Json own_addresses() {
 
 }  // namespace
 
-Crew::Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch)
-    : launch_(std::move(launch)) {
+Crew::Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch, int silence_ms)
+    : launch_(std::move(launch)), silence_ms_(silence_ms) {
   for (size_t i = 0; i < names.size(); ++i) {
     hosts_.emplace_back();
     hosts_.back().name = std::move(names[i]);
@@ -108,6 +108,7 @@ Result<void> Crew::admit(ScopedFd peer, const cluster::Secret& secret) {
   for (CrewHost& h : hosts_) {
     if (h.name != here.value("host", "") || h.link.valid()) continue;
     h.link = std::move(*link);
+    h.link.allow_silence(silence_ms_);
     h.here = here;
     h.address = here.value("address", "");
     return {};
@@ -121,9 +122,11 @@ Result<void> Crew::assemble() {
   auto listener = cluster::listen_at("0.0.0.0", 0, &port);
   if (!listener.ok()) return listener.error();
   for (CrewHost& h : hosts_) {
+    if (h.link.valid()) continue;
     CKPT_TRY(start(h, {{"secret", cluster::hex_of(secret)},
                        {"addresses", own_addresses()},
                        {"port", port},
+                       {"silence_ms", silence_ms_},
                        {"host", h.name}}));
   }
   const int64_t deadline = now_ns() + kAssembleNs;
@@ -267,7 +270,7 @@ std::vector<int> Crew::find_gone() {
     asked[i] = tell(static_cast<int>(i), {{"say", "clock"}});
     h.gone = h.gone || !asked[i];
   }
-  const int64_t deadline = now_ns() + kAnswerNs;
+  const int64_t deadline = now_ns() + kAnswerNs + int64_t{silence_ms_} * 1'000'000;
   for (;;) {
     std::vector<pollfd> polls;
     for (size_t i = 0; i < hosts_.size(); ++i)
@@ -301,6 +304,19 @@ std::vector<int> Crew::find_gone() {
   return all;
 }
 
+void Crew::replace(int host, const std::string& where) {
+  CrewHost& h = hosts_[static_cast<size_t>(host)];
+  // Nobody answers there, and the command may wait for minutes.
+  if (h.launch > 0) {
+    kill(h.launch, SIGTERM);
+    left_.push_back(h.launch);
+  }
+  std::string name = std::move(h.name);
+  h = CrewHost{};
+  h.name = std::move(name);
+  h.where = where;
+}
+
 void Crew::dismiss() {
   tell_all({{"say", "end"}});
   // Nobody answers there, and the command that called it may wait for minutes.
@@ -320,6 +336,8 @@ void Crew::dismiss() {
     h.launch = -1;
     h.link.close();
   }
+  for (const pid_t launch : left_) (void)waitpid(launch, nullptr, WNOHANG);
+  left_.clear();
 }
 
 }  // namespace ckpt::cli

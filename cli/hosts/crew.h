@@ -25,13 +25,15 @@ struct CrewHost {
 
 class Crew {
  public:
-  // names: of the hosts in the job; where: on which hosts.
-  Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch);
+  // names: of the hosts in the job; where: on which hosts. silence_ms: of a host, before it is gone.
+  Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch, int silence_ms);
   ~Crew();
   Crew(const Crew&) = delete;
 
-  // Returns when all agents are connected; the error names one that is not.
+  // Starts the agents that are not connected. Returns when all are; the error names one that is not.
   Result<void> assemble();
+  // The host is gone: its part of the job is another one's. Before the next assemble().
+  void replace(int host, const std::string& where);
   Result<void> measure_clocks();
   // Versions, libraries. An error names the host and what differs.
   Result<void> check_alike() const { return check_alike(hosts_[0]); }
@@ -55,7 +57,9 @@ class Crew {
   Result<void> admit(ScopedFd peer, const cluster::Secret& secret);
 
   std::vector<CrewHost> hosts_;
+  std::vector<pid_t> left_;  // commands that started agents of hosts that are gone
   std::string launch_;
+  const int silence_ms_;
 };
 
 }  // namespace ckpt::cli

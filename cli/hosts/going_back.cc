@@ -16,13 +16,14 @@ namespace {
 
 // Of one step, of the slowest host: reading large images takes its time. Behind the decision a slow one is not to be killed: it is there as
 // long as its agent is.
-constexpr int64_t kStepNs = 120'000'000'000, kDecidedStepNs = 3600'000'000'000;
+constexpr int64_t kStepNs = 120'000'000'000, kRestartNs = 600'000'000'000, kDecidedStepNs = 3600'000'000'000;
 constexpr int kLookMs = 20;
 
-// As `ckpt back-part` says them (cli/back/job). The decision is behind "ready".
-constexpr const char* kSteps[] = {"prepared",  "standing",  "ready",    "barrier 1",
-                                  "barrier 2", "barrier 3", "barrier 4"};
-constexpr const char* kDecisive = "ready";
+// As `ckpt back-part` says them (cli/back/job). The decision is behind "ready". "listening": only where a host is a new one.
+constexpr const char* kSteps[] = {"prepared",  "standing",  "listening", "ready",
+                                  "barrier 1", "barrier 2", "barrier 3", "barrier 4"};
+constexpr const char *kListening = "listening", *kDecisive = "ready", *kLast = "barrier 4", *kDone = "done",
+                     *kGone = "gone";
 
 }  // namespace
 
@@ -38,8 +39,8 @@ GoingBack::GoingBack(Crew& crew, HostsManifest manifest, std::string path)
         return ++attempts;
       }()) {}
 
-Result<GoingBack> GoingBack::prepare(Crew& crew, const HostsRun& run, const Json& table,
-                                     const std::string& job, const std::string& path) {
+Result<GoingBack> GoingBack::prepare(Crew& crew, const Json& table, const std::string& job,
+                                     const std::string& path) {
   const std::string found = find_hosts_manifest(path);
   if (found.empty())
     return failure(ExitCode::kNotFound, path, "has no checkpoint of several hosts",
@@ -51,9 +52,6 @@ Result<GoingBack> GoingBack::prepare(Crew& crew, const HostsRun& run, const Json
     same = manifest->parts[i].host == crew.hosts()[i].name;
   if (!same)
     return failure(ExitCode::kUsage, found, "is a checkpoint of another job", "name one of this job");
-  if (!run.keeper.empty())
-    return failure(ExitCode::kUnsupported, "back", "images of this job are in the memory of keepers",
-                   "end the job, and bring it back with ckpt-restart --hosts");
   const auto shares = who_shares(table);
   if (std::find(shares.begin(), shares.end(), true) != shares.end())
     return failure(ExitCode::kUnsupported, "back",
@@ -67,35 +65,73 @@ Result<GoingBack> GoingBack::prepare(Crew& crew, const HostsRun& run, const Json
   return GoingBack(crew, std::move(*manifest), found);
 }
 
-Result<Json> GoingBack::run(const std::function<Result<void>()>& meanwhile) {
+void GoingBack::take_in(std::vector<int> parts, const PartStarts& starts) {
+  new_ = std::move(parts);
+  starts_ = &starts;
+}
+
+bool GoingBack::leads_to_new(const HostsManifest::Connection& c) const {
+  return std::any_of(new_.begin(), new_.end(), [&](int i) {
+    const std::string& name = manifest_.parts[static_cast<size_t>(i)].host;
+    return name == c.part_of_one || name == c.part_of_other;
+  });
+}
+
+void GoingBack::tell_plans() {
   Json connections = Json::array();
-  for (const auto& c : manifest_.connections) connections.push_back({c.one, c.other});
+  for (const auto& c : manifest_.connections) {
+    if (!leads_to_new(c)) connections.push_back({c.one, c.other});
+  }
   for (size_t i = 0; i < manifest_.parts.size(); ++i) {
     const auto& part = manifest_.parts[i];
-    crew_.tell(static_cast<int>(i), {{"say", "back"},
-                                     {"plan",
-                                      {{"id", number_},
-                                       {"host", part.host},
-                                       {"part", part.directory},
-                                       {"checksum", part.checksum},
-                                       {"connections", connections}}}});
+    Json order{{"say", "back"},
+               {"plan",
+                {{"id", number_},
+                 {"host", part.host},
+                 {"part", part.directory},
+                 {"checksum", part.checksum},
+                 {"connections", connections}}}};
+    if (!new_.empty()) {
+      order["plan"]["lost"] = starts_->plan(i, starts_->connections_of(new_));
+      order["table"] = starts_->table();
+    }
+    const int host = static_cast<int>(i);
+    crew_.tell(host, is_new(host) ? starts_->of(i) : order);
   }
+}
+
+Result<Json> GoingBack::run(const std::function<Result<void>()>& meanwhile) {
+  tell_plans();
   auto done = all_steps(meanwhile);
   if (!done.ok() && !decided_) crew_.tell_all({{"say", "back_stop"}});
   return done;
 }
 
+// No process on a new host runs before those of the others have gone back.
+void GoingBack::tell_step(const std::string& step) {
+  for (size_t i = 0; i < manifest_.parts.size(); ++i) {
+    const int host = static_cast<int>(i);
+    if (!is_new(host))
+      crew_.tell(host, {{"say", "back_go"}, {"step", step}});
+    else if (step == kListening)
+      crew_.tell(host, {{"say", "connect"}});
+    else if (step == kLast)
+      crew_.tell(host, {{"say", "go"}});
+  }
+}
+
 Result<Json> GoingBack::all_steps(const std::function<Result<void>()>& meanwhile) {
-  for (const char* step : kSteps) {
-    auto said = hear_all("back_step", step, meanwhile);
+  for (const std::string step : kSteps) {
+    if (step == kListening && new_.empty()) continue;
+    auto said = hear_all(step, meanwhile);
     if (!said.ok()) return said.error();
-    if (step == std::string_view(kDecisive)) {
+    if (step == kDecisive) {
       CKPT_TRY(check_connections(*said));
       decided_ = true;
     }
-    crew_.tell_all({{"say", "back_go"}, {"step", step}});
+    tell_step(step);
   }
-  auto done = hear_all("back_done", "", meanwhile);
+  auto done = hear_all(kDone, meanwhile);
   if (!done.ok()) return done.error();
   Json sum{{"checkpoint", path_},
            {"id", manifest_.id},
@@ -120,6 +156,7 @@ Result<void> GoingBack::check_connections(const std::vector<Json>& said) const {
       ends.insert({c.at(0).get<std::string>(), c.at(1).get<std::string>()});
   }
   for (const auto& c : manifest_.connections) {
+    if (leads_to_new(c)) continue;  // it was made anew, with both ends
     const bool one = ends.contains({c.one, c.other}), other = ends.contains({c.other, c.one});
     if (one && other) continue;
     return failure(ExitCode::kUnsupported, fmt::format("{} and {}", c.part_of_one, c.part_of_other),
@@ -130,13 +167,48 @@ Result<void> GoingBack::check_connections(const std::vector<Json>& said) const {
   return {};
 }
 
-Result<std::vector<Json>> GoingBack::hear_all(const std::string& say, const std::string& step,
+GoingBack::Expected GoingBack::expected_of(int part, const std::string& step) const {
+  if (step == kGone) return {kGone, ""};
+  if (!is_new(part)) return step == kDone ? Expected{"back_done", ""} : Expected{"back_step", step};
+  return {step == kListening || step == kDecisive ? step : step == kDone ? "started" : "", ""};
+}
+
+Result<void> GoingBack::take(int host, Json said, const Expected& expected, Json& wanted,
+                             std::vector<Json>& others) const {
+  const std::string say = said.value("say", "");
+  const std::string& where = crew_.hosts()[static_cast<size_t>(host)].where;
+  const bool of_us = is_new(host) || said.value("id", uint64_t{0}) == number_;
+  const bool failed = (of_us && say == "back_failed") || (is_new(host) && say == "cannot");
+  // Where the processes are being ended, the parts that did it fail.
+  if (failed && expected.say == kGone) return {};
+  if (failed)
+    return make_error(static_cast<ExitCode>(said.value("code", 70)), 0, "{}: {}", where,
+                      said.value("text", ""));
+  if (say == "ended" && !new_.empty() && expected.say != kGone)
+    return failure(ExitCode::kUnavailable, where,
+                   fmt::format("its first process has ended with {}", said.value("status", 0)),
+                   "see the words above");
+  if (of_us && say == expected.say && wanted.is_null() &&
+      (expected.step.empty() || said.value("step", "") == expected.step))
+    wanted = std::move(said);
+  else
+    others.push_back(std::move(said));
+  return {};
+}
+
+Result<std::vector<Json>> GoingBack::hear_all(const std::string& step,
                                               const std::function<Result<void>()>& meanwhile) {
   auto& hosts = crew_.hosts();
   std::vector<Json> all(hosts.size());
   std::vector<std::vector<Json>> others(hosts.size());
+  std::vector<Expected> expected;
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    expected.push_back(expected_of(static_cast<int>(i), step));
+    if (expected[i].say.empty()) all[i] = Json::object();
+  }
   std::optional<Error> error;
-  const int64_t deadline = now_ns() + (decided_ && say != "gone" ? kDecidedStepNs : kStepNs);
+  const int64_t patience = decided_ && step != kGone ? kDecidedStepNs : new_.empty() ? kStepNs : kRestartNs;
+  const int64_t deadline = now_ns() + patience;
   const auto missing = [&] { return std::find(all.begin(), all.end(), Json()); };
   while (missing() != all.end() && !error) {
     std::vector<pollfd> polls;
@@ -148,27 +220,18 @@ Result<std::vector<Json>> GoingBack::hear_all(const std::string& say, const std:
       if (!all[i].is_null() || (hosts[i].early.empty() && polls[i].revents == 0 && hosts[i].link.valid()))
         continue;
       std::vector<Json> messages;
-      const bool there = crew_.hear(static_cast<int>(i), messages);
+      const int host = static_cast<int>(i);
+      const bool there = crew_.hear(host, messages);
       for (Json& j : messages) {
-        const bool of_us = j.value("id", uint64_t{0}) == number_;
-        // Where the processes are being ended, the parts that did it fail.
-        if (of_us && j.value("say", "") == "back_failed" && say == "gone") continue;
-        if (of_us && j.value("say", "") == "back_failed" && !error) {
-          error = make_error(static_cast<ExitCode>(j.value("code", 70)), 0, "{}: {}", hosts[i].where,
-                             j.value("text", ""));
-        } else if (of_us && j.value("say", "") == say && all[i].is_null() &&
-                   (step.empty() || j.value("step", "") == step)) {
-          all[i] = std::move(j);
-        } else {
-          others[i].push_back(std::move(j));
-        }
+        auto taken = take(host, std::move(j), expected[i], all[i], others[i]);
+        if (!taken.ok() && !error) error = taken.error();
       }
       if (!there && all[i].is_null() && !error)
         error = failure(ExitCode::kUnavailable, hosts[i].where, "its agent is gone", "look at that host");
     }
     if (!error && missing() != all.end() && now_ns() > deadline)
       error = failure(ExitCode::kTimeout, hosts[static_cast<size_t>(missing() - all.begin())].where,
-                      fmt::format("was not {} in time", step.empty() ? "done" : step), "look at that host");
+                      fmt::format("was not {} in time", step), "look at that host");
   }
   for (size_t i = 0; i < hosts.size(); ++i)
     hosts[i].early.insert(hosts[i].early.end(), others[i].begin(), others[i].end());
@@ -178,7 +241,7 @@ Result<std::vector<Json>> GoingBack::hear_all(const std::string& say, const std:
 
 Result<void> GoingBack::end_all() {
   crew_.tell_all({{"say", "back_end"}, {"id", number_}});
-  auto gone = hear_all("gone", "", [] { return Result<void>(); });
+  auto gone = hear_all(kGone, [] { return Result<void>(); });
   if (!gone.ok()) return gone.error();
   for (size_t i = 0; i < gone->size(); ++i) {
     if (!(*gone)[i].value("yes", false))

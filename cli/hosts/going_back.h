@@ -5,11 +5,14 @@
 // Never:     lets a process go on before those of all hosts have gone back.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/hosts/crew.h"
+#include "cli/hosts/part_starts.h"
 
 namespace ckpt::cli {
 
@@ -18,10 +21,13 @@ std::optional<std::string> back_wish_in(const Json& question);
 
 class GoingBack {
  public:
-  // manifest: a checkpoint of this job. Errors: this job or checkpoint can not go back in place.
-  static Result<GoingBack> prepare(Crew& crew, const HostsRun& run, const Json& table, const std::string& job,
+  // path: a checkpoint of this job. Errors: this job or checkpoint can not go back in place.
+  static Result<GoingBack> prepare(Crew& crew, const Json& table, const std::string& job,
                                    const std::string& path);
 
+  // Hosts that have died: others are in their place by now, with agents, and their parts are restarted there while those of the other
+  // hosts go back. Before run(). starts outlives this.
+  void take_in(std::vector<int> parts, const PartStarts& starts);
   // What it cost. After an error all go on as they were, unless was_decided(). meanwhile: called again and again; its error ends it.
   Result<Json> run(const std::function<Result<void>()>& meanwhile);
   bool was_decided() const { return decided_; }
@@ -33,9 +39,20 @@ class GoingBack {
  private:
   GoingBack(Crew& crew, HostsManifest manifest, std::string path);
   Result<Json> all_steps(const std::function<Result<void>()>& meanwhile);
-  // A message of each host. step: with that "step"; "": any.
-  Result<std::vector<Json>> hear_all(const std::string& say, const std::string& step,
-                                     const std::function<Result<void>()>& meanwhile);
+  void tell_plans();
+  void tell_step(const std::string& step);
+  bool is_new(int part) const { return std::find(new_.begin(), new_.end(), part) != new_.end(); }
+  bool leads_to_new(const HostsManifest::Connection& c) const;
+  // What one host says at a step. "": nothing is waited for.
+  struct Expected {
+    std::string say, step;
+  };
+  Expected expected_of(int part, const std::string& step) const;
+  // A message of each host. step: as above; "gone": the answer to the order to end.
+  Result<std::vector<Json>> hear_all(const std::string& step, const std::function<Result<void>()>& meanwhile);
+  // Of what a host says. Errors end the attempt.
+  Result<void> take(int host, Json said, const Expected& expected, Json& wanted,
+                    std::vector<Json>& others) const;
   Result<void> check_connections(const std::vector<Json>& said) const;
 
   Crew& crew_;
@@ -43,6 +60,8 @@ class GoingBack {
   std::string path_;
   const uint64_t number_;  // of this attempt: what hosts say late of one before is not for this one
   bool decided_ = false;
+  std::vector<int> new_;  // parts whose hosts have died
+  const PartStarts* starts_ = nullptr;
 };
 
 }  // namespace ckpt::cli

@@ -97,6 +97,7 @@ class Head {
       }
       begin_next();
     }
+    const bool in_between = was_idle_ && !lost_.empty();
     // A host's death may have ended the program before its agent's connection breaks.
     if (run_.recover && program_failed_ && lost_.empty()) lost_ = crew_.find_gone();
     if (!lost_.empty() && why_.empty()) {
@@ -105,7 +106,7 @@ class Head {
     }
     if (!lost_.empty() || moved_)
       askers_.answer_all({{"code", static_cast<int>(why_code_)}, {"error", why_}});
-    return {static_cast<ExitCode>(status_), lost_, false, false, std::move(moved_)};
+    return {static_cast<ExitCode>(status_), lost_, false, false, std::move(moved_), in_between};
   }
 
  private:
@@ -182,6 +183,7 @@ class Head {
                  printable(name));
     why_ = fmt::format("{}: its agent is gone", name);
     why_code_ = ExitCode::kUnavailable;
+    was_idle_ = machine_.phase() == cluster::HeadMachine::Phase::kIdle;
     cluster::HeadMachine::Actions out;
     machine_.lost(h, out);
     act(out);
@@ -362,7 +364,7 @@ class Head {
   // The job's processes go back in place. Those of some hosts may not get there when others have: then all are restarted from the
   // same checkpoint, where they are.
   void go_back(const std::string& wish) {
-    auto back = GoingBack::prepare(crew_, run_, table_, job_, wish.empty() ? directory_ : wish);
+    auto back = GoingBack::prepare(crew_, table_, job_, wish.empty() ? directory_ : wish);
     if (!back.ok()) return answer(said_of_error(back.error()));
     auto done = back->run([this, &back] { return back->was_decided() ? Result<void>() : meanwhile(0); });
     if (done.ok()) return answer(std::move(*done));
@@ -498,7 +500,7 @@ class Head {
   int drained_ = 0;
   std::string why_, path_;
   ExitCode why_code_ = ExitCode::kInternal;
-  bool again_ = false, ended_ = false, full_ = false, program_failed_ = false;
+  bool again_ = false, ended_ = false, full_ = false, program_failed_ = false, was_idle_ = false;
   int status_ = 0;
   int64_t deadline_ns_ = 0, began_ns_ = 0, stop_ns_ = 0, pause_ns_ = 0;
   Bookmarks bookmarks_;

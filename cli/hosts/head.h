@@ -37,6 +37,8 @@ struct Watched {
   bool ran = false;          // the job was there, and its first process has ended or was lost
   bool told_to_run = false;  // by a head that does not know whether it did
   std::optional<Moved> moved = {};
+  // Of a loss: the program had not ended, and no checkpoint was under way. Survivors may go back in place.
+  bool in_between = false;
 };
 
 // Until the program ends, whose exit code it returns. All hosts have started their part of the job.

@@ -45,6 +45,7 @@ struct HostsRun {
   std::vector<std::string> spares;
   uint32_t disk_every =
       0;  // of parts in keepers' memory every N-th checkpoint goes to a disk as well; 0: none
+  int silence_ms = cluster::SealedLink::kSilenceMs;  // of a host's kernel: then it is gone
 };
 // Until the program has ended. Its exit code, or the error's.
 ExitCode run_over_hosts(const HostsRun& run);

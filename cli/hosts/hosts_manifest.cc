@@ -86,11 +86,17 @@ uint64_t last_hosts_checkpoint(const std::string& directory) {
 
 Json remembered(const HostsRun& run) {
   const auto key = run.settings.find("CKPT_KEY_FILE");
-  return {{"every_ns", run.every_ns},         {"every_auto", run.every_auto},
-          {"mtbf_ns", run.mtbf_ns},           {"keep", run.keep},
-          {"increments", run.increments},     {"keeper", run.keeper},
-          {"keeper_bytes", run.keeper_bytes}, {"redundancy", run.redundancy},
-          {"disk_every", run.disk_every},     {"key_file", key != run.settings.end() ? key->second : ""}};
+  return {{"every_ns", run.every_ns},
+          {"every_auto", run.every_auto},
+          {"mtbf_ns", run.mtbf_ns},
+          {"keep", run.keep},
+          {"increments", run.increments},
+          {"keeper", run.keeper},
+          {"keeper_bytes", run.keeper_bytes},
+          {"redundancy", run.redundancy},
+          {"silence_ms", run.silence_ms},
+          {"disk_every", run.disk_every},
+          {"key_file", key != run.settings.end() ? key->second : ""}};
 }
 
 void remember(const Json& remembered, HostsRun& run) {
@@ -103,6 +109,7 @@ void remember(const Json& remembered, HostsRun& run) {
   run.keeper_bytes = remembered.value("keeper_bytes", run.keeper_bytes);
   run.redundancy = remembered.value("redundancy", run.redundancy);
   run.disk_every = remembered.value("disk_every", run.disk_every);
+  run.silence_ms = remembered.value("silence_ms", run.silence_ms);
   if (const std::string key = remembered.value("key_file", ""); !key.empty())
     run.settings["CKPT_KEY_FILE"] = key;
 }

@@ -10,7 +10,7 @@ namespace ckpt::cli {
 
 ExitCode look_at_hosts(const HostsRun& run, bool json) {
   block_signals();
-  Crew crew(run.hosts, run.hosts, run.launch);
+  Crew crew(run.hosts, run.hosts, run.launch, run.silence_ms);
   if (auto r = crew.assemble(); !r.ok()) return report(r.error());
   if (auto r = crew.measure_clocks(); !r.ok()) return report(r.error());
   const Result<void> alike = crew.check_alike();

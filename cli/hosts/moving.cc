@@ -120,7 +120,7 @@ Moving::Moving(Crew& crew, const HostsRun& run, std::vector<int> parts, std::str
             for (const int p : parts_) names.push_back(crew.hosts()[static_cast<size_t>(p)].name);
             return names;
           }(),
-          std::vector<std::string>(parts_.size(), to_), run.launch) {}
+          std::vector<std::string>(parts_.size(), to_), run.launch, run.silence_ms) {}
 
 Result<std::unique_ptr<Moving>> Moving::prepare(Crew& crew, const HostsRun& run, const MoveWish& wish,
                                                 int asked_on) {

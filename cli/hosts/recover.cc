@@ -1,5 +1,7 @@
 #include "cli/hosts/recover.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -15,25 +17,22 @@ namespace ckpt::cli {
 
 namespace {
 
-std::string joined(const std::vector<std::string>& names) {
-  std::string all;
-  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
-  return all;
-}
+// Since the job was started or brought back by this head.
+const int64_t began_ns = now_ns();
+int64_t losses = 0;
 
-// Another host for each part that was on one of `dead`: a spare, or else whoever of the living has the fewest parts.
-// False: nobody is left.
-bool replace(const std::set<std::string>& dead, std::vector<std::string>& where,
-             std::vector<std::string>& spares) {
+}  // namespace
+
+bool replace(const std::set<std::string>& dead, Places& places) {
   std::map<std::string, int> parts;
-  for (const std::string& host : where) {
+  for (const std::string& host : places.where) {
     if (!dead.contains(host)) ++parts[host];
   }
-  for (std::string& host : where) {
+  for (std::string& host : places.where) {
     if (!dead.contains(host)) continue;
-    if (!spares.empty()) {
-      host = spares.front();
-      spares.erase(spares.begin());
+    if (!places.spares.empty()) {
+      host = places.spares.front();
+      places.spares.erase(places.spares.begin());
     } else if (!parts.empty()) {
       host = std::min_element(parts.begin(), parts.end(), [](const auto& one, const auto& other) {
                return one.second < other.second;
@@ -46,11 +45,13 @@ bool replace(const std::set<std::string>& dead, std::vector<std::string>& where,
   return true;
 }
 
-// Since the job was started or brought back by this head.
-const int64_t began_ns = now_ns();
-int64_t losses = 0;
+std::set<std::string> hosts_of(const std::vector<int>& parts, const Places& places) {
+  std::set<std::string> hosts;
+  for (const int part : parts) hosts.insert(places.where[static_cast<size_t>(part)]);
+  return hosts;
+}
 
-}  // namespace
+void count_deaths(size_t hosts) { losses += static_cast<int64_t>(hosts); }
 
 int64_t mtbf_of_job(const HostsRun& run, size_t hosts) {
   if (run.mtbf_ns != 0) return std::max<int64_t>(run.mtbf_ns / static_cast<int64_t>(hosts), 1'000'000);
@@ -60,24 +61,26 @@ int64_t mtbf_of_job(const HostsRun& run, size_t hosts) {
 namespace {
 
 // All of it was ended at the checkpoint: on the new host, or else where it was.
-Watched go_elsewhere(const HostsRun& run, std::vector<std::string>& where, const Moved& moved) {
+Watched go_elsewhere(const HostsRun& run, Places& places, const Moved& moved) {
   const auto answer = [&moved](const Json& what) {
     if (moved.answer) moved.answer(what);
   };
-  std::vector<std::string> there = where;
-  for (const int part : moved.parts) there[static_cast<size_t>(part)] = moved.to;
+  Places there = places;
+  for (const int part : moved.parts) there.where[static_cast<size_t>(part)] = moved.to;
   Watched end = bring_back(moved.path, run, there, [&] {
-    where = there;
     const int64_t stood = now_ns() - moved.stood_ns;
     fmt::print(stderr, "ckpt: the processes of {} are on {} now; the job stood for {}\n",
                printable(moved.from), printable(moved.to), human_duration(stood));
     answer({{"from", moved.from},
             {"to", moved.to},
             {"checkpoint", moved.path},
-            {"hosts", there.size()},
+            {"hosts", there.where.size()},
             {"stood_ns", stood}});
   });
-  if (end.ran) return end;
+  if (end.ran) {
+    places = std::move(there);
+    return end;
+  }
   const std::string why = fmt::format("{}: the job did not come back there", moved.to);
   if (end.told_to_run) {
     // Some of it may have run: not twice.
@@ -87,7 +90,7 @@ Watched go_elsewhere(const HostsRun& run, std::vector<std::string>& where, const
     return end;
   }
   fmt::print(stderr, "ckpt: {}; it goes on where it was\n", printable(why));
-  Watched back = bring_back(moved.path, run, where, [&] {
+  Watched back = bring_back(moved.path, run, places, [&] {
     answer({{"code", static_cast<int>(end.exit)}, {"error", why + "; it goes on where it was"}});
   });
   if (!back.ran && back.lost.empty())
@@ -98,15 +101,15 @@ Watched go_elsewhere(const HostsRun& run, std::vector<std::string>& where, const
 }
 
 // It was half way back to the checkpoint: by a restart it gets there.
-Watched restart_all(const HostsRun& run, const std::vector<std::string>& where, const Moved& moved) {
+Watched restart_all(const HostsRun& run, Places& places, const Moved& moved) {
   const auto answer = [&moved](const Json& what) {
     if (moved.answer) moved.answer(what);
   };
   fmt::print(stderr, "ckpt: {}; all of it is restarted from {}\n", printable(moved.why_not_back),
              printable(moved.path));
-  Watched end = bring_back(moved.path, run, where, [&] {
+  Watched end = bring_back(moved.path, run, places, [&] {
     answer({{"checkpoint", moved.path},
-            {"hosts", where.size()},
+            {"hosts", places.where.size()},
             {"restarted", true},
             {"notes", {fmt::format("{}; all of it was restarted from the checkpoint", moved.why_not_back)}}});
   });
@@ -120,31 +123,30 @@ Watched restart_all(const HostsRun& run, const std::vector<std::string>& where, 
 
 }  // namespace
 
-ExitCode go_on(const std::string& directory, HostsRun run, std::vector<std::string> where, Watched end) {
+ExitCode go_on(const std::string& directory, HostsRun run, Places places, Watched end) {
   while (!end.lost.empty() || end.moved) {
     if (end.moved) {
       const Moved moved = std::move(*end.moved);
-      end = moved.why_not_back.empty() ? go_elsewhere(run, where, moved) : restart_all(run, where, moved);
+      end = moved.why_not_back.empty() ? go_elsewhere(run, places, moved) : restart_all(run, places, moved);
       continue;
     }
-    std::set<std::string> dead;
-    for (const int part : end.lost) dead.insert(where[static_cast<size_t>(part)]);
-    losses += static_cast<int64_t>(dead.size());
-    const std::string names = joined({dead.begin(), dead.end()});
+    const std::set<std::string> dead = hosts_of(end.lost, places);
+    count_deaths(dead.size());
+    const std::string names = fmt::format("{}", fmt::join(dead, ", "));
     const std::string path = find_hosts_manifest(directory);
     if (path.empty())
       return report(failure(ExitCode::kUnavailable, names,
                             "is gone, and the job has no checkpoint yet to go on from", "start it again"));
-    if (!replace(dead, where, run.spares))
+    if (!replace(dead, places))
       return report(failure(ExitCode::kUnavailable, names, "is gone, and no host is left",
                             "name others: ckpt-restart --hosts"));
     fmt::print(stderr, "ckpt: {}: gone; the job goes on from {} on {}\n", printable(names), printable(path),
-               printable(joined(where)));
-    end = bring_back(path, run, where);
+               printable(fmt::format("{}", fmt::join(places.where, ", "))));
+    end = bring_back(path, run, places);
     const std::string on_disk = find_hosts_manifest(directory + kOnDisk);
     if (end.ran || end.exit != ExitCode::kNotFound || !end.lost.empty() || on_disk.empty()) continue;
     fmt::print(stderr, "ckpt: the job goes on from {}, which is older\n", printable(on_disk));
-    end = bring_back(on_disk, run, where);
+    end = bring_back(on_disk, run, places);
   }
   return end.exit;
 }

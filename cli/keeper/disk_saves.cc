@@ -20,14 +20,18 @@ DiskSaves::DiskSaves(Crew& crew, const std::string& directory, const std::string
       records_(directory_, job, kSavesKept, 0) {}
 
 void DiskSaves::counts(const HostsManifest& manifest) {
-  if (every_ == 0 || ++since_ < every_ || saving_) return;
-  begin(manifest);
+  if (every_ == 0 || ++since_ < every_) return;
+  if (saving_)
+    next_ = manifest;
+  else
+    begin(manifest);
 }
 
 void DiskSaves::begin(const HostsManifest& manifest) {
   since_ = 0;
   saving_ = manifest;
   missing_ = manifest.parts.size();
+  failed_ = false;
   for (size_t i = 0; i < manifest.parts.size(); ++i) {
     const HostsManifest::Part& part = manifest.parts[i];
     crew_.tell(static_cast<int>(i), {{"say", "save"},
@@ -46,16 +50,21 @@ void DiskSaves::heard(int host, const Json& said) {
   if (said.value("say", "") == "saved") {
     part.directory = said.value("part", "");
     part.checksum = said.value("checksum", "");
-    if (--missing_ == 0) finish();
-    return;
+  } else {
+    // A program that takes many may have given it up before it was opened: the next one is saved.
+    if (said.value("code", 0) == static_cast<int>(ExitCode::kNotFound))
+      since_ = every_;
+    else
+      fmt::print(stderr, "ckpt: checkpoint {} is not on the disk: {}: {}\n", saving_->id,
+                 printable(part.host), printable(said.value("text", "")));
+    failed_ = true;
   }
-  // A program that takes many may have given it up before it was opened: the next one is saved.
-  if (said.value("code", 0) == static_cast<int>(ExitCode::kNotFound))
-    since_ = every_;
-  else
-    fmt::print(stderr, "ckpt: checkpoint {} is not on the disk: {}: {}\n", saving_->id, printable(part.host),
-               printable(said.value("text", "")));
+  if (--missing_ != 0) return;
+  const std::optional<HostsManifest> next = std::move(next_);
+  next_.reset();
+  if (!failed_) return finish();
   saving_.reset();
+  if (next) begin(*next);
 }
 
 void DiskSaves::finish() {

@@ -1,8 +1,8 @@
 // Of a job over hosts whose parts are in keepers' memory every N-th checkpoint goes to a disk as well: each host saves its part
 // at idle priority, and when all have, a .hosts file says so. docs/diskless.md.
 //
-// Owner: cli, the head. One thread; nothing waits for a save. One at a time: a checkpoint that comes while another is
-// saved is passed over.
+// Owner: cli, the head. One thread; nothing waits for a save. One at a time, until all hosts have answered, for they hold locks: a checkpoint
+// that comes while another is saved is passed over, unless that one fails.
 #pragma once
 
 #include <optional>
@@ -32,9 +32,10 @@ class DiskSaves {
   const std::string directory_;
   const uint32_t every_;
   Records records_;
-  uint32_t since_ = 0;  // the last that was saved, or begun
-  std::optional<HostsManifest> saving_;
-  size_t missing_ = 0;  // hosts
+  uint32_t since_ = 0;                          // the last that was saved, or begun
+  std::optional<HostsManifest> saving_, next_;  // next_: the newest that was passed over
+  size_t missing_ = 0;                          // hosts that have not answered
+  bool failed_ = false;                         // on one of them
 };
 
 }  // namespace ckpt::cli

@@ -134,7 +134,7 @@ Result<std::string> loader_of_plugins(const SettingTexts& texts) {
 constexpr uint32_t kIncrementsInKeeper = 64;  // unless set
 
 struct HostsOptions {
-  std::string hosts, launch = kDefaultLaunch, redundancy, spares;
+  std::string hosts, launch = kDefaultLaunch, redundancy, spares, silence;
   bool recover = false;
 };
 
@@ -208,6 +208,14 @@ ExitCode start_over_hosts(const std::vector<std::string>& program, SettingTexts&
     if (!o.recover)
       return report(failure(ExitCode::kUsage, "--spare", "is for hosts that die", "add --recover"));
     run.spares = *spares;
+  }
+  if (!o.silence.empty()) {
+    constexpr int64_t kLeastNs = 2'000'000'000, kMostNs = 600'000'000'000;
+    auto ns = parse_duration("--host-silence", o.silence.c_str());
+    if (!ns.ok()) return report(ns.error());
+    if (*ns < kLeastNs || *ns > kMostNs)
+      return report(failure(ExitCode::kUsage, "--host-silence", "is between 2s and 10m", "for example 15s"));
+    run.silence_ms = static_cast<int>(*ns / 1'000'000);
   }
   if (auto r = use_keepers(*settings, o.redundancy, memory, run); !r.ok()) return report(r.error());
   if (disk_every != 0 && run.keeper.empty())
@@ -365,6 +373,8 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, ExitCo
                     "when one of these hosts dies the job goes on from its newest checkpoint");
   command->add_option("--spare", hosts->spares,
                       "hosts that take the place of those that die, h4,h5 (default: those that are left)");
+  command->add_option("--host-silence", hosts->silence,
+                      "a host of which nothing is heard for so long is gone (default: 15s)");
   command->callback([&program, texts, memory, hosts, disk_every, &exit] {
     if (!hosts->hosts.empty()) {
       exit = start_over_hosts(program, *texts, *hosts, *memory, *disk_every);

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/clock.h"
@@ -65,6 +66,15 @@ void limit_sending(int fd) {
 
 void set_int(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof(value)); }
 
+// A host that is cut off is noticed within that time, also while nothing is said: the kernel asks now and then.
+void set_silence(int fd, int ms) {
+  set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, std::max(ms / 3000, 1));
+  set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, std::max(ms / 7500, 1));
+  set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 5);
+  set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, ms);
+}
+
 void sign(uint8_t (&mac)[crypto_auth_BYTES], const Secret& secret, uint8_t side, const uint8_t* connects,
           const uint8_t* accepts) {
   uint8_t text[1 + 2 * crypto_kx_PUBLICKEYBYTES];
@@ -113,12 +123,7 @@ Result<SealedLink> SealedLink::meet(ScopedFd socket, const Secret& secret, bool 
   const int fd = socket.get();
   limit_sending(fd);
   set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  // A host that is cut off is noticed within seconds, also while nothing is said.
-  set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
-  set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
-  set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 5);
-  set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 15'000);
+  set_silence(fd, kSilenceMs);
   Hello own{}, other{};
   uint8_t own_secret[crypto_kx_SECRETKEYBYTES];
   std::memcpy(own.magic, kMagic, sizeof(kMagic));
@@ -154,6 +159,10 @@ Result<SealedLink> SealedLink::meet(ScopedFd socket, const Secret& secret, bool 
   if (!good) return broken("went away");
   link.socket_ = std::move(socket);
   return link;
+}
+
+void SealedLink::allow_silence(int ms) {
+  if (ms != kSilenceMs) set_silence(socket_.get(), ms);
 }
 
 bool SealedLink::send(std::string_view message) {

@@ -44,12 +44,16 @@ class SealedLink {
   // is gone, or bytes came that do not authenticate; `messages` has what came before.
   bool receive(std::vector<std::string>& messages, bool wait);
 
+  // How long the other end's kernel may be silent before the connection breaks; kSilenceMs unless set.
+  void allow_silence(int ms);
+
   int fd() const { return socket_.get(); }
   bool valid() const { return socket_.valid(); }
   void close() { socket_.reset(); }
 
   static constexpr size_t kMostBytes = 64 << 20;  // of a message
   static constexpr int kPatienceMs = 20'000;      // the other end may be meeting others first
+  static constexpr int kSilenceMs = 15'000;
 
  private:
   static Result<SealedLink> meet(ScopedFd socket, const Secret& secret, bool connects, int patience_ms);

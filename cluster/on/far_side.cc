@@ -76,6 +76,7 @@ int handle(ScopedFd socket, ScopedFd unknown) {
   if (!met.ok()) return 1;
   unknown.reset();
   SealedLink link = std::move(*met);
+  link.allow_silence(table->silence_ms);
   std::vector<std::string> frames;
   if (!link.receive(frames, true) || frames.empty() || frames[0].empty() || frames[0][0] != 'r') return 1;
   Command command;

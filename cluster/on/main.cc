@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -29,6 +30,7 @@ Result<OnTable> read_on_table() {
   if (!json.is_object() || !read_secret(json.value("secret", ""), table.secret) || !json.contains("hosts"))
     return make_error(ExitCode::kImageDamaged, 0, "{}: is no table of a job's hosts", path);
   table.own = json.value("own", "");
+  table.silence_ms = std::clamp(json.value("silence_ms", table.silence_ms), 1000, 600'000);
   for (const auto& h : json["hosts"])
     table.hosts.push_back({h.value("name", ""), h.value("address", ""), h.value("port", 0)});
   return table;

@@ -35,6 +35,7 @@ int run_on(const std::string& host, const std::string& command) {
   if (!socket.ok()) return say(socket.error());
   auto link = SealedLink::connect(std::move(*socket), table->secret);
   if (!link.ok()) return say(link.error());
+  link->allow_silence(table->silence_ms);
   if (!link->send("r" + command)) return say(make_error(ExitCode::kIo, 0, "{}: went away", host));
   std::vector<std::string> frames;
   for (bool input = true;;) {

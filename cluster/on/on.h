@@ -26,6 +26,7 @@ struct OnTable {
     int port = 0;
   };
   std::vector<Host> hosts;
+  int silence_ms = SealedLink::kSilenceMs;  // of a host, before its connections break
 };
 Result<OnTable> read_on_table();
 

@@ -8,7 +8,9 @@
 #include <algorithm>
 
 #include "base/raii_fd.h"
+#include "job/identity/own_job.h"
 #include "libckpt_rt/back/back_run.h"
+#include "libckpt_rt/interpose/addresses/addresses.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -162,6 +164,11 @@ void BackRun::put_library_back() {
     change_memory(true);
     fill(list<BackFill>(head_.fills, head_.fill_count), true);
     present_->put_back(nullptr);
+  }
+  // Since the checkpoint a host of the job may have died, and another one has its processes.
+  if (addresses::over_hosts) {
+    if (const long r = addresses::read(job::own_job.identity.directory); r != 0)
+      die("reading where the hosts of the job are", r, 0);
   }
   for (ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next) {
     ParkedThreads::Thread* thread = threads_.find(s->tid);

@@ -85,6 +85,15 @@ class ChannelBuilder {
 
   // meta must outlive the builder. others: objects that are somebody else's to make.
   void add(int member, const ImageMeta& meta, const std::map<uint64_t, int>& others = {});
+  // A socket of the program that listens there already, in which other hosts arrive. at: as end_text() gives it. Before connect().
+  void use_listener(const std::string& at, ScopedFd fd) { listeners_.emplace(at, std::move(fd)); }
+  // Of all that were added: other hosts of the job connect to it.
+  template <typename Visit>
+  void for_each_awaited(Visit visit) const {
+    for (const auto& s : sockets_) {
+      if (is_far(*s) && listens(*s)) visit(s->name);
+    }
+  }
   // Errors: kUnavailable, kPermission: a name is taken, with the remedy; kSystem.
   Result<void> connect();
   Result<void> fill(const FindOpenFile& find_open_file);
@@ -166,6 +175,8 @@ class ChannelBuilder {
   std::map<std::pair<int, uint32_t>, ChannelSocket*> by_file_;
   std::map<std::string, int> helpers_;        // listening sockets of ours, by type and name; parked
   std::vector<std::string> left_over_names_;  // files of helpers, to be removed
+  std::map<std::string, ScopedFd>
+      listeners_;  // where other hosts of the job connect, by name; until they have
 };
 
 // options.cc: those that are to be set before bind, and all others.

@@ -77,13 +77,12 @@ void ChannelBuilder::translate_senders(ChannelSocket& s) {
 Result<void> ChannelBuilder::connect_far() {
   const HostsPlan* plan = hosts_plan();
   if (plan == nullptr) return {};
-  std::map<std::string, ScopedFd> listeners;  // by name
   std::vector<ChannelSocket*> awaited;
   for (auto& s : sockets_) {
     if (!is_far(*s) || !listens(*s)) continue;
     awaited.push_back(s.get());
     const std::string at = end_text(s->name);
-    if (listeners.count(at) != 0) continue;
+    if (listeners_.count(at) != 0) continue;
     ScopedFd fd(socket(s->detail.domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
     set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
     if (s->detail.reuse_port != 0) set_int(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
@@ -93,7 +92,7 @@ Result<void> ChannelBuilder::connect_far() {
           "{}: {} cannot be taken on this host ({}): end the program that has it, or try again in a minute",
           describe(*s), s->name.text(), errno_name(errno));
     }
-    listeners.emplace(at, std::move(fd));
+    listeners_.emplace(at, std::move(fd));
   }
   CKPT_TRY(plan->say_listening_and_wait());
   std::vector<std::pair<ChannelSocket*, ScopedFd>> made;
@@ -116,7 +115,7 @@ Result<void> ChannelBuilder::connect_far() {
   const int64_t until = now_ns() + kPatienceNs;
   while (!awaited.empty()) {
     std::vector<pollfd> polls;
-    for (const auto& [at, fd] : listeners) polls.push_back({fd.get(), POLLIN, 0});
+    for (const auto& [at, fd] : listeners_) polls.push_back({fd.get(), POLLIN, 0});
     const int64_t left = until - now_ns();
     if (left <= 0 || poll(polls.data(), polls.size(), static_cast<int>(left / 1'000'000 + 1)) < 0) {
       if (left > 0 && errno == EINTR) continue;
@@ -141,7 +140,7 @@ Result<void> ChannelBuilder::connect_far() {
       awaited.erase(it);
     }
   }
-  listeners.clear();
+  listeners_.clear();
   return exchange_queues(made);
 }
 

@@ -111,7 +111,9 @@ Result<void> HostsPlan::say_and_wait(const char* what) const {
   return n == 1 && answer == 'g' ? Result<void>() : agent_gone();
 }
 
-Result<void> HostsPlan::say_listening_and_wait() const { return say_and_wait("listening"); }
+Result<void> HostsPlan::say_listening_and_wait() const {
+  return all_listen ? all_listen() : say_and_wait("listening");
+}
 
 Result<void> HostsPlan::say_ready_and_wait() const { return say_and_wait("ready"); }
 
@@ -120,17 +122,12 @@ void HostsPlan::say_running(int pid) const {
   (void)!send(agent_fd, line.data(), line.size(), MSG_NOSIGNAL);
 }
 
-Result<void> receive_hosts_plan(int agent_fd) {
-  std::string text;
-  for (char c = 0; c != '\n'; text += c) {
-    const ssize_t n = read(agent_fd, &c, 1);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0 || text.size() > (64 << 20)) return agent_gone();
-  }
+void set_hosts_plan(HostsPlan p) { plan = std::move(p); }
+
+Result<HostsPlan> parse_hosts_plan(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
   try {
     HostsPlan p;
-    p.agent_fd = agent_fd;
     p.was = lines_of(json.at("was"));
     p.is = lines_of(json.at("is"));
     p.shared = json.at("shared");
@@ -140,11 +137,23 @@ Result<void> receive_hosts_plan(int agent_fd) {
       p.connections.try_emplace({one, other}, bytes_of(of_other));
       p.connections.try_emplace({other, one}, bytes_of(of_one));
     }
-    plan = std::move(p);
+    return p;
   } catch (const nlohmann::json::exception&) {
-    return make_error(ExitCode::kUsage, 0,
-                      "--hosts-fd: what the agent says is no plan; use ckpt-restart --hosts");
+    return make_error(ExitCode::kUsage, 0, "what the agent says is no plan; use ckpt-restart --hosts");
   }
+}
+
+Result<void> receive_hosts_plan(int agent_fd) {
+  std::string text;
+  for (char c = 0; c != '\n'; text += c) {
+    const ssize_t n = read(agent_fd, &c, 1);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0 || text.size() > (64 << 20)) return agent_gone();
+  }
+  auto received = parse_hosts_plan(text);
+  if (!received.ok()) return received.error();
+  received->agent_fd = agent_fd;
+  plan = std::move(*received);
   return {};
 }
 

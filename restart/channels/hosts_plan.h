@@ -2,9 +2,10 @@
 // which connections lead to other hosts, and the agent of this host, which knows when all are ready.
 //
 // Owner:     restart. Callers: ckpt-restart before anything is made, then the planter, which has inherited
-//            it.
+//            it; ckpt back-part where a host is another one now.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -25,6 +26,8 @@ struct HostsPlan {
   std::map<std::pair<std::string, std::string>, std::string> connections;
   bool shared = false;  // several parts come to this host, each with namespaces of its own
   std::string token;    // of this restart: a connecting end sends it first
+  // In place of the agent: returns when the sockets of all hosts listen.
+  std::function<Result<void>()> all_listen;
 
   // Tells the agent that all sockets listen, and waits until those of all hosts do. Error: the agent is gone, which ends
   // the restart for all.
@@ -52,6 +55,9 @@ bool shares_host();
 std::string host_of_part(const std::string& directory);
 // Reads the plan from the agent.
 Result<void> receive_hosts_plan(int agent_fd);
+// text: JSON, as the head makes it.
+Result<HostsPlan> parse_hosts_plan(const std::string& text);
+void set_hosts_plan(HostsPlan plan);
 
 // An address as 32 hexadecimal digits (IPv4 as ::ffff:a.b.c.d), a dot, and the port.
 std::string end_text(const SocketName& name);

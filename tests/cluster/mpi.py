@@ -50,10 +50,10 @@ class Mpi(OverHosts):
         os.mkdir(self.dir + "/t")
         self.program, self.sum = "ring", total
 
-    def run_ring(self):
+    def run_ring(self, *options):
         source = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"mpi_{self.program}.c")
         subprocess.run([self.compiler, "-O1", "-o", f"{self.dir}/{self.program}", source], check=True)
-        return self.run_job(*self.words(), f"./{self.program}", str(self.rounds), self.dir + "/go", hosts=self.hosts_of_job)
+        return self.run_job(*self.words(), f"./{self.program}", str(self.rounds), self.dir + "/go", hosts=self.hosts_of_job, options=options)
 
     def allow(self, tenth):
         """So many tenths may begin; 10: it may end."""
@@ -139,6 +139,24 @@ class Mpi(OverHosts):
         self.await_result(job, "out")
         self.assertTrue(self.texts["out"][0].endswith(expected(self.rounds, self.ranks).splitlines()[-1].encode() + b"\n"), self.said())
 
+    def loses(self, host, spare, where):
+        """Its cable is pulled while all ranks wait. The others go back in place, the launcher too."""
+        job = self.run_ring("--recover", "--spare", spare, "--host-silence", "5s")
+        self.allow(2)
+        self.comes_to(job, "out", 1)
+        self.leads(job.pid)
+        self.now(job.pid)
+        self.allow(4)
+        self.comes_to(job, "out", 4)
+        self.hosts.cut(host)
+        wait_for(lambda: "it goes on: " + self.said(), lambda: f" on {where}; its processes stood for" in self.said() or job.poll() is not None, 60)
+        self.assertNotIn("not in place", self.said())
+        self.leads(job.pid)
+        self.now(job.pid)
+        self.allow(10)
+        self.await_result(job, "out")
+        self.assertTrue(self.texts["out"][0].endswith(expected(self.rounds, self.ranks).splitlines()[-1].encode() + b"\n"), self.said())
+
     def goes_elsewhere(self, moves):
         """Processes of hosts go elsewhere, the launcher's too, in one life."""
         job = self.run_ring()
@@ -179,6 +197,9 @@ class OpenMpi(Mpi):
 
     def test_goes_back(self):
         self.goes_back([1, 4])
+
+    def test_host_falls_silent(self):
+        self.loses("h2", "h4", "h1, h4, h3")
 
     def test_at_the_end(self):
         """All ranks wait for one soon: little is left but the end of the launcher and its daemons."""
@@ -224,6 +245,9 @@ class Mpich(Mpi):
 
     def test_goes_back(self):
         self.goes_back([1, 4])
+
+    def test_host_falls_silent(self):
+        self.loses("h2", "h3", "h1, h3")
 
     def test_on_others(self):
         self.live_and_die([0, 5], ["h3,h4", "h2,h1"], 0)

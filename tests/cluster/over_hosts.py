@@ -86,8 +86,9 @@ class OverHosts(unittest.TestCase):
                 reader.join(10)
         return b"".join(self.texts[name]).decode()
 
-    def run_job(self, *program, hosts="h1,h2"):
-        return self.start([CKPT, "run", "--hosts", hosts, "--launch", self.launch or self.hosts.launch, "--dir", self.images, "--stop-timeout", "10s", "--", *program])
+    def run_job(self, *program, hosts="h1,h2", options=()):
+        return self.start([CKPT, "run", "--hosts", hosts, "--launch", self.launch or self.hosts.launch, "--dir", self.images, "--stop-timeout", "10s", *options,
+                           "--", *program])
 
     def leads(self, pid):
         """The program runs before the head listens."""

@@ -12,7 +12,6 @@
 #include <tuple>
 
 #include "base/bytes.h"
-#include "cli/back/descriptors/still_open.h"
 #include "cli/text/failure.h"
 #include "restart/descriptors/builder.h"
 
@@ -25,14 +24,15 @@ using Op = DescriptorDifference::Op;
 class DescriptorComparison {
  public:
   DescriptorComparison(const ImageMeta& then, const ImageMeta& now, pid_t pid,
-                       const DescriptorOptions& options, const SharedParts& shared)
+                       const DescriptorOptions& options, const SharedParts& shared, ReplacedFiles replaced)
       : then_(then),
         now_(now),
         pid_(pid),
         options_(options),
         with_others_(shared.files),
         in_job_(shared.of_job),
-        still_open_(then, now, shared.files, options.image_directory),
+        replaced_(std::move(replaced)),
+        still_open_(then, now, shared.files, options.image_directory, replaced_),
         builder_(then, options) {}
 
   Result<DescriptorDifference> run() {
@@ -67,6 +67,12 @@ class DescriptorComparison {
     for (const auto& f : then_.open_files) {
       const int fd = first_descriptor(then_, f.record.id);
       if (fd < 0 || still_open_.find(f.record.id) != nullptr) continue;
+      if (const auto replaced = replaced_.find(f.record.id); replaced != replaced_.end()) {
+        builder_.set_owner(f, replaced->second.get());
+        made_[f.record.id] = static_cast<int64_t>(result_.made.size());
+        result_.made.push_back(std::move(replaced->second));
+        continue;
+      }
       const OpenFileKind kind = kind_of(f);
       if (with_others_.count(f.record.id) != 0) {
         return failure(ExitCode::kUnsupported, describe(f, fd),
@@ -370,6 +376,7 @@ class DescriptorComparison {
   const DescriptorOptions& options_;
   const std::set<uint32_t>& with_others_;
   const bool in_job_;
+  ReplacedFiles replaced_;
   StillOpenFiles still_open_;
   DescriptorBuilder builder_;
   DescriptorDifference result_;
@@ -380,9 +387,9 @@ class DescriptorComparison {
 }  // namespace
 
 Result<DescriptorDifference> compare_descriptors(const ImageMeta& then, const ImageMeta& now, pid_t pid,
-                                                 const DescriptorOptions& options,
-                                                 const SharedParts& shared) {
-  return DescriptorComparison(then, now, pid, options, shared).run();
+                                                 const DescriptorOptions& options, const SharedParts& shared,
+                                                 ReplacedFiles replaced) {
+  return DescriptorComparison(then, now, pid, options, shared, std::move(replaced)).run();
 }
 
 }  // namespace ckpt::cli

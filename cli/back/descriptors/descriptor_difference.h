@@ -12,6 +12,7 @@
 
 #include "base/protocol/back_protocol.h"
 #include "cli/back/descriptors/shared_parts.h"
+#include "cli/back/descriptors/still_open.h"
 #include "image/read/image_meta.h"
 #include "restart/descriptors/descriptors.h"
 
@@ -34,8 +35,9 @@ struct DescriptorDifference {
 };
 
 // shared: open files in which other members of a job have a part, that goes back with this process. They must
-// still be open; what is in them is the caller's to put back (channel_plan.h).
+// still be open; what is in them is the caller's to put back (channel_plan.h). replaced: come to their numbers, whatever is there now.
 Result<DescriptorDifference> compare_descriptors(const ImageMeta& then, const ImageMeta& now, pid_t pid,
-                                                 const DescriptorOptions& options, const SharedParts& shared);
+                                                 const DescriptorOptions& options, const SharedParts& shared,
+                                                 ReplacedFiles replaced);
 
 }  // namespace ckpt::cli

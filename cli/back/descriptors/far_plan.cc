@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "cli/back/descriptors/image_socket.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 #include "restart/channels/hosts_plan.h"
@@ -15,41 +16,12 @@ namespace {
 
 constexpr const char* kFarRemedy = "nothing was changed; restart the job with ckpt-restart --hosts";
 
-// What an image says of a socket.
-struct Socket {
-  SocketDetail detail{};
-  SocketLinkDetail link{};
-  SocketName local, remote;
-  bool is_tcp() const {
-    return (detail.domain == AF_INET || detail.domain == AF_INET6) && detail.type == SOCK_STREAM;
-  }
-};
-
-bool take_name(Blob& from, uint32_t length, SocketName& name) {
-  if (length > sizeof(name.address) || length > from.size()) return false;
-  std::memcpy(&name.address, from.data(), length);
-  name.length = length;
-  from = from.subspan(length);
-  return true;
-}
-
-Socket socket_of(const ParsedOpenFile& f) {
-  Socket s;
-  for_each_detail<SocketDetail>(f, OpenFileDetail::kSocket, [&](const SocketDetail& d, Blob rest) {
-    s.detail = d;
-    (void)(take_name(rest, d.address_len, s.local) && take_name(rest, d.peer_len, s.remote));
-  });
-  for_each_detail<SocketLinkDetail>(f, OpenFileDetail::kSocketLink,
-                                    [&](const SocketLinkDetail& l, Blob) { s.link = l; });
-  return s;
-}
-
 std::string name_of(const PlannedMember& m, const ParsedOpenFile& f, int fd) {
   return fmt::format("{} ({}): {}", m.listed->pid, printable(m.listed->name), printable(describe(f, fd)));
 }
 
 // Both ends have to say the same of a connection: where one end has ended its stream the other may not know it yet.
-Result<void> plan_one(const PlannedMember& m, const ParsedOpenFile& f, const Socket& was,
+Result<void> plan_one(const PlannedMember& m, const ParsedOpenFile& f, const ImageSocket& was,
                       OtherHosts& others) {
   const auto kept = m.difference->kept.find(f.record.id);
   const auto refuse = [&](std::string_view what) {
@@ -58,7 +30,7 @@ Result<void> plan_one(const PlannedMember& m, const ParsedOpenFile& f, const Soc
   };
   if (kept == m.difference->kept.end())
     return refuse("was closed since, and leads to another host of the job");
-  const Socket is = socket_of(*kept->second.now);
+  const ImageSocket is = socket_of(*kept->second.now);
   if (was.link.state != TCP_ESTABLISHED || was.detail.shut_down != 0)
     return refuse("was shut down at one end already, and leads to another host of the job");
   if (is.link.state != TCP_ESTABLISHED || is.detail.shut_down != 0)
@@ -84,8 +56,7 @@ Result<void> plan_far_connections(std::vector<PlannedMember>& members, OtherHost
   others.forget();
   for (const PlannedMember& m : members) {
     for (const auto& f : m.then->open_files) {
-      if (kind_of(f) != OpenFileKind::kSocket && kind_of(f) != OpenFileKind::kConnection) continue;
-      const Socket was = socket_of(f);
+      const ImageSocket was = socket_of(f);
       if (!was.is_tcp() || !known.insert(f.record.object).second) continue;
       if (was.detail.backlog >= 0) {
         const auto kept = m.difference->kept.find(f.record.id);

@@ -42,9 +42,10 @@ std::vector<std::byte> content_of(const ImageMeta& meta, uint32_t id) {
 }
 
 StillOpenFiles::StillOpenFiles(const ImageMeta& then, const ImageMeta& now,
-                               const std::set<uint32_t>& with_others, const std::string& image_directory)
+                               const std::set<uint32_t>& with_others, const std::string& image_directory,
+                               const ReplacedFiles& replaced)
     : then_(then), now_(now), with_others_(with_others), of_job_(is_of_job(image_directory)) {
-  find_same();
+  find_same(replaced);
   drop_broken_pairs();
 }
 
@@ -53,13 +54,13 @@ const StillOpenFiles::File* StillOpenFiles::find(uint32_t id) const {
   return found == files_.end() ? nullptr : &found->second;
 }
 
-void StillOpenFiles::find_same() {
+void StillOpenFiles::find_same(const ReplacedFiles& replaced) {
   std::map<int, const DescriptorRecord*> now_at;
   for (const auto& d : now_.descriptors) now_at[d.fd] = &d;
   std::set<uint32_t> taken;
   for (const auto& f : then_.open_files) {
     // Made anew: events that wait in it are of later.
-    if (kind_of(f) == OpenFileKind::kInotify) continue;
+    if (kind_of(f) == OpenFileKind::kInotify || replaced.contains(f.record.id)) continue;
     for (const auto& d : then_.descriptors) {
       if (d.open_file != f.record.id) continue;
       const auto at = now_at.find(d.fd);

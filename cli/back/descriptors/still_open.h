@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/raii_fd.h"
 #include "image/read/image_meta.h"
 
 namespace ckpt::cli {
@@ -37,6 +38,9 @@ int first_descriptor(const ImageMeta& meta, uint32_t id);
 // The bytes that the image has of an open file: what waited in it, or what was written.
 std::vector<std::byte> content_of(const ImageMeta& meta, uint32_t id);
 
+// Open files that take the place of others, by the image's id.
+using ReplacedFiles = std::map<uint32_t, ScopedFd>;
+
 class StillOpenFiles {
  public:
   struct File {
@@ -45,8 +49,9 @@ class StillOpenFiles {
   };
 
   // with_others: ids of open files in which other members of a job have a part. The images must outlive this.
+  // replaced: are not looked for.
   StillOpenFiles(const ImageMeta& then, const ImageMeta& now, const std::set<uint32_t>& with_others,
-                 const std::string& image_directory);
+                 const std::string& image_directory, const ReplacedFiles& replaced);
 
   // nullptr: it was closed, or has to be made again. id: as the image has it.
   const File* find(uint32_t id) const;
@@ -59,7 +64,7 @@ class StillOpenFiles {
   bool still_waits(const ParsedOpenFile& f, const ParsedOpenFile& is) const;
 
  private:
-  void find_same();
+  void find_same(const ReplacedFiles& replaced);
   void drop_broken_pairs();
 
   const ImageMeta &then_, &now_;

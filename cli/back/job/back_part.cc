@@ -6,6 +6,7 @@
 #include "cli/back/job/job_back.h"
 #include "cli/back/job/other_hosts.h"
 #include "cli/hosts/hosts.h"
+#include "cli/keeper/host_keeper.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
@@ -17,9 +18,11 @@ constexpr int kPlanMs = 10'000;
 Result<Answer> back_part(const Json& plan) {
   try {
     OtherHosts others(STDIN_FILENO, plan.at("connections"));
+    if (plan.contains("lost")) CKPT_TRY(others.lose_a_host(plan.at("lost")));
     AskLimits limits;
     limits.answer_ns = 120'000'000'000;
-    return back_job({plan.at("part").get<std::string>(), limits, false, false, &others});
+    const ReachedPart part = reach_part(plan.at("part").get<std::string>());
+    return back_job({part.path, limits, false, false, &others});
   } catch (const Json::exception& e) {
     return make_error(ExitCode::kUsage, 0, "back-part: got what it does not understand ({})", e.what());
   }

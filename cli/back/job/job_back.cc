@@ -12,6 +12,7 @@
 #include "base/named_points.h"
 #include "cli/back/descriptors/channel_plan.h"
 #include "cli/back/descriptors/far_plan.h"
+#include "cli/back/descriptors/new_connections.h"
 #include "cli/back/job/far_barriers.h"
 #include "cli/back/job/job_conditions.h"
 #include "cli/back/job/job_gate.h"
@@ -215,11 +216,21 @@ class JobBack {
     return {};
   }
 
+  Result<std::vector<ReplacedFiles>> connections_to_lost() {
+    std::vector<StandingMember> standing;
+    for (const Member& m : members_)
+      standing.push_back({&m.back->then(), &m.back->now(), m.target.pidfd.get()});
+    if (options_.others == nullptr) return std::vector<ReplacedFiles>(standing.size());
+    return connect_again(standing, *options_.others);
+  }
+
   Result<void> plan(const std::vector<SharedParts>& parts) {
     std::vector<PlannedMember> planned;
+    auto replaced = connections_to_lost();
+    if (!replaced.ok()) return replaced.error();
     for (size_t i = 0; i < members_.size(); ++i) {
       Member& m = members_[i];
-      if (auto compared = m.back->compare(parts[i]); !compared.ok()) {
+      if (auto compared = m.back->compare(parts[i], std::move((*replaced)[i])); !compared.ok()) {
         const Error& why = compared.error();
         if (why.message().find(fmt::format("{} (", m.listed->pid)) != std::string_view::npos) return why;
         return make_error(why.code, why.sys_errno, "{}: {}", label_of(m.listed->pid, m.listed->name),

@@ -80,6 +80,20 @@ bool OtherHosts::leads_there(const SocketName& local, const SocketName& remote) 
          connections_.contains({end_text(local), end_text(remote)});
 }
 
+Result<void> OtherHosts::lose_a_host(const nlohmann::json& plan) {
+  auto parsed = parse_hosts_plan(plan.dump());
+  if (!parsed.ok()) return parsed.error();
+  parsed->all_listen = [this] { return come_to("listening"); };
+  set_hosts_plan(std::move(*parsed));
+  lost_a_host_ = true;
+  return {};
+}
+
+bool OtherHosts::leads_to_lost(const SocketName& local, const SocketName& remote) const {
+  return lost_a_host_ && local.length != 0 && remote.length != 0 &&
+         hosts_plan()->connections.contains({end_text(local), end_text(remote)});
+}
+
 Result<void> OtherHosts::come_to(const std::string& step, const std::function<bool()>& ends) {
   if (passed_.contains(step)) return {};
   nlohmann::json said{{"say", "step"}, {"step", step}};

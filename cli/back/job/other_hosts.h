@@ -36,6 +36,11 @@ class OtherHosts {
   Result<void> come_to(const std::string& step, const std::function<bool()>& ends = {});
 
   bool leads_there(const SocketName& local, const SocketName& remote) const;
+
+  // A host has died, and another one gets its processes. plan: as a restart gets it, with the connections to that host alone.
+  Result<void> lose_a_host(const nlohmann::json& plan);
+  bool lost_a_host() const { return lost_a_host_; }
+  bool leads_to_lost(const SocketName& local, const SocketName& remote) const;
   // In a new attempt.
   void forget() { mine_.clear(); }
   // Its descriptor `fd` in the process of that pidfd.
@@ -47,6 +52,7 @@ class OtherHosts {
 
  private:
   const int socket_;
+  bool lost_a_host_ = false;
   std::set<std::pair<std::string, std::string>> connections_;  // each from both ends
   std::set<std::string> passed_;
   std::vector<FarConnection> mine_;

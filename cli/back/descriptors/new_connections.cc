@@ -1,0 +1,121 @@
+#include "cli/back/descriptors/new_connections.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <set>
+
+#include "cli/back/descriptors/image_socket.h"
+#include "restart/channels/hosts_plan.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+// The program's own sockets at a port: a new one can have it beside them only if all allow it. As long as this lives.
+class SharedPorts {
+ public:
+  SharedPorts() = default;
+  SharedPorts(const SharedPorts&) = delete;
+  ~SharedPorts() {
+    for (const ScopedFd& fd : changed_) set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 0);
+  }
+  void allow(ScopedFd fd) {
+    int is = 0;
+    socklen_t length = sizeof(is);
+    if (getsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &is, &length) != 0 || is != 0) return;
+    set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+    changed_.push_back(std::move(fd));
+  }
+
+ private:
+  std::vector<ScopedFd> changed_;
+};
+
+ScopedFd descriptor_of(const StandingMember& m, int fd) {
+  return ScopedFd(static_cast<int>(syscall(SYS_pidfd_getfd, m.pidfd, fd, 0)));
+}
+
+// Does a socket of that name take what is sent to `to`?
+bool takes(const SocketName& name, const SocketName& to) {
+  if (name.port() != to.port()) return false;
+  const std::string at = end_text(name), any_six(32, '0'), any_four = std::string(20, '0') + "ffff00000000";
+  const std::string address = at.substr(0, 32);
+  return at == end_text(to) || address == any_six || address == any_four;
+}
+
+class NewConnections {
+ public:
+  NewConnections(const std::vector<StandingMember>& members, OtherHosts& others)
+      : members_(members), others_(others), builder_(&working_, {}) {}
+
+  Result<std::vector<ReplacedFiles>> make() {
+    CKPT_TRY(working_.open_above(-1));
+    for (size_t i = 0; i < members_.size(); ++i) add(i);
+    lend_sockets();
+    CKPT_TRY(builder_.connect());
+    CKPT_TRY(builder_.fill([](int, uint32_t) -> Result<int> { return -1; }));
+    std::vector<ReplacedFiles> all(members_.size());
+    int error = 0;
+    builder_.for_each([&](int member, uint32_t open_file, int fd, bool) {
+      ScopedFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+      if (!copy.valid()) error = errno;
+      all[static_cast<size_t>(member)].emplace(open_file, std::move(copy));
+    });
+    if (error != 0)
+      return make_error(ExitCode::kSystem, error,
+                        "no descriptors left for connections to other hosts ({}); raise ulimit -n",
+                        errno_name(error));
+    return all;
+  }
+
+ private:
+  // Those to the lost host alone; all others are there.
+  void add(size_t member) {
+    std::map<uint64_t, int> others;
+    for (const auto& f : members_[member].then->open_files) {
+      const ImageSocket s = socket_of(f);
+      if (s.is_tcp() && others_.leads_to_lost(s.local, s.remote))
+        ports_.insert(s.local.port());
+      else
+        others[f.record.object] = 1;
+    }
+    builder_.add(static_cast<int>(member), *members_[member].then, others);
+  }
+
+  void lend_sockets() {
+    for (const StandingMember& m : members_) {
+      for (const auto& f : m.now->open_files) {
+        const ImageSocket s = socket_of(f);
+        const int fd = first_descriptor(*m.now, f.record.id);
+        if (!s.is_tcp() || fd < 0) continue;
+        if (s.listens())
+          builder_.for_each_awaited([&](const SocketName& to) {
+            if (takes(s.local, to)) builder_.use_listener(end_text(to), descriptor_of(m, fd));
+          });
+        else if (ports_.contains(s.local.port()))
+          shared_ports_.allow(descriptor_of(m, fd));
+      }
+    }
+  }
+
+  const std::vector<StandingMember>& members_;
+  OtherHosts& others_;
+  WorkingFds working_;
+  SharedPorts shared_ports_;
+  ChannelBuilder builder_;
+  std::set<uint16_t> ports_;
+};
+
+}  // namespace
+
+Result<std::vector<ReplacedFiles>> connect_again(const std::vector<StandingMember>& members,
+                                                 OtherHosts& others) {
+  if (!others.lost_a_host()) return std::vector<ReplacedFiles>(members.size());
+  return NewConnections(members, others).make();
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,113 @@
+#include "cli/hosts/in_place.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "cli/hosts/going_back.h"
+#include "cli/hosts/part_starts.h"
+#include "cli/text/failure.h"
+#include "cli/text/human.h"
+#include "cli/text/text_out.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+class InPlace {
+ public:
+  InPlace(Crew& crew, const std::string& job, const std::string& directory, const HostsRun& run,
+          const Places& places, std::vector<int> lost)
+      : crew_(crew), job_(job), directory_(directory), run_(run), there_(places), lost_(std::move(lost)) {}
+
+  // After an error the whole job is to be restarted: some of it may be gone by then.
+  Result<void> run() {
+    const std::string path = find_hosts_manifest(directory_);
+    if (path.empty())
+      return failure(ExitCode::kUnavailable, "the job", "has no checkpoint yet", "start it again");
+    auto manifest = read_hosts_manifest(path);
+    if (!manifest.ok()) return manifest.error();
+    CKPT_TRY(choose_hosts(path));
+    for (const int part : lost_) crew_.replace(part, there_.where[static_cast<size_t>(part)]);
+    CKPT_TRY(crew_.assemble());
+    CKPT_TRY(crew_.check_alike());
+    CKPT_TRY(recover_all(crew_, directory_of(path), *manifest));
+    auto starts = PartStarts::prepare(crew_, path, *manifest, run_);
+    if (!starts.ok()) return starts.error();
+    auto back = GoingBack::prepare(crew_, starts->table(), job_, path);
+    if (!back.ok()) return back.error();
+    back->take_in(lost_, *starts);
+    auto done = back->run([] { return Result<void>(); });
+    if (!done.ok()) return done.error();
+    table_ = starts->table();
+    fmt::print(stderr, "ckpt: the job goes on from {} on {}; its processes stood for {}\n", printable(path),
+               printable(fmt::format("{}", fmt::join(there_.where, ", "))),
+               human_duration(done->value("pause_ns", int64_t{0})));
+    return {};
+  }
+
+  const Places& places() const { return there_; }
+  const Json& table() const { return table_; }
+
+ private:
+  Result<void> choose_hosts(const std::string& path) {
+    const auto dead = hosts_of(lost_, there_);
+    if (dead.size() == std::set<std::string>(there_.where.begin(), there_.where.end()).size())
+      return failure(ExitCode::kUnavailable, "the job", "has no host left",
+                     "ckpt-restart --hosts brings it back");
+    std::set<std::string> stay(there_.where.begin(), there_.where.end());
+    for (const std::string& host : dead) stay.erase(host);
+    (void)replace(dead, there_);
+    const std::set<std::string> all(there_.where.begin(), there_.where.end());
+    if (all.size() != there_.where.size())
+      return failure(ExitCode::kUnsupported, "the job", "has no spare host: several parts come to one",
+                     "name more with --spare");
+    std::vector<std::string> come;
+    for (const int part : lost_) come.push_back(there_.where[static_cast<size_t>(part)]);
+    fmt::print(stderr, "ckpt: {}: gone; the processes of {} go back in place to {}, those of {} come to {}\n",
+               printable(fmt::format("{}", fmt::join(dead, ", "))),
+               printable(fmt::format("{}", fmt::join(stay, ", "))), printable(path),
+               printable(fmt::format("{}", fmt::join(dead, ", "))),
+               printable(fmt::format("{}", fmt::join(come, ", "))));
+    return {};
+  }
+
+  Crew& crew_;
+  const std::string &job_, &directory_;
+  const HostsRun& run_;
+  Places there_;
+  const std::vector<int> lost_;
+  Json table_;
+};
+
+}  // namespace
+
+Watched watch_in_place(Crew& crew, const std::string& job, Json table, const std::string& name,
+                       const std::string& directory, const HostsRun& run, Places& places) {
+  for (;;) {
+    Watched end = watch_job(crew, job, table, name, directory, run);
+    if (!run.recover || end.lost.empty() || !end.in_between) return end;
+    const std::vector<int> lost = crew.find_gone();
+    InPlace in_place(crew, job, directory, run, places, lost);
+    if (auto r = in_place.run(); !r.ok()) {
+      fmt::print(stderr, "ckpt: not in place: {}\n", printable(r.error().message()));
+      end.lost = lost;
+      for (const int part : crew.find_gone()) {
+        if (std::find(lost.begin(), lost.end(), part) == lost.end())
+          end.lost.push_back(part);
+        else
+          std::erase(places.spares,
+                     crew.hosts()[static_cast<size_t>(part)].where);  // it did not come, or is gone too
+      }
+      return end;
+    }
+    count_deaths(hosts_of(lost, places).size());
+    places = in_place.places();
+    table = in_place.table();
+    // What they said of what is over.
+    for (CrewHost& host : crew.hosts()) host.early.clear();
+  }
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,149 @@
+#include "cli/hosts/part_starts.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/protocol/keeper_protocol.h"
+#include "cli/hosts/placing.h"
+#include "cli/keeper/disk_saves.h"
+#include "cli/keeper/protect.h"
+#include "cli/text/failure.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+// Where several parts come to one host: shares out the ports, which cannot be had twice.
+Result<void> share_hosts(Crew& crew, const HostsManifest& manifest, Json& table) {
+  const auto shares = who_shares(table);
+  std::vector<std::vector<int>> ports(shares.size());
+  if (std::find(shares.begin(), shares.end(), true) != shares.end()) {
+    for (size_t i = 0; i < shares.size(); ++i)
+      crew.tell(static_cast<int>(i), {{"say", "look"}, {"part", manifest.parts[i].directory}});
+    auto parts = crew.expect_all("part", 120'000'000'000);
+    if (!parts.ok()) return parts.error();
+    for (size_t i = 0; i < shares.size(); ++i) ports[i] = (*parts)[i].value("ports", std::vector<int>());
+  }
+  share_ports(table, manifest.table, ports);
+  return {};
+}
+
+// The rest of the table stays: its key and ports are in the memory of processes.
+Json table_now(const Json& was, const std::vector<CrewHost>& hosts) {
+  Json table = was;
+  for (const CrewHost& host : hosts) {
+    for (auto& h : table["hosts"]) {
+      if (h.value("name", "") != host.name) continue;
+      if (!h.contains("job_address")) h["job_address"] = h["address"];
+      h["address"] = host.address;
+    }
+  }
+  return table;
+}
+
+}  // namespace
+
+std::string working_directory() {
+  char cwd[4096];
+  return getcwd(cwd, sizeof(cwd)) != nullptr ? cwd : "/";
+}
+
+std::string directory_of(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+Result<void> recover_all(Crew& crew, const std::string& directory, const HostsManifest& manifest) {
+  std::string names;
+  for (const uint64_t id : needed_by(manifest)) {
+    HostsManifest older = manifest;
+    older.id = id;
+    auto read = read_hosts_manifest(hosts_manifest_path(directory, older));
+    if (!read.ok()) return read.error();
+    if (read->id != id || read->job != manifest.job || read->parts.size() != manifest.parts.size())
+      return failure(ExitCode::kImageDamaged, hosts_manifest_path(directory, older),
+                     "is not the one that the checkpoint needs", "use an older checkpoint");
+    auto computed = recover_parts(crew, *read, [] { return Result<void>(); });
+    if (!computed.ok()) return computed.error();
+    if (!computed->empty()) names = *computed;
+  }
+  auto computed = recover_parts(crew, manifest, [] { return Result<void>(); });
+  if (!computed.ok()) return computed.error();
+  if (!computed->empty()) names = *computed;
+  if (!names.empty())
+    fmt::print(stderr, "ckpt: the part of {} was computed from those of the other hosts\n", names);
+  return {};
+}
+
+Result<PartStarts> PartStarts::prepare(Crew& crew, const std::string& path, const HostsManifest& manifest,
+                                       const HostsRun& run) {
+  PartStarts starts;
+  starts.manifest_ = manifest;
+  starts.run_ = run;
+  starts.table_ = table_now(manifest.table, crew.hosts());
+  starts.on_disk_ = manifest.run.value("on_disk", false);
+  const std::string directory = directory_of(path);
+  starts.home_ = starts.on_disk_ && directory.ends_with(kOnDisk) ? directory_of(directory) : directory;
+  if (starts.home_[0] != '/') starts.home_ = working_directory() + "/" + starts.home_;
+  CKPT_TRY(share_hosts(crew, manifest, starts.table_));
+  starts.shares_ = who_shares(starts.table_);
+  starts.token_ = cluster::hex_of(cluster::make_secret());
+  return starts;
+}
+
+bool PartStarts::any_shares_host() const {
+  return std::find(shares_.begin(), shares_.end(), true) != shares_.end();
+}
+
+Json PartStarts::connections_of(const std::vector<int>& with) const {
+  const auto address_of = [&](const std::string& part) -> std::string {
+    for (const auto& h : manifest_.table["hosts"]) {
+      if (h.value("name", "") == part) return h.value("job_address", h.value("address", ""));
+    }
+    return "";
+  };
+  const auto is_with = [&](const std::string& part) {
+    return std::any_of(with.begin(), with.end(),
+                       [&](int i) { return manifest_.parts[static_cast<size_t>(i)].host == part; });
+  };
+  Json all = Json::array();
+  for (const auto& c : manifest_.connections) {
+    if (with.empty() || is_with(c.part_of_one) || is_with(c.part_of_other))
+      all.push_back({c.one, c.other, address_of(c.part_of_one), address_of(c.part_of_other)});
+  }
+  return all;
+}
+
+Json PartStarts::plan(size_t part, Json connections) const {
+  const std::string& name = manifest_.parts[part].host;
+  return {{"was", address_lines(manifest_.table, name)},
+          {"is", address_lines(table_, name)},
+          {"shared", static_cast<bool>(shares_[part])},
+          {"connections", std::move(connections)},
+          {"token", token_}};
+}
+
+Json PartStarts::of(size_t part) const {
+  const auto& p = manifest_.parts[part];
+  const bool kept = keeper_part(p.directory) != 0;
+  const std::string local =
+      kept || on_disk_ ? fmt::format("{}/{}", home_, p.host) : p.directory.substr(0, p.directory.rfind('/'));
+  Json start{{"say", "start"},
+             {"job", manifest_.job},
+             {"directory", local},
+             {"cwd", working_directory()},
+             {"table", table_},
+             {"settings", Json::object()},
+             {"part", p.directory},
+             {"checksum", p.checksum},
+             {"plan", plan(part, connections_of({}))}};
+  if (on_disk_) {
+    // Where its processes have their images.
+    start["keeper"] = fmt::format("{}-{}", run_.keeper, part + 1);
+    start["keeper_bytes"] = run_.keeper_bytes;
+  }
+  return start;
+}
+
+}  // namespace ckpt::cli

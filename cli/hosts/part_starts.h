@@ -1,0 +1,48 @@
+// Before the parts of a checkpoint come back: what is missing of them is computed, and each agent is told where all hosts are now.
+//
+// Owner: cli, the head. One thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/hosts/crew.h"
+#include "cli/hosts/hosts.h"
+
+namespace ckpt::cli {
+
+std::string working_directory();
+std::string directory_of(const std::string& path);
+
+// The parts of this checkpoint, and before them those of the checkpoints that it needs.
+Result<void> recover_all(Crew& crew, const std::string& directory, const HostsManifest& manifest);
+
+class PartStarts {
+ public:
+  // path: of the checkpoint. Each part comes to the crew's host of the same number; all of them are connected.
+  static Result<PartStarts> prepare(Crew& crew, const std::string& path, const HostsManifest& manifest,
+                                    const HostsRun& run);
+
+  // What the agent of a part is told to bring it back.
+  Json of(size_t part) const;
+  // Of hosts, with their addresses of now.
+  const Json& table() const { return table_; }
+  // Where the job's checkpoints go: beside the .hosts file, as when the job began; those of checkpoints on a disk are one directory
+  // below.
+  const std::string& home() const { return home_; }
+  bool any_shares_host() const;
+  // For ckpt-restart of a part, or ckpt back-part; connections: as connections_of() gives them.
+  Json plan(size_t part, Json connections) const;
+  // Both ends of each, and the address of the part at each, as the job knows it. with: one end of it is of such a part; empty: all.
+  Json connections_of(const std::vector<int>& with) const;
+
+ private:
+  HostsManifest manifest_;
+  HostsRun run_;
+  Json table_;
+  std::string home_, token_;
+  bool on_disk_ = false;
+  std::vector<bool> shares_;
+};
+
+}  // namespace ckpt::cli

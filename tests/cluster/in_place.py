@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""A host of a job dies without a word, as one whose cable is pulled: the processes of the others go back in place, those of the lost host come
+to a spare, and the job goes on. Where that cannot be, all of it is restarted."""
+import glob
+import os
+import shutil
+import unittest
+
+import ring
+from over_hosts import ON, wait_for
+
+NUMBERS = os.environ["CKPT_NUMBERS"]
+SILENCE = "5s"  # a busy machine may be still for some time
+LONG = os.environ.get("CKPT_LONG") == "1"
+
+
+class InPlace(ring.OnRing):
+    count = 5
+
+    def begin(self, *options):
+        job = self.run_ring("--recover", "--spare", "h4,h5", "--host-silence", SILENCE, *options)
+        self.now(job.pid)
+        self.limit(5000)
+        self.comes_to(5000)
+        return job
+
+    def ring_at(self, host):
+        return [p for p, w in self.hosts.processes(host) if w.startswith("python3 ring.py")]
+
+    def goes_on(self, where, times=1):
+        wait_for(lambda: f"the job on {where}: {self.said()}", lambda: self.said().count(f" on {where}; its processes stood for") == times, 90)
+
+    def ends_well(self, job):
+        self.limit(10**9)
+        self.assertEqual(job.wait(60), 0, self.said())
+        self.assertEqual(sorted(line.split()[0] for line in self.said().splitlines() if line.endswith(" ended")), ["h1", "h2", "h3"])
+
+    def test_one_after_the_other(self):
+        job = self.begin()
+        before = [self.ring_at("h1"), self.ring_at("h3")]
+        self.hosts.cut("h2")
+        self.goes_on("h1, h4, h3")
+        self.assertEqual([self.ring_at("h1"), self.ring_at("h3")], before)
+        self.assertEqual(len(self.ring_at("h4")), 1)
+        self.comes_to(5000, 2)
+        self.leads(job.pid)
+        # The next one is another job's for nobody: it counts, and the job can lose a host again, also the first one.
+        self.assertEqual(self.now(job.pid)["hosts"], 3)
+        self.limit(8000)
+        self.comes_to(8000)
+        said = self.back(job.pid)
+        self.assertEqual(said["hosts"], 3)
+        self.comes_to(8000, 2)
+        self.hosts.cut("h1")
+        self.goes_on("h5, h4, h3")
+        self.assertEqual(self.ring_at("h3"), before[1])
+        self.comes_to(8000, 3)
+        self.leads(job.pid)
+        self.ends_well(job)
+
+    def test_full_queues(self):
+        """Both ends send as fast as they can; once the listening end is lost, and once the other."""
+        total = 60_000_000
+        job = self.run_job("sh", "-c", f"{ON} h2 {NUMBERS} server 5000 {total} {self.dir}/go & {NUMBERS} client h2 5000 {total} {self.dir}/go && wait $!",
+                           options=("--recover", "--spare", "h4,h5", "--host-silence", SILENCE))
+        wait_for("the connection", lambda: ":5000" in self.hosts.run("h1", "ss", "-tnH", "state", "established").stdout)
+        self.leads(job.pid)
+        self.now(job.pid)
+        self.hosts.cut("h2")
+        self.goes_on("h1, h4")
+        self.leads(job.pid)
+        self.now(job.pid)
+        self.hosts.cut("h1")
+        self.goes_on("h5, h4")
+        open(self.dir + "/go", "w").close()
+        self.assertEqual(job.wait(120), 0, self.said())
+        self.assertEqual(self.said().count(f"sum {total * (total - 1) // 2}"), 2, self.said())
+
+    def is_restarted(self, job, why):
+        wait_for(lambda: "a word: " + self.said(), lambda: "not in place: " in self.said(), 90)
+        self.assertRegex(self.said(), "not in place: .*" + why)
+        wait_for(lambda: "a restart: " + self.said(), lambda: "the job goes on from" in self.said(), 90)
+        self.comes_to(5000, 2)
+        self.leads(job.pid)
+        self.now(job.pid)
+        self.ends_well(job)
+
+    def test_a_survivor_has_ended(self):
+        job = self.begin()
+        self.hosts.cut("h2")
+        self.hosts.run("h3", "kill", "-9", str(self.ring_at("h3")[0]))
+        self.is_restarted(job, "has ended since the checkpoint")
+
+    def test_who_takes_back_is_killed(self):
+        """On one of the survivors, ahead of the decision and behind it."""
+        for point in ("back.held", "back.planned", "back.ready", "back.cutting", "back.committed") if LONG else ("back.planned", "back.committed"):
+            with self.subTest(point=point):
+                self.launch = f"{self.hosts.launch} env CKPT_TEST_POINT={point}@h3=kill"
+                job = self.begin()
+                self.hosts.cut("h2")
+                self.is_restarted(job, "back-part ended without a word")
+                self.again()
+
+    def test_the_spare_is_lost(self):
+        job = self.begin()
+        self.hosts.cut("h2")
+        wait_for(lambda: "a word: " + self.said(), lambda: "come to h4" in self.said(), 60)
+        self.hosts.cut("h4")
+        self.is_restarted(job, "h4")
+        self.assertIn("on h1, h5, h3\n", self.said())
+
+    def again(self):
+        self.end()
+        self.hosts.close()
+        self.make_hosts()
+        for left in glob.glob(self.dir + "/listens.*"):
+            os.unlink(left)
+        shutil.rmtree(self.images)
+
+
+if __name__ == "__main__":
+    unittest.main()
