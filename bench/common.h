@@ -1,6 +1,6 @@
 // What the bench programs share: arguments, a pseudo-random generator, a 128-bit checksum, results.
 //
-// Owner:     bench. Header only. These are ordinary programs that know nothing of checkpoints.
+// Owner:     bench; what is slow to compile is in frame/. These are ordinary programs that know nothing of checkpoints.
 // Callers:   main() and the threads it starts.
 // Never:     anything that depends on time, on the number of processors or on addresses may reach
 //            standard output: two runs with the same arguments print the same bytes.
@@ -9,18 +9,17 @@
 #include <fmt/core.h>
 #include <xxhash.h>
 
-#include <CLI/CLI.hpp>
-#include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "bench/frame/command_line.h"
 
 namespace bench {
 
@@ -106,90 +105,28 @@ struct CommonArguments {
 // The lines of a result, printed as "name value" or as one JSON object with the same names.
 class Results {
  public:
-  template <typename T>
-  void add(const std::string& name, const T& value) {
-    values_[name] = value;
+  void add(const std::string& name, const std::string& text);
+  void add(const std::string& name, double number);
+  template <std::integral T>
+  void add(const std::string& name, T number) {
+    values_.push_back({name, fmt::format("{}", number), fmt::format("{}", number)});
   }
-  void print(bool json) const {
-    if (json) {
-      fmt::print("{}\n", values_.dump());
-      return;
-    }
-    for (const auto& [name, value] : values_.items()) {
-      fmt::print("{} {}\n", name, value.is_string() ? value.get<std::string>() : value.dump());
-    }
-  }
+  void print(bool json) const;
 
  private:
-  nlohmann::ordered_json values_;
+  struct Value {
+    std::string name, text, json;
+  };
+  std::vector<Value> values_;
 };
 
 // A program: adds its own options in configure(), works in run(), which returns an exit code.
 struct Program {
   std::string name;
   std::string description;
-  std::function<void(CLI::App&)> configure;
+  std::function<void(CommandLine&)> configure;
   std::function<int(const CommonArguments&, Results&)> run;
 };
-
-// The option takes a size: 4096, 64K, 256M, 1G (powers of 1024).
-inline CLI::Option* add_size(CLI::App& app, const std::string& option, uint64_t& value,
-                             const std::string& description) {
-  return app.add_option(option, value, description)
-      ->transform(CLI::AsSizeValue(false))
-      ->type_name("SIZE")
-      ->capture_default_str();
-}
-
-inline int run_program(const Program& program, int argc, char** argv) {
-  CommonArguments common;
-  CLI::App app(program.description, program.name);
-  app.footer(
-      "Sizes may end in K, M or G (powers of 1024).\n"
-      "The output depends on the arguments alone.\n\n"
-      "Exit codes: 0 done and verified; 1 the result is wrong; 64 wrong arguments; 71 not enough memory or "
-      "threads; 74 the output could not be written.");
-  app.set_version_flag("--version", program.name + " " CKPT_VERSION);
-  app.add_option("-t,--threads", common.threads, "Threads that compute")
-      ->check(CLI::Range(1u, 4096u))
-      ->capture_default_str();
-  app.add_option("--seed", common.seed, "Start of the pseudo-random input")->capture_default_str();
-  app.add_flag("--json", common.json, "Print the result as one JSON object");
-  app.add_flag("--time", common.time, "Print the time it took to standard error");
-  program.configure(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? kExitOk : kExitUsage;
-  }
-  auto start = std::chrono::steady_clock::now();
-  int code = kExitOk;
-  try {
-    Results results;
-    code = program.run(common, results);
-    results.print(common.json);
-  } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "{}: not enough memory; use a smaller size\n", program.name);
-    return kExitSystem;
-  } catch (const std::system_error& e) {
-    fmt::print(stderr, "{}: {}; use fewer --threads\n", program.name, e.what());
-    return kExitSystem;
-  } catch (const std::invalid_argument& e) {
-    fmt::print(stderr, "{}: {}\n", program.name, e.what());
-    return kExitUsage;
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "{}: {}\n", program.name, e.what());
-    return kExitIo;
-  }
-  if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
-    fmt::print(stderr, "{}: cannot write to standard output\n", program.name);
-    return kExitIo;
-  }
-  if (common.time) {
-    std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    fmt::print(stderr, "{}: {:.3f} s\n", program.name, took.count());
-  }
-  return code;
-}
+int run_program(const Program& program, int argc, char** argv);
 
 }  // namespace bench

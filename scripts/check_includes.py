@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Includes point down: a file includes its own room and the rooms below it, and nothing else of this project.
 
-Run by ctest as house.includes. docs/architecture.md quotes the table: a test compares the two.
+Run by ctest as house.includes. docs/floors.md quotes the table: a test compares the two.
 """
 import os
 import re
@@ -93,7 +93,7 @@ def violations(root, rooms=ROOMS):
 
 
 def table(rooms=ROOMS):
-    """The table as docs/architecture.md quotes it."""
+    """The table as docs/floors.md quotes it."""
     width = max(len(room) for room, _ in rooms) + 2
     return "\n".join(f"{room:<{width}}{below or '-'}" for room, below in rooms)
 
@@ -103,9 +103,9 @@ def main():
         print(table())
         return 0
     found = violations(ROOT)
-    with open(os.path.join(ROOT, "docs/architecture.md"), encoding="utf-8") as f:
+    with open(os.path.join(ROOT, "docs/floors.md"), encoding="utf-8") as f:
         if table() not in f.read():
-            found.append("docs/architecture.md: does not quote the table (scripts/check_includes.py --table)")
+            found.append("docs/floors.md: does not quote the table (scripts/check_includes.py --table)")
     for line in found:
         print(line)
     return 1 if found else 0

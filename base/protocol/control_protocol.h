@@ -105,9 +105,12 @@ struct ControlRequest {
 //   of a job also: job PATH, members, members_ended, members_left_out, job_pause_ns, job_attempts
 // Keys of the answer to kStat: pid, version, directory PATH, mode NAME, mode_reason TEXT,
 //   faults NAME (of modes that protect memory), faults_reason TEXT (if it is not the one that is set),
+//   job_id, job_root PID, job_directory PATH (of a member of a job),
 //   signal, segment, pool, compress NAME, compress_level (of zstd), to COMMAND (if set), key_file PATH (if
-//   set), increments, keep, every_ns, setting VARIABLE TEXT (of each setting, as base/settings/settings_table.h
+//   set), increments, keep, every_ns, every_overhead_ns, every_latency_ns, every_mtbf_ns (of `auto`, once
+//   they were measured), setting VARIABLE TEXT (of each setting, as base/settings/settings_table.h
 //   prints it), in_force VARIABLE TEXT (of each setting that checkpoints do not follow: what they follow),
 //   checkpoints, failures, last_image PATH, last_error TEXT, total_pause_ns, longest_pause_ns, processor_ns
+// Keys of the answer to kBack: pause_ns, bytes, watched 0|1, threads, threads_ended, threads_made, generation
 
 }  // namespace ckpt

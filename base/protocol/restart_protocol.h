@@ -44,10 +44,12 @@ enum class RestartStage : uint32_t {
 
 // Written to RestartArgs::status_fd, one struct by one write(2): progress (error 0) or the failure.
 struct RestartStatus {
-  uint32_t stage;   // RestartStage reached, or in which it failed
-  int32_t error;    // errno, 0 for progress
-  int32_t tid;      // the thread it concerns, or 0
-  uint32_t detail;  // RestartStage::kMemory: index of the mapping; kThreadState: LibraryNotes; else free
+  uint32_t stage;  // RestartStage reached, or in which it failed
+  int32_t error;   // errno, 0 for progress
+  int32_t tid;     // of the library: the thread it concerns, or 0; of the restorer: its step (RestorerStep)
+  // kMemory, failed: index of the mapping; kMm, reached: the restorer's notes (RestorerNote); kThreadState,
+  // reached: LibraryNotes; else free.
+  uint32_t detail;
 };
 
 // RestartStatus::detail of a failure in kThreadState: SEM_UNDO adjustments cannot be made again.

@@ -65,9 +65,9 @@ int main(int argc, char** argv) {
   bench::Program program;
   program.name = "bubblesort";
   program.description = "Sorts pseudo-random records in memory by a parallel bubble sort.";
-  program.configure = [&](CLI::App& app) {
-    bench::add_size(app, "-n,--records", arguments.records, "Number of records");
-    bench::add_size(app, "--record-size", arguments.record_size, "Bytes of a record, a multiple of 8");
+  program.configure = [&](bench::CommandLine& line) {
+    line.size("-n,--records", arguments.records, "Number of records");
+    line.size("--record-size", arguments.record_size, "Bytes of a record, a multiple of 8");
   };
   program.run = [&](const bench::CommonArguments& common, bench::Results& results) {
     return bench::run(arguments, common, results);

@@ -133,13 +133,10 @@ int main(int argc, char** argv) {
   bench::Program program;
   program.name = "busy";
   program.description = "Allocates, calls the kernel, or computes, a given number of times.";
-  program.configure = [&](CLI::App& app) {
-    app.add_option("--work", arguments.work, "Kind of work: allocate, syscalls or compute")
-        ->check(CLI::IsMember({"allocate", "syscalls", "compute"}))
-        ->capture_default_str();
-    app.add_option("-n,--operations", arguments.operations, "Operations of each thread")
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str();
+  program.configure = [&](bench::CommandLine& line) {
+    line.one_of("--work", arguments.work, {"allocate", "syscalls", "compute"},
+                "Kind of work: allocate, syscalls or compute");
+    line.number("-n,--operations", arguments.operations, "Operations of each thread", 1);
   };
   program.run = [&](const bench::CommonArguments& common, bench::Results& results) {
     return bench::run(arguments, common, results);

@@ -105,17 +105,11 @@ int main(int argc, char** argv) {
       "A cellular automaton (Life) on a torus: 2 * SIZE * SIZE bytes over all ranks. Every cell of the "
       "result is compared with what "
       "is known of gliders.";
-  program.configure = [&a](CLI::App& app) {
-    app.add_option("--size", a.size, "Cells in a row, and rows: a multiple of 8")
-        ->check(CLI::Range(8u, 1u << 17))
-        ->capture_default_str();
-    app.add_option("--generations", a.generations, "How many")
-        ->check(CLI::Range(1u, 1u << 30))
-        ->capture_default_str();
-    app.add_option("--sparse", a.sparse, "One tile of 8 x 8 cells in so many has a glider")
-        ->check(CLI::Range(1u, 1u << 30))
-        ->capture_default_str();
-    app.add_option("--seed", a.seed, "Which tiles")->capture_default_str();
+  program.configure = [&a](bench::CommandLine& line) {
+    line.number("--size", a.size, "Cells in a row, and rows: a multiple of 8", 8u, 1u << 17);
+    line.number("--generations", a.generations, "How many", 1u, 1u << 30);
+    line.number("--sparse", a.sparse, "One tile of 8 x 8 cells in so many has a glider", 1u, 1u << 30);
+    line.number("--seed", a.seed, "Which tiles");
   };
   program.run = [&a](const bench::Ranks& ranks) { return run(a, ranks); };
   return run_ranks(program, argc, argv);

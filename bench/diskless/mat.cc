@@ -182,15 +182,11 @@ int main(int argc, char** argv) {
       "Products of square matrices by Cannon's algorithm: 24 * SIZE * SIZE bytes over all ranks, whose "
       "number is a square. Each "
       "product is verified by Freivalds' check.";
-  program.configure = [&a](CLI::App& app) {
+  program.configure = [&a](bench::CommandLine& line) {
     // 2^18 * SIZE is below 2^53.
-    app.add_option("--size", a.size, "Rows and columns")
-        ->check(CLI::Range(1u, 1u << 17))
-        ->capture_default_str();
-    app.add_option("--rounds", a.rounds, "Products, one after another")
-        ->check(CLI::Range(1u, 1u << 30))
-        ->capture_default_str();
-    app.add_option("--seed", a.seed, "Start of the pseudo-random matrices")->capture_default_str();
+    line.number("--size", a.size, "Rows and columns", 1u, 1u << 17);
+    line.number("--rounds", a.rounds, "Products, one after another", 1u, 1u << 30);
+    line.number("--seed", a.seed, "Start of the pseudo-random matrices");
   };
   program.run = [&a](const bench::Ranks& ranks) { return run(a, ranks); };
   return run_ranks(program, argc, argv);

@@ -218,21 +218,14 @@ int main(int argc, char** argv) {
       "Particles that attract each other, by a multipole tree: some 350 bytes a particle over all ranks. "
       "Accelerations are compared "
       "with sums over all particles.";
-  program.configure = [&a](CLI::App& app) {
-    app.add_option("--particles", a.particles, "How many")
-        ->check(CLI::Range(1u, 1u << 26))
-        ->capture_default_str();
-    app.add_option("--steps", a.steps, "Steps of time")
-        ->check(CLI::Range(1u, 1u << 30))
-        ->capture_default_str();
-    app.add_option("--step", a.step, "The length of one; a particle needs some 5 to fall to the middle")
-        ->check(CLI::Range(1e-6, 1e-2))
-        ->capture_default_str();
-    app.add_option("--theta", a.theta,
-                   "A group is taken for one where its radius is less than so many distances")
-        ->check(CLI::Range(0.05, 0.8))
-        ->capture_default_str();
-    app.add_option("--seed", a.seed, "Start of the pseudo-random places")->capture_default_str();
+  program.configure = [&a](bench::CommandLine& line) {
+    line.number("--particles", a.particles, "How many", 1u, 1u << 26);
+    line.number("--steps", a.steps, "Steps of time", 1u, 1u << 30);
+    line.number("--step", a.step, "The length of one; a particle needs some 5 to fall to the middle", 1e-6,
+                1e-2);
+    line.number("--theta", a.theta,
+                "A group is taken for one where its radius is less than so many distances", 0.05, 0.8);
+    line.number("--seed", a.seed, "Start of the pseudo-random places");
   };
   program.run = [&a](const bench::Ranks& ranks) { return run(a, ranks); };
   return run_ranks(program, argc, argv);

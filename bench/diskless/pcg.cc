@@ -231,20 +231,12 @@ int main(int argc, char** argv) {
       "Conjugate gradients with a preconditioner, for a sparse matrix of SIZE * SIZE unknowns: 96 * SIZE * "
       "SIZE bytes over all ranks, of "
       "which a third changes. The result is compared with the known one.";
-  program.configure = [&a](CLI::App& app) {
-    app.add_option("--size", a.size, "The side of the grid")
-        ->check(CLI::Range(2u, 1u << 17))
-        ->capture_default_str();
-    app.add_option("--rounds", a.rounds, "Right sides, one after another")
-        ->check(CLI::Range(1u, 1u << 30))
-        ->capture_default_str();
-    app.add_option("--iterations", a.iterations, "At most, in a round; more is a wrong result")
-        ->check(CLI::Range(1u, 1u << 30))
-        ->capture_default_str();
-    app.add_option("--tolerance", a.tolerance, "Of the residual, beside the right side")
-        ->check(CLI::Range(1e-13, 1e-2))
-        ->capture_default_str();
-    app.add_option("--seed", a.seed, "Start of the pseudo-random coefficients")->capture_default_str();
+  program.configure = [&a](bench::CommandLine& line) {
+    line.number("--size", a.size, "The side of the grid", 2u, 1u << 17);
+    line.number("--rounds", a.rounds, "Right sides, one after another", 1u, 1u << 30);
+    line.number("--iterations", a.iterations, "At most, in a round; more is a wrong result", 1u, 1u << 30);
+    line.number("--tolerance", a.tolerance, "Of the residual, beside the right side", 1e-13, 1e-2);
+    line.number("--seed", a.seed, "Start of the pseudo-random coefficients");
   };
   program.run = [&a](const bench::Ranks& ranks) { return run(a, ranks); };
   return run_ranks(program, argc, argv);

@@ -1,6 +1,6 @@
 // What the MPI programs of this folder share: arguments, sums in the order of the ranks, the verdict of all.
 //
-// Owner:     bench/diskless. Header only. Ordinary MPI programs that know nothing of checkpoints.
+// Owner:     bench/diskless. Ordinary MPI programs that know nothing of checkpoints.
 // Callers:   main() of each rank; everything here but mine() is called by all ranks together.
 // Never:     anything that depends on time, on the MPI library or on the speed of ranks may reach standard output: the
 //            same arguments on as many ranks print the same bytes. So sums of doubles are not left to MPI_Allreduce.
@@ -60,7 +60,7 @@ class Ranks {
 struct RankProgram {
   std::string name;
   std::string description;
-  std::function<void(CLI::App&)> configure;
+  std::function<void(CommandLine&)> configure;
   // Of all ranks: true if what this rank has checked holds.
   std::function<bool(const Ranks&)> run;
 };
@@ -70,22 +70,21 @@ inline int run_ranks(const RankProgram& program, int argc, char** argv) {
   int code = kExitOk;
   {
     const Ranks ranks;
-    CLI::App app(program.description, program.name);
-    app.footer(
+    CommandLine line(
+        program.name, program.description,
         "The output depends on the arguments and the number of ranks alone.\n\n"
         "Exit codes: 0 done and verified; 1 the result is wrong; 64 wrong arguments; 71 not enough memory.");
-    app.set_version_flag("--version", program.name + " " CKPT_VERSION);
-    program.configure(app);
+    program.configure(line);
     try {
-      app.parse(argc, argv);
-      const bool holds = program.run(ranks);
-      const bool all_hold = ranks.sum(uint64_t{holds ? 0u : 1u}) == 0;
-      ranks.say("{}", all_hold ? "verified" : "WRONG");
-      code = all_hold ? kExitOk : kExitWrongResult;
-    } catch (const CLI::ParseError& e) {
       // All ranks have the same arguments; one says what is wrong with them.
-      code = e.get_exit_code() == 0 ? kExitOk : kExitUsage;
-      if (ranks.first()) app.exit(e);
+      if (const auto ended = line.parse(argc, argv, !ranks.first())) {
+        code = *ended;
+      } else {
+        const bool holds = program.run(ranks);
+        const bool all_hold = ranks.sum(uint64_t{holds ? 0u : 1u}) == 0;
+        ranks.say("{}", all_hold ? "verified" : "WRONG");
+        code = all_hold ? kExitOk : kExitWrongResult;
+      }
     } catch (const std::invalid_argument& e) {
       if (ranks.first()) fmt::print(stderr, "{}: {}\n", program.name, e.what());
       code = kExitUsage;

@@ -18,11 +18,20 @@ namespace {
 struct Arguments {
   uint64_t size = uint64_t{256} << 20;
   double seconds = 5;
-  Load load = Load::kPage;
+  std::string load = "page";
   unsigned waiting = 0, descriptors = 0, mappings = 0;
   std::string record;
   int64_t record_from_ns = 3000;
 };
+
+Load load_named(const std::string& name) {
+  static const std::map<std::string, Load> kLoads{{"idle", Load::kIdle},
+                                                  {"page", Load::kPage},
+                                                  {"uniform", Load::kUniform},
+                                                  {"server", Load::kServer},
+                                                  {"sort", Load::kSort}};
+  return kLoads.at(name);
+}
 
 volatile std::sig_atomic_t stop = 0;
 
@@ -65,7 +74,7 @@ int run(const Arguments& arguments, const CommonArguments& common, Results& resu
       std::fflush(stdout);
     }
     recorders[t] = std::make_unique<Recorder>(end, record_from, stop);
-    run_load(arguments.load, memory, t, common.threads, common.seed, *recorders[t]);
+    run_load(load_named(arguments.load), memory, t, common.threads, common.seed, *recorders[t]);
   });
   Histogram all;
   for (const auto& r : recorders) all.add(r->histogram());
@@ -95,32 +104,19 @@ int main(int argc, char** argv) {
   program.description =
       "Works on memory without rest and reports the gaps between its steps as percentiles (a measurement).\n"
       "Ends after --seconds, or at SIGTERM.";
-  program.configure = [&](CLI::App& app) {
-    const std::map<std::string, bench::Load> loads{{"idle", bench::Load::kIdle},
-                                                   {"page", bench::Load::kPage},
-                                                   {"uniform", bench::Load::kUniform},
-                                                   {"server", bench::Load::kServer},
-                                                   {"sort", bench::Load::kSort}};
-    bench::add_size(app, "-s,--size", arguments.size, "Bytes of memory of all threads together");
-    app.add_option("--seconds", arguments.seconds, "Duration")
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str();
-    app.add_option("--load", arguments.load,
-                   "A step: idle: nothing; page: a word of a random page of the thread's own;\n"
-                   "uniform: a word anywhere; server: a request to a table, one in ten writes;\n"
-                   "sort: 64 records of a merge sort (default page)")
-        ->transform(CLI::CheckedTransformer(loads).description(""))
-        ->type_name("LOAD");
-    app.add_option("--waiting", arguments.waiting, "Further threads, which wait")
-        ->check(CLI::Range(0u, 30000u));
-    app.add_option("--descriptors", arguments.descriptors, "Descriptors to keep open")
-        ->check(CLI::Range(0u, 1000000u));
-    app.add_option("--mappings", arguments.mappings, "Mappings to have")->check(CLI::Range(0u, 1000000u));
-    app.add_option("--record", arguments.record, "Write long gaps and progress to this file (binary)")
-        ->type_name("FILE");
-    app.add_option("--record-from", arguments.record_from_ns, "Gaps recorded, in ns and longer")
-        ->check(CLI::Range(int64_t{1}, INT64_MAX))
-        ->capture_default_str();
+  program.configure = [&](bench::CommandLine& line) {
+    line.size("-s,--size", arguments.size, "Bytes of memory of all threads together");
+    line.number("--seconds", arguments.seconds, "Duration", 1e-6, 1e9);
+    line.one_of("--load", arguments.load, {"idle", "page", "uniform", "server", "sort"},
+                "A step: idle: nothing; page: a word of a random page of the thread's own;\n"
+                "uniform: a word anywhere; server: a request to a table, one in ten writes;\n"
+                "sort: 64 records of a merge sort");
+    line.number("--waiting", arguments.waiting, "Further threads, which wait", 0u, 30000u);
+    line.number("--descriptors", arguments.descriptors, "Descriptors to keep open", 0u, 1000000u);
+    line.number("--mappings", arguments.mappings, "Mappings to have", 0u, 1000000u);
+    line.file("--record", arguments.record, "Write long gaps and progress to this file (binary)");
+    line.number("--record-from", arguments.record_from_ns, "Gaps recorded, in ns and longer", int64_t{1},
+                INT64_MAX);
   };
   program.run = [&](const bench::CommonArguments& common, bench::Results& results) {
     struct sigaction action {};

@@ -121,16 +121,10 @@ int main(int argc, char** argv) {
   bench::Program program;
   program.name = "matmul";
   program.description = "Multiplies square pseudo-random matrices of 64-bit integers and of doubles.";
-  program.configure = [&](CLI::App& app) {
-    app.add_option("-n,--n", arguments.n, "Rows and columns")
-        ->check(CLI::Range(uint64_t{1}, uint64_t{65536}))
-        ->capture_default_str();
-    app.add_option("--rounds", arguments.rounds, "Multiply this many times")
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str();
-    app.add_option("--type", arguments.type, "Elements: integer, double or both")
-        ->check(CLI::IsMember({"integer", "double", "both"}))
-        ->capture_default_str();
+  program.configure = [&](bench::CommandLine& line) {
+    line.number("-n,--n", arguments.n, "Rows and columns", uint64_t{1}, uint64_t{65536});
+    line.number("--rounds", arguments.rounds, "Multiply this many times", 1);
+    line.one_of("--type", arguments.type, {"integer", "double", "both"}, "Elements: integer, double or both");
   };
   program.run = [&](const bench::CommonArguments& common, bench::Results& results) {
     return bench::run(arguments, common, results);

@@ -100,16 +100,12 @@ int main(int argc, char** argv) {
   program.name = "mergesort";
   program.description =
       "Sorts pseudo-random records in memory by a parallel merge sort and prints a checksum of the result.";
-  program.configure = [&](CLI::App& app) {
-    bench::add_size(app, "-s,--size", arguments.size, "Bytes of all records together");
-    bench::add_size(app, "-n,--records", arguments.records,
-                    "Number of records, instead of --size; 0: as --size says");
-    bench::add_size(app, "--record-size", arguments.record_size, "Bytes of a record, a multiple of 8");
-    app.add_option("--rounds", arguments.rounds, "Shuffle and sort this many times")
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str();
-    app.add_option("-o,--output", arguments.output, "Write all sorted records to this file")
-        ->type_name("FILE");
+  program.configure = [&](bench::CommandLine& line) {
+    line.size("-s,--size", arguments.size, "Bytes of all records together");
+    line.size("-n,--records", arguments.records, "Number of records, instead of --size; 0: as --size says");
+    line.size("--record-size", arguments.record_size, "Bytes of a record, a multiple of 8");
+    line.number("--rounds", arguments.rounds, "Shuffle and sort this many times", 1);
+    line.file("-o,--output", arguments.output, "Write all sorted records to this file");
   };
   program.run = [&](const bench::CommonArguments& common, bench::Results& results) {
     return bench::run(arguments, common, results);

@@ -105,14 +105,11 @@ int main(int argc, char** argv) {
   program.name = "pattern";
   program.description =
       "Finds the place in a long pseudo-random array with the least edit distance to a pattern.";
-  program.configure = [&](CLI::App& app) {
-    bench::add_size(app, "-n,--length", arguments.length, "Elements of the array")
-        ->check(CLI::PositiveNumber);
-    app.add_option("--pattern", arguments.pattern, "Elements of the pattern")
-        ->check(CLI::Range(uint64_t{1}, bench::kLargestPattern))
-        ->capture_default_str();
-    app.add_option("--changes", arguments.changes, "Changes made to the pattern; 0: a quarter of it")
-        ->capture_default_str();
+  program.configure = [&](bench::CommandLine& line) {
+    line.size("-n,--length", arguments.length, "Elements of the array", 1);
+    line.number("--pattern", arguments.pattern, "Elements of the pattern", uint64_t{1},
+                bench::kLargestPattern);
+    line.number("--changes", arguments.changes, "Changes made to the pattern; 0: a quarter of it");
   };
   program.run = [&](const bench::CommonArguments& common, bench::Results& results) {
     return bench::run(arguments, common, results);

@@ -36,9 +36,7 @@ int main(int argc, char** argv) {
   bench::Program program;
   program.name = "trickle";
   program.description = "Reads its standard input at a given rate: a disk slower than a program writes.";
-  program.configure = [&](CLI::App& app) {
-    bench::add_size(app, "--rate", rate, "Bytes a second")->check(CLI::PositiveNumber);
-  };
+  program.configure = [&](bench::CommandLine& line) { line.size("--rate", rate, "Bytes a second", 1); };
   program.run = [&](const bench::CommonArguments&, bench::Results& results) {
     results.add("bytes", bench::trickle(rate));
     return bench::kExitOk;

@@ -159,11 +159,9 @@ int main(int argc, char** argv) {
   bench::Program program;
   program.name = "tsp";
   program.description = "Finds the shortest round trip through pseudo-random cities by branch and bound.";
-  program.configure = [&](CLI::App& app) {
-    app.add_option("-n,--cities", arguments.cities, "Number of cities")
-        ->check(CLI::Range(3u, bench::kLargestProblem))
-        ->capture_default_str();
-    app.add_flag("--exhaustive", arguments.exhaustive, "Follow every path, without a bound");
+  program.configure = [&](bench::CommandLine& line) {
+    line.number("-n,--cities", arguments.cities, "Number of cities", 3u, bench::kLargestProblem);
+    line.flag("--exhaustive", arguments.exhaustive, "Follow every path, without a bound");
   };
   program.run = [&](const bench::CommonArguments& common, bench::Results& results) {
     return bench::run(arguments, common, results);

@@ -46,26 +46,14 @@ Result<bool> back_over_hosts(const std::string& pid_text, const std::string& che
   if (has_limits && !hosts_of_process(*pid).empty())
     return failure(ExitCode::kUsage, "--anyway, --timeout", "are of processes of one host",
                    "leave them out for a job over several hosts");
-  Json answer;
-  switch (ask_job_over_hosts(*pid, {{"leave_out", ""}, {"back", {{"checkpoint", path}}}}, answer)) {
-    case JobAnswers::kAnswered:
-      break;
-    case JobAnswers::kNoSuchJob:
-      return false;
-    case JobAnswers::kNobody:
-      return failure(ExitCode::kUnavailable, pid_text,
-                     "belongs to a job over several hosts, of which nobody answers here",
-                     "look for ckpt run --hosts, and what it says");
-  }
-  if (answer.contains("error"))
-    return make_error(static_cast<ExitCode>(answer.value("code", 70)), 0, "{}",
-                      printable(answer.value("error", "")));
-  answer.erase("say");
-  answer.erase("number");
+  auto answer =
+      answer_of_job_over_hosts(*pid, pid_text, {{"leave_out", ""}, {"back", {{"checkpoint", path}}}});
+  if (!answer.ok()) return answer.error();
+  if (!answer->has_value()) return false;
   if (json)
-    print_json(answer);
+    print_json(**answer);
   else
-    print_hosts_cost(answer);
+    print_hosts_cost(**answer);
   return true;
 }
 

@@ -1,18 +1,13 @@
 // ckpt agent: one on each host for the time of a job. It knows the job's secret, connects to the head,
 // listens to nobody but this host's own user, and has the host's processes below it.
-#include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +21,7 @@
 #include "base/clock.h"
 #include "base/protocol/keeper_protocol.h"
 #include "cli/commands.h"
+#include "cli/hosts/call_head.h"
 #include "cli/hosts/host_tables.h"
 #include "cli/hosts/hosts.h"
 #include "cli/hosts/local_checkpoint.h"
@@ -59,61 +55,16 @@ class Agent {
 
   ExitCode run() {
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-    if (auto r = call_head(); !r.ok()) return report(r.error());
+    auto called = call_head(task_);
+    if (!called.ok()) return report(called.error());
+    link_ = std::move(called->link);
+    address_ = std::move(called->own_address);
     loop();
     end_all();
     return ExitCode::kOk;
   }
 
  private:
-  Result<void> call_head() {
-    cluster::Secret secret;
-    if (!cluster::read_secret(task_.value("secret", ""), secret))
-      return failure(ExitCode::kUsage, "agent", "got no secret on its standard input",
-                     "it is started by ckpt run --hosts");
-    std::optional<Error> error;
-    const Json files = files_of_host();  // takes its time: nobody waits for us yet
-    for (const auto& address : task_["addresses"]) {
-      const std::string head = address.get<std::string>();
-      auto socket = cluster::connect_to(head, task_.value("port", 0), 3000);
-      if (!socket.ok()) {
-        // Most addresses of a host are unknown to another one, and the last is everybody's own.
-        if (!error || (socket.error().sys_errno == ECONNREFUSED && head != kLoopback)) error = socket.error();
-        continue;
-      }
-      sockaddr_storage own{};
-      socklen_t length = sizeof(own);
-      getsockname(socket->get(), reinterpret_cast<sockaddr*>(&own), &length);
-      char text[INET6_ADDRSTRLEN] = {};
-      const void* at = own.ss_family == AF_INET6
-                           ? static_cast<void*>(&reinterpret_cast<sockaddr_in6&>(own).sin6_addr)
-                           : &reinterpret_cast<sockaddr_in&>(own).sin_addr;
-      inet_ntop(own.ss_family, at, text, sizeof(text));
-      address_ = text;
-      auto link = SealedLink::connect(std::move(*socket), secret);
-      if (!link.ok()) return link.error();
-      link_ = std::move(*link);
-      link_.allow_silence(task_.value("silence_ms", SealedLink::kSilenceMs));
-      utsname names{};
-      uname(&names);
-      tell({{"say", "here"},
-            {"host", task_.value("host", "")},
-            {"version", CKPT_VERSION},
-            {"node", names.nodename},
-            {"kernel", names.release},
-            {"machine", names.machine},
-            {"address", address_},
-            {"pid", getpid()},
-            {"files", files}});
-      return {};
-    }
-    if (!error) return failure(ExitCode::kUsage, "agent", "got no address of the head", "report it");
-    if (error->sys_errno != ECONNREFUSED) return *error;
-    return make_error(ExitCode::kUnavailable, 0,
-                      "{}: the head had given up when this host's agent came; see what it said ({})",
-                      task_.value("host", ""), error->message());
-  }
-
   void tell(const Json& what) {
     if (link_.valid() && !link_.send(what.dump(-1, ' ', false, Json::error_handler_t::replace))) lose_head();
   }
@@ -187,7 +138,7 @@ class Agent {
       tell({{"say", "clock"}, {"ns", now_ns(CLOCK_REALTIME)}});
     } else if (say == "listen") {
       int port = 0;
-      auto fd = listen_low(&port);
+      auto fd = listen_low(address_, &port);
       if (!fd.ok()) return cannot(fd.error());
       on_socket_ = std::move(*fd);
       tell({{"say", "listening"}, {"port", port}});
@@ -298,15 +249,6 @@ class Agent {
       done_ = true;
     }
     tell({{"say", "gone"}, {"id", id}, {"yes", gone}});
-  }
-
-  // Below the ports that the kernel chooses from: so a restart knows the listening end as a server.
-  Result<ScopedFd> listen_low(int* port) {
-    for (int tries = 0; tries < 32; ++tries) {
-      auto fd = cluster::listen_at(address_, 12000 + static_cast<int>(randombytes_uniform(16000)), port);
-      if (fd.ok() || fd.error().sys_errno != EADDRINUSE) return fd;
-    }
-    return cluster::listen_at(address_, 0, port);
   }
 
   Result<void> start(const Json& j) {

@@ -4,6 +4,7 @@
 
 #include "cli/hosts/hosts.h"
 #include "cli/text/failure.h"
+#include "cli/text/text_out.h"
 
 namespace ckpt::cli {
 
@@ -25,6 +26,26 @@ JobAnswers ask_job_over_hosts(int pid, const Json& question, Json& answer) {
   return ask_over_hosts(agent_socket_name(value.substr(0, colon), value.substr(colon + 1)), question, answer)
              ? JobAnswers::kAnswered
              : JobAnswers::kNobody;
+}
+
+Result<std::optional<Json>> answer_of_job_over_hosts(int pid, const std::string& name, const Json& question) {
+  Json answer;
+  switch (ask_job_over_hosts(pid, question, answer)) {
+    case JobAnswers::kAnswered:
+      break;
+    case JobAnswers::kNoSuchJob:
+      return std::optional<Json>();
+    case JobAnswers::kNobody:
+      return failure(ExitCode::kUnavailable, name,
+                     "belongs to a job over several hosts, of which nobody answers here",
+                     "look for ckpt run --hosts, and what it says");
+  }
+  if (answer.contains("error"))
+    return make_error(static_cast<ExitCode>(answer.value("code", 70)), 0, "{}",
+                      printable(answer.value("error", "")));
+  answer.erase("say");
+  answer.erase("number");
+  return std::optional<Json>(std::move(answer));
 }
 
 }  // namespace ckpt::cli

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,9 @@ std::string hosts_of_process(int pid);
 // The head or the agent of the job that the process belongs to; pid: of any of its processes here, or of the head itself.
 enum class JobAnswers { kNoSuchJob, kNobody, kAnswered };
 JobAnswers ask_job_over_hosts(int pid, const Json& question, Json& answer);
+// For a command that is meant for such jobs: the answer without what is for the link alone; nothing: kNoSuchJob. What the head
+// could not do, and that nobody answers, is an error. name: of the process, as the user gave it.
+Result<std::optional<Json>> answer_of_job_over_hosts(int pid, const std::string& name, const Json& question);
 // One JSON line. Reading is in time or not at all.
 bool write_line(int fd, const Json& line);
 bool read_line(int fd, Json& line, int timeout_ms);

@@ -20,23 +20,13 @@ struct MigrateOptions {
 Result<void> migrate(const MigrateOptions& o) {
   auto pid = parse_pid(o.pid);
   if (!pid.ok()) return pid.error();
-  Json answer;
-  switch (ask_job_over_hosts(*pid, {{"leave_out", ""}, {"move", {{"from", o.from}, {"to", o.to}}}}, answer)) {
-    case JobAnswers::kAnswered:
-      break;
-    case JobAnswers::kNoSuchJob:
-      return failure(ExitCode::kNoProcess, o.pid, "belongs to no job over several hosts",
-                     "name a process of one, or its ckpt run --hosts");
-    case JobAnswers::kNobody:
-      return failure(ExitCode::kUnavailable, o.pid,
-                     "belongs to a job over several hosts, of which nobody answers here",
-                     "look for ckpt run --hosts, and what it says");
-  }
-  if (answer.contains("error"))
-    return make_error(static_cast<ExitCode>(answer.value("code", 70)), 0, "{}",
-                      printable(answer.value("error", "")));
-  answer.erase("say");
-  answer.erase("number");
+  auto said =
+      answer_of_job_over_hosts(*pid, o.pid, {{"leave_out", ""}, {"move", {{"from", o.from}, {"to", o.to}}}});
+  if (!said.ok()) return said.error();
+  if (!said->has_value())
+    return failure(ExitCode::kNoProcess, o.pid, "belongs to no job over several hosts",
+                   "name a process of one, or its ckpt run --hosts");
+  const Json& answer = **said;
   if (o.json) {
     print_json(answer);
     return {};

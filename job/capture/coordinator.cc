@@ -184,7 +184,7 @@ Result<void> Coordinator::standing() {
   auto any = add_new();
   if (!any.ok()) return any.error();
   if (*any) {
-    again = true;
+    again = born_meanwhile = true;
     return name(members_.back(), ExitCode::kInternal,
                 "was made while the others stopped; the checkpoint is taken again");
   }

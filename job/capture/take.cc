@@ -69,6 +69,9 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
   constexpr uint32_t kWaits = 6;
   constexpr int64_t kFirstWaitNs = 20'000'000;
   uint32_t waits = 0;
+  // A process that comes into being past libc comes into any attempt or not, and an attempt is short.
+  constexpr uint32_t kMoreForBirths = 16;
+  uint32_t births = 0;
   const bool hosts = options.over_hosts();
   if (hosts && own_job.identity.root == 0)
     return make_error(ExitCode::kUnsupported, 0, "it is in no job; start it with ckpt run --hosts");
@@ -111,7 +114,7 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
           "process with --only");
     }
     Result<CheckpointCost> result = Error{};
-    bool again = false, passing = false;
+    bool again = false, passing = false, born_meanwhile = false;
     {
       Coordinator coordinator(directory->get(), directory_name, options, report);
       coordinator.own_memory[1] = arena.range();
@@ -125,8 +128,9 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
       }
       again = coordinator.again;
       passing = coordinator.passing;
+      born_meanwhile = coordinator.born_meanwhile;
     }
-    report.attempts = attempt + waits;
+    report.attempts = attempt + waits + births;
     if (result.ok()) {
       log_format(directory->get(), "job {} processes {} pause {} us", static_cast<const char*>(report.path),
                  report.members, report.pause_ns / 1000);
@@ -137,6 +141,11 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
       const timespec moment{0, kFirstWaitNs << waits++};  // below a second each
       sys::call(__NR_nanosleep, &moment, nullptr);
       --attempt;  // that attempt says nothing of the method
+      continue;
+    }
+    if (born_meanwhile && !hosts && births < kMoreForBirths) {
+      ++births;
+      --attempt;
       continue;
     }
     // Over several hosts all begin again, or none: their head decides.

@@ -91,9 +91,9 @@ struct SharedOffer {
 // A message from a plug-in in one member to that in another (ckpt_rt_post()); `length` bytes follow, padded to 8.
 struct Post {
   char subject[32];
-  char host
-      [64];     // of the receiver on its way to the coordinator, of the sender from there on; empty: this one
-  int32_t pid;  // the same
+  // Of the receiver on its way to the coordinator, of the sender from there on. An empty host is this one.
+  char host[64];
+  int32_t pid;
   uint32_t length;
 };
 // Without a subject it is for the coordinator: who saves the process `pid` (ckpt_rt_take_over()), with that name.

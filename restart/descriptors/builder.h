@@ -11,6 +11,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "base/bytes.h"
@@ -58,8 +59,8 @@ class DescriptorBuilder {
   // their names back.
   Result<void> put_back_files();
   // changed_files.cc
-  // Files that were written in place, or became shorter, and whose bytes the image has: what they are now is saved,
-  // then they are as they were.
+  // Files that were written in place, or became shorter, and whose bytes are known, from the image or from a copy
+  // beside it: what they hold now is saved, then they are as they were.
   Result<void> put_back_changes();
   // By these, and by set_aside_journals: something is not as it was found, also where they failed.
   bool has_changed_files() const { return has_changed_files_; }
@@ -131,6 +132,7 @@ class DescriptorBuilder {
   const ImageMeta& meta_;
   const DescriptorOptions& options_;
   bool has_changed_files_ = false;
+  std::set<uint64_t> said_not_put_back_;  // objects: files that the program goes on with as they are
   int standard_[3] = {-1, -1, -1};        // the restarter's, parked
   std::map<uint64_t, PipeEnds> pipes_;    // by object
   std::map<uint64_t, int> fifo_holders_;  // by object, open for reading and writing

@@ -130,6 +130,7 @@ Result<void> DescriptorBuilder::put_back(const ParsedOpenFile& file, const std::
           "{} has become shorter than at the checkpoint, and {} ({}): put back a copy of that time", path,
           what, errno_name(errno));
     }
+    said_not_put_back_.insert(r.object);
     say("{} was written since the checkpoint, and {} ({}): the program goes on with what it holds now", path,
         what, errno_name(errno));
     return {};
@@ -182,7 +183,7 @@ Result<void> DescriptorBuilder::cut_grown_files() {
       say("{} has {} bytes, at the checkpoint it had {}; the program only reads it", path, now, r.size);
     }
     if (now == r.size && mtime_ns(st) != r.mtime_ns && !is_made_by_the_kernel(path) &&
-        done.insert(r.object).second) {
+        !said_not_put_back_.contains(r.object) && done.insert(r.object).second) {
       say("{} was written since the checkpoint, its length is the same: the program goes on with what it "
           "holds now",
           path);

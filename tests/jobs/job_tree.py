@@ -27,6 +27,14 @@ def environment(**more):
     return clean
 
 
+def wait_for(condition, what):
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited in vain for {what}")
+        time.sleep(0.01)
+
+
 class Tree:
     """One run of a program in a directory of its own."""
 
@@ -284,3 +292,16 @@ def kill_all_below(child, patience=PATIENCE):
 def adopt_orphans():
     PR_SET_CHILD_SUBREAPER = 36
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def check_refused(test, tree, image, code, *words, options=()):
+    """ckpt-restart says why it does not bring the job back, ends with that code, and leaves nothing."""
+    besides = descendants(os.getpid())
+    done = subprocess.run([RESTART, *options, image], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=PATIENCE, cwd=tree.work, env=environment(), check=False)
+    test.assertEqual(done.returncode, code, done.stderr)
+    test.assertRegex(done.stderr.splitlines()[-1], "^ckpt-restart: ")
+    for word in words:
+        test.assertIn(word, done.stderr)
+    # Nobody is left: all were below it, and so would be below us.
+    test.assertEqual(descendants(os.getpid()) - besides, set())

@@ -7,10 +7,9 @@ import json
 import os
 import struct
 import subprocess
-import time
 import unittest
 
-from job_tree import PATIENCE, RESTART, Tree, adopt_orphans, environment
+from job_tree import PATIENCE, RESTART, Tree, adopt_orphans, environment, wait_for
 
 MESSAGE_QUEUES = """
 import ctypes, os, time
@@ -51,14 +50,6 @@ libc.mq_unlink(name)
 libc.mq_unlink(other + b'-empty')
 """
 QUEUES_SAY = b"up\n[b'', b'c', b'a', b'b', b'1', b'0']\nb'through'\n"
-
-
-def wait_for(condition, what):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited in vain for {what}")
-        time.sleep(0.01)
 
 
 class MessageQueues(unittest.TestCase):

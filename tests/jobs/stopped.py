@@ -10,11 +10,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from job_tree import CKPT, NOBODY, PATIENCE, RESTART, Tree, adopt_orphans, environment, handles_requests, root_of
+from job_tree import CKPT, NOBODY, PATIENCE, RESTART, Tree, adopt_orphans, environment, handles_requests, root_of, wait_for
 
 adopt_orphans()
 
@@ -189,14 +188,6 @@ for i in range(3000):
     if os.path.exists('go'): break
 print('done', flush=True)
 """
-
-
-def wait_for(condition, what):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited in vain for {what}")
-        time.sleep(0.005)
 
 
 def status_of(pid):

@@ -232,7 +232,7 @@ class ChangedInPlace(unittest.TestCase):
         with open(self.path("a")) as a, open(self.path("b")) as b:
             self.assertEqual((a.read(), b.read(1)), ("first", "x"))
 
-    def changed(self, change, quiet=True, length=300000, options=(), program=STEPS):
+    def changed(self, change, quiet=True, length=300000, options=(), program=STEPS, before_restart=lambda: None):
         child = self.start(program, str(length), options=options)
         if quiet:
             time.sleep(0.1)  # so that it is copied ahead of the stop
@@ -243,6 +243,7 @@ class ChangedInPlace(unittest.TestCase):
         self.wait_for(child, lambda: os.path.exists(self.path("changed")))
         self.kill(child)
         self.touch("go")
+        before_restart()
         return self.command("ckpt-restart", "images")
 
     def test_too_long(self):
@@ -250,6 +251,19 @@ class ChangedInPlace(unittest.TestCase):
         said = self.changed("os.pwrite(fd, b'MIDDLE', 150000)", length=17 << 20)
         self.assertIn("the program goes on with what it holds now", said)
         self.assertEqual(self.output(), f"up\n{17 << 20} MIDDLE -1 7 True\n")
+
+    @unittest.skipUnless(os.geteuid() == 0, "mounts a directory")
+    def test_no_place_for_what_it_held(self):
+        """Then it is not put back, which is said once."""
+        def read_only():
+            images = self.path("images")
+            subprocess.run(["mount", "--bind", images, images], check=True)
+            self.addCleanup(subprocess.run, ["umount", "-l", images], check=True)
+            subprocess.run(["mount", "-o", "remount,ro,bind", images], check=True)
+        said = self.changed("os.pwrite(fd, b'MIDDLE', 150000)", quiet=False, before_restart=read_only)
+        self.assertIn("nothing can be written beside the image", said)
+        self.assertEqual(said.count("steps was written since the checkpoint"), 1, said)
+        self.assertEqual(self.output(), "up\n300000 MIDDLE -1 7 True\n")
 
     def test_asked_for_none(self):
         said = self.changed("os.pwrite(fd, b'MIDDLE', 150000)", options=("--files", "none"))

@@ -178,8 +178,7 @@ class Children(SteppedTest):
              "stderr=subprocess.DEVNULL, preexec_fn=lambda: libc.prctl(1, 9))")
 
     def checkpoint(self, *options):
-        known = "--only" in subprocess.run([CKPT, "now", "--help"], capture_output=True, text=True, check=True).stdout
-        return super().checkpoint(*options, *(["--only"] if known else []))
+        return super().checkpoint(*options, "--only")
 
     def test_that_lived_have_been_killed(self):
         self.start()

@@ -65,16 +65,13 @@ class Shared(unittest.TestCase):
             before = program.ask("both()")
             self.assertEqual(before, str(((MIB << 10, 0), (MIB << 10, 0))))
             for _ in range(2):
-                # Where children are refused without a word of the user, there is one.
-                done = subprocess.run([CKPT, "now", "--help"], capture_output=True, text=True)
-                word = ["--without-children"] if "--without-children" in done.stdout else []
-                done = subprocess.run([CKPT, "now", *word, str(program.child.pid)], capture_output=True, text=True, timeout=60)
+                done = subprocess.run([CKPT, "now", str(program.child.pid)], capture_output=True, text=True, timeout=60)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual(program.ask("both()"), before)
             # What the program writes is its own, page by page.
             if pages != 0:
                 self.assertEqual(program.ask(f"write({pages})"), str(pages))
-                done = subprocess.run([CKPT, "now", *word, str(program.child.pid)], capture_output=True, text=True, timeout=60)
+                done = subprocess.run([CKPT, "now", str(program.child.pid)], capture_output=True, text=True, timeout=60)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 own = (MIB << 10) - pages * 4
                 self.assertEqual(program.ask("both()"), str(((own, pages * 4), (own, pages * 4))))

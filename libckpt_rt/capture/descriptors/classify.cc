@@ -11,6 +11,7 @@
 #include "image/format/records/terminal_records.h"
 #include "image/write/kept_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/descriptors/file_systems.h"
 #include "libckpt_rt/capture/descriptors/note.h"
 #include "libckpt_rt/capture/memory/other_name.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
@@ -41,23 +42,6 @@ bool can_be_opened_again(uint32_t mode, uint64_t rdev) {
     case 8:   // random
     case 9:   // urandom
     case 11:  // kmsg
-      return true;
-    default:
-      return false;
-  }
-}
-
-// Files of these systems have names although no directory entry may lead to this very inode: they
-// make a new one for each look.
-bool has_volatile_inodes(int64_t type) {
-  switch (type) {
-    case PROC_SUPER_MAGIC:
-    case SYSFS_MAGIC:
-    case CGROUP_SUPER_MAGIC:
-    case CGROUP2_SUPER_MAGIC:
-    case DEBUGFS_MAGIC:
-    case TRACEFS_MAGIC:
-    case SECURITYFS_MAGIC:
       return true;
     default:
       return false;

@@ -119,7 +119,7 @@ class DescriptorCapture {
     kept_files_ = directory;
     kept_in_job_ = of_job;
   }
-  // Bytes of small files that the program can change in place are in the image. Before prepare.
+  // Bytes of files that the program can change in place are in the image, 16 MiB of them at most. Before prepare.
   void keep_contents();
   // One of ours is in the program's table at the stop. -1: none.
   void hide(int fd) { hidden_ = fd; }

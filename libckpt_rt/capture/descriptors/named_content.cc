@@ -1,15 +1,15 @@
 #include <fcntl.h>
-#include <linux/magic.h>
-#include <sys/statfs.h>
 
 #include <algorithm>
 #include <string_view>
 
 #include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/descriptors/file_systems.h"
+#include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/core/preload_rules.h"
 
-// Bytes of small files with a name that the program has open for writing: what it writes in place after the checkpoint is put back
-// at a restart. (What it appends is cut there, and needs no copy.)
+// Bytes of files with a name that the program has open for writing, 16 MiB of them at most: what it writes in place after the
+// checkpoint is put back at a restart. (What it appends is cut off there, and needs no copy.)
 
 namespace ckpt {
 namespace {
@@ -18,24 +18,6 @@ namespace {
 constexpr uint64_t kMost = 16 << 20;
 // A longer file that is only written, and at its end, is one that grows: an output, a log.
 constexpr uint64_t kLong = 64 << 10;
-
-// The kernel makes what is read, or what is written has effects.
-bool is_made_by_the_kernel(const char* path) {
-  struct statfs fs {};
-  if (sys::call(__NR_statfs, path, &fs) != 0) return true;
-  switch (fs.f_type) {
-    case PROC_SUPER_MAGIC:
-    case SYSFS_MAGIC:
-    case CGROUP_SUPER_MAGIC:
-    case CGROUP2_SUPER_MAGIC:
-    case DEBUGFS_MAGIC:
-    case TRACEFS_MAGIC:
-    case SECURITYFS_MAGIC:
-      return true;
-    default:
-      return false;
-  }
-}
 
 }  // namespace
 

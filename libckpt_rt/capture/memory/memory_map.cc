@@ -3,20 +3,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
 
 #include <algorithm>
 
 #include "base/raii_fd.h"
-#include "image/format/object_number.h"
 #include "libckpt_rt/capture/memory/lost_mappings.h"
 #include "libckpt_rt/capture/memory/other_name.h"
 #include "libckpt_rt/capture/memory/text_change.h"
 #include "libckpt_rt/core/hooks.h"
 #include "libckpt_rt/core/kernel/proc_text.h"
-#include "libckpt_rt/core/process/beginning.h"
-#include "libckpt_rt/core/process/library_range.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -70,19 +66,7 @@ uint64_t take_decimal(std::string_view& s) {
   return v;
 }
 
-bool starts_with(std::string_view s, std::string_view prefix) { return s.substr(0, prefix.size()) == prefix; }
-bool ends_with(std::string_view s, std::string_view suffix) {
-  return s.size() >= suffix.size() && s.substr(s.size() - suffix.size()) == suffix;
-}
-
-constexpr std::string_view kDeleted = " (deleted)";
 constexpr std::string_view kNewline = "\\012";  // as the kernel writes it; a backslash it writes as it is
-
-// Is it the name of that file?
-bool leads_to(const char* path, uint64_t inode) {
-  struct stat st {};
-  return !sys::failed(sys::call(__NR_newfstatat, AT_FDCWD, path, &st, 0L)) && st.st_ino == inode;
-}
 
 // Puts the name that the text stands for into `path`, which has room for the text. The file tells which of
 // its \012 are newlines; all are where it is gone.
@@ -107,180 +91,17 @@ size_t take_name(std::string_view text, uint64_t inode, char* path) {
   constexpr uint32_t kTries = 64;
   uint32_t none = 0;
   const size_t length = put(&none);
-  if (leads_to(path, inode)) return length;
+  if (leads_to_inode(path, inode)) return length;
   for (uint32_t i = 1; i < kTries; ++i) {
     uint32_t bits = i;
     const size_t n = put(&bits);
     if (bits != 0) break;
-    if (leads_to(path, inode)) return n;
+    if (leads_to_inode(path, inode)) return n;
   }
   return put(&none);
 }
 
-constexpr uint64_t kSmallFile = 64 << 10;  // bytes: read whole in the stop, perhaps from its disk
-// Bytes: larger ones of the program's own, as those by which a runtime's processes share what they know, are
-// saved whole as well, but for their holes.
-constexpr uint64_t kMostOwnFile = 16 << 20;
-constexpr uint64_t kLeastOfJob = 1 << 20;  // bytes of shared memory
-
-bool is_born_since(const char* path, uint64_t inode, int64_t since_ns) {
-  struct statx st {};
-  return !sys::failed(
-             sys::call(__NR_statx, AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_INO | STATX_BTIME, &st)) &&
-         (st.stx_mask & STATX_BTIME) != 0 && st.stx_ino == inode &&
-         st.stx_btime.tv_sec * 1'000'000'000LL + st.stx_btime.tv_nsec >= since_ns;
-}
-
 }  // namespace
-
-// A private mapping's file cannot be opened again: all of it goes into the image, as anonymous memory. What
-// writes to a shared one is in a file of its own after a restart.
-void MemoryMap::be_nameless(Mapping& m) {
-  m.map_flags |= kMapFileDeleted;
-  m.whole = true;
-  m.handling = Handling::kEager;
-  if (!m.shared) m.kind = MappingKind::kAnonymous;
-}
-
-size_t MemoryMap::find_other_name_of(const Mapping& m, std::span<char> to) {
-  std::string_view removed(m.path, m.path_len);
-  removed.remove_suffix(kDeleted.size());
-  constexpr std::string_view kMemory = "/dev/shm/";
-  const bool in_memory = starts_with(removed, kMemory) && removed.rfind('/') == kMemory.size() - 1;
-  size_t length = 0;
-  if (entries_left_ != 0 && (in_memory || !standing_))
-    length = find_name_beside(removed, m.device, m.inode, to, &entries_left_);
-  if (standing_) {
-    if (length == 0 && m.shared && (!in_memory || entries_left_ == 0)) unknown_name_ = true;
-    return length;
-  }
-  if (length != 0 || in_memory || searches_left_ == 0) return length;
-  --searches_left_;
-  return find_other_name(removed, m.device, m.inode, to);
-}
-
-// The kernel names the file by a name that was removed: does another lead to it?
-bool MemoryMap::take_other_name(Mapping& m) {
-  const OtherName* known = nullptr;
-  for (const OtherName& n : other_names_) {
-    if (n.device == m.device && n.inode == m.inode) known = &n;
-  }
-  if (known == nullptr) {
-    char found[4096];
-    const size_t length = find_other_name_of(m, found);
-    OtherName name{m.device, m.inode, nullptr, static_cast<uint32_t>(length)};
-    if (length != 0) {
-      auto* path = static_cast<char*>(arena_->allocate(length + 1, 1));
-      if (path == nullptr) return false;
-      std::memcpy(path, found, length + 1);
-      name.path = path;
-    }
-    if (!other_names_.push_back(name)) return false;
-    known = other_names_.end() - 1;
-  }
-  if (known->path == nullptr) return false;
-  m.path = known->path;
-  m.path_len = known->path_len;
-  return m.other_name = true;
-}
-
-void MemoryMap::check_other_names() {
-  for (Mapping& m : mappings_) {
-    if (m.other_name && !is_name_of(m.path, m.device, m.inode)) be_nameless(m);
-  }
-}
-
-bool MemoryMap::is_own_file(const Mapping& m) {
-  const uint64_t bytes = m.range.size();
-  if (bytes > kMostOwnFile || bytes > own_files_left_ || !is_born_since(m.path, m.inode, job_began_ns()))
-    return false;
-  own_files_left_ -= bytes;
-  return true;
-}
-
-void MemoryMap::classify(Mapping& m) {
-  std::string_view path(m.path, m.path_len);
-  const bool writable = (m.prot & PROT_WRITE) != 0;
-  const bool says_deleted = ends_with(path, kDeleted);
-  if (path == "[vdso]" || starts_with(path, "[vvar")) {
-    m.kind = MappingKind::kVdso;
-    return;
-  }
-  if (m.inode == 0 && !m.shared) {
-    m.kind = MappingKind::kAnonymous;
-    if (path == "[stack]") m.map_flags |= kMapGrowsDown;
-    // Our own data is written while segments are copied, by the threads that copy them: a fault of
-    // theirs would wait for themselves.
-    m.handling = library_data_range().overlaps(m.range) ? Handling::kEager : Handling::kTracked;
-    m.whole = true;
-    return;
-  }
-  if ((starts_with(path, "/dev/zero") && says_deleted) || starts_with(path, "[anon_shmem:"))
-    m.kind = MappingKind::kSharedAnonymous;
-  else if (starts_with(path, "/memfd:"))
-    m.kind = MappingKind::kMemfd;
-  else if (starts_with(path, "/SYSV"))
-    m.kind = MappingKind::kSysV;
-  else if (starts_with(path, "/dev/shm/"))
-    m.kind = m.shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
-  else if (starts_with(path, "/dev/"))
-    m.kind = MappingKind::kDevice;
-  else
-    m.kind = m.shared ? MappingKind::kFileShared : MappingKind::kFilePrivate;
-  // A file may be called so.
-  const bool is_file = m.kind == MappingKind::kFileShared || m.kind == MappingKind::kFilePrivate;
-  const bool deleted = says_deleted && !(is_file && (leads_to(m.path, m.inode) || take_other_name(m)));
-
-  if (!m.shared) {
-    // Pages changed since mapping are anonymous; userfaultfd does not protect file mappings.
-    m.handling = Handling::kEager;
-    if (deleted || m.kind == MappingKind::kMemfd || m.kind == MappingKind::kSharedAnonymous) {
-      if (m.kind == MappingKind::kMemfd) m.map_flags |= kMapOfMemfd;
-      be_nameless(m);
-    } else if (m.kind == MappingKind::kDevice) {
-      m.kind = starts_with(path, "/dev/zero") ? MappingKind::kAnonymous : MappingKind::kDevice;
-      m.whole = m.kind == MappingKind::kAnonymous;
-      if (m.kind == MappingKind::kDevice) {
-        m.handling = Handling::kSkip;
-        m.map_flags |= kMapPrivate;
-      }
-    }
-    return;
-  }
-  m.object = object_number(m.device, m.inode);
-  switch (m.kind) {
-    case MappingKind::kSharedAnonymous:
-      // Children write to it past our protection. With it they can protect it themselves; little is copied sooner.
-      m.whole = true;
-      if (hooks::has_forked.load(std::memory_order_relaxed)) {
-        m.of_job = track_of_job_ && m.range.size() >= kLeastOfJob && m.prot == (PROT_READ | PROT_WRITE);
-        m.handling = m.of_job ? Handling::kTracked : Handling::kEager;
-      } else {
-        m.handling = Handling::kTracked;
-      }
-      break;
-    case MappingKind::kMemfd:
-    case MappingKind::kSysV:
-      // Other processes, or write(2) on the memfd, can change these past our protection.
-      m.handling = Handling::kEager;
-      m.whole = true;
-      break;
-    case MappingKind::kFileShared:
-      if (deleted) m.map_flags |= kMapFileDeleted;
-      m.whole = deleted || starts_with(path, "/dev/shm/");
-      if (writable) m.map_flags |= kMapMayWrite;
-      // The figures that a runtime shares with its tools, in a file that the tools remove when its process is
-      // gone.
-      if (writable && !m.whole && m.file_offset == 0 && (m.range.size() <= kSmallFile || is_own_file(m))) {
-        m.whole = true;
-        m.map_flags |= kMapWhole;
-      }
-      m.handling = writable || m.whole ? Handling::kEager : Handling::kSkip;
-      break;
-    default:
-      m.handling = Handling::kSkip;
-  }
-}
 
 Result<void> MemoryMap::add_line(std::string_view line, std::span<const AddrRange> own) {
   // 7ffb5c763000-7ffb5c789000 r--p 00000000 fe:00 326269      /usr/lib/libc.so.6
@@ -314,7 +135,7 @@ Result<void> MemoryMap::add_line(std::string_view line, std::span<const AddrRang
     m.path = path;
   }
   if (m.path == std::string_view("[vdso]")) vdso = m.range;
-  if (starts_with(s, "[vvar")) {
+  if (s.starts_with("[vvar")) {
     if (vvar.empty()) vvar = m.range;
     vvar.end = m.range.end;
   }
@@ -427,7 +248,7 @@ Result<void> MemoryMap::read_flags() {
   Mapping* current = nullptr;
   size_t next = 0;
   return for_each_line_of("/proc/thread-self/smaps", *arena_, [&](std::string_view line) -> Result<void> {
-    if (starts_with(line, "VmFlags:") && current != nullptr) {
+    if (line.starts_with("VmFlags:") && current != nullptr) {
       struct Name {
         const char* name;
         uint32_t flag;

@@ -1,8 +1,7 @@
 // The mappings of the process, each with how it is saved.
 //
 // Owner:     libckpt_rt. Callers: the agent, before and during the stop.
-// Never:     allocates but from the Arena given; touches the memory it describes, except to read the
-//            first page of mapped ELF files for their build id (before the stop).
+// Never:     allocates but from the Arena given; touches the memory that it describes.
 // Source:    proc(5), /proc/PID/maps and /proc/PID/smaps.
 #pragma once
 
@@ -91,12 +90,13 @@ class MemoryMap {
   Result<void> add_without(const Mapping& m, std::span<const AddrRange> own);
   Result<void> take_text(std::string_view text, std::span<const AddrRange> own);
   Result<void> take_changes(std::string_view text, std::span<const AddrRange> own);
+  Result<void> find_shared_twice();
+  // mapping_kinds.cc
   void classify(Mapping& m);
   bool take_other_name(Mapping& m);
   bool is_own_file(const Mapping& m);
   size_t find_other_name_of(const Mapping& m, std::span<char> to);
   static void be_nameless(Mapping& m);
-  Result<void> find_shared_twice();
 
   Arena* arena_;
   ArenaVector<Mapping> mappings_;

@@ -72,6 +72,11 @@ bool is_name_of(const char* path, uint64_t device, uint64_t inode) {
          st.st_ino == inode;
 }
 
+bool leads_to_inode(const char* path, uint64_t inode) {
+  struct stat st {};
+  return !sys::failed(sys::call(__NR_newfstatat, AT_FDCWD, path, &st, 0L)) && st.st_ino == inode;
+}
+
 size_t find_name_beside(std::string_view removed, uint64_t device, uint64_t inode, std::span<char> to,
                         uint32_t* left) {
   const size_t slash = removed.rfind('/');

@@ -3,9 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
-#include <linux/magic.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 
 #include <algorithm>
 #include <string_view>
@@ -13,6 +11,7 @@
 #include "base/clock.h"
 #include "image/write/kept_files.h"
 #include "libckpt_rt/capture/descriptors/descriptors.h"
+#include "libckpt_rt/capture/descriptors/file_systems.h"
 #include "libckpt_rt/capture/descriptors/proc.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/kernel/task_list.h"
@@ -35,26 +34,6 @@ int64_t ns_of(const struct timespec& t) { return int64_t{t.tv_sec} * 1'000'000'0
 bool is_wanted(uint32_t mode, uint64_t links, int64_t changed_ns, uint32_t open_flags, KeptFiles how) {
   if (!S_ISREG(mode) || links == 0 || (open_flags & O_PATH) != 0) return false;
   return how != KeptFiles::kAuto || (open_flags & O_ACCMODE) != O_RDONLY || changed_ns >= job_began_ns();
-}
-
-// What it shows is made anew for each look.
-bool is_made_by_the_kernel(const char* path) {
-  struct statfs fs {};
-  if (sys::call(__NR_statfs, path, &fs) != 0) return true;
-  switch (fs.f_type) {
-    case PROC_SUPER_MAGIC:
-    case SYSFS_MAGIC:
-    case CGROUP_SUPER_MAGIC:
-    case CGROUP2_SUPER_MAGIC:
-    case DEBUGFS_MAGIC:
-    case TRACEFS_MAGIC:
-    case SECURITYFS_MAGIC:
-    case ANON_INODE_FS_MAGIC:
-    case NSFS_MAGIC:
-      return true;
-    default:
-      return false;
-  }
 }
 
 }  // namespace

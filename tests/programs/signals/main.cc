@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
         {"ptimers", "POSIX timers of each kind expire once each", 60, posix_timers},
         {"suspends", "sigsuspend and sigwait", 4'000, suspends},
         {"pingpong", "pairs of threads signal each other without rest", 10'000, pingpong},
-        {"oneshots", "timers that expire once, armed again at once", 4'000, one_shots}}},
+        {"oneshots", "timers that expire once, armed again at once", 4'000, one_shots},
+        {"libc", "the handler of libc's own signal is the newest that was set", 10'000, handler_of_libc}}},
       argc, argv);
 }

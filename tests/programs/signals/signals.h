@@ -17,6 +17,7 @@ std::string posix_timers(uint64_t iterations);
 std::string suspends(uint64_t iterations);
 std::string pingpong(uint64_t iterations);
 std::string one_shots(uint64_t iterations);
+std::string handler_of_libc(uint64_t iterations);
 
 // Unblocks or blocks one signal for the calling thread.
 void set_blocked(int signal, bool blocked);

@@ -13,6 +13,8 @@ std::string crowd(uint64_t iterations);
 std::string raw(uint64_t iterations);
 // Names, affinity, scheduling policy, nice value, timer slack, stack limits stay as they were set.
 std::string attributes(uint64_t iterations);
+// Stacks that the program has given to its threads (pthread_attr_setstack).
+std::string own_stacks(uint64_t iterations);
 // C++ exceptions are thrown through many frames; destructors run once each.
 std::string exceptions(uint64_t iterations);
 // thread_local objects keep their values and are destroyed at the end of their thread.

@@ -1,0 +1,92 @@
+// The head of a job over several hosts, as an object: what it knows, and the steps of a checkpoint.
+//
+// Owner: cli. Callers: watch_job(), in `ckpt`'s one thread.
+// Files: head.cc hears hosts, users and signals, and answers them; head_checkpoint.cc leads a checkpoint, and what follows it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/plan/best_interval.h"
+#include "cli/hosts/askers.h"
+#include "cli/hosts/bookmarks.h"
+#include "cli/hosts/head.h"
+#include "cli/hosts/moving.h"
+#include "cli/hosts/records.h"
+#include "cli/keeper/disk_saves.h"
+#include "cluster/protocol/head_machine.h"
+#include "cluster/protocol/post_office.h"
+
+namespace ckpt::cli {
+
+class Head {
+ public:
+  Head(Crew& crew, std::string job, Json table, std::string name, std::string directory, HostsRun run);
+  Watched watch();
+
+ private:
+  // While checks were made: poll() does not tell of a connection that is closed already.
+  bool broke_meanwhile(size_t h) const { return !crew_.hosts()[h].link.valid() && !gone_.contains(h); }
+  const std::string& where(int h) const { return crew_.hosts()[static_cast<size_t>(h)].where; }
+  std::string slowest() const { return machine_.slowest() < 0 ? "a host" : where(machine_.slowest()); }
+
+  // head.cc
+  void hear_user();
+  void hear_signal();
+  void hear_host(int h);
+  void hear_end(int h, int status);
+  void take_facts(int h, cluster::Step step, const Json& j);
+  void match_bookmarks();
+  void hand_out_posts();
+  void plan_next();
+  static int time_left(std::initializer_list<int64_t> deadlines);
+  void answer(Json what);
+  Result<void> meanwhile(uint64_t id);
+
+  // head_checkpoint.cc
+  void begin_next();
+  void begin();
+  void act(const cluster::HeadMachine::Actions& actions);
+  bool current_lost() const;
+  Result<void> record(uint64_t id);
+  void give_up_older();
+  void go_back(const std::string& wish);
+  bool move(uint64_t id);
+
+  static constexpr uint32_t kAttempts = 3;
+
+  Crew& crew_;
+  Askers askers_;
+  const std::string job_;
+  const Json table_;
+  const std::string name_, directory_;
+  const HostsRun run_;
+  Records records_;
+  DiskSaves saves_;
+  cluster::HeadMachine machine_;
+  ScopedFd signals_, users_;
+  cluster::PostOffice posts_;
+  std::unique_ptr<Moving> moving_;  // the user who is answered has asked for it
+  std::optional<Moved> moved_;
+  uint64_t last_id_ = 0;
+  uint32_t attempt_ = 1;
+  int drained_ = 0;
+  std::string why_, path_;
+  ExitCode why_code_ = ExitCode::kInternal;
+  bool again_ = false, ended_ = false, full_ = false, program_failed_ = false, was_idle_ = false;
+  int status_ = 0;
+  int64_t deadline_ns_ = 0, began_ns_ = 0, stop_ns_ = 0, pause_ns_ = 0;
+  Bookmarks bookmarks_;
+  std::vector<HostsManifest::Part> parts_;
+  std::vector<HostsManifest::Connection> connections_;
+  HostsManifest recorded_;
+  std::vector<int> lost_;
+  std::set<size_t> gone_;  // hosts whose agent's end was noticed
+  AutoInterval automatic_;
+  int64_t next_ns_ = 0, next_word_ns_ = 0;
+};
+
+}  // namespace ckpt::cli

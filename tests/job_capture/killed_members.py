@@ -1,0 +1,69 @@
+"""Members of a job, or the one that leads its checkpoint, killed at each named point: the others go on, and no image is torn."""
+
+import glob
+import json
+import os
+import shutil
+import signal
+import unittest
+
+from capture_support import BUSY, clean, stat_of, processor_time, wait_for, Job
+
+
+class Kill(Job):
+    MEMBER = ["joined", "prepared", "held", "stopped", "standing", "sampled", "go", "image", "written", "done"]
+    LEADER = ["asked", "armed", "prepared", "held", "stop", "stopped", "standing", "sampled", "go", "image",
+              "written", "manifest", "renamed"]
+    SETTINGS = {}
+
+    def kill_at(self, point, program, asked):
+        """bash, which runs, with cat and sleep below; `program` kills itself at the point."""
+        env = clean(CKPT_TEST_POINT=f"{point}@{program}=kill:2", **self.SETTINGS)
+        child = self.start("bash", "-c", f"echo up; sleep 1000 & cat & {BUSY}", ready="up", env=env)
+        names = self.settle_named(child.pid, "bash", "cat", "sleep")
+        first = self.now(names[asked])
+        done = self.run_ckpt("now", "--json", names[asked])
+        wait_for(f"death at {point}", lambda: (stat_of(names[program]) or (0, "Z"))[1] in "ZX")
+        self.check_rest(first, done, names, program)
+
+    def check_rest(self, first, done, names, program):
+        alive = [p for n, p in names.items() if n != program]
+        # Whoever computes goes on to compute; nobody stands.
+        if program != "bash":
+            before = processor_time(names["bash"])
+            wait_for("bash goes on", lambda: processor_time(names["bash"]) > before)
+        # What has its final name is whole; what is left of others goes with the next checkpoint at the latest.
+        self.assertTrue(os.path.isdir(first["job"]))
+        for job in glob.glob(self.images + "/*.job"):
+            verified = self.run_ckpt("verify", job)
+            self.assertEqual(verified.returncode, 0, verified.stderr)
+        if done.returncode == 0:
+            self.assertTrue(os.path.isdir(json.loads(done.stdout)["job"]))
+        answer = self.now(alive[0])
+        self.assertIn(alive[0], [m["pid"] for m in self.manifest(answer)["members"]])
+        self.assertEqual(self.leftovers(), [])
+        for pid in alive:
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.images)
+
+    def test_members(self):
+        for point in self.MEMBER:
+            with self.subTest(point=point):
+                self.kill_at("member." + point, "cat", "bash")
+
+    def test_coordinator(self):
+        for point in self.LEADER:
+            with self.subTest(point=point):
+                self.kill_at("leader." + point, "sleep", "sleep")
+
+
+class KillGuarded(Kill):
+    """The same where the thread that writes handles its own fault: the guard is open while all stand."""
+
+    MEMBER = ["standing", "sampled", "go"]
+    LEADER = ["standing", "sampled", "go"]
+    SETTINGS = {"CKPT_FAULTS": "in-thread"}
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,118 @@
+"""Checkpoints of jobs that are refused, and members that are stopped or end while one is taken."""
+
+import glob
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+from capture_support import CKPT, STATIC, VFORK, STOP_TIMEOUT, BUSY, clean, stat_of, name_of, processor_time, tree, wait_for, Job
+
+
+class Refused(Job):
+    def refuse(self, pid, code, *words, options=()):
+        done = self.run_ckpt("now", *options, pid)
+        self.assertEqual(done.returncode, code, done.stderr)
+        for word in words:
+            self.assertIn(str(word), done.stderr)
+        self.assertEqual(glob.glob(self.images + "/*.job"), [])
+        self.assertEqual(self.leftovers(), [])
+
+    def test_static_program(self):
+        child = self.start("bash", "-c", f"echo up; {STATIC}; :", ready="up")
+        self.settle(child.pid, 2)
+        static = tree(child.pid)[1]
+        wait_for("the program", lambda: name_of(static) == "job_static_prog")
+        self.refuse(child.pid, 78, static, "job_static_prog", "--leave-out")
+        for leave_out in (str(static), "job_static_prog", "all"):
+            answer = self.now(child.pid, "--leave-out", leave_out)
+            self.assertEqual((answer["members"], answer["members_left_out"]), (1, 1))
+            self.assertEqual([(l["pid"], l["reason"]) for l in self.manifest(answer)["left_out"]],
+                             [(static, "static")])
+
+    def test_cleared_environment(self):
+        child = self.start("bash", "-c", "echo up; env -i /bin/cat; :", ready="up")
+        self.settle(child.pid, 2)
+        wait_for("cat", lambda: name_of(tree(child.pid)[1]) == "cat")
+        self.refuse(child.pid, 78, tree(child.pid)[1], "cat", "without libckpt_rt.so")
+
+    def test_stopped_member(self):
+        child, cat = self.with_cat()
+        os.kill(cat, signal.SIGSTOP)
+        wait_for("stop", lambda: stat_of(cat)[1] == "T")
+        self.now(child.pid)
+        wait_for("stop", lambda: stat_of(cat)[1] == "T")
+        os.kill(cat, signal.SIGCONT)
+        self.now(child.pid)
+
+    def test_streaming(self):
+        child, _ = self.with_cat(options=["--to", "cat >/dev/null"])
+        done = self.run_ckpt("now", child.pid)
+        self.assertEqual(done.returncode, 78, done.stderr)
+        self.assertIn("--only", done.stderr)
+
+
+class Stopped(Job):
+    def test_member_that_is_stopped_meanwhile(self):
+        """It takes its part all the same, and stays stopped."""
+        for point in ("joined", "prepared", "held", "stopped", "standing", "sampled"):
+            with self.subTest(point=point):
+                child, cat = self.with_cat(options=["--stop-timeout", STOP_TIMEOUT],
+                                           env=clean(CKPT_TEST_POINT=f"member.{point}@cat=stop"))
+                self.now(child.pid)
+                wait_for("stop", lambda: stat_of(cat)[1] == "T")
+                os.kill(cat, signal.SIGCONT)
+                self.now(child.pid)
+                self.assertEqual(self.leftovers(), [])
+
+    def test_member_that_is_killed_in_the_stop(self):
+        """The others learn at once that the attempt is over, and stand no longer: not until their deadlines."""
+        child = self.start("bash", "-c", "sleep 1000 & tail -f /dev/null & sleep 1000 & echo up; wait; :", ready="up",
+                           options=["--stop-timeout", "60s"], env=clean(CKPT_TEST_POINT="member.sampled@tail=kill"))
+        self.settle_named(child.pid, "bash", "sleep", "tail", "sleep")
+        began = time.monotonic()
+        answer = self.now(child.pid)
+        self.assertLess(time.monotonic() - began, 50, self.log())
+        self.assertEqual(answer["members"], 3, self.log())  # of another attempt, without the one that was killed
+
+    def test_leader_that_is_stopped(self):
+        """The others go on without it."""
+        for point in ("standing", "sampled"):
+            with self.subTest(point=point):
+                child = self.start("bash", "-c", f"echo up; sleep 1000 & {BUSY}", ready="up",
+                                   options=["--stop-timeout", STOP_TIMEOUT],
+                                   env=clean(CKPT_TEST_POINT=f"leader.{point}@sleep=stop"))
+                names = self.settle_named(child.pid, "bash", "sleep")
+                bash, sleep = names["bash"], names["sleep"]
+                asker = subprocess.Popen([CKPT, "now", str(sleep)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                         text=True, env=clean())
+                wait_for("stop", lambda: stat_of(sleep)[1] == "T")
+                before = processor_time(bash)
+                wait_for("bash goes on", lambda: processor_time(bash) > before + 10)
+                os.kill(sleep, signal.SIGCONT)
+                asker.communicate(timeout=60)
+                self.now(bash)
+                self.assertEqual(self.leftovers(), [])
+
+    def test_child_with_its_parents_memory(self):
+        """Its handler is its parent's: nothing is asked of it, and no signal sent, before it has a program of its own."""
+        child = self.start(VFORK, "sleep", "0.5", ready="up", env=clean(CKPT_TEST_POINT="leader.looked=stop"))
+        wait_for("vfork", lambda: len(tree(child.pid)) == 2)
+        sleep = tree(child.pid)[1]
+        asker = subprocess.Popen([CKPT, "now", "--json", str(child.pid)], stdout=subprocess.PIPE, text=True, env=clean())
+        wait_for("leader", lambda: "ckpt_rt" in {name_of(f"{child.pid}/task/{t}") for t in os.listdir(f"/proc/{child.pid}/task")})
+        time.sleep(0.3)  # the leader looks every few milliseconds
+        self.assertNotIn("T", {stat_of(f"{child.pid}/task/{t}")[1] for t in os.listdir(f"/proc/{child.pid}/task")})
+        child.stdin.write("x")
+        child.stdin.flush()
+        wait_for("stop", lambda: stat_of(child.pid)[1] == "T")
+        self.assertEqual(name_of(sleep), "sleep")
+        os.kill(child.pid, signal.SIGCONT)
+        self.assertEqual(json.loads(asker.communicate(timeout=60)[0])["members"], 2, self.log())
+        self.assertEqual(child.stdout.read(), "0\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
