@@ -44,7 +44,7 @@ class Recover(KeptHosts):
 
     def test_survivors_go_back_in_place(self):
         """A host falls silent: the others' processes stay, and the memory of the lost ones is computed from theirs."""
-        job = self.begin()
+        job = self.begin("--host-silence", "5s")
         self.now(job.pid)
         client = [p for p, w in self.hosts.processes("h1") if w.startswith(NUMBERS)]
         self.hosts.cut("h2")
