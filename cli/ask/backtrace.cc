@@ -26,7 +26,7 @@ namespace {
 constexpr int64_t kStopLimitNs = 2'000'000'000;  // a thread in the kernel (state D) may take longer
 constexpr int kMaxFrames = 128;
 
-struct Options {
+struct BacktraceOptions {
   std::string pid, tid;
 };
 
@@ -113,7 +113,7 @@ bool wait_for_stop(pid_t tid, int* status) {
   }
 }
 
-Result<void> backtrace(const Options& o) {
+Result<void> backtrace(const BacktraceOptions& o) {
   auto pid = parse_pid(o.pid);
   if (!pid.ok()) return pid.error();
   auto tid = o.tid.empty() ? pid : parse_pid(o.tid);
@@ -160,7 +160,7 @@ Result<void> backtrace(const Options& o) {
 
 void add_backtrace(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("backtrace", "show what a thread of a process is doing");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BacktraceOptions>();
   command->add_option("PID", o->pid, "process id")->required();
   command->add_option("TID", o->tid, "thread id (default: the main thread)");
   command->footer(

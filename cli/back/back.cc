@@ -21,7 +21,7 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Options {
+struct BackOptions {
   std::string pid, image, timeout;
   bool json = false, anyway = false, only = false, trust = false;
 };
@@ -110,7 +110,7 @@ nlohmann::json job_json(const Answer& a) {
   return json;
 }
 
-Result<void> back_whole_job(const Options& o, const std::string& directory, const AskLimits& limits) {
+Result<void> back_whole_job(const BackOptions& o, const std::string& directory, const AskLimits& limits) {
   auto answer = back_job({directory, limits, o.anyway, o.trust});
   if (!answer.ok()) return answer.error();
   if (o.json)
@@ -126,7 +126,7 @@ std::string checkpoint_of_job(const std::string& image) {
   return slash == std::string::npos ? "" : job_of(image.substr(0, slash));
 }
 
-Result<void> back(const Options& o) {
+Result<void> back(const BackOptions& o) {
   static const int own_pid = getpid();
   if (const char* point = getenv("CKPT_TEST_POINT")) points::want(point, "ckpt", &own_pid);
   AskLimits limits;
@@ -193,7 +193,7 @@ Result<void> back(const Options& o) {
 void add_back(CLI::App& app, ExitCode& exit) {
   CLI::App* command =
       app.add_subcommand("back", "take a running program or job back to a checkpoint, in place");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BackOptions>();
   command
       ->add_option("PID", o->pid,
                    "process id of the program, of any process of the job; or the directory of a job's\n"

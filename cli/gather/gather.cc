@@ -26,7 +26,7 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Options {
+struct GatherOptions {
   std::string checkpoint, to, hosts, launch = kDefaultLaunch;
   bool json = false;
 };
@@ -102,7 +102,7 @@ Result<void> take_part() {
                       task.value("host", ""), &bytes);
 }
 
-Result<void> gather(const Options& o) {
+Result<void> gather(const GatherOptions& o) {
   const std::string path = find_hosts_manifest(o.checkpoint);
   if (path.empty())
     return failure(ExitCode::kNotFound, o.checkpoint, "has no checkpoint of several hosts",
@@ -165,7 +165,7 @@ Result<void> gather(const Options& o) {
 void add_gather(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand(
       "gather", "bring the parts of a checkpoint over several hosts together in one directory");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<GatherOptions>();
   command->add_option("CHECKPOINT", o->checkpoint, "the job's directory of images, or a .hosts file in it")
       ->required();
   command->add_option("TO", o->to, "where they go: TO/HOST/PART (default: beside the .hosts file)");

@@ -17,12 +17,12 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Options {
+struct CatOptions {
   std::string image;
   std::string compress;
 };
 
-Result<void> cat(const Options& o) {
+Result<void> cat(const CatOptions& o) {
   SinkOptions options;
   if (!o.compress.empty()) {
     auto compression = parse_compression("--compress", o.compress.c_str());
@@ -59,7 +59,7 @@ Result<void> cat(const Options& o) {
 
 void add_cat(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("cat", "write an image to standard output, with its parents as one");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<CatOptions>();
   command
       ->add_option(
           "IMAGE", o->image,

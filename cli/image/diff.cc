@@ -20,7 +20,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr ExitCode kDifferent{1};  // as diff(1)
 
-struct Options {
+struct DiffOptions {
   std::string a, b;
   bool json = false;
 };
@@ -104,7 +104,7 @@ Result<ImageChain> open_image(const std::string& argument) {
 }
 
 // Process by process; who is in one only is new or gone.
-Result<ExitCode> diff_jobs(const Options& o) {
+Result<ExitCode> diff_jobs(const DiffOptions& o) {
   const JobEntry a = examine_job(o.a), b = examine_job(o.b);
   if (!a.complete) return a.error;
   if (!b.complete) return b.error;
@@ -151,7 +151,7 @@ Result<ExitCode> diff_jobs(const Options& o) {
   return same ? ExitCode::kOk : kDifferent;
 }
 
-Result<ExitCode> diff(const Options& o) {
+Result<ExitCode> diff(const DiffOptions& o) {
   if (!job_of(o.a).empty() && !job_of(o.b).empty()) return diff_jobs(o);
 
   auto a = open_image(o.a);
@@ -174,7 +174,7 @@ Result<ExitCode> diff(const Options& o) {
 
 void add_diff(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("diff", "show what changed between two images");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<DiffOptions>();
   command->add_option("A", o->a, "an image, DIR, DIR@-1 or DIR@7")->required();
   command->add_option("B", o->b, "another one, usually a later one")->required();
   command->add_flag("--json", o->json, "print the differences as JSON");

@@ -18,7 +18,7 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Options {
+struct VerifyOptions {
   std::string what;
   bool json = false, restartable = false;
   std::string key_file;
@@ -33,7 +33,7 @@ struct Verdict {
 };
 
 // Parents too, unless these are verified for themselves.
-Verdict verify_one(const Options& o, const std::string& path, bool parents) {
+Verdict verify_one(const VerifyOptions& o, const std::string& path, bool parents) {
   Verdict v;
   v.path = path;
   auto image = ImageChain::open(path);
@@ -92,7 +92,7 @@ Result<std::vector<std::string>> images_of(const std::string& what) {
   return paths;
 }
 
-ExitCode verify(const Options& o) {
+ExitCode verify(const VerifyOptions& o) {
   auto paths = images_of(o.what);
   if (!paths.ok()) return report(paths.error());
   ExitCode exit = ExitCode::kOk;
@@ -145,7 +145,7 @@ ExitCode verify(const Options& o) {
 
 void add_verify(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("verify", "check every byte of an image against its checksums");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<VerifyOptions>();
   command->add_option("IMAGE", o->what, "an image with its parents, or a directory for all of its images")
       ->required();
   command->add_flag("--json", o->json, "print the verdicts as JSON");

@@ -21,7 +21,7 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Options {
+struct PlanOptions {
   std::string of, mtbf, overhead, latency, recovery, repair, base, network, size, written, plot;
   std::vector<std::string> schemes;
   unsigned hosts = 1;
@@ -76,7 +76,7 @@ double encoding_rate(const redundancy::Code& code, bool recovering) {
 
 class Plan {
  public:
-  explicit Plan(const Options& options) : o_(options) {}
+  explicit Plan(const PlanOptions& options) : o_(options) {}
 
   Result<void> run() {
     CKPT_TRY(read_figures());
@@ -249,7 +249,7 @@ class Plan {
     return all;
   }
 
-  const Options& o_;
+  const PlanOptions& o_;
   double mtbf_ = 0, size_ = 0, written_ = 0, network_ = 0;
   PlanInput in_;
   Measured measured_;
@@ -261,7 +261,7 @@ class Plan {
 void add_plan(CLI::App& app, ExitCode& exit) {
   CLI::App* command =
       app.add_subcommand("plan", "how often to take checkpoints, and what they cost in the long run");
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<PlanOptions>();
   command->add_option("OF", o->of,
                       "process id of a program, or an image directory: what its checkpoints have cost");
   command->add_option("--mtbf", o->mtbf, "mean time between failures of a host, for example 24h or 720h")
