@@ -72,10 +72,10 @@ Result<void> Watch::resume() {
 
 void Watch::own_ranges(ArenaVector<AddrRange>& own) const {
   const Addr self = Addr::of(this);
-  for (AddrRange r : {AddrRange{self, (self + sizeof(*this)).page_up()}, arenas_[0].range(),
-                      arenas_[1].range(), scratch_.range(), protection.own_range(),
-                      spare.range(SpareMemory::Use::kLists), spare.range(SpareMemory::Use::kBuffers),
-                      spare.range(SpareMemory::Use::kEagerCopies)}) {
+  for (AddrRange r :
+       {AddrRange{self, (self + sizeof(*this)).page_up()}, arenas_[0].range(), arenas_[1].range(),
+        scratch_.range(), protection.own_range(), spare.range(SpareMemory::Use::kLists),
+        spare.range(SpareMemory::Use::kBuffers), spare.range(SpareMemory::Use::kEagerCopies)}) {
     if (!r.empty() && !own.push_back(r)) return;
   }
 }

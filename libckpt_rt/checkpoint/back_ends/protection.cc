@@ -28,7 +28,7 @@ Result<void> ProtectingBackEnd::protect_ahead() {
       return no_memory("the list of threads");
     if (round == 1) {
       CKPT_TRY(attempt_.eager.make_room(now, attempt_.capture.pages, stacks.size(), attempt_.space,
-                                         attempt_.watch.spare));
+                                        attempt_.watch.spare));
       CKPT_TRY(get_all_ready());
     }
     if (round == 1) CKPT_TRY(offer_shared(now.mappings()));

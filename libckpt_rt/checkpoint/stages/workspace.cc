@@ -12,7 +12,7 @@
 namespace ckpt {
 
 namespace {
-constexpr uint64_t kMostKept = 1 << 20;  // bytes of lists that are left to the next checkpoint
+constexpr uint64_t kMostKept = 2 << 20;  // bytes of lists that are left to the next checkpoint
 }
 
 Workspace::~Workspace() {
