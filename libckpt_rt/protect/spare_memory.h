@@ -33,6 +33,7 @@ class SpareMemory {
   // A block of `least` to `most` bytes becomes the caller's; one of another size is unmapped.
   Block take(Use use, uint64_t least, uint64_t most);
   // What the block holds stays, but for pages behind the first kMostTouched bytes of `touched`, which read as zeros again.
+  // A block that the kernel does not take them from is unmapped.
   void give(Use use, Block block);
   void release();
   AddrRange range(Use use) const { return blocks_[static_cast<uint64_t>(use)].range; }

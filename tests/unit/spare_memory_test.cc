@@ -59,6 +59,16 @@ TEST(SpareMemory, OfAnotherSizeIsUnmapped) {
   }
 }
 
+// The next owner relies on zeros there.
+TEST(SpareMemory, WhatKeepsItsPagesIsUnmapped) {
+  SpareMemory spare;
+  const AddrRange block = map_full(2 * kMiB);
+  if (mlock(block.start.as<void>(), block.size()) != 0) GTEST_SKIP() << "may not lock memory";
+  spare.give(Use::kLists, {block, {block.start, block.start + kMiB}});
+  EXPECT_TRUE(spare.range(Use::kLists).empty());
+  EXPECT_EQ(pages_there(block), -1);
+}
+
 TEST(SpareMemory, AnArenaGoesOnInTheBlockOfAnother) {
   Arena first, second;
   ASSERT_TRUE(first.reserve(kMiB));

@@ -41,7 +41,7 @@ bool EagerCopies::reserve(uint64_t bytes, Workspace& space, AddrRange block) {
     arena_.adopt(block);
   else if (!arena_.reserve(whole + kHugePage))
     return false;
-  const AddrRange ours = arena_.range();
+  const AddrRange ours = room_ = arena_.range();
   if (!space.own(ours)) return false;
   const uint64_t start = round_up(ours.start.value, kHugePage);
   arena_.allocate(start - ours.start.value, 1);
@@ -88,10 +88,9 @@ Result<void> EagerCopies::make_room(const MemoryMap& map, PageScan& pages, size_
 }
 
 void EagerCopies::leave_to(SpareMemory& spare) {
-  if (arena_.range().size() > 2 * kHugePage) return;
+  if (room_.empty() || arena_.range() != room_ || room_.size() > 2 * kHugePage) return;
   AddrRange touched;
   const AddrRange block = arena_.hand_over(&touched);
-  if (block.empty()) return;
   // What was touched ahead, which the kernel does in whole huge pages where it can.
   touched.start = Addr{round_up(block.start.value, kHugePage)};
   touched.end = touched.start + kHugePage;

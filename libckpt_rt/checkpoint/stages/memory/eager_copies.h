@@ -50,6 +50,7 @@ class EagerCopies {
   Result<void> take(const Piece& piece, bool read, StillMemory& memory);
 
   Arena arena_;
+  AddrRange room_{};  // what was reserved ahead of the pause: arena_ has other memory if that was not enough
   ArenaVector<AddrRange> runs_;
   ArenaVector<CopiedSegment> copied_;
 };
