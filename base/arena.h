@@ -38,6 +38,20 @@ class Arena {
     used_ = 0;
     return true;
   }
+  // Instead of reserve(): a block that another arena has handed over.
+  void adopt(AddrRange block) {
+    base_ = block.start.as<std::byte>();
+    capacity_ = block.size();
+    used_ = 0;
+  }
+  // The block is the caller's from here on. *touched: what was allocated of it.
+  AddrRange hand_over(AddrRange* touched) {
+    const AddrRange block = range();
+    *touched = {block.start, block.start + used_};
+    base_ = nullptr;
+    capacity_ = used_ = 0;
+    return block;
+  }
   void release() {
     if (base_ != nullptr) sys::call(__NR_munmap, base_, capacity_);
     base_ = nullptr;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
 #include "cli/commands.h"
@@ -17,6 +18,39 @@ constexpr const char* kFooter =
     "Exit codes: 0 done, 64 wrong arguments, 65 image damaged, 66 not found, 67 no such process or not\n"
     "preloaded, 69 forbidden by the machine, 70 checkpoint given up, 71 system error, 73 cannot create,\n"
     "74 write error, 75 timeout, 77 not permitted, 78 cannot be checkpointed. See docs/exit_codes.md.";
+
+struct Command {
+  std::string_view name;  // empty: it is set up only together with all others
+  void (*add)(CLI::App& app, ExitCode& exit);
+};
+constexpr Command kCommands[] = {
+    {"now", add_now},
+    {"back", add_back},
+    {"", add_plan},
+    {"", add_hosts},
+    {"", add_gather},
+    {"", add_migrate},
+    {"", add_keeper},
+    {"stat", add_stat},
+    {"ls", add_ls},
+    {"show", add_show},
+    {"verify", add_verify},
+    {"diff", add_diff},
+    {"core", add_core},
+    {"gc", add_gc},
+    {"compact", add_compact},
+    {"cat", add_cat},
+    {"backtrace", add_backtrace},
+};
+
+// A command that is asked for by its name is set up alone: to set up all takes 0.4 ms of a processor, an eighth of all that
+// `ckpt now` takes. nullptr: all are wanted, for the help or for a word that is none.
+const Command* find_alone(std::string_view name) {
+  const auto* found =
+      std::find_if(std::begin(kCommands), std::end(kCommands),
+                   [name](const Command& command) { return !name.empty() && command.name == name; });
+  return found == std::end(kCommands) ? nullptr : found;
+}
 
 // Where the program to run begins in argv: after "--", or at the first word that is neither an option
 // of `ckpt run` nor the value of one. argc if there is none.
@@ -50,25 +84,12 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   ExitCode exit = ExitCode::kOk;
   std::vector<std::string> program;
-  CLI::App* run = add_run(app, program, exit);
-  add_now(app, exit);
-  add_back(app, exit);
-  add_plan(app, exit);
-  add_hosts(app, exit);
-  add_gather(app, exit);
-  add_migrate(app, exit);
-  add_keeper(app, exit);
-  add_stat(app, exit);
-  add_ls(app, exit);
-  add_show(app, exit);
-  add_verify(app, exit);
-  add_diff(app, exit);
-  add_core(app, exit);
-  add_gc(app, exit);
-  add_compact(app, exit);
-  add_cat(app, exit);
-  add_check(app, program, exit);
-  add_backtrace(app, exit);
+  const Command* only = argc > 1 ? find_alone(argv[1]) : nullptr;
+  CLI::App* run = only == nullptr ? add_run(app, program, exit) : nullptr;
+  for (const Command& command : kCommands) {
+    if (only == nullptr || only == &command) command.add(app, exit);
+  }
+  if (only == nullptr) add_check(app, program, exit);
   for (CLI::App* command : app.get_subcommands({})) {
     command->set_version_flag("--version", "ckpt " CKPT_VERSION);
   }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/preload_rules.h"
@@ -14,17 +15,42 @@ constexpr size_t kHugePage = 2 << 20;     // bytes
 constexpr size_t kWorthWaking = 1 << 20;  // bytes: what is unprotected at once
 }  // namespace
 
+size_t BufferPool::memory_bytes(size_t bytes, size_t buffer_bytes) {
+  const size_t count = bytes / buffer_bytes;
+  const size_t table = (count * sizeof(uint32_t) + kPageSize - 1) & ~(kPageSize - 1);
+  return count * buffer_bytes + table + kHugePage;
+}
+
 bool BufferPool::reserve(size_t bytes, size_t buffer_bytes) {
-  size_t count = bytes / buffer_bytes;
-  size_t table = (count * sizeof(uint32_t) + kPageSize - 1) & ~(kPageSize - 1);
-  size_t total = count * buffer_bytes + table + kHugePage;
+  const size_t total = memory_bytes(bytes, buffer_bytes);
   long p = sys::call(__NR_mmap, 0L, total, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1L, 0L);
   if (sys::failed(p)) return false;
+  populated_ = 0;
   memory_ = {Addr{static_cast<uint64_t>(p)}, Addr{static_cast<uint64_t>(p) + total}};
   // A child of the program has no use for it, and fork must not copy its page tables.
   sys::call(__NR_madvise, p, total, MADV_DONTFORK);
-  buffers_ = Addr{(static_cast<uint64_t>(p) + kHugePage - 1) & ~(kHugePage - 1)};
+  begin(bytes, buffer_bytes);
+  return true;
+}
+
+void BufferPool::adopt(AddrRange memory, AddrRange touched, size_t bytes, size_t buffer_bytes) {
+  memory_ = memory;
+  begin(bytes, buffer_bytes);
+  populated_ = touched.size();
+}
+
+AddrRange BufferPool::hand_over(AddrRange* touched) {
+  *touched = populated();
+  const AddrRange memory = std::exchange(memory_, {});
+  release_memory();
+  return memory;
+}
+
+// memory_ is there.
+void BufferPool::begin(size_t bytes, size_t buffer_bytes) {
+  const size_t count = bytes / buffer_bytes;
+  buffers_ = Addr{(memory_.start.value + kHugePage - 1) & ~(kHugePage - 1)};
   buffer_bytes_ = buffer_bytes;
   count_ = static_cast<uint32_t>(count);
   reserve_ = count_ / 4;
@@ -32,7 +58,6 @@ bool BufferPool::reserve(size_t bytes, size_t buffer_bytes) {
   for (uint32_t i = 0; i < count_; ++i) stack_[i] = count_ - 1 - i;
   free_count_.store(count_, std::memory_order_release);
   reset_counters();
-  return true;
 }
 
 void BufferPool::release_memory() {
@@ -53,6 +78,7 @@ void BufferPool::limit_sequential(size_t buffers) {
 void BufferPool::populate(size_t bytes) {
   const size_t all = count_ * buffer_bytes_;
   bytes = std::min((bytes + kPageSize - 1) & ~(kPageSize - 1), all & ~(kPageSize - 1));
+  if (bytes <= populated_) return;
   // Best effort: where there are no huge pages ordinary ones do, and what cannot be touched now is touched
   // when it is used.
   sys::call(__NR_madvise, buffers_.value, bytes, MADV_HUGEPAGE);

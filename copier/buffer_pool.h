@@ -26,6 +26,12 @@ class BufferPool {
  public:
   // Address space for `bytes` of buffers. A page takes memory from its first use until release_memory().
   [[nodiscard]] bool reserve(size_t bytes, size_t buffer_bytes);
+  // Instead of that: the memory of a pool of the same size and kind, that was handed over. touched: part of it that is
+  // populated already.
+  static size_t memory_bytes(size_t bytes, size_t buffer_bytes);
+  void adopt(AddrRange memory, AddrRange touched, size_t bytes, size_t buffer_bytes);
+  // The memory is the caller's from here on; no buffer is in use. *touched: the buffers that were populated.
+  AddrRange hand_over(AddrRange* touched);
   // Touches the buffers that are used first, `bytes` of them, ahead of their use. They lie in huge pages
   // where the machine has some to spare: what lies side by side is written with fewer and longer requests.
   // The other buffers are left in small pages. To clear a huge page may take milliseconds, for which the
@@ -62,6 +68,7 @@ class BufferPool {
   Addr buffers_{};
   // Free buffers that copies of this kind must leave.
   uint32_t reserved_from(CopyKind kind) const { return kind == CopyKind::kForced ? 0 : reserve_; }
+  void begin(size_t bytes, size_t buffer_bytes);
   bool take(CopyKind kind, bool or_wait, uint32_t* buffer, uint32_t* seen);
   uint32_t worth_waking() const;
 

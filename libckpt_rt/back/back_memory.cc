@@ -113,13 +113,14 @@ void BackRun::protect_again() {
   }
 }
 
-// By the kernel: where memory cannot be written a thread would get a signal. What is read-only, or
-// unreadable, only the other way reaches.
+// By the kernel: where memory cannot be written a thread would get a signal. The program's memory is the caller's own
+// side, which the kernel need not pin nor mark page by page. What is read-only, or unreadable, only the other way
+// reaches.
 void BackRun::put(uint64_t address, const std::byte* from, uint64_t bytes) {
   cost_.bytes += bytes;
   if (!filtered_) {
-    iovec local{const_cast<std::byte*>(from), bytes}, remote{reinterpret_cast<void*>(address), bytes};
-    const long n = sys::call(__NR_process_vm_writev, sys::gettid(), &local, 1, &remote, 1, 0L);
+    iovec local{reinterpret_cast<void*>(address), bytes}, remote{const_cast<std::byte*>(from), bytes};
+    const long n = sys::call(__NR_process_vm_readv, sys::gettid(), &local, 1, &remote, 1, 0L);
     if (n == static_cast<long>(bytes)) return;
   }
   for (uint64_t done = 0; done < bytes;) {

@@ -121,7 +121,7 @@ Result<void> prepare(Attempt& attempt, BackEnd& back_end) {
   // A description of a page run or segment takes up to 64 bytes; half of all pages could be runs.
   const BackEnd::Room room{memory, list_bytes(memory) + memory.resident / 32 +
                                        table_bytes(memory, attempt.in_force.segment_bytes)};
-  CKPT_TRY(space.reserve(room.list_bytes));
+  CKPT_TRY(space.reserve(room.list_bytes, attempt.watch.spare));
   // Until the stop the program goes on, and what is swapped out is in no figure.
   CKPT_TRY(attempt.image.reserve(std::min(memory.mapped + (64ull << 20), memory.resident + (4ull << 30))));
   capture.make_lists(space.arena());
@@ -193,6 +193,10 @@ Result<void> run_stages(Attempt& attempt, BackEnd& back_end) {
   attempt.image.abort();
   attempt.capture.descriptors.release();
   back_end.release_buffers();
+  if (result.ok() && attempt.outcome.keeps_watch) {
+    attempt.eager.leave_to(attempt.watch.spare);
+    attempt.space.leave_to(attempt.watch.spare);
+  }
   const int directory = attempt.space.log();
   if (directory >= 0 && keeps_files()) {
     const bool kept =

@@ -119,7 +119,9 @@ void start_successor() {
 
 void wait_for_orders(uint32_t seen) {
   constexpr timespec kLongest{1, 0};
-  if (futex_wait(orders, seen, &kLongest) == -ETIMEDOUT) end_with_the_program();
+  if (futex_wait(orders, seen, &kLongest) != -ETIMEDOUT) return;
+  Watch::release_spare();
+  end_with_the_program();
 }
 
 void main_loop(void*) {

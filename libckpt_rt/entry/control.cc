@@ -36,9 +36,13 @@ namespace ckpt {
 
 namespace {
 
+// Lines go out together: each that is sent alone wakes the asker.
 class Answer {
  public:
   explicit Answer(int fd) : fd_(fd) {}
+  ~Answer() { send(); }
+  Answer(const Answer&) = delete;
+  Answer& operator=(const Answer&) = delete;
 
   template <typename... Args>
   void line(fmt::format_string<Args...> format, Args&&... args) {
@@ -50,11 +54,20 @@ class Answer {
       if (text[i] == '\n') text[i] = '?';
     }
     text[n++] = '\n';
-    sys::call(__NR_sendto, fd_, text, n, MSG_NOSIGNAL, 0L, 0L);
+    if (n > sizeof(lines_) - used_) send();
+    std::memcpy(lines_ + used_, text, n);
+    used_ += n;
+  }
+  // Before anything else is sent or received.
+  void send() {
+    if (used_ != 0) sys::call(__NR_sendto, fd_, lines_, used_, MSG_NOSIGNAL, 0L, 0L);
+    used_ = 0;
   }
 
  private:
   int fd_;
+  size_t used_ = 0;
+  char lines_[4096];
 };
 
 bool connect_to_asker(std::string_view name, ScopedFd& out) {
@@ -115,12 +128,14 @@ class HandedOver {
     if (!own_directory::may_open()) {
       ScopedFd directory[2];
       answer.line("need directory {}", own_directory::set_name());
+      answer.send();
       receive(fd, directory);
       own_directory::hand_over(std::move(directory[0]));
     }
     if (!own_files::may_open()) {
       ScopedFd files[2];
       answer.line("need memory");
+      answer.send();
       receive(fd, files);
       own_files::hand_over(std::move(files[0]), std::move(files[1]));
     }

@@ -29,6 +29,10 @@ void Watch::end_kept() {
   if (kept != nullptr) take()->end();
 }
 
+void Watch::release_spare() {
+  if (kept != nullptr) kept->spare.release();
+}
+
 void Watch::end() {
   protection.finish();
   this->~Watch();
@@ -68,8 +72,10 @@ Result<void> Watch::resume() {
 
 void Watch::own_ranges(ArenaVector<AddrRange>& own) const {
   const Addr self = Addr::of(this);
-  for (AddrRange r : {AddrRange{self, (self + sizeof(*this)).page_up()}, arenas_[0].range(),
-                      arenas_[1].range(), scratch_.range(), protection.own_range()}) {
+  for (AddrRange r :
+       {AddrRange{self, (self + sizeof(*this)).page_up()}, arenas_[0].range(), arenas_[1].range(),
+        scratch_.range(), protection.own_range(), spare.range(SpareMemory::Use::kLists),
+        spare.range(SpareMemory::Use::kBuffers), spare.range(SpareMemory::Use::kEagerCopies)}) {
     if (!r.empty() && !own.push_back(r)) return;
   }
 }

@@ -13,6 +13,7 @@
 
 #include "image/format/image_format.h"
 #include "libckpt_rt/protect/arming.h"
+#include "libckpt_rt/protect/spare_memory.h"
 #include "libckpt_rt/protect/write_protect.h"
 
 namespace ckpt {
@@ -24,6 +25,8 @@ class Watch {
   static bool is_kept();
   // Ends the kept watch, if there is one.
   static void end_kept();
+  // The kept watch gives its spare memory back, if there is one.
+  static void release_spare();
   // Restart, forked child: there is none.
   static void forget_kept();
 
@@ -53,6 +56,7 @@ class Watch {
   // Ranges that are ours.
   void own_ranges(ArenaVector<AddrRange>& own) const;
 
+  SpareMemory spare;
   SegmentTable table;
   WriteProtection protection;
   Arming arming;

@@ -93,6 +93,29 @@ class Account(CkptTest):
             self.assertGreater(cost["copier_wait_ns"] + cost["buffer_wait_ns"], 100_000_000)
             self.assertLess(cost["processor_ns"], cost["durable_ns"], "who waits for the disk does not compute")
 
+    @unittest.skipUnless(ROOT, "needs full userfaultfd")
+    def test_what_increments_leave_to_the_next_goes_after_a_while(self):
+        """Buffers and lists stay mapped for the next checkpoint, until none has come for a second."""
+        def mapped_kib():
+            with open(f"/proc/{child.pid}/status", encoding="utf-8") as status:
+                return int(re.search(r"VmSize:\s+(\d+)", status.read())[1])
+
+        def is_given_back(before, within):
+            deadline = time.monotonic() + within
+            while mapped_kib() > before - 64 * 1024:
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(0.05)
+            return True
+
+        with self.program(16, "writing", "--mode", "realtime", "--increments", "20") as child:
+            self.now(child)
+            # Where this process got no processor for a second it was given back before the first look at it.
+            self.assertTrue(any(is_given_back((self.now(child), mapped_kib())[1], 10) for _ in range(3)))
+            after = self.now(child)
+            self.assertNotEqual(after["parent_sequence"], 0)
+            self.assertEqual(self.ckpt("verify", after["image"]).returncode, OK)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -78,8 +78,9 @@ Result<void> GuardBackEnd::get_ready() {
     ahead_ = false;
   }
   // Memory that went since the map was read cannot be looked at. Room is then made in the pause.
-  [[maybe_unused]] const Result<void> prepared = attempt_.eager.make_room(
-      attempt_.capture.map_before, attempt_.capture.pages, stacks.size(), attempt_.space);
+  [[maybe_unused]] const Result<void> prepared =
+      attempt_.eager.make_room(attempt_.capture.map_before, attempt_.capture.pages, stacks.size(),
+                               attempt_.space, attempt_.watch.spare);
   return get_all_ready();
 }
 

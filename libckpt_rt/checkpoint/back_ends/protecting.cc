@@ -31,7 +31,7 @@ Result<void> ProtectingBackEnd::reserve(const Room& room) {
     pool_size_ = PoolSize::kAsSet;
     attempt_.cost.mode = Mode::kRealtime;
   }
-  if (pool_size_ == PoolSize::kAsSet && !pool_.reserve(set, segment))
+  if (pool_size_ == PoolSize::kAsSet && !reserve_pool(set, segment))
     return no_memory("the buffer pool (CKPT_POOL)");
   attempt_.in_force.pool_bytes = pool_.buffers() * segment;
   // What is appended are buffers of the pool, and copies made in the pause, which stay to the end. The writer
@@ -41,6 +41,22 @@ Result<void> ProtectingBackEnd::reserve(const Room& room) {
       std::min(pool_.buffers() / 4, static_cast<size_t>(kHeldBytes / segment)));
   pool_.populate(std::min({room.memory.resident, kAheadBytes, expected_bytes()}));
   return {};
+}
+
+// The pool of the checkpoint before, where one is left; else a new one.
+bool ProtectingBackEnd::reserve_pool(uint64_t bytes, uint64_t segment) {
+  const size_t whole = BufferPool::memory_bytes(bytes, segment);
+  const SpareMemory::Block block = attempt_.watch.spare.take(SpareMemory::Use::kBuffers, whole, whole);
+  if (block.range.empty()) return pool_.reserve(bytes, segment);
+  pool_.adopt(block.range, block.touched, bytes, segment);
+  return true;
+}
+
+void ProtectingBackEnd::release_buffers() {
+  if (!attempt_.outcome.keeps_watch || pool_size_ != PoolSize::kAsSet) return pool_.release_memory();
+  AddrRange touched;
+  const AddrRange memory = pool_.hand_over(&touched);
+  attempt_.watch.spare.give(SpareMemory::Use::kBuffers, {memory, touched});
 }
 
 // An increment is about as long as the one before: to clear more buffers than it needs takes longer than all else

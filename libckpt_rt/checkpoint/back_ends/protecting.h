@@ -31,12 +31,12 @@ class ProtectingBackEnd : public BackEnd {
   Result<void> catch_up() override;
   Result<void> finish() override;
   void end() override { writer_.end(); }
-  void release_buffers() override { pool_.release_memory(); }
+  void release_buffers() override;
 
  protected:
   // How far copies in order go ahead of the disk, and how much of that the writer may hold, bytes: what is
   // left is more than the batch that it waits for.
-  static constexpr uint64_t kAheadBytes = 12 << 20, kHeldBytes = 6 << 20;
+  static constexpr uint64_t kAheadBytes = 6 << 20, kHeldBytes = 4 << 20;
 
   template <typename Memory>
   ProtectingBackEnd(Attempt& attempt, PoolSize pool, Memory& memory, Arming& arming, SegmentTable& table)
@@ -106,6 +106,7 @@ class ProtectingBackEnd : public BackEnd {
   uint64_t faults_ahead_ = 0;
 
  private:
+  bool reserve_pool(uint64_t bytes, uint64_t segment);
   // One round of protect_ahead(). False: protection begins in the stop.
   Result<bool> add_memory(int round, MemoryMap& now);
   Result<void> release_open_pages(ArenaVector<AddrRange>& runs);

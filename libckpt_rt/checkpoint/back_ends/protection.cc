@@ -27,7 +27,8 @@ Result<void> ProtectingBackEnd::protect_ahead() {
     if (!list_waiting(attempt_.space.arena(), stacks, attempt_.capture.waiting))
       return no_memory("the list of threads");
     if (round == 1) {
-      CKPT_TRY(attempt_.eager.make_room(now, attempt_.capture.pages, stacks.size(), attempt_.space));
+      CKPT_TRY(attempt_.eager.make_room(now, attempt_.capture.pages, stacks.size(), attempt_.space,
+                                        attempt_.watch.spare));
       CKPT_TRY(get_all_ready());
     }
     if (round == 1) CKPT_TRY(offer_shared(now.mappings()));

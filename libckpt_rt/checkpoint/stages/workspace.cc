@@ -2,14 +2,34 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "base/sys.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
 
-Result<void> Workspace::reserve(uint64_t bytes) {
-  if (!arena_.reserve(bytes)) return no_memory("the checkpoint's lists");
+namespace {
+constexpr uint64_t kMostKept = 2 << 20;  // bytes of lists that are left to the next checkpoint
+}
+
+Workspace::~Workspace() {
+  if (heir_ == nullptr) return;
+  AddrRange touched;
+  const AddrRange block = arena_.hand_over(&touched);
+  // An arena gives out zeros. The pages behind these are given back.
+  touched.end = std::min(touched.end, touched.start + kMostKept);
+  std::memset(touched.start.as<void>(), 0, touched.size());
+  heir_->give(SpareMemory::Use::kLists, {block, touched});
+}
+
+Result<void> Workspace::reserve(uint64_t bytes, SpareMemory& spare) {
+  if (const auto block = spare.take(SpareMemory::Use::kLists, bytes, 2 * bytes); !block.range.empty())
+    arena_.adopt(block.range);
+  else if (!arena_.reserve(bytes))
+    return no_memory("the checkpoint's lists");
   own_ = ArenaVector<AddrRange>(arena_);
   notes_ = ArenaVector<NoteLine>(arena_);
   return {};

@@ -12,6 +12,7 @@
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "libckpt_rt/protect/spare_memory.h"
 
 namespace ckpt {
 
@@ -27,7 +28,14 @@ struct NoteLine {
 
 class Workspace {
  public:
-  Result<void> reserve(uint64_t bytes);
+  Workspace() = default;
+  ~Workspace();
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  Result<void> reserve(uint64_t bytes, SpareMemory& spare);
+  // The next checkpoint gets the memory of the lists, when all is done.
+  void leave_to(SpareMemory& spare) { heir_ = &spare; }
 
   Arena& arena() { return arena_; }
   // The image directory, in which the log is; not valid before the image has a name.
@@ -48,6 +56,7 @@ class Workspace {
 
  private:
   Arena arena_;
+  SpareMemory* heir_ = nullptr;
   ScopedFd directory_;
   ArenaVector<AddrRange> own_;
   ArenaVector<NoteLine> notes_;

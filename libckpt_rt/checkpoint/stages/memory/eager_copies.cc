@@ -34,14 +34,19 @@ uint64_t EagerCopies::bytes() const {
 }
 
 // In huge pages, where there are some: the kernel pins each page that it copies to, and a huge one it pins once.
-bool EagerCopies::reserve(uint64_t bytes, Workspace& space) {
+// block: room that was reserved so before; empty: there is none.
+bool EagerCopies::reserve(uint64_t bytes, Workspace& space, AddrRange block) {
   const uint64_t whole = round_up(bytes, kHugePage);
-  if (!arena_.reserve(whole + kHugePage)) return false;
-  const AddrRange ours = arena_.range();
+  if (!block.empty())
+    arena_.adopt(block);
+  else if (!arena_.reserve(whole + kHugePage))
+    return false;
+  const AddrRange ours = room_ = arena_.range();
   if (!space.own(ours)) return false;
-  sys::call(__NR_madvise, ours.start.value, ours.size(), MADV_DONTFORK);
   const uint64_t start = round_up(ours.start.value, kHugePage);
   arena_.allocate(start - ours.start.value, 1);
+  if (!block.empty()) return true;
+  sys::call(__NR_madvise, ours.start.value, ours.size(), MADV_DONTFORK);
   sys::call(__NR_madvise, start, whole, MADV_HUGEPAGE);
   return true;
 }
@@ -63,7 +68,8 @@ Result<void> EagerCopies::make_room_for_all(uint64_t resident, Workspace& space)
   return {};
 }
 
-Result<void> EagerCopies::make_room(const MemoryMap& map, PageScan& pages, size_t threads, Workspace& space) {
+Result<void> EagerCopies::make_room(const MemoryMap& map, PageScan& pages, size_t threads, Workspace& space,
+                                    SpareMemory& spare) {
   constexpr uint64_t kStack = 12 << 10, kMost = 64 << 20;  // bytes
   ArenaVector<AddrRange> runs(space.arena());
   for (const Mapping& m : map.mappings()) {
@@ -74,9 +80,21 @@ Result<void> EagerCopies::make_room(const MemoryMap& map, PageScan& pages, size_
   uint64_t bytes = (1 << 20) + threads * kStack;
   for (const AddrRange& r : runs) bytes += r.size();
   if (bytes > kMost) bytes = kMost;
-  if (!reserve(bytes, space)) return no_memory("copies made in the pause");
+  const uint64_t whole = round_up(bytes, kHugePage) + kHugePage;
+  const SpareMemory::Block block = spare.take(SpareMemory::Use::kEagerCopies, whole, whole);
+  if (!reserve(bytes, space, block.range)) return no_memory("copies made in the pause");
   touch(bytes);
   return {};
+}
+
+void EagerCopies::leave_to(SpareMemory& spare) {
+  if (room_.empty() || arena_.range() != room_ || room_.size() > 2 * kHugePage) return;
+  AddrRange touched;
+  const AddrRange block = arena_.hand_over(&touched);
+  // What was touched ahead, which the kernel does in whole huge pages where it can.
+  touched.start = Addr{round_up(block.start.value, kHugePage)};
+  touched.end = touched.start + kHugePage;
+  spare.give(SpareMemory::Use::kEagerCopies, {block, touched});
 }
 
 Result<void> EagerCopies::add(std::span<const AddrRange> runs) {

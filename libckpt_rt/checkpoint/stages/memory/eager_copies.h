@@ -26,7 +26,11 @@ class EagerCopies {
   Result<void> make_room_for_all(uint64_t resident, Workspace& space);
   // Room for what is copied in the pause, touched ahead of it. More is taken in the pause if this is not
   // enough.
-  Result<void> make_room(const MemoryMap& map, PageScan& pages, size_t threads, Workspace& space);
+  // spare: may have the room of the checkpoint before.
+  Result<void> make_room(const MemoryMap& map, PageScan& pages, size_t threads, Workspace& space,
+                         SpareMemory& spare);
+  // All is written: the next checkpoint gets the room, if it is that of a small one.
+  void leave_to(SpareMemory& spare);
 
   Result<void> add(std::span<const AddrRange> runs);
   Result<void> copy(const MemoryMap& map, StillMemory& memory);
@@ -41,11 +45,12 @@ class EagerCopies {
     std::byte* to;
     bool readable, file;
   };
-  bool reserve(uint64_t bytes, Workspace& space);
+  bool reserve(uint64_t bytes, Workspace& space, AddrRange block = {});
   long touch(uint64_t bytes) const;
   Result<void> take(const Piece& piece, bool read, StillMemory& memory);
 
   Arena arena_;
+  AddrRange room_{};  // what was reserved ahead of the pause: arena_ has other memory if that was not enough
   ArenaVector<AddrRange> runs_;
   ArenaVector<CopiedSegment> copied_;
 };
