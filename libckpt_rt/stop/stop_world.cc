@@ -286,6 +286,8 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
     t.stalled_ran_ns = processor_time_ns(t.missing);
   }
   if (!t.look_who_is_here(slots_.load(std::memory_order_acquire))) return Attempt::kFailed;
+  // Where a thread has replaced our action, all that were sent the signal may have taken it with that one.
+  if (!libc_signal_is_ours()) t.by_libc_signal.clear();
   for (int tid : t.tasks) {
     if (t.excluded(tid) || Try::in(t.here, tid)) continue;
     TaskFacts facts;
@@ -300,11 +302,8 @@ StopWorld::Attempt StopWorld::look_at_stalled(Try& t) {
     } else if (is_in_exec(tid)) {
       continue;
     } else if ((masks.blocked & setxid) == 0) {
-      KernelSigaction found{};
-      const bool ours_stands = kernel_sigaction(kSetxidSignal, nullptr, &found) == 0 &&
-                               found.handler == reinterpret_cast<uint64_t>(on_libc_signal_);
       // Sent already, and our action took it, or will.
-      if (contains(t.by_libc_signal.span(), tid) && ours_stands) continue;
+      if (contains(t.by_libc_signal.span(), tid)) continue;
       borrow_libc_signal();
       siginfo_t info{};
       info.si_signo = kSetxidSignal;

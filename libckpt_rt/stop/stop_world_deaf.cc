@@ -39,6 +39,12 @@ bool StopWorld::is_in_exec(int tid) const {
   return false;
 }
 
+bool StopWorld::libc_signal_is_ours() const {
+  KernelSigaction found{};
+  return kernel_sigaction(kSetxidSignal, nullptr, &found) == 0 &&
+         found.handler == reinterpret_cast<uint64_t>(on_libc_signal_);
+}
+
 // libc sets its action when a program first needs it, some versions whenever they do: it may have replaced
 // ours since.
 void StopWorld::borrow_libc_signal() {
@@ -53,11 +59,8 @@ void StopWorld::borrow_libc_signal() {
 void StopWorld::return_libc_signal() {
   // Not back to the default action: a signal of ours that is still queued would end the program.
   if (!borrowed_ || libc_action_.handler <= 1) return;
-  KernelSigaction found{};
   // What libc has put there meanwhile is newer than what it had.
-  if (kernel_sigaction(kSetxidSignal, nullptr, &found) == 0 &&
-      found.handler == reinterpret_cast<uint64_t>(on_libc_signal_))
-    kernel_sigaction(kSetxidSignal, &libc_action_, nullptr);
+  if (libc_signal_is_ours()) kernel_sigaction(kSetxidSignal, &libc_action_, nullptr);
   borrowed_ = false;
 }
 
