@@ -46,7 +46,7 @@ struct BackOrder {
   uint64_t vdso_start, vdso_hash;
   uint32_t flags;            // BackFlag
   uint32_t member, members;  // of a job: which, of how many. 0, 0: a process alone
-  uint32_t reserved;
+  uint32_t patience_s;       // how long one reply may take: reading a large image takes its time
 };
 enum BackFlag : uint32_t { kBackOnlyStands = 1u << 0 };
 
@@ -160,6 +160,8 @@ struct BackPlan {
   uint64_t fills, fill_count;
   uint32_t more, reserved;
   uint64_t ended, ended_count;  // int32_t: processes that were born since, and are to be waited for
+  // AddressLine: where the hosts of the job are, if one of them has died and another one has its processes; 0: as at the checkpoint.
+  uint64_t addresses, address_count;
 };
 
 }  // namespace ckpt

@@ -32,7 +32,7 @@ Result<Answer> back_process(ProcessBack& back, const std::string& path) {
     CKPT_TRY(back.hear_standing());
     points::at("back.standing");
     CKPT_TRY(back.compare({}, {}));
-    CKPT_TRY(back.hand_plan({}));
+    CKPT_TRY(back.hand_plan({}, {}));
     return back.hear_ready();
   };
   CKPT_TRY(back.open(path));
@@ -47,7 +47,7 @@ Result<Answer> back_process(ProcessBack& back, const std::string& path) {
   };
   CKPT_TRY(back.tell_cutting());
   points::at("back.cutting");
-  if (auto cut = back.cut_files(); !cut.ok()) {
+  if (auto cut = back.cut_files({}); !cut.ok()) {
     if (back.was_cut()) return killed(cut.error());
     back.give_up();
     return cut.error();

@@ -23,6 +23,10 @@
 
 namespace ckpt::cli {
 
+namespace {
+constexpr int64_t kLeastPatienceNs = 120'000'000'000;
+}  // namespace
+
 Result<ScopedFd> open_gate(const BackMember& part, bool with_lock) {
   ScopedFd fd(::open(fmt::format("/proc/self/fd/{}", part.gate).c_str(), O_RDWR | O_CLOEXEC));
   struct flock range {};
@@ -123,6 +127,7 @@ Error ProcessBack::no_memory() const {
 Result<void> ProcessBack::order(const BackMember* part) {
   const ProcessRecord& p = image_->meta().process.record;
   BackOrder order{};
+  order.patience_s = static_cast<uint32_t>(std::max(limits_.answer_ns, kLeastPatienceNs) / 1'000'000'000);
   order.data_bytes = window_bytes_ - kBackDataAt;
   order.sequence = image_->brief().sequence;
   order.state = image_->brief().meta_checksum;
@@ -271,7 +276,8 @@ Result<void> ProcessBack::say_what_cannot(bool of_job) {
       "nothing was changed; --anyway goes back without that");
 }
 
-Result<void> ProcessBack::write_plan(const std::vector<int32_t>& ended) {
+Result<void> ProcessBack::write_plan(const std::vector<int32_t>& ended,
+                                     std::span<const AddressLine> addresses) {
   plan_used_ = sizeof(BackPlan);
   BackPlan head{};
   std::vector<BackMemoryOp> memory_ops;
@@ -298,6 +304,8 @@ Result<void> ProcessBack::write_plan(const std::vector<int32_t>& ended) {
   head.thread_count = tids.size();
   head.ended = put(std::as_bytes(std::span(ended)));
   head.ended_count = ended.size();
+  head.addresses = put(std::as_bytes(addresses));
+  head.address_count = addresses.size();
   const auto fills = source_->fills(memory_->wanted);
   head.fills = put(std::as_bytes(std::span(fills)));
   head.fill_count = fills.size();
@@ -361,8 +369,9 @@ Result<void> ProcessBack::hand_over() {
   return {};
 }
 
-Result<void> ProcessBack::hand_plan(const std::vector<int32_t>& ended) {
-  CKPT_TRY(write_plan(ended));
+Result<void> ProcessBack::hand_plan(const std::vector<int32_t>& ended,
+                                    std::span<const AddressLine> addresses) {
+  CKPT_TRY(write_plan(ended, addresses));
   return reply();
 }
 
@@ -379,7 +388,9 @@ Result<void> ProcessBack::tell_cutting() {
   return broke_off();
 }
 
-Result<void> ProcessBack::cut_files() {
+Result<void> ProcessBack::cut_files(const std::set<uint64_t>& open_in_job) {
+  descriptor_options_.in_place = true;
+  descriptor_options_.open_in_job = &open_in_job;
   DescriptorBuilder builder(image_->meta(), descriptor_options_);
   auto done = builder.set_aside_journals();
   if (done.ok()) done = builder.put_back_changes();

@@ -10,9 +10,11 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/job_addresses.h"
 #include "base/protocol/back_protocol.h"
 #include "cli/ask/asker.h"
 #include "cli/back/descriptors/descriptor_difference.h"
@@ -52,12 +54,13 @@ class ProcessBack {
   Result<void> hear_standing();
   // What is to be done; nothing is changed.
   Result<void> compare(const SharedParts& shared, ReplacedFiles replaced);
-  // ended: processes born since, for whose end the program may have to wait.
-  Result<void> hand_plan(const std::vector<int32_t>& ended);
+  // ended: processes born since, for whose end the program may have to wait. addresses: BackPlan's.
+  Result<void> hand_plan(const std::vector<int32_t>& ended, std::span<const AddressLine> addresses);
   Result<void> hear_ready();
   // Of a process alone: from here on it is killed if this process ends, until give_up() or commit().
   Result<void> tell_cutting();
-  Result<void> cut_files();
+  // open_in_job: as DescriptorOptions has it.
+  Result<void> cut_files(const std::set<uint64_t>& open_in_job);
   bool was_cut() const { return was_cut_; }
   Result<void> commit();
   // Pages are left that had no room in the first part.
@@ -87,7 +90,7 @@ class ProcessBack {
   uint64_t put(Blob bytes, uint64_t at = 0);
   Result<void> check_same_process() const;
   Result<void> say_what_cannot(bool of_job);
-  Result<void> write_plan(const std::vector<int32_t>& ended);
+  Result<void> write_plan(const std::vector<int32_t>& ended, std::span<const AddressLine> addresses);
   bool will_connect() const;
   Result<void> hand_over();
 

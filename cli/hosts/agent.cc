@@ -81,6 +81,8 @@ class Agent {
     for (auto& [number, asker] : askers_)
       write_line(asker.get(), {{"code", 70}, {"error", "the head of the job is gone"}});
     askers_.clear();
+    // The job is about to go on elsewhere.
+    done_ = done_ || recovers_;
   }
 
   void loop() {
@@ -253,6 +255,7 @@ class Agent {
 
   Result<void> start(const Json& j) {
     job_ = j.value("job", "");
+    recovers_ = j["table"].contains("silence_ms");
     in_stop_ns_ = j["table"].value("stop_timeout_ns", in_stop_ns_) / 4 * 3;
     directory_ = j.value("directory", "");
     const std::string cwd = j.value("cwd", "/");
@@ -455,6 +458,7 @@ class Agent {
   // The job is over, or its head is gone: nothing of it stays on this host.
   void end_all() {
     restart_.reset();
+    if (recovers_ && !link_.valid()) end_descendants_standing();
     end_descendants();
     local_.join();
     users_.reset();  // last: the agent of the same job that comes next waits for it
@@ -473,7 +477,7 @@ class Agent {
   Answer lines_;
   std::optional<Error> error_;
   uint32_t attempt_ = 1;
-  bool full_ = false, stays_ = false;
+  bool full_ = false, stays_ = false, recovers_ = false;
   int64_t deadline_ns_ = 0, in_stop_ns_ = 2'000'000'000;
   int asked_ = 0;
   std::map<int, ScopedFd> askers_;

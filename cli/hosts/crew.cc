@@ -126,7 +126,8 @@ Result<void> Crew::assemble() {
     CKPT_TRY(start(h, {{"secret", cluster::hex_of(secret)},
                        {"addresses", own_addresses()},
                        {"port", port},
-                       {"silence_ms", silence_ms_},
+                       // Half as long: a host that is cut off ends its processes before they run elsewhere.
+                       {"silence_ms", silence_ms_ / 2},
                        {"host", h.name}}));
   }
   const int64_t deadline = now_ns() + kAssembleNs;
@@ -183,7 +184,12 @@ bool Crew::hear(int host, std::vector<Json>& out) {
 
 Result<std::vector<Json>> Crew::expect_all(const std::string& say, int64_t patience_ns) {
   std::vector<Json> all(hosts_.size());
+  std::vector<std::vector<Json>> asked(hosts_.size());  // by users, who are answered later
   const int64_t deadline = now_ns() + patience_ns;
+  const auto keep_asked = [&] {
+    for (size_t i = 0; i < hosts_.size(); ++i)
+      hosts_[i].early.insert(hosts_[i].early.begin(), asked[i].begin(), asked[i].end());
+  };
   for (;;) {
     std::vector<pollfd> polls;
     int missing = -1;
@@ -191,7 +197,10 @@ Result<std::vector<Json>> Crew::expect_all(const std::string& say, int64_t patie
       if (all[i].is_null()) missing = static_cast<int>(i);
       polls.push_back({all[i].is_null() ? hosts_[i].link.fd() : -1, POLLIN, 0});
     }
-    if (missing < 0) return all;
+    if (missing < 0) {
+      keep_asked();
+      return all;
+    }
     if (now_ns() > deadline)
       return failure(ExitCode::kTimeout, hosts_[static_cast<size_t>(missing)].where, "did not answer in time",
                      "look at that host");
@@ -205,6 +214,8 @@ Result<std::vector<Json>> Crew::expect_all(const std::string& say, int64_t patie
           hosts_[i].early.push_back(std::move(m));
         } else if (m.value("say", "") == say) {
           all[i] = std::move(m);
+        } else if (m.value("say", "") == "ask") {
+          asked[i].push_back(std::move(m));
         } else if (m.value("say", "") == "cannot") {
           return make_error(static_cast<ExitCode>(m.value("code", 70)), 0, "{}: {}", hosts_[i].where,
                             m.value("text", ""));

@@ -42,13 +42,13 @@ class Crew {
   std::vector<CrewHost>& hosts() { return hosts_; }
   bool tell(int host, const Json& what);
   void tell_all(const Json& what);
-  // One message of that kind from each agent. "cannot" and "ended" are errors, other messages before it are dropped;
-  // later ones go to CrewHost::early.
+  // One message of that kind from each agent. "cannot" and "ended" are errors, other messages before it are dropped, but for those of
+  // users; later ones go to CrewHost::early.
   Result<std::vector<Json>> expect_all(const std::string& say, int64_t patience_ns);
   // The messages that have come from one host. False: its connection is broken.
   bool hear(int host, std::vector<Json>& out);
   // Hosts that are gone. Each that seems to be there is asked, and answers, or its connection breaks: of a host's death the
-  // head may hear later than of what came of it on other hosts. What else they say meanwhile is dropped.
+  // head may hear later than of what came of it on other hosts. What else they say meanwhile goes to CrewHost::early.
   std::vector<int> find_gone();
   void dismiss();  // agents end what is on their hosts; waits for them, at most 10 s
 

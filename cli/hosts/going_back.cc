@@ -118,6 +118,7 @@ void GoingBack::tell_step(const std::string& step) {
     else if (step == kLast)
       crew_.tell(host, {{"say", "go"}});
   }
+  told_to_go_ = step == kLast;
 }
 
 Result<Json> GoingBack::all_steps(const std::function<Result<void>()>& meanwhile) {
@@ -184,7 +185,7 @@ Result<void> GoingBack::take(int host, Json said, const Expected& expected, Json
   if (failed)
     return make_error(static_cast<ExitCode>(said.value("code", 70)), 0, "{}: {}", where,
                       said.value("text", ""));
-  if (say == "ended" && !new_.empty() && expected.say != kGone)
+  if (say == "ended" && !new_.empty() && expected.say != kGone && !told_to_go_)
     return failure(ExitCode::kUnavailable, where,
                    fmt::format("its first process has ended with {}", said.value("status", 0)),
                    "see the words above");
@@ -207,7 +208,7 @@ Result<std::vector<Json>> GoingBack::hear_all(const std::string& step,
     if (expected[i].say.empty()) all[i] = Json::object();
   }
   std::optional<Error> error;
-  const int64_t patience = decided_ && step != kGone ? kDecidedStepNs : new_.empty() ? kStepNs : kRestartNs;
+  const int64_t patience = !new_.empty() ? kRestartNs : decided_ && step != kGone ? kDecidedStepNs : kStepNs;
   const int64_t deadline = now_ns() + patience;
   const auto missing = [&] { return std::find(all.begin(), all.end(), Json()); };
   while (missing() != all.end() && !error) {
@@ -224,14 +225,20 @@ Result<std::vector<Json>> GoingBack::hear_all(const std::string& step,
       const bool there = crew_.hear(host, messages);
       for (Json& j : messages) {
         auto taken = take(host, std::move(j), expected[i], all[i], others[i]);
-        if (!taken.ok() && !error) error = taken.error();
+        if (taken.ok() || error) continue;
+        error = taken.error();
+        failed_host_ = host;
       }
-      if (!there && all[i].is_null() && !error)
+      if (!there && all[i].is_null() && !error) {
         error = failure(ExitCode::kUnavailable, hosts[i].where, "its agent is gone", "look at that host");
+        failed_host_ = host;
+      }
     }
-    if (!error && missing() != all.end() && now_ns() > deadline)
-      error = failure(ExitCode::kTimeout, hosts[static_cast<size_t>(missing() - all.begin())].where,
+    if (!error && missing() != all.end() && now_ns() > deadline) {
+      failed_host_ = static_cast<int>(missing() - all.begin());
+      error = failure(ExitCode::kTimeout, hosts[static_cast<size_t>(failed_host_)].where,
                       fmt::format("was not {} in time", step), "look at that host");
+    }
   }
   for (size_t i = 0; i < hosts.size(); ++i)
     hosts[i].early.insert(hosts[i].early.end(), others[i].begin(), others[i].end());

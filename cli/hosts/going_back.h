@@ -35,6 +35,8 @@ class GoingBack {
   // stand. An error: whether some of them run on is not known.
   Result<void> end_all();
   const std::string& path() const { return path_; }
+  // After an error of run(): of which host it was; -1: of none.
+  int failed_host() const { return failed_host_; }
 
  private:
   GoingBack(Crew& crew, HostsManifest manifest, std::string path);
@@ -59,9 +61,10 @@ class GoingBack {
   HostsManifest manifest_;
   std::string path_;
   const uint64_t number_;  // of this attempt: what hosts say late of one before is not for this one
-  bool decided_ = false;
+  bool decided_ = false, told_to_go_ = false;
   std::vector<int> new_;  // parts whose hosts have died
   const PartStarts* starts_ = nullptr;
+  int failed_host_ = -1;
 };
 
 }  // namespace ckpt::cli

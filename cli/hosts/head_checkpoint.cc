@@ -147,6 +147,9 @@ void Head::go_back(const std::string& wish) {
   askers_.answer_on_host({{"code", static_cast<int>(why_code_)},
                           {"error", fmt::format("{}; all of it is restarted from {}", why_, back->path())}});
   if (auto gone = back->end_all(); !gone.ok()) {
+    // A host has died: with --recover it is taken for dead, and all of the job goes on without it.
+    if (run_.recover) lost_ = crew_.find_gone();
+    if (!lost_.empty()) return answer({{"code", static_cast<int>(why_code_)}, {"error", why_}});
     const Error error = make_error(ExitCode::kUnavailable, 0,
                                    "{}; whether its processes have ended is not known ({}): when they have, "
                                    "ckpt-restart --hosts {} brings the job back",

@@ -1,6 +1,7 @@
 #include "cli/hosts/in_place.h"
 
 #include <fmt/ranges.h>
+#include <signal.h>
 
 #include <algorithm>
 
@@ -14,6 +15,16 @@
 namespace ckpt::cli {
 
 namespace {
+
+// That the user wants the job to end. Such signals are blocked, and read by watch_job().
+int signal_to_end() {
+  sigset_t pending;
+  sigpending(&pending);
+  for (const int s : {SIGINT, SIGTERM, SIGHUP}) {
+    if (sigismember(&pending, s) == 1) return s;
+  }
+  return 0;
+}
 
 class InPlace {
  public:
@@ -30,15 +41,22 @@ class InPlace {
     if (!manifest.ok()) return manifest.error();
     CKPT_TRY(choose_hosts(path));
     for (const int part : lost_) crew_.replace(part, there_.where[static_cast<size_t>(part)]);
+    bad_hosts_ = come_;
     CKPT_TRY(crew_.assemble());
     CKPT_TRY(crew_.check_alike());
+    bad_hosts_.clear();
     CKPT_TRY(recover_all(crew_, directory_of(path), *manifest));
     auto starts = PartStarts::prepare(crew_, path, *manifest, run_);
     if (!starts.ok()) return starts.error();
     auto back = GoingBack::prepare(crew_, starts->table(), job_, path);
     if (!back.ok()) return back.error();
     back->take_in(lost_, *starts);
-    auto done = back->run([] { return Result<void>(); });
+    auto done = back->run([] {
+      return signal_to_end() == 0 ? Result<void>()
+                                  : make_error(ExitCode::kUnavailable, 0, "the job is about to end");
+    });
+    const bool by_new = std::find(lost_.begin(), lost_.end(), back->failed_host()) != lost_.end();
+    if (!done.ok() && by_new) bad_hosts_ = {there_.where[static_cast<size_t>(back->failed_host())]};
     if (!done.ok()) return done.error();
     table_ = starts->table();
     fmt::print(stderr, "ckpt: the job goes on from {} on {}; its processes stood for {}\n", printable(path),
@@ -48,6 +66,8 @@ class InPlace {
   }
 
   const Places& places() const { return there_; }
+  // Hosts that were to come, after an error that was theirs.
+  const std::vector<std::string>& bad_hosts() const { return bad_hosts_; }
   const Json& table() const { return table_; }
 
  private:
@@ -63,13 +83,12 @@ class InPlace {
     if (all.size() != there_.where.size())
       return failure(ExitCode::kUnsupported, "the job", "has no spare host: several parts come to one",
                      "name more with --spare");
-    std::vector<std::string> come;
-    for (const int part : lost_) come.push_back(there_.where[static_cast<size_t>(part)]);
+    for (const int part : lost_) come_.push_back(there_.where[static_cast<size_t>(part)]);
     fmt::print(stderr, "ckpt: {}: gone; the processes of {} go back in place to {}, those of {} come to {}\n",
                printable(fmt::format("{}", fmt::join(dead, ", "))),
                printable(fmt::format("{}", fmt::join(stay, ", "))), printable(path),
                printable(fmt::format("{}", fmt::join(dead, ", "))),
-               printable(fmt::format("{}", fmt::join(come, ", "))));
+               printable(fmt::format("{}", fmt::join(come_, ", "))));
     return {};
   }
 
@@ -78,6 +97,7 @@ class InPlace {
   const HostsRun& run_;
   Places there_;
   const std::vector<int> lost_;
+  std::vector<std::string> come_, bad_hosts_;
   Json table_;
 };
 
@@ -92,7 +112,13 @@ Watched watch_in_place(Crew& crew, const std::string& job, Json table, const std
     InPlace in_place(crew, job, directory, run, places, lost);
     if (auto r = in_place.run(); !r.ok()) {
       fmt::print(stderr, "ckpt: not in place: {}\n", printable(r.error().message()));
+      if (const int signal = signal_to_end(); signal != 0) {
+        end.lost.clear();
+        end.exit = static_cast<ExitCode>(128 + signal);
+        return end;
+      }
       end.lost = lost;
+      for (const std::string& host : in_place.bad_hosts()) std::erase(places.spares, host);
       for (const int part : crew.find_gone()) {
         if (std::find(lost.begin(), lost.end(), part) == lost.end())
           end.lost.push_back(part);
@@ -105,8 +131,13 @@ Watched watch_in_place(Crew& crew, const std::string& job, Json table, const std
     count_deaths(hosts_of(lost, places).size());
     places = in_place.places();
     table = in_place.table();
-    // What they said of what is over.
-    for (CrewHost& host : crew.hosts()) host.early.clear();
+    // What they said of what is over. Users wait for an answer, and the program may have ended since.
+    for (CrewHost& host : crew.hosts()) {
+      std::erase_if(host.early, [](const Json& said) {
+        const std::string say = said.value("say", "");
+        return say != "ask" && say != "ended";
+      });
+    }
   }
 }
 

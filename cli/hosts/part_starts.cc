@@ -76,12 +76,20 @@ Result<void> recover_all(Crew& crew, const std::string& directory, const HostsMa
   return {};
 }
 
+void note_recovery(const HostsRun& run, Json& table) {
+  table.erase("silence_ms");
+  // The head notices that a host has died, and its processes come elsewhere: who has called them waits for that.
+  constexpr int kSilenceMs = 300'000;
+  if (run.recover) table["silence_ms"] = kSilenceMs;
+}
+
 Result<PartStarts> PartStarts::prepare(Crew& crew, const std::string& path, const HostsManifest& manifest,
                                        const HostsRun& run) {
   PartStarts starts;
   starts.manifest_ = manifest;
   starts.run_ = run;
   starts.table_ = table_now(manifest.table, crew.hosts());
+  note_recovery(run, starts.table_);
   starts.on_disk_ = manifest.run.value("on_disk", false);
   const std::string directory = directory_of(path);
   starts.home_ = starts.on_disk_ && directory.ends_with(kOnDisk) ? directory_of(directory) : directory;

@@ -17,6 +17,9 @@ std::string directory_of(const std::string& path);
 // The parts of this checkpoint, and before them those of the checkpoints that it needs.
 Result<void> recover_all(Crew& crew, const std::string& directory, const HostsManifest& manifest);
 
+// In the table of hosts: what it is for them that the job goes on when one of them dies.
+void note_recovery(const HostsRun& run, Json& table);
+
 class PartStarts {
  public:
   // path: of the checkpoint. Each part comes to the crew's host of the same number; all of them are connected.

@@ -23,8 +23,6 @@ namespace ckpt::cli {
 
 namespace {
 
-constexpr int kSilenceMs = 300'000;  // while a lost host's part is computed and restarted
-
 std::string new_job() {
   uint8_t id[16];
   (void)!getrandom(id, sizeof(id), 0);
@@ -102,8 +100,7 @@ ExitCode run_over_hosts(const HostsRun& run) {
   auto table = make_table(crew);
   if (!table.ok()) return report(table.error());
   (*table)["stop_timeout_ns"] = run.stop_timeout_ns;
-  // The head notices that a host has died, and its processes come elsewhere: who has called them waits for that.
-  if (run.recover) (*table)["silence_ms"] = kSilenceMs;
+  note_recovery(run, *table);
   const std::string job = new_job();
   for (size_t i = 0; i < crew.hosts().size(); ++i) {
     Json start{{"say", "start"},

@@ -8,7 +8,6 @@
 #include <algorithm>
 
 #include "base/raii_fd.h"
-#include "job/identity/own_job.h"
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/interpose/addresses/addresses.h"
 #include "libckpt_rt/stop/stop_state.h"
@@ -166,11 +165,7 @@ void BackRun::put_library_back() {
     fill(list<BackFill>(head_.fills, head_.fill_count), true);
     present_->put_back(nullptr);
   }
-  // Since the checkpoint a host of the job may have died, and another one has its processes.
-  if (addresses::over_hosts) {
-    if (const long r = addresses::read(job::own_job.identity.directory); r != 0)
-      die("reading where the hosts of the job are", r, 0);
-  }
+  if (head_.address_count != 0) addresses::set(list<AddressLine>(head_.addresses, head_.address_count));
   for (ThreadSlot* s = stop_state.threads; s != nullptr; s = s->next) {
     ParkedThreads::Thread* thread = threads_.find(s->tid);
     if (thread == nullptr) die("finding a thread", -ESRCH, static_cast<uint64_t>(s->tid));

@@ -104,8 +104,7 @@ void BackRun::die(const char* what, long error, uint64_t where) {
 }
 
 Result<void> BackRun::take_order() {
-  // Reading a large image takes its time.
-  timeval patience{120, 0};
+  timeval patience{10, 0};
   sys::call(__NR_setsockopt, socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   iovec part{&order_, sizeof(order_)};
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
@@ -119,6 +118,8 @@ Result<void> BackRun::take_order() {
   }
   const cmsghdr* c = CMSG_FIRSTHDR(&message);
   if (got != sizeof(order_) || c == nullptr || c->cmsg_type != SCM_RIGHTS) return hung_up();
+  patience.tv_sec = order_.patience_s;
+  sys::call(__NR_setsockopt, socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   int fds[2] = {-1, -1};
   const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
   std::memcpy(fds, CMSG_DATA(c), std::min<size_t>(count, 2) * sizeof(int));

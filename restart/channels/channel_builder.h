@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -85,8 +86,11 @@ class ChannelBuilder {
 
   // meta must outlive the builder. others: objects that are somebody else's to make.
   void add(int member, const ImageMeta& meta, const std::map<uint64_t, int>& others = {});
-  // A socket of the program that listens there already, in which other hosts arrive. at: as end_text() gives it. Before connect().
-  void use_listener(const std::string& at, ScopedFd fd) { listeners_.emplace(at, std::move(fd)); }
+  // A socket of the program that listens at these names already, as end_text() gives them: other hosts may arrive in it. Before connect().
+  void use_listener(const std::vector<std::string>& at, ScopedFd fd) {
+    listens_at_.insert(at.begin(), at.end());
+    listeners_.push_back(std::move(fd));
+  }
   // Of all that were added: other hosts of the job connect to it.
   template <typename Visit>
   void for_each_awaited(Visit visit) const {
@@ -154,7 +158,9 @@ class ChannelBuilder {
   static bool listens(const ChannelSocket& s);
   void translate(ChannelSocket& s) const;
   Result<void> connect_far();
-  Result<void> exchange_queues(std::vector<std::pair<ChannelSocket*, ScopedFd>>& made);
+  using Made = std::vector<std::pair<ChannelSocket*, ScopedFd>>;
+  Result<void> accept_far(std::vector<ChannelSocket*> awaited, Made& made);
+  Result<void> exchange_queues(Made& made);
 
   // messages.cc
   Result<void> send_messages(ChannelSocket& to, int from, const FindOpenFile& find_open_file);
@@ -175,8 +181,8 @@ class ChannelBuilder {
   std::map<std::pair<int, uint32_t>, ChannelSocket*> by_file_;
   std::map<std::string, int> helpers_;        // listening sockets of ours, by type and name; parked
   std::vector<std::string> left_over_names_;  // files of helpers, to be removed
-  std::map<std::string, ScopedFd>
-      listeners_;  // where other hosts of the job connect, by name; until they have
+  std::set<std::string> listens_at_;          // names at which other hosts of the job arrive
+  std::vector<ScopedFd> listeners_;           // in which they arrive; until they have
 };
 
 // options.cc: those that are to be set before bind, and all others.

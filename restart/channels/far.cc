@@ -19,17 +19,18 @@
 namespace ckpt {
 namespace {
 
-constexpr int64_t kPatienceNs = 30'000'000'000;
+constexpr int64_t kPatienceNs = 30'000'000'000, kHelloNs = 5'000'000'000;
+constexpr int kLookMs = 100;
 
 struct FarHello {
   char token[64];
   char ends[160];  // "LOCAL REMOTE" of whoever connects, as it was
 };
 
-bool exactly(int fd, void* bytes, size_t n, bool writes) {
-  char* at = static_cast<char*>(bytes);
+bool send_all(int fd, const void* bytes, size_t n) {
+  const char* at = static_cast<const char*>(bytes);
   while (n != 0) {
-    const ssize_t done = writes ? send(fd, at, n, MSG_NOSIGNAL) : recv(fd, at, n, 0);
+    const ssize_t done = send(fd, at, n, MSG_NOSIGNAL);
     if (done < 0 && errno == EINTR) continue;
     if (done <= 0) return false;
     at += done;
@@ -82,7 +83,7 @@ Result<void> ChannelBuilder::connect_far() {
     if (!is_far(*s) || !listens(*s)) continue;
     awaited.push_back(s.get());
     const std::string at = end_text(s->name);
-    if (listeners_.count(at) != 0) continue;
+    if (!listens_at_.insert(at).second) continue;
     ScopedFd fd(socket(s->detail.domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP));
     set_int(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
     if (s->detail.reuse_port != 0) set_int(fd.get(), SOL_SOCKET, SO_REUSEPORT, 1);
@@ -92,10 +93,10 @@ Result<void> ChannelBuilder::connect_far() {
           "{}: {} cannot be taken on this host ({}): end the program that has it, or try again in a minute",
           describe(*s), s->name.text(), errno_name(errno));
     }
-    listeners_.emplace(at, std::move(fd));
+    listeners_.push_back(std::move(fd));
   }
   CKPT_TRY(plan->say_listening_and_wait());
-  std::vector<std::pair<ChannelSocket*, ScopedFd>> made;
+  Made made;
   for (auto& s : sockets_) {
     if (!is_far(*s) || listens(*s)) continue;
     auto fd = connect_from(*s, s->detail.domain, s->name, s->peer_name, true);
@@ -109,42 +110,83 @@ Result<void> ChannelBuilder::connect_far() {
     FarHello hello{};
     plan->token.copy(hello.token, sizeof(hello.token));
     s->far_ends.copy(hello.ends, sizeof(hello.ends) - 1);
-    if (!exactly(fd->get(), &hello, sizeof(hello), true)) return cannot_make(*s);
+    if (!send_all(fd->get(), &hello, sizeof(hello))) return cannot_make(*s);
     made.emplace_back(s.get(), std::move(*fd));
   }
-  const int64_t until = now_ns() + kPatienceNs;
-  while (!awaited.empty()) {
-    std::vector<pollfd> polls;
-    for (const auto& [at, fd] : listeners_) polls.push_back({fd.get(), POLLIN, 0});
-    const int64_t left = until - now_ns();
-    if (left <= 0 || poll(polls.data(), polls.size(), static_cast<int>(left / 1'000'000 + 1)) < 0) {
-      if (left > 0 && errno == EINTR) continue;
-      return make_error(ExitCode::kTimeout, 0, "{}: the other host did not connect within 30 s",
-                        describe(*awaited[0]));
-    }
-    for (const pollfd& p : polls) {
-      if (p.revents == 0) continue;
-      ScopedFd peer(accept4(p.fd, nullptr, nullptr, SOCK_CLOEXEC));
-      const timeval patience{5, 0};
-      setsockopt(peer.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-      FarHello hello{};
-      if (!peer.valid() || !exactly(peer.get(), &hello, sizeof(hello), false)) continue;
-      hello.ends[sizeof(hello.ends) - 1] = '\0';
-      if (std::string_view(hello.token, sizeof(hello.token)) != plan->token) continue;  // a stranger
-      const auto it = std::find_if(awaited.begin(), awaited.end(),
-                                   [&](const ChannelSocket* s) { return s->far_ends_there == hello.ends; });
-      if (it == awaited.end()) continue;
-      const timeval none{0, 0};
-      setsockopt(peer.get(), SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none));
-      made.emplace_back(*it, std::move(peer));
-      awaited.erase(it);
-    }
-  }
-  listeners_.clear();
+  CKPT_TRY(accept_far(std::move(awaited), made));
   return exchange_queues(made);
 }
 
-Result<void> ChannelBuilder::exchange_queues(std::vector<std::pair<ChannelSocket*, ScopedFd>>& made) {
+namespace {
+
+// Somebody who has connected, and has not said yet who he is.
+struct Caller {
+  ScopedFd fd;
+  FarHello hello{};
+  size_t got = 0;
+  int64_t until_ns = 0;
+
+  enum class Said { kNotAll, kAll, kNothing };
+  Said hear() {
+    const ssize_t n =
+        recv(fd.get(), reinterpret_cast<char*>(&hello) + got, sizeof(hello) - got, MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return Said::kNothing;
+    got += n > 0 ? static_cast<size_t>(n) : 0;
+    return got == sizeof(hello) ? Said::kAll : now_ns() > until_ns ? Said::kNothing : Said::kNotAll;
+  }
+};
+
+bool waits_in(int listener) {
+  pollfd one{listener, POLLIN, 0};
+  return poll(&one, 1, 0) > 0 && (one.revents & POLLIN) != 0;
+}
+
+}  // namespace
+
+// Strangers may connect as well, say nothing, or say it slowly: they are closed, and nobody waits for them.
+Result<void> ChannelBuilder::accept_far(std::vector<ChannelSocket*> awaited, Made& made) {
+  const HostsPlan* plan = hosts_plan();
+  std::vector<Caller> callers;
+  for (const int64_t until = now_ns() + kPatienceNs; !awaited.empty();) {
+    std::vector<pollfd> polls;
+    for (const ScopedFd& fd : listeners_) polls.push_back({fd.get(), POLLIN, 0});
+    for (const Caller& caller : callers) polls.push_back({caller.fd.get(), POLLIN, 0});
+    if (poll(polls.data(), polls.size(), kLookMs) < 0 && errno != EINTR) return cannot_make(*awaited[0]);
+    if (now_ns() > until) {
+      return make_error(ExitCode::kTimeout, 0, "{}: the other host did not connect within 30 s",
+                        describe(*awaited[0]));
+    }
+    // Two of them may be the same socket: what was there for one is gone for the other, and accept(2) would wait.
+    for (const ScopedFd& fd : listeners_) {
+      if (!waits_in(fd.get())) continue;
+      Caller caller;
+      caller.fd.reset(accept4(fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      caller.until_ns = now_ns() + kHelloNs;
+      if (caller.fd.valid()) callers.push_back(std::move(caller));
+    }
+    for (Caller& caller : callers) {
+      const Caller::Said said = caller.hear();
+      if (said == Caller::Said::kNotAll) continue;
+      ScopedFd peer = std::move(caller.fd);  // closed, unless it is one of ours
+      caller.hello.ends[sizeof(caller.hello.ends) - 1] = '\0';
+      if (said == Caller::Said::kNothing ||
+          std::string_view(caller.hello.token, sizeof(caller.hello.token)) != plan->token)
+        continue;
+      const auto it = std::find_if(awaited.begin(), awaited.end(), [&](const ChannelSocket* s) {
+        return s->far_ends_there == caller.hello.ends;
+      });
+      if (it == awaited.end()) continue;
+      made.emplace_back(*it, std::move(peer));
+      awaited.erase(it);
+    }
+    std::erase_if(callers, [](const Caller& caller) { return !caller.fd.valid(); });
+  }
+  listeners_.clear();
+  listens_at_.clear();
+  return {};
+}
+
+Result<void> ChannelBuilder::exchange_queues(Made& made) {
   std::vector<QueueExchange> all;
   for (auto& [s, fd] : made) {
     set_int(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);

@@ -93,7 +93,8 @@ class DescriptorBuilder {
   // journals.cc
   bool is_database(const ParsedOpenFile& file) const;
   bool is_open_in_image(uint64_t inode) const;
-  Result<void> set_aside(const ParsedOpenFile& database, const std::string& path);
+  Result<void> refuse_if_in_use(const ParsedOpenFile& file) const;
+  Result<void> set_aside(const ParsedOpenFile& database, const std::string& path, uint64_t inode);
   // contents.cc: files without a name, memfds
   Result<ScopedFd> make_deleted_file(const ParsedOpenFile& file);
   Result<ScopedFd> make_deleted_directory(const ParsedOpenFile& file);

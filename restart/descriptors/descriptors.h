@@ -47,6 +47,10 @@ struct DescriptorOptions {
   // process of it, -1 in none. As in an image of one process alone, these lead to the restarter's stream, or
   // nowhere.
   const std::map<uint64_t, int>* lone_pipes = nullptr;
+  // ckpt back: the processes are there, and have files open and locked. open_in_job: inodes of all files that some process of the job had
+  // open at the checkpoint; nullptr: a process alone.
+  bool in_place = false;
+  const std::set<uint64_t>* open_in_job = nullptr;
   // Of a job: the ids of all its processes, which are there by now, ended ones as well.
   const std::set<int>* processes = nullptr;
 };

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,13 +54,17 @@ bool DescriptorBuilder::is_database(const ParsedOpenFile& file) const {
 }
 
 bool DescriptorBuilder::is_open_in_image(uint64_t inode) const {
-  return std::any_of(meta_.open_files.begin(), meta_.open_files.end(),
+  const auto* others = options_.open_in_job;
+  return (others != nullptr && others->contains(inode)) ||
+         std::any_of(meta_.open_files.begin(), meta_.open_files.end(),
                      [&](const ParsedOpenFile& f) { return f.record.inode == inode; });
 }
 
 Result<void> DescriptorBuilder::set_aside_journals() {
   for (const auto& file : meta_.open_files) {
-    if (!is_database(file)) continue;
+    // Only of a database that goes back: a file that was put in its place since has a journal of its own.
+    if (!is_database(file) || !can_put_back(file)) continue;
+    CKPT_TRY(refuse_if_in_use(file));
     for (const char* suffix : kSuffixes) {
       const std::string path = std::string(file.path) + suffix;
       struct statx st {};
@@ -67,8 +72,26 @@ Result<void> DescriptorBuilder::set_aside_journals() {
           !S_ISREG(st.stx_mode) || is_open_in_image(st.stx_ino) ||
           !was_made_since(st, meta_.process.record.realtime_ns))
         continue;
-      CKPT_TRY(set_aside(file, path));
+      CKPT_TRY(set_aside(file, path, st.stx_ino));
     }
+  }
+  return {};
+}
+
+// A process that is not of the job, and keeps what it has read of the database. Where processes of the job are there, their own locks
+// are.
+Result<void> DescriptorBuilder::refuse_if_in_use(const ParsedOpenFile& file) const {
+  if (options_.in_place) return {};
+  for (const char* suffix : {"", "-shm"}) {
+    const std::string path = std::string(file.path) + suffix;
+    const ScopedFd fd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+    struct flock all {};
+    all.l_type = F_WRLCK;
+    all.l_whence = SEEK_SET;
+    if (!fd.valid() || fcntl(fd.get(), F_GETLK, &all) != 0 || all.l_type == F_UNLCK) continue;
+    return make_error(ExitCode::kUnavailable, 0,
+                      "{} is in use by process {}, and would change under it: end that one first", file.path,
+                      all.l_pid);
   }
   return {};
 }
@@ -76,7 +99,7 @@ Result<void> DescriptorBuilder::set_aside_journals() {
 // An empty one means: nothing is to be put back.
 void DescriptorBuilder::make_journals() {
   for (const auto& file : meta_.open_files) {
-    if (!is_database(file) || !is_being_written(file)) continue;
+    if (!is_database(file) || !can_put_back(file) || !is_being_written(file)) continue;
     const std::string path = std::string(file.path) + kSuffixes[0];
     const ScopedFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!fd.valid() && errno != EEXIST)
@@ -88,29 +111,22 @@ void DescriptorBuilder::make_journals() {
   }
 }
 
-Result<void> DescriptorBuilder::set_aside(const ParsedOpenFile& database, const std::string& path) {
-  const ScopedFd fd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
-  struct stat st {};
-  ParsedOpenFile journal = database;  // for its name in that of what is saved
-  journal.path = path;
-  int error = fd.valid() && fstat(fd.get(), &st) == 0 ? 0 : errno;
-  std::string saved;
-  if (error == 0) {
-    journal.record.inode = st.st_ino;
-    auto copy = save_aside(journal, fd.get(), 0, static_cast<uint64_t>(st.st_size), "later");
-    if (!copy.ok()) return copy.error();
-    saved = std::move(*copy);
+// Moved, not copied: it may be long. Beside the image, or where that is another file system, beside itself.
+Result<void> DescriptorBuilder::set_aside(const ParsedOpenFile& database, const std::string& path,
+                                          uint64_t inode) {
+  const std::string name = path.substr(path.rfind('/') + 1);
+  const std::string places[] = {
+      fmt::format("{}/{}.{}.later-{}", options_.image_directory, name, inode, options_.sequence),
+      fmt::format("{}.{}.later-{}", path, inode, options_.sequence)};
+  for (const std::string& to : places) {
+    if (renameat2(AT_FDCWD, path.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) != 0) continue;
     has_changed_files_ = true;
-    error = unlink(path.c_str()) == 0 ? 0 : errno;
+    say("{} was made since the checkpoint, and would change {} again: it is {} now", path, database.path, to);
+    return {};
   }
-  if (error != 0) {
-    return make_error(ExitCode::kFileChanged, error,
-                      "{} was made since the checkpoint, and would change {} again ({}): move it away", path,
-                      database.path, errno_name(error));
-  }
-  say("{} was made since the checkpoint, and would change {} again: it is {} now", path, database.path,
-      saved);
-  return {};
+  return make_error(ExitCode::kFileChanged, errno,
+                    "{} was made since the checkpoint, and would change {} again ({}): move it away", path,
+                    database.path, errno_name(errno));
 }
 
 }  // namespace ckpt

@@ -39,12 +39,16 @@ ScopedFd descriptor_of(const StandingMember& m, int fd) {
   return ScopedFd(static_cast<int>(syscall(SYS_pidfd_getfd, m.pidfd, fd, 0)));
 }
 
-// Does a socket of that name take what is sent to `to`?
-bool takes(const SocketName& name, const SocketName& to) {
-  if (name.port() != to.port()) return false;
-  const std::string at = end_text(name), any_six(32, '0'), any_four = std::string(20, '0') + "ffff00000000";
-  const std::string address = at.substr(0, 32);
-  return at == end_text(to) || address == any_six || address == any_four;
+bool is_four(const SocketName& name) { return end_text(name).starts_with(std::string(20, '0') + "ffff"); }
+
+// May what is sent to `to` arrive in that listening socket?
+bool takes(const ImageSocket& listener, const SocketName& to) {
+  if (listener.local.port() != to.port()) return false;
+  const std::string at = end_text(listener.local), address = at.substr(0, 32);
+  if (at == end_text(to)) return true;
+  if (is_four(to) && listener.detail.domain == AF_INET6)
+    return listener.detail.ipv6_only == 0 && address == std::string(32, '0');
+  return address == (is_four(to) ? std::string(20, '0') + "ffff00000000" : std::string(32, '0'));
 }
 
 class NewConnections {
@@ -54,8 +58,8 @@ class NewConnections {
 
   Result<std::vector<ReplacedFiles>> make() {
     CKPT_TRY(working_.open_above(-1));
-    for (size_t i = 0; i < members_.size(); ++i) add(i);
-    lend_sockets();
+    for (size_t i = 0; i < members_.size(); ++i) CKPT_TRY(add(i));
+    CKPT_TRY(lend_sockets());
     CKPT_TRY(builder_.connect());
     CKPT_TRY(builder_.fill([](int, uint32_t) -> Result<int> { return -1; }));
     std::vector<ReplacedFiles> all(members_.size());
@@ -73,33 +77,56 @@ class NewConnections {
   }
 
  private:
+  // What else leads to the lost host: sockets of UDP that are connected to it, connections of TCP that were being made.
+  static bool leads_elsewhere_now(const ImageSocket& s) {
+    if (s.remote.length == 0 || (s.detail.domain != AF_INET && s.detail.domain != AF_INET6)) return false;
+    SocketName now = s.remote;
+    hosts_plan()->translate_other(now, {});
+    return end_text(now) != end_text(s.remote);
+  }
+
   // Those to the lost host alone; all others are there.
-  void add(size_t member) {
+  Result<void> add(size_t member) {
     std::map<uint64_t, int> others;
     for (const auto& f : members_[member].then->open_files) {
       const ImageSocket s = socket_of(f);
       if (s.is_tcp() && others_.leads_to_lost(s.local, s.remote))
         ports_.insert(s.local.port());
+      else if (leads_elsewhere_now(s))
+        return make_error(ExitCode::kUnsupported, 0, "{} of process {} is connected to the host that is gone",
+                          f.path, members_[member].then->process.record.pid);
       else
         others[f.record.object] = 1;
     }
     builder_.add(static_cast<int>(member), *members_[member].then, others);
+    return {};
   }
 
-  void lend_sockets() {
+  // All that listen where others arrive: of several at one port the kernel chooses one.
+  Result<void> lend_sockets() {
     for (const StandingMember& m : members_) {
       for (const auto& f : m.now->open_files) {
         const ImageSocket s = socket_of(f);
         const int fd = first_descriptor(*m.now, f.record.id);
         if (!s.is_tcp() || fd < 0) continue;
-        if (s.listens())
+        std::vector<std::string> names;
+        if (s.listens()) {
           builder_.for_each_awaited([&](const SocketName& to) {
-            if (takes(s.local, to)) builder_.use_listener(end_text(to), descriptor_of(m, fd));
+            if (takes(s, to)) names.push_back(end_text(to));
           });
-        else if (ports_.contains(s.local.port()))
-          shared_ports_.allow(descriptor_of(m, fd));
+        }
+        if (names.empty() && (s.listens() || !ports_.contains(s.local.port()))) continue;
+        ScopedFd ours = descriptor_of(m, fd);
+        if (!ours.valid())
+          return make_error(ExitCode::kPermission, errno, "{}: cannot be looked at ({})", f.path,
+                            errno_name(errno));
+        if (s.listens())
+          builder_.use_listener(names, std::move(ours));
+        else
+          shared_ports_.allow(std::move(ours));
       }
     }
+    return {};
   }
 
   const std::vector<StandingMember>& members_;

@@ -20,7 +20,8 @@ Result<Answer> back_part(const Json& plan) {
     OtherHosts others(STDIN_FILENO, plan.at("connections"));
     if (plan.contains("lost")) CKPT_TRY(others.lose_a_host(plan.at("lost")));
     AskLimits limits;
-    limits.answer_ns = 120'000'000'000;
+    // Where a host has died all others wait until its part is restarted.
+    limits.answer_ns = others.lost_a_host() ? 600'000'000'000 : 120'000'000'000;
     const ReachedPart part = reach_part(plan.at("part").get<std::string>());
     return back_job({part.path, limits, false, false, &others});
   } catch (const Json::exception& e) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "base/clock.h"
@@ -250,7 +251,9 @@ class JobBack {
     CKPT_TRY(plan_channels(manifest_, planned));
     if (options_.others != nullptr) CKPT_TRY(plan_far_connections(planned, *options_.others));
     points::at("back.planned");
-    for (Member& m : members_) CKPT_TRY(m.back->hand_plan(ended_));
+    std::span<const AddressLine> addresses;
+    if (options_.others != nullptr) addresses = options_.others->addresses();
+    for (Member& m : members_) CKPT_TRY(m.back->hand_plan(ended_, addresses));
     for (Member& m : members_) CKPT_TRY(m.back->hear_ready());
     points::at("back.ready");
     return {};
@@ -269,8 +272,12 @@ class JobBack {
     }
     points::at("back.cutting");
     bool was_cut = decided;
+    std::set<uint64_t> open_then;
+    for (const Member& m : members_) {
+      for (const auto& f : m.back->then().open_files) open_then.insert(f.record.inode);
+    }
     for (Member& m : members_) {
-      auto cut = m.back->cut_files();
+      auto cut = m.back->cut_files(open_then);
       was_cut = was_cut || m.back->was_cut();
       if (cut.ok()) continue;
       if (was_cut) return kill_all(cut.error());

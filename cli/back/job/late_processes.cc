@@ -68,6 +68,7 @@ Result<void> LateProcesses::ask_to_stand(const JobProcess& process, uint32_t mem
   late->connection = std::move(*connection);
   BackOrder order{};
   order.flags = kBackOnlyStands;
+  order.patience_s = static_cast<uint32_t>(std::max<int64_t>(limits.answer_ns / 1'000'000'000, 120));
   order.members = members;
   auto gate = open_gate({0, members, gate_.fd()}, false);
   if (!gate.ok()) return gate.error();

@@ -89,6 +89,10 @@ Result<void> OtherHosts::lose_a_host(const nlohmann::json& plan) {
   return {};
 }
 
+std::span<const AddressLine> OtherHosts::addresses() const {
+  return lost_a_host_ ? std::span<const AddressLine>(hosts_plan()->is) : std::span<const AddressLine>();
+}
+
 bool OtherHosts::leads_to_lost(const SocketName& local, const SocketName& remote) const {
   return lost_a_host_ && local.length != 0 && remote.length != 0 &&
          hosts_plan()->connections.contains({end_text(local), end_text(remote)});

@@ -8,10 +8,12 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/job_addresses.h"
 #include "base/raii_fd.h"
 #include "base/result.h"
 #include "image/read/image_meta.h"
@@ -40,6 +42,8 @@ class OtherHosts {
   // A host has died, and another one gets its processes. plan: as a restart gets it, with the connections to that host alone.
   Result<void> lose_a_host(const nlohmann::json& plan);
   bool lost_a_host() const { return lost_a_host_; }
+  // Where the job's hosts are then, for the library; empty: as at the checkpoint.
+  std::span<const AddressLine> addresses() const;
   bool leads_to_lost(const SocketName& local, const SocketName& remote) const;
   // In a new attempt.
   void forget() { mine_.clear(); }

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
@@ -57,7 +58,20 @@ void put(void* name, const PortAt& at) {
   }
 }
 
+// The first n lines of the table.
+void use(uint32_t n) {
+  count.store(n, std::memory_order_relaxed);
+  const AddressLine* own = n == 0 ? nullptr : own_slice(lines());
+  slice = own == nullptr ? 0 : own->machine_first | uint32_t{own->last} << 16;
+}
+
 }  // namespace
+
+void set(std::span<const AddressLine> lines) {
+  const auto n = static_cast<uint32_t>(std::min<size_t>(lines.size(), kMost));
+  std::copy_n(lines.begin(), n, table);
+  use(n);
+}
 
 long read(const char* directory) {
   count.store(0, std::memory_order_relaxed);
@@ -84,9 +98,7 @@ long read(const char* directory) {
   for (uint32_t n = 0;; ++n) {
     const long got = sys::call(__NR_read, file.get(), line, kLine);
     if (got == 0) {
-      count.store(n, std::memory_order_relaxed);
-      const AddressLine* own = n == 0 ? nullptr : own_slice(lines());
-      if (own != nullptr) slice = own->machine_first | uint32_t{own->last} << 16;
+      use(n);
       return 0;
     }
     if (got < 0) return got;

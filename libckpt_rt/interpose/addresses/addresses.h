@@ -3,8 +3,8 @@
 // is now; what the kernel answers is called as the program knows it.
 //
 // Owner:     interposition: one table in the library's data.
-// Callers:   names(): threads of the program, in interposed calls; forget, read: the constructor and the leader of a
-//            restart, while one thread runs.
+// Callers:   names(): threads of the program, in interposed calls; read: the constructor and the leader of a
+//            restart, while one thread runs; set: going back, while all stand.
 // Never:     costs more than the look at one number while the job is where it began.
 // Table:     the file .hosts-addresses in the job's image directory of this host, which the agent writes: lines of
 //            base/job_addresses.h, the first line this host's own.
@@ -28,6 +28,8 @@ extern bool over_hosts;
 // Reads the table of this host anew. Not zero: it is there and cannot be read, or is no such table (-errno). None, or
 // a directory that this user may not enter: the addresses are taken as they are.
 long read(const char* directory);
+// The table as somebody else has read it.
+void set(std::span<const AddressLine> table);
 
 // Several parts of the job are on this host: a port that the kernel chooses for this socket is to be one of this
 // part's. So the port tells which part is at the other end. Before the socket has an address.
