@@ -17,7 +17,7 @@ namespace {
 // Of one step, of the slowest host: reading large images takes its time. Behind the decision a slow one is not to be killed: it is there as
 // long as its agent is.
 constexpr int64_t kStepNs = 120'000'000'000, kRestartNs = 600'000'000'000, kDecidedStepNs = 3600'000'000'000;
-constexpr int kLookMs = 20;
+constexpr int kBackLookMs = 20;
 
 // As `ckpt back-part` says them (cli/back/job). The decision is behind "ready". "listening": only where a host is a new one.
 constexpr const char* kSteps[] = {"prepared",  "standing",  "listening", "ready",
@@ -215,7 +215,7 @@ Result<std::vector<Json>> GoingBack::hear_all(const std::string& step,
     std::vector<pollfd> polls;
     for (size_t i = 0; i < hosts.size(); ++i)
       polls.push_back({all[i].is_null() && hosts[i].link.valid() ? hosts[i].link.fd() : -1, POLLIN, 0});
-    (void)!poll(polls.data(), polls.size(), kLookMs);
+    (void)!poll(polls.data(), polls.size(), kBackLookMs);
     if (auto r = meanwhile(); !r.ok()) error = r.error();
     for (size_t i = 0; i < hosts.size() && !error; ++i) {
       if (!all[i].is_null() || (hosts[i].early.empty() && polls[i].revents == 0 && hosts[i].link.valid()))
