@@ -48,7 +48,7 @@ class Job {
     std::filesystem::permissions(directory_, std::filesystem::perms::owner_all);
     std::vector<std::string> names;
     for (int i = 0; i < hosts; ++i) names.push_back(fmt::format("host{:04}", i));
-    crew_.emplace(names, names, "false");
+    crew_.emplace(names, names, "false", cluster::SealedLink::kSilenceMs);
     agents_.emplace(*crew_, stop_timeout_ns);
     head_ = std::thread([this, stop_timeout_ns] {
       cli::HostsRun run;
