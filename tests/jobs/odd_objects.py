@@ -13,7 +13,7 @@ import job_tree
 from job_tree import NOBODY, Tree
 
 COMMON = r"""
-import ctypes, errno, fcntl, json, os, select, signal, socket, struct, sys, termios, time
+import ctypes, errno, fcntl, json, mmap, os, select, signal, socket, struct, sys, termios, time
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 facts, last = {}, {}

@@ -67,6 +67,13 @@ def execute():
     return os.waitpid(os.posix_spawn(f'/proc/{os.getpid()}/fd/{program}', ['true'], {}), 0)[1]
 last['executed'] = lambda: error_of(execute)
 
+# A memfd that nobody may write to any more, and a view of it, as those that are handed to other programs.
+sealed = os.memfd_create('sealed', os.MFD_ALLOW_SEALING)
+os.write(sealed, b's' * 5000)
+fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+view = error_of(lambda: facts.__setitem__('a view of it', lambda m=mmap.mmap(sealed, 5000, prot=mmap.PROT_READ): m[:].decode()))
+facts['seals'] = lambda: (fcntl.fcntl(sealed, fcntl.F_GET_SEALS), error_of(os.pwrite, sealed, b'x', 0))
+
 # The signal that a lease gives.
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 leased = os.open('leased alone', os.O_RDONLY | os.O_CREAT)
