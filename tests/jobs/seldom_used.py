@@ -108,6 +108,12 @@ lite.bind(('127.0.0.1', 0))
 lite.sendto(b'lite', lite.getsockname())
 last['of UDP-Lite'] = lambda: error_of(lite.recv, 9, socket.MSG_DONTWAIT)
 
+# A file that shuts its user out.
+shut = open('shut', 'w+')
+os.chmod('shut', 0)
+print('it goes on', file=shut, flush=True)
+last['shut'] = lambda: (shut.seek(0), shut.read(), oct(os.stat('shut').st_mode))
+
 # The signal that a lease gives.
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 leased = os.open('leased alone', os.O_RDONLY | os.O_CREAT)
@@ -229,7 +235,7 @@ while not os.path.exists('go'): time.sleep(0.005)
 print('end')
 """
 
-LAST = {"by their names": "('here', \"b'found'\", 'new', False)", "of both": "(b'four', True)", "of UDP-Lite": "b'lite'", "both are accepted": 0, "the one that waited": True, "its stream": "ab!cd", "executed": "0", "received": [[], True]}
+LAST = {"shut": [0, "it goes on\n", "0o100000"], "by their names": "('here', \"b'found'\", 'new', False)", "of both": "(b'four', True)", "of UDP-Lite": "b'lite'", "both are accepted": 0, "the one that waited": True, "its stream": "ab!cd", "executed": "0", "received": [[], True]}
 
 
 class SeldomUsed(unittest.TestCase):

@@ -188,8 +188,7 @@ class DescriptorComparison {
         break;
       case OpenFileKind::kConnection:
       case OpenFileKind::kSocket:
-        if (!in_job_ && !still_open_.leads_outside(f) && !still_open_.still_waits(f, is))
-          result_.cannot.push_back(fmt::format("what waited in {} has been received since", describe(f, fd)));
+        if (!in_job_ && !still_open_.leads_outside(f)) compare_waiting(f, is, fd);
         break;
       case OpenFileKind::kMessageQueue:
         if (!still_open_.same_content(f))
@@ -215,6 +214,20 @@ class DescriptorComparison {
                : kind;
   }
 
+  // What has come since would be received in its past.
+  void compare_waiting(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
+    switch (still_open_.what_waits(f, is)) {
+      case StillOpenFiles::Waits::kTheSame:
+        return;
+      case StillOpenFiles::Waits::kMore:
+        return result_.cannot.push_back(
+            fmt::format("more waits in {} than at the checkpoint", describe(f, fd)));
+      case StillOpenFiles::Waits::kOther:
+        return result_.cannot.push_back(
+            fmt::format("what waited in {} has been received since", describe(f, fd)));
+    }
+  }
+
   // Locks of the open file: no one can tell which other process has taken such a lock since.
   void compare_file_locks(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
     auto list = [](const ParsedOpenFile& file) {
@@ -234,12 +247,12 @@ class DescriptorComparison {
   void set_timer(int fd, const TimerDetail& t) {
     itimerspec when{};
     int64_t value = t.remaining_ns;
-    if (value == 0 && t.ticks != 0) value = 1;
     const bool absolute = (t.flags & TFD_TIMER_ABSTIME) != 0;
     if (absolute && value != 0) value += t.clock_ns;
     when.it_value = {value / 1'000'000'000, value % 1'000'000'000};
     when.it_interval = {t.interval_ns / 1'000'000'000, t.interval_ns % 1'000'000'000};
-    add_with(BackDescriptor::kTimer, fd, absolute ? TFD_TIMER_ABSTIME : 0, 0, when);
+    add_with(BackDescriptor::kTimer, fd, absolute ? TFD_TIMER_ABSTIME : 0, static_cast<int64_t>(t.ticks),
+             when);
   }
 
   // The records have the bytes in a pipe at one of its ends only.
@@ -268,6 +281,9 @@ class DescriptorComparison {
       held.insert(held.end(), bytes.begin(), bytes.end());
     }
     if (reader < 0 || (was == held && f.record.pipe_size == is.record.pipe_size)) return;
+    if (!in_job_ && was != held && (f.record.open_flags & O_DIRECT) != 0)
+      result_.cannot.push_back(
+          fmt::format("packets that waited in {} have been received since", describe(f, fd)));
     add(BackDescriptor::kPipe, fd, reader, f.record.pipe_size).data = was;
   }
 
