@@ -235,6 +235,26 @@ while not os.path.exists('go'): time.sleep(0.005)
 print('end')
 """
 
+# A child that has become a user who may not pass through the directories above the images.
+OTHER_USER = r"""
+import ctypes, os, time
+ready, tell = os.pipe()
+hear, go = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+    os.write(tell, b'r')
+    os._exit(int(os.read(hear, 1)) + os.getuid() - 65534)
+os.read(ready, 1)
+open('before', 'w').close()
+while not os.path.exists('go'): time.sleep(0.005)
+os.write(go, b'7')
+print(os.waitpid(pid, 0)[1] >> 8)
+"""
+
 LAST = {"shut": [0, "it goes on\n", "0o100000"], "by their names": "('here', \"b'found'\", 'new', False)", "of both": "(b'four', True)", "of UDP-Lite": "b'lite'", "both are accepted": 0, "the one that waited": True, "its stream": "ab!cd", "executed": "0", "received": [[], True]}
 
 
@@ -257,6 +277,10 @@ class SeldomUsed(unittest.TestCase):
             [job_tree.CKPT, "show", image], capture_output=True, text=True, check=True).stdout))
         self.assertIn("has a working directory and umask of its own", seen[0])
         self.assertEqual("has another user or group" in seen[0], os.geteuid() == 0)
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root to become another user")
+    def test_a_child_of_another_user_below_a_directory_of_roots(self):
+        self.assertEqual(come_back(self, "seldom-user", OTHER_USER, go_early=True, options=["--trust"]), "7")
 
     def test_relative_names_of_unix_sockets(self):
         self.assertEqual(come_back(self, "seldom-relative", RELATIVE, go_early=True), "b'answer' b'y' b'datagram' ['d', 's'] 0")
