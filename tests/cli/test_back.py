@@ -218,6 +218,20 @@ class BackTest(CkptTest):
         self.assertEqual(self.do("state['b'].recv(9)"), "b'later'")
         self.back(pid)
 
+    def test_sockets_closed_since(self):
+        pid = self.start()
+        self.do("state.update(p=socket.socketpair(), q=socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))")
+        self.do("[state['p'][0].send(b'waits'), state['q'][0].send(b'one'), state['q'][0].send(b'two')]")
+        self.now(pid)
+        self.do("[s.close() for s in (*state['p'], *state['q'])]")
+        self.back(pid)
+        self.assertEqual(self.do("[state['p'][1].recv(9), state['q'][1].recv(9), state['q'][1].recv(9)]"), "[b'waits', b'one', b'two']")
+        self.assertEqual(self.do("[state['p'][1].send(b'x'), state['p'][0].recv(9)]"), "[1, b'x']")
+        self.do("state.update(l=socket.create_server(('127.0.0.1', 0)))")
+        self.now(pid)
+        self.do("state['l'].close()")
+        self.refuse(UNSUPPORTED, ["closed since", "address", "--anyway"], "back", pid)
+
     def test_expirations_that_were_not_read(self):
         pid = self.start()
         self.do("state.update(t=ctypes.CDLL(None).timerfd_create(1, os.O_NONBLOCK))")

@@ -63,7 +63,39 @@ class DescriptorComparison {
     add(kind, fd, a, b).data.assign(bytes.begin(), bytes.end());
   }
 
+  static bool is_socket(const ParsedOpenFile& f) {
+    return kind_of(f) == OpenFileKind::kSocketPair || kind_of(f) == OpenFileKind::kSocket ||
+           kind_of(f) == OpenFileKind::kConnection;
+  }
+
+  // Pairs, and sockets that nobody knows. An address may be somebody else's by now, or kept by the kernel for a while, and a
+  // descriptor that waits in a socket is of an open file that the program may still have.
+  static bool can_be_made_again(const ParsedOpenFile& f) {
+    bool named = kind_of(f) == OpenFileKind::kConnection, has_descriptors = false;
+    for_each_detail<SocketDetail>(f, OpenFileDetail::kSocket, [&](const SocketDetail& s, Blob) {
+      named = named || s.address_len != 0 || s.peer_len != 0 || s.backlog >= 0;
+    });
+    for_each_detail<SocketMessageDetail>(
+        f, OpenFileDetail::kSocketMessage,
+        [&](const SocketMessageDetail& m, Blob) { has_descriptors = has_descriptors || m.file_count != 0; });
+    return !named && !has_descriptors;
+  }
+
+  Result<void> connect_missing() {
+    std::map<uint64_t, int> others;
+    bool any = false;
+    for (const auto& f : then_.open_files) {
+      if (!is_socket(f)) continue;
+      const bool missing = still_open_.find(f.record.id) == nullptr && with_others_.count(f.record.id) == 0 &&
+                           first_descriptor(then_, f.record.id) >= 0 && !still_open_.leads_outside(f);
+      any = any || (missing && can_be_made_again(f));
+      if (!missing || !can_be_made_again(f)) others.emplace(f.record.object, -1);
+    }
+    return any ? builder_.connect_sockets_but(others) : Result<void>();
+  }
+
   Result<void> make_missing() {
+    CKPT_TRY(connect_missing());
     for (const auto& f : then_.open_files) {
       const int fd = first_descriptor(then_, f.record.id);
       if (fd < 0 || still_open_.find(f.record.id) != nullptr) continue;
@@ -93,12 +125,16 @@ class DescriptorComparison {
             fmt::format("{} has been closed since; what is opened again is not the memory that is mapped",
                         describe(f, fd)));
       }
+      if (is_socket(f) && !outside && !can_be_made_again(f))
+        result_.cannot.push_back(fmt::format(
+            "{} has been closed since, and has an address or descriptors waiting in it", describe(f, fd)));
       CKPT_TRY(builder_.check(f));
       auto made = builder_.make(f);
       if (!made) return made.error();
       made_[f.record.id] = static_cast<int64_t>(result_.made.size());
       result_.made.push_back(std::move(*made));
     }
+    CKPT_TRY(builder_.fill_sockets());
     builder_.finish();
     return {};
   }
