@@ -116,7 +116,7 @@ enum class BackDescriptor : uint32_t {
   kStatus = 5,      // a: F_SETFL
   kSeek = 6,        // a: offset
   kEvent = 7,       // a: counter of an eventfd
-  kTimer = 8,       // data: itimerspec; a: flags
+  kTimer = 8,       // data: itimerspec; a: flags; b: expirations that were not read
   kSignals = 9,     // a: mask of a signalfd
   kPipe = 10,       // fd: writing end, a: reading end, b: its size, data: what it held
   kEpoll = 11,      // a: EPOLL_CTL_*, b: descriptor, data: epoll_event

@@ -34,11 +34,31 @@ Result<void> lock(int directory, bool (*serve_joins)()) {
   return {};
 }
 
-Result<CheckpointCost> take_alone(bool& had_company) {
-  const ExpectAlone alone;
-  auto result = take_checkpoint();
-  had_company = alone.was_not();
-  return result;
+// Waits, 1.3 s in all, for what is under way for a moment only: the program has to go on for it to pass, on a busy
+// machine until its processes have had their turns.
+class Waits {
+ public:
+  bool left() const { return count_ < kMost; }
+  void wait() {
+    const timespec moment{0, kFirstNs << count_++};  // below a second each
+    sys::call(__NR_nanosleep, &moment, nullptr);
+  }
+  uint32_t count() const { return count_; }
+
+ private:
+  static constexpr uint32_t kMost = 6;
+  static constexpr int64_t kFirstNs = 20'000'000;
+  uint32_t count_ = 0;
+};
+
+Result<CheckpointCost> take_alone(bool& had_company, Waits& waits) {
+  for (;;) {
+    const ExpectAlone alone(waits.left());
+    auto result = take_checkpoint();
+    had_company = alone.was_not();
+    if (result.ok() || !alone.found_passing()) return result;
+    waits.wait();
+  }
 }
 
 Result<void> refuse_hidden_root(const ArenaVector<Listed>& members) {
@@ -64,21 +84,17 @@ Result<void> refuse_hidden_root() {
 
 Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*serve_joins)()) {
   constexpr uint32_t kAttempts = 6;
-  // Waits, 1.3 s in all, for what is under way for a moment only: the program has to go on for it to pass, on a busy
-  // machine until its processes have had their turns.
-  constexpr uint32_t kWaits = 6;
-  constexpr int64_t kFirstWaitNs = 20'000'000;
-  uint32_t waits = 0;
   // A process that comes into being past libc comes into any attempt or not, and an attempt is short.
   constexpr uint32_t kMoreForBirths = 16;
   uint32_t births = 0;
+  Waits waits;
   const bool hosts = options.over_hosts();
   if (hosts && own_job.identity.root == 0)
     return make_error(ExitCode::kUnsupported, 0, "it is in no job; start it with ckpt run --hosts");
   if (!hosts && (options.only || own_job.identity.root == 0)) return take_checkpoint();
   bool had_company = false;
   if (!hosts && is_alone(own_job.identity, this_process.pid)) {
-    auto result = take_alone(had_company);
+    auto result = take_alone(had_company, waits);
     if (!had_company) return result;
   }
   const char* directory_name = nullptr;
@@ -100,7 +116,7 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
     CKPT_TRY(refuse_hidden_root(members));
     // If other members came and went, this process is taken as a job of one, which holds the creation of processes.
     if (members.size() <= 1 && !had_company && !hosts) {
-      auto result = take_alone(had_company);
+      auto result = take_alone(had_company, waits);
       if (!had_company || attempt == kAttempts) return result;
       continue;
     }
@@ -119,7 +135,7 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
       Coordinator coordinator(directory->get(), directory_name, options, report);
       coordinator.own_memory[1] = arena.range();
       if (Result<void> begun =
-              coordinator.begin(hosts ? options.part.attempt : attempt, waits < kWaits, members.span());
+              coordinator.begin(hosts ? options.part.attempt : attempt, waits.left(), members.span());
           !begun.ok()) {
         result = begun.error();
       } else {
@@ -130,16 +146,15 @@ Result<CheckpointCost> take(const TakeOptions& options, Report& report, bool (*s
       passing = coordinator.passing;
       born_meanwhile = coordinator.born_meanwhile;
     }
-    report.attempts = attempt + waits + births;
+    report.attempts = attempt + waits.count() + births;
     if (result.ok()) {
       log_format(directory->get(), "job {} processes {} pause {} us", static_cast<const char*>(report.path),
                  report.members, report.pause_ns / 1000);
       return result;
     }
     log_line(directory->get(), result.error().message());
-    if (passing && !hosts && waits < kWaits) {
-      const timespec moment{0, kFirstWaitNs << waits++};  // below a second each
-      sys::call(__NR_nanosleep, &moment, nullptr);
+    if (passing && !hosts && waits.left()) {
+      waits.wait();
       --attempt;  // that attempt says nothing of the method
       continue;
     }

@@ -55,7 +55,7 @@ void forget_session() {
 ScopedSession::ScopedSession(Session& s) { current = &s; }
 ScopedSession::~ScopedSession() { current = nullptr; }
 
-ExpectAlone::ExpectAlone() { expects_alone = this; }
+ExpectAlone::ExpectAlone(bool may_repeat) : may_repeat_(may_repeat) { expects_alone = this; }
 ExpectAlone::~ExpectAlone() { expects_alone = nullptr; }
 
 Result<void> ExpectAlone::check(bool has_children) {
@@ -65,6 +65,15 @@ Result<void> ExpectAlone::check(bool has_children) {
       ExitCode::kInternal, 0,
       "a child process was made while the checkpoint of its parent began; it is taken again with "
       "the child");
+}
+
+bool ExpectAlone::wait_for_passing() {
+  if (current != nullptr) {
+    if (!current->place.may_repeat) return false;
+    return current->again = current->passing = true;
+  }
+  if (expects_alone == nullptr || !expects_alone->may_repeat_) return false;
+  return expects_alone->passing_ = true;
 }
 
 void fill_place(Place& place, int directory, const char* job_directory, const char* job_name,

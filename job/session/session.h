@@ -102,18 +102,23 @@ class ScopedSession {
 
 // A checkpoint of one process that was found alone in its job. If it has children when it stands, they were made
 // meanwhile: the checkpoint fails, and the job is taken with them.
+// may_repeat: another attempt may follow; so it fails as well for what is under way for a moment only.
 class ExpectAlone {
  public:
-  ExpectAlone();
+  explicit ExpectAlone(bool may_repeat);
   ~ExpectAlone();
   ExpectAlone(const ExpectAlone&) = delete;
   ExpectAlone& operator=(const ExpectAlone&) = delete;
   bool was_not() const { return met_; }
+  bool found_passing() const { return passing_; }
   // Threads standing; has_children: of the process, living or ended.
   static Result<void> check(bool has_children);
+  // Something is under way that cannot be saved: is it to be waited for? Of a process alone or a member.
+  static bool wait_for_passing();
 
  private:
-  bool met_ = false;
+  const bool may_repeat_;
+  bool met_ = false, passing_ = false;
 };
 
 // The hooks of a checkpoint run.

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 
 #include "libckpt_rt/back/back_run.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -26,6 +27,19 @@ long set_pipe_size(const BackDescriptorOp& op) {
   if (op.b == 0 || now == op.b) return 0;
   const long r = sys::call(__NR_fcntl, op.fd, F_SETPIPE_SZ, op.b);
   return sys::failed(r) ? r : 0;
+}
+
+long set_timer(const BackDescriptorOp& op, const std::byte* data) {
+  constexpr long kSetTicks = _IOW('T', 0, uint64_t);  // TFD_IOC_SET_TICKS, linux/timerfd.h
+  const long r = sys::call(__NR_timerfd_settime, op.fd, op.a, data, 0L);
+  const auto ticks = static_cast<uint64_t>(op.b);
+  if (sys::failed(r) || ticks == 0 || !sys::failed(sys::call(__NR_ioctl, op.fd, kSetTicks, &ticks))) return r;
+  // A kernel that cannot be told: one that has expired and does not run any more expires once more.
+  itimerspec once;
+  std::memcpy(&once, data, sizeof(once));
+  if (once.it_value.tv_sec != 0 || once.it_value.tv_nsec != 0) return 0;
+  once.it_value.tv_nsec = 1;
+  return sys::call(__NR_timerfd_settime, op.fd, 0L, &once, 0L);
 }
 }  // namespace
 
@@ -233,7 +247,7 @@ bool BackRun::change_descriptor(const BackDescriptorOp& op) {
       break;
     }
     case BackDescriptor::kTimer:
-      r = sys::call(__NR_timerfd_settime, op.fd, op.a, data, 0L);
+      r = set_timer(op, data);
       break;
     case BackDescriptor::kSignals: {
       const auto mask = static_cast<uint64_t>(op.a);

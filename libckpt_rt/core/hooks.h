@@ -70,6 +70,8 @@ void end_strict();
 
 // The program gets a keyring of its own, or has left namespaces (CLONE_NEW*): a restart cannot give them back.
 void note_keyring();
+// It has forbidden itself access to files (landlock).
+void note_landlock();
 // It asks to be told when a message comes into a queue, which ends when any of its descriptors is closed in the process,
 // also in a table of the agent.
 void note_queue_notice();

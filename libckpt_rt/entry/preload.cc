@@ -133,6 +133,7 @@ void end_strict() {
 
 // relaxed: read by a checkpoint that is asked for later.
 void note_keyring() { seccomp_state.own_keyring.store(true, std::memory_order_relaxed); }
+void note_landlock() { seccomp_state.landlocked.store(true, std::memory_order_relaxed); }
 void note_queue_notice() { seccomp_state.queue_notice.store(true, std::memory_order_relaxed); }
 void note_namespaces(int left) { seccomp_state.left_namespaces.fetch_or(left, std::memory_order_relaxed); }
 

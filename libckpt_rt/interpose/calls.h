@@ -195,11 +195,7 @@ inline long connect(int fd, const void* address, uint32_t length) {
   return result == -EISCONN && c.resumed != Resumed::kNo ? 0 : result;
 }
 
-inline long bind(int fd, const void* address, uint32_t length) {
-  sockaddr_storage copy;
-  addresses::before_address(fd);
-  return sys::call(__NR_bind, fd, addresses::to_machine(address, length, copy), length);
-}
+long bind(int fd, const void* address, uint32_t length);  // bind.cc
 
 // getsockname(2), getpeername(2).
 inline long socket_name(long nr, int fd, void* address, socklen_t* length) {

@@ -15,6 +15,9 @@
 #include "libckpt_rt/interpose/system_v/system_v.h"
 #include "libckpt_rt/core/preload_rules.h"
 
+#ifndef __NR_landlock_restrict_self
+#define __NR_landlock_restrict_self 446
+#endif
 #ifndef __NR_futex_wait
 #define __NR_futex_wait 455
 #endif
@@ -97,6 +100,7 @@ constexpr auto kRouted = [] {
                  __NR_seccomp,
                  __NR_prctl,
                  __NR_setns,
+                 __NR_landlock_restrict_self,
                  __NR_keyctl,
                  __NR_add_key,
                  __NR_request_key,
@@ -328,6 +332,11 @@ long route(long nr, long a, long b, long c, long d, long e, long f) {
       return calls::prctl(ia, b, c, d, e);
     case __NR_setns:
       return calls::setns(ia, ib);
+    case __NR_landlock_restrict_self: {
+      const long r = plain(nr, a, b, c, d, e, f);
+      if (r == 0) hooks::note_landlock();
+      return r;
+    }
     case __NR_keyctl:
       if (a == KEYCTL_JOIN_SESSION_KEYRING || (a == KEYCTL_GET_KEYRING_ID && is_own_keyring(b)))
         hooks::note_keyring();

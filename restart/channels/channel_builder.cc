@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "restart/channels/ended_connections.h"
+#include "restart/channels/unix_names.h"
 #include "restart/descriptors/builder.h"
 
 namespace ckpt {
@@ -132,6 +133,7 @@ void ChannelBuilder::add(int member, const ImageMeta& meta, const std::map<uint6
     s->file = &file;
     s->object = file.record.object;
     if (!read_socket(*s)) continue;
+    read_file(*s);
     translate(*s);
     read_messages(*s);
     translate_senders(*s);
@@ -234,33 +236,6 @@ Result<void> ChannelBuilder::make(ChannelSocket& s) {
   return park(s, std::move(fd));
 }
 
-namespace {
-
-// A socket file that nobody listens on any more, as the killed program left it.
-bool is_left_over(const SocketName& name, int type) {
-  struct stat st;
-  if (lstat(name.text().c_str(), &st) != 0 || !S_ISSOCK(st.st_mode)) return false;
-  ScopedFd probe(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  return connect(probe.get(), name.get(), name.length) != 0 && errno == ECONNREFUSED;
-}
-
-// Socket names that are relative paths are of the program's directory.
-class InDirectory {
- public:
-  explicit InDirectory(std::string_view path) {
-    here_.reset(open(".", O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!path.empty() && chdir(std::string(path).c_str()) != 0) here_.reset();
-  }
-  ~InDirectory() {
-    if (here_.valid() && fchdir(here_.get()) != 0) return;
-  }
-
- private:
-  ScopedFd here_;
-};
-
-}  // namespace
-
 // Connections of the killed program may hold the port, for a minute.
 bool ChannelBuilder::bind_port(const ChannelSocket& s, int fd, const SocketName& name) {
   constexpr int64_t kLongestNs = 65'000'000'000;
@@ -284,40 +259,23 @@ bool ChannelBuilder::bind_port(const ChannelSocket& s, int fd, const SocketName&
 
 // unlink_after: there was no file of this name.
 Result<void> ChannelBuilder::bind_name(ChannelSocket& s, int fd, const SocketName& name, bool& unlink_after) {
-  const std::string text = name.text();
-  const bool path = name.family() == AF_UNIX && !text.empty() && text[0] != '@';
-  InDirectory there(path && text[0] != '/' ? s.meta->process.cwd : std::string_view());
-  if (path) {
-    struct stat st;
-    unlink_after = lstat(text.c_str(), &st) != 0;
-    if (is_left_over(name, s.detail.type)) unlink(text.c_str());
-  }
+  if (is_path(name)) return bind_path(s, fd, name, unlink_after);
   if (name.family() == AF_PACKET) {
     // getsockname(2) tells of as many bytes as the device's address has; bind(2) wants the whole struct.
     if (bind(fd, name.get(), std::max<socklen_t>(name.length, sizeof(sockaddr_ll))) == 0) return {};
     return make_error(ExitCode::kUnavailable, errno, "{}: its device is not there ({}): make it again",
                       describe(s), errno_name(errno));
   }
-  if (path          ? bind_file(s, fd, name, text)
-      : !s.is_tcp() ? bind(fd, name.get(), name.length) == 0
-                    : bind_port(s, fd, name))
-    return {};
-  const int e = errno;
-  if (path && (e == ENOENT || e == ENOTDIR)) {
-    // Its directory is gone: nobody can find it by that name, here or before. A name of the kernel's choice,
-    // for only a socket with a name can listen.
-    say("{}: the directory of its name {} is gone: it has no such name now", describe(s), text);
-    unlink_after = false;
-    sockaddr none{};
-    none.sa_family = AF_UNIX;
-    if (s.detail.backlog >= 0) (void)!bind(fd, &none, sizeof(none.sa_family));
-    return {};
-  }
+  if (s.is_tcp() ? bind_port(s, fd, name) : bind(fd, name.get(), name.length) == 0) return {};
+  return cannot_take(s, name.text(), errno);
+}
+
+Error ChannelBuilder::cannot_take(const ChannelSocket& s, const std::string& name, int error) const {
   return make_error(
-      e == EACCES || e == EPERM ? ExitCode::kPermission : ExitCode::kUnavailable, e,
+      error == EACCES || error == EPERM ? ExitCode::kPermission : ExitCode::kUnavailable, error,
       "{}: {} cannot be taken again ({}): end the program that has it; connections of the killed "
       "program without SO_REUSEADDR hold it for a minute",
-      describe(s), text, errno_name(e));
+      describe(s), name, errno_name(error));
 }
 
 Result<void> ChannelBuilder::connect() {
@@ -339,10 +297,7 @@ void ChannelBuilder::settle(ChannelSocket& s) {
     say("{}: option {} of level {} of the socket cannot be set as it was ({})", describe(s), unset->name,
         unset->level, errno_name(unset->error));
   }
-  if (s.unlink_name) {
-    InDirectory there(s.name.text()[0] != '/' ? s.meta->process.cwd : std::string_view());
-    unlink(s.name.text().c_str());
-  }
+  leave_name(s);
   fcntl(s.fd, F_SETFL, static_cast<int>(s.file->record.open_flags) & O_NONBLOCK);
 }
 

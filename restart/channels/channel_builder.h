@@ -65,6 +65,9 @@ struct ChannelSocket {
   int fd = -1;                        // parked, or at its number in the end
   int far_end = -1;          // parked: instead of a peer that is gone or outside, until fill() is done
   bool unlink_name = false;  // its path had no file any more
+  SocketFileDetail socket_file = {};
+  std::string directory, now_at;  // as SocketFileDetail has them
+  bool moved = false;             // its file is at now_at
   bool said_sender = false;
   std::string far_ends, far_ends_there;  // of a connection to another host of the job: both ends as they were
   bool is(int domain, int type) const { return detail.domain == domain && detail.type == type; }
@@ -122,12 +125,21 @@ class ChannelBuilder {
   Result<void> make(ChannelSocket& s);
   Result<void> park(ChannelSocket& s, ScopedFd fd);
   Result<void> park_far_end(ChannelSocket& s, ScopedFd fd);
-  // unix.cc. With the rights and the owner that its file had.
+  // unix_names.cc. With the rights and the owner that its file had.
   static bool bind_file(const ChannelSocket& s, int fd, const SocketName& name, const std::string& path);
   Result<void> bind_name(ChannelSocket& s, int fd, const SocketName& name, bool& unlink_after);
+  Result<void> bind_path(ChannelSocket& s, int fd, const SocketName& name, bool& unlink_after);
+  const ChannelSocket* bound_to(const SocketName& at, const ChannelSocket& like) const;
+  std::string directory_of_name(const SocketName& at, const ChannelSocket& like) const;
+  // As connect(2). like: a socket of the process that connects.
+  bool connect_name(const ChannelSocket& like, int fd, const SocketName& at) const;
+  void move_file(ChannelSocket& s);
+  void leave_over(const SocketName& name, const ChannelSocket& like);  // its file is removed in the end
+  void leave_name(ChannelSocket& s);
   bool bind_port(const ChannelSocket& s, int fd, const SocketName& name);
   void settle(ChannelSocket& s);
   Error cannot_make(const ChannelSocket& s) const;
+  Error cannot_take(const ChannelSocket& s, const std::string& name, int error) const;
   std::string describe(const ChannelSocket& s) const;
 
   // unix.cc

@@ -8,12 +8,39 @@
 #include <utility>
 
 #include "restart/channels/channel_builder.h"
+#include "restart/channels/unix_names.h"
 
 // What waited to be received is sent again: by the other end, or, of datagrams, from the address that it came
 // from.
 
 namespace ckpt {
 namespace {
+
+// The same address in the family of the socket that sends to it.
+void as_seen_from(int sender, SocketName& target) {
+  int domain = 0;
+  socklen_t length = sizeof(domain);
+  if (getsockopt(sender, SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0 || domain == target.family()) return;
+  const SocketName was = target;
+  target = {};
+  if (domain == AF_INET) {
+    auto& six = reinterpret_cast<const sockaddr_in6&>(was.address);
+    auto& four = reinterpret_cast<sockaddr_in&>(target.address);
+    four.sin_family = AF_INET;
+    four.sin_port = six.sin6_port;
+    four.sin_addr.s_addr =
+        IN6_IS_ADDR_V4MAPPED(&six.sin6_addr) ? six.sin6_addr.s6_addr32[3] : htonl(INADDR_LOOPBACK);
+    target.length = sizeof(four);
+  } else {
+    auto& four = reinterpret_cast<const sockaddr_in&>(was.address);
+    auto& six = reinterpret_cast<sockaddr_in6&>(target.address);
+    six.sin6_family = AF_INET6;
+    six.sin6_port = four.sin_port;
+    six.sin6_addr.s6_addr32[2] = htonl(0xffff);
+    six.sin6_addr.s6_addr32[3] = four.sin_addr.s_addr;
+    target.length = sizeof(six);
+  }
+}
 
 constexpr int kLongestWaitForRoom = 2000;  // ms, of the kernel for its own loopback
 
@@ -126,7 +153,9 @@ Result<void> ChannelBuilder::send_messages(ChannelSocket& to, int from, const Fi
 Result<int> ChannelBuilder::sender_of(ChannelSocket& to, const ChannelMessage& m, ScopedFd& own) {
   if (m.sender.length != 0) {
     for (auto& s : sockets_) {
-      if (s->fd < 0 || s->detail.type != SOCK_DGRAM || s->detail.domain != to.detail.domain) continue;
+      if (s->fd < 0 || s->detail.type != SOCK_DGRAM || s->detail.domain != to.detail.domain ||
+          s->detail.protocol != to.detail.protocol)
+        continue;
       if (s->name == m.sender) return s->fd;
     }
   }
@@ -136,18 +165,22 @@ Result<int> ChannelBuilder::sender_of(ChannelSocket& to, const ChannelMessage& m
   if (to.detail.domain == AF_UNIX) {
     bool unlink_after = false;
     auto bound = bind_name(to, own.get(), m.sender, unlink_after);
-    if (unlink_after) left_over_names_.push_back(m.sender.text());
+    if (unlink_after) leave_over(m.sender, to);
     if (!bound.ok())
       say("{}: a message in it comes from nobody now ({})", describe(to), bound.error().message());
     return own.get();
   }
   set_int(own.get(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (bind(own.get(), m.sender.get(), m.sender.length) == 0) return own.get();
-  // One that is bound to all addresses with that port sends from there as well.
-  for (auto& s : sockets_) {
-    if (s->fd >= 0 && s->detail.type == SOCK_DGRAM && s->detail.domain == to.detail.domain &&
-        s->detail.protocol == to.detail.protocol && s->name.length != 0 && s->name.port() == m.sender.port())
-      return s->fd;
+  // One that is bound to all addresses with that port sends from there as well; so does one of IPv4 to one of IPv6 that
+  // takes both, and the other way.
+  for (const bool same_family : {true, false}) {
+    for (auto& s : sockets_) {
+      if (s->fd >= 0 && s->detail.type == SOCK_DGRAM && s->detail.domain != AF_UNIX &&
+          (s->detail.domain == to.detail.domain) == same_family && s->detail.protocol == to.detail.protocol &&
+          s->name.length != 0 && s->name.port() == m.sender.port())
+        return s->fd;
+    }
   }
   set_int(own.get(), SOL_SOCKET, SO_REUSEPORT, 1);
   if (bind(own.get(), m.sender.get(), m.sender.length) == 0) return own.get();
@@ -202,8 +235,7 @@ Result<void> ChannelBuilder::send_datagrams(ChannelSocket& to, const FindOpenFil
       // Two that are connected to each other take as much as they have room for, others eleven messages. What
       // others have sent came before: from then on they may not.
       if (!std::exchange(joined, true)) {
-        if (::connect(to.fd, mutual->name.get(), mutual->name.length) != 0 ||
-            ::connect(mutual->fd, to.name.get(), to.name.length) != 0)
+        if (!connect_name(*mutual, to.fd, mutual->name) || !connect_name(to, mutual->fd, to.name))
           return cannot_make(to);
         make_room(mutual->fd);
       }
@@ -225,7 +257,9 @@ Result<void> ChannelBuilder::send_datagrams(ChannelSocket& to, const FindOpenFil
       if (IN6_IS_ADDR_LOOPBACK(&six.sin6_addr) && IN6_IS_ADDR_V4MAPPED(&sender.sin6_addr))
         six.sin6_addr = sender.sin6_addr;
     }
+    if (target.family() != AF_UNIX) as_seen_from(*from, target);
     make_room(*from);
+    const InDirectory there(is_path(target) ? directory_of(to) : std::string());
     CKPT_TRY(send_one(to, *from, &target, m, find_open_file));
   }
   if (lost != 0) {

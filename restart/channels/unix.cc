@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "restart/channels/channel_builder.h"
+#include "restart/channels/unix_names.h"
 #include "restart/descriptors/builder.h"
 #include "restart/descriptors/vanished_file.h"
 
@@ -48,7 +49,7 @@ Result<void> ChannelBuilder::connect_unix() {
   });
   for (ChannelSocket* s : waiting) {
     CKPT_TRY(make(*s));
-    if (::connect(s->fd, s->listener->name.get(), s->listener->name.length) != 0) {
+    if (!connect_name(*s->listener, s->fd, s->listener->name)) {
       say("{}: the connection that waits to be accepted cannot be made again ({})", describe(*s),
           errno_name(errno));
     }
@@ -87,37 +88,6 @@ Result<void> ChannelBuilder::connect_pair(ChannelSocket& s) {
   return {};
 }
 
-bool ChannelBuilder::bind_file(const ChannelSocket& s, int fd, const SocketName& name,
-                               const std::string& path) {
-  SocketFileDetail file{};
-  if (s.name == name) {
-    for_each_detail<SocketFileDetail>(*s.file, OpenFileDetail::kSocketFile,
-                                      [&](const SocketFileDetail& f, Blob) { file = f; });
-  }
-  // Not chmod(2) afterwards: whoever may write to the directory could put a link in its place.
-  const auto bind_it = [&] {
-    const mode_t before = file.mode != 0 ? umask(~file.mode & 0777) : 0;
-    const bool bound = bind(fd, name.get(), name.length) == 0;
-    const int error = errno;
-    if (file.mode != 0) umask(before);
-    errno = error;
-    return bound;
-  };
-  bool bound = bind_it();
-  // Its directory was there at the checkpoint, and others know the name.
-  if (!bound && errno == ENOENT && file.mode != 0 && make_directory_of(path, s.meta->process.record).ok())
-    bound = bind_it();
-  const int error = errno;
-  struct stat st;
-  const ScopedFd made(
-      bound && file.mode != 0 && geteuid() == 0 ? open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1);
-  if (made.valid() && fstat(made.get(), &st) == 0 && S_ISSOCK(st.st_mode) && st.st_nlink == 1 &&
-      st.st_uid == 0)
-    (void)!fchownat(made.get(), "", file.uid, file.gid, AT_EMPTY_PATH);
-  errno = error;
-  return bound;
-}
-
 // A listening socket with this name: the program's, or one of ours for the time being.
 Result<int> ChannelBuilder::listener_at(const ChannelSocket& like, const SocketName& at) {
   for (auto& s : sockets_) {
@@ -135,7 +105,7 @@ Result<int> ChannelBuilder::listener_at(const ChannelSocket& like, const SocketN
   auto up = working_->park(std::move(fd), "a socket");
   if (!up.ok()) return up;
   helpers_[key] = *up;
-  if (unlink_after) left_over_names_.push_back(at.text());
+  if (unlink_after) leave_over(at, like);
   return *up;
 }
 
@@ -152,7 +122,7 @@ Result<ScopedFd> ChannelBuilder::connect_to(ChannelSocket& client, const SocketN
     from.reset(socket(AF_UNIX, client.detail.type | SOCK_CLOEXEC, 0));
     fd = from.get();
   }
-  if (fd < 0 || ::connect(fd, at.get(), at.length) != 0) return cannot_make(client);
+  if (fd < 0 || !connect_name(client, fd, at)) return cannot_make(client);
   const int flags = fcntl(*listener, F_GETFL);
   fcntl(*listener, F_SETFL, flags & ~O_NONBLOCK);
   ScopedFd accepted(accept4(*listener, nullptr, nullptr, SOCK_CLOEXEC));
@@ -204,7 +174,7 @@ Result<void> ChannelBuilder::connect_datagrams() {
     if (!s->is(AF_UNIX, SOCK_DGRAM) || s->fd < 0) continue;
     const SocketName& at = s->peer != nullptr ? s->peer->name : s->peer_name;
     if (at.length != 0 && (s->link.peer != 0 || s->peer_name.length != 0)) {
-      if (::connect(s->fd, at.get(), at.length) != 0 && s->peer != nullptr) {
+      if (!connect_name(s->peer != nullptr ? *s->peer : *s, s->fd, at) && s->peer != nullptr) {
         say("{}: {} cannot be reached again ({})", describe(*s), at.text(), errno_name(errno));
       }
     }

@@ -32,6 +32,8 @@ class DescriptorBuilder {
   Result<void> hold_numbers();
   // Sockets: all at once, before other open files; what waited in them, when all others are there.
   Result<void> connect_sockets();
+  // The same of some of them: not of these objects.
+  Result<void> connect_sockets_but(const std::map<uint64_t, int>& others);
   Result<void> fill_sockets();
   // Masters of terminals first.
   Result<ScopedFd> make(const ParsedOpenFile& file);

@@ -249,6 +249,11 @@ Result<void> DescriptorBuilder::connect_sockets() {
   return channels_.connect();
 }
 
+Result<void> DescriptorBuilder::connect_sockets_but(const std::map<uint64_t, int>& others) {
+  channels_.add(0, meta_, others);
+  return channels_.connect();
+}
+
 // What waits in a socket may be a descriptor, also of a file that has no number of its own.
 Result<void> DescriptorBuilder::fill_sockets() {
   return channels_.fill([this](int, uint32_t id) -> Result<int> {

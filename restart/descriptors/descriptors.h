@@ -36,6 +36,7 @@ struct DescriptorOptions {
   WorkingFds* working = nullptr;              // not needed by check_descriptors
   std::string image_directory = ".";          // what files held that are put back goes here
   uint64_t sequence = 0;                      // of the image, for the names of that
+  int64_t taken_ns = 0;                       // CLOCK_REALTIME at the checkpoint
   std::string kept_files;                     // directory of what is kept beside the image; empty: none
   ReturningFiles returning;                   // gone, and made again before descriptors are
   std::function<void(std::string_view)> say;  // one line for the user

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "restart/descriptors/builder.h"
+#include "restart/descriptors/shut_file.h"
 
 // Files, directories and devices that have a name: opened again by it.
 
@@ -159,9 +160,10 @@ Result<void> DescriptorBuilder::check(const ParsedOpenFile& file) {
   if (const auto it = options_.returning.find(file.path); it != options_.returning.end() && it->second)
     return {};
   auto fd = open_by_path(file);
-  if (!fd) return fd.error();
+  if (!fd && !(S_ISREG(r.mode) && opens_later(name_to_open(file), fd.error().sys_errno, st)))
+    return fd.error();
   if (!S_ISREG(r.mode) || is_place_only(r)) return {};
-  if (fstat(fd->get(), &st) != 0) return {};
+  if (fd && fstat(fd->get(), &st) != 0) return {};
   const uint64_t now = static_cast<uint64_t>(st.st_size);
   if (now < r.size && !can_put_back(file)) {
     if (is_writable(r) || r.offset > now) {

@@ -105,6 +105,19 @@ Result<void> DescriptorBuilder::put_back_files() {
     const std::string path(file.path), link = kept_link(file), copy = kept_copy(file);
     struct stat st;
     if (lstat(path.c_str(), &st) == 0) {
+      // What the program only reads may have been replaced for it to read.
+      if (!link.empty() && is_writable(file.record)) {
+        auto aside = take_name_back({link, path, options_.image_directory, options_.sequence,
+                                     options_.taken_ns, (file.record.flags & kOpenFileOneName) != 0},
+                                    options_.say);
+        if (!aside.ok()) return aside.error();
+        if (!aside->empty()) {
+          say("{} is another file than at the checkpoint: the one that it was has its name again, the other "
+              "one is now {}",
+              path, *aside);
+          continue;
+        }
+      }
       say("{} is another file than at the checkpoint: the program goes on with the one that it had, which "
           "has no name "
           "there",

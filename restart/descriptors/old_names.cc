@@ -19,7 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostEntries = 100'000;  // of all directories that are read
+constexpr int kMostEntries = 100'000;             // of all directories that are read
+constexpr int64_t kFileClockLateNs = 20'000'000;  // the clock that stamps files is behind by so much
+constexpr size_t kLongestPart = 160;              // of a file's name, in the name that it has aside
 
 // The name in this directory that leads to the file; empty: none.
 std::string name_in(const fs::path& directory, const struct stat& file, int* left) {
@@ -52,7 +54,39 @@ std::string other_name(const std::string& path, const struct stat& file) {
   return {};
 }
 
+// A file system that does not tell when a file was made gives no answer: false.
+bool made_since(const std::string& path, int64_t taken_ns, struct statx* now) {
+  return statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, now) == 0 &&
+         (now->stx_mask & STATX_BTIME) != 0 &&
+         now->stx_btime.tv_sec * 1'000'000'000 + now->stx_btime.tv_nsec > taken_ns - kFileClockLateNs;
+}
+
+std::string passing_name(const std::string& path) {
+  return fmt::format("{}/.ckpt-restored-{}", fs::path(path).parent_path().string(), getpid());
+}
+
 }  // namespace
+
+Result<std::string> take_name_back(const NameTaken& name, const Say& say) {
+  struct stat ours;
+  struct statx now;
+  if (lstat(name.link.c_str(), &ours) != 0 || !made_since(name.path, name.taken_ns, &now) ||
+      !S_ISREG(now.stx_mode) || now.stx_uid != ours.st_uid)
+    return std::string();
+  // The number tells two files apart: one that has a name aside is not made anew.
+  const std::string aside = fmt::format("{}/{}.{}.replaced-{}", name.directory_aside,
+                                        fs::path(name.path).filename().string().substr(0, kLongestPart),
+                                        uint64_t{now.stx_ino}, name.sequence);
+  if (::link(name.path.c_str(), aside.c_str()) != 0 && errno != EEXIST) return std::string();
+  if (name.one_name) CKPT_TRY(separate_from_new_name(name.link, name.path, say));
+  const std::string passing = passing_name(name.path);
+  if (::link(name.link.c_str(), passing.c_str()) != 0) return std::string();
+  if (rename(passing.c_str(), name.path.c_str()) != 0) {
+    unlink(passing.c_str());
+    return std::string();
+  }
+  return aside;
+}
 
 bool copy_file(const std::string& from_path, const std::string& to_path, uint32_t mode) {
   ScopedFd from(open(from_path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
@@ -84,8 +118,7 @@ Result<void> separate_from_new_name(const std::string& link, const std::string& 
   if (lstat(link.c_str(), &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink < 2) return {};
   const std::string name = other_name(path, st);
   if (name.empty()) return {};
-  const std::string made =
-      fmt::format("{}/.ckpt-restored-{}", fs::path(name).parent_path().string(), getpid());
+  const std::string made = passing_name(name);
   bool done = copy_file(name, made, st.st_mode);
   if (done) {
     const ScopedFd file(open(made.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));

@@ -1,7 +1,7 @@
 // Gives files the names back that they had at the checkpoint and have lost since.
 //
 // Owner:     restart/descriptors. Callers: DescriptorBuilder, once for a program or job, before its open files are made.
-// Never:     takes a name from another file; follows a link that lies beside an image.
+// Never:     throws a file away that has the name now; follows a link that lies beside an image.
 #pragma once
 
 #include <functional>
@@ -23,6 +23,18 @@ bool copy_file(const std::string& from, const std::string& to, uint32_t mode);
 // a rename of one name of a file to another one does nothing. Looked for in the directory of the path, the one
 // above, and in those beside it. kIo: there is no room.
 Result<void> separate_from_new_name(const std::string& link, const std::string& path, const Say& say);
+
+// The name belongs to another file now. Was that one made since the checkpoint, by the owner of ours (a program that writes a
+// new file and renames it over the old one does so for ever), it moves to `aside`, a name in that directory which is on the
+// same file system, and ours has its name again. Returns that name; empty: all stays as it is, nothing is said.
+// taken_ns: CLOCK_REALTIME at the checkpoint. one_name: as kOpenFileOneName. kIo: there is no room.
+struct NameTaken {
+  const std::string &link, &path, &directory_aside;
+  uint64_t sequence;
+  int64_t taken_ns;
+  bool one_name;
+};
+Result<std::string> take_name_back(const NameTaken& name, const Say& say);
 
 // Temporary files that nobody had open, of this directory beside an image (image/format/kept_names.h): those whose names
 // are gone have them again. kIo: there is no room.

@@ -307,6 +307,7 @@ Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working,
   options.working = &working;
   options.image_directory = job.root().image_directory;
   options.sequence = job.manifest.sequence;
+  options.taken_ns = job.manifest.time_ns;
   options.kept_files = kept_files_of(*job.root().image, job.root().image_directory);
   options.say = [&report](std::string_view line) { report.note(line); };
   DescriptorBuilder builder(all, options);

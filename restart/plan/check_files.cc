@@ -13,12 +13,17 @@
 
 #include "base/raii_fd.h"
 #include "image/format/file_hash.h"
+#include "restart/descriptors/shut_file.h"
 #include "restart/plan/elf_build_id.h"
 
 namespace ckpt {
 namespace {
 
 constexpr const char* kRemedy = "put the old file back (reinstall that version), or take a new checkpoint";
+
+int64_t mtime_of(const struct stat& st) {
+  return int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
+}
 
 Result<uint64_t> hash_file(int fd, uint64_t size, const std::string& path) {
   constexpr size_t kBuffer = 1 << 20;
@@ -66,8 +71,7 @@ Result<void> check_unchanged(const ParsedMapping& m, int fd, const std::string& 
   }
   if (same_content) {
     if (r.file_hash != 0 && size <= kHashedWhole) return {};
-    const int64_t mtime = int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
-    if (r.file_mtime_ns == 0 || mtime == r.file_mtime_ns) return {};
+    if (r.file_mtime_ns == 0 || mtime_of(st) == r.file_mtime_ns) return {};
   }
   return make_error(ExitCode::kFileChanged, 0, "{} has changed since the checkpoint (its {} differs): {}",
                     path, same_content ? "modification time" : "content", kRemedy);
@@ -85,6 +89,15 @@ Result<void> check_one(const ParsedMapping& m, bool may_differ, const ReturningF
                    (kind == MappingKind::kDevice ? O_PATH : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) {
     if (errno == ENOENT && returning.count(path) != 0) return {};
+    const int error = errno;
+    struct stat st;
+    // What is in it cannot be seen: its size, and its time where that is known, have to do.
+    const MappingRecord& r = m.record;
+    if (opens_later(path, error, st) &&
+        (may_differ || (r.object_size == static_cast<uint64_t>(st.st_size) &&
+                        (r.file_mtime_ns == 0 || r.file_mtime_ns == mtime_of(st)))))
+      return {};
+    errno = error;
     return make_error(ExitCode::kFileChanged, errno,
                       "{}, which the program had mapped, cannot be opened ({}): {}", path, errno_name(errno),
                       kRemedy);

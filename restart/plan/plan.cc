@@ -107,6 +107,7 @@ Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress
   DescriptorOptions options;
   options.image_directory = plan.image_directory;
   options.sequence = plan.image->brief().sequence;
+  options.taken_ns = meta.process.record.realtime_ns;
   options.kept_files = kept_files_of(*plan.image, plan.image_directory);
   options.returning = plan.returning;
   CKPT_TRY(check_kept_trust(options.kept_files));

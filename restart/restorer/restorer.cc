@@ -251,7 +251,10 @@ void fill_memory(const RestorerArgs& a) {
 
 void finish_one(const RestorerArgs& a, const RestorerMapping& m, uint32_t& notes) {
   uint64_t length = m.end - m.start;
-  if (m.prot != m.map_prot) {
+  if (m.final_fd >= 0) {
+    long r = call(__NR_mmap, m.start, length, m.prot, m.map_flags | MAP_FIXED, m.final_fd, m.offset);
+    if (failed(r)) fail(a, RestartStage::kMemory, RestorerStep::kMapMemory, r, m.index);
+  } else if (m.prot != m.map_prot) {
     long r = call(__NR_mprotect, m.start, length, m.prot);
     if (failed(r)) fail(a, RestartStage::kMemory, RestorerStep::kProtect, r, m.index);
   }

@@ -31,6 +31,8 @@ struct RestorerMapping {
   uint32_t flags;      // MappingFlag: advice and locking
   uint32_t index;      // of the mapping in the image, for messages
   uint32_t put;        // 1: the Feeder may put what goes there
+  int32_t final_fd;    // mapped from this one once memory is filled; -1: stays as it is
+  uint32_t unused;
 };
 
 // Bytes of a batch that go to memory.

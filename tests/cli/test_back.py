@@ -14,7 +14,7 @@ from support import CkptTest, LIBRARY, NOT_FOUND, NO_PROCESS, UNSUPPORTED, USAGE
 
 # Does what a line on its standard input says, and answers with a line.
 VICTIM = r"""
-import os, signal, subprocess, sys, threading, mmap
+import ctypes, os, select, signal, socket, struct, subprocess, sys, threading, mmap
 state = {"n": 0, "files": {}, "children": []}
 stop = threading.Event()
 def handler(*_): state["n"] += 1000
@@ -205,6 +205,42 @@ class BackTest(CkptTest):
         self.assertEqual(self.do("[state['n'], os.read(state['pipe'][0], 4)]"), "[0, b'what']")
         self.refuse(UNSUPPORTED, ["received since", "pipe", "--anyway"], "back", pid)
         self.assertEqual(self.do("os.read(state['pipe'][0], 99)"), "b' is left'")
+
+    def test_what_has_come_since_into_a_connection_of_its_own(self):
+        """The program would receive in its past what it sends later."""
+        pid = self.start()
+        self.do("state.update(l=socket.create_server(('127.0.0.1', 0)))")
+        self.do("state.update(a=socket.create_connection(state['l'].getsockname()))")
+        self.do("state.update(b=state['l'].accept()[0])")
+        self.now(pid)
+        self.do("state['a'].sendall(b'later')")
+        self.refuse(UNSUPPORTED, ["more waits", "socket", "--anyway"], "back", pid)
+        self.assertEqual(self.do("state['b'].recv(9)"), "b'later'")
+        self.back(pid)
+
+    def test_sockets_closed_since(self):
+        pid = self.start()
+        self.do("state.update(p=socket.socketpair(), q=socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))")
+        self.do("[state['p'][0].send(b'waits'), state['q'][0].send(b'one'), state['q'][0].send(b'two')]")
+        self.now(pid)
+        self.do("[s.close() for s in (*state['p'], *state['q'])]")
+        self.back(pid)
+        self.assertEqual(self.do("[state['p'][1].recv(9), state['q'][1].recv(9), state['q'][1].recv(9)]"), "[b'waits', b'one', b'two']")
+        self.assertEqual(self.do("[state['p'][1].send(b'x'), state['p'][0].recv(9)]"), "[1, b'x']")
+        self.do("state.update(l=socket.create_server(('127.0.0.1', 0)))")
+        self.now(pid)
+        self.do("state['l'].close()")
+        self.refuse(UNSUPPORTED, ["closed since", "address", "--anyway"], "back", pid)
+
+    def test_expirations_that_were_not_read(self):
+        pid = self.start()
+        self.do("state.update(t=ctypes.CDLL(None).timerfd_create(1, os.O_NONBLOCK))")
+        self.do("ctypes.CDLL(None).timerfd_settime(state['t'], 0, struct.pack('4q', 1000, 0, 0, 1), None)")
+        self.do("select.select([state['t']], [], [])")
+        self.now(pid)
+        self.assertEqual(self.do("os.read(state['t'], 8)[0]"), "1")
+        self.back(pid)
+        self.assertEqual(self.do("os.read(state['t'], 8)[0]"), "1")
 
     def test_refusals(self):
         self.refuse(NO_PROCESS, "999999999", "back", 999999999)

@@ -13,7 +13,7 @@ import job_tree
 from job_tree import NOBODY, Tree
 
 COMMON = r"""
-import ctypes, errno, fcntl, json, os, select, signal, socket, struct, sys, termios, time
+import ctypes, errno, fcntl, json, mmap, os, select, signal, socket, struct, sys, termios, time
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 facts, last = {}, {}
@@ -198,7 +198,7 @@ def wait_for(path, tree):
         time.sleep(0.01)
 
 
-def come_back(test, name, program, uid=0, go_early=False, look=None):
+def come_back(test, name, program, uid=0, go_early=False, look=None, options=()):
     """What it told, by the name of the file. go_early: it goes on as soon as it is back; its output. look: at the image."""
     tree = Tree(name, [sys.executable if uid == 0 else "/usr/bin/python3", "-c", program], uid=uid)
     failed = True
@@ -211,11 +211,11 @@ def come_back(test, name, program, uid=0, go_early=False, look=None):
         if look is not None:
             look(image)
         if not go_early:
-            tree.restart(image)
+            tree.restart(image, *options)
         with open(path("go"), "w"):
             pass
         if go_early:
-            tree.restart(image)
+            tree.restart(image, *options)
         code, output = tree.finish()
         test.assertEqual(code, 0, tree.said())
         told = {}

@@ -67,6 +67,53 @@ def execute():
     return os.waitpid(os.posix_spawn(f'/proc/{os.getpid()}/fd/{program}', ['true'], {}), 0)[1]
 last['executed'] = lambda: error_of(execute)
 
+# A memfd that nobody may write to any more, and a view of it, as those that are handed to other programs.
+sealed = os.memfd_create('sealed', os.MFD_ALLOW_SEALING)
+os.write(sealed, b's' * 5000)
+fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+view = error_of(lambda: facts.__setitem__('a view of it', lambda m=mmap.mmap(sealed, 5000, prot=mmap.PROT_READ): m[:].decode()))
+facts['seals'] = lambda: (fcntl.fcntl(sealed, fcntl.F_GET_SEALS), error_of(os.pwrite, sealed, b'x', 0))
+
+# A relative name of a directory that the program has left; a file that was renamed.
+home = os.getcwd()
+os.mkdir('room')
+os.chdir('room')
+relative = socket.socket(socket.AF_UNIX)
+relative.bind('here')
+relative.listen()
+os.chdir(home)
+renamed = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+renamed.bind('new')
+os.rename('new', 'final')
+def reach():
+    socket.socket(socket.AF_UNIX).connect('room/here')
+    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'found', 'final')
+    return relative.accept()[0].getsockname(), error_of(renamed.recv, 9, socket.MSG_DONTWAIT), renamed.getsockname(), os.path.exists('new')
+last['by their names'] = lambda: error_of(reach)
+
+# Datagrams from an IPv4 socket in one that takes both; of UDP-Lite, where the kernel has it.
+both = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+both.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+error_of(both.bind, ('::', 0))
+four = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+four.bind(('127.0.0.1', 0))
+four.sendto(b'four', ('127.0.0.1', both.getsockname()[1]))
+def of_both():
+    data, sender = both.recvfrom(9, socket.MSG_DONTWAIT)
+    return data, sender[1] == four.getsockname()[1]
+last['of both'] = lambda: error_of(of_both)
+try: lite = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136)
+except OSError: lite = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+lite.bind(('127.0.0.1', 0))
+lite.sendto(b'lite', lite.getsockname())
+last['of UDP-Lite'] = lambda: error_of(lite.recv, 9, socket.MSG_DONTWAIT)
+
+# A file that shuts its user out.
+shut = open('shut', 'w+')
+os.chmod('shut', 0)
+print('it goes on', file=shut, flush=True)
+last['shut'] = lambda: (shut.seek(0), shut.read(), oct(os.stat('shut').st_mode))
+
 # The signal that a lease gives.
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 leased = os.open('leased alone', os.O_RDONLY | os.O_CREAT)
@@ -144,7 +191,71 @@ else:
 time.sleep(1000)
 """
 
-LAST = {"both are accepted": 0, "the one that waited": True, "its stream": "ab!cd", "executed": "0", "received": [[], True]}
+# Connected by a relative name, not of the directory in which ckpt-restart works.
+RELATIVE = r"""
+import os, socket, time
+home = os.getcwd()
+os.mkdir('room')
+os.chdir('room')
+listener = socket.socket(socket.AF_UNIX)
+listener.bind('s')
+listener.listen()
+if os.fork() == 0:
+    client = socket.socket(socket.AF_UNIX)
+    client.connect('s')
+    client.recv(1)
+    client.send(b'answer')
+    os._exit(0)
+server = listener.accept()[0]
+waits = socket.socket(socket.AF_UNIX)
+waits.connect('s')
+datagrams = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+datagrams.bind('d')
+socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'datagram', 'd')
+open(os.path.join(home, 'before'), 'w').close()
+while not os.path.exists(os.path.join(home, 'go')): time.sleep(0.005)
+server.send(b'x')
+answer = server.recv(9)
+accepted = listener.accept()[0]
+waits.send(b'y')
+print(answer, accepted.recv(1), datagrams.recv(9), sorted(os.listdir()), os.wait()[1])
+"""
+
+# What is lost is said: rules of landlock, and what the kernel has answered.
+LOST = r"""
+import ctypes, os, socket, struct, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl(38, 1, 0, 0, 0)
+rules = libc.syscall(444, struct.pack('Q', 1 << 7), 8, 0)
+if rules >= 0 and libc.syscall(446, rules, 0) == 0: open('landlocked', 'w').close()
+link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+link.send(struct.pack('IHHIIB', 17, 18, 0x301, 1, 0, 0))
+open('before', 'w').close()
+while not os.path.exists('go'): time.sleep(0.005)
+print('end')
+"""
+
+# A child that has become a user who may not pass through the directories above the images.
+OTHER_USER = r"""
+import ctypes, os, time
+ready, tell = os.pipe()
+hear, go = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+    os.write(tell, b'r')
+    os._exit(int(os.read(hear, 1)) + os.getuid() - 65534)
+os.read(ready, 1)
+open('before', 'w').close()
+while not os.path.exists('go'): time.sleep(0.005)
+os.write(go, b'7')
+print(os.waitpid(pid, 0)[1] >> 8)
+"""
+
+LAST = {"shut": [0, "it goes on\n", "0o100000"], "by their names": "('here', \"b'found'\", 'new', False)", "of both": "(b'four', True)", "of UDP-Lite": "b'lite'", "both are accepted": 0, "the one that waited": True, "its stream": "ab!cd", "executed": "0", "received": [[], True]}
 
 
 class SeldomUsed(unittest.TestCase):
@@ -166,6 +277,22 @@ class SeldomUsed(unittest.TestCase):
             [job_tree.CKPT, "show", image], capture_output=True, text=True, check=True).stdout))
         self.assertIn("has a working directory and umask of its own", seen[0])
         self.assertEqual("has another user or group" in seen[0], os.geteuid() == 0)
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root to become another user")
+    def test_a_child_of_another_user_below_a_directory_of_roots(self):
+        self.assertEqual(come_back(self, "seldom-user", OTHER_USER, go_early=True, options=["--trust"]), "7")
+
+    def test_relative_names_of_unix_sockets(self):
+        self.assertEqual(come_back(self, "seldom-relative", RELATIVE, go_early=True), "b'answer' b'y' b'datagram' ['d', 's'] 0")
+
+    def test_what_is_lost_is_named(self):
+        seen = []
+        def look(image):
+            seen.append(subprocess.run([job_tree.CKPT, "show", image], capture_output=True, text=True, check=True).stdout)
+            seen.append(os.path.exists(os.path.join(os.path.dirname(image), "..", "work", "landlocked")))
+        come_back(self, "seldom-lost", LOST, go_early=True, look=look)
+        self.assertIn("messages wait in it, which cannot be saved", seen[0])
+        self.assertEqual("landlock" in seen[0], seen[1])
 
     def refused(self, name, program, why):
         tree = Tree(name, [sys.executable, "-c", program])

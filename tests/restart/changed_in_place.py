@@ -296,12 +296,14 @@ class ChangedInPlace(unittest.TestCase):
         self.assertNotIn("steps", said)
         self.assertEqual(self.output(), "up\n300000 middle 150000 7 True\n")
 
-    def test_another_file_stays_as_it_is(self):
+    def test_another_file_is_not_written(self):
         said = self.changed("os.rename('steps', 'old'); open('steps', 'w').write('another')")
         self.assertNotIn("changed in place", said)
-        with open(self.path("steps")) as f:
+        # It has given the name back, and is kept as it is.
+        aside = [n for n in os.listdir(self.path("images")) if "replaced" in n]
+        with open(os.path.join(self.path("images"), aside[0])) as f:
             self.assertEqual(f.read(), "another")
-        self.assertEqual(self.output(), "up\n300000 middle 150000 7 False\n")
+        self.assertEqual(self.output(), "up\n300000 middle 150000 7 True\n")
 
     def test_journals_of_later(self):
         """A database goes back, and what is beside it would bring it half way forward again."""

@@ -27,6 +27,27 @@ while not os.path.exists('go'): time.sleep(0.002)
 print(sorted(n for n in os.listdir() if n in ('new', 'final')), repr(open('final').read()), os.fstat(f.fileno()).st_ino == os.stat('final').st_ino, flush=True)
 """
 
+# Saves again and again, as editors and daemons do: a new file, renamed over the old one.
+SAVES = r"""
+import os, time
+def save(n, wait):
+    with open('new', 'w') as f:
+        f.write(f'{n}\n')
+        wait()
+    os.rename('new', 'final')
+    print(n, repr(open('final').read()), flush=True)
+def checkpointed():
+    print('up', flush=True)
+    while not os.path.exists('later') and not os.path.exists('go'): time.sleep(0.002)
+save(1, checkpointed)
+if not os.path.exists('go'):
+    f = open('new', 'w')
+    print('a file of later', file=f, flush=True)
+    open('saved', 'w').close()
+    time.sleep(1000)
+save(2, lambda: None)
+"""
+
 DIRECTORY = r"""
 import os, stat, time
 os.mkdir('room', 0o751)
@@ -142,6 +163,16 @@ class NamesLostSince(unittest.TestCase):
         finally:
             open(self.path("go"), "w").close()
             held.wait(60)
+
+    def test_renamed_and_another_one_in_its_place(self):
+        self.killed(SAVES, "saved")
+        said = self.restart()
+        self.assertIn("new is another file than at the checkpoint: the one that it was has its name again", said)
+        self.assertEqual(self.output(), "up\n1 '1\\n'\n2 '2\\n'\n")
+        aside = [n for n in os.listdir(self.path("images")) if "replaced" in n]
+        self.assertEqual(len(aside), 1)
+        with open(os.path.join(self.path("images"), aside[0])) as f:
+            self.assertEqual(f.read(), "a file of later\n")
 
     def test_directory(self):
         self.killed(DIRECTORY, "removed")

@@ -233,6 +233,26 @@ TEST_P(ReadAgain, AnyChangeAtAnyPlace) {
 }
 
 // The kernel's text says the same of different names.
+// The kernel makes one mapping of what we map beside memory of the program with the same flags.
+TEST(FlagsOfMappings, OfMemoryThatIsOneMappingWithOurs) {
+  Arena arena;
+  ASSERT_TRUE(arena.reserve(64 << 20));
+  auto* both =
+      static_cast<char*>(mmap(nullptr, 4 * kPageSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  char *ours = both + kPageSize, *program = ours + kPageSize;
+  mmap(ours, 2 * kPageSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+       -1, 0);
+  const AddrRange own[] = {arena.range(), {Addr::of(ours), Addr::of(program)}};
+  MemoryMap map(arena);
+  ASSERT_TRUE(map.read(own).ok());
+  ASSERT_TRUE(map.read_flags().ok());
+  const Mapping* found = map.find(Addr::of(program));
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(found->range.start.value, reinterpret_cast<uint64_t>(program));
+  EXPECT_NE(found->map_flags & kMapNoReserve, 0u);
+  munmap(both, 4 * kPageSize);
+}
+
 TEST(NamesOfMappedFiles, AreThoseOfTheFiles) {
   Arena arena;
   ASSERT_TRUE(arena.reserve(64 << 20));

@@ -63,7 +63,39 @@ class DescriptorComparison {
     add(kind, fd, a, b).data.assign(bytes.begin(), bytes.end());
   }
 
+  static bool is_socket(const ParsedOpenFile& f) {
+    return kind_of(f) == OpenFileKind::kSocketPair || kind_of(f) == OpenFileKind::kSocket ||
+           kind_of(f) == OpenFileKind::kConnection;
+  }
+
+  // Pairs, and sockets that nobody knows. An address may be somebody else's by now, or kept by the kernel for a while, and a
+  // descriptor that waits in a socket is of an open file that the program may still have.
+  static bool can_be_made_again(const ParsedOpenFile& f) {
+    bool named = kind_of(f) == OpenFileKind::kConnection, has_descriptors = false;
+    for_each_detail<SocketDetail>(f, OpenFileDetail::kSocket, [&](const SocketDetail& s, Blob) {
+      named = named || s.address_len != 0 || s.peer_len != 0 || s.backlog >= 0;
+    });
+    for_each_detail<SocketMessageDetail>(
+        f, OpenFileDetail::kSocketMessage,
+        [&](const SocketMessageDetail& m, Blob) { has_descriptors = has_descriptors || m.file_count != 0; });
+    return !named && !has_descriptors;
+  }
+
+  Result<void> connect_missing() {
+    std::map<uint64_t, int> others;
+    bool any = false;
+    for (const auto& f : then_.open_files) {
+      if (!is_socket(f)) continue;
+      const bool missing = still_open_.find(f.record.id) == nullptr && with_others_.count(f.record.id) == 0 &&
+                           first_descriptor(then_, f.record.id) >= 0 && !still_open_.leads_outside(f);
+      any = any || (missing && can_be_made_again(f));
+      if (!missing || !can_be_made_again(f)) others.emplace(f.record.object, -1);
+    }
+    return any ? builder_.connect_sockets_but(others) : Result<void>();
+  }
+
   Result<void> make_missing() {
+    CKPT_TRY(connect_missing());
     for (const auto& f : then_.open_files) {
       const int fd = first_descriptor(then_, f.record.id);
       if (fd < 0 || still_open_.find(f.record.id) != nullptr) continue;
@@ -99,12 +131,16 @@ class DescriptorComparison {
             fmt::format("{} has been closed since; what is opened again is not the memory that is mapped",
                         describe(f, fd)));
       }
+      if (is_socket(f) && !outside && !can_be_made_again(f))
+        result_.cannot.push_back(fmt::format(
+            "{} has been closed since, and has an address or descriptors waiting in it", describe(f, fd)));
       CKPT_TRY(builder_.check(f));
       auto made = builder_.make(f);
       if (!made) return made.error();
       made_[f.record.id] = static_cast<int64_t>(result_.made.size());
       result_.made.push_back(std::move(*made));
     }
+    CKPT_TRY(builder_.fill_sockets());
     builder_.finish();
     return {};
   }
@@ -194,8 +230,7 @@ class DescriptorComparison {
         break;
       case OpenFileKind::kConnection:
       case OpenFileKind::kSocket:
-        if (!in_job_ && !still_open_.leads_outside(f) && !still_open_.still_waits(f, is))
-          result_.cannot.push_back(fmt::format("what waited in {} has been received since", describe(f, fd)));
+        if (!in_job_ && !still_open_.leads_outside(f)) compare_waiting(f, is, fd);
         break;
       case OpenFileKind::kMessageQueue:
         if (!still_open_.same_content(f))
@@ -221,6 +256,20 @@ class DescriptorComparison {
                : kind;
   }
 
+  // What has come since would be received in its past.
+  void compare_waiting(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
+    switch (still_open_.what_waits(f, is)) {
+      case StillOpenFiles::Waits::kTheSame:
+        return;
+      case StillOpenFiles::Waits::kMore:
+        return result_.cannot.push_back(
+            fmt::format("more waits in {} than at the checkpoint", describe(f, fd)));
+      case StillOpenFiles::Waits::kOther:
+        return result_.cannot.push_back(
+            fmt::format("what waited in {} has been received since", describe(f, fd)));
+    }
+  }
+
   // Locks of the open file: no one can tell which other process has taken such a lock since.
   void compare_file_locks(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
     auto list = [](const ParsedOpenFile& file) {
@@ -240,12 +289,12 @@ class DescriptorComparison {
   void set_timer(int fd, const TimerDetail& t) {
     itimerspec when{};
     int64_t value = t.remaining_ns;
-    if (value == 0 && t.ticks != 0) value = 1;
     const bool absolute = (t.flags & TFD_TIMER_ABSTIME) != 0;
     if (absolute && value != 0) value += t.clock_ns;
     when.it_value = {value / 1'000'000'000, value % 1'000'000'000};
     when.it_interval = {t.interval_ns / 1'000'000'000, t.interval_ns % 1'000'000'000};
-    add_with(BackDescriptor::kTimer, fd, absolute ? TFD_TIMER_ABSTIME : 0, 0, when);
+    add_with(BackDescriptor::kTimer, fd, absolute ? TFD_TIMER_ABSTIME : 0, static_cast<int64_t>(t.ticks),
+             when);
   }
 
   // The records have the bytes in a pipe at one of its ends only.
@@ -274,6 +323,9 @@ class DescriptorComparison {
       held.insert(held.end(), bytes.begin(), bytes.end());
     }
     if (reader < 0 || (was == held && f.record.pipe_size == is.record.pipe_size)) return;
+    if (!in_job_ && was != held && (f.record.open_flags & O_DIRECT) != 0)
+      result_.cannot.push_back(
+          fmt::format("packets that waited in {} have been received since", describe(f, fd)));
     add(BackDescriptor::kPipe, fd, reader, f.record.pipe_size).data = was;
   }
 

@@ -115,14 +115,36 @@ bool StillOpenFiles::leads_outside(const ParsedOpenFile& f) const {
   return ends != kBoth && f.record.value == 0;
 }
 
+namespace {
+
+// Of a stream they mean nothing.
+std::vector<uint64_t> lengths_of_messages(const ParsedOpenFile& file) {
+  std::vector<uint64_t> lengths;
+  bool stream = false;
+  for_each_detail<SocketDetail>(file, OpenFileDetail::kSocket,
+                                [&](const SocketDetail& s, Blob) { stream = s.type == SOCK_STREAM; });
+  for_each_detail<SocketMessageDetail>(file, OpenFileDetail::kSocketMessage,
+                                       [&](const SocketMessageDetail& m, Blob) {
+                                         if (!stream) lengths.push_back(m.length);
+                                       });
+  return lengths;
+}
+
+}  // namespace
+
 bool StillOpenFiles::same_content(const ParsedOpenFile& f) const {
   const File* file = find(f.record.id);
   return file != nullptr && content_of(then_, f.record.id) == content_of(now_, file->now->record.id);
 }
 
-bool StillOpenFiles::still_waits(const ParsedOpenFile& f, const ParsedOpenFile& is) const {
+StillOpenFiles::Waits StillOpenFiles::what_waits(const ParsedOpenFile& f, const ParsedOpenFile& is) const {
   const auto was = content_of(then_, f.record.id), now = content_of(now_, is.record.id);
-  return was.size() <= now.size() && std::equal(was.begin(), was.end(), now.begin());
+  const auto messages_was = lengths_of_messages(f), messages_now = lengths_of_messages(is);
+  if (was == now && messages_was == messages_now) return Waits::kTheSame;
+  const auto begins_with = [](const auto& all, const auto& first) {
+    return first.size() <= all.size() && std::equal(first.begin(), first.end(), all.begin());
+  };
+  return begins_with(now, was) && begins_with(messages_now, messages_was) ? Waits::kMore : Waits::kOther;
 }
 
 }  // namespace ckpt::cli

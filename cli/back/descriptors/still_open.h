@@ -60,8 +60,9 @@ class StillOpenFiles {
   // Another process has the other end, so that the pipe or pair cannot be made again.
   bool leads_outside(const ParsedOpenFile& f) const;
   bool same_content(const ParsedOpenFile& f) const;
-  // The bytes that waited to be received still wait; more may have come behind them.
-  bool still_waits(const ParsedOpenFile& f, const ParsedOpenFile& is) const;
+  // What waits to be received in a socket now. kMore: all that waited then, and more behind it.
+  enum class Waits { kTheSame, kMore, kOther };
+  Waits what_waits(const ParsedOpenFile& f, const ParsedOpenFile& is) const;
 
  private:
   void find_same(const ReplacedFiles& replaced);

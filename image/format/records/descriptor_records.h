@@ -217,7 +217,10 @@ enum SocketMessageFlag : uint32_t {
 // Who may connect is what the rights of the file say; some programs look at them too.
 struct SocketFileDetail {
   uint32_t mode, uid, gid;  // st_mode and so on
-  uint32_t reserved;
+  // Bytes of what follows. The directory that a relative name is of, if that is not the process's; and where the file is now,
+  // absolute, if its name does not lead there any more. 0: none.
+  uint16_t directory_len, now_len;
+  // then: both, padded to 8 together
 };
 
 // A message that waits to be received. Its bytes are the FileContentRecords of the open file with this number

@@ -54,12 +54,16 @@ bool is_name(const char* known, const char* directory, size_t directory_length, 
   return std::strcmp(known, path) == 0;
 }
 
-void note_in(const char* directory, size_t directory_length, const char* path, uint32_t mask) {
+enum class Half : uint8_t { kNo, kLower };  // of the inode's number
+
+void note_in(const char* directory, size_t directory_length, const char* path, uint32_t mask, Half half) {
   struct stat st;
   if (sys::call(__NR_newfstatat, AT_FDCWD, path, &st,
                 (mask & IN_DONT_FOLLOW) != 0 ? AT_SYMLINK_NOFOLLOW : 0) != 0)
     return;
-  const uint64_t inode = st.st_ino, device = st.st_dev;
+  const uint64_t device = st.st_dev;
+  const uint64_t inode = half == Half::kLower ? static_cast<uint32_t>(st.st_ino) : st.st_ino;
+  if (inode == 0) return;
   for (uint32_t i = first_place(inode), looked = 0; looked < kPlaces; i = (i + 1) % kPlaces, ++looked) {
     Place& place = places[i];
     uint64_t found = place.inode.load(std::memory_order_relaxed);
@@ -80,21 +84,23 @@ void note_in(const char* directory, size_t directory_length, const char* path, u
 }
 
 // Apart, for its stack.
-[[gnu::noinline]] void note_relative(const char* path, uint32_t mask) {
+[[gnu::noinline]] void note_relative(const char* path, uint32_t mask, Half half) {
   char directory[4096];
   const long n = sys::call(__NR_getcwd, directory, sizeof(directory));
   if (n < 2 || directory[0] != '/') return;  // not reachable from here
-  note_in(directory, static_cast<size_t>(n) - 1, path, mask);
+  note_in(directory, static_cast<size_t>(n) - 1, path, mask, half);
 }
 
 }  // namespace
 
 void note(const char* path, uint32_t mask) {
   if (path[0] == '/')
-    note_in("", 0, path, mask);
+    note_in("", 0, path, mask, Half::kNo);
   else
-    note_relative(path, mask);
+    note_relative(path, mask, Half::kNo);
 }
+
+void note_socket(const char* path) { note_relative(path, IN_DONT_FOLLOW, Half::kLower); }
 
 const char* next(uint32_t& at, uint64_t inode) {
   for (; at < kPlaces; ++at) {

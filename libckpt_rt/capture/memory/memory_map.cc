@@ -245,10 +245,12 @@ Result<void> MemoryMap::take_changes(std::string_view text, std::span<const Addr
 }
 
 Result<void> MemoryMap::read_flags() {
-  Mapping* current = nullptr;
+  // One mapping of the kernel's may be several of ours: what we map beside memory of the program with the same flags becomes
+  // one with it.
+  std::span<Mapping> current;
   size_t next = 0;
   return for_each_line_of("/proc/thread-self/smaps", *arena_, [&](std::string_view line) -> Result<void> {
-    if (line.starts_with("VmFlags:") && current != nullptr) {
+    if (line.starts_with("VmFlags:")) {
       struct Name {
         const char* name;
         uint32_t flag;
@@ -259,18 +261,26 @@ Result<void> MemoryMap::read_flags() {
           {" nh", kMapNoHugePage}, {" mg", kMapMergeable},   {" sr", kMapSequential}, {" rr", kMapRandom},
           {" mw", kMapMayWrite},   {" lf", kMapLockOnFault}, {" sl", kMapSealed},     {" dp", kMapDroppable},
           {" gu", kMapGuarded}};
+      uint32_t flags = 0;
       for (const Name& n : kNames) {
-        if (line.find(n.name) != std::string_view::npos) current->map_flags |= n.flag;
+        if (line.find(n.name) != std::string_view::npos) flags |= n.flag;
       }
-      if ((current->map_flags & kMapHugeTlb) != 0) current->page_size = 2 << 20;
+      for (Mapping& m : current) {
+        m.map_flags |= flags;
+        if ((m.map_flags & kMapHugeTlb) != 0) m.page_size = 2 << 20;
+      }
       return {};
     }
     // A header line begins with an address in lower-case hex; every other line with a capital letter.
     if (line.empty() || (line[0] >= 'A' && line[0] <= 'Z')) return {};
     std::string_view s = line;
-    Addr start{take_hex(s)};
+    const Addr start{take_hex(s)};
+    if (!s.empty()) s.remove_prefix(1);
+    const Addr end{take_hex(s)};
     while (next < mappings_.size() && mappings_[next].range.start < start) ++next;
-    current = next < mappings_.size() && mappings_[next].range.start == start ? &mappings_[next] : nullptr;
+    const size_t first = next;
+    while (next < mappings_.size() && mappings_[next].range.end <= end) ++next;
+    current = {mappings_.data() + first, next - first};
     return {};
   });
 }

@@ -77,6 +77,12 @@ bool SocketDiag::take_unix(const nlmsghdr& header) {
         facts.backlog = lengths.udiag_wqueue;
         break;
       }
+      case UNIX_DIAG_VFS: {
+        unix_diag_vfs file;
+        std::memcpy(&file, value, sizeof(file));
+        facts.file = file.udiag_vfs_ino;
+        break;
+      }
       case UNIX_DIAG_SHUTDOWN:
         facts.shut_down = static_cast<uint8_t>(*value);
         break;
@@ -107,7 +113,7 @@ bool SocketDiag::read_unix() {
   ask.header = {sizeof(ask), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 1, 0};
   ask.request.sdiag_family = AF_UNIX;
   ask.request.udiag_states = ~0u;
-  ask.request.udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_ICONS;
+  ask.request.udiag_show = UDIAG_SHOW_VFS | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_ICONS;
   if (sys::failed(sys::call(__NR_sendto, socket_.get(), &ask, sizeof(ask), 0, 0L, 0))) return false;
   for (bool more = true; more;) {
     // The kernel has the answer ready before sendto and recvfrom return: nothing to wait for.

@@ -21,6 +21,7 @@ struct UnixSocketFacts {
   uint32_t waiting, backlog;  // UNIX_DIAG_RQLEN: of a listening socket connections, and listen(2)'s number
   const uint32_t* icons;      // of a listening socket: inodes of those that wait to be accepted, in order
   uint32_t icon_count;
+  uint32_t file;  // the lower half of the inode number of the file that it is bound to; 0: none
 };
 
 struct TcpFacts {

@@ -18,10 +18,11 @@ struct SocketState {
   uint32_t entry;  // index in DescriptorCapture::entries_
   SocketDetail detail;
   SocketLinkDetail link;
-  SocketFileDetail file;  // mode 0: none
-  bool connection;        // TCP, neither listening nor new
-  bool pair;              // Unix, with another end or one that is gone
-  short ready;            // what poll(2) says
+  SocketFileDetail file;           // mode 0: none
+  const char *directory, *now_at;  // of `file`
+  bool connection;                 // TCP, neither listening nor new
+  bool pair;                       // Unix, with another end or one that is gone
+  short ready;                     // what poll(2) says
   uint32_t waiting;
   bool still_sending;  // TCP: nobody has the other end, but the kernel has not sent all of it yet
   bool abandoned;      // Unix, listening: a client that waits to be accepted is gone
@@ -58,6 +59,9 @@ void put_socket_options(ByteWriter& out, int socket, const SocketDetail& detail)
 
 // Its multicast groups, of IPv4 or IPv6, among its options. False: there is one of which it has chosen the senders.
 bool put_multicast_groups(SocketLook& look, Arena& arena, int socket, bool six);
+
+// The file that a Unix socket is bound to. inode: as UnixSocketFacts::file. False: no memory.
+bool look_at_file(SocketState& s, uint32_t inode, Arena& arena);
 
 // kLinkConnected, kLinkAccepted, or 0: not known.
 uint32_t who_connected(int socket);

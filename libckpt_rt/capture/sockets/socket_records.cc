@@ -33,8 +33,13 @@ Result<void> DescriptorCapture::describe_sockets(SocketLook& look) {
       out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketLink), sizeof(s.link)});
       out.put(s.link);
       if (s.file.mode != 0) {
-        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketFile), sizeof(s.file)});
+        const uint32_t places = (s.file.directory_len + s.file.now_len + 7u) & ~7u;
+        out.put(DetailHeader{static_cast<uint32_t>(OpenFileDetail::kSocketFile),
+                             static_cast<uint32_t>(sizeof(s.file)) + places});
         out.put(s.file);
+        out.raw(s.directory, s.file.directory_len);
+        out.raw(s.now_at, s.file.now_len);
+        out.pad_to(8);
       }
       out.raw(look.options.span().data() + s.options_at, s.options_length);
       const uint64_t object = object_number(d.now.device, d.now.inode);

@@ -6,10 +6,8 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
 #include <algorithm>
-#include <cstddef>
 
 #include "libckpt_rt/capture/descriptors/descriptors.h"
 #include "libckpt_rt/capture/descriptors/note.h"
@@ -40,6 +38,11 @@ constexpr char kAbandoned[] =
 
 bool is_internet(const SocketState& s) { return s.detail.domain == AF_INET || s.detail.domain == AF_INET6; }
 
+bool has_datagrams(const SocketState& s) {
+  return is_internet(s) && s.detail.type == SOCK_DGRAM &&
+         (s.detail.protocol == IPPROTO_UDP || s.detail.protocol == IPPROTO_UDPLITE);
+}
+
 // Two bytes are the family alone: no name. The port of both kinds of Internet address is at the same place.
 uint32_t named_length(const SocketState& s, const sockaddr_storage& address, int length) {
   const bool named = is_internet(s) ? reinterpret_cast<const sockaddr_in*>(&address)->sin_port != 0
@@ -53,7 +56,7 @@ void read_names(SocketState& s, int socket) {
     s.detail.address_len = named_length(s, s.address, length);
     // Bound to an interface's address, port to come: Internet names without a port count too.
     if (is_internet(s) && s.detail.address_len == 0 && s.detail.protocol != IPPROTO_TCP &&
-        s.detail.protocol != IPPROTO_UDP) {
+        !has_datagrams(s)) {
       s.detail.address_len = static_cast<uint32_t>(length);
     }
   }
@@ -73,18 +76,6 @@ Error has_no_turn(const CapturedDescriptor& d) {
       "descriptor {} ({}): another process has looked at this socket for longer than 5 s; is its "
       "checkpoint stopped?",
       d.fd, d.path);
-}
-
-// The file that a socket of a path is bound to.
-void look_at_file(SocketState& s) {
-  auto& address = reinterpret_cast<const sockaddr_un&>(s.address);
-  if (s.detail.address_len <= offsetof(sockaddr_un, sun_path) || address.sun_path[0] == '\0') return;
-  char path[sizeof(sockaddr_un) + 1] = {};
-  std::memcpy(path, address.sun_path, s.detail.address_len - offsetof(sockaddr_un, sun_path));
-  struct stat st;
-  const long r = sys::call(__NR_newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW);
-  if (r == -ENOENT) s.link.flags |= kLinkFileGone;
-  if (r == 0 && S_ISSOCK(st.st_mode)) s.file = {st.st_mode, st.st_uid, st.st_gid, 0};
 }
 
 }  // namespace
@@ -168,16 +159,18 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
       if ((s.ready & POLLERR) != 0) s.link.flags |= kLinkError;
     }
     d.kind = s.connection ? OpenFileKind::kConnection : OpenFileKind::kSocket;
-  } else if (is_internet(s) && detail.type == SOCK_DGRAM && detail.protocol == IPPROTO_UDP) {
+  } else if (has_datagrams(s)) {
     d.kind = OpenFileKind::kSocket;
-    detail.shut_down = look.diag.udp_shut_down(static_cast<uint32_t>(d.now.inode));
+    if (detail.protocol == IPPROTO_UDP)
+      detail.shut_down = look.diag.udp_shut_down(static_cast<uint32_t>(d.now.inode));
     constexpr int kUdpCork = 1;
     int unsent = 0;
     if (socket_option(socket, IPPROTO_UDP, kUdpCork) != 0 &&
         sys::call(__NR_ioctl, socket, SIOCOUTQ, &unsent) == 0 && unsent != 0)
       CKPT_TRY(forbid_for_now(kCorked, d));
   } else if (is_internet(s) || detail.domain == AF_NETLINK || detail.domain == AF_PACKET) {
-    d.kind = OpenFileKind::kSocket;  // made anew; what waits in it is lost
+    d.kind = OpenFileKind::kSocket;
+    CKPT_TRY(name_waiting(s));
   } else {
     return {};
   }
@@ -195,7 +188,7 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   read_names(s, socket);
   if (s.connection && s.link.state == TCP_SYN_SENT)
     look.diag.find_connecting(static_cast<uint32_t>(d.now.inode), detail.domain, s.peer, detail.peer_len);
-  if (detail.domain == AF_UNIX) look_at_file(s);
+  if (detail.domain == AF_UNIX && !look_at_file(s, facts->file, *arena_)) return arena_full();
   // The other end was closed with bytes unread: the first read here returns that error.
   if (detail.domain == AF_UNIX && (s.link.flags & kLinkPeerGone) != 0 && (s.ready & POLLERR) != 0)
     s.link.flags |= kLinkError;
@@ -217,10 +210,20 @@ Result<void> DescriptorCapture::look_at_socket(SocketLook& look, SocketState& s,
   s.options_length = look.options.size() - s.options_at;
   if (!look.options.ok()) return arena_full();
 
-  const bool messages =
-      detail.domain == AF_UNIX ? detail.backlog < 0 : is_internet(s) && detail.protocol == IPPROTO_UDP;
+  const bool messages = detail.domain == AF_UNIX ? detail.backlog < 0 : has_datagrams(s);
   if (messages && (s.ready & (POLLIN | POLLERR)) != 0) return peek_messages(look, s, socket);
   return {};
+}
+
+// It is made anew, without what waits in it: what the kernel has said nobody else can say again.
+Result<void> DescriptorCapture::name_waiting(const SocketState& s) {
+  if ((s.ready & POLLIN) == 0) return {};
+  const CapturedDescriptor& d = entries_[s.entry];
+  if (s.detail.domain == AF_NETLINK)
+    has_passing_ = true;  // the program is about to read the answer, as a rule
+  return note(1,
+              "descriptor {} ({}): messages wait in it, which cannot be saved: they are lost after a restart",
+              d.fd, d.path);
 }
 
 void DescriptorCapture::look_at_unix(SocketLook& look, SocketState& s, const UnixSocketFacts& facts) {

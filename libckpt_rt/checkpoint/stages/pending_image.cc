@@ -60,8 +60,9 @@ Result<void> PendingImage::read_key(Arena& arena) {
 
 Result<void> PendingImage::choose_name(Workspace& space, const ParentImage& parent, CheckpointCost& cost) {
   auto opened = job::open_log_directory();
-  if (!opened.ok()) return opened.error();
-  space.directory() = std::move(*opened);
+  // A member that has become a user who may not reach the directory writes no log. Its image goes to where it was handed.
+  if (!opened.ok() && job::place() == nullptr) return opened.error();
+  if (opened.ok()) space.directory() = std::move(*opened);
   const int directory = space.directory().get();
   CKPT_TRY(read_key(space.arena()));
   const job::Place* place = job::place();

@@ -208,8 +208,7 @@ Result<void> Stop::look_at_descriptors(int tid, OtherThreads sharers) {
   }
   capture.descriptors.skip_mapped(mapped.span());
   CKPT_TRY(capture.descriptors.recheck_stopped(tid, sharers));
-  if (capture.descriptors.has_passing() && job::session() != nullptr && job::place()->may_repeat) {
-    job::session()->again = job::session()->passing = true;
+  if (capture.descriptors.has_passing() && job::ExpectAlone::wait_for_passing()) {
     return make_error(ExitCode::kInternal, 0,
                       "what is under way in a connection cannot be saved; the checkpoint is taken again");
   }

@@ -185,6 +185,13 @@ void note_keyrings(Workspace& space) {
       "the keys");
 }
 
+void note_landlock(Workspace& space) {
+  if (!seccomp_state.landlocked.load(std::memory_order_relaxed)) return;
+  say(space,
+      "the program has forbidden itself access to files or ports (landlock): after a restart it may, for the "
+      "kernel shows the rules to nobody");
+}
+
 // Of processes made by clone(2) that are no threads, and have more in common than fork(2) leaves.
 void note_common_tables(int parent, Workspace& space) {
   auto common = [parent](int what) {
@@ -234,6 +241,7 @@ void note_what_is_lost(const ProcessFacts& facts, std::span<const StoppedThread>
   if (is_filtered()) return;
   note_namespaces(facts.process.ppid, space);
   note_keyrings(space);
+  note_landlock(space);
   note_common_tables(facts.process.ppid, space);
   note_other_clocks(space);
   note_apart_threads(threads, space);

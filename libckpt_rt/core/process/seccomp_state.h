@@ -2,7 +2,7 @@
 //
 // Owner:     libckpt_rt: one object in its data.
 // Callers:   the agent reads. The thread of the program that forbids itself its calls writes strict_thread
-//            (hooks::begin_strict); the thread that makes such a call writes own_keyring and left_namespaces; the
+//            (hooks::begin_strict); the thread that makes such a call writes own_keyring, landlocked and left_namespaces; the
 //            preload constructor and the leader of a restart write before_program.
 #pragma once
 
@@ -19,6 +19,8 @@ struct SeccompState {
   // A keyring of its own (keyctl, add_key), and CLONE_NEW* of what it has left by unshare(2) and setns(2); a forked
   // child has it too. Not any more after a restart.
   std::atomic<bool> own_keyring{false};
+  std::atomic<bool> landlocked{
+      false};  // landlock_restrict_self(2), which a child inherits; nobody else is told of it
   std::atomic<int> left_namespaces{0};
   std::atomic<bool> queue_notice{false};  // mq_notify was called
 };

@@ -12,10 +12,6 @@ CKPT_INTERPOSE(int, connect, int fd, const sockaddr* address, socklen_t length) 
 }
 CKPT_INTERPOSE_ALIAS(connect, __connect);
 
-CKPT_INTERPOSE(int, bind, int fd, const sockaddr* address, socklen_t length) {
-  return to_errno<int>(calls::bind(fd, address, length));
-}
-
 CKPT_INTERPOSE(int, getsockname, int fd, sockaddr* address, socklen_t* length) {
   return to_errno<int>(calls::socket_name(__NR_getsockname, fd, address, length));
 }

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "restart/descriptors/vanished_file.h"
 
 namespace ckpt {
@@ -80,7 +82,7 @@ Result<void> MemoryPlan::build(WorkingFds& fds) {
     out.flags = m.record.flags;
     out.index = i;
     out.put = fill_.put[i];
-    out.fd = -1;
+    out.fd = out.final_fd = -1;
     if (objects_.is_shared_object(m)) {
       const SharedObject& object = objects_.of(m);
       if (object.view != 0) {
@@ -89,6 +91,11 @@ Result<void> MemoryPlan::build(WorkingFds& fds) {
         out.map_prot = PROT_READ | PROT_WRITE;  // what the view has
       } else {
         out.fd = fds.find_object(m.record.object);
+        if (!is_private(m) && is_sealed(m.record.object)) {
+          auto reader = reader_of(m.record.object, out.fd, fds);
+          if (!reader.ok()) return reader.error();
+          out.final_fd = *reader;
+        }
       }
     } else if (kind_of(m) == MappingKind::kAnonymous) {
       out.offset = 0;
@@ -100,6 +107,27 @@ Result<void> MemoryPlan::build(WorkingFds& fds) {
     mappings_.push_back(out);
   }
   return {};
+}
+
+// Against writing. Nobody may have a mapping then that could be made writable.
+bool MemoryPlan::is_sealed(uint64_t object) const {
+  return std::any_of(meta_.open_files.begin(), meta_.open_files.end(), [&](const ParsedOpenFile& file) {
+    return file.record.object == object &&
+           static_cast<OpenFileKind>(file.record.kind) == OpenFileKind::kMemfd &&
+           (file.record.seals & F_SEAL_WRITE) != 0;
+  });
+}
+
+Result<int> MemoryPlan::reader_of(uint64_t object, int fd, WorkingFds& fds) {
+  auto [known, fresh] = readers_.try_emplace(object, -1);
+  if (!fresh) return known->second;
+  ScopedFd reader(open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!reader.valid())
+    return make_error(ExitCode::kSystem, errno, "a sealed memory file cannot be opened for reading ({})",
+                      errno_name(errno));
+  auto parked = fds.park(std::move(reader), "a sealed memory file");
+  if (parked.ok()) known->second = *parked;
+  return parked;
 }
 
 // All of it is in the image, but for pages of zeros: what is there now must not show through.

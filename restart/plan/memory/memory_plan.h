@@ -35,6 +35,9 @@ class MemoryPlan {
 
  private:
   Result<int> open_file(const ParsedMapping& m, WorkingFds& fds);
+  bool is_sealed(uint64_t object) const;
+  // A descriptor open for reading only, of the memfd that fd leads to.
+  Result<int> reader_of(uint64_t object, int fd, WorkingFds& fds);
   Result<void> clear(const ParsedMapping& m, int fd, const std::string& path);
 
   const ImageMeta& meta_;
@@ -42,6 +45,7 @@ class MemoryPlan {
   const SharedObjects& objects_;
   std::vector<RestorerMapping> mappings_;
   std::map<std::pair<std::string, bool>, int> open_;  // path, for writing -> descriptor
+  std::map<uint64_t, int> readers_;                   // of sealed memfds, by object
 };
 
 }  // namespace ckpt
