@@ -15,7 +15,9 @@
 //   kGo                          ──►             the asker has read the pages that will be wanted
 //                                ◄──  kHeld      of a job only: no process is made from here on
 //   kGo                          ──►             (the same)
-//                                ◄──  kStanding  all threads stand: META, and the unwritten memory for sure
+//                                ◄──  kStopped   of a job only: all threads stand
+//   kGo                          ──►             those of all members do: what they have in common changes no more
+//                                ◄──  kStanding  META, and the unwritten memory for sure
 //   kGo, with a BackPlan         ──►
 //                                ◄──  kMore      all that may fail was tried, nothing is changed
 //   kCutting                     ──►             the asker cuts files: if it dies now, the program is killed
@@ -50,7 +52,7 @@ struct BackOrder {
 };
 enum BackFlag : uint32_t { kBackOnlyStands = 1u << 0 };
 
-enum class BackSays : uint32_t { kError = 1, kAhead = 2, kStanding = 3, kMore = 4, kHeld = 5 };
+enum class BackSays : uint32_t { kError = 1, kAhead = 2, kStanding = 3, kMore = 4, kHeld = 5, kStopped = 6 };
 
 struct BackMessage {
   uint32_t says;    // BackSays

@@ -85,6 +85,8 @@ Result<void> ProcessBack::begin(const BackMember* part) {
 
 Result<void> ProcessBack::hear_held() { return hear(BackSays::kHeld); }
 Result<void> ProcessBack::let_stand() { return reply(); }
+Result<void> ProcessBack::hear_stopped() { return hear(BackSays::kStopped); }
+Result<void> ProcessBack::let_look() { return reply(); }
 
 Result<void> ProcessBack::hear_standing() {
   CKPT_TRY(hear(BackSays::kStanding));

@@ -3,8 +3,8 @@
 // Owner:     cli. Ordinary code, one thread. Callers: back.cc for a process alone, job_back.cc for each of a job.
 // A process alone: open, begin, hear_standing, compare, hand_plan, hear_ready, cut_files, commit, send_pages while it
 // wants_pages, answer. After an error before commit give_up() leaves the program as it was, unless was_cut().
-// A member of a job: hear_held and let_stand come before hear_standing. begin, let_stand and hand_plan only ask; the
-// next step waits for the answer, so that all members work at the same time.
+// A member of a job: hear_held, let_stand, hear_stopped and let_look come before hear_standing. begin, let_stand, let_look and hand_plan only
+// ask; the next step waits for the answer, so that all members work at the same time.
 #pragma once
 
 #include <memory>
@@ -51,6 +51,8 @@ class ProcessBack {
   Result<void> begin(const BackMember* part);
   Result<void> hear_held();
   Result<void> let_stand();
+  Result<void> hear_stopped();
+  Result<void> let_look();
   Result<void> hear_standing();
   // What is to be done; nothing is changed.
   Result<void> compare(const SharedParts& shared, ReplacedFiles replaced);

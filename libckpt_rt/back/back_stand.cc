@@ -64,6 +64,12 @@ Result<void> BackRun::stand() {
     return make_error(ExitCode::kUnsupported, 0, "none of its threads can be stopped");
   note_end(kThreads);
   if ((order_.flags & kBackOnlyStands) != 0) return {};
+  if (gate_.is_open()) {
+    message_ = {};
+    message_.says = static_cast<uint32_t>(BackSays::kStopped);
+    auto reply = ask(message_);
+    if (!reply.ok()) return reply.error();
+  }
   return describe();
 }
 

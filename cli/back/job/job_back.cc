@@ -66,7 +66,6 @@ class JobBack {
     CKPT_TRY(all_hosts_come_to("prepared"));
     CKPT_TRY(hold_all());
     CKPT_TRY(stand_all(again));
-    CKPT_TRY(all_hosts_come_to("standing"));
     return plan(parts);
   }
 
@@ -203,7 +202,7 @@ class JobBack {
   Result<void> stand_all(bool& again) {
     for (Member& m : members_) CKPT_TRY(m.back->let_stand());
     late_.let_stand();
-    for (Member& m : members_) CKPT_TRY(m.back->hear_standing());
+    for (Member& m : members_) CKPT_TRY(m.back->hear_stopped());
     CKPT_TRY(late_.hear_standing(limits_));
     points::at("back.standing");
     for (const JobProcess& p : processes_->list()) {
@@ -214,6 +213,10 @@ class JobBack {
                      "ask again");
     }
     for (const int32_t pid : late_.pids()) ended_.push_back(pid);
+    // What they have in common changes no more: now each looks.
+    CKPT_TRY(all_hosts_come_to("standing"));
+    for (Member& m : members_) CKPT_TRY(m.back->let_look());
+    for (Member& m : members_) CKPT_TRY(m.back->hear_standing());
     return {};
   }
 
