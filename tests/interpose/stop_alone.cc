@@ -56,6 +56,7 @@ std::atomic<int64_t> monotonic_shift_ns{0};
 void before_user(uint32_t) {}
 void begin_strict() {}
 void note_keyring() {}
+void note_landlock() {}
 void note_queue_notice() {}
 void note_namespaces(int) {}
 void end_strict() {}
