@@ -56,8 +56,9 @@ Json own_addresses() {
 
 }  // namespace
 
-Crew::Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch, int silence_ms)
-    : launch_(std::move(launch)), silence_ms_(silence_ms) {
+Crew::Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch, int silence_ms,
+           bool fenced)
+    : launch_(std::move(launch)), silence_ms_(silence_ms), fenced_(fenced) {
   for (size_t i = 0; i < names.size(); ++i) {
     hosts_.emplace_back();
     hosts_.back().name = std::move(names[i]);
@@ -126,8 +127,7 @@ Result<void> Crew::assemble() {
     CKPT_TRY(start(h, {{"secret", cluster::hex_of(secret)},
                        {"addresses", own_addresses()},
                        {"port", port},
-                       // Half as long: a host that is cut off ends its processes before they run elsewhere.
-                       {"silence_ms", silence_ms_ / 2},
+                       {"silence_ms", fenced_ ? silence_ms_ / 2 : silence_ms_},
                        {"host", h.name}}));
   }
   const int64_t deadline = now_ns() + kAssembleNs;

@@ -25,8 +25,10 @@ struct CrewHost {
 
 class Crew {
  public:
-  // names: of the hosts in the job; where: on which hosts. silence_ms: of a host, before it is gone.
-  Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch, int silence_ms);
+  // names: of the hosts in the job; where: on which hosts. silence_ms: of a host, before it is gone. fenced: a host that is cut off
+  // gives up in half that time, for its processes are about to run elsewhere.
+  Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch, int silence_ms,
+       bool fenced = false);
   ~Crew();
   Crew(const Crew&) = delete;
 
@@ -60,6 +62,7 @@ class Crew {
   std::vector<pid_t> left_;  // commands that started agents of hosts that are gone
   std::string launch_;
   const int silence_ms_;
+  const bool fenced_;
 };
 
 }  // namespace ckpt::cli

@@ -94,7 +94,7 @@ ExitCode run_over_hosts(const HostsRun& run) {
   std::string directory = dir != run.settings.end() ? dir->second : fmt::format("ckpt-{}.{}", name, getpid());
   if (directory[0] != '/') directory = working_directory() + "/" + directory;
   if (auto r = make_directory(directory); !r.ok()) return report(r.error());
-  Crew crew(run.hosts, run.hosts, run.launch, run.silence_ms);
+  Crew crew(run.hosts, run.hosts, run.launch, run.silence_ms, run.recover);
   if (auto r = crew.assemble(); !r.ok()) return report(r.error());
   if (auto r = crew.check_alike(); !r.ok()) return report(r.error());
   auto table = make_table(crew);
@@ -150,7 +150,7 @@ Watched bring_back(const std::string& path, HostsRun run, Places& places, const 
   for (const auto& p : manifest->parts) names.push_back(p.host);
   run.stop_timeout_ns = manifest->table.value("stop_timeout_ns", run.stop_timeout_ns);
   block_signals();
-  Crew crew(names, places.where, run.launch, manifest->run.value("silence_ms", run.silence_ms));
+  Crew crew(names, places.where, run.launch, manifest->run.value("silence_ms", run.silence_ms), run.recover);
   // Of another host's death meanwhile only the host matters, where the job is to go on without it.
   bool told_to_run = false;
   const auto failed = [&](const Error& error) {
