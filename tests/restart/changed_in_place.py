@@ -40,7 +40,7 @@ os.pwrite(fd, b'middle', 150000)
 os.lseek(fd, 7, os.SEEK_SET)
 print('up', flush=True)
 while not os.path.exists('changed') and not os.path.exists('go'):
-    if os.path.exists('change'):
+    if os.path.exists('change') and not os.path.exists('go'):  # which it finds in its next life
         exec(open('change').read())
         open('changed', 'w').close()
     time.sleep(0.002)
@@ -114,7 +114,7 @@ for k in range(100): c.execute('insert into t values(?, 0, ?)', (k, os.urandom(4
 c.execute('commit')
 print('up', flush=True)
 while not os.path.exists('go'):
-    if os.path.exists('change'):
+    if os.path.exists('change') and not os.path.exists('go'):  # which it finds in its next life
         exec(open('change').read())
         open('changed', 'w').close()
         while True: time.sleep(1)
