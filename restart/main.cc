@@ -35,7 +35,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What a restart costs, in nanoseconds since ckpt-restart began.
+// Instants of CLOCK_MONOTONIC, in nanoseconds: when the restart began, and when all checks were done.
 struct Costs {
   int64_t start_ns = now_ns();
   int64_t checked_ns = 0;
@@ -93,7 +93,7 @@ void report_costs(const RestartOptions& options, const RestartPlan& plan, const 
   }
 }
 
-// One attempt: from the new process's first instruction to the library's release of the threads.
+// One attempt: from the start of the loader to the library's release of the threads.
 Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& plan,
                            const NamespaceChoice& choice, std::optional<Supervisor>& supervisor,
                            Loader& loader, Launched& launched_copy) {
@@ -184,7 +184,8 @@ int restart(RestartOptions options, char** argv) {
   auto path = resolve_image(options.image);
   if (!path.ok()) return finish_with_error(options, path.error());
   if (!options.check) {
-    // May begin again from main(): without the list of all memory, which is long.
+    // choose_mmap_base() may execute this program again. So only the description is read here, not the list of all
+    // memory, which is long.
     auto description = *path == "-" ? open_standard_input(ImageParts::kDescription)
                                     : ImageReader::open(*path, ImageParts::kDescription);
     if (!description.ok()) return finish_with_error(options, description.error());
@@ -197,13 +198,12 @@ int restart(RestartOptions options, char** argv) {
   if (*path == "-") {
     if (auto r = leave_standard_input(); !r.ok()) return finish_with_error(options, r.error());
   }
-  // Ids that must be free.
   std::vector<int> ids = plan->tids;
   for (int child : lost_children(plan->image->meta())) ids.push_back(child);
   auto choice = choose_namespaces(ids, options.namespaces);
   // In a user namespace of its own the process may not have the userfaultfd that lazy memory needs.
   const bool confined = choice.ok() && choice->new_user;
-  // What a thread that waits needs must be in the file as it is in memory, or nearly so.
+  // A thread that waits for a page must get it soon: the extents of an encrypted image are not loaded lazily.
   bool sealed = false;
   for (size_t i = 0; i < plan->image->size(); ++i) sealed |= !plan->image->image(i).stored_plainly();
   const Loading loading = options.check        ? Loading::kNone

@@ -1,6 +1,6 @@
 // The command line of ckpt-restart.
 //
-// Owner: restart. Callers: main().
+// Owner: restart. Callers: main(), restart_job(), output.h.
 #pragma once
 
 #include <string>

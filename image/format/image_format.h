@@ -4,9 +4,8 @@
 //   header  = FileHeader                               first block of the file
 //   section = SectionHead entries zeros, then the body exactly one META, any number of CHUNKs
 //   inherited = a section that only increments have: the memory that is as in the parent
-//   index   = a section too, the last one: every extent of every chunk in address order, and memory that
-//   repeats
-//             the bytes of one
+//   index   = a section too, the last one: every extent of every chunk in address order, and memory
+//             that repeats the bytes of one
 //   trailer = FileTrailer                              last block of the file
 //
 // The file is written front to back, never seeking: it can be a stream. It is complete iff its last
@@ -55,7 +54,8 @@ struct ParentImage {
   uint64_t chain_bytes;   // of all images below, the full one included
   uint32_t chain_length;  // images below, at most kMaxChainLength
   uint32_t reserved;
-  char name[96];  // of the parent's file, in the same directory; NUL-terminated, zeros behind
+  // Of the parent's file, in the same directory or in that of another checkpoint of the job (job::is_parent_in_job()).
+  char name[96];  // NUL-terminated, zeros behind
 };
 
 struct FileHeader {

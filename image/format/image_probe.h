@@ -2,7 +2,7 @@
 // whether the image is complete; what lies between is checked by the ImageReader.
 //
 // Owner:     writer. Callers: the reader, the catalog, and pruning in the victim: raw system calls,
-//            no allocation, 8 KiB of stack.
+//            no allocation; 8 KiB of stack, of an encrypted image 24 KiB.
 #pragma once
 
 #include "base/result.h"

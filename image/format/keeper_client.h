@@ -1,8 +1,8 @@
 // Asks a keeper for its directory of images, and whether the keeper still holds that directory.
 //
 // Owner:     image. Callers: the agent, in a program: raw system calls, no allocation, fixed buffers; ordinary programs.
-// Never:     waits longer than two seconds to connect, to ask, and for the answer, each; talks to a keeper of
-//            another user, but for root's. (Root talks to all.)
+// Never:     waits longer than two seconds to connect, to ask, and for the answer, each, or tries more than three times
+//            where a keeper hangs up; talks to a keeper of another user, but for root's. (Root talks to all.)
 #pragma once
 
 #include "base/protocol/keeper_protocol.h"

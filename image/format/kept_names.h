@@ -39,7 +39,7 @@ inline KeptName kept_file_name(uint64_t device, uint64_t inode, bool copy) {
 }
 
 // A symbolic link beside the link to a file that nobody had open: it says by which name the file was known. What it leads
-// to is that name, behind one of two letters. Nobody follows it.
+// to is that name, behind one of two characters. Nobody follows it.
 inline constexpr std::string_view kKeptNameSuffix = ".name";
 inline constexpr char kKeptOneName = '1', kKeptManyNames = 'n';
 

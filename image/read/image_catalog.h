@@ -33,7 +33,7 @@ std::string run_id_text(const uint8_t run_id[16]);
 
 class ImageCatalog {
  public:
-  // Files with the name of an image; by program (comm, run), then by sequence. While a program takes images
+  // Files with the name of an image; by program (comm, pid), then by sequence. While a program takes images
   // and removes old ones in the directory: what was there at one instant, or a little more.
   static Result<ImageCatalog> list(const std::string& directory);
 
@@ -55,7 +55,8 @@ class ImageCatalog {
   std::vector<CatalogEntry> entries_;
 };
 
-// What a user may give: an image file, a directory, "DIRECTORY@-N", "DIRECTORY@SEQ", "DIRECTORY@TIME".
+// What a user may give: an image file, a directory, "DIRECTORY@-N", "DIRECTORY@SEQ", "DIRECTORY@TIME"; of a job
+// "X.job/PID", or "X.job" where it has one process.
 // The path of the image file. "-", standard input, is left as it is. A name that exists as it stands is taken
 // as it stands, "@" or not.
 Result<std::string> resolve_image(const std::string& argument);

@@ -3,8 +3,8 @@
 // An image is a program: whoever can write it, an image below it, or the directory in which those are looked
 // for, decides what runs. So it is looked at before anything of the file is read.
 //
-// Owner:     image (reading). Callers: main() of ckpt-restart, before any image is opened; then
-// ImageReader::open(), and restart/plan for what is kept beside it.
+// Owner:     image (reader half). Callers: main() of ckpt-restart, before any image is opened; then
+//            ImageReader::open(), resolve_image(), and restart/plan for what is kept beside it.
 #pragma once
 
 #include <string>

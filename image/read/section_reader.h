@@ -1,5 +1,5 @@
 // One section's head, read and checked: that it fits into the file, belongs to this image, and is
-// whole. Used by the ImageReader for META and INDEX, and to walk all sections.
+// whole. Used by the ImageReader for META, INDEX and INHERITED, and to walk all sections.
 //
 // Owner:     writer (reader half). Ordinary C++.
 #pragma once

@@ -51,7 +51,7 @@ class ImageSink {
   // Creates "<name>.tmp" in directory dir_fd, mode 0600, exclusively, following no link.
   virtual Result<void> open(int dir_fd, const char* name, const ImageIdentity& identity, Arena& arena,
                             ReleaseBuffer release, void* context) = 0;
-  // The META section; called once before commit, before or between appends.
+  // The META section; called once before commit: before, between or after appends.
   virtual Result<void> set_meta(std::span<const std::byte> meta) = 0;
   // Increments only: pages that are as in the parent. In any order, in any number of calls, none twice,
   // none that is appended too: commit() fails otherwise.

@@ -149,7 +149,7 @@ void ChannelBuilder::link() {
     if (s->link.peer != 0 && peer != by_object_.end()) s->peer = peer->second;
     auto listener = by_object_.find(s->link.listener);
     if (s->link.listener != 0 && listener != by_object_.end()) s->listener = listener->second;
-    // Its listener is of another process, which the client did not know.
+    // Its listener is in another process of the job: the image of the client does not name it.
     if (s->is_tcp() && s->has(kLinkUnaccepted) && s->link.listener == 0)
       s->listener = listening_at(s->peer_name);
     if (s->peer != nullptr || s->listener != nullptr) {
@@ -215,7 +215,7 @@ Result<void> ChannelBuilder::park_far_end(ChannelSocket& s, ScopedFd fd) {
   return {};
 }
 
-// A new socket, not connected, bound or listening if it was.
+// A new socket, not connected; bound if it was. The caller makes it listen.
 Result<void> ChannelBuilder::make(ChannelSocket& s) {
   const SocketDetail& d = s.detail;
   ScopedFd fd(socket(d.domain, d.type | SOCK_CLOEXEC, d.protocol));
@@ -291,7 +291,7 @@ Result<void> ChannelBuilder::connect() {
   return {};
 }
 
-// Last: what the program has set, and how far the connection is shut down.
+// Last: the options that the program has set, the names that files have, O_NONBLOCK.
 void ChannelBuilder::settle(ChannelSocket& s) {
   if (const auto unset = set_late_options(s.fd, s)) {
     say("{}: option {} of level {} of the socket cannot be set as it was ({})", describe(s), unset->name,

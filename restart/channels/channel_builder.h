@@ -6,11 +6,12 @@
 //              add       for every member
 //              connect   every socket is there, with its name and its other end
 //              fill      when other open files are there too: messages, ends of streams, options
+//              keep      of a job: the sockets stay open when the builder goes
 //              finish    closes the builder's own descriptors
-//            find gives the descriptor of a member's open file between connect and finish; the caller makes
-//            its own of it (dup3, SCM_RIGHTS, fork).
+//            find gives the descriptor of a member's open file between connect and keep or finish; the caller
+//            makes its own of it (dup3, SCM_RIGHTS, fork).
 // Never:     leaves a descriptor below WorkingFds::first() but at its own number; sends a byte to anybody
-//            outside of the members.
+//            outside of the job.
 #pragma once
 
 #include <netinet/in.h>
@@ -39,7 +40,7 @@ struct SocketName {
   sa_family_t family() const { return address.ss_family; }
   uint16_t port() const { return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port); }
   bool operator==(const SocketName& o) const;
-  std::string text() const;  // "port 80 of 127.0.0.1", "/run/x", "@x"
+  std::string text() const;  // "port 80", "/run/x", "@x"
 };
 
 struct ChannelMessage {
@@ -125,7 +126,7 @@ class ChannelBuilder {
   Result<void> make(ChannelSocket& s);
   Result<void> park(ChannelSocket& s, ScopedFd fd);
   Result<void> park_far_end(ChannelSocket& s, ScopedFd fd);
-  // unix_names.cc. With the rights and the owner that its file had.
+  // unix_names.cc, but for bind_name(). bind_file: with the rights and the owner that its file had.
   static bool bind_file(const ChannelSocket& s, int fd, const SocketName& name, const std::string& path);
   Result<void> bind_name(ChannelSocket& s, int fd, const SocketName& name, bool& unlink_after);
   Result<void> bind_path(ChannelSocket& s, int fd, const SocketName& name, bool& unlink_after);
@@ -136,6 +137,7 @@ class ChannelBuilder {
   void move_file(ChannelSocket& s);
   void leave_over(const SocketName& name, const ChannelSocket& like);  // its file is removed in the end
   void leave_name(ChannelSocket& s);
+  // channel_builder.cc again
   bool bind_port(const ChannelSocket& s, int fd, const SocketName& name);
   void settle(ChannelSocket& s);
   Error cannot_make(const ChannelSocket& s) const;

@@ -18,7 +18,7 @@
 #include "restart/descriptors/builder.h"
 #include "restart/restorer/clone.h"
 
-// What has no file behind it: eventfd, timerfd, signalfd, epoll, and the stand-in for all that
+// What has no file behind it: eventfd, timerfd, signalfd, epoll, pidfd, and the stand-in for all that
 // cannot be saved.
 
 namespace ckpt {

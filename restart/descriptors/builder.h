@@ -1,7 +1,8 @@
 // Makes open files from their records. Each family of kinds has a source file of its own.
 //
-// Owner:     restart/descriptors/descriptors.cc: one builder for one restore.
-// Callers:   restore_descriptors, in the new process.
+// Owner:     restart/descriptors: one builder for one restore.
+// Callers:   check_descriptors; restore_descriptors, in the new process; the planter of a job, for what its processes
+//            have together (restart/job/shared_things.cc); `ckpt back` (cli/back/).
 // Each make_* returns a descriptor with the record's access mode, offset and flags, at any number;
 // the caller moves it to its numbers. Descriptors that have to outlive one call are parked among the
 // working descriptors; finish() closes them.
@@ -32,7 +33,7 @@ class DescriptorBuilder {
   Result<void> hold_numbers();
   // Sockets: all at once, before other open files; what waited in them, when all others are there.
   Result<void> connect_sockets();
-  // The same of some of them: not of these objects.
+  // The same, but for the sockets of these objects, which somebody else makes.
   Result<void> connect_sockets_but(const std::map<uint64_t, int>& others);
   Result<void> fill_sockets();
   // Masters of terminals first.
@@ -57,6 +58,7 @@ class DescriptorBuilder {
   // journals.cc. Before files get their names back, and after.
   Result<void> set_aside_journals();
   void make_journals();
+  // kept_files.cc
   // Files that were removed since the checkpoint, and are kept beside the image or, small ones, in it: they get
   // their names back.
   Result<void> put_back_files();
@@ -64,7 +66,7 @@ class DescriptorBuilder {
   // Files that were written in place, or became shorter, and whose bytes are known, from the image or from a copy
   // beside it: what they hold now is saved, then they are as they were.
   Result<void> put_back_changes();
-  // By these, and by set_aside_journals: something is not as it was found, also where they failed.
+  // put_back_changes, cut_grown_files or set_aside_journals has changed something, also where it failed afterwards.
   bool has_changed_files() const { return has_changed_files_; }
   // Files opened for writing that have grown: tail saved, then cut. All files were checked before.
   Result<void> cut_grown_files();

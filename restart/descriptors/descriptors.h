@@ -25,7 +25,7 @@
 
 namespace ckpt {
 
-// An open file that the builder of the job has made, for this process and others.
+// An open file that the planter of the job has made, for this process and others.
 struct InheritedFile {
   int fd = -1;         // among the working descriptors
   bool first = false;  // this process adds what one of them has to add: watches, seals
@@ -44,7 +44,7 @@ struct DescriptorOptions {
   std::set<uint64_t> mapped_objects;
   // Of a job; nullptr: a process that comes back alone. Files that have grown were cut for all of them.
   const InheritedFiles* inherited = nullptr;
-  // Of a job: pipes of which it had one end only, by object: the standard stream that the end was in some
+  // Of a job: pipes and sockets of which it had one end only, by object: the standard stream that the end was in some
   // process of it, -1 in none. As in an image of one process alone, these lead to the restarter's stream, or
   // nowhere.
   const std::map<uint64_t, int>* lone_pipes = nullptr;

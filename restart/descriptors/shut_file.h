@@ -1,7 +1,7 @@
 // A file that shuts out its own user (chmod 0) after the program has opened it. ckpt-restart itself cannot open it; the new process
 // can, for in the user namespace that a user's restart needs it may open what belongs to its user.
 //
-// Owner:     restart. Callers: checks before anything is touched.
+// Owner:     restart. Callers: the checks of mapped and open files, before anything is touched.
 #pragma once
 
 #include <errno.h>

@@ -141,7 +141,7 @@ class Feeder::Worker {
   Result<bool> hand_over(const FillBatch& batch, uint64_t fills) {
     const FillOrder order{batch.first_fill, fills, slot_, 0};
     has_slot_ = false;
-    // Less than PIPE_BUF: orders of several threads do not mix.
+    // An order is shorter than PIPE_BUF: orders of several threads do not mix.
     if (write(feeder_.orders_write_.get(), &order, sizeof(order)) == sizeof(order)) return true;
     if (errno == EPIPE) return false;
     return make_error(ExitCode::kSystem, errno, "cannot feed the new process ({})", errno_name(errno));

@@ -464,7 +464,7 @@ Result<void> LazyMemory::run() {
   }
   idle_.notify_all();
   for (std::thread& t : loaders) {
-    // After an error what they load is of no use, and the process ends.
+    // After an error the loaders may still be reading; what they read is of no use, and the process ends.
     if (done_)
       t.join();
     else

@@ -59,7 +59,7 @@ class Planner {
   }
   bool is_orphan(const ManifestMember& m) const { return m.orphan || manifest_.member(m.ppid) == nullptr; }
 
-  // Of sessions and groups that live on without them.
+  // Helpers in place of the leaders of sessions and groups that live on without them.
   Result<void> add_dead_leaders() {
     const int members = count();
     for (int i = 0; i < members; ++i) {
@@ -175,7 +175,7 @@ class Planner {
     }
   }
 
-  // Whom the kernel gives it to: the nearest ancestor that adopts.
+  // The kernel gives an orphan to its nearest ancestor that adopts: that must be the adopter of the plan.
   Result<void> check_adoptions() {
     for (int i = 0; i < count(); ++i) {
       const Birth& b = birth(i);
@@ -210,7 +210,7 @@ class Planner {
   std::vector<int> natural_;  // the parent that it has in the end
   std::vector<int> needs_;    // of a leader: the session in which it must be born, for its children's sake
   std::vector<bool> before_;
-  std::vector<int> via_;  // are born by a helper
+  std::vector<int> via_;  // births that a helper bears
   std::vector<int> session_helpers_;
 };
 

@@ -241,7 +241,7 @@ Result<void> JobSupervisor::look_for_ends() {
   return {};
 }
 
-// What it has borne is adopted when it has exited.
+// The processes that the planter has borne are adopted once it has exited.
 void JobSupervisor::watch_planter() {
   if (planter_gone_ || !has_ended(planter_)) return;
   planter_gone_ = true;

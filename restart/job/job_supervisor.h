@@ -23,7 +23,8 @@ namespace ckpt {
 // Our ends of what the processes of a job have with us.
 struct JobChannels {
   std::vector<ScopedFd> status;  // by member: RestartStatus comes from here
-  ScopedFd together, go;         // one byte for each member (and for the keeper of the clocks) goes in here
+  ScopedFd together, go;         // one byte for each member goes in here; one more into `together`, for the
+                                 // keeper of the clocks
 };
 
 struct JobOutcome {

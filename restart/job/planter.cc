@@ -237,8 +237,8 @@ class Tree {
   [[noreturn]] static void end_as(int wait_status) {
     if (WIFEXITED(wait_status)) _exit(WEXITSTATUS(wait_status));
     const int signal_number = WTERMSIG(wait_status);
-    // 1, not 0: a program that is given core dumps gets none either. (An undumpable one would hide its
-    // status.)
+    // 1, not 0: with 0 the kernel still starts a program that core dumps are piped to. (PR_SET_DUMPABLE would
+    // hide the zombie's status.)
     const rlimit no_core{1, 1};
     setrlimit(RLIMIT_CORE, &no_core);
     signal(signal_number, SIG_DFL);

@@ -151,7 +151,7 @@ class Attempt {
     return spec;
   }
 
-  // One process after the other: each has all of our threads.
+  // One process after the other is fed: each feeder starts as many threads as there are processors.
   void start_feeding() {
     sigset_t all, before;
     sigfillset(&all);
@@ -188,7 +188,7 @@ class Attempt {
   ScopedFd together_read_, go_read_;
   std::vector<std::unique_ptr<Feeder>> feeders_;
   std::thread feeding_;
-  std::atomic<bool> stop_{false};  // relaxed: what it guards has come to its end
+  std::atomic<bool> stop_{false};  // relaxed: it only tells the thread to begin with no other feeder
   std::optional<Error> fed_;       // by the thread, read after it
   std::optional<JobSupervisor> supervisor_;
 };
@@ -224,7 +224,7 @@ void report_costs(const RestartOptions& options, const JobPlan& job, const Names
   }
 }
 
-// Encrypted images included: what is loaded later comes from a process for each, which is not built yet.
+// Never lazily: that takes a loader for each process, which is not built yet.
 Loading loading_of(const RestartOptions& options, JobPlan& job) {
   if (options.check) return Loading::kNone;
   if (options.loading == Loading::kLazy)

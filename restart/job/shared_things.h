@@ -27,7 +27,8 @@ struct SharedThings {
   std::map<uint32_t, int> terminals;   // of the job's own: /dev/pts/N as it was, and one descriptor of it
 };
 
-// `working` is open above every number of the job. Files that have grown since the checkpoint are cut here.
+// `working` is open above every number of the job. Files of the job that are gone, changed or grown since the
+// checkpoint, and System V objects, go back here as well.
 Result<SharedThings> make_shared_things(const JobPlan& job, WorkingFds& working, ReportChannel& report);
 
 }  // namespace ckpt

@@ -2,9 +2,10 @@
 //
 // Owner:     restart. Callers: ckpt-restart, before anything is touched.
 // Never:     changes a file.
-// A file is the same when its ELF build id is; without one, when its XXH3 is if that was recorded,
-// else its size and modification time. A file that a process of the job may write through a shared
-// mapping may differ: what the image holds of it is written back.
+// A file is the same when it has the same size and the same ELF build id. Without a build id its XXH3 decides, if
+// that was recorded; of a file larger than kHashedWhole, of which only pieces are hashed, the modification time must
+// be the same as well. Without both the modification time decides. A file that a process of the job may write
+// through a shared mapping may differ: what the image holds of it is written back.
 #pragma once
 
 #include <set>

@@ -1,4 +1,4 @@
-// Can the image run on this machine: protocol, processor, vdso?
+// Can the image run on this machine: protocol, the library's entry, processor, vdso, addresses?
 //
 // Owner:     restart. Callers: ckpt-restart, before anything is touched.
 #pragma once

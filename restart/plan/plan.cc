@@ -46,13 +46,13 @@ Result<RestartPlan> open_plan(const std::string& image_path) {
 
 namespace {
 
-// Others see what is put there, and keep it whatever becomes of the restart.
+// Memory that others see: they keep what is put there, also when the restart fails afterwards.
 bool is_of_others(const ParsedMapping& m) {
   const auto kind = static_cast<MappingKind>(m.record.kind);
   return kind == MappingKind::kFileShared || kind == MappingKind::kSysV;
 }
 
-// The Feeder checks what it brings while it brings it; by then it must not be too late.
+// The Feeder and the loader check memory while they load it. That is too late for memory that others see.
 Result<void> check_what_others_see(const RestartPlan& plan, const VerifyProgress& progress) {
   const auto& mappings = plan.image->meta().mappings;
   auto seen_by_others = [](const ParsedMapping& mapping) {

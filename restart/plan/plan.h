@@ -1,6 +1,6 @@
 // Everything that is known and checked before a restart touches anything.
 //
-// Owner:     restart. Callers: main(), one thread.
+// Owner:     restart. Callers: main(); for a job restart/job/job_plan.cc. One thread.
 // Never:     changes anything: no file, no process.
 #pragma once
 
@@ -22,7 +22,7 @@ struct RestartPlan {
   std::unique_ptr<ImageChain> image;
   Vdso vdso;
   FillPlan fill;
-  LazyPlan lazy;          // what is not in `fill`, for it is loaded while the program runs
+  LazyPlan lazy;          // what is loaded while the program runs, and so is not in `fill`
   std::vector<int> tids;  // the pid first
   std::string image_directory;
   std::vector<std::string> notes;  // of the image, for the user
@@ -45,7 +45,7 @@ enum class Loading { kAuto, kEager, kLazy, kNone };
 // else a note. kNone: it is not loaded, and all is checked here.
 Result<void> check_plan(RestartPlan& plan, Loading loading, const VerifyProgress& progress);
 
-// All of it before the program runs, after all.
+// Changes the plan: all memory is loaded before the program runs.
 Result<void> load_eagerly(RestartPlan& plan, const VerifyProgress& progress);
 
 }  // namespace ckpt

@@ -1,7 +1,7 @@
 // Objects that several mappings (or other processes) may share and that no path leads to: shared
 // anonymous memory, memfds, SysV segments, mapped files without a name.
 //
-// Owner:     restart. Callers: the child process, before the restorer runs.
+// Owner:     restart. Callers: the child process, before the restorer runs; before that, of a job, the planter.
 // Each is made once. Memory that a descriptor can stand for is mapped from it by the restorer; the
 // rest (shared anonymous, SysV) is mapped here, inside the restorer range, and the restorer makes
 // further views of it. Contents come with the pages of the mappings, or from FileContentRecords.
@@ -21,7 +21,7 @@ namespace ckpt {
 struct SharedObject {
   MappingKind kind = MappingKind::kSharedAnonymous;
   const ParsedMapping* first = nullptr;
-  uint64_t size = 0;  // bytes, whole pages: up to the end of its last mapping
+  uint64_t size = 0;  // bytes, as recorded; without a descriptor: at least to the end of its last mapping
   uint64_t view = 0;  // address of byte 0; 0 when it is mapped from a descriptor
 };
 
@@ -32,7 +32,7 @@ class SharedObjects {
   // Bytes of address space that views need.
   uint64_t view_bytes() const;
   // Makes all of them; views from `at` on, where view_bytes() are reserved.
-  // known: of a job, where the builder has mapped those without a descriptor.
+  // known: of a job, where the planter has mapped those without a descriptor.
   Result<void> make(uint64_t at, WorkingFds& fds, ReportChannel& report,
                     const std::map<uint64_t, uint64_t>* known = nullptr);
   // Those without a descriptor, by object: where they are mapped since make().

@@ -194,7 +194,7 @@ Result<void> put_back(const ParsedSystemV& o) {
     now = look(r);
     if (!now.ok()) return now.error();
   }
-  // How much a queue holds comes first.
+  // Before its messages: how much the queue may hold.
   CKPT_TRY(set_attributes(r, *now));
   return is_set(r) ? put_values(o) : put_messages(o);
 }

@@ -1,6 +1,7 @@
 // clone3(2) as a fork with a chosen pid and namespaces.
 //
-// Owner:     restart. Callers: ckpt-restart and its init, while they have one thread.
+// Owner:     restart. Callers: ckpt-restart, its init, the loader, the planter and new processes, while they have one
+//            thread.
 // Never:     runs libc's fork handlers: the child has the caller's libc state, as after a fork of a
 //            single-threaded process, except that libc's cached tid is stale.
 #pragma once
@@ -19,7 +20,7 @@ struct CloneResult {
   int pidfd = -1;  // in the parent
 };
 
-// set_tid 0: whatever is next. flags: CLONE_NEW*.
+// set_tid 0: whatever is next. flags: CLONE_NEW*, CLONE_FILES.
 inline CloneResult clone_process(uint64_t flags, int set_tid, int exit_signal = SIGCHLD) {
   CloneResult result;
   clone_args args{};

@@ -153,9 +153,9 @@ uint32_t mapping_at(const RestorerArgs& a, uint64_t address) {
   return low < a.mapping_count ? a.mappings[low].index : 0;
 }
 
-// Registering a part of a mapping cuts it. The kernel joins the parts again afterwards if they have an
-// anon_vma in common, which a mapping gets with its first page: so before it is cut. The page is to be
-// dropped.
+// The kernel may have several mappings of the image as one, which is cut when one of them is registered. It joins the
+// parts again afterwards if they have an anon_vma in common, which a mapping gets with its first page: so a page is
+// made before the cut. The caller drops it.
 void give_anon_vma(uint64_t address) { call(__NR_madvise, address, 4096UL, MADV_POPULATE_WRITE); }
 
 long register_range(int userfaultfd, uint64_t start, uint64_t length) {
@@ -335,7 +335,7 @@ void wait_for_job(const RestorerArgs& a) {
 }
 
 void close_own_descriptors(const RestorerArgs& a) {
-  // All but two, of which the library closes the last.
+  // All but the status pipe and, of a job, the pipe of the last byte (go): the library closes these.
   const auto status = static_cast<uint32_t>(a.library.status_fd);
   const uint32_t go = a.library.go_fd >= 0 ? static_cast<uint32_t>(a.library.go_fd) : status;
   const uint32_t low = status < go ? status : go, high = status < go ? go : status;

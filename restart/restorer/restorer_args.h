@@ -1,5 +1,6 @@
-// Everything the freestanding restorer needs, in one struct: written by restart/tree/process.cc, read by
-// restart/restorer/restorer.cc. Both are built together, so the layout needs no version.
+// Everything the freestanding restorer needs, in one struct: written by restart/tree/process.cc (descriptors),
+// restart/tree/credentials.cc and restart/plan/memory/restorer_range.cc (the rest), read by
+// restart/restorer/restorer.cc. All are built together, so the layout needs no version.
 //
 // Owner:     restart. The struct, its lists and the restorer's stack live in the restorer range,
 //            which is free in the saved process and in ckpt-restart itself.
@@ -104,7 +105,8 @@ enum class RestorerStep : int32_t {
 
 // What could not be brought back as it was, without being fatal: RestartStatus::detail of kMm.
 enum RestorerNote : uint32_t {
-  kNoteMmRefused = 1u << 0,  // PR_SET_MM_MAP without the exe file worked, or nothing did
+  kNoteMmRefused = 1u << 0,  // PR_SET_MM_MAP, also without the exe file
+  // The exe file alone: without it PR_SET_MM_MAP worked.
   kNoteMmExeRefused = 1u << 1,
   kNoteAdviceRefused = 1u << 2,  // madvise
   kNoteLockRefused = 1u << 3,    // mlock
@@ -146,7 +148,7 @@ struct RestorerArgs {
   int32_t time_ns_fd;       // the namespace itself
   int32_t
       together_fd;  // of a job: one byte when all of it have their memory and the clocks are set; -1: alone
-  uint32_t first_working_fd;  // every descriptor from here on is closed, but for the status pipe
+  uint32_t first_working_fd;  // every descriptor from here on is closed, but library.status_fd and go_fd
   uint32_t limit_count;
   RestorerLimit limits[16];
 
@@ -154,7 +156,7 @@ struct RestorerArgs {
   int64_t saved_monotonic_ns, saved_boottime_ns;
   int64_t outer_monotonic_ns, outer_boottime_ns;
 
-  // mm description; the auxiliary vector is copied behind this struct.
+  // mm description; the auxiliary vector is among the lists behind this struct.
   uint64_t start_code, end_code, start_data, end_data, start_brk, brk, start_stack;
   uint64_t arg_start, arg_end, env_start, env_end;
   const void* auxv;

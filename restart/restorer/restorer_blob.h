@@ -1,6 +1,6 @@
 // The freestanding restorer's bytes: position-independent, entry (RestorerEntry) at the first byte.
 //
-// Owner: restart. Callers: restart/tree/process.cc, which copies them into the restorer range.
+// Owner: restart. Callers: restart/plan/memory/restorer_range.cc, which copies them into the restorer range.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // Parts of a job that come to one host keep what each had on a host of its own: numbers and keys of System V, message
 // queues, names in /dev/shm.
 //
-// Owner:     restart. Callers: ckpt-restart before it checks anything, with one thread.
+// Owner:     restart. Callers: restart_job(), before it checks the job, with one thread.
 #pragma once
 
 #include "base/result.h"

@@ -13,7 +13,7 @@ namespace ckpt {
 
 JobPlace job_place(const ImageMeta& meta) {
   const ProcessRecord& p = meta.process.record;
-  // One of which the program has the master is no terminal that it was started from.
+  // A terminal of which the program itself has the master is not the one that it was started from.
   auto is_own = [&](const ParsedOpenFile& f) {
     return std::any_of(meta.open_files.begin(), meta.open_files.end(), [&](const ParsedOpenFile& master) {
       return is_terminal_master(master) && terminal_number(master) == terminal_number(f);

@@ -20,7 +20,7 @@ bool has_ended(const ParsedChild& child) {
   return child.record.state == static_cast<uint32_t>(ChildState::kEnded);
 }
 
-// Then the kernel forgets children that end.
+// The program ignores SIGCHLD, or has SA_NOCLDWAIT: the kernel forgets its children when they end.
 bool ignores_children(const ImageMeta& meta) {
   return std::any_of(meta.actions.begin(), meta.actions.end(), [](const SignalActionRecord& a) {
     constexpr uint64_t kIgnore = 1;

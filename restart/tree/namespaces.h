@@ -1,8 +1,8 @@
 // Which namespaces the restarted program needs, and how they are made.
 //
-// Owner:     restart. Callers: choose_namespaces and write_id_maps: ckpt-restart; mount_proc: the
-//            first process of the new namespaces; prepare_time_namespace: the program's process
-//            while it is still ckpt-restart's code.
+// Owner:     restart. Callers: choose_namespaces, first_tid_in_use and write_id_maps: ckpt-restart; mount_proc:
+//            the first process of the new namespaces; prepare_time_namespace: the program's process
+//            while it is still ckpt-restart's code; of a job, the keeper of the clocks (planter.cc).
 //
 // The old thread ids must be had again: libc keeps them in locks, and so do programs. Where they are
 // free and we may choose ids, the program comes back in the present pid namespace. Else it gets a pid
@@ -28,7 +28,7 @@ struct NamespaceChoice {
   std::string reason;  // why a new pid namespace, for -v
 };
 
-// tids: those of all threads, the leader's (the pid) first.
+// tids: all ids that must be free: of threads, lost children, and helpers of a job; in any order.
 Result<NamespaceChoice> choose_namespaces(const std::vector<int>& tids, NamespacePolicy policy);
 
 // The first of tids that is in use here (a thread, a process group), or 0.

@@ -81,7 +81,7 @@ Result<void> clear_the_way(const ProcessSpec& spec, ReportChannel& report, OwnFd
   return {};
 }
 
-// A directory without a name, as that one was.
+// The saved directory had no name any more: makes a new one, and removes its name.
 bool enter_unnamed_directory(const std::string& image_directory) {
   for (const std::string& where : {image_directory, std::string("/tmp")}) {
     std::string name = where + "/.ckpt-restored-XXXXXX";

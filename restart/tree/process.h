@@ -1,7 +1,7 @@
 // The new process, from its first instruction as a copy of ckpt-restart until the restorer takes over.
 //
-// Owner:     restart. Callers: launch(), in the child. Never returns, never prints: what it has to say
-//            goes through the report channel.
+// Owner:     restart. Callers: the child of launch(); of a job, each member (planter.cc). Never returns, never
+//            prints: what it has to say goes through the report channel.
 #pragma once
 
 #include <map>
@@ -46,7 +46,7 @@ struct ProcessSpec {
   bool is_alone = false;  // no job: children that were not saved have been killed
   JobPlace place = JobPlace::kRestarters;
   const JobSpec* job = nullptr;  // nullptr: alone
-  std::string image_directory;   // where tails of files that have grown are kept
+  std::string image_directory;   // what files held that are put back is saved here
 };
 
 [[noreturn]] void become_program(const ProcessSpec& spec, ReportChannel& report, bool in_new_user);

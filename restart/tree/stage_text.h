@@ -1,6 +1,6 @@
 // Stages and failures of a restart in words.
 //
-// Owner: restart. Callers: supervise.cc, main.cc; one thread.
+// Owner: restart. Callers: supervise.cc, main.cc, and restart/job for a job; one thread.
 #pragma once
 
 #include <functional>

@@ -21,7 +21,8 @@ namespace {
 sigset_t watched_signals() {
   sigset_t set;
   sigfillset(&set);
-  // Ours when they happen: faults. The program stops itself on the others, and we with it (reap()).
+  // Not watched: faults, which are ours when they happen; SIGTTIN and SIGTTOU, upon which the program stops itself
+  // and we stop with it (reap()).
   for (int s : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGABRT, SIGTTIN, SIGTTOU}) sigdelset(&set, s);
   return set;
 }

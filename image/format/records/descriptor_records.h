@@ -14,7 +14,7 @@ enum class OpenFileKind : uint32_t {
   kDirectory = 1,
   kDevice = 2,    // /dev/null and its like: opened again by path
   kTerminal = 3,  // a tty: comes back as the restarting terminal
-  kPipe = 4,      // both ends in this process
+  kPipe = 4,      // both ends in this process or its job, or the other end gone; of a job also one end alone
   kStandard = 5,  // descriptor 0, 1, 2 that leads outside (pipe, socket): the restarter's own
   kMemfd = 6,
   kEventFd = 7,
@@ -27,7 +27,7 @@ enum class OpenFileKind : uint32_t {
   kSocketPair = 14,  // AF_UNIX, both ends in this process, or the other end gone: SocketDetail
   kSocket = 15,      // without a connection: listening, bound or neither, or for datagrams: SocketDetail
   kConnection = 16,  // TCP, in any state between connect and close: SocketDetail, SocketLinkDetail
-  // Of one process.
+  // Newer kinds; 43 is in terminal_records.h.
   kPidFd = 40,         // value: the process as the program sees it, 0 or less: gone
   kMessageQueue = 41,  // POSIX: value: most messages << 32 | bytes of the longest; contents: QueueMessage
 };
@@ -95,7 +95,7 @@ struct QueueMessage {
 struct FileContentRecord {
   uint32_t open_file;  // OpenFileRecord::id, or 0 for a mapping's object
   uint32_t reserved;
-  uint64_t object;  // MappingRecord::object when open_file is 0
+  uint64_t object;  // of the open file, or MappingRecord::object when open_file is 0
   uint64_t offset;  // bytes in the file; of a socket: number of the message; of a pipe: PipeContent
   uint64_t length;  // bytes that follow
   // then: contents

@@ -22,7 +22,7 @@ enum class RecordType : uint32_t {
   kSignalAction = 5,
   kDescriptor = 6,   // descriptor_records.h
   kOpenFile = 7,     // descriptor_records.h
-  kFileContent = 8,  // descriptor_records.h: contents of deleted files, memfds, pipes, file tails
+  kFileContent = 8,  // descriptor_records.h: contents of files, memfds, pipes, sockets, queues
   kPosixTimer = 9,
   kIntervalTimers = 10,
   kResourceLimits = 11,
@@ -126,7 +126,7 @@ struct MappingRecord {
   uint32_t flags;        // MappingFlag
   uint32_t page_size;    // bytes, of hugetlb mappings, else 4096
   uint64_t device, inode;
-  uint64_t object;       // mappings of one shared object (kinds 3, 4, 5) have the same number; else 0
+  uint64_t object;       // mappings of one shared object (kinds 2 to 5) have the same number; else 0
   uint64_t object_size;  // bytes, of a shared object or file at the stop
   int64_t file_mtime_ns;
   uint64_t file_hash;  // when it has no build id (see build_id_len), else 0; of what: file_hash.h

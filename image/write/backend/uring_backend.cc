@@ -25,7 +25,7 @@ bool pinning_is_free() {
 
 }  // namespace
 
-// A child of the program must not inherit a ring that nobody there will ever unmap.
+// The ring is not for children of the program (io_uring_ring_dontfork): nobody there would ever unmap it.
 long UringBackend::make_ring(uint32_t in_flight) {
   io_uring_params params{};
   // Twice the writes: an entry that failed to be submitted stays in the ring as a no-op.

@@ -35,7 +35,7 @@ class MemoryWriter {
 
  private:
   // Uncompressed extents, and those of lz4, end at multiples of this: when increments replace part of an
-  // image's memory, what is left of it can be checked and read without the rest. Segments are not larger.
+  // image's memory, what is left of it can be checked and read without the rest. A larger segment is cut there.
   static constexpr uint64_t kExtentBytes = 64u << 10;
 
   struct OpenExtent {

@@ -1,6 +1,6 @@
 // Ranges of addresses: what ckpt-restart itself has mapped, and where room is for the restorer.
 //
-// Owner:     restart. Callers: restart/tree/process.cc, restart/plan/vdso.cc, the plan; one thread.
+// Owner:     restart. Callers: restorer_range.cc, restart/plan/vdso.cc; one thread.
 // Never:     maps anything: it only finds room.
 #pragma once
 

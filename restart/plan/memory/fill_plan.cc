@@ -12,16 +12,17 @@
 namespace ckpt {
 namespace {
 
-// What a processor's cache may still hold when it is copied to its place; and what a disk needs to be busy.
+// Bytes of a batch: few enough to be in the processor's cache still when they are copied to their place, enough to
+// keep a disk busy.
 constexpr uint64_t kBatchBytes = 1u << 20;
-constexpr uint64_t kMostGap = 16u << 10;  // that is read along: what is not wanted
+constexpr uint64_t kMostGap = 16u << 10;  // bytes that are not wanted, read rather than left out
 constexpr uint64_t kLeastPut = 1u << 20;  // bytes in the image of a mapping: for less it is not registered
 constexpr uint32_t kNoMapping = UINT32_MAX;
 
 uint64_t padded(uint64_t bytes) { return (bytes + kPageSize - 1) & ~(kPageSize - 1); }
 
-// Ordinary pages come without being cleared first. What was in huge pages, or may be, the restorer fills:
-// then it is again.
+// The Feeder puts ordinary pages in place, which need not be cleared first. Memory that was in huge pages, or may
+// be, the restorer fills: so it is in huge pages again.
 bool may_be_put(const ParsedMapping& m, bool huge_pages_everywhere) {
   constexpr uint32_t kNot = kMapHugeTlb | kMapGrowsDown | kMapHugePage;
   if (m.record.kind != static_cast<uint32_t>(MappingKind::kAnonymous) || (m.record.flags & kNot) != 0)
@@ -29,7 +30,7 @@ bool may_be_put(const ParsedMapping& m, bool huge_pages_everywhere) {
   return !huge_pages_everywhere || (m.record.flags & kMapNoHugePage) != 0;
 }
 
-// Where that cannot be read they may be.
+// True also where the setting cannot be read.
 bool huge_pages_everywhere() {
   ScopedFd fd(open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY | O_CLOEXEC));
   char text[64];
@@ -91,8 +92,8 @@ class Builder {
     }
   }
 
-  // It may span mappings: one part for each run of wanted ones that the restorer copies, and for each of the
-  // others.
+  // A piece may span mappings: one part for each run of wanted mappings that the restorer copies, and one for each
+  // mapping that the Feeder may fill.
   void add(const MemoryPiece& p) {
     const auto& mappings = image_.meta().mappings;
     uint64_t at = p.address.value, end = at + p.length;
@@ -184,7 +185,8 @@ class Builder {
     batch.fills++;
   }
 
-  // Behind those that the restorer copies in any case, each kind in its order.
+  // Moves the fills that the Feeder may put behind those that the restorer copies in any case; each kind keeps its
+  // order.
   void puts_last(FillBatch& batch) {
     const auto first = fill_mappings_.begin() + static_cast<ptrdiff_t>(batch.first_fill),
                end = first + static_cast<ptrdiff_t>(batch.fills);

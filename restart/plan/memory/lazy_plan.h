@@ -2,7 +2,7 @@
 // before it runs. docs/restart.md, "Lazy restart".
 //
 // Owner:     restart. Callers: ckpt-restart, before the new process exists: the loader and the new process
-//            are its children and have the same plan.
+//            are its children and have the same plan. open_lazy_userfaultfd(): the new process too.
 // Never:     changes anything; reads more of the images than the lists of robust futexes.
 #pragma once
 

@@ -109,7 +109,7 @@ Result<void> MemoryPlan::build(WorkingFds& fds) {
   return {};
 }
 
-// Against writing. Nobody may have a mapping then that could be made writable.
+// Sealed against writing: then the kernel wants no mapping that could be made writable.
 bool MemoryPlan::is_sealed(uint64_t object) const {
   return std::any_of(meta_.open_files.begin(), meta_.open_files.end(), [&](const ParsedOpenFile& file) {
     return file.record.object == object &&

@@ -5,7 +5,7 @@
 //         ├ stack                          read, write
 //         ├ room to park vdso and vvar     reserved
 //         ├ views of shared objects        read, write
-//         ├ the gate, one page             none, if memory is lazy: the loader fills it last
+//         ├ the gate, one page             read; only if memory is lazy: the loader fills it last
 //   end   ┴
 //
 // Owner:     restart. Callers: the child process. Free in the saved process, the library unmaps it.
@@ -29,13 +29,13 @@ class RestorerRange {
                 const RestoredDescriptors& descriptors)
       : image_(image), fill_(fill), lazy_(lazy), vdso_(vdso), descriptors_(descriptors) {}
 
-  // Finds and reserves the range, with `view_bytes` for shared objects.
+  // Finds and reserves the range, with `view_bytes` for shared objects, and copies the restorer's code there.
   Result<void> reserve(uint64_t view_bytes);
   uint64_t views_at() const { return views_; }
   uint64_t gate() const { return gate_; }  // 0: nothing is lazy
   RestorerArgs& args() { return *args_; }
 
-  // Lists, mm description, limits, credentials, and the restorer's code. Descriptors are the caller's.
+  // Lists, mm description, limits, credentials. Descriptors are the caller's to fill in.
   Result<void> fill_in(const std::vector<RestorerMapping>& mappings, bool in_new_user, ReportChannel& report);
 
   // Runs the restorer. Nothing of ckpt-restart is left behind it.
