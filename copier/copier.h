@@ -187,10 +187,10 @@ class Copier final : private CopyListener {
   uint32_t together_count_ = 0;
   uint32_t together_buffers_[kMostTogether];
 
-  // The batch: neighbours that are kSaved, of one region.
   static constexpr const char* kNotTheSame = "it is not the memory that was protected";
   // Bytes of one question for protection: a thread that maps memory waits for it.
   static constexpr uint64_t kAtOnce = 64 << 20;
+  // The batch: neighbours that are kSaved, of one region.
   static constexpr uint32_t kMostInBatch = 64;
   static constexpr uint64_t kBatchBytes = 1 << 20;
   SegmentId batch_first_{0};

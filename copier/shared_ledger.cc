@@ -112,8 +112,8 @@ const LedgerObject* SharedLedger::find(uint64_t device, uint64_t inode) const {
   return nullptr;
 }
 
-// Calls use(part, unit's index, unit's address) for the parts of the range that lie in a unit, until use() returns
-// false. False as well: a part of the range is in no object.
+// Calls use(part, unit's index, unit's address) for each unit that the range touches, until use() returns false. part:
+// all that the object has of the unit, also outside of the range. Memory that is in no object is passed over.
 template <typename Use>
 bool SharedLedger::each_unit(AddrRange range, Use&& use) const {
   for (const LedgerObject& o : objects_) {

@@ -35,10 +35,10 @@ Result<bool> back_over_hosts(const std::string& pid_text, const std::string& che
                              bool has_limits) {
   auto pid = parse_pid(pid_text);
   if (!pid.ok()) return pid.error();
-  // The head looks for it, from where it was started.
+  // The head looks for the file, and may run in another directory.
   std::string path = checkpoint;
   if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
-  // It would be ended half way, as one that was born since.
+  // `ckpt back` itself would be ended half way, as a process that was born since the checkpoint.
   const char* own = getenv("CKPT_HOSTS");
   if (own != nullptr && getenv("CKPT_JOB") != nullptr && own == hosts_of_process(*pid))
     return failure(ExitCode::kUnsupported, "ckpt back", "was started by the job that is to go back",

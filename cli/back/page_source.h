@@ -14,8 +14,8 @@ namespace ckpt::cli {
 
 class PageSource {
  public:
-  // data: the memfd from kBackDataAt on. late: the library's own data, which is loaded first: next() keeps
-  // it.
+  // data: the memfd from kBackDataAt on. late: the library's own data, which is loaded first; next() does not
+  // overwrite it.
   PageSource(const ImageChain& image, std::span<std::byte> data, AddrRange late)
       : image_(image), data_(data), late_(late) {}
 

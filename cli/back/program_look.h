@@ -17,7 +17,7 @@ namespace ckpt::cli {
 
 // The machine's MemAvailable, in bytes; a guess where the kernel does not say.
 uint64_t available_memory();
-// An image decides what runs: refuses one that other users own or may write.
+// An image decides what runs: refuses one that another user but root owns, or that others may write.
 Result<void> check_owner(const ImageChain& image, bool trust);
 // Children that were born since the checkpoint, a line for each: they would live on beside a parent that does
 // not know them.

@@ -45,8 +45,8 @@ using cluster::Order;
 using cluster::SealedLink;
 using cluster::Step;
 
-// In the stop the head is waited for three quarters of CKPT_STOP_TIMEOUT: less long than the leader waits for
-// us.
+// In the stop the agent waits for the head three quarters of CKPT_STOP_TIMEOUT (in_stop_ns_): less long than the
+// coordinator waits for the agent.
 constexpr int64_t kPreparedNs = 60'000'000'000, kInDoubtNs = 30'000'000'000;
 
 class Agent {
@@ -200,7 +200,8 @@ class Agent {
     }
   }
 
-  // Its processes go back in place, with those of other hosts. With a table: another host has the processes of one that has died.
+  // This host's processes go back in place, with those of other hosts. With a table: a host has died, and another one
+  // has its processes.
   Result<void> begin_back(const Json& order) {
     const Json& plan = order["plan"];
     const ReachedPart part = reach_part(plan.value("part", ""));
@@ -461,7 +462,7 @@ class Agent {
     if (recovers_ && !link_.valid()) end_descendants_standing();
     end_descendants();
     local_.join();
-    users_.reset();  // last: the agent of the same job that comes next waits for it
+    users_.reset();  // an agent of the same job that comes next waits for this
     if (!directory_.empty()) unlink((directory_ + "/" + kOnTable).c_str());
   }
 

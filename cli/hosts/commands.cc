@@ -1,4 +1,5 @@
-// ckpt hosts, and the commands that others start: ckpt agent, ckpt restart-hosts.
+// ckpt hosts, and the commands that other parts of ckpt start: ckpt agent, keeper-exchange, keeper-save, back-part,
+// restart-hosts.
 #include <memory>
 
 #include "cli/back/job/job_back.h"
@@ -38,7 +39,8 @@ void add_hosts(CLI::App& app, ExitCode& exit) {
     exit = hosts.ok() ? look_at_hosts(run, o->json) : report(hosts.error());
   });
 
-  // Started by the head over --launch, and by ckpt-restart --hosts: not for users.
+  // Not for users. The head starts agent by --launch, the agent starts keeper-exchange, keeper-save and back-part, and
+  // ckpt-restart --hosts starts restart-hosts.
   CLI::App* agent = app.add_subcommand("agent", "of a job over several hosts, on each of them")->group("");
   agent->callback([&exit] { exit = run_agent(); });
   CLI::App* exchange = app.add_subcommand("keeper-exchange", "of redundancy, on each host")->group("");

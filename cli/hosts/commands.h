@@ -1,4 +1,4 @@
-// `ckpt hosts`, and two commands that are not for users: `ckpt agent`, `ckpt restart-hosts`.
+// `ckpt hosts`, and the commands of jobs over hosts that are not for users.
 //
 // Owner: cli. Ordinary code, one thread.
 #pragma once

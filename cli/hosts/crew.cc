@@ -25,7 +25,7 @@ namespace {
 constexpr int64_t kAssembleNs = 60'000'000'000;
 constexpr int64_t kAnswerNs = 60'000'000'000;  // and as long as a host may be silent
 
-// The own program, as the other hosts can find it as well.
+// The path of this program, which must be the same on the other hosts.
 std::string own_path() {
   char path[PATH_MAX];
   const ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);

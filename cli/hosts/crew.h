@@ -25,8 +25,8 @@ struct CrewHost {
 
 class Crew {
  public:
-  // names: of the hosts in the job; where: on which hosts. silence_ms: of a host, before it is gone. fenced: a host that is cut off
-  // gives up in half that time, for its processes are about to run elsewhere.
+  // names: of the hosts in the job; where: on which hosts. silence_ms: of a host, before it is gone. fenced: a host
+  // that is cut off gives up in half that time, for its processes are about to run elsewhere.
   Crew(std::vector<std::string> names, std::vector<std::string> where, std::string launch, int silence_ms,
        bool fenced = false);
   ~Crew();
@@ -44,13 +44,13 @@ class Crew {
   std::vector<CrewHost>& hosts() { return hosts_; }
   bool tell(int host, const Json& what);
   void tell_all(const Json& what);
-  // One message of that kind from each agent. "cannot" and "ended" are errors, other messages before it are dropped, but for those of
-  // users; later ones go to CrewHost::early.
+  // One message of that kind from each agent. "cannot" and "ended" are errors. Other messages before it are dropped;
+  // questions of users ("ask") and later messages go to CrewHost::early.
   Result<std::vector<Json>> expect_all(const std::string& say, int64_t patience_ns);
   // The messages that have come from one host. False: its connection is broken.
   bool hear(int host, std::vector<Json>& out);
-  // Hosts that are gone. Each that seems to be there is asked, and answers, or its connection breaks: of a host's death the
-  // head may hear later than of what came of it on other hosts. What else they say meanwhile goes to CrewHost::early.
+  // Hosts that are gone. Each host that seems to be there is asked; it answers, or its connection breaks. The head may
+  // hear of a host's death later than of its consequences on other hosts. Other messages go to CrewHost::early.
   std::vector<int> find_gone();
   void dismiss();  // agents end what is on their hosts; waits for them, at most 10 s
 

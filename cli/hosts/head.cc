@@ -132,7 +132,7 @@ void Head::hear_host(int h) {
       } else {
         machine_.failed(h, j.value("id", uint64_t{0}), out);
       }
-    } else if (say == "failed" && !j.contains("of")) {  // of an exchange: of one that was given up
+    } else if (say == "failed" && !j.contains("of")) {  // with "of": an exchange or a save failed
       if (why_.empty()) {
         why_ = fmt::format("{}: {}", name, j.value("text", ""));
         why_code_ = static_cast<ExitCode>(j.value("code", 70));

@@ -1,7 +1,7 @@
 // The head of a job over several hosts: it stays where the user started it, decides about checkpoints, and
 // ends as the program ends.
 //
-// Owner: cli. Callers: start_over_hosts.cc, look_at_hosts.cc, in `ckpt`'s one thread.
+// Owner: cli. Callers: in_place.cc; of block_signals() start_over_hosts.cc and look_at_hosts.cc. `ckpt`'s one thread.
 #pragma once
 
 #include <functional>

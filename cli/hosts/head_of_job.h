@@ -1,7 +1,8 @@
 // The head of a job over several hosts, as an object: what it knows, and the steps of a checkpoint.
 //
 // Owner: cli. Callers: watch_job(), in `ckpt`'s one thread.
-// Files: head.cc hears hosts, users and signals, and answers them; head_checkpoint.cc leads a checkpoint, and what follows it.
+// Files: head.cc hears hosts, users and signals, and answers them; head_checkpoint.cc leads a checkpoint, and what
+// follows it.
 #pragma once
 
 #include <memory>

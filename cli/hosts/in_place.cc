@@ -131,7 +131,7 @@ Watched watch_in_place(Crew& crew, const std::string& job, Json table, const std
     count_deaths(hosts_of(lost, places).size());
     places = in_place.places();
     table = in_place.table();
-    // What they said of what is over. Users wait for an answer, and the program may have ended since.
+    // Drops what hosts have said about going back. Users still wait for an answer, and the program may have ended.
     for (CrewHost& host : crew.hosts()) {
       std::erase_if(host.early, [](const Json& said) {
         const std::string say = said.value("say", "");

@@ -1,5 +1,5 @@
-// Hosts of a job have died: the processes of the others go back in place, and those of the dead are restarted on other hosts.
-// docs/diskless_in_place.md.
+// Hosts of a job have died: the processes of the others go back in place, and those of the dead are restarted on other
+// hosts. docs/diskless_in_place.md.
 //
 // Owner: cli, the head. One thread. Callers: start_over_hosts.cc.
 #pragma once

@@ -57,7 +57,7 @@ void LocalCheckpoint::begin(int pid, const HostsPart& part, const std::string& l
       std::unique_lock<std::mutex> guard(lock_);
       told_.wait(guard, [this] { return answer_.has_value(); });
       std::string how = *answer_;
-      // The end of it holds for all that follows.
+      // kStepGiveUp and kStepKeep hold for all steps that follow.
       if (how[0] == kStepContinue) answer_.reset();
       return how;
     };

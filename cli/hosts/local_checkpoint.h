@@ -1,5 +1,5 @@
-// The processes of this host on their way through one checkpoint. A thread asks their leader, as `ckpt now` asks, and
-// passes on its steps as events.
+// The processes of this host on their way through one checkpoint. A thread asks their coordinator, as `ckpt now` asks,
+// and passes on its steps as events.
 //
 // Owner: cli, the agent. Callers: the agent's thread; the thread inside ends before the object does.
 #pragma once

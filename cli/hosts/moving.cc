@@ -33,7 +33,7 @@ std::string joined(const Crew& crew) {
   return all;
 }
 
-// A command of a launch command: standard input and output as given, its words of standard error kept.
+// A command that the launch command runs on a host. Keeps what it says on standard error.
 class HostCommand {
  public:
   HostCommand(const std::vector<std::string>& words, int in, int out) {
@@ -168,7 +168,7 @@ Result<void> Moving::bring(const std::vector<HostsManifest::Part>& parts, const 
   return {};
 }
 
-// By both hosts' launch commands, through this process's host: what goes over the network is as safe as they are.
+// Copies by the launch commands of both hosts, through the head's host: the transfer is as safe as these commands.
 Result<void> Moving::copy(const HostsManifest::Part& part, const DoMeanwhile& meanwhile) {
   int ends[2], questions[2];
   if (pipe2(ends, O_CLOEXEC) != 0 || pipe2(questions, O_CLOEXEC) != 0)
@@ -177,7 +177,7 @@ Result<void> Moving::copy(const HostsManifest::Part& part, const DoMeanwhile& me
   const ScopedFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null.valid()) return failure(ExitCode::kSystem, "/dev/null", strerror(errno), "look at this host");
   const std::string ckpt = own_directory() + "/ckpt";
-  // What the receiver is told is ahead of what the sender sends.
+  // The receiver's task lies in its pipe before anything that the sender sends.
   const std::string task =
       Json{{"part", part.directory}, {"checksum", part.checksum}, {"host", part.host}}.dump() + "\n";
   if (write(out.get(), task.data(), task.size()) != static_cast<ssize_t>(task.size()) ||
@@ -216,7 +216,7 @@ Result<void> Moving::try_restart(const HostsManifest::Part& part, const DoMeanwh
                     "{}: the processes of {} cannot be restarted there: {}", to_, from(), check.last_words());
 }
 
-// True from each; what else is said is kept for later.
+// Waits until each host has answered `say` with yes. Other messages go to CrewHost::early.
 Result<void> Moving::hear_from_all(const char* say, uint64_t id) {
   auto& hosts = crew_.hosts();
   std::vector<bool> heard(hosts.size());

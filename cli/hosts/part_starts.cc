@@ -78,7 +78,7 @@ Result<void> recover_all(Crew& crew, const std::string& directory, const HostsMa
 
 void note_recovery(const HostsRun& run, Json& table) {
   table.erase("silence_ms");
-  // The head notices that a host has died, and its processes come elsewhere: who has called them waits for that.
+  // The head notices that a host has died, and its processes come back elsewhere: ckpt-on waits for that.
   constexpr int kSilenceMs = 300'000;
   if (run.recover) table["silence_ms"] = kSilenceMs;
 }

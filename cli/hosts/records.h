@@ -20,7 +20,8 @@ class Records {
   // most_increments: between two full ones; 0: each checkpoint is full. keep: how many stay, with what they need; 0: all.
   Records(std::string directory, std::string job, int keep, uint32_t most_increments);
 
-  // Are all images of the next one to be full? Not, as long as the increments together are shorter than the full one.
+  // Are all images of the next one to be full? No, while there are fewer than most_increments of them and they are
+  // together no longer than the full one.
   bool next_is_full() const;
   // After a checkpoint that failed the hosts' images are full by themselves.
   void failed() { base_.clear(); }

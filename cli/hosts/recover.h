@@ -18,19 +18,20 @@ struct Places {
   std::vector<std::string> where;   // the host of each part
   std::vector<std::string> spares;  // hosts that take the place of the next that die
 };
-// Another host for each part that was on one of `dead`: a spare, or else whoever of the living has the fewest parts. False: nobody is left.
+// Another host for each part that was on one of `dead`: a spare, or else the living host with the fewest parts. False:
+// no host is left.
 bool replace(const std::set<std::string>& dead, Places& places);
 std::set<std::string> hosts_of(const std::vector<int>& parts, const Places& places);
 void count_deaths(size_t hosts);  // for mtbf_of_job()
 
-// The checkpoint at `path` comes back: part i on places.where[i]. Until the program ends, or a host is lost and the others cannot go back
-// in place. (start_over_hosts.cc)
+// The checkpoint at `path` comes back: part i on places.where[i]. Until the program ends, or a host is lost and the
+// others cannot go back in place. (start_over_hosts.cc)
 // runs: called when all of it runs there.
 Watched bring_back(const std::string& path, HostsRun run, Places& places,
                    const std::function<void()>& runs = {});
 
-// end: why nobody watches the job any more. Until the program ends. A job that was ended to go on elsewhere comes back there, or else
-// where it was.
+// end: why nobody watches the job any more. Until the program ends. A job that was ended to go on elsewhere comes back
+// there, or else where it was.
 ExitCode go_on(const std::string& directory, HostsRun run, Places places, Watched end);
 
 // Of all hosts together: as given for one, or as this head has seen it.

@@ -151,7 +151,7 @@ Watched bring_back(const std::string& path, HostsRun run, Places& places, const 
   run.stop_timeout_ns = manifest->table.value("stop_timeout_ns", run.stop_timeout_ns);
   block_signals();
   Crew crew(names, places.where, run.launch, manifest->run.value("silence_ms", run.silence_ms), run.recover);
-  // Of another host's death meanwhile only the host matters, where the job is to go on without it.
+  // If a host has died meanwhile, and the job goes on without it, the caller needs only to know which host.
   bool told_to_run = false;
   const auto failed = [&](const Error& error) {
     const ExitCode code = report(error);

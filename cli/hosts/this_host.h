@@ -1,6 +1,6 @@
 // What ckpt agent looks up about the host that it runs on, and the processes that it starts and ends there.
 //
-// Owner: cli. Callers: agent.cc, in its one thread.
+// Owner: cli. Callers: agent.cc and call_head.cc, in the agent's one thread; of own_directory() also the head (moving.cc).
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace ckpt::cli {
 
 // What must be the same on all hosts for a process to come back on another one: checksums by name of file.
 Json files_of_host();
-// Where the own program is, and those that belong to it.
+// The directory of this program, and of those that belong to it.
 std::string own_directory();
 // Leads a group of its own; has the descriptor `keep`. -1: no process.
 int start_process(const std::vector<std::string>& words, int keep);

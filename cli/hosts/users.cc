@@ -1,5 +1,5 @@
 // Sockets by which users ask the agent or head on their host: abstract names, which have no file. Only the same user
-// and root are answered.
+// and root are answered. Also JSON lines, and the words of --hosts and --launch.
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -100,14 +100,15 @@ bool write_line(int fd, const Json& line) {
   return true;
 }
 
-// What follows the line is somebody else's: of a socket it is looked at before it is taken, of a pipe taken byte by byte.
+// Takes no byte behind the line, for another reader may want it: looks at the bytes of a socket before it takes them,
+// and takes those of a pipe one by one.
 bool read_line(int fd, Json& line, int timeout_ms) {
   constexpr size_t kMostBytes = 64 << 20;
   std::string text;
   const int64_t deadline = now_ns() + int64_t{timeout_ms} * 1'000'000;
   for (;;) {
     pollfd wait{fd, POLLIN, 0};
-    // In all: a peer that sends a byte now and then holds nobody.
+    // The limit is for the whole line: a peer that sends a byte now and then does not extend it.
     const int64_t left = timeout_ms < 0 ? -1 : std::max<int64_t>((deadline - now_ns()) / 1'000'000, 0);
     const int ready = poll(&wait, 1, static_cast<int>(left));
     if (ready < 0 && errno == EINTR) continue;

@@ -71,8 +71,8 @@ Result<void> Exchange::meet_all() {
   return failed();
 }
 
-// Each is greeted by a thread of its own: at idle priority, on a busy machine, a host's word may take seconds, and a stranger
-// may never say one.
+// Each peer is greeted by a thread of its own: at idle priority, on a busy machine, a host's hello may take seconds, and
+// a stranger may never send one.
 void Exchange::accept_all() {
   for (;;) {
     pollfd wait{listener_.get(), POLLIN, 0};

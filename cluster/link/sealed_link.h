@@ -2,7 +2,7 @@
 // encrypted and in order. X25519 keys made for the connection (crypto_kx), authenticated by the secret
 // (crypto_auth); then crypto_secretstream in each direction.
 //
-// Owner:     cluster. Callers: head, agents, ckpt-on; one thread for each link.
+// Owner:     cluster. Callers: head, agents, ckpt-on, exchanges of keepers; one thread for each link.
 // Never:     takes a byte for a message before the other end has proved the secret.
 // A link in a process that is checkpointed is memory and one socket, so it goes on after a restart.
 #pragma once

@@ -68,7 +68,8 @@ uint16_t placeholder_port(const sockaddr_storage& peer) {
 
 void on_alarm(int) {}
 
-// Ends an accept(2) that waits, because the program was faster. Again and again: the first may come too early.
+// Ends an accept(2) that waits because the program has accepted the connection first. The alarm repeats, since the first
+// may come before accept(2) begins.
 class Alarm {
  public:
   Alarm() {
@@ -119,7 +120,8 @@ void Unaccepted::serve(const std::vector<pollfd>& polls) {
   std::vector<int> ready;
   for (const ScopedFd& asker : askers_)
     if (is_ready(asker.get())) ready.push_back(asker.get());
-  // The listening socket was closed, or its placeholder was claimed, and the program has put the connection in its place.
+  // The other end of the placeholder is closed: with its listening socket, or after the program has claimed the
+  // connection and put it in the placeholder's place.
   std::erase_if(held_, [&](const Held& h) { return is_ready(h.placeholder.get()); });
   for (int asker : ready) answer(asker);
   if (is_ready(listener_.get())) {
@@ -163,7 +165,8 @@ Unaccepted::Held* Unaccepted::find(uint16_t port) {
   return nullptr;
 }
 
-// It stays here until the asker has closed its question: a checkpoint in between finds it in one of the two.
+// The connection stays here until the asker has closed its socket: so a checkpoint in between finds it in at least one
+// of the two processes.
 void Unaccepted::give(int asker, uint16_t port) {
   UnacceptedAnswer answer{};
   answer.how = UnacceptedAnswer::How::kNone;

@@ -1,4 +1,5 @@
-// Connections that no process of this host has accepted yet: kept here for a checkpoint. docs/hosts.md, "Not accepted yet".
+// Connections that no process of this host has accepted yet: kept here for a checkpoint. docs/hosts.md, "Not accepted
+// yet".
 //
 // Owner:     cluster/on: the first process of the host, which is a member of the job, so what it keeps is in the image.
 // Callers:   serve(), its one thread; forget() in a child that it has forked.

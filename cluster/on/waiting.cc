@@ -27,7 +27,7 @@ namespace {
 struct Listening {
   sockaddr_in at{};  // where a connection from this host reaches it
   bool six = false;
-  bool left = false;  // where it is
+  bool left = false;  // what waits in it is not taken
   ScopedFd fd;
 };
 

@@ -16,8 +16,8 @@ struct WaitingListener {
   ScopedFd fd;
   sockaddr_in at = {};  // where a connection from this host reaches it
 };
-// Only those that connections from this host reach for certain (no SO_REUSEPORT, IPv4), and that no process has which may accept
-// without libc, or may not be looked into.
+// Only those that connections from this host reach for certain (no SO_REUSEPORT, IPv4). Left out are those that a
+// process has which may accept without libc (Go, io_uring), or which may not be looked into.
 std::vector<WaitingListener> find_waiting();
 
 // A process of the job.

@@ -1,6 +1,8 @@
 // The member that was asked: it finds the others, leads them through the checkpoint, and commits it.
 //
-// Its stages: coordinator.cc; ahead of them the rounds of plug-ins: rounds.cc; how it talks with members: coordinator_members.cc; the end: coordinator_commit.cc.
+// Files: coordinator.cc has its stages; rounds.cc the rounds of plug-ins ahead of them; coordinator_members.cc how it
+// talks with members; coordinator_shared.cc the ledger; hosts.cc the steps over several hosts; coordinator_commit.cc
+// the end.
 //
 // Owner:     job. Callers: the agent of that member; one Coordinator is one attempt.
 // A member that fails, dies or says nothing in time ends the attempt for all: the destructor tells the others.

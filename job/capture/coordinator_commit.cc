@@ -21,7 +21,7 @@ namespace ckpt::job {
 
 namespace {
 
-// The list has parents first, but for the leader and for processes that were found late.
+// The list has parents first, but for the coordinator itself, which is first, and for processes that were found late.
 void put_parents_first(ArenaVector<ManifestMember>& list) {
   for (size_t i = 0; i < list.size(); ++i) {
     for (size_t tries = list.size(); tries > 0; --tries) {

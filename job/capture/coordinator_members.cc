@@ -25,7 +25,7 @@ namespace ckpt::job {
 
 namespace {
 
-// A member that has not started yet.
+// How long a member may take until its library has started.
 constexpr int64_t kStartNs = 5'000'000'000;
 
 // "12,busybox": pids and program names, or "all".
@@ -94,7 +94,7 @@ Result<void> Coordinator::add(const Listed& listed) {
   return {};
 }
 
-// One that is stopped, or would be at our signal.
+// Refuses a member that another member traces: our signal would stop it, and the tracer would stand.
 Result<void> Coordinator::refuse_deaf(const Member& m) {
   const int pid = m.listed.look.pid;
   const int tracer = stopped_.is_helper(tracer_of(pid)) ? 0 : tracer_of(pid);
@@ -126,7 +126,7 @@ Result<void> Coordinator::ask(Member& m) {
   const bool undecided = in_rounds && !rounds_over_;
   if (!undecided) CKPT_TRY(refuse_deaf(m));
   int signal = user_settings().signal;
-  // First of all: what is found of its library afterwards is its own.
+  // This comes first: a child of vfork shows the memory, and so the library, of its parent.
   if (has_parents_memory(pid, look.ppid, [&] { return blocks_signal(pid, signal); })) {
     if (now_ns() - m.since_ns > kStartNs)
       return name(m, ExitCode::kUnsupported,
@@ -166,7 +166,7 @@ Result<void> Coordinator::ask(Member& m) {
     }
     case Preloaded::kNotYet:
       m.looks = 0;
-      // In the dynamic linker, where it would stay.
+      // It is stopped in the dynamic linker, and would stay there.
       if (look.state == 'T' && !undecided && !m.seized) {
         m.signal = signal;
         CKPT_TRY(seize(m));
@@ -413,7 +413,7 @@ Result<void> Coordinator::tell_all(Step step) {
   return {};
 }
 
-// A member that does not hear it stands until its own deadline: so all are told, also after one that has gone.
+// Tells all members, also when one has gone: a member that does not hear of it stands until its own deadline.
 void Coordinator::abort_all() {
   told_ = Step::kAbort;
   for (Member& m : members_) {

@@ -80,7 +80,7 @@ Result<void> Coordinator::share_memory() {
                     "the ledger of the job's shared memory cannot be mapped; the checkpoint is taken again");
 }
 
-// Members that have written their images, failed or gone.
+// Hears members that have written their images, failed, or gone.
 Result<void> Coordinator::still_on() {
   constexpr timespec kAtOnce{};
   for (Member& m : members_) {

@@ -1,4 +1,4 @@
-// The leader of one host's processes, where other hosts take part: at each step it asks the agent of this
+// The coordinator of one host's processes, where other hosts take part: at each step it asks the agent of this
 // host (cluster/protocol/agent_machine.h), which asks the head of all. docs/hosts.md has the states.
 #include <errno.h>
 #include <poll.h>

@@ -16,12 +16,13 @@ struct Listed {
   bool orphan = false;  // its parent is no member
 };
 
-// All processes of the job but threads of ours, parents before their children; also those without the library
-// and those that have ended and were not waited for. own_pid is a member. False: the arena is full.
+// All processes of the job but those that threads of ours have made (to write images), parents before their children;
+// also those without the library and those that have ended and were not waited for. own_pid is a member. False: the
+// arena is full.
 bool list_members(const Identity& job, int own_pid, Arena& arena, ArenaVector<Listed>& members);
 
-// The job's first process, if it is an ancestor of ours that was not found to be a member: it is another
-// user's, who may look at it and at the rest of the job. 0: there is none.
+// The job's first process, if it is an ancestor of ours that was not found to be a member: it belongs to another user,
+// and this process may not look at it. 0: there is none.
 int hidden_root(const Identity& job, int own_pid, const ArenaVector<Listed>& members);
 
 // Is there nobody but this process? A cheap look, for programs that never had a child.

@@ -43,10 +43,10 @@ enum class Preloaded : uint32_t {
   kStatic,  // no dynamic linker
   kClean,   // its environment preloads nothing of ours, or the linker may not (setuid)
   kBare,    // no environment: as kClean, or in execve(2), which sets it up last
-  kAsleep,  // CKPT_DISABLE, or the library could not start
+  kAsleep,  // its environment has CKPT_DISABLE=1
   kGone,
 };
-// *signal: the one that it takes by its environment; the one that it takes in fact.
+// signal: the one of the settings; becomes the one that its library takes, where that has moved its signal.
 Preloaded look_for_library(int pid, int& signal);
 // Does its first thread block it?
 bool blocks_signal(int pid, int signal);
@@ -57,7 +57,7 @@ const char* preloaded_reason(Preloaded how);  // for a manifest and for messages
 bool read_variable(int pid, const char* name, char* value, size_t size);
 // Does its environment, as it was at exec, name this job? -1: it names none, or cannot be read.
 int environment_names_job(int pid, const char digits[33]);
-// Does the list of its mappings (identity.h)?
+// Does the list of its mappings name this job (show_identity(), identity.h)?
 bool mappings_name_job(int pid, const char digits[33]);
 
 }  // namespace ckpt::job

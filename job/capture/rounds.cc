@@ -85,7 +85,7 @@ bool Coordinator::take_claims(std::span<const std::byte> posts) {
   return any;
 }
 
-// Who was taken over by nobody is refused now, or left out.
+// Members that no plug-in has taken over are asked again: then they are refused.
 void Coordinator::end_rounds() {
   rounds_over_ = true;
   for (Member& m : members_) {

@@ -138,7 +138,7 @@ int stop_signal() {
       while (sys::call(__NR_recvfrom, asker_of_stopped, &signal, 1L, 0L, 0L, 0L) == -EINTR) {
       }
     }
-    // Without an answer: whoever traced it is gone.
+    // Without an answer the signal is 0: the process that traced this one is gone.
     if (current != nullptr) current->stop_signal = signal;
     return signal;
   }

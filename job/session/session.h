@@ -44,8 +44,8 @@ class Session {
   void reserve_ledger() {
     if (ledger.reserve()) own_memory[2] = ledger.own_range();
   }
-  // Ahead of all else, in a session with rounds: hands in what plug-ins of this process have posted, and returns when what is for them
-  // is delivered. True: another round follows.
+  // Ahead of all else, in a session with rounds: hands in what plug-ins of this process have posted, and returns when
+  // what is for them is delivered. True: another round follows.
   virtual Result<bool> exchange(std::span<const std::byte> posts) = 0;
   // Armed; the program runs. Returns when all members are, and creation of processes is held.
   virtual Result<void> prepared() = 0;
@@ -124,8 +124,8 @@ class ExpectAlone {
 // The hooks of a checkpoint run.
 Result<void> prepared();
 Result<void> standing(int64_t began_ns);
-// After standing(): the signal by which this process is stopped, which runs only for us (base/tracing/); 0: it is not.
-// Of one that was asked itself its asker knows it, who traces it.
+// After standing(): the signal by which this process is stopped, which runs only for us (base/tracing/); 0: it is not
+// stopped. A process that was asked itself gets the answer from its asker, which traces it.
 int stop_signal();
 struct AskedWhileStopped {
   explicit AskedWhileStopped(int asker);  // the socket; -1: it is not stopped

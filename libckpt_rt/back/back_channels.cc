@@ -154,7 +154,7 @@ long BackRun::change_channel(const BackDescriptorOp& op) {
   }
 }
 
-// Descriptors that came with messages go with them.
+// Descriptors that came with a message are dropped with it.
 long BackRun::drain(const BackDescriptorOp& op) const {
   std::byte scratch[kScratch];
   constexpr size_t kMuch = 1 << 20;
@@ -178,10 +178,10 @@ void BackRun::drain_all() {
   }
 }
 
-// A receiver with little room takes little at a time, and a corked sender waits for more: both are changed for the
-// while, where it takes long. (Once it has seen a large room a sender waits for more of it than a small one ever
-// has, as after a checkpoint: so it is not done without need.) SO_RCVLOWAT makes room for what it asks for, beyond
-// rmem_max and without a right, where the room is not locked (socket_tcp.cc).
+// A receiver with a small buffer takes little at a time, and a corked sender waits for more bytes. Where draining
+// takes long, both are changed until close_connections(). Not without need: a sender that has once seen a large
+// window later waits for more room than a small buffer ever has. SO_RCVLOWAT makes the buffer as large as it asks
+// for, beyond rmem_max and without a privilege, where the buffer is not locked (socket_tcp.cc).
 void BackRun::open_connections() {
   constexpr int kMuch = 1 << 30;
   for (const BackDescriptorOp& op : list<BackDescriptorOp>(head_.descriptors, head_.descriptor_count)) {

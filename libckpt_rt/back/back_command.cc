@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kStack = 32 << 10;
 constexpr int kFirstFd = 10;  // above those that the command gets
 
-// In a mapping of its own, which the children look into until they execute.
+// In a mapping of its own. The children read and write it until they execute sh.
 struct Command {
   int output;
   long error;

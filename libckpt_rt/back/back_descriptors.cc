@@ -1,4 +1,5 @@
-// Going back: descriptors. All of it is done by a parked thread, which has the program's table.
+// Going back: descriptors. A parked thread changes them, for it has the program's descriptor table; the agent has
+// its own. The limit on descriptors is the process's: the agent sets it.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -21,7 +22,7 @@ namespace ckpt {
 namespace {
 constexpr uint32_t kAtOnce = 64;  // descriptors in one message
 
-// It gets the size that it had. The kernel makes none smaller than what it holds.
+// Sets the size of the checkpoint. The kernel makes no pipe smaller than what it holds.
 long set_pipe_size(const BackDescriptorOp& op) {
   const long now = sys::call(__NR_fcntl, op.fd, F_GETPIPE_SZ, 0L);
   if (op.b == 0 || now == op.b) return 0;
@@ -34,7 +35,7 @@ long set_timer(const BackDescriptorOp& op, const std::byte* data) {
   const long r = sys::call(__NR_timerfd_settime, op.fd, op.a, data, 0L);
   const auto ticks = static_cast<uint64_t>(op.b);
   if (sys::failed(r) || ticks == 0 || !sys::failed(sys::call(__NR_ioctl, op.fd, kSetTicks, &ticks))) return r;
-  // A kernel that cannot be told: one that has expired and does not run any more expires once more.
+  // This kernel has no such ioctl: a timer that has expired and does not run any more expires once more.
   itimerspec once;
   std::memcpy(&once, data, sizeof(once));
   if (once.it_value.tv_sec != 0 || once.it_value.tv_nsec != 0) return 0;
@@ -74,8 +75,8 @@ void BackRun::raise_descriptor_limit() {
   sys::call(__NR_prlimit64, 0L, RLIMIT_NOFILE, &more, 0L);
 }
 
-// A pipe that was larger becomes so again now, for that may be refused. (A larger one is no other for the
-// program.)
+// Enlarges a pipe that was larger now, before the commit, since the kernel may refuse it. (If the program does not go
+// back after all, a larger pipe does not harm it.)
 void BackRun::enlarge_pipes_on_thread(void* self) {
   auto& run = *static_cast<BackRun*>(self);
   for (const BackDescriptorOp& op :
@@ -177,7 +178,7 @@ void BackRun::receive_on_thread(void* self) {
   if (!sys::failed(fd)) sys::call(__NR_close, fd);
 }
 
-// Nothing comes of it: they are not to stay in the program.
+// The program goes on as it was: what it has received must not stay open in it.
 void BackRun::close_received() {
   if (received_count_ == 0) return;
   threads_.run_on(
@@ -204,7 +205,8 @@ void BackRun::change_on_thread(void* self) {
     run.descriptor_at_ = static_cast<uint64_t>(op.fd);
     break;
   }
-  // What is on its way is taken out as it comes: in the second part nothing is any more.
+  // All that was sent has arrived before the first barrier, and draining has gone on until then. What came last is
+  // taken out here, in the second part.
   if (run.part_ == 1) run.drain_all();
   for (uint32_t i = 0; run.part_ == 0 && i < run.head_.received; ++i) sys::call(__NR_close, run.received_[i]);
 }
@@ -276,7 +278,7 @@ bool BackRun::change_descriptor(const BackDescriptorOp& op) {
     }
     case BackDescriptor::kEpoll:
       r = sys::call(__NR_epoll_ctl, op.fd, op.a, op.b, data);
-      // It went with the last descriptor of what it watched.
+      // The kernel has removed the watch already, if the last descriptor of the watched file was closed.
       if (op.a == EPOLL_CTL_DEL) r = 0;
       break;
     case BackDescriptor::kSize:

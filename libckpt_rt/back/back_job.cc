@@ -41,7 +41,8 @@ Result<BackCost> BackRun::stand_by() {
   message_ = {};
   message_.says = static_cast<uint32_t>(BackSays::kStanding);
   auto reply = ask(message_);
-  // Once the job has committed, this process must not go on: `ckpt back` kills it; if that is gone, it kills itself.
+  // Once files are being cut or the job has committed, this process must not go on. `ckpt back` kills it; if no word
+  // comes, it kills itself.
   if (!reply.ok() && !answered_ && !gate_.give_up() && gate_.decided() != BackDecision::kGivenUp) {
     gate_.fail();
     for (;;) sys::call(__NR_kill, pid_, SIGKILL);
@@ -77,8 +78,8 @@ Result<void> BackRun::commit_job() {
   die("hearing of the asker", -EPIPE, 0);
 }
 
-// draining: what others still send is taken out meanwhile, and we come to the barrier when all that we have
-// sent has arrived.
+// draining: meanwhile takes out what others still send. This process comes to the barrier when all that it has sent
+// has arrived.
 void BackRun::come_to(uint32_t barrier, bool draining) {
   constexpr int64_t kPatienceNs = 100'000'000, kDrainAgainNs = 1'000'000, kLookAgainNs = 50'000'000,
                     kLongestNs = 3600'000'000'000;  // another host may put back much memory first
@@ -107,8 +108,8 @@ void BackRun::drain_on_thread() {
       *threads_.executor(), [](void* self) { static_cast<BackRun*>(self)->drain_all(); }, this);
 }
 
-// Reaps children that were born since: they are dead, and the program does not know them. wait4(2) ignores those of
-// other parents.
+// Reaps children that were born since the checkpoint. `ckpt back` has killed them and waited for their end, and the
+// program does not know them. wait4(2) ignores children of other parents.
 void BackRun::wait_for_ended() {
   for (int32_t pid : list<int32_t>(head_.ended, head_.ended_count)) {
     while (sys::call(__NR_wait4, pid, 0L, WNOHANG | __WALL, 0L) == -EINTR) {

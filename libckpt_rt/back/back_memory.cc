@@ -25,8 +25,8 @@ void BackRun::change_memory(bool late) {
   }
 }
 
-// What will be mapped again can be opened by the program, with the rights that it has now, and is the file
-// that the asker has looked at.
+// Checks that the program can open the files that will be mapped again, with the rights that it has now, and that
+// they are the files that the asker has looked at.
 Result<void> BackRun::check_files() {
   for (const BackMemoryOp& op : list<BackMemoryOp>(head_.memory, head_.memory_count)) {
     if (op.kind != static_cast<uint32_t>(BackMemory::kMap) || op.path == 0) continue;
@@ -95,7 +95,7 @@ void BackRun::change_one(const BackMemoryOp& op) {
   die("an unknown order", -EINVAL, op.start);
 }
 
-// 0: it may be written.
+// The end of the range of unwritable_ that holds the address; 0: none does.
 uint64_t BackRun::unwritable_end(uint64_t address) const {
   for (const AddrRange& r : unwritable_) {
     if (r.start.value <= address && address < r.end.value) return r.end.value;
@@ -112,9 +112,9 @@ void BackRun::protect_again() {
   }
 }
 
-// By the kernel: where memory cannot be written a thread would get a signal. The program's memory is the caller's own
-// side, which the kernel need not pin nor mark page by page. What is read-only, or unreadable, only the other way
-// reaches.
+// The kernel copies, since a thread that writes to read-only memory would get a signal. The program's memory is the
+// local side of process_vm_readv(2), whose pages the kernel does not pin. Only pwrite(2) to /proc/thread-self/mem
+// reaches memory that is read-only or unreadable.
 void BackRun::put(uint64_t address, const std::byte* from, uint64_t bytes) {
   cost_.bytes += bytes;
   if (!filtered_) {
@@ -141,7 +141,7 @@ void BackRun::fill(std::span<const BackFill> fills, bool late) {
 
 void BackRun::fill_all() {
   fill(list<BackFill>(head_.fills, head_.fill_count), false);
-  // What is late lies in the first part, which stays where it is.
+  // The pages of the late fills are in the first part of the data, which the asker does not overwrite.
   for (uint32_t more = head_.more; more != 0;) {
     message_ = {};
     message_.says = static_cast<uint32_t>(BackSays::kMore);
@@ -155,7 +155,7 @@ void BackRun::fill_all() {
 void BackRun::put_library_back() {
   present_->save();
   if (watch_ != nullptr) {
-    // The thread that serves faults looks into the library's data too.
+    // The serving thread uses the library's data, too: so the agent serves meanwhile.
     ArmedMemory::Serving serving(watch_->protection);
     change_memory(true);
     fill(list<BackFill>(head_.fills, head_.fill_count), true);

@@ -14,7 +14,8 @@ namespace ckpt {
 
 namespace {
 
-// What came since the checkpoint has not come. Ours stay: an asker waits for them.
+// Drops what has become pending since the checkpoint. The library's own signal stays, for an asker waits for it, and
+// so do the two of libc.
 void take_all_pending(void* except) {
   const uint64_t wanted = ~*static_cast<const uint64_t*>(except);
   const timespec now{0, 0};
@@ -27,7 +28,7 @@ void take_all_pending(void* except) {
 void delete_timers() {
   char text[32 << 10];
   ProcessTexts texts;
-  // More than the text has room for: then once more.
+  // If there are more timers than the text has room for, read it again.
   for (bool some = true; some;) {
     some = false;
     const long n = texts.read(ProcessTexts::kTimers, 0, false, text, sizeof(text));

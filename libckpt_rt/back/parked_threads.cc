@@ -27,7 +27,7 @@ void await_change(FutexWord& word, uint32_t until) {
   for (uint32_t v; (v = word.load(std::memory_order_acquire)) < until;) futex_wait(word, v);
 }
 
-// The kernel would write there.
+// The kernel would write to these words of the program.
 void give_up_words(const ThreadSlot& slot) {
   if (slot.rseq != 0)
     sys::call(__NR_rseq, slot.rseq, slot.rseq_len, RSEQ_FLAG_UNREGISTER, slot.rseq_signature);
@@ -89,7 +89,7 @@ void ParkedThreads::park_entry(void* t) {
 
 void ParkedThreads::created_entry(void* t) {
   wait_for_orders(t);
-  // unpark(): it was never there.
+  // unpark(): the program does not know a thread that create() has made.
   sys::call(__NR_exit, 0L);
 }
 
@@ -206,7 +206,7 @@ void ParkedThreads::go_on(void* t) {
   ParkedThreads& all = *thread.all;
   uint32_t notes = 0;
   const long r = restore_thread_in_handler(*thread.slot, notes);
-  // Its thread pointer or its words are not to be had: it must not run.
+  // The thread's pointer or words could not be set: it must not run.
   if (r != 0) sys::call(__NR_exit_group, static_cast<int>(ExitCode::kInternal));
   // relaxed: read when all are ready, which orders it.
   all.notes_.fetch_or(notes, std::memory_order_relaxed);

@@ -33,7 +33,7 @@ class ParkedThreads {
     std::byte* stack_top = nullptr;
   };
 
-  // Room for this many, and for the stacks of that many. Before the stop.
+  // Room in the list for this many threads, before the stop. park() and create() take the stacks from the arena.
   Result<void> reserve(Arena& arena, size_t threads);
   // All that are in the list of stopped ones.
   Result<void> park(ThreadSlot* first, int leader);

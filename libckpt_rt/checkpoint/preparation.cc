@@ -21,9 +21,10 @@ namespace ckpt::preparation {
 namespace {
 
 // An order is a number that grows, times 8, and the kind of callback. The agent gives one when the one before is done; so
-// in every image the serving thread waits for the next.
+// in every image the program's thread in ckpt_rt_serve() waits for the next. (In this file "serving" means that thread,
+// not the one that serves faults.)
 //
-//   agent                     serving thread
+//   agent                     thread in ckpt_rt_serve()
 //   order = n | PREPARE  -->  callbacks
 //                        <--  done = n | PREPARE
 //   order = n+1 | DURABLE or ABANDONED, or, in a restarted process, CAME_BACK
@@ -47,7 +48,7 @@ constexpr size_t padded(size_t bytes) { return (bytes + 7) & ~size_t{7}; }
 
 ckpt_rt_callback_kind kind_of(uint32_t o) { return static_cast<ckpt_rt_callback_kind>(o & 7); }
 
-// Until word is as `holds` wants it. False: not in time.
+// Waits until holds(word) is true. False: not in time.
 template <typename Holds>
 bool await(FutexWord& word, int64_t deadline_ns, Holds holds) {
   for (;;) {

@@ -59,7 +59,7 @@ bool is_changed(int signal, const KernelSigaction& wanted) {
   return wanted.handler > 1 || (window.forced & bit(signal)) != 0;
 }
 
-// 0: the thread has no rseq area, or the one that the stop knows of.
+// For a thread of which the stop knows no rseq area. 0: it has none.
 long has_unknown_rseq() {
   struct rseq area {};
   long r = sys::call(__NR_rseq, &area, 32L, 0L, 0x53053053L);

@@ -216,7 +216,7 @@ long GuardedMemory::read(std::byte* to, Addr from, size_t bytes, bool) {
   return (agent ? copy_.copy(to, from, bytes) : KernelCopy::read(to, from, bytes)) ? 0 : -EFAULT;
 }
 
-// Several pieces are the agent's, which copies in order.
+// Only the agent reads several pieces at once, for it copies in order.
 long GuardedMemory::read_pieces(std::span<const CopyPiece> pieces, bool readable) {
   return copy_.copy(pieces) ? 0 : ProgramMemory::read_pieces(pieces, readable);
 }

@@ -25,8 +25,9 @@ class GuardedMemory;
 namespace ckpt::guard {
 
 inline constexpr uint64_t kBlockBytes = 64 << 10;
-// Threads that write go one after the other through the guard's turn. With 2,000 a checkpoint takes 0.5 s on two processors; with 4,000
-// one in ten is given up, because a thread waits for its turn for longer than CKPT_STOP_TIMEOUT (docs/limits.md).
+// Threads that write go one after the other through the guard's turn. With 2,000 a checkpoint takes 0.5 s on two
+// processors; with 4,000 one in ten is given up, because a thread waits for its turn for longer than
+// CKPT_STOP_TIMEOUT (docs/limits.md).
 inline constexpr uint32_t kMostThreads = 2048;
 inline constexpr uint64_t kGateBytes = 16;
 inline constexpr uint8_t kLetThrough = 0, kTrap = 1;  // SYSCALL_DISPATCH_FILTER_ALLOW, _BLOCK

@@ -117,8 +117,8 @@ void ask_if(RequestKind kind, AddrRange range, Wanted&& wanted) {
 
 constexpr int64_t kPatienceNs = 10'000'000'000;
 
-// A thread may be kept from running for long, by its priority or by a debugger. So the wait has an end, after more time than
-// a request can take.
+// A thread may be kept from running for long, by its priority or by a debugger. So the wait has an end, after more time
+// than a request can take.
 void wait_until_nobody_asks() {
   const int64_t deadline = now_ns() + kPatienceNs;
   uint32_t n;

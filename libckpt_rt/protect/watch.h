@@ -35,7 +35,7 @@ class Watch {
   void end();
 
   // A checkpoint begins. The first one opens the userfaultfd and starts the thread that serves it.
-  // table_bytes: room for segments and the lists of pages.
+  // list_bytes: room for segments and the lists of pages.
   Result<void> begin(RawThread& handler, CopyCounters& counters, uint64_t segment_bytes, uint64_t list_bytes);
   // Protection can be asked for: without that nothing is worth keeping.
   bool can_be_kept() const { return can_be_kept_; }

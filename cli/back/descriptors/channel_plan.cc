@@ -202,7 +202,8 @@ class ChannelPlan {
     return {};
   }
 
-  // A pseudo-terminal of the job's own. At a checkpoint nothing is in it (docs/descriptors.md), so what is in it now goes.
+  // A pseudo-terminal of the job's own. At a checkpoint nothing is in it (docs/descriptors.md), so what is in it now
+  // is dropped.
   Result<void> terminals() {
     for (const PlannedMember& m : members_) {
       for (const auto& f : m.then->open_files) {
@@ -268,7 +269,7 @@ class ChannelPlan {
     return {};
   }
 
-  // Of images that do not say it.
+  // For images of older versions, which do not say of each write whether it was a packet.
   static bool written_in_packets(const std::vector<User>& users) {
     return std::any_of(users.begin(), users.end(), [](const User& u) {
       return (u.file->record.open_flags & O_ACCMODE) != O_RDONLY &&
@@ -281,7 +282,7 @@ class ChannelPlan {
     const User& u = users.front();
     const SocketDetail was = socket_detail(*u.file), is = socket_detail(*u.now);
     const SocketLinkDetail link = socket_link(*u.file), link_now = socket_link(*u.now);
-    if (was.backlog >= 0) return {};  // it listens; who waits there is looked at by himself
+    if (was.backlog >= 0) return {};  // it listens; a connection that waits there is looked at below
     if ((link.flags & kLinkUnaccepted) != 0 || (link_now.flags & kLinkUnaccepted) != 0)
       return refuse(u, "was not accepted yet by the other end");
     if (holds_datagrams(*u.file) || holds_datagrams(*u.now))

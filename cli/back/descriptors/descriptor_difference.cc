@@ -68,8 +68,8 @@ class DescriptorComparison {
            kind_of(f) == OpenFileKind::kConnection;
   }
 
-  // Pairs, and sockets that nobody knows. An address may be somebody else's by now, or kept by the kernel for a while, and a
-  // descriptor that waits in a socket is of an open file that the program may still have.
+  // Pairs, and sockets without an address. An address may be somebody else's by now, or kept by the kernel for a while.
+  // A descriptor that waits in a socket is of an open file that the program may still have.
   static bool can_be_made_again(const ParsedOpenFile& f) {
     bool named = kind_of(f) == OpenFileKind::kConnection, has_descriptors = false;
     for_each_detail<SocketDetail>(f, OpenFileDetail::kSocket, [&](const SocketDetail& s, Blob) {
@@ -247,7 +247,8 @@ class DescriptorComparison {
     return {};
   }
 
-  // What others have a part in as well is set by each of them, if it is the same to do it more than once.
+  // The state of an open file that other members share is set by each of them, if setting it twice does no harm. For
+  // the kinds here it does: plan_channels() has one member set them.
   static OpenFileKind of_one_kind(OpenFileKind kind) {
     return kind == OpenFileKind::kPipe || kind == OpenFileKind::kSocketPair ||
                    kind == OpenFileKind::kSocket || kind == OpenFileKind::kConnection ||
@@ -256,7 +257,7 @@ class DescriptorComparison {
                : kind;
   }
 
-  // What has come since would be received in its past.
+  // What has come since the checkpoint would be received by a program that is before it.
   void compare_waiting(const ParsedOpenFile& f, const ParsedOpenFile& is, int fd) {
     switch (still_open_.what_waits(f, is)) {
       case StillOpenFiles::Waits::kTheSame:

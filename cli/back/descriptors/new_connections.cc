@@ -15,7 +15,8 @@ namespace ckpt::cli {
 
 namespace {
 
-// The program's own sockets at a port: a new one can have it beside them only if all allow it. As long as this lives.
+// Sockets of the program at a port that a new socket needs, too: the kernel allows that only if all of them have
+// SO_REUSEADDR. They have it as long as this object lives.
 class SharedPorts {
  public:
   SharedPorts() = default;

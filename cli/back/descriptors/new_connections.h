@@ -1,5 +1,5 @@
-// Connections to a host of the job that has died: made anew, to whoever has its processes now, by the code of a restart. What waited in
-// them at the checkpoint waits in them again.
+// Connections to a host of the job that has died: made anew, to the host that has its processes now, by the code of a
+// restart. What waited in them at the checkpoint waits in them again.
 //
 // Owner: cli. Ordinary code, one thread. Callers: job_back.cc, when the processes of this host stand.
 #pragma once
@@ -18,8 +18,8 @@ struct StandingMember {
   int pidfd;
 };
 
-// For each member what takes the place of its connections to the host that is lost. Returns when both ends of each are there. Nothing of
-// the program is changed.
+// For each member what takes the place of its connections to the host that is lost. Returns when both ends of each are
+// there. Nothing of the program is changed.
 Result<std::vector<ReplacedFiles>> connect_again(const std::vector<StandingMember>& members,
                                                  OtherHosts& others);
 

@@ -8,7 +8,7 @@ namespace ckpt::cli {
 
 namespace {
 
-// Whose object number names one thing. (Files of anon_inode: share one.)
+// Kinds whose object number names one object. (Files of anon_inode, such as an eventfd, all have the same number.)
 bool names_one_thing(const ParsedOpenFile& f) {
   switch (kind_of(f)) {
     case OpenFileKind::kPipe:

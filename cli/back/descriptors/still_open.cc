@@ -59,7 +59,7 @@ void StillOpenFiles::find_same(const ReplacedFiles& replaced) {
   for (const auto& d : now_.descriptors) now_at[d.fd] = &d;
   std::set<uint32_t> taken;
   for (const auto& f : then_.open_files) {
-    // Made anew: events that wait in it are of later.
+    // An inotify is made anew: the events that wait in it came after the checkpoint.
     if (kind_of(f) == OpenFileKind::kInotify || replaced.contains(f.record.id)) continue;
     for (const auto& d : then_.descriptors) {
       if (d.open_file != f.record.id) continue;
@@ -117,7 +117,7 @@ bool StillOpenFiles::leads_outside(const ParsedOpenFile& f) const {
 
 namespace {
 
-// Of a stream they mean nothing.
+// None for a stream, whose messages have no borders.
 std::vector<uint64_t> lengths_of_messages(const ParsedOpenFile& file) {
   std::vector<uint64_t> lengths;
   bool stream = false;

@@ -72,7 +72,7 @@ class JobBack {
   Result<void> all_hosts_come_to(const char* step) const {
     return options_.others == nullptr ? Result<void>() : options_.others->come_to(step);
   }
-  // Of the gate: over several hosts this process is the last one.
+  // How many members the gate has. Over several hosts this process is the last of them.
   uint32_t gate_members() const {
     return static_cast<uint32_t>(members_.size()) + (options_.others != nullptr ? 1 : 0);
   }
@@ -264,7 +264,7 @@ class JobBack {
 
   Result<void> commit() {
     CKPT_TRY(all_hosts_come_to("ready"));
-    // Over hosts it is decided now: others may be on their way.
+    // Over hosts the step "ready" has decided: other hosts may be cutting files already.
     const bool decided = options_.others != nullptr;
     if (!gate_->decide(BackDecision::kOpen, BackDecision::kCutting)) {
       const Error gave_up = failure(ExitCode::kInternal, options_.directory, "a process of the job gave up",
@@ -290,7 +290,7 @@ class JobBack {
     points::at("back.cut");
     gate_->decide(BackDecision::kCutting, BackDecision::kCommitted);
     decided_ = true;
-    limits_ = {kLongNs, 0};  // a slow one is not to be killed
+    limits_ = {kLongNs, 0};  // a slow process is not to be killed
     points::at("back.decided");
     late_.kill();
     if (auto ended = late_.wait_for_end(limits_.answer_ns); !ended.ok()) return kill_all(ended.error());

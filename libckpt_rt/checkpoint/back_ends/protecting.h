@@ -61,7 +61,8 @@ class ProtectingBackEnd : public BackEnd {
   // About as much memory will be copied.
   uint64_t expected_bytes() const;
 
-  // What protect_ahead() asks of the back end, in this order, in each of its rounds.
+  // What protect_ahead() asks of the back end, in this order; renew_table() and check_table() only in its first
+  // round, offer_shared() only in its second.
   // A call that changes mappings did not end: may protection begin in the stop instead?
   virtual Result<void> mappings_in_motion(int) { return {}; }
   virtual Result<void> accept(const MemoryMap&) { return {}; }

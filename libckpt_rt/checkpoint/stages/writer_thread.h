@@ -5,7 +5,7 @@
 //
 //   spawn() -> [waits] -- helper().start --> [helps] -- done --> [waits]
 //              [waits] -- write() --> [writes until the queue is closed] -> gone
-//              [waits] -- leave() --> gone
+//              [waits] -- end() --> gone
 //
 // Owner:     one back end that protects memory. Callers: the agent. run() is the thread itself.
 #pragma once

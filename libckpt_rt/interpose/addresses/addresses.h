@@ -3,8 +3,8 @@
 // is now; what the kernel answers is called as the program knows it.
 //
 // Owner:     interposition: one table in the library's data.
-// Callers:   names(): threads of the program, in interposed calls; read: the constructor and the leader of a
-//            restart, while one thread runs; set: going back, while all stand.
+// Callers:   to_machine(), to_job(): threads of the program, in interposed calls; read: the constructor and the
+//            leader of a restart, while one thread runs; set: going back, while all stand.
 // Never:     costs more than the look at one number while the job is where it began.
 // Table:     the file .hosts-addresses in the job's image directory of this host, which the agent writes: lines of
 //            base/job_addresses.h, the first line this host's own.
