@@ -139,8 +139,10 @@ class Back(Talking):
         self.assertEqual(self.ask("send"), "sent")
         self.ckpt("now", str(self.pid))
         self.assertEqual(self.ask("send"), "sent")
-        self.ckpt("back", str(self.pid))  # more has come: no harm
+        # It would send that again, and nobody can take it out alone.
+        self.assertIn("more waits", self.ckpt("back", str(self.pid), code=78))
         self.assertEqual(self.ask("take"), "1 x")
+        self.ckpt("back", str(self.pid))
         self.assertEqual(self.ask("take"), "1 x")
         self.assertIn("received since", self.ckpt("back", str(self.pid), code=78))
         self.assertEqual(self.ask("send"), "sent")
