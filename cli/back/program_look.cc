@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -44,8 +45,14 @@ std::vector<std::string> children_since(pid_t pid, int64_t realtime_ns) {
   clock_gettime(CLOCK_REALTIME, &now);
   const double boot = static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9 -
                       static_cast<double>(now_ns(CLOCK_BOOTTIME)) / 1e9;
-  std::ifstream children(fmt::format("/proc/{0}/task/{0}/children", pid));
-  for (pid_t child; children >> child;) {
+  // Each thread has those that it has made.
+  std::vector<pid_t> children;
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), error)) {
+    std::ifstream list(task.path() / "children");
+    for (pid_t child; list >> child;) children.push_back(child);
+  }
+  for (const pid_t child : children) {
     std::ifstream stat(fmt::format("/proc/{}/stat", child));
     std::ostringstream all;
     all << stat.rdbuf();

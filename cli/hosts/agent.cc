@@ -462,8 +462,9 @@ class Agent {
     if (recovers_ && !link_.valid()) end_descendants_standing();
     end_descendants();
     local_.join();
-    users_.reset();  // an agent of the same job that comes next waits for this
     if (!directory_.empty()) unlink((directory_ + "/" + kOnTable).c_str());
+    users_
+        .reset();  // last: the agent of the same job that comes next waits for it, and writes a table of its own
   }
 
   const Json task_;

@@ -88,6 +88,8 @@ int handle(ScopedFd socket, ScopedFd unknown) {
   frames.erase(frames.begin());
   std::string input;  // received, not read by the command yet
   bool input_ends = false;
+  int status = 0;
+  constexpr int kLookMs = 20;  // for the end of the command
   for (;;) {
     for (const std::string& f : frames) {
       if (!f.empty() && f[0] == 'i') input.append(f, 1);
@@ -105,22 +107,21 @@ int handle(ScopedFd socket, ScopedFd unknown) {
     }
     if (!command.in.valid()) input.clear();
     if (input.empty() && input_ends) command.in.reset();
-    if (!command.out.valid() && !command.err.valid()) break;
+    // It may read on when it has closed both, and who has called it is heard until it has ended.
+    const bool silent = !command.out.valid() && !command.err.valid();
+    if (silent && waitpid(command.pid, &status, WNOHANG) == command.pid) break;
     constexpr size_t kMostWaiting = 1 << 20;
     pollfd polls[4] = {{input.size() < kMostWaiting ? link.fd() : -1, POLLIN, 0},
                        {command.out.valid() ? command.out.get() : -1, POLLIN, 0},
                        {command.err.valid() ? command.err.get() : -1, POLLIN, 0},
                        {!input.empty() ? command.in.get() : -1, POLLOUT, 0}};
-    if (poll(polls, 4, -1) < 0 && errno != EINTR) return 1;
+    if (poll(polls, 4, silent ? kLookMs : -1) < 0 && errno != EINTR) return 1;
     if (polls[1].revents != 0 && !pass_on(link, command.out.get(), 'o')) command.out.reset();
     if (polls[2].revents != 0 && !pass_on(link, command.err.get(), 'e')) command.err.reset();
     if (polls[0].revents != 0 && !link.receive(frames, false)) {
       kill(-command.pid, SIGHUP);  // the process that waits for the command is gone
       return 1;
     }
-  }
-  int status = 0;
-  while (waitpid(command.pid, &status, 0) < 0 && errno == EINTR) {
   }
   link.send("x" + std::to_string(status_of(status)));
   return 0;

@@ -41,6 +41,10 @@ Result<BackCost> BackRun::stand_by() {
   message_ = {};
   message_.says = static_cast<uint32_t>(BackSays::kStanding);
   auto reply = ask(message_);
+  // It may have much to cut: as long as it is there it is waited for.
+  while (!reply.ok() && !answered_ && gate_.decided() != BackDecision::kOpen &&
+         gate_.decided() != BackDecision::kGivenUp && !asker_is_gone())
+    reply = hear_reply();
   // Once files are being cut or the job has committed, this process must not go on. `ckpt back` kills it; if no word
   // comes, it kills itself.
   if (!reply.ok() && !answered_ && !gate_.give_up() && gate_.decided() != BackDecision::kGivenUp) {

@@ -77,14 +77,17 @@ bool DescriptorBuilder::make_of_contents(const ParsedOpenFile& file) {
   if (!fd.valid()) return false;
   const timespec times[2] = {{0, UTIME_OMIT}, {r.mtime_ns / 1'000'000'000, r.mtime_ns % 1'000'000'000}};
   const bool made = ftruncate(fd.get(), static_cast<off_t>(r.size)) == 0 && fill(file, fd.get()).ok() &&
-                    futimens(fd.get(), times) == 0 && fchmod(fd.get(), r.mode & 07777) == 0;
-  // What is not ours to give away stays ours.
-  if ((r.flags & kOpenFileOwner) != 0)
-    (void)!fchown(fd.get(), static_cast<uid_t>(r.value), static_cast<gid_t>(r.value >> 32));
+                    futimens(fd.get(), times) == 0;
+  // What is not ours to give away stays ours. The mode comes last: a program that runs as its owner must never be that of another.
+  const bool has_owner = (r.flags & kOpenFileOwner) != 0;
+  const bool is_theirs =
+      has_owner && fchown(fd.get(), static_cast<uid_t>(r.value), static_cast<gid_t>(r.value >> 32)) == 0;
+  const mode_t mode = r.mode & (is_theirs || !has_owner ? 07777 : 0777);
+  const bool has_mode = made && fchmod(fd.get(), mode) == 0;
   const int error = errno;
-  if (!made) unlink(path.c_str());
+  if (!has_mode) unlink(path.c_str());
   errno = error;
-  return made;
+  return has_mode;
 }
 
 Result<void> DescriptorBuilder::put_back_files() {

@@ -352,7 +352,10 @@ int restart_job(const RestartOptions& options, const std::string& directory, cha
       options.namespaces == NamespacePolicy::kAuto && hosts_plan() == nullptr) {
     // Somebody took an id since we looked: nothing of the job has run, so start over in a namespace.
     choice = choose_namespaces(job->ids(), NamespacePolicy::kAlways);
-    if (!choice.ok()) return finish_with_error(options, choice.error());
+    if (!choice.ok()) {
+      terminal.put_back();
+      return finish_with_error(options, choice.error());
+    }
     choice->reason = "an id was taken meanwhile";
     attempt.emplace(*job, *choice);
     outcome = attempt->run();

@@ -33,7 +33,8 @@ bool ignores_children(const ImageMeta& meta) {
   sys::call(__NR_setresuid, parent.uid[0], parent.uid[1], parent.uid[2]);
   const int status = has_ended(child) ? child.record.status : SIGKILL;
   if (WIFEXITED(status)) _exit(WEXITSTATUS(status));
-  const rlimit no_core{0, 0};
+  // 1, not 0: with 0 the kernel still starts a program that core dumps are piped to.
+  const rlimit no_core{1, 1};
   setrlimit(RLIMIT_CORE, &no_core);
   sigset_t none;
   sigemptyset(&none);

@@ -277,7 +277,8 @@ void Supervisor::detach() {
 void end_like(int wait_status) {
   if (!WIFSIGNALED(wait_status)) _exit(WEXITSTATUS(wait_status));
   int signal_number = WTERMSIG(wait_status);
-  rlimit no_core{0, 0};
+  // 1, not 0: with 0 the kernel still starts a program that core dumps are piped to.
+  const rlimit no_core{1, 1};
   setrlimit(RLIMIT_CORE, &no_core);
   signal(signal_number, SIG_DFL);
   sigset_t set;

@@ -49,9 +49,11 @@ class Run(OverHosts):
         self.assertIn("srun: starts processes that are connected to slurmstepd", self.said())
 
     def test_exit_code_and_streams(self):
-        job = self.run_job("sh", "-c", f"hostname; echo 3 | {ON} h2 'read n; hostname; echo to stderr >&2; exit $n'")
+        # A command may close what it writes to, and read on.
+        reads_on = f"head -c 3000000 /dev/zero | {ON} h2 'exec > {self.dir}/got 2>&1; sleep 0.2; cat'; wc -c < {self.dir}/got"
+        job = self.run_job("sh", "-c", f"hostname; {reads_on}; echo 3 | {ON} h2 'read n; hostname; echo to stderr >&2; exit $n'")
         self.assertEqual(job.wait(60), 3, self.said())
-        self.assertEqual(self.said(), "h1\nh2\nto stderr\n")
+        self.assertEqual(self.said(), "h1\n3000000\nh2\nto stderr\n")
 
     def test_nothing_on_a_command_line(self):
         self.run_job("sleep", "100")
