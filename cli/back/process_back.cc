@@ -20,6 +20,7 @@
 #include "cli/back/program_look.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
+#include "image/read/manifest.h"
 
 namespace ckpt::cli {
 
@@ -261,10 +262,20 @@ Result<void> ProcessBack::compare(const SharedParts& shared, ReplacedFiles repla
   return say_what_cannot(shared.of_job);
 }
 
+// Of a member of a job that goes back alone any other member may be one.
+std::set<pid_t> ProcessBack::children_then() const {
+  std::set<pid_t> all;
+  for (const ParsedChild& child : image_->meta().children) all.insert(child.record.pid);
+  if (auto manifest = read_manifest(descriptor_options_.image_directory); manifest.ok()) {
+    for (const ManifestMember& member : manifest->members) all.insert(member.pid);
+  }
+  return all;
+}
+
 Result<void> ProcessBack::say_what_cannot(bool of_job) {
   std::vector<std::string> cannot = descriptors_->cannot;
   if (!of_job) {
-    auto children = children_since(target_.pid, image_->meta().process.record.realtime_ns);
+    auto children = children_since(target_.pid, children_then(), image_->meta().process.record.realtime_ns);
     cannot.insert(cannot.end(), children.begin(), children.end());
   }
   if (cannot.empty()) return {};

@@ -39,7 +39,7 @@ Result<void> check_owner(const ImageChain& image, bool trust) {
   return {};
 }
 
-std::vector<std::string> children_since(pid_t pid, int64_t realtime_ns) {
+std::vector<std::string> children_since(pid_t pid, const std::set<pid_t>& then, int64_t realtime_ns) {
   std::vector<std::string> found;
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
@@ -65,8 +65,9 @@ std::vector<std::string> children_since(pid_t pid, int64_t realtime_ns) {
     for (int i = 3; i < 22; ++i) fields >> skipped;
     fields >> start;
     const double born = boot + static_cast<double>(start) / static_cast<double>(sysconf(_SC_CLK_TCK));
-    // The kernel gives the time of birth in hundredths of a second.
-    if (born < static_cast<double>(realtime_ns) / 1e9 - 0.02) continue;
+    // The kernel gives the time of birth in hundredths of a second. One of then may have ended, and another one has its number.
+    const double taken = static_cast<double>(realtime_ns) / 1e9;
+    if (born < taken + (then.contains(child) ? 0.02 : -0.02)) continue;
     const size_t open = text.find('(');
     found.push_back(fmt::format("child process {} {} was born since", child,
                                 open == std::string::npos ? "" : text.substr(open, close - open + 1)));

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,8 @@ uint64_t available_memory();
 // An image decides what runs: refuses one that another user but root owns, or that others may write.
 Result<void> check_owner(const ImageChain& image, bool trust);
 // Children that were born since the checkpoint, a line for each: they would live on beside a parent that does
-// not know them.
-std::vector<std::string> children_since(pid_t pid, int64_t realtime_ns);
+// not know them. then: process ids of children that it had at the checkpoint.
+std::vector<std::string> children_since(pid_t pid, const std::set<pid_t>& then, int64_t realtime_ns);
 // The program's mappings, as the kernel lists them.
 std::vector<AddrRange> kernel_mappings(pid_t pid);
 

@@ -11,6 +11,7 @@ Exit codes: 0 all trials passed; 1 some failed (their directories are kept and t
 reproduces each is printed); 64 wrong arguments; 77 nothing could be run.
 """
 import argparse
+import dataclasses
 import os
 import random
 import resource
@@ -150,6 +151,17 @@ def run_trial(arguments, build, program, settings, reference, base, number):
         seconds /= 2
 
 
+def run_long_trial(arguments, build, program, settings, base, number):
+    """Of a program that is too short for so many lives on a machine that is fast, or shared."""
+    settings = dataclasses.replace(settings, long=True)
+    base = tempfile.mkdtemp(prefix="long.", dir=base)
+    reference = harness.reference_of(build, program, settings, base)
+    verdict, line = run_trial(arguments, build, program, settings, reference, base, number)
+    if verdict != "failed":
+        shutil.rmtree(base, ignore_errors=True)
+    return verdict, line
+
+
 def run_trial_once(arguments, build, program, settings, reference, base, number, seconds):
     trial = harness.Trial(build, program, settings, reference, base, number)
     passed = False
@@ -214,6 +226,8 @@ def main(argv):
             settings.mode = mode
             for number in arguments.instants if arguments.instants is not None else arguments.seeds:
                 verdict, line = run_trial(arguments, build, program, settings, reference, base, number)
+                if verdict == "early" and not settings.long and arguments.instants is None:
+                    verdict, line = run_long_trial(arguments, build, program, settings, base, number)
                 counts[verdict] += 1
                 what = f"{name} {mode} {'instant' if arguments.instants is not None else 'seed'} {number}"
                 print(f"{verdict} {what}: {line}", flush=True)
