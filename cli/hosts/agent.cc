@@ -19,7 +19,6 @@
 #include <set>
 
 #include "base/clock.h"
-#include "base/protocol/keeper_protocol.h"
 #include "cli/commands.h"
 #include "cli/hosts/call_head.h"
 #include "cli/hosts/host_tables.h"
@@ -33,7 +32,6 @@
 #include "cli/program/preload.h"
 #include "cli/text/failure.h"
 #include "cluster/protocol/agent_machine.h"
-#include "image/format/keeper_client.h"
 #include "job/format/job_name.h"
 
 namespace ckpt::cli {
@@ -208,7 +206,9 @@ class Agent {
     const bool there = checksum_of_file(part.path + "/" + job::kManifestName) == plan.value("checksum", "");
     CKPT_TRY(back_.begin(plan));
     if (there && order.contains("table")) {
-      auto written = write_tables(order["table"]);
+      Json table = order["table"];
+      table["own"] = task_.value("host", "");
+      auto written = write_host_tables(directory_, std::move(table), images_);
       if (!written.ok()) back_.end();
       return written;
     }
@@ -217,19 +217,6 @@ class Agent {
     return failure(ExitCode::kImageDamaged, plan.value("part", ""),
                    "is missing here, or is not the part that belongs to this checkpoint",
                    "name another checkpoint");
-  }
-
-  Result<void> write_tables(Json table) const {
-    table["own"] = task_.value("host", "");
-    ScopedFd kept;
-    std::string images = images_;
-    if (keeper_part(images_) != 0) {
-      auto opened = open_kept_directory(images_);
-      if (!opened.ok()) return opened.error();
-      kept = std::move(*opened);
-      images = fmt::format("/proc/self/fd/{}", kept.get());
-    }
-    return write_host_tables(directory_, std::move(table), images);
   }
 
   // Some of the job are as they were then, and some as they are now: none runs on.
@@ -274,7 +261,7 @@ class Agent {
     auto images = images_of_host(directory_, j);
     if (!images.ok()) return images.error();
     images_ = images->name;
-    CKPT_TRY(write_host_tables(directory_, table, images->path));
+    CKPT_TRY(write_host_tables(directory_, table, images_));
     setenv("CKPT_ON", (directory_ + "/" + kOnTable).c_str(), 1);
     auto users = listen_to_users(agent_socket_name(job_, task_.value("host", "")));
     if (!users.ok()) return users.error();

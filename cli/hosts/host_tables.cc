@@ -5,9 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/protocol/keeper_protocol.h"
 #include "base/raii_fd.h"
 #include "cli/hosts/placing.h"
 #include "cli/text/failure.h"
+#include "image/format/keeper_client.h"
 
 namespace ckpt::cli {
 
@@ -33,7 +35,16 @@ Result<void> remove_file(const std::string& path) {
 }  // namespace
 
 Result<void> write_host_tables(const std::string& directory, Json table, const std::string& images) {
-  const std::string own_name = table.value("own", ""), path = images + "/.hosts-addresses";
+  ScopedFd kept;
+  std::string path = images;
+  if (keeper_part(images) != 0) {
+    auto opened = open_kept_directory(images);
+    if (!opened.ok()) return opened.error();
+    kept = std::move(*opened);
+    path = fmt::format("/proc/self/fd/{}", kept.get());
+  }
+  path += "/.hosts-addresses";
+  const std::string own_name = table.value("own", "");
   bool moved = false;
   for (const auto& h : table["hosts"])
     moved = moved || h.value("address", "") != h.value("job_address", "") || h.contains("ports");

@@ -18,7 +18,7 @@ namespace ckpt::cli {
 inline constexpr const char* kOnTable = ".hosts-table";
 
 // table: "own" is the name of this host; of each of "hosts" the "name", the "address", the "port" of ckpt-on, and the
-// "job_address" that it had when the job began.
+// "job_address" that it had when the job began. images: a directory, or a keeper's.
 Result<void> write_host_tables(const std::string& directory, Json table, const std::string& images);
 
 }  // namespace ckpt::cli

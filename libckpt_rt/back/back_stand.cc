@@ -11,6 +11,7 @@
 #include "libckpt_rt/core/request/own_signal.h"
 #include "libckpt_rt/core/settings/user_settings.h"
 #include "libckpt_rt/core/threads/own_threads.h"
+#include "libckpt_rt/interpose/addresses/addresses.h"
 #include "libckpt_rt/stop/critical_section.h"
 #include "libckpt_rt/stop/stop_state.h"
 #include "libckpt_rt/core/preload_rules.h"
@@ -143,6 +144,12 @@ Result<void> BackRun::hear_plan() {
   auto reply = ask(message_);
   if (!reply.ok()) return reply.error();
   std::memcpy(&head_, plan_, sizeof(head_));
+  if (head_.address_count > addresses::kMostLines)
+    return make_error(
+        ExitCode::kUnsupported, 0,
+        "the job has {} lines of addresses, and there is room for {}; restart it with ckpt-restart "
+        "--hosts",
+        head_.address_count, addresses::kMostLines);
   return {};
 }
 

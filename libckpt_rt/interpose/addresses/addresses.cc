@@ -20,8 +20,7 @@ bool over_hosts = false;
 
 namespace {
 
-constexpr uint32_t kMost = 4096;
-AddressLine table[kMost];
+AddressLine table[kMostLines];
 uint32_t slice = 0;  // as IP_LOCAL_PORT_RANGE takes it; 0: the part has all ports of its host
 
 std::span<const AddressLine> lines() { return {table, count.load(std::memory_order_relaxed)}; }
@@ -68,7 +67,7 @@ void use(uint32_t n) {
 }  // namespace
 
 void set(std::span<const AddressLine> lines) {
-  const auto n = static_cast<uint32_t>(std::min<size_t>(lines.size(), kMost));
+  const auto n = static_cast<uint32_t>(std::min<size_t>(lines.size(), kMostLines));
   std::copy_n(lines.begin(), n, table);
   use(n);
 }
@@ -102,7 +101,8 @@ long read(const char* directory) {
       return 0;
     }
     if (got < 0) return got;
-    if (got != static_cast<long>(kLine) || n == kMost || !parse_address_line(line, table[n])) return -EINVAL;
+    if (got != static_cast<long>(kLine) || n == kMostLines || !parse_address_line(line, table[n]))
+      return -EINVAL;
   }
 }
 

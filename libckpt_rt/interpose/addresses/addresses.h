@@ -25,10 +25,12 @@ extern std::atomic<uint32_t> count;
 // The job is one of several hosts: there may be a table after a restart.
 extern bool over_hosts;
 
+inline constexpr uint32_t kMostLines = 4096;  // lines of a table
+
 // Reads the table of this host anew. Not zero: it is there and cannot be read, or is no such table (-errno). None, or
 // a directory that this user may not enter: the addresses are taken as they are.
 long read(const char* directory);
-// The table as somebody else has read it.
+// The table as somebody else has read it: kMostLines lines at most.
 void set(std::span<const AddressLine> table);
 
 // Several parts of the job are on this host: a port that the kernel chooses for this socket is to be one of this
