@@ -5,6 +5,7 @@
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import tempfile
 import time
@@ -330,6 +331,20 @@ class ChangedInPlace(unittest.TestCase):
                     [name] = [n for n in os.listdir(self.path("images")) if n.startswith(left) and ".later-1" in n]
                     self.assertGreater(os.stat(self.path("images/" + name)).st_size, 1000)
                     self.clear()
+
+    def test_in_use_by_others(self):
+        """Somebody outside would go on with what he has read of it."""
+        def refused():
+            user = sqlite3.connect(self.path("db"), isolation_level=None)
+            self.addCleanup(user.close)
+            user.execute("begin immediate")
+            done = subprocess.run([RESTART, "images"], cwd=self.directory, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 69, done.stderr)
+            self.assertIn(f"is in use by process {os.getpid()}", done.stderr)
+            self.assertEqual(user.execute("select sum(v) from t").fetchone()[0], 100)
+            user.execute("rollback")
+        self.changed("c.execute('update t set v=1')", program=JOURNAL, before_restart=refused)
+        self.assertEqual(self.output(), "up\n0 ok\n700 ok\n")
 
     def test_a_journal_of_then(self):
         """It is the program's, and what was half written at the checkpoint can be taken back by it."""
