@@ -1,4 +1,4 @@
-// How a checkpoint over many hosts goes: the real head (cli/hosts/head.h) and simulated agents (simulated_agents.h), over real sealed
+// How a checkpoint over many hosts goes: the real head (cli/hosts/head/head.h) and simulated agents (simulated_agents.h), over real sealed
 // links, in one process. Prints for each case how long it took, how long the hosts stood, and the messages.
 //
 //   build/bench/hosts --hosts 10,100,1000
@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "bench/hosts/simulated_agents.h"
-#include "cli/hosts/head.h"
+#include "cli/hosts/head/head.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "cli/ask/asker.h"
-#include "cli/hosts/crew.h"
+#include "cli/hosts/head/crew.h"
 #include "cluster/protocol/post_office.h"
 
 namespace ckpt::cli {

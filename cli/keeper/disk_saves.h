@@ -7,8 +7,8 @@
 
 #include <optional>
 
-#include "cli/hosts/crew.h"
-#include "cli/hosts/records.h"
+#include "cli/hosts/head/crew.h"
+#include "cli/hosts/head/records.h"
 
 namespace ckpt::cli {
 

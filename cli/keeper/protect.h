@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "cli/hosts/crew.h"
+#include "cli/hosts/head/crew.h"
 #include "cli/hosts/hosts.h"
 
 namespace ckpt::cli {

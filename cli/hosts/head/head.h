@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/exit_codes.h"
-#include "cli/hosts/crew.h"
+#include "cli/hosts/head/crew.h"
 #include "cli/hosts/hosts.h"
 
 namespace ckpt::cli {
@@ -19,8 +19,8 @@ namespace ckpt::cli {
 // (start_over_hosts.cc)
 void block_signals();
 
-// All processes of the job were ended, to go on from a checkpoint: elsewhere (cli/hosts/moving.h), or where they were, because they
-// could not go back in place (cli/hosts/going_back.h).
+// All processes of the job were ended, to go on from a checkpoint: elsewhere (cli/hosts/head/moving.h), or where they were, because they
+// could not go back in place (cli/hosts/restart/going_back.h).
 struct Moved {
   std::vector<int> parts;  // which go elsewhere
   std::string from, to;

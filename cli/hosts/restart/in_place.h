@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "cli/hosts/recover.h"
+#include "cli/hosts/restart/recover.h"
 
 namespace ckpt::cli {
 

@@ -1,4 +1,4 @@
-#include "cli/hosts/part_starts.h"
+#include "cli/hosts/restart/part_starts.h"
 
 #include <unistd.h>
 

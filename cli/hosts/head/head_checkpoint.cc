@@ -3,9 +3,9 @@
 #include <cstdio>
 
 #include "base/clock.h"
-#include "cli/hosts/going_back.h"
-#include "cli/hosts/head_of_job.h"
-#include "cli/hosts/recover.h"
+#include "cli/hosts/head/head_of_job.h"
+#include "cli/hosts/restart/going_back.h"
+#include "cli/hosts/restart/recover.h"
 #include "cli/keeper/protect.h"
 #include "cli/text/failure.h"
 

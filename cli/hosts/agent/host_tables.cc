@@ -1,4 +1,4 @@
-#include "cli/hosts/host_tables.h"
+#include "cli/hosts/agent/host_tables.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "cli/hosts/head.h"
+#include "cli/hosts/head/head.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -10,7 +10,7 @@
 #include <cstdio>
 
 #include "base/clock.h"
-#include "cli/hosts/head_of_job.h"
+#include "cli/hosts/head/head_of_job.h"
 #include "cli/hosts/posts.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/hosts/crew.h"
+#include "cli/hosts/head/crew.h"
 #include "cli/hosts/hosts.h"
 
 namespace ckpt::cli {

@@ -9,12 +9,12 @@
 #include <algorithm>
 
 #include "base/protocol/keeper_protocol.h"
-#include "cli/hosts/crew.h"
-#include "cli/hosts/head.h"
-#include "cli/hosts/in_place.h"
-#include "cli/hosts/part_starts.h"
+#include "cli/hosts/head/crew.h"
+#include "cli/hosts/head/head.h"
 #include "cli/hosts/placing.h"
-#include "cli/hosts/recover.h"
+#include "cli/hosts/restart/in_place.h"
+#include "cli/hosts/restart/part_starts.h"
+#include "cli/hosts/restart/recover.h"
 #include "cli/keeper/disk_saves.h"
 #include "cli/keeper/protect.h"
 #include "cli/text/failure.h"

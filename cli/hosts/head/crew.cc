@@ -1,4 +1,4 @@
-#include "cli/hosts/crew.h"
+#include "cli/hosts/head/crew.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

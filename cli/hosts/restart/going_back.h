@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/hosts/crew.h"
-#include "cli/hosts/part_starts.h"
+#include "cli/hosts/head/crew.h"
+#include "cli/hosts/restart/part_starts.h"
 
 namespace ckpt::cli {
 

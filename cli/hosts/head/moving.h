@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/hosts/crew.h"
+#include "cli/hosts/head/crew.h"
 
 namespace ckpt::cli {
 

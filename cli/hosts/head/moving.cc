@@ -1,4 +1,4 @@
-#include "cli/hosts/moving.h"
+#include "cli/hosts/head/moving.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "cli/hosts/this_host.h"
+#include "cli/hosts/agent/this_host.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {

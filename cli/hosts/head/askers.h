@@ -9,9 +9,9 @@
 #include <optional>
 #include <string>
 
-#include "cli/hosts/crew.h"
-#include "cli/hosts/going_back.h"
-#include "cli/hosts/moving.h"
+#include "cli/hosts/head/crew.h"
+#include "cli/hosts/head/moving.h"
+#include "cli/hosts/restart/going_back.h"
 
 namespace ckpt::cli {
 

@@ -1,4 +1,4 @@
-#include "cli/hosts/recover.h"
+#include "cli/hosts/restart/recover.h"
 
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-#include "cli/hosts/in_place.h"
+#include "cli/hosts/restart/in_place.h"
 
 #include <fmt/ranges.h>
 #include <signal.h>
@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "cli/hosts/going_back.h"
-#include "cli/hosts/part_starts.h"
+#include "cli/hosts/restart/going_back.h"
+#include "cli/hosts/restart/part_starts.h"
 #include "cli/text/failure.h"
 #include "cli/text/human.h"
 #include "cli/text/text_out.h"

@@ -1,4 +1,4 @@
-#include "cli/hosts/askers.h"
+#include "cli/hosts/head/askers.h"
 
 #include <cstdio>
 

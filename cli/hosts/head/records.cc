@@ -1,4 +1,4 @@
-#include "cli/hosts/records.h"
+#include "cli/hosts/head/records.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "cli/hosts/local_checkpoint.h"
+#include "cli/hosts/agent/local_checkpoint.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "cli/hosts/going_back.h"
+#include "cli/hosts/restart/going_back.h"
 
 #include <poll.h>
 

@@ -1,4 +1,4 @@
-#include "cli/hosts/bookmarks.h"
+#include "cli/hosts/head/bookmarks.h"
 
 #include <fmt/core.h>
 

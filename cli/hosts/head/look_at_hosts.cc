@@ -1,8 +1,8 @@
 // What a job would find on these hosts: `ckpt hosts`.
 #include <cstdio>
 
-#include "cli/hosts/crew.h"
-#include "cli/hosts/head.h"
+#include "cli/hosts/head/crew.h"
+#include "cli/hosts/head/head.h"
 #include "cli/text/failure.h"
 #include "cli/text/text_out.h"
 

@@ -2,7 +2,7 @@
 #include <sys/socket.h>
 
 #include "base/protocol/unaccepted_protocol.h"
-#include "cli/hosts/this_host.h"
+#include "cli/hosts/agent/this_host.h"
 
 namespace ckpt::cli {
 

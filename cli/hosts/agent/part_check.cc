@@ -1,4 +1,4 @@
-#include "cli/hosts/part_check.h"
+#include "cli/hosts/agent/part_check.h"
 
 #include <fmt/core.h>
 

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "base/plan/best_interval.h"
-#include "cli/hosts/askers.h"
-#include "cli/hosts/bookmarks.h"
-#include "cli/hosts/head.h"
-#include "cli/hosts/moving.h"
-#include "cli/hosts/records.h"
+#include "cli/hosts/head/askers.h"
+#include "cli/hosts/head/bookmarks.h"
+#include "cli/hosts/head/head.h"
+#include "cli/hosts/head/moving.h"
+#include "cli/hosts/head/records.h"
 #include "cli/keeper/disk_saves.h"
 #include "cluster/protocol/head_machine.h"
 #include "cluster/protocol/post_office.h"

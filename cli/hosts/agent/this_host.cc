@@ -1,4 +1,4 @@
-#include "cli/hosts/this_host.h"
+#include "cli/hosts/agent/this_host.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/hosts/head.h"
+#include "cli/hosts/head/head.h"
 
 namespace ckpt::cli {
 

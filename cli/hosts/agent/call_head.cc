@@ -1,4 +1,4 @@
-#include "cli/hosts/call_head.h"
+#include "cli/hosts/agent/call_head.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 #include <optional>
 
-#include "cli/hosts/this_host.h"
+#include "cli/hosts/agent/this_host.h"
 #include "cli/text/failure.h"
 
 namespace ckpt::cli {
