@@ -6,6 +6,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/standard_descriptors.h"
 #include "cli/commands.h"
 #include "cli/hosts/commands.h"
 #include "cli/text/failure.h"
@@ -128,4 +129,7 @@ int main(int argc, char** argv) {
 
 }  // namespace ckpt::cli
 
-int main(int argc, char** argv) { return ckpt::cli::main(argc, argv); }
+int main(int argc, char** argv) {
+  ckpt::take_standard_descriptors();
+  return ckpt::cli::main(argc, argv);
+}

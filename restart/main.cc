@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/standard_descriptors.h"
 #include "image/read/image_catalog.h"
 #include "image/read/image_chain.h"
 #include "image/read/image_spool.h"
@@ -98,6 +99,7 @@ Result<Outcome> bring_back(const RestartOptions& options, const RestartPlan& pla
                            const NamespaceChoice& choice, std::optional<Supervisor>& supervisor,
                            Loader& loader, Launched& launched_copy) {
   // The loader starts first, so that it inherits none of the descriptors that are made later.
+  loader.forget();
   if (plan.lazy.any()) CKPT_TRY(loader.start(*plan.image, plan.lazy, {options.quiet, options.json}));
   auto channel = make_report_channel();
   if (!channel.ok()) return channel.error();
@@ -295,4 +297,7 @@ int restart(RestartOptions options, char** argv) {
 }  // namespace
 }  // namespace ckpt
 
-int main(int argc, char** argv) { return ckpt::restart(ckpt::parse_options(argc, argv), argv); }
+int main(int argc, char** argv) {
+  ckpt::take_standard_descriptors();
+  return ckpt::restart(ckpt::parse_options(argc, argv), argv);
+}

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/standard_descriptors.h"
 #include "cluster/on/on.h"
 
 namespace ckpt::cluster {
@@ -72,4 +73,7 @@ int main(int argc, char** argv) {
 }  // namespace
 }  // namespace ckpt::cluster
 
-int main(int argc, char** argv) { return ckpt::cluster::main(argc, argv); }
+int main(int argc, char** argv) {
+  ckpt::take_standard_descriptors();
+  return ckpt::cluster::main(argc, argv);
+}

@@ -130,6 +130,7 @@ class ChannelBuilder {
   static bool bind_file(const ChannelSocket& s, int fd, const SocketName& name, const std::string& path);
   Result<void> bind_name(ChannelSocket& s, int fd, const SocketName& name, bool& unlink_after);
   Result<void> bind_path(ChannelSocket& s, int fd, const SocketName& name, bool& unlink_after);
+  void leave_nameless(ChannelSocket& s, int fd, const std::string& name, bool& unlink_after);
   const ChannelSocket* bound_to(const SocketName& at, const ChannelSocket& like) const;
   std::string directory_of_name(const SocketName& at, const ChannelSocket& like) const;
   // As connect(2). like: a socket of the process that connects.

@@ -90,6 +90,10 @@ bool ChannelBuilder::connect_name(const ChannelSocket& like, int fd, const Socke
   if (bound != nullptr && bound->moved && name_of(bound->now_at, now))
     return ::connect(fd, now.get(), now.length) == 0;
   const InDirectory there(directory_of_name(at, like));
+  if (!there.is_there()) {
+    errno = ENOENT;
+    return false;
+  }
   return ::connect(fd, at.get(), at.length) == 0;
 }
 
@@ -123,7 +127,15 @@ bool ChannelBuilder::bind_file(const ChannelSocket& s, int fd, const SocketName&
 // fd gets a name that is a path, of the socket itself or of the sender of a message.
 Result<void> ChannelBuilder::bind_path(ChannelSocket& s, int fd, const SocketName& name, bool& unlink_after) {
   const std::string text = name.text();
-  const InDirectory there(s.name == name ? directory_of(s) : directory_of_name(name, s));
+  const std::string directory = s.name == name ? directory_of(s) : directory_of_name(name, s);
+  // The directory of a relative name was there at the checkpoint, and others know the name.
+  if (!directory.empty() && s.name == name && s.socket_file.mode != 0)
+    (void)make_directory_of(directory + "/" + text, s.meta->process.record);
+  const InDirectory there(directory);
+  if (!there.is_there()) {
+    leave_nameless(s, fd, text, unlink_after);
+    return {};
+  }
   struct stat st;
   unlink_after = lstat(text.c_str(), &st) != 0;
   if (is_left_over(text, s.detail.type)) unlink(text.c_str());
@@ -142,18 +154,20 @@ Result<void> ChannelBuilder::bind_path(ChannelSocket& s, int fd, const SocketNam
   }
   if (bind_file(s, fd, name, text)) return {};
   const int e = errno;
-  if (e == ENOENT || e == ENOTDIR) {
-    // Its directory is gone: nobody can find it by that name, here or before. A name of the kernel's choice,
-    // for only a socket with a name can listen.
-    say("{}: the directory of its name {} is gone: it has no such name now", describe(s), text);
-    unlink_after = false;
-    s.now_at.clear();
-    sockaddr none{};
-    none.sa_family = AF_UNIX;
-    if (s.detail.backlog >= 0) (void)!bind(fd, &none, sizeof(none.sa_family));
-    return {};
-  }
-  return cannot_take(s, text, e);
+  if (e != ENOENT && e != ENOTDIR) return cannot_take(s, text, e);
+  leave_nameless(s, fd, text, unlink_after);
+  return {};
+}
+
+// The directory of its name is gone: nobody can find it by that name, here or before. A name of the kernel's choice, for
+// only a socket with a name can listen.
+void ChannelBuilder::leave_nameless(ChannelSocket& s, int fd, const std::string& name, bool& unlink_after) {
+  say("{}: the directory of its name {} is gone: it has no such name now", describe(s), name);
+  unlink_after = false;
+  s.now_at.clear();
+  sockaddr none{};
+  none.sa_family = AF_UNIX;
+  if (s.detail.backlog >= 0) (void)!bind(fd, &none, sizeof(none.sa_family));
 }
 
 void ChannelBuilder::leave_over(const SocketName& name, const ChannelSocket& like) {

@@ -14,14 +14,17 @@
 
 namespace ckpt {
 
-// As long as it lives the working directory is this one; an empty path changes nothing.
+// As long as it lives the working directory is this one, if it is there; an empty path changes nothing.
 class InDirectory {
  public:
   explicit InDirectory(const std::string& path) {
     if (path.empty()) return;
     here_.reset(open(".", O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (chdir(path.c_str()) != 0) here_.reset();
+    is_there_ = here_.valid() && chdir(path.c_str()) == 0;
+    if (!is_there_) here_.reset();
   }
+  // False: a relative name would lead elsewhere.
+  bool is_there() const { return is_there_; }
   ~InDirectory() {
     if (here_.valid() && fchdir(here_.get()) != 0) return;
   }
@@ -30,6 +33,7 @@ class InDirectory {
 
  private:
   ScopedFd here_;
+  bool is_there_ = true;
 };
 
 bool is_path(const SocketName& name);

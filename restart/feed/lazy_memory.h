@@ -70,7 +70,6 @@ class LazyMemory {
   void take_all_events();
   Result<void> put(Space& space, Addr to, const std::byte* from, uint64_t length);
   Result<void> put_job(Space& space, const Job& job, const std::byte* memory);
-  Result<void> put_zero(Space& space, Addr page);
   void space_gone(Space& space);
   bool wanted(const Space& space, const Job& job) const;
   Space* current_locked();

@@ -86,11 +86,16 @@ Result<void> introduce_to_loader(int socket, int uffd, uint64_t gate) {
                     errno_name(-sent));
 }
 
-Result<void> Loader::start(const ImageChain& image, const LazyPlan& plan, LoaderOptions options) {
+void Loader::forget() {
   process_end_.reset();
   if (pid_ > 0 && pidfd_.valid()) waitpid(pid_, nullptr, 0);
+  pidfd_.reset();
   pid_ = 0;
   error_.reset();
+}
+
+Result<void> Loader::start(const ImageChain& image, const LazyPlan& plan, LoaderOptions options) {
+  forget();
   image_path_ = image.path();
   // A new State for each attempt: the guard of an earlier attempt may still read its own.
   if (state_ != nullptr) munmap(state_, sizeof(State));

@@ -38,6 +38,8 @@ class Loader {
   // May be called again after an attempt in which no program came to run: waits for the old loader's end, and
   // starts a new one.
   Result<void> start(const ImageChain& image, const LazyPlan& plan, LoaderOptions options);
+  // The same for an attempt that needs no loader: the old one is not watched any more.
+  void forget();
   bool started() const { return pid_ > 0; }
   int pid() const { return pid_; }
 

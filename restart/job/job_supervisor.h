@@ -53,7 +53,6 @@ class JobSupervisor {
     ScopedFd pidfd;
     bool gone = false;
     RestartStage stage = RestartStage::kStart;  // of a member: reached
-    bool running = false;
   };
 
   void read_reports();

@@ -96,7 +96,6 @@ enum class RestorerStep : int32_t {
   kFill = 4,        // copying from the ring
   kFillOrders = 5,  // waiting for what to copy
   kProtect = 6,
-  kMemoryMap = 7,  // PR_SET_MM_MAP
   kCredentials = 8,
   kRegister = 9,     // UFFDIO_REGISTER
   kFirstPages = 10,  // the loader's answer

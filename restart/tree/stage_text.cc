@@ -98,7 +98,6 @@ Error restorer_error(const RestartStatus& s, const std::function<std::string(uin
     case RestorerStep::kTogether:
       return make_error(ExitCode::kSystem, s.error,
                         "ckpt-restart was killed, or another process of the job ({})", name);
-    case RestorerStep::kMemoryMap:
     case RestorerStep::kNone:
       break;
   }

@@ -38,7 +38,6 @@ class Supervisor {
 
   // Blocks the signals that are forwarded later; before launch(), so that none is missed.
   static void block_signals();
-  static void unblock_signals_in_child();
 
   // We are the parent of orphans of the program too, and see to them as an init does.
   void adopt_orphans() { adopts_ = true; }

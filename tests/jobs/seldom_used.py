@@ -3,6 +3,7 @@
 the programs say before the checkpoint they say after the restart."""
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import unittest
@@ -191,6 +192,24 @@ else:
 time.sleep(1000)
 """
 
+# A relative name of a directory that is removed after the checkpoint.
+REMOVED = r"""
+import os, socket, stat, time
+home = os.getcwd()
+os.mkdir('room')
+os.chdir('room')
+listener = socket.socket(socket.AF_UNIX)
+listener.bind('s')
+listener.listen()
+os.chdir(home)
+open('before', 'w').close()
+while not os.path.exists('go'): time.sleep(0.02)
+client = socket.socket(socket.AF_UNIX)
+client.connect('room/s')
+listener.accept()[0].send(b'answer')
+print(os.listdir('room'), client.recv(9), stat.S_ISSOCK(os.stat('s').st_mode))
+"""
+
 # Connected by a relative name, not of the directory in which ckpt-restart works.
 RELATIVE = r"""
 import os, socket, time
@@ -284,6 +303,22 @@ class SeldomUsed(unittest.TestCase):
 
     def test_relative_names_of_unix_sockets(self):
         self.assertEqual(come_back(self, "seldom-relative", RELATIVE, go_early=True), "b'answer' b'y' b'datagram' ['d', 's'] 0")
+
+    def test_relative_name_of_a_directory_that_is_removed(self):
+        """It was bound, and a socket of that name removed, in the directory in which ckpt-restart works."""
+        decoy = socket.socket(socket.AF_UNIX)
+        self.addCleanup(decoy.close)
+
+        def look(image):
+            work = os.path.join(os.path.dirname(image), "..", "work")
+            shutil.rmtree(os.path.join(work, "room"))
+            here = os.getcwd()
+            self.addCleanup(os.chdir, here)
+            os.chdir(work)
+            decoy.bind("s")
+            decoy.close()  # nobody listens: as one that was left over
+
+        self.assertEqual(come_back(self, "seldom-removed", REMOVED, go_early=True, look=look), "['s'] b'answer' True")
 
     def test_what_is_lost_is_named(self):
         seen = []

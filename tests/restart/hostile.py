@@ -64,6 +64,32 @@ class Hostile(unittest.TestCase):
         program.child.wait()
         return self.image()
 
+    # Standard descriptors.
+
+    def test_closed_standard_descriptors(self):
+        """Files of ours that came to their numbers were replaced, or written to."""
+        left = os.path.join(self.directory, "left")
+        program = self.start(code="import sys\nprint('up', flush=True)\nsys.stdin.readline()\nopen(sys.argv[1], 'w').write('went on')",
+                             arguments=[left])
+        self.now(program)
+        program.child.kill()
+        program.child.wait()
+        image = self.image()
+        with open(image, "rb") as f:
+            saved = f.read()
+        closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+        for options in (["--eager"], ["--lazy"], ["--namespaces=always"]):
+            with self.subTest(options=options):
+                code = subprocess.run([*closed, RESTART, *options, image], timeout=60, env=environment(), check=False).returncode
+                self.assertEqual(code, 0)
+                with open(left, encoding="ascii") as f:
+                    self.assertEqual(f.read(), "went on")
+                os.unlink(left)
+        for command in ("show", "verify", "cat"):
+            subprocess.run([*closed, CKPT, command, image], timeout=60, check=False)
+        with open(image, "rb") as f:
+            self.assertEqual(f.read(), saved)
+
     # Directories.
 
     def test_a_directory_that_others_may_write(self):

@@ -154,11 +154,13 @@ long mprotect(void* start, size_t length, int protection) {
 
 long pkey_mprotect(void* start, size_t length, int protection, int key) {
   auto tell = [=] { hooks::before_release(at(start), length); };
+  MappingChange change;
   return run_releasing_call(tell, __NR_pkey_mprotect, word(start), word(length), protection, key);
 }
 
 long remap_file_pages(void* start, size_t length, int protection, size_t page_offset, int flags) {
   auto tell = [=] { hooks::before_release(at(start), length); };
+  MappingChange change;
   return run_releasing_call(tell, __NR_remap_file_pages, word(start), word(length), protection,
                             word(page_offset), flags);
 }
@@ -196,6 +198,8 @@ long shmat(int id, const void* start, int flags) {
     if (hooks::memory_registered.load(std::memory_order_relaxed) != 0)
       hooks::forget(at(start), segment.shm_segsz);
   };
+  std::optional<MappingChange> change;
+  if ((flags & SHM_REMAP) != 0) change.emplace();
   for (;;) {
     // relaxed: as in run_releasing_call().
     const uint32_t departures = ckpt_departures.load(std::memory_order_relaxed);
@@ -206,6 +210,7 @@ long shmat(int id, const void* start, int flags) {
 }
 
 long shmdt(const void* start) {
+  MappingChange change;
   return run_releasing_call([=] { release_mappings(0, 0, at(start)); }, __NR_shmdt, word(start));
 }
 
