@@ -13,6 +13,7 @@
 #include "job/session/creation.h"
 #include "libckpt_rt/core/directory/log.h"
 #include "libckpt_rt/core/directory/own_directory.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/kernel/task_list.h"
 #include "libckpt_rt/core/process/library_range.h"
 #include "libckpt_rt/core/process/loading.h"
@@ -186,8 +187,7 @@ Result<void> BackRun::prepare() {
   memory_fd_ =
       static_cast<int>(sys::call(__NR_openat, AT_FDCWD, "/proc/thread-self/mem", O_RDWR | O_CLOEXEC, 0L));
   if (memory_fd_ < 0) {
-    return make_error(ExitCode::kSystem, memory_fd_, "cannot open /proc/thread-self/mem ({}); mount /proc",
-                      errno_name(memory_fd_));
+    return cannot_open("/proc/thread-self/mem", memory_fd_);
   }
   present_ = new (arena_.allocate(sizeof(PresentState), alignof(PresentState))) PresentState;
   const auto threads = static_cast<size_t>(std::max(count_tasks(), 1l));

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/machine/kernel_caps.h"
 #include "libckpt_rt/capture/memory/page_scan.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/process/own_files.h"
 #include "libckpt_rt/core/threads/urgency.h"
 #include "libckpt_rt/interpose/memory/gate.h"
@@ -24,6 +25,7 @@ Result<ScopedFd> WriteProtection::open_with(uint64_t features) {
   ScopedFd fd(open_userfaultfd(O_CLOEXEC | O_NONBLOCK, &probe));
   if (!fd.valid() || probe.access != UserfaultfdAccess::kFull) {
     int error = probe.syscall_error;
+    if (error == EMFILE || error == ENFILE) return cannot_open("a userfaultfd", error);
     return make_error(ExitCode::kUnavailable, error,
                       "full userfaultfd is not allowed here ({}); give CAP_SYS_PTRACE, set "
                       "vm.unprivileged_userfaultfd=1, or allow /dev/userfaultfd",
@@ -50,15 +52,8 @@ Result<void> WriteProtection::open() {
   ScopedFd memory(static_cast<int>(own_files::open(own_files::OwnFile::kMemory)));
   ScopedFd event(static_cast<int>(sys::call(__NR_eventfd2, 0, EFD_CLOEXEC)));
   // Where it is forbidden only memory that the program itself may not read cannot be read (EACCES).
-  const int error = !memory.valid() && memory.get() != -EACCES ? -memory.get()
-                    : event.valid()                            ? 0
-                                                               : -event.get();
-  if (error != 0) {
-    return make_error(
-        ExitCode::kSystem, error,
-        "cannot open /proc/self/mem or an eventfd ({}); mount /proc, raise the limit on open files",
-        errno_name(error));
-  }
+  if (!memory.valid() && memory.get() != -EACCES) return cannot_open("/proc/self/mem", memory.get());
+  if (!event.valid()) return cannot_open("an eventfd", event.get());
   uffd_ = std::move(*fd);
   memory_file_ = std::move(memory);
   stop_event_ = std::move(event);

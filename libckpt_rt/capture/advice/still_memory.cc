@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include "libckpt_rt/capture/process_state.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/process/own_files.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -14,8 +15,7 @@ Result<void> StillMemory::open() {
   const int error = memory_file_.valid() ? 0 : -memory_file_.release();
   // Where it is forbidden only memory that the program itself may not read cannot be read.
   if (error == 0 || error == EACCES || error == EPERM) return {};
-  return make_error(ExitCode::kSystem, error, "cannot open /proc/self/mem ({}); mount /proc",
-                    errno_name(error));
+  return cannot_open("/proc/self/mem", error);
 }
 
 long StillMemory::read(std::byte* to, Addr from, size_t bytes, bool readable) {

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
@@ -25,8 +26,7 @@ Error unreadable(long error) {
 Result<ScopedFd> open_maps() {
   ScopedFd fd(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, kMaps, O_RDONLY | O_CLOEXEC, 0)));
   if (fd.valid()) return fd;
-  const int error = -fd.release();
-  return make_error(ExitCode::kSystem, error, "cannot open {} ({}); mount /proc", kMaps, errno_name(error));
+  return cannot_open(kMaps, fd.release());
 }
 
 // Where the mapping of the line begins that begins at text[at]. Addresses are at least eight digits of

@@ -34,8 +34,7 @@ Result<void> for_each_line(std::string_view text, size_t* whole, Fn fn) {
 Result<ScopedFd> open_file(const char* path) {
   ScopedFd fd(static_cast<int>(sys::call(__NR_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0)));
   if (fd.valid()) return fd;
-  int error = -fd.release();
-  return make_error(ExitCode::kSystem, error, "cannot open {} ({}); mount /proc", path, errno_name(error));
+  return cannot_open(path, fd.release());
 }
 
 // The same for each line of a /proc file.

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "libckpt_rt/core/kernel/proc_text.h"
 #include "libckpt_rt/core/process/own_files.h"
 #include "libckpt_rt/core/preload_rules.h"
 
@@ -131,8 +132,7 @@ Result<void> PageScan::open(Arena& scratch, int pagemap) {
   if (pagemap_ >= 0) return {};
   const long fd = own_files::open(own_files::OwnFile::kPagemap);
   if (sys::failed(fd)) {
-    return make_error(ExitCode::kSystem, static_cast<int>(-fd),
-                      "cannot open /proc/self/pagemap ({}); mount /proc", errno_name(static_cast<int>(-fd)));
+    return cannot_open("/proc/self/pagemap", static_cast<int>(fd));
   }
   own_pagemap_.reset(static_cast<int>(fd));
   pagemap_ = own_pagemap_.get();

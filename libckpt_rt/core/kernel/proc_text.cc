@@ -1,7 +1,18 @@
 #include "libckpt_rt/core/kernel/proc_text.h"
+
+#include <errno.h>
+
 #include "libckpt_rt/core/preload_rules.h"
 
 namespace ckpt {
+
+Error cannot_open(const char* what, int error) {
+  const int e = error < 0 ? -error : error;
+  const char* remedy = e == EMFILE || e == ENFILE ? ": no free descriptor; raise 'ulimit -n'"
+                       : what[0] == '/'           ? "; mount /proc"
+                                                  : "";
+  return make_error(ExitCode::kSystem, e, "cannot open {} ({}){}", what, errno_name(e), remedy);
+}
 
 size_t numbers(std::string_view line, unsigned base, uint64_t* out, size_t max) {
   size_t count = 0;

@@ -7,7 +7,12 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/result.h"
+
 namespace ckpt {
+
+// A file of /proc, or something without a name, that cannot be opened, and the remedy. error: errno, also negative.
+Error cannot_open(const char* what, int error);
 
 // The text after "key" up to the end of its line.
 inline std::string_view line_of(std::string_view text, std::string_view key) {
